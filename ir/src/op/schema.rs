@@ -1,0 +1,228 @@
+//! What ONNX says of an operator at one version: the types of the generated table.
+//!
+//! The table itself is `generated.rs`, written by `scripts/generate_op_table.py` from the schemas of the pinned
+//! `onnx` package; nothing in it is written by hand.
+
+use super::generated::OpKind;
+use crate::{DType, Type};
+
+/// A set of types that a formal or a type variable admits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TypeSet {
+    /// Element types admitted as `tensor(T)`: bit `n` is ONNX's number `n`.
+    pub tensor: u32,
+    /// Element types admitted as `seq(tensor(T))`.
+    pub sequence: u32,
+    /// Element types admitted as `optional(tensor(T))`.
+    pub optional: u32,
+    /// Element types admitted as `optional(seq(tensor(T)))`.
+    pub optional_sequence: u32,
+    /// All other admitted types in ONNX's spelling, such as `seq(map(int64, float))` or `sparse_tensor(float)`.
+    pub other: &'static [&'static str],
+}
+
+impl TypeSet {
+    /// The set that admits nothing.
+    pub const EMPTY: TypeSet =
+        TypeSet { tensor: 0, sequence: 0, optional: 0, optional_sequence: 0, other: &[] };
+
+    /// Whether the set admits a dense tensor of this element type.
+    pub fn has_tensor(&self, dtype: DType) -> bool {
+        bit(self.tensor, dtype)
+    }
+
+    /// Whether the set admits `ty`; shapes do not matter and an unknown type is admitted.
+    pub fn admits(&self, ty: &Type) -> bool {
+        match ty {
+            Type::Unknown => true,
+            Type::Tensor(t) => bit(self.tensor, t.dtype),
+            Type::Sequence(t) => match &**t {
+                Type::Tensor(t) => bit(self.sequence, t.dtype),
+                Type::Unknown => self.sequence != 0 || self.has_other("seq("),
+                Type::Map { .. } | Type::Sequence(_) | Type::Optional(_) | Type::Sparse(_) => self.has_other("seq("),
+                Type::Opaque { .. } => false,
+            },
+            Type::Optional(t) => match &**t {
+                Type::Tensor(t) => bit(self.optional, t.dtype),
+                Type::Sequence(t) => match &**t {
+                    Type::Tensor(t) => bit(self.optional_sequence, t.dtype),
+                    Type::Unknown => self.optional_sequence != 0,
+                    _ => false,
+                },
+                Type::Unknown => self.optional != 0 || self.optional_sequence != 0,
+                _ => false,
+            },
+            Type::Map { .. } => self.has_other("map("),
+            Type::Sparse(_) => self.has_other("sparse_tensor("),
+            Type::Opaque { .. } => false,
+        }
+    }
+
+    fn has_other(&self, prefix: &str) -> bool {
+        self.other.iter().any(|t| t.starts_with(prefix))
+    }
+
+    /// The element types admitted as dense tensors, in ONNX's numbering.
+    pub fn tensor_dtypes(&self) -> impl Iterator<Item = DType> + use<> {
+        let bits = self.tensor;
+        DType::ALL.iter().copied().filter(move |&d| bit(bits, d))
+    }
+}
+
+fn bit(set: u32, dtype: DType) -> bool {
+    u32::try_from(dtype.number()).is_ok_and(|n| n < 32 && set & (1 << n) != 0)
+}
+
+/// A type variable of a schema: formals that name it have the same type.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TypeVar {
+    /// ONNX's name, such as `T` or `T1`.
+    pub name: &'static str,
+    /// The types it may stand for.
+    pub allowed: TypeSet,
+}
+
+/// The type of a formal.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FormalType {
+    /// The type variable with this index in [`OpSchema::type_vars`].
+    Var(u8),
+    /// One of these types, bound to nothing else.
+    Is(TypeSet),
+}
+
+/// How many actuals a formal takes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Arity {
+    /// Exactly one.
+    Single,
+    /// One or none.
+    Optional,
+    /// Any number, at least the given one; always the last formal.
+    Variadic {
+        /// Least number of actuals.
+        min: u8,
+        /// Whether all actuals have the same type.
+        homogeneous: bool,
+    },
+}
+
+/// A formal operand or result of a schema.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Formal {
+    /// ONNX's name, such as `X` or `scale`.
+    pub name: &'static str,
+    /// Its type.
+    pub ty: FormalType,
+    /// How many actuals it takes.
+    pub arity: Arity,
+}
+
+/// The kind of an attribute's value.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs, reason = "the names of ONNX's AttributeProto.AttributeType")]
+pub enum AttrKind {
+    Float,
+    Int,
+    String,
+    Tensor,
+    Graph,
+    SparseTensor,
+    Type,
+    Floats,
+    Ints,
+    Strings,
+    Tensors,
+    Graphs,
+    SparseTensors,
+    Types,
+}
+
+/// The value an absent attribute has.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum AttrDefault {
+    /// No default: absent means absent.
+    None,
+    /// An integer.
+    Int(i64),
+    /// A float.
+    Float(f32),
+    /// A string.
+    String(&'static str),
+    /// Integers.
+    Ints(&'static [i64]),
+    /// Floats.
+    Floats(&'static [f32]),
+    /// Strings.
+    Strings(&'static [&'static str]),
+}
+
+/// An attribute of a schema.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct AttrSchema {
+    /// Its name.
+    pub name: &'static str,
+    /// The kind of its value.
+    pub kind: AttrKind,
+    /// Whether it must be present.
+    pub required: bool,
+    /// What its absence means.
+    pub default: AttrDefault,
+}
+
+/// One operator at one version.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct OpSchema {
+    /// The operator, the same for all its versions.
+    pub kind: OpKind,
+    /// Its domain; empty for ai.onnx.
+    pub domain: &'static str,
+    /// Its name.
+    pub name: &'static str,
+    /// The opset that introduced this version.
+    pub since: u16,
+    /// Whether this version says that the operator is gone.
+    pub deprecated: bool,
+    /// Type variables, in ONNX's order.
+    pub type_vars: &'static [TypeVar],
+    /// Formal operands.
+    pub inputs: &'static [Formal],
+    /// Formal results.
+    pub outputs: &'static [Formal],
+    /// Least and greatest number of operands; trailing ones may be left off down to the least.
+    pub n_inputs: (u32, u32),
+    /// Least and greatest number of results.
+    pub n_outputs: (u32, u32),
+    /// Attributes, sorted by name.
+    pub attrs: &'static [AttrSchema],
+    /// Whether ONNX defines the operator by a function body as well.
+    pub is_function: bool,
+}
+
+impl OpSchema {
+    /// The formal of operand `i`, a variadic one repeated.
+    pub fn input(&self, i: usize) -> Option<&'static Formal> {
+        formal(self.inputs, i)
+    }
+    /// The formal of result `i`, a variadic one repeated.
+    pub fn output(&self, i: usize) -> Option<&'static Formal> {
+        formal(self.outputs, i)
+    }
+    /// The attribute called `name`.
+    pub fn attr(&self, name: &str) -> Option<&'static AttrSchema> {
+        self.attrs.binary_search_by(|a| a.name.cmp(name)).ok().map(|i| &self.attrs[i])
+    }
+    /// The types the formal admits, whether through a variable or directly.
+    pub fn types_of(&self, formal: &Formal) -> TypeSet {
+        match formal.ty {
+            FormalType::Var(v) => self.type_vars[usize::from(v)].allowed,
+            FormalType::Is(set) => set,
+        }
+    }
+}
+
+fn formal(formals: &'static [Formal], i: usize) -> Option<&'static Formal> {
+    formals
+        .get(i)
+        .or_else(|| formals.last().filter(|f| matches!(f.arity, Arity::Variadic { .. })))
+}
