@@ -14,6 +14,7 @@ mod dispatch;
 mod driver;
 
 pub use dispatch::is_inferred;
+pub(crate) use driver::describe;
 pub use driver::{InferError, check_node, infer_module};
 
 use crate::attr::Attr;
