@@ -3,7 +3,7 @@
 //! The table itself is `generated.rs`, written by `scripts/generate_op_table.py` from the schemas of the pinned
 //! `onnx` package; nothing in it is written by hand.
 
-use super::generated::OpKind;
+use super::OpKind;
 use crate::{DType, Type};
 
 /// A set of types that a formal or a type variable admits.
@@ -31,35 +31,26 @@ impl TypeSet {
         bit(self.tensor, dtype)
     }
 
-    /// Whether the set admits `ty`; shapes do not matter and an unknown type is admitted.
-    pub fn admits(&self, ty: &Type) -> bool {
-        match ty {
-            Type::Unknown => true,
-            Type::Tensor(t) => bit(self.tensor, t.dtype),
-            Type::Sequence(t) => match &**t {
-                Type::Tensor(t) => bit(self.sequence, t.dtype),
-                Type::Unknown => self.sequence != 0 || self.has_other("seq("),
-                Type::Map { .. } | Type::Sequence(_) | Type::Optional(_) | Type::Sparse(_) => self.has_other("seq("),
-                Type::Opaque { .. } => false,
-            },
-            Type::Optional(t) => match &**t {
-                Type::Tensor(t) => bit(self.optional, t.dtype),
-                Type::Sequence(t) => match &**t {
-                    Type::Tensor(t) => bit(self.optional_sequence, t.dtype),
-                    Type::Unknown => self.optional_sequence != 0,
-                    _ => false,
-                },
-                Type::Unknown => self.optional != 0 || self.optional_sequence != 0,
-                _ => false,
-            },
-            Type::Map { .. } => self.has_other("map("),
-            Type::Sparse(_) => self.has_other("sparse_tensor("),
-            Type::Opaque { .. } => false,
-        }
+    /// Whether the set admits this element type inside a sequence or optional.
+    pub fn has_contained(&self, dtype: DType) -> bool {
+        bit(self.sequence | self.optional | self.optional_sequence, dtype)
     }
 
-    fn has_other(&self, prefix: &str) -> bool {
-        self.other.iter().any(|t| t.starts_with(prefix))
+    /// Whether the set admits `ty`; shapes do not matter and an unknown type is admitted wherever it stands.
+    pub fn admits(&self, ty: &Type) -> bool {
+        let by_mask = match ty {
+            Type::Unknown => true,
+            Type::Tensor(t) => bit(self.tensor, t.dtype),
+            Type::Sequence(t) => element_in(self.sequence, t),
+            Type::Optional(t) => match &**t {
+                Type::Sequence(t) => element_in(self.optional_sequence, t),
+                Type::Unknown => self.optional != 0 || self.optional_sequence != 0,
+                Type::Tensor(t) => bit(self.optional, t.dtype),
+                Type::Optional(_) | Type::Sparse(_) | Type::Map { .. } | Type::Opaque { .. } => false,
+            },
+            Type::Sparse(_) | Type::Map { .. } | Type::Opaque { .. } => false,
+        };
+        by_mask || self.other.iter().any(|text| spells(text, ty))
     }
 
     /// The element types admitted as dense tensors, in ONNX's numbering.
@@ -189,7 +180,8 @@ pub struct OpSchema {
     pub inputs: &'static [Formal],
     /// Formal results.
     pub outputs: &'static [Formal],
-    /// Least and greatest number of operands; trailing ones may be left off down to the least.
+    /// Least and greatest number of operands; trailing ones may be left off down to the least. No limit is
+    /// `u32::MAX`.
     pub n_inputs: (u32, u32),
     /// Least and greatest number of results.
     pub n_outputs: (u32, u32),
@@ -221,8 +213,33 @@ impl OpSchema {
     }
 }
 
+/// Whether a mask of element types admits a tensor of type `ty`.
+fn element_in(set: u32, ty: &Type) -> bool {
+    match ty {
+        Type::Tensor(t) => bit(set, t.dtype),
+        Type::Unknown => set != 0,
+        Type::Sparse(_) | Type::Sequence(_) | Type::Optional(_) | Type::Map { .. } | Type::Opaque { .. } => {
+            false
+        }
+    }
+}
+
+/// Whether ONNX's spelling of a type, such as `seq(map(int64, float))`, is that of `ty`.
+fn spells(text: &str, ty: &Type) -> bool {
+    let inside = |prefix: &str| text.strip_prefix(prefix)?.strip_suffix(')');
+    match ty {
+        Type::Unknown => true,
+        Type::Tensor(t) => inside("tensor(").unwrap_or(text) == t.dtype.onnx_name(),
+        Type::Sparse(t) => inside("sparse_tensor(") == Some(t.dtype.onnx_name()),
+        Type::Sequence(t) => inside("seq(").is_some_and(|text| spells(text, t)),
+        Type::Optional(t) => inside("optional(").is_some_and(|text| spells(text, t)),
+        Type::Map { key, value } => inside("map(")
+            .and_then(|text| text.split_once(", "))
+            .is_some_and(|(k, v)| k == key.onnx_name() && spells(v, value)),
+        Type::Opaque { .. } => false,
+    }
+}
+
 fn formal(formals: &'static [Formal], i: usize) -> Option<&'static Formal> {
-    formals
-        .get(i)
-        .or_else(|| formals.last().filter(|f| matches!(f.arity, Arity::Variadic { .. })))
+    formals.get(i).or_else(|| formals.last().filter(|f| matches!(f.arity, Arity::Variadic { .. })))
 }
