@@ -153,8 +153,8 @@ fn find(domain: &str, name: &str) -> Option<OpKind> {
     while SLOTS[slot] != EMPTY {
         let kind = usize::from(SLOTS[slot]);
         let (its_domain, its_name) = generated::IDENTITIES[kind];
-        // Nearly every domain is empty, and comparing empty strings is slow: a vectorised memcmp of their dangling
-        // addresses takes the processor's fault path, about 100 ns, even for no bytes.
+        // Nearly every domain is empty, and `"" == ""` calls memcmp: measured at 100 ns, thirty times the time of
+        // comparing two names.
         let same_domain = if domain.is_empty() { its_domain.is_empty() } else { its_domain == domain };
         if its_name == name && same_domain {
             return Some(OpKind::ALL[kind]);
