@@ -346,7 +346,7 @@ static EXCEPTIONS: &[Exception] = &[
     keeps(K::CausalConvWithState, Side::Result, &["present_state"]),
     keeps(K::Dropout, Side::Operand, &["ratio"]),
     accepts(K::EyeLike, &["input"]),
-    // Coordinates: 16 bits place a sample of a 4096-pixel image within two pixels.
+    // Coordinates: f16 moves a sample of a 4096-pixel image by up to half a pixel, bf16 by four.
     keeps(K::GridSample, Side::Operand, &["grid"]),
     keeps(K::LayerNormalization, Side::Result, &["Mean", "InvStdDev"]),
     keeps(K::LinearAttention, Side::Operand, &["past_state"]),
