@@ -1,7 +1,7 @@
 """The inputs a model is run with: those its corpus stores, else random ones from the declared types.
 
-Stored arrays are found as `in_NAME` in `MODEL.npz`, `io.npz` or `oracle.npz` beside the model, where
-NAME has `_` for `/`. Random arrays depend on nothing but the input's name, type and shape.
+Stored arrays are found as `in_NAME` in `MODEL.npz`, `io.npz` or `oracle.npz` beside the model or in
+`FOLDER.npz` beside its folder, where NAME has `_` for `/`. Random arrays depend on nothing but the input's name, type and shape.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ BF16_SUFFIX = "__bf16"
 
 def stored_path(model: Path) -> Path | None:
     """The file with stored inputs and outputs that belongs to a model."""
-    for candidate in (model.with_suffix(".npz"), model.parent / "io.npz", model.parent / "oracle.npz"):
+    folder = model.parent
+    for candidate in (model.with_suffix(".npz"), folder / "io.npz", folder / "oracle.npz", folder.with_suffix(".npz")):
         if candidate.exists():
             return candidate
     return None

@@ -53,6 +53,8 @@ class SourceVerdicts:
         key = self._key(source)
         if key not in self.known:
             verdict = _judge_source(call, source)
+            if "timeout" in str(verdict):
+                return verdict
             with self.lock:
                 self.known[key] = verdict
         verdict = dict(self.known[key])
