@@ -10,10 +10,19 @@
 //! followed too: [`Facts`] has, per value, its elements as far as they are known, as numbers or symbolic dims
 //! ([`Int`]).
 
+mod cast;
 mod control;
 mod dispatch;
 mod driver;
+mod gather;
 mod int;
+mod join;
+mod ml;
+mod quantize;
+mod reshape;
+mod sequence;
+mod size;
+mod source;
 
 pub use dispatch::is_inferred;
 pub use driver::{InferError, check_node, infer_module};

@@ -7,6 +7,17 @@
 //! A view is read from a [`NodeView`]: the node with its attributes (schema defaults filled in, references to a
 //! function's attributes resolved), the types of its operands, and what is known of small integer operands.
 
+mod axes;
+mod layout;
+mod quantize;
+
+pub use axes::{Axes, distinct_axes};
+pub use layout::{
+    CastView, ConcatView, FlattenView, PadView, Parts, ReshapeView, SliceView, SplitView, TileView,
+    TransposeView, whole,
+};
+pub use quantize::{Granularity, QuantizeView};
+
 use crate::attr::{Attr, AttrValue};
 use crate::infer::{Facts, Int};
 use crate::module::{Def, NodeData, Payload};
