@@ -91,8 +91,9 @@ impl Driver<'_> {
                 self.module.set_type(*value, ty);
             }
         }
-        if let (Some(Some(first)), Some(ints)) = (results.first(), inferred.ints) {
-            self.facts.ints[*first] = Some(ints.into());
+        if let Some(Some(first)) = results.first() {
+            // Also where nothing is known: bodies are inferred more than once.
+            self.facts.ints[*first] = inferred.ints.map(Into::into);
         }
         Ok(())
     }

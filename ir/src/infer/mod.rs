@@ -7,15 +7,27 @@
 //! unknown shapes: [`is_inferred`] says which.
 //!
 //! Shapes are often computed inside the graph (Shape → Gather → Concat → Reshape), so small integer values are
-//! followed too: [`Facts`] has, per value, its elements as far as they are known, as numbers or symbolic dims.
+//! followed too: [`Facts`] has, per value, its elements as far as they are known, as numbers or symbolic dims
+//! ([`Int`]).
 
+mod cast;
 mod control;
 mod dispatch;
 mod driver;
+mod gather;
+mod int;
+mod join;
+mod ml;
+mod quantize;
+mod reshape;
+mod sequence;
+mod size;
+mod source;
 
 pub use dispatch::is_inferred;
 pub(crate) use driver::describe;
 pub use driver::{InferError, check_node, infer_module};
+pub use int::Int;
 
 use crate::attr::Attr;
 use crate::entity::SecondaryMap;
@@ -27,13 +39,13 @@ use std::sync::Arc;
 /// What inference knows beside types: the elements of small integer tensors of rank 0 or 1.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
-    ints: SecondaryMap<Value, Option<Arc<[Dim]>>>,
+    ints: SecondaryMap<Value, Option<Arc<[Int]>>>,
     call_attrs: Vec<Attr>,
 }
 
 impl Facts {
     /// The elements of a value as far as known.
-    pub fn ints(&self, value: Value) -> Option<&[Dim]> {
+    pub fn ints(&self, value: Value) -> Option<&[Int]> {
         // A reference into the map: `SecondaryMap` hands out the default for what was never written.
         self.ints[value].as_deref()
     }
@@ -50,7 +62,7 @@ pub struct Inferred {
     /// One type per result, absent ones included.
     pub types: SmallVec<[Type; 2]>,
     /// Elements of result 0, if it is an integer tensor of rank 0 or 1 and something is known of them.
-    pub ints: Option<Vec<Dim>>,
+    pub ints: Option<Vec<Int>>,
 }
 
 impl Inferred {

@@ -7,8 +7,19 @@
 //! A view is read from a [`NodeView`]: the node with its attributes (schema defaults filled in, references to a
 //! function's attributes resolved), the types of its operands, and what is known of small integer operands.
 
+mod axes;
+mod layout;
+mod quantize;
+
+pub use axes::{Axes, distinct_axes};
+pub use layout::{
+    CastView, ConcatView, FlattenView, PadView, Parts, ReshapeView, SliceView, SplitView, TileView,
+    TransposeView, whole,
+};
+pub use quantize::{Granularity, QuantizeView};
+
 use crate::attr::{Attr, AttrValue};
-use crate::infer::Facts;
+use crate::infer::{Facts, Int};
 use crate::module::{Def, NodeData, Payload};
 use crate::op::OpKind;
 use crate::op::{AttrDefault, OpSchema};
@@ -151,7 +162,7 @@ impl<'a> NodeView<'a> {
 
     /// What is known of operand `i` as a list of integers: constants and what inference found of shapes.
     /// A scalar is a list of one. `None` if not even the length is known.
-    pub fn ints(&self, i: usize) -> Option<Cow<'a, [Dim]>> {
+    pub fn ints(&self, i: usize) -> Option<Cow<'a, [Int]>> {
         ints_of(self.module, self.facts, self.operand(i)?)
     }
 
@@ -160,7 +171,7 @@ impl<'a> NodeView<'a> {
         if let Some(data) = self.constant(i) {
             return data.small_ints(MAX_INTS);
         }
-        self.ints(i)?.iter().map(|d| i64::try_from(d.known()?).ok()).collect()
+        self.ints(i)?.iter().map(|n| n.known()).collect()
     }
 
     /// The attribute as written, a reference to a function's attribute resolved.
@@ -324,7 +335,7 @@ pub fn resolve_captures(module: &Module, mut value: Value) -> Value {
     value
 }
 
-fn ints_of<'a>(module: &Module, facts: Option<&'a Facts>, value: Value) -> Option<Cow<'a, [Dim]>> {
+fn ints_of<'a>(module: &Module, facts: Option<&'a Facts>, value: Value) -> Option<Cow<'a, [Int]>> {
     let value = resolve_captures(module, value);
     if let Some(known) = facts.and_then(|f| f.ints(value)) {
         return Some(Cow::Borrowed(known));
@@ -333,13 +344,7 @@ fn ints_of<'a>(module: &Module, facts: Option<&'a Facts>, value: Value) -> Optio
     if data.dims().len() > 1 {
         return None;
     }
-    let ints = data.small_ints(MAX_INTS)?;
-    Some(
-        ints.into_iter()
-            .map(|v| u64::try_from(v).map_or(Dim::Unknown, Dim::Known))
-            .collect::<Vec<_>>()
-            .into(),
-    )
+    Some(data.small_ints(MAX_INTS)?.into_iter().map(Int::Known).collect::<Vec<_>>().into())
 }
 
 /// The result of NumPy broadcasting of two shapes, axis by axis from the back.
