@@ -21,7 +21,7 @@ mod ml;
 mod quantize;
 mod reshape;
 mod sequence;
-mod size;
+mod extents;
 mod source;
 
 pub use dispatch::is_inferred;
