@@ -9,9 +9,20 @@
 //! Shapes are often computed inside the graph (Shape → Gather → Concat → Reshape), so small integer values are
 //! followed too: [`Facts`] has, per value, its elements as far as they are known, as numbers or symbolic dims.
 
+mod arithmetic;
+mod attention;
 mod control;
 mod dispatch;
 mod driver;
+mod elementwise;
+mod image;
+mod linear;
+mod norm;
+mod recurrent;
+mod reduce;
+mod signal;
+pub(crate) mod size;
+mod window;
 
 pub use dispatch::is_inferred;
 pub use driver::{InferError, check_node, infer_module};

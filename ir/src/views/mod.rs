@@ -7,6 +7,17 @@
 //! A view is read from a [`NodeView`]: the node with its attributes (schema defaults filled in, references to a
 //! function's attributes resolved), the types of its operands, and what is known of small integer operands.
 
+pub mod attention;
+pub mod broadcast;
+pub mod image;
+pub mod linear;
+pub mod norm;
+pub mod recurrent;
+pub mod reduce;
+pub mod resize;
+pub mod signal;
+pub mod window;
+
 use crate::attr::{Attr, AttrValue};
 use crate::infer::Facts;
 use crate::module::{Def, NodeData, Payload};
