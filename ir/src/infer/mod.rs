@@ -10,19 +10,30 @@
 //! followed too: [`Facts`] has, per value, its elements as far as they are known, as numbers or symbolic dims
 //! ([`Int`]).
 
+mod arithmetic;
+mod attention;
 mod cast;
 mod control;
 mod dispatch;
 mod driver;
+mod elementwise;
+mod extents;
 mod gather;
+mod image;
 mod int;
 mod join;
+mod linear;
 mod ml;
+mod norm;
 mod quantize;
+mod recurrent;
+mod reduce;
 mod reshape;
 mod sequence;
-mod extents;
+mod signal;
+pub(crate) mod size;
 mod source;
+mod window;
 
 pub use dispatch::is_inferred;
 pub(crate) use driver::describe;
