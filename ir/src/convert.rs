@@ -1,0 +1,189 @@
+//! Conversion of element bytes between float formats: round to nearest even; the sign, infinities, NaN and
+//! subnormals are kept (IEEE 754-2019 §4.3.1). Streams in slices, never element by element through memory.
+
+use crate::DType;
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
+
+/// One step of a conversion that is still to be done.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Conversion {
+    /// The element type after the step: f32, f16, bf16 or f64.
+    pub to: DType,
+    /// Whether finite values beyond the range of `to` become its largest finite value instead of infinity.
+    pub clamp: bool,
+}
+
+/// Whether [`convert`] can turn `from` into `to`.
+pub fn can_convert(from: DType, to: DType) -> bool {
+    let known = |d| matches!(d, DType::F32 | DType::F16 | DType::BF16 | DType::F64);
+    known(from) && known(to)
+}
+
+/// The largest finite value of a float format, as f64.
+pub fn max_finite(dtype: DType) -> f64 {
+    match dtype {
+        DType::F16 => f64::from(f16::MAX),
+        DType::BF16 => f64::from(bf16::MAX),
+        DType::F32 => f64::from(f32::MAX),
+        _ => f64::MAX,
+    }
+}
+
+/// The smallest positive normal value of a float format, as f64.
+pub fn min_normal(dtype: DType) -> f64 {
+    match dtype {
+        DType::F16 => f64::from(f16::MIN_POSITIVE),
+        DType::BF16 => f64::from(bf16::MIN_POSITIVE),
+        DType::F32 => f64::from(f32::MIN_POSITIVE),
+        _ => f64::MIN_POSITIVE,
+    }
+}
+
+/// Converts little-endian element bytes and appends the result, little-endian, to `out`.
+///
+/// # Panics
+/// If `bytes` is not a whole number of elements, or the pair is not one of [`can_convert`].
+pub fn convert(from: DType, step: Conversion, bytes: &[u8], out: &mut Vec<u8>) {
+    assert!(can_convert(from, step.to), "no conversion from {from} to {}", step.to);
+    match (from, step.to) {
+        (a, b) if a == b => out.extend_from_slice(bytes),
+        (DType::F64, to) => from_f64(bytes, to, step.clamp, out),
+        (_, DType::F64) => {
+            for v in to_f32(from, bytes) {
+                out.extend_from_slice(&f64::from(v).to_le_bytes());
+            }
+        }
+        (_, to) => from_f32(to_f32(from, bytes), to, step.clamp, out),
+    }
+}
+
+fn to_f32(from: DType, bytes: &[u8]) -> Vec<f32> {
+    match from {
+        DType::F32 => bytes.as_chunks::<4>().0.iter().map(|c| f32::from_le_bytes(*c)).collect(),
+        DType::F16 => {
+            let low: Vec<f16> = bytes.as_chunks::<2>().0.iter().map(|c| f16::from_le_bytes(*c)).collect();
+            let mut wide = vec![0.0; low.len()];
+            low.convert_to_f32_slice(&mut wide);
+            wide
+        }
+        DType::BF16 => {
+            let low: Vec<bf16> = bytes.as_chunks::<2>().0.iter().map(|c| bf16::from_le_bytes(*c)).collect();
+            let mut wide = vec![0.0; low.len()];
+            low.convert_to_f32_slice(&mut wide);
+            wide
+        }
+        other => unreachable!("{other} is refused by can_convert"),
+    }
+}
+
+fn from_f32(mut values: Vec<f32>, to: DType, clamp: bool, out: &mut Vec<u8>) {
+    if clamp {
+        #[expect(clippy::cast_possible_truncation, reason = "the largest finite value of f16 or bf16 is exact in f32")]
+        let limit = max_finite(to) as f32;
+        for v in &mut values {
+            if v.is_finite() {
+                *v = v.clamp(-limit, limit);
+            }
+        }
+    }
+    match to {
+        DType::F32 => out.extend(values.iter().flat_map(|v| v.to_le_bytes())),
+        DType::F16 => {
+            let mut low = vec![f16::ZERO; values.len()];
+            low.convert_from_f32_slice(&values);
+            out.extend(low.iter().flat_map(|v| v.to_le_bytes()));
+        }
+        DType::BF16 => {
+            let mut low = vec![bf16::ZERO; values.len()];
+            low.convert_from_f32_slice(&values);
+            out.extend(low.iter().flat_map(|v| v.to_le_bytes()));
+        }
+        other => unreachable!("{other} is refused by can_convert"),
+    }
+}
+
+fn from_f64(bytes: &[u8], to: DType, clamp: bool, out: &mut Vec<u8>) {
+    let limit = max_finite(to);
+    for chunk in bytes.as_chunks::<8>().0 {
+        let mut v = f64::from_le_bytes(*chunk);
+        if clamp && v.is_finite() {
+            v = v.clamp(-limit, limit);
+        }
+        match to {
+            #[expect(clippy::cast_possible_truncation, reason = "rounding to nearest even is what is asked for")]
+            DType::F32 => out.extend_from_slice(&(v as f32).to_le_bytes()),
+            DType::F16 => out.extend_from_slice(&f16::from_f64(v).to_le_bytes()),
+            DType::BF16 => out.extend_from_slice(&bf16::from_f64(v).to_le_bytes()),
+            other => unreachable!("{other} is refused by can_convert"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn low(to: DType, clamp: bool, v: f32) -> u16 {
+        let mut out = Vec::new();
+        convert(DType::F32, Conversion { to, clamp }, &v.to_le_bytes(), &mut out);
+        u16::from_le_bytes([out[0], out[1]])
+    }
+
+    #[test]
+    fn special_values_survive() {
+        for to in [DType::F16, DType::BF16] {
+            assert_eq!(low(to, false, -0.0), 0x8000);
+            assert_eq!(low(to, false, f32::NEG_INFINITY), low(to, true, f32::NEG_INFINITY));
+            let nan = low(to, false, f32::from_bits(0x7f80_0001));
+            let (exp, frac) = if to == DType::F16 { (0x7c00, 0x3ff) } else { (0x7f80, 0x7f) };
+            assert!(nan & exp == exp && nan & frac != 0, "NaN stays NaN: {nan:#x}");
+        }
+        assert_eq!(low(DType::F16, false, 1e9), 0x7c00);
+        assert_eq!(low(DType::F16, true, 1e9), 0x7bff);
+        assert_eq!(low(DType::F16, true, -1e9), 0xfbff);
+        assert_eq!(low(DType::F16, false, 6e-8), 0x0001, "subnormals are rounded, not flushed");
+    }
+
+    /// G15: against a reference written from the definition of rounding to nearest even, over every exponent.
+    #[test]
+    fn g15_rounds_to_nearest_even_for_every_exponent() {
+        for exponent in 0..=255u32 {
+            for step in 0..4096u32 {
+                let mantissa = (step * 2_053 + step % 7) & 0x7f_ffff;
+                let v = f32::from_bits(exponent << 23 | mantissa);
+                for sign in [v, -v] {
+                    assert_eq!(low(DType::BF16, false, sign), reference_bf16(sign), "{sign:e}");
+                    if !sign.is_nan() {
+                        assert_eq!(low(DType::F16, false, sign), reference_f16(sign), "{sign:e}");
+                    }
+                }
+            }
+        }
+    }
+
+    fn reference_bf16(v: f32) -> u16 {
+        let bits = v.to_bits();
+        let upper = u16::try_from(bits >> 16).unwrap();
+        if v.is_nan() {
+            return upper | 0x40;
+        }
+        let rest = bits & 0xffff;
+        let up = rest > 0x8000 || (rest == 0x8000 && upper & 1 == 1);
+        upper + u16::from(up)
+    }
+
+    /// Scale so that one unit is the spacing of f16 at `v`, round half to even in exact f64 arithmetic.
+    fn reference_f16(v: f32) -> u16 {
+        let sign = if v.is_sign_negative() { 0x8000 } else { 0 };
+        let a = f64::from(v.abs());
+        if a.is_infinite() {
+            return sign | 0x7c00;
+        }
+        let exponent = if a == 0.0 { -14 } else { (a.log2().floor() as i32).max(-14) };
+        let unit = 2f64.powi(exponent - 10);
+        let steps = (a / unit).round_ties_even() as u32;
+        let value = (exponent + 14) as u32 * 1024 + steps;
+        sign | u16::try_from(value.min(0x7c00)).unwrap()
+    }
+}

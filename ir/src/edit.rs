@@ -1,0 +1,553 @@
+//! The edit verbs: the only way to change a module. Each keeps the invariants on structure (I1–I4, I6) as long
+//! as its own precondition holds, keeps operands and uses in step, and marks what changed as dirty.
+
+use crate::attr::{Attr, AttrValue};
+use crate::entity::{EntityRef, PrimaryMap, SecondaryMap};
+use crate::module::{
+    Def, Dirty, FunctionData, GraphData, GraphOwner, Header, Module, NodeData, Op, Output, Payload, Provenance,
+    Use, ValueData, Vertex,
+};
+use crate::symbols::Symbols;
+use crate::{FunctionId, GraphId, Node, Symbol, Type, Value};
+use petgraph::stable_graph::{NodeIndex, StableDiGraph};
+use petgraph::visit::EdgeRef;
+use rustc_hash::FxHashSet;
+use smallvec::SmallVec;
+
+/// Where to put a new node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Position {
+    /// At the end of the graph.
+    Last,
+    /// At the start of the graph.
+    First,
+    /// Right before a node of the graph.
+    Before(Node),
+    /// Right after a node of the graph.
+    After(Node),
+}
+
+/// What a new node is made of.
+#[derive(Clone, Debug)]
+pub struct NewNode {
+    /// What it computes.
+    pub op: Op,
+    /// Its name, if any.
+    pub name: Option<Symbol>,
+    /// Its formal operands, values of the graph it goes into.
+    pub operands: SmallVec<[Option<Value>; 4]>,
+    /// Its attributes. Bodies among them must be graphs made by [`Module::new_graph`] that nobody owns yet.
+    pub attrs: Vec<(Symbol, AttrValue)>,
+    /// Name and type of each result; `None` for an absent one.
+    pub results: Vec<Option<(Symbol, Type)>>,
+    /// Who puts it there.
+    pub provenance: Provenance,
+}
+
+impl Default for Module {
+    fn default() -> Self {
+        Module::new()
+    }
+}
+
+impl Module {
+    /// A module with an empty main graph.
+    pub fn new() -> Module {
+        let mut module = Module {
+            header: Header::default(),
+            symbols: Symbols::default(),
+            graphs: PrimaryMap::default(),
+            nodes: PrimaryMap::default(),
+            values: PrimaryMap::default(),
+            functions: PrimaryMap::default(),
+            main: GraphId::new(0),
+            taken: FxHashSet::default(),
+            suffixes: SecondaryMap::default(),
+        };
+        let name = module.intern("");
+        module.main = module.push_graph(name, GraphOwner::Main);
+        module
+    }
+
+    fn push_graph(&mut self, name: Symbol, owner: GraphOwner) -> GraphId {
+        self.graphs.push(GraphData {
+            name,
+            owner,
+            inputs: Vec::new(),
+            captures: Vec::new(),
+            constants: Vec::new(),
+            outputs: Vec::new(),
+            roles: Vec::new(),
+            states: Vec::new(),
+            first: None,
+            last: None,
+            uses: StableDiGraph::new(),
+            dirty: false,
+        })
+    }
+
+    /// An empty graph that nobody owns yet: the body of a node or function to be made.
+    pub fn new_graph(&mut self, name: Symbol) -> GraphId {
+        self.push_graph(name, GraphOwner::Erased)
+    }
+
+    /// Renames a graph.
+    pub fn set_graph_name(&mut self, graph: GraphId, name: Symbol) {
+        self.graphs[graph].name = name;
+        self.graphs[graph].dirty = true;
+    }
+
+    /// Adds a function; its graph (made by [`new_graph`](Self::new_graph)) becomes its body.
+    pub fn add_function(&mut self, function: FunctionData) -> FunctionId {
+        let graph = function.graph;
+        let id = self.functions.push(function);
+        self.graphs[graph].owner = GraphOwner::Function(id);
+        id
+    }
+
+    fn push_source(&mut self, graph: GraphId, name: Option<Symbol>, ty: Type, def: Def) -> Value {
+        let value = self.values.push(ValueData { ty, def, name, graph, vertex: None, origin: None, dirty: false });
+        let vertex = self.graphs[graph].uses.add_node(Vertex::Source(value));
+        self.values[value].vertex = Some(vertex);
+        self.taken.extend(name);
+        value
+    }
+
+    /// Adds a formal input; `default` makes it an initializer that a caller may override.
+    pub fn add_input(&mut self, graph: GraphId, name: Symbol, ty: Type, default: Option<Payload>) -> Value {
+        let value = self.push_source(graph, Some(name), ty, Def::Input { default });
+        self.graphs[graph].inputs.push(value);
+        value
+    }
+
+    /// Adds a constant.
+    pub fn add_constant(&mut self, graph: GraphId, name: Symbol, payload: Payload) -> Value {
+        let value = self.push_source(graph, Some(name), payload_type(&payload), Def::Constant(payload));
+        self.graphs[graph].constants.push(value);
+        value
+    }
+
+    /// The value of `body` that stands for `outer`, a value of the graph around it; made, together with the
+    /// operand of the owning node, if the body does not capture `outer` yet.
+    ///
+    /// # Panics
+    /// If `body` is no body of a node in the graph of `outer`.
+    pub fn capture(&mut self, body: GraphId, outer: Value) -> Value {
+        let GraphOwner::Body { node, .. } = self.graphs[body].owner else {
+            panic!("{body} has no owning node to capture through");
+        };
+        assert_eq!(self.values[outer].graph, self.nodes[node].graph, "{outer} is not in the scope around {body}");
+        let n_formal = self.nodes[node].n_formal();
+        let present = self.nodes[node].operands[n_formal..].iter().position(|&v| v == Some(outer));
+        let slot = n_formal + present.unwrap_or(self.nodes[node].operands.len() - n_formal);
+        if present.is_none() {
+            self.nodes[node].operands.push(None);
+            self.link(node, slot, Some(outer));
+        }
+        let slot = u32::try_from(slot).expect("fewer than 2^32 operands");
+        let known = self.graphs[body].captures.iter().copied();
+        if let Some(known) =
+            known.into_iter().find(|&v| matches!(self.values[v].def, Def::Capture { slot: s } if s == slot))
+        {
+            return known;
+        }
+        let ty = self.values[outer].ty.clone();
+        let value = self.push_source(body, None, ty, Def::Capture { slot });
+        self.graphs[body].captures.push(value);
+        value
+    }
+
+    /// Lets a value leave the graph as its next output.
+    pub fn add_output(&mut self, graph: GraphId, value: Value, declared: Type) {
+        self.graphs[graph].outputs.push(Output { value, declared });
+        self.graphs[graph].dirty = true;
+    }
+
+    /// Lets another value leave as output `index`. Its declared type stays.
+    pub fn set_output(&mut self, graph: GraphId, index: usize, value: Value) {
+        self.graphs[graph].outputs[index].value = value;
+        self.graphs[graph].dirty = true;
+    }
+
+    /// Declares the type of output `index`.
+    pub fn set_output_type(&mut self, graph: GraphId, index: usize, declared: Type) {
+        self.graphs[graph].outputs[index].declared = declared;
+        self.graphs[graph].dirty = true;
+    }
+
+    /// Adds a node.
+    ///
+    /// # Panics
+    /// If the position names a node of another graph.
+    pub fn add_node(&mut self, graph: GraphId, at: Position, new: NewNode) -> Node {
+        let node = self.nodes.next_key();
+        let vertex = self.graphs[graph].uses.add_node(Vertex::Node(node));
+        let n_formal = u32::try_from(new.operands.len()).expect("fewer than 2^32 operands");
+        self.taken.extend(new.name);
+        let mut results = SmallVec::new();
+        for (slot, result) in (0u32..).zip(new.results) {
+            results.push(result.map(|(name, ty)| {
+                self.taken.insert(name);
+                let def = Def::Result { node, slot };
+                self.values.push(ValueData { ty, def, name: Some(name), graph, vertex: None, origin: None, dirty: true })
+            }));
+        }
+        for (attr, value) in &new.attrs {
+            for &body in value.graphs() {
+                self.graphs[body].owner = GraphOwner::Body { node, attr: *attr };
+            }
+        }
+        let attrs = new.attrs.into_iter().map(|(name, value)| Attr { name, value, dirty: true }).collect();
+        let operands: SmallVec<[Option<Value>; 4]> = smallvec::smallvec![None; new.operands.len()];
+        self.nodes.push(NodeData {
+            op: new.op,
+            name: new.name,
+            graph,
+            operands,
+            n_formal,
+            results,
+            attrs,
+            decisions: SmallVec::new(),
+            provenance: new.provenance,
+            metadata: Vec::new(),
+            origin: None,
+            dirty: Dirty { operands: true, results: true, attrs: true, header: true },
+            vertex,
+            prev: None,
+            next: None,
+            alive: true,
+        });
+        for (slot, operand) in new.operands.into_iter().enumerate() {
+            self.link(node, slot, operand);
+        }
+        self.place(node, graph, at);
+        node
+    }
+
+    fn place(&mut self, node: Node, graph: GraphId, at: Position) {
+        let (prev, next) = match at {
+            Position::Last => (self.graphs[graph].last, None),
+            Position::First => (None, self.graphs[graph].first),
+            Position::Before(n) => (self.nodes[n].prev, Some(n)),
+            Position::After(n) => (Some(n), self.nodes[n].next),
+        };
+        for neighbour in [prev, next].into_iter().flatten() {
+            assert_eq!(self.nodes[neighbour].graph, graph, "{neighbour} is in another graph");
+        }
+        self.nodes[node].prev = prev;
+        self.nodes[node].next = next;
+        match prev {
+            Some(p) => self.nodes[p].next = Some(node),
+            None => self.graphs[graph].first = Some(node),
+        }
+        match next {
+            Some(n) => self.nodes[n].prev = Some(node),
+            None => self.graphs[graph].last = Some(node),
+        }
+    }
+
+    fn unplace(&mut self, node: Node) {
+        let NodeData { prev, next, graph, .. } = self.nodes[node];
+        match prev {
+            Some(p) => self.nodes[p].next = next,
+            None => self.graphs[graph].first = next,
+        }
+        match next {
+            Some(n) => self.nodes[n].prev = prev,
+            None => self.graphs[graph].last = prev,
+        }
+        self.nodes[node].prev = None;
+        self.nodes[node].next = None;
+    }
+
+    /// Moves a node to another place of its graph. The caller keeps the order topological.
+    pub fn move_node(&mut self, node: Node, at: Position) {
+        self.unplace(node);
+        let graph = self.nodes[node].graph;
+        self.place(node, graph, at);
+    }
+
+    /// The vertex and result slot a value's edges start from.
+    fn source_of(&self, value: Value) -> (NodeIndex, u32) {
+        let data = &self.values[value];
+        match data.def {
+            Def::Result { node, slot } => (self.nodes[node].vertex, slot),
+            Def::Input { .. } | Def::Capture { .. } | Def::Constant(_) => {
+                (data.vertex.expect("a source has a vertex"), 0)
+            }
+            Def::Erased => panic!("{value} is erased"),
+        }
+    }
+
+    /// Sets an operand that is `None` so far, and adds its edge.
+    fn link(&mut self, node: Node, slot: usize, value: Option<Value>) {
+        self.nodes[node].operands[slot] = value;
+        if let Some(value) = value {
+            let graph = self.nodes[node].graph;
+            assert_eq!(self.values[value].graph, graph, "{value} is not in the graph of {node}");
+            let (from, result) = self.source_of(value);
+            let operand = u32::try_from(slot).expect("fewer than 2^32 operands");
+            self.graphs[graph].uses.add_edge(from, self.nodes[node].vertex, Use { result, operand });
+        }
+    }
+
+    /// Sets an operand, captured ones included (then everything in the bodies that reads it is dirty, since the
+    /// writer spells captures by name).
+    pub fn set_operand(&mut self, node: Node, slot: usize, value: Option<Value>) {
+        if self.nodes[node].operands[slot] == value {
+            return;
+        }
+        if self.nodes[node].operands[slot].is_some() {
+            let graph = self.nodes[node].graph;
+            // Edges into the node: few, even where the producer has many readers.
+            let edge = self.graphs[graph]
+                .uses
+                .edges_directed(self.nodes[node].vertex, petgraph::Direction::Incoming)
+                .find(|e| e.weight().operand as usize == slot)
+                .map(|e| e.id());
+            if let Some(edge) = edge {
+                self.graphs[graph].uses.remove_edge(edge);
+            }
+        }
+        self.link(node, slot, value);
+        if slot < self.nodes[node].n_formal() {
+            self.nodes[node].dirty.operands = true;
+        } else {
+            self.mark_capture_readers(node, slot);
+        }
+    }
+
+    /// Marks what reads operand `slot` of `node` inside its bodies, at any depth.
+    fn mark_capture_readers(&mut self, node: Node, slot: usize) {
+        let mut work = vec![(node, slot)];
+        while let Some((node, slot)) = work.pop() {
+            if slot < self.nodes[node].n_formal() {
+                self.nodes[node].dirty.operands = true;
+                continue;
+            }
+            let bodies: Vec<GraphId> = self.nodes[node].bodies().collect();
+            for body in bodies {
+                for i in 0..self.graphs[body].captures.len() {
+                    let value = self.graphs[body].captures[i];
+                    if matches!(self.values[value].def, Def::Capture { slot: s } if s as usize == slot) {
+                        work.extend(self.uses(value).map(|(n, s)| (n, s as usize)));
+                        self.graphs[body].dirty |= self.is_output(value);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Makes every reader of `old` for which `filter` holds read `new` instead; outputs of the graph are left.
+    pub fn replace_uses(&mut self, old: Value, new: Value, mut filter: impl FnMut(Node, u32) -> bool) {
+        // Newest edge first, which is the order in which removal is cheap on a value with many readers.
+        let readers: Vec<(Node, u32)> = self.uses(old).filter(|&(n, s)| filter(n, s)).collect();
+        for (node, slot) in readers {
+            self.set_operand(node, slot as usize, Some(new));
+        }
+    }
+
+    /// Sets the type of a value.
+    pub fn set_type(&mut self, value: Value, ty: Type) {
+        self.values[value].ty = ty;
+    }
+
+    /// Renames a value; everything that spells its name is dirty.
+    pub fn set_value_name(&mut self, value: Value, name: Symbol) {
+        self.values[value].name = Some(name);
+        self.values[value].dirty = true;
+        self.taken.insert(name);
+        if let Def::Result { node, .. } = self.values[value].def {
+            self.nodes[node].dirty.results = true;
+        }
+        let graph = self.values[value].graph;
+        self.graphs[graph].dirty |= self.is_output(value) || self.graphs[graph].inputs.contains(&value);
+        let readers: Vec<(Node, u32)> = self.uses(value).collect();
+        for (node, slot) in readers {
+            self.mark_capture_readers(node, slot as usize);
+        }
+    }
+
+    /// Renames a node.
+    pub fn set_node_name(&mut self, node: Node, name: Option<Symbol>) {
+        self.nodes[node].name = name;
+        self.nodes[node].dirty.header = true;
+        self.taken.extend(name);
+    }
+
+    /// Lets a node compute something else: another version of its operator, another function.
+    pub fn set_op(&mut self, node: Node, op: Op) {
+        self.nodes[node].op = op;
+        self.nodes[node].dirty.header = true;
+        self.nodes[node].decisions.clear();
+    }
+
+    /// Sets an attribute, replacing the one of that name. Not for bodies.
+    pub fn set_attr(&mut self, node: Node, name: Symbol, value: AttrValue) {
+        let data = &mut self.nodes[node];
+        data.dirty.attrs = true;
+        match data.attrs.iter_mut().find(|a| a.name == name) {
+            Some(attr) => *attr = Attr { name, value, dirty: true },
+            None => data.attrs.push(Attr { name, value, dirty: true }),
+        }
+    }
+
+    /// Removes an attribute. Not for bodies.
+    pub fn remove_attr(&mut self, node: Node, name: Symbol) {
+        let data = &mut self.nodes[node];
+        let before = data.attrs.len();
+        data.attrs.retain(|a| a.name != name);
+        data.dirty.attrs |= data.attrs.len() != before;
+    }
+
+    /// Sets the payload of a constant, and its type with it.
+    ///
+    /// # Panics
+    /// If the value is no constant.
+    pub fn set_constant(&mut self, value: Value, payload: Payload) {
+        let data = &mut self.values[value];
+        assert!(matches!(data.def, Def::Constant(_)), "{value} is no constant");
+        data.ty = payload_type(&payload);
+        data.def = Def::Constant(payload);
+        data.dirty = true;
+    }
+
+    /// Erases a node whose results nobody reads, and its bodies.
+    ///
+    /// # Panics
+    /// If a result is still read or leaves the graph.
+    pub fn erase_node(&mut self, node: Node) {
+        let results: Vec<Value> = self.nodes[node].results.iter().flatten().copied().collect();
+        for &value in &results {
+            assert!(self.uses(value).next().is_none() && !self.is_output(value), "{value} is still read");
+            self.values[value].def = Def::Erased;
+        }
+        let mut work = vec![node];
+        while let Some(node) = work.pop() {
+            let bodies: Vec<GraphId> = self.nodes[node].bodies().collect();
+            for body in bodies {
+                self.graphs[body].owner = GraphOwner::Erased;
+                work.extend(self.nodes(body).collect::<Vec<_>>());
+            }
+            self.nodes[node].alive = false;
+        }
+        self.unplace(node);
+        let NodeData { graph, vertex, .. } = self.nodes[node];
+        self.graphs[graph].uses.remove_node(vertex);
+        self.nodes[node].operands.clear();
+        self.nodes[node].n_formal = 0;
+    }
+
+    /// Erases a constant that nobody reads.
+    ///
+    /// # Panics
+    /// If it is read, leaves the graph, or is no constant.
+    pub fn erase_constant(&mut self, value: Value) {
+        assert!(matches!(self.values[value].def, Def::Constant(_)), "{value} is no constant");
+        assert!(self.uses(value).next().is_none() && !self.is_output(value), "{value} is still read");
+        let graph = self.values[value].graph;
+        if let Some(vertex) = self.values[value].vertex.take() {
+            self.graphs[graph].uses.remove_node(vertex);
+        }
+        self.graphs[graph].constants.retain(|&v| v != value);
+        self.graphs[graph].dirty = true;
+        self.values[value].def = Def::Erased;
+    }
+
+    /// Erases many constants that nobody reads, in time linear in the number of constants.
+    ///
+    /// # Panics
+    /// As [`erase_constant`](Self::erase_constant).
+    pub fn erase_constants(&mut self, graph: GraphId, dead: &FxHashSet<Value>) {
+        let (gone, kept): (Vec<Value>, Vec<Value>) =
+            std::mem::take(&mut self.graphs[graph].constants).into_iter().partition(|v| dead.contains(v));
+        self.graphs[graph].constants = kept;
+        self.graphs[graph].dirty |= !gone.is_empty();
+        for value in gone {
+            assert!(self.uses(value).next().is_none(), "{value} is still read");
+            if let Some(vertex) = self.values[value].vertex.take() {
+                self.graphs[graph].uses.remove_node(vertex);
+            }
+            self.values[value].def = Def::Erased;
+        }
+    }
+
+    /// A name that nothing in any scope has: `base`, or `base.2`, `base.3` … The name counts as taken at once.
+    pub fn fresh_name(&mut self, base: &str) -> Symbol {
+        let first = self.symbols.intern(base);
+        if self.taken.insert(first) {
+            return first;
+        }
+        loop {
+            let n = &mut self.suffixes[first];
+            *n = (*n).max(1) + 1;
+            let text = format!("{base}.{n}");
+            let symbol = self.symbols.intern(&text);
+            if self.taken.insert(symbol) {
+                return symbol;
+            }
+        }
+    }
+
+    /// Marks everything as unchanged since it was read: for readers, once a module stands as the file has it.
+    pub fn mark_clean(&mut self) {
+        for node in self.nodes.keys() {
+            let data = &mut self.nodes[node];
+            data.dirty = Dirty::default();
+            data.attrs.iter_mut().for_each(|a| a.dirty = false);
+        }
+        for value in self.values.keys() {
+            self.values[value].dirty = false;
+        }
+        for graph in self.graphs.keys() {
+            self.graphs[graph].dirty = false;
+        }
+    }
+
+    /// Data of a node that no invariant depends on.
+    pub fn node_mut(&mut self, node: Node) -> NodeFields<'_> {
+        let data = &mut self.nodes[node];
+        NodeFields {
+            decisions: &mut data.decisions,
+            provenance: &mut data.provenance,
+            metadata: &mut data.metadata,
+            origin: &mut data.origin,
+            dirty: &mut data.dirty,
+        }
+    }
+
+    /// Where a value's message is in the source file.
+    pub fn set_value_origin(&mut self, value: Value, origin: Option<u32>) {
+        self.values[value].origin = origin;
+    }
+    /// Roles and states of a graph: data that no invariant depends on.
+    pub fn graph_roles_mut(&mut self, graph: GraphId) -> (&mut Vec<crate::module::Role>, &mut Vec<(Value, Value)>) {
+        let data = &mut self.graphs[graph];
+        (&mut data.roles, &mut data.states)
+    }
+}
+
+/// The fields of a node that may be set freely.
+#[derive(Debug)]
+pub struct NodeFields<'a> {
+    /// Decisions per type variable.
+    pub decisions: &'a mut SmallVec<[crate::module::Decision; 1]>,
+    /// Who put the node there.
+    pub provenance: &'a mut Provenance,
+    /// Metadata.
+    pub metadata: &'a mut Vec<(Symbol, Symbol)>,
+    /// Its message in the source file.
+    pub origin: &'a mut Option<u32>,
+    /// What changed since it was read.
+    pub dirty: &'a mut Dirty,
+}
+
+/// The type of a constant.
+pub fn payload_type(payload: &Payload) -> Type {
+    match payload {
+        Payload::Dense(data) => Type::tensor(data.dtype(), data.shape()),
+        Payload::Sparse(data) => {
+            Type::Sparse(crate::TensorType::new(data.values.dtype(), crate::Shape::known(&data.dims)))
+        }
+    }
+}

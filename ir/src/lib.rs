@@ -1,0 +1,28 @@
+//! The graph IR of ampc.
+//!
+//! A [`Module`] holds a model: its main graph, the bodies of control-flow nodes and the model-local functions,
+//! as data in one arena (read [`module`] first, then [`edit`], then [`verify`]).
+//! What ONNX says of its operators is the table [`op`]; what an operator means at its version is read through
+//! [`views`]; [`infer`] gives every value its type; [`text`] prints a module and reads it back.
+//!
+//! This crate does no I/O, knows no file format but its own text, and runs no kernel.
+
+pub mod attr;
+pub mod convert;
+pub mod dtype;
+pub mod edit;
+pub mod entity;
+pub mod module;
+pub mod op;
+pub mod random;
+pub mod symbols;
+pub mod tensor;
+pub mod ty;
+
+pub use attr::{Attr, AttrValue};
+pub use dtype::DType;
+pub use edit::{NewNode, Position};
+pub use entity::{FunctionId, GraphId, Node, Symbol, Value};
+pub use module::{Module, Op, Payload};
+pub use tensor::TensorData;
+pub use ty::{Dim, Dims, Shape, TensorType, Type};

@@ -1,0 +1,570 @@
+//! The module: every graph, node and value of a model in one arena.
+//!
+//! A [`Module`] owns the main graph, the bodies of control-flow nodes and the bodies of model-local functions.
+//! Nesting is an id, never a box: a node names its bodies through attributes, a body knows its owner.
+//!
+//! # Graphs
+//! A graph has formal inputs, captures, constants, nodes in program order, and outputs.
+//! A body sees nothing of the graphs around it except through its *captures*: a capture is a value of the body
+//! that stands for one operand of the owning node, at a slot of [`NodeData::n_formal`] or more.
+//! So a pass that casts what a body reads edits an operand like any other; the ONNX writer turns captures back
+//! into names of the outer scope.
+//!
+//! # Order and uses
+//! Program order is a linked list per graph and is topological; everything written out follows it.
+//! The operand list of a node is the truth about order and absence.
+//! Beside it every graph keeps a petgraph graph of its uses, one edge per present operand, from the producer
+//! (or source) to the reader, carrying result slot and operand slot; only the edit verbs change both.
+//!
+//! # Invariants
+//! The verifier ([`verify`](crate::verify)) checks these; edit verbs keep all but the ones on types.
+//!
+//! - I1 every id named anywhere is alive, and belongs to the graph that names it;
+//! - I2 program order holds every node once and defines every value before its readers;
+//! - I3 uses and operands agree, edge by edge;
+//! - I4 names of values are unique within a graph, and no name hides a value that a body captures;
+//! - I5 nodes of the operator table have a legal number of operands, results and known attributes;
+//! - I6 bodies belong to exactly one attribute of one node, functions do not call themselves;
+//! - I7 every operand and result has a type that the schema admits, all formals of a type variable the same;
+//! - I8 the type of every value is the one inference gives;
+//! - I9 a capture has the type of the operand it stands for, an output the declared element type.
+
+use crate::attr::Attr;
+use crate::entity::{PrimaryMap, SecondaryMap};
+use crate::op::class::Class;
+use crate::op::schema::OpSchema;
+use crate::symbols::Symbols;
+use crate::tensor::{SparseData, TensorData};
+use crate::{DType, FunctionId, GraphId, Node, Symbol, Type, Value};
+use petgraph::stable_graph::{NodeIndex, StableDiGraph};
+use rustc_hash::FxHashSet;
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// What a model says about itself outside its graphs.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Header {
+    /// Version of the ONNX IR.
+    pub ir_version: i64,
+    /// Opset imports of the main graph and its bodies: domain (empty for ai.onnx) and version, in source order.
+    pub opsets: Vec<(Symbol, u16)>,
+    /// Name of the tool that made the model.
+    pub producer_name: String,
+    /// Version of that tool.
+    pub producer_version: String,
+    /// Domain of the model.
+    pub domain: String,
+    /// Version of the model.
+    pub model_version: i64,
+    /// Documentation.
+    pub doc_string: String,
+    /// Key-value metadata, in source order.
+    pub metadata: Vec<(String, String)>,
+}
+
+/// A model: graphs, functions, names.
+#[derive(Clone, Debug)]
+pub struct Module {
+    /// What the model says about itself.
+    pub header: Header,
+    pub(crate) symbols: Symbols,
+    pub(crate) graphs: PrimaryMap<GraphId, GraphData>,
+    pub(crate) nodes: PrimaryMap<Node, NodeData>,
+    pub(crate) values: PrimaryMap<Value, ValueData>,
+    pub(crate) functions: PrimaryMap<FunctionId, FunctionData>,
+    pub(crate) main: GraphId,
+    /// Every name a value or node of any scope ever had: what a new name must avoid.
+    pub(crate) taken: FxHashSet<Symbol>,
+    /// The last number tried for a base name, so that n clashes cost n steps and not n².
+    pub(crate) suffixes: SecondaryMap<Symbol, u32>,
+}
+
+/// Whose graph it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum GraphOwner {
+    /// The model's own.
+    Main,
+    /// A body: the value (or one of the values) of an attribute of a node.
+    Body {
+        /// The owning node.
+        node: Node,
+        /// The attribute's name.
+        attr: Symbol,
+    },
+    /// The body of a function.
+    Function(FunctionId),
+    /// Nobody's any more: its node was erased.
+    Erased,
+}
+
+/// An output of a graph.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Output {
+    /// What leaves the graph.
+    pub value: Value,
+    /// The declared type; [`Type::Unknown`] where nothing is declared.
+    pub declared: Type,
+}
+
+/// A role of values in a graph, such as `grad(%w, %dw)`: what a later pass needs to know of them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Role {
+    /// What the role is called.
+    pub name: Symbol,
+    /// The values, in the order the role's name implies.
+    pub values: Vec<Value>,
+}
+
+/// One graph.
+#[derive(Clone, Debug)]
+pub struct GraphData {
+    /// Its name.
+    pub name: Symbol,
+    /// Whose it is.
+    pub owner: GraphOwner,
+    /// Formal inputs, in order.
+    pub(crate) inputs: Vec<Value>,
+    /// Values that stand for operands of the owning node; empty for main graphs and functions.
+    pub(crate) captures: Vec<Value>,
+    /// Constants (initializers), in order.
+    pub(crate) constants: Vec<Value>,
+    /// Outputs, in order; one value may leave twice.
+    pub(crate) outputs: Vec<Output>,
+    /// Roles of values.
+    pub roles: Vec<Role>,
+    /// State across steps: a formal input and the output that is its next value.
+    pub states: Vec<(Value, Value)>,
+    pub(crate) first: Option<Node>,
+    pub(crate) last: Option<Node>,
+    pub(crate) uses: StableDiGraph<Vertex, Use>,
+    /// Whether anything but nodes and values changed since it was read: inputs, outputs, name, constants.
+    pub dirty: bool,
+}
+
+/// A vertex of the use graph.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Vertex {
+    /// A formal input, capture or constant.
+    Source(Value),
+    /// A node.
+    Node(Node),
+}
+
+/// An edge of the use graph: which result is read as which operand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Use {
+    /// Slot of the value among its producer's results; 0 for sources.
+    pub result: u32,
+    /// Slot among the reader's operands.
+    pub operand: u32,
+}
+
+/// What a node computes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Op {
+    /// An operator of the table, at the version the opset selects.
+    Schema(&'static OpSchema),
+    /// A call of a model-local function.
+    Call(FunctionId),
+    /// An operator nobody here knows: preserved, its results of unknown type.
+    Custom {
+        /// Its domain.
+        domain: Symbol,
+        /// Its name.
+        name: Symbol,
+        /// Its overload, mostly empty.
+        overload: Symbol,
+    },
+}
+
+/// Who put a cast there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Provenance {
+    /// The author of the model: the node is part of the program.
+    #[default]
+    User,
+    /// A precision pass, now or in an earlier run: may be reconsidered.
+    Inserted,
+}
+
+/// Why a decision was taken.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Reason {
+    /// The rule: `table`, `policy.deny`, `pin:<pattern>`, `guard.eps`, `taint:<node>`, `paint` …
+    pub rule: String,
+    /// The evidence: a range, a constant, a neighbour. May be empty.
+    pub evidence: String,
+}
+
+/// What was decided for one type variable of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// The precision class.
+    pub class: Class,
+    /// The element type chosen for the variable; `None` before `assign`.
+    pub precision: Option<DType>,
+    /// Why.
+    pub reason: Arc<Reason>,
+}
+
+/// What of a node changed since its message was read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Dirty {
+    /// Operands, or names of operands.
+    pub operands: bool,
+    /// Results, or names of results.
+    pub results: bool,
+    /// Attributes (which ones: [`Attr::dirty`](crate::attr::Attr::dirty)).
+    pub attrs: bool,
+    /// Name, operator or metadata.
+    pub header: bool,
+}
+
+impl Dirty {
+    /// Whether anything changed.
+    pub fn any(self) -> bool {
+        self.operands || self.results || self.attrs || self.header
+    }
+}
+
+/// One node.
+#[derive(Clone, Debug)]
+pub struct NodeData {
+    /// What it computes.
+    pub op: Op,
+    /// Its name, if it has one.
+    pub name: Option<Symbol>,
+    /// The graph it is in.
+    pub graph: GraphId,
+    pub(crate) operands: SmallVec<[Option<Value>; 4]>,
+    /// Operands from this slot on are what the node's bodies capture.
+    pub(crate) n_formal: u32,
+    pub(crate) results: SmallVec<[Option<Value>; 2]>,
+    pub(crate) attrs: Vec<Attr>,
+    /// One per type variable of the schema once classified; empty before, and for calls and custom operators.
+    pub decisions: SmallVec<[Decision; 1]>,
+    /// Who put it there.
+    pub provenance: Provenance,
+    /// Metadata (`metadata_props`), in source order.
+    pub metadata: Vec<(Symbol, Symbol)>,
+    /// Which message of the source file it came from; the table is the reader's.
+    pub origin: Option<u32>,
+    /// What changed since.
+    pub dirty: Dirty,
+    pub(crate) vertex: NodeIndex,
+    pub(crate) prev: Option<Node>,
+    pub(crate) next: Option<Node>,
+    pub(crate) alive: bool,
+}
+
+/// Where a value comes from.
+#[derive(Clone, Debug)]
+pub enum Def {
+    /// A result of a node.
+    Result {
+        /// The node.
+        node: Node,
+        /// Which of its results.
+        slot: u32,
+    },
+    /// A formal input of its graph.
+    Input {
+        /// The value it has if nobody gives one: an IR 3 initializer that is listed as input.
+        default: Option<Payload>,
+    },
+    /// An operand of the node that owns the graph.
+    Capture {
+        /// The operand slot, at least [`NodeData::n_formal`].
+        slot: u32,
+    },
+    /// A constant of its graph.
+    Constant(Payload),
+    /// Nowhere: it was erased.
+    Erased,
+}
+
+/// The payload of a constant.
+#[derive(Clone, Debug)]
+pub enum Payload {
+    /// A dense tensor.
+    Dense(Arc<TensorData>),
+    /// A sparse tensor.
+    Sparse(Arc<SparseData>),
+}
+
+impl Payload {
+    /// The dense payload, if it is one.
+    pub fn dense(&self) -> Option<&Arc<TensorData>> {
+        match self {
+            Payload::Dense(data) => Some(data),
+            Payload::Sparse(_) => None,
+        }
+    }
+}
+
+/// One value.
+#[derive(Clone, Debug)]
+pub struct ValueData {
+    /// Its type.
+    pub ty: Type,
+    /// Where it comes from.
+    pub def: Def,
+    /// Its name; captures take the name of what they capture.
+    pub name: Option<Symbol>,
+    /// The graph it is in.
+    pub graph: GraphId,
+    /// For sources: its vertex in the use graph.
+    pub(crate) vertex: Option<NodeIndex>,
+    /// Which message of the source file it came from (an initializer, an input); the table is the reader's.
+    pub origin: Option<u32>,
+    /// Whether name, type or payload changed since.
+    pub dirty: bool,
+}
+
+/// A model-local function.
+#[derive(Clone, Debug)]
+pub struct FunctionData {
+    /// Domain of its name.
+    pub domain: Symbol,
+    /// Its name.
+    pub name: Symbol,
+    /// Its overload, mostly empty.
+    pub overload: Symbol,
+    /// Its body; operands are the body's inputs, results its outputs.
+    pub graph: GraphId,
+    /// Opset imports of the body.
+    pub opsets: Vec<(Symbol, u16)>,
+    /// Attributes without default value.
+    pub attrs: Vec<Symbol>,
+    /// Attributes with default value.
+    pub attr_defaults: Vec<Attr>,
+    /// Documentation.
+    pub doc_string: String,
+    /// Metadata, in source order.
+    pub metadata: Vec<(Symbol, Symbol)>,
+    /// Which message of the source file it came from.
+    pub origin: Option<u32>,
+}
+
+/// Reading a module. Everything here is cheap: a look-up or an iterator.
+impl Module {
+    /// The main graph.
+    pub fn main(&self) -> GraphId {
+        self.main
+    }
+    /// A graph.
+    pub fn graph(&self, graph: GraphId) -> &GraphData {
+        &self.graphs[graph]
+    }
+    /// A node, alive or erased.
+    pub fn node(&self, node: Node) -> &NodeData {
+        &self.nodes[node]
+    }
+    /// A value, alive or erased.
+    pub fn value(&self, value: Value) -> &ValueData {
+        &self.values[value]
+    }
+    /// A function.
+    pub fn function(&self, function: FunctionId) -> &FunctionData {
+        &self.functions[function]
+    }
+    /// All functions, in order.
+    pub fn functions(&self) -> impl Iterator<Item = (FunctionId, &FunctionData)> {
+        self.functions.iter()
+    }
+    /// All graphs that are somebody's, the main graph first, bodies after the graph of their owner.
+    pub fn graph_ids(&self) -> impl Iterator<Item = GraphId> {
+        self.graphs.iter().filter(|(_, g)| g.owner != GraphOwner::Erased).map(|(id, _)| id)
+    }
+    /// The nodes of a graph in program order.
+    pub fn nodes(&self, graph: GraphId) -> impl Iterator<Item = Node> {
+        std::iter::successors(self.graphs[graph].first, |&n| self.nodes[n].next)
+    }
+    /// The text of a symbol.
+    pub fn text(&self, symbol: Symbol) -> &str {
+        self.symbols.text(symbol)
+    }
+    /// The symbol of a text, if the module uses it.
+    pub fn symbol(&self, text: &str) -> Option<Symbol> {
+        self.symbols.get(text)
+    }
+    /// Interns a text.
+    pub fn intern(&mut self, text: &str) -> Symbol {
+        self.symbols.intern(text)
+    }
+    /// An upper bound of node ids, for tables beside the module.
+    pub fn n_nodes(&self) -> usize {
+        self.nodes.len()
+    }
+    /// An upper bound of value ids, for tables beside the module.
+    pub fn n_values(&self) -> usize {
+        self.values.len()
+    }
+
+    /// The node and slot that make a value, if a node does.
+    pub fn producer(&self, value: Value) -> Option<(Node, u32)> {
+        match self.values[value].def {
+            Def::Result { node, slot } => Some((node, slot)),
+            Def::Input { .. } | Def::Capture { .. } | Def::Constant(_) | Def::Erased => None,
+        }
+    }
+
+    /// The payload of a constant. An input's default is not one: it can be overridden.
+    pub fn constant(&self, value: Value) -> Option<&Payload> {
+        match &self.values[value].def {
+            Def::Constant(payload) => Some(payload),
+            Def::Input { .. } | Def::Result { .. } | Def::Capture { .. } | Def::Erased => None,
+        }
+    }
+
+    /// Readers of a value inside its graph: node and operand slot, newest edge first. Graph outputs are no
+    /// readers: see [`is_output`](Self::is_output).
+    pub fn uses(&self, value: Value) -> impl Iterator<Item = (Node, u32)> + '_ {
+        use petgraph::visit::EdgeRef;
+        let data = &self.values[value];
+        let (vertex, result) = match data.def {
+            Def::Result { node, slot } => (Some(self.nodes[node].vertex), slot),
+            Def::Input { .. } | Def::Capture { .. } | Def::Constant(_) => (data.vertex, 0),
+            Def::Erased => (None, 0),
+        };
+        let graph = &self.graphs[data.graph].uses;
+        vertex
+            .into_iter()
+            .flat_map(|v| graph.edges(v))
+            .filter(move |e| e.weight().result == result)
+            .filter_map(|e| match graph[e.target()] {
+                Vertex::Node(node) => Some((node, e.weight().operand)),
+                Vertex::Source(_) => None,
+            })
+    }
+
+    /// Whether a value leaves its graph. Linear in the number of outputs.
+    pub fn is_output(&self, value: Value) -> bool {
+        self.graphs[self.values[value].graph].outputs.iter().any(|o| o.value == value)
+    }
+
+    /// The uses of a graph, for petgraph's algorithms.
+    pub fn use_graph(&self, graph: GraphId) -> &StableDiGraph<Vertex, Use> {
+        &self.graphs[graph].uses
+    }
+
+    /// The function or main graph around a graph, through all bodies.
+    pub fn root(&self, mut graph: GraphId) -> GraphId {
+        while let GraphOwner::Body { node, .. } = self.graphs[graph].owner {
+            graph = self.nodes[node].graph;
+        }
+        graph
+    }
+
+    /// The opset imports that hold in a graph.
+    pub fn opsets(&self, graph: GraphId) -> &[(Symbol, u16)] {
+        match self.graphs[self.root(graph)].owner {
+            GraphOwner::Function(f) => &self.functions[f].opsets,
+            GraphOwner::Main | GraphOwner::Body { .. } | GraphOwner::Erased => &self.header.opsets,
+        }
+    }
+
+    /// The imported version of a domain (`""` for ai.onnx) in a graph.
+    pub fn opset(&self, graph: GraphId, domain: &str) -> Option<u16> {
+        let matches = |d: &str| d == domain || (domain.is_empty() && d == "ai.onnx");
+        self.opsets(graph).iter().find(|(d, _)| matches(self.text(*d))).map(|&(_, v)| v)
+    }
+
+    /// The name under which a value is known where it is: its own, or for a capture that of what it captures.
+    pub fn value_name(&self, mut value: Value) -> Option<Symbol> {
+        loop {
+            let data = &self.values[value];
+            match (&data.def, self.graphs[data.graph].owner) {
+                (Def::Capture { slot }, GraphOwner::Body { node, .. }) => {
+                    value = self.nodes[node].operands.get(*slot as usize).copied().flatten()?;
+                }
+                _ => return data.name,
+            }
+        }
+    }
+
+    /// The domain, name and overload of what a node computes.
+    pub fn op_name(&self, node: Node) -> (&str, &str, &str) {
+        match self.nodes[node].op {
+            Op::Schema(s) => (s.domain, s.name, ""),
+            Op::Call(f) => {
+                let f = &self.functions[f];
+                (self.text(f.domain), self.text(f.name), self.text(f.overload))
+            }
+            Op::Custom { domain, name, overload } => (self.text(domain), self.text(name), self.text(overload)),
+        }
+    }
+}
+
+impl GraphData {
+    /// Formal inputs, in order.
+    pub fn inputs(&self) -> &[Value] {
+        &self.inputs
+    }
+    /// Captures, in order of their first reader.
+    pub fn captures(&self) -> &[Value] {
+        &self.captures
+    }
+    /// Constants, in order.
+    pub fn constants(&self) -> &[Value] {
+        &self.constants
+    }
+    /// Outputs, in order.
+    pub fn outputs(&self) -> &[Output] {
+        &self.outputs
+    }
+}
+
+impl NodeData {
+    /// All operands: the formal ones, then what the bodies capture. `None` is an absent optional operand.
+    pub fn operands(&self) -> &[Option<Value>] {
+        &self.operands
+    }
+    /// The operands that the operator itself has.
+    pub fn formal_operands(&self) -> &[Option<Value>] {
+        &self.operands[..self.n_formal as usize]
+    }
+    /// How many operands the operator itself has; the rest are captures.
+    pub fn n_formal(&self) -> usize {
+        self.n_formal as usize
+    }
+    /// Operand `i`, if present and formal.
+    pub fn operand(&self, i: usize) -> Option<Value> {
+        self.formal_operands().get(i).copied().flatten()
+    }
+    /// Results; `None` is an absent optional result.
+    pub fn results(&self) -> &[Option<Value>] {
+        &self.results
+    }
+    /// Result `i`, if present.
+    pub fn result(&self, i: usize) -> Option<Value> {
+        self.results.get(i).copied().flatten()
+    }
+    /// Attributes, in source order.
+    pub fn attrs(&self) -> &[Attr] {
+        &self.attrs
+    }
+    /// The attribute called `name`.
+    pub fn attr(&self, name: Symbol) -> Option<&Attr> {
+        self.attrs.iter().find(|a| a.name == name)
+    }
+    /// The schema, unless it is a call or a custom operator.
+    pub fn schema(&self) -> Option<&'static OpSchema> {
+        match self.op {
+            Op::Schema(s) => Some(s),
+            Op::Call(_) | Op::Custom { .. } => None,
+        }
+    }
+    /// The bodies, in order of the attributes.
+    pub fn bodies(&self) -> impl Iterator<Item = GraphId> + '_ {
+        self.attrs.iter().flat_map(|a| a.value.graphs().iter().copied())
+    }
+    /// Whether the node is still in its graph.
+    pub fn is_alive(&self) -> bool {
+        self.alive
+    }
+    /// The node after it in program order.
+    pub fn next(&self) -> Option<Node> {
+        self.next
+    }
+}
