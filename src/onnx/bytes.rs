@@ -1,6 +1,6 @@
 //! Where the bytes of a model and of its external data are: a file, or memory when they came through a pipe.
 
-use ampc_ir::ByteSource;
+use ampc_ir::tensor::ByteSource;
 use std::fs::{File, Metadata};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};

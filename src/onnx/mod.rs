@@ -10,13 +10,10 @@
 //! What was not changed is copied from where it was, with everything in it that this version does not know.
 
 pub mod bytes;
-pub mod error;
-pub mod external;
-pub mod layout;
-pub mod node;
 #[doc(hidden)]
 pub mod proto;
+pub mod external;
+pub mod node;
 pub mod scan;
-pub mod target;
 pub mod tensor;
 pub mod wire;

@@ -15,7 +15,7 @@
 //! Encoding: <https://protobuf.dev/programming-guides/encoding/>. Groups (wire types 3 and 4) are not in ONNX and are
 //! refused.
 
-use ampc_ir::ByteSource;
+use ampc_ir::tensor::ByteSource;
 use std::fmt;
 use std::io;
 
