@@ -13,7 +13,9 @@ pub mod bytes;
 #[doc(hidden)]
 pub mod proto;
 pub mod external;
+pub mod layout;
 pub mod node;
 pub mod scan;
+pub mod target;
 pub mod tensor;
 pub mod wire;
