@@ -1,6 +1,6 @@
 //! Attributes of nodes: data, so that the ones nobody knows survive.
 
-use crate::op::schema::AttrKind;
+use crate::op::AttrKind;
 use crate::tensor::{SparseData, TensorData};
 use crate::{GraphId, Symbol, Type};
 use std::sync::Arc;

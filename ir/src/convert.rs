@@ -79,7 +79,10 @@ fn to_f32(from: DType, bytes: &[u8]) -> Vec<f32> {
 
 fn from_f32(mut values: Vec<f32>, to: DType, clamp: bool, out: &mut Vec<u8>) {
     if clamp {
-        #[expect(clippy::cast_possible_truncation, reason = "the largest finite value of f16 or bf16 is exact in f32")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the largest finite value of f16 or bf16 is exact in f32"
+        )]
         let limit = max_finite(to) as f32;
         for v in &mut values {
             if v.is_finite() {
@@ -111,7 +114,10 @@ fn from_f64(bytes: &[u8], to: DType, clamp: bool, out: &mut Vec<u8>) {
             v = v.clamp(-limit, limit);
         }
         match to {
-            #[expect(clippy::cast_possible_truncation, reason = "rounding to nearest even is what is asked for")]
+            #[expect(
+                clippy::cast_possible_truncation,
+                reason = "rounding to nearest even is what is asked for"
+            )]
             DType::F32 => out.extend_from_slice(&(v as f32).to_le_bytes()),
             DType::F16 => out.extend_from_slice(&f16::from_f64(v).to_le_bytes()),
             DType::BF16 => out.extend_from_slice(&bf16::from_f64(v).to_le_bytes()),

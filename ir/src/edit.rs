@@ -4,8 +4,8 @@
 use crate::attr::{Attr, AttrValue};
 use crate::entity::{EntityRef, PrimaryMap, SecondaryMap};
 use crate::module::{
-    Def, Dirty, FunctionData, GraphData, GraphOwner, Header, Module, NodeData, Op, Output, Payload, Provenance,
-    Use, ValueData, Vertex,
+    Def, Dirty, FunctionData, GraphData, GraphOwner, Header, Module, NodeData, Op, Output, Payload,
+    Provenance, Use, ValueData, Vertex,
 };
 use crate::symbols::Symbols;
 use crate::{FunctionId, GraphId, Node, Symbol, Type, Value};
@@ -106,7 +106,8 @@ impl Module {
     }
 
     fn push_source(&mut self, graph: GraphId, name: Option<Symbol>, ty: Type, def: Def) -> Value {
-        let value = self.values.push(ValueData { ty, def, name, graph, vertex: None, origin: None, dirty: false });
+        let value =
+            self.values.push(ValueData { ty, def, name, graph, vertex: None, origin: None, dirty: false });
         let vertex = self.graphs[graph].uses.add_node(Vertex::Source(value));
         self.values[value].vertex = Some(vertex);
         self.taken.extend(name);
@@ -136,7 +137,10 @@ impl Module {
         let GraphOwner::Body { node, .. } = self.graphs[body].owner else {
             panic!("{body} has no owning node to capture through");
         };
-        assert_eq!(self.values[outer].graph, self.nodes[node].graph, "{outer} is not in the scope around {body}");
+        assert_eq!(
+            self.values[outer].graph, self.nodes[node].graph,
+            "{outer} is not in the scope around {body}"
+        );
         let n_formal = self.nodes[node].n_formal();
         let present = self.nodes[node].operands[n_formal..].iter().position(|&v| v == Some(outer));
         let slot = n_formal + present.unwrap_or(self.nodes[node].operands.len() - n_formal);
@@ -189,7 +193,15 @@ impl Module {
             results.push(result.map(|(name, ty)| {
                 self.taken.insert(name);
                 let def = Def::Result { node, slot };
-                self.values.push(ValueData { ty, def, name: Some(name), graph, vertex: None, origin: None, dirty: true })
+                self.values.push(ValueData {
+                    ty,
+                    def,
+                    name: Some(name),
+                    graph,
+                    vertex: None,
+                    origin: None,
+                    dirty: true,
+                })
             }));
         }
         for (attr, value) in &new.attrs {
@@ -521,7 +533,10 @@ impl Module {
         self.values[value].origin = origin;
     }
     /// Roles and states of a graph: data that no invariant depends on.
-    pub fn graph_roles_mut(&mut self, graph: GraphId) -> (&mut Vec<crate::module::Role>, &mut Vec<(Value, Value)>) {
+    pub fn graph_roles_mut(
+        &mut self,
+        graph: GraphId,
+    ) -> (&mut Vec<crate::module::Role>, &mut Vec<(Value, Value)>) {
         let data = &mut self.graphs[graph];
         (&mut data.roles, &mut data.states)
     }

@@ -12,12 +12,15 @@ pub mod convert;
 pub mod dtype;
 pub mod edit;
 pub mod entity;
+pub mod infer;
 pub mod module;
 pub mod op;
 pub mod random;
 pub mod symbols;
 pub mod tensor;
 pub mod ty;
+pub mod verify;
+pub mod views;
 
 pub use attr::{Attr, AttrValue};
 pub use dtype::DType;

@@ -31,8 +31,8 @@
 
 use crate::attr::Attr;
 use crate::entity::{PrimaryMap, SecondaryMap};
-use crate::op::class::Class;
-use crate::op::schema::OpSchema;
+use crate::op::Class;
+use crate::op::OpSchema;
 use crate::symbols::Symbols;
 use crate::tensor::{SparseData, TensorData};
 use crate::{DType, FunctionId, GraphId, Node, Symbol, Type, Value};
@@ -491,7 +491,9 @@ impl Module {
                 let f = &self.functions[f];
                 (self.text(f.domain), self.text(f.name), self.text(f.overload))
             }
-            Op::Custom { domain, name, overload } => (self.text(domain), self.text(name), self.text(overload)),
+            Op::Custom { domain, name, overload } => {
+                (self.text(domain), self.text(name), self.text(overload))
+            }
         }
     }
 }

@@ -129,7 +129,11 @@ impl TensorData {
     }
 
     /// A constant of little-endian bytes in memory. See [`TensorData::new`] for errors.
-    pub fn from_bytes(dtype: DType, dims: &[u64], bytes: impl Into<Arc<[u8]>>) -> Result<TensorData, TensorError> {
+    pub fn from_bytes(
+        dtype: DType,
+        dims: &[u64],
+        bytes: impl Into<Arc<[u8]>>,
+    ) -> Result<TensorData, TensorError> {
         TensorData::new(dtype, dims.iter().copied(), Storage::Bytes(bytes.into()))
     }
 
@@ -222,7 +226,13 @@ impl TensorData {
             }
             Storage::File(range) => visit_file(range, &mut visit)?,
             Storage::Random { seed, amplitude } => {
-                crate::random::visit_uniform(self.stored, self.element_count(), *seed, *amplitude, &mut visit);
+                crate::random::visit_uniform(
+                    self.stored,
+                    self.element_count(),
+                    *seed,
+                    *amplitude,
+                    &mut visit,
+                );
             }
         }
         Ok(())
@@ -232,7 +242,10 @@ impl TensorData {
     ///
     /// # Errors
     /// If the bytes cannot be read.
-    pub fn visit_converted(&self, mut visit: impl FnMut(&[u8]) -> ControlFlow<()>) -> Result<(), TensorError> {
+    pub fn visit_converted(
+        &self,
+        mut visit: impl FnMut(&[u8]) -> ControlFlow<()>,
+    ) -> Result<(), TensorError> {
         if self.pending.is_empty() {
             return self.visit_stored(visit);
         }
@@ -288,7 +301,8 @@ impl TensorData {
             return None;
         }
         let bytes = self.to_bytes().ok()?;
-        let ints = |size: usize, read: &dyn Fn(&[u8]) -> Option<i64>| bytes.chunks_exact(size).map(read).collect();
+        let ints =
+            |size: usize, read: &dyn Fn(&[u8]) -> Option<i64>| bytes.chunks_exact(size).map(read).collect();
         match self.stored {
             DType::I64 => ints(8, &|b| Some(i64::from_le_bytes(b.try_into().ok()?))),
             DType::I32 => ints(4, &|b| Some(i64::from(i32::from_le_bytes(b.try_into().ok()?)))),
@@ -314,7 +328,10 @@ impl TensorData {
     }
 }
 
-fn visit_file(range: &FileRange, visit: &mut impl FnMut(&[u8]) -> ControlFlow<()>) -> Result<(), TensorError> {
+fn visit_file(
+    range: &FileRange,
+    visit: &mut impl FnMut(&[u8]) -> ControlFlow<()>,
+) -> Result<(), TensorError> {
     let mut left = range.len;
     let mut offset = range.offset;
     let mut buffer = vec![0; usize::try_from(left).unwrap_or(CHUNK_BYTES).min(CHUNK_BYTES)];

@@ -3,7 +3,7 @@
 //! The table itself is `generated.rs`, written by `scripts/generate_op_table.py` from the schemas of the pinned
 //! `onnx` package; nothing in it is written by hand.
 
-use super::generated::OpKind;
+use super::OpKind;
 use crate::{DType, Type};
 
 /// A set of types that a formal or a type variable admits.
@@ -31,35 +31,26 @@ impl TypeSet {
         bit(self.tensor, dtype)
     }
 
-    /// Whether the set admits `ty`; shapes do not matter and an unknown type is admitted.
-    pub fn admits(&self, ty: &Type) -> bool {
-        match ty {
-            Type::Unknown => true,
-            Type::Tensor(t) => bit(self.tensor, t.dtype),
-            Type::Sequence(t) => match &**t {
-                Type::Tensor(t) => bit(self.sequence, t.dtype),
-                Type::Unknown => self.sequence != 0 || self.has_other("seq("),
-                Type::Map { .. } | Type::Sequence(_) | Type::Optional(_) | Type::Sparse(_) => self.has_other("seq("),
-                Type::Opaque { .. } => false,
-            },
-            Type::Optional(t) => match &**t {
-                Type::Tensor(t) => bit(self.optional, t.dtype),
-                Type::Sequence(t) => match &**t {
-                    Type::Tensor(t) => bit(self.optional_sequence, t.dtype),
-                    Type::Unknown => self.optional_sequence != 0,
-                    _ => false,
-                },
-                Type::Unknown => self.optional != 0 || self.optional_sequence != 0,
-                _ => false,
-            },
-            Type::Map { .. } => self.has_other("map("),
-            Type::Sparse(_) => self.has_other("sparse_tensor("),
-            Type::Opaque { .. } => false,
-        }
+    /// Whether the set admits this element type inside a sequence or optional.
+    pub fn has_contained(&self, dtype: DType) -> bool {
+        bit(self.sequence | self.optional | self.optional_sequence, dtype)
     }
 
-    fn has_other(&self, prefix: &str) -> bool {
-        self.other.iter().any(|t| t.starts_with(prefix))
+    /// Whether the set admits `ty`; shapes do not matter and an unknown type is admitted wherever it stands.
+    pub fn admits(&self, ty: &Type) -> bool {
+        let by_mask = match ty {
+            Type::Unknown => true,
+            Type::Tensor(t) => bit(self.tensor, t.dtype),
+            Type::Sequence(t) => element_in(self.sequence, t),
+            Type::Optional(t) => match &**t {
+                Type::Sequence(t) => element_in(self.optional_sequence, t),
+                Type::Unknown => self.optional != 0 || self.optional_sequence != 0,
+                Type::Tensor(t) => bit(self.optional, t.dtype),
+                Type::Optional(_) | Type::Sparse(_) | Type::Map { .. } | Type::Opaque { .. } => false,
+            },
+            Type::Sparse(_) | Type::Map { .. } | Type::Opaque { .. } => false,
+        };
+        by_mask || self.other.iter().any(|text| spells(text, ty))
     }
 
     /// The element types admitted as dense tensors, in ONNX's numbering.
@@ -189,7 +180,8 @@ pub struct OpSchema {
     pub inputs: &'static [Formal],
     /// Formal results.
     pub outputs: &'static [Formal],
-    /// Least and greatest number of operands; trailing ones may be left off down to the least.
+    /// Least and greatest number of operands; trailing ones may be left off down to the least. No limit is
+    /// `u32::MAX`.
     pub n_inputs: (u32, u32),
     /// Least and greatest number of results.
     pub n_outputs: (u32, u32),
@@ -221,8 +213,82 @@ impl OpSchema {
     }
 }
 
+/// Whether a mask of element types admits a tensor of type `ty`.
+fn element_in(set: u32, ty: &Type) -> bool {
+    match ty {
+        Type::Tensor(t) => bit(set, t.dtype),
+        Type::Unknown => set != 0,
+        Type::Sparse(_) | Type::Sequence(_) | Type::Optional(_) | Type::Map { .. } | Type::Opaque { .. } => {
+            false
+        }
+    }
+}
+
+/// Whether ONNX's spelling of a type, such as `seq(map(int64, float))`, is that of `ty`.
+fn spells(text: &str, ty: &Type) -> bool {
+    let inside = |prefix: &str| text.strip_prefix(prefix)?.strip_suffix(')');
+    match ty {
+        Type::Unknown => true,
+        Type::Tensor(t) => inside("tensor(").unwrap_or(text) == t.dtype.onnx_name(),
+        Type::Sparse(t) => inside("sparse_tensor(") == Some(t.dtype.onnx_name()),
+        Type::Sequence(t) => inside("seq(").is_some_and(|text| spells(text, t)),
+        Type::Optional(t) => inside("optional(").is_some_and(|text| spells(text, t)),
+        Type::Map { key, value } => inside("map(")
+            .and_then(|text| text.split_once(", "))
+            .is_some_and(|(k, v)| k == key.onnx_name() && spells(v, value)),
+        Type::Opaque { .. } => false,
+    }
+}
+
 fn formal(formals: &'static [Formal], i: usize) -> Option<&'static Formal> {
-    formals
-        .get(i)
-        .or_else(|| formals.last().filter(|f| matches!(f.arity, Arity::Variadic { .. })))
+    formals.get(i).or_else(|| formals.last().filter(|f| matches!(f.arity, Arity::Variadic { .. })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Shape;
+    use crate::op::{Lookup, lookup};
+
+    fn tensor(dtype: DType) -> Type {
+        Type::tensor(dtype, Shape::unknown())
+    }
+
+    fn sequence(of: Type) -> Type {
+        Type::Sequence(Box::new(of))
+    }
+
+    fn optional(of: Type) -> Type {
+        Type::Optional(Box::new(of))
+    }
+
+    fn input_types(domain: &str, name: &str, opset: u16) -> TypeSet {
+        let Lookup::Found(schema) = lookup(domain, name, opset) else { panic!("{name} at {opset}") };
+        schema.types_of(&schema.inputs[0])
+    }
+
+    #[test]
+    fn containers_are_told_apart() {
+        let identity = input_types("", "Identity", 16);
+        assert!(identity.admits(&tensor(DType::BF16)));
+        assert!(identity.admits(&sequence(tensor(DType::F16))));
+        assert!(!identity.admits(&sequence(tensor(DType::BF16))));
+        assert!(identity.admits(&optional(sequence(tensor(DType::F32)))));
+        assert!(identity.admits(&optional(Type::Unknown)) && identity.admits(&sequence(Type::Unknown)));
+        assert!(!identity.admits(&sequence(sequence(tensor(DType::F32)))));
+        assert!(!identity.admits(&Type::Sparse(crate::TensorType::new(DType::F32, Shape::unknown()))));
+        let relu = input_types("", "Relu", 14);
+        assert!(!relu.admits(&sequence(tensor(DType::F32))) && !relu.admits(&sequence(Type::Unknown)));
+    }
+
+    #[test]
+    fn maps_are_compared_by_key_and_value() {
+        let map = |key, value| Type::Map { key, value: Box::new(tensor(value)) };
+        let cast_map = input_types("ai.onnx.ml", "CastMap", 1);
+        assert!(
+            cast_map.admits(&map(DType::I64, DType::F32)) && cast_map.admits(&map(DType::I64, DType::String))
+        );
+        assert!(!cast_map.admits(&map(DType::String, DType::F32)));
+        assert!(!cast_map.admits(&sequence(map(DType::I64, DType::F32))));
+    }
 }

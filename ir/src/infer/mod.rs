@@ -1,0 +1,96 @@
+//! Type and shape inference.
+//!
+//! [`infer_module`] gives every value its type, from the graph inputs and constants alone: what a file claims in
+//! `value_info` is never read. Element types follow from the schemas: a result whose formal names a type
+//! variable has the type its operands bind to it. Shapes, and element types that an attribute names, come from
+//! one function per family of operators. An operator without one is inferred as far as its schema goes, with
+//! unknown shapes: [`is_inferred`] says which.
+//!
+//! Shapes are often computed inside the graph (Shape → Gather → Concat → Reshape), so small integer values are
+//! followed too: [`Facts`] has, per value, its elements as far as they are known, as numbers or symbolic dims.
+
+mod control;
+mod dispatch;
+mod driver;
+
+pub use dispatch::is_inferred;
+pub(crate) use driver::describe;
+pub use driver::{InferError, check_node, infer_module};
+
+use crate::attr::Attr;
+use crate::entity::SecondaryMap;
+use crate::views::{NodeView, OpError, Part};
+use crate::{DType, Dim, Shape, Type, Value};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// What inference knows beside types: the elements of small integer tensors of rank 0 or 1.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    ints: SecondaryMap<Value, Option<Arc<[Dim]>>>,
+    call_attrs: Vec<Attr>,
+}
+
+impl Facts {
+    /// The elements of a value as far as known.
+    pub fn ints(&self, value: Value) -> Option<&[Dim]> {
+        // A reference into the map: `SecondaryMap` hands out the default for what was never written.
+        self.ints[value].as_deref()
+    }
+    /// The attributes of the call whose function body is being inferred.
+    pub fn call_attrs(&self) -> &[Attr] {
+        &self.call_attrs
+    }
+}
+
+/// What a family function says of the results of a node. It starts with the element types that the schema gives
+/// and unknown shapes; a family function only adds what it knows.
+#[derive(Clone, Debug)]
+pub struct Inferred {
+    /// One type per result, absent ones included.
+    pub types: SmallVec<[Type; 2]>,
+    /// Elements of result 0, if it is an integer tensor of rank 0 or 1 and something is known of them.
+    pub ints: Option<Vec<Dim>>,
+}
+
+impl Inferred {
+    /// Sets the shape of a result, if it is there; its element type stays.
+    pub fn shape(&mut self, i: usize, shape: Shape) {
+        if let Some(Type::Tensor(t)) = self.types.get_mut(i) {
+            t.shape = shape;
+        }
+    }
+    /// Sets element type and shape of a result, if it is there.
+    pub fn tensor(&mut self, i: usize, dtype: DType, shape: Shape) {
+        self.ty(i, Type::tensor(dtype, shape));
+    }
+    /// Sets the element type of a tensor result, if it is there; its shape stays.
+    pub fn dtype(&mut self, i: usize, dtype: DType) {
+        let shape = self.types.get(i).and_then(Type::shape).cloned().unwrap_or_default();
+        self.tensor(i, dtype, shape);
+    }
+    /// Sets the type of a result, if it is there.
+    pub fn ty(&mut self, i: usize, ty: Type) {
+        if let Some(slot) = self.types.get_mut(i) {
+            *slot = ty;
+        }
+    }
+}
+
+/// A family function: what the operators of one family say of their results.
+pub(crate) type InferFn = fn(&NodeView<'_>, &mut Inferred) -> Result<(), OpError>;
+
+/// The error of an operand whose shape does not fit.
+pub(crate) fn shape_error(operand: usize, expected: impl Into<String>, found: &[Dim]) -> OpError {
+    OpError {
+        part: Part::Operand(operand),
+        expected: expected.into(),
+        found: format!("shape {}", show(found)),
+    }
+}
+
+/// Dims for a message: `[2, ?, 3]`; symbolic dims show as `?` here, messages have no symbol table.
+pub(crate) fn show(dims: &[Dim]) -> String {
+    let items: Vec<String> = dims.iter().map(|d| d.known().map_or("?".into(), |n| n.to_string())).collect();
+    format!("[{}]", items.join(", "))
+}

@@ -1,0 +1,625 @@
+//! Precision classes of operators: how each formal behaves when a model is lowered to f16 or bf16.
+//!
+//! A class belongs to a formal (an operand or result by name), for a 16-bit format. It is the class of the
+//! operator ([`base_class`], one `match` that the compiler keeps complete), except for the formals in a small
+//! table and except for formals that never are float, which are [`Class::Fixed`]. Formals that share a type
+//! variable share a dtype, so the variable takes the strictest of their classes ([`var_class`]); no pass needs a
+//! special case for an operator:
+//!
+//! - BatchNormalization: scale, bias and statistics are fixed. From 15 on they have variables of their own and X
+//!   and Y move; before, they share `T` with X, and the whole node stays f32.
+//! - LayerNormalization: the saved mean and deviation (`U`) stay, X, Scale, B and Y (`T`) move.
+//! - RMSNormalization: `scale` and Y share `V`, so the scale has to move with Y.
+//! - Pow: the exponent is free to stay from 12 on; before, it shares `T` with X and says nothing.
+//!
+//! [`legality`] and [`formal_legality`] say what the schema admits, and from which operator set on.
+//!
+//! What this table does not see, because it looks at neither attributes nor values:
+//!
+//! - `reduction` of ScatterElements and ScatterND: the class here is that of `reduction=none`; with a sum, product,
+//!   maximum or minimum they are deny operators. Whoever reads attributes passes the refined class of the operator
+//!   to [`formal_class_given`] or [`var_class_given`].
+//! - Guards on ranges, epsilons, `stash_type` and the depth of sums.
+//! - Constants: a constant operand of a formal that stays may follow the low operands if its values fit.
+
+use super::OpKind as K;
+use super::{Class, Formal, FormalType, OpKind, OpSchema, TypeSet};
+use crate::DType;
+
+/// The side of an operator that a formal is on: ONNX uses a name once per side.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Side {
+    /// A formal operand.
+    Operand,
+    /// A formal result.
+    Result,
+}
+
+/// What a schema says about lowering a type variable or formal to a 16-bit format.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Legality {
+    /// It admits f32 and the format.
+    Legal,
+    /// It never is f32, so there is nothing to lower.
+    NotFloat,
+    /// It admits f32 and not the format.
+    NoSuchFormat {
+        /// The first later operator set whose version of the operator admits both; `None` if there is none.
+        first_opset_with_it: Option<u16>,
+    },
+}
+
+/// The class of an operator for a format, before exceptions for single formals.
+///
+/// Formats other than bf16 have the classes of f16, the stricter ones.
+pub fn base_class(kind: OpKind, format: DType) -> Class {
+    match kind {
+        // Tensor-core operators with f32 accumulators: where the speed is. The element type of FlexAttention's
+        // bodies is that of its softmax, f32 by default, and does not move with its operands.
+        K::Attention
+        | K::CausalConvWithState
+        | K::Conv
+        | K::ConvTranspose
+        | K::DeformConv
+        | K::Einsum
+        | K::GRU
+        | K::Gemm
+        | K::LSTM
+        | K::LinearAttention
+        | K::MatMul
+        | K::PreviewFlexAttention
+        | K::RNN => Class::Allow,
+
+        // Safe for operands of ordinary size. Resize and GridSample (and Upsample, which Resize replaced) are here
+        // and not with the operators that only move values: linear and cubic interpolation are weighted means.
+        K::Add
+        | K::AveragePool
+        | K::BatchNormalization
+        | K::Col2Im
+        | K::Div
+        | K::Dropout
+        | K::Elu
+        | K::Erf
+        | K::Gelu
+        | K::GridSample
+        | K::GroupNormalization
+        | K::HardSigmoid
+        | K::HardSwish
+        | K::LayerNormalization
+        | K::LeakyRelu
+        | K::Mean
+        | K::Mul
+        | K::PRelu
+        | K::RMSNormalization
+        | K::Resize
+        | K::RotaryEmbedding
+        | K::Selu
+        | K::Shrink
+        | K::Sigmoid
+        | K::Softsign
+        | K::Sqrt
+        | K::Sub
+        | K::Sum
+        | K::SwiGLU
+        | K::Swish
+        | K::Tanh
+        | K::ThresholdedRelu
+        | K::Upsample => Class::Infer,
+
+        // Move or select values. The scatters are so for `reduction=none` only; Scatter became ScatterElements.
+        K::Abs
+        | K::CenterCropPad
+        | K::Clip
+        | K::Compress
+        | K::Concat
+        | K::Constant
+        | K::ConstantOfShape
+        | K::DepthToSpace
+        | K::Expand
+        | K::EyeLike
+        | K::Flatten
+        | K::Gather
+        | K::GatherElements
+        | K::GatherND
+        | K::GlobalMaxPool
+        | K::Hardmax
+        | K::Identity
+        | K::Max
+        | K::MaxPool
+        | K::MaxUnpool
+        | K::Min
+        | K::Neg
+        | K::OneHot
+        | K::Pad
+        | K::ReduceMax
+        | K::ReduceMin
+        | K::Relu
+        | K::Reshape
+        | K::ReverseSequence
+        | K::Scatter
+        | K::ScatterElements
+        | K::ScatterND
+        | K::Slice
+        | K::SpaceToDepth
+        | K::Split
+        | K::Squeeze
+        | K::TensorScatter
+        | K::Tile
+        | K::Transpose
+        | K::Trilu
+        | K::Unsqueeze
+        | K::Where => Class::Clear,
+
+        // Turn floats into decisions: narrowing flips ties and thresholds.
+        K::ArgMax
+        | K::ArgMin
+        | K::Ceil
+        | K::Equal
+        | K::Floor
+        | K::Greater
+        | K::GreaterOrEqual
+        | K::IsInf
+        | K::IsNaN
+        | K::Less
+        | K::LessOrEqual
+        | K::NonZero
+        | K::Round
+        | K::Shape
+        | K::Sign
+        | K::Size
+        | K::TopK
+        | K::Unique => Class::Discrete,
+
+        // Sums and exponentials that f16 overflows; bf16 has the exponents of f32.
+        K::GlobalAveragePool | K::ReduceMean | K::ReduceSum | K::Softmax => {
+            if format == DType::BF16 {
+                Class::Infer
+            } else {
+                Class::Deny
+            }
+        }
+
+        // Blow up or cancel, sum long, are periodic in large arguments, compute coordinates or losses, or update
+        // master weights.
+        K::Acos
+        | K::Acosh
+        | K::AffineGrid
+        | K::Asin
+        | K::Asinh
+        | K::Atan
+        | K::Atanh
+        | K::Cos
+        | K::Cosh
+        | K::CumProd
+        | K::CumSum
+        | K::DFT
+        | K::Det
+        | K::Exp
+        | K::GlobalLpPool
+        | K::InstanceNormalization
+        | K::LRN
+        | K::Log
+        | K::LogSoftmax
+        | K::LpNormalization
+        | K::LpPool
+        | K::MaxRoiPool
+        | K::MeanVarianceNormalization
+        | K::Mish
+        | K::Mod
+        | K::NegativeLogLikelihoodLoss
+        | K::Pow
+        | K::Reciprocal
+        | K::ReduceL1
+        | K::ReduceL2
+        | K::ReduceLogSum
+        | K::ReduceLogSumExp
+        | K::ReduceProd
+        | K::ReduceSumSquare
+        | K::RoiAlign
+        | K::STFT
+        | K::Sin
+        | K::Sinh
+        | K::SoftmaxCrossEntropyLoss
+        | K::Softplus
+        | K::Tan
+        | K::TrainingAdagrad
+        | K::TrainingAdam
+        | K::TrainingMomentum => Class::Deny,
+
+        // No 16-bit form (for Celu and Range none before 27), or the type is the meaning: bit patterns, integers
+        // carried in floats, random streams, quantisation scales, tables.
+        K::Bernoulli
+        | K::BitCast
+        | K::BlackmanWindow
+        | K::Celu
+        | K::DequantizeLinear
+        | K::DynamicQuantizeLinear
+        | K::HammingWindow
+        | K::HannWindow
+        | K::MelWeightMatrix
+        | K::Multinomial
+        | K::NonMaxSuppression
+        | K::QLinearConv
+        | K::QLinearMatMul
+        | K::QuantizeLinear
+        | K::RandomNormal
+        | K::RandomNormalLike
+        | K::RandomUniform
+        | K::RandomUniformLike
+        | K::Range
+        | K::TfIdfVectorizer => Class::Fixed,
+
+        // Types are structural: what flows through decides, not the operator.
+        K::Cast
+        | K::CastLike
+        | K::ConcatFromSequence
+        | K::If
+        | K::Loop
+        | K::Optional
+        | K::OptionalGetElement
+        | K::OptionalHasElement
+        | K::Scan
+        | K::SequenceAt
+        | K::SequenceConstruct
+        | K::SequenceEmpty
+        | K::SequenceErase
+        | K::SequenceInsert
+        | K::SequenceLength
+        | K::SequenceMap
+        | K::SplitToSequence
+        | K::TrainingGradient => Class::Fixed,
+
+        // Nothing is float.
+        K::And
+        | K::BitShift
+        | K::BitwiseAnd
+        | K::BitwiseNot
+        | K::BitwiseOr
+        | K::BitwiseXor
+        | K::ConvInteger
+        | K::ImageDecoder
+        | K::MatMulInteger
+        | K::Not
+        | K::Or
+        | K::RegexFullMatch
+        | K::StringConcat
+        | K::StringNormalizer
+        | K::StringSplit
+        | K::Xor => Class::Fixed,
+
+        // Classical machine learning: f32 by schema wherever it counts.
+        K::MlArrayFeatureExtractor
+        | K::MlBinarizer
+        | K::MlCastMap
+        | K::MlCategoryMapper
+        | K::MlDictVectorizer
+        | K::MlFeatureVectorizer
+        | K::MlImputer
+        | K::MlLabelEncoder
+        | K::MlLinearClassifier
+        | K::MlLinearRegressor
+        | K::MlNormalizer
+        | K::MlOneHotEncoder
+        | K::MlSVMClassifier
+        | K::MlSVMRegressor
+        | K::MlScaler
+        | K::MlTreeEnsemble
+        | K::MlTreeEnsembleClassifier
+        | K::MlTreeEnsembleRegressor
+        | K::MlZipMap => Class::Fixed,
+    }
+}
+
+/// A formal whose class is not that of its operator.
+struct Exception {
+    kind: OpKind,
+    side: Side,
+    formals: &'static [&'static str],
+    /// The first version it holds for.
+    since: u16,
+    class: Class,
+}
+
+const fn keeps(kind: OpKind, side: Side, formals: &'static [&'static str]) -> Exception {
+    Exception { kind, side, formals, since: 1, class: Class::Fixed }
+}
+
+/// An operand of which only the shape or the element type is read, or which is converted anyway.
+const fn accepts(kind: OpKind, formals: &'static [&'static str]) -> Exception {
+    Exception { kind, side: Side::Operand, formals, since: 1, class: Class::Discrete }
+}
+
+/// Sorted by kind.
+static EXCEPTIONS: &[Exception] = &[
+    // A float mask holds the least number of its format, which is infinite in f16.
+    keeps(K::Attention, Side::Operand, &["attn_mask"]),
+    keeps(K::BatchNormalization, Side::Operand, &["scale", "B", "mean", "var", "input_mean", "input_var"]),
+    keeps(
+        K::BatchNormalization,
+        Side::Result,
+        &["mean", "var", "saved_mean", "saved_var", "running_mean", "running_var"],
+    ),
+    accepts(K::Cast, &["input"]),
+    accepts(K::CastLike, &["input"]),
+    // State is carried from step to step. Convolution's shares `T` with its input, so a node with state stays.
+    keeps(K::CausalConvWithState, Side::Operand, &["past_state"]),
+    keeps(K::CausalConvWithState, Side::Result, &["present_state"]),
+    keeps(K::Dropout, Side::Operand, &["ratio"]),
+    accepts(K::EyeLike, &["input"]),
+    // Coordinates: f16 moves a sample of a 4096-pixel image by up to half a pixel, bf16 by four.
+    keeps(K::GridSample, Side::Operand, &["grid"]),
+    keeps(K::LayerNormalization, Side::Result, &["Mean", "InvStdDev"]),
+    keeps(K::LinearAttention, Side::Operand, &["past_state"]),
+    keeps(K::LinearAttention, Side::Result, &["present_state"]),
+    // Integers carried in floats.
+    keeps(K::OneHot, Side::Operand, &["indices", "depth"]),
+    // Before 12 the exponent shares the variable of the base and must not hide that Pow is a deny operator.
+    Exception { kind: K::Pow, side: Side::Operand, formals: &["Y"], since: 12, class: Class::Fixed },
+    keeps(K::Resize, Side::Operand, &["roi", "scales"]),
+    // Integers carried in floats, of the type of the data, in version 1.
+    keeps(K::Split, Side::Operand, &["split"]),
+    keeps(K::Tile, Side::Operand, &["tiles", "axis"]),
+    keeps(K::Upsample, Side::Operand, &["scales"]),
+];
+
+fn exception(schema: &OpSchema, side: Side, formal: &str) -> Option<Class> {
+    let start = EXCEPTIONS.partition_point(|e| e.kind < schema.kind);
+    EXCEPTIONS[start..]
+        .iter()
+        .take_while(|e| e.kind == schema.kind)
+        .find(|e| e.side == side && schema.since >= e.since && e.formals.contains(&formal))
+        .map(|e| e.class)
+}
+
+/// The class of a formal for a format.
+///
+/// A formal that is never float is [`Class::Fixed`]. Whether the schema admits the format does not matter here:
+/// a newer version of the operator may, and [`var_class`] and [`formal_legality`] say so.
+pub fn formal_class(schema: &'static OpSchema, side: Side, formal: &Formal, format: DType) -> Class {
+    formal_class_given(schema, side, formal, base_class(schema.kind, format))
+}
+
+/// The class of a formal of an operator whose own class is `base`: a policy's, or that of an attribute's value.
+pub fn formal_class_given(schema: &'static OpSchema, side: Side, formal: &Formal, base: Class) -> Class {
+    if !has_element(&schema.types_of(formal), DType::F32) {
+        return Class::Fixed;
+    }
+    exception(schema, side, formal.name).unwrap_or(base)
+}
+
+/// The class of a type variable for a format: the strictest of the formals that name it, and [`Class::Fixed`] if
+/// the schema does not admit the format ([`legality`] says why).
+pub fn var_class(schema: &'static OpSchema, var: u8, format: DType) -> Class {
+    var_class_given(schema, var, format, base_class(schema.kind, format), |_, _| true)
+}
+
+/// The class of a type variable of an operator whose own class is `base`, over the formals for which `present`
+/// (side and index) holds.
+///
+/// A formal that a node leaves out cannot hold its variable back: a CausalConvWithState without state moves.
+pub fn var_class_given(
+    schema: &'static OpSchema,
+    var: u8,
+    format: DType,
+    base: Class,
+    present: impl Fn(Side, usize) -> bool,
+) -> Class {
+    if legality(schema, var, format) != Legality::Legal {
+        return Class::Fixed;
+    }
+    formals_of(schema, var)
+        .filter(|&(side, i, _)| present(side, i))
+        .map(|(side, _, formal)| formal_class_given(schema, side, formal, base))
+        .max()
+        .unwrap_or(Class::Fixed)
+}
+
+/// Whether a type variable that is f32 may be the format instead.
+///
+/// Judged by the tensor types the variable admits; a variable that admits containers only, by their elements.
+pub fn legality(schema: &'static OpSchema, var: u8, format: DType) -> Legality {
+    let Some(variable) = schema.type_vars.get(usize::from(var)) else { return Legality::NotFloat };
+    verdict(schema, &variable.allowed, format, |later| {
+        let mut counterparts = formals_of(schema, var)
+            .filter_map(|(side, i, formal)| counterpart(later, side, i, formal))
+            .peekable();
+        counterparts.peek().is_some() && counterparts.all(|formal| is_legal(&later.types_of(formal), format))
+    })
+}
+
+/// Whether a formal that is f32 may be the format instead, as far as its own type goes.
+pub fn formal_legality(schema: &'static OpSchema, side: Side, index: usize, format: DType) -> Legality {
+    let Some(formal) = formals(schema, side).get(index) else { return Legality::NotFloat };
+    verdict(schema, &schema.types_of(formal), format, |later| {
+        counterpart(later, side, index, formal)
+            .is_some_and(|formal| is_legal(&later.types_of(formal), format))
+    })
+}
+
+fn verdict(
+    schema: &'static OpSchema,
+    types: &TypeSet,
+    format: DType,
+    is_legal_in: impl Fn(&'static OpSchema) -> bool,
+) -> Legality {
+    if !has_element(types, DType::F32) {
+        return Legality::NotFloat;
+    }
+    if has_element(types, format) {
+        return Legality::Legal;
+    }
+    let mut later = schema.kind.versions().iter().filter(|s| s.since > schema.since && !s.deprecated);
+    Legality::NoSuchFormat { first_opset_with_it: later.find(|s| is_legal_in(s)).map(|s| s.since) }
+}
+
+fn is_legal(types: &TypeSet, format: DType) -> bool {
+    has_element(types, DType::F32) && has_element(types, format)
+}
+
+fn has_element(types: &TypeSet, dtype: DType) -> bool {
+    if types.tensor != 0 { types.has_tensor(dtype) } else { types.has_contained(dtype) }
+}
+
+fn formals(schema: &'static OpSchema, side: Side) -> &'static [Formal] {
+    match side {
+        Side::Operand => schema.inputs,
+        Side::Result => schema.outputs,
+    }
+}
+
+/// The formals that name a type variable, with their side and index.
+fn formals_of(schema: &'static OpSchema, var: u8) -> impl Iterator<Item = (Side, usize, &'static Formal)> {
+    [Side::Operand, Side::Result]
+        .into_iter()
+        .flat_map(move |side| formals(schema, side).iter().enumerate().map(move |(i, f)| (side, i, f)))
+        .filter(move |(_, _, formal)| formal.ty == FormalType::Var(var))
+}
+
+/// The formal of another version of the operator that has this formal's meaning: that of the same name, or, as
+/// versions rename formals, that in the same place.
+fn counterpart(
+    other: &'static OpSchema,
+    side: Side,
+    index: usize,
+    formal: &Formal,
+) -> Option<&'static Formal> {
+    let formals = formals(other, side);
+    formals.iter().find(|f| f.name == formal.name).or_else(|| formals.get(index))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::{Lookup, lookup};
+    use Class::{Allow, Clear, Deny, Discrete, Fixed, Infer};
+
+    fn schema(name: &str, opset: u16) -> &'static OpSchema {
+        let Lookup::Found(schema) = lookup("", name, opset) else { panic!("{name} at {opset}") };
+        schema
+    }
+
+    /// The class of the variable of this name for f16.
+    #[track_caller]
+    fn var_at(name: &str, opset: u16, var: &str) -> Class {
+        var_for(DType::F16, name, opset, var)
+    }
+
+    #[track_caller]
+    fn var_for(format: DType, name: &str, opset: u16, var: &str) -> Class {
+        let schema = schema(name, opset);
+        let index = schema.type_vars.iter().position(|v| v.name == var).expect(var);
+        var_class(schema, u8::try_from(index).expect("few variables"), format)
+    }
+
+    #[test]
+    fn exceptions_are_sorted_and_name_formals() {
+        assert!(EXCEPTIONS.is_sorted_by_key(|e| e.kind));
+        for e in EXCEPTIONS {
+            for name in e.formals {
+                let known = e.kind.versions().iter().filter(|s| s.since >= e.since);
+                let float = |s: &'static OpSchema| {
+                    formals(s, e.side)
+                        .iter()
+                        .any(|f| f.name == *name && has_element(&s.types_of(f), DType::F32))
+                };
+                assert!(known.into_iter().any(float), "{:?} {name} is no float formal", e.kind);
+            }
+        }
+    }
+
+    #[test]
+    fn normalisations_move_only_where_statistics_can_stay() {
+        for opset in [1, 7, 9, 14] {
+            assert_eq!(var_at("BatchNormalization", opset, "T"), Fixed, "{opset}");
+        }
+        assert_eq!(var_at("BatchNormalization", 15, "T"), Infer);
+        assert_eq!(var_at("BatchNormalization", 15, "T1"), Fixed);
+        assert_eq!(var_at("BatchNormalization", 15, "T2"), Fixed);
+        assert_eq!(var_at("LayerNormalization", 17, "T"), Infer);
+        assert_eq!(var_at("LayerNormalization", 17, "U"), Fixed);
+        assert_eq!(var_for(DType::BF16, "LayerNormalization", 17, "U"), Fixed);
+        assert_eq!(var_at("RMSNormalization", 23, "V"), Infer);
+        assert_eq!(var_at("GroupNormalization", 21, "T"), Infer);
+        assert_eq!(var_at("InstanceNormalization", 22, "T"), Deny);
+    }
+
+    #[test]
+    fn coordinates_ratios_and_counts_stay() {
+        assert_eq!([var_at("Resize", 19, "T1"), var_at("Resize", 19, "T2")], [Infer, Fixed]);
+        assert_eq!([var_at("GridSample", 22, "T1"), var_at("GridSample", 22, "T2")], [Infer, Fixed]);
+        assert_eq!([var_at("Dropout", 13, "T"), var_at("Dropout", 13, "T1")], [Infer, Fixed]);
+        assert_eq!(["T1", "T2", "T3"].map(|v| var_at("OneHot", 11, v)), [Fixed, Fixed, Clear]);
+        assert_eq!([var_at("Tile", 1, "T"), var_at("Tile", 6, "T")], [Fixed, Clear]);
+        assert_eq!([var_at("Split", 1, "T"), var_at("Split", 13, "T")], [Fixed, Clear]);
+        assert_eq!(var_at("Upsample", 9, "T"), Infer);
+        let resize = schema("Resize", 19);
+        assert_eq!(formal_class(resize, Side::Operand, &resize.inputs[2], DType::F16), Fixed);
+    }
+
+    #[test]
+    fn exponents_never_hide_that_pow_denies() {
+        assert_eq!([var_at("Pow", 1, "T"), var_at("Pow", 7, "T")], [Deny, Deny]);
+        assert_eq!([var_at("Pow", 15, "T"), var_at("Pow", 15, "T1")], [Deny, Fixed]);
+    }
+
+    #[test]
+    fn attention_and_recurrence() {
+        assert_eq!(["T1", "T2", "U"].map(|v| var_at("Attention", 24, v)), [Allow, Allow, Fixed]);
+        assert_eq!([var_at("LinearAttention", 27, "T"), var_at("LinearAttention", 27, "S")], [Allow, Fixed]);
+        for name in ["LSTM", "GRU", "RNN"] {
+            assert_eq!(var_at(name, 14, "T"), Allow);
+            assert_eq!(var_for(DType::BF16, name, 14, "T"), Fixed);
+            assert_eq!(var_for(DType::BF16, name, 22, "T"), Allow);
+        }
+    }
+
+    #[test]
+    fn a_formal_left_out_holds_nothing_back() {
+        let conv = schema("CausalConvWithState", 27);
+        let is_state = |side, i: usize| formals(conv, side)[i].name.ends_with("_state");
+        assert_eq!(var_class_given(conv, 0, DType::F16, Allow, |_, _| true), Fixed);
+        assert_eq!(var_class_given(conv, 0, DType::F16, Allow, |side, i| !is_state(side, i)), Allow);
+    }
+
+    #[test]
+    fn casts_and_shapes_accept_what_arrives() {
+        assert_eq!([var_at("Cast", 13, "T1"), var_at("Cast", 13, "T2")], [Discrete, Fixed]);
+        assert_eq!([var_at("CastLike", 15, "T1"), var_at("CastLike", 15, "T2")], [Discrete, Fixed]);
+        assert_eq!([var_at("EyeLike", 9, "T1"), var_at("EyeLike", 9, "T2")], [Discrete, Clear]);
+        assert_eq!(var_at("Shape", 13, "T"), Discrete);
+        assert_eq!(var_at("TopK", 11, "T"), Discrete);
+        assert_eq!(var_at("TopK", 11, "I"), Fixed);
+    }
+
+    #[test]
+    fn bf16_denies_less() {
+        let sums = ["GlobalAveragePool", "ReduceMean", "ReduceSum", "Softmax"];
+        for kind in K::ALL {
+            let [low, brain] = [DType::F16, DType::BF16].map(|f| base_class(*kind, f));
+            assert_eq!(low != brain, sums.contains(&kind.name()), "{kind:?}");
+        }
+        assert_eq!([var_at("Softmax", 13, "T"), var_for(DType::BF16, "Softmax", 13, "T")], [Deny, Infer]);
+    }
+
+    #[test]
+    fn legality_names_the_opset_that_helps() {
+        let missing = |first_opset_with_it| Legality::NoSuchFormat { first_opset_with_it };
+        assert_eq!(legality(schema("Conv", 11), 0, DType::F16), Legality::Legal);
+        assert_eq!(legality(schema("Conv", 11), 0, DType::BF16), missing(Some(22)));
+        assert_eq!(legality(schema("TopK", 11), 0, DType::BF16), missing(Some(24)));
+        assert_eq!(legality(schema("CumSum", 11), 0, DType::F16), missing(Some(14)));
+        assert_eq!(legality(schema("Range", 11), 0, DType::F16), missing(Some(27)));
+        assert_eq!(legality(schema("Shrink", 9), 0, DType::BF16), missing(None));
+        assert_eq!(legality(schema("LayerNormalization", 17), 1, DType::F16), missing(None));
+        assert_eq!(legality(schema("Gather", 13), 1, DType::F16), Legality::NotFloat);
+        assert_eq!(legality(schema("Gather", 13), 200, DType::F16), Legality::NotFloat);
+        // A variable waits for all of its formals, which later versions rename and separate.
+        assert_eq!(legality(schema("BatchNormalization", 9), 0, DType::BF16), missing(Some(14)));
+        // A formal without a variable may get one.
+        let scale = formal_legality(schema("DequantizeLinear", 10), Side::Operand, 1, DType::F16);
+        assert_eq!(scale, missing(Some(19)));
+        assert_eq!(formal_legality(schema("Resize", 19), Side::Operand, 2, DType::F16), missing(None));
+        // Containers are judged by what they contain.
+        assert_eq!(legality(schema("SequenceAt", 11), 0, DType::F16), Legality::Legal);
+    }
+}

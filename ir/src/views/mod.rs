@@ -1,0 +1,362 @@
+//! What a node means, read in one place.
+//!
+//! Operators change between opsets: axes move from an attribute to an operand, a default changes, Softmax below
+//! 13 flattens. A *view* (`SoftmaxView`, `ReduceView`, `ResizeView` …) reads a node at whatever version it is and
+//! says the meaning once; inference, guards, kernels and gradients use views and never ask for the version.
+//!
+//! A view is read from a [`NodeView`]: the node with its attributes (schema defaults filled in, references to a
+//! function's attributes resolved), the types of its operands, and what is known of small integer operands.
+
+use crate::attr::{Attr, AttrValue};
+use crate::infer::Facts;
+use crate::module::{Def, NodeData, Payload};
+use crate::op::OpKind;
+use crate::op::{AttrDefault, OpSchema};
+use crate::tensor::TensorData;
+use crate::{DType, Dim, Dims, Module, Node, Shape, TensorType, Type, Value};
+use std::borrow::Cow;
+use std::sync::Arc;
+
+/// Which part of a node an [`OpError`] is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// The node as a whole.
+    Node,
+    /// An operand, by index; the name comes from the schema.
+    Operand(usize),
+    /// A result, by index.
+    Result(usize),
+    /// An attribute.
+    Attr(String),
+}
+
+/// A node that its operator does not allow.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}expected {expected}, found {found}", place(.part))]
+pub struct OpError {
+    /// Which part of the node is wrong.
+    pub part: Part,
+    /// What the operator asks for.
+    pub expected: String,
+    /// What is there.
+    pub found: String,
+}
+
+fn place(part: &Part) -> String {
+    match part {
+        Part::Node => String::new(),
+        Part::Operand(i) => format!("operand {i}: "),
+        Part::Result(i) => format!("result {i}: "),
+        Part::Attr(name) => format!("attribute `{name}`: "),
+    }
+}
+
+impl OpError {
+    /// An error about the node as a whole.
+    pub fn node(expected: impl Into<String>, found: impl Into<String>) -> OpError {
+        OpError { part: Part::Node, expected: expected.into(), found: found.into() }
+    }
+    /// An error about an operand.
+    pub fn operand(i: usize, expected: impl Into<String>, found: impl Into<String>) -> OpError {
+        OpError { part: Part::Operand(i), expected: expected.into(), found: found.into() }
+    }
+    /// An error about an attribute.
+    pub fn attr(name: &str, expected: impl Into<String>, found: impl Into<String>) -> OpError {
+        OpError { part: Part::Attr(name.to_owned()), expected: expected.into(), found: found.into() }
+    }
+}
+
+/// A node of the operator table with everything a view reads.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeView<'a> {
+    /// The module.
+    pub module: &'a Module,
+    /// The node.
+    pub node: Node,
+    /// Its schema.
+    pub schema: &'static OpSchema,
+    facts: Option<&'a Facts>,
+}
+
+impl<'a> NodeView<'a> {
+    /// The view of a node, `None` for calls and custom operators.
+    pub fn new(module: &'a Module, node: Node) -> Option<NodeView<'a>> {
+        Some(NodeView { module, node, schema: module.node(node).schema()?, facts: None })
+    }
+
+    /// The view of a node during inference, with what was inferred of small integer values so far.
+    pub fn with_facts(module: &'a Module, node: Node, facts: &'a Facts) -> Option<NodeView<'a>> {
+        Some(NodeView { facts: Some(facts), ..NodeView::new(module, node)? })
+    }
+
+    /// The operator.
+    pub fn kind(&self) -> OpKind {
+        self.schema.kind
+    }
+    /// The version of the operator: the opset that introduced it. For views only.
+    pub fn since(&self) -> u16 {
+        self.schema.since
+    }
+    /// The node's data.
+    pub fn data(&self) -> &'a NodeData {
+        self.module.node(self.node)
+    }
+
+    /// Number of formal operands, absent ones included.
+    pub fn n_operands(&self) -> usize {
+        self.data().n_formal()
+    }
+    /// Number of results, absent ones included.
+    pub fn n_results(&self) -> usize {
+        self.data().results().len()
+    }
+    /// Whether operand `i` is present.
+    pub fn has(&self, i: usize) -> bool {
+        self.data().operand(i).is_some()
+    }
+    /// Operand `i`, if present.
+    pub fn operand(&self, i: usize) -> Option<Value> {
+        self.data().operand(i)
+    }
+    /// The type of operand `i`, if present.
+    pub fn operand_type(&self, i: usize) -> Option<&'a Type> {
+        Some(&self.module.value(self.operand(i)?).ty)
+    }
+    /// The tensor type of operand `i`; `None` if absent, of unknown type, or no tensor.
+    pub fn tensor(&self, i: usize) -> Option<&'a TensorType> {
+        self.operand_type(i)?.as_tensor()
+    }
+    /// The element type of operand `i`.
+    pub fn dtype(&self, i: usize) -> Option<DType> {
+        self.tensor(i).map(|t| t.dtype)
+    }
+    /// The shape of operand `i`; unknown if it is absent, of unknown type, or no tensor.
+    pub fn shape(&self, i: usize) -> Shape {
+        self.tensor(i).map_or_else(Shape::unknown, |t| t.shape.clone())
+    }
+    /// The dims of operand `i`, if its rank is known.
+    pub fn dims(&self, i: usize) -> Option<&'a [Dim]> {
+        self.tensor(i)?.shape.dims()
+    }
+    /// The rank of operand `i`, if known.
+    pub fn rank(&self, i: usize) -> Option<usize> {
+        self.dims(i).map(<[Dim]>::len)
+    }
+
+    /// The constant that operand `i` is: an initializer or the result of a Constant node with a dense tensor,
+    /// in this graph or captured from one around it.
+    pub fn constant(&self, i: usize) -> Option<Arc<TensorData>> {
+        constant_of(self.module, self.operand(i)?)
+    }
+
+    /// What is known of operand `i` as a list of integers: constants and what inference found of shapes.
+    /// A scalar is a list of one. `None` if not even the length is known.
+    pub fn ints(&self, i: usize) -> Option<Cow<'a, [Dim]>> {
+        ints_of(self.module, self.facts, self.operand(i)?)
+    }
+
+    /// Operand `i` as numbers, if all are known; they may be negative.
+    pub fn known_ints(&self, i: usize) -> Option<Vec<i64>> {
+        if let Some(data) = self.constant(i) {
+            return data.small_ints(MAX_INTS);
+        }
+        self.ints(i)?.iter().map(|d| i64::try_from(d.known()?).ok()).collect()
+    }
+
+    /// The attribute as written, a reference to a function's attribute resolved.
+    pub fn attr(&self, name: &str) -> Option<&'a AttrValue> {
+        let written = find(self.module, self.data().attrs(), name)?;
+        match written {
+            AttrValue::Reference { name, .. } => {
+                let text = self.module.text(*name);
+                self.facts?.call_attrs().iter().find(|a| self.module.text(a.name) == text).map(|a| &a.value)
+            }
+            value => Some(value),
+        }
+    }
+    /// Whether the attribute is a reference that cannot be resolved here: the body of a function seen alone.
+    pub fn is_unresolved(&self, name: &str) -> bool {
+        matches!(find(self.module, self.data().attrs(), name), Some(AttrValue::Reference { .. }))
+            && self.attr(name).is_none()
+    }
+    /// The integer attribute, or the schema's default.
+    pub fn int(&self, name: &str) -> Option<i64> {
+        match self.attr(name) {
+            Some(AttrValue::Int(v)) => Some(*v),
+            _ => match self.schema.attr(name)?.default {
+                AttrDefault::Int(v) => Some(v),
+                _ => None,
+            },
+        }
+    }
+    /// The float attribute, or the schema's default.
+    pub fn float(&self, name: &str) -> Option<f32> {
+        match self.attr(name) {
+            Some(AttrValue::Float(v)) => Some(*v),
+            _ => match self.schema.attr(name)?.default {
+                AttrDefault::Float(v) => Some(v),
+                _ => None,
+            },
+        }
+    }
+    /// The string attribute, or the schema's default; `None` also if it is not UTF-8.
+    pub fn string(&self, name: &str) -> Option<&'a str> {
+        match self.attr(name) {
+            Some(AttrValue::String(v)) => std::str::from_utf8(v).ok(),
+            _ => match self.schema.attr(name)?.default {
+                AttrDefault::String(v) => Some(v),
+                _ => None,
+            },
+        }
+    }
+    /// The integers attribute, or the schema's default.
+    pub fn int_list(&self, name: &str) -> Option<&'a [i64]> {
+        match self.attr(name) {
+            Some(AttrValue::Ints(v)) => Some(v),
+            _ => match self.schema.attr(name)?.default {
+                AttrDefault::Ints(v) => Some(v),
+                _ => None,
+            },
+        }
+    }
+    /// The floats attribute, or the schema's default.
+    pub fn float_list(&self, name: &str) -> Option<&'a [f32]> {
+        match self.attr(name) {
+            Some(AttrValue::Floats(v)) => Some(v),
+            _ => match self.schema.attr(name)?.default {
+                AttrDefault::Floats(v) => Some(v),
+                _ => None,
+            },
+        }
+    }
+    /// The element type an integer attribute (`to`, `dtype`) names.
+    ///
+    /// # Errors
+    /// If the number is no element type.
+    pub fn dtype_attr(&self, name: &str) -> Result<Option<DType>, OpError> {
+        let Some(number) = self.int(name) else { return Ok(None) };
+        match i32::try_from(number).ok().and_then(DType::from_number) {
+            None if number == 0 => Ok(None),
+            None | Some(DType::Other(_)) => {
+                Err(OpError::attr(name, "the number of an element type", number.to_string()))
+            }
+            known => Ok(known),
+        }
+    }
+
+    /// `axis` counted from the front.
+    ///
+    /// # Errors
+    /// If it is outside [-rank, rank).
+    pub fn axis(&self, axis: i64, rank: usize, part: Part) -> Result<usize, OpError> {
+        normalize_axis(axis, rank, part)
+    }
+}
+
+/// More elements than this are never looked at as integers.
+pub const MAX_INTS: u64 = 1024;
+
+/// `axis` counted from the front.
+///
+/// # Errors
+/// If it is outside [-rank, rank).
+pub fn normalize_axis(axis: i64, rank: usize, part: Part) -> Result<usize, OpError> {
+    let r = i64::try_from(rank).unwrap_or(i64::MAX);
+    let front = if axis < 0 { axis + r } else { axis };
+    usize::try_from(front).ok().filter(|&a| a < rank).ok_or_else(|| OpError {
+        part,
+        expected: format!("an axis in [-{rank}, {rank}) of a tensor of rank {rank}"),
+        found: axis.to_string(),
+    })
+}
+
+fn find<'a>(module: &Module, attrs: &'a [Attr], name: &str) -> Option<&'a AttrValue> {
+    attrs.iter().find(|a| module.text(a.name) == name).map(|a| &a.value)
+}
+
+/// The constant a value is: see [`NodeView::constant`].
+pub fn constant_of(module: &Module, value: Value) -> Option<Arc<TensorData>> {
+    let value = resolve_captures(module, value);
+    match &module.value(value).def {
+        Def::Constant(Payload::Dense(data)) => Some(data.clone()),
+        Def::Result { node, .. } => {
+            let view = NodeView::new(module, *node)?;
+            if view.kind() != OpKind::Constant {
+                return None;
+            }
+            constant_node_data(&view)
+        }
+        Def::Constant(Payload::Sparse(_)) | Def::Input { .. } | Def::Capture { .. } | Def::Erased => None,
+    }
+}
+
+/// The tensor that a Constant node makes, whichever attribute it is in; `None` for sparse ones and strings lists.
+pub fn constant_node_data(view: &NodeView<'_>) -> Option<Arc<TensorData>> {
+    let list = |n: usize| [u64::try_from(n).unwrap_or(u64::MAX)];
+    if let Some(AttrValue::Tensor(data)) = view.attr("value") {
+        return Some(data.clone());
+    }
+    let data = match (
+        view.attr("value_float"),
+        view.attr("value_floats"),
+        view.attr("value_int"),
+        view.attr("value_ints"),
+    ) {
+        (Some(AttrValue::Float(v)), ..) => TensorData::from_f32(&[], &[*v]),
+        (_, Some(AttrValue::Floats(v)), ..) => TensorData::from_f32(&list(v.len()), v),
+        (_, _, Some(AttrValue::Int(v)), _) => TensorData::from_i64(&[], &[*v]),
+        (_, _, _, Some(AttrValue::Ints(v))) => TensorData::from_i64(&list(v.len()), v),
+        _ => return None,
+    };
+    data.ok().map(Arc::new)
+}
+
+/// The value that a capture stands for, through any number of bodies; other values are themselves.
+pub fn resolve_captures(module: &Module, mut value: Value) -> Value {
+    while let Def::Capture { slot } = module.value(value).def {
+        let graph = module.value(value).graph;
+        let crate::module::GraphOwner::Body { node, .. } = module.graph(graph).owner else { break };
+        match module.node(node).operands().get(slot as usize).copied().flatten() {
+            Some(outer) => value = outer,
+            None => break,
+        }
+    }
+    value
+}
+
+fn ints_of<'a>(module: &Module, facts: Option<&'a Facts>, value: Value) -> Option<Cow<'a, [Dim]>> {
+    let value = resolve_captures(module, value);
+    if let Some(known) = facts.and_then(|f| f.ints(value)) {
+        return Some(Cow::Borrowed(known));
+    }
+    let data = constant_of(module, value)?;
+    if data.dims().len() > 1 {
+        return None;
+    }
+    let ints = data.small_ints(MAX_INTS)?;
+    Some(
+        ints.into_iter()
+            .map(|v| u64::try_from(v).map_or(Dim::Unknown, Dim::Known))
+            .collect::<Vec<_>>()
+            .into(),
+    )
+}
+
+/// The result of NumPy broadcasting of two shapes, axis by axis from the back.
+///
+/// # Errors
+/// With the two dims that do not fit.
+pub fn broadcast(a: &[Dim], b: &[Dim]) -> Result<Dims, (Dim, Dim)> {
+    let rank = a.len().max(b.len());
+    let at = |dims: &[Dim], i: usize| (i + dims.len()).checked_sub(rank).map_or(Dim::Known(1), |j| dims[j]);
+    (0..rank)
+        .map(|i| match (at(a, i), at(b, i)) {
+            (Dim::Known(1), d) | (d, Dim::Known(1)) => Ok(d),
+            (Dim::Known(x), Dim::Known(y)) if x == y => Ok(Dim::Known(x)),
+            (x @ Dim::Known(_), y @ Dim::Known(_)) => Err((x, y)),
+            (x @ Dim::Known(_), _) | (_, x @ Dim::Known(_)) => Ok(x),
+            (x, y) if x == y => Ok(x),
+            _ => Ok(Dim::Unknown),
+        })
+        .collect()
+}
