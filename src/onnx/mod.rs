@@ -10,12 +10,21 @@
 //! What was not changed is copied from where it was, with everything in it that this version does not know.
 
 pub mod bytes;
-#[doc(hidden)]
-pub mod proto;
+pub mod error;
 pub mod external;
+pub mod import;
 pub mod layout;
 pub mod node;
+#[doc(hidden)]
+pub mod proto;
+mod provenance;
 pub mod scan;
+pub mod source;
 pub mod target;
 pub mod tensor;
+mod types;
 pub mod wire;
+
+pub use error::{Blame, ExportError, ImportError, Problem, ProblemKind, Warning};
+pub use import::{ReadOptions, read, read_bytes};
+pub use source::Source;
