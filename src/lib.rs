@@ -1,0 +1,3 @@
+//! A mixed-precision compiler for ONNX graphs.
+
+pub mod onnx;
