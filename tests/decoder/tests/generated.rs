@@ -14,7 +14,10 @@ fn committed_messages_are_fresh() {
     for field in ["t", "g", "sparse_tensor", "tp"] {
         config.boxed(format!(".onnx.AttributeProto.{field}"));
     }
-    let request = descriptors.file.into_iter().map(|file| (prost_build::Module::from_protobuf_package_name("onnx"), file));
+    let request = descriptors
+        .file
+        .into_iter()
+        .map(|file| (prost_build::Module::from_protobuf_package_name("onnx"), file));
     let modules = config.generate(request.collect()).unwrap();
     let fresh = modules.into_values().next().expect("one package");
     let path = folder.join("onnx.generated.rs");
