@@ -8,6 +8,7 @@
 //! This crate does no I/O, knows no file format but its own text, and runs no kernel.
 
 pub mod attr;
+pub mod builder;
 pub mod convert;
 pub mod dtype;
 pub mod edit;
@@ -23,6 +24,7 @@ pub mod verify;
 pub mod views;
 
 pub use attr::{Attr, AttrValue};
+pub use builder::Builder;
 pub use dtype::DType;
 pub use edit::{NewNode, Position};
 pub use entity::{FunctionId, GraphId, Node, Symbol, Value};
