@@ -19,6 +19,7 @@ pub mod random;
 pub mod symbols;
 pub mod tensor;
 pub mod ty;
+pub mod verify;
 pub mod views;
 
 pub use attr::{Attr, AttrValue};

@@ -1,6 +1,6 @@
 //! Identity, and casts of elements: Cast, CastLike, BitCast.
 
-use super::size::same_ints;
+use super::extents::same_ints;
 use super::{Inferred, Int};
 use crate::DType;
 use crate::views::{CastView, NodeView, OpError};

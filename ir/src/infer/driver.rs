@@ -216,6 +216,7 @@ impl Driver<'_> {
     /// The values of a function that is called with different types have no one type.
     fn forget_ambiguous_bodies(&mut self) {
         let mut signatures: FxHashMap<FunctionId, usize> = FxHashMap::default();
+        #[expect(clippy::iter_over_hash_type, reason = "counting does not depend on the order")]
         for (function, ..) in self.calls.keys() {
             *signatures.entry(*function).or_default() += 1;
         }
@@ -401,7 +402,7 @@ fn without_shape(ty: &Type) -> Type {
 }
 
 /// A type for a message.
-pub(super) fn describe(ty: &Type) -> String {
+pub(crate) fn describe(ty: &Type) -> String {
     match ty {
         Type::Unknown => "an unknown type".into(),
         Type::Tensor(t) => match t.shape.dims() {

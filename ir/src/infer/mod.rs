@@ -21,10 +21,11 @@ mod ml;
 mod quantize;
 mod reshape;
 mod sequence;
-mod size;
+mod extents;
 mod source;
 
 pub use dispatch::is_inferred;
+pub(crate) use driver::describe;
 pub use driver::{InferError, check_node, infer_module};
 pub use int::Int;
 

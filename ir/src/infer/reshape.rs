@@ -4,7 +4,7 @@
 //! A symbolic dim in the target of a Reshape counts as an extent that is not 0: a target that names the extent
 //! of another axis means that extent, although a 0 there would copy one instead.
 
-use super::size::{list_len, product, same_ints, shape_of_ints, shape_of_rank, times};
+use super::extents::{list_len, product, same_ints, shape_of_ints, shape_of_rank, times};
 use super::{Inferred, Int, shape_error};
 use crate::views::{
     Axes, FlattenView, NodeView, OpError, Part, ReshapeView, TileView, TransposeView, broadcast,
@@ -288,7 +288,7 @@ pub(super) fn infer_tile(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), 
                     Some(n) => times(dims[axis], unsigned(n, 1)?),
                     None => Dim::Unknown,
                 };
-                out.shape(0, super::size::with_dim(dims, axis, dim));
+                out.shape(0, super::extents::with_dim(dims, axis, dim));
             }
             Ok(())
         }

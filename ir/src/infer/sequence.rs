@@ -3,7 +3,7 @@
 //! The type of a sequence is what holds of all its elements. An empty one says nothing of their shapes, so
 //! what is inserted into it first does: inference cannot tell how often that happens, and forgets the shape.
 
-use super::size::{product, with_dim};
+use super::extents::{product, with_dim};
 use super::{Inferred, driver::describe};
 use crate::attr::AttrValue;
 use crate::views::{NodeView, OpError, Part, normalize_axis};

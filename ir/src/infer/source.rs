@@ -1,6 +1,6 @@
 //! Operators that make tensors of nothing but attributes and sizes: constants, ranges, random numbers.
 
-use super::size::{list_len, same_shape, shape_of_ints, shape_of_rank};
+use super::extents::{list_len, same_shape, shape_of_ints, shape_of_rank};
 use super::{Inferred, Int, shape_error};
 use crate::attr::AttrValue;
 use crate::tensor::TensorData;

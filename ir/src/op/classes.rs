@@ -226,7 +226,8 @@ pub fn base_class(kind: OpKind, format: DType) -> Class {
         | K::TrainingAdam
         | K::TrainingMomentum => Class::Deny,
 
-        // No 16-bit form, or the type is the meaning: bit patterns, random streams, quantisation scales, tables.
+        // No 16-bit form (for Celu and Range none before 27), or the type is the meaning: bit patterns, integers
+        // carried in floats, random streams, quantisation scales, tables.
         K::Bernoulli
         | K::BitCast
         | K::BlackmanWindow
@@ -345,7 +346,7 @@ static EXCEPTIONS: &[Exception] = &[
     keeps(K::CausalConvWithState, Side::Result, &["present_state"]),
     keeps(K::Dropout, Side::Operand, &["ratio"]),
     accepts(K::EyeLike, &["input"]),
-    // Coordinates: 16 bits place a sample of a 4096-pixel image within two pixels.
+    // Coordinates: f16 moves a sample of a 4096-pixel image by up to half a pixel, bf16 by four.
     keeps(K::GridSample, Side::Operand, &["grid"]),
     keeps(K::LayerNormalization, Side::Result, &["Mean", "InvStdDev"]),
     keeps(K::LinearAttention, Side::Operand, &["past_state"]),
@@ -484,4 +485,141 @@ fn counterpart(
 ) -> Option<&'static Formal> {
     let formals = formals(other, side);
     formals.iter().find(|f| f.name == formal.name).or_else(|| formals.get(index))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::op::{Lookup, lookup};
+    use Class::{Allow, Clear, Deny, Discrete, Fixed, Infer};
+
+    fn schema(name: &str, opset: u16) -> &'static OpSchema {
+        let Lookup::Found(schema) = lookup("", name, opset) else { panic!("{name} at {opset}") };
+        schema
+    }
+
+    /// The class of the variable of this name for f16.
+    #[track_caller]
+    fn var_at(name: &str, opset: u16, var: &str) -> Class {
+        var_for(DType::F16, name, opset, var)
+    }
+
+    #[track_caller]
+    fn var_for(format: DType, name: &str, opset: u16, var: &str) -> Class {
+        let schema = schema(name, opset);
+        let index = schema.type_vars.iter().position(|v| v.name == var).expect(var);
+        var_class(schema, u8::try_from(index).expect("few variables"), format)
+    }
+
+    #[test]
+    fn exceptions_are_sorted_and_name_formals() {
+        assert!(EXCEPTIONS.is_sorted_by_key(|e| e.kind));
+        for e in EXCEPTIONS {
+            for name in e.formals {
+                let known = e.kind.versions().iter().filter(|s| s.since >= e.since);
+                let float = |s: &'static OpSchema| {
+                    formals(s, e.side)
+                        .iter()
+                        .any(|f| f.name == *name && has_element(&s.types_of(f), DType::F32))
+                };
+                assert!(known.into_iter().any(float), "{:?} {name} is no float formal", e.kind);
+            }
+        }
+    }
+
+    #[test]
+    fn normalisations_move_only_where_statistics_can_stay() {
+        for opset in [1, 7, 9, 14] {
+            assert_eq!(var_at("BatchNormalization", opset, "T"), Fixed, "{opset}");
+        }
+        assert_eq!(var_at("BatchNormalization", 15, "T"), Infer);
+        assert_eq!(var_at("BatchNormalization", 15, "T1"), Fixed);
+        assert_eq!(var_at("BatchNormalization", 15, "T2"), Fixed);
+        assert_eq!(var_at("LayerNormalization", 17, "T"), Infer);
+        assert_eq!(var_at("LayerNormalization", 17, "U"), Fixed);
+        assert_eq!(var_for(DType::BF16, "LayerNormalization", 17, "U"), Fixed);
+        assert_eq!(var_at("RMSNormalization", 23, "V"), Infer);
+        assert_eq!(var_at("GroupNormalization", 21, "T"), Infer);
+        assert_eq!(var_at("InstanceNormalization", 22, "T"), Deny);
+    }
+
+    #[test]
+    fn coordinates_ratios_and_counts_stay() {
+        assert_eq!([var_at("Resize", 19, "T1"), var_at("Resize", 19, "T2")], [Infer, Fixed]);
+        assert_eq!([var_at("GridSample", 22, "T1"), var_at("GridSample", 22, "T2")], [Infer, Fixed]);
+        assert_eq!([var_at("Dropout", 13, "T"), var_at("Dropout", 13, "T1")], [Infer, Fixed]);
+        assert_eq!(["T1", "T2", "T3"].map(|v| var_at("OneHot", 11, v)), [Fixed, Fixed, Clear]);
+        assert_eq!([var_at("Tile", 1, "T"), var_at("Tile", 6, "T")], [Fixed, Clear]);
+        assert_eq!([var_at("Split", 1, "T"), var_at("Split", 13, "T")], [Fixed, Clear]);
+        assert_eq!(var_at("Upsample", 9, "T"), Infer);
+        let resize = schema("Resize", 19);
+        assert_eq!(formal_class(resize, Side::Operand, &resize.inputs[2], DType::F16), Fixed);
+    }
+
+    #[test]
+    fn exponents_never_hide_that_pow_denies() {
+        assert_eq!([var_at("Pow", 1, "T"), var_at("Pow", 7, "T")], [Deny, Deny]);
+        assert_eq!([var_at("Pow", 15, "T"), var_at("Pow", 15, "T1")], [Deny, Fixed]);
+    }
+
+    #[test]
+    fn attention_and_recurrence() {
+        assert_eq!(["T1", "T2", "U"].map(|v| var_at("Attention", 24, v)), [Allow, Allow, Fixed]);
+        assert_eq!([var_at("LinearAttention", 27, "T"), var_at("LinearAttention", 27, "S")], [Allow, Fixed]);
+        for name in ["LSTM", "GRU", "RNN"] {
+            assert_eq!(var_at(name, 14, "T"), Allow);
+            assert_eq!(var_for(DType::BF16, name, 14, "T"), Fixed);
+            assert_eq!(var_for(DType::BF16, name, 22, "T"), Allow);
+        }
+    }
+
+    #[test]
+    fn a_formal_left_out_holds_nothing_back() {
+        let conv = schema("CausalConvWithState", 27);
+        let is_state = |side, i: usize| formals(conv, side)[i].name.ends_with("_state");
+        assert_eq!(var_class_given(conv, 0, DType::F16, Allow, |_, _| true), Fixed);
+        assert_eq!(var_class_given(conv, 0, DType::F16, Allow, |side, i| !is_state(side, i)), Allow);
+    }
+
+    #[test]
+    fn casts_and_shapes_accept_what_arrives() {
+        assert_eq!([var_at("Cast", 13, "T1"), var_at("Cast", 13, "T2")], [Discrete, Fixed]);
+        assert_eq!([var_at("CastLike", 15, "T1"), var_at("CastLike", 15, "T2")], [Discrete, Fixed]);
+        assert_eq!([var_at("EyeLike", 9, "T1"), var_at("EyeLike", 9, "T2")], [Discrete, Clear]);
+        assert_eq!(var_at("Shape", 13, "T"), Discrete);
+        assert_eq!(var_at("TopK", 11, "T"), Discrete);
+        assert_eq!(var_at("TopK", 11, "I"), Fixed);
+    }
+
+    #[test]
+    fn bf16_denies_less() {
+        let sums = ["GlobalAveragePool", "ReduceMean", "ReduceSum", "Softmax"];
+        for kind in K::ALL {
+            let [low, brain] = [DType::F16, DType::BF16].map(|f| base_class(*kind, f));
+            assert_eq!(low != brain, sums.contains(&kind.name()), "{kind:?}");
+        }
+        assert_eq!([var_at("Softmax", 13, "T"), var_for(DType::BF16, "Softmax", 13, "T")], [Deny, Infer]);
+    }
+
+    #[test]
+    fn legality_names_the_opset_that_helps() {
+        let missing = |first_opset_with_it| Legality::NoSuchFormat { first_opset_with_it };
+        assert_eq!(legality(schema("Conv", 11), 0, DType::F16), Legality::Legal);
+        assert_eq!(legality(schema("Conv", 11), 0, DType::BF16), missing(Some(22)));
+        assert_eq!(legality(schema("TopK", 11), 0, DType::BF16), missing(Some(24)));
+        assert_eq!(legality(schema("CumSum", 11), 0, DType::F16), missing(Some(14)));
+        assert_eq!(legality(schema("Range", 11), 0, DType::F16), missing(Some(27)));
+        assert_eq!(legality(schema("Shrink", 9), 0, DType::BF16), missing(None));
+        assert_eq!(legality(schema("LayerNormalization", 17), 1, DType::F16), missing(None));
+        assert_eq!(legality(schema("Gather", 13), 1, DType::F16), Legality::NotFloat);
+        assert_eq!(legality(schema("Gather", 13), 200, DType::F16), Legality::NotFloat);
+        // A variable waits for all of its formals, which later versions rename and separate.
+        assert_eq!(legality(schema("BatchNormalization", 9), 0, DType::BF16), missing(Some(14)));
+        // A formal without a variable may get one.
+        let scale = formal_legality(schema("DequantizeLinear", 10), Side::Operand, 1, DType::F16);
+        assert_eq!(scale, missing(Some(19)));
+        assert_eq!(formal_legality(schema("Resize", 19), Side::Operand, 2, DType::F16), missing(None));
+        // Containers are judged by what they contain.
+        assert_eq!(legality(schema("SequenceAt", 11), 0, DType::F16), Legality::Legal);
+    }
 }

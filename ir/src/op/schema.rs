@@ -243,3 +243,52 @@ fn spells(text: &str, ty: &Type) -> bool {
 fn formal(formals: &'static [Formal], i: usize) -> Option<&'static Formal> {
     formals.get(i).or_else(|| formals.last().filter(|f| matches!(f.arity, Arity::Variadic { .. })))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Shape;
+    use crate::op::{Lookup, lookup};
+
+    fn tensor(dtype: DType) -> Type {
+        Type::tensor(dtype, Shape::unknown())
+    }
+
+    fn sequence(of: Type) -> Type {
+        Type::Sequence(Box::new(of))
+    }
+
+    fn optional(of: Type) -> Type {
+        Type::Optional(Box::new(of))
+    }
+
+    fn input_types(domain: &str, name: &str, opset: u16) -> TypeSet {
+        let Lookup::Found(schema) = lookup(domain, name, opset) else { panic!("{name} at {opset}") };
+        schema.types_of(&schema.inputs[0])
+    }
+
+    #[test]
+    fn containers_are_told_apart() {
+        let identity = input_types("", "Identity", 16);
+        assert!(identity.admits(&tensor(DType::BF16)));
+        assert!(identity.admits(&sequence(tensor(DType::F16))));
+        assert!(!identity.admits(&sequence(tensor(DType::BF16))));
+        assert!(identity.admits(&optional(sequence(tensor(DType::F32)))));
+        assert!(identity.admits(&optional(Type::Unknown)) && identity.admits(&sequence(Type::Unknown)));
+        assert!(!identity.admits(&sequence(sequence(tensor(DType::F32)))));
+        assert!(!identity.admits(&Type::Sparse(crate::TensorType::new(DType::F32, Shape::unknown()))));
+        let relu = input_types("", "Relu", 14);
+        assert!(!relu.admits(&sequence(tensor(DType::F32))) && !relu.admits(&sequence(Type::Unknown)));
+    }
+
+    #[test]
+    fn maps_are_compared_by_key_and_value() {
+        let map = |key, value| Type::Map { key, value: Box::new(tensor(value)) };
+        let cast_map = input_types("ai.onnx.ml", "CastMap", 1);
+        assert!(
+            cast_map.admits(&map(DType::I64, DType::F32)) && cast_map.admits(&map(DType::I64, DType::String))
+        );
+        assert!(!cast_map.admits(&map(DType::String, DType::F32)));
+        assert!(!cast_map.admits(&sequence(map(DType::I64, DType::F32))));
+    }
+}

@@ -1,0 +1,402 @@
+//! The verifier: every violation of the invariants listed in [`module`](crate::module), not the first.
+//!
+//! One function per theme; each reports what it finds and lets the next go on. Structure is checked before types,
+//! because types of a broken structure say nothing.
+
+use crate::infer::{Facts, check_node};
+use crate::module::{Def, GraphOwner, Op, Vertex};
+use crate::views::OpError;
+use crate::{DType, FunctionId, GraphId, Module, Node, Symbol, Type, Value};
+use petgraph::visit::{EdgeRef, IntoEdgeReferences};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// What is wrong with a module, and where.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{problem}")]
+pub struct Violation {
+    /// The graph.
+    pub graph: GraphId,
+    /// The node, if it is about one.
+    pub node: Option<Node>,
+    /// The value, if it is about one.
+    pub value: Option<Value>,
+    /// What is wrong.
+    pub problem: Problem,
+}
+
+/// The kinds of violations, by invariant.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Problem {
+    /// I1: something names an entity that is erased or belongs to another graph.
+    #[error("{what} names `{name}`, which is not a live value of the same graph")]
+    Dangling {
+        /// What names it.
+        what: String,
+        /// What is named.
+        name: String,
+    },
+    /// I2: a value is read before it is defined.
+    #[error("`{name}` is read before it is defined")]
+    ReadBeforeDefined {
+        /// The value.
+        name: String,
+    },
+    /// I3: the use graph has not exactly one edge per operand.
+    #[error("operand {operand} and the use graph disagree")]
+    UsesDisagree {
+        /// The operand slot.
+        operand: usize,
+    },
+    /// I4: two values of one graph have one name.
+    #[error("two values of one graph are called `{name}`")]
+    DuplicateName {
+        /// The name.
+        name: String,
+    },
+    /// I4: a name hides what a body inside captures.
+    #[error("`{name}` hides a value of the same name that a body captures")]
+    Shadowed {
+        /// The name.
+        name: String,
+    },
+    /// I5: an attribute that the operator does not have, or of another kind.
+    #[error("attribute `{attr}` of `{op}`: expected {expected}, found {found}")]
+    Attribute {
+        /// The operator and its version.
+        op: String,
+        /// The attribute.
+        attr: String,
+        /// What the schema asks for.
+        expected: String,
+        /// What is there.
+        found: String,
+    },
+    /// I6: a function calls itself, directly or through others.
+    #[error("function `{name}` calls itself")]
+    RecursiveFunction {
+        /// The function.
+        name: String,
+    },
+    /// I7: operands or results that the operator does not allow.
+    #[error("{0}")]
+    Operator(OpError),
+    /// I7: an element type that nobody knows.
+    #[error("`{name}` has element type {dtype}, which ONNX does not define")]
+    UnknownDType {
+        /// The value.
+        name: String,
+        /// The element type.
+        dtype: DType,
+    },
+    /// I8: a value has another type than inference gives it.
+    #[error("`{name}` is {found}, but its operator makes {expected}")]
+    TypeDisagrees {
+        /// The value.
+        name: String,
+        /// What inference says.
+        expected: String,
+        /// What is there.
+        found: String,
+    },
+    /// I9: a capture or output has another element type than the thing it stands for.
+    #[error("{what} `{name}`: expected {expected}, found {found}")]
+    BoundaryDisagrees {
+        /// Capture or output.
+        what: &'static str,
+        /// Its name.
+        name: String,
+        /// The type on the other side.
+        expected: String,
+        /// Its type.
+        found: String,
+    },
+}
+
+/// All violations of a module.
+///
+/// # Errors
+/// The violations, in order of graphs and of nodes.
+pub fn verify_module(module: &Module, facts: &Facts) -> Result<(), Vec<Violation>> {
+    let mut found = Vec::new();
+    functions(module, &mut found);
+    for graph in module.graph_ids() {
+        let mut cx = Cx { module, graph, found: &mut found };
+        cx.boundary();
+        let defined = cx.order();
+        cx.uses();
+        cx.names(&defined);
+        cx.attributes();
+    }
+    if found.is_empty() {
+        for graph in module.graph_ids() {
+            Cx { module, graph, found: &mut found }.types(facts);
+        }
+    }
+    if found.is_empty() { Ok(()) } else { Err(found) }
+}
+
+struct Cx<'a> {
+    module: &'a Module,
+    graph: GraphId,
+    found: &'a mut Vec<Violation>,
+}
+
+/// A value's name for a message.
+pub fn name_of(module: &Module, value: Value) -> String {
+    module.value_name(value).map_or_else(|| value.to_string(), |s| module.text(s).to_owned())
+}
+
+impl Cx<'_> {
+    fn report(&mut self, node: Option<Node>, value: Option<Value>, problem: Problem) {
+        self.found.push(Violation { graph: self.graph, node, value, problem });
+    }
+
+    /// A live value of this graph.
+    fn lives(&self, value: Value) -> bool {
+        let data = self.module.value(value);
+        data.graph == self.graph && !matches!(data.def, Def::Erased)
+    }
+
+    fn dangling(&mut self, node: Option<Node>, value: Value, what: &str) {
+        let name = name_of(self.module, value);
+        self.report(node, Some(value), Problem::Dangling { what: what.into(), name });
+    }
+
+    /// I1 for inputs, captures, constants, outputs; I9 for captures and outputs.
+    fn boundary(&mut self) {
+        let data = self.module.graph(self.graph);
+        for &value in data.inputs.iter().chain(&data.captures).chain(&data.constants) {
+            if !self.lives(value) {
+                self.dangling(None, value, "the graph");
+            }
+        }
+        for output in &data.outputs {
+            if !self.lives(output.value) {
+                self.dangling(None, output.value, "a graph output");
+                continue;
+            }
+            let ty = &self.module.value(output.value).ty;
+            if !ty.same_kind(&output.declared) {
+                self.boundary_disagrees("graph output", output.value, &output.declared, ty);
+            }
+        }
+        for &capture in &data.captures {
+            let (Def::Capture { slot }, GraphOwner::Body { node, .. }) =
+                (&self.module.value(capture).def, data.owner)
+            else {
+                self.dangling(None, capture, "a capture");
+                continue;
+            };
+            let outer = self.module.node(node).operands.get(*slot as usize).copied().flatten();
+            match outer.filter(|_| *slot as usize >= self.module.node(node).n_formal()) {
+                None => self.dangling(Some(node), capture, "a capture"),
+                Some(outer) => {
+                    let (inner, outer) = (&self.module.value(capture).ty, &self.module.value(outer).ty);
+                    if !inner.same_kind(outer) {
+                        self.boundary_disagrees("capture", capture, outer, inner);
+                    }
+                }
+            }
+        }
+    }
+
+    fn boundary_disagrees(&mut self, what: &'static str, value: Value, expected: &Type, found: &Type) {
+        let problem = Problem::BoundaryDisagrees {
+            what,
+            name: name_of(self.module, value),
+            expected: crate::infer::describe(expected),
+            found: crate::infer::describe(found),
+        };
+        self.report(None, Some(value), problem);
+    }
+
+    /// I2, and I1 for operands. Returns the values in the order in which they are defined.
+    fn order(&mut self) -> Vec<Value> {
+        let data = self.module.graph(self.graph);
+        let mut defined: Vec<Value> =
+            data.inputs.iter().chain(&data.captures).chain(&data.constants).copied().collect();
+        let mut seen: FxHashSet<Value> = defined.iter().copied().collect();
+        for node in self.module.nodes(self.graph) {
+            for &operand in self.module.node(node).operands().iter().flatten() {
+                if !self.lives(operand) {
+                    self.dangling(Some(node), operand, "an operand");
+                } else if !seen.contains(&operand) {
+                    let name = name_of(self.module, operand);
+                    self.report(Some(node), Some(operand), Problem::ReadBeforeDefined { name });
+                }
+            }
+            for &result in self.module.node(node).results().iter().flatten() {
+                seen.insert(result);
+                defined.push(result);
+            }
+        }
+        for output in &data.outputs {
+            if self.lives(output.value) && !seen.contains(&output.value) {
+                self.dangling(None, output.value, "a graph output");
+            }
+        }
+        defined
+    }
+
+    /// I3.
+    fn uses(&mut self) {
+        let data = self.module.graph(self.graph);
+        let mut edges: FxHashMap<(Node, usize), Option<Value>> = FxHashMap::default();
+        for edge in data.uses.edge_references() {
+            let Vertex::Node(reader) = data.uses[edge.target()] else { continue };
+            let value = match data.uses[edge.source()] {
+                Vertex::Source(value) => Some(value),
+                Vertex::Node(n) => self.module.node(n).result(edge.weight().result as usize),
+            };
+            edges.insert((reader, edge.weight().operand as usize), value);
+        }
+        let mut present = 0;
+        for node in self.module.nodes(self.graph) {
+            for (slot, &operand) in self.module.node(node).operands().iter().enumerate() {
+                let edge = edges.get(&(node, slot)).copied().flatten();
+                present += usize::from(operand.is_some());
+                if edge != operand {
+                    self.report(Some(node), operand, Problem::UsesDisagree { operand: slot });
+                }
+            }
+        }
+        if present != data.uses.edge_count() {
+            self.report(None, None, Problem::UsesDisagree { operand: present });
+        }
+    }
+
+    /// I4.
+    fn names(&mut self, defined: &[Value]) {
+        let mut seen: FxHashSet<Symbol> = FxHashSet::default();
+        let captured: FxHashSet<Symbol> = self
+            .module
+            .graph(self.graph)
+            .captures
+            .iter()
+            .filter_map(|&c| self.module.value_name(c))
+            .collect();
+        for &value in defined {
+            let Some(name) = self.module.value(value).name else { continue };
+            let text = || self.module.text(name).to_owned();
+            if !seen.insert(name) {
+                let name = text();
+                self.report(None, Some(value), Problem::DuplicateName { name });
+            } else if captured.contains(&name) {
+                let name = text();
+                self.report(None, Some(value), Problem::Shadowed { name });
+            }
+        }
+    }
+
+    /// I5 for attributes; counts of operands and results are checked with the types.
+    fn attributes(&mut self) {
+        for node in self.module.nodes(self.graph) {
+            let data = self.module.node(node);
+            let Some(schema) = data.schema() else { continue };
+            let op = || format!("{} {}", schema.name, schema.since);
+            for attr in data.attrs() {
+                let name = self.module.text(attr.name);
+                let Some(expected) = schema.attr(name) else {
+                    let known: Vec<&str> = schema.attrs.iter().map(|a| a.name).collect();
+                    let expected =
+                        if known.is_empty() { "none".into() } else { format!("one of {}", known.join(", ")) };
+                    let problem =
+                        Problem::Attribute { op: op(), attr: name.into(), expected, found: "it".into() };
+                    self.report(Some(node), None, problem);
+                    continue;
+                };
+                if expected.kind != attr.value.kind() {
+                    let problem = Problem::Attribute {
+                        op: op(),
+                        attr: name.into(),
+                        expected: format!("{:?}", expected.kind),
+                        found: format!("{:?}", attr.value.kind()),
+                    };
+                    self.report(Some(node), None, problem);
+                }
+            }
+            for expected in schema.attrs.iter().filter(|a| a.required) {
+                if !data.attrs().iter().any(|a| self.module.text(a.name) == expected.name) {
+                    let problem = Problem::Attribute {
+                        op: op(),
+                        attr: expected.name.into(),
+                        expected: "a value, it is required".into(),
+                        found: "none".into(),
+                    };
+                    self.report(Some(node), None, problem);
+                }
+            }
+        }
+    }
+
+    /// I7 and I8.
+    fn types(&mut self, facts: &Facts) {
+        let data = self.module.graph(self.graph);
+        for &value in data.inputs.iter().chain(&data.constants) {
+            if let Some(dtype @ DType::Other(_)) = self.module.value(value).ty.element_dtype() {
+                let name = name_of(self.module, value);
+                self.report(None, Some(value), Problem::UnknownDType { name, dtype });
+            }
+        }
+        let in_function =
+            matches!(self.module.graph(self.module.root(self.graph)).owner, GraphOwner::Function(_));
+        for node in self.module.nodes(self.graph) {
+            let inferred = match check_node(self.module, node, facts) {
+                Ok(Some(inferred)) => inferred,
+                Ok(None) => continue,
+                Err(error) => {
+                    self.report(Some(node), None, Problem::Operator(error));
+                    continue;
+                }
+            };
+            // The values of a function's body have the types of one call, or none.
+            if in_function {
+                continue;
+            }
+            for (value, expected) in self.module.node(node).results().iter().zip(&inferred.types) {
+                let Some(value) = *value else { continue };
+                let found = &self.module.value(value).ty;
+                if found.meet(expected).is_none() {
+                    let problem = Problem::TypeDisagrees {
+                        name: name_of(self.module, value),
+                        expected: crate::infer::describe(expected),
+                        found: crate::infer::describe(found),
+                    };
+                    self.report(Some(node), Some(value), problem);
+                }
+            }
+        }
+    }
+}
+
+/// I6: no function reaches itself through calls.
+fn functions(module: &Module, found: &mut Vec<Violation>) {
+    let mut calls = petgraph::graphmap::DiGraphMap::<usize, ()>::new();
+    let ids: Vec<FunctionId> = module.functions().map(|(id, _)| id).collect();
+    let index = |f: FunctionId| crate::entity::EntityRef::index(f);
+    for &id in &ids {
+        calls.add_node(index(id));
+    }
+    for graph in module.graph_ids() {
+        let GraphOwner::Function(caller) = module.graph(module.root(graph)).owner else { continue };
+        for node in module.nodes(graph) {
+            if let Op::Call(callee) = module.node(node).op {
+                calls.add_edge(index(caller), index(callee), ());
+            }
+        }
+    }
+    for component in petgraph::algo::tarjan_scc(&calls) {
+        let cyclic = component.len() > 1 || component.first().is_some_and(|&f| calls.contains_edge(f, f));
+        for &f in component.iter().filter(|_| cyclic) {
+            let data = module.function(ids[f]);
+            let name = module.text(data.name).to_owned();
+            found.push(Violation {
+                graph: data.graph,
+                node: None,
+                value: None,
+                problem: Problem::RecursiveFunction { name },
+            });
+        }
+    }
+}

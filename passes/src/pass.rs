@@ -1,0 +1,168 @@
+//! What a pass is: a value with public configuration that turns one module into another.
+//!
+//! Passes keep no state between runs and read nothing but the module and their configuration: what a later pass
+//! needs is in the IR (classes, decisions with their reasons, provenance of casts) and so in its text.
+
+use ampc_ir::infer::Facts;
+use ampc_ir::{Module, Node, Value};
+use std::fmt;
+
+/// Facts about a module that passes ask for and establish, as a bit set.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Invariants(u8);
+
+impl Invariants {
+    /// Structure and types are right: what the verifier checks.
+    pub const CORE: Invariants = Invariants(1);
+    /// Every type variable of every node has a class.
+    pub const CLASSIFIED: Invariants = Invariants(1 << 1);
+    /// Every classified type variable has an element type to be, not necessarily the one it has.
+    pub const ASSIGNED: Invariants = Invariants(1 << 2);
+    /// Every value has the element type its producer was assigned, and casts stand where readers differ.
+    pub const LOWERED: Invariants = Invariants(1 << 3);
+
+    /// Everything in either set.
+    #[must_use]
+    pub const fn with(self, other: Invariants) -> Invariants {
+        Invariants(self.0 | other.0)
+    }
+    /// What of `wanted` is not in this set.
+    #[must_use]
+    pub const fn missing(self, wanted: Invariants) -> Invariants {
+        Invariants(wanted.0 & !self.0)
+    }
+    /// Whether everything in `wanted` is in this set.
+    pub const fn has(self, wanted: Invariants) -> bool {
+        self.missing(wanted).0 == 0
+    }
+}
+
+impl fmt::Display for Invariants {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = [
+            (Invariants::CORE, "valid"),
+            (Invariants::CLASSIFIED, "classified"),
+            (Invariants::ASSIGNED, "assigned"),
+            (Invariants::LOWERED, "lowered"),
+        ];
+        let present: Vec<&str> =
+            names.iter().filter(|(bit, _)| self.has(*bit)).map(|(_, name)| *name).collect();
+        f.write_str(&present.join(", "))
+    }
+}
+
+/// Whether a pass changed the module.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Changed {
+    /// It did, or may have.
+    Yes,
+    /// The module prints as before.
+    No,
+}
+
+impl Changed {
+    /// [`Changed::Yes`] if `changed`.
+    pub fn when(changed: bool) -> Changed {
+        if changed { Changed::Yes } else { Changed::No }
+    }
+}
+
+/// Something the user should know that is no error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warning {
+    /// A stable code, such as `opset.bf16`.
+    pub code: &'static str,
+    /// What happened, with names and numbers.
+    pub message: String,
+    /// The node it is about.
+    pub node: Option<Node>,
+}
+
+/// What a pass gets beside the module.
+#[derive(Debug)]
+pub struct PassCx<'a> {
+    /// What inference knows of the module as it was before the pass.
+    pub facts: &'a Facts,
+    warnings: &'a mut Vec<Warning>,
+}
+
+impl<'a> PassCx<'a> {
+    /// A context that collects warnings into `warnings`.
+    pub fn new(facts: &'a Facts, warnings: &'a mut Vec<Warning>) -> PassCx<'a> {
+        PassCx { facts, warnings }
+    }
+    /// Tells the user something.
+    pub fn warn(&mut self, code: &'static str, node: Option<Node>, message: impl Into<String>) {
+        self.warnings.push(Warning { code, message: message.into(), node });
+    }
+}
+
+/// Why a pass cannot go on. These are the user's to solve; a pass that breaks the module is a bug, which the
+/// pipeline finds by verifying.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PassError {
+    /// A constant does not fit and the user asked for an error then.
+    #[error(
+        "constant `{name}` has {count} finite values beyond the range of {format} ({min:e} to {max:e}): pin its \
+         readers to fp32, or use `--out-of-range keep` or `clamp`"
+    )]
+    OutOfRange {
+        /// The constant.
+        name: String,
+        /// The format asked for.
+        format: ampc_ir::DType,
+        /// How many values do not fit.
+        count: u64,
+        /// The least value.
+        min: f64,
+        /// The greatest value.
+        max: f64,
+        /// The constant.
+        value: Value,
+    },
+    /// A constant cannot be read.
+    #[error("constant `{name}`: {source}")]
+    Constant {
+        /// The constant.
+        name: String,
+        /// Why.
+        source: ampc_ir::tensor::TensorError,
+    },
+    /// A pin names nothing in the model.
+    #[error("`{pattern}` matches no {what} of the model{hint}")]
+    PinMatchesNothing {
+        /// The pattern as given.
+        pattern: String,
+        /// Node, value or type variable.
+        what: &'static str,
+        /// The nearest name, if one is near.
+        hint: String,
+    },
+    /// The configuration is no policy.
+    #[error(transparent)]
+    Policy(#[from] crate::policy::PolicyError),
+}
+
+/// One step of a pipeline.
+pub trait Pass: fmt::Debug + Send + Sync {
+    /// Its name: the file it is in, its spelling in pipelines, the folder of its cases.
+    fn name(&self) -> &'static str;
+    /// Its configuration as `key=value` pairs, in the spelling of pipelines; what is at its default is left out.
+    fn options(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
+    /// What must hold before.
+    fn requires(&self) -> Invariants {
+        Invariants::CORE
+    }
+    /// What holds after, beside everything that held before.
+    fn ensures(&self) -> Invariants {
+        Invariants::CORE
+    }
+    /// Does it.
+    ///
+    /// # Errors
+    /// If the user has to decide something first.
+    fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError>;
+}
