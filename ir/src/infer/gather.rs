@@ -274,7 +274,7 @@ pub(super) fn infer_depth_to_space(view: &NodeView<'_>, out: &mut Inferred) -> R
         return Ok(());
     };
     let c = block.checked_mul(block).map_or(Ok(Dim::Unknown), |b| divided(view, c, b, 1))?;
-    out.shape(0, Shape::of([n, c, super::extents::times(h, block), super::size::times(w, block)]));
+    out.shape(0, Shape::of([n, c, super::extents::times(h, block), super::extents::times(w, block)]));
     Ok(())
 }
 
@@ -284,7 +284,7 @@ pub(super) fn infer_space_to_depth(view: &NodeView<'_>, out: &mut Inferred) -> R
         out.shape(0, Shape::of_rank(4));
         return Ok(());
     };
-    let c = super::extents::times(super::size::times(c, block), block);
+    let c = super::extents::times(super::extents::times(c, block), block);
     out.shape(0, Shape::of([n, c, divided(view, h, block, 2)?, divided(view, w, block, 3)?]));
     Ok(())
 }
