@@ -10,10 +10,12 @@
 //! followed too: [`Facts`] has, per value, its elements as far as they are known, as numbers or symbolic dims
 //! ([`Int`]).
 
+mod calls;
 mod cast;
 mod control;
 mod dispatch;
 mod driver;
+mod extents;
 mod gather;
 mod int;
 mod join;
@@ -21,7 +23,6 @@ mod ml;
 mod quantize;
 mod reshape;
 mod sequence;
-mod extents;
 mod source;
 
 pub use dispatch::is_inferred;
@@ -40,7 +41,8 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     ints: SecondaryMap<Value, Option<Arc<[Int]>>>,
-    call_attrs: Vec<Attr>,
+    /// The attributes of the call whose function body is being inferred; `None` outside functions.
+    call_attrs: Option<Vec<Attr>>,
 }
 
 impl Facts {
@@ -51,7 +53,11 @@ impl Facts {
     }
     /// The attributes of the call whose function body is being inferred.
     pub fn call_attrs(&self) -> &[Attr] {
-        &self.call_attrs
+        self.call_attrs.as_deref().unwrap_or_default()
+    }
+    /// Whether the body of a function is being inferred, for one of its calls.
+    pub fn in_call(&self) -> bool {
+        self.call_attrs.is_some()
     }
 }
 
