@@ -55,6 +55,7 @@ pub(super) fn infer_fn(kind: OpKind) -> Option<InferFn> {
         OpKind::MlCastMap => ml::infer_cast_map,
         OpKind::MlCategoryMapper => ml::infer_category_mapper,
         OpKind::MlDictVectorizer => ml::infer_dict_vectorizer,
+        OpKind::MlFeatureVectorizer => ml::infer_feature_vectorizer,
         OpKind::MlLabelEncoder => ml::infer_label_encoder,
         OpKind::MlLinearClassifier | OpKind::MlSVMClassifier | OpKind::MlTreeEnsembleClassifier => {
             ml::infer_classifier

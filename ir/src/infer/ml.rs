@@ -1,5 +1,6 @@
 //! The operators of ai.onnx.ml: element types where attributes decide them, and the simple shapes.
 
+use super::extents::sum;
 use super::{Inferred, shape_error};
 use crate::attr::AttrValue;
 use crate::views::{NodeView, OpError};
@@ -40,6 +41,17 @@ pub(super) fn infer_dict_vectorizer(view: &NodeView<'_>, out: &mut Inferred) -> 
     {
         out.tensor(0, value.dtype, Shape::unknown());
     }
+    Ok(())
+}
+
+/// FeatureVectorizer: the features of all operands side by side.
+pub(super) fn infer_feature_vectorizer(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {
+    let sizes = view.int_list("inputdimensions").unwrap_or_default();
+    let features = match sizes.len() == view.n_operands() {
+        true => sum(sizes.iter().map(|&n| super::Int::Known(n).dim())),
+        false => Dim::Unknown,
+    };
+    out.shape(0, Shape::of([rows(view)?, features]));
     Ok(())
 }
 
