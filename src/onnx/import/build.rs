@@ -36,6 +36,7 @@ pub(super) fn build(
         graphs: FxHashMap::default(),
         header: header_in_file,
         external_values: FxHashSet::default(),
+        external_nodes: FxHashSet::default(),
         initializers: FxHashMap::default(),
     };
     let ir_version = header.ir_version;
@@ -205,6 +206,9 @@ impl Builder {
         let node = self.module.add_node(graph, Position::Last, new);
         for (g, id) in bodies {
             self.ids[g] = Some(id);
+        }
+        if raw.external {
+            self.source.external_nodes.insert(node);
         }
         let origin = self.origin(raw.at);
         let fields = self.module.node_mut(node);

@@ -87,6 +87,7 @@ fn read_source(
         problems: Vec::new(),
         warnings: Vec::new(),
         max_depth: options.max_depth,
+        external_attr: false,
     };
     let tables = import.tables().map_err(wire)?;
     match tables {
@@ -108,6 +109,8 @@ struct Import<'s> {
     problems: Vec<Problem>,
     warnings: Vec<Warning>,
     max_depth: usize,
+    /// Whether the attribute that was read last has elements in an external file.
+    external_attr: bool,
 }
 
 impl Import<'_> {

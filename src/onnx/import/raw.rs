@@ -84,6 +84,8 @@ pub(super) struct RawNode {
     pub(super) outputs: SmallVec<[Option<Symbol>; 2]>,
     pub(super) attrs: Vec<RawAttr>,
     pub(super) metadata: Vec<(Symbol, Symbol)>,
+    /// Whether elements of an attribute are in an external file.
+    pub(super) external: bool,
 }
 
 pub(super) struct RawAttr {
@@ -219,6 +221,7 @@ impl Import<'_> {
                 outputs: message.outputs,
                 attrs: Vec::with_capacity(message.attrs.len()),
                 metadata: message.metadata,
+                external: false,
             };
             for attr in message.attrs {
                 let name = attr.name;
@@ -231,7 +234,9 @@ impl Import<'_> {
                 let spans = attr.value.graphs();
                 let value = if spans.is_empty() && !matches!(attr.value, AttrContent::Graphs(_)) {
                     let before = self.problems.len();
+                    self.external_attr = false;
                     let value = self.attr_value(attr, "").map_err(within)?;
+                    node.external |= self.external_attr;
                     for j in before..self.problems.len() {
                         self.problems[j].place = self.node_place(&place, &node, i);
                     }
@@ -427,6 +432,7 @@ impl Import<'_> {
     ) -> Result<Option<Arc<ampc_ir::TensorData>>, WireError> {
         let read = read_tensor(&mut self.reader, self.shared, span, &mut self.external);
         let read = self.settle(self.named(read, attr), place)?;
+        self.external_attr |= read.as_ref().is_ok_and(|t| t.external);
         Ok(read.ok().map(|t| Arc::new(t.data)))
     }
 

@@ -79,7 +79,7 @@ fn definitions(
 ) -> FxHashMap<Symbol, DefinedBy> {
     let graph = &graphs[g];
     let mut defined = FxHashMap::default();
-    let mut clash = |import: &mut Import<'_>, name, first, second| {
+    let clash = |import: &mut Import<'_>, name, first, second| {
         let place = path_of(&import.module, graphs, graph.owner);
         let what = |by| match by {
             DefinedBy::Input => "an input".to_owned(),
