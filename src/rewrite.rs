@@ -71,7 +71,9 @@ pub fn check(module: &mut Module) -> Vec<Finding> {
     };
     if let Err(errors) = typed {
         let known: Vec<String> = findings.iter().map(ToString::to_string).collect();
-        findings.extend(findings_of_types(module, &errors).into_iter().filter(|f| !known.contains(&f.to_string())));
+        findings.extend(
+            findings_of_types(module, &errors).into_iter().filter(|f| !known.contains(&f.to_string())),
+        );
     }
     findings
 }

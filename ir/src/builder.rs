@@ -18,7 +18,9 @@ use crate::infer::{InferError, infer_module};
 use crate::module::{Op, Payload, Provenance};
 use crate::op::{self, Lookup};
 use crate::verify::{Violation, verify_module};
-use crate::{AttrValue, DType, Dim, GraphId, Module, NewNode, Node, Position, Shape, TensorData, Type, Value};
+use crate::{
+    AttrValue, DType, Dim, GraphId, Module, NewNode, Node, Position, Shape, TensorData, Type, Value,
+};
 use std::sync::Arc;
 
 /// Why a node cannot be built, or a built module is not valid.

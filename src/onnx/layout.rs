@@ -95,7 +95,11 @@ impl Layout {
             last.len += span.len;
             return;
         }
-        self.segments.push(Segment::Range(FileRange { source: source.clone(), offset: span.offset, len: span.len }));
+        self.segments.push(Segment::Range(FileRange {
+            source: source.clone(),
+            offset: span.offset,
+            len: span.len,
+        }));
     }
 
     /// Appends the elements of a constant, converted; `name` is for error messages.
@@ -331,8 +335,13 @@ impl Segment {
 
 fn read_error(error: TensorError, name: &str) -> StreamError {
     match error {
-        TensorError::Read { what, source } => StreamError::Read { what: format!("tensor `{name}` in {what}"), source },
-        other => StreamError::Read { what: format!("tensor `{name}`"), source: io::Error::other(other.to_string()) },
+        TensorError::Read { what, source } => {
+            StreamError::Read { what: format!("tensor `{name}` in {what}"), source }
+        }
+        other => StreamError::Read {
+            what: format!("tensor `{name}`"),
+            source: io::Error::other(other.to_string()),
+        },
     }
 }
 

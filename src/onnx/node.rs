@@ -99,7 +99,11 @@ impl AttrContent {
 ///
 /// # Errors
 /// If its bytes are not a node message.
-pub fn read_node(reader: &mut Reader<'_>, span: Span, intern: &mut Intern<'_>) -> Result<NodeMessage, WireError> {
+pub fn read_node(
+    reader: &mut Reader<'_>,
+    span: Span,
+    intern: &mut Intern<'_>,
+) -> Result<NodeMessage, WireError> {
     let mut node = NodeMessage::default();
     let mut fields = Fields::of(span);
     while let Some(field) = fields.next(reader)? {
@@ -176,7 +180,11 @@ struct AttrParts {
 ///
 /// # Errors
 /// If its bytes are not one.
-pub fn read_attr(reader: &mut Reader<'_>, span: Span, intern: &mut Intern<'_>) -> Result<AttrMessage, WireError> {
+pub fn read_attr(
+    reader: &mut Reader<'_>,
+    span: Span,
+    intern: &mut Intern<'_>,
+) -> Result<AttrMessage, WireError> {
     let mut parts = AttrParts::default();
     let (mut attr_name, mut reference, mut kind) = (None, None, 0);
     let mut fields = Fields::of(span);

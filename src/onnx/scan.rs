@@ -199,12 +199,14 @@ fn text(reader: &mut Reader<'_>, field: &Field, name: &'static str) -> Result<St
 
 fn opset(reader: &mut Reader<'_>, field: &Field) -> Result<(String, i64), WireError> {
     let span = field.bytes("opset_import")?;
-    let import: proto::OperatorSetIdProto = decode(reader, span).map_err(|e| e.within("opset_import", None))?;
+    let import: proto::OperatorSetIdProto =
+        decode(reader, span).map_err(|e| e.within("opset_import", None))?;
     Ok((import.domain.unwrap_or_default(), import.version.unwrap_or_default()))
 }
 
 fn entry(reader: &mut Reader<'_>, field: &Field) -> Result<(String, String), WireError> {
     let span = field.bytes("metadata_props")?;
-    let entry: proto::StringStringEntryProto = decode(reader, span).map_err(|e| e.within("metadata_props", None))?;
+    let entry: proto::StringStringEntryProto =
+        decode(reader, span).map_err(|e| e.within("metadata_props", None))?;
     Ok((entry.key.unwrap_or_default(), entry.value.unwrap_or_default()))
 }

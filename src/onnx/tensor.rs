@@ -179,7 +179,8 @@ pub fn read_sparse(
     };
     let values = part(values, "values")?;
     let indices = part(indices, "indices")?;
-    let known = checked_dims(&dims).map_err(|issue| TensorFailure::Issue { name: values.name.clone(), issue })?;
+    let known =
+        checked_dims(&dims).map_err(|issue| TensorFailure::Issue { name: values.name.clone(), issue })?;
     Ok((values.name, SparseData { values: values.data, indices: indices.data, dims: known }))
 }
 
@@ -311,7 +312,8 @@ fn elements(
     expected: u64,
 ) -> Result<(Storage, u64, &'static str), Failure> {
     let Some((field, occurrences)) = &parts.elements else {
-        let empty = if dtype == DType::String { Storage::Strings([].into()) } else { Storage::Bytes([].into()) };
+        let empty =
+            if dtype == DType::String { Storage::Strings([].into()) } else { Storage::Bytes([].into()) };
         return Ok((empty, 0, "raw_data"));
     };
     let field = *field;

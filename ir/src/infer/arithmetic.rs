@@ -92,9 +92,8 @@ fn is_comparison(kind: OpKind) -> bool {
 }
 
 fn follows(kind: OpKind) -> bool {
-    use OpKind::{Add, And, Div, Max, Min, Mod, Mul, Or, Sub, Sum, Where, Xor};
-    is_comparison(kind)
-        || matches!(kind, Add | And | Div | Max | Min | Mod | Mul | Or | Sub | Sum | Where | Xor)
+    use OpKind::{Add, And, Div, Max, Min, Mod, Mul, Or, Sub, Where, Xor};
+    is_comparison(kind) || matches!(kind, Add | And | Div | Max | Min | Mod | Mul | Or | Sub | Where | Xor)
 }
 
 fn select(condition: Int, yes: Int, no: Int) -> Int {
@@ -112,8 +111,7 @@ fn apply(kind: OpKind, a: Int, b: Int) -> Int {
     }
     use Int::{Known, Sym};
     match (kind, a, b) {
-        (OpKind::Add | OpKind::Sum, s @ Sym(_), Known(0))
-        | (OpKind::Add | OpKind::Sum, Known(0), s @ Sym(_)) => s,
+        (OpKind::Add, s @ Sym(_), Known(0)) | (OpKind::Add, Known(0), s @ Sym(_)) => s,
         (OpKind::Sub, s @ Sym(_), Known(0)) => s,
         (OpKind::Sub, Sym(x), Sym(y)) if x == y => Known(0),
         (OpKind::Mul, s @ Sym(_), Known(1)) | (OpKind::Mul, Known(1), s @ Sym(_)) => s,
@@ -135,7 +133,7 @@ fn apply(kind: OpKind, a: Int, b: Int) -> Int {
 
 fn numbers(kind: OpKind, x: i64, y: i64) -> Option<i64> {
     Some(match kind {
-        OpKind::Add | OpKind::Sum => x.checked_add(y)?,
+        OpKind::Add => x.checked_add(y)?,
         OpKind::Sub => x.checked_sub(y)?,
         OpKind::Mul => x.checked_mul(y)?,
         OpKind::Div => x.checked_div(y)?,
@@ -153,4 +151,92 @@ fn numbers(kind: OpKind, x: i64, y: i64) -> Option<i64> {
         OpKind::Xor => i64::from((x != 0) != (y != 0)),
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::infer::{Facts, check_node};
+    use crate::module::Provenance;
+    use crate::op::{Lookup, lookup};
+    use crate::{Module, NewNode, Op, Position, Type};
+
+    /// Elements of a result; operands are lists, scalars those of one element; names are symbols, `?` is unknown,
+    /// negative numbers are constants' own.
+    fn elements_of(op: &str, operands: &[&str]) -> Option<String> {
+        let mut module = Module::new();
+        let mut facts = Facts::default();
+        let main = module.main();
+        let mut values = smallvec::SmallVec::new();
+        for (i, text) in operands.iter().enumerate() {
+            let items: Vec<&str> = text.split(',').collect();
+            let is_bool = i == 0 && op == "Where";
+            let name = module.intern(&format!("x{i}"));
+            let numbers: Option<Vec<i64>> = items.iter().map(|t| t.parse().ok()).collect();
+            let n = u64::try_from(items.len()).unwrap();
+            let dims: &[u64] = if n == 1 { &[] } else { &[n] };
+            let value = match numbers.filter(|_| !is_bool) {
+                Some(numbers) => {
+                    let data = crate::TensorData::from_i64(dims, &numbers).unwrap();
+                    module.add_constant(main, name, crate::Payload::Dense(data.into()))
+                }
+                None => {
+                    let dtype = if is_bool { DType::Bool } else { DType::I64 };
+                    let value = module.add_input(main, name, Type::tensor(dtype, Shape::known(dims)), None);
+                    let dim = |t: &&str| match t.parse() {
+                        Ok(n) => Dim::Known(n),
+                        Err(_) if *t == "?" => Dim::Unknown,
+                        Err(_) => Dim::Sym(module.intern(t)),
+                    };
+                    facts.ints[value] = Some(items.iter().map(dim).collect());
+                    value
+                }
+            };
+            values.push(Some(value));
+        }
+        let Lookup::Found(schema) = lookup("", op, 18) else { panic!("{op}") };
+        let results = vec![Some((module.intern("y"), Type::Unknown))];
+        let new = NewNode {
+            op: Op::Schema(schema),
+            name: None,
+            operands: values,
+            attrs: Vec::new(),
+            results,
+            provenance: Provenance::User,
+        };
+        let node = module.add_node(main, Position::Last, new);
+        let ints = check_node(&module, node, &facts).unwrap().unwrap().ints?;
+        let spell = |d: &Dim| match d {
+            Dim::Known(n) => n.to_string(),
+            Dim::Sym(s) => module.text(*s).to_owned(),
+            Dim::Unknown => "?".to_owned(),
+        };
+        Some(ints.iter().map(spell).collect::<Vec<_>>().join(","))
+    }
+
+    #[test]
+    fn small_integers_are_followed() {
+        for (op, operands, expected) in [
+            ("Add", &["1,N,?", "0"][..], "1,N,?"),
+            ("Add", &["1,2,3", "1,N,2"], "2,?,5"),
+            ("Sub", &["N,N,3", "0,N,5"], "N,0,?"),
+            ("Mul", &["N,2,N", "1,3,0"], "N,6,0"),
+            ("Mul", &["N", "M"], "?"),
+            ("Mul", &["9223372036854775807,2", "2"], "?,4"),
+            ("Div", &["N,7,-7", "1,2,2"], "N,3,?"),
+            ("Div", &["7,8", "0,2"], "?,4"),
+            ("Mod", &["7,N", "4,1"], "3,0"),
+            ("Max", &["N,3,N", "0,5,1"], "N,5,?"),
+            ("Min", &["N,3", "0,5"], "0,3"),
+            ("Max", &["1,2", "3", "4,N"], "4,?"),
+            ("Equal", &["N,3,?", "-1"], "0,0,?"),
+            ("Equal", &["N,3,N", "N,3,2"], "1,1,?"),
+            ("Greater", &["N,3", "-1"], "1,1"),
+            ("Where", &["1,0,?,?", "N,2,M,3", "5,6,M,4"], "N,6,M,?"),
+            ("Neg", &["-3,2"], "3,?"),
+            ("Abs", &["-3,2"], "3,2"),
+        ] {
+            assert_eq!(elements_of(op, operands).as_deref(), Some(expected), "{op} {operands:?}");
+        }
+    }
 }

@@ -232,7 +232,5 @@ pub(super) fn infer_fn(kind: OpKind) -> Option<InferFn> {
         OpKind::GlobalAveragePool | OpKind::GlobalLpPool | OpKind::GlobalMaxPool => window::infer_global_pool,
         OpKind::MaxUnpool => window::infer_max_unpool,
         OpKind::AveragePool | OpKind::LpPool | OpKind::MaxPool => window::infer_pool,
-
-        _ => return None,
     })
 }

@@ -159,9 +159,9 @@ pub(super) fn infer_max_unpool(view: &NodeView<'_>, out: &mut Inferred) -> Resul
     ranked(view, 2, 1)?;
     let unpool = UnpoolView::read(view, x.len() - 2)?;
     let dims: Dims = match unpool.output_shape {
-        Some(dims) => dims,
-        None if view.has(2) => smallvec::smallvec![Dim::Unknown; x.len()],
-        None => {
+        Some(dims) if dims.len() == x.len() => dims,
+        _ if view.has(2) => smallvec::smallvec![Dim::Unknown; x.len()],
+        _ => {
             let mut dims: Dims = smallvec::smallvec![x[0], x[1]];
             for (i, &d) in x[2..].iter().enumerate() {
                 let size = d.known().map(|n| {

@@ -42,7 +42,8 @@ impl RecurrentView {
     /// If the direction is none or the hidden size is not positive.
     pub fn read(view: &NodeView<'_>) -> Result<RecurrentView, OpError> {
         let direction = match view.string("direction").unwrap_or("forward") {
-            "forward" => Direction::Forward,
+            // The default of GRU 1 is spelled like this.
+            "forward" | "foward" => Direction::Forward,
             "reverse" => Direction::Reverse,
             "bidirectional" => Direction::Bidirectional,
             other => return Err(OpError::attr("direction", "forward, reverse or bidirectional", other)),

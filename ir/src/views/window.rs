@@ -1,6 +1,6 @@
 //! Sliding windows: convolutions and pools.
 
-use super::{NodeView, OpError, Part};
+use super::{NodeView, OpError};
 use crate::infer::size::extent;
 use crate::op::OpKind;
 use crate::{Dim, Dims};
@@ -292,12 +292,9 @@ impl UnpoolView {
         let kernel = positive(view, "kernel_shape", n)?
             .ok_or_else(|| OpError::attr("kernel_shape", format!("{n} extents"), "none"))?;
         let output_shape = view.extents(2).map(|dims| dims.iter().copied().collect::<Dims>());
-        if let Some(dims) = output_shape.as_ref().filter(|d| d.len() != n + 2) {
-            return Err(OpError {
-                part: Part::Operand(2),
-                expected: format!("{} numbers, a whole shape", n + 2),
-                found: dims.len().to_string(),
-            });
+        let given = view.dims(2).and_then(|d| d.first()?.known());
+        if let Some(given) = given.filter(|&g| u64::try_from(n + 2) != Ok(g)) {
+            return Err(OpError::operand(2, format!("{} numbers, a whole shape", n + 2), given.to_string()));
         }
         Ok(UnpoolView {
             kernel,

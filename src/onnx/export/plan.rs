@@ -87,9 +87,11 @@ fn same_shell(exporter: &Exporter<'_>, graph: GraphId, record: &GraphSource) -> 
 fn keeps_default(exporter: &Exporter<'_>, value: Value) -> bool {
     match &exporter.module.value(value).def {
         Def::Input { default: Some(payload) } => keeps_elements(exporter, value, payload),
-        Def::Input { default: None } | Def::Result { .. } | Def::Capture { .. } | Def::Constant(_) | Def::Erased => {
-            true
-        }
+        Def::Input { default: None }
+        | Def::Result { .. }
+        | Def::Capture { .. }
+        | Def::Constant(_)
+        | Def::Erased => true,
     }
 }
 
@@ -98,7 +100,9 @@ pub(super) fn keeps_message(exporter: &Exporter<'_>, value: Value) -> bool {
     let data = exporter.module.value(value);
     let payload = match &data.def {
         Def::Constant(payload) | Def::Input { default: Some(payload) } => payload,
-        Def::Input { default: None } | Def::Result { .. } | Def::Capture { .. } | Def::Erased => return false,
+        Def::Input { default: None } | Def::Result { .. } | Def::Capture { .. } | Def::Erased => {
+            return false;
+        }
     };
     data.origin.is_some() && !data.dirty && keeps_elements(exporter, value, payload)
 }

@@ -205,12 +205,13 @@ fn cycle(edges: impl Iterator<Item = (usize, usize)>) -> Vec<usize> {
 /// Reports functions that call themselves.
 pub(super) fn check_calls(import: &mut Import<'_>, tables: &Tables) {
     use ampc_ir::entity::EntityRef;
-    let calls = tables.graphs.iter().filter_map(|g| Some((g.function?, &g.nodes))).flat_map(|(caller, nodes)| {
-        nodes.iter().filter_map(move |n| match n.op {
-            Some(Op::Call(callee)) => Some((caller, callee.index())),
-            Some(Op::Schema(_) | Op::Custom { .. }) | None => None,
-        })
-    });
+    let calls =
+        tables.graphs.iter().filter_map(|g| Some((g.function?, &g.nodes))).flat_map(|(caller, nodes)| {
+            nodes.iter().filter_map(move |n| match n.op {
+                Some(Op::Call(callee)) => Some((caller, callee.index())),
+                Some(Op::Schema(_) | Op::Custom { .. }) | None => None,
+            })
+        });
     let circle = cycle(calls);
     if !circle.is_empty() {
         let name = |i: usize| {
@@ -267,7 +268,9 @@ pub(super) fn join(graph: &str, name: &str) -> String {
 fn graph_label(module: &Module, graphs: &[RawGraph], g: usize) -> String {
     match graphs[g].owner {
         RawOwner::Main => "the main graph".to_owned(),
-        owner @ (RawOwner::Function(_) | RawOwner::Body { .. }) => format!("`{}`", path_of(module, graphs, owner)),
+        owner @ (RawOwner::Function(_) | RawOwner::Body { .. }) => {
+            format!("`{}`", path_of(module, graphs, owner))
+        }
     }
 }
 
