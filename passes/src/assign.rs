@@ -130,9 +130,12 @@ impl<'m> Paint<'m> {
         Paint { module, order, low, outputs: flow::outputs(module, module.main()) }
     }
 
-    /// Whether the variable may be painted: infer or clear and undecided.
+    /// Whether the variable may be painted: infer or clear, undecided, and bound by an operand. What has its type
+    /// from an attribute (Constant, ConstantOfShape, EyeLike) is made as it is; casting it costs nothing.
     fn paintable(&self, var: Var) -> bool {
-        flow::is_free(self.module, var) && matches!(self.class(var), Some(Class::Infer | Class::Clear))
+        flow::is_free(self.module, var)
+            && matches!(self.class(var), Some(Class::Infer | Class::Clear))
+            && flow::operands_of(self.module, var).next().is_some()
     }
     fn class(&self, var: Var) -> Option<Class> {
         flow::decision(self.module, var).map(|d| d.class)
