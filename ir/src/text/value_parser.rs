@@ -50,7 +50,7 @@ impl<'a> Parser<'a, '_> {
         Ok(ty)
     }
 
-    fn dtype(&mut self) -> Parsed<DType> {
+    pub(super) fn dtype(&mut self) -> Parsed<DType> {
         match self.dtype_if_any()? {
             Some(dtype) => Ok(dtype),
             None => self.fail(ELEMENT_TYPE),
