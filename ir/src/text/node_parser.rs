@@ -332,7 +332,7 @@ impl Parser<'_, '_> {
             self.advance();
             match keyword {
                 "class" => tail.class = self.decided(|p| p.spelled("a class such as `allow` or `deny`"))?,
-                "prec" => tail.prec = self.decided(|p| p.spelled("an element type such as `f16`"))?,
+                "prec" => tail.prec = self.decided(Self::dtype)?,
                 "why" => tail.why = self.decided(Self::reason)?,
                 "cast" => tail.provenance = self.provenance()?,
                 _ => self.tail_metadata(tail)?,

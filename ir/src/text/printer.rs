@@ -541,10 +541,10 @@ impl Printer<'_> {
     }
 }
 
-/// What to call a node when naming what is in it: its name, or that of its first result.
+/// What to call a node when naming what is in it: its name, or that of its first result, or its operator.
 fn label(module: &Module, node: Node) -> String {
     let data = module.node(node);
     let result = || data.results().iter().flatten().next().and_then(|&v| module.value(v).name);
     let named = data.name.filter(|&n| !module.text(n).is_empty()).or_else(result);
-    named.map_or_else(|| node.to_string(), |n| module.text(n).to_owned())
+    named.map_or(module.op_name(node).1, |n| module.text(n)).to_owned()
 }
