@@ -24,6 +24,8 @@ mod quantize;
 mod reshape;
 mod sequence;
 mod source;
+#[cfg(test)]
+mod tests;
 
 pub use dispatch::is_inferred;
 pub(crate) use driver::describe;
