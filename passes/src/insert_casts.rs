@@ -11,18 +11,50 @@ use crate::flow;
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
 use ampc_ir::edit::{NewNode, Position};
 use ampc_ir::entity::SecondaryMap;
-use ampc_ir::module::{Op, Provenance};
+use ampc_ir::module::{Def, Op, Provenance};
 use ampc_ir::op::{AttrKind, Lookup, OpKind, lookup};
 use ampc_ir::{AttrValue, DType, GraphId, Module, Node, Value};
 use rustc_hash::FxHashMap;
 
+/// Which inputs and outputs of the graph keep their types.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum KeepIo {
+    /// All of them.
+    #[default]
+    All,
+    /// None: an input that is read low only is low, an output has the type it is made in.
+    None,
+    /// These; the others as with [`KeepIo::None`].
+    Names(Vec<String>),
+}
+
+impl KeepIo {
+    fn keeps(&self, name: &str) -> bool {
+        match self {
+            KeepIo::All => true,
+            KeepIo::None => false,
+            KeepIo::Names(names) => names.iter().any(|n| n == name),
+        }
+    }
+}
+
 /// The pass.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct InsertCasts;
+#[derive(Clone, Debug, Default)]
+pub struct InsertCasts {
+    /// Which inputs and outputs keep their types.
+    pub keep_io: KeepIo,
+}
 
 impl Pass for InsertCasts {
     fn name(&self) -> &'static str {
         "insert-casts"
+    }
+    fn options(&self) -> Vec<(&'static str, String)> {
+        match &self.keep_io {
+            KeepIo::All => Vec::new(),
+            KeepIo::None => vec![("keep-io", "none".into())],
+            KeepIo::Names(names) => vec![("keep-io", names.join("+"))],
+        }
     }
     fn requires(&self) -> Invariants {
         Invariants::CORE.with(Invariants::CLASSIFIED).with(Invariants::ASSIGNED)
@@ -34,6 +66,7 @@ impl Pass for InsertCasts {
         let mut state =
             State { casts: FxHashMap::default(), before: SecondaryMap::default(), changed: false };
         let graph = module.main();
+        state.inputs(module, graph, &self.keep_io);
         let nodes: Vec<Node> = module.nodes(graph).collect();
         for node in nodes {
             state.operands(module, node);
@@ -41,7 +74,7 @@ impl Pass for InsertCasts {
                 state.results(module, node);
             }
         }
-        state.outputs(module, graph);
+        state.outputs(module, graph, &self.keep_io);
         Ok(Changed::when(state.changed))
     }
 }
@@ -65,6 +98,27 @@ impl State {
         let original = self.before[value].unwrap_or(present);
         // Only floats are ever cast: a decision about a variable that an integer binds is its own type.
         Some(decided.filter(|d| d.is_float() && original.is_float()).unwrap_or(original))
+    }
+
+    /// Inputs that nobody asked to keep become low if every reader wants that.
+    fn inputs(&mut self, module: &mut Module, graph: GraphId, keep: &KeepIo) {
+        for input in module.graph(graph).inputs().to_vec() {
+            let name = ampc_ir::verify::name_of(module, input);
+            let data = module.value(input);
+            let overridable = !matches!(data.def, Def::Input { default: None });
+            if keep.keeps(&name)
+                || overridable
+                || data.ty.dtype() != Some(DType::F32)
+                || module.is_output(input)
+            {
+                continue;
+            }
+            if let Some(low) = wanted_by_all(module, input).filter(|d| d.is_low()) {
+                let ty = module.value(input).ty.with_element_dtype(low);
+                module.set_type(input, ty);
+                self.changed = true;
+            }
+        }
     }
 
     fn operands(&mut self, module: &mut Module, node: Node) {
@@ -136,11 +190,19 @@ impl State {
         result
     }
 
-    fn outputs(&mut self, module: &mut Module, graph: GraphId) {
+    fn outputs(&mut self, module: &mut Module, graph: GraphId, keep: &KeepIo) {
         for index in 0..module.graph(graph).outputs().len() {
             let value = module.graph(graph).outputs()[index].value;
             let Some(public) = self.before[value] else { continue };
             let Some((producer, _)) = module.producer(value) else { continue };
+            if !keep.keeps(&ampc_ir::verify::name_of(module, value)) {
+                let declared = &module.graph(graph).outputs()[index].declared;
+                let low = module.value(value).ty.dtype().unwrap_or(public);
+                let declared = declared.with_element_dtype(low);
+                module.set_output_type(graph, index, declared);
+                self.changed = true;
+                continue;
+            }
             let wide = match self.casts.get(&(value, public)) {
                 Some(&known) => known,
                 None => {
@@ -164,6 +226,15 @@ impl State {
             self.changed = true;
         }
     }
+}
+
+/// The element type that every reader of a value was assigned, if it is one.
+fn wanted_by_all(module: &Module, value: Value) -> Option<DType> {
+    let mut wanted = module
+        .uses(value)
+        .map(|(n, s)| flow::reader_var(module, n, s).and_then(|v| flow::decision(module, v)?.precision));
+    let first = wanted.next()??;
+    wanted.all(|w| w == Some(first)).then_some(first)
 }
 
 /// Adds a cast and returns its result, called after the value and the format: `x.f16`.

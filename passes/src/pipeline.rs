@@ -10,7 +10,7 @@ use crate::convert_constants::ConvertConstants;
 use crate::dce::Dce;
 use crate::emulate::Emulate;
 use crate::guard::{Guard, OutOfRange};
-use crate::insert_casts::InsertCasts;
+use crate::insert_casts::{InsertCasts, KeepIo};
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError, Warning};
 use crate::policy::{Policy, PolicyError};
 use crate::simplify_casts::SimplifyCasts;
@@ -139,6 +139,8 @@ pub struct Lowering {
     pub policy: Arc<Policy>,
     /// What to do with constants that do not fit.
     pub out_of_range: OutOfRange,
+    /// Which inputs and outputs keep their types.
+    pub keep_io: KeepIo,
 }
 
 /// Names of all passes, in the usual order.
@@ -174,7 +176,7 @@ impl Pipeline {
 
     /// The passes of a rewrite.
     pub fn lowering(options: &Lowering) -> Pipeline {
-        let Lowering { to, policy, out_of_range } = options;
+        let Lowering { to, policy, out_of_range, keep_io } = options;
         Pipeline {
             passes: vec![
                 Box::new(Classify { to: *to, policy: policy.clone() }),
@@ -186,7 +188,7 @@ impl Pipeline {
                 }),
                 Box::new(Taint),
                 Box::new(Assign { to: *to }),
-                Box::new(InsertCasts),
+                Box::new(InsertCasts { keep_io: keep_io.clone() }),
                 // Before constants, so that a constant cast twice is converted once.
                 Box::new(SimplifyCasts),
                 Box::new(ConvertConstants { clamp: *out_of_range == OutOfRange::Clamp }),
@@ -333,6 +335,7 @@ fn build(
         "classify" => &["to", "policy"],
         "guard" => &["to", "disable", "out-of-range"],
         "assign" => &["by", "to"],
+        "insert-casts" => &["keep-io"],
         "convert-constants" => &["clamp"],
         _ => &[],
     };
@@ -388,7 +391,13 @@ fn build(
             None | Some("paint") => Box::new(Assign { to }),
             Some(other) => return Err(bad("by", "paint", other)),
         },
-        "insert-casts" => Box::new(InsertCasts),
+        "insert-casts" => Box::new(InsertCasts {
+            keep_io: match get("keep-io") {
+                None | Some("all") => KeepIo::All,
+                Some("none") => KeepIo::None,
+                Some(names) => KeepIo::Names(names.split('+').map(str::to_owned).collect()),
+            },
+        }),
         "simplify-casts" => Box::new(SimplifyCasts),
         "convert-constants" => match get("clamp") {
             None | Some("false") => Box::new(ConvertConstants { clamp: false }),
@@ -415,6 +424,7 @@ mod tests {
             to: DType::BF16,
             policy: Arc::new(Policy::preset("all").unwrap()),
             out_of_range: OutOfRange::Clamp,
+            keep_io: KeepIo::None,
         };
         let text = Pipeline::lowering(&lowering).to_string();
         assert_eq!(parse(&text).unwrap().to_string(), text);

@@ -1,6 +1,9 @@
 //! Which function infers which operator.
 
-use super::{InferFn, cast, control, gather, join, ml, quantize, reshape, sequence, source};
+use super::{
+    InferFn, attention, cast, control, elementwise, gather, image, join, linear, ml, norm, quantize,
+    recurrent, reduce, reshape, sequence, signal, source, window,
+};
 use crate::op::OpKind;
 
 /// Whether shapes of the operator's results are inferred; element types always are, as far as the schema goes.
@@ -88,6 +91,146 @@ pub(super) fn infer_fn(kind: OpKind) -> Option<InferFn> {
         OpKind::Multinomial => source::infer_multinomial,
         OpKind::RandomNormal | OpKind::RandomUniform => source::infer_random,
         OpKind::Range => source::infer_range,
-        _ => return None,
+
+        // attention.rs
+        OpKind::Attention => attention::infer_attention,
+        OpKind::CausalConvWithState => attention::infer_causal_conv,
+        OpKind::PreviewFlexAttention => attention::infer_flex_attention,
+        OpKind::LinearAttention => attention::infer_linear_attention,
+        OpKind::RotaryEmbedding => attention::infer_rotary,
+
+        // elementwise.rs
+        OpKind::BitShift => elementwise::infer_bit_shift,
+        OpKind::Add
+        | OpKind::And
+        | OpKind::BitwiseAnd
+        | OpKind::BitwiseOr
+        | OpKind::BitwiseXor
+        | OpKind::Div
+        | OpKind::Equal
+        | OpKind::Greater
+        | OpKind::GreaterOrEqual
+        | OpKind::Less
+        | OpKind::LessOrEqual
+        | OpKind::Max
+        | OpKind::Mean
+        | OpKind::Min
+        | OpKind::Mod
+        | OpKind::Mul
+        | OpKind::Or
+        | OpKind::PRelu
+        | OpKind::Pow
+        | OpKind::Sub
+        | OpKind::Sum
+        | OpKind::SwiGLU
+        | OpKind::Where
+        | OpKind::Xor => elementwise::infer_broadcast,
+        OpKind::Clip => elementwise::infer_clip,
+        OpKind::Det => elementwise::infer_det,
+        OpKind::Dropout => elementwise::infer_dropout,
+        OpKind::ImageDecoder => elementwise::infer_image_decoder,
+        OpKind::Abs
+        | OpKind::Acos
+        | OpKind::Acosh
+        | OpKind::Asin
+        | OpKind::Asinh
+        | OpKind::Atan
+        | OpKind::Atanh
+        | OpKind::BitwiseNot
+        | OpKind::Ceil
+        | OpKind::Celu
+        | OpKind::Cos
+        | OpKind::Cosh
+        | OpKind::Elu
+        | OpKind::Erf
+        | OpKind::Exp
+        | OpKind::Floor
+        | OpKind::Gelu
+        | OpKind::HardSigmoid
+        | OpKind::HardSwish
+        | OpKind::IsInf
+        | OpKind::IsNaN
+        | OpKind::LeakyRelu
+        | OpKind::Log
+        | OpKind::Mish
+        | OpKind::Neg
+        | OpKind::Not
+        | OpKind::Reciprocal
+        | OpKind::Relu
+        | OpKind::Round
+        | OpKind::Selu
+        | OpKind::Shrink
+        | OpKind::Sigmoid
+        | OpKind::Sign
+        | OpKind::Sin
+        | OpKind::Sinh
+        | OpKind::Softplus
+        | OpKind::Softsign
+        | OpKind::Sqrt
+        | OpKind::Swish
+        | OpKind::Tan
+        | OpKind::Tanh
+        | OpKind::ThresholdedRelu => elementwise::infer_like_first,
+        OpKind::Trilu => elementwise::infer_trilu,
+
+        // image.rs
+        OpKind::AffineGrid => image::infer_affine_grid,
+        OpKind::CenterCropPad => image::infer_center_crop_pad,
+        OpKind::Col2Im => image::infer_col2im,
+        OpKind::GridSample => image::infer_grid_sample,
+        OpKind::NonMaxSuppression => image::infer_non_max_suppression,
+        OpKind::Resize | OpKind::Upsample => image::infer_resize,
+        OpKind::MaxRoiPool | OpKind::RoiAlign => image::infer_roi,
+
+        // linear.rs
+        OpKind::Einsum => linear::infer_einsum,
+        OpKind::Gemm => linear::infer_gemm,
+        OpKind::MatMul => linear::infer_matmul,
+        OpKind::MatMulInteger => linear::infer_matmul_integer,
+        OpKind::QLinearMatMul => linear::infer_qlinear_matmul,
+
+        // norm.rs
+        OpKind::BatchNormalization => norm::infer_batch_norm,
+        OpKind::GroupNormalization | OpKind::InstanceNormalization => norm::infer_channel_norm,
+        OpKind::LayerNormalization | OpKind::RMSNormalization => norm::infer_layer_norm,
+        OpKind::LpNormalization => norm::infer_lp_norm,
+        OpKind::LRN => norm::infer_lrn,
+        OpKind::MeanVarianceNormalization => norm::infer_mean_variance_norm,
+        OpKind::Hardmax | OpKind::LogSoftmax | OpKind::Softmax => norm::infer_softmax,
+
+        // recurrent.rs
+        OpKind::GRU | OpKind::LSTM | OpKind::RNN => recurrent::infer_recurrent,
+
+        // reduce.rs
+        OpKind::ArgMax | OpKind::ArgMin => reduce::infer_arg_reduce,
+        OpKind::SoftmaxCrossEntropyLoss => reduce::infer_cross_entropy,
+        OpKind::CumProd | OpKind::CumSum => reduce::infer_cumulative,
+        OpKind::TrainingGradient => reduce::infer_gradient,
+        OpKind::NegativeLogLikelihoodLoss => reduce::infer_nll_loss,
+        OpKind::TrainingAdagrad | OpKind::TrainingAdam | OpKind::TrainingMomentum => reduce::infer_optimizer,
+        OpKind::ReduceL1
+        | OpKind::ReduceL2
+        | OpKind::ReduceLogSum
+        | OpKind::ReduceLogSumExp
+        | OpKind::ReduceMax
+        | OpKind::ReduceMean
+        | OpKind::ReduceMin
+        | OpKind::ReduceProd
+        | OpKind::ReduceSum
+        | OpKind::ReduceSumSquare => reduce::infer_reduce,
+        OpKind::TopK => reduce::infer_top_k,
+
+        // signal.rs
+        OpKind::DFT => signal::infer_dft,
+        OpKind::MelWeightMatrix => signal::infer_mel_weights,
+        OpKind::STFT => signal::infer_stft,
+        OpKind::BlackmanWindow | OpKind::HammingWindow | OpKind::HannWindow => signal::infer_window_function,
+
+        // window.rs
+        OpKind::Conv | OpKind::ConvInteger | OpKind::DeformConv | OpKind::QLinearConv => window::infer_conv,
+        OpKind::ConvTranspose => window::infer_conv_transpose,
+        OpKind::GlobalAveragePool | OpKind::GlobalLpPool | OpKind::GlobalMaxPool => window::infer_global_pool,
+        OpKind::MaxUnpool => window::infer_max_unpool,
+        OpKind::AveragePool | OpKind::LpPool | OpKind::MaxPool => window::infer_pool,
     })
 }

@@ -10,22 +10,33 @@
 //! followed too: [`Facts`] has, per value, its elements as far as they are known, as numbers or symbolic dims
 //! ([`Int`]).
 
+mod arithmetic;
+mod attention;
 mod calls;
 mod cast;
 mod control;
 mod dispatch;
 mod driver;
+mod elementwise;
 mod extents;
 mod gather;
+mod image;
 mod int;
 mod join;
+mod linear;
 mod ml;
+mod norm;
 mod quantize;
+mod recurrent;
+mod reduce;
 mod reshape;
 mod sequence;
+mod signal;
+pub(crate) mod size;
 mod source;
 #[cfg(test)]
 mod tests;
+mod window;
 
 pub use dispatch::is_inferred;
 pub(crate) use driver::describe;

@@ -7,9 +7,19 @@
 //! A view is read from a [`NodeView`]: the node with its attributes (schema defaults filled in, references to a
 //! function's attributes resolved), the types of its operands, and what is known of small integer operands.
 
+pub mod attention;
 mod axes;
+pub mod broadcast;
+pub mod image;
 mod layout;
+pub mod linear;
+pub mod norm;
 mod quantize;
+pub mod recurrent;
+pub mod reduce;
+pub mod resize;
+pub mod signal;
+pub mod window;
 
 pub use axes::{Axes, distinct_axes};
 pub use layout::{
@@ -164,6 +174,11 @@ impl<'a> NodeView<'a> {
     /// A scalar is a list of one. `None` if not even the length is known.
     pub fn ints(&self, i: usize) -> Option<Cow<'a, [Int]>> {
         ints_of(self.module, self.facts, self.operand(i)?)
+    }
+
+    /// Operand `i` as extents: what is known of it as a list of integers, where a negative one is not known.
+    pub fn extents(&self, i: usize) -> Option<Vec<Dim>> {
+        Some(self.ints(i)?.iter().map(|n| n.dim()).collect())
     }
 
     /// Operand `i` as numbers, if all are known; they may be negative.

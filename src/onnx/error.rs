@@ -1,0 +1,435 @@
+//! What can go wrong while reading and writing, and what was repaired on the way.
+
+use super::target::TargetError;
+use super::tensor::TensorIssue;
+use super::wire::{WireError, WireErrorKind};
+use std::fmt;
+use std::io;
+
+/// Whose fault an error is; decides the exit code.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Blame {
+    /// The input is invalid, its external data included.
+    Input,
+    /// Something this version does not do.
+    NotSupported,
+    /// Reading or writing failed.
+    Io,
+}
+
+impl Blame {
+    /// The exit code of the binary.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Blame::Input => 3,
+            Blame::NotSupported => 4,
+            Blame::Io => 5,
+        }
+    }
+}
+
+/// Why a model could not be read.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ImportError {
+    /// The file cannot be opened.
+    #[error("cannot open `{path}`: {source}")]
+    Open {
+        /// The file.
+        path: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The file is recognisably something else.
+    #[error("`{path}` is not an ONNX model: {found}")]
+    NotAModel {
+        /// The file.
+        path: String,
+        /// What it is, and what to do.
+        found: &'static str,
+    },
+    /// The bytes are not a model.
+    #[error("`{path}` is not a readable ONNX model: {source}")]
+    Wire {
+        /// The file.
+        path: String,
+        /// What is wrong, and where.
+        source: WireError,
+    },
+    /// The bytes are a model, and the model is invalid.
+    #[error("`{path}` is not a valid ONNX model: {}", List(.problems))]
+    Invalid {
+        /// The file.
+        path: String,
+        /// All problems found.
+        problems: Vec<Problem>,
+    },
+}
+
+impl ImportError {
+    /// Whose fault it is.
+    pub fn blame(&self) -> Blame {
+        match self {
+            ImportError::Open { .. } => Blame::Io,
+            ImportError::Wire { source, .. } if matches!(source.kind, WireErrorKind::Io(_)) => Blame::Io,
+            ImportError::NotAModel { .. } | ImportError::Wire { .. } => Blame::Input,
+            ImportError::Invalid { problems, .. } => {
+                problems.iter().map(Problem::blame).min().unwrap_or(Blame::Input)
+            }
+        }
+    }
+}
+
+struct List<'a>(&'a [Problem]);
+
+impl fmt::Display for List<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            [only] => only.fmt(f),
+            problems => {
+                write!(f, "{} problems", problems.len())?;
+                problems.iter().try_for_each(|p| write!(f, "\n  {p}"))
+            }
+        }
+    }
+}
+
+/// One thing that is wrong with a model, and where.
+#[derive(Debug, thiserror::Error)]
+#[error("{}{kind}", Where(.place))]
+pub struct Problem {
+    /// Path of the node or graph; empty for the model as a whole.
+    pub place: String,
+    /// What is wrong.
+    #[source]
+    pub kind: ProblemKind,
+}
+
+struct Where<'a>(&'a str);
+
+impl fmt::Display for Where<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() { Ok(()) } else { write!(f, "{}: ", self.0) }
+    }
+}
+
+impl Problem {
+    /// Whose fault it is.
+    pub fn blame(&self) -> Blame {
+        match &self.kind {
+            ProblemKind::Tensor { issue: TensorIssue::Segment, .. }
+            | ProblemKind::BodyAsDefault { .. }
+            | ProblemKind::UnknownAttributeKind { .. } => Blame::NotSupported,
+            _ => Blame::Input,
+        }
+    }
+}
+
+/// The kinds of things that can be wrong with a model.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProblemKind {
+    /// There is no graph.
+    #[error("the model has no graph")]
+    NoGraph,
+    /// There is no IR version.
+    #[error("the model has no `ir_version`; expected 1 to {newest}")]
+    NoIrVersion {
+        /// The newest that is known.
+        newest: i64,
+    },
+    /// The IR version is unknown.
+    #[error("the model has IR version {found}; this version of ampc reads 1 to {newest}")]
+    IrVersion {
+        /// The version.
+        found: i64,
+        /// The newest that is known.
+        newest: i64,
+    },
+    /// The version of an opset does not exist.
+    #[error("opset {found} of domain `{domain}` does not exist; expected 1 to {newest}")]
+    OpsetVersion {
+        /// The domain.
+        domain: String,
+        /// The version.
+        found: i64,
+        /// The newest that is known.
+        newest: u16,
+    },
+    /// A domain is imported twice.
+    #[error("domain `{domain}` is imported twice, at opset {first} and at opset {second}")]
+    DuplicateOpset {
+        /// The domain.
+        domain: String,
+        /// First version.
+        first: i64,
+        /// Second version.
+        second: i64,
+    },
+    /// Bodies are nested too deep.
+    #[error("bodies are nested more than {limit} deep, which is the limit")]
+    TooDeep {
+        /// The limit.
+        limit: usize,
+    },
+    /// A name is defined twice in one graph.
+    #[error("`{name}` is defined twice: as {first} and as {second}")]
+    DuplicateName {
+        /// The name.
+        name: String,
+        /// What it is first.
+        first: String,
+        /// What it is then.
+        second: String,
+    },
+    /// A name is read that nothing defines.
+    #[error("`{name}` is read but is no input, no initializer and no result in scope")]
+    Undefined {
+        /// The name.
+        name: String,
+    },
+    /// Nodes depend on each other.
+    #[error("the nodes form a cycle: {}", .nodes.join(", "))]
+    Cycle {
+        /// The nodes of one cycle.
+        nodes: Vec<String>,
+    },
+    /// Something that needs a name has none.
+    #[error("{what} has no name")]
+    Unnamed {
+        /// What it is.
+        what: String,
+    },
+    /// A node has no operator.
+    #[error("the node has no `op_type`")]
+    NoOperator,
+    /// The domain has no such operator.
+    #[error("domain `{domain}` has no operator `{name}`{}", Maybe(.suggestion))]
+    UnknownOperator {
+        /// The domain.
+        domain: String,
+        /// The operator.
+        name: String,
+        /// What may have been meant.
+        suggestion: Option<&'static str>,
+    },
+    /// The operator came later than the model's opset.
+    #[error("`{name}` exists since opset {since} of domain `{domain}`; the model imports opset {opset}")]
+    OperatorTooNew {
+        /// The domain.
+        domain: String,
+        /// The operator.
+        name: String,
+        /// The first opset that has it.
+        since: u16,
+        /// The opset of the model.
+        opset: u16,
+    },
+    /// The operator was removed before the model's opset.
+    #[error("`{name}` was removed at opset {since} of domain `{domain}`; the model imports opset {opset}")]
+    OperatorRemoved {
+        /// The domain.
+        domain: String,
+        /// The operator.
+        name: String,
+        /// The opset that removed it.
+        since: u16,
+        /// The opset of the model.
+        opset: u16,
+    },
+    /// An attribute is given twice.
+    #[error("attribute `{name}` is given twice")]
+    DuplicateAttribute {
+        /// The attribute.
+        name: String,
+    },
+    /// An attribute has no value, or of a kind that is not in ONNX.
+    #[error("attribute `{name}` has no value of a known kind (its kind is {kind})")]
+    UnknownAttributeKind {
+        /// The attribute.
+        name: String,
+        /// ONNX's number of the kind.
+        kind: i32,
+    },
+    /// The default of a function's attribute is a body.
+    #[error("the default of attribute `{name}` is a graph, which is not supported")]
+    BodyAsDefault {
+        /// The attribute.
+        name: String,
+    },
+    /// A tensor is wrong.
+    #[error("tensor `{name}`: {issue}")]
+    Tensor {
+        /// Its name, or that of the attribute that holds it.
+        name: String,
+        /// What is wrong.
+        issue: TensorIssue,
+    },
+    /// The type of an input or output is wrong.
+    #[error("the type of `{name}` has the element type {number}, which is unknown; expected 1 to 28")]
+    ElementType {
+        /// The value.
+        name: String,
+        /// ONNX's number.
+        number: i32,
+    },
+    /// The type of an input or output is incomplete.
+    #[error("the type of `{name}` has no {missing}")]
+    IncompleteType {
+        /// The value.
+        name: String,
+        /// What is missing.
+        missing: &'static str,
+    },
+    /// Two functions have one name.
+    #[error("function `{name}` is defined twice")]
+    DuplicateFunction {
+        /// Domain, name and overload.
+        name: String,
+    },
+    /// A function calls itself.
+    #[error("functions call each other in a circle: {}", .names.join(", "))]
+    RecursiveFunction {
+        /// The functions of the circle.
+        names: Vec<String>,
+    },
+    /// More messages than 32 bits can count.
+    #[error("the model has more than 2^32 nodes and tensors")]
+    TooMany,
+}
+
+struct Maybe<'a>(&'a Option<&'static str>);
+
+impl fmt::Display for Maybe<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(name) => write!(f, "; did you mean `{name}`?"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Something that was noticed, and read or written all the same.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Warning {
+    /// Nodes were not in topological order; they are now.
+    #[error("the nodes of {graph} are not in topological order; they have been sorted")]
+    Unsorted {
+        /// The graph.
+        graph: String,
+    },
+    /// A domain was used and not imported; the import has been added.
+    #[error("domain `{domain}` is used but not imported; opset {opset} has been assumed and added")]
+    MissingOpset {
+        /// The domain.
+        domain: String,
+        /// The opset.
+        opset: u16,
+    },
+    /// Initializers that are listed as inputs, in a model of IR version 3 or less, where they have to be.
+    #[error(
+        "{count} initializers are listed as inputs, as IR version 3 asks for; they are taken to be constants, which no caller replaces"
+    )]
+    ListedInitializers {
+        /// How many.
+        count: usize,
+    },
+    /// Initializers that a caller may replace.
+    #[error(
+        "{count} initializers are inputs as well, so a caller may replace them, and they are left as they are; take them out of the inputs to let them be converted"
+    )]
+    OverridableInitializers {
+        /// How many.
+        count: usize,
+    },
+    /// A dim of an input or output is negative; it is taken to be unknown.
+    #[error("`{value}` declares the dim {dim}; it is taken to be unknown")]
+    NegativeDim {
+        /// The value.
+        value: String,
+        /// The dim.
+        dim: i64,
+    },
+    /// What `value_info` says of a value is false; it has been left out.
+    #[error("`value_info` says {declared} of `{value}`, which is {inferred}; the entry has been left out")]
+    FalseValueInfo {
+        /// The value.
+        value: String,
+        /// What the file said.
+        declared: String,
+        /// What holds.
+        inferred: String,
+    },
+}
+
+impl Warning {
+    /// A short name, stable across versions.
+    pub fn code(&self) -> &'static str {
+        match self {
+            Warning::Unsorted { .. } => "onnx.unsorted",
+            Warning::MissingOpset { .. } => "onnx.missing-opset",
+            Warning::ListedInitializers { .. } => "onnx.listed-initializers",
+            Warning::OverridableInitializers { .. } => "onnx.overridable-initializers",
+            Warning::NegativeDim { .. } => "onnx.negative-dim",
+            Warning::FalseValueInfo { .. } => "onnx.false-value-info",
+        }
+    }
+}
+
+/// Why a model could not be written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExportError {
+    /// The target cannot be written.
+    #[error(transparent)]
+    Target(#[from] TargetError),
+    /// A message of the source cannot be read again.
+    #[error("cannot read `{path}` again: {source}")]
+    Source {
+        /// The file.
+        path: String,
+        /// The cause.
+        source: WireError,
+    },
+    /// A constant has a conversion that does not exist.
+    #[error("constant `{name}` cannot be converted from {from} to {to}")]
+    Conversion {
+        /// The constant.
+        name: String,
+        /// Its type.
+        from: ampc_ir::DType,
+        /// The type asked for.
+        to: ampc_ir::DType,
+    },
+    /// The message would be larger than readers accept.
+    #[error(
+        "the model takes {bytes} bytes in one file, and readers accept at most {limit}; use external data (`--external-data auto`)"
+    )]
+    TooLarge {
+        /// Bytes of the file.
+        bytes: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// External data has no place beside standard output.
+    #[error("external data was asked for, but standard output has no folder to put it in; name a file")]
+    NoFolder,
+    /// The name of the target is not UTF-8, so the location of its external data cannot be spelled.
+    #[error("external data is named after `{path}`, which is not UTF-8; choose another name")]
+    NameNotUtf8 {
+        /// The target.
+        path: String,
+    },
+}
+
+impl ExportError {
+    /// Whose fault it is.
+    pub fn blame(&self) -> Blame {
+        match self {
+            ExportError::Target(_) | ExportError::Source { .. } => Blame::Io,
+            ExportError::Conversion { .. } | ExportError::TooLarge { .. } => Blame::NotSupported,
+            ExportError::NoFolder | ExportError::NameNotUtf8 { .. } => Blame::Io,
+        }
+    }
+}

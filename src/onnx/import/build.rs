@@ -1,0 +1,229 @@
+//! Step 4: the module, from tables that are known to be sound.
+
+use super::raw::{RawAttrValue, RawGraph, RawNode, RawOwner, Tables};
+use crate::onnx::bytes::SourceBytes;
+use crate::onnx::external::ExternalFiles;
+use crate::onnx::provenance;
+use crate::onnx::scan::Located;
+use crate::onnx::source::{GraphSource, Source};
+use ampc_ir::attr::AttrValue;
+use ampc_ir::edit::NewNode;
+use ampc_ir::edit::Position;
+use ampc_ir::module::{FunctionData, Output, Provenance};
+use ampc_ir::tensor::ByteSource;
+use ampc_ir::{GraphId, Module, Symbol, Type, Value};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::sync::Arc;
+
+/// The values of a graph by name.
+type Scope = FxHashMap<Symbol, Value>;
+
+/// Makes the module and the table of its messages.
+pub(super) fn build(
+    module: Module,
+    tables: Tables,
+    bytes: Arc<SourceBytes>,
+    shared: Arc<dyn ByteSource>,
+    external: ExternalFiles,
+) -> (Module, Source) {
+    let Tables { mut header, header_in_file, functions, graphs } = tables;
+    let inserted = provenance::take(&mut header);
+    let source = Source {
+        bytes,
+        shared,
+        external,
+        messages: Vec::new(),
+        graphs: FxHashMap::default(),
+        header: header_in_file,
+        external_values: FxHashSet::default(),
+        external_nodes: FxHashSet::default(),
+        initializers: FxHashMap::default(),
+    };
+    let ir_version = header.ir_version;
+    let mut builder = Builder { module, source, inserted, ir_version, ids: Vec::new(), scopes: Vec::new() };
+    builder.module.header = header;
+    builder.ids.push(Some(builder.module.main()));
+    for function in functions {
+        let m = &function.message;
+        let name = builder.module.intern(&m.name);
+        let data = FunctionData {
+            domain: builder.module.intern(&m.domain),
+            name,
+            overload: builder.module.intern(&m.overload),
+            graph: builder.module.new_graph(name),
+            opsets: function.opsets,
+            attrs: m.attrs.iter().map(|a| builder.module.intern(a)).collect(),
+            attr_defaults: function.attr_defaults,
+            doc_string: m.doc_string.clone(),
+            metadata: m
+                .metadata
+                .iter()
+                .map(|(k, v)| (builder.module.intern(k), builder.module.intern(v)))
+                .collect(),
+            origin: Some(builder.origin(function.at)),
+        };
+        builder.ids.push(Some(data.graph));
+        builder.module.add_function(data);
+    }
+    builder.ids.resize(graphs.len(), None);
+    builder.scopes.resize_with(graphs.len(), Scope::default);
+    let names: Vec<String> = graphs.iter().map(|g| g.name.clone()).collect();
+    let free: Vec<Vec<Symbol>> = graphs.iter().map(|g| g.free.clone()).collect();
+    for (g, raw) in graphs.into_iter().enumerate() {
+        builder.graph(g, raw, &names, &free);
+    }
+    let Builder { mut module, source, .. } = builder;
+    module.mark_clean();
+    (module, source)
+}
+
+struct Builder {
+    module: Module,
+    source: Source,
+    /// Results of nodes that an earlier run inserted, where the file says so outside the nodes.
+    inserted: FxHashSet<String>,
+    ir_version: i64,
+    /// The graph of each table; `None` until its owner has been made.
+    ids: Vec<Option<GraphId>>,
+    scopes: Vec<Scope>,
+}
+
+impl Builder {
+    fn origin(&mut self, at: Located) -> u32 {
+        self.source.messages.push(at);
+        u32::try_from(self.source.messages.len() - 1)
+            .expect("a message takes two bytes, and 8 GB of graph do not fit")
+    }
+
+    fn graph(&mut self, g: usize, mut raw: RawGraph, names: &[String], free: &[Vec<Symbol>]) {
+        let graph = self.ids[g].expect("owners come before their bodies");
+        if let RawOwner::Main = raw.owner {
+            let name = self.module.intern(&raw.name);
+            self.module.set_graph_name(graph, name);
+        }
+        let mut scope = Scope::default();
+        if let RawOwner::Body { graph: outer, .. } = raw.owner {
+            for &name in &free[g] {
+                let outside = self.scopes[outer][&name];
+                scope.insert(name, self.module.capture(graph, outside));
+            }
+        }
+        let mut record = GraphSource {
+            at: raw.at,
+            nodes: Vec::with_capacity(raw.nodes.len()),
+            sorted: raw.order.is_sorted(),
+            inputs: Vec::new(),
+            constants: Vec::new(),
+            outputs: Vec::new(),
+        };
+        self.sources(graph, &mut raw, &mut scope, &mut record);
+        let mut nodes: Vec<Option<RawNode>> = std::mem::take(&mut raw.nodes).into_iter().map(Some).collect();
+        for &i in &raw.order {
+            let node = nodes[i].take().expect("the order has every node once");
+            let node = self.node(graph, node, &mut scope, names);
+            record.nodes.push(node);
+        }
+        for output in raw.outputs {
+            let value = scope[&output.name];
+            self.module.add_output(graph, value, output.ty.clone());
+            record.outputs.push(Output { value, declared: output.ty });
+        }
+        self.source.graphs.insert(graph, record);
+        self.scopes[g] = scope;
+    }
+
+    /// Inputs and constants.
+    fn sources(&mut self, graph: GraphId, raw: &mut RawGraph, scope: &mut Scope, record: &mut GraphSource) {
+        let mut initializers: FxHashMap<Symbol, usize> =
+            raw.constants.iter().enumerate().map(|(i, c)| (c.name, i)).collect();
+        let is_body = matches!(raw.owner, RawOwner::Body { .. });
+        for input in std::mem::take(&mut raw.inputs) {
+            let origin = Some(self.origin(input.at));
+            // Up to IR version 3 every initializer has to be listed as input, so being listed means nothing.
+            if self.ir_version <= 3 && !is_body && initializers.contains_key(&input.name) {
+                continue;
+            }
+            let initializer = initializers.remove(&input.name).map(|i| &mut raw.constants[i]);
+            let (default, at, external) = match initializer {
+                Some(c) => (c.payload.take(), Some(c.at), c.external),
+                None => (None, None, false),
+            };
+            let value = self.module.add_input(graph, input.name, input.ty.clone(), default);
+            self.module.set_value_origin(value, origin);
+            self.source.initializers.extend(at.map(|at| (value, at)));
+            if external {
+                self.source.external_values.insert(value);
+            }
+            record.inputs.push((value, input.ty));
+            scope.insert(input.name, value);
+        }
+        for constant in std::mem::take(&mut raw.constants) {
+            // The payload of an input's default has been taken.
+            let Some(payload) = constant.payload else { continue };
+            let origin = self.origin(constant.at);
+            let value = self.module.add_constant(graph, constant.name, payload);
+            self.module.set_value_origin(value, Some(origin));
+            if constant.external {
+                self.source.external_values.insert(value);
+            }
+            record.constants.push(value);
+            scope.insert(constant.name, value);
+        }
+    }
+
+    fn node(&mut self, graph: GraphId, raw: RawNode, scope: &mut Scope, names: &[String]) -> ampc_ir::Node {
+        let mut bodies = Vec::new();
+        let attrs = raw.attrs.into_iter().map(|attr| {
+            let value = match attr.value {
+                RawAttrValue::Ready(value) => value,
+                RawAttrValue::Graphs { graphs, list } => {
+                    let ids: Vec<GraphId> = graphs
+                        .iter()
+                        .map(|&g| {
+                            let name = self.module.intern(&names[g]);
+                            let id = self.module.new_graph(name);
+                            bodies.push((g, id));
+                            id
+                        })
+                        .collect();
+                    match ids[..] {
+                        [only] if !list => AttrValue::Graph(only),
+                        _ => AttrValue::Graphs(ids),
+                    }
+                }
+            };
+            (attr.name, value)
+        });
+        let attrs = attrs.collect();
+        let first_result = raw.outputs.iter().flatten().next().copied();
+        let mut metadata = raw.metadata;
+        let marked = provenance::take_from_node(&mut self.module, &mut metadata);
+        let listed = !self.inserted.is_empty()
+            && first_result.is_some_and(|r| self.inserted.contains(self.module.text(r)));
+        let new = NewNode {
+            op: raw.op.expect("unknown operators have been reported"),
+            name: raw.name,
+            operands: raw.inputs.iter().map(|input| input.map(|name| scope[&name])).collect(),
+            attrs,
+            results: raw.outputs.iter().map(|o| o.map(|name| (name, Type::Unknown))).collect(),
+            provenance: if marked || listed { Provenance::Inserted } else { Provenance::User },
+        };
+        let node = self.module.add_node(graph, Position::Last, new);
+        for (g, id) in bodies {
+            self.ids[g] = Some(id);
+        }
+        if raw.external {
+            self.source.external_nodes.insert(node);
+        }
+        let origin = self.origin(raw.at);
+        let fields = self.module.node_mut(node);
+        *fields.origin = Some(origin);
+        *fields.metadata = metadata;
+        for (slot, name) in raw.outputs.iter().enumerate() {
+            if let (Some(name), Some(value)) = (name, self.module.node(node).result(slot)) {
+                scope.insert(*name, value);
+            }
+        }
+        node
+    }
+}

@@ -1,0 +1,32 @@
+//! Reading and writing ONNX files. Only this module knows protobuf.
+//!
+//! A file is *walked*, not decoded: the walk goes over the wire format through a small window ([`wire`]), notes
+//! where every message is and jumps over the bytes of weights, so reading costs time and memory for the graph and
+//! next to nothing for a gigabyte of constants.
+//! The file is read with positioned reads; a memory map would kill the process when somebody truncates the file.
+//!
+//! Writing is the mirror image: a [`layout`] of segments (bytes made here, ranges copied from a file, constants
+//! converted on the way) whose lengths are all known before the first byte is written.
+//! What was not changed is copied from where it was, with everything in it that this version does not know.
+
+pub mod bytes;
+pub mod error;
+pub mod export;
+pub mod external;
+pub mod import;
+pub mod layout;
+pub mod node;
+#[doc(hidden)]
+pub mod proto;
+mod provenance;
+pub mod scan;
+pub mod source;
+pub mod target;
+pub mod tensor;
+mod types;
+pub mod wire;
+
+pub use error::{Blame, ExportError, ImportError, Problem, ProblemKind, Warning};
+pub use export::{ExternalData, WriteOptions, WriteReport, to_bytes, write};
+pub use import::{ReadOptions, read, read_bytes};
+pub use source::Source;

@@ -1,0 +1,68 @@
+//! How a file says which casts were inserted by an earlier run: they may be reconsidered, a user's may not.
+//!
+//! From IR version 10 on a node has metadata: `ampc.cast=inserted`. Below that, the model's metadata has one entry,
+//! `ampc.provenance`, with the first results of the nodes, one per line. Inside a module neither entry is metadata:
+//! it is the field `provenance` of the node.
+
+use ampc_ir::module::{Header, Provenance};
+use ampc_ir::{GraphId, Module, Node, Symbol};
+use rustc_hash::FxHashSet;
+
+pub(crate) const NODE_KEY: &str = "ampc.cast";
+pub(crate) const NODE_VALUE: &str = "inserted";
+const MODEL_KEY: &str = "ampc.provenance";
+
+/// The first IR version in which nodes have metadata.
+pub(crate) const NODE_METADATA_SINCE: i64 = 10;
+
+/// Takes the entry out of a header: the first results of inserted nodes.
+pub(crate) fn take(header: &mut Header) -> FxHashSet<String> {
+    let mut results = FxHashSet::default();
+    header.metadata.retain(|(key, value)| {
+        if key == MODEL_KEY {
+            results.extend(value.lines().map(str::to_owned));
+        }
+        key != MODEL_KEY
+    });
+    results
+}
+
+/// Takes the entry out of a node's metadata; true if it was there.
+pub(crate) fn take_from_node(module: &mut Module, metadata: &mut Vec<(Symbol, Symbol)>) -> bool {
+    if metadata.is_empty() {
+        return false;
+    }
+    let entry = (module.intern(NODE_KEY), module.intern(NODE_VALUE));
+    let before = metadata.len();
+    metadata.retain(|e| *e != entry);
+    metadata.len() != before
+}
+
+/// The metadata of the model as a file has it.
+pub(crate) fn model_metadata(module: &Module, graphs: &[GraphId]) -> Vec<(String, String)> {
+    let mut metadata = module.header.metadata.clone();
+    if module.header.ir_version < NODE_METADATA_SINCE {
+        let inserted = graphs.iter().flat_map(|&g| module.nodes(g));
+        let inserted = inserted.filter(|&n| module.node(n).provenance == Provenance::Inserted);
+        let names: Vec<&str> = inserted.filter_map(|n| first_result(module, n)).collect();
+        if !names.is_empty() {
+            metadata.push((MODEL_KEY.to_owned(), names.join("\n")));
+        }
+    }
+    metadata
+}
+
+/// Whether two lists have the same entries; their order means nothing.
+pub(crate) fn same_entries(a: &[(String, String)], b: &[(String, String)]) -> bool {
+    let sorted = |list: &[(String, String)]| {
+        let mut list = list.to_vec();
+        list.sort();
+        list
+    };
+    a.len() == b.len() && (a == b || sorted(a) == sorted(b))
+}
+
+fn first_result(module: &Module, node: Node) -> Option<&str> {
+    let value = module.node(node).results().iter().flatten().next()?;
+    module.value(*value).name.map(|n| module.text(n))
+}

@@ -1,0 +1,64 @@
+//! What a module was read from: the file, and where in it every message is.
+//!
+//! A node or value of the module knows its message by a number, its `origin`, which is an index into the table here.
+//! The writer copies messages of what did not change and patches those of what did.
+
+use super::bytes::SourceBytes;
+use super::external::ExternalFiles;
+use super::scan::Located;
+use ampc_ir::module::{Header, Output};
+use ampc_ir::tensor::ByteSource;
+use ampc_ir::{GraphId, Node, Type, Value};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::sync::Arc;
+
+/// The file behind a module.
+#[derive(Debug)]
+pub struct Source {
+    pub(crate) bytes: Arc<SourceBytes>,
+    /// The same, as constants refer to it.
+    pub(crate) shared: Arc<dyn ByteSource>,
+    pub(crate) external: ExternalFiles,
+    /// All nodes, initializers, inputs and functions; `origin` is an index into this.
+    pub(crate) messages: Vec<Located>,
+    pub(crate) graphs: FxHashMap<GraphId, GraphSource>,
+    /// The header as the file has it, before repairs.
+    pub(crate) header: Header,
+    /// Values whose elements are in an external file.
+    pub(crate) external_values: FxHashSet<Value>,
+    /// Nodes with attributes whose elements are in an external file.
+    pub(crate) external_nodes: FxHashSet<Node>,
+    /// Values that are initializers and inputs at once: the message of the initializer. Their origin is the input.
+    pub(crate) initializers: FxHashMap<Value, Located>,
+}
+
+/// A graph as the file has it.
+#[derive(Debug)]
+pub(crate) struct GraphSource {
+    /// The graph or function message.
+    pub(crate) at: Located,
+    /// Nodes in program order; they have consecutive ids.
+    pub(crate) nodes: Vec<Node>,
+    /// Whether program order is the order of the file.
+    pub(crate) sorted: bool,
+    pub(crate) inputs: Vec<(Value, Type)>,
+    pub(crate) constants: Vec<Value>,
+    pub(crate) outputs: Vec<Output>,
+}
+
+impl Source {
+    /// The file.
+    pub fn bytes(&self) -> &Arc<SourceBytes> {
+        &self.bytes
+    }
+
+    /// The file and its external data files.
+    pub fn files(&self) -> Vec<Arc<SourceBytes>> {
+        let external = self.external.opened().iter().map(|f| f.bytes.clone());
+        std::iter::once(self.bytes.clone()).chain(external).collect()
+    }
+
+    pub(crate) fn message(&self, origin: Option<u32>) -> Option<Located> {
+        self.messages.get(usize::try_from(origin?).ok()?).copied()
+    }
+}

@@ -1,0 +1,265 @@
+//! Where a model is written to: a file that appears complete or not at all, or standard output.
+//!
+//! A file is written under a temporary name in the target's folder, synchronised, and renamed. A failure on the way
+//! (a full disk, a source that was truncated) leaves nothing behind. What the model was read from is never written
+//! to, by whatever path it is reached.
+
+use super::bytes::{FileId, SourceBytes};
+use super::layout::{Layout, StreamError};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tempfile::NamedTempFile;
+
+/// Why a file could not be written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TargetError {
+    /// The target exists.
+    #[error("`{path}` exists; choose another name or allow it to be replaced (`--force`)")]
+    Exists {
+        /// The target.
+        path: String,
+    },
+    /// The target is what the model was read from.
+    #[error("`{path}` is the file `{read}` that the model is read from; choose another name")]
+    IsSource {
+        /// The target.
+        path: String,
+        /// The source.
+        read: String,
+    },
+    /// The target is a folder.
+    #[error("`{path}` is a folder; expected the name of a file")]
+    IsFolder {
+        /// The target.
+        path: String,
+    },
+    /// No room.
+    #[error("no space left to write {bytes} bytes to `{path}`; nothing was written")]
+    Full {
+        /// The target.
+        path: String,
+        /// Bytes to be written.
+        bytes: u64,
+    },
+    /// The file cannot be made or written.
+    #[error("cannot write `{path}`: {source}")]
+    Write {
+        /// The target.
+        path: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// What is to be copied cannot be read.
+    #[error("cannot read {what} while writing `{path}`: {source}")]
+    Read {
+        /// The target.
+        path: String,
+        /// What was read.
+        what: String,
+        /// The cause.
+        source: io::Error,
+    },
+}
+
+/// A file written under a temporary name, not yet in place.
+#[derive(Debug)]
+pub(crate) struct Staged {
+    file: NamedTempFile,
+    path: PathBuf,
+    force: bool,
+}
+
+/// What a path that is to be written leads to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Kind {
+    /// A regular file, there or not.
+    File,
+    /// A pipe or device: written to directly.
+    Stream,
+}
+
+/// Checks that `path` may be written; done before any work.
+///
+/// # Errors
+/// If it exists and `force` is not set, is one of `sources`, or is a folder.
+pub(crate) fn check(path: &Path, force: bool, sources: &[Arc<SourceBytes>]) -> Result<(), TargetError> {
+    kind(path, force, sources).map(|_| ())
+}
+
+fn kind(path: &Path, force: bool, sources: &[Arc<SourceBytes>]) -> Result<Kind, TargetError> {
+    let shown = || path.display().to_string();
+    let metadata = match fs::metadata(path) {
+        Ok(metadata) => metadata,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Kind::File),
+        Err(source) => return Err(TargetError::Write { path: shown(), source }),
+    };
+    if metadata.is_dir() {
+        return Err(TargetError::IsFolder { path: shown() });
+    }
+    if !metadata.is_file() {
+        return Ok(Kind::Stream);
+    }
+    let id = FileId::of(&metadata);
+    let is_source = |s: &&Arc<SourceBytes>| (id.is_some() && s.file_id() == id) || s.path() == Some(path);
+    if let Some(source) = sources.iter().find(is_source) {
+        let read = source.path().map_or_else(shown, |p| p.display().to_string());
+        return Err(TargetError::IsSource { path: shown(), read });
+    }
+    if force { Ok(Kind::File) } else { Err(TargetError::Exists { path: shown() }) }
+}
+
+/// Writes a layout under a temporary name beside `path`; `None` if `path` is a pipe or device, which has then been
+/// written. `known` are the files the layout copies from.
+pub(crate) fn stage(
+    layout: &Layout,
+    path: &Path,
+    force: bool,
+    known: &[Arc<SourceBytes>],
+) -> Result<Option<Staged>, TargetError> {
+    let fail = |source| failed(path, layout.len(), StreamError::Write(source));
+    if kind(path, force, known)? == Kind::Stream {
+        let mut out = OpenOptions::new().write(true).open(path).map_err(fail)?;
+        layout.stream(&mut out).map_err(|e| failed(path, layout.len(), e))?;
+        return Ok(None);
+    }
+    let mut file = temporary(folder_of(path)).map_err(fail)?;
+    layout.stream_to_file(file.as_file_mut(), known).map_err(|e| failed(path, layout.len(), e))?;
+    file.as_file().sync_all().map_err(fail)?;
+    Ok(Some(Staged { file, path: path.to_owned(), force }))
+}
+
+/// Writes a layout to a stream such as standard output, called `name` in messages.
+pub(crate) fn send(layout: &Layout, out: &mut impl Write, name: &str) -> Result<(), TargetError> {
+    layout.stream(out).map_err(|e| failed(Path::new(name), layout.len(), e))?;
+    out.flush().map_err(|e| failed(Path::new(name), layout.len(), StreamError::Write(e)))
+}
+
+impl Staged {
+    /// Gives the file its name.
+    pub(crate) fn commit(self) -> Result<(), TargetError> {
+        let path = self.path.display().to_string();
+        let renamed =
+            if self.force { self.file.persist(&self.path) } else { self.file.persist_noclobber(&self.path) };
+        if let Err(e) = renamed {
+            return Err(match e.error.kind() {
+                io::ErrorKind::AlreadyExists => TargetError::Exists { path },
+                _ => TargetError::Write { path, source: e.error },
+            });
+        }
+        // The name itself is safe only once the folder is; not every file system can synchronise one.
+        if let Ok(folder) = File::open(folder_of(&self.path)) {
+            folder.sync_all().ok();
+        }
+        Ok(())
+    }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+fn temporary(folder: &Path) -> io::Result<NamedTempFile> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(".ampc-").suffix(".tmp");
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        // What any other program would give a new file: the umask applies.
+        builder.permissions(fs::Permissions::from_mode(0o666));
+    }
+    builder.tempfile_in(folder)
+}
+
+fn failed(path: &Path, bytes: u64, error: StreamError) -> TargetError {
+    let path = path.display().to_string();
+    match error {
+        StreamError::Write(e) if e.kind() == io::ErrorKind::StorageFull => TargetError::Full { path, bytes },
+        StreamError::Write(source) => TargetError::Write { path, source },
+        StreamError::Read { what, source } => TargetError::Read { path, what, source },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(bytes: &[u8]) -> Layout {
+        let mut layout = Layout::new();
+        layout.bytes(bytes);
+        layout
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<String> =
+            fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn a_file_appears_complete_and_is_replaced_only_when_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("m.onnx");
+        let staged = stage(&layout(b"one"), &path, false, &[]).unwrap().unwrap();
+        assert!(!path.exists());
+        staged.commit().unwrap();
+        assert!(matches!(stage(&layout(b"two"), &path, false, &[]), Err(TargetError::Exists { .. })));
+        stage(&layout(b"two"), &path, true, &[]).unwrap().unwrap().commit().unwrap();
+        assert_eq!(
+            (fs::read(&path).unwrap(), names(folder.path())),
+            (b"two".to_vec(), vec!["m.onnx".to_owned()])
+        );
+    }
+
+    #[test]
+    fn a_file_that_appears_meanwhile_is_not_replaced() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("m.onnx");
+        let staged = stage(&layout(b"mine"), &path, false, &[]).unwrap().unwrap();
+        fs::write(&path, b"theirs").unwrap();
+        assert!(matches!(staged.commit(), Err(TargetError::Exists { .. })));
+        assert_eq!((fs::read(&path).unwrap(), names(folder.path()).len()), (b"theirs".to_vec(), 1));
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn the_source_is_refused_under_every_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, link) = (folder.path().join("m.onnx"), folder.path().join("link.onnx"));
+        fs::write(&path, b"model").unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        fs::hard_link(&path, folder.path().join("hard.onnx")).unwrap();
+        let source = [Arc::new(SourceBytes::open(&path).unwrap())];
+        for name in ["m.onnx", "link.onnx", "hard.onnx", "./m.onnx"] {
+            let refused = check(&folder.path().join(name), true, &source);
+            assert!(matches!(refused, Err(TargetError::IsSource { .. })), "{name}");
+        }
+        assert!(matches!(check(folder.path(), true, &source), Err(TargetError::IsFolder { .. })));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_full_disk_is_named_and_devices_are_written_not_replaced() {
+        let full = stage(&layout(b"x"), Path::new("/dev/full"), true, &[]);
+        assert!(matches!(full, Err(TargetError::Full { bytes: 1, .. })), "{full:?}");
+        assert!(stage(&layout(b"x"), Path::new("/dev/null"), false, &[]).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_failure_leaves_nothing_behind() {
+        let folder = tempfile::tempdir().unwrap();
+        let source_path = folder.path().join("source");
+        fs::write(&source_path, vec![1; 200_000]).unwrap();
+        let known = Arc::new(SourceBytes::open(&source_path).unwrap());
+        fs::write(&source_path, b"short").unwrap();
+        let mut layout = Layout::new();
+        let source: Arc<dyn ampc_ir::tensor::ByteSource> = known.clone();
+        layout.range(&source, super::super::wire::Span { offset: 0, len: 200_000 });
+        let error = stage(&layout, &folder.path().join("m.onnx"), false, &[known]).unwrap_err();
+        assert!(error.to_string().contains("has become shorter"), "{error}");
+        assert_eq!(names(folder.path()), ["source"]);
+    }
+}

@@ -1,0 +1,1 @@
+//! Checks that need a second decoder or the code generator; see `tests/`.
