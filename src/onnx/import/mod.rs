@@ -12,6 +12,7 @@
 //! 4. [`build`] makes the module, graph by graph, in the order of the table.
 
 mod build;
+mod names;
 mod operator;
 mod raw;
 mod scope;
