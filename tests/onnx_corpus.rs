@@ -3,6 +3,8 @@
 //! The corpora are in the folder that the environment variable `AMPC_CORPUS` names; without it these tests say that
 //! they were skipped.
 
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails and tells by panicking and printing")]
+
 use ampc::onnx::{Blame, ImportError, ReadOptions, Warning, read, to_bytes};
 use std::fs;
 use std::path::{Path, PathBuf};

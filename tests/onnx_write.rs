@@ -1,8 +1,10 @@
 //! What the writer does with changed modules.
 
+#![allow(clippy::unwrap_used, reason = "a test fails and tells by panicking and printing")]
+
 use ampc::onnx::proto::{
-    AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto, TensorProto,
-    TypeProto, ValueInfoProto, type_proto,
+    AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto,
+    TensorProto, TypeProto, ValueInfoProto, type_proto,
 };
 use ampc::onnx::{
     ExportError, ExternalData, ReadOptions, Source, Warning, WriteOptions, read, read_bytes, to_bytes, write,
@@ -79,7 +81,8 @@ fn written(module: &Module, source: &Source) -> ModelProto {
 fn named(module: &Module, name: &str) -> Value {
     let symbol = module.symbol(name).unwrap();
     let graph = module.graph(module.main());
-    let results = module.nodes(module.main()).flat_map(|n| module.node(n).results().iter().flatten().copied());
+    let results =
+        module.nodes(module.main()).flat_map(|n| module.node(n).results().iter().flatten().copied());
     let sources = graph.inputs().iter().chain(graph.constants()).copied();
     sources.chain(results).find(|&v| module.value(v).name == Some(symbol)).unwrap()
 }
@@ -95,7 +98,9 @@ fn lower(module: &mut Module, name: &str) {
 fn cast(module: &mut Module, name: &str) -> ampc_ir::Node {
     let value = named(module, name);
     let (reader, slot) = module.uses(value).last().unwrap();
-    let ampc_ir::op::Lookup::Found(schema) = ampc_ir::op::lookup("", "Cast", 17) else { panic!("Cast exists") };
+    let ampc_ir::op::Lookup::Found(schema) = ampc_ir::op::lookup("", "Cast", 17) else {
+        panic!("Cast exists")
+    };
     let to = module.intern("to");
     let result = module.fresh_name(&format!("{name}_f16"));
     let ty = module.value(value).ty.with_element_dtype(DType::F16);
@@ -133,7 +138,8 @@ fn count(haystack: &[u8], needle: &[u8]) -> usize {
 
 #[test]
 fn unknown_fields_survive_wherever_something_changes() {
-    let attr = AttributeProto { name: text("alpha"), r#type: Some(1), f: Some(0.5), ..AttributeProto::default() };
+    let attr =
+        AttributeProto { name: text("alpha"), r#type: Some(1), f: Some(0.5), ..AttributeProto::default() };
     let mut elu = with_unknown(&node("Elu", &["x"], &["h"]));
     elu.extend(field(5, &with_unknown(&attr)));
     let mut graph = field(1, &elu);
@@ -181,7 +187,10 @@ fn only_what_changed_differs() {
     let before = model.graph.unwrap();
     assert_eq!(out.node.iter().map(|n| n.op_type()).collect::<Vec<_>>(), ["Add", "Cast", "Relu"]);
     assert_eq!((&out.node[0], &out.node[2].output), (&before.node[0], &before.node[1].output));
-    assert_eq!((out.node[1].output.clone(), &out.node[2].input), (vec!["h_f16".to_owned()], &out.node[1].output));
+    assert_eq!(
+        (out.node[1].output.clone(), &out.node[2].input),
+        (vec!["h_f16".to_owned()], &out.node[1].output)
+    );
     assert_eq!(out.initializer, before.initializer);
     assert_eq!(out.value_info, before.value_info[..1], "what is declared of nothing is left out");
 }
@@ -191,7 +200,8 @@ fn constants_are_converted_on_the_way() {
     let (mut module, source) = load(&model(10, adder()));
     lower(&mut module, "w");
     let out = written(&module, &source).graph.unwrap();
-    let expected: Vec<u8> = (0..600u16).flat_map(|i| half::f16::from_f32(f32::from(i)).to_le_bytes()).collect();
+    let expected: Vec<u8> =
+        (0..600u16).flat_map(|i| half::f16::from_f32(f32::from(i)).to_le_bytes()).collect();
     assert_eq!((out.initializer[0].data_type, &out.initializer[0].raw_data), (Some(10), &Some(expected)));
     assert_eq!(out.initializer[0].dims, [600]);
 }
@@ -219,6 +229,20 @@ fn provenance_is_kept_by_nodes_or_by_the_model() {
     }
 }
 
+#[test]
+fn raising_the_ir_version_moves_what_depends_on_it() {
+    let mut graph = adder();
+    graph.input.push(typed("w", 1));
+    let (mut module, source) = load(&model(3, graph));
+    cast(&mut module, "h");
+    let (mut module, source) = load(&written(&module, &source));
+    module.header.ir_version = 10;
+    let out = written(&module, &source);
+    let graph = out.graph.unwrap();
+    assert_eq!(graph.input, [typed("x", 1)], "constants need not be listed any more");
+    assert_eq!((graph.node[1].metadata_props[0].key(), out.metadata_props.len()), ("ampc.cast", 0));
+}
+
 fn branch(op: &str, inputs: &[&str], output: &str) -> GraphProto {
     GraphProto {
         name: text(output),
@@ -237,8 +261,10 @@ fn with_bodies() -> ModelProto {
         ..AttributeProto::default()
     };
     let mut branches = node("If", &["c"], &["y"]);
-    branches.attribute =
-        vec![attr("then_branch", branch("Add", &["h", "w"], "t")), attr("else_branch", branch("Neg", &["x"], "e"))];
+    branches.attribute = vec![
+        attr("then_branch", branch("Add", &["h", "w"], "t")),
+        attr("else_branch", branch("Neg", &["x"], "e")),
+    ];
     let graph = GraphProto {
         name: text("g"),
         node: vec![node("Relu", &["x"], &["h"]), branches],
@@ -311,7 +337,8 @@ fn initializers_that_are_inputs() {
 #[test]
 fn false_value_info_is_left_out_with_a_warning() {
     let mut graph = adder();
-    let Some(type_proto::Value::TensorType(t)) = &mut graph.value_info[0].r#type.as_mut().unwrap().value else {
+    let Some(type_proto::Value::TensorType(t)) = &mut graph.value_info[0].r#type.as_mut().unwrap().value
+    else {
         panic!("a tensor")
     };
     t.shape = Some(ampc::onnx::proto::TensorShapeProto { dim: vec![Default::default(); 3] });
@@ -354,7 +381,10 @@ fn external_data_stays_moves_or_comes_in() {
     let away = other.path().join("away.onnx");
     let report = write(&module, Some(&source), &away, &options).unwrap();
     assert_eq!(report.data_file, Some((other.path().join("away.onnx.data"), 2400)));
-    assert_eq!(fs::read(other.path().join("away.onnx.data")).unwrap(), fs::read(folder.path().join("m.onnx.data")).unwrap());
+    assert_eq!(
+        fs::read(other.path().join("away.onnx.data")).unwrap(),
+        fs::read(folder.path().join("m.onnx.data")).unwrap()
+    );
     // Told so: into the model.
     let inline = other.path().join("inline.onnx");
     let never = WriteOptions { external_data: ExternalData::Never, ..options.clone() };

@@ -18,8 +18,7 @@ impl Exporter<'_> {
         let header = &module.header;
         let mut out = Layout::new();
         out.int_field(1, self.ir_version());
-        for (number, text) in
-            [(2, &header.producer_name), (3, &header.producer_version), (4, &header.domain)]
+        for (number, text) in [(2, &header.producer_name), (3, &header.producer_version), (4, &header.domain)]
         {
             text_field(&mut out, number, text);
         }
@@ -246,7 +245,8 @@ impl Exporter<'_> {
     /// The initializer of a constant or of an input's default, if it has one that is sparse or dense as asked.
     pub(super) fn new_initializer(&mut self, out: &mut Layout, value: Value, sparse: bool) {
         let module = self.module;
-        let (Def::Constant(payload) | Def::Input { default: Some(payload) }) = &module.value(value).def else {
+        let (Def::Constant(payload) | Def::Input { default: Some(payload) }) = &module.value(value).def
+        else {
             return;
         };
         let name = self.name(Some(value));
@@ -288,7 +288,13 @@ impl Exporter<'_> {
     }
 
     /// The elements of a tensor that are numbers, in the message or outside.
-    pub(super) fn element_fields(&mut self, out: &mut Layout, data: &Arc<TensorData>, name: &str, outside: bool) {
+    pub(super) fn element_fields(
+        &mut self,
+        out: &mut Layout,
+        data: &Arc<TensorData>,
+        name: &str,
+        outside: bool,
+    ) {
         if matches!(data.storage(), Storage::Strings(_)) {
             return;
         }

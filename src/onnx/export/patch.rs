@@ -61,12 +61,8 @@ impl Exporter<'_> {
                 _ => self.copy(&mut out, &field),
             }
         }
-        let texts = [
-            (2, &now.producer_name),
-            (3, &now.producer_version),
-            (4, &now.domain),
-            (6, &now.doc_string),
-        ];
+        let texts =
+            [(2, &now.producer_name), (3, &now.producer_version), (4, &now.domain), (6, &now.doc_string)];
         for (number, text) in texts {
             if !seen.has(number) {
                 text_field(&mut out, number, text);
@@ -147,7 +143,9 @@ impl Exporter<'_> {
                     }
                 }
                 12 => {
-                    if let (Some(output), Some(then)) = (data.outputs().get(n_outputs), record.outputs.get(n_outputs)) {
+                    if let (Some(output), Some(then)) =
+                        (data.outputs().get(n_outputs), record.outputs.get(n_outputs))
+                    {
                         let ty = self.output_type(output).clone();
                         self.value_message(&mut out, &field, output.value, &ty, Some(&then.declared))?;
                     }
@@ -185,7 +183,8 @@ impl Exporter<'_> {
     fn by_initializer(&self, graph: GraphId) -> FxHashMap<u64, Value> {
         let data = self.module.graph(graph);
         let source = self.source.expect("patching needs a source");
-        let constants = data.constants().iter().filter_map(|&v| Some((source.message(self.module.value(v).origin)?, v)));
+        let constants =
+            data.constants().iter().filter_map(|&v| Some((source.message(self.module.value(v).origin)?, v)));
         let defaults = data.inputs().iter().filter_map(|v| Some((*source.initializers.get(v)?, *v)));
         constants.chain(defaults).map(|(at, v)| (at.start, v)).collect()
     }
@@ -193,7 +192,8 @@ impl Exporter<'_> {
     fn by_input(&self, graph: GraphId) -> FxHashMap<u64, Value> {
         let data = self.module.graph(graph);
         let source = self.source.expect("patching needs a source");
-        let inputs = data.inputs().iter().filter_map(|&v| Some((source.message(self.module.value(v).origin)?, v)));
+        let inputs =
+            data.inputs().iter().filter_map(|&v| Some((source.message(self.module.value(v).origin)?, v)));
         inputs.map(|(at, v)| (at.start, v)).collect()
     }
 
@@ -326,7 +326,10 @@ impl Exporter<'_> {
         let bodies = attr.value.graphs();
         let holds_tensor = matches!(
             attr.value,
-            AttrValue::Tensor(_) | AttrValue::Tensors(_) | AttrValue::SparseTensor(_) | AttrValue::SparseTensors(_)
+            AttrValue::Tensor(_)
+                | AttrValue::Tensors(_)
+                | AttrValue::SparseTensor(_)
+                | AttrValue::SparseTensors(_)
         );
         if attr.dirty || (holds_tensor && plan::moves_attribute(self, node)) {
             let attr = self.new_attr(attr);
@@ -358,7 +361,8 @@ impl Exporter<'_> {
             self.copy(out, field);
             return Ok(());
         }
-        let (Def::Constant(payload) | Def::Input { default: Some(payload) }) = &module.value(value).def else {
+        let (Def::Constant(payload) | Def::Input { default: Some(payload) }) = &module.value(value).def
+        else {
             return Ok(());
         };
         match payload {
@@ -372,7 +376,12 @@ impl Exporter<'_> {
         Ok(())
     }
 
-    fn patched_tensor(&mut self, field: &Field, value: Value, data: &Arc<TensorData>) -> Result<Layout, WireError> {
+    fn patched_tensor(
+        &mut self,
+        field: &Field,
+        value: Value,
+        data: &Arc<TensorData>,
+    ) -> Result<Layout, WireError> {
         let name = self.name(Some(value));
         let outside = self.goes_outside(value, data);
         let mut seen = Seen::default();
@@ -412,12 +421,18 @@ impl Exporter<'_> {
             match field.number {
                 4 => {
                     if first {
-                        graph.inputs().iter().for_each(|&v| out.bytes_field(4, self.name(Some(v)).as_bytes()));
+                        graph
+                            .inputs()
+                            .iter()
+                            .for_each(|&v| out.bytes_field(4, self.name(Some(v)).as_bytes()));
                     }
                 }
                 5 => {
                     if first {
-                        graph.outputs().iter().for_each(|o| out.bytes_field(5, self.name(Some(o.value)).as_bytes()));
+                        graph
+                            .outputs()
+                            .iter()
+                            .for_each(|o| out.bytes_field(5, self.name(Some(o.value)).as_bytes()));
                     }
                 }
                 7 => {

@@ -3,7 +3,9 @@
 use super::Exporter;
 use crate::onnx::error::Warning;
 use crate::onnx::layout::Layout;
-use crate::onnx::proto::{TensorShapeProto, TypeProto, tensor_shape_proto::dimension, type_proto::Value as Kind};
+use crate::onnx::proto::{
+    TensorShapeProto, TypeProto, tensor_shape_proto::dimension, type_proto::Value as Kind,
+};
 use crate::onnx::scan::decode;
 use crate::onnx::types::{message_of, set_element};
 use crate::onnx::wire::{Field, Fields, WireError};
@@ -32,7 +34,8 @@ impl Exporter<'_> {
         declared: Option<&Type>,
     ) -> Result<(), WireError> {
         let name = self.name(Some(value));
-        let same_type = declared.map_or_else(|| ty.same_kind(ty), |d| d == ty || (d.same_kind(ty) && keeps_shape(d, ty)));
+        let same_type =
+            declared.map_or_else(|| ty.same_kind(ty), |d| d == ty || (d.same_kind(ty) && keeps_shape(d, ty)));
         let span = field.bytes("value_info")?;
         let mut message = Layout::new();
         let mut seen = [false; 2];
@@ -79,7 +82,9 @@ impl Exporter<'_> {
     ) -> Result<(), WireError> {
         let module = self.module;
         let values = types.get_or_insert_with(|| values_by_name(module, graph));
-        let Some(&value) = self.field_name(field, 1)?.and_then(|name| values.get(&name)) else { return Ok(()) };
+        let Some(&value) = self.field_name(field, 1)?.and_then(|name| values.get(&name)) else {
+            return Ok(());
+        };
         let ty = &module.value(value).ty;
         let mut proto = None;
         let mut fields = Fields::of(field.bytes("value_info")?);
@@ -160,10 +165,13 @@ fn tensor_agreement(
     shape: &Shape,
 ) -> Agreement {
     if let (Some(declared), Some(dims)) = (declared, shape.dims()) {
-        let may_be = |(d, now): (&crate::onnx::proto::tensor_shape_proto::Dimension, &Dim)| match (&d.value, now) {
-            (Some(dimension::Value::DimValue(n)), Dim::Known(now)) => u64::try_from(*n).is_ok_and(|n| n == *now),
-            _ => true,
-        };
+        let may_be =
+            |(d, now): (&crate::onnx::proto::tensor_shape_proto::Dimension, &Dim)| match (&d.value, now) {
+                (Some(dimension::Value::DimValue(n)), Dim::Known(now)) => {
+                    u64::try_from(*n).is_ok_and(|n| n == *now)
+                }
+                _ => true,
+            };
         if declared.dim.len() != dims.len() || !declared.dim.iter().zip(dims).all(may_be) {
             return Agreement::Contradicts;
         }

@@ -61,7 +61,11 @@ pub(super) fn build(
             attrs: m.attrs.iter().map(|a| builder.module.intern(a)).collect(),
             attr_defaults: function.attr_defaults,
             doc_string: m.doc_string.clone(),
-            metadata: m.metadata.iter().map(|(k, v)| (builder.module.intern(k), builder.module.intern(v))).collect(),
+            metadata: m
+                .metadata
+                .iter()
+                .map(|(k, v)| (builder.module.intern(k), builder.module.intern(v)))
+                .collect(),
             origin: Some(builder.origin(function.at)),
         };
         builder.ids.push(Some(data.graph));
@@ -96,7 +100,8 @@ struct Builder {
 impl Builder {
     fn origin(&mut self, at: Located) -> u32 {
         self.source.messages.push(at);
-        u32::try_from(self.source.messages.len() - 1).expect("a message takes two bytes, and 8 GB of graph do not fit")
+        u32::try_from(self.source.messages.len() - 1)
+            .expect("a message takes two bytes, and 8 GB of graph do not fit")
     }
 
     fn graph(&mut self, g: usize, mut raw: RawGraph, names: &[String], free: &[Vec<Symbol>]) {

@@ -50,8 +50,7 @@ pub fn read(path: &Path, options: &ReadOptions) -> Result<(Module, Source, Vec<W
     } else {
         SourceBytes::open(path)
     };
-    let bytes =
-        opened.map_err(|source| ImportError::Open { path: path.display().to_string(), source })?;
+    let bytes = opened.map_err(|source| ImportError::Open { path: path.display().to_string(), source })?;
     read_source(bytes, options)
 }
 
@@ -137,7 +136,9 @@ fn foreign(reader: &mut Reader<'_>) -> Result<Option<&'static str>, WireError> {
         _ if head.starts_with(b"version https://git-lfs.github.com/spec/") => {
             Some("it is a git-LFS pointer; fetch the real file with `git lfs pull`")
         }
-        _ if head.starts_with(b"PK\x03\x04") => Some("it is a zip archive; unpack it and name the model in it"),
+        _ if head.starts_with(b"PK\x03\x04") => {
+            Some("it is a zip archive; unpack it and name the model in it")
+        }
         _ if head.starts_with(b"ORTM") || head.get(4..8) == Some(b"ORTM") => {
             Some("it is in ONNX Runtime's own format; use the model it was made from")
         }

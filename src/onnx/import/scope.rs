@@ -164,10 +164,10 @@ fn order(
     }
     let mut readers: Vec<Vec<usize>> = vec![Vec::new(); n];
     let mut missing = vec![0usize; n];
-    for i in 0..n {
+    for (i, missing) in missing.iter_mut().enumerate() {
         for p in producers(i) {
             readers[p].push(i);
-            missing[i] += 1;
+            *missing += 1;
         }
     }
     let mut ready: BinaryHeap<Reverse<usize>> = (0..n).filter(|&i| missing[i] == 0).map(Reverse).collect();
@@ -208,12 +208,13 @@ fn cycle(edges: impl Iterator<Item = (usize, usize)>) -> Vec<usize> {
 /// Reports functions that call themselves.
 pub(super) fn check_calls(import: &mut Import<'_>, tables: &Tables) {
     use ampc_ir::entity::EntityRef;
-    let calls = tables.graphs.iter().filter_map(|g| Some((g.function?, &g.nodes))).flat_map(|(caller, nodes)| {
-        nodes.iter().filter_map(move |n| match n.op {
-            Some(Op::Call(callee)) => Some((caller, callee.index())),
-            Some(Op::Schema(_) | Op::Custom { .. }) | None => None,
-        })
-    });
+    let calls =
+        tables.graphs.iter().filter_map(|g| Some((g.function?, &g.nodes))).flat_map(|(caller, nodes)| {
+            nodes.iter().filter_map(move |n| match n.op {
+                Some(Op::Call(callee)) => Some((caller, callee.index())),
+                Some(Op::Schema(_) | Op::Custom { .. }) | None => None,
+            })
+        });
     let circle = cycle(calls);
     if !circle.is_empty() {
         let name = |i: usize| {
@@ -270,7 +271,9 @@ pub(super) fn join(graph: &str, name: &str) -> String {
 fn graph_label(module: &Module, graphs: &[RawGraph], g: usize) -> String {
     match graphs[g].owner {
         RawOwner::Main => "the main graph".to_owned(),
-        owner @ (RawOwner::Function(_) | RawOwner::Body { .. }) => format!("`{}`", path_of(module, graphs, owner)),
+        owner @ (RawOwner::Function(_) | RawOwner::Body { .. }) => {
+            format!("`{}`", path_of(module, graphs, owner))
+        }
     }
 }
 

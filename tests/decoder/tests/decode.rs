@@ -1,8 +1,8 @@
 //! What is written decodes to what was read, with prost and with an independent decoder.
 
-use ampc::onnx::proto::{
-    AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto,
-};
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails and tells by panicking and printing")]
+
+use ampc::onnx::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto};
 use ampc::onnx::{ReadOptions, Source, Warning, read, read_bytes, to_bytes};
 use ampc_ir::module::{Dirty, GraphOwner};
 use ampc_ir::{Module, Payload};
@@ -134,7 +134,9 @@ fn same(expected: &ModelProto, found: &ModelProto, path: &Path) {
 /// Leaves out what a module does not keep (documentation of parts, declared types in between) and spells tensors
 /// in one way.
 fn normalise(model: &mut ModelProto) {
-    for text in [&mut model.producer_name, &mut model.producer_version, &mut model.domain, &mut model.doc_string] {
+    for text in
+        [&mut model.producer_name, &mut model.producer_version, &mut model.domain, &mut model.doc_string]
+    {
         none_if_empty(text);
     }
     if model.model_version == Some(0) {
@@ -373,8 +375,7 @@ fn g17_wrong_storage_is_refused() {
         (TensorProto { string_data: vec![vec![1]], ..TensorProto::default() }, 8, "needs 2 strings, found 1"),
     ];
     for (tensor, dtype, expected) in wrong {
-        let tensor =
-            TensorProto { dims: vec![2], data_type: Some(dtype), name: Some("w".into()), ..tensor };
+        let tensor = TensorProto { dims: vec![2], data_type: Some(dtype), name: Some("w".into()), ..tensor };
         let error = read_bytes("case", model_with(tensor), &ReadOptions::default()).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     }

@@ -1,5 +1,7 @@
 //! The committed messages are what the generator makes of the committed `onnx-ml.proto`.
 
+#![allow(clippy::unwrap_used, reason = "a test fails and tells by panicking and printing")]
+
 use std::fs;
 use std::path::Path;
 
@@ -14,7 +16,10 @@ fn committed_messages_are_fresh() {
     for field in ["t", "g", "sparse_tensor", "tp"] {
         config.boxed(format!(".onnx.AttributeProto.{field}"));
     }
-    let request = descriptors.file.into_iter().map(|file| (prost_build::Module::from_protobuf_package_name("onnx"), file));
+    let request = descriptors
+        .file
+        .into_iter()
+        .map(|file| (prost_build::Module::from_protobuf_package_name("onnx"), file));
     let modules = config.generate(request.collect()).unwrap();
     let fresh = modules.into_values().next().expect("one package");
     let path = folder.join("onnx.generated.rs");
