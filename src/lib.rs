@@ -1,3 +1,39 @@
-//! A mixed-precision compiler for ONNX graphs.
+//! A mixed-precision compiler for computation graphs.
+//!
+//! ampc reads an ONNX model into a graph IR, decides the precision of every operator, places casts where
+//! precisions meet, and writes the model back: always a valid model, with a reason for every decision.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let dir = tempfile::tempdir()?;
+//! # let out = dir.path().join("mlp.fp16.onnx");
+//! let model = ampc::load("testdata/mlp.onnx")?;
+//! let rewritten = ampc::rewrite(model, &ampc::RewriteOptions::default())?;
+//! println!("{} casts inserted", rewritten.report.casts.inserted);
+//! ampc::save(&rewritten.model, &out, &ampc::SaveOptions::default())?;
+//! # assert_eq!(rewritten.report.casts.inserted, 2);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A framework that is not ONNX builds a module with [`ir::Builder`] and rewrites it the same way.
+//! What is inside: [`ir`] (the graph), [`passes`] (the decisions), [`onnx`] (the file format).
 
+pub use ampc_ir as ir;
+pub use ampc_passes as passes;
+
+pub mod dot;
+pub mod error;
+pub mod json;
+pub mod model;
 pub mod onnx;
+pub mod options;
+pub mod report;
+pub mod rewrite;
+pub mod text_files;
+
+pub use error::{Error, ErrorKind};
+pub use model::{Model, SaveOptions, load, save};
+pub use options::{Emit, RewriteOptions};
+pub use report::Report;
+pub use rewrite::{Rewritten, check, emulate, rewrite};

@@ -179,6 +179,7 @@ mod tests {
         upper + u16::from(up)
     }
 
+    #[expect(clippy::cast_possible_truncation, reason = "exponents and steps are small numbers")]
     /// Scale so that one unit is the spacing of f16 at `v`, round half to even in exact f64 arithmetic.
     fn reference_f16(v: f32) -> u16 {
         let sign = if v.is_sign_negative() { 0x8000 } else { 0 };

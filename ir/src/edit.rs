@@ -145,18 +145,33 @@ impl Module {
         let present = self.nodes[node].operands[n_formal..].iter().position(|&v| v == Some(outer));
         let slot = n_formal + present.unwrap_or(self.nodes[node].operands.len() - n_formal);
         if present.is_none() {
-            self.nodes[node].operands.push(None);
-            self.link(node, slot, Some(outer));
+            self.add_capture_operand(node, Some(outer));
         }
+        let stands_for =
+            |v: &Value| matches!(self.values[*v].def, Def::Capture { slot: s } if s as usize == slot);
+        let known = self.graphs[body].captures.iter().copied().find(stands_for);
+        known.unwrap_or_else(|| self.add_capture(body, slot))
+    }
+
+    /// Adds an operand for the bodies of a node to capture, even if it has the same one already.
+    pub fn add_capture_operand(&mut self, node: Node, outer: Option<Value>) {
+        let slot = self.nodes[node].operands.len();
+        self.nodes[node].operands.push(None);
+        self.link(node, slot, outer);
+    }
+
+    /// Adds a capture to a body: a value that stands for operand `slot` of the owning node, of its type.
+    ///
+    /// # Panics
+    /// If `body` is no body, or `slot` no capture operand of its node.
+    pub fn add_capture(&mut self, body: GraphId, slot: usize) -> Value {
+        let GraphOwner::Body { node, .. } = self.graphs[body].owner else {
+            panic!("{body} has no owning node to capture through");
+        };
+        assert!(slot >= self.nodes[node].n_formal(), "operand {slot} of {node} is not for captures");
+        let ty = self.nodes[node].operands[slot].map(|outer| self.values[outer].ty.clone());
         let slot = u32::try_from(slot).expect("fewer than 2^32 operands");
-        let known = self.graphs[body].captures.iter().copied();
-        if let Some(known) =
-            known.into_iter().find(|&v| matches!(self.values[v].def, Def::Capture { slot: s } if s == slot))
-        {
-            return known;
-        }
-        let ty = self.values[outer].ty.clone();
-        let value = self.push_source(body, None, ty, Def::Capture { slot });
+        let value = self.push_source(body, None, ty.unwrap_or_default(), Def::Capture { slot });
         self.graphs[body].captures.push(value);
         value
     }

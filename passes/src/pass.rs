@@ -45,7 +45,8 @@ impl fmt::Display for Invariants {
             (Invariants::ASSIGNED, "assigned"),
             (Invariants::LOWERED, "lowered"),
         ];
-        let present: Vec<&str> = names.iter().filter(|(bit, _)| self.has(*bit)).map(|(_, name)| *name).collect();
+        let present: Vec<&str> =
+            names.iter().filter(|(bit, _)| self.has(*bit)).map(|(_, name)| *name).collect();
         f.write_str(&present.join(", "))
     }
 }

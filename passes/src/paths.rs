@@ -23,10 +23,8 @@ impl Paths {
     pub fn new(module: &Module) -> Paths {
         let mut paths = Paths { of: SecondaryMap::default(), nodes: FxHashMap::default(), order: Vec::new() };
         let mut counts: FxHashMap<String, u32> = FxHashMap::default();
-        let mut work: Vec<(GraphId, String)> = module
-            .functions()
-            .map(|(_, f)| (f.graph, format!("{}/", module.text(f.name))))
-            .collect();
+        let mut work: Vec<(GraphId, String)> =
+            module.functions().map(|(_, f)| (f.graph, format!("{}/", module.text(f.name)))).collect();
         work.reverse();
         work.push((module.main(), String::new()));
         while let Some((graph, prefix)) = work.pop() {
@@ -34,7 +32,12 @@ impl Paths {
             for node in module.nodes(graph) {
                 let base = format!("{prefix}{}", own_name(module, node));
                 let path = paths.unique(base, &mut counts);
-                bodies.extend(module.node(node).bodies().map(|body| (body, format!("{path}/{}/", attr_of(module, body)))));
+                bodies.extend(
+                    module
+                        .node(node)
+                        .bodies()
+                        .map(|body| (body, format!("{path}/{}/", attr_of(module, body)))),
+                );
                 paths.of[node] = Some(path.clone());
                 paths.nodes.insert(path, node);
                 paths.order.push(node);

@@ -1,8 +1,10 @@
 //! "Did you mean": the nearest of the words that would have been right.
 
-/// The candidate with the least edit distance to `wanted`, if that is at most a third of its length.
+/// The candidate with the least edit distance to `wanted`, if that is at most a third of its length or 2.
 pub fn nearest<'a>(wanted: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let limit = (wanted.chars().count() / 3).max(1);
+    // A transposition counts two.
+    let n = wanted.chars().count();
+    let limit = if n < 4 { 1 } else { (n / 3).max(2) };
     candidates
         .into_iter()
         .filter(|c| c.len().abs_diff(wanted.len()) <= limit * 4)

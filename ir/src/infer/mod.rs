@@ -7,15 +7,41 @@
 //! unknown shapes: [`is_inferred`] says which.
 //!
 //! Shapes are often computed inside the graph (Shape → Gather → Concat → Reshape), so small integer values are
-//! followed too: [`Facts`] has, per value, its elements as far as they are known, as numbers or symbolic dims.
+//! followed too: [`Facts`] has, per value, its elements as far as they are known, as numbers or symbolic dims
+//! ([`Int`]).
 
+mod arithmetic;
+mod attention;
+mod calls;
+mod cast;
 mod control;
 mod dispatch;
 mod driver;
+mod elementwise;
+mod extents;
+mod gather;
+mod image;
+mod int;
+mod join;
+mod linear;
+mod ml;
+mod norm;
+mod quantize;
+mod recurrent;
+mod reduce;
+mod reshape;
+mod sequence;
+mod signal;
+pub(crate) mod size;
+mod source;
+#[cfg(test)]
+mod tests;
+mod window;
 
 pub use dispatch::is_inferred;
 pub(crate) use driver::describe;
 pub use driver::{InferError, check_node, infer_module};
+pub use int::Int;
 
 use crate::attr::Attr;
 use crate::entity::SecondaryMap;
@@ -27,19 +53,24 @@ use std::sync::Arc;
 /// What inference knows beside types: the elements of small integer tensors of rank 0 or 1.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
-    ints: SecondaryMap<Value, Option<Arc<[Dim]>>>,
-    call_attrs: Vec<Attr>,
+    ints: SecondaryMap<Value, Option<Arc<[Int]>>>,
+    /// The attributes of the call whose function body is being inferred; `None` outside functions.
+    call_attrs: Option<Vec<Attr>>,
 }
 
 impl Facts {
     /// The elements of a value as far as known.
-    pub fn ints(&self, value: Value) -> Option<&[Dim]> {
+    pub fn ints(&self, value: Value) -> Option<&[Int]> {
         // A reference into the map: `SecondaryMap` hands out the default for what was never written.
         self.ints[value].as_deref()
     }
     /// The attributes of the call whose function body is being inferred.
     pub fn call_attrs(&self) -> &[Attr] {
-        &self.call_attrs
+        self.call_attrs.as_deref().unwrap_or_default()
+    }
+    /// Whether the body of a function is being inferred, for one of its calls.
+    pub fn in_call(&self) -> bool {
+        self.call_attrs.is_some()
     }
 }
 
@@ -50,7 +81,7 @@ pub struct Inferred {
     /// One type per result, absent ones included.
     pub types: SmallVec<[Type; 2]>,
     /// Elements of result 0, if it is an integer tensor of rank 0 or 1 and something is known of them.
-    pub ints: Option<Vec<Dim>>,
+    pub ints: Option<Vec<Int>>,
 }
 
 impl Inferred {

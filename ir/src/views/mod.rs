@@ -7,8 +7,29 @@
 //! A view is read from a [`NodeView`]: the node with its attributes (schema defaults filled in, references to a
 //! function's attributes resolved), the types of its operands, and what is known of small integer operands.
 
+pub mod attention;
+mod axes;
+pub mod broadcast;
+pub mod image;
+mod layout;
+pub mod linear;
+pub mod norm;
+mod quantize;
+pub mod recurrent;
+pub mod reduce;
+pub mod resize;
+pub mod signal;
+pub mod window;
+
+pub use axes::{Axes, distinct_axes};
+pub use layout::{
+    CastView, ConcatView, FlattenView, PadView, Parts, ReshapeView, SliceView, SplitView, TileView,
+    TransposeView, whole,
+};
+pub use quantize::{Granularity, QuantizeView};
+
 use crate::attr::{Attr, AttrValue};
-use crate::infer::Facts;
+use crate::infer::{Facts, Int};
 use crate::module::{Def, NodeData, Payload};
 use crate::op::OpKind;
 use crate::op::{AttrDefault, OpSchema};
@@ -151,8 +172,13 @@ impl<'a> NodeView<'a> {
 
     /// What is known of operand `i` as a list of integers: constants and what inference found of shapes.
     /// A scalar is a list of one. `None` if not even the length is known.
-    pub fn ints(&self, i: usize) -> Option<Cow<'a, [Dim]>> {
+    pub fn ints(&self, i: usize) -> Option<Cow<'a, [Int]>> {
         ints_of(self.module, self.facts, self.operand(i)?)
+    }
+
+    /// Operand `i` as extents: what is known of it as a list of integers, where a negative one is not known.
+    pub fn extents(&self, i: usize) -> Option<Vec<Dim>> {
+        Some(self.ints(i)?.iter().map(|n| n.dim()).collect())
     }
 
     /// Operand `i` as numbers, if all are known; they may be negative.
@@ -160,7 +186,7 @@ impl<'a> NodeView<'a> {
         if let Some(data) = self.constant(i) {
             return data.small_ints(MAX_INTS);
         }
-        self.ints(i)?.iter().map(|d| i64::try_from(d.known()?).ok()).collect()
+        self.ints(i)?.iter().map(|n| n.known()).collect()
     }
 
     /// The attribute as written, a reference to a function's attribute resolved.
@@ -178,6 +204,15 @@ impl<'a> NodeView<'a> {
     pub fn is_unresolved(&self, name: &str) -> bool {
         matches!(find(self.module, self.data().attrs(), name), Some(AttrValue::Reference { .. }))
             && self.attr(name).is_none()
+    }
+    /// Whether the node is in the body of a function seen alone and refers to attributes that only a call has.
+    pub fn lacks_attributes(&self) -> bool {
+        let in_call = self.facts.is_some_and(Facts::in_call);
+        !in_call && self.data().attrs().iter().any(|a| matches!(a.value, AttrValue::Reference { .. }))
+    }
+    /// What is known of a value of this graph or of a body of the node, as [`ints`](Self::ints) of an operand.
+    pub fn ints_of(&self, value: Value) -> Option<Cow<'a, [Int]>> {
+        ints_of(self.module, self.facts, value)
     }
     /// The integer attribute, or the schema's default.
     pub fn int(&self, name: &str) -> Option<i64> {
@@ -324,7 +359,7 @@ pub fn resolve_captures(module: &Module, mut value: Value) -> Value {
     value
 }
 
-fn ints_of<'a>(module: &Module, facts: Option<&'a Facts>, value: Value) -> Option<Cow<'a, [Dim]>> {
+pub(crate) fn ints_of<'a>(module: &Module, facts: Option<&'a Facts>, value: Value) -> Option<Cow<'a, [Int]>> {
     let value = resolve_captures(module, value);
     if let Some(known) = facts.and_then(|f| f.ints(value)) {
         return Some(Cow::Borrowed(known));
@@ -333,13 +368,7 @@ fn ints_of<'a>(module: &Module, facts: Option<&'a Facts>, value: Value) -> Optio
     if data.dims().len() > 1 {
         return None;
     }
-    let ints = data.small_ints(MAX_INTS)?;
-    Some(
-        ints.into_iter()
-            .map(|v| u64::try_from(v).map_or(Dim::Unknown, Dim::Known))
-            .collect::<Vec<_>>()
-            .into(),
-    )
+    Some(data.small_ints(MAX_INTS)?.into_iter().map(Int::Known).collect::<Vec<_>>().into())
 }
 
 /// The result of NumPy broadcasting of two shapes, axis by axis from the back.

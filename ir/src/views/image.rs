@@ -1,0 +1,69 @@
+//! Operators on images and the regions of them.
+
+use super::reduce::Axes;
+use super::window::{pads, positive};
+use super::{NodeView, OpError, Part, normalize_axis};
+
+/// An attribute that is a positive number.
+///
+/// # Errors
+/// If it is not.
+pub fn positive_int(view: &NodeView<'_>, name: &str, default: i64) -> Result<u64, OpError> {
+    let n = view.int(name).unwrap_or(default);
+    u64::try_from(n)
+        .ok()
+        .filter(|&n| n > 0)
+        .ok_or_else(|| OpError::attr(name, "a positive number", n.to_string()))
+}
+
+/// Height and width that MaxRoiPool or RoiAlign makes of a region.
+///
+/// # Errors
+/// If one is not positive.
+pub fn pooled_shape(view: &NodeView<'_>) -> Result<[u64; 2], OpError> {
+    if view.schema.attr("pooled_shape").is_none() {
+        return Ok([positive_int(view, "output_height", 1)?, positive_int(view, "output_width", 1)?]);
+    }
+    match positive(view, "pooled_shape", 2)?.as_deref() {
+        Some(&[h, w]) => Ok([h, w]),
+        _ => Err(OpError::attr("pooled_shape", "height and width", "none")),
+    }
+}
+
+/// Elements per region: a MaxRoiPool's has a batch index before its corners.
+pub fn region_len(view: &NodeView<'_>) -> u64 {
+    if view.schema.attr("pooled_shape").is_some() { 5 } else { 4 }
+}
+
+/// The axes of CenterCropPad's `shape`, in its order.
+///
+/// # Errors
+/// If an axis is none of the operand's or there twice.
+pub fn crop_axes(view: &NodeView<'_>, rank: usize) -> Result<Vec<usize>, OpError> {
+    let Some(axes) = view.int_list("axes").filter(|a| !a.is_empty()) else { return Ok((0..rank).collect()) };
+    Axes::of(axes, rank)?;
+    axes.iter().map(|&a| normalize_axis(a, rank, Part::Attr("axes".into()))).collect()
+}
+
+/// Checks the window attributes of a Col2Im over `n` spatial axes.
+///
+/// # Errors
+/// If they have the wrong number of entries or values out of range.
+pub fn col2im_window(view: &NodeView<'_>, n: usize) -> Result<Col2ImView, OpError> {
+    Ok(Col2ImView {
+        strides: positive(view, "strides", n)?.unwrap_or_else(|| vec![1; n]),
+        dilations: positive(view, "dilations", n)?.unwrap_or_else(|| vec![1; n]),
+        pads: pads(view, n)?,
+    })
+}
+
+/// The window of a Col2Im, one entry per spatial axis.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Col2ImView {
+    /// Steps.
+    pub strides: Vec<u64>,
+    /// Distances between elements of a block.
+    pub dilations: Vec<u64>,
+    /// Padding before and after each axis.
+    pub pads: Vec<(u64, u64)>,
+}

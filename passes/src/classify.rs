@@ -1,0 +1,223 @@
+//! `classify`: every type variable of every node gets a precision class, and the reason for it.
+//!
+//! A class is about a type variable, because formals that share one share an element type; it is the strictest
+//! class of the formals (the operator table's), unless the user says otherwise. Variables that cannot be lowered
+//! are *fixed* with the rule that says why: `type` (no f32 there), `schema` or `opset.bf16` (the operator has no
+//! such form, here or below a later opset), `type.unknown` (fed by a custom operator), `not-lowered` (inside a
+//! body or function). A variable that is 16-bit already keeps its class and has its element type decided.
+
+use crate::flow::{self, Var};
+use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
+use crate::paths::Paths;
+use crate::policy::{Base, Pin, Policy, node_key};
+use ampc_ir::module::{Decision, Reason};
+use ampc_ir::op::{self, AttrKind, Class, Legality, OpKind, OpSchema};
+use ampc_ir::views::NodeView;
+use ampc_ir::{DType, Module, Node, Type};
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The pass.
+#[derive(Clone, Debug)]
+pub struct Classify {
+    /// The format to lower to: f16 or bf16.
+    pub to: DType,
+    /// What the user wants.
+    pub policy: Arc<Policy>,
+}
+
+impl Pass for Classify {
+    fn name(&self) -> &'static str {
+        "classify"
+    }
+    fn options(&self) -> Vec<(&'static str, String)> {
+        vec![("to", self.to.to_string()), ("policy", self.policy.name.clone())]
+    }
+    fn ensures(&self) -> Invariants {
+        Invariants::CORE.with(Invariants::CLASSIFIED)
+    }
+    fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
+        let paths = Paths::new(module);
+        let mut state = State {
+            to: self.to,
+            policy: &self.policy,
+            reasons: FxHashMap::default(),
+            without_format: BTreeMap::new(),
+        };
+        check_pins(&self.policy, module, &paths)?;
+        for &node in paths.nodes() {
+            let decisions = state.node(module, node, paths.path(node));
+            *module.node_mut(node).decisions = decisions.into();
+        }
+        for ((op, first), count) in state.without_format {
+            cx.warn(
+                "opset.bf16",
+                None,
+                format!("{count} × {op} stay fp32: {op} takes {} from opset {first} on", self.to),
+            );
+        }
+        Ok(Changed::Yes)
+    }
+}
+
+struct State<'a> {
+    to: DType,
+    policy: &'a Policy,
+    /// Reasons without evidence are the same for many nodes.
+    reasons: FxHashMap<String, Arc<Reason>>,
+    without_format: BTreeMap<(&'static str, u16), u32>,
+}
+
+impl State<'_> {
+    fn reason(&mut self, rule: &str) -> Arc<Reason> {
+        if let Some(known) = self.reasons.get(rule) {
+            return known.clone();
+        }
+        let reason = Arc::new(Reason { rule: rule.to_owned(), evidence: String::new() });
+        self.reasons.insert(rule.to_owned(), reason.clone());
+        reason
+    }
+
+    fn decide(&mut self, class: Class, precision: Option<DType>, rule: &str) -> Decision {
+        Decision { class, precision, reason: self.reason(rule) }
+    }
+
+    fn node(&mut self, module: &Module, node: Node, path: &str) -> Vec<Decision> {
+        let Some(schema) = module.node(node).schema() else { return Vec::new() };
+        flow::vars(node, schema).map(|var| self.var(module, schema, var, path)).collect()
+    }
+
+    fn var(&mut self, module: &Module, schema: &'static OpSchema, var: Var, path: &str) -> Decision {
+        let table = class_by_table(module, schema, var, self.to);
+        let full = match flow::bound_type(module, var) {
+            Some(Type::Tensor(t)) if t.dtype == DType::F32 => Some(DType::F32),
+            Some(Type::Tensor(t)) if t.dtype.is_low() => {
+                return self.decide(table, Some(t.dtype), "already-low");
+            }
+            Some(other) => return self.decide(Class::Fixed, other.element_dtype(), "type"),
+            None => return self.decide(Class::Fixed, None, "type.unknown"),
+        };
+        if module.node(var.node).graph != module.main() {
+            return self.decide(Class::Fixed, full, "not-lowered");
+        }
+        match op::legality(schema, var.var, self.to) {
+            Legality::Legal => {}
+            Legality::NotFloat => return self.decide(Class::Fixed, full, "schema"),
+            Legality::NoSuchFormat { first_opset_with_it: None } => {
+                return self.decide(Class::Fixed, full, "schema");
+            }
+            Legality::NoSuchFormat { first_opset_with_it: Some(first) } => {
+                if table == Class::Allow || op::base_class(schema.kind, self.to) == Class::Allow {
+                    *self.without_format.entry((schema.name, first)).or_default() += 1;
+                }
+                return self.decide(Class::Fixed, full, &format!("opset.{}", self.to));
+            }
+        }
+        let name = schema.type_vars[usize::from(var.var)].name;
+        if let Some(precision) = self.policy.replayed(path, name) {
+            let class = if precision == DType::F32 { Class::Fixed } else { Class::Allow };
+            return self.decide(class, Some(precision), "replay");
+        }
+        if let Some((Pin::To(precision), rule)) = self.pin(module, var, path, name) {
+            let class = if precision == DType::F32 { Class::Fixed } else { Class::Allow };
+            return self.decide(class, Some(precision), &rule);
+        }
+        let (class, rule) = self.class_by_policy(module, var.node, table);
+        let precision = (class == Class::Fixed).then_some(DType::F32);
+        self.decide(class, precision, &rule)
+    }
+
+    fn pin(&self, module: &Module, var: Var, path: &str, name: &str) -> Option<(Pin, String)> {
+        if self.policy.pins().is_empty() && self.policy.value_pins().is_empty() {
+            return None;
+        }
+        let names: Vec<&str> = flow::operands_of(module, var)
+            .filter(|&(_, v)| module.producer(v).is_none())
+            .chain(flow::results_of(module, var))
+            .filter_map(|(_, value)| module.value_name(value).map(|s| module.text(s)))
+            .collect();
+        self.policy.pin_of(path, name, &names)
+    }
+
+    /// A list of the user replaces the class of the operator, but not what a schema or a fixed formal demands.
+    fn class_by_policy(&self, module: &Module, node: Node, table: Class) -> (Class, String) {
+        if table == Class::Fixed {
+            return (table, "table".into());
+        }
+        if let Some(listed) = self.policy.class_of(&node_key(module, node)) {
+            return (listed.class, format!("{}.{}", listed.from, listed.class));
+        }
+        match self.policy.base {
+            Base::Table => (table, "table".into()),
+            Base::Schema if table == Class::Discrete => (table, "table".into()),
+            Base::Schema => (Class::Allow, "schema".into()),
+        }
+    }
+}
+
+/// The operator table's class of a variable of this node: that of the formals it uses, refined by attributes.
+fn class_by_table(module: &Module, schema: &'static OpSchema, var: Var, to: DType) -> Class {
+    let base = refined(module, schema, var.node, to);
+    let class = op::var_class_given(schema, var.var, to, base, |side, index| {
+        let data = module.node(var.node);
+        match side {
+            op::Side::Operand => data.operand(index).is_some(),
+            op::Side::Result => data.result(index).is_some(),
+        }
+    });
+    // The result of these follows the type of the operand when the attribute is absent, without sharing a variable.
+    let follows = schema.attr("dtype").is_some_and(|a| a.kind == AttrKind::Int)
+        && matches!(
+            schema.kind,
+            OpKind::EyeLike | OpKind::RandomNormalLike | OpKind::RandomUniformLike | OpKind::Bernoulli
+        );
+    let absent = || NodeView::new(module, var.node).is_some_and(|v| v.attr("dtype").is_none());
+    if follows && absent() { Class::Fixed } else { class }
+}
+
+/// The class of the operator at this node: attributes can make it stricter.
+fn refined(module: &Module, schema: &'static OpSchema, node: Node, to: DType) -> Class {
+    let base = op::base_class(schema.kind, to);
+    let reduces = matches!(schema.kind, OpKind::ScatterElements | OpKind::ScatterND | OpKind::Scatter)
+        && NodeView::new(module, node).and_then(|v| v.string("reduction")).is_some_and(|r| r != "none");
+    if reduces { Class::Deny } else { base }
+}
+
+/// An exact pin that names nothing is a mistake; a glob that matches nothing may be meant for other models too,
+/// but most often is one as well.
+fn check_pins(policy: &Policy, module: &Module, paths: &Paths) -> Result<(), PassError> {
+    for (pattern, _) in policy.pins() {
+        if !paths.nodes().iter().any(|&n| pattern.matches_name(paths.path(n))) {
+            return Err(PassError::PinMatchesNothing {
+                pattern: pattern.text().to_owned(),
+                what: "node",
+                hint: hint(paths.nearest(pattern.text())),
+            });
+        }
+    }
+    if policy.value_pins().is_empty() {
+        return Ok(());
+    }
+    let mut names: Vec<&str> = Vec::new();
+    for graph in module.graph_ids() {
+        let data = module.graph(graph);
+        let results = module.nodes(graph).flat_map(|n| module.node(n).results().iter().flatten());
+        let values = data.inputs().iter().chain(data.constants()).chain(results);
+        names.extend(values.filter_map(|&v| module.value_name(v)).map(|s| module.text(s)));
+    }
+    for (pattern, _) in policy.value_pins() {
+        if !names.iter().any(|n| pattern.matches_name(n)) {
+            return Err(PassError::PinMatchesNothing {
+                pattern: pattern.text().to_owned(),
+                what: "value",
+                hint: hint(crate::suggest::nearest(pattern.text(), names.iter().copied())),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn hint(near: Option<&str>) -> String {
+    near.map_or_else(String::new, |n| format!("; did you mean `{n}`?"))
+}

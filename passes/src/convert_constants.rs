@@ -1,0 +1,162 @@
+//! `convert-constants`: an inserted cast of a constant becomes a constant of that type.
+//!
+//! The bytes are not touched: the constant gets a pending conversion, done once while it is written or uploaded.
+//! A constant that only low readers read keeps its name and changes its type; one that is read in both types is
+//! stored twice. Constant nodes and ConstantOfShape are converted in their attribute. Initializers that are also
+//! graph inputs can be overridden, so their cast stays.
+
+use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
+use ampc_ir::convert::{Conversion, can_convert};
+use ampc_ir::edit::{NewNode, Position};
+use ampc_ir::module::Provenance;
+use ampc_ir::op::OpKind;
+use ampc_ir::views::{NodeView, constant_node_data};
+use ampc_ir::{AttrValue, DType, Module, Node, Payload, TensorData, Value};
+use std::sync::Arc;
+
+/// The pass.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ConvertConstants {
+    /// Whether finite values beyond the range become the largest finite value instead of infinity.
+    pub clamp: bool,
+}
+
+impl Pass for ConvertConstants {
+    fn name(&self) -> &'static str {
+        "convert-constants"
+    }
+    fn options(&self) -> Vec<(&'static str, String)> {
+        if self.clamp { vec![("clamp", "true".into())] } else { Vec::new() }
+    }
+    fn requires(&self) -> Invariants {
+        Invariants::CORE
+    }
+    fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
+        let mut changed = false;
+        let nodes: Vec<Node> = module.nodes(module.main()).collect();
+        for node in nodes {
+            let data = module.node(node);
+            let cast = data.provenance == Provenance::Inserted
+                && data.schema().is_some_and(|s| s.kind == OpKind::Cast);
+            if let (true, Some(operand), Some(result)) = (cast, data.operand(0), data.result(0)) {
+                changed |= self.fold(module, cx, node, operand, result);
+            }
+        }
+        Ok(Changed::when(changed))
+    }
+}
+
+/// Where the elements of something constant are.
+enum Source {
+    Initializer(Arc<TensorData>),
+    ConstantNode(Node, Arc<TensorData>),
+    Fill(Node, Arc<TensorData>),
+}
+
+fn source(module: &Module, value: Value) -> Option<Source> {
+    if let Some(payload) = module.constant(value) {
+        return payload.dense().cloned().map(Source::Initializer);
+    }
+    let (node, _) = module.producer(value)?;
+    let view = NodeView::new(module, node)?;
+    if view.kind() == OpKind::Constant {
+        return constant_node_data(&view).map(|data| Source::ConstantNode(node, data));
+    }
+    if view.kind() == OpKind::ConstantOfShape {
+        let data = match view.attr("value") {
+            Some(AttrValue::Tensor(data)) => data.clone(),
+            _ => Arc::new(TensorData::from_f32(&[1], &[0.0]).ok()?),
+        };
+        return Some(Source::Fill(node, data));
+    }
+    None
+}
+
+impl ConvertConstants {
+    fn fold(
+        &self,
+        module: &mut Module,
+        cx: &mut PassCx<'_>,
+        cast: Node,
+        operand: Value,
+        result: Value,
+    ) -> bool {
+        let Some(to) = module.value(result).ty.dtype() else { return false };
+        let Some(source) = source(module, operand) else { return false };
+        let (Source::Initializer(data) | Source::ConstantNode(_, data) | Source::Fill(_, data)) = &source;
+        if !can_convert(data.dtype(), to) || module.is_output(result) {
+            return false;
+        }
+        let low = Arc::new(data.converted(Conversion { to, clamp: self.clamp }));
+        warn_of_overflow(module, cx, operand, data, to, self.clamp);
+        let only_reader = module.uses(operand).count() == 1 && !module.is_output(operand);
+        let replacement = match source {
+            Source::Initializer(_) if only_reader => {
+                module.set_constant(operand, Payload::Dense(low));
+                operand
+            }
+            Source::Initializer(_) => {
+                let graph = module.value(operand).graph;
+                let name = module.value(result).name.expect("the result of an inserted cast has a name");
+                module.add_constant(graph, name, Payload::Dense(low))
+            }
+            Source::ConstantNode(node, _) | Source::Fill(node, _) if only_reader => {
+                let value = module.intern("value");
+                for other in ["value_float", "value_floats"] {
+                    if let Some(other) = module.symbol(other) {
+                        module.remove_attr(node, other);
+                    }
+                }
+                module.set_attr(node, value, AttrValue::Tensor(low));
+                let ty = module.value(operand).ty.with_element_dtype(to);
+                module.set_type(operand, ty);
+                operand
+            }
+            Source::ConstantNode(node, _) | Source::Fill(node, _) => {
+                let value = module.intern("value");
+                let data = module.node(node);
+                let new = NewNode {
+                    op: data.op,
+                    name: module.node(cast).name,
+                    operands: data.formal_operands().iter().copied().collect(),
+                    attrs: vec![(value, AttrValue::Tensor(low))],
+                    results: vec![Some((
+                        module.value(result).name.expect("the result of an inserted cast has a name"),
+                        module.value(result).ty.clone(),
+                    ))],
+                    provenance: Provenance::User,
+                };
+                let graph = module.node(node).graph;
+                let twin = module.add_node(graph, Position::After(node), new);
+                module.node(twin).result(0).expect("it was given a result")
+            }
+        };
+        module.replace_uses(result, replacement, |n, _| n != cast);
+        module.erase_node(cast);
+        true
+    }
+}
+
+/// Pins and disabled guards can convert what does not fit: that is what was asked for, but not in silence.
+fn warn_of_overflow(
+    module: &Module,
+    cx: &mut PassCx<'_>,
+    value: Value,
+    data: &TensorData,
+    to: DType,
+    clamp: bool,
+) {
+    let Ok(stats) = crate::guard::ConstantStats::of(data, to) else { return };
+    if stats.overflow > 0 {
+        let name = ampc_ir::verify::name_of(module, value);
+        let what = if clamp { "were clamped" } else { "became infinite" };
+        cx.warn(
+            "constant.overflow",
+            None,
+            format!(
+                "constant `{name}`: {} of {} values, {:e} to {:e}, {what} in {to}",
+                stats.overflow, stats.count, stats.min, stats.max
+            ),
+        );
+    }
+}

@@ -1,0 +1,203 @@
+//! `emulate`: an fp32-typed model that rounds as the low-precision model would.
+//!
+//! Runtimes without 16-bit kernels compute in fp32 and drop roundings, which hides overflow and lost digits. Here
+//! every 16-bit value becomes an f32 value that went through `Cast(low), Cast(f32)` right after the operator that
+//! made it, low constants are rounded beforehand, and public types stay: stock runtimes then round truly, one
+//! rounding per operator, with fp32 arithmetic inside, as kernels with fp32 accumulators do.
+//!
+//! Results of clear operators need no rounding: they move values that are rounded already. Custom operators and
+//! calls get the 16-bit operands they had.
+
+use crate::insert_casts::new_cast;
+use crate::pass::{Changed, Pass, PassCx, PassError};
+use ampc_ir::convert::Conversion;
+use ampc_ir::edit::Position;
+use ampc_ir::infer::{Facts, check_node};
+use ampc_ir::op::{Class, OpKind, base_class};
+use ampc_ir::{AttrValue, DType, GraphId, Module, Node, Payload, Type, Value};
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+
+/// The pass.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Emulate;
+
+impl Pass for Emulate {
+    fn name(&self) -> &'static str {
+        "emulate"
+    }
+    fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
+        let main = module.main();
+        let mut state = State { facts: cx.facts, low: FxHashMap::default() };
+        let public: Vec<DType> = module
+            .graph(main)
+            .outputs()
+            .iter()
+            .map(|o| module.value(o.value).ty.dtype().unwrap_or(DType::F32))
+            .collect();
+        for input in module.graph(main).inputs().to_vec() {
+            if let Some(low) = low_dtype(&module.value(input).ty) {
+                let wide = new_cast(module, input, DType::F32, Position::First);
+                state.redirect(module, input, wide, low);
+            }
+        }
+        state.constants(module, main);
+        state.graph(module, main);
+        for (index, dtype) in public.into_iter().enumerate() {
+            restore_output(module, main, index, dtype);
+        }
+        Ok(Changed::Yes)
+    }
+}
+
+fn low_dtype(ty: &Type) -> Option<DType> {
+    ty.dtype().filter(|d| d.is_low())
+}
+
+/// An output keeps its name and type: if it is f32 now, a cast makes it low again.
+fn restore_output(module: &mut Module, graph: GraphId, index: usize, dtype: DType) {
+    let value = module.graph(graph).outputs()[index].value;
+    if !dtype.is_low() || module.value(value).ty.dtype() != Some(DType::F32) {
+        return;
+    }
+    let narrow = new_cast(module, value, dtype, Position::Last);
+    module.set_output(graph, index, narrow);
+}
+
+struct State<'a> {
+    facts: &'a Facts,
+    /// The format of f32 values that stand for low ones.
+    low: FxHashMap<Value, DType>,
+}
+
+impl State<'_> {
+    /// Readers of `old` read `new`, which is f32 and stands for a value of the format; so do outputs. The public
+    /// name follows if `old` had it.
+    fn redirect(&mut self, module: &mut Module, old: Value, new: Value, format: DType) {
+        let graph = module.value(old).graph;
+        let from = module.producer(new).map(|(n, _)| n);
+        let between =
+            from.and_then(|n| module.node(n).operand(0)).and_then(|v| module.producer(v)).map(|(n, _)| n);
+        module.replace_uses(old, new, |n, _| Some(n) != from && Some(n) != between);
+        let is_source = module.producer(old).is_none();
+        let mut renamed = false;
+        for index in 0..module.graph(graph).outputs().len() {
+            if module.graph(graph).outputs()[index].value == old && !is_source {
+                module.set_output(graph, index, new);
+                if !renamed && let (Some(name), Some(_)) = (module.value(old).name, module.value(new).name) {
+                    let inner = format!("{}.computed", module.text(name));
+                    let inner = module.fresh_name(&inner);
+                    module.set_value_name(old, inner);
+                    module.set_value_name(new, name);
+                    renamed = true;
+                }
+            }
+        }
+        self.low.insert(new, format);
+    }
+
+    fn constants(&mut self, module: &mut Module, graph: GraphId) {
+        for value in module.graph(graph).constants().to_vec() {
+            let Some(Payload::Dense(data)) = module.constant(value) else { continue };
+            if data.dtype().is_low() && !module.is_output(value) {
+                let format = data.dtype();
+                let wide = data.converted(Conversion { to: DType::F32, clamp: false });
+                module.set_constant(value, Payload::Dense(Arc::new(wide)));
+                self.low.insert(value, format);
+            }
+        }
+    }
+
+    fn graph(&mut self, module: &mut Module, graph: GraphId) {
+        for node in module.nodes(graph).collect::<Vec<_>>() {
+            for body in module.node(node).bodies().collect::<Vec<_>>() {
+                self.body(module, node, body);
+            }
+            self.operands(module, node);
+            self.attributes(module, node);
+            self.results(module, node);
+        }
+    }
+
+    fn body(&mut self, module: &mut Module, node: Node, body: GraphId) {
+        let sources = module.graph(body).inputs().iter().chain(module.graph(body).captures()).copied();
+        for value in sources.collect::<Vec<_>>() {
+            if let Some(format) = low_dtype(&module.value(value).ty) {
+                let captured_low = match module.value(value).def {
+                    ampc_ir::module::Def::Capture { slot } => module.node(node).operands()[slot as usize]
+                        .is_some_and(|v| low_dtype(&module.value(v).ty).is_some()),
+                    _ => false,
+                };
+                if !captured_low {
+                    let ty = module.value(value).ty.with_element_dtype(DType::F32);
+                    module.set_type(value, ty);
+                    self.low.insert(value, format);
+                }
+            }
+        }
+        self.constants(module, body);
+        self.graph(module, body);
+        for index in 0..module.graph(body).outputs().len() {
+            let output = module.graph(body).outputs()[index].clone();
+            if low_dtype(&output.declared).is_some()
+                && module.value(output.value).ty.dtype() == Some(DType::F32)
+            {
+                module.set_output_type(body, index, output.declared.with_element_dtype(DType::F32));
+            }
+        }
+    }
+
+    /// Operators that nobody here knows get the types they had.
+    fn operands(&mut self, module: &mut Module, node: Node) {
+        if module.node(node).schema().is_some() {
+            return;
+        }
+        for slot in 0..module.node(node).n_formal() {
+            let Some(value) = module.node(node).operand(slot) else { continue };
+            if let Some(&format) = self.low.get(&value) {
+                let narrow = new_cast(module, value, format, Position::Before(node));
+                module.set_operand(node, slot, Some(narrow));
+            }
+        }
+    }
+
+    /// Constant tensors in attributes are rounded beforehand, like initializers.
+    fn attributes(&mut self, module: &mut Module, node: Node) {
+        let kind = module.node(node).schema().map(|s| s.kind);
+        if !matches!(kind, Some(OpKind::Constant | OpKind::ConstantOfShape)) {
+            return;
+        }
+        let value = module.intern("value");
+        let Some(AttrValue::Tensor(data)) = module.node(node).attr(value).map(|a| &a.value) else { return };
+        if data.dtype().is_low() {
+            let wide = Arc::new(data.converted(Conversion { to: DType::F32, clamp: false }));
+            module.set_attr(node, value, AttrValue::Tensor(wide));
+        }
+    }
+
+    fn results(&mut self, module: &mut Module, node: Node) {
+        let inferred = check_node(module, node, self.facts).ok().flatten();
+        let clear =
+            module.node(node).schema().is_some_and(|s| base_class(s.kind, DType::F16) == Class::Clear);
+        for (slot, value) in module.node(node).results().to_vec().into_iter().enumerate() {
+            let Some(value) = value else { continue };
+            let Some(format) = low_dtype(&module.value(value).ty) else { continue };
+            let now = inferred.as_ref().and_then(|i| i.types.get(slot)?.dtype());
+            if now == Some(DType::F32) {
+                let ty = module.value(value).ty.with_element_dtype(DType::F32);
+                module.set_type(value, ty);
+                if clear {
+                    self.low.insert(value, format);
+                    continue;
+                }
+                let narrow = new_cast(module, value, format, Position::After(node));
+                let (cast, _) = module.producer(narrow).expect("a cast makes its result");
+                let wide = new_cast(module, narrow, DType::F32, Position::After(cast));
+                self.redirect(module, value, wide, format);
+            } else {
+                let wide = new_cast(module, value, DType::F32, Position::After(node));
+                self.redirect(module, value, wide, format);
+            }
+        }
+    }
+}

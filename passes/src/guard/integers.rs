@@ -1,0 +1,172 @@
+//! Integers carried in floats. f16 holds integers exactly up to 2048, bf16 up to 256.
+//!
+//! Two walks over the float variables of the main graph:
+//!
+//! - *forward* from where integers of more than 8 bits become floats (Cast, Range, and what is computed from
+//!   them), through arithmetic and movement and at most one product: what may hold such an integer;
+//! - *backward* from where floats become integers again (Cast to an integer type) or turn into an angle (Sin, Cos
+//!   and their like, where the error of a large argument is absolute): what must be exact.
+//!
+//! What is in both stays fp32, allow operators included (`inv_freq @ positions`). So does everything from the
+//! last allow operator on that leads into a cast to an integer, whatever it started from: `floor(size · scale)`.
+
+use super::Cx;
+use crate::flow::{self, Var};
+use crate::pass::PassError;
+use ampc_ir::op::{Class, OpKind};
+use ampc_ir::{DType, Node};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+fn kind(cx: &Cx<'_>, node: Node) -> Option<OpKind> {
+    cx.module.node(node).schema().map(|s| s.kind)
+}
+
+/// Integer types whose values an f16 may not hold.
+fn is_wide_integer(dtype: DType) -> bool {
+    dtype.is_integer() && dtype.bits().is_some_and(|b| b > 8)
+}
+
+fn dtype_of_operand(cx: &Cx<'_>, node: Node, i: usize) -> Option<DType> {
+    cx.module.value(cx.module.node(node).operand(i)?).ty.dtype()
+}
+
+fn dtype_of_result(cx: &Cx<'_>, node: Node) -> Option<DType> {
+    cx.module.value(cx.module.node(node).result(0)?).ty.dtype()
+}
+
+/// Whether a node turns integers into floats.
+fn enters(cx: &Cx<'_>, node: Node) -> bool {
+    match kind(cx, node) {
+        Some(OpKind::Cast | OpKind::CastLike) => {
+            dtype_of_operand(cx, node, 0).is_some_and(is_wide_integer)
+                && dtype_of_result(cx, node).is_some_and(DType::is_float)
+        }
+        Some(OpKind::Range) => dtype_of_result(cx, node).is_some_and(DType::is_float),
+        _ => false,
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sink {
+    Integer,
+    Angle,
+}
+
+/// Whether a node turns floats into something that must be exact.
+fn leaves(cx: &Cx<'_>, node: Node) -> Option<Sink> {
+    match kind(cx, node)? {
+        OpKind::Cast | OpKind::CastLike => {
+            let from = dtype_of_operand(cx, node, 0)?;
+            let to = dtype_of_result(cx, node)?;
+            (from.is_float() && to.is_integer()).then_some(Sink::Integer)
+        }
+        OpKind::Sin | OpKind::Cos | OpKind::Tan | OpKind::Mod => Some(Sink::Angle),
+        _ => None,
+    }
+}
+
+/// Whether a number passes through the variable: every float variable but those that turn it into a decision.
+fn carries(cx: &Cx<'_>, var: Var) -> bool {
+    let class = flow::decision(cx.module, var).map(|d| d.class);
+    class.is_some() && !matches!(kind(cx, var.node), Some(OpKind::Shape | OpKind::Size))
+}
+
+pub(super) fn integers(cx: &mut Cx<'_>) -> Result<(), PassError> {
+    let nodes: Vec<Node> = cx.module.nodes(cx.module.main()).collect();
+    let forward = forward(cx, &nodes);
+    let (exact, near) = backward(cx, &nodes);
+    for &var in exact.intersection(&forward).collect::<std::collections::BTreeSet<_>>() {
+        cx.deny(var, || "integers carried in floats on the way to an integer or an angle".into());
+    }
+    for &var in near.iter().collect::<std::collections::BTreeSet<_>>() {
+        cx.deny(var, || "on the way to a cast to an integer".into());
+    }
+    Ok(())
+}
+
+/// How an operator passes on an integer that one of its operands holds.
+fn passes_on(cx: &Cx<'_>, var: Var) -> Option<Crossing> {
+    let class = flow::decision(cx.module, var)?.class;
+    match kind(cx, var.node)? {
+        OpKind::Add | OpKind::Sub | OpKind::Mul | OpKind::Div | OpKind::Mod | OpKind::Pow | OpKind::Sqrt => {}
+        OpKind::Sum | OpKind::Floor | OpKind::Ceil | OpKind::Round | OpKind::CumSum => {}
+        OpKind::ReduceSum | OpKind::ReduceProd | OpKind::ReduceMax | OpKind::ReduceMin => {}
+        _ if class == Class::Clear => {}
+        _ if class == Class::Allow => return Some(Crossing::Product),
+        _ => return None,
+    }
+    Some(Crossing::Plain)
+}
+
+/// What a mark went through.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Crossing {
+    /// Arithmetic and movement.
+    Plain,
+    /// One product: positions times frequencies. After a second one nothing is a position any more.
+    Product,
+}
+
+/// Variables that may hold an integer. Program order is topological: one walk.
+fn forward(cx: &Cx<'_>, nodes: &[Node]) -> FxHashSet<Var> {
+    let mut marked: FxHashMap<Var, Crossing> = FxHashMap::default();
+    let mut sources: FxHashSet<Node> = FxHashSet::default();
+    for &node in nodes {
+        if enters(cx, node) {
+            sources.insert(node);
+            continue;
+        }
+        let Some(schema) = cx.module.node(node).schema() else { continue };
+        for var in flow::vars(node, schema).filter(|&v| carries(cx, v)) {
+            let held = flow::operands_of(cx.module, var)
+                .filter_map(|(_, value)| {
+                    let value = flow::behind_inserted(cx.module, value);
+                    let (producer, _) = cx.module.producer(value)?;
+                    if sources.contains(&producer) {
+                        return Some(Crossing::Plain);
+                    }
+                    marked.get(&flow::producer_var(cx.module, value)?).copied()
+                })
+                .min();
+            let mark = match (held, passes_on(cx, var)) {
+                (Some(held), Some(Crossing::Plain)) => Some(held),
+                (Some(Crossing::Plain), Some(Crossing::Product)) => Some(Crossing::Product),
+                (None, _) | (_, None) | (Some(Crossing::Product), Some(Crossing::Product)) => None,
+            };
+            if let Some(mark) = mark {
+                marked.insert(var, mark);
+            }
+        }
+    }
+    marked.into_keys().collect()
+}
+
+/// Variables that lead into something exact: through everything, and without crossing an allow variable.
+fn backward(cx: &Cx<'_>, nodes: &[Node]) -> (FxHashSet<Var>, FxHashSet<Var>) {
+    let (mut exact, mut near): (FxHashSet<Var>, FxHashSet<Var>) = Default::default();
+    for &node in nodes.iter().rev() {
+        let Some(schema) = cx.module.node(node).schema() else { continue };
+        for var in flow::vars(node, schema).filter(|&v| carries(cx, v)) {
+            let (mut to_exact, mut to_near) = (false, false);
+            for (_, value) in flow::results_of(cx.module, var) {
+                for (reader, slot) in flow::readers(cx.module, value) {
+                    let sink = leaves(cx, reader);
+                    to_exact |= sink.is_some();
+                    to_near |= sink == Some(Sink::Integer);
+                    if let Some(reader) = flow::reader_var(cx.module, reader, slot) {
+                        to_exact |= exact.contains(&reader);
+                        to_near |= near.contains(&reader);
+                    }
+                }
+            }
+            if to_exact {
+                exact.insert(var);
+            }
+            let stops = flow::decision(cx.module, var).is_none_or(|d| d.class == Class::Allow);
+            if to_near && !stops {
+                near.insert(var);
+            }
+        }
+    }
+    (exact, near)
+}

@@ -1,0 +1,197 @@
+//! `guard`: patterns and ranges that make a node riskier than its class.
+//!
+//! A guard looks at free variables (f32, not pinned, not fixed) and makes those deny that would go wrong in the
+//! format, with the evidence. A guarded variable taints like any deny variable: a mask of −3.4e38 that must stay
+//! fp32 must not be narrowed one operator later. Each guard has a name, can be left out, and has a test that
+//! fails without it.
+
+mod integers;
+mod norms;
+mod ranges;
+mod stats;
+
+pub use stats::ConstantStats;
+
+use crate::flow::{self, Var};
+use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
+use ampc_ir::module::Reason;
+use ampc_ir::op::Class;
+use ampc_ir::{DType, Module, Value};
+use rustc_hash::FxHashMap;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// What to do with constants that have finite values beyond the range of the format.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum OutOfRange {
+    /// The constant stays fp32, and so does what reads it.
+    #[default]
+    Keep,
+    /// The values become the largest finite value.
+    Clamp,
+    /// The rewrite fails.
+    Error,
+}
+
+impl OutOfRange {
+    /// The spelling on the command line.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            OutOfRange::Keep => "keep",
+            OutOfRange::Clamp => "clamp",
+            OutOfRange::Error => "error",
+        }
+    }
+}
+
+/// A guard.
+#[derive(Clone, Copy, Debug)]
+pub struct GuardDef {
+    /// Its name, for `--disable-guard` and as the rule `guard.<name>`.
+    pub name: &'static str,
+    /// What it looks for.
+    pub about: &'static str,
+    run: fn(&mut Cx<'_>) -> Result<(), PassError>,
+}
+
+/// All guards, in the order in which they run.
+pub const GUARDS: &[GuardDef] = &[
+    GuardDef {
+        name: "range",
+        about: "constants with finite values beyond the range of the format",
+        run: ranges::range,
+    },
+    GuardDef {
+        name: "mask",
+        about: "constants beyond half the range added to something: the sum leaves the range",
+        run: ranges::mask,
+    },
+    GuardDef {
+        name: "eps",
+        about: "small constants added before a division, root, logarithm or power that would round to 0",
+        run: ranges::eps,
+    },
+    GuardDef {
+        name: "underflow",
+        about: "constants of few values all of which would round to 0",
+        run: ranges::underflow,
+    },
+    GuardDef {
+        name: "stash",
+        about: "norms that ask for another precision inside than f32",
+        run: norms::stash,
+    },
+    GuardDef {
+        name: "norm",
+        about: "norms written out: squares that are summed, means that are subtracted",
+        run: norms::norm,
+    },
+    GuardDef { name: "depth", about: "reductions over more than 4096 elements", run: norms::depth },
+    GuardDef {
+        name: "int",
+        about: "integers carried in floats: shape arithmetic, positions, lengths, indices",
+        run: integers::integers,
+    },
+];
+
+/// The pass.
+#[derive(Clone, Debug)]
+pub struct Guard {
+    /// The format to lower to: f16 or bf16.
+    pub to: DType,
+    /// Guards to leave out.
+    pub disabled: BTreeSet<String>,
+    /// What to do with constants that do not fit.
+    pub out_of_range: OutOfRange,
+}
+
+impl Pass for Guard {
+    fn name(&self) -> &'static str {
+        "guard"
+    }
+    fn options(&self) -> Vec<(&'static str, String)> {
+        let mut options = vec![("to", self.to.to_string())];
+        if !self.disabled.is_empty() {
+            options.push(("disable", self.disabled.iter().cloned().collect::<Vec<_>>().join("+")));
+        }
+        if self.out_of_range != OutOfRange::Keep {
+            options.push(("out-of-range", self.out_of_range.as_str().into()));
+        }
+        options
+    }
+    fn requires(&self) -> Invariants {
+        Invariants::CORE.with(Invariants::CLASSIFIED)
+    }
+    fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
+        let mut cx = Cx {
+            module,
+            to: self.to,
+            out_of_range: self.out_of_range,
+            stats: FxHashMap::default(),
+            changed: false,
+            rule: "",
+        };
+        for guard in GUARDS.iter().filter(|g| !self.disabled.contains(g.name)) {
+            cx.rule = guard.name;
+            (guard.run)(&mut cx)?;
+        }
+        Ok(Changed::when(cx.changed))
+    }
+}
+
+/// What guards work with.
+struct Cx<'a> {
+    module: &'a mut Module,
+    to: DType,
+    out_of_range: OutOfRange,
+    stats: FxHashMap<Value, Arc<ConstantStats>>,
+    changed: bool,
+    rule: &'static str,
+}
+
+impl Cx<'_> {
+    /// Free variables of the main graph in program order.
+    fn free_vars(&self) -> Vec<Var> {
+        let mut vars = Vec::new();
+        for node in self.module.nodes(self.module.main()) {
+            let Some(schema) = self.module.node(node).schema() else { continue };
+            vars.extend(flow::vars(node, schema).filter(|&v| flow::is_free(self.module, v)));
+        }
+        vars
+    }
+
+    /// Makes a variable deny, if it is still free.
+    fn deny(&mut self, var: Var, evidence: impl FnOnce() -> String) {
+        if !flow::is_free(self.module, var) {
+            return;
+        }
+        let reason = Arc::new(Reason { rule: format!("guard.{}", self.rule), evidence: evidence() });
+        let decision = &mut self.module.node_mut(var.node).decisions[usize::from(var.var)];
+        decision.class = Class::Deny;
+        decision.reason = reason;
+        self.changed = true;
+    }
+
+    /// The statistics of the constant that a value is; each constant is read once.
+    fn stats(&mut self, value: Value) -> Result<Option<Arc<ConstantStats>>, PassError> {
+        let value = flow::behind_inserted(self.module, value);
+        let Some(data) = ampc_ir::views::constant_of(self.module, value) else { return Ok(None) };
+        if data.dtype() != DType::F32 {
+            return Ok(None);
+        }
+        if let Some(known) = self.stats.get(&value) {
+            return Ok(Some(known.clone()));
+        }
+        let stats = ConstantStats::of(&data, self.to).map_err(|source| PassError::Constant {
+            name: ampc_ir::verify::name_of(self.module, value),
+            source,
+        })?;
+        let stats = Arc::new(stats);
+        self.stats.insert(value, stats.clone());
+        Ok(Some(stats))
+    }
+
+    fn name(&self, value: Value) -> String {
+        ampc_ir::verify::name_of(self.module, value)
+    }
+}

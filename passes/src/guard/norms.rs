@@ -1,0 +1,109 @@
+//! Guards on norms and reductions.
+
+use super::Cx;
+use crate::flow::{self, Var};
+use crate::pass::PassError;
+use ampc_ir::op::OpKind;
+use ampc_ir::views::NodeView;
+use ampc_ir::{DType, Node};
+
+/// A reduction over more elements than this stays fp32.
+const MAX_DEPTH: u64 = 4096;
+
+/// `stash_type` other than float: the operator would compute in the low format inside.
+pub(super) fn stash(cx: &mut Cx<'_>) -> Result<(), PassError> {
+    for var in cx.free_vars() {
+        let Some(view) = NodeView::new(cx.module, var.node) else { continue };
+        if let Some(stash) = view.schema.attr("stash_type").and_then(|_| view.int("stash_type"))
+            && stash != i64::from(DType::F32.number())
+        {
+            cx.deny(var, || format!("stash_type is {stash}, not 1 (float)"));
+        }
+    }
+    Ok(())
+}
+
+fn kind(cx: &Cx<'_>, node: Node) -> Option<OpKind> {
+    cx.module.node(node).schema().map(|s| s.kind)
+}
+
+fn is_sum(kind: Option<OpKind>) -> bool {
+    matches!(
+        kind,
+        Some(
+            OpKind::ReduceMean
+                | OpKind::ReduceSum
+                | OpKind::ReduceL2
+                | OpKind::ReduceSumSquare
+                | OpKind::GlobalAveragePool
+                | OpKind::CumSum
+        )
+    )
+}
+
+/// The nodes that read the results of a variable.
+fn readers(cx: &Cx<'_>, var: Var) -> Vec<Node> {
+    let mut nodes: Vec<Node> = flow::results_of(cx.module, var)
+        .flat_map(|(_, value)| flow::readers(cx.module, value))
+        .map(|(node, _)| node)
+        .collect();
+    nodes.sort_unstable();
+    nodes
+}
+
+/// Norms written out in operators: x·x before a sum overflows (400² is beyond f16), and x − mean(x) cancels.
+pub(super) fn norm(cx: &mut Cx<'_>) -> Result<(), PassError> {
+    for var in cx.free_vars() {
+        let data = cx.module.node(var.node);
+        let square = match kind(cx, var.node) {
+            Some(OpKind::Mul) => data.operand(0) == data.operand(1),
+            Some(OpKind::Pow) => true,
+            _ => false,
+        };
+        if square && let Some(sum) = readers(cx, var).into_iter().find(|&n| is_sum(kind(cx, n))) {
+            let op = cx.module.op_name(sum).1.to_owned();
+            cx.deny(var, || format!("a square that {op} sums"));
+        }
+        if kind(cx, var.node) == Some(OpKind::ReduceMean) {
+            let x = cx.module.node(var.node).operand(0).map(|v| flow::behind_inserted(cx.module, v));
+            let subtracts = readers(cx, var).into_iter().find(|&n| {
+                let from = cx.module.node(n).operand(0).map(|v| flow::behind_inserted(cx.module, v));
+                kind(cx, n) == Some(OpKind::Sub) && from == x
+            });
+            if let Some(sub) = subtracts {
+                cx.deny(var, || "a mean that is subtracted from what it is the mean of".into());
+                if let Some(sub) = flow::reader_var(cx.module, sub, 0) {
+                    cx.deny(sub, || "subtracts the mean: cancellation".into());
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Long reductions: the sum leaves the range or loses the addends.
+pub(super) fn depth(cx: &mut Cx<'_>) -> Result<(), PassError> {
+    for var in cx.free_vars() {
+        let averages = matches!(kind(cx, var.node), Some(OpKind::AveragePool));
+        if !is_sum(kind(cx, var.node)) && !averages {
+            continue;
+        }
+        let Some(view) = NodeView::new(cx.module, var.node) else { continue };
+        let depth = if averages {
+            view.int_list("kernel_shape")
+                .and_then(|k| k.iter().try_fold(1u64, |n, &d| n.checked_mul(u64::try_from(d).ok()?)))
+        } else {
+            let from = view.shape(0).element_count();
+            let to = cx
+                .module
+                .node(var.node)
+                .result(0)
+                .and_then(|v| cx.module.value(v).ty.shape()?.element_count());
+            from.zip(to).and_then(|(from, to)| from.checked_div(to))
+        };
+        if let Some(depth) = depth.filter(|&d| d > MAX_DEPTH) {
+            cx.deny(var, || format!("reduces {depth} elements to one"));
+        }
+    }
+    Ok(())
+}

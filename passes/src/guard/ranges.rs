@@ -1,0 +1,178 @@
+//! Guards on the values of constants.
+
+use super::{Cx, OutOfRange};
+use crate::flow::{self, Var};
+use crate::pass::PassError;
+use ampc_ir::convert::{max_finite, min_normal};
+use ampc_ir::op::{Class, OpKind};
+use ampc_ir::views::NodeView;
+use ampc_ir::{AttrValue, Node, Value};
+use rustc_hash::FxHashSet;
+
+/// A constant of at most this many values is one that somebody wrote, not a trained weight.
+const FEW: u64 = 16;
+
+fn kind(cx: &Cx<'_>, node: Node) -> Option<OpKind> {
+    cx.module.node(node).schema().map(|s| s.kind)
+}
+
+/// The values a variable reads or makes that may be constants, each once: operands, and the results of nodes
+/// that are constants themselves.
+fn constants_at(cx: &Cx<'_>, var: Var) -> Vec<Value> {
+    let mut values: Vec<Value> = flow::operands_of(cx.module, var).map(|(_, v)| v).collect();
+    if matches!(kind(cx, var.node), Some(OpKind::Constant)) {
+        values.extend(flow::results_of(cx.module, var).map(|(_, v)| v));
+    }
+    values.sort_unstable();
+    values.dedup();
+    values
+}
+
+/// Constants with finite values beyond the range: the reader stays fp32, or the rewrite fails.
+pub(super) fn range(cx: &mut Cx<'_>) -> Result<(), PassError> {
+    if cx.out_of_range == OutOfRange::Clamp {
+        return Ok(());
+    }
+    for var in cx.free_vars() {
+        for value in constants_at(cx, var) {
+            let Some(stats) = cx.stats(value)? else { continue };
+            if stats.overflow == 0 {
+                continue;
+            }
+            if cx.out_of_range == OutOfRange::Error {
+                return Err(PassError::OutOfRange {
+                    name: cx.name(value),
+                    format: cx.to,
+                    count: stats.overflow,
+                    min: f64::from(stats.min),
+                    max: f64::from(stats.max),
+                    value,
+                });
+            }
+            let (name, to) = (cx.name(value), cx.to);
+            cx.deny(var, || {
+                format!(
+                    "constant `{name}`: {} of {} values beyond {to}, {:e} to {:e}",
+                    stats.overflow, stats.count, stats.min, stats.max
+                )
+            });
+        }
+        fill_value(cx, var);
+    }
+    Ok(())
+}
+
+/// ConstantOfShape has its constant in an attribute.
+fn fill_value(cx: &mut Cx<'_>, var: Var) {
+    let Some(view) = NodeView::new(cx.module, var.node) else { return };
+    if view.kind() != OpKind::ConstantOfShape {
+        return;
+    }
+    let Some(AttrValue::Tensor(data)) = view.attr("value") else { return };
+    let Some(values) = data.small_floats(FEW) else { return };
+    let limit = max_finite(cx.to);
+    if let Some(v) = values.into_iter().find(|v| v.is_finite() && v.abs() > limit) {
+        let to = cx.to;
+        cx.deny(var, || format!("fills with {v:e}, beyond {to}"));
+    }
+}
+
+/// A large constant in a sum: −65504 + x is −inf for x below −16.
+pub(super) fn mask(cx: &mut Cx<'_>) -> Result<(), PassError> {
+    for var in cx.free_vars() {
+        if !matches!(kind(cx, var.node), Some(OpKind::Add | OpKind::Sub | OpKind::Sum)) {
+            continue;
+        }
+        for value in constants_at(cx, var) {
+            let Some(stats) = cx.stats(value)? else { continue };
+            if f64::from(stats.max_abs) > max_finite(cx.to) / 2.0 {
+                let (name, to) = (cx.name(value), cx.to);
+                cx.deny(var, || {
+                    format!(
+                        "constant `{name}` up to {:e} in a sum: beyond half the range of {to}",
+                        stats.max_abs
+                    )
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Constants of few values all of which would become 0.
+pub(super) fn underflow(cx: &mut Cx<'_>) -> Result<(), PassError> {
+    for var in cx.free_vars() {
+        for value in constants_at(cx, var) {
+            let Some(stats) = cx.stats(value)? else { continue };
+            if stats.count <= FEW && stats.nonzero > 0 && stats.underflow == stats.nonzero {
+                let (name, to) = (cx.name(value), cx.to);
+                cx.deny(var, || format!("constant `{name}` ({:e}) is 0 in {to}", stats.max_abs));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// An epsilon: a small constant added to, or bounding from below, what is then divided by, rooted, raised to a
+/// power or taken the logarithm of. The operator and the way to the division stay fp32.
+pub(super) fn eps(cx: &mut Cx<'_>) -> Result<(), PassError> {
+    let smallest = min_normal(cx.to);
+    for var in cx.free_vars() {
+        if !matches!(
+            kind(cx, var.node),
+            Some(OpKind::Add | OpKind::Sub | OpKind::Sum | OpKind::Max | OpKind::Clip)
+        ) {
+            continue;
+        }
+        for value in constants_at(cx, var) {
+            let Some(stats) = cx.stats(value)? else { continue };
+            if stats.count > FEW || stats.nonzero == 0 || f64::from(stats.min_abs) >= smallest {
+                continue;
+            }
+            let Some(way) = way_to_sensitive(cx, var) else { continue };
+            let (name, to) = (cx.name(value), cx.to);
+            for var in way {
+                cx.deny(var, || {
+                    format!("epsilon `{name}` = {:e} is below the normal range of {to}", stats.min_abs)
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The variables from `start` to all operators that are sensitive to a 0, if one is reached through infer and
+/// clear variables.
+fn way_to_sensitive(cx: &Cx<'_>, start: Var) -> Option<Vec<Var>> {
+    let mut reached = false;
+    let mut seen: FxHashSet<Var> = FxHashSet::default();
+    let mut way = vec![start];
+    let mut next = 0;
+    while let Some(&var) = way.get(next) {
+        next += 1;
+        for (_, value) in flow::results_of(cx.module, var) {
+            for (node, slot) in flow::readers(cx.module, value) {
+                let Some(reader) = flow::reader_var(cx.module, node, slot) else { continue };
+                let sensitive = match kind(cx, node) {
+                    Some(OpKind::Div) => slot == 1,
+                    Some(OpKind::Sqrt | OpKind::Log | OpKind::Reciprocal) => true,
+                    Some(OpKind::Pow) => slot == 0,
+                    _ => false,
+                };
+                reached |= sensitive;
+                let class = flow::decision(cx.module, reader).map(|d| d.class);
+                let on = matches!(class, Some(Class::Infer | Class::Clear)) && way.len() < 64;
+                if (sensitive || on) && seen.insert(reader) {
+                    way.push(reader);
+                }
+            }
+        }
+    }
+    // Only what is sensitive itself, and the start, must stay; the taint of the start covers what is between.
+    reached.then(|| {
+        way.retain(|&v| {
+            v == start || matches!(kind(cx, v.node), Some(OpKind::Div | OpKind::Sqrt | OpKind::Pow))
+        });
+        way
+    })
+}

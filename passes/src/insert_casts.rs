@@ -1,0 +1,272 @@
+//! `insert-casts`: values get the element types that were assigned, and casts stand where readers want another.
+//!
+//! One cast per (value, format), shared by all readers and slots, right after the producer (before the first
+//! reader, where the producer is an input or constant). An output of the graph keeps its type and name: if what
+//! makes it is low now, the widening cast takes the public name. Readers without a decision (calls, custom
+//! operators, bodies) get the type the value had.
+//!
+//! A cast of the author whose operand now has the type it casts to does nothing any more and is left out.
+
+use crate::flow;
+use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
+use ampc_ir::edit::{NewNode, Position};
+use ampc_ir::entity::SecondaryMap;
+use ampc_ir::module::{Def, Op, Provenance};
+use ampc_ir::op::{AttrKind, Lookup, OpKind, lookup};
+use ampc_ir::{AttrValue, DType, GraphId, Module, Node, Value};
+use rustc_hash::FxHashMap;
+
+/// Which inputs and outputs of the graph keep their types.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum KeepIo {
+    /// All of them.
+    #[default]
+    All,
+    /// None: an input that is read low only is low, an output has the type it is made in.
+    None,
+    /// These; the others as with [`KeepIo::None`].
+    Names(Vec<String>),
+}
+
+impl KeepIo {
+    fn keeps(&self, name: &str) -> bool {
+        match self {
+            KeepIo::All => true,
+            KeepIo::None => false,
+            KeepIo::Names(names) => names.iter().any(|n| n == name),
+        }
+    }
+}
+
+/// The pass.
+#[derive(Clone, Debug, Default)]
+pub struct InsertCasts {
+    /// Which inputs and outputs keep their types.
+    pub keep_io: KeepIo,
+}
+
+impl Pass for InsertCasts {
+    fn name(&self) -> &'static str {
+        "insert-casts"
+    }
+    fn options(&self) -> Vec<(&'static str, String)> {
+        match &self.keep_io {
+            KeepIo::All => Vec::new(),
+            KeepIo::None => vec![("keep-io", "none".into())],
+            KeepIo::Names(names) => vec![("keep-io", names.join("+"))],
+        }
+    }
+    fn requires(&self) -> Invariants {
+        Invariants::CORE.with(Invariants::CLASSIFIED).with(Invariants::ASSIGNED)
+    }
+    fn ensures(&self) -> Invariants {
+        self.requires().with(Invariants::LOWERED)
+    }
+    fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
+        let mut state =
+            State { casts: FxHashMap::default(), before: SecondaryMap::default(), changed: false };
+        let graph = module.main();
+        state.inputs(module, graph, &self.keep_io);
+        let nodes: Vec<Node> = module.nodes(graph).collect();
+        for node in nodes {
+            state.operands(module, node);
+            if !state.drop_idle_cast(module, node) {
+                state.results(module, node);
+            }
+        }
+        state.outputs(module, graph, &self.keep_io);
+        Ok(Changed::when(state.changed))
+    }
+}
+
+struct State {
+    /// Casts that stand, by operand and element type.
+    casts: FxHashMap<(Value, DType), Value>,
+    /// The element type of a value before it was retyped.
+    before: SecondaryMap<Value, Option<DType>>,
+    changed: bool,
+}
+
+impl State {
+    /// The element type that operand `slot` of `node` must have.
+    fn wanted(&self, module: &Module, node: Node, slot: usize, value: Value) -> Option<DType> {
+        let present = module.value(value).ty.dtype()?;
+        let decided = u32::try_from(slot)
+            .ok()
+            .and_then(|slot| flow::reader_var(module, node, slot))
+            .and_then(|var| flow::decision(module, var)?.precision);
+        let original = self.before[value].unwrap_or(present);
+        // Only floats are ever cast: a decision about a variable that an integer binds is its own type.
+        Some(decided.filter(|d| d.is_float() && original.is_float()).unwrap_or(original))
+    }
+
+    /// Inputs that nobody asked to keep become low if every reader wants that.
+    fn inputs(&mut self, module: &mut Module, graph: GraphId, keep: &KeepIo) {
+        for input in module.graph(graph).inputs().to_vec() {
+            let name = ampc_ir::verify::name_of(module, input);
+            let data = module.value(input);
+            let overridable = !matches!(data.def, Def::Input { default: None });
+            if keep.keeps(&name)
+                || overridable
+                || data.ty.dtype() != Some(DType::F32)
+                || module.is_output(input)
+            {
+                continue;
+            }
+            if let Some(low) = wanted_by_all(module, input).filter(|d| d.is_low()) {
+                let ty = module.value(input).ty.with_element_dtype(low);
+                module.set_type(input, ty);
+                self.changed = true;
+            }
+        }
+    }
+
+    fn operands(&mut self, module: &mut Module, node: Node) {
+        for slot in 0..module.node(node).operands().len() {
+            let Some(value) = module.node(node).operands()[slot] else { continue };
+            let Some(wanted) = self.wanted(module, node, slot, value) else { continue };
+            if module.value(value).ty.dtype() != Some(wanted) {
+                let cast = self.cast(module, value, wanted, node);
+                module.set_operand(node, slot, Some(cast));
+                self.changed = true;
+            }
+        }
+    }
+
+    fn results(&mut self, module: &mut Module, node: Node) {
+        let Some(schema) = module.node(node).schema() else { return };
+        for var in flow::vars(node, schema) {
+            let Some(precision) = flow::decision(module, var).and_then(|d| d.precision) else { continue };
+            let results: Vec<Value> = flow::results_of(module, var).map(|(_, v)| v).collect();
+            for value in results {
+                let ty = module.value(value).ty.clone();
+                let Some(present) = ty.dtype() else { continue };
+                if present != precision && present.is_float() && precision.is_float() {
+                    self.before[value] = Some(present);
+                    module.set_type(value, ty.with_element_dtype(precision));
+                    self.changed = true;
+                }
+            }
+        }
+    }
+
+    /// A cast of the author that has become an identity: its readers read its operand.
+    fn drop_idle_cast(&mut self, module: &mut Module, node: Node) -> bool {
+        let data = module.node(node);
+        if data.schema().map(|s| s.kind) != Some(OpKind::Cast) {
+            return false;
+        }
+        let (Some(operand), Some(result)) = (data.operand(0), data.result(0)) else { return false };
+        let retyped = self.before[operand].is_some();
+        let idle = module.value(operand).ty.dtype() == module.value(result).ty.dtype();
+        // Readers without a decision would take the operand for what it was before.
+        let decided = |(n, s)| {
+            flow::reader_var(module, n, s).and_then(|v| flow::decision(module, v)?.precision).is_some()
+        };
+        if !retyped || !idle || module.is_output(result) || !module.uses(result).all(decided) {
+            return false;
+        }
+        module.replace_uses(result, operand, |_, _| true);
+        module.erase_node(node);
+        self.changed = true;
+        true
+    }
+
+    fn cast(&mut self, module: &mut Module, value: Value, to: DType, reader: Node) -> Value {
+        // A widening cast of an earlier run is exact: what is behind it has the low value already.
+        let behind = flow::behind_inserted(module, value);
+        if behind != value && module.value(behind).ty.dtype() == Some(to) {
+            return behind;
+        }
+        if let Some(&known) = self.casts.get(&(value, to)) {
+            return known;
+        }
+        let at = match module.producer(value) {
+            Some((producer, _)) => Position::After(producer),
+            None => Position::Before(reader),
+        };
+        let result = new_cast(module, value, to, at);
+        self.casts.insert((value, to), result);
+        result
+    }
+
+    fn outputs(&mut self, module: &mut Module, graph: GraphId, keep: &KeepIo) {
+        for index in 0..module.graph(graph).outputs().len() {
+            let value = module.graph(graph).outputs()[index].value;
+            let Some(public) = self.before[value] else { continue };
+            let Some((producer, _)) = module.producer(value) else { continue };
+            if !keep.keeps(&ampc_ir::verify::name_of(module, value)) {
+                let declared = &module.graph(graph).outputs()[index].declared;
+                let low = module.value(value).ty.dtype().unwrap_or(public);
+                let declared = declared.with_element_dtype(low);
+                module.set_output_type(graph, index, declared);
+                self.changed = true;
+                continue;
+            }
+            let wide = match self.casts.get(&(value, public)) {
+                Some(&known) => known,
+                None => {
+                    let wide = new_cast(module, value, public, Position::After(producer));
+                    self.casts.insert((value, public), wide);
+                    wide
+                }
+            };
+            let (name, inner) = (module.value(value).name, module.value(wide).name);
+            if let (Some(name), Some(inner)) = (name, inner) {
+                // The public name moves; the low value takes one that says what it is.
+                let low =
+                    format!("{}.{}", module.text(name), module.value(value).ty.dtype().unwrap_or(public));
+                let low = module.fresh_name(&low);
+                if !module.graph(graph).outputs()[..index].iter().any(|o| o.value == wide) && name != inner {
+                    module.set_value_name(value, low);
+                    module.set_value_name(wide, name);
+                }
+            }
+            module.set_output(graph, index, wide);
+            self.changed = true;
+        }
+    }
+}
+
+/// The element type that every reader of a value was assigned, if it is one.
+fn wanted_by_all(module: &Module, value: Value) -> Option<DType> {
+    let mut wanted = module
+        .uses(value)
+        .map(|(n, s)| flow::reader_var(module, n, s).and_then(|v| flow::decision(module, v)?.precision));
+    let first = wanted.next()??;
+    wanted.all(|w| w == Some(first)).then_some(first)
+}
+
+/// Adds a cast and returns its result, called after the value and the format: `x.f16`.
+pub(crate) fn new_cast(module: &mut Module, value: Value, to: DType, at: Position) -> Value {
+    let graph = module.value(value).graph;
+    let base = module.value_name(value).map_or_else(|| value.to_string(), |s| module.text(s).to_owned());
+    let name = module.fresh_name(&format!("{base}.{to}"));
+    let node_name = module.fresh_name(&format!("{base}.{to}.cast"));
+    let opset = module.opset(graph, "").unwrap_or(1);
+    let Lookup::Found(schema) = lookup("", "Cast", opset) else {
+        unreachable!("Cast exists in every operator set from 1 on")
+    };
+    let attr = module.intern("to");
+    let to_value = match schema.attr("to").map(|a| a.kind) {
+        // Below operator set 6 the type is spelled out.
+        Some(AttrKind::String) => {
+            AttrValue::String(to.onnx_name().to_uppercase().into_bytes().into_boxed_slice())
+        }
+        _ => AttrValue::Int(i64::from(to.number())),
+    };
+    let ty = module.value(value).ty.with_element_dtype(to);
+    let node = module.add_node(
+        graph,
+        at,
+        NewNode {
+            op: Op::Schema(schema),
+            name: Some(node_name),
+            operands: smallvec::smallvec![Some(value)],
+            attrs: vec![(attr, to_value)],
+            results: vec![Some((name, ty))],
+            provenance: Provenance::Inserted,
+        },
+    );
+    module.node(node).result(0).expect("a cast has a result")
+}

@@ -1,0 +1,35 @@
+//! The precision passes of ampc.
+//!
+//! Read [`pass`] (what a pass is), then [`pipeline`] (how passes are put together and checked), then one pass.
+//! The passes in the order in which a rewrite runs them:
+//!
+//! 1. [`classify`]: every type variable of every node gets a precision class;
+//! 2. [`guard`]: patterns and ranges that make a node riskier than its class;
+//! 3. [`taint`]: infer operators downstream of deny operators stay fp32;
+//! 4. [`assign`]: chooses the element type of every type variable;
+//! 5. [`insert_casts`]: retypes results and places casts;
+//! 6. [`simplify_casts`]: removes casts that repeat or undo each other exactly;
+//! 7. [`convert_constants`]: casts of constants become converted constants;
+//! 8. [`dce`]: what the passes left without a reader goes.
+//!
+//! Passes run no kernel and name no backend; facts about a target come in as data.
+
+pub mod assign;
+pub mod classify;
+pub mod convert_constants;
+pub mod dce;
+pub mod emulate;
+pub mod flow;
+pub mod guard;
+pub mod insert_casts;
+pub mod pass;
+pub mod paths;
+pub mod pipeline;
+pub mod policy;
+pub mod simplify_casts;
+pub mod suggest;
+pub mod taint;
+
+pub use pass::{Changed, Invariants, Pass, PassCx, PassError, Warning};
+pub use paths::Paths;
+pub use policy::Policy;

@@ -1,0 +1,444 @@
+//! Pipelines: passes in order, with their conditions checked when the pipeline is built.
+//!
+//! A pipeline has a spelling, `classify{to=f16, policy=safe}, taint, assign{by=paint}`, which prints and parses
+//! back. Running it verifies the module at the end, and after every pass on request; a violation is a bug of the
+//! pass, and the error carries what is needed to repeat it.
+
+use crate::assign::Assign;
+use crate::classify::Classify;
+use crate::convert_constants::ConvertConstants;
+use crate::dce::Dce;
+use crate::emulate::Emulate;
+use crate::guard::{Guard, OutOfRange};
+use crate::insert_casts::{InsertCasts, KeepIo};
+use crate::pass::{Changed, Invariants, Pass, PassCx, PassError, Warning};
+use crate::policy::{Policy, PolicyError};
+use crate::simplify_casts::SimplifyCasts;
+use crate::suggest::nearest;
+use crate::taint::Taint;
+use ampc_ir::infer::{Facts, InferError, infer_module};
+use ampc_ir::verify::{Violation, verify_module};
+use ampc_ir::{DType, Module};
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+/// Passes in order.
+#[derive(Debug, Default)]
+pub struct Pipeline {
+    passes: Vec<Box<dyn Pass>>,
+}
+
+/// Why a text is no pipeline.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PipelineError {
+    /// No pass has this name.
+    #[error("no pass is called `{found}`{hint}; passes are {passes}")]
+    UnknownPass {
+        /// The name as given.
+        found: String,
+        /// The nearest name.
+        hint: String,
+        /// All names.
+        passes: String,
+    },
+    /// The pass has no such option.
+    #[error("pass `{pass}` has no option `{option}`{hint}")]
+    UnknownOption {
+        /// The pass.
+        pass: String,
+        /// The option as given.
+        option: String,
+        /// The nearest option.
+        hint: String,
+    },
+    /// The option has no such value.
+    #[error("option `{option}` of pass `{pass}`: expected {expected}, found `{found}`")]
+    BadValue {
+        /// The pass.
+        pass: String,
+        /// The option.
+        option: String,
+        /// What it may be.
+        expected: &'static str,
+        /// What it is.
+        found: String,
+    },
+    /// The text breaks off or has something where a pass should be.
+    #[error("at character {at}: expected {expected}")]
+    Syntax {
+        /// Position, from 1.
+        at: usize,
+        /// What was expected.
+        expected: &'static str,
+    },
+    /// A pass needs what no pass before it gives.
+    #[error("pass `{pass}` needs a module that is {missing}: put `{before}` before it")]
+    Order {
+        /// The pass.
+        pass: &'static str,
+        /// What is missing.
+        missing: String,
+        /// The pass that gives it.
+        before: &'static str,
+    },
+    /// The policy is none.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+}
+
+/// Why a run ended early.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// The module was invalid before the first pass.
+    #[error("the module is invalid: {} problems", .0.len())]
+    Invalid(Vec<Violation>),
+    /// Types cannot be inferred before the first pass.
+    #[error("the module is ill-typed: {} problems", .0.len())]
+    IllTyped(Vec<InferError>),
+    /// A pass needs a decision of the user.
+    #[error("{error}")]
+    Pass {
+        /// The pass.
+        pass: &'static str,
+        /// What it says.
+        #[source]
+        error: PassError,
+    },
+    /// A pass broke the module: a bug.
+    #[error("pass `{pass}` left an invalid module: {first}")]
+    Broken {
+        /// The pass, or `pipeline` when verified only at the end.
+        pass: String,
+        /// The first problem.
+        first: String,
+        /// Passes from the broken one on, as a pipeline.
+        rest: String,
+    },
+}
+
+/// Watches a run.
+pub trait Observer {
+    /// Called before a pass.
+    fn before(&mut self, _pass: &dyn Pass, _module: &Module) {}
+    /// Called after a pass.
+    fn after(&mut self, _pass: &dyn Pass, _module: &Module, _changed: Changed) {}
+}
+
+/// Watches nothing.
+impl Observer for () {}
+
+/// What a rewrite does, as configuration of the passes it consists of.
+#[derive(Clone, Debug)]
+pub struct Lowering {
+    /// The format: f16 or bf16.
+    pub to: DType,
+    /// What the user wants.
+    pub policy: Arc<Policy>,
+    /// What to do with constants that do not fit.
+    pub out_of_range: OutOfRange,
+    /// Which inputs and outputs keep their types.
+    pub keep_io: KeepIo,
+}
+
+/// Names of all passes, in the usual order.
+pub const PASSES: &[&str] = &[
+    "classify",
+    "guard",
+    "taint",
+    "assign",
+    "insert-casts",
+    "simplify-casts",
+    "convert-constants",
+    "dce",
+    "emulate",
+];
+
+impl Pipeline {
+    /// A pipeline of these passes.
+    ///
+    /// # Errors
+    /// If a pass needs what no pass before it gives.
+    pub fn new(passes: Vec<Box<dyn Pass>>) -> Result<Pipeline, PipelineError> {
+        let mut known = Invariants::CORE;
+        for pass in &passes {
+            let missing = known.missing(pass.requires());
+            if missing != Invariants::CORE.missing(Invariants::CORE) {
+                let before = if missing.has(Invariants::CLASSIFIED) { "classify" } else { "assign" };
+                return Err(PipelineError::Order { pass: pass.name(), missing: missing.to_string(), before });
+            }
+            known = known.with(pass.ensures());
+        }
+        Ok(Pipeline { passes })
+    }
+
+    /// The passes of a rewrite.
+    pub fn lowering(options: &Lowering) -> Pipeline {
+        let Lowering { to, policy, out_of_range, keep_io } = options;
+        Pipeline {
+            passes: vec![
+                Box::new(Classify { to: *to, policy: policy.clone() }),
+                // Before taint, which carries what guards find downstream.
+                Box::new(Guard {
+                    to: *to,
+                    disabled: policy.disabled_guards().clone(),
+                    out_of_range: *out_of_range,
+                }),
+                Box::new(Taint),
+                Box::new(Assign { to: *to }),
+                Box::new(InsertCasts { keep_io: keep_io.clone() }),
+                // Before constants, so that a constant cast twice is converted once.
+                Box::new(SimplifyCasts),
+                Box::new(ConvertConstants { clamp: *out_of_range == OutOfRange::Clamp }),
+                Box::new(Dce),
+            ],
+        }
+    }
+
+    /// Reads the spelling of a pipeline; `policy` finds a policy by the name in `classify{policy=…}`.
+    ///
+    /// # Errors
+    /// If the text names unknown passes or options, or the order is impossible.
+    pub fn parse(
+        text: &str,
+        policy: &dyn Fn(&str) -> Result<Policy, PolicyError>,
+    ) -> Result<Pipeline, PipelineError> {
+        let passes: Result<Vec<_>, _> = split(text)?.into_iter().map(|spec| build(&spec, policy)).collect();
+        Pipeline::new(passes?)
+    }
+
+    /// The passes.
+    pub fn passes(&self) -> impl Iterator<Item = &dyn Pass> {
+        self.passes.iter().map(AsRef::as_ref)
+    }
+
+    /// Runs all passes and returns their warnings. With `verify_each`, verifies after every pass that changed
+    /// something, not only at the end.
+    ///
+    /// # Errors
+    /// If the module is invalid, a pass needs a decision of the user, or a pass breaks the module.
+    pub fn run(
+        &self,
+        module: &mut Module,
+        verify_each: bool,
+        observer: &mut dyn Observer,
+    ) -> Result<Vec<Warning>, RunError> {
+        let mut facts = infer_module(module).map_err(RunError::IllTyped)?;
+        verify_module(module, &facts).map_err(RunError::Invalid)?;
+        let mut warnings = Vec::new();
+        let mut dirty = false;
+        for (i, pass) in self.passes.iter().enumerate() {
+            observer.before(pass.as_ref(), module);
+            let mut cx = PassCx::new(&facts, &mut warnings);
+            let changed =
+                pass.run(module, &mut cx).map_err(|error| RunError::Pass { pass: pass.name(), error })?;
+            dirty |= changed == Changed::Yes;
+            let last = i + 1 == self.passes.len();
+            if dirty && (verify_each || last) {
+                facts = self.check(module, if verify_each { i } else { 0 }, verify_each)?;
+                dirty = false;
+            }
+            observer.after(pass.as_ref(), module, changed);
+        }
+        Ok(warnings)
+    }
+
+    fn check(&self, module: &mut Module, from: usize, verify_each: bool) -> Result<Facts, RunError> {
+        let pass = if verify_each { self.passes[from].name().to_owned() } else { "pipeline".into() };
+        let rest = || spell(&self.passes[from..]);
+        let facts = infer_module(module).map_err(|errors| RunError::Broken {
+            pass: pass.clone(),
+            first: errors.first().map_or_else(String::new, |e| {
+                let (_, op, _) = module.op_name(e.node);
+                let name = module.node(e.node).name.map_or("", |s| module.text(s));
+                format!("{op} `{name}`: {e}")
+            }),
+            rest: rest(),
+        })?;
+        verify_module(module, &facts).map_err(|violations| RunError::Broken {
+            pass: pass.clone(),
+            first: violations.first().map_or_else(String::new, ToString::to_string),
+            rest: rest(),
+        })?;
+        Ok(facts)
+    }
+}
+
+impl fmt::Display for Pipeline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&spell(&self.passes))
+    }
+}
+
+fn spell(passes: &[Box<dyn Pass>]) -> String {
+    let spelled: Vec<String> = passes
+        .iter()
+        .map(|pass| {
+            let options: Vec<String> = pass.options().into_iter().map(|(k, v)| format!("{k}={v}")).collect();
+            if options.is_empty() {
+                pass.name().to_owned()
+            } else {
+                format!("{}{{{}}}", pass.name(), options.join(", "))
+            }
+        })
+        .collect();
+    spelled.join(", ")
+}
+
+struct Spec {
+    name: String,
+    options: Vec<(String, String)>,
+}
+
+/// Splits `a{k=v, l=w}, b` into passes and options.
+fn split(text: &str) -> Result<Vec<Spec>, PipelineError> {
+    let mut specs = Vec::new();
+    let mut rest = text.trim_start();
+    let at = |rest: &str| text.len() - rest.len() + 1;
+    while !rest.is_empty() {
+        let end = rest.find(['{', ',']).unwrap_or(rest.len());
+        let name = rest[..end].trim().to_owned();
+        if name.is_empty() {
+            return Err(PipelineError::Syntax { at: at(rest), expected: "the name of a pass" });
+        }
+        rest = rest[end..].trim_start();
+        let mut options = Vec::new();
+        if let Some(inside) = rest.strip_prefix('{') {
+            let close = inside
+                .find('}')
+                .ok_or(PipelineError::Syntax { at: at(rest), expected: "a `}` that closes the options" })?;
+            for item in inside[..close].split(',').map(str::trim).filter(|i| !i.is_empty()) {
+                let (key, value) = item
+                    .split_once('=')
+                    .ok_or(PipelineError::Syntax { at: at(inside), expected: "options as `key=value`" })?;
+                options.push((key.trim().to_owned(), value.trim().to_owned()));
+            }
+            rest = inside[close + 1..].trim_start();
+        }
+        specs.push(Spec { name, options });
+        match rest.strip_prefix(',') {
+            Some(after) => rest = after.trim_start(),
+            None if rest.is_empty() => {}
+            None => return Err(PipelineError::Syntax { at: at(rest), expected: "`,` between passes" }),
+        }
+    }
+    Ok(specs)
+}
+
+fn build(
+    spec: &Spec,
+    policy: &dyn Fn(&str) -> Result<Policy, PolicyError>,
+) -> Result<Box<dyn Pass>, PipelineError> {
+    let known: &[&str] = match spec.name.as_str() {
+        "classify" => &["to", "policy"],
+        "guard" => &["to", "disable", "out-of-range"],
+        "assign" => &["by", "to"],
+        "insert-casts" => &["keep-io"],
+        "convert-constants" => &["clamp"],
+        _ => &[],
+    };
+    if !PASSES.contains(&spec.name.as_str()) {
+        let hint = nearest(&spec.name, PASSES.iter().copied());
+        return Err(PipelineError::UnknownPass {
+            found: spec.name.clone(),
+            hint: hint.map_or_else(String::new, |h| format!("; did you mean `{h}`?")),
+            passes: PASSES.join(", "),
+        });
+    }
+    if let Some((option, _)) = spec.options.iter().find(|(k, _)| !known.contains(&k.as_str())) {
+        let hint = nearest(option, known.iter().copied());
+        return Err(PipelineError::UnknownOption {
+            pass: spec.name.clone(),
+            option: option.clone(),
+            hint: hint.map_or_else(String::new, |h| format!("; did you mean `{h}`?")),
+        });
+    }
+    let get = |key: &str| spec.options.iter().rev().find(|(k, _)| k == key).map(|(_, v)| v.as_str());
+    let bad = |option: &str, expected: &'static str, found: &str| PipelineError::BadValue {
+        pass: spec.name.clone(),
+        option: option.to_owned(),
+        expected,
+        found: found.to_owned(),
+    };
+    let to = match get("to") {
+        None | Some("f16" | "fp16") => DType::F16,
+        Some("bf16") => DType::BF16,
+        Some(other) => return Err(bad("to", "f16 or bf16", other)),
+    };
+    Ok(match spec.name.as_str() {
+        "classify" => {
+            let policy = policy(get("policy").unwrap_or("safe"))?;
+            Box::new(Classify { to, policy: Arc::new(policy) })
+        }
+        "guard" => {
+            let mut probe = Policy::default();
+            for name in get("disable").unwrap_or("").split('+').filter(|n| !n.is_empty()) {
+                probe.disable_guard(name)?;
+            }
+            let disabled: BTreeSet<String> = probe.disabled_guards().clone();
+            let out_of_range = match get("out-of-range") {
+                None | Some("keep") => OutOfRange::Keep,
+                Some("clamp") => OutOfRange::Clamp,
+                Some("error") => OutOfRange::Error,
+                Some(other) => return Err(bad("out-of-range", "keep, clamp or error", other)),
+            };
+            Box::new(Guard { to, disabled, out_of_range })
+        }
+        "taint" => Box::new(Taint),
+        "assign" => match get("by") {
+            None | Some("paint") => Box::new(Assign { to }),
+            Some(other) => return Err(bad("by", "paint", other)),
+        },
+        "insert-casts" => Box::new(InsertCasts {
+            keep_io: match get("keep-io") {
+                None | Some("all") => KeepIo::All,
+                Some("none") => KeepIo::None,
+                Some(names) => KeepIo::Names(names.split('+').map(str::to_owned).collect()),
+            },
+        }),
+        "simplify-casts" => Box::new(SimplifyCasts),
+        "convert-constants" => match get("clamp") {
+            None | Some("false") => Box::new(ConvertConstants { clamp: false }),
+            Some("true") => Box::new(ConvertConstants { clamp: true }),
+            Some(other) => return Err(bad("clamp", "true or false", other)),
+        },
+        "dce" => Box::new(Dce),
+        "emulate" => Box::new(Emulate),
+        other => unreachable!("{other} is in PASSES"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Pipeline, PipelineError> {
+        Pipeline::parse(text, &Policy::preset)
+    }
+
+    #[test]
+    fn spelling_round_trips() {
+        let lowering = Lowering {
+            to: DType::BF16,
+            policy: Arc::new(Policy::preset("all").unwrap()),
+            out_of_range: OutOfRange::Clamp,
+            keep_io: KeepIo::None,
+        };
+        let text = Pipeline::lowering(&lowering).to_string();
+        assert_eq!(parse(&text).unwrap().to_string(), text);
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let message = |text: &str| parse(text).unwrap_err().to_string();
+        assert!(message("clasify").contains("did you mean `classify`"));
+        assert!(message("classify{too=f16}").contains("did you mean `to`"));
+        assert!(message("classify{to=f8}").contains("expected f16 or bf16"));
+        assert!(message("taint").contains("put `classify` before it"));
+        assert!(message("classify, insert-casts").contains("put `assign` before it"));
+        assert!(message("classify{to=f16").contains("`}`"));
+        assert!(message("classify, , taint").contains("name of a pass"));
+    }
+}

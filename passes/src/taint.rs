@@ -1,0 +1,82 @@
+//! `taint`: what a dangerous operator computes stays fp32 until an operator that is safe in any case consumes it.
+//!
+//! From every result of a deny variable a mark runs forward through infer and clear variables. A marked infer
+//! variable becomes deny; a clear one only passes the mark on; allow, discrete and fixed ones stop it. This is the
+//! rule of TensorFlow's `auto_mixed_precision` (its deny set), without its clear tails. One walk, linear.
+
+use crate::flow::{self, Var};
+use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
+use crate::paths::Paths;
+use ampc_ir::Module;
+use ampc_ir::module::Reason;
+use ampc_ir::op::Class;
+use rustc_hash::FxHashSet;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// The pass.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Taint;
+
+impl Pass for Taint {
+    fn name(&self) -> &'static str {
+        "taint"
+    }
+    fn requires(&self) -> Invariants {
+        Invariants::CORE.with(Invariants::CLASSIFIED)
+    }
+    fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
+        let graph = module.main();
+        let mut work: VecDeque<(Var, Var)> = VecDeque::new();
+        for node in module.nodes(graph) {
+            let Some(schema) = module.node(node).schema() else { continue };
+            for var in flow::vars(node, schema) {
+                if flow::decision(module, var).is_some_and(|d| d.class == Class::Deny) {
+                    work.push_back((var, var));
+                }
+            }
+        }
+        let mut seen: FxHashSet<Var> = FxHashSet::default();
+        let mut tainted: Vec<(Var, Var)> = Vec::new();
+        while let Some((var, origin)) = work.pop_front() {
+            for (_, value) in flow::results_of(module, var) {
+                let mut readers: Vec<Var> = flow::readers(module, value)
+                    .into_iter()
+                    .filter_map(|(n, s)| flow::reader_var(module, n, s))
+                    .collect();
+                readers.sort_unstable();
+                for reader in readers {
+                    let Some(decision) = flow::decision(module, reader) else { continue };
+                    match decision.class {
+                        Class::Infer if seen.insert(reader) => {
+                            if decision.precision.is_none() {
+                                tainted.push((reader, origin));
+                                work.push_back((reader, origin));
+                            }
+                        }
+                        Class::Clear if seen.insert(reader) => work.push_back((reader, origin)),
+                        Class::Infer
+                        | Class::Clear
+                        | Class::Allow
+                        | Class::Promote
+                        | Class::Discrete
+                        | Class::Deny
+                        | Class::Fixed => {}
+                    }
+                }
+            }
+        }
+        let changed = !tainted.is_empty();
+        let paths = if changed { Some(Paths::new(module)) } else { None };
+        for (var, origin) in tainted {
+            let path = paths.as_ref().map_or("?", |p| p.path(origin.node));
+            let (domain, op, _) = module.op_name(origin.node);
+            let evidence = format!("downstream of {}", crate::policy::op_key(domain, op));
+            let reason = Arc::new(Reason { rule: format!("taint:{path}"), evidence });
+            let decision = &mut module.node_mut(var.node).decisions[usize::from(var.var)];
+            decision.class = Class::Deny;
+            decision.reason = reason;
+        }
+        Ok(Changed::when(changed))
+    }
+}

@@ -1,0 +1,165 @@
+//! One error type for the library's front door, by stage.
+
+use crate::onnx::{Blame, ExportError, ImportError};
+use ampc_passes::pipeline::{PipelineError, RunError};
+use ampc_passes::policy::PolicyError;
+use std::path::PathBuf;
+
+/// Whose an error is to solve; the binary's exit codes follow it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// A comparison failed: 1.
+    Mismatch,
+    /// An option is wrong: 2.
+    Usage,
+    /// The input is invalid: 3.
+    InvalidInput,
+    /// Legal, but not supported here: 4.
+    Unsupported,
+    /// Reading or writing failed: 5.
+    Io,
+    /// A bug of ampc: 70.
+    Bug,
+}
+
+impl ErrorKind {
+    /// The exit code of the binary.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            ErrorKind::Mismatch => 1,
+            ErrorKind::Usage => 2,
+            ErrorKind::InvalidInput => 3,
+            ErrorKind::Unsupported => 4,
+            ErrorKind::Io => 5,
+            ErrorKind::Bug => 70,
+        }
+    }
+}
+
+/// A problem of a module at a place of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Path of the node or name of the graph.
+    pub place: String,
+    /// The operator, if it is about a node.
+    pub op: Option<String>,
+    /// What is wrong: expected and found.
+    pub message: String,
+}
+
+impl std::fmt::Display for Finding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.op {
+            Some(op) => write!(f, "{op} `{}`: {}", self.place, self.message),
+            None => write!(f, "`{}`: {}", self.place, self.message),
+        }
+    }
+}
+
+/// Why something could not be done.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The file is no valid ONNX model.
+    #[error(transparent)]
+    Import(#[from] ImportError),
+    /// The module cannot be written.
+    #[error(transparent)]
+    Export(#[from] ExportError),
+    /// The text is no module.
+    #[error("{path}: {} problems in the text form; the first: {first}", .count)]
+    Text {
+        /// The file.
+        path: PathBuf,
+        /// How many.
+        count: usize,
+        /// The first, with line and column.
+        first: String,
+        /// All of them.
+        all: Vec<String>,
+    },
+    /// The module is invalid.
+    #[error("the model is invalid: {}", list(.0))]
+    Invalid(Vec<Finding>),
+    /// Options contradict each other or the model.
+    #[error("{0}")]
+    Usage(String),
+    /// The policy is none.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// The pipeline is none.
+    #[error(transparent)]
+    Pipeline(#[from] PipelineError),
+    /// A pass needs a decision of the user.
+    #[error("{0}")]
+    Pass(#[source] ampc_passes::PassError),
+    /// A pass broke the module.
+    #[error("a bug in ampc: {0}")]
+    Bug(String),
+    /// The model is legal and cannot be done.
+    #[error("{0}")]
+    Unsupported(String),
+    /// Reading or writing failed.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+fn list(findings: &[Finding]) -> String {
+    const SHOWN: usize = 8;
+    let mut lines: Vec<String> = findings.iter().take(SHOWN).map(ToString::to_string).collect();
+    if findings.len() > SHOWN {
+        lines.push(format!("and {} more", findings.len() - SHOWN));
+    }
+    lines.join("; ")
+}
+
+impl Error {
+    /// Whose it is to solve.
+    pub fn kind(&self) -> ErrorKind {
+        let of = |blame: Blame| match blame {
+            Blame::Input => ErrorKind::InvalidInput,
+            Blame::NotSupported => ErrorKind::Unsupported,
+            Blame::Io => ErrorKind::Io,
+        };
+        match self {
+            Error::Import(e) => of(e.blame()),
+            Error::Export(e) => of(e.blame()),
+            Error::Text { .. } | Error::Invalid(_) => ErrorKind::InvalidInput,
+            Error::Usage(_) | Error::Policy(_) | Error::Pipeline(_) => ErrorKind::Usage,
+            Error::Pass(e) => match e {
+                ampc_passes::PassError::Constant { .. } => ErrorKind::Io,
+                ampc_passes::PassError::OutOfRange { .. } => ErrorKind::InvalidInput,
+                _ => ErrorKind::Usage,
+            },
+            Error::Bug(_) => ErrorKind::Bug,
+            Error::Unsupported(_) => ErrorKind::Unsupported,
+            Error::Io { .. } => ErrorKind::Io,
+        }
+    }
+
+    /// The path of the node it is about, if it is about one.
+    pub fn node_path(&self) -> Option<&str> {
+        match self {
+            Error::Invalid(findings) => findings.first().filter(|f| f.op.is_some()).map(|f| f.place.as_str()),
+            _ => None,
+        }
+    }
+}
+
+impl Error {
+    /// The error of a pipeline run on `module`.
+    pub(crate) fn of_run(error: RunError, module: &ampc_ir::Module) -> Error {
+        match error {
+            RunError::Invalid(violations) => Error::Invalid(crate::rewrite::findings_of(module, &violations)),
+            RunError::IllTyped(errors) => Error::Invalid(crate::rewrite::findings_of_types(module, &errors)),
+            RunError::Pass { error, .. } => Error::Pass(error),
+            other => Error::Bug(other.to_string()),
+        }
+    }
+}

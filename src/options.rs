@@ -1,0 +1,54 @@
+//! What a rewrite may be told.
+
+use ampc_ir::DType;
+use ampc_passes::Policy;
+use ampc_passes::guard::OutOfRange;
+use ampc_passes::insert_casts::KeepIo;
+use std::sync::Arc;
+
+/// Options of [`rewrite`](crate::rewrite()).
+#[derive(Clone, Debug)]
+pub struct RewriteOptions {
+    /// The format to lower to: f16 or bf16.
+    pub to: DType,
+    /// Classes, pins and guards.
+    pub policy: Arc<Policy>,
+    /// What to do with constants that have finite values beyond the range of the format.
+    pub out_of_range: OutOfRange,
+    /// Which inputs and outputs keep their types.
+    pub keep_io: KeepIo,
+    /// Verify after every pass instead of only at the end.
+    pub verify_each: bool,
+    /// Whether the report says how many values of each converted constant overflow or vanish; the constants are
+    /// read once more for it.
+    pub constant_statistics: bool,
+}
+
+impl Default for RewriteOptions {
+    fn default() -> Self {
+        RewriteOptions {
+            to: DType::F16,
+            policy: Arc::new(Policy::preset("safe").expect("the default policy exists")),
+            out_of_range: OutOfRange::Keep,
+            keep_io: KeepIo::All,
+            verify_each: cfg!(debug_assertions),
+            constant_statistics: false,
+        }
+    }
+}
+
+/// What to write.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Emit {
+    /// An ONNX model.
+    #[default]
+    Onnx,
+    /// The text form, with `X.ir.safetensors` beside it for large constants.
+    Text,
+    /// The graph as JSON.
+    Json,
+    /// A drawing for Graphviz.
+    Dot,
+    /// An fp32-typed ONNX model that rounds as the low-precision model would.
+    Emulated,
+}

@@ -1,0 +1,464 @@
+//! The report: every decision with its reason, every cast, every converted constant (schema `ampc-report/1`,
+//! documented in `docs/report.md`). A report is accepted as a policy, which repeats its decisions.
+
+use crate::model::Model;
+use crate::options::RewriteOptions;
+use ampc_ir::module::{Decision, Provenance};
+use ampc_ir::op::{Class, OpKind, base_class};
+use ampc_ir::views::{NodeView, constant_node_data};
+use ampc_ir::{DType, Module, Node, Payload, TensorData};
+use ampc_passes::guard::ConstantStats;
+use ampc_passes::insert_casts::KeepIo;
+use ampc_passes::pipeline::Pipeline;
+use ampc_passes::{Paths, Warning};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What a rewrite did.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// `ampc-report/1`.
+    pub schema: &'static str,
+    /// Who made it.
+    pub tool: Tool,
+    /// What was asked for.
+    pub options: Options,
+    /// Numbers over all nodes.
+    pub summary: Summary,
+    /// Casts.
+    pub casts: Casts,
+    /// Constants.
+    pub constants: Constants,
+    /// Opset imports, which a rewrite keeps.
+    pub opsets: BTreeMap<String, u16>,
+    /// Things to know.
+    pub warnings: Vec<ReportWarning>,
+    /// Every node of the source.
+    pub nodes: Vec<NodeReport>,
+}
+
+/// Name and version of the tool.
+#[derive(Clone, Debug, Serialize)]
+pub struct Tool {
+    /// `ampc`.
+    pub name: &'static str,
+    /// Its version.
+    pub version: &'static str,
+}
+
+/// The options that shaped the result.
+#[derive(Clone, Debug, Serialize)]
+pub struct Options {
+    /// `fp16` or `bf16`.
+    pub to: &'static str,
+    /// Name of the policy.
+    pub policy: String,
+    /// `keep`, `clamp` or `error`.
+    pub out_of_range: &'static str,
+    /// `all`, `none`, or the names that are kept.
+    pub keep_io: String,
+    /// Guards left out.
+    pub disabled_guards: Vec<String>,
+    /// The passes, as `ampc opt` takes them.
+    pub pipeline: String,
+}
+
+/// Numbers over all nodes.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Summary {
+    /// Nodes of the source, in all graphs.
+    pub nodes: u64,
+    /// Nodes of the main graph with a type variable in the low format now.
+    pub low: u64,
+    /// Nodes of the main graph with f32 type variables only.
+    pub full: u64,
+    /// Nodes without floats or of other element types.
+    pub other: u64,
+    /// Nodes in bodies and functions, which stay as they are.
+    pub not_lowered: u64,
+    /// Nodes of allow operators on f32 in the main graph.
+    pub allow: u64,
+    /// Those of them that are low now.
+    pub allow_low: u64,
+    /// Rules by which the others stay, with counts.
+    pub allow_exceptions: BTreeMap<String, u64>,
+}
+
+/// Casts of the main graph.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Casts {
+    /// In the source, those of an earlier rewrite included.
+    pub present: u64,
+    /// Of the source, still there.
+    pub kept: u64,
+    /// Of the source, gone: they had become identities, or an earlier rewrite inserted them.
+    pub removed: u64,
+    /// New.
+    pub inserted: u64,
+    /// Constants converted instead of cast.
+    pub folded: u64,
+    /// Each inserted cast.
+    pub list: Vec<CastReport>,
+}
+
+/// An inserted cast.
+#[derive(Clone, Debug, Serialize)]
+pub struct CastReport {
+    /// What is cast.
+    pub tensor: String,
+    /// From this element type.
+    pub from: String,
+    /// To this one.
+    pub to: String,
+    /// Bytes read and written, where the shape is known.
+    pub bytes: Option<u64>,
+    /// Paths of the nodes that read the result.
+    pub readers: Vec<String>,
+}
+
+/// Constants of the main graph.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Constants {
+    /// Bytes before.
+    pub bytes_before: u64,
+    /// Bytes after.
+    pub bytes_after: u64,
+    /// Each converted constant.
+    pub converted: Vec<ConstantReport>,
+}
+
+/// A converted constant.
+#[derive(Clone, Debug, Serialize)]
+pub struct ConstantReport {
+    /// Its name.
+    pub name: String,
+    /// From this element type.
+    pub from: String,
+    /// To this one.
+    pub to: String,
+    /// Number of values.
+    pub count: u64,
+    /// Whether the original is still there because it is read as well.
+    pub duplicated: bool,
+    /// What does not survive, if it was counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub loss: Option<Loss>,
+}
+
+/// What of a constant does not survive the conversion.
+#[derive(Clone, Debug, Serialize)]
+pub struct Loss {
+    /// Finite values beyond the range.
+    pub overflow: u64,
+    /// Values other than 0 that become 0.
+    pub flushed: u64,
+    /// Least finite value.
+    pub min: f32,
+    /// Greatest finite value.
+    pub max: f32,
+}
+
+/// Something to know.
+#[derive(Clone, Debug, Serialize)]
+pub struct ReportWarning {
+    /// A stable code.
+    pub code: String,
+    /// What happened.
+    pub message: String,
+    /// Path of the node it is about.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+}
+
+/// A node.
+#[derive(Clone, Debug, Serialize)]
+pub struct NodeReport {
+    /// Its path.
+    pub path: String,
+    /// Its operator.
+    pub op: String,
+    /// The operator's domain, empty for ai.onnx.
+    pub domain: String,
+    /// Strictest class of its float type variables.
+    pub class: Option<String>,
+    /// `fp16`, `bf16` or `fp32` if a float type variable has it, in this order; else the element type.
+    pub precision: Option<String>,
+    /// The rule that decided the class or precision.
+    pub rule: String,
+    /// Each type variable.
+    pub vars: Vec<VarReport>,
+}
+
+/// A type variable of a node.
+#[derive(Clone, Debug, Serialize)]
+pub struct VarReport {
+    /// ONNX's name of the variable.
+    pub var: String,
+    /// Its class.
+    pub class: String,
+    /// Its element type.
+    pub precision: String,
+    /// The rule that decided.
+    pub rule: String,
+    /// The evidence.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub evidence: String,
+}
+
+/// What a report needs to know of the source.
+#[derive(Debug)]
+pub(crate) struct Before {
+    paths: Paths,
+    casts: Vec<(Node, Provenance)>,
+    constant_bytes: u64,
+}
+
+impl Before {
+    pub(crate) fn new(module: &Module) -> Before {
+        let casts = module
+            .nodes(module.main())
+            .filter(|&n| is_cast(module, n))
+            .map(|n| (n, module.node(n).provenance))
+            .collect();
+        Before { paths: Paths::new(module), casts, constant_bytes: constant_bytes(module) }
+    }
+}
+
+fn is_cast(module: &Module, node: Node) -> bool {
+    module.node(node).schema().is_some_and(|s| s.kind == OpKind::Cast)
+}
+
+/// The constants of the main graph: name and payload of initializers and Constant nodes.
+fn constants(module: &Module) -> Vec<(String, Arc<TensorData>)> {
+    let graph = module.main();
+    let name = |v| ampc_ir::verify::name_of(module, v);
+    let mut found: Vec<(String, Arc<TensorData>)> = module
+        .graph(graph)
+        .constants()
+        .iter()
+        .filter_map(|&v| Some((name(v), module.constant(v).and_then(Payload::dense)?.clone())))
+        .collect();
+    for node in module.nodes(graph) {
+        let Some(view) = NodeView::new(module, node).filter(|v| v.kind() == OpKind::Constant) else {
+            continue;
+        };
+        if let (Some(data), Some(value)) = (constant_node_data(&view), module.node(node).result(0)) {
+            found.push((name(value), data));
+        }
+    }
+    found
+}
+
+fn constant_bytes(module: &Module) -> u64 {
+    constants(module).iter().map(|(_, data)| data.byte_len()).sum()
+}
+
+/// The spelling of a precision in reports and policies.
+pub fn precision_name(dtype: DType) -> String {
+    match dtype {
+        DType::F32 => "fp32".into(),
+        DType::F16 => "fp16".into(),
+        other => other.to_string(),
+    }
+}
+
+impl Report {
+    pub(crate) fn new(
+        model: &Model,
+        before: &Before,
+        options: &RewriteOptions,
+        pipeline: &Pipeline,
+        warnings: Vec<Warning>,
+    ) -> Report {
+        let module = &model.module;
+        let nodes: Vec<NodeReport> =
+            before.paths.nodes().iter().map(|&n| node_report(module, &before.paths, n)).collect();
+        let keep_io = match &options.keep_io {
+            KeepIo::All => "all".into(),
+            KeepIo::None => "none".into(),
+            KeepIo::Names(names) => names.join(","),
+        };
+        let mut all: Vec<ReportWarning> = model
+            .warnings
+            .iter()
+            .map(|w| ReportWarning { code: w.code().to_owned(), message: w.to_string(), node: None })
+            .collect();
+        all.extend(warnings.into_iter().map(|w| ReportWarning {
+            code: w.code.to_owned(),
+            message: w.message,
+            node: w.node.map(|n| before.paths.path(n).to_owned()),
+        }));
+        Report {
+            schema: "ampc-report/1",
+            tool: Tool { name: "ampc", version: env!("CARGO_PKG_VERSION") },
+            options: Options {
+                to: if options.to == DType::BF16 { "bf16" } else { "fp16" },
+                policy: options.policy.name.clone(),
+                out_of_range: options.out_of_range.as_str(),
+                keep_io,
+                disabled_guards: options.policy.disabled_guards().iter().cloned().collect(),
+                pipeline: pipeline.to_string(),
+            },
+            summary: summary(module, &before.paths),
+            casts: casts(module, before),
+            constants: constants_report(module, before, options),
+            opsets: module.header.opsets.iter().map(|&(d, v)| (module.text(d).to_owned(), v)).collect(),
+            warnings: all,
+            nodes,
+        }
+    }
+
+    /// The node with this path.
+    pub fn node(&self, path: &str) -> Option<&NodeReport> {
+        self.nodes.iter().find(|n| n.path == path)
+    }
+}
+
+/// Decisions about float type variables.
+fn float_decisions(module: &Module, node: Node) -> impl Iterator<Item = &Decision> {
+    module.node(node).decisions.iter().filter(|d| d.precision.is_some_and(DType::is_float))
+}
+
+fn node_report(module: &Module, paths: &Paths, node: Node) -> NodeReport {
+    let (domain, op, _) = module.op_name(node);
+    let data = module.node(node);
+    let leading = float_decisions(module, node)
+        .find(|d| d.precision.is_some_and(DType::is_low))
+        .or_else(|| float_decisions(module, node).max_by_key(|d| d.class));
+    let unknown = if data.schema().is_some() { "type" } else { "unknown-op" };
+    NodeReport {
+        path: paths.path(node).to_owned(),
+        op: op.to_owned(),
+        domain: domain.to_owned(),
+        class: leading.map(|d| d.class.to_string()),
+        precision: leading.and_then(|d| d.precision).map(precision_name),
+        rule: leading.map_or_else(|| unknown.to_owned(), |d| d.reason.rule.clone()),
+        vars: vars(module, node),
+    }
+}
+
+fn vars(module: &Module, node: Node) -> Vec<VarReport> {
+    let data = module.node(node);
+    let Some(schema) = data.schema() else { return Vec::new() };
+    schema
+        .type_vars
+        .iter()
+        .zip(&data.decisions)
+        .filter(|(_, d)| d.precision.is_some_and(DType::is_float))
+        .map(|(var, d)| VarReport {
+            var: var.name.to_owned(),
+            class: d.class.to_string(),
+            precision: d.precision.map_or_else(|| "unknown".into(), precision_name),
+            rule: d.reason.rule.clone(),
+            evidence: d.reason.evidence.clone(),
+        })
+        .collect()
+}
+
+fn summary(module: &Module, paths: &Paths) -> Summary {
+    let mut sum = Summary::default();
+    for &node in paths.nodes() {
+        sum.nodes += 1;
+        let data = module.node(node);
+        if data.graph != module.main()
+            && module.graph(data.graph).owner != ampc_ir::module::GraphOwner::Erased
+        {
+            sum.not_lowered += 1;
+            continue;
+        }
+        let low = float_decisions(module, node).any(|d| d.precision.is_some_and(DType::is_low));
+        let full = float_decisions(module, node).any(|d| d.precision == Some(DType::F32));
+        match (low, full) {
+            (true, _) => sum.low += 1,
+            (false, true) => sum.full += 1,
+            (false, false) => sum.other += 1,
+        }
+        let allow = data.schema().is_some_and(|s| base_class(s.kind, DType::F16) == Class::Allow);
+        if allow && (low || full) {
+            sum.allow += 1;
+            sum.allow_low += u64::from(low);
+            if let (false, Some(d)) = (low, float_decisions(module, node).max_by_key(|d| d.class)) {
+                let rule = d.reason.rule.split(':').next().unwrap_or_default().to_owned();
+                *sum.allow_exceptions.entry(rule).or_default() += 1;
+            }
+        }
+    }
+    sum
+}
+
+fn casts(module: &Module, before: &Before) -> Casts {
+    let mut casts = Casts { present: before.casts.len() as u64, ..Casts::default() };
+    let known: std::collections::BTreeSet<Node> = before.casts.iter().map(|&(n, _)| n).collect();
+    casts.kept = known.iter().filter(|&&n| module.node(n).is_alive()).count() as u64;
+    casts.removed = casts.present - casts.kept;
+    let paths = Paths::new(module);
+    for node in module.nodes(module.main()) {
+        if !is_cast(module, node) || known.contains(&node) {
+            continue;
+        }
+        let (Some(from), Some(to)) = (module.node(node).operand(0), module.node(node).result(0)) else {
+            continue;
+        };
+        let bytes = |v| module.value(v).ty.as_tensor().and_then(|t| t.storage_bytes());
+        let dtype = |v| module.value(v).ty.dtype().map_or_else(|| "unknown".into(), precision_name);
+        let mut readers: Vec<String> = module.uses(to).map(|(n, _)| paths.path(n).to_owned()).collect();
+        readers.sort();
+        readers.dedup();
+        casts.inserted += 1;
+        casts.list.push(CastReport {
+            tensor: ampc_ir::verify::name_of(module, from),
+            from: dtype(from),
+            to: dtype(to),
+            bytes: bytes(from).zip(bytes(to)).map(|(a, b)| a + b),
+            readers,
+        });
+    }
+    casts.folded = constants(module).iter().filter(|(_, d)| !d.pending().is_empty()).count() as u64;
+    casts
+}
+
+fn constants_report(module: &Module, before: &Before, options: &RewriteOptions) -> Constants {
+    let all = constants(module);
+    let original = |data: &TensorData| {
+        all.iter().any(|(_, other)| other.pending().is_empty() && same_bytes(other, data))
+    };
+    let converted = all
+        .iter()
+        .filter(|(_, data)| !data.pending().is_empty())
+        .map(|(name, data)| {
+            let stored =
+                TensorData::new(data.stored_dtype(), data.dims().iter().copied(), data.storage().clone());
+            let loss = stored
+                .ok()
+                .filter(|_| options.constant_statistics)
+                .and_then(|stored| ConstantStats::of(&stored, data.dtype()).ok())
+                .map(|s| Loss { overflow: s.overflow, flushed: s.underflow, min: s.min, max: s.max });
+            ConstantReport {
+                name: name.clone(),
+                from: precision_name(data.stored_dtype()),
+                to: precision_name(data.dtype()),
+                count: data.element_count(),
+                duplicated: options.constant_statistics && original(data),
+                loss,
+            }
+        })
+        .collect();
+    Constants {
+        bytes_before: before.constant_bytes,
+        bytes_after: all.iter().map(|(_, d)| d.byte_len()).sum(),
+        converted,
+    }
+}
+
+/// Whether two payloads are the same bytes at the same place.
+fn same_bytes(a: &TensorData, b: &TensorData) -> bool {
+    use ampc_ir::tensor::Storage;
+    match (a.storage(), b.storage()) {
+        (Storage::Bytes(a), Storage::Bytes(b)) => Arc::ptr_eq(a, b),
+        (Storage::File(a), Storage::File(b)) => {
+            Arc::ptr_eq(&a.source, &b.source) && a.offset == b.offset && a.len == b.len
+        }
+        _ => false,
+    }
+}

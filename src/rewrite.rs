@@ -1,0 +1,115 @@
+//! The rewrite: decide, lower, verify, report.
+
+use crate::error::{Error, Finding};
+use crate::model::Model;
+use crate::options::RewriteOptions;
+use crate::report::{self, Report};
+use ampc_ir::infer::{InferError, infer_module};
+use ampc_ir::verify::{Violation, verify_module};
+use ampc_ir::{Module, Node};
+use ampc_passes::Paths;
+use ampc_passes::emulate::Emulate;
+use ampc_passes::pipeline::{Lowering, Observer, Pipeline};
+
+/// A rewritten model and what was done to it.
+#[derive(Debug)]
+pub struct Rewritten {
+    /// The model.
+    pub model: Model,
+    /// What was decided, and why.
+    pub report: Report,
+}
+
+/// Lowers a model to a 16-bit format where the policy finds it safe.
+///
+/// # Errors
+/// If the model is invalid, or the options ask for something it does not allow.
+pub fn rewrite(model: Model, options: &RewriteOptions) -> Result<Rewritten, Error> {
+    rewrite_observed(model, options, &mut ())
+}
+
+/// [`rewrite`], watched.
+///
+/// # Errors
+/// As [`rewrite`].
+pub fn rewrite_observed(
+    mut model: Model,
+    options: &RewriteOptions,
+    observer: &mut dyn Observer,
+) -> Result<Rewritten, Error> {
+    let before = report::Before::new(&model.module);
+    let pipeline = Pipeline::lowering(&Lowering {
+        to: options.to,
+        policy: options.policy.clone(),
+        out_of_range: options.out_of_range,
+        keep_io: options.keep_io.clone(),
+    });
+    let warnings = pipeline
+        .run(&mut model.module, options.verify_each, observer)
+        .map_err(|e| Error::of_run(e, &model.module))?;
+    let report = Report::new(&model, &before, options, &pipeline, warnings);
+    Ok(Rewritten { model, report })
+}
+
+/// An fp32-typed model that rounds as `model`, with its 16-bit values, would on a runtime that has them.
+///
+/// # Errors
+/// If the model is invalid, or has 16-bit values in a place where emulation is not possible.
+pub fn emulate(mut model: Model) -> Result<Model, Error> {
+    let pipeline = Pipeline::new(vec![Box::new(Emulate)])?;
+    pipeline.run(&mut model.module, false, &mut ()).map_err(|e| Error::of_run(e, &model.module))?;
+    Ok(model)
+}
+
+/// Every problem of a model's graph: structure, then types.
+pub fn check(module: &mut Module) -> Vec<Finding> {
+    let typed = infer_module(module);
+    let facts = typed.as_ref().ok().cloned().unwrap_or_default();
+    let mut findings = match verify_module(module, &facts) {
+        Ok(()) => Vec::new(),
+        Err(violations) => findings_of(module, &violations),
+    };
+    if let Err(errors) = typed {
+        let known: Vec<String> = findings.iter().map(ToString::to_string).collect();
+        findings.extend(
+            findings_of_types(module, &errors).into_iter().filter(|f| !known.contains(&f.to_string())),
+        );
+    }
+    findings
+}
+
+fn op_of(module: &Module, node: Node) -> String {
+    let (domain, name, _) = module.op_name(node);
+    ampc_passes::policy::op_key(domain, name)
+}
+
+pub(crate) fn findings_of(module: &Module, violations: &[Violation]) -> Vec<Finding> {
+    let paths = Paths::new(module);
+    violations
+        .iter()
+        .map(|v| match v.node {
+            Some(node) => Finding {
+                place: paths.path(node).to_owned(),
+                op: Some(op_of(module, node)),
+                message: v.problem.to_string(),
+            },
+            None => Finding {
+                place: module.text(module.graph(v.graph).name).to_owned(),
+                op: None,
+                message: v.problem.to_string(),
+            },
+        })
+        .collect()
+}
+
+pub(crate) fn findings_of_types(module: &Module, errors: &[InferError]) -> Vec<Finding> {
+    let paths = Paths::new(module);
+    errors
+        .iter()
+        .map(|e| Finding {
+            place: paths.path(e.node).to_owned(),
+            op: Some(op_of(module, e.node)),
+            message: e.error.to_string(),
+        })
+        .collect()
+}

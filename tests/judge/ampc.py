@@ -1,0 +1,81 @@
+"""Calls the ampc binary, and reads what it reports, as leniently as the report's schema allows."""
+
+from __future__ import annotations
+
+import json
+import os
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any, Iterable
+
+import measure
+
+FORMATS = ("fp16", "bf16")
+LOW = {"fp16", "f16", "float16", "bf16", "bfloat16"}
+SETS = {"small": "small/*/*.onnx", "train": "train/*/*.onnx", "tricky": "tricky/**/*.onnx", "ort": "ort/**/*.onnx"}
+
+
+def add_arguments(parser: ArgumentParser, sets: str) -> None:
+    """The options that every judge of the binary has."""
+    parser.add_argument("--corpus", type=Path, default=os.environ.get("AMPC_CORPUS"), help="[AMPC_CORPUS]")
+    parser.add_argument("--ampc", default=os.environ.get("AMPC_BIN"), help="the binary [AMPC_BIN]")
+    parser.add_argument("--sets", default=sets, help=f"which models, of {','.join(SETS)} [{sets}]")
+    parser.add_argument("--filter", default="*", help="glob over paths within the corpus")
+    parser.add_argument("--timeout", type=float, default=60, help="seconds per step [60]")
+    parser.add_argument("--workers", type=int, default=2, help="processes [2]")
+
+
+def require(parser: ArgumentParser, args: Any) -> None:
+    """Stops with a usage error where the corpus or the binary is not given."""
+    if not args.corpus or not Path(args.corpus).is_dir():
+        parser.error("no corpus: give --corpus or set AMPC_CORPUS")
+    if not args.ampc or not Path(args.ampc).exists():
+        parser.error("no binary: give --ampc or set AMPC_BIN")
+    args.corpus, args.ampc = Path(args.corpus).resolve(), str(Path(args.ampc).resolve())
+
+
+def models(corpus: Path, sets: str, pattern: str) -> list[Path]:
+    """The models of the sets whose path within the corpus matches, sorted."""
+    found = {path for name in sets.split(",") for path in corpus.glob(SETS[name])}
+    return sorted(path for path in found if path.relative_to(corpus).match(pattern))
+
+
+def rewrite(ampc: str, source: Path, output: Path, *options: str, timeout: float = 60) -> measure.Run:
+    """`ampc rewrite SOURCE -o OUTPUT OPTIONS`."""
+    return measure.run([ampc, "rewrite", str(source), "-o", str(output), *options], timeout)
+
+
+def problem(run: measure.Run) -> str:
+    """The end of a failed run and its first line of standard error."""
+    lines = [line for line in run.stderr.splitlines() if line.strip()]
+    return f"exit {run.ending()}: {lines[0][:200] if lines else 'no message'}"
+
+
+def _words(value: Any) -> Iterable[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for inner in value.values():
+            yield from _words(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _words(inner)
+
+
+def read_report(path: Path) -> dict[str, Any]:
+    """{"allow_share", "low_share", "inserted"} from an `ampc-report/1`; absent what cannot be read."""
+    if not path.exists():
+        return {}
+    report = json.loads(path.read_text())
+    nodes = report.get("nodes", [])
+    nodes = list(nodes.values()) if isinstance(nodes, dict) else nodes
+    facts: dict[str, Any] = {}
+    if nodes:
+        allow = sum("allow" in _words(node.get("class")) for node in nodes)
+        low = sum(bool(LOW & set(_words(node.get("precision")))) for node in nodes)
+        facts = {"allow_share": allow / len(nodes), "low_share": low / len(nodes)}
+    casts = report.get("casts")
+    if isinstance(casts, dict) and isinstance(casts.get("inserted"), (int, list)):
+        inserted = casts["inserted"]
+        facts["inserted"] = inserted if isinstance(inserted, int) else len(inserted)
+    return facts
