@@ -1,5 +1,7 @@
 //! What the writer does with changed modules.
 
+#![allow(clippy::unwrap_used, reason = "a test fails and tells by panicking and printing")]
+
 use ampc::onnx::proto::{
     AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto,
     TensorProto, TypeProto, ValueInfoProto, type_proto,
@@ -225,6 +227,20 @@ fn provenance_is_kept_by_nodes_or_by_the_model() {
         assert_eq!(again.header.metadata, [("author".to_owned(), "me".to_owned())]);
         assert!(to_bytes(&again, Some(&source)).unwrap().1.identical);
     }
+}
+
+#[test]
+fn raising_the_ir_version_moves_what_depends_on_it() {
+    let mut graph = adder();
+    graph.input.push(typed("w", 1));
+    let (mut module, source) = load(&model(3, graph));
+    cast(&mut module, "h");
+    let (mut module, source) = load(&written(&module, &source));
+    module.header.ir_version = 10;
+    let out = written(&module, &source);
+    let graph = out.graph.unwrap();
+    assert_eq!(graph.input, [typed("x", 1)], "constants need not be listed any more");
+    assert_eq!((graph.node[1].metadata_props[0].key(), out.metadata_props.len()), ("ampc.cast", 0));
 }
 
 fn branch(op: &str, inputs: &[&str], output: &str) -> GraphProto {

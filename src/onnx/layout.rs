@@ -211,9 +211,10 @@ impl Layout {
                 && let Some(source) = known.iter().find(|k| same(&range.source, k))
             {
                 buffer.flush()?;
-                source.copy_to_file(range.offset, range.len, buffer.out).map_err(|e| match e.kind() {
-                    io::ErrorKind::UnexpectedEof => StreamError::Read { what: source.describe(), source: e },
-                    _ => StreamError::Write(e),
+                source.copy_to_file(range.offset, range.len, buffer.out).map_err(|e| {
+                    let shrunk = e.kind() == io::ErrorKind::UnexpectedEof;
+                    let what = source.describe();
+                    if shrunk { StreamError::Read { what, source: e } } else { StreamError::Write(e) }
                 })?;
                 continue;
             }
@@ -293,12 +294,9 @@ impl<'a, W: Write> Buffer<'a, W> {
             && at.offset < end
         {
             at.len = (end - at.offset).min(CHUNK_BYTES as u64);
-            let bytes = reader.bytes(at).map_err(|e| StreamError::Read {
-                what: range.source.describe(),
-                source: match e.kind {
-                    WireErrorKind::Io(source) => source,
-                    other => io::Error::other(other.to_string()),
-                },
+            let bytes = reader.bytes(at).map_err(|e| {
+                let source = if let WireErrorKind::Io(source) = e.kind { source } else { io::Error::other(e) };
+                StreamError::Read { what: range.source.describe(), source }
             })?;
             self.write(bytes)?;
             at.offset += at.len;
@@ -387,15 +385,10 @@ impl Segment {
 }
 
 fn read_error(error: TensorError, name: &str) -> StreamError {
-    match error {
-        TensorError::Read { what, source } => {
-            StreamError::Read { what: format!("tensor `{name}` in {what}"), source }
-        }
-        other => StreamError::Read {
-            what: format!("tensor `{name}`"),
-            source: io::Error::other(other.to_string()),
-        },
+    if let TensorError::Read { what, source } = error {
+        return StreamError::Read { what: format!("tensor `{name}` in {what}"), source };
     }
+    StreamError::Read { what: format!("tensor `{name}`"), source: io::Error::other(error) }
 }
 
 #[cfg(test)]

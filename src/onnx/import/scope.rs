@@ -164,10 +164,10 @@ fn order(
     }
     let mut readers: Vec<Vec<usize>> = vec![Vec::new(); n];
     let mut missing = vec![0usize; n];
-    for i in 0..n {
+    for (i, missing) in missing.iter_mut().enumerate() {
         for p in producers(i) {
             readers[p].push(i);
-            missing[i] += 1;
+            *missing += 1;
         }
     }
     let mut ready: BinaryHeap<Reverse<usize>> = (0..n).filter(|&i| missing[i] == 0).map(Reverse).collect();
