@@ -1,10 +1,7 @@
 //! What is written decodes to what was read, with prost and with an independent decoder.
 
-<<<<<<< HEAD
-=======
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails and tells by panicking and printing")]
 
->>>>>>> onnx
 use ampc::onnx::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto};
 use ampc::onnx::{ReadOptions, Source, Warning, read, read_bytes, to_bytes};
 use ampc_ir::module::{Dirty, GraphOwner};
