@@ -9,7 +9,6 @@ use std::path::Path;
 /// # Errors
 /// If the file cannot be read, or its text is no module.
 pub fn load(path: &Path) -> Result<Module, Error> {
-    let text =
-        std::fs::read_to_string(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
+    let text = std::fs::read_to_string(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
     parse(&text, &NoData).map_err(|e| Error::Unsupported(e.to_string()))
 }

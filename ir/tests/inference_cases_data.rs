@@ -253,7 +253,7 @@ fn explained(case: &Case<'_>, found: &Result<Vec<Type>, String>) -> Option<usize
 
 #[test]
 fn ampc_infers_at_least_what_onnx_does() {
-    let text = include_str!("data/cases_data.tsv");
+    let text = include_str!("data/movement_cases.tsv");
     let mut previous: Vec<&str> = Vec::new();
     let (mut failures, mut used, mut n) = (Vec::new(), BTreeSet::<usize>::new(), 0);
     for line in text.lines().filter(|l| !l.starts_with('#')) {

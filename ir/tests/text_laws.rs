@@ -379,7 +379,7 @@ fn printed(module: &Module) -> (String, impl DataResolver) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 3000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn reading_what_was_printed_gives_the_same_module(Sample(module) in modules()) {
@@ -505,4 +505,60 @@ fn long_chains_take_linear_time() {
     );
     assert_eq!(module.n_nodes(), 100_000);
     assert!(print_time.as_secs() < 20 && parse_time.as_secs() < 20, "far from linear");
+}
+
+/// A text without its comment lines.
+fn without_comments(text: &str) -> String {
+    text.lines().filter(|l| !l.trim_start().starts_with("//")).map(|l| format!("{l}\n")).collect()
+}
+
+/// Texts for people to read are canonical but for their comments.
+fn check_canonical(name: &str, text: &str) {
+    let module = parse(text, &NoData).unwrap_or_else(|errors| panic!("{name}:\n{errors}"));
+    assert_eq!(print(&module, &PrintOptions::default()).text, without_comments(text), "{name}");
+}
+
+#[test]
+fn cases_are_canonical_but_for_comments() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata");
+    let mut n = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|e| e == "ir") {
+            check_canonical(&path.display().to_string(), &std::fs::read_to_string(&path).unwrap());
+            n += 1;
+        }
+    }
+    assert!(n >= 4);
+}
+
+#[test]
+fn examples_of_the_documentation_are_canonical() {
+    let text = include_str!("../../docs/text-form.md");
+    let examples: Vec<&str> = text.split("```ir\n").skip(1).map(|t| t.split("```").next().unwrap()).collect();
+    assert!(examples.len() >= 2);
+    for (i, example) in examples.into_iter().enumerate() {
+        check_canonical(&format!("example {i}"), example);
+    }
+}
+
+/// The vectors that the documentation of `random(seed, a)` lists: fixed for ever.
+#[test]
+fn random_vectors() {
+    let text = include_str!("../../docs/text-form.md");
+    let vectors = [
+        (0, 0, 1.0),
+        (0, 1, 1.0),
+        (0, 2, 1.0),
+        (0, 3, 1.0),
+        (0, 4, 1.0),
+        (7, 0, 1.0),
+        (7, 5, 0.02),
+        (u64::MAX, 1_000_000, 1.0),
+    ];
+    for (seed, index, a) in vectors {
+        let v = ampc_ir::random::uniform(seed, index, a);
+        let row = format!("| `random({seed}, {a:?})` | {index} | `{v:?}` | `0x{:08x}` |", v.to_bits());
+        assert!(text.contains(&row), "missing: {row}");
+    }
 }
