@@ -37,6 +37,8 @@ pub(super) struct Parser<'a, 'r> {
     pub(super) tok: Token<'a>,
     /// Braces open before `tok`.
     pub(super) depth: u32,
+    /// The end of the token before `tok`.
+    last_end: u32,
     /// Whether the token before `tok` is `{`.
     after_brace: bool,
     pub(super) module: Module,
@@ -63,6 +65,7 @@ pub(super) fn parse(
         tok: lexer.token(),
         lexer,
         depth: 0,
+        last_end: 0,
         after_brace: false,
         module,
         errors: Vec::new(),
@@ -108,10 +111,13 @@ impl<'a> Parser<'a, '_> {
 
     /// Notes that something else than the present token was expected.
     pub(super) fn fail<T>(&mut self, expected: impl fmt::Display) -> Parsed<T> {
-        let tok = self.tok;
+        let mut tok = self.tok;
         let found = match tok.kind {
             Kind::End => "the end of the text".to_owned(),
-            _ if tok.first => "the end of the line".to_owned(),
+            _ if tok.first => {
+                tok.span = Span { start: self.last_end, end: self.last_end };
+                "the end of the line".to_owned()
+            }
             Kind::Bad(reason) => {
                 let found = clip(tok.text);
                 self.error(tok.span, reason, format!("`{found}`"));
@@ -143,6 +149,7 @@ impl<'a> Parser<'a, '_> {
 
     pub(super) fn advance(&mut self) -> Token<'a> {
         let token = std::mem::replace(&mut self.tok, self.lexer.token());
+        self.last_end = token.span.end;
         self.after_brace = token.kind == Kind::Punct(b'{');
         match token.kind {
             Kind::Punct(b'{') => self.depth += 1,

@@ -398,7 +398,7 @@ fn every_line_is_reported() {
     let expected = [
         "1:12 `:` | `f32`",
         "2:16 `,` | `:`",
-        "3:24 `,` | `}`",
+        "3:25 `,` | `}`",
         "4:3 an operator of `ai.onnx`, or a function of the model | `Reluu`",
         "5:3 a name, a number, a string or punctuation | `$`",
         "6:22 the end of the line | `,`",
@@ -419,7 +419,7 @@ fn meaning_is_checked() {
         ("  %y = Upsample() : ?\n", "1:3 an operator of `ai.onnx` 21 | one that 10 removed"),
         ("  %y = SwiGLU() : ?\n", "1:3 an operator of `ai.onnx` 21 | one that came with 28"),
         ("  %y = ai.onnx.ml::Scaler() : ?\n", "1:3 an opset import of `ai.onnx.ml` | none"),
-        ("  const %c : f32[2] = [1.0]\n", "1:30 2 elements before this | 1"),
+        ("  const %c : f32[2] = [1.0]\n", "1:23 2 elements | 1"),
         (
             "  const %c : f32[N] = [1.0]\n",
             "1:23 `tensor(…)` or `sparse(…)`, as the type is no tensor of known dims | `[`",
@@ -438,7 +438,7 @@ fn meaning_is_checked() {
             "2:29 a type variable of the operator that has a class | `U`",
         ),
         ("  input %x : f32\n  %y = Relu(%x) : f32 prec=f16\n", "2:28 a `class=` too | none"),
-        ("  input %\"\\q\" : f32\n", r#"1:10 one of the escapes \" \\ \n \r \t \xNN | another one"#),
+        ("  input %\"\\q\" : f32\n", r#"1:11 one of the escapes \" \\ \n \r \t \xNN | another one"#),
         ("  input %\"\\xff\" : f32\n", "1:9 UTF-8 | other bytes"),
         ("  %y = a::B() {k=1, k=2} : ?\n", "1:21 attributes of different names | a name given twice"),
         (
@@ -485,13 +485,24 @@ fn errors_inside_and_around_regions() {
 }
 
 #[test]
+fn a_line_that_ends_too_early_is_pointed_at_its_end() {
+    let found = line_errors("  %y = Relu(\n  input %x :\n  %z = Relu(%y)\n  output %z\n");
+    let expected = [
+        "1:13 a value such as `%x`, or `_` | the end of the line",
+        "2:13 a type such as `f32[N, 4]`, `seq(f32)` or `?` | the end of the line",
+        "3:16 `:` | the end of the line",
+    ];
+    assert_eq!(found, expected);
+}
+
+#[test]
 fn errors_outside_graphs() {
     assert_eq!(errors(""), "line 1, column 1: expected a `graph`, found the end of the text");
     assert_eq!(errors("graph {"), "line 1, column 8: expected `}`, found the end of the text");
     assert_eq!(errors("graph {\n}\n}\n").lines().count(), 1);
     let found = errors("module\nfoo\nopset =3\ngraph {\n}\ngraph {\n}\n");
     let lines: Vec<&str> = found.lines().map(|l| l.split(':').next().unwrap()).collect();
-    assert_eq!(lines, ["line 2, column 1", "line 2, column 1", "line 3, column 7", "line 6, column 1"]);
+    assert_eq!(lines, ["line 1, column 7", "line 2, column 1", "line 3, column 7", "line 6, column 1"]);
 }
 
 #[test]

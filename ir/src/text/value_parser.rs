@@ -233,6 +233,7 @@ impl<'a> Parser<'a, '_> {
 
     /// `[1.0, 2.0]`, or one literal without brackets.
     fn literals(&mut self, dtype: DType, dims: &[u64]) -> Parsed<Result<TensorData, TensorError>> {
+        let start = self.tok.span;
         let mut strings: Vec<Box<[u8]>> = Vec::new();
         let mut packer = Packer::new(dtype);
         let list = !dims.is_empty() || self.at(b'[');
@@ -266,7 +267,7 @@ impl<'a> Parser<'a, '_> {
             if count != Some(packer.count) {
                 let found = packer.count.to_string();
                 let expected = count.map_or("fewer".to_owned(), |n| n.to_string());
-                self.error(self.tok.span, format!("{expected} elements before this"), found);
+                self.error(start, format!("{expected} elements"), found);
                 return Err(Broken);
             }
             Storage::Bytes(packer.bytes.into())
