@@ -214,6 +214,11 @@ impl Pipeline {
         self.passes.iter().map(AsRef::as_ref)
     }
 
+    /// The spelling of the passes from number `first` (from 0) on.
+    pub fn from(&self, first: usize) -> String {
+        spell(self.passes.get(first..).unwrap_or_default())
+    }
+
     /// Runs all passes and returns their warnings. With `verify_each`, verifies after every pass that changed
     /// something, not only at the end.
     ///
