@@ -13,7 +13,7 @@ pub(crate) fn run(args: &CheckArgs, ui: Ui) -> Result<(), Failure> {
     progress.stage("checking");
     let (problems, code) = problems(&args.model);
     drop(progress);
-    if code != 0 && problems.iter().all(|p| p.code == "ampc::io") {
+    if code == ampc::ErrorKind::Io.exit_code() {
         return Err(Failure { code, problems, see: None });
     }
     ui::print(&text(&args.model, &problems, ui))?;

@@ -10,7 +10,7 @@ use super::settings::read_policy;
 use super::ui::{Stream, Ui};
 use ampc::passes::pipeline::Pipeline;
 use ampc::passes::policy::PolicyError;
-use ampc::passes::{Paths, Policy};
+use ampc::passes::{Invariants, Paths, Policy};
 use std::cell::RefCell;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -25,12 +25,13 @@ pub(crate) fn run(args: &OptArgs, ui: Ui) -> Result<(), Failure> {
             Failure::usage("passes", message)
         })?,
     };
-    let pipeline = parse(&passes)?;
     let emit = Emit::of(&args.write, args.output.as_deref(), EmitArg::Text, |_| Target::Stdout)?;
     let progress = Progress::start(ui);
     progress.stage("reading");
     let mut model = load(&args.model, ui)?;
     emit.check(&model)?;
+    // A dump or reproducer is in the middle of a pipeline, and says so in every line.
+    let pipeline = parse(&passes, Invariants::of(&model.module))?;
     let run = Run { ui, progress: &progress, debug: &args.debug, pipeline: &pipeline, path: &args.model };
     let warnings = run.watched(&mut model, |model, observer| {
         ampc::rewrite::run_pipeline(model, &pipeline, args.debug.verify_each, observer)
@@ -69,7 +70,7 @@ fn directive(path: &Path) -> Option<String> {
         .find_map(|comment| Some(comment.trim_start().strip_prefix("pass:")?.trim().to_owned()))
 }
 
-fn parse(passes: &str) -> Result<Pipeline, Failure> {
+fn parse(passes: &str, known: Invariants) -> Result<Pipeline, Failure> {
     // A policy that cannot be read says more than the pipeline's error type can carry.
     let unread: RefCell<Option<Failure>> = RefCell::new(None);
     let find = |name: &str| -> Result<Policy, PolicyError> {
@@ -78,6 +79,6 @@ fn parse(passes: &str) -> Result<Pipeline, Failure> {
             PolicyError::Precision { found: name.to_owned() }
         })
     };
-    Pipeline::parse(passes, &find)
+    Pipeline::parse_on(known, passes, &find)
         .map_err(|error| unread.take().unwrap_or_else(|| diagnose::failure(&error.into(), None)))
 }

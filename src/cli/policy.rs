@@ -96,7 +96,7 @@ fn classes(policy: &Policy) -> String {
     }
     let mut text = String::new();
     for (class, ops) in by_class {
-        let _ = write!(text, "  {class:<9}");
+        let _ = write!(text, "  {:<9}", class.as_str());
         let mut column = 11;
         for (i, op) in ops.iter().enumerate() {
             let word = if i + 1 < ops.len() { format!(" {op},") } else { format!(" {op}") };

@@ -66,6 +66,9 @@ impl Problem {
         let handler = GraphicalReportHandler::new_themed(theme)
             .with_width(ui.width(stream))
             .with_links(false)
+            .with_break_words(false)
+            .with_word_separator(textwrap::WordSeparator::AsciiSpace)
+            .with_word_splitter(textwrap::WordSplitter::NoHyphenation)
             .with_context_lines(1);
         let mut text = String::new();
         match handler.render_report(&mut text, self) {
