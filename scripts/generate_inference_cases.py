@@ -2,8 +2,8 @@
 
 Usage: python scripts/generate_inference_cases.py [--check]
 
-Every module `scripts/inference_cases/<name>.py` has a list `FAMILIES` of functions that yield cases (see `case`);
-its cases go to `ir/tests/data/cases_<name>.tsv`. With `--check` nothing is written and a difference fails.
+Every module `scripts/inference_cases/<name>.py` has a list `FAMILIES` of functions that yield cases (see `case`), or
+a function `rows` that yields whole rows; they go to `ir/tests/data/cases_<name>.tsv`. With `--check` nothing is written and a difference fails.
 
 A row has, separated by tabs: name, domain, operator, opset, operands, attributes, number of results, expectation.
 Operands are separated by `;`: `_` is an absent one, `f32[2,N,?]` and `f32[*]` are inputs, `i64[2]={1,2}` is a
@@ -120,6 +120,8 @@ def expectation(op, opset, operands, attrs, results, domain):
 
 def rows(module):
     out = ["# " + (module.__doc__ or "").strip().splitlines()[0]]
+    if not hasattr(module, "FAMILIES"):
+        return "\n".join(out + ["\t".join(fields) for fields in module.rows()]) + "\n"
     for family in module.FAMILIES:
         for n, (op, opset, operands, attrs, results, domain) in enumerate(family()):
             spelled = ";".join(spell_attr(k, v) for k, v in attrs.items())
@@ -145,4 +147,5 @@ def main():
 
 
 if __name__ == "__main__":
+    sys.modules["generate_inference_cases"] = sys.modules["__main__"]
     main()

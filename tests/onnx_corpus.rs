@@ -3,7 +3,14 @@
 //! The corpora are in the folder that the environment variable `AMPC_CORPUS` names; without it these tests say that
 //! they were skipped.
 
-use ampc::onnx::{Blame, ImportError, ReadOptions, Warning, read, to_bytes};
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails and tells by panicking and printing"
+)]
+
+use ampc::onnx::{Blame, ImportError, ReadOptions, Warning, read, read_bytes, to_bytes};
+use ampc_ir::eq::same_module;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -56,9 +63,10 @@ fn an_untouched_model_is_the_identity() {
             let (bytes, report) = to_bytes(&module, Some(&source)).unwrap();
             if repaired(&warnings) {
                 counts[1] += 1;
-                let again = ampc::onnx::read_bytes("repaired", bytes, &ReadOptions::default());
-                let (_, _, warnings) = again.unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+                let again = read_bytes("repaired", bytes, &ReadOptions::default());
+                let (again, _, warnings) = again.unwrap_or_else(|e| panic!("{}: {e}", path.display()));
                 assert!(!repaired(&warnings), "{}: {warnings:?}", path.display());
+                same_module(&module, &again).unwrap_or_else(|d| panic!("{}: {d}", path.display()));
             } else {
                 counts[2] += 1;
                 assert!(report.identical && bytes == fs::read(&path).unwrap(), "{}", path.display());
@@ -66,6 +74,66 @@ fn an_untouched_model_is_the_identity() {
         }
     }
     println!("{} refused, {} repaired, {} identical", counts[0], counts[1], counts[2]);
+}
+
+#[test]
+fn a_module_survives_without_its_file() {
+    for folder in ["small", "train", "tricky", "ort"] {
+        let Some(folder) = corpus(folder) else { return };
+        for path in models(&folder) {
+            let Ok((module, _, _)) = read(&path, &ReadOptions::default()) else { continue };
+            if module.graph_ids().any(|g| module.text(module.graph(g).name).is_empty()) {
+                // A graph must have a name, so it gets one.
+                continue;
+            }
+            let (bytes, _) = to_bytes(&module, None).unwrap();
+            let (again, _, _) = read_bytes("fresh", bytes, &ReadOptions::default()).unwrap();
+            same_module(&module, &again).unwrap_or_else(|d| panic!("{}: {d}", path.display()));
+        }
+    }
+}
+
+/// Damaged files give errors, never a panic; what is still readable can be written and read again.
+#[test]
+fn damage_never_panics() {
+    let Some(folder) = corpus("tricky") else { return };
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let mut random = |n: usize| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        usize::try_from(state % n as u64).unwrap()
+    };
+    let mut readable = 0;
+    for path in models(&folder) {
+        let original = fs::read(&path).unwrap();
+        if original.len() > 20_000 {
+            continue;
+        }
+        for _ in 0..60 {
+            let mut bytes = original.clone();
+            for _ in 0..=random(4) {
+                let at = random(bytes.len());
+                match random(4) {
+                    0 => bytes.truncate(at + 1),
+                    1 => bytes[at] = u8::try_from(random(256)).unwrap(),
+                    2 => bytes[at] ^= 1 << random(8),
+                    _ => bytes.insert(at, u8::try_from(random(256)).unwrap()),
+                }
+            }
+            let Ok((module, source, warnings)) =
+                read_bytes("damaged", bytes.clone(), &ReadOptions::default())
+            else {
+                continue;
+            };
+            readable += 1;
+            let (kept, _) = to_bytes(&module, Some(&source)).unwrap();
+            assert!(repaired(&warnings) || kept == bytes, "{}", path.display());
+            let (fresh, _) = to_bytes(&module, None).unwrap();
+            read_bytes("fresh", fresh, &ReadOptions::default()).unwrap();
+        }
+    }
+    assert!(readable > 100, "{readable}");
 }
 
 #[test]

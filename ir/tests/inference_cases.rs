@@ -5,6 +5,8 @@
 //! purpose, the row matches an entry of `data/differences_*.tsv`, which says why; an entry without a differing row is
 //! an error too.
 
+#![allow(clippy::unwrap_used, reason = "a test: what cannot be read fails it")]
+
 mod nodes;
 
 use ampc_ir::{Dim, Shape, Type};

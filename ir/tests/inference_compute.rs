@@ -1,21 +1,22 @@
 //! Inference of operators that compute: what onnx's own inference does not say or gets wrong.
 
+#![allow(clippy::unwrap_used, reason = "a test: what cannot be read fails it")]
+
 mod nodes;
 
 use ampc_ir::op::{Lookup, lookup};
 use nodes::{NodeText, infer, spell_all};
 
-/// Rows of operator, opset, operands, attributes, expectation: the results' types, or a part of the error.
+/// Rows of operator (`domain::name` outside of ai.onnx), opset, operands, attributes, expectation: the results' types, or a part of the error.
 fn check(rows: &[(&str, u16, &str, &str, &str)]) {
     let mut problems = String::new();
     for &(op, opset, operands, attrs, expected) in rows {
-        let least = match lookup("", op, opset) {
-            Lookup::Found(schema) => schema.n_outputs.0 as usize,
-            other => panic!("{op}: {other:?}"),
-        };
+        let (domain, op) = op.split_once("::").unwrap_or(("", op));
+        let Lookup::Found(schema) = lookup(domain, op, opset) else { panic!("{op}-{opset}") };
+        let least = schema.n_outputs.0 as usize;
         let refused = expected.starts_with("error");
         let results = if refused { least } else { expected.split(';').count() };
-        let node = NodeText { domain: "", op, opset, operands, attrs, results };
+        let node = NodeText { domain, op, opset, operands, attrs, results };
         let found = match infer(node) {
             Ok((module, types)) => spell_all(&module, &types),
             Err(error) => match expected.strip_prefix("error ") {
@@ -304,5 +305,43 @@ fn signals() {
         ("STFT", 17, "f32[2,10,1];i64[]={0};f32[4]", "", "error a positive number"),
         ("HannWindow", 17, "i64[]={8}", "output_datatype=i:10", "f16[8]"),
         ("MelWeightMatrix", 17, "i64[];i64[]={16};i64[];f32[];f32[]", "", "f32[9,?]"),
+    ]);
+}
+
+#[test]
+fn preview() {
+    let q = "f32[N,8,5,64]";
+    check(&[
+        (
+            "ai.onnx.preview::FlexAttention",
+            1,
+            "f32[N,8,5,64];f32[N,4,7,64];f32[N,4,7,32]",
+            "",
+            "f32[N,8,5,32]",
+        ),
+        (
+            "ai.onnx.preview::FlexAttention",
+            1,
+            "f32[N,8,5,64];f32[N,3,7,64];f32[N,3,7,32]",
+            "",
+            "error 3 heads",
+        ),
+        ("ai.onnx.preview::FlexAttention", 1, &format!("{q};{q};f32[N,8,64]"), "", "error rank 4"),
+        ("ai.onnx.preview.training::Gradient", 1, "f32[2];f32[3,N];f32[4]", "", "f32[2]"),
+        ("ai.onnx.preview.training::Adam", 1, "f32[];i64[];f32[2];f32[2];f32[2]", "", "error multiple of 4"),
+        ("ai.onnx.preview.training::Adagrad", 1, "f32[];i64[];f32[2];f32[2];f32[2]", "", "error 2 results"),
+    ]);
+}
+
+#[test]
+fn what_runs_into_an_error_elsewhere() {
+    check(&[
+        ("Conv", 13, "f32[1,2,5,5];f32[3,2,3,3]", "group=i:0", "error a positive number of groups"),
+        ("Conv", 13, "f32[1,4,5,5];f32[3,1,3,3]", "group=i:3", "error 4 input channels in 3 groups"),
+        ("Einsum", 13, "f32[2,3];f32[2,3]", "equation=s:ij,jk->iq", "error indices of the result"),
+        ("LSTM", 13, "f32[5,2,3];f32[1,16,9];f32[1,16,4]", "hidden_size=i:4", "error 3 as the input size"),
+        ("TopK", 13, "f32[2,3];i64[1]={99}", "", "error at most 3 elements"),
+        ("Add", 13, "f32[2,3];f32[4]", "", "error broadcasts with"),
+        ("MatMul", 13, "f32[2,3];f32[4,3]", "", "error can be multiplied"),
     ]);
 }

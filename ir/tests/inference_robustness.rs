@@ -1,5 +1,7 @@
 //! Inference never panics, whatever a file says: every operator at every version with hostile shapes and attributes.
 
+#![allow(clippy::unwrap_used, reason = "a test: what cannot be read fails it")]
+
 use ampc_ir::infer::infer_module;
 use ampc_ir::module::Provenance;
 use ampc_ir::op::{Arity, AttrKind, OpSchema, all};

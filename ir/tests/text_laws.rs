@@ -8,10 +8,12 @@ use ampc_ir::attr::{Attr, AttrValue};
 use ampc_ir::convert::Conversion;
 use ampc_ir::edit::{NewNode, Position};
 use ampc_ir::eq::same_module;
+use ampc_ir::infer::infer_module;
 use ampc_ir::module::{Decision, FunctionData, Op, Payload, Provenance, Reason, Role};
 use ampc_ir::op::{AttrKind, Class, Lookup, lookup};
 use ampc_ir::tensor::{SparseData, Storage, TensorData};
 use ampc_ir::text::{DataResolver, NoData, ParseOptions, PrintOptions, parse, parse_with, print};
+use ampc_ir::verify::verify_module;
 use ampc_ir::{DType, Dim, FunctionId, GraphId, Module, Shape, Symbol, TensorType, Type, Value};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -109,17 +111,17 @@ impl Choices {
         let count: u64 = dims.iter().product();
         if dtype == DType::String {
             let strings: Vec<_> = (0..count).map(|_| self.string()).collect();
-            return TensorData::new(dtype, dims, Storage::Strings(strings.into())).unwrap();
+            return TensorData::new(dtype, dims, Storage::Strings(strings.into())).expect("as many strings");
         }
         let storage = if self.below(4) == 0 {
             Storage::Random { seed: self.long(), amplitude: f32::from_bits(self.raw()) }
         } else {
-            let n = dtype.storage_bytes(count).unwrap();
+            let n = dtype.storage_bytes(count).expect("a small tensor");
             let small = self.yes();
             let byte = |c: &mut Self| c.raw().to_le_bytes()[0] & if small { 1 } else { 0xff };
             Storage::Bytes((0..n).map(|_| byte(self)).collect())
         };
-        let mut data = TensorData::new(dtype, dims, storage).unwrap();
+        let mut data = TensorData::new(dtype, dims, storage).expect("as many bytes");
         let floats = [DType::F32, DType::F16, DType::BF16, DType::F64];
         if floats.contains(&dtype) && self.below(3) == 0 {
             for _ in 0..self.below(3) {
@@ -339,7 +341,16 @@ impl Choices {
     }
 }
 
-fn modules() -> impl Strategy<Value = Module> {
+/// A random module, shown as its text.
+struct Sample(Module);
+
+impl std::fmt::Debug for Sample {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "\n{}", print(&self.0, &PrintOptions::default()).text)
+    }
+}
+
+fn modules() -> impl Strategy<Value = Sample> {
     let name = prop_oneof![
         3 => "[a-z]{1,3}",
         1 => "[A-Za-z0-9_./:~%\"\\\\ -]{0,6}",
@@ -354,7 +365,7 @@ fn modules() -> impl Strategy<Value = Module> {
     );
     strings.prop_map(|(numbers, names, bytes)| {
         let (module, functions) = (Module::new(), Vec::new());
-        Choices { numbers, next: 0, names, bytes, module, functions, nodes_left: 12 }.module()
+        Sample(Choices { numbers, next: 0, names, bytes, module, functions, nodes_left: 12 }.module())
     })
 }
 
@@ -370,14 +381,14 @@ fn printed(module: &Module) -> (String, impl DataResolver) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 600, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn reading_what_was_printed_gives_the_same_module(module in modules()) {
+    fn reading_what_was_printed_gives_the_same_module(Sample(module) in modules()) {
         let (text, resolver) = printed(&module);
-        let again = parse(&text, &resolver).map_err(|e| TestCaseError::fail(format!("{e}\n{text}")))?;
-        same_module(&module, &again).map_err(|e| TestCaseError::fail(format!("{e}\n{text}")))?;
-        same_module(&again, &module).map_err(|e| TestCaseError::fail(format!("{e}\n{text}")))?;
+        let again = parse(&text, &resolver).map_err(|e| TestCaseError::fail(e.to_string()))?;
+        same_module(&module, &again).map_err(|e| TestCaseError::fail(e.to_string()))?;
+        same_module(&again, &module).map_err(|e| TestCaseError::fail(e.to_string()))?;
         prop_assert_eq!(&print(&again, &PrintOptions::default()).text, &text);
 
         let options = ParseOptions { allow_missing_data: true, ..ParseOptions::default() };
@@ -386,7 +397,7 @@ proptest! {
     }
 
     #[test]
-    fn every_node_has_its_line(module in modules()) {
+    fn every_node_has_its_line(Sample(module) in modules()) {
         let printed = print(&module, &PrintOptions { note: Some(&|node| Some(node.to_string())), ..PrintOptions::default() });
         for graph in module.graph_ids() {
             for node in module.nodes(graph) {
@@ -400,13 +411,13 @@ proptest! {
     }
 
     #[test]
-    fn different_modules_differ(a in modules(), b in modules()) {
+    fn different_modules_differ(Sample(a) in modules(), Sample(b) in modules()) {
         let (x, y) = (printed(&a).0, printed(&b).0);
         prop_assert_eq!(same_module(&a, &b).is_ok(), x == y, "{}\n{}", x, y);
     }
 
     #[test]
-    fn broken_texts_are_refused_or_read(module in modules(), cuts in proptest::collection::vec((any::<u32>(), any::<u8>(), 0usize..6), 1..8)) {
+    fn broken_texts_are_refused_or_read(Sample(module) in modules(), cuts in proptest::collection::vec((any::<u32>(), any::<u8>(), 0usize..6), 1..8)) {
         let mut text = printed(&module).0;
         for (at, byte, kind) in cuts {
             let mut at = at as usize % (text.len() + 1);
@@ -496,4 +507,62 @@ fn long_chains_take_linear_time() {
     );
     assert_eq!(module.n_nodes(), 100_000);
     assert!(print_time.as_secs() < 20 && parse_time.as_secs() < 20, "far from linear");
+}
+
+/// A text without its comment lines.
+fn without_comments(text: &str) -> String {
+    text.lines().filter(|l| !l.trim_start().starts_with("//")).map(|l| format!("{l}\n")).collect()
+}
+
+/// Texts for people to read are canonical but for their comments, and valid: their types are those of inference.
+fn check_canonical(name: &str, text: &str) {
+    let module = parse(text, &NoData).unwrap_or_else(|errors| panic!("{name}:\n{errors}"));
+    assert_eq!(print(&module, &PrintOptions::default()).text, without_comments(text), "{name}");
+    let facts = infer_module(&mut module.clone()).unwrap_or_else(|errors| panic!("{name}: {errors:?}"));
+    verify_module(&module, &facts).unwrap_or_else(|found| panic!("{name}: {found:?}"));
+}
+
+#[test]
+fn cases_are_canonical_but_for_comments() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../testdata");
+    let mut n = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|e| e == "ir") {
+            check_canonical(&path.display().to_string(), &std::fs::read_to_string(&path).unwrap());
+            n += 1;
+        }
+    }
+    assert!(n >= 4);
+}
+
+#[test]
+fn examples_of_the_documentation_are_canonical() {
+    let text = include_str!("../../docs/text-form.md");
+    let examples: Vec<&str> = text.split("```ir\n").skip(1).map(|t| t.split("```").next().unwrap()).collect();
+    assert!(examples.len() >= 2);
+    for (i, example) in examples.into_iter().enumerate() {
+        check_canonical(&format!("example {i}"), example);
+    }
+}
+
+/// The vectors that the documentation of `random(seed, a)` lists: fixed for ever.
+#[test]
+fn random_vectors() {
+    let text = include_str!("../../docs/text-form.md");
+    let vectors = [
+        (0, 0, 1.0),
+        (0, 1, 1.0),
+        (0, 2, 1.0),
+        (0, 3, 1.0),
+        (0, 4, 1.0),
+        (7, 0, 1.0),
+        (7, 5, 0.02),
+        (u64::MAX, 1_000_000, 1.0),
+    ];
+    for (seed, index, a) in vectors {
+        let v = ampc_ir::random::uniform(seed, index, a);
+        let row = format!("| `random({seed}, {a:?})` | {index} | `{v:?}` | `0x{:08x}` |", v.to_bits());
+        assert!(text.contains(&row), "missing: {row}");
+    }
 }

@@ -29,7 +29,17 @@ pub enum KeepIo {
 }
 
 impl KeepIo {
-    fn keeps(&self, name: &str) -> bool {
+    /// The spelling in pipelines; `None` for the default.
+    pub fn spelling(&self) -> Option<String> {
+        match self {
+            KeepIo::All => None,
+            KeepIo::None => Some("none".into()),
+            KeepIo::Names(names) => Some(names.join("+")),
+        }
+    }
+
+    /// Whether an input or output of this name keeps its type.
+    pub fn keeps(&self, name: &str) -> bool {
         match self {
             KeepIo::All => true,
             KeepIo::None => false,
@@ -50,11 +60,7 @@ impl Pass for InsertCasts {
         "insert-casts"
     }
     fn options(&self) -> Vec<(&'static str, String)> {
-        match &self.keep_io {
-            KeepIo::All => Vec::new(),
-            KeepIo::None => vec![("keep-io", "none".into())],
-            KeepIo::Names(names) => vec![("keep-io", names.join("+"))],
-        }
+        self.keep_io.spelling().map(|s| ("keep-io", s)).into_iter().collect()
     }
     fn requires(&self) -> Invariants {
         Invariants::CORE.with(Invariants::CLASSIFIED).with(Invariants::ASSIGNED)

@@ -194,7 +194,7 @@ impl Pipeline {
                     out_of_range: *out_of_range,
                 }),
                 Box::new(Taint),
-                Box::new(Assign { to: *to }),
+                Box::new(Assign { to: *to, keep_io: keep_io.clone() }),
                 Box::new(InsertCasts { keep_io: keep_io.clone() }),
                 // Before constants, so that a constant cast twice is converted once.
                 Box::new(SimplifyCasts),
@@ -358,7 +358,7 @@ fn build(
     let known: &[&str] = match spec.name.as_str() {
         "classify" => &["to", "policy"],
         "guard" => &["to", "disable", "out-of-range"],
-        "assign" => &["by", "to"],
+        "assign" => &["by", "to", "keep-io"],
         "insert-casts" => &["keep-io"],
         "convert-constants" => &["clamp"],
         _ => &[],
@@ -391,6 +391,11 @@ fn build(
         Some("bf16") => DType::BF16,
         Some(other) => return Err(bad("to", "f16 or bf16", other)),
     };
+    let keep_io = || match get("keep-io") {
+        None | Some("all") => KeepIo::All,
+        Some("none") => KeepIo::None,
+        Some(names) => KeepIo::Names(names.split('+').map(str::to_owned).collect()),
+    };
     Ok(match spec.name.as_str() {
         "classify" => {
             let policy = policy(get("policy").unwrap_or("safe"))?;
@@ -412,16 +417,10 @@ fn build(
         }
         "taint" => Box::new(Taint),
         "assign" => match get("by") {
-            None | Some("paint") => Box::new(Assign { to }),
+            None | Some("paint") => Box::new(Assign { to, keep_io: keep_io() }),
             Some(other) => return Err(bad("by", "paint", other)),
         },
-        "insert-casts" => Box::new(InsertCasts {
-            keep_io: match get("keep-io") {
-                None | Some("all") => KeepIo::All,
-                Some("none") => KeepIo::None,
-                Some(names) => KeepIo::Names(names.split('+').map(str::to_owned).collect()),
-            },
-        }),
+        "insert-casts" => Box::new(InsertCasts { keep_io: keep_io() }),
         "simplify-casts" => Box::new(SimplifyCasts),
         "convert-constants" => match get("clamp") {
             None | Some("false") => Box::new(ConvertConstants { clamp: false }),

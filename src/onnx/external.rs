@@ -252,11 +252,10 @@ fn open_below(folder: Option<&Path>, location: &str) -> Result<SourceBytes, Exte
     for part in parts {
         path.push(part);
         let shown = path.display().to_string();
-        let metadata = fs::symlink_metadata(&path).map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
-                ExternalError::Missing { path: shown.clone() }
-            }
-            _ => ExternalError::Io { path: shown.clone(), source },
+        let metadata = fs::symlink_metadata(&path).map_err(|source| {
+            let path = shown.clone();
+            let missing = matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory);
+            if missing { ExternalError::Missing { path } } else { ExternalError::Io { path, source } }
         })?;
         if metadata.is_symlink() {
             return Err(ExternalError::SymbolicLink { location: named(), link: shown });

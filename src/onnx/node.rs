@@ -87,10 +87,12 @@ pub enum AttrContent {
 impl AttrContent {
     /// The spans of the bodies in it.
     pub fn graphs(&self) -> &[Span] {
-        match self {
-            AttrContent::Graph(span) => std::slice::from_ref(span),
-            AttrContent::Graphs(spans) => spans,
-            _ => &[],
+        if let AttrContent::Graph(span) = self {
+            std::slice::from_ref(span)
+        } else if let AttrContent::Graphs(spans) = self {
+            spans
+        } else {
+            &[]
         }
     }
 }

@@ -144,9 +144,12 @@ impl Staged {
         let renamed =
             if self.force { self.file.persist(&self.path) } else { self.file.persist_noclobber(&self.path) };
         if let Err(e) = renamed {
-            return Err(match e.error.kind() {
-                io::ErrorKind::AlreadyExists => TargetError::Exists { path },
-                _ => TargetError::Write { path, source: e.error },
+            let source = e.error;
+            let exists = source.kind() == io::ErrorKind::AlreadyExists;
+            return Err(if exists {
+                TargetError::Exists { path }
+            } else {
+                TargetError::Write { path, source }
             });
         }
         // The name itself is safe only once the folder is; not every file system can synchronise one.

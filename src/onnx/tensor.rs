@@ -282,10 +282,8 @@ fn payload(
     let dims = checked_dims(&parts.dims)?;
     let too_large = || TensorIssue::TooLarge { dims: parts.dims.to_vec() };
     let count = dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d)).ok_or_else(too_large)?;
-    let expected = match dtype {
-        DType::String => count,
-        _ => dtype.storage_bytes(count).ok_or_else(too_large)?,
-    };
+    let expected =
+        if dtype == DType::String { count } else { dtype.storage_bytes(count).ok_or_else(too_large)? };
     let (storage, found, field) = if parts.external {
         let range = external.resolve(&parts.entry, expected).map_err(TensorIssue::External)?;
         (Storage::File(range), expected, "external_data")

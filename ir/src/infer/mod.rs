@@ -34,6 +34,8 @@ mod sequence;
 mod signal;
 pub(crate) mod size;
 mod source;
+#[cfg(test)]
+mod tests;
 mod window;
 
 pub use dispatch::is_inferred;

@@ -112,22 +112,21 @@ fn reshaped(data: Option<&[Dim]>, target: &[Int], allow_zero: bool, part: &Part)
         }
         let from: Dims = (0..data.len()).filter(|i| !copied.contains(i)).map(|i| data[i]).collect();
         dims[i] = quotient(&from, &others(&dims, false)).ok_or_else(|| {
-            error(
-                format!("a shape with the elements of {}", super::show(data)),
-                super::show(&dims_of(target)),
-            )
+            error(format!("a shape with the elements of {}", super::show(data)), show_ints(target))
         })?;
     } else if let (Dim::Known(a), Dim::Known(b)) = (product(data), product(&dims))
         && a != b
     {
         let expected = format!("a shape with the elements of {}", super::show(data));
-        return Err(error(expected, super::show(&dims_of(target))));
+        return Err(error(expected, show_ints(target)));
     }
     Ok(dims)
 }
 
-fn dims_of(ints: &[Int]) -> Dims {
-    ints.iter().map(|n| n.dim()).collect()
+/// Elements for a message.
+fn show_ints(ints: &[Int]) -> String {
+    let items: Vec<String> = ints.iter().map(|n| n.known().map_or("?".into(), |n| n.to_string())).collect();
+    format!("[{}]", items.join(", "))
 }
 
 /// The extent that makes `part` times it as many elements as `whole`; `None` if there is none. Symbols on both

@@ -204,11 +204,7 @@ impl Parser<'_, '_> {
             if self.eat(b'}') {
                 return self.rest(node);
             }
-            let span = self.tok.span;
             let attr = self.attr_key()?;
-            if node.attrs.iter().any(|(name, _)| *name == attr) {
-                self.error(span, "attributes of different names", "a name given twice");
-            }
             if !self.eat(b'=') && !self.eat(b':') {
                 return self.fail("`=` or `:`");
             }
@@ -332,7 +328,7 @@ impl Parser<'_, '_> {
             self.advance();
             match keyword {
                 "class" => tail.class = self.decided(|p| p.spelled("a class such as `allow` or `deny`"))?,
-                "prec" => tail.prec = self.decided(|p| p.spelled("an element type such as `f16`"))?,
+                "prec" => tail.prec = self.decided(Self::dtype)?,
                 "why" => tail.why = self.decided(Self::reason)?,
                 "cast" => tail.provenance = self.provenance()?,
                 _ => self.tail_metadata(tail)?,

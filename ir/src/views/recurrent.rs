@@ -57,10 +57,12 @@ impl RecurrentView {
         Ok(RecurrentView {
             direction,
             hidden: hidden.transpose()?,
-            gates: match view.kind() {
-                OpKind::LSTM => 4,
-                OpKind::GRU => 3,
-                _ => 1,
+            gates: if view.kind() == OpKind::LSTM {
+                4
+            } else if view.kind() == OpKind::GRU {
+                3
+            } else {
+                1
             },
             batch_first: view.int("layout").unwrap_or(0) != 0,
             clip: view.float("clip"),

@@ -197,8 +197,8 @@ pub struct ConvView {
     pub group: u64,
     /// The operand with the weights.
     pub weights: usize,
-    /// The operand with the bias.
-    pub bias: usize,
+    /// The operand with the bias, if the operator has one.
+    pub bias: Option<usize>,
 }
 
 impl ConvView {
@@ -212,12 +212,13 @@ impl ConvView {
             .ok()
             .filter(|&g| g > 0)
             .ok_or_else(|| OpError::attr("group", "a positive number of groups", group.to_string()))?;
-        let (weights, bias) = match view.kind() {
-            OpKind::QLinearConv => (3, 8),
-            // ConvInteger has no bias: no operand has this number.
-            OpKind::ConvInteger => (1, usize::MAX),
-            OpKind::DeformConv => (1, 3),
-            _ => (1, 2),
+        let kind = view.kind();
+        let (weights, bias) = if kind == OpKind::QLinearConv {
+            (3, Some(8))
+        } else if kind == OpKind::ConvInteger {
+            (1, None)
+        } else {
+            (1, Some(if kind == OpKind::DeformConv { 3 } else { 2 }))
         };
         Ok(ConvView { group, weights, bias })
     }

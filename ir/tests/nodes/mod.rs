@@ -25,10 +25,8 @@ pub(crate) struct NodeText<'a> {
 
 /// The types of the results, in the module whose symbols they name.
 pub(crate) fn infer(case: NodeText<'_>) -> Result<(Module, Vec<Type>), String> {
-    let schema = match lookup(case.domain, case.op, case.opset) {
-        Lookup::Found(schema) => schema,
-        other => return Err(format!("{other:?}")),
-    };
+    let found = lookup(case.domain, case.op, case.opset);
+    let Lookup::Found(schema) = found else { return Err(format!("{found:?}")) };
     let mut module = Module::new();
     let main = module.main();
     let mut operands = smallvec::SmallVec::new();
@@ -71,13 +69,14 @@ fn operand(module: &mut Module, i: usize, text: &str) -> Value {
 }
 
 fn encode(dtype: DType, value: &str) -> Vec<u8> {
-    match dtype {
-        DType::F32 => value.parse::<f32>().unwrap().to_le_bytes().to_vec(),
-        DType::F64 => value.parse::<f64>().unwrap().to_le_bytes().to_vec(),
-        DType::I64 => value.parse::<i64>().unwrap().to_le_bytes().to_vec(),
-        DType::I32 => value.parse::<i32>().unwrap().to_le_bytes().to_vec(),
-        DType::U8 | DType::Bool => value.parse::<u8>().unwrap().to_le_bytes().to_vec(),
-        other => panic!("constants of {other} are not needed so far"),
+    if dtype == DType::F32 {
+        value.parse::<f32>().unwrap().to_le_bytes().to_vec()
+    } else if dtype == DType::F64 {
+        value.parse::<f64>().unwrap().to_le_bytes().to_vec()
+    } else {
+        // Two's complement: the low bytes of the number.
+        let bytes = dtype.bits().expect("a number") as usize / 8;
+        value.parse::<i64>().unwrap().to_le_bytes()[..bytes].to_vec()
     }
 }
 

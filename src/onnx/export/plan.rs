@@ -2,10 +2,11 @@
 
 use super::{Elements, Exporter};
 use crate::onnx::error::ExportError;
+use crate::onnx::provenance::NODE_METADATA_SINCE;
 use crate::onnx::source::GraphSource;
 use ampc_ir::attr::AttrValue;
 use ampc_ir::convert::can_convert;
-use ampc_ir::module::Def;
+use ampc_ir::module::{Def, Provenance};
 use ampc_ir::{GraphId, Module, Node, Payload, TensorData, Value};
 use rustc_hash::FxHashSet;
 
@@ -43,11 +44,14 @@ pub(super) fn graphs(module: &Module) -> Vec<GraphId> {
 pub(super) fn clean(exporter: &Exporter<'_>, order: &[GraphId]) -> Clean {
     let mut clean = Clean::default();
     let module = exporter.module;
+    let then = exporter.source.map_or(0, |s| s.header.ir_version);
+    let moves_provenance = then < NODE_METADATA_SINCE && exporter.ir_version() >= NODE_METADATA_SINCE;
     for &graph in order.iter().rev() {
         let mut changed = false;
         for node in module.nodes(graph) {
             let body_changed = module.node(node).bodies().any(|b| !clean.graphs.contains(&b));
-            if body_changed || moves_attribute(exporter, node) {
+            let gains_metadata = moves_provenance && module.node(node).provenance == Provenance::Inserted;
+            if body_changed || gains_metadata || moves_attribute(exporter, node) {
                 clean.dirty_inside.insert(node);
             }
             changed |= !clean.node(module, node);
@@ -74,8 +78,10 @@ fn same_shell(exporter: &Exporter<'_>, graph: GraphId, record: &GraphSource) -> 
         let now = module.value(value);
         value == *then && !now.dirty && now.ty.same_kind(ty) && keeps_default(exporter, value)
     };
+    let listed_then = exporter.source.is_some_and(|s| s.header.ir_version <= 3) && graph == module.main();
     record.sorted
         && !data.dirty
+        && listed_then == exporter.lists_constants(graph)
         && data.inputs().len() == record.inputs.len()
         && data.inputs().iter().zip(&record.inputs).all(same_input)
         && data.constants() == record.constants

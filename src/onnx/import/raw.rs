@@ -465,13 +465,13 @@ impl Import<'_> {
     }
 
     /// Calls a wrong tensor without a name after its attribute.
-    fn named<T>(&self, read: Result<T, TensorFailure>, attr: Symbol) -> Result<T, TensorFailure> {
-        read.map_err(|failure| match failure {
-            TensorFailure::Issue { name, issue } if name.is_empty() => {
-                TensorFailure::Issue { name: self.module.text(attr).to_owned(), issue }
-            }
-            other => other,
-        })
+    fn named<T>(&self, mut read: Result<T, TensorFailure>, attr: Symbol) -> Result<T, TensorFailure> {
+        if let Err(TensorFailure::Issue { name, .. }) = &mut read
+            && name.is_empty()
+        {
+            self.module.text(attr).clone_into(name);
+        }
+        read
     }
 
     fn attr_type(&mut self, span: Span) -> Result<Type, WireError> {
