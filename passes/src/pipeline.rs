@@ -162,7 +162,14 @@ impl Pipeline {
     /// # Errors
     /// If a pass needs what no pass before it gives.
     pub fn new(passes: Vec<Box<dyn Pass>>) -> Result<Pipeline, PipelineError> {
-        let mut known = Invariants::CORE;
+        Pipeline::on(Invariants::CORE, passes)
+    }
+
+    /// A pipeline of these passes for modules of which more is `known` than that they are valid.
+    ///
+    /// # Errors
+    /// If a pass needs what is not known and no pass before it gives.
+    pub fn on(mut known: Invariants, passes: Vec<Box<dyn Pass>>) -> Result<Pipeline, PipelineError> {
         for pass in &passes {
             let missing = known.missing(pass.requires());
             if missing != Invariants::CORE.missing(Invariants::CORE) {
@@ -205,13 +212,30 @@ impl Pipeline {
         text: &str,
         policy: &dyn Fn(&str) -> Result<Policy, PolicyError>,
     ) -> Result<Pipeline, PipelineError> {
+        Pipeline::parse_on(Invariants::CORE, text, policy)
+    }
+
+    /// [`Pipeline::parse`] for modules of which more is `known` than that they are valid.
+    ///
+    /// # Errors
+    /// As [`Pipeline::parse`].
+    pub fn parse_on(
+        known: Invariants,
+        text: &str,
+        policy: &dyn Fn(&str) -> Result<Policy, PolicyError>,
+    ) -> Result<Pipeline, PipelineError> {
         let passes: Result<Vec<_>, _> = split(text)?.into_iter().map(|spec| build(&spec, policy)).collect();
-        Pipeline::new(passes?)
+        Pipeline::on(known, passes?)
     }
 
     /// The passes.
     pub fn passes(&self) -> impl Iterator<Item = &dyn Pass> {
         self.passes.iter().map(AsRef::as_ref)
+    }
+
+    /// The spelling of the passes from number `first` (from 0) on.
+    pub fn from(&self, first: usize) -> String {
+        spell(self.passes.get(first..).unwrap_or_default())
     }
 
     /// Runs all passes and returns their warnings. With `verify_each`, verifies after every pass that changed
