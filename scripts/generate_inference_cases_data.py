@@ -1,4 +1,4 @@
-"""Writes ir/tests/data/cases_data.tsv: what onnx infers for operators that move data, at every version.
+"""Writes ir/tests/data/movement_cases.tsv: what onnx infers for operators that move data, at every version.
 
 Each line is one node: operator, version, attributes, operands, number of results, and what
 onnx.shape_inference (strict, with data propagation) says of the results, or `error`.
@@ -17,7 +17,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, defs, helper, numpy_helper, shape_inference
 
-OUT = pathlib.Path(__file__).resolve().parent.parent / "ir/tests/data/cases_data.tsv"
+OUT = pathlib.Path(__file__).resolve().parent.parent / "ir/tests/data/movement_cases.tsv"
 DTYPES = {
     "f32": 1, "u8": 2, "i8": 3, "u16": 4, "i16": 5, "i32": 6, "i64": 7, "string": 8, "bool": 9, "f16": 10,
     "f64": 11, "u32": 12, "u64": 13, "bf16": 16, "float8e4m3fn": 17, "uint4": 21, "int4": 22, "float4e2m1": 23,

@@ -13,13 +13,23 @@ pub fn print(module: &Module) -> String {
     let paths = Paths::new(module);
     let mut out = String::from("digraph {\n  node [shape=box, style=filled, fontname=\"Helvetica\"];\n");
     for &input in module.graph(graph).inputs() {
-        let _ = writeln!(out, "  {} [label={}, shape=oval, fillcolor=white];", id(input), quote(&name_of(module, input)));
+        let _ = writeln!(
+            out,
+            "  {} [label={}, shape=oval, fillcolor=white];",
+            id(input),
+            quote(&name_of(module, input))
+        );
     }
     for node in module.nodes(graph) {
         let (_, op, _) = module.op_name(node);
-        let label = if is_cast(module, node) { format!("Cast {}", precision(module, node)) } else { format!("{op}\n{}", paths.path(node)) };
+        let label = if is_cast(module, node) {
+            format!("Cast {}", precision(module, node))
+        } else {
+            format!("{op}\n{}", paths.path(node))
+        };
         let shape = if is_cast(module, node) { ", shape=cds" } else { "" };
-        let _ = writeln!(out, "  {node} [label={}, fillcolor={}{shape}];", quote(&label), color(module, node));
+        let _ =
+            writeln!(out, "  {node} [label={}, fillcolor={}{shape}];", quote(&label), color(module, node));
     }
     for node in module.nodes(graph) {
         for &operand in module.node(node).operands().iter().flatten() {
@@ -29,7 +39,11 @@ pub fn print(module: &Module) -> String {
         }
     }
     for (i, output) in module.graph(graph).outputs().iter().enumerate() {
-        let _ = writeln!(out, "  out{i} [label={}, shape=oval, fillcolor=white];", quote(&name_of(module, output.value)));
+        let _ = writeln!(
+            out,
+            "  out{i} [label={}, shape=oval, fillcolor=white];",
+            quote(&name_of(module, output.value))
+        );
         if let Some(from) = origin(module, output.value) {
             let _ = writeln!(out, "  {from} -> out{i} [label={}];", quote(&describe(module, output.value)));
         }
@@ -61,7 +75,8 @@ fn precision(module: &Module, node: Node) -> String {
 }
 
 fn color(module: &Module, node: Node) -> &'static str {
-    let types = module.node(node).results().iter().flatten().filter_map(|&v| module.value(v).ty.element_dtype());
+    let types =
+        module.node(node).results().iter().flatten().filter_map(|&v| module.value(v).ty.element_dtype());
     let mut color = "\"#eeeeee\"";
     for dtype in types {
         match dtype {
@@ -75,7 +90,7 @@ fn color(module: &Module, node: Node) -> &'static str {
 }
 
 /// Element type and extents: `f16[N, 768]`.
-fn describe(module: &Module, value: Value) -> String {
+pub fn describe(module: &Module, value: Value) -> String {
     let Type::Tensor(t) = &module.value(value).ty else { return String::new() };
     let Some(dims) = t.shape.dims() else { return t.dtype.to_string() };
     let dims: Vec<String> = dims

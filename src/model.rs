@@ -43,6 +43,10 @@ pub fn load(path: impl AsRef<Path>) -> Result<Model, Error> {
 ///
 /// # Errors
 /// If the target exists and may not be replaced, is the source, or cannot be written.
-pub fn save(model: &Model, path: impl AsRef<Path>, options: &SaveOptions) -> Result<onnx::WriteReport, Error> {
+pub fn save(
+    model: &Model,
+    path: impl AsRef<Path>,
+    options: &SaveOptions,
+) -> Result<onnx::WriteReport, Error> {
     Ok(onnx::write(&model.module, model.source.as_ref(), path.as_ref(), options)?)
 }

@@ -240,7 +240,9 @@ fn constants(module: &Module) -> Vec<(String, Arc<TensorData>)> {
         .filter_map(|&v| Some((name(v), module.constant(v).and_then(Payload::dense)?.clone())))
         .collect();
     for node in module.nodes(graph) {
-        let Some(view) = NodeView::new(module, node).filter(|v| v.kind() == OpKind::Constant) else { continue };
+        let Some(view) = NodeView::new(module, node).filter(|v| v.kind() == OpKind::Constant) else {
+            continue;
+        };
         if let (Some(data), Some(value)) = (constant_node_data(&view), module.node(node).result(0)) {
             found.push((name(value), data));
         }
@@ -359,7 +361,9 @@ fn summary(module: &Module, paths: &Paths) -> Summary {
     for &node in paths.nodes() {
         sum.nodes += 1;
         let data = module.node(node);
-        if data.graph != module.main() && module.graph(data.graph).owner != ampc_ir::module::GraphOwner::Erased {
+        if data.graph != module.main()
+            && module.graph(data.graph).owner != ampc_ir::module::GraphOwner::Erased
+        {
             sum.not_lowered += 1;
             continue;
         }
@@ -393,7 +397,9 @@ fn casts(module: &Module, before: &Before) -> Casts {
         if !is_cast(module, node) || known.contains(&node) {
             continue;
         }
-        let (Some(from), Some(to)) = (module.node(node).operand(0), module.node(node).result(0)) else { continue };
+        let (Some(from), Some(to)) = (module.node(node).operand(0), module.node(node).result(0)) else {
+            continue;
+        };
         let bytes = |v| module.value(v).ty.as_tensor().and_then(|t| t.storage_bytes());
         let dtype = |v| module.value(v).ty.dtype().map_or_else(|| "unknown".into(), precision_name);
         let mut readers: Vec<String> = module.uses(to).map(|(n, _)| paths.path(n).to_owned()).collect();
@@ -421,7 +427,8 @@ fn constants_report(module: &Module, before: &Before, options: &RewriteOptions) 
         .iter()
         .filter(|(_, data)| !data.pending().is_empty())
         .map(|(name, data)| {
-            let stored = TensorData::new(data.stored_dtype(), data.dims().iter().copied(), data.storage().clone());
+            let stored =
+                TensorData::new(data.stored_dtype(), data.dims().iter().copied(), data.storage().clone());
             let loss = stored
                 .ok()
                 .filter(|_| options.constant_statistics)
@@ -437,7 +444,11 @@ fn constants_report(module: &Module, before: &Before, options: &RewriteOptions) 
             }
         })
         .collect();
-    Constants { bytes_before: before.constant_bytes, bytes_after: all.iter().map(|(_, d)| d.byte_len()).sum(), converted }
+    Constants {
+        bytes_before: before.constant_bytes,
+        bytes_after: all.iter().map(|(_, d)| d.byte_len()).sum(),
+        converted,
+    }
 }
 
 /// Whether two payloads are the same bytes at the same place.

@@ -9,7 +9,7 @@ use crate::module::{
 };
 use crate::symbols::Symbols;
 use crate::{FunctionId, GraphId, Node, Symbol, Type, Value};
-use petgraph::stable_graph::{NodeIndex, StableDiGraph};
+use petgraph::stable_graph::{EdgeIndex, NodeIndex, StableDiGraph};
 use petgraph::visit::EdgeRef;
 use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
@@ -145,18 +145,33 @@ impl Module {
         let present = self.nodes[node].operands[n_formal..].iter().position(|&v| v == Some(outer));
         let slot = n_formal + present.unwrap_or(self.nodes[node].operands.len() - n_formal);
         if present.is_none() {
-            self.nodes[node].operands.push(None);
-            self.link(node, slot, Some(outer));
+            self.add_capture_operand(node, Some(outer));
         }
+        let stands_for =
+            |v: &Value| matches!(self.values[*v].def, Def::Capture { slot: s } if s as usize == slot);
+        let known = self.graphs[body].captures.iter().copied().find(stands_for);
+        known.unwrap_or_else(|| self.add_capture(body, slot))
+    }
+
+    /// Adds an operand for the bodies of a node to capture, even if it has the same one already.
+    pub fn add_capture_operand(&mut self, node: Node, outer: Option<Value>) {
+        let slot = self.nodes[node].operands.len();
+        self.nodes[node].operands.push(None);
+        self.link(node, slot, outer);
+    }
+
+    /// Adds a capture to a body: a value that stands for operand `slot` of the owning node, of its type.
+    ///
+    /// # Panics
+    /// If `body` is no body, or `slot` no capture operand of its node.
+    pub fn add_capture(&mut self, body: GraphId, slot: usize) -> Value {
+        let GraphOwner::Body { node, .. } = self.graphs[body].owner else {
+            panic!("{body} has no owning node to capture through");
+        };
+        assert!(slot >= self.nodes[node].n_formal(), "operand {slot} of {node} is not for captures");
+        let ty = self.nodes[node].operands[slot].map(|outer| self.values[outer].ty.clone());
         let slot = u32::try_from(slot).expect("fewer than 2^32 operands");
-        let known = self.graphs[body].captures.iter().copied();
-        if let Some(known) =
-            known.into_iter().find(|&v| matches!(self.values[v].def, Def::Capture { slot: s } if s == slot))
-        {
-            return known;
-        }
-        let ty = self.values[outer].ty.clone();
-        let value = self.push_source(body, None, ty, Def::Capture { slot });
+        let value = self.push_source(body, None, ty.unwrap_or_default(), Def::Capture { slot });
         self.graphs[body].captures.push(value);
         value
     }
@@ -309,18 +324,39 @@ impl Module {
         if self.nodes[node].operands[slot] == value {
             return;
         }
-        if self.nodes[node].operands[slot].is_some() {
+        if let Some(edge) = self.edge_into(node, slot) {
             let graph = self.nodes[node].graph;
-            // Edges into the node: few, even where the producer has many readers.
-            let edge = self.graphs[graph]
-                .uses
-                .edges_directed(self.nodes[node].vertex, petgraph::Direction::Incoming)
-                .find(|e| e.weight().operand as usize == slot)
-                .map(|e| e.id());
-            if let Some(edge) = edge {
-                self.graphs[graph].uses.remove_edge(edge);
-            }
+            self.graphs[graph].uses.remove_edge(edge);
         }
+        self.relink(node, slot, value);
+    }
+
+    /// Sets many operands at once. Taking an edge from a value with n readers costs up to n steps, and one step if
+    /// the newest edge goes first: this does it in that order, so that all of them cost n.
+    pub fn set_operands(&mut self, edits: Vec<(Node, usize, Option<Value>)>) {
+        let mut edges: Vec<(GraphId, EdgeIndex)> = edits
+            .iter()
+            .filter_map(|&(node, slot, _)| Some((self.nodes[node].graph, self.edge_into(node, slot)?)))
+            .collect();
+        edges.sort_unstable_by_key(|&(_, edge)| std::cmp::Reverse(edge));
+        for (graph, edge) in edges {
+            self.graphs[graph].uses.remove_edge(edge);
+        }
+        for (node, slot, value) in edits {
+            self.relink(node, slot, value);
+        }
+    }
+
+    /// The edge of an operand, found among the edges into the node: few, even where the producer has many readers.
+    fn edge_into(&self, node: Node, slot: usize) -> Option<EdgeIndex> {
+        let NodeData { graph, vertex, ref operands, .. } = self.nodes[node];
+        operands[slot]?;
+        let mut edges = self.graphs[graph].uses.edges_directed(vertex, petgraph::Direction::Incoming);
+        edges.find(|e| e.weight().operand as usize == slot).map(|e| e.id())
+    }
+
+    /// Sets an operand whose edge is gone.
+    fn relink(&mut self, node: Node, slot: usize, value: Option<Value>) {
         self.link(node, slot, value);
         if slot < self.nodes[node].n_formal() {
             self.nodes[node].dirty.operands = true;

@@ -8,21 +8,25 @@
 //! This crate does no I/O, knows no file format but its own text, and runs no kernel.
 
 pub mod attr;
+pub mod builder;
 pub mod convert;
 pub mod dtype;
 pub mod edit;
 pub mod entity;
+pub mod eq;
 pub mod infer;
 pub mod module;
 pub mod op;
 pub mod random;
 pub mod symbols;
 pub mod tensor;
+pub mod text;
 pub mod ty;
 pub mod verify;
 pub mod views;
 
 pub use attr::{Attr, AttrValue};
+pub use builder::Builder;
 pub use dtype::DType;
 pub use edit::{NewNode, Position};
 pub use entity::{FunctionId, GraphId, Node, Symbol, Value};

@@ -483,6 +483,15 @@ impl Module {
         }
     }
 
+    /// Which of the owner's capture operands a capture at `slot` stands for, from 0.
+    pub(crate) fn capture_index(&self, capture: Value, slot: u32) -> i64 {
+        let n_formal = match self.graphs[self.values[capture].graph].owner {
+            GraphOwner::Body { node, .. } => self.nodes[node].n_formal,
+            GraphOwner::Main | GraphOwner::Function(_) | GraphOwner::Erased => 0,
+        };
+        i64::from(slot) - i64::from(n_formal)
+    }
+
     /// The domain, name and overload of what a node computes.
     pub fn op_name(&self, node: Node) -> (&str, &str, &str) {
         match self.nodes[node].op {

@@ -20,6 +20,10 @@ pub trait ByteSource: Send + Sync + fmt::Debug {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
+    /// The xxh3-128 of a range of the bytes, where it is known without reading them.
+    fn known_hash(&self, _offset: u64, _len: u64) -> Option<u128> {
+        None
+    }
     /// What to call this source in an error message, such as the path of the file.
     fn describe(&self) -> String;
 }
@@ -203,6 +207,12 @@ impl TensorData {
         data
     }
 
+    /// The same constant without its pending conversions.
+    #[must_use]
+    pub fn as_stored(&self) -> TensorData {
+        TensorData { pending: SmallVec::new(), ..self.clone() }
+    }
+
     /// Calls `visit` with the stored bytes, at most [`CHUNK_BYTES`] at a time, every chunk a whole number of
     /// 16-byte groups except the last. Strings are visited as their bytes, one string a call.
     ///
@@ -282,6 +292,11 @@ impl TensorData {
     /// # Errors
     /// If the bytes cannot be read.
     pub fn content_hash(&self) -> Result<u128, TensorError> {
+        if let Storage::File(range) = &self.storage
+            && let Some(hash) = range.source.known_hash(range.offset, range.len)
+        {
+            return Ok(hash);
+        }
         let mut hash = xxhash_rust::xxh3::Xxh3::new();
         let strings = matches!(self.storage, Storage::Strings(_));
         self.visit_stored(|chunk| {

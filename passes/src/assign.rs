@@ -4,29 +4,34 @@
 //!
 //! 1. allow variables are low, and so are variables that are 16-bit already;
 //! 2. an infer or clear variable is low if it lies between low ones: something low upstream and something low
-//!    downstream, through infer and clear variables. A variable whose float operands all come from constants
+//!    downstream, through infer and clear variables. A clear variable that only moves constants (an embedding)
 //!    counts as having something low upstream, since a constant is converted for nothing;
 //! 3. a clear variable connected to a low one through clear variables joins it: downstream always, upstream only
 //!    if all its float readers are low, so that nothing is narrowed just to be widened again;
 //! 4. discrete and promote variables take what arrives: low if every float operand does, fp32 otherwise.
 //!
-//! Everything else stays fp32. Linear in nodes and uses, but for step 3's upstream part, which is linear in the
+//! An infer variable that makes an output of the graph stays fp32: what leaves in fp32 is not rounded just before.
+//! Everything else stays fp32 as well. Linear in nodes and uses, but for step 3's upstream part, which is linear in the
 //! length of clear chains.
 
 use crate::flow::{self, Var};
+use crate::insert_casts::KeepIo;
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
 use ampc_ir::module::{Decision, Reason};
 use ampc_ir::op::Class;
+use ampc_ir::verify::name_of;
 use ampc_ir::views::constant_of;
 use ampc_ir::{DType, Module, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
 /// The pass, by painting.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Assign {
     /// The format to lower to: f16 or bf16.
     pub to: DType,
+    /// Which outputs of the graph keep their types.
+    pub keep_io: KeepIo,
 }
 
 impl Pass for Assign {
@@ -34,7 +39,9 @@ impl Pass for Assign {
         "assign"
     }
     fn options(&self) -> Vec<(&'static str, String)> {
-        vec![("by", "paint".into()), ("to", self.to.to_string())]
+        let mut options = vec![("by", "paint".into()), ("to", self.to.to_string())];
+        options.extend(self.keep_io.spelling().map(|s| ("keep-io", s)));
+        options
     }
     fn requires(&self) -> Invariants {
         Invariants::CORE.with(Invariants::CLASSIFIED)
@@ -43,7 +50,7 @@ impl Pass for Assign {
         Invariants::CORE.with(Invariants::CLASSIFIED).with(Invariants::ASSIGNED)
     }
     fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
-        let mut paint = Paint::new(module, self.to);
+        let mut paint = Paint::new(module, self.to, &self.keep_io);
         paint.between();
         paint.join_clear();
         let low = paint.low;
@@ -110,10 +117,12 @@ struct Paint<'m> {
     order: Vec<Var>,
     low: FxHashSet<Var>,
     outputs: FxHashSet<Value>,
+    /// Outputs that keep their type.
+    kept: FxHashSet<Value>,
 }
 
 impl<'m> Paint<'m> {
-    fn new(module: &'m Module, to: DType) -> Paint<'m> {
+    fn new(module: &'m Module, to: DType, keep_io: &KeepIo) -> Paint<'m> {
         let mut order = Vec::new();
         let mut low = FxHashSet::default();
         for node in module.nodes(module.main()) {
@@ -127,12 +136,28 @@ impl<'m> Paint<'m> {
                 }
             }
         }
-        Paint { module, order, low, outputs: flow::outputs(module, module.main()) }
+        let outputs = flow::outputs(module, module.main());
+        let kept = outputs.iter().copied().filter(|&v| keep_io.keeps(&name_of(module, v))).collect();
+        Paint { module, order, low, outputs, kept }
     }
 
-    /// Whether the variable may be painted: infer or clear and undecided.
+    /// Whether the variable may be painted: infer or clear, undecided, and bound by an operand. What has its type
+    /// from an attribute (Constant, ConstantOfShape, EyeLike) is made as it is; casting it costs nothing.
     fn paintable(&self, var: Var) -> bool {
-        flow::is_free(self.module, var) && matches!(self.class(var), Some(Class::Infer | Class::Clear))
+        flow::is_free(self.module, var)
+            && matches!(self.class(var), Some(Class::Infer | Class::Clear))
+            && flow::operands_of(self.module, var).next().is_some()
+            && !self.makes_public(var)
+    }
+    /// Whether an infer variable makes what leaves the graph in fp32: then it is not rounded before.
+    fn makes_public(&self, var: Var) -> bool {
+        self.class(var) == Some(Class::Infer)
+            && flow::results_of(self.module, var).any(|(_, value)| {
+                self.kept.contains(&value)
+                    || self.module.uses(value).any(|(n, _)| {
+                        flow::inserted_result(self.module, n).is_some_and(|v| self.kept.contains(&v))
+                    })
+            })
     }
     fn class(&self, var: Var) -> Option<Class> {
         flow::decision(self.module, var).map(|d| d.class)
@@ -146,25 +171,27 @@ impl<'m> Paint<'m> {
     /// Step 2. Program order is topological, so one walk each way finds what lies between.
     fn between(&mut self) {
         let mut below: FxHashSet<Var> = FxHashSet::default();
+        let mut moved_constants: FxHashSet<Var> = FxHashSet::default();
         for &var in &self.order {
             if !self.paintable(var) {
                 continue;
             }
-            let (mut any_low, mut all_constant, mut n) = (false, true, 0);
+            let (mut any_low, mut all_constant) = (false, true);
             for (_, value) in flow::operands_of(self.module, var) {
-                n += 1;
                 if self.is_constant(value) {
                     continue;
                 }
                 let from = flow::origin_var(self.module, value);
-                let low = from.is_some_and(|p| self.low.contains(&p) || below.contains(&p));
-                any_low |= low;
-                all_constant &= low;
+                any_low |= from.is_some_and(|p| self.low.contains(&p) || below.contains(&p));
+                all_constant &= from.is_some_and(|p| moved_constants.contains(&p));
             }
-            if any_low || (all_constant && n > 0) {
+            if any_low {
                 below.insert(var);
+            } else if all_constant && self.class(var) == Some(Class::Clear) {
+                moved_constants.insert(var);
             }
         }
+        below.extend(moved_constants);
         let mut above: FxHashSet<Var> = FxHashSet::default();
         for &var in self.order.iter().rev() {
             if !self.paintable(var) {

@@ -29,7 +29,17 @@ pub enum KeepIo {
 }
 
 impl KeepIo {
-    fn keeps(&self, name: &str) -> bool {
+    /// The spelling in pipelines; `None` for the default.
+    pub fn spelling(&self) -> Option<String> {
+        match self {
+            KeepIo::All => None,
+            KeepIo::None => Some("none".into()),
+            KeepIo::Names(names) => Some(names.join("+")),
+        }
+    }
+
+    /// Whether an input or output of this name keeps its type.
+    pub fn keeps(&self, name: &str) -> bool {
         match self {
             KeepIo::All => true,
             KeepIo::None => false,
@@ -50,11 +60,7 @@ impl Pass for InsertCasts {
         "insert-casts"
     }
     fn options(&self) -> Vec<(&'static str, String)> {
-        match &self.keep_io {
-            KeepIo::All => Vec::new(),
-            KeepIo::None => vec![("keep-io", "none".into())],
-            KeepIo::Names(names) => vec![("keep-io", names.join("+"))],
-        }
+        self.keep_io.spelling().map(|s| ("keep-io", s)).into_iter().collect()
     }
     fn requires(&self) -> Invariants {
         Invariants::CORE.with(Invariants::CLASSIFIED).with(Invariants::ASSIGNED)
@@ -63,8 +69,12 @@ impl Pass for InsertCasts {
         self.requires().with(Invariants::LOWERED)
     }
     fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
-        let mut state =
-            State { casts: FxHashMap::default(), before: SecondaryMap::default(), changed: false };
+        let mut state = State {
+            casts: FxHashMap::default(),
+            before: SecondaryMap::default(),
+            edits: Vec::new(),
+            changed: false,
+        };
         let graph = module.main();
         state.inputs(module, graph, &self.keep_io);
         let nodes: Vec<Node> = module.nodes(graph).collect();
@@ -74,6 +84,7 @@ impl Pass for InsertCasts {
                 state.results(module, node);
             }
         }
+        module.set_operands(std::mem::take(&mut state.edits));
         state.outputs(module, graph, &self.keep_io);
         Ok(Changed::when(state.changed))
     }
@@ -84,6 +95,8 @@ struct State {
     casts: FxHashMap<(Value, DType), Value>,
     /// The element type of a value before it was retyped.
     before: SecondaryMap<Value, Option<DType>>,
+    /// Operands to set: done all at once, see [`Module::set_operands`].
+    edits: Vec<(Node, usize, Option<Value>)>,
     changed: bool,
 }
 
@@ -127,7 +140,7 @@ impl State {
             let Some(wanted) = self.wanted(module, node, slot, value) else { continue };
             if module.value(value).ty.dtype() != Some(wanted) {
                 let cast = self.cast(module, value, wanted, node);
-                module.set_operand(node, slot, Some(cast));
+                self.edits.push((node, slot, Some(cast)));
                 self.changed = true;
             }
         }

@@ -162,7 +162,14 @@ impl Pipeline {
     /// # Errors
     /// If a pass needs what no pass before it gives.
     pub fn new(passes: Vec<Box<dyn Pass>>) -> Result<Pipeline, PipelineError> {
-        let mut known = Invariants::CORE;
+        Pipeline::on(Invariants::CORE, passes)
+    }
+
+    /// A pipeline of these passes for modules of which more is `known` than that they are valid.
+    ///
+    /// # Errors
+    /// If a pass needs what is not known and no pass before it gives.
+    pub fn on(mut known: Invariants, passes: Vec<Box<dyn Pass>>) -> Result<Pipeline, PipelineError> {
         for pass in &passes {
             let missing = known.missing(pass.requires());
             if missing != Invariants::CORE.missing(Invariants::CORE) {
@@ -187,7 +194,7 @@ impl Pipeline {
                     out_of_range: *out_of_range,
                 }),
                 Box::new(Taint),
-                Box::new(Assign { to: *to }),
+                Box::new(Assign { to: *to, keep_io: keep_io.clone() }),
                 Box::new(InsertCasts { keep_io: keep_io.clone() }),
                 // Before constants, so that a constant cast twice is converted once.
                 Box::new(SimplifyCasts),
@@ -205,13 +212,30 @@ impl Pipeline {
         text: &str,
         policy: &dyn Fn(&str) -> Result<Policy, PolicyError>,
     ) -> Result<Pipeline, PipelineError> {
+        Pipeline::parse_on(Invariants::CORE, text, policy)
+    }
+
+    /// [`Pipeline::parse`] for modules of which more is `known` than that they are valid.
+    ///
+    /// # Errors
+    /// As [`Pipeline::parse`].
+    pub fn parse_on(
+        known: Invariants,
+        text: &str,
+        policy: &dyn Fn(&str) -> Result<Policy, PolicyError>,
+    ) -> Result<Pipeline, PipelineError> {
         let passes: Result<Vec<_>, _> = split(text)?.into_iter().map(|spec| build(&spec, policy)).collect();
-        Pipeline::new(passes?)
+        Pipeline::on(known, passes?)
     }
 
     /// The passes.
     pub fn passes(&self) -> impl Iterator<Item = &dyn Pass> {
         self.passes.iter().map(AsRef::as_ref)
+    }
+
+    /// The spelling of the passes from number `first` (from 0) on.
+    pub fn from(&self, first: usize) -> String {
+        spell(self.passes.get(first..).unwrap_or_default())
     }
 
     /// Runs all passes and returns their warnings. With `verify_each`, verifies after every pass that changed
@@ -334,7 +358,7 @@ fn build(
     let known: &[&str] = match spec.name.as_str() {
         "classify" => &["to", "policy"],
         "guard" => &["to", "disable", "out-of-range"],
-        "assign" => &["by", "to"],
+        "assign" => &["by", "to", "keep-io"],
         "insert-casts" => &["keep-io"],
         "convert-constants" => &["clamp"],
         _ => &[],
@@ -367,6 +391,11 @@ fn build(
         Some("bf16") => DType::BF16,
         Some(other) => return Err(bad("to", "f16 or bf16", other)),
     };
+    let keep_io = || match get("keep-io") {
+        None | Some("all") => KeepIo::All,
+        Some("none") => KeepIo::None,
+        Some(names) => KeepIo::Names(names.split('+').map(str::to_owned).collect()),
+    };
     Ok(match spec.name.as_str() {
         "classify" => {
             let policy = policy(get("policy").unwrap_or("safe"))?;
@@ -388,16 +417,10 @@ fn build(
         }
         "taint" => Box::new(Taint),
         "assign" => match get("by") {
-            None | Some("paint") => Box::new(Assign { to }),
+            None | Some("paint") => Box::new(Assign { to, keep_io: keep_io() }),
             Some(other) => return Err(bad("by", "paint", other)),
         },
-        "insert-casts" => Box::new(InsertCasts {
-            keep_io: match get("keep-io") {
-                None | Some("all") => KeepIo::All,
-                Some("none") => KeepIo::None,
-                Some(names) => KeepIo::Names(names.split('+').map(str::to_owned).collect()),
-            },
-        }),
+        "insert-casts" => Box::new(InsertCasts { keep_io: keep_io() }),
         "simplify-casts" => Box::new(SimplifyCasts),
         "convert-constants" => match get("clamp") {
             None | Some("false") => Box::new(ConvertConstants { clamp: false }),

@@ -135,9 +135,8 @@ impl ByteSource for SourceBytes {
                 buf.copy_from_slice(slice(bytes, offset, buf.len() as u64)?);
                 Ok(())
             }
-            Store::File { file, cursor, .. } => read_exact_at(file, cursor, buf, offset).map_err(|e| {
-                if e.kind() == io::ErrorKind::UnexpectedEof { shrunk() } else { e }
-            }),
+            Store::File { file, cursor, .. } => read_exact_at(file, cursor, buf, offset)
+                .map_err(|e| if e.kind() == io::ErrorKind::UnexpectedEof { shrunk() } else { e }),
         }
     }
     fn len(&self) -> u64 {

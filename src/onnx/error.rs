@@ -116,12 +116,13 @@ impl fmt::Display for Where<'_> {
 impl Problem {
     /// Whose fault it is.
     pub fn blame(&self) -> Blame {
-        match &self.kind {
+        let not_supported = matches!(
+            self.kind,
             ProblemKind::Tensor { issue: TensorIssue::Segment, .. }
-            | ProblemKind::BodyAsDefault { .. }
-            | ProblemKind::UnknownAttributeKind { .. } => Blame::NotSupported,
-            _ => Blame::Input,
-        }
+                | ProblemKind::BodyAsDefault { .. }
+                | ProblemKind::UnknownAttributeKind { .. }
+        );
+        if not_supported { Blame::NotSupported } else { Blame::Input }
     }
 }
 

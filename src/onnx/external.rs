@@ -34,7 +34,9 @@ pub enum ExternalError {
     #[error("its data is external but it has no `location`")]
     NoLocation,
     /// The model came through a pipe.
-    #[error("its data is in `{location}`, and a model from standard input has no folder; give the model's path")]
+    #[error(
+        "its data is in `{location}`, and a model from standard input has no folder; give the model's path"
+    )]
     NoFolder {
         /// The location.
         location: String,
@@ -239,7 +241,9 @@ fn open_below(folder: Option<&Path>, location: &str) -> Result<SourceBytes, Exte
             Component::Normal(part) => parts.push(part),
             Component::CurDir => {}
             Component::ParentDir => return Err(ExternalError::LeavesFolder { location: named() }),
-            Component::RootDir | Component::Prefix(_) => return Err(ExternalError::Absolute { location: named() }),
+            Component::RootDir | Component::Prefix(_) => {
+                return Err(ExternalError::Absolute { location: named() });
+            }
         }
     }
     let folder = folder.ok_or_else(|| ExternalError::NoFolder { location: named() })?;
@@ -248,9 +252,10 @@ fn open_below(folder: Option<&Path>, location: &str) -> Result<SourceBytes, Exte
     for part in parts {
         path.push(part);
         let shown = path.display().to_string();
-        let metadata = fs::symlink_metadata(&path).map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => ExternalError::Missing { path: shown.clone() },
-            _ => ExternalError::Io { path: shown.clone(), source },
+        let metadata = fs::symlink_metadata(&path).map_err(|source| {
+            let path = shown.clone();
+            let missing = matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory);
+            if missing { ExternalError::Missing { path } } else { ExternalError::Io { path, source } }
         })?;
         if metadata.is_symlink() {
             return Err(ExternalError::SymbolicLink { location: named(), link: shown });
@@ -292,7 +297,8 @@ mod tests {
     fn a_range_inside_the_folder_is_found() {
         let folder = folder();
         let mut files = ExternalFiles::of(Some(folder.path().to_owned()));
-        let mut e = ExternalEntry { offset: Some("12".into()), length: Some("36".into()), ..entry("./sub/w.bin") };
+        let mut e =
+            ExternalEntry { offset: Some("12".into()), length: Some("36".into()), ..entry("./sub/w.bin") };
         assert_eq!(files.resolve(&e, 36).unwrap().offset, 12);
         e.checksum = Some("62F1B9DDF0D6E0D1A3F0C5E5B8D3C5A0B9A3DE45".into());
         assert!(message(&mut files, &e).contains("SHA-1"));

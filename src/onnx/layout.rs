@@ -8,7 +8,7 @@
 use super::bytes::SourceBytes;
 use super::wire::{Reader, Span, WireErrorKind};
 use ampc_ir::TensorData;
-use ampc_ir::convert::can_convert;
+use ampc_ir::convert::{can_convert, convert};
 use ampc_ir::tensor::{ByteSource, CHUNK_BYTES, FileRange, Storage, TensorError};
 use std::fs::File;
 use std::io::{self, Write};
@@ -17,6 +17,11 @@ use std::sync::Arc;
 
 /// Ranges up to this size are copied through a window, so that many small ones cost few reads.
 const SMALL_RANGE: u64 = 64 << 10;
+
+/// Bytes of a constant read at a time.
+const READ_BYTES: usize = 256 << 10;
+/// Bytes of a constant converted at a time: whole elements of every type.
+const BLOCK_BYTES: usize = 16 << 10;
 
 /// A piece of the output.
 #[derive(Clone, Debug)]
@@ -95,7 +100,11 @@ impl Layout {
             last.len += span.len;
             return;
         }
-        self.segments.push(Segment::Range(FileRange { source: source.clone(), offset: span.offset, len: span.len }));
+        self.segments.push(Segment::Range(FileRange {
+            source: source.clone(),
+            offset: span.offset,
+            len: span.len,
+        }));
     }
 
     /// Appends the elements of a constant, converted; `name` is for error messages.
@@ -202,9 +211,10 @@ impl Layout {
                 && let Some(source) = known.iter().find(|k| same(&range.source, k))
             {
                 buffer.flush()?;
-                source.copy_to_file(range.offset, range.len, buffer.out).map_err(|e| match e.kind() {
-                    io::ErrorKind::UnexpectedEof => StreamError::Read { what: source.describe(), source: e },
-                    _ => StreamError::Write(e),
+                source.copy_to_file(range.offset, range.len, buffer.out).map_err(|e| {
+                    let shrunk = e.kind() == io::ErrorKind::UnexpectedEof;
+                    let what = source.describe();
+                    if shrunk { StreamError::Read { what, source: e } } else { StreamError::Write(e) }
                 })?;
                 continue;
             }
@@ -237,11 +247,21 @@ struct Buffer<'a, W> {
     bytes: Vec<u8>,
     window: Option<Reader<'a>>,
     windowed: *const (),
+    /// Elements as stored, and between two steps of a conversion.
+    chunk: Vec<u8>,
+    scratch: [Vec<u8>; 2],
 }
 
 impl<'a, W: Write> Buffer<'a, W> {
     fn new(out: &'a mut W) -> Self {
-        Buffer { out, bytes: Vec::with_capacity(CHUNK_BYTES), window: None, windowed: std::ptr::null() }
+        Buffer {
+            out,
+            bytes: Vec::with_capacity(CHUNK_BYTES),
+            window: None,
+            windowed: std::ptr::null(),
+            chunk: Vec::new(),
+            scratch: [Vec::new(), Vec::new()],
+        }
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), StreamError> {
@@ -274,17 +294,64 @@ impl<'a, W: Write> Buffer<'a, W> {
             && at.offset < end
         {
             at.len = (end - at.offset).min(CHUNK_BYTES as u64);
-            let bytes = reader.bytes(at).map_err(|e| StreamError::Read {
-                what: range.source.describe(),
-                source: match e.kind {
-                    WireErrorKind::Io(source) => source,
-                    other => io::Error::other(other.to_string()),
-                },
+            let bytes = reader.bytes(at).map_err(|e| {
+                let source =
+                    if let WireErrorKind::Io(source) = e.kind { source } else { io::Error::other(e) };
+                StreamError::Read { what: range.source.describe(), source }
             })?;
             self.write(bytes)?;
             at.offset += at.len;
         }
         self.window = window;
+        Ok(())
+    }
+
+    fn elements(&mut self, data: &TensorData, name: &str) -> Result<(), StreamError> {
+        let Storage::File(range) = data.storage() else {
+            let mut failed = None;
+            let visited = data.visit_stored(|chunk| match self.convert(data, chunk) {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(e) => {
+                    failed = Some(e);
+                    ControlFlow::Break(())
+                }
+            });
+            visited.map_err(|e| read_error(e, name))?;
+            return failed.map_or(Ok(()), Err);
+        };
+        let mut chunk = std::mem::take(&mut self.chunk);
+        chunk.resize(READ_BYTES, 0);
+        let mut done = 0;
+        while done < range.len {
+            let n = usize::try_from(range.len - done).unwrap_or(usize::MAX).min(READ_BYTES);
+            range.source.read_exact_at(&mut chunk[..n], range.offset + done).map_err(|source| {
+                StreamError::Read { what: format!("tensor `{name}` in {}", range.source.describe()), source }
+            })?;
+            self.convert(data, &chunk[..n])?;
+            done += n as u64;
+        }
+        self.chunk = chunk;
+        Ok(())
+    }
+
+    /// Converts in blocks that stay in the first-level cache.
+    fn convert(&mut self, data: &TensorData, chunk: &[u8]) -> Result<(), StreamError> {
+        if data.pending().is_empty() {
+            return self.write(chunk);
+        }
+        for block in chunk.chunks(BLOCK_BYTES) {
+            let mut dtype = data.stored_dtype();
+            for (i, step) in data.pending().iter().enumerate() {
+                let [input, output] = &mut self.scratch;
+                output.clear();
+                convert(dtype, *step, if i == 0 { block } else { input }, output);
+                self.scratch.swap(0, 1);
+                dtype = step.to;
+            }
+            let converted = std::mem::take(&mut self.scratch[0]);
+            self.write(&converted)?;
+            self.scratch[0] = converted;
+        }
         Ok(())
     }
 }
@@ -313,27 +380,16 @@ impl Segment {
                 }
                 Ok(())
             }
-            Segment::Elements { data, name } => {
-                let mut failed = None;
-                let visited = data.visit_converted(|chunk| match buffer.write(chunk) {
-                    Ok(()) => ControlFlow::Continue(()),
-                    Err(e) => {
-                        failed = Some(e);
-                        ControlFlow::Break(())
-                    }
-                });
-                visited.map_err(|e| read_error(e, name))?;
-                failed.map_or(Ok(()), Err)
-            }
+            Segment::Elements { data, name } => buffer.elements(data, name),
         }
     }
 }
 
 fn read_error(error: TensorError, name: &str) -> StreamError {
-    match error {
-        TensorError::Read { what, source } => StreamError::Read { what: format!("tensor `{name}` in {what}"), source },
-        other => StreamError::Read { what: format!("tensor `{name}`"), source: io::Error::other(other.to_string()) },
+    if let TensorError::Read { what, source } = error {
+        return StreamError::Read { what: format!("tensor `{name}` in {what}"), source };
     }
+    StreamError::Read { what: format!("tensor `{name}`"), source: io::Error::other(error) }
 }
 
 #[cfg(test)]

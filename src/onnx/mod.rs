@@ -11,6 +11,7 @@
 
 pub mod bytes;
 pub mod error;
+pub mod export;
 pub mod external;
 pub mod import;
 pub mod layout;
@@ -26,5 +27,6 @@ mod types;
 pub mod wire;
 
 pub use error::{Blame, ExportError, ImportError, Problem, ProblemKind, Warning};
+pub use export::{ExternalData, WriteOptions, WriteReport, to_bytes, write};
 pub use import::{ReadOptions, read, read_bytes};
 pub use source::Source;

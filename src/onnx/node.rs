@@ -87,10 +87,12 @@ pub enum AttrContent {
 impl AttrContent {
     /// The spans of the bodies in it.
     pub fn graphs(&self) -> &[Span] {
-        match self {
-            AttrContent::Graph(span) => std::slice::from_ref(span),
-            AttrContent::Graphs(spans) => spans,
-            _ => &[],
+        if let AttrContent::Graph(span) = self {
+            std::slice::from_ref(span)
+        } else if let AttrContent::Graphs(spans) = self {
+            spans
+        } else {
+            &[]
         }
     }
 }
@@ -99,7 +101,11 @@ impl AttrContent {
 ///
 /// # Errors
 /// If its bytes are not a node message.
-pub fn read_node(reader: &mut Reader<'_>, span: Span, intern: &mut Intern<'_>) -> Result<NodeMessage, WireError> {
+pub fn read_node(
+    reader: &mut Reader<'_>,
+    span: Span,
+    intern: &mut Intern<'_>,
+) -> Result<NodeMessage, WireError> {
     let mut node = NodeMessage::default();
     let mut fields = Fields::of(span);
     while let Some(field) = fields.next(reader)? {
@@ -176,7 +182,11 @@ struct AttrParts {
 ///
 /// # Errors
 /// If its bytes are not one.
-pub fn read_attr(reader: &mut Reader<'_>, span: Span, intern: &mut Intern<'_>) -> Result<AttrMessage, WireError> {
+pub fn read_attr(
+    reader: &mut Reader<'_>,
+    span: Span,
+    intern: &mut Intern<'_>,
+) -> Result<AttrMessage, WireError> {
     let mut parts = AttrParts::default();
     let (mut attr_name, mut reference, mut kind) = (None, None, 0);
     let mut fields = Fields::of(span);

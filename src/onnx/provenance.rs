@@ -52,6 +52,16 @@ pub(crate) fn model_metadata(module: &Module, graphs: &[GraphId]) -> Vec<(String
     metadata
 }
 
+/// Whether two lists have the same entries; their order means nothing.
+pub(crate) fn same_entries(a: &[(String, String)], b: &[(String, String)]) -> bool {
+    let sorted = |list: &[(String, String)]| {
+        let mut list = list.to_vec();
+        list.sort();
+        list
+    };
+    a.len() == b.len() && (a == b || sorted(a) == sorted(b))
+}
+
 fn first_result(module: &Module, node: Node) -> Option<&str> {
     let value = module.node(node).results().iter().flatten().next()?;
     module.value(*value).name.map(|n| module.text(n))

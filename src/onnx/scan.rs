@@ -111,11 +111,10 @@ pub fn read_model(reader: &mut Reader<'_>) -> Result<ModelMessage, WireError> {
             4 => model.domain = text(reader, &field, "domain")?,
             5 => model.model_version = field.int("model_version")?,
             6 => model.doc_string = text(reader, &field, "doc_string")?,
-            7 => {
-                if model.graph.replace(Located::of(&field, "graph")?).is_some() {
-                    return Err(WireError::new(field.start, WireErrorKind::Twice).within("graph", None));
-                }
+            7 if model.graph.is_some() => {
+                return Err(WireError::new(field.start, WireErrorKind::Twice).within("graph", None));
             }
+            7 => model.graph = Some(Located::of(&field, "graph")?),
             8 => model.opsets.push(opset(reader, &field)?),
             14 => model.metadata.push(entry(reader, &field)?),
             20 => model.training_info.push(Located::of(&field, "training_info")?),
@@ -199,12 +198,14 @@ fn text(reader: &mut Reader<'_>, field: &Field, name: &'static str) -> Result<St
 
 fn opset(reader: &mut Reader<'_>, field: &Field) -> Result<(String, i64), WireError> {
     let span = field.bytes("opset_import")?;
-    let import: proto::OperatorSetIdProto = decode(reader, span).map_err(|e| e.within("opset_import", None))?;
+    let import: proto::OperatorSetIdProto =
+        decode(reader, span).map_err(|e| e.within("opset_import", None))?;
     Ok((import.domain.unwrap_or_default(), import.version.unwrap_or_default()))
 }
 
 fn entry(reader: &mut Reader<'_>, field: &Field) -> Result<(String, String), WireError> {
     let span = field.bytes("metadata_props")?;
-    let entry: proto::StringStringEntryProto = decode(reader, span).map_err(|e| e.within("metadata_props", None))?;
+    let entry: proto::StringStringEntryProto =
+        decode(reader, span).map_err(|e| e.within("metadata_props", None))?;
     Ok((entry.key.unwrap_or_default(), entry.value.unwrap_or_default()))
 }

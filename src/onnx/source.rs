@@ -26,6 +26,8 @@ pub struct Source {
     pub(crate) header: Header,
     /// Values whose elements are in an external file.
     pub(crate) external_values: FxHashSet<Value>,
+    /// Nodes with attributes whose elements are in an external file.
+    pub(crate) external_nodes: FxHashSet<Node>,
     /// Values that are initializers and inputs at once: the message of the initializer. Their origin is the input.
     pub(crate) initializers: FxHashMap<Value, Located>,
 }

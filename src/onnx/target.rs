@@ -141,11 +141,15 @@ impl Staged {
     /// Gives the file its name.
     pub(crate) fn commit(self) -> Result<(), TargetError> {
         let path = self.path.display().to_string();
-        let renamed = if self.force { self.file.persist(&self.path) } else { self.file.persist_noclobber(&self.path) };
+        let renamed =
+            if self.force { self.file.persist(&self.path) } else { self.file.persist_noclobber(&self.path) };
         if let Err(e) = renamed {
-            return Err(match e.error.kind() {
-                io::ErrorKind::AlreadyExists => TargetError::Exists { path },
-                _ => TargetError::Write { path, source: e.error },
+            let source = e.error;
+            let exists = source.kind() == io::ErrorKind::AlreadyExists;
+            return Err(if exists {
+                TargetError::Exists { path }
+            } else {
+                TargetError::Write { path, source }
             });
         }
         // The name itself is safe only once the folder is; not every file system can synchronise one.
@@ -207,7 +211,10 @@ mod tests {
         staged.commit().unwrap();
         assert!(matches!(stage(&layout(b"two"), &path, false, &[]), Err(TargetError::Exists { .. })));
         stage(&layout(b"two"), &path, true, &[]).unwrap().unwrap().commit().unwrap();
-        assert_eq!((fs::read(&path).unwrap(), names(folder.path())), (b"two".to_vec(), vec!["m.onnx".to_owned()]));
+        assert_eq!(
+            (fs::read(&path).unwrap(), names(folder.path())),
+            (b"two".to_vec(), vec!["m.onnx".to_owned()])
+        );
     }
 
     #[test]

@@ -179,7 +179,8 @@ pub fn read_sparse(
     };
     let values = part(values, "values")?;
     let indices = part(indices, "indices")?;
-    let known = checked_dims(&dims).map_err(|issue| TensorFailure::Issue { name: values.name.clone(), issue })?;
+    let known =
+        checked_dims(&dims).map_err(|issue| TensorFailure::Issue { name: values.name.clone(), issue })?;
     Ok((values.name, SparseData { values: values.data, indices: indices.data, dims: known }))
 }
 
@@ -281,10 +282,8 @@ fn payload(
     let dims = checked_dims(&parts.dims)?;
     let too_large = || TensorIssue::TooLarge { dims: parts.dims.to_vec() };
     let count = dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d)).ok_or_else(too_large)?;
-    let expected = match dtype {
-        DType::String => count,
-        _ => dtype.storage_bytes(count).ok_or_else(too_large)?,
-    };
+    let expected =
+        if dtype == DType::String { count } else { dtype.storage_bytes(count).ok_or_else(too_large)? };
     let (storage, found, field) = if parts.external {
         let range = external.resolve(&parts.entry, expected).map_err(TensorIssue::External)?;
         (Storage::File(range), expected, "external_data")
@@ -311,7 +310,8 @@ fn elements(
     expected: u64,
 ) -> Result<(Storage, u64, &'static str), Failure> {
     let Some((field, occurrences)) = &parts.elements else {
-        let empty = if dtype == DType::String { Storage::Strings([].into()) } else { Storage::Bytes([].into()) };
+        let empty =
+            if dtype == DType::String { Storage::Strings([].into()) } else { Storage::Bytes([].into()) };
         return Ok((empty, 0, "raw_data"));
     };
     let field = *field;

@@ -41,8 +41,12 @@ pub(crate) fn type_of(module: &mut Module, message: &TypeProto, report: &mut dyn
             Some(dtype) => Type::Sparse(TensorType::new(dtype, shape_of(module, t.shape.as_ref(), report))),
             None => Type::Unknown,
         },
-        Some(Kind::SequenceType(s)) => Type::Sequence(Box::new(inner(module, s.elem_type.as_deref(), report))),
-        Some(Kind::OptionalType(o)) => Type::Optional(Box::new(inner(module, o.elem_type.as_deref(), report))),
+        Some(Kind::SequenceType(s)) => {
+            Type::Sequence(Box::new(inner(module, s.elem_type.as_deref(), report)))
+        }
+        Some(Kind::OptionalType(o)) => {
+            Type::Optional(Box::new(inner(module, o.elem_type.as_deref(), report)))
+        }
         Some(Kind::MapType(m)) => match element(m.key_type) {
             Some(key) => Type::Map { key, value: Box::new(inner(module, m.value_type.as_deref(), report)) },
             None => Type::Unknown,
@@ -201,7 +205,8 @@ mod tests {
     #[test]
     fn setting_the_element_type_reaches_the_innermost() {
         let mut module = Module::new();
-        let ty = Type::Optional(Box::new(Type::Sequence(Box::new(Type::tensor(DType::F32, Shape::of_rank(2))))));
+        let ty =
+            Type::Optional(Box::new(Type::Sequence(Box::new(Type::tensor(DType::F32, Shape::of_rank(2))))));
         let mut message = message_of(&module, &ty);
         assert!(set_element(&mut message, DType::F16));
         let read = type_of(&mut module, &message, &mut |issue| panic!("{issue:?}"));

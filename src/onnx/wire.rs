@@ -88,7 +88,9 @@ impl Field {
     pub fn bytes(&self, name: &'static str) -> Result<Span, WireError> {
         match self.payload {
             Payload::Bytes(span) => Ok(span),
-            Payload::Varint(_) | Payload::Fixed32(_) | Payload::Fixed64(_) => Err(self.wrong("length-delimited", name)),
+            Payload::Varint(_) | Payload::Fixed32(_) | Payload::Fixed64(_) => {
+                Err(self.wrong("length-delimited", name))
+            }
         }
     }
 
@@ -263,15 +265,18 @@ impl<'s> Reader<'s> {
     ///
     /// # Errors
     /// If they cannot be read.
+    #[inline]
     pub fn bytes(&mut self, span: Span) -> Result<&[u8], WireError> {
-        let at = |kind| WireError::new(span.offset, kind);
-        let len = usize::try_from(span.len).map_err(|_| at(WireErrorKind::Truncated))?;
-        let loaded = span.offset.checked_sub(self.start).and_then(|d| usize::try_from(d).ok());
-        let inside = loaded.is_some_and(|d| d.checked_add(len).is_some_and(|end| end <= self.window.len()));
-        if !inside {
-            self.load(span.offset, len).map_err(|e| at(WireErrorKind::Io(e)))?;
+        let Ok(len) = usize::try_from(span.len) else {
+            return Err(WireError::new(span.offset, WireErrorKind::Truncated));
+        };
+        let window = self.start..=self.start + self.window.len() as u64;
+        if !(window.contains(&span.offset) && window.contains(&span.end())) {
+            let loaded = self.load(span.offset, len);
+            loaded.map_err(|e| WireError::new(span.offset, WireErrorKind::Io(e)))?;
         }
-        let from = usize::try_from(span.offset - self.start).expect("the window starts at or before the span");
+        let from =
+            usize::try_from(span.offset - self.start).expect("the window starts at or before the span");
         Ok(&self.window[from..from + len])
     }
 
@@ -289,6 +294,7 @@ impl<'s> Reader<'s> {
     }
 
     /// Makes the window start at `offset` and hold at least `len` bytes.
+    #[cold]
     fn load(&mut self, offset: u64, len: usize) -> io::Result<()> {
         let end = self.start + self.window.len() as u64;
         let kept = if (self.start..=end).contains(&offset) {
@@ -373,7 +379,15 @@ fn tag(head: &[u8]) -> Result<(u32, u8, usize), WireErrorKind> {
 }
 
 /// The varint at the start of `bytes` and its length.
+#[inline]
 pub(crate) fn varint(bytes: &[u8]) -> Result<(u64, usize), WireErrorKind> {
+    match bytes.first() {
+        Some(&byte) if byte < 0x80 => Ok((u64::from(byte), 1)),
+        Some(_) | None => long_varint(bytes),
+    }
+}
+
+fn long_varint(bytes: &[u8]) -> Result<(u64, usize), WireErrorKind> {
     let mut value = 0u64;
     for (i, &byte) in bytes.iter().take(10).enumerate() {
         if i == 9 && byte > 1 {
@@ -409,7 +423,8 @@ mod tests {
 
     #[test]
     fn every_wire_type() {
-        let bytes = [0x08, 0x96, 0x01, 0x11, 1, 2, 3, 4, 5, 6, 7, 8, 0x1a, 2, b'h', b'i', 0x25, 0, 0, 0x80, 0x3f];
+        let bytes =
+            [0x08, 0x96, 0x01, 0x11, 1, 2, 3, 4, 5, 6, 7, 8, 0x1a, 2, b'h', b'i', 0x25, 0, 0, 0x80, 0x3f];
         let found = fields(&bytes).unwrap();
         let expected = [
             (1, Payload::Varint(150)),
@@ -431,7 +446,10 @@ mod tests {
             (&[0x3b], "wire type 3"),
             (&[0x3c], "wire type 4"),
             (&[0x3a, 5, 1], "5 bytes but 1 are left"),
-            (&[0x3a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f], "9223372036854775807 bytes but 0"),
+            (
+                &[0x3a, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f],
+                "9223372036854775807 bytes but 0",
+            ),
         ];
         for (bytes, expected) in cases {
             let message = fields(bytes).unwrap_err().to_string();
@@ -445,7 +463,9 @@ mod tests {
         let bytes: Vec<u8> = (0..1_000_000u32).map(|i| (i % 251).to_le_bytes()[0]).collect();
         let source = SourceBytes::from_memory("test", bytes.clone());
         let mut reader = Reader::new(&source);
-        for (offset, len) in [(0, 10), (5, 5000), (900_000, 100_000), (3, 1), (4000, 200), (999_999, 1), (0, 1_000_000)] {
+        for (offset, len) in
+            [(0, 10), (5, 5000), (900_000, 100_000), (3, 1), (4000, 200), (999_999, 1), (0, 1_000_000)]
+        {
             let span = Span { offset, len };
             let range = usize::try_from(offset).unwrap()..usize::try_from(span.end()).unwrap();
             assert_eq!(reader.bytes(span).unwrap(), &bytes[range]);
@@ -454,7 +474,8 @@ mod tests {
 
     #[test]
     fn places_read_from_the_outside_in() {
-        let error = WireError::new(9, WireErrorKind::Truncated).within("op_type", None).within("node", Some(3));
+        let error =
+            WireError::new(9, WireErrorKind::Truncated).within("op_type", None).within("node", Some(3));
         assert!(error.to_string().ends_with("(at byte 9, in `node[3].op_type`)"), "{error}");
     }
 }

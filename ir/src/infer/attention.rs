@@ -4,7 +4,7 @@ use super::size::{add, agree, agree_all, at_least, part, ranked, times};
 use super::{Inferred, shape_error};
 use crate::views::attention::{AttentionView, LinearAttentionView, RotaryView, conv_ends_in_swish};
 use crate::views::{NodeView, OpError};
-use crate::{Dim, Shape, Type};
+use crate::{Dim, Shape};
 
 /// Batch, heads, length and head size of an operand of rank 3 or 4.
 struct Heads {
@@ -173,9 +173,10 @@ pub(super) fn infer_linear_attention(view: &NodeView<'_>, out: &mut Inferred) ->
         }
     }
     out.shape(0, Shape::of([batch, length, times(v_size, linear.q_heads)]));
-    out.shape(1, Shape::of([batch, heads, k_size, v_size]));
-    if let Some(Type::Tensor(past)) = view.operand_type(3) {
-        out.dtype(1, past.dtype);
+    // Without a past state the new one has the element type of the query.
+    let state = if view.has(3) { view.dtype(3) } else { view.dtype(0) };
+    if let Some(dtype) = state {
+        out.tensor(1, dtype, Shape::of([batch, heads, k_size, v_size]));
     }
     Ok(())
 }

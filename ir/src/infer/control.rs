@@ -1,11 +1,13 @@
 //! Control flow: how operands reach the formals of bodies, and body outputs the results of the node.
 //!
-//! If: no formals; a result is what holds of both branches.
-//! Loop: formals are iteration number (i64 scalar), condition (bool scalar) and state; state types must hold
-//! before the first and after every iteration, so a loop body is inferred twice: once with the initial types,
-//! once with what the first round widened them to. Scan and SequenceMap hand in slices and elements.
+//! If: no formals; a result is what holds of both branches, or of the one that a known condition takes.
+//! Loop: formals are iteration number, condition and state. State may change its shape from iteration to iteration,
+//! so a body is inferred until the types of the state hold before the first and after every iteration: what
+//! changes is joined, and forgotten if it keeps changing. Elements of integer state are never followed.
+//! Scan hands in slices of its inputs; its state keeps its shape. SequenceMap hands in elements.
 
-use super::{Facts, Inferred};
+use super::{Facts, Inferred, Int, describe};
+use crate::attr::AttrValue;
 use crate::op::OpKind;
 use crate::views::{NodeView, OpError, Part, normalize_axis};
 use crate::{DType, Dim, GraphId, Module, Node, Shape, Type};
@@ -15,27 +17,18 @@ pub(super) fn has_bodies(kind: OpKind) -> bool {
     matches!(kind, OpKind::If | OpKind::Loop | OpKind::Scan | OpKind::SequenceMap)
 }
 
-/// How often the bodies of a node are inferred.
-pub(super) fn rounds(module: &Module, node: Node) -> usize {
-    match module.node(node).schema().map(|s| s.kind) {
-        Some(OpKind::Loop | OpKind::Scan) => 2,
-        _ => 1,
-    }
-}
-
 /// The type an If, Loop or Scan hands to each formal of a body.
 pub(super) fn body_formals(
     module: &Module,
     facts: &Facts,
     node: Node,
     body: GraphId,
-    round: usize,
 ) -> Result<Vec<Type>, OpError> {
     let Some(view) = NodeView::with_facts(module, node, facts) else { return Ok(Vec::new()) };
     let n = module.graph(body).inputs().len();
     let formals = match view.kind() {
-        OpKind::Loop => loop_formals(&view, body, round),
-        OpKind::Scan => scan_formals(&view, body, round)?,
+        OpKind::Loop => loop_formals(&view, body),
+        OpKind::Scan => scan_formals(&view)?,
         OpKind::SequenceMap => (0..view.n_operands())
             .map(|i| match view.operand_type(i) {
                 Some(Type::Sequence(element)) => (**element).clone(),
@@ -55,19 +48,71 @@ fn output_type(module: &Module, body: GraphId, i: usize) -> Type {
     outputs.get(i).map_or(Type::Unknown, |o| module.value(o.value).ty.clone())
 }
 
-/// Round 0: the initial types; later: what holds of the initial value and of the body's result.
-fn state_type(initial: Option<&Type>, after: &Type, round: usize) -> Type {
-    let initial = initial.cloned().unwrap_or_default();
-    if round == 0 { initial } else { initial.join(after).unwrap_or(initial) }
+/// Formals of a Loop's body that are no state: iteration number and condition.
+const N_FIXED: usize = 2;
+/// From this round on, state that changes loses its shape.
+const WIDEN: usize = 2;
+/// From this round on, all state loses its type if some changes, and the next round is the last.
+const GIVE_UP: usize = 4;
+
+/// The number of the first round of a Loop in so many Loops, itself included. Every level multiplies the rounds,
+/// so the deep ones start with state of unknown shape, and the very deep ones with state of unknown type.
+pub(super) fn first_round(loops: usize, formals: &mut [Type]) -> usize {
+    match loops {
+        0..=2 => return 0,
+        3..=8 => widen(formals, N_FIXED),
+        _ => formals.iter_mut().skip(N_FIXED).for_each(|ty| *ty = Type::Unknown),
+    }
+    GIVE_UP
 }
 
-fn loop_formals(view: &NodeView<'_>, body: GraphId, round: usize) -> Vec<Type> {
-    let mut formals =
-        vec![Type::tensor(DType::I64, Shape::scalar()), Type::tensor(DType::Bool, Shape::scalar())];
-    for i in 2..view.n_operands() {
-        formals.push(state_type(view.operand_type(i), &output_type(view.module, body, i - 1), round));
+fn loop_formals(view: &NodeView<'_>, body: GraphId) -> Vec<Type> {
+    let formals = view.module.graph(body).inputs();
+    // Runtimes accept a body that declares a list of one instead of a scalar.
+    let declares_list = |i: usize| {
+        let declared = formals.get(i).and_then(|&v| view.module.value(v).ty.shape());
+        matches!(declared.and_then(Shape::dims), Some([Dim::Known(1)]))
+    };
+    let flag = |i: usize| if declares_list(i) { Shape::known(&[1]) } else { Shape::scalar() };
+    let condition = match (view.has(1), view.dims(1)) {
+        (true, Some([_])) if !declares_list(1) => Shape::unknown(),
+        _ => flag(1),
+    };
+    let mut types = vec![Type::tensor(DType::I64, flag(0)), Type::tensor(DType::Bool, condition)];
+    types.extend((2..view.n_operands()).map(|i| view.operand_type(i).cloned().unwrap_or_default()));
+    types
+}
+
+/// The types of the formals of a Loop's body after one more round: what holds of `formals` and of the body's
+/// results under them. The rounds end: what changes after the first few loses its shape, and in the end its type.
+pub(super) fn next_formals(module: &Module, body: GraphId, formals: &[Type], round: usize) -> Vec<Type> {
+    let mut next = formals.to_vec();
+    for (i, ty) in next.iter_mut().enumerate().skip(N_FIXED) {
+        // Other element types are an error of the Loop, found afterwards.
+        let joined = ty.join(&output_type(module, body, i - 1)).unwrap_or_else(|| ty.clone());
+        if joined != *ty {
+            *ty = joined;
+            if round >= WIDEN {
+                widen(std::slice::from_mut(ty), 0);
+            }
+        }
     }
-    formals
+    if round >= GIVE_UP && next != formals {
+        next.iter_mut().skip(N_FIXED).for_each(|ty| *ty = Type::Unknown);
+    }
+    next
+}
+
+/// Forgets the shapes of all types from the given one on.
+pub(super) fn widen(types: &mut [Type], from: usize) {
+    for ty in types.iter_mut().skip(from) {
+        match ty {
+            Type::Tensor(t) | Type::Sparse(t) => t.shape = Shape::unknown(),
+            Type::Sequence(t) | Type::Optional(t) => widen(std::slice::from_mut(t), 0),
+            Type::Map { value, .. } => widen(std::slice::from_mut(value), 0),
+            Type::Unknown | Type::Opaque { .. } => {}
+        }
+    }
 }
 
 /// Scan at its two versions: 8 has a batch axis and a leading sequence-length operand, 9 and later do not.
@@ -82,12 +127,9 @@ struct ScanView {
 fn scan_view(view: &NodeView<'_>) -> Result<ScanView, OpError> {
     let n_scan = view.int("num_scan_inputs").and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
     let (first, batch) = if view.since() < 9 { (1, 1) } else { (0, 0) };
-    let n_state = (view.n_operands() - first).checked_sub(n_scan).ok_or_else(|| {
-        OpError::attr(
-            "num_scan_inputs",
-            format!("at most {} scan inputs", view.n_operands() - first),
-            n_scan.to_string(),
-        )
+    let n = view.n_operands().saturating_sub(first);
+    let n_state = n.checked_sub(n_scan).ok_or_else(|| {
+        OpError::attr("num_scan_inputs", format!("at most {n} scan inputs"), n_scan.to_string())
     })?;
     Ok(ScanView {
         first,
@@ -120,15 +162,14 @@ fn without_batch(ty: &Type, batch: usize) -> Type {
     }
 }
 
-fn scan_formals(view: &NodeView<'_>, body: GraphId, round: usize) -> Result<Vec<Type>, OpError> {
+fn scan_formals(view: &NodeView<'_>) -> Result<Vec<Type>, OpError> {
     let scan = scan_view(view)?;
     let mut formals = Vec::new();
-    for i in 0..view.n_operands() - scan.first {
+    for i in 0..view.n_operands().saturating_sub(scan.first) {
         let operand = scan.first + i;
         let ty = view.operand_type(operand).cloned().unwrap_or_default();
         if i < scan.n_state {
-            let inner = without_batch(&ty, scan.batch);
-            formals.push(state_type(Some(&inner), &output_type(view.module, body, i), round));
+            formals.push(without_batch(&ty, scan.batch));
         } else {
             let axis = scan.input_axes.get(i - scan.n_state).copied().unwrap_or(0);
             formals.push(drop_axes(&ty, scan.batch, axis, operand)?);
@@ -137,30 +178,43 @@ fn scan_formals(view: &NodeView<'_>, body: GraphId, round: usize) -> Result<Vec<
     Ok(formals)
 }
 
-/// If: what holds of both branches.
+/// If: what holds of both branches, or of the one that is taken.
 pub(super) fn infer_if(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {
-    let bodies: Vec<GraphId> = view.data().bodies().collect();
-    for &body in &bodies {
+    let branch = |name: &str| match view.attr(name) {
+        Some(AttrValue::Graph(body)) => Ok(*body),
+        _ => Err(OpError::attr(name, "a body", "none")),
+    };
+    let bodies = [branch("then_branch")?, branch("else_branch")?];
+    for body in bodies {
         let n = view.module.graph(body).outputs().len();
         if n != view.n_results() {
-            return Err(OpError::node(
-                format!("{} outputs of every branch", view.n_results()),
-                n.to_string(),
-            ));
+            let expected = format!("{} outputs of every branch", view.n_results());
+            return Err(OpError::node(expected, n.to_string()));
         }
     }
+    let taken = match view.known_ints(0).as_deref() {
+        Some(&[condition]) => Some(bodies[usize::from(condition == 0)]),
+        _ => None,
+    };
     for i in 0..view.n_results() {
-        let mut types = bodies.iter().map(|&b| output_type(view.module, b, i));
-        let first = types.next().unwrap_or_default();
-        let ty = types.try_fold(first, |a, b| {
-            a.join(&b).ok_or_else(|| OpError {
-                part: Part::Result(i),
-                expected: "one element type in both branches".into(),
-                found: format!("{} and {}", super::driver::describe(&a), super::driver::describe(&b)),
-            })
+        let [then, other] = bodies.map(|body| output_type(view.module, body, i));
+        let joined = then.join(&other).ok_or_else(|| OpError {
+            part: Part::Result(i),
+            expected: "one element type in both branches".into(),
+            found: format!("{} and {}", describe(&then), describe(&other)),
         })?;
-        out.ty(i, ty);
+        out.ty(i, taken.map_or(joined, |body| output_type(view.module, body, i)));
     }
+    let ints = |body: GraphId| view.ints_of(view.module.graph(body).outputs().first()?.value);
+    out.ints = match taken {
+        Some(body) => ints(body).map(std::borrow::Cow::into_owned),
+        None => match bodies.map(ints) {
+            [Some(a), Some(b)] if a.len() == b.len() => {
+                Some(a.iter().zip(b.iter()).map(|(a, b)| if a == b { *a } else { Int::Unknown }).collect())
+            }
+            _ => None,
+        },
+    };
     Ok(())
 }
 
@@ -175,27 +229,62 @@ pub(super) fn infer_loop(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), 
             n_body.to_string(),
         ));
     }
+    let trips = trip_count(view, body);
     for i in 0..view.n_results() {
         let after = output_type(view.module, body, i + 1);
         let ty = if i < n_state {
             let before = view.operand_type(i + 2).cloned().unwrap_or_default();
             join_state(&before, &after, i)?
         } else {
-            stacked(&after, Dim::Unknown, 0)
+            stacked(&after, trips, 0)
         };
         out.ty(i, ty);
     }
     Ok(())
 }
 
+/// How often a Loop runs: known if the number is and nothing ends it before.
+fn trip_count(view: &NodeView<'_>, body: GraphId) -> Dim {
+    let Some(&[most]) = view.known_ints(0).as_deref() else { return Dim::Unknown };
+    let starts = !view.has(1) || view.known_ints(1).is_some_and(|c| c == [1]);
+    if !starts || !goes_on(view, body) {
+        return Dim::Unknown;
+    }
+    Dim::Known(u64::try_from(most).unwrap_or(0))
+}
+
+/// Whether the condition that a Loop's body gives is true as long as the one it gets is.
+fn goes_on(view: &NodeView<'_>, body: GraphId) -> bool {
+    let graph = view.module.graph(body);
+    let Some(mut value) = graph.outputs().first().map(|o| o.value) else { return false };
+    loop {
+        if graph.inputs().get(1) == Some(&value) || view.ints_of(value).is_some_and(|c| *c == [Int::Known(1)])
+        {
+            return true;
+        }
+        let Some((node, _)) = view.module.producer(value) else { return false };
+        let data = view.module.node(node);
+        match (data.schema().map(|s| s.kind), data.operand(0)) {
+            (Some(OpKind::Identity), Some(operand)) => value = operand,
+            _ => return false,
+        }
+    }
+}
+
 fn join_state(before: &Type, after: &Type, i: usize) -> Result<Type, OpError> {
     before.join(after).ok_or_else(|| OpError {
         part: Part::Result(i),
-        expected: format!(
-            "state of one element type, {} before the first iteration",
-            super::driver::describe(before)
-        ),
-        found: super::driver::describe(after),
+        expected: format!("state of one element type, {} before the first iteration", describe(before)),
+        found: describe(after),
+    })
+}
+
+/// The type of a Scan's state, which every iteration keeps.
+fn kept_state(before: &Type, after: &Type, i: usize) -> Result<Type, OpError> {
+    before.meet(after).ok_or_else(|| OpError {
+        part: Part::Result(i),
+        expected: format!("{}, the state before the first iteration", describe(before)),
+        found: describe(after),
     })
 }
 
@@ -228,7 +317,8 @@ pub(super) fn infer_scan(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), 
         let after = output_type(view.module, body, i);
         let ty = if i < scan.n_state {
             let before = view.operand_type(scan.first + i).cloned().unwrap_or_default();
-            if scan.batch > 0 { before } else { join_state(&before, &after, i)? }
+            let kept = kept_state(&without_batch(&before, scan.batch), &after, i)?;
+            if scan.batch > 0 { before } else { kept }
         } else {
             let rank = after.shape().and_then(Shape::rank).map_or(0, |r| r + 1);
             let axis = scan.output_axes.get(i - scan.n_state).copied().unwrap_or(0);
@@ -247,7 +337,7 @@ pub(super) fn infer_scan(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), 
 
 fn scan_extent(view: &NodeView<'_>, scan: &ScanView) -> Result<Dim, OpError> {
     let mut extent = Dim::Unknown;
-    for i in scan.n_state..view.n_operands() - scan.first {
+    for i in scan.n_state..view.n_operands().saturating_sub(scan.first) {
         let operand = scan.first + i;
         let Some(dims) = view.dims(operand) else { continue };
         let axis = scan.input_axes.get(i - scan.n_state).copied().unwrap_or(0);

@@ -55,6 +55,7 @@ pub(super) fn infer_fn(kind: OpKind) -> Option<InferFn> {
         OpKind::MlCastMap => ml::infer_cast_map,
         OpKind::MlCategoryMapper => ml::infer_category_mapper,
         OpKind::MlDictVectorizer => ml::infer_dict_vectorizer,
+        OpKind::MlFeatureVectorizer => ml::infer_feature_vectorizer,
         OpKind::MlLabelEncoder => ml::infer_label_encoder,
         OpKind::MlLinearClassifier | OpKind::MlSVMClassifier | OpKind::MlTreeEnsembleClassifier => {
             ml::infer_classifier
@@ -231,7 +232,5 @@ pub(super) fn infer_fn(kind: OpKind) -> Option<InferFn> {
         OpKind::GlobalAveragePool | OpKind::GlobalLpPool | OpKind::GlobalMaxPool => window::infer_global_pool,
         OpKind::MaxUnpool => window::infer_max_unpool,
         OpKind::AveragePool | OpKind::LpPool | OpKind::MaxPool => window::infer_pool,
-
-        _ => return None,
     })
 }

@@ -1,14 +1,13 @@
 //! The walk over a module that gives every value its type.
 
+use super::calls::Calls;
 use super::control;
 use super::dispatch::infer_fn;
 use super::{Facts, Inferred};
-use crate::attr::{Attr, AttrValue};
 use crate::module::{Def, Op};
-use crate::op::{Arity, FormalType, OpSchema};
+use crate::op::{Arity, FormalType, OpKind, OpSchema};
 use crate::views::{NodeView, OpError, Part};
-use crate::{DType, FunctionId, GraphId, Module, Node, Shape, Type};
-use rustc_hash::FxHashMap;
+use crate::{DType, GraphId, Module, Node, Shape, Type, Value};
 use smallvec::SmallVec;
 
 /// Bodies and calls may nest this deep.
@@ -31,10 +30,16 @@ pub struct InferError {
 /// # Errors
 /// All nodes whose operands do not fit their operator. Inference goes on behind them with what is known.
 pub fn infer_module(module: &mut Module) -> Result<Facts, Vec<InferError>> {
-    let mut cx =
-        Driver { module, facts: Facts::default(), errors: Vec::new(), calls: FxHashMap::default(), depth: 0 };
+    let mut cx = Driver {
+        module,
+        facts: Facts::default(),
+        errors: Vec::new(),
+        calls: Calls::default(),
+        depth: 0,
+        loops: 0,
+    };
     cx.graph(cx.module.main());
-    cx.forget_ambiguous_bodies();
+    cx.join_calls();
     if cx.errors.is_empty() { Ok(cx.facts) } else { Err(cx.errors) }
 }
 
@@ -48,19 +53,21 @@ pub fn check_node(module: &Module, node: Node, facts: &Facts) -> Result<Option<I
     infer_node(&view).map(Some)
 }
 
-struct Driver<'m> {
-    module: &'m mut Module,
-    facts: Facts,
+/// The walk and what it knows so far.
+pub(super) struct Driver<'m> {
+    pub(super) module: &'m mut Module,
+    pub(super) facts: Facts,
     errors: Vec<InferError>,
-    /// Result types per function, operand types and attributes; the function is marked while it is entered.
-    calls: FxHashMap<CallKey, Option<Vec<Type>>>,
+    pub(super) calls: Calls,
+    /// How many bodies and calls the walk is in.
     depth: usize,
+    /// How many Loops the walk is in.
+    loops: usize,
 }
 
-type CallKey = (FunctionId, Vec<Type>, String);
-
 impl Driver<'_> {
-    fn graph(&mut self, graph: GraphId) {
+    /// Infers the nodes of a graph in order.
+    pub(super) fn graph(&mut self, graph: GraphId) {
         let mut next = self.module.graph(graph).first;
         while let Some(node) = next {
             if let Err(error) = self.node(node) {
@@ -71,178 +78,96 @@ impl Driver<'_> {
     }
 
     fn node(&mut self, node: Node) -> Result<(), OpError> {
-        let inferred = match self.module.node(node).op {
-            Op::Custom { .. } => return Ok(()),
-            Op::Call(function) => {
-                let types = self.call(node, function)?;
-                Inferred { types, ints: None }
-            }
-            Op::Schema(schema) => {
-                if control::has_bodies(schema.kind) {
-                    self.bodies(node)?;
-                }
-                let view = NodeView::with_facts(self.module, node, &self.facts).ok_or_else(no_schema)?;
-                infer_node(&view)?
-            }
-        };
+        let inferred = self.inferred(node);
         let results: SmallVec<[_; 2]> = self.module.node(node).results().iter().copied().collect();
-        for (value, ty) in results.iter().zip(inferred.types) {
-            if let Some(value) = value {
-                self.module.set_type(*value, ty);
+        // Also where nothing is known: bodies are inferred more than once.
+        let types = inferred.as_ref().map_or_else(|_| SmallVec::new(), |i| i.types.clone());
+        for (i, value) in results.iter().enumerate() {
+            if let Some(value) = *value {
+                self.module.set_type(value, types.get(i).cloned().unwrap_or_default());
+                self.facts.ints[value] = None;
             }
         }
+        let inferred = inferred?;
         if let Some(Some(first)) = results.first() {
-            // Also where nothing is known: bodies are inferred more than once.
             self.facts.ints[*first] = inferred.ints.map(Into::into);
         }
         Ok(())
     }
 
-    fn enter(&mut self) -> Result<(), OpError> {
+    fn inferred(&mut self, node: Node) -> Result<Inferred, OpError> {
+        match self.module.node(node).op {
+            // Its results have the types they were given.
+            Op::Custom { .. } => {
+                let types = self.module.node(node).results().iter();
+                let ty = |v: &Option<Value>| v.map_or(Type::Unknown, |v| self.module.value(v).ty.clone());
+                Ok(Inferred { types: types.map(ty).collect(), ints: None })
+            }
+            Op::Call(function) => self.nested(|cx| cx.call(node, function)),
+            Op::Schema(schema) => {
+                if control::has_bodies(schema.kind) {
+                    self.nested(|cx| cx.bodies(node))?;
+                }
+                let view = NodeView::with_facts(self.module, node, &self.facts).ok_or_else(no_schema)?;
+                infer_node(&view)
+            }
+        }
+    }
+
+    /// Goes one level down.
+    fn nested<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T, OpError>) -> Result<T, OpError> {
+        if self.depth == MAX_DEPTH {
+            let expected = format!("bodies and calls nested at most {MAX_DEPTH} deep");
+            return Err(OpError::node(expected, "deeper nesting"));
+        }
         self.depth += 1;
-        if self.depth > MAX_DEPTH {
-            return Err(OpError::node(
-                format!("bodies and calls nested at most {MAX_DEPTH} deep"),
-                "deeper nesting",
-            ));
-        }
-        Ok(())
-    }
-
-    /// Types the formals and captures of the bodies of a node and infers the bodies.
-    fn bodies(&mut self, node: Node) -> Result<(), OpError> {
-        self.enter()?;
-        let bodies: Vec<GraphId> = self.module.node(node).bodies().collect();
-        for round in 0..control::rounds(self.module, node) {
-            for &body in &bodies {
-                let formals = control::body_formals(self.module, &self.facts, node, body, round)?;
-                for (value, ty) in self.module.graph(body).inputs.clone().into_iter().zip(formals) {
-                    self.module.set_type(value, ty);
-                    self.facts.ints[value] = None;
-                }
-                for value in self.module.graph(body).captures.clone() {
-                    let Def::Capture { slot } = self.module.value(value).def else { continue };
-                    let outer = self.module.node(node).operands().get(slot as usize).copied().flatten();
-                    if let Some(outer) = outer {
-                        let ty = self.module.value(outer).ty.clone();
-                        self.module.set_type(value, ty);
-                    }
-                }
-                let before = self.errors.len();
-                self.graph(body);
-                // Only the last round, in which the types of loop state are stable, may report.
-                if round + 1 < control::rounds(self.module, node) {
-                    self.errors.truncate(before);
-                }
-            }
-        }
+        let done = work(self);
         self.depth -= 1;
+        done
+    }
+
+    /// Types the formals and captures of the bodies of a node and infers the bodies: those of a Loop again and
+    /// again, until its state is what holds before the first and after every iteration.
+    fn bodies(&mut self, node: Node) -> Result<(), OpError> {
+        let bodies: Vec<GraphId> = self.module.node(node).bodies().collect();
+        let repeats = self.module.node(node).schema().is_some_and(|s| s.kind == OpKind::Loop);
+        for &body in &bodies {
+            let mut formals = control::body_formals(self.module, &self.facts, node, body)?;
+            if !repeats {
+                self.body(node, body, formals);
+                continue;
+            }
+            self.loops += 1;
+            let before = self.errors.len();
+            for round in control::first_round(self.loops, &mut formals).. {
+                self.body(node, body, formals.clone());
+                // What goes wrong in one round goes wrong in one iteration.
+                let next = control::next_formals(self.module, body, &formals, round);
+                if self.errors.len() > before || next == formals {
+                    break;
+                }
+                formals = next;
+            }
+            self.loops -= 1;
+        }
         Ok(())
     }
 
-    fn call(&mut self, node: Node, function: FunctionId) -> Result<SmallVec<[Type; 2]>, OpError> {
-        let data = self.module.node(node);
-        let graph = self.module.function(function).graph;
-        let formals = self.module.graph(graph).inputs.clone();
-        if data.n_formal() > formals.len() {
-            return Err(OpError::node(
-                format!(
-                    "at most {} operands in a call of `{}`",
-                    formals.len(),
-                    self.module.text(self.module.function(function).name)
-                ),
-                data.n_formal().to_string(),
-            ));
+    /// Infers a body whose formals have these types.
+    fn body(&mut self, node: Node, body: GraphId, formals: Vec<Type>) {
+        for (value, ty) in self.module.graph(body).inputs.clone().into_iter().zip(formals) {
+            self.module.set_type(value, ty);
+            self.facts.ints[value] = None;
         }
-        if data.results().len() > self.module.graph(graph).outputs.len() {
-            return Err(OpError::node(
-                format!("at most {} results of the function", self.module.graph(graph).outputs.len()),
-                data.results().len().to_string(),
-            ));
-        }
-        let types: Vec<Type> = (0..formals.len())
-            .map(|i| data.operand(i).map_or(Type::Unknown, |v| self.module.value(v).ty.clone()))
-            .collect();
-        let attrs = self.call_attrs(node, function);
-        let n = data.results().len();
-        let key = (function, types.clone(), format!("{attrs:?}"));
-        let known = match self.calls.get(&key) {
-            Some(Some(known)) => known.clone(),
-            Some(None) => {
-                return Err(OpError::node("a function that does not call itself", "a recursive call"));
-            }
-            None => {
-                self.calls.insert(key.clone(), None);
-                self.enter()?;
-                for (value, ty) in formals.into_iter().zip(types) {
-                    self.module.set_type(value, ty);
-                    self.facts.ints[value] = None;
-                }
-                let outer = std::mem::replace(&mut self.facts.call_attrs, attrs);
-                self.graph(graph);
-                self.facts.call_attrs = outer;
-                self.depth -= 1;
-                let outputs = &self.module.graph(graph).outputs;
-                let results: Vec<Type> =
-                    outputs.iter().map(|o| self.module.value(o.value).ty.clone()).collect();
-                self.calls.insert(key, Some(results.clone()));
-                results
-            }
-        };
-        Ok(known.into_iter().take(n).collect())
-    }
-
-    /// The attributes a call gives its function: those of the node, references resolved, and the defaults.
-    fn call_attrs(&self, node: Node, function: FunctionId) -> Vec<Attr> {
-        let outer = &self.facts.call_attrs;
-        let mut attrs: Vec<Attr> = Vec::new();
-        for attr in self.module.node(node).attrs() {
-            match &attr.value {
-                AttrValue::Reference { name, .. } => {
-                    let given = outer.iter().find(|a| a.name == *name);
-                    attrs.extend(given.map(|a| Attr { name: attr.name, ..a.clone() }));
-                }
-                _ => attrs.push(attr.clone()),
+        for value in self.module.graph(body).captures.clone() {
+            let Def::Capture { slot } = self.module.value(value).def else { continue };
+            let outer = self.module.node(node).operands().get(slot as usize).copied().flatten();
+            if let Some(outer) = outer {
+                let ty = self.module.value(outer).ty.clone();
+                self.module.set_type(value, ty);
             }
         }
-        for default in &self.module.function(function).attr_defaults {
-            if !attrs.iter().any(|a| a.name == default.name) {
-                attrs.push(default.clone());
-            }
-        }
-        attrs
-    }
-
-    /// The values of a function that is called with different types have no one type.
-    fn forget_ambiguous_bodies(&mut self) {
-        let mut signatures: FxHashMap<FunctionId, usize> = FxHashMap::default();
-        #[expect(clippy::iter_over_hash_type, reason = "counting does not depend on the order")]
-        for (function, ..) in self.calls.keys() {
-            *signatures.entry(*function).or_default() += 1;
-        }
-        let functions: Vec<(FunctionId, GraphId)> =
-            self.module.functions().map(|(id, f)| (id, f.graph)).collect();
-        for (id, graph) in functions {
-            if signatures.get(&id).copied().unwrap_or(0) > 1 {
-                forget(self.module, graph);
-            }
-        }
-    }
-}
-
-/// Makes the types of everything in a graph and its bodies unknown, constants excepted.
-fn forget(module: &mut Module, graph: GraphId) {
-    let mut work = vec![graph];
-    while let Some(graph) = work.pop() {
-        let mut values = module.graph(graph).inputs.clone();
-        values.extend(module.graph(graph).captures.clone());
-        for node in module.nodes(graph) {
-            values.extend(module.node(node).results().iter().flatten());
-            work.extend(module.node(node).bodies());
-        }
-        for value in values {
-            module.set_type(value, Type::Unknown);
-        }
+        self.graph(body);
     }
 }
 
@@ -259,6 +184,10 @@ fn infer_node(view: &NodeView<'_>) -> Result<Inferred, OpError> {
         types: (0..view.n_results()).map(|i| result_type(schema, i, &bound)).collect(),
         ints: None,
     };
+    // The body of a function seen alone: what its attributes are decides the call.
+    if view.lacks_attributes() {
+        return Ok(inferred);
+    }
     if let Some(infer) = infer_fn(schema.kind) {
         infer(view, &mut inferred)?;
     }

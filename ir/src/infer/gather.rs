@@ -209,6 +209,9 @@ pub(super) fn infer_one_hot(view: &NodeView<'_>, out: &mut Inferred) -> Result<(
         return Err(OpError::operand(1, "a depth of 0 or more", n.to_string()));
     }
     let Some(indices) = view.dims(0) else { return Ok(()) };
+    if indices.is_empty() {
+        return Err(shape_error(0, "rank 1 or more", indices));
+    }
     let axis = axis_attr(view, -1, indices.len() + 1)?;
     let mut dims = Dims::from_slice(indices);
     dims.insert(axis, depth.dim());

@@ -53,7 +53,9 @@ pub(super) fn infer_affine_grid(view: &NodeView<'_>, out: &mut Inferred) -> Resu
     let Some(size) = view.extents(1) else {
         let len = view.dims(1).and_then(|d| d[0].known()).and_then(|n| usize::try_from(n).ok());
         if let Some(len) = len.filter(|len| (4..=5).contains(len)) {
-            out.shape(0, Shape::of_rank(len));
+            let unknown = std::iter::repeat_n(Dim::Unknown, len - 2);
+            let coordinates = u64::try_from(len - 2).map_or(Dim::Unknown, Dim::Known);
+            out.shape(0, Shape::of([batch].into_iter().chain(unknown).chain([coordinates])));
         }
         return Ok(());
     };

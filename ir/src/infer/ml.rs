@@ -1,7 +1,9 @@
 //! The operators of ai.onnx.ml: element types where attributes decide them, and the simple shapes.
 
+use super::extents::sum;
 use super::{Inferred, shape_error};
 use crate::attr::AttrValue;
+use crate::op::OpKind;
 use crate::views::{NodeView, OpError};
 use crate::{DType, Dim, Shape, Type};
 
@@ -40,6 +42,17 @@ pub(super) fn infer_dict_vectorizer(view: &NodeView<'_>, out: &mut Inferred) -> 
     {
         out.tensor(0, value.dtype, Shape::unknown());
     }
+    Ok(())
+}
+
+/// FeatureVectorizer: the features of all operands side by side.
+pub(super) fn infer_feature_vectorizer(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {
+    let sizes = view.int_list("inputdimensions").unwrap_or_default();
+    let features = match sizes.len() == view.n_operands() {
+        true => sum(sizes.iter().map(|&n| super::Int::Known(n).dim())),
+        false => Dim::Unknown,
+    };
+    out.shape(0, Shape::of([rows(view)?, features]));
     Ok(())
 }
 
@@ -88,9 +101,10 @@ pub(super) fn infer_classifier(view: &NodeView<'_>, out: &mut Inferred) -> Resul
     let dtype = if strings > 0 { DType::String } else { DType::I64 };
     let rows = rows(view)?;
     out.tensor(0, dtype, Shape::of([rows]));
-    // Of two classes there may be one score or two.
+    // Of two classes there may be one score or two; a support vector machine may give one per pair of classes.
     let classes = strings.max(ints);
-    let scores = if classes > 2 { Dim::Known(classes as u64) } else { Dim::Unknown };
+    let plain = classes > 2 && view.kind() != OpKind::MlSVMClassifier;
+    let scores = if plain { Dim::Known(classes as u64) } else { Dim::Unknown };
     out.shape(1, Shape::of([rows, scores]));
     Ok(())
 }

@@ -12,6 +12,7 @@
 
 mod arithmetic;
 mod attention;
+mod calls;
 mod cast;
 mod control;
 mod dispatch;
@@ -33,6 +34,8 @@ mod sequence;
 mod signal;
 pub(crate) mod size;
 mod source;
+#[cfg(test)]
+mod tests;
 mod window;
 
 pub use dispatch::is_inferred;
@@ -51,7 +54,8 @@ use std::sync::Arc;
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     ints: SecondaryMap<Value, Option<Arc<[Int]>>>,
-    call_attrs: Vec<Attr>,
+    /// The attributes of the call whose function body is being inferred; `None` outside functions.
+    call_attrs: Option<Vec<Attr>>,
 }
 
 impl Facts {
@@ -62,7 +66,11 @@ impl Facts {
     }
     /// The attributes of the call whose function body is being inferred.
     pub fn call_attrs(&self) -> &[Attr] {
-        &self.call_attrs
+        self.call_attrs.as_deref().unwrap_or_default()
+    }
+    /// Whether the body of a function is being inferred, for one of its calls.
+    pub fn in_call(&self) -> bool {
+        self.call_attrs.is_some()
     }
 }
 

@@ -18,11 +18,11 @@ pub(super) fn infer_softmax(view: &NodeView<'_>, out: &mut Inferred) -> Result<(
 /// BatchNormalization: the shape of the operand, and of the statistics the number of channels.
 pub(super) fn infer_batch_norm(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {
     let norm = BatchNormView::read(view);
-    let present = (0..view.n_results()).rev().find(|&i| view.data().result(i).is_some());
-    if let Some(last) = present.filter(|&last| last >= norm.max_results) {
+    let (least, most) = norm.n_results;
+    if !(least..=most).contains(&view.n_results()) {
         return Err(OpError::node(
-            format!("at most {} results in this mode", norm.max_results),
-            (last + 1).to_string(),
+            format!("{least} to {most} results in this mode"),
+            view.n_results().to_string(),
         ));
     }
     out.shape(0, view.shape(0));

@@ -62,64 +62,71 @@ pub(super) fn infer_reshape(view: &NodeView<'_>, out: &mut Inferred) -> Result<(
 /// The dims of the result of a Reshape.
 fn reshaped(data: Option<&[Dim]>, target: &[Int], allow_zero: bool, part: &Part) -> Result<Dims, OpError> {
     let error = |expected: String, found: String| OpError { part: part.clone(), expected, found };
-    let mut rest = None;
+    let (mut rest, mut copied) = (None, Vec::new());
     let mut dims = Dims::new();
     for (i, n) in target.iter().enumerate() {
         dims.push(match n {
-            Int::Known(0) if !allow_zero => match data {
-                None => Dim::Unknown,
-                Some(data) => *data.get(i).ok_or_else(|| {
-                    error(format!("an axis {i} to copy with 0"), format!("a tensor of rank {}", data.len()))
-                })?,
-            },
+            Int::Known(0) if !allow_zero => {
+                copied.push(i);
+                match data {
+                    None => Dim::Unknown,
+                    Some(data) => *data.get(i).ok_or_else(|| {
+                        let found = format!("a tensor of rank {}", data.len());
+                        error(format!("an axis {i} to copy with 0"), found)
+                    })?,
+                }
+            }
             Int::Known(-1) => {
                 if rest.replace(i).is_some() {
                     return Err(error("-1 at most once".into(), "it twice".into()));
                 }
-                Dim::Known(1)
+                Dim::Unknown
             }
             Int::Known(n) if *n < 0 => return Err(error("extents, 0 or -1".into(), n.to_string())),
             n => n.dim(),
         });
     }
     if allow_zero && rest.is_some() && target.contains(&Int::Known(0)) {
-        return Err(error("no -1 beside a 0 that means an extent of 0".into(), "both".into()));
+        return Err(error("no -1 beside an extent of 0".into(), super::show(&dims)));
     }
-    let Some(data) = data else {
-        if let Some(i) = rest {
-            dims[i] = Dim::Unknown;
-        }
-        return Ok(dims);
+    let Some(data) = data else { return Ok(dims) };
+    // An element that is not seen may be a 0 or the -1; it is what is left all the same.
+    let mut blind = (0..dims.len()).filter(|&i| target[i] == Int::Unknown);
+    let hole = match (rest, blind.next(), blind.next()) {
+        (Some(i), ..) | (None, Some(i), None) => Some(i),
+        (None, None, _) => None,
+        (None, Some(_), Some(_)) => return Ok(dims),
     };
-    // An element that is not seen may be the -1 that takes what is left.
-    let blind: Vec<usize> = (0..dims.len()).filter(|&i| target[i] == Int::Unknown).collect();
-    let mismatch = || {
-        error(format!("a shape with the elements of {}", super::show(data)), super::show(&dims_of(target)))
+    // What is copied is on both sides, whatever it is.
+    let others = |dims: &[Dim], keep_all: bool| -> Dims {
+        let kept = |i: &usize| Some(*i) != hole && (keep_all || !copied.contains(i));
+        (0..dims.len()).filter(kept).map(|i| dims[i]).collect()
     };
-    match (rest, blind.as_slice()) {
-        (Some(i), _) => dims[i] = quotient(data, &dims).ok_or_else(mismatch)?,
-        (None, []) => {
-            let (Dim::Known(a), Dim::Known(b)) = (product(data), product(&dims)) else { return Ok(dims) };
-            if a != b {
-                return Err(mismatch());
-            }
+    if let Some(i) = hole {
+        if product(&others(&dims, true)) == Dim::Known(0) {
+            let found = super::show(&dims);
+            return match rest {
+                Some(_) => Err(error("no -1 beside an extent of 0".into(), found)),
+                None => Ok(dims),
+            };
         }
-        (None, &[i]) => {
-            // One extent is missing: it is what is left, whether it is written or -1. With a 0 among the others
-            // anything goes.
-            let mut others = dims.clone();
-            others[i] = Dim::Known(1);
-            if product(&others) != Dim::Known(0) {
-                dims[i] = quotient(data, &others).ok_or_else(mismatch)?;
-            }
-        }
-        (None, _) => {}
+        let from: Dims = (0..data.len()).filter(|i| !copied.contains(i)).map(|i| data[i]).collect();
+        dims[i] = quotient(&from, &others(&dims, false)).ok_or_else(|| {
+            error(format!("a shape with the elements of {}", super::show(data)), show_ints(target))
+        })?;
+    } else if let (Dim::Known(a), Dim::Known(b)) = (product(data), product(&dims))
+        && a != b
+    {
+        let expected = format!("a shape with the elements of {}", super::show(data));
+        return Err(error(expected, show_ints(target)));
     }
     Ok(dims)
 }
 
-fn dims_of(ints: &[Int]) -> Dims {
-    ints.iter().map(|n| n.dim()).collect()
+/// Elements for a message.
+fn show_ints(ints: &[Int]) -> String {
+    let items: Vec<String> = ints.iter().map(|n| n.known().map_or("?".into(), |n| n.to_string())).collect();
+    format!("[{}]", items.join(", "))
 }
 
 /// The extent that makes `part` times it as many elements as `whole`; `None` if there is none. Symbols on both
@@ -244,13 +251,10 @@ pub(super) fn infer_transpose(view: &NodeView<'_>, out: &mut Inferred) -> Result
 /// Expand.
 pub(super) fn infer_expand(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {
     let len = list_len(view, 1)?;
-    let Some(target) = view.ints(1) else {
-        if let (Some(data), Some(n)) = (view.rank(0), len.known()) {
-            out.shape(0, shape_of_rank(Dim::Known(n.max(data as u64))));
-        }
-        return Ok(());
+    let target = match view.ints(1) {
+        Some(target) => shape_of_ints(&target, &Part::Operand(1))?,
+        None => shape_of_rank(len),
     };
-    let target = shape_of_ints(&target, &Part::Operand(1))?;
     let (Some(data), Some(target)) = (view.dims(0), target.dims()) else { return Ok(()) };
     let dims = broadcast(data, target).map_err(|_| {
         OpError::operand(

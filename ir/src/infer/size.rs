@@ -1,6 +1,6 @@
 //! Arithmetic on extents, and the questions every family asks of the shapes of operands.
 //!
-//! Nothing here overflows: a size that does not fit is not known.
+//! Nothing here overflows: a size that does not fit ONNX's 63 bits is not known.
 
 use super::shape_error;
 use crate::views::{NodeView, OpError};
@@ -8,14 +8,17 @@ use crate::{Dim, Dims};
 
 /// A number computed from sizes as an extent; a negative or huge one is not known.
 pub(crate) fn extent(n: i128) -> Dim {
-    u64::try_from(n).map_or(Dim::Unknown, Dim::Known)
+    match u64::try_from(n) {
+        Ok(n) if i64::try_from(n).is_ok() => Dim::Known(n),
+        _ => Dim::Unknown,
+    }
 }
 
 /// The sum of two extents; a name survives the addition of 0.
 pub(crate) fn add(a: Dim, b: Dim) -> Dim {
     match (a, b) {
         (d, Dim::Known(0)) | (Dim::Known(0), d) => d,
-        (Dim::Known(x), Dim::Known(y)) => x.checked_add(y).map_or(Dim::Unknown, Dim::Known),
+        (Dim::Known(x), Dim::Known(y)) => extent(i128::from(x) + i128::from(y)),
         _ => Dim::Unknown,
     }
 }
@@ -24,7 +27,7 @@ pub(crate) fn add(a: Dim, b: Dim) -> Dim {
 pub(crate) fn times(a: Dim, n: u64) -> Dim {
     match (a, n) {
         (d, 1) => d,
-        (Dim::Known(x), n) => x.checked_mul(n).map_or(Dim::Unknown, Dim::Known),
+        (Dim::Known(x), n) => x.checked_mul(n).map_or(Dim::Unknown, |n| extent(i128::from(n))),
         _ => Dim::Unknown,
     }
 }
@@ -147,6 +150,7 @@ mod tests {
         assert_eq!(add(Dim::Known(u64::MAX), Dim::Known(1)), Dim::Unknown);
         assert_eq!(times(Dim::Known(u64::MAX), 2), Dim::Unknown);
         assert_eq!(extent(-1), Dim::Unknown);
+        assert_eq!(extent(1 << 63), Dim::Unknown);
         assert_eq!(part(Dim::Known(7), 2), None);
         assert_eq!(part(Dim::Known(7), 0), None);
         assert_eq!(part(Dim::Unknown, 2), Some(Dim::Unknown));

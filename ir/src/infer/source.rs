@@ -28,6 +28,17 @@ pub(super) fn infer_constant(view: &NodeView<'_>, out: &mut Inferred) -> Result<
         AttrValue::Strings(values) => (DType::String, list(values.len())),
         _ => return Err(OpError::node("an attribute with a tensor, numbers or strings", "another kind")),
     };
+    // Attributes of a function's body are known here only.
+    out.ints = match value {
+        AttrValue::Int(n) => Some(vec![Int::Known(*n)]),
+        AttrValue::Ints(list) if list.len() as u64 <= MAX_INTS => {
+            Some(list.iter().copied().map(Int::Known).collect())
+        }
+        AttrValue::Tensor(data) if data.dims().len() <= 1 => {
+            data.small_ints(MAX_INTS).map(|ints| ints.into_iter().map(Int::Known).collect())
+        }
+        _ => None,
+    };
     out.tensor(0, dtype, shape);
     Ok(())
 }

@@ -21,10 +21,10 @@ fn input_dims<'a>(view: &NodeView<'a>, rank: Option<usize>) -> Result<Option<Dim
 /// Conv, ConvInteger, QLinearConv and DeformConv.
 pub(super) fn infer_conv(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {
     let conv = ConvView::read(view)?;
-    match view.kind() {
-        OpKind::ConvInteger => one_element(view, 2)?,
-        OpKind::QLinearConv => scalars(view, &[1, 2, 6, 7])?,
-        _ => {}
+    if view.kind() == OpKind::ConvInteger {
+        one_element(view, 2)?;
+    } else if view.kind() == OpKind::QLinearConv {
+        scalars(view, &[1, 2, 6, 7])?;
     }
     let weights = at_least(view, conv.weights, 3)?;
     let Some(x) = input_dims(view, weights.map(<[Dim]>::len))? else { return Ok(()) };
@@ -35,9 +35,9 @@ pub(super) fn infer_conv(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), 
     let mut channels_out = Dim::Unknown;
     agree(view, conv.weights, 0, &mut channels_out, "number of output channels")?;
     check_groups(&conv, &x, weights_dims, channels_out)?;
-    if conv.bias != usize::MAX {
-        ranked(view, conv.bias, 1)?;
-        agree(view, conv.bias, 0, &mut channels_out, "number of output channels")?;
+    if let Some(bias) = conv.bias {
+        ranked(view, bias, 1)?;
+        agree(view, bias, 0, &mut channels_out, "number of output channels")?;
     }
     let window = WindowView::read(view, x.len() - 2, weights_dims.get(2..))?;
     let mut dims: Dims = smallvec::smallvec![x[0], channels_out];
@@ -159,9 +159,9 @@ pub(super) fn infer_max_unpool(view: &NodeView<'_>, out: &mut Inferred) -> Resul
     ranked(view, 2, 1)?;
     let unpool = UnpoolView::read(view, x.len() - 2)?;
     let dims: Dims = match unpool.output_shape {
-        Some(dims) => dims,
-        None if view.has(2) => smallvec::smallvec![Dim::Unknown; x.len()],
-        None => {
+        Some(dims) if dims.len() == x.len() => dims,
+        _ if view.has(2) => smallvec::smallvec![Dim::Unknown; x.len()],
+        _ => {
             let mut dims: Dims = smallvec::smallvec![x[0], x[1]];
             for (i, &d) in x[2..].iter().enumerate() {
                 let size = d.known().map(|n| {

@@ -31,13 +31,11 @@ impl Broadcast {
                 Some(_) => Broadcast::Aligned { axis: view.int("axis") },
             };
         }
-        match view.kind() {
-            OpKind::Max | OpKind::Min | OpKind::Sum | OpKind::Mean if view.since() < 8 => {
-                Broadcast::Identical
-            }
-            OpKind::SwiGLU => Broadcast::Identical,
-            OpKind::PRelu if view.since() < 7 => Broadcast::PerChannel,
-            OpKind::PRelu => Broadcast::IntoFirst,
+        match (view.kind(), view.since()) {
+            (OpKind::Max | OpKind::Min | OpKind::Sum | OpKind::Mean, 0..8) => Broadcast::Identical,
+            (OpKind::SwiGLU, _) => Broadcast::Identical,
+            (OpKind::PRelu, 0..7) => Broadcast::PerChannel,
+            (OpKind::PRelu, _) => Broadcast::IntoFirst,
             _ => Broadcast::Numpy,
         }
     }

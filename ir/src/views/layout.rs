@@ -183,6 +183,9 @@ impl<'a> SplitView<'a> {
         } else {
             Parts::Equal
         };
+        if parts == Parts::Ceil && view.int("num_outputs").is_none() && !view.is_unresolved("num_outputs") {
+            return Err(OpError::node("operand 1 or attribute `num_outputs`", "neither"));
+        }
         if let Some(n) = view.int("num_outputs") {
             if from_operand {
                 return Err(OpError::attr("num_outputs", "none where operand 1 is given", n.to_string()));

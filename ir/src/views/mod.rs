@@ -205,6 +205,15 @@ impl<'a> NodeView<'a> {
         matches!(find(self.module, self.data().attrs(), name), Some(AttrValue::Reference { .. }))
             && self.attr(name).is_none()
     }
+    /// Whether the node is in the body of a function seen alone and refers to attributes that only a call has.
+    pub fn lacks_attributes(&self) -> bool {
+        let in_call = self.facts.is_some_and(Facts::in_call);
+        !in_call && self.data().attrs().iter().any(|a| matches!(a.value, AttrValue::Reference { .. }))
+    }
+    /// What is known of a value of this graph or of a body of the node, as [`ints`](Self::ints) of an operand.
+    pub fn ints_of(&self, value: Value) -> Option<Cow<'a, [Int]>> {
+        ints_of(self.module, self.facts, value)
+    }
     /// The integer attribute, or the schema's default.
     pub fn int(&self, name: &str) -> Option<i64> {
         match self.attr(name) {
@@ -350,7 +359,7 @@ pub fn resolve_captures(module: &Module, mut value: Value) -> Value {
     value
 }
 
-fn ints_of<'a>(module: &Module, facts: Option<&'a Facts>, value: Value) -> Option<Cow<'a, [Int]>> {
+pub(crate) fn ints_of<'a>(module: &Module, facts: Option<&'a Facts>, value: Value) -> Option<Cow<'a, [Int]>> {
     let value = resolve_captures(module, value);
     if let Some(known) = facts.and_then(|f| f.ints(value)) {
         return Some(Cow::Borrowed(known));

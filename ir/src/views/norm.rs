@@ -15,8 +15,8 @@ pub struct BatchNormView {
     pub epsilon: f32,
     /// Weight of the old running mean and variance.
     pub momentum: f32,
-    /// The greatest number of results in this mode.
-    pub max_results: usize,
+    /// Least and greatest number of results in this mode.
+    pub n_results: (usize, usize),
 }
 
 impl BatchNormView {
@@ -33,10 +33,10 @@ impl BatchNormView {
             spatial: view.int("spatial").unwrap_or(1) != 0,
             epsilon: view.float("epsilon").unwrap_or(1e-5),
             momentum: view.float("momentum").unwrap_or(0.9),
-            max_results: match view.since() {
-                14.. if training => 3,
-                14.. => 1,
-                _ => 5,
+            n_results: match view.since() {
+                14.. if training => (3, 3),
+                14.. => (1, 1),
+                _ => (1, 5),
             },
         }
     }
@@ -98,8 +98,8 @@ impl SoftmaxView {
         let Some(rank) = view.rank(0) else { return Ok(SoftmaxView { axes: None }) };
         let coerced = view.since() < 13;
         let axis = view.int("axis").unwrap_or(if coerced { 1 } else { -1 });
-        // The axis of a coercion may be one behind the last: a matrix with one column.
-        let behind = coerced && i64::try_from(rank) == Ok(axis);
+        // Version 1 lets the axis be one behind the last: a matrix with one column.
+        let behind = view.since() < 11 && i64::try_from(rank) == Ok(axis);
         // A scalar has the axes 0 and -1 here, as if it had one element along one axis.
         let as_vector = rank == 0 && matches!(axis, 0 | -1);
         let axis = if behind {

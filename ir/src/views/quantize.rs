@@ -81,22 +81,30 @@ fn granularity(view: &NodeView<'_>) -> Result<Granularity, OpError> {
         [_] if x.len() == 1 && size == 0 => return Ok(Granularity::Axis(0)),
         _ => {}
     }
-    let axis = normalize_axis(view.int("axis").unwrap_or(1), x.len(), Part::Attr("axis".into()))?;
-    match scale {
-        [_] if size == 0 => Ok(Granularity::Axis(axis)),
-        _ if scale.len() == x.len() => {
-            // Without a block size it is what the extents say; it is at least 1.
-            let size = match (size, x[axis].known(), scale[axis].known()) {
-                (0, Some(n), Some(m)) if m > 0 => n.div_ceil(m).max(1),
-                (0, ..) => return Ok(Granularity::Unknown),
-                (size, ..) => size,
-            };
-            Ok(Granularity::Blocks { axis, size })
-        }
-        _ => Err(OpError::operand(
-            1,
-            format!("a number, a list, or rank {} as operand 0 has", x.len()),
-            format!("rank {}", scale.len()),
-        )),
+    let blocks = view.schema.attr("block_size").is_some();
+    if scale.len() > 1 && (!blocks || scale.len() != x.len()) {
+        let expected = match blocks {
+            true => format!("a number, a list, or rank {} as operand 0 has", x.len()),
+            false => "a number or a list".into(),
+        };
+        return Err(OpError::operand(1, expected, format!("rank {}", scale.len())));
     }
+    let axis = view.int("axis").unwrap_or(1);
+    if let (&[scale], Err(_)) = (scale, normalize_axis(axis, x.len(), Part::Node))
+        && scale.known().is_none()
+    {
+        // It may be a list of one, which needs no axis.
+        return Ok(Granularity::Unknown);
+    }
+    let axis = normalize_axis(axis, x.len(), Part::Attr("axis".into()))?;
+    if scale.len() == 1 && (size == 0 || x.len() != 1) {
+        return Ok(Granularity::Axis(axis));
+    }
+    // Without a block size it is what the extents say; it is at least 1.
+    let size = match (size, x[axis].known(), scale[axis].known()) {
+        (0, Some(n), Some(m)) if m > 0 => n.div_ceil(m).max(1),
+        (0, ..) => return Ok(Granularity::Unknown),
+        (size, ..) => size,
+    };
+    Ok(Granularity::Blocks { axis, size })
 }

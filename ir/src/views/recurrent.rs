@@ -42,7 +42,8 @@ impl RecurrentView {
     /// If the direction is none or the hidden size is not positive.
     pub fn read(view: &NodeView<'_>) -> Result<RecurrentView, OpError> {
         let direction = match view.string("direction").unwrap_or("forward") {
-            "forward" => Direction::Forward,
+            // The default of GRU 1 is spelled like this.
+            "forward" | "foward" => Direction::Forward,
             "reverse" => Direction::Reverse,
             "bidirectional" => Direction::Bidirectional,
             other => return Err(OpError::attr("direction", "forward, reverse or bidirectional", other)),
@@ -56,10 +57,12 @@ impl RecurrentView {
         Ok(RecurrentView {
             direction,
             hidden: hidden.transpose()?,
-            gates: match view.kind() {
-                OpKind::LSTM => 4,
-                OpKind::GRU => 3,
-                _ => 1,
+            gates: if view.kind() == OpKind::LSTM {
+                4
+            } else if view.kind() == OpKind::GRU {
+                3
+            } else {
+                1
             },
             batch_first: view.int("layout").unwrap_or(0) != 0,
             clip: view.float("clip"),

@@ -1,7 +1,6 @@
 //! Reductions: which axes go, by attribute or operand.
 
 use super::{NodeView, OpError, Part, normalize_axis};
-use crate::op::OpKind;
 
 /// Axes of a tensor of known rank, counted from the front, in order, each once.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -202,25 +201,4 @@ impl CumulativeView {
             reverse: view.int("reverse").unwrap_or(0) != 0,
         })
     }
-}
-
-/// Whether the operator reduces axes.
-pub fn is_reduction(kind: OpKind) -> bool {
-    use OpKind::{
-        ReduceL1, ReduceL2, ReduceLogSum, ReduceLogSumExp, ReduceMax, ReduceMean, ReduceMin, ReduceProd,
-        ReduceSum, ReduceSumSquare,
-    };
-    matches!(
-        kind,
-        ReduceL1
-            | ReduceL2
-            | ReduceLogSum
-            | ReduceLogSumExp
-            | ReduceMax
-            | ReduceMean
-            | ReduceMin
-            | ReduceProd
-            | ReduceSum
-            | ReduceSumSquare
-    )
 }

@@ -1,6 +1,6 @@
 //! Sliding windows: convolutions and pools.
 
-use super::{NodeView, OpError, Part};
+use super::{NodeView, OpError};
 use crate::infer::size::extent;
 use crate::op::OpKind;
 use crate::{Dim, Dims};
@@ -197,8 +197,8 @@ pub struct ConvView {
     pub group: u64,
     /// The operand with the weights.
     pub weights: usize,
-    /// The operand with the bias.
-    pub bias: usize,
+    /// The operand with the bias, if the operator has one.
+    pub bias: Option<usize>,
 }
 
 impl ConvView {
@@ -212,12 +212,13 @@ impl ConvView {
             .ok()
             .filter(|&g| g > 0)
             .ok_or_else(|| OpError::attr("group", "a positive number of groups", group.to_string()))?;
-        let (weights, bias) = match view.kind() {
-            OpKind::QLinearConv => (3, 8),
-            // ConvInteger has no bias: no operand has this number.
-            OpKind::ConvInteger => (1, usize::MAX),
-            OpKind::DeformConv => (1, 3),
-            _ => (1, 2),
+        let kind = view.kind();
+        let (weights, bias) = if kind == OpKind::QLinearConv {
+            (3, Some(8))
+        } else if kind == OpKind::ConvInteger {
+            (1, None)
+        } else {
+            (1, Some(if kind == OpKind::DeformConv { 3 } else { 2 }))
         };
         Ok(ConvView { group, weights, bias })
     }
@@ -292,12 +293,9 @@ impl UnpoolView {
         let kernel = positive(view, "kernel_shape", n)?
             .ok_or_else(|| OpError::attr("kernel_shape", format!("{n} extents"), "none"))?;
         let output_shape = view.extents(2).map(|dims| dims.iter().copied().collect::<Dims>());
-        if let Some(dims) = output_shape.as_ref().filter(|d| d.len() != n + 2) {
-            return Err(OpError {
-                part: Part::Operand(2),
-                expected: format!("{} numbers, a whole shape", n + 2),
-                found: dims.len().to_string(),
-            });
+        let given = view.dims(2).and_then(|d| d.first()?.known());
+        if let Some(given) = given.filter(|&g| u64::try_from(n + 2) != Ok(g)) {
+            return Err(OpError::operand(2, format!("{} numbers, a whole shape", n + 2), given.to_string()));
         }
         Ok(UnpoolView {
             kernel,

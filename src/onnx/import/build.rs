@@ -1,5 +1,6 @@
 //! Step 4: the module, from tables that are known to be sound.
 
+use super::names::NameTable;
 use super::raw::{RawAttrValue, RawGraph, RawNode, RawOwner, Tables};
 use crate::onnx::bytes::SourceBytes;
 use crate::onnx::external::ExternalFiles;
@@ -14,9 +15,6 @@ use ampc_ir::tensor::ByteSource;
 use ampc_ir::{GraphId, Module, Symbol, Type, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
-
-/// The values of a graph by name.
-type Scope = FxHashMap<Symbol, Value>;
 
 /// Makes the module and the table of its messages.
 pub(super) fn build(
@@ -36,10 +34,19 @@ pub(super) fn build(
         graphs: FxHashMap::default(),
         header: header_in_file,
         external_values: FxHashSet::default(),
+        external_nodes: FxHashSet::default(),
         initializers: FxHashMap::default(),
     };
     let ir_version = header.ir_version;
-    let mut builder = Builder { module, source, inserted, ir_version, ids: Vec::new(), scopes: Vec::new() };
+    let mut builder = Builder {
+        module,
+        source,
+        inserted,
+        ir_version,
+        ids: Vec::new(),
+        captured: Vec::new(),
+        scope: NameTable::new(),
+    };
     builder.module.header = header;
     builder.ids.push(Some(builder.module.main()));
     for function in functions {
@@ -54,14 +61,18 @@ pub(super) fn build(
             attrs: m.attrs.iter().map(|a| builder.module.intern(a)).collect(),
             attr_defaults: function.attr_defaults,
             doc_string: m.doc_string.clone(),
-            metadata: m.metadata.iter().map(|(k, v)| (builder.module.intern(k), builder.module.intern(v))).collect(),
+            metadata: m
+                .metadata
+                .iter()
+                .map(|(k, v)| (builder.module.intern(k), builder.module.intern(v)))
+                .collect(),
             origin: Some(builder.origin(function.at)),
         };
         builder.ids.push(Some(data.graph));
         builder.module.add_function(data);
     }
     builder.ids.resize(graphs.len(), None);
-    builder.scopes.resize_with(graphs.len(), Scope::default);
+    builder.captured.resize_with(graphs.len(), Vec::new);
     let names: Vec<String> = graphs.iter().map(|g| g.name.clone()).collect();
     let free: Vec<Vec<Symbol>> = graphs.iter().map(|g| g.free.clone()).collect();
     for (g, raw) in graphs.into_iter().enumerate() {
@@ -80,13 +91,17 @@ struct Builder {
     ir_version: i64,
     /// The graph of each table; `None` until its owner has been made.
     ids: Vec<Option<GraphId>>,
-    scopes: Vec<Scope>,
+    /// What each graph takes from the graph around it; known once that one has been made.
+    captured: Vec<Vec<(Symbol, Value)>>,
+    /// The values of the present graph.
+    scope: NameTable<Value>,
 }
 
 impl Builder {
     fn origin(&mut self, at: Located) -> u32 {
         self.source.messages.push(at);
-        u32::try_from(self.source.messages.len() - 1).expect("a message takes two bytes, and 8 GB of graph do not fit")
+        u32::try_from(self.source.messages.len() - 1)
+            .expect("a message takes two bytes, and 8 GB of graph do not fit")
     }
 
     fn graph(&mut self, g: usize, mut raw: RawGraph, names: &[String], free: &[Vec<Symbol>]) {
@@ -95,12 +110,10 @@ impl Builder {
             let name = self.module.intern(&raw.name);
             self.module.set_graph_name(graph, name);
         }
-        let mut scope = Scope::default();
-        if let RawOwner::Body { graph: outer, .. } = raw.owner {
-            for &name in &free[g] {
-                let outside = self.scopes[outer][&name];
-                scope.insert(name, self.module.capture(graph, outside));
-            }
+        self.scope.start();
+        for (name, outside) in std::mem::take(&mut self.captured[g]) {
+            let inside = self.module.capture(graph, outside);
+            self.scope.insert(name, inside);
         }
         let mut record = GraphSource {
             at: raw.at,
@@ -110,24 +123,37 @@ impl Builder {
             constants: Vec::new(),
             outputs: Vec::new(),
         };
-        self.sources(graph, &mut raw, &mut scope, &mut record);
-        let mut nodes: Vec<Option<RawNode>> = std::mem::take(&mut raw.nodes).into_iter().map(Some).collect();
-        for &i in &raw.order {
-            let node = nodes[i].take().expect("the order has every node once");
-            let node = self.node(graph, node, &mut scope, names);
-            record.nodes.push(node);
+        self.sources(graph, &mut raw, &mut record);
+        let nodes = std::mem::take(&mut raw.nodes);
+        if record.sorted {
+            for node in nodes {
+                record.nodes.push(self.node(graph, node, names));
+            }
+        } else {
+            let mut nodes: Vec<Option<RawNode>> = nodes.into_iter().map(Some).collect();
+            for &i in &raw.order {
+                let node = nodes[i].take().expect("the order has every node once");
+                record.nodes.push(self.node(graph, node, names));
+            }
         }
         for output in raw.outputs {
-            let value = scope[&output.name];
+            let value = self.value(output.name);
             self.module.add_output(graph, value, output.ty.clone());
             record.outputs.push(Output { value, declared: output.ty });
         }
         self.source.graphs.insert(graph, record);
-        self.scopes[g] = scope;
+        for &body in raw.bodies.values().flatten() {
+            self.captured[body] = free[body].iter().map(|&name| (name, self.value(name))).collect();
+        }
+    }
+
+    /// The value that a name of the present graph stands for.
+    fn value(&self, name: Symbol) -> Value {
+        self.scope.get(name).expect("undefined names have been reported")
     }
 
     /// Inputs and constants.
-    fn sources(&mut self, graph: GraphId, raw: &mut RawGraph, scope: &mut Scope, record: &mut GraphSource) {
+    fn sources(&mut self, graph: GraphId, raw: &mut RawGraph, record: &mut GraphSource) {
         let mut initializers: FxHashMap<Symbol, usize> =
             raw.constants.iter().enumerate().map(|(i, c)| (c.name, i)).collect();
         let is_body = matches!(raw.owner, RawOwner::Body { .. });
@@ -149,7 +175,7 @@ impl Builder {
                 self.source.external_values.insert(value);
             }
             record.inputs.push((value, input.ty));
-            scope.insert(input.name, value);
+            self.scope.insert(input.name, value);
         }
         for constant in std::mem::take(&mut raw.constants) {
             // The payload of an input's default has been taken.
@@ -161,11 +187,11 @@ impl Builder {
                 self.source.external_values.insert(value);
             }
             record.constants.push(value);
-            scope.insert(constant.name, value);
+            self.scope.insert(constant.name, value);
         }
     }
 
-    fn node(&mut self, graph: GraphId, raw: RawNode, scope: &mut Scope, names: &[String]) -> ampc_ir::Node {
+    fn node(&mut self, graph: GraphId, raw: RawNode, names: &[String]) -> ampc_ir::Node {
         let mut bodies = Vec::new();
         let attrs = raw.attrs.into_iter().map(|attr| {
             let value = match attr.value {
@@ -197,7 +223,7 @@ impl Builder {
         let new = NewNode {
             op: raw.op.expect("unknown operators have been reported"),
             name: raw.name,
-            operands: raw.inputs.iter().map(|input| input.map(|name| scope[&name])).collect(),
+            operands: raw.inputs.iter().map(|input| input.map(|name| self.value(name))).collect(),
             attrs,
             results: raw.outputs.iter().map(|o| o.map(|name| (name, Type::Unknown))).collect(),
             provenance: if marked || listed { Provenance::Inserted } else { Provenance::User },
@@ -206,13 +232,16 @@ impl Builder {
         for (g, id) in bodies {
             self.ids[g] = Some(id);
         }
+        if raw.external {
+            self.source.external_nodes.insert(node);
+        }
         let origin = self.origin(raw.at);
         let fields = self.module.node_mut(node);
         *fields.origin = Some(origin);
         *fields.metadata = metadata;
         for (slot, name) in raw.outputs.iter().enumerate() {
             if let (Some(name), Some(value)) = (name, self.module.node(node).result(slot)) {
-                scope.insert(*name, value);
+                self.scope.insert(*name, value);
             }
         }
         node

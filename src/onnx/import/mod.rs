@@ -6,12 +6,13 @@
 //!
 //! Four steps, none of which recurses, so that hostile nesting meets a limit and not the end of the stack:
 //!
-//! 1. [`raw`] reads every graph into a table, bodies after the graph of their owner;
-//! 2. [`scope`] resolves names: what a body does not define it takes from outside;
-//! 3. [`scope`] sorts the nodes of every graph, captures counted as operands;
-//! 4. [`build`] makes the module, graph by graph, in the order of the table.
+//! 1. `raw` reads every graph into a table, bodies after the graph of their owner;
+//! 2. `scope` resolves names: what a body does not define it takes from outside;
+//! 3. `scope` sorts the nodes of every graph, captures counted as operands;
+//! 4. `build` makes the module, graph by graph, in the order of the table.
 
 mod build;
+mod names;
 mod operator;
 mod raw;
 mod scope;
@@ -49,8 +50,7 @@ pub fn read(path: &Path, options: &ReadOptions) -> Result<(Module, Source, Vec<W
     } else {
         SourceBytes::open(path)
     };
-    let bytes =
-        opened.map_err(|source| ImportError::Open { path: path.display().to_string(), source })?;
+    let bytes = opened.map_err(|source| ImportError::Open { path: path.display().to_string(), source })?;
     read_source(bytes, options)
 }
 
@@ -87,6 +87,7 @@ fn read_source(
         problems: Vec::new(),
         warnings: Vec::new(),
         max_depth: options.max_depth,
+        external_attr: false,
     };
     let tables = import.tables().map_err(wire)?;
     match tables {
@@ -108,6 +109,8 @@ struct Import<'s> {
     problems: Vec<Problem>,
     warnings: Vec<Warning>,
     max_depth: usize,
+    /// Whether the attribute that was read last has elements in an external file.
+    external_attr: bool,
 }
 
 impl Import<'_> {
@@ -133,7 +136,9 @@ fn foreign(reader: &mut Reader<'_>) -> Result<Option<&'static str>, WireError> {
         _ if head.starts_with(b"version https://git-lfs.github.com/spec/") => {
             Some("it is a git-LFS pointer; fetch the real file with `git lfs pull`")
         }
-        _ if head.starts_with(b"PK\x03\x04") => Some("it is a zip archive; unpack it and name the model in it"),
+        _ if head.starts_with(b"PK\x03\x04") => {
+            Some("it is a zip archive; unpack it and name the model in it")
+        }
         _ if head.starts_with(b"ORTM") || head.get(4..8) == Some(b"ORTM") => {
             Some("it is in ONNX Runtime's own format; use the model it was made from")
         }

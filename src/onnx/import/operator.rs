@@ -176,10 +176,11 @@ fn place_of(import: &Import<'_>, graph: &str, node: &NodeMessage) -> String {
     super::scope::join(graph, name.map_or("a node without name", |n| import.module.text(n)))
 }
 
-/// An operator of the domain that differs only in case or by one letter.
+/// An operator of the domain that differs only in case, or else by one letter.
 fn similar(domain: &str, name: &str) -> Option<&'static str> {
-    let close = |known: &str| known.eq_ignore_ascii_case(name) || one_edit(known.as_bytes(), name.as_bytes());
-    all().iter().find(|s| s.domain == domain && close(s.name)).map(|s| s.name)
+    let known = || all().iter().filter(|s| s.domain == domain).map(|s| s.name);
+    let same_letters = known().find(|known| known.eq_ignore_ascii_case(name));
+    same_letters.or_else(|| known().find(|known| one_edit(known.as_bytes(), name.as_bytes())))
 }
 
 /// Whether one letter added, removed or replaced leads from one text to the other.

@@ -84,6 +84,8 @@ pub(super) struct RawNode {
     pub(super) outputs: SmallVec<[Option<Symbol>; 2]>,
     pub(super) attrs: Vec<RawAttr>,
     pub(super) metadata: Vec<(Symbol, Symbol)>,
+    /// Whether elements of an attribute are in an external file.
+    pub(super) external: bool,
 }
 
 pub(super) struct RawAttr {
@@ -94,7 +96,10 @@ pub(super) struct RawAttr {
 pub(super) enum RawAttrValue {
     Ready(AttrValue),
     /// Bodies, by index of their graph; whether the attribute is a list.
-    Graphs { graphs: SmallVec<[usize; 1]>, list: bool },
+    Graphs {
+        graphs: SmallVec<[usize; 1]>,
+        list: bool,
+    },
 }
 
 /// A graph still to be read.
@@ -124,7 +129,12 @@ impl Import<'_> {
         let mut tables = Tables { header, header_in_file, functions, graphs: Vec::new() };
         let mut pending = vec![Pending { owner: RawOwner::Main, depth: 0, function: None, at: main }];
         for (i, function) in tables.functions.iter().enumerate() {
-            pending.push(Pending { owner: RawOwner::Function(i), depth: 0, function: Some(i), at: function.at });
+            pending.push(Pending {
+                owner: RawOwner::Function(i),
+                depth: 0,
+                function: Some(i),
+                at: function.at,
+            });
         }
         while let Some(next) = pending.get(tables.graphs.len()) {
             if next.depth > self.max_depth {
@@ -219,6 +229,7 @@ impl Import<'_> {
                 outputs: message.outputs,
                 attrs: Vec::with_capacity(message.attrs.len()),
                 metadata: message.metadata,
+                external: false,
             };
             for attr in message.attrs {
                 let name = attr.name;
@@ -231,7 +242,9 @@ impl Import<'_> {
                 let spans = attr.value.graphs();
                 let value = if spans.is_empty() && !matches!(attr.value, AttrContent::Graphs(_)) {
                     let before = self.problems.len();
+                    self.external_attr = false;
                     let value = self.attr_value(attr, "").map_err(within)?;
+                    node.external |= self.external_attr;
                     for j in before..self.problems.len() {
                         self.problems[j].place = self.node_place(&place, &node, i);
                     }
@@ -268,7 +281,12 @@ impl Import<'_> {
         function.message.nodes.clone()
     }
 
-    fn graph_parts(&mut self, at: Located, graph: &mut RawGraph, place: &str) -> Result<Vec<Located>, WireError> {
+    fn graph_parts(
+        &mut self,
+        at: Located,
+        graph: &mut RawGraph,
+        place: &str,
+    ) -> Result<Vec<Located>, WireError> {
         let message = read_graph(&mut self.reader, at.body)?;
         graph.name = message.name;
         for (at, info) in &message.inputs {
@@ -281,7 +299,9 @@ impl Import<'_> {
             let read = read_tensor(&mut self.reader, self.shared, at.body, &mut self.external);
             let read = self.settle(read, place).map_err(|e| e.within("initializer", Some(i)))?;
             let (name, payload, external) = match read {
-                Ok(TensorMessage { name, data, external }) => (name, Some(Payload::Dense(Arc::new(data))), external),
+                Ok(TensorMessage { name, data, external }) => {
+                    (name, Some(Payload::Dense(Arc::new(data))), external)
+                }
                 Err(name) => (name, None, false),
             };
             self.constant(graph, at, &name, payload, external, place);
@@ -381,7 +401,9 @@ impl Import<'_> {
             AttrContent::Floats(v) => AttrValue::Floats(v),
             AttrContent::Ints(v) => AttrValue::Ints(v),
             AttrContent::Strings(v) => AttrValue::Strings(v),
-            AttrContent::Tensor(span) => return Ok(self.attr_tensor(name, span, place)?.map(AttrValue::Tensor)),
+            AttrContent::Tensor(span) => {
+                return Ok(self.attr_tensor(name, span, place)?.map(AttrValue::Tensor));
+            }
             AttrContent::Sparse(span) => {
                 return Ok(self.attr_sparse(name, span, place)?.map(AttrValue::SparseTensor));
             }
@@ -427,6 +449,7 @@ impl Import<'_> {
     ) -> Result<Option<Arc<ampc_ir::TensorData>>, WireError> {
         let read = read_tensor(&mut self.reader, self.shared, span, &mut self.external);
         let read = self.settle(self.named(read, attr), place)?;
+        self.external_attr |= read.as_ref().is_ok_and(|t| t.external);
         Ok(read.ok().map(|t| Arc::new(t.data)))
     }
 
@@ -442,13 +465,13 @@ impl Import<'_> {
     }
 
     /// Calls a wrong tensor without a name after its attribute.
-    fn named<T>(&self, read: Result<T, TensorFailure>, attr: Symbol) -> Result<T, TensorFailure> {
-        read.map_err(|failure| match failure {
-            TensorFailure::Issue { name, issue } if name.is_empty() => {
-                TensorFailure::Issue { name: self.module.text(attr).to_owned(), issue }
-            }
-            other => other,
-        })
+    fn named<T>(&self, mut read: Result<T, TensorFailure>, attr: Symbol) -> Result<T, TensorFailure> {
+        if let Err(TensorFailure::Issue { name, .. }) = &mut read
+            && name.is_empty()
+        {
+            self.module.text(attr).clone_into(name);
+        }
+        read
     }
 
     fn attr_type(&mut self, span: Span) -> Result<Type, WireError> {

@@ -5,12 +5,13 @@
 //! moves its owner behind it, and one that reads a value that needs the owner is a cycle.
 
 use super::Import;
+use super::names::NameTable;
 use super::raw::{RawGraph, RawNode, RawOwner, Tables};
 use crate::onnx::error::{ProblemKind, Warning};
 use ampc_ir::{Module, Op, Symbol};
 use petgraph::algo::tarjan_scc;
 use petgraph::graph::DiGraph;
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -33,9 +34,12 @@ struct Free {
 pub(super) fn resolve(import: &mut Import<'_>, tables: &mut Tables) {
     let mut free: Vec<Vec<Free>> = tables.graphs.iter().map(|_| Vec::new()).collect();
     let mut listed = [0, 0];
+    let (mut defined, mut seen) = (NameTable::new(), NameTable::new());
     for g in (0..tables.graphs.len()).rev() {
-        let defined = definitions(import, &tables.graphs, g, tables.header.ir_version, &mut listed);
-        free[g] = free_names(&tables.graphs, g, &defined, &free);
+        defined.start();
+        seen.start();
+        definitions(import, &tables.graphs, g, tables.header.ir_version, &mut defined, &mut listed);
+        free[g] = free_names(&tables.graphs, g, &defined, &mut seen, &free);
         let graph = &tables.graphs[g];
         let order = order(&import.module, graph, &defined, &free);
         match order {
@@ -75,11 +79,11 @@ fn definitions(
     graphs: &[RawGraph],
     g: usize,
     ir_version: i64,
+    defined: &mut NameTable<DefinedBy>,
     listed: &mut [usize; 2],
-) -> FxHashMap<Symbol, DefinedBy> {
+) {
     let graph = &graphs[g];
-    let mut defined = FxHashMap::default();
-    let mut clash = |import: &mut Import<'_>, name, first, second| {
+    let clash = |import: &mut Import<'_>, name, first, second| {
         let place = path_of(&import.module, graphs, graph.owner);
         let what = |by| match by {
             DefinedBy::Input => "an input".to_owned(),
@@ -109,21 +113,20 @@ fn definitions(
             }
         }
     }
-    defined
 }
 
 /// What a graph reads and does not define, in order of the first reader.
 fn free_names(
     graphs: &[RawGraph],
     g: usize,
-    defined: &FxHashMap<Symbol, DefinedBy>,
+    defined: &NameTable<DefinedBy>,
+    seen: &mut NameTable<()>,
     free: &[Vec<Free>],
 ) -> Vec<Free> {
     let graph = &graphs[g];
-    let mut seen = FxHashSet::default();
     let mut names = Vec::new();
     let mut read = |f: Free| {
-        if !defined.contains_key(&f.name) && seen.insert(f.name) {
+        if defined.get(f.name).is_none() && seen.insert(f.name, ()).is_none() {
             names.push(f);
         }
     };
@@ -142,7 +145,7 @@ fn free_names(
 fn order(
     module: &Module,
     graph: &RawGraph,
-    defined: &FxHashMap<Symbol, DefinedBy>,
+    defined: &NameTable<DefinedBy>,
     free: &[Vec<Free>],
 ) -> Result<Vec<usize>, Vec<String>> {
     let n = graph.nodes.len();
@@ -150,8 +153,8 @@ fn order(
         let bodies = graph.bodies.get(&i).into_iter().flatten();
         let captured = bodies.flat_map(|&b| free[b].iter().map(|f| f.name));
         graph.nodes[i].inputs.iter().flatten().copied().chain(captured).filter_map(|name| {
-            match defined.get(&name) {
-                Some(DefinedBy::Node(producer)) => Some(*producer),
+            match defined.get(name) {
+                Some(DefinedBy::Node(producer)) => Some(producer),
                 Some(DefinedBy::Input | DefinedBy::Constant) | None => None,
             }
         })
@@ -161,10 +164,10 @@ fn order(
     }
     let mut readers: Vec<Vec<usize>> = vec![Vec::new(); n];
     let mut missing = vec![0usize; n];
-    for i in 0..n {
+    for (i, missing) in missing.iter_mut().enumerate() {
         for p in producers(i) {
             readers[p].push(i);
-            missing[i] += 1;
+            *missing += 1;
         }
     }
     let mut ready: BinaryHeap<Reverse<usize>> = (0..n).filter(|&i| missing[i] == 0).map(Reverse).collect();
@@ -205,12 +208,13 @@ fn cycle(edges: impl Iterator<Item = (usize, usize)>) -> Vec<usize> {
 /// Reports functions that call themselves.
 pub(super) fn check_calls(import: &mut Import<'_>, tables: &Tables) {
     use ampc_ir::entity::EntityRef;
-    let calls = tables.graphs.iter().filter_map(|g| Some((g.function?, &g.nodes))).flat_map(|(caller, nodes)| {
-        nodes.iter().filter_map(move |n| match n.op {
-            Some(Op::Call(callee)) => Some((caller, callee.index())),
-            Some(Op::Schema(_) | Op::Custom { .. }) | None => None,
-        })
-    });
+    let calls =
+        tables.graphs.iter().filter_map(|g| Some((g.function?, &g.nodes))).flat_map(|(caller, nodes)| {
+            nodes.iter().filter_map(move |n| match n.op {
+                Some(Op::Call(callee)) => Some((caller, callee.index())),
+                Some(Op::Schema(_) | Op::Custom { .. }) | None => None,
+            })
+        });
     let circle = cycle(calls);
     if !circle.is_empty() {
         let name = |i: usize| {
@@ -267,7 +271,9 @@ pub(super) fn join(graph: &str, name: &str) -> String {
 fn graph_label(module: &Module, graphs: &[RawGraph], g: usize) -> String {
     match graphs[g].owner {
         RawOwner::Main => "the main graph".to_owned(),
-        owner @ (RawOwner::Function(_) | RawOwner::Body { .. }) => format!("`{}`", path_of(module, graphs, owner)),
+        owner @ (RawOwner::Function(_) | RawOwner::Body { .. }) => {
+            format!("`{}`", path_of(module, graphs, owner))
+        }
     }
 }
 

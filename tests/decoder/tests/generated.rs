@@ -1,5 +1,7 @@
 //! The committed messages are what the generator makes of the committed `onnx-ml.proto`.
 
+#![allow(clippy::unwrap_used, reason = "a test fails and tells by panicking and printing")]
+
 use std::fs;
 use std::path::Path;
 

@@ -1,0 +1,203 @@
+//! Building a module without a file: the door for frameworks that are not ONNX.
+//!
+//! ```
+//! use ampc_ir::{Builder, DType, TensorData};
+//!
+//! let mut b = Builder::new("mlp", 21);
+//! let x = b.input("x", DType::F32, ["N", "4"]);
+//! let w = b.constant("w", TensorData::from_f32(&[4, 2], &[0.5; 8])?);
+//! let h = b.op("MatMul", &[x, w])?;
+//! let y = b.op("Relu", &[h])?;
+//! b.output("y", y);
+//! let module = b.finish()?;
+//! assert_eq!(module.nodes(module.main()).count(), 2);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use crate::infer::{InferError, infer_module};
+use crate::module::{Op, Payload, Provenance};
+use crate::op::{self, Lookup};
+use crate::verify::{Violation, verify_module};
+use crate::{
+    AttrValue, DType, Dim, GraphId, Module, NewNode, Node, Position, Shape, TensorData, Type, Value,
+};
+use std::sync::Arc;
+
+/// Why a node cannot be built, or a built module is not valid.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// There is no such operator in the imported operator set.
+    #[error("`{op}` in operator set {opset} of `{domain}`: {why}")]
+    NoSuchOp {
+        /// The operator.
+        op: String,
+        /// Its domain.
+        domain: String,
+        /// The imported operator set.
+        opset: u16,
+        /// Unknown, too new, removed.
+        why: String,
+    },
+    /// Types do not fit.
+    #[error("ill-typed: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    IllTyped(Vec<InferError>),
+    /// The module is not valid.
+    #[error("invalid: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Invalid(Vec<Violation>),
+}
+
+/// Builds the main graph of a module, node by node in program order.
+#[derive(Debug)]
+pub struct Builder {
+    module: Module,
+    graph: GraphId,
+}
+
+impl Builder {
+    /// An empty graph that imports this operator set of ai.onnx, at the IR version that introduced it.
+    pub fn new(name: &str, opset: u16) -> Builder {
+        let mut module = Module::new();
+        let domain = module.intern("");
+        module.header.opsets.push((domain, opset));
+        module.header.ir_version = ir_version_of(opset);
+        module.header.producer_name = "ampc".into();
+        let graph = module.main();
+        let name = module.intern(name);
+        module.set_graph_name(graph, name);
+        Builder { module, graph }
+    }
+
+    /// Imports an operator set of another domain.
+    pub fn import(&mut self, domain: &str, opset: u16) {
+        let domain = self.module.intern(domain);
+        self.module.header.opsets.push((domain, opset));
+    }
+
+    /// Adds an input. Dims are numbers, or names for extents that are known at run time only; `?` for no name.
+    pub fn input<'d>(&mut self, name: &str, dtype: DType, dims: impl IntoIterator<Item = &'d str>) -> Value {
+        let dims: Vec<Dim> = dims
+            .into_iter()
+            .map(|d| match d.parse() {
+                Ok(n) => Dim::Known(n),
+                Err(_) if d == "?" => Dim::Unknown,
+                Err(_) => Dim::Sym(self.module.intern(d)),
+            })
+            .collect();
+        let name = self.module.fresh_name(name);
+        self.module.add_input(self.graph, name, Type::tensor(dtype, Shape::of(dims)), None)
+    }
+
+    /// Adds a constant.
+    pub fn constant(&mut self, name: &str, data: TensorData) -> Value {
+        let name = self.module.fresh_name(name);
+        self.module.add_constant(self.graph, name, Payload::Dense(Arc::new(data)))
+    }
+
+    /// Adds a node of ai.onnx with one result and no attributes, and returns the result.
+    ///
+    /// # Errors
+    /// If there is no such operator in the imported operator set.
+    pub fn op(&mut self, op: &str, operands: &[Value]) -> Result<Value, BuildError> {
+        let operands: Vec<Option<Value>> = operands.iter().copied().map(Some).collect();
+        let node = self.node("", op, &operands, &[], 1)?;
+        Ok(self.module.node(node).result(0).expect("it was given a result"))
+    }
+
+    /// Adds a node: operands may be absent, attributes are by name, results are named after the operator.
+    /// An operator of a domain that nobody here knows is preserved, its results of unknown type.
+    ///
+    /// # Errors
+    /// If there is no such operator in the imported operator set.
+    pub fn node(
+        &mut self,
+        domain: &str,
+        op: &str,
+        operands: &[Option<Value>],
+        attrs: &[(&str, AttrValue)],
+        n_results: usize,
+    ) -> Result<Node, BuildError> {
+        let opset = self.module.opset(self.graph, domain).unwrap_or(1);
+        let error = |why: String| BuildError::NoSuchOp { op: op.into(), domain: domain.into(), opset, why };
+        let kind = match op::lookup(domain, op, opset) {
+            Lookup::Found(schema) => Op::Schema(schema),
+            Lookup::TooNew { since } => return Err(error(format!("exists from {since} on"))),
+            Lookup::Removed { since } => return Err(error(format!("was removed in {since}"))),
+            Lookup::UnknownOp => return Err(error("no such operator".into())),
+            Lookup::UnknownDomain => Op::Custom {
+                domain: self.module.intern(domain),
+                name: self.module.intern(op),
+                overload: self.module.intern(""),
+            },
+        };
+        let results = (0..n_results).map(|_| Some((self.module.fresh_name(op), Type::Unknown))).collect();
+        let attrs = attrs.iter().map(|(name, value)| (self.module.intern(name), value.clone())).collect();
+        let new = NewNode {
+            op: kind,
+            name: None,
+            operands: operands.iter().copied().collect(),
+            attrs,
+            results,
+            provenance: Provenance::User,
+        };
+        Ok(self.module.add_node(self.graph, Position::Last, new))
+    }
+
+    /// The results of a node.
+    pub fn results(&self, node: Node) -> Vec<Value> {
+        self.module.node(node).results().iter().flatten().copied().collect()
+    }
+
+    /// Lets a value leave the graph under a name.
+    pub fn output(&mut self, name: &str, value: Value) {
+        if self.module.producer(value).is_some() && !self.module.is_output(value) {
+            let name = self.module.fresh_name(name);
+            self.module.set_value_name(value, name);
+        }
+        self.module.add_output(self.graph, value, Type::Unknown);
+    }
+
+    /// Infers all types, declares those of the outputs, and verifies.
+    ///
+    /// # Errors
+    /// All nodes whose types do not fit, or all violations.
+    pub fn finish(mut self) -> Result<Module, BuildError> {
+        let facts = infer_module(&mut self.module).map_err(BuildError::IllTyped)?;
+        for index in 0..self.module.graph(self.graph).outputs().len() {
+            let value = self.module.graph(self.graph).outputs()[index].value;
+            let ty = self.module.value(value).ty.clone();
+            self.module.set_output_type(self.graph, index, ty);
+        }
+        verify_module(&self.module, &facts).map_err(BuildError::Invalid)?;
+        Ok(self.module)
+    }
+}
+
+/// The IR version that came with an operator set of ai.onnx (ONNX's table of versions), 10 at least for new models:
+/// from there on nodes have metadata.
+fn ir_version_of(opset: u16) -> i64 {
+    match opset {
+        0..=22 => 10,
+        23 => 11,
+        24 => 12,
+        25 | 26 => 13,
+        _ => op::LATEST_IR_VERSION,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mistakes_are_named() {
+        let mut b = Builder::new("g", 13);
+        let x = b.input("x", DType::F32, ["2", "3"]);
+        let why = b.op("LayerNormalization", &[x, x]).unwrap_err().to_string();
+        assert!(why.contains("exists from 17 on"), "{why}");
+        let y = b.input("y", DType::F32, ["4", "3"]);
+        let z = b.op("MatMul", &[x, y]).unwrap();
+        b.output("z", z);
+        assert!(matches!(b.finish(), Err(BuildError::IllTyped(e)) if e.len() == 1));
+    }
+}

@@ -1,0 +1,246 @@
+//! The text form: a module as lines that a person reads, a test compares and [`parse`] reads back.
+//!
+//! `docs/text-form.md` has the grammar. What makes it useful:
+//!
+//! - nothing a later pass needs is missing: types, class and precision of every type variable with the reason,
+//!   provenance of casts, roles, states, metadata, captures, pending conversions of constants;
+//! - types are always written, so reading needs no inference, and a changed type shows in every diff;
+//! - small constants stand in the text; a large one is `data("name", 0x<xxh3-128>)`, its bytes are elsewhere and
+//!   are found through a [`DataResolver`];
+//! - the canonical text is a pure function of the module: `parse(print(m)) == m` in the sense of
+//!   [`same_module`](crate::eq::same_module), and canonical text prints to itself.
+//!
+//! Printing tells where each node stands in the text, and [`PrintOptions::note`] puts comments below nodes:
+//! diagnostics are drawn over the printed module.
+//!
+//! Reading goes in two steps: `parser` turns lines into a list of what they say, recovering at the next line
+//! after an error; `build` makes the module through the edit verbs. Both go on after an error, so that all of
+//! them are reported at once. Bodies nest at most [`MAX_DEPTH`] deep; neither step recurses over bodies.
+//!
+//! ```
+//! use ampc_ir::text::{NoData, PrintOptions, parse, print};
+//!
+//! let text = "\
+//! module ir=10
+//! opset ai.onnx=21
+//!
+//! graph @main {
+//!   input %x : f32[N, 2]
+//!   const %w : f32[2] = [0.5, 2.0]
+//!   %y = Mul(%x, %w) : f32[N, 2] class=infer
+//!   output %y : f32[N, 2]
+//! }
+//! ";
+//! let module = parse(text, &NoData).unwrap();
+//! assert_eq!(print(&module, &PrintOptions::default()).text, text);
+//! ```
+
+mod ast;
+mod attr_parser;
+mod build;
+mod element;
+mod lexer;
+mod node_parser;
+mod parser;
+mod printer;
+mod quote;
+mod value_parser;
+mod value_printer;
+
+use crate::entity::SecondaryMap;
+use crate::tensor::{ByteSource, FileRange, Storage, TensorData, TensorError};
+use crate::{DType, Module, Node, Type};
+use std::fmt;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Bodies and types may nest this deep.
+pub const MAX_DEPTH: usize = 256;
+
+/// Constants of up to this many elements stand in the text.
+pub const MAX_INLINE: u64 = 16;
+
+/// What to print besides the module itself.
+#[derive(Clone, Copy, Default)]
+pub struct PrintOptions<'a> {
+    /// Comment lines to put below a node: every line of the result becomes a `// …` line.
+    pub note: Option<&'a dyn Fn(Node) -> Option<String>>,
+    /// Leaves the hashes of large constants out, so that no weight is read: for diagnostics. Such a text does
+    /// not say which bytes it means and is not canonical.
+    pub omit_hashes: bool,
+}
+
+/// A printed module.
+#[derive(Debug, Default)]
+pub struct Printed {
+    /// The text.
+    pub text: String,
+    /// For every node that was printed, the bytes of its line without indentation; of a node with bodies, those
+    /// of the line that begins it.
+    pub nodes: SecondaryMap<Node, Option<Range<usize>>>,
+    /// The constants whose bytes are not in the text, in order of first appearance.
+    pub large: Vec<LargeConstant>,
+    /// Constants whose bytes could not be read; the text shows them as `data("name")` without hash.
+    pub errors: Vec<TensorError>,
+}
+
+/// A constant that the text only names.
+#[derive(Clone, Debug)]
+pub struct LargeConstant {
+    /// Its name in `data("…")`: unique in the module, equal bytes of one dtype and shape share one.
+    pub name: String,
+    /// The constant as stored, without pending conversions.
+    pub data: TensorData,
+}
+
+/// Prints a module.
+pub fn print(module: &Module, options: &PrintOptions<'_>) -> Printed {
+    printer::print(module, options)
+}
+
+/// The text of a type.
+pub fn type_text(module: &Module, ty: &Type) -> String {
+    let mut out = String::new();
+    value_printer::write_type(&mut out, module, ty);
+    out
+}
+
+/// The constants that the text of a module only names: what has to be written beside it.
+///
+/// # Errors
+/// If the bytes of a constant cannot be read.
+pub fn large_constants(module: &Module) -> Result<Vec<LargeConstant>, TensorError> {
+    let mut printed = print(module, &PrintOptions::default());
+    match printed.errors.pop() {
+        Some(error) => Err(error),
+        None => Ok(printed.large),
+    }
+}
+
+/// Finds the bytes of large constants.
+///
+/// A closure of the same signature is one.
+pub trait DataResolver {
+    /// The constant `name` as stored; `hash` is the xxh3-128 that the text gives. `None` if it is not there.
+    fn resolve(&self, name: &str, dtype: DType, dims: &[u64], hash: Option<u128>) -> Option<TensorData>;
+}
+
+impl<F: Fn(&str, DType, &[u64], Option<u128>) -> Option<TensorData>> DataResolver for F {
+    fn resolve(&self, name: &str, dtype: DType, dims: &[u64], hash: Option<u128>) -> Option<TensorData> {
+        self(name, dtype, dims, hash)
+    }
+}
+
+/// Has no data: for texts whose constants are all small or random.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoData;
+
+impl DataResolver for NoData {
+    fn resolve(&self, _: &str, _: DType, _: &[u64], _: Option<u128>) -> Option<TensorData> {
+        None
+    }
+}
+
+/// How to read a text.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ParseOptions {
+    /// Accepts large constants that the resolver does not have: dumps and reproducers come without weights. Such
+    /// a constant has dtype, shape and hash, and fails when its bytes are read.
+    pub allow_missing_data: bool,
+    /// Believes that what the resolver finds has the hash of the text, instead of reading it to see.
+    pub trust_data: bool,
+}
+
+/// Reads a module.
+///
+/// Everything in it counts as changed: it has no source that could be copied.
+///
+/// # Errors
+/// Everything that is wrong with the text, in its order.
+pub fn parse(text: &str, resolver: &dyn DataResolver) -> Result<Module, ParseErrors> {
+    parse_with(text, resolver, &ParseOptions::default())
+}
+
+/// Reads a module with options.
+///
+/// # Errors
+/// Everything that is wrong with the text, in its order.
+pub fn parse_with(
+    text: &str,
+    resolver: &dyn DataResolver,
+    options: &ParseOptions,
+) -> Result<Module, ParseErrors> {
+    parser::parse(text, resolver, options)
+}
+
+/// Something the text should not say.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("line {line}, column {column}: expected {expected}, found {found}")]
+pub struct ParseError {
+    /// Line, from 1.
+    pub line: usize,
+    /// Column in characters, from 1.
+    pub column: usize,
+    /// The bytes of the text it is about.
+    pub span: Range<usize>,
+    /// What would have been right.
+    pub expected: String,
+    /// What is there.
+    pub found: String,
+}
+
+/// Everything that is wrong with a text; never empty.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ParseErrors(pub Vec<ParseError>);
+
+impl fmt::Display for ParseErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, error) in self.0.iter().enumerate() {
+            if i > 0 {
+                f.write_str("\n")?;
+            }
+            write!(f, "{error}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ParseErrors {}
+
+/// Stands for the bytes of a constant whose text came without them.
+#[derive(Debug)]
+struct MissingData {
+    name: String,
+    len: u64,
+    hash: Option<u128>,
+}
+
+impl MissingData {
+    /// A constant whose bytes are missing.
+    fn tensor(name: &str, dtype: DType, dims: &[u64], hash: Option<u128>) -> Result<TensorData, TensorError> {
+        // A size that does not fit is refused by `TensorData::new` itself.
+        let count = dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d));
+        let len = count.and_then(|n| dtype.storage_bytes(n)).unwrap_or(0);
+        let source = Arc::new(MissingData { name: name.to_owned(), len, hash });
+        TensorData::new(dtype, dims.iter().copied(), Storage::File(FileRange { source, offset: 0, len }))
+    }
+}
+
+impl ByteSource for MissingData {
+    fn read_exact_at(&self, _: &mut [u8], _: u64) -> io::Result<()> {
+        Err(io::Error::new(io::ErrorKind::NotFound, "the text came without its large constants"))
+    }
+    fn len(&self) -> u64 {
+        self.len
+    }
+    fn describe(&self) -> String {
+        format!("data(\"{}\")", self.name)
+    }
+    fn known_hash(&self, _: u64, _: u64) -> Option<u128> {
+        self.hash
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,159 @@
+//! Words and quoted strings.
+//!
+//! A name that is a plain word stands as it is; every other name, and every string, is quoted. Between quotes
+//! stand UTF-8 text as it is and escapes for the rest: `\"`, `\\`, `\n`, `\r`, `\t`, and `\xNN` for any one
+//! byte, so that bytes that are no UTF-8 survive too. Characters that a terminal would act on or not show
+//! (controls, directional marks, zero-width spaces) are escaped.
+
+use std::borrow::Cow;
+
+/// Words that begin a line: an operator, domain or function of such a name is quoted.
+const KEYWORDS: [&str; 16] = [
+    "attr", "capture", "const", "doc", "domain", "function", "graph", "input", "meta", "module", "opset",
+    "output", "producer", "role", "state", "version",
+];
+
+/// Whether a byte may stand in a bare name.
+pub(super) fn is_name_byte(b: u8) -> bool {
+    b.is_ascii_alphanumeric() || b == b'_' || b == b'.'
+}
+
+/// Whether `text` may follow `%` or `@` without quotes.
+fn is_plain_name(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(is_name_byte)
+}
+
+/// Whether `text` may stand for itself as a key, dim, domain or rule.
+fn is_plain_word(text: &str) -> bool {
+    is_plain_name(text) && !text.starts_with(|c: char| c.is_ascii_digit() || c == '.') && text != "_"
+}
+
+/// Writes a name after its sigil.
+pub(super) fn write_name(out: &mut String, sigil: char, name: &str) {
+    out.push(sigil);
+    if is_plain_name(name) { out.push_str(name) } else { write_quoted(out, name.as_bytes()) }
+}
+
+/// Writes a key: bare if plain.
+pub(super) fn write_word(out: &mut String, word: &str) {
+    if is_plain_word(word) { out.push_str(word) } else { write_quoted(out, word.as_bytes()) }
+}
+
+/// Writes a part of an operator's name: bare if plain and no keyword.
+pub(super) fn write_op_word(out: &mut String, word: &str) {
+    if is_plain_word(word) && !KEYWORDS.contains(&word) {
+        out.push_str(word);
+    } else {
+        write_quoted(out, word.as_bytes());
+    }
+}
+
+/// Writes bytes as a quoted string.
+pub(super) fn write_quoted(out: &mut String, bytes: &[u8]) {
+    out.push('"');
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match c {
+                '"' => out.push_str("\\\""),
+                '\\' => out.push_str("\\\\"),
+                '\n' => out.push_str("\\n"),
+                '\r' => out.push_str("\\r"),
+                '\t' => out.push_str("\\t"),
+                c if is_hidden(c) => write_hex(out, c.encode_utf8(&mut [0; 4]).as_bytes()),
+                c => out.push(c),
+            }
+        }
+        write_hex(out, chunk.invalid());
+    }
+    out.push('"');
+}
+
+fn is_hidden(c: char) -> bool {
+    let marks = matches!(c,
+        '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
+    c.is_control() || marks
+}
+
+fn write_hex(out: &mut String, bytes: &[u8]) {
+    for b in bytes {
+        out.push_str("\\x");
+        for nibble in [b >> 4, b & 15] {
+            out.extend(char::from_digit(u32::from(nibble), 16));
+        }
+    }
+}
+
+/// The bytes that a quoted string, quotes included, stands for; or the offset of the escape that is none.
+pub(super) fn unquote(token: &str) -> Result<Cow<'_, [u8]>, usize> {
+    let inner = &token.as_bytes()[1..token.len() - 1];
+    if !inner.contains(&b'\\') {
+        return Ok(Cow::Borrowed(inner));
+    }
+    let mut out = Vec::with_capacity(inner.len());
+    let mut i = 0;
+    while i < inner.len() {
+        if inner[i] != b'\\' {
+            out.push(inner[i]);
+            i += 1;
+            continue;
+        }
+        let (byte, len) = escape(&inner[i + 1..]).ok_or(i + 1)?;
+        out.push(byte);
+        i += 1 + len;
+    }
+    Ok(Cow::Owned(out))
+}
+
+/// The byte that an escape stands for, and the length of the escape after its backslash.
+fn escape(rest: &[u8]) -> Option<(u8, usize)> {
+    let byte = match rest.first()? {
+        b'"' => b'"',
+        b'\\' => b'\\',
+        b'n' => b'\n',
+        b'r' => b'\r',
+        b't' => b'\t',
+        b'x' => {
+            let digit = |i: usize| char::from(*rest.get(i)?).to_digit(16);
+            return Some((u8::try_from(digit(1)? * 16 + digit(2)?).ok()?, 3));
+        }
+        _ => return None,
+    };
+    Some((byte, 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_byte_survives() {
+        let all: Vec<u8> = (0..=255).collect();
+        let mut text = String::new();
+        write_quoted(&mut text, &all);
+        assert_eq!(unquote(&text).unwrap().as_ref(), all);
+        assert!(!text.contains('\n'));
+    }
+
+    #[test]
+    fn text_stays_readable_and_marks_are_escaped() {
+        let mut text = String::new();
+        write_quoted(&mut text, "größe \u{202e}\"x\"".as_bytes());
+        assert_eq!(text, r#""größe \xe2\x80\xae\"x\"""#);
+    }
+
+    #[test]
+    fn wrong_escapes_are_found() {
+        assert_eq!(unquote(r#""ab\q""#), Err(3));
+        assert_eq!(unquote(r#""\x1""#), Err(1));
+        assert_eq!(unquote(r#""\xag""#), Err(1));
+    }
+
+    #[test]
+    fn keywords_are_no_operators() {
+        let mut text = String::new();
+        write_op_word(&mut text, "graph");
+        write_op_word(&mut text, "Relu");
+        write_word(&mut text, "graph");
+        assert_eq!(text, "\"graph\"Relugraph");
+    }
+}

@@ -1,0 +1,320 @@
+//! From a [`Module`] to the bytes of a model.
+//!
+//! With the file it was read from at hand, writing is copying with corrections: a message in which nothing changed is
+//! copied as it stands; one in which something changed is walked, the changed fields replaced and all others, the
+//! unknown ones included, copied. Without a file, or for what is new, messages are encoded afresh.
+//! So an untouched model is the identity, and the size of a change decides the size of the difference.
+//!
+//! `plan` decides what is untouched, `patch` corrects messages, `encode` makes new ones; none of them reads or
+//! copies a weight, and none recurses: bodies are laid out before the graphs around them.
+
+mod encode;
+mod patch;
+mod plan;
+mod value_info;
+
+use super::error::{ExportError, Warning};
+use super::layout::Layout;
+use super::provenance;
+use super::source::Source;
+use super::target;
+use super::wire::{Reader, WireError};
+use ampc_ir::module::GraphOwner;
+use ampc_ir::tensor::ByteSource;
+use ampc_ir::{GraphId, Module, Value};
+use rustc_hash::FxHashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Protobuf readers, ONNX Runtime's among them, refuse files of 2^31 bytes and more.
+const MESSAGE_LIMIT: u64 = (1 << 31) - 1;
+/// Constants below this size stay in the model when others go to an external file; onnx has the same threshold.
+const EXTERNAL_MIN: u64 = 1 << 10;
+/// Alignment of constants in an external file, so that readers can map them.
+const EXTERNAL_ALIGN: u64 = 4096;
+/// What a model made from nothing gets.
+const DEFAULT_IR_VERSION: i64 = 10;
+
+/// Whether constants go to an external file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ExternalData {
+    /// As in the source; all of them if the model would have 2^31 bytes or more.
+    #[default]
+    Auto,
+    /// All initializers of 1 KiB and more.
+    Always,
+    /// None.
+    Never,
+}
+
+/// How to write a model.
+#[derive(Clone, Debug, Default)]
+pub struct WriteOptions {
+    /// Whether an existing file may be replaced.
+    pub force: bool,
+    /// Where constants go.
+    pub external_data: ExternalData,
+}
+
+/// What was written.
+#[derive(Clone, Debug)]
+pub struct WriteReport {
+    /// Bytes of the model.
+    pub bytes: u64,
+    /// The external data file and its bytes, if one was written.
+    pub data_file: Option<(PathBuf, u64)>,
+    /// Whether the model is the source, byte for byte.
+    pub identical: bool,
+    /// What was noticed.
+    pub warnings: Vec<Warning>,
+}
+
+/// Writes a model to a file, or to standard output if `path` is `-`. The file appears complete or not at all.
+///
+/// References to external data stay as they are if the file goes into the folder of the source and none of the
+/// constants behind them changed; else those constants go to `<path>.data`, or into the model if it goes to standard
+/// output.
+///
+/// # Errors
+/// If the file exists (without `force`), is the source, cannot be written, or would be too large.
+pub fn write(
+    module: &Module,
+    source: Option<&Source>,
+    path: &Path,
+    options: &WriteOptions,
+) -> Result<WriteReport, ExportError> {
+    let files = source.map(Source::files).unwrap_or_default();
+    if path == Path::new("-") {
+        if options.external_data == ExternalData::Always {
+            return Err(ExportError::NoFolder);
+        }
+        let written = limited(lay_out(module, source, Placement::inline())?)?;
+        target::send(&written.model, &mut std::io::stdout().lock(), "standard output")?;
+        return Ok(written.report(None));
+    }
+    target::check(path, options.force, &files)?;
+    let location = data_location(path);
+    let placement = |elements| Placement { elements, location: location.clone(), keep_references: false };
+    let written = match options.external_data {
+        ExternalData::Never => limited(lay_out(module, source, placement(Elements::Inline))?)?,
+        ExternalData::Always => lay_out(module, source, placement(Elements::External))?,
+        ExternalData::Auto => {
+            let keep_references = source.is_some_and(|s| may_refer(module, s, path));
+            let as_is = Placement { keep_references, ..placement(Elements::AsInSource) };
+            let written = lay_out(module, source, as_is)?;
+            if written.model.len() <= MESSAGE_LIMIT {
+                written
+            } else {
+                lay_out(module, source, placement(Elements::External))?
+            }
+        }
+    };
+    let written = limited(written)?;
+    let data = match &written.data {
+        Some(layout) => {
+            location.ok_or_else(|| ExportError::NameNotUtf8 { path: path.display().to_string() })?;
+            let data_path = data_path(path);
+            Some((target::stage(layout, &data_path, options.force, &files)?, data_path, layout.len()))
+        }
+        None => None,
+    };
+    let model = target::stage(&written.model, path, options.force, &files)?;
+    let data_file = match data {
+        Some((staged, data_path, len)) => {
+            staged.map(target::Staged::commit).transpose()?;
+            Some((data_path, len))
+        }
+        None => None,
+    };
+    if let Err(error) = model.map(target::Staged::commit).transpose() {
+        // The data file alone is of no use; if it replaced another one, that was asked for.
+        if let Some((data_path, _)) = &data_file {
+            fs::remove_file(data_path).ok();
+        }
+        return Err(error.into());
+    }
+    Ok(written.report(data_file))
+}
+
+/// The bytes of a model, in memory. References to external data stay unless a constant behind them changed.
+///
+/// # Errors
+/// If the source cannot be read again, or the model has 2^31 bytes or more.
+pub fn to_bytes(module: &Module, source: Option<&Source>) -> Result<(Vec<u8>, WriteReport), ExportError> {
+    let keep_references = source.is_some_and(|s| !references_changed(module, s));
+    let placement = Placement { keep_references, ..Placement::inline() };
+    let written = limited(lay_out(module, source, placement)?)?;
+    let mut bytes = Vec::with_capacity(usize::try_from(written.model.len()).unwrap_or(0));
+    target::send(&written.model, &mut bytes, "memory")?;
+    Ok((bytes, written.report(None)))
+}
+
+/// A model laid out, ready to be streamed.
+struct Written {
+    model: Layout,
+    data: Option<Layout>,
+    identical: bool,
+    warnings: Vec<Warning>,
+}
+
+impl Written {
+    fn report(self, data_file: Option<(PathBuf, u64)>) -> WriteReport {
+        let Written { model, identical, warnings, .. } = self;
+        WriteReport { bytes: model.len(), data_file, identical, warnings }
+    }
+}
+
+fn limited(written: Written) -> Result<Written, ExportError> {
+    let bytes = written.model.len();
+    if bytes > MESSAGE_LIMIT {
+        return Err(ExportError::TooLarge { bytes, limit: MESSAGE_LIMIT });
+    }
+    Ok(written)
+}
+
+/// Where the elements of initializers go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Elements {
+    /// Into the model.
+    Inline,
+    /// Into the external file, if there are enough of them.
+    External,
+    /// Where they are in the source.
+    AsInSource,
+}
+
+#[derive(Clone, Debug)]
+struct Placement {
+    elements: Elements,
+    /// Name of the external file, as the model spells it.
+    location: Option<String>,
+    /// Whether references to external files stay.
+    keep_references: bool,
+}
+
+impl Placement {
+    fn inline() -> Placement {
+        Placement { elements: Elements::Inline, location: None, keep_references: false }
+    }
+}
+
+fn data_path(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".data");
+    PathBuf::from(name)
+}
+
+fn data_location(path: &Path) -> Option<String> {
+    Some(data_path(path).file_name()?.to_str()?.to_owned())
+}
+
+fn references_changed(module: &Module, source: &Source) -> bool {
+    source.external_values.iter().any(|&v| module.value(v).dirty)
+}
+
+/// Whether a model at `path` may refer to the external files of the source.
+fn may_refer(module: &Module, source: &Source, path: &Path) -> bool {
+    let folder = |p: &Path| {
+        let parent = p.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        fs::canonicalize(parent).ok()
+    };
+    let same_folder = source.bytes.path().is_some_and(|p| folder(p).is_some() && folder(p) == folder(path));
+    same_folder && !references_changed(module, source)
+}
+
+fn lay_out(module: &Module, source: Option<&Source>, placement: Placement) -> Result<Written, ExportError> {
+    let order = plan::graphs(module);
+    let mut exporter = Exporter {
+        module,
+        source,
+        placement,
+        reader: source.map(|s| Reader::new(&*s.shared)),
+        clean: plan::Clean::default(),
+        bodies: FxHashMap::default(),
+        data: Layout::new(),
+        warnings: Vec::new(),
+    };
+    plan::check_conversions(module, &order)?;
+    exporter.clean = plan::clean(&exporter, &order);
+    let metadata = provenance::model_metadata(module, &order);
+    let model = if exporter.is_identical(&order, &metadata) {
+        let mut model = Layout::new();
+        if let Some(source) = source {
+            model.range(&source.shared, Reader::new(&*source.shared).all());
+        }
+        Ok((model, true))
+    } else {
+        exporter.model(&order, &metadata).map(|model| (model, false))
+    };
+    let (model, identical) = model.map_err(|error| ExportError::Source {
+        path: source.map(|s| s.bytes.describe()).unwrap_or_default(),
+        source: error,
+    })?;
+    let Exporter { data, warnings, .. } = exporter;
+    Ok(Written { model, data: (!data.is_empty()).then_some(data), identical, warnings })
+}
+
+struct Exporter<'a> {
+    module: &'a Module,
+    source: Option<&'a Source>,
+    placement: Placement,
+    reader: Option<Reader<'a>>,
+    clean: plan::Clean,
+    /// Contents of the graphs that changed, bodies before their owners; taken out when the owner is laid out.
+    bodies: FxHashMap<GraphId, Layout>,
+    data: Layout,
+    warnings: Vec<Warning>,
+}
+
+impl<'a> Exporter<'a> {
+    fn model(&mut self, order: &[GraphId], metadata: &[(String, String)]) -> Result<Layout, WireError> {
+        for &graph in order.iter().rev() {
+            if self.clean.graphs.contains(&graph) {
+                continue;
+            }
+            let content = match self.module.graph(graph).owner {
+                GraphOwner::Function(function) => self.function(function)?,
+                GraphOwner::Main | GraphOwner::Body { .. } | GraphOwner::Erased => self.graph(graph)?,
+            };
+            self.bodies.insert(graph, content);
+        }
+        match self.source {
+            Some(_) => self.patched_model(metadata),
+            None => Ok(self.new_model(metadata)),
+        }
+    }
+
+    /// The content of a graph message: that of the source, or the one laid out before.
+    fn content(&mut self, graph: GraphId) -> Layout {
+        if let Some(layout) = self.bodies.remove(&graph) {
+            return layout;
+        }
+        let mut layout = Layout::new();
+        if let Some(source) = self.source
+            && let Some(record) = source.graphs.get(&graph)
+        {
+            layout.range(&source.shared, record.at.body);
+        }
+        layout
+    }
+
+    /// The reader of the source; only called for what came from it.
+    fn reader(&mut self) -> &mut Reader<'a> {
+        self.reader.as_mut().expect("what has an origin has a source")
+    }
+
+    fn shared(&self) -> &'a Arc<dyn ByteSource> {
+        &self.source.expect("what has an origin has a source").shared
+    }
+
+    /// The name of a value in the file; empty for an absent one.
+    fn name(&self, value: Option<Value>) -> String {
+        let Some(value) = value else { return String::new() };
+        match self.module.value_name(value) {
+            Some(name) => self.module.text(name).to_owned(),
+            // Captures are named by what they capture, all else has a name unless somebody built it without.
+            None => plan::spare_name(self.module, value),
+        }
+    }
+}

@@ -1,0 +1,484 @@
+//! Messages of the source with corrections: what changed is replaced where it stands, everything else is copied.
+
+use super::encode::{dims_fields, entry_field, opset_fields, text_field};
+use super::{Exporter, plan};
+use crate::onnx::layout::Layout;
+use crate::onnx::provenance::same_entries;
+use crate::onnx::scan::Located;
+use crate::onnx::wire::{Field, Fields, WireError};
+use ampc_ir::attr::{Attr, AttrValue};
+use ampc_ir::module::{Def, GraphOwner, Header};
+use ampc_ir::{FunctionId, GraphId, Node, Payload, Symbol, TensorData, Value};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::sync::Arc;
+
+impl Exporter<'_> {
+    /// Whether the model is the source, byte for byte.
+    pub(super) fn is_identical(&self, order: &[GraphId], metadata: &[(String, String)]) -> bool {
+        let Some(source) = self.source else { return false };
+        let header = Header { metadata: source.header.metadata.clone(), ..self.module.header.clone() };
+        let same_header = header == source.header && same_entries(metadata, &source.header.metadata);
+        same_header && order.iter().all(|g| self.clean.graphs.contains(g))
+    }
+
+    pub(super) fn patched_model(&mut self, metadata: &[(String, String)]) -> Result<Layout, WireError> {
+        let module = self.module;
+        let source = self.source.expect("patching needs a source");
+        let (now, then) = (&module.header, &source.header);
+        let same_opsets = now.opsets == then.opsets;
+        let same_metadata = same_entries(metadata, &then.metadata);
+        let mut functions = module.functions().map(|(_, f)| (f.graph, f.origin)).peekable();
+        let mut seen = Seen::default();
+        let mut out = Layout::new();
+        let mut fields = Fields::of(self.reader().all());
+        while let Some(field) = fields.next(self.reader())? {
+            let first = seen.first(field.number);
+            match field.number {
+                1 if now.ir_version != then.ir_version => out.int_field(1, now.ir_version),
+                2 if now.producer_name != then.producer_name => text_field(&mut out, 2, &now.producer_name),
+                3 if now.producer_version != then.producer_version => {
+                    text_field(&mut out, 3, &now.producer_version);
+                }
+                4 if now.domain != then.domain => text_field(&mut out, 4, &now.domain),
+                5 if now.model_version != then.model_version => out.int_field(5, now.model_version),
+                6 if now.doc_string != then.doc_string => text_field(&mut out, 6, &now.doc_string),
+                7 => self.message(&mut out, &field, module.main()),
+                8 if !same_opsets => {
+                    if first {
+                        opset_fields(&mut out, 8, module, &now.opsets);
+                    }
+                }
+                14 if !same_metadata => {
+                    if first {
+                        metadata_fields(&mut out, metadata);
+                    }
+                }
+                25 => {
+                    if let Some((graph, _)) = functions.next_if(|(_, origin)| origin.is_some()) {
+                        self.message(&mut out, &field, graph);
+                    }
+                }
+                _ => self.copy(&mut out, &field),
+            }
+        }
+        let texts =
+            [(2, &now.producer_name), (3, &now.producer_version), (4, &now.domain), (6, &now.doc_string)];
+        for (number, text) in texts {
+            if !seen.has(number) {
+                text_field(&mut out, number, text);
+            }
+        }
+        if !seen.has(5) && now.model_version != 0 {
+            out.int_field(5, now.model_version);
+        }
+        if !seen.has(8) {
+            opset_fields(&mut out, 8, module, &now.opsets);
+        }
+        if !seen.has(14) {
+            metadata_fields(&mut out, metadata);
+        }
+        for (graph, _) in functions {
+            let function = self.content(graph);
+            out.message_field(25, function);
+        }
+        Ok(out)
+    }
+
+    fn copy(&self, out: &mut Layout, field: &Field) {
+        out.range(self.shared(), field.whole());
+    }
+
+    fn copy_message(&self, out: &mut Layout, at: Located) {
+        out.range(self.shared(), at.whole());
+    }
+
+    /// A field that holds a graph or function: copied if clean.
+    fn message(&mut self, out: &mut Layout, field: &Field, graph: GraphId) {
+        if self.clean.graphs.contains(&graph) {
+            self.copy(out, field);
+        } else {
+            let content = self.content(graph);
+            out.message_field(field.number, content);
+        }
+    }
+
+    /// The content of a graph message.
+    pub(super) fn graph(&mut self, graph: GraphId) -> Result<Layout, WireError> {
+        let Some(record) = self.source.and_then(|s| s.graphs.get(&graph)) else {
+            return Ok(self.new_graph(graph));
+        };
+        let module = self.module;
+        let data = module.graph(graph);
+        let mut initializers = self.by_initializer(graph);
+        let mut inputs = self.by_input(graph);
+        let mut n_outputs = 0;
+        let mut types = None;
+        let mut seen = Seen::default();
+        let mut out = Layout::new();
+        let mut fields = Fields::of(record.at.body);
+        while let Some(field) = fields.next(self.reader())? {
+            let first = seen.first(field.number);
+            match field.number {
+                1 => {
+                    if first {
+                        self.nodes(&mut out, 1, graph)?;
+                    }
+                }
+                2 => self.text(&mut out, &field, module.text(data.name))?,
+                5 | 15 => {
+                    if let Some(value) = initializers.remove(&field.start) {
+                        self.initializer(&mut out, &field, value)?;
+                    }
+                }
+                11 => {
+                    let listed = inputs.remove(&field.start);
+                    let value = match listed {
+                        Some(value) => Some(value),
+                        None => self.listed_constant(&field, graph)?,
+                    };
+                    if let Some(value) = value {
+                        let ty = &module.value(value).ty;
+                        let declared = record.inputs.iter().find(|(v, _)| *v == value).map(|(_, ty)| ty);
+                        self.value_message(&mut out, &field, value, ty, declared)?;
+                    }
+                }
+                12 => {
+                    if let (Some(output), Some(then)) =
+                        (data.outputs().get(n_outputs), record.outputs.get(n_outputs))
+                    {
+                        let ty = self.output_type(output).clone();
+                        self.value_message(&mut out, &field, output.value, &ty, Some(&then.declared))?;
+                    }
+                    n_outputs += 1;
+                }
+                13 => self.declared_type(&mut out, &field, graph, &mut types)?,
+                _ => self.copy(&mut out, &field),
+            }
+        }
+        if !seen.has(1) {
+            self.nodes(&mut out, 1, graph)?;
+        }
+        if !seen.has(2) {
+            text_field(&mut out, 2, module.text(data.name));
+        }
+        let mut fresh: Vec<Value> = data.constants().iter().chain(data.inputs()).copied().collect();
+        fresh.retain(|v| module.value(*v).origin.is_none());
+        fresh.iter().for_each(|&v| self.new_initializer(&mut out, v, false));
+        for &value in fresh.iter().filter(|v| module.constant(**v).is_none()) {
+            self.new_input(&mut out, value);
+        }
+        if self.lists_constants(graph) {
+            for &value in fresh.iter().filter(|v| module.constant(**v).is_some()) {
+                self.new_input(&mut out, value);
+            }
+        }
+        for output in data.outputs().iter().skip(n_outputs) {
+            self.new_output(&mut out, output);
+        }
+        fresh.iter().for_each(|&v| self.new_initializer(&mut out, v, true));
+        Ok(out)
+    }
+
+    /// The values of a graph that have an initializer in the source, by where its message starts.
+    fn by_initializer(&self, graph: GraphId) -> FxHashMap<u64, Value> {
+        let data = self.module.graph(graph);
+        let source = self.source.expect("patching needs a source");
+        let constants =
+            data.constants().iter().filter_map(|&v| Some((source.message(self.module.value(v).origin)?, v)));
+        let defaults = data.inputs().iter().filter_map(|v| Some((*source.initializers.get(v)?, *v)));
+        constants.chain(defaults).map(|(at, v)| (at.start, v)).collect()
+    }
+
+    fn by_input(&self, graph: GraphId) -> FxHashMap<u64, Value> {
+        let data = self.module.graph(graph);
+        let source = self.source.expect("patching needs a source");
+        let inputs =
+            data.inputs().iter().filter_map(|&v| Some((source.message(self.module.value(v).origin)?, v)));
+        inputs.map(|(at, v)| (at.start, v)).collect()
+    }
+
+    /// The constant that an input field lists, where constants are to be listed.
+    fn listed_constant(&mut self, field: &Field, graph: GraphId) -> Result<Option<Value>, WireError> {
+        if !self.lists_constants(graph) {
+            return Ok(None);
+        }
+        let name = self.field_name(field, 1)?;
+        let constants = self.module.graph(graph).constants();
+        Ok(constants.iter().copied().find(|&v| self.module.value(v).name == name && name.is_some()))
+    }
+
+    /// The symbol of a text field of the message in `field`.
+    pub(super) fn field_name(&mut self, field: &Field, number: u32) -> Result<Option<Symbol>, WireError> {
+        let module = self.module;
+        let mut name = None;
+        let mut fields = Fields::of(field.bytes("message")?);
+        while let Some(inner) = fields.next(self.reader())? {
+            if inner.number == number {
+                name = module.symbol(self.reader().text(inner.bytes("name")?, "name")?);
+            }
+        }
+        Ok(name)
+    }
+
+    /// A text field: copied if it has this text already.
+    fn text(&mut self, out: &mut Layout, field: &Field, text: &str) -> Result<(), WireError> {
+        if self.reader().text(field.bytes("text")?, "text")? == text {
+            self.copy(out, field);
+        } else {
+            text_field(out, field.number, text);
+        }
+        Ok(())
+    }
+
+    /// All nodes of a graph, in program order.
+    fn nodes(&mut self, out: &mut Layout, number: u32, graph: GraphId) -> Result<(), WireError> {
+        let module = self.module;
+        for node in module.nodes(graph) {
+            let at = self.source.and_then(|s| s.message(module.node(node).origin));
+            match at {
+                Some(at) if self.clean.node(module, node) => self.copy_message(out, at),
+                Some(at) => {
+                    let node = self.node(node, at)?;
+                    out.message_field(number, node);
+                }
+                None => {
+                    let node = self.new_node(node);
+                    out.message_field(number, node);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The content of a node message.
+    fn node(&mut self, node: Node, at: Located) -> Result<Layout, WireError> {
+        let module = self.module;
+        let data = module.node(node);
+        let (domain, op, overload) = module.op_name(node);
+        let name = data.name.map_or("", |n| module.text(n));
+        let mut attrs: Vec<&Attr> = data.attrs().iter().collect();
+        let mut seen = Seen::default();
+        let mut out = Layout::new();
+        let mut fields = Fields::of(at.body);
+        while let Some(field) = fields.next(self.reader())? {
+            let first = seen.first(field.number);
+            match field.number {
+                1 if data.dirty.operands => {
+                    if first {
+                        self.operand_fields(&mut out, node);
+                    }
+                }
+                2 if data.dirty.results => {
+                    if first {
+                        self.result_fields(&mut out, node);
+                    }
+                }
+                3 if data.dirty.header => self.text(&mut out, &field, name)?,
+                4 if data.dirty.header => self.text(&mut out, &field, op)?,
+                5 => {
+                    let attr_name = self.field_name(&field, 1)?;
+                    if let Some(i) = attrs.iter().position(|a| Some(a.name) == attr_name) {
+                        let attr = attrs.remove(i);
+                        self.attr(&mut out, &field, node, attr)?;
+                    }
+                }
+                7 if data.dirty.header => {
+                    let spelled = self.reader().text(field.bytes("domain")?, "domain")?;
+                    let same = spelled == domain || (spelled == "ai.onnx" && domain.is_empty());
+                    if same {
+                        self.copy(&mut out, &field);
+                    } else {
+                        text_field(&mut out, 7, domain);
+                    }
+                }
+                8 if data.dirty.header => self.text(&mut out, &field, overload)?,
+                9 if data.dirty.header => {
+                    if first {
+                        self.metadata_fields(&mut out, node);
+                    }
+                }
+                _ => self.copy(&mut out, &field),
+            }
+        }
+        if !seen.has(1) {
+            self.operand_fields(&mut out, node);
+        }
+        if !seen.has(2) {
+            self.result_fields(&mut out, node);
+        }
+        for (number, text) in [(3, name), (4, op), (7, domain), (8, overload)] {
+            if !seen.has(number) {
+                text_field(&mut out, number, text);
+            }
+        }
+        for attr in attrs {
+            let attr = self.new_attr(attr);
+            out.message_field(5, attr);
+        }
+        if !seen.has(9) {
+            self.metadata_fields(&mut out, node);
+        }
+        Ok(out)
+    }
+
+    /// An attribute of a node: copied, encoded afresh, or copied around its changed bodies.
+    fn attr(&mut self, out: &mut Layout, field: &Field, node: Node, attr: &Attr) -> Result<(), WireError> {
+        let bodies = attr.value.graphs();
+        let holds_tensor = matches!(
+            attr.value,
+            AttrValue::Tensor(_)
+                | AttrValue::Tensors(_)
+                | AttrValue::SparseTensor(_)
+                | AttrValue::SparseTensors(_)
+        );
+        if attr.dirty || (holds_tensor && plan::moves_attribute(self, node)) {
+            let attr = self.new_attr(attr);
+            out.message_field(5, attr);
+        } else if bodies.iter().all(|b| self.clean.graphs.contains(b)) {
+            self.copy(out, field);
+        } else {
+            let mut message = Layout::new();
+            let mut bodies = bodies.iter();
+            let mut fields = Fields::of(field.bytes("attribute")?);
+            while let Some(inner) = fields.next(self.reader())? {
+                match (inner.number, bodies.as_slice()) {
+                    (6 | 11, [_, ..]) => {
+                        let body = bodies.next().expect("the list is not empty");
+                        self.message(&mut message, &inner, *body);
+                    }
+                    _ => self.copy(&mut message, &inner),
+                }
+            }
+            out.message_field(5, message);
+        }
+        Ok(())
+    }
+
+    /// An initializer that is in the source: copied, or corrected.
+    fn initializer(&mut self, out: &mut Layout, field: &Field, value: Value) -> Result<(), WireError> {
+        let module = self.module;
+        if plan::keeps_message(self, value) {
+            self.copy(out, field);
+            return Ok(());
+        }
+        let (Def::Constant(payload) | Def::Input { default: Some(payload) }) = &module.value(value).def
+        else {
+            return Ok(());
+        };
+        match payload {
+            Payload::Dense(data) if field.number == 5 => {
+                let tensor = self.patched_tensor(field, value, data)?;
+                out.message_field(5, tensor);
+            }
+            Payload::Dense(_) => self.new_initializer(out, value, false),
+            Payload::Sparse(_) => self.new_initializer(out, value, true),
+        }
+        Ok(())
+    }
+
+    fn patched_tensor(
+        &mut self,
+        field: &Field,
+        value: Value,
+        data: &Arc<TensorData>,
+    ) -> Result<Layout, WireError> {
+        let name = self.name(Some(value));
+        let outside = self.goes_outside(value, data);
+        let mut seen = Seen::default();
+        let mut out = Layout::new();
+        dims_fields(&mut out, 1, data.dims());
+        let mut fields = Fields::of(field.bytes("initializer")?);
+        while let Some(inner) = fields.next(self.reader())? {
+            let first = seen.first(inner.number);
+            match inner.number {
+                1 | 3 | 4 | 5 | 7 | 9 | 10 | 11 | 13 | 14 => {}
+                2 if first => out.int_field(2, i64::from(data.dtype().number())),
+                2 => {}
+                6 if data.dtype() == ampc_ir::DType::String => self.copy(&mut out, &inner),
+                6 => {}
+                8 => self.text(&mut out, &inner, &name)?,
+                _ => self.copy(&mut out, &inner),
+            }
+        }
+        self.element_fields(&mut out, data, &name, outside);
+        Ok(out)
+    }
+
+    /// The content of a function message.
+    pub(super) fn function(&mut self, function: FunctionId) -> Result<Layout, WireError> {
+        let module = self.module;
+        let data = module.function(function);
+        let graph = module.graph(data.graph);
+        let Some(record) = self.source.and_then(|s| s.graphs.get(&data.graph)) else {
+            return Ok(self.new_function(function));
+        };
+        let mut seen = Seen::default();
+        let mut types = None;
+        let mut out = Layout::new();
+        let mut fields = Fields::of(record.at.body);
+        while let Some(field) = fields.next(self.reader())? {
+            let first = seen.first(field.number);
+            match field.number {
+                4 => {
+                    if first {
+                        graph
+                            .inputs()
+                            .iter()
+                            .for_each(|&v| out.bytes_field(4, self.name(Some(v)).as_bytes()));
+                    }
+                }
+                5 => {
+                    if first {
+                        graph
+                            .outputs()
+                            .iter()
+                            .for_each(|o| out.bytes_field(5, self.name(Some(o.value)).as_bytes()));
+                    }
+                }
+                7 => {
+                    if first {
+                        self.constant_nodes(data.graph).into_iter().for_each(|n| out.message_field(7, n));
+                        self.nodes(&mut out, 7, data.graph)?;
+                    }
+                }
+                9 => {
+                    if first {
+                        opset_fields(&mut out, 9, module, &data.opsets);
+                    }
+                }
+                12 => self.declared_type(&mut out, &field, data.graph, &mut types)?,
+                _ => self.copy(&mut out, &field),
+            }
+        }
+        if !seen.has(7) {
+            self.constant_nodes(data.graph).into_iter().for_each(|n| out.message_field(7, n));
+            self.nodes(&mut out, 7, data.graph)?;
+        }
+        if !seen.has(9) {
+            opset_fields(&mut out, 9, module, &data.opsets);
+        }
+        Ok(out)
+    }
+
+    /// Whether a graph is the body of a function or inside one: its types are those of the last call looked at.
+    pub(super) fn is_in_function(&self, graph: GraphId) -> bool {
+        matches!(self.module.graph(self.module.root(graph)).owner, GraphOwner::Function(_))
+    }
+}
+
+fn metadata_fields(out: &mut Layout, metadata: &[(String, String)]) {
+    metadata.iter().for_each(|(key, value)| entry_field(out, 14, key, value));
+}
+
+/// Which fields of a message have been met.
+#[derive(Default)]
+struct Seen(FxHashSet<u32>);
+
+impl Seen {
+    fn first(&mut self, number: u32) -> bool {
+        self.0.insert(number)
+    }
+    fn has(&self, number: u32) -> bool {
+        self.0.contains(&number)
+    }
+}
