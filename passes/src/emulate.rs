@@ -43,8 +43,9 @@ impl Pass for Emulate {
         }
         state.constants(module, main);
         state.graph(module, main);
+        let mut restored = FxHashMap::default();
         for (index, dtype) in public.into_iter().enumerate() {
-            restore_output(module, main, index, dtype);
+            restore_output(module, main, index, dtype, &mut restored);
         }
         Ok(Changed::Yes)
     }
@@ -54,13 +55,31 @@ fn low_dtype(ty: &Type) -> Option<DType> {
     ty.dtype().filter(|d| d.is_low())
 }
 
-/// An output keeps its name and type: if it is f32 now, a cast makes it low again.
-fn restore_output(module: &mut Module, graph: GraphId, index: usize, dtype: DType) {
+/// An output keeps its name and type: if it is f32 now, a cast makes it low again, one for all outputs it is.
+fn restore_output(
+    module: &mut Module,
+    graph: GraphId,
+    index: usize,
+    dtype: DType,
+    restored: &mut FxHashMap<Value, Value>,
+) {
     let value = module.graph(graph).outputs()[index].value;
+    if let Some(&narrow) = restored.get(&value) {
+        return module.set_output(graph, index, narrow);
+    }
     if !dtype.is_low() || module.value(value).ty.dtype() != Some(DType::F32) {
         return;
     }
     let narrow = new_cast(module, value, dtype, Position::Last);
+    restored.insert(value, narrow);
+    if let (Some(name), Some(_)) = (module.value(value).name, module.value(narrow).name)
+        && module.producer(value).is_some()
+    {
+        let inner = format!("{}.rounded", module.text(name));
+        let inner = module.fresh_name(&inner);
+        module.set_value_name(value, inner);
+        module.set_value_name(narrow, name);
+    }
     module.set_output(graph, index, narrow);
 }
 
