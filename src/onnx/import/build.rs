@@ -37,7 +37,6 @@ pub(super) fn build(
         external_nodes: FxHashSet::default(),
         initializers: FxHashMap::default(),
     };
-    let ir_version = header.ir_version;
     let mut builder = Builder {
         module,
         source,
