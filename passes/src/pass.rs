@@ -4,6 +4,7 @@
 //! needs is in the IR (classes, decisions with their reasons, provenance of casts) and so in its text.
 
 use ampc_ir::infer::Facts;
+use ampc_ir::op::Class;
 use ampc_ir::{Module, Node, Value};
 use std::fmt;
 
@@ -21,6 +22,18 @@ impl Invariants {
     /// Every value has the element type its producer was assigned, and casts stand where readers differ.
     pub const LOWERED: Invariants = Invariants(1 << 3);
 
+    /// What holds of a module that comes with classes and precisions in its text.
+    pub fn of(module: &Module) -> Invariants {
+        let mut nodes = module.graph_ids().flat_map(|graph| module.nodes(graph)).map(|n| module.node(n));
+        let classified =
+            nodes.clone().all(|n| n.schema().is_none_or(|s| s.type_vars.len() == n.decisions.len()));
+        let assigned = nodes.all(|n| n.decisions.iter().all(|d| d.precision.is_some() || d.class == Class::Fixed));
+        match (classified, assigned) {
+            (true, true) => Invariants::CORE.with(Invariants::CLASSIFIED).with(Invariants::ASSIGNED),
+            (true, false) => Invariants::CORE.with(Invariants::CLASSIFIED),
+            (false, _) => Invariants::CORE,
+        }
+    }
     /// Everything in either set.
     #[must_use]
     pub const fn with(self, other: Invariants) -> Invariants {

@@ -162,7 +162,17 @@ impl Pipeline {
     /// # Errors
     /// If a pass needs what no pass before it gives.
     pub fn new(passes: Vec<Box<dyn Pass>>) -> Result<Pipeline, PipelineError> {
-        let mut known = Invariants::CORE;
+        Pipeline::new_after(Invariants::CORE, passes)
+    }
+
+    /// A pipeline of these passes for modules of which `known` holds, as [`Invariants::of`] says.
+    ///
+    /// # Errors
+    /// If a pass needs what neither the module nor a pass before it gives.
+    pub fn new_after(
+        mut known: Invariants,
+        passes: Vec<Box<dyn Pass>>,
+    ) -> Result<Pipeline, PipelineError> {
         for pass in &passes {
             let missing = known.missing(pass.requires());
             if missing != Invariants::CORE.missing(Invariants::CORE) {
@@ -205,8 +215,21 @@ impl Pipeline {
         text: &str,
         policy: &dyn Fn(&str) -> Result<Policy, PolicyError>,
     ) -> Result<Pipeline, PipelineError> {
+        Pipeline::parse_after(Invariants::CORE, text, policy)
+    }
+
+    /// [`parse`](Pipeline::parse) for modules of which `known` holds: one with classes in its text can begin with
+    /// `taint`.
+    ///
+    /// # Errors
+    /// As [`parse`](Pipeline::parse).
+    pub fn parse_after(
+        known: Invariants,
+        text: &str,
+        policy: &dyn Fn(&str) -> Result<Policy, PolicyError>,
+    ) -> Result<Pipeline, PipelineError> {
         let passes: Result<Vec<_>, _> = split(text)?.into_iter().map(|spec| build(&spec, policy)).collect();
-        Pipeline::new(passes?)
+        Pipeline::new_after(known, passes?)
     }
 
     /// The passes.
