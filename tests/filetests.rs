@@ -24,6 +24,7 @@
 
 use ampc_ir::eq::same_module;
 use ampc_ir::infer::infer_module;
+use ampc_ir::module::GraphOwner;
 use ampc_ir::text::{NoData, PrintOptions, parse, print};
 use ampc_ir::verify::{Violation, name_of, verify_module};
 use ampc_ir::{Module, Value};
@@ -201,9 +202,13 @@ fn verifier(path: &Path) -> Outcome {
         if let Some(range) = violation.node.and_then(|n| printed.nodes[n].clone()) {
             return line_of(range.start);
         }
-        let begins = |line: &str| match violation.value {
-            Some(value) => defines(module, value, line),
-            None => line.contains(module.text(module.graph(violation.graph).name)),
+        let begins = |line: &str| match (violation.value, module.graph(violation.graph).owner) {
+            (Some(value), _) => defines(module, value, line),
+            (None, GraphOwner::Function(function)) => {
+                let data = module.function(function);
+                line == format!("function {}::{} {{", module.text(data.domain), module.text(data.name))
+            }
+            (None, _) => line.starts_with("graph"),
         };
         lines.iter().position(|line| begins(line.trim_start())).unwrap_or(0)
     };

@@ -24,10 +24,12 @@ impl Invariants {
 
     /// What holds of a module that comes with classes and precisions in its text.
     pub fn of(module: &Module) -> Invariants {
-        let mut nodes = module.graph_ids().flat_map(|graph| module.nodes(graph)).map(|n| module.node(n));
-        let classified =
-            nodes.clone().all(|n| n.schema().is_none_or(|s| s.type_vars.len() == n.decisions.len()));
-        let assigned = nodes.all(|n| n.decisions.iter().all(|d| d.precision.is_some() || d.class == Class::Fixed));
+        let (mut classified, mut assigned) = (true, true);
+        for node in module.graph_ids().flat_map(|graph| module.nodes(graph)) {
+            let node = module.node(node);
+            classified &= node.schema().is_none_or(|s| s.type_vars.len() == node.decisions.len());
+            assigned &= node.decisions.iter().all(|d| d.precision.is_some() || d.class == Class::Fixed);
+        }
         match (classified, assigned) {
             (true, true) => Invariants::CORE.with(Invariants::CLASSIFIED).with(Invariants::ASSIGNED),
             (true, false) => Invariants::CORE.with(Invariants::CLASSIFIED),
