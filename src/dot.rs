@@ -90,7 +90,7 @@ fn color(module: &Module, node: Node) -> &'static str {
 }
 
 /// Element type and extents: `f16[N, 768]`.
-fn describe(module: &Module, value: Value) -> String {
+pub fn describe(module: &Module, value: Value) -> String {
     let Type::Tensor(t) = &module.value(value).ty else { return String::new() };
     let Some(dims) = t.shape.dims() else { return t.dtype.to_string() };
     let dims: Vec<String> = dims

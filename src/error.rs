@@ -1,6 +1,8 @@
 //! One error type for the library's front door, by stage.
 
 use crate::onnx::{Blame, ExportError, ImportError};
+use ampc_ir::Node;
+use ampc_ir::text::ParseErrors;
 use ampc_passes::pipeline::{PipelineError, RunError};
 use ampc_passes::policy::PolicyError;
 use std::path::PathBuf;
@@ -40,6 +42,10 @@ impl ErrorKind {
 /// A problem of a module at a place of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
+    /// A stable name of what is wrong, such as `operand` or `duplicate_name`.
+    pub code: &'static str,
+    /// The node, if it is about one.
+    pub node: Option<Node>,
     /// Path of the node or name of the graph.
     pub place: String,
     /// The operator, if it is about a node.
@@ -68,16 +74,20 @@ pub enum Error {
     #[error(transparent)]
     Export(#[from] ExportError),
     /// The text is no module.
-    #[error("{path}: {} problems in the text form; the first: {first}", .count)]
+    #[error("`{path}`: {errors}")]
     Text {
         /// The file.
         path: PathBuf,
-        /// How many.
-        count: usize,
-        /// The first, with line and column.
-        first: String,
-        /// All of them.
-        all: Vec<String>,
+        /// All problems, with line and column.
+        errors: ParseErrors,
+    },
+    /// The file of large constants beside a text is damaged.
+    #[error("`{path}` is no safetensors file: {reason}")]
+    Safetensors {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
     },
     /// The module is invalid.
     #[error("the model is invalid: {}", list(.0))]
@@ -130,7 +140,7 @@ impl Error {
         match self {
             Error::Import(e) => of(e.blame()),
             Error::Export(e) => of(e.blame()),
-            Error::Text { .. } | Error::Invalid(_) => ErrorKind::InvalidInput,
+            Error::Text { .. } | Error::Safetensors { .. } | Error::Invalid(_) => ErrorKind::InvalidInput,
             Error::Usage(_) | Error::Policy(_) | Error::Pipeline(_) => ErrorKind::Usage,
             Error::Pass(e) => match e {
                 ampc_passes::PassError::Constant { .. } => ErrorKind::Io,

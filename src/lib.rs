@@ -24,6 +24,7 @@ pub use ampc_passes as passes;
 
 pub mod dot;
 pub mod error;
+pub mod files;
 pub mod json;
 pub mod model;
 pub mod onnx;

@@ -5,11 +5,13 @@ use crate::model::Model;
 use crate::options::RewriteOptions;
 use crate::report::{self, Report};
 use ampc_ir::infer::{InferError, infer_module};
+use ampc_ir::verify::Problem;
 use ampc_ir::verify::{Violation, verify_module};
+use ampc_ir::views::{OpError, Part};
 use ampc_ir::{Module, Node};
-use ampc_passes::Paths;
 use ampc_passes::emulate::Emulate;
 use ampc_passes::pipeline::{Lowering, Observer, Pipeline};
+use ampc_passes::{Paths, Warning};
 
 /// A rewritten model and what was done to it.
 #[derive(Debug)]
@@ -37,18 +39,47 @@ pub fn rewrite_observed(
     options: &RewriteOptions,
     observer: &mut dyn Observer,
 ) -> Result<Rewritten, Error> {
+    let report = rewrite_in_place(&mut model, options, observer)?;
+    Ok(Rewritten { model, report })
+}
+
+/// [`rewrite_observed`] on a model that stays with the caller, who can look at it after an error.
+///
+/// # Errors
+/// As [`rewrite`].
+pub fn rewrite_in_place(
+    model: &mut Model,
+    options: &RewriteOptions,
+    observer: &mut dyn Observer,
+) -> Result<Report, Error> {
     let before = report::Before::new(&model.module);
-    let pipeline = Pipeline::lowering(&Lowering {
+    let pipeline = pipeline_of(options);
+    let warnings = run_pipeline(model, &pipeline, options.verify_each, observer)?;
+    Ok(Report::new(model, &before, options, &pipeline, warnings))
+}
+
+/// The passes of a rewrite.
+pub fn pipeline_of(options: &RewriteOptions) -> Pipeline {
+    Pipeline::lowering(&Lowering {
         to: options.to,
         policy: options.policy.clone(),
         out_of_range: options.out_of_range,
         keep_io: options.keep_io.clone(),
-    });
-    let warnings = pipeline
-        .run(&mut model.module, options.verify_each, observer)
-        .map_err(|e| Error::of_run(e, &model.module))?;
-    let report = Report::new(&model, &before, options, &pipeline, warnings);
-    Ok(Rewritten { model, report })
+    })
+}
+
+/// Runs any passes on a model.
+///
+/// # Errors
+/// If the model is invalid, or a pass needs a decision of the user.
+pub fn run_pipeline(
+    model: &mut Model,
+    pipeline: &Pipeline,
+    verify_each: bool,
+    observer: &mut dyn Observer,
+) -> Result<Vec<Warning>, Error> {
+    let run = pipeline.run(&mut model.module, verify_each, observer);
+    run.map_err(|e| Error::of_run(e, &model.module))
 }
 
 /// An fp32-typed model that rounds as `model`, with its 16-bit values, would on a runtime that has them.
@@ -89,11 +120,15 @@ pub(crate) fn findings_of(module: &Module, violations: &[Violation]) -> Vec<Find
         .iter()
         .map(|v| match v.node {
             Some(node) => Finding {
+                code: code_of(&v.problem),
+                node: Some(node),
                 place: paths.path(node).to_owned(),
                 op: Some(op_of(module, node)),
                 message: v.problem.to_string(),
             },
             None => Finding {
+                code: code_of(&v.problem),
+                node: None,
                 place: module.text(module.graph(v.graph).name).to_owned(),
                 op: None,
                 message: v.problem.to_string(),
@@ -107,9 +142,37 @@ pub(crate) fn findings_of_types(module: &Module, errors: &[InferError]) -> Vec<F
     errors
         .iter()
         .map(|e| Finding {
+            code: code_of_op(&e.error),
+            node: Some(e.node),
             place: paths.path(e.node).to_owned(),
             op: Some(op_of(module, e.node)),
             message: e.error.to_string(),
         })
         .collect()
+}
+
+fn code_of(problem: &Problem) -> &'static str {
+    match problem {
+        Problem::Dangling { .. } => "dangling",
+        Problem::ReadBeforeDefined { .. } => "read_before_defined",
+        Problem::UsesDisagree { .. } => "uses_disagree",
+        Problem::DuplicateName { .. } => "duplicate_name",
+        Problem::Shadowed { .. } => "shadowed",
+        Problem::Attribute { .. } => "attribute",
+        Problem::RecursiveFunction { .. } => "recursive_function",
+        Problem::Operator(error) => code_of_op(error),
+        Problem::UnknownDType { .. } => "unknown_dtype",
+        Problem::TypeDisagrees { .. } => "type_disagrees",
+        Problem::BoundaryDisagrees { .. } => "boundary_disagrees",
+        _ => "invalid",
+    }
+}
+
+fn code_of_op(error: &OpError) -> &'static str {
+    match error.part {
+        Part::Node => "operator",
+        Part::Operand(_) => "operand",
+        Part::Result(_) => "result",
+        Part::Attr(_) => "attribute",
+    }
 }

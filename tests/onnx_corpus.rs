@@ -3,7 +3,11 @@
 //! The corpora are in the folder that the environment variable `AMPC_CORPUS` names; without it these tests say that
 //! they were skipped.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test fails and tells by panicking and printing")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails and tells by panicking and printing"
+)]
 
 use ampc::onnx::{Blame, ImportError, ReadOptions, Warning, read, read_bytes, to_bytes};
 use ampc_ir::eq::same_module;
@@ -117,7 +121,9 @@ fn damage_never_panics() {
                     _ => bytes.insert(at, u8::try_from(random(256)).unwrap()),
                 }
             }
-            let Ok((module, source, warnings)) = read_bytes("damaged", bytes.clone(), &ReadOptions::default()) else {
+            let Ok((module, source, warnings)) =
+                read_bytes("damaged", bytes.clone(), &ReadOptions::default())
+            else {
                 continue;
             };
             readable += 1;

@@ -296,6 +296,49 @@ fn captures_are_operands_inside_and_names_outside() {
     assert_eq!((&out.node[0], &out.node[2].input), (&before.node[0], &before.node[1].input));
 }
 
+/// As deep as reading allows, on the small stack of a test's thread.
+#[test]
+fn a_change_deep_inside_is_written() {
+    let leaf = branch("Neg", &["x"], "r0");
+    let mut body = leaf.encode_to_vec();
+    for depth in 1..=256 {
+        let result = format!("r{depth}");
+        let attr = |name: &str, graph: &[u8]| {
+            let head = AttributeProto { name: text(name), r#type: Some(5), ..AttributeProto::default() };
+            field(5, &[head.encode_to_vec(), field(6, graph)].concat())
+        };
+        let head = node("If", &["c"], &[&result]).encode_to_vec();
+        let other = branch("Neg", &["x"], &format!("e{depth}")).encode_to_vec();
+        let owner = [head, attr("then_branch", &body), attr("else_branch", &other)].concat();
+        let shell = GraphProto { name: text("g"), output: vec![typed(&result, 1)], ..GraphProto::default() };
+        let inputs = GraphProto { input: vec![typed("x", 1), typed("c", 9)], ..GraphProto::default() };
+        body = [field(1, &owner), shell.encode_to_vec()].concat();
+        if depth == 256 {
+            body.extend(inputs.encode_to_vec());
+        }
+    }
+    let head = ModelProto { graph: None, ..model(10, GraphProto::default()) }.encode_to_vec();
+    let bytes = [head, field(7, &body)].concat();
+    let (mut module, source, _) = read_bytes("deep", bytes.clone(), &ReadOptions::default()).unwrap();
+    let deepest = module.graph_ids().max_by_key(|&g| depth_of(&module, g)).unwrap();
+    let neg = module.nodes(deepest).next().unwrap();
+    let name = module.intern("renamed");
+    module.set_node_name(neg, Some(name));
+    let (changed, _) = to_bytes(&module, Some(&source)).unwrap();
+    assert_eq!((count(&changed, b"renamed"), count(&bytes, b"renamed")), (1, 0));
+    let (again, _, _) = read_bytes("changed", changed, &ReadOptions::default()).unwrap();
+    assert!(ampc_ir::eq::same_module(&module, &again).is_ok());
+}
+
+fn depth_of(module: &Module, mut graph: ampc_ir::GraphId) -> usize {
+    let mut depth = 0;
+    while let ampc_ir::module::GraphOwner::Body { node, .. } = module.graph(graph).owner {
+        graph = module.node(node).graph;
+        depth += 1;
+    }
+    depth
+}
+
 #[test]
 fn unsorted_nodes_and_missing_imports_are_repaired() {
     let mut unsorted = with_bodies();

@@ -8,10 +8,12 @@ use ampc_ir::attr::{Attr, AttrValue};
 use ampc_ir::convert::Conversion;
 use ampc_ir::edit::{NewNode, Position};
 use ampc_ir::eq::same_module;
+use ampc_ir::infer::infer_module;
 use ampc_ir::module::{Decision, FunctionData, Op, Payload, Provenance, Reason, Role};
 use ampc_ir::op::{AttrKind, Class, Lookup, lookup};
 use ampc_ir::tensor::{SparseData, Storage, TensorData};
 use ampc_ir::text::{DataResolver, NoData, ParseOptions, PrintOptions, parse, parse_with, print};
+use ampc_ir::verify::verify_module;
 use ampc_ir::{DType, Dim, FunctionId, GraphId, Module, Shape, Symbol, TensorType, Type, Value};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -512,10 +514,12 @@ fn without_comments(text: &str) -> String {
     text.lines().filter(|l| !l.trim_start().starts_with("//")).map(|l| format!("{l}\n")).collect()
 }
 
-/// Texts for people to read are canonical but for their comments.
+/// Texts for people to read are canonical but for their comments, and valid: their types are those of inference.
 fn check_canonical(name: &str, text: &str) {
     let module = parse(text, &NoData).unwrap_or_else(|errors| panic!("{name}:\n{errors}"));
     assert_eq!(print(&module, &PrintOptions::default()).text, without_comments(text), "{name}");
+    let facts = infer_module(&mut module.clone()).unwrap_or_else(|errors| panic!("{name}: {errors:?}"));
+    verify_module(&module, &facts).unwrap_or_else(|found| panic!("{name}: {found:?}"));
 }
 
 #[test]

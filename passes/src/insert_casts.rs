@@ -69,8 +69,12 @@ impl Pass for InsertCasts {
         self.requires().with(Invariants::LOWERED)
     }
     fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
-        let mut state =
-            State { casts: FxHashMap::default(), before: SecondaryMap::default(), changed: false };
+        let mut state = State {
+            casts: FxHashMap::default(),
+            before: SecondaryMap::default(),
+            edits: Vec::new(),
+            changed: false,
+        };
         let graph = module.main();
         state.inputs(module, graph, &self.keep_io);
         let nodes: Vec<Node> = module.nodes(graph).collect();
@@ -80,6 +84,7 @@ impl Pass for InsertCasts {
                 state.results(module, node);
             }
         }
+        module.set_operands(std::mem::take(&mut state.edits));
         state.outputs(module, graph, &self.keep_io);
         Ok(Changed::when(state.changed))
     }
@@ -90,6 +95,8 @@ struct State {
     casts: FxHashMap<(Value, DType), Value>,
     /// The element type of a value before it was retyped.
     before: SecondaryMap<Value, Option<DType>>,
+    /// Operands to set: done all at once, see [`Module::set_operands`].
+    edits: Vec<(Node, usize, Option<Value>)>,
     changed: bool,
 }
 
@@ -133,7 +140,7 @@ impl State {
             let Some(wanted) = self.wanted(module, node, slot, value) else { continue };
             if module.value(value).ty.dtype() != Some(wanted) {
                 let cast = self.cast(module, value, wanted, node);
-                module.set_operand(node, slot, Some(cast));
+                self.edits.push((node, slot, Some(cast)));
                 self.changed = true;
             }
         }

@@ -4,6 +4,7 @@
 //! needs is in the IR (classes, decisions with their reasons, provenance of casts) and so in its text.
 
 use ampc_ir::infer::Facts;
+use ampc_ir::module::Decision;
 use ampc_ir::op::Class;
 use ampc_ir::{Module, Node, Value};
 use std::fmt;
@@ -22,20 +23,6 @@ impl Invariants {
     /// Every value has the element type its producer was assigned, and casts stand where readers differ.
     pub const LOWERED: Invariants = Invariants(1 << 3);
 
-    /// What holds of a module that comes with classes and precisions in its text.
-    pub fn of(module: &Module) -> Invariants {
-        let (mut classified, mut assigned) = (true, true);
-        for node in module.graph_ids().flat_map(|graph| module.nodes(graph)) {
-            let node = module.node(node);
-            classified &= node.schema().is_none_or(|s| s.type_vars.len() == node.decisions.len());
-            assigned &= node.decisions.iter().all(|d| d.precision.is_some() || d.class == Class::Fixed);
-        }
-        match (classified, assigned) {
-            (true, true) => Invariants::CORE.with(Invariants::CLASSIFIED).with(Invariants::ASSIGNED),
-            (true, false) => Invariants::CORE.with(Invariants::CLASSIFIED),
-            (false, _) => Invariants::CORE,
-        }
-    }
     /// Everything in either set.
     #[must_use]
     pub const fn with(self, other: Invariants) -> Invariants {
@@ -49,6 +36,31 @@ impl Invariants {
     /// Whether everything in `wanted` is in this set.
     pub const fn has(self, wanted: Invariants) -> bool {
         self.missing(wanted).0 == 0
+    }
+}
+
+impl Invariants {
+    /// What a valid module says of itself: dumps and reproducers are read in the middle of a pipeline.
+    pub fn of(module: &Module) -> Invariants {
+        let mut found = Invariants::CORE.with(Invariants::CLASSIFIED).with(Invariants::ASSIGNED);
+        let mut any = false;
+        for graph in module.graph_ids() {
+            for node in module.nodes(graph) {
+                let data = module.node(node);
+                // What passes themselves put there is not classified.
+                let inserted = data.provenance == ampc_ir::module::Provenance::Inserted;
+                let Some(schema) = data.schema().filter(|_| !inserted) else { continue };
+                if data.decisions.len() != schema.type_vars.len() {
+                    return Invariants::CORE;
+                }
+                any |= !data.decisions.is_empty();
+                let free = |d: &Decision| d.class != Class::Fixed && d.precision.is_none();
+                if data.decisions.iter().any(free) {
+                    found = Invariants::CORE.with(Invariants::CLASSIFIED);
+                }
+            }
+        }
+        if any { found } else { Invariants::CORE }
     }
 }
 

@@ -162,17 +162,14 @@ impl Pipeline {
     /// # Errors
     /// If a pass needs what no pass before it gives.
     pub fn new(passes: Vec<Box<dyn Pass>>) -> Result<Pipeline, PipelineError> {
-        Pipeline::new_after(Invariants::CORE, passes)
+        Pipeline::on(Invariants::CORE, passes)
     }
 
-    /// A pipeline of these passes for modules of which `known` holds, as [`Invariants::of`] says.
+    /// A pipeline of these passes for modules of which more is `known` than that they are valid.
     ///
     /// # Errors
-    /// If a pass needs what neither the module nor a pass before it gives.
-    pub fn new_after(
-        mut known: Invariants,
-        passes: Vec<Box<dyn Pass>>,
-    ) -> Result<Pipeline, PipelineError> {
+    /// If a pass needs what is not known and no pass before it gives.
+    pub fn on(mut known: Invariants, passes: Vec<Box<dyn Pass>>) -> Result<Pipeline, PipelineError> {
         for pass in &passes {
             let missing = known.missing(pass.requires());
             if missing != Invariants::CORE.missing(Invariants::CORE) {
@@ -215,26 +212,30 @@ impl Pipeline {
         text: &str,
         policy: &dyn Fn(&str) -> Result<Policy, PolicyError>,
     ) -> Result<Pipeline, PipelineError> {
-        Pipeline::parse_after(Invariants::CORE, text, policy)
+        Pipeline::parse_on(Invariants::CORE, text, policy)
     }
 
-    /// [`parse`](Pipeline::parse) for modules of which `known` holds: one with classes in its text can begin with
-    /// `taint`.
+    /// [`Pipeline::parse`] for modules of which more is `known` than that they are valid.
     ///
     /// # Errors
-    /// As [`parse`](Pipeline::parse).
-    pub fn parse_after(
+    /// As [`Pipeline::parse`].
+    pub fn parse_on(
         known: Invariants,
         text: &str,
         policy: &dyn Fn(&str) -> Result<Policy, PolicyError>,
     ) -> Result<Pipeline, PipelineError> {
         let passes: Result<Vec<_>, _> = split(text)?.into_iter().map(|spec| build(&spec, policy)).collect();
-        Pipeline::new_after(known, passes?)
+        Pipeline::on(known, passes?)
     }
 
     /// The passes.
     pub fn passes(&self) -> impl Iterator<Item = &dyn Pass> {
         self.passes.iter().map(AsRef::as_ref)
+    }
+
+    /// The spelling of the passes from number `first` (from 0) on.
+    pub fn from(&self, first: usize) -> String {
+        spell(self.passes.get(first..).unwrap_or_default())
     }
 
     /// Runs all passes and returns their warnings. With `verify_each`, verifies after every pass that changed

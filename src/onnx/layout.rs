@@ -295,7 +295,8 @@ impl<'a, W: Write> Buffer<'a, W> {
         {
             at.len = (end - at.offset).min(CHUNK_BYTES as u64);
             let bytes = reader.bytes(at).map_err(|e| {
-                let source = if let WireErrorKind::Io(source) = e.kind { source } else { io::Error::other(e) };
+                let source =
+                    if let WireErrorKind::Io(source) = e.kind { source } else { io::Error::other(e) };
                 StreamError::Read { what: range.source.describe(), source }
             })?;
             self.write(bytes)?;

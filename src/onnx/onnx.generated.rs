@@ -118,16 +118,6 @@ pub mod attribute_proto {
         }
     }
 }
-impl ::prost::Name for AttributeProto {
-    const NAME: &'static str = "AttributeProto";
-    const PACKAGE: &'static str = "onnx";
-    fn full_name() -> ::prost::alloc::string::String {
-        "onnx.AttributeProto".into()
-    }
-    fn type_url() -> ::prost::alloc::string::String {
-        "/onnx.AttributeProto".into()
-    }
-}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ValueInfoProto {
     #[prost(string, optional, tag = "1")]
@@ -138,16 +128,6 @@ pub struct ValueInfoProto {
     pub doc_string: ::core::option::Option<::prost::alloc::string::String>,
     #[prost(message, repeated, tag = "4")]
     pub metadata_props: ::prost::alloc::vec::Vec<StringStringEntryProto>,
-}
-impl ::prost::Name for ValueInfoProto {
-    const NAME: &'static str = "ValueInfoProto";
-    const PACKAGE: &'static str = "onnx";
-    fn full_name() -> ::prost::alloc::string::String {
-        "onnx.ValueInfoProto".into()
-    }
-    fn type_url() -> ::prost::alloc::string::String {
-        "/onnx.ValueInfoProto".into()
-    }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct NodeProto {
@@ -172,32 +152,12 @@ pub struct NodeProto {
     #[prost(message, repeated, tag = "10")]
     pub device_configurations: ::prost::alloc::vec::Vec<NodeDeviceConfigurationProto>,
 }
-impl ::prost::Name for NodeProto {
-    const NAME: &'static str = "NodeProto";
-    const PACKAGE: &'static str = "onnx";
-    fn full_name() -> ::prost::alloc::string::String {
-        "onnx.NodeProto".into()
-    }
-    fn type_url() -> ::prost::alloc::string::String {
-        "/onnx.NodeProto".into()
-    }
-}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct IntIntListEntryProto {
     #[prost(int64, optional, tag = "1")]
     pub key: ::core::option::Option<i64>,
     #[prost(int64, repeated, packed = "false", tag = "2")]
     pub value: ::prost::alloc::vec::Vec<i64>,
-}
-impl ::prost::Name for IntIntListEntryProto {
-    const NAME: &'static str = "IntIntListEntryProto";
-    const PACKAGE: &'static str = "onnx";
-    fn full_name() -> ::prost::alloc::string::String {
-        "onnx.IntIntListEntryProto".into()
-    }
-    fn type_url() -> ::prost::alloc::string::String {
-        "/onnx.IntIntListEntryProto".into()
-    }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct NodeDeviceConfigurationProto {
@@ -207,16 +167,6 @@ pub struct NodeDeviceConfigurationProto {
     pub sharding_spec: ::prost::alloc::vec::Vec<ShardingSpecProto>,
     #[prost(int32, optional, tag = "3")]
     pub pipeline_stage: ::core::option::Option<i32>,
-}
-impl ::prost::Name for NodeDeviceConfigurationProto {
-    const NAME: &'static str = "NodeDeviceConfigurationProto";
-    const PACKAGE: &'static str = "onnx";
-    fn full_name() -> ::prost::alloc::string::String {
-        "onnx.NodeDeviceConfigurationProto".into()
-    }
-    fn type_url() -> ::prost::alloc::string::String {
-        "/onnx.NodeDeviceConfigurationProto".into()
-    }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ShardingSpecProto {
@@ -229,32 +179,12 @@ pub struct ShardingSpecProto {
     #[prost(message, repeated, tag = "4")]
     pub sharded_dim: ::prost::alloc::vec::Vec<ShardedDimProto>,
 }
-impl ::prost::Name for ShardingSpecProto {
-    const NAME: &'static str = "ShardingSpecProto";
-    const PACKAGE: &'static str = "onnx";
-    fn full_name() -> ::prost::alloc::string::String {
-        "onnx.ShardingSpecProto".into()
-    }
-    fn type_url() -> ::prost::alloc::string::String {
-        "/onnx.ShardingSpecProto".into()
-    }
-}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ShardedDimProto {
     #[prost(int64, optional, tag = "1")]
     pub axis: ::core::option::Option<i64>,
     #[prost(message, repeated, tag = "2")]
     pub simple_sharding: ::prost::alloc::vec::Vec<SimpleShardedDimProto>,
-}
-impl ::prost::Name for ShardedDimProto {
-    const NAME: &'static str = "ShardedDimProto";
-    const PACKAGE: &'static str = "onnx";
-    fn full_name() -> ::prost::alloc::string::String {
-        "onnx.ShardedDimProto".into()
-    }
-    fn type_url() -> ::prost::alloc::string::String {
-        "/onnx.ShardedDimProto".into()
-    }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SimpleShardedDimProto {
@@ -273,16 +203,6 @@ pub mod simple_sharded_dim_proto {
         DimParam(::prost::alloc::string::String),
     }
 }
-impl ::prost::Name for SimpleShardedDimProto {
-    const NAME: &'static str = "SimpleShardedDimProto";
-    const PACKAGE: &'static str = "onnx";
-    fn full_name() -> ::prost::alloc::string::String {
-        "onnx.SimpleShardedDimProto".into()
-    }
-    fn type_url() -> ::prost::alloc::string::String {
-        "/onnx.SimpleShardedDimProto".into()
-    }
-}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TrainingInfoProto {
     #[prost(message, optional, tag = "1")]
@@ -293,16 +213,6 @@ pub struct TrainingInfoProto {
     pub initialization_binding: ::prost::alloc::vec::Vec<StringStringEntryProto>,
     #[prost(message, repeated, tag = "4")]
     pub update_binding: ::prost::alloc::vec::Vec<StringStringEntryProto>,
-}
-impl ::prost::Name for TrainingInfoProto {
-    const NAME: &'static str = "TrainingInfoProto";
-    const PACKAGE: &'static str = "onnx";
-    fn full_name() -> ::prost::alloc::string::String {
-        "onnx.TrainingInfoProto".into()
-    }
-    fn type_url() -> ::prost::alloc::string::String {
-        "/onnx.TrainingInfoProto".into()
-    }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ModelProto {
@@ -331,16 +241,6 @@ pub struct ModelProto {
     #[prost(message, repeated, tag = "26")]
     pub configuration: ::prost::alloc::vec::Vec<DeviceConfigurationProto>,
 }
-impl ::prost::Name for ModelProto {
-    const NAME: &'static str = "ModelProto";
-    const PACKAGE: &'static str = "onnx";
-    fn full_name() -> ::prost::alloc::string::String {
-        "onnx.ModelProto".into()
-    }
-    fn type_url() -> ::prost::alloc::string::String {
-        "/onnx.ModelProto".into()
-    }
-}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DeviceConfigurationProto {
     #[prost(string, optional, tag = "1")]
@@ -350,16 +250,6 @@ pub struct DeviceConfigurationProto {
     #[prost(string, repeated, tag = "3")]
     pub device: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
-impl ::prost::Name for DeviceConfigurationProto {
-    const NAME: &'static str = "DeviceConfigurationProto";
-    const PACKAGE: &'static str = "onnx";
-    fn full_name() -> ::prost::alloc::string::String {
-        "onnx.DeviceConfigurationProto".into()
-    }
-    fn type_url() -> ::prost::alloc::string::String {
-        "/onnx.DeviceConfigurationProto".into()
-    }
-}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StringStringEntryProto {
     #[prost(string, optional, tag = "1")]
@@ -367,32 +257,12 @@ pub struct StringStringEntryProto {
     #[prost(string, optional, tag = "2")]
     pub value: ::core::option::Option<::prost::alloc::string::String>,
 }
-impl ::prost::Name for StringStringEntryProto {
-    const NAME: &'static str = "StringStringEntryProto";
-    const PACKAGE: &'static str = "onnx";
-    fn full_name() -> ::prost::alloc::string::String {
-        "onnx.StringStringEntryProto".into()
-    }
-    fn type_url() -> ::prost::alloc::string::String {
-        "/onnx.StringStringEntryProto".into()
-    }
-}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TensorAnnotation {
     #[prost(string, optional, tag = "1")]
     pub tensor_name: ::core::option::Option<::prost::alloc::string::String>,
     #[prost(message, repeated, tag = "2")]
     pub quant_parameter_tensor_names: ::prost::alloc::vec::Vec<StringStringEntryProto>,
-}
-impl ::prost::Name for TensorAnnotation {
-    const NAME: &'static str = "TensorAnnotation";
-    const PACKAGE: &'static str = "onnx";
-    fn full_name() -> ::prost::alloc::string::String {
-        "onnx.TensorAnnotation".into()
-    }
-    fn type_url() -> ::prost::alloc::string::String {
-        "/onnx.TensorAnnotation".into()
-    }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GraphProto {
@@ -416,16 +286,6 @@ pub struct GraphProto {
     pub quantization_annotation: ::prost::alloc::vec::Vec<TensorAnnotation>,
     #[prost(message, repeated, tag = "16")]
     pub metadata_props: ::prost::alloc::vec::Vec<StringStringEntryProto>,
-}
-impl ::prost::Name for GraphProto {
-    const NAME: &'static str = "GraphProto";
-    const PACKAGE: &'static str = "onnx";
-    fn full_name() -> ::prost::alloc::string::String {
-        "onnx.GraphProto".into()
-    }
-    fn type_url() -> ::prost::alloc::string::String {
-        "/onnx.GraphProto".into()
-    }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TensorProto {
@@ -468,16 +328,6 @@ pub mod tensor_proto {
         pub begin: ::core::option::Option<i64>,
         #[prost(int64, optional, tag = "2")]
         pub end: ::core::option::Option<i64>,
-    }
-    impl ::prost::Name for Segment {
-        const NAME: &'static str = "Segment";
-        const PACKAGE: &'static str = "onnx";
-        fn full_name() -> ::prost::alloc::string::String {
-            "onnx.TensorProto.Segment".into()
-        }
-        fn type_url() -> ::prost::alloc::string::String {
-            "/onnx.TensorProto.Segment".into()
-        }
     }
     #[derive(
         Clone,
@@ -633,16 +483,6 @@ pub mod tensor_proto {
         }
     }
 }
-impl ::prost::Name for TensorProto {
-    const NAME: &'static str = "TensorProto";
-    const PACKAGE: &'static str = "onnx";
-    fn full_name() -> ::prost::alloc::string::String {
-        "onnx.TensorProto".into()
-    }
-    fn type_url() -> ::prost::alloc::string::String {
-        "/onnx.TensorProto".into()
-    }
-}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SparseTensorProto {
     #[prost(message, optional, tag = "1")]
@@ -651,16 +491,6 @@ pub struct SparseTensorProto {
     pub indices: ::core::option::Option<TensorProto>,
     #[prost(int64, repeated, packed = "false", tag = "3")]
     pub dims: ::prost::alloc::vec::Vec<i64>,
-}
-impl ::prost::Name for SparseTensorProto {
-    const NAME: &'static str = "SparseTensorProto";
-    const PACKAGE: &'static str = "onnx";
-    fn full_name() -> ::prost::alloc::string::String {
-        "onnx.SparseTensorProto".into()
-    }
-    fn type_url() -> ::prost::alloc::string::String {
-        "/onnx.SparseTensorProto".into()
-    }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TensorShapeProto {
@@ -686,26 +516,6 @@ pub mod tensor_shape_proto {
             DimParam(::prost::alloc::string::String),
         }
     }
-    impl ::prost::Name for Dimension {
-        const NAME: &'static str = "Dimension";
-        const PACKAGE: &'static str = "onnx";
-        fn full_name() -> ::prost::alloc::string::String {
-            "onnx.TensorShapeProto.Dimension".into()
-        }
-        fn type_url() -> ::prost::alloc::string::String {
-            "/onnx.TensorShapeProto.Dimension".into()
-        }
-    }
-}
-impl ::prost::Name for TensorShapeProto {
-    const NAME: &'static str = "TensorShapeProto";
-    const PACKAGE: &'static str = "onnx";
-    fn full_name() -> ::prost::alloc::string::String {
-        "onnx.TensorShapeProto".into()
-    }
-    fn type_url() -> ::prost::alloc::string::String {
-        "/onnx.TensorShapeProto".into()
-    }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct TypeProto {
@@ -723,32 +533,12 @@ pub mod type_proto {
         #[prost(message, optional, tag = "2")]
         pub shape: ::core::option::Option<super::TensorShapeProto>,
     }
-    impl ::prost::Name for Tensor {
-        const NAME: &'static str = "Tensor";
-        const PACKAGE: &'static str = "onnx";
-        fn full_name() -> ::prost::alloc::string::String {
-            "onnx.TypeProto.Tensor".into()
-        }
-        fn type_url() -> ::prost::alloc::string::String {
-            "/onnx.TypeProto.Tensor".into()
-        }
-    }
     #[derive(Clone, PartialEq, ::prost::Message)]
     pub struct Sequence {
         #[prost(message, optional, boxed, tag = "1")]
         pub elem_type: ::core::option::Option<
             ::prost::alloc::boxed::Box<super::TypeProto>,
         >,
-    }
-    impl ::prost::Name for Sequence {
-        const NAME: &'static str = "Sequence";
-        const PACKAGE: &'static str = "onnx";
-        fn full_name() -> ::prost::alloc::string::String {
-            "onnx.TypeProto.Sequence".into()
-        }
-        fn type_url() -> ::prost::alloc::string::String {
-            "/onnx.TypeProto.Sequence".into()
-        }
     }
     #[derive(Clone, PartialEq, ::prost::Message)]
     pub struct Map {
@@ -759,32 +549,12 @@ pub mod type_proto {
             ::prost::alloc::boxed::Box<super::TypeProto>,
         >,
     }
-    impl ::prost::Name for Map {
-        const NAME: &'static str = "Map";
-        const PACKAGE: &'static str = "onnx";
-        fn full_name() -> ::prost::alloc::string::String {
-            "onnx.TypeProto.Map".into()
-        }
-        fn type_url() -> ::prost::alloc::string::String {
-            "/onnx.TypeProto.Map".into()
-        }
-    }
     #[derive(Clone, PartialEq, ::prost::Message)]
     pub struct Optional {
         #[prost(message, optional, boxed, tag = "1")]
         pub elem_type: ::core::option::Option<
             ::prost::alloc::boxed::Box<super::TypeProto>,
         >,
-    }
-    impl ::prost::Name for Optional {
-        const NAME: &'static str = "Optional";
-        const PACKAGE: &'static str = "onnx";
-        fn full_name() -> ::prost::alloc::string::String {
-            "onnx.TypeProto.Optional".into()
-        }
-        fn type_url() -> ::prost::alloc::string::String {
-            "/onnx.TypeProto.Optional".into()
-        }
     }
     #[derive(Clone, PartialEq, ::prost::Message)]
     pub struct SparseTensor {
@@ -793,32 +563,12 @@ pub mod type_proto {
         #[prost(message, optional, tag = "2")]
         pub shape: ::core::option::Option<super::TensorShapeProto>,
     }
-    impl ::prost::Name for SparseTensor {
-        const NAME: &'static str = "SparseTensor";
-        const PACKAGE: &'static str = "onnx";
-        fn full_name() -> ::prost::alloc::string::String {
-            "onnx.TypeProto.SparseTensor".into()
-        }
-        fn type_url() -> ::prost::alloc::string::String {
-            "/onnx.TypeProto.SparseTensor".into()
-        }
-    }
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
     pub struct Opaque {
         #[prost(string, optional, tag = "1")]
         pub domain: ::core::option::Option<::prost::alloc::string::String>,
         #[prost(string, optional, tag = "2")]
         pub name: ::core::option::Option<::prost::alloc::string::String>,
-    }
-    impl ::prost::Name for Opaque {
-        const NAME: &'static str = "Opaque";
-        const PACKAGE: &'static str = "onnx";
-        fn full_name() -> ::prost::alloc::string::String {
-            "onnx.TypeProto.Opaque".into()
-        }
-        fn type_url() -> ::prost::alloc::string::String {
-            "/onnx.TypeProto.Opaque".into()
-        }
     }
     #[derive(Clone, PartialEq, ::prost::Oneof)]
     pub enum Value {
@@ -836,32 +586,12 @@ pub mod type_proto {
         OpaqueType(Opaque),
     }
 }
-impl ::prost::Name for TypeProto {
-    const NAME: &'static str = "TypeProto";
-    const PACKAGE: &'static str = "onnx";
-    fn full_name() -> ::prost::alloc::string::String {
-        "onnx.TypeProto".into()
-    }
-    fn type_url() -> ::prost::alloc::string::String {
-        "/onnx.TypeProto".into()
-    }
-}
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OperatorSetIdProto {
     #[prost(string, optional, tag = "1")]
     pub domain: ::core::option::Option<::prost::alloc::string::String>,
     #[prost(int64, optional, tag = "2")]
     pub version: ::core::option::Option<i64>,
-}
-impl ::prost::Name for OperatorSetIdProto {
-    const NAME: &'static str = "OperatorSetIdProto";
-    const PACKAGE: &'static str = "onnx";
-    fn full_name() -> ::prost::alloc::string::String {
-        "onnx.OperatorSetIdProto".into()
-    }
-    fn type_url() -> ::prost::alloc::string::String {
-        "/onnx.OperatorSetIdProto".into()
-    }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FunctionProto {
@@ -889,16 +619,6 @@ pub struct FunctionProto {
     pub value_info: ::prost::alloc::vec::Vec<ValueInfoProto>,
     #[prost(message, repeated, tag = "14")]
     pub metadata_props: ::prost::alloc::vec::Vec<StringStringEntryProto>,
-}
-impl ::prost::Name for FunctionProto {
-    const NAME: &'static str = "FunctionProto";
-    const PACKAGE: &'static str = "onnx";
-    fn full_name() -> ::prost::alloc::string::String {
-        "onnx.FunctionProto".into()
-    }
-    fn type_url() -> ::prost::alloc::string::String {
-        "/onnx.FunctionProto".into()
-    }
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]

@@ -146,7 +146,11 @@ impl Staged {
         if let Err(e) = renamed {
             let source = e.error;
             let exists = source.kind() == io::ErrorKind::AlreadyExists;
-            return Err(if exists { TargetError::Exists { path } } else { TargetError::Write { path, source } });
+            return Err(if exists {
+                TargetError::Exists { path }
+            } else {
+                TargetError::Write { path, source }
+            });
         }
         // The name itself is safe only once the folder is; not every file system can synchronise one.
         if let Ok(folder) = File::open(folder_of(&self.path)) {

@@ -265,13 +265,15 @@ impl<'s> Reader<'s> {
     ///
     /// # Errors
     /// If they cannot be read.
+    #[inline]
     pub fn bytes(&mut self, span: Span) -> Result<&[u8], WireError> {
-        let at = |kind| WireError::new(span.offset, kind);
-        let len = usize::try_from(span.len).map_err(|_| at(WireErrorKind::Truncated))?;
-        let loaded = span.offset.checked_sub(self.start).and_then(|d| usize::try_from(d).ok());
-        let inside = loaded.is_some_and(|d| d.checked_add(len).is_some_and(|end| end <= self.window.len()));
-        if !inside {
-            self.load(span.offset, len).map_err(|e| at(WireErrorKind::Io(e)))?;
+        let Ok(len) = usize::try_from(span.len) else {
+            return Err(WireError::new(span.offset, WireErrorKind::Truncated));
+        };
+        let window = self.start..=self.start + self.window.len() as u64;
+        if !(window.contains(&span.offset) && window.contains(&span.end())) {
+            let loaded = self.load(span.offset, len);
+            loaded.map_err(|e| WireError::new(span.offset, WireErrorKind::Io(e)))?;
         }
         let from =
             usize::try_from(span.offset - self.start).expect("the window starts at or before the span");
@@ -292,6 +294,7 @@ impl<'s> Reader<'s> {
     }
 
     /// Makes the window start at `offset` and hold at least `len` bytes.
+    #[cold]
     fn load(&mut self, offset: u64, len: usize) -> io::Result<()> {
         let end = self.start + self.window.len() as u64;
         let kept = if (self.start..=end).contains(&offset) {
@@ -376,7 +379,15 @@ fn tag(head: &[u8]) -> Result<(u32, u8, usize), WireErrorKind> {
 }
 
 /// The varint at the start of `bytes` and its length.
+#[inline]
 pub(crate) fn varint(bytes: &[u8]) -> Result<(u64, usize), WireErrorKind> {
+    match bytes.first() {
+        Some(&byte) if byte < 0x80 => Ok((u64::from(byte), 1)),
+        Some(_) | None => long_varint(bytes),
+    }
+}
+
+fn long_varint(bytes: &[u8]) -> Result<(u64, usize), WireErrorKind> {
     let mut value = 0u64;
     for (i, &byte) in bytes.iter().take(10).enumerate() {
         if i == 9 && byte > 1 {

@@ -60,7 +60,7 @@ pub(super) struct NodeAst {
     pub(super) operands: SmallVec<[Option<Name>; 4]>,
     pub(super) captures: Vec<Option<Name>>,
     pub(super) attrs: Vec<(Symbol, AttrValue)>,
-    pub(super) types: SmallVec<[Option<Type>; 2]>,
+    pub(super) types: SmallVec<[Option<Type>; 1]>,
     pub(super) name: Option<Symbol>,
     pub(super) tail: Option<Box<Tail>>,
 }

@@ -203,6 +203,11 @@ impl Builder<'_, '_, '_> {
         bodies: &mut Vec<Work>,
     ) {
         let op = self.op(work, &ast);
+        let mut names: SmallVec<[Symbol; 8]> = ast.attrs.iter().map(|(name, _)| *name).collect();
+        names.sort_unstable();
+        if names.windows(2).any(|pair| pair[0] == pair[1]) {
+            self.parser.error(ast.span, "attributes of different names", "a name given twice");
+        }
         let operands: SmallVec<[Option<Value>; 4]> =
             ast.operands.iter().map(|o| o.and_then(|name| self.value(scope, name, lost_unknown))).collect();
         let captured: Vec<Option<Value>> =

@@ -49,7 +49,7 @@ mod value_printer;
 
 use crate::entity::SecondaryMap;
 use crate::tensor::{ByteSource, FileRange, Storage, TensorData, TensorError};
-use crate::{DType, Module, Node};
+use crate::{DType, Module, Node, Type};
 use std::fmt;
 use std::io;
 use std::ops::Range;
@@ -97,6 +97,13 @@ pub struct LargeConstant {
 /// Prints a module.
 pub fn print(module: &Module, options: &PrintOptions<'_>) -> Printed {
     printer::print(module, options)
+}
+
+/// The text of a type.
+pub fn type_text(module: &Module, ty: &Type) -> String {
+    let mut out = String::new();
+    value_printer::write_type(&mut out, module, ty);
+    out
 }
 
 /// The constants that the text of a module only names: what has to be written beside it.

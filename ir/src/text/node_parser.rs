@@ -204,11 +204,7 @@ impl Parser<'_, '_> {
             if self.eat(b'}') {
                 return self.rest(node);
             }
-            let span = self.tok.span;
             let attr = self.attr_key()?;
-            if node.attrs.iter().any(|(name, _)| *name == attr) {
-                self.error(span, "attributes of different names", "a name given twice");
-            }
             if !self.eat(b'=') && !self.eat(b':') {
                 return self.fail("`=` or `:`");
             }

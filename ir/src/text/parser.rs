@@ -45,7 +45,7 @@ pub(super) struct Parser<'a, 'r> {
     pub(super) errors: Vec<RawError>,
     pub(super) resolver: &'r dyn DataResolver,
     pub(super) options: ParseOptions,
-    pub(super) resolved: FxHashMap<(Symbol, DType, Vec<u64>), TensorData>,
+    pub(super) resolved: FxHashMap<(Symbol, DType, Vec<u64>, Option<u128>), TensorData>,
     pub(super) lines: FxHashMap<GraphId, Lines>,
     pub(super) functions: Vec<FunctionAst>,
     /// The values that the present line defines so far, and whether these are all.
@@ -89,15 +89,13 @@ pub(super) fn parse(
 /// Counts lines and columns.
 fn located(text: &str, mut errors: Vec<RawError>) -> ParseErrors {
     errors.sort_by_key(|e| (e.span.start, e.span.end));
-    let (mut line, mut line_start, mut at) = (1, 0, 0);
+    let (mut line, mut column, mut at) = (1, 1, 0);
     let errors = errors.into_iter().map(|error| {
         let start = (error.span.start as usize).min(text.len());
-        for (i, _) in text[at..start].match_indices('\n') {
-            line += 1;
-            line_start = at + i + 1;
+        for c in text[at..start].chars() {
+            (line, column) = if c == '\n' { (line + 1, 1) } else { (line, column + 1) };
         }
         at = start;
-        let column = text[line_start..start].chars().count() + 1;
         let span = start..(error.span.end as usize).min(text.len());
         ParseError { line, column, span, expected: error.expected, found: error.found }
     });

@@ -316,6 +316,7 @@ impl Printer<'_> {
             first.extend(operand.map(|value| (value, i)));
         }
         let mut taken = self.own_names(graph);
+        let mut suffixes: FxHashMap<String, u64> = FxHashMap::default();
         let named = !module.text(data.name).is_empty();
         self.out.push_str(if named { "(" } else { " (" });
         for (i, &capture) in data.captures().iter().enumerate() {
@@ -329,12 +330,14 @@ impl Printer<'_> {
                 write_name(&mut self.out, '%', &base);
                 self.captures.insert(capture, base.into());
             } else {
-                let mut n = 2;
-                let mut alias = format!("{base}~{n}");
-                while !taken.insert(alias.clone()) {
-                    n += 1;
-                    alias = format!("{base}~{n}");
-                }
+                let n = suffixes.entry(base.clone()).or_insert(1);
+                let alias = loop {
+                    *n += 1;
+                    let alias = format!("{base}~{n}");
+                    if taken.insert(alias.clone()) {
+                        break alias;
+                    }
+                };
                 write_name(&mut self.out, '%', &alias);
                 let _ = write!(self.out, " = {slot}");
                 self.captures.insert(capture, alias.into());

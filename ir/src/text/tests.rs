@@ -1,13 +1,13 @@
 //! Hand-written texts: what canonical text looks like, and what is said of text that is wrong.
 
 use super::*;
+use crate::Shape;
 use crate::attr::AttrValue;
 use crate::convert::Conversion;
 use crate::edit::{NewNode, Position};
 use crate::eq::same_module;
 use crate::module::{Op, Payload};
 use crate::op::Class;
-use crate::{Shape, Type};
 
 /// Reads canonical text, which prints to itself.
 fn canonical(text: &str) -> Module {
@@ -440,7 +440,7 @@ fn meaning_is_checked() {
         ("  input %x : f32\n  %y = Relu(%x) : f32 prec=f16\n", "2:28 a `class=` too | none"),
         ("  input %\"\\q\" : f32\n", r#"1:11 one of the escapes \" \\ \n \r \t \xNN | another one"#),
         ("  input %\"\\xff\" : f32\n", "1:9 UTF-8 | other bytes"),
-        ("  %y = a::B() {k=1, k=2} : ?\n", "1:21 attributes of different names | a name given twice"),
+        ("  %y = a::B() {k=1, k=2} : ?\n", "1:3 attributes of different names | a name given twice"),
         (
             "  %y = a::B() {k=[1, 2.0]} : ?\n",
             "1:22 items of one kind | an item of another kind than the first",

@@ -382,11 +382,13 @@ impl<'a> Parser<'a, '_> {
     }
 
     fn resolve(&mut self, name: Name, dtype: DType, dims: &[u64], hash: Option<u128>) -> Parsed<TensorData> {
-        let key = (name.symbol, dtype, dims.to_vec());
-        let known = self.resolved.get(&key).cloned();
+        let key = (name.symbol, dtype, dims.to_vec(), hash);
+        if let Some(known) = self.resolved.get(&key) {
+            return Ok(known.clone());
+        }
         let text = self.module.text(name.symbol);
         let shown = clip(text).into_owned();
-        let data = known.or_else(|| self.resolver.resolve(text, dtype, dims, hash));
+        let data = self.resolver.resolve(text, dtype, dims, hash);
         let data = match data {
             Some(data) => data,
             None if self.options.allow_missing_data => {

@@ -20,15 +20,17 @@ use std::ops::ControlFlow;
 pub(super) struct DataNames {
     known: FxHashMap<(DType, Vec<u64>, u128), String>,
     taken: FxHashSet<String>,
+    /// The last number tried for a base name.
+    suffixes: FxHashMap<String, u64>,
 }
 
 impl DataNames {
     /// A name nobody has: `base`, or `base~2`, `base~3` …
     fn fresh(&mut self, base: &str) -> String {
         let mut name = base.to_owned();
-        let mut n = 1;
         while !self.taken.insert(name.clone()) {
-            n += 1;
+            let n = self.suffixes.entry(base.to_owned()).or_insert(1);
+            *n += 1;
             name = format!("{base}~{n}");
         }
         name

@@ -5,7 +5,7 @@
 //! unknown ones included, copied. Without a file, or for what is new, messages are encoded afresh.
 //! So an untouched model is the identity, and the size of a change decides the size of the difference.
 //!
-//! [`plan`] decides what is untouched, [`patch`] corrects messages, [`encode`] makes new ones; none of them reads or
+//! `plan` decides what is untouched, `patch` corrects messages, `encode` makes new ones; none of them reads or
 //! copies a weight, and none recurses: bodies are laid out before the graphs around them.
 
 mod encode;

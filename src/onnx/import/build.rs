@@ -124,11 +124,17 @@ impl Builder {
             outputs: Vec::new(),
         };
         self.sources(graph, &mut raw, &mut record);
-        let mut nodes: Vec<Option<RawNode>> = std::mem::take(&mut raw.nodes).into_iter().map(Some).collect();
-        for &i in &raw.order {
-            let node = nodes[i].take().expect("the order has every node once");
-            let node = self.node(graph, node, names);
-            record.nodes.push(node);
+        let nodes = std::mem::take(&mut raw.nodes);
+        if record.sorted {
+            for node in nodes {
+                record.nodes.push(self.node(graph, node, names));
+            }
+        } else {
+            let mut nodes: Vec<Option<RawNode>> = nodes.into_iter().map(Some).collect();
+            for &i in &raw.order {
+                let node = nodes[i].take().expect("the order has every node once");
+                record.nodes.push(self.node(graph, node, names));
+            }
         }
         for output in raw.outputs {
             let value = self.value(output.name);

@@ -6,10 +6,10 @@
 //!
 //! Four steps, none of which recurses, so that hostile nesting meets a limit and not the end of the stack:
 //!
-//! 1. [`raw`] reads every graph into a table, bodies after the graph of their owner;
-//! 2. [`scope`] resolves names: what a body does not define it takes from outside;
-//! 3. [`scope`] sorts the nodes of every graph, captures counted as operands;
-//! 4. [`build`] makes the module, graph by graph, in the order of the table.
+//! 1. `raw` reads every graph into a table, bodies after the graph of their owner;
+//! 2. `scope` resolves names: what a body does not define it takes from outside;
+//! 3. `scope` sorts the nodes of every graph, captures counted as operands;
+//! 4. `build` makes the module, graph by graph, in the order of the table.
 
 mod build;
 mod names;

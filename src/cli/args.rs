@@ -1,0 +1,283 @@
+//! What the command line accepts.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+use std::path::PathBuf;
+
+/// A mixed-precision compiler for ONNX models: lowers them to fp16 or bf16 where it is safe, with a reason for
+/// every decision.
+#[derive(Debug, Parser)]
+#[command(name = "ampc", version, max_term_width = 100, after_help = AFTER)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: Global,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const AFTER: &str = "Exit codes: 0 done · 1 a comparison failed · 2 wrong usage · 3 the input is invalid · \
+                     4 not supported · 5 reading or writing failed · 70 a bug of ampc";
+
+/// Options of every command.
+#[derive(Debug, Args)]
+pub(crate) struct Global {
+    /// Say nothing but errors
+    #[arg(short, long, global = true)]
+    pub(crate) quiet: bool,
+    /// Say more: passes and their times, every warning
+    #[arg(short, long, global = true, conflicts_with = "quiet")]
+    pub(crate) verbose: bool,
+    /// Colors in what is printed
+    #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t)]
+    pub(crate) color: When,
+    /// Use at most N threads; this version never uses more than one
+    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) threads: Option<u32>,
+}
+
+/// When to do something.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum When {
+    /// If a terminal reads it and `NO_COLOR` is not set
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Lower a model to fp16 or bf16 where it is safe
+    Rewrite(Box<RewriteArgs>),
+    /// Run any passes on a model
+    Opt(OptArgs),
+    /// Name every problem of a model
+    Check(CheckArgs),
+    /// Show what is in a model
+    Inspect(InspectArgs),
+    /// List the operators and their precision classes
+    Ops(OpsArgs),
+    /// List, show and check policies
+    Policy(PolicyArgs),
+    /// Print a completion script for a shell
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RewriteArgs {
+    /// The model: .onnx, or .ir for the text form; `-` is standard input
+    pub(crate) model: PathBuf,
+    /// Where to write; `-` is standard output [default: MODEL.fp16.onnx or MODEL.bf16.onnx beside the model]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) precision: PrecisionArgs,
+    #[command(flatten)]
+    pub(crate) write: WriteArgs,
+    /// Write the report as JSON: every decision with its reason, every cast, every converted constant
+    #[arg(long, value_name = "FILE.json", help_heading = "Output")]
+    pub(crate) report: Option<PathBuf>,
+    /// Print what was decided about this node, and why; may be repeated
+    #[arg(long, value_name = "NODE", help_heading = "Output")]
+    pub(crate) explain: Vec<String>,
+    #[command(flatten)]
+    pub(crate) debug: DebugArgs,
+}
+
+/// What to lower.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Precision")]
+pub(crate) struct PrecisionArgs {
+    /// The format to lower to [default: fp16, or the one of the report given as policy]
+    #[arg(long, value_enum, value_name = "FORMAT", alias = "low-precision-type")]
+    pub(crate) to: Option<Format>,
+    /// A preset (see `ampc policy list`), a policy file, or the report of an earlier run to repeat
+    #[arg(long, value_name = "NAME|FILE.json", default_value = "safe")]
+    pub(crate) policy: String,
+    /// Operators to always lower
+    #[arg(long, value_name = "OP,…", value_delimiter = ',', alias = "op-types-to-include")]
+    pub(crate) allow: Vec<String>,
+    /// Operators to lower unless something dangerous is upstream
+    #[arg(long, value_name = "OP,…", value_delimiter = ',')]
+    pub(crate) infer: Vec<String>,
+    /// Operators without numeric effect, which take the precision of their neighbours
+    #[arg(long, value_name = "OP,…", value_delimiter = ',')]
+    pub(crate) clear: Vec<String>,
+    /// Operators to keep fp32, with what follows from it downstream
+    #[arg(
+        long,
+        value_name = "OP,…",
+        value_delimiter = ',',
+        aliases = ["op-block-list", "op-types-to-exclude"]
+    )]
+    pub(crate) deny: Vec<String>,
+    /// Fix the precision of a node, or of one type variable of it; NODE is a path or a glob; split at the last `=`
+    #[arg(long, value_name = "NODE[#VAR]=fp32|fp16|bf16|auto")]
+    pub(crate) pin: Vec<String>,
+    /// Fix the precision of whatever makes or reads a value; NAME is a name or a glob
+    #[arg(long, value_name = "NAME=fp32|fp16|bf16|auto")]
+    pub(crate) pin_value: Vec<String>,
+    /// Nodes to keep fp32: `--pin NODE=fp32` for each
+    #[arg(long, value_name = "NODE,…", value_delimiter = ',', hide = true, alias = "nodes-to-exclude")]
+    pub(crate) node_block_list: Vec<String>,
+    /// Nodes to lower: `--pin NODE=FORMAT` for each
+    #[arg(long, value_name = "NODE,…", value_delimiter = ',', hide = true)]
+    pub(crate) nodes_to_include: Vec<String>,
+    /// Leave a guard out (see `ampc policy show safe`)
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    pub(crate) disable_guard: Vec<String>,
+    /// Inputs and outputs that keep their types: all, none, or names [default: all]
+    #[arg(long, value_name = "all|none|NAME,…")]
+    pub(crate) keep_io: Option<String>,
+    /// As `--keep-io all`
+    #[arg(long, hide = true, conflicts_with = "keep_io")]
+    pub(crate) keep_io_types: bool,
+    /// What to do with constants that have values beyond the range of the format [default: keep]
+    #[arg(long, value_enum, value_name = "ACTION")]
+    pub(crate) out_of_range: Option<OutOfRangeArg>,
+}
+
+/// How to write.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Output")]
+pub(crate) struct WriteArgs {
+    /// What to write [default: by the ending of FILE]
+    #[arg(long, value_enum, value_name = "KIND")]
+    pub(crate) emit: Option<EmitArg>,
+    /// Whether constants go to a file beside the model [default: auto]
+    #[arg(long, value_enum, value_name = "WHEN")]
+    pub(crate) external_data: Option<ExternalArg>,
+    /// Replace files that exist
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// Looking at passes.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Debugging")]
+pub(crate) struct DebugArgs {
+    /// Write the module in text form, without weights, after this pass, after all, or after those that changed it
+    #[arg(long, value_name = "PASS|all|changed", requires = "dump_dir")]
+    pub(crate) dump_after: Option<String>,
+    /// Where dumps and reproducers go
+    #[arg(long, value_name = "DIR")]
+    pub(crate) dump_dir: Option<PathBuf>,
+    /// Verify the module after every pass, not only at the end
+    #[arg(long)]
+    pub(crate) verify_each: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct OptArgs {
+    /// The model: .onnx, or .ir for the text form; `-` is standard input
+    pub(crate) model: PathBuf,
+    /// The passes, such as 'classify{to=bf16}, guard, taint, assign' [default: what a first line `// pass: …` of
+    /// an .ir file says]
+    #[arg(long, value_name = "PIPELINE")]
+    pub(crate) passes: Option<String>,
+    /// Where to write [default: text form to standard output]
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) write: WriteArgs,
+    #[command(flatten)]
+    pub(crate) debug: DebugArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    /// The model; `-` is standard input
+    pub(crate) model: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct InspectArgs {
+    /// The model; `-` is standard input
+    pub(crate) model: PathBuf,
+    /// As JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct OpsArgs {
+    /// As JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PolicyArgs {
+    #[command(subcommand)]
+    pub(crate) command: PolicyCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum PolicyCommand {
+    /// List the presets
+    List,
+    /// Show what a policy says: guards, classes of operators, pins
+    Show {
+        /// A preset or a file that ends in .json
+        #[arg(value_name = "NAME|FILE.json")]
+        name: String,
+    },
+    /// Check a policy file
+    Check {
+        /// The file
+        file: PathBuf,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    Fp16,
+    Bf16,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OutOfRangeArg {
+    /// The constant and what reads it stay fp32
+    Keep,
+    /// The values become the largest finite value of the format
+    Clamp,
+    /// Fail
+    Error,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ExternalArg {
+    /// As the model that is read has them; always above 2 GB
+    Auto,
+    /// Constants of 1 KiB and more
+    Always,
+    Never,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum EmitArg {
+    /// An ONNX model
+    Onnx,
+    /// The text form, with FILE.safetensors beside it for large constants
+    Text,
+    /// The graph as JSON, large constants by hash
+    Json,
+    /// A drawing for Graphviz
+    Dot,
+    /// An fp32 ONNX model that rounds as the lowered one does
+    Emulated,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        Cli::command().debug_assert();
+    }
+}

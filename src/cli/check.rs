@@ -1,0 +1,58 @@
+//! `ampc check`: every problem of a model.
+
+use super::args::CheckArgs;
+use super::diagnose;
+use super::problem::{DRAWN, Failure, Problem};
+use super::progress::Progress;
+use super::table::count;
+use super::ui::{self, Stream, Ui};
+use std::path::Path;
+
+pub(crate) fn run(args: &CheckArgs, ui: Ui) -> Result<(), Failure> {
+    let progress = Progress::start(ui);
+    progress.stage("checking");
+    let (problems, code) = problems(&args.model);
+    drop(progress);
+    if code == ampc::ErrorKind::Io.exit_code() {
+        return Err(Failure { code, problems, see: None });
+    }
+    ui::print(&text(&args.model, &problems, ui))?;
+    if code == 0 { Ok(()) } else { Err(Failure { code, problems: Vec::new(), see: None }) }
+}
+
+/// Problems, then warnings, and the exit code.
+fn problems(path: &Path) -> (Vec<Problem>, u8) {
+    let mut model = match ampc::load(path) {
+        Ok(model) => model,
+        Err(error) => {
+            let failure = diagnose::failure(&error, None);
+            return (failure.problems, failure.code);
+        }
+    };
+    let findings = ampc::check(&mut model.module);
+    let mut problems = diagnose::of_findings(&findings, Some(&model.module));
+    let code = if problems.is_empty() { 0 } else { ampc::ErrorKind::InvalidInput.exit_code() };
+    problems.extend(model.warnings.iter().map(diagnose::of_warning));
+    (problems, code)
+}
+
+/// The first ones are drawn, the others take a line each.
+fn text(path: &Path, problems: &[Problem], ui: Ui) -> String {
+    let mut text = String::new();
+    for problem in problems.iter().take(DRAWN) {
+        text.push_str(&problem.draw(ui, Stream::Out));
+        text.push('\n');
+    }
+    for problem in problems.iter().skip(DRAWN) {
+        text.push_str(&problem.line());
+    }
+    let warnings = problems.iter().filter(|p| p.warning).count();
+    let errors = problems.len() - warnings;
+    let mut words =
+        vec![if errors == 0 { "no problems".to_owned() } else { count(errors as u64, "problem") }];
+    if warnings > 0 {
+        words.push(count(warnings as u64, "warning"));
+    }
+    text.push_str(&format!("{}: {}\n", path.display(), words.join(", ")));
+    text
+}

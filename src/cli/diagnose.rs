@@ -1,0 +1,252 @@
+//! From errors of the library to problems that can be drawn.
+
+use super::problem::{Failure, Problem, Shown};
+use ampc::error::Finding;
+use ampc::ir::text::{ParseErrors, PrintOptions, Printed, print};
+use ampc::ir::{Module, Node, Value};
+use ampc::onnx::tensor::TensorIssue;
+use ampc::onnx::{ExportError, ImportError, ProblemKind, Warning};
+use ampc::passes::PassError;
+use ampc::passes::policy::PolicyError;
+use ampc::{Error, ErrorKind};
+use miette::NamedSource;
+use std::fmt::{self, Debug, Write as _};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Everything an error says. With the module at hand, what is about a node is shown in its text.
+pub(crate) fn failure(error: &Error, module: Option<&Module>) -> Failure {
+    let one = |code: String, message: String| vec![Problem::new(code, message)];
+    let problems = match error {
+        Error::Import(e) => of_import(e),
+        Error::Export(e) => one(format!("ampc::export::{}", code_of_export(e)), e.to_string()),
+        Error::Text { path, errors } => of_text(path, errors),
+        Error::Safetensors { .. } => one("ampc::safetensors".into(), error.to_string()),
+        Error::Invalid(findings) => of_findings(findings, module),
+        Error::Usage(message) => one("ampc::usage".into(), message.clone()),
+        Error::Policy(e) => one(code_of_policy(e), e.to_string()),
+        Error::Pipeline(e) => one(format!("ampc::pipeline::{}", variant(e)), e.to_string()),
+        Error::Pass(e) => vec![of_pass(e, module)],
+        Error::Bug(_) => vec![bug(error.to_string())],
+        Error::Unsupported(message) => one("ampc::unsupported".into(), message.clone()),
+        Error::Io { .. } => one("ampc::io".into(), error.to_string()),
+        _ => one("ampc::error".into(), error.to_string()),
+    };
+    Failure { code: error.kind().exit_code(), problems, see: None }
+}
+
+/// A bug of ampc.
+pub(crate) fn bug(message: impl Into<String>) -> Problem {
+    Problem::new("ampc::bug", message).with_help(
+        "this is not your fault: please report it, with the command line and the model if you may share it",
+    )
+}
+
+/// A policy that is wrong, shown in its file.
+pub(crate) fn policy(error: &PolicyError, file: Option<(&Path, &str)>) -> Failure {
+    let mut problem = Problem::new(code_of_policy(error), error.to_string());
+    if let Some((path, text)) = file {
+        problem.message = format!("`{}`: {problem}", path.display());
+        if let Some(range) = place_in_policy(error, text) {
+            problem = problem.with_label(&shown(&path.display().to_string(), text), range, "here");
+        }
+    }
+    Failure::of(ErrorKind::Usage, problem)
+}
+
+fn place_in_policy(error: &PolicyError, text: &str) -> Option<std::ops::Range<usize>> {
+    let word = match error {
+        PolicyError::Json { line, column, .. } => {
+            let start: usize = text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
+            let at = (start + column.saturating_sub(1)).min(text.len());
+            return Some(at..(at + 1).min(text.len()));
+        }
+        PolicyError::UnknownPreset { found, .. }
+        | PolicyError::UnknownOp { found, .. }
+        | PolicyError::UnknownGuard { found, .. }
+        | PolicyError::Precision { found } => found,
+        PolicyError::OpTwice { op, .. } => op,
+        PolicyError::Pattern { pattern, .. } => pattern,
+        _ => return None,
+    };
+    let quoted = serde_json::to_string(word).ok()?;
+    let at = text.find(&quoted)?;
+    Some(at..at + quoted.len())
+}
+
+fn code_of_policy(error: &PolicyError) -> String {
+    format!("ampc::policy::{}", variant(error))
+}
+
+/// Warnings of the reader.
+pub(crate) fn of_warning(warning: &Warning) -> Problem {
+    Problem::warning(warning.code(), warning.to_string())
+}
+
+pub(crate) fn shown(name: &str, text: impl Into<String>) -> Shown {
+    Arc::new(NamedSource::new(name, text.into()))
+}
+
+fn of_import(error: &ImportError) -> Vec<Problem> {
+    let ImportError::Invalid { path, problems } = error else {
+        let code = match error {
+            ImportError::Wire { source, .. } => variant(&source.kind),
+            other => variant(other),
+        };
+        return vec![Problem::new(format!("ampc::import::{code}"), error.to_string())];
+    };
+    let of = |p: &ampc::onnx::Problem| {
+        let code = match &p.kind {
+            ProblemKind::Tensor { issue: TensorIssue::External(e), .. } => format!("tensor_{}", variant(e)),
+            ProblemKind::Tensor { issue, .. } => format!("tensor_{}", variant(issue)),
+            other => variant(other),
+        };
+        let place = if p.place.is_empty() { String::new() } else { format!("`{}`: ", p.place) };
+        Problem::new(format!("ampc::import::{code}"), format!("`{path}`: {place}{}", p.kind))
+    };
+    problems.iter().map(of).collect()
+}
+
+fn code_of_export(error: &ExportError) -> String {
+    match error {
+        ExportError::Target(e) => format!("target_{}", variant(e)),
+        other => variant(other),
+    }
+}
+
+fn of_text(path: &Path, errors: &ParseErrors) -> Vec<Problem> {
+    let name = path.display().to_string();
+    let shown = std::fs::read(path).ok().map(|bytes| shown(&name, String::from_utf8_lossy(&bytes)));
+    errors
+        .0
+        .iter()
+        .map(|e| {
+            let problem = Problem::new("ampc::text", format!("`{name}`: {e}"));
+            match &shown {
+                Some(shown) => {
+                    let label = format!("expected {}", e.expected);
+                    problem.with_label(shown, e.span.clone(), label)
+                }
+                None => problem,
+            }
+        })
+        .collect()
+}
+
+/// Findings, drawn over the text of the module.
+pub(crate) fn of_findings(findings: &[Finding], module: Option<&Module>) -> Vec<Problem> {
+    let canvas = module.map(Canvas::new);
+    findings
+        .iter()
+        .map(|finding| {
+            let problem = Problem::new(format!("ampc::check::{}", finding.code), finding.to_string());
+            match (&canvas, finding.node) {
+                (Some(canvas), Some(node)) => canvas.mark(problem, node, "this node"),
+                _ => problem,
+            }
+        })
+        .collect()
+}
+
+fn of_pass(error: &PassError, module: Option<&Module>) -> Problem {
+    if let PassError::Policy(e) = error {
+        return Problem::new(code_of_policy(e), e.to_string());
+    }
+    let problem = Problem::new(format!("ampc::pass::{}", variant(error)), error.to_string());
+    let (PassError::OutOfRange { value, .. }, Some(module)) = (error, module) else { return problem };
+    let reader = module.uses(*value).map(|(node, _)| node).min();
+    match reader {
+        Some(node) => Canvas::new(module).mark(problem, node, "reads it"),
+        None => problem,
+    }
+}
+
+/// The text of a module, to draw on.
+struct Canvas<'m> {
+    module: &'m Module,
+    printed: Printed,
+    shown: Shown,
+}
+
+/// Operands whose makers are shown.
+const OPERANDS: usize = 3;
+
+impl<'m> Canvas<'m> {
+    fn new(module: &'m Module) -> Canvas<'m> {
+        let mut printed = print(module, &PrintOptions { omit_hashes: true, ..PrintOptions::default() });
+        let shown = shown("the model in text form", std::mem::take(&mut printed.text));
+        Canvas { module, printed, shown }
+    }
+
+    /// Marks a node, and what makes its operands.
+    fn mark(&self, mut problem: Problem, node: Node, label: &str) -> Problem {
+        let Some(range) = self.printed.nodes[node].clone() else { return problem };
+        problem = problem.with_label(&self.shown, range, label);
+        let operands = self.module.node(node).formal_operands().iter().flatten();
+        let mut seen = vec![node];
+        for &operand in operands {
+            let Some((maker, _)) = self.module.producer(operand) else { continue };
+            if seen.len() > OPERANDS || seen.contains(&maker) {
+                continue;
+            }
+            seen.push(maker);
+            if let Some(range) = self.printed.nodes[maker].clone() {
+                problem = problem.with_label(&self.shown, range, format!("makes {}", self.typed(operand)));
+            }
+        }
+        problem
+    }
+
+    fn typed(&self, value: Value) -> String {
+        let name = ampc::ir::verify::name_of(self.module, value);
+        format!("`{name}`: {}", type_text(self.module, value))
+    }
+}
+
+/// The type of a value as people read it.
+pub(crate) fn type_text(module: &Module, value: Value) -> String {
+    let ty = &module.value(value).ty;
+    match ty {
+        ampc::ir::Type::Tensor(_) => ampc::dot::describe(module, value),
+        other => match other.element_dtype() {
+            Some(dtype) => format!("of {dtype}"),
+            None => "of unknown type".into(),
+        },
+    }
+}
+
+/// The name of an enum's variant in snake case, from the derived `Debug`: codes follow the types.
+fn variant(value: &dyn Debug) -> String {
+    struct Word(String);
+    impl fmt::Write for Word {
+        fn write_str(&mut self, s: &str) -> fmt::Result {
+            for c in s.chars() {
+                if !c.is_alphanumeric() {
+                    return Err(fmt::Error);
+                }
+                if c.is_uppercase() && !self.0.is_empty() {
+                    self.0.push('_');
+                }
+                self.0.extend(c.to_lowercase());
+            }
+            Ok(())
+        }
+    }
+    let mut word = Word(String::new());
+    // It stops after the first word.
+    let _ = write!(word, "{value:?}");
+    word.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ampc::onnx::external::ExternalError;
+
+    #[test]
+    fn codes_are_the_names_of_variants() {
+        assert_eq!(variant(&ProblemKind::NoGraph), "no_graph");
+        assert_eq!(variant(&ProblemKind::IrVersion { found: 1, newest: 2 }), "ir_version");
+        assert_eq!(variant(&ExternalError::NoLocation), "no_location");
+    }
+}

@@ -1,0 +1,202 @@
+//! Where the result goes, and in which form.
+
+use super::args::{EmitArg, ExternalArg, WriteArgs};
+use super::diagnose;
+use super::problem::Failure;
+use super::ui::{self, Stream, Ui};
+use ampc::ir::tensor::ByteSource;
+use ampc::ir::text::{PrintOptions, print};
+use ampc::onnx::{ExternalData, WriteOptions};
+use ampc::{Error, Model};
+use std::path::{Path, PathBuf};
+
+/// A file, or standard output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    Stdout,
+    File(PathBuf),
+}
+
+/// Where the result goes, and in which form.
+#[derive(Clone, Debug)]
+pub(crate) struct Emit {
+    pub(crate) target: Target,
+    pub(crate) kind: EmitArg,
+    options: WriteOptions,
+}
+
+/// What was written.
+#[derive(Debug, Default)]
+pub(crate) struct Written {
+    pub(crate) bytes: u64,
+    /// Bytes of the file beside it.
+    pub(crate) data_bytes: u64,
+    pub(crate) warnings: Vec<ampc::onnx::Warning>,
+}
+
+impl Emit {
+    /// What the arguments ask for; `ending` makes the default name of the model's, `otherwise` is the form where
+    /// neither option nor name says one.
+    ///
+    /// # Errors
+    /// If the arguments contradict each other.
+    pub(crate) fn of(
+        args: &WriteArgs,
+        output: Option<&Path>,
+        otherwise: EmitArg,
+        by_default: impl FnOnce(EmitArg) -> Target,
+    ) -> Result<Emit, Failure> {
+        let by_name = output.and_then(Path::extension).and_then(|e| e.to_str()).and_then(|e| match e {
+            "onnx" => Some(EmitArg::Onnx),
+            "ir" => Some(EmitArg::Text),
+            "json" => Some(EmitArg::Json),
+            "dot" | "gv" => Some(EmitArg::Dot),
+            _ => None,
+        });
+        let kind = args.emit.or(by_name).unwrap_or(otherwise);
+        let target = match output {
+            Some(path) if path == Path::new("-") => Target::Stdout,
+            Some(path) => Target::File(path.to_owned()),
+            None => by_default(kind),
+        };
+        let binary = matches!(kind, EmitArg::Onnx | EmitArg::Emulated);
+        if args.external_data.is_some() && !binary {
+            return Err(Failure::usage(
+                "external_data",
+                "`--external-data` is about ONNX files; nothing of it is written",
+            ));
+        }
+        if binary && target == Target::Stdout && Ui::is_terminal(Stream::Out) {
+            let message = "a model is nothing for a terminal: name a file with `--output`, or pipe it";
+            return Err(Failure::usage("terminal", message));
+        }
+        let external_data = match args.external_data {
+            None | Some(ExternalArg::Auto) => ExternalData::Auto,
+            Some(ExternalArg::Always) => ExternalData::Always,
+            Some(ExternalArg::Never) => ExternalData::Never,
+        };
+        Ok(Emit { target, kind, options: WriteOptions { force: args.force, external_data } })
+    }
+
+    /// Whether existing files may be replaced.
+    pub(crate) fn force(&self) -> bool {
+        self.options.force
+    }
+
+    /// Checks that the target may be written, before the work is done.
+    ///
+    /// # Errors
+    /// If it may not.
+    pub(crate) fn check(&self, model: &Model) -> Result<(), Failure> {
+        match &self.target {
+            Target::Stdout => Ok(()),
+            Target::File(path) => check(path, self.force(), model),
+        }
+    }
+
+    /// Writes a model.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub(crate) fn write(&self, model: &Model) -> Result<Written, Failure> {
+        let failure = |e: Error| diagnose::failure(&e, None);
+        match (self.kind, &self.target) {
+            (EmitArg::Onnx | EmitArg::Emulated, target) => {
+                let path = match target {
+                    Target::Stdout => Path::new("-"),
+                    Target::File(path) => path,
+                };
+                let report = ampc::save(model, path, &self.options).map_err(failure)?;
+                let data_bytes = report.data_file.map_or(0, |(_, bytes)| bytes);
+                Ok(Written { bytes: report.bytes, data_bytes, warnings: report.warnings })
+            }
+            (EmitArg::Text, Target::File(path)) => {
+                let report = ampc::text_files::save(model, path, self.force()).map_err(failure)?;
+                let data_bytes = report.data_file.map_or(0, |(_, bytes)| bytes);
+                Ok(Written { bytes: report.bytes, data_bytes, warnings: Vec::new() })
+            }
+            // Without the bytes of its constants anyway: what cannot be read is shown without its hash.
+            (EmitArg::Text, Target::Stdout) => {
+                self.text(model, &print(&model.module, &PrintOptions::default()).text)
+            }
+            (EmitArg::Json, _) => {
+                let text = format!("{:#}\n", ampc::json::print(&model.module));
+                self.text(model, &text)
+            }
+            (EmitArg::Dot, _) => self.text(model, &ampc::dot::print(&model.module)),
+        }
+    }
+
+    fn text(&self, model: &Model, text: &str) -> Result<Written, Failure> {
+        match &self.target {
+            Target::Stdout => ui::print(text)?,
+            Target::File(path) => {
+                ampc::files::write(path, text.as_bytes(), self.force(), model.source.as_ref())
+                    .map_err(|e| diagnose::failure(&e, None))?;
+            }
+        }
+        Ok(Written { bytes: text.len() as u64, ..Written::default() })
+    }
+
+    /// The target as people read it.
+    pub(crate) fn name(&self) -> String {
+        match &self.target {
+            Target::Stdout => "standard output".into(),
+            Target::File(path) => path.display().to_string(),
+        }
+    }
+}
+
+/// Checks that a file may be written.
+///
+/// # Errors
+/// If it may not.
+pub(crate) fn check(path: &Path, force: bool, model: &Model) -> Result<(), Failure> {
+    ampc::files::check(path, force, model.source.as_ref()).map_err(|e| diagnose::failure(&e, None))
+}
+
+/// The default name: that of the model with its ending replaced.
+pub(crate) fn beside(model: &Path, infix: &str, kind: EmitArg) -> Target {
+    if model == Path::new("-") {
+        return Target::Stdout;
+    }
+    let ending = match kind {
+        EmitArg::Onnx => "onnx",
+        EmitArg::Text => "ir",
+        EmitArg::Json => "json",
+        EmitArg::Dot => "dot",
+        EmitArg::Emulated => "emulated.onnx",
+    };
+    let known = model.extension().is_some_and(|e| e == "onnx" || e == "ir");
+    let stem = if known { model.file_stem() } else { model.file_name() };
+    let mut name = stem.unwrap_or_default().to_owned();
+    name.push(format!(".{infix}.{ending}"));
+    Target::File(model.with_file_name(name))
+}
+
+/// Bytes of the model that was read, and of its data files.
+pub(crate) fn source_bytes(model: &Model, path: &Path) -> Option<(u64, u64)> {
+    let Some(source) = &model.source else {
+        let len = |p: &Path| std::fs::metadata(p).ok().map(|m| m.len());
+        return Some((len(path)?, len(&ampc::text_files::data_path(path)).unwrap_or(0)));
+    };
+    let data = source.files().iter().skip(1).map(|f| f.len()).sum();
+    Some((source.bytes().len(), data))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_name_is_beside_the_model() {
+        let name = |model: &str, kind| match beside(Path::new(model), "fp16", kind) {
+            Target::File(path) => path.display().to_string(),
+            Target::Stdout => "-".into(),
+        };
+        assert_eq!(name("a/b.v2.onnx", EmitArg::Onnx), "a/b.v2.fp16.onnx");
+        assert_eq!(name("b.ir", EmitArg::Text), "b.fp16.ir");
+        assert_eq!(name("b.v2", EmitArg::Emulated), "b.v2.fp16.emulated.onnx");
+        assert_eq!(name("-", EmitArg::Onnx), "-");
+    }
+}

@@ -1,0 +1,78 @@
+//! What to do about a problem, by its code. A message that says it already has no line here.
+
+/// The advice for a code.
+pub(crate) fn help(code: &str) -> Option<&'static str> {
+    Some(match code.strip_prefix("ampc::")? {
+        "import::open" => "check the name of the file and whether you may read it",
+        "import::truncated" | "import::length_past_end" | "import::varint_too_long" => {
+            "compare the size of the file with the original's, and fetch or export it again"
+        }
+        "import::field_number" | "import::unknown_wire_type" | "import::wire_type" | "import::utf8" => {
+            "fetch or export the file again, and check that it is an ONNX model at all"
+        }
+        "import::no_graph" | "import::no_ir_version" => {
+            "export the model again; a file cut off or made by other means may lack its first fields"
+        }
+        "import::ir_version" | "import::opset_version" => {
+            "export the model for an older opset or IR version, or use a newer ampc"
+        }
+        "import::duplicate_opset" => "keep one import of the domain",
+        "import::too_deep" => "flatten the control flow of the model",
+        "import::duplicate_name" | "check::duplicate_name" | "check::shadowed" => {
+            "rename one of the two, in the exporter or with `onnx.helper`"
+        }
+        "import::undefined" => {
+            "export the model with all its initializers; a partial copy of a graph has to name what it reads as \
+             inputs"
+        }
+        "import::cycle" => "a graph of ONNX has no cycles: use Loop or Scan for recurrence",
+        "import::unknown_operator" => {
+            "an operator of your own belongs to a domain of your own, which has to be imported"
+        }
+        "import::operator_too_new" => {
+            "raise the opset import of the model, or export it for the opset it imports"
+        }
+        "import::operator_removed" => "convert the model to its opset with `onnx.version_converter`",
+        "import::duplicate_attribute" => "keep one of the two",
+        "import::recursive_function" | "check::recursive_function" => {
+            "functions of ONNX may not call themselves: unroll the recursion or use Loop"
+        }
+        "import::element_type" | "import::tensor_unknown_type" | "check::unknown_dtype" => {
+            "use a newer ampc if a newer ONNX defines the element type"
+        }
+        "import::tensor_missing" => {
+            "put the data file beside the model, under the name it had when it was exported"
+        }
+        "import::tensor_too_short" | "import::tensor_checksum" => {
+            "copy the data file again; model and data file must come from one export"
+        }
+        "import::tensor_absolute" | "import::tensor_leaves_folder" | "import::tensor_symbolic_link" => {
+            "data outside the model's folder is not read, so that a model cannot reach other files: move it beside \
+             the model, or save the model again with its data"
+        }
+        "check::operand" | "check::operator" | "check::result" | "check::boundary_disagrees" => {
+            "the operator's page at https://onnx.ai/onnx/operators/ has what it takes; where a type is wrong, \
+             look at what makes the operand"
+        }
+        "check::attribute" => "the operator's page at https://onnx.ai/onnx/operators/ has its attributes",
+        "check::read_before_defined" => "the nodes have to be in topological order",
+        "export::target_write" => "check that the folder exists and that you may write there",
+        "export::target_full" => "free some space, or write to another disk with `--output`",
+        "pass::constant" => {
+            "dumps and reproducers come without weights: passes that read them need `MODEL.ir.safetensors` beside \
+             `MODEL.ir`, which `--emit text` writes"
+        }
+        "pass::out_of_range" => "the report (`--report`) lists what is out of range if it may stay fp32",
+        "pass::pin_matches_nothing" => {
+            "`ampc rewrite MODEL --emit text -o -` shows all names; the path of a node in a body is \
+             `owner/attribute/node`"
+        }
+        "text" => "docs/text-form.md has the grammar",
+        "policy::json" => "docs/policy.md has the schema",
+        _ => return None,
+    })
+}
+
+/// How nodes are named.
+pub(crate) const PATHS: &str = "`ampc rewrite MODEL --emit text -o -` shows all names; a node without one is called \
+                                by its first result, one in a body `owner/attribute/node`";

@@ -1,0 +1,98 @@
+//! The commands. Each file is one; the others are what they share.
+
+mod args;
+mod check;
+mod diagnose;
+mod emit;
+mod explain;
+mod help;
+mod inspect;
+mod ops;
+mod opt;
+mod policy;
+mod problem;
+mod progress;
+mod rewrite;
+mod run;
+mod settings;
+mod summary;
+mod table;
+mod ui;
+
+use args::{Cli, Command};
+use clap::{CommandFactory, Parser};
+use problem::Failure;
+use std::panic;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use ui::Ui;
+
+/// Enough for models nested as deep as the reader admits, in unoptimised builds too.
+const STACK: usize = 64 << 20;
+
+/// The exit code for bugs.
+const BUG: u8 = 70;
+
+/// What the last panic said: the hook keeps it, whoever catches the panic reports it.
+static PANIC: Mutex<Option<String>> = Mutex::new(None);
+
+/// Reads the arguments and does what they say.
+pub(crate) fn main() -> ExitCode {
+    panic::set_hook(Box::new(|info| {
+        let said = info.payload_as_str().unwrap_or("something that is no text");
+        let place = info.location().map_or_else(String::new, |l| format!(" ({}:{})", l.file(), l.line()));
+        if let Ok(mut last) = PANIC.lock() {
+            *last = Some(format!("{said}{place}"));
+        }
+    }));
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and versions go to standard output and are no error; nobody may be reading.
+            let _ = error.print();
+            return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
+        }
+    };
+    let ui = Ui::new(&cli.global);
+    let thread = std::thread::Builder::new().name("ampc".into()).stack_size(STACK);
+    let result = thread.spawn(move || run(&cli.command, ui)).map(std::thread::JoinHandle::join);
+    match result {
+        Ok(Ok(Ok(()))) => ExitCode::SUCCESS,
+        Ok(Ok(Err(failure))) => {
+            failure.show(ui);
+            ExitCode::from(failure.code)
+        }
+        Ok(Err(_)) => {
+            let problem = diagnose::bug(format!("a bug in ampc: {}", last_panic()));
+            ui.complain(&problem.draw(ui, ui::Stream::Err));
+            ExitCode::from(BUG)
+        }
+        Err(error) => {
+            let failure = Failure::io("a thread", &error);
+            failure.show(ui);
+            ExitCode::from(failure.code)
+        }
+    }
+}
+
+fn run(command: &Command, ui: Ui) -> Result<(), Failure> {
+    match command {
+        Command::Rewrite(args) => rewrite::run(args, ui),
+        Command::Opt(args) => opt::run(args, ui),
+        Command::Check(args) => check::run(args, ui),
+        Command::Inspect(args) => inspect::run(args, ui),
+        Command::Ops(args) => ops::run(args),
+        Command::Policy(args) => policy::run(args, ui),
+        Command::Completions { shell } => {
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut Cli::command(), "ampc", &mut script);
+            ui::print(&String::from_utf8_lossy(&script))
+        }
+    }
+}
+
+/// What the last panic said.
+fn last_panic() -> String {
+    let last = PANIC.lock().ok().and_then(|mut last| last.take());
+    last.unwrap_or_else(|| "it stopped without a word".into())
+}

@@ -1,0 +1,84 @@
+//! `ampc opt`: any pipeline on a model.
+
+use super::args::{EmitArg, OptArgs};
+use super::diagnose;
+use super::emit::{Emit, Target};
+use super::problem::{Failure, Problem};
+use super::progress::Progress;
+use super::run::{Run, load};
+use super::settings::read_policy;
+use super::ui::{Stream, Ui};
+use ampc::passes::pipeline::Pipeline;
+use ampc::passes::policy::PolicyError;
+use ampc::passes::{Invariants, Paths, Policy};
+use std::cell::RefCell;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+
+pub(crate) fn run(args: &OptArgs, ui: Ui) -> Result<(), Failure> {
+    let passes = match &args.passes {
+        Some(passes) => passes.clone(),
+        None => directive(&args.model).ok_or_else(|| {
+            let message =
+                "`--passes` is missing, and the model has no first line `// pass: …` that names them";
+            Failure::usage("passes", message)
+        })?,
+    };
+    let emit = Emit::of(&args.write, args.output.as_deref(), EmitArg::Text, |_| Target::Stdout)?;
+    let progress = Progress::start(ui);
+    progress.stage("reading");
+    let mut model = load(&args.model, ui)?;
+    emit.check(&model)?;
+    // A dump or reproducer is in the middle of a pipeline, and says so in every line.
+    let pipeline = parse(&passes, Invariants::of(&model.module))?;
+    let run = Run { ui, progress: &progress, debug: &args.debug, pipeline: &pipeline, path: &args.model };
+    let warnings = run.watched(&mut model, |model, observer| {
+        ampc::rewrite::run_pipeline(model, &pipeline, args.debug.verify_each, observer)
+    })?;
+    progress.stage("writing");
+    if emit.kind == EmitArg::Emulated {
+        model = ampc::emulate(model).map_err(|e| diagnose::failure(&e, None))?;
+    }
+    let written = emit.write(&model)?;
+    drop(progress);
+    let paths = (!warnings.is_empty()).then(|| Paths::new(&model.module));
+    for warning in &warnings {
+        let place = match (warning.node, &paths) {
+            (Some(node), Some(paths)) => format!("`{}`: ", paths.path(node)),
+            _ => String::new(),
+        };
+        let problem = Problem::warning(warning.code, format!("{place}{}", warning.message));
+        ui.say(problem.draw(ui, Stream::Err).trim_start_matches('\n'));
+    }
+    for warning in model.warnings.iter().chain(&written.warnings) {
+        ui.say(diagnose::of_warning(warning).draw(ui, Stream::Err).trim_start_matches('\n'));
+    }
+    Ok(())
+}
+
+/// The pipeline that a text names in its first comments: `// pass: classify, taint`.
+fn directive(path: &Path) -> Option<String> {
+    const LONGEST: u64 = 1 << 16;
+    if path.extension().is_none_or(|e| e != "ir") {
+        return None;
+    }
+    let file = BufReader::new(File::open(path).ok()?.take(LONGEST));
+    file.lines()
+        .map_while(Result::ok)
+        .map_while(|line| line.trim().strip_prefix("//").map(str::to_owned))
+        .find_map(|comment| Some(comment.trim_start().strip_prefix("pass:")?.trim().to_owned()))
+}
+
+fn parse(passes: &str, known: Invariants) -> Result<Pipeline, Failure> {
+    // A policy that cannot be read says more than the pipeline's error type can carry.
+    let unread: RefCell<Option<Failure>> = RefCell::new(None);
+    let find = |name: &str| -> Result<Policy, PolicyError> {
+        read_policy(name).map(|read| read.policy).map_err(|failure| {
+            *unread.borrow_mut() = Some(failure);
+            PolicyError::Precision { found: name.to_owned() }
+        })
+    };
+    Pipeline::parse_on(known, passes, &find)
+        .map_err(|error| unread.take().unwrap_or_else(|| diagnose::failure(&error.into(), None)))
+}

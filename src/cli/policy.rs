@@ -1,0 +1,119 @@
+//! `ampc policy`: list, show and check policies.
+
+use super::args::{PolicyArgs, PolicyCommand};
+use super::problem::Failure;
+use super::settings::read_policy;
+use super::table::{Table, count};
+use super::ui::{self, Ui};
+use ampc::ir::DType;
+use ampc::ir::op::{Class, Legality, OpKind, base_class, legality};
+use ampc::passes::Policy;
+use ampc::passes::guard::GUARDS;
+use ampc::passes::policy::{Base, PRESETS, op_key};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+pub(crate) fn run(args: &PolicyArgs, _: Ui) -> Result<(), Failure> {
+    match &args.command {
+        PolicyCommand::List => {
+            let mut table = Table::new(0, &[]);
+            for (name, about) in PRESETS {
+                table.row([*name, *about]);
+            }
+            ui::print(&table.to_string())
+        }
+        PolicyCommand::Show { name } => ui::print(&show(&read_policy(name)?.policy)),
+        PolicyCommand::Check { file } => {
+            // A preset's name is no file, whatever it is called.
+            let name = file.display().to_string();
+            if file.extension().is_none_or(|e| e != "json") {
+                return Err(Failure::usage(
+                    "policy",
+                    format!("`{name}`: the name of a policy file ends in `.json`"),
+                ));
+            }
+            let policy = read_policy(&name)?.policy;
+            let what = [
+                count(policy.ops().count() as u64, "operator"),
+                count((policy.pins().len() + policy.value_pins().len()) as u64, "pin"),
+                count(policy.disabled_guards().len() as u64, "guard") + " left out",
+            ];
+            ui::print(&format!("{name}: policy {}, {}\n", policy.name, what.join(", ")))
+        }
+    }
+}
+
+fn show(policy: &Policy) -> String {
+    let mut text = format!("policy {}\n", policy.name);
+    let base = match policy.base {
+        Base::Table => "the operator table",
+        Base::Schema => "the schemas: whatever may be 16-bit is lowered",
+    };
+    let _ = writeln!(text, "\nclasses from {base}");
+    if policy.base == Base::Table {
+        text.push_str(&classes(policy));
+    }
+    let own: Vec<(&str, _)> = policy.ops().collect();
+    if !own.is_empty() {
+        text.push_str("\nbut\n");
+        let mut table = Table::new(2, &[]);
+        for (op, class) in own {
+            table.row([op, class.class.as_str()]);
+        }
+        let _ = write!(text, "{table}");
+    }
+    for (what, pins) in [("pins of nodes", policy.pins()), ("pins of values", policy.value_pins())] {
+        if pins.is_empty() {
+            continue;
+        }
+        let _ = writeln!(text, "\n{what}");
+        let mut table = Table::new(2, &[]);
+        for (pattern, pin) in pins {
+            let var = pattern.var().map_or_else(String::new, |v| format!("#{v}"));
+            table.row([format!("{}{var}", pattern.text()), pin.as_str().to_owned()]);
+        }
+        let _ = write!(text, "{table}");
+    }
+    text.push_str("\nguards\n");
+    let mut table = Table::new(2, &[]);
+    for guard in GUARDS {
+        let on = if policy.disabled_guards().contains(guard.name) { "off" } else { "on" };
+        table.row([guard.name, on, guard.about]);
+    }
+    let _ = write!(text, "{table}");
+    text
+}
+
+/// Operators by class, folded; for fp16, from which bf16 differs little.
+fn classes(policy: &Policy) -> String {
+    let mut by_class: BTreeMap<Class, Vec<String>> = BTreeMap::new();
+    for &kind in OpKind::ALL {
+        let key = op_key(kind.domain(), kind.name());
+        if !is_float(kind) || policy.class_of(&key).is_some() {
+            continue;
+        }
+        by_class.entry(base_class(kind, DType::F16)).or_default().push(key);
+    }
+    let mut text = String::new();
+    for (class, ops) in by_class {
+        let _ = write!(text, "  {:<9}", class.as_str());
+        let mut column = 11;
+        for (i, op) in ops.iter().enumerate() {
+            let word = if i + 1 < ops.len() { format!(" {op},") } else { format!(" {op}") };
+            if column + word.len() > 100 {
+                text.push_str("\n           ");
+                column = 11;
+            }
+            column += word.len();
+            text.push_str(&word);
+        }
+        text.push('\n');
+    }
+    text
+}
+
+fn is_float(kind: OpKind) -> bool {
+    let schema = kind.newest();
+    let float = |i: u8| legality(schema, i, DType::F16) != Legality::NotFloat;
+    !schema.deprecated && (0u8..).zip(schema.type_vars).any(|(i, _)| float(i))
+}

@@ -1,0 +1,149 @@
+//! Diagnostics: what is wrong, where, and what to do, drawn over the text in question where there is one.
+
+use super::ui::{Stream, Ui};
+use ampc::ErrorKind;
+use miette::{
+    Diagnostic, GraphicalReportHandler, GraphicalTheme, LabeledSpan, NamedSource, Severity, SourceCode,
+};
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Problems drawn in full before they are only counted.
+pub(crate) const DRAWN: usize = 10;
+
+/// A text that problems are shown in.
+pub(crate) type Shown = Arc<NamedSource<String>>;
+
+/// One problem.
+#[derive(Clone, Debug)]
+pub(crate) struct Problem {
+    /// Stable, such as `ampc::import::undefined`.
+    pub(crate) code: String,
+    pub(crate) message: String,
+    pub(crate) help: Option<String>,
+    pub(crate) shown: Option<Shown>,
+    /// Ranges of the text with a word about each; the first is what it is about.
+    pub(crate) labels: Vec<(Range<usize>, String)>,
+    pub(crate) warning: bool,
+}
+
+impl Problem {
+    pub(crate) fn new(code: impl Into<String>, message: impl Into<String>) -> Problem {
+        let code = code.into();
+        let help = super::help::help(&code).map(str::to_owned);
+        Problem { code, message: message.into(), help, shown: None, labels: Vec::new(), warning: false }
+    }
+
+    pub(crate) fn warning(code: impl fmt::Display, message: impl Into<String>) -> Problem {
+        Problem { warning: true, ..Problem::new(format!("ampc::warning::{code}"), message) }
+    }
+
+    pub(crate) fn with_help(mut self, help: impl Into<String>) -> Problem {
+        self.help = Some(help.into());
+        self
+    }
+
+    pub(crate) fn with_label(
+        mut self,
+        shown: &Shown,
+        range: Range<usize>,
+        label: impl Into<String>,
+    ) -> Problem {
+        self.shown = Some(shown.clone());
+        self.labels.push((range, label.into()));
+        self
+    }
+
+    /// The problem as one line.
+    pub(crate) fn line(&self) -> String {
+        format!("{}: {}\n", self.code, self.message)
+    }
+
+    /// The problem as people read it.
+    pub(crate) fn draw(&self, ui: Ui, stream: Stream) -> String {
+        let theme = if ui.colors(stream) { GraphicalTheme::unicode() } else { GraphicalTheme::none() };
+        let handler = GraphicalReportHandler::new_themed(theme)
+            .with_width(ui.width(stream))
+            .with_links(false)
+            .with_break_words(false)
+            .with_word_separator(textwrap::WordSeparator::AsciiSpace)
+            .with_word_splitter(textwrap::WordSplitter::NoHyphenation)
+            .with_context_lines(1);
+        let mut text = String::new();
+        match handler.render_report(&mut text, self) {
+            Ok(()) => text,
+            Err(fmt::Error) => self.line(),
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Problem {}
+
+impl Diagnostic for Problem {
+    fn code<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
+        Some(Box::new(&self.code))
+    }
+    fn severity(&self) -> Option<Severity> {
+        Some(if self.warning { Severity::Warning } else { Severity::Error })
+    }
+    fn help<'a>(&'a self) -> Option<Box<dyn fmt::Display + 'a>> {
+        self.help.as_ref().map(|h| Box::new(h) as Box<dyn fmt::Display>)
+    }
+    fn source_code(&self) -> Option<&dyn SourceCode> {
+        self.shown.as_ref().map(|s| s as &dyn SourceCode)
+    }
+    fn labels(&self) -> Option<Box<dyn Iterator<Item = LabeledSpan> + '_>> {
+        let span = |(range, label): &(Range<usize>, String)| {
+            LabeledSpan::new(Some(label.clone()), range.start, range.len())
+        };
+        self.shown.as_ref()?;
+        Some(Box::new(self.labels.iter().map(span)))
+    }
+}
+
+/// Why a command ends early.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// The exit code; 0 if nobody reads what is printed.
+    pub(crate) code: u8,
+    pub(crate) problems: Vec<Problem>,
+    /// What would name those that are not drawn.
+    pub(crate) see: Option<String>,
+}
+
+impl Failure {
+    pub(crate) fn of(kind: ErrorKind, problem: Problem) -> Failure {
+        Failure { code: kind.exit_code(), problems: vec![problem], see: None }
+    }
+
+    pub(crate) fn usage(code: &str, message: impl Into<String>) -> Failure {
+        Failure::of(ErrorKind::Usage, Problem::new(format!("ampc::usage::{code}"), message))
+    }
+
+    pub(crate) fn io(what: &str, error: &std::io::Error) -> Failure {
+        Failure::of(ErrorKind::Io, Problem::new("ampc::io", format!("`{what}`: {error}")))
+    }
+
+    pub(crate) fn nobody_reads() -> Failure {
+        Failure { code: 0, problems: Vec::new(), see: None }
+    }
+
+    /// Draws the problems on standard error.
+    pub(crate) fn show(&self, ui: Ui) {
+        for problem in self.problems.iter().take(DRAWN) {
+            ui.complain(&problem.draw(ui, Stream::Err));
+        }
+        if self.problems.len() > DRAWN {
+            let more = self.problems.len() - DRAWN;
+            let see = self.see.as_ref().map_or_else(String::new, |s| format!("; {s} names them all"));
+            ui.complain(&format!("and {}{see}", super::table::count(more as u64, "more problem")));
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! Running passes: watched, dumped on request, and with a reproducer when a pass has a bug.
+
+use super::args::DebugArgs;
+use super::diagnose;
+use super::problem::Failure;
+use super::progress::Progress;
+use super::ui::Ui;
+use ampc::ir::Module;
+use ampc::ir::tensor::ByteSource;
+use ampc::ir::text::{PrintOptions, print};
+use ampc::passes::pipeline::{Observer, PASSES, Pipeline};
+use ampc::passes::{Changed, Pass, suggest};
+use ampc::{Error, ErrorKind, Model};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// A run of a pipeline on the model that was read from `path`.
+#[derive(Clone, Copy)]
+pub(crate) struct Run<'a> {
+    pub(crate) ui: Ui,
+    pub(crate) progress: &'a Progress,
+    pub(crate) debug: &'a DebugArgs,
+    pub(crate) pipeline: &'a Pipeline,
+    pub(crate) path: &'a Path,
+}
+
+impl Run<'_> {
+    /// Does `work`, which runs the pipeline on the model with the observer it gets.
+    ///
+    /// # Errors
+    /// What `work` says, drawn over the module as it is then. A panic is a bug like any other.
+    pub(crate) fn watched<T>(
+        &self,
+        model: &mut Model,
+        work: impl FnOnce(&mut Model, &mut dyn Observer) -> Result<T, Error>,
+    ) -> Result<T, Failure> {
+        let mut watch = Watch {
+            ui: self.ui,
+            progress: self.progress,
+            pipeline: self.pipeline,
+            dump: Dump::of(self.debug)?,
+            started: Instant::now(),
+            index: 0,
+            failed: None,
+        };
+        let result = catch_unwind(AssertUnwindSafe(|| work(model, &mut watch)));
+        if let Some(failed) = watch.failed {
+            return Err(failed);
+        }
+        match result {
+            Ok(Ok(done)) => Ok(done),
+            Ok(Err(Error::Bug(message))) => Err(self.bug(model, message)),
+            Ok(Err(error)) => Err(diagnose::failure(&error, Some(&model.module))),
+            Err(_) => Err(self.bug(model, super::last_panic())),
+        }
+    }
+
+    fn bug(&self, model: &Model, message: String) -> Failure {
+        self.progress.stage("looking for a reproducer");
+        let mut problem = diagnose::bug(format!("a bug in ampc: {message}"));
+        if let Some((pass, path)) = self.reproduce(model) {
+            problem.message = format!("{} (in pass `{pass}`)", problem.message);
+            problem.help = Some(format!(
+                "this is not your fault: please report it with `{0}`, which has the module without its weights; \
+                 `ampc opt {0}` repeats it",
+                path.display()
+            ));
+        }
+        Failure::of(ErrorKind::Bug, problem)
+    }
+
+    /// Repeats the run to find the pass and the module before it. Passes are functions of the module and their
+    /// options, so the second run goes as the first did.
+    fn reproduce(&self, model: &Model) -> Option<(&'static str, PathBuf)> {
+        let mut search = Search { stop: None, index: 0, pass: None, text: String::new() };
+        let mut fresh = self.reload(model)?;
+        let run = |fresh: &mut Model, search: &mut Search| {
+            let pipeline = self.pipeline;
+            catch_unwind(AssertUnwindSafe(|| pipeline.run(&mut fresh.module, true, search).is_ok()))
+        };
+        if matches!(run(&mut fresh, &mut search), Ok(true)) || search.index == 0 {
+            return None;
+        }
+        let first = search.index - 1;
+        let mut fresh = self.reload(model)?;
+        search = Search { stop: Some(first), index: 0, pass: None, text: String::new() };
+        let _ = run(&mut fresh, &mut search);
+        let text = format!("// pass: {}\n{}", self.pipeline.from(first), search.text);
+        let folder = self.debug.dump_dir.clone().unwrap_or_else(std::env::temp_dir);
+        let path = folder.join("ampc-repro.ir");
+        std::fs::create_dir_all(&folder).ok()?;
+        ampc::files::write(&path, text.as_bytes(), true, None).ok()?;
+        Some((search.pass?, path))
+    }
+
+    fn reload(&self, model: &Model) -> Option<Model> {
+        if self.path != Path::new("-") {
+            return ampc::load(self.path).ok();
+        }
+        let source = model.source.as_ref()?.bytes();
+        let mut bytes = vec![0; usize::try_from(source.len()).ok()?];
+        source.read_exact_at(&mut bytes, 0).ok()?;
+        let (module, source, warnings) =
+            ampc::onnx::read_bytes("standard input", bytes, &ampc::onnx::ReadOptions::default()).ok()?;
+        Some(Model { module, source: Some(source), warnings })
+    }
+}
+
+/// Counts passes, and prints the module before one of them.
+struct Search {
+    stop: Option<usize>,
+    index: usize,
+    pass: Option<&'static str>,
+    text: String,
+}
+
+impl Observer for Search {
+    fn before(&mut self, pass: &dyn Pass, module: &Module) {
+        if self.stop == Some(self.index) {
+            self.pass = Some(pass.name());
+            self.text = text_without_weights(module);
+        }
+        self.index += 1;
+    }
+}
+
+fn text_without_weights(module: &Module) -> String {
+    print(module, &PrintOptions { omit_hashes: true, ..PrintOptions::default() }).text
+}
+
+/// After which passes to write the module, and where.
+struct Dump {
+    after: String,
+    folder: PathBuf,
+}
+
+impl Dump {
+    fn of(args: &DebugArgs) -> Result<Option<Dump>, Failure> {
+        let (Some(after), Some(folder)) = (&args.dump_after, &args.dump_dir) else { return Ok(None) };
+        let words = || PASSES.iter().copied().chain(["all", "changed"]);
+        if !words().any(|w| w == after) {
+            let hint = suggest::nearest(after, words())
+                .map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
+            let message = format!("`--dump-after {after}`: no pass is called so{hint}");
+            return Err(Failure::usage("dump_after", message)
+                .with_help(format!("expected all, changed or one of {}", PASSES.join(", "))));
+        }
+        std::fs::create_dir_all(folder).map_err(|e| Failure::io(&folder.display().to_string(), &e))?;
+        Ok(Some(Dump { after: after.clone(), folder: folder.clone() }))
+    }
+
+    fn wants(&self, pass: &str, changed: Changed) -> bool {
+        match self.after.as_str() {
+            "all" => true,
+            "changed" => changed == Changed::Yes,
+            name => name == pass,
+        }
+    }
+}
+
+struct Watch<'a> {
+    ui: Ui,
+    progress: &'a Progress,
+    pipeline: &'a Pipeline,
+    dump: Option<Dump>,
+    started: Instant,
+    index: usize,
+    failed: Option<Failure>,
+}
+
+impl Observer for Watch<'_> {
+    fn before(&mut self, pass: &dyn Pass, _: &Module) {
+        self.index += 1;
+        self.started = Instant::now();
+        self.progress.stage(pass.name());
+    }
+
+    fn after(&mut self, pass: &dyn Pass, module: &Module, changed: Changed) {
+        if self.ui.verbose {
+            let time = self.started.elapsed();
+            let note = if changed == Changed::No { "  (no change)" } else { "" };
+            let line =
+                format!("{:>2} {:<18} {:>9.3} ms{note}", self.index, pass.name(), time.as_secs_f64() * 1e3);
+            self.progress.suspend(|| self.ui.say(&line));
+        }
+        let Some(dump) = self.dump.as_ref().filter(|d| d.wants(pass.name(), changed)) else { return };
+        let path = dump.folder.join(format!("{:02}-{}.ir", self.index, pass.name()));
+        let rest = self.pipeline.from(self.index);
+        let directive = if rest.is_empty() { String::new() } else { format!("// pass: {rest}\n") };
+        let text = format!("{directive}{}", text_without_weights(module));
+        if let Err(error) = ampc::files::write(&path, text.as_bytes(), true, None) {
+            self.failed.get_or_insert_with(|| diagnose::failure(&error, None));
+        }
+    }
+}
+
+impl Failure {
+    /// Advice for the first problem.
+    pub(crate) fn with_help(mut self, help: impl Into<String>) -> Failure {
+        if let Some(problem) = self.problems.first_mut() {
+            problem.help = Some(help.into());
+        }
+        self
+    }
+}
+
+/// Reads the model of a command.
+///
+/// # Errors
+/// All problems of the file.
+pub(crate) fn load(path: &Path, ui: Ui) -> Result<Model, Failure> {
+    let model = ampc::load(path).map_err(|e| {
+        let mut failure = diagnose::failure(&e, None);
+        failure.see = Some(format!("`ampc check {}`", path.display()));
+        failure
+    })?;
+    if ui.verbose {
+        for warning in &model.warnings {
+            ui.say(&diagnose::of_warning(warning).line());
+        }
+    }
+    Ok(model)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::args::{Cli, Command};
+    use super::*;
+    use ampc::passes::{PassCx, PassError};
+    use clap::Parser;
+
+    const TEXT: &str = "module ir=10\nopset ai.onnx=21\n\ngraph @main {\n  input %x : f32[2]\n  \
+                        %y = Relu(%x) : f32[2]\n  output %y : f32[2]\n}\n";
+
+    #[derive(Debug)]
+    enum Broken {
+        Panics,
+        LeavesGarbage,
+    }
+
+    impl Pass for Broken {
+        fn name(&self) -> &'static str {
+            "broken"
+        }
+        fn run(&self, module: &mut Module, _: &mut PassCx<'_>) -> Result<Changed, PassError> {
+            match self {
+                Broken::Panics => panic!("the invariant is violated"),
+                Broken::LeavesGarbage => {
+                    let node = module.nodes(module.main()).next().unwrap();
+                    let result = module.node(node).result(0).unwrap();
+                    let ty = ampc::ir::Type::tensor(ampc::ir::DType::F16, ampc::ir::Shape::known(&[2]));
+                    module.set_type(result, ty);
+                    Ok(Changed::Yes)
+                }
+            }
+        }
+    }
+
+    fn failure(broken: Broken) -> (Failure, String) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("m.ir");
+        std::fs::write(&path, TEXT).unwrap();
+        let dir = folder.path().join("dumps").display().to_string();
+        let cli = Cli::parse_from(["ampc", "-q", "opt", "m.ir", "--dump-dir", &dir]);
+        let Command::Opt(args) = &cli.command else { panic!("opt was given") };
+        let ui = Ui::new(&cli.global);
+        let pipeline = Pipeline::new(vec![Box::new(ampc::passes::dce::Dce), Box::new(broken)]).unwrap();
+        let run =
+            Run { ui, progress: &Progress::start(ui), debug: &args.debug, pipeline: &pipeline, path: &path };
+        let mut model = ampc::load(&path).unwrap();
+        let result = run.watched(&mut model, |m, o| ampc::rewrite::run_pipeline(m, &pipeline, false, o));
+        let text = std::fs::read_to_string(folder.path().join("dumps/ampc-repro.ir")).unwrap_or_default();
+        (result.unwrap_err(), text)
+    }
+
+    #[test]
+    fn a_bug_comes_with_its_reproducer() {
+        for broken in [Broken::Panics, Broken::LeavesGarbage] {
+            let (failure, text) = failure(broken);
+            assert_eq!(failure.code, 70);
+            assert!(failure.problems[0].message.contains("in pass `broken`"), "{failure:?}");
+            assert_eq!(text, format!("// pass: broken\n{TEXT}"));
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! What a rewrite did, in a few lines.
+
+use super::args::{EmitArg, RewriteArgs};
+use super::emit::{Emit, Written};
+use super::problem::Problem;
+use super::table::{Table, bytes, count, number, share};
+use super::ui::{Stream, Ui};
+use ampc::Report;
+
+/// Warnings said in full before they are only counted.
+const SAID: usize = 8;
+
+/// The table after a rewrite.
+pub(crate) fn text(
+    args: &RewriteArgs,
+    report: &Report,
+    emit: &Emit,
+    before: Option<(u64, u64)>,
+    written: &Written,
+    ui: Ui,
+) -> String {
+    let (summary, casts) = (&report.summary, &report.casts);
+    let mut table = Table::new(2, &[]);
+    let to = &report.options.to;
+    let mut nodes = vec![format!("{} {to}", number(summary.low)), format!("{} fp32", number(summary.full))];
+    if summary.other > 0 {
+        nodes.push(format!("{} without floats to lower", number(summary.other)));
+    }
+    if summary.not_lowered > 0 {
+        nodes.push(format!("{} in bodies and functions, not lowered", number(summary.not_lowered)));
+    }
+    table.row(["nodes".to_owned(), nodes.join(", ")]);
+    table.row(["allow".to_owned(), allow(report)]);
+    table.row([
+        "casts".to_owned(),
+        format!(
+            "{} present, {} kept, {} inserted, {} folded into constants",
+            number(casts.present),
+            number(casts.kept),
+            number(casts.inserted),
+            number(casts.folded)
+        ),
+    ]);
+    let constants = &report.constants;
+    table.row([
+        "constants".to_owned(),
+        format!("{} -> {}", bytes(constants.bytes_before), bytes(constants.bytes_after)),
+    ]);
+    let after = written.bytes.saturating_add(written.data_bytes);
+    let what = if matches!(emit.kind, EmitArg::Onnx | EmitArg::Emulated) { "file" } else { "written" };
+    table.row([
+        what.to_owned(),
+        match before {
+            Some((model, data)) => format!("{} -> {}", bytes(model.saturating_add(data)), bytes(after)),
+            None => bytes(after),
+        },
+    ]);
+    let heading =
+        format!("{} -> {} ({to}, policy {})\n", args.model.display(), emit.name(), report.options.policy);
+    format!("{heading}{table}{}", warnings(report, ui))
+}
+
+/// How much of what should be low is, and by which rules the rest is not.
+fn allow(report: &Report) -> String {
+    let summary = &report.summary;
+    if summary.allow == 0 {
+        return "no operator that gains from 16 bits".into();
+    }
+    let mut text = format!(
+        "{} of {} low ({})",
+        number(summary.allow_low),
+        number(summary.allow),
+        share(summary.allow_low, summary.allow)
+    );
+    let mut rules: Vec<(&String, u64)> =
+        summary.allow_exceptions.iter().map(|(rule, &n)| (rule, n)).collect();
+    rules.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(b.0)));
+    for (i, (rule, n)) in rules.iter().enumerate() {
+        text.push_str(if i == 0 { "; not: " } else { ", " });
+        text.push_str(&format!("{} by {rule}", number(*n)));
+    }
+    text
+}
+
+fn warnings(report: &Report, ui: Ui) -> String {
+    let said = if ui.verbose { usize::MAX } else { SAID };
+    let mut text = String::new();
+    for warning in report.warnings.iter().take(said) {
+        let place = warning.node.as_ref().map_or_else(String::new, |n| format!("`{n}`: "));
+        let problem = Problem::warning(&warning.code, format!("{place}{}", warning.message));
+        text.push_str(problem.draw(ui, Stream::Err).trim_matches('\n'));
+        text.push('\n');
+    }
+    if report.warnings.len() > said {
+        let more = (report.warnings.len() - said) as u64;
+        text.push_str(&format!("and {} (-v shows all)\n", count(more, "more warning")));
+    }
+    text
+}

@@ -1,0 +1,130 @@
+//! Numbers and columns as people read them.
+
+/// Rows whose cells stand below each other. The last column is not padded.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    rows: Vec<Vec<String>>,
+    right: Vec<bool>,
+    indent: usize,
+}
+
+impl Table {
+    /// An empty table, indented; columns for which `right` has true are aligned to the right.
+    pub(crate) fn new(indent: usize, right: &[bool]) -> Table {
+        Table { rows: Vec::new(), right: right.to_vec(), indent }
+    }
+
+    pub(crate) fn row<T: Into<String>>(&mut self, cells: impl IntoIterator<Item = T>) {
+        self.rows.push(cells.into_iter().map(Into::into).collect());
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+}
+
+impl std::fmt::Display for Table {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |c: usize| self.rows.iter().filter_map(|r| r.get(c)).map(|t| t.chars().count()).max();
+        let widths: Vec<usize> = (0..columns).map(|c| width(c).unwrap_or(0)).collect();
+        for row in &self.rows {
+            let mut line = " ".repeat(self.indent);
+            for (c, cell) in row.iter().enumerate() {
+                let pad = " ".repeat(widths[c] - cell.chars().count());
+                let right = self.right.get(c).copied().unwrap_or(false);
+                line.push_str(if c > 0 { "  " } else { "" });
+                line.push_str(if right { &pad } else { "" });
+                line.push_str(cell);
+                line.push_str(if right { "" } else { &pad });
+            }
+            writeln!(f, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+/// `1 node`, `2 nodes`.
+pub(crate) fn count(n: u64, what: &str) -> String {
+    format!("{} {what}{}", number(n), if n == 1 { "" } else { "s" })
+}
+
+/// A number with its thousands apart: `1 234 567`.
+pub(crate) fn number(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) && digits.len() > 4 {
+            text.push(' ');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// A number of bytes: `980 B`, `12.3 kB`, `1.60 GB`.
+pub(crate) fn bytes(n: u64) -> String {
+    if n < 1000 {
+        return format!("{n} B");
+    }
+    #[expect(clippy::cast_precision_loss, reason = "shown with three digits")]
+    let mut size = n as f64;
+    let mut unit = "";
+    for next in ["kB", "MB", "GB", "TB"] {
+        if size < 999.5 && !unit.is_empty() {
+            break;
+        }
+        size /= 1000.0;
+        unit = next;
+    }
+    let digits = if size < 9.995 {
+        2
+    } else if size < 99.95 {
+        1
+    } else {
+        0
+    };
+    format!("{size:.digits$} {unit}")
+}
+
+/// A share: `87 %`; never 100 unless it is all.
+pub(crate) fn share(part: u64, whole: u64) -> String {
+    if whole == 0 {
+        return "none".into();
+    }
+    let percent = u128::from(part) * 100 / u128::from(whole);
+    format!("{percent} %")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_three_digits() {
+        let shown: Vec<String> =
+            [0, 999, 1000, 9_994, 9_996, 12_345, 999_499, 999_500, 3_200_000_000].map(bytes).into();
+        assert_eq!(
+            shown,
+            ["0 B", "999 B", "1.00 kB", "9.99 kB", "10.0 kB", "12.3 kB", "999 kB", "1.00 MB", "3.20 GB"]
+        );
+    }
+
+    #[test]
+    fn numbers_and_shares() {
+        assert_eq!([999, 1234, 12_345, 1_234_567].map(number), ["999", "1234", "12 345", "1 234 567"]);
+        assert_eq!((count(1, "node"), count(0, "node")), ("1 node".into(), "0 nodes".into()));
+        assert_eq!(
+            (share(999, 1000), share(3, 3), share(0, 0)),
+            ("99 %".into(), "100 %".into(), "none".into())
+        );
+    }
+
+    #[test]
+    fn columns_are_aligned() {
+        let mut table = Table::new(2, &[false, true]);
+        table.row(["a", "1", "x"]);
+        table.row(["long", "123", ""]);
+        assert_eq!(table.to_string(), "  a       1  x\n  long  123\n");
+    }
+}

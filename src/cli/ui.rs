@@ -1,0 +1,84 @@
+//! Where words go: standard output for what was asked for, standard error for everything else.
+
+use super::args::{Global, When};
+use super::problem::Failure;
+use std::io::{self, IsTerminal, Write};
+
+/// One of the two streams that people read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stream {
+    Out,
+    Err,
+}
+
+/// How to talk.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ui {
+    pub(crate) quiet: bool,
+    pub(crate) verbose: bool,
+    color: When,
+}
+
+/// Text is folded at this many columns where nobody says how many there are.
+const WIDTH: usize = 100;
+
+impl Ui {
+    pub(crate) fn new(global: &Global) -> Ui {
+        Ui { quiet: global.quiet, verbose: global.verbose, color: global.color }
+    }
+
+    /// Whether a stream is a terminal.
+    pub(crate) fn is_terminal(stream: Stream) -> bool {
+        match stream {
+            Stream::Out => io::stdout().is_terminal(),
+            Stream::Err => io::stderr().is_terminal(),
+        }
+    }
+
+    /// Whether to color what goes to a stream.
+    pub(crate) fn colors(self, stream: Stream) -> bool {
+        match self.color {
+            When::Always => true,
+            When::Never => false,
+            When::Auto => {
+                let set = |name| std::env::var_os(name).is_some_and(|v| !v.is_empty());
+                let dumb = std::env::var_os("TERM").is_some_and(|t| t == "dumb");
+                Ui::is_terminal(stream) && !set("NO_COLOR") && !dumb
+            }
+        }
+    }
+
+    /// How wide text to a stream may be.
+    pub(crate) fn width(self, stream: Stream) -> usize {
+        let size = match stream {
+            Stream::Out => terminal_size::terminal_size_of(io::stdout()),
+            Stream::Err => terminal_size::terminal_size_of(io::stderr()),
+        };
+        size.map_or(WIDTH, |(columns, _)| usize::from(columns.0).clamp(40, WIDTH))
+    }
+
+    /// Says something on standard error, unless told to be quiet. If nobody listens, so be it.
+    pub(crate) fn say(self, text: &str) {
+        if !self.quiet {
+            self.complain(text);
+        }
+    }
+
+    /// Says something on standard error, whatever was asked for.
+    pub(crate) fn complain(self, text: &str) {
+        let _ = writeln!(io::stderr().lock(), "{}", text.trim_end_matches('\n'));
+    }
+}
+
+/// Writes what was asked for to standard output.
+///
+/// # Errors
+/// If it cannot be written. A reader that has seen enough (`| head`) is no error, but ends the program.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    written.map_err(|e| match e.kind() {
+        io::ErrorKind::BrokenPipe => Failure::nobody_reads(),
+        _ => Failure::io("standard output", &e),
+    })
+}

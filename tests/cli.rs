@@ -1,0 +1,224 @@
+//! The binary as users meet it: what it prints, where, and the exit code.
+
+#[path = "cli/support.rs"]
+mod support;
+
+#[path = "cli/diagnostics.rs"]
+mod diagnostics;
+
+use support::{Dir, MLP, snapshot};
+
+#[test]
+fn help_and_version() {
+    let dir = Dir::new();
+    snapshot("help", &dir.run(&["--help"]));
+    snapshot("help_rewrite", &dir.run(&["rewrite", "-h"]));
+    let version = dir.run(&["--version"]);
+    assert_eq!(version.stdout, format!("ampc {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn rewrite_writes_beside_the_model_and_says_what_it_did() {
+    let dir = Dir::new();
+    dir.copy(MLP, "mlp.onnx");
+    snapshot("rewrite", &dir.run(&["rewrite", "mlp.onnx"]));
+    assert_eq!(dir.files(), ["mlp.fp16.onnx", "mlp.onnx"]);
+    snapshot("rewrite_bf16_exceptions", &dir.run(&["rewrite", "mlp.onnx", "--to", "bf16", "--pin", "fc2=fp32"]));
+    assert_eq!(dir.files(), ["mlp.bf16.onnx", "mlp.fp16.onnx", "mlp.onnx"]);
+    snapshot("check_ok", &dir.run(&["check", "mlp.fp16.onnx"]));
+}
+
+#[test]
+fn quiet_says_nothing_and_verbose_names_the_passes() {
+    let dir = Dir::new();
+    let quiet = dir.run(&["rewrite", MLP, "-o", "a.onnx", "-q"]);
+    assert_eq!((quiet.code, quiet.stdout.as_str(), quiet.stderr.as_str()), (0, "", ""));
+    let verbose = dir.run(&["rewrite", MLP, "-o", "b.onnx", "-v", "--threads", "1"]);
+    assert!(verbose.stderr.contains(" 1 classify") && verbose.stderr.contains(" 8 dce"), "{verbose}");
+}
+
+#[test]
+fn standard_streams() {
+    let dir = Dir::new();
+    let model = std::fs::read(MLP).unwrap();
+    let low = dir.run_with(&["rewrite", "-"], &model);
+    assert_eq!(low.code, 0, "{low}");
+    let file = dir.run(&["rewrite", MLP, "-o", "m.onnx"]);
+    assert_eq!(file.code, 0, "{file}");
+    assert!(std::fs::read(dir.path("m.onnx")).unwrap() == low.bytes);
+    let checked = dir.run_with(&["check", "-"], &low.bytes);
+    assert_eq!((checked.code, checked.stdout.as_str()), (0, "-: no problems\n"));
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_error() {
+    let gone = support::run_unread(&["ops", "--json"]);
+    assert_eq!((gone.code, gone.stderr.as_str()), (0, ""));
+}
+
+#[test]
+fn forms_of_the_result() {
+    let dir = Dir::new();
+    dir.copy(MLP, "mlp.onnx");
+    let mut text = dir.run(&["rewrite", "mlp.onnx", "--emit", "text", "-o", "-", "-q"]);
+    text.stdout = text.stdout.lines().filter(|l| !l.contains("const")).map(|l| format!("{l}\n")).collect();
+    snapshot("emit_text", &text);
+    for emit in ["text", "json", "dot", "emulated"] {
+        let run = dir.run(&["rewrite", "mlp.onnx", "--emit", emit, "-q"]);
+        assert_eq!(run.code, 0, "{run}");
+    }
+    let written = [
+        "mlp.fp16.dot",
+        "mlp.fp16.emulated.onnx",
+        "mlp.fp16.ir",
+        "mlp.fp16.ir.safetensors",
+        "mlp.fp16.json",
+        "mlp.onnx",
+    ];
+    assert_eq!(dir.files(), written);
+    let json: serde_json::Value = serde_json::from_slice(&std::fs::read(dir.path("mlp.fp16.json")).unwrap()).unwrap();
+    assert_eq!(json["schema"], "ampc-graph/1");
+    for model in ["mlp.fp16.emulated.onnx", "mlp.fp16.ir"] {
+        let run = dir.run(&["check", model]);
+        assert_eq!(run.code, 0, "{run}");
+    }
+    let back = dir.run(&["opt", "mlp.fp16.ir", "--passes", "", "-o", "back.onnx"]);
+    assert_eq!(back.code, 0, "{back}");
+    let direct = dir.run(&["rewrite", "mlp.onnx", "-o", "direct.onnx"]);
+    assert_eq!(direct.code, 0, "{direct}");
+    let inspect = |name: &str| dir.run(&["inspect", name, "--json"]).stdout;
+    let constants = |name: &str| serde_json::from_str::<serde_json::Value>(&inspect(name)).unwrap()["constants"].clone();
+    assert_eq!(constants("back.onnx"), constants("direct.onnx"));
+}
+
+#[test]
+fn a_report_repeats_its_run() {
+    let dir = Dir::new();
+    let first =
+        dir.run(&["rewrite", MLP, "-o", "a.onnx", "--to", "bf16", "--deny", "Relu", "--keep-io", "none", "--report", "r.json"]);
+    assert_eq!(first.code, 0, "{first}");
+    let second = dir.run(&["rewrite", MLP, "-o", "b.onnx", "--policy", "r.json"]);
+    assert_eq!(second.code, 0, "{second}");
+    assert!(std::fs::read(dir.path("a.onnx")).unwrap() == std::fs::read(dir.path("b.onnx")).unwrap());
+    let report: serde_json::Value = serde_json::from_slice(&std::fs::read(dir.path("r.json")).unwrap()).unwrap();
+    assert_eq!(report["schema"], "ampc-report/1");
+    assert_eq!(report["files"]["bytes_before"], std::fs::metadata(MLP).unwrap().len());
+    assert_eq!(report["files"]["bytes_after"], std::fs::metadata(dir.path("a.onnx")).unwrap().len());
+}
+
+#[test]
+fn rewriting_again_changes_nothing() {
+    let dir = Dir::new();
+    assert_eq!(dir.run(&["rewrite", MLP, "-o", "a.onnx"]).code, 0);
+    assert_eq!(dir.run(&["rewrite", "a.onnx", "-o", "b.onnx"]).code, 0);
+    assert!(std::fs::read(dir.path("a.onnx")).unwrap() == std::fs::read(dir.path("b.onnx")).unwrap());
+}
+
+#[test]
+fn spellings_of_other_tools() {
+    let dir = Dir::new();
+    let bytes = |args: &[&str]| {
+        let mut all = vec!["rewrite", MLP, "-o", "-", "-q"];
+        all.extend(args);
+        let run = dir.run(&all);
+        assert_eq!(run.code, 0, "{run}");
+        run.bytes
+    };
+    assert!(bytes(&["--low-precision-type", "bf16"]) == bytes(&["--to", "bf16"]));
+    assert!(bytes(&["--op-block-list", "Relu,Gemm"]) == bytes(&["--deny", "Relu", "--deny", "Gemm"]));
+    assert!(bytes(&["--node-block-list", "fc1,fc3"]) == bytes(&["--pin", "fc1=fp32", "--pin", "fc3=fp32"]));
+    assert!(bytes(&["--keep-io-types"]) == bytes(&[]));
+}
+
+#[test]
+fn explanations() {
+    let dir = Dir::new();
+    let args = ["rewrite", MLP, "-o", "a.onnx", "-q", "--deny", "Relu", "--explain", "fc2", "--explain", "softmax"];
+    snapshot("explain", &dir.run(&args));
+    let text = support::module(
+        "  input %x : f32[2, 8]\n  const %e : f32 = 1e-12\n  %a = Identity(%x) : f32[2, 8]\n  \
+         %b = Add(%a, %e) : f32[2, 8] @plus\n  %s = Sqrt(%b) : f32[2, 8]\n  %y = Div(%a, %s) : f32[2, 8] @divide\n  \
+         %n = Shape(%x) : i64[2] @shape\n  output %y : f32[2, 8]\n  output %n : i64[2]\n",
+    );
+    dir.write("eps.ir", &text);
+    snapshot("explain_guard", &dir.run(&["rewrite", "eps.ir", "-q", "--explain", "plus", "--explain", "shape"]));
+}
+
+#[test]
+fn any_passes() {
+    let dir = Dir::new();
+    dir.write("m.ir", &support::module(support::MATMUL));
+    snapshot("opt", &dir.run(&["opt", "m.ir", "--passes", "classify{to=bf16}, assign{to=bf16}"]));
+    dir.write("d.ir", &format!("// why\n// pass: classify\n{}", support::module(support::MATMUL)));
+    let run = dir.run(&["opt", "d.ir"]);
+    assert!(run.code == 0 && run.stdout.contains("class=allow"), "{run}");
+    let run = dir.run(&["opt", "m.ir", "--passes", "", "-o", "m.onnx"]);
+    assert_eq!((run.code, run.stderr.as_str()), (0, ""));
+    assert_eq!(dir.run(&["check", "m.onnx"]).code, 0);
+}
+
+#[test]
+fn dumps_go_on_where_they_stopped() {
+    let dir = Dir::new();
+    dir.write("m.ir", &support::module(support::MATMUL));
+    let run = dir.run(&["rewrite", "m.ir", "-o", "a.ir", "--dump-after", "all", "--dump-dir", "dumps", "--verify-each"]);
+    assert_eq!(run.code, 0, "{run}");
+    let dumps = Dir::files_of(&dir.path("dumps"));
+    assert_eq!((dumps.len(), dumps[3].as_str()), (8, "04-assign.ir"));
+    let end = dir.run(&["opt", "dumps/08-dce.ir", "--passes", ""]).stdout;
+    for dump in &dumps[..7] {
+        let run = dir.run(&["opt", &format!("dumps/{dump}")]);
+        assert_eq!((run.code, run.stdout == end), (0, true), "{dump}: {run}");
+    }
+    let run = dir.run(&["rewrite", "m.ir", "-o", "b.ir", "--dump-after", "guard", "--dump-dir", "one"]);
+    assert_eq!((run.code, Dir::files_of(&dir.path("one"))), (0, vec!["02-guard.ir".to_owned()]));
+}
+
+#[test]
+fn what_is_in_a_model() {
+    let dir = Dir::new();
+    dir.copy(MLP, "mlp.onnx");
+    snapshot("inspect", &dir.run(&["inspect", "mlp.onnx"]));
+    snapshot("inspect_json", &dir.run(&["inspect", "mlp.onnx", "--json"]));
+}
+
+#[test]
+fn the_operator_table() {
+    let dir = Dir::new();
+    let mut table = dir.run(&["ops"]);
+    let shown = ["operator", "Attention ", "BatchNormalization ", "And ", "Softmax ", "Upsample "];
+    table.stdout = table
+        .stdout
+        .lines()
+        .filter(|l| shown.iter().any(|s| l.starts_with(s)))
+        .map(|l| format!("{}\n", l.split_whitespace().collect::<Vec<_>>().join(" ")))
+        .collect();
+    snapshot("ops", &table);
+    let json: serde_json::Value = serde_json::from_str(&dir.run(&["ops", "--json"]).stdout).unwrap();
+    let ops = json["ops"].as_array().unwrap();
+    assert_eq!(ops.len(), ampc::ir::op::OpKind::ALL.len());
+    let softmax = ops.iter().find(|o| o["name"] == "Softmax").unwrap();
+    assert_eq!((&softmax["class"]["fp16"], &softmax["inferred"]), (&"deny".into(), &true.into()));
+}
+
+#[test]
+fn policies() {
+    let dir = Dir::new();
+    snapshot("policy_list", &dir.run(&["policy", "list"]));
+    snapshot("policy_show_all", &dir.run(&["policy", "show", "all"]));
+    let safe = dir.run(&["policy", "show", "safe"]);
+    assert!(safe.stdout.contains("  allow     Attention, "), "{safe}");
+    dir.write(
+        "p.json",
+        r#"{"schema": "ampc-policy/1", "name": "mine", "base": "all", "ops": {"deny": ["Gemm"], "infer": ["com.x::Op"]},
+            "pins": {"layer*": "fp32"}, "pin_values": {"h": "auto"}, "disable_guards": ["eps"]}"#,
+    );
+    snapshot("policy_show_file", &dir.run(&["policy", "show", "p.json"]));
+    snapshot("policy_check", &dir.run(&["policy", "check", "p.json"]));
+}
+
+#[test]
+fn completions() {
+    let run = Dir::new().run(&["completions", "bash"]);
+    assert!(run.code == 0 && run.stdout.contains("complete -F _ampc"), "{run}");
+}

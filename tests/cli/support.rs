@@ -1,0 +1,115 @@
+//! Running the binary in a folder of its own.
+
+use std::fmt;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// A small model: three layers with Relu, and a Softmax.
+pub const MLP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/mlp.onnx");
+
+/// The body of a module with a MatMul and a Relu.
+pub const MATMUL: &str = "  input %x : f32[N, 4]\n  const %w : f32[4, 2] = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]\n  \
+                          %h = MatMul(%x, %w) : f32[N, 2] @matmul\n  %y = Relu(%h) : f32[N, 2] @relu\n  \
+                          output %y : f32[N, 2]\n";
+
+/// The text of a module with this main graph.
+pub fn module(body: &str) -> String {
+    format!("module ir=10\nopset ai.onnx=21\n\ngraph @main {{\n{body}}}\n")
+}
+
+/// What a run left.
+#[derive(Debug)]
+pub struct Run {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+    pub bytes: Vec<u8>,
+}
+
+impl fmt::Display for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "exit code {}", self.code)?;
+        for (name, text) in [("stdout", &self.stdout), ("stderr", &self.stderr)] {
+            if !text.is_empty() {
+                write!(f, "--- {name}\n{text}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A folder that goes when it is dropped.
+pub struct Dir(tempfile::TempDir);
+
+impl Dir {
+    pub fn new() -> Dir {
+        Dir(tempfile::tempdir().unwrap())
+    }
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) {
+        std::fs::write(self.path(name), content).unwrap();
+    }
+    pub fn copy(&self, from: &str, name: &str) {
+        std::fs::copy(from, self.path(name)).unwrap();
+    }
+    /// Names in it, sorted.
+    pub fn files(&self) -> Vec<String> {
+        Dir::files_of(self.0.path())
+    }
+    pub fn files_of(path: &Path) -> Vec<String> {
+        let entries = std::fs::read_dir(path).unwrap();
+        let mut names: Vec<String> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+    pub fn run(&self, args: &[&str]) -> Run {
+        self.run_with(args, b"")
+    }
+    pub fn run_with(&self, args: &[&str], stdin: &[u8]) -> Run {
+        let mut command = command(args);
+        let mut child = command.current_dir(self.0.path()).spawn().unwrap();
+        let mut pipe = child.stdin.take().unwrap();
+        let stdin = stdin.to_vec();
+        let feeder = std::thread::spawn(move || drop(pipe.write_all(&stdin)));
+        let output = child.wait_with_output().unwrap();
+        feeder.join().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+        Run { code: output.status.code().unwrap(), stdout, stderr, bytes: output.stdout }
+    }
+}
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ampc"));
+    command.args(args).env_remove("NO_COLOR").env_remove("CLICOLOR_FORCE").env("TERM", "xterm");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// A run whose standard output is closed before it writes.
+pub fn run_unread(args: &[&str]) -> Run {
+    let mut child = command(args).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    Run { code: output.status.code().unwrap(), stdout: String::new(), stderr, bytes: Vec::new() }
+}
+
+/// Compares a run with its snapshot. Run in the folder by relative names, so that no path is in it.
+pub fn snapshot(name: &str, run: &Run) {
+    let mut settings = insta::Settings::clone_current();
+    settings.set_snapshot_path("snapshots");
+    settings.set_prepend_module_to_snapshot(false);
+    settings.set_omit_expression(true);
+    settings.add_filter(&regex(MLP), "testdata/mlp.onnx");
+    settings.add_filter(r"\.ampc-\w+\.tmp", ".ampc-[random].tmp");
+    settings.add_filter(r"/[\w./-]*/\.tmp\w+", "[dir]");
+    settings.bind(|| insta::assert_snapshot!(name, run.to_string()));
+}
+
+fn regex(text: &str) -> String {
+    text.chars().flat_map(|c| ['.', '-', '+'].contains(&c).then_some('\\').into_iter().chain([c])).collect()
+}
