@@ -26,7 +26,7 @@ use ampc_ir::eq::same_module;
 use ampc_ir::infer::infer_module;
 use ampc_ir::module::GraphOwner;
 use ampc_ir::text::{NoData, PrintOptions, parse, print};
-use ampc_ir::verify::{Violation, name_of, verify_module};
+use ampc_ir::verify::{Problem, Violation, name_of, verify_module};
 use ampc_ir::{Module, Value};
 use ampc_passes::pipeline::{Observer, Pipeline, RunError};
 use ampc_passes::policy::PolicyError;
@@ -96,7 +96,9 @@ impl Observer for Claims {
 fn pass(path: &Path) -> Outcome {
     let text = std::fs::read_to_string(path)?;
     let asked = directives(&text);
-    let Some(&("pass", spelling)) = asked.first() else { return Err("no `// pass:` in the first line".into()) };
+    let Some(&("pass", spelling)) = asked.first() else {
+        return Err("no `// pass:` in the first line".into());
+    };
     let mut module = parse(&text, &NoData)?;
     round_trip(&module);
     let pipeline = Pipeline::parse_on(Invariants::of(&module), spelling, &|name| policy(name, &asked))?;
@@ -109,8 +111,12 @@ fn pass(path: &Path) -> Outcome {
             })
         }
         Err(RunError::Pass { pass, error }) => format!("// error in {pass}: {error}\n"),
-        Err(RunError::Invalid(found)) => return Err(format!("invalid before the first pass: {found:?}").into()),
-        Err(RunError::IllTyped(found)) => return Err(format!("ill-typed before the first pass: {found:?}").into()),
+        Err(RunError::Invalid(found)) => {
+            return Err(format!("invalid before the first pass: {found:?}").into());
+        }
+        Err(RunError::IllTyped(found)) => {
+            return Err(format!("ill-typed before the first pass: {found:?}").into());
+        }
         Err(other) => return Err(other.into()),
     };
     shown.truncate(shown.trim_end().len());
@@ -203,7 +209,7 @@ fn verifier(path: &Path) -> Outcome {
             return line_of(range.start);
         }
         let begins = |line: &str| match (violation.value, module.graph(violation.graph).owner) {
-            (Some(value), _) => defines(module, value, line),
+            (Some(value), _) => defines(module, violation, value, line),
             (None, GraphOwner::Function(function)) => {
                 let data = module.function(function);
                 line == format!("function {}::{} {{", module.text(data.domain), module.text(data.name))
@@ -225,7 +231,8 @@ fn verifier(path: &Path) -> Outcome {
     found.sort();
     found.dedup();
     // Lines without comments to lines with all comments but those that say what is expected.
-    let others: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with("// error: ")).collect();
+    let others: Vec<&str> =
+        text.lines().filter(|line| !line.trim_start().starts_with("// error: ")).collect();
     let mut of_line = others
         .iter()
         .enumerate()
@@ -236,10 +243,14 @@ fn verifier(path: &Path) -> Outcome {
     compare(path, &text, found.into_iter().map(|(line, message)| (of_line[line], message)).collect())
 }
 
-/// Whether a line of a graph is where a value that no node makes comes from, or else where it leaves.
-fn defines(module: &Module, value: Value, line: &str) -> bool {
+/// Whether a line of a graph is where a value that no node makes comes from, or where it leaves if that is wrong.
+fn defines(module: &Module, violation: &Violation, value: Value, line: &str) -> bool {
+    let words: &[&str] = match violation.problem {
+        Problem::BoundaryDisagrees { what: "graph output", .. } => &["output "],
+        _ => &["input ", "const "],
+    };
     let name = format!("%{}", name_of(module, value));
-    ["input ", "const ", "output "]
+    words
         .iter()
         .filter_map(|word| line.strip_prefix(word))
         .any(|rest| rest.split([' ', ':']).next() == Some(name.as_str()))

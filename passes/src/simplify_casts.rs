@@ -82,6 +82,10 @@ fn collapse(module: &mut Module, outer: &Cast) -> bool {
     if !(outer.inserted || inner.inserted) || !is_exact(inner.from, inner.to) {
         return false;
     }
+    // The shortest digits that tell a number from its neighbours depend on the format.
+    if outer.to == DType::String {
+        return false;
+    }
     module.set_operand(outer.node, 0, Some(inner.operand));
     true
 }
