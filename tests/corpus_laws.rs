@@ -129,7 +129,8 @@ fn difference(a: &Module, b: &Module) -> String {
 }
 
 fn same_bytes(a: &Model, b: &Model) -> Result<(), String> {
-    if bytes_of(a) == bytes_of(b) { Ok(()) } else { Err(difference(&a.module, &b.module)) }
+    let (a, b) = (bytes_of(a), bytes_of(b));
+    if a == b { Ok(()) } else { Err(difference(&from_bytes(a).module, &from_bytes(b).module)) }
 }
 
 #[test]
@@ -169,7 +170,12 @@ fn models_have_no_findings() {
 }
 
 /// Models that are invalid, with what is wrong about them.
-const FINDINGS: &[Exception] = &[];
+const FINDINGS: &[Exception] = &[
+    // A Constant of opset 12 with a sparse tensor where its schema has a dense one; the checker refuses it too.
+    ("ort/onnxruntime/test/testdata/sparse_initializer_as_output.onnx", "attribute of another kind"),
+    // Written for a runtime that ignored opset imports below IR 3: broadcasts as opset 6 did. Nobody else loads it.
+    ("ort/winml/test/collateral/models/starry-night-fp16.onnx", "shapes that do not broadcast at opset 7"),
+];
 
 #[test]
 fn a_module_read_from_text_is_written_afresh() {

@@ -11,8 +11,12 @@
 //!    and joins upstream in the same way, infer or clear;
 //! 4. discrete and promote variables take what arrives: low if every float operand does, fp32 otherwise.
 //!
+//! Steps 2 to 4 are repeated until nothing is added: what they lowered is low in the model that is written, and
+//! rewriting that must add nothing.
+//!
 //! An infer variable that makes an output of the graph stays fp32: what leaves in fp32 is not rounded just before.
-//! Everything else stays fp32 as well. Linear in nodes and uses.
+//! Everything else stays fp32 as well. Linear in nodes and uses for each
+//! round; two or three rounds are usual.
 
 use crate::flow::{self, Var};
 use crate::insert_casts::KeepIo;
@@ -51,11 +55,10 @@ impl Pass for Assign {
     }
     fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let mut paint = Paint::new(module, self.to, &self.keep_io);
-        paint.between();
-        paint.join();
+        paint.run();
         let Paint { low, why, .. } = paint;
         let mut changed = false;
-        for (var, precision) in discrete_and_rest(module, &low) {
+        for (var, precision) in chosen(module, &low) {
             changed = true;
             let lowered = low.contains_key(&var);
             let decision = &mut module.node_mut(var.node).decisions[usize::from(var.var)];
@@ -69,41 +72,22 @@ impl Pass for Assign {
     }
 }
 
-/// Element types of all free variables, in program order: what is painted low, then what discrete variables meet.
-fn discrete_and_rest(module: &Module, low: &FxHashMap<Var, DType>) -> Vec<(Var, DType)> {
-    let mut chosen: FxHashMap<Var, DType> = FxHashMap::default();
+/// Element types of all variables without one, in program order.
+fn chosen(module: &Module, low: &FxHashMap<Var, DType>) -> Vec<(Var, DType)> {
     let mut order = Vec::new();
     for node in module.nodes(module.main()) {
         let Some(schema) = module.node(node).schema() else { continue };
         for var in flow::vars(node, schema) {
-            let Some(decision) = flow::decision(module, var).filter(|d| d.precision.is_none()) else {
-                continue;
-            };
-            let precision = match decision.class {
-                Class::Discrete | Class::Promote => arriving(module, var, &chosen),
-                Class::Allow | Class::Infer | Class::Clear => low.get(&var).copied().unwrap_or(DType::F32),
-                Class::Deny => DType::F32,
-                Class::Fixed => continue,
-            };
-            chosen.insert(var, precision);
-            order.push((var, precision));
+            if flow::decision(module, var).is_some_and(|d| d.precision.is_none() && d.class != Class::Fixed) {
+                order.push((var, low.get(&var).copied().unwrap_or(DType::F32)));
+            }
         }
     }
     order
 }
 
-/// The element type that the float operands of a variable will have, f32 if they differ.
-fn arriving(module: &Module, var: Var, chosen: &FxHashMap<Var, DType>) -> DType {
-    let mut types = flow::operands_of(module, var).map(|(_, value)| {
-        let producer = flow::producer_var(module, value);
-        let decided = producer.and_then(|p| {
-            chosen.get(&p).copied().or_else(|| flow::decision(module, p).and_then(|d| d.precision))
-        });
-        decided.or_else(|| module.value(value).ty.element_dtype()).unwrap_or(DType::F32)
-    });
-    let first = types.next().unwrap_or(DType::F32);
-    if first.is_low() && types.all(|t| t == first) { first } else { DType::F32 }
-}
+/// Rounds that are worth it: more than this takes models made to be slow.
+const MAX_ROUNDS: usize = 100;
 
 struct Paint<'m> {
     module: &'m Module,
@@ -145,6 +129,18 @@ impl<'m> Paint<'m> {
         Paint { module, to, order, low, why: FxHashMap::default(), free: FxHashSet::default(), outputs, kept }
     }
 
+    fn run(&mut self) {
+        for _ in 0..MAX_ROUNDS {
+            let before = self.low.len();
+            self.between();
+            self.join();
+            self.follow();
+            if self.low.len() == before {
+                break;
+            }
+        }
+    }
+
     /// Whether the variable may be painted: infer or clear, undecided, and bound by an operand. What has its type
     /// from an attribute (Constant, ConstantOfShape, EyeLike) is made as it is; casting it costs nothing.
     fn paintable(&self, var: Var) -> bool {
@@ -180,6 +176,7 @@ impl<'m> Paint<'m> {
     /// Step 2. Program order is topological, so one walk each way finds what lies between.
     fn between(&mut self) {
         let is_low = |paint: &Self, var: &Var| paint.low.get(var) == Some(&paint.to);
+        self.free.clear();
         let mut below: FxHashSet<Var> = FxHashSet::default();
         for i in 0..self.order.len() {
             let var = self.order[i];
@@ -229,7 +226,7 @@ impl<'m> Paint<'m> {
             if self.class(var) == Some(Class::Clear) && self.may_join(var) {
                 let arriving = flow::operands_of(self.module, var)
                     .filter_map(|(_, v)| self.low.get(&flow::origin_var(self.module, v)?).copied());
-                self.join_if_one(var, one(arriving), "behind a low-precision neighbour");
+                self.join_if_one(var, one(arriving), Some("behind a low-precision neighbour"));
             }
         }
         for i in (0..self.order.len()).rev() {
@@ -237,8 +234,30 @@ impl<'m> Paint<'m> {
             let joins = self.class(var) == Some(Class::Clear) || self.free.contains(&var);
             if joins && self.may_join(var) {
                 let format = self.format_of_readers(var);
-                self.join_if_one(var, format, "before low-precision neighbours only");
+                self.join_if_one(var, format, Some("before low-precision neighbours only"));
             }
+        }
+    }
+
+    /// Step 4.
+    fn follow(&mut self) {
+        for i in 0..self.order.len() {
+            let var = self.order[i];
+            let follows = matches!(self.class(var), Some(Class::Discrete | Class::Promote));
+            if follows && flow::is_free(self.module, var) && !self.low.contains_key(&var) {
+                let arriving: Option<Vec<DType>> =
+                    flow::operands_of(self.module, var).map(|(_, v)| self.low_type(v)).collect();
+                self.join_if_one(var, arriving.and_then(|formats| one(formats.into_iter())), None);
+            }
+        }
+    }
+
+    /// The 16-bit type that a value will have where it is computed.
+    fn low_type(&self, value: Value) -> Option<DType> {
+        let value = flow::behind_inserted(self.module, value);
+        match flow::producer_var(self.module, value) {
+            Some(var) => self.low.get(&var).copied(),
+            None => self.module.value(value).ty.dtype().filter(|d| d.is_low()),
         }
     }
 
@@ -246,10 +265,10 @@ impl<'m> Paint<'m> {
         !self.low.contains_key(&var) && self.paintable(var)
     }
 
-    fn join_if_one(&mut self, var: Var, format: Option<DType>, why: &'static str) {
+    fn join_if_one(&mut self, var: Var, format: Option<DType>, why: Option<&'static str>) {
         if let Some(format) = format.filter(|&f| self.admits(var, f)) {
             self.low.insert(var, format);
-            self.why.insert(var, why);
+            self.why.extend(why.map(|why| (var, why)));
         }
     }
 
