@@ -3,12 +3,12 @@
 //! `assign{by=paint}` paints, as TensorFlow's `auto_mixed_precision` does, over type variables instead of nodes:
 //!
 //! 1. allow variables are low, and so are variables that are 16-bit already or pinned so, in their own format;
-//! 2. an infer or clear variable is low if it lies between low ones: something low upstream and something low
-//!    downstream, through infer and clear variables;
+//! 2. an infer or clear variable is low if it lies between low ones: something low upstream that is not made from
+//!    constants alone, and something low downstream, through infer and clear variables. A clear variable that moves
+//!    constants (an embedding) needs nothing upstream: the constant is stored low, what is computed from several of
+//!    them is not rounded for it;
 //! 3. a clear variable connected to low ones of one format through clear variables joins them: downstream always,
-//!    upstream only if all its float readers are low, so that nothing is narrowed just to be widened again. A
-//!    variable that computes from constants alone (an embedding, a sum of embeddings) costs nothing in either type
-//!    and joins upstream in the same way, infer or clear;
+//!    upstream only if all its float readers are low, so that nothing is narrowed just to be widened again;
 //! 4. discrete and promote variables take what arrives: low if every float operand does, fp32 otherwise.
 //!
 //! Steps 2 to 4 are repeated until nothing is added: what they lowered is low in the model that is written, and
@@ -97,8 +97,10 @@ struct Paint<'m> {
     low: FxHashMap<Var, DType>,
     /// Why what was painted is low.
     why: FxHashMap<Var, &'static str>,
-    /// What computes from constants alone and may have either type.
-    free: FxHashSet<Var>,
+    /// What computes from constants alone.
+    derived: FxHashSet<Var>,
+    /// What moves constants and does nothing else.
+    moves: FxHashSet<Var>,
     outputs: FxHashSet<Value>,
     /// Outputs that keep their type.
     kept: FxHashSet<Value>,
@@ -126,7 +128,33 @@ impl<'m> Paint<'m> {
         }
         let outputs = flow::outputs(module, module.main());
         let kept = outputs.iter().copied().filter(|&v| keep_io.keeps(&name_of(module, v))).collect();
-        Paint { module, to, order, low, why: FxHashMap::default(), free: FxHashSet::default(), outputs, kept }
+        let (derived, moves) = (FxHashSet::default(), FxHashSet::default());
+        let mut paint =
+            Paint { module, to, order, low, why: FxHashMap::default(), derived, moves, outputs, kept };
+        paint.constants();
+        paint
+    }
+
+    /// What depends on nothing but constants, whatever has been decided about it.
+    fn constants(&mut self) {
+        for i in 0..self.order.len() {
+            let var = self.order[i];
+            let (mut n, mut all_derived, mut all_moved) = (0, true, true);
+            for (_, value) in flow::operands_of(self.module, var) {
+                n += 1;
+                if !self.is_constant(value) {
+                    let from = flow::origin_var(self.module, value);
+                    all_derived &= from.is_some_and(|p| self.derived.contains(&p));
+                    all_moved &= from.is_some_and(|p| self.moves.contains(&p));
+                }
+            }
+            if n > 0 && all_derived && self.class(var) != Some(Class::Allow) {
+                self.derived.insert(var);
+            }
+            if n > 0 && all_moved && self.class(var) == Some(Class::Clear) {
+                self.moves.insert(var);
+            }
+        }
     }
 
     fn run(&mut self) {
@@ -176,26 +204,14 @@ impl<'m> Paint<'m> {
     /// Step 2. Program order is topological, so one walk each way finds what lies between.
     fn between(&mut self) {
         let is_low = |paint: &Self, var: &Var| paint.low.get(var) == Some(&paint.to);
-        self.free.clear();
         let mut below: FxHashSet<Var> = FxHashSet::default();
-        for i in 0..self.order.len() {
-            let var = self.order[i];
-            if !self.paintable(var) {
-                continue;
-            }
-            let (mut any_low, mut all_free) = (false, true);
-            for (_, value) in flow::operands_of(self.module, var) {
-                if self.is_constant(value) {
-                    continue;
-                }
-                let from = flow::origin_var(self.module, value);
-                any_low |= from.is_some_and(|p| is_low(self, &p) || below.contains(&p));
-                all_free &= from.is_some_and(|p| self.free.contains(&p));
-            }
+        for &var in self.order.iter().filter(|&&v| self.paintable(v)) {
+            let any_low = flow::operands_of(self.module, var).any(|(_, value)| {
+                let from = flow::origin_var(self.module, value).filter(|p| !self.derived.contains(p));
+                from.is_some_and(|p| is_low(self, &p) || below.contains(&p))
+            });
             if any_low {
                 below.insert(var);
-            } else if all_free {
-                self.free.insert(var);
             }
         }
         let mut above: FxHashSet<Var> = FxHashSet::default();
@@ -213,9 +229,14 @@ impl<'m> Paint<'m> {
                 above.insert(var);
             }
         }
-        for &var in below.intersection(&above) {
+        for &var in self.order.iter().filter(|v| above.contains(v)) {
+            let why = match (below.contains(&var), self.moves.contains(&var)) {
+                (true, _) => "between low-precision neighbours",
+                (false, true) => "moves constants to where they are low",
+                (false, false) => continue,
+            };
             self.low.insert(var, self.to);
-            self.why.insert(var, "between low-precision neighbours");
+            self.why.insert(var, why);
         }
     }
 
@@ -231,8 +252,7 @@ impl<'m> Paint<'m> {
         }
         for i in (0..self.order.len()).rev() {
             let var = self.order[i];
-            let joins = self.class(var) == Some(Class::Clear) || self.free.contains(&var);
-            if joins && self.may_join(var) {
+            if self.class(var) == Some(Class::Clear) && self.may_join(var) {
                 let format = self.format_of_readers(var);
                 self.join_if_one(var, format, Some("before low-precision neighbours only"));
             }
