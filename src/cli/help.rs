@@ -62,7 +62,6 @@ pub(crate) fn help(code: &str) -> Option<&'static str> {
             "dumps and reproducers come without weights: passes that read them need `MODEL.ir.safetensors` beside \
              `MODEL.ir`, which `--emit text` writes"
         }
-        "pass::out_of_range" => "the report (`--report`) lists what is out of range if it may stay fp32",
         "pass::pin_matches_nothing" => {
             "`ampc rewrite MODEL --emit text -o -` shows all names; the path of a node in a body is \
              `owner/attribute/node`"

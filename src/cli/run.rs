@@ -51,7 +51,11 @@ impl Run<'_> {
         match result {
             Ok(Ok(done)) => Ok(done),
             Ok(Err(Error::Bug(message))) => Err(self.bug(model, message)),
-            Ok(Err(error)) => Err(diagnose::failure(&error, Some(&model.module))),
+            Ok(Err(error)) => {
+                let mut failure = diagnose::failure(&error, Some(&model.module));
+                failure.see = Some(format!("`ampc check {}`", self.path.display()));
+                Err(failure)
+            }
             Err(_) => Err(self.bug(model, super::last_panic())),
         }
     }
