@@ -50,6 +50,7 @@ impl Pass for Classify {
             let decisions = state.node(module, node, paths.path(node));
             *module.node_mut(node).decisions = decisions.into();
         }
+        warn_of_unmet_pins(&self.policy, module, &paths, cx);
         for ((op, first), count) in state.without_format {
             cx.warn(
                 "opset.bf16",
@@ -227,6 +228,33 @@ fn check_pins(policy: &Policy, module: &Module, paths: &Paths) -> Result<(), Pas
         }
     }
     Ok(())
+}
+
+/// A node named for a format that it cannot have stays as it is, but not in silence.
+fn warn_of_unmet_pins(policy: &Policy, module: &Module, paths: &Paths, cx: &mut PassCx<'_>) {
+    for (pattern, pin) in policy.pins() {
+        let (Pin::To(to), Some(node)) = (*pin, paths.node(pattern.text())) else { continue };
+        let Some(schema) = module.node(node).schema() else { continue };
+        let mut named = schema.type_vars.iter().zip(&module.node(node).decisions);
+        let mut unmet = named.clone().filter(|(var, _)| pattern.var().is_none_or(|v| v == var.name));
+        if !to.is_low() || named.any(|(_, d)| d.precision == Some(to)) {
+            continue;
+        }
+        // A later pin of the same node may have undone this one.
+        if let Some((_, decision)) = unmet.find(|(_, d)| !d.reason.rule.starts_with("pin:")) {
+            cx.warn(
+                "pin.unmet",
+                Some(node),
+                format!(
+                    "`{}` is pinned to {to}, but {} of opset {} cannot be lowered here ({})",
+                    pattern.text(),
+                    schema.name,
+                    schema.since,
+                    decision.reason.rule
+                ),
+            );
+        }
+    }
 }
 
 fn hint(near: Option<&str>) -> String {

@@ -171,7 +171,10 @@ impl State {
         }
         let (Some(operand), Some(result)) = (data.operand(0), data.result(0)) else { return false };
         let retyped = self.before[operand].is_some();
-        let idle = module.value(operand).ty.dtype() == module.value(result).ty.dtype();
+        let present = module.value(operand).ty.dtype();
+        // A cast that was pinned to read another type is not idle.
+        let idle =
+            present == module.value(result).ty.dtype() && self.wanted(module, node, 0, operand) == present;
         // Readers without a decision would take the operand for what it was before.
         let decided = |(n, s)| {
             flow::reader_var(module, n, s).and_then(|v| flow::decision(module, v)?.precision).is_some()

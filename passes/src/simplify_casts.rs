@@ -24,9 +24,12 @@ impl Pass for SimplifyCasts {
         let mut first: FxHashMap<(Value, DType), Value> = FxHashMap::default();
         let nodes: Vec<Node> = module.nodes(module.main()).collect();
         for node in nodes {
-            let Some(cast) = Cast::read(module, node) else { continue };
-            changed |= collapse(module, &cast);
-            let Some(cast) = Cast::read(module, node) else { continue };
+            let Some(mut cast) = Cast::read(module, node) else { continue };
+            // Casts of the author stay behind one another, so there can be several.
+            while let Some(shorter) = collapse(module, &cast) {
+                cast = shorter;
+                changed = true;
+            }
             let same = if cast.from == cast.to { Some(cast.operand) } else { None };
             let twin = first.get(&(cast.operand, cast.to)).copied();
             match same.or(twin) {
@@ -76,14 +79,15 @@ impl Cast {
 }
 
 /// Lets an inserted cast, or a cast of an inserted cast, read what is behind an exact one.
-fn collapse(module: &mut Module, outer: &Cast) -> bool {
-    let Some((inner, _)) = module.producer(outer.operand) else { return false };
-    let Some(inner) = Cast::read(module, inner) else { return false };
-    if !(outer.inserted || inner.inserted) || !is_exact(inner.from, inner.to) {
-        return false;
+fn collapse(module: &mut Module, outer: &Cast) -> Option<Cast> {
+    let inner = Cast::read(module, module.producer(outer.operand)?.0)?;
+    // The shortest digits that tell a number from its neighbours depend on the format.
+    let same_value = is_exact(inner.from, inner.to) && outer.to != DType::String;
+    if !(outer.inserted || inner.inserted) || !same_value {
+        return None;
     }
     module.set_operand(outer.node, 0, Some(inner.operand));
-    true
+    Cast::read(module, outer.node)
 }
 
 /// Whether every value of `from`, infinities and NaN included, is a value of `to`.
