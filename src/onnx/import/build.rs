@@ -37,14 +37,8 @@ pub(super) fn build(
         external_nodes: FxHashSet::default(),
         initializers: FxHashMap::default(),
     };
-    let mut builder = Builder {
-        module,
-        source,
-        inserted,
-        ids: Vec::new(),
-        captured: Vec::new(),
-        scope: NameTable::new(),
-    };
+    let mut builder =
+        Builder { module, source, inserted, ids: Vec::new(), captured: Vec::new(), scope: NameTable::new() };
     builder.module.header = header;
     builder.ids.push(Some(builder.module.main()));
     for function in functions {
