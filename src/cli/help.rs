@@ -54,7 +54,9 @@ pub(crate) fn help(code: &str) -> Option<&'static str> {
             "the operator's page at https://onnx.ai/onnx/operators/ has what it takes; where a type is wrong, \
              look at what makes the operand"
         }
-        "check::attribute" => "the operator's page at https://onnx.ai/onnx/operators/ has its attributes",
+        "check::attribute" | "check::unknown_attribute" => {
+            "the operator's page at https://onnx.ai/onnx/operators/ has its attributes"
+        }
         "check::read_before_defined" => "the nodes have to be in topological order",
         "export::target_write" => "check that the folder exists and that you may write there",
         "export::target_full" => "free some space, or write to another disk with `--output`",

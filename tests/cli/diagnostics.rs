@@ -139,6 +139,16 @@ fn invalid_graphs_are_drawn() {
 }
 
 #[test]
+fn attributes_that_an_operator_lacks() {
+    let dir = Dir::new();
+    dir.write(
+        "m.ir",
+        module("  input %x : f32[2]\n  %y = Relu(%x) {slope=2} : f32[2]\n  output %y : f32[2]\n"),
+    );
+    fails(&dir, "check_unknown_attribute", 3, &["check", "m.ir"]);
+}
+
+#[test]
 fn many_problems_are_counted() {
     let dir = Dir::new();
     let nodes: String = (0..13).map(|i| format!("  %y{i} = Add(%x, %k) : f32[2] @add{i}\n")).collect();
