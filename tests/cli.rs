@@ -1,5 +1,7 @@
 //! The binary as users meet it: what it prints, where, and the exit code.
 
+#![allow(clippy::unwrap_used, reason = "what helps tests is a test as well")]
+
 #[path = "cli/support.rs"]
 mod support;
 
@@ -169,9 +171,9 @@ fn explanations() {
 #[test]
 fn any_passes() {
     let dir = Dir::new();
-    dir.write("m.ir", &support::module(support::MATMUL));
+    dir.write("m.ir", support::module(support::MATMUL));
     snapshot("opt", &dir.run(&["opt", "m.ir", "--passes", "classify{to=bf16}, assign{to=bf16}"]));
-    dir.write("d.ir", &format!("// why\n// pass: classify\n{}", support::module(support::MATMUL)));
+    dir.write("d.ir", format!("// why\n// pass: classify\n{}", support::module(support::MATMUL)));
     let run = dir.run(&["opt", "d.ir"]);
     assert!(run.code == 0 && run.stdout.contains("class=allow"), "{run}");
     let run = dir.run(&["opt", "m.ir", "--passes", "", "-o", "m.onnx"]);
@@ -182,7 +184,7 @@ fn any_passes() {
 #[test]
 fn dumps_go_on_where_they_stopped() {
     let dir = Dir::new();
-    dir.write("m.ir", &support::module(support::MATMUL));
+    dir.write("m.ir", support::module(support::MATMUL));
     let run = dir.run(&[
         "rewrite",
         "m.ir",

@@ -193,11 +193,22 @@ fn refined(module: &Module, schema: &'static OpSchema, node: Node, to: DType) ->
 /// but most often is one as well.
 fn check_pins(policy: &Policy, module: &Module, paths: &Paths) -> Result<(), PassError> {
     for (pattern, _) in policy.pins() {
-        if !paths.nodes().iter().any(|&n| pattern.matches_name(paths.path(n))) {
+        let mut nodes = paths.nodes().iter().filter(|&&n| pattern.matches_name(paths.path(n))).peekable();
+        let Some(&&first) = nodes.peek() else {
             return Err(PassError::PinMatchesNothing {
                 pattern: pattern.text().to_owned(),
                 what: "node",
                 hint: hint(paths.nearest(pattern.text())),
+            });
+        };
+        let vars = |n: Node| module.node(n).schema().map_or(&[][..], |s| s.type_vars);
+        let Some(var) = pattern.var() else { continue };
+        if !nodes.any(|&n| vars(n).iter().any(|v| v.name == var)) {
+            let has: Vec<&str> = vars(first).iter().map(|v| v.name).collect();
+            return Err(PassError::PinMatchesNothing {
+                pattern: format!("{}#{var}", pattern.text()),
+                what: "type variable",
+                hint: format!("; `{}` has {}", paths.path(first), has.join(", ")),
             });
         }
     }
