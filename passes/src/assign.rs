@@ -10,6 +10,8 @@
 //!    if all its float readers are low, so that nothing is narrowed just to be widened again;
 //! 4. discrete and promote variables take what arrives: low if every float operand does, fp32 otherwise.
 //!
+//! Steps 2 to 4 are taken until nothing changes, so that a second rewrite finds nothing to do: two rounds nearly always.
+//!
 //! An infer variable that makes an output of the graph stays fp32: what leaves in fp32 is not rounded just before.
 //! Everything else stays fp32 as well. Linear in nodes and uses, but for step 3's upstream part, which is linear in the
 //! length of clear chains.
@@ -51,8 +53,16 @@ impl Pass for Assign {
     }
     fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let mut paint = Paint::new(module, self.to, &self.keep_io);
-        paint.between();
-        paint.join_clear();
+        // Until nothing changes, so that a second rewrite finds nothing to do; two rounds nearly always.
+        loop {
+            let painted = paint.low.len();
+            paint.between();
+            paint.join_clear();
+            paint.take_what_arrives();
+            if paint.low.len() == painted {
+                break;
+            }
+        }
         let low = paint.low;
         let mut changed = false;
         for var in discrete_and_rest(module, &low, self.to) {
@@ -60,7 +70,7 @@ impl Pass for Assign {
             let (var, precision) = var;
             let lowered = low.contains(&var);
             let decision = &mut module.node_mut(var.node).decisions[usize::from(var.var)];
-            if lowered && decision.class != Class::Allow {
+            if lowered && matches!(decision.class, Class::Infer | Class::Clear) {
                 explain(decision, "paint");
             }
             decision.precision = Some(precision);
@@ -114,6 +124,7 @@ fn arriving(module: &Module, var: Var, chosen: &FxHashMap<Var, DType>) -> DType 
 
 struct Paint<'m> {
     module: &'m Module,
+    to: DType,
     order: Vec<Var>,
     low: FxHashSet<Var>,
     outputs: FxHashSet<Value>,
@@ -138,7 +149,7 @@ impl<'m> Paint<'m> {
         }
         let outputs = flow::outputs(module, module.main());
         let kept = outputs.iter().copied().filter(|&v| keep_io.keeps(&name_of(module, v))).collect();
-        Paint { module, order, low, outputs, kept }
+        Paint { module, to, order, low, outputs, kept }
     }
 
     /// Whether the variable may be painted: infer or clear, undecided, and bound by an operand. What has its type
@@ -173,7 +184,10 @@ impl<'m> Paint<'m> {
         let mut below: FxHashSet<Var> = FxHashSet::default();
         let mut moved_constants: FxHashSet<Var> = FxHashSet::default();
         for &var in &self.order {
-            if !self.paintable(var) {
+            let clear = self.class(var) == Some(Class::Clear);
+            // One that is low already, by an earlier run perhaps, moves constants no less.
+            let paintable = self.paintable(var);
+            if !paintable && !(clear && self.low.contains(&var)) {
                 continue;
             }
             let (mut any_low, mut all_constant) = (false, true);
@@ -182,13 +196,14 @@ impl<'m> Paint<'m> {
                     continue;
                 }
                 let from = flow::origin_var(self.module, value);
-                any_low |= from.is_some_and(|p| self.low.contains(&p) || below.contains(&p));
-                all_constant &= from.is_some_and(|p| moved_constants.contains(&p));
+                let moved = from.is_some_and(|p| moved_constants.contains(&p));
+                any_low |= !moved && from.is_some_and(|p| self.low.contains(&p) || below.contains(&p));
+                all_constant &= moved;
             }
-            if any_low {
-                below.insert(var);
-            } else if all_constant && self.class(var) == Some(Class::Clear) {
+            if all_constant && clear {
                 moved_constants.insert(var);
+            } else if any_low && paintable {
+                below.insert(var);
             }
         }
         below.extend(moved_constants);
@@ -229,6 +244,27 @@ impl<'m> Paint<'m> {
                 && !self.low.contains(&var)
                 && self.only_low_readers(var)
             {
+                self.low.insert(var);
+            }
+        }
+    }
+
+    /// Step 4, as far as it is certain: discrete and promote variables all of whose operands are low in one format.
+    fn take_what_arrives(&mut self) {
+        for i in 0..self.order.len() {
+            let var = self.order[i];
+            if !matches!(self.class(var), Some(Class::Discrete | Class::Promote))
+                || !flow::is_free(self.module, var)
+                || self.low.contains(&var)
+            {
+                continue;
+            }
+            let mut formats = flow::operands_of(self.module, var).map(|(_, value)| {
+                let from = flow::origin_var(self.module, value).filter(|p| self.low.contains(p))?;
+                Some(flow::decision(self.module, from)?.precision.unwrap_or(self.to))
+            });
+            let Some(Some(first)) = formats.next() else { continue };
+            if formats.all(|f| f == Some(first)) {
                 self.low.insert(var);
             }
         }
