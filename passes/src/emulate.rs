@@ -61,7 +61,21 @@ fn restore_output(module: &mut Module, graph: GraphId, index: usize, dtype: DTyp
         return;
     }
     let narrow = new_cast(module, value, dtype, Position::Last);
-    module.set_output(graph, index, narrow);
+    let public = module.value(value).name;
+    if module.producer(value).is_some()
+        && let Some(public) = public
+    {
+        let inner = format!("{}.computed", module.text(public));
+        let inner = module.fresh_name(&inner);
+        module.set_value_name(value, inner);
+        module.set_value_name(narrow, public);
+    }
+    // One that leaves twice does so under one name.
+    for other in index..module.graph(graph).outputs().len() {
+        if module.graph(graph).outputs()[other].value == value {
+            module.set_output(graph, other, narrow);
+        }
+    }
 }
 
 struct State<'a> {
