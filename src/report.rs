@@ -459,6 +459,9 @@ fn same_bytes(a: &TensorData, b: &TensorData) -> bool {
         (Storage::File(a), Storage::File(b)) => {
             Arc::ptr_eq(&a.source, &b.source) && a.offset == b.offset && a.len == b.len
         }
+        (Storage::Random { seed: s, amplitude: x }, Storage::Random { seed: t, amplitude: y }) => {
+            s == t && x.to_bits() == y.to_bits() && a.dims() == b.dims()
+        }
         _ => false,
     }
 }

@@ -22,7 +22,7 @@ use crate::flow::{self, Var};
 use crate::insert_casts::KeepIo;
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
 use ampc_ir::module::Reason;
-use ampc_ir::op::{self, Class, Legality};
+use ampc_ir::op::{self, Class, Legality, OpKind};
 use ampc_ir::verify::name_of;
 use ampc_ir::views::constant_of;
 use ampc_ir::{DType, Module, Value};
@@ -196,9 +196,19 @@ impl<'m> Paint<'m> {
         format == self.to || schema.is_some_and(|s| op::legality(s, var.var, format) == Legality::Legal)
     }
 
-    /// Whether an operand comes for nothing in any precision: a constant of f32.
-    fn is_constant(&self, value: Value) -> bool {
-        constant_of(self.module, flow::behind_inserted(self.module, value)).is_some()
+    /// Whether an operand comes for nothing in any precision: a constant, whatever it was cast to.
+    fn is_constant(&self, mut value: Value) -> bool {
+        while constant_of(self.module, value).is_none() {
+            let cast = self.module.producer(value).map(|(n, _)| self.module.node(n));
+            match cast
+                .filter(|n| n.schema().is_some_and(|s| s.kind == OpKind::Cast))
+                .and_then(|n| n.operand(0))
+            {
+                Some(operand) => value = operand,
+                None => return false,
+            }
+        }
+        true
     }
 
     /// Step 2. Program order is topological, so one walk each way finds what lies between.

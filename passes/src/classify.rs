@@ -4,7 +4,8 @@
 //! class of the formals (the operator table's), unless the user says otherwise. Variables that cannot be lowered
 //! are *fixed* with the rule that says why: `type` (no f32 there), `schema` or `opset.bf16` (the operator has no
 //! such form, here or below a later opset), `type.unknown` (fed by a custom operator), `not-lowered` (inside a
-//! body or function). A variable that is 16-bit already keeps its class and has its element type decided.
+//! body or function, or of an operator with bodies), `attribute` (an attribute says the type of the result). A variable
+//! that is 16-bit already keeps its class and has its element type decided.
 
 use crate::flow::{self, Var};
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
@@ -99,8 +100,8 @@ impl State<'_> {
             Some(other) => return self.decide(Class::Fixed, other.element_dtype(), "type"),
             None => return self.decide(Class::Fixed, None, "type.unknown"),
         };
-        if module.node(var.node).graph != module.main() {
-            return self.decide(Class::Fixed, full, "not-lowered");
+        if let Some(rule) = immovable(module, schema, var.node) {
+            return self.decide(Class::Fixed, full, rule);
         }
         match op::legality(schema, var.var, self.to) {
             Legality::Legal => {}
@@ -115,11 +116,15 @@ impl State<'_> {
                 return self.decide(Class::Fixed, full, &format!("opset.{}", self.to));
             }
         }
-        let name = schema.type_vars[usize::from(var.var)].name;
-        // What has its type from an attribute (Constant, ConstantOfShape) is made as it is; a cast of it is free.
+        // Nothing can be cast on the way in, so neither a pin nor a list makes the result another type.
         if flow::operands_of(module, var).next().is_none() {
-            return self.decide(table, full.filter(|_| table == Class::Fixed), "table");
+            return if table == Class::Fixed {
+                self.decide(Class::Fixed, full, "attribute")
+            } else {
+                self.decide(table, None, "table")
+            };
         }
+        let name = schema.type_vars[usize::from(var.var)].name;
         if let Some(precision) = self.policy.replayed(path, name) {
             let class = if precision == DType::F32 { Class::Fixed } else { Class::Allow };
             return self.decide(class, Some(precision), "replay");
@@ -179,6 +184,25 @@ fn class_by_table(module: &Module, schema: &'static OpSchema, var: Var, to: DTyp
         );
     let absent = || NodeView::new(module, var.node).is_some_and(|v| v.attr("dtype").is_none());
     if follows && absent() { Class::Fixed } else { class }
+}
+
+/// Why no variable of a node can change, whatever anybody asks for.
+fn immovable(module: &Module, schema: &OpSchema, node: Node) -> Option<&'static str> {
+    let data = module.node(node);
+    let container = |&&value: &&Option<ampc_ir::Value>| {
+        value.is_some_and(|v| !matches!(module.value(v).ty, Type::Tensor(_) | Type::Unknown))
+    };
+    if data.graph != module.main() || data.bodies().next().is_some() {
+        // What bodies read and make has the type of what stands around them.
+        Some("not-lowered")
+    } else if data.formal_operands().iter().chain(data.results()).any(|v| container(&v)) {
+        // So has what goes into a sequence, optional or map, or comes out of one.
+        Some("type")
+    } else if schema.kind == OpKind::BitCast {
+        Some("schema")
+    } else {
+        None
+    }
 }
 
 /// The class of the operator at this node: attributes can make it stricter.

@@ -1,11 +1,12 @@
 //! `simplify-casts`: casts that repeat or undo each other exactly go. Values never change by it.
 //!
 //! - an inserted cast to the type its operand has is an identity;
-//! - two casts of one value to one type are one, the first in program order;
+//! - two casts of one value to one type are one, the author's if one of them is (it moves to where the first stood);
 //! - a cast of a cast, a → b → c, is a → c if every value of a is exact in b (f16 and bf16 in f32 and f64, f32 in
 //!   f64) and one of the two was inserted; casts of the author are only ever read around, never changed.
 
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
+use ampc_ir::edit::Position;
 use ampc_ir::module::Provenance;
 use ampc_ir::op::OpKind;
 use ampc_ir::{DType, Module, Node, Value};
@@ -21,7 +22,7 @@ impl Pass for SimplifyCasts {
     }
     fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let mut changed = false;
-        let mut first: FxHashMap<(Value, DType), Value> = FxHashMap::default();
+        let mut first: FxHashMap<(Value, DType), Cast> = FxHashMap::default();
         let nodes: Vec<Node> = module.nodes(module.main()).collect();
         for node in nodes {
             let Some(mut cast) = Cast::read(module, node) else { continue };
@@ -30,16 +31,25 @@ impl Pass for SimplifyCasts {
                 cast = shorter;
                 changed = true;
             }
-            let same = if cast.from == cast.to { Some(cast.operand) } else { None };
-            let twin = first.get(&(cast.operand, cast.to)).copied();
-            match same.or(twin) {
-                Some(other) if cast.inserted && !module.is_output(cast.result) => {
+            let same = (cast.from == cast.to).then_some(cast.operand);
+            let twin = first.get(&(cast.operand, cast.to));
+            match same.or(twin.map(|t| t.result)) {
+                Some(other) if cast.may_go(module) => {
                     module.replace_uses(cast.result, other, |_, _| true);
                     module.erase_node(node);
                     changed = true;
                 }
+                Some(_) if twin.is_some_and(|t| t.may_go(module)) => {
+                    if let Some(twin) = first.insert((cast.operand, cast.to), cast) {
+                        let cast = &first[&(twin.operand, twin.to)];
+                        module.move_node(node, Position::Before(twin.node));
+                        module.replace_uses(twin.result, cast.result, |_, _| true);
+                        module.erase_node(twin.node);
+                        changed = true;
+                    }
+                }
                 _ => {
-                    first.entry((cast.operand, cast.to)).or_insert(cast.result);
+                    first.entry((cast.operand, cast.to)).or_insert(cast);
                 }
             }
         }
@@ -60,6 +70,10 @@ struct Cast {
 }
 
 impl Cast {
+    /// Whether its readers may read something else instead.
+    fn may_go(&self, module: &Module) -> bool {
+        self.inserted && !module.is_output(self.result)
+    }
     /// The cast that a node is, if both types are known.
     fn read(module: &Module, node: Node) -> Option<Cast> {
         let data = module.node(node);
