@@ -12,7 +12,7 @@ use crate::paths::Paths;
 use crate::policy::{Base, Pin, Policy, node_key};
 use ampc_ir::module::{Decision, Reason};
 use ampc_ir::op::{self, AttrKind, Class, Legality, OpKind, OpSchema};
-use ampc_ir::views::NodeView;
+use ampc_ir::views::{NodeView, constant_of};
 use ampc_ir::{DType, Module, Node, Type};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -115,6 +115,11 @@ impl State<'_> {
                 return self.decide(Class::Fixed, full, &format!("opset.{}", self.to));
             }
         }
+        // What an attribute types is made as it is, and cast: a constant is converted to what it is read in.
+        if flow::operands_of(module, var).next().is_none() {
+            let precision = (table == Class::Fixed).then_some(DType::F32);
+            return self.decide(table, precision, "table");
+        }
         let name = schema.type_vars[usize::from(var.var)].name;
         if let Some(precision) = self.policy.replayed(path, name) {
             let class = if precision == DType::F32 { Class::Fixed } else { Class::Allow };
@@ -134,7 +139,7 @@ impl State<'_> {
             return None;
         }
         let names: Vec<&str> = flow::operands_of(module, var)
-            .filter(|&(_, v)| module.producer(v).is_none())
+            .filter(|&(_, v)| module.producer(v).is_none() || constant_of(module, v).is_some())
             .chain(flow::results_of(module, var))
             .filter_map(|(_, value)| module.value_name(value).map(|s| module.text(s)))
             .collect();
@@ -189,7 +194,8 @@ fn refined(module: &Module, schema: &'static OpSchema, node: Node, to: DType) ->
 /// but most often is one as well.
 fn check_pins(policy: &Policy, module: &Module, paths: &Paths) -> Result<(), PassError> {
     for (pattern, _) in policy.pins() {
-        if !paths.nodes().iter().any(|&n| pattern.matches_name(paths.path(n))) {
+        let for_any_model = pattern.is_glob() && paths.nodes().is_empty();
+        if !for_any_model && !paths.nodes().iter().any(|&n| pattern.matches_name(paths.path(n))) {
             return Err(PassError::PinMatchesNothing {
                 pattern: pattern.text().to_owned(),
                 what: "node",
