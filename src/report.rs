@@ -345,7 +345,7 @@ fn vars(module: &Module, node: Node) -> Vec<VarReport> {
         .type_vars
         .iter()
         .zip(&data.decisions)
-        .filter(|(_, d)| d.precision.is_some_and(DType::is_float))
+        .filter(|(_, d)| d.precision.is_some_and(|p| p == DType::F32 || p.is_low()))
         .map(|(var, d)| VarReport {
             var: var.name.to_owned(),
             class: d.class.to_string(),

@@ -121,6 +121,10 @@ impl State<'_> {
             return self.decide(table, precision, "table");
         }
         let name = schema.type_vars[usize::from(var.var)].name;
+        // What has its type from an attribute (Constant, ConstantOfShape) is made as it is; a cast of it is free.
+        if flow::operands_of(module, var).next().is_none() {
+            return self.decide(table, full.filter(|_| table == Class::Fixed), "table");
+        }
         if let Some(precision) = self.policy.replayed(path, name) {
             let class = if precision == DType::F32 { Class::Fixed } else { Class::Allow };
             return self.decide(class, Some(precision), "replay");

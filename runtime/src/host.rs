@@ -1,0 +1,397 @@
+//! Tensors in host memory: what goes into a model and what comes out, and what the comparison reads.
+//!
+//! Elements are little-endian and packed as ONNX's `raw_data` is (4-bit types two to a byte, low nibble first), and
+//! the first byte is on a cache line. Constants of a model are [`TensorData`] instead, whose bytes may still be in a
+//! file and have conversions pending; [`HostTensor::from_data`] resolves both.
+
+use crate::bytes::AlignedBytes;
+use crate::float::Format;
+use ampc_ir::tensor::{Storage, TensorError};
+use ampc_ir::{DType, TensorData};
+use bytemuck::Pod;
+use half::{bf16, f16};
+use std::fmt;
+use std::ops::ControlFlow;
+
+/// A dense tensor in memory.
+#[derive(Clone)]
+pub struct HostTensor {
+    dtype: DType,
+    dims: Vec<u64>,
+    elements: Elements,
+}
+
+#[derive(Clone)]
+enum Elements {
+    Numbers(AlignedBytes),
+    Strings(Vec<Box<[u8]>>),
+}
+
+/// Why a tensor cannot be made or viewed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HostError {
+    /// The elements are not what dtype and dims ask for, or cannot be read.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    /// There is not so much memory.
+    #[error("no memory for a tensor of {dtype}{dims:?}")]
+    OutOfMemory {
+        /// Element type.
+        dtype: DType,
+        /// Dims.
+        dims: Vec<u64>,
+    },
+    /// The number of strings is not what the dims ask for.
+    #[error("expected {expected} strings for string{dims:?}, found {found}")]
+    StringCount {
+        /// Dims.
+        dims: Vec<u64>,
+        /// Product of the dims.
+        expected: u64,
+        /// Strings that are there.
+        found: u64,
+    },
+    /// A view does not fit the element type.
+    #[error("a tensor of {found} cannot be viewed as {view}")]
+    View {
+        /// What was asked for.
+        view: &'static str,
+        /// Element type of the tensor.
+        found: DType,
+    },
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A Rust type that is an element type, bit for bit.
+pub trait Element: Pod + sealed::Sealed {
+    /// The element type.
+    const DTYPE: DType;
+    /// Its Rust name, for messages.
+    const NAME: &'static str;
+}
+
+macro_rules! elements {
+    ($($rust:ident = $dtype:ident),*) => {$(
+        impl sealed::Sealed for $rust {}
+        impl Element for $rust {
+            const DTYPE: DType = DType::$dtype;
+            const NAME: &'static str = stringify!($rust);
+        }
+    )*};
+}
+
+elements!(
+    f64 = F64,
+    f32 = F32,
+    f16 = F16,
+    bf16 = BF16,
+    i64 = I64,
+    i32 = I32,
+    i16 = I16,
+    i8 = I8,
+    u64 = U64,
+    u32 = U32,
+    u16 = U16,
+    u8 = U8
+);
+
+impl HostTensor {
+    /// A tensor of zeros (of `false`, of empty strings).
+    ///
+    /// # Errors
+    /// If the size is not representable or there is not so much memory.
+    pub fn zeros(dtype: DType, dims: &[u64]) -> Result<HostTensor, HostError> {
+        let no_size = || TensorError::NoSize { dtype, dims: dims.to_vec() };
+        let no_memory = || HostError::OutOfMemory { dtype, dims: dims.to_vec() };
+        let count = dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d)).ok_or_else(no_size)?;
+        let elements = if dtype == DType::String {
+            let count = usize::try_from(count).map_err(|_| no_memory())?;
+            let mut strings: Vec<Box<[u8]>> = Vec::new();
+            strings.try_reserve_exact(count).map_err(|_| no_memory())?;
+            strings.resize(count, Box::default());
+            Elements::Strings(strings)
+        } else {
+            let len = dtype.storage_bytes(count).ok_or_else(no_size)?;
+            let len = usize::try_from(len).map_err(|_| no_memory())?;
+            Elements::Numbers(AlignedBytes::zeroed(len).ok_or_else(no_memory)?)
+        };
+        Ok(HostTensor { dtype, dims: dims.to_vec(), elements })
+    }
+
+    /// A tensor of the elements whose bytes `fill` writes. It is called once, with zeroed bytes.
+    ///
+    /// # Errors
+    /// Those of [`HostTensor::zeros`] and of `fill`.
+    pub fn filled<E: From<HostError>>(
+        dtype: DType,
+        dims: &[u64],
+        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<HostTensor, E> {
+        let mut tensor = HostTensor::zeros(dtype, dims)?;
+        match &mut tensor.elements {
+            Elements::Numbers(bytes) => fill(bytes.as_mut_slice())?,
+            Elements::Strings(_) => return Err(HostError::View { view: "bytes", found: dtype }.into()),
+        }
+        Ok(tensor)
+    }
+
+    /// A copy of little-endian element bytes.
+    ///
+    /// # Errors
+    /// If there are not as many bytes as `dtype` and `dims` ask for.
+    pub fn from_bytes(dtype: DType, dims: &[u64], bytes: &[u8]) -> Result<HostTensor, HostError> {
+        HostTensor::filled(dtype, dims, |target| {
+            if target.len() != bytes.len() {
+                let (expected, found) = (target.len() as u64, bytes.len() as u64);
+                return Err(TensorError::WrongLength { dtype, dims: dims.to_vec(), expected, found }.into());
+            }
+            target.copy_from_slice(bytes);
+            Ok(())
+        })
+    }
+
+    /// A copy of elements.
+    ///
+    /// # Errors
+    /// If there are not as many elements as `dims` ask for.
+    pub fn from_slice<T: Element>(dims: &[u64], values: &[T]) -> Result<HostTensor, HostError> {
+        HostTensor::from_bytes(T::DTYPE, dims, bytemuck::cast_slice(values))
+    }
+
+    /// A tensor of strings.
+    ///
+    /// # Errors
+    /// If there are not as many strings as `dims` ask for.
+    pub fn from_strings(dims: &[u64], strings: Vec<Box<[u8]>>) -> Result<HostTensor, HostError> {
+        let expected = dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d));
+        let found = strings.len() as u64;
+        if expected != Some(found) {
+            let expected = expected.unwrap_or(u64::MAX);
+            return Err(HostError::StringCount { dims: dims.to_vec(), expected, found });
+        }
+        Ok(HostTensor { dtype: DType::String, dims: dims.to_vec(), elements: Elements::Strings(strings) })
+    }
+
+    /// The elements of a constant, read from where they are, all pending conversions applied.
+    ///
+    /// # Errors
+    /// If the bytes cannot be read or there is not so much memory.
+    pub fn from_data(data: &TensorData) -> Result<HostTensor, HostError> {
+        if let Storage::Strings(strings) = data.storage() {
+            return HostTensor::from_strings(data.dims(), strings.to_vec());
+        }
+        HostTensor::filled(data.dtype(), data.dims(), |target| {
+            let mut filled = 0;
+            data.visit_converted(|chunk| {
+                target[filled..filled + chunk.len()].copy_from_slice(chunk);
+                filled += chunk.len();
+                ControlFlow::Continue(())
+            })?;
+            Ok(())
+        })
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+    /// The dims.
+    pub fn dims(&self) -> &[u64] {
+        &self.dims
+    }
+    /// Number of elements.
+    pub fn element_count(&self) -> u64 {
+        self.dims.iter().product()
+    }
+
+    /// The element bytes; `None` for strings.
+    pub fn bytes(&self) -> Option<&[u8]> {
+        match &self.elements {
+            Elements::Numbers(bytes) => Some(bytes.as_slice()),
+            Elements::Strings(_) => None,
+        }
+    }
+
+    /// The strings; `None` for numbers.
+    pub fn strings(&self) -> Option<&[Box<[u8]>]> {
+        match &self.elements {
+            Elements::Numbers(_) => None,
+            Elements::Strings(strings) => Some(strings),
+        }
+    }
+
+    /// The elements in place.
+    ///
+    /// # Errors
+    /// If `T` is not exactly the element type.
+    pub fn as_slice<T: Element>(&self) -> Result<&[T], HostError> {
+        match self.bytes() {
+            Some(bytes) if self.dtype == T::DTYPE => Ok(bytemuck::cast_slice(bytes)),
+            _ => Err(self.no_view(T::NAME)),
+        }
+    }
+
+    /// The elements of a float tensor of any width as f64, which holds all of them exactly. A complex element is
+    /// two floats.
+    ///
+    /// # Errors
+    /// If the elements are no floats.
+    pub fn f64s(&self) -> Result<Box<dyn Iterator<Item = f64> + '_>, HostError> {
+        let error = || self.no_view("f64");
+        let format = Format::of(self.dtype).ok_or_else(error)?;
+        let bytes = self.bytes().ok_or_else(error)?;
+        Ok(match self.dtype {
+            DType::F64 | DType::Complex128 => {
+                Box::new(bytemuck::cast_slice::<u8, f64>(bytes).iter().copied())
+            }
+            DType::F32 | DType::Complex64 => {
+                Box::new(bytemuck::cast_slice::<u8, f32>(bytes).iter().map(|&v| f64::from(v)))
+            }
+            DType::F16 => Box::new(bytemuck::cast_slice::<u8, f16>(bytes).iter().map(|v| v.to_f64())),
+            DType::BF16 => Box::new(bytemuck::cast_slice::<u8, bf16>(bytes).iter().map(|v| v.to_f64())),
+            _ => Box::new(self.small(bytes).map(move |bits| format.decode_byte(bits))),
+        })
+    }
+
+    /// The elements of a float tensor of at most 32 bits as f32, which holds all of them exactly.
+    ///
+    /// # Errors
+    /// If the elements are no floats, or wider.
+    pub fn f32s(&self) -> Result<impl Iterator<Item = f32> + '_, HostError> {
+        if matches!(self.dtype, DType::F64 | DType::Complex128) {
+            return Err(self.no_view("f32"));
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "narrower formats are exact in f32")]
+        Ok(self.f64s()?.map(|v| v as f32))
+    }
+
+    /// The elements of an integer tensor but u64 as i64, `false` and `true` as 0 and 1.
+    ///
+    /// # Errors
+    /// If the elements are no integers, or u64.
+    pub fn i64s(&self) -> Result<impl Iterator<Item = i64> + '_, HostError> {
+        let ints = if self.dtype == DType::U64 { None } else { self.ints() };
+        #[expect(clippy::cast_possible_truncation, reason = "all integer types but u64 are exact in i64")]
+        Ok(ints.ok_or_else(|| self.no_view("i64"))?.map(|v| v as i64))
+    }
+
+    /// The elements of an integer or boolean tensor.
+    pub(crate) fn ints(&self) -> Option<Box<dyn Iterator<Item = i128> + '_>> {
+        fn wide<T: Element + Into<i128>>(bytes: &[u8]) -> Box<dyn Iterator<Item = i128> + '_> {
+            Box::new(bytemuck::cast_slice::<u8, T>(bytes).iter().map(|&v| v.into()))
+        }
+        let bytes = self.bytes()?;
+        Some(match self.dtype {
+            DType::I64 => wide::<i64>(bytes),
+            DType::I32 => wide::<i32>(bytes),
+            DType::I16 => wide::<i16>(bytes),
+            DType::I8 => wide::<i8>(bytes),
+            DType::U64 => wide::<u64>(bytes),
+            DType::U32 => wide::<u32>(bytes),
+            DType::U16 => wide::<u16>(bytes),
+            DType::U8 | DType::Bool => wide::<u8>(bytes),
+            DType::U4 | DType::U2 => Box::new(self.small(bytes).map(i128::from)),
+            DType::I4 => Box::new(self.small(bytes).map(|bits| i128::from((bits << 4).cast_signed() >> 4))),
+            DType::I2 => Box::new(self.small(bytes).map(|bits| i128::from((bits << 6).cast_signed() >> 6))),
+            _ => return None,
+        })
+    }
+
+    /// The bits of elements of at most 8 bits, each in the low bits of a byte.
+    fn small<'a>(&self, bytes: &'a [u8]) -> impl Iterator<Item = u8> + use<'a> {
+        let bits = self.dtype.bits().unwrap_or(8);
+        let mask = u8::try_from((1u32 << bits) - 1).unwrap_or(u8::MAX);
+        let count = usize::try_from(self.element_count()).unwrap_or(usize::MAX);
+        let parts = move |&byte: &u8| (0..8 / bits).map(move |part| (byte >> (part * bits)) & mask);
+        bytes.iter().flat_map(parts).take(count)
+    }
+
+    fn no_view(&self, view: &'static str) -> HostError {
+        HostError::View { view, found: self.dtype }
+    }
+}
+
+/// Type and dims; never the elements.
+impl fmt::Debug for HostTensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HostTensor({}{:?})", self.dtype, self.dims)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ampc_ir::convert::Conversion;
+
+    #[test]
+    fn lengths_and_sizes_are_checked() {
+        let short = HostTensor::from_slice(&[2, 2], &[1.0f32; 3]);
+        assert!(matches!(
+            short,
+            Err(HostError::Tensor(TensorError::WrongLength { expected: 16, found: 12, .. }))
+        ));
+        let huge = HostTensor::zeros(DType::F32, &[1 << 62, 4]);
+        assert!(matches!(huge, Err(HostError::Tensor(TensorError::NoSize { .. }))));
+        let large = HostTensor::zeros(DType::U8, &[1 << 58]);
+        assert!(matches!(large, Err(HostError::OutOfMemory { .. })));
+        let strings = HostTensor::zeros(DType::String, &[1 << 58]);
+        assert!(matches!(strings, Err(HostError::OutOfMemory { .. })));
+        let unknown = HostTensor::zeros(DType::Other(99), &[1]);
+        assert!(matches!(unknown, Err(HostError::Tensor(TensorError::NoSize { .. }))));
+        let few = HostTensor::from_strings(&[2], vec![Box::default()]);
+        assert!(matches!(few, Err(HostError::StringCount { expected: 2, found: 1, .. })));
+    }
+
+    #[test]
+    fn scalars_and_empty_tensors() {
+        let scalar = HostTensor::from_slice(&[], &[2.5f64]).unwrap();
+        assert_eq!((scalar.element_count(), scalar.as_slice::<f64>().unwrap()), (1, &[2.5][..]));
+        let empty = HostTensor::zeros(DType::I64, &[3, 0]).unwrap();
+        assert_eq!((empty.element_count(), empty.i64s().unwrap().count()), (0, 0));
+    }
+
+    #[test]
+    fn views_are_exact_or_refused() {
+        let halves = HostTensor::from_slice(&[3], &[f16::MAX, f16::from_bits(1), f16::NEG_INFINITY]).unwrap();
+        assert_eq!(halves.f64s().unwrap().collect::<Vec<_>>(), [65504.0, 2f64.powi(-24), f64::NEG_INFINITY]);
+        assert_eq!(halves.f32s().unwrap().collect::<Vec<_>>(), [65504.0, 2f32.powi(-24), f32::NEG_INFINITY]);
+        assert!(halves.as_slice::<u16>().is_err() && halves.as_slice::<bf16>().is_err());
+        let doubles = HostTensor::from_slice(&[1], &[0.1f64]).unwrap();
+        assert!(doubles.f32s().is_err() && doubles.i64s().is_err());
+        let unsigned = HostTensor::from_slice(&[1], &[u64::MAX]).unwrap();
+        assert!(unsigned.i64s().is_err() && unsigned.f64s().is_err());
+        assert_eq!(unsigned.ints().unwrap().collect::<Vec<_>>(), [i128::from(u64::MAX)]);
+        let flags = HostTensor::from_bytes(DType::Bool, &[2], &[0, 1]).unwrap();
+        assert_eq!(flags.i64s().unwrap().collect::<Vec<_>>(), [0, 1]);
+        assert!(flags.as_slice::<u8>().is_err(), "a bool is no number");
+    }
+
+    #[test]
+    fn packed_elements_are_low_bits_first_and_sign_extended() {
+        let view = |dtype, count, bytes: &[u8]| {
+            let tensor = HostTensor::from_bytes(dtype, &[count], bytes).unwrap();
+            tensor.i64s().unwrap().collect::<Vec<_>>()
+        };
+        assert_eq!(view(DType::U4, 3, &[0xf1, 0x0a]), [1, 15, 10]);
+        assert_eq!(view(DType::I4, 3, &[0xf1, 0x08]), [1, -1, -8]);
+        assert_eq!(view(DType::U2, 4, &[0b11_10_01_00]), [0, 1, 2, 3]);
+        assert_eq!(view(DType::I2, 3, &[0b10_01_11]), [-1, 1, -2]);
+        let floats = HostTensor::from_bytes(DType::F4E2M1, &[3], &[0x72, 0x09]).unwrap();
+        assert_eq!(floats.f64s().unwrap().collect::<Vec<_>>(), [1.0, 6.0, -0.5]);
+    }
+
+    #[test]
+    fn constants_are_read_with_their_conversions() {
+        let data = TensorData::from_f32(&[2], &[1.0 / 3.0, 1e9]).unwrap();
+        let low = data.converted(Conversion { to: DType::F16, clamp: true });
+        let tensor = HostTensor::from_data(&low).unwrap();
+        assert_eq!(tensor.as_slice::<f16>().unwrap(), [f16::from_f32(1.0 / 3.0), f16::MAX]);
+        let words: Vec<Box<[u8]>> = vec![b"a".as_slice().into(), b"".as_slice().into()];
+        let data = TensorData::new(DType::String, [2], Storage::Strings(words.clone().into())).unwrap();
+        assert_eq!(HostTensor::from_data(&data).unwrap().strings(), Some(&words[..]));
+    }
+}

@@ -1,0 +1,29 @@
+//! The runtime side of ampc: tensors in host memory ([`HostTensor`]), reading and writing them ([`npy`],
+//! [`npz`]), and saying how far apart two of them are ([`compare`](mod@compare)).
+//!
+//! Reading order: [`host`], [`float`] (what the float formats can hold), then [`compare`](mod@compare).
+//! Nothing here rewrites a module or knows a model format.
+//!
+//! ```
+//! use ampc_runtime::{HostTensor, Tolerance, compare};
+//!
+//! let want = HostTensor::from_slice(&[3], &[1.0f32, 2.0, 3.0])?;
+//! let got = HostTensor::from_slice(&[3], &[1.0f32, 2.0, 3.0625])?;
+//! let comparison = compare(&got, &want, &Tolerance::of(want.dtype()))?;
+//! assert_eq!((comparison.mismatches, comparison.max_abs), (1, 0.0625));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+#[cfg(target_endian = "big")]
+compile_error!("tensors are little-endian and viewed in place, so the host must be little-endian too");
+
+mod bytes;
+
+pub mod compare;
+pub mod float;
+pub mod host;
+pub mod npy;
+pub mod npz;
+
+pub use compare::{Comparison, Tolerance, compare};
+pub use host::{Element, HostError, HostTensor};

@@ -1,0 +1,221 @@
+//! Named tensors in NumPy's `.npz` archives: a zip file with one `.npy` array per name.
+//!
+//! NumPy has no bf16 and no 8-bit floats. A tensor `x` of such a type is the entry `x__bf16` (`x__float8e5m2`, …) of
+//! unsigned integers that hold its bits; reading undoes that. Written archives are uncompressed, as `numpy.savez`
+//! writes them, and carry no date: the same tensors give the same bytes.
+
+use crate::host::HostTensor;
+use crate::npy::{self, NpyError};
+use ampc_ir::DType;
+use std::io::{self, Read, Seek, Write};
+use zip::write::SimpleFileOptions;
+use zip::{CompressionMethod, ZipArchive, ZipWriter};
+
+/// Why an archive cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NpzError {
+    /// The file is no zip archive, or reading or writing it failed.
+    #[error("the npz archive cannot be read or written: {0}")]
+    Archive(io::Error),
+    /// An entry of the archive is no array.
+    #[error("entry `{name}` of the npz archive is no `.npy` array")]
+    NotAnArray {
+        /// Its name.
+        name: String,
+    },
+    /// An array cannot be read or written.
+    #[error("array `{name}`: {source}")]
+    Array {
+        /// Its name.
+        name: String,
+        /// The cause.
+        source: NpyError,
+    },
+}
+
+/// All tensors of an archive under their names, in its order.
+///
+/// # Errors
+/// If the archive or one of its arrays cannot be read.
+pub fn read(reader: impl Read + Seek) -> Result<Vec<(String, HostTensor)>, NpzError> {
+    let archive_error = |error: zip::result::ZipError| NpzError::Archive(error.into());
+    let mut archive = ZipArchive::new(reader).map_err(archive_error)?;
+    let mut tensors = Vec::new();
+    for index in 0..archive.len() {
+        let entry = archive.by_index(index).map_err(archive_error)?;
+        let file = entry.name().map_err(archive_error)?.into_owned();
+        let Some(name) = file.strip_suffix(".npy") else {
+            return Err(NpzError::NotAnArray { name: file });
+        };
+        let name = name.to_owned();
+        let tensor = npy::read(entry).map_err(|source| NpzError::Array { name: name.clone(), source })?;
+        tensors.push(restored(name, tensor)?);
+    }
+    Ok(tensors)
+}
+
+/// Writes an archive of named tensors.
+///
+/// # Errors
+/// If writing fails, two tensors have one name, or NumPy cannot hold one of them (see [`npy::write`]).
+pub fn write<'a>(
+    writer: impl Write + Seek,
+    tensors: impl IntoIterator<Item = (&'a str, &'a HostTensor)>,
+) -> Result<(), NpzError> {
+    let archive_error = |error: zip::result::ZipError| NpzError::Archive(error.into());
+    let mut archive = ZipWriter::new(writer);
+    for (name, tensor) in tensors {
+        let suffix = stored_as(tensor.dtype()).map_or(String::new(), |_| format!("__{}", tensor.dtype()));
+        let options = SimpleFileOptions::default()
+            .compression_method(CompressionMethod::Stored)
+            .large_file(tensor.bytes().is_none_or(|bytes| bytes.len() >= 1 << 31));
+        archive.start_file(format!("{name}{suffix}.npy"), options).map_err(archive_error)?;
+        npy::write(&mut archive, tensor)
+            .map_err(|source| NpzError::Array { name: name.to_owned(), source })?;
+    }
+    archive.finish().map_err(archive_error)?;
+    Ok(())
+}
+
+/// The integer type that holds the bits of a type NumPy lacks.
+fn stored_as(dtype: DType) -> Option<DType> {
+    match (dtype, dtype.bits()) {
+        (DType::BF16, _) => Some(DType::U16),
+        (_, Some(8)) if dtype.is_float() => Some(DType::U8),
+        _ => None,
+    }
+}
+
+/// The tensor and name that an entry stands for.
+fn restored(name: String, tensor: HostTensor) -> Result<(String, HostTensor), NpzError> {
+    let told = name.rsplit_once("__").and_then(|(plain, told)| Some((plain, told.parse::<DType>().ok()?)));
+    match (told, tensor.bytes()) {
+        (Some((plain, dtype)), Some(bytes)) if stored_as(dtype) == Some(tensor.dtype()) => {
+            let tensor = HostTensor::from_bytes(dtype, tensor.dims(), bytes)
+                .map_err(|error| NpzError::Array { name: name.clone(), source: error.into() })?;
+            Ok((plain.to_owned(), tensor))
+        }
+        _ => Ok((name, tensor)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::HostError;
+    use half::{bf16, f16};
+    use proptest::prelude::*;
+    use std::io::Cursor;
+
+    fn archive(tensors: &[(&str, HostTensor)]) -> Vec<u8> {
+        let mut bytes = Cursor::new(Vec::new());
+        write(&mut bytes, tensors.iter().map(|(name, tensor)| (*name, tensor))).unwrap();
+        bytes.into_inner()
+    }
+
+    #[test]
+    fn types_that_numpy_lacks_are_told_by_the_name() {
+        let low = HostTensor::from_slice(&[2], &[bf16::ONE, bf16::INFINITY]).unwrap();
+        let tiny = HostTensor::from_bytes(DType::F8E5M2, &[1], &[0x3c]).unwrap();
+        let bytes = archive(&[("a/b:0", low), ("c", tiny)]);
+        let mut raw = ZipArchive::new(Cursor::new(&bytes)).unwrap();
+        assert_eq!(raw.by_index(0).unwrap().name().unwrap(), "a/b:0__bf16.npy");
+        assert_eq!(npy::read(raw.by_index(0).unwrap()).unwrap().dtype(), DType::U16);
+        let found = read(Cursor::new(&bytes)).unwrap();
+        let described: Vec<_> = found.iter().map(|(name, t)| (&name[..], t.dtype())).collect();
+        assert_eq!(described, [("a/b:0", DType::BF16), ("c", DType::F8E5M2)]);
+        assert_eq!(found[0].1.as_slice::<bf16>().unwrap(), [bf16::ONE, bf16::INFINITY]);
+    }
+
+    #[test]
+    fn a_name_alone_changes_no_type() {
+        let float = HostTensor::from_slice(&[1], &[1.0f32]).unwrap();
+        let found = read(Cursor::new(archive(&[("x__bf16", float.clone()), ("__y", float)]))).unwrap();
+        assert_eq!((&found[0].0[..], found[0].1.dtype()), ("x__bf16", DType::F32));
+        assert_eq!((&found[1].0[..], found[1].1.dtype()), ("__y", DType::F32));
+    }
+
+    #[test]
+    fn same_tensors_same_bytes_and_one_name_once() {
+        let one = HostTensor::from_slice(&[1], &[1i8]).unwrap();
+        assert_eq!(archive(&[("x", one.clone())]), archive(&[("x", one.clone())]));
+        let twice = write(Cursor::new(Vec::new()), [("x", &one), ("x", &one)]);
+        assert!(matches!(twice, Err(NpzError::Archive(_))));
+    }
+
+    #[test]
+    fn what_is_no_archive_of_arrays_is_refused() {
+        assert!(matches!(read(Cursor::new(b"no zip file")), Err(NpzError::Archive(_))));
+        let mut other = ZipWriter::new(Cursor::new(Vec::new()));
+        other.start_file("readme.txt", SimpleFileOptions::default()).unwrap();
+        let bytes = other.finish().unwrap().into_inner();
+        assert!(
+            matches!(read(Cursor::new(bytes)), Err(NpzError::NotAnArray { name }) if name == "readme.txt")
+        );
+        let mut cut = archive(&[("x", HostTensor::zeros(DType::F64, &[100]).unwrap())]);
+        let middle = cut.len() / 2;
+        cut.drain(middle..middle + 100);
+        assert!(read(Cursor::new(cut)).is_err());
+    }
+
+    /// Written by `numpy.savez_compressed(f, x=numpy.array([[1, 2], [3, 4]], "f2").T, s=numpy.array(["é", "ab"]))`
+    /// of NumPy 2.4.6.
+    #[test]
+    fn reads_an_archive_of_numpys() {
+        let bytes = include_bytes!("../testdata/numpy.npz");
+        let found = read(Cursor::new(bytes)).unwrap();
+        assert_eq!((&found[0].0[..], &found[1].0[..]), ("x", "s"));
+        let halves = found[0].1.as_slice::<f16>().unwrap();
+        assert_eq!(halves.iter().map(|v| v.to_f32()).collect::<Vec<_>>(), [1.0, 3.0, 2.0, 4.0]);
+        assert_eq!(found[1].1.strings(), Some(&["é".as_bytes().into(), b"ab".as_slice().into()][..]));
+    }
+
+    /// Tensors of every type NumPy can hold, directly or as bits.
+    fn any_tensor() -> impl Strategy<Value = HostTensor> {
+        let storable = |d: &DType| *d == DType::String || d.bits().is_some_and(|bits| bits >= 8);
+        let dtypes: Vec<DType> = DType::ALL.iter().copied().filter(storable).collect();
+        let bytes = prop::collection::vec(any::<u8>(), 27 * 16);
+        (prop::sample::select(dtypes), prop::collection::vec(0u8..4, 0..4), bytes).prop_map(
+            |(dtype, dims, bytes)| {
+                let count = dims.iter().map(|&d| usize::from(d)).product();
+                let dims: Vec<u64> = dims.into_iter().map(u64::from).collect();
+                if dtype == DType::String {
+                    let text = |b: &u8| format!("{:x}", b / 16 * (b % 16)).into_bytes().into();
+                    return HostTensor::from_strings(&dims, bytes.iter().map(text).take(count).collect())
+                        .unwrap();
+                }
+                let fill = |target: &mut [u8]| {
+                    target.copy_from_slice(&bytes[..target.len()]);
+                    Ok::<_, HostError>(())
+                };
+                HostTensor::filled(dtype, &dims, fill).unwrap()
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn archives_keep_every_bit(tensors in prop::collection::vec(any_tensor(), 0..4)) {
+            let names = ["x", "", "a/b.npy", "é"];
+            let named: Vec<_> = names.into_iter().zip(tensors).collect();
+            let found = read(Cursor::new(archive(&named))).unwrap();
+            prop_assert_eq!(found.len(), named.len());
+            for ((name, got), (wanted_name, want)) in found.iter().zip(&named) {
+                prop_assert_eq!(name, wanted_name);
+                prop_assert_eq!((got.dtype(), got.dims()), (want.dtype(), want.dims()));
+                prop_assert_eq!(got.bytes(), want.bytes());
+                prop_assert_eq!(got.strings(), want.strings());
+            }
+        }
+
+        #[test]
+        fn damaged_archives_never_panic(tensor in any_tensor(), at in any::<prop::sample::Index>(), byte: u8) {
+            let mut bytes = archive(&[("x", tensor)]);
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+            let _ = read(Cursor::new(&bytes));
+            let _ = read(Cursor::new(&bytes[..at]));
+        }
+    }
+}
