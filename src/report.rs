@@ -345,7 +345,7 @@ fn vars(module: &Module, node: Node) -> Vec<VarReport> {
         .type_vars
         .iter()
         .zip(&data.decisions)
-        .filter(|(_, d)| d.precision.is_some_and(DType::is_float))
+        .filter(|(_, d)| d.precision.is_some_and(|p| p == DType::F32 || p.is_low()))
         .map(|(var, d)| VarReport {
             var: var.name.to_owned(),
             class: d.class.to_string(),
@@ -458,6 +458,9 @@ fn same_bytes(a: &TensorData, b: &TensorData) -> bool {
         (Storage::Bytes(a), Storage::Bytes(b)) => Arc::ptr_eq(a, b),
         (Storage::File(a), Storage::File(b)) => {
             Arc::ptr_eq(&a.source, &b.source) && a.offset == b.offset && a.len == b.len
+        }
+        (Storage::Random { seed: s, amplitude: x }, Storage::Random { seed: t, amplitude: y }) => {
+            s == t && x.to_bits() == y.to_bits() && a.dims() == b.dims()
         }
         _ => false,
     }

@@ -159,6 +159,7 @@ fn code_of(problem: &Problem) -> &'static str {
         Problem::DuplicateName { .. } => "duplicate_name",
         Problem::Shadowed { .. } => "shadowed",
         Problem::Attribute { .. } => "attribute",
+        Problem::UnknownAttribute { .. } => "unknown_attribute",
         Problem::RecursiveFunction { .. } => "recursive_function",
         Problem::Operator(error) => code_of_op(error),
         Problem::UnknownDType { .. } => "unknown_dtype",

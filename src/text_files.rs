@@ -247,10 +247,10 @@ mod tests {
         let report = save(&model, &path, false).unwrap();
         assert_eq!(report.data_file.as_ref().unwrap().0, data_path(&path));
         let again: Model = load(&path).unwrap().into();
-        assert!(ampc_ir::eq::same_module(&again.module, &model.module));
+        ampc_ir::eq::same_module(&again.module, &model.module).unwrap();
         assert!(matches!(save(&again, &path, false), Err(Error::Export(_))));
         save(&again, &path, true).unwrap();
-        assert!(ampc_ir::eq::same_module(&load(&path).unwrap(), &model.module));
+        ampc_ir::eq::same_module(&load(&path).unwrap(), &model.module).unwrap();
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! The binary as users meet it: what it prints, where, and the exit code.
 
+#![allow(clippy::unwrap_used, reason = "what helps tests is a test as well")]
+
 #[path = "cli/support.rs"]
 mod support;
 
@@ -23,7 +25,10 @@ fn rewrite_writes_beside_the_model_and_says_what_it_did() {
     dir.copy(MLP, "mlp.onnx");
     snapshot("rewrite", &dir.run(&["rewrite", "mlp.onnx"]));
     assert_eq!(dir.files(), ["mlp.fp16.onnx", "mlp.onnx"]);
-    snapshot("rewrite_bf16_exceptions", &dir.run(&["rewrite", "mlp.onnx", "--to", "bf16", "--pin", "fc2=fp32"]));
+    snapshot(
+        "rewrite_bf16_exceptions",
+        &dir.run(&["rewrite", "mlp.onnx", "--to", "bf16", "--pin", "fc2=fp32"]),
+    );
     assert_eq!(dir.files(), ["mlp.bf16.onnx", "mlp.fp16.onnx", "mlp.onnx"]);
     snapshot("check_ok", &dir.run(&["check", "mlp.fp16.onnx"]));
 }
@@ -76,7 +81,8 @@ fn forms_of_the_result() {
         "mlp.onnx",
     ];
     assert_eq!(dir.files(), written);
-    let json: serde_json::Value = serde_json::from_slice(&std::fs::read(dir.path("mlp.fp16.json")).unwrap()).unwrap();
+    let json: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(dir.path("mlp.fp16.json")).unwrap()).unwrap();
     assert_eq!(json["schema"], "ampc-graph/1");
     for model in ["mlp.fp16.emulated.onnx", "mlp.fp16.ir"] {
         let run = dir.run(&["check", model]);
@@ -87,20 +93,34 @@ fn forms_of_the_result() {
     let direct = dir.run(&["rewrite", "mlp.onnx", "-o", "direct.onnx"]);
     assert_eq!(direct.code, 0, "{direct}");
     let inspect = |name: &str| dir.run(&["inspect", name, "--json"]).stdout;
-    let constants = |name: &str| serde_json::from_str::<serde_json::Value>(&inspect(name)).unwrap()["constants"].clone();
+    let constants =
+        |name: &str| serde_json::from_str::<serde_json::Value>(&inspect(name)).unwrap()["constants"].clone();
     assert_eq!(constants("back.onnx"), constants("direct.onnx"));
 }
 
 #[test]
 fn a_report_repeats_its_run() {
     let dir = Dir::new();
-    let first =
-        dir.run(&["rewrite", MLP, "-o", "a.onnx", "--to", "bf16", "--deny", "Relu", "--keep-io", "none", "--report", "r.json"]);
+    let first = dir.run(&[
+        "rewrite",
+        MLP,
+        "-o",
+        "a.onnx",
+        "--to",
+        "bf16",
+        "--deny",
+        "Relu",
+        "--keep-io",
+        "none",
+        "--report",
+        "r.json",
+    ]);
     assert_eq!(first.code, 0, "{first}");
     let second = dir.run(&["rewrite", MLP, "-o", "b.onnx", "--policy", "r.json"]);
     assert_eq!(second.code, 0, "{second}");
     assert!(std::fs::read(dir.path("a.onnx")).unwrap() == std::fs::read(dir.path("b.onnx")).unwrap());
-    let report: serde_json::Value = serde_json::from_slice(&std::fs::read(dir.path("r.json")).unwrap()).unwrap();
+    let report: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(dir.path("r.json")).unwrap()).unwrap();
     assert_eq!(report["schema"], "ampc-report/1");
     assert_eq!(report["files"]["bytes_before"], std::fs::metadata(MLP).unwrap().len());
     assert_eq!(report["files"]["bytes_after"], std::fs::metadata(dir.path("a.onnx")).unwrap().len());
@@ -133,7 +153,8 @@ fn spellings_of_other_tools() {
 #[test]
 fn explanations() {
     let dir = Dir::new();
-    let args = ["rewrite", MLP, "-o", "a.onnx", "-q", "--deny", "Relu", "--explain", "fc2", "--explain", "softmax"];
+    let args =
+        ["rewrite", MLP, "-o", "a.onnx", "-q", "--deny", "Relu", "--explain", "fc2", "--explain", "softmax"];
     snapshot("explain", &dir.run(&args));
     let text = support::module(
         "  input %x : f32[2, 8]\n  const %e : f32 = 1e-12\n  %a = Identity(%x) : f32[2, 8]\n  \
@@ -141,15 +162,18 @@ fn explanations() {
          %n = Shape(%x) : i64[2] @shape\n  output %y : f32[2, 8]\n  output %n : i64[2]\n",
     );
     dir.write("eps.ir", &text);
-    snapshot("explain_guard", &dir.run(&["rewrite", "eps.ir", "-q", "--explain", "plus", "--explain", "shape"]));
+    snapshot(
+        "explain_guard",
+        &dir.run(&["rewrite", "eps.ir", "-q", "--explain", "plus", "--explain", "shape"]),
+    );
 }
 
 #[test]
 fn any_passes() {
     let dir = Dir::new();
-    dir.write("m.ir", &support::module(support::MATMUL));
+    dir.write("m.ir", support::module(support::MATMUL));
     snapshot("opt", &dir.run(&["opt", "m.ir", "--passes", "classify{to=bf16}, assign{to=bf16}"]));
-    dir.write("d.ir", &format!("// why\n// pass: classify\n{}", support::module(support::MATMUL)));
+    dir.write("d.ir", format!("// why\n// pass: classify\n{}", support::module(support::MATMUL)));
     let run = dir.run(&["opt", "d.ir"]);
     assert!(run.code == 0 && run.stdout.contains("class=allow"), "{run}");
     let run = dir.run(&["opt", "m.ir", "--passes", "", "-o", "m.onnx"]);
@@ -160,8 +184,18 @@ fn any_passes() {
 #[test]
 fn dumps_go_on_where_they_stopped() {
     let dir = Dir::new();
-    dir.write("m.ir", &support::module(support::MATMUL));
-    let run = dir.run(&["rewrite", "m.ir", "-o", "a.ir", "--dump-after", "all", "--dump-dir", "dumps", "--verify-each"]);
+    dir.write("m.ir", support::module(support::MATMUL));
+    let run = dir.run(&[
+        "rewrite",
+        "m.ir",
+        "-o",
+        "a.ir",
+        "--dump-after",
+        "all",
+        "--dump-dir",
+        "dumps",
+        "--verify-each",
+    ]);
     assert_eq!(run.code, 0, "{run}");
     let dumps = Dir::files_of(&dir.path("dumps"));
     assert_eq!((dumps.len(), dumps[3].as_str()), (8, "04-assign.ir"));

@@ -60,7 +60,7 @@ pub enum Problem {
         /// The name.
         name: String,
     },
-    /// I5: an attribute that the operator does not have, or of another kind.
+    /// I5: a required attribute that is not there, or one of another kind.
     #[error("attribute `{attr}` of `{op}`: expected {expected}, found {found}")]
     Attribute {
         /// The operator and its version.
@@ -71,6 +71,16 @@ pub enum Problem {
         expected: String,
         /// What is there.
         found: String,
+    },
+    /// I5: an attribute that the operator does not have.
+    #[error("`{op}` has no attribute `{attr}`: it has {known}")]
+    UnknownAttribute {
+        /// The operator and its version.
+        op: String,
+        /// The attribute.
+        attr: String,
+        /// The attributes it has.
+        known: String,
     },
     /// I6: a function calls itself, directly or through others.
     #[error("function `{name}` calls itself")]
@@ -299,10 +309,8 @@ impl Cx<'_> {
                 let name = self.module.text(attr.name);
                 let Some(expected) = schema.attr(name) else {
                     let known: Vec<&str> = schema.attrs.iter().map(|a| a.name).collect();
-                    let expected =
-                        if known.is_empty() { "none".into() } else { format!("one of {}", known.join(", ")) };
-                    let problem =
-                        Problem::Attribute { op: op(), attr: name.into(), expected, found: "it".into() };
+                    let known = if known.is_empty() { "none".into() } else { known.join(", ") };
+                    let problem = Problem::UnknownAttribute { op: op(), attr: name.into(), known };
                     self.report(Some(node), None, problem);
                     continue;
                 };

@@ -2,23 +2,27 @@
 //!
 //! `assign{by=paint}` paints, as TensorFlow's `auto_mixed_precision` does, over type variables instead of nodes:
 //!
-//! 1. allow variables are low, and so are variables that are 16-bit already;
-//! 2. an infer or clear variable is low if it lies between low ones: something low upstream and something low
-//!    downstream, through infer and clear variables. A clear variable that only moves constants (an embedding)
-//!    counts as having something low upstream, since a constant is converted for nothing;
-//! 3. a clear variable connected to a low one through clear variables joins it: downstream always, upstream only
-//!    if all its float readers are low, so that nothing is narrowed just to be widened again;
+//! 1. allow variables are low, and so are variables that are 16-bit already or pinned so, in their own format;
+//! 2. an infer or clear variable is low if it lies between low ones: something low upstream that is not made from
+//!    constants alone, and something low downstream, through infer and clear variables. A clear variable that moves
+//!    constants (an embedding) needs nothing upstream: the constant is stored low, what is computed from several of
+//!    them is not rounded for it;
+//! 3. a clear variable connected to low ones of one format through clear variables joins them: downstream always,
+//!    upstream only if all its float readers are low, so that nothing is narrowed just to be widened again;
 //! 4. discrete and promote variables take what arrives: low if every float operand does, fp32 otherwise.
 //!
+//! Steps 2 to 4 are repeated until nothing is added: what they lowered is low in the model that is written, and
+//! rewriting that must add nothing.
+//!
 //! An infer variable that makes an output of the graph stays fp32: what leaves in fp32 is not rounded just before.
-//! Everything else stays fp32 as well. Linear in nodes and uses, but for step 3's upstream part, which is linear in the
-//! length of clear chains.
+//! Everything else stays fp32 as well. Linear in nodes and uses for each
+//! round; two or three rounds are usual.
 
 use crate::flow::{self, Var};
 use crate::insert_casts::KeepIo;
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
-use ampc_ir::module::{Decision, Reason};
-use ampc_ir::op::Class;
+use ampc_ir::module::Reason;
+use ampc_ir::op::{self, Class, Legality, OpKind};
 use ampc_ir::verify::name_of;
 use ampc_ir::views::constant_of;
 use ampc_ir::{DType, Module, Value};
@@ -51,17 +55,16 @@ impl Pass for Assign {
     }
     fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let mut paint = Paint::new(module, self.to, &self.keep_io);
-        paint.between();
-        paint.join_clear();
-        let low = paint.low;
+        paint.run();
+        let Paint { low, why, .. } = paint;
         let mut changed = false;
-        for var in discrete_and_rest(module, &low, self.to) {
+        for (var, precision) in chosen(module, &low) {
             changed = true;
-            let (var, precision) = var;
-            let lowered = low.contains(&var);
+            let lowered = low.contains_key(&var);
             let decision = &mut module.node_mut(var.node).decisions[usize::from(var.var)];
-            if lowered && decision.class != Class::Allow {
-                explain(decision, "paint");
+            if lowered && let Some(&why) = why.get(&var) {
+                let evidence = format!("{} {why}", decision.class);
+                decision.reason = Arc::new(Reason { rule: "paint".into(), evidence });
             }
             decision.precision = Some(precision);
         }
@@ -69,53 +72,35 @@ impl Pass for Assign {
     }
 }
 
-fn explain(decision: &mut Decision, rule: &str) {
-    decision.reason = Arc::new(Reason {
-        rule: rule.to_owned(),
-        evidence: format!("{} between low-precision neighbours", decision.class),
-    });
-}
-
-/// Element types of all free variables, in program order: what is painted low, then what discrete variables meet.
-fn discrete_and_rest(module: &Module, low: &FxHashSet<Var>, to: DType) -> Vec<(Var, DType)> {
-    let mut chosen: FxHashMap<Var, DType> = FxHashMap::default();
+/// Element types of all variables without one, in program order.
+fn chosen(module: &Module, low: &FxHashMap<Var, DType>) -> Vec<(Var, DType)> {
     let mut order = Vec::new();
     for node in module.nodes(module.main()) {
         let Some(schema) = module.node(node).schema() else { continue };
         for var in flow::vars(node, schema) {
-            let Some(decision) = flow::decision(module, var).filter(|d| d.precision.is_none()) else {
-                continue;
-            };
-            let precision = match decision.class {
-                Class::Discrete | Class::Promote => arriving(module, var, &chosen),
-                Class::Allow | Class::Infer | Class::Clear if low.contains(&var) => to,
-                Class::Allow | Class::Infer | Class::Clear | Class::Deny => DType::F32,
-                Class::Fixed => continue,
-            };
-            chosen.insert(var, precision);
-            order.push((var, precision));
+            if flow::decision(module, var).is_some_and(|d| d.precision.is_none() && d.class != Class::Fixed) {
+                order.push((var, low.get(&var).copied().unwrap_or(DType::F32)));
+            }
         }
     }
     order
 }
 
-/// The element type that the float operands of a variable will have, f32 if they differ.
-fn arriving(module: &Module, var: Var, chosen: &FxHashMap<Var, DType>) -> DType {
-    let mut types = flow::operands_of(module, var).map(|(_, value)| {
-        let producer = flow::producer_var(module, value);
-        let decided = producer.and_then(|p| {
-            chosen.get(&p).copied().or_else(|| flow::decision(module, p).and_then(|d| d.precision))
-        });
-        decided.or_else(|| module.value(value).ty.element_dtype()).unwrap_or(DType::F32)
-    });
-    let first = types.next().unwrap_or(DType::F32);
-    if first.is_low() && types.all(|t| t == first) { first } else { DType::F32 }
-}
+/// Rounds that are worth it: more than this takes models made to be slow.
+const MAX_ROUNDS: usize = 100;
 
 struct Paint<'m> {
     module: &'m Module,
+    to: DType,
     order: Vec<Var>,
-    low: FxHashSet<Var>,
+    /// What is low, in which format.
+    low: FxHashMap<Var, DType>,
+    /// Why what was painted is low.
+    why: FxHashMap<Var, &'static str>,
+    /// What computes from constants alone.
+    derived: FxHashSet<Var>,
+    /// What moves constants and does nothing else.
+    moves: FxHashSet<Var>,
     outputs: FxHashSet<Value>,
     /// Outputs that keep their type.
     kept: FxHashSet<Value>,
@@ -124,21 +109,64 @@ struct Paint<'m> {
 impl<'m> Paint<'m> {
     fn new(module: &'m Module, to: DType, keep_io: &KeepIo) -> Paint<'m> {
         let mut order = Vec::new();
-        let mut low = FxHashSet::default();
+        let mut low = FxHashMap::default();
         for node in module.nodes(module.main()) {
             let Some(schema) = module.node(node).schema() else { continue };
             for var in flow::vars(node, schema) {
                 let Some(decision) = flow::decision(module, var) else { continue };
                 order.push(var);
-                let decided_low = decision.precision.is_some_and(|p| p == to || p.is_low());
-                if decided_low || (decision.class == Class::Allow && decision.precision.is_none()) {
-                    low.insert(var);
+                match decision.precision {
+                    Some(decided) if decided.is_low() => {
+                        low.insert(var, decided);
+                    }
+                    None if decision.class == Class::Allow => {
+                        low.insert(var, to);
+                    }
+                    Some(_) | None => {}
                 }
             }
         }
         let outputs = flow::outputs(module, module.main());
         let kept = outputs.iter().copied().filter(|&v| keep_io.keeps(&name_of(module, v))).collect();
-        Paint { module, order, low, outputs, kept }
+        let (derived, moves) = (FxHashSet::default(), FxHashSet::default());
+        let mut paint =
+            Paint { module, to, order, low, why: FxHashMap::default(), derived, moves, outputs, kept };
+        paint.constants();
+        paint
+    }
+
+    /// What depends on nothing but constants, whatever has been decided about it.
+    fn constants(&mut self) {
+        for i in 0..self.order.len() {
+            let var = self.order[i];
+            let (mut n, mut all_derived, mut all_moved) = (0, true, true);
+            for (_, value) in flow::operands_of(self.module, var) {
+                n += 1;
+                if !self.is_constant(value) {
+                    let from = flow::origin_var(self.module, value);
+                    all_derived &= from.is_some_and(|p| self.derived.contains(&p));
+                    all_moved &= from.is_some_and(|p| self.moves.contains(&p));
+                }
+            }
+            if n > 0 && all_derived && self.class(var) != Some(Class::Allow) {
+                self.derived.insert(var);
+            }
+            if n > 0 && all_moved && self.class(var) == Some(Class::Clear) {
+                self.moves.insert(var);
+            }
+        }
+    }
+
+    fn run(&mut self) {
+        for _ in 0..MAX_ROUNDS {
+            let before = self.low.len();
+            self.between();
+            self.join();
+            self.follow();
+            if self.low.len() == before {
+                break;
+            }
+        }
     }
 
     /// Whether the variable may be painted: infer or clear, undecided, and bound by an operand. What has its type
@@ -162,36 +190,40 @@ impl<'m> Paint<'m> {
     fn class(&self, var: Var) -> Option<Class> {
         flow::decision(self.module, var).map(|d| d.class)
     }
+    /// Whether the operator of a variable has the format, which need not be the one that is lowered to.
+    fn admits(&self, var: Var, format: DType) -> bool {
+        let schema = self.module.node(var.node).schema();
+        format == self.to || schema.is_some_and(|s| op::legality(s, var.var, format) == Legality::Legal)
+    }
 
-    /// Whether an operand comes for nothing in any precision: a constant of f32.
-    fn is_constant(&self, value: Value) -> bool {
-        constant_of(self.module, flow::behind_inserted(self.module, value)).is_some()
+    /// Whether an operand comes for nothing in any precision: a constant, whatever it was cast to.
+    fn is_constant(&self, mut value: Value) -> bool {
+        while constant_of(self.module, value).is_none() {
+            let cast = self.module.producer(value).map(|(n, _)| self.module.node(n));
+            match cast
+                .filter(|n| n.schema().is_some_and(|s| s.kind == OpKind::Cast))
+                .and_then(|n| n.operand(0))
+            {
+                Some(operand) => value = operand,
+                None => return false,
+            }
+        }
+        true
     }
 
     /// Step 2. Program order is topological, so one walk each way finds what lies between.
     fn between(&mut self) {
+        let is_low = |paint: &Self, var: &Var| paint.low.get(var) == Some(&paint.to);
         let mut below: FxHashSet<Var> = FxHashSet::default();
-        let mut moved_constants: FxHashSet<Var> = FxHashSet::default();
-        for &var in &self.order {
-            if !self.paintable(var) {
-                continue;
-            }
-            let (mut any_low, mut all_constant) = (false, true);
-            for (_, value) in flow::operands_of(self.module, var) {
-                if self.is_constant(value) {
-                    continue;
-                }
-                let from = flow::origin_var(self.module, value);
-                any_low |= from.is_some_and(|p| self.low.contains(&p) || below.contains(&p));
-                all_constant &= from.is_some_and(|p| moved_constants.contains(&p));
-            }
+        for &var in self.order.iter().filter(|&&v| self.paintable(v)) {
+            let any_low = flow::operands_of(self.module, var).any(|(_, value)| {
+                let from = flow::origin_var(self.module, value).filter(|p| !self.derived.contains(p));
+                from.is_some_and(|p| is_low(self, &p) || below.contains(&p))
+            });
             if any_low {
                 below.insert(var);
-            } else if all_constant && self.class(var) == Some(Class::Clear) {
-                moved_constants.insert(var);
             }
         }
-        below.extend(moved_constants);
         let mut above: FxHashSet<Var> = FxHashSet::default();
         for &var in self.order.iter().rev() {
             if !self.paintable(var) {
@@ -201,53 +233,92 @@ impl<'m> Paint<'m> {
                 flow::readers(self.module, value)
                     .into_iter()
                     .filter_map(|(n, s)| flow::reader_var(self.module, n, s))
-                    .any(|r| self.low.contains(&r) || above.contains(&r))
+                    .any(|r| is_low(self, &r) || above.contains(&r))
             });
             if reaches {
                 above.insert(var);
             }
         }
-        self.low.extend(below.intersection(&above).copied().collect::<Vec<_>>());
+        for &var in self.order.iter().filter(|v| above.contains(v)) {
+            let why = match (below.contains(&var), self.moves.contains(&var)) {
+                (true, _) => "between low-precision neighbours",
+                (false, true) => "moves constants to where they are low",
+                (false, false) => continue,
+            };
+            self.low.insert(var, self.to);
+            self.why.insert(var, why);
+        }
     }
 
     /// Step 3.
-    fn join_clear(&mut self) {
+    fn join(&mut self) {
         for i in 0..self.order.len() {
             let var = self.order[i];
-            if self.class(var) == Some(Class::Clear) && self.paintable(var) && !self.low.contains(&var) {
-                let from_low = flow::operands_of(self.module, var)
-                    .any(|(_, v)| flow::origin_var(self.module, v).is_some_and(|p| self.low.contains(&p)));
-                if from_low {
-                    self.low.insert(var);
-                }
+            if self.class(var) == Some(Class::Clear) && self.may_join(var) {
+                let arriving = flow::operands_of(self.module, var)
+                    .filter_map(|(_, v)| self.low.get(&flow::origin_var(self.module, v)?).copied());
+                self.join_if_one(var, one(arriving), Some("behind a low-precision neighbour"));
             }
         }
         for i in (0..self.order.len()).rev() {
             let var = self.order[i];
-            if self.class(var) == Some(Class::Clear)
-                && self.paintable(var)
-                && !self.low.contains(&var)
-                && self.only_low_readers(var)
-            {
-                self.low.insert(var);
+            if self.class(var) == Some(Class::Clear) && self.may_join(var) {
+                let format = self.format_of_readers(var);
+                self.join_if_one(var, format, Some("before low-precision neighbours only"));
             }
         }
     }
 
-    /// Whether results are read, by low variables only, and leave the graph nowhere.
-    fn only_low_readers(&self, var: Var) -> bool {
-        let mut any = false;
-        for (_, value) in flow::results_of(self.module, var) {
-            if self.outputs.contains(&value) {
-                return false;
-            }
-            for (node, slot) in flow::readers(self.module, value) {
-                any = true;
-                if !flow::reader_var(self.module, node, slot).is_some_and(|r| self.low.contains(&r)) {
-                    return false;
-                }
+    /// Step 4.
+    fn follow(&mut self) {
+        for i in 0..self.order.len() {
+            let var = self.order[i];
+            let follows = matches!(self.class(var), Some(Class::Discrete | Class::Promote));
+            if follows && flow::is_free(self.module, var) && !self.low.contains_key(&var) {
+                let arriving: Option<Vec<DType>> =
+                    flow::operands_of(self.module, var).map(|(_, v)| self.low_type(v)).collect();
+                self.join_if_one(var, arriving.and_then(|formats| one(formats.into_iter())), None);
             }
         }
-        any
     }
+
+    /// The 16-bit type that a value will have where it is computed.
+    fn low_type(&self, value: Value) -> Option<DType> {
+        let value = flow::behind_inserted(self.module, value);
+        match flow::producer_var(self.module, value) {
+            Some(var) => self.low.get(&var).copied(),
+            None => self.module.value(value).ty.dtype().filter(|d| d.is_low()),
+        }
+    }
+
+    fn may_join(&self, var: Var) -> bool {
+        !self.low.contains_key(&var) && self.paintable(var)
+    }
+
+    fn join_if_one(&mut self, var: Var, format: Option<DType>, why: Option<&'static str>) {
+        if let Some(format) = format.filter(|&f| self.admits(var, f)) {
+            self.low.insert(var, format);
+            self.why.extend(why.map(|why| (var, why)));
+        }
+    }
+
+    /// The format in which all readers read the results, if they are low and nothing leaves the graph.
+    fn format_of_readers(&self, var: Var) -> Option<DType> {
+        let mut formats = Vec::new();
+        for (_, value) in flow::results_of(self.module, var) {
+            if self.outputs.contains(&value) {
+                return None;
+            }
+            for (node, slot) in flow::readers(self.module, value) {
+                formats.push(*self.low.get(&flow::reader_var(self.module, node, slot)?)?);
+            }
+        }
+        one(formats.into_iter())
+    }
+}
+
+/// The format that all of these are, if they are one.
+fn one(mut formats: impl Iterator<Item = DType>) -> Option<DType> {
+    let first = formats.next()?;
+    formats.all(|f| f == first).then_some(first)
 }

@@ -4,7 +4,8 @@
 //! class of the formals (the operator table's), unless the user says otherwise. Variables that cannot be lowered
 //! are *fixed* with the rule that says why: `type` (no f32 there), `schema` or `opset.bf16` (the operator has no
 //! such form, here or below a later opset), `type.unknown` (fed by a custom operator), `not-lowered` (inside a
-//! body or function). A variable that is 16-bit already keeps its class and has its element type decided.
+//! body or function, or of an operator with bodies), `attribute` (an attribute says the type of the result). A variable
+//! that is 16-bit already keeps its class and has its element type decided.
 
 use crate::flow::{self, Var};
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
@@ -12,7 +13,7 @@ use crate::paths::Paths;
 use crate::policy::{Base, Pin, Policy, node_key};
 use ampc_ir::module::{Decision, Reason};
 use ampc_ir::op::{self, AttrKind, Class, Legality, OpKind, OpSchema};
-use ampc_ir::views::NodeView;
+use ampc_ir::views::{NodeView, constant_of};
 use ampc_ir::{DType, Module, Node, Type};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -50,6 +51,7 @@ impl Pass for Classify {
             let decisions = state.node(module, node, paths.path(node));
             *module.node_mut(node).decisions = decisions.into();
         }
+        warn_of_unmet_pins(&self.policy, module, &paths, cx);
         for ((op, first), count) in state.without_format {
             cx.warn(
                 "opset.bf16",
@@ -98,8 +100,8 @@ impl State<'_> {
             Some(other) => return self.decide(Class::Fixed, other.element_dtype(), "type"),
             None => return self.decide(Class::Fixed, None, "type.unknown"),
         };
-        if module.node(var.node).graph != module.main() {
-            return self.decide(Class::Fixed, full, "not-lowered");
+        if let Some(rule) = immovable(module, schema, var.node) {
+            return self.decide(Class::Fixed, full, rule);
         }
         match op::legality(schema, var.var, self.to) {
             Legality::Legal => {}
@@ -113,6 +115,14 @@ impl State<'_> {
                 }
                 return self.decide(Class::Fixed, full, &format!("opset.{}", self.to));
             }
+        }
+        // Nothing can be cast on the way in, so neither a pin nor a list makes the result another type.
+        if flow::operands_of(module, var).next().is_none() {
+            return if table == Class::Fixed {
+                self.decide(Class::Fixed, full, "attribute")
+            } else {
+                self.decide(table, None, "table")
+            };
         }
         let name = schema.type_vars[usize::from(var.var)].name;
         if let Some(precision) = self.policy.replayed(path, name) {
@@ -133,7 +143,7 @@ impl State<'_> {
             return None;
         }
         let names: Vec<&str> = flow::operands_of(module, var)
-            .filter(|&(_, v)| module.producer(v).is_none())
+            .filter(|&(_, v)| module.producer(v).is_none() || constant_of(module, v).is_some())
             .chain(flow::results_of(module, var))
             .filter_map(|(_, value)| module.value_name(value).map(|s| module.text(s)))
             .collect();
@@ -176,6 +186,25 @@ fn class_by_table(module: &Module, schema: &'static OpSchema, var: Var, to: DTyp
     if follows && absent() { Class::Fixed } else { class }
 }
 
+/// Why no variable of a node can change, whatever anybody asks for.
+fn immovable(module: &Module, schema: &OpSchema, node: Node) -> Option<&'static str> {
+    let data = module.node(node);
+    let container = |&&value: &&Option<ampc_ir::Value>| {
+        value.is_some_and(|v| !matches!(module.value(v).ty, Type::Tensor(_) | Type::Unknown))
+    };
+    if data.graph != module.main() || data.bodies().next().is_some() {
+        // What bodies read and make has the type of what stands around them.
+        Some("not-lowered")
+    } else if data.formal_operands().iter().chain(data.results()).any(|v| container(&v)) {
+        // So has what goes into a sequence, optional or map, or comes out of one.
+        Some("type")
+    } else if schema.kind == OpKind::BitCast {
+        Some("schema")
+    } else {
+        None
+    }
+}
+
 /// The class of the operator at this node: attributes can make it stricter.
 fn refined(module: &Module, schema: &'static OpSchema, node: Node, to: DType) -> Class {
     let base = op::base_class(schema.kind, to);
@@ -188,11 +217,26 @@ fn refined(module: &Module, schema: &'static OpSchema, node: Node, to: DType) ->
 /// but most often is one as well.
 fn check_pins(policy: &Policy, module: &Module, paths: &Paths) -> Result<(), PassError> {
     for (pattern, _) in policy.pins() {
-        if !paths.nodes().iter().any(|&n| pattern.matches_name(paths.path(n))) {
+        let mut nodes = paths.nodes().iter().filter(|&&n| pattern.matches_name(paths.path(n))).peekable();
+        let for_any_model = pattern.is_glob() && paths.nodes().is_empty();
+        let Some(&&first) = nodes.peek() else {
+            if for_any_model {
+                continue;
+            }
             return Err(PassError::PinMatchesNothing {
                 pattern: pattern.text().to_owned(),
                 what: "node",
                 hint: hint(paths.nearest(pattern.text())),
+            });
+        };
+        let vars = |n: Node| module.node(n).schema().map_or(&[][..], |s| s.type_vars);
+        let Some(var) = pattern.var() else { continue };
+        if !nodes.any(|&n| vars(n).iter().any(|v| v.name == var)) {
+            let has: Vec<&str> = vars(first).iter().map(|v| v.name).collect();
+            return Err(PassError::PinMatchesNothing {
+                pattern: format!("{}#{var}", pattern.text()),
+                what: "type variable",
+                hint: format!("; `{}` has {}", paths.path(first), has.join(", ")),
             });
         }
     }
@@ -216,6 +260,33 @@ fn check_pins(policy: &Policy, module: &Module, paths: &Paths) -> Result<(), Pas
         }
     }
     Ok(())
+}
+
+/// A node named for a format that it cannot have stays as it is, but not in silence.
+fn warn_of_unmet_pins(policy: &Policy, module: &Module, paths: &Paths, cx: &mut PassCx<'_>) {
+    for (pattern, pin) in policy.pins() {
+        let (Pin::To(to), Some(node)) = (*pin, paths.node(pattern.text())) else { continue };
+        let Some(schema) = module.node(node).schema() else { continue };
+        let mut named = schema.type_vars.iter().zip(&module.node(node).decisions);
+        let mut unmet = named.clone().filter(|(var, _)| pattern.var().is_none_or(|v| v == var.name));
+        if !to.is_low() || named.any(|(_, d)| d.precision == Some(to)) {
+            continue;
+        }
+        // A later pin of the same node may have undone this one.
+        if let Some((_, decision)) = unmet.find(|(_, d)| !d.reason.rule.starts_with("pin:")) {
+            cx.warn(
+                "pin.unmet",
+                Some(node),
+                format!(
+                    "`{}` is pinned to {to}, but {} of opset {} cannot be lowered here ({})",
+                    pattern.text(),
+                    schema.name,
+                    schema.since,
+                    decision.reason.rule
+                ),
+            );
+        }
+    }
 }
 
 fn hint(near: Option<&str>) -> String {

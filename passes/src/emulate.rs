@@ -8,6 +8,7 @@
 //! Results of clear operators need no rounding: they move values that are rounded already. Custom operators and
 //! calls get the 16-bit operands they had.
 
+use crate::flow;
 use crate::insert_casts::new_cast;
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use ampc_ir::convert::Conversion;
@@ -43,9 +44,7 @@ impl Pass for Emulate {
         }
         state.constants(module, main);
         state.graph(module, main);
-        for (index, dtype) in public.into_iter().enumerate() {
-            restore_output(module, main, index, dtype);
-        }
+        restore_outputs(module, main, &public);
         Ok(Changed::Yes)
     }
 }
@@ -54,14 +53,35 @@ fn low_dtype(ty: &Type) -> Option<DType> {
     ty.dtype().filter(|d| d.is_low())
 }
 
-/// An output keeps its name and type: if it is f32 now, a cast makes it low again.
-fn restore_output(module: &mut Module, graph: GraphId, index: usize, dtype: DType) {
-    let value = module.graph(graph).outputs()[index].value;
-    if !dtype.is_low() || module.value(value).ty.dtype() != Some(DType::F32) {
-        return;
+/// Outputs keep their names and types: what is f32 now is made low again.
+fn restore_outputs(module: &mut Module, graph: GraphId, public: &[DType]) {
+    let mut narrowed: FxHashMap<Value, Value> = FxHashMap::default();
+    for (index, &dtype) in public.iter().enumerate() {
+        let value = module.graph(graph).outputs()[index].value;
+        if !dtype.is_low() || module.value(value).ty.dtype() != Some(DType::F32) {
+            continue;
+        }
+        let known = narrowed.get(&value).copied();
+        let narrow = known
+            .or_else(|| low_behind(module, value, dtype))
+            .unwrap_or_else(|| new_cast(module, value, dtype, Position::Last));
+        module.set_output(graph, index, narrow);
+        if known.is_none() {
+            narrowed.insert(value, narrow);
+            if let (Some(name), true) = (module.value(value).name, module.producer(value).is_some()) {
+                let wide = module.fresh_name(&format!("{}.{}", module.text(name), DType::F32));
+                module.set_value_name(value, wide);
+                module.set_value_name(narrow, name);
+            }
+        }
     }
-    let narrow = new_cast(module, value, dtype, Position::Last);
-    module.set_output(graph, index, narrow);
+}
+
+/// The value of the format that an inserted cast widened to this one.
+fn low_behind(module: &Module, value: Value, format: DType) -> Option<Value> {
+    let (cast, _) = module.producer(value)?;
+    flow::inserted_result(module, cast)?;
+    module.node(cast).operand(0).filter(|&v| module.value(v).ty.dtype() == Some(format))
 }
 
 struct State<'a> {
@@ -155,7 +175,8 @@ impl State<'_> {
         for slot in 0..module.node(node).n_formal() {
             let Some(value) = module.node(node).operand(slot) else { continue };
             if let Some(&format) = self.low.get(&value) {
-                let narrow = new_cast(module, value, format, Position::Before(node));
+                let narrow = low_behind(module, value, format)
+                    .unwrap_or_else(|| new_cast(module, value, format, Position::Before(node)));
                 module.set_operand(node, slot, Some(narrow));
             }
         }
@@ -177,8 +198,10 @@ impl State<'_> {
 
     fn results(&mut self, module: &mut Module, node: Node) {
         let inferred = check_node(module, node, self.facts).ok().flatten();
+        // An attribute (the bounds of a Clip, the value of a Pad, in old versions) is f32 and rounded by nobody.
         let clear =
-            module.node(node).schema().is_some_and(|s| base_class(s.kind, DType::F16) == Class::Clear);
+            module.node(node).schema().is_some_and(|s| base_class(s.kind, DType::F16) == Class::Clear)
+                && !module.node(node).attrs().iter().any(|a| matches!(a.value, AttrValue::Float(_)));
         for (slot, value) in module.node(node).results().to_vec().into_iter().enumerate() {
             let Some(value) = value else { continue };
             let Some(format) = low_dtype(&module.value(value).ty) else { continue };

@@ -11,6 +11,7 @@ use crate::flow;
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
 use ampc_ir::edit::{NewNode, Position};
 use ampc_ir::entity::SecondaryMap;
+use ampc_ir::infer::{Facts, check_node};
 use ampc_ir::module::{Def, Op, Provenance};
 use ampc_ir::op::{AttrKind, Lookup, OpKind, lookup};
 use ampc_ir::{AttrValue, DType, GraphId, Module, Node, Value};
@@ -68,7 +69,7 @@ impl Pass for InsertCasts {
     fn ensures(&self) -> Invariants {
         self.requires().with(Invariants::LOWERED)
     }
-    fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
+    fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let mut state = State {
             casts: FxHashMap::default(),
             before: SecondaryMap::default(),
@@ -81,7 +82,7 @@ impl Pass for InsertCasts {
         for node in nodes {
             state.operands(module, node);
             if !state.drop_idle_cast(module, node) {
-                state.results(module, node);
+                state.results(module, node, cx.facts);
             }
         }
         module.set_operands(std::mem::take(&mut state.edits));
@@ -146,12 +147,21 @@ impl State {
         }
     }
 
-    fn results(&mut self, module: &mut Module, node: Node) {
+    fn results(&mut self, module: &mut Module, node: Node, facts: &Facts) {
         let Some(schema) = module.node(node).schema() else { return };
         for var in flow::vars(node, schema) {
             let Some(precision) = flow::decision(module, var).and_then(|d| d.precision) else { continue };
-            let results: Vec<Value> = flow::results_of(module, var).map(|(_, v)| v).collect();
-            for value in results {
+            let results: Vec<(usize, Value)> = flow::results_of(module, var).collect();
+            // A variable that no operand binds is what attributes and the other operands make it.
+            let precision = if flow::operands_of(module, var).next().is_some() || results.is_empty() {
+                precision
+            } else {
+                let inferred = check_node(module, node, facts).ok().flatten();
+                let made = inferred.and_then(|i| i.types.get(results[0].0)?.dtype()).unwrap_or(precision);
+                module.node_mut(node).decisions[usize::from(var.var)].precision = Some(made);
+                made
+            };
+            for (_, value) in results {
                 let ty = module.value(value).ty.clone();
                 let Some(present) = ty.dtype() else { continue };
                 if present != precision && present.is_float() && precision.is_float() {
@@ -171,7 +181,10 @@ impl State {
         }
         let (Some(operand), Some(result)) = (data.operand(0), data.result(0)) else { return false };
         let retyped = self.before[operand].is_some();
-        let idle = module.value(operand).ty.dtype() == module.value(result).ty.dtype();
+        let present = module.value(operand).ty.dtype();
+        // A cast that was pinned to read another type is not idle.
+        let idle =
+            present == module.value(result).ty.dtype() && self.wanted(module, node, 0, operand) == present;
         // Readers without a decision would take the operand for what it was before.
         let decided = |(n, s)| {
             flow::reader_var(module, n, s).and_then(|v| flow::decision(module, v)?.precision).is_some()

@@ -92,6 +92,10 @@ impl Pattern {
     pub fn var(&self) -> Option<&str> {
         self.var.as_deref()
     }
+    /// Whether it may match more than one name.
+    pub fn is_glob(&self) -> bool {
+        self.glob.is_some()
+    }
     fn matches_var(&self, var: &str) -> bool {
         self.var.as_deref().is_none_or(|v| v == var)
     }
@@ -323,8 +327,14 @@ impl Policy {
         policy.name = "report".into();
         for node in report.nodes {
             for var in node.vars {
-                if let Pin::To(dtype) = var.precision.parse()? {
-                    policy.replay.insert((node.path.clone(), var.var), dtype);
+                match var.precision.parse() {
+                    Ok(Pin::To(dtype)) => {
+                        policy.replay.insert((node.path.clone(), var.var), dtype);
+                    }
+                    Ok(Pin::Auto) => {}
+                    // Decisions about other element types (f64, float8 …) are facts about the source.
+                    Err(_) if var.precision.parse::<DType>().is_ok() => {}
+                    Err(error) => return Err(error),
                 }
             }
         }

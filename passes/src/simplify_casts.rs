@@ -1,15 +1,18 @@
 //! `simplify-casts`: casts that repeat or undo each other exactly go. Values never change by it.
 //!
 //! - an inserted cast to the type its operand has is an identity;
-//! - two casts of one value to one type are one, the first in program order;
+//! - two casts of one value to one type are one, unless both are the author's or make outputs. It stands where the
+//!   first one stood, so which is first decides nothing;
 //! - a cast of a cast, a → b → c, is a → c if every value of a is exact in b (f16 and bf16 in f32 and f64, f32 in
 //!   f64) and one of the two was inserted; casts of the author are only ever read around, never changed.
 
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
+use ampc_ir::edit::Position;
 use ampc_ir::module::Provenance;
 use ampc_ir::op::OpKind;
 use ampc_ir::{DType, Module, Node, Value};
 use rustc_hash::FxHashMap;
+use std::collections::hash_map::Entry;
 
 /// The pass.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,23 +24,37 @@ impl Pass for SimplifyCasts {
     }
     fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let mut changed = false;
-        let mut first: FxHashMap<(Value, DType), Value> = FxHashMap::default();
+        let mut first: FxHashMap<(Value, DType), Cast> = FxHashMap::default();
         let nodes: Vec<Node> = module.nodes(module.main()).collect();
         for node in nodes {
-            let Some(cast) = Cast::read(module, node) else { continue };
-            changed |= collapse(module, &cast);
-            let Some(cast) = Cast::read(module, node) else { continue };
-            let same = if cast.from == cast.to { Some(cast.operand) } else { None };
-            let twin = first.get(&(cast.operand, cast.to)).copied();
-            match same.or(twin) {
-                Some(other) if cast.inserted && !module.is_output(cast.result) => {
-                    module.replace_uses(cast.result, other, |_, _| true);
-                    module.erase_node(node);
+            let Some(mut cast) = Cast::read(module, node) else { continue };
+            // Casts of the author stay behind one another, so there can be several.
+            while let Some(shorter) = collapse(module, &cast) {
+                cast = shorter;
+                changed = true;
+            }
+            let removable = cast.inserted && !module.is_output(cast.result);
+            if removable && cast.from == cast.to {
+                replace(module, &cast, cast.operand);
+                changed = true;
+                continue;
+            }
+            match first.entry((cast.operand, cast.to)) {
+                Entry::Vacant(entry) => {
+                    entry.insert(cast);
+                }
+                Entry::Occupied(twin) if removable => {
+                    replace(module, &cast, twin.get().result);
                     changed = true;
                 }
-                _ => {
-                    first.entry((cast.operand, cast.to)).or_insert(cast.result);
+                Entry::Occupied(mut twin) if twin.get().inserted && !module.is_output(twin.get().result) => {
+                    // The one that has to stay takes the place of the one before it.
+                    module.move_node(node, Position::Before(twin.get().node));
+                    let before = twin.insert(cast);
+                    replace(module, &before, twin.get().result);
+                    changed = true;
                 }
+                Entry::Occupied(_) => {}
             }
         }
         Ok(Changed::when(changed))
@@ -45,6 +62,12 @@ impl Pass for SimplifyCasts {
     fn requires(&self) -> Invariants {
         Invariants::CORE
     }
+}
+
+/// Lets the readers of a cast read another value, and removes the cast.
+fn replace(module: &mut Module, cast: &Cast, by: Value) {
+    module.replace_uses(cast.result, by, |_, _| true);
+    module.erase_node(cast.node);
 }
 
 struct Cast {
@@ -76,14 +99,15 @@ impl Cast {
 }
 
 /// Lets an inserted cast, or a cast of an inserted cast, read what is behind an exact one.
-fn collapse(module: &mut Module, outer: &Cast) -> bool {
-    let Some((inner, _)) = module.producer(outer.operand) else { return false };
-    let Some(inner) = Cast::read(module, inner) else { return false };
-    if !(outer.inserted || inner.inserted) || !is_exact(inner.from, inner.to) {
-        return false;
+fn collapse(module: &mut Module, outer: &Cast) -> Option<Cast> {
+    let inner = Cast::read(module, module.producer(outer.operand)?.0)?;
+    // The shortest digits that tell a number from its neighbours depend on the format.
+    let same_value = is_exact(inner.from, inner.to) && outer.to != DType::String;
+    if !(outer.inserted || inner.inserted) || !same_value {
+        return None;
     }
     module.set_operand(outer.node, 0, Some(inner.operand));
-    true
+    Cast::read(module, outer.node)
 }
 
 /// Whether every value of `from`, infinities and NaN included, is a value of `to`.

@@ -117,7 +117,7 @@ pub(crate) struct PrecisionArgs {
     /// Fix the precision of a node, or of one type variable of it; NODE is a path or a glob; split at the last `=`
     #[arg(long, value_name = "NODE[#VAR]=fp32|fp16|bf16|auto")]
     pub(crate) pin: Vec<String>,
-    /// Fix the precision of whatever makes or reads a value; NAME is a name or a glob
+    /// Fix the precision of what makes a value, or reads it if it is an input or constant; NAME is a name or a glob
     #[arg(long, value_name = "NAME=fp32|fp16|bf16|auto")]
     pub(crate) pin_value: Vec<String>,
     /// Nodes to keep fp32: `--pin NODE=fp32` for each

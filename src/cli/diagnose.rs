@@ -55,7 +55,16 @@ pub(crate) fn policy(error: &PolicyError, file: Option<(&Path, &str)>) -> Failur
 }
 
 fn place_in_policy(error: &PolicyError, text: &str) -> Option<std::ops::Range<usize>> {
+    let quoted = |word: &str| {
+        let quoted = serde_json::to_string(word).ok()?;
+        let at = text.find(&quoted)?;
+        Some(at..at + quoted.len())
+    };
     let word = match error {
+        // What is no syntax error is about a word in the file.
+        PolicyError::Json { line: 1, column: 1, reason } => {
+            return reason.split('`').skip(1).step_by(2).filter_map(quoted).last();
+        }
         PolicyError::Json { line, column, .. } => {
             let start: usize = text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
             let at = (start + column.saturating_sub(1)).min(text.len());
@@ -69,9 +78,7 @@ fn place_in_policy(error: &PolicyError, text: &str) -> Option<std::ops::Range<us
         PolicyError::Pattern { pattern, .. } => pattern,
         _ => return None,
     };
-    let quoted = serde_json::to_string(word).ok()?;
-    let at = text.find(&quoted)?;
-    Some(at..at + quoted.len())
+    quoted(word)
 }
 
 fn code_of_policy(error: &PolicyError) -> String {

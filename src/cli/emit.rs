@@ -70,6 +70,10 @@ impl Emit {
             let message = "a model is nothing for a terminal: name a file with `--output`, or pipe it";
             return Err(Failure::usage("terminal", message));
         }
+        if args.external_data == Some(ExternalArg::Always) && target == Target::Stdout {
+            let message = "external data has no place beside standard output: name a file with `--output`";
+            return Err(Failure::usage("external_data", message));
+        }
         let external_data = match args.external_data {
             None | Some(ExternalArg::Auto) => ExternalData::Auto,
             Some(ExternalArg::Always) => ExternalData::Always,

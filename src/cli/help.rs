@@ -54,7 +54,9 @@ pub(crate) fn help(code: &str) -> Option<&'static str> {
             "the operator's page at https://onnx.ai/onnx/operators/ has what it takes; where a type is wrong, \
              look at what makes the operand"
         }
-        "check::attribute" => "the operator's page at https://onnx.ai/onnx/operators/ has its attributes",
+        "check::attribute" | "check::unknown_attribute" => {
+            "the operator's page at https://onnx.ai/onnx/operators/ has its attributes"
+        }
         "check::read_before_defined" => "the nodes have to be in topological order",
         "export::target_write" => "check that the folder exists and that you may write there",
         "export::target_full" => "free some space, or write to another disk with `--output`",
@@ -62,7 +64,6 @@ pub(crate) fn help(code: &str) -> Option<&'static str> {
             "dumps and reproducers come without weights: passes that read them need `MODEL.ir.safetensors` beside \
              `MODEL.ir`, which `--emit text` writes"
         }
-        "pass::out_of_range" => "the report (`--report`) lists what is out of range if it may stay fp32",
         "pass::pin_matches_nothing" => {
             "`ampc rewrite MODEL --emit text -o -` shows all names; the path of a node in a body is \
              `owner/attribute/node`"

@@ -39,7 +39,9 @@ static PANIC: Mutex<Option<String>> = Mutex::new(None);
 /// Reads the arguments and does what they say.
 pub(crate) fn main() -> ExitCode {
     panic::set_hook(Box::new(|info| {
-        let said = info.payload_as_str().unwrap_or("something that is no text");
+        let payload = info.payload();
+        let text = payload.downcast_ref::<&str>().copied();
+        let said = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("no text");
         let place = info.location().map_or_else(String::new, |l| format!(" ({}:{})", l.file(), l.line()));
         if let Ok(mut last) = PANIC.lock() {
             *last = Some(format!("{said}{place}"));

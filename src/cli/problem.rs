@@ -100,11 +100,16 @@ impl Diagnostic for Problem {
         self.shown.as_ref().map(|s| s as &dyn SourceCode)
     }
     fn labels(&self) -> Option<Box<dyn Iterator<Item = LabeledSpan> + '_>> {
-        let span = |(range, label): &(Range<usize>, String)| {
-            LabeledSpan::new(Some(label.clone()), range.start, range.len())
+        let span = |(i, (range, label)): (usize, &(Range<usize>, String))| {
+            let (label, range) = (Some(label.clone()), range.clone());
+            if i == 0 {
+                LabeledSpan::new_primary_with_span(label, range)
+            } else {
+                LabeledSpan::new_with_span(label, range)
+            }
         };
         self.shown.as_ref()?;
-        Some(Box::new(self.labels.iter().map(span)))
+        Some(Box::new(self.labels.iter().enumerate().map(span)))
     }
 }
 
@@ -137,8 +142,9 @@ impl Failure {
 
     /// Draws the problems on standard error.
     pub(crate) fn show(&self, ui: Ui) {
-        for problem in self.problems.iter().take(DRAWN) {
-            ui.complain(&problem.draw(ui, Stream::Err));
+        let drawn: Vec<String> = self.problems.iter().take(DRAWN).map(|p| p.draw(ui, Stream::Err)).collect();
+        if !drawn.is_empty() {
+            ui.complain(&drawn.join("\n"));
         }
         if self.problems.len() > DRAWN {
             let more = self.problems.len() - DRAWN;

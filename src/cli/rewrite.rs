@@ -3,7 +3,7 @@
 use super::args::{EmitArg, RewriteArgs};
 use super::emit::{self, Emit, Target};
 use super::explain::Explained;
-use super::problem::{Failure, Problem};
+use super::problem::Failure;
 use super::progress::Progress;
 use super::run::{Run, load};
 use super::ui::{self, Ui};
@@ -11,6 +11,7 @@ use super::{diagnose, settings, summary};
 use ampc::ir::DType;
 use ampc::report::ReportWarning;
 use ampc::{ErrorKind, Report};
+use serde::Serialize;
 
 pub(crate) fn run(args: &RewriteArgs, ui: Ui) -> Result<(), Failure> {
     let options = settings::options(&args.precision, args.debug.verify_each, args.report.is_some())?;
@@ -63,19 +64,38 @@ pub(crate) fn run(args: &RewriteArgs, ui: Ui) -> Result<(), Failure> {
 }
 
 /// The report with the sizes of the files, which only the one who writes them knows.
+#[derive(Serialize)]
+struct FullReport<'a> {
+    #[serde(flatten)]
+    report: &'a Report,
+    files: Files,
+}
+
+#[derive(Serialize)]
+struct Files {
+    bytes_before: Option<u64>,
+    data_bytes_before: Option<u64>,
+    bytes_after: u64,
+    data_bytes_after: u64,
+}
+
 fn report_text(
     report: &Report,
     before: Option<(u64, u64)>,
     written: &emit::Written,
 ) -> Result<String, Failure> {
-    let mut json = serde_json::to_value(report).map_err(|e| {
-        Failure::of(ErrorKind::Bug, Problem::new("ampc::bug", format!("the report cannot be written: {e}")))
+    let files = Files {
+        bytes_before: before.map(|(model, _)| model),
+        data_bytes_before: before.map(|(_, data)| data),
+        bytes_after: written.bytes,
+        data_bytes_after: written.data_bytes,
+    };
+    let mut text = serde_json::to_string_pretty(&FullReport { report, files }).map_err(|e| {
+        Failure::of(
+            ErrorKind::Bug,
+            diagnose::bug(format!("a bug in ampc: the report cannot be written: {e}")),
+        )
     })?;
-    json["files"] = serde_json::json!({
-        "bytes_before": before.map(|(model, _)| model),
-        "data_bytes_before": before.map(|(_, data)| data),
-        "bytes_after": written.bytes,
-        "data_bytes_after": written.data_bytes,
-    });
-    Ok(format!("{json:#}\n"))
+    text.push('\n');
+    Ok(text)
 }

@@ -51,7 +51,11 @@ impl Run<'_> {
         match result {
             Ok(Ok(done)) => Ok(done),
             Ok(Err(Error::Bug(message))) => Err(self.bug(model, message)),
-            Ok(Err(error)) => Err(diagnose::failure(&error, Some(&model.module))),
+            Ok(Err(error)) => {
+                let mut failure = diagnose::failure(&error, Some(&model.module));
+                failure.see = Some(format!("`ampc check {}`", self.path.display()));
+                Err(failure)
+            }
             Err(_) => Err(self.bug(model, super::last_panic())),
         }
     }
@@ -247,10 +251,9 @@ mod tests {
             match self {
                 Broken::Panics => panic!("the invariant is violated"),
                 Broken::LeavesGarbage => {
-                    let node = module.nodes(module.main()).next().unwrap();
-                    let result = module.node(node).result(0).unwrap();
+                    let input = module.graph(module.main()).inputs()[0];
                     let ty = ampc::ir::Type::tensor(ampc::ir::DType::F16, ampc::ir::Shape::known(&[2]));
-                    module.set_type(result, ty);
+                    module.set_type(input, ty);
                     Ok(Changed::Yes)
                 }
             }

@@ -330,7 +330,7 @@ pub enum Warning {
     },
     /// Initializers that are listed as inputs, in a model of IR version 3 or less, where they have to be.
     #[error(
-        "{count} initializers are listed as inputs, as IR version 3 asks for; they are taken to be constants, which no caller replaces"
+        "{count} initializers are listed as inputs, as IR version 3 asks for: a caller may replace them, so they keep their type and are cast at run time; in a model of IR version 4 or later whose inputs do not list them they would be converted"
     )]
     ListedInitializers {
         /// How many.
@@ -338,7 +338,7 @@ pub enum Warning {
     },
     /// Initializers that a caller may replace.
     #[error(
-        "{count} initializers are inputs as well, so a caller may replace them, and they are left as they are; take them out of the inputs to let them be converted"
+        "{count} initializers are inputs as well, so a caller may replace them: they keep their type and are cast at run time; take them out of the inputs to let them be converted"
     )]
     OverridableInitializers {
         /// How many.

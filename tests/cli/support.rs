@@ -6,25 +6,25 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// A small model: three layers with Relu, and a Softmax.
-pub const MLP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/mlp.onnx");
+pub(crate) const MLP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/testdata/mlp.onnx");
 
 /// The body of a module with a MatMul and a Relu.
-pub const MATMUL: &str = "  input %x : f32[N, 4]\n  const %w : f32[4, 2] = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]\n  \
+pub(crate) const MATMUL: &str = "  input %x : f32[N, 4]\n  const %w : f32[4, 2] = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]\n  \
                           %h = MatMul(%x, %w) : f32[N, 2] @matmul\n  %y = Relu(%h) : f32[N, 2] @relu\n  \
                           output %y : f32[N, 2]\n";
 
 /// The text of a module with this main graph.
-pub fn module(body: &str) -> String {
+pub(crate) fn module(body: &str) -> String {
     format!("module ir=10\nopset ai.onnx=21\n\ngraph @main {{\n{body}}}\n")
 }
 
 /// What a run left.
 #[derive(Debug)]
-pub struct Run {
-    pub code: i32,
-    pub stdout: String,
-    pub stderr: String,
-    pub bytes: Vec<u8>,
+pub(crate) struct Run {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+    pub(crate) bytes: Vec<u8>,
 }
 
 impl fmt::Display for Run {
@@ -40,35 +40,35 @@ impl fmt::Display for Run {
 }
 
 /// A folder that goes when it is dropped.
-pub struct Dir(tempfile::TempDir);
+pub(crate) struct Dir(tempfile::TempDir);
 
 impl Dir {
-    pub fn new() -> Dir {
+    pub(crate) fn new() -> Dir {
         Dir(tempfile::tempdir().unwrap())
     }
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
-    pub fn write(&self, name: &str, content: impl AsRef<[u8]>) {
+    pub(crate) fn write(&self, name: &str, content: impl AsRef<[u8]>) {
         std::fs::write(self.path(name), content).unwrap();
     }
-    pub fn copy(&self, from: &str, name: &str) {
+    pub(crate) fn copy(&self, from: &str, name: &str) {
         std::fs::copy(from, self.path(name)).unwrap();
     }
     /// Names in it, sorted.
-    pub fn files(&self) -> Vec<String> {
+    pub(crate) fn files(&self) -> Vec<String> {
         Dir::files_of(self.0.path())
     }
-    pub fn files_of(path: &Path) -> Vec<String> {
+    pub(crate) fn files_of(path: &Path) -> Vec<String> {
         let entries = std::fs::read_dir(path).unwrap();
         let mut names: Vec<String> = entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
     }
-    pub fn run(&self, args: &[&str]) -> Run {
+    pub(crate) fn run(&self, args: &[&str]) -> Run {
         self.run_with(args, b"")
     }
-    pub fn run_with(&self, args: &[&str], stdin: &[u8]) -> Run {
+    pub(crate) fn run_with(&self, args: &[&str], stdin: &[u8]) -> Run {
         let mut command = command(args);
         let mut child = command.current_dir(self.0.path()).spawn().unwrap();
         let mut pipe = child.stdin.take().unwrap();
@@ -90,7 +90,7 @@ fn command(args: &[&str]) -> Command {
 }
 
 /// A run whose standard output is closed before it writes.
-pub fn run_unread(args: &[&str]) -> Run {
+pub(crate) fn run_unread(args: &[&str]) -> Run {
     let mut child = command(args).spawn().unwrap();
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
@@ -99,7 +99,7 @@ pub fn run_unread(args: &[&str]) -> Run {
 }
 
 /// Compares a run with its snapshot. Run in the folder by relative names, so that no path is in it.
-pub fn snapshot(name: &str, run: &Run) {
+pub(crate) fn snapshot(name: &str, run: &Run) {
     let mut settings = insta::Settings::clone_current();
     settings.set_snapshot_path("snapshots");
     settings.set_prepend_module_to_snapshot(false);

@@ -25,6 +25,8 @@ from pool import Call, Pool
 
 ROOT = Path(__file__).resolve().parents[2]
 ORDER = ["rejects", "loads", "runs"]
+# The optimizer of ONNX Runtime 1.31.1 behind which it crashes on fp16 models.
+CRASHING = ("MatmulTransposeFusion",)
 
 
 def default_cache() -> Path:
@@ -78,6 +80,10 @@ def _answer(answer: dict[str, Any]) -> Any:
 
 def _run_state(call: Call, path: Path, source: Path, spec: dict[str, Any]) -> dict[str, Any]:
     answer = call("run_state", str(path), str(source), spec)
+    if "crash" in answer:
+        # ONNX Runtime 1.31.1 takes the process down on Transpose -> MatMul in fp16 (`transpose_matmul_crash.py`
+        # shows it on three nodes), through one optimizer. A judge that dies says nothing: it is asked again without.
+        answer = call("run_state", str(path), str(source), spec, CRASHING)
     return answer["ok"] if "ok" in answer else {"state": "rejects", "text": _answer(answer)}
 
 

@@ -22,13 +22,13 @@ NOT_IMPLEMENTED = "Could not find an implementation"
 RANDOM_OPS = {"Dropout", "Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 
 
-def _session(model: str | bytes, optimize: bool = True) -> ort.InferenceSession:
+def _session(model: str | bytes, optimize: bool = True, without: tuple[str, ...] = ()) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     if not optimize:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"], disabled_optimizers=list(without))
 
 
 def _line(error: Exception) -> str:
@@ -44,10 +44,10 @@ def check(path: str) -> str:
     return "ok"
 
 
-def run_state(path: str, source: str, spec: dict[str, Any]) -> dict[str, Any]:
-    """How far ONNX Runtime gets: "rejects", "not implemented", "loads" or "runs"."""
+def run_state(path: str, source: str, spec: dict[str, Any], without: tuple[str, ...] = ()) -> dict[str, Any]:
+    """How far ONNX Runtime gets, some optimizers left out: "rejects", "not implemented", "loads" or "runs"."""
     try:
-        session = _session(path)
+        session = _session(path, without=without)
     except Exception as error:
         state = "not implemented" if NOT_IMPLEMENTED in str(error) else "rejects"
         return {"state": state, "text": _line(error)}

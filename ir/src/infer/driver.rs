@@ -210,25 +210,22 @@ fn infer_node(view: &NodeView<'_>) -> Result<Inferred, OpError> {
 
 fn check_counts(view: &NodeView<'_>) -> Result<(), OpError> {
     let (schema, n, m) = (view.schema, view.n_operands(), view.n_results());
-    let range = |(least, most): (u32, u32)| {
-        if least == most {
-            least.to_string()
-        } else if most > 1 << 20 {
-            format!("{least} or more")
-        } else {
-            format!("{least} to {most}")
-        }
+    let range = |(least, most): (u32, u32), what: &str| match (least, most) {
+        (1, 1) => format!("1 {what}"),
+        _ if least == most => format!("{least} {what}s"),
+        _ if most > 1 << 20 => format!("{least} or more {what}s"),
+        _ => format!("{least} to {most} {what}s"),
     };
     let within = |n: usize, (least, most): (u32, u32)| n >= least as usize && n <= most as usize;
     if !within(n, schema.n_inputs) {
         return Err(OpError::node(
-            format!("{} operands of {}", range(schema.n_inputs), schema.name),
+            format!("{} of {}", range(schema.n_inputs, "operand"), schema.name),
             n.to_string(),
         ));
     }
     if !within(m, schema.n_outputs) {
         return Err(OpError::node(
-            format!("{} results of {}", range(schema.n_outputs), schema.name),
+            format!("{} of {}", range(schema.n_outputs, "result"), schema.name),
             m.to_string(),
         ));
     }

@@ -424,7 +424,7 @@ fn meaning_is_checked() {
             "  const %c : f32[N] = [1.0]\n",
             "1:23 `tensor(…)` or `sparse(…)`, as the type is no tensor of known dims | `[`",
         ),
-        ("  const %c : i8 = 300\n", "1:19 an element of type i8 | another literal"),
+        ("  const %c : i8 = 300\n", "1:19 an element of type i8 | `300`"),
         ("  const %c : i64[4] = random(3)\n", "1:23 random values of f32, f16, bf16 or f64 | i64"),
         ("  const %c : f32 = f32 1.0 -> f16\n", "1:31 elements that end up as f32 | f16"),
         ("  const %c : i64 = i32 1 -> i64\n", "1:29 another float format than i32 | i64"),

@@ -248,13 +248,14 @@ impl<'a> Parser<'a, '_> {
                 }
                 self.expect(b',')?;
             }
-            let span = self.tok.span;
+            let (span, text) = (self.tok.span, self.tok.text);
             let literal = self.literal(dtype)?;
             match &literal {
                 Literal::Str(bytes) if dtype == DType::String => strings.push(bytes.as_ref().into()),
                 _ => {
                     if packer.push(&literal).is_none() {
-                        self.error(span, format!("an element of type {dtype}"), "another literal");
+                        let found = format!("`{}`", super::parser::clip(text));
+                        self.error(span, format!("an element of type {dtype}"), found);
                         return Err(Broken);
                     }
                 }

@@ -14,7 +14,7 @@ pub use stats::ConstantStats;
 
 use crate::flow::{self, Var};
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
-use ampc_ir::module::Reason;
+use ampc_ir::module::{Def, Payload, Reason};
 use ampc_ir::op::Class;
 use ampc_ir::{DType, Module, Value};
 use rustc_hash::FxHashMap;
@@ -175,7 +175,12 @@ impl Cx<'_> {
     /// The statistics of the constant that a value is; each constant is read once.
     fn stats(&mut self, value: Value) -> Result<Option<Arc<ConstantStats>>, PassError> {
         let value = flow::behind_inserted(self.module, value);
-        let Some(data) = ampc_ir::views::constant_of(self.module, value) else { return Ok(None) };
+        // The value an overridable input has if nobody gives one says as much about ranges as a constant.
+        let data = match &self.module.value(value).def {
+            Def::Input { default: Some(Payload::Dense(data)) } => Some(data.clone()),
+            _ => ampc_ir::views::constant_of(self.module, value),
+        };
+        let Some(data) = data else { return Ok(None) };
         if data.dtype() != DType::F32 {
             return Ok(None);
         }

@@ -37,16 +37,8 @@ pub(super) fn build(
         external_nodes: FxHashSet::default(),
         initializers: FxHashMap::default(),
     };
-    let ir_version = header.ir_version;
-    let mut builder = Builder {
-        module,
-        source,
-        inserted,
-        ir_version,
-        ids: Vec::new(),
-        captured: Vec::new(),
-        scope: NameTable::new(),
-    };
+    let mut builder =
+        Builder { module, source, inserted, ids: Vec::new(), captured: Vec::new(), scope: NameTable::new() };
     builder.module.header = header;
     builder.ids.push(Some(builder.module.main()));
     for function in functions {
@@ -88,7 +80,6 @@ struct Builder {
     source: Source,
     /// Results of nodes that an earlier run inserted, where the file says so outside the nodes.
     inserted: FxHashSet<String>,
-    ir_version: i64,
     /// The graph of each table; `None` until its owner has been made.
     ids: Vec<Option<GraphId>>,
     /// What each graph takes from the graph around it; known once that one has been made.
@@ -156,13 +147,8 @@ impl Builder {
     fn sources(&mut self, graph: GraphId, raw: &mut RawGraph, record: &mut GraphSource) {
         let mut initializers: FxHashMap<Symbol, usize> =
             raw.constants.iter().enumerate().map(|(i, c)| (c.name, i)).collect();
-        let is_body = matches!(raw.owner, RawOwner::Body { .. });
         for input in std::mem::take(&mut raw.inputs) {
             let origin = Some(self.origin(input.at));
-            // Up to IR version 3 every initializer has to be listed as input, so being listed means nothing.
-            if self.ir_version <= 3 && !is_body && initializers.contains_key(&input.name) {
-                continue;
-            }
             let initializer = initializers.remove(&input.name).map(|i| &mut raw.constants[i]);
             let (default, at, external) = match initializer {
                 Some(c) => (c.payload.take(), Some(c.at), c.external),

@@ -1,0 +1,257 @@
+//! Cases as files: `tests/cases/<pass>/<case>.ir`, one named test each.
+//!
+//! # Passes
+//! The first line is `// pass: <pipeline>`, mostly the one pass the folder is named after. A case whose nodes have
+//! classes (and precisions) in the text may begin behind `classify` (and `assign`). What comes out is compared with
+//! `<case>.ir.snap` beside the case: the module in text form, and below it warnings, or the error the pass ends with.
+//! Further lines at the top, each at most once, say what the user asked for:
+//!
+//! - `// policy: {…}`: the JSON of a policy; it has the name `case` in the pipeline;
+//! - `// allow: A, B`, likewise `infer`, `clear` and `deny`: lists of the command line;
+//! - `// pin: NODE=fp16`, `// pin-value: NAME=fp32`.
+//!
+//! Beside the snapshot it is checked that every pass leaves a valid module, that one which says it changed nothing
+//! did not, and that what comes out is read back from its text as the same module and prints as the same text.
+//!
+//! # Verifier and parser
+//! In `verify` and `parse`, comment lines `// error: message` stand directly below the line that is to blame, one
+//! for each error; nothing else may be reported. A message of the parser begins with `column N: `. Cases of the
+//! verifier are in canonical form but for comments, so that lines correspond to what is in the module.
+//!
+//! With `AMPC_BLESS=1` the `// error:` lines are written instead of compared.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use ampc_ir::eq::same_module;
+use ampc_ir::infer::infer_module;
+use ampc_ir::module::GraphOwner;
+use ampc_ir::text::{NoData, PrintOptions, parse, print};
+use ampc_ir::verify::{Problem, Violation, name_of, verify_module};
+use ampc_ir::{Module, Value};
+use ampc_passes::pipeline::{Observer, Pipeline, RunError};
+use ampc_passes::policy::PolicyError;
+use ampc_passes::{Changed, Invariants, Pass, Policy};
+use std::fmt::Write as _;
+use std::path::Path;
+
+datatest_stable::harness! {
+    { test = pass, root = "tests/cases", pattern = r"^(?!verify/|parse/).*\.ir$" },
+    { test = verifier, root = "tests/cases", pattern = r"^verify/.*\.ir$" },
+    { test = parser, root = "tests/cases", pattern = r"^parse/.*\.ir$" },
+}
+
+type Outcome = datatest_stable::Result<()>;
+
+fn text_of(module: &Module) -> String {
+    let printed = print(module, &PrintOptions::default());
+    assert!(printed.errors.is_empty(), "{:?}", printed.errors);
+    printed.text
+}
+
+/// Lines `// key: value` at the top of a case.
+fn directives(text: &str) -> Vec<(&str, &str)> {
+    text.lines().map_while(|line| line.strip_prefix("// ")).filter_map(|line| line.split_once(": ")).collect()
+}
+
+/// The policy of this name with what the case asks for on top.
+fn policy(name: &str, asked: &[(&str, &str)]) -> Result<Policy, PolicyError> {
+    let json = asked.iter().find(|(key, _)| *key == "policy").filter(|_| name == "case");
+    let mut policy = match json {
+        Some((_, json)) => Policy::from_json(json)?,
+        None => Policy::preset(name)?,
+    };
+    for (key, value) in asked {
+        let pinned = || value.rsplit_once('=').expect("a pin is NAME=PRECISION");
+        match *key {
+            "allow" | "infer" | "clear" | "deny" => {
+                for op in value.split(", ") {
+                    policy.set_class(op, key.parse().unwrap(), "list")?;
+                }
+            }
+            "pin" => policy.pin(pinned().0, pinned().1.parse()?)?,
+            "pin-value" => policy.pin_value(pinned().0, pinned().1.parse()?)?,
+            _ => {}
+        }
+    }
+    Ok(policy)
+}
+
+/// Compares what passes claim with what they did.
+#[derive(Default)]
+struct Claims {
+    before: String,
+}
+
+impl Observer for Claims {
+    fn before(&mut self, _: &dyn Pass, module: &Module) {
+        self.before = text_of(module);
+    }
+    fn after(&mut self, pass: &dyn Pass, module: &Module, changed: Changed) {
+        if changed == Changed::No {
+            assert_eq!(self.before, text_of(module), "{} says it changed nothing", pass.name());
+        }
+    }
+}
+
+fn pass(path: &Path) -> Outcome {
+    let text = std::fs::read_to_string(path)?;
+    let asked = directives(&text);
+    let Some(&("pass", spelling)) = asked.first() else {
+        return Err("no `// pass:` in the first line".into());
+    };
+    let mut module = parse(&text, &NoData)?;
+    round_trip(&module);
+    let pipeline = Pipeline::parse_on(Invariants::of(&module), spelling, &|name| policy(name, &asked))?;
+    let mut shown = match pipeline.run(&mut module, true, &mut Claims::default()) {
+        Ok(warnings) => {
+            round_trip(&module);
+            warnings.iter().fold(text_of(&module), |mut shown, warning| {
+                writeln!(shown, "// warning {}: {}", warning.code, warning.message).unwrap();
+                shown
+            })
+        }
+        Err(RunError::Pass { pass, error }) => format!("// error in {pass}: {error}\n"),
+        Err(RunError::Invalid(found)) => {
+            return Err(format!("invalid before the first pass: {found:?}").into());
+        }
+        Err(RunError::IllTyped(found)) => {
+            return Err(format!("ill-typed before the first pass: {found:?}").into());
+        }
+        Err(other) => return Err(other.into()),
+    };
+    shown.truncate(shown.trim_end().len());
+    let mut settings = insta::Settings::clone_current();
+    settings.set_snapshot_path(path.canonicalize()?.parent().unwrap());
+    settings.set_prepend_module_to_snapshot(false);
+    settings.set_omit_expression(true);
+    let name = path.file_name().unwrap().to_string_lossy().into_owned();
+    settings.bind(|| insta::assert_snapshot!(name, shown));
+    Ok(())
+}
+
+/// The laws of the text form.
+fn round_trip(module: &Module) {
+    let text = text_of(module);
+    let again = parse(&text, &NoData).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    if let Err(difference) = same_module(module, &again) {
+        panic!("{difference}\n{text}");
+    }
+    assert_eq!(text, text_of(&again));
+}
+
+/// What should not be there, with the index of its line in the text without comment lines; 0 for nowhere.
+type Found = Vec<(usize, String)>;
+
+/// Compares what is found with the `// error:` lines of a case, each of which speaks of the line above it.
+fn compare(path: &Path, text: &str, mut found: Found) -> Outcome {
+    let mut expected = Found::new();
+    let mut rest = Vec::new();
+    for line in text.lines() {
+        match line.trim_start().strip_prefix("// error: ") {
+            Some(message) => expected.push((rest.len(), message.to_owned())),
+            None => rest.push(line),
+        }
+    }
+    found.sort();
+    #[expect(clippy::disallowed_methods, reason = "tests are told to write what they find")]
+    if std::env::var("AMPC_BLESS").is_ok() {
+        let mut blessed = String::new();
+        for (i, line) in rest.iter().enumerate() {
+            blessed += &format!("{line}\n");
+            let indent = &line[..line.len() - line.trim_start().len()];
+            for (_, message) in found.iter().filter(|(at, _)| *at == i + 1) {
+                blessed += &format!("{indent}// error: {message}\n");
+            }
+        }
+        std::fs::write(path, blessed)?;
+        return Ok(());
+    }
+    let mut sorted = expected.clone();
+    sorted.sort();
+    if sorted == found && !found.is_empty() {
+        return Ok(());
+    }
+    let list = |found: &Found| {
+        found.iter().fold(String::new(), |list, (at, message)| {
+            format!("{list}\n  below `{}`: {message}", at.checked_sub(1).map_or("", |i| rest[i].trim()))
+        })
+    };
+    Err(format!("expected{}\nfound{}", list(&sorted), list(&found)).into())
+}
+
+fn parser(path: &Path) -> Outcome {
+    let text = std::fs::read_to_string(path)?;
+    let errors = parse(&text, &NoData).err().map_or_else(Vec::new, |e| e.0);
+    // Lines of the case, counted without those that say what is expected.
+    let kept: Vec<usize> = text
+        .lines()
+        .scan(0, |kept, line| {
+            *kept += usize::from(!line.trim_start().starts_with("// error: "));
+            Some(*kept)
+        })
+        .collect();
+    let found = errors.into_iter().map(|e| {
+        let line = kept.get(e.line - 1).or(kept.last()).copied().unwrap_or(0);
+        (line, format!("column {}: expected {}, found {}", e.column, e.expected, e.found))
+    });
+    compare(path, &text, found.collect())
+}
+
+fn verifier(path: &Path) -> Outcome {
+    let text = std::fs::read_to_string(path)?;
+    let mut module = parse(&text, &NoData)?;
+    let printed = print(&module, &PrintOptions::default());
+    let lines: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
+    assert_eq!(printed.text.trim_end(), lines.join("\n").trim_end(), "the case is not in canonical form");
+    let line_of = |at: usize| printed.text[..at].matches('\n').count();
+    let place = |module: &Module, violation: &Violation| {
+        if let Some(range) = violation.node.and_then(|n| printed.nodes[n].clone()) {
+            return line_of(range.start);
+        }
+        let begins = |line: &str| match (violation.value, module.graph(violation.graph).owner) {
+            (Some(value), _) => defines(module, violation, value, line),
+            (None, GraphOwner::Function(function)) => {
+                let data = module.function(function);
+                line == format!("function {}::{} {{", module.text(data.domain), module.text(data.name))
+            }
+            (None, _) => line.starts_with("graph"),
+        };
+        lines.iter().position(|line| begins(line.trim_start())).unwrap_or(0)
+    };
+    let typed = infer_module(&mut module);
+    let facts = typed.as_ref().cloned().unwrap_or_default();
+    let mut found = Found::new();
+    for violation in verify_module(&module, &facts).err().unwrap_or_default() {
+        found.push((place(&module, &violation), violation.problem.to_string()));
+    }
+    for error in typed.err().unwrap_or_default() {
+        let at = printed.nodes[error.node].as_ref().map_or(0, |range| line_of(range.start));
+        found.push((at, error.error.to_string()));
+    }
+    found.sort();
+    found.dedup();
+    // Lines without comments to lines with all comments but those that say what is expected.
+    let others: Vec<&str> =
+        text.lines().filter(|line| !line.trim_start().starts_with("// error: ")).collect();
+    let mut of_line = others
+        .iter()
+        .enumerate()
+        .filter(|(_, line)| !line.trim_start().starts_with("//"))
+        .map(|(i, _)| i + 1)
+        .collect::<Vec<_>>();
+    of_line.push(others.len());
+    compare(path, &text, found.into_iter().map(|(line, message)| (of_line[line], message)).collect())
+}
+
+/// Whether a line of a graph is where a value that no node makes comes from, or where it leaves if that is wrong.
+fn defines(module: &Module, violation: &Violation, value: Value, line: &str) -> bool {
+    let words: &[&str] = match violation.problem {
+        Problem::BoundaryDisagrees { what: "graph output", .. } => &["output "],
+        _ => &["input ", "const "],
+    };
+    let name = format!("%{}", name_of(module, value));
+    words
+        .iter()
+        .filter_map(|word| line.strip_prefix(word))
+        .any(|rest| rest.split([' ', ':']).next() == Some(name.as_str()))
+}

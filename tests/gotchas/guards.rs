@@ -1,0 +1,379 @@
+//! What guards catch, and that leaving one out lets it through: G13, G14, G21, G24 and the depth of sums.
+
+use crate::runtime::{Runs, exec, f32s, i64s, uniform};
+use crate::support::{Ask, Decided, guarded, guarded_given, lower, lower_to, lower_with, policy};
+use ampc::RewriteOptions;
+use ampc::ir::DType;
+use ampc::ir::op::Class;
+use ampc::passes::guard::GUARDS;
+use ampc::passes::policy::Base;
+
+/// Every guard has a test here that fails without it.
+#[test]
+fn every_guard_is_tested_below() {
+    let tested = ["range", "mask", "eps", "underflow", "stash", "norm", "depth", "int"];
+    assert_eq!(GUARDS.iter().map(|g| g.name).collect::<Vec<_>>(), tested);
+}
+
+fn without(options: &mut RewriteOptions, guards: &[&str]) {
+    for guard in guards {
+        policy(options).disable_guard(guard).unwrap();
+    }
+}
+
+/// What a policy for runtimes with fp32 sums inside Softmax says.
+fn softmax_allowed(options: &mut RewriteOptions) {
+    policy(options).set_class("Softmax", Class::Infer, "list").unwrap();
+}
+
+/// Attention scores of about −40 and a mask that is added to them; `%mask` is one row of 4.
+fn attention(mask: &str) -> String {
+    format!(
+        "input %q : f32[1, 4, 4]
+         const %k : f32[4, 4] = [-10.0, -10.0, -10.0, -10.0, -10.0, -10.0, -10.0, -10.0, -10.0, -10.0, -10.0, -10.0,
+             -10.0, -10.0, -10.0, -10.0]
+         const %v : f32[4, 2] = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
+         {mask}
+         %scores = MatMul(%q, %k) : ?
+         %masked = Add(%scores, %mask) : ?
+         %p = Softmax(%masked) : ?
+         %y = MatMul(%p, %v) : ?
+         output %y : f32[1, 4, 2]"
+    )
+    .replace(",\n             ", ", ")
+}
+
+fn padded_rows_are_uniform(runs: &Runs) {
+    for run in runs.lowered() {
+        // The means of the columns of %v; a quarter and they are exact in f16.
+        assert!(run[0].values.chunks(2).all(|y| y == [4.0, 5.0]), "{:?}", run[0]);
+    }
+}
+
+const ONES: [f32; 16] = [1.0; 16];
+
+/// G13: the least number of f32 in a mask is beyond f16: it stays, and so does the sum.
+#[test]
+fn g13_range_a_mask_of_finfo_min_stays_fp32() {
+    let graph =
+        attention("const %mask : f32[4] = [-3.4028235e38, -3.4028235e38, -3.4028235e38, -3.4028235e38]");
+    guarded_given(DType::F16, "range", "masked", &graph, |o| {
+        softmax_allowed(o);
+        without(o, &["mask"]);
+    });
+    let feeds = [f32s("q", &[1, 4, 4], &ONES)];
+    let (done, runs) = exec(DType::F16, &graph, &feeds, softmax_allowed);
+    assert_eq!(done.precision("masked"), "fp32");
+    if let Some(runs) = runs {
+        padded_rows_are_uniform(&runs);
+    }
+    let (_, runs) = exec(DType::F16, &graph, &feeds, |o| {
+        softmax_allowed(o);
+        without(o, &["mask", "range"]);
+    });
+    if let Some(runs) = runs {
+        assert!(runs.emulated[0].values.iter().all(|y| y.is_nan()), "an infinite row has no softmax");
+    }
+}
+
+/// G13: −65504 fits, and −65504 − 40 does not: a mask beyond half the range is not added in f16.
+#[test]
+fn g13_mask_half_the_range_is_the_limit_of_a_sum() {
+    let graph = attention("const %mask : f32[4] = [-65504.0, -65504.0, -65504.0, -65504.0]");
+    guarded_given(DType::F16, "mask", "masked", &graph, softmax_allowed);
+    let feeds = [f32s("q", &[1, 4, 4], &ONES)];
+    if let (_, Some(runs)) = exec(DType::F16, &graph, &feeds, softmax_allowed) {
+        padded_rows_are_uniform(&runs);
+    }
+    let unguarded = |o: &mut RewriteOptions| {
+        softmax_allowed(o);
+        without(o, &["mask"]);
+    };
+    if let (_, Some(runs)) = exec(DType::F16, &graph, &feeds, unguarded) {
+        assert!(runs.emulated[0].values.iter().all(|y| y.is_nan()), "−inf in every column");
+    }
+    let moderate = attention("const %mask : f32[4] = [-10000.0, -10000.0, -10000.0, -10000.0]");
+    let done = lower_with(&moderate, softmax_allowed);
+    assert_eq!(done.precision("masked"), "fp16", "a moderate mask is no reason to stay");
+    assert_eq!(lower_to(DType::BF16, &attention_at_finfo_min(), |_| ()).precision("masked"), "fp32");
+}
+
+fn attention_at_finfo_min() -> String {
+    attention("const %mask : f32[4] = [-3.4028235e38, -3.4028235e38, -3.4028235e38, -3.4028235e38]")
+}
+
+/// A division by a sum that may be nothing but the epsilon; `%t` is 0 where `%x` is.
+fn division(eps: &str) -> String {
+    format!(
+        "input %x : f32[2, 2]
+         const %w : f32[2, 2] = [1.0, 0.0, 0.0, 1.0]
+         const %eps : f32 = {eps}
+         %t = MatMul(%x, %w) : ?
+         %d = Add(%t, %eps) : ?
+         %q = Div(%t, %d) : ?
+         %y = MatMul(%q, %w) : ?
+         output %y : f32[2, 2]"
+    )
+}
+
+/// G14: an epsilon that is subnormal in f16 keeps the sum and the division in fp32.
+#[test]
+fn g14_eps_keeps_the_way_to_the_division() {
+    guarded(DType::F16, "eps", "d", &division("1e-6"));
+    guarded(DType::F16, "eps", "q", &division("1e-6"));
+    let done = lower(&division("0.001"));
+    assert_eq!((done.precision("d"), done.precision("q")), ("fp16", "fp16"), "0.001 is a normal number");
+    assert_eq!(lower_to(DType::BF16, &division("1e-12"), |_| ()).precision("d"), "bf16");
+}
+
+/// G14: 0 / (0 + 1e-12) is 0, and not 0 / 0.
+#[test]
+fn g14_eps_of_1e_12_does_not_become_zero() {
+    let feeds = [f32s("x", &[2, 2], &[0.0, 2.0, 0.0, 4.0])];
+    let graph = division("1e-12");
+    let (done, runs) = exec(DType::F16, &graph, &feeds, |_| ());
+    assert_eq!(done.rule("d"), "guard.eps");
+    if let Some(runs) = runs {
+        // All values are 0, 1 or exact powers of two.
+        runs.are_within(1e-6);
+    }
+    let (_, runs) = exec(DType::F16, &graph, &feeds, |o| without(o, &["eps", "underflow"]));
+    if let Some(runs) = runs {
+        assert!(runs.emulated[0].values.iter().any(|v| v.is_nan()), "{:?}", runs.emulated);
+    }
+}
+
+/// G14: constants all of which would be 0 keep their reader in fp32.
+#[test]
+fn g14_underflow_of_a_whole_constant() {
+    let graph = |c: &str| {
+        format!(
+            "input %x : f32[2, 2]
+             const %w : f32[2, 2] = [1.0, 0.0, 0.0, 1.0]
+             const %c : f32[2] = {c}
+             %t = MatMul(%x, %w) : ?
+             %s = Mul(%t, %c) : ?
+             %y = MatMul(%s, %w) : ?
+             output %y : f32[2, 2]"
+        )
+    };
+    guarded(DType::F16, "underflow", "s", &graph("[1e-9, 0.0]"));
+    assert_eq!(lower(&graph("[1e-9, 0.5]")).precision("s"), "fp16", "one small weight is no reason");
+}
+
+/// G21: norms that ask for another precision inside stay as they are.
+#[test]
+fn g21_stash_type_other_than_float_is_not_lowered() {
+    let graph = |attrs: &str| {
+        format!(
+            "input %x : f32[2, 4]
+             const %w : f32[4, 4] = random(1, 1.0)
+             const %g : f32[4] = [1.0, 1.0, 1.0, 1.0]
+             %t = MatMul(%x, %w) : ?
+             %n = LayerNormalization(%t, %g) {attrs} : ?
+             %y = MatMul(%n, %w) : ?
+             output %y : f32[2, 4]"
+        )
+    };
+    guarded(DType::F16, "stash", "n", &graph("{stash_type=10}"));
+    assert_eq!(lower(&graph("{stash_type=1}")).precision("n"), "fp16");
+    assert_eq!(lower(&graph("{}")).precision("n"), "fp16", "float is the default");
+}
+
+/// G21: activations of 400, whose squares f16 does not hold, pass a norm that sums in fp32 inside.
+#[test]
+fn g21_norms_of_activations_of_400() {
+    let graph = "input %x : f32[2, 8]
+         const %w : f32[8, 8] = random(1, 1.0)
+         const %g : f32[8] = [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]
+         %t = MatMul(%x, %w) : ?
+         %n = LayerNormalization(%t, %g) {stash_type=1} : ?
+         %y = MatMul(%n, %w) : ?
+         output %y : f32[2, 8]";
+    let (done, runs) = exec(DType::F16, graph, &[f32s("x", &[2, 8], &uniform(3, 16, 400.0))], |_| ());
+    assert_eq!(done.precision("n"), "fp16");
+    if let Some(runs) = runs {
+        // Five roundings to f16 (x, w, t, n, y) and sums of 8: about 16 units of 2^-11.
+        runs.are_within(0.008);
+    }
+}
+
+/// A root mean square written out: x · x overflows f16 from 256 on, and loses digits in bf16.
+const RMS: &str = "input %x : f32[2, 8]
+     const %w : f32[8, 8] = random(1, 1.0)
+     const %eps : f32 = 1e-5
+     const %axis : i64[1] = [1]
+     %t = MatMul(%x, %w) : ?
+     %sq = Mul(%t, %t) : ?
+     %ms = ReduceMean(%sq, %axis) : ?
+     %var = Add(%ms, %eps) : ?
+     %r = Sqrt(%var) : ?
+     %n = Div(%t, %r) : ?
+     %y = MatMul(%n, %w) : ?
+     output %y : f32[2, 8]";
+
+/// G21: a square that is summed is not computed in the low format, nor a mean that is subtracted.
+#[test]
+fn g21_norm_written_out() {
+    guarded(DType::BF16, "norm", "sq", RMS);
+    let mean = "input %x : f32[2, 8]
+         const %w : f32[8, 8] = random(1, 1.0)
+         const %axis : i64[1] = [1]
+         %t = MatMul(%x, %w) : ?
+         %m = ReduceMean(%t, %axis) : ?
+         %d = Sub(%t, %m) : ?
+         %y = MatMul(%d, %w) : ?
+         output %y : f32[2, 8]";
+    guarded(DType::BF16, "norm", "m", mean);
+    guarded(DType::BF16, "norm", "d", mean);
+}
+
+/// G21: with the guard activations of 400 survive, without it f16 overflows.
+#[test]
+fn g21_norm_written_out_of_activations_of_400() {
+    let sums_allowed = |o: &mut RewriteOptions| {
+        policy(o).set_class("ReduceMean", Class::Infer, "list").unwrap();
+        without(o, &["eps"]);
+    };
+    let feeds = [f32s("x", &[2, 8], &uniform(3, 16, 400.0))];
+    if let (_, Some(runs)) = exec(DType::F16, RMS, &feeds, sums_allowed) {
+        runs.are_within(0.008);
+    }
+    let unguarded = |o: &mut RewriteOptions| {
+        sums_allowed(o);
+        without(o, &["norm"]);
+    };
+    let (done, runs) = exec(DType::F16, RMS, &feeds, unguarded);
+    assert_eq!(done.precision("sq"), "fp16");
+    if let Some(runs) = runs {
+        // Infinite squares make every quotient 0.
+        assert!(runs.emulated[0].values.iter().all(|&v| v == 0.0), "{:?}", runs.emulated);
+    }
+}
+
+/// Long sums leave the range or lose the addends: beyond 4096 elements they stay fp32.
+#[test]
+fn g21_depth_of_a_reduction() {
+    let pool = |k: u32| {
+        format!(
+            "input %x : f32[1, 1, 80, 80]
+             const %w : f32[1, 1, 1, 1] = [1.0]
+             %t = Conv(%x, %w) : ?
+             %p = AveragePool(%t) {{kernel_shape=[{k}, {k}]}} : ?
+             %y = Conv(%p, %w) : ?
+             output %y"
+        )
+    };
+    guarded(DType::F16, "depth", "p", &pool(65));
+    assert_eq!(lower(&pool(64)).precision("p"), "fp16");
+    let mean = "input %x : f32[2, 8]
+         const %w : f32[8, 4100] = random(1, 1.0)
+         const %v : f32[1, 4] = [1.0, 2.0, 3.0, 4.0]
+         const %axis : i64[1] = [1]
+         %t = MatMul(%x, %w) : ?
+         %m = ReduceMean(%t, %axis) : ?
+         %y = MatMul(%m, %v) : ?
+         output %y : f32[2, 4]";
+    guarded(DType::BF16, "depth", "m", mean);
+}
+
+/// Half the width of an image, computed as exporters do: through a float.
+const HALF: &str = "input %x : f32[1, W]
+     const %one : i64 = 1
+     const %half : f32 = 0.5
+     const %start : i64[1] = [0]
+     const %axes : i64[1] = [1]
+     const %shape1 : i64[1] = [1]
+     %shape = Shape(%x) : ?
+     %w = Gather(%shape, %one) : ?
+     %wf = Cast(%w) {to=1} : ?
+     %hf = Mul(%wf, %half) : ?
+     %hi = Cast(%hf) {to=7} : ?
+     %end = Reshape(%hi, %shape1) : ?
+     %y = Slice(%x, %start, %end, %axes) : ?
+     output %y : f32[1, M]";
+
+/// Lowers whatever a schema admits, as converters do, with the guards.
+fn everything(options: &mut RewriteOptions) {
+    policy(options).base = Base::Schema;
+}
+
+/// G24: the end of a slice, 16390 / 2, is exact in every format.
+#[test]
+fn g24_int_slice_end() {
+    for to in [DType::F16, DType::BF16] {
+        guarded_given(to, "int", "hf", HALF, everything);
+        let feeds = [f32s("x", &[1, 16390], &vec![1.0; 16390])];
+        let widths = |runs: &Runs| runs.lowered().map(|r| r[0].dims[1]).collect::<Vec<_>>();
+        for options in [everything, |_: &mut RewriteOptions| ()] {
+            if let (_, Some(runs)) = exec(to, HALF, &feeds, options) {
+                assert!(widths(&runs).iter().all(|&w| w == 8195), "{to}: {:?}", widths(&runs));
+            }
+        }
+        let (_, runs) = exec(to, HALF, &feeds, |o| {
+            everything(o);
+            without(o, &["int"]);
+        });
+        if let Some(runs) = runs {
+            assert_ne!(runs.emulated[0].dims[1], 8195, "{to} does not hold 16390 / 2");
+        }
+    }
+}
+
+/// Rotary positions: position · frequency goes through a product, then into a sine.
+const ROTARY: &str = "input %ids : i64[P]
+     const %last : i64[1] = [1]
+     const %freq : f32[1, 4] = [1.0, 0.1, 0.01, 0.001]
+     %pos = Cast(%ids) {to=1} : ?
+     %col = Unsqueeze(%pos, %last) : ?
+     %angle = MatMul(%col, %freq) : ?
+     %sin = Sin(%angle) : ?
+     output %sin : f32[P, 4]";
+
+/// G24: positions up to 5000 keep their sines, though a MatMul lies between.
+#[test]
+fn g24_int_positions_to_5000() {
+    for to in [DType::F16, DType::BF16] {
+        guarded(to, "int", "angle", ROTARY);
+        let ids: Vec<i64> = (0..5000).step_by(7).chain([4999]).collect();
+        let feeds = [i64s("ids", &[ids.len()], &ids)];
+        let (done, runs) = exec(to, ROTARY, &feeds, |_| ());
+        assert!(done.inserted().is_empty());
+        if let Some(runs) = runs {
+            // Nothing is lowered: the same operators in the same precision.
+            runs.are_within(1e-6);
+        }
+        let (_, runs) = exec(to, ROTARY, &feeds, |o| without(o, &["int"]));
+        if let Some(runs) = runs {
+            let off = runs.emulated[0].values.iter().zip(&runs.source[0].values).map(|(a, b)| (a - b).abs());
+            assert!(off.fold(0.0, f64::max) > 0.5, "{to} moves an angle of 5000 by a whole radian");
+        }
+    }
+}
+
+/// G24: lengths: Range and floor(size · scale) stay as well.
+#[test]
+fn g24_int_ranges_and_sizes() {
+    let range = "input %n : f32
+         const %zero : f32 = 0.0
+         const %one : f32 = 1.0
+         const %last : i64[1] = [1]
+         const %freq : f32[1, 4] = [1.0, 0.1, 0.01, 0.001]
+         %pos = Range(%zero, %n, %one) : ?
+         %col = Unsqueeze(%pos, %last) : ?
+         %angle = MatMul(%col, %freq) : ?
+         %cos = Cos(%angle) : ?
+         output %cos";
+    guarded(DType::BF16, "int", "angle", range);
+    let size = "input %s : f32[1, 2]
+         const %w : f32[2, 2] = [0.5, 1.0, -1.0, 0.25]
+         const %two : f32 = 2.0
+         %t = MatMul(%s, %w) : ?
+         %scaled = Mul(%t, %two) : ?
+         %whole = Floor(%scaled) : ?
+         %n = Cast(%whole) {to=7} : ?
+         %y = MatMul(%scaled, %w) : ?
+         output %n : i64[1, 2]
+         output %y : f32[1, 2]";
+    guarded(DType::F16, "int", "scaled", size);
+}

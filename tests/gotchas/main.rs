@@ -1,0 +1,26 @@
+//! The gotchas of precision rewriting, each with a test that is named after it (`g01_…`): what converters are known
+//! to get wrong, kept from coming back.
+//!
+//! Tests of structure build a module from text or from ONNX messages, rewrite it, and look at the result. Numeric
+//! ones also write the source, the rewritten model and its emulated export and run all three in ONNX Runtime, with
+//! the Python that `AMPC_PYTHON` names; without it they say that the numeric part was skipped.
+//!
+//! What no guard switches off is shown to be tested by `MUTATIONS.md`: a change of the code, and the test it breaks.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails and tells by panicking and printing"
+)]
+
+mod constants;
+mod decisions;
+mod guards;
+mod names;
+mod order;
+mod proto;
+mod random;
+mod runtime;
+mod structure;
+mod support;
+mod typing;
