@@ -117,14 +117,9 @@ impl State<'_> {
         }
         // What an attribute types is made as it is, and cast: a constant is converted to what it is read in.
         if flow::operands_of(module, var).next().is_none() {
-            let precision = (table == Class::Fixed).then_some(DType::F32);
-            return self.decide(table, precision, "table");
-        }
-        let name = schema.type_vars[usize::from(var.var)].name;
-        // What has its type from an attribute (Constant, ConstantOfShape) is made as it is; a cast of it is free.
-        if flow::operands_of(module, var).next().is_none() {
             return self.decide(table, full.filter(|_| table == Class::Fixed), "table");
         }
+        let name = schema.type_vars[usize::from(var.var)].name;
         if let Some(precision) = self.policy.replayed(path, name) {
             let class = if precision == DType::F32 { Class::Fixed } else { Class::Allow };
             return self.decide(class, Some(precision), "replay");
