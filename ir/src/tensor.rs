@@ -368,9 +368,9 @@ fn visit_file(
 /// A sparse constant: values at positions of a tensor that is zero elsewhere.
 #[derive(Clone, Debug)]
 pub struct SparseData {
-    /// The non-zero values, of shape [NNZ].
+    /// The non-zero values, of shape `[NNZ]`.
     pub values: TensorData,
-    /// Their positions: i64 of shape [NNZ] (linear) or [NNZ, rank].
+    /// Their positions: i64 of shape `[NNZ]` (linear) or `[NNZ, rank]`.
     pub indices: TensorData,
     /// Dims of the whole tensor.
     pub dims: SmallVec<[u64; 4]>,

@@ -13,7 +13,7 @@ use crate::paths::Paths;
 use crate::policy::{Base, Pin, Policy, node_key};
 use ampc_ir::module::{Decision, Reason};
 use ampc_ir::op::{self, AttrKind, Class, Legality, OpKind, OpSchema};
-use ampc_ir::views::NodeView;
+use ampc_ir::views::{NodeView, constant_of};
 use ampc_ir::{DType, Module, Node, Type};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
@@ -143,7 +143,7 @@ impl State<'_> {
             return None;
         }
         let names: Vec<&str> = flow::operands_of(module, var)
-            .filter(|&(_, v)| module.producer(v).is_none())
+            .filter(|&(_, v)| module.producer(v).is_none() || constant_of(module, v).is_some())
             .chain(flow::results_of(module, var))
             .filter_map(|(_, value)| module.value_name(value).map(|s| module.text(s)))
             .collect();
@@ -218,7 +218,11 @@ fn refined(module: &Module, schema: &'static OpSchema, node: Node, to: DType) ->
 fn check_pins(policy: &Policy, module: &Module, paths: &Paths) -> Result<(), PassError> {
     for (pattern, _) in policy.pins() {
         let mut nodes = paths.nodes().iter().filter(|&&n| pattern.matches_name(paths.path(n))).peekable();
+        let for_any_model = pattern.is_glob() && paths.nodes().is_empty();
         let Some(&&first) = nodes.peek() else {
+            if for_any_model {
+                continue;
+            }
             return Err(PassError::PinMatchesNothing {
                 pattern: pattern.text().to_owned(),
                 what: "node",

@@ -1,8 +1,8 @@
 //! How precision flows: type variables of nodes as vertices, values as edges between them.
 
 use ampc_ir::module::{Decision, Provenance};
-use ampc_ir::op::{Class, FormalType, OpSchema};
-use ampc_ir::{GraphId, Module, Node, Type, Value};
+use ampc_ir::op::{Class, FormalType, OpKind, OpSchema};
+use ampc_ir::{DType, GraphId, Module, Node, Type, Value};
 use rustc_hash::FxHashSet;
 
 /// A type variable of a node of the operator table.
@@ -114,6 +114,43 @@ pub fn readers(module: &Module, value: Value) -> Vec<(Node, u32)> {
         }
     }
     readers
+}
+
+/// [`readers`], looking through casts of the author between floats as well: a number stays dangerous when it is
+/// cast. For what holds variables back, never for what lowers them.
+pub fn readers_beyond_casts(module: &Module, value: Value) -> Vec<(Node, u32)> {
+    let mut readers = Vec::new();
+    let mut work = vec![value];
+    while let Some(value) = work.pop() {
+        for (node, slot) in module.uses(value) {
+            match float_cast(module, node) {
+                Some(result) => work.push(result),
+                None => readers.push((node, slot)),
+            }
+        }
+    }
+    readers
+}
+
+/// The value behind any casts between floats, as [`readers_beyond_casts`] looks the other way.
+pub fn behind_casts(module: &Module, mut value: Value) -> Value {
+    while let Some((node, _)) = module.producer(value) {
+        match (float_cast(module, node), module.node(node).operand(0)) {
+            (Some(_), Some(operand)) => value = operand,
+            _ => break,
+        }
+    }
+    value
+}
+
+/// The result of a cast from a float to a float.
+fn float_cast(module: &Module, node: Node) -> Option<Value> {
+    let data = module.node(node);
+    let is_float = |value| module.value(value).ty.dtype().is_some_and(DType::is_float);
+    (data.schema()?.kind == OpKind::Cast && is_float(data.operand(0)?))
+        .then(|| data.result(0))
+        .flatten()
+        .filter(|&v| is_float(v))
 }
 
 /// The result of a cast that an earlier run inserted.

@@ -92,6 +92,10 @@ impl Pattern {
     pub fn var(&self) -> Option<&str> {
         self.var.as_deref()
     }
+    /// Whether it may match more than one name.
+    pub fn is_glob(&self) -> bool {
+        self.glob.is_some()
+    }
     fn matches_var(&self, var: &str) -> bool {
         self.var.as_deref().is_none_or(|v| v == var)
     }

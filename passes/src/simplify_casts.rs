@@ -1,7 +1,8 @@
 //! `simplify-casts`: casts that repeat or undo each other exactly go. Values never change by it.
 //!
 //! - an inserted cast to the type its operand has is an identity;
-//! - two casts of one value to one type are one, the author's if one of them is (it moves to where the first stood);
+//! - two casts of one value to one type are one, unless both are the author's or make outputs. It stands where the
+//!   first one stood, so which is first decides nothing;
 //! - a cast of a cast, a → b → c, is a → c if every value of a is exact in b (f16 and bf16 in f32 and f64, f32 in
 //!   f64) and one of the two was inserted; casts of the author are only ever read around, never changed.
 
@@ -11,6 +12,7 @@ use ampc_ir::module::Provenance;
 use ampc_ir::op::OpKind;
 use ampc_ir::{DType, Module, Node, Value};
 use rustc_hash::FxHashMap;
+use std::collections::hash_map::Entry;
 
 /// The pass.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,26 +33,28 @@ impl Pass for SimplifyCasts {
                 cast = shorter;
                 changed = true;
             }
-            let same = (cast.from == cast.to).then_some(cast.operand);
-            let twin = first.get(&(cast.operand, cast.to));
-            match same.or(twin.map(|t| t.result)) {
-                Some(other) if cast.may_go(module) => {
-                    module.replace_uses(cast.result, other, |_, _| true);
-                    module.erase_node(node);
+            let removable = cast.inserted && !module.is_output(cast.result);
+            if removable && cast.from == cast.to {
+                replace(module, &cast, cast.operand);
+                changed = true;
+                continue;
+            }
+            match first.entry((cast.operand, cast.to)) {
+                Entry::Vacant(entry) => {
+                    entry.insert(cast);
+                }
+                Entry::Occupied(twin) if removable => {
+                    replace(module, &cast, twin.get().result);
                     changed = true;
                 }
-                Some(_) if twin.is_some_and(|t| t.may_go(module)) => {
-                    if let Some(twin) = first.insert((cast.operand, cast.to), cast) {
-                        let cast = &first[&(twin.operand, twin.to)];
-                        module.move_node(node, Position::Before(twin.node));
-                        module.replace_uses(twin.result, cast.result, |_, _| true);
-                        module.erase_node(twin.node);
-                        changed = true;
-                    }
+                Entry::Occupied(mut twin) if twin.get().inserted && !module.is_output(twin.get().result) => {
+                    // The one that has to stay takes the place of the one before it.
+                    module.move_node(node, Position::Before(twin.get().node));
+                    let before = twin.insert(cast);
+                    replace(module, &before, twin.get().result);
+                    changed = true;
                 }
-                _ => {
-                    first.entry((cast.operand, cast.to)).or_insert(cast);
-                }
+                Entry::Occupied(_) => {}
             }
         }
         Ok(Changed::when(changed))
@@ -58,6 +62,12 @@ impl Pass for SimplifyCasts {
     fn requires(&self) -> Invariants {
         Invariants::CORE
     }
+}
+
+/// Lets the readers of a cast read another value, and removes the cast.
+fn replace(module: &mut Module, cast: &Cast, by: Value) {
+    module.replace_uses(cast.result, by, |_, _| true);
+    module.erase_node(cast.node);
 }
 
 struct Cast {
@@ -70,10 +80,6 @@ struct Cast {
 }
 
 impl Cast {
-    /// Whether its readers may read something else instead.
-    fn may_go(&self, module: &Module) -> bool {
-        self.inserted && !module.is_output(self.result)
-    }
     /// The cast that a node is, if both types are known.
     fn read(module: &Module, node: Node) -> Option<Cast> {
         let data = module.node(node);

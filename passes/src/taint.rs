@@ -1,8 +1,8 @@
 //! `taint`: what a dangerous operator computes stays fp32 until an operator that is safe in any case consumes it.
 //!
 //! From every result of a deny variable a mark runs forward through infer and clear variables. A marked infer
-//! variable becomes deny; a clear one only passes the mark on; allow, discrete and fixed ones stop it. This is the
-//! rule of TensorFlow's `auto_mixed_precision` (its deny set), without its clear tails. One walk, linear.
+//! variable becomes deny; a clear one only passes the mark on, and so does a cast from float to float, the author's
+//! too; allow, discrete and fixed ones stop it. This is the rule of TensorFlow's `auto_mixed_precision` (its deny set), without its clear tails. One walk, linear.
 
 use crate::flow::{self, Var};
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
@@ -40,7 +40,7 @@ impl Pass for Taint {
         let mut tainted: Vec<(Var, Var)> = Vec::new();
         while let Some((var, origin)) = work.pop_front() {
             for (_, value) in flow::results_of(module, var) {
-                let mut readers: Vec<Var> = flow::readers(module, value)
+                let mut readers: Vec<Var> = flow::readers_beyond_casts(module, value)
                     .into_iter()
                     .filter_map(|(n, s)| flow::reader_var(module, n, s))
                     .collect();

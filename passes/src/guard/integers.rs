@@ -120,7 +120,7 @@ fn forward(cx: &Cx<'_>, nodes: &[Node]) -> FxHashSet<Var> {
         for var in flow::vars(node, schema).filter(|&v| carries(cx, v)) {
             let held = flow::operands_of(cx.module, var)
                 .filter_map(|(_, value)| {
-                    let value = flow::behind_inserted(cx.module, value);
+                    let value = flow::behind_casts(cx.module, value);
                     let (producer, _) = cx.module.producer(value)?;
                     if sources.contains(&producer) {
                         return Some(Crossing::Plain);
@@ -149,7 +149,7 @@ fn backward(cx: &Cx<'_>, nodes: &[Node]) -> (FxHashSet<Var>, FxHashSet<Var>) {
         for var in flow::vars(node, schema).filter(|&v| carries(cx, v)) {
             let (mut to_exact, mut to_near) = (false, false);
             for (_, value) in flow::results_of(cx.module, var) {
-                for (reader, slot) in flow::readers(cx.module, value) {
+                for (reader, slot) in flow::readers_beyond_casts(cx.module, value) {
                     let sink = leaves(cx, reader);
                     to_exact |= sink.is_some();
                     to_near |= sink == Some(Sink::Integer);

@@ -44,7 +44,7 @@ fn is_sum(kind: Option<OpKind>) -> bool {
 /// The nodes that read the results of a variable.
 fn readers(cx: &Cx<'_>, var: Var) -> Vec<Node> {
     let mut nodes: Vec<Node> = flow::results_of(cx.module, var)
-        .flat_map(|(_, value)| flow::readers(cx.module, value))
+        .flat_map(|(_, value)| flow::readers_beyond_casts(cx.module, value))
         .map(|(node, _)| node)
         .collect();
     nodes.sort_unstable();
@@ -65,9 +65,9 @@ pub(super) fn norm(cx: &mut Cx<'_>) -> Result<(), PassError> {
             cx.deny(var, || format!("a square that {op} sums"));
         }
         if kind(cx, var.node) == Some(OpKind::ReduceMean) {
-            let x = cx.module.node(var.node).operand(0).map(|v| flow::behind_inserted(cx.module, v));
+            let x = cx.module.node(var.node).operand(0).map(|v| flow::behind_casts(cx.module, v));
             let subtracts = readers(cx, var).into_iter().find(|&n| {
-                let from = cx.module.node(n).operand(0).map(|v| flow::behind_inserted(cx.module, v));
+                let from = cx.module.node(n).operand(0).map(|v| flow::behind_casts(cx.module, v));
                 kind(cx, n) == Some(OpKind::Sub) && from == x
             });
             if let Some(sub) = subtracts {

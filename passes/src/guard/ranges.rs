@@ -151,7 +151,7 @@ fn way_to_sensitive(cx: &Cx<'_>, start: Var) -> Option<Vec<Var>> {
     while let Some(&var) = way.get(next) {
         next += 1;
         for (_, value) in flow::results_of(cx.module, var) {
-            for (node, slot) in flow::readers(cx.module, value) {
+            for (node, slot) in flow::readers_beyond_casts(cx.module, value) {
                 let Some(reader) = flow::reader_var(cx.module, node, slot) else { continue };
                 let sensitive = match kind(cx, node) {
                     Some(OpKind::Div) => slot == 1,

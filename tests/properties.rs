@@ -1,0 +1,386 @@
+//! What holds for every graph: properties over random ones.
+//!
+//! A graph is made of steps over matrices of four by four, so that every value can be read by every step; steps are
+//! operators of every class, constants that do not fit, casts of the author, bodies, custom operators, and values
+//! that are read more than once and leave the graph in the middle.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use ampc::onnx::{ReadOptions, read_bytes, to_bytes};
+use ampc::{Model, RewriteOptions, rewrite};
+use ampc_ir::eq::same_module;
+use ampc_ir::module::Provenance;
+use ampc_ir::op::{Class, OpKind};
+use ampc_ir::text::{NoData, PrintOptions, parse, print};
+use ampc_ir::{DType, Module, Node, Value};
+use ampc_passes::insert_casts::KeepIo;
+use ampc_passes::policy::Pin;
+use ampc_passes::simplify_casts::is_exact;
+use ampc_passes::{Paths, Policy};
+use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+/// A line of a graph: what it defines, what it reads, its text.
+#[derive(Clone, Debug)]
+struct Line {
+    defines: Vec<String>,
+    reads: Vec<String>,
+    text: String,
+}
+
+#[derive(Clone, Debug)]
+struct Graph {
+    lines: Vec<Line>,
+    outputs: Vec<String>,
+}
+
+/// A step by number and what it reads by number, made to fit.
+type Step = (u8, u16, u16);
+
+fn graphs() -> impl Strategy<Value = Graph> {
+    let steps = prop::collection::vec((any::<u8>(), any::<u16>(), any::<u16>()), 1..24);
+    (steps, prop::collection::vec(any::<u16>(), 1..4))
+        .prop_map(|(steps, outputs)| Graph::new(&steps, &outputs))
+}
+
+const UNARY: &[&str] =
+    &["Relu", "Tanh", "Sigmoid", "Exp", "Sqrt", "Floor", "Neg", "Softmax", "Identity", "Erf", "Dropout"];
+const BINARY: &[&str] =
+    &["Add", "Sub", "Mul", "Div", "Max", "Sum", "MatMul", "MatMul", "MatMul", "PRelu", "Mod"];
+const CONSTANTS: &[&str] = &["half", "big", "tiny", "eps", "mask", "bias"];
+
+impl Graph {
+    fn new(steps: &[Step], outputs: &[u16]) -> Graph {
+        let mut graph = Graph { lines: Vec::new(), outputs: Vec::new() };
+        let mut values = vec!["x".to_owned(), "y".to_owned()];
+        for &(kind, a, b) in steps {
+            let at = |i: u16| {
+                // The last ones more often: long chains.
+                let n = values.len();
+                values[n - 1 - usize::from(i) % n.min(if i & 256 == 0 { 3 } else { n })].clone()
+            };
+            let (a, b, pick) = (at(a), at(b), usize::from(b));
+            let name = format!("v{}", values.len());
+            let made = graph.step(kind, &name, &a, &b, pick);
+            values.extend(made);
+        }
+        for &i in outputs {
+            // Inputs that leave at once are a case of their own, not one in ten.
+            let i = usize::from(i) % values.len();
+            graph.outputs.push(values[i.max(2).min(values.len() - 1)].clone());
+        }
+        graph
+    }
+
+    fn line(&mut self, name: &str, op: &str, reads: &[&str], rest: &str) {
+        let operands: Vec<String> = reads.iter().map(|r| format!("%{r}")).collect();
+        self.lines.push(Line {
+            defines: vec![name.to_owned()],
+            reads: reads.iter().map(|&r| r.to_owned()).collect(),
+            text: format!("%{name} = {op}({}) {rest} @n_{name}", operands.join(", ")),
+        });
+    }
+
+    /// Adds lines and says which values may be read.
+    fn step(&mut self, kind: u8, name: &str, a: &str, b: &str, pick: usize) -> Vec<String> {
+        const M: &str = ": f32[4, 4]";
+        let inner = format!("{name}i");
+        let unary = UNARY[pick % UNARY.len()];
+        let binary = BINARY[pick % BINARY.len()];
+        let constant = CONSTANTS[pick % CONSTANTS.len()];
+        match kind % 24 {
+            0..=4 => self.line(name, unary, &[a], M),
+            5..=9 => {
+                let attrs = if binary == "Mod" { "{fmod=1} " } else { "" };
+                self.line(name, binary, &[a, b], &format!("{attrs}{M}"));
+            }
+            10 => self.line(name, ["Add", "Mul", "Sub", "Div"][pick % 4], &[a, constant], M),
+            11 => self.line(name, "Gather", &["w", "i"], M),
+            12 => self.line(name, "Reshape", &[a, "shape"], M),
+            13 => self.line(name, "Transpose", &[a], &format!("{{perm=[1, 0]}} {M}")),
+            14 => {
+                self.line(&inner, "Greater", &[a, b], ": bool[4, 4]");
+                self.line(name, "Where", &[&inner, b, a], M);
+            }
+            15 => {
+                self.line(&inner, "Concat", &[a, b], "{axis=0} : f32[8, 4]");
+                let second = format!("{name}s");
+                self.lines.push(Line {
+                    defines: vec![name.to_owned(), second.clone()],
+                    reads: vec![inner.clone()],
+                    text: format!(
+                        "%{name}, %{second} = Split(%{inner}) {{axis=0, num_outputs=2}} : f32[4, 4], f32[4, 4] \
+                         @n_{name}"
+                    ),
+                });
+                return vec![name.to_owned(), second];
+            }
+            16 => {
+                // Casts of the author, one of which may become idle.
+                self.line(&inner, "Cast", &[a], "{to=10} : f16[4, 4]");
+                self.line(name, "Cast", &[&inner], &format!("{{to=1}} {M}"));
+            }
+            17 => {
+                self.line(&inner, "ReduceMean", &[a], ": f32[1, 1]");
+                self.line(name, "Sub", &[a, &inner], M);
+            }
+            18 => self.line(name, "LayerNormalization", &[a, "scale"], M),
+            19 => self.line(name, "com.example::Op", &[a], M),
+            20 => {
+                let body = |attr: &str, captured: &str, line: &str, out: &str| {
+                    format!("{attr}: graph (%{captured}) {{ \n {line} \n output %{out} \n }}")
+                };
+                let then = body("then_branch", a, &format!("%{inner} = Exp(%{a}) {M}"), &inner);
+                let other = body("else_branch", b, "", b);
+                let captures = if a == b { format!("%{a}") } else { format!("%{a}, %{b}") };
+                self.lines.push(Line {
+                    defines: vec![name.to_owned()],
+                    reads: vec![a.to_owned(), b.to_owned()],
+                    text: format!("%{name} = If(%c; {captures}) {{\n{then},\n{other}\n}} {M} @n_{name}"),
+                });
+            }
+            21 => self.line(name, "Gemm", &[a, b, "bias"], M),
+            22 => {
+                self.line(&inner, "Constant", &[], "{value_float=0.1} : f32");
+                self.line(name, "Mul", &[a, &inner], M);
+            }
+            _ => {
+                self.line(&inner, "Transpose", &["m"], ": f32[4, 4]");
+                self.line(name, "MatMul", &[a, &inner], M);
+            }
+        }
+        vec![name.to_owned()]
+    }
+
+    /// The graph with its lines in the order that `keys` prefer, as far as readers allow.
+    fn reordered(&self, keys: &[u32]) -> Graph {
+        let mut left: Vec<usize> = (0..self.lines.len()).collect();
+        let mut lines = Vec::new();
+        while !left.is_empty() {
+            let pending: Vec<&String> = left.iter().flat_map(|&i| &self.lines[i].defines).collect();
+            let ready = |&i: &usize| !self.lines[i].reads.iter().any(|r| pending.contains(&r));
+            let next = left.iter().copied().filter(ready).min_by_key(|&i| (keys[i % keys.len()], i)).unwrap();
+            left.retain(|&i| i != next);
+            lines.push(self.lines[next].clone());
+        }
+        Graph { lines, outputs: self.outputs.clone() }
+    }
+
+    fn module(&self) -> Module {
+        let mut text = String::from(
+            "module ir=10\nopset ai.onnx=22, com.example=1\n\ngraph @main {\n  input %x : f32[4, 4]\n  \
+             input %y : f32[4, 4]\n  input %c : bool\n  input %i : i64[4]\n  const %half : f32 = 0.5\n  \
+             const %big : f32 = 1e9\n  const %tiny : f32 = 1e-9\n  const %eps : f32 = 1e-5\n  \
+             const %mask : f32[4] = [-65504.0, 0.0, 0.0, 0.0]\n  const %bias : f32[4] = random(3)\n  \
+             const %scale : f32[4] = random(4)\n  const %w : f32[4, 4] = random(1)\n  \
+             const %m : f32[4, 4] = random(2)\n  const %shape : i64[2] = [4, 4]\n",
+        );
+        for line in &self.lines {
+            writeln!(text, "  {}", line.text).unwrap();
+        }
+        for output in &self.outputs {
+            writeln!(text, "  output %{output} : f32[4, 4]").unwrap();
+        }
+        text.push_str("}\n");
+        parse(&text, &NoData).unwrap_or_else(|e| panic!("{e}\n{text}"))
+    }
+
+    /// The model, written and read: with a source, as from a file.
+    fn model(&self) -> Model {
+        from_bytes(to_bytes(&self.module(), None).unwrap().0)
+    }
+}
+
+fn from_bytes(bytes: Vec<u8>) -> Model {
+    let (module, source, warnings) = read_bytes("random", bytes, &ReadOptions::default()).unwrap();
+    Model { module, source: Some(source), warnings }
+}
+
+fn bytes_of(model: &Model) -> Vec<u8> {
+    to_bytes(&model.module, model.source.as_ref()).unwrap().0
+}
+
+fn text_of(module: &Module) -> String {
+    print(module, &PrintOptions::default()).text
+}
+
+fn options() -> impl Strategy<Value = RewriteOptions> {
+    let format = prop_oneof![Just(DType::F16), Just(DType::BF16)];
+    let policy = prop_oneof![4 => Just("safe"), 1 => Just("all")];
+    let keep_io = prop_oneof![3 => Just(KeepIo::All), 1 => Just(KeepIo::None)];
+    (format, policy, keep_io).prop_map(|(to, policy, keep_io)| RewriteOptions {
+        to,
+        keep_io,
+        policy: Arc::new(Policy::preset(policy).unwrap()),
+        verify_each: true,
+        ..RewriteOptions::default()
+    })
+}
+
+/// A cast and what it casts.
+struct Cast {
+    node: Node,
+    from: Value,
+    to: Value,
+    inserted: bool,
+}
+
+fn casts(module: &Module) -> Vec<Cast> {
+    module
+        .nodes(module.main())
+        .filter(|&n| module.node(n).schema().is_some_and(|s| s.kind == OpKind::Cast))
+        .map(|node| {
+            let data = module.node(node);
+            let inserted = data.provenance == Provenance::Inserted;
+            Cast { node, from: data.operand(0).unwrap(), to: data.result(0).unwrap(), inserted }
+        })
+        .collect()
+}
+
+/// What was decided for every node of the source: class and precision of each variable.
+fn decisions(module: &Module) -> BTreeMap<String, Vec<(Class, Option<DType>)>> {
+    let paths = Paths::new(module);
+    module
+        .nodes(module.main())
+        .filter(|&n| module.node(n).provenance == Provenance::User)
+        .map(|n| {
+            let decided = module.node(n).decisions.iter().map(|d| (d.class, d.precision)).collect();
+            (paths.path(n).to_owned(), decided)
+        })
+        .collect()
+}
+
+proptest! {
+    // `PROPTEST_CASES` and `PROPTEST_RNG_SEED` ask for more, and for others.
+    #![proptest_config(ProptestConfig {
+        cases: 400,
+        failure_persistence: None,
+        rng_seed: RngSeed::Fixed(1),
+        ..ProptestConfig::default()
+    })]
+
+    /// What comes out is a valid model without findings, and its text says all of it.
+    #[test]
+    fn a_rewrite_is_valid(graph in graphs(), options in options()) {
+        let mut rewritten = rewrite(graph.model(), &options).unwrap().model;
+        let text = text_of(&rewritten.module);
+        same_module(&rewritten.module, &parse(&text, &NoData).unwrap()).unwrap();
+        let findings = ampc::check(&mut rewritten.module);
+        prop_assert!(findings.is_empty(), "{findings:?}\n{text}");
+    }
+
+    /// Rewriting what was rewritten changes no byte.
+    #[test]
+    fn a_rewrite_is_a_fixed_point(graph in graphs(), options in options()) {
+        let once = rewrite(graph.model(), &options).unwrap().model;
+        let bytes = bytes_of(&once);
+        let twice = rewrite(from_bytes(bytes.clone()), &options).unwrap().model;
+        prop_assert!(
+            bytes == bytes_of(&twice),
+            "{}\n{}", text_of(&from_bytes(bytes).module), text_of(&twice.module)
+        );
+    }
+
+    /// Every cast that was inserted is there for something.
+    #[test]
+    fn no_cast_is_idle(graph in graphs(), options in options()) {
+        let module = rewrite(graph.model(), &options).unwrap().model.module;
+        let text = text_of(&module);
+        let all = casts(&module);
+        // What a custom operator makes has no known type.
+        let dtype = |v: Value| module.value(v).ty.dtype().unwrap_or(DType::F32);
+        let mut seen = BTreeMap::new();
+        for cast in &all {
+            if !cast.inserted {
+                continue;
+            }
+            let twin = seen.insert((cast.from, module.value(cast.to).ty.dtype()), cast.node);
+            prop_assert!(twin.is_none(), "twins of {}\n{text}", cast.from);
+            prop_assert!(dtype(cast.from) != dtype(cast.to), "an identity\n{text}");
+            let readers: Vec<Node> = module.uses(cast.to).map(|(n, _)| n).collect();
+            prop_assert!(!readers.is_empty() || module.is_output(cast.to), "nobody reads {}\n{text}", cast.to);
+            // Narrowed only to be widened again.
+            let narrows = dtype(cast.to).is_low() && !is_exact(dtype(cast.from), dtype(cast.to));
+            let undone = |n: &Node| {
+                all.iter().any(|c| c.node == *n && c.inserted && is_exact(dtype(c.from), dtype(c.to)))
+            };
+            prop_assert!(
+                !(narrows && !module.is_output(cast.to) && readers.iter().all(undone)),
+                "narrowed to be widened\n{text}"
+            );
+            // An exact cast of an exact cast.
+            let behind = all.iter().find(|c| c.to == cast.from);
+            prop_assert!(
+                !behind.is_some_and(|c| is_exact(dtype(c.from), dtype(c.to))),
+                "a cast of an exact cast\n{text}"
+            );
+        }
+    }
+
+    /// Nothing is done to a model in which everything is pinned.
+    #[test]
+    fn pinned_to_fp32_is_untouched(graph in graphs(), to in prop_oneof![Just(DType::F16), Just(DType::BF16)]) {
+        let mut policy = Policy::preset("safe").unwrap();
+        policy.pin("*", Pin::To(DType::F32)).unwrap();
+        let options = RewriteOptions { to, policy: Arc::new(policy), ..RewriteOptions::default() };
+        let model = graph.model();
+        let before = bytes_of(&model);
+        prop_assert!(before == bytes_of(&rewrite(model, &options).unwrap().model));
+    }
+
+    /// The order of nodes decides nothing.
+    #[test]
+    fn order_decides_nothing(
+        graph in graphs(),
+        keys in prop::collection::vec(any::<u32>(), 1..60),
+        options in options(),
+    ) {
+        let other = graph.reordered(&keys);
+        let [one, two] = [&graph, &other].map(|g| rewrite(g.model(), &options).unwrap().model.module);
+        prop_assert_eq!(decisions(&one), decisions(&two), "{}\n{}", text_of(&one), text_of(&two));
+        let [m, n] = [&one, &two].map(|m| casts(m).len());
+        prop_assert_eq!(m, n, "{}\n{}", text_of(&one), text_of(&two));
+    }
+
+    /// A report is a policy that repeats its decisions.
+    #[test]
+    fn reports_replay(graph in graphs(), options in options()) {
+        let once = rewrite(graph.model(), &options).unwrap();
+        let report = serde_json::to_string(&once.report).unwrap();
+        let policy = Arc::new(Policy::from_json(&report).unwrap());
+        let again = rewrite(graph.model(), &RewriteOptions { policy, ..options }).unwrap().model;
+        prop_assert!(
+            bytes_of(&once.model) == bytes_of(&again),
+            "{}\n{}", text_of(&once.model.module), text_of(&again.module)
+        );
+    }
+
+    /// Emulation computes in fp32 and keeps the interface.
+    #[test]
+    fn emulation_is_fp32(graph in graphs(), options in options()) {
+        let low = rewrite(graph.model(), &options).unwrap().model;
+        let interface = |module: &Module| {
+            let graph = module.graph(module.main());
+            let named = |v: Value| (ampc_ir::verify::name_of(module, v), module.value(v).ty.dtype());
+            let inputs: Vec<_> = graph.inputs().iter().map(|&v| named(v)).collect();
+            let outputs: Vec<_> = graph.outputs().iter().map(|o| named(o.value)).collect();
+            (inputs, outputs)
+        };
+        let before = interface(&low.module);
+        let emulated = ampc::emulate(low).unwrap().module;
+        let text = text_of(&emulated);
+        prop_assert_eq!(before, interface(&emulated), "{}", text);
+        for node in emulated.nodes(emulated.main()) {
+            let data = emulated.node(node);
+            if data.schema().is_none_or(|s| s.kind == OpKind::Cast) {
+                continue;
+            }
+            let values = data.operands().iter().chain(data.results()).flatten();
+            let low = values.copied().find(|&v| emulated.value(v).ty.dtype().is_some_and(DType::is_low));
+            prop_assert!(low.is_none(), "{low:?}\n{text}");
+        }
+    }
+}
