@@ -142,29 +142,56 @@ fn g33_maps() {
     }
 }
 
-/// A graph for each way in which an output can be fed. All numbers are exact in f16.
+/// A graph for each way in which an output can be fed.
 const OUTPUTS: &[(&str, &str)] = &[
     (
         "read internally",
-        "%t = MatMul(%x, %w) : ?\n%e = Neg(%t) : ?\n%y = MatMul(%e, %w) : ?\noutput %t : f32[2, 2]\noutput %y : f32[2, 2]",
+        "%t = MatMul(%x, %w) : ?
+         %e = Neg(%t) : ?
+         %y = MatMul(%e, %w) : ?
+         output %t : f32[2, 2]
+         output %y : f32[2, 2]",
     ),
-    ("fed by an input", "%y = MatMul(%x, %w) : ?\noutput %x : f32[2, 2]\noutput %y : f32[2, 2]"),
-    ("fed by an initializer", "%y = MatMul(%x, %w) : ?\noutput %w : f32[2, 2]\noutput %y : f32[2, 2]"),
+    (
+        "fed by an input",
+        "%y = MatMul(%x, %w) : ?
+         output %x : f32[2, 2]
+         output %y : f32[2, 2]",
+    ),
+    (
+        "fed by an initializer",
+        "%y = MatMul(%x, %w) : ?
+         output %w : f32[2, 2]
+         output %y : f32[2, 2]",
+    ),
     (
         "fed by a cast to a low type",
-        "%t = MatMul(%x, %w) : ?\n%y = Cast(%t) {to=10} : ?\noutput %y : f16[2, 2]",
+        "%t = MatMul(%x, %w) : ?
+         %y = Cast(%t) {to=10} : ?
+         output %y : f16[2, 2]",
     ),
     (
         "fed by a cast to f32",
-        "%a = Cast(%x) {to=11} : ?\n%y = Cast(%a) {to=1} : ?\n%z = MatMul(%y, %w) : ?\noutput %y : f32[2, 2]\noutput %z : f32[2, 2]",
+        "%a = Cast(%x) {to=11} : ?
+         %y = Cast(%a) {to=1} : ?
+         %z = MatMul(%y, %w) : ?
+         output %y : f32[2, 2]
+         output %z : f32[2, 2]",
     ),
     (
-        "fed by a blocked node",
-        "%t = MatMul(%x, %w) : ?\n%y = Abs(%t) : ?\n%e = Sin(%y) : ?\n%z = Mul(%e, %y) : ?\noutput %y : f32[2, 2]\noutput %z : f32[2, 2]",
+        "fed by a node that stays fp32",
+        "%t = MatMul(%x, %w) : ?
+         %y = Sin(%t) : ?
+         %z = MatMul(%y, %w) : ?
+         output %y : f32[2, 2]
+         output %z : f32[2, 2]",
     ),
     (
         "unused inputs",
-        "input %unused : f32[2, 2]\ninput %idle : i64[1]\n%y = MatMul(%x, %w) : ?\noutput %y : f32[2, 2]",
+        "input %unused : f32[2, 2]
+         input %idle : i64[1]
+         %y = MatMul(%x, %w) : ?
+         output %y : f32[2, 2]",
     ),
 ];
 
@@ -219,8 +246,8 @@ fn g34_inputs_and_outputs() {
             }
             assert_eq!((before.input.len(), before.output.len()), (out.input.len(), out.output.len()));
             if let Some(runs) = runs {
-                // Only what is computed from Sin in fp32 is not exact.
-                runs.are_within(1e-3);
+                // Exact in f16, but for a product of sines: three roundings of 2^-11.
+                runs.are_within(2e-3);
             }
         }
     }

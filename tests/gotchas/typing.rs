@@ -186,33 +186,36 @@ fn g19_every_row_of_the_table() {
     assert!(lowered > 1000, "{lowered}");
 }
 
-/// G19: operands that keep their type beside low ones, in a graph that runs.
+/// Operators with formals that stay beside formals that move.
+const MIXED: &str = "input %x : f32[1, 2, 4, 4]
+     input %grid : f32[1, 2, 2, 2]
+     const %w : f32[2, 2, 1, 1] = [0.5, 1.0, -1.0, 0.25]
+     const %s : f32[2] = [1.0, 2.0]
+     const %scales : f32[4] = [1.0, 1.0, 2.0, 2.0]
+     const %roi : f32[0] = []
+     const %ratio : f32 = 0.5
+     const %lo : f32 = -1.0
+     %a = Conv(%x, %w) : ?
+     %b = BatchNormalization(%a, %s, %s, %s, %s) : ?
+     %c = Resize(%b, %roi, %scales) : ?
+     %d = GridSample(%c, %grid) : ?
+     %e, _ = Dropout(%d, %ratio, _) : ?, _
+     %f = Clip(%e, %lo, _) : ?
+     %y = Conv(%f, %w) : ?
+     output %y : f32[1, 2, 2, 2]";
+
+/// G19: statistics, coordinates and ratios keep their type whatever the policy.
 #[test]
 fn g19_statistics_coordinates_and_ratios_stay() {
-    let done = lower(
-        "input %x : f32[1, 2, 4, 4]
-         input %grid : f32[1, 2, 2, 2]
-         const %w : f32[2, 2, 1, 1] = [0.5, 1.0, -1.0, 0.25]
-         const %s : f32[2] = [1.0, 2.0]
-         const %scales : f32[4] = [1.0, 1.0, 2.0, 2.0]
-         const %roi : f32[0] = []
-         const %ratio : f32 = 0.5
-         const %lo : f32 = -1.0
-         %a = Conv(%x, %w) : ?
-         %b = BatchNormalization(%a, %s, %s, %s, %s) : ?
-         %c = Resize(%b, %roi, %scales) : ?
-         %d = GridSample(%c, %grid) : ?
-         %e, _ = Dropout(%d, %ratio, _) : ?, _
-         %f = Clip(%e, %lo, _) : ?
-         %y = Conv(%f, %w) : ?
-         output %y : f32[1, 2, 2, 2]",
-    );
-    let (low, full) = (Some(DType::F16), Some(DType::F32));
-    assert_eq!(done.operand_dtypes("BatchNormalization"), [low, full, full, full, full]);
-    assert_eq!(done.operand_dtypes("Resize"), [low, full, full]);
-    assert_eq!(done.operand_dtypes("GridSample"), [low, full]);
-    assert_eq!(done.operand_dtypes("Dropout"), [low, full, None]);
-    assert_eq!(done.operand_dtypes("Clip"), [low, low, None], "a bound has the type of what it bounds");
+    for preset in ["safe", "all"] {
+        let done = lower_with(MIXED, |o| *policy(o) = ampc::passes::Policy::preset(preset).unwrap());
+        let (low, full) = (Some(DType::F16), Some(DType::F32));
+        assert_eq!(done.operand_dtypes("BatchNormalization"), [low, full, full, full, full], "{preset}");
+        assert_eq!(done.operand_dtypes("Resize"), [low, full, full], "{preset}");
+        assert_eq!(done.operand_dtypes("GridSample"), [low, full], "{preset}");
+        assert_eq!(done.operand_dtypes("Dropout"), [low, full, None], "{preset}");
+        assert_eq!(done.operand_dtypes("Clip"), [low, low, None], "a bound has the type of what it bounds");
+    }
 }
 
 /// G20: random streams and tables keep their type attribute; what reads them is cast.
