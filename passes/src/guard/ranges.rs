@@ -73,7 +73,8 @@ pub(super) fn large_weights(cx: &mut Cx<'_>) -> Result<Vec<(Var, String)>, PassE
         }
         for value in constants_at(cx, var) {
             let Some(stats) = cx.stats(value)? else { continue };
-            if f64::from(stats.max_abs) > limit {
+            // What does not fit at all is told when it is converted.
+            if stats.overflow == 0 && f64::from(stats.max_abs) > limit {
                 let (op, name, to) = (cx.module.op_name(var.node).1, cx.name(value), cx.to);
                 found.push((
                     var,
