@@ -68,7 +68,7 @@ pub const GUARDS: &[GuardDef] = &[
     },
     GuardDef {
         name: "eps",
-        about: "small constants added before a division, root, logarithm or power that would round to 0",
+        about: "constants below the normal range added before a division, root, logarithm or power",
         run: ranges::eps,
     },
     GuardDef {
