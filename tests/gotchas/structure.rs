@@ -327,28 +327,20 @@ fn overridable(ir_version: i64) -> ModelProto {
 /// G35: the type of an initializer that can be overridden is public: it stays, and its cast is not folded.
 #[test]
 fn g35_overridable_initializers_keep_their_type() {
-    for keep in [KeepIo::All, KeepIo::None] {
-        let options = RewriteOptions { keep_io: keep.clone(), ..options(DType::F16) };
-        let done = rewrite(load_proto(&overridable(8)), &options);
-        assert_eq!((done.precision("y"), done.dtype("w")), ("fp16", DType::F32));
-        assert!(done.inserted().contains(&("w".into(), DType::F32, DType::F16)));
-        let out = written(&done).graph.unwrap();
-        assert_eq!(out.initializer, overridable(8).graph.unwrap().initializer);
-        assert_eq!(boundary(&out.input)[1], ("w".into(), DType::F32));
+    for ir_version in [3, 8] {
+        for keep in [KeepIo::All, KeepIo::None] {
+            let options = RewriteOptions { keep_io: keep.clone(), ..options(DType::F16) };
+            let done = rewrite(load_proto(&overridable(ir_version)), &options);
+            assert_eq!((done.precision("y"), done.dtype("w")), ("fp16", DType::F32));
+            assert!(done.inserted().contains(&("w".into(), DType::F32, DType::F16)));
+            let out = written(&done).graph.unwrap();
+            assert_eq!(out.initializer, overridable(ir_version).graph.unwrap().initializer);
+            assert_eq!(boundary(&out.input)[1], ("w".into(), DType::F32));
+        }
     }
 }
 
-/// G35: up to IR version 3 every initializer has to be listed, and ONNX Runtime lets none be overridden: they are
-/// constants, and stay listed.
-#[test]
-fn g35_ir_3_lists_every_initializer() {
-    let done = rewrite(load_proto(&overridable(3)), &options(DType::F16));
-    assert_eq!((done.precision("y"), done.dtype("w"), done.n_casts()), ("fp16", DType::F16, 2));
-    let out = written(&done).graph.unwrap();
-    assert_eq!(boundary(&out.input), [("x".into(), DType::F32), ("w".into(), DType::F16)]);
-}
-
-/// G35: another weight that is given is used.
+/// G35: another weight that is given is used. Below IR version 4 ONNX Runtime takes none.
 #[test]
 fn g35_overriding_works() {
     let source = || load_proto(&overridable(8));

@@ -276,28 +276,30 @@ const QUANTISED: &str = "input %x : f32[2, 4]
 /// G25: Q and DQ stay neighbours, scales stay fp32, and no cast comes between a weight and its DQ.
 #[test]
 fn g25_quantisation_per_opset() {
-    for opset in [10, 13, 19, 21, 23] {
+    for (opset, preset) in [10, 13, 19, 21, 23].into_iter().flat_map(|o| [(o, "safe"), (o, "all")]) {
+        let context = format!("opset {opset}, {preset}");
         let source = || Model::from(module_at(opset, QUANTISED));
         let x: Vec<f32> = (0..8u8).map(|i| f32::from(i) * 0.125 - 0.5).collect();
-        let feeds = [f32s("x", &[2, 4], &x)];
-        let (done, runs) = exec_models(source(), source(), &options(DType::F16), &feeds);
+        let mut options = options(DType::F16);
+        *policy(&mut options) = ampc::passes::Policy::preset(preset).unwrap();
+        let (done, runs) = exec_models(source(), source(), &options, &[f32s("x", &[2, 4], &x)]);
         let module = done.module();
         for op in ["QuantizeLinear", "DequantizeLinear"] {
             for node in done.nodes_of(op) {
                 let data = module.node(node);
                 let scale = data.operand(1).unwrap();
-                assert_eq!(module.value(scale).ty.dtype(), Some(DType::F32), "opset {opset}");
-                assert!(module.constant(scale).is_some(), "opset {opset}: a scale is cast");
+                assert_eq!(module.value(scale).ty.dtype(), Some(DType::F32), "{context}");
+                assert!(module.constant(scale).is_some(), "{context}: a scale is cast");
                 if op == "DequantizeLinear" {
                     let from = data.operand(0).unwrap();
                     let direct = module.producer(from).map(|(n, _)| module.op_name(n).1);
-                    assert!(matches!(direct, None | Some("QuantizeLinear")), "opset {opset}: {direct:?}");
+                    assert!(matches!(direct, None | Some("QuantizeLinear")), "{context}: {direct:?}");
                 }
             }
         }
         assert_eq!(done.precision("y"), "fp16");
-        // w.f16, dq.f16, t.f32, dq2.f16 and y: one per value.
-        assert_eq!(done.inserted().len(), 5, "opset {opset}: {:?}", done.inserted());
+        // w, dq, t, dq2 and y: one per value.
+        assert_eq!(done.inserted().len(), 5, "{context}: {:?}", done.inserted());
         if let Some(runs) = runs {
             runs.are_within(0.0);
         }
