@@ -29,8 +29,8 @@ from tables import markdown
 ROUNDING = {"fp16": 2.0**-11, "bf16": 2.0**-8}
 BAR = 3.0
 COLUMNS = [
-    "model", "format", "exit", "valid", "interface", "nodes", "allow share", "low share", "casts before", "casts after",
-    "bytes before", "bytes after", "emulated max", "emulated mean", "strict max", "strict mean", "bound", "failed",
+    "model", "format", "exit", "valid", "interface", "nodes", "allow", "allow low", "exceptions", "casts before", "casts after",
+    "inserted", "bytes before", "bytes after", "constants before", "constants after", "warnings", "emulated max", "emulated mean", "strict max", "strict mean", "bound", "failed",
 ]
 
 
@@ -96,6 +96,7 @@ class Run:
         row["checks"][check] = "ok" if fine else ampc.problem(run)
         if emit == "onnx":
             row.update({"exit": run.ending(), "seconds": round(run.wall, 3), **ampc.read_report(report)})
+            row["checks"]["work"] = ampc.work_done(row)
         return output if run.code == 0 and output.exists() else None
 
     def _judge_native(self, call: Call, row: dict[str, Any], verdict: dict[str, Any], source: Path, output: Path) -> None:
@@ -176,6 +177,11 @@ def summary(rows: list[dict[str, Any]]) -> list[str]:
             continue
         lines.append(f"{fmt} valid: {sum(row['valid'] for row in judged)} of {len(judged)}, {len(own) - len(judged)} have no judge")
         lines.append(f"{fmt} interface same: {sum(row.get('interface', False) for row in judged)} of {len(judged)}")
+        counted = [row for row in own if row.get("allow")]
+        low, allow = sum(row["allow_low"] for row in counted), sum(row["allow"] for row in counted)
+        lines.append(f"{fmt} allow operators low: {low} of {allow}, in {len(counted)} models")
+        before, after = (sum(row.get(f"constants_{when}", 0) for row in own) for when in ("before", "after"))
+        lines.append(f"{fmt} bytes of constants: {before} before, {after} after")
         for kind in ("emulated", "strict"):
             barred = [row["checks"][f"{kind}-error"] for row in own if f"{kind}-error" in row["checks"]]
             lines.append(f"{fmt} {kind} within the bar: {barred.count('ok')} of {len(barred)}")
