@@ -169,38 +169,45 @@ pub(super) fn eps(cx: &mut Cx<'_>) -> Result<(), PassError> {
     Ok(())
 }
 
+/// How many operators may stand between an epsilon and what it protects.
+const MAX_STEPS: usize = 8;
+
 /// The variables from `start` to all operators that are sensitive to a 0, if one is reached through infer and
 /// clear variables.
 fn way_to_sensitive(cx: &Cx<'_>, start: Var) -> Option<Vec<Var>> {
-    let mut reached = false;
+    let mut sensitive_ones = Vec::new();
     let mut seen: FxHashSet<Var> = FxHashSet::default();
-    let mut way = vec![start];
-    let mut next = 0;
-    while let Some(&var) = way.get(next) {
-        next += 1;
-        for (_, value) in flow::results_of(cx.module, var) {
-            for (node, slot) in flow::readers_beyond_casts(cx.module, value) {
-                let Some(reader) = flow::reader_var(cx.module, node, slot) else { continue };
-                let sensitive = match kind(cx, node) {
-                    Some(OpKind::Div) => slot == 1,
-                    Some(OpKind::Sqrt | OpKind::Log | OpKind::Reciprocal) => true,
-                    Some(OpKind::Pow) => slot == 0,
-                    _ => false,
-                };
-                reached |= sensitive;
-                let class = flow::decision(cx.module, reader).map(|d| d.class);
-                let on = matches!(class, Some(Class::Infer | Class::Clear)) && way.len() < 64;
-                if (sensitive || on) && seen.insert(reader) {
-                    way.push(reader);
+    let mut frontier = vec![start];
+    for _ in 0..=MAX_STEPS {
+        let mut next = Vec::new();
+        for &var in &frontier {
+            for (_, value) in flow::results_of(cx.module, var) {
+                for (node, slot) in flow::readers_beyond_casts(cx.module, value) {
+                    let Some(reader) = flow::reader_var(cx.module, node, slot) else { continue };
+                    let sensitive = match kind(cx, node) {
+                        Some(OpKind::Div) => slot == 1,
+                        Some(OpKind::Sqrt | OpKind::Log | OpKind::Reciprocal) => true,
+                        Some(OpKind::Pow) => slot == 0,
+                        _ => false,
+                    };
+                    let class = flow::decision(cx.module, reader).map(|d| d.class);
+                    let on = matches!(class, Some(Class::Infer | Class::Clear));
+                    if sensitive {
+                        sensitive_ones.push(reader);
+                    }
+                    if (sensitive || on) && seen.insert(reader) {
+                        next.push(reader);
+                    }
                 }
             }
         }
+        frontier = next;
     }
     // Only what is sensitive itself, and the start, must stay; the taint of the start covers what is between.
-    reached.then(|| {
-        way.retain(|&v| {
-            v == start || matches!(kind(cx, v.node), Some(OpKind::Div | OpKind::Sqrt | OpKind::Pow))
-        });
-        way
+    (!sensitive_ones.is_empty()).then(|| {
+        sensitive_ones.push(start);
+        sensitive_ones.sort_unstable();
+        sensitive_ones.dedup();
+        sensitive_ones
     })
 }
