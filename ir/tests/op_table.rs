@@ -235,6 +235,17 @@ fn no_version_is_newer_than_its_domain() {
     }
 }
 
+/// Operators whose results are inferred from the schema alone. Whoever adds one says why.
+const NOT_INFERRED: &[&str] = &[];
+
+#[test]
+fn every_operator_is_inferred_or_listed() {
+    for schema in op::all() {
+        let listed = NOT_INFERRED.contains(&schema.name);
+        assert_eq!(ampc_ir::infer::is_inferred(schema.kind), !listed, "{}", identity(schema));
+    }
+}
+
 #[test]
 fn the_generated_files_are_fresh() {
     #[expect(clippy::disallowed_methods, reason = "a test is an edge; the variable says where onnx is")]

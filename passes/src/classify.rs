@@ -100,6 +100,10 @@ impl State<'_> {
             Some(other) => return self.decide(Class::Fixed, other.element_dtype(), "type"),
             None => return self.decide(Class::Fixed, None, "type.unknown"),
         };
+        // An operand of unknown type is of the type of the others, but it cannot be cast.
+        if flow::operands_of(module, var).any(|(_, v)| module.value(v).ty == Type::Unknown) {
+            return self.decide(Class::Fixed, full, "type.unknown");
+        }
         if let Some(rule) = immovable(module, schema, var.node) {
             return self.decide(Class::Fixed, full, rule);
         }

@@ -167,9 +167,11 @@ impl State<'_> {
         }
     }
 
-    /// Operators that nobody here knows get the types they had.
+    /// Operators that nobody here knows get the types they had, and so does what reads results of theirs.
     fn operands(&mut self, module: &mut Module, node: Node) {
-        if module.node(node).schema().is_some() {
+        let unknown = |v: &Value| module.value(*v).ty == Type::Unknown;
+        let typed = !module.node(node).formal_operands().iter().flatten().any(unknown);
+        if module.node(node).schema().is_some() && typed {
             return;
         }
         for slot in 0..module.node(node).n_formal() {

@@ -80,9 +80,10 @@ impl Pass for InsertCasts {
         state.inputs(module, graph, &self.keep_io);
         let nodes: Vec<Node> = module.nodes(graph).collect();
         for node in nodes {
+            let edited = state.edits.len();
             state.operands(module, node);
             if !state.drop_idle_cast(module, node) {
-                state.results(module, node, cx.facts);
+                state.results(module, node, edited, cx.facts);
             }
         }
         module.set_operands(std::mem::take(&mut state.edits));
@@ -147,15 +148,19 @@ impl State {
         }
     }
 
-    fn results(&mut self, module: &mut Module, node: Node, facts: &Facts) {
+    /// Edits from `edited` on are those of this node.
+    fn results(&mut self, module: &mut Module, node: Node, edited: usize, facts: &Facts) {
         let Some(schema) = module.node(node).schema() else { return };
         for var in flow::vars(node, schema) {
             let Some(precision) = flow::decision(module, var).and_then(|d| d.precision) else { continue };
             let results: Vec<(usize, Value)> = flow::results_of(module, var).collect();
             // A variable that no operand binds is what attributes and the other operands make it.
-            let precision = if flow::operands_of(module, var).next().is_some() || results.is_empty() {
+            let bound = flow::operands_of(module, var).next().is_some();
+            let precision = if bound || results.is_empty() || !precision.is_float() {
                 precision
             } else {
+                // Seldom: what has such a variable takes its operands as they come.
+                module.set_operands(self.edits.split_off(edited));
                 let inferred = check_node(module, node, facts).ok().flatten();
                 let made = inferred.and_then(|i| i.types.get(results[0].0)?.dtype()).unwrap_or(precision);
                 module.node_mut(node).decisions[usize::from(var.var)].precision = Some(made);

@@ -142,29 +142,56 @@ fn g33_maps() {
     }
 }
 
-/// A graph for each way in which an output can be fed. All numbers are exact in f16.
+/// A graph for each way in which an output can be fed.
 const OUTPUTS: &[(&str, &str)] = &[
     (
         "read internally",
-        "%t = MatMul(%x, %w) : ?\n%e = Neg(%t) : ?\n%y = MatMul(%e, %w) : ?\noutput %t : f32[2, 2]\noutput %y : f32[2, 2]",
+        "%t = MatMul(%x, %w) : ?
+         %e = Neg(%t) : ?
+         %y = MatMul(%e, %w) : ?
+         output %t : f32[2, 2]
+         output %y : f32[2, 2]",
     ),
-    ("fed by an input", "%y = MatMul(%x, %w) : ?\noutput %x : f32[2, 2]\noutput %y : f32[2, 2]"),
-    ("fed by an initializer", "%y = MatMul(%x, %w) : ?\noutput %w : f32[2, 2]\noutput %y : f32[2, 2]"),
+    (
+        "fed by an input",
+        "%y = MatMul(%x, %w) : ?
+         output %x : f32[2, 2]
+         output %y : f32[2, 2]",
+    ),
+    (
+        "fed by an initializer",
+        "%y = MatMul(%x, %w) : ?
+         output %w : f32[2, 2]
+         output %y : f32[2, 2]",
+    ),
     (
         "fed by a cast to a low type",
-        "%t = MatMul(%x, %w) : ?\n%y = Cast(%t) {to=10} : ?\noutput %y : f16[2, 2]",
+        "%t = MatMul(%x, %w) : ?
+         %y = Cast(%t) {to=10} : ?
+         output %y : f16[2, 2]",
     ),
     (
         "fed by a cast to f32",
-        "%a = Cast(%x) {to=11} : ?\n%y = Cast(%a) {to=1} : ?\n%z = MatMul(%y, %w) : ?\noutput %y : f32[2, 2]\noutput %z : f32[2, 2]",
+        "%a = Cast(%x) {to=11} : ?
+         %y = Cast(%a) {to=1} : ?
+         %z = MatMul(%y, %w) : ?
+         output %y : f32[2, 2]
+         output %z : f32[2, 2]",
     ),
     (
-        "fed by a blocked node",
-        "%t = MatMul(%x, %w) : ?\n%y = Abs(%t) : ?\n%e = Sin(%y) : ?\n%z = Mul(%e, %y) : ?\noutput %y : f32[2, 2]\noutput %z : f32[2, 2]",
+        "fed by a node that stays fp32",
+        "%t = MatMul(%x, %w) : ?
+         %y = Sin(%t) : ?
+         %z = MatMul(%y, %w) : ?
+         output %y : f32[2, 2]
+         output %z : f32[2, 2]",
     ),
     (
         "unused inputs",
-        "input %unused : f32[2, 2]\ninput %idle : i64[1]\n%y = MatMul(%x, %w) : ?\noutput %y : f32[2, 2]",
+        "input %unused : f32[2, 2]
+         input %idle : i64[1]
+         %y = MatMul(%x, %w) : ?
+         output %y : f32[2, 2]",
     ),
 ];
 
@@ -219,8 +246,8 @@ fn g34_inputs_and_outputs() {
             }
             assert_eq!((before.input.len(), before.output.len()), (out.input.len(), out.output.len()));
             if let Some(runs) = runs {
-                // Only what is computed from Sin in fp32 is not exact.
-                runs.are_within(1e-3);
+                // Exact in f16, but for a product of sines: three roundings of 2^-11.
+                runs.are_within(2e-3);
             }
         }
     }
@@ -300,28 +327,20 @@ fn overridable(ir_version: i64) -> ModelProto {
 /// G35: the type of an initializer that can be overridden is public: it stays, and its cast is not folded.
 #[test]
 fn g35_overridable_initializers_keep_their_type() {
-    for keep in [KeepIo::All, KeepIo::None] {
-        let options = RewriteOptions { keep_io: keep.clone(), ..options(DType::F16) };
-        let done = rewrite(load_proto(&overridable(8)), &options);
-        assert_eq!((done.precision("y"), done.dtype("w")), ("fp16", DType::F32));
-        assert!(done.inserted().contains(&("w".into(), DType::F32, DType::F16)));
-        let out = written(&done).graph.unwrap();
-        assert_eq!(out.initializer, overridable(8).graph.unwrap().initializer);
-        assert_eq!(boundary(&out.input)[1], ("w".into(), DType::F32));
+    for ir_version in [3, 8] {
+        for keep in [KeepIo::All, KeepIo::None] {
+            let options = RewriteOptions { keep_io: keep.clone(), ..options(DType::F16) };
+            let done = rewrite(load_proto(&overridable(ir_version)), &options);
+            assert_eq!((done.precision("y"), done.dtype("w")), ("fp16", DType::F32));
+            assert!(done.inserted().contains(&("w".into(), DType::F32, DType::F16)));
+            let out = written(&done).graph.unwrap();
+            assert_eq!(out.initializer, overridable(ir_version).graph.unwrap().initializer);
+            assert_eq!(boundary(&out.input)[1], ("w".into(), DType::F32));
+        }
     }
 }
 
-/// G35: up to IR version 3 every initializer has to be listed, and ONNX Runtime lets none be overridden: they are
-/// constants, and stay listed.
-#[test]
-fn g35_ir_3_lists_every_initializer() {
-    let done = rewrite(load_proto(&overridable(3)), &options(DType::F16));
-    assert_eq!((done.precision("y"), done.dtype("w"), done.n_casts()), ("fp16", DType::F16, 2));
-    let out = written(&done).graph.unwrap();
-    assert_eq!(boundary(&out.input), [("x".into(), DType::F32), ("w".into(), DType::F16)]);
-}
-
-/// G35: another weight that is given is used.
+/// G35: another weight that is given is used. Below IR version 4 ONNX Runtime takes none.
 #[test]
 fn g35_overriding_works() {
     let source = || load_proto(&overridable(8));

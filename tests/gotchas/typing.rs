@@ -186,33 +186,36 @@ fn g19_every_row_of_the_table() {
     assert!(lowered > 1000, "{lowered}");
 }
 
-/// G19: operands that keep their type beside low ones, in a graph that runs.
+/// Operators with formals that stay beside formals that move.
+const MIXED: &str = "input %x : f32[1, 2, 4, 4]
+     input %grid : f32[1, 2, 2, 2]
+     const %w : f32[2, 2, 1, 1] = [0.5, 1.0, -1.0, 0.25]
+     const %s : f32[2] = [1.0, 2.0]
+     const %scales : f32[4] = [1.0, 1.0, 2.0, 2.0]
+     const %roi : f32[0] = []
+     const %ratio : f32 = 0.5
+     const %lo : f32 = -1.0
+     %a = Conv(%x, %w) : ?
+     %b = BatchNormalization(%a, %s, %s, %s, %s) : ?
+     %c = Resize(%b, %roi, %scales) : ?
+     %d = GridSample(%c, %grid) : ?
+     %e, _ = Dropout(%d, %ratio, _) : ?, _
+     %f = Clip(%e, %lo, _) : ?
+     %y = Conv(%f, %w) : ?
+     output %y : f32[1, 2, 2, 2]";
+
+/// G19: statistics, coordinates and ratios keep their type whatever the policy.
 #[test]
 fn g19_statistics_coordinates_and_ratios_stay() {
-    let done = lower(
-        "input %x : f32[1, 2, 4, 4]
-         input %grid : f32[1, 2, 2, 2]
-         const %w : f32[2, 2, 1, 1] = [0.5, 1.0, -1.0, 0.25]
-         const %s : f32[2] = [1.0, 2.0]
-         const %scales : f32[4] = [1.0, 1.0, 2.0, 2.0]
-         const %roi : f32[0] = []
-         const %ratio : f32 = 0.5
-         const %lo : f32 = -1.0
-         %a = Conv(%x, %w) : ?
-         %b = BatchNormalization(%a, %s, %s, %s, %s) : ?
-         %c = Resize(%b, %roi, %scales) : ?
-         %d = GridSample(%c, %grid) : ?
-         %e, _ = Dropout(%d, %ratio, _) : ?, _
-         %f = Clip(%e, %lo, _) : ?
-         %y = Conv(%f, %w) : ?
-         output %y : f32[1, 2, 2, 2]",
-    );
-    let (low, full) = (Some(DType::F16), Some(DType::F32));
-    assert_eq!(done.operand_dtypes("BatchNormalization"), [low, full, full, full, full]);
-    assert_eq!(done.operand_dtypes("Resize"), [low, full, full]);
-    assert_eq!(done.operand_dtypes("GridSample"), [low, full]);
-    assert_eq!(done.operand_dtypes("Dropout"), [low, full, None]);
-    assert_eq!(done.operand_dtypes("Clip"), [low, low, None], "a bound has the type of what it bounds");
+    for preset in ["safe", "all"] {
+        let done = lower_with(MIXED, |o| *policy(o) = ampc::passes::Policy::preset(preset).unwrap());
+        let (low, full) = (Some(DType::F16), Some(DType::F32));
+        assert_eq!(done.operand_dtypes("BatchNormalization"), [low, full, full, full, full], "{preset}");
+        assert_eq!(done.operand_dtypes("Resize"), [low, full, full], "{preset}");
+        assert_eq!(done.operand_dtypes("GridSample"), [low, full], "{preset}");
+        assert_eq!(done.operand_dtypes("Dropout"), [low, full, None], "{preset}");
+        assert_eq!(done.operand_dtypes("Clip"), [low, low, None], "a bound has the type of what it bounds");
+    }
 }
 
 /// G20: random streams and tables keep their type attribute; what reads them is cast.
@@ -273,28 +276,30 @@ const QUANTISED: &str = "input %x : f32[2, 4]
 /// G25: Q and DQ stay neighbours, scales stay fp32, and no cast comes between a weight and its DQ.
 #[test]
 fn g25_quantisation_per_opset() {
-    for opset in [10, 13, 19, 21, 23] {
+    for (opset, preset) in [10, 13, 19, 21, 23].into_iter().flat_map(|o| [(o, "safe"), (o, "all")]) {
+        let context = format!("opset {opset}, {preset}");
         let source = || Model::from(module_at(opset, QUANTISED));
         let x: Vec<f32> = (0..8u8).map(|i| f32::from(i) * 0.125 - 0.5).collect();
-        let feeds = [f32s("x", &[2, 4], &x)];
-        let (done, runs) = exec_models(source(), source(), &options(DType::F16), &feeds);
+        let mut options = options(DType::F16);
+        *policy(&mut options) = ampc::passes::Policy::preset(preset).unwrap();
+        let (done, runs) = exec_models(source(), source(), &options, &[f32s("x", &[2, 4], &x)]);
         let module = done.module();
         for op in ["QuantizeLinear", "DequantizeLinear"] {
             for node in done.nodes_of(op) {
                 let data = module.node(node);
                 let scale = data.operand(1).unwrap();
-                assert_eq!(module.value(scale).ty.dtype(), Some(DType::F32), "opset {opset}");
-                assert!(module.constant(scale).is_some(), "opset {opset}: a scale is cast");
+                assert_eq!(module.value(scale).ty.dtype(), Some(DType::F32), "{context}");
+                assert!(module.constant(scale).is_some(), "{context}: a scale is cast");
                 if op == "DequantizeLinear" {
                     let from = data.operand(0).unwrap();
                     let direct = module.producer(from).map(|(n, _)| module.op_name(n).1);
-                    assert!(matches!(direct, None | Some("QuantizeLinear")), "opset {opset}: {direct:?}");
+                    assert!(matches!(direct, None | Some("QuantizeLinear")), "{context}: {direct:?}");
                 }
             }
         }
         assert_eq!(done.precision("y"), "fp16");
-        // w.f16, dq.f16, t.f32, dq2.f16 and y: one per value.
-        assert_eq!(done.inserted().len(), 5, "opset {opset}: {:?}", done.inserted());
+        // w, dq, t, dq2 and y: one per value.
+        assert_eq!(done.inserted().len(), 5, "{context}: {:?}", done.inserted());
         if let Some(runs) = runs {
             runs.are_within(0.0);
         }

@@ -68,7 +68,7 @@ pub const GUARDS: &[GuardDef] = &[
     },
     GuardDef {
         name: "eps",
-        about: "small constants added before a division, root, logarithm or power that would round to 0",
+        about: "constants below the normal range added before a division, root, logarithm or power",
         run: ranges::eps,
     },
     GuardDef {
@@ -122,7 +122,7 @@ impl Pass for Guard {
     fn requires(&self) -> Invariants {
         Invariants::CORE.with(Invariants::CLASSIFIED)
     }
-    fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
+    fn run(&self, module: &mut Module, pass: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let mut cx = Cx {
             module,
             to: self.to,
@@ -135,7 +135,11 @@ impl Pass for Guard {
             cx.rule = guard.name;
             (guard.run)(&mut cx)?;
         }
-        Ok(Changed::when(cx.changed))
+        let changed = cx.changed;
+        for (var, message) in ranges::large_weights(&mut cx)? {
+            pass.warn("range.constants", Some(var.node), message);
+        }
+        Ok(Changed::when(changed))
     }
 }
 

@@ -36,7 +36,6 @@ fn is_sum(kind: Option<OpKind>) -> bool {
                 | OpKind::ReduceL2
                 | OpKind::ReduceSumSquare
                 | OpKind::GlobalAveragePool
-                | OpKind::CumSum
         )
     )
 }

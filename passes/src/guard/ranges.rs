@@ -62,6 +62,34 @@ pub(super) fn range(cx: &mut Cx<'_>) -> Result<(), PassError> {
     Ok(())
 }
 
+/// Allow variables whose constants alone bring results near the end of the range: a product or a bias of an eighth
+/// of it. They stay low, since nothing says how large the other operand is; the user is told.
+pub(super) fn large_weights(cx: &mut Cx<'_>) -> Result<Vec<(Var, String)>, PassError> {
+    let limit = max_finite(cx.to) / 8.0;
+    let mut found = Vec::new();
+    for var in cx.free_vars() {
+        if flow::decision(cx.module, var).map(|d| d.class) != Some(Class::Allow) {
+            continue;
+        }
+        for value in constants_at(cx, var) {
+            let Some(stats) = cx.stats(value)? else { continue };
+            // What does not fit at all is told when it is converted.
+            if stats.overflow == 0 && f64::from(stats.max_abs) > limit {
+                let (op, name, to) = (cx.module.op_name(var.node).1, cx.name(value), cx.to);
+                found.push((
+                    var,
+                    format!(
+                        "constant `{name}` of {op} goes up to {:e}: results may leave the range of {to}; bf16 has it, \
+                         or pin the node and what reads it to fp32",
+                        stats.max_abs
+                    ),
+                ));
+            }
+        }
+    }
+    Ok(found)
+}
+
 /// ConstantOfShape has its constant in an attribute.
 fn fill_value(cx: &mut Cx<'_>, var: Var) {
     let Some(view) = NodeView::new(cx.module, var.node) else { return };
