@@ -106,8 +106,16 @@ impl Module {
     }
 
     fn push_source(&mut self, graph: GraphId, name: Option<Symbol>, ty: Type, def: Def) -> Value {
-        let value =
-            self.values.push(ValueData { ty, def, name, graph, vertex: None, origin: None, dirty: false });
+        let value = self.values.push(ValueData {
+            ty,
+            def,
+            name,
+            graph,
+            n_outputs: 0,
+            vertex: None,
+            origin: None,
+            dirty: false,
+        });
         let vertex = self.graphs[graph].uses.add_node(Vertex::Source(value));
         self.values[value].vertex = Some(vertex);
         self.taken.extend(name);
@@ -178,13 +186,16 @@ impl Module {
 
     /// Lets a value leave the graph as its next output.
     pub fn add_output(&mut self, graph: GraphId, value: Value, declared: Type) {
+        self.values[value].n_outputs += 1;
         self.graphs[graph].outputs.push(Output { value, declared });
         self.graphs[graph].dirty = true;
     }
 
     /// Lets another value leave as output `index`. Its declared type stays.
     pub fn set_output(&mut self, graph: GraphId, index: usize, value: Value) {
-        self.graphs[graph].outputs[index].value = value;
+        let before = std::mem::replace(&mut self.graphs[graph].outputs[index].value, value);
+        self.values[before].n_outputs -= 1;
+        self.values[value].n_outputs += 1;
         self.graphs[graph].dirty = true;
     }
 
@@ -213,6 +224,7 @@ impl Module {
                     def,
                     name: Some(name),
                     graph,
+                    n_outputs: 0,
                     vertex: None,
                     origin: None,
                     dirty: true,

@@ -313,6 +313,8 @@ pub struct ValueData {
     pub name: Option<Symbol>,
     /// The graph it is in.
     pub graph: GraphId,
+    /// How many outputs of its graph it is.
+    pub(crate) n_outputs: u32,
     /// For sources: its vertex in the use graph.
     pub(crate) vertex: Option<NodeIndex>,
     /// Which message of the source file it came from (an initializer, an input); the table is the reader's.
@@ -438,9 +440,9 @@ impl Module {
             })
     }
 
-    /// Whether a value leaves its graph. Linear in the number of outputs.
+    /// Whether a value leaves its graph.
     pub fn is_output(&self, value: Value) -> bool {
-        self.graphs[self.values[value].graph].outputs.iter().any(|o| o.value == value)
+        self.values[value].n_outputs > 0
     }
 
     /// The uses of a graph, for petgraph's algorithms.

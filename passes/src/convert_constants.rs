@@ -5,6 +5,7 @@
 //! stored twice. Constant nodes and ConstantOfShape are converted in their attribute. Initializers that are also
 //! graph inputs can be overridden, so their cast stays.
 
+use crate::flow::{self, Var};
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
 use ampc_ir::convert::{Conversion, can_convert};
 use ampc_ir::edit::{NewNode, Position};
@@ -53,6 +54,19 @@ enum Source {
     Fill(Node, Arc<TensorData>),
 }
 
+impl Source {
+    /// Whether what makes the constant can make it in this type: ConstantOfShape makes no bf16 below operator set 20.
+    fn admits(&self, module: &Module, to: DType) -> bool {
+        match self {
+            Source::Initializer(_) => true,
+            Source::ConstantNode(node, _) | Source::Fill(node, _) => {
+                let formal = module.node(*node).schema().and_then(|s| Some((s, s.output(0)?)));
+                formal.is_some_and(|(schema, formal)| schema.types_of(formal).has_tensor(to))
+            }
+        }
+    }
+}
+
 fn source(module: &Module, value: Value) -> Option<Source> {
     if let Some(payload) = module.constant(value) {
         return payload.dense().cloned().map(Source::Initializer);
@@ -84,7 +98,7 @@ impl ConvertConstants {
         let Some(to) = module.value(result).ty.dtype() else { return false };
         let Some(source) = source(module, operand) else { return false };
         let (Source::Initializer(data) | Source::ConstantNode(_, data) | Source::Fill(_, data)) = &source;
-        if !can_convert(data.dtype(), to) || module.is_output(result) {
+        if !can_convert(data.dtype(), to) || module.is_output(result) || !source.admits(module, to) {
             return false;
         }
         let low = Arc::new(data.converted(Conversion { to, clamp: self.clamp }));
@@ -110,6 +124,7 @@ impl ConvertConstants {
                 module.set_attr(node, value, AttrValue::Tensor(low));
                 let ty = module.value(operand).ty.with_element_dtype(to);
                 module.set_type(operand, ty);
+                made_in(module, node, to);
                 operand
             }
             Source::ConstantNode(node, _) | Source::Fill(node, _) => {
@@ -127,13 +142,27 @@ impl ConvertConstants {
                     provenance: Provenance::User,
                 };
                 let graph = module.node(node).graph;
+                let decisions = module.node(node).decisions.clone();
                 let twin = module.add_node(graph, Position::After(node), new);
+                *module.node_mut(twin).decisions = decisions;
+                made_in(module, twin, to);
                 module.node(twin).result(0).expect("it was given a result")
             }
         };
         module.replace_uses(result, replacement, |n, _| n != cast);
         module.erase_node(cast);
         true
+    }
+}
+
+/// Decisions say what became of the node: its result has another type now.
+fn made_in(module: &mut Module, node: Node, to: DType) {
+    let Some(Var { var, .. }) = module.node(node).result(0).and_then(|v| flow::producer_var(module, v))
+    else {
+        return;
+    };
+    if let Some(decision) = module.node_mut(node).decisions.get_mut(usize::from(var)) {
+        decision.precision = Some(to);
     }
 }
 

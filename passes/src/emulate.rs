@@ -119,8 +119,12 @@ impl State<'_> {
     fn constants(&mut self, module: &mut Module, graph: GraphId) {
         for value in module.graph(graph).constants().to_vec() {
             let Some(Payload::Dense(data)) = module.constant(value) else { continue };
-            if data.dtype().is_low() && !module.is_output(value) {
-                let format = data.dtype();
+            let format = data.dtype();
+            if format.is_low() && module.is_output(value) {
+                // What leaves the graph stays; readers read it widened.
+                let wide = new_cast(module, value, DType::F32, Position::First);
+                self.redirect(module, value, wide, format);
+            } else if format.is_low() {
                 let wide = data.converted(Conversion { to: DType::F32, clamp: false });
                 module.set_constant(value, Payload::Dense(Arc::new(wide)));
                 self.low.insert(value, format);
@@ -167,11 +171,19 @@ impl State<'_> {
         }
     }
 
-    /// Operators that nobody here knows get the types they had, and so does what reads results of theirs.
+    /// Operators that nobody here knows get the types they had, and so does what reads results of theirs or has to
+    /// do with sequences of 16-bit tensors.
     fn operands(&mut self, module: &mut Module, node: Node) {
+        let data = module.node(node);
         let unknown = |v: &Value| module.value(*v).ty == Type::Unknown;
-        let typed = !module.node(node).formal_operands().iter().flatten().any(unknown);
-        if module.node(node).schema().is_some() && typed {
+        // Elements of sequences and optionals cannot be cast, so they stay 16-bit from where they are put in.
+        let contained = |v: &Value| {
+            let ty = &module.value(*v).ty;
+            ty.as_tensor().is_none() && ty.element_dtype().is_some_and(DType::is_low)
+        };
+        let as_it_was = data.formal_operands().iter().flatten().any(|v| unknown(v) || contained(v))
+            || data.results().iter().flatten().any(contained);
+        if data.schema().is_some() && !as_it_was {
             return;
         }
         for slot in 0..module.node(node).n_formal() {

@@ -15,7 +15,7 @@ use ampc_ir::infer::{Facts, check_node};
 use ampc_ir::module::{Def, Op, Provenance};
 use ampc_ir::op::{AttrKind, Lookup, OpKind, lookup};
 use ampc_ir::{AttrValue, DType, GraphId, Module, Node, Value};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Which inputs and outputs of the graph keep their types.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -222,11 +222,19 @@ impl State {
     }
 
     fn outputs(&mut self, module: &mut Module, graph: GraphId, keep: &KeepIo) {
-        for index in 0..module.graph(graph).outputs().len() {
+        // By the names they have now: the first of two outputs that are one value renames it.
+        let kept: Vec<bool> = module
+            .graph(graph)
+            .outputs()
+            .iter()
+            .map(|o| keep.keeps(&ampc_ir::verify::name_of(module, o.value)))
+            .collect();
+        let mut renamed: FxHashSet<Value> = FxHashSet::default();
+        for (index, kept) in kept.into_iter().enumerate() {
             let value = module.graph(graph).outputs()[index].value;
             let Some(public) = self.before[value] else { continue };
             let Some((producer, _)) = module.producer(value) else { continue };
-            if !keep.keeps(&ampc_ir::verify::name_of(module, value)) {
+            if !kept {
                 let declared = &module.graph(graph).outputs()[index].declared;
                 let low = module.value(value).ty.dtype().unwrap_or(public);
                 let declared = declared.with_element_dtype(low);
@@ -248,7 +256,7 @@ impl State {
                 let low =
                     format!("{}.{}", module.text(name), module.value(value).ty.dtype().unwrap_or(public));
                 let low = module.fresh_name(&low);
-                if !module.graph(graph).outputs()[..index].iter().any(|o| o.value == wide) && name != inner {
+                if renamed.insert(wide) && name != inner {
                     module.set_value_name(value, low);
                     module.set_value_name(wide, name);
                 }
@@ -268,13 +276,33 @@ fn wanted_by_all(module: &Module, value: Value) -> Option<DType> {
     wanted.all(|w| w == Some(first)).then_some(first)
 }
 
+/// Imports the operator set of ai.onnx that came with the module's IR version, for a module of other domains only.
+fn import_onnx(module: &mut Module) -> u16 {
+    let opset = match module.header.ir_version {
+        ..=3 => 8,
+        4 => 9,
+        5 => 10,
+        6 => 11,
+        7 => 12,
+        8 => 15,
+        9 => 19,
+        10 => 21,
+        11 => 23,
+        12 => 24,
+        _ => 25,
+    };
+    let domain = module.intern("");
+    module.header.opsets.push((domain, opset));
+    opset
+}
+
 /// Adds a cast and returns its result, called after the value and the format: `x.f16`.
 pub(crate) fn new_cast(module: &mut Module, value: Value, to: DType, at: Position) -> Value {
     let graph = module.value(value).graph;
     let base = module.value_name(value).map_or_else(|| value.to_string(), |s| module.text(s).to_owned());
     let name = module.fresh_name(&format!("{base}.{to}"));
     let node_name = module.fresh_name(&format!("{base}.{to}.cast"));
-    let opset = module.opset(graph, "").unwrap_or(1);
+    let opset = module.opset(graph, "").unwrap_or_else(|| import_onnx(module));
     let Lookup::Found(schema) = lookup("", "Cast", opset) else {
         unreachable!("Cast exists in every operator set from 1 on")
     };

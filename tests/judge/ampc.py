@@ -30,6 +30,8 @@ def require(parser: ArgumentParser, args: Any) -> None:
         parser.error("no corpus: give --corpus or set AMPC_CORPUS")
     if not args.ampc or not Path(args.ampc).exists():
         parser.error("no binary: give --ampc or set AMPC_BIN")
+    if not models(Path(args.corpus), args.sets, args.filter):
+        parser.error(f"no model of {args.sets} in {args.corpus} matches {args.filter}")
     args.corpus, args.ampc = Path(args.corpus).resolve(), str(Path(args.ampc).resolve())
 
 
