@@ -421,7 +421,8 @@ impl Module {
             self.nodes[node].dirty.results = true;
         }
         let graph = self.values[value].graph;
-        self.graphs[graph].dirty |= self.is_output(value) || self.graphs[graph].inputs.contains(&value);
+        self.graphs[graph].dirty |=
+            self.is_output(value) || matches!(self.values[value].def, Def::Input { .. });
         let readers: Vec<(Node, u32)> = self.uses(value).collect();
         for (node, slot) in readers {
             self.mark_capture_readers(node, slot as usize);

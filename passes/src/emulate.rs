@@ -101,8 +101,10 @@ impl State<'_> {
         module.replace_uses(old, new, |n, _| Some(n) != from && Some(n) != between);
         let is_source = module.producer(old).is_none();
         let mut renamed = false;
-        for index in 0..module.graph(graph).outputs().len() {
-            if module.graph(graph).outputs()[index].value == old && !is_source {
+        let leaves = module.is_output(old) && !is_source;
+        let n_outputs = if leaves { module.graph(graph).outputs().len() } else { 0 };
+        for index in 0..n_outputs {
+            if module.graph(graph).outputs()[index].value == old {
                 module.set_output(graph, index, new);
                 if !renamed && let (Some(name), Some(_)) = (module.value(old).name, module.value(new).name) {
                     let inner = format!("{}.computed", module.text(name));
