@@ -116,16 +116,20 @@ pub fn readers(module: &Module, value: Value) -> Vec<(Node, u32)> {
     readers
 }
 
+/// Through how many casts of the author in a row [`readers_beyond_casts`] and [`behind_casts`] look. A bound, so
+/// that asking for every value of a chain of casts takes time linear in the chain.
+const MAX_CASTS: usize = 32;
+
 /// [`readers`], looking through casts of the author between floats as well: a number stays dangerous when it is
 /// cast. For what holds variables back, never for what lowers them.
 pub fn readers_beyond_casts(module: &Module, value: Value) -> Vec<(Node, u32)> {
     let mut readers = Vec::new();
-    let mut work = vec![value];
-    while let Some(value) = work.pop() {
+    let mut work = vec![(value, MAX_CASTS)];
+    while let Some((value, left)) = work.pop() {
         for (node, slot) in module.uses(value) {
             match float_cast(module, node) {
-                Some(result) => work.push(result),
-                None => readers.push((node, slot)),
+                Some(result) if left > 0 => work.push((result, left - 1)),
+                _ => readers.push((node, slot)),
             }
         }
     }
@@ -134,7 +138,8 @@ pub fn readers_beyond_casts(module: &Module, value: Value) -> Vec<(Node, u32)> {
 
 /// The value behind any casts between floats, as [`readers_beyond_casts`] looks the other way.
 pub fn behind_casts(module: &Module, mut value: Value) -> Value {
-    while let Some((node, _)) = module.producer(value) {
+    for _ in 0..MAX_CASTS {
+        let Some((node, _)) = module.producer(value) else { break };
         match (float_cast(module, node), module.node(node).operand(0)) {
             (Some(_), Some(operand)) => value = operand,
             _ => break,

@@ -377,3 +377,19 @@ fn g24_int_ranges_and_sizes() {
          output %y : f32[1, 2]";
     guarded(DType::F16, "int", "scaled", size);
 }
+
+/// What looks through casts of the author takes time linear in a chain of them.
+#[test]
+fn g24_a_long_chain_of_casts_ends() {
+    let mut graph = String::from("input %x : f32[2, 2]\n%v0 = Relu(%x) : f32[2, 2]\n");
+    let n = 20_000;
+    for i in 0..n {
+        let (to, ty) = if i % 2 == 0 { (11, "f64") } else { (1, "f32") };
+        graph += &format!("%v{} = Cast(%v{i}) {{to={to}}} : {ty}[2, 2]\n", i + 1);
+    }
+    graph += &format!("%y = MatMul(%v{n}, %v{n}) : f32[2, 2]\noutput %y : f32[2, 2]");
+    let mut options = crate::support::options(DType::F16);
+    options.verify_each = false;
+    let done = crate::support::rewrite(crate::support::model(&graph), &options);
+    assert_eq!(done.precision("y"), "fp16");
+}

@@ -17,10 +17,6 @@ use ampc_ir::op::{Class, OpKind};
 use ampc_ir::{DType, Node};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-fn kind(cx: &Cx<'_>, node: Node) -> Option<OpKind> {
-    cx.module.node(node).schema().map(|s| s.kind)
-}
-
 /// Integer types whose values an f16 may not hold.
 fn is_wide_integer(dtype: DType) -> bool {
     dtype.is_integer() && dtype.bits().is_some_and(|b| b > 8)
@@ -36,7 +32,7 @@ fn dtype_of_result(cx: &Cx<'_>, node: Node) -> Option<DType> {
 
 /// Whether a node turns integers into floats.
 fn enters(cx: &Cx<'_>, node: Node) -> bool {
-    match kind(cx, node) {
+    match cx.kind(node) {
         Some(OpKind::Cast | OpKind::CastLike) => {
             dtype_of_operand(cx, node, 0).is_some_and(is_wide_integer)
                 && dtype_of_result(cx, node).is_some_and(DType::is_float)
@@ -54,7 +50,7 @@ enum Sink {
 
 /// Whether a node turns floats into something that must be exact.
 fn leaves(cx: &Cx<'_>, node: Node) -> Option<Sink> {
-    match kind(cx, node)? {
+    match cx.kind(node)? {
         OpKind::Cast | OpKind::CastLike => {
             let from = dtype_of_operand(cx, node, 0)?;
             let to = dtype_of_result(cx, node)?;
@@ -68,7 +64,7 @@ fn leaves(cx: &Cx<'_>, node: Node) -> Option<Sink> {
 /// Whether a number passes through the variable: every float variable but those that turn it into a decision.
 fn carries(cx: &Cx<'_>, var: Var) -> bool {
     let class = flow::decision(cx.module, var).map(|d| d.class);
-    class.is_some() && !matches!(kind(cx, var.node), Some(OpKind::Shape | OpKind::Size))
+    class.is_some() && !matches!(cx.kind(var.node), Some(OpKind::Shape | OpKind::Size))
 }
 
 pub(super) fn integers(cx: &mut Cx<'_>) -> Result<(), PassError> {
@@ -87,7 +83,7 @@ pub(super) fn integers(cx: &mut Cx<'_>) -> Result<(), PassError> {
 /// How an operator passes on an integer that one of its operands holds.
 fn passes_on(cx: &Cx<'_>, var: Var) -> Option<Crossing> {
     let class = flow::decision(cx.module, var)?.class;
-    match kind(cx, var.node)? {
+    match cx.kind(var.node)? {
         OpKind::Add | OpKind::Sub | OpKind::Mul | OpKind::Div | OpKind::Mod | OpKind::Pow | OpKind::Sqrt => {}
         OpKind::Sum | OpKind::Floor | OpKind::Ceil | OpKind::Round | OpKind::CumSum => {}
         OpKind::ReduceSum | OpKind::ReduceProd | OpKind::ReduceMax | OpKind::ReduceMin => {}

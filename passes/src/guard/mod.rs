@@ -15,8 +15,8 @@ pub use stats::ConstantStats;
 use crate::flow::{self, Var};
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
 use ampc_ir::module::{Def, Payload, Reason};
-use ampc_ir::op::Class;
-use ampc_ir::{DType, Module, Value};
+use ampc_ir::op::{Class, OpKind};
+use ampc_ir::{DType, Module, Node, Value};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -198,6 +198,11 @@ impl Cx<'_> {
         let stats = Arc::new(stats);
         self.stats.insert(value, stats.clone());
         Ok(Some(stats))
+    }
+
+    /// The operator of a node of the table.
+    fn kind(&self, node: Node) -> Option<OpKind> {
+        self.module.node(node).schema().map(|s| s.kind)
     }
 
     fn name(&self, value: Value) -> String {

@@ -23,10 +23,6 @@ pub(super) fn stash(cx: &mut Cx<'_>) -> Result<(), PassError> {
     Ok(())
 }
 
-fn kind(cx: &Cx<'_>, node: Node) -> Option<OpKind> {
-    cx.module.node(node).schema().map(|s| s.kind)
-}
-
 fn is_sum(kind: Option<OpKind>) -> bool {
     matches!(
         kind,
@@ -54,20 +50,20 @@ fn readers(cx: &Cx<'_>, var: Var) -> Vec<Node> {
 pub(super) fn norm(cx: &mut Cx<'_>) -> Result<(), PassError> {
     for var in cx.free_vars() {
         let data = cx.module.node(var.node);
-        let square = match kind(cx, var.node) {
+        let square = match cx.kind(var.node) {
             Some(OpKind::Mul) => data.operand(0) == data.operand(1),
             Some(OpKind::Pow) => true,
             _ => false,
         };
-        if square && let Some(sum) = readers(cx, var).into_iter().find(|&n| is_sum(kind(cx, n))) {
+        if square && let Some(sum) = readers(cx, var).into_iter().find(|&n| is_sum(cx.kind(n))) {
             let op = cx.module.op_name(sum).1.to_owned();
             cx.deny(var, || format!("a square that {op} sums"));
         }
-        if kind(cx, var.node) == Some(OpKind::ReduceMean) {
+        if cx.kind(var.node) == Some(OpKind::ReduceMean) {
             let x = cx.module.node(var.node).operand(0).map(|v| flow::behind_casts(cx.module, v));
             let subtracts = readers(cx, var).into_iter().find(|&n| {
                 let from = cx.module.node(n).operand(0).map(|v| flow::behind_casts(cx.module, v));
-                kind(cx, n) == Some(OpKind::Sub) && from == x
+                cx.kind(n) == Some(OpKind::Sub) && from == x
             });
             if let Some(sub) = subtracts {
                 cx.deny(var, || "a mean that is subtracted from what it is the mean of".into());
@@ -83,8 +79,8 @@ pub(super) fn norm(cx: &mut Cx<'_>) -> Result<(), PassError> {
 /// Long reductions: the sum leaves the range or loses the addends.
 pub(super) fn depth(cx: &mut Cx<'_>) -> Result<(), PassError> {
     for var in cx.free_vars() {
-        let averages = matches!(kind(cx, var.node), Some(OpKind::AveragePool));
-        if !is_sum(kind(cx, var.node)) && !averages {
+        let averages = matches!(cx.kind(var.node), Some(OpKind::AveragePool));
+        if !is_sum(cx.kind(var.node)) && !averages {
             continue;
         }
         let Some(view) = NodeView::new(cx.module, var.node) else { continue };

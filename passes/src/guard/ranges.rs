@@ -6,21 +6,17 @@ use crate::pass::PassError;
 use ampc_ir::convert::{max_finite, min_normal};
 use ampc_ir::op::{Class, OpKind};
 use ampc_ir::views::NodeView;
-use ampc_ir::{AttrValue, Node, Value};
+use ampc_ir::{AttrValue, DType, Value};
 use rustc_hash::FxHashSet;
 
 /// A constant of at most this many values is one that somebody wrote, not a trained weight.
 const FEW: u64 = 16;
 
-fn kind(cx: &Cx<'_>, node: Node) -> Option<OpKind> {
-    cx.module.node(node).schema().map(|s| s.kind)
-}
-
 /// The values a variable reads or makes that may be constants, each once: operands, and the results of nodes
 /// that are constants themselves.
 fn constants_at(cx: &Cx<'_>, var: Var) -> Vec<Value> {
     let mut values: Vec<Value> = flow::operands_of(cx.module, var).map(|(_, v)| v).collect();
-    if matches!(kind(cx, var.node), Some(OpKind::Constant)) {
+    if matches!(cx.kind(var.node), Some(OpKind::Constant)) {
         values.extend(flow::results_of(cx.module, var).map(|(_, v)| v));
     }
     values.sort_unstable();
@@ -66,6 +62,11 @@ pub(super) fn range(cx: &mut Cx<'_>) -> Result<(), PassError> {
 /// of it. They stay low, since nothing says how large the other operand is; the user is told.
 pub(super) fn large_weights(cx: &mut Cx<'_>) -> Result<Vec<(Var, String)>, PassError> {
     let limit = max_finite(cx.to) / 8.0;
+    let advice = if cx.to == DType::BF16 {
+        "no 16-bit format has more: pin the node and what reads it to fp32"
+    } else {
+        "bf16 has it, or pin the node and what reads it to fp32"
+    };
     let mut found = Vec::new();
     for var in cx.free_vars() {
         if flow::decision(cx.module, var).map(|d| d.class) != Some(Class::Allow) {
@@ -79,8 +80,7 @@ pub(super) fn large_weights(cx: &mut Cx<'_>) -> Result<Vec<(Var, String)>, PassE
                 found.push((
                     var,
                     format!(
-                        "constant `{name}` of {op} goes up to {:e}: results may leave the range of {to}; bf16 has it, \
-                         or pin the node and what reads it to fp32",
+                        "constant `{name}` of {op} goes up to {:e}: results may leave the range of {to}; {advice}",
                         stats.max_abs
                     ),
                 ));
@@ -108,7 +108,7 @@ fn fill_value(cx: &mut Cx<'_>, var: Var) {
 /// A large constant in a sum: −65504 + x is −inf for x below −16.
 pub(super) fn mask(cx: &mut Cx<'_>) -> Result<(), PassError> {
     for var in cx.free_vars() {
-        if !matches!(kind(cx, var.node), Some(OpKind::Add | OpKind::Sub | OpKind::Sum)) {
+        if !matches!(cx.kind(var.node), Some(OpKind::Add | OpKind::Sub | OpKind::Sum)) {
             continue;
         }
         for value in constants_at(cx, var) {
@@ -147,7 +147,7 @@ pub(super) fn eps(cx: &mut Cx<'_>) -> Result<(), PassError> {
     let smallest = min_normal(cx.to);
     for var in cx.free_vars() {
         if !matches!(
-            kind(cx, var.node),
+            cx.kind(var.node),
             Some(OpKind::Add | OpKind::Sub | OpKind::Sum | OpKind::Max | OpKind::Clip)
         ) {
             continue;
@@ -184,7 +184,7 @@ fn way_to_sensitive(cx: &Cx<'_>, start: Var) -> Option<Vec<Var>> {
             for (_, value) in flow::results_of(cx.module, var) {
                 for (node, slot) in flow::readers_beyond_casts(cx.module, value) {
                     let Some(reader) = flow::reader_var(cx.module, node, slot) else { continue };
-                    let sensitive = match kind(cx, node) {
+                    let sensitive = match cx.kind(node) {
                         Some(OpKind::Div) => slot == 1,
                         Some(OpKind::Sqrt | OpKind::Log | OpKind::Reciprocal) => true,
                         Some(OpKind::Pow) => slot == 0,
