@@ -1,13 +1,13 @@
 //! `ampc opt`: any pipeline on a model.
 
 use super::args::{EmitArg, OptArgs};
-use super::diagnose;
 use super::emit::{Emit, Target};
 use super::problem::{Failure, Problem};
 use super::progress::Progress;
 use super::run::{Run, load};
 use super::settings::read_policy;
 use super::ui::{Stream, Ui};
+use super::{diagnose, targets};
 use ampc::passes::pipeline::Pipeline;
 use ampc::passes::policy::PolicyError;
 use ampc::passes::{Invariants, Paths, Policy};
@@ -29,10 +29,12 @@ pub(crate) fn run(args: &OptArgs, ui: Ui) -> Result<(), Failure> {
     let progress = Progress::start(ui);
     progress.stage("reading");
     let mut model = load(&args.model, ui)?;
-    emit.check(&model)?;
     // A dump or reproducer is in the middle of a pipeline, and says so in every line.
     let pipeline = parse(&passes, Invariants::of(&model.module))?;
-    let run = Run { ui, progress: &progress, debug: &args.debug, pipeline: &pipeline, path: &args.model };
+    targets::check(&model, &args.model, &emit, None, &args.debug, &pipeline)?;
+    let force = emit.force();
+    let run =
+        Run { ui, progress: &progress, debug: &args.debug, force, pipeline: &pipeline, path: &args.model };
     let warnings = run.watched(&mut model, |model, observer| {
         ampc::rewrite::run_pipeline(model, &pipeline, args.debug.verify_each, observer)
     })?;
