@@ -358,3 +358,23 @@ fn a_report_on_standard_output() {
     assert_eq!(dir.run(&["rewrite", MLP, "-o", "-", "--report", "-"]).code, 2);
     assert_eq!(dir.run(&["rewrite", MLP, "-o", "p.onnx", "--report", "-", "--explain", "fc1"]).code, 2);
 }
+
+#[test]
+fn inputs_that_are_not_there() {
+    let dir = Dir::new();
+    dir.copy(MLP, "m.onnx");
+    snapshot("io_opt_missing", &dir.run(&["opt", "none.ir"]));
+    assert_eq!(dir.run(&["opt", "m.onnx", "--passes=", "-o", "m.ir", "-q"]).code, 0);
+    std::fs::remove_file(dir.path("m.ir.safetensors")).unwrap();
+    snapshot("text_missing_data", &dir.run(&["rewrite", "m.ir"]));
+    for args in ["opt m.ir --passes= -o n.ir", "opt m.ir --passes= -o n.onnx"] {
+        let run = dir.run(&args.split(' ').collect::<Vec<_>>());
+        assert!(run.code == 3 && run.stderr.contains("help:"), "{args}: {run}");
+    }
+    assert_eq!(dir.files(), ["m.ir", "m.onnx"]);
+    #[cfg(target_os = "linux")]
+    for command in ["rewrite", "check", "inspect"] {
+        let run = dir.run(&[command, "/dev/zero"]);
+        assert!(run.code == 5 && run.stderr.contains("it is a device"), "{run}");
+    }
+}

@@ -62,8 +62,8 @@ pub(crate) fn help(code: &str) -> Option<&'static str> {
         "export::target_no_folder" => "make the folder, or choose another one",
         "export::target_not_writable" => "choose another folder",
         "export::target_full" => "free some space, or write to another disk with `--output`",
-        "pass::constant" => {
-            "dumps and reproducers come without weights: passes that read them need `MODEL.ir.safetensors` beside \
+        "text::missing_data" => {
+            "dumps and reproducers come without weights: what reads or writes them needs `MODEL.ir.safetensors` beside \
              `MODEL.ir`, which `--emit text` writes"
         }
         "pass::pin_matches_nothing" => {

@@ -4,7 +4,7 @@ use super::args::{EmitArg, OptArgs};
 use super::emit::{Emit, Target};
 use super::problem::{Failure, Problem};
 use super::progress::Progress;
-use super::run::{Run, load};
+use super::run::{self, Run, load};
 use super::settings::read_policy;
 use super::ui::{Stream, Ui};
 use super::{diagnose, targets};
@@ -19,7 +19,7 @@ use std::path::Path;
 pub(crate) fn run(args: &OptArgs, ui: Ui) -> Result<(), Failure> {
     let passes = match &args.passes {
         Some(passes) => passes.clone(),
-        None => directive(&args.model).ok_or_else(|| {
+        None => directive(&args.model)?.ok_or_else(|| {
             let message =
                 "`--passes` is missing, and the model has no first line `// pass: …` that names them";
             Failure::usage("passes", message)
@@ -60,16 +60,19 @@ pub(crate) fn run(args: &OptArgs, ui: Ui) -> Result<(), Failure> {
 }
 
 /// The pipeline that a text names in its first comments: `// pass: classify, taint`.
-fn directive(path: &Path) -> Option<String> {
+fn directive(path: &Path) -> Result<Option<String>, Failure> {
     const LONGEST: u64 = 1 << 16;
     if path.extension().is_none_or(|e| e != "ir") {
-        return None;
+        return Ok(None);
     }
-    let file = BufReader::new(File::open(path).ok()?.take(LONGEST));
-    file.lines()
+    run::no_device(path)?;
+    let file = File::open(path).map_err(|e| diagnose::cannot_open(path, &e))?;
+    let found = BufReader::new(file.take(LONGEST))
+        .lines()
         .map_while(Result::ok)
         .map_while(|line| line.trim().strip_prefix("//").map(str::to_owned))
-        .find_map(|comment| Some(comment.trim_start().strip_prefix("pass:")?.trim().to_owned()))
+        .find_map(|comment| Some(comment.trim_start().strip_prefix("pass:")?.trim().to_owned()));
+    Ok(found)
 }
 
 fn parse(passes: &str, known: Invariants) -> Result<Pipeline, Failure> {

@@ -2,7 +2,7 @@
 
 use super::args::DebugArgs;
 use super::diagnose;
-use super::problem::Failure;
+use super::problem::{Failure, Problem};
 use super::progress::Progress;
 use super::ui::Ui;
 use ampc::ir::Module;
@@ -243,11 +243,31 @@ impl Failure {
     }
 }
 
+/// Refuses devices, which have no end.
+///
+/// # Errors
+/// If `path`, or what standard input is for `-`, is a device other than a pipe.
+pub(crate) fn no_device(path: &Path) -> Result<(), Failure> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt;
+        let real = if path == Path::new("-") { Path::new("/dev/stdin") } else { path };
+        let kind = std::fs::metadata(real).map(|m| m.file_type());
+        if kind.is_ok_and(|k| k.is_char_device() || k.is_block_device()) {
+            let message =
+                format!("cannot read `{}`: it is a device; expected a file or a pipe", path.display());
+            return Err(Failure::of(ErrorKind::Io, Problem::new("ampc::import::device", message)));
+        }
+    }
+    Ok(())
+}
+
 /// Reads the model of a command.
 ///
 /// # Errors
 /// All problems of the file.
 pub(crate) fn load(path: &Path, ui: Ui) -> Result<Model, Failure> {
+    no_device(path)?;
     let model = ampc::load(path).map_err(|e| {
         let mut failure = diagnose::failure(&e, None);
         failure.see = Some(format!("`ampc check {}`", path.display()));
