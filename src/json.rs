@@ -6,13 +6,11 @@
 use ampc_ir::attr::{Attr, AttrValue};
 use ampc_ir::module::{Def, FunctionData, NodeData, Payload, Provenance};
 use ampc_ir::tensor::{SparseData, Storage};
+use ampc_ir::text::MAX_INLINE;
 use ampc_ir::verify::name_of;
 use ampc_ir::{DType, Dim, GraphId, Module, Node, TensorData, TensorType, Type, Value};
 use ampc_passes::Paths;
 use serde_json::{Map, Value as Json, json};
-
-/// Constants of up to this many elements are written out.
-const MAX_INLINE: u64 = 16;
 
 /// The module as JSON.
 pub fn print(module: &Module) -> Json {
@@ -229,7 +227,7 @@ impl Cx<'_> {
 
     fn tensor(&self, data: &TensorData, name: &str) -> Json {
         let head = |rest: (&str, Json)| object([("dtype", data.dtype().to_string().into()), rest]);
-        let mut json = match elements(data).filter(|_| data.element_count() <= MAX_INLINE) {
+        let mut json = match elements(data) {
             Some(elements) => head(("data", Json::Null)).with("data", elements),
             None => {
                 let hash = data.content_hash().ok().map(|h| format!("{h:032x}"));

@@ -150,6 +150,7 @@ pub fn save(model: &Model, path: &Path, force: bool) -> Result<TextReport, Error
     let mut text = Layout::new();
     text.bytes(printed.text.as_bytes());
     let staged = target::stage(&text, path, force, &known).map_err(place)?;
+    let there = data.as_ref().is_some_and(|(_, path, _)| path.exists());
     let data_file = match data {
         Some((staged, data_path, len)) => {
             staged.map(Staged::commit).transpose().map_err(place)?;
@@ -157,7 +158,18 @@ pub fn save(model: &Model, path: &Path, force: bool) -> Result<TextReport, Error
         }
         None => None,
     };
-    staged.map(Staged::commit).transpose().map_err(place)?;
+    if let Err(error) = staged.map(Staged::commit).transpose() {
+        // The data file alone is of no use; one that replaced another is said.
+        if let Some((data_path, _)) = &data_file {
+            if there {
+                let source =
+                    std::io::Error::other(format!("{error}; `{}` was replaced", data_path.display()));
+                return Err(Error::Io { path: path.to_owned(), source });
+            }
+            std::fs::remove_file(data_path).ok();
+        }
+        return Err(place(error));
+    }
     Ok(TextReport { bytes: text.len(), data_file })
 }
 

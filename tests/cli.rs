@@ -256,3 +256,125 @@ fn completions() {
     let run = Dir::new().run(&["completions", "bash"]);
     assert!(run.code == 0 && run.stdout.contains("complete -F _ampc"), "{run}");
 }
+
+/// Runs that are refused as wrong usage, and change nothing.
+fn refused(dir: &Dir, runs: &[&str]) {
+    let content = || -> Vec<(String, Option<Vec<u8>>)> {
+        dir.files().into_iter().map(|f| (f.clone(), std::fs::read(dir.path(&f)).ok())).collect()
+    };
+    let before = content();
+    for run in runs {
+        let done = dir.run(&run.split(' ').collect::<Vec<_>>());
+        assert_eq!(done.code, 2, "{run}: {done}");
+        assert!(done.stderr.contains("is the same file as"), "{run}: {done}");
+        assert!(content() == before, "{run} changed something");
+    }
+}
+
+#[test]
+fn what_is_read_is_never_written_and_nothing_is_written_twice() {
+    let dir = Dir::new();
+    dir.copy(MLP, "m.onnx");
+    assert_eq!(dir.run(&["rewrite", "m.onnx", "-o", "s.ir", "-q"]).code, 0);
+    assert_eq!(dir.run(&["rewrite", "m.onnx", "-o", "e.onnx", "--external-data", "always", "-q"]).code, 0);
+    #[cfg(unix)]
+    {
+        std::os::unix::fs::symlink(dir.path("s.ir"), dir.path("link.ir")).unwrap();
+        std::fs::hard_link(dir.path("s.ir.safetensors"), dir.path("hard.json")).unwrap();
+        refused(
+            &dir,
+            &["rewrite s.ir -o link.ir --force", "rewrite s.ir -o o.onnx --report hard.json --force"],
+        );
+    }
+    refused(
+        &dir,
+        &[
+            "rewrite s.ir -o s.ir --force",
+            "rewrite s.ir -o ./s.ir",
+            "opt s.ir --passes= -o s.ir --force",
+            "rewrite s.ir -o s.ir.safetensors --force",
+            "rewrite s.ir -o o.onnx --report s.ir --force",
+            "rewrite s.ir -o o.onnx --report s.ir.safetensors --force",
+            "rewrite m.onnx -o o.onnx --report m.onnx --force",
+            "rewrite m.onnx -o o.onnx --report o.onnx",
+            "rewrite m.onnx --report m.fp16.onnx",
+            "rewrite m.onnx -o o.onnx --external-data always --report o.onnx.data",
+            "rewrite m.onnx -o o.ir --report o.ir.safetensors",
+            "rewrite e.onnx -o o.onnx --report e.onnx.data --force",
+            "rewrite e.onnx -o e.onnx.data --force",
+            "rewrite m.onnx -o 02-guard.ir --dump-after guard --dump-dir .",
+            "rewrite m.onnx -o o.onnx --report 02-guard.ir --dump-after all --dump-dir .",
+        ],
+    );
+}
+
+#[test]
+fn dumps_replace_only_when_told_and_never_the_model() {
+    let dir = Dir::new();
+    dir.write("m.ir", support::module(support::MATMUL));
+    dir.write("02-guard.ir", support::module(support::MATMUL));
+    dir.write("03-taint.ir", "mine");
+    let guard = ["--dump-after", "guard", "--dump-dir", ".", "--force"];
+    let run = dir.run(&[&["rewrite", "02-guard.ir", "-o", "o.ir"], &guard[..]].concat());
+    assert_eq!(run.code, 2, "{run}");
+    let all = ["rewrite", "m.ir", "-o", "o.ir", "--dump-after", "all", "--dump-dir", "."];
+    snapshot("io_dump_exists", &dir.run(&all));
+    assert_eq!(dir.files(), ["02-guard.ir", "03-taint.ir", "m.ir"]);
+    assert_eq!(dir.run(&[&all[..], &["--force"]].concat()).code, 0);
+    assert!(std::fs::read(dir.path("03-taint.ir")).unwrap() != b"mine");
+}
+
+#[test]
+fn targets_are_checked_before_the_work() {
+    let dir = Dir::new();
+    dir.copy(MLP, "m.onnx");
+    dir.write("file", "");
+    snapshot("io_report_no_folder", &dir.run(&["rewrite", "m.onnx", "--report", "none/r.json"]));
+    let run = dir.run(&["rewrite", "m.onnx", "-o", "file/o.onnx"]);
+    assert!(run.code == 5 && run.stderr.contains("the folder `file` does not exist"), "{run}");
+    assert_eq!(dir.files(), ["file", "m.onnx"]);
+    #[cfg(target_os = "linux")]
+    {
+        // Nobody may make files there.
+        let run = dir.run(&["rewrite", "m.onnx", "--report", "/proc/r.json"]);
+        assert!(run.code == 5 && run.stderr.contains("`/proc` is not writable"), "{run}");
+        assert_eq!(dir.files(), ["file", "m.onnx"]);
+        let run = dir.run(&["rewrite", "m.onnx", "--report", "/dev/full"]);
+        assert!(
+            run.code == 5 && run.stderr.contains("`m.fp16.onnx` was written, the report was not"),
+            "{run}"
+        );
+    }
+}
+
+#[test]
+fn a_report_on_standard_output() {
+    let dir = Dir::new();
+    let run = dir.run(&["rewrite", MLP, "-o", "o.onnx", "--report", "-"]);
+    assert_eq!(run.code, 0, "{run}");
+    let report: serde_json::Value = serde_json::from_str(&run.stdout).unwrap();
+    assert_eq!(report["schema"], "ampc-report/1");
+    assert_eq!(dir.files(), ["o.onnx"]);
+    assert_eq!(dir.run(&["rewrite", MLP, "-o", "-", "--report", "-"]).code, 2);
+    assert_eq!(dir.run(&["rewrite", MLP, "-o", "p.onnx", "--report", "-", "--explain", "fc1"]).code, 2);
+}
+
+#[test]
+fn inputs_that_are_not_there() {
+    let dir = Dir::new();
+    dir.copy(MLP, "m.onnx");
+    snapshot("io_opt_missing", &dir.run(&["opt", "none.ir"]));
+    assert_eq!(dir.run(&["opt", "m.onnx", "--passes=", "-o", "m.ir", "-q"]).code, 0);
+    std::fs::remove_file(dir.path("m.ir.safetensors")).unwrap();
+    snapshot("text_missing_data", &dir.run(&["rewrite", "m.ir"]));
+    for args in ["opt m.ir --passes= -o n.ir", "opt m.ir --passes= -o n.onnx"] {
+        let run = dir.run(&args.split(' ').collect::<Vec<_>>());
+        assert!(run.code == 3 && run.stderr.contains("help:"), "{args}: {run}");
+    }
+    assert_eq!(dir.files(), ["m.ir", "m.onnx"]);
+    #[cfg(target_os = "linux")]
+    for command in ["rewrite", "check", "inspect"] {
+        let run = dir.run(&[command, "/dev/zero"]);
+        assert!(run.code == 5 && run.stderr.contains("it is a device"), "{run}");
+    }
+}

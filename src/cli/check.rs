@@ -4,6 +4,7 @@ use super::args::CheckArgs;
 use super::diagnose;
 use super::problem::{DRAWN, Failure, Problem};
 use super::progress::Progress;
+use super::run::no_device;
 use super::table::count;
 use super::ui::{self, Stream, Ui};
 use std::path::Path;
@@ -11,6 +12,7 @@ use std::path::Path;
 pub(crate) fn run(args: &CheckArgs, ui: Ui) -> Result<(), Failure> {
     let progress = Progress::start(ui);
     progress.stage("checking");
+    no_device(&args.model)?;
     let (problems, code) = problems(&args.model);
     drop(progress);
     if code == ampc::ErrorKind::Io.exit_code() {

@@ -2,8 +2,10 @@
 
 use super::problem::{Failure, Problem, Shown};
 use ampc::error::Finding;
+use ampc::ir::tensor::TensorError;
 use ampc::ir::text::{ParseErrors, PrintOptions, Printed, print};
 use ampc::ir::{Module, Node, Value};
+use ampc::onnx::target::TargetError;
 use ampc::onnx::tensor::TensorIssue;
 use ampc::onnx::{ExportError, ImportError, ProblemKind, Warning};
 use ampc::passes::PassError;
@@ -11,11 +13,15 @@ use ampc::passes::policy::PolicyError;
 use ampc::{Error, ErrorKind};
 use miette::NamedSource;
 use std::fmt::{self, Debug, Write as _};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 /// Everything an error says. With the module at hand, what is about a node is shown in its text.
 pub(crate) fn failure(error: &Error, module: Option<&Module>) -> Failure {
+    if let Some(failure) = without_constants(error) {
+        return failure;
+    }
     let one = |code: String, message: String| vec![Problem::new(code, message)];
     let problems = match error {
         Error::Import(e) => of_import(e),
@@ -29,10 +35,35 @@ pub(crate) fn failure(error: &Error, module: Option<&Module>) -> Failure {
         Error::Pass(e) => vec![of_pass(e, module)],
         Error::Bug(_) => vec![bug(error.to_string())],
         Error::Unsupported(message) => one("ampc::unsupported".into(), message.clone()),
+        Error::Io { path, source } if is_open(source) => return cannot_open(path, source),
         Error::Io { .. } => one("ampc::io".into(), error.to_string()),
         _ => one("ampc::error".into(), error.to_string()),
     };
     Failure { code: error.kind().exit_code(), problems, see: None }
+}
+
+fn is_open(error: &io::Error) -> bool {
+    use io::ErrorKind::{IsADirectory, NotADirectory, NotFound, PermissionDenied};
+    matches!(error.kind(), NotFound | PermissionDenied | IsADirectory | NotADirectory)
+}
+
+/// A file that cannot be opened.
+pub(crate) fn cannot_open(path: &Path, error: &io::Error) -> Failure {
+    let message = format!("cannot open `{}`: {error}", path.display());
+    Failure::of(ErrorKind::Io, Problem::new("ampc::import::open", message))
+}
+
+/// A text whose large constants are asked for, but did not come with it: the input is not complete.
+fn without_constants(error: &Error) -> Option<Failure> {
+    let missing = |e: &io::Error| e.kind() == io::ErrorKind::NotFound && e.raw_os_error().is_none();
+    let (what, source) = match error {
+        Error::Pass(PassError::Constant { source: TensorError::Read { what, source }, .. }) => (what, source),
+        Error::Export(ExportError::Target(TargetError::Read { what, source, .. })) => (what, source),
+        Error::Io { path, source } => (&path.display().to_string(), source),
+        _ => return None,
+    };
+    let problem = || Problem::new("ampc::text::missing_data", format!("cannot read {what}: {source}"));
+    missing(source).then(|| Failure::of(ErrorKind::InvalidInput, problem()))
 }
 
 /// A bug of ampc.

@@ -31,6 +31,8 @@ pub(crate) struct Written {
     pub(crate) bytes: u64,
     /// Bytes of the file beside it.
     pub(crate) data_bytes: u64,
+    /// The files.
+    pub(crate) files: Vec<PathBuf>,
     pub(crate) warnings: Vec<ampc::onnx::Warning>,
 }
 
@@ -87,6 +89,11 @@ impl Emit {
         self.options.force
     }
 
+    /// Whether constants may go to a file beside the target.
+    pub(crate) fn may_have_data(&self) -> bool {
+        self.options.external_data != ExternalData::Never
+    }
+
     /// Checks that the target may be written, before the work is done.
     ///
     /// # Errors
@@ -111,13 +118,11 @@ impl Emit {
                     Target::File(path) => path,
                 };
                 let report = ampc::save(model, path, &self.options).map_err(failure)?;
-                let data_bytes = report.data_file.map_or(0, |(_, bytes)| bytes);
-                Ok(Written { bytes: report.bytes, data_bytes, warnings: report.warnings })
+                Ok(self.written(report.bytes, report.data_file, report.warnings))
             }
             (EmitArg::Text, Target::File(path)) => {
                 let report = ampc::text_files::save(model, path, self.force()).map_err(failure)?;
-                let data_bytes = report.data_file.map_or(0, |(_, bytes)| bytes);
-                Ok(Written { bytes: report.bytes, data_bytes, warnings: Vec::new() })
+                Ok(self.written(report.bytes, report.data_file, Vec::new()))
             }
             // Without the bytes of its constants anyway: what cannot be read is shown without its hash.
             (EmitArg::Text, Target::Stdout) => {
@@ -139,7 +144,26 @@ impl Emit {
                     .map_err(|e| diagnose::failure(&e, None))?;
             }
         }
-        Ok(Written { bytes: text.len() as u64, ..Written::default() })
+        Ok(self.written(text.len() as u64, None, Vec::new()))
+    }
+
+    fn written(
+        &self,
+        bytes: u64,
+        data: Option<(PathBuf, u64)>,
+        warnings: Vec<ampc::onnx::Warning>,
+    ) -> Written {
+        let data_bytes = data.as_ref().map_or(0, |(_, bytes)| *bytes);
+        let model = match &self.target {
+            Target::File(path) => Some(path.clone()),
+            Target::Stdout => None,
+        };
+        Written {
+            bytes,
+            data_bytes,
+            files: model.into_iter().chain(data.map(|(p, _)| p)).collect(),
+            warnings,
+        }
     }
 
     /// The target as people read it.
@@ -171,7 +195,7 @@ pub(crate) fn beside(model: &Path, infix: &str, kind: EmitArg) -> Target {
         EmitArg::Dot => "dot",
         EmitArg::Emulated => "emulated.onnx",
     };
-    let known = model.extension().is_some_and(|e| e == "onnx" || e == "ir");
+    let known = model.extension().is_some_and(|e| ["onnx", "ir"].iter().any(|k| e.eq_ignore_ascii_case(k)));
     let stem = if known { model.file_stem() } else { model.file_name() };
     let mut name = stem.unwrap_or_default().to_owned();
     name.push(format!(".{infix}.{ending}"));
@@ -199,6 +223,7 @@ mod tests {
             Target::Stdout => "-".into(),
         };
         assert_eq!(name("a/b.v2.onnx", EmitArg::Onnx), "a/b.v2.fp16.onnx");
+        assert_eq!(name("UP.ONNX", EmitArg::Onnx), "UP.fp16.onnx");
         assert_eq!(name("b.ir", EmitArg::Text), "b.fp16.ir");
         assert_eq!(name("b.v2", EmitArg::Emulated), "b.v2.fp16.emulated.onnx");
         assert_eq!(name("-", EmitArg::Onnx), "-");

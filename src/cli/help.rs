@@ -59,9 +59,11 @@ pub(crate) fn help(code: &str) -> Option<&'static str> {
         }
         "check::read_before_defined" => "the nodes have to be in topological order",
         "export::target_write" => "check that the folder exists and that you may write there",
+        "export::target_no_folder" => "make the folder, or choose another one",
+        "export::target_not_writable" => "choose another folder",
         "export::target_full" => "free some space, or write to another disk with `--output`",
-        "pass::constant" => {
-            "dumps and reproducers come without weights: passes that read them need `MODEL.ir.safetensors` beside \
+        "text::missing_data" => {
+            "dumps and reproducers come without weights: what reads or writes them needs `MODEL.ir.safetensors` beside \
              `MODEL.ir`, which `--emit text` writes"
         }
         "pass::pin_matches_nothing" => {

@@ -17,6 +17,7 @@ mod run;
 mod settings;
 mod summary;
 mod table;
+mod targets;
 mod ui;
 
 use args::{Cli, Command};

@@ -1,13 +1,13 @@
 //! `ampc opt`: any pipeline on a model.
 
 use super::args::{EmitArg, OptArgs};
-use super::diagnose;
 use super::emit::{Emit, Target};
 use super::problem::{Failure, Problem};
 use super::progress::Progress;
-use super::run::{Run, load};
+use super::run::{self, Run, load};
 use super::settings::read_policy;
 use super::ui::{Stream, Ui};
+use super::{diagnose, targets};
 use ampc::passes::pipeline::Pipeline;
 use ampc::passes::policy::PolicyError;
 use ampc::passes::{Invariants, Paths, Policy};
@@ -19,7 +19,7 @@ use std::path::Path;
 pub(crate) fn run(args: &OptArgs, ui: Ui) -> Result<(), Failure> {
     let passes = match &args.passes {
         Some(passes) => passes.clone(),
-        None => directive(&args.model).ok_or_else(|| {
+        None => directive(&args.model)?.ok_or_else(|| {
             let message =
                 "`--passes` is missing, and the model has no first line `// pass: …` that names them";
             Failure::usage("passes", message)
@@ -29,10 +29,12 @@ pub(crate) fn run(args: &OptArgs, ui: Ui) -> Result<(), Failure> {
     let progress = Progress::start(ui);
     progress.stage("reading");
     let mut model = load(&args.model, ui)?;
-    emit.check(&model)?;
     // A dump or reproducer is in the middle of a pipeline, and says so in every line.
     let pipeline = parse(&passes, Invariants::of(&model.module))?;
-    let run = Run { ui, progress: &progress, debug: &args.debug, pipeline: &pipeline, path: &args.model };
+    targets::check(&model, &args.model, &emit, None, &args.debug, &pipeline)?;
+    let force = emit.force();
+    let run =
+        Run { ui, progress: &progress, debug: &args.debug, force, pipeline: &pipeline, path: &args.model };
     let warnings = run.watched(&mut model, |model, observer| {
         ampc::rewrite::run_pipeline(model, &pipeline, args.debug.verify_each, observer)
     })?;
@@ -58,16 +60,19 @@ pub(crate) fn run(args: &OptArgs, ui: Ui) -> Result<(), Failure> {
 }
 
 /// The pipeline that a text names in its first comments: `// pass: classify, taint`.
-fn directive(path: &Path) -> Option<String> {
+fn directive(path: &Path) -> Result<Option<String>, Failure> {
     const LONGEST: u64 = 1 << 16;
     if path.extension().is_none_or(|e| e != "ir") {
-        return None;
+        return Ok(None);
     }
-    let file = BufReader::new(File::open(path).ok()?.take(LONGEST));
-    file.lines()
+    run::no_device(path)?;
+    let file = File::open(path).map_err(|e| diagnose::cannot_open(path, &e))?;
+    let found = BufReader::new(file.take(LONGEST))
+        .lines()
         .map_while(Result::ok)
         .map_while(|line| line.trim().strip_prefix("//").map(str::to_owned))
-        .find_map(|comment| Some(comment.trim_start().strip_prefix("pass:")?.trim().to_owned()))
+        .find_map(|comment| Some(comment.trim_start().strip_prefix("pass:")?.trim().to_owned()));
+    Ok(found)
 }
 
 fn parse(passes: &str, known: Invariants) -> Result<Pipeline, Failure> {

@@ -7,11 +7,12 @@ use super::problem::Failure;
 use super::progress::Progress;
 use super::run::{Run, load};
 use super::ui::{self, Ui};
-use super::{diagnose, settings, summary};
+use super::{diagnose, settings, summary, targets};
 use ampc::ir::DType;
 use ampc::report::ReportWarning;
 use ampc::{ErrorKind, Report};
 use serde::Serialize;
+use std::path::Path;
 
 pub(crate) fn run(args: &RewriteArgs, ui: Ui) -> Result<(), Failure> {
     let options = settings::options(&args.precision, args.debug.verify_each, args.report.is_some())?;
@@ -24,20 +25,31 @@ pub(crate) fn run(args: &RewriteArgs, ui: Ui) -> Result<(), Failure> {
             "`--explain` and the model cannot both go to standard output: name a file with `--output`";
         return Err(Failure::usage("stdout", message));
     }
+    let report_to_stdout = args.report.as_deref() == Some(Path::new("-"));
+    if report_to_stdout && (emit.target == Target::Stdout || !args.explain.is_empty()) {
+        let other = if emit.target == Target::Stdout { "the model" } else { "`--explain`" };
+        let message = format!("the report and {other} cannot both go to standard output: name a file");
+        return Err(Failure::usage("stdout", message));
+    }
+    let report_file = args.report.as_deref().filter(|_| !report_to_stdout);
 
     let progress = Progress::start(ui);
     progress.stage("reading");
     let mut model = load(&args.model, ui)?;
     settings::check_keep_io(&options.keep_io, &model)?;
     let explained = Explained::find(&model.module, &args.explain)?;
-    emit.check(&model)?;
-    if let Some(path) = &args.report {
-        emit::check(path, emit.force(), &model)?;
-    }
+    let pipeline = ampc::rewrite::pipeline_of(&options);
+    targets::check(&model, &args.model, &emit, report_file, &args.debug, &pipeline)?;
     let before = emit::source_bytes(&model, &args.model);
 
-    let pipeline = ampc::rewrite::pipeline_of(&options);
-    let run = Run { ui, progress: &progress, debug: &args.debug, pipeline: &pipeline, path: &args.model };
+    let run = Run {
+        ui,
+        progress: &progress,
+        debug: &args.debug,
+        force: emit.force(),
+        pipeline: &pipeline,
+        path: &args.model,
+    };
     let mut report = run
         .watched(&mut model, |model, observer| ampc::rewrite::rewrite_in_place(model, &options, observer))?;
     let explanation = explained.text(&model.module, &report);
@@ -52,15 +64,29 @@ pub(crate) fn run(args: &RewriteArgs, ui: Ui) -> Result<(), Failure> {
         message: w.to_string(),
         node: None,
     }));
-    if let Some(path) = &args.report {
-        let text = report_text(&report, before, &written)?;
-        ampc::files::write(path, text.as_bytes(), emit.force(), model.source.as_ref())
-            .map_err(|e| diagnose::failure(&e, None))?;
+    let mut printed = String::new();
+    if args.report.is_some() {
+        printed = report_text(&report, before, &written)?;
+    }
+    if let Some(path) = report_file {
+        ampc::files::write(path, printed.as_bytes(), emit.force(), model.source.as_ref())
+            .map_err(|e| diagnose::failure(&e, None).with_help(there_already(&written)))?;
+        printed.clear();
     }
     drop(progress);
+    ui::print(&printed)?;
     ui::print(&explanation)?;
     ui.say(&summary::text(args, &report, &emit, before, &written, ui));
     Ok(())
+}
+
+/// What is there although the report is not.
+fn there_already(written: &emit::Written) -> String {
+    let files: Vec<String> = written.files.iter().map(|f| format!("`{}`", f.display())).collect();
+    match files.is_empty() {
+        true => "the model was written to standard output, the report was not written".into(),
+        false => format!("{} was written, the report was not", files.join(" and ")),
+    }
 }
 
 /// The report with the sizes of the files, which only the one who writes them knows.

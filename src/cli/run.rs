@@ -2,7 +2,7 @@
 
 use super::args::DebugArgs;
 use super::diagnose;
-use super::problem::Failure;
+use super::problem::{Failure, Problem};
 use super::progress::Progress;
 use super::ui::Ui;
 use ampc::ir::Module;
@@ -21,6 +21,8 @@ pub(crate) struct Run<'a> {
     pub(crate) ui: Ui,
     pub(crate) progress: &'a Progress,
     pub(crate) debug: &'a DebugArgs,
+    /// Whether dumps may replace files.
+    pub(crate) force: bool,
     pub(crate) pipeline: &'a Pipeline,
     pub(crate) path: &'a Path,
 }
@@ -40,6 +42,8 @@ impl Run<'_> {
             progress: self.progress,
             pipeline: self.pipeline,
             dump: Dump::of(self.debug)?,
+            force: self.force,
+
             started: Instant::now(),
             index: 0,
             failed: None,
@@ -92,9 +96,13 @@ impl Run<'_> {
         let _ = run(&mut fresh, &mut search);
         let text = format!("// pass: {}\n{}", self.pipeline.from(first), search.text);
         let folder = self.debug.dump_dir.clone().unwrap_or_else(std::env::temp_dir);
-        let path = folder.join("ampc-repro.ir");
         std::fs::create_dir_all(&folder).ok()?;
-        ampc::files::write(&path, text.as_bytes(), true, None).ok()?;
+        let names = std::iter::once("ampc-repro.ir".to_owned())
+            .chain((2..=REPRODUCERS).map(|i| format!("ampc-repro-{i}.ir")));
+        // Nothing is replaced: the model itself may be an earlier reproducer.
+        let path = names
+            .map(|name| folder.join(name))
+            .find(|path| ampc::files::write(path, text.as_bytes(), false, None).is_ok())?;
         Some((search.pass?, path))
     }
 
@@ -110,6 +118,9 @@ impl Run<'_> {
         Some(Model { module, source: Some(source), warnings })
     }
 }
+
+/// Reproducers in one folder.
+const REPRODUCERS: u32 = 999;
 
 /// Counts passes, and prints the module before one of them.
 struct Search {
@@ -140,7 +151,8 @@ struct Dump {
 }
 
 impl Dump {
-    fn of(args: &DebugArgs) -> Result<Option<Dump>, Failure> {
+    /// What the arguments ask for; makes no folder yet.
+    fn asked(args: &DebugArgs) -> Result<Option<Dump>, Failure> {
         let (Some(after), Some(folder)) = (&args.dump_after, &args.dump_dir) else { return Ok(None) };
         let words = || PASSES.iter().copied().chain(["all", "changed"]);
         if !words().any(|w| w == after) {
@@ -150,8 +162,19 @@ impl Dump {
             return Err(Failure::usage("dump_after", message)
                 .with_help(format!("expected all, changed or one of {}", PASSES.join(", "))));
         }
-        std::fs::create_dir_all(folder).map_err(|e| Failure::io(&folder.display().to_string(), &e))?;
         Ok(Some(Dump { after: after.clone(), folder: folder.clone() }))
+    }
+
+    fn of(args: &DebugArgs) -> Result<Option<Dump>, Failure> {
+        let dump = Dump::asked(args)?;
+        if let Some(Dump { folder, .. }) = &dump {
+            std::fs::create_dir_all(folder).map_err(|e| Failure::io(&folder.display().to_string(), &e))?;
+        }
+        Ok(dump)
+    }
+
+    fn path(&self, index: usize, pass: &str) -> PathBuf {
+        self.folder.join(format!("{index:02}-{pass}.ir"))
     }
 
     fn wants(&self, pass: &str, changed: Changed) -> bool {
@@ -163,11 +186,22 @@ impl Dump {
     }
 }
 
+/// The files that dumps may go to.
+///
+/// # Errors
+/// If no pass is called as the arguments say.
+pub(crate) fn dumps(args: &DebugArgs, pipeline: &Pipeline) -> Result<Vec<PathBuf>, Failure> {
+    let Some(dump) = Dump::asked(args)? else { return Ok(Vec::new()) };
+    let wanted = pipeline.passes().enumerate().filter(|(_, pass)| dump.wants(pass.name(), Changed::Yes));
+    Ok(wanted.map(|(i, pass)| dump.path(i + 1, pass.name())).collect())
+}
+
 struct Watch<'a> {
     ui: Ui,
     progress: &'a Progress,
     pipeline: &'a Pipeline,
     dump: Option<Dump>,
+    force: bool,
     started: Instant,
     index: usize,
     failed: Option<Failure>,
@@ -189,11 +223,11 @@ impl Observer for Watch<'_> {
             self.progress.suspend(|| self.ui.say(&line));
         }
         let Some(dump) = self.dump.as_ref().filter(|d| d.wants(pass.name(), changed)) else { return };
-        let path = dump.folder.join(format!("{:02}-{}.ir", self.index, pass.name()));
+        let path = dump.path(self.index, pass.name());
         let rest = self.pipeline.from(self.index);
         let directive = if rest.is_empty() { String::new() } else { format!("// pass: {rest}\n") };
         let text = format!("{directive}{}", text_without_weights(module));
-        if let Err(error) = ampc::files::write(&path, text.as_bytes(), true, None) {
+        if let Err(error) = ampc::files::write(&path, text.as_bytes(), self.force, None) {
             self.failed.get_or_insert_with(|| diagnose::failure(&error, None));
         }
     }
@@ -209,11 +243,31 @@ impl Failure {
     }
 }
 
+/// Refuses devices, which have no end.
+///
+/// # Errors
+/// If `path`, or what standard input is for `-`, is a device other than a pipe.
+pub(crate) fn no_device(path: &Path) -> Result<(), Failure> {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::FileTypeExt;
+        let real = if path == Path::new("-") { Path::new("/dev/stdin") } else { path };
+        let kind = std::fs::metadata(real).map(|m| m.file_type());
+        if kind.is_ok_and(|k| k.is_char_device() || k.is_block_device()) {
+            let message =
+                format!("cannot read `{}`: it is a device; expected a file or a pipe", path.display());
+            return Err(Failure::of(ErrorKind::Io, Problem::new("ampc::import::device", message)));
+        }
+    }
+    Ok(())
+}
+
 /// Reads the model of a command.
 ///
 /// # Errors
 /// All problems of the file.
 pub(crate) fn load(path: &Path, ui: Ui) -> Result<Model, Failure> {
+    no_device(path)?;
     let model = ampc::load(path).map_err(|e| {
         let mut failure = diagnose::failure(&e, None);
         failure.see = Some(format!("`ampc check {}`", path.display()));
@@ -269,8 +323,14 @@ mod tests {
         let Command::Opt(args) = &cli.command else { panic!("opt was given") };
         let ui = Ui::new(&cli.global);
         let pipeline = Pipeline::new(vec![Box::new(ampc::passes::dce::Dce), Box::new(broken)]).unwrap();
-        let run =
-            Run { ui, progress: &Progress::start(ui), debug: &args.debug, pipeline: &pipeline, path: &path };
+        let run = Run {
+            ui,
+            progress: &Progress::start(ui),
+            debug: &args.debug,
+            force: false,
+            pipeline: &pipeline,
+            path: &path,
+        };
         let mut model = ampc::load(&path).unwrap();
         let result = run.watched(&mut model, |m, o| ampc::rewrite::run_pipeline(m, &pipeline, false, o));
         let text = std::fs::read_to_string(folder.path().join("dumps/ampc-repro.ir")).unwrap_or_default();

@@ -36,6 +36,22 @@ pub enum TargetError {
         /// The target.
         path: String,
     },
+    /// The target's folder is not there, or no folder.
+    #[error("cannot write `{path}`: the folder `{folder}` does not exist")]
+    NoFolder {
+        /// The target.
+        path: String,
+        /// Its folder.
+        folder: String,
+    },
+    /// Nothing may be written to the target's folder.
+    #[error("cannot write `{path}`: the folder `{folder}` is not writable")]
+    NotWritable {
+        /// The target.
+        path: String,
+        /// Its folder.
+        folder: String,
+    },
     /// No room.
     #[error("no space left to write {bytes} bytes to `{path}`; nothing was written")]
     Full {
@@ -84,9 +100,13 @@ enum Kind {
 /// Checks that `path` may be written; done before any work.
 ///
 /// # Errors
-/// If it exists and `force` is not set, is one of `sources`, or is a folder.
+/// If it exists and `force` is not set, is one of `sources`, or is a folder; or if its folder is not there or not
+/// writable.
 pub(crate) fn check(path: &Path, force: bool, sources: &[Arc<SourceBytes>]) -> Result<(), TargetError> {
-    kind(path, force, sources).map(|_| ())
+    if kind(path, force, sources)? == Kind::File {
+        drop(temporary(path)?);
+    }
+    Ok(())
 }
 
 fn kind(path: &Path, force: bool, sources: &[Arc<SourceBytes>]) -> Result<Kind, TargetError> {
@@ -94,6 +114,7 @@ fn kind(path: &Path, force: bool, sources: &[Arc<SourceBytes>]) -> Result<Kind, 
     let metadata = match fs::metadata(path) {
         Ok(metadata) => metadata,
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Kind::File),
+        Err(e) if e.kind() == io::ErrorKind::NotADirectory => return Err(no_folder(path)),
         Err(source) => return Err(TargetError::Write { path: shown(), source }),
     };
     if metadata.is_dir() {
@@ -125,7 +146,7 @@ pub(crate) fn stage(
         layout.stream(&mut out).map_err(|e| failed(path, layout.len(), e))?;
         return Ok(None);
     }
-    let mut file = temporary(folder_of(path)).map_err(fail)?;
+    let mut file = temporary(path)?;
     layout.stream_to_file(file.as_file_mut(), known).map_err(|e| failed(path, layout.len(), e))?;
     file.as_file().sync_all().map_err(fail)?;
     Ok(Some(Staged { file, path: path.to_owned(), force }))
@@ -164,7 +185,25 @@ fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-fn temporary(folder: &Path) -> io::Result<NamedTempFile> {
+fn no_folder(path: &Path) -> TargetError {
+    TargetError::NoFolder { path: path.display().to_string(), folder: folder_of(path).display().to_string() }
+}
+
+/// A temporary file in the folder of `path`. Its name is nobody's concern, so errors do not show it.
+fn temporary(path: &Path) -> Result<NamedTempFile, TargetError> {
+    let folder = folder_of(path);
+    temporary_in(folder).map_err(|e| match e.kind() {
+        _ if !folder.is_dir() => no_folder(path),
+        // Some file systems without new files answer so.
+        io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::NotFound => {
+            let (path, folder) = (path.display().to_string(), folder.display().to_string());
+            TargetError::NotWritable { path, folder }
+        }
+        kind => failed(path, 0, StreamError::Write(kind.into())),
+    })
+}
+
+fn temporary_in(folder: &Path) -> io::Result<NamedTempFile> {
     let mut builder = tempfile::Builder::new();
     builder.prefix(".ampc-").suffix(".tmp");
     #[cfg(unix)]

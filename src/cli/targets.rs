@@ -1,0 +1,147 @@
+//! What a run reads and what it may write: checked against each other before anything is written.
+
+use super::args::{DebugArgs, EmitArg};
+use super::emit::{self, Emit, Target};
+use super::problem::Failure;
+use super::run;
+use ampc::Model;
+use ampc::onnx::bytes::FileId;
+use ampc::passes::pipeline::Pipeline;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A file and what it is to the run.
+struct Known {
+    what: String,
+    path: PathBuf,
+    id: Option<FileId>,
+    canonical: PathBuf,
+}
+
+impl Known {
+    fn new(what: impl Into<String>, path: &Path) -> Known {
+        let regular = fs::metadata(path).ok().filter(fs::Metadata::is_file);
+        Known {
+            what: what.into(),
+            path: path.to_owned(),
+            id: regular.and_then(|m| FileId::of(&m)),
+            canonical: canonical(path),
+        }
+    }
+
+    /// Whether both are one file, by whatever names: links included.
+    fn same(&self, other: &Known) -> bool {
+        (self.id.is_some() && self.id == other.id) || self.canonical == other.canonical
+    }
+}
+
+/// The path without links and dots, of a file that need not be there.
+fn canonical(path: &Path) -> PathBuf {
+    if let Ok(canonical) = fs::canonicalize(path) {
+        return canonical;
+    }
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match (fs::canonicalize(folder), path.file_name()) {
+        (Ok(folder), Some(name)) => folder.join(name),
+        _ => std::path::absolute(path).unwrap_or_else(|_| path.to_owned()),
+    }
+}
+
+fn is_stream(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|m| !m.is_file() && !m.is_dir())
+}
+
+/// Checks all that a run is going to write: that nothing is what it reads, that no two are the same file, that
+/// folders are there and writable, and that what exists may be replaced.
+///
+/// # Errors
+/// If something may not be written.
+pub(crate) fn check(
+    model: &Model,
+    path: &Path,
+    emit: &Emit,
+    report: Option<&Path>,
+    debug: &DebugArgs,
+    pipeline: &Pipeline,
+) -> Result<(), Failure> {
+    let mut known = sources(model, path);
+    let mut add = |what: &str, path: &Path| -> Result<(), Failure> {
+        if is_stream(path) {
+            return Ok(());
+        }
+        let new = Known::new(what, path);
+        if let Some(old) = known.iter().find(|k| k.same(&new)) {
+            let message = format!(
+                "{what} `{}` is the same file as {} `{}`; choose another name",
+                path.display(),
+                old.what,
+                old.path.display()
+            );
+            return Err(Failure::usage("same_file", message));
+        }
+        known.push(new);
+        Ok(())
+    };
+    let dumps = run::dumps(debug, pipeline)?;
+    if let Target::File(path) = &emit.target {
+        add("the output", path)?;
+        if let Some(data) = emit.data_path() {
+            add("the data file of the output", &data)?;
+        }
+    }
+    if let Some(path) = report {
+        add("the report", path)?;
+    }
+    for dump in &dumps {
+        add("the dump", dump)?;
+    }
+    emit.check(model)?;
+    if let Some(path) = report {
+        emit::check(path, emit.force(), model)?;
+    }
+    for dump in dumps.iter().filter(|d| d.exists()) {
+        emit::check(dump, emit.force(), model)?;
+    }
+    Ok(())
+}
+
+/// The files that a model was read from.
+fn sources(model: &Model, path: &Path) -> Vec<Known> {
+    let mut known = Vec::new();
+    if path == Path::new("-") {
+        // What the shell connected; a pipe is no file that could be written to.
+        let stdin = Path::new("/dev/stdin");
+        if fs::metadata(stdin).is_ok_and(|m| m.is_file()) {
+            known.push(Known::new("the model", stdin));
+        }
+    } else if !is_stream(path) {
+        known.push(Known::new("the model", path));
+    }
+    match &model.source {
+        Some(source) => {
+            let data = source.files().into_iter().skip(1);
+            known.extend(data.filter_map(|f| Some(Known::new("the model's data file", f.path()?))));
+        }
+        None => {
+            let data = ampc::text_files::data_path(path);
+            known.push(Known::new("the model's data file", &data));
+        }
+    }
+    known
+}
+
+impl Emit {
+    /// The file of large constants that may be written beside the target.
+    pub(crate) fn data_path(&self) -> Option<PathBuf> {
+        let Target::File(path) = &self.target else { return None };
+        match self.kind {
+            EmitArg::Text => Some(ampc::text_files::data_path(path)),
+            EmitArg::Onnx | EmitArg::Emulated if self.may_have_data() => {
+                let mut name = path.as_os_str().to_owned();
+                name.push(".data");
+                Some(PathBuf::from(name))
+            }
+            _ => None,
+        }
+    }
+}
