@@ -10,7 +10,7 @@
 use crate::flow::{self, Var};
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
 use crate::paths::Paths;
-use crate::policy::{Base, Pin, Policy, node_key};
+use crate::policy::{Base, OpClass, Pin, Policy, node_key};
 use ampc_ir::module::{Decision, Reason};
 use ampc_ir::op::{self, AttrKind, Class, Legality, OpKind, OpSchema};
 use ampc_ir::views::{NodeView, constant_of};
@@ -52,11 +52,11 @@ impl Pass for Classify {
             *module.node_mut(node).decisions = decisions.into();
         }
         warn_of_unmet_pins(&self.policy, module, &paths, cx);
-        for ((op, first), count) in state.without_format {
+        for ((op, first, format), count) in state.without_format {
             cx.warn(
-                "opset.bf16",
+                if format == DType::BF16 { "opset.bf16" } else { "opset.f16" },
                 None,
-                format!("{count} × {op} stay fp32: {op} takes {} from opset {first} on", self.to),
+                format!("{count} × {op} stay fp32: {op} takes {format} from opset {first} on"),
             );
         }
         Ok(Changed::Yes)
@@ -68,7 +68,7 @@ struct State<'a> {
     policy: &'a Policy,
     /// Reasons without evidence are the same for many nodes.
     reasons: FxHashMap<String, Arc<Reason>>,
-    without_format: BTreeMap<(&'static str, u16), u32>,
+    without_format: BTreeMap<(&'static str, u16, DType), u32>,
 }
 
 impl State<'_> {
@@ -107,37 +107,57 @@ impl State<'_> {
         if let Some(rule) = immovable(module, schema, var.node) {
             return self.decide(Class::Fixed, full, rule);
         }
-        match op::legality(schema, var.var, self.to) {
+        // Nothing can be cast on the way in, so neither a pin nor a list makes the result another type.
+        let castable = flow::operands_of(module, var).next().is_some();
+        let name = schema.type_vars[usize::from(var.var)].name;
+        let pin = if castable { self.pin(module, var, path, name) } else { None };
+        // A report of another model may ask for what this one cannot have.
+        let replayed = self.policy.replayed(path, name).filter(|&precision| {
+            castable && (!precision.is_low() || op::legality(schema, var.var, precision) == Legality::Legal)
+        });
+        let wanted = match (&pin, replayed) {
+            (&Some((Pin::To(to), _)), _) | (None, Some(to)) if to.is_low() => to,
+            _ => self.to,
+        };
+        match op::legality(schema, var.var, wanted) {
             Legality::Legal => {}
             Legality::NotFloat => return self.decide(Class::Fixed, full, "schema"),
             Legality::NoSuchFormat { first_opset_with_it: None } => {
                 return self.decide(Class::Fixed, full, "schema");
             }
             Legality::NoSuchFormat { first_opset_with_it: Some(first) } => {
-                if table == Class::Allow || op::base_class(schema.kind, self.to) == Class::Allow {
-                    *self.without_format.entry((schema.name, first)).or_default() += 1;
+                if table == Class::Allow || op::base_class(schema.kind, wanted) == Class::Allow {
+                    *self.without_format.entry((schema.name, first, wanted)).or_default() += 1;
                 }
-                return self.decide(Class::Fixed, full, &format!("opset.{}", self.to));
+                return self.decide(Class::Fixed, full, &format!("opset.{wanted}"));
             }
         }
-        // Nothing can be cast on the way in, so neither a pin nor a list makes the result another type.
-        if flow::operands_of(module, var).next().is_none() {
+        if !castable {
             return if table == Class::Fixed {
                 self.decide(Class::Fixed, full, "attribute")
             } else {
                 self.decide(table, None, "table")
             };
         }
-        let name = schema.type_vars[usize::from(var.var)].name;
-        if let Some(precision) = self.policy.replayed(path, name) {
-            let class = if precision == DType::F32 { Class::Fixed } else { Class::Allow };
-            return self.decide(class, Some(precision), "replay");
-        }
-        if let Some((Pin::To(precision), rule)) = self.pin(module, var, path, name) {
-            let class = if precision == DType::F32 { Class::Fixed } else { Class::Allow };
-            return self.decide(class, Some(precision), &rule);
-        }
-        let (class, rule) = self.class_by_policy(module, var.node, table);
+        let of_precision = |p: DType| if p == DType::F32 { Class::Fixed } else { Class::Allow };
+        let listed = match pin {
+            Some((Pin::To(precision), rule)) => {
+                return self.decide(of_precision(precision), Some(precision), &rule);
+            }
+            Some((Pin::Auto, _)) => None,
+            None => {
+                let listed =
+                    self.policy.class_of(&node_key(module, var.node)).filter(|_| table != Class::Fixed);
+                match (listed, replayed) {
+                    (Some(listed), Some(_)) if listed.from == "list" => Some(listed),
+                    (_, Some(precision)) => {
+                        return self.decide(of_precision(precision), Some(precision), "replay");
+                    }
+                    (listed, None) => listed,
+                }
+            }
+        };
+        let (class, rule) = self.class_by_policy(table, listed);
         let precision = (class == Class::Fixed).then_some(DType::F32);
         self.decide(class, precision, &rule)
     }
@@ -155,11 +175,11 @@ impl State<'_> {
     }
 
     /// A list of the user replaces the class of the operator, but not what a schema or a fixed formal demands.
-    fn class_by_policy(&self, module: &Module, node: Node, table: Class) -> (Class, String) {
+    fn class_by_policy(&self, table: Class, listed: Option<OpClass>) -> (Class, String) {
         if table == Class::Fixed {
             return (table, "table".into());
         }
-        if let Some(listed) = self.policy.class_of(&node_key(module, node)) {
+        if let Some(listed) = listed {
             return (listed.class, format!("{}.{}", listed.from, listed.class));
         }
         match self.policy.base {
@@ -271,25 +291,22 @@ fn warn_of_unmet_pins(policy: &Policy, module: &Module, paths: &Paths, cx: &mut 
     for (pattern, pin) in policy.pins() {
         let (Pin::To(to), Some(node)) = (*pin, paths.node(pattern.text())) else { continue };
         let Some(schema) = module.node(node).schema() else { continue };
-        let mut named = schema.type_vars.iter().zip(&module.node(node).decisions);
-        let mut unmet = named.clone().filter(|(var, _)| pattern.var().is_none_or(|v| v == var.name));
-        if !to.is_low() || named.any(|(_, d)| d.precision == Some(to)) {
+        let mut named = (schema.type_vars.iter().zip(&module.node(node).decisions))
+            .filter(|(var, _)| pattern.var().is_none_or(|v| v == var.name));
+        if named.clone().any(|(_, d)| d.precision == Some(to)) {
             continue;
         }
         // A later pin of the same node may have undone this one.
-        if let Some((_, decision)) = unmet.find(|(_, d)| !d.reason.rule.starts_with("pin:")) {
-            cx.warn(
-                "pin.unmet",
-                Some(node),
-                format!(
-                    "`{}` is pinned to {to}, but {} of opset {} cannot be lowered here ({})",
-                    pattern.text(),
-                    schema.name,
-                    schema.since,
-                    decision.reason.rule
-                ),
-            );
-        }
+        let unmet = |rule: &str| if to.is_low() { !rule.starts_with("pin:") } else { rule == "already-low" };
+        let Some((_, decision)) = named.find(|(_, d)| unmet(&d.reason.rule)) else { continue };
+        let why = match decision.precision {
+            Some(is) if decision.reason.rule == "already-low" => format!("it is {is} already"),
+            _ => format!(
+                "{} of opset {} cannot be lowered here ({})",
+                schema.name, schema.since, decision.reason.rule
+            ),
+        };
+        cx.warn("pin.unmet", Some(node), format!("`{}` is pinned to {to}, but {why}", pattern.text()));
     }
 }
 
