@@ -10,12 +10,12 @@
 use crate::flow::{self, Var};
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
 use crate::paths::Paths;
-use crate::policy::{Base, Pin, Policy, node_key};
+use crate::policy::{Base, Names, OpClass, Pin, Pins, Policy, node_key};
 use ampc_ir::module::{Decision, Reason};
 use ampc_ir::op::{self, AttrKind, Class, Legality, OpKind, OpSchema};
 use ampc_ir::views::{NodeView, constant_of};
 use ampc_ir::{DType, Module, Node, Type};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -40,23 +40,27 @@ impl Pass for Classify {
     }
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let paths = Paths::new(module);
+        let values = ValueNames::new(module, !self.policy.value_pins().is_empty());
+        let pins = self.policy.pins_in(&paths, &values);
+        check_pins(&self.policy, &pins, module, &paths, &values)?;
+        warn_of_foreign_report(&self.policy, &paths, cx);
         let mut state = State {
             to: self.to,
             policy: &self.policy,
+            pins: &pins,
             reasons: FxHashMap::default(),
             without_format: BTreeMap::new(),
         };
-        check_pins(&self.policy, module, &paths)?;
         for &node in paths.nodes() {
             let decisions = state.node(module, node, paths.path(node));
             *module.node_mut(node).decisions = decisions.into();
         }
-        warn_of_unmet_pins(&self.policy, module, &paths, cx);
-        for ((op, first), count) in state.without_format {
+        warn_of_unmet_pins(&pins, module, &paths, cx);
+        for ((op, first, format), count) in state.without_format {
             cx.warn(
-                "opset.bf16",
+                if format == DType::BF16 { "opset.bf16" } else { "opset.f16" },
                 None,
-                format!("{count} × {op} stay fp32: {op} takes {} from opset {first} on", self.to),
+                format!("{count} × {op} stay fp32: {op} takes {format} from opset {first} on"),
             );
         }
         Ok(Changed::Yes)
@@ -66,9 +70,10 @@ impl Pass for Classify {
 struct State<'a> {
     to: DType,
     policy: &'a Policy,
+    pins: &'a Pins<'a>,
     /// Reasons without evidence are the same for many nodes.
     reasons: FxHashMap<String, Arc<Reason>>,
-    without_format: BTreeMap<(&'static str, u16), u32>,
+    without_format: BTreeMap<(&'static str, u16, DType), u32>,
 }
 
 impl State<'_> {
@@ -107,59 +112,78 @@ impl State<'_> {
         if let Some(rule) = immovable(module, schema, var.node) {
             return self.decide(Class::Fixed, full, rule);
         }
-        match op::legality(schema, var.var, self.to) {
+        // Nothing can be cast on the way in, so neither a pin nor a list makes the result another type.
+        let castable = flow::operands_of(module, var).next().is_some();
+        let name = schema.type_vars[usize::from(var.var)].name;
+        let pin = if castable { self.pin(module, var, path, name) } else { None };
+        // A report of another model may ask for what this one cannot have.
+        let replayed = self.policy.replayed(path, name).filter(|&precision| {
+            castable && (!precision.is_low() || op::legality(schema, var.var, precision) == Legality::Legal)
+        });
+        let wanted = match (&pin, replayed) {
+            (&Some((Pin::To(to), _)), _) | (None, Some(to)) if to.is_low() => to,
+            _ => self.to,
+        };
+        match op::legality(schema, var.var, wanted) {
             Legality::Legal => {}
             Legality::NotFloat => return self.decide(Class::Fixed, full, "schema"),
             Legality::NoSuchFormat { first_opset_with_it: None } => {
                 return self.decide(Class::Fixed, full, "schema");
             }
             Legality::NoSuchFormat { first_opset_with_it: Some(first) } => {
-                if table == Class::Allow || op::base_class(schema.kind, self.to) == Class::Allow {
-                    *self.without_format.entry((schema.name, first)).or_default() += 1;
+                if table == Class::Allow || op::base_class(schema.kind, wanted) == Class::Allow {
+                    *self.without_format.entry((schema.name, first, wanted)).or_default() += 1;
                 }
-                return self.decide(Class::Fixed, full, &format!("opset.{}", self.to));
+                return self.decide(Class::Fixed, full, &format!("opset.{wanted}"));
             }
         }
-        // Nothing can be cast on the way in, so neither a pin nor a list makes the result another type.
-        if flow::operands_of(module, var).next().is_none() {
+        if !castable {
             return if table == Class::Fixed {
                 self.decide(Class::Fixed, full, "attribute")
             } else {
                 self.decide(table, None, "table")
             };
         }
-        let name = schema.type_vars[usize::from(var.var)].name;
-        if let Some(precision) = self.policy.replayed(path, name) {
-            let class = if precision == DType::F32 { Class::Fixed } else { Class::Allow };
-            return self.decide(class, Some(precision), "replay");
-        }
-        if let Some((Pin::To(precision), rule)) = self.pin(module, var, path, name) {
-            let class = if precision == DType::F32 { Class::Fixed } else { Class::Allow };
-            return self.decide(class, Some(precision), &rule);
-        }
-        let (class, rule) = self.class_by_policy(module, var.node, table);
+        let of_precision = |p: DType| if p == DType::F32 { Class::Fixed } else { Class::Allow };
+        let listed = match pin {
+            Some((Pin::To(precision), rule)) => {
+                return self.decide(of_precision(precision), Some(precision), &rule);
+            }
+            Some((Pin::Auto, _)) => None,
+            None => {
+                let listed =
+                    self.policy.class_of(&node_key(module, var.node)).filter(|_| table != Class::Fixed);
+                match (listed, replayed) {
+                    (Some(listed), Some(_)) if listed.from == "list" => Some(listed),
+                    (_, Some(precision)) => {
+                        return self.decide(of_precision(precision), Some(precision), "replay");
+                    }
+                    (listed, None) => listed,
+                }
+            }
+        };
+        let (class, rule) = self.class_by_policy(table, listed);
         let precision = (class == Class::Fixed).then_some(DType::F32);
         self.decide(class, precision, &rule)
     }
 
     fn pin(&self, module: &Module, var: Var, path: &str, name: &str) -> Option<(Pin, String)> {
-        if self.policy.pins().is_empty() && self.policy.value_pins().is_empty() {
+        if self.pins.is_empty() {
             return None;
         }
-        let names: Vec<&str> = flow::operands_of(module, var)
+        let names = flow::operands_of(module, var)
             .filter(|&(_, v)| module.producer(v).is_none() || constant_of(module, v).is_some())
             .chain(flow::results_of(module, var))
-            .filter_map(|(_, value)| module.value_name(value).map(|s| module.text(s)))
-            .collect();
-        self.policy.pin_of(path, name, &names)
+            .filter_map(|(_, value)| module.value_name(value).map(|s| module.text(s)));
+        self.pins.of(path, name, names)
     }
 
     /// A list of the user replaces the class of the operator, but not what a schema or a fixed formal demands.
-    fn class_by_policy(&self, module: &Module, node: Node, table: Class) -> (Class, String) {
+    fn class_by_policy(&self, table: Class, listed: Option<OpClass>) -> (Class, String) {
         if table == Class::Fixed {
             return (table, "table".into());
         }
-        if let Some(listed) = self.policy.class_of(&node_key(module, node)) {
+        if let Some(listed) = listed {
             return (listed.class, format!("{}.{}", listed.from, listed.class));
         }
         match self.policy.base {
@@ -217,14 +241,55 @@ fn refined(module: &Module, schema: &'static OpSchema, node: Node, to: DType) ->
     if reduces { Class::Deny } else { base }
 }
 
+impl Names for Paths {
+    fn has(&self, name: &str) -> bool {
+        self.node(name).is_some()
+    }
+    fn any(&self, test: &dyn Fn(&str) -> bool) -> bool {
+        self.nodes().iter().any(|&n| test(self.path(n)))
+    }
+}
+
+/// The names of all values, in order.
+struct ValueNames {
+    order: Vec<String>,
+    all: FxHashSet<String>,
+}
+
+impl ValueNames {
+    fn new(module: &Module, needed: bool) -> ValueNames {
+        let mut order = Vec::new();
+        for graph in module.graph_ids().filter(|_| needed) {
+            let data = module.graph(graph);
+            let results = module.nodes(graph).flat_map(|n| module.node(n).results().iter().flatten());
+            let values = data.inputs().iter().chain(data.constants()).chain(results);
+            order.extend(values.filter_map(|&v| module.value_name(v)).map(|s| module.text(s).to_owned()));
+        }
+        ValueNames { all: order.iter().cloned().collect(), order }
+    }
+}
+
+impl Names for ValueNames {
+    fn has(&self, name: &str) -> bool {
+        self.all.contains(name)
+    }
+    fn any(&self, test: &dyn Fn(&str) -> bool) -> bool {
+        self.order.iter().any(|n| test(n))
+    }
+}
+
 /// An exact pin that names nothing is a mistake; a glob that matches nothing may be meant for other models too,
 /// but most often is one as well.
-fn check_pins(policy: &Policy, module: &Module, paths: &Paths) -> Result<(), PassError> {
-    for (pattern, _) in policy.pins() {
-        let mut nodes = paths.nodes().iter().filter(|&&n| pattern.matches_name(paths.path(n))).peekable();
-        let for_any_model = pattern.is_glob() && paths.nodes().is_empty();
-        let Some(&&first) = nodes.peek() else {
-            if for_any_model {
+fn check_pins(
+    policy: &Policy,
+    pins: &Pins<'_>,
+    module: &Module,
+    paths: &Paths,
+    values: &ValueNames,
+) -> Result<(), PassError> {
+    for ((pattern, _), (reading, _)) in policy.pins().iter().zip(&pins.nodes) {
+        let Some(reading) = reading else {
+            if pattern.is_glob() && paths.nodes().is_empty() {
                 continue;
             }
             return Err(PassError::PinMatchesNothing {
@@ -233,63 +298,75 @@ fn check_pins(policy: &Policy, module: &Module, paths: &Paths) -> Result<(), Pas
                 hint: hint(paths.nearest(pattern.text())),
             });
         };
+        let Some(var) = reading.var else { continue };
         let vars = |n: Node| module.node(n).schema().map_or(&[][..], |s| s.type_vars);
-        let Some(var) = pattern.var() else { continue };
-        if !nodes.any(|&n| vars(n).iter().any(|v| v.name == var)) {
+        let has = |n: Node| vars(n).iter().any(|v| v.name == var);
+        let first = if reading.exact {
+            paths.node(reading.text()).filter(|&n| !has(n))
+        } else {
+            let mut nodes = paths.nodes().iter().filter(|&&n| reading.matches(paths.path(n))).peekable();
+            let first = nodes.peek().map(|&&n| n);
+            first.filter(|_| !nodes.any(|&n| has(n)))
+        };
+        if let Some(first) = first {
             let has: Vec<&str> = vars(first).iter().map(|v| v.name).collect();
             return Err(PassError::PinMatchesNothing {
-                pattern: format!("{}#{var}", pattern.text()),
+                pattern: format!("{}#{var}", reading.text()),
                 what: "type variable",
                 hint: format!("; `{}` has {}", paths.path(first), has.join(", ")),
             });
         }
     }
-    if policy.value_pins().is_empty() {
-        return Ok(());
-    }
-    let mut names: Vec<&str> = Vec::new();
-    for graph in module.graph_ids() {
-        let data = module.graph(graph);
-        let results = module.nodes(graph).flat_map(|n| module.node(n).results().iter().flatten());
-        let values = data.inputs().iter().chain(data.constants()).chain(results);
-        names.extend(values.filter_map(|&v| module.value_name(v)).map(|s| module.text(s)));
-    }
-    for (pattern, _) in policy.value_pins() {
-        if !names.iter().any(|n| pattern.matches_name(n)) {
+    for ((pattern, _), (reading, _)) in policy.value_pins().iter().zip(&pins.values) {
+        if reading.is_none() {
+            let near = crate::suggest::nearest(pattern.text(), values.order.iter().map(String::as_str));
             return Err(PassError::PinMatchesNothing {
                 pattern: pattern.text().to_owned(),
                 what: "value",
-                hint: hint(crate::suggest::nearest(pattern.text(), names.iter().copied())),
+                hint: hint(near),
             });
         }
     }
     Ok(())
 }
 
+/// A report that is about none of the nodes is most likely that of another model.
+fn warn_of_foreign_report(policy: &Policy, paths: &Paths, cx: &mut PassCx<'_>) {
+    let (nodes, here) = policy.replayed_nodes(|path| paths.node(path).is_some());
+    if nodes > 0 && here == 0 {
+        let all = paths.nodes().len();
+        cx.warn(
+            "replay.unmatched",
+            None,
+            format!(
+                "none of the {nodes} nodes of the report is among the {all} of the model: nothing is repeated"
+            ),
+        );
+    }
+}
+
 /// A node named for a format that it cannot have stays as it is, but not in silence.
-fn warn_of_unmet_pins(policy: &Policy, module: &Module, paths: &Paths, cx: &mut PassCx<'_>) {
-    for (pattern, pin) in policy.pins() {
-        let (Pin::To(to), Some(node)) = (*pin, paths.node(pattern.text())) else { continue };
+fn warn_of_unmet_pins(pins: &Pins<'_>, module: &Module, paths: &Paths, cx: &mut PassCx<'_>) {
+    for (at, &(reading, pin)) in pins.nodes.iter().enumerate() {
+        let (Pin::To(to), Some(reading)) = (pin, reading.filter(|r| r.exact)) else { continue };
+        let Some(node) = paths.node(reading.text()) else { continue };
         let Some(schema) = module.node(node).schema() else { continue };
-        let mut named = schema.type_vars.iter().zip(&module.node(node).decisions);
-        let mut unmet = named.clone().filter(|(var, _)| pattern.var().is_none_or(|v| v == var.name));
-        if !to.is_low() || named.any(|(_, d)| d.precision == Some(to)) {
+        // Of the variables for which no later pin counts.
+        let mut named = (schema.type_vars.iter().zip(&module.node(node).decisions))
+            .filter(|(var, _)| pins.exact(reading.text(), var.name) == Some(at));
+        if named.clone().any(|(_, d)| d.precision == Some(to)) {
             continue;
         }
-        // A later pin of the same node may have undone this one.
-        if let Some((_, decision)) = unmet.find(|(_, d)| !d.reason.rule.starts_with("pin:")) {
-            cx.warn(
-                "pin.unmet",
-                Some(node),
-                format!(
-                    "`{}` is pinned to {to}, but {} of opset {} cannot be lowered here ({})",
-                    pattern.text(),
-                    schema.name,
-                    schema.since,
-                    decision.reason.rule
-                ),
-            );
-        }
+        let unmet = |rule: &str| to.is_low() || rule == "already-low";
+        let Some((_, decision)) = named.find(|(_, d)| unmet(&d.reason.rule)) else { continue };
+        let why = match decision.precision {
+            Some(is) if decision.reason.rule == "already-low" => format!("it is {is} already"),
+            _ => format!(
+                "{} of opset {} cannot be lowered here ({})",
+                schema.name, schema.since, decision.reason.rule
+            ),
+        };
+        cx.warn("pin.unmet", Some(node), format!("`{}` is pinned to {to}, but {why}", reading.text()));
     }
 }
 
