@@ -68,7 +68,7 @@ impl DropoutView {
     }
 }
 
-/// A bound of Clip.
+/// A bound of Clip, or the value of Pad.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Bound {
     /// No bound but the element type's own.

@@ -1,6 +1,7 @@
 //! Operators that move data and compute nothing: Cast, Concat, Flatten, Reshape, Slice, Split, Tile, Transpose.
 
 use super::axes::Axes;
+use super::broadcast::Bound;
 use super::{MAX_INTS, NodeView, OpError, Part};
 use crate::DType;
 use crate::attr::AttrValue;
@@ -204,7 +205,7 @@ impl<'a> SplitView<'a> {
 }
 
 /// Pad: pads are an attribute below 11; since 18 they may be for some axes only.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct PadView<'a> {
     /// Elements before every axis, then elements behind every axis; negative ones remove.
     pub pads: Option<Cow<'a, [Int]>>,
@@ -214,6 +215,8 @@ pub struct PadView<'a> {
     pub axes: Axes,
     /// What is filled in: `constant`, `reflect`, `edge` or `wrap`.
     pub mode: &'a str,
+    /// What mode `constant` fills in; absent means 0.
+    pub value: Bound,
 }
 
 impl<'a> PadView<'a> {
@@ -234,7 +237,12 @@ impl<'a> PadView<'a> {
             _ => (view.ints(1), Part::Operand(1)),
         };
         let axes = if view.since() < 18 { Axes::Absent } else { Axes::read(view, 3) };
-        Ok(PadView { pads, part, axes, mode })
+        let value = match view.since() {
+            0..11 => view.float("value").map_or(Bound::None, Bound::Number),
+            _ if view.has(2) => Bound::Operand(2),
+            _ => Bound::None,
+        };
+        Ok(PadView { pads, part, axes, mode, value })
     }
 }
 

@@ -5,6 +5,7 @@
 //! fp32 must not be narrowed one operator later. Each guard has a name, can be left out, and has a test that
 //! fails without it.
 
+mod constants;
 mod integers;
 mod norms;
 mod ranges;
@@ -128,9 +129,11 @@ impl Pass for Guard {
             to: self.to,
             out_of_range: self.out_of_range,
             stats: FxHashMap::default(),
+            moved: FxHashMap::default(),
             changed: false,
             rule: "",
         };
+        cx.find_moved()?;
         for guard in GUARDS.iter().filter(|g| !self.disabled.contains(g.name)) {
             cx.rule = guard.name;
             (guard.run)(&mut cx)?;
@@ -149,6 +152,8 @@ struct Cx<'a> {
     to: DType,
     out_of_range: OutOfRange,
     stats: FxHashMap<Value, Arc<ConstantStats>>,
+    /// What values hold that nodes make of nothing but constants.
+    moved: FxHashMap<Value, constants::Known>,
     changed: bool,
     rule: &'static str,
 }

@@ -1,59 +1,49 @@
 //! Guards on the values of constants.
 
+use super::constants::Origin;
 use super::{Cx, OutOfRange};
 use crate::flow::{self, Var};
 use crate::pass::PassError;
+use ampc_ir::DType;
 use ampc_ir::convert::{max_finite, min_normal};
 use ampc_ir::op::{Class, OpKind};
-use ampc_ir::views::NodeView;
-use ampc_ir::{AttrValue, DType, Value};
 use rustc_hash::FxHashSet;
 
 /// A constant of at most this many values is one that somebody wrote, not a trained weight.
-const FEW: u64 = 16;
-
-/// The values a variable reads or makes that may be constants, each once: operands, and the results of nodes
-/// that are constants themselves.
-fn constants_at(cx: &Cx<'_>, var: Var) -> Vec<Value> {
-    let mut values: Vec<Value> = flow::operands_of(cx.module, var).map(|(_, v)| v).collect();
-    if matches!(cx.kind(var.node), Some(OpKind::Constant)) {
-        values.extend(flow::results_of(cx.module, var).map(|(_, v)| v));
-    }
-    values.sort_unstable();
-    values.dedup();
-    values
-}
+pub(super) const FEW: u64 = 16;
 
 /// Constants with finite values beyond the range: the reader stays fp32, or the rewrite fails.
 pub(super) fn range(cx: &mut Cx<'_>) -> Result<(), PassError> {
-    if cx.out_of_range == OutOfRange::Clamp {
-        return Ok(());
-    }
     for var in cx.free_vars() {
-        for value in constants_at(cx, var) {
-            let Some(stats) = cx.stats(value)? else { continue };
+        for known in cx.constants_at(var)? {
+            let stats = &known.stats;
             if stats.overflow == 0 {
                 continue;
             }
-            if cx.out_of_range == OutOfRange::Error {
-                return Err(PassError::OutOfRange {
-                    name: cx.name(value),
-                    format: cx.to,
-                    count: stats.overflow,
-                    min: f64::from(stats.min),
-                    max: f64::from(stats.max),
-                    value,
-                });
+            let name = known.largest.name(cx);
+            match (known.largest, cx.out_of_range) {
+                // What is in an attribute of an operator is not converted, so that nothing clamps it.
+                (Origin::Attr(_), _) | (_, OutOfRange::Keep) | (Origin::Fill(_), OutOfRange::Error) => {}
+                (_, OutOfRange::Clamp) => continue,
+                (Origin::Constant(value), OutOfRange::Error) => {
+                    return Err(PassError::OutOfRange {
+                        name: cx.name(value),
+                        format: cx.to,
+                        count: stats.overflow,
+                        min: f64::from(stats.min),
+                        max: f64::from(stats.max),
+                        value,
+                    });
+                }
             }
-            let (name, to) = (cx.name(value), cx.to);
+            let to = cx.to;
             cx.deny(var, || {
                 format!(
-                    "constant `{name}`: {} of {} values beyond {to}, {:e} to {:e}",
+                    "{name}: {} of {} values beyond {to}, {:e} to {:e}",
                     stats.overflow, stats.count, stats.min, stats.max
                 )
             });
         }
-        fill_value(cx, var);
     }
     Ok(())
 }
@@ -72,15 +62,15 @@ pub(super) fn large_weights(cx: &mut Cx<'_>) -> Result<Vec<(Var, String)>, PassE
         if flow::decision(cx.module, var).map(|d| d.class) != Some(Class::Allow) {
             continue;
         }
-        for value in constants_at(cx, var) {
-            let Some(stats) = cx.stats(value)? else { continue };
+        for known in cx.constants_at(var)? {
+            let stats = &known.stats;
             // What does not fit at all is told when it is converted.
             if stats.overflow == 0 && f64::from(stats.max_abs) > limit {
-                let (op, name, to) = (cx.module.op_name(var.node).1, cx.name(value), cx.to);
+                let (op, name, to) = (cx.module.op_name(var.node).1, known.largest.name(cx), cx.to);
                 found.push((
                     var,
                     format!(
-                        "constant `{name}` of {op} goes up to {:e}: results may leave the range of {to}; {advice}",
+                        "{name} of {op} goes up to {:e}: results may leave the range of {to}; {advice}",
                         stats.max_abs
                     ),
                 ));
@@ -90,36 +80,18 @@ pub(super) fn large_weights(cx: &mut Cx<'_>) -> Result<Vec<(Var, String)>, PassE
     Ok(found)
 }
 
-/// ConstantOfShape has its constant in an attribute.
-fn fill_value(cx: &mut Cx<'_>, var: Var) {
-    let Some(view) = NodeView::new(cx.module, var.node) else { return };
-    if view.kind() != OpKind::ConstantOfShape {
-        return;
-    }
-    let Some(AttrValue::Tensor(data)) = view.attr("value") else { return };
-    let Some(values) = data.small_floats(FEW) else { return };
-    let limit = max_finite(cx.to);
-    if let Some(v) = values.into_iter().find(|v| v.is_finite() && v.abs() > limit) {
-        let to = cx.to;
-        cx.deny(var, || format!("fills with {v:e}, beyond {to}"));
-    }
-}
-
 /// A large constant in a sum: −65504 + x is −inf for x below −16.
 pub(super) fn mask(cx: &mut Cx<'_>) -> Result<(), PassError> {
     for var in cx.free_vars() {
         if !matches!(cx.kind(var.node), Some(OpKind::Add | OpKind::Sub | OpKind::Sum)) {
             continue;
         }
-        for value in constants_at(cx, var) {
-            let Some(stats) = cx.stats(value)? else { continue };
+        for known in cx.constants_at(var)? {
+            let stats = &known.stats;
             if f64::from(stats.max_abs) > max_finite(cx.to) / 2.0 {
-                let (name, to) = (cx.name(value), cx.to);
+                let (name, to) = (known.largest.name(cx), cx.to);
                 cx.deny(var, || {
-                    format!(
-                        "constant `{name}` up to {:e} in a sum: beyond half the range of {to}",
-                        stats.max_abs
-                    )
+                    format!("{name} up to {:e} in a sum: beyond half the range of {to}", stats.max_abs)
                 });
             }
         }
@@ -130,11 +102,11 @@ pub(super) fn mask(cx: &mut Cx<'_>) -> Result<(), PassError> {
 /// Constants of few values all of which would become 0.
 pub(super) fn underflow(cx: &mut Cx<'_>) -> Result<(), PassError> {
     for var in cx.free_vars() {
-        for value in constants_at(cx, var) {
-            let Some(stats) = cx.stats(value)? else { continue };
+        for known in cx.constants_at(var)? {
+            let stats = &known.stats;
             if stats.count <= FEW && stats.nonzero > 0 && stats.underflow == stats.nonzero {
-                let (name, to) = (cx.name(value), cx.to);
-                cx.deny(var, || format!("constant `{name}` ({:e}) is 0 in {to}", stats.max_abs));
+                let (name, to) = (known.largest.name(cx), cx.to);
+                cx.deny(var, || format!("{name} ({:e}) is 0 in {to}", stats.max_abs));
             }
         }
     }
@@ -152,18 +124,20 @@ pub(super) fn eps(cx: &mut Cx<'_>) -> Result<(), PassError> {
         ) {
             continue;
         }
-        for value in constants_at(cx, var) {
-            let Some(stats) = cx.stats(value)? else { continue };
+        for known in cx.constants_at(var)? {
+            let stats = &known.stats;
             if stats.count > FEW || stats.nonzero == 0 || f64::from(stats.min_abs) >= smallest {
                 continue;
             }
             let Some(way) = way_to_sensitive(cx, var) else { continue };
-            let (name, to) = (cx.name(value), cx.to);
+            let (name, to) = (known.smallest.of_epsilon(cx), cx.to);
             for var in way {
                 cx.deny(var, || {
-                    format!("epsilon `{name}` = {:e} is below the normal range of {to}", stats.min_abs)
+                    format!("epsilon {name} = {:e} is below the normal range of {to}", stats.min_abs)
                 });
             }
+            // What moves the epsilon to where it is used must not round it either.
+            cx.deny_movers(known.value, || format!("moves the epsilon {name}"));
         }
     }
     Ok(())
