@@ -378,3 +378,49 @@ fn inputs_that_are_not_there() {
         assert!(run.code == 5 && run.stderr.contains("it is a device"), "{run}");
     }
 }
+
+#[test]
+fn options_that_say_nothing_or_too_much() {
+    let dir = Dir::new();
+    dir.copy(MLP, "m.onnx");
+    let cases: &[(&[&str], &str)] = &[
+        (&["--pin", "=fp32"], "`--pin =fp32`: the name before `=` is empty"),
+        (&["--pin-value", "=fp32"], "`--pin-value =fp32`: the name before `=` is empty"),
+        (&["--pin", "fc2=fp8"], "`--pin fc2=fp8`: "),
+        (&["--pin", "fc2"], "found no `=`"),
+        (&["--keep-io", ","], "`--keep-io ,`: a name is empty"),
+        (&["--keep-io", "x,"], "`--keep-io x,`: a name is empty"),
+        (&["--keep-io", "all,x"], "`--keep-io all,x`: `all` stands alone"),
+        (&["--deny", ","], "`--deny ,`: a name is empty"),
+        (&["--allow", "Relu,"], "`--allow Relu,`: a name is empty"),
+        (&["--disable-guard", ",eps"], "`--disable-guard ,eps`: a name is empty"),
+    ];
+    for (args, message) in cases {
+        let run = dir.run(&[&["rewrite", "m.onnx"], *args].concat());
+        assert!(run.code == 2 && run.stderr.contains(message), "{args:?}: {run}");
+    }
+    for (text, found) in [("[]", "an array"), ("null", "null"), ("\"safe\"", "a string"), ("7", "a number")] {
+        dir.write("p.json", text);
+        let run = dir.run(&["policy", "check", "p.json"]);
+        let message = format!("expected an object, found {found}");
+        assert!(run.code == 2 && run.stderr.contains(&message), "{text}: {run}");
+    }
+}
+
+#[test]
+fn reports_as_policies() {
+    let dir = Dir::new();
+    dir.copy(MLP, "UP.ONNX");
+    assert_eq!(dir.run(&["rewrite", "UP.ONNX", "--to", "bf16", "--report", "r.json"]).code, 0);
+    assert_eq!(dir.files(), ["UP.ONNX", "UP.bf16.onnx", "r.json"]);
+    let other = dir.run(&["rewrite", "UP.ONNX", "--policy", "r.json", "--to", "fp16"]);
+    snapshot("usage_report_format", &other);
+    assert_eq!(other.code, 2);
+    let run = dir.run(&["rewrite", "UP.ONNX", "-o", "o.onnx", "--policy", "r.json", "--to", "bf16"]);
+    assert_eq!(run.code, 0, "{run}");
+    snapshot("policy_check_report", &dir.run(&["policy", "check", "r.json"]));
+    let shown = dir.run(&["policy", "show", "r.json"]).stdout;
+    assert!(shown.starts_with("policy report\nrepeats "), "{shown}");
+    // What was lowered before keeps its format, and is counted by it.
+    snapshot("rewrite_two_formats", &dir.run(&["rewrite", "UP.bf16.onnx", "--to", "fp16", "-o", "two.onnx"]));
+}

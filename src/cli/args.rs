@@ -77,7 +77,8 @@ pub(crate) struct RewriteArgs {
     pub(crate) precision: PrecisionArgs,
     #[command(flatten)]
     pub(crate) write: WriteArgs,
-    /// Write the report as JSON: every decision with its reason, every cast, every converted constant
+    /// Write the report as JSON: every decision with its reason, every cast, every converted constant; `-` is
+    /// standard output
     #[arg(long, value_name = "FILE.json", help_heading = "Output")]
     pub(crate) report: Option<PathBuf>,
     /// Print what was decided about this node, and why; may be repeated

@@ -22,7 +22,10 @@ pub(crate) fn run(args: &PolicyArgs, _: Ui) -> Result<(), Failure> {
             }
             ui::print(&table.to_string())
         }
-        PolicyCommand::Show { name } => ui::print(&show(&read_policy(name)?.policy)),
+        PolicyCommand::Show { name } => {
+            let read = read_policy(name)?;
+            ui::print(&show(&read.policy, read.decisions))
+        }
         PolicyCommand::Check { file } => {
             // A preset's name is no file, whatever it is called.
             let name = file.display().to_string();
@@ -32,19 +35,28 @@ pub(crate) fn run(args: &PolicyArgs, _: Ui) -> Result<(), Failure> {
                     format!("`{name}`: the name of a policy file ends in `.json`"),
                 ));
             }
-            let policy = read_policy(&name)?.policy;
-            let what = [
+            let read = read_policy(&name)?;
+            let policy = read.policy;
+            let mut what = vec![
                 count(policy.ops().count() as u64, "operator"),
                 count((policy.pins().len() + policy.value_pins().len()) as u64, "pin"),
                 count(policy.disabled_guards().len() as u64, "guard") + " left out",
             ];
+            what.extend(read.decisions.map(repeats));
             ui::print(&format!("{name}: policy {}, {}\n", policy.name, what.join(", ")))
         }
     }
 }
 
-fn show(policy: &Policy) -> String {
+fn repeats(decisions: u64) -> String {
+    format!("repeats {}", count(decisions, "decision"))
+}
+
+fn show(policy: &Policy, decisions: Option<u64>) -> String {
     let mut text = format!("policy {}\n", policy.name);
+    if let Some(decisions) = decisions {
+        let _ = writeln!(text, "{}", repeats(decisions));
+    }
     let base = match policy.base {
         Base::Table => "the operator table",
         Base::Schema => "the schemas: whatever may be 16-bit is lowered",

@@ -6,9 +6,11 @@ use super::explain::Explained;
 use super::problem::Failure;
 use super::progress::Progress;
 use super::run::{Run, load};
+use super::summary::Low;
 use super::ui::{self, Ui};
 use super::{diagnose, settings, summary, targets};
 use ampc::ir::DType;
+use ampc::passes::Paths;
 use ampc::report::ReportWarning;
 use ampc::{ErrorKind, Report};
 use serde::Serialize;
@@ -41,6 +43,7 @@ pub(crate) fn run(args: &RewriteArgs, ui: Ui) -> Result<(), Failure> {
     let pipeline = ampc::rewrite::pipeline_of(&options);
     targets::check(&model, &args.model, &emit, report_file, &args.debug, &pipeline)?;
     let before = emit::source_bytes(&model, &args.model);
+    let nodes = Paths::new(&model.module).nodes().to_vec();
 
     let run = Run {
         ui,
@@ -54,6 +57,7 @@ pub(crate) fn run(args: &RewriteArgs, ui: Ui) -> Result<(), Failure> {
         .watched(&mut model, |model, observer| ampc::rewrite::rewrite_in_place(model, &options, observer))?;
     let explanation = explained.text(&model.module, &report);
 
+    let low = Low::of(&nodes, &model.module, options.to);
     progress.stage("writing");
     if emit.kind == EmitArg::Emulated {
         model = ampc::emulate(model).map_err(|e| diagnose::failure(&e, None))?;
@@ -76,7 +80,7 @@ pub(crate) fn run(args: &RewriteArgs, ui: Ui) -> Result<(), Failure> {
     drop(progress);
     ui::print(&printed)?;
     ui::print(&explanation)?;
-    ui.say(&summary::text(args, &report, &emit, before, &written, ui));
+    ui.say(&summary::text(args, &report, low, &emit, before, &written, ui));
     Ok(())
 }
 

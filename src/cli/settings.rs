@@ -17,6 +17,8 @@ use std::sync::Arc;
 /// A policy, and the options of the run if it is a report that is to be repeated.
 pub(crate) struct Read {
     pub(crate) policy: Policy,
+    /// Decisions that it repeats, if it is a report.
+    pub(crate) decisions: Option<u64>,
     repeated: Option<Repeated>,
 }
 
@@ -36,21 +38,47 @@ pub(crate) fn read_policy(name: &str) -> Result<Read, Failure> {
     let path = Path::new(name);
     if path.extension().is_none_or(|e| e != "json") {
         let policy = Policy::preset(name).map_err(|e| diagnose::policy(&e, None))?;
-        return Ok(Read { policy, repeated: None });
+        return Ok(Read { policy, decisions: None, repeated: None });
     }
     let text = std::fs::read_to_string(path).map_err(|e| Failure::io(name, &e))?;
-    let policy = Policy::from_json(&text).map_err(|e| diagnose::policy(&e, Some((path, &text))))?;
-    Ok(Read { policy, repeated: repeated(&text) })
+    let policy = is_object(&text)
+        .and_then(|()| Policy::from_json(&text))
+        .map_err(|e| diagnose::policy(&e, Some((path, &text))))?;
+    let (repeated, decisions) = repeated(&text).unzip();
+    Ok(Read { policy, decisions, repeated })
 }
 
-fn repeated(text: &str) -> Option<Repeated> {
+/// A file that is no JSON at all passes: the parser says it better.
+fn is_object(text: &str) -> Result<(), PolicyError> {
+    use serde_json::Value;
+    let found = match serde_json::from_str(text) {
+        Ok(Value::Object(_)) | Err(_) => return Ok(()),
+        Ok(Value::Array(_)) => "an array",
+        Ok(Value::String(_)) => "a string",
+        Ok(Value::Number(_)) => "a number",
+        Ok(Value::Bool(_)) => "a truth value",
+        Ok(Value::Null) => "null",
+    };
+    Err(PolicyError::Json { line: 1, column: 1, reason: format!("expected an object, found {found}") })
+}
+
+/// The options of a report, and how many decisions about type variables it has.
+fn repeated(text: &str) -> Option<(Repeated, u64)> {
     #[derive(Deserialize)]
     struct Report {
         schema: String,
         options: Repeated,
+        #[serde(default)]
+        nodes: Vec<Node>,
+    }
+    #[derive(Deserialize)]
+    struct Node {
+        #[serde(default)]
+        vars: Vec<serde::de::IgnoredAny>,
     }
     let report: Report = serde_json::from_str(text).ok()?;
-    (report.schema == "ampc-report/1").then_some(report.options)
+    let decisions = report.nodes.iter().map(|n| n.vars.len() as u64).sum();
+    (report.schema == "ampc-report/1").then_some((report.options, decisions))
 }
 
 /// The options that the arguments ask for.
@@ -62,13 +90,21 @@ pub(crate) fn options(
     verify_each: bool,
     statistics: bool,
 ) -> Result<RewriteOptions, Failure> {
-    let Read { mut policy, repeated } = read_policy(&args.policy)?;
+    let Read { mut policy, repeated, .. } = read_policy(&args.policy)?;
     let to = match (args.to, &repeated) {
         (Some(Format::Bf16), _) => DType::BF16,
         (Some(Format::Fp16), _) => DType::F16,
         (None, Some(repeated)) if repeated.to == "bf16" => DType::BF16,
         (None, _) => DType::F16,
     };
+    let format = if to == DType::BF16 { "bf16" } else { "fp16" };
+    if let Some(repeated) = repeated.as_ref().filter(|r| r.to != format) {
+        let message = format!(
+            "`--to {format}`: the report `{}` has decisions for {}; leave `--to` out to repeat them",
+            args.policy, repeated.to
+        );
+        return Err(Failure::usage("format", message));
+    }
     let out_of_range = match (args.out_of_range, repeated.as_ref().map(|r| r.out_of_range.as_str())) {
         (Some(OutOfRangeArg::Clamp), _) | (None, Some("clamp")) => OutOfRange::Clamp,
         (Some(OutOfRangeArg::Error), _) | (None, Some("error")) => OutOfRange::Error,
@@ -78,16 +114,17 @@ pub(crate) fn options(
         _ if args.keep_io_types => KeepIo::All,
         None | Some("all") => KeepIo::All,
         Some("none") => KeepIo::None,
-        Some(names) => KeepIo::Names(names.split(',').map(str::to_owned).collect()),
+        Some(names) => KeepIo::Names(io_names(names)?),
     };
+    no_empty_names(args)?;
     apply(&mut policy, args, to).map_err(|e| diagnose::policy(&e, None))?;
     for pin in &args.pin {
         let (pattern, precision) = split_pin("--pin", pin)?;
-        policy.pin(pattern, precision).map_err(|e| diagnose::policy(&e, None))?;
+        policy.pin(pattern, precision).map_err(|e| of_option("--pin", pin, &e))?;
     }
     for pin in &args.pin_value {
         let (pattern, precision) = split_pin("--pin-value", pin)?;
-        policy.pin_value(pattern, precision).map_err(|e| diagnose::policy(&e, None))?;
+        policy.pin_value(pattern, precision).map_err(|e| of_option("--pin-value", pin, &e))?;
     }
     Ok(RewriteOptions {
         to,
@@ -99,6 +136,48 @@ pub(crate) fn options(
     })
 }
 
+/// A problem of a policy, with the option that has it.
+fn of_option(flag: &str, text: &str, error: &PolicyError) -> Failure {
+    let mut failure = diagnose::policy(error, None);
+    for problem in &mut failure.problems {
+        problem.message = format!("`{flag} {text}`: {}", problem.message);
+    }
+    failure
+}
+
+fn empty_name(flag: &str, text: &str) -> Failure {
+    Failure::usage("empty_name", format!("`{flag} {text}`: a name is empty"))
+}
+
+fn no_empty_names(args: &PrecisionArgs) -> Result<(), Failure> {
+    let lists = [
+        ("--allow", &args.allow),
+        ("--infer", &args.infer),
+        ("--clear", &args.clear),
+        ("--deny", &args.deny),
+        ("--disable-guard", &args.disable_guard),
+        ("--node-block-list", &args.node_block_list),
+        ("--nodes-to-include", &args.nodes_to_include),
+    ];
+    match lists.iter().find(|(_, list)| list.iter().any(String::is_empty)) {
+        Some((flag, list)) => Err(empty_name(flag, &list.join(","))),
+        None => Ok(()),
+    }
+}
+
+/// Names of inputs and outputs.
+fn io_names(text: &str) -> Result<Vec<String>, Failure> {
+    let names: Vec<String> = text.split(',').map(str::to_owned).collect();
+    if names.iter().any(String::is_empty) {
+        return Err(empty_name("--keep-io", text));
+    }
+    if let Some(word) = names.iter().find(|n| names.len() > 1 && ["all", "none"].contains(&n.as_str())) {
+        let message = format!("`--keep-io {text}`: `{word}` stands alone; expected all, none, or names");
+        return Err(Failure::usage("keep_io", message));
+    }
+    Ok(names)
+}
+
 fn apply(policy: &mut Policy, args: &PrecisionArgs, to: DType) -> Result<(), PolicyError> {
     let lists = [
         (&args.allow, Class::Allow),
@@ -107,7 +186,7 @@ fn apply(policy: &mut Policy, args: &PrecisionArgs, to: DType) -> Result<(), Pol
         (&args.deny, Class::Deny),
     ];
     for (ops, class) in lists {
-        for op in ops.iter().filter(|op| !op.is_empty()) {
+        for op in ops {
             policy.set_class(op, class, "list")?;
         }
     }
@@ -117,7 +196,7 @@ fn apply(policy: &mut Policy, args: &PrecisionArgs, to: DType) -> Result<(), Pol
     for node in &args.nodes_to_include {
         policy.pin(node, Pin::To(to))?;
     }
-    for guard in args.disable_guard.iter().filter(|g| !g.is_empty()) {
+    for guard in &args.disable_guard {
         policy.disable_guard(guard)?;
     }
     Ok(())
@@ -125,13 +204,16 @@ fn apply(policy: &mut Policy, args: &PrecisionArgs, to: DType) -> Result<(), Pol
 
 /// Splits `NODE=fp32` at the last `=`, since names may have one.
 fn split_pin<'a>(flag: &str, text: &'a str) -> Result<(&'a str, Pin), Failure> {
-    let (pattern, precision) = text.rsplit_once('=').filter(|(p, _)| !p.is_empty()).ok_or_else(|| {
+    let (pattern, precision) = text.rsplit_once('=').ok_or_else(|| {
         Failure::usage(
             "pin",
             format!("`{flag} {text}`: expected NAME=fp32, fp16, bf16 or auto, found no `=`"),
         )
     })?;
-    let pin = precision.parse().map_err(|e| diagnose::policy(&e, None))?;
+    if pattern.is_empty() {
+        return Err(Failure::usage("pin", format!("`{flag} {text}`: the name before `=` is empty")));
+    }
+    let pin = precision.parse().map_err(|e| of_option(flag, text, &e))?;
     Ok((pattern, pin))
 }
 

@@ -6,14 +6,45 @@ use super::problem::Problem;
 use super::table::{Table, bytes, count, number, share};
 use super::ui::{Stream, Ui};
 use ampc::Report;
+use ampc::ir::module::GraphOwner;
+use ampc::ir::{DType, Module, Node};
 
 /// Warnings said in full before they are only counted.
 const SAID: usize = 8;
+
+/// Nodes of the main graph with a type variable in a 16-bit format, by format.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Low {
+    fp16: u64,
+    bf16: u64,
+}
+
+impl Low {
+    /// Counts nodes of the source, by their element types now. One with both formats counts as the one asked for.
+    pub(crate) fn of(nodes: &[Node], module: &Module, to: DType) -> Low {
+        let mut low = Low::default();
+        for &node in nodes {
+            let data = module.node(node);
+            if data.graph != module.main() && module.graph(data.graph).owner != GraphOwner::Erased {
+                continue;
+            }
+            let has = |dtype| data.decisions.iter().any(|d| d.precision == Some(dtype));
+            let formats = [to, DType::F16, DType::BF16];
+            match formats.into_iter().find(|&f| has(f)) {
+                Some(DType::BF16) => low.bf16 += 1,
+                Some(_) => low.fp16 += 1,
+                None => {}
+            }
+        }
+        low
+    }
+}
 
 /// The table after a rewrite.
 pub(crate) fn text(
     args: &RewriteArgs,
     report: &Report,
+    low: Low,
     emit: &Emit,
     before: Option<(u64, u64)>,
     written: &Written,
@@ -22,7 +53,12 @@ pub(crate) fn text(
     let (summary, casts) = (&report.summary, &report.casts);
     let mut table = Table::new(2, &[]);
     let to = &report.options.to;
-    let mut nodes = vec![format!("{} {to}", number(summary.low)), format!("{} fp32", number(summary.full))];
+    let mut nodes: Vec<String> = [("fp16", low.fp16), ("bf16", low.bf16)]
+        .into_iter()
+        .filter(|(format, n)| *n > 0 || format == to)
+        .map(|(format, n)| format!("{} {format}", number(n)))
+        .collect();
+    nodes.push(format!("{} fp32", number(summary.full)));
     if summary.other > 0 {
         nodes.push(format!("{} without floats to lower", number(summary.other)));
     }
