@@ -60,7 +60,7 @@ pub struct Options {
     pub keep_io: String,
     /// Guards left out.
     pub disabled_guards: Vec<String>,
-    /// The passes, as `ampc opt` takes them.
+    /// The passes and their options; the lists and pins of the policy are not spelled in it.
     pub pipeline: String,
 }
 

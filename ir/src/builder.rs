@@ -8,7 +8,7 @@
 //! let w = b.constant("w", TensorData::from_f32(&[4, 2], &[0.5; 8])?);
 //! let h = b.op("MatMul", &[x, w])?;
 //! let y = b.op("Relu", &[h])?;
-//! b.output("y", y);
+//! b.output("y", y)?;
 //! let module = b.finish()?;
 //! assert_eq!(module.nodes(module.main()).count(), 2);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
@@ -38,6 +38,12 @@ pub enum BuildError {
         opset: u16,
         /// Unknown, too new, removed.
         why: String,
+    },
+    /// Two things of the interface would have one name.
+    #[error("`{name}` is the name of an input, a constant or an output already")]
+    NameTaken {
+        /// The name.
+        name: String,
     },
     /// Types do not fit.
     #[error("ill-typed: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
@@ -148,13 +154,38 @@ impl Builder {
         self.module.node(node).results().iter().flatten().copied().collect()
     }
 
-    /// Lets a value leave the graph under a name.
-    pub fn output(&mut self, name: &str, value: Value) {
-        if self.module.producer(value).is_some() && !self.module.is_output(value) {
-            let name = self.module.fresh_name(name);
-            self.module.set_value_name(value, name);
+    /// Lets a value leave the graph under a name. One that has a public name already (an input, a constant, an
+    /// output) leaves through an Identity.
+    ///
+    /// # Errors
+    /// If an input, a constant or another output has the name.
+    pub fn output(&mut self, name: &str, value: Value) -> Result<(), BuildError> {
+        let graph = self.module.graph(self.graph);
+        let public = graph
+            .inputs()
+            .iter()
+            .chain(graph.constants())
+            .copied()
+            .chain(graph.outputs().iter().map(|o| o.value));
+        if public.clone().any(|v| self.module.value(v).name.is_some_and(|n| self.module.text(n) == name)) {
+            return Err(BuildError::NameTaken { name: name.to_owned() });
         }
+        let inner = self.module.producer(value).is_some() && !self.module.is_output(value);
+        let value = if inner { value } else { self.op("Identity", &[value])? };
+        // Results have names of their own making until they leave: one in the way gives it up.
+        let results =
+            self.module.nodes(self.graph).flat_map(|n| self.module.node(n).results().iter().flatten());
+        let holder = results
+            .copied()
+            .find(|&v| self.module.value(v).name.is_some_and(|n| self.module.text(n) == name));
+        if let Some(holder) = holder.filter(|&h| h != value) {
+            let other = self.module.fresh_name(name);
+            self.module.set_value_name(holder, other);
+        }
+        let name = self.module.intern(name);
+        self.module.set_value_name(value, name);
         self.module.add_output(self.graph, value, Type::Unknown);
+        Ok(())
     }
 
     /// Infers all types, declares those of the outputs, and verifies.
@@ -190,6 +221,28 @@ mod tests {
     use super::*;
 
     #[test]
+    fn outputs_have_the_names_they_are_given() {
+        let mut b = Builder::new("g", 20);
+        let x = b.input("x", DType::F32, ["2"]);
+        let a = b.op("Relu", &[x]).unwrap();
+        let c = b.op("Neg", &[a]).unwrap();
+        // The name that the result of Relu has been given so far.
+        b.output("Relu", c).unwrap();
+        b.output("again", c).unwrap();
+        b.output("input", x).unwrap();
+        assert_eq!(b.output("x", a), Err(BuildError::NameTaken { name: "x".into() }));
+        assert_eq!(b.output("again", a), Err(BuildError::NameTaken { name: "again".into() }));
+        let module = b.finish().unwrap();
+        let names: Vec<String> = module
+            .graph(module.main())
+            .outputs()
+            .iter()
+            .map(|o| crate::verify::name_of(&module, o.value))
+            .collect();
+        assert_eq!(names, ["Relu", "again", "input"]);
+    }
+
+    #[test]
     fn mistakes_are_named() {
         let mut b = Builder::new("g", 13);
         let x = b.input("x", DType::F32, ["2", "3"]);
@@ -197,7 +250,7 @@ mod tests {
         assert!(why.contains("exists from 17 on"), "{why}");
         let y = b.input("y", DType::F32, ["4", "3"]);
         let z = b.op("MatMul", &[x, y]).unwrap();
-        b.output("z", z);
+        b.output("z", z).unwrap();
         assert!(matches!(b.finish(), Err(BuildError::IllTyped(e)) if e.len() == 1));
     }
 }

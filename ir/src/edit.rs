@@ -197,6 +197,14 @@ impl Module {
         self.values[before].n_outputs -= 1;
         self.values[value].n_outputs += 1;
         self.graphs[graph].dirty = true;
+        // The next value of a state is an output: it goes where the output goes.
+        if self.values[before].n_outputs == 0 {
+            for (_, next) in &mut self.graphs[graph].states {
+                if *next == before {
+                    *next = value;
+                }
+            }
+        }
     }
 
     /// Declares the type of output `index`.
@@ -405,6 +413,12 @@ impl Module {
         for (node, slot) in readers {
             self.set_operand(node, slot as usize, Some(new));
         }
+        // What nobody reads any more is about to go: its roles are those of what stands for it.
+        let graph = self.values[old].graph;
+        if !self.graphs[graph].roles.is_empty() && self.uses(old).next().is_none() {
+            let values = self.graphs[graph].roles.iter_mut().flat_map(|r| &mut r.values);
+            values.filter(|v| **v == old).for_each(|v| *v = new);
+        }
     }
 
     /// Sets the type of a value.
@@ -581,7 +595,7 @@ impl Module {
     pub fn set_value_origin(&mut self, value: Value, origin: Option<u32>) {
         self.values[value].origin = origin;
     }
-    /// Roles and states of a graph: data that no invariant depends on.
+    /// Roles and states of a graph. They name live values of it, a state an input and an output (I1).
     pub fn graph_roles_mut(
         &mut self,
         graph: GraphId,

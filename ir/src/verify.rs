@@ -82,6 +82,12 @@ pub enum Problem {
         /// The attributes it has.
         known: String,
     },
+    /// I6: a body is not the one its owner names, or not only of that owner.
+    #[error("attribute `{attr}` and its body do not belong to each other alone")]
+    Body {
+        /// The attribute.
+        attr: String,
+    },
     /// I6: a function calls itself, directly or through others.
     #[error("function `{name}` calls itself")]
     RecursiveFunction {
@@ -130,6 +136,7 @@ pub enum Problem {
 pub fn verify_module(module: &Module, facts: &Facts) -> Result<(), Vec<Violation>> {
     let mut found = Vec::new();
     functions(module, &mut found);
+    bodies(module, &mut found);
     for graph in module.graph_ids() {
         let mut cx = Cx { module, graph, found: &mut found };
         cx.boundary();
@@ -189,6 +196,19 @@ impl Cx<'_> {
             let ty = &self.module.value(output.value).ty;
             if !ty.same_kind(&output.declared) {
                 self.boundary_disagrees("graph output", output.value, &output.declared, ty);
+            }
+        }
+        for &value in data.roles.iter().flat_map(|r| &r.values) {
+            if !self.lives(value) {
+                self.dangling(None, value, "a role");
+            }
+        }
+        for &(input, next) in &data.states {
+            if !data.inputs.contains(&input) {
+                self.dangling(None, input, "a state");
+            }
+            if !self.lives(next) || !self.module.is_output(next) {
+                self.dangling(None, next, "the next value of a state");
             }
         }
         for &capture in &data.captures {
@@ -374,6 +394,32 @@ impl Cx<'_> {
                     self.report(Some(node), Some(value), problem);
                 }
             }
+        }
+    }
+}
+
+/// I6: a body and the attribute of its node name each other, and no attribute shares a body.
+fn bodies(module: &Module, found: &mut Vec<Violation>) {
+    let mut named: FxHashSet<GraphId> = FxHashSet::default();
+    for graph in module.graph_ids() {
+        for node in module.nodes(graph) {
+            for attr in module.node(node).attrs() {
+                for &body in attr.value.graphs() {
+                    let owner = GraphOwner::Body { node, attr: attr.name };
+                    if module.graph(body).owner != owner || !named.insert(body) {
+                        let problem = Problem::Body { attr: module.text(attr.name).to_owned() };
+                        found.push(Violation { graph, node: Some(node), value: None, problem });
+                    }
+                }
+            }
+        }
+    }
+    for graph in module.graph_ids() {
+        if let GraphOwner::Body { node, attr } = module.graph(graph).owner
+            && !named.contains(&graph)
+        {
+            let problem = Problem::Body { attr: module.text(attr).to_owned() };
+            found.push(Violation { graph, node: Some(node), value: None, problem });
         }
     }
 }

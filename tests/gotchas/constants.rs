@@ -61,7 +61,7 @@ fn g14_special_values_of_constants() {
     let x = b.input("x", DType::F32, ["1", "9"]);
     let w = b.constant("w", TensorData::from_f32(&[9, 1], &values).unwrap());
     let y = b.op("MatMul", &[x, w]).unwrap();
-    b.output("y", y);
+    b.output("y", y).unwrap();
     let done = rewrite(b.finish().unwrap().into(), &options(DType::F16));
     let out = written(&done);
     let bits = low_bits(initializer(&out, "w"));

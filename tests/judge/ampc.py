@@ -74,6 +74,8 @@ def read_report(path: Path) -> dict[str, Any]:
 
 def work_done(row: dict[str, Any]) -> str:
     """"ok" if at least 90 % of the allow operators outside bodies are low, or a rule says why of every other."""
+    if row.get("exit") == "0" and "allow" not in row:
+        return "no report"
     if "allow_share" not in row or row["allow_share"] >= 0.9:
         return "ok"
     rules = dict(entry.rsplit(":", 1) for entry in row["exceptions"].split())
