@@ -1,0 +1,158 @@
+//! Policies as JSON: the file of the user (`ampc-policy/1`), and a report (`ampc-report/1`) as the policy that repeats
+//! its decisions.
+
+use super::{Pin, Policy, PolicyError};
+use ampc_ir::DType;
+use ampc_ir::op;
+use rustc_hash::FxHashSet;
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use std::fmt;
+use std::marker::PhantomData;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PolicyFile {
+    schema: Option<String>,
+    name: Option<String>,
+    base: Option<String>,
+    #[serde(default, deserialize_with = "entries")]
+    ops: Vec<(String, Vec<String>)>,
+    #[serde(default, deserialize_with = "entries")]
+    pins: Vec<(String, String)>,
+    #[serde(default, deserialize_with = "entries")]
+    pin_values: Vec<(String, String)>,
+    #[serde(default)]
+    disable_guards: Vec<String>,
+}
+
+/// The entries of an object in the order of the file. No key may come twice.
+fn entries<'de, D, T>(deserializer: D) -> Result<Vec<(String, T)>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    struct Entries<T>(PhantomData<T>);
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for Entries<T> {
+        type Value = Vec<(String, T)>;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut entries = Vec::new();
+            let mut known = FxHashSet::default();
+            while let Some(key) = map.next_key::<String>()? {
+                if !known.insert(key.clone()) {
+                    return Err(A::Error::custom(format!("`{key}` is there twice: keep one")));
+                }
+                entries.push((key, map.next_value()?));
+            }
+            Ok(entries)
+        }
+    }
+    deserializer.deserialize_map(Entries(PhantomData))
+}
+
+#[derive(Deserialize)]
+struct ReportFile {
+    nodes: Vec<ReportNode>,
+}
+
+#[derive(Deserialize)]
+struct ReportNode {
+    path: String,
+    #[serde(default)]
+    vars: Vec<ReportVar>,
+}
+
+#[derive(Deserialize)]
+struct ReportVar {
+    var: String,
+    precision: String,
+}
+
+impl Policy {
+    /// Reads a policy file, or a report of an earlier run as the policy that repeats its decisions.
+    ///
+    /// # Errors
+    /// With line and column, if the text is neither.
+    pub fn from_json(text: &str) -> Result<Policy, PolicyError> {
+        let probe: serde_json::Value = serde_json::from_str(text).map_err(|e| json_error(&e))?;
+        let schema = probe.get("schema").and_then(|s| s.as_str()).unwrap_or("ampc-policy/1");
+        match schema {
+            "ampc-policy/1" => Policy::from_file(serde_json::from_str(text).map_err(|e| json_error(&e))?),
+            "ampc-report/1" => Policy::from_report(serde_json::from_str(text).map_err(|e| json_error(&e))?),
+            other => Err(PolicyError::Json {
+                line: 1,
+                column: 1,
+                reason: format!("expected schema `ampc-policy/1` or `ampc-report/1`, found `{other}`"),
+            }),
+        }
+    }
+
+    fn from_file(file: PolicyFile) -> Result<Policy, PolicyError> {
+        let mut policy = Policy::preset(file.base.as_deref().unwrap_or("safe"))?;
+        policy.name = file.name.unwrap_or_else(|| "custom".into());
+        debug_assert!(file.schema.is_none_or(|s| s == "ampc-policy/1"));
+        for (class, ops) in &file.ops {
+            let class = class.parse().map_err(|e: op::UnknownClass| PolicyError::Json {
+                line: 1,
+                column: 1,
+                reason: format!("in `ops`: {e}"),
+            })?;
+            for op in ops {
+                policy.set_class(op, class, "policy")?;
+            }
+        }
+        for (pattern, pin) in &file.pins {
+            policy.pin(pattern, pin.parse()?)?;
+        }
+        for (pattern, pin) in &file.pin_values {
+            policy.pin_value(pattern, pin.parse()?)?;
+        }
+        for guard in &file.disable_guards {
+            policy.disable_guard(guard)?;
+        }
+        Ok(policy)
+    }
+
+    fn from_report(report: ReportFile) -> Result<Policy, PolicyError> {
+        let mut policy = Policy::preset("safe")?;
+        policy.name = "report".into();
+        for node in report.nodes {
+            for var in node.vars {
+                match var.precision.parse() {
+                    Ok(Pin::To(dtype)) => {
+                        policy.replay.insert((node.path.clone(), var.var), dtype);
+                    }
+                    Ok(Pin::Auto) => {}
+                    // Decisions about other element types (f64, float8 …) are facts about the source.
+                    Err(_) if var.precision.parse::<DType>().is_ok() => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(policy)
+    }
+}
+
+fn json_error(error: &serde_json::Error) -> PolicyError {
+    let mut reason = error.to_string();
+    if let Some(at) = reason.rfind(" at line ") {
+        reason.truncate(at);
+    }
+    PolicyError::Json { line: error.line(), column: error.column(), reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_key_comes_twice() {
+        let text = "{\"pins\": {\"fc\": \"fp32\",\n \"fc\": \"fp16\"}}";
+        let error = Policy::from_json(text).unwrap_err();
+        assert!(matches!(error, PolicyError::Json { line: 2, .. }), "{error}");
+        assert!(error.to_string().contains("`fc` is there twice"), "{error}");
+    }
+}

@@ -1,0 +1,286 @@
+//! What the user wants: classes per operator, pins per node and value, guards to leave out.
+//!
+//! A policy starts from a base (the operator table, or its schemas alone) and says what differs. It comes from a
+//! preset, from a JSON file (schema `ampc-policy/1`, documented in `docs/policy.md`), from a report of an earlier
+//! run (which pins every decision), and from the command line; precedence is fixed: exact node name, exact value
+//! name, wildcard or regex pin, lists of the command line, a report, policy file, operator table.
+
+mod file;
+mod pins;
+
+pub use pins::{Names, Pattern, Pin, Pins, Reading};
+
+use crate::suggest::nearest;
+use ampc_ir::op::{self, Class};
+use ampc_ir::{DType, Module, Node};
+use rustc_hash::FxHashMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Where classes come from that no list names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Base {
+    /// The operator table's classes.
+    #[default]
+    Table,
+    /// Whatever the schema admits is lowered: what converters without numeric lists do.
+    Schema,
+}
+
+/// A class for an operator, and which list says so.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OpClass {
+    /// The class.
+    pub class: Class,
+    /// `list` for the command line, `policy` for a file or preset.
+    pub from: &'static str,
+}
+
+/// What the user wants.
+#[derive(Clone, Debug, Default)]
+pub struct Policy {
+    /// What to call it.
+    pub name: String,
+    /// Where unnamed operators get their class.
+    pub base: Base,
+    ops: BTreeMap<String, OpClass>,
+    pins: Vec<(Pattern, Pin)>,
+    value_pins: Vec<(Pattern, Pin)>,
+    /// Decisions of an earlier run: (node path, type variable) → element type.
+    replay: FxHashMap<(String, String), DType>,
+    disabled_guards: BTreeSet<String>,
+}
+
+/// Why something is no policy.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PolicyError {
+    /// No preset has this name.
+    #[error("no policy is called `{found}`{hint}; presets are {presets}; a file ends in `.json`")]
+    UnknownPreset {
+        /// The name as given.
+        found: String,
+        /// The nearest preset.
+        hint: String,
+        /// All presets.
+        presets: String,
+    },
+    /// No operator has this name.
+    #[error("no operator is called `{found}`{hint}; operators of other domains are written `domain::Op`")]
+    UnknownOp {
+        /// The name as given.
+        found: String,
+        /// The nearest operator.
+        hint: String,
+    },
+    /// One operator in two lists.
+    #[error("`{op}` is in the lists `{first}` and `{second}`: keep one")]
+    OpTwice {
+        /// The operator.
+        op: String,
+        /// One list.
+        first: Class,
+        /// The other.
+        second: Class,
+    },
+    /// No guard has this name.
+    #[error("no guard is called `{found}`{hint}; guards are {guards}")]
+    UnknownGuard {
+        /// The name as given.
+        found: String,
+        /// The nearest guard.
+        hint: String,
+        /// All guards.
+        guards: String,
+    },
+    /// A pin asks for something else than a precision.
+    #[error("`{found}` is no precision: expected fp32, fp16, bf16 or auto")]
+    Precision {
+        /// What was given.
+        found: String,
+    },
+    /// A malformed regular expression.
+    #[error("`{pattern}` is no pattern: {reason}")]
+    Pattern {
+        /// The pattern.
+        pattern: String,
+        /// Why.
+        reason: String,
+    },
+    /// The file is no JSON of the schema.
+    #[error("line {line}, column {column}: {reason}")]
+    Json {
+        /// Line, from 1.
+        line: usize,
+        /// Column, from 1.
+        column: usize,
+        /// What was expected and found.
+        reason: String,
+    },
+}
+
+/// The presets, each with a line about it.
+pub const PRESETS: &[(&str, &str)] = &[
+    ("safe", "the operator table's classes and all guards: the default"),
+    (
+        "all",
+        "everything the schemas admit, without numeric lists and guards but for constants that do not fit",
+    ),
+];
+
+impl Policy {
+    /// The preset with this name.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn preset(name: &str) -> Result<Policy, PolicyError> {
+        let mut policy = Policy { name: name.to_owned(), ..Policy::default() };
+        match name {
+            "safe" => {}
+            "all" => {
+                policy.base = Base::Schema;
+                for guard in crate::guard::GUARDS.iter().filter(|g| g.name != "range") {
+                    policy.disabled_guards.insert(guard.name.to_owned());
+                }
+            }
+            _ => {
+                let names = PRESETS.iter().map(|(n, _)| *n);
+                return Err(PolicyError::UnknownPreset {
+                    found: name.to_owned(),
+                    hint: hint(nearest(name, names.clone())),
+                    presets: names.collect::<Vec<_>>().join(", "),
+                });
+            }
+        }
+        Ok(policy)
+    }
+
+    /// Puts an operator into the list of a class; `from` is `list` (the command line, which wins) or `policy`.
+    ///
+    /// # Errors
+    /// If there is no such operator, or the same source put it into another list.
+    pub fn set_class(&mut self, op: &str, class: Class, from: &'static str) -> Result<(), PolicyError> {
+        let key = canonical(op)?;
+        if let Some(known) = self.ops.get(&key).filter(|k| k.from == from && k.class != class) {
+            return Err(PolicyError::OpTwice { op: key, first: known.class, second: class });
+        }
+        self.ops.insert(key, OpClass { class, from });
+        Ok(())
+    }
+
+    /// Pins nodes.
+    ///
+    /// # Errors
+    /// If the pattern is malformed.
+    pub fn pin(&mut self, pattern: &str, pin: Pin) -> Result<(), PolicyError> {
+        self.pins.push((Pattern::new(pattern)?, pin));
+        Ok(())
+    }
+
+    /// Pins values.
+    ///
+    /// # Errors
+    /// If the pattern is malformed.
+    pub fn pin_value(&mut self, pattern: &str, pin: Pin) -> Result<(), PolicyError> {
+        self.value_pins.push((Pattern::of_values(pattern)?, pin));
+        Ok(())
+    }
+
+    /// Leaves a guard out.
+    ///
+    /// # Errors
+    /// If there is no such guard.
+    pub fn disable_guard(&mut self, name: &str) -> Result<(), PolicyError> {
+        let names = crate::guard::GUARDS.iter().map(|g| g.name);
+        if !names.clone().any(|g| g == name) {
+            return Err(PolicyError::UnknownGuard {
+                found: name.to_owned(),
+                hint: hint(nearest(name, names.clone())),
+                guards: names.collect::<Vec<_>>().join(", "),
+            });
+        }
+        self.disabled_guards.insert(name.to_owned());
+        Ok(())
+    }
+
+    /// Guards to leave out.
+    pub fn disabled_guards(&self) -> &BTreeSet<String> {
+        &self.disabled_guards
+    }
+    /// The list an operator is in: key as in [`op_key`].
+    pub fn class_of(&self, key: &str) -> Option<OpClass> {
+        self.ops.get(key).copied()
+    }
+    /// All operators in lists.
+    pub fn ops(&self) -> impl Iterator<Item = (&str, OpClass)> {
+        self.ops.iter().map(|(k, &v)| (k.as_str(), v))
+    }
+    /// Pins of nodes, in the order given.
+    pub fn pins(&self) -> &[(Pattern, Pin)] {
+        &self.pins
+    }
+    /// Pins of values, in the order given.
+    pub fn value_pins(&self) -> &[(Pattern, Pin)] {
+        &self.value_pins
+    }
+
+    /// The decision of the earlier run that is repeated.
+    pub fn replayed(&self, path: &str, var: &str) -> Option<DType> {
+        if self.replay.is_empty() {
+            return None;
+        }
+        self.replay.get(&(path.to_owned(), var.to_owned())).copied()
+    }
+
+    /// How many nodes the report given as policy has decisions of, and of how many of them the test is true.
+    pub fn replayed_nodes(&self, test: impl Fn(&str) -> bool) -> (usize, usize) {
+        let nodes: BTreeSet<&str> = self.replay.keys().map(|(path, _)| path.as_str()).collect();
+        (nodes.len(), nodes.iter().filter(|path| test(path)).count())
+    }
+}
+
+fn hint(near: Option<&str>) -> String {
+    near.map_or_else(String::new, |n| format!("; did you mean `{n}`?"))
+}
+
+/// The key of an operator in lists: its name in ai.onnx, `domain::Name` elsewhere.
+pub fn op_key(domain: &str, name: &str) -> String {
+    if domain.is_empty() || domain == "ai.onnx" { name.to_owned() } else { format!("{domain}::{name}") }
+}
+
+/// The key of the operator of a node.
+pub fn node_key(module: &Module, node: Node) -> String {
+    let (domain, name, _) = module.op_name(node);
+    op_key(domain, name)
+}
+
+fn canonical(op: &str) -> Result<String, PolicyError> {
+    let (domain, name) = op.rsplit_once("::").unwrap_or(("", op));
+    let key = op_key(domain, name);
+    let known_domain = op::latest_opset(domain).is_some();
+    if known_domain && op::versions(domain, name).is_empty() {
+        let names = op::all().iter().filter(|s| s.domain == domain).map(|s| s.name);
+        return Err(PolicyError::UnknownOp { found: op.to_owned(), hint: hint(nearest(name, names)) });
+    }
+    Ok(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_name_the_nearest_word() {
+        let message = |e: PolicyError| e.to_string();
+        assert!(message(Policy::preset("sfae").unwrap_err()).contains("did you mean `safe`"));
+        let mut policy = Policy::preset("safe").unwrap();
+        assert!(
+            message(policy.set_class("Matmul", Class::Deny, "list").unwrap_err())
+                .contains("did you mean `MatMul`")
+        );
+        policy.set_class("MatMul", Class::Deny, "list").unwrap();
+        assert!(message(policy.set_class("MatMul", Class::Allow, "list").unwrap_err()).contains("keep one"));
+        assert!(message(policy.disable_guard("epss").unwrap_err()).contains("did you mean `eps`"));
+        let bad = Policy::from_json("{\n \"bsae\": \"safe\"\n}").unwrap_err();
+        assert!(matches!(bad, PolicyError::Json { line: 2, .. }), "{bad}");
+    }
+}
