@@ -4,7 +4,7 @@
 //! decisions. A constant of more than 16 elements is named with element type, shape and content hash, not copied.
 
 use ampc_ir::attr::{Attr, AttrValue};
-use ampc_ir::module::{Def, FunctionData, NodeData, Payload, Provenance};
+use ampc_ir::module::{Def, FunctionData, Payload, Provenance};
 use ampc_ir::tensor::{SparseData, Storage};
 use ampc_ir::text::MAX_INLINE;
 use ampc_ir::verify::name_of;
@@ -106,7 +106,7 @@ impl Cx<'_> {
     fn source(&self, value: Value) -> Json {
         let data = self.module.value(value);
         let payload = match &data.def {
-            Def::Input { default } => default.as_ref(),
+            Def::Input { default, .. } => default.as_ref(),
             Def::Constant(payload) => Some(payload),
             Def::Result { .. } | Def::Capture { .. } | Def::Erased => None,
         };
@@ -146,7 +146,7 @@ impl Cx<'_> {
             ("results", self.names(data.results())),
             ("types", types.into()),
             ("attributes", self.attrs(data.attrs())),
-            ("decisions", decisions(data)),
+            ("decisions", decisions(self.module, node)),
             ("inserted", if data.provenance == Provenance::Inserted { true.into() } else { Json::Null }),
             ("metadata", metadata.into()),
         ])
@@ -257,12 +257,16 @@ impl With for Json {
     }
 }
 
-fn decisions(data: &NodeData) -> Json {
-    let Some(schema) = data.schema() else { return Json::Null };
-    let vars = schema.type_vars.iter().zip(&data.decisions);
-    let decision = |(var, d): (&ampc_ir::op::TypeVar, &ampc_ir::module::Decision)| {
+fn decisions(module: &Module, node: Node) -> Json {
+    let data = module.node(node);
+    if data.schema().is_none() {
+        return Json::Null;
+    }
+    let names = module.var_names(node);
+    let vars = names.iter().zip(&data.decisions);
+    let decision = |(var, d): (&std::borrow::Cow<'static, str>, &ampc_ir::module::Decision)| {
         object([
-            ("var", var.name.into()),
+            ("var", var.as_ref().into()),
             ("class", d.class.as_str().into()),
             ("precision", d.precision.map_or(Json::Null, |p| p.to_string().into())),
             ("rule", d.reason.rule.as_str().into()),

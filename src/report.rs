@@ -7,6 +7,7 @@ use ampc_ir::module::{Decision, Provenance};
 use ampc_ir::op::{Class, OpKind, base_class};
 use ampc_ir::views::{NodeView, constant_node_data};
 use ampc_ir::{DType, Module, Node, Payload, TensorData};
+use ampc_passes::flow;
 use ampc_passes::guard::ConstantStats;
 use ampc_passes::insert_casts::KeepIo;
 use ampc_passes::pipeline::Pipeline;
@@ -216,8 +217,8 @@ pub(crate) struct Before {
 
 impl Before {
     pub(crate) fn new(module: &Module) -> Before {
-        let casts = module
-            .nodes(module.main())
+        let casts = flow::nodes(module)
+            .into_iter()
             .filter(|&n| is_cast(module, n))
             .map(|n| (n, module.node(n).provenance))
             .collect();
@@ -229,17 +230,16 @@ fn is_cast(module: &Module, node: Node) -> bool {
     module.node(node).schema().is_some_and(|s| s.kind == OpKind::Cast)
 }
 
-/// The constants of the main graph: name and payload of initializers and Constant nodes.
+/// The constants of the main graph and all bodies: name and payload of initializers and Constant nodes.
 fn constants(module: &Module) -> Vec<(String, Arc<TensorData>)> {
-    let graph = module.main();
     let name = |v| ampc_ir::verify::name_of(module, v);
-    let mut found: Vec<(String, Arc<TensorData>)> = module
-        .graph(graph)
-        .constants()
+    let graphs = flow::graphs(module);
+    let mut found: Vec<(String, Arc<TensorData>)> = graphs
         .iter()
+        .flat_map(|&graph| module.graph(graph).constants())
         .filter_map(|&v| Some((name(v), module.constant(v).and_then(Payload::dense)?.clone())))
         .collect();
-    for node in module.nodes(graph) {
+    for node in flow::nodes(module) {
         let Some(view) = NodeView::new(module, node).filter(|v| v.kind() == OpKind::Constant) else {
             continue;
         };
@@ -340,14 +340,13 @@ fn node_report(module: &Module, paths: &Paths, node: Node) -> NodeReport {
 
 fn vars(module: &Module, node: Node) -> Vec<VarReport> {
     let data = module.node(node);
-    let Some(schema) = data.schema() else { return Vec::new() };
-    schema
-        .type_vars
+    module
+        .var_names(node)
         .iter()
         .zip(&data.decisions)
         .filter(|(_, d)| d.precision.is_some_and(|p| p == DType::F32 || p.is_low()))
         .map(|(var, d)| VarReport {
-            var: var.name.to_owned(),
+            var: var.to_string(),
             class: d.class.to_string(),
             precision: d.precision.map_or_else(|| "unknown".into(), precision_name),
             rule: d.reason.rule.clone(),
@@ -361,9 +360,7 @@ fn summary(module: &Module, paths: &Paths) -> Summary {
     for &node in paths.nodes() {
         sum.nodes += 1;
         let data = module.node(node);
-        if data.graph != module.main()
-            && module.graph(data.graph).owner != ampc_ir::module::GraphOwner::Erased
-        {
+        if matches!(module.graph(module.root(data.graph)).owner, ampc_ir::module::GraphOwner::Function(_)) {
             sum.not_lowered += 1;
             continue;
         }
@@ -393,7 +390,7 @@ fn casts(module: &Module, before: &Before) -> Casts {
     casts.kept = known.iter().filter(|&&n| module.node(n).is_alive()).count() as u64;
     casts.removed = casts.present - casts.kept;
     let paths = Paths::new(module);
-    for node in module.nodes(module.main()) {
+    for node in flow::nodes(module) {
         if !is_cast(module, node) || known.contains(&node) {
             continue;
         }

@@ -11,7 +11,7 @@ use crate::symbols::Symbols;
 use crate::{FunctionId, GraphId, Node, Symbol, Type, Value};
 use petgraph::stable_graph::{EdgeIndex, NodeIndex, StableDiGraph};
 use petgraph::visit::EdgeRef;
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
 /// Where to put a new node.
@@ -62,6 +62,7 @@ impl Module {
             functions: PrimaryMap::default(),
             main: GraphId::new(0),
             taken: FxHashSet::default(),
+            leaving: FxHashMap::default(),
             suffixes: SecondaryMap::default(),
         };
         let name = module.intern("");
@@ -106,16 +107,8 @@ impl Module {
     }
 
     fn push_source(&mut self, graph: GraphId, name: Option<Symbol>, ty: Type, def: Def) -> Value {
-        let value = self.values.push(ValueData {
-            ty,
-            def,
-            name,
-            graph,
-            n_outputs: 0,
-            vertex: None,
-            origin: None,
-            dirty: false,
-        });
+        let value =
+            self.values.push(ValueData { ty, def, name, graph, vertex: None, origin: None, dirty: false });
         let vertex = self.graphs[graph].uses.add_node(Vertex::Source(value));
         self.values[value].vertex = Some(vertex);
         self.taken.extend(name);
@@ -124,7 +117,8 @@ impl Module {
 
     /// Adds a formal input; `default` makes it an initializer that a caller may override.
     pub fn add_input(&mut self, graph: GraphId, name: Symbol, ty: Type, default: Option<Payload>) -> Value {
-        let value = self.push_source(graph, Some(name), ty, Def::Input { default });
+        let slot = u32::try_from(self.graphs[graph].inputs.len()).expect("fewer than 2^32 inputs");
+        let value = self.push_source(graph, Some(name), ty, Def::Input { slot, default });
         self.graphs[graph].inputs.push(value);
         value
     }
@@ -161,6 +155,76 @@ impl Module {
         known.unwrap_or_else(|| self.add_capture(body, slot))
     }
 
+    /// The value that stands for `outer` in a graph nested in its scope, captured by every body between; `outer`
+    /// itself in its own graph.
+    ///
+    /// # Panics
+    /// If the graph is not nested in that of `outer`.
+    pub fn capture_into(&mut self, graph: GraphId, outer: Value) -> Value {
+        let (mut between, mut at) = (Vec::new(), graph);
+        while at != self.values[outer].graph {
+            between.push(at);
+            let owner = self.owner(at).unwrap_or_else(|| panic!("{outer} is not in a scope around {graph}"));
+            at = self.nodes[owner].graph;
+        }
+        between.into_iter().rev().fold(outer, |value, body| self.capture(body, value))
+    }
+
+    /// Removes what the bodies of a node capture and do not read, and the operands that none of them captures any
+    /// more. Returns whether there was any.
+    pub fn prune_captures(&mut self, node: Node) -> bool {
+        let n_formal = self.nodes[node].n_formal();
+        let mut captured = vec![false; self.nodes[node].operands.len()];
+        let mut changed = false;
+        let bodies: Vec<GraphId> = self.nodes[node].bodies().collect();
+        for &body in &bodies {
+            for value in std::mem::take(&mut self.graphs[body].captures) {
+                let Def::Capture { slot } = self.values[value].def else {
+                    unreachable!("{value} is a capture")
+                };
+                if self.uses(value).next().is_some() || self.is_output(value) {
+                    captured[slot as usize] = true;
+                    self.graphs[body].captures.push(value);
+                    continue;
+                }
+                if let Some(vertex) = self.values[value].vertex.take() {
+                    self.graphs[body].uses.remove_node(vertex);
+                }
+                self.values[value].def = Def::Erased;
+                changed = true;
+            }
+        }
+        if captured[n_formal..].iter().all(|&c| c) {
+            return changed;
+        }
+        let graph = self.nodes[node].graph;
+        let (mut kept, mut slots) = (n_formal, vec![0; captured.len()]);
+        for slot in n_formal..captured.len() {
+            let edge = self.edge_into(node, slot);
+            if captured[slot] {
+                let operand = u32::try_from(kept).expect("fewer than 2^32 operands");
+                if let Some(edge) = edge {
+                    self.graphs[graph].uses[edge].operand = operand;
+                }
+                self.nodes[node].operands[kept] = self.nodes[node].operands[slot];
+                slots[slot] = operand;
+                kept += 1;
+            } else if let Some(edge) = edge {
+                self.graphs[graph].uses.remove_edge(edge);
+            }
+        }
+        self.nodes[node].operands.truncate(kept);
+        for &body in &bodies {
+            for i in 0..self.graphs[body].captures.len() {
+                let value = self.graphs[body].captures[i];
+                if let Def::Capture { slot } = &mut self.values[value].def {
+                    *slot = slots[*slot as usize];
+                }
+            }
+        }
+        true
+    }
+
     /// Adds an operand for the bodies of a node to capture, even if it has the same one already.
     pub fn add_capture_operand(&mut self, node: Node, outer: Option<Value>) {
         let slot = self.nodes[node].operands.len();
@@ -186,7 +250,8 @@ impl Module {
 
     /// Lets a value leave the graph as its next output.
     pub fn add_output(&mut self, graph: GraphId, value: Value, declared: Type) {
-        self.values[value].n_outputs += 1;
+        let index = u32::try_from(self.graphs[graph].outputs.len()).expect("fewer than 2^32 outputs");
+        self.leaving.entry(value).or_default().push(index);
         self.graphs[graph].outputs.push(Output { value, declared });
         self.graphs[graph].dirty = true;
     }
@@ -194,11 +259,15 @@ impl Module {
     /// Lets another value leave as output `index`. Its declared type stays.
     pub fn set_output(&mut self, graph: GraphId, index: usize, value: Value) {
         let before = std::mem::replace(&mut self.graphs[graph].outputs[index].value, value);
-        self.values[before].n_outputs -= 1;
-        self.values[value].n_outputs += 1;
+        let slot = u32::try_from(index).expect("fewer than 2^32 outputs");
+        if let Some(slots) = self.leaving.get_mut(&before) {
+            slots.retain(|s| *s != slot);
+        }
+        let slots = self.leaving.entry(value).or_default();
+        slots.insert(slots.partition_point(|&s| s < slot), slot);
         self.graphs[graph].dirty = true;
         // The next value of a state is an output: it goes where the output goes.
-        if self.values[before].n_outputs == 0 {
+        if !self.is_output(before) {
             for (_, next) in &mut self.graphs[graph].states {
                 if *next == before {
                     *next = value;
@@ -232,7 +301,6 @@ impl Module {
                     def,
                     name: Some(name),
                     graph,
-                    n_outputs: 0,
                     vertex: None,
                     origin: None,
                     dirty: true,

@@ -221,7 +221,7 @@ impl<'m> Pair<'m> {
                     &capture(self.b, right, *t),
                 );
             }
-            (Def::Input { default: x }, Def::Input { default: y }) => (x.as_ref(), y.as_ref()),
+            (Def::Input { default: x, .. }, Def::Input { default: y, .. }) => (x.as_ref(), y.as_ref()),
             (Def::Constant(x), Def::Constant(y)) => (Some(x), Some(y)),
             _ => return Err(differ(&place, "kind", &v.def, &w.def)),
         };

@@ -17,6 +17,7 @@ pub mod eq;
 pub mod infer;
 pub mod module;
 pub mod op;
+pub mod ports;
 pub mod random;
 pub mod symbols;
 pub mod tensor;

@@ -37,7 +37,7 @@ use crate::symbols::Symbols;
 use crate::tensor::{SparseData, TensorData};
 use crate::{DType, FunctionId, GraphId, Node, Symbol, Type, Value};
 use petgraph::stable_graph::{NodeIndex, StableDiGraph};
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -75,6 +75,8 @@ pub struct Module {
     pub(crate) main: GraphId,
     /// Every name a value or node of any scope ever had: what a new name must avoid.
     pub(crate) taken: FxHashSet<Symbol>,
+    /// The outputs that values are. Looked up, never gone through.
+    pub(crate) leaving: FxHashMap<Value, SmallVec<[u32; 1]>>,
     /// The last number tried for a base name, so that n clashes cost n steps and not n².
     pub(crate) suffixes: SecondaryMap<Symbol, u32>,
 }
@@ -269,6 +271,8 @@ pub enum Def {
     },
     /// A formal input of its graph.
     Input {
+        /// Which of its inputs.
+        slot: u32,
         /// The value it has if nobody gives one: an IR 3 initializer that is listed as input.
         default: Option<Payload>,
     },
@@ -313,8 +317,6 @@ pub struct ValueData {
     pub name: Option<Symbol>,
     /// The graph it is in.
     pub graph: GraphId,
-    /// How many outputs of its graph it is.
-    pub(crate) n_outputs: u32,
     /// For sources: its vertex in the use graph.
     pub(crate) vertex: Option<NodeIndex>,
     /// Which message of the source file it came from (an initializer, an input); the table is the reader's.
@@ -382,6 +384,12 @@ impl Module {
     pub fn nodes(&self, graph: GraphId) -> impl Iterator<Item = Node> {
         std::iter::successors(self.graphs[graph].first, |&n| self.nodes[n].next)
     }
+    /// The values that a graph defines: inputs, constants, and results in program order. Not what it captures.
+    pub fn defined(&self, graph: GraphId) -> impl Iterator<Item = Value> {
+        let data = &self.graphs[graph];
+        let results = self.nodes(graph).flat_map(|n| self.nodes[n].results.iter().flatten());
+        data.inputs.iter().chain(&data.constants).chain(results).copied()
+    }
     /// The text of a symbol.
     pub fn text(&self, symbol: Symbol) -> &str {
         self.symbols.text(symbol)
@@ -440,9 +448,14 @@ impl Module {
             })
     }
 
+    /// As which outputs a value leaves its graph, in ascending order.
+    pub fn output_slots(&self, value: Value) -> &[u32] {
+        self.leaving.get(&value).map_or(&[], |slots| slots)
+    }
+
     /// Whether a value leaves its graph.
     pub fn is_output(&self, value: Value) -> bool {
-        self.values[value].n_outputs > 0
+        !self.output_slots(value).is_empty()
     }
 
     /// The uses of a graph, for petgraph's algorithms.

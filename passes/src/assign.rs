@@ -23,7 +23,7 @@ use crate::flow::{self, Var};
 use crate::insert_casts::KeepIo;
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
 use ampc_ir::module::Reason;
-use ampc_ir::op::{self, Class, Legality, OpKind};
+use ampc_ir::op::{Class, Legality, OpKind};
 use ampc_ir::verify::name_of;
 use ampc_ir::views::constant_of;
 use ampc_ir::{DType, Module, Value};
@@ -76,9 +76,8 @@ impl Pass for Assign {
 /// Element types of all variables without one, in program order.
 fn chosen(module: &Module, low: &FxHashMap<Var, DType>) -> Vec<(Var, DType)> {
     let mut order = Vec::new();
-    for node in module.nodes(module.main()) {
-        let Some(schema) = module.node(node).schema() else { continue };
-        for var in flow::vars(node, schema) {
+    for node in flow::nodes(module) {
+        for var in flow::vars(module, node) {
             if flow::decision(module, var).is_some_and(|d| d.precision.is_none() && d.class != Class::Fixed) {
                 order.push((var, low.get(&var).copied().unwrap_or(DType::F32)));
             }
@@ -115,9 +114,8 @@ impl<'m> Paint<'m> {
     fn new(module: &'m Module, to: DType, keep_io: &KeepIo) -> Paint<'m> {
         let mut order = Vec::new();
         let mut low = FxHashMap::default();
-        for node in module.nodes(module.main()) {
-            let Some(schema) = module.node(node).schema() else { continue };
-            for var in flow::vars(node, schema) {
+        for node in flow::nodes(module) {
+            for var in flow::vars(module, node) {
                 let Some(decision) = flow::decision(module, var) else { continue };
                 order.push(var);
                 match decision.precision {
@@ -144,6 +142,9 @@ impl<'m> Paint<'m> {
     fn constants(&mut self) {
         for i in 0..self.order.len() {
             let var = self.order[i];
+            if flow::is_port(self.module, var) {
+                continue;
+            }
             let (mut n, mut all_derived, mut all_moved) = (0, true, true);
             for (_, value) in flow::operands_of(self.module, var) {
                 n += 1;
@@ -197,8 +198,7 @@ impl<'m> Paint<'m> {
     }
     /// Whether the operator of a variable has the format, which need not be the one that is lowered to.
     fn admits(&self, var: Var, format: DType) -> bool {
-        let schema = self.module.node(var.node).schema();
-        format == self.to || schema.is_some_and(|s| op::legality(s, var.var, format) == Legality::Legal)
+        format == self.to || flow::legality(self.module, var, format) == Legality::Legal
     }
 
     /// Whether an operand comes for nothing in any precision: a constant, whatever it was cast to.
@@ -216,34 +216,10 @@ impl<'m> Paint<'m> {
         true
     }
 
-    /// Step 2. Program order is topological, so one walk each way finds what lies between.
+    /// Step 2: one walk each way finds what lies between.
     fn between(&mut self) {
-        let is_low = |paint: &Self, var: &Var| paint.low.get(var) == Some(&paint.to);
-        let mut below: FxHashSet<Var> = FxHashSet::default();
-        for &var in self.order.iter().filter(|&&v| self.paintable(v)) {
-            let any_low = flow::operands_of(self.module, var).any(|(_, value)| {
-                let from = flow::origin_var(self.module, value).filter(|p| !self.derived.contains(p));
-                from.is_some_and(|p| is_low(self, &p) || below.contains(&p))
-            });
-            if any_low {
-                below.insert(var);
-            }
-        }
-        let mut above: FxHashSet<Var> = FxHashSet::default();
-        for &var in self.order.iter().rev() {
-            if !self.paintable(var) {
-                continue;
-            }
-            let reaches = flow::results_of(self.module, var).any(|(_, value)| {
-                flow::readers(self.module, value)
-                    .into_iter()
-                    .filter_map(|(n, s)| flow::reader_var(self.module, n, s))
-                    .any(|r| is_low(self, &r) || above.contains(&r))
-            });
-            if reaches {
-                above.insert(var);
-            }
-        }
+        let below = self.below();
+        let above = self.above();
         for &var in self.order.iter().filter(|v| above.contains(v)) {
             if self.low.contains_key(&var) {
                 continue;
@@ -257,6 +233,46 @@ impl<'m> Paint<'m> {
             self.why.insert(var, why);
         }
         self.tables();
+    }
+
+    /// The variables that are low, in program order.
+    fn lowered(&self) -> Vec<Var> {
+        self.order.iter().copied().filter(|v| self.low.get(v) == Some(&self.to)).collect()
+    }
+
+    /// What something low reaches through infer and clear variables, if it is not made from constants alone.
+    fn below(&self) -> FxHashSet<Var> {
+        let mut below: FxHashSet<Var> = FxHashSet::default();
+        let mut work = self.lowered();
+        while let Some(var) = work.pop() {
+            if self.derived.contains(&var) {
+                continue;
+            }
+            for (_, value) in flow::results_of(self.module, var) {
+                for reader in flow::readers(self.module, value) {
+                    let reader = flow::var_of_reader(self.module, reader).filter(|&r| self.paintable(r));
+                    work.extend(reader.filter(|&r| below.insert(r)));
+                }
+            }
+        }
+        below
+    }
+
+    /// What reaches something low through infer and clear variables, but for state: it would be rounded in every
+    /// iteration, and what a loop sums up is not rounded for the sake of what comes after it.
+    fn above(&self) -> FxHashSet<Var> {
+        let mut above: FxHashSet<Var> = FxHashSet::default();
+        let mut work = self.lowered();
+        while let Some(var) = work.pop() {
+            for (_, value) in flow::operands_of(self.module, var) {
+                let Some(from) = flow::origin_var(self.module, value) else { continue };
+                let reaches = self.paintable(from) && !flow::is_state(self.module, from);
+                if reaches && above.insert(from) {
+                    work.push(from);
+                }
+            }
+        }
+        above
     }
 
     /// The end of step 2: large constants that are only moved, wherever they are moved to. For f16 alone: the 8 bits
@@ -289,8 +305,8 @@ impl<'m> Paint<'m> {
     fn is_table(&self, value: Value) -> bool {
         constant_of(self.module, value).is_some_and(|data| data.element_count() >= MIN_TABLE)
             && !self.outputs.contains(&value)
-            && flow::readers(self.module, value).into_iter().all(|(node, slot)| {
-                flow::reader_var(self.module, node, slot)
+            && flow::readers(self.module, value).into_iter().all(|reader| {
+                flow::var_of_reader(self.module, reader)
                     .is_some_and(|r| self.low.get(&r) == Some(&self.to) || self.may_store_low(r))
             })
     }
@@ -300,9 +316,8 @@ impl<'m> Paint<'m> {
         for i in 0..self.order.len() {
             let var = self.order[i];
             if self.class(var) == Some(Class::Clear) && self.may_join(var) {
-                let arriving = flow::operands_of(self.module, var)
-                    .filter_map(|(_, v)| self.low.get(&flow::origin_var(self.module, v)?).copied());
-                self.join_if_one(var, one(arriving), Some("behind a low-precision neighbour"));
+                let arriving = self.arriving(var);
+                self.join_if_one(var, arriving, Some("behind a low-precision neighbour"));
             }
         }
         for i in (0..self.order.len()).rev() {
@@ -312,6 +327,19 @@ impl<'m> Paint<'m> {
                 self.join_if_one(var, format, Some("before low-precision neighbours only"));
             }
         }
+    }
+
+    /// The low format in which operands of a clear variable arrive, if it is one. A port takes what arrives as it
+    /// is, so all of it must be low.
+    fn arriving(&self, var: Var) -> Option<DType> {
+        let low = |value| self.low.get(&flow::origin_var(self.module, value)?).copied();
+        let operands = flow::operands_of(self.module, var).map(|(_, v)| v);
+        if !flow::is_port(self.module, var) {
+            return one(operands.filter_map(low));
+        }
+        let arriving: Option<Vec<DType>> =
+            operands.filter(|&v| !self.is_constant(v)).map(|v| self.low_type(v)).collect();
+        one(arriving?.into_iter())
     }
 
     /// Step 4.
@@ -354,8 +382,8 @@ impl<'m> Paint<'m> {
             if self.outputs.contains(&value) {
                 return None;
             }
-            for (node, slot) in flow::readers(self.module, value) {
-                formats.push(*self.low.get(&flow::reader_var(self.module, node, slot)?)?);
+            for reader in flow::readers(self.module, value) {
+                formats.push(*self.low.get(&flow::var_of_reader(self.module, reader)?)?);
             }
         }
         one(formats.into_iter())

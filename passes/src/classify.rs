@@ -4,7 +4,7 @@
 //! class of the formals (the operator table's), unless the user says otherwise. Variables that cannot be lowered
 //! are *fixed* with the rule that says why: `type` (no f32 there), `schema` or `opset.bf16` (the operator has no
 //! such form, here or below a later opset), `type.unknown` (fed by a custom operator), `not-lowered` (inside a
-//! body or function, or of an operator with bodies), `attribute` (an attribute says the type of the result). A variable
+//! function), `attribute` (an attribute says the type of the result). A variable
 //! that is 16-bit already keeps its class and has its element type decided.
 
 use crate::flow::{self, Var};
@@ -92,10 +92,19 @@ impl State<'_> {
 
     fn node(&mut self, module: &Module, node: Node, path: &str) -> Vec<Decision> {
         let Some(schema) = module.node(node).schema() else { return Vec::new() };
-        flow::vars(node, schema).map(|var| self.var(module, schema, var, path)).collect()
+        let names = module.var_names(node);
+        let vars = flow::vars(module, node).zip(&names);
+        vars.map(|(var, name)| self.var(module, schema, var, name, path)).collect()
     }
 
-    fn var(&mut self, module: &Module, schema: &'static OpSchema, var: Var, path: &str) -> Decision {
+    fn var(
+        &mut self,
+        module: &Module,
+        schema: &'static OpSchema,
+        var: Var,
+        name: &str,
+        path: &str,
+    ) -> Decision {
         let table = class_by_table(module, schema, var, self.to);
         let full = match flow::bound_type(module, var) {
             Some(Type::Tensor(t)) if t.dtype == DType::F32 => Some(DType::F32),
@@ -109,22 +118,21 @@ impl State<'_> {
         if flow::operands_of(module, var).any(|(_, v)| module.value(v).ty == Type::Unknown) {
             return self.decide(Class::Fixed, full, "type.unknown");
         }
-        if let Some(rule) = immovable(module, schema, var.node) {
+        if let Some(rule) = immovable(module, schema, var) {
             return self.decide(Class::Fixed, full, rule);
         }
         // Nothing can be cast on the way in, so neither a pin nor a list makes the result another type.
         let castable = flow::operands_of(module, var).next().is_some();
-        let name = schema.type_vars[usize::from(var.var)].name;
         let pin = if castable { self.pin(module, var, path, name) } else { None };
         // A report of another model may ask for what this one cannot have.
         let replayed = self.policy.replayed(path, name).filter(|&precision| {
-            castable && (!precision.is_low() || op::legality(schema, var.var, precision) == Legality::Legal)
+            castable && (!precision.is_low() || flow::legality(module, var, precision) == Legality::Legal)
         });
         let wanted = match (&pin, replayed) {
             (&Some((Pin::To(to), _)), _) | (None, Some(to)) if to.is_low() => to,
             _ => self.to,
         };
-        match op::legality(schema, var.var, wanted) {
+        match flow::legality(module, var, wanted) {
             Legality::Legal => {}
             Legality::NotFloat => return self.decide(Class::Fixed, full, "schema"),
             Legality::NoSuchFormat { first_opset_with_it: None } => {
@@ -196,8 +204,13 @@ impl State<'_> {
 
 /// The operator table's class of a variable of this node: that of the formals it uses, refined by attributes.
 fn class_by_table(module: &Module, schema: &'static OpSchema, var: Var, to: DType) -> Class {
+    // What is handed into a body and out of it is moved, whatever else the operator does.
+    if flow::is_port(module, var) {
+        return Class::Clear;
+    }
     let base = refined(module, schema, var.node, to);
-    let class = op::var_class_given(schema, var.var, to, base, |side, index| {
+    let Ok(variable) = u8::try_from(var.var) else { return Class::Fixed };
+    let class = op::var_class_given(schema, variable, to, base, |side, index| {
         let data = module.node(var.node);
         match side {
             op::Side::Operand => data.operand(index).is_some(),
@@ -215,15 +228,20 @@ fn class_by_table(module: &Module, schema: &'static OpSchema, var: Var, to: DTyp
 }
 
 /// Why no variable of a node can change, whatever anybody asks for.
-fn immovable(module: &Module, schema: &OpSchema, node: Node) -> Option<&'static str> {
-    let data = module.node(node);
-    let container = |&&value: &&Option<ampc_ir::Value>| {
-        value.is_some_and(|v| !matches!(module.value(v).ty, Type::Tensor(_) | Type::Unknown))
+fn immovable(module: &Module, schema: &OpSchema, var: Var) -> Option<&'static str> {
+    let data = module.node(var.node);
+    let container = |value| !matches!(module.value(value).ty, Type::Tensor(_) | Type::Unknown);
+    let contains = || {
+        if flow::is_port(module, var) {
+            let values = flow::operands_of(module, var).chain(flow::results_of(module, var));
+            return values.map(|(_, v)| v).any(container);
+        }
+        data.formal_operands().iter().chain(data.results()).flatten().copied().any(container)
     };
-    if data.graph != module.main() || data.bodies().next().is_some() {
-        // What bodies read and make has the type of what stands around them.
+    if module.root(data.graph) != module.main() {
+        // What functions read and make has the type of what calls hand in.
         Some("not-lowered")
-    } else if data.formal_operands().iter().chain(data.results()).any(|v| container(&v)) {
+    } else if contains() {
         // So has what goes into a sequence, optional or map, or comes out of one.
         Some("type")
     } else if schema.kind == OpKind::BitCast {
@@ -260,10 +278,9 @@ impl ValueNames {
     fn new(module: &Module, needed: bool) -> ValueNames {
         let mut order = Vec::new();
         for graph in module.graph_ids().filter(|_| needed) {
-            let data = module.graph(graph);
-            let results = module.nodes(graph).flat_map(|n| module.node(n).results().iter().flatten());
-            let values = data.inputs().iter().chain(data.constants()).chain(results);
-            order.extend(values.filter_map(|&v| module.value_name(v)).map(|s| module.text(s).to_owned()));
+            order.extend(
+                module.defined(graph).filter_map(|v| module.value_name(v)).map(|s| module.text(s).to_owned()),
+            );
         }
         ValueNames { all: order.iter().cloned().collect(), order }
     }
@@ -299,8 +316,7 @@ fn check_pins(
             });
         };
         let Some(var) = reading.var else { continue };
-        let vars = |n: Node| module.node(n).schema().map_or(&[][..], |s| s.type_vars);
-        let has = |n: Node| vars(n).iter().any(|v| v.name == var);
+        let has = |n: Node| module.var_names(n).iter().any(|name| name == var);
         let first = if reading.exact {
             paths.node(reading.text()).filter(|&n| !has(n))
         } else {
@@ -309,7 +325,7 @@ fn check_pins(
             first.filter(|_| !nodes.any(|&n| has(n)))
         };
         if let Some(first) = first {
-            let has: Vec<&str> = vars(first).iter().map(|v| v.name).collect();
+            let has = module.var_names(first);
             return Err(PassError::PinMatchesNothing {
                 pattern: format!("{}#{var}", reading.text()),
                 what: "type variable",
@@ -352,8 +368,9 @@ fn warn_of_unmet_pins(pins: &Pins<'_>, module: &Module, paths: &Paths, cx: &mut 
         let Some(node) = paths.node(reading.text()) else { continue };
         let Some(schema) = module.node(node).schema() else { continue };
         // Of the variables for which no later pin counts.
-        let mut named = (schema.type_vars.iter().zip(&module.node(node).decisions))
-            .filter(|(var, _)| pins.exact(reading.text(), var.name) == Some(at));
+        let names = module.var_names(node);
+        let mut named = (names.iter().zip(&module.node(node).decisions))
+            .filter(|(var, _)| pins.exact(reading.text(), var) == Some(at));
         if named.clone().any(|(_, d)| d.precision == Some(to)) {
             continue;
         }

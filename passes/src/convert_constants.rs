@@ -34,8 +34,7 @@ impl Pass for ConvertConstants {
     }
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let mut changed = false;
-        let nodes: Vec<Node> = module.nodes(module.main()).collect();
-        for node in nodes {
+        for node in flow::nodes(module) {
             let data = module.node(node);
             let cast = data.provenance == Provenance::Inserted
                 && data.schema().is_some_and(|s| s.kind == OpKind::Cast);

@@ -4,7 +4,7 @@
 use crate::flow;
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use ampc_ir::module::Provenance;
-use ampc_ir::{Module, Node, Value};
+use ampc_ir::{GraphId, Module, Node, Value};
 use rustc_hash::FxHashSet;
 
 /// The pass.
@@ -16,29 +16,33 @@ impl Pass for Dce {
         "dce"
     }
     fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
-        let graph = module.main();
-        let outputs = flow::outputs(module, graph);
         let mut changed = false;
-        // Backwards, so that a cast read only by a dead cast is dead when its turn comes.
-        let mut nodes: Vec<Node> = module.nodes(graph).collect();
-        nodes.reverse();
-        for node in nodes {
-            let data = module.node(node);
-            let dead = |v: &Value| !outputs.contains(v) && module.uses(*v).next().is_none();
-            if data.provenance == Provenance::Inserted && data.results().iter().flatten().all(dead) {
-                module.erase_node(node);
-                changed = true;
-            }
+        // Backwards and from the inside out, so that what is read only by something dead is dead when its turn comes.
+        for graph in flow::graphs(module).into_iter().rev() {
+            changed |= clean(module, graph);
         }
-        let unread: FxHashSet<Value> = module
-            .graph(graph)
-            .constants()
-            .iter()
-            .copied()
-            .filter(|&v| module.value(v).dirty && !outputs.contains(&v) && module.uses(v).next().is_none())
-            .collect();
-        changed |= !unread.is_empty();
-        module.erase_constants(graph, &unread);
         Ok(Changed::when(changed))
     }
+}
+
+fn clean(module: &mut Module, graph: GraphId) -> bool {
+    let mut changed = false;
+    let mut nodes: Vec<Node> = module.nodes(graph).collect();
+    nodes.reverse();
+    for node in nodes {
+        changed |= module.prune_captures(node);
+        let data = module.node(node);
+        let dead = |v: &Value| !module.is_output(*v) && module.uses(*v).next().is_none();
+        if data.provenance == Provenance::Inserted && data.results().iter().flatten().all(dead) {
+            module.erase_node(node);
+            changed = true;
+        }
+    }
+    let constants = module.graph(graph).constants().iter().copied();
+    let unread: FxHashSet<Value> = constants
+        .filter(|&v| module.value(v).dirty && !module.is_output(v) && module.uses(v).next().is_none())
+        .collect();
+    changed |= !unread.is_empty();
+    module.erase_constants(graph, &unread);
+    changed
 }

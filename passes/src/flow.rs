@@ -1,17 +1,51 @@
-//! How precision flows: type variables of nodes as vertices, values as edges between them.
+//! How precision flows: type variables of nodes, and ports of nodes with bodies, as vertices; values as edges
+//! between them, through captures into bodies.
 
-use ampc_ir::module::{Decision, Provenance};
-use ampc_ir::op::{Class, FormalType, OpKind, OpSchema};
+use ampc_ir::module::{Decision, Def, Provenance};
+use ampc_ir::op::{self, Class, FormalType, Legality, OpKind, Side};
+use ampc_ir::ports::Ports;
+pub use ampc_ir::views::resolve_captures;
 use ampc_ir::{DType, GraphId, Module, Node, Type, Value};
 use rustc_hash::FxHashSet;
 
-/// A type variable of a node of the operator table.
+/// A type variable of a node of the operator table, or a port of a node with bodies.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Var {
     /// The node.
     pub node: Node,
-    /// Index of the variable in the schema.
-    pub var: u8,
+    /// Index of the variable in the schema, or of the port.
+    pub var: u16,
+}
+
+impl Var {
+    fn port(node: Node, port: usize) -> Option<Var> {
+        Some(Var { node, var: u16::try_from(port).ok()? })
+    }
+}
+
+/// What reads a value.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Reader {
+    /// An operand of a node.
+    Operand(Node, u32),
+    /// What is around its graph: it is this output.
+    Output(GraphId, u32),
+}
+
+/// The graphs whose operators are lowered: the main graph and all bodies in it, each after the graph around it.
+pub fn graphs(module: &Module) -> Vec<GraphId> {
+    let mut graphs = vec![module.main()];
+    let mut next = 0;
+    while let Some(&graph) = graphs.get(next) {
+        graphs.extend(module.nodes(graph).flat_map(|node| module.node(node).bodies()));
+        next += 1;
+    }
+    graphs
+}
+
+/// The nodes of all [`graphs`], each graph in program order.
+pub fn nodes(module: &Module) -> Vec<Node> {
+    graphs(module).into_iter().flat_map(|graph| module.nodes(graph)).collect()
 }
 
 /// The variable that operand `slot` of a node is typed by, if it is a formal operand typed by one.
@@ -20,19 +54,54 @@ pub fn reader_var(module: &Module, node: Node, slot: u32) -> Option<Var> {
     if slot as usize >= data.n_formal() {
         return None;
     }
+    if let Some(ports) = Ports::of(module, node) {
+        return Var::port(node, ports.of_operand(slot as usize)?);
+    }
     match data.schema()?.input(slot as usize)?.ty {
-        FormalType::Var(var) => Some(Var { node, var }),
+        FormalType::Var(var) => Some(Var { node, var: var.into() }),
         FormalType::Is(_) => None,
     }
 }
 
-/// The variable that types a value where it is made, if a node of the table makes it.
-pub fn producer_var(module: &Module, value: Value) -> Option<Var> {
-    let (node, slot) = module.producer(value)?;
-    match module.node(node).schema()?.output(slot as usize)?.ty {
-        FormalType::Var(var) => Some(Var { node, var }),
-        FormalType::Is(_) => None,
+/// The variable that a reader belongs to, if it has one.
+pub fn var_of_reader(module: &Module, reader: Reader) -> Option<Var> {
+    match reader {
+        Reader::Operand(node, slot) => reader_var(module, node, slot),
+        Reader::Output(graph, slot) => {
+            let node = module.owner(graph)?;
+            Var::port(node, Ports::of(module, node)?.of_body_output(slot as usize)?)
+        }
     }
+}
+
+/// The variable that types a value where it is made, if a node of the table makes it or hands it into a body.
+pub fn producer_var(module: &Module, value: Value) -> Option<Var> {
+    let value = resolve_captures(module, value);
+    let data = module.value(value);
+    match data.def {
+        Def::Result { node, slot } => {
+            if let Some(ports) = Ports::of(module, node) {
+                return Var::port(node, ports.of_result(slot as usize)?);
+            }
+            match module.node(node).schema()?.output(slot as usize)?.ty {
+                FormalType::Var(var) => Some(Var { node, var: var.into() }),
+                FormalType::Is(_) => None,
+            }
+        }
+        Def::Input { slot, .. } => {
+            let node = module.owner(data.graph)?;
+            Var::port(node, Ports::of(module, node)?.of_body_input(slot as usize)?)
+        }
+        Def::Capture { .. } | Def::Constant(_) | Def::Erased => None,
+    }
+}
+
+/// The captures of a value that is operand `slot` of a node, in its bodies.
+fn captures_of(module: &Module, node: Node, slot: u32) -> impl Iterator<Item = Value> + '_ {
+    let data = module.node(node);
+    let captures = data.bodies().filter(move |_| slot as usize >= data.n_formal());
+    let captures = captures.flat_map(|body| module.graph(body).captures());
+    captures.copied().filter(move |&v| matches!(module.value(v).def, Def::Capture { slot: s } if s == slot))
 }
 
 /// The decision for a variable, if its node is classified.
@@ -51,29 +120,73 @@ pub fn is_free(module: &Module, var: Var) -> bool {
     })
 }
 
-/// Operands of a node whose formals the variable types.
-pub fn operands_of<'a>(module: &'a Module, var: Var) -> impl Iterator<Item = (usize, Value)> + 'a {
+/// What the variable types on the way in: formal operands of the node with their slots, and for a port the outputs
+/// of bodies that it reads, with theirs.
+pub fn operands_of(module: &Module, var: Var) -> impl Iterator<Item = (usize, Value)> + '_ {
     let data = module.node(var.node);
+    let (at, ports) = (usize::from(var.var), Ports::of(module, var.node));
+    let formals = match ports {
+        Some(_) => &[][..],
+        None => data.formal_operands(),
+    };
     let schema = data.schema();
-    data.formal_operands().iter().enumerate().filter_map(move |(i, &v)| {
-        let formal = schema?.input(i)?;
-        (formal.ty == FormalType::Var(var.var)).then_some((i, v?))
-    })
+    let typed = formals.iter().enumerate().filter_map(move |(i, &v)| {
+        (schema?.input(i)?.ty == FormalType::Var(u8::try_from(var.var).ok()?)).then_some((i, v?))
+    });
+    let of_node =
+        ports.as_ref().and_then(|ports| ports.operand(at)).and_then(|i| Some((i, data.operand(i)?)));
+    let of_bodies = ports.map(|ports| ports.body_outputs(module, at));
+    let of_bodies = of_bodies.into_iter().flatten();
+    let of_bodies = of_bodies.map(|(body, slot)| (slot, module.graph(body).outputs()[slot].value));
+    typed.chain(of_node).chain(of_bodies)
 }
 
-/// Results of a node whose formals the variable types.
-pub fn results_of<'a>(module: &'a Module, var: Var) -> impl Iterator<Item = (usize, Value)> + 'a {
+/// What the variable types on the way out: results of the node with their slots, and for a port the inputs of
+/// bodies that it makes.
+pub fn results_of(module: &Module, var: Var) -> impl Iterator<Item = (usize, Value)> + '_ {
     let data = module.node(var.node);
+    let (at, ports) = (usize::from(var.var), Ports::of(module, var.node));
+    let formals = match ports {
+        Some(_) => &[][..],
+        None => data.results(),
+    };
     let schema = data.schema();
-    data.results().iter().enumerate().filter_map(move |(i, &v)| {
-        let formal = schema?.output(i)?;
-        (formal.ty == FormalType::Var(var.var)).then_some((i, v?))
-    })
+    let typed = formals.iter().enumerate().filter_map(move |(i, &v)| {
+        (schema?.output(i)?.ty == FormalType::Var(u8::try_from(var.var).ok()?)).then_some((i, v?))
+    });
+    let of_node = ports.as_ref().and_then(|ports| ports.result(at)).and_then(|i| Some((i, data.result(i)?)));
+    let of_bodies = ports.map(|ports| ports.body_inputs(module, at).enumerate());
+    typed.chain(of_node).chain(of_bodies.into_iter().flatten())
 }
 
 /// The variables of a node.
-pub fn vars(node: Node, schema: &OpSchema) -> impl Iterator<Item = Var> + use<> {
-    (0u8..).take(schema.type_vars.len()).map(move |var| Var { node, var })
+pub fn vars(module: &Module, node: Node) -> impl Iterator<Item = Var> + use<> {
+    let n = u16::try_from(module.n_vars(node)).unwrap_or(0);
+    (0..n).map(move |var| Var { node, var })
+}
+
+/// Whether it is a port of a node with bodies.
+pub fn is_port(module: &Module, var: Var) -> bool {
+    module.node(var.node).bodies().next().is_some() && Ports::of(module, var.node).is_some()
+}
+
+/// Whether the variable is state that goes round in a body.
+pub fn is_state(module: &Module, var: Var) -> bool {
+    Ports::of(module, var.node).is_some_and(|ports| ports.is_state(usize::from(var.var)))
+}
+
+/// Whether a variable that is f32 may be the format instead, by the schema of its node.
+pub fn legality(module: &Module, var: Var, format: DType) -> Legality {
+    let Some(schema) = module.node(var.node).schema() else { return Legality::NotFloat };
+    let Some(ports) = Ports::of(module, var.node) else {
+        return u8::try_from(var.var).map_or(Legality::NotFloat, |v| op::legality(schema, v, format));
+    };
+    // All ports of a side are one variadic formal, the last.
+    let (side, formals) = match ports.result(usize::from(var.var)) {
+        Some(_) => (Side::Result, schema.outputs),
+        None => (Side::Operand, schema.inputs),
+    };
+    op::formal_legality(schema, side, formals.len().saturating_sub(1), format)
 }
 
 /// The type that the operands and results bind a variable to; `None` if no type is known.
@@ -84,15 +197,20 @@ pub fn bound_type(module: &Module, var: Var) -> Option<&Type> {
         .find(|ty| **ty != Type::Unknown)
 }
 
-/// The value behind any casts that an earlier run inserted: what is computed, whatever it is stored as.
-pub fn behind_inserted(module: &Module, mut value: Value) -> Value {
-    while let Some((node, _)) = module.producer(value) {
+/// The value behind any casts that an earlier run inserted: what is computed, whatever it is stored as. It may be
+/// one of a graph around the body.
+pub fn behind_inserted(module: &Module, value: Value) -> Value {
+    let mut behind = value;
+    let mut found = value;
+    loop {
+        behind = resolve_captures(module, behind);
+        let Some((node, _)) = module.producer(behind) else { return found };
         match (inserted_result(module, node), module.node(node).operand(0)) {
-            (Some(_), Some(operand)) => value = operand,
-            _ => break,
+            (Some(_), Some(operand)) => behind = operand,
+            _ => return found,
         }
+        found = resolve_captures(module, behind);
     }
-    value
 }
 
 /// The variable that computes a value, looking through casts that an earlier run inserted.
@@ -100,16 +218,23 @@ pub fn origin_var(module: &Module, value: Value) -> Option<Var> {
     producer_var(module, behind_inserted(module, value))
 }
 
-/// Readers of a value: node and operand slot, looking through casts that an earlier run inserted. In no order
-/// that means anything; sort where order matters.
-pub fn readers(module: &Module, value: Value) -> Vec<(Node, u32)> {
+/// Readers of a value here and in bodies, looking through casts that an earlier run inserted. Outputs are readers in
+/// bodies only: see [`outputs`]. In no order that means anything; sort where order matters.
+pub fn readers(module: &Module, value: Value) -> Vec<Reader> {
     let mut readers = Vec::new();
     let mut work = vec![value];
     while let Some(value) = work.pop() {
+        let graph = module.value(value).graph;
+        if module.owner(graph).is_some() {
+            readers.extend(module.output_slots(value).iter().map(|&slot| Reader::Output(graph, slot)));
+        }
         for (node, slot) in module.uses(value) {
             match inserted_result(module, node) {
                 Some(result) => work.push(result),
-                None => readers.push((node, slot)),
+                None if slot as usize >= module.node(node).n_formal() => {
+                    work.extend(captures_of(module, node, slot));
+                }
+                None => readers.push(Reader::Operand(node, slot)),
             }
         }
     }
@@ -120,28 +245,49 @@ pub fn readers(module: &Module, value: Value) -> Vec<(Node, u32)> {
 /// that asking for every value of a chain of casts takes time linear in the chain.
 const MAX_CASTS: usize = 32;
 
-/// [`readers`], looking through casts of the author between floats as well: a number stays dangerous when it is
-/// cast. For what holds variables back, never for what lowers them.
+/// Operands that read a value, looking through casts of the author between floats as well (a number stays
+/// dangerous when it is cast), into bodies, out of them and round. For what holds variables back, never for what
+/// lowers them.
 pub fn readers_beyond_casts(module: &Module, value: Value) -> Vec<(Node, u32)> {
     let mut readers = Vec::new();
+    let mut seen: FxHashSet<Var> = FxHashSet::default();
     let mut work = vec![(value, MAX_CASTS)];
     while let Some((value, left)) = work.pop() {
-        for (node, slot) in module.uses(value) {
-            match float_cast(module, node) {
-                Some(result) if left > 0 => work.push((result, left - 1)),
-                _ => readers.push((node, slot)),
+        let graph = module.value(value).graph;
+        let outputs = module.output_slots(value).iter().map(|&slot| Reader::Output(graph, slot));
+        let around = module.owner(graph).is_some();
+        let uses = module.uses(value).map(|(node, slot)| Reader::Operand(node, slot));
+        for reader in outputs.filter(|_| around).chain(uses) {
+            if let Reader::Operand(node, slot) = reader {
+                if let Some(result) = float_cast(module, node).filter(|_| left > 0) {
+                    work.push((result, left - 1));
+                    continue;
+                }
+                if slot as usize >= module.node(node).n_formal() {
+                    work.extend(captures_of(module, node, slot).map(|v| (v, left)));
+                    continue;
+                }
+                if module.node(node).bodies().next().is_none() {
+                    readers.push((node, slot));
+                    continue;
+                }
+            }
+            // A port hands on what it reads.
+            if let Some(port) = var_of_reader(module, reader).filter(|&port| left > 0 && seen.insert(port)) {
+                work.extend(results_of(module, port).map(|(_, v)| (v, left - 1)));
             }
         }
     }
     readers
 }
 
-/// The value behind any casts between floats, as [`readers_beyond_casts`] looks the other way.
-pub fn behind_casts(module: &Module, mut value: Value) -> Value {
+/// The value behind any casts between floats and captures, as [`readers_beyond_casts`] looks the other way.
+pub fn behind_casts(module: &Module, value: Value) -> Value {
+    let mut value = resolve_captures(module, value);
     for _ in 0..MAX_CASTS {
         let Some((node, _)) = module.producer(value) else { break };
         match (float_cast(module, node), module.node(node).operand(0)) {
-            (Some(_), Some(operand)) => value = operand,
+            (Some(_), Some(operand)) => value = resolve_captures(module, operand),
             _ => break,
         }
     }

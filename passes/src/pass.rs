@@ -49,8 +49,10 @@ impl Invariants {
                 let data = module.node(node);
                 // What passes themselves put there is not classified.
                 let inserted = data.provenance == ampc_ir::module::Provenance::Inserted;
-                let Some(schema) = data.schema().filter(|_| !inserted) else { continue };
-                if data.decisions.len() != schema.type_vars.len() {
+                if data.schema().is_none() || inserted {
+                    continue;
+                }
+                if data.decisions.len() != module.n_vars(node) {
                     return Invariants::CORE;
                 }
                 any |= !data.decisions.is_empty();

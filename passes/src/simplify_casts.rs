@@ -6,6 +6,7 @@
 //! - a cast of a cast, a → b → c, is a → c if every value of a is exact in b (f16 and bf16 in f32 and f64, f32 in
 //!   f64) and one of the two was inserted; casts of the author are only ever read around, never changed.
 
+use crate::flow;
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
 use ampc_ir::edit::Position;
 use ampc_ir::module::Provenance;
@@ -25,8 +26,7 @@ impl Pass for SimplifyCasts {
     fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let mut changed = false;
         let mut first: FxHashMap<(Value, DType), Cast> = FxHashMap::default();
-        let nodes: Vec<Node> = module.nodes(module.main()).collect();
-        for node in nodes {
+        for node in flow::nodes(module) {
             let Some(mut cast) = Cast::read(module, node) else { continue };
             // Casts of the author stay behind one another, so there can be several.
             while let Some(shorter) = collapse(module, &cast) {

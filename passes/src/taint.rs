@@ -26,11 +26,9 @@ impl Pass for Taint {
         Invariants::CORE.with(Invariants::CLASSIFIED)
     }
     fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
-        let graph = module.main();
         let mut work: VecDeque<(Var, Var)> = VecDeque::new();
-        for node in module.nodes(graph) {
-            let Some(schema) = module.node(node).schema() else { continue };
-            for var in flow::vars(node, schema) {
+        for node in flow::nodes(module) {
+            for var in flow::vars(module, node) {
                 if flow::decision(module, var).is_some_and(|d| d.class == Class::Deny) {
                     work.push_back((var, var));
                 }

@@ -12,7 +12,7 @@ use ampc::ir::{DType, Module, Node};
 /// Warnings said in full before they are only counted.
 const SAID: usize = 8;
 
-/// Nodes of the main graph with a type variable in a 16-bit format, by format.
+/// Nodes outside functions with a type variable in a 16-bit format, by format.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Low {
     fp16: u64,
@@ -25,7 +25,7 @@ impl Low {
         let mut low = Low::default();
         for &node in nodes {
             let data = module.node(node);
-            if data.graph != module.main() && module.graph(data.graph).owner != GraphOwner::Erased {
+            if matches!(module.graph(module.root(data.graph)).owner, GraphOwner::Function(_)) {
                 continue;
             }
             let has = |dtype| data.decisions.iter().any(|d| d.precision == Some(dtype));
@@ -63,7 +63,7 @@ pub(crate) fn text(
         nodes.push(format!("{} without floats to lower", number(summary.other)));
     }
     if summary.not_lowered > 0 {
-        nodes.push(format!("{} in bodies and functions, not lowered", number(summary.not_lowered)));
+        nodes.push(format!("{} in functions, not lowered", number(summary.not_lowered)));
     }
     table.row(["nodes".to_owned(), nodes.join(", ")]);
     table.row(["allow".to_owned(), allow(report)]);

@@ -33,7 +33,7 @@ fn nested() -> ModelProto {
         body(vec![node("Add", &["t", "k"], &["t.f32"]), node("Neg", &["t.f32"], &["deepest"])], "deepest");
     let other = body(vec![node("Sigmoid", &["t"], &["inner"])], "inner");
     let then = body(vec![conditional("c2", deep, other, "inner_if")], "inner_if");
-    let otherwise = body(vec![node("Identity", &["t"], &["inner"])], "inner");
+    let otherwise = body(vec![node("Sigmoid", &["t"], &["inner"])], "inner");
     let graph = GraphProto {
         name: some("g"),
         node: vec![

@@ -8,10 +8,11 @@ use super::ast::{CaptureAst, Decided, FunctionAst, Lines, Name, NodeAst, SourceA
 use super::parser::{Parser, clip};
 use crate::edit::{NewNode, Position};
 use crate::module::{Decision, FunctionData, Op, Payload, Reason, Role};
-use crate::op::{Class, Lookup, TypeVar, lookup};
+use crate::op::{Class, Lookup, lookup};
 use crate::{FunctionId, GraphId, Node, Symbol, Type, Value};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
+use std::borrow::Cow;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -300,7 +301,8 @@ impl Builder<'_, '_, '_> {
 
     fn tail(&mut self, node: Node, tail: Tail) {
         *self.parser.module.node_mut(node).metadata = tail.metadata;
-        let vars = self.parser.module.node(node).schema().map_or(&[][..], |s| s.type_vars);
+        let vars = if tail.class.is_empty() { SmallVec::new() } else { self.parser.module.var_names(node) };
+        let vars = &vars[..];
         let class = self.per_variable(vars, None, tail.class);
         let n = class.len();
         let prec = self.per_variable(vars, Some(n), tail.prec);
@@ -321,7 +323,7 @@ impl Builder<'_, '_, '_> {
     /// has to have an entry.
     fn per_variable<T: Clone>(
         &mut self,
-        vars: &[TypeVar],
+        vars: &[Cow<'static, str>],
         n: Option<usize>,
         entries: Vec<Decided<T>>,
     ) -> Vec<Option<T>> {
@@ -337,7 +339,7 @@ impl Builder<'_, '_, '_> {
         let (mut by_name, last) = (false, entries.last().map(|e| e.span));
         for Decided { var, what, span } in entries {
             let text = var.map_or("", |var| self.parser.module.text(var));
-            let named = vars.iter().position(|v| v.name == text);
+            let named = vars.iter().position(|v| *v == text);
             by_name |= named.is_some();
             let index = named.or_else(|| text.parse().ok());
             match index {

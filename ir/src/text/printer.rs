@@ -12,6 +12,7 @@ use crate::module::{Decision, Def, FunctionData, GraphOwner, NodeData, Provenanc
 use crate::tensor::TensorError;
 use crate::{GraphId, Module, Node, Symbol, Type, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::borrow::Cow;
 use std::fmt::Write;
 use std::ops::Range;
 
@@ -226,7 +227,7 @@ impl Printer<'_> {
         self.out.push_str(" : ");
         write_type(&mut self.out, module, &data.ty);
         let payload = match &data.def {
-            Def::Input { default } => default.as_ref(),
+            Def::Input { default, .. } => default.as_ref(),
             Def::Constant(payload) => Some(payload),
             Def::Result { .. } | Def::Capture { .. } | Def::Erased => None,
         };
@@ -376,7 +377,7 @@ impl Printer<'_> {
         let mut end = None;
         self.attrs(node, data, &mut end);
         self.result_types(data);
-        self.decisions(data);
+        self.decisions(node, data);
         if data.provenance == Provenance::Inserted {
             self.out.push_str(" cast=inserted");
         }
@@ -479,17 +480,21 @@ impl Printer<'_> {
         }
     }
 
-    /// Writes class, precision and reason of each type variable: once if all are the same.
-    fn decisions(&mut self, data: &NodeData) {
-        self.decided(data, "class", |out, decision| {
+    /// Writes class, precision and reason of each type variable or port: once if all are the same.
+    fn decisions(&mut self, node: Node, data: &NodeData) {
+        if data.decisions.is_empty() {
+            return;
+        }
+        let vars = self.module.var_names(node);
+        self.decided(&vars, data, "class", |out, decision| {
             out.push_str(decision.class.as_str());
             true
         });
-        self.decided(data, "prec", |out, decision| {
+        self.decided(&vars, data, "prec", |out, decision| {
             let _ = decision.precision.map(|dtype| write!(out, "{dtype}"));
             decision.precision.is_some()
         });
-        self.decided(data, "why", |out, decision| {
+        self.decided(&vars, data, "why", |out, decision| {
             let reason = &decision.reason;
             if reason.rule.is_empty() && reason.evidence.is_empty() {
                 return false;
@@ -505,8 +510,13 @@ impl Printer<'_> {
     }
 
     /// Writes what `write` says of each decision; it returns whether it says anything.
-    fn decided(&mut self, data: &NodeData, key: &str, write: impl Fn(&mut String, &Decision) -> bool) {
-        let vars = data.schema().map_or(&[][..], |s| s.type_vars);
+    fn decided(
+        &mut self,
+        vars: &[Cow<'static, str>],
+        data: &NodeData,
+        key: &str,
+        write: impl Fn(&mut String, &Decision) -> bool,
+    ) {
         let mut items: Vec<(usize, String)> = Vec::new();
         for (i, decision) in data.decisions.iter().enumerate() {
             let mut text = String::new();
@@ -524,7 +534,7 @@ impl Printer<'_> {
         for (n, (i, text)) in items.iter().enumerate() {
             self.out.push_str(if n > 0 { "," } else { "" });
             if named {
-                write_word(&mut self.out, vars[*i].name);
+                write_word(&mut self.out, &vars[*i]);
             } else {
                 let _ = write!(self.out, "{i}");
             }

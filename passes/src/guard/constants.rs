@@ -96,9 +96,10 @@ fn moves(kind: OpKind, n: usize) -> std::ops::Range<usize> {
 const FEW_OTHERS: u64 = 1024;
 
 impl Cx<'_> {
-    /// Finds what is made of constants alone. Program order is topological: one walk, each operand once.
+    /// Finds what is made of constants alone. What is around a body is looked at before it and program order is
+    /// topological: one walk, each operand once. Nothing that leaves a body counts.
     pub(super) fn find_moved(&mut self) -> Result<(), PassError> {
-        let nodes: Vec<Node> = self.module.nodes(self.module.main()).collect();
+        let nodes = flow::nodes(self.module);
         for node in nodes {
             let Some(kind) = self.kind(node) else { continue };
             let Some(result) = self.module.node(node).result(0) else { continue };
@@ -154,6 +155,7 @@ impl Cx<'_> {
 
     /// What is known of a value that is constant or made of constants alone.
     fn known(&mut self, value: Value) -> Result<Option<Known>, PassError> {
+        let value = flow::resolve_captures(self.module, value);
         if let Some(known) = self.moved.get(&value) {
             return Ok(Some(known.clone()));
         }
@@ -212,6 +214,7 @@ impl Cx<'_> {
     pub(super) fn deny_movers(&mut self, value: Option<Value>, evidence: impl Fn() -> String) {
         let mut work: Vec<Value> = value.into_iter().collect();
         while let Some(value) = work.pop() {
+            let value = flow::resolve_captures(self.module, value);
             if !self.moved.contains_key(&value) {
                 continue;
             }

@@ -68,7 +68,7 @@ fn carries(cx: &Cx<'_>, var: Var) -> bool {
 }
 
 pub(super) fn integers(cx: &mut Cx<'_>) -> Result<(), PassError> {
-    let nodes: Vec<Node> = cx.module.nodes(cx.module.main()).collect();
+    let nodes = flow::nodes(cx.module);
     let forward = forward(cx, &nodes);
     let (exact, near) = backward(cx, &nodes);
     for &var in exact.intersection(&forward).collect::<std::collections::BTreeSet<_>>() {
@@ -103,17 +103,34 @@ enum Crossing {
     Product,
 }
 
-/// Variables that may hold an integer. Program order is topological: one walk.
+/// Walks that are made for the sake of bodies: what comes out of one, or goes round, is seen in the next walk.
+const MAX_WALKS: usize = 16;
+
+/// Variables that may hold an integer. Program order is topological: one walk, and more only if there are bodies.
 fn forward(cx: &Cx<'_>, nodes: &[Node]) -> FxHashSet<Var> {
     let mut marked: FxHashMap<Var, Crossing> = FxHashMap::default();
+    for _ in 0..MAX_WALKS {
+        let before = marked.clone();
+        walk_forward(cx, nodes, &mut marked);
+        if !has_bodies(cx) || marked == before {
+            break;
+        }
+    }
+    marked.into_keys().collect()
+}
+
+fn has_bodies(cx: &Cx<'_>) -> bool {
+    flow::graphs(cx.module).len() > 1
+}
+
+fn walk_forward(cx: &Cx<'_>, nodes: &[Node], marked: &mut FxHashMap<Var, Crossing>) {
     let mut sources: FxHashSet<Node> = FxHashSet::default();
     for &node in nodes {
         if enters(cx, node) {
             sources.insert(node);
             continue;
         }
-        let Some(schema) = cx.module.node(node).schema() else { continue };
-        for var in flow::vars(node, schema).filter(|&v| carries(cx, v)) {
+        for var in flow::vars(cx.module, node).filter(|&v| carries(cx, v)) {
             let held = flow::operands_of(cx.module, var)
                 .filter_map(|(_, value)| {
                     let value = flow::behind_casts(cx.module, value);
@@ -134,15 +151,24 @@ fn forward(cx: &Cx<'_>, nodes: &[Node]) -> FxHashSet<Var> {
             }
         }
     }
-    marked.into_keys().collect()
 }
 
 /// Variables that lead into something exact: through everything, and without crossing an allow variable.
 fn backward(cx: &Cx<'_>, nodes: &[Node]) -> (FxHashSet<Var>, FxHashSet<Var>) {
     let (mut exact, mut near): (FxHashSet<Var>, FxHashSet<Var>) = Default::default();
+    for _ in 0..MAX_WALKS {
+        let before = exact.len() + near.len();
+        walk_backward(cx, nodes, &mut exact, &mut near);
+        if !has_bodies(cx) || exact.len() + near.len() == before {
+            break;
+        }
+    }
+    (exact, near)
+}
+
+fn walk_backward(cx: &Cx<'_>, nodes: &[Node], exact: &mut FxHashSet<Var>, near: &mut FxHashSet<Var>) {
     for &node in nodes.iter().rev() {
-        let Some(schema) = cx.module.node(node).schema() else { continue };
-        for var in flow::vars(node, schema).filter(|&v| carries(cx, v)) {
+        for var in flow::vars(cx.module, node).filter(|&v| carries(cx, v)) {
             let (mut to_exact, mut to_near) = (false, false);
             for (_, value) in flow::results_of(cx.module, var) {
                 for (reader, slot) in flow::readers_beyond_casts(cx.module, value) {
@@ -164,5 +190,4 @@ fn backward(cx: &Cx<'_>, nodes: &[Node]) -> (FxHashSet<Var>, FxHashSet<Var>) {
             }
         }
     }
-    (exact, near)
 }

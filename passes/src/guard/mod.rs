@@ -159,12 +159,11 @@ struct Cx<'a> {
 }
 
 impl Cx<'_> {
-    /// Free variables of the main graph in program order.
+    /// Free variables in program order, bodies after what is around them.
     fn free_vars(&self) -> Vec<Var> {
         let mut vars = Vec::new();
-        for node in self.module.nodes(self.module.main()) {
-            let Some(schema) = self.module.node(node).schema() else { continue };
-            vars.extend(flow::vars(node, schema).filter(|&v| flow::is_free(self.module, v)));
+        for node in flow::nodes(self.module) {
+            vars.extend(flow::vars(self.module, node).filter(|&v| flow::is_free(self.module, v)));
         }
         vars
     }
@@ -183,10 +182,10 @@ impl Cx<'_> {
 
     /// The statistics of the constant that a value is; each constant is read once.
     fn stats(&mut self, value: Value) -> Result<Option<Arc<ConstantStats>>, PassError> {
-        let value = flow::behind_inserted(self.module, value);
+        let value = flow::resolve_captures(self.module, flow::behind_inserted(self.module, value));
         // The value an overridable input has if nobody gives one says as much about ranges as a constant.
         let data = match &self.module.value(value).def {
-            Def::Input { default: Some(Payload::Dense(data)) } => Some(data.clone()),
+            Def::Input { default: Some(Payload::Dense(data)), .. } => Some(data.clone()),
             _ => ampc_ir::views::constant_of(self.module, value),
         };
         let Some(data) = data else { return Ok(None) };

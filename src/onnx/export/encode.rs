@@ -245,7 +245,7 @@ impl Exporter<'_> {
     /// The initializer of a constant or of an input's default, if it has one that is sparse or dense as asked.
     pub(super) fn new_initializer(&mut self, out: &mut Layout, value: Value, sparse: bool) {
         let module = self.module;
-        let (Def::Constant(payload) | Def::Input { default: Some(payload) }) = &module.value(value).def
+        let (Def::Constant(payload) | Def::Input { default: Some(payload), .. }) = &module.value(value).def
         else {
             return;
         };

@@ -361,7 +361,7 @@ impl Exporter<'_> {
             self.copy(out, field);
             return Ok(());
         }
-        let (Def::Constant(payload) | Def::Input { default: Some(payload) }) = &module.value(value).def
+        let (Def::Constant(payload) | Def::Input { default: Some(payload), .. }) = &module.value(value).def
         else {
             return Ok(());
         };

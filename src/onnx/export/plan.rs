@@ -92,8 +92,8 @@ fn same_shell(exporter: &Exporter<'_>, graph: GraphId, record: &GraphSource) -> 
 
 fn keeps_default(exporter: &Exporter<'_>, value: Value) -> bool {
     match &exporter.module.value(value).def {
-        Def::Input { default: Some(payload) } => keeps_elements(exporter, value, payload),
-        Def::Input { default: None }
+        Def::Input { default: Some(payload), .. } => keeps_elements(exporter, value, payload),
+        Def::Input { default: None, .. }
         | Def::Result { .. }
         | Def::Capture { .. }
         | Def::Constant(_)
@@ -105,8 +105,8 @@ fn keeps_default(exporter: &Exporter<'_>, value: Value) -> bool {
 pub(super) fn keeps_message(exporter: &Exporter<'_>, value: Value) -> bool {
     let data = exporter.module.value(value);
     let payload = match &data.def {
-        Def::Constant(payload) | Def::Input { default: Some(payload) } => payload,
-        Def::Input { default: None } | Def::Result { .. } | Def::Capture { .. } | Def::Erased => {
+        Def::Constant(payload) | Def::Input { default: Some(payload), .. } => payload,
+        Def::Input { default: None, .. } | Def::Result { .. } | Def::Capture { .. } | Def::Erased => {
             return false;
         }
     };

@@ -3,18 +3,24 @@
 //! One cast per (value, format), shared by all readers and slots, right after the producer (before the first
 //! reader, where the producer is an input or constant). An output of the graph keeps its type and name: if what
 //! makes it is low now, the widening cast takes the public name. Readers without a decision (calls, custom
-//! operators, bodies) get the type the value had.
+//! operators) get the type the value had.
+//!
+//! What a body captures is cast outside every loop it is read in, and within the branch of an If that reads it, unless
+//! both branches do or it is cast outside anyway: so a cast runs as often as it has to and no more.
 //!
 //! A cast of the author whose operand now has the type it casts to does nothing any more and is left out.
 
-use crate::flow;
+mod scopes;
+
+use self::scopes::Scopes;
+use crate::flow::{self, Reader, Var};
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
 use ampc_ir::edit::{NewNode, Position};
 use ampc_ir::entity::SecondaryMap;
 use ampc_ir::infer::{Facts, check_node};
 use ampc_ir::module::{Def, Op, Provenance};
 use ampc_ir::op::{AttrKind, Lookup, OpKind, lookup};
-use ampc_ir::{AttrValue, DType, GraphId, Module, Node, Value};
+use ampc_ir::{AttrValue, DType, GraphId, Module, Node, Symbol, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Which inputs and outputs of the graph keep their types.
@@ -71,6 +77,7 @@ impl Pass for InsertCasts {
     }
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let mut state = State {
+            scopes: Scopes::new(module, &self.keep_io),
             casts: FxHashMap::default(),
             before: SecondaryMap::default(),
             edits: Vec::new(),
@@ -78,21 +85,30 @@ impl Pass for InsertCasts {
         };
         let graph = module.main();
         state.inputs(module, graph, &self.keep_io);
-        let nodes: Vec<Node> = module.nodes(graph).collect();
-        for node in nodes {
-            let edited = state.edits.len();
-            state.operands(module, node);
-            if !state.drop_idle_cast(module, node) {
-                state.results(module, node, edited, cx.facts);
-            }
-        }
+        state.graph(module, cx.facts);
         module.set_operands(std::mem::take(&mut state.edits));
         state.outputs(module, graph, &self.keep_io);
+        state.part_names(module);
+        for graph in flow::graphs(module).into_iter().rev() {
+            for node in module.nodes(graph).collect::<Vec<_>>() {
+                module.prune_captures(node);
+            }
+        }
         Ok(Changed::when(state.changed))
     }
 }
 
+/// A step of the walk, which enters bodies without recursion.
+enum Step {
+    Node(Node),
+    /// The outputs of a body.
+    Leave(GraphId),
+    /// The results of a node with bodies.
+    Results(Node),
+}
+
 struct State {
+    scopes: Scopes,
     /// Casts that stand, by operand and element type.
     casts: FxHashMap<(Value, DType), Value>,
     /// The element type of a value before it was retyped.
@@ -103,6 +119,97 @@ struct State {
 }
 
 impl State {
+    fn graph(&mut self, module: &mut Module, facts: &Facts) {
+        let steps = |module: &Module, graph| {
+            let mut steps: Vec<Step> = module.nodes(graph).map(Step::Node).collect();
+            steps.reverse();
+            steps
+        };
+        let mut work = steps(module, module.main());
+        while let Some(step) = work.pop() {
+            match step {
+                Step::Node(node) => {
+                    let edited = self.edits.len();
+                    self.operands(module, node);
+                    let bodies: Vec<GraphId> = module.node(node).bodies().collect();
+                    if !bodies.is_empty() {
+                        self.enter(module, node, &bodies);
+                        work.push(Step::Results(node));
+                        for &body in bodies.iter().rev() {
+                            work.push(Step::Leave(body));
+                            work.extend(steps(module, body));
+                        }
+                    } else if !self.drop_idle_cast(module, node) {
+                        self.results(module, node, edited, facts);
+                    }
+                }
+                Step::Leave(body) => self.leave(module, body),
+                Step::Results(node) => {
+                    for var in flow::vars(module, node).collect::<Vec<_>>() {
+                        let Some(precision) = decided(module, var) else { continue };
+                        for (_, value) in flow::results_of(module, var).collect::<Vec<_>>() {
+                            self.retype(module, value, precision);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gives what bodies get from around them the types it has now.
+    fn enter(&mut self, module: &mut Module, node: Node, bodies: &[GraphId]) {
+        for &body in bodies {
+            for value in module.graph(body).captures().to_vec() {
+                let outer = module.value(flow::resolve_captures(module, value)).ty.dtype();
+                if let Some(outer) = outer {
+                    self.retype(module, value, outer);
+                }
+            }
+        }
+        for var in flow::vars(module, node).collect::<Vec<_>>() {
+            let Some(precision) = decided(module, var) else { continue };
+            for (_, value) in flow::results_of(module, var).collect::<Vec<_>>() {
+                if module.value(value).graph != module.node(node).graph {
+                    self.retype(module, value, precision);
+                }
+            }
+        }
+    }
+
+    /// Gives the outputs of a body the types that were decided for the ports they go to.
+    fn leave(&mut self, module: &mut Module, body: GraphId) {
+        for index in 0..module.graph(body).outputs().len() {
+            let value = module.graph(body).outputs()[index].value;
+            let Some(present) = module.value(value).ty.dtype() else { continue };
+            let slot = u32::try_from(index).expect("fewer than 2^32 outputs");
+            let port = flow::var_of_reader(module, Reader::Output(body, slot));
+            let original = self.before[value].unwrap_or(present);
+            let wanted = port.and_then(|port| decided(module, port)).filter(|_| original.is_float());
+            let wanted = wanted.unwrap_or(original);
+            if present != wanted {
+                let cast = self.cast(module, value, wanted, body, Position::Last);
+                module.set_output(body, index, cast);
+                self.changed = true;
+            }
+            let declared = &module.graph(body).outputs()[index].declared;
+            if declared.dtype().is_some_and(|d| d != wanted) {
+                let declared = declared.with_element_dtype(wanted);
+                module.set_output_type(body, index, declared);
+            }
+        }
+    }
+
+    /// Gives a float value another element type.
+    fn retype(&mut self, module: &mut Module, value: Value, to: DType) {
+        let ty = module.value(value).ty.clone();
+        let Some(present) = ty.dtype() else { return };
+        if present != to && present.is_float() && to.is_float() {
+            self.before[value] = Some(present);
+            module.set_type(value, ty.with_element_dtype(to));
+            self.changed = true;
+        }
+    }
+
     /// The element type that operand `slot` of `node` must have.
     fn wanted(&self, module: &Module, node: Node, slot: usize, value: Value) -> Option<DType> {
         let present = module.value(value).ty.dtype()?;
@@ -120,7 +227,7 @@ impl State {
         for input in module.graph(graph).inputs().to_vec() {
             let name = ampc_ir::verify::name_of(module, input);
             let data = module.value(input);
-            let overridable = !matches!(data.def, Def::Input { default: None });
+            let overridable = !matches!(data.def, Def::Input { default: None, .. });
             if keep.keeps(&name)
                 || overridable
                 || data.ty.dtype() != Some(DType::F32)
@@ -137,11 +244,12 @@ impl State {
     }
 
     fn operands(&mut self, module: &mut Module, node: Node) {
-        for slot in 0..module.node(node).operands().len() {
+        for slot in 0..module.node(node).n_formal() {
             let Some(value) = module.node(node).operands()[slot] else { continue };
             let Some(wanted) = self.wanted(module, node, slot, value) else { continue };
             if module.value(value).ty.dtype() != Some(wanted) {
-                let cast = self.cast(module, value, wanted, node);
+                let graph = module.node(node).graph;
+                let cast = self.cast(module, value, wanted, graph, Position::Before(node));
                 self.edits.push((node, slot, Some(cast)));
                 self.changed = true;
             }
@@ -150,8 +258,7 @@ impl State {
 
     /// Edits from `edited` on are those of this node.
     fn results(&mut self, module: &mut Module, node: Node, edited: usize, facts: &Facts) {
-        let Some(schema) = module.node(node).schema() else { return };
-        for var in flow::vars(node, schema) {
+        for var in flow::vars(module, node) {
             let Some(precision) = flow::decision(module, var).and_then(|d| d.precision) else { continue };
             let results: Vec<(usize, Value)> = flow::results_of(module, var).collect();
             // A variable that no operand binds is what attributes and the other operands make it.
@@ -167,13 +274,7 @@ impl State {
                 made
             };
             for (_, value) in results {
-                let ty = module.value(value).ty.clone();
-                let Some(present) = ty.dtype() else { continue };
-                if present != precision && present.is_float() && precision.is_float() {
-                    self.before[value] = Some(present);
-                    module.set_type(value, ty.with_element_dtype(precision));
-                    self.changed = true;
-                }
+                self.retype(module, value, precision);
             }
         }
     }
@@ -203,22 +304,67 @@ impl State {
         true
     }
 
-    fn cast(&mut self, module: &mut Module, value: Value, to: DType, reader: Node) -> Value {
+    /// The value as `to` in a graph that reads it there, `before` a reader.
+    fn cast(
+        &mut self,
+        module: &mut Module,
+        value: Value,
+        to: DType,
+        graph: GraphId,
+        before: Position,
+    ) -> Value {
         // A widening cast of an earlier run is exact: what is behind it has the low value already.
         let behind = flow::behind_inserted(module, value);
         if behind != value && module.value(behind).ty.dtype() == Some(to) {
-            return behind;
+            return module.capture_into(graph, behind);
         }
-        if let Some(&known) = self.casts.get(&(value, to)) {
-            return known;
+        let root = flow::resolve_captures(module, value);
+        let (scope, owner) = self.scopes.of(module, (root, to), graph);
+        let local = module.capture_into(scope, root);
+        if let Some(&known) = self.casts.get(&(local, to)) {
+            return module.capture_into(graph, known);
         }
-        let at = match module.producer(value) {
-            Some((producer, _)) => Position::After(producer),
-            None => Position::Before(reader),
+        let at = match (module.producer(local), owner) {
+            (Some((producer, _)), _) => Position::After(producer),
+            (None, Some(owner)) => Position::Before(owner),
+            (None, None) => before,
         };
-        let result = new_cast(module, value, to, at);
-        self.casts.insert((value, to), result);
-        result
+        let result = new_cast(module, local, to, at);
+        self.casts.insert((local, to), result);
+        module.capture_into(graph, result)
+    }
+
+    /// A value in a body may be called as one around it. Checkers take them for one, so they must not differ in type.
+    fn part_names(&self, module: &mut Module) {
+        let graphs = flow::graphs(module);
+        if graphs.len() == 1 {
+            return;
+        }
+        let mut named: FxHashMap<(GraphId, Symbol), Value> = FxHashMap::default();
+        let mut clashes = Vec::new();
+        for &graph in &graphs {
+            for value in module.defined(graph) {
+                let data = module.value(value);
+                let Some(name) = data.name else { continue };
+                named.insert((graph, name), value);
+                let mut around = graph;
+                while let Some(owner) = module.owner(around) {
+                    around = module.node(owner).graph;
+                    if let Some(&other) = named.get(&(around, name)) {
+                        let differs = module.value(other).ty.dtype() != data.ty.dtype();
+                        if differs && (self.before[value].is_some() || self.before[other].is_some()) {
+                            clashes.push((value, name));
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+        for (value, name) in clashes {
+            let dtype = module.value(value).ty.dtype().unwrap_or(DType::F32);
+            let name = module.fresh_name(&format!("{}.{dtype}", module.text(name)));
+            module.set_value_name(value, name);
+        }
     }
 
     fn outputs(&mut self, module: &mut Module, graph: GraphId, keep: &KeepIo) {
@@ -265,6 +411,11 @@ impl State {
             self.changed = true;
         }
     }
+}
+
+/// The element type that was decided for a variable, if it is a float type.
+fn decided(module: &Module, var: Var) -> Option<DType> {
+    flow::decision(module, var)?.precision.filter(|d| d.is_float())
 }
 
 /// The element type that every reader of a value was assigned, if it is one.

@@ -1,0 +1,173 @@
+//! Ports: where values cross the border between a node and its bodies.
+//!
+//! An If hands the outputs of a branch on as its results; a Loop or Scan hands state into its body, back, and in the
+//! end out. What is one value from iteration to iteration, or whichever branch is taken, has one element type: it is
+//! one *port*, which reads operands of the node and outputs of its bodies, and makes inputs of bodies and results.
+//!
+//! | operator | ports |
+//! |---|---|
+//! | If | `out0`…: result, and that output of both branches |
+//! | Loop | `state0`…: operand, body input, body output, result; `out0`…: stacked body output, result |
+//! | Scan | `state0`…; `in0`…: scanned operand, body input; `out0`… |
+//! | SequenceMap | `in0`…: operand, body input; `out0`…: body output, result |
+//!
+//! Iteration number and condition of a Loop, the condition of an If and the lengths of Scan 8 are no ports: no float
+//! passes there.
+
+use crate::attr::AttrValue;
+use crate::module::GraphOwner;
+use crate::op::OpKind;
+use crate::{GraphId, Module, Node, Value};
+use smallvec::SmallVec;
+use std::borrow::Cow;
+
+/// The ports of one node. They are numbered: states, then inputs, then outputs.
+#[derive(Clone, Debug)]
+pub struct Ports {
+    bodies: SmallVec<[GraphId; 2]>,
+    n_state: usize,
+    n_in: usize,
+    n_out: usize,
+    /// The operand of the first port that has one.
+    first_operand: usize,
+    /// The body input of the first port that has one.
+    first_input: usize,
+    /// The body output of the first port that has one.
+    first_output: usize,
+}
+
+impl Ports {
+    /// The ports of a node; `None` if it is no operator with bodies.
+    pub fn of(module: &Module, node: Node) -> Option<Ports> {
+        let data = module.node(node);
+        let schema = data.schema()?;
+        let n_results = data.results().len();
+        let (n_state, n_in, first_operand, first_input, first_output) = match schema.kind {
+            OpKind::If => (0, 0, 0, 0, 0),
+            OpKind::Loop => (data.n_formal().saturating_sub(2), 0, 2, 2, 1),
+            OpKind::Scan => {
+                let first = usize::from(schema.since < 9);
+                let n = data.n_formal().saturating_sub(first);
+                let n_in = module.symbol("num_scan_inputs").and_then(|s| data.attr(s)).map(|a| &a.value);
+                let n_in = match n_in {
+                    Some(&AttrValue::Int(n_in)) => usize::try_from(n_in).unwrap_or(0).min(n),
+                    _ => 0,
+                };
+                (n - n_in, n_in, first, 0, 0)
+            }
+            OpKind::SequenceMap => (0, data.n_formal(), 0, 0, 0),
+            _ => return None,
+        };
+        // More than can be numbered are left alone.
+        let n_state = n_state.min(n_results);
+        let fits = n_state + n_in + (n_results - n_state) <= usize::from(u16::MAX);
+        fits.then(|| Ports {
+            bodies: data.bodies().collect(),
+            n_state,
+            n_in,
+            n_out: n_results - n_state,
+            first_operand,
+            first_input,
+            first_output,
+        })
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.n_state + self.n_in + self.n_out
+    }
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    /// Whether a port is state, which goes round.
+    pub fn is_state(&self, port: usize) -> bool {
+        port < self.n_state
+    }
+    /// What a port is called: `state0`, `in0`, `out0`.
+    pub fn name(&self, port: usize) -> String {
+        let n_taken = self.n_state + self.n_in;
+        match port {
+            _ if port < self.n_state => format!("state{port}"),
+            _ if port < n_taken => format!("in{}", port - self.n_state),
+            _ => format!("out{}", port - n_taken),
+        }
+    }
+
+    /// The operand slot that a port reads.
+    pub fn operand(&self, port: usize) -> Option<usize> {
+        (port < self.n_state + self.n_in).then_some(self.first_operand + port)
+    }
+    /// The result slot that a port makes.
+    pub fn result(&self, port: usize) -> Option<usize> {
+        let is_in = (self.n_state..self.n_state + self.n_in).contains(&port);
+        (!is_in).then(|| if port < self.n_state { port } else { port - self.n_in })
+    }
+    /// The inputs of bodies that a port makes.
+    pub fn body_inputs<'a>(&self, module: &'a Module, port: usize) -> impl Iterator<Item = Value> + use<'a> {
+        let slot = (port < self.n_state + self.n_in).then_some(self.first_input + port);
+        let bodies = self.bodies.clone();
+        bodies.into_iter().filter_map(move |body| module.graph(body).inputs().get(slot?).copied())
+    }
+    /// The outputs of bodies that a port reads: body and output slot.
+    pub fn body_outputs<'a>(
+        &self,
+        module: &'a Module,
+        port: usize,
+    ) -> impl Iterator<Item = (GraphId, usize)> + use<'a> {
+        let slot = self.result(port).map(|slot| self.first_output + slot);
+        let bodies = self.bodies.clone();
+        bodies
+            .into_iter()
+            .filter_map(move |body| Some((body, slot?)))
+            .filter(|&(body, slot)| slot < module.graph(body).outputs().len())
+    }
+
+    /// The port that reads an operand slot.
+    pub fn of_operand(&self, slot: usize) -> Option<usize> {
+        slot.checked_sub(self.first_operand).filter(|&port| port < self.n_state + self.n_in)
+    }
+    /// The port that makes a result slot.
+    pub fn of_result(&self, slot: usize) -> Option<usize> {
+        let port = if slot < self.n_state { slot } else { slot + self.n_in };
+        (port < self.len()).then_some(port)
+    }
+    /// The port that makes a body input.
+    pub fn of_body_input(&self, slot: usize) -> Option<usize> {
+        slot.checked_sub(self.first_input).filter(|&port| port < self.n_state + self.n_in)
+    }
+    /// The port that reads a body output.
+    pub fn of_body_output(&self, slot: usize) -> Option<usize> {
+        slot.checked_sub(self.first_output).and_then(|slot| self.of_result(slot))
+    }
+}
+
+impl Module {
+    /// How many precision decisions a node takes: one per port, or one per type variable of its schema; none for
+    /// calls and custom operators.
+    pub fn n_vars(&self, node: Node) -> usize {
+        match Ports::of(self, node) {
+            Some(ports) => ports.len(),
+            None => self.node(node).schema().map_or(0, |s| s.type_vars.len()),
+        }
+    }
+
+    /// What the decisions of a node are about, by name: ports, or type variables of its schema.
+    pub fn var_names(&self, node: Node) -> SmallVec<[Cow<'static, str>; 2]> {
+        match Ports::of(self, node) {
+            Some(ports) => (0..ports.len()).map(|port| ports.name(port).into()).collect(),
+            None => {
+                let schema = self.node(node).schema();
+                schema.map_or(&[][..], |s| s.type_vars).iter().map(|v| v.name.into()).collect()
+            }
+        }
+    }
+
+    /// The node that owns a body, if the graph is one.
+    pub fn owner(&self, graph: GraphId) -> Option<Node> {
+        match self.graph(graph).owner {
+            GraphOwner::Body { node, .. } => Some(node),
+            GraphOwner::Main | GraphOwner::Function(_) | GraphOwner::Erased => None,
+        }
+    }
+}
