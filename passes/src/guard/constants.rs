@@ -4,7 +4,6 @@
 use super::{ConstantStats, Cx};
 use crate::flow::{self, Var};
 use crate::pass::PassError;
-use ampc_ir::convert::max_finite;
 use ampc_ir::op::OpKind;
 use ampc_ir::tensor::TensorError;
 use ampc_ir::views::broadcast::{Bound, ClipView};
@@ -195,7 +194,7 @@ impl Cx<'_> {
                 let clip = ClipView::read(&view);
                 // A bound beyond the range on its own side bounds nothing, rounded to infinity or not: what
                 // exporters write for a Clip with one bound, and the default.
-                let most = max_finite(self.to);
+                let most = self.most();
                 found.extend(number(clip.min).filter(|&v| f64::from(v) >= -most).map(|v| ("min", v)));
                 found.extend(number(clip.max).filter(|&v| f64::from(v) <= most).map(|v| ("max", v)));
             }

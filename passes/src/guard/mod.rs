@@ -15,6 +15,7 @@ pub use stats::ConstantStats;
 
 use crate::flow::{self, Var};
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
+use ampc_ir::convert::max_finite;
 use ampc_ir::module::{Def, Payload, Reason};
 use ampc_ir::op::{Class, OpKind};
 use ampc_ir::{DType, Module, Node, Value};
@@ -203,6 +204,11 @@ impl Cx<'_> {
         let stats = Arc::new(stats);
         self.stats.insert(value, stats.clone());
         Ok(Some(stats))
+    }
+
+    /// The largest finite value of the format. What is no float has no range to leave.
+    fn most(&self) -> f64 {
+        max_finite(self.to).unwrap_or(f64::INFINITY)
     }
 
     /// The operator of a node of the table.

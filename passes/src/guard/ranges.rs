@@ -5,7 +5,7 @@ use super::{Cx, OutOfRange};
 use crate::flow::{self, Var};
 use crate::pass::PassError;
 use ampc_ir::DType;
-use ampc_ir::convert::{max_finite, min_normal};
+use ampc_ir::convert::min_normal;
 use ampc_ir::op::{Class, OpKind};
 use rustc_hash::FxHashSet;
 
@@ -51,7 +51,7 @@ pub(super) fn range(cx: &mut Cx<'_>) -> Result<(), PassError> {
 /// Allow variables whose constants alone bring results near the end of the range: a product or a bias of an eighth
 /// of it. They stay low, since nothing says how large the other operand is; the user is told.
 pub(super) fn large_weights(cx: &mut Cx<'_>) -> Result<Vec<(Var, String)>, PassError> {
-    let limit = max_finite(cx.to) / 8.0;
+    let limit = cx.most() / 8.0;
     let advice = if cx.to == DType::BF16 {
         "no 16-bit format has more: pin the node and what reads it to fp32"
     } else {
@@ -88,7 +88,7 @@ pub(super) fn mask(cx: &mut Cx<'_>) -> Result<(), PassError> {
         }
         for known in cx.constants_at(var)? {
             let stats = &known.stats;
-            if f64::from(stats.max_abs) > max_finite(cx.to) / 2.0 {
+            if f64::from(stats.max_abs) > cx.most() / 2.0 {
                 let (name, to) = (known.largest.name(cx), cx.to);
                 cx.deny(var, || {
                     format!("{name} up to {:e} in a sum: beyond half the range of {to}", stats.max_abs)
@@ -116,7 +116,7 @@ pub(super) fn underflow(cx: &mut Cx<'_>) -> Result<(), PassError> {
 /// An epsilon: a small constant added to, or bounding from below, what is then divided by, rooted, raised to a
 /// power or taken the logarithm of. The operator and the way to the division stay fp32.
 pub(super) fn eps(cx: &mut Cx<'_>) -> Result<(), PassError> {
-    let smallest = min_normal(cx.to);
+    let smallest = min_normal(cx.to).unwrap_or(0.0);
     for var in cx.free_vars() {
         if !matches!(
             cx.kind(var.node),
