@@ -1,6 +1,6 @@
 //! Guards on the values of constants.
 
-use super::constants::Origin;
+use super::constants::{Known, Origin};
 use super::{Cx, OutOfRange};
 use crate::flow::{self, Var};
 use crate::pass::PassError;
@@ -15,28 +15,20 @@ pub(super) const FEW: u64 = 16;
 /// Constants with finite values beyond the range: the reader stays fp32, or the rewrite fails.
 pub(super) fn range(cx: &mut Cx<'_>) -> Result<(), PassError> {
     for var in cx.free_vars() {
+        // What makes a constant and reads none is nobody's loss: it stays if no reader can be lowered.
+        let reads = flow::operands_of(cx.module, var).next().is_some();
         for known in cx.constants_at(var)? {
             let stats = &known.stats;
             if stats.overflow == 0 {
                 continue;
             }
-            let name = known.largest.name(cx);
             match (known.largest, cx.out_of_range) {
+                (_, OutOfRange::Error) if reads => return Err(out_of_range(cx, var, &known)),
                 // What is in an attribute of an operator is not converted, so that nothing clamps it.
-                (Origin::Attr(_), _) | (_, OutOfRange::Keep) | (Origin::Fill(_), OutOfRange::Error) => {}
-                (_, OutOfRange::Clamp) => continue,
-                (Origin::Constant(value), OutOfRange::Error) => {
-                    return Err(PassError::OutOfRange {
-                        name: cx.name(value),
-                        format: cx.to,
-                        count: stats.overflow,
-                        min: f64::from(stats.min),
-                        max: f64::from(stats.max),
-                        value,
-                    });
-                }
+                (Origin::Constant(_) | Origin::Fill(_), OutOfRange::Clamp) => continue,
+                (_, OutOfRange::Keep | OutOfRange::Error) | (Origin::Attr(_), OutOfRange::Clamp) => {}
             }
-            let to = cx.to;
+            let (name, to) = (known.largest.name(cx), cx.to);
             cx.deny(var, || {
                 format!(
                     "{name}: {} of {} values beyond {to}, {:e} to {:e}",
@@ -46,6 +38,35 @@ pub(super) fn range(cx: &mut Cx<'_>) -> Result<(), PassError> {
         }
     }
     Ok(())
+}
+
+/// The error for something that a variable reads, or has in an attribute.
+fn out_of_range(cx: &Cx<'_>, var: Var, known: &Known) -> PassError {
+    let data = cx.module.node(var.node);
+    let read = data.formal_operands().iter().flatten().next();
+    let (what, remedy, value) = match known.largest {
+        Origin::Constant(value) | Origin::Fill(value) => (
+            known.largest.name(cx),
+            "pin its readers to fp32, or use `--out-of-range keep` or `clamp`",
+            Some(value),
+        ),
+        Origin::Attr(_) => {
+            let node = data.name.map_or_else(String::new, |n| format!(" `{}`", cx.module.text(n)));
+            let what = format!("{} of {}{node}", known.largest.name(cx), cx.module.op_name(var.node).1);
+            // Attributes are not converted, so nothing clamps them.
+            (what, "pin the node to fp32, or use `--out-of-range keep`", read.copied())
+        }
+    };
+    PassError::OutOfRange {
+        what,
+        format: cx.to,
+        count: known.stats.overflow,
+        min: f64::from(known.stats.min),
+        max: f64::from(known.stats.max),
+        remedy,
+        node: var.node,
+        value: value.expect("a variable that reads has an operand"),
+    }
 }
 
 /// Allow variables whose constants alone bring results near the end of the range: a product or a bias of an eighth
