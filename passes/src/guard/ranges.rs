@@ -6,7 +6,7 @@ use crate::flow::{self, Var};
 use crate::pass::PassError;
 use ampc_ir::DType;
 use ampc_ir::convert::min_normal;
-use ampc_ir::op::{Class, OpKind};
+use ampc_ir::op::{self, Class, OpKind};
 use rustc_hash::FxHashSet;
 
 /// A constant of at most this many values is one that somebody wrote, not a trained weight.
@@ -104,7 +104,7 @@ pub(super) fn large_weights(cx: &mut Cx<'_>) -> Result<Vec<(Var, String)>, PassE
 /// A large constant in a sum: −65504 + x is −inf for x below −16.
 pub(super) fn mask(cx: &mut Cx<'_>) -> Result<(), PassError> {
     for var in cx.free_vars() {
-        if !matches!(cx.kind(var.node), Some(OpKind::Add | OpKind::Sub | OpKind::Sum)) {
+        if !cx.kind(var.node).is_some_and(op::adds) {
             continue;
         }
         for known in cx.constants_at(var)? {
@@ -139,10 +139,9 @@ pub(super) fn underflow(cx: &mut Cx<'_>) -> Result<(), PassError> {
 pub(super) fn eps(cx: &mut Cx<'_>) -> Result<(), PassError> {
     let smallest = min_normal(cx.to).unwrap_or(0.0);
     for var in cx.free_vars() {
-        if !matches!(
-            cx.kind(var.node),
-            Some(OpKind::Add | OpKind::Sub | OpKind::Sum | OpKind::Max | OpKind::Clip)
-        ) {
+        let Some(kind) = cx.kind(var.node) else { continue };
+        // What is added, or bounds from below: the two ways to write an epsilon.
+        if !op::adds(kind) && !matches!(kind, OpKind::Max | OpKind::Clip) {
             continue;
         }
         for known in cx.constants_at(var)? {
@@ -179,12 +178,7 @@ fn way_to_sensitive(cx: &Cx<'_>, start: Var) -> Option<Vec<Var>> {
             for (_, value) in flow::results_of(cx.module, var) {
                 for (node, slot) in flow::readers_beyond_casts(cx.module, value) {
                     let Some(reader) = flow::reader_var(cx.module, node, slot) else { continue };
-                    let sensitive = match cx.kind(node) {
-                        Some(OpKind::Div) => slot == 1,
-                        Some(OpKind::Sqrt | OpKind::Log | OpKind::Reciprocal) => true,
-                        Some(OpKind::Pow) => slot == 0,
-                        _ => false,
-                    };
+                    let sensitive = cx.kind(node).is_some_and(|k| op::singular_at_zero(k, slot as usize));
                     let class = flow::decision(cx.module, reader).map(|d| d.class);
                     let on = matches!(class, Some(Class::Infer | Class::Clear));
                     if sensitive {
