@@ -4,10 +4,10 @@
 use super::{ConstantStats, Cx};
 use crate::flow::{self, Var};
 use crate::pass::PassError;
-use ampc_ir::op::OpKind;
+use ampc_ir::op::{self, OpKind, Sign};
 use ampc_ir::tensor::TensorError;
 use ampc_ir::views::broadcast::{Bound, ClipView};
-use ampc_ir::views::{NodeView, PadView, constant_of};
+use ampc_ir::views::{NodeView, PadView};
 use ampc_ir::{AttrValue, DType, Node, TensorData, Value};
 use std::sync::Arc;
 
@@ -58,6 +58,13 @@ impl Known {
         Known { stats, largest: origin, smallest: origin, value }
     }
 
+    /// What holds the numbers with the other sign.
+    fn negated(self) -> Known {
+        // 0 − x and not −x: no −0 in the evidence.
+        let (min, max) = (0.0 - self.stats.max, 0.0 - self.stats.min);
+        Known { stats: Arc::new(ConstantStats { min, max, ..*self.stats }), ..self }
+    }
+
     /// What holds the numbers of both.
     fn and(self, other: Known) -> Known {
         let (a, b) = (&*self.stats, &*other.stats);
@@ -79,48 +86,50 @@ impl Known {
     }
 }
 
-/// The operands whose elements, and no others, are in the result of an operator that only moves.
-fn moves(kind: OpKind, n: usize) -> std::ops::Range<usize> {
-    match kind {
-        OpKind::Where => 1..n,
-        OpKind::Concat => 0..n,
-        OpKind::Gather | OpKind::Expand | OpKind::Tile | OpKind::Slice | OpKind::Transpose => 0..1,
-        OpKind::Reshape | OpKind::Squeeze | OpKind::Unsqueeze | OpKind::Flatten => 0..1,
-        OpKind::Identity | OpKind::Cast => 0..1,
-        _ => 0..0,
-    }
-}
-
-/// More elements than this of another element type than f32 are not looked at.
-const FEW_OTHERS: u64 = 1024;
-
 impl Cx<'_> {
     /// Finds what is made of constants alone. Program order is topological: one walk, each operand once.
     pub(super) fn find_moved(&mut self) -> Result<(), PassError> {
         let nodes: Vec<Node> = self.module.nodes(self.module.main()).collect();
         for node in nodes {
-            let Some(kind) = self.kind(node) else { continue };
-            let Some(result) = self.module.node(node).result(0) else { continue };
-            if !self.module.value(result).ty.dtype().is_some_and(DType::is_float) {
-                continue;
-            }
-            let known = if kind == OpKind::ConstantOfShape {
-                self.fill(node, result)?
+            let results: Vec<Value> = self.float_results(node).collect();
+            let Some(&first) = results.first() else { continue };
+            let known = if self.kind(node) == Some(OpKind::ConstantOfShape) {
+                self.fill(node, first)?
             } else {
-                self.moved_by(node, kind)?
+                self.moved_by(node)?
             };
             if let Some(known) = known {
-                self.moved.insert(result, Known { value: Some(result), ..known });
+                for result in results {
+                    self.moved.insert(result, Known { value: Some(result), ..known.clone() });
+                }
             }
         }
         Ok(())
     }
 
-    fn moved_by(&mut self, node: Node, kind: OpKind) -> Result<Option<Known>, PassError> {
+    fn float_results(&self, node: Node) -> impl Iterator<Item = Value> {
+        let is_float = |&v: &Value| self.module.value(v).ty.dtype().is_some_and(DType::is_float);
+        self.module.node(node).results().iter().copied().flatten().filter(is_float)
+    }
+
+    /// The operands that a node moves into its results; none if it computes.
+    pub(super) fn moved_operands(&self, node: Node) -> Vec<(Value, Sign)> {
+        let Some(view) = NodeView::new(self.module, node) else { return Vec::new() };
+        if op::may_reduce(view.schema) && view.string("reduction") != Some("none") {
+            return Vec::new();
+        }
+        let moved = |i: usize| Some((view.operand(i)?, op::moves(view.kind(), i)?));
+        (0..view.n_operands()).filter_map(moved).collect()
+    }
+
+    fn moved_by(&mut self, node: Node) -> Result<Option<Known>, PassError> {
         let mut all: Option<Known> = None;
-        for i in moves(kind, self.module.node(node).n_formal()) {
-            let Some(operand) = self.module.node(node).operand(i) else { return Ok(None) };
+        for (operand, sign) in self.moved_operands(node) {
             let Some(known) = self.known(operand)? else { return Ok(None) };
+            let known = match sign {
+                Sign::Kept => known,
+                Sign::Flipped => known.negated(),
+            };
             all = Some(match all {
                 Some(before) => before.and(known),
                 None => known,
@@ -132,18 +141,8 @@ impl Cx<'_> {
     fn fill(&self, node: Node, result: Value) -> Result<Option<Known>, PassError> {
         let Some(view) = NodeView::new(self.module, node) else { return Ok(None) };
         let Some(AttrValue::Tensor(data)) = view.attr("value") else { return Ok(None) };
-        self.few(data, result, Origin::Fill(result))
-    }
-
-    /// What a constant of another element type than f32 says, or a fill.
-    fn few(&self, data: &TensorData, value: Value, origin: Origin) -> Result<Option<Known>, PassError> {
-        let floats = data.dtype().is_float().then(|| data.small_floats(FEW_OTHERS)).flatten();
-        let Some(floats) = floats else { return Ok(None) };
-        #[expect(clippy::cast_possible_truncation, reason = "as the cast that follows")]
-        let floats: Vec<f32> = floats.into_iter().map(|v| v as f32).collect();
-        let stats =
-            self.numbers(&floats).map_err(|source| PassError::Constant { name: self.name(value), source })?;
-        Ok(Some(Known::new(stats, origin, Some(value))))
+        let stats = self.stats_of(data, result)?;
+        Ok(stats.map(|stats| Known::new(stats, Origin::Fill(result), Some(result))))
     }
 
     fn numbers(&self, values: &[f32]) -> Result<Arc<ConstantStats>, TensorError> {
@@ -156,13 +155,8 @@ impl Cx<'_> {
         if let Some(known) = self.moved.get(&value) {
             return Ok(Some(known.clone()));
         }
-        if let Some(stats) = self.stats(value)? {
-            return Ok(Some(Known::new(stats, Origin::Constant(value), Some(value))));
-        }
-        match constant_of(self.module, value) {
-            Some(data) if data.dtype() != DType::F32 => self.few(&data, value, Origin::Constant(value)),
-            _ => Ok(None),
-        }
+        let stats = self.stats(value)?;
+        Ok(stats.map(|stats| Known::new(stats, Origin::Constant(value), Some(value))))
     }
 
     /// The constants that a variable reads or makes, each once.

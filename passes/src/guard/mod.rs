@@ -15,10 +15,10 @@ pub use stats::ConstantStats;
 
 use crate::flow::{self, Var};
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
-use ampc_ir::convert::max_finite;
+use ampc_ir::convert::{Conversion, can_convert, max_finite};
 use ampc_ir::module::{Def, Payload, Reason};
 use ampc_ir::op::{Class, OpKind};
-use ampc_ir::{DType, Module, Node, Value};
+use ampc_ir::{DType, Module, Node, TensorData, Value};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -182,28 +182,34 @@ impl Cx<'_> {
         self.changed = true;
     }
 
-    /// The statistics of the constant that a value is; each constant is read once.
+    /// The statistics of the constant that a value is, a 16-bit or f64 one as the f32 it is cast to; each constant
+    /// is read once.
     fn stats(&mut self, value: Value) -> Result<Option<Arc<ConstantStats>>, PassError> {
         let value = flow::behind_inserted(self.module, value);
+        if let Some(known) = self.stats.get(&value) {
+            return Ok(Some(known.clone()));
+        }
         // The value an overridable input has if nobody gives one says as much about ranges as a constant.
         let data = match &self.module.value(value).def {
             Def::Input { default: Some(Payload::Dense(data)) } => Some(data.clone()),
             _ => ampc_ir::views::constant_of(self.module, value),
         };
-        let Some(data) = data else { return Ok(None) };
-        if data.dtype() != DType::F32 {
+        let Some(stats) = data.map(|data| self.stats_of(&data, value)).transpose()?.flatten() else {
             return Ok(None);
-        }
-        if let Some(known) = self.stats.get(&value) {
-            return Ok(Some(known.clone()));
-        }
-        let stats = ConstantStats::of(&data, self.to).map_err(|source| PassError::Constant {
-            name: ampc_ir::verify::name_of(self.module, value),
-            source,
-        })?;
-        let stats = Arc::new(stats);
+        };
         self.stats.insert(value, stats.clone());
         Ok(Some(stats))
+    }
+
+    /// The statistics of a tensor that is, or fills, a value; `None` if it holds no f32, f64 or 16-bit floats.
+    fn stats_of(&self, data: &TensorData, value: Value) -> Result<Option<Arc<ConstantStats>>, PassError> {
+        if !can_convert(data.dtype(), DType::F32) {
+            return Ok(None);
+        }
+        let wide = data.converted(Conversion { to: DType::F32, clamp: false });
+        let stats = ConstantStats::of(&wide, self.to)
+            .map_err(|source| PassError::Constant { name: self.name(value), source })?;
+        Ok(Some(Arc::new(stats)))
     }
 
     /// The largest finite value of the format. What is no float has no range to leave.
