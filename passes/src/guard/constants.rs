@@ -18,8 +18,8 @@ pub(super) enum Origin {
     Constant(Value),
     /// The fill of a ConstantOfShape.
     Fill(Value),
-    /// An attribute of the operator that reads it.
-    Attr(&'static str),
+    /// An attribute of this operator.
+    Attr(Node, &'static str),
 }
 
 impl Origin {
@@ -27,7 +27,7 @@ impl Origin {
     pub(super) fn of_epsilon(self, cx: &Cx<'_>) -> String {
         match self {
             Origin::Constant(value) => format!("`{}`", cx.name(value)),
-            Origin::Fill(_) | Origin::Attr(_) => self.name(cx),
+            Origin::Fill(_) | Origin::Attr(..) => self.name(cx),
         }
     }
 
@@ -36,7 +36,12 @@ impl Origin {
         match self {
             Origin::Constant(value) => format!("constant `{}`", cx.name(value)),
             Origin::Fill(value) => format!("fill `{}`", cx.name(value)),
-            Origin::Attr(name) => format!("attribute `{name}`"),
+            Origin::Attr(node, name) => {
+                let op = cx.module.op_name(node).1;
+                let called = cx.module.node(node).name;
+                let called = called.map_or_else(String::new, |n| format!(" `{}`", cx.module.text(n)));
+                format!("attribute `{name}` of {op}{called}")
+            }
         }
     }
 }
@@ -107,7 +112,8 @@ impl Cx<'_> {
         Ok(())
     }
 
-    fn float_results(&self, node: Node) -> impl Iterator<Item = Value> {
+    /// The results of a node that are floats.
+    pub(super) fn float_results(&self, node: Node) -> impl Iterator<Item = Value> {
         let is_float = |&v: &Value| self.module.value(v).ty.dtype().is_some_and(DType::is_float);
         self.module.node(node).results().iter().copied().flatten().filter(is_float)
     }
@@ -135,7 +141,17 @@ impl Cx<'_> {
                 None => known,
             });
         }
-        Ok(all)
+        // The value of Pad is moved beside its operand.
+        Ok(all.map(|all| self.moved_numbers(node).into_iter().fold(all, Known::and)))
+    }
+
+    /// Numbers in attributes that a node moves into its results as it does its operands.
+    pub(super) fn moved_numbers(&self, node: Node) -> Vec<Known> {
+        let result = self.module.node(node).result(0);
+        let Some(var) = result.and_then(|result| flow::producer_var(self.module, result)) else {
+            return Vec::new();
+        };
+        self.attributes_at(var)
     }
 
     fn fill(&self, node: Node, result: Value) -> Result<Option<Known>, PassError> {
@@ -151,7 +167,7 @@ impl Cx<'_> {
     }
 
     /// What is known of a value that is constant or made of constants alone.
-    fn known(&mut self, value: Value) -> Result<Option<Known>, PassError> {
+    pub(super) fn known(&mut self, value: Value) -> Result<Option<Known>, PassError> {
         if let Some(known) = self.moved.get(&value) {
             return Ok(Some(known.clone()));
         }
@@ -171,12 +187,16 @@ impl Cx<'_> {
         for value in values {
             found.extend(self.known(value)?);
         }
-        for (name, number) in self.in_attributes(var) {
-            if let Ok(stats) = self.numbers(&[number]) {
-                found.push(Known::new(stats, Origin::Attr(name), None));
-            }
-        }
+        found.extend(self.attributes_at(var));
         Ok(found)
+    }
+
+    fn attributes_at(&self, var: Var) -> Vec<Known> {
+        let numbers = self.in_attributes(var).into_iter();
+        let known = numbers.filter_map(|(name, number)| {
+            Some(Known::new(self.numbers(&[number]).ok()?, Origin::Attr(var.node, name), None))
+        });
+        known.collect()
     }
 
     /// Numbers in attributes that take part in the element type of the variable.

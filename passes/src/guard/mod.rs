@@ -7,6 +7,7 @@
 
 mod constants;
 mod integers;
+mod masks;
 mod norms;
 mod ranges;
 mod stats;
@@ -15,7 +16,7 @@ pub use stats::ConstantStats;
 
 use crate::flow::{self, Var};
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
-use ampc_ir::convert::{Conversion, can_convert, max_finite};
+use ampc_ir::convert::{Conversion, can_convert, convert, max_finite};
 use ampc_ir::module::{Def, Payload, Reason};
 use ampc_ir::op::{Class, OpKind};
 use ampc_ir::{DType, Module, Node, TensorData, Value};
@@ -66,7 +67,7 @@ pub const GUARDS: &[GuardDef] = &[
     GuardDef {
         name: "mask",
         about: "constants beyond half the range added to something: the sum leaves the range",
-        run: ranges::mask,
+        run: masks::mask,
     },
     GuardDef {
         name: "eps",
@@ -134,6 +135,10 @@ impl Pass for Guard {
             changed: false,
             rule: "",
         };
+        // With nothing to decide no constant need be read.
+        if cx.free_vars().is_empty() {
+            return Ok(Changed::No);
+        }
         cx.find_moved()?;
         for guard in GUARDS.iter().filter(|g| !self.disabled.contains(g.name)) {
             cx.rule = guard.name;
@@ -215,6 +220,18 @@ impl Cx<'_> {
     /// The largest finite value of the format. What is no float has no range to leave.
     fn most(&self) -> f64 {
         max_finite(self.to).unwrap_or(f64::INFINITY)
+    }
+
+    /// The magnitude that a number has in the format; the largest finite one if it is beyond the range.
+    fn stored(&self, number: f32) -> f64 {
+        if !can_convert(DType::F32, self.to) || !number.is_finite() {
+            return f64::from(number.abs());
+        }
+        let (mut low, mut wide) = (Vec::new(), Vec::new());
+        let magnitude = number.abs().to_le_bytes();
+        convert(DType::F32, Conversion { to: self.to, clamp: true }, &magnitude, &mut low);
+        convert(self.to, Conversion { to: DType::F64, clamp: false }, &low, &mut wide);
+        wide.as_chunks::<8>().0.first().map_or(f64::NAN, |&bytes| f64::from_le_bytes(bytes))
     }
 
     /// The operator of a node of the table.

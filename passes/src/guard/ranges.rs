@@ -26,7 +26,7 @@ pub(super) fn range(cx: &mut Cx<'_>) -> Result<(), PassError> {
                 (_, OutOfRange::Error) if reads => return Err(out_of_range(cx, var, &known)),
                 // What is in an attribute of an operator is not converted, so that nothing clamps it.
                 (Origin::Constant(_) | Origin::Fill(_), OutOfRange::Clamp) => continue,
-                (_, OutOfRange::Keep | OutOfRange::Error) | (Origin::Attr(_), OutOfRange::Clamp) => {}
+                (_, OutOfRange::Keep | OutOfRange::Error) | (Origin::Attr(..), OutOfRange::Clamp) => {}
             }
             let (name, to) = (known.largest.name(cx), cx.to);
             cx.deny(var, || {
@@ -42,30 +42,24 @@ pub(super) fn range(cx: &mut Cx<'_>) -> Result<(), PassError> {
 
 /// The error for something that a variable reads, or has in an attribute.
 fn out_of_range(cx: &Cx<'_>, var: Var, known: &Known) -> PassError {
-    let data = cx.module.node(var.node);
-    let read = data.formal_operands().iter().flatten().next();
-    let (what, remedy, value) = match known.largest {
-        Origin::Constant(value) | Origin::Fill(value) => (
-            known.largest.name(cx),
-            "pin its readers to fp32, or use `--out-of-range keep` or `clamp`",
-            Some(value),
-        ),
-        Origin::Attr(_) => {
-            let node = data.name.map_or_else(String::new, |n| format!(" `{}`", cx.module.text(n)));
-            let what = format!("{} of {}{node}", known.largest.name(cx), cx.module.op_name(var.node).1);
-            // Attributes are not converted, so nothing clamps them.
-            (what, "pin the node to fp32, or use `--out-of-range keep`", read.copied())
+    let (remedy, node, value) = match known.largest {
+        Origin::Constant(value) | Origin::Fill(value) => {
+            ("pin its readers to fp32, or use `--out-of-range keep` or `clamp`", var.node, Some(value))
         }
+        // Attributes are not converted, so nothing clamps them.
+        Origin::Attr(node, _) => ("pin the node to fp32, or use `--out-of-range keep`", node, None),
     };
+    let data = cx.module.node(node);
+    let beside = || data.formal_operands().iter().chain(data.results()).copied().flatten().next();
     PassError::OutOfRange {
-        what,
+        what: known.largest.name(cx),
         format: cx.to,
         count: known.stats.overflow,
         min: f64::from(known.stats.min),
         max: f64::from(known.stats.max),
         remedy,
-        node: var.node,
-        value: value.expect("a variable that reads has an operand"),
+        node,
+        value: value.or_else(beside).expect("a node with a variable has an operand or a result"),
     }
 }
 
@@ -87,11 +81,14 @@ pub(super) fn large_weights(cx: &mut Cx<'_>) -> Result<Vec<(Var, String)>, PassE
             let stats = &known.stats;
             // What does not fit at all is told when it is converted.
             if stats.overflow == 0 && f64::from(stats.max_abs) > limit {
-                let (op, name, to) = (cx.module.op_name(var.node).1, known.largest.name(cx), cx.to);
+                let (mut name, to) = (known.largest.name(cx), cx.to);
+                if !matches!(known.largest, Origin::Attr(..)) {
+                    name = format!("{name} of {}", cx.module.op_name(var.node).1);
+                }
                 found.push((
                     var,
                     format!(
-                        "{name} of {op} goes up to {:e}: results may leave the range of {to}; {advice}",
+                        "{name} goes up to {:e}: results may leave the range of {to}; {advice}",
                         stats.max_abs
                     ),
                 ));
@@ -99,25 +96,6 @@ pub(super) fn large_weights(cx: &mut Cx<'_>) -> Result<Vec<(Var, String)>, PassE
         }
     }
     Ok(found)
-}
-
-/// A large constant in a sum: −65504 + x is −inf for x below −16.
-pub(super) fn mask(cx: &mut Cx<'_>) -> Result<(), PassError> {
-    for var in cx.free_vars() {
-        if !cx.kind(var.node).is_some_and(op::adds) {
-            continue;
-        }
-        for known in cx.constants_at(var)? {
-            let stats = &known.stats;
-            if f64::from(stats.max_abs) > cx.most() / 2.0 {
-                let (name, to) = (known.largest.name(cx), cx.to);
-                cx.deny(var, || {
-                    format!("{name} up to {:e} in a sum: beyond half the range of {to}", stats.max_abs)
-                });
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Constants of few values all of which would become 0.
