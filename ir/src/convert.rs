@@ -20,24 +20,56 @@ pub fn can_convert(from: DType, to: DType) -> bool {
     known(from) && known(to)
 }
 
-/// The largest finite value of a float format, as f64.
-pub fn max_finite(dtype: DType) -> f64 {
+/// The largest finite value of a float format; `None` for what is no real float. Exact in f64.
+pub fn max_finite(dtype: DType) -> Option<f64> {
+    limits(dtype).map(|(max, _)| max)
+}
+
+/// The smallest positive normal value of a float format; `None` for what is no real float. Exact in f64.
+///
+/// F8E8M0 has no subnormals: it is the smallest value.
+pub fn min_normal(dtype: DType) -> Option<f64> {
+    limits(dtype).map(|(_, min)| min)
+}
+
+/// The largest finite and the smallest positive normal value.
+fn limits(dtype: DType) -> Option<(f64, f64)> {
     match dtype {
-        DType::F16 => f64::from(f16::MAX),
-        DType::BF16 => f64::from(bf16::MAX),
-        DType::F32 => f64::from(f32::MAX),
-        _ => f64::MAX,
+        DType::F64 => Some((f64::MAX, f64::MIN_POSITIVE)),
+        DType::F32 => Some((f64::from(f32::MAX), f64::from(f32::MIN_POSITIVE))),
+        DType::F16 => Some((f64::from(f16::MAX), f64::from(f16::MIN_POSITIVE))),
+        DType::BF16 => Some((f64::from(bf16::MAX), f64::from(bf16::MIN_POSITIVE))),
+        DType::F8E4M3FN => Some((448.0, power_of_two(-6))),
+        DType::F8E4M3FNUZ => Some((240.0, power_of_two(-7))),
+        DType::F8E5M2 => Some((57344.0, power_of_two(-14))),
+        DType::F8E5M2FNUZ => Some((57344.0, power_of_two(-15))),
+        DType::F8E8M0 => Some((power_of_two(127), power_of_two(-127))),
+        DType::F6E2M3 => Some((7.5, 1.0)),
+        DType::F6E3M2 => Some((28.0, 0.25)),
+        DType::F4E2M1 => Some((6.0, 1.0)),
+        DType::U8
+        | DType::I8
+        | DType::U16
+        | DType::I16
+        | DType::I32
+        | DType::I64
+        | DType::String
+        | DType::Bool
+        | DType::U32
+        | DType::U64
+        | DType::Complex64
+        | DType::Complex128
+        | DType::U4
+        | DType::I4
+        | DType::U2
+        | DType::I2
+        | DType::Other(_) => None,
     }
 }
 
-/// The smallest positive normal value of a float format, as f64.
-pub fn min_normal(dtype: DType) -> f64 {
-    match dtype {
-        DType::F16 => f64::from(f16::MIN_POSITIVE),
-        DType::BF16 => f64::from(bf16::MIN_POSITIVE),
-        DType::F32 => f64::from(f32::MIN_POSITIVE),
-        _ => f64::MIN_POSITIVE,
-    }
+/// 2 to a power within the normal range of f64.
+const fn power_of_two(exponent: i16) -> f64 {
+    f64::from_bits(((exponent + 1023) as u64) << 52)
 }
 
 /// Converts little-endian element bytes and appends the result, little-endian, to `out`.
@@ -83,7 +115,7 @@ fn from_f32(mut values: Vec<f32>, to: DType, clamp: bool, out: &mut Vec<u8>) {
             clippy::cast_possible_truncation,
             reason = "the largest finite value of f16 or bf16 is exact in f32"
         )]
-        let limit = max_finite(to) as f32;
+        let limit = max_finite(to).expect("can_convert admits floats only") as f32;
         for v in &mut values {
             if v.is_finite() {
                 *v = v.clamp(-limit, limit);
@@ -107,7 +139,7 @@ fn from_f32(mut values: Vec<f32>, to: DType, clamp: bool, out: &mut Vec<u8>) {
 }
 
 fn from_f64(bytes: &[u8], to: DType, clamp: bool, out: &mut Vec<u8>) {
-    let limit = max_finite(to);
+    let limit = max_finite(to).expect("can_convert admits floats only");
     for chunk in bytes.as_chunks::<8>().0 {
         let mut v = f64::from_le_bytes(*chunk);
         if clamp && v.is_finite() {
@@ -129,6 +161,34 @@ fn from_f64(bytes: &[u8], to: DType, clamp: bool, out: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// `finfo(t).max` and `finfo(t).smallest_normal` of ml_dtypes 0.6.0 (numpy's for f16, f32 and f64), printed as
+    /// Python's `float` prints them.
+    #[test]
+    fn limits_are_those_of_ml_dtypes() {
+        let expected = [
+            (DType::F64, "1.7976931348623157e+308", "2.2250738585072014e-308"),
+            (DType::F32, "3.4028234663852886e+38", "1.1754943508222875e-38"),
+            (DType::F16, "65504.0", "6.103515625e-05"),
+            (DType::BF16, "3.3895313892515355e+38", "1.1754943508222875e-38"),
+            (DType::F8E4M3FN, "448.0", "0.015625"),
+            (DType::F8E4M3FNUZ, "240.0", "0.0078125"),
+            (DType::F8E5M2, "57344.0", "6.103515625e-05"),
+            (DType::F8E5M2FNUZ, "57344.0", "3.0517578125e-05"),
+            (DType::F8E8M0, "1.7014118346046923e+38", "5.877471754111438e-39"),
+            (DType::F6E2M3, "7.5", "1.0"),
+            (DType::F6E3M2, "28.0", "0.25"),
+            (DType::F4E2M1, "6.0", "1.0"),
+        ];
+        let given = |text: &str| Some(text.parse::<f64>().unwrap());
+        for &dtype in DType::ALL {
+            let found = (max_finite(dtype), min_normal(dtype));
+            match expected.iter().find(|(of, ..)| *of == dtype) {
+                Some((_, max, min)) => assert_eq!(found, (given(max), given(min)), "{dtype}"),
+                None => assert_eq!((found, dtype.is_float()), ((None, None), false), "{dtype}"),
+            }
+        }
+    }
 
     fn low(to: DType, clamp: bool, v: f32) -> u16 {
         let mut out = Vec::new();

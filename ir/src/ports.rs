@@ -171,3 +171,129 @@ impl Module {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::infer::infer_module;
+    use crate::text::{NoData, PrintOptions, parse, print};
+    use crate::verify::verify_module;
+
+    fn module(lines: &str) -> Module {
+        let text = format!("module ir=10\nopset ai.onnx=21\n\ngraph {{\n{lines}}}\n");
+        parse(&text, &NoData).unwrap_or_else(|errors| panic!("{errors}\n{text}"))
+    }
+
+    const LOOP: &str = "  input %n : i64
+  input %s : f32[2]
+  input %x : f32[2]
+  input %y : f32[2]
+  %last, %all = Loop(%n, _, %s; %x, %y) {
+    body: graph (%x, %y) {
+      input %i : i64
+      input %c : bool
+      input %h : f32[2]
+      %a = Add(%h, %y) : f32[2]
+      output %c
+      output %a
+      output %a
+    }
+  } : f32[2], f32[?, 2]
+  output %last
+  output %all
+";
+
+    /// Every way from a port to a slot has a way back.
+    #[test]
+    fn ports_know_their_slots() {
+        let module = module(LOOP);
+        let node = module.nodes(module.main()).next().unwrap();
+        let ports = Ports::of(&module, node).unwrap();
+        assert_eq!(module.var_names(node)[..], ["state0", "out0"]);
+        assert_eq!((ports.operand(0), ports.operand(1)), (Some(2), None));
+        assert_eq!((ports.result(0), ports.result(1)), (Some(0), Some(1)));
+        let body = module.node(node).bodies().next().unwrap();
+        let outputs = |port| ports.body_outputs(&module, port).collect::<Vec<_>>();
+        assert_eq!((outputs(0), outputs(1)), (vec![(body, 1)], vec![(body, 2)]));
+        for port in 0..ports.len() {
+            assert!(ports.operand(port).is_none_or(|slot| ports.of_operand(slot) == Some(port)));
+            assert!(ports.result(port).is_none_or(|slot| ports.of_result(slot) == Some(port)));
+            assert!(outputs(port).iter().all(|&(_, slot)| ports.of_body_output(slot) == Some(port)));
+        }
+        let formal = |slot: usize| module.graph(body).inputs()[slot];
+        assert_eq!(ports.body_inputs(&module, 0).collect::<Vec<_>>(), [formal(2)]);
+        assert_eq!((ports.of_body_input(1), ports.of_body_input(2)), (None, Some(0)));
+        assert_eq!((ports.of_operand(0), ports.of_operand(3), ports.of_body_output(0)), (None, None, None));
+    }
+
+    /// Scan has inputs between states and outputs, and below version 9 an operand before them.
+    #[test]
+    fn scan_counts_by_its_version() {
+        let scan = |opset: u16, lengths: &str, dims: &str| {
+            let text = format!(
+                "module ir=10\nopset ai.onnx={opset}\n\ngraph {{
+  input %s : f32[{dims}2]\n  input %x : f32[{dims}5, 3]
+  %last, %all = Scan({lengths}%s, %x) {{
+    body: graph {{
+      input %h : f32[2]\n      input %e : f32[3]
+      output %h\n      output %e
+    }},
+    num_scan_inputs=1
+  }} : f32[{dims}2], f32[{dims}5, 3]
+  output %last\n  output %all\n}}\n"
+            );
+            let module = parse(&text, &NoData).unwrap_or_else(|errors| panic!("{errors}\n{text}"));
+            let node = module.nodes(module.main()).next().unwrap();
+            let ports = Ports::of(&module, node).unwrap();
+            assert_eq!(module.var_names(node)[..], ["state0", "in0", "out0"]);
+            assert_eq!((ports.result(1), ports.result(2), ports.of_result(1)), (None, Some(1), Some(2)));
+            (ports.operand(0), ports.operand(1))
+        };
+        assert_eq!(scan(21, "", ""), (Some(0), Some(1)));
+        assert_eq!(scan(8, "_, ", "1, "), (Some(1), Some(2)));
+    }
+
+    /// What a body no longer reads is no operand any more, and the captures behind it keep what they stand for.
+    #[test]
+    fn captures_without_readers_go() {
+        let mut module = module(LOOP);
+        let node = module.nodes(module.main()).next().unwrap();
+        assert!(module.prune_captures(node));
+        assert!(!module.prune_captures(node));
+        let facts = infer_module(&mut module).unwrap();
+        verify_module(&module, &facts).unwrap();
+        let text = print(&module, &PrintOptions::default()).text;
+        assert_eq!(
+            text,
+            print(&self::module(&LOOP.replace("%x, %y)", "%y)")), &PrintOptions::default()).text
+        );
+    }
+
+    /// A value is captured by every body on the way, once.
+    #[test]
+    fn captures_through_bodies() {
+        let mut module = module(
+            "  input %c : bool\n  input %x : f32[2]
+  %y = If(%c; %c) {
+    then_branch: graph (%c) {
+      %z = If(%c) {
+        then_branch: graph {\n          const %k : f32[2] = [0.0, 1.0]\n          output %k\n        },
+        else_branch: graph {\n          const %l : f32[2] = [0.0, 1.0]\n          output %l\n        }
+      } : f32[2]
+      output %z
+    },
+    else_branch: graph {\n      const %m : f32[2] = [0.0, 1.0]\n      output %m\n    }
+  } : f32[2]
+  output %y\n",
+        );
+        let x = module.graph(module.main()).inputs()[1];
+        let inner = module
+            .graph_ids()
+            .find(|&g| module.owner(g).is_some_and(|n| module.owner(module.node(n).graph).is_some()));
+        let inner = inner.unwrap();
+        let captured = module.capture_into(inner, x);
+        assert_eq!(module.capture_into(inner, x), captured);
+        assert_eq!(crate::views::resolve_captures(&module, captured), x);
+        assert_eq!(module.value_name(captured), module.value_name(x));
+    }
+}

@@ -12,7 +12,7 @@ use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
 use crate::paths::Paths;
 use crate::policy::{Base, Names, OpClass, Pin, Pins, Policy, node_key};
 use ampc_ir::module::{Decision, Reason};
-use ampc_ir::op::{self, AttrKind, Class, Legality, OpKind, OpSchema};
+use ampc_ir::op::{self, Class, Legality, OpKind, OpSchema};
 use ampc_ir::views::{NodeView, constant_of};
 use ampc_ir::{DType, Module, Node, Type};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -217,14 +217,8 @@ fn class_by_table(module: &Module, schema: &'static OpSchema, var: Var, to: DTyp
             op::Side::Result => data.result(index).is_some(),
         }
     });
-    // The result of these follows the type of the operand when the attribute is absent, without sharing a variable.
-    let follows = schema.attr("dtype").is_some_and(|a| a.kind == AttrKind::Int)
-        && matches!(
-            schema.kind,
-            OpKind::EyeLike | OpKind::RandomNormalLike | OpKind::RandomUniformLike | OpKind::Bernoulli
-        );
     let absent = || NodeView::new(module, var.node).is_some_and(|v| v.attr("dtype").is_none());
-    if follows && absent() { Class::Fixed } else { class }
+    if op::dtype_follows_operand(schema) && absent() { Class::Fixed } else { class }
 }
 
 /// Why no variable of a node can change, whatever anybody asks for.
@@ -254,7 +248,7 @@ fn immovable(module: &Module, schema: &OpSchema, var: Var) -> Option<&'static st
 /// The class of the operator at this node: attributes can make it stricter.
 fn refined(module: &Module, schema: &'static OpSchema, node: Node, to: DType) -> Class {
     let base = op::base_class(schema.kind, to);
-    let reduces = matches!(schema.kind, OpKind::ScatterElements | OpKind::ScatterND | OpKind::Scatter)
+    let reduces = op::may_reduce(schema)
         && NodeView::new(module, node).and_then(|v| v.string("reduction")).is_some_and(|r| r != "none");
     if reduces { Class::Deny } else { base }
 }

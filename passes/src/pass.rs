@@ -131,14 +131,15 @@ impl<'a> PassCx<'a> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PassError {
-    /// A constant does not fit and the user asked for an error then.
+    /// Something constant does not fit and the user asked for an error then: a constant, the fill of a
+    /// ConstantOfShape, or a number in an attribute.
     #[error(
-        "constant `{name}` has {count} finite values beyond the range of {format} ({min:e} to {max:e}): pin its \
-         readers to fp32, or use `--out-of-range keep` or `clamp`"
+        "{what} has {count} finite {} beyond the range of {format} ({min:e} to {max:e}): {remedy}",
+        if *count == 1 { "value" } else { "values" }
     )]
     OutOfRange {
-        /// The constant.
-        name: String,
+        /// What it is and its name: "constant `w`", "attribute `value` of Pad".
+        what: String,
         /// The format asked for.
         format: ampc_ir::DType,
         /// How many values do not fit.
@@ -147,7 +148,11 @@ pub enum PassError {
         min: f64,
         /// The greatest value.
         max: f64,
-        /// The constant.
+        /// What the user can do about it.
+        remedy: &'static str,
+        /// The operator that reads it, or that has the attribute.
+        node: Node,
+        /// The constant or fill; the value that the operator with the attribute reads.
         value: Value,
     },
     /// A constant cannot be read.

@@ -4,14 +4,20 @@
 //! - two casts of one value to one type are one, unless both are the author's or make outputs. It stands where the
 //!   first one stood, so which is first decides nothing;
 //! - a cast of a cast, a → b → c, is a → c if every value of a is exact in b (f16 and bf16 in f32 and f64, f32 in
-//!   f64) and one of the two was inserted; casts of the author are only ever read around, never changed.
+//!   f64) and one of the two was inserted; casts of the author are only ever read around, never changed;
+//! - where nothing but inserted casts to f16 reads a DequantizeLinear that has `output_dtype` (from 23 on), the
+//!   operator makes f16 itself. `output_dtype` is the precision of the multiplication as well, so this is for
+//!   integers of up to 8 bits and constant scales that are exact in f16: then the product is rounded once either
+//!   way. Not for bf16: what runs the operator and the cast need not have a kernel that makes bf16.
 
 use crate::flow;
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
+use ampc_ir::convert::Conversion;
 use ampc_ir::edit::Position;
 use ampc_ir::module::Provenance;
 use ampc_ir::op::OpKind;
-use ampc_ir::{DType, Module, Node, Value};
+use ampc_ir::views::NodeView;
+use ampc_ir::{AttrValue, DType, Module, Node, TensorData, Value};
 use rustc_hash::FxHashMap;
 use std::collections::hash_map::Entry;
 
@@ -57,6 +63,10 @@ impl Pass for SimplifyCasts {
                 Entry::Occupied(_) => {}
             }
         }
+        // Twins are one by now.
+        for node in flow::nodes(module) {
+            changed |= dequantize_into(module, node);
+        }
         Ok(Changed::when(changed))
     }
     fn requires(&self) -> Invariants {
@@ -68,6 +78,53 @@ impl Pass for SimplifyCasts {
 fn replace(module: &mut Module, cast: &Cast, by: Value) {
     module.replace_uses(cast.result, by, |_, _| true);
     module.erase_node(cast.node);
+}
+
+/// Scales of more numbers than this are not looked at.
+const MAX_SCALES: u64 = 1 << 16;
+
+/// Lets a DequantizeLinear make the f16 that all its readers cast its result to; returns whether it does.
+fn dequantize_into(module: &mut Module, node: Node) -> bool {
+    let Some((result, to, casts)) = dequantized(module, node) else { return false };
+    let output_dtype = module.intern("output_dtype");
+    module.set_attr(node, output_dtype, AttrValue::Int(i64::from(to.number())));
+    let ty = module.value(result).ty.with_element_dtype(to);
+    module.set_type(result, ty);
+    // Decisions say what became of the node.
+    if let Some(var) = flow::producer_var(module, result)
+        && let Some(decision) = module.node_mut(node).decisions.get_mut(usize::from(var.var))
+    {
+        decision.precision = Some(to);
+    }
+    for cast in casts {
+        replace(module, &cast, result);
+    }
+    true
+}
+
+/// The result of a DequantizeLinear that can make f16 itself, the format, and the casts that go.
+fn dequantized(module: &Module, node: Node) -> Option<(Value, DType, Vec<Cast>)> {
+    let view = NodeView::new(module, node).filter(|v| v.kind() == OpKind::DequantizeLinear)?;
+    let result = view.data().result(0)?;
+    let (formal, _) = (view.schema.output(0)?, view.schema.attr("output_dtype")?);
+    // An integer of 8 bits less another is exact in f16.
+    let narrow = view.dtype(0).is_some_and(|d| d.is_integer() && d.bits().is_some_and(|b| b <= 8));
+    if !narrow || module.is_output(result) || view.is_unresolved("output_dtype") {
+        return None;
+    }
+    let casts: Option<Vec<Cast>> =
+        module.uses(result).map(|(reader, _)| Cast::read(module, reader)).collect();
+    let casts = casts.filter(|casts| !casts.is_empty())?;
+    let to = DType::F16;
+    let goes = |c: &Cast| c.inserted && c.from == DType::F32 && c.to == to && !module.is_output(c.result);
+    let legal = view.schema.types_of(formal).has_tensor(to);
+    (legal && casts.iter().all(goes) && is_exact_in(&*view.constant(1)?, to)).then_some((result, to, casts))
+}
+
+/// Whether every number of a constant is one of the format.
+fn is_exact_in(data: &TensorData, to: DType) -> bool {
+    let rounded = || data.converted(Conversion { to, clamp: false }).small_floats(MAX_SCALES);
+    data.small_floats(MAX_SCALES).is_some_and(|numbers| Some(numbers) == rounded())
 }
 
 struct Cast {
@@ -128,5 +185,16 @@ mod tests {
     fn g8_f16_and_bf16_are_incomparable() {
         assert!(!is_exact(DType::F16, DType::BF16) && !is_exact(DType::BF16, DType::F16));
         assert!(is_exact(DType::BF16, DType::F32) && !is_exact(DType::F32, DType::F16));
+    }
+
+    /// G25: what DequantizeLinear multiplies is exact in f32, so that f16 and f32 arithmetic round it alike, once.
+    #[test]
+    fn g25_products_of_small_integers_and_f16_are_exact_in_f32() {
+        for scale in (0..0x7c00).map(|bits| half::f16::from_bits(bits).to_f32()) {
+            for difference in -255..=255i16 {
+                let product = f32::from(difference) * scale;
+                assert_eq!(f64::from(product), f64::from(difference) * f64::from(scale));
+            }
+        }
     }
 }

@@ -4,7 +4,7 @@ use crate::proto::{
     initializer, load_proto, model as proto_model, node, nodes_of, raw, some, typed, with_attr, written,
 };
 use crate::runtime::{exec_models, f32s};
-use crate::support::{Ask, Decided, lower, lower_with, model, options, pin_f32, policy, rewrite};
+use crate::support::{Ask, Decided, lower, lower_with, model, module_at, options, pin_f32, policy, rewrite};
 use ampc::ir::{Builder, DType, TensorData};
 use ampc::onnx::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto};
 use ampc::passes::guard::OutOfRange;
@@ -42,6 +42,46 @@ fn g13_modes_for_values_beyond_the_range() {
     });
     let message = error.unwrap_err().to_string();
     assert!(message.contains("`w` has 2 finite values beyond the range of f16 (-2e9 to 1e9)"), "{message}");
+}
+
+/// What an error for what does not fit must say of something that is `what`, in a graph of operator set 10.
+#[track_caller]
+fn is_an_error(what: &str, remedy: &str, graph: &str) {
+    let source = || ampc::Model::from(module_at(10, graph));
+    assert!(ampc::rewrite(source(), &options(DType::F16)).is_ok(), "{what}: kept by default");
+    let mut options = options(DType::F16);
+    options.out_of_range = OutOfRange::Error;
+    let error = ampc::rewrite(source(), &options).unwrap_err();
+    assert_eq!(error.kind(), ampc::ErrorKind::InvalidInput, "{what}");
+    let expected = format!("{what} has 1 finite value beyond the range of f16 (-1e9 to -1e9): {remedy}");
+    assert!(error.to_string().contains(&expected), "{error}");
+}
+
+/// G13: whatever holds a number that does not fit, an error is an error.
+#[test]
+fn g13_error_for_constants_fills_and_attributes() {
+    let graph = |maker: &str, op: &str| {
+        format!(
+            "input %x : f32[2, 2]
+             const %w : f32[2, 2] = [1.0, 0.0, 0.0, 1.0]
+             {maker}
+             %t = MatMul(%x, %w) : ?
+             %a = {op} : ?
+             %y = MatMul(%a, %w) : ?
+             output %y"
+        )
+    };
+    let any = "pin its readers to fp32, or use `--out-of-range keep` or `clamp`";
+    let add = "Add(%t, %c)";
+    is_an_error("constant `c`", any, &graph("const %c : f32 = -1e9", add));
+    is_an_error("constant `c`", any, &graph("%c = Constant() {value=tensor(f32 = -1e9)} : f32", add));
+    let fill = "const %shape : i64[1] = [1]
+             %c = ConstantOfShape(%shape) {value=tensor(f32[1] = [-1e9])} : ?";
+    is_an_error("fill `c`", any, &graph(fill, add));
+    let node = "pin the node to fp32, or use `--out-of-range keep`";
+    let pad = "Pad(%t) {mode=\"constant\", pads=[0, 0, 0, 0], value=-1e9}";
+    is_an_error("attribute `value` of Pad", node, &graph("", pad));
+    is_an_error("attribute `max` of Clip", node, &graph("", "Clip(%t) {max=-1e9}"));
 }
 
 /// G13: what the user asked for with a disabled guard is done, but not in silence.

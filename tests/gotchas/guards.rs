@@ -1,5 +1,6 @@
 //! What guards catch, and that leaving one out lets it through: G13, G14, G21, G24 and the depth of sums.
 
+use crate::proto::{bytes, load};
 use crate::runtime::{Runs, exec, f32s, i64s, uniform};
 use crate::support::{Ask, Decided, guarded, guarded_given, lower, lower_to, lower_with, policy};
 use ampc::RewriteOptions;
@@ -100,6 +101,45 @@ fn g13_mask_half_the_range_is_the_limit_of_a_sum() {
 
 fn attention_at_finfo_min() -> String {
     attention("const %mask : f32[4] = [-3.4028235e38, -3.4028235e38, -3.4028235e38, -3.4028235e38]")
+}
+
+/// Scores masked where they are computed, to which a bias of −40 is added.
+const MASKED_IN_PLACE: &str = "input %q : f32[1, 4, 4]
+     const %k : f32[4, 4] = random(1, 1.0)
+     const %v : f32[4, 2] = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]
+     const %attended : bool[4] = [false, false, false, false]
+     const %least : f32 = -65504.0
+     const %bias : f32[4] = [-40.0, -40.0, -40.0, -40.0]
+     %scores = MatMul(%q, %k) : ?
+     %where = Where(%attended, %scores, %least) : ?
+     %back = Transpose(%where) {perm=[0, 1, 2]} : ?
+     %masked = Add(%back, %bias) : ?
+     %p = Softmax(%masked) : ?
+     %y = MatMul(%p, %v) : ?
+     output %y : f32[1, 4, 2]";
+
+/// G13: a mask that Where puts among scores is one, though the other branch is computed.
+#[test]
+fn g13_mask_in_one_branch_of_where() {
+    guarded_given(DType::F16, "mask", "masked", MASKED_IN_PLACE, softmax_allowed);
+    let feeds = [f32s("q", &[1, 4, 4], &ONES)];
+    let (done, runs) = exec(DType::F16, MASKED_IN_PLACE, &feeds, softmax_allowed);
+    assert_eq!(["where", "masked"].map(|n| done.precision(n)), ["fp16", "fp32"]);
+    if let Some(runs) = runs {
+        padded_rows_are_uniform(&runs);
+    }
+    let unguarded = |o: &mut RewriteOptions| {
+        softmax_allowed(o);
+        without(o, &["mask"]);
+    };
+    if let (_, Some(runs)) = exec(DType::F16, MASKED_IN_PLACE, &feeds, unguarded) {
+        assert!(runs.emulated[0].values.iter().all(|y| y.is_nan()), "−inf in every column");
+    }
+    let mut options = crate::support::options(DType::F16);
+    softmax_allowed(&mut options);
+    let twice = crate::support::rewrite(load(bytes(&done.model)), &options);
+    assert_eq!(twice.inserted().len(), done.inserted().len(), "a second run sees the mask that is fp16 now");
+    assert_eq!(twice.precision("masked"), "fp32");
 }
 
 /// A division by a sum that may be nothing but the epsilon; `%t` is 0 where `%x` is.

@@ -2,7 +2,8 @@
 //!
 //! An operator is described once. What ONNX's schemas say (formals, type variables, legal types, attributes) is
 //! generated into [`SCHEMAS`]; written by hand beside it are the precision classes ([`formal_class`],
-//! [`var_class`]). Nobody else lists operators by name: passes ask the table.
+//! [`var_class`]) and what operators do with numbers ([`moves`], [`sums`] and their like). Nobody else lists
+//! operators by what they do: passes ask the table.
 //!
 //! A node means the newest version of its operator that is not newer than the operator set its model imports:
 //!
@@ -22,6 +23,7 @@ mod classes;
 mod generated;
 mod rows;
 mod schema;
+mod traits;
 
 pub use class::{Class, UnknownClass};
 pub use classes::{
@@ -30,6 +32,7 @@ pub use classes::{
 };
 pub use generated::{LATEST_IR_VERSION, LATEST_OPSETS, OpKind, SCHEMAS};
 pub use schema::{Arity, AttrDefault, AttrKind, AttrSchema, Formal, FormalType, OpSchema, TypeSet, TypeVar};
+pub use traits::{Sign, adds, dtype_follows_operand, is_periodic, may_reduce, moves, singular_at_zero, sums};
 
 /// What the table says of an operator at an operator set.
 #[derive(Clone, Copy, PartialEq, Debug)]

@@ -180,7 +180,7 @@ fn regions_and_captures() {
       %sum = Add(%y2, %x) : f32[?]
       output %sum : f32[?]
     }
-  } : f32[?] class=V:clear,B:fixed @if1
+  } : f32[?] class=clear @if1
   output %y
 "#,
     ));

@@ -4,11 +4,10 @@
 use super::{ConstantStats, Cx};
 use crate::flow::{self, Var};
 use crate::pass::PassError;
-use ampc_ir::convert::max_finite;
-use ampc_ir::op::OpKind;
+use ampc_ir::op::{self, OpKind, Sign};
 use ampc_ir::tensor::TensorError;
 use ampc_ir::views::broadcast::{Bound, ClipView};
-use ampc_ir::views::{NodeView, PadView, constant_of};
+use ampc_ir::views::{NodeView, PadView};
 use ampc_ir::{AttrValue, DType, Node, TensorData, Value};
 use std::sync::Arc;
 
@@ -19,8 +18,8 @@ pub(super) enum Origin {
     Constant(Value),
     /// The fill of a ConstantOfShape.
     Fill(Value),
-    /// An attribute of the operator that reads it.
-    Attr(&'static str),
+    /// An attribute of this operator.
+    Attr(Node, &'static str),
 }
 
 impl Origin {
@@ -28,7 +27,7 @@ impl Origin {
     pub(super) fn of_epsilon(self, cx: &Cx<'_>) -> String {
         match self {
             Origin::Constant(value) => format!("`{}`", cx.name(value)),
-            Origin::Fill(_) | Origin::Attr(_) => self.name(cx),
+            Origin::Fill(_) | Origin::Attr(..) => self.name(cx),
         }
     }
 
@@ -37,7 +36,12 @@ impl Origin {
         match self {
             Origin::Constant(value) => format!("constant `{}`", cx.name(value)),
             Origin::Fill(value) => format!("fill `{}`", cx.name(value)),
-            Origin::Attr(name) => format!("attribute `{name}`"),
+            Origin::Attr(node, name) => {
+                let op = cx.module.op_name(node).1;
+                let called = cx.module.node(node).name;
+                let called = called.map_or_else(String::new, |n| format!(" `{}`", cx.module.text(n)));
+                format!("attribute `{name}` of {op}{called}")
+            }
         }
     }
 }
@@ -57,6 +61,13 @@ pub(super) struct Known {
 impl Known {
     fn new(stats: Arc<ConstantStats>, origin: Origin, value: Option<Value>) -> Known {
         Known { stats, largest: origin, smallest: origin, value }
+    }
+
+    /// What holds the numbers with the other sign.
+    fn negated(self) -> Known {
+        // 0 − x and not −x: no −0 in the evidence.
+        let (min, max) = (0.0 - self.stats.max, 0.0 - self.stats.min);
+        Known { stats: Arc::new(ConstantStats { min, max, ..*self.stats }), ..self }
     }
 
     /// What holds the numbers of both.
@@ -80,72 +91,75 @@ impl Known {
     }
 }
 
-/// The operands whose elements, and no others, are in the result of an operator that only moves.
-fn moves(kind: OpKind, n: usize) -> std::ops::Range<usize> {
-    match kind {
-        OpKind::Where => 1..n,
-        OpKind::Concat => 0..n,
-        OpKind::Gather | OpKind::Expand | OpKind::Tile | OpKind::Slice | OpKind::Transpose => 0..1,
-        OpKind::Reshape | OpKind::Squeeze | OpKind::Unsqueeze | OpKind::Flatten => 0..1,
-        OpKind::Identity | OpKind::Cast => 0..1,
-        _ => 0..0,
-    }
-}
-
-/// More elements than this of another element type than f32 are not looked at.
-const FEW_OTHERS: u64 = 1024;
-
 impl Cx<'_> {
     /// Finds what is made of constants alone. What is around a body is looked at before it and program order is
     /// topological: one walk, each operand once. Nothing that leaves a body counts.
     pub(super) fn find_moved(&mut self) -> Result<(), PassError> {
         let nodes = flow::nodes(self.module);
         for node in nodes {
-            let Some(kind) = self.kind(node) else { continue };
-            let Some(result) = self.module.node(node).result(0) else { continue };
-            if !self.module.value(result).ty.dtype().is_some_and(DType::is_float) {
-                continue;
-            }
-            let known = if kind == OpKind::ConstantOfShape {
-                self.fill(node, result)?
+            let results: Vec<Value> = self.float_results(node).collect();
+            let Some(&first) = results.first() else { continue };
+            let known = if self.kind(node) == Some(OpKind::ConstantOfShape) {
+                self.fill(node, first)?
             } else {
-                self.moved_by(node, kind)?
+                self.moved_by(node)?
             };
             if let Some(known) = known {
-                self.moved.insert(result, Known { value: Some(result), ..known });
+                for result in results {
+                    self.moved.insert(result, Known { value: Some(result), ..known.clone() });
+                }
             }
         }
         Ok(())
     }
 
-    fn moved_by(&mut self, node: Node, kind: OpKind) -> Result<Option<Known>, PassError> {
+    /// The results of a node that are floats.
+    pub(super) fn float_results(&self, node: Node) -> impl Iterator<Item = Value> {
+        let is_float = |&v: &Value| self.module.value(v).ty.dtype().is_some_and(DType::is_float);
+        self.module.node(node).results().iter().copied().flatten().filter(is_float)
+    }
+
+    /// The operands that a node moves into its results; none if it computes.
+    pub(super) fn moved_operands(&self, node: Node) -> Vec<(Value, Sign)> {
+        let Some(view) = NodeView::new(self.module, node) else { return Vec::new() };
+        if op::may_reduce(view.schema) && view.string("reduction") != Some("none") {
+            return Vec::new();
+        }
+        let moved = |i: usize| Some((view.operand(i)?, op::moves(view.kind(), i)?));
+        (0..view.n_operands()).filter_map(moved).collect()
+    }
+
+    fn moved_by(&mut self, node: Node) -> Result<Option<Known>, PassError> {
         let mut all: Option<Known> = None;
-        for i in moves(kind, self.module.node(node).n_formal()) {
-            let Some(operand) = self.module.node(node).operand(i) else { return Ok(None) };
+        for (operand, sign) in self.moved_operands(node) {
             let Some(known) = self.known(operand)? else { return Ok(None) };
+            let known = match sign {
+                Sign::Kept => known,
+                Sign::Flipped => known.negated(),
+            };
             all = Some(match all {
                 Some(before) => before.and(known),
                 None => known,
             });
         }
-        Ok(all)
+        // The value of Pad is moved beside its operand.
+        Ok(all.map(|all| self.moved_numbers(node).into_iter().fold(all, Known::and)))
+    }
+
+    /// Numbers in attributes that a node moves into its results as it does its operands.
+    pub(super) fn moved_numbers(&self, node: Node) -> Vec<Known> {
+        let result = self.module.node(node).result(0);
+        let Some(var) = result.and_then(|result| flow::producer_var(self.module, result)) else {
+            return Vec::new();
+        };
+        self.attributes_at(var)
     }
 
     fn fill(&self, node: Node, result: Value) -> Result<Option<Known>, PassError> {
         let Some(view) = NodeView::new(self.module, node) else { return Ok(None) };
         let Some(AttrValue::Tensor(data)) = view.attr("value") else { return Ok(None) };
-        self.few(data, result, Origin::Fill(result))
-    }
-
-    /// What a constant of another element type than f32 says, or a fill.
-    fn few(&self, data: &TensorData, value: Value, origin: Origin) -> Result<Option<Known>, PassError> {
-        let floats = data.dtype().is_float().then(|| data.small_floats(FEW_OTHERS)).flatten();
-        let Some(floats) = floats else { return Ok(None) };
-        #[expect(clippy::cast_possible_truncation, reason = "as the cast that follows")]
-        let floats: Vec<f32> = floats.into_iter().map(|v| v as f32).collect();
-        let stats =
-            self.numbers(&floats).map_err(|source| PassError::Constant { name: self.name(value), source })?;
-        Ok(Some(Known::new(stats, origin, Some(value))))
+        let stats = self.stats_of(data, result)?;
+        Ok(stats.map(|stats| Known::new(stats, Origin::Fill(result), Some(result))))
     }
 
     fn numbers(&self, values: &[f32]) -> Result<Arc<ConstantStats>, TensorError> {
@@ -154,18 +168,13 @@ impl Cx<'_> {
     }
 
     /// What is known of a value that is constant or made of constants alone.
-    fn known(&mut self, value: Value) -> Result<Option<Known>, PassError> {
+    pub(super) fn known(&mut self, value: Value) -> Result<Option<Known>, PassError> {
         let value = flow::resolve_captures(self.module, value);
         if let Some(known) = self.moved.get(&value) {
             return Ok(Some(known.clone()));
         }
-        if let Some(stats) = self.stats(value)? {
-            return Ok(Some(Known::new(stats, Origin::Constant(value), Some(value))));
-        }
-        match constant_of(self.module, value) {
-            Some(data) if data.dtype() != DType::F32 => self.few(&data, value, Origin::Constant(value)),
-            _ => Ok(None),
-        }
+        let stats = self.stats(value)?;
+        Ok(stats.map(|stats| Known::new(stats, Origin::Constant(value), Some(value))))
     }
 
     /// The constants that a variable reads or makes, each once.
@@ -180,12 +189,16 @@ impl Cx<'_> {
         for value in values {
             found.extend(self.known(value)?);
         }
-        for (name, number) in self.in_attributes(var) {
-            if let Ok(stats) = self.numbers(&[number]) {
-                found.push(Known::new(stats, Origin::Attr(name), None));
-            }
-        }
+        found.extend(self.attributes_at(var));
         Ok(found)
+    }
+
+    fn attributes_at(&self, var: Var) -> Vec<Known> {
+        let numbers = self.in_attributes(var).into_iter();
+        let known = numbers.filter_map(|(name, number)| {
+            Some(Known::new(self.numbers(&[number]).ok()?, Origin::Attr(var.node, name), None))
+        });
+        known.collect()
     }
 
     /// Numbers in attributes that take part in the element type of the variable.
@@ -197,7 +210,7 @@ impl Cx<'_> {
                 let clip = ClipView::read(&view);
                 // A bound beyond the range on its own side bounds nothing, rounded to infinity or not: what
                 // exporters write for a Clip with one bound, and the default.
-                let most = max_finite(self.to);
+                let most = self.most();
                 found.extend(number(clip.min).filter(|&v| f64::from(v) >= -most).map(|v| ("min", v)));
                 found.extend(number(clip.max).filter(|&v| f64::from(v) <= most).map(|v| ("max", v)));
             }

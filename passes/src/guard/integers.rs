@@ -13,7 +13,7 @@
 use super::Cx;
 use crate::flow::{self, Var};
 use crate::pass::PassError;
-use ampc_ir::op::{Class, OpKind};
+use ampc_ir::op::{self, Class, OpKind};
 use ampc_ir::{DType, Node};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -30,16 +30,12 @@ fn dtype_of_result(cx: &Cx<'_>, node: Node) -> Option<DType> {
     cx.module.value(cx.module.node(node).result(0)?).ty.dtype()
 }
 
-/// Whether a node turns integers into floats.
+/// Whether a node turns integers into floats: converts them, or counts (Range).
 fn enters(cx: &Cx<'_>, node: Node) -> bool {
-    match cx.kind(node) {
-        Some(OpKind::Cast | OpKind::CastLike) => {
-            dtype_of_operand(cx, node, 0).is_some_and(is_wide_integer)
-                && dtype_of_result(cx, node).is_some_and(DType::is_float)
-        }
-        Some(OpKind::Range) => dtype_of_result(cx, node).is_some_and(DType::is_float),
-        _ => false,
-    }
+    let Some(kind) = cx.kind(node) else { return false };
+    let counts = kind == OpKind::Range;
+    let converts = op::moves(kind, 0).is_some() && dtype_of_operand(cx, node, 0).is_some_and(is_wide_integer);
+    (counts || converts) && dtype_of_result(cx, node).is_some_and(DType::is_float)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -50,21 +46,18 @@ enum Sink {
 
 /// Whether a node turns floats into something that must be exact.
 fn leaves(cx: &Cx<'_>, node: Node) -> Option<Sink> {
-    match cx.kind(node)? {
-        OpKind::Cast | OpKind::CastLike => {
-            let from = dtype_of_operand(cx, node, 0)?;
-            let to = dtype_of_result(cx, node)?;
-            (from.is_float() && to.is_integer()).then_some(Sink::Integer)
-        }
-        OpKind::Sin | OpKind::Cos | OpKind::Tan | OpKind::Mod => Some(Sink::Angle),
-        _ => None,
+    let kind = cx.kind(node)?;
+    if op::is_periodic(kind) {
+        return Some(Sink::Angle);
     }
+    let from = dtype_of_operand(cx, node, 0)?;
+    let to = dtype_of_result(cx, node)?;
+    (op::moves(kind, 0).is_some() && from.is_float() && to.is_integer()).then_some(Sink::Integer)
 }
 
-/// Whether a number passes through the variable: every float variable but those that turn it into a decision.
+/// Whether a number passes through the variable.
 fn carries(cx: &Cx<'_>, var: Var) -> bool {
-    let class = flow::decision(cx.module, var).map(|d| d.class);
-    class.is_some() && !matches!(cx.kind(var.node), Some(OpKind::Shape | OpKind::Size))
+    flow::decision(cx.module, var).is_some()
 }
 
 pub(super) fn integers(cx: &mut Cx<'_>) -> Result<(), PassError> {
@@ -81,6 +74,9 @@ pub(super) fn integers(cx: &mut Cx<'_>) -> Result<(), PassError> {
 }
 
 /// How an operator passes on an integer that one of its operands holds.
+///
+/// The list is this guard's, not a property of operators: it is the arithmetic in which sizes and positions are
+/// computed. Not all of it makes integers of integers, and Mean or Abs, which do as much, are used for features.
 fn passes_on(cx: &Cx<'_>, var: Var) -> Option<Crossing> {
     let class = flow::decision(cx.module, var)?.class;
     match cx.kind(var.node)? {
@@ -103,24 +99,17 @@ enum Crossing {
     Product,
 }
 
-/// Walks that are made for the sake of bodies: what comes out of one, or goes round, is seen in the next walk.
-const MAX_WALKS: usize = 16;
-
 /// Variables that may hold an integer. Program order is topological: one walk, and more only if there are bodies.
 fn forward(cx: &Cx<'_>, nodes: &[Node]) -> FxHashSet<Var> {
     let mut marked: FxHashMap<Var, Crossing> = FxHashMap::default();
-    for _ in 0..MAX_WALKS {
+    for _ in 0..super::MAX_WALKS {
         let before = marked.clone();
         walk_forward(cx, nodes, &mut marked);
-        if !has_bodies(cx) || marked == before {
+        if !cx.has_bodies() || marked == before {
             break;
         }
     }
     marked.into_keys().collect()
-}
-
-fn has_bodies(cx: &Cx<'_>) -> bool {
-    flow::graphs(cx.module).len() > 1
 }
 
 fn walk_forward(cx: &Cx<'_>, nodes: &[Node], marked: &mut FxHashMap<Var, Crossing>) {
@@ -156,10 +145,10 @@ fn walk_forward(cx: &Cx<'_>, nodes: &[Node], marked: &mut FxHashMap<Var, Crossin
 /// Variables that lead into something exact: through everything, and without crossing an allow variable.
 fn backward(cx: &Cx<'_>, nodes: &[Node]) -> (FxHashSet<Var>, FxHashSet<Var>) {
     let (mut exact, mut near): (FxHashSet<Var>, FxHashSet<Var>) = Default::default();
-    for _ in 0..MAX_WALKS {
+    for _ in 0..super::MAX_WALKS {
         let before = exact.len() + near.len();
         walk_backward(cx, nodes, &mut exact, &mut near);
-        if !has_bodies(cx) || exact.len() + near.len() == before {
+        if !cx.has_bodies() || exact.len() + near.len() == before {
             break;
         }
     }

@@ -7,6 +7,7 @@
 
 mod constants;
 mod integers;
+mod masks;
 mod norms;
 mod ranges;
 mod stats;
@@ -15,9 +16,10 @@ pub use stats::ConstantStats;
 
 use crate::flow::{self, Var};
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
+use ampc_ir::convert::{Conversion, can_convert, convert, max_finite};
 use ampc_ir::module::{Def, Payload, Reason};
 use ampc_ir::op::{Class, OpKind};
-use ampc_ir::{DType, Module, Node, Value};
+use ampc_ir::{DType, Module, Node, TensorData, Value};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -65,7 +67,7 @@ pub const GUARDS: &[GuardDef] = &[
     GuardDef {
         name: "mask",
         about: "constants beyond half the range added to something: the sum leaves the range",
-        run: ranges::mask,
+        run: masks::mask,
     },
     GuardDef {
         name: "eps",
@@ -133,6 +135,10 @@ impl Pass for Guard {
             changed: false,
             rule: "",
         };
+        // With nothing to decide no constant need be read.
+        if cx.free_vars().is_empty() {
+            return Ok(Changed::No);
+        }
         cx.find_moved()?;
         for guard in GUARDS.iter().filter(|g| !self.disabled.contains(g.name)) {
             cx.rule = guard.name;
@@ -145,6 +151,9 @@ impl Pass for Guard {
         Ok(Changed::when(changed))
     }
 }
+
+/// Walks that are made for the sake of bodies: what comes out of one, or goes round, is seen in the next walk.
+const MAX_WALKS: usize = 16;
 
 /// What guards work with.
 struct Cx<'a> {
@@ -168,6 +177,11 @@ impl Cx<'_> {
         vars
     }
 
+    /// Whether nodes have bodies, into which and out of which walks have to follow.
+    fn has_bodies(&self) -> bool {
+        flow::graphs(self.module).len() > 1
+    }
+
     /// Makes a variable deny, if it is still free.
     fn deny(&mut self, var: Var, evidence: impl FnOnce() -> String) {
         if !flow::is_free(self.module, var) {
@@ -180,28 +194,51 @@ impl Cx<'_> {
         self.changed = true;
     }
 
-    /// The statistics of the constant that a value is; each constant is read once.
+    /// The statistics of the constant that a value is, a 16-bit or f64 one as the f32 it is cast to; each constant
+    /// is read once.
     fn stats(&mut self, value: Value) -> Result<Option<Arc<ConstantStats>>, PassError> {
         let value = flow::resolve_captures(self.module, flow::behind_inserted(self.module, value));
+        if let Some(known) = self.stats.get(&value) {
+            return Ok(Some(known.clone()));
+        }
         // The value an overridable input has if nobody gives one says as much about ranges as a constant.
         let data = match &self.module.value(value).def {
             Def::Input { default: Some(Payload::Dense(data)), .. } => Some(data.clone()),
             _ => ampc_ir::views::constant_of(self.module, value),
         };
-        let Some(data) = data else { return Ok(None) };
-        if data.dtype() != DType::F32 {
+        let Some(stats) = data.map(|data| self.stats_of(&data, value)).transpose()?.flatten() else {
             return Ok(None);
-        }
-        if let Some(known) = self.stats.get(&value) {
-            return Ok(Some(known.clone()));
-        }
-        let stats = ConstantStats::of(&data, self.to).map_err(|source| PassError::Constant {
-            name: ampc_ir::verify::name_of(self.module, value),
-            source,
-        })?;
-        let stats = Arc::new(stats);
+        };
         self.stats.insert(value, stats.clone());
         Ok(Some(stats))
+    }
+
+    /// The statistics of a tensor that is, or fills, a value; `None` if it holds no f32, f64 or 16-bit floats.
+    fn stats_of(&self, data: &TensorData, value: Value) -> Result<Option<Arc<ConstantStats>>, PassError> {
+        if !can_convert(data.dtype(), DType::F32) {
+            return Ok(None);
+        }
+        let wide = data.converted(Conversion { to: DType::F32, clamp: false });
+        let stats = ConstantStats::of(&wide, self.to)
+            .map_err(|source| PassError::Constant { name: self.name(value), source })?;
+        Ok(Some(Arc::new(stats)))
+    }
+
+    /// The largest finite value of the format. What is no float has no range to leave.
+    fn most(&self) -> f64 {
+        max_finite(self.to).unwrap_or(f64::INFINITY)
+    }
+
+    /// The magnitude that a number has in the format; the largest finite one if it is beyond the range.
+    fn stored(&self, number: f32) -> f64 {
+        if !can_convert(DType::F32, self.to) || !number.is_finite() {
+            return f64::from(number.abs());
+        }
+        let (mut low, mut wide) = (Vec::new(), Vec::new());
+        let magnitude = number.abs().to_le_bytes();
+        convert(DType::F32, Conversion { to: self.to, clamp: true }, &magnitude, &mut low);
+        convert(self.to, Conversion { to: DType::F64, clamp: false }, &low, &mut wide);
+        wide.as_chunks::<8>().0.first().map_or(f64::NAN, |&bytes| f64::from_le_bytes(bytes))
     }
 
     /// The operator of a node of the table.

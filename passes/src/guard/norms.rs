@@ -3,7 +3,7 @@
 use super::Cx;
 use crate::flow::{self, Var};
 use crate::pass::PassError;
-use ampc_ir::op::OpKind;
+use ampc_ir::op::{self, OpKind};
 use ampc_ir::views::NodeView;
 use ampc_ir::{DType, Node};
 
@@ -23,19 +23,6 @@ pub(super) fn stash(cx: &mut Cx<'_>) -> Result<(), PassError> {
     Ok(())
 }
 
-fn is_sum(kind: Option<OpKind>) -> bool {
-    matches!(
-        kind,
-        Some(
-            OpKind::ReduceMean
-                | OpKind::ReduceSum
-                | OpKind::ReduceL2
-                | OpKind::ReduceSumSquare
-                | OpKind::GlobalAveragePool
-        )
-    )
-}
-
 /// The nodes that read the results of a variable.
 fn readers(cx: &Cx<'_>, var: Var) -> Vec<Node> {
     let mut nodes: Vec<Node> = flow::results_of(cx.module, var)
@@ -47,6 +34,8 @@ fn readers(cx: &Cx<'_>, var: Var) -> Vec<Node> {
 }
 
 /// Norms written out in operators: x·x before a sum overflows (400² is beyond f16), and x − mean(x) cancels.
+///
+/// The operators named here are the pattern: how exporters write a norm.
 pub(super) fn norm(cx: &mut Cx<'_>) -> Result<(), PassError> {
     for var in cx.free_vars() {
         let data = cx.module.node(var.node);
@@ -55,7 +44,8 @@ pub(super) fn norm(cx: &mut Cx<'_>) -> Result<(), PassError> {
             Some(OpKind::Pow) => true,
             _ => false,
         };
-        if square && let Some(sum) = readers(cx, var).into_iter().find(|&n| is_sum(cx.kind(n))) {
+        if square && let Some(sum) = readers(cx, var).into_iter().find(|&n| cx.kind(n).is_some_and(op::sums))
+        {
             let op = cx.module.op_name(sum).1.to_owned();
             cx.deny(var, || format!("a square that {op} sums"));
         }
@@ -79,12 +69,11 @@ pub(super) fn norm(cx: &mut Cx<'_>) -> Result<(), PassError> {
 /// Long reductions: the sum leaves the range or loses the addends.
 pub(super) fn depth(cx: &mut Cx<'_>) -> Result<(), PassError> {
     for var in cx.free_vars() {
-        let averages = matches!(cx.kind(var.node), Some(OpKind::AveragePool));
-        if !is_sum(cx.kind(var.node)) && !averages {
+        if !cx.kind(var.node).is_some_and(op::sums) {
             continue;
         }
         let Some(view) = NodeView::new(cx.module, var.node) else { continue };
-        let depth = if averages {
+        let depth = if view.schema.attr("kernel_shape").is_some() {
             view.int_list("kernel_shape")
                 .and_then(|k| k.iter().try_fold(1u64, |n, &d| n.checked_mul(u64::try_from(d).ok()?)))
         } else {

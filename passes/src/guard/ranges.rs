@@ -1,12 +1,12 @@
 //! Guards on the values of constants.
 
-use super::constants::Origin;
+use super::constants::{Known, Origin};
 use super::{Cx, OutOfRange};
 use crate::flow::{self, Var};
 use crate::pass::PassError;
 use ampc_ir::DType;
-use ampc_ir::convert::{max_finite, min_normal};
-use ampc_ir::op::{Class, OpKind};
+use ampc_ir::convert::min_normal;
+use ampc_ir::op::{self, Class, OpKind};
 use rustc_hash::FxHashSet;
 
 /// A constant of at most this many values is one that somebody wrote, not a trained weight.
@@ -15,28 +15,20 @@ pub(super) const FEW: u64 = 16;
 /// Constants with finite values beyond the range: the reader stays fp32, or the rewrite fails.
 pub(super) fn range(cx: &mut Cx<'_>) -> Result<(), PassError> {
     for var in cx.free_vars() {
+        // What makes a constant and reads none is nobody's loss: it stays if no reader can be lowered.
+        let reads = flow::operands_of(cx.module, var).next().is_some();
         for known in cx.constants_at(var)? {
             let stats = &known.stats;
             if stats.overflow == 0 {
                 continue;
             }
-            let name = known.largest.name(cx);
             match (known.largest, cx.out_of_range) {
+                (_, OutOfRange::Error) if reads => return Err(out_of_range(cx, var, &known)),
                 // What is in an attribute of an operator is not converted, so that nothing clamps it.
-                (Origin::Attr(_), _) | (_, OutOfRange::Keep) | (Origin::Fill(_), OutOfRange::Error) => {}
-                (_, OutOfRange::Clamp) => continue,
-                (Origin::Constant(value), OutOfRange::Error) => {
-                    return Err(PassError::OutOfRange {
-                        name: cx.name(value),
-                        format: cx.to,
-                        count: stats.overflow,
-                        min: f64::from(stats.min),
-                        max: f64::from(stats.max),
-                        value,
-                    });
-                }
+                (Origin::Constant(_) | Origin::Fill(_), OutOfRange::Clamp) => continue,
+                (_, OutOfRange::Keep | OutOfRange::Error) | (Origin::Attr(..), OutOfRange::Clamp) => {}
             }
-            let to = cx.to;
+            let (name, to) = (known.largest.name(cx), cx.to);
             cx.deny(var, || {
                 format!(
                     "{name}: {} of {} values beyond {to}, {:e} to {:e}",
@@ -48,10 +40,33 @@ pub(super) fn range(cx: &mut Cx<'_>) -> Result<(), PassError> {
     Ok(())
 }
 
+/// The error for something that a variable reads, or has in an attribute.
+fn out_of_range(cx: &Cx<'_>, var: Var, known: &Known) -> PassError {
+    let (remedy, node, value) = match known.largest {
+        Origin::Constant(value) | Origin::Fill(value) => {
+            ("pin its readers to fp32, or use `--out-of-range keep` or `clamp`", var.node, Some(value))
+        }
+        // Attributes are not converted, so nothing clamps them.
+        Origin::Attr(node, _) => ("pin the node to fp32, or use `--out-of-range keep`", node, None),
+    };
+    let data = cx.module.node(node);
+    let beside = || data.formal_operands().iter().chain(data.results()).copied().flatten().next();
+    PassError::OutOfRange {
+        what: known.largest.name(cx),
+        format: cx.to,
+        count: known.stats.overflow,
+        min: f64::from(known.stats.min),
+        max: f64::from(known.stats.max),
+        remedy,
+        node,
+        value: value.or_else(beside).expect("a node with a variable has an operand or a result"),
+    }
+}
+
 /// Allow variables whose constants alone bring results near the end of the range: a product or a bias of an eighth
 /// of it. They stay low, since nothing says how large the other operand is; the user is told.
 pub(super) fn large_weights(cx: &mut Cx<'_>) -> Result<Vec<(Var, String)>, PassError> {
-    let limit = max_finite(cx.to) / 8.0;
+    let limit = cx.most() / 8.0;
     let advice = if cx.to == DType::BF16 {
         "no 16-bit format has more: pin the node and what reads it to fp32"
     } else {
@@ -66,11 +81,14 @@ pub(super) fn large_weights(cx: &mut Cx<'_>) -> Result<Vec<(Var, String)>, PassE
             let stats = &known.stats;
             // What does not fit at all is told when it is converted.
             if stats.overflow == 0 && f64::from(stats.max_abs) > limit {
-                let (op, name, to) = (cx.module.op_name(var.node).1, known.largest.name(cx), cx.to);
+                let (mut name, to) = (known.largest.name(cx), cx.to);
+                if !matches!(known.largest, Origin::Attr(..)) {
+                    name = format!("{name} of {}", cx.module.op_name(var.node).1);
+                }
                 found.push((
                     var,
                     format!(
-                        "{name} of {op} goes up to {:e}: results may leave the range of {to}; {advice}",
+                        "{name} goes up to {:e}: results may leave the range of {to}; {advice}",
                         stats.max_abs
                     ),
                 ));
@@ -78,25 +96,6 @@ pub(super) fn large_weights(cx: &mut Cx<'_>) -> Result<Vec<(Var, String)>, PassE
         }
     }
     Ok(found)
-}
-
-/// A large constant in a sum: −65504 + x is −inf for x below −16.
-pub(super) fn mask(cx: &mut Cx<'_>) -> Result<(), PassError> {
-    for var in cx.free_vars() {
-        if !matches!(cx.kind(var.node), Some(OpKind::Add | OpKind::Sub | OpKind::Sum)) {
-            continue;
-        }
-        for known in cx.constants_at(var)? {
-            let stats = &known.stats;
-            if f64::from(stats.max_abs) > max_finite(cx.to) / 2.0 {
-                let (name, to) = (known.largest.name(cx), cx.to);
-                cx.deny(var, || {
-                    format!("{name} up to {:e} in a sum: beyond half the range of {to}", stats.max_abs)
-                });
-            }
-        }
-    }
-    Ok(())
 }
 
 /// Constants of few values all of which would become 0.
@@ -116,12 +115,11 @@ pub(super) fn underflow(cx: &mut Cx<'_>) -> Result<(), PassError> {
 /// An epsilon: a small constant added to, or bounding from below, what is then divided by, rooted, raised to a
 /// power or taken the logarithm of. The operator and the way to the division stay fp32.
 pub(super) fn eps(cx: &mut Cx<'_>) -> Result<(), PassError> {
-    let smallest = min_normal(cx.to);
+    let smallest = min_normal(cx.to).unwrap_or(0.0);
     for var in cx.free_vars() {
-        if !matches!(
-            cx.kind(var.node),
-            Some(OpKind::Add | OpKind::Sub | OpKind::Sum | OpKind::Max | OpKind::Clip)
-        ) {
+        let Some(kind) = cx.kind(var.node) else { continue };
+        // What is added, or bounds from below: the two ways to write an epsilon.
+        if !op::adds(kind) && !matches!(kind, OpKind::Max | OpKind::Clip) {
             continue;
         }
         for known in cx.constants_at(var)? {
@@ -158,12 +156,7 @@ fn way_to_sensitive(cx: &Cx<'_>, start: Var) -> Option<Vec<Var>> {
             for (_, value) in flow::results_of(cx.module, var) {
                 for (node, slot) in flow::readers_beyond_casts(cx.module, value) {
                     let Some(reader) = flow::reader_var(cx.module, node, slot) else { continue };
-                    let sensitive = match cx.kind(node) {
-                        Some(OpKind::Div) => slot == 1,
-                        Some(OpKind::Sqrt | OpKind::Log | OpKind::Reciprocal) => true,
-                        Some(OpKind::Pow) => slot == 0,
-                        _ => false,
-                    };
+                    let sensitive = cx.kind(node).is_some_and(|k| op::singular_at_zero(k, slot as usize));
                     let class = flow::decision(cx.module, reader).map(|d| d.class);
                     let on = matches!(class, Some(Class::Infer | Class::Clear));
                     if sensitive {

@@ -1,0 +1,215 @@
+//! What operators do with numbers, as far as passes ask: properties beside the precision class.
+//!
+//! They hold for every version of an operator. A test compares each with the names or schemas of all operators, so
+//! that the next one is not forgotten.
+
+use super::OpKind as K;
+use super::{AttrDefault, AttrKind, OpKind, OpSchema};
+
+/// What becomes of the sign of elements that are moved.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sign {
+    /// It stays.
+    Kept,
+    /// It is the other one: Neg.
+    Flipped,
+}
+
+/// Whether the elements of an operand, and no others made from them, are in the results.
+///
+/// Every element of the results of an operator that moves is an element of one of the operands it moves, converted
+/// to the element type of the result where that differs (Cast), or 0 (Trilu), or a number in an attribute (Pad below
+/// 11). Not all elements need be there, and each may be there many times. Operators that choose by value (Max, Clip,
+/// MaxPool) do not move: what they leave out matters. The scatters move unless their `reduction` says otherwise
+/// ([`may_reduce`]).
+pub fn moves(kind: OpKind, operand: usize) -> Option<Sign> {
+    let moved = match kind {
+        K::Neg => return (operand == 0).then_some(Sign::Flipped),
+        K::Concat => true,
+        K::Where => matches!(operand, 1 | 2),
+        K::Pad | K::Scatter | K::ScatterElements | K::ScatterND => matches!(operand, 0 | 2),
+        K::TensorScatter => matches!(operand, 0 | 1),
+        K::OneHot => operand == 2,
+        K::Cast
+        | K::CastLike
+        | K::CenterCropPad
+        | K::Compress
+        | K::DepthToSpace
+        | K::Expand
+        | K::Flatten
+        | K::Gather
+        | K::GatherElements
+        | K::GatherND
+        | K::Identity
+        | K::MaxUnpool
+        | K::Reshape
+        | K::ReverseSequence
+        | K::Slice
+        | K::SpaceToDepth
+        | K::Split
+        | K::Squeeze
+        | K::Tile
+        | K::Transpose
+        | K::Trilu
+        | K::Unsqueeze => operand == 0,
+        _ => false,
+    };
+    moved.then_some(Sign::Kept)
+}
+
+/// Whether each element of the result is a sum or difference of one element of each operand.
+pub fn adds(kind: OpKind) -> bool {
+    matches!(kind, K::Add | K::Sub | K::Sum)
+}
+
+/// Whether each element of the result comes from a sum over many elements of the first operand: means, norms and
+/// logarithms of sums included, products of matrices and norm layers not.
+pub fn sums(kind: OpKind) -> bool {
+    matches!(
+        kind,
+        K::AveragePool
+            | K::GlobalAveragePool
+            | K::GlobalLpPool
+            | K::LpPool
+            | K::ReduceL1
+            | K::ReduceL2
+            | K::ReduceLogSum
+            | K::ReduceLogSumExp
+            | K::ReduceMean
+            | K::ReduceSum
+            | K::ReduceSumSquare
+    )
+}
+
+/// Whether the operator is undefined, infinite or infinitely steep where the operand is 0.
+pub fn singular_at_zero(kind: OpKind, operand: usize) -> bool {
+    match kind {
+        K::Div => operand == 1,
+        K::Log | K::Pow | K::Reciprocal | K::Sqrt => operand == 0,
+        _ => false,
+    }
+}
+
+/// Whether the result repeats as the first operand grows, so that the absolute error of a large one counts.
+pub fn is_periodic(kind: OpKind) -> bool {
+    matches!(kind, K::Cos | K::Mod | K::Sin | K::Tan)
+}
+
+/// Whether the result has the element type of the first operand where the attribute `dtype` is absent, although the
+/// two share no type variable: EyeLike, Bernoulli and the random numbers like something.
+pub fn dtype_follows_operand(schema: &OpSchema) -> bool {
+    !schema.inputs.is_empty()
+        && schema.attr("dtype").is_some_and(|a| a.kind == AttrKind::Int && a.default == AttrDefault::None)
+}
+
+/// Whether the operator moves by default and computes if its attribute `reduction` says so: the scatters.
+pub fn may_reduce(schema: &OpSchema) -> bool {
+    schema.attr("reduction").is_some_and(|a| a.default == AttrDefault::String("none"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::DType;
+    use crate::op::{Class, FormalType, all, base_class};
+
+    fn names(test: impl Fn(OpKind) -> bool) -> Vec<&'static str> {
+        OpKind::ALL.iter().filter(|&&k| test(k)).map(|k| k.name()).collect()
+    }
+
+    fn moves_any(kind: OpKind) -> bool {
+        (0..3).any(|i| moves(kind, i).is_some())
+    }
+
+    /// Clear operators move, but for those that make constants, choose by value, or change the magnitude; of the
+    /// others only casts move.
+    #[test]
+    fn clear_operators_move_or_are_named_here() {
+        let rest = names(|k| base_class(k, DType::F16) == Class::Clear && !moves_any(k));
+        let makes = ["Constant", "ConstantOfShape", "EyeLike"];
+        let chooses =
+            ["Clip", "GlobalMaxPool", "Hardmax", "Max", "MaxPool", "Min", "ReduceMax", "ReduceMin", "Relu"];
+        let mut expected = [&makes[..], &chooses, &["Abs"]].concat();
+        expected.sort_unstable();
+        assert_eq!(rest, expected);
+        let casts = names(|k| moves_any(k) && base_class(k, DType::F16) != Class::Clear);
+        assert_eq!(casts, ["Cast", "CastLike"]);
+        assert_eq!(names(|k| (0..3).any(|i| moves(k, i) == Some(Sign::Flipped))), ["Neg"]);
+    }
+
+    /// What is moved has the type of the first result, casts aside.
+    #[test]
+    fn moved_operands_have_the_type_of_the_result() {
+        for schema in all().iter().filter(|s| moves_any(s.kind) && !s.deprecated) {
+            let cast = matches!(schema.kind, K::Cast | K::CastLike);
+            let result = schema.outputs[0].ty;
+            assert!(matches!(result, FormalType::Var(_)), "{} {}", schema.name, schema.since);
+            let moved = |i: usize| moves(schema.kind, i).is_some();
+            let mut of_type = (0..schema.inputs.len()).filter(|&i| moved(i)).peekable();
+            assert!(of_type.peek().is_some(), "{} {}", schema.name, schema.since);
+            assert!(
+                of_type.all(|i| cast || schema.inputs[i].ty == result),
+                "{} {} moves an operand of another type",
+                schema.name,
+                schema.since
+            );
+        }
+        assert_eq!((moves(K::Where, 0), moves(K::Where, 2)), (None, Some(Sign::Kept)));
+        assert_eq!((moves(K::Gather, 0), moves(K::Gather, 1)), (Some(Sign::Kept), None));
+        assert_eq!(moves(K::Concat, 17), Some(Sign::Kept));
+    }
+
+    #[test]
+    fn reductions_sum_or_are_named_here() {
+        let reduces = |k: OpKind| k.name().starts_with("Reduce") || k.name().ends_with("Pool");
+        let rest = names(|k| reduces(k) && !sums(k));
+        let expected = ["GlobalMaxPool", "MaxPool", "MaxRoiPool", "ReduceMax", "ReduceMin", "ReduceProd"];
+        assert_eq!(rest, expected);
+        assert!(OpKind::ALL.iter().all(|&k| !sums(k) || reduces(k)));
+        assert_eq!(names(adds), ["Add", "Sub", "Sum"]);
+    }
+
+    type Function = fn(f64) -> f64;
+
+    /// Against the functions themselves, at 0 and over several periods.
+    #[test]
+    fn singular_and_periodic_functions() {
+        let functions: [(OpKind, Function); 12] = [
+            (K::Reciprocal, |x| 1.0 / x),
+            (K::Sqrt, f64::sqrt),
+            (K::Log, f64::ln),
+            (K::Exp, f64::exp),
+            (K::Tanh, f64::tanh),
+            (K::Atan, f64::atan),
+            (K::Sinh, f64::sinh),
+            (K::Softsign, |x| x / (1.0 + x.abs())),
+            (K::Softplus, |x| x.exp().ln_1p()),
+            (K::Sin, f64::sin),
+            (K::Cos, f64::cos),
+            (K::Tan, f64::tan),
+        ];
+        for (kind, f) in functions {
+            let slope = (f(1e-12) - f(1e-13)).abs() / 9e-13;
+            assert_eq!(singular_at_zero(kind, 0), slope.is_nan() || slope > 1e3, "{kind:?}");
+            let turns = std::f64::consts::TAU * 1000.0;
+            assert_eq!(is_periodic(kind), (f(1.0 + turns) - f(1.0)).abs() < 1e-6, "{kind:?}");
+        }
+        assert!(singular_at_zero(K::Div, 1) && !singular_at_zero(K::Div, 0));
+        assert!(singular_at_zero(K::Pow, 0) && !singular_at_zero(K::Pow, 1));
+        assert_eq!(
+            names(|k| (0..2).any(|i| singular_at_zero(k, i))),
+            ["Div", "Log", "Pow", "Reciprocal", "Sqrt"]
+        );
+        assert_eq!(names(is_periodic), ["Cos", "Mod", "Sin", "Tan"]);
+    }
+
+    #[test]
+    fn what_schemas_say() {
+        let of = |test: fn(&OpSchema) -> bool| names(|k| k.versions().iter().any(test));
+        assert_eq!(
+            of(dtype_follows_operand),
+            ["Bernoulli", "EyeLike", "RandomNormalLike", "RandomUniformLike"]
+        );
+        assert_eq!(of(may_reduce), ["ScatterElements", "ScatterND"]);
+    }
+}

@@ -1,0 +1,170 @@
+//! Large constants on their way into sums and products.
+//!
+//! A mask is a number near the end of the range in some places of a tensor, so that Softmax gives them nothing. It
+//! need not be a constant of its own: it may stand in one branch of a Where, whose other branch is computed, or be
+//! what a computed 0 or 1 is multiplied by. In f16 −65504 − 40 rounds to −∞, and a row of −∞ has no Softmax.
+//!
+//! One walk in program order (more only if there are bodies) finds the values that may *hold* a constant beyond half the range, whatever else is in
+//! them: constants, what moves them, and products. A sum of one stays fp32. So does a product that leaves the range
+//! by another constant. What chooses by value (Max, Clip, MaxPool) holds nothing: a bound is there to be unused.
+//! Anything else ends the way, as does a quotient by something computed, mostly a square root of a width.
+//! Linear; reads no constant but operands of what moves, adds, multiplies and divides.
+
+use super::Cx;
+use super::constants::{Known, Origin};
+use crate::flow;
+use crate::pass::PassError;
+use ampc_ir::op::{self, OpKind};
+use ampc_ir::{Node, Value};
+use rustc_hash::FxHashMap;
+
+/// A large constant that a value may hold.
+#[derive(Clone, Copy)]
+struct Held {
+    /// Its magnitude in the format, scaled as it was on the way.
+    magnitude: f64,
+    /// The constant, and its magnitude there.
+    from: Origin,
+    max_abs: f32,
+}
+
+/// What a node does with the large constants it reads.
+enum Effect {
+    /// Its results hold this one.
+    Holds(Held),
+    /// Adding to it leaves the range.
+    Sum(Held),
+    /// Multiplied by so much it leaves the range.
+    Product(Held, f64),
+}
+
+/// The guard.
+pub(super) fn mask(cx: &mut Cx<'_>) -> Result<(), PassError> {
+    let mut held: FxHashMap<Value, Held> = FxHashMap::default();
+    for _ in 0..super::MAX_WALKS {
+        let before = held.len();
+        walk(cx, &mut held)?;
+        if !cx.has_bodies() || held.len() == before {
+            break;
+        }
+    }
+    Ok(())
+}
+
+fn walk(cx: &mut Cx<'_>, held: &mut FxHashMap<Value, Held>) -> Result<(), PassError> {
+    for node in flow::nodes(cx.module) {
+        for port in
+            flow::vars(cx.module, node).filter(|&var| flow::is_port(cx.module, var)).collect::<Vec<_>>()
+        {
+            let operands: Vec<Value> = flow::operands_of(cx.module, port).map(|(_, v)| v).collect();
+            if let Some(what) = largest(cx, held, &operands)? {
+                held.extend(flow::results_of(cx.module, port).map(|(_, result)| (result, what)));
+            }
+        }
+        let Some(kind) = cx.kind(node) else { continue };
+        let (effect, to) = (effect(cx, held, node, kind)?, cx.to);
+        // Operands of sums and products share the variable of the result.
+        let var = flow::reader_var(cx.module, node, 0);
+        match (effect, var) {
+            (Some(Effect::Holds(what)), _) => {
+                let results: Vec<Value> = cx.float_results(node).collect();
+                held.extend(results.into_iter().map(|result| (result, what)));
+            }
+            (Some(Effect::Sum(what)), Some(var)) => {
+                let (name, most) = (what.from.name(cx), what.max_abs);
+                cx.deny(var, || format!("{name} up to {most:e} in a sum: beyond half the range of {to}"));
+            }
+            (Some(Effect::Product(what, by)), Some(var)) => {
+                let (name, most) = (what.from.name(cx), what.max_abs);
+                cx.deny(var, || format!("{name} up to {most:e} scaled by up to {by:e}: beyond {to}"));
+            }
+            (Some(Effect::Sum(_) | Effect::Product(..)) | None, _) => {}
+        }
+    }
+    Ok(())
+}
+
+fn effect(
+    cx: &mut Cx<'_>,
+    held: &FxHashMap<Value, Held>,
+    node: Node,
+    kind: OpKind,
+) -> Result<Option<Effect>, PassError> {
+    if op::adds(kind) {
+        let operands: Vec<Value> = cx.module.node(node).formal_operands().iter().copied().flatten().collect();
+        return Ok(largest(cx, held, &operands)?.map(Effect::Sum));
+    }
+    // How magnitudes multiply is what these two do, not a property that others share.
+    if matches!(kind, OpKind::Mul | OpKind::Div) {
+        return scaled(cx, held, node, kind == OpKind::Div);
+    }
+    let moved: Vec<Value> = cx.moved_operands(node).into_iter().map(|(value, _)| value).collect();
+    if moved.is_empty() {
+        return Ok(None);
+    }
+    let among_operands = largest(cx, held, &moved)?;
+    let in_attributes = cx.moved_numbers(node).iter().find_map(|known| large(cx, known));
+    Ok(among_operands.or(in_attributes).map(Effect::Holds))
+}
+
+/// The largest of the large constants that values hold.
+fn largest(
+    cx: &mut Cx<'_>,
+    held: &FxHashMap<Value, Held>,
+    values: &[Value],
+) -> Result<Option<Held>, PassError> {
+    let mut largest: Option<Held> = None;
+    for &value in values {
+        let Some(here) = held_by(cx, held, value)? else { continue };
+        if largest.is_none_or(|l| l.magnitude < here.magnitude) {
+            largest = Some(here);
+        }
+    }
+    Ok(largest)
+}
+
+fn held_by(cx: &mut Cx<'_>, held: &FxHashMap<Value, Held>, value: Value) -> Result<Option<Held>, PassError> {
+    let value = flow::resolve_captures(cx.module, value);
+    if let Some(&held) = held.get(&value) {
+        return Ok(Some(held));
+    }
+    Ok(cx.known(value)?.and_then(|known| large(cx, &known)))
+}
+
+/// The largest number that is known, if it is large.
+fn large(cx: &Cx<'_>, known: &Known) -> Option<Held> {
+    // As the format stores it, so that rewriting what is stored so finds the same.
+    let magnitude = cx.stored(known.stats.max_abs);
+    let large = magnitude > cx.most() / 2.0;
+    large.then_some(Held { magnitude, from: known.largest, max_abs: known.stats.max_abs })
+}
+
+/// What a product, or a quotient, makes of a large constant.
+fn scaled(
+    cx: &mut Cx<'_>,
+    held: &FxHashMap<Value, Held>,
+    node: Node,
+    divides: bool,
+) -> Result<Option<Effect>, PassError> {
+    let data = cx.module.node(node);
+    let (Some(a), Some(b)) = (data.operand(0), data.operand(1)) else { return Ok(None) };
+    let (what, by) = match (held_by(cx, held, a)?, held_by(cx, held, b)?) {
+        (Some(what), _) => (what, b),
+        (None, Some(what)) if !divides => (what, a),
+        (None, _) => return Ok(None),
+    };
+    let factor = match cx.known(by)? {
+        Some(known) if divides => cx.stored(known.stats.min_abs).recip(),
+        Some(known) => cx.stored(known.stats.max_abs),
+        None if divides => return Ok(None),
+        // A large constant times another that is large in places leaves the range; times something computed it is
+        // taken for a mask times 0 or 1.
+        None => held.get(&by).map_or(1.0, |other| other.magnitude),
+    };
+    let magnitude = what.magnitude * factor;
+    Ok(if magnitude > cx.most() {
+        Some(Effect::Product(what, factor))
+    } else {
+        (magnitude > cx.most() / 2.0).then_some(Effect::Holds(Held { magnitude, ..what }))
+    })
+}
