@@ -5,6 +5,8 @@ use crate::onnx::layout::Layout;
 use crate::onnx::{ExportError, Source, target};
 use std::path::Path;
 
+pub use crate::temporary::{Discarded, discard_all};
+
 /// Writes a file through a temporary one in its folder. What `source` was read from is never replaced.
 ///
 /// # Errors
@@ -14,8 +16,7 @@ pub fn write(path: &Path, bytes: &[u8], force: bool, source: Option<&Source>) ->
     layout.bytes(bytes);
     let known = source.map(Source::files).unwrap_or_default();
     let staged = target::stage(&layout, path, force, &known).map_err(ExportError::from)?;
-    staged.map(target::Staged::commit).transpose().map_err(ExportError::from)?;
-    Ok(())
+    Ok(target::commit(staged).map_err(ExportError::from)?)
 }
 
 /// Checks that a file may be written, before any work is done for it.

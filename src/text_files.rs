@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::model::Model;
 use crate::onnx::bytes::SourceBytes;
 use crate::onnx::layout::Layout;
-use crate::onnx::target::{self, Staged};
+use crate::onnx::target;
 use crate::onnx::{ExportError, Source};
 use ampc_ir::tensor::{ByteSource, FileRange, Storage, TensorError};
 use ampc_ir::text::{
@@ -139,37 +139,17 @@ pub fn save(model: &Model, path: &Path, force: bool) -> Result<TextReport, Error
     if let Some(error) = printed.errors.pop() {
         return Err(unreadable(error));
     }
-    let data = if printed.large.is_empty() {
-        None
-    } else {
+    let (mut staged, mut data_file) = (None, None);
+    if !printed.large.is_empty() {
         let data_path = data_path(path);
         let layout = safetensors(printed.large);
-        let staged = target::stage(&layout, &data_path, force, &known).map_err(place)?;
-        Some((staged, data_path, layout.len()))
-    };
+        staged = target::stage(&layout, &data_path, force, &known).map_err(place)?;
+        data_file = Some((data_path, layout.len()));
+    }
     let mut text = Layout::new();
     text.bytes(printed.text.as_bytes());
-    let staged = target::stage(&text, path, force, &known).map_err(place)?;
-    let there = data.as_ref().is_some_and(|(_, path, _)| path.exists());
-    let data_file = match data {
-        Some((staged, data_path, len)) => {
-            staged.map(Staged::commit).transpose().map_err(place)?;
-            Some((data_path, len))
-        }
-        None => None,
-    };
-    if let Err(error) = staged.map(Staged::commit).transpose() {
-        // The data file alone is of no use; one that replaced another is said.
-        if let Some((data_path, _)) = &data_file {
-            if there {
-                let source =
-                    std::io::Error::other(format!("{error}; `{}` was replaced", data_path.display()));
-                return Err(Error::Io { path: path.to_owned(), source });
-            }
-            std::fs::remove_file(data_path).ok();
-        }
-        return Err(place(error));
-    }
+    let model = target::stage(&text, path, force, &known).map_err(place)?;
+    target::commit(staged.into_iter().chain(model)).map_err(place)?;
     Ok(TextReport { bytes: text.len(), data_file })
 }
 

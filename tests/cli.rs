@@ -8,6 +8,9 @@ mod support;
 #[path = "cli/diagnostics.rs"]
 mod diagnostics;
 
+#[path = "cli/signals.rs"]
+mod signals;
+
 use support::{Dir, MLP, snapshot};
 
 #[test]

@@ -111,29 +111,15 @@ pub fn write(
         }
     };
     let written = limited(written)?;
-    let data = match &written.data {
-        Some(layout) => {
-            location.ok_or_else(|| ExportError::NameNotUtf8 { path: path.display().to_string() })?;
-            let data_path = data_path(path);
-            Some((target::stage(layout, &data_path, options.force, &files)?, data_path, layout.len()))
-        }
-        None => None,
-    };
-    let model = target::stage(&written.model, path, options.force, &files)?;
-    let data_file = match data {
-        Some((staged, data_path, len)) => {
-            staged.map(target::Staged::commit).transpose()?;
-            Some((data_path, len))
-        }
-        None => None,
-    };
-    if let Err(error) = model.map(target::Staged::commit).transpose() {
-        // The data file alone is of no use; if it replaced another one, that was asked for.
-        if let Some((data_path, _)) = &data_file {
-            fs::remove_file(data_path).ok();
-        }
-        return Err(error.into());
+    let (mut staged, mut data_file) = (None, None);
+    if let Some(layout) = &written.data {
+        location.ok_or_else(|| ExportError::NameNotUtf8 { path: path.display().to_string() })?;
+        let data_path = data_path(path);
+        staged = target::stage(layout, &data_path, options.force, &files)?;
+        data_file = Some((data_path, layout.len()));
     }
+    let model = target::stage(&written.model, path, options.force, &files)?;
+    target::commit(staged.into_iter().chain(model))?;
     Ok(written.report(data_file))
 }
 
