@@ -16,9 +16,10 @@ use crate::onnx::target;
 use crate::onnx::{ExportError, Source};
 use ampc_ir::tensor::{ByteSource, FileRange, Storage, TensorError};
 use ampc_ir::text::{
-    DataResolver, LargeConstant, ParseError, ParseErrors, ParseOptions, PrintOptions, parse_with, print,
+    DataResolver, LargeConstant, MAX_INLINE, ParseError, ParseErrors, ParseOptions, PrintOptions, parse_with,
+    print,
 };
-use ampc_ir::{DType, Module, TensorData};
+use ampc_ir::{DType, Module, Payload, TensorData};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -125,6 +126,17 @@ impl DataResolver for Tensors {
         let range = self.0.get(name)?.clone();
         TensorData::new(dtype, dims.iter().copied(), Storage::File(range)).ok()
     }
+}
+
+/// Whether [`save`] will write a file of large constants, even if what nobody reads is removed until then.
+pub fn needs_data_file(module: &Module) -> bool {
+    module.graph(module.main()).constants().iter().any(|&v| {
+        let data = module.constant(v).and_then(Payload::dense);
+        let large = |d: &Arc<TensorData>| {
+            matches!(d.storage(), Storage::Bytes(_) | Storage::File(_)) && d.element_count() > MAX_INLINE
+        };
+        data.is_some_and(large) && module.uses(v).next().is_some()
+    })
 }
 
 /// Writes a model in text form, its large constants to `<path>.safetensors`.

@@ -351,6 +351,42 @@ fn targets_are_checked_before_the_work() {
 }
 
 #[test]
+fn a_data_file_that_exists_is_refused_before_the_work() {
+    let dir = Dir::new();
+    std::fs::create_dir(dir.path("sub")).unwrap();
+    let weights = vec!["0.5"; 1024].join(", ");
+    let text = format!(
+        "  input %x : f32[2, 32]\n  const %w : f32[32, 32] = [{weights}]\n  %y = MatMul(%x, %w) : f32[2, 32]\n  \
+         output %y : f32[2, 32]\n"
+    );
+    dir.write("m.ir", support::module(&text));
+    let external = ["opt", "m.ir", "--passes=", "-o", "sub/e.onnx", "--external-data", "always"];
+    assert_eq!(dir.run(&external).code, 0);
+    for data in ["o.onnx.data", "o.ir.safetensors"] {
+        dir.write(data, "mine");
+    }
+    let before = dir.files();
+    for (run, data) in [
+        ("rewrite m.ir -o o.onnx --external-data always", "o.onnx.data"),
+        ("rewrite sub/e.onnx -o o.onnx", "o.onnx.data"),
+        ("rewrite m.ir -o o.ir", "o.ir.safetensors"),
+        ("opt sub/e.onnx --passes=classify -o o.ir", "o.ir.safetensors"),
+    ] {
+        let dumps = ["--dump-after", "classify", "--dump-dir", "dumps"];
+        let args: Vec<&str> = run.split(' ').chain(dumps).collect();
+        let refused = dir.run(&args);
+        let message = format!("`{data}` exists");
+        assert!(refused.code == 5 && refused.stderr.contains(&message), "{run}: {refused}");
+        assert_eq!(dir.files(), before, "{run}: no pass has run");
+        assert_eq!(dir.run(&[&args[..], &["--force"]].concat()).code, 0, "{run}");
+        for name in ["o.onnx", "o.ir"] {
+            std::fs::remove_file(dir.path(name)).ok();
+        }
+        std::fs::remove_dir_all(dir.path("dumps")).unwrap();
+    }
+}
+
+#[test]
 fn a_report_on_standard_output() {
     let dir = Dir::new();
     let run = dir.run(&["rewrite", MLP, "-o", "o.onnx", "--report", "-"]);

@@ -21,7 +21,7 @@ use super::target;
 use super::wire::{Reader, WireError};
 use ampc_ir::module::GraphOwner;
 use ampc_ir::tensor::ByteSource;
-use ampc_ir::{GraphId, Module, Value};
+use ampc_ir::{GraphId, Module, Payload, Value};
 use rustc_hash::FxHashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -123,6 +123,27 @@ pub fn write(
     Ok(written.report(data_file))
 }
 
+/// Whether [`write`] will make a data file beside `path`, whatever constants are converted to 16 bits or removed
+/// unread until then. `false` where that cannot be known yet.
+pub fn needs_data_file(
+    module: &Module,
+    source: Option<&Source>,
+    path: &Path,
+    options: &WriteOptions,
+) -> bool {
+    let mut constants = module.graph(module.main()).constants().iter().filter(|&&v| {
+        let data = module.constant(v).and_then(Payload::dense);
+        data.is_some_and(|d| d.byte_len() >= 2 * EXTERNAL_MIN) && module.uses(v).next().is_some()
+    });
+    match options.external_data {
+        ExternalData::Never => false,
+        ExternalData::Always => constants.next().is_some(),
+        ExternalData::Auto => {
+            source.is_some_and(|s| !in_folder_of(s, path) && constants.any(|v| s.external_values.contains(v)))
+        }
+    }
+}
+
 /// The bytes of a model, in memory. References to external data stay unless a constant behind them changed.
 ///
 /// # Errors
@@ -201,12 +222,15 @@ fn references_changed(module: &Module, source: &Source) -> bool {
 
 /// Whether a model at `path` may refer to the external files of the source.
 fn may_refer(module: &Module, source: &Source, path: &Path) -> bool {
+    in_folder_of(source, path) && !references_changed(module, source)
+}
+
+fn in_folder_of(source: &Source, path: &Path) -> bool {
     let folder = |p: &Path| {
         let parent = p.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         fs::canonicalize(parent).ok()
     };
-    let same_folder = source.bytes.path().is_some_and(|p| folder(p).is_some() && folder(p) == folder(path));
-    same_folder && !references_changed(module, source)
+    source.bytes.path().is_some_and(|p| folder(p).is_some() && folder(p) == folder(path))
 }
 
 fn lay_out(module: &Module, source: Option<&Source>, placement: Placement) -> Result<Written, ExportError> {
