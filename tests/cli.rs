@@ -418,6 +418,49 @@ fn inputs_that_are_not_there() {
     }
 }
 
+/// What has no end is read up to a limit, and the limit is said.
+#[cfg(target_os = "linux")]
+#[test]
+fn pipes_without_end() {
+    use std::process::{Command, Stdio};
+    let dir = Dir::new();
+    for pipe in ["p.onnx", "p.ir", "p.json"] {
+        assert!(Command::new("mkfifo").arg(dir.path(pipe)).status().unwrap().success());
+    }
+    let run = |args: &[&str], from: &str| {
+        let mut zeros = Command::new("cat");
+        zeros.arg("/dev/zero").stderr(Stdio::null());
+        let mut command = support::command(args);
+        command.current_dir(dir.path(""));
+        let mut cat = if from == "-" {
+            let mut cat = zeros.stdout(Stdio::piped()).spawn().unwrap();
+            command.stdin(cat.stdout.take().unwrap());
+            cat
+        } else {
+            // The shell opens the pipe, which waits for the reader.
+            let mut shell = Command::new("sh");
+            shell.args(["-c", "exec cat /dev/zero > \"$0\""]).arg(dir.path(from)).stderr(Stdio::null());
+            shell.spawn().unwrap()
+        };
+        let done = command.output().unwrap();
+        // It holds an end of the pipe.
+        drop(command);
+        cat.wait().unwrap();
+        (done.status.code(), String::from_utf8_lossy(&done.stderr).replace("\n    ", " "))
+    };
+    for (args, from, limit) in [
+        (&["check", "-"][..], "-", "2147483647"),
+        (&["inspect", "p.onnx"], "p.onnx", "2147483647"),
+        (&["opt", "p.ir", "--passes="], "p.ir", "1073741824"),
+        (&["policy", "check", "p.json"], "p.json", "1073741824"),
+    ] {
+        let (code, said) = run(args, from);
+        let message = format!("more than {limit} bytes");
+        assert!(code == Some(5) && said.contains(&message), "{args:?}: {code:?} {said}");
+    }
+    assert_eq!(dir.files(), ["p.ir", "p.json", "p.onnx"]);
+}
+
 #[test]
 fn options_that_say_nothing_or_too_much() {
     let dir = Dir::new();

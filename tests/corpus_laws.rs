@@ -47,7 +47,7 @@ fn models(folder: &Path) -> Vec<PathBuf> {
 
 fn load(path: &Path) -> Option<Model> {
     let (module, source, warnings) = read(path, &ReadOptions::default()).ok()?;
-    Some(Model { module, source: Some(source), warnings })
+    Some(Model { source: Some(source), warnings, ..Model::from(module) })
 }
 
 /// Checks a law on every model that reads and prints for how many it holds. The law says `None` where it does not
@@ -113,7 +113,7 @@ fn bytes_of(model: &Model) -> Vec<u8> {
 
 fn from_bytes(bytes: Vec<u8>) -> Model {
     let (module, source, warnings) = read_bytes("written", bytes, &ReadOptions::default()).unwrap();
-    Model { module, source: Some(source), warnings }
+    Model { source: Some(source), warnings, ..Model::from(module) }
 }
 
 /// The first line that differs: an answer that can be read.

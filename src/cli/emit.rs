@@ -155,7 +155,7 @@ impl Emit {
         match &self.target {
             Target::Stdout => ui::print(text)?,
             Target::File(path) => {
-                ampc::files::write(path, text.as_bytes(), self.force(), model.source.as_ref())
+                ampc::files::write(path, text.as_bytes(), self.force(), &model.files())
                     .map_err(|e| diagnose::failure(&e, None))?;
             }
         }
@@ -195,7 +195,7 @@ impl Emit {
 /// # Errors
 /// If it may not.
 pub(crate) fn check(path: &Path, force: bool, model: &Model) -> Result<(), Failure> {
-    ampc::files::check(path, force, model.source.as_ref()).map_err(|e| diagnose::failure(&e, None))
+    ampc::files::check(path, force, &model.files()).map_err(|e| diagnose::failure(&e, None))
 }
 
 /// The default name: that of the model with its ending replaced.

@@ -102,7 +102,7 @@ impl Run<'_> {
         // Nothing is replaced: the model itself may be an earlier reproducer.
         let path = names
             .map(|name| folder.join(name))
-            .find(|path| ampc::files::write(path, text.as_bytes(), false, None).is_ok())?;
+            .find(|path| ampc::files::write(path, text.as_bytes(), false, &[]).is_ok())?;
         Some((search.pass?, path))
     }
 
@@ -115,7 +115,7 @@ impl Run<'_> {
         source.read_exact_at(&mut bytes, 0).ok()?;
         let (module, source, warnings) =
             ampc::onnx::read_bytes("standard input", bytes, &ampc::onnx::ReadOptions::default()).ok()?;
-        Some(Model { module, source: Some(source), warnings })
+        Some(Model { source: Some(source), warnings, ..Model::from(module) })
     }
 }
 
@@ -227,7 +227,7 @@ impl Observer for Watch<'_> {
         let rest = self.pipeline.from(self.index);
         let directive = if rest.is_empty() { String::new() } else { format!("// pass: {rest}\n") };
         let text = format!("{directive}{}", text_without_weights(module));
-        if let Err(error) = ampc::files::write(&path, text.as_bytes(), self.force, None) {
+        if let Err(error) = ampc::files::write(&path, text.as_bytes(), self.force, &[]) {
             self.failed.get_or_insert_with(|| diagnose::failure(&error, None));
         }
     }

@@ -40,7 +40,7 @@ pub(crate) fn read_policy(name: &str) -> Result<Read, Failure> {
         let policy = Policy::preset(name).map_err(|e| diagnose::policy(&e, None))?;
         return Ok(Read { policy, decisions: None, repeated: None });
     }
-    let text = std::fs::read_to_string(path).map_err(|e| Failure::io(name, &e))?;
+    let text = ampc::files::read_text(path).map_err(|e| Failure::io(name, &e))?;
     let policy = is_object(&text)
         .and_then(|()| Policy::from_json(&text))
         .map_err(|e| diagnose::policy(&e, Some((path, &text))))?;

@@ -13,6 +13,7 @@ mod patch;
 mod plan;
 mod value_info;
 
+use super::bytes::SourceBytes;
 use super::error::{ExportError, Warning};
 use super::layout::Layout;
 use super::provenance;
@@ -85,6 +86,17 @@ pub fn write(
     options: &WriteOptions,
 ) -> Result<WriteReport, ExportError> {
     let files = source.map(Source::files).unwrap_or_default();
+    write_beside(module, source, &files, path, options)
+}
+
+/// [`write`] to none of `files`.
+pub(crate) fn write_beside(
+    module: &Module,
+    source: Option<&Source>,
+    files: &[Arc<SourceBytes>],
+    path: &Path,
+    options: &WriteOptions,
+) -> Result<WriteReport, ExportError> {
     if path == Path::new("-") {
         if options.external_data == ExternalData::Always {
             return Err(ExportError::NoFolder);
@@ -93,7 +105,7 @@ pub fn write(
         target::send(&written.model, &mut std::io::stdout().lock(), "standard output")?;
         return Ok(written.report(None));
     }
-    target::check(path, options.force, &files)?;
+    target::check(path, options.force, files)?;
     let location = data_location(path);
     let placement = |elements| Placement { elements, location: location.clone(), keep_references: false };
     let written = match options.external_data {
@@ -115,10 +127,10 @@ pub fn write(
     if let Some(layout) = &written.data {
         location.ok_or_else(|| ExportError::NameNotUtf8 { path: path.display().to_string() })?;
         let data_path = data_path(path);
-        staged = target::stage(layout, &data_path, options.force, &files)?;
+        staged = target::stage(layout, &data_path, options.force, files)?;
         data_file = Some((data_path, layout.len()));
     }
-    let model = target::stage(&written.model, path, options.force, &files)?;
+    let model = target::stage(&written.model, path, options.force, files)?;
     target::commit(staged.into_iter().chain(model))?;
     Ok(written.report(data_file))
 }
