@@ -12,6 +12,7 @@ use ampc_ir::{Module, Node};
 use ampc_passes::emulate::Emulate;
 use ampc_passes::pipeline::{Lowering, Observer, Pipeline};
 use ampc_passes::{Paths, Warning};
+use rustc_hash::FxHashSet;
 
 /// A rewritten model and what was done to it.
 #[derive(Debug)]
@@ -101,7 +102,7 @@ pub fn check(module: &mut Module) -> Vec<Finding> {
         Err(violations) => findings_of(module, &violations),
     };
     if let Err(errors) = typed {
-        let known: Vec<String> = findings.iter().map(ToString::to_string).collect();
+        let known: FxHashSet<String> = findings.iter().map(ToString::to_string).collect();
         findings.extend(
             findings_of_types(module, &errors).into_iter().filter(|f| !known.contains(&f.to_string())),
         );

@@ -11,6 +11,7 @@ use ampc::passes::policy::{Pin, PolicyError};
 use ampc::passes::{Policy, suggest};
 use ampc::{Model, RewriteOptions};
 use serde::Deserialize;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -227,7 +228,8 @@ pub(crate) fn check_keep_io(keep_io: &KeepIo, model: &Model) -> Result<(), Failu
     let graph = module.graph(module.main());
     let values = graph.inputs().iter().copied().chain(graph.outputs().iter().map(|o| o.value));
     let names: Vec<String> = values.map(|v| ampc::ir::verify::name_of(module, v)).collect();
-    let Some(missing) = wanted.iter().find(|w| !names.contains(w)) else { return Ok(()) };
+    let known: BTreeSet<&String> = names.iter().collect();
+    let Some(missing) = wanted.iter().find(|w| !known.contains(w)) else { return Ok(()) };
     let hint = suggest::nearest(missing, names.iter().map(String::as_str))
         .map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
     let message = format!("`--keep-io {missing}`: the model has no such input or output{hint}");

@@ -8,7 +8,7 @@ use crate::onnx::scan::Located;
 use crate::onnx::wire::{Field, Fields, WireError};
 use ampc_ir::attr::{Attr, AttrValue};
 use ampc_ir::module::{Def, GraphOwner, Header};
-use ampc_ir::{FunctionId, GraphId, Node, Payload, Symbol, TensorData, Value};
+use ampc_ir::{FunctionId, GraphId, Node, Payload, Symbol, TensorData, Type, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
@@ -111,6 +111,8 @@ impl Exporter<'_> {
         let data = module.graph(graph);
         let mut initializers = self.by_initializer(graph);
         let mut inputs = self.by_input(graph);
+        let declared: FxHashMap<Value, &Type> = record.inputs.iter().map(|(v, ty)| (*v, ty)).collect();
+        let listed_constants = self.listed_constants(graph);
         let mut n_outputs = 0;
         let mut types = None;
         let mut seen = Seen::default();
@@ -131,14 +133,13 @@ impl Exporter<'_> {
                     }
                 }
                 11 => {
-                    let listed = inputs.remove(&field.start);
-                    let value = match listed {
+                    let value = match inputs.remove(&field.start) {
                         Some(value) => Some(value),
-                        None => self.listed_constant(&field, graph)?,
+                        None => self.field_name(&field, 1)?.and_then(|n| listed_constants.get(&n).copied()),
                     };
                     if let Some(value) = value {
                         let ty = &module.value(value).ty;
-                        let declared = record.inputs.iter().find(|(v, _)| *v == value).map(|(_, ty)| ty);
+                        let declared = declared.get(&value).copied();
                         self.value_message(&mut out, &field, value, ty, declared)?;
                     }
                 }
@@ -197,14 +198,14 @@ impl Exporter<'_> {
         inputs.map(|(at, v)| (at.start, v)).collect()
     }
 
-    /// The constant that an input field lists, where constants are to be listed.
-    fn listed_constant(&mut self, field: &Field, graph: GraphId) -> Result<Option<Value>, WireError> {
+    /// The constants that are listed as inputs, by name; none where they are not to be listed.
+    fn listed_constants(&self, graph: GraphId) -> FxHashMap<Symbol, Value> {
         if !self.lists_constants(graph) {
-            return Ok(None);
+            return FxHashMap::default();
         }
-        let name = self.field_name(field, 1)?;
-        let constants = self.module.graph(graph).constants();
-        Ok(constants.iter().copied().find(|&v| self.module.value(v).name == name && name.is_some()))
+        let module = self.module;
+        let constants = module.graph(graph).constants();
+        constants.iter().filter_map(|&v| Some((module.value(v).name?, v))).collect()
     }
 
     /// The symbol of a text field of the message in `field`.
