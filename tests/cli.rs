@@ -220,6 +220,22 @@ fn what_is_in_a_model() {
 }
 
 #[test]
+fn a_missing_attribute_is_one_problem() {
+    let dir = Dir::new();
+    let nodes = "  %a = Concat(%x, %x) : f32[2, 4, 4] @concat\n  %b = LRN(%x) : f32[1, 4, 4, 4] @lrn\n  \
+                 %c = MaxPool(%x) : f32[1, 4, 1, 1] @pool\n  %d = DepthToSpace(%x) {blocksize=3} : f32[1, 4, 4, 4] @depth\n";
+    dir.write(
+        "m.ir",
+        support::module(&format!("  input %x : f32[1, 4, 4, 4]\n{nodes}  output %a : f32[2, 4, 4]\n")),
+    );
+    let run = dir.run(&["check", "m.ir"]);
+    let said = |text: &str| run.stdout.matches(text).count();
+    assert!(run.code == 3 && run.stdout.ends_with("m.ir: 4 problems\n"), "{run}");
+    assert_eq!((said("`concat`"), said("`lrn`"), said("`pool`"), said("`depth`")), (1, 1, 1, 1), "{run}");
+    assert!(run.stdout.contains("a value, it is required"), "{run}");
+}
+
+#[test]
 fn the_operator_table() {
     let dir = Dir::new();
     let mut table = dir.run(&["ops"]);
