@@ -226,7 +226,8 @@ impl Before {
     }
 }
 
-fn is_cast(module: &Module, node: Node) -> bool {
+/// Whether a node is a Cast of ai.onnx.
+pub fn is_cast(module: &Module, node: Node) -> bool {
     module.node(node).schema().is_some_and(|s| s.kind == OpKind::Cast)
 }
 

@@ -5,6 +5,7 @@ use super::diagnose;
 use super::problem::{Failure, Problem};
 use super::progress::Progress;
 use super::ui::Ui;
+use ampc::error::did_you_mean;
 use ampc::ir::Module;
 use ampc::ir::tensor::ByteSource;
 use ampc::ir::text::{PrintOptions, print};
@@ -156,8 +157,7 @@ impl Dump {
         let (Some(after), Some(folder)) = (&args.dump_after, &args.dump_dir) else { return Ok(None) };
         let words = || PASSES.iter().copied().chain(["all", "changed"]);
         if !words().any(|w| w == after) {
-            let hint = suggest::nearest(after, words())
-                .map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
+            let hint = did_you_mean(suggest::nearest(after, words()));
             let message = format!("`--dump-after {after}`: no pass is called so{hint}");
             return Err(Failure::usage("dump_after", message)
                 .with_help(format!("expected all, changed or one of {}", PASSES.join(", "))));

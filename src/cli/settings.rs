@@ -3,6 +3,7 @@
 use super::args::{Format, OutOfRangeArg, PrecisionArgs};
 use super::diagnose;
 use super::problem::Failure;
+use ampc::error::did_you_mean;
 use ampc::ir::DType;
 use ampc::ir::op::Class;
 use ampc::passes::guard::OutOfRange;
@@ -230,8 +231,7 @@ pub(crate) fn check_keep_io(keep_io: &KeepIo, model: &Model) -> Result<(), Failu
     let names: Vec<String> = values.map(|v| ampc::ir::verify::name_of(module, v)).collect();
     let known: BTreeSet<&String> = names.iter().collect();
     let Some(missing) = wanted.iter().find(|w| !known.contains(w)) else { return Ok(()) };
-    let hint = suggest::nearest(missing, names.iter().map(String::as_str))
-        .map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
+    let hint = did_you_mean(suggest::nearest(missing, names.iter().map(String::as_str)));
     let message = format!("`--keep-io {missing}`: the model has no such input or output{hint}");
     Err(Failure::usage("keep_io", message)
         .with_help(format!("expected all, none or some of {}", names.join(", "))))
