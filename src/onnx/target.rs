@@ -12,6 +12,13 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+/// Files from this size on are synchronised while they are written.
+const WORTH_SYNCING: u64 = 16 << 20;
+/// How long written data may wait for it.
+const SYNC_EVERY: Duration = Duration::from_millis(20);
 
 /// Why a file could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -148,9 +155,34 @@ pub(crate) fn stage(
         return Ok(None);
     }
     let mut file = temporary(path)?;
-    layout.stream_to_file(file.file(), known).map_err(|e| failed(path, layout.len(), e))?;
+    let streamed = match layout.len() {
+        len if len < WORTH_SYNCING => layout.stream_to_file(file.file(), known),
+        _ => stream_and_sync(layout, file.file(), known),
+    };
+    streamed.map_err(|e| failed(path, layout.len(), e))?;
     file.file().sync_all().map_err(fail)?;
     Ok(Some(Staged { file, path: path.to_owned(), force }))
+}
+
+/// Streams while a second thread has the system write what is there to the disk, so that less is left to wait for
+/// in the end. The bytes are those of [`Layout::stream_to_file`].
+fn stream_and_sync(layout: &Layout, out: &mut File, known: &[Arc<SourceBytes>]) -> Result<(), StreamError> {
+    // Without a second handle there is no second thread.
+    let Ok(handle) = out.try_clone() else { return layout.stream_to_file(out, known) };
+    std::thread::scope(|scope| {
+        let (done, waiting) = mpsc::channel::<()>();
+        let syncing = std::thread::Builder::new().name("sync".into()).spawn_scoped(scope, move || {
+            while waiting.recv_timeout(SYNC_EVERY) == Err(RecvTimeoutError::Timeout) {
+                // The system tells an error of writing once: whoever hears it passes it on.
+                handle.sync_data()?;
+            }
+            Ok(())
+        });
+        let streamed = layout.stream_to_file(out, known);
+        drop(done);
+        let synced = syncing.map(|thread| thread.join().unwrap_or(Ok(()))).unwrap_or(Ok(()));
+        streamed.and(synced.map_err(StreamError::Write))
+    })
 }
 
 /// Writes a layout to a stream such as standard output, called `name` in messages.
@@ -304,6 +336,32 @@ mod tests {
         let full = stage(&layout(b"x"), Path::new("/dev/full"), true, &[]);
         assert!(matches!(full, Err(TargetError::Full { bytes: 1, .. })), "{full:?}");
         assert!(stage(&layout(b"x"), Path::new("/dev/null"), false, &[]).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_large_file_is_synchronised_on_the_way_and_has_the_same_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("large");
+        let bytes: Vec<u8> = (0..WORTH_SYNCING / 4).flat_map(|i| (i * 2_654_435_761).to_le_bytes()).collect();
+        assert!(bytes.len() as u64 > WORTH_SYNCING);
+        commit(stage(&layout(&bytes), &path, false, &[]).unwrap()).unwrap();
+        assert!(fs::read(&path).unwrap() == bytes);
+    }
+
+    /// A pipe takes every byte and cannot be synchronised; its reader is slow enough that it is tried.
+    #[cfg(unix)]
+    #[test]
+    fn an_error_of_synchronising_on_the_way_is_told() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let drain = std::thread::spawn(move || {
+            std::thread::sleep(10 * SYNC_EVERY);
+            io::copy(&mut reader, &mut io::sink())
+        });
+        let mut pipe = File::from(std::os::fd::OwnedFd::from(writer));
+        let written = stream_and_sync(&layout(&[7; 1 << 20]), &mut pipe, &[]);
+        drop(pipe);
+        assert_eq!(drain.join().unwrap().unwrap(), 1 << 20);
+        assert!(matches!(written, Err(StreamError::Write(_))), "{written:?}");
     }
 
     #[test]
