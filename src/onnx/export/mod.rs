@@ -89,7 +89,7 @@ pub fn write(
     write_beside(module, source, &files, path, options)
 }
 
-/// [`write`] to none of `files`.
+/// [`write()`] to none of `files`.
 pub(crate) fn write_beside(
     module: &Module,
     source: Option<&Source>,
@@ -135,7 +135,7 @@ pub(crate) fn write_beside(
     Ok(written.report(data_file))
 }
 
-/// Whether [`write`] will make a data file beside `path`, whatever constants are converted to 16 bits or removed
+/// Whether [`write()`] will make a data file beside `path`, whatever constants are converted to 16 bits or removed
 /// unread until then. `false` where that cannot be known yet.
 pub fn needs_data_file(
     module: &Module,
