@@ -1,7 +1,7 @@
 //! A drawing of the main graph for Graphviz: nodes coloured by precision, casts small, constants left out.
 
+use crate::report::is_cast;
 use ampc_ir::module::Provenance;
-use ampc_ir::op::OpKind;
 use ampc_ir::verify::name_of;
 use ampc_ir::{DType, Module, Node, Type, Value};
 use ampc_passes::Paths;
@@ -22,12 +22,12 @@ pub fn print(module: &Module) -> String {
     }
     for node in module.nodes(graph) {
         let (_, op, _) = module.op_name(node);
-        let label = if is_cast(module, node) {
+        let label = if is_inserted_cast(module, node) {
             format!("Cast {}", precision(module, node))
         } else {
             format!("{op}\n{}", paths.path(node))
         };
-        let shape = if is_cast(module, node) { ", shape=cds" } else { "" };
+        let shape = if is_inserted_cast(module, node) { ", shape=cds" } else { "" };
         let _ =
             writeln!(out, "  {node} [label={}, fillcolor={}{shape}];", quote(&label), color(module, node));
     }
@@ -64,9 +64,8 @@ fn origin(module: &Module, value: Value) -> Option<String> {
     }
 }
 
-fn is_cast(module: &Module, node: Node) -> bool {
-    let data = module.node(node);
-    data.provenance == Provenance::Inserted && data.schema().is_some_and(|s| s.kind == OpKind::Cast)
+fn is_inserted_cast(module: &Module, node: Node) -> bool {
+    module.node(node).provenance == Provenance::Inserted && is_cast(module, node)
 }
 
 fn precision(module: &Module, node: Node) -> String {

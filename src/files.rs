@@ -1,28 +1,45 @@
-//! Files other than models: written completely or not at all, like models.
+//! Files other than models: written completely or not at all, like models, and read up to a limit.
 
 use crate::error::Error;
+use crate::onnx::bytes::SourceBytes;
 use crate::onnx::layout::Layout;
-use crate::onnx::{ExportError, Source, target};
+use crate::onnx::{ExportError, target};
+use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
-/// Writes a file through a temporary one in its folder. What `source` was read from is never replaced.
+pub use crate::temporary::{Discarded, discard_all};
+
+/// The most bytes of a text or policy that are read: a million nodes fit.
+pub const MAX_TEXT: u64 = 1 << 30;
+
+/// Reads a text file, or a pipe to its end.
 ///
 /// # Errors
-/// If the file exists and `force` is not set, or cannot be written.
-pub fn write(path: &Path, bytes: &[u8], force: bool, source: Option<&Source>) -> Result<(), Error> {
+/// If it cannot be read, has more than [`MAX_TEXT`] bytes, or is no UTF-8.
+pub fn read_text(path: &Path) -> io::Result<String> {
+    let bytes = SourceBytes::open_most(path, MAX_TEXT)?.to_vec(MAX_TEXT)?;
+    String::from_utf8(bytes).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e.utf8_error()))
+}
+
+/// Writes a file through a temporary one in its folder. The files in `read`, which [`Model::files`] knows, are never
+/// replaced.
+///
+/// # Errors
+/// If the file exists and `force` is not set, is one of `read`, or cannot be written.
+///
+/// [`Model::files`]: crate::Model::files
+pub fn write(path: &Path, bytes: &[u8], force: bool, read: &[Arc<SourceBytes>]) -> Result<(), Error> {
     let mut layout = Layout::new();
     layout.bytes(bytes);
-    let known = source.map(Source::files).unwrap_or_default();
-    let staged = target::stage(&layout, path, force, &known).map_err(ExportError::from)?;
-    staged.map(target::Staged::commit).transpose().map_err(ExportError::from)?;
-    Ok(())
+    let staged = target::stage(&layout, path, force, read).map_err(ExportError::from)?;
+    Ok(target::commit(staged).map_err(ExportError::from)?)
 }
 
 /// Checks that a file may be written, before any work is done for it.
 ///
 /// # Errors
-/// If the file exists and `force` is not set, is a folder, or is what `source` was read from.
-pub fn check(path: &Path, force: bool, source: Option<&Source>) -> Result<(), Error> {
-    let known = source.map(Source::files).unwrap_or_default();
-    Ok(target::check(path, force, &known).map_err(ExportError::from)?)
+/// If the file exists and `force` is not set, is a folder, or is one of `read`.
+pub fn check(path: &Path, force: bool, read: &[Arc<SourceBytes>]) -> Result<(), Error> {
+    Ok(target::check(path, force, read).map_err(ExportError::from)?)
 }

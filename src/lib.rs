@@ -31,6 +31,7 @@ pub mod onnx;
 pub mod options;
 pub mod report;
 pub mod rewrite;
+mod temporary;
 pub mod text_files;
 
 pub use error::{Error, ErrorKind};

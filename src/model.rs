@@ -1,10 +1,12 @@
 //! Models in and out: ONNX or text form, by the end of the name.
 
 use crate::error::Error;
+use crate::onnx::bytes::SourceBytes;
 use crate::onnx::{self, ReadOptions, Source};
 use crate::text_files;
 use ampc_ir::Module;
 use std::path::Path;
+use std::sync::Arc;
 
 /// A model and where it came from.
 #[derive(Debug)]
@@ -13,13 +15,24 @@ pub struct Model {
     pub module: Module,
     /// The file it was read from; `None` for one that was built or read from text.
     pub source: Option<Source>,
+    /// The text it was read from and its file of large constants, if it was read from text.
+    pub text_files: Vec<Arc<SourceBytes>>,
     /// What was odd about the file and repaired.
     pub warnings: Vec<onnx::Warning>,
 }
 
 impl From<Module> for Model {
     fn from(module: Module) -> Model {
-        Model { module, source: None, warnings: Vec::new() }
+        Model { module, source: None, text_files: Vec::new(), warnings: Vec::new() }
+    }
+}
+
+impl Model {
+    /// All files that it was read from, its data files included. What writes a model or something about it writes
+    /// to none of them.
+    pub fn files(&self) -> Vec<Arc<SourceBytes>> {
+        let onnx = self.source.as_ref().map(Source::files).unwrap_or_default();
+        onnx.into_iter().chain(self.text_files.iter().cloned()).collect()
     }
 }
 
@@ -33,20 +46,20 @@ pub type SaveOptions = onnx::WriteOptions;
 pub fn load(path: impl AsRef<Path>) -> Result<Model, Error> {
     let path = path.as_ref();
     if path.extension().is_some_and(|e| e == "ir") {
-        return Ok(text_files::load(path)?.into());
+        return text_files::load(path);
     }
     let (module, source, warnings) = onnx::read(path, &ReadOptions::default())?;
-    Ok(Model { module, source: Some(source), warnings })
+    Ok(Model { module, source: Some(source), text_files: Vec::new(), warnings })
 }
 
 /// Writes a model as ONNX: through a temporary file in the target's folder, which then takes its name.
 ///
 /// # Errors
-/// If the target exists and may not be replaced, is the source, or cannot be written.
+/// If the target exists and may not be replaced, is what the model was read from, or cannot be written.
 pub fn save(
     model: &Model,
     path: impl AsRef<Path>,
     options: &SaveOptions,
 ) -> Result<onnx::WriteReport, Error> {
-    Ok(onnx::write(&model.module, model.source.as_ref(), path.as_ref(), options)?)
+    Ok(onnx::write_beside(&model.module, model.source.as_ref(), &model.files(), path.as_ref(), options)?)
 }

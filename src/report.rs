@@ -12,6 +12,7 @@ use ampc_passes::guard::ConstantStats;
 use ampc_passes::insert_casts::KeepIo;
 use ampc_passes::pipeline::Pipeline;
 use ampc_passes::{Paths, Warning};
+use rustc_hash::FxHashSet;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -226,7 +227,8 @@ impl Before {
     }
 }
 
-fn is_cast(module: &Module, node: Node) -> bool {
+/// Whether a node is a Cast of ai.onnx.
+pub fn is_cast(module: &Module, node: Node) -> bool {
     module.node(node).schema().is_some_and(|s| s.kind == OpKind::Cast)
 }
 
@@ -417,9 +419,12 @@ fn casts(module: &Module, before: &Before) -> Casts {
 
 fn constants_report(module: &Module, before: &Before, options: &RewriteOptions) -> Constants {
     let all = constants(module);
-    let original = |data: &TensorData| {
-        all.iter().any(|(_, other)| other.pending().is_empty() && same_bytes(other, data))
-    };
+    let originals: FxHashSet<Place<'_>> = all
+        .iter()
+        .filter(|(_, data)| data.pending().is_empty())
+        .filter_map(|(_, data)| place_of(data))
+        .collect();
+    let original = |data: &TensorData| place_of(data).is_some_and(|place| originals.contains(&place));
     let converted = all
         .iter()
         .filter(|(_, data)| !data.pending().is_empty())
@@ -448,17 +453,26 @@ fn constants_report(module: &Module, before: &Before, options: &RewriteOptions) 
     }
 }
 
-/// Whether two payloads are the same bytes at the same place.
-fn same_bytes(a: &TensorData, b: &TensorData) -> bool {
+/// Where the bytes of a payload are; equal for the same bytes at the same place.
+#[derive(PartialEq, Eq, Hash)]
+enum Place<'a> {
+    Memory { at: *const u8, len: usize },
+    File { source: *const (), offset: u64, len: u64 },
+    Random { seed: u64, amplitude: u32, dims: &'a [u64] },
+}
+
+/// `None` for strings, which are not converted.
+fn place_of(data: &TensorData) -> Option<Place<'_>> {
     use ampc_ir::tensor::Storage;
-    match (a.storage(), b.storage()) {
-        (Storage::Bytes(a), Storage::Bytes(b)) => Arc::ptr_eq(a, b),
-        (Storage::File(a), Storage::File(b)) => {
-            Arc::ptr_eq(&a.source, &b.source) && a.offset == b.offset && a.len == b.len
+    match data.storage() {
+        Storage::Bytes(bytes) => Some(Place::Memory { at: bytes.as_ptr(), len: bytes.len() }),
+        Storage::File(range) => {
+            let source = Arc::as_ptr(&range.source).cast::<()>();
+            Some(Place::File { source, offset: range.offset, len: range.len })
         }
-        (Storage::Random { seed: s, amplitude: x }, Storage::Random { seed: t, amplitude: y }) => {
-            s == t && x.to_bits() == y.to_bits() && a.dims() == b.dims()
+        &Storage::Random { seed, amplitude } => {
+            Some(Place::Random { seed, amplitude: amplitude.to_bits(), dims: data.dims() })
         }
-        _ => false,
+        Storage::Strings(_) => None,
     }
 }

@@ -12,6 +12,7 @@ use ampc_ir::{Module, Node};
 use ampc_passes::emulate::Emulate;
 use ampc_passes::pipeline::{Lowering, Observer, Pipeline};
 use ampc_passes::{Paths, Warning};
+use rustc_hash::FxHashSet;
 
 /// A rewritten model and what was done to it.
 #[derive(Debug)]
@@ -92,21 +93,33 @@ pub fn emulate(mut model: Model) -> Result<Model, Error> {
     Ok(model)
 }
 
-/// Every problem of a model's graph: structure, then types.
+/// Every problem of a model's graph, once: structure, then types.
 pub fn check(module: &mut Module) -> Vec<Finding> {
     let typed = infer_module(module);
     let facts = typed.as_ref().ok().cloned().unwrap_or_default();
-    let mut findings = match verify_module(module, &facts) {
-        Ok(()) => Vec::new(),
-        Err(violations) => findings_of(module, &violations),
-    };
-    if let Err(errors) = typed {
-        let known: Vec<String> = findings.iter().map(ToString::to_string).collect();
+    let violations = verify_module(module, &facts).err().unwrap_or_default();
+    let mut findings = findings_of(module, &violations);
+    if let Err(mut errors) = typed {
+        // Inference needs the attributes that the verifier has named, and says so in other words.
+        let named: FxHashSet<(Node, &str)> = violations.iter().filter_map(attribute_of).collect();
+        errors.retain(|e| match &e.error.part {
+            Part::Attr(attr) => !named.contains(&(e.node, attr.as_str())),
+            Part::Node | Part::Operand(_) | Part::Result(_) => true,
+        });
+        let known: FxHashSet<String> = findings.iter().map(ToString::to_string).collect();
         findings.extend(
             findings_of_types(module, &errors).into_iter().filter(|f| !known.contains(&f.to_string())),
         );
     }
     findings
+}
+
+/// The attribute that is missing or of another kind.
+fn attribute_of(violation: &Violation) -> Option<(Node, &str)> {
+    match &violation.problem {
+        Problem::Attribute { attr, .. } => Some((violation.node?, attr)),
+        _ => None,
+    }
 }
 
 fn op_of(module: &Module, node: Node) -> String {

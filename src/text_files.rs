@@ -9,16 +9,18 @@
 //! stored as `U8`; the text has the true type.
 
 use crate::error::Error;
+use crate::files::MAX_TEXT;
 use crate::model::Model;
+use crate::onnx::ExportError;
 use crate::onnx::bytes::SourceBytes;
 use crate::onnx::layout::Layout;
-use crate::onnx::target::{self, Staged};
-use crate::onnx::{ExportError, Source};
+use crate::onnx::target;
 use ampc_ir::tensor::{ByteSource, FileRange, Storage, TensorError};
 use ampc_ir::text::{
-    DataResolver, LargeConstant, ParseError, ParseErrors, ParseOptions, PrintOptions, parse_with, print,
+    DataResolver, LargeConstant, MAX_INLINE, ParseError, ParseErrors, ParseOptions, PrintOptions, parse_with,
+    print,
 };
-use ampc_ir::{DType, Module, TensorData};
+use ampc_ir::{DType, Module, Payload, TensorData};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -43,18 +45,20 @@ pub fn data_path(path: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Reads a module in text form, its large constants as ranges of `<path>.safetensors`.
+/// Reads a model in text form, its large constants as ranges of `<path>.safetensors`.
 ///
 /// # Errors
-/// If a file cannot be read, the text is no module, or the constants are not those that it means.
-pub fn load(path: &Path) -> Result<Module, Error> {
+/// If a file cannot be read or has more than [`MAX_TEXT`] bytes of text, the text is no module, or the constants are not those that it means.
+pub fn load(path: &Path) -> Result<Model, Error> {
     let io = |source| Error::Io { path: path.to_owned(), source };
-    let bytes = std::fs::read(path).map_err(io)?;
+    let file = Arc::new(SourceBytes::open_most(path, MAX_TEXT).map_err(io)?);
+    let bytes = file.to_vec(MAX_TEXT).map_err(io)?;
     let text_error = |errors| Error::Text { path: path.to_owned(), errors };
     let text = String::from_utf8(bytes).map_err(|e| text_error(not_utf8(&e)))?;
-    let tensors = Tensors::open(&data_path(path))?;
+    let (tensors, data) = Tensors::open(&data_path(path))?.unzip();
     let options = ParseOptions { allow_missing_data: tensors.is_none(), ..ParseOptions::default() };
-    parse_with(&text, &tensors.unwrap_or_default(), &options).map_err(text_error)
+    let module = parse_with(&text, &tensors.unwrap_or_default(), &options).map_err(text_error)?;
+    Ok(Model { text_files: std::iter::once(file).chain(data).collect(), ..Model::from(module) })
 }
 
 fn not_utf8(error: &std::string::FromUtf8Error) -> ParseErrors {
@@ -78,14 +82,15 @@ struct Entry {
 
 impl Tensors {
     /// Reads the header; `None` if there is no such file.
-    fn open(path: &Path) -> Result<Option<Tensors>, Error> {
+    fn open(path: &Path) -> Result<Option<(Tensors, Arc<SourceBytes>)>, Error> {
         let bytes = match SourceBytes::open(path) {
             Ok(bytes) => bytes,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(Error::Io { path: path.to_owned(), source }),
         };
         let bad = |reason: String| Error::Safetensors { path: path.to_owned(), reason };
-        let source: Arc<dyn ByteSource> = Arc::new(bytes);
+        let bytes = Arc::new(bytes);
+        let source: Arc<dyn ByteSource> = bytes.clone();
         let read = |len: u64, offset: u64| {
             let mut buffer = vec![0; usize::try_from(len).unwrap_or(0)];
             source
@@ -116,7 +121,7 @@ impl Tensors {
             }
             tensors.insert(name, FileRange { source: source.clone(), offset: data + from, len: to - from });
         }
-        Ok(Some(Tensors(tensors)))
+        Ok(Some((Tensors(tensors), bytes)))
     }
 }
 
@@ -127,49 +132,41 @@ impl DataResolver for Tensors {
     }
 }
 
+/// Whether [`save`] will write a file of large constants, even if what nobody reads is removed until then.
+pub fn needs_data_file(module: &Module) -> bool {
+    module.graph(module.main()).constants().iter().any(|&v| {
+        let data = module.constant(v).and_then(Payload::dense);
+        let large = |d: &Arc<TensorData>| {
+            matches!(d.storage(), Storage::Bytes(_) | Storage::File(_)) && d.element_count() > MAX_INLINE
+        };
+        data.is_some_and(large) && module.uses(v).next().is_some()
+    })
+}
+
 /// Writes a model in text form, its large constants to `<path>.safetensors`.
 ///
 /// # Errors
-/// If a file exists and `force` is not set, is what the model was read from, or cannot be written.
+/// If a file exists and `force` is not set, is what the model was read from (a text and its data included), or cannot
+/// be written.
 pub fn save(model: &Model, path: &Path, force: bool) -> Result<TextReport, Error> {
-    let known = model.source.as_ref().map(Source::files).unwrap_or_default();
+    let known = model.files();
     let place = |e| Error::Export(ExportError::Target(e));
     target::check(path, force, &known).map_err(place)?;
     let mut printed = print(&model.module, &PrintOptions::default());
     if let Some(error) = printed.errors.pop() {
         return Err(unreadable(error));
     }
-    let data = if printed.large.is_empty() {
-        None
-    } else {
+    let (mut staged, mut data_file) = (None, None);
+    if !printed.large.is_empty() {
         let data_path = data_path(path);
         let layout = safetensors(printed.large);
-        let staged = target::stage(&layout, &data_path, force, &known).map_err(place)?;
-        Some((staged, data_path, layout.len()))
-    };
+        staged = target::stage(&layout, &data_path, force, &known).map_err(place)?;
+        data_file = Some((data_path, layout.len()));
+    }
     let mut text = Layout::new();
     text.bytes(printed.text.as_bytes());
-    let staged = target::stage(&text, path, force, &known).map_err(place)?;
-    let there = data.as_ref().is_some_and(|(_, path, _)| path.exists());
-    let data_file = match data {
-        Some((staged, data_path, len)) => {
-            staged.map(Staged::commit).transpose().map_err(place)?;
-            Some((data_path, len))
-        }
-        None => None,
-    };
-    if let Err(error) = staged.map(Staged::commit).transpose() {
-        // The data file alone is of no use; one that replaced another is said.
-        if let Some((data_path, _)) = &data_file {
-            if there {
-                let source =
-                    std::io::Error::other(format!("{error}; `{}` was replaced", data_path.display()));
-                return Err(Error::Io { path: path.to_owned(), source });
-            }
-            std::fs::remove_file(data_path).ok();
-        }
-        return Err(place(error));
-    }
+    let model = target::stage(&text, path, force, &known).map_err(place)?;
+    target::commit(staged.into_iter().chain(model)).map_err(place)?;
     Ok(TextReport { bytes: text.len(), data_file })
 }
 
@@ -258,11 +255,40 @@ mod tests {
         let model = random_model();
         let report = save(&model, &path, false).unwrap();
         assert_eq!(report.data_file.as_ref().unwrap().0, data_path(&path));
-        let again: Model = load(&path).unwrap().into();
+        let again = load(&path).unwrap();
         ampc_ir::eq::same_module(&again.module, &model.module).unwrap();
-        assert!(matches!(save(&again, &path, false), Err(Error::Export(_))));
-        save(&again, &path, true).unwrap();
-        ampc_ir::eq::same_module(&load(&path).unwrap(), &model.module).unwrap();
+        assert!(matches!(save(&model, &path, false), Err(Error::Export(_))));
+        save(&model, &path, true).unwrap();
+        ampc_ir::eq::same_module(&load(&path).unwrap().module, &model.module).unwrap();
+    }
+
+    #[test]
+    fn a_text_and_its_data_are_not_written_while_they_are_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        save(&random_model(), &at("m.ir"), false).unwrap();
+        let model = load(&at("m.ir")).unwrap();
+        let before = [at("m.ir"), at("m.ir.safetensors")].map(|p| std::fs::read(p).unwrap());
+        std::fs::copy(at("m.ir"), at("other.ir")).unwrap();
+        std::fs::hard_link(at("m.ir.safetensors"), at("other.ir.safetensors")).unwrap();
+        let refused = |written: Result<(), Error>, what: &str| {
+            let said = written.map_err(|e| e.to_string()).unwrap_err();
+            assert!(said.contains("that the model is read from"), "{what}: {said}");
+            assert_eq!(
+                [at("m.ir"), at("m.ir.safetensors")].map(|p| std::fs::read(p).unwrap()),
+                before,
+                "{what}"
+            );
+        };
+        for name in ["m.ir", "m.ir.safetensors", "other.ir"] {
+            refused(save(&model, &at(name), true).map(drop), name);
+        }
+        let external_data = crate::onnx::ExternalData::Always;
+        let options = crate::SaveOptions { force: true, external_data };
+        for name in ["m.ir", "m.ir.safetensors"] {
+            refused(crate::save(&model, at(name), &options).map(drop), name);
+            refused(crate::files::write(&at(name), b"x", true, &model.files()), name);
+        }
     }
 
     #[test]
@@ -277,7 +303,7 @@ mod tests {
         std::fs::write(data_path(&path), &data[..20]).unwrap();
         assert!(matches!(load(&path), Err(Error::Safetensors { .. })));
         std::fs::remove_file(data_path(&path)).unwrap();
-        let module = load(&path).unwrap();
+        let module = load(&path).unwrap().module;
         let w = module.graph(module.main()).constants()[0];
         assert!(module.constant(w).unwrap().dense().unwrap().to_bytes().is_err());
     }

@@ -8,6 +8,9 @@ mod support;
 #[path = "cli/diagnostics.rs"]
 mod diagnostics;
 
+#[path = "cli/signals.rs"]
+mod signals;
+
 use support::{Dir, MLP, snapshot};
 
 #[test]
@@ -217,6 +220,22 @@ fn what_is_in_a_model() {
 }
 
 #[test]
+fn a_missing_attribute_is_one_problem() {
+    let dir = Dir::new();
+    let nodes = "  %a = Concat(%x, %x) : f32[2, 4, 4] @concat\n  %b = LRN(%x) : f32[1, 4, 4, 4] @lrn\n  \
+                 %c = MaxPool(%x) : f32[1, 4, 1, 1] @pool\n  %d = DepthToSpace(%x) {blocksize=3} : f32[1, 4, 4, 4] @depth\n";
+    dir.write(
+        "m.ir",
+        support::module(&format!("  input %x : f32[1, 4, 4, 4]\n{nodes}  output %a : f32[2, 4, 4]\n")),
+    );
+    let run = dir.run(&["check", "m.ir"]);
+    let said = |text: &str| run.stdout.matches(text).count();
+    assert!(run.code == 3 && run.stdout.ends_with("m.ir: 4 problems\n"), "{run}");
+    assert_eq!((said("`concat`"), said("`lrn`"), said("`pool`"), said("`depth`")), (1, 1, 1, 1), "{run}");
+    assert!(run.stdout.contains("a value, it is required"), "{run}");
+}
+
+#[test]
 fn the_operator_table() {
     let dir = Dir::new();
     let mut table = dir.run(&["ops"]);
@@ -348,6 +367,42 @@ fn targets_are_checked_before_the_work() {
 }
 
 #[test]
+fn a_data_file_that_exists_is_refused_before_the_work() {
+    let dir = Dir::new();
+    std::fs::create_dir(dir.path("sub")).unwrap();
+    let weights = vec!["0.5"; 1024].join(", ");
+    let text = format!(
+        "  input %x : f32[2, 32]\n  const %w : f32[32, 32] = [{weights}]\n  %y = MatMul(%x, %w) : f32[2, 32]\n  \
+         output %y : f32[2, 32]\n"
+    );
+    dir.write("m.ir", support::module(&text));
+    let external = ["opt", "m.ir", "--passes=", "-o", "sub/e.onnx", "--external-data", "always"];
+    assert_eq!(dir.run(&external).code, 0);
+    for data in ["o.onnx.data", "o.ir.safetensors"] {
+        dir.write(data, "mine");
+    }
+    let before = dir.files();
+    for (run, data) in [
+        ("rewrite m.ir -o o.onnx --external-data always", "o.onnx.data"),
+        ("rewrite sub/e.onnx -o o.onnx", "o.onnx.data"),
+        ("rewrite m.ir -o o.ir", "o.ir.safetensors"),
+        ("opt sub/e.onnx --passes=classify -o o.ir", "o.ir.safetensors"),
+    ] {
+        let dumps = ["--dump-after", "classify", "--dump-dir", "dumps"];
+        let args: Vec<&str> = run.split(' ').chain(dumps).collect();
+        let refused = dir.run(&args);
+        let message = format!("`{data}` exists");
+        assert!(refused.code == 5 && refused.stderr.contains(&message), "{run}: {refused}");
+        assert_eq!(dir.files(), before, "{run}: no pass has run");
+        assert_eq!(dir.run(&[&args[..], &["--force"]].concat()).code, 0, "{run}");
+        for name in ["o.onnx", "o.ir"] {
+            std::fs::remove_file(dir.path(name)).ok();
+        }
+        std::fs::remove_dir_all(dir.path("dumps")).unwrap();
+    }
+}
+
+#[test]
 fn a_report_on_standard_output() {
     let dir = Dir::new();
     let run = dir.run(&["rewrite", MLP, "-o", "o.onnx", "--report", "-"]);
@@ -377,6 +432,49 @@ fn inputs_that_are_not_there() {
         let run = dir.run(&[command, "/dev/zero"]);
         assert!(run.code == 5 && run.stderr.contains("it is a device"), "{run}");
     }
+}
+
+/// What has no end is read up to a limit, and the limit is said.
+#[cfg(target_os = "linux")]
+#[test]
+fn pipes_without_end() {
+    use std::process::{Command, Stdio};
+    let dir = Dir::new();
+    for pipe in ["p.onnx", "p.ir", "p.json"] {
+        assert!(Command::new("mkfifo").arg(dir.path(pipe)).status().unwrap().success());
+    }
+    let run = |args: &[&str], from: &str| {
+        let mut zeros = Command::new("cat");
+        zeros.arg("/dev/zero").stderr(Stdio::null());
+        let mut command = support::command(args);
+        command.current_dir(dir.path(""));
+        let mut cat = if from == "-" {
+            let mut cat = zeros.stdout(Stdio::piped()).spawn().unwrap();
+            command.stdin(cat.stdout.take().unwrap());
+            cat
+        } else {
+            // The shell opens the pipe, which waits for the reader.
+            let mut shell = Command::new("sh");
+            shell.args(["-c", "exec cat /dev/zero > \"$0\""]).arg(dir.path(from)).stderr(Stdio::null());
+            shell.spawn().unwrap()
+        };
+        let done = command.output().unwrap();
+        // It holds an end of the pipe.
+        drop(command);
+        cat.wait().unwrap();
+        (done.status.code(), String::from_utf8_lossy(&done.stderr).replace("\n    ", " "))
+    };
+    for (args, from, limit) in [
+        (&["check", "-"][..], "-", "2147483647"),
+        (&["inspect", "p.onnx"], "p.onnx", "2147483647"),
+        (&["opt", "p.ir", "--passes="], "p.ir", "1073741824"),
+        (&["policy", "check", "p.json"], "p.json", "1073741824"),
+    ] {
+        let (code, said) = run(args, from);
+        let message = format!("more than {limit} bytes");
+        assert!(code == Some(5) && said.contains(&message), "{args:?}: {code:?} {said}");
+    }
+    assert_eq!(dir.files(), ["p.ir", "p.json", "p.onnx"]);
 }
 
 #[test]

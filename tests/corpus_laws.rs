@@ -10,6 +10,9 @@
     reason = "a test fails and tells by panicking and printing"
 )]
 
+#[path = "common/corpus.rs"]
+mod corpus;
+
 use ampc::onnx::{ReadOptions, Warning, read, read_bytes, to_bytes};
 use ampc::{ErrorKind, Model, RewriteOptions, rewrite};
 use ampc_ir::eq::same_module;
@@ -18,6 +21,7 @@ use ampc_ir::{DType, Module, TensorData};
 use ampc_passes::Policy;
 use ampc_passes::insert_casts::KeepIo;
 use ampc_passes::policy::Pin;
+use corpus::models;
 use rustc_hash::FxHashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,26 +32,9 @@ type Exception = (&'static str, &'static str);
 
 const ALL: &[&str] = &["small", "train", "tricky", "ort"];
 
-fn models(folder: &Path) -> Vec<PathBuf> {
-    let mut work = vec![folder.to_owned()];
-    let mut found = Vec::new();
-    while let Some(next) = work.pop() {
-        for entry in fs::read_dir(next).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                work.push(path);
-            } else if path.extension().is_some_and(|e| e == "onnx") {
-                found.push(path);
-            }
-        }
-    }
-    found.sort();
-    found
-}
-
 fn load(path: &Path) -> Option<Model> {
     let (module, source, warnings) = read(path, &ReadOptions::default()).ok()?;
-    Some(Model { module, source: Some(source), warnings })
+    Some(Model { source: Some(source), warnings, ..Model::from(module) })
 }
 
 /// Checks a law on every model that reads and prints for how many it holds. The law says `None` where it does not
@@ -113,7 +100,7 @@ fn bytes_of(model: &Model) -> Vec<u8> {
 
 fn from_bytes(bytes: Vec<u8>) -> Model {
     let (module, source, warnings) = read_bytes("written", bytes, &ReadOptions::default()).unwrap();
-    Model { module, source: Some(source), warnings }
+    Model { source: Some(source), warnings, ..Model::from(module) }
 }
 
 /// The first line that differs: an answer that can be read.

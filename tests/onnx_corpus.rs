@@ -9,10 +9,14 @@
     reason = "a test fails and tells by panicking and printing"
 )]
 
+#[path = "common/corpus.rs"]
+mod corpus;
+
 use ampc::onnx::{Blame, ImportError, ReadOptions, Warning, read, read_bytes, to_bytes};
 use ampc_ir::eq::same_module;
+use corpus::models;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 fn corpus(folder: &str) -> Option<PathBuf> {
     #[expect(clippy::disallowed_methods, reason = "tests are told where the corpora are")]
@@ -22,23 +26,6 @@ fn corpus(folder: &str) -> Option<PathBuf> {
         println!("skipped: no folder `{folder}` in AMPC_CORPUS");
     }
     path
-}
-
-fn models(folder: &Path) -> Vec<PathBuf> {
-    let mut work = vec![folder.to_owned()];
-    let mut found = Vec::new();
-    while let Some(next) = work.pop() {
-        for entry in fs::read_dir(next).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                work.push(path);
-            } else if path.extension().is_some_and(|e| e == "onnx") {
-                found.push(path);
-            }
-        }
-    }
-    found.sort();
-    found
 }
 
 /// Whether reading repaired the model, so that what is written differs.

@@ -3,8 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test fails and tells by panicking and printing")]
 
 use ampc::onnx::proto::{
-    AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto,
-    TensorProto, TypeProto, ValueInfoProto, type_proto,
+    AttributeProto, GraphProto, ModelProto, NodeDeviceConfigurationProto, NodeProto, OperatorSetIdProto,
+    ShardingSpecProto, StringStringEntryProto, TensorAnnotation, TensorProto, TypeProto, ValueInfoProto,
+    type_proto,
 };
 use ampc::onnx::{
     ExportError, ExternalData, ReadOptions, Source, Warning, WriteOptions, read, read_bytes, to_bytes, write,
@@ -193,6 +194,38 @@ fn only_what_changed_differs() {
     );
     assert_eq!(out.initializer, before.initializer);
     assert_eq!(out.value_info, before.value_info[..1], "what is declared of nothing is left out");
+}
+
+#[test]
+fn what_names_values_follows_them() {
+    let mut graph = adder();
+    let sharding =
+        |name: &str| ShardingSpecProto { tensor_name: text(name), device: vec![0, 1], ..Default::default() };
+    let device = |names: &[&str]| NodeDeviceConfigurationProto {
+        configuration_id: text("h"),
+        sharding_spec: names.iter().map(|n| sharding(n)).collect(),
+        ..Default::default()
+    };
+    let annotation = |tensor: &str, scale: &str| TensorAnnotation {
+        tensor_name: text(tensor),
+        quant_parameter_tensor_names: vec![StringStringEntryProto { key: text("h"), value: text(scale) }],
+    };
+    graph.node[0].device_configurations = vec![device(&["x", "h", "none"])];
+    graph.node[1].device_configurations = vec![device(&["h", "y"])];
+    graph.quantization_annotation = vec![annotation("h", "w"), annotation("x", "none")];
+    let model = model(11, graph);
+    let (mut module, source) = load(&model);
+    assert!(to_bytes(&module, Some(&source)).unwrap().1.identical);
+    cast(&mut module, "h");
+    for (then, now) in [("h", "hidden"), ("w", "weight")] {
+        let (value, now) = (named(&module, then), module.intern(now));
+        module.set_value_name(value, now);
+    }
+    let out = written(&module, &source).graph.unwrap();
+    assert_eq!(out.node.iter().map(|n| n.op_type()).collect::<Vec<_>>(), ["Add", "Cast", "Relu"]);
+    assert_eq!(out.node[0].device_configurations, [device(&["x", "hidden", "none"])]);
+    assert_eq!(out.node[2].device_configurations, [device(&["h_f16", "y"])], "it reads the cast now");
+    assert_eq!(out.quantization_annotation, [annotation("hidden", "weight"), annotation("x", "none")]);
 }
 
 #[test]

@@ -196,7 +196,7 @@ impl Graph {
 
 fn from_bytes(bytes: Vec<u8>) -> Model {
     let (module, source, warnings) = read_bytes("random", bytes, &ReadOptions::default()).unwrap();
-    Model { module, source: Some(source), warnings }
+    Model { source: Some(source), warnings, ..Model::from(module) }
 }
 
 fn bytes_of(model: &Model) -> Vec<u8> {

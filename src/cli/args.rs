@@ -30,7 +30,7 @@ pub(crate) struct Global {
     /// Colors in what is printed
     #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t)]
     pub(crate) color: When,
-    /// Use at most N threads; this version never uses more than one
+    /// Compute in at most N threads; this version computes in one
     #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) threads: Option<u32>,
 }

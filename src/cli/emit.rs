@@ -94,7 +94,7 @@ impl Emit {
         self.options.external_data != ExternalData::Never
     }
 
-    /// Checks that the target may be written, before the work is done.
+    /// Checks that the target, and a data file that it certainly gets, may be written, before the work is done.
     ///
     /// # Errors
     /// If it may not.
@@ -102,6 +102,21 @@ impl Emit {
         match &self.target {
             Target::Stdout => Ok(()),
             Target::File(path) => check(path, self.force(), model),
+        }?;
+        match self.data_path() {
+            Some(data) if self.needs_data_file(model) => check(&data, self.force(), model),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether it is known already that a data file will be written.
+    fn needs_data_file(&self, model: &Model) -> bool {
+        match (&self.target, self.kind) {
+            (Target::File(path), EmitArg::Onnx | EmitArg::Emulated) => {
+                ampc::onnx::needs_data_file(&model.module, model.source.as_ref(), path, &self.options)
+            }
+            (Target::File(_), EmitArg::Text) => ampc::text_files::needs_data_file(&model.module),
+            (Target::File(_), EmitArg::Json | EmitArg::Dot) | (Target::Stdout, _) => false,
         }
     }
 
@@ -140,7 +155,7 @@ impl Emit {
         match &self.target {
             Target::Stdout => ui::print(text)?,
             Target::File(path) => {
-                ampc::files::write(path, text.as_bytes(), self.force(), model.source.as_ref())
+                ampc::files::write(path, text.as_bytes(), self.force(), &model.files())
                     .map_err(|e| diagnose::failure(&e, None))?;
             }
         }
@@ -180,7 +195,7 @@ impl Emit {
 /// # Errors
 /// If it may not.
 pub(crate) fn check(path: &Path, force: bool, model: &Model) -> Result<(), Failure> {
-    ampc::files::check(path, force, model.source.as_ref()).map_err(|e| diagnose::failure(&e, None))
+    ampc::files::check(path, force, &model.files()).map_err(|e| diagnose::failure(&e, None))
 }
 
 /// The default name: that of the model with its ending replaced.

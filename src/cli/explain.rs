@@ -4,11 +4,12 @@ use super::diagnose::type_text;
 use super::problem::Failure;
 use super::table::Table;
 use ampc::Report;
+use ampc::error::did_you_mean;
 use ampc::ir::module::Provenance;
-use ampc::ir::op::OpKind;
 use ampc::ir::verify::name_of;
 use ampc::ir::{Module, Node, Value};
 use ampc::passes::Paths;
+use ampc::report::is_cast;
 use std::fmt::Write as _;
 
 /// Nodes to explain, found before the passes run.
@@ -30,8 +31,7 @@ impl Explained {
         let mut nodes = Vec::new();
         for path in wanted {
             let Some(node) = paths.node(path) else {
-                let hint =
-                    paths.nearest(path).map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
+                let hint = did_you_mean(paths.nearest(path));
                 let message = format!("`--explain {path}`: the model has no such node{hint}");
                 return Err(Failure::usage("explain", message).with_help(super::help::PATHS));
             };
@@ -189,7 +189,7 @@ impl Cx<'_> {
     }
 
     fn is_cast(&self, node: Node) -> bool {
-        self.module.node(node).schema().is_some_and(|s| s.kind == OpKind::Cast)
+        is_cast(self.module, node)
     }
 
     fn is_inserted(&self, node: Node) -> bool {

@@ -7,6 +7,7 @@ mod emit;
 mod explain;
 mod help;
 mod inspect;
+mod interrupt;
 mod ops;
 mod opt;
 mod policy;
@@ -57,6 +58,7 @@ pub(crate) fn main() -> ExitCode {
         }
     };
     let ui = Ui::new(&cli.global);
+    interrupt::watch();
     let thread = std::thread::Builder::new().name("ampc".into()).stack_size(STACK);
     let result = thread.spawn(move || run(&cli.command, ui)).map(std::thread::JoinHandle::join);
     match result {

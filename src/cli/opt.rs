@@ -4,7 +4,7 @@ use super::args::{EmitArg, OptArgs};
 use super::emit::{Emit, Target};
 use super::problem::{Failure, Problem};
 use super::progress::Progress;
-use super::run::{self, Run, load};
+use super::run::{Run, load};
 use super::settings::read_policy;
 use super::ui::{Stream, Ui};
 use super::{diagnose, targets};
@@ -62,10 +62,11 @@ pub(crate) fn run(args: &OptArgs, ui: Ui) -> Result<(), Failure> {
 /// The pipeline that a text names in its first comments: `// pass: classify, taint`.
 fn directive(path: &Path) -> Result<Option<String>, Failure> {
     const LONGEST: u64 = 1 << 16;
-    if path.extension().is_none_or(|e| e != "ir") {
+    // A pipe can be read once, and the model is in it.
+    let pipe = std::fs::metadata(path).is_ok_and(|m| !m.is_file());
+    if pipe || path.extension().is_none_or(|e| e != "ir") {
         return Ok(None);
     }
-    run::no_device(path)?;
     let file = File::open(path).map_err(|e| diagnose::cannot_open(path, &e))?;
     let found = BufReader::new(file.take(LONGEST))
         .lines()

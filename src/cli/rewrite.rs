@@ -73,7 +73,7 @@ pub(crate) fn run(args: &RewriteArgs, ui: Ui) -> Result<(), Failure> {
         printed = report_text(&report, before, &written)?;
     }
     if let Some(path) = report_file {
-        ampc::files::write(path, printed.as_bytes(), emit.force(), model.source.as_ref())
+        ampc::files::write(path, printed.as_bytes(), emit.force(), &model.files())
             .map_err(|e| diagnose::failure(&e, None).with_help(there_already(&written)))?;
         printed.clear();
     }

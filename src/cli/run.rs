@@ -5,6 +5,7 @@ use super::diagnose;
 use super::problem::{Failure, Problem};
 use super::progress::Progress;
 use super::ui::Ui;
+use ampc::error::did_you_mean;
 use ampc::ir::Module;
 use ampc::ir::tensor::ByteSource;
 use ampc::ir::text::{PrintOptions, print};
@@ -102,7 +103,7 @@ impl Run<'_> {
         // Nothing is replaced: the model itself may be an earlier reproducer.
         let path = names
             .map(|name| folder.join(name))
-            .find(|path| ampc::files::write(path, text.as_bytes(), false, None).is_ok())?;
+            .find(|path| ampc::files::write(path, text.as_bytes(), false, &[]).is_ok())?;
         Some((search.pass?, path))
     }
 
@@ -115,7 +116,7 @@ impl Run<'_> {
         source.read_exact_at(&mut bytes, 0).ok()?;
         let (module, source, warnings) =
             ampc::onnx::read_bytes("standard input", bytes, &ampc::onnx::ReadOptions::default()).ok()?;
-        Some(Model { module, source: Some(source), warnings })
+        Some(Model { source: Some(source), warnings, ..Model::from(module) })
     }
 }
 
@@ -156,8 +157,7 @@ impl Dump {
         let (Some(after), Some(folder)) = (&args.dump_after, &args.dump_dir) else { return Ok(None) };
         let words = || PASSES.iter().copied().chain(["all", "changed"]);
         if !words().any(|w| w == after) {
-            let hint = suggest::nearest(after, words())
-                .map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
+            let hint = did_you_mean(suggest::nearest(after, words()));
             let message = format!("`--dump-after {after}`: no pass is called so{hint}");
             return Err(Failure::usage("dump_after", message)
                 .with_help(format!("expected all, changed or one of {}", PASSES.join(", "))));
@@ -227,7 +227,7 @@ impl Observer for Watch<'_> {
         let rest = self.pipeline.from(self.index);
         let directive = if rest.is_empty() { String::new() } else { format!("// pass: {rest}\n") };
         let text = format!("{directive}{}", text_without_weights(module));
-        if let Err(error) = ampc::files::write(&path, text.as_bytes(), self.force, None) {
+        if let Err(error) = ampc::files::write(&path, text.as_bytes(), self.force, &[]) {
             self.failed.get_or_insert_with(|| diagnose::failure(&error, None));
         }
     }

@@ -3,6 +3,7 @@
 use super::args::{Format, OutOfRangeArg, PrecisionArgs};
 use super::diagnose;
 use super::problem::Failure;
+use ampc::error::did_you_mean;
 use ampc::ir::DType;
 use ampc::ir::op::Class;
 use ampc::passes::guard::OutOfRange;
@@ -11,6 +12,7 @@ use ampc::passes::policy::{Pin, PolicyError};
 use ampc::passes::{Policy, suggest};
 use ampc::{Model, RewriteOptions};
 use serde::Deserialize;
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -40,7 +42,7 @@ pub(crate) fn read_policy(name: &str) -> Result<Read, Failure> {
         let policy = Policy::preset(name).map_err(|e| diagnose::policy(&e, None))?;
         return Ok(Read { policy, decisions: None, repeated: None });
     }
-    let text = std::fs::read_to_string(path).map_err(|e| Failure::io(name, &e))?;
+    let text = ampc::files::read_text(path).map_err(|e| Failure::io(name, &e))?;
     let policy = is_object(&text)
         .and_then(|()| Policy::from_json(&text))
         .map_err(|e| diagnose::policy(&e, Some((path, &text))))?;
@@ -227,9 +229,9 @@ pub(crate) fn check_keep_io(keep_io: &KeepIo, model: &Model) -> Result<(), Failu
     let graph = module.graph(module.main());
     let values = graph.inputs().iter().copied().chain(graph.outputs().iter().map(|o| o.value));
     let names: Vec<String> = values.map(|v| ampc::ir::verify::name_of(module, v)).collect();
-    let Some(missing) = wanted.iter().find(|w| !names.contains(w)) else { return Ok(()) };
-    let hint = suggest::nearest(missing, names.iter().map(String::as_str))
-        .map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
+    let known: BTreeSet<&String> = names.iter().collect();
+    let Some(missing) = wanted.iter().find(|w| !known.contains(w)) else { return Ok(()) };
+    let hint = did_you_mean(suggest::nearest(missing, names.iter().map(String::as_str)));
     let message = format!("`--keep-io {missing}`: the model has no such input or output{hint}");
     Err(Failure::usage("keep_io", message)
         .with_help(format!("expected all, none or some of {}", names.join(", "))))

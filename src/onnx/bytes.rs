@@ -9,6 +9,10 @@ use std::sync::Mutex;
 /// Input that cannot be sought stays in memory up to this size and goes to an anonymous file beyond it.
 const SPOOL_IN_MEMORY: u64 = 64 << 20;
 
+/// The most that is taken from input that cannot be sought, which need not have an end: protobuf has no larger
+/// messages.
+pub const MAX_PIPE: u64 = (1 << 31) - 1;
+
 /// Bytes that can be read at any offset. Never a memory map.
 #[derive(Debug)]
 pub struct SourceBytes {
@@ -54,8 +58,13 @@ impl SourceBytes {
     /// Opens a file. A pipe or a device such as `/dev/stdin` is read to its end.
     ///
     /// # Errors
-    /// If it cannot be opened, is a folder, or a pipe breaks.
+    /// If it cannot be opened, is a folder, or a pipe breaks or has more than [`MAX_PIPE`] bytes.
     pub fn open(path: &Path) -> io::Result<SourceBytes> {
+        SourceBytes::open_most(path, MAX_PIPE)
+    }
+
+    /// [`SourceBytes::open`] with another limit for pipes.
+    pub(crate) fn open_most(path: &Path, most: u64) -> io::Result<SourceBytes> {
         let mut file = File::open(path)?;
         let metadata = file.metadata()?;
         if metadata.is_dir() {
@@ -63,7 +72,7 @@ impl SourceBytes {
         }
         let name = path.display().to_string();
         if !metadata.is_file() {
-            return SourceBytes::spool(name, &mut file);
+            return SourceBytes::spool_most(name, &mut file, most);
         }
         Ok(SourceBytes { name, path: Some(path.to_owned()), store: Store::file(file)? })
     }
@@ -76,18 +85,42 @@ impl SourceBytes {
     /// Reads something that cannot be sought to its end.
     ///
     /// # Errors
-    /// If reading fails, or writing the temporary file that holds what is large.
+    /// If reading fails, or writing the temporary file that holds what is large; or if there are more than
+    /// [`MAX_PIPE`] bytes.
     pub fn spool(name: impl Into<String>, from: &mut impl Read) -> io::Result<SourceBytes> {
+        SourceBytes::spool_most(name, from, MAX_PIPE)
+    }
+
+    fn spool_most(name: impl Into<String>, from: &mut impl Read, most: u64) -> io::Result<SourceBytes> {
         let mut head = Vec::new();
-        from.take(SPOOL_IN_MEMORY).read_to_end(&mut head)?;
+        from.take(SPOOL_IN_MEMORY.min(most + 1)).read_to_end(&mut head)?;
+        if head.len() as u64 > most {
+            return Err(too_large(most));
+        }
         if (head.len() as u64) < SPOOL_IN_MEMORY {
             return Ok(SourceBytes::from_memory(name, head));
         }
         let mut file = tempfile::tempfile()?;
         file.write_all(&head)?;
+        let rest = most - head.len() as u64;
         drop(head);
-        io::copy(from, &mut file)?;
+        if io::copy(&mut from.take(rest + 1), &mut file)? > rest {
+            return Err(too_large(most));
+        }
         Ok(SourceBytes { name: name.into(), path: None, store: Store::file(file)? })
+    }
+
+    /// All bytes, if there are at most this many.
+    ///
+    /// # Errors
+    /// If there are more, or reading fails.
+    pub fn to_vec(&self, most: u64) -> io::Result<Vec<u8>> {
+        if self.len() > most {
+            return Err(too_large(most));
+        }
+        let mut bytes = vec![0; usize::try_from(self.len()).map_err(|_| too_large(most))?];
+        self.read_exact_at(&mut bytes, 0)?;
+        Ok(bytes)
     }
 
     /// The path the file was opened at; `None` for memory and pipes.
@@ -168,6 +201,11 @@ fn slice(bytes: &[u8], offset: u64, len: u64) -> io::Result<&[u8]> {
     start.checked_add(len).and_then(|end| bytes.get(start..end)).ok_or_else(shrunk)
 }
 
+fn too_large(most: u64) -> io::Error {
+    let message = format!("it has more than {most} bytes, the most that is read of it");
+    io::Error::new(io::ErrorKind::FileTooLarge, message)
+}
+
 fn shrunk() -> io::Error {
     io::Error::new(io::ErrorKind::UnexpectedEof, "the file has become shorter since it was opened")
 }
@@ -204,5 +242,16 @@ mod tests {
         let mut last = [0; 2];
         source.read_exact_at(&mut last, SPOOL_IN_MEMORY + 3).unwrap();
         assert_eq!(last, [1, 1]);
+    }
+
+    #[test]
+    fn a_pipe_without_end_is_an_error() {
+        for most in [0, 100, SPOOL_IN_MEMORY - 1, SPOOL_IN_MEMORY, SPOOL_IN_MEMORY + 7] {
+            let error = SourceBytes::spool_most("-", &mut io::repeat(1), most).unwrap_err().to_string();
+            assert_eq!(error, format!("it has more than {most} bytes, the most that is read of it"));
+            let whole = SourceBytes::spool_most("-", &mut io::repeat(1).take(most), most).unwrap();
+            assert_eq!(whole.len(), most);
+            assert!(most == 0 || whole.to_vec(most - 1).is_err());
+        }
     }
 }

@@ -3,6 +3,7 @@
 use super::target::TargetError;
 use super::tensor::TensorIssue;
 use super::wire::{WireError, WireErrorKind};
+use crate::error::did_you_mean;
 use std::fmt;
 use std::io;
 
@@ -303,10 +304,7 @@ struct Maybe<'a>(&'a Option<&'static str>);
 
 impl fmt::Display for Maybe<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            Some(name) => write!(f, "; did you mean `{name}`?"),
-            None => Ok(()),
-        }
+        f.write_str(&did_you_mean(*self.0))
     }
 }
 

@@ -6,11 +6,19 @@
 
 use super::bytes::{FileId, SourceBytes};
 use super::layout::{Layout, StreamError};
+use crate::temporary::{self, Rename, RenameError, Temporary};
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use tempfile::NamedTempFile;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+/// Files from this size on are synchronised while they are written.
+const WORTH_SYNCING: u64 = 16 << 20;
+/// How long written data may wait for it.
+const SYNC_EVERY: Duration = Duration::from_millis(20);
 
 /// Why a file could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -83,7 +91,7 @@ pub enum TargetError {
 /// A file written under a temporary name, not yet in place.
 #[derive(Debug)]
 pub(crate) struct Staged {
-    file: NamedTempFile,
+    file: Temporary,
     path: PathBuf,
     force: bool,
 }
@@ -147,9 +155,34 @@ pub(crate) fn stage(
         return Ok(None);
     }
     let mut file = temporary(path)?;
-    layout.stream_to_file(file.as_file_mut(), known).map_err(|e| failed(path, layout.len(), e))?;
-    file.as_file().sync_all().map_err(fail)?;
+    let streamed = match layout.len() {
+        len if len < WORTH_SYNCING => layout.stream_to_file(file.file(), known),
+        _ => stream_and_sync(layout, file.file(), known),
+    };
+    streamed.map_err(|e| failed(path, layout.len(), e))?;
+    file.file().sync_all().map_err(fail)?;
     Ok(Some(Staged { file, path: path.to_owned(), force }))
+}
+
+/// Streams while a second thread has the system write what is there to the disk, so that less is left to wait for
+/// in the end. The bytes are those of [`Layout::stream_to_file`].
+fn stream_and_sync(layout: &Layout, out: &mut File, known: &[Arc<SourceBytes>]) -> Result<(), StreamError> {
+    // Without a second handle there is no second thread.
+    let Ok(handle) = out.try_clone() else { return layout.stream_to_file(out, known) };
+    std::thread::scope(|scope| {
+        let (done, waiting) = mpsc::channel::<()>();
+        let syncing = std::thread::Builder::new().name("sync".into()).spawn_scoped(scope, move || {
+            while waiting.recv_timeout(SYNC_EVERY) == Err(RecvTimeoutError::Timeout) {
+                // The system tells an error of writing once: whoever hears it passes it on.
+                handle.sync_data()?;
+            }
+            Ok(())
+        });
+        let streamed = layout.stream_to_file(out, known);
+        drop(done);
+        let synced = syncing.map(|thread| thread.join().unwrap_or(Ok(()))).unwrap_or(Ok(()));
+        streamed.and(synced.map_err(StreamError::Write))
+    })
 }
 
 /// Writes a layout to a stream such as standard output, called `name` in messages.
@@ -158,27 +191,29 @@ pub(crate) fn send(layout: &Layout, out: &mut impl Write, name: &str) -> Result<
     out.flush().map_err(|e| failed(Path::new(name), layout.len(), StreamError::Write(e)))
 }
 
-impl Staged {
-    /// Gives the file its name.
-    pub(crate) fn commit(self) -> Result<(), TargetError> {
-        let path = self.path.display().to_string();
-        let renamed =
-            if self.force { self.file.persist(&self.path) } else { self.file.persist_noclobber(&self.path) };
-        if let Err(e) = renamed {
-            let source = e.error;
-            let exists = source.kind() == io::ErrorKind::AlreadyExists;
-            return Err(if exists {
-                TargetError::Exists { path }
-            } else {
-                TargetError::Write { path, source }
-            });
+/// Gives files that belong together their names: all of them, or none that was not there before.
+pub(crate) fn commit(staged: impl IntoIterator<Item = Staged>) -> Result<(), TargetError> {
+    let renames: Vec<Rename> =
+        staged.into_iter().map(|Staged { file, path, force }| Rename { file, to: path, force }).collect();
+    let folders: BTreeSet<PathBuf> = renames.iter().map(|r| folder_of(&r.to).to_owned()).collect();
+    temporary::rename_all(renames).map_err(|RenameError { to, source, replaced }| {
+        let path = to.display().to_string();
+        if let [first, ..] = &replaced[..] {
+            let source = io::Error::other(format!("{source}; `{}` was replaced", first.display()));
+            return TargetError::Write { path, source };
         }
-        // The name itself is safe only once the folder is; not every file system can synchronise one.
-        if let Ok(folder) = File::open(folder_of(&self.path)) {
+        match source.kind() {
+            io::ErrorKind::AlreadyExists => TargetError::Exists { path },
+            _ => TargetError::Write { path, source },
+        }
+    })?;
+    // The names themselves are safe only once the folder is; not every file system can synchronise one.
+    for folder in folders {
+        if let Ok(folder) = File::open(folder) {
             folder.sync_all().ok();
         }
-        Ok(())
     }
+    Ok(())
 }
 
 fn folder_of(path: &Path) -> &Path {
@@ -190,9 +225,9 @@ fn no_folder(path: &Path) -> TargetError {
 }
 
 /// A temporary file in the folder of `path`. Its name is nobody's concern, so errors do not show it.
-fn temporary(path: &Path) -> Result<NamedTempFile, TargetError> {
+fn temporary(path: &Path) -> Result<Temporary, TargetError> {
     let folder = folder_of(path);
-    temporary_in(folder).map_err(|e| match e.kind() {
+    Temporary::new_in(folder).map_err(|e| match e.kind() {
         _ if !folder.is_dir() => no_folder(path),
         // Some file systems without new files answer so.
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::NotFound => {
@@ -201,18 +236,6 @@ fn temporary(path: &Path) -> Result<NamedTempFile, TargetError> {
         }
         kind => failed(path, 0, StreamError::Write(kind.into())),
     })
-}
-
-fn temporary_in(folder: &Path) -> io::Result<NamedTempFile> {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".ampc-").suffix(".tmp");
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        // What any other program would give a new file: the umask applies.
-        builder.permissions(fs::Permissions::from_mode(0o666));
-    }
-    builder.tempfile_in(folder)
 }
 
 fn failed(path: &Path, bytes: u64, error: StreamError) -> TargetError {
@@ -247,9 +270,9 @@ mod tests {
         let path = folder.path().join("m.onnx");
         let staged = stage(&layout(b"one"), &path, false, &[]).unwrap().unwrap();
         assert!(!path.exists());
-        staged.commit().unwrap();
+        commit([staged]).unwrap();
         assert!(matches!(stage(&layout(b"two"), &path, false, &[]), Err(TargetError::Exists { .. })));
-        stage(&layout(b"two"), &path, true, &[]).unwrap().unwrap().commit().unwrap();
+        commit(stage(&layout(b"two"), &path, true, &[]).unwrap()).unwrap();
         assert_eq!(
             (fs::read(&path).unwrap(), names(folder.path())),
             (b"two".to_vec(), vec!["m.onnx".to_owned()])
@@ -262,8 +285,33 @@ mod tests {
         let path = folder.path().join("m.onnx");
         let staged = stage(&layout(b"mine"), &path, false, &[]).unwrap().unwrap();
         fs::write(&path, b"theirs").unwrap();
-        assert!(matches!(staged.commit(), Err(TargetError::Exists { .. })));
+        assert!(matches!(commit([staged]), Err(TargetError::Exists { .. })));
         assert_eq!((fs::read(&path).unwrap(), names(folder.path()).len()), (b"theirs".to_vec(), 1));
+    }
+
+    #[test]
+    fn files_that_belong_together_come_together() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, data) = (folder.path().join("m.onnx"), folder.path().join("m.onnx.data"));
+        let both = |force| {
+            [(&data, b"data!"), (&path, b"model")]
+                .map(|(p, b)| stage(&layout(b), p, force, &[]).unwrap().unwrap())
+        };
+        let staged = both(false);
+        fs::write(&path, b"theirs").unwrap();
+        assert!(matches!(commit(staged), Err(TargetError::Exists { .. })));
+        assert_eq!(names(folder.path()), ["m.onnx"], "the data file alone is of no use");
+        commit(both(true)).unwrap();
+        assert_eq!(
+            (fs::read(&path).unwrap(), fs::read(&data).unwrap()),
+            (b"model".to_vec(), b"data!".to_vec())
+        );
+        let staged = both(true);
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        let error = commit(staged).unwrap_err().to_string();
+        assert!(error.contains("m.onnx.data` was replaced"), "{error}");
+        assert_eq!(names(folder.path()), ["m.onnx", "m.onnx.data"]);
     }
 
     #[cfg(unix)]
@@ -288,6 +336,32 @@ mod tests {
         let full = stage(&layout(b"x"), Path::new("/dev/full"), true, &[]);
         assert!(matches!(full, Err(TargetError::Full { bytes: 1, .. })), "{full:?}");
         assert!(stage(&layout(b"x"), Path::new("/dev/null"), false, &[]).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_large_file_is_synchronised_on_the_way_and_has_the_same_bytes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("large");
+        let bytes: Vec<u8> = (0..WORTH_SYNCING / 4).flat_map(|i| (i * 2_654_435_761).to_le_bytes()).collect();
+        assert!(bytes.len() as u64 > WORTH_SYNCING);
+        commit(stage(&layout(&bytes), &path, false, &[]).unwrap()).unwrap();
+        assert!(fs::read(&path).unwrap() == bytes);
+    }
+
+    /// A pipe takes every byte and cannot be synchronised; its reader is slow enough that it is tried.
+    #[cfg(unix)]
+    #[test]
+    fn an_error_of_synchronising_on_the_way_is_told() {
+        let (mut reader, writer) = io::pipe().unwrap();
+        let drain = std::thread::spawn(move || {
+            std::thread::sleep(10 * SYNC_EVERY);
+            io::copy(&mut reader, &mut io::sink())
+        });
+        let mut pipe = File::from(std::os::fd::OwnedFd::from(writer));
+        let written = stream_and_sync(&layout(&[7; 1 << 20]), &mut pipe, &[]);
+        drop(pipe);
+        assert_eq!(drain.join().unwrap().unwrap(), 1 << 20);
+        assert!(matches!(written, Err(StreamError::Write(_))), "{written:?}");
     }
 
     #[test]

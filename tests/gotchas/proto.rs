@@ -95,7 +95,7 @@ pub(crate) fn model(ir_version: i64, opset: i64, graph: GraphProto) -> ModelProt
 pub(crate) fn load(bytes: Vec<u8>) -> Model {
     let (module, source, warnings) =
         read_bytes("test", bytes, &ReadOptions::default()).unwrap_or_else(|e| panic!("{e:?}"));
-    Model { module, source: Some(source), warnings }
+    Model { source: Some(source), warnings, ..Model::from(module) }
 }
 
 #[track_caller]

@@ -13,6 +13,7 @@ mod patch;
 mod plan;
 mod value_info;
 
+use super::bytes::SourceBytes;
 use super::error::{ExportError, Warning};
 use super::layout::Layout;
 use super::provenance;
@@ -21,7 +22,7 @@ use super::target;
 use super::wire::{Reader, WireError};
 use ampc_ir::module::GraphOwner;
 use ampc_ir::tensor::ByteSource;
-use ampc_ir::{GraphId, Module, Value};
+use ampc_ir::{GraphId, Module, Payload, Value};
 use rustc_hash::FxHashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -85,6 +86,17 @@ pub fn write(
     options: &WriteOptions,
 ) -> Result<WriteReport, ExportError> {
     let files = source.map(Source::files).unwrap_or_default();
+    write_beside(module, source, &files, path, options)
+}
+
+/// [`write()`] to none of `files`.
+pub(crate) fn write_beside(
+    module: &Module,
+    source: Option<&Source>,
+    files: &[Arc<SourceBytes>],
+    path: &Path,
+    options: &WriteOptions,
+) -> Result<WriteReport, ExportError> {
     if path == Path::new("-") {
         if options.external_data == ExternalData::Always {
             return Err(ExportError::NoFolder);
@@ -93,7 +105,7 @@ pub fn write(
         target::send(&written.model, &mut std::io::stdout().lock(), "standard output")?;
         return Ok(written.report(None));
     }
-    target::check(path, options.force, &files)?;
+    target::check(path, options.force, files)?;
     let location = data_location(path);
     let placement = |elements| Placement { elements, location: location.clone(), keep_references: false };
     let written = match options.external_data {
@@ -111,30 +123,37 @@ pub fn write(
         }
     };
     let written = limited(written)?;
-    let data = match &written.data {
-        Some(layout) => {
-            location.ok_or_else(|| ExportError::NameNotUtf8 { path: path.display().to_string() })?;
-            let data_path = data_path(path);
-            Some((target::stage(layout, &data_path, options.force, &files)?, data_path, layout.len()))
-        }
-        None => None,
-    };
-    let model = target::stage(&written.model, path, options.force, &files)?;
-    let data_file = match data {
-        Some((staged, data_path, len)) => {
-            staged.map(target::Staged::commit).transpose()?;
-            Some((data_path, len))
-        }
-        None => None,
-    };
-    if let Err(error) = model.map(target::Staged::commit).transpose() {
-        // The data file alone is of no use; if it replaced another one, that was asked for.
-        if let Some((data_path, _)) = &data_file {
-            fs::remove_file(data_path).ok();
-        }
-        return Err(error.into());
+    let (mut staged, mut data_file) = (None, None);
+    if let Some(layout) = &written.data {
+        location.ok_or_else(|| ExportError::NameNotUtf8 { path: path.display().to_string() })?;
+        let data_path = data_path(path);
+        staged = target::stage(layout, &data_path, options.force, files)?;
+        data_file = Some((data_path, layout.len()));
     }
+    let model = target::stage(&written.model, path, options.force, files)?;
+    target::commit(staged.into_iter().chain(model))?;
     Ok(written.report(data_file))
+}
+
+/// Whether [`write()`] will make a data file beside `path`, whatever constants are converted to 16 bits or removed
+/// unread until then. `false` where that cannot be known yet.
+pub fn needs_data_file(
+    module: &Module,
+    source: Option<&Source>,
+    path: &Path,
+    options: &WriteOptions,
+) -> bool {
+    let mut constants = module.graph(module.main()).constants().iter().filter(|&&v| {
+        let data = module.constant(v).and_then(Payload::dense);
+        data.is_some_and(|d| d.byte_len() >= 2 * EXTERNAL_MIN) && module.uses(v).next().is_some()
+    });
+    match options.external_data {
+        ExternalData::Never => false,
+        ExternalData::Always => constants.next().is_some(),
+        ExternalData::Auto => {
+            source.is_some_and(|s| !in_folder_of(s, path) && constants.any(|v| s.external_values.contains(v)))
+        }
+    }
 }
 
 /// The bytes of a model, in memory. References to external data stay unless a constant behind them changed.
@@ -215,12 +234,15 @@ fn references_changed(module: &Module, source: &Source) -> bool {
 
 /// Whether a model at `path` may refer to the external files of the source.
 fn may_refer(module: &Module, source: &Source, path: &Path) -> bool {
+    in_folder_of(source, path) && !references_changed(module, source)
+}
+
+fn in_folder_of(source: &Source, path: &Path) -> bool {
     let folder = |p: &Path| {
         let parent = p.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         fs::canonicalize(parent).ok()
     };
-    let same_folder = source.bytes.path().is_some_and(|p| folder(p).is_some() && folder(p) == folder(path));
-    same_folder && !references_changed(module, source)
+    source.bytes.path().is_some_and(|p| folder(p).is_some() && folder(p) == folder(path))
 }
 
 fn lay_out(module: &Module, source: Option<&Source>, placement: Placement) -> Result<Written, ExportError> {

@@ -8,7 +8,7 @@ use crate::onnx::scan::Located;
 use crate::onnx::wire::{Field, Fields, WireError};
 use ampc_ir::attr::{Attr, AttrValue};
 use ampc_ir::module::{Def, GraphOwner, Header};
-use ampc_ir::{FunctionId, GraphId, Node, Payload, Symbol, TensorData, Value};
+use ampc_ir::{FunctionId, GraphId, Node, Payload, Symbol, TensorData, Type, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
@@ -111,6 +111,9 @@ impl Exporter<'_> {
         let data = module.graph(graph);
         let mut initializers = self.by_initializer(graph);
         let mut inputs = self.by_input(graph);
+        let declared: FxHashMap<Value, &Type> = record.inputs.iter().map(|(v, ty)| (*v, ty)).collect();
+        let listed_constants = self.listed_constants(graph);
+        let mut names = None;
         let mut n_outputs = 0;
         let mut types = None;
         let mut seen = Seen::default();
@@ -131,14 +134,13 @@ impl Exporter<'_> {
                     }
                 }
                 11 => {
-                    let listed = inputs.remove(&field.start);
-                    let value = match listed {
+                    let value = match inputs.remove(&field.start) {
                         Some(value) => Some(value),
-                        None => self.listed_constant(&field, graph)?,
+                        None => self.field_name(&field, 1)?.and_then(|n| listed_constants.get(&n).copied()),
                     };
                     if let Some(value) = value {
                         let ty = &module.value(value).ty;
-                        let declared = record.inputs.iter().find(|(v, _)| *v == value).map(|(_, ty)| ty);
+                        let declared = declared.get(&value).copied();
                         self.value_message(&mut out, &field, value, ty, declared)?;
                     }
                 }
@@ -152,6 +154,14 @@ impl Exporter<'_> {
                     n_outputs += 1;
                 }
                 13 => self.declared_type(&mut out, &field, graph, &mut types)?,
+                14 => {
+                    let names = match &names {
+                        Some(names) => names,
+                        None => names.insert(self.renamed_values(graph)?),
+                    };
+                    // The tensor, and the values of the entries that name its parameters.
+                    self.renamed(&mut out, &field, Some(1), Some((2, 2)), names)?;
+                }
                 _ => self.copy(&mut out, &field),
             }
         }
@@ -197,14 +207,116 @@ impl Exporter<'_> {
         inputs.map(|(at, v)| (at.start, v)).collect()
     }
 
-    /// The constant that an input field lists, where constants are to be listed.
-    fn listed_constant(&mut self, field: &Field, graph: GraphId) -> Result<Option<Value>, WireError> {
+    /// The constants that are listed as inputs, by name; none where they are not to be listed.
+    fn listed_constants(&self, graph: GraphId) -> FxHashMap<Symbol, Value> {
         if !self.lists_constants(graph) {
-            return Ok(None);
+            return FxHashMap::default();
         }
-        let name = self.field_name(field, 1)?;
-        let constants = self.module.graph(graph).constants();
-        Ok(constants.iter().copied().find(|&v| self.module.value(v).name == name && name.is_some()))
+        let module = self.module;
+        let constants = module.graph(graph).constants();
+        constants.iter().filter_map(|&v| Some((module.value(v).name?, v))).collect()
+    }
+
+    /// Names in the source, and now, of what a node reads and makes, where they differ. By position: what is read in
+    /// place of an operand is its cast.
+    fn renamed_ports(&mut self, node: Node, at: Located) -> Result<FxHashMap<String, String>, WireError> {
+        let data = self.module.node(node);
+        let (mut operands, mut results) = (data.formal_operands().iter(), data.results().iter());
+        let mut names = FxHashMap::default();
+        let mut fields = Fields::of(at.body);
+        while let Some(field) = fields.next(self.reader())? {
+            let now = match field.number {
+                1 => operands.next(),
+                2 => results.next(),
+                _ => None,
+            };
+            if let Some(now) = now {
+                self.note_renamed(&mut names, &field, *now)?;
+            }
+        }
+        Ok(names)
+    }
+
+    /// Names in the source, and now, of the values of a graph, where they differ.
+    fn renamed_values(&mut self, graph: GraphId) -> Result<FxHashMap<String, String>, WireError> {
+        let module = self.module;
+        let source = self.source.expect("patching needs a source");
+        let data = module.graph(graph);
+        let mut names = FxHashMap::default();
+        for (values, number) in [(data.inputs(), 1), (data.constants(), 8)] {
+            for &value in values {
+                let Some(at) = source.message(module.value(value).origin) else { continue };
+                let mut fields = Fields::of(at.body);
+                while let Some(field) = fields.next(self.reader())? {
+                    if field.number == number {
+                        self.note_renamed(&mut names, &field, Some(value))?;
+                    }
+                }
+            }
+        }
+        for node in module.nodes(graph) {
+            let Some(at) = source.message(module.node(node).origin) else { continue };
+            let mut results = module.node(node).results().iter();
+            let mut fields = Fields::of(at.body);
+            while let Some(field) = fields.next(self.reader())? {
+                if field.number == 2
+                    && let Some(&result) = results.next()
+                {
+                    self.note_renamed(&mut names, &field, result)?;
+                }
+            }
+        }
+        Ok(names)
+    }
+
+    fn note_renamed(
+        &mut self,
+        names: &mut FxHashMap<String, String>,
+        field: &Field,
+        value: Option<Value>,
+    ) -> Result<(), WireError> {
+        let now = self.name(value);
+        let then = self.reader().text(field.bytes("name")?, "name")?;
+        if then != now && !then.is_empty() && !now.is_empty() {
+            // What a node reads twice is one tensor: the first name stands for it.
+            names.entry(then.to_owned()).or_insert(now);
+        }
+        Ok(())
+    }
+
+    /// A message whose text field `text`, and the text field of whose messages `inner` (number of the message, number
+    /// of the text in it), are names of values.
+    fn renamed(
+        &mut self,
+        out: &mut Layout,
+        field: &Field,
+        text: Option<u32>,
+        inner: Option<(u32, u32)>,
+        names: &FxHashMap<String, String>,
+    ) -> Result<(), WireError> {
+        if names.is_empty() {
+            self.copy(out, field);
+            return Ok(());
+        }
+        let mut message = Layout::new();
+        let mut fields = Fields::of(field.bytes("message")?);
+        while let Some(found) = fields.next(self.reader())? {
+            match inner {
+                Some((number, name)) if number == found.number => {
+                    self.renamed(&mut message, &found, Some(name), None, names)?;
+                }
+                _ if Some(found.number) == text => {
+                    let then = self.reader().text(found.bytes("name")?, "name")?;
+                    match names.get(then) {
+                        Some(now) => text_field(&mut message, found.number, now),
+                        None => self.copy(&mut message, &found),
+                    }
+                }
+                _ => self.copy(&mut message, &found),
+            }
+        }
+        out.message_field(field.number, message);
+        Ok(())
     }
 
     /// The symbol of a text field of the message in `field`.
@@ -296,6 +408,11 @@ impl Exporter<'_> {
                     if first {
                         self.metadata_fields(&mut out, node);
                     }
+                }
+                10 if data.dirty.operands || data.dirty.results => {
+                    let names = self.renamed_ports(node, at)?;
+                    // The tensors of its sharding specifications.
+                    self.renamed(&mut out, &field, None, Some((2, 1)), &names)?;
                 }
                 _ => self.copy(&mut out, &field),
             }

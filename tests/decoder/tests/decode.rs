@@ -6,6 +6,9 @@
     reason = "a test fails and tells by panicking and printing"
 )]
 
+#[path = "../../common/corpus.rs"]
+mod corpus;
+
 use ampc::onnx::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto};
 use ampc::onnx::{ReadOptions, Source, Warning, read, read_bytes, to_bytes};
 use ampc_ir::module::{Dirty, GraphOwner};
@@ -22,19 +25,10 @@ fn models() -> Vec<PathBuf> {
         println!("skipped: AMPC_CORPUS is not set");
         return Vec::new();
     };
-    let mut work: Vec<PathBuf> =
-        ["small", "train", "tricky", "ort"].iter().map(|f| Path::new(&root).join(f)).collect();
-    let mut found = Vec::new();
-    while let Some(next) = work.pop() {
-        for entry in fs::read_dir(next).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                work.push(path);
-            } else if path.extension().is_some_and(|e| e == "onnx") {
-                found.push(path);
-            }
-        }
-    }
+    let mut found: Vec<PathBuf> = ["small", "train", "tricky", "ort"]
+        .iter()
+        .flat_map(|f| corpus::models(&Path::new(&root).join(f)))
+        .collect();
     found.sort();
     found
 }

@@ -1,0 +1,40 @@
+//! What a signal does: temporary files go, then the program ends with the status that shells expect.
+
+/// Ends the program on SIGINT, SIGTERM and SIGHUP with 128 and the number of the signal, except those that whoever
+/// started it has it ignore (`nohup`). Where there are no such signals, nothing happens.
+///
+/// `signal-hook` because it says which signal came, which `ctrlc` does not, and the exit status depends on it.
+pub(crate) fn watch() {
+    #[cfg(unix)]
+    {
+        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+        let signals = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|&signal| !ignored(signal));
+        // Without a handler the signals do what they always do.
+        let Ok(mut signals) = signal_hook::iterator::Signals::new(signals) else { return };
+        let waiting = std::thread::Builder::new().name("signals".into());
+        let _ = waiting.spawn(move || {
+            if let Some(signal) = signals.forever().next() {
+                end(128 + signal);
+            }
+        });
+    }
+}
+
+#[cfg(unix)]
+#[expect(clippy::exit, reason = "the program ends here, whatever its other threads are doing")]
+fn end(status: i32) {
+    let _discarded = ampc::files::discard_all();
+    std::process::exit(status);
+}
+
+/// Whether a signal was ignored when the program started. Only Linux can be asked without `unsafe`.
+#[cfg(unix)]
+fn ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+    match mask {
+        Some(mask) => mask >> (signal - 1) & 1 == 1,
+        None => signal == signal_hook::consts::SIGHUP,
+    }
+}

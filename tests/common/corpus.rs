@@ -1,0 +1,22 @@
+//! The models of a corpus.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The `.onnx` files below a folder, in the order of their paths.
+pub(crate) fn models(folder: &Path) -> Vec<PathBuf> {
+    let mut work = vec![folder.to_owned()];
+    let mut found = Vec::new();
+    while let Some(next) = work.pop() {
+        for entry in fs::read_dir(next).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                work.push(path);
+            } else if path.extension().is_some_and(|e| e == "onnx") {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}
