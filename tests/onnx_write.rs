@@ -421,6 +421,45 @@ fn false_value_info_is_left_out_with_a_warning() {
     assert_eq!(report.warnings.iter().map(Warning::code).collect::<Vec<_>>(), ["onnx.false-value-info"]);
 }
 
+/// The layouts are those of `onnx.helper.make_tensor` and `onnx.numpy_helper.from_array`.
+#[test]
+fn floats_of_six_bits_are_packed() {
+    // 1, -2, 0.5, 3 and 4.
+    let cases = [(27, [8, 48, 4, 20, 24], [8, 76, 80, 24]), (28, [12, 48, 8, 18, 20], [12, 140, 72, 20])];
+    for (data_type, entries, packed) in cases {
+        let tensor = |dims: i64, entries: &[i32], raw: Option<&[u8]>| TensorProto {
+            name: text("w"),
+            dims: vec![dims],
+            data_type: Some(data_type),
+            int32_data: entries.to_vec(),
+            raw_data: raw.map(<[u8]>::to_vec),
+            ..TensorProto::default()
+        };
+        let model_of = |w: TensorProto| {
+            let graph = GraphProto { initializer: vec![w], output: vec![typed("w", data_type)], ..adder() };
+            model(10, GraphProto { node: Vec::new(), ..graph })
+        };
+        let raw = tensor(5, &[], Some(&packed));
+        for w in [tensor(5, &entries, None), raw.clone()] {
+            let (module, source) = load(&model_of(w));
+            assert!(to_bytes(&module, Some(&source)).unwrap().1.identical);
+            let data = module.constant(named(&module, "w")).unwrap().dense().unwrap().clone();
+            assert_eq!((data.to_bytes().unwrap(), data.byte_len()), (packed.to_vec(), 4));
+            let fresh = ModelProto::decode(&*to_bytes(&module, None).unwrap().0).unwrap();
+            assert_eq!(fresh.graph.unwrap().initializer, [raw.clone()]);
+            let printed = ampc_ir::text::print(&module, &ampc_ir::text::PrintOptions::default()).text;
+            let again = ampc_ir::text::parse(&printed, &ampc_ir::text::NoData).unwrap();
+            ampc_ir::eq::same_module(&module, &again).unwrap();
+        }
+        // Three and four elements take three bytes; entries are counted one by one.
+        for (dims, n) in [(4, 3), (3, 4), (5, 4), (4, 5)] {
+            let bytes = model_of(tensor(dims, &entries[..n], None)).encode_to_vec();
+            let error = read_bytes("test", bytes, &ReadOptions::default()).unwrap_err().to_string();
+            assert!(error.contains(&format!("needs {dims} elements, found {n}")), "{error}");
+        }
+    }
+}
+
 /// A model with one large constant in an external file.
 fn external_model(folder: &std::path::Path) -> std::path::PathBuf {
     let (module, _) = load(&model(10, adder()));

@@ -120,10 +120,10 @@ dtypes! {
     U2 = 25, 2, "uint2", "uint2";
     /// Signed 2-bit integer, four per byte.
     I2 = 26, 2, "int2", "int2";
-    /// 2 exponent, 3 mantissa bits, one per byte.
-    F6E2M3 = 27, 8, "float6e2m3", "float6e2m3";
-    /// 3 exponent, 2 mantissa bits, one per byte.
-    F6E3M2 = 28, 8, "float6e3m2", "float6e3m2";
+    /// 2 exponent, 3 mantissa bits, four in three bytes, low bits first.
+    F6E2M3 = 27, 6, "float6e2m3", "float6e2m3";
+    /// 3 exponent, 2 mantissa bits, four in three bytes, low bits first.
+    F6E3M2 = 28, 6, "float6e3m2", "float6e3m2";
 }
 
 /// No element type has this spelling.
@@ -191,6 +191,7 @@ mod tests {
     fn packed_types_round_up() {
         assert_eq!(DType::I4.storage_bytes(3), Some(2));
         assert_eq!(DType::U2.storage_bytes(5), Some(2));
+        assert_eq!([4, 5, 6].map(|n| DType::F6E2M3.storage_bytes(n)), [Some(3), Some(4), Some(5)]);
         assert_eq!(DType::F32.storage_bytes(u64::MAX / 2), None);
         assert_eq!(DType::String.storage_bytes(1), None);
     }

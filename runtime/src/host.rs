@@ -306,8 +306,13 @@ impl HostTensor {
         let bits = self.dtype.bits().unwrap_or(8);
         let mask = u8::try_from((1u32 << bits) - 1).unwrap_or(u8::MAX);
         let count = usize::try_from(self.element_count()).unwrap_or(usize::MAX);
-        let parts = move |&byte: &u8| (0..8 / bits).map(move |part| (byte >> (part * bits)) & mask);
-        bytes.iter().flat_map(parts).take(count)
+        (0..count).map(move |i| {
+            // Elements of 6 bits go on in the next byte.
+            let at = i * bits as usize;
+            let byte = |n: usize| bytes.get(n).copied().unwrap_or(0);
+            let [low, _] = (u16::from_le_bytes([byte(at / 8), byte(at / 8 + 1)]) >> (at % 8)).to_le_bytes();
+            low & mask
+        })
     }
 
     fn no_view(&self, view: &'static str) -> HostError {
@@ -368,6 +373,12 @@ mod tests {
         let flags = HostTensor::from_bytes(DType::Bool, &[2], &[0, 1]).unwrap();
         assert_eq!(flags.i64s().unwrap().collect::<Vec<_>>(), [0, 1]);
         assert!(flags.as_slice::<u8>().is_err(), "a bool is no number");
+    }
+
+    #[test]
+    fn floats_of_six_bits_are_a_stream_of_bits() {
+        let tensor = HostTensor::from_bytes(DType::F6E2M3, &[5], &[8, 76, 80, 24]).unwrap();
+        assert_eq!(tensor.f64s().unwrap().collect::<Vec<_>>(), [1.0, -2.0, 0.5, 3.0, 4.0]);
     }
 
     #[test]

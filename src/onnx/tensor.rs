@@ -62,7 +62,7 @@ pub enum TensorIssue {
         expected: u64,
         /// What is there.
         found: u64,
-        /// `bytes` or `strings`.
+        /// `bytes`, `strings` or `elements`.
         unit: &'static str,
         /// The field that has them.
         field: &'static str,
@@ -291,7 +291,7 @@ fn payload(
         if let Some((first, second)) = parts.two {
             return Err(TensorIssue::TwoFields { first, second }.into());
         }
-        elements(reader, source, parts, dtype, expected)?
+        elements(reader, source, parts, dtype, count, expected)?
     };
     let unit = if dtype == DType::String { "strings" } else { "bytes" };
     if found != expected {
@@ -307,6 +307,7 @@ fn elements(
     source: &Arc<dyn ByteSource>,
     parts: &Parts,
     dtype: DType,
+    count: u64,
     expected: u64,
 ) -> Result<(Storage, u64, &'static str), Failure> {
     let Some((field, occurrences)) = &parts.elements else {
@@ -336,11 +337,32 @@ fn elements(
     }
     let mut bytes = Vec::new();
     let mut extra = 0u64;
+    // An entry of `int32_data` has one element of 6 bits, while `raw_data` has them packed.
+    let to_pack = dtype.bits() == Some(6) && field == "int32_data";
+    let room = if to_pack { count } else { expected };
     for occurrence in occurrences {
-        extra += expand(reader, occurrence, field, dtype, expected, &mut bytes)?;
+        extra += expand(reader, occurrence, field, dtype, room, &mut bytes)?;
+    }
+    if to_pack {
+        let found = bytes.len() as u64 + extra;
+        if found != count {
+            let dims = parts.dims.to_vec();
+            let unit = "elements";
+            return Err(TensorIssue::WrongLength { dtype, dims, expected: count, found, unit, field }.into());
+        }
+        bytes = packed_sixes(&bytes);
     }
     let found = bytes.len() as u64 + extra;
     Ok((Storage::Bytes(bytes.into()), found, field))
+}
+
+/// Elements of 6 bits, one per byte, as a stream of bits from the low end: four in three bytes.
+fn packed_sixes(elements: &[u8]) -> Vec<u8> {
+    let pack = |four: &[u8]| {
+        let bits = four.iter().rev().fold(0u32, |bits, &e| bits << 6 | u32::from(e & 0x3f));
+        bits.to_le_bytes().into_iter().take((four.len() * 6).div_ceil(8))
+    };
+    elements.chunks(4).flat_map(pack).collect()
 }
 
 fn admits(field: &str, dtype: DType) -> bool {

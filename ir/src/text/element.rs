@@ -210,11 +210,14 @@ impl Packer {
             self.bytes.extend_from_slice(&bits.to_le_bytes()[..width / 8]);
             return;
         }
-        let shift = usize::try_from(self.count % (8 / width as u64)).unwrap_or(0) * width;
-        let bits = bits.to_le_bytes()[0] << shift;
+        let shift = usize::try_from(self.count % 8).unwrap_or(0) * width % 8;
+        let [low, high] = (u16::from(bits.to_le_bytes()[0]) << shift).to_le_bytes();
         match self.bytes.last_mut() {
-            Some(last) if shift > 0 => *last |= bits,
-            _ => self.bytes.push(bits),
+            Some(last) if shift > 0 => *last |= low,
+            _ => self.bytes.push(low),
+        }
+        if shift + width > 8 {
+            self.bytes.push(high);
         }
     }
 }
