@@ -150,7 +150,23 @@ def error_of(path: str, source: str, spec: dict[str, Any], script: str | None, d
     return compare.outputs_error(outputs, _reference(source, spec, given, names, optimize=not script))
 
 
-TASKS = {task.__name__: task for task in (check, run_state, interface, facts, error_of)}
+def difference(path: str, source: str, spec: dict[str, Any], draws: bool) -> dict[str, Any]:
+    """How far a model is from its source where ONNX Runtime fuses nothing: {"max", "mean", "note"}, or {"skip": why}."""
+    given = feeds.load(source, spec)
+    if draws and _is_random(source, given):
+        return {"skip": "outputs are random"}
+    before, after = (_outputs(_session(model, optimize=False), given) for model in (source, path))
+    return compare.outputs_error(after, before)
+
+
+def imports(path: str) -> dict[str, Any]:
+    """{"opset", "ops"}: the opset of ai.onnx that a model imports, 0 if none, and the operators it has."""
+    model = onnx.load(path, load_external_data=False)
+    opset = max((i.version for i in model.opset_import if i.domain in ("", "ai.onnx")), default=0)
+    return {"opset": opset, "ops": sorted({node.op_type for node in nodes_of(model)})}
+
+
+TASKS = {task.__name__: task for task in (check, run_state, interface, facts, error_of, difference, imports)}
 
 if __name__ == "__main__":
     serve(TASKS)
