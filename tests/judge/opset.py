@@ -78,7 +78,7 @@ class Run:
         return row
 
     def _raised(self, call: Call, source: Path, verdict: dict[str, Any], output: Path) -> str:
-        before = call("imports", str(source)).get("ok", {"opset": 0, "ops": []})
+        before = call("imports", str(source)).get("ok", {"opset": 0, "ops": [], "ir": False})
         first = ""
         for limit in (self.args.to, *LOWER):
             text = self._raised_to(call, source, verdict, output, before, max(limit, before["opset"]))
@@ -100,6 +100,8 @@ class Run:
         after = call("imports", str(output)).get("ok", {"opset": -1})
         if before["opset"] and after["opset"] != to:
             return f"opset {after['opset']}"
+        if before["ir"] and not after["ir"]:
+            return "the IR version is older than the opset"
         judged = judge_output(call, source, output, verdict, "fp32")
         if NO_KERNEL in judged["ort"]:
             return judged["ort"][:200]

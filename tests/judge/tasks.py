@@ -160,10 +160,12 @@ def difference(path: str, source: str, spec: dict[str, Any], draws: bool) -> dic
 
 
 def imports(path: str) -> dict[str, Any]:
-    """{"opset", "ops"}: the opset of ai.onnx that a model imports, 0 if none, and the operators it has."""
+    """{"opset", "ops", "ir"}: the opset of ai.onnx that a model imports, 0 if none, the operators it has, and whether
+    its IR version is at least the one that came with its opsets."""
     model = onnx.load(path, load_external_data=False)
     opset = max((i.version for i in model.opset_import if i.domain in ("", "ai.onnx")), default=0)
-    return {"opset": opset, "ops": sorted({node.op_type for node in nodes_of(model)})}
+    ir = onnx.helper.find_min_ir_version_for(model.opset_import, ignore_unknown=True) <= model.ir_version
+    return {"opset": opset, "ops": sorted({node.op_type for node in nodes_of(model)}), "ir": ir}
 
 
 TASKS = {task.__name__: task for task in (check, run_state, interface, facts, error_of, difference, imports)}

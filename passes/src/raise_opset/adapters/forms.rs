@@ -12,9 +12,24 @@ pub(in super::super) fn drop_consumed(cx: &mut Cx<'_>, node: Node) -> Result<(),
     Ok(())
 }
 
-/// Below 25 a mask may be shorter than the keys.
+/// Below 25 a mask may be shorter than the keys, those of the past included.
 pub(in super::super) fn attention_25(cx: &mut Cx<'_>, node: Node) -> Result<(), Refused> {
-    if cx.view(node).has(3) { refuse("a mask that may be shorter than the keys") } else { Ok(()) }
+    const MASK: usize = 3;
+    const PAST_KEY: usize = 4;
+    if !cx.view(node).has(MASK) {
+        return Ok(());
+    }
+    let extent = |i: usize, from_back: usize| {
+        let dims = cx.dims(node, i)?;
+        dims.get(dims.len().checked_sub(from_back)?)?.known()
+    };
+    let past = if cx.view(node).has(PAST_KEY) { extent(PAST_KEY, 2) } else { Some(0) };
+    let keys = extent(1, 2).zip(past).and_then(|(new, past)| new.checked_add(past));
+    if keys.is_some() && keys == extent(MASK, 1) {
+        Ok(())
+    } else {
+        refuse("a mask that may be shorter than the keys")
+    }
 }
 
 /// Version 6 trains unless `is_test` says otherwise, 7 to 13 train if there is more than one result.

@@ -80,11 +80,14 @@ pub(in super::super) fn softmax_13(cx: &mut Cx<'_>, node: Node) -> Result<(), Re
             _ => None,
         };
         if let Some(axis) = single {
-            let written = cx.view(node).data().attrs().iter().any(|a| cx.module.text(a.name) == "axis");
-            let last = signed(axis) + 1 == signed(dims.len());
-            let negative = cx.view(node).int("axis") == Some(signed(axis) - signed(dims.len()));
-            if !dims.is_empty() && !(last && !written || written && negative) {
-                cx.set(node, "axis", AttrValue::Int(signed(axis)));
+            let (axis, rank) = (signed(axis), signed(dims.len()));
+            // What is written may say so already, and so does nothing where it is the last axis.
+            let said = match cx.attr(node, "axis") {
+                Some(AttrValue::Int(written)) => written == axis || written == axis - rank,
+                _ => axis == rank - 1,
+            };
+            if !said && rank > 0 {
+                cx.set(node, "axis", AttrValue::Int(axis));
             }
             return Ok(());
         }
