@@ -91,26 +91,25 @@ impl Pass for RaiseOpset {
 /// Raises a module to an opset that is not below its own; whether that changed anything.
 fn raise(module: &mut Module, facts: &Facts, to: u16) -> Result<bool, PassError> {
     let mut raise = Raise { facts, steps: steps(), without: BTreeMap::new(), stuck: FxHashSet::default() };
-    let paths = Paths::new(module);
-    let mut roots = vec![module.main()];
-    roots.extend(module.functions().map(|(_, f)| f.graph));
+    // Graphs by the one that has their imports.
+    let mut scopes: BTreeMap<GraphId, Vec<GraphId>> = BTreeMap::new();
+    for graph in module.graph_ids() {
+        scopes.entry(module.root(graph)).or_default().push(graph);
+    }
     let mut changed = false;
-    for root in roots {
+    for (root, graphs) in scopes {
         let Some(from) = module.opset(root, "").filter(|&from| from < to) else { continue };
-        let graphs: Vec<GraphId> = module.graph_ids().filter(|&g| module.root(g) == root).collect();
         for opset in from + 1..=to {
-            raise.step(module, &paths, &graphs, opset);
+            raise.step(module, &graphs, opset);
         }
         module.set_opset(root, "", to);
         changed = true;
     }
     if !raise.without.is_empty() {
-        let missing = raise.without.into_values().collect();
-        return Err(PassError::NoForm { to, missing });
+        return Err(PassError::NoForm { to, missing: raise.missing(module) });
     }
-    let needed = ir_version(to);
-    if changed && module.header.ir_version < needed {
-        module.header.ir_version = needed;
+    if changed {
+        module.header.ir_version = module.header.ir_version.max(ir_version(to));
     }
     Ok(changed)
 }
@@ -125,14 +124,15 @@ fn steps() -> FxHashMap<(OpKind, u16), Step> {
 struct Raise<'a> {
     facts: &'a Facts,
     steps: FxHashMap<(OpKind, u16), Step>,
-    without: BTreeMap<(&'static str, u16, String), NoForm>,
+    /// Nodes without a form, by their operator, its next version, and why; with their version.
+    without: BTreeMap<(&'static str, u16, String), (u16, Vec<Node>)>,
     /// Nodes that cannot be raised further.
     stuck: FxHashSet<Node>,
 }
 
 impl Raise<'_> {
     /// Raises all nodes of these graphs, which share their imports, by one opset.
-    fn step(&mut self, module: &mut Module, paths: &Paths, graphs: &[GraphId], opset: u16) {
+    fn step(&mut self, module: &mut Module, graphs: &[GraphId], opset: u16) {
         let mut cx = Cx::new(module, self.facts, opset);
         for &graph in graphs {
             for node in cx.module.nodes(graph).collect::<Vec<_>>() {
@@ -144,18 +144,25 @@ impl Raise<'_> {
                 let step = step.unwrap_or(Step::Missing("no version of ampc has looked at this step yet"));
                 if let Err(Refused(why)) = self.node(&mut cx, node, step, next) {
                     self.stuck.insert(node);
-                    let first = NoForm {
-                        op: schema.name,
-                        from: schema.since,
-                        to: opset,
-                        why: why.clone(),
-                        count: 0,
-                        first: paths.path(node).to_owned(),
-                    };
-                    self.without.entry((schema.name, opset, why)).or_insert(first).count += 1;
+                    let nodes = self.without.entry((schema.name, opset, why));
+                    nodes.or_insert((schema.since, Vec::new())).1.push(node);
                 }
             }
         }
+    }
+
+    /// What has no form, for the error.
+    fn missing(&self, module: &Module) -> Vec<NoForm> {
+        let paths = Paths::new(module);
+        let form = |(key, (from, nodes)): (&(&'static str, u16, String), &(u16, Vec<Node>))| NoForm {
+            op: key.0,
+            from: *from,
+            to: key.1,
+            why: key.2.clone(),
+            count: nodes.len(),
+            first: nodes.first().map_or_else(String::new, |&n| paths.path(n).to_owned()),
+        };
+        self.without.iter().map(form).collect()
     }
 
     fn node(&self, cx: &mut Cx<'_>, node: Node, step: Step, next: &'static OpSchema) -> Result<(), Refused> {
