@@ -150,6 +150,7 @@ impl Error {
             Error::Pass(e) => match e {
                 ampc_passes::PassError::Constant { .. } => ErrorKind::Io,
                 ampc_passes::PassError::OutOfRange { .. } => ErrorKind::InvalidInput,
+                ampc_passes::PassError::NoForm { .. } => ErrorKind::Unsupported,
                 _ => ErrorKind::Usage,
             },
             Error::Bug(_) => ErrorKind::Bug,

@@ -4,6 +4,7 @@ use ampc_ir::DType;
 use ampc_passes::Policy;
 use ampc_passes::guard::OutOfRange;
 use ampc_passes::insert_casts::KeepIo;
+pub use ampc_passes::pipeline::Opset;
 use std::sync::Arc;
 
 /// Options of [`rewrite`](crate::rewrite()).
@@ -17,6 +18,8 @@ pub struct RewriteOptions {
     pub out_of_range: OutOfRange,
     /// Which inputs and outputs keep their types.
     pub keep_io: KeepIo,
+    /// Whether to raise the opset first.
+    pub opset: Opset,
     /// Verify after every pass instead of only at the end.
     pub verify_each: bool,
     /// Whether the report says how many values of each converted constant overflow or vanish; the constants are
@@ -31,6 +34,7 @@ impl Default for RewriteOptions {
             policy: Arc::new(Policy::preset("safe").expect("the default policy exists")),
             out_of_range: OutOfRange::Keep,
             keep_io: KeepIo::All,
+            opset: Opset::Keep,
             verify_each: cfg!(debug_assertions),
             constant_statistics: false,
         }

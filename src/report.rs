@@ -2,7 +2,7 @@
 //! documented in `docs/report.md`). A report is accepted as a policy, which repeats its decisions.
 
 use crate::model::Model;
-use crate::options::RewriteOptions;
+use crate::options::{Opset, RewriteOptions};
 use ampc_ir::module::{Decision, Provenance};
 use ampc_ir::op::{Class, OpKind, base_class};
 use ampc_ir::views::{NodeView, constant_node_data};
@@ -32,7 +32,7 @@ pub struct Report {
     pub casts: Casts,
     /// Constants.
     pub constants: Constants,
-    /// Opset imports, which a rewrite keeps.
+    /// Opset imports of the result.
     pub opsets: BTreeMap<String, u16>,
     /// Things to know.
     pub warnings: Vec<ReportWarning>,
@@ -60,6 +60,8 @@ pub struct Options {
     pub out_of_range: &'static str,
     /// `all`, `none`, or the names that are kept.
     pub keep_io: String,
+    /// `keep`, or the opset of ai.onnx that was asked for or that `auto` found.
+    pub opset: String,
     /// Guards left out.
     pub disabled_guards: Vec<String>,
     /// The passes and their options; the lists and pins of the policy are not spelled in it.
@@ -299,6 +301,10 @@ impl Report {
                 policy: options.policy.name.clone(),
                 out_of_range: options.out_of_range.as_str(),
                 keep_io,
+                opset: match (options.opset, ampc_passes::raise_opset::opset(module)) {
+                    (Opset::Keep, _) | (Opset::Auto, None) => "keep".into(),
+                    (Opset::To(opset), _) | (Opset::Auto, Some(opset)) => opset.to_string(),
+                },
                 disabled_guards: options.policy.disabled_guards().iter().cloned().collect(),
                 pipeline: pipeline.to_string(),
             },
@@ -393,7 +399,9 @@ fn casts(module: &Module, before: &Before) -> Casts {
     casts.removed = casts.present - casts.kept;
     let paths = Paths::new(module);
     for node in flow::nodes(module) {
-        if !is_cast(module, node) || known.contains(&node) {
+        // A Cast that a raised opset needed is the author's like what it stands for.
+        let inserted = module.node(node).provenance == Provenance::Inserted;
+        if !is_cast(module, node) || !inserted || known.contains(&node) {
             continue;
         }
         let (Some(from), Some(to)) = (module.node(node).operand(0), module.node(node).result(0)) else {

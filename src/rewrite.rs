@@ -66,6 +66,7 @@ pub fn pipeline_of(options: &RewriteOptions) -> Pipeline {
         policy: options.policy.clone(),
         out_of_range: options.out_of_range,
         keep_io: options.keep_io.clone(),
+        opset: options.opset,
     })
 }
 

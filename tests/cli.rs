@@ -102,6 +102,34 @@ fn forms_of_the_result() {
 }
 
 #[test]
+fn opsets_are_raised_on_request() {
+    let dir = Dir::new();
+    // The pooling has bf16 from 22 on only.
+    let body = "  input %x : f32[1, 2, 8, 8]\n  const %w : f32[2, 2, 1, 1] = random(1, 1.0)\n  \
+                %a = Conv(%x, %w) : f32[1, 2, 8, 8] @conv\n  \
+                %b = MaxPool(%a) {kernel_shape=[2, 2]} : f32[1, 2, 7, 7] @pool\n  \
+                %y = Squeeze(%b) {axes=[0]} : f32[2, 7, 7] @squeeze\n  output %y : f32[2, 7, 7]\n";
+    dir.write("m.ir", format!("module ir=6\nopset ai.onnx=11\n\ngraph @main {{\n{body}}}\n"));
+    let onnx = dir.run(&["opt", "m.ir", "--passes", "", "-o", "m.onnx"]);
+    assert_eq!(onnx.code, 0, "{onnx}");
+    snapshot("opset_keep", &dir.run(&["rewrite", "m.onnx", "--to", "bf16", "-o", "keep.onnx"]));
+    let auto =
+        ["rewrite", "m.onnx", "--to", "bf16", "--opset", "auto", "-o", "auto.onnx", "--report", "r.json"];
+    snapshot("opset_auto", &dir.run(&auto));
+    // The report has the opset that was found, and repeats it; doing it again changes nothing.
+    let repeated = dir.run(&["rewrite", "m.onnx", "--policy", "r.json", "-o", "repeated.onnx"]);
+    assert_eq!(repeated.code, 0, "{repeated}");
+    let again = dir.run(&["rewrite", "auto.onnx", "--to", "bf16", "--opset", "auto", "-o", "again.onnx"]);
+    assert_eq!(again.code, 0, "{again}");
+    let bytes = |name: &str| std::fs::read(dir.path(name)).unwrap();
+    assert!(bytes("repeated.onnx") == bytes("auto.onnx") && bytes("again.onnx") == bytes("auto.onnx"));
+    snapshot("opset_number", &dir.run(&["rewrite", "m.onnx", "--opset", "26", "-o", "newest.ir"]));
+    let text = dir.run(&["opt", "newest.ir", "--passes", ""]).stdout;
+    assert!(text.starts_with("module ir=13\n") && text.contains("opset ai.onnx=26\n"), "{text}");
+    assert!(text.contains("= Squeeze(%b, %y.axes)"), "{text}");
+}
+
+#[test]
 fn a_report_repeats_its_run() {
     let dir = Dir::new();
     let first = dir.run(&[

@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use ampc::onnx::{ReadOptions, read_bytes, to_bytes};
+use ampc::options::Opset;
 use ampc::{Model, RewriteOptions, rewrite};
 use ampc_ir::eq::same_module;
 use ampc_ir::module::Provenance;
@@ -211,9 +212,11 @@ fn options() -> impl Strategy<Value = RewriteOptions> {
     let format = prop_oneof![Just(DType::F16), Just(DType::BF16)];
     let policy = prop_oneof![4 => Just("safe"), 1 => Just("all")];
     let keep_io = prop_oneof![3 => Just(KeepIo::All), 1 => Just(KeepIo::None)];
-    (format, policy, keep_io).prop_map(|(to, policy, keep_io)| RewriteOptions {
+    let opset = prop_oneof![3 => Just(Opset::Keep), 1 => Just(Opset::Auto), 1 => Just(Opset::To(26))];
+    (format, policy, keep_io, opset).prop_map(|(to, policy, keep_io, opset)| RewriteOptions {
         to,
         keep_io,
+        opset,
         policy: Arc::new(Policy::preset(policy).unwrap()),
         verify_each: true,
         ..RewriteOptions::default()

@@ -3,6 +3,7 @@
 //! Read [`pass`] (what a pass is), then [`pipeline`] (how passes are put together and checked), then one pass.
 //! The passes in the order in which a rewrite runs them:
 //!
+//! 0. [`raise_opset`]: on request, the model becomes one of a newer operator set;
 //! 1. [`classify`]: every type variable of every node gets a precision class;
 //! 2. [`guard`]: patterns and ranges that make a node riskier than its class;
 //! 3. [`taint`]: infer operators downstream of deny operators stay fp32;
@@ -26,6 +27,7 @@ pub mod pass;
 pub mod paths;
 pub mod pipeline;
 pub mod policy;
+pub mod raise_opset;
 pub mod simplify_casts;
 pub mod suggest;
 pub mod taint;

@@ -173,6 +173,33 @@ pub enum PassError {
         /// The nearest name, if one is near.
         hint: String,
     },
+    /// The opset asked for is older than the model's.
+    #[error("`opset {to}`: the model has opset {from}, and opsets are raised only")]
+    OpsetDown {
+        /// The model's opset.
+        from: u16,
+        /// The opset asked for.
+        to: u16,
+    },
+    /// Nobody here knows the opset asked for.
+    #[error("`opset {to}`: the newest opset that this version knows is {latest}")]
+    OpsetUnknown {
+        /// The opset asked for.
+        to: u16,
+        /// The newest one.
+        latest: u16,
+    },
+    /// The model cannot be raised.
+    #[error(
+        "the model stays as it was: opset {to} has no form for {}",
+        .missing.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    )]
+    NoForm {
+        /// The opset asked for.
+        to: u16,
+        /// Every operator and step without a form.
+        missing: Vec<crate::raise_opset::NoForm>,
+    },
     /// The configuration is no policy.
     #[error(transparent)]
     Policy(#[from] crate::policy::PolicyError),

@@ -13,6 +13,7 @@ use crate::guard::{Guard, OutOfRange};
 use crate::insert_casts::{InsertCasts, KeepIo};
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError, Warning};
 use crate::policy::{Policy, PolicyError};
+use crate::raise_opset::{RaiseOpset, Target};
 use crate::simplify_casts::SimplifyCasts;
 use crate::suggest::nearest;
 use crate::taint::Taint;
@@ -141,10 +142,25 @@ pub struct Lowering {
     pub out_of_range: OutOfRange,
     /// Which inputs and outputs keep their types.
     pub keep_io: KeepIo,
+    /// Whether to raise the opset first.
+    pub opset: Opset,
+}
+
+/// What a rewrite does about the opset of ai.onnx.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Opset {
+    /// It stays.
+    #[default]
+    Keep,
+    /// The lowest, not below the model's own, at which every node that the policy lowers has the format.
+    Auto,
+    /// This one.
+    To(u16),
 }
 
 /// Names of all passes, in the usual order.
 pub const PASSES: &[&str] = &[
+    "raise-opset",
     "classify",
     "guard",
     "taint",
@@ -183,25 +199,33 @@ impl Pipeline {
 
     /// The passes of a rewrite.
     pub fn lowering(options: &Lowering) -> Pipeline {
-        let Lowering { to, policy, out_of_range, keep_io } = options;
-        Pipeline {
-            passes: vec![
-                Box::new(Classify { to: *to, policy: policy.clone() }),
-                // Before taint, which carries what guards find downstream.
-                Box::new(Guard {
-                    to: *to,
-                    disabled: policy.disabled_guards().clone(),
-                    out_of_range: *out_of_range,
-                }),
-                Box::new(Taint),
-                Box::new(Assign { to: *to, keep_io: keep_io.clone() }),
-                Box::new(InsertCasts { keep_io: keep_io.clone() }),
-                // Before constants, so that a constant cast twice is converted once.
-                Box::new(SimplifyCasts),
-                Box::new(ConvertConstants { clamp: *out_of_range == OutOfRange::Clamp }),
-                Box::new(Dce),
-            ],
-        }
+        let Lowering { to, policy, out_of_range, keep_io, opset } = options;
+        let target = match *opset {
+            Opset::Keep => None,
+            Opset::Auto => Some(Target::Auto { format: *to, policy: policy.clone() }),
+            Opset::To(opset) => Some(Target::Opset(opset)),
+        };
+        // First: which formats an operator has depends on its version.
+        let mut passes: Vec<Box<dyn Pass>> =
+            target.into_iter().map(|to| Box::new(RaiseOpset { to }) as Box<dyn Pass>).collect();
+        let lowering: [Box<dyn Pass>; 8] = [
+            Box::new(Classify { to: *to, policy: policy.clone() }),
+            // Before taint, which carries what guards find downstream.
+            Box::new(Guard {
+                to: *to,
+                disabled: policy.disabled_guards().clone(),
+                out_of_range: *out_of_range,
+            }),
+            Box::new(Taint),
+            Box::new(Assign { to: *to, keep_io: keep_io.clone() }),
+            Box::new(InsertCasts { keep_io: keep_io.clone() }),
+            // Before constants, so that a constant cast twice is converted once.
+            Box::new(SimplifyCasts),
+            Box::new(ConvertConstants { clamp: *out_of_range == OutOfRange::Clamp }),
+            Box::new(Dce),
+        ];
+        passes.extend(lowering);
+        Pipeline { passes }
     }
 
     /// Reads the spelling of a pipeline; `policy` finds a policy by the name in `classify{policy=…}`.
@@ -356,6 +380,7 @@ fn build(
     policy: &dyn Fn(&str) -> Result<Policy, PolicyError>,
 ) -> Result<Box<dyn Pass>, PipelineError> {
     let known: &[&str] = match spec.name.as_str() {
+        "raise-opset" => &["to", "format", "policy"],
         "classify" => &["to", "policy"],
         "guard" => &["to", "disable", "out-of-range"],
         "assign" => &["by", "to", "keep-io"],
@@ -386,11 +411,24 @@ fn build(
         expected,
         found: found.to_owned(),
     };
-    let to = match get("to") {
-        None | Some("f16" | "fp16") => DType::F16,
-        Some("bf16") => DType::BF16,
-        Some(other) => return Err(bad("to", "f16 or bf16", other)),
+    let format = |option: &str| match get(option) {
+        None | Some("f16" | "fp16") => Ok(DType::F16),
+        Some("bf16") => Ok(DType::BF16),
+        Some(other) => Err(bad(option, "f16 or bf16", other)),
     };
+    if spec.name == "raise-opset" {
+        let to = match get("to").map(|to| (to, to.parse())) {
+            Some(("auto", _)) => Target::Auto {
+                format: format("format")?,
+                policy: Arc::new(policy(get("policy").unwrap_or("safe"))?),
+            },
+            Some((_, Ok(opset))) => Target::Opset(opset),
+            Some((found, Err(_))) => return Err(bad("to", "an opset or auto", found)),
+            None => return Err(bad("to", "an opset or auto", "nothing")),
+        };
+        return Ok(Box::new(RaiseOpset { to }));
+    }
+    let to = format("to")?;
     let keep_io = || match get("keep-io") {
         None | Some("all") => KeepIo::All,
         Some("none") => KeepIo::None,
@@ -448,6 +486,7 @@ mod tests {
             policy: Arc::new(Policy::preset("all").unwrap()),
             out_of_range: OutOfRange::Clamp,
             keep_io: KeepIo::None,
+            opset: Opset::Auto,
         };
         let text = Pipeline::lowering(&lowering).to_string();
         assert_eq!(parse(&text).unwrap().to_string(), text);

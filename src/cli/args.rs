@@ -1,5 +1,6 @@
 //! What the command line accepts.
 
+use ampc::options::Opset;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use std::path::PathBuf;
@@ -136,9 +137,25 @@ pub(crate) struct PrecisionArgs {
     /// As `--keep-io all`
     #[arg(long, hide = true, conflicts_with = "keep_io")]
     pub(crate) keep_io_types: bool,
+    /// The opset of ai.onnx to raise the model to: keep, a number, or auto for the lowest at which all that is to be
+    /// lowered has the format [default: keep]
+    #[arg(long, value_name = "keep|auto|N", value_parser = opset)]
+    pub(crate) opset: Option<Opset>,
     /// What to do with constants that have values beyond the range of the format [default: keep]
     #[arg(long, value_enum, value_name = "ACTION")]
     pub(crate) out_of_range: Option<OutOfRangeArg>,
+}
+
+/// Reads `--opset`.
+fn opset(text: &str) -> Result<Opset, String> {
+    match text {
+        "keep" => Ok(Opset::Keep),
+        "auto" => Ok(Opset::Auto),
+        number => match number.parse() {
+            Ok(opset) if opset > 0 => Ok(Opset::To(opset)),
+            _ => Err("expected keep, auto or the number of an opset".into()),
+        },
+    }
 }
 
 /// How to write.

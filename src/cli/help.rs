@@ -70,6 +70,13 @@ pub(crate) fn help(code: &str) -> Option<&'static str> {
             "`ampc rewrite MODEL --emit text -o -` shows all names; the path of a node in a body is \
              `owner/attribute/node`"
         }
+        "pass::no_form" => {
+            "a lower `--opset` may be enough; what has no form has to be exported for the opset, or stay as it is \
+             without `--opset`"
+        }
+        "warning::opset.bf16" | "warning::opset.f16" => {
+            "`--opset auto` raises the model as far as the format needs"
+        }
         "text" => "docs/text-form.md has the grammar",
         "policy::json" => "docs/policy.md has the schema",
         _ => return None,

@@ -6,6 +6,7 @@ use super::problem::Failure;
 use ampc::error::did_you_mean;
 use ampc::ir::DType;
 use ampc::ir::op::Class;
+use ampc::options::Opset;
 use ampc::passes::guard::OutOfRange;
 use ampc::passes::insert_casts::KeepIo;
 use ampc::passes::policy::{Pin, PolicyError};
@@ -30,6 +31,8 @@ struct Repeated {
     to: String,
     out_of_range: String,
     keep_io: String,
+    /// Absent in reports of versions that knew no other.
+    opset: Option<String>,
 }
 
 /// Reads a preset or a file.
@@ -118,6 +121,11 @@ pub(crate) fn options(
         Some("none") => KeepIo::None,
         Some(names) => KeepIo::Names(io_names(names)?),
     };
+    let opset = match (args.opset, repeated.as_ref().and_then(|r| r.opset.as_deref())) {
+        (Some(opset), _) => opset,
+        (None, Some(repeated)) => repeated.parse().map_or(Opset::Keep, Opset::To),
+        (None, None) => Opset::Keep,
+    };
     no_empty_names(args)?;
     apply(&mut policy, args, to).map_err(|e| diagnose::policy(&e, None))?;
     for pin in &args.pin {
@@ -133,6 +141,7 @@ pub(crate) fn options(
         policy: Arc::new(policy),
         out_of_range,
         keep_io,
+        opset,
         verify_each,
         constant_statistics: statistics,
     })

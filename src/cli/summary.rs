@@ -65,6 +65,9 @@ pub(crate) fn text(
     if summary.not_lowered > 0 {
         nodes.push(format!("{} in functions, not lowered", number(summary.not_lowered)));
     }
+    if report.options.opset != "keep" {
+        table.row(["opset".to_owned(), report.options.opset.clone()]);
+    }
     table.row(["nodes".to_owned(), nodes.join(", ")]);
     table.row(["allow".to_owned(), allow(report)]);
     table.row([

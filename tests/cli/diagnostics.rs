@@ -33,6 +33,9 @@ fn wrong_usage() {
         ("usage_explain", &["--explain", "fc"]),
         ("usage_explain_stdout", &["--explain", "fc1", "-o", "-"]),
         ("usage_dump", &["--dump-after", "tiant", "--dump-dir", "dumps"]),
+        ("usage_opset", &["--opset", "newest"]),
+        ("usage_opset_down", &["--opset", "9"]),
+        ("usage_opset_unknown", &["--opset", "99"]),
         ("usage_external", &["--emit", "json", "--external-data", "always"]),
     ];
     for (name, args) in cases {
@@ -195,6 +198,12 @@ fn what_is_not_supported() {
     let dir = Dir::new();
     dir.write("m.onnx", patched(b"\xa0\x01\x02", b"\xa0\x01\x3f"));
     fails(&dir, "not_supported", 4, &["rewrite", "m.onnx"]);
+    let old = "opset ai.onnx=9\n\ngraph @main {\n  input %x : f32[2, 3, 3]\n  input %s : f32[3, 3]\n  input %i : i64[4]\n  \
+               const %d : i64 = 5\n  const %v : f32[2] = [0.0, 1.0]\n  \
+               %a = OneHot(%i, %d, %v) : f32[4, 5] @first\n  %b = OneHot(%i, %d, %v) : f32[4, 5] @second\n  \
+               %c = Erf(%i) : i64[4] @erf\n  output %a\n  output %b\n  output %c\n}\n";
+    dir.write("old.ir", old);
+    fails(&dir, "opset_no_form", 4, &["rewrite", "old.ir", "--opset", "17"]);
 }
 
 #[test]

@@ -150,7 +150,25 @@ def error_of(path: str, source: str, spec: dict[str, Any], script: str | None, d
     return compare.outputs_error(outputs, _reference(source, spec, given, names, optimize=not script))
 
 
-TASKS = {task.__name__: task for task in (check, run_state, interface, facts, error_of)}
+def difference(path: str, source: str, spec: dict[str, Any], draws: bool) -> dict[str, Any]:
+    """How far a model is from its source where ONNX Runtime fuses nothing: {"max", "mean", "note"}, or {"skip": why}."""
+    given = feeds.load(source, spec)
+    if draws and _is_random(source, given):
+        return {"skip": "outputs are random"}
+    before, after = (_outputs(_session(model, optimize=False), given) for model in (source, path))
+    return compare.outputs_error(after, before)
+
+
+def imports(path: str) -> dict[str, Any]:
+    """{"opset", "ops", "ir"}: the opset of ai.onnx that a model imports, 0 if none, the operators it has, and whether
+    its IR version is at least the one that came with its opsets."""
+    model = onnx.load(path, load_external_data=False)
+    opset = max((i.version for i in model.opset_import if i.domain in ("", "ai.onnx")), default=0)
+    ir = onnx.helper.find_min_ir_version_for(model.opset_import, ignore_unknown=True) <= model.ir_version
+    return {"opset": opset, "ops": sorted({node.op_type for node in nodes_of(model)}), "ir": ir}
+
+
+TASKS = {task.__name__: task for task in (check, run_state, interface, facts, error_of, difference, imports)}
 
 if __name__ == "__main__":
     serve(TASKS)
