@@ -3,6 +3,7 @@
 //! Passes keep no state between runs and read nothing but the module and their configuration: what a later pass
 //! needs is in the IR (classes, decisions with their reasons, provenance of casts) and so in its text.
 
+use crate::guard::Statistics;
 use ampc_ir::infer::Facts;
 use ampc_ir::module::Decision;
 use ampc_ir::op::Class;
@@ -112,13 +113,19 @@ pub struct Warning {
 pub struct PassCx<'a> {
     /// What inference knows of the module as it was before the pass.
     pub facts: &'a Facts,
+    /// Statistics of constants, which passes share.
+    pub statistics: &'a mut Statistics,
     warnings: &'a mut Vec<Warning>,
 }
 
 impl<'a> PassCx<'a> {
     /// A context that collects warnings into `warnings`.
-    pub fn new(facts: &'a Facts, warnings: &'a mut Vec<Warning>) -> PassCx<'a> {
-        PassCx { facts, warnings }
+    pub fn new(
+        facts: &'a Facts,
+        statistics: &'a mut Statistics,
+        warnings: &'a mut Vec<Warning>,
+    ) -> PassCx<'a> {
+        PassCx { facts, statistics, warnings }
     }
     /// Tells the user something.
     pub fn warn(&mut self, code: &'static str, node: Option<Node>, message: impl Into<String>) {

@@ -9,7 +9,7 @@ use crate::classify::Classify;
 use crate::convert_constants::ConvertConstants;
 use crate::dce::Dce;
 use crate::emulate::Emulate;
-use crate::guard::{Guard, OutOfRange};
+use crate::guard::{Guard, OutOfRange, Statistics};
 use crate::insert_casts::{InsertCasts, KeepIo};
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError, Warning};
 use crate::policy::{Policy, PolicyError};
@@ -275,11 +275,11 @@ impl Pipeline {
     ) -> Result<Vec<Warning>, RunError> {
         let mut facts = infer_module(module).map_err(RunError::IllTyped)?;
         verify_module(module, &facts).map_err(RunError::Invalid)?;
-        let mut warnings = Vec::new();
+        let (mut warnings, mut statistics) = (Vec::new(), Statistics::default());
         let mut dirty = false;
         for (i, pass) in self.passes.iter().enumerate() {
             observer.before(pass.as_ref(), module);
-            let mut cx = PassCx::new(&facts, &mut warnings);
+            let mut cx = PassCx::new(&facts, &mut statistics, &mut warnings);
             let changed =
                 pass.run(module, &mut cx).map_err(|error| RunError::Pass { pass: pass.name(), error })?;
             dirty |= changed == Changed::Yes;

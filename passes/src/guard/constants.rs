@@ -155,10 +155,10 @@ impl Cx<'_> {
         self.attributes_at(var)
     }
 
-    fn fill(&self, node: Node, result: Value) -> Result<Option<Known>, PassError> {
+    fn fill(&mut self, node: Node, result: Value) -> Result<Option<Known>, PassError> {
         let Some(view) = NodeView::new(self.module, node) else { return Ok(None) };
-        let Some(AttrValue::Tensor(data)) = view.attr("value") else { return Ok(None) };
-        let stats = self.stats_of(data, result)?;
+        let Some(AttrValue::Tensor(data)) = view.attr("value").cloned() else { return Ok(None) };
+        let stats = self.stats_of(&data, result)?;
         Ok(stats.map(|stats| Known::new(stats, Origin::Fill(result), Some(result))))
     }
 

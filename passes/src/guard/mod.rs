@@ -12,7 +12,7 @@ mod norms;
 mod ranges;
 mod stats;
 
-pub use stats::ConstantStats;
+pub use stats::{ConstantStats, Statistics};
 
 use crate::flow::{self, Var};
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
@@ -130,7 +130,7 @@ impl Pass for Guard {
             module,
             to: self.to,
             out_of_range: self.out_of_range,
-            stats: FxHashMap::default(),
+            stats: pass.statistics,
             moved: FxHashMap::default(),
             changed: false,
             rule: "",
@@ -160,7 +160,7 @@ struct Cx<'a> {
     module: &'a mut Module,
     to: DType,
     out_of_range: OutOfRange,
-    stats: FxHashMap<Value, Arc<ConstantStats>>,
+    stats: &'a mut Statistics,
     /// What values hold that nodes make of nothing but constants.
     moved: FxHashMap<Value, constants::Known>,
     changed: bool,
@@ -194,34 +194,25 @@ impl Cx<'_> {
         self.changed = true;
     }
 
-    /// The statistics of the constant that a value is, a 16-bit or f64 one as the f32 it is cast to; each constant
-    /// is read once.
+    /// The statistics of the constant that a value is.
     fn stats(&mut self, value: Value) -> Result<Option<Arc<ConstantStats>>, PassError> {
         let value = flow::resolve_captures(self.module, flow::behind_inserted(self.module, value));
-        if let Some(known) = self.stats.get(&value) {
-            return Ok(Some(known.clone()));
-        }
         // The value an overridable input has if nobody gives one says as much about ranges as a constant.
         let data = match &self.module.value(value).def {
             Def::Input { default: Some(Payload::Dense(data)), .. } => Some(data.clone()),
             _ => ampc_ir::views::constant_of(self.module, value),
         };
-        let Some(stats) = data.map(|data| self.stats_of(&data, value)).transpose()?.flatten() else {
-            return Ok(None);
-        };
-        self.stats.insert(value, stats.clone());
-        Ok(Some(stats))
+        data.map_or(Ok(None), |data| self.stats_of(&data, value))
     }
 
     /// The statistics of a tensor that is, or fills, a value; `None` if it holds no f32, f64 or 16-bit floats.
-    fn stats_of(&self, data: &TensorData, value: Value) -> Result<Option<Arc<ConstantStats>>, PassError> {
-        if !can_convert(data.dtype(), DType::F32) {
-            return Ok(None);
-        }
-        let wide = data.converted(Conversion { to: DType::F32, clamp: false });
-        let stats = ConstantStats::of(&wide, self.to)
-            .map_err(|source| PassError::Constant { name: self.name(value), source })?;
-        Ok(Some(Arc::new(stats)))
+    fn stats_of(
+        &mut self,
+        data: &Arc<TensorData>,
+        value: Value,
+    ) -> Result<Option<Arc<ConstantStats>>, PassError> {
+        let stats = self.stats.of(data, self.to);
+        stats.map_err(|source| PassError::Constant { name: self.name(value), source })
     }
 
     /// The largest finite value of the format. What is no float has no range to leave.

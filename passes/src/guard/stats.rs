@@ -2,8 +2,11 @@
 
 use ampc_ir::DType;
 use ampc_ir::TensorData;
+use ampc_ir::convert::{Conversion, can_convert};
 use ampc_ir::tensor::TensorError;
+use rustc_hash::FxHashMap;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 /// Statistics of an f32 constant with respect to a format.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -136,5 +139,43 @@ mod tests {
         let stats = ConstantStats::of(&data, DType::F16).unwrap();
         assert_eq!((stats.overflow, stats.underflow, stats.nonzero), (1, 0, 4));
         assert_eq!((stats.min, stats.max, stats.max_abs, stats.min_abs), (-1e9, 3.0, 1e9, 3.0));
+    }
+}
+
+/// The statistics of the constants that passes of one run asked for: each constant is read once.
+#[derive(Debug, Default)]
+pub struct Statistics {
+    /// By where the constant is in memory, which it keeps as long as it is held here.
+    known: FxHashMap<(*const TensorData, DType), Held>,
+}
+
+#[derive(Debug)]
+struct Held {
+    _constant: Arc<TensorData>,
+    stats: Arc<ConstantStats>,
+}
+
+impl Statistics {
+    /// The statistics of a constant, a 16-bit or f64 one as the f32 it is cast to; `None` if it holds no floats of
+    /// these types.
+    ///
+    /// # Errors
+    /// If the bytes cannot be read.
+    pub fn of(
+        &mut self,
+        constant: &Arc<TensorData>,
+        to: DType,
+    ) -> Result<Option<Arc<ConstantStats>>, TensorError> {
+        if !can_convert(constant.dtype(), DType::F32) {
+            return Ok(None);
+        }
+        let key = (Arc::as_ptr(constant), to);
+        if let Some(held) = self.known.get(&key) {
+            return Ok(Some(held.stats.clone()));
+        }
+        let wide = constant.converted(Conversion { to: DType::F32, clamp: false });
+        let stats = Arc::new(ConstantStats::of(&wide, to)?);
+        self.known.insert(key, Held { _constant: constant.clone(), stats: stats.clone() });
+        Ok(Some(stats))
     }
 }
