@@ -79,8 +79,6 @@ pub struct Summary {
     pub full: u64,
     /// Nodes without floats or of other element types.
     pub other: u64,
-    /// Nodes in bodies and functions, which stay as they are.
-    pub not_lowered: u64,
     /// Nodes of allow operators on f32 in the main graph.
     pub allow: u64,
     /// Those of them that are low now.
@@ -368,10 +366,6 @@ fn summary(module: &Module, paths: &Paths) -> Summary {
     for &node in paths.nodes() {
         sum.nodes += 1;
         let data = module.node(node);
-        if matches!(module.graph(module.root(data.graph)).owner, ampc_ir::module::GraphOwner::Function(_)) {
-            sum.not_lowered += 1;
-            continue;
-        }
         let low = float_decisions(module, node).any(|d| d.precision.is_some_and(DType::is_low));
         let full = float_decisions(module, node).any(|d| d.precision == Some(DType::F32));
         match (low, full) {

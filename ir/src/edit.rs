@@ -63,6 +63,7 @@ impl Module {
             functions: PrimaryMap::default(),
             main: GraphId::new(0),
             taken: FxHashSet::default(),
+            calls: FxHashMap::default(),
             leaving: FxHashMap::default(),
             suffixes: SecondaryMap::default(),
         };
@@ -315,6 +316,9 @@ impl Module {
         }
         let attrs = new.attrs.into_iter().map(|(name, value)| Attr { name, value, dirty: true }).collect();
         let operands: SmallVec<[Option<Value>; 4]> = smallvec::smallvec![None; new.operands.len()];
+        if let Op::Call(function) = new.op {
+            self.calls.entry(function).or_default().push(node);
+        }
         self.nodes.push(NodeData {
             op: new.op,
             name: new.name,
@@ -521,6 +525,10 @@ impl Module {
 
     /// Lets a node compute something else: another version of its operator, another function.
     pub fn set_op(&mut self, node: Node, op: Op) {
+        self.forget_call(node);
+        if let Op::Call(function) = op {
+            self.calls.entry(function).or_default().push(node);
+        }
         self.nodes[node].op = op;
         self.nodes[node].dirty.header = true;
         self.nodes[node].decisions.clear();
@@ -559,6 +567,22 @@ impl Module {
         found
     }
 
+    /// Imports a domain where a graph takes its imports from, the model or a function. The caller sees to it that it
+    /// is not imported there yet.
+    pub fn import_opset(&mut self, graph: GraphId, domain: &str, version: u16) {
+        let domain = self.intern(domain);
+        let root = self.root(graph);
+        match self.graphs[root].owner {
+            GraphOwner::Function(function) => {
+                self.graphs[root].dirty = true;
+                self.functions[function].opsets.push((domain, version));
+            }
+            GraphOwner::Main | GraphOwner::Body { .. } | GraphOwner::Erased => {
+                self.header.opsets.push((domain, version));
+            }
+        }
+    }
+
     /// Gives a node another list of formal operands.
     ///
     /// # Panics
@@ -589,6 +613,14 @@ impl Module {
                 self.values[value].def = Def::Erased;
             }
             self.nodes[node].dirty.results = true;
+        }
+    }
+
+    fn forget_call(&mut self, node: Node) {
+        if let Op::Call(function) = self.nodes[node].op
+            && let Some(calls) = self.calls.get_mut(&function)
+        {
+            calls.retain(|&call| call != node);
         }
     }
 
@@ -640,6 +672,7 @@ impl Module {
                 work.extend(self.nodes(body).collect::<Vec<_>>());
             }
             self.nodes[node].alive = false;
+            self.forget_call(node);
         }
         self.unplace(node);
         let NodeData { graph, vertex, .. } = self.nodes[node];

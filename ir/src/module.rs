@@ -75,6 +75,8 @@ pub struct Module {
     pub(crate) main: GraphId,
     /// Every name a value or node of any scope ever had: what a new name must avoid.
     pub(crate) taken: FxHashSet<Symbol>,
+    /// The nodes that call functions, in the order in which they came. Looked up, never gone through.
+    pub(crate) calls: FxHashMap<FunctionId, Vec<Node>>,
     /// The outputs that values are. Looked up, never gone through.
     pub(crate) leaving: FxHashMap<Value, SmallVec<[u32; 1]>>,
     /// The last number tried for a base name, so that n clashes cost n steps and not n².
@@ -371,6 +373,10 @@ impl Module {
     /// A function.
     pub fn function(&self, function: FunctionId) -> &FunctionData {
         &self.functions[function]
+    }
+    /// The nodes that call a function, in the order in which they were added.
+    pub fn calls(&self, function: FunctionId) -> &[Node] {
+        self.calls.get(&function).map_or(&[], |calls| calls)
     }
     /// All functions, in order.
     pub fn functions(&self) -> impl Iterator<Item = (FunctionId, &FunctionData)> {

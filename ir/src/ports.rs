@@ -1,4 +1,4 @@
-//! Ports: where values cross the border between a node and its bodies.
+//! Ports: where values cross the border between a node and its bodies, or a call and its function.
 //!
 //! An If hands the outputs of a branch on as its results; a Loop or Scan hands state into its body, back, and in the
 //! end out. What is one value from iteration to iteration, or whichever branch is taken, has one element type: it is
@@ -11,19 +11,26 @@
 //! | Scan | `state0`…; `in0`…: scanned operand, body input; `out0`… |
 //! | SequenceMap | `in0`…: operand, body input; `out0`…: body output, result |
 //!
+//! A function is a body that several nodes share: all its calls together have one port per formal, `in0`…, `out0`…,
+//! which belongs to the first of them.
+//!
 //! Iteration number and condition of a Loop, the condition of an If and the lengths of Scan 8 are no ports: no float
 //! passes there.
 
 use crate::attr::AttrValue;
-use crate::module::GraphOwner;
+use crate::module::{GraphOwner, Op};
 use crate::op::OpKind;
-use crate::{GraphId, Module, Node, Value};
+use crate::{FunctionId, GraphId, Module, Node, Value};
 use smallvec::SmallVec;
 use std::borrow::Cow;
 
-/// The ports of one node. They are numbered: states, then inputs, then outputs.
+/// The ports of one node, or of all calls of a function. They are numbered: states, then inputs, then outputs.
 #[derive(Clone, Debug)]
 pub struct Ports {
+    /// The node they belong to.
+    node: Node,
+    /// The function, if the node is a call.
+    function: Option<FunctionId>,
     bodies: SmallVec<[GraphId; 2]>,
     n_state: usize,
     n_in: usize,
@@ -37,9 +44,12 @@ pub struct Ports {
 }
 
 impl Ports {
-    /// The ports of a node; `None` if it is no operator with bodies.
+    /// The ports of a node; `None` if it is no operator with bodies and no call.
     pub fn of(module: &Module, node: Node) -> Option<Ports> {
         let data = module.node(node);
+        if let Op::Call(function) = data.op {
+            return Ports::of_function(module, function);
+        }
         let schema = data.schema()?;
         let n_results = data.results().len();
         let (n_state, n_in, first_operand, first_input, first_output) = match schema.kind {
@@ -62,6 +72,8 @@ impl Ports {
         let n_state = n_state.min(n_results);
         let fits = n_state + n_in + (n_results - n_state) <= usize::from(u16::MAX);
         fits.then(|| Ports {
+            node,
+            function: None,
             bodies: data.bodies().collect(),
             n_state,
             n_in,
@@ -72,6 +84,43 @@ impl Ports {
         })
     }
 
+    /// The ports of a function; `None` if nothing calls it.
+    pub fn of_function(module: &Module, function: FunctionId) -> Option<Ports> {
+        let &node = module.calls(function).first()?;
+        let graph = module.function(function).graph;
+        let (n_in, n_out) = (module.graph(graph).inputs().len(), module.graph(graph).outputs().len());
+        (n_in + n_out <= usize::from(u16::MAX)).then(|| Ports {
+            node,
+            function: Some(function),
+            bodies: smallvec::smallvec![graph],
+            n_state: 0,
+            n_in,
+            n_out,
+            first_operand: 0,
+            first_input: 0,
+            first_output: 0,
+        })
+    }
+
+    /// The ports through which the inputs and outputs of a body, or of a function, go.
+    pub fn of_body(module: &Module, graph: GraphId) -> Option<Ports> {
+        match module.graph(graph).owner {
+            GraphOwner::Body { node, .. } => Ports::of(module, node),
+            GraphOwner::Function(function) => Ports::of_function(module, function),
+            GraphOwner::Main | GraphOwner::Erased => None,
+        }
+    }
+
+    /// The node that the ports belong to: of the calls of a function the first.
+    pub fn node(&self) -> Node {
+        self.node
+    }
+    /// The nodes whose operands and results go through the ports.
+    pub fn nodes<'a>(&self, module: &'a Module) -> impl Iterator<Item = Node> + use<'a> {
+        let calls = self.function.map_or(&[][..], |function| module.calls(function));
+        let own = self.function.is_none().then_some(self.node);
+        calls.iter().copied().chain(own)
+    }
     /// How many there are.
     pub fn len(&self) -> usize {
         self.n_state + self.n_in + self.n_out
@@ -144,10 +193,11 @@ impl Ports {
 
 impl Module {
     /// How many precision decisions a node takes: one per port, or one per type variable of its schema; none for
-    /// calls and custom operators.
+    /// custom operators, and for calls whose ports belong to another call.
     pub fn n_vars(&self, node: Node) -> usize {
         match Ports::of(self, node) {
-            Some(ports) => ports.len(),
+            Some(ports) if ports.node == node => ports.len(),
+            Some(_) => 0,
             None => self.node(node).schema().map_or(0, |s| s.type_vars.len()),
         }
     }
@@ -155,7 +205,10 @@ impl Module {
     /// What the decisions of a node are about, by name: ports, or type variables of its schema.
     pub fn var_names(&self, node: Node) -> SmallVec<[Cow<'static, str>; 2]> {
         match Ports::of(self, node) {
-            Some(ports) => (0..ports.len()).map(|port| ports.name(port).into()).collect(),
+            Some(ports) if ports.node == node => {
+                (0..ports.len()).map(|port| ports.name(port).into()).collect()
+            }
+            Some(_) => SmallVec::new(),
             None => {
                 let schema = self.node(node).schema();
                 schema.map_or(&[][..], |s| s.type_vars).iter().map(|v| v.name.into()).collect()

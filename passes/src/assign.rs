@@ -22,7 +22,7 @@
 use crate::flow::{self, Var};
 use crate::insert_casts::KeepIo;
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
-use ampc_ir::module::Reason;
+use ampc_ir::module::{Op, Reason};
 use ampc_ir::op::{Class, Legality, OpKind};
 use ampc_ir::verify::name_of;
 use ampc_ir::views::constant_of;
@@ -250,12 +250,27 @@ impl<'m> Paint<'m> {
             }
             for (_, value) in flow::results_of(self.module, var) {
                 for reader in flow::readers(self.module, value) {
-                    let reader = flow::var_of_reader(self.module, reader).filter(|&r| self.paintable(r));
-                    work.extend(reader.filter(|&r| below.insert(r)));
+                    let Some(reader) = flow::var_of_reader(self.module, reader) else { continue };
+                    if self.paintable(reader) && self.arrives(reader, &below) && below.insert(reader) {
+                        work.push(reader);
+                    }
                 }
             }
         }
         below
+    }
+
+    /// Whether something low arrives at a variable of which one operand is reached. What calls of a function hand in
+    /// is one variable, but not one value: all of it must be reached, lest a call is rounded for another's sake.
+    fn arrives(&self, var: Var, below: &FxHashSet<Var>) -> bool {
+        if !matches!(self.module.node(var.node).op, Op::Call(_)) {
+            return true;
+        }
+        flow::operands_of(self.module, var).all(|(_, value)| {
+            let from = || flow::origin_var(self.module, value).filter(|from| !self.derived.contains(from));
+            self.is_constant(value)
+                || from().is_some_and(|from| self.low.get(&from) == Some(&self.to) || below.contains(&from))
+        })
     }
 
     /// What reaches something low through infer and clear variables, but for state: it would be rounded in every

@@ -3,8 +3,7 @@
 //! A class is about a type variable, because formals that share one share an element type; it is the strictest
 //! class of the formals (the operator table's), unless the user says otherwise. Variables that cannot be lowered
 //! are *fixed* with the rule that says why: `type` (no f32 there), `schema` or `opset.bf16` (the operator has no
-//! such form, here or below a later opset), `type.unknown` (fed by a custom operator), `not-lowered` (inside a
-//! function), `attribute` (an attribute says the type of the result). A variable
+//! such form, here or below a later opset), `type.unknown` (fed by a custom operator), `attribute` (an attribute says the type of the result). A variable
 //! that is 16-bit already keeps its class and has its element type decided.
 
 use crate::flow::{self, Var};
@@ -91,7 +90,7 @@ impl State<'_> {
     }
 
     fn node(&mut self, module: &Module, node: Node, path: &str) -> Vec<Decision> {
-        let Some(schema) = module.node(node).schema() else { return Vec::new() };
+        let schema = module.node(node).schema();
         let names = module.var_names(node);
         let vars = flow::vars(module, node).zip(&names);
         vars.map(|(var, name)| self.var(module, schema, var, name, path)).collect()
@@ -100,7 +99,7 @@ impl State<'_> {
     fn var(
         &mut self,
         module: &Module,
-        schema: &'static OpSchema,
+        schema: Option<&'static OpSchema>,
         var: Var,
         name: &str,
         path: &str,
@@ -139,7 +138,9 @@ impl State<'_> {
                 return self.decide(Class::Fixed, full, "schema");
             }
             Legality::NoSuchFormat { first_opset_with_it: Some(first) } => {
-                if table == Class::Allow || op::base_class(schema.kind, wanted) == Class::Allow {
+                let gains =
+                    |s: &&OpSchema| table == Class::Allow || op::base_class(s.kind, wanted) == Class::Allow;
+                if let Some(schema) = schema.filter(gains) {
                     *self.without_format.entry((schema.name, first, wanted)).or_default() += 1;
                 }
                 return self.decide(Class::Fixed, full, &format!("opset.{wanted}"));
@@ -203,11 +204,9 @@ impl State<'_> {
 }
 
 /// The operator table's class of a variable of this node: that of the formals it uses, refined by attributes.
-fn class_by_table(module: &Module, schema: &'static OpSchema, var: Var, to: DType) -> Class {
+fn class_by_table(module: &Module, schema: Option<&'static OpSchema>, var: Var, to: DType) -> Class {
     // What is handed into a body and out of it is moved, whatever else the operator does.
-    if flow::is_port(module, var) {
-        return Class::Clear;
-    }
+    let Some(schema) = schema.filter(|_| !flow::is_port(module, var)) else { return Class::Clear };
     let base = refined(module, schema, var.node, to);
     let Ok(variable) = u8::try_from(var.var) else { return Class::Fixed };
     let class = op::var_class_given(schema, variable, to, base, |side, index| {
@@ -222,7 +221,7 @@ fn class_by_table(module: &Module, schema: &'static OpSchema, var: Var, to: DTyp
 }
 
 /// Why no variable of a node can change, whatever anybody asks for.
-fn immovable(module: &Module, schema: &OpSchema, var: Var) -> Option<&'static str> {
+fn immovable(module: &Module, schema: Option<&OpSchema>, var: Var) -> Option<&'static str> {
     let data = module.node(var.node);
     let container = |value| !matches!(module.value(value).ty, Type::Tensor(_) | Type::Unknown);
     let contains = || {
@@ -232,13 +231,10 @@ fn immovable(module: &Module, schema: &OpSchema, var: Var) -> Option<&'static st
         }
         data.formal_operands().iter().chain(data.results()).flatten().copied().any(container)
     };
-    if module.root(data.graph) != module.main() {
-        // What functions read and make has the type of what calls hand in.
-        Some("not-lowered")
-    } else if contains() {
+    if contains() {
         // So has what goes into a sequence, optional or map, or comes out of one.
         Some("type")
-    } else if schema.kind == OpKind::BitCast {
+    } else if schema.is_some_and(|s| s.kind == OpKind::BitCast) {
         Some("schema")
     } else {
         None

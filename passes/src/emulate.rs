@@ -5,8 +5,8 @@
 //! made it, low constants are rounded beforehand, and public types stay: stock runtimes then round truly, one
 //! rounding per operator, with fp32 arithmetic inside, as kernels with fp32 accumulators do.
 //!
-//! Results of clear operators need no rounding: they move values that are rounded already. Custom operators and
-//! calls get the 16-bit operands they had.
+//! Results of clear operators need no rounding: they move values that are rounded already. Functions are
+//! emulated once for all their calls; custom operators get the 16-bit operands they had.
 
 use crate::flow;
 use crate::insert_casts::new_cast;
@@ -14,6 +14,7 @@ use crate::pass::{Changed, Pass, PassCx, PassError};
 use ampc_ir::convert::Conversion;
 use ampc_ir::edit::Position;
 use ampc_ir::infer::{Facts, check_node};
+use ampc_ir::module::Op;
 use ampc_ir::op::{Class, OpKind, base_class};
 use ampc_ir::{AttrValue, DType, GraphId, Module, Node, Payload, Type, Value};
 use rustc_hash::FxHashMap;
@@ -41,6 +42,9 @@ impl Pass for Emulate {
                 let wide = new_cast(module, input, DType::F32, Position::First);
                 state.redirect(module, input, wide, low);
             }
+        }
+        for graph in flow::functions_callees_first(module) {
+            state.function(module, graph);
         }
         state.constants(module, main);
         state.graph(module, main);
@@ -82,6 +86,14 @@ fn low_behind(module: &Module, value: Value, format: DType) -> Option<Value> {
     let (cast, _) = module.producer(value)?;
     flow::inserted_result(module, cast)?;
     module.node(cast).operand(0).filter(|&v| module.value(v).ty.dtype() == Some(format))
+}
+
+/// The graph of the function that a node calls.
+fn callee(module: &Module, node: Node) -> Option<GraphId> {
+    match module.node(node).op {
+        Op::Call(function) => Some(module.function(function).graph),
+        Op::Schema(_) | Op::Custom { .. } => None,
+    }
 }
 
 struct State<'a> {
@@ -145,6 +157,19 @@ impl State<'_> {
         }
     }
 
+    /// What calls hand in is f32 and stands for what it was; so is what they get back.
+    fn function(&mut self, module: &mut Module, graph: GraphId) {
+        for value in module.graph(graph).inputs().to_vec() {
+            if let Some(format) = low_dtype(&module.value(value).ty) {
+                let ty = module.value(value).ty.with_element_dtype(DType::F32);
+                module.set_type(value, ty);
+                self.low.insert(value, format);
+            }
+        }
+        self.constants(module, graph);
+        self.graph(module, graph);
+    }
+
     fn body(&mut self, module: &mut Module, node: Node, body: GraphId) {
         let sources = module.graph(body).inputs().iter().chain(module.graph(body).captures()).copied();
         for value in sources.collect::<Vec<_>>() {
@@ -188,8 +213,13 @@ impl State<'_> {
         if data.schema().is_some() && !as_it_was {
             return;
         }
+        let callee = callee(module, node);
         for slot in 0..module.node(node).n_formal() {
             let Some(value) = module.node(node).operand(slot) else { continue };
+            let formal = callee.and_then(|graph| module.graph(graph).inputs().get(slot).copied());
+            if formal.is_some_and(|formal| module.value(formal).ty.dtype() == Some(DType::F32)) {
+                continue;
+            }
             if let Some(&format) = self.low.get(&value) {
                 let narrow = low_behind(module, value, format)
                     .unwrap_or_else(|| new_cast(module, value, format, Position::Before(node)));
@@ -221,11 +251,15 @@ impl State<'_> {
         for (slot, value) in module.node(node).results().to_vec().into_iter().enumerate() {
             let Some(value) = value else { continue };
             let Some(format) = low_dtype(&module.value(value).ty) else { continue };
-            let now = inferred.as_ref().and_then(|i| i.types.get(slot)?.dtype());
+            let returned = callee(module, node).and_then(|graph| {
+                Some(module.value(module.graph(graph).outputs().get(slot)?.value).ty.dtype())
+            });
+            let now = returned.unwrap_or_else(|| inferred.as_ref().and_then(|i| i.types.get(slot)?.dtype()));
             if now == Some(DType::F32) {
                 let ty = module.value(value).ty.with_element_dtype(DType::F32);
                 module.set_type(value, ty);
-                if clear {
+                // What a function returns was rounded there.
+                if clear || returned.is_some() {
                     self.low.insert(value, format);
                     continue;
                 }

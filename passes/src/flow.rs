@@ -1,14 +1,14 @@
-//! How precision flows: type variables of nodes, and ports of nodes with bodies, as vertices; values as edges
-//! between them, through captures into bodies.
+//! How precision flows: type variables of nodes, and ports of nodes with bodies and of functions, as vertices; values
+//! as edges between them, through captures into bodies.
 
-use ampc_ir::module::{Decision, Def, Provenance};
+use ampc_ir::module::{Decision, Def, Op, Provenance};
 use ampc_ir::op::{self, Class, FormalType, Legality, OpKind, Side};
 use ampc_ir::ports::Ports;
 pub use ampc_ir::views::resolve_captures;
-use ampc_ir::{DType, GraphId, Module, Node, Type, Value};
+use ampc_ir::{DType, FunctionId, GraphId, Module, Node, Type, Value};
 use rustc_hash::FxHashSet;
 
-/// A type variable of a node of the operator table, or a port of a node with bodies.
+/// A type variable of a node of the operator table, or a port of a node with bodies or of the calls of a function.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Var {
     /// The node.
@@ -32,15 +32,51 @@ pub enum Reader {
     Output(GraphId, u32),
 }
 
-/// The graphs whose operators are lowered: the main graph and all bodies in it, each after the graph around it.
+/// All graphs: the main graph, functions, and bodies, each after the graph around it.
 pub fn graphs(module: &Module) -> Vec<GraphId> {
     let mut graphs = vec![module.main()];
+    graphs.extend(module.functions().map(|(_, function)| function.graph));
     let mut next = 0;
     while let Some(&graph) = graphs.get(next) {
         graphs.extend(module.nodes(graph).flat_map(|node| module.node(node).bodies()));
         next += 1;
     }
     graphs
+}
+
+/// The graphs of functions, each after those that it calls.
+pub fn functions_callees_first(module: &Module) -> Vec<GraphId> {
+    let mut order = Vec::new();
+    let mut seen: FxHashSet<FunctionId> = FxHashSet::default();
+    for (first, _) in module.functions() {
+        // It comes back after what it calls: then it is its turn.
+        let mut work = vec![(first, false)];
+        while let Some((function, left)) = work.pop() {
+            let graph = module.function(function).graph;
+            if left {
+                order.push(graph);
+            } else if seen.insert(function) {
+                work.push((function, true));
+                work.extend(called_in(module, graph).into_iter().map(|callee| (callee, false)));
+            }
+        }
+    }
+    order
+}
+
+/// The functions that are called in a graph and its bodies.
+fn called_in(module: &Module, graph: GraphId) -> Vec<FunctionId> {
+    let (mut graphs, mut called) = (vec![graph], Vec::new());
+    while let Some(graph) = graphs.pop() {
+        for node in module.nodes(graph) {
+            let data = module.node(node);
+            graphs.extend(data.bodies());
+            if let Op::Call(function) = data.op {
+                called.push(function);
+            }
+        }
+    }
+    called
 }
 
 /// The nodes of all [`graphs`], each graph in program order.
@@ -55,7 +91,7 @@ pub fn reader_var(module: &Module, node: Node, slot: u32) -> Option<Var> {
         return None;
     }
     if let Some(ports) = Ports::of(module, node) {
-        return Var::port(node, ports.of_operand(slot as usize)?);
+        return Var::port(ports.node(), ports.of_operand(slot as usize)?);
     }
     match data.schema()?.input(slot as usize)?.ty {
         FormalType::Var(var) => Some(Var { node, var: var.into() }),
@@ -68,8 +104,8 @@ pub fn var_of_reader(module: &Module, reader: Reader) -> Option<Var> {
     match reader {
         Reader::Operand(node, slot) => reader_var(module, node, slot),
         Reader::Output(graph, slot) => {
-            let node = module.owner(graph)?;
-            Var::port(node, Ports::of(module, node)?.of_body_output(slot as usize)?)
+            let ports = Ports::of_body(module, graph)?;
+            Var::port(ports.node(), ports.of_body_output(slot as usize)?)
         }
     }
 }
@@ -81,7 +117,7 @@ pub fn producer_var(module: &Module, value: Value) -> Option<Var> {
     match data.def {
         Def::Result { node, slot } => {
             if let Some(ports) = Ports::of(module, node) {
-                return Var::port(node, ports.of_result(slot as usize)?);
+                return Var::port(ports.node(), ports.of_result(slot as usize)?);
             }
             match module.node(node).schema()?.output(slot as usize)?.ty {
                 FormalType::Var(var) => Some(Var { node, var: var.into() }),
@@ -89,8 +125,8 @@ pub fn producer_var(module: &Module, value: Value) -> Option<Var> {
             }
         }
         Def::Input { slot, .. } => {
-            let node = module.owner(data.graph)?;
-            Var::port(node, Ports::of(module, node)?.of_body_input(slot as usize)?)
+            let ports = Ports::of_body(module, data.graph)?;
+            Var::port(ports.node(), ports.of_body_input(slot as usize)?)
         }
         Def::Capture { .. } | Def::Constant(_) | Def::Erased => None,
     }
@@ -133,12 +169,14 @@ pub fn operands_of(module: &Module, var: Var) -> impl Iterator<Item = (usize, Va
     let typed = formals.iter().enumerate().filter_map(move |(i, &v)| {
         (schema?.input(i)?.ty == FormalType::Var(u8::try_from(var.var).ok()?)).then_some((i, v?))
     });
-    let of_node =
-        ports.as_ref().and_then(|ports| ports.operand(at)).and_then(|i| Some((i, data.operand(i)?)));
+    let of_nodes = ports.as_ref().and_then(|ports| Some((ports.nodes(module), ports.operand(at)?)));
+    let of_nodes = of_nodes
+        .into_iter()
+        .flat_map(move |(nodes, i)| nodes.filter_map(move |node| Some((i, module.node(node).operand(i)?))));
     let of_bodies = ports.map(|ports| ports.body_outputs(module, at));
     let of_bodies = of_bodies.into_iter().flatten();
     let of_bodies = of_bodies.map(|(body, slot)| (slot, module.graph(body).outputs()[slot].value));
-    typed.chain(of_node).chain(of_bodies)
+    typed.chain(of_nodes).chain(of_bodies)
 }
 
 /// What the variable types on the way out: results of the node with their slots, and for a port the inputs of
@@ -154,9 +192,12 @@ pub fn results_of(module: &Module, var: Var) -> impl Iterator<Item = (usize, Val
     let typed = formals.iter().enumerate().filter_map(move |(i, &v)| {
         (schema?.output(i)?.ty == FormalType::Var(u8::try_from(var.var).ok()?)).then_some((i, v?))
     });
-    let of_node = ports.as_ref().and_then(|ports| ports.result(at)).and_then(|i| Some((i, data.result(i)?)));
+    let of_nodes = ports.as_ref().and_then(|ports| Some((ports.nodes(module), ports.result(at)?)));
+    let of_nodes = of_nodes
+        .into_iter()
+        .flat_map(move |(nodes, i)| nodes.filter_map(move |node| Some((i, module.node(node).result(i)?))));
     let of_bodies = ports.map(|ports| ports.body_inputs(module, at).enumerate());
-    typed.chain(of_node).chain(of_bodies.into_iter().flatten())
+    typed.chain(of_nodes).chain(of_bodies.into_iter().flatten())
 }
 
 /// The variables of a node.
@@ -165,9 +206,9 @@ pub fn vars(module: &Module, node: Node) -> impl Iterator<Item = Var> + use<> {
     (0..n).map(move |var| Var { node, var })
 }
 
-/// Whether it is a port of a node with bodies.
+/// Whether it is a port.
 pub fn is_port(module: &Module, var: Var) -> bool {
-    module.node(var.node).bodies().next().is_some() && Ports::of(module, var.node).is_some()
+    Ports::of(module, var.node).is_some()
 }
 
 /// Whether the variable is state that goes round in a body.
@@ -177,6 +218,9 @@ pub fn is_state(module: &Module, var: Var) -> bool {
 
 /// Whether a variable that is f32 may be the format instead, by the schema of its node.
 pub fn legality(module: &Module, var: Var, format: DType) -> Legality {
+    if matches!(module.node(var.node).op, Op::Call(_)) {
+        return Legality::Legal;
+    }
     let Some(schema) = module.node(var.node).schema() else { return Legality::NotFloat };
     let Some(ports) = Ports::of(module, var.node) else {
         return u8::try_from(var.var).map_or(Legality::NotFloat, |v| op::legality(schema, v, format));
@@ -225,7 +269,7 @@ pub fn readers(module: &Module, value: Value) -> Vec<Reader> {
     let mut work = vec![value];
     while let Some(value) = work.pop() {
         let graph = module.value(value).graph;
-        if module.owner(graph).is_some() {
+        if graph != module.main() {
             readers.extend(module.output_slots(value).iter().map(|&slot| Reader::Output(graph, slot)));
         }
         for (node, slot) in module.uses(value) {
@@ -255,7 +299,7 @@ pub fn readers_beyond_casts(module: &Module, value: Value) -> Vec<(Node, u32)> {
     while let Some((value, left)) = work.pop() {
         let graph = module.value(value).graph;
         let outputs = module.output_slots(value).iter().map(|&slot| Reader::Output(graph, slot));
-        let around = module.owner(graph).is_some();
+        let around = graph != module.main();
         let uses = module.uses(value).map(|(node, slot)| Reader::Operand(node, slot));
         for reader in outputs.filter(|_| around).chain(uses) {
             if let Reader::Operand(node, slot) = reader {
@@ -267,7 +311,7 @@ pub fn readers_beyond_casts(module: &Module, value: Value) -> Vec<(Node, u32)> {
                     work.extend(captures_of(module, node, slot).map(|v| (v, left)));
                     continue;
                 }
-                if module.node(node).bodies().next().is_none() {
+                if Ports::of(module, node).is_none() {
                     readers.push((node, slot));
                     continue;
                 }

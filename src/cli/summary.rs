@@ -6,13 +6,12 @@ use super::problem::Problem;
 use super::table::{Table, bytes, count, number, share};
 use super::ui::{Stream, Ui};
 use ampc::Report;
-use ampc::ir::module::GraphOwner;
 use ampc::ir::{DType, Module, Node};
 
 /// Warnings said in full before they are only counted.
 const SAID: usize = 8;
 
-/// Nodes outside functions with a type variable in a 16-bit format, by format.
+/// Nodes with a type variable in a 16-bit format, by format.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Low {
     fp16: u64,
@@ -25,9 +24,6 @@ impl Low {
         let mut low = Low::default();
         for &node in nodes {
             let data = module.node(node);
-            if matches!(module.graph(module.root(data.graph)).owner, GraphOwner::Function(_)) {
-                continue;
-            }
             let has = |dtype| data.decisions.iter().any(|d| d.precision == Some(dtype));
             let formats = [to, DType::F16, DType::BF16];
             match formats.into_iter().find(|&f| has(f)) {
@@ -61,9 +57,6 @@ pub(crate) fn text(
     nodes.push(format!("{} fp32", number(summary.full)));
     if summary.other > 0 {
         nodes.push(format!("{} without floats to lower", number(summary.other)));
-    }
-    if summary.not_lowered > 0 {
-        nodes.push(format!("{} in functions, not lowered", number(summary.not_lowered)));
     }
     if report.options.opset != "keep" {
         table.row(["opset".to_owned(), report.options.opset.clone()]);

@@ -13,6 +13,7 @@
     reason = "a test fails and tells by panicking and printing"
 )]
 
+mod bodies;
 mod constants;
 mod decisions;
 mod guards;

@@ -301,7 +301,9 @@ impl Builder<'_, '_, '_> {
 
     fn tail(&mut self, node: Node, tail: Tail) {
         *self.parser.module.node_mut(node).metadata = tail.metadata;
-        let vars = if tail.class.is_empty() { SmallVec::new() } else { self.parser.module.var_names(node) };
+        let module = &self.parser.module;
+        let named = !tail.class.is_empty() && module.node(node).schema().is_some();
+        let vars = if named { module.var_names(node) } else { SmallVec::new() };
         let vars = &vars[..];
         let class = self.per_variable(vars, None, tail.class);
         let n = class.len();

@@ -12,6 +12,7 @@ use crate::module::{Decision, Def, FunctionData, GraphOwner, NodeData, Provenanc
 use crate::tensor::TensorError;
 use crate::{GraphId, Module, Node, Symbol, Type, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::fmt::Write;
 use std::ops::Range;
@@ -485,7 +486,8 @@ impl Printer<'_> {
         if data.decisions.is_empty() {
             return;
         }
-        let vars = self.module.var_names(node);
+        // How many ports a call has is not known where it is read.
+        let vars = if data.schema().is_some() { self.module.var_names(node) } else { SmallVec::new() };
         self.decided(&vars, data, "class", |out, decision| {
             out.push_str(decision.class.as_str());
             true

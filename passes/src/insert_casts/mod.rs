@@ -2,8 +2,8 @@
 //!
 //! One cast per (value, format), shared by all readers and slots, right after the producer (before the first
 //! reader, where the producer is an input or constant). An output of the graph keeps its type and name: if what
-//! makes it is low now, the widening cast takes the public name. Readers without a decision (calls, custom
-//! operators) get the type the value had.
+//! makes it is low now, the widening cast takes the public name. Readers without a decision (custom operators) get
+//! the type the value had.
 //!
 //! What a body captures is cast outside every loop it is read in, and within the branch of an If that reads it, unless
 //! both branches do or it is cast outside anyway: so a cast runs as often as it has to and no more.
@@ -20,6 +20,7 @@ use ampc_ir::entity::SecondaryMap;
 use ampc_ir::infer::{Facts, check_node};
 use ampc_ir::module::{Def, Op, Provenance};
 use ampc_ir::op::{AttrKind, Lookup, OpKind, lookup};
+use ampc_ir::ports::Ports;
 use ampc_ir::{AttrValue, DType, GraphId, Module, Node, Symbol, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -125,7 +126,17 @@ impl State {
             steps.reverse();
             steps
         };
-        let mut work = steps(module, module.main());
+        // What calls hand in and get back is of the types of their function wherever they are.
+        let functions: Vec<GraphId> = module.functions().map(|(_, f)| f.graph).collect();
+        for ports in functions.iter().filter_map(|&graph| Ports::of_body(module, graph)).collect::<Vec<_>>() {
+            self.retype_ports(module, ports.node());
+        }
+        let mut work = Vec::new();
+        for &graph in functions.iter().rev() {
+            work.push(Step::Leave(graph));
+            work.extend(steps(module, graph));
+        }
+        work.extend(steps(module, module.main()));
         while let Some(step) = work.pop() {
             match step {
                 Step::Node(node) => {
@@ -139,19 +150,22 @@ impl State {
                             work.push(Step::Leave(body));
                             work.extend(steps(module, body));
                         }
-                    } else if !self.drop_idle_cast(module, node) {
+                    } else if module.node(node).schema().is_some() && !self.drop_idle_cast(module, node) {
                         self.results(module, node, edited, facts);
                     }
                 }
                 Step::Leave(body) => self.leave(module, body),
-                Step::Results(node) => {
-                    for var in flow::vars(module, node).collect::<Vec<_>>() {
-                        let Some(precision) = decided(module, var) else { continue };
-                        for (_, value) in flow::results_of(module, var).collect::<Vec<_>>() {
-                            self.retype(module, value, precision);
-                        }
-                    }
-                }
+                Step::Results(node) => self.retype_ports(module, node),
+            }
+        }
+    }
+
+    /// Gives what the ports of a node make the types that were decided for them.
+    fn retype_ports(&mut self, module: &mut Module, node: Node) {
+        for var in flow::vars(module, node).collect::<Vec<_>>() {
+            let Some(precision) = decided(module, var) else { continue };
+            for (_, value) in flow::results_of(module, var).collect::<Vec<_>>() {
+                self.retype(module, value, precision);
             }
         }
     }
@@ -187,7 +201,11 @@ impl State {
             let wanted = port.and_then(|port| decided(module, port)).filter(|_| original.is_float());
             let wanted = wanted.unwrap_or(original);
             if present != wanted {
-                let cast = self.cast(module, value, wanted, body, Position::Last);
+                let mut cast = self.cast(module, value, wanted, body, Position::Last);
+                // What a body captures is nothing that it makes, so it cannot be its output.
+                if matches!(module.value(cast).def, Def::Capture { .. }) {
+                    cast = new_cast(module, value, wanted, Position::Last);
+                }
                 module.set_output(body, index, cast);
                 self.changed = true;
             }
@@ -427,8 +445,9 @@ fn wanted_by_all(module: &Module, value: Value) -> Option<DType> {
     wanted.all(|w| w == Some(first)).then_some(first)
 }
 
-/// Imports the operator set of ai.onnx that came with the module's IR version, for a module of other domains only.
-fn import_onnx(module: &mut Module) -> u16 {
+/// Imports the operator set of ai.onnx that came with the module's IR version, for a module or function of other
+/// domains only.
+fn import_onnx(module: &mut Module, graph: GraphId) -> u16 {
     let opset = match module.header.ir_version {
         ..=3 => 8,
         4 => 9,
@@ -442,8 +461,7 @@ fn import_onnx(module: &mut Module) -> u16 {
         12 => 24,
         _ => 25,
     };
-    let domain = module.intern("");
-    module.header.opsets.push((domain, opset));
+    module.import_opset(graph, "", opset);
     opset
 }
 
@@ -453,7 +471,7 @@ pub(crate) fn new_cast(module: &mut Module, value: Value, to: DType, at: Positio
     let base = module.value_name(value).map_or_else(|| value.to_string(), |s| module.text(s).to_owned());
     let name = module.fresh_name(&format!("{base}.{to}"));
     let node_name = module.fresh_name(&format!("{base}.{to}.cast"));
-    let opset = module.opset(graph, "").unwrap_or_else(|| import_onnx(module));
+    let opset = module.opset(graph, "").unwrap_or_else(|| import_onnx(module, graph));
     let Lookup::Found(schema) = lookup("", "Cast", opset) else {
         unreachable!("Cast exists in every operator set from 1 on")
     };
