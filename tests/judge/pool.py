@@ -80,7 +80,7 @@ class Worker:
 class Pool:
     """`size` workers; `map` runs a function over items with a worker's `call` as first argument."""
 
-    def __init__(self, size: int = 2, timeout: float = 60.0, script: Path = HERE / "tasks.py") -> None:
+    def __init__(self, size: int = 2, timeout: float = 180.0, script: Path = HERE / "tasks.py") -> None:
         self.size = size
         self.free: queue.Queue[Worker] = queue.Queue()
         self.workers = [Worker(script, timeout) for _ in range(size)]
