@@ -12,7 +12,7 @@ use crate::paths::Paths;
 use crate::policy::{Base, Names, OpClass, Pin, Pins, Policy, node_key};
 use ampc_ir::module::{Decision, Reason};
 use ampc_ir::op::{self, Class, Legality, OpKind, OpSchema};
-use ampc_ir::views::{NodeView, constant_of};
+use ampc_ir::views::{NodeView, constant_of, resolve_captures};
 use ampc_ir::{DType, Module, Node, Type};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
@@ -113,8 +113,10 @@ impl State<'_> {
             Some(other) => return self.decide(Class::Fixed, other.element_dtype(), "type"),
             None => return self.decide(Class::Fixed, None, "type.unknown"),
         };
-        // An operand of unknown type is of the type of the others, but it cannot be cast.
-        if flow::operands_of(module, var).any(|(_, v)| module.value(v).ty == Type::Unknown) {
+        // An operand of unknown type is of the type of the others, but it cannot be cast; a result of unknown type
+        // (in the body of a custom operator) has readers that cannot be told of another one.
+        let mut values = flow::operands_of(module, var).chain(flow::results_of(module, var));
+        if values.any(|(_, v)| module.value(v).ty == Type::Unknown) {
             return self.decide(Class::Fixed, full, "type.unknown");
         }
         if let Some(rule) = immovable(module, schema, var) {
@@ -181,6 +183,7 @@ impl State<'_> {
             return None;
         }
         let names = flow::operands_of(module, var)
+            .map(|(slot, v)| (slot, resolve_captures(module, v)))
             .filter(|&(_, v)| module.producer(v).is_none() || constant_of(module, v).is_some())
             .chain(flow::results_of(module, var))
             .filter_map(|(_, value)| module.value_name(value).map(|s| module.text(s)));

@@ -5,7 +5,8 @@
 //! what a computed 0 or 1 is multiplied by. In f16 −65504 − 40 rounds to −∞, and a row of −∞ has no Softmax.
 //!
 //! One walk in program order (more only if there are bodies) finds the values that may *hold* a constant beyond half the range, whatever else is in
-//! them: constants, what moves them, and products. A sum of one stays fp32. So does a product that leaves the range
+//! them: constants, what moves them, and products. A sum of one stays fp32, and what multiplies one that does not
+//! even fit. So does a product that leaves the range
 //! by another constant. What chooses by value (Max, Clip, MaxPool) holds nothing: a bound is there to be unused.
 //! Anything else ends the way, as does a quotient by something computed, mostly a square root of a width.
 //! Linear; reads no constant but operands of what moves, adds, multiplies and divides.
@@ -14,7 +15,8 @@ use super::Cx;
 use super::constants::{Known, Origin};
 use crate::flow;
 use crate::pass::PassError;
-use ampc_ir::op::{self, OpKind};
+use ampc_ir::op::{self, Class, OpKind};
+use ampc_ir::views::resolve_captures;
 use ampc_ir::{Node, Value};
 use rustc_hash::FxHashMap;
 
@@ -26,6 +28,13 @@ struct Held {
     /// The constant, and its magnitude there.
     from: Origin,
     max_abs: f32,
+}
+
+impl Held {
+    /// Whether the constant does not fit, and nothing on the way scaled it down.
+    fn is_beyond(&self, cx: &Cx<'_>) -> bool {
+        f64::from(self.max_abs) > cx.most() && self.magnitude >= cx.most()
+    }
 }
 
 /// What a node does with the large constants it reads.
@@ -61,6 +70,7 @@ fn walk(cx: &mut Cx<'_>, held: &mut FxHashMap<Value, Held>) -> Result<(), PassEr
                 held.extend(flow::results_of(cx.module, port).map(|(_, result)| (result, what)));
             }
         }
+        multiplied(cx, held, node);
         let Some(kind) = cx.kind(node) else { continue };
         let (effect, to) = (effect(cx, held, node, kind)?, cx.to);
         // Operands of sums and products share the variable of the result.
@@ -73,6 +83,10 @@ fn walk(cx: &mut Cx<'_>, held: &mut FxHashMap<Value, Held>) -> Result<(), PassEr
             (Some(Effect::Sum(what)), Some(var)) => {
                 let (name, most) = (what.from.name(cx), what.max_abs);
                 cx.deny(var, || format!("{name} up to {most:e} in a sum: beyond half the range of {to}"));
+                if what.is_beyond(cx) {
+                    let results: Vec<Value> = cx.float_results(node).collect();
+                    held.extend(results.into_iter().map(|result| (result, what)));
+                }
             }
             (Some(Effect::Product(what, by)), Some(var)) => {
                 let (name, most) = (what.from.name(cx), what.max_abs);
@@ -82,6 +96,23 @@ fn walk(cx: &mut Cx<'_>, held: &mut FxHashMap<Value, Held>) -> Result<(), PassEr
         }
     }
     Ok(())
+}
+
+/// Keeps operators fp32 that would always be low, if a constant that does not fit stands somewhere in what they read:
+/// the cast before them would make it infinite.
+fn multiplied(cx: &mut Cx<'_>, held: &FxHashMap<Value, Held>, node: Node) {
+    for var in flow::vars(cx.module, node).collect::<Vec<_>>() {
+        if flow::decision(cx.module, var).is_none_or(|d| d.class != Class::Allow) {
+            continue;
+        }
+        let found = flow::operands_of(cx.module, var)
+            .filter_map(|(_, v)| held.get(&resolve_captures(cx.module, v)).copied())
+            .find(|what| what.is_beyond(cx));
+        if let Some(what) = found {
+            let (name, most, to) = (what.from.name(cx), what.max_abs, cx.to);
+            cx.deny(var, || format!("{name} up to {most:e} in an operand: beyond the range of {to}"));
+        }
+    }
 }
 
 fn effect(
@@ -124,7 +155,7 @@ fn largest(
 }
 
 fn held_by(cx: &mut Cx<'_>, held: &FxHashMap<Value, Held>, value: Value) -> Result<Option<Held>, PassError> {
-    let value = flow::resolve_captures(cx.module, value);
+    let value = resolve_captures(cx.module, value);
     if let Some(&held) = held.get(&value) {
         return Ok(Some(held));
     }

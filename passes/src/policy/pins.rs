@@ -206,7 +206,8 @@ impl<'a> Pins<'a> {
         values: impl Iterator<Item = &'b str>,
     ) -> Option<(Pin, String)> {
         let rule = |&(reading, pin): &(Option<Reading<'_>>, Pin)| {
-            (pin, format!("pin:{}", reading.map_or("", |r| r.text())))
+            let (text, var) = reading.map_or(("", None), |r| (r.text(), r.var));
+            (pin, format!("pin:{text}{}", var.map_or_else(String::new, |var| format!("#{var}"))))
         };
         if let Some(at) = self.exact(path, var) {
             return Some(rule(&self.nodes[at]));
