@@ -13,7 +13,7 @@ use crate::policy::{Base, Names, OpClass, Pin, Pins, Policy, node_key};
 use ampc_ir::module::{Decision, Reason};
 use ampc_ir::op::{self, Class, Legality, OpKind, OpSchema};
 use ampc_ir::views::{NodeView, constant_of, resolve_captures};
-use ampc_ir::{DType, Module, Node, Type};
+use ampc_ir::{DType, GraphId, Module, Node, Type, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -47,6 +47,7 @@ impl Pass for Classify {
             to: self.to,
             policy: &self.policy,
             pins: &pins,
+            dead: flow::dead_functions(module),
             reasons: FxHashMap::default(),
             without_format: BTreeMap::new(),
         };
@@ -70,6 +71,8 @@ struct State<'a> {
     to: DType,
     policy: &'a Policy,
     pins: &'a Pins<'a>,
+    /// Graphs of functions that nothing calls.
+    dead: FxHashSet<GraphId>,
     /// Reasons without evidence are the same for many nodes.
     reasons: FxHashMap<String, Arc<Reason>>,
     without_format: BTreeMap<(&'static str, u16, DType), u32>,
@@ -116,7 +119,7 @@ impl State<'_> {
         // An operand of unknown type is of the type of the others, but it cannot be cast; a result of unknown type
         // (in the body of a custom operator) has readers that cannot be told of another one.
         let mut values = flow::operands_of(module, var).chain(flow::results_of(module, var));
-        if values.any(|(_, v)| module.value(v).ty == Type::Unknown) {
+        if values.any(|(_, v)| module.value(v).ty == Type::Unknown && !self.is_dead(module, v)) {
             return self.decide(Class::Fixed, full, "type.unknown");
         }
         if let Some(rule) = immovable(module, schema, var) {
@@ -176,6 +179,11 @@ impl State<'_> {
         let (class, rule) = self.class_by_policy(table, listed);
         let precision = (class == Class::Fixed).then_some(DType::F32);
         self.decide(class, precision, &rule)
+    }
+
+    /// Whether a value is in a function that nothing calls: no type is known there.
+    fn is_dead(&self, module: &Module, value: Value) -> bool {
+        !self.dead.is_empty() && self.dead.contains(&module.root(module.value(value).graph))
     }
 
     fn pin(&self, module: &Module, var: Var, path: &str, name: &str) -> Option<(Pin, String)> {

@@ -16,6 +16,7 @@ use ampc_ir::edit::Position;
 use ampc_ir::infer::{Facts, check_node};
 use ampc_ir::module::Op;
 use ampc_ir::op::{Class, OpKind, base_class};
+use ampc_ir::ports::Ports;
 use ampc_ir::{AttrValue, DType, GraphId, Module, Node, Payload, Type, Value};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -94,6 +95,16 @@ fn callee(module: &Module, node: Node) -> Option<GraphId> {
         Op::Call(function) => Some(module.function(function).graph),
         Op::Schema(_) | Op::Custom { .. } => None,
     }
+}
+
+/// Whether an operand is handed into a body or function that is emulated, which takes it as f32.
+fn handed_in_as_f32(module: &Module, node: Node, slot: usize) -> bool {
+    let formals = || {
+        let ports = Ports::of(module, node)?;
+        Some(ports.body_inputs(module, ports.of_operand(slot)?))
+    };
+    let is_f32 = |formal: Value| module.value(formal).ty.dtype() == Some(DType::F32);
+    formals().is_some_and(|mut formals| formals.any(is_f32))
 }
 
 struct State<'a> {
@@ -213,11 +224,9 @@ impl State<'_> {
         if data.schema().is_some() && !as_it_was {
             return;
         }
-        let callee = callee(module, node);
         for slot in 0..module.node(node).n_formal() {
             let Some(value) = module.node(node).operand(slot) else { continue };
-            let formal = callee.and_then(|graph| module.graph(graph).inputs().get(slot).copied());
-            if formal.is_some_and(|formal| module.value(formal).ty.dtype() == Some(DType::F32)) {
+            if handed_in_as_f32(module, node, slot) {
                 continue;
             }
             if let Some(&format) = self.low.get(&value) {

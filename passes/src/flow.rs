@@ -64,6 +64,17 @@ pub fn functions_callees_first(module: &Module) -> Vec<GraphId> {
     order
 }
 
+/// The graphs of functions that are not called from the main graph, through others or not.
+pub fn dead_functions(module: &Module) -> FxHashSet<GraphId> {
+    let mut dead: FxHashSet<GraphId> = module.functions().map(|(_, function)| function.graph).collect();
+    let mut work = vec![module.main()];
+    while let Some(graph) = work.pop() {
+        let called = called_in(module, graph).into_iter().map(|function| module.function(function).graph);
+        work.extend(called.filter(|graph| dead.remove(graph)));
+    }
+    dead
+}
+
 /// The functions that are called in a graph and its bodies.
 fn called_in(module: &Module, graph: GraphId) -> Vec<FunctionId> {
     let (mut graphs, mut called) = (vec![graph], Vec::new());

@@ -40,7 +40,8 @@ impl Pass for SimplifyCasts {
                 changed = true;
             }
             let removable = cast.inserted && !module.is_output(cast.result);
-            if removable && cast.from == cast.to {
+            let identity = cast.inserted && cast.from == cast.to;
+            if identity && (removable || leaves_a_body(module, &cast)) {
                 replace(module, &cast, cast.operand);
                 changed = true;
                 continue;
@@ -74,9 +75,19 @@ impl Pass for SimplifyCasts {
     }
 }
 
+/// Whether what a cast makes leaves a body or function, where no name is public, and what it reads is made there
+/// and can leave instead.
+fn leaves_a_body(module: &Module, cast: &Cast) -> bool {
+    module.node(cast.node).graph != module.main() && module.producer(cast.operand).is_some()
+}
+
 /// Lets the readers of a cast read another value, and removes the cast.
 fn replace(module: &mut Module, cast: &Cast, by: Value) {
     module.replace_uses(cast.result, by, |_, _| true);
+    let graph = module.node(cast.node).graph;
+    for slot in module.output_slots(cast.result).to_vec() {
+        module.set_output(graph, slot as usize, by);
+    }
     module.erase_node(cast.node);
 }
 
