@@ -1,0 +1,141 @@
+"""Random graphs with bodies and functions, rewritten with the default policy, under onnx and ONNX Runtime.
+
+Proves of each: the rewritten and the emulated model pass onnx.checker (full) if the source does; ONNX Runtime loads
+the rewritten one, or lacks a kernel for its types; it runs the emulated one for both branches, with the results of
+the source within the tolerance of the format. Numbers are compared where the graph is made of operators that do
+not magnify an error without bound: products, sums, norms and smooth functions of inputs between -1 and 1.
+One rounding is 2^-11 (f16) or 2^-8 (bf16) of a value; a path has at most 24 steps and a product of 4 x 4 adds 4
+terms, so the bar is 2 x 24 roundings of the largest value on the way.
+
+    random_graphs.py [--count N] [--seed N] [--cargo CARGO]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any, Iterator
+
+import numpy as np
+import onnx
+
+from judge import CRASHING, ROOT
+from tasks import NOT_IMPLEMENTED, _line, _session, check
+
+ROUNDING = {"f16": 2.0**-11, "bf16": 2.0**-8}
+BAR = 48
+TAME = {
+    "Add", "Cast", "Concat", "Constant", "Dropout", "Erf", "Gather", "Gemm", "Identity", "If", "LayerNormalization",
+    "Loop", "MatMul", "Max", "Mul", "Neg", "PRelu", "ReduceMean", "Relu", "Reshape", "Scan", "Sigmoid", "Softmax",
+    "Split", "Sub", "Sum", "Tanh", "Transpose", "Ffn",
+}  # fmt: skip
+
+
+def nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """The nodes of a graph and its bodies."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            yield from nodes(attribute.g)
+
+
+def is_tame(model: onnx.ModelProto) -> bool:
+    """Whether errors stay in proportion, as far as operators and constants tell."""
+    read = {name for node in nodes(model.graph) for name in node.input}
+    return {node.op_type for node in nodes(model.graph)} <= TAME and not read & {"big", "mask", "eps", "tiny"}
+
+
+def feeds(seed: int, condition: bool) -> dict[str, np.ndarray]:
+    """Inputs of ordinary size."""
+    random = np.random.default_rng(seed)
+    values = {name: random.uniform(-1, 1, (4, 4)).astype(np.float32) for name in ("x", "y")}
+    return {**values, "c": np.array(condition), "i": np.array([0, 2, 1, 3], np.int64)}
+
+
+def run(path: Path, fed: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """The outputs of a model, unoptimized: every rounding of the emulated one is done."""
+    session = _session(str(path), optimize=False)
+    names = {node.name for node in session.get_inputs()}
+    return session.run(None, {name: value for name, value in fed.items() if name in names})
+
+
+def refuses(path: Path) -> str:
+    """Why ONNX Runtime does not load a model; empty if it does, or has no kernel for its types."""
+    try:
+        _session(str(path), without=CRASHING)
+    except Exception as error:
+        return "" if NOT_IMPLEMENTED in str(error) else _line(error)
+    return ""
+
+
+def distance(now: list[np.ndarray], then: list[np.ndarray]) -> float:
+    """The greatest difference relative to the greatest value; infinite if one is not finite where the other is."""
+    worst = 0.0
+    for a, b in zip(now, then, strict=True):
+        if not np.array_equal(np.isfinite(a), np.isfinite(b)):
+            return float("inf")
+        finite = np.isfinite(b)
+        difference = np.abs(a[finite].astype(np.float64) - b[finite]).max(initial=0.0)
+        worst = max(worst, float(difference / max(1.0, np.abs(b[finite]).max(initial=0.0))))
+    return worst
+
+
+def judge(folder: Path, stem: str, seed: int, counts: Counter[str]) -> list[str]:
+    """What is wrong with one model."""
+    source, low, emulated = (folder / f"{stem}.{kind}.onnx" for kind in ("source", "low", "emulated"))
+    if check(str(source)) != "ok":
+        counts["source refused"] += 1
+        return []
+    problems = [f"{path.name}: {verdict}" for path in (low, emulated) if (verdict := check(str(path))) != "ok"]
+    refused = refuses(low)
+    if refused and not refuses(source):
+        problems.append(f"{low.name}: {refused}")
+    tame = is_tame(onnx.load(source))
+    counts["compared"] += tame
+    for condition in (True, False):
+        fed = feeds(seed, condition)
+        try:
+            error = distance(run(emulated, fed), run(source, fed))
+        except Exception as failure:
+            problems.append(f"{stem}: {_line(failure)}")
+            continue
+        bar = BAR * ROUNDING[stem.split(".")[1]]
+        if tame and error > bar:
+            problems.append(f"{stem} with {condition}: error {error:.2e} > {bar:.2e}")
+    return problems
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=200, help="models [200]")
+    parser.add_argument("--seed", type=int, default=1, help="which models [1]")
+    parser.add_argument("--cargo", default="cargo")
+    parser.add_argument("--corpus", type=Path, help="not used: the models are random")
+    parser.add_argument("--ampc", help="not used: the library makes the models")
+    args: Any = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        environment = {
+            **os.environ, "AMPC_RANDOM_DIR": name, "AMPC_RANDOM_COUNT": str(args.count), "AMPC_RANDOM_SEED": str(args.seed),
+        }  # fmt: skip
+        command = [args.cargo, "test", "--quiet", "--locked", "--test", "properties", "models_for_other_judges"]
+        subprocess.run(command, check=True, cwd=ROOT, env=environment, stdout=subprocess.DEVNULL)
+        stems = sorted({".".join(path.name.split(".")[:2]) for path in folder.iterdir()}, key=lambda s: int(s.split(".")[0]))
+        counts: Counter[str] = Counter()
+        wrong = 0
+        for number, stem in enumerate(stems):
+            problems = judge(folder, stem, number, counts)
+            wrong += bool(problems)
+            for problem in problems:
+                print("FAIL", problem)
+    print(f"random graphs: {len(stems) - wrong} of {len(stems)}, {counts['compared']} with numbers compared, {counts['source refused']} not judged")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
