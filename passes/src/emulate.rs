@@ -8,7 +8,7 @@
 //! Results of clear operators need no rounding: they move values that are rounded already. Functions are
 //! emulated once for all their calls; custom operators get the 16-bit operands they had.
 
-use crate::flow;
+use crate::flow::{self, Var};
 use crate::insert_casts::new_cast;
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use ampc_ir::convert::Conversion;
@@ -251,6 +251,13 @@ impl State<'_> {
         }
     }
 
+    /// Whether a result is what bodies made, or were handed, and nothing of it is left to round.
+    fn hands_on(&self, module: &Module, node: Node, slot: usize) -> bool {
+        let port = Ports::of(module, node).and_then(|ports| ports.of_result(slot));
+        let port = port.and_then(|port| Some(Var { node, var: u16::try_from(port).ok()? }));
+        port.is_some_and(|port| flow::operands_of(module, port).all(|(_, v)| self.low.contains_key(&v)))
+    }
+
     fn results(&mut self, module: &mut Module, node: Node) {
         let inferred = check_node(module, node, self.facts).ok().flatten();
         // An attribute (the bounds of a Clip, the value of a Pad, in old versions) is f32 and rounded by nobody.
@@ -268,7 +275,7 @@ impl State<'_> {
                 let ty = module.value(value).ty.with_element_dtype(DType::F32);
                 module.set_type(value, ty);
                 // What a function returns was rounded there.
-                if clear || returned.is_some() {
+                if clear || returned.is_some() || self.hands_on(module, node, slot) {
                     self.low.insert(value, format);
                     continue;
                 }
