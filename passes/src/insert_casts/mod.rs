@@ -334,7 +334,8 @@ impl State {
         module.capture_into(graph, result)
     }
 
-    /// A value in a body may be called as one around it. Checkers take them for one, so they must not differ in type.
+    /// A value in a body may be called as one around it. Checkers take them for one, so they must not differ in type
+    /// where we changed that or read it.
     fn part_names(&self, module: &mut Module) {
         let graphs = flow::graphs(module);
         if graphs.len() == 1 {
@@ -351,8 +352,11 @@ impl State {
                 while let Some(owner) = module.owner(around) {
                     around = module.node(owner).graph;
                     if let Some(&other) = named.get(&(around, name)) {
-                        let differs = module.value(other).ty.dtype() != data.ty.dtype();
-                        if differs && (self.before[value].is_some() || self.before[other].is_some()) {
+                        let ty = &module.value(other).ty;
+                        let retyped = self.before[value].is_some() || self.before[other].is_some();
+                        let cast =
+                            || module.uses(value).any(|(n, _)| flow::inserted_result(module, n).is_some());
+                        if (ty.dtype() != data.ty.dtype() && retyped) || (*ty != data.ty && cast()) {
                             clashes.push((value, name));
                             break;
                         }
