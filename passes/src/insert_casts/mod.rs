@@ -236,9 +236,7 @@ impl State {
                 continue;
             }
             if let Some(low) = wanted_by_all(module, input).filter(|d| d.is_low()) {
-                let ty = module.value(input).ty.with_element_dtype(low);
-                module.set_type(input, ty);
-                self.changed = true;
+                self.retype(module, input, low);
             }
         }
     }
