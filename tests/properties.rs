@@ -548,6 +548,11 @@ proptest! {
             if data.schema().is_none_or(|s| s.kind == OpKind::Cast) {
                 continue;
             }
+            // What reads what a custom operator makes gets everything as it was.
+            let known = |v: &Option<Value>| v.is_none_or(|v| emulated.value(v).ty != ampc_ir::Type::Unknown);
+            if !data.formal_operands().iter().all(known) {
+                continue;
+            }
             let values = data.operands().iter().chain(data.results()).flatten();
             let low = values.copied().find(|&v| emulated.value(v).ty.dtype().is_some_and(DType::is_low));
             prop_assert!(low.is_none(), "{low:?}\n{text}");

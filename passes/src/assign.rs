@@ -204,6 +204,7 @@ impl<'m> Paint<'m> {
     /// Whether an operand comes for nothing in any precision: a constant, whatever it was cast to.
     fn is_constant(&self, mut value: Value) -> bool {
         while constant_of(self.module, value).is_none() {
+            value = flow::resolve_captures(self.module, value);
             let cast = self.module.producer(value).map(|(n, _)| self.module.node(n));
             match cast
                 .filter(|n| n.schema().is_some_and(|s| s.kind == OpKind::Cast))

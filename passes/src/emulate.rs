@@ -14,7 +14,7 @@ use crate::pass::{Changed, Pass, PassCx, PassError};
 use ampc_ir::convert::Conversion;
 use ampc_ir::edit::Position;
 use ampc_ir::infer::{Facts, check_node};
-use ampc_ir::module::Op;
+use ampc_ir::module::{Def, Op};
 use ampc_ir::op::{Class, OpKind, base_class};
 use ampc_ir::ports::Ports;
 use ampc_ir::{AttrValue, DType, GraphId, Module, Node, Payload, Type, Value};
@@ -32,12 +32,7 @@ impl Pass for Emulate {
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let main = module.main();
         let mut state = State { facts: cx.facts, low: FxHashMap::default() };
-        let public: Vec<DType> = module
-            .graph(main)
-            .outputs()
-            .iter()
-            .map(|o| module.value(o.value).ty.dtype().unwrap_or(DType::F32))
-            .collect();
+        let public = dtypes_of_outputs(module, main);
         for input in module.graph(main).inputs().to_vec() {
             if let Some(low) = low_dtype(&module.value(input).ty) {
                 let wide = new_cast(module, input, DType::F32, Position::First);
@@ -56,6 +51,11 @@ impl Pass for Emulate {
 
 fn low_dtype(ty: &Type) -> Option<DType> {
     ty.dtype().filter(|d| d.is_low())
+}
+
+fn dtypes_of_outputs(module: &Module, graph: GraphId) -> Vec<DType> {
+    let outputs = module.graph(graph).outputs().iter();
+    outputs.map(|o| module.value(o.value).ty.dtype().unwrap_or(DType::F32)).collect()
 }
 
 /// Outputs keep their names and types: what is f32 now is made low again.
@@ -97,14 +97,30 @@ fn callee(module: &Module, node: Node) -> Option<GraphId> {
     }
 }
 
-/// Whether an operand is handed into a body or function that is emulated, which takes it as f32.
+/// Whether an operand is handed into a function, which takes it as f32: functions are emulated.
 fn handed_in_as_f32(module: &Module, node: Node, slot: usize) -> bool {
     let formals = || {
+        callee(module, node)?;
         let ports = Ports::of(module, node)?;
         Some(ports.body_inputs(module, ports.of_operand(slot)?))
     };
     let is_f32 = |formal: Value| module.value(formal).ty.dtype() == Some(DType::F32);
     formals().is_some_and(|mut formals| formals.any(is_f32))
+}
+
+/// Whether a node gets the types it had: operators that nobody here knows, and so does what reads results of theirs
+/// or has to do with sequences of 16-bit tensors.
+fn is_as_it_was(module: &Module, node: Node) -> bool {
+    let data = module.node(node);
+    let unknown = |v: &Value| module.value(*v).ty == Type::Unknown;
+    // Elements of sequences and optionals cannot be cast, so they stay 16-bit from where they are put in.
+    let contained = |v: &Value| {
+        let ty = &module.value(*v).ty;
+        ty.as_tensor().is_none() && ty.element_dtype().is_some_and(DType::is_low)
+    };
+    data.schema().is_none()
+        || data.formal_operands().iter().flatten().any(|v| unknown(v) || contained(v))
+        || data.results().iter().flatten().any(contained)
 }
 
 struct State<'a> {
@@ -145,8 +161,8 @@ impl State<'_> {
         for value in module.graph(graph).constants().to_vec() {
             let Some(Payload::Dense(data)) = module.constant(value) else { continue };
             let format = data.dtype();
-            if format.is_low() && module.is_output(value) {
-                // What leaves the graph stays; readers read it widened.
+            if format.is_low() && graph == module.main() && module.is_output(value) {
+                // What leaves the model stays; readers read it widened.
                 let wide = new_cast(module, value, DType::F32, Position::First);
                 self.redirect(module, value, wide, format);
             } else if format.is_low() {
@@ -159,10 +175,13 @@ impl State<'_> {
 
     fn graph(&mut self, module: &mut Module, graph: GraphId) {
         for node in module.nodes(graph).collect::<Vec<_>>() {
+            let as_it_was = is_as_it_was(module, node);
             for body in module.node(node).bodies().collect::<Vec<_>>() {
-                self.body(module, node, body);
+                self.body(module, node, body, as_it_was);
             }
-            self.operands(module, node);
+            if as_it_was {
+                self.operands(module, node);
+            }
             self.attributes(module, node);
             self.results(module, node);
         }
@@ -181,24 +200,30 @@ impl State<'_> {
         self.graph(module, graph);
     }
 
-    fn body(&mut self, module: &mut Module, node: Node, body: GraphId) {
-        let sources = module.graph(body).inputs().iter().chain(module.graph(body).captures()).copied();
-        for value in sources.collect::<Vec<_>>() {
-            if let Some(format) = low_dtype(&module.value(value).ty) {
-                let captured_low = match module.value(value).def {
-                    ampc_ir::module::Def::Capture { slot } => module.node(node).operands()[slot as usize]
-                        .is_some_and(|v| low_dtype(&module.value(v).ty).is_some()),
-                    _ => false,
-                };
-                if !captured_low {
-                    let ty = module.value(value).ty.with_element_dtype(DType::F32);
-                    module.set_type(value, ty);
-                    self.low.insert(value, format);
+    /// What is handed into a body and out of it is 16-bit still if the node is as it was, f32 otherwise.
+    fn body(&mut self, module: &mut Module, node: Node, body: GraphId, as_it_was: bool) {
+        for value in module.graph(body).captures().to_vec() {
+            let Def::Capture { slot } = module.value(value).def else { continue };
+            let captured = module.node(node).operands()[slot as usize];
+            if captured.is_none_or(|v| low_dtype(&module.value(v).ty).is_none()) {
+                self.widen(module, value);
+            }
+        }
+        let handed_out = dtypes_of_outputs(module, body);
+        for value in module.graph(body).inputs().to_vec() {
+            match low_dtype(&module.value(value).ty) {
+                Some(format) if as_it_was => {
+                    let wide = new_cast(module, value, DType::F32, Position::First);
+                    self.redirect(module, value, wide, format);
                 }
+                Some(_) | None => self.widen(module, value),
             }
         }
         self.constants(module, body);
         self.graph(module, body);
+        if as_it_was {
+            restore_outputs(module, body, &handed_out);
+        }
         for index in 0..module.graph(body).outputs().len() {
             let output = module.graph(body).outputs()[index].clone();
             if low_dtype(&output.declared).is_some()
@@ -209,21 +234,17 @@ impl State<'_> {
         }
     }
 
-    /// Operators that nobody here knows get the types they had, and so does what reads results of theirs or has to
-    /// do with sequences of 16-bit tensors.
-    fn operands(&mut self, module: &mut Module, node: Node) {
-        let data = module.node(node);
-        let unknown = |v: &Value| module.value(*v).ty == Type::Unknown;
-        // Elements of sequences and optionals cannot be cast, so they stay 16-bit from where they are put in.
-        let contained = |v: &Value| {
-            let ty = &module.value(*v).ty;
-            ty.as_tensor().is_none() && ty.element_dtype().is_some_and(DType::is_low)
-        };
-        let as_it_was = data.formal_operands().iter().flatten().any(|v| unknown(v) || contained(v))
-            || data.results().iter().flatten().any(contained);
-        if data.schema().is_some() && !as_it_was {
-            return;
+    /// Lets a source of a body be f32, because what it stands for is.
+    fn widen(&mut self, module: &mut Module, value: Value) {
+        if let Some(format) = low_dtype(&module.value(value).ty) {
+            let ty = module.value(value).ty.with_element_dtype(DType::F32);
+            module.set_type(value, ty);
+            self.low.insert(value, format);
         }
+    }
+
+    /// Makes operands 16-bit again.
+    fn operands(&mut self, module: &mut Module, node: Node) {
         for slot in 0..module.node(node).n_formal() {
             let Some(value) = module.node(node).operand(slot) else { continue };
             if handed_in_as_f32(module, node, slot) {

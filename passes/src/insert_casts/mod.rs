@@ -254,9 +254,7 @@ impl State {
                 continue;
             }
             if let Some(low) = wanted_by_all(module, input).filter(|d| d.is_low()) {
-                let ty = module.value(input).ty.with_element_dtype(low);
-                module.set_type(input, ty);
-                self.changed = true;
+                self.retype(module, input, low);
             }
         }
     }
@@ -352,7 +350,8 @@ impl State {
         module.capture_into(graph, result)
     }
 
-    /// A value in a body may be called as one around it. Checkers take them for one, so they must not differ in type.
+    /// A value in a body may be called as one around it. Checkers take them for one, so they must not differ in type
+    /// where we changed that or read it.
     fn part_names(&self, module: &mut Module) {
         let graphs = flow::graphs(module);
         if graphs.len() == 1 {
@@ -369,8 +368,11 @@ impl State {
                 while let Some(owner) = module.owner(around) {
                     around = module.node(owner).graph;
                     if let Some(&other) = named.get(&(around, name)) {
-                        let differs = module.value(other).ty.dtype() != data.ty.dtype();
-                        if differs && (self.before[value].is_some() || self.before[other].is_some()) {
+                        let ty = &module.value(other).ty;
+                        let retyped = self.before[value].is_some() || self.before[other].is_some();
+                        let cast =
+                            || module.uses(value).any(|(n, _)| flow::inserted_result(module, n).is_some());
+                        if (ty.dtype() != data.ty.dtype() && retyped) || (*ty != data.ty && cast()) {
                             clashes.push((value, name));
                             break;
                         }
