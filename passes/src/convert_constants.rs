@@ -6,6 +6,7 @@
 //! graph inputs can be overridden, so their cast stays.
 
 use crate::flow::{self, Var};
+use crate::names;
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
 use ampc_ir::convert::{Conversion, can_convert};
 use ampc_ir::edit::{NewNode, Position};
@@ -41,6 +42,12 @@ impl Pass for ConvertConstants {
             if let (true, Some(operand), Some(result)) = (cast, data.operand(0), data.result(0)) {
                 changed |= self.fold(module, cx, node, operand, result);
             }
+        }
+        if changed {
+            let pending = |m: &Module, v| {
+                m.constant(v).and_then(Payload::dense).is_some_and(|d| !d.pending().is_empty())
+            };
+            names::part(module, pending);
         }
         Ok(Changed::when(changed))
     }
@@ -97,7 +104,10 @@ impl ConvertConstants {
         let Some(to) = module.value(result).ty.dtype() else { return false };
         let Some(source) = source(module, operand) else { return false };
         let (Source::Initializer(data) | Source::ConstantNode(_, data) | Source::Fill(_, data)) = &source;
-        if !can_convert(data.dtype(), to) || module.is_output(result) || !source.admits(module, to) {
+        // What leaves the model stays what the author made it; what leaves a body has no public name.
+        let graph = module.node(cast).graph;
+        let leaves = module.is_output(result) && graph == module.main();
+        if !can_convert(data.dtype(), to) || leaves || !source.admits(module, to) {
             return false;
         }
         let low = Arc::new(data.converted(Conversion { to, clamp: self.clamp }));
@@ -149,6 +159,9 @@ impl ConvertConstants {
             }
         };
         module.replace_uses(result, replacement, |n, _| n != cast);
+        for slot in module.output_slots(result).to_vec() {
+            module.set_output(graph, slot as usize, replacement);
+        }
         module.erase_node(cast);
         true
     }

@@ -10,6 +10,7 @@
 
 use crate::flow::{self, Var};
 use crate::insert_casts::new_cast;
+use crate::names;
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use ampc_ir::convert::Conversion;
 use ampc_ir::edit::Position;
@@ -45,6 +46,7 @@ impl Pass for Emulate {
         state.constants(module, main);
         state.graph(module, main);
         restore_outputs(module, main, &public);
+        names::part(module, |_, _| true);
         Ok(Changed::Yes)
     }
 }

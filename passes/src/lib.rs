@@ -23,6 +23,7 @@ pub mod emulate;
 pub mod flow;
 pub mod guard;
 pub mod insert_casts;
+mod names;
 pub mod pass;
 pub mod paths;
 pub mod pipeline;

@@ -14,6 +14,7 @@ mod scopes;
 
 use self::scopes::Scopes;
 use crate::flow::{self, Reader, Var};
+use crate::names;
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
 use ampc_ir::edit::{NewNode, Position};
 use ampc_ir::entity::SecondaryMap;
@@ -21,7 +22,7 @@ use ampc_ir::infer::{Facts, check_node};
 use ampc_ir::module::{Def, Op, Provenance};
 use ampc_ir::op::{AttrKind, Lookup, OpKind, lookup};
 use ampc_ir::ports::Ports;
-use ampc_ir::{AttrValue, DType, GraphId, Module, Node, Symbol, Value};
+use ampc_ir::{AttrValue, DType, GraphId, Module, Node, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Which inputs and outputs of the graph keep their types.
@@ -89,7 +90,9 @@ impl Pass for InsertCasts {
         state.graph(module, cx.facts);
         module.set_operands(std::mem::take(&mut state.edits));
         state.outputs(module, graph, &self.keep_io);
-        state.part_names(module);
+        let before = &state.before;
+        let is_cast = |m: &Module, v| m.uses(v).any(|(n, _)| flow::inserted_result(m, n).is_some());
+        names::part(module, |module, value| before[value].is_some() || is_cast(module, value));
         for graph in flow::graphs(module).into_iter().rev() {
             for node in module.nodes(graph).collect::<Vec<_>>() {
                 module.prune_captures(node);
@@ -350,43 +353,6 @@ impl State {
         module.capture_into(graph, result)
     }
 
-    /// A value in a body may be called as one around it. Checkers take them for one, so they must not differ in type
-    /// where we changed that or read it.
-    fn part_names(&self, module: &mut Module) {
-        let graphs = flow::graphs(module);
-        if graphs.len() == 1 {
-            return;
-        }
-        let mut named: FxHashMap<(GraphId, Symbol), Value> = FxHashMap::default();
-        let mut clashes = Vec::new();
-        for &graph in &graphs {
-            for value in module.defined(graph) {
-                let data = module.value(value);
-                let Some(name) = data.name else { continue };
-                named.insert((graph, name), value);
-                let mut around = graph;
-                while let Some(owner) = module.owner(around) {
-                    around = module.node(owner).graph;
-                    if let Some(&other) = named.get(&(around, name)) {
-                        let ty = &module.value(other).ty;
-                        let retyped = self.before[value].is_some() || self.before[other].is_some();
-                        let cast =
-                            || module.uses(value).any(|(n, _)| flow::inserted_result(module, n).is_some());
-                        if (ty.dtype() != data.ty.dtype() && retyped) || (*ty != data.ty && cast()) {
-                            clashes.push((value, name));
-                            break;
-                        }
-                    }
-                }
-            }
-        }
-        for (value, name) in clashes {
-            let dtype = module.value(value).ty.dtype().unwrap_or(DType::F32);
-            let name = module.fresh_name(&format!("{}.{dtype}", module.text(name)));
-            module.set_value_name(value, name);
-        }
-    }
-
     fn outputs(&mut self, module: &mut Module, graph: GraphId, keep: &KeepIo) {
         // By the names they have now: the first of two outputs that are one value renames it.
         let kept: Vec<bool> = module
@@ -425,6 +391,10 @@ impl State {
                 if renamed.insert(wide) && name != inner {
                     module.set_value_name(value, low);
                     module.set_value_name(wide, name);
+                    // A node without a name is called by what it makes: users go on calling it so.
+                    if module.node(producer).name.is_none_or(|n| module.text(n).is_empty()) {
+                        module.set_node_name(producer, Some(name));
+                    }
                 }
             }
             module.set_output(graph, index, wide);
@@ -440,9 +410,9 @@ fn decided(module: &Module, var: Var) -> Option<DType> {
 
 /// The element type that every reader of a value was assigned, if it is one.
 fn wanted_by_all(module: &Module, value: Value) -> Option<DType> {
-    let mut wanted = module
-        .uses(value)
-        .map(|(n, s)| flow::reader_var(module, n, s).and_then(|v| flow::decision(module, v)?.precision));
+    let mut wanted = flow::readers(module, value)
+        .into_iter()
+        .map(|reader| flow::decision(module, flow::var_of_reader(module, reader)?)?.precision);
     let first = wanted.next()??;
     wanted.all(|w| w == Some(first)).then_some(first)
 }

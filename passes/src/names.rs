@@ -1,0 +1,39 @@
+//! Names in bodies that checkers would take for others.
+
+use crate::flow;
+use ampc_ir::{DType, GraphId, Module, Symbol, Value};
+use rustc_hash::FxHashMap;
+
+/// Renames values in bodies that are called as one around them and differ from it in type, if one of the two was
+/// touched. A name means the innermost value, but checkers take the type of an outer one for it.
+pub(crate) fn part(module: &mut Module, touched: impl Fn(&Module, Value) -> bool) {
+    let graphs = flow::graphs(module);
+    if graphs.iter().all(|&graph| module.owner(graph).is_none()) {
+        return;
+    }
+    let mut named: FxHashMap<(GraphId, Symbol), Value> = FxHashMap::default();
+    let mut clashes = Vec::new();
+    for &graph in &graphs {
+        for value in module.defined(graph) {
+            let Some(name) = module.value(value).name else { continue };
+            named.insert((graph, name), value);
+            let differs = |other: Value| {
+                module.value(other).ty != module.value(value).ty
+                    && (touched(module, value) || touched(module, other))
+            };
+            let mut around = graph;
+            while let Some(owner) = module.owner(around) {
+                around = module.node(owner).graph;
+                if named.get(&(around, name)).is_some_and(|&other| differs(other)) {
+                    clashes.push((value, name));
+                    break;
+                }
+            }
+        }
+    }
+    for (value, name) in clashes {
+        let dtype = module.value(value).ty.dtype().unwrap_or(DType::F32);
+        let name = module.fresh_name(&format!("{}.{dtype}", module.text(name)));
+        module.set_value_name(value, name);
+    }
+}
