@@ -199,6 +199,27 @@ fn explanations() {
     );
 }
 
+/// What goes in and out of bodies and functions is told from inputs and outputs of the graph.
+#[test]
+fn explanations_of_bodies_and_functions() {
+    let dir = Dir::new();
+    let bodies = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/bodies.ir");
+    let run = |pattern: &str| {
+        dir.run(&["rewrite", bodies, "-o", "o.ir", "-q", "--force", "--allow", "Mul", "--explain", pattern])
+    };
+    snapshot("explain_bodies", &run("*"));
+    let names = |text: &str| -> Vec<String> {
+        text.lines().filter(|l| l.ends_with('`') && !l.starts_with(' ')).map(str::to_owned).collect()
+    };
+    assert_eq!(names(&run("re:half[0-9]").stdout), ["local::Half `half1`", "local::Half `half2`"]);
+    assert_eq!(run("none*").code, 2);
+    let many: String = (0..23).map(|i| format!("  %v{i} = Relu(%x) : f32[2] @relu{i}\n")).collect();
+    dir.write("many.ir", support::module(&format!("  input %x : f32[2]\n{many}  output %v0 : f32[2]\n")));
+    let text = dir.run(&["rewrite", "many.ir", "-q", "--explain", "relu*"]).stdout;
+    assert_eq!(names(&text).len(), 20);
+    assert!(text.ends_with("\nand 3 more that `relu*` matches\n"), "{text}");
+}
+
 #[test]
 fn any_passes() {
     let dir = Dir::new();
