@@ -3,6 +3,7 @@
 use super::args::{EmitArg, RewriteArgs};
 use super::emit::{self, Emit, Target};
 use super::explain::Explained;
+use super::opsets::OpsetAdvice;
 use super::problem::Failure;
 use super::progress::Progress;
 use super::run::{Run, load};
@@ -56,6 +57,7 @@ pub(crate) fn run(args: &RewriteArgs, ui: Ui) -> Result<(), Failure> {
     let mut report = run
         .watched(&mut model, |model, observer| ampc::rewrite::rewrite_in_place(model, &options, observer))?;
     let explanation = explained.text(&model.module, &report);
+    let opsets = OpsetAdvice::of(&run, &model, &options, &report);
 
     let low = Low::of(&nodes, &model.module, options.to);
     progress.stage("writing");
@@ -80,7 +82,7 @@ pub(crate) fn run(args: &RewriteArgs, ui: Ui) -> Result<(), Failure> {
     drop(progress);
     ui::print(&printed)?;
     ui::print(&explanation)?;
-    ui.say(&summary::text(args, &report, low, &emit, before, &written, ui));
+    ui.say(&summary::text(args, &report, low, &emit, before, &written, &opsets, ui));
     Ok(())
 }
 

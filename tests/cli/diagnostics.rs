@@ -37,6 +37,8 @@ fn wrong_usage() {
         ("usage_opset_down", &["--opset", "9"]),
         ("usage_opset_unknown", &["--opset", "99"]),
         ("usage_external", &["--emit", "json", "--external-data", "always"]),
+        ("usage_emit", &["--emit", "emulated", "-o", "mlp.ir"]),
+        ("usage_emit_text", &["--emit", "text", "-o", "low.onnx"]),
     ];
     for (name, args) in cases {
         fails(&dir, name, 2, &[&["rewrite", "mlp.onnx"], *args].concat());
