@@ -262,6 +262,16 @@ fn explanations_of_bodies_and_functions() {
     };
     assert_eq!(names(&run("re:half[0-9]").stdout), ["local::Half `half1`", "local::Half `half2`"]);
     assert_eq!(run("none*").code, 2);
+    // Nobody knows what an operator of a custom domain does with its bodies.
+    dir.write(
+        "custom.ir",
+        "module ir=10\nopset ai.onnx=21, my.ops=1\n\ngraph @main {\n  input %x : f32[2]\n  \
+         %y = my.ops::Twice(%x) {\n    body: graph @b {\n      input %s : f32[2]\n      \
+         %t = Relu(%s) : f32[2] @relu\n      output %t\n    }\n  } : ? @twice\n  output %y\n}\n",
+    );
+    let custom = dir.run(&["rewrite", "custom.ir", "-q", "--explain", "twice/body/relu"]);
+    assert!(custom.stdout.contains("input of a body of my.ops::Twice `twice`"), "{custom}");
+    assert!(custom.stdout.contains("output of a body of my.ops::Twice `twice`"), "{custom}");
     let many: String = (0..23).map(|i| format!("  %v{i} = Relu(%x) : f32[2] @relu{i}\n")).collect();
     dir.write("many.ir", support::module(&format!("  input %x : f32[2]\n{many}  output %v0 : f32[2]\n")));
     let text = dir.run(&["rewrite", "many.ir", "-q", "--explain", "relu*"]).stdout;

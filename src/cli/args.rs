@@ -141,7 +141,7 @@ pub(crate) struct PrecisionArgs {
     #[arg(long, hide = true, conflicts_with = "keep_io")]
     pub(crate) keep_io_types: bool,
     /// The opset of ai.onnx to raise the model to: keep, a number, or auto for the lowest at which all that is to be
-    /// lowered has the format [default: keep]
+    /// lowered has the format, but at most 26, the newest that ONNX Runtime 1.31 reads [default: keep]
     #[arg(long, value_name = "keep|auto|N", value_parser = opset)]
     pub(crate) opset: Option<Opset>,
     /// What to do with constants that have values beyond the range of the format [default: keep]

@@ -217,13 +217,14 @@ impl Cx<'_> {
     }
 
     fn origin_of_input(&self, graph: GraphId, slot: usize) -> String {
-        let port = Ports::of_body(self.module, graph)
-            .and_then(|ports| Some(self.port(&ports, ports.of_body_input(slot)?)));
+        let ports = Ports::of_body(self.module, graph);
+        let port = ports.as_ref().and_then(|ports| Some(self.port(ports, ports.of_body_input(slot)?)));
         match (self.module.graph(graph).owner, port) {
             (_, Some(port)) => format!("comes in through port {port}"),
-            (GraphOwner::Body { node, .. }, None) => match slot {
-                0 => format!("number of the iteration of {}", self.called(node)),
-                _ => format!("condition of {}", self.called(node)),
+            (GraphOwner::Body { node, .. }, None) => match (ports, slot) {
+                (None, _) => format!("input of a body of {}", self.called(node)),
+                (Some(_), 0) => format!("number of the iteration of {}", self.called(node)),
+                (Some(_), _) => format!("condition of {}", self.called(node)),
             },
             (GraphOwner::Function(f), None) => {
                 format!("input of function `{}`", self.module.text(self.module.function(f).name))

@@ -7,7 +7,7 @@ use super::opsets::OpsetAdvice;
 use super::problem::Failure;
 use super::progress::Progress;
 use super::run::{Run, load};
-use super::summary::Low;
+use super::summary::{Done, Low};
 use super::ui::{self, Ui};
 use super::{diagnose, settings, summary, targets};
 use ampc::ir::DType;
@@ -82,7 +82,8 @@ pub(crate) fn run(args: &RewriteArgs, ui: Ui) -> Result<(), Failure> {
     drop(progress);
     ui::print(&printed)?;
     ui::print(&explanation)?;
-    ui.say(&summary::text(args, &report, low, &emit, before, &written, &opsets, ui));
+    let done = Done { report: &report, low, opsets };
+    ui.say(&summary::text(args, &done, &emit, before, &written, ui));
     Ok(())
 }
 

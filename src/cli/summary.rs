@@ -37,17 +37,23 @@ impl Low {
     }
 }
 
+/// What is known of a rewrite.
+pub(crate) struct Done<'a> {
+    pub(crate) report: &'a Report,
+    pub(crate) low: Low,
+    pub(crate) opsets: OpsetAdvice,
+}
+
 /// The table after a rewrite.
 pub(crate) fn text(
     args: &RewriteArgs,
-    report: &Report,
-    low: Low,
+    done: &Done<'_>,
     emit: &Emit,
     before: Option<(u64, u64)>,
     written: &Written,
-    opsets: &OpsetAdvice,
     ui: Ui,
 ) -> String {
+    let Done { report, low, opsets } = done;
     let (summary, casts) = (&report.summary, &report.casts);
     let mut table = Table::new(2, &[]);
     let to = &report.options.to;
