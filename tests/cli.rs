@@ -129,6 +129,55 @@ fn opsets_are_raised_on_request() {
     assert!(text.contains("= Squeeze(%b, %y.axes)"), "{text}");
 }
 
+/// What to do about an operator that has the format only later depends on what was done and on what can be.
+#[test]
+fn advice_about_opsets() {
+    let dir = Dir::new();
+    let einsum = "  input %x : f32[2, 8]\n  const %w : f32[8, 8] = random(1, 1.0)\n  \
+                  %y = Einsum(%x, %w) {equation=\"ij,jk->ik\"} : f32[2, 8] @einsum\n  output %y : f32[2, 8]\n";
+    dir.write("einsum.ir", support::module(einsum));
+    snapshot(
+        "opset_auto_stops",
+        &dir.run(&["rewrite", "einsum.ir", "--to", "bf16", "--opset", "auto", "-o", "a.onnx"]),
+    );
+    let newest =
+        ["rewrite", "einsum.ir", "--to", "bf16", "--opset", "28", "-o", "b.onnx", "--report", "r.json"];
+    snapshot("opset_unread", &dir.run(&newest));
+    assert!(std::fs::read_to_string(dir.path("r.json")).unwrap().contains("\"code\": \"opset.unread\""));
+    let old = "opset ai.onnx=9\n\ngraph @main {\n  input %x : f32[2, 3]\n  input %i : i64[4]\n  \
+               const %w : f32[3, 2] = random(1, 1.0)\n  %z = MatMul(%x, %w) : f32[2, 2] @product\n  \
+               %c = Erf(%i) : i64[4] @erf\n  output %z\n  output %c\n}\n";
+    dir.write("old.ir", old);
+    snapshot("opset_no_way", &dir.run(&["rewrite", "old.ir", "--to", "bf16", "-o", "c.onnx"]));
+    assert_eq!(dir.run(&["rewrite", "old.ir", "--to", "bf16", "--opset", "auto", "-o", "d.onnx"]).code, 4);
+}
+
+/// The summary says where the constants are.
+#[test]
+fn the_data_file_is_named() {
+    let dir = Dir::new();
+    let data = |run: support::Run| -> Vec<String> {
+        assert_eq!(run.code, 0, "{run}");
+        run.stderr.lines().filter(|l| l.starts_with("  data ")).map(str::to_owned).collect()
+    };
+    let external = dir.run(&["rewrite", MLP, "-o", "e.onnx", "--external-data", "always", "--pin", "*=fp32"]);
+    assert_eq!(data(external), ["  data       in e.onnx.data, 27.1 kB"]);
+    // Nothing changes, so the file of the source is referred to.
+    let same = dir.run(&["rewrite", "e.onnx", "-o", "same.onnx", "--pin", "*=fp32"]);
+    assert_eq!(data(same), ["  data       in e.onnx.data, as before"]);
+    assert_eq!(dir.run(&["check", "same.onnx"]).code, 0);
+    let low = dir.run(&["rewrite", "e.onnx", "-o", "low.onnx"]);
+    assert_eq!(data(low), ["  data       in low.onnx.data, 13.6 kB"]);
+    std::fs::create_dir(dir.path("sub")).unwrap();
+    let elsewhere = dir.run(&["rewrite", "e.onnx", "-o", "sub/same.onnx", "--pin", "*=fp32"]);
+    assert_eq!(data(elsewhere), ["  data       in sub/same.onnx.data, 27.1 kB"]);
+    assert_eq!(data(dir.run(&["rewrite", "e.onnx", "-o", "in.onnx", "--external-data", "never"])), [""; 0]);
+    assert_eq!(
+        dir.files(),
+        ["e.onnx", "e.onnx.data", "in.onnx", "low.onnx", "low.onnx.data", "same.onnx", "sub"]
+    );
+}
+
 #[test]
 fn a_report_repeats_its_run() {
     let dir = Dir::new();
@@ -197,6 +246,37 @@ fn explanations() {
         "explain_guard",
         &dir.run(&["rewrite", "eps.ir", "-q", "--explain", "plus", "--explain", "shape"]),
     );
+}
+
+/// What goes in and out of bodies and functions is told from inputs and outputs of the graph.
+#[test]
+fn explanations_of_bodies_and_functions() {
+    let dir = Dir::new();
+    let bodies = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cli/bodies.ir");
+    let run = |pattern: &str| {
+        dir.run(&["rewrite", bodies, "-o", "o.ir", "-q", "--force", "--allow", "Mul", "--explain", pattern])
+    };
+    snapshot("explain_bodies", &run("*"));
+    let names = |text: &str| -> Vec<String> {
+        text.lines().filter(|l| l.ends_with('`') && !l.starts_with(' ')).map(str::to_owned).collect()
+    };
+    assert_eq!(names(&run("re:half[0-9]").stdout), ["local::Half `half1`", "local::Half `half2`"]);
+    assert_eq!(run("none*").code, 2);
+    // Nobody knows what an operator of a custom domain does with its bodies.
+    dir.write(
+        "custom.ir",
+        "module ir=10\nopset ai.onnx=21, my.ops=1\n\ngraph @main {\n  input %x : f32[2]\n  \
+         %y = my.ops::Twice(%x) {\n    body: graph @b {\n      input %s : f32[2]\n      \
+         %t = Relu(%s) : f32[2] @relu\n      output %t\n    }\n  } : ? @twice\n  output %y\n}\n",
+    );
+    let custom = dir.run(&["rewrite", "custom.ir", "-q", "--explain", "twice/body/relu"]);
+    assert!(custom.stdout.contains("input of a body of my.ops::Twice `twice`"), "{custom}");
+    assert!(custom.stdout.contains("output of a body of my.ops::Twice `twice`"), "{custom}");
+    let many: String = (0..23).map(|i| format!("  %v{i} = Relu(%x) : f32[2] @relu{i}\n")).collect();
+    dir.write("many.ir", support::module(&format!("  input %x : f32[2]\n{many}  output %v0 : f32[2]\n")));
+    let text = dir.run(&["rewrite", "many.ir", "-q", "--explain", "relu*"]).stdout;
+    assert_eq!(names(&text).len(), 20);
+    assert!(text.ends_with("\nand 3 more that `relu*` matches\n"), "{text}");
 }
 
 #[test]
@@ -296,6 +376,23 @@ fn policies() {
     );
     snapshot("policy_show_file", &dir.run(&["policy", "show", "p.json"]));
     snapshot("policy_check", &dir.run(&["policy", "check", "p.json"]));
+}
+
+/// The documents have every warning and every preset that the source has.
+#[test]
+fn documents_are_complete() {
+    let read = |path: &str| {
+        std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
+    };
+    let (reports, policies) = (read("docs/report.md"), read("docs/policy.md"));
+    for (name, about) in ampc::passes::policy::PRESETS {
+        assert!(policies.contains(&format!("| `{name}` | {about} |")), "docs/policy.md: `{name}`");
+    }
+    let codes = support::warning_codes();
+    assert!(codes.len() > 12, "{codes:?}");
+    for code in &codes {
+        assert!(reports.contains(&format!("\n| `{code}` | ")), "docs/report.md: `{code}`");
+    }
 }
 
 #[test]

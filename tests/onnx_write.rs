@@ -419,6 +419,11 @@ fn false_value_info_is_left_out_with_a_warning() {
     let (bytes, report) = to_bytes(&module, Some(&source)).unwrap();
     assert!(ModelProto::decode(&*bytes).unwrap().graph.unwrap().value_info.is_empty());
     assert_eq!(report.warnings.iter().map(Warning::code).collect::<Vec<_>>(), ["onnx.false-value-info"]);
+    // The type that is named is the source's, whatever the value has become since.
+    let low = module.value(h).ty.with_element_dtype(DType::F16);
+    module.set_type(h, low);
+    let message = to_bytes(&module, Some(&source)).unwrap().1.warnings[0].to_string();
+    assert!(message.contains("says f32[?, ?, ?] of `h`, which is f32[600]"), "{message}");
 }
 
 /// The layouts are those of `onnx.helper.make_tensor` and `onnx.numpy_helper.from_array`.

@@ -73,10 +73,22 @@ impl Paths {
     pub fn nodes(&self) -> &[Node] {
         &self.order
     }
-    /// The known path most similar to `wanted`, if one is similar enough to be what was meant.
+    /// The known path most similar to `wanted`, if one is similar enough to be what was meant: as a whole, or behind
+    /// its last `/`, where the name of a node in a body stands.
     pub fn nearest(&self, wanted: &str) -> Option<&str> {
-        crate::suggest::nearest(wanted, self.order.iter().map(|&n| self.path(n)))
+        let all = || self.order.iter().map(|&n| self.path(n));
+        let within = all().find(|path| path.strip_suffix(wanted).is_some_and(|owner| owner.ends_with('/')));
+        let by_name = || {
+            let name = crate::suggest::nearest(last(wanted), all().map(last))?;
+            all().find(|path| last(path) == name)
+        };
+        within.or_else(|| crate::suggest::nearest(wanted, all())).or_else(by_name)
     }
+}
+
+/// What stands behind the last `/`.
+fn last(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
 }
 
 fn own_name(module: &Module, node: Node) -> &str {
@@ -92,5 +104,37 @@ fn attr_of(module: &Module, body: GraphId) -> &str {
     match module.graph(body).owner {
         GraphOwner::Body { attr, .. } => module.text(attr),
         GraphOwner::Main | GraphOwner::Function(_) | GraphOwner::Erased => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ampc_ir::text::{NoData, parse};
+
+    #[test]
+    fn names_in_bodies_are_found_without_their_owner() {
+        let text = "module ir=10\nopset ai.onnx=21\n\ngraph @main {
+  input %n : i64\n  input %x : f32[2]
+  %y = Loop(%n, _, %x) {
+    body: graph @body {
+      input %i : i64\n      input %c : bool\n      input %s : f32[2]
+      %h = Relu(%s) : f32[2] @rs\n      %t = Sigmoid(%h) : f32[2] @activation
+      output %c : bool\n      output %t : f32[2]
+    }
+  } : f32[2] @loop1
+  output %y : f32[2]\n}\n";
+        let module = parse(text, &NoData).unwrap_or_else(|errors| panic!("{errors}"));
+        let paths = Paths::new(&module);
+        for (wanted, found) in [
+            ("rs", Some("loop1/body/rs")),
+            ("loop1/rs", Some("loop1/body/rs")),
+            ("body/rs", Some("loop1/body/rs")),
+            ("activatoin", Some("loop1/body/activation")),
+            ("lop1", Some("loop1")),
+            ("elsewhere", None),
+        ] {
+            assert_eq!(paths.nearest(wanted), found, "{wanted}");
+        }
     }
 }

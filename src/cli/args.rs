@@ -82,7 +82,8 @@ pub(crate) struct RewriteArgs {
     /// standard output
     #[arg(long, value_name = "FILE.json", help_heading = "Output")]
     pub(crate) report: Option<PathBuf>,
-    /// Print what was decided about this node, and why; may be repeated
+    /// Print what was decided about this node, and why; a path, a glob or `re:REGEX`, which explain at most 20 nodes;
+    /// may be repeated
     #[arg(long, value_name = "NODE", help_heading = "Output")]
     pub(crate) explain: Vec<String>,
     #[command(flatten)]
@@ -116,10 +117,12 @@ pub(crate) struct PrecisionArgs {
         aliases = ["op-block-list", "op-types-to-exclude"]
     )]
     pub(crate) deny: Vec<String>,
-    /// Fix the precision of a node, or of one type variable of it; NODE is a path or a glob; split at the last `=`
+    /// Fix the precision of a node, or of one type variable or port of it (`fc#T`, `loop1#state0`); NODE is a path, a
+    /// glob or `re:REGEX`; split at the last `=`
     #[arg(long, value_name = "NODE[#VAR]=fp32|fp16|bf16|auto")]
     pub(crate) pin: Vec<String>,
-    /// Fix the precision of what makes a value, or reads it if it is an input or constant; NAME is a name or a glob
+    /// Fix the precision of what makes a value, or reads it if it is an input or constant; NAME is a name, a
+    /// glob or `re:REGEX`
     #[arg(long, value_name = "NAME=fp32|fp16|bf16|auto")]
     pub(crate) pin_value: Vec<String>,
     /// Nodes to keep fp32: `--pin NODE=fp32` for each
@@ -138,7 +141,7 @@ pub(crate) struct PrecisionArgs {
     #[arg(long, hide = true, conflicts_with = "keep_io")]
     pub(crate) keep_io_types: bool,
     /// The opset of ai.onnx to raise the model to: keep, a number, or auto for the lowest at which all that is to be
-    /// lowered has the format [default: keep]
+    /// lowered has the format, but at most 26, the newest that ONNX Runtime 1.31 reads [default: keep]
     #[arg(long, value_name = "keep|auto|N", value_parser = opset)]
     pub(crate) opset: Option<Opset>,
     /// What to do with constants that have values beyond the range of the format [default: keep]

@@ -79,10 +79,33 @@ pub(crate) fn policy(error: &PolicyError, file: Option<(&Path, &str)>) -> Failur
     if let Some((path, text)) = file {
         problem.message = format!("`{}`: {problem}", path.display());
         if let Some(range) = place_in_policy(error, text) {
-            problem = problem.with_label(&shown(&path.display().to_string(), text), range, "here");
+            if is_short(text, range.start) {
+                problem = problem.with_label(&shown(&path.display().to_string(), text), range, "here");
+            } else {
+                problem.message = format!("{problem}; near {}", excerpt(text, range));
+            }
         }
     }
     Failure::of(ErrorKind::Usage, problem)
+}
+
+/// Whether the lines around a place can be drawn; a file without line breaks is one line.
+fn is_short(text: &str, at: usize) -> bool {
+    const LONGEST: usize = 400;
+    let start = text[..at].rfind('\n').map_or(0, |at| at + 1);
+    let around =
+        text[..start.saturating_sub(1)].lines().next_back().into_iter().chain(text[start..].lines().take(2));
+    around.map(str::len).all(|len| len <= LONGEST)
+}
+
+/// What stands around a place, on one line.
+fn excerpt(text: &str, range: std::ops::Range<usize>) -> String {
+    const AROUND: usize = 40;
+    let floor = |at: usize| (0..=at).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
+    let (from, to) = (floor(range.start.saturating_sub(AROUND)), floor((range.end + AROUND).min(text.len())));
+    let dots = |cut: bool| if cut { "…" } else { "" };
+    let part = text[from..to].replace('\n', " ");
+    format!("`{}{part}{}`", dots(from > 0), dots(to < text.len()))
 }
 
 fn place_in_policy(error: &PolicyError, text: &str) -> Option<std::ops::Range<usize>> {
@@ -92,14 +115,17 @@ fn place_in_policy(error: &PolicyError, text: &str) -> Option<std::ops::Range<us
         Some(at..at + quoted.len())
     };
     let word = match error {
-        // What is no syntax error is about a word in the file.
-        PolicyError::Json { line: 1, column: 1, reason } => {
-            return reason.split('`').skip(1).step_by(2).filter_map(quoted).last();
-        }
         PolicyError::Json { line, column, .. } => {
             let start: usize = text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
             let at = (start + column.saturating_sub(1)).min(text.len());
-            return Some(at..(at + 1).min(text.len()));
+            let at = (0..=at).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
+            // All of a word that stands there.
+            let mut words = serde_json::Deserializer::from_str(&text[at..]).into_iter::<String>();
+            let len = match words.next() {
+                Some(Ok(_)) => words.byte_offset(),
+                Some(Err(_)) | None => text[at..].chars().next().map_or(0, char::len_utf8),
+            };
+            return Some(at..at + len);
         }
         PolicyError::UnknownPreset { found, .. }
         | PolicyError::UnknownOp { found, .. }

@@ -33,6 +33,8 @@ pub(crate) struct Written {
     pub(crate) data_bytes: u64,
     /// The files.
     pub(crate) files: Vec<PathBuf>,
+    /// Data files of the source that the model refers to.
+    pub(crate) kept_files: Vec<PathBuf>,
     pub(crate) warnings: Vec<ampc::onnx::Warning>,
 }
 
@@ -56,6 +58,9 @@ impl Emit {
             _ => None,
         });
         let kind = args.emit.or(by_name).unwrap_or(otherwise);
+        if let (Some(named), Some(path)) = (by_name, output) {
+            fits(kind, named, path)?;
+        }
         let target = match output {
             Some(path) if path == Path::new("-") => Target::Stdout,
             Some(path) => Target::File(path.to_owned()),
@@ -133,7 +138,8 @@ impl Emit {
                     Target::File(path) => path,
                 };
                 let report = ampc::save(model, path, &self.options).map_err(failure)?;
-                Ok(self.written(report.bytes, report.data_file, report.warnings))
+                let written = self.written(report.bytes, report.data_file, report.warnings);
+                Ok(Written { kept_files: report.kept_files, ..written })
             }
             (EmitArg::Text, Target::File(path)) => {
                 let report = ampc::text_files::save(model, path, self.force()).map_err(failure)?;
@@ -177,6 +183,7 @@ impl Emit {
             bytes,
             data_bytes,
             files: model.into_iter().chain(data.map(|(p, _)| p)).collect(),
+            kept_files: Vec::new(),
             warnings,
         }
     }
@@ -188,6 +195,27 @@ impl Emit {
             Target::File(path) => path.display().to_string(),
         }
     }
+}
+
+/// Checks that the ending of the output's name is not that of another form: readers go by it.
+fn fits(kind: EmitArg, named: EmitArg, path: &Path) -> Result<(), Failure> {
+    let same = kind == named || (kind, named) == (EmitArg::Emulated, EmitArg::Onnx);
+    if same {
+        return Ok(());
+    }
+    let word = |kind| match kind {
+        EmitArg::Onnx => ("onnx", "an ONNX model", ".onnx"),
+        EmitArg::Text => ("text", "a text", ".ir"),
+        EmitArg::Json => ("json", "JSON", ".json"),
+        EmitArg::Dot => ("dot", "a drawing", ".dot"),
+        EmitArg::Emulated => ("emulated", "an ONNX model", ".onnx"),
+    };
+    let ((option, makes, ending), (_, other, _)) = (word(kind), word(named));
+    let message = format!(
+        "`--emit {option}` writes {makes}, but `{}` is the name of {other}: let it end in `{ending}`",
+        path.display()
+    );
+    Err(Failure::usage("emit", message))
 }
 
 /// Checks that a file may be written.

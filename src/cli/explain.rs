@@ -1,43 +1,56 @@
 //! `--explain NODE`: what was decided about a node, and why.
 
+use super::diagnose;
 use super::diagnose::type_text;
 use super::problem::Failure;
 use super::table::Table;
 use ampc::Report;
 use ampc::error::did_you_mean;
-use ampc::ir::module::Provenance;
+use ampc::ir::module::{Def, GraphOwner, Op, Provenance};
+use ampc::ir::ports::Ports;
 use ampc::ir::verify::name_of;
-use ampc::ir::{Module, Node, Value};
-use ampc::passes::Paths;
+use ampc::ir::views::resolve_captures;
+use ampc::ir::{GraphId, Module, Node, Value};
+use ampc::passes::policy::{Names, Pin, op_key};
+use ampc::passes::{Paths, Policy};
 use ampc::report::is_cast;
 use std::fmt::Write as _;
+
+/// Nodes that one pattern explains at most.
+const SHOWN_NODES: usize = 20;
 
 /// Nodes to explain, found before the passes run.
 pub(crate) struct Explained {
     nodes: Vec<(String, Node)>,
+    /// What to say of patterns that match more than is shown.
+    more: String,
     paths: Option<Paths>,
 }
 
 impl Explained {
-    /// Finds the nodes.
+    /// Finds the nodes: names, globs and regular expressions, read as those of pins.
     ///
     /// # Errors
     /// If there is no such node.
     pub(crate) fn find(module: &Module, wanted: &[String]) -> Result<Explained, Failure> {
         if wanted.is_empty() {
-            return Ok(Explained { nodes: Vec::new(), paths: None });
+            return Ok(Explained { nodes: Vec::new(), more: String::new(), paths: None });
         }
         let paths = Paths::new(module);
-        let mut nodes = Vec::new();
-        for path in wanted {
-            let Some(node) = paths.node(path) else {
-                let hint = did_you_mean(paths.nearest(path));
-                let message = format!("`--explain {path}`: the model has no such node{hint}");
+        let (mut nodes, mut more) = (Vec::new(), String::new());
+        for pattern in wanted {
+            let found = matching(&paths, pattern)?;
+            if found.is_empty() {
+                let hint = did_you_mean(paths.nearest(pattern));
+                let message = format!("`--explain {pattern}`: the model has no such node{hint}");
                 return Err(Failure::usage("explain", message).with_help(super::help::PATHS));
-            };
-            nodes.push((path.clone(), node));
+            }
+            if found.len() > SHOWN_NODES {
+                let _ = writeln!(more, "\nand {} more that `{pattern}` matches", found.len() - SHOWN_NODES);
+            }
+            nodes.extend(found.into_iter().take(SHOWN_NODES).map(|n| (paths.path(n).to_owned(), n)));
         }
-        Ok(Explained { nodes, paths: Some(paths) })
+        Ok(Explained { nodes, more, paths: Some(paths) })
     }
 
     /// What was decided about them.
@@ -45,7 +58,41 @@ impl Explained {
         let Some(paths) = &self.paths else { return String::new() };
         let cx = Cx { module, paths, report };
         let texts: Vec<String> = self.nodes.iter().map(|(path, node)| cx.node(path, *node)).collect();
-        texts.join("\n")
+        texts.join("\n") + &self.more
+    }
+}
+
+/// The nodes that a pattern names, in program order.
+fn matching(paths: &Paths, pattern: &str) -> Result<Vec<Node>, Failure> {
+    if let Some(node) = paths.node(pattern) {
+        return Ok(vec![node]);
+    }
+    let mut policy = Policy::default();
+    policy.pin(pattern, Pin::Auto).map_err(|e| diagnose::policy(&e, None))?;
+    let pins = policy.pins_in(&NodeNames(paths), &NoNames);
+    let Some((Some(reading), _)) = pins.nodes.first() else { return Ok(Vec::new()) };
+    Ok(paths.nodes().iter().copied().filter(|&n| reading.matches(paths.path(n))).collect())
+}
+
+struct NodeNames<'a>(&'a Paths);
+
+impl Names for NodeNames<'_> {
+    fn has(&self, name: &str) -> bool {
+        self.0.node(name).is_some()
+    }
+    fn any(&self, test: &dyn Fn(&str) -> bool) -> bool {
+        self.0.nodes().iter().any(|&n| test(self.0.path(n)))
+    }
+}
+
+struct NoNames;
+
+impl Names for NoNames {
+    fn has(&self, _: &str) -> bool {
+        false
+    }
+    fn any(&self, _: &dyn Fn(&str) -> bool) -> bool {
+        false
     }
 }
 
@@ -57,8 +104,7 @@ struct Cx<'a> {
 
 impl Cx<'_> {
     fn node(&self, path: &str, node: Node) -> String {
-        let (domain, op, _) = self.module.op_name(node);
-        let mut text = format!("{} `{path}`\n", ampc::passes::policy::op_key(domain, op));
+        let mut text = format!("{} `{path}`\n", self.op(node));
         let data = self.module.node(node);
         if !data.is_alive() {
             let why = if self.is_cast(node) { "; what it casts has the type it casts to" } else { "" };
@@ -66,16 +112,13 @@ impl Cx<'_> {
         }
         let decisions = self.decisions(path);
         if decisions.is_empty() {
-            let why = match data.schema() {
-                Some(_) => "it has no floats to decide about",
-                None => "its operator is not in the operator table",
-            };
-            let _ = writeln!(text, "  nothing was decided: {why}");
+            let _ = writeln!(text, "  nothing was decided: {}", self.why_undecided(node));
         } else {
             let _ = write!(text, "{decisions}");
         }
         if data.is_alive() {
             text.push_str(&self.operands(node));
+            text.push_str(&self.ports(node));
             text.push_str(&self.results(node));
         }
         text
@@ -93,43 +136,106 @@ impl Cx<'_> {
         table
     }
 
+    fn why_undecided(&self, node: Node) -> String {
+        let first = Ports::of(self.module, node).map(|ports| ports.node()).filter(|&first| first != node);
+        match (first, self.module.node(node).op) {
+            (Some(first), _) => {
+                format!("the ports of the function belong to its first call, `{}`", self.paths.path(first))
+            }
+            (None, Op::Schema(_) | Op::Call(_)) => "it has no floats to decide about".into(),
+            (None, Op::Custom { .. }) => "its operator is not in the operator table".into(),
+        }
+    }
+
     fn operands(&self, node: Node) -> String {
         let data = self.module.node(node);
         let mut table = Table::new(4, &[]);
-        for (i, operand) in data.formal_operands().iter().enumerate() {
+        for (i, operand) in data.operands().iter().enumerate() {
             let Some(value) = *operand else { continue };
-            let formal =
-                data.schema().and_then(|s| s.input(i)).map_or_else(|| format!("#{i}"), |f| f.name.to_owned());
-            table.row([
-                formal,
-                name_of(self.module, value),
-                type_text(self.module, value),
-                self.origin(value),
-            ]);
+            let formal = match data.schema().and_then(|s| s.input(i)) {
+                _ if i >= data.n_formal() => "captured".to_owned(),
+                Some(formal) => formal.name.to_owned(),
+                None => format!("#{i}"),
+            };
+            table.row([formal, self.name(value), type_text(self.module, value), self.origin(value)]);
         }
         if table.is_empty() { String::new() } else { format!("  reads\n{table}") }
     }
 
+    /// What goes in and out of bodies, or of a function.
+    fn ports(&self, node: Node) -> String {
+        let Some(ports) = Ports::of(self.module, node) else { return String::new() };
+        let data = self.module.node(node);
+        let typed = |value| format!("`{}` {}", self.name(value), type_text(self.module, value));
+        let mut table = Table::new(4, &[]);
+        for port in 0..ports.len() {
+            let operand = ports.operand(port).and_then(|slot| data.operand(slot));
+            let result = ports.result(port).and_then(|slot| data.result(slot));
+            let mut ways: Vec<String> =
+                operand.map(|value| format!("takes {}", typed(value))).into_iter().collect();
+            let inputs = ports.body_inputs(self.module, port);
+            ways.extend(inputs.map(|value| format!("inside it is {}", typed(value))));
+            for (body, slot) in ports.body_outputs(self.module, port) {
+                let value = self.module.graph(body).outputs()[slot].value;
+                let place =
+                    self.attr(body).map_or_else(|| "the function".to_owned(), |attr| format!("`{attr}`"));
+                ways.push(format!("{place} hands out {}", typed(value)));
+            }
+            ways.extend(result.map(|value| format!("makes {}", typed(value))));
+            table.row([ports.name(port), ways.join(", ")]);
+        }
+        if table.is_empty() { String::new() } else { format!("  ports\n{table}") }
+    }
+
     /// Where a value comes from.
     fn origin(&self, value: Value) -> String {
-        let Some((maker, _)) = self.module.producer(value) else {
-            return match self.module.constant(value).and_then(|p| p.dense()) {
+        let data = self.module.value(value);
+        match &data.def {
+            Def::Capture { .. } => {
+                let outer = resolve_captures(self.module, value);
+                // A capture without an operand stands for nothing; no valid module has one.
+                if outer == value { "captured".into() } else { format!("captured: {}", self.origin(outer)) }
+            }
+            Def::Input { slot, .. } => self.origin_of_input(data.graph, *slot as usize),
+            Def::Constant(payload) => match payload.dense() {
                 Some(data) if !data.pending().is_empty() => {
                     format!("constant, converted from {}", data.stored_dtype())
                 }
-                Some(_) => "constant".into(),
-                None => "input of the graph".into(),
-            };
-        };
-        match self.module.node(maker).operand(0) {
-            Some(from) if self.is_inserted(maker) => format!(
-                "cast inserted: from `{}`, {}, {}",
-                name_of(self.module, from),
-                type_text(self.module, from),
-                self.origin(from)
-            ),
-            _ => format!("made by {}", self.called(maker)),
+                Some(_) | None => "constant".into(),
+            },
+            Def::Result { node: maker, .. } => match self.module.node(*maker).operand(0) {
+                Some(from) if self.is_inserted(*maker) => format!(
+                    "cast inserted: from `{}`, {}, {}",
+                    self.name(from),
+                    type_text(self.module, from),
+                    self.origin(from)
+                ),
+                _ => format!("made by {}", self.called(*maker)),
+            },
+            Def::Erased => "gone".into(),
         }
+    }
+
+    fn origin_of_input(&self, graph: GraphId, slot: usize) -> String {
+        let ports = Ports::of_body(self.module, graph);
+        let port = ports.as_ref().and_then(|ports| Some(self.port(ports, ports.of_body_input(slot)?)));
+        match (self.module.graph(graph).owner, port) {
+            (_, Some(port)) => format!("comes in through port {port}"),
+            (GraphOwner::Body { node, .. }, None) => match (ports, slot) {
+                (None, _) => format!("input of a body of {}", self.called(node)),
+                (Some(_), 0) => format!("number of the iteration of {}", self.called(node)),
+                (Some(_), _) => format!("condition of {}", self.called(node)),
+            },
+            (GraphOwner::Function(f), None) => {
+                format!("input of function `{}`", self.module.text(self.module.function(f).name))
+            }
+            (GraphOwner::Main | GraphOwner::Erased, None) => "input of the graph".into(),
+        }
+    }
+
+    /// `` `loop1#state0` ``.
+    fn port(&self, ports: &Ports, port: usize) -> String {
+        format!("`{}#{}`", self.paths.path(ports.node()), ports.name(port))
     }
 
     fn results(&self, node: Node) -> String {
@@ -143,7 +249,7 @@ impl Cx<'_> {
                 .map_or_else(|| format!("#{i}"), |f| f.name.to_owned());
             table.row([
                 formal,
-                name_of(self.module, value),
+                self.name(value),
                 type_text(self.module, value),
                 self.readers(value).join(", "),
             ]);
@@ -153,15 +259,17 @@ impl Cx<'_> {
 
     fn readers(&self, value: Value) -> Vec<String> {
         const SHOWN: usize = 6;
-        let mut nodes: Vec<Node> = self.module.uses(value).map(|(n, _)| n).collect();
+        let mut nodes: Vec<(Node, bool)> = self
+            .module
+            .uses(value)
+            .map(|(n, slot)| (n, slot as usize >= self.module.node(n).n_formal()))
+            .collect();
         nodes.sort_unstable();
         nodes.dedup();
-        let mut words = Vec::new();
-        if self.module.is_output(value) {
-            words.push("output of the graph".to_owned());
-        }
-        for &reader in nodes.iter().take(SHOWN) {
+        let mut words = self.leaves(value);
+        for &(reader, captures) in nodes.iter().take(SHOWN) {
             match self.module.node(reader).result(0) {
+                _ if captures => words.push(format!("captured by {}", self.called(reader))),
                 Some(cast) if self.is_inserted(reader) => {
                     let to = self
                         .module
@@ -183,9 +291,48 @@ impl Cx<'_> {
         words
     }
 
-    fn called(&self, node: Node) -> String {
+    /// The outputs that a value is.
+    fn leaves(&self, value: Value) -> Vec<String> {
+        let graph = self.module.value(value).graph;
+        let ports = Ports::of_body(self.module, graph);
+        let of = |&slot: &u32| match (self.module.graph(graph).owner, &ports) {
+            (GraphOwner::Body { node, .. }, Some(ports)) => match ports.of_body_output(slot as usize) {
+                Some(port) => format!("handed out through port {}", self.port(ports, port)),
+                None => format!("condition of {}", self.called(node)),
+            },
+            (GraphOwner::Function(_), Some(ports)) => match ports.of_body_output(slot as usize) {
+                Some(port) => format!("handed out through port {}", self.port(ports, port)),
+                None => "output of the function".into(),
+            },
+            (GraphOwner::Function(_), None) => "output of the function".into(),
+            (GraphOwner::Body { node, .. }, None) => format!("output of a body of {}", self.called(node)),
+            (GraphOwner::Main | GraphOwner::Erased, _) => "output of the graph".into(),
+        };
+        let mut words: Vec<String> = self.module.output_slots(value).iter().map(of).collect();
+        words.dedup();
+        words
+    }
+
+    /// A value's name; a capture is called as what it stands for.
+    fn name(&self, value: Value) -> String {
+        name_of(self.module, value)
+    }
+
+    /// The attribute that a body is in; a function's graph is in none.
+    fn attr(&self, body: GraphId) -> Option<&str> {
+        match self.module.graph(body).owner {
+            GraphOwner::Body { attr, .. } => Some(self.module.text(attr)),
+            GraphOwner::Main | GraphOwner::Function(_) | GraphOwner::Erased => None,
+        }
+    }
+
+    fn op(&self, node: Node) -> String {
         let (domain, op, _) = self.module.op_name(node);
-        format!("{} `{}`", ampc::passes::policy::op_key(domain, op), self.paths.path(node))
+        op_key(domain, op)
+    }
+
+    fn called(&self, node: Node) -> String {
+        format!("{} `{}`", self.op(node), self.paths.path(node))
     }
 
     fn is_cast(&self, node: Node) -> bool {

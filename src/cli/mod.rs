@@ -9,6 +9,7 @@ mod help;
 mod inspect;
 mod interrupt;
 mod ops;
+mod opsets;
 mod opt;
 mod policy;
 mod problem;

@@ -3,10 +3,11 @@
 use super::args::{EmitArg, RewriteArgs};
 use super::emit::{self, Emit, Target};
 use super::explain::Explained;
+use super::opsets::OpsetAdvice;
 use super::problem::Failure;
 use super::progress::Progress;
 use super::run::{Run, load};
-use super::summary::Low;
+use super::summary::{Done, Low};
 use super::ui::{self, Ui};
 use super::{diagnose, settings, summary, targets};
 use ampc::ir::DType;
@@ -56,6 +57,7 @@ pub(crate) fn run(args: &RewriteArgs, ui: Ui) -> Result<(), Failure> {
     let mut report = run
         .watched(&mut model, |model, observer| ampc::rewrite::rewrite_in_place(model, &options, observer))?;
     let explanation = explained.text(&model.module, &report);
+    let opsets = OpsetAdvice::of(&run, &model, &options, &report);
 
     let low = Low::of(&nodes, &model.module, options.to);
     progress.stage("writing");
@@ -80,7 +82,8 @@ pub(crate) fn run(args: &RewriteArgs, ui: Ui) -> Result<(), Failure> {
     drop(progress);
     ui::print(&printed)?;
     ui::print(&explanation)?;
-    ui.say(&summary::text(args, &report, low, &emit, before, &written, ui));
+    let done = Done { report: &report, low, opsets };
+    ui.say(&summary::text(args, &done, &emit, before, &written, ui));
     Ok(())
 }
 

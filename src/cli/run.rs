@@ -107,7 +107,8 @@ impl Run<'_> {
         Some((search.pass?, path))
     }
 
-    fn reload(&self, model: &Model) -> Option<Model> {
+    /// The model as it was read, again.
+    pub(crate) fn reload(&self, model: &Model) -> Option<Model> {
         if self.path != Path::new("-") {
             return ampc::load(self.path).ok();
         }

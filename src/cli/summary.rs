@@ -2,6 +2,7 @@
 
 use super::args::{EmitArg, RewriteArgs};
 use super::emit::{Emit, Written};
+use super::opsets::OpsetAdvice;
 use super::problem::Problem;
 use super::table::{Table, bytes, count, number, share};
 use super::ui::{Stream, Ui};
@@ -36,16 +37,23 @@ impl Low {
     }
 }
 
+/// What is known of a rewrite.
+pub(crate) struct Done<'a> {
+    pub(crate) report: &'a Report,
+    pub(crate) low: Low,
+    pub(crate) opsets: OpsetAdvice,
+}
+
 /// The table after a rewrite.
 pub(crate) fn text(
     args: &RewriteArgs,
-    report: &Report,
-    low: Low,
+    done: &Done<'_>,
     emit: &Emit,
     before: Option<(u64, u64)>,
     written: &Written,
     ui: Ui,
 ) -> String {
+    let Done { report, low, opsets } = done;
     let (summary, casts) = (&report.summary, &report.casts);
     let mut table = Table::new(2, &[]);
     let to = &report.options.to;
@@ -87,9 +95,17 @@ pub(crate) fn text(
             None => bytes(after),
         },
     ]);
+    let data = |path: &std::path::PathBuf| path.display().to_string();
+    if !written.kept_files.is_empty() {
+        let files: Vec<String> = written.kept_files.iter().map(data).collect();
+        table.row(["data".to_owned(), format!("in {}, as before", files.join(", "))]);
+    }
+    if let Some(file) = written.files.get(1) {
+        table.row(["data".to_owned(), format!("in {}, {}", data(file), bytes(written.data_bytes))]);
+    }
     let heading =
         format!("{} -> {} ({to}, policy {})\n", args.model.display(), emit.name(), report.options.policy);
-    format!("{heading}{table}{}", warnings(report, ui))
+    format!("{heading}{table}{}", warnings(report, opsets, ui))
 }
 
 /// How much of what should be low is, and by which rules the rest is not.
@@ -114,12 +130,15 @@ fn allow(report: &Report) -> String {
     text
 }
 
-fn warnings(report: &Report, ui: Ui) -> String {
+fn warnings(report: &Report, opsets: &OpsetAdvice, ui: Ui) -> String {
     let said = if ui.verbose { usize::MAX } else { SAID };
     let mut text = String::new();
     for warning in report.warnings.iter().take(said) {
         let place = warning.node.as_ref().map_or_else(String::new, |n| format!("`{n}`: "));
-        let problem = Problem::warning(&warning.code, format!("{place}{}", warning.message));
+        let mut problem = Problem::warning(&warning.code, format!("{place}{}", warning.message));
+        if OpsetAdvice::is_about(&warning.code) {
+            problem = problem.with_help(opsets.text(&warning.message));
+        }
         text.push_str(problem.draw(ui, Stream::Err).trim_matches('\n'));
         text.push('\n');
     }

@@ -37,6 +37,8 @@ fn wrong_usage() {
         ("usage_opset_down", &["--opset", "9"]),
         ("usage_opset_unknown", &["--opset", "99"]),
         ("usage_external", &["--emit", "json", "--external-data", "always"]),
+        ("usage_emit", &["--emit", "emulated", "-o", "mlp.ir"]),
+        ("usage_emit_text", &["--emit", "text", "-o", "low.onnx"]),
     ];
     for (name, args) in cases {
         fails(&dir, name, 2, &[&["rewrite", "mlp.onnx"], *args].concat());
@@ -57,11 +59,21 @@ fn wrong_policies() {
         ("policy_op", "{\n  \"ops\": {\n    \"deny\": [\"Matmul\"]\n  }\n}\n"),
         ("policy_class", "{\n  \"ops\": {\"denny\": [\"MatMul\"]}\n}\n"),
         ("policy_precision", "{\n  \"pins\": {\"fc1\": \"half\"}\n}\n"),
+        ("policy_base", "{\n  \"base\": \"mine\"\n}\n"),
         ("policy_schema", "{\"schema\": \"ampc-policy/7\"}"),
     ];
     for (name, text) in cases {
         dir.write("p.json", text);
         fails(&dir, name, 2, &["policy", "check", "p.json"]);
+    }
+    // A file of one line is not printed as a whole.
+    let nodes = r#"{"path":"a","vars":[{"var":"T","precision":"fp16"}]},"#.repeat(40);
+    for (mistake, text) in [
+        ("policy_one_line", r#""nodes":[NODES{"path":"b","vars":[{"var":"T","precision":"half"}]}]"#),
+        ("policy_one_line_json", r#""nodes":[NODES{"path":7}]"#),
+    ] {
+        dir.write("p.json", format!("{{\"schema\":\"ampc-report/1\",{}}}", text.replace("NODES", &nodes)));
+        fails(&dir, mistake, 2, &["policy", "check", "p.json"]);
     }
     fails(&dir, "policy_missing", 5, &["policy", "check", "none.json"]);
     fails(&dir, "policy_no_json", 2, &["policy", "check", "p.yaml"]);

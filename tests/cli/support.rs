@@ -110,6 +110,35 @@ pub(crate) fn snapshot(name: &str, run: &Run) {
     settings.bind(|| insta::assert_snapshot!(name, run.to_string()));
 }
 
+/// The codes of all warnings in the source: what passes warn of, what the writer and reader do, what the report adds.
+pub(crate) fn warning_codes() -> Vec<String> {
+    let mut codes = Vec::new();
+    let mut folders: Vec<PathBuf> =
+        ["passes/src", "src"].map(|f| Path::new(env!("CARGO_MANIFEST_DIR")).join(f)).into();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder).unwrap().map(|e| e.unwrap().path()) {
+            if entry.is_dir() {
+                folders.push(entry);
+                continue;
+            }
+            let text = std::fs::read_to_string(&entry).unwrap();
+            // The code is the first argument, before the node.
+            let warned = text.split(".warn(").skip(1).filter_map(|rest| {
+                let end = [rest.find("Some("), rest.find("None")].into_iter().flatten().min()?;
+                Some(&rest[..end])
+            });
+            let named = text.split("fn code(&self)").skip(1).filter_map(|rest| rest.split("\n    }").next());
+            let added = text.split("code: ").skip(1).filter_map(|rest| rest.lines().next());
+            let literals =
+                warned.chain(named).chain(added).flat_map(|part| part.split('"').skip(1).step_by(2));
+            codes.extend(literals.filter(|code| code.contains('.')).map(str::to_owned));
+        }
+    }
+    codes.sort();
+    codes.dedup();
+    codes
+}
+
 fn regex(text: &str) -> String {
     text.chars().flat_map(|c| ['.', '-', '+'].contains(&c).then_some('\\').into_iter().chain([c])).collect()
 }

@@ -80,26 +80,33 @@ impl Policy {
         let probe: serde_json::Value = serde_json::from_str(text).map_err(|e| json_error(&e))?;
         let schema = probe.get("schema").and_then(|s| s.as_str()).unwrap_or("ampc-policy/1");
         match schema {
-            "ampc-policy/1" => Policy::from_file(serde_json::from_str(text).map_err(|e| json_error(&e))?),
+            "ampc-policy/1" => {
+                Policy::from_file(serde_json::from_str(text).map_err(|e| json_error(&e))?, text)
+            }
             "ampc-report/1" => Policy::from_report(serde_json::from_str(text).map_err(|e| json_error(&e))?),
-            other => Err(PolicyError::Json {
-                line: 1,
-                column: 1,
-                reason: format!("expected schema `ampc-policy/1` or `ampc-report/1`, found `{other}`"),
-            }),
+            other => {
+                let reason = format!("expected schema `ampc-policy/1` or `ampc-report/1`, found `{other}`");
+                Err(error_at(text, &["schema", other], reason))
+            }
         }
     }
 
-    fn from_file(file: PolicyFile) -> Result<Policy, PolicyError> {
-        let mut policy = Policy::preset(file.base.as_deref().unwrap_or("safe"))?;
+    fn from_file(file: PolicyFile, text: &str) -> Result<Policy, PolicyError> {
+        let base = file.base.as_deref().unwrap_or("safe");
+        // A base is a preset and no file, which the error of presets speaks of.
+        let mut policy = Policy::preset(base).map_err(|error| match error {
+            PolicyError::UnknownPreset { found, hint, presets } => {
+                let reason = format!("no preset is called `{found}`{hint}; presets are {presets}");
+                error_at(text, &["base", base], reason)
+            }
+            other => other,
+        })?;
         policy.name = file.name.unwrap_or_else(|| "custom".into());
         debug_assert!(file.schema.is_none_or(|s| s == "ampc-policy/1"));
         for (class, ops) in &file.ops {
-            let class = class.parse().map_err(|e: op::UnknownClass| PolicyError::Json {
-                line: 1,
-                column: 1,
-                reason: format!("in `ops`: {e}"),
-            })?;
+            let class = class
+                .parse()
+                .map_err(|e: op::UnknownClass| error_at(text, &["ops", class], format!("in `ops`: {e}")))?;
             for op in ops {
                 policy.set_class(op, class, "policy")?;
             }
@@ -136,6 +143,20 @@ impl Policy {
     }
 }
 
+/// An error about the last of some words, each of which stands behind the one before.
+fn error_at(text: &str, words: &[&str], reason: String) -> PolicyError {
+    let (mut from, mut at) = (0, 0);
+    for word in words {
+        let quoted = serde_json::Value::from(*word).to_string();
+        let Some(found) = text[from..].find(&quoted) else { break };
+        at = from + found;
+        from = at + quoted.len();
+    }
+    let line = text[..at].matches('\n').count() + 1;
+    let column = at - text[..at].rfind('\n').map_or(0, |at| at + 1) + 1;
+    PolicyError::Json { line, column, reason }
+}
+
 fn json_error(error: &serde_json::Error) -> PolicyError {
     let mut reason = error.to_string();
     if let Some(at) = reason.rfind(" at line ") {
@@ -147,6 +168,22 @@ fn json_error(error: &serde_json::Error) -> PolicyError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn errors_say_where() {
+        let at = |text: &str| match Policy::from_json(text).unwrap_err() {
+            PolicyError::Json { line, column, reason } => (line, column, reason),
+            other => panic!("{other}"),
+        };
+        let (line, column, _) = at("{\"schema\": \"ampc-policy/7\"}");
+        assert_eq!((line, column), (1, 12));
+        let (line, column, reason) = at("{\n  \"name\": \"denied\",\n  \"ops\": {\"denied\": []}\n}");
+        assert_eq!((line, column), (3, 11));
+        assert!(reason.contains("`denied`"), "{reason}");
+        let (line, column, reason) = at("{\"name\": \"mine\",\n \"base\": \"mine\"}");
+        assert_eq!((line, column), (2, 10));
+        assert!(reason.contains("presets are safe, all") && !reason.contains(".json"), "{reason}");
+    }
 
     #[test]
     fn no_key_comes_twice() {

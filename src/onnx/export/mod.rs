@@ -65,6 +65,8 @@ pub struct WriteReport {
     pub bytes: u64,
     /// The external data file and its bytes, if one was written.
     pub data_file: Option<(PathBuf, u64)>,
+    /// Data files of the source that the model refers to, as the source does.
+    pub kept_files: Vec<PathBuf>,
     /// Whether the model is the source, byte for byte.
     pub identical: bool,
     /// What was noticed.
@@ -108,6 +110,7 @@ pub(crate) fn write_beside(
     target::check(path, options.force, files)?;
     let location = data_location(path);
     let placement = |elements| Placement { elements, location: location.clone(), keep_references: false };
+    let mut kept_files = Vec::new();
     let written = match options.external_data {
         ExternalData::Never => limited(lay_out(module, source, placement(Elements::Inline))?)?,
         ExternalData::Always => lay_out(module, source, placement(Elements::External))?,
@@ -116,6 +119,8 @@ pub(crate) fn write_beside(
             let as_is = Placement { keep_references, ..placement(Elements::AsInSource) };
             let written = lay_out(module, source, as_is)?;
             if written.model.len() <= MESSAGE_LIMIT {
+                let kept = files.iter().skip(1).filter(|_| keep_references);
+                kept_files = kept.filter_map(|f| Some(f.path()?.to_owned())).collect();
                 written
             } else {
                 lay_out(module, source, placement(Elements::External))?
@@ -132,7 +137,7 @@ pub(crate) fn write_beside(
     }
     let model = target::stage(&written.model, path, options.force, files)?;
     target::commit(staged.into_iter().chain(model))?;
-    Ok(written.report(data_file))
+    Ok(WriteReport { kept_files, ..written.report(data_file) })
 }
 
 /// Whether [`write()`] will make a data file beside `path`, whatever constants are converted to 16 bits or removed
@@ -180,7 +185,7 @@ struct Written {
 impl Written {
     fn report(self, data_file: Option<(PathBuf, u64)>) -> WriteReport {
         let Written { model, identical, warnings, .. } = self;
-        WriteReport { bytes: model.len(), data_file, identical, warnings }
+        WriteReport { bytes: model.len(), data_file, kept_files: Vec::new(), identical, warnings }
     }
 }
 

@@ -113,7 +113,7 @@ impl Exporter<'_> {
             Agreement::OtherElement | Agreement::Contradicts => self.warnings.push(Warning::FalseValueInfo {
                 value: self.name(Some(value)),
                 declared: describe(&proto),
-                inferred: describe(&message_of(module, ty)),
+                inferred: describe(&in_source(message_of(module, ty), &proto)),
             }),
         }
         Ok(())
@@ -130,6 +130,18 @@ fn values_by_name(module: &Module, graph: GraphId) -> FxHashMap<Symbol, Value> {
     let results = module.nodes(graph).flat_map(|n| module.node(n).results().iter().flatten().copied());
     let sources = data.inputs().iter().chain(data.constants()).copied();
     results.chain(sources).filter_map(|v| Some((module.value(v).name?, v))).collect()
+}
+
+/// The type that a value had in the source: what is low now and was declared f32 has been lowered since.
+fn in_source(mut now: TypeProto, declared: &TypeProto) -> TypeProto {
+    let element = |proto: &TypeProto| match &proto.value {
+        Some(Kind::TensorType(t)) => t.elem_type.and_then(DType::from_number),
+        _ => None,
+    };
+    if element(declared) == Some(DType::F32) && element(&now).is_some_and(DType::is_low) {
+        set_element(&mut now, DType::F32);
+    }
+    now
 }
 
 fn retype(proto: &mut TypeProto, ty: &Type) -> bool {
