@@ -569,7 +569,9 @@ fn models_for_other_judges() {
         println!("skipped: AMPC_RANDOM_DIR says where the models go");
         return;
     };
-    let number = |name: &str, or: u64| std::env::var(name).map_or(or, |text| text.parse().unwrap());
+    let number = |name: &str, or: u64| {
+        std::env::var_os(name).map_or(or, |text| text.to_str().unwrap().parse().unwrap())
+    };
     let seed = RngSeed::Fixed(number("AMPC_RANDOM_SEED", 1));
     let mut runner = TestRunner::new(ProptestConfig { rng_seed: seed, ..ProptestConfig::default() });
     let mut written = 0;
