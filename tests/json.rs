@@ -128,6 +128,11 @@ fn mistakes_are_shown_in_the_file() {
     };
     let unknown = check(br#"{"schema": "ampc-graph/7", "graph": {}}"#);
     assert!(unknown.contains("ampc-graph/1") && unknown.contains("ampc-graph/7"), "{unknown}");
+    assert!(unknown.contains("docs/json-graph.md"), "{unknown}");
+    // A long line is not drawn.
+    let long = format!(r#"{{"schema": "ampc-graph/1", "graph": {{"nodes": [{}3]}}}}"#, " ".repeat(10_000));
+    let long = check(long.as_bytes());
+    assert!(long.contains("line 1, column 10048") && long.len() < 1500, "{long}");
     let bytes = check(b"{\"schema\":\n \"\xff\"}");
     assert!(bytes.contains("UTF-8"), "{bytes}");
     check(b"");

@@ -145,12 +145,10 @@ impl Reader<'_, '_> {
 
     fn tensor_error(&mut self, at: At, error: &TensorError) {
         match error {
-            TensorError::WrongLength { expected, found, .. } => {
-                self.error(
-                    at,
-                    format!("{expected} bytes, as \"dtype\" and \"shape\" say"),
-                    found.to_string(),
-                );
+            TensorError::WrongLength { dtype, expected, found, .. } => {
+                let what = if *dtype == DType::String { "elements" } else { "bytes" };
+                let expected = format!("{expected} {what}, as \"dtype\" and \"shape\" say");
+                self.error(at, expected, found.to_string());
             }
             TensorError::NoSize { .. } => self.error(at, "a size in bytes that can be", error.to_string()),
             other => self.error(at, "bytes that can be read", other.to_string()),

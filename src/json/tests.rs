@@ -256,9 +256,10 @@ fn every_truncated_or_changed_text_is_read_or_refused() {
             _ => drop(bytes.drain(at..(at + 9).min(text.len()))),
         }
         let Ok(changed) = String::from_utf8(bytes) else { continue };
-        if let Ok(module) = read(&changed) {
+        if let Ok(mut module) = read(&changed) {
             let printed = print(&module).text;
             assert_eq!(print(&read(&printed).unwrap()).text, printed);
+            crate::check(&mut module);
         }
     }
 }
