@@ -6,6 +6,7 @@ use ampc_ir::module::{Decision, Provenance, Reason, Role};
 use ampc_ir::op::{Lookup, lookup};
 use ampc_ir::text::MAX_DEPTH;
 use ampc_ir::{GraphId, NewNode, Node, Op, Position, Symbol, Type, Value};
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -147,8 +148,8 @@ impl Reader<'_, '_> {
         let Some(owner) = &work.owner else {
             return self.error(at, "captures in bodies only", "one in a graph that has nothing around it");
         };
-        let slot = slot.or_else(|| owner.captured.iter().position(|&c| c == Some(name)));
-        let Some(slot) = slot.filter(|&slot| slot < owner.captured.len()) else {
+        let slot = slot.or_else(|| owner.by_name.get(&name).copied());
+        let Some(slot) = slot.filter(|&slot| slot < owner.n_captures) else {
             self.wrong(name_at, "one of the node's \"captures\"");
             scope.insert(name, None);
             return;
@@ -182,14 +183,14 @@ impl Reader<'_, '_> {
         let [.., decisions, inserted, metadata] = fields;
         let operands = self.values(scope, operands);
         let captured = self.values(scope, captures);
-        let captured_names: Rc<[Option<Symbol>]> = self
-            .items(captures, "names of values")
-            .into_iter()
-            .map(|at| match self.tape.token(at) {
-                Token::Text(name) => self.module.symbol(&name),
-                _ => None,
-            })
-            .collect();
+        let mut by_name = FxHashMap::default();
+        for (slot, at) in self.items(captures, "names of values").into_iter().enumerate() {
+            if let Token::Text(name) = self.tape.token(at)
+                && let Some(symbol) = self.module.symbol(&name)
+            {
+                by_name.entry(symbol).or_insert(slot);
+            }
+        }
         let results = self.results(at, results, types);
         let name = name.and_then(|at| self.symbol(at, "a string"));
         let mut graphs = Vec::new();
@@ -216,6 +217,7 @@ impl Reader<'_, '_> {
         let defined = results.iter().map(|r| r.as_ref().map(|(_, name, ty)| (*name, ty.clone()))).collect();
         let new = NewNode { op, name, operands, attrs: new_attrs, results: defined, provenance };
         let node = self.module.add_node(work.graph, Position::Last, new);
+        let n_captures = captured.len();
         for value in captured {
             self.module.add_capture_operand(node, value);
         }
@@ -228,7 +230,7 @@ impl Reader<'_, '_> {
         self.decisions(node, decisions);
         let metadata = self.metadata(metadata);
         *self.module.node_mut(node).metadata = metadata;
-        let owner = Owner { node, captured: captured_names };
+        let owner = Owner { node, n_captures, by_name: Rc::new(by_name) };
         bodies.extend(graphs.into_iter().map(|(graph, at)| Work {
             graph,
             at,
@@ -285,9 +287,12 @@ impl Reader<'_, '_> {
         if let Some(&function) = self.functions.get(&(domain, name, overload)) {
             return Some(Op::Call(function));
         }
-        let canonical = |text: &str| if text == "ai.onnx" { String::new() } else { text.to_owned() };
-        let wanted = canonical(self.module.text(domain));
-        let imported = work.opsets.iter().find(|(d, _)| canonical(self.module.text(*d)) == wanted);
+        let canonical = |domain: Symbol| match self.module.text(domain) {
+            "ai.onnx" => "",
+            text => text,
+        };
+        let wanted = canonical(domain).to_owned();
+        let imported = work.opsets.iter().find(|(d, _)| canonical(*d) == wanted);
         let opset = imported.map(|&(_, version)| version);
         let shown = if wanted.is_empty() { "ai.onnx" } else { &wanted };
         let text = self.module.text(name);

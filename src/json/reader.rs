@@ -43,8 +43,10 @@ pub(super) struct Work {
 #[derive(Clone)]
 pub(super) struct Owner {
     pub(super) node: Node,
-    /// The names of the operands there are to capture.
-    pub(super) captured: Rc<[Option<Symbol>]>,
+    /// How many operands there are to capture.
+    pub(super) n_captures: usize,
+    /// The first of each name.
+    pub(super) by_name: Rc<FxHashMap<Symbol, usize>>,
 }
 
 pub(super) fn parse(

@@ -1,7 +1,7 @@
 //! Attributes, types and constants as JSON.
 
 use super::elements;
-use super::writer::{Writer, fresh, kind_name};
+use super::writer::{Writer, kind_name};
 use ampc_ir::attr::{Attr, AttrValue};
 use ampc_ir::tensor::{SparseData, Storage};
 use ampc_ir::text::{LargeConstant, MAX_INLINE};
@@ -155,11 +155,7 @@ impl Writer<'_> {
         let key = hash.map(|hash| (data.stored_dtype(), data.dims().to_vec(), hash));
         let known = key.as_ref().and_then(|key| self.names.get(key).cloned());
         let name = known.unwrap_or_else(|| {
-            let name = if self.taken.insert(base.to_owned()) {
-                base.to_owned()
-            } else {
-                fresh(&mut self.taken, base)
-            };
+            let name = if self.taken.take(base) { base.to_owned() } else { self.taken.fresh(base) };
             self.names.extend(key.map(|key| (key, name.clone())));
             self.done.large.push(LargeConstant { name: name.clone(), data: data.as_stored() });
             name

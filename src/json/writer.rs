@@ -33,7 +33,7 @@ pub fn print(module: &Module) -> Printed {
         nesting: 0,
         captures: FxHashMap::default(),
         names: FxHashMap::default(),
-        taken: FxHashSet::default(),
+        taken: Names::default(),
     };
     writer.module();
     writer.done
@@ -71,7 +71,7 @@ pub(super) struct Writer<'m> {
     captures: FxHashMap<Value, Box<str>>,
     /// Names of large constants: one per content.
     pub(super) names: FxHashMap<(DType, Vec<u64>, u128), String>,
-    pub(super) taken: FxHashSet<String>,
+    pub(super) taken: Names,
 }
 
 /// Punctuation. A comma is due wherever something stands before in the same container.
@@ -339,8 +339,10 @@ impl Writer<'_> {
         for (i, operand) in captured.iter().enumerate().rev() {
             first.extend(operand.map(|value| (value, i)));
         }
-        let mut taken: FxHashSet<String> =
-            module.defined(graph).map(|v| self.spelling(v).into_owned()).collect();
+        let mut taken = Names::default();
+        for value in module.defined(graph) {
+            taken.take(&self.spelling(value));
+        }
         self.line_key("captures");
         self.done.text.push('[');
         for &capture in data.captures() {
@@ -348,8 +350,8 @@ impl Writer<'_> {
             let slot = (slot as usize).saturating_sub(owner.n_formal());
             let outer = captured.get(slot).copied().flatten();
             let base = outer.map_or_else(|| "capture".to_owned(), |outer| self.spelling(outer).into_owned());
-            let plain = outer.is_some_and(|o| first.get(&o) == Some(&slot)) && taken.insert(base.clone());
-            let name = if plain { base } else { fresh(&mut taken, &base) };
+            let plain = outer.is_some_and(|o| first.get(&o) == Some(&slot)) && taken.take(&base);
+            let name = if plain { base } else { taken.fresh(&base) };
             let ty = &module.value(capture).ty;
             let typed = outer.is_none_or(|outer| module.value(outer).ty != *ty);
             self.item();
@@ -474,14 +476,28 @@ impl Writer<'_> {
     }
 }
 
-/// A name like `base` that nobody has.
-pub(super) fn fresh(taken: &mut FxHashSet<String>, base: &str) -> String {
-    let mut n = 2u64;
-    loop {
-        let name = format!("{base}~{n}");
-        if taken.insert(name.clone()) {
-            return name;
+/// Names that are taken, and the last number tried for each base name.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    taken: FxHashSet<String>,
+    suffixes: FxHashMap<String, u64>,
+}
+
+impl Names {
+    /// Whether nobody had the name.
+    pub(super) fn take(&mut self, name: &str) -> bool {
+        !self.taken.contains(name) && self.taken.insert(name.to_owned())
+    }
+
+    /// A name like `base` that nobody has: with a number behind it.
+    pub(super) fn fresh(&mut self, base: &str) -> String {
+        let n = self.suffixes.entry(base.to_owned()).or_insert(1);
+        loop {
+            *n += 1;
+            let name = format!("{base}~{n}");
+            if self.taken.insert(name.clone()) {
+                return name;
+            }
         }
-        n += 1;
     }
 }
