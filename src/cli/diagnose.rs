@@ -162,7 +162,8 @@ fn of_text(path: &Path, errors: &ParseErrors) -> Vec<Problem> {
         bytes.as_ref().is_some_and(|bytes| {
             let (before, after) = bytes.split_at(at.min(bytes.len()));
             let ends = |b: &&u8| **b != b'\n';
-            before.iter().rev().take_while(ends).count() + after.iter().take_while(ends).count()
+            before.iter().rev().take(LONGEST_LINE + 1).take_while(ends).count()
+                + after.iter().take(LONGEST_LINE + 1).take_while(ends).count()
                 <= LONGEST_LINE
         })
     };

@@ -3,10 +3,10 @@
 //! Same content as the text form: header, graphs, functions, nodes with operands and results by name, types,
 //! attributes, decisions. A constant of more than 16 elements is named with element type, shape and content hash;
 //! its bytes are in a safetensors file beside the graph, which is read by range. Two laws hold, as for the text form:
-//! `parse(print(m)) == m` in the sense of [`same_module`](ampc_ir::eq::same_module), and what [`print`] writes
+//! `parse(print(m)) == m` in the sense of [`same_module`](ampc_ir::eq::same_module), and what [`print()`] writes
 //! prints to itself.
 //!
-//! What frameworks write may be less than what [`print`] does: types of results, hashes, paths and versions may be
+//! What frameworks write may be less than what [`print()`] does: types of results, hashes, paths and versions may be
 //! missing. If types are, they are inferred.
 
 mod attrs;

@@ -130,7 +130,7 @@ pub(super) struct Reader<'p, 't> {
 /// Values of JSON. What is wrong becomes an error, and `None`.
 impl<'p, 't> Reader<'p, 't> {
     pub(super) fn error(&mut self, at: At, expected: impl AsRef<str>, found: impl Into<String>) {
-        if self.errors.len() >= MAX_ERRORS {
+        if self.gave_up() {
             return;
         }
         let start = self.tape.offset(at);
@@ -141,6 +141,11 @@ impl<'p, 't> Reader<'p, 't> {
         };
         let end = start + self.tape.raw(at).len();
         self.errors.push(error_at(self.text, start, end, expected, found.into()));
+    }
+
+    /// Whether there are so many errors that no more are listed; then the rest is passed over.
+    fn gave_up(&self) -> bool {
+        self.errors.len() >= MAX_ERRORS
     }
 
     /// An error about a value that is there.
@@ -162,6 +167,9 @@ impl<'p, 't> Reader<'p, 't> {
         at: At,
         names: [&'static str; N],
     ) -> Option<[Option<At>; N]> {
+        if self.gave_up() {
+            return None;
+        }
         if self.tape.token(at) != Token::Object {
             self.wrong(at, format!("an object with {}", list_of(&names)));
             return None;
@@ -195,7 +203,7 @@ impl<'p, 't> Reader<'p, 't> {
 
     /// The items of a list; none if it is absent.
     pub(super) fn items(&mut self, at: Option<At>, what: &str) -> Vec<At> {
-        let Some(at) = at else { return Vec::new() };
+        let Some(at) = at.filter(|_| !self.gave_up()) else { return Vec::new() };
         if self.tape.token(at) != Token::List {
             self.wrong(at, format!("a list of {what}"));
             return Vec::new();
@@ -336,7 +344,7 @@ impl Reader<'_, '_> {
     /// `{"ai.onnx": 21}`, or pairs in which ONNX's own domain is empty.
     fn opsets(&mut self, at: Option<At>) -> Opsets {
         const VERSION: &str = "the version of an operator set";
-        let Some(at) = at else { return Vec::new() };
+        let Some(at) = at.filter(|_| !self.gave_up()) else { return Vec::new() };
         if self.tape.token(at) != Token::List {
             let entries = self.entries(Some(at), "versions by domain, such as {\"ai.onnx\": 21}");
             let mut opsets = Vec::new();
