@@ -16,7 +16,8 @@
 //! # }
 //! ```
 //!
-//! A framework that is not ONNX builds a module with [`ir::Builder`] and rewrites it the same way.
+//! A framework that is not ONNX builds a module with [`ir::Builder`] and rewrites it the same way
+//! (`examples/framework.rs`), or writes its graph as [`json`].
 //! What is inside: [`ir`] (the graph), [`passes`] (the decisions), [`onnx`] (the file format).
 
 pub use ampc_ir as ir;

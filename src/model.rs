@@ -1,11 +1,11 @@
-//! Models in and out: ONNX or text form, by the end of the name.
+//! Models in and out: ONNX, text form or JSON, by the end of the name.
 
 use crate::error::Error;
 use crate::onnx::bytes::SourceBytes;
 use crate::onnx::{self, ReadOptions, Source};
-use crate::text_files;
+use crate::{json, text_files};
 use ampc_ir::Module;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A model and where it came from.
@@ -13,9 +13,9 @@ use std::sync::Arc;
 pub struct Model {
     /// The graph.
     pub module: Module,
-    /// The file it was read from; `None` for one that was built or read from text.
+    /// The file it was read from; `None` for one that was built or read from text or JSON.
     pub source: Option<Source>,
-    /// The text it was read from and its file of large constants, if it was read from text.
+    /// The text or JSON it was read from and its file of large constants, if it was read from one.
     pub text_files: Vec<Arc<SourceBytes>>,
     /// What was odd about the file and repaired.
     pub warnings: Vec<onnx::Warning>,
@@ -39,17 +39,25 @@ impl Model {
 /// How to write.
 pub type SaveOptions = onnx::WriteOptions;
 
-/// Reads a model: `.ir` as text form, everything else as ONNX.
+/// Reads a model: `.ir` as text form, `.json` as JSON, everything else as ONNX.
 ///
 /// # Errors
 /// If the file cannot be read or is no valid model.
 pub fn load(path: impl AsRef<Path>) -> Result<Model, Error> {
     let path = path.as_ref();
-    if path.extension().is_some_and(|e| e == "ir") {
-        return text_files::load(path);
+    match path.extension().and_then(|e| e.to_str()) {
+        Some("ir") => return text_files::load(path),
+        Some("json") => return json::load(path),
+        _ => {}
     }
     let (module, source, warnings) = onnx::read(path, &ReadOptions::default())?;
     Ok(Model { module, source: Some(source), text_files: Vec::new(), warnings })
+}
+
+/// The file of large constants that belongs to a model in text form or JSON.
+pub fn data_path(path: &Path) -> PathBuf {
+    let json = path.extension().is_some_and(|e| e == "json");
+    if json { json::data_path(path) } else { text_files::data_path(path) }
 }
 
 /// Writes a model as ONNX: through a temporary file in the target's folder, which then takes its name.

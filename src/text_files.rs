@@ -50,15 +50,22 @@ pub fn data_path(path: &Path) -> PathBuf {
 /// # Errors
 /// If a file cannot be read or has more than [`MAX_TEXT`] bytes of text, the text is no module, or the constants are not those that it means.
 pub fn load(path: &Path) -> Result<Model, Error> {
-    let io = |source| Error::Io { path: path.to_owned(), source };
-    let file = Arc::new(SourceBytes::open_most(path, MAX_TEXT).map_err(io)?);
-    let bytes = file.to_vec(MAX_TEXT).map_err(io)?;
+    let (text, file) = read(path)?;
     let text_error = |errors| Error::Text { path: path.to_owned(), errors };
-    let text = String::from_utf8(bytes).map_err(|e| text_error(not_utf8(&e)))?;
     let (tensors, data) = Tensors::open(&data_path(path))?.unzip();
     let options = ParseOptions { allow_missing_data: tensors.is_none(), ..ParseOptions::default() };
     let module = parse_with(&text, &tensors.unwrap_or_default(), &options).map_err(text_error)?;
     Ok(Model { text_files: std::iter::once(file).chain(data).collect(), ..Model::from(module) })
+}
+
+/// A text of at most [`MAX_TEXT`] bytes, and the file it is in.
+pub(crate) fn read(path: &Path) -> Result<(String, Arc<SourceBytes>), Error> {
+    let io = |source| Error::Io { path: path.to_owned(), source };
+    let file = Arc::new(SourceBytes::open_most(path, MAX_TEXT).map_err(io)?);
+    let bytes = file.to_vec(MAX_TEXT).map_err(io)?;
+    let text =
+        String::from_utf8(bytes).map_err(|e| Error::Text { path: path.to_owned(), errors: not_utf8(&e) })?;
+    Ok((text, file))
 }
 
 fn not_utf8(error: &std::string::FromUtf8Error) -> ParseErrors {
@@ -73,16 +80,29 @@ fn not_utf8(error: &std::string::FromUtf8Error) -> ParseErrors {
 
 /// Tensors of a safetensors file, by name.
 #[derive(Debug, Default)]
-struct Tensors(BTreeMap<String, FileRange>);
+pub(crate) struct Tensors(BTreeMap<String, (Entry, FileRange)>);
 
-#[derive(Deserialize)]
+/// What the header says of a tensor.
+#[derive(Debug, Deserialize)]
 struct Entry {
+    dtype: String,
+    shape: Vec<u64>,
     data_offsets: (u64, u64),
+}
+
+impl Entry {
+    /// Whether it is a tensor of this type: under its name, or as bytes if the format has none for it.
+    fn is(&self, dtype: DType, dims: &[u64]) -> bool {
+        match dtype_name(dtype) {
+            Some(name) => self.dtype == name && self.shape == dims,
+            None => self.dtype == "U8",
+        }
+    }
 }
 
 impl Tensors {
     /// Reads the header; `None` if there is no such file.
-    fn open(path: &Path) -> Result<Option<(Tensors, Arc<SourceBytes>)>, Error> {
+    pub(crate) fn open(path: &Path) -> Result<Option<(Tensors, Arc<SourceBytes>)>, Error> {
         let bytes = match SourceBytes::open(path) {
             Ok(bytes) => bytes,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
@@ -119,7 +139,8 @@ impl Tensors {
             if from > to || to > source.len() - data {
                 return Err(bad(format!("`{name}` is at {from} to {to}, beyond the end of the file")));
             }
-            tensors.insert(name, FileRange { source: source.clone(), offset: data + from, len: to - from });
+            let range = FileRange { source: source.clone(), offset: data + from, len: to - from };
+            tensors.insert(name, (entry, range));
         }
         Ok(Some((Tensors(tensors), bytes)))
     }
@@ -127,8 +148,8 @@ impl Tensors {
 
 impl DataResolver for Tensors {
     fn resolve(&self, name: &str, dtype: DType, dims: &[u64], _: Option<u128>) -> Option<TensorData> {
-        let range = self.0.get(name)?.clone();
-        TensorData::new(dtype, dims.iter().copied(), Storage::File(range)).ok()
+        let (_, range) = self.0.get(name).filter(|(entry, _)| entry.is(dtype, dims))?;
+        TensorData::new(dtype, dims.iter().copied(), Storage::File(range.clone())).ok()
     }
 }
 
@@ -149,22 +170,35 @@ pub fn needs_data_file(module: &Module) -> bool {
 /// If a file exists and `force` is not set, is what the model was read from (a text and its data included), or cannot
 /// be written.
 pub fn save(model: &Model, path: &Path, force: bool) -> Result<TextReport, Error> {
+    save_as(model, path, &data_path(path), force, || {
+        let mut printed = print(&model.module, &PrintOptions::default());
+        match printed.errors.pop() {
+            Some(error) => Err(error),
+            None => Ok((printed.text, printed.large)),
+        }
+    })
+}
+
+/// Writes what `print` makes of a model: text to `path`, large constants to `data_path`.
+pub(crate) fn save_as(
+    model: &Model,
+    path: &Path,
+    data_path: &Path,
+    force: bool,
+    print: impl FnOnce() -> Result<(String, Vec<LargeConstant>), TensorError>,
+) -> Result<TextReport, Error> {
     let known = model.files();
     let place = |e| Error::Export(ExportError::Target(e));
     target::check(path, force, &known).map_err(place)?;
-    let mut printed = print(&model.module, &PrintOptions::default());
-    if let Some(error) = printed.errors.pop() {
-        return Err(unreadable(error));
-    }
+    let (printed, large) = print().map_err(unreadable)?;
     let (mut staged, mut data_file) = (None, None);
-    if !printed.large.is_empty() {
-        let data_path = data_path(path);
-        let layout = safetensors(printed.large);
-        staged = target::stage(&layout, &data_path, force, &known).map_err(place)?;
-        data_file = Some((data_path, layout.len()));
+    if !large.is_empty() {
+        let layout = safetensors(large);
+        staged = target::stage(&layout, data_path, force, &known).map_err(place)?;
+        data_file = Some((data_path.to_owned(), layout.len()));
     }
     let mut text = Layout::new();
-    text.bytes(printed.text.as_bytes());
+    text.bytes(printed.as_bytes());
     let model = target::stage(&text, path, force, &known).map_err(place)?;
     target::commit(staged.into_iter().chain(model)).map_err(place)?;
     Ok(TextReport { bytes: text.len(), data_file })

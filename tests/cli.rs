@@ -81,13 +81,14 @@ fn forms_of_the_result() {
         "mlp.fp16.ir",
         "mlp.fp16.ir.safetensors",
         "mlp.fp16.json",
+        "mlp.fp16.safetensors",
         "mlp.onnx",
     ];
     assert_eq!(dir.files(), written);
     let json: serde_json::Value =
         serde_json::from_slice(&std::fs::read(dir.path("mlp.fp16.json")).unwrap()).unwrap();
     assert_eq!(json["schema"], "ampc-graph/1");
-    for model in ["mlp.fp16.emulated.onnx", "mlp.fp16.ir"] {
+    for model in ["mlp.fp16.emulated.onnx", "mlp.fp16.ir", "mlp.fp16.json"] {
         let run = dir.run(&["check", model]);
         assert_eq!(run.code, 0, "{run}");
     }

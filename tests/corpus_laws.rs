@@ -16,7 +16,7 @@ mod corpus;
 use ampc::onnx::{ReadOptions, Warning, read, read_bytes, to_bytes};
 use ampc::{ErrorKind, Model, RewriteOptions, rewrite};
 use ampc_ir::eq::same_module;
-use ampc_ir::text::{LargeConstant, PrintOptions, Printed, parse, print};
+use ampc_ir::text::{LargeConstant, ParseOptions, PrintOptions, Printed, parse, print};
 use ampc_ir::{DType, Module, TensorData};
 use ampc_passes::Policy;
 use ampc_passes::insert_casts::KeepIo;
@@ -143,6 +143,58 @@ fn text_is_read_back_as_the_same_module() {
         }
         let same = printed(&again).text == text.text;
         Some(if same { Ok(()) } else { Err(difference(&model.module, &again)) })
+    });
+}
+
+/// Reads JSON with the large constants that it names.
+fn parsed_json(printed: &ampc::json::Printed) -> Result<Module, String> {
+    assert!(printed.errors.is_empty(), "{:?}", printed.errors);
+    let large: FxHashMap<&str, &LargeConstant> = printed.large.iter().map(|c| (c.name.as_str(), c)).collect();
+    let resolver = |name: &str, _: DType, _: &[u64], _: Option<u128>| -> Option<TensorData> {
+        large.get(name).map(|c| c.data.clone())
+    };
+    ampc::json::parse(&printed.text, &resolver, &ParseOptions::default()).map_err(|e| e.to_string())
+}
+
+#[test]
+fn json_is_read_back_as_the_same_module() {
+    law("json", ALL, &[], |_, model| {
+        let json = ampc::json::print(&model.module);
+        let again = match parsed_json(&json) {
+            Ok(again) => again,
+            Err(errors) => return Some(Err(errors)),
+        };
+        if let Err(difference) = same_module(&model.module, &again) {
+            return Some(Err(difference.to_string()));
+        }
+        let same = ampc::json::print(&again).text == json.text;
+        Some(if same { Ok(()) } else { Err("prints otherwise".into()) })
+    });
+}
+
+#[test]
+fn a_model_in_json_is_rewritten_like_one_in_onnx() {
+    law("json, rewritten", ALL, &[], |_, model| {
+        let json = match parsed_json(&ampc::json::print(&model.module)) {
+            Ok(json) => Model::from(json),
+            Err(errors) => return Some(Err(errors)),
+        };
+        let once = rewritten(model, &options(DType::F16));
+        let other = rewritten(json, &options(DType::F16));
+        Some(match (once, other) {
+            (None, None) => return None,
+            (Some(Ok(once)), Some(Ok(other))) => {
+                // Decisions, casts and pending conversions survive as well.
+                parsed_json(&ampc::json::print(&other.model.module)).and_then(|again| {
+                    let same = same_module(&once.model.module, &other.model.module);
+                    same.and_then(|()| same_module(&once.model.module, &again)).map_err(|d| d.to_string())
+                })
+            }
+            (Some(Err(once)), Some(Err(other))) if once == other => Ok(()),
+            (once, other) => {
+                Err(format!("{:?} and {:?}", once.map(|r| r.map(drop)), other.map(|r| r.map(drop))))
+            }
+        })
     });
 }
 

@@ -69,7 +69,7 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct RewriteArgs {
-    /// The model: .onnx, or .ir for the text form; `-` is standard input
+    /// The model: .onnx, .ir for the text form, .json for a graph; `-` is standard input
     pub(crate) model: PathBuf,
     /// Where to write; `-` is standard output [default: MODEL.fp16.onnx or MODEL.bf16.onnx beside the model]
     #[arg(short, long, value_name = "FILE")]
@@ -193,7 +193,7 @@ pub(crate) struct DebugArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct OptArgs {
-    /// The model: .onnx, or .ir for the text form; `-` is standard input
+    /// The model: .onnx, .ir for the text form, .json for a graph; `-` is standard input
     pub(crate) model: PathBuf,
     /// The passes, such as 'classify{to=bf16}, guard, taint, assign' [default: what a first line `// pass: …` of
     /// an .ir file says]
@@ -284,7 +284,7 @@ pub(crate) enum EmitArg {
     Onnx,
     /// The text form, with FILE.safetensors beside it for large constants
     Text,
-    /// The graph as JSON, large constants by hash
+    /// The graph as JSON, with X.safetensors beside X.json for large constants
     Json,
     /// A drawing for Graphviz
     Dot,

@@ -179,19 +179,32 @@ fn code_of_export(error: &ExportError) -> String {
 }
 
 fn of_text(path: &Path, errors: &ParseErrors) -> Vec<Problem> {
+    /// Lines up to this length are shown: other programs may write a graph as one line.
+    const LONGEST_LINE: usize = 400;
     let name = path.display().to_string();
-    let shown = std::fs::read(path).ok().map(|bytes| shown(&name, String::from_utf8_lossy(&bytes)));
+    let code = if path.extension().is_some_and(|e| e == "json") { "ampc::json" } else { "ampc::text" };
+    let bytes = std::fs::read(path).ok();
+    let fits = |at: usize| {
+        bytes.as_ref().is_some_and(|bytes| {
+            let (before, after) = bytes.split_at(at.min(bytes.len()));
+            let ends = |b: &&u8| **b != b'\n';
+            before.iter().rev().take(LONGEST_LINE + 1).take_while(ends).count()
+                + after.iter().take(LONGEST_LINE + 1).take_while(ends).count()
+                <= LONGEST_LINE
+        })
+    };
+    let shown = bytes.as_ref().map(|bytes| shown(&name, String::from_utf8_lossy(bytes)));
     errors
         .0
         .iter()
         .map(|e| {
-            let problem = Problem::new("ampc::text", format!("`{name}`: {e}"));
+            let problem = Problem::new(code, format!("`{name}`: {e}"));
             match &shown {
-                Some(shown) => {
+                Some(shown) if fits(e.span.start) => {
                     let label = format!("expected {}", e.expected);
                     problem.with_label(shown, e.span.clone(), label)
                 }
-                None => problem,
+                _ => problem,
             }
         })
         .collect()

@@ -120,8 +120,10 @@ impl Emit {
             (Target::File(path), EmitArg::Onnx | EmitArg::Emulated) => {
                 ampc::onnx::needs_data_file(&model.module, model.source.as_ref(), path, &self.options)
             }
-            (Target::File(_), EmitArg::Text) => ampc::text_files::needs_data_file(&model.module),
-            (Target::File(_), EmitArg::Json | EmitArg::Dot) | (Target::Stdout, _) => false,
+            (Target::File(_), EmitArg::Text | EmitArg::Json) => {
+                ampc::text_files::needs_data_file(&model.module)
+            }
+            (Target::File(_), EmitArg::Dot) | (Target::Stdout, _) => false,
         }
     }
 
@@ -149,10 +151,11 @@ impl Emit {
             (EmitArg::Text, Target::Stdout) => {
                 self.text(model, &print(&model.module, &PrintOptions::default()).text)
             }
-            (EmitArg::Json, _) => {
-                let text = format!("{:#}\n", ampc::json::print(&model.module));
-                self.text(model, &text)
+            (EmitArg::Json, Target::File(path)) => {
+                let report = ampc::json::save(model, path, self.force()).map_err(failure)?;
+                Ok(self.written(report.bytes, report.data_file, Vec::new()))
             }
+            (EmitArg::Json, Target::Stdout) => self.text(model, &ampc::json::print(&model.module).text),
             (EmitArg::Dot, _) => self.text(model, &ampc::dot::print(&model.module)),
         }
     }
@@ -238,7 +241,8 @@ pub(crate) fn beside(model: &Path, infix: &str, kind: EmitArg) -> Target {
         EmitArg::Dot => "dot",
         EmitArg::Emulated => "emulated.onnx",
     };
-    let known = model.extension().is_some_and(|e| ["onnx", "ir"].iter().any(|k| e.eq_ignore_ascii_case(k)));
+    let known =
+        model.extension().is_some_and(|e| ["onnx", "ir", "json"].iter().any(|k| e.eq_ignore_ascii_case(k)));
     let stem = if known { model.file_stem() } else { model.file_name() };
     let mut name = stem.unwrap_or_default().to_owned();
     name.push(format!(".{infix}.{ending}"));
@@ -249,7 +253,7 @@ pub(crate) fn beside(model: &Path, infix: &str, kind: EmitArg) -> Target {
 pub(crate) fn source_bytes(model: &Model, path: &Path) -> Option<(u64, u64)> {
     let Some(source) = &model.source else {
         let len = |p: &Path| std::fs::metadata(p).ok().map(|m| m.len());
-        return Some((len(path)?, len(&ampc::text_files::data_path(path)).unwrap_or(0)));
+        return Some((len(path)?, len(&ampc::model::data_path(path)).unwrap_or(0)));
     };
     let data = source.files().iter().skip(1).map(|f| f.len()).sum();
     Some((source.bytes().len(), data))

@@ -64,7 +64,7 @@ pub(crate) fn help(code: &str) -> Option<&'static str> {
         "export::target_full" => "free some space, or write to another disk with `--output`",
         "text::missing_data" => {
             "dumps and reproducers come without weights: what reads or writes them needs `MODEL.ir.safetensors` beside \
-             `MODEL.ir`, which `--emit text` writes"
+             `MODEL.ir`, which `--emit text` writes; for `MODEL.json` it is `MODEL.safetensors`"
         }
         "pass::pin_matches_nothing" => {
             "`ampc rewrite MODEL --emit text -o -` shows all names; the path of a node in a body is \
@@ -78,6 +78,7 @@ pub(crate) fn help(code: &str) -> Option<&'static str> {
             "`--opset auto` raises the model as far as the format needs"
         }
         "text" => "docs/text-form.md has the grammar",
+        "json" => "docs/json-graph.md has the schema",
         "policy::json" => "docs/policy.md has the schema",
         _ => return None,
     })

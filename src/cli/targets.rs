@@ -123,7 +123,7 @@ fn sources(model: &Model, path: &Path) -> Vec<Known> {
             known.extend(data.filter_map(|f| Some(Known::new("the model's data file", f.path()?))));
         }
         None => {
-            let data = ampc::text_files::data_path(path);
+            let data = ampc::model::data_path(path);
             known.push(Known::new("the model's data file", &data));
         }
     }
@@ -136,6 +136,7 @@ impl Emit {
         let Target::File(path) = &self.target else { return None };
         match self.kind {
             EmitArg::Text => Some(ampc::text_files::data_path(path)),
+            EmitArg::Json => Some(ampc::json::data_path(path)),
             EmitArg::Onnx | EmitArg::Emulated if self.may_have_data() => {
                 let mut name = path.as_os_str().to_owned();
                 name.push(".data");

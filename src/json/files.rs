@@ -1,0 +1,44 @@
+//! The graph as files: `X.json`, and `X.safetensors` beside it for large constants.
+
+use super::{parse, print};
+use crate::error::Error;
+use crate::model::Model;
+use crate::text_files::{self, Tensors, TextReport};
+use ampc_ir::text::ParseOptions;
+use std::path::{Path, PathBuf};
+
+/// The file of large constants that belongs to a graph: `.json` becomes `.safetensors`, another name gets it added.
+pub fn data_path(path: &Path) -> PathBuf {
+    if path.extension().is_some_and(|e| e == "json") {
+        return path.with_extension("safetensors");
+    }
+    text_files::data_path(path)
+}
+
+/// Reads a graph as JSON, its large constants as ranges of the safetensors file. Without that file they have type and
+/// hash, and fail when somebody asks for their bytes.
+///
+/// # Errors
+/// If a file cannot be read, the text is no graph, or the constants are not those that it means.
+pub fn load(path: &Path) -> Result<Model, Error> {
+    let (text, file) = text_files::read(path)?;
+    let (tensors, data) = Tensors::open(&data_path(path))?.unzip();
+    let options = ParseOptions { allow_missing_data: tensors.is_none(), ..ParseOptions::default() };
+    let module = parse(&text, &tensors.unwrap_or_default(), &options)
+        .map_err(|errors| Error::Text { path: path.to_owned(), errors })?;
+    Ok(Model { text_files: std::iter::once(file).chain(data).collect(), ..Model::from(module) })
+}
+
+/// Writes a model as JSON, its large constants to a safetensors file beside it.
+///
+/// # Errors
+/// If a file exists and `force` is not set, is what the model was read from, or cannot be written.
+pub fn save(model: &Model, path: &Path, force: bool) -> Result<TextReport, Error> {
+    text_files::save_as(model, path, &data_path(path), force, || {
+        let mut printed = print(&model.module);
+        match printed.errors.pop() {
+            Some(error) => Err(error),
+            None => Ok((printed.text, printed.large)),
+        }
+    })
+}
