@@ -9,7 +9,8 @@
 use crate::flow::{self, Var};
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
 use crate::paths::Paths;
-use crate::policy::{Base, Names, OpClass, Pin, Pins, Policy, node_key};
+use crate::policy::{Base, Names, OpClass, Pin, Pins, Policy, node_key, op_key};
+use ampc_ir::infer::misfit;
 use ampc_ir::module::{Decision, Reason};
 use ampc_ir::op::{self, Class, Legality, OpKind, OpSchema};
 use ampc_ir::views::{NodeView, constant_of, resolve_captures};
@@ -51,6 +52,7 @@ impl Pass for Classify {
             without_format: BTreeMap::new(),
         };
         for &node in paths.nodes() {
+            warn_of_misfit(module, node, cx);
             let decisions = state.node(module, node, paths.path(node));
             *module.node_mut(node).decisions = decisions.into();
         }
@@ -351,6 +353,15 @@ fn warn_of_foreign_report(policy: &Policy, paths: &Paths, cx: &mut PassCx<'_>) {
                 "none of the {nodes} nodes of the report is among the {all} of the model: nothing is repeated"
             ),
         );
+    }
+}
+
+/// A node that is not what the table has under its name keeps the types that its author gave it.
+fn warn_of_misfit(module: &Module, node: Node, cx: &mut PassCx<'_>) {
+    if let Some(error) = misfit(module, node) {
+        let (domain, name, _) = module.op_name(node);
+        let text = format!("stays as it is: no {} that ampc knows: {error}", op_key(domain, name));
+        cx.warn("operator.signature", Some(node), text);
     }
 }
 
