@@ -231,9 +231,9 @@ fn class_of_contrib(name: &str) -> Class {
         "FusedConv" | "FusedGemm" | "FusedMatMul" | "GemmFastGelu" | "MatMulNBits" | "NhwcConv" => {
             Class::Allow
         }
-        "TransposeMatMul" => Class::Allow,
+        "EmbedLayerNormalization" | "TransposeMatMul" => Class::Allow,
         "BiasAdd" | "BiasGelu" | "BiasSplitGelu" | "FastGelu" | "Gelu" | "QuickGelu" => Class::Infer,
-        "EmbedLayerNormalization" | "GroupNorm" | "RotaryEmbedding" | "SkipGroupNorm" => Class::Infer,
+        "GroupNorm" | "RotaryEmbedding" | "SkipGroupNorm" => Class::Infer,
         "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization" => Class::Infer,
         "BiasSoftmax" | "Inverse" | "Irfft" | "Rfft" => Class::Deny,
         other => panic!("{other} has no class here"),

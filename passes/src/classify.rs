@@ -129,13 +129,13 @@ impl State<'_> {
         let pin = if castable { self.pin(module, var, path, name) } else { None };
         // A report of another model may ask for what this one cannot have.
         let replayed = self.policy.replayed(path, name).filter(|&precision| {
-            castable && (!precision.is_low() || flow::legality(module, var, precision) == Legality::Legal)
+            castable && (!precision.is_low() || legality(module, var, precision) == Legality::Legal)
         });
         let wanted = match (&pin, replayed) {
             (&Some((Pin::To(to), _)), _) | (None, Some(to)) if to.is_low() => to,
             _ => self.to,
         };
-        match flow::legality(module, var, wanted) {
+        match legality(module, var, wanted) {
             Legality::Legal => {}
             Legality::NotFloat => return self.decide(Class::Fixed, full, "schema"),
             Legality::NoSuchFormat { first_opset_with_it: None } => {
@@ -223,6 +223,27 @@ fn class_by_table(module: &Module, schema: Option<&'static OpSchema>, var: Var, 
     });
     let absent = || NodeView::new(module, var.node).is_some_and(|v| v.attr("dtype").is_none());
     if op::dtype_follows_operand(schema) && absent() { Class::Fixed } else { class }
+}
+
+/// Whether a variable that is f32 may be the format instead: by the schema of its node, and because Cast knows the
+/// format as well. ONNX's own operators do not take one before Cast does; others do not ask for ONNX's opset.
+fn legality(module: &Module, var: Var, format: DType) -> Legality {
+    let legal = flow::legality(module, var, format);
+    if legal != Legality::Legal || format != DType::BF16 {
+        return legal;
+    }
+    let casts = |opset| match op::lookup("", "Cast", opset) {
+        op::Lookup::Found(cast) => cast.types_of(&cast.outputs[0]).has_tensor(format),
+        _ => false,
+    };
+    let opset = module.opset(module.node(var.node).graph, "");
+    // Without an import, casts bring that of the IR version: 15 or newer from 8 on.
+    if opset.map_or(module.header.ir_version >= 8, casts) {
+        return Legality::Legal;
+    }
+    Legality::NoSuchFormat {
+        first_opset_with_it: OpKind::Cast.versions().iter().map(|s| s.since).find(|&opset| casts(opset)),
+    }
 }
 
 /// Why no variable of a node can change, whatever anybody asks for.

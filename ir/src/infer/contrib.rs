@@ -150,6 +150,11 @@ pub(super) fn infer_group_query_attention(view: &NodeView<'_>, out: &mut Inferre
             "one",
         ));
     }
+    for (result, past) in [(1, 3), (2, 4)] {
+        if let Some(&[batch, heads, _, size]) = view.dims(past) {
+            out.shape(result, Shape::of([batch, heads, Dim::Unknown, size]));
+        }
+    }
     if view.has(1) {
         out.shape(0, view.shape(0));
     } else if let Some(&[batch, length, _]) = view.dims(0) {

@@ -54,8 +54,10 @@ pub enum Legality {
 /// Formats other than bf16 have the classes of f16, the stricter ones.
 pub fn base_class(kind: OpKind, format: DType) -> Class {
     match kind {
-        // ONNX Runtime's own, which sum in f32 as well.
+        // ONNX Runtime's own, which sum in f32 as well. An EmbedLayerNormalization begins with tables: storing them low
+        // is what makes a model smaller, and its norm is in f32 inside.
         K::ContribAttention
+        | K::ContribEmbedLayerNormalization
         | K::ContribFusedConv
         | K::ContribFusedGemm
         | K::ContribFusedMatMul
@@ -87,7 +89,6 @@ pub fn base_class(kind: OpKind, format: DType) -> Class {
         K::ContribBiasAdd
         | K::ContribBiasGelu
         | K::ContribBiasSplitGelu
-        | K::ContribEmbedLayerNormalization
         | K::ContribFastGelu
         | K::ContribGelu
         | K::ContribGroupNorm
