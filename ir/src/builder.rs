@@ -134,7 +134,9 @@ impl Builder {
         attrs: &[(&str, AttrValue)],
         n_results: usize,
     ) -> Result<Node, BuildError> {
-        let opset = self.module.opset(self.graph, domain).unwrap_or(1);
+        // What is not imported from an open domain may be anything.
+        let assumed = if op::is_open(domain) { 0 } else { 1 };
+        let opset = self.module.opset(self.graph, domain).unwrap_or(assumed);
         let error = |why: String| BuildError::NoSuchOp { op: op.into(), domain: domain.into(), opset, why };
         let kind = match op::lookup(domain, op, opset) {
             Lookup::Found(schema) => Op::Schema(schema),

@@ -323,7 +323,8 @@ impl Cx<'_> {
     fn attributes(&mut self) {
         for node in self.module.nodes(self.graph) {
             let data = self.module.node(node);
-            let Some(schema) = data.schema() else { continue };
+            // In an open domain a node that does not fit is another operator: inference asks.
+            let Some(schema) = data.schema().filter(|s| !crate::op::is_open(s.domain)) else { continue };
             let op = || format!("{} {}", schema.name, schema.since);
             for attr in data.attrs() {
                 let name = self.module.text(attr.name);

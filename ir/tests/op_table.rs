@@ -2,7 +2,8 @@
 //!
 //! - `testdata/op_table.tsv`: facts that the generator reads through other accessors of ONNX's schemas.
 //! - `testdata/op_classes.txt`: the survey of precision classes.
-//! - The generator itself, if the environment variable `AMPC_PYTHON` names a Python that has the pinned onnx.
+//! - The generators themselves, if the environment variable `AMPC_PYTHON` names a Python that has the pinned onnx and
+//!   ONNX Runtime.
 
 use ampc_ir::DType;
 use ampc_ir::op::{
@@ -212,10 +213,72 @@ fn other_domains_have_the_classes_decided_for_them() {
             ("ai.onnx.preview", "FlexAttention") => Class::Allow,
             ("ai.onnx.preview.training", "Adagrad" | "Adam" | "Momentum") => Class::Deny,
             ("ai.onnx.preview.training" | "ai.onnx.ml", _) => Class::Fixed,
+            (CONTRIB, name) => class_of_contrib(name),
             (domain, name) => panic!("{domain} {name}"),
         };
         assert_eq!(op::base_class(*kind, DType::F16), expected, "{kind:?}");
     }
+}
+
+const CONTRIB: &str = "com.microsoft";
+
+/// ONNX Runtime's own operators.
+fn class_of_contrib(name: &str) -> Class {
+    match name {
+        "Attention" | "GroupQueryAttention" | "MultiHeadAttention" | "PackedMultiHeadAttention" => {
+            Class::Allow
+        }
+        "FusedConv" | "FusedGemm" | "FusedMatMul" | "GemmFastGelu" | "MatMulNBits" | "NhwcConv" => {
+            Class::Allow
+        }
+        "EmbedLayerNormalization" | "TransposeMatMul" => Class::Allow,
+        "BiasAdd" | "BiasGelu" | "BiasSplitGelu" | "FastGelu" | "Gelu" | "QuickGelu" => Class::Infer,
+        "GroupNorm" | "RotaryEmbedding" | "SkipGroupNorm" => Class::Infer,
+        "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization" => Class::Infer,
+        "BiasSoftmax" | "Inverse" | "Irfft" | "Rfft" => Class::Deny,
+        other => panic!("{other} has no class here"),
+    }
+}
+
+/// The classes of variables that are not those of their operator.
+#[test]
+fn variables_of_contrib_operators() {
+    let class = |name: &str, var: &str, format| {
+        let schema = &op::versions(CONTRIB, name)[0];
+        let index = schema.type_vars.iter().position(|v| v.name == var).expect(var);
+        op::var_class(schema, u8::try_from(index).unwrap(), format)
+    };
+    for name in ["SkipLayerNormalization", "SkipSimplifiedLayerNormalization"] {
+        assert_eq!(
+            [class(name, "T", DType::F16), class(name, "U", DType::F16)],
+            [Class::Infer, Class::Fixed]
+        );
+    }
+    for name in ["GroupNorm", "SkipGroupNorm"] {
+        assert_eq!(
+            [class(name, "T", DType::F16), class(name, "M", DType::F16)],
+            [Class::Infer, Class::Fixed]
+        );
+        assert_eq!(class(name, "T", DType::BF16), Class::Fixed, "no bf16 in the schema");
+    }
+    // With all its operands, so with a bias that may be a mask.
+    for name in ["Attention", "MultiHeadAttention", "PackedMultiHeadAttention"] {
+        assert_eq!(class(name, "T", DType::F16), Class::Infer, "{name}");
+        let schema = &op::versions(CONTRIB, name)[0];
+        let bias = schema.inputs.iter().position(|f| f.name == "attention_bias").unwrap();
+        let without = op::var_class_given(schema, 0, DType::F16, Class::Allow, |side, i| {
+            side == Side::Result || i != bias
+        });
+        assert_eq!(without, Class::Allow, "{name}");
+    }
+    assert_eq!(
+        ["T", "T_CACHE", "T_KV_SCALE"].map(|v| class("GroupQueryAttention", v, DType::F16)),
+        [Class::Allow, Class::Allow, Class::Fixed]
+    );
+    assert_eq!(["T1", "T3"].map(|v| class("MatMulNBits", v, DType::F16)), [Class::Allow; 2]);
+    assert_eq!(class("Gelu", "T", DType::BF16), Class::Infer);
+    assert_eq!(class("BiasGelu", "T", DType::BF16), Class::Infer);
+    assert_eq!(class("FusedConv", "T", DType::BF16), Class::Fixed, "no bf16 in the schema");
 }
 
 #[test]
@@ -230,18 +293,30 @@ fn removed_operators_have_the_class_of_their_successors() {
 #[test]
 fn no_version_is_newer_than_its_domain() {
     for schema in op::all() {
+        if op::is_open(schema.domain) {
+            assert_eq!(schema.since, 1, "{}", identity(schema));
+            continue;
+        }
         let latest = LATEST_OPSETS.iter().find(|(domain, _)| *domain == schema.domain);
         assert!(latest.is_some_and(|&(_, opset)| schema.since <= opset), "{}", identity(schema));
     }
 }
 
 /// Operators whose results are inferred from the schema alone. Whoever adds one says why.
-const NOT_INFERRED: &[&str] = &[];
+const NOT_INFERRED: &[(&str, &str)] = &[
+    // Complex numbers are an axis or not, and sizes depend on `onesided`.
+    (CONTRIB, "Irfft"),
+    (CONTRIB, "Rfft"),
+    // Channels are the last axis.
+    (CONTRIB, "NhwcConv"),
+    // Rank 2 or 4, by how it is packed.
+    (CONTRIB, "PackedMultiHeadAttention"),
+];
 
 #[test]
 fn every_operator_is_inferred_or_listed() {
     for schema in op::all() {
-        let listed = NOT_INFERRED.contains(&schema.name);
+        let listed = NOT_INFERRED.contains(&(schema.domain, schema.name));
         assert_eq!(ampc_ir::infer::is_inferred(schema.kind), !listed, "{}", identity(schema));
     }
 }
@@ -254,16 +329,18 @@ fn the_generated_files_are_fresh() {
         return;
     };
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    let output = Command::new(&python)
-        .args(["scripts/generate_op_table.py", "--check"])
-        .current_dir(root)
-        .output()
-        .unwrap_or_else(|error| panic!("AMPC_PYTHON={python}: {error}"));
-    let text =
-        [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
-    match output.status.code() {
-        Some(0) => {}
-        Some(2) => println!("skipped: {text}"),
-        _ => panic!("{text}"),
+    for script in ["scripts/generate_contrib_schemas.py", "scripts/generate_op_table.py"] {
+        let output = Command::new(&python)
+            .args([script, "--check"])
+            .current_dir(root)
+            .output()
+            .unwrap_or_else(|error| panic!("AMPC_PYTHON={python}: {error}"));
+        let text =
+            [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+        match output.status.code() {
+            Some(0) => {}
+            Some(2) => println!("skipped: {text}"),
+            _ => panic!("{text}"),
+        }
     }
 }

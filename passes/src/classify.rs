@@ -9,7 +9,8 @@
 use crate::flow::{self, Var};
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
 use crate::paths::Paths;
-use crate::policy::{Base, Names, OpClass, Pin, Pins, Policy, node_key};
+use crate::policy::{Base, Names, OpClass, Pin, Pins, Policy, node_key, op_key};
+use ampc_ir::infer::misfit;
 use ampc_ir::module::{Decision, Reason};
 use ampc_ir::op::{self, Class, Legality, OpKind, OpSchema};
 use ampc_ir::views::{NodeView, constant_of, resolve_captures};
@@ -52,6 +53,7 @@ impl Pass for Classify {
             without_format: BTreeMap::new(),
         };
         for &node in paths.nodes() {
+            warn_of_misfit(module, node, cx);
             let decisions = state.node(module, node, paths.path(node));
             *module.node_mut(node).decisions = decisions.into();
         }
@@ -130,13 +132,13 @@ impl State<'_> {
         let pin = if castable { self.pin(module, var, path, name) } else { None };
         // A report of another model may ask for what this one cannot have.
         let replayed = self.policy.replayed(path, name).filter(|&precision| {
-            castable && (!precision.is_low() || flow::legality(module, var, precision) == Legality::Legal)
+            castable && (!precision.is_low() || legality(module, var, precision) == Legality::Legal)
         });
         let wanted = match (&pin, replayed) {
             (&Some((Pin::To(to), _)), _) | (None, Some(to)) if to.is_low() => to,
             _ => self.to,
         };
-        match flow::legality(module, var, wanted) {
+        match legality(module, var, wanted) {
             Legality::Legal => {}
             Legality::NotFloat => return self.decide(Class::Fixed, full, "schema"),
             Legality::NoSuchFormat { first_opset_with_it: None } => {
@@ -229,6 +231,27 @@ fn class_by_table(module: &Module, schema: Option<&'static OpSchema>, var: Var, 
     });
     let absent = || NodeView::new(module, var.node).is_some_and(|v| v.attr("dtype").is_none());
     if op::dtype_follows_operand(schema) && absent() { Class::Fixed } else { class }
+}
+
+/// Whether a variable that is f32 may be the format instead: by the schema of its node, and because Cast knows the
+/// format as well. ONNX's own operators do not take one before Cast does; others do not ask for ONNX's opset.
+fn legality(module: &Module, var: Var, format: DType) -> Legality {
+    let legal = flow::legality(module, var, format);
+    if legal != Legality::Legal || format != DType::BF16 {
+        return legal;
+    }
+    let casts = |opset| match op::lookup("", "Cast", opset) {
+        op::Lookup::Found(cast) => cast.types_of(&cast.outputs[0]).has_tensor(format),
+        _ => false,
+    };
+    let opset = module.opset(module.node(var.node).graph, "");
+    // Without an import, casts bring that of the IR version: 15 or newer from 8 on.
+    if opset.map_or(module.header.ir_version >= 8, casts) {
+        return Legality::Legal;
+    }
+    Legality::NoSuchFormat {
+        first_opset_with_it: OpKind::Cast.versions().iter().map(|s| s.since).find(|&opset| casts(opset)),
+    }
 }
 
 /// Why no variable of a node can change, whatever anybody asks for.
@@ -359,6 +382,15 @@ fn warn_of_foreign_report(policy: &Policy, paths: &Paths, cx: &mut PassCx<'_>) {
                 "none of the {nodes} nodes of the report is among the {all} of the model: nothing is repeated"
             ),
         );
+    }
+}
+
+/// A node that is not what the table has under its name keeps the types that its author gave it.
+fn warn_of_misfit(module: &Module, node: Node, cx: &mut PassCx<'_>) {
+    if let Some(error) = misfit(module, node) {
+        let (domain, name, _) = module.op_name(node);
+        let text = format!("stays as it is: no {} that ampc knows: {error}", op_key(domain, name));
+        cx.warn("operator.signature", Some(node), text);
     }
 }
 

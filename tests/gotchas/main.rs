@@ -15,6 +15,7 @@
 
 mod bodies;
 mod constants;
+mod contrib;
 mod decisions;
 mod guards;
 mod names;

@@ -92,9 +92,10 @@ fn one_node(schema: &'static OpSchema, all_operands: bool) -> Option<String> {
     let n = schema.outputs.iter().filter(single).count().max(1).max(least);
     let results: Vec<String> = (0..n).map(|i| format!("%o{i}")).collect();
     let types = vec!["?"; n].join(", ");
+    let domain = if schema.domain.is_empty() { String::new() } else { format!("{}::", schema.domain) };
     writeln!(
         graph,
-        "{} = {}({}) {{{}}} : {types} @node",
+        "{} = {domain}{}({}) {{{}}} : {types} @node",
         results.join(", "),
         schema.name,
         operands.join(", "),
@@ -109,7 +110,13 @@ fn one_node(schema: &'static OpSchema, all_operands: bool) -> Option<String> {
 
 /// Lowers all of one node that its schema admits, and says what went wrong.
 fn lower_one(schema: &'static OpSchema, to: DType, graph: &str, lowered: &mut u32) -> Result<(), String> {
-    let text = format!("module ir=10\nopset ai.onnx={}\n\ngraph @main {{\n{graph}\n}}\n", schema.since);
+    // ONNX Runtime's own operators do not ask for an opset; casts to bf16 do.
+    let opsets = match (schema.domain, schema.name) {
+        ("", "SimplifiedLayerNormalization") => "ai.onnx=22".to_owned(),
+        ("", _) => format!("ai.onnx={}", schema.since),
+        (domain, _) => format!("ai.onnx=22, {domain}={}", schema.since),
+    };
+    let text = format!("module ir=10\nopset {opsets}\n\ngraph @main {{\n{graph}\n}}\n");
     let mut module =
         ampc::ir::text::parse(&text, &ampc::ir::text::NoData).map_err(|e| format!("text: {e}"))?;
     let found = ampc::check(&mut module);
@@ -168,9 +175,12 @@ fn g19_every_row_of_the_table() {
     let (mut lowered, mut nodes) = (0, 0);
     let mut failed = Vec::new();
     let mut left_out = std::collections::BTreeSet::new();
-    for schema in op::all().iter().filter(|s| s.domain.is_empty() && !s.deprecated) {
+    let domains = ["", "com.microsoft"];
+    for schema in op::all().iter().filter(|s| domains.contains(&s.domain) && !s.deprecated) {
         for all_operands in [true, false] {
-            let Some(graph) = one_node(schema, all_operands) else {
+            // With all there is, these two have types that their schema does not tie together.
+            let odd = ["GroupQueryAttention", "MultiHeadAttention"].contains(&schema.name) && all_operands;
+            let Some(graph) = one_node(schema, all_operands).filter(|_| !odd) else {
                 left_out.insert(schema.name);
                 continue;
             };

@@ -1,7 +1,7 @@
 //! Which function infers which operator.
 
 use super::{
-    InferFn, attention, cast, control, elementwise, gather, image, join, linear, ml, norm, quantize,
+    InferFn, attention, cast, contrib, control, elementwise, gather, image, join, linear, ml, norm, quantize,
     recurrent, reduce, reshape, sequence, signal, source, window,
 };
 use crate::op::OpKind;
@@ -99,6 +99,35 @@ pub(super) fn infer_fn(kind: OpKind) -> Option<InferFn> {
         OpKind::LinearAttention => attention::infer_linear_attention,
         OpKind::RotaryEmbedding => attention::infer_rotary,
 
+        // contrib.rs
+        OpKind::ContribAttention => contrib::infer_attention,
+        OpKind::ContribBiasAdd
+        | OpKind::ContribBiasGelu
+        | OpKind::ContribBiasSoftmax
+        | OpKind::ContribFastGelu
+        | OpKind::ContribGelu
+        | OpKind::ContribGroupNorm
+        | OpKind::ContribInverse
+        | OpKind::ContribQuickGelu
+        | OpKind::ContribRotaryEmbedding
+        | OpKind::ContribSkipGroupNorm => contrib::infer_like_first,
+        OpKind::ContribBiasSplitGelu => contrib::infer_split_gelu,
+        OpKind::ContribEmbedLayerNormalization => contrib::infer_embed_layer_norm,
+        OpKind::ContribFusedConv => window::infer_conv,
+        OpKind::ContribFusedGemm => linear::infer_gemm,
+        OpKind::ContribFusedMatMul | OpKind::ContribTransposeMatMul => contrib::infer_fused_matmul,
+        OpKind::ContribGemmFastGelu => linear::infer_matmul,
+        OpKind::ContribGroupQueryAttention => contrib::infer_group_query_attention,
+        OpKind::ContribMatMulNBits => contrib::infer_matmul_n_bits,
+        OpKind::ContribMultiHeadAttention => contrib::infer_multi_head_attention,
+        OpKind::ContribSkipLayerNormalization | OpKind::ContribSkipSimplifiedLayerNormalization => {
+            contrib::infer_skip_norm
+        }
+        OpKind::ContribIrfft
+        | OpKind::ContribNhwcConv
+        | OpKind::ContribPackedMultiHeadAttention
+        | OpKind::ContribRfft => return None,
+
         // elementwise.rs
         OpKind::BitShift => elementwise::infer_bit_shift,
         OpKind::Add
@@ -192,7 +221,9 @@ pub(super) fn infer_fn(kind: OpKind) -> Option<InferFn> {
         // norm.rs
         OpKind::BatchNormalization => norm::infer_batch_norm,
         OpKind::GroupNormalization | OpKind::InstanceNormalization => norm::infer_channel_norm,
-        OpKind::LayerNormalization | OpKind::RMSNormalization => norm::infer_layer_norm,
+        OpKind::LayerNormalization | OpKind::RMSNormalization | OpKind::SimplifiedLayerNormalization => {
+            norm::infer_layer_norm
+        }
         OpKind::LpNormalization => norm::infer_lp_norm,
         OpKind::LRN => norm::infer_lrn,
         OpKind::MeanVarianceNormalization => norm::infer_mean_variance_norm,

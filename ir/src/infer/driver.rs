@@ -5,7 +5,7 @@ use super::control;
 use super::dispatch::infer_fn;
 use super::{Facts, Inferred};
 use crate::module::{Def, Op};
-use crate::op::{Arity, FormalType, OpKind, OpSchema};
+use crate::op::{self, Arity, FormalType, OpKind, OpSchema};
 use crate::views::{NodeView, OpError, Part};
 use crate::{DType, GraphId, Module, Node, Shape, Type, Value};
 use smallvec::SmallVec;
@@ -51,6 +51,16 @@ pub fn infer_module(module: &mut Module) -> Result<Facts, Vec<InferError>> {
 pub fn check_node(module: &Module, node: Node, facts: &Facts) -> Result<Option<Inferred>, OpError> {
     let Some(view) = NodeView::with_facts(module, node, facts) else { return Ok(None) };
     infer_node(&view).map(Some)
+}
+
+/// Why a node of an open domain ([`op::is_open`]) is not what the table has under its name, if it is not: then
+/// nothing is known of its results, and it is no error.
+pub fn misfit(module: &Module, node: Node) -> Option<OpError> {
+    let view = NodeView::new(module, node)?;
+    if !op::is_open(view.schema.domain) {
+        return None;
+    }
+    fitting(&view).err()
 }
 
 /// The walk and what it knows so far.
@@ -175,8 +185,36 @@ fn no_schema() -> OpError {
     OpError::node("an operator of the table", "another one")
 }
 
-/// Types by schema, then by family.
+/// Types by schema, then by family; of a node that an open domain may mean otherwise, none if it does not fit.
 fn infer_node(view: &NodeView<'_>) -> Result<Inferred, OpError> {
+    if !op::is_open(view.schema.domain) {
+        return infer_by_schema(view);
+    }
+    let unknown = || (0..view.n_results()).map(|_| Type::Unknown).collect();
+    Ok(fitting(view).unwrap_or_else(|_| Inferred { types: unknown(), ints: None }))
+}
+
+/// What is inferred of a node of an open domain that fits its schema, attributes included: the verifier does not ask
+/// for them there.
+fn fitting(view: &NodeView<'_>) -> Result<Inferred, OpError> {
+    for attr in view.data().attrs() {
+        let name = view.module.text(attr.name);
+        let expected = view.schema.attr(name).map(|a| a.kind);
+        if expected != Some(attr.value.kind()) {
+            let expected =
+                expected.map_or_else(|| "none of this name".to_owned(), |kind| format!("{kind:?}"));
+            return Err(OpError::attr(name, expected, format!("{:?}", attr.value.kind())));
+        }
+    }
+    for required in view.schema.attrs.iter().filter(|a| a.required) {
+        if !view.data().attrs().iter().any(|a| view.module.text(a.name) == required.name) {
+            return Err(OpError::attr(required.name, "a value, it is required", "none"));
+        }
+    }
+    infer_by_schema(view)
+}
+
+fn infer_by_schema(view: &NodeView<'_>) -> Result<Inferred, OpError> {
     check_counts(view)?;
     let bound = bind(view)?;
     let schema = view.schema;

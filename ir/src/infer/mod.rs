@@ -14,6 +14,7 @@ mod arithmetic;
 mod attention;
 mod calls;
 mod cast;
+mod contrib;
 mod control;
 mod dispatch;
 mod driver;
@@ -40,7 +41,7 @@ mod window;
 
 pub use dispatch::is_inferred;
 pub(crate) use driver::describe;
-pub use driver::{InferError, check_node, infer_module};
+pub use driver::{InferError, check_node, infer_module, misfit};
 pub use int::Int;
 
 use crate::attr::Attr;

@@ -54,6 +54,21 @@ pub enum Legality {
 /// Formats other than bf16 have the classes of f16, the stricter ones.
 pub fn base_class(kind: OpKind, format: DType) -> Class {
     match kind {
+        // ONNX Runtime's own, which sum in f32 as well. An EmbedLayerNormalization begins with tables: storing them low
+        // is what makes a model smaller, and its norm is in f32 inside.
+        K::ContribAttention
+        | K::ContribEmbedLayerNormalization
+        | K::ContribFusedConv
+        | K::ContribFusedGemm
+        | K::ContribFusedMatMul
+        | K::ContribGemmFastGelu
+        | K::ContribGroupQueryAttention
+        | K::ContribMatMulNBits
+        | K::ContribMultiHeadAttention
+        | K::ContribNhwcConv
+        | K::ContribPackedMultiHeadAttention
+        | K::ContribTransposeMatMul => Class::Allow,
+
         // Tensor-core operators with f32 accumulators: where the speed is. The element type of FlexAttention's
         // bodies is that of its softmax, f32 by default, and does not move with its operands.
         K::Attention
@@ -69,6 +84,19 @@ pub fn base_class(kind: OpKind, format: DType) -> Class {
         | K::MatMul
         | K::PreviewFlexAttention
         | K::RNN => Class::Allow,
+
+        // ONNX Runtime's own; its norms compute in f32 inside.
+        K::ContribBiasAdd
+        | K::ContribBiasGelu
+        | K::ContribBiasSplitGelu
+        | K::ContribFastGelu
+        | K::ContribGelu
+        | K::ContribGroupNorm
+        | K::ContribQuickGelu
+        | K::ContribRotaryEmbedding
+        | K::ContribSkipGroupNorm
+        | K::ContribSkipLayerNormalization
+        | K::ContribSkipSimplifiedLayerNormalization => Class::Infer,
 
         // Safe for operands of ordinary size. Resize and GridSample (and Upsample, which Resize replaced) are here
         // and not with the operators that only move values: linear and cubic interpolation are weighted means.
@@ -96,6 +124,7 @@ pub fn base_class(kind: OpKind, format: DType) -> Class {
         | K::Selu
         | K::Shrink
         | K::Sigmoid
+        | K::SimplifiedLayerNormalization
         | K::Softsign
         | K::Sqrt
         | K::Sub
@@ -171,12 +200,8 @@ pub fn base_class(kind: OpKind, format: DType) -> Class {
         | K::Unique => Class::Discrete,
 
         // Sums and exponentials that f16 overflows; bf16 has the exponents of f32.
-        K::GlobalAveragePool | K::ReduceMean | K::ReduceSum | K::Softmax => {
-            if format == DType::BF16 {
-                Class::Infer
-            } else {
-                Class::Deny
-            }
+        K::ContribBiasSoftmax | K::GlobalAveragePool | K::ReduceMean | K::ReduceSum | K::Softmax => {
+            if format == DType::BF16 { Class::Infer } else { Class::Deny }
         }
 
         // Blow up or cancel, sum long, are periodic in large arguments, compute coordinates or losses, or update
@@ -188,6 +213,9 @@ pub fn base_class(kind: OpKind, format: DType) -> Class {
         | K::Asinh
         | K::Atan
         | K::Atanh
+        | K::ContribInverse
+        | K::ContribIrfft
+        | K::ContribRfft
         | K::Cos
         | K::Cosh
         | K::CumProd
@@ -329,6 +357,11 @@ const fn accepts(kind: OpKind, formals: &'static [&'static str]) -> Exception {
     Exception { kind, side: Side::Operand, formals, since: 1, class: Class::Discrete }
 }
 
+/// An operand that may be large: what it comes from decides, as for an operator that adds it to scores.
+const fn taints(kind: OpKind, formals: &'static [&'static str]) -> Exception {
+    Exception { kind, side: Side::Operand, formals, since: 1, class: Class::Infer }
+}
+
 /// Sorted by kind.
 static EXCEPTIONS: &[Exception] = &[
     // A float mask holds the least number of its format, which is infinite in f16.
@@ -356,10 +389,22 @@ static EXCEPTIONS: &[Exception] = &[
     // Before 12 the exponent shares the variable of the base and must not hide that Pow is a deny operator.
     Exception { kind: K::Pow, side: Side::Operand, formals: &["Y"], since: 12, class: Class::Fixed },
     keeps(K::Resize, Side::Operand, &["roi", "scales"]),
+    keeps(K::SimplifiedLayerNormalization, Side::Result, &["inv_std_var"]),
     // Integers carried in floats, of the type of the data, in version 1.
     keeps(K::Split, Side::Operand, &["split"]),
     keeps(K::Tile, Side::Operand, &["tiles", "axis"]),
     keeps(K::Upsample, Side::Operand, &["scales"]),
+    // Masks and biases of position share `T` with the query, and a float mask holds the least number of its format.
+    taints(K::ContribAttention, &["attention_bias"]),
+    // Scale and bias have a variable of their own.
+    keeps(K::ContribGroupNorm, Side::Operand, &["gamma", "beta"]),
+    // Scales of quantised keys and values, which are fp32 only.
+    keeps(K::ContribGroupQueryAttention, Side::Operand, &["k_scale", "v_scale"]),
+    taints(K::ContribMultiHeadAttention, &["attention_bias"]),
+    taints(K::ContribPackedMultiHeadAttention, &["attention_bias"]),
+    keeps(K::ContribSkipGroupNorm, Side::Operand, &["gamma", "beta"]),
+    keeps(K::ContribSkipLayerNormalization, Side::Result, &["mean", "inv_std_var"]),
+    keeps(K::ContribSkipSimplifiedLayerNormalization, Side::Result, &["mean", "inv_std_var"]),
 ];
 
 fn exception(schema: &OpSchema, side: Side, formal: &str) -> Option<Class> {
@@ -593,7 +638,7 @@ mod tests {
 
     #[test]
     fn bf16_denies_less() {
-        let sums = ["GlobalAveragePool", "ReduceMean", "ReduceSum", "Softmax"];
+        let sums = ["GlobalAveragePool", "ReduceMean", "ReduceSum", "Softmax", "BiasSoftmax"];
         for kind in K::ALL {
             let [low, brain] = [DType::F16, DType::BF16].map(|f| base_class(*kind, f));
             assert_eq!(low != brain, sums.contains(&kind.name()), "{kind:?}");

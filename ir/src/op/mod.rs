@@ -1,5 +1,9 @@
 //! The operator table: what ONNX says of every operator at every version, and what ampc thinks of it.
 //!
+//! Operators that ONNX Runtime adds to ONNX's and that exporters and its optimizer write are in the table as well,
+//! as far as ampc knows them. Their domain `com.microsoft` is open: it has others too, and its versions are ONNX
+//! Runtime's business, so what the table does not know there is nobody's mistake ([`is_open`]).
+//!
 //! An operator is described once. What ONNX's schemas say (formals, type variables, legal types, attributes) is
 //! generated into [`SCHEMAS`]; written by hand beside it are the precision classes ([`formal_class`],
 //! [`var_class`]) and what operators do with numbers ([`moves`], [`sums`] and their like). Nobody else lists
@@ -51,7 +55,7 @@ pub enum Lookup {
     },
     /// The domain is known and has no operator of this name in any version.
     UnknownOp,
-    /// The domain is none of ONNX's.
+    /// The domain is none of ONNX's, and the operator none of the known ones of an open domain.
     UnknownDomain,
 }
 
@@ -66,11 +70,20 @@ pub fn lookup(domain: &str, name: &str, opset: u16) -> Lookup {
         return if known { Lookup::UnknownOp } else { Lookup::UnknownDomain };
     };
     let versions = kind.versions();
+    if is_open(domain) && !versions.iter().any(|s| s.since == opset) {
+        return Lookup::UnknownDomain;
+    }
     match versions.iter().rev().find(|s| s.since <= opset) {
         Some(schema) if schema.deprecated => Lookup::Removed { since: schema.since },
         Some(schema) => Lookup::Found(schema),
         None => Lookup::TooNew { since: versions.first().map_or(u16::MAX, |s| s.since) },
     }
+}
+
+/// Whether others than the table's may define operators of the domain, as they may define versions of the table's:
+/// it is none of ONNX's. What a node of such a domain is that does not fit its schema is not known.
+pub fn is_open(domain: &str) -> bool {
+    latest_opset(domain).is_none()
 }
 
 /// All versions of an operator, oldest first; empty if there is no such operator.
@@ -216,6 +229,18 @@ mod tests {
         assert_eq!(lookup("", "Scaler", 13), Lookup::UnknownOp);
         assert_eq!(lookup("ai.onnx.ml", "Relu", 13), Lookup::UnknownOp);
         assert_eq!(lookup("com.example", "Relu", 13), Lookup::UnknownDomain);
+        assert_eq!(lookup("com.microsoft", "Relu", 1), Lookup::UnknownDomain);
+    }
+
+    #[test]
+    fn an_open_domain_has_the_versions_of_the_table_and_no_mistakes() {
+        let Lookup::Found(schema) = lookup("com.microsoft", "Gelu", 1) else { panic!("known") };
+        assert_eq!(schema.kind, OpKind::ContribGelu);
+        for opset in [0, 2, u16::MAX] {
+            assert_eq!(lookup("com.microsoft", "Gelu", opset), Lookup::UnknownDomain, "{opset}");
+        }
+        assert!(is_open("com.microsoft") && is_open("com.example"));
+        assert!(!is_open("") && !is_open("ai.onnx") && !is_open("ai.onnx.ml"));
     }
 
     #[test]
@@ -241,12 +266,13 @@ mod tests {
     #[test]
     fn the_table_has_the_size_of_the_pinned_onnx() {
         let rows = |domain| all().iter().filter(|s| s.domain == domain).count();
-        assert_eq!(rows(""), 629);
+        assert_eq!(rows(""), 629 + 1, "and SimplifiedLayerNormalization");
+        assert_eq!(rows("com.microsoft"), 27);
         assert_eq!(rows("ai.onnx.ml"), 25);
         assert_eq!(rows("ai.onnx.preview"), 1);
         assert_eq!(rows("ai.onnx.preview.training"), 4);
         let live = |k: &&OpKind| k.domain().is_empty() && !k.newest().deprecated;
-        assert_eq!(OpKind::ALL.iter().filter(live).count(), 201);
+        assert_eq!(OpKind::ALL.iter().filter(live).count(), 201 + 1);
         assert_eq!((latest_opset("ai.onnx"), latest_opset("ai.onnx.ml")), (Some(28), Some(5)));
         assert_eq!(LATEST_IR_VERSION, 14);
     }

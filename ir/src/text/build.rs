@@ -8,7 +8,7 @@ use super::ast::{CaptureAst, Decided, FunctionAst, Lines, Name, NodeAst, SourceA
 use super::parser::{Parser, clip};
 use crate::edit::{NewNode, Position};
 use crate::module::{Decision, FunctionData, Op, Payload, Reason, Role};
-use crate::op::{Class, Lookup, lookup};
+use crate::op::{Class, Lookup, is_open, lookup};
 use crate::{FunctionId, GraphId, Node, Symbol, Type, Value};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -278,6 +278,10 @@ impl Builder<'_, '_, '_> {
         let shown = if wanted.is_empty() { "ai.onnx" } else { wanted };
         let (expected, found) = match lookup(wanted, module.text(name), opset.unwrap_or(u16::MAX)) {
             Lookup::UnknownDomain => return Some(Op::Custom { domain, name, overload }),
+            // An overload is of an operator that the table does not have.
+            _ if is_open(wanted) && !module.text(overload).is_empty() => {
+                return Some(Op::Custom { domain, name, overload });
+            }
             _ if opset.is_none() => (format!("an opset import of `{shown}`"), "none".to_owned()),
             Lookup::Found(schema) if module.text(overload).is_empty() => return Some(Op::Schema(schema)),
             Lookup::Found(_) => (

@@ -7,7 +7,7 @@ use crate::onnx::node::NodeMessage;
 use crate::onnx::scan::ModelMessage;
 use ampc_ir::entity::EntityRef;
 use ampc_ir::module::Header;
-use ampc_ir::op::{LATEST_IR_VERSION, Lookup, all, latest_opset, lookup};
+use ampc_ir::op::{LATEST_IR_VERSION, Lookup, all, is_open, latest_opset, lookup};
 use ampc_ir::{FunctionId, Op, Symbol};
 use rustc_hash::FxHashMap;
 
@@ -152,8 +152,12 @@ impl Import<'_> {
         let (domain_text, name_text) = (self.module.text(domain), self.module.text(name));
         let shown_name = || name_text.to_owned();
         let kind = match lookup(domain_text, name_text, opset) {
-            Lookup::Found(schema) => return Some(Op::Schema(schema)),
             Lookup::UnknownDomain => return Some(Op::Custom { domain, name, overload }),
+            // An overload is of an operator that the table does not have.
+            Lookup::Found(_) if is_open(domain_text) && overload != empty => {
+                return Some(Op::Custom { domain, name, overload });
+            }
+            Lookup::Found(schema) => return Some(Op::Schema(schema)),
             Lookup::TooNew { since } => {
                 ProblemKind::OperatorTooNew { domain: shown(domain_text), name: shown_name(), since, opset }
             }
