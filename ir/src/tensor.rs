@@ -309,6 +309,20 @@ impl TensorData {
         Ok(hash.digest128())
     }
 
+    /// The stored bytes, before any pending conversion, if there are at most `limit` elements and they can be read.
+    pub fn small_bytes(&self, limit: u64) -> Option<Vec<u8>> {
+        if self.element_count() > limit {
+            return None;
+        }
+        let mut bytes = Vec::new();
+        self.visit_stored(|chunk| {
+            bytes.extend_from_slice(chunk);
+            ControlFlow::Continue(())
+        })
+        .ok()?;
+        Some(bytes)
+    }
+
     /// The elements as integers, if this is an integer or boolean constant of at most `limit` elements whose
     /// bytes can be read and whose values fit.
     pub fn small_ints(&self, limit: u64) -> Option<Vec<i64>> {

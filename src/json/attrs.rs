@@ -3,7 +3,6 @@
 use super::elements::{hex, read_f32};
 use super::reader::{Bodies, Reader};
 use super::tape::{At, Token};
-use super::writer::kind_name;
 use ampc_ir::op::AttrKind;
 use ampc_ir::text::MAX_DEPTH;
 use ampc_ir::{AttrValue, Dim, Shape, TensorType, Type};
@@ -108,7 +107,7 @@ impl Reader<'_, '_> {
 
     /// `{"<kind>": value}`.
     pub(super) fn attr(&mut self, at: At, bodies: &mut Bodies) -> Option<AttrValue> {
-        let [k0, k1, k2, k3, k4, k5, k6, k7, k8, k9, k10, k11, k12, k13] = KINDS.map(kind_name);
+        let [k0, k1, k2, k3, k4, k5, k6, k7, k8, k9, k10, k11, k12, k13] = KINDS.map(AttrKind::as_str);
         let names = [k0, k1, k2, k3, k4, k5, k6, k7, k8, k9, k10, k11, k12, k13, "reference", "kind"];
         let fields = self.fields(at, names)?;
         let [.., reference, kind] = fields;
@@ -119,7 +118,7 @@ impl Reader<'_, '_> {
             (None, None, Some(name), Some(kind_at)) => {
                 let name = self.symbol(name, "the name of an attribute of the function")?;
                 let text = self.string(kind_at, "the kind of an attribute")?;
-                let kind = KINDS.into_iter().find(|&k| kind_name(k) == text);
+                let kind = KINDS.into_iter().find(|&k| k.as_str() == text);
                 if kind.is_none() {
                     self.wrong(kind_at, "the kind of an attribute, such as \"float\" or \"ints\"");
                 }

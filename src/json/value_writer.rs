@@ -1,12 +1,11 @@
 //! Attributes, types and constants as JSON.
 
 use super::elements;
-use super::writer::{Writer, kind_name};
+use super::writer::Writer;
 use ampc_ir::attr::{Attr, AttrValue};
 use ampc_ir::tensor::{SparseData, Storage};
 use ampc_ir::text::{LargeConstant, MAX_INLINE};
 use ampc_ir::{Dim, GraphId, TensorData, TensorType, Type};
-use std::ops::ControlFlow;
 
 impl Writer<'_> {
     pub(super) fn attrs(&mut self, attrs: &[Attr], owner: &str) {
@@ -25,10 +24,10 @@ impl Writer<'_> {
     fn attr(&mut self, value: &AttrValue, base: &str) {
         if let AttrValue::Reference { kind, name } = value {
             self.field("reference", self.module.text(*name));
-            self.field("kind", kind_name(*kind));
+            self.field("kind", kind.as_str());
             return;
         }
-        self.key(kind_name(value.kind()));
+        self.key(value.kind().as_str());
         match value {
             AttrValue::Float(v) => elements::write_f32(&mut self.done.text, *v),
             AttrValue::Int(v) => self.shown(v),
@@ -141,7 +140,7 @@ impl Writer<'_> {
         if let Storage::Strings(strings) = data.storage() {
             self.key("data");
             self.list(strings.iter(), |w, s| w.bytes(s));
-        } else if let Some(bytes) = small_bytes(data) {
+        } else if let Some(bytes) = data.small_bytes(MAX_INLINE) {
             self.key("data");
             elements::write(&mut self.done.text, data.stored_dtype(), &bytes);
         } else {
@@ -177,18 +176,4 @@ impl Writer<'_> {
         }
         self.done.text.push_str("\"}");
     }
-}
-
-/// The stored bytes, if there are few elements and they can be read.
-fn small_bytes(data: &TensorData) -> Option<Vec<u8>> {
-    if data.element_count() > MAX_INLINE {
-        return None;
-    }
-    let mut bytes = Vec::new();
-    data.visit_stored(|chunk| {
-        bytes.extend_from_slice(chunk);
-        ControlFlow::Continue(())
-    })
-    .ok()?;
-    Some(bytes)
 }

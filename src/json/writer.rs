@@ -2,7 +2,6 @@
 
 use super::SCHEMA;
 use ampc_ir::module::{Def, FunctionData, GraphOwner, Output, Payload, Provenance, Role};
-use ampc_ir::op::AttrKind;
 use ampc_ir::tensor::TensorError;
 use ampc_ir::text::{LargeConstant, MAX_DEPTH};
 use ampc_ir::verify::name_of;
@@ -37,26 +36,6 @@ pub fn print(module: &Module) -> Printed {
     };
     writer.module();
     writer.done
-}
-
-/// The spelling of the kind of an attribute's value.
-pub(super) fn kind_name(kind: AttrKind) -> &'static str {
-    match kind {
-        AttrKind::Float => "float",
-        AttrKind::Int => "int",
-        AttrKind::String => "string",
-        AttrKind::Tensor => "tensor",
-        AttrKind::Graph => "graph",
-        AttrKind::SparseTensor => "sparse_tensor",
-        AttrKind::Type => "type",
-        AttrKind::Floats => "floats",
-        AttrKind::Ints => "ints",
-        AttrKind::Strings => "strings",
-        AttrKind::Tensors => "tensors",
-        AttrKind::Graphs => "graphs",
-        AttrKind::SparseTensors => "sparse_tensors",
-        AttrKind::Types => "types",
-    }
 }
 
 pub(super) struct Writer<'m> {

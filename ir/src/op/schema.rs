@@ -129,6 +129,28 @@ pub enum AttrKind {
     Types,
 }
 
+impl AttrKind {
+    /// Its spelling in the text form and in JSON graphs.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            AttrKind::Float => "float",
+            AttrKind::Int => "int",
+            AttrKind::String => "string",
+            AttrKind::Tensor => "tensor",
+            AttrKind::Graph => "graph",
+            AttrKind::SparseTensor => "sparse_tensor",
+            AttrKind::Type => "type",
+            AttrKind::Floats => "floats",
+            AttrKind::Ints => "ints",
+            AttrKind::Strings => "strings",
+            AttrKind::Tensors => "tensors",
+            AttrKind::Graphs => "graphs",
+            AttrKind::SparseTensors => "sparse_tensors",
+            AttrKind::Types => "types",
+        }
+    }
+}
+
 /// The value an absent attribute has.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum AttrDefault {

@@ -13,7 +13,6 @@ use crate::tensor::{SparseData, Storage, TensorData};
 use crate::{DType, Dim, Module, TensorType, Type};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::fmt::Write;
-use std::ops::ControlFlow;
 
 /// Names of large constants: one per content.
 #[derive(Default)]
@@ -34,26 +33,6 @@ impl DataNames {
             name = format!("{base}~{n}");
         }
         name
-    }
-}
-
-/// The spelling of the kind of an attribute's value.
-pub(super) fn kind_name(kind: AttrKind) -> &'static str {
-    match kind {
-        AttrKind::Float => "float",
-        AttrKind::Int => "int",
-        AttrKind::String => "string",
-        AttrKind::Tensor => "tensor",
-        AttrKind::Graph => "graph",
-        AttrKind::SparseTensor => "sparse_tensor",
-        AttrKind::Type => "type",
-        AttrKind::Floats => "floats",
-        AttrKind::Ints => "ints",
-        AttrKind::Strings => "strings",
-        AttrKind::Tensors => "tensors",
-        AttrKind::Graphs => "graphs",
-        AttrKind::SparseTensors => "sparse_tensors",
-        AttrKind::Types => "types",
     }
 }
 
@@ -117,7 +96,7 @@ fn write_tensor_type(out: &mut String, module: &Module, ty: &TensorType) {
 /// Writes a list, or the name of its kind before `[]` if it is empty, so that the kind is seen.
 fn write_list<T>(out: &mut String, kind: AttrKind, items: &[T], mut write: impl FnMut(&mut String, &T)) {
     if items.is_empty() {
-        out.push_str(kind_name(kind));
+        out.push_str(kind.as_str());
     }
     out.push('[');
     for (i, item) in items.iter().enumerate() {
@@ -158,7 +137,7 @@ impl Printer<'_> {
             AttrValue::Reference { kind, name } => {
                 self.out.push_str("ref(");
                 write_word(&mut self.out, module.text(*name));
-                let _ = write!(self.out, ": {})", kind_name(*kind));
+                let _ = write!(self.out, ": {})", kind.as_str());
             }
             AttrValue::Graph(_) | AttrValue::Graphs(_) => self.out.push_str("graphs[]"),
         }
@@ -178,7 +157,7 @@ impl Printer<'_> {
         write: impl Fn(&mut Self, &T, &dyn Fn() -> String),
     ) {
         if items.is_empty() {
-            self.out.push_str(kind_name(kind));
+            self.out.push_str(kind.as_str());
         }
         self.out.push('[');
         for (i, item) in items.iter().enumerate() {
@@ -247,7 +226,7 @@ impl Printer<'_> {
                 self.out.push_str(if scalar { "" } else { "]" });
             }
             Storage::Bytes(_) | Storage::File(_) | Storage::Random { .. } => {
-                match small_bytes(data) {
+                match data.small_bytes(MAX_INLINE) {
                     Some(bytes) => self.small(data, &bytes),
                     None => self.large(data, base),
                 };
@@ -293,18 +272,4 @@ impl Printer<'_> {
         }
         self.out.push(')');
     }
-}
-
-/// The stored bytes, if there are few elements and they can be read.
-fn small_bytes(data: &TensorData) -> Option<Vec<u8>> {
-    if data.element_count() > MAX_INLINE {
-        return None;
-    }
-    let mut bytes = Vec::new();
-    data.visit_stored(|chunk| {
-        bytes.extend_from_slice(chunk);
-        ControlFlow::Continue(())
-    })
-    .ok()?;
-    Some(bytes)
 }
