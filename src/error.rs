@@ -150,7 +150,9 @@ impl Error {
             Error::Pass(e) => match e {
                 ampc_passes::PassError::Constant { .. } => ErrorKind::Io,
                 ampc_passes::PassError::OutOfRange { .. } => ErrorKind::InvalidInput,
-                ampc_passes::PassError::NoForm { .. } => ErrorKind::Unsupported,
+                ampc_passes::PassError::NoForm { .. } | ampc_passes::PassError::Expansion { .. } => {
+                    ErrorKind::Unsupported
+                }
                 _ => ErrorKind::Usage,
             },
             Error::Bug(_) => ErrorKind::Bug,

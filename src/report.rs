@@ -5,15 +5,18 @@ use crate::model::Model;
 use crate::options::{Opset, RewriteOptions};
 use ampc_ir::module::{Decision, Provenance};
 use ampc_ir::op::{Class, OpKind, base_class};
+use ampc_ir::tensor::Place;
 use ampc_ir::views::{NodeView, constant_node_data};
 use ampc_ir::{DType, Module, Node, Payload, TensorData};
 use ampc_passes::flow;
 use ampc_passes::guard::ConstantStats;
 use ampc_passes::insert_casts::KeepIo;
-use ampc_passes::pipeline::Pipeline;
+use ampc_passes::pipeline::{Observer, Pipeline};
 use ampc_passes::raise_opset::NEWEST_READ;
-use ampc_passes::{Paths, Warning};
-use rustc_hash::FxHashSet;
+use ampc_passes::share_functions::ShareFunctions;
+use ampc_passes::specialize_functions::{SpecializeFunctions, is_instance, source_of};
+use ampc_passes::{Changed, Pass, Paths, Warning};
+use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -37,7 +40,8 @@ pub struct Report {
     pub opsets: BTreeMap<String, u16>,
     /// Things to know.
     pub warnings: Vec<ReportWarning>,
-    /// Every node of the source.
+    /// Every node of the source; nodes of functions once for all calls, and once more for each call for which
+    /// something else was decided.
     pub nodes: Vec<NodeReport>,
 }
 
@@ -228,6 +232,81 @@ impl Before {
     }
 }
 
+/// What was decided per call of functions, gathered while the passes run: before functions are specialized nobody
+/// knows the calls, and after they are shared again only one of those that agree is left.
+pub(crate) struct Decisions<'a> {
+    before: &'a Before,
+    observer: &'a mut dyn Observer,
+    /// Nodes of functions that one call has for itself: which node of the source they are, and their paths.
+    instances: Vec<(Node, Node, String)>,
+    /// The nodes of the source, then those of instances that differ from them.
+    nodes: Option<Vec<NodeReport>>,
+}
+
+impl<'a> Decisions<'a> {
+    pub(crate) fn new(before: &'a Before, observer: &'a mut dyn Observer) -> Decisions<'a> {
+        Decisions { before, observer, instances: Vec::new(), nodes: None }
+    }
+
+    /// Every node of the source.
+    fn of_source(before: &Before, module: &Module) -> Vec<NodeReport> {
+        before.paths.nodes().iter().map(|&n| node_report(module, before.paths.path(n), n)).collect()
+    }
+
+    /// All that is to be reported: nodes, and the paths of those that are not in the source.
+    pub(crate) fn finish(self, module: &Module) -> (Vec<NodeReport>, FxHashMap<Node, String>) {
+        let nodes = self.nodes.unwrap_or_else(|| Decisions::of_source(self.before, module));
+        (nodes, self.instances.into_iter().map(|(node, _, path)| (node, path)).collect())
+    }
+
+    fn find_instances(&mut self, module: &Module) {
+        let paths = Paths::new(module);
+        for (id, function) in module.functions().filter(|&(id, _)| is_instance(module, id)) {
+            let Some(source) = source_of(module, id) else { continue };
+            let sources = flow::nodes_in(module, module.function(source).graph);
+            let pairs = flow::nodes_in(module, function.graph).into_iter().zip(sources);
+            self.instances.extend(pairs.map(|(node, source)| (node, source, paths.path(node).to_owned())));
+        }
+    }
+}
+
+impl Observer for Decisions<'_> {
+    fn before(&mut self, pass: &dyn Pass, module: &Module) {
+        if pass.name() == ShareFunctions.name() && !self.instances.is_empty() {
+            let mut nodes = Decisions::of_source(self.before, module);
+            let own: FxHashMap<&str, &NodeReport> = nodes.iter().map(|n| (n.path.as_str(), n)).collect();
+            let mut found = Vec::new();
+            for (node, source, path) in &self.instances {
+                let report = node_report(module, path, *node);
+                let shared = own.get(self.before.paths.path(*source));
+                // What the source does not have was put there by a pass.
+                if shared.is_some_and(|shared| !shared.agrees(&report)) {
+                    found.push(report);
+                }
+            }
+            nodes.extend(found);
+            self.nodes = Some(nodes);
+        }
+        self.observer.before(pass, module);
+    }
+    fn after(&mut self, pass: &dyn Pass, module: &Module, changed: Changed) {
+        if pass.name() == SpecializeFunctions.name() && changed == Changed::Yes {
+            self.find_instances(module);
+        }
+        self.observer.after(pass, module, changed);
+    }
+}
+
+impl NodeReport {
+    /// Whether the same was decided, for whatever reason.
+    fn agrees(&self, other: &NodeReport) -> bool {
+        let decided = |n: &NodeReport| -> Vec<(String, String, String)> {
+            n.vars.iter().map(|v| (v.var.clone(), v.class.clone(), v.precision.clone())).collect()
+        };
+        decided(self) == decided(other)
+    }
+}
+
 /// Whether a node is a Cast of ai.onnx.
 pub fn is_cast(module: &Module, node: Node) -> bool {
     module.node(node).schema().is_some_and(|s| s.kind == OpKind::Cast)
@@ -273,10 +352,9 @@ impl Report {
         options: &RewriteOptions,
         pipeline: &Pipeline,
         warnings: Vec<Warning>,
+        (nodes, instances): (Vec<NodeReport>, FxHashMap<Node, String>),
     ) -> Report {
         let module = &model.module;
-        let nodes: Vec<NodeReport> =
-            before.paths.nodes().iter().map(|&n| node_report(module, &before.paths, n)).collect();
         let keep_io = match &options.keep_io {
             KeepIo::All => "all".into(),
             KeepIo::None => "none".into(),
@@ -290,7 +368,10 @@ impl Report {
         all.extend(warnings.into_iter().map(|w| ReportWarning {
             code: w.code.to_owned(),
             message: w.message,
-            node: w.node.map(|n| before.paths.path(n).to_owned()),
+            node: w.node.map(|n| match instances.get(&n) {
+                Some(path) => path.clone(),
+                None => before.paths.path(n).to_owned(),
+            }),
         }));
         all.extend(unread_opset(options.opset));
         all.extend(other_format(module, &before.paths, options.to));
@@ -364,7 +445,7 @@ fn float_decisions(module: &Module, node: Node) -> impl Iterator<Item = &Decisio
     module.node(node).decisions.iter().filter(|d| d.precision.is_some_and(DType::is_float))
 }
 
-fn node_report(module: &Module, paths: &Paths, node: Node) -> NodeReport {
+fn node_report(module: &Module, path: &str, node: Node) -> NodeReport {
     let (domain, op, _) = module.op_name(node);
     let data = module.node(node);
     let leading = float_decisions(module, node)
@@ -372,7 +453,7 @@ fn node_report(module: &Module, paths: &Paths, node: Node) -> NodeReport {
         .or_else(|| float_decisions(module, node).max_by_key(|d| d.class));
     let unknown = if data.schema().is_some() { "type" } else { "unknown-op" };
     NodeReport {
-        path: paths.path(node).to_owned(),
+        path: path.to_owned(),
         op: op.to_owned(),
         domain: domain.to_owned(),
         class: leading.map(|d| d.class.to_string()),
@@ -459,12 +540,10 @@ fn casts(module: &Module, before: &Before) -> Casts {
 
 fn constants_report(module: &Module, before: &Before, options: &RewriteOptions) -> Constants {
     let all = constants(module);
-    let originals: FxHashSet<Place<'_>> = all
-        .iter()
-        .filter(|(_, data)| data.pending().is_empty())
-        .filter_map(|(_, data)| place_of(data))
-        .collect();
-    let original = |data: &TensorData| place_of(data).is_some_and(|place| originals.contains(&place));
+    let place = |data: &TensorData| (data.storage().place(), data.dims().to_vec());
+    let originals: FxHashSet<(Place, Vec<u64>)> =
+        all.iter().filter(|(_, data)| data.pending().is_empty()).map(|(_, data)| place(data)).collect();
+    let original = |data: &TensorData| originals.contains(&place(data));
     let converted = all
         .iter()
         .filter(|(_, data)| !data.pending().is_empty())
@@ -490,29 +569,5 @@ fn constants_report(module: &Module, before: &Before, options: &RewriteOptions) 
         bytes_before: before.constant_bytes,
         bytes_after: all.iter().map(|(_, d)| d.byte_len()).sum(),
         converted,
-    }
-}
-
-/// Where the bytes of a payload are; equal for the same bytes at the same place.
-#[derive(PartialEq, Eq, Hash)]
-enum Place<'a> {
-    Memory { at: *const u8, len: usize },
-    File { source: *const (), offset: u64, len: u64 },
-    Random { seed: u64, amplitude: u32, dims: &'a [u64] },
-}
-
-/// `None` for strings, which are not converted.
-fn place_of(data: &TensorData) -> Option<Place<'_>> {
-    use ampc_ir::tensor::Storage;
-    match data.storage() {
-        Storage::Bytes(bytes) => Some(Place::Memory { at: bytes.as_ptr(), len: bytes.len() }),
-        Storage::File(range) => {
-            let source = Arc::as_ptr(&range.source).cast::<()>();
-            Some(Place::File { source, offset: range.offset, len: range.len })
-        }
-        &Storage::Random { seed, amplitude } => {
-            Some(Place::Random { seed, amplitude: amplitude.to_bits(), dims: data.dims() })
-        }
-        Storage::Strings(_) => None,
     }
 }

@@ -11,7 +11,9 @@ use ampc_ir::views::{OpError, Part};
 use ampc_ir::{Module, Node};
 use ampc_passes::emulate::Emulate;
 use ampc_passes::pipeline::{Lowering, Observer, Pipeline};
-use ampc_passes::{Paths, Warning};
+use ampc_passes::share_functions::ShareFunctions;
+use ampc_passes::specialize_functions::SpecializeFunctions;
+use ampc_passes::{Pass, Paths, Warning};
 use rustc_hash::FxHashSet;
 
 /// A rewritten model and what was done to it.
@@ -55,8 +57,10 @@ pub fn rewrite_in_place(
 ) -> Result<Report, Error> {
     let before = report::Before::new(&model.module);
     let pipeline = pipeline_of(options);
-    let warnings = run_pipeline(model, &pipeline, options.verify_each, observer)?;
-    Ok(Report::new(model, &before, options, &pipeline, warnings))
+    let mut decisions = report::Decisions::new(&before, observer);
+    let warnings = run_pipeline(model, &pipeline, options.verify_each, &mut decisions)?;
+    let decided = decisions.finish(&model.module);
+    Ok(Report::new(model, &before, options, &pipeline, warnings, decided))
 }
 
 /// The passes of a rewrite.
@@ -89,7 +93,10 @@ pub fn run_pipeline(
 /// # Errors
 /// If the model is invalid, or has 16-bit values in a place where emulation is not possible.
 pub fn emulate(mut model: Model) -> Result<Model, Error> {
-    let pipeline = Pipeline::new(vec![Box::new(Emulate)])?;
+    // Each function of a signature rounds as that signature does.
+    let passes: Vec<Box<dyn Pass>> =
+        vec![Box::new(SpecializeFunctions), Box::new(Emulate), Box::new(ShareFunctions)];
+    let pipeline = Pipeline::new(passes)?;
     pipeline.run(&mut model.module, false, &mut ()).map_err(|e| Error::of_run(e, &model.module))?;
     Ok(model)
 }

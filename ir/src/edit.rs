@@ -331,7 +331,7 @@ impl Module {
             provenance: new.provenance,
             metadata: Vec::new(),
             origin: None,
-            dirty: Dirty { operands: true, results: true, attrs: true, header: true },
+            dirty: Dirty { operands: true, results: true, attrs: true, header: true, callee: false },
             vertex,
             prev: None,
             next: None,
@@ -616,7 +616,7 @@ impl Module {
         }
     }
 
-    fn forget_call(&mut self, node: Node) {
+    pub(crate) fn forget_call(&mut self, node: Node) {
         if let Op::Call(function) = self.nodes[node].op
             && let Some(calls) = self.calls.get_mut(&function)
         {

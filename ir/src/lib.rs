@@ -14,6 +14,7 @@ pub mod dtype;
 pub mod edit;
 pub mod entity;
 pub mod eq;
+mod functions;
 pub mod infer;
 pub mod module;
 pub mod op;

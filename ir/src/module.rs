@@ -222,12 +222,14 @@ pub struct Dirty {
     pub attrs: bool,
     /// Name, operator or metadata.
     pub header: bool,
+    /// The function it calls, or the name of that.
+    pub callee: bool,
 }
 
 impl Dirty {
     /// Whether anything changed.
     pub fn any(self) -> bool {
-        self.operands || self.results || self.attrs || self.header
+        self.operands || self.results || self.attrs || self.header || self.callee
     }
 }
 
@@ -380,7 +382,8 @@ impl Module {
     }
     /// All functions, in order.
     pub fn functions(&self) -> impl Iterator<Item = (FunctionId, &FunctionData)> {
-        self.functions.iter()
+        let is_owned = |id, graph| self.graphs[graph].owner == GraphOwner::Function(id);
+        self.functions.iter().filter(move |(id, f)| is_owned(*id, f.graph))
     }
     /// All graphs that are somebody's, the main graph first, bodies after the graph of their owner.
     pub fn graph_ids(&self) -> impl Iterator<Item = GraphId> {

@@ -57,6 +57,29 @@ pub enum Storage {
     },
 }
 
+/// Where the elements of a constant are stored: equal for the same bytes at the same place.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Place {
+    /// In memory: address and number of bytes, or of strings.
+    Memory(usize, usize),
+    /// In a file: the address of its [`ByteSource`], offset and number of bytes.
+    File(usize, u64, u64),
+    /// Made by the generator from this seed, with the bits of this amplitude.
+    Random(u64, u32),
+}
+
+impl Storage {
+    /// Where the elements are. Holds as long as the storage lives.
+    pub fn place(&self) -> Place {
+        match self {
+            Storage::Bytes(bytes) => Place::Memory(bytes.as_ptr().addr(), bytes.len()),
+            Storage::Strings(strings) => Place::Memory(strings.as_ptr().addr(), strings.len()),
+            Storage::File(range) => Place::File(Arc::as_ptr(&range.source).addr(), range.offset, range.len),
+            &Storage::Random { seed, amplitude } => Place::Random(seed, amplitude.to_bits()),
+        }
+    }
+}
+
 /// A dense constant: stored element type, dims, bytes, and the conversions still to be applied to them.
 #[derive(Clone, Debug)]
 pub struct TensorData {

@@ -444,7 +444,7 @@ fn functions(module: &Module, found: &mut Vec<Violation>) {
     for component in petgraph::algo::tarjan_scc(&calls) {
         let cyclic = component.len() > 1 || component.first().is_some_and(|&f| calls.contains_edge(f, f));
         for &f in component.iter().filter(|_| cyclic) {
-            let data = module.function(ids[f]);
+            let data = module.function(crate::entity::EntityRef::new(f));
             let name = module.text(data.name).to_owned();
             found.push(Violation {
                 graph: data.graph,

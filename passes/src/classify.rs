@@ -54,7 +54,8 @@ impl Pass for Classify {
         };
         for &node in paths.nodes() {
             warn_of_misfit(module, node, cx);
-            let decisions = state.node(module, node, paths.path(node));
+            let names: Vec<&str> = paths.names(node).collect();
+            let decisions = state.node(module, node, &names);
             *module.node_mut(node).decisions = decisions.into();
         }
         warn_of_unmet_pins(&pins, module, &paths, cx);
@@ -94,11 +95,11 @@ impl State<'_> {
         Decision { class, precision, reason: self.reason(rule) }
     }
 
-    fn node(&mut self, module: &Module, node: Node, path: &str) -> Vec<Decision> {
+    fn node(&mut self, module: &Module, node: Node, paths: &[&str]) -> Vec<Decision> {
         let schema = module.node(node).schema();
         let names = module.var_names(node);
         let vars = flow::vars(module, node).zip(&names);
-        vars.map(|(var, name)| self.var(module, schema, var, name, path)).collect()
+        vars.map(|(var, name)| self.var(module, schema, var, name, paths)).collect()
     }
 
     fn var(
@@ -107,7 +108,7 @@ impl State<'_> {
         schema: Option<&'static OpSchema>,
         var: Var,
         name: &str,
-        path: &str,
+        paths: &[&str],
     ) -> Decision {
         let table = class_by_table(module, schema, var, self.to);
         let full = match flow::bound_type(module, var) {
@@ -129,9 +130,9 @@ impl State<'_> {
         }
         // Nothing can be cast on the way in, so neither a pin nor a list makes the result another type.
         let castable = flow::operands_of(module, var).next().is_some();
-        let pin = if castable { self.pin(module, var, path, name) } else { None };
+        let pin = if castable { self.pin(module, var, paths, name) } else { None };
         // A report of another model may ask for what this one cannot have.
-        let replayed = self.policy.replayed(path, name).filter(|&precision| {
+        let replayed = paths.iter().find_map(|path| self.policy.replayed(path, name)).filter(|&precision| {
             castable && (!precision.is_low() || legality(module, var, precision) == Legality::Legal)
         });
         let wanted = match (&pin, replayed) {
@@ -188,7 +189,7 @@ impl State<'_> {
         !self.dead.is_empty() && self.dead.contains(&module.root(module.value(value).graph))
     }
 
-    fn pin(&self, module: &Module, var: Var, path: &str, name: &str) -> Option<(Pin, String)> {
+    fn pin(&self, module: &Module, var: Var, paths: &[&str], name: &str) -> Option<(Pin, String)> {
         if self.pins.is_empty() {
             return None;
         }
@@ -197,7 +198,7 @@ impl State<'_> {
             .filter(|&(_, v)| module.producer(v).is_none() || constant_of(module, v).is_some())
             .chain(flow::results_of(module, var))
             .filter_map(|(_, value)| module.value_name(value).map(|s| module.text(s)));
-        self.pins.of(path, name, names)
+        self.pins.of(paths, name, names)
     }
 
     /// A list of the user replaces the class of the operator, but not what a schema or a fixed formal demands.
@@ -288,7 +289,7 @@ impl Names for Paths {
         self.node(name).is_some()
     }
     fn any(&self, test: &dyn Fn(&str) -> bool) -> bool {
-        self.nodes().iter().any(|&n| test(self.path(n)))
+        self.nodes().iter().any(|&n| self.names(n).any(test))
     }
 }
 
@@ -344,7 +345,8 @@ fn check_pins(
         let first = if reading.exact {
             paths.node(reading.text()).filter(|&n| !has(n))
         } else {
-            let mut nodes = paths.nodes().iter().filter(|&&n| reading.matches(paths.path(n))).peekable();
+            let matches = |&&n: &&Node| paths.names(n).any(|name| reading.matches(name));
+            let mut nodes = paths.nodes().iter().filter(matches).peekable();
             let first = nodes.peek().map(|&&n| n);
             first.filter(|_| !nodes.any(|&n| has(n)))
         };

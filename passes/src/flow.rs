@@ -95,6 +95,19 @@ pub fn nodes(module: &Module) -> Vec<Node> {
     graphs(module).into_iter().flat_map(|graph| module.nodes(graph)).collect()
 }
 
+/// The nodes of a graph and its bodies: each graph in program order, bodies after the graph that they are in.
+pub fn nodes_in(module: &Module, graph: GraphId) -> Vec<Node> {
+    let (mut nodes, mut work) = (Vec::new(), vec![graph]);
+    while let Some(graph) = work.pop() {
+        let first = nodes.len();
+        nodes.extend(module.nodes(graph));
+        let bodies: Vec<GraphId> =
+            nodes[first..].iter().flat_map(|&node| module.node(node).bodies()).collect();
+        work.extend(bodies.into_iter().rev());
+    }
+    nodes
+}
+
 /// The variable that operand `slot` of a node is typed by, if it is a formal operand typed by one.
 pub fn reader_var(module: &Module, node: Node, slot: u32) -> Option<Var> {
     let data = module.node(node);

@@ -4,14 +4,16 @@
 //! The passes in the order in which a rewrite runs them:
 //!
 //! 0. [`raise_opset`]: on request, the model becomes one of a newer operator set;
-//! 1. [`classify`]: every type variable of every node gets a precision class;
-//! 2. [`guard`]: patterns and ranges that make a node riskier than its class;
-//! 3. [`taint`]: infer operators downstream of deny operators stay fp32;
-//! 4. [`assign`]: chooses the element type of every type variable;
-//! 5. [`insert_casts`]: retypes results and places casts;
-//! 6. [`simplify_casts`]: removes casts that repeat or undo each other exactly;
-//! 7. [`convert_constants`]: casts of constants become converted constants;
-//! 8. [`dce`]: what the passes left without a reader goes.
+//! 1. [`specialize_functions`]: every call gets a function of its own;
+//! 2. [`classify`]: every type variable of every node gets a precision class;
+//! 3. [`guard`]: patterns and ranges that make a node riskier than its class;
+//! 4. [`taint`]: infer operators downstream of deny operators stay fp32;
+//! 5. [`assign`]: chooses the element type of every type variable;
+//! 6. [`insert_casts`]: retypes results and places casts;
+//! 7. [`simplify_casts`]: removes casts that repeat or undo each other exactly;
+//! 8. [`convert_constants`]: casts of constants become converted constants;
+//! 9. [`dce`]: what the passes left without a reader goes;
+//! 10. [`share_functions`]: functions that came out the same become one.
 //!
 //! Passes run no kernel and name no backend; facts about a target come in as data.
 
@@ -29,7 +31,9 @@ pub mod paths;
 pub mod pipeline;
 pub mod policy;
 pub mod raise_opset;
+pub mod share_functions;
 pub mod simplify_casts;
+pub mod specialize_functions;
 pub mod suggest;
 pub mod taint;
 

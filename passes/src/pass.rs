@@ -180,6 +180,17 @@ pub enum PassError {
         /// The nearest name, if one is near.
         hint: String,
     },
+    /// Functions call functions so often that nobody can inline them.
+    #[error(
+        "inlined, the calls of {functions} functions make more than {limit} nodes; runtimes inline functions, so \
+         nothing could run it: call functions less often from one another"
+    )]
+    Expansion {
+        /// How many functions there are.
+        functions: usize,
+        /// The limit.
+        limit: u64,
+    },
     /// The opset asked for is older than the model's.
     #[error("`opset {to}`: the model has opset {from}, and opsets are raised only")]
     OpsetDown {
@@ -227,6 +238,10 @@ pub trait Pass: fmt::Debug + Send + Sync {
     /// What holds after, beside everything that held before.
     fn ensures(&self) -> Invariants {
         Invariants::CORE
+    }
+    /// Whether passes after it need what inference knows of what it made.
+    fn renews_facts(&self) -> bool {
+        false
     }
     /// Does it.
     ///

@@ -1,12 +1,17 @@
 //! How users name nodes: by scoped path.
 //!
 //! A node of the main graph is called by its name, or by its first result if it has none; a node in a body has
-//! its owner's path and the attribute before it (`if1/then_branch/conv`); a node of a function the function's
-//! name. A path that is not unique gets `~2`, `~3` in program order.
+//! its owner's path and the attribute before it (`if1/then_branch/conv`). A path that is not unique gets `~2`, `~3`
+//! in program order.
+//!
+//! A node of a function has two names: behind the function's (`Gelu/mul`), which all calls share, and behind the path
+//! of a call (`layer1/gelu/mul`), once that call has the function for itself.
 
+use crate::flow;
+use crate::specialize_functions::{MAX_DEPTH, is_instance, source_of};
 use ampc_ir::entity::SecondaryMap;
-use ampc_ir::module::{GraphOwner, Module};
-use ampc_ir::{GraphId, Node};
+use ampc_ir::module::{FunctionData, GraphOwner, Module, Op};
+use ampc_ir::{FunctionId, GraphId, Node};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
@@ -14,6 +19,8 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct Paths {
     of: SecondaryMap<Node, Option<Arc<str>>>,
+    /// The other name of nodes of functions: behind the call, or of instances behind the function.
+    other: SecondaryMap<Node, Option<Arc<str>>>,
     nodes: FxHashMap<Arc<str>, Node>,
     order: Vec<Node>,
 }
@@ -21,30 +28,105 @@ pub struct Paths {
 impl Paths {
     /// Names every node. Linear in the length of the names.
     pub fn new(module: &Module) -> Paths {
-        let mut paths = Paths { of: SecondaryMap::default(), nodes: FxHashMap::default(), order: Vec::new() };
+        let mut paths = Paths {
+            of: SecondaryMap::default(),
+            other: SecondaryMap::default(),
+            nodes: FxHashMap::default(),
+            order: Vec::new(),
+        };
         let mut counts: FxHashMap<String, u32> = FxHashMap::default();
-        let mut work: Vec<(GraphId, String)> =
-            module.functions().map(|(_, f)| (f.graph, format!("{}/", module.text(f.name)))).collect();
-        work.reverse();
-        work.push((module.main(), String::new()));
+        paths.walk(module, module.main(), String::new(), &mut counts);
+        for (id, function) in module.functions() {
+            if !is_instance(module, id) {
+                let prefix = prefix_of(module, function);
+                paths.walk(module, function.graph, prefix, &mut counts);
+            }
+        }
+        paths.calls(module, &mut counts);
+        paths
+    }
+
+    /// Names what is in a graph and its bodies, and returns it.
+    fn walk(
+        &mut self,
+        module: &Module,
+        graph: GraphId,
+        prefix: String,
+        counts: &mut FxHashMap<String, u32>,
+    ) -> std::ops::Range<usize> {
+        let first = self.order.len();
+        let mut work = vec![(graph, prefix)];
         while let Some((graph, prefix)) = work.pop() {
             let mut bodies = Vec::new();
             for node in module.nodes(graph) {
                 let base = format!("{prefix}{}", own_name(module, node));
-                let path = paths.unique(base, &mut counts);
+                let path = self.unique(base, counts);
                 bodies.extend(
                     module
                         .node(node)
                         .bodies()
                         .map(|body| (body, format!("{path}/{}/", attr_of(module, body)))),
                 );
-                paths.of[node] = Some(path.clone());
-                paths.nodes.insert(path, node);
-                paths.order.push(node);
+                self.of[node] = Some(path.clone());
+                self.nodes.insert(path, node);
+                self.order.push(node);
             }
             work.extend(bodies.into_iter().rev());
         }
-        paths
+        first..self.order.len()
+    }
+
+    /// Names what is in functions that one call has for itself by that call.
+    fn calls(&mut self, module: &Module, counts: &mut FxHashMap<String, u32>) {
+        let mut graphs = flow::functions_callees_first(module);
+        graphs.reverse();
+        // The path of the call of a function, and how deep it is in calls.
+        let mut by_call: FxHashMap<FunctionId, (String, u32)> = FxHashMap::default();
+        for graph in graphs {
+            let GraphOwner::Function(function) = module.graph(graph).owner else { continue };
+            let call = match module.calls(function) {
+                &[call] => self.call_path(module, call, &by_call).filter(|&(_, depth)| depth <= MAX_DEPTH),
+                _ => None,
+            };
+            let instance = is_instance(module, function);
+            let own = prefix_of(module, module.function(function));
+            let prefix = call.as_ref().map(|(path, _)| format!("{path}/"));
+            if instance {
+                let nodes = self.walk(module, graph, prefix.unwrap_or(own), counts);
+                self.name_by_source(module, function, nodes);
+            } else if let Some(prefix) = prefix {
+                for node in flow::nodes_in(module, graph) {
+                    let Some(inside) = self.path(node).strip_prefix(&own) else { continue };
+                    let path: Arc<str> = format!("{prefix}{inside}").into();
+                    self.nodes.entry(path.clone()).or_insert(node);
+                    self.other[node] = Some(path);
+                }
+            }
+            by_call.extend(call.map(|call| (function, call)));
+        }
+    }
+
+    /// The path of a call by the calls that it is in.
+    fn call_path(
+        &self,
+        module: &Module,
+        call: Node,
+        by_call: &FxHashMap<FunctionId, (String, u32)>,
+    ) -> Option<(String, u32)> {
+        let depth = match module.graph(module.root(module.node(call).graph)).owner {
+            GraphOwner::Function(around) => by_call.get(&around)?.1,
+            GraphOwner::Main | GraphOwner::Body { .. } | GraphOwner::Erased => 0,
+        };
+        Some((self.names(call).next()?.to_owned(), depth + 1))
+    }
+
+    /// The nodes of an instance are called as those of the function that it was copied from as well.
+    fn name_by_source(&mut self, module: &Module, instance: FunctionId, nodes: std::ops::Range<usize>) {
+        let Some(source) = source_of(module, instance) else { return };
+        let sources = flow::nodes_in(module, module.function(source).graph);
+        for (node, source) in self.order[nodes].to_vec().into_iter().zip(sources) {
+            self.other[node] = self.of[source].clone();
+        }
     }
 
     fn unique(&self, base: String, counts: &mut FxHashMap<String, u32>) -> Arc<str> {
@@ -65,9 +147,38 @@ impl Paths {
     pub fn path(&self, node: Node) -> &str {
         self.of[node].as_deref().unwrap_or("?")
     }
-    /// The node with exactly this path.
+    /// All names of a node, that by its call first.
+    pub fn names(&self, node: Node) -> impl Iterator<Item = &str> {
+        let (own, other) = (self.of[node].as_deref(), self.other[node].as_deref());
+        // Of the function behind its own name and behind a call, the call is the longer way.
+        let by_call = |name: &str| self.nodes.get(name) == Some(&node);
+        let (first, second) = match other {
+            Some(name) if by_call(name) => (other, own),
+            _ => (own, other),
+        };
+        first.into_iter().chain(second)
+    }
+    /// The node with exactly this path; of a function that was copied for its calls, the first.
     pub fn node(&self, path: &str) -> Option<Node> {
         self.nodes.get(path).copied()
+    }
+    /// The node of a function that a path by calls leads to (`layer1/gelu/mul`), whether or not the calls have their
+    /// functions for themselves.
+    pub fn by_call(&self, module: &Module, path: &str) -> Option<Node> {
+        let (mut path, mut from) = (path.to_owned(), 0);
+        loop {
+            let at = from + path[from..].find('/')?;
+            from = at + 1;
+            let Some(Op::Call(function)) = self.node(&path[..at]).map(|call| module.node(call).op) else {
+                continue;
+            };
+            let prefix = prefix_of(module, module.function(function));
+            path = format!("{prefix}{}", &path[from..]);
+            from = prefix.len();
+            if let Some(node) = self.node(&path) {
+                return Some(node);
+            }
+        }
     }
     /// All nodes: each graph in program order, bodies after their owner's graph has been listed.
     pub fn nodes(&self) -> &[Node] {
@@ -83,6 +194,14 @@ impl Paths {
             all().find(|path| last(path) == name)
         };
         within.or_else(|| crate::suggest::nearest(wanted, all())).or_else(by_name)
+    }
+}
+
+/// What stands before the names of nodes of a function: `Gelu/`, or with an overload `Gelu:f16/`.
+fn prefix_of(module: &Module, function: &FunctionData) -> String {
+    match (module.text(function.name), module.text(function.overload)) {
+        (name, "") => format!("{name}/"),
+        (name, overload) => format!("{name}:{overload}/"),
     }
 }
 

@@ -14,7 +14,9 @@ use crate::insert_casts::{InsertCasts, KeepIo};
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError, Warning};
 use crate::policy::{Policy, PolicyError};
 use crate::raise_opset::{RaiseOpset, Target};
+use crate::share_functions::ShareFunctions;
 use crate::simplify_casts::SimplifyCasts;
+use crate::specialize_functions::SpecializeFunctions;
 use crate::suggest::nearest;
 use crate::taint::Taint;
 use ampc_ir::infer::{Facts, InferError, infer_module};
@@ -161,6 +163,7 @@ pub enum Opset {
 /// Names of all passes, in the usual order.
 pub const PASSES: &[&str] = &[
     "raise-opset",
+    "specialize-functions",
     "classify",
     "guard",
     "taint",
@@ -169,6 +172,7 @@ pub const PASSES: &[&str] = &[
     "simplify-casts",
     "convert-constants",
     "dce",
+    "share-functions",
     "emulate",
 ];
 
@@ -208,7 +212,9 @@ impl Pipeline {
         // First: which formats an operator has depends on its version.
         let mut passes: Vec<Box<dyn Pass>> =
             target.into_iter().map(|to| Box::new(RaiseOpset { to }) as Box<dyn Pass>).collect();
-        let lowering: [Box<dyn Pass>; 8] = [
+        let lowering: [Box<dyn Pass>; 10] = [
+            // Before anything is decided, so that it is decided per call.
+            Box::new(SpecializeFunctions),
             Box::new(Classify { to: *to, policy: policy.clone() }),
             // Before taint, which carries what guards find downstream.
             Box::new(Guard {
@@ -223,6 +229,8 @@ impl Pipeline {
             Box::new(SimplifyCasts),
             Box::new(ConvertConstants { clamp: *out_of_range == OutOfRange::Clamp }),
             Box::new(Dce),
+            // Last: functions are the same only once everything in them is as it will be.
+            Box::new(ShareFunctions),
         ];
         passes.extend(lowering);
         Pipeline { passes }
@@ -284,7 +292,8 @@ impl Pipeline {
                 pass.run(module, &mut cx).map_err(|error| RunError::Pass { pass: pass.name(), error })?;
             dirty |= changed == Changed::Yes;
             let last = i + 1 == self.passes.len();
-            if dirty && (verify_each || last) {
+            let renew = changed == Changed::Yes && pass.renews_facts();
+            if dirty && (verify_each || last || renew) {
                 facts = self.check(module, if verify_each { i } else { 0 }, verify_each)?;
                 dirty = false;
             }
@@ -466,6 +475,8 @@ fn build(
             Some(other) => return Err(bad("clamp", "true or false", other)),
         },
         "dce" => Box::new(Dce),
+        "specialize-functions" => Box::new(SpecializeFunctions),
+        "share-functions" => Box::new(ShareFunctions),
         "emulate" => Box::new(Emulate),
         other => unreachable!("{other} is in PASSES"),
     })

@@ -39,6 +39,10 @@ impl Explained {
         let paths = Paths::new(module);
         let (mut nodes, mut more) = (Vec::new(), String::new());
         for pattern in wanted {
+            if let Some(node) = paths.by_call(module, pattern).filter(|_| paths.node(pattern).is_none()) {
+                nodes.push((pattern.clone(), node));
+                continue;
+            }
             let found = matching(&paths, pattern)?;
             if found.is_empty() {
                 let hint = did_you_mean(paths.nearest(pattern));
@@ -71,7 +75,7 @@ fn matching(paths: &Paths, pattern: &str) -> Result<Vec<Node>, Failure> {
     policy.pin(pattern, Pin::Auto).map_err(|e| diagnose::policy(&e, None))?;
     let pins = policy.pins_in(&NodeNames(paths), &NoNames);
     let Some((Some(reading), _)) = pins.nodes.first() else { return Ok(Vec::new()) };
-    Ok(paths.nodes().iter().copied().filter(|&n| reading.matches(paths.path(n))).collect())
+    Ok(paths.nodes().iter().copied().filter(|&n| paths.names(n).any(|name| reading.matches(name))).collect())
 }
 
 struct NodeNames<'a>(&'a Paths);
@@ -81,7 +85,7 @@ impl Names for NodeNames<'_> {
         self.0.node(name).is_some()
     }
     fn any(&self, test: &dyn Fn(&str) -> bool) -> bool {
-        self.0.nodes().iter().any(|&n| test(self.0.path(n)))
+        self.0.nodes().iter().any(|&n| self.0.names(n).any(test))
     }
 }
 
@@ -110,7 +114,9 @@ impl Cx<'_> {
             let why = if self.is_cast(node) { "; what it casts has the type it casts to" } else { "" };
             text.push_str(&format!("  is not in the result: nothing needs it{why}\n"));
         }
-        let decisions = self.decisions(path);
+        // What was decided alike for all calls stands under the function's name.
+        let listed = if self.report.node(path).is_some() { path } else { self.paths.path(node) };
+        let decisions = self.decisions(listed);
         if decisions.is_empty() {
             let _ = writeln!(text, "  nothing was decided: {}", self.why_undecided(node));
         } else {

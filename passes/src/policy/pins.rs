@@ -197,11 +197,12 @@ impl<'a> Pins<'a> {
         at(None).max(at(Some(var)))
     }
 
-    /// The pin that holds for a type variable of a node with these values at its formals, and its rule.
+    /// The pin that holds for a type variable of a node with these names, the narrowest first, and these values at
+    /// its formals, and its rule.
     /// Later pins of one rank win over earlier ones.
     pub fn of<'b>(
         &self,
-        path: &str,
+        names: &[&str],
         var: &str,
         values: impl Iterator<Item = &'b str>,
     ) -> Option<(Pin, String)> {
@@ -209,7 +210,7 @@ impl<'a> Pins<'a> {
             let (text, var) = reading.map_or(("", None), |r| (r.text(), r.var));
             (pin, format!("pin:{text}{}", var.map_or_else(String::new, |var| format!("#{var}"))))
         };
-        if let Some(at) = self.exact(path, var) {
+        if let Some(at) = names.iter().find_map(|name| self.exact(name, var)) {
             return Some(rule(&self.nodes[at]));
         }
         let values: Vec<&str> = if self.values.is_empty() { Vec::new() } else { values.collect() };
@@ -217,7 +218,8 @@ impl<'a> Pins<'a> {
             return Some(rule(&self.values[at]));
         }
         let of_node = |&&at: &&usize| {
-            self.nodes[at].0.is_some_and(|r| r.var.is_none_or(|v| v == var) && r.matches(path))
+            let matches = |r: Reading<'_>| names.iter().any(|name| r.matches(name));
+            self.nodes[at].0.is_some_and(|r| r.var.is_none_or(|v| v == var) && matches(r))
         };
         if let Some(&at) = self.wide_nodes.iter().rev().find(of_node) {
             return Some(rule(&self.nodes[at]));

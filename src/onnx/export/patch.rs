@@ -369,6 +369,7 @@ impl Exporter<'_> {
         let (domain, op, overload) = module.op_name(node);
         let name = data.name.map_or("", |n| module.text(n));
         let mut attrs: Vec<&Attr> = data.attrs().iter().collect();
+        let other_op = data.dirty.header || data.dirty.callee;
         let mut seen = Seen::default();
         let mut out = Layout::new();
         let mut fields = Fields::of(at.body);
@@ -386,7 +387,7 @@ impl Exporter<'_> {
                     }
                 }
                 3 if data.dirty.header => self.text(&mut out, &field, name)?,
-                4 if data.dirty.header => self.text(&mut out, &field, op)?,
+                4 if other_op => self.text(&mut out, &field, op)?,
                 5 => {
                     let attr_name = self.field_name(&field, 1)?;
                     if let Some(i) = attrs.iter().position(|a| Some(a.name) == attr_name) {
@@ -394,7 +395,7 @@ impl Exporter<'_> {
                         self.attr(&mut out, &field, node, attr)?;
                     }
                 }
-                7 if data.dirty.header => {
+                7 if other_op => {
                     let spelled = self.reader().text(field.bytes("domain")?, "domain")?;
                     let same = spelled == domain || (spelled == "ai.onnx" && domain.is_empty());
                     if same {
@@ -403,7 +404,7 @@ impl Exporter<'_> {
                         text_field(&mut out, 7, domain);
                     }
                 }
-                8 if data.dirty.header => self.text(&mut out, &field, overload)?,
+                8 if other_op => self.text(&mut out, &field, overload)?,
                 9 if data.dirty.header => {
                     if first {
                         self.metadata_fields(&mut out, node);
@@ -536,6 +537,7 @@ impl Exporter<'_> {
         while let Some(field) = fields.next(self.reader())? {
             let first = seen.first(field.number);
             match field.number {
+                1 => self.text(&mut out, &field, module.text(data.name))?,
                 4 => {
                     if first {
                         graph
@@ -564,6 +566,13 @@ impl Exporter<'_> {
                     }
                 }
                 12 => self.declared_type(&mut out, &field, data.graph, &mut types)?,
+                13 => self.text(&mut out, &field, module.text(data.overload))?,
+                14 => {
+                    if first {
+                        let entries = data.metadata.iter();
+                        entries.for_each(|&(k, v)| entry_field(&mut out, 14, module.text(k), module.text(v)));
+                    }
+                }
                 _ => self.copy(&mut out, &field),
             }
         }
@@ -573,6 +582,9 @@ impl Exporter<'_> {
         }
         if !seen.has(9) {
             opset_fields(&mut out, 9, module, &data.opsets);
+        }
+        if !seen.has(13) {
+            text_field(&mut out, 13, module.text(data.overload));
         }
         Ok(out)
     }

@@ -1,0 +1,204 @@
+//! `specialize-functions`: every call gets a function of its own.
+//!
+//! A function that several nodes call has one body, but one call may read it in low precision and another not. This
+//! pass gives every call a copy, so that the passes after it decide about calls and not about functions, and
+//! [`share-functions`](crate::share_functions) makes one of those that came out the same. What is left is one
+//! function per precision signature that occurs.
+//!
+//! ```text
+//! y = F(x); z = F(m)  ──specialize──→  y = F(x); z = F.2(m)  ──passes, share──→  y = F(x); z = F:f16(m)
+//! ```
+//!
+//! Copies cost what inlining costs. A model that would be larger than [`MAX_INLINED`] nodes if its functions were
+//! inlined keeps one body per function for all its calls, which is as sound: what only some calls make low arrives in
+//! fp32.
+
+use crate::flow;
+use crate::pass::{Changed, Pass, PassCx, PassError};
+use ampc_ir::module::{FunctionData, GraphOwner, Op, Provenance};
+use ampc_ir::op::OpKind;
+use ampc_ir::{FunctionId, GraphId, Module, Node, Symbol};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// A model with more nodes than this once its functions are inlined keeps one body per function. Constants and casts
+/// that an earlier run inserted do not count, so that a rewritten model is treated as its source was.
+pub const MAX_INLINED: u64 = 1 << 17;
+
+/// Functions that call functions that call functions … deeper than this keep one body for all calls.
+pub const MAX_DEPTH: u32 = 64;
+
+/// A model with more nodes than this once its functions are inlined is refused: runtimes inline functions.
+pub const MAX_EXPANDED: u64 = 1 << 24;
+
+/// The metadata by which a copy names the function that it was made of.
+pub(crate) const INSTANCE_OF: &str = "ampc.instance_of";
+
+/// Domain, name and overload in one text, for metadata.
+pub(crate) fn spelling(module: &Module, function: &FunctionData) -> String {
+    let [domain, name, overload] =
+        [function.domain, function.name, function.overload].map(|symbol| module.text(symbol));
+    format!("{domain}::{name}:{overload}")
+}
+
+/// The spelling of the function that a function was copied from, if it is a copy.
+pub(crate) fn original<'m>(module: &'m Module, function: &FunctionData) -> Option<&'m str> {
+    let key = module.symbol(INSTANCE_OF)?;
+    let entry = function.metadata.iter().find(|&&(k, _)| k == key)?;
+    Some(module.text(entry.1))
+}
+
+/// Whether a function is the copy that one call has for itself.
+pub fn is_instance(module: &Module, function: FunctionId) -> bool {
+    original(module, module.function(function)).is_some() && module.calls(function).len() == 1
+}
+
+/// The function that an instance was copied from, if it is still there.
+pub fn source_of(module: &Module, function: FunctionId) -> Option<FunctionId> {
+    let wanted = original(module, module.function(function))?;
+    module.functions().find(|(_, f)| spelling(module, f) == wanted).map(|(id, _)| id)
+}
+
+/// The pass.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SpecializeFunctions;
+
+impl Pass for SpecializeFunctions {
+    fn name(&self) -> &'static str {
+        "specialize-functions"
+    }
+    fn renews_facts(&self) -> bool {
+        true
+    }
+    fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
+        if module.functions().next().is_none() {
+            return Ok(Changed::No);
+        }
+        let size = Inlined::of(module);
+        if size.nodes > MAX_EXPANDED {
+            return Err(PassError::Expansion { functions: size.order.len(), limit: MAX_EXPANDED });
+        }
+        if size.nodes > MAX_INLINED || size.depth > MAX_DEPTH {
+            return Ok(Changed::No);
+        }
+        let dead = flow::dead_functions(module);
+        let mut names = Names::new(module);
+        let mut changed = false;
+        // Callers first: what is called in a copy is called once more.
+        for function in size.order {
+            changed |= specialize(module, function, &dead, &mut names);
+        }
+        if changed {
+            module.order_calls();
+        }
+        Ok(Changed::when(changed))
+    }
+}
+
+/// Gives all calls of a function but the first a copy each; the first too, if functions that are never called call it
+/// as well.
+fn specialize(
+    module: &mut Module,
+    function: FunctionId,
+    dead: &FxHashSet<GraphId>,
+    names: &mut Names,
+) -> bool {
+    let is_live = |&call: &Node| !dead.contains(&module.root(module.node(call).graph));
+    let (live, others): (Vec<Node>, Vec<Node>) = module.calls(function).iter().copied().partition(is_live);
+    let own = usize::from(others.is_empty());
+    let spelled = spelling(module, module.function(function));
+    for &call in live.get(own..).unwrap_or_default() {
+        let (domain, base, overload) = {
+            let data = module.function(function);
+            (data.domain, data.name, data.overload)
+        };
+        let name = names.fresh(module, domain, base, overload);
+        let copy = module.copy_function(function, name, overload);
+        module.set_function_entry(copy, INSTANCE_OF, Some(&spelled));
+        module.set_callee(call, copy);
+    }
+    live.len() > own
+}
+
+/// What a model is when its functions are inlined.
+struct Inlined {
+    /// Nodes, other than constants and inserted casts.
+    nodes: u64,
+    /// The longest chain of calls.
+    depth: u32,
+    /// The functions, callers first.
+    order: Vec<FunctionId>,
+}
+
+impl Inlined {
+    fn of(module: &Module) -> Inlined {
+        let mut order = flow::functions_callees_first(module);
+        order.reverse();
+        // How often the inside of a function is there, and how deep.
+        let mut times: FxHashMap<FunctionId, (u64, u32)> = FxHashMap::default();
+        let mut found = Inlined { nodes: 0, depth: 0, order: Vec::new() };
+        for graph in std::iter::once(module.main()).chain(order) {
+            let (count, depth) = match module.graph(graph).owner {
+                GraphOwner::Function(function) => {
+                    found.order.push(function);
+                    times.get(&function).copied().unwrap_or_default()
+                }
+                GraphOwner::Main | GraphOwner::Body { .. } | GraphOwner::Erased => (1, 0),
+            };
+            let (own, called) = content(module, graph);
+            found.nodes = found.nodes.saturating_add(count.saturating_mul(own));
+            found.depth = found.depth.max(depth);
+            for callee in called.into_iter().filter(|_| count > 0) {
+                let (n, at) = times.entry(callee).or_default();
+                *n = n.saturating_add(count);
+                *at = (*at).max(depth + 1);
+            }
+        }
+        found
+    }
+}
+
+/// How many nodes count in a graph and its bodies, and what they call.
+fn content(module: &Module, graph: GraphId) -> (u64, Vec<FunctionId>) {
+    let (mut nodes, mut called, mut work) = (0, Vec::new(), vec![graph]);
+    while let Some(graph) = work.pop() {
+        for node in module.nodes(graph) {
+            let data = module.node(node);
+            work.extend(data.bodies());
+            match data.op {
+                Op::Call(function) => called.push(function),
+                Op::Schema(schema) => {
+                    let is_free = data.provenance == Provenance::Inserted || schema.kind == OpKind::Constant;
+                    nodes += u64::from(!is_free);
+                }
+                Op::Custom { .. } => nodes += 1,
+            }
+        }
+    }
+    (nodes, called)
+}
+
+/// The names of functions, and which number to try next for each.
+struct Names {
+    taken: FxHashSet<(Symbol, Symbol, Symbol)>,
+    last: FxHashMap<Symbol, u64>,
+}
+
+impl Names {
+    fn new(module: &Module) -> Names {
+        let taken = module.functions().map(|(_, f)| (f.domain, f.name, f.overload)).collect();
+        Names { taken, last: FxHashMap::default() }
+    }
+
+    /// `base.2`, `base.3` …, whichever is free first.
+    fn fresh(&mut self, module: &mut Module, domain: Symbol, base: Symbol, overload: Symbol) -> Symbol {
+        let last = self.last.entry(base).or_insert(1);
+        loop {
+            *last += 1;
+            let name = format!("{}.{last}", module.text(base));
+            let name = module.intern(&name);
+            if self.taken.insert((domain, name, overload)) {
+                return name;
+            }
+        }
+    }
+}
