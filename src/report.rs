@@ -7,18 +7,18 @@ use ampc_ir::module::{Decision, Provenance};
 use ampc_ir::op::{Class, OpKind, base_class};
 use ampc_ir::tensor::Place;
 use ampc_ir::views::{NodeView, constant_node_data};
-use ampc_ir::{DType, Module, Node, Payload, TensorData};
+use ampc_ir::{DType, FunctionId, Module, Node, Payload, TensorData};
 use ampc_passes::flow;
 use ampc_passes::guard::ConstantStats;
 use ampc_passes::insert_casts::KeepIo;
 use ampc_passes::pipeline::{Observer, Pipeline};
 use ampc_passes::raise_opset::NEWEST_READ;
 use ampc_passes::share_functions::ShareFunctions;
-use ampc_passes::specialize_functions::{SpecializeFunctions, is_instance, source_of};
+use ampc_passes::specialize_functions::{SpecializeFunctions, instances};
 use ampc_passes::{Changed, Pass, Paths, Warning};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// What a rewrite did.
@@ -237,10 +237,19 @@ impl Before {
 pub(crate) struct Decisions<'a> {
     before: &'a Before,
     observer: &'a mut dyn Observer,
-    /// Nodes of functions that one call has for itself: which node of the source they are, and their paths.
-    instances: Vec<(Node, Node, String)>,
-    /// The nodes of the source, then those of instances that differ from them.
+    /// The nodes of functions that one call has for itself.
+    instances: Vec<Instance>,
+    /// The nodes of the source, then those of calls that do not agree.
     nodes: Option<Vec<NodeReport>>,
+}
+
+/// A node of a function that one call has for itself.
+struct Instance {
+    node: Node,
+    /// The node of the source that it stands for.
+    source: Node,
+    /// Its path by the call.
+    path: String,
 }
 
 impl<'a> Decisions<'a> {
@@ -256,17 +265,42 @@ impl<'a> Decisions<'a> {
     /// All that is to be reported: nodes, and the paths of those that are not in the source.
     pub(crate) fn finish(self, module: &Module) -> (Vec<NodeReport>, FxHashMap<Node, String>) {
         let nodes = self.nodes.unwrap_or_else(|| Decisions::of_source(self.before, module));
-        (nodes, self.instances.into_iter().map(|(node, _, path)| (node, path)).collect())
+        (nodes, self.instances.into_iter().filter(|i| i.node != i.source).map(|i| (i.node, i.path)).collect())
     }
 
     fn find_instances(&mut self, module: &Module) {
         let paths = Paths::new(module);
-        for (id, function) in module.functions().filter(|&(id, _)| is_instance(module, id)) {
-            let Some(source) = source_of(module, id) else { continue };
-            let sources = flow::nodes_in(module, module.function(source).graph);
-            let pairs = flow::nodes_in(module, function.graph).into_iter().zip(sources);
-            self.instances.extend(pairs.map(|(node, source)| (node, source, paths.path(node).to_owned())));
+        let of = instances(module);
+        let mut copies: Vec<(FunctionId, FunctionId)> =
+            of.iter().map(|(&copy, &source)| (source, copy)).collect();
+        copies.sort_unstable();
+        // The first call has the function itself.
+        let firsts: BTreeSet<FunctionId> = copies.iter().map(|&(source, _)| source).collect();
+        copies.extend(firsts.into_iter().map(|source| (source, source)));
+        copies.sort_unstable_by_key(|&(source, copy)| (source, copy != source, copy));
+        for (source, copy) in copies {
+            let nodes = |function| flow::nodes_in(module, module.function(function).graph);
+            for (node, source) in nodes(copy).into_iter().zip(nodes(source)) {
+                let path = paths.names(node).next().unwrap_or_default().to_owned();
+                self.instances.push(Instance { node, source, path });
+            }
         }
+    }
+
+    /// What was decided for each call, of the nodes for which it was not the same for all.
+    fn of_calls(&self, module: &Module) -> Vec<NodeReport> {
+        let known: FxHashSet<Node> = self.before.paths.nodes().iter().copied().collect();
+        let reports = self.instances.iter().filter(|i| known.contains(&i.source));
+        let reports: Vec<(Node, NodeReport)> =
+            reports.map(|i| (i.source, node_report(module, &i.path, i.node))).collect();
+        let mut first: FxHashMap<Node, &NodeReport> = FxHashMap::default();
+        let mut differ: FxHashSet<Node> = FxHashSet::default();
+        for (source, report) in &reports {
+            if !first.entry(*source).or_insert(report).agrees(report) {
+                differ.insert(*source);
+            }
+        }
+        reports.into_iter().filter(|(source, _)| differ.contains(source)).map(|(_, report)| report).collect()
     }
 }
 
@@ -274,17 +308,7 @@ impl Observer for Decisions<'_> {
     fn before(&mut self, pass: &dyn Pass, module: &Module) {
         if pass.name() == ShareFunctions.name() && !self.instances.is_empty() {
             let mut nodes = Decisions::of_source(self.before, module);
-            let own: FxHashMap<&str, &NodeReport> = nodes.iter().map(|n| (n.path.as_str(), n)).collect();
-            let mut found = Vec::new();
-            for (node, source, path) in &self.instances {
-                let report = node_report(module, path, *node);
-                let shared = own.get(self.before.paths.path(*source));
-                // What the source does not have was put there by a pass.
-                if shared.is_some_and(|shared| !shared.agrees(&report)) {
-                    found.push(report);
-                }
-            }
-            nodes.extend(found);
+            nodes.extend(self.of_calls(module));
             self.nodes = Some(nodes);
         }
         self.observer.before(pass, module);

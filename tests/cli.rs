@@ -42,7 +42,7 @@ fn quiet_says_nothing_and_verbose_names_the_passes() {
     let quiet = dir.run(&["rewrite", MLP, "-o", "a.onnx", "-q"]);
     assert_eq!((quiet.code, quiet.stdout.as_str(), quiet.stderr.as_str()), (0, "", ""));
     let verbose = dir.run(&["rewrite", MLP, "-o", "b.onnx", "-v", "--threads", "1"]);
-    assert!(verbose.stderr.contains(" 1 classify") && verbose.stderr.contains(" 8 dce"), "{verbose}");
+    assert!(verbose.stderr.contains(" 2 classify") && verbose.stderr.contains(" 9 dce"), "{verbose}");
 }
 
 #[test]
@@ -310,14 +310,14 @@ fn dumps_go_on_where_they_stopped() {
     ]);
     assert_eq!(run.code, 0, "{run}");
     let dumps = Dir::files_of(&dir.path("dumps"));
-    assert_eq!((dumps.len(), dumps[3].as_str()), (8, "04-assign.ir"));
-    let end = dir.run(&["opt", "dumps/08-dce.ir", "--passes", ""]).stdout;
-    for dump in &dumps[..7] {
+    assert_eq!((dumps.len(), dumps[4].as_str()), (10, "05-assign.ir"));
+    let end = dir.run(&["opt", "dumps/10-share-functions.ir", "--passes", ""]).stdout;
+    for dump in &dumps[..9] {
         let run = dir.run(&["opt", &format!("dumps/{dump}")]);
         assert_eq!((run.code, run.stdout == end), (0, true), "{dump}: {run}");
     }
     let run = dir.run(&["rewrite", "m.ir", "-o", "b.ir", "--dump-after", "guard", "--dump-dir", "one"]);
-    assert_eq!((run.code, Dir::files_of(&dir.path("one"))), (0, vec!["02-guard.ir".to_owned()]));
+    assert_eq!((run.code, Dir::files_of(&dir.path("one"))), (0, vec!["03-guard.ir".to_owned()]));
 }
 
 #[test]
@@ -447,8 +447,8 @@ fn what_is_read_is_never_written_and_nothing_is_written_twice() {
             "rewrite m.onnx -o o.ir --report o.ir.safetensors",
             "rewrite e.onnx -o o.onnx --report e.onnx.data --force",
             "rewrite e.onnx -o e.onnx.data --force",
-            "rewrite m.onnx -o 02-guard.ir --dump-after guard --dump-dir .",
-            "rewrite m.onnx -o o.onnx --report 02-guard.ir --dump-after all --dump-dir .",
+            "rewrite m.onnx -o 03-guard.ir --dump-after guard --dump-dir .",
+            "rewrite m.onnx -o o.onnx --report 03-guard.ir --dump-after all --dump-dir .",
         ],
     );
 }
@@ -457,16 +457,16 @@ fn what_is_read_is_never_written_and_nothing_is_written_twice() {
 fn dumps_replace_only_when_told_and_never_the_model() {
     let dir = Dir::new();
     dir.write("m.ir", support::module(support::MATMUL));
-    dir.write("02-guard.ir", support::module(support::MATMUL));
-    dir.write("03-taint.ir", "mine");
+    dir.write("03-guard.ir", support::module(support::MATMUL));
+    dir.write("04-taint.ir", "mine");
     let guard = ["--dump-after", "guard", "--dump-dir", ".", "--force"];
-    let run = dir.run(&[&["rewrite", "02-guard.ir", "-o", "o.ir"], &guard[..]].concat());
+    let run = dir.run(&[&["rewrite", "03-guard.ir", "-o", "o.ir"], &guard[..]].concat());
     assert_eq!(run.code, 2, "{run}");
     let all = ["rewrite", "m.ir", "-o", "o.ir", "--dump-after", "all", "--dump-dir", "."];
     snapshot("io_dump_exists", &dir.run(&all));
-    assert_eq!(dir.files(), ["02-guard.ir", "03-taint.ir", "m.ir"]);
+    assert_eq!(dir.files(), ["03-guard.ir", "04-taint.ir", "m.ir"]);
     assert_eq!(dir.run(&[&all[..], &["--force"]].concat()).code, 0);
-    assert!(std::fs::read(dir.path("03-taint.ir")).unwrap() != b"mine");
+    assert!(std::fs::read(dir.path("04-taint.ir")).unwrap() != b"mine");
 }
 
 #[test]

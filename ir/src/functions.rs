@@ -5,6 +5,7 @@ use crate::edit::{NewNode, Position};
 use crate::module::{Def, FunctionData, GraphOwner, NodeData, Op, Role};
 use crate::{FunctionId, GraphId, Module, Node, Symbol, Value};
 use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
 
 impl Module {
     /// Adds a function that is as another one in all but its name. Nothing calls it yet; it comes from no message of
@@ -71,7 +72,7 @@ impl Module {
     /// each body right after the graph that it is in. Of the calls of a function, only the first has decisions; they
     /// move to the one that is first now.
     pub fn order_calls(&mut self) {
-        let mut ordered: FxHashMap<FunctionId, Vec<Node>> = FxHashMap::default();
+        let mut ordered: BTreeMap<FunctionId, Vec<Node>> = BTreeMap::new();
         let mut work: Vec<GraphId> = self.functions().map(|(_, f)| f.graph).collect();
         work.reverse();
         work.push(self.main);

@@ -182,12 +182,14 @@ pub enum PassError {
     },
     /// Functions call functions so often that nobody can inline them.
     #[error(
-        "inlined, the calls of {functions} functions make more than {limit} nodes; runtimes inline functions, so \
-         nothing could run it: call functions less often from one another"
+        "function `{function}` is there {times} times once functions are inlined, and the model has more than {limit} \
+         nodes then; runtimes inline functions, so nothing could run it: call functions less often from one another"
     )]
     Expansion {
-        /// How many functions there are.
-        functions: usize,
+        /// The function that is there most often.
+        function: String,
+        /// How often.
+        times: u64,
         /// The limit.
         limit: u64,
     },

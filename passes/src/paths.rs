@@ -8,7 +8,7 @@
 //! of a call (`layer1/gelu/mul`), once that call has the function for itself.
 
 use crate::flow;
-use crate::specialize_functions::{MAX_DEPTH, is_instance, source_of};
+use crate::specialize_functions::{MAX_DEPTH, instances};
 use ampc_ir::entity::SecondaryMap;
 use ampc_ir::module::{FunctionData, GraphOwner, Module, Op};
 use ampc_ir::{FunctionId, GraphId, Node};
@@ -36,13 +36,14 @@ impl Paths {
         };
         let mut counts: FxHashMap<String, u32> = FxHashMap::default();
         paths.walk(module, module.main(), String::new(), &mut counts);
+        let instances = instances(module);
         for (id, function) in module.functions() {
-            if !is_instance(module, id) {
+            if !instances.contains_key(&id) {
                 let prefix = prefix_of(module, function);
                 paths.walk(module, function.graph, prefix, &mut counts);
             }
         }
-        paths.calls(module, &mut counts);
+        paths.calls(module, &instances, &mut counts);
         paths
     }
 
@@ -77,7 +78,12 @@ impl Paths {
     }
 
     /// Names what is in functions that one call has for itself by that call.
-    fn calls(&mut self, module: &Module, counts: &mut FxHashMap<String, u32>) {
+    fn calls(
+        &mut self,
+        module: &Module,
+        instances: &FxHashMap<FunctionId, FunctionId>,
+        counts: &mut FxHashMap<String, u32>,
+    ) {
         let mut graphs = flow::functions_callees_first(module);
         graphs.reverse();
         // The path of the call of a function, and how deep it is in calls.
@@ -88,12 +94,11 @@ impl Paths {
                 &[call] => self.call_path(module, call, &by_call).filter(|&(_, depth)| depth <= MAX_DEPTH),
                 _ => None,
             };
-            let instance = is_instance(module, function);
             let own = prefix_of(module, module.function(function));
             let prefix = call.as_ref().map(|(path, _)| format!("{path}/"));
-            if instance {
+            if let Some(&source) = instances.get(&function) {
                 let nodes = self.walk(module, graph, prefix.unwrap_or(own), counts);
-                self.name_by_source(module, function, nodes);
+                self.name_by_source(module, source, nodes);
             } else if let Some(prefix) = prefix {
                 for node in flow::nodes_in(module, graph) {
                     let Some(inside) = self.path(node).strip_prefix(&own) else { continue };
@@ -121,10 +126,9 @@ impl Paths {
     }
 
     /// The nodes of an instance are called as those of the function that it was copied from as well.
-    fn name_by_source(&mut self, module: &Module, instance: FunctionId, nodes: std::ops::Range<usize>) {
-        let Some(source) = source_of(module, instance) else { return };
+    fn name_by_source(&mut self, module: &Module, source: FunctionId, nodes: std::ops::Range<usize>) {
         let sources = flow::nodes_in(module, module.function(source).graph);
-        for (node, source) in self.order[nodes].to_vec().into_iter().zip(sources) {
+        for (node, source) in self.order[nodes].iter().copied().zip(sources) {
             self.other[node] = self.of[source].clone();
         }
     }

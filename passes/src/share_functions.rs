@@ -4,8 +4,9 @@
 //! with each other. Two are the same if ONNX would write the same body for both: operators, attributes, constants and
 //! who reads what. Names do not count, nor do types, which functions of ONNX do not have.
 //!
-//! The one with the least in a 16-bit format keeps the name; the others get a suffix that says what they hold: an
-//! overload from IR version 10 on (`F:f16`), a name before (`F__f16`).
+//! The one with the least in a 16-bit format keeps the name; the others get one that says what they hold: `F__f16`.
+//! Overloads, which IR version 10 has for this, are not used: ONNX Runtime 1.31 takes any overload of a name for any
+//! other where a body calls it.
 
 use crate::flow;
 use crate::pass::{Changed, Pass, PassCx, PassError};
@@ -19,9 +20,6 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::Write;
-
-/// The first IR version in which functions have overloads.
-const OVERLOADS_SINCE: i64 = 10;
 
 /// Constants of at most so many bytes are compared by their elements.
 const SMALL: u64 = 1 << 10;
@@ -167,25 +165,14 @@ fn name(module: &mut Module, kept: &[FunctionId]) {
         let suffix = low.format.unwrap_or(DType::F32).to_string();
         let numbered = std::iter::once(suffix.clone()).chain((2u64..).map(|n| format!("{suffix}_{n}")));
         for suffix in numbered {
-            let (name, overload) = suffixed(module, name, overload, &suffix);
+            let name = format!("{}__{suffix}", module.text(name));
+            let name = module.intern(&name);
             if taken.insert((name, overload)) {
                 module.rename_function(function, name, overload);
                 break;
             }
         }
     }
-}
-
-fn suffixed(module: &mut Module, name: Symbol, overload: Symbol, suffix: &str) -> (Symbol, Symbol) {
-    if module.header.ir_version < OVERLOADS_SINCE {
-        let name = format!("{}__{suffix}", module.text(name));
-        return (module.intern(&name), overload);
-    }
-    let overload = match module.text(overload) {
-        "" => suffix.to_owned(),
-        overload => format!("{overload}_{suffix}"),
-    };
-    (name, module.intern(&overload))
 }
 
 /// How much of a function is in a 16-bit format.

@@ -6,7 +6,7 @@
 //! function per precision signature that occurs.
 //!
 //! ```text
-//! y = F(x); z = F(m)  ──specialize──→  y = F(x); z = F.2(m)  ──passes, share──→  y = F(x); z = F:f16(m)
+//! y = F(x); z = F(m)  ──specialize──→  y = F(x); z = F.2(m)  ──passes, share──→  y = F(x); z = F__f16(m)
 //! ```
 //!
 //! Copies cost what inlining costs. A model that would be larger than [`MAX_INLINED`] nodes if its functions were
@@ -47,15 +47,17 @@ pub(crate) fn original<'m>(module: &'m Module, function: &FunctionData) -> Optio
     Some(module.text(entry.1))
 }
 
-/// Whether a function is the copy that one call has for itself.
-pub fn is_instance(module: &Module, function: FunctionId) -> bool {
-    original(module, module.function(function)).is_some() && module.calls(function).len() == 1
-}
-
-/// The function that an instance was copied from, if it is still there.
-pub fn source_of(module: &Module, function: FunctionId) -> Option<FunctionId> {
-    let wanted = original(module, module.function(function))?;
-    module.functions().find(|(_, f)| spelling(module, f) == wanted).map(|(id, _)| id)
+/// The functions that one call has for itself, each with the function that it was copied from.
+pub fn instances(module: &Module) -> FxHashMap<FunctionId, FunctionId> {
+    let copies = module.functions().filter(|&(id, _)| module.calls(id).len() == 1);
+    let copies: Vec<(FunctionId, &str)> =
+        copies.filter_map(|(id, f)| Some((id, original(module, f)?))).collect();
+    if copies.is_empty() {
+        return FxHashMap::default();
+    }
+    let sources: FxHashMap<String, FunctionId> =
+        module.functions().map(|(id, f)| (spelling(module, f), id)).collect();
+    copies.into_iter().filter_map(|(copy, of)| Some((copy, *sources.get(of)?))).collect()
 }
 
 /// The pass.
@@ -75,7 +77,9 @@ impl Pass for SpecializeFunctions {
         }
         let size = Inlined::of(module);
         if size.nodes > MAX_EXPANDED {
-            return Err(PassError::Expansion { functions: size.order.len(), limit: MAX_EXPANDED });
+            let function =
+                size.most.map_or_else(String::new, |f| module.text(module.function(f).name).to_owned());
+            return Err(PassError::Expansion { function, times: size.times, limit: MAX_EXPANDED });
         }
         if size.nodes > MAX_INLINED || size.depth > MAX_DEPTH {
             return Ok(Changed::No);
@@ -125,6 +129,9 @@ struct Inlined {
     nodes: u64,
     /// The longest chain of calls.
     depth: u32,
+    /// The function that is there most often, and how often.
+    most: Option<FunctionId>,
+    times: u64,
     /// The functions, callers first.
     order: Vec<FunctionId>,
 }
@@ -135,7 +142,7 @@ impl Inlined {
         order.reverse();
         // How often the inside of a function is there, and how deep.
         let mut times: FxHashMap<FunctionId, (u64, u32)> = FxHashMap::default();
-        let mut found = Inlined { nodes: 0, depth: 0, order: Vec::new() };
+        let mut found = Inlined { nodes: 0, depth: 0, most: None, times: 0, order: Vec::new() };
         for graph in std::iter::once(module.main()).chain(order) {
             let (count, depth) = match module.graph(graph).owner {
                 GraphOwner::Function(function) => {
@@ -147,6 +154,9 @@ impl Inlined {
             let (own, called) = content(module, graph);
             found.nodes = found.nodes.saturating_add(count.saturating_mul(own));
             found.depth = found.depth.max(depth);
+            if count > found.times && found.order.last().is_some() {
+                (found.most, found.times) = (found.order.last().copied(), count);
+            }
             for callee in called.into_iter().filter(|_| count > 0) {
                 let (n, at) = times.entry(callee).or_default();
                 *n = n.saturating_add(count);

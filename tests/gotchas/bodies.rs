@@ -7,6 +7,7 @@ use ampc::ir::op::OpKind;
 use ampc::ir::{DType, GraphId, Module, Node};
 use ampc::passes::policy::Pin;
 use ampc::{RewriteOptions, Rewritten};
+use std::collections::BTreeMap;
 
 const X: [f32; 4] = [0.5, 1.25, -2.0, 0.75];
 
@@ -292,11 +293,39 @@ fn g32_functions() {
     }
 }
 
+/// The functions of a module by name, with the element types of the products in each.
+fn products_of_functions(module: &Module) -> BTreeMap<String, Vec<DType>> {
+    let name = |node: Node| match module.graph(module.root(module.node(node).graph)).owner {
+        GraphOwner::Function(function) => module.text(module.function(function).name).to_owned(),
+        GraphOwner::Main | GraphOwner::Body { .. } | GraphOwner::Erased => String::new(),
+    };
+    let mut found: BTreeMap<String, Vec<DType>> = BTreeMap::new();
+    for node in nodes(module, OpKind::MatMul) {
+        let dtype = module.value(module.node(node).result(0).unwrap()).ty.dtype().unwrap();
+        found.entry(name(node)).or_default().push(dtype);
+    }
+    found
+}
+
 /// G32: a node of a function is pinned by its path, for all calls.
 #[test]
 fn g32_pins_in_functions() {
     let done = runs(DType::F16, CALLS, &both(&["c"]), |options| pin_f32(options, "Inner/m"));
-    let mut products = products(&done.model.module);
-    products.sort_unstable();
-    assert_eq!(products, [DType::F32, DType::F16]);
+    let found = products_of_functions(&done.model.module);
+    let (inner, outer): (Vec<_>, Vec<_>) = found.iter().partition(|(name, _)| name.starts_with("Inner"));
+    assert!(inner.iter().all(|(_, products)| **products == [DType::F32]), "{found:?}");
+    assert!(outer.iter().all(|(_, products)| **products == [DType::F16]), "{found:?}");
+}
+
+/// G32: a call that needs fp32 has a function of its own; the others stay low and share one.
+#[test]
+fn g32_functions_per_signature() {
+    let done = runs(DType::F16, CALLS, &both(&["c"]), |options| pin_f32(options, "y/then_branch/b/m"));
+    let found = products_of_functions(&done.model.module);
+    let expected = [("Inner", DType::F32), ("Inner__f16", DType::F16), ("Outer", DType::F16)];
+    assert_eq!(found, expected.map(|(name, dtype)| (name.to_owned(), vec![dtype])).into());
+    let pinned = done.report.node("y/then_branch/b/m").expect("a call that differs is in the report");
+    assert_eq!(pinned.precision.as_deref(), Some("fp32"));
+    let other = done.report.node("a/r/m").expect("so is what it differs from");
+    assert_eq!(other.precision.as_deref(), Some("fp16"));
 }

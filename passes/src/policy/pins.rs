@@ -281,7 +281,7 @@ mod tests {
     }
 
     fn of(policy: &Policy, nodes: &[&str], path: &str, var: &str, values: &[&str]) -> Option<(Pin, String)> {
-        policy.pins_in(&nodes, &values).of(path, var, values.iter().copied())
+        policy.pins_in(&nodes, &values).of(&[path], var, values.iter().copied())
     }
 
     #[test]

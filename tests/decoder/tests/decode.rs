@@ -53,7 +53,8 @@ fn patching_everything_changes_nothing() {
     let mut count = 0;
     for (path, mut module, source) in readable() {
         for node in all_nodes(&module) {
-            *module.node_mut(node).dirty = Dirty { operands: true, results: true, attrs: true, header: true };
+            *module.node_mut(node).dirty =
+                Dirty { operands: true, results: true, attrs: true, header: true, callee: false };
         }
         let (bytes, report) = to_bytes(&module, Some(&source)).unwrap();
         let original = fs::read(&path).unwrap();
