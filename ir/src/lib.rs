@@ -9,6 +9,7 @@
 
 pub mod attr;
 pub mod builder;
+mod captures;
 pub mod convert;
 pub mod dtype;
 pub mod edit;
