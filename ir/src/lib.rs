@@ -29,6 +29,7 @@ pub mod views;
 
 pub use attr::{Attr, AttrValue};
 pub use builder::Builder;
+pub use captures::Captured;
 pub use dtype::DType;
 pub use edit::{NewNode, Position};
 pub use entity::{FunctionId, GraphId, Node, Symbol, Value};
