@@ -2,6 +2,8 @@
 
     models.py chain NODES OUTPUT       a chain with a node that every tool keeps in fp32 (CumSum) in each four
     models.py weights LAYERS OUTPUT    LAYERS MatMul nodes of 1024 x 1024, 4 MiB of weights each
+    models.py captures VALUES OUTPUT   an If in an If in a Loop, the innermost of which reads VALUES values of the graph
+    models.py readers NODES OUTPUT     NODES If nodes whose branches all read the same value
 
 Weights are written one by one: the file is never in memory.
 """
@@ -73,6 +75,54 @@ def weights(layers: int, output: Path) -> None:
             file.write((rng.standard_normal((WIDTH, WIDTH), dtype=np.float32) / np.float32(32)).tobytes())
 
 
+def _save(made: list, output: Path, weights: list) -> None:
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [8, 16]) for name in "xy"]
+    graph = helper.make_graph(made, "bodies", ports[:1], ports[1:], weights)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), output)
+
+
+def _body(name: str, nodes: list, result: str, inputs: list = (), before: list = ()) -> onnx.GraphProto:
+    info = helper.make_tensor_value_info(result, TensorProto.FLOAT, [8, 16])
+    return helper.make_graph(nodes, name, list(inputs), [*before, info])
+
+
+def captures(values: int, output: Path) -> None:
+    """Every second value is made in fp32 (Exp), the others in fp16; the innermost body reads all, twice."""
+    made = [helper.make_node("Relu" if i % 2 else "Exp", ["x"], [f"v{i}"], f"n{i}") for i in range(values)]
+    read = [helper.make_node("Add", ["s" if i == 0 else f"s{i - 1}", f"v{i}"], [f"s{i}"]) for i in range(values)]
+    more = [helper.make_node("Mul", ["s" if i == 0 else f"m{i - 1}", f"v{i}"], [f"m{i}"]) for i in range(values)]
+    last = values - 1
+    inner = {"then_branch": _body("t2", read, f"s{last}"), "else_branch": _body("e2", more, f"m{last}")}
+    both = [helper.make_node("If", ["c"], ["w"], "inner", **inner)]
+    other = [helper.make_node("Relu", ["s"], ["z"])]
+    outer = {"then_branch": _body("t1", both, "w"), "else_branch": _body("e1", other, "z")}
+    body = [helper.make_node("Identity", ["go"], ["on"]), helper.make_node("If", ["c"], ["next"], "outer", **outer)]
+    inputs = [
+        helper.make_tensor_value_info("i", TensorProto.INT64, []),
+        helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+        helper.make_tensor_value_info("s", TensorProto.FLOAT, [8, 16]),
+    ]
+    on = helper.make_tensor_value_info("on", TensorProto.BOOL, [])
+    loop = _body("body", body, "next", inputs, [on])
+    made.append(helper.make_node("Loop", ["n", "c", "x"], ["y"], "loop", body=loop))
+    constants = [numpy_helper.from_array(np.array(3, np.int64), "n"), numpy_helper.from_array(np.array(True), "c")]
+    _save(made, output, constants)
+
+
+def readers(nodes: int, output: Path) -> None:
+    """A value in fp32 that every If reads in both branches, each handing its result to the next."""
+    made, value = [helper.make_node("Exp", ["x"], ["v"], "v")], "x"
+    for i in range(nodes):
+        result = "y" if i == nodes - 1 else f"r{i}"
+        then = _body(f"t{i}", [helper.make_node("MatMul", [value, "w"], [f"a{i}"]),
+                               helper.make_node("Add", [f"a{i}", "v"], [f"t{i}"])], f"t{i}")
+        other = _body(f"e{i}", [helper.make_node("Mul", [value, "v"], [f"e{i}"])], f"e{i}")
+        made.append(helper.make_node("If", ["c"], [result], f"n{i}", then_branch=then, else_branch=other))
+        value = result
+    constants = [numpy_helper.from_array(np.array(True), "c"), numpy_helper.from_array(np.eye(16, dtype=np.float32), "w")]
+    _save(made, output, constants)
+
+
 if __name__ == "__main__":
     kind, count, path = sys.argv[1:]
-    {"chain": chain, "weights": weights}[kind](int(count), Path(path))
+    {"chain": chain, "weights": weights, "captures": captures, "readers": readers}[kind](int(count), Path(path))

@@ -39,11 +39,6 @@ impl ErrorKind {
     }
 }
 
-/// The end of a message about a name that is not known: the name that was probably meant, if there is one.
-pub fn did_you_mean(near: Option<&str>) -> String {
-    near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"))
-}
-
 /// A problem of a module at a place of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {

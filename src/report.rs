@@ -12,7 +12,6 @@ use ampc_passes::flow;
 use ampc_passes::guard::ConstantStats;
 use ampc_passes::insert_casts::KeepIo;
 use ampc_passes::pipeline::{Observer, Pipeline};
-use ampc_passes::raise_opset::NEWEST_READ;
 use ampc_passes::share_functions::ShareFunctions;
 use ampc_passes::specialize_functions::{SpecializeFunctions, instances};
 use ampc_passes::{Changed, Pass, Paths, Warning};
@@ -397,8 +396,6 @@ impl Report {
                 None => before.paths.path(n).to_owned(),
             }),
         }));
-        all.extend(unread_opset(options.opset));
-        all.extend(other_format(module, &before.paths, options.to));
         Report {
             schema: "ampc-report/1",
             tool: Tool { name: "ampc", version: env!("CARGO_PKG_VERSION") },
@@ -427,41 +424,6 @@ impl Report {
     pub fn node(&self, path: &str) -> Option<&NodeReport> {
         self.nodes.iter().find(|n| n.path == path)
     }
-}
-
-/// A model that is raised further than runtimes read.
-fn unread_opset(asked: Opset) -> Option<ReportWarning> {
-    match asked {
-        Opset::To(opset) if opset > NEWEST_READ => Some(ReportWarning {
-            code: "opset.unread".into(),
-            message: format!(
-                "ONNX Runtime 1.31 reads models up to opset {NEWEST_READ}: it cannot load one of opset {opset}"
-            ),
-            node: None,
-        }),
-        Opset::To(_) | Opset::Keep | Opset::Auto => None,
-    }
-}
-
-/// Nodes that the source has in the other 16-bit format.
-fn other_format(module: &Module, paths: &Paths, to: DType) -> Option<ReportWarning> {
-    let other = if to == DType::BF16 { DType::F16 } else { DType::BF16 };
-    let stays = |&&node: &&Node| {
-        float_decisions(module, node).any(|d| d.precision == Some(other) && d.reason.rule == "already-low")
-    };
-    let count = paths.nodes().iter().filter(stays).count();
-    (count > 0).then(|| ReportWarning {
-        code: "format.other".into(),
-        message: format!(
-            "{count} node{} of the model {} {} already and stay{} so: only what is fp32 is lowered to {}",
-            if count == 1 { "" } else { "s" },
-            if count == 1 { "is" } else { "are" },
-            precision_name(other),
-            if count == 1 { "s" } else { "" },
-            precision_name(to)
-        ),
-        node: None,
-    })
 }
 
 /// Decisions about float type variables.

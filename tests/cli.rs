@@ -225,10 +225,81 @@ fn spellings_of_other_tools() {
         assert_eq!(run.code, 0, "{run}");
         run.bytes
     };
-    assert!(bytes(&["--low-precision-type", "bf16"]) == bytes(&["--to", "bf16"]));
-    assert!(bytes(&["--op-block-list", "Relu,Gemm"]) == bytes(&["--deny", "Relu", "--deny", "Gemm"]));
-    assert!(bytes(&["--node-block-list", "fc1,fc3"]) == bytes(&["--pin", "fc1=fp32", "--pin", "fc3=fp32"]));
-    assert!(bytes(&["--keep-io-types"]) == bytes(&[]));
+    let same = |theirs: &[&str], ours: &[&str]| {
+        assert!(bytes(theirs) == bytes(ours), "{theirs:?} is not {ours:?}");
+        let spelt: Vec<String> = theirs
+            .iter()
+            .map(|arg| match arg.strip_prefix("--") {
+                Some(flag) => format!("--{}", flag.replace('-', "_")),
+                None => (*arg).to_owned(),
+            })
+            .collect();
+        let spelt: Vec<&str> = spelt.iter().map(String::as_str).collect();
+        assert!(bytes(&spelt) == bytes(ours), "{spelt:?} is not {ours:?}");
+        assert!(ours.is_empty() || bytes(ours) != bytes(&[]), "{ours:?} does nothing");
+    };
+    same(&["--low-precision-type", "bf16"], &["--to", "bf16"]);
+    same(&["--keep-io-types"], &[]);
+    same(&["--keep-io-types=y"], &["--keep-io", "y"]);
+    for flag in ["--op-block-list", "--op-types-to-exclude"] {
+        for list in [&["Relu", "Gemm"][..], &["Relu,Gemm"]] {
+            same(&[&[flag], list].concat(), &["--deny", "Relu", "--deny", "Gemm"]);
+        }
+    }
+    for list in [&["fc1", "fc3"][..], &["fc1,fc3"]] {
+        same(&[&["--node-block-list"], list].concat(), &["--pin", "fc1=fp32", "--pin", "fc3=fp32"]);
+    }
+    // An expression is for the beginning of a name, and a comma is part of it.
+    same(&["--nodes-to-exclude", "f", "relu"], &["--pin", "re:f.*=fp32", "--pin", "re:relu.*=fp32"]);
+    same(&["--nodes-to-exclude", "f.{1,1}[12]"], &["--pin", "fc1=fp32", "--pin", "fc2=fp32"]);
+    same(&["--op-types-to-include", "Softmax"], &["--allow", "Softmax"]);
+    same(&["--nodes-to-include", "soft"], &["--pin", "softmax=fp16"]);
+    // What is included wins over what is excluded, wherever it stands.
+    same(&["--nodes-to-include", "fc2", "--nodes-to-exclude", "fc"], &["--pin", "fc[13]=fp32"]);
+    same(&["--op-types-to-include", "Gemm", "--op-types-to-exclude", "Relu", "Gemm"], &["--deny", "Relu"]);
+}
+
+/// Warnings of passes are the same whichever command runs them.
+#[test]
+fn opt_warns_as_rewrite_does() {
+    let dir = Dir::new();
+    let text = support::module(
+        "  input %x : bf16[2, 2]\n  %y = MatMul(%x, %x) : bf16[2, 2] @product\n  output %y : bf16[2, 2]\n",
+    );
+    dir.write("m.ir", text);
+    let run = dir.run(&["opt", "m.ir", "--passes", "raise-opset{to=28}, classify{to=f16}", "-o", "n.ir"]);
+    assert_eq!(run.code, 0, "{run}");
+    let rewritten = dir.run(&["rewrite", "m.ir", "--opset", "28", "-o", "r.ir"]);
+    for warning in ["opset.unread", "format.other"] {
+        assert!(run.stderr.contains(warning) && rewritten.stderr.contains(warning), "{run}{rewritten}");
+    }
+    snapshot("opt_warnings", &run);
+}
+
+/// A name of an operator means all that are called so, and what cannot be found is an error as everywhere.
+#[test]
+fn lists_of_other_tools() {
+    let dir = Dir::new();
+    let gelu = "opset ai.onnx=21, com.microsoft=1\n\ngraph @main {\n  input %x : f32[2, 2]\n  \
+                const %w : f32[2, 2] = random(1, 1.0)\n  %a = MatMul(%x, %w) : f32[2, 2] @product\n  \
+                %y = com.microsoft::FastGelu(%a) : f32[2, 2] @gelu\n  \
+                %z = MatMul(%y, %w) : f32[2, 2] @last\n  output %z : f32[2, 2]\n}\n";
+    dir.write("gelu.ir", gelu);
+    let text = |args: &[&str]| {
+        let run = dir.run(&[&["rewrite", "gelu.ir", "-o", "-", "--emit", "text", "-q"], args].concat());
+        assert_eq!(run.code, 0, "{run}");
+        run.stdout
+    };
+    let theirs = text(&["--op-block-list", "FastGelu", "--to", "fp16"]);
+    assert!(theirs.contains("com.microsoft::FastGelu(%a.f32) : f32[2, 2]"), "{theirs}");
+    assert_eq!(theirs, text(&["--deny", "com.microsoft::FastGelu"]));
+    assert!(text(&[]).contains("FastGelu(%a) : f16[2, 2] class=infer"), "{}", text(&[]));
+    snapshot("list_of_nothing", &dir.run(&["rewrite", MLP, "-o", "-", "--nodes-to-exclude", "conv"]));
+    snapshot("list_of_no_operator", &dir.run(&["rewrite", MLP, "-o", "-", "--op-block-list", "Rellu"]));
+    snapshot(
+        "list_of_no_expression",
+        &dir.run(&["rewrite", MLP, "-o", "-", "--nodes-to-include", "fc(?=1)"]),
+    );
 }
 
 #[test]
@@ -318,6 +389,10 @@ fn dumps_go_on_where_they_stopped() {
     }
     let run = dir.run(&["rewrite", "m.ir", "-o", "b.ir", "--dump-after", "guard", "--dump-dir", "one"]);
     assert_eq!((run.code, Dir::files_of(&dir.path("one"))), (0, vec!["03-guard.ir".to_owned()]));
+    let run = dir.run(&["rewrite", "m.ir", "-o", "c.ir", "--dump-after", "changed", "--dump-dir", "some"]);
+    let some = Dir::files_of(&dir.path("some"));
+    assert_eq!((run.code, some.first().map(String::as_str)), (0, Some("02-classify.ir")));
+    assert!(some.len() < dumps.len() && !some.contains(&"03-guard.ir".to_owned()), "{some:?}");
 }
 
 #[test]

@@ -9,12 +9,12 @@
 
 pub mod attr;
 pub mod builder;
+mod captures;
 pub mod convert;
 pub mod dtype;
 pub mod edit;
 pub mod entity;
 pub mod eq;
-mod functions;
 pub mod infer;
 pub mod module;
 pub mod op;
@@ -29,6 +29,7 @@ pub mod views;
 
 pub use attr::{Attr, AttrValue};
 pub use builder::Builder;
+pub use captures::Captured;
 pub use dtype::DType;
 pub use edit::{NewNode, Position};
 pub use entity::{FunctionId, GraphId, Node, Symbol, Value};

@@ -21,7 +21,7 @@
 //!
 //! - I1 every id named anywhere is alive, and belongs to the graph that names it;
 //! - I2 program order holds every node once and defines every value before its readers;
-//! - I3 uses and operands agree, edge by edge;
+//! - I3 uses and operands agree, edge by edge, and captures are found by the operand that they stand for;
 //! - I4 names of values are unique within a graph, and no name hides a value that a body captures;
 //! - I5 nodes of the operator table have a legal number of operands, results and known attributes;
 //! - I6 bodies belong to exactly one attribute of one node, functions do not call themselves;
@@ -30,6 +30,7 @@
 //! - I9 a capture has the type of the operand it stands for, an output the declared element type.
 
 use crate::attr::Attr;
+use crate::captures::Captures;
 use crate::entity::{PrimaryMap, SecondaryMap};
 use crate::op::Class;
 use crate::op::OpSchema;
@@ -129,7 +130,7 @@ pub struct GraphData {
     /// Formal inputs, in order.
     pub(crate) inputs: Vec<Value>,
     /// Values that stand for operands of the owning node; empty for main graphs and functions.
-    pub(crate) captures: Vec<Value>,
+    pub(crate) captures: Captures,
     /// Constants (initializers), in order.
     pub(crate) constants: Vec<Value>,
     /// Outputs, in order; one value may leave twice.
@@ -538,7 +539,12 @@ impl GraphData {
     }
     /// Captures, in order of their first reader.
     pub fn captures(&self) -> &[Value] {
-        &self.captures
+        self.captures.values()
+    }
+    /// The captures that stand for operand `slot` of the owning node, in order: none or one, but a text may have
+    /// more.
+    pub fn captures_of(&self, slot: u32) -> &[Value] {
+        self.captures.of(slot)
     }
     /// Constants, in order.
     pub fn constants(&self) -> &[Value] {

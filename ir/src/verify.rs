@@ -180,10 +180,10 @@ impl Cx<'_> {
         self.report(node, Some(value), Problem::Dangling { what: what.into(), name });
     }
 
-    /// I1 for inputs, captures, constants, outputs; I9 for captures and outputs.
+    /// I1 for inputs, captures, constants, outputs; I3 for captures; I9 for captures and outputs.
     fn boundary(&mut self) {
         let data = self.module.graph(self.graph);
-        for &value in data.inputs.iter().chain(&data.captures).chain(&data.constants) {
+        for &value in data.inputs.iter().chain(data.captures()).chain(&data.constants) {
             if !self.lives(value) {
                 self.dangling(None, value, "the graph");
             }
@@ -211,7 +211,7 @@ impl Cx<'_> {
                 self.dangling(None, next, "the next value of a state");
             }
         }
-        for &capture in &data.captures {
+        for &capture in data.captures() {
             let (Def::Capture { slot }, GraphOwner::Body { node, .. }) =
                 (&self.module.value(capture).def, data.owner)
             else {
@@ -225,6 +225,13 @@ impl Cx<'_> {
                     let (inner, outer) = (&self.module.value(capture).ty, &self.module.value(outer).ty);
                     if !inner.same_kind(outer) {
                         self.boundary_disagrees("capture", capture, outer, inner);
+                    }
+                    if !data.captures_of(*slot).contains(&capture) {
+                        self.report(
+                            Some(node),
+                            Some(capture),
+                            Problem::UsesDisagree { operand: *slot as usize },
+                        );
                     }
                 }
             }
@@ -245,7 +252,7 @@ impl Cx<'_> {
     fn order(&mut self) -> Vec<Value> {
         let data = self.module.graph(self.graph);
         let mut defined: Vec<Value> =
-            data.inputs.iter().chain(&data.captures).chain(&data.constants).copied().collect();
+            data.inputs.iter().chain(data.captures()).chain(&data.constants).copied().collect();
         let mut seen: FxHashSet<Value> = defined.iter().copied().collect();
         for node in self.module.nodes(self.graph) {
             for &operand in self.module.node(node).operands().iter().flatten() {
@@ -302,7 +309,7 @@ impl Cx<'_> {
         let captured: FxHashSet<Symbol> = self
             .module
             .graph(self.graph)
-            .captures
+            .captures()
             .iter()
             .filter_map(|&c| self.module.value_name(c))
             .collect();

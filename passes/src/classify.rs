@@ -10,6 +10,7 @@ use crate::flow::{self, Var};
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
 use crate::paths::Paths;
 use crate::policy::{Base, Names, OpClass, Pin, Pins, Policy, node_key, op_key};
+use crate::suggest::{did_you_mean, nearest};
 use ampc_ir::infer::misfit;
 use ampc_ir::module::{Decision, Reason};
 use ampc_ir::op::{self, Class, Legality, OpKind, OpSchema};
@@ -59,6 +60,7 @@ impl Pass for Classify {
             *module.node_mut(node).decisions = decisions.into();
         }
         warn_of_unmet_pins(&pins, module, &paths, cx);
+        warn_of_other_format(self.to, module, &paths, cx);
         for ((op, first, format), count) in state.without_format {
             cx.warn(
                 if format == DType::BF16 { "opset.bf16" } else { "opset.f16" },
@@ -337,7 +339,7 @@ fn check_pins(
             return Err(PassError::PinMatchesNothing {
                 pattern: pattern.text().to_owned(),
                 what: "node",
-                hint: hint(paths.nearest(pattern.text())),
+                hint: did_you_mean(paths.nearest(pattern.text())),
             });
         };
         let Some(var) = reading.var else { continue };
@@ -361,11 +363,11 @@ fn check_pins(
     }
     for ((pattern, _), (reading, _)) in policy.value_pins().iter().zip(&pins.values) {
         if reading.is_none() {
-            let near = crate::suggest::nearest(pattern.text(), values.order.iter().map(String::as_str));
+            let near = nearest(pattern.text(), values.order.iter().map(String::as_str));
             return Err(PassError::PinMatchesNothing {
                 pattern: pattern.text().to_owned(),
                 what: "value",
-                hint: hint(near),
+                hint: did_you_mean(near),
             });
         }
     }
@@ -396,6 +398,23 @@ fn warn_of_misfit(module: &Module, node: Node, cx: &mut PassCx<'_>) {
     }
 }
 
+/// Nodes that are in the other 16-bit format stay so.
+fn warn_of_other_format(to: DType, module: &Module, paths: &Paths, cx: &mut PassCx<'_>) {
+    let other = if to == DType::BF16 { DType::F16 } else { DType::BF16 };
+    let stays = |&&node: &&Node| {
+        let mut decisions = module.node(node).decisions.iter();
+        decisions.any(|d| d.precision == Some(other) && d.reason.rule == "already-low")
+    };
+    let (are, stay) = match paths.nodes().iter().filter(stays).count() {
+        0 => return,
+        1 => ("1 node of the model is".to_owned(), "stays"),
+        count => (format!("{count} nodes of the model are"), "stay"),
+    };
+    let (other, to) = (Pin::To(other).as_str(), Pin::To(to).as_str());
+    let message = format!("{are} {other} already and {stay} so: only what is fp32 is lowered to {to}");
+    cx.warn("format.other", None, message);
+}
+
 /// A node named for a format that it cannot have stays as it is, but not in silence.
 fn warn_of_unmet_pins(pins: &Pins<'_>, module: &Module, paths: &Paths, cx: &mut PassCx<'_>) {
     for (at, &(reading, pin)) in pins.nodes.iter().enumerate() {
@@ -420,8 +439,4 @@ fn warn_of_unmet_pins(pins: &Pins<'_>, module: &Module, paths: &Paths, cx: &mut 
         };
         cx.warn("pin.unmet", Some(node), format!("`{}` is pinned to {to}, but {why}", reading.text()));
     }
-}
-
-fn hint(near: Option<&str>) -> String {
-    near.map_or_else(String::new, |n| format!("; did you mean `{n}`?"))
 }

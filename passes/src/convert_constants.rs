@@ -112,52 +112,7 @@ impl ConvertConstants {
         }
         let low = Arc::new(data.converted(Conversion { to, clamp: self.clamp }));
         warn_of_overflow(module, cx, operand, data, to, self.clamp);
-        let only_reader = module.uses(operand).count() == 1 && !module.is_output(operand);
-        let replacement = match source {
-            Source::Initializer(_) if only_reader => {
-                module.set_constant(operand, Payload::Dense(low));
-                operand
-            }
-            Source::Initializer(_) => {
-                let graph = module.value(operand).graph;
-                let name = module.value(result).name.expect("the result of an inserted cast has a name");
-                module.add_constant(graph, name, Payload::Dense(low))
-            }
-            Source::ConstantNode(node, _) | Source::Fill(node, _) if only_reader => {
-                let value = module.intern("value");
-                for other in ["value_float", "value_floats"] {
-                    if let Some(other) = module.symbol(other) {
-                        module.remove_attr(node, other);
-                    }
-                }
-                module.set_attr(node, value, AttrValue::Tensor(low));
-                let ty = module.value(operand).ty.with_element_dtype(to);
-                module.set_type(operand, ty);
-                made_in(module, node, to);
-                operand
-            }
-            Source::ConstantNode(node, _) | Source::Fill(node, _) => {
-                let value = module.intern("value");
-                let data = module.node(node);
-                let new = NewNode {
-                    op: data.op,
-                    name: module.node(cast).name,
-                    operands: data.formal_operands().iter().copied().collect(),
-                    attrs: vec![(value, AttrValue::Tensor(low))],
-                    results: vec![Some((
-                        module.value(result).name.expect("the result of an inserted cast has a name"),
-                        module.value(result).ty.clone(),
-                    ))],
-                    provenance: Provenance::User,
-                };
-                let graph = module.node(node).graph;
-                let decisions = module.node(node).decisions.clone();
-                let twin = module.add_node(graph, Position::After(node), new);
-                *module.node_mut(twin).decisions = decisions;
-                made_in(module, twin, to);
-                module.node(twin).result(0).expect("it was given a result")
-            }
-        };
+        let replacement = replacement(module, (operand, source), (cast, result), low);
         module.replace_uses(result, replacement, |n, _| n != cast);
         for slot in module.output_slots(result).to_vec() {
             module.set_output(graph, slot as usize, replacement);
@@ -165,6 +120,68 @@ impl ConvertConstants {
         module.erase_node(cast);
         true
     }
+}
+
+/// What makes the converted elements: the constant itself if the cast alone reads it, else another one beside it.
+fn replacement(
+    module: &mut Module,
+    (operand, source): (Value, Source),
+    (cast, result): (Node, Value),
+    low: Arc<TensorData>,
+) -> Value {
+    let only_reader = module.uses(operand).take(2).count() == 1 && !module.is_output(operand);
+    match source {
+        Source::Initializer(_) if only_reader => {
+            module.set_constant(operand, Payload::Dense(low));
+            operand
+        }
+        Source::Initializer(_) => {
+            let graph = module.value(operand).graph;
+            let name = module.value(result).name.expect(NAMED);
+            module.add_constant(graph, name, Payload::Dense(low))
+        }
+        Source::ConstantNode(node, _) | Source::Fill(node, _) if only_reader => {
+            convert_node(module, node, operand, low);
+            operand
+        }
+        Source::ConstantNode(node, _) | Source::Fill(node, _) => twin(module, node, (cast, result), low),
+    }
+}
+
+const NAMED: &str = "the result of an inserted cast has a name";
+
+/// Lets a node that makes a constant make it from other elements.
+fn convert_node(module: &mut Module, node: Node, made: Value, low: Arc<TensorData>) {
+    for other in ["value_float", "value_floats"] {
+        if let Some(other) = module.symbol(other) {
+            module.remove_attr(node, other);
+        }
+    }
+    let (value, to) = (module.intern("value"), low.dtype());
+    module.set_attr(node, value, AttrValue::Tensor(low));
+    let ty = module.value(made).ty.with_element_dtype(to);
+    module.set_type(made, ty);
+    made_in(module, node, to);
+}
+
+/// A node as the one that makes a constant, which makes it from other elements, under the names of the cast. Returns
+/// its result.
+fn twin(module: &mut Module, node: Node, (cast, result): (Node, Value), low: Arc<TensorData>) -> Value {
+    let (value, to) = (module.intern("value"), low.dtype());
+    let data = module.node(node);
+    let new = NewNode {
+        op: data.op,
+        name: module.node(cast).name,
+        operands: data.formal_operands().iter().copied().collect(),
+        attrs: vec![(value, AttrValue::Tensor(low))],
+        results: vec![Some((module.value(result).name.expect(NAMED), module.value(result).ty.clone()))],
+        provenance: Provenance::User,
+    };
+    let (graph, decisions) = (data.graph, data.decisions.clone());
+    let twin = module.add_node(graph, Position::After(node), new);
+    *module.node_mut(twin).decisions = decisions;
+    made_in(module, twin, to);
+    module.node(twin).result(0).expect("it was given a result")
 }
 
 /// Decisions say what became of the node: its result has another type now.

@@ -159,9 +159,8 @@ pub fn producer_var(module: &Module, value: Value) -> Option<Var> {
 /// The captures of a value that is operand `slot` of a node, in its bodies.
 fn captures_of(module: &Module, node: Node, slot: u32) -> impl Iterator<Item = Value> + '_ {
     let data = module.node(node);
-    let captures = data.bodies().filter(move |_| slot as usize >= data.n_formal());
-    let captures = captures.flat_map(|body| module.graph(body).captures());
-    captures.copied().filter(move |&v| matches!(module.value(v).def, Def::Capture { slot: s } if s == slot))
+    let bodies = data.bodies().filter(move |_| slot as usize >= data.n_formal());
+    bodies.flat_map(move |body| module.graph(body).captures_of(slot)).copied()
 }
 
 /// The decision for a variable, if its node is classified.

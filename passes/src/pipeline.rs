@@ -17,7 +17,7 @@ use crate::raise_opset::{RaiseOpset, Target};
 use crate::share_functions::ShareFunctions;
 use crate::simplify_casts::SimplifyCasts;
 use crate::specialize_functions::SpecializeFunctions;
-use crate::suggest::nearest;
+use crate::suggest::{did_you_mean, nearest};
 use crate::taint::Taint;
 use ampc_ir::infer::{Facts, InferError, infer_module};
 use ampc_ir::verify::{Violation, verify_module};
@@ -401,7 +401,7 @@ fn build(
         let hint = nearest(&spec.name, PASSES.iter().copied());
         return Err(PipelineError::UnknownPass {
             found: spec.name.clone(),
-            hint: hint.map_or_else(String::new, |h| format!("; did you mean `{h}`?")),
+            hint: did_you_mean(hint),
             passes: PASSES.join(", "),
         });
     }
@@ -410,7 +410,7 @@ fn build(
         return Err(PipelineError::UnknownOption {
             pass: spec.name.clone(),
             option: option.clone(),
-            hint: hint.map_or_else(String::new, |h| format!("; did you mean `{h}`?")),
+            hint: did_you_mean(hint),
         });
     }
     let get = |key: &str| spec.options.iter().rev().find(|(k, _)| k == key).map(|(_, v)| v.as_str());

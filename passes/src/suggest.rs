@@ -14,6 +14,11 @@ pub fn nearest<'a>(wanted: &str, candidates: impl IntoIterator<Item = &'a str>) 
         .map(|(_, c)| c)
 }
 
+/// The end of a message about a name that is not known: the name that was probably meant, if there is one.
+pub fn did_you_mean(near: Option<&str>) -> String {
+    near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"))
+}
+
 /// Levenshtein distance without regard to case, cut off above `limit`.
 fn distance(a: &str, b: &str, limit: usize) -> usize {
     let a: Vec<char> = a.to_lowercase().chars().collect();

@@ -1,5 +1,6 @@
 //! What the command line accepts.
 
+use super::peers::PeerArgs;
 use ampc::options::Opset;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
@@ -95,13 +96,13 @@ pub(crate) struct RewriteArgs {
 #[command(next_help_heading = "Precision")]
 pub(crate) struct PrecisionArgs {
     /// The format to lower to [default: fp16, or the one of the report given as policy]
-    #[arg(long, value_enum, value_name = "FORMAT", alias = "low-precision-type")]
+    #[arg(long, value_enum, value_name = "FORMAT", aliases = ["low-precision-type", "low_precision_type"])]
     pub(crate) to: Option<Format>,
     /// A preset (see `ampc policy list`), a policy file, or the report of an earlier run to repeat
     #[arg(long, value_name = "NAME|FILE.json", default_value = "safe")]
     pub(crate) policy: String,
     /// Operators to always lower
-    #[arg(long, value_name = "OP,…", value_delimiter = ',', alias = "op-types-to-include")]
+    #[arg(long, value_name = "OP,…", value_delimiter = ',')]
     pub(crate) allow: Vec<String>,
     /// Operators to lower unless something dangerous is upstream
     #[arg(long, value_name = "OP,…", value_delimiter = ',')]
@@ -110,12 +111,7 @@ pub(crate) struct PrecisionArgs {
     #[arg(long, value_name = "OP,…", value_delimiter = ',')]
     pub(crate) clear: Vec<String>,
     /// Operators to keep fp32, with what follows from it downstream
-    #[arg(
-        long,
-        value_name = "OP,…",
-        value_delimiter = ',',
-        aliases = ["op-block-list", "op-types-to-exclude"]
-    )]
+    #[arg(long, value_name = "OP,…", value_delimiter = ',')]
     pub(crate) deny: Vec<String>,
     /// Fix the precision of a node, or of one type variable or port of it (`fc#T`, `loop1#state0`); NODE is a path, a
     /// glob or `re:REGEX`; split at the last `=`
@@ -125,21 +121,12 @@ pub(crate) struct PrecisionArgs {
     /// glob or `re:REGEX`
     #[arg(long, value_name = "NAME=fp32|fp16|bf16|auto")]
     pub(crate) pin_value: Vec<String>,
-    /// Nodes to keep fp32: `--pin NODE=fp32` for each
-    #[arg(long, value_name = "NODE,…", value_delimiter = ',', hide = true, alias = "nodes-to-exclude")]
-    pub(crate) node_block_list: Vec<String>,
-    /// Nodes to lower: `--pin NODE=FORMAT` for each
-    #[arg(long, value_name = "NODE,…", value_delimiter = ',', hide = true)]
-    pub(crate) nodes_to_include: Vec<String>,
     /// Leave a guard out (see `ampc policy show safe`)
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     pub(crate) disable_guard: Vec<String>,
     /// Inputs and outputs that keep their types: all, none, or names [default: all]
     #[arg(long, value_name = "all|none|NAME,…")]
     pub(crate) keep_io: Option<String>,
-    /// As `--keep-io all`
-    #[arg(long, hide = true, conflicts_with = "keep_io")]
-    pub(crate) keep_io_types: bool,
     /// The opset of ai.onnx to raise the model to: keep, a number, or auto for the lowest at which all that is to be
     /// lowered has the format, but at most 26, the newest that ONNX Runtime 1.31 reads [default: keep]
     #[arg(long, value_name = "keep|auto|N", value_parser = opset)]
@@ -147,6 +134,8 @@ pub(crate) struct PrecisionArgs {
     /// What to do with constants that have values beyond the range of the format [default: keep]
     #[arg(long, value_enum, value_name = "ACTION")]
     pub(crate) out_of_range: Option<OutOfRangeArg>,
+    #[command(flatten)]
+    pub(crate) peers: PeerArgs,
 }
 
 /// Reads `--opset`.

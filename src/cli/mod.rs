@@ -11,6 +11,7 @@ mod interrupt;
 mod ops;
 mod opsets;
 mod opt;
+mod peers;
 mod policy;
 mod problem;
 mod progress;

@@ -5,11 +5,11 @@ use super::diagnose;
 use super::problem::{Failure, Problem};
 use super::progress::Progress;
 use super::ui::Ui;
-use ampc::error::did_you_mean;
 use ampc::ir::Module;
 use ampc::ir::tensor::ByteSource;
 use ampc::ir::text::{PrintOptions, print};
 use ampc::passes::pipeline::{Observer, PASSES, Pipeline};
+use ampc::passes::suggest::did_you_mean;
 use ampc::passes::{Changed, Pass, suggest};
 use ampc::{Error, ErrorKind, Model};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -298,9 +298,10 @@ mod tests {
         LeavesGarbage,
     }
 
+    /// It goes by the name of a real pass, so that its reproducer is one that `ampc opt` reads.
     impl Pass for Broken {
         fn name(&self) -> &'static str {
-            "broken"
+            "simplify-casts"
         }
         fn run(&self, module: &mut Module, _: &mut PassCx<'_>) -> Result<Changed, PassError> {
             match self {
@@ -315,15 +316,23 @@ mod tests {
         }
     }
 
-    fn failure(broken: Broken) -> (Failure, String) {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("m.ir");
+    /// How a run with a broken pass ends, with the reproducer in the folder.
+    fn failure(broken: Broken, folder: &Path) -> Failure {
+        let path = folder.join("m.ir");
         std::fs::write(&path, TEXT).unwrap();
-        let dir = folder.path().join("dumps").display().to_string();
+        let dir = folder.join("dumps").display().to_string();
         let cli = Cli::parse_from(["ampc", "-q", "opt", "m.ir", "--dump-dir", &dir]);
         let Command::Opt(args) = &cli.command else { panic!("opt was given") };
         let ui = Ui::new(&cli.global);
-        let pipeline = Pipeline::new(vec![Box::new(ampc::passes::dce::Dce), Box::new(broken)]).unwrap();
+        let pipeline = Pipeline::new(vec![
+            Box::new(ampc::passes::classify::Classify {
+                to: ampc::ir::DType::F16,
+                policy: std::sync::Arc::default(),
+            }),
+            Box::new(broken),
+            Box::new(ampc::passes::dce::Dce),
+        ])
+        .unwrap();
         let run = Run {
             ui,
             progress: &Progress::start(ui),
@@ -334,17 +343,33 @@ mod tests {
         };
         let mut model = ampc::load(&path).unwrap();
         let result = run.watched(&mut model, |m, o| ampc::rewrite::run_pipeline(m, &pipeline, false, o));
-        let text = std::fs::read_to_string(folder.path().join("dumps/ampc-repro.ir")).unwrap_or_default();
-        (result.unwrap_err(), text)
+        result.unwrap_err()
     }
 
     #[test]
     fn a_bug_comes_with_its_reproducer() {
         for broken in [Broken::Panics, Broken::LeavesGarbage] {
-            let (failure, text) = failure(broken);
+            let folder = tempfile::tempdir().unwrap();
+            let failure = failure(broken, folder.path());
             assert_eq!(failure.code, 70);
-            assert!(failure.problems[0].message.contains("in pass `broken`"), "{failure:?}");
-            assert_eq!(text, format!("// pass: broken\n{TEXT}"));
+            assert!(failure.problems[0].message.contains("in pass `simplify-casts`"), "{failure:?}");
+            // What is left of the pipeline, and the module as the passes before left it.
+            let reproducer = folder.path().join("dumps/ampc-repro.ir");
+            let text = std::fs::read_to_string(&reproducer).unwrap();
+            let decided = "class=clear why=table";
+            assert_eq!(
+                text,
+                format!(
+                    "// pass: simplify-casts, dce\n{}",
+                    TEXT.replacen("[2]\n  output", &format!("[2] {decided}\n  output"), 1)
+                )
+            );
+            // The pass of that name has no such bug: `ampc opt` goes on from there, to the end.
+            let (from, to) = (reproducer.display().to_string(), folder.path().join("done.ir"));
+            let cli = Cli::parse_from(["ampc", "-q", "opt", &from, "-o", &to.display().to_string()]);
+            let Command::Opt(args) = &cli.command else { panic!("opt was given") };
+            super::super::opt::run(args, Ui::new(&cli.global)).unwrap();
+            assert!(std::fs::read_to_string(to).unwrap().contains(decided));
         }
     }
 }

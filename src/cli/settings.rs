@@ -3,13 +3,13 @@
 use super::args::{Format, OutOfRangeArg, PrecisionArgs};
 use super::diagnose;
 use super::problem::Failure;
-use ampc::error::did_you_mean;
 use ampc::ir::DType;
 use ampc::ir::op::Class;
 use ampc::options::Opset;
 use ampc::passes::guard::OutOfRange;
 use ampc::passes::insert_casts::KeepIo;
 use ampc::passes::policy::{Pin, PolicyError};
+use ampc::passes::suggest::did_you_mean;
 use ampc::passes::{Policy, suggest};
 use ampc::{Model, RewriteOptions};
 use serde::Deserialize;
@@ -115,8 +115,8 @@ pub(crate) fn options(
         (Some(OutOfRangeArg::Error), _) | (None, Some("error")) => OutOfRange::Error,
         (Some(OutOfRangeArg::Keep), _) | (None, _) => OutOfRange::Keep,
     };
-    let keep_io = match args.keep_io.as_deref().or(repeated.as_ref().map(|r| r.keep_io.as_str())) {
-        _ if args.keep_io_types => KeepIo::All,
+    let asked = args.keep_io.as_deref().or(args.peers.keep_io_types.as_deref());
+    let keep_io = match asked.or(repeated.as_ref().map(|r| r.keep_io.as_str())) {
         None | Some("all") => KeepIo::All,
         Some("none") => KeepIo::None,
         Some(names) => KeepIo::Names(io_names(names)?),
@@ -127,7 +127,8 @@ pub(crate) fn options(
         (None, None) => Opset::Keep,
     };
     no_empty_names(args)?;
-    apply(&mut policy, args, to).map_err(|e| diagnose::policy(&e, None))?;
+    apply(&mut policy, args).map_err(|e| diagnose::policy(&e, None))?;
+    args.peers.apply(&mut policy, to)?;
     for pin in &args.pin {
         let (pattern, precision) = split_pin("--pin", pin)?;
         policy.pin(pattern, precision).map_err(|e| of_option("--pin", pin, &e))?;
@@ -148,7 +149,7 @@ pub(crate) fn options(
 }
 
 /// A problem of a policy, with the option that has it.
-fn of_option(flag: &str, text: &str, error: &PolicyError) -> Failure {
+pub(crate) fn of_option(flag: &str, text: &str, error: &PolicyError) -> Failure {
     let mut failure = diagnose::policy(error, None);
     for problem in &mut failure.problems {
         problem.message = format!("`{flag} {text}`: {}", problem.message);
@@ -167,10 +168,9 @@ fn no_empty_names(args: &PrecisionArgs) -> Result<(), Failure> {
         ("--clear", &args.clear),
         ("--deny", &args.deny),
         ("--disable-guard", &args.disable_guard),
-        ("--node-block-list", &args.node_block_list),
-        ("--nodes-to-include", &args.nodes_to_include),
     ];
-    match lists.iter().find(|(_, list)| list.iter().any(String::is_empty)) {
+    let lists = lists.into_iter().chain(args.peers.lists());
+    match lists.into_iter().find(|(_, list)| list.iter().any(String::is_empty)) {
         Some((flag, list)) => Err(empty_name(flag, &list.join(","))),
         None => Ok(()),
     }
@@ -189,7 +189,7 @@ fn io_names(text: &str) -> Result<Vec<String>, Failure> {
     Ok(names)
 }
 
-fn apply(policy: &mut Policy, args: &PrecisionArgs, to: DType) -> Result<(), PolicyError> {
+fn apply(policy: &mut Policy, args: &PrecisionArgs) -> Result<(), PolicyError> {
     let lists = [
         (&args.allow, Class::Allow),
         (&args.infer, Class::Infer),
@@ -200,12 +200,6 @@ fn apply(policy: &mut Policy, args: &PrecisionArgs, to: DType) -> Result<(), Pol
         for op in ops {
             policy.set_class(op, class, "list")?;
         }
-    }
-    for node in &args.node_block_list {
-        policy.pin(node, Pin::To(DType::F32))?;
-    }
-    for node in &args.nodes_to_include {
-        policy.pin(node, Pin::To(to))?;
     }
     for guard in &args.disable_guard {
         policy.disable_guard(guard)?;

@@ -180,7 +180,7 @@ impl<'p, 't> Reader<'p, 't> {
         for (key, value) in tape.fields(at) {
             let Token::Text(name) = tape.token(key) else { continue };
             let Some(index) = names.iter().position(|n| *n == name) else {
-                let hint = crate::error::did_you_mean(suggest::nearest(&name, names));
+                let hint = suggest::did_you_mean(suggest::nearest(&name, names));
                 let expected = format!("one of the fields {}", list_of(&names));
                 self.error(key, expected, format!("\"{}\"{hint}", clip(&name)));
                 continue;

@@ -1,11 +1,11 @@
 //! From a module to JSON: one walk in program order, one line per node, input, constant and output.
 
 use super::SCHEMA;
-use ampc_ir::module::{Def, FunctionData, GraphOwner, Output, Payload, Provenance, Role};
+use ampc_ir::module::{Def, FunctionData, Output, Payload, Provenance, Role};
 use ampc_ir::tensor::TensorError;
 use ampc_ir::text::{LargeConstant, MAX_DEPTH};
 use ampc_ir::verify::name_of;
-use ampc_ir::{DType, GraphId, Module, Node, Symbol, Type, Value};
+use ampc_ir::{Captured, DType, GraphId, Module, Node, Symbol, Type, Value};
 use ampc_passes::Paths;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::borrow::Cow;
@@ -307,16 +307,9 @@ impl Writer<'_> {
     /// or the operand comes up twice; then by another name, with the number of the captured operand.
     fn capture_list(&mut self, graph: GraphId) {
         let module = self.module;
-        let data = module.graph(graph);
-        let GraphOwner::Body { node, .. } = data.owner else { return };
-        if data.captures().is_empty() {
+        let captured = module.captured(graph);
+        if captured.is_empty() {
             return;
-        }
-        let owner = module.node(node);
-        let captured = &owner.operands()[owner.n_formal()..];
-        let mut first: FxHashMap<Value, usize> = FxHashMap::default();
-        for (i, operand) in captured.iter().enumerate().rev() {
-            first.extend(operand.map(|value| (value, i)));
         }
         let mut taken = Names::default();
         for value in module.defined(graph) {
@@ -324,17 +317,12 @@ impl Writer<'_> {
         }
         self.line_key("captures");
         self.done.text.push('[');
-        for &capture in data.captures() {
-            let Def::Capture { slot } = module.value(capture).def else { continue };
-            let slot = (slot as usize).saturating_sub(owner.n_formal());
-            let outer = captured.get(slot).copied().flatten();
+        for Captured { capture, slot, outer, is_named, is_typed } in captured {
             let base = outer.map_or_else(|| "capture".to_owned(), |outer| self.spelling(outer).into_owned());
-            let plain = outer.is_some_and(|o| first.get(&o) == Some(&slot)) && taken.take(&base);
+            let plain = is_named && taken.take(&base);
             let name = if plain { base } else { taken.fresh(&base) };
-            let ty = &module.value(capture).ty;
-            let typed = outer.is_none_or(|outer| module.value(outer).ty != *ty);
             self.item();
-            if plain && !typed {
+            if plain && !is_typed {
                 self.text(&name);
             } else {
                 self.done.text.push('{');
@@ -343,9 +331,9 @@ impl Writer<'_> {
                     self.key("operand");
                     self.shown(slot);
                 }
-                if typed {
+                if is_typed {
                     self.key("type");
-                    self.ty(ty);
+                    self.ty(&module.value(capture).ty);
                 }
                 self.done.text.push('}');
             }

@@ -3,7 +3,7 @@
 use super::target::TargetError;
 use super::tensor::TensorIssue;
 use super::wire::{WireError, WireErrorKind};
-use crate::error::did_you_mean;
+use ampc_passes::suggest::did_you_mean;
 use std::fmt;
 use std::io;
 

@@ -4,7 +4,8 @@ use crate::runtime::{Feed, bools, exec_models, f32s, i64s};
 use crate::support::{module_with, options, pin_f32};
 use ampc::ir::module::{GraphOwner, Provenance};
 use ampc::ir::op::OpKind;
-use ampc::ir::{DType, GraphId, Module, Node};
+use ampc::ir::views::resolve_captures;
+use ampc::ir::{DType, GraphId, Module, Node, Value};
 use ampc::passes::policy::Pin;
 use ampc::{RewriteOptions, Rewritten};
 use std::collections::BTreeMap;
@@ -160,6 +161,42 @@ fn g30_state_pinned_low() {
     assert_eq!(module.value(module.graph(body).inputs()[2]).ty.dtype(), Some(DType::F16));
 }
 
+/// G30: what only the body of a loop reads low is cast once, before the loop.
+#[test]
+fn g30_what_a_loop_reads_is_cast_before_it() {
+    let graph = "input %n : i64
+  input %x : f32[2, 2]
+  input %first : f32[2, 2]
+  const %w : f32[2, 2] = [0.5, 0.5, -0.5, 0.25]
+  %s = Loop(%n, _, %first; %w, %x) {
+    body: graph (%w, %x) {
+      input %i : i64
+      input %go : bool
+      input %sum : f32[2, 2]
+      %m = MatMul(%x, %w) : f32[2, 2]
+      %b = Add(%sum, %m) : f32[2, 2]
+      %keep = Identity(%go) : bool
+      output %keep
+      output %b
+    }
+  } : f32[2, 2]
+  output %s : f32[2, 2]";
+    let feeds = trips().into_iter().map(|mut feeds| {
+        feeds.push(f32s("first", &[2, 2], &[0.5, -0.25, 1.0, 2.0]));
+        feeds
+    });
+    let feeds: Vec<Vec<Feed>> = feeds.collect();
+    for to in [DType::F16, DType::BF16] {
+        let done = runs(to, graph, &feeds, |_| ());
+        let module = &done.model.module;
+        assert_eq!(products(module), [to]);
+        let x = module.graph(module.main()).inputs()[1];
+        let readers: Vec<OpKind> =
+            module.uses(x).map(|(node, _)| module.node(node).schema().unwrap().kind).collect();
+        assert_eq!(readers, [OpKind::Cast], "the loop reads `x` as the cast makes it");
+    }
+}
+
 /// G30: a Scan hands in slices of what was cast as a whole, outside.
 #[test]
 fn g30_scans() {
@@ -233,7 +270,24 @@ fn g30_bodies_in_bodies() {
         .into();
     for to in [DType::F16, DType::BF16] {
         let done = runs(to, graph, &feeds, |_| ());
-        assert_eq!(products(&done.model.module), [to; 2]);
+        let module = &done.model.module;
+        assert_eq!(products(module), [to; 2]);
+        let in_loop = |mut graph: GraphId| {
+            while let Some(owner) = module.owner(graph) {
+                if module.node(owner).schema().unwrap().kind == OpKind::Loop {
+                    return true;
+                }
+                graph = module.node(owner).graph;
+            }
+            false
+        };
+        let twice: Vec<Value> = nodes(module, OpKind::Cast)
+            .into_iter()
+            .filter(|&n| in_loop(module.node(n).graph))
+            .map(|n| resolve_captures(module, module.node(n).operand(0).unwrap()))
+            .filter(|&v| !in_loop(module.value(v).graph))
+            .collect();
+        assert_eq!(twice, [], "cast again in every iteration");
     }
 }
 

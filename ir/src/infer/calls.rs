@@ -179,7 +179,7 @@ fn values_of(module: &Module, graph: GraphId) -> Vec<Value> {
     let mut work = vec![graph];
     while let Some(graph) = work.pop() {
         let data = module.graph(graph);
-        values.extend(data.inputs.iter().chain(&data.captures));
+        values.extend(data.inputs.iter().chain(data.captures()));
         for node in module.nodes(graph) {
             values.extend(module.node(node).results().iter().flatten());
             work.extend(module.node(node).bodies());

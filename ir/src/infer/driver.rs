@@ -169,7 +169,7 @@ impl Driver<'_> {
             self.module.set_type(value, ty);
             self.facts.ints[value] = None;
         }
-        for value in self.module.graph(body).captures.clone() {
+        for value in self.module.graph(body).captures().to_vec() {
             let Def::Capture { slot } = self.module.value(value).def else { continue };
             let outer = self.module.node(node).operands().get(slot as usize).copied().flatten();
             if let Some(outer) = outer {

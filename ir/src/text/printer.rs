@@ -8,9 +8,9 @@ use super::value_printer::{DataNames, write_type};
 use super::{LargeConstant, MAX_DEPTH, PrintOptions, Printed};
 use crate::attr::{Attr, AttrValue};
 use crate::entity::SecondaryMap;
-use crate::module::{Decision, Def, FunctionData, GraphOwner, NodeData, Provenance};
+use crate::module::{Decision, Def, FunctionData, NodeData, Provenance};
 use crate::tensor::TensorError;
-use crate::{GraphId, Module, Node, Symbol, Type, Value};
+use crate::{Captured, GraphId, Module, Node, Symbol, Type, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use std::borrow::Cow;
@@ -308,27 +308,18 @@ impl Printer<'_> {
     fn capture_list(&mut self, graph: GraphId) {
         let module = self.module;
         let data = module.graph(graph);
-        let GraphOwner::Body { node, .. } = data.owner else { return };
-        if data.captures().is_empty() {
+        let captured = module.captured(graph);
+        if captured.is_empty() {
             return;
-        }
-        let owner = module.node(node);
-        let mut first: FxHashMap<Value, usize> = FxHashMap::default();
-        for (i, operand) in owner.operands()[owner.n_formal()..].iter().enumerate().rev() {
-            first.extend(operand.map(|value| (value, i)));
         }
         let mut taken = self.own_names(graph);
         let mut suffixes: FxHashMap<String, u64> = FxHashMap::default();
         let named = !module.text(data.name).is_empty();
         self.out.push_str(if named { "(" } else { " (" });
-        for (i, &capture) in data.captures().iter().enumerate() {
+        for (i, Captured { capture, slot, outer, is_named, is_typed }) in captured.into_iter().enumerate() {
             self.out.push_str(if i > 0 { ", " } else { "" });
-            let Def::Capture { slot } = module.value(capture).def else { continue };
-            let slot = (slot as usize).saturating_sub(owner.n_formal());
-            let outer = owner.operands().get(owner.n_formal() + slot).copied().flatten();
             let base = outer.map_or_else(|| "capture".to_owned(), |outer| self.spelling(outer));
-            let plain = outer.is_some_and(|outer| first.get(&outer) == Some(&slot));
-            if plain && taken.insert(base.clone()) {
+            if is_named && taken.insert(base.clone()) {
                 write_name(&mut self.out, '%', &base);
                 self.captures.insert(capture, base.into());
             } else {
@@ -344,10 +335,9 @@ impl Printer<'_> {
                 let _ = write!(self.out, " = {slot}");
                 self.captures.insert(capture, alias.into());
             }
-            let ty = &module.value(capture).ty;
-            if outer.is_none_or(|outer| module.value(outer).ty != *ty) {
+            if is_typed {
                 self.out.push_str(" : ");
-                write_type(&mut self.out, module, ty);
+                write_type(&mut self.out, module, &module.value(capture).ty);
             }
         }
         self.out.push(')');

@@ -94,7 +94,7 @@ impl Pass for InsertCasts {
         let is_cast = |m: &Module, v| m.uses(v).any(|(n, _)| flow::inserted_result(m, n).is_some());
         names::part(module, |module, value| before[value].is_some() || is_cast(module, value));
         for graph in flow::graphs(module).into_iter().rev() {
-            for node in module.nodes(graph).collect::<Vec<_>>() {
+            for node in module.nodes(graph).collect::<Vec<_>>().into_iter().rev() {
                 module.prune_captures(node);
             }
         }

@@ -10,7 +10,7 @@ mod pins;
 
 pub use pins::{Names, Pattern, Pin, Pins, Reading};
 
-use crate::suggest::nearest;
+use crate::suggest::{did_you_mean, nearest};
 use ampc_ir::op::{self, Class};
 use ampc_ir::{DType, Module, Node};
 use rustc_hash::FxHashMap;
@@ -146,7 +146,7 @@ impl Policy {
                 let names = PRESETS.iter().map(|(n, _)| *n);
                 return Err(PolicyError::UnknownPreset {
                     found: name.to_owned(),
-                    hint: hint(nearest(name, names.clone())),
+                    hint: did_you_mean(nearest(name, names.clone())),
                     presets: names.collect::<Vec<_>>().join(", "),
                 });
             }
@@ -194,7 +194,7 @@ impl Policy {
         if !names.clone().any(|g| g == name) {
             return Err(PolicyError::UnknownGuard {
                 found: name.to_owned(),
-                hint: hint(nearest(name, names.clone())),
+                hint: did_you_mean(nearest(name, names.clone())),
                 guards: names.collect::<Vec<_>>().join(", "),
             });
         }
@@ -238,10 +238,6 @@ impl Policy {
     }
 }
 
-fn hint(near: Option<&str>) -> String {
-    near.map_or_else(String::new, |n| format!("; did you mean `{n}`?"))
-}
-
 /// The key of an operator in lists: its name in ai.onnx, `domain::Name` elsewhere.
 pub fn op_key(domain: &str, name: &str) -> String {
     if domain.is_empty() || domain == "ai.onnx" { name.to_owned() } else { format!("{domain}::{name}") }
@@ -259,7 +255,10 @@ fn canonical(op: &str) -> Result<String, PolicyError> {
     let known_domain = op::latest_opset(domain).is_some();
     if known_domain && op::versions(domain, name).is_empty() {
         let names = op::all().iter().filter(|s| s.domain == domain).map(|s| s.name);
-        return Err(PolicyError::UnknownOp { found: op.to_owned(), hint: hint(nearest(name, names)) });
+        return Err(PolicyError::UnknownOp {
+            found: op.to_owned(),
+            hint: did_you_mean(nearest(name, names)),
+        });
     }
     Ok(key)
 }

@@ -79,6 +79,12 @@ impl Pass for RaiseOpset {
         while let Some(to) = self.to.opset(&raised)? {
             changed |= raise(&mut raised, cx.facts, to)?;
         }
+        if let Some(opset) = self.to.number().filter(|&opset| opset > NEWEST_READ) {
+            let message = format!(
+                "ONNX Runtime 1.31 reads models up to opset {NEWEST_READ}: it cannot load one of opset {opset}"
+            );
+            cx.warn("opset.unread", None, message);
+        }
         if changed {
             // Later passes read the types of what is new. If they do not fit, the check after the pass says so.
             let _ = infer_module(&mut raised);

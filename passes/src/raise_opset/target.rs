@@ -35,6 +35,14 @@ impl Target {
         }
     }
 
+    /// The number that was asked for.
+    pub(super) fn number(&self) -> Option<u16> {
+        match self {
+            &Target::Opset(to) => Some(to),
+            Target::Auto { .. } => None,
+        }
+    }
+
     /// The opset to raise to next; `None` if the module, its functions included, is as far as it should be.
     pub(super) fn opset(&self, module: &Module) -> Result<Option<u16>, PassError> {
         let main = opset(module);

@@ -1,7 +1,7 @@
 //! Copies of functions: one for a call of its own, and back.
 
 use crate::attr::AttrValue;
-use crate::edit::{NewNode, Position};
+use super::{NewNode, Position};
 use crate::module::{Def, FunctionData, GraphOwner, NodeData, Op, Role};
 use crate::{FunctionId, GraphId, Module, Node, Symbol, Value};
 use rustc_hash::FxHashMap;
@@ -102,7 +102,7 @@ impl Module {
         let mut copies: FxHashMap<Value, Value> = FxHashMap::default();
         let mut work = vec![(source, root)];
         while let Some((source, graph)) = work.pop() {
-            for value in self.graphs[source].captures.clone() {
+            for value in self.graph(source).captures().to_vec() {
                 let Def::Capture { slot } = self.values[value].def else {
                     unreachable!("captures are captures")
                 };

@@ -1,0 +1,253 @@
+//! Nodes: made, placed, changed, erased.
+
+use crate::attr::{Attr, AttrValue};
+use crate::module::{Decision, Def, Dirty, GraphOwner, Module, NodeData, Op, Provenance, ValueData, Vertex};
+use crate::{GraphId, Node, Symbol, Type, Value};
+use smallvec::SmallVec;
+
+/// Where to put a new node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Position {
+    /// At the end of the graph.
+    Last,
+    /// At the start of the graph.
+    First,
+    /// Right before a node of the graph.
+    Before(Node),
+    /// Right after a node of the graph.
+    After(Node),
+}
+
+/// What a new node is made of.
+#[derive(Clone, Debug)]
+pub struct NewNode {
+    /// What it computes.
+    pub op: Op,
+    /// Its name, if any.
+    pub name: Option<Symbol>,
+    /// Its formal operands, values of the graph it goes into.
+    pub operands: SmallVec<[Option<Value>; 4]>,
+    /// Its attributes. Bodies among them must be graphs made by [`Module::new_graph`] that nobody owns yet.
+    pub attrs: Vec<(Symbol, AttrValue)>,
+    /// Name and type of each result; `None` for an absent one.
+    pub results: Vec<Option<(Symbol, Type)>>,
+    /// Who puts it there.
+    pub provenance: Provenance,
+}
+
+impl Module {
+    /// Adds a node.
+    ///
+    /// # Panics
+    /// If the position names a node of another graph.
+    pub fn add_node(&mut self, graph: GraphId, at: Position, new: NewNode) -> Node {
+        let node = self.nodes.next_key();
+        let vertex = self.graphs[graph].uses.add_node(Vertex::Node(node));
+        let n_formal = u32::try_from(new.operands.len()).expect("fewer than 2^32 operands");
+        self.taken.extend(new.name);
+        let mut results = SmallVec::new();
+        for (slot, result) in (0u32..).zip(new.results) {
+            results.push(result.map(|(name, ty)| {
+                self.taken.insert(name);
+                let def = Def::Result { node, slot };
+                self.values.push(ValueData {
+                    ty,
+                    def,
+                    name: Some(name),
+                    graph,
+                    vertex: None,
+                    origin: None,
+                    dirty: true,
+                })
+            }));
+        }
+        for (attr, value) in &new.attrs {
+            for &body in value.graphs() {
+                self.graphs[body].owner = GraphOwner::Body { node, attr: *attr };
+            }
+        }
+        let attrs = new.attrs.into_iter().map(|(name, value)| Attr { name, value, dirty: true }).collect();
+        let operands: SmallVec<[Option<Value>; 4]> = smallvec::smallvec![None; new.operands.len()];
+        if let Op::Call(function) = new.op {
+            self.calls.entry(function).or_default().push(node);
+        }
+        self.nodes.push(NodeData {
+            op: new.op,
+            name: new.name,
+            graph,
+            operands,
+            n_formal,
+            results,
+            attrs,
+            decisions: SmallVec::new(),
+            provenance: new.provenance,
+            metadata: Vec::new(),
+            origin: None,
+            dirty: Dirty { operands: true, results: true, attrs: true, header: true, callee: false },
+            vertex,
+            prev: None,
+            next: None,
+            alive: true,
+        });
+        for (slot, operand) in new.operands.into_iter().enumerate() {
+            self.link(node, slot, operand);
+        }
+        self.place(node, graph, at);
+        node
+    }
+
+    fn place(&mut self, node: Node, graph: GraphId, at: Position) {
+        let (prev, next) = match at {
+            Position::Last => (self.graphs[graph].last, None),
+            Position::First => (None, self.graphs[graph].first),
+            Position::Before(n) => (self.nodes[n].prev, Some(n)),
+            Position::After(n) => (Some(n), self.nodes[n].next),
+        };
+        for neighbour in [prev, next].into_iter().flatten() {
+            assert_eq!(self.nodes[neighbour].graph, graph, "{neighbour} is in another graph");
+        }
+        self.nodes[node].prev = prev;
+        self.nodes[node].next = next;
+        match prev {
+            Some(p) => self.nodes[p].next = Some(node),
+            None => self.graphs[graph].first = Some(node),
+        }
+        match next {
+            Some(n) => self.nodes[n].prev = Some(node),
+            None => self.graphs[graph].last = Some(node),
+        }
+    }
+
+    fn unplace(&mut self, node: Node) {
+        let NodeData { prev, next, graph, .. } = self.nodes[node];
+        match prev {
+            Some(p) => self.nodes[p].next = next,
+            None => self.graphs[graph].first = next,
+        }
+        match next {
+            Some(n) => self.nodes[n].prev = prev,
+            None => self.graphs[graph].last = prev,
+        }
+        self.nodes[node].prev = None;
+        self.nodes[node].next = None;
+    }
+
+    /// Moves a node to another place of its graph. The caller keeps the order topological.
+    pub fn move_node(&mut self, node: Node, at: Position) {
+        self.unplace(node);
+        let graph = self.nodes[node].graph;
+        self.place(node, graph, at);
+    }
+
+    /// Data of a node that no invariant depends on.
+    pub fn node_mut(&mut self, node: Node) -> NodeFields<'_> {
+        let data = &mut self.nodes[node];
+        NodeFields {
+            decisions: &mut data.decisions,
+            provenance: &mut data.provenance,
+            metadata: &mut data.metadata,
+            origin: &mut data.origin,
+            dirty: &mut data.dirty,
+        }
+    }
+
+    /// Renames a node.
+    pub fn set_node_name(&mut self, node: Node, name: Option<Symbol>) {
+        self.nodes[node].name = name;
+        self.nodes[node].dirty.header = true;
+        self.taken.extend(name);
+    }
+
+    /// Lets a node compute something else: another version of its operator, another function.
+    pub fn set_op(&mut self, node: Node, op: Op) {
+        self.forget_call(node);
+        if let Op::Call(function) = op {
+            self.calls.entry(function).or_default().push(node);
+        }
+        self.nodes[node].op = op;
+        self.nodes[node].dirty.header = true;
+        self.nodes[node].decisions.clear();
+    }
+
+    pub(crate) fn forget_call(&mut self, node: Node) {
+        if let Op::Call(function) = self.nodes[node].op
+            && let Some(calls) = self.calls.get_mut(&function)
+        {
+            calls.retain(|&call| call != node);
+        }
+    }
+
+    /// Sets an attribute, replacing the one of that name. Not for bodies.
+    pub fn set_attr(&mut self, node: Node, name: Symbol, value: AttrValue) {
+        let data = &mut self.nodes[node];
+        data.dirty.attrs = true;
+        match data.attrs.iter_mut().find(|a| a.name == name) {
+            Some(attr) => *attr = Attr { name, value, dirty: true },
+            None => data.attrs.push(Attr { name, value, dirty: true }),
+        }
+    }
+
+    /// Removes an attribute. Not for bodies.
+    pub fn remove_attr(&mut self, node: Node, name: Symbol) {
+        let data = &mut self.nodes[node];
+        let before = data.attrs.len();
+        data.attrs.retain(|a| a.name != name);
+        data.dirty.attrs |= data.attrs.len() != before;
+    }
+
+    /// Takes the results from number `n` on from a node.
+    ///
+    /// # Panics
+    /// If one of them is read or leaves the graph.
+    pub fn truncate_results(&mut self, node: Node, n: usize) {
+        while self.nodes[node].results.len() > n {
+            if let Some(value) = self.nodes[node].results.pop().flatten() {
+                assert!(self.uses(value).next().is_none() && !self.is_output(value), "{value} is still read");
+                self.values[value].def = Def::Erased;
+            }
+            self.nodes[node].dirty.results = true;
+        }
+    }
+
+    /// Erases a node whose results nobody reads, and its bodies.
+    ///
+    /// # Panics
+    /// If a result is still read or leaves the graph.
+    pub fn erase_node(&mut self, node: Node) {
+        let results: Vec<Value> = self.nodes[node].results.iter().flatten().copied().collect();
+        for &value in &results {
+            assert!(self.uses(value).next().is_none() && !self.is_output(value), "{value} is still read");
+            self.values[value].def = Def::Erased;
+        }
+        let mut work = vec![node];
+        while let Some(node) = work.pop() {
+            let bodies: Vec<GraphId> = self.nodes[node].bodies().collect();
+            for body in bodies {
+                self.graphs[body].owner = GraphOwner::Erased;
+                work.extend(self.nodes(body).collect::<Vec<_>>());
+            }
+            self.nodes[node].alive = false;
+            self.forget_call(node);
+        }
+        self.unplace(node);
+        let NodeData { graph, vertex, .. } = self.nodes[node];
+        self.graphs[graph].uses.remove_node(vertex);
+        self.nodes[node].operands.clear();
+        self.nodes[node].n_formal = 0;
+    }
+}
+
+/// The fields of a node that may be set freely.
+#[derive(Debug)]
+pub struct NodeFields<'a> {
+    /// Decisions per type variable.
+    pub decisions: &'a mut SmallVec<[Decision; 1]>,
+    /// Who put the node there.
+    pub provenance: &'a mut Provenance,
+    /// Metadata.
+    pub metadata: &'a mut Vec<(Symbol, Symbol)>,
+    /// Its message in the source file.
+    pub origin: &'a mut Option<u32>,
+    /// What changed since it was read.
+    pub dirty: &'a mut Dirty,
+}

@@ -1,0 +1,87 @@
+//! Sources of a graph: inputs and constants.
+
+use crate::module::{Def, Module, Payload, ValueData, Vertex};
+use crate::{GraphId, Symbol, Type, Value};
+use rustc_hash::FxHashSet;
+
+impl Module {
+    pub(super) fn push_source(&mut self, graph: GraphId, name: Option<Symbol>, ty: Type, def: Def) -> Value {
+        let value =
+            self.values.push(ValueData { ty, def, name, graph, vertex: None, origin: None, dirty: false });
+        let vertex = self.graphs[graph].uses.add_node(Vertex::Source(value));
+        self.values[value].vertex = Some(vertex);
+        self.taken.extend(name);
+        value
+    }
+
+    /// Adds a formal input; `default` makes it an initializer that a caller may override.
+    pub fn add_input(&mut self, graph: GraphId, name: Symbol, ty: Type, default: Option<Payload>) -> Value {
+        let slot = u32::try_from(self.graphs[graph].inputs.len()).expect("fewer than 2^32 inputs");
+        let value = self.push_source(graph, Some(name), ty, Def::Input { slot, default });
+        self.graphs[graph].inputs.push(value);
+        value
+    }
+
+    /// Adds a constant.
+    pub fn add_constant(&mut self, graph: GraphId, name: Symbol, payload: Payload) -> Value {
+        let value = self.push_source(graph, Some(name), payload_type(&payload), Def::Constant(payload));
+        self.graphs[graph].constants.push(value);
+        value
+    }
+
+    /// Sets the payload of a constant, and its type with it.
+    ///
+    /// # Panics
+    /// If the value is no constant.
+    pub fn set_constant(&mut self, value: Value, payload: Payload) {
+        let data = &mut self.values[value];
+        assert!(matches!(data.def, Def::Constant(_)), "{value} is no constant");
+        data.ty = payload_type(&payload);
+        data.def = Def::Constant(payload);
+        data.dirty = true;
+    }
+
+    /// Erases a constant that nobody reads.
+    ///
+    /// # Panics
+    /// If it is read, leaves the graph, or is no constant.
+    pub fn erase_constant(&mut self, value: Value) {
+        assert!(matches!(self.values[value].def, Def::Constant(_)), "{value} is no constant");
+        assert!(self.uses(value).next().is_none() && !self.is_output(value), "{value} is still read");
+        let graph = self.values[value].graph;
+        if let Some(vertex) = self.values[value].vertex.take() {
+            self.graphs[graph].uses.remove_node(vertex);
+        }
+        self.graphs[graph].constants.retain(|&v| v != value);
+        self.graphs[graph].dirty = true;
+        self.values[value].def = Def::Erased;
+    }
+
+    /// Erases many constants that nobody reads, in time linear in the number of constants.
+    ///
+    /// # Panics
+    /// As [`erase_constant`](Self::erase_constant).
+    pub fn erase_constants(&mut self, graph: GraphId, dead: &FxHashSet<Value>) {
+        let (gone, kept): (Vec<Value>, Vec<Value>) =
+            std::mem::take(&mut self.graphs[graph].constants).into_iter().partition(|v| dead.contains(v));
+        self.graphs[graph].constants = kept;
+        self.graphs[graph].dirty |= !gone.is_empty();
+        for value in gone {
+            assert!(self.uses(value).next().is_none(), "{value} is still read");
+            if let Some(vertex) = self.values[value].vertex.take() {
+                self.graphs[graph].uses.remove_node(vertex);
+            }
+            self.values[value].def = Def::Erased;
+        }
+    }
+}
+
+/// The type of a constant.
+pub fn payload_type(payload: &Payload) -> Type {
+    match payload {
+        Payload::Dense(data) => Type::tensor(data.dtype(), data.shape()),
+        Payload::Sparse(data) => {
+            Type::Sparse(crate::TensorType::new(data.values.dtype(), crate::Shape::known(&data.dims)))
+        }
+    }
+}
