@@ -196,6 +196,12 @@ pub enum PassError {
         /// The newest one.
         latest: u16,
     },
+    /// What signatures say of operators does not agree with the model.
+    #[error("the signatures of the policy contradict the model: {reason}")]
+    Signatures {
+        /// The first contradiction, with its node.
+        reason: String,
+    },
     /// The model cannot be raised.
     #[error(
         "the model stays as it was: opset {to} has no form for {}",
@@ -227,6 +233,10 @@ pub trait Pass: fmt::Debug + Send + Sync {
     /// What holds after, beside everything that held before.
     fn ensures(&self) -> Invariants {
         Invariants::CORE
+    }
+    /// Whether values have other types after it that it does not set itself and later passes go by.
+    fn types_anew(&self) -> bool {
+        false
     }
     /// Does it.
     ///

@@ -5,6 +5,7 @@
 //! pass, and the error carries what is needed to repeat it.
 
 use crate::assign::Assign;
+use crate::bind_signatures::BindSignatures;
 use crate::classify::Classify;
 use crate::convert_constants::ConvertConstants;
 use crate::dce::Dce;
@@ -160,6 +161,7 @@ pub enum Opset {
 
 /// Names of all passes, in the usual order.
 pub const PASSES: &[&str] = &[
+    "bind-signatures",
     "raise-opset",
     "classify",
     "guard",
@@ -205,9 +207,13 @@ impl Pipeline {
             Opset::Auto => Some(Target::Auto { format: *to, policy: policy.clone() }),
             Opset::To(opset) => Some(Target::Opset(opset)),
         };
-        // First: which formats an operator has depends on its version.
-        let mut passes: Vec<Box<dyn Pass>> =
-            target.into_iter().map(|to| Box::new(RaiseOpset { to }) as Box<dyn Pass>).collect();
+        let mut passes: Vec<Box<dyn Pass>> = Vec::new();
+        // First: all others go by what operators are.
+        if policy.signatures().next().is_some() {
+            passes.push(Box::new(BindSignatures { policy: policy.clone() }));
+        }
+        // Then: which formats an operator has depends on its version.
+        passes.extend(target.map(|to| Box::new(RaiseOpset { to }) as Box<dyn Pass>));
         let lowering: [Box<dyn Pass>; 8] = [
             Box::new(Classify { to: *to, policy: policy.clone() }),
             // Before taint, which carries what guards find downstream.
@@ -284,7 +290,7 @@ impl Pipeline {
                 pass.run(module, &mut cx).map_err(|error| RunError::Pass { pass: pass.name(), error })?;
             dirty |= changed == Changed::Yes;
             let last = i + 1 == self.passes.len();
-            if dirty && (verify_each || last) {
+            if dirty && (verify_each || last || pass.types_anew()) {
                 facts = self.check(module, if verify_each { i } else { 0 }, verify_each)?;
                 dirty = false;
             }
@@ -380,6 +386,7 @@ fn build(
     policy: &dyn Fn(&str) -> Result<Policy, PolicyError>,
 ) -> Result<Box<dyn Pass>, PipelineError> {
     let known: &[&str] = match spec.name.as_str() {
+        "bind-signatures" => &["policy"],
         "raise-opset" => &["to", "format", "policy"],
         "classify" => &["to", "policy"],
         "guard" => &["to", "disable", "out-of-range"],
@@ -416,6 +423,10 @@ fn build(
         Some("bf16") => Ok(DType::BF16),
         Some(other) => Err(bad(option, "f16 or bf16", other)),
     };
+    if spec.name == "bind-signatures" {
+        let policy = policy(get("policy").unwrap_or("safe"))?;
+        return Ok(Box::new(BindSignatures { policy: Arc::new(policy) }));
+    }
     if spec.name == "raise-opset" {
         let to = match get("to").map(|to| (to, to.parse())) {
             Some(("auto", _)) => Target::Auto {

@@ -3,10 +3,11 @@
 use super::SCHEMA;
 use ampc_ir::module::{Def, FunctionData, GraphOwner, Output, Payload, Provenance, Role};
 use ampc_ir::tensor::TensorError;
-use ampc_ir::text::{LargeConstant, MAX_DEPTH};
+use ampc_ir::text::{LargeConstant, MAX_DEPTH, signatures};
 use ampc_ir::verify::name_of;
 use ampc_ir::{DType, GraphId, Module, Node, Symbol, Type, Value};
 use ampc_passes::Paths;
+use ampc_passes::policy::{SignatureJson, op_key};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -171,6 +172,21 @@ impl Writer<'_> {
         if !header.metadata.is_empty() {
             self.line_key("metadata");
             self.list(&header.metadata, |w, (k, v)| w.list([k, v], |w, text| w.text(text)));
+        }
+        let signatures = signatures(module);
+        if !signatures.is_empty() {
+            self.line_key("signatures");
+            self.done.text.push('{');
+            self.depth += 1;
+            for signature in signatures {
+                self.line_key(&op_key(&signature.domain, &signature.name));
+                // Words and lists always can be JSON.
+                let json = serde_json::to_string(&SignatureJson::of(&signature)).unwrap_or_default();
+                self.done.text.push_str(&json);
+            }
+            self.depth -= 1;
+            self.new_line();
+            self.done.text.push('}');
         }
         self.line_key("graph");
         self.graph(module.main());

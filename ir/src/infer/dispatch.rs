@@ -1,7 +1,7 @@
 //! Which function infers which operator.
 
 use super::{
-    InferFn, attention, cast, contrib, control, elementwise, gather, image, join, linear, ml, norm, quantize,
+    InferFn, attention, cast, contrib, control, declared, elementwise, gather, image, join, linear, ml, norm, quantize,
     recurrent, reduce, reshape, sequence, signal, source, window,
 };
 use crate::op::OpKind;
@@ -18,6 +18,7 @@ pub(super) fn infer_fn(kind: OpKind) -> Option<InferFn> {
         OpKind::Cast => cast::infer_cast,
         OpKind::CastLike => cast::infer_cast_like,
         OpKind::Identity => cast::infer_identity,
+        OpKind::Declared => declared::infer_declared,
         OpKind::If => control::infer_if,
         OpKind::Loop => control::infer_loop,
         OpKind::Scan => control::infer_scan,

@@ -532,10 +532,12 @@ pub enum OpKind {
     ContribSkipSimplifiedLayerNormalization,
     /// TransposeMatMul of com.microsoft: 1.
     ContribTransposeMatMul,
+    /// An operator of no table, which a user describes.
+    Declared,
 }
 
 impl OpKind {
-    /// Every operator, in order.
+    /// Every operator of the table, in order.
     pub const ALL: &[OpKind] = &[
         OpKind::Abs,
         OpKind::Acos,

@@ -30,6 +30,7 @@ pub(super) const fn op(
         n_outputs: limits(outputs),
         attrs,
         is_function: false,
+        declared: None,
     }
 }
 
@@ -53,7 +54,8 @@ pub(super) const fn gone(mut schema: OpSchema) -> OpSchema {
     schema
 }
 
-const fn limits(formals: &[Formal]) -> (u32, u32) {
+/// Least and greatest number of actuals.
+pub(super) const fn limits(formals: &[Formal]) -> (u32, u32) {
     let (mut least, mut greatest) = (0, 0);
     let mut i = 0;
     while i < formals.len() {

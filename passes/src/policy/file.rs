@@ -1,6 +1,7 @@
 //! Policies as JSON: the file of the user (`ampc-policy/1`), and a report (`ampc-report/1`) as the policy that repeats
 //! its decisions.
 
+use super::signature::{SignatureJson, reason};
 use super::{Pin, Policy, PolicyError};
 use ampc_ir::DType;
 use ampc_ir::op;
@@ -24,17 +25,22 @@ struct PolicyFile {
     pin_values: Vec<(String, String)>,
     #[serde(default)]
     disable_guards: Vec<String>,
+    #[serde(default, deserialize_with = "entries")]
+    signatures: Entries<SignatureJson>,
 }
 
+/// The entries of an object in the order of the file.
+pub(super) type Entries<T> = Vec<(String, T)>;
+
 /// The entries of an object in the order of the file. No key may come twice.
-fn entries<'de, D, T>(deserializer: D) -> Result<Vec<(String, T)>, D::Error>
+pub(super) fn entries<'de, D, T>(deserializer: D) -> Result<Entries<T>, D::Error>
 where
     D: Deserializer<'de>,
     T: Deserialize<'de>,
 {
-    struct Entries<T>(PhantomData<T>);
-    impl<'de, T: Deserialize<'de>> Visitor<'de> for Entries<T> {
-        type Value = Vec<(String, T)>;
+    struct InOrder<T>(PhantomData<T>);
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for InOrder<T> {
+        type Value = Entries<T>;
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str("an object")
         }
@@ -50,11 +56,13 @@ where
             Ok(entries)
         }
     }
-    deserializer.deserialize_map(Entries(PhantomData))
+    deserializer.deserialize_map(InOrder(PhantomData))
 }
 
 #[derive(Deserialize)]
 struct ReportFile {
+    #[serde(default, deserialize_with = "entries")]
+    signatures: Entries<SignatureJson>,
     nodes: Vec<ReportNode>,
 }
 
@@ -83,7 +91,9 @@ impl Policy {
             "ampc-policy/1" => {
                 Policy::from_file(serde_json::from_str(text).map_err(|e| json_error(&e))?, text)
             }
-            "ampc-report/1" => Policy::from_report(serde_json::from_str(text).map_err(|e| json_error(&e))?),
+            "ampc-report/1" => {
+                Policy::from_report(serde_json::from_str(text).map_err(|e| json_error(&e))?, text)
+            }
             other => {
                 let reason = format!("expected schema `ampc-policy/1` or `ampc-report/1`, found `{other}`");
                 Err(error_at(text, &["schema", other], reason))
@@ -120,12 +130,27 @@ impl Policy {
         for guard in &file.disable_guards {
             policy.disable_guard(guard)?;
         }
+        policy.signatures_from(file.signatures, text)?;
         Ok(policy)
     }
 
-    fn from_report(report: ReportFile) -> Result<Policy, PolicyError> {
+    fn signatures_from(&mut self, signatures: Entries<SignatureJson>, text: &str) -> Result<(), PolicyError> {
+        for (op, signature) in signatures {
+            let schema = signature.schema(&op).map_err(|error| {
+                let words: Vec<&str> =
+                    ["signatures", &op].into_iter().chain(error.path.iter().map(String::as_str)).collect();
+                error_at(text, &words, format!("the signature of `{op}`: {}", reason(&error)))
+            })?;
+            self.add_schema(schema)
+                .map_err(|error| error_at(text, &["signatures", &op], format!("`{op}`: {error}")))?;
+        }
+        Ok(())
+    }
+
+    fn from_report(report: ReportFile, text: &str) -> Result<Policy, PolicyError> {
         let mut policy = Policy::preset("safe")?;
         policy.name = "report".into();
+        policy.signatures_from(report.signatures, text)?;
         for node in report.nodes {
             for var in node.vars {
                 match var.precision.parse() {
