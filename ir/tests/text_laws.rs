@@ -40,7 +40,11 @@ fn signature(which: usize) -> &'static OpSchema {
         _ => (
             vec![
                 x(),
-                SignatureFormal { count: Count::Optional, class: Some(Class::Fixed), ..formal("class", "U_2") },
+                SignatureFormal {
+                    count: Count::Optional,
+                    class: Some(Class::Fixed),
+                    ..formal("class", "U_2")
+                },
                 SignatureFormal { count: Count::Variadic, ..formal("shape", "float8e5m2") },
             ],
             vec![SignatureFormal { class: Some(Class::Deny), ..formal("a,b", "bool") }],

@@ -71,11 +71,7 @@ fn agree(module: &mut Module) -> Result<(), PassError> {
     };
     let facts = infer_module(module).map_err(|errors| {
         let first = errors.first();
-        contradiction(
-            module,
-            first.map(|e| e.node),
-            first.map_or_else(String::new, |e| e.error.to_string()),
-        )
+        contradiction(module, first.map(|e| e.node), first.map_or_else(String::new, |e| e.error.to_string()))
     })?;
     verify_module(module, &facts).map_err(|violations| {
         let first = violations.first();

@@ -289,9 +289,8 @@ impl State<'_> {
     fn results(&mut self, module: &mut Module, node: Node) {
         let inferred = check_node(module, node, self.facts).ok().flatten();
         // An attribute (the bounds of a Clip, the value of a Pad, in old versions) is f32 and rounded by nobody.
-        let clear =
-            module.node(node).schema().is_some_and(|s| schema_class(s, DType::F16) == Class::Clear)
-                && !module.node(node).attrs().iter().any(|a| matches!(a.value, AttrValue::Float(_)));
+        let clear = module.node(node).schema().is_some_and(|s| schema_class(s, DType::F16) == Class::Clear)
+            && !module.node(node).attrs().iter().any(|a| matches!(a.value, AttrValue::Float(_)));
         for (slot, value) in module.node(node).results().to_vec().into_iter().enumerate() {
             let Some(value) = value else { continue };
             let Some(format) = low_dtype(&module.value(value).ty) else { continue };

@@ -6,7 +6,7 @@ use super::settings::read_policy;
 use super::table::{Table, count};
 use super::ui::{self, Ui};
 use ampc::ir::DType;
-use ampc::ir::op::{Class, Signature, Legality, OpKind, base_class, legality};
+use ampc::ir::op::{Class, Legality, OpKind, Signature, base_class, legality};
 use ampc::passes::Policy;
 use ampc::passes::guard::GUARDS;
 use ampc::passes::policy::{Base, PRESETS, op_key};

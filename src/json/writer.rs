@@ -181,8 +181,8 @@ impl Writer<'_> {
             for signature in signatures {
                 self.line_key(&op_key(&signature.domain, &signature.name));
                 // Words and lists always can be JSON.
-                let json = serde_json::to_string(&SignatureJson::of(&signature)).unwrap_or_default();
-                self.done.text.push_str(&json);
+                let json = serde_json::to_value(SignatureJson::of(&signature)).unwrap_or_default();
+                self.json(&json);
             }
             self.depth -= 1;
             self.new_line();
@@ -196,6 +196,22 @@ impl Writer<'_> {
         self.depth -= 1;
         self.new_line();
         self.done.text.push_str("}\n");
+    }
+
+    /// In one line, spaced like what is around it; no deeper than a signature.
+    fn json(&mut self, value: &serde_json::Value) {
+        match value {
+            serde_json::Value::Object(fields) => {
+                self.done.text.push('{');
+                for (key, value) in fields {
+                    self.key(key);
+                    self.json(value);
+                }
+                self.done.text.push('}');
+            }
+            serde_json::Value::Array(items) => self.list(items, Self::json),
+            other => self.shown(other),
+        }
     }
 
     /// An object, ai.onnx spelled out; pairs if that could not be told from what the module says.
@@ -418,7 +434,7 @@ impl Writer<'_> {
         self.field_if("domain", domain);
         self.field("op", op);
         self.field_if("overload", overload);
-        if let Some(schema) = data.schema() {
+        if let Some(schema) = data.schema().filter(|s| s.declared.is_none()) {
             self.key("version");
             self.shown(schema.since);
         }

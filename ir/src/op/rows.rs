@@ -54,8 +54,7 @@ pub(super) const fn gone(mut schema: OpSchema) -> OpSchema {
     schema
 }
 
-/// Least and greatest number of actuals.
-pub(super) const fn limits(formals: &[Formal]) -> (u32, u32) {
+const fn limits(formals: &[Formal]) -> (u32, u32) {
     let (mut least, mut greatest) = (0, 0);
     let mut i = 0;
     while i < formals.len() {

@@ -4,7 +4,6 @@
 //! operator are typed, classified and lowered like all others. Schemas live as long as the process: equal signatures
 //! share one, and all together they have a bound.
 
-use super::rows::limits;
 use super::{Arity, Class, Formal, FormalType, OpKind, OpSchema, TypeSet, TypeVar, is_open, versions};
 use crate::DType;
 use std::collections::BTreeMap;
@@ -302,13 +301,21 @@ impl Signature {
             type_vars: list(self.types.iter().map(var)),
             inputs,
             outputs,
-            n_inputs: limits(inputs),
-            n_outputs: limits(outputs),
+            n_inputs: limits(&self.inputs),
+            n_outputs: limits(&self.outputs),
             attrs: &[],
             is_function: false,
             declared: Some(Box::leak(Box::new(declared))),
         }))
     }
+}
+
+/// Least and greatest number of actuals: what may be left out at the end need not be there.
+fn limits(formals: &[SignatureFormal]) -> (u32, u32) {
+    let least = formals.iter().rposition(|f| f.count == Count::One).map_or(0, |last| last + 1);
+    let variadic = formals.last().is_some_and(|f| f.count == Count::Variadic);
+    let greatest = if variadic { u32::MAX } else { u32::from(narrow(formals.len())) };
+    (u32::from(narrow(least)), greatest)
 }
 
 /// Whether a name of a type variable can be told from what stands around it in pins and in the text form.
@@ -381,6 +388,8 @@ mod tests {
         assert_eq!(Signature::of(OpKind::Relu.newest()), None);
     }
 
+    type Change<'a> = &'a dyn Fn(&mut Signature);
+
     #[test]
     fn what_makes_no_sense_is_refused() {
         let refused = |change: &dyn Fn(&mut Signature)| {
@@ -389,7 +398,7 @@ mod tests {
             let error = signature.schema().unwrap_err();
             (error.path.join(" "), error.reason)
         };
-        let cases: [(&dyn Fn(&mut Signature), &str, &str); 12] = [
+        let cases: [(Change<'_>, &str, &str); 12] = [
             (&|s| s.domain.clear(), "", "`ai.onnx` is a domain of ONNX's, which says what its operators are"),
             (
                 &|s| (s.domain, s.name) = ("com.microsoft".into(), "Gelu".into()),
@@ -406,22 +415,14 @@ mod tests {
                 "`F` is no type variable of `types` and no element type",
             ),
             (&|s| s.inputs[1].name = "x".into(), "inputs x", "a second `x` in `inputs`"),
-            (
-                &|s| s.inputs.swap(0, 2),
-                "inputs rest",
-                "`rest` is variadic, but not the last of `inputs`",
-            ),
+            (&|s| s.inputs.swap(0, 2), "inputs rest", "`rest` is variadic, but not the last of `inputs`"),
             (&|s| s.outputs[0].shape = Some("z".into()), "outputs y shape z", "no input is called `z`"),
             (
                 &|s| s.outputs[0].shape = Some("rest".into()),
                 "outputs y shape rest",
                 "`rest` is variadic, so its shape is not one",
             ),
-            (
-                &|s| s.inputs.clear(),
-                "outputs y",
-                "`y` is of type `T`, which no input has: which one is it?",
-            ),
+            (&|s| s.inputs.clear(), "outputs y", "`y` is of type `T`, which no input has: which one is it?"),
         ];
         for (change, path, reason) in cases {
             assert_eq!(refused(change), (path.to_owned(), reason.to_owned()));

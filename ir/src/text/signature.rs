@@ -93,8 +93,7 @@ impl Parser<'_, '_> {
         }
         let class = self.class()?;
         let text = |symbol: Symbol| self.module.text(symbol).to_owned();
-        let signature =
-            Signature { domain: text(domain), name: text(name), inputs, outputs, types, class };
+        let signature = Signature { domain: text(domain), name: text(name), inputs, outputs, types, class };
         match signature.schema() {
             Ok(schema) if self.signatures.insert((domain, name), schema).is_none() => {}
             Ok(_) => {

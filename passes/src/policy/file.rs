@@ -2,7 +2,8 @@
 //! its decisions.
 
 use super::signature::{SignatureJson, reason};
-use super::{Pin, Policy, PolicyError};
+use super::{Pin, Policy, PolicyError, hint};
+use crate::suggest::nearest;
 use ampc_ir::DType;
 use ampc_ir::op;
 use rustc_hash::FxHashSet;
@@ -187,6 +188,14 @@ fn json_error(error: &serde_json::Error) -> PolicyError {
     if let Some(at) = reason.rfind(" at line ") {
         reason.truncate(at);
     }
+    if reason.starts_with("unknown field `") {
+        // The field, and behind it those that there are, all in quotes.
+        let words: Vec<&str> = reason.split('`').skip(1).step_by(2).collect();
+        if let Some((found, fields)) = words.split_first() {
+            let hint = hint(nearest(found, fields.iter().copied()));
+            reason.push_str(&hint);
+        }
+    }
     PolicyError::Json { line: error.line(), column: error.column(), reason }
 }
 
@@ -208,6 +217,49 @@ mod tests {
         let (line, column, reason) = at("{\"name\": \"mine\",\n \"base\": \"mine\"}");
         assert_eq!((line, column), (2, 10));
         assert!(reason.contains("presets are safe, all") && !reason.contains(".json"), "{reason}");
+    }
+
+    /// Line, and what is said.
+    fn signature_error(signature: &str) -> (usize, String) {
+        let text = format!("{{\"signatures\": {{\n\"acme::A\": {signature}\n}}}}");
+        match Policy::from_json(&text).unwrap_err() {
+            PolicyError::Json { line, reason, .. } => (line, reason),
+            other => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn mistakes_in_signatures_are_named_where_they_stand() {
+        let x = "{\"inputs\": [\n{\"name\": \"x\", \"type\": \"T\"}],\n";
+        let y = "\"outputs\": [{\"name\": \"y\", \"type\": \"T\"}],\n\"types\": {\"T\": [\"f32\", \"f16\"]},\n\"class\": \"infer\"}";
+        let good = format!("{x}{y}");
+        let policy = Policy::from_json(&format!("{{\"signatures\": {{\"acme::A\": {good}}}}}")).unwrap();
+        assert_eq!(policy.signatures().map(|(op, _)| op).collect::<Vec<_>>(), ["acme::A"]);
+        let cases = [
+            ("\"type\": \"T\"}]", "\"type\": \"TT\"}]", 3, "`TT` is no type variable of `types`"),
+            ("\"type\": \"T\"}]", "\"type\": \"float16\"}]", 3, "did you mean `f16`"),
+            ("\"f16\"", "\"fp16\"", 5, "`fp16` is no element type; did you mean `f16`"),
+            ("\"infer\"", "\"inferr\"", 6, "`inferr` is no precision class; did you mean `infer`"),
+            ("\"y\", ", "\"y\", \"shape\": \"xx\", ", 4, "no input is called `xx`; did you mean `x`"),
+            ("\"y\", ", "\"y\", \"shap\": \"x\", ", 4, "unknown field `shap`, expected one of"),
+            ("\"x\", ", "\"x\", \"shape\": \"x\", ", 3, "`shape` is for outputs"),
+            ("\"x\", ", "\"x\", \"optional\": true, \"variadic\": true, ", 3, "a variadic one may be none"),
+            ("\"infer\"", "\"infer\", \"attributes\": {}", 6, "unknown field `attributes`"),
+            (",\n\"class\": \"infer\"", "", 5, "missing field `class`"),
+            ("\"T\": [", "\"f32\": [], \"T\": [", 5, "`f32` is no name of a type variable, such as `T1`"),
+            ("\"T\": [", "\"T\": [\"f32\"], \"T\": [", 5, "`T` is there twice"),
+        ];
+        for (from, to, line, reason) in cases {
+            assert!(good.contains(from), "{from}");
+            let (at, said) = signature_error(&good.replacen(from, to, 1));
+            assert!(at == line && said.contains(reason), "{to}: line {at}: {said}");
+        }
+        let of = |op: &str| {
+            let text = format!("{{\"signatures\": {{\n\"{op}\": {good}}}}}");
+            Policy::from_json(&text).unwrap_err().to_string()
+        };
+        assert!(of("Relu").contains("line 2, column 1: the signature of `Relu`: `ai.onnx` is a domain"));
+        assert!(of("com.microsoft::Gelu").contains("the operator is one that ampc knows"));
     }
 
     #[test]

@@ -5,8 +5,10 @@ use super::{PolicyError, hint, op_key};
 use crate::suggest::nearest;
 use ampc_ir::DType;
 use ampc_ir::op::{Class, Count, OpSchema, Signature, SignatureError, SignatureFormal};
-use serde::de::Error as _;
+use serde::de::Visitor;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fmt;
+use std::marker::PhantomData;
 
 /// What is behind the name of an operator in `signatures`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -40,7 +42,7 @@ struct FormalJson {
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Word<T>(T);
 
-trait Words: Sized + Copy + 'static + std::fmt::Display {
+trait Words: Sized + Copy + 'static + fmt::Display {
     const ALL: &'static [Self];
     const WHAT: &'static str;
 }
@@ -63,16 +65,23 @@ impl<T: Words> Serialize for Word<T> {
 
 impl<'de, T: Words> Deserialize<'de> for Word<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Word<T>, D::Error> {
-        let found = String::deserialize(deserializer)?;
-        let words: Vec<String> = T::ALL.iter().map(ToString::to_string).collect();
-        match words.iter().position(|word| *word == found) {
-            Some(at) => Ok(Word(T::ALL[at])),
-            None => {
-                let hint = hint(nearest(&found, words.iter().map(String::as_str)));
-                let all = words.join(", ");
-                Err(D::Error::custom(format!("`{found}` is no {}{hint}; expected one of {all}", T::WHAT)))
+        struct OneOf<T>(PhantomData<T>);
+        // A visitor, so that an error is one of the word and not of what is behind it.
+        impl<T: Words> Visitor<'_> for OneOf<T> {
+            type Value = Word<T>;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string")
+            }
+            fn visit_str<E: serde::de::Error>(self, found: &str) -> Result<Word<T>, E> {
+                let words: Vec<String> = T::ALL.iter().map(ToString::to_string).collect();
+                if let Some(at) = words.iter().position(|word| word == found) {
+                    return Ok(Word(T::ALL[at]));
+                }
+                let (hint, all) = (near(found, &words), words.join(", "));
+                Err(E::custom(format!("`{found}` is no {}{hint}; expected one of {all}", T::WHAT)))
             }
         }
+        deserializer.deserialize_str(OneOf(PhantomData))
     }
 }
 
@@ -139,12 +148,16 @@ impl SignatureJson {
     }
 }
 
+/// The nearest of some words; an element type may be spelled as ONNX does.
+fn near(found: &str, words: &[String]) -> String {
+    let onnx = DType::from_onnx_name(found).map(|dtype| dtype.to_string()).filter(|d| words.contains(d));
+    hint(onnx.as_deref().or_else(|| nearest(found, words.iter().map(String::as_str))))
+}
+
 /// What is wrong with a signature, with the nearest word where one was expected.
 pub fn reason(error: &SignatureError) -> String {
-    let near = error.instead.as_ref().and_then(|(found, words)| {
-        nearest(found, words.iter().map(String::as_str))
-    });
-    format!("{}{}", error.reason, hint(near))
+    let hint = error.instead.as_ref().map_or_else(String::new, |(found, words)| near(found, words));
+    format!("{}{hint}", error.reason)
 }
 
 impl super::Policy {
