@@ -15,6 +15,7 @@ use ampc_ir::{DType, FunctionId, GraphId, Module, Node, Symbol, TensorData, Type
 use ampc_passes::policy::{SignatureJson, reason};
 use ampc_passes::suggest;
 use rustc_hash::{FxHashMap, FxHashSet};
+use serde::Deserialize;
 use std::borrow::Cow;
 use std::rc::Rc;
 use std::str::FromStr;
@@ -357,7 +358,9 @@ impl Reader<'_, '_> {
         let tape = self.tape;
         for (key, value) in tape.fields(at) {
             let Token::Text(op) = tape.token(key) else { continue };
-            let read = serde_json::from_str::<SignatureJson>(tape.raw(value)).map_err(|e| {
+            // As in policies; what is behind the value is not looked at.
+            let mut json = serde_json::Deserializer::from_str(&self.text[tape.offset(value)..]);
+            let read = SignatureJson::deserialize(&mut json).map_err(|e| {
                 let text = e.to_string();
                 text.rfind(" at line ").map_or(text.clone(), |end| text[..end].to_owned())
             });
