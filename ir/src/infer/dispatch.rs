@@ -117,16 +117,24 @@ pub(super) fn infer_fn(kind: OpKind) -> Option<InferFn> {
         OpKind::ContribFusedConv => window::infer_conv,
         OpKind::ContribFusedGemm => linear::infer_gemm,
         OpKind::ContribFusedMatMul | OpKind::ContribTransposeMatMul => contrib::infer_fused_matmul,
-        OpKind::ContribGemmFastGelu => linear::infer_matmul,
+        OpKind::ContribDynamicQuantizeMatMul
+        | OpKind::ContribGemmFastGelu
+        | OpKind::ContribMatMulIntegerToFloat => linear::infer_matmul,
+        OpKind::ContribDequantizeLinear => contrib::infer_like_first,
+        OpKind::ContribQLinearAdd | OpKind::ContribQLinearMul => contrib::infer_qlinear_binary,
+        OpKind::ContribQuantizeLinear => contrib::infer_quantize,
         OpKind::ContribGroupQueryAttention => contrib::infer_group_query_attention,
         OpKind::ContribMatMulNBits => contrib::infer_matmul_n_bits,
         OpKind::ContribMultiHeadAttention => contrib::infer_multi_head_attention,
         OpKind::ContribSkipLayerNormalization | OpKind::ContribSkipSimplifiedLayerNormalization => {
             contrib::infer_skip_norm
         }
-        OpKind::ContribIrfft
+        OpKind::ContribDecoderMaskedMultiHeadAttention
+        | OpKind::ContribIrfft
+        | OpKind::ContribMatMulInteger16
         | OpKind::ContribNhwcConv
         | OpKind::ContribPackedMultiHeadAttention
+        | OpKind::ContribQAttention
         | OpKind::ContribRfft => return None,
 
         // elementwise.rs

@@ -277,6 +277,17 @@ pub fn base_class(kind: OpKind, format: DType) -> Class {
         | K::Range
         | K::TfIdfVectorizer => Class::Fixed,
 
+        // Scales and what they make, as for ONNX's own; an attention that writes into the caches it is given.
+        K::ContribDecoderMaskedMultiHeadAttention
+        | K::ContribDequantizeLinear
+        | K::ContribDynamicQuantizeMatMul
+        | K::ContribMatMulInteger16
+        | K::ContribMatMulIntegerToFloat
+        | K::ContribQAttention
+        | K::ContribQLinearAdd
+        | K::ContribQLinearMul
+        | K::ContribQuantizeLinear => Class::Fixed,
+
         // A user says what it is: see `schema_class`.
         K::Declared => Class::Fixed,
 
