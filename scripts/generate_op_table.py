@@ -335,10 +335,12 @@ pub const LATEST_OPSETS: &[(&str, u16)] = &[
 #[repr(u16)]
 pub enum OpKind {{
 {lines(variants)}
+    /// An operator of no table, which a user describes.
+    Declared,
 }}
 
 impl OpKind {{
-    /// Every operator, in order.
+    /// Every operator of the table, in order.
     pub const ALL: &[OpKind] = &[
 {lines(all_kinds)}
     ];

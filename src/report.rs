@@ -4,7 +4,7 @@
 use crate::model::Model;
 use crate::options::{Opset, RewriteOptions};
 use ampc_ir::module::{Decision, Provenance};
-use ampc_ir::op::{Class, OpKind, base_class};
+use ampc_ir::op::{Class, OpKind, Signature, schema_class};
 use ampc_ir::tensor::Place;
 use ampc_ir::views::{NodeView, constant_node_data};
 use ampc_ir::{DType, FunctionId, Module, Node, Payload, TensorData};
@@ -12,6 +12,7 @@ use ampc_passes::flow;
 use ampc_passes::guard::ConstantStats;
 use ampc_passes::insert_casts::KeepIo;
 use ampc_passes::pipeline::{Observer, Pipeline};
+use ampc_passes::policy::SignatureJson;
 use ampc_passes::share_functions::ShareFunctions;
 use ampc_passes::specialize_functions::{SpecializeFunctions, instances};
 use ampc_passes::{Changed, Pass, Paths, Warning};
@@ -35,6 +36,9 @@ pub struct Report {
     pub casts: Casts,
     /// Constants.
     pub constants: Constants,
+    /// What the policy says of operators of no table, as in policies.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub signatures: BTreeMap<String, SignatureJson>,
     /// Opset imports of the result.
     pub opsets: BTreeMap<String, u16>,
     /// Things to know.
@@ -414,6 +418,9 @@ impl Report {
             summary: summary(module, &before.paths),
             casts: casts(module, before),
             constants: constants_report(module, before, options),
+            signatures: (options.policy.signatures())
+                .filter_map(|(op, schema)| Some((op.to_owned(), SignatureJson::of(&Signature::of(schema)?))))
+                .collect(),
             opsets: module.header.opsets.iter().map(|&(d, v)| (module.text(d).to_owned(), v)).collect(),
             warnings: all,
             nodes,
@@ -478,7 +485,7 @@ fn summary(module: &Module, paths: &Paths) -> Summary {
             (false, true) => sum.full += 1,
             (false, false) => sum.other += 1,
         }
-        let allow = data.schema().is_some_and(|s| base_class(s.kind, DType::F16) == Class::Allow);
+        let allow = data.schema().is_some_and(|s| schema_class(s, DType::F16) == Class::Allow);
         if allow && (low || full) {
             sum.allow += 1;
             sum.allow_low += u64::from(low);

@@ -454,6 +454,44 @@ fn policies() {
     snapshot("policy_check", &dir.run(&["policy", "check", "p.json"]));
 }
 
+/// What a policy says of an operator of the user's own.
+#[test]
+fn policy_signatures() {
+    let dir = Dir::new();
+    let policy = r#"{
+  "signatures": {
+    "acme::Scale": {
+      "inputs": [{"name": "x", "type": "T"}, {"name": "scale", "type": "f32", "optional": true}],
+      "outputs": [{"name": "y", "type": "T", "shape": "x"}],
+      "types": {"T": ["f32", "f16"]},
+      "class": "infer"
+    }
+  }
+}"#;
+    dir.write("good.json", policy);
+    dir.write("class.json", policy.replace("infer", "inferred"));
+    dir.write("shape.json", policy.replace("\"shape\": \"x\"", "\"shape\": \"xs\""));
+    dir.write("field.json", policy.replace("optional", "optinal"));
+    dir.write(
+        "m.ir",
+        "module ir=10\nopset acme=1\n\ngraph {\n  input %x : f32[2]\n  %y = acme::Scale(%x) : ?\n  \
+         output %y : i64[2]\n}\n",
+    );
+    let shown = dir.run(&["policy", "show", "good.json"]).stdout;
+    let at = shown.find("operators with a signature").unwrap();
+    let line = "  acme::Scale  (x: T, scale?: f32) -> (y: T shape=x) {T=[f32, f16]} class=infer";
+    assert_eq!(shown[at..].lines().nth(1), Some(line));
+    snapshot("policy_signature_check", &dir.run(&["policy", "check", "good.json"]));
+    for wrong in ["class", "shape", "field"] {
+        let run = dir.run(&["policy", "check", &format!("{wrong}.json")]);
+        snapshot(&format!("policy_signature_{wrong}"), &run);
+    }
+    snapshot(
+        "policy_signature_contradicted",
+        &dir.run(&["rewrite", "m.ir", "--policy", "good.json", "-o", "-"]),
+    );
+}
+
 /// The documents have every warning and every preset that the source has.
 #[test]
 fn documents_are_complete() {

@@ -266,6 +266,8 @@ impl<'m> Pair<'m> {
         same(place, "version of the operator", &n.schema().map(|s| s.since), &m.schema().map(|s| s.since))?;
         let kind = |n: &NodeData| std::mem::discriminant(&n.op);
         same(place, "kind of operator", &kind(n), &kind(m))?;
+        let declared = |n: &NodeData| n.schema().filter(|s| s.declared.is_some());
+        same(place, "signature", &declared(n), &declared(m))?;
         self.option(place, "name", n.name, m.name)?;
         same(place, "number of formal operands", &n.n_formal(), &m.n_formal())?;
         same(place, "number of operands", &n.operands().len(), &m.operands().len())?;

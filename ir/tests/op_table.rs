@@ -236,6 +236,9 @@ fn class_of_contrib(name: &str) -> Class {
         "GroupNorm" | "RotaryEmbedding" | "SkipGroupNorm" => Class::Infer,
         "SkipLayerNormalization" | "SkipSimplifiedLayerNormalization" => Class::Infer,
         "BiasSoftmax" | "Inverse" | "Irfft" | "Rfft" => Class::Deny,
+        "QuantizeLinear" | "DequantizeLinear" | "QLinearAdd" | "QLinearMul" | "QAttention" => Class::Fixed,
+        "DynamicQuantizeMatMul" | "MatMulInteger16" | "MatMulIntegerToFloat" => Class::Fixed,
+        "DecoderMaskedMultiHeadAttention" => Class::Fixed,
         other => panic!("{other} has no class here"),
     }
 }
@@ -311,6 +314,11 @@ const NOT_INFERRED: &[(&str, &str)] = &[
     (CONTRIB, "NhwcConv"),
     // Rank 2 or 4, by how it is packed.
     (CONTRIB, "PackedMultiHeadAttention"),
+    // Sizes depend on how query, keys and values are packed and on caches.
+    (CONTRIB, "DecoderMaskedMultiHeadAttention"),
+    (CONTRIB, "QAttention"),
+    // Of no type that an operand has.
+    (CONTRIB, "MatMulInteger16"),
 ];
 
 #[test]

@@ -10,7 +10,7 @@ use ampc_ir::edit::{NewNode, Position};
 use ampc_ir::eq::same_module;
 use ampc_ir::infer::infer_module;
 use ampc_ir::module::{Decision, FunctionData, Op, Payload, Provenance, Reason, Role};
-use ampc_ir::op::{AttrKind, Class, Lookup, lookup};
+use ampc_ir::op::{AttrKind, Class, Count, Lookup, OpSchema, Signature, SignatureFormal, lookup};
 use ampc_ir::tensor::{SparseData, Storage, TensorData};
 use ampc_ir::text::{DataResolver, NoData, ParseOptions, PrintOptions, parse, parse_with, print};
 use ampc_ir::verify::verify_module;
@@ -23,6 +23,45 @@ const OPSET: u16 = 21;
 
 /// Operators with none, one and several type variables, with and without bodies.
 const OPS: [&str; 8] = ["Relu", "Add", "Gather", "Cast", "If", "Loop", "Constant", "BatchNormalization"];
+
+/// One of three operators that a user describes.
+fn signature(which: usize) -> &'static OpSchema {
+    let formal = |name: &str, ty: &str| SignatureFormal {
+        name: name.into(),
+        ty: ty.into(),
+        count: Count::One,
+        class: None,
+        shape: None,
+    };
+    let x = || formal("x", "T");
+    let (inputs, outputs) = match which {
+        0 => (vec![], vec![formal("a \"b\" c", "i64")]),
+        1 => (vec![x()], vec![SignatureFormal { shape: Some("x".into()), ..formal("y", "T") }]),
+        _ => (
+            vec![
+                x(),
+                SignatureFormal {
+                    count: Count::Optional,
+                    class: Some(Class::Fixed),
+                    ..formal("class", "U_2")
+                },
+                SignatureFormal { count: Count::Variadic, ..formal("shape", "float8e5m2") },
+            ],
+            vec![SignatureFormal { class: Some(Class::Deny), ..formal("a,b", "bool") }],
+        ),
+    };
+    let var = |name: &str, dtypes: &[DType]| (name.to_owned(), dtypes.to_vec());
+    let types = vec![var("T", &[DType::BF16, DType::F32]), var("U_2", &[DType::F32])];
+    let signature = Signature {
+        domain: ["com.example", "a b::c", "signature"][which].into(),
+        name: ["Scale", "class", "graph"][which].into(),
+        inputs,
+        outputs,
+        types: types.into_iter().take(which).collect(),
+        class: Class::ALL[which + 2],
+    };
+    signature.schema().expect("a signature")
+}
 
 /// Numbers that decide what comes next; zeros when they run out.
 struct Choices {
@@ -171,6 +210,9 @@ impl Choices {
         let i = self.below(6);
         if let Some(&function) = self.functions.get(i) {
             return Op::Call(function);
+        }
+        if self.below(6) == 0 {
+            return Op::Schema(signature(self.below(3)));
         }
         if self.below(4) == 0 {
             let domain = self.module.intern("com.example");

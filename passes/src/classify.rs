@@ -9,7 +9,7 @@
 use crate::flow::{self, Var};
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
 use crate::paths::Paths;
-use crate::policy::{Base, Names, OpClass, Pin, Pins, Policy, node_key, op_key};
+use crate::policy::{Base, Names, OpClass, Pin, Pins, Policy, node_key};
 use crate::suggest::{did_you_mean, nearest};
 use ampc_ir::infer::misfit;
 use ampc_ir::module::{Decision, Reason};
@@ -113,6 +113,8 @@ impl State<'_> {
         paths: &[&str],
     ) -> Decision {
         let table = class_by_table(module, schema, var, self.to);
+        let declared = schema.is_some_and(|s| s.declared.is_some());
+        let table_rule = if declared { "policy.signature" } else { "table" };
         let full = match flow::bound_type(module, var) {
             Some(Type::Tensor(t)) if t.dtype == DType::F32 => Some(DType::F32),
             Some(Type::Tensor(t)) if t.dtype.is_low() => {
@@ -149,7 +151,7 @@ impl State<'_> {
             }
             Legality::NoSuchFormat { first_opset_with_it: Some(first) } => {
                 let gains =
-                    |s: &&OpSchema| table == Class::Allow || op::base_class(s.kind, wanted) == Class::Allow;
+                    |s: &&OpSchema| table == Class::Allow || op::schema_class(s, wanted) == Class::Allow;
                 if let Some(schema) = schema.filter(gains) {
                     *self.without_format.entry((schema.name, first, wanted)).or_default() += 1;
                 }
@@ -160,7 +162,7 @@ impl State<'_> {
             return if table == Class::Fixed {
                 self.decide(Class::Fixed, full, "attribute")
             } else {
-                self.decide(table, None, "table")
+                self.decide(table, None, table_rule)
             };
         }
         let of_precision = |p: DType| if p == DType::F32 { Class::Fixed } else { Class::Allow };
@@ -181,7 +183,7 @@ impl State<'_> {
                 }
             }
         };
-        let (class, rule) = self.class_by_policy(table, listed);
+        let (class, rule) = self.class_by_policy((table, table_rule), listed);
         let precision = (class == Class::Fixed).then_some(DType::F32);
         self.decide(class, precision, &rule)
     }
@@ -204,16 +206,16 @@ impl State<'_> {
     }
 
     /// A list of the user replaces the class of the operator, but not what a schema or a fixed formal demands.
-    fn class_by_policy(&self, table: Class, listed: Option<OpClass>) -> (Class, String) {
+    fn class_by_policy(&self, (table, rule): (Class, &str), listed: Option<OpClass>) -> (Class, String) {
         if table == Class::Fixed {
-            return (table, "table".into());
+            return (table, rule.into());
         }
         if let Some(listed) = listed {
             return (listed.class, format!("{}.{}", listed.from, listed.class));
         }
         match self.policy.base {
-            Base::Table => (table, "table".into()),
-            Base::Schema if table == Class::Discrete => (table, "table".into()),
+            Base::Table => (table, rule.into()),
+            Base::Schema if table == Class::Discrete => (table, rule.into()),
             Base::Schema => (Class::Allow, "schema".into()),
         }
     }
@@ -280,7 +282,7 @@ fn immovable(module: &Module, schema: Option<&OpSchema>, var: Var) -> Option<&'s
 
 /// The class of the operator at this node: attributes can make it stricter.
 fn refined(module: &Module, schema: &'static OpSchema, node: Node, to: DType) -> Class {
-    let base = op::base_class(schema.kind, to);
+    let base = op::schema_class(schema, to);
     let reduces = op::may_reduce(schema)
         && NodeView::new(module, node).and_then(|v| v.string("reduction")).is_some_and(|r| r != "none");
     if reduces { Class::Deny } else { base }
@@ -392,8 +394,13 @@ fn warn_of_foreign_report(policy: &Policy, paths: &Paths, cx: &mut PassCx<'_>) {
 /// A node that is not what the table has under its name keeps the types that its author gave it.
 fn warn_of_misfit(module: &Module, node: Node, cx: &mut PassCx<'_>) {
     if let Some(error) = misfit(module, node) {
-        let (domain, name, _) = module.op_name(node);
-        let text = format!("stays as it is: no {} that ampc knows: {error}", op_key(domain, name));
+        let declared = module.node(node).schema().is_some_and(|s| s.declared.is_some());
+        let key = node_key(module, node);
+        let text = if declared {
+            format!("stays as it is: it does not fit the signature of {key}: {error}")
+        } else {
+            format!("stays as it is: no {key} that ampc knows: {error}")
+        };
         cx.warn("operator.signature", Some(node), text);
     }
 }
@@ -432,6 +439,9 @@ fn warn_of_unmet_pins(pins: &Pins<'_>, module: &Module, paths: &Paths, cx: &mut 
         let Some((_, decision)) = named.find(|(_, d)| unmet(&d.reason.rule)) else { continue };
         let why = match decision.precision {
             Some(is) if decision.reason.rule == "already-low" => format!("it is {is} already"),
+            _ if schema.declared.is_some() => {
+                format!("{} cannot be lowered here ({})", schema.name, decision.reason.rule)
+            }
             _ => format!(
                 "{} of opset {} cannot be lowered here ({})",
                 schema.name, schema.since, decision.reason.rule

@@ -16,7 +16,7 @@ use ampc_ir::convert::Conversion;
 use ampc_ir::edit::Position;
 use ampc_ir::infer::{Facts, check_node};
 use ampc_ir::module::{Def, Op};
-use ampc_ir::op::{Class, OpKind, base_class};
+use ampc_ir::op::{Class, Formal, OpKind, OpSchema, schema_class};
 use ampc_ir::ports::Ports;
 use ampc_ir::{AttrValue, DType, GraphId, Module, Node, Payload, Type, Value};
 use rustc_hash::FxHashMap;
@@ -120,7 +120,12 @@ fn is_as_it_was(module: &Module, node: Node) -> bool {
         let ty = &module.value(*v).ty;
         ty.as_tensor().is_none() && ty.element_dtype().is_some_and(DType::is_low)
     };
-    data.schema().is_none()
+    // Operators that a user describes may have no fp32.
+    let low_only = |schema: &OpSchema, formal: &Formal| {
+        let types = schema.types_of(formal);
+        !types.has_tensor(DType::F32) && types.tensor_dtypes().any(DType::is_low)
+    };
+    data.schema().is_none_or(|s| s.inputs.iter().chain(s.outputs).any(|formal| low_only(s, formal)))
         || data.formal_operands().iter().flatten().any(|v| unknown(v) || contained(v))
         || data.results().iter().flatten().any(contained)
 }
@@ -284,9 +289,8 @@ impl State<'_> {
     fn results(&mut self, module: &mut Module, node: Node) {
         let inferred = check_node(module, node, self.facts).ok().flatten();
         // An attribute (the bounds of a Clip, the value of a Pad, in old versions) is f32 and rounded by nobody.
-        let clear =
-            module.node(node).schema().is_some_and(|s| base_class(s.kind, DType::F16) == Class::Clear)
-                && !module.node(node).attrs().iter().any(|a| matches!(a.value, AttrValue::Float(_)));
+        let clear = module.node(node).schema().is_some_and(|s| schema_class(s, DType::F16) == Class::Clear)
+            && !module.node(node).attrs().iter().any(|a| matches!(a.value, AttrValue::Float(_)));
         for (slot, value) in module.node(node).results().to_vec().into_iter().enumerate() {
             let Some(value) = value else { continue };
             let Some(format) = low_dtype(&module.value(value).ty) else { continue };

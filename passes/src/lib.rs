@@ -3,7 +3,8 @@
 //! Read [`pass`] (what a pass is), then [`pipeline`] (how passes are put together and checked), then one pass.
 //! The passes in the order in which a rewrite runs them:
 //!
-//! 0. [`raise_opset`]: on request, the model becomes one of a newer operator set;
+//! 0. [`bind_signatures`]: operators of the user's own become what their signatures say;
+//!    [`raise_opset`]: on request, the model becomes one of a newer operator set;
 //! 1. [`specialize_functions`]: every call gets a function of its own;
 //! 2. [`classify`]: every type variable of every node gets a precision class;
 //! 3. [`guard`]: patterns and ranges that make a node riskier than its class;
@@ -18,6 +19,7 @@
 //! Passes run no kernel and name no backend; facts about a target come in as data.
 
 pub mod assign;
+pub mod bind_signatures;
 pub mod classify;
 pub mod convert_constants;
 pub mod dce;

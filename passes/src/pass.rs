@@ -209,6 +209,12 @@ pub enum PassError {
         /// The newest one.
         latest: u16,
     },
+    /// What signatures say of operators does not agree with the model.
+    #[error("the signatures of the policy contradict the model: {reason}")]
+    Signatures {
+        /// The first contradiction, with its node.
+        reason: String,
+    },
     /// The model cannot be raised.
     #[error(
         "the model stays as it was: opset {to} has no form for {}",

@@ -5,6 +5,7 @@
 //! pass, and the error carries what is needed to repeat it.
 
 use crate::assign::Assign;
+use crate::bind_signatures::BindSignatures;
 use crate::classify::Classify;
 use crate::convert_constants::ConvertConstants;
 use crate::dce::Dce;
@@ -162,6 +163,7 @@ pub enum Opset {
 
 /// Names of all passes, in the usual order.
 pub const PASSES: &[&str] = &[
+    "bind-signatures",
     "raise-opset",
     "specialize-functions",
     "classify",
@@ -209,9 +211,13 @@ impl Pipeline {
             Opset::Auto => Some(Target::Auto { format: *to, policy: policy.clone() }),
             Opset::To(opset) => Some(Target::Opset(opset)),
         };
-        // First: which formats an operator has depends on its version.
-        let mut passes: Vec<Box<dyn Pass>> =
-            target.into_iter().map(|to| Box::new(RaiseOpset { to }) as Box<dyn Pass>).collect();
+        let mut passes: Vec<Box<dyn Pass>> = Vec::new();
+        // First: all others go by what operators are.
+        if policy.signatures().next().is_some() {
+            passes.push(Box::new(BindSignatures { policy: policy.clone() }));
+        }
+        // Then: which formats an operator has depends on its version.
+        passes.extend(target.map(|to| Box::new(RaiseOpset { to }) as Box<dyn Pass>));
         let lowering: [Box<dyn Pass>; 10] = [
             // Before anything is decided, so that it is decided per call.
             Box::new(SpecializeFunctions),
@@ -389,6 +395,7 @@ fn build(
     policy: &dyn Fn(&str) -> Result<Policy, PolicyError>,
 ) -> Result<Box<dyn Pass>, PipelineError> {
     let known: &[&str] = match spec.name.as_str() {
+        "bind-signatures" => &["policy"],
         "raise-opset" => &["to", "format", "policy"],
         "classify" => &["to", "policy"],
         "guard" => &["to", "disable", "out-of-range"],
@@ -425,6 +432,10 @@ fn build(
         Some("bf16") => Ok(DType::BF16),
         Some(other) => Err(bad(option, "f16 or bf16", other)),
     };
+    if spec.name == "bind-signatures" {
+        let policy = policy(get("policy").unwrap_or("safe"))?;
+        return Ok(Box::new(BindSignatures { policy: Arc::new(policy) }));
+    }
     if spec.name == "raise-opset" {
         let to = match get("to").map(|to| (to, to.parse())) {
             Some(("auto", _)) => Target::Auto {

@@ -131,7 +131,7 @@ fn place_in_policy(error: &PolicyError, text: &str) -> Option<std::ops::Range<us
         | PolicyError::UnknownOp { found, .. }
         | PolicyError::UnknownGuard { found, .. }
         | PolicyError::Precision { found } => found,
-        PolicyError::OpTwice { op, .. } => op,
+        PolicyError::OpTwice { op, .. } | PolicyError::Signature { op, .. } => op,
         PolicyError::Pattern { pattern, .. } => pattern,
         _ => return None,
     };

@@ -149,7 +149,10 @@ impl Cx<'_> {
                 format!("the ports of the function belong to its first call, `{}`", self.paths.path(first))
             }
             (None, Op::Schema(_) | Op::Call(_)) => "it has no floats to decide about".into(),
-            (None, Op::Custom { .. }) => "its operator is not in the operator table".into(),
+            (None, Op::Custom { .. }) => {
+                "its operator is not in the operator table, and no signature of the policy describes it"
+                    .into()
+            }
         }
     }
 

@@ -70,6 +70,7 @@ pub(crate) fn help(code: &str) -> Option<&'static str> {
             "`ampc rewrite MODEL --emit text -o -` shows all names; the path of a node in a body is \
              `owner/attribute/node`"
         }
+        "pass::signatures" => "the signature has to say what the model does: docs/policy.md",
         "pass::no_form" => {
             "a lower `--opset` may be enough; what has no form has to be exported for the opset, or stay as it is \
              without `--opset`"

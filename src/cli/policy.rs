@@ -6,7 +6,7 @@ use super::settings::read_policy;
 use super::table::{Table, count};
 use super::ui::{self, Ui};
 use ampc::ir::DType;
-use ampc::ir::op::{Class, Legality, OpKind, base_class, legality};
+use ampc::ir::op::{Class, Legality, OpKind, Signature, base_class, legality};
 use ampc::passes::Policy;
 use ampc::passes::guard::GUARDS;
 use ampc::passes::policy::{Base, PRESETS, op_key};
@@ -42,6 +42,9 @@ pub(crate) fn run(args: &PolicyArgs, _: Ui) -> Result<(), Failure> {
                 count((policy.pins().len() + policy.value_pins().len()) as u64, "pin"),
                 count(policy.disabled_guards().len() as u64, "guard") + " left out",
             ];
+            if policy.signatures().next().is_some() {
+                what.push(count(policy.signatures().count() as u64, "signature"));
+            }
             what.extend(read.decisions.map(repeats));
             ui::print(&format!("{name}: policy {}, {}\n", policy.name, what.join(", ")))
         }
@@ -83,6 +86,15 @@ fn show(policy: &Policy, decisions: Option<u64>) -> String {
         for (pattern, pin) in pins {
             let var = pattern.var().map_or_else(String::new, |v| format!("#{v}"));
             table.row([format!("{}{var}", pattern.text()), pin.as_str().to_owned()]);
+        }
+        let _ = write!(text, "{table}");
+    }
+    if policy.signatures().next().is_some() {
+        text.push_str("\noperators with a signature\n");
+        let mut table = Table::new(2, &[]);
+        for (op, schema) in policy.signatures() {
+            let signature = Signature::of(schema).map_or_else(String::new, |s| s.to_string());
+            table.row([op, signature.as_str()]);
         }
         let _ = write!(text, "{table}");
     }

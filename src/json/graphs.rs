@@ -272,7 +272,7 @@ impl Reader<'_, '_> {
             .collect()
     }
 
-    /// What a name means: a function of the model, else an operator of the table, else a custom one.
+    /// What a name means: a function of the model, else an operator with a signature or of the table, else a custom one.
     fn op(
         &mut self,
         work: &Work,
@@ -286,6 +286,11 @@ impl Reader<'_, '_> {
         let (domain, overload) = (self.symbol_or_empty(domain), self.symbol_or_empty(overload));
         if let Some(&function) = self.functions.get(&(domain, name, overload)) {
             return Some(Op::Call(function));
+        }
+        if let Some(&schema) = self.signatures.get(&(domain, name))
+            && self.module.text(overload).is_empty()
+        {
+            return Some(Op::Schema(schema));
         }
         let canonical = |domain: Symbol| match self.module.text(domain) {
             "ai.onnx" => "",

@@ -9,10 +9,13 @@ use super::tape::{At, Broken, Tape, Token};
 use ampc_ir::attr::Attr;
 use ampc_ir::infer::infer_module;
 use ampc_ir::module::{FunctionData, Reason};
+use ampc_ir::op::OpSchema;
 use ampc_ir::text::{DataResolver, ParseError, ParseErrors, ParseOptions};
 use ampc_ir::{DType, FunctionId, GraphId, Module, Node, Symbol, TensorData, Type, Value};
+use ampc_passes::policy::{SignatureJson, reason};
 use ampc_passes::suggest;
 use rustc_hash::{FxHashMap, FxHashSet};
+use serde::Deserialize;
 use std::borrow::Cow;
 use std::rc::Rc;
 use std::str::FromStr;
@@ -65,6 +68,7 @@ pub(super) fn parse(
         options: *options,
         errors: Vec::new(),
         functions: FxHashMap::default(),
+        signatures: FxHashMap::default(),
         work: Vec::new(),
         reasons: FxHashMap::default(),
         resolved: FxHashMap::default(),
@@ -118,6 +122,8 @@ pub(super) struct Reader<'p, 't> {
     pub(super) options: ParseOptions,
     errors: Vec<ParseError>,
     pub(super) functions: FxHashMap<(Symbol, Symbol, Symbol), FunctionId>,
+    /// The operators of no table, by domain and name.
+    pub(super) signatures: FxHashMap<(Symbol, Symbol), &'static OpSchema>,
     pub(super) work: Vec<Work>,
     /// Nodes with the same reason share it.
     pub(super) reasons: FxHashMap<(String, String), Arc<Reason>>,
@@ -308,14 +314,15 @@ impl Reader<'_, '_> {
                 "model_version",
                 "doc",
                 "metadata",
+                "signatures",
                 "graph",
                 "functions",
             ],
         ) else {
             return;
         };
-        let [_, ir, opsets, producer, producer_version, domain, version, doc, metadata, graph, functions] =
-            fields;
+        let [_, ir, opsets, producer, producer_version, domain, version, doc, metadata, rest @ ..] = fields;
+        let [signatures, graph, functions] = rest;
         let ir_version = ir.and_then(|at| self.int(at, "the version of the ONNX IR")).unwrap_or(10);
         let model_version = version.and_then(|at| self.int(at, "an integer")).unwrap_or(0);
         let opsets = Rc::new(self.opsets(opsets));
@@ -327,6 +334,7 @@ impl Reader<'_, '_> {
         self.module.header.domain = self.text_or_empty(domain);
         self.module.header.doc_string = self.text_or_empty(doc);
         self.module.header.metadata = self.pairs(metadata);
+        self.signatures(signatures);
         let mut roots = Vec::new();
         if let Some(at) = self.required(root, graph, "graph") {
             roots.push(Work { graph: self.module.main(), at, opsets, owner: None, depth: 0 });
@@ -338,6 +346,33 @@ impl Reader<'_, '_> {
         self.work = roots;
         while let Some(work) = self.work.pop() {
             self.graph(&work);
+        }
+    }
+
+    /// `{"acme::Scale": {…}}`, as in policies.
+    fn signatures(&mut self, at: Option<At>) {
+        let Some(at) = at else { return };
+        if self.tape.token(at) != Token::Object {
+            return self.wrong(at, "an object of signatures by operator");
+        }
+        let tape = self.tape;
+        for (key, value) in tape.fields(at) {
+            let Token::Text(op) = tape.token(key) else { continue };
+            // As in policies; what is behind the value is not looked at.
+            let mut json = serde_json::Deserializer::from_str(&self.text[tape.offset(value)..]);
+            let read = SignatureJson::deserialize(&mut json).map_err(|e| {
+                let text = e.to_string();
+                text.rfind(" at line ").map_or(text.clone(), |end| text[..end].to_owned())
+            });
+            match read.and_then(|json| json.schema(&op).map_err(|e| reason(&e))) {
+                Ok(schema) => {
+                    let known = (self.module.intern(schema.domain), self.module.intern(schema.name));
+                    if self.signatures.insert(known, schema).is_some() {
+                        self.error(key, "signatures of different operators", format!("a second \"{op}\""));
+                    }
+                }
+                Err(reason) => self.error(value, "a signature that is one", reason),
+            }
         }
     }
 

@@ -3,10 +3,11 @@
 use super::SCHEMA;
 use ampc_ir::module::{Def, FunctionData, Output, Payload, Provenance, Role};
 use ampc_ir::tensor::TensorError;
-use ampc_ir::text::{LargeConstant, MAX_DEPTH};
+use ampc_ir::text::{LargeConstant, MAX_DEPTH, signatures};
 use ampc_ir::verify::name_of;
 use ampc_ir::{Captured, DType, GraphId, Module, Node, Symbol, Type, Value};
 use ampc_passes::Paths;
+use ampc_passes::policy::{SignatureJson, op_key};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -172,6 +173,21 @@ impl Writer<'_> {
             self.line_key("metadata");
             self.list(&header.metadata, |w, (k, v)| w.list([k, v], |w, text| w.text(text)));
         }
+        let signatures = signatures(module);
+        if !signatures.is_empty() {
+            self.line_key("signatures");
+            self.done.text.push('{');
+            self.depth += 1;
+            for signature in signatures {
+                self.line_key(&op_key(&signature.domain, &signature.name));
+                // Words and lists always can be JSON.
+                let json = serde_json::to_value(SignatureJson::of(&signature)).unwrap_or_default();
+                self.json(&json);
+            }
+            self.depth -= 1;
+            self.new_line();
+            self.done.text.push('}');
+        }
         self.line_key("graph");
         self.graph(module.main());
         if module.functions().next().is_some() {
@@ -180,6 +196,22 @@ impl Writer<'_> {
         self.depth -= 1;
         self.new_line();
         self.done.text.push_str("}\n");
+    }
+
+    /// In one line, spaced like what is around it; no deeper than a signature.
+    fn json(&mut self, value: &serde_json::Value) {
+        match value {
+            serde_json::Value::Object(fields) => {
+                self.done.text.push('{');
+                for (key, value) in fields {
+                    self.key(key);
+                    self.json(value);
+                }
+                self.done.text.push('}');
+            }
+            serde_json::Value::Array(items) => self.list(items, Self::json),
+            other => self.shown(other),
+        }
     }
 
     /// An object, ai.onnx spelled out; pairs if that could not be told from what the module says.
@@ -390,7 +422,7 @@ impl Writer<'_> {
         self.field_if("domain", domain);
         self.field("op", op);
         self.field_if("overload", overload);
-        if let Some(schema) = data.schema() {
+        if let Some(schema) = data.schema().filter(|s| s.declared.is_none()) {
             self.key("version");
             self.shown(schema.since);
         }

@@ -210,3 +210,37 @@ fn contrib_operators_that_are_not_in_the_table_stay() {
         assert!(done.module().node(done.node_of(op)).schema().is_none(), "{opsets} {op}");
     }
 }
+
+/// Quantisation in the domain of ONNX Runtime keeps its types, and what is around it is lowered.
+#[test]
+fn contrib_quantisation_stays_and_runs() {
+    let graph = around(
+        "const %s : f32 = 0.03125
+         const %z : u8 = 128
+         const %qw : i8[8, 8] = [1, -2, 3, -4, 5, -6, 7, -8, 8, 7, 6, 5, 4, 3, 2, 1, 0, 1, 0, -1, 0, 1, 0, -1, 2, 2, 2, 2, 2, 2, 2, 2, 1, 1, 1, 1, 1, 1, 1, 1, 3, 0, 3, 0, 3, 0, 3, 0, -5, 5, -5, 5, -5, 5, -5, 5, 9, 8, 7, 6, 5, 4, 3, 2]
+         const %zs : i8 = 0
+         %q = com.microsoft::QuantizeLinear(%h, %s, %z) : ? @quantize
+         %p = com.microsoft::QLinearMul(%q, %s, %z, %q, %s, %z, %s, %z) : ? @mul
+         %d = com.microsoft::DequantizeLinear(%p, %s, %z) : ? @dequantize
+         %e = com.microsoft::DequantizeLinear(%qw, %s, %zs) : ? @weight
+         %y = MatMul(%d, %e) : ? @product
+         %t = com.microsoft::DynamicQuantizeMatMul(%y, %qw, %s, %zs) : ? @dynamic
+         %after = MatMul(%t, %w) : ? @after
+         output %after",
+    );
+    let module = || module(&graph).into();
+    let (done, runs) = exec_models(module(), module(), &options(DType::F16), &feeds());
+    assert_eq!((done.precision("product"), done.precision("after")), ("fp16", "fp16"));
+    for op in ["QuantizeLinear", "DequantizeLinear", "QLinearMul", "DynamicQuantizeMatMul"] {
+        for node in done.nodes_of(op) {
+            let values = done.module().node(node).operands().iter().flatten();
+            let low = |&v: &_| done.module().value(v).ty.dtype() == Some(DType::F16);
+            assert!(!values.into_iter().any(low), "{op}");
+        }
+    }
+    assert!(done.report.warnings.iter().all(|w| w.code != "operator.signature"));
+    if let Some(runs) = runs {
+        // A step of a scale, where rounding to f16 leads to the next integer.
+        runs.are_within(1e-1);
+    }
+}

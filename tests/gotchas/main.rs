@@ -23,6 +23,7 @@ mod order;
 mod proto;
 mod random;
 mod runtime;
+mod signatures;
 mod structure;
 mod support;
 mod typing;

@@ -1,7 +1,7 @@
 //! Copies of functions: one for a call of its own, and back.
 
-use crate::attr::AttrValue;
 use super::{NewNode, Position};
+use crate::attr::AttrValue;
 use crate::module::{Def, FunctionData, GraphOwner, NodeData, Op, Role};
 use crate::{FunctionId, GraphId, Module, Node, Symbol, Value};
 use rustc_hash::FxHashMap;

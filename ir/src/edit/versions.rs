@@ -17,6 +17,19 @@ impl Module {
         data.decisions.clear();
     }
 
+    /// Lets a node of an operator that nobody here knows, or that has another signature, be of the operator that a
+    /// signature describes. Its message stays as it was.
+    ///
+    /// # Panics
+    /// If the node is of another operator, or the schema of none that is described so.
+    pub fn declare(&mut self, node: Node, schema: &'static OpSchema) {
+        assert_eq!(self.op_name(node), (schema.domain, schema.name, ""), "{node} is of another operator");
+        assert!(schema.declared.is_some(), "the schema is of the table");
+        let data = &mut self.nodes[node];
+        data.op = Op::Schema(schema);
+        data.decisions.clear();
+    }
+
     /// Imports another version of a domain (`""` for ai.onnx) where a graph takes its imports from, the model or a
     /// function; whether it is imported there. The caller sees to the versions of the nodes.
     pub fn set_opset(&mut self, graph: GraphId, domain: &str, version: u16) -> bool {

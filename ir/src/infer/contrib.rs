@@ -8,13 +8,30 @@ use super::size::{at_least, part, ranked};
 use super::{Inferred, shape_error};
 use crate::op::OpKind;
 use crate::views::{NodeView, OpError, Part, broadcast};
-use crate::{Dim, Dims, Shape};
+use crate::{DType, Dim, Dims, Shape};
 
 /// Every float result has the shape of the first operand.
 pub(super) fn infer_like_first(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {
     for i in 0..view.n_results() {
         out.shape(i, view.shape(0));
     }
+    Ok(())
+}
+
+/// QuantizeLinear: without a zero point, bytes without sign.
+pub(super) fn infer_quantize(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {
+    if !view.has(2) {
+        out.tensor(0, DType::U8, Shape::unknown());
+    }
+    out.shape(0, view.shape(0));
+    Ok(())
+}
+
+/// QLinearAdd and QLinearMul: NumPy's broadcasting of two tensors, each followed by scale and zero point.
+pub(super) fn infer_qlinear_binary(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {
+    let (Some(a), Some(b)) = (view.dims(0), view.dims(3)) else { return Ok(()) };
+    let dims = broadcast(a, b).map_err(|_| shape_error(3, "dims that broadcast with those of `A`", b))?;
+    out.shape(0, Shape::of(dims));
     Ok(())
 }
 

@@ -1,8 +1,8 @@
 //! Which function infers which operator.
 
 use super::{
-    InferFn, attention, cast, contrib, control, elementwise, gather, image, join, linear, ml, norm, quantize,
-    recurrent, reduce, reshape, sequence, signal, source, window,
+    InferFn, attention, cast, contrib, control, declared, elementwise, gather, image, join, linear, ml, norm,
+    quantize, recurrent, reduce, reshape, sequence, signal, source, window,
 };
 use crate::op::OpKind;
 
@@ -18,6 +18,7 @@ pub(super) fn infer_fn(kind: OpKind) -> Option<InferFn> {
         OpKind::Cast => cast::infer_cast,
         OpKind::CastLike => cast::infer_cast_like,
         OpKind::Identity => cast::infer_identity,
+        OpKind::Declared => declared::infer_declared,
         OpKind::If => control::infer_if,
         OpKind::Loop => control::infer_loop,
         OpKind::Scan => control::infer_scan,
@@ -116,16 +117,24 @@ pub(super) fn infer_fn(kind: OpKind) -> Option<InferFn> {
         OpKind::ContribFusedConv => window::infer_conv,
         OpKind::ContribFusedGemm => linear::infer_gemm,
         OpKind::ContribFusedMatMul | OpKind::ContribTransposeMatMul => contrib::infer_fused_matmul,
-        OpKind::ContribGemmFastGelu => linear::infer_matmul,
+        OpKind::ContribDynamicQuantizeMatMul
+        | OpKind::ContribGemmFastGelu
+        | OpKind::ContribMatMulIntegerToFloat => linear::infer_matmul,
+        OpKind::ContribDequantizeLinear => contrib::infer_like_first,
+        OpKind::ContribQLinearAdd | OpKind::ContribQLinearMul => contrib::infer_qlinear_binary,
+        OpKind::ContribQuantizeLinear => contrib::infer_quantize,
         OpKind::ContribGroupQueryAttention => contrib::infer_group_query_attention,
         OpKind::ContribMatMulNBits => contrib::infer_matmul_n_bits,
         OpKind::ContribMultiHeadAttention => contrib::infer_multi_head_attention,
         OpKind::ContribSkipLayerNormalization | OpKind::ContribSkipSimplifiedLayerNormalization => {
             contrib::infer_skip_norm
         }
-        OpKind::ContribIrfft
+        OpKind::ContribDecoderMaskedMultiHeadAttention
+        | OpKind::ContribIrfft
+        | OpKind::ContribMatMulInteger16
         | OpKind::ContribNhwcConv
         | OpKind::ContribPackedMultiHeadAttention
+        | OpKind::ContribQAttention
         | OpKind::ContribRfft => return None,
 
         // elementwise.rs

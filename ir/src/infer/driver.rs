@@ -197,7 +197,9 @@ fn infer_node(view: &NodeView<'_>) -> Result<Inferred, OpError> {
 /// What is inferred of a node of an open domain that fits its schema, attributes included: the verifier does not ask
 /// for them there.
 fn fitting(view: &NodeView<'_>) -> Result<Inferred, OpError> {
-    for attr in view.data().attrs() {
+    // Signatures say nothing of attributes.
+    let attrs = if view.schema.declared.is_some() { &[] } else { view.data().attrs() };
+    for attr in attrs {
         let name = view.module.text(attr.name);
         let expected = view.schema.attr(name).map(|a| a.kind);
         if expected != Some(attr.value.kind()) {
@@ -235,10 +237,7 @@ fn infer_by_schema(view: &NodeView<'_>) -> Result<Inferred, OpError> {
         if !allowed.admits(ty) {
             return Err(OpError {
                 part: Part::Result(i),
-                expected: format!(
-                    "a type that `{}` of {} {} may have",
-                    formal.name, schema.name, schema.since
-                ),
+                expected: format!("a type that `{}` of {} may have", formal.name, shown(schema)),
                 found: describe(ty),
             });
         }
@@ -288,6 +287,14 @@ fn check_counts(view: &NodeView<'_>) -> Result<(), OpError> {
     Ok(())
 }
 
+/// An operator and the version that it has.
+fn shown(schema: &OpSchema) -> String {
+    match schema.declared {
+        Some(_) => schema.name.to_owned(),
+        None => format!("{} {}", schema.name, schema.since),
+    }
+}
+
 type Bound = SmallVec<[Option<Type>; 4]>;
 
 /// Binds the schema's type variables to the types of the operands.
@@ -301,7 +308,7 @@ fn bind(view: &NodeView<'_>) -> Result<Bound, OpError> {
         if !allowed.admits(ty) {
             return Err(OpError::operand(
                 i,
-                format!("a type that `{}` of {} {} may have", formal.name, schema.name, schema.since),
+                format!("a type that `{}` of {} may have", formal.name, shown(schema)),
                 describe(ty),
             ));
         }

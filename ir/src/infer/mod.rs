@@ -16,6 +16,7 @@ mod calls;
 mod cast;
 mod contrib;
 mod control;
+mod declared;
 mod dispatch;
 mod driver;
 mod elementwise;

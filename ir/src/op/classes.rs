@@ -277,6 +277,20 @@ pub fn base_class(kind: OpKind, format: DType) -> Class {
         | K::Range
         | K::TfIdfVectorizer => Class::Fixed,
 
+        // Scales and what they make, as for ONNX's own; an attention that writes into the caches it is given.
+        K::ContribDecoderMaskedMultiHeadAttention
+        | K::ContribDequantizeLinear
+        | K::ContribDynamicQuantizeMatMul
+        | K::ContribMatMulInteger16
+        | K::ContribMatMulIntegerToFloat
+        | K::ContribQAttention
+        | K::ContribQLinearAdd
+        | K::ContribQLinearMul
+        | K::ContribQuantizeLinear => Class::Fixed,
+
+        // A user says what it is: see `schema_class`.
+        K::Declared => Class::Fixed,
+
         // Types are structural: what flows through decides, not the operator.
         K::Cast
         | K::CastLike
@@ -407,7 +421,19 @@ static EXCEPTIONS: &[Exception] = &[
     keeps(K::ContribSkipSimplifiedLayerNormalization, Side::Result, &["mean", "inv_std_var"]),
 ];
 
+/// The class of the operator of a schema for a format.
+pub fn schema_class(schema: &OpSchema, format: DType) -> Class {
+    schema.declared.map_or_else(|| base_class(schema.kind, format), |declared| declared.class)
+}
+
 fn exception(schema: &OpSchema, side: Side, formal: &str) -> Option<Class> {
+    if let Some(declared) = schema.declared {
+        let (formals, classes) = match side {
+            Side::Operand => (schema.inputs, declared.inputs),
+            Side::Result => (schema.outputs, declared.outputs),
+        };
+        return formals.iter().zip(classes).find(|(f, _)| f.name == formal).and_then(|(_, &class)| class);
+    }
     let start = EXCEPTIONS.partition_point(|e| e.kind < schema.kind);
     EXCEPTIONS[start..]
         .iter()
@@ -421,7 +447,7 @@ fn exception(schema: &OpSchema, side: Side, formal: &str) -> Option<Class> {
 /// A formal that is never float is [`Class::Fixed`]. Whether the schema admits the format does not matter here:
 /// a newer version of the operator may, and [`var_class`] and [`formal_legality`] say so.
 pub fn formal_class(schema: &'static OpSchema, side: Side, formal: &Formal, format: DType) -> Class {
-    formal_class_given(schema, side, formal, base_class(schema.kind, format))
+    formal_class_given(schema, side, formal, schema_class(schema, format))
 }
 
 /// The class of a formal of an operator whose own class is `base`: a policy's, or that of an attribute's value.
@@ -435,7 +461,7 @@ pub fn formal_class_given(schema: &'static OpSchema, side: Side, formal: &Formal
 /// The class of a type variable for a format: the strictest of the formals that name it, and [`Class::Fixed`] if
 /// the schema does not admit the format ([`legality`] says why).
 pub fn var_class(schema: &'static OpSchema, var: u8, format: DType) -> Class {
-    var_class_given(schema, var, format, base_class(schema.kind, format), |_, _| true)
+    var_class_given(schema, var, format, schema_class(schema, format), |_, _| true)
 }
 
 /// The class of a type variable of an operator whose own class is `base`, over the formals for which `present`

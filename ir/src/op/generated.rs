@@ -488,6 +488,12 @@ pub enum OpKind {
     ContribBiasSoftmax,
     /// BiasSplitGelu of com.microsoft: 1.
     ContribBiasSplitGelu,
+    /// DecoderMaskedMultiHeadAttention of com.microsoft: 1.
+    ContribDecoderMaskedMultiHeadAttention,
+    /// DequantizeLinear of com.microsoft: 1.
+    ContribDequantizeLinear,
+    /// DynamicQuantizeMatMul of com.microsoft: 1.
+    ContribDynamicQuantizeMatMul,
     /// EmbedLayerNormalization of com.microsoft: 1.
     ContribEmbedLayerNormalization,
     /// FastGelu of com.microsoft: 1.
@@ -510,6 +516,10 @@ pub enum OpKind {
     ContribInverse,
     /// Irfft of com.microsoft: 1.
     ContribIrfft,
+    /// MatMulInteger16 of com.microsoft: 1.
+    ContribMatMulInteger16,
+    /// MatMulIntegerToFloat of com.microsoft: 1.
+    ContribMatMulIntegerToFloat,
     /// MatMulNBits of com.microsoft: 1.
     ContribMatMulNBits,
     /// MultiHeadAttention of com.microsoft: 1.
@@ -518,6 +528,14 @@ pub enum OpKind {
     ContribNhwcConv,
     /// PackedMultiHeadAttention of com.microsoft: 1.
     ContribPackedMultiHeadAttention,
+    /// QAttention of com.microsoft: 1.
+    ContribQAttention,
+    /// QLinearAdd of com.microsoft: 1.
+    ContribQLinearAdd,
+    /// QLinearMul of com.microsoft: 1.
+    ContribQLinearMul,
+    /// QuantizeLinear of com.microsoft: 1.
+    ContribQuantizeLinear,
     /// QuickGelu of com.microsoft: 1.
     ContribQuickGelu,
     /// Rfft of com.microsoft: 1.
@@ -532,10 +550,12 @@ pub enum OpKind {
     ContribSkipSimplifiedLayerNormalization,
     /// TransposeMatMul of com.microsoft: 1.
     ContribTransposeMatMul,
+    /// An operator of no table, which a user describes.
+    Declared,
 }
 
 impl OpKind {
-    /// Every operator, in order.
+    /// Every operator of the table, in order.
     pub const ALL: &[OpKind] = &[
         OpKind::Abs,
         OpKind::Acos,
@@ -770,6 +790,9 @@ impl OpKind {
         OpKind::ContribBiasGelu,
         OpKind::ContribBiasSoftmax,
         OpKind::ContribBiasSplitGelu,
+        OpKind::ContribDecoderMaskedMultiHeadAttention,
+        OpKind::ContribDequantizeLinear,
+        OpKind::ContribDynamicQuantizeMatMul,
         OpKind::ContribEmbedLayerNormalization,
         OpKind::ContribFastGelu,
         OpKind::ContribFusedConv,
@@ -781,10 +804,16 @@ impl OpKind {
         OpKind::ContribGroupQueryAttention,
         OpKind::ContribInverse,
         OpKind::ContribIrfft,
+        OpKind::ContribMatMulInteger16,
+        OpKind::ContribMatMulIntegerToFloat,
         OpKind::ContribMatMulNBits,
         OpKind::ContribMultiHeadAttention,
         OpKind::ContribNhwcConv,
         OpKind::ContribPackedMultiHeadAttention,
+        OpKind::ContribQAttention,
+        OpKind::ContribQLinearAdd,
+        OpKind::ContribQLinearMul,
+        OpKind::ContribQuantizeLinear,
         OpKind::ContribQuickGelu,
         OpKind::ContribRfft,
         OpKind::ContribRotaryEmbedding,
@@ -796,7 +825,7 @@ impl OpKind {
 }
 
 /// Domain and name of each operator, in the order of [`OpKind::ALL`].
-pub(super) static IDENTITIES: [(&str, &str); 255] = [
+pub(super) static IDENTITIES: [(&str, &str); 264] = [
     ("", "Abs"),
     ("", "Acos"),
     ("", "Acosh"),
@@ -1030,6 +1059,9 @@ pub(super) static IDENTITIES: [(&str, &str); 255] = [
     ("com.microsoft", "BiasGelu"),
     ("com.microsoft", "BiasSoftmax"),
     ("com.microsoft", "BiasSplitGelu"),
+    ("com.microsoft", "DecoderMaskedMultiHeadAttention"),
+    ("com.microsoft", "DequantizeLinear"),
+    ("com.microsoft", "DynamicQuantizeMatMul"),
     ("com.microsoft", "EmbedLayerNormalization"),
     ("com.microsoft", "FastGelu"),
     ("com.microsoft", "FusedConv"),
@@ -1041,10 +1073,16 @@ pub(super) static IDENTITIES: [(&str, &str); 255] = [
     ("com.microsoft", "GroupQueryAttention"),
     ("com.microsoft", "Inverse"),
     ("com.microsoft", "Irfft"),
+    ("com.microsoft", "MatMulInteger16"),
+    ("com.microsoft", "MatMulIntegerToFloat"),
     ("com.microsoft", "MatMulNBits"),
     ("com.microsoft", "MultiHeadAttention"),
     ("com.microsoft", "NhwcConv"),
     ("com.microsoft", "PackedMultiHeadAttention"),
+    ("com.microsoft", "QAttention"),
+    ("com.microsoft", "QLinearAdd"),
+    ("com.microsoft", "QLinearMul"),
+    ("com.microsoft", "QuantizeLinear"),
     ("com.microsoft", "QuickGelu"),
     ("com.microsoft", "Rfft"),
     ("com.microsoft", "RotaryEmbedding"),
@@ -1084,6 +1122,8 @@ const T_2: TypeSet = tensors(0x2);
 const T_4: TypeSet = tensors(0x4);
 // tensor: uint8 int8
 const T_C: TypeSet = tensors(0xc);
+// tensor: uint16 int16
+const T_30: TypeSet = tensors(0x30);
 // tensor: int32
 const T_40: TypeSet = tensors(0x40);
 // tensor: float int32
@@ -1130,6 +1170,8 @@ const T_CC2: TypeSet = tensors(0xcc2);
 const T_CEA: TypeSet = tensors(0xcea);
 // tensor: float int32 int64 bool float16 double
 const T_EC2: TypeSet = tensors(0xec2);
+// tensor: int32 uint32
+const T_1040: TypeSet = tensors(0x1040);
 // tensor: uint8 uint16 uint32 uint64
 const T_3014: TypeSet = tensors(0x3014);
 // tensor: uint8 int8 uint16 int16 int32 int64 uint32 uint64
@@ -1266,6 +1308,10 @@ const T_1FFFFE_1FFFFE_1FFFFE_1FFFE: TypeSet = TypeSet {
     optional_sequence: 0x1fffe,
     other: &[],
 };
+// tensor: uint8 int8 uint16 int16 uint4 int4
+const T_60003C: TypeSet = tensors(0x60003c);
+// tensor: uint8 int8 uint16 int16 int32 uint4 int4
+const T_60007C: TypeSet = tensors(0x60007c);
 // tensor: uint8 int8 uint16 int16 float8e4m3fn float8e4m3fnuz float8e5m2 float8e5m2fnuz uint4 int4
 const T_7E003C: TypeSet = tensors(0x7e003c);
 // tensor: uint8 int8 uint16 int16 int32 float8e4m3fn float8e4m3fnuz float8e5m2 float8e5m2fnuz uint4 int4
@@ -6787,6 +6833,48 @@ pub static SCHEMAS: &[OpSchema] = &[
         &[],
     ),
     op(
+        OpKind::ContribDecoderMaskedMultiHeadAttention,
+        1,
+        &[var("T", T_402), var("QK", T_402), var("M", T_40)],
+        &[
+            one("query", 0),
+            opt("key", 0),
+            opt("value", 0),
+            opt("mask_index", 2),
+            opt("attention_bias", 0),
+            opt("past_key", 0),
+            opt("past_value", 0),
+            opt("past_sequence_length", 2),
+            opt("beam_width", 2),
+            opt("cache_indirection", 2),
+            opt("bias", 0),
+        ],
+        &[one("output", 0), opt("present_key", 0), opt("present_value", 0), opt("qk", 1)],
+        &[
+            absent("mask_filter_value", AttrKind::Float),
+            required("num_heads", AttrKind::Int),
+            absent("output_qk", AttrKind::Int),
+            absent("past_present_share_buffer", AttrKind::Int),
+            absent("scale", AttrKind::Float),
+        ],
+    ),
+    op(
+        OpKind::ContribDequantizeLinear,
+        1,
+        &[var("T1", T_60007C), var("T2", T_402)],
+        &[one("x", 0), one("x_scale", 1), opt("x_zero_point", 0)],
+        &[one("y", 1)],
+        &[absent("axis", AttrKind::Int)],
+    ),
+    op(
+        OpKind::ContribDynamicQuantizeMatMul,
+        1,
+        &[var("T1", T_2), var("T2", T_C)],
+        &[one("A", 0), one("B", 1), one("b_scale", 0), opt("b_zero_point", 1), opt("bias", 0)],
+        &[one("Y", 0)],
+        &[],
+    ),
+    op(
         OpKind::ContribEmbedLayerNormalization,
         1,
         &[var("T1", T_40), var("T", T_402)],
@@ -6926,6 +7014,30 @@ pub static SCHEMAS: &[OpSchema] = &[
         &[int("normalized", 0), int("onesided", 1), required("signal_ndim", AttrKind::Int)],
     ),
     op(
+        OpKind::ContribMatMulInteger16,
+        1,
+        &[var("T1", T_30), var("T2", T_30), var("T3", T_1040)],
+        &[one("A", 0), one("B", 1)],
+        &[one("Y", 2)],
+        &[],
+    ),
+    op(
+        OpKind::ContribMatMulIntegerToFloat,
+        1,
+        &[var("T1", T_C), var("T2", T_C), var("T3", T_402)],
+        &[
+            one("A", 0),
+            one("B", 1),
+            one("a_scale", 2),
+            one("b_scale", 2),
+            opt("a_zero_point", 0),
+            opt("b_zero_point", 1),
+            opt("bias", 2),
+        ],
+        &[one("Y", 2)],
+        &[],
+    ),
+    op(
         OpKind::ContribMatMulNBits,
         1,
         &[var("T1", T_10402), var("T2", T_4), var("T3", T_10406), var("T4", T_40)],
@@ -6998,6 +7110,73 @@ pub static SCHEMAS: &[OpSchema] = &[
             required("num_heads", AttrKind::Int),
             absent("scale", AttrKind::Float),
         ],
+    ),
+    op(
+        OpKind::ContribQAttention,
+        1,
+        &[var("T1", T_C), var("T2", T_C), var("T3", T_402), var("T4", T_40)],
+        &[
+            one("input", 0),
+            one("weight", 1),
+            one("bias", 2),
+            one("input_scale", 2),
+            one("weight_scale", 2),
+            opt("mask_index", 3),
+            opt("input_zero_point", 0),
+            opt("weight_zero_point", 1),
+            opt("past", 2),
+        ],
+        &[one("output", 2), opt("present", 2)],
+        &[
+            absent("do_rotary", AttrKind::Int),
+            absent("mask_filter_value", AttrKind::Float),
+            required("num_heads", AttrKind::Int),
+            absent("past_present_share_buffer", AttrKind::Int),
+            absent("scale", AttrKind::Float),
+            int("unidirectional", 0),
+        ],
+    ),
+    op(
+        OpKind::ContribQLinearAdd,
+        1,
+        &[var("T", T_C)],
+        &[
+            one("A", 0),
+            one_is("A_scale", T_2),
+            opt("A_zero_point", 0),
+            one("B", 0),
+            one_is("B_scale", T_2),
+            opt("B_zero_point", 0),
+            one_is("C_scale", T_2),
+            opt("C_zero_point", 0),
+        ],
+        &[one("C", 0)],
+        &[],
+    ),
+    op(
+        OpKind::ContribQLinearMul,
+        1,
+        &[var("T", T_C)],
+        &[
+            one("A", 0),
+            one_is("A_scale", T_2),
+            opt("A_zero_point", 0),
+            one("B", 0),
+            one_is("B_scale", T_2),
+            opt("B_zero_point", 0),
+            one_is("C_scale", T_2),
+            opt("C_zero_point", 0),
+        ],
+        &[one("C", 0)],
+        &[],
+    ),
+    op(
+        OpKind::ContribQuantizeLinear,
+        1,
+        &[var("T1", T_402), var("T2", T_60003C)],
+        &[one("x", 0), one("y_scale", 0), opt("y_zero_point", 1)],
+        &[one("y", 1)],
+        &[absent("axis", AttrKind::Int)],
     ),
     op(
         OpKind::ContribQuickGelu,

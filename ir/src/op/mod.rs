@@ -27,15 +27,17 @@ mod classes;
 mod generated;
 mod rows;
 mod schema;
+mod signature;
 mod traits;
 
 pub use class::{Class, UnknownClass};
 pub use classes::{
-    Legality, Side, base_class, formal_class, formal_class_given, formal_legality, legality, var_class,
-    var_class_given,
+    Legality, Side, base_class, formal_class, formal_class_given, formal_legality, legality, schema_class,
+    var_class, var_class_given,
 };
 pub use generated::{LATEST_IR_VERSION, LATEST_OPSETS, OpKind, SCHEMAS};
 pub use schema::{Arity, AttrDefault, AttrKind, AttrSchema, Formal, FormalType, OpSchema, TypeSet, TypeVar};
+pub use signature::{Count, Declared, Signature, SignatureError, SignatureFormal};
 pub use traits::{Sign, adds, dtype_follows_operand, is_periodic, may_reduce, moves, singular_at_zero, sums};
 
 /// What the table says of an operator at an operator set.
@@ -103,23 +105,26 @@ pub fn latest_opset(domain: &str) -> Option<u16> {
 }
 
 impl OpKind {
-    /// Its domain; empty for ai.onnx.
+    /// Its domain; empty for ai.onnx and [`OpKind::Declared`].
     pub const fn domain(self) -> &'static str {
-        generated::IDENTITIES[self as usize].0
+        if self as usize == N_KINDS { "" } else { generated::IDENTITIES[self as usize].0 }
     }
 
-    /// Its name.
+    /// Its name; empty for [`OpKind::Declared`].
     pub const fn name(self) -> &'static str {
-        generated::IDENTITIES[self as usize].1
+        if self as usize == N_KINDS { "" } else { generated::IDENTITIES[self as usize].1 }
     }
 
-    /// All its versions, oldest first; never empty.
+    /// All its versions, oldest first; empty for [`OpKind::Declared`] alone.
     pub fn versions(self) -> &'static [OpSchema] {
-        let (start, end) = VERSIONS[self as usize];
+        let (start, end) = VERSIONS.get(self as usize).copied().unwrap_or_default();
         &SCHEMAS[usize::from(start)..usize::from(end)]
     }
 
     /// Its newest version.
+    ///
+    /// # Panics
+    /// For [`OpKind::Declared`], which has none.
     pub fn newest(self) -> &'static OpSchema {
         &SCHEMAS[usize::from(VERSIONS[self as usize].1) - 1]
     }
@@ -267,7 +272,7 @@ mod tests {
     fn the_table_has_the_size_of_the_pinned_onnx() {
         let rows = |domain| all().iter().filter(|s| s.domain == domain).count();
         assert_eq!(rows(""), 629 + 1, "and SimplifiedLayerNormalization");
-        assert_eq!(rows("com.microsoft"), 27);
+        assert_eq!(rows("com.microsoft"), 36);
         assert_eq!(rows("ai.onnx.ml"), 25);
         assert_eq!(rows("ai.onnx.preview"), 1);
         assert_eq!(rows("ai.onnx.preview.training"), 4);

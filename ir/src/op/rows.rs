@@ -30,6 +30,7 @@ pub(super) const fn op(
         n_outputs: limits(outputs),
         attrs,
         is_function: false,
+        declared: None,
     }
 }
 

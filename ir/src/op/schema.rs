@@ -3,7 +3,7 @@
 //! The table itself is `generated.rs`, written by `scripts/generate_op_table.py` from the schemas of the pinned
 //! `onnx` package; nothing in it is written by hand.
 
-use super::OpKind;
+use super::{Declared, OpKind};
 use crate::{DType, Type};
 
 /// A set of types that a formal or a type variable admits.
@@ -211,6 +211,8 @@ pub struct OpSchema {
     pub attrs: &'static [AttrSchema],
     /// Whether ONNX defines the operator by a function body as well.
     pub is_function: bool,
+    /// What a user says of it, if it is of no table ([`Signature`](super::Signature)).
+    pub declared: Option<&'static Declared>,
 }
 
 impl OpSchema {

@@ -262,7 +262,7 @@ impl Builder<'_, '_, '_> {
         }
     }
 
-    /// What a name means: a function of the model, else an operator of the table, else a custom one.
+    /// What a name means: a function of the model, else an operator with a signature or of the table, else a custom one.
     fn op(&mut self, work: &Work, ast: &NodeAst) -> Option<Op> {
         let (domain, name, overload) = (ast.domain, ast.op, ast.overload);
         if let Some(&function) = self.functions.get(&(domain, name, overload)) {
@@ -273,6 +273,11 @@ impl Builder<'_, '_, '_> {
             "ai.onnx" => "",
             other => other,
         };
+        if let Some(&schema) = self.parser.signatures.get(&(domain, name))
+            && module.text(overload).is_empty()
+        {
+            return Some(Op::Schema(schema));
+        }
         let wanted = canonical(domain);
         let opset = work.opsets.iter().find(|(d, _)| canonical(*d) == wanted).map(|&(_, version)| version);
         let shown = if wanted.is_empty() { "ai.onnx" } else { wanted };

@@ -44,8 +44,11 @@ mod node_parser;
 mod parser;
 mod printer;
 mod quote;
+mod signature;
 mod value_parser;
 mod value_printer;
+
+pub use signature::signatures;
 
 use crate::entity::SecondaryMap;
 use crate::tensor::{ByteSource, FileRange, Storage, TensorData, TensorError};

@@ -359,7 +359,7 @@ impl Parser<'_, '_> {
     }
 
     /// A word that `T` reads.
-    fn spelled<T: FromStr<Err: Display>>(&mut self, expected: &str) -> Parsed<T> {
+    pub(super) fn spelled<T: FromStr<Err: Display>>(&mut self, expected: &str) -> Parsed<T> {
         if self.tok.kind == Kind::Word
             && let Ok(value) = self.tok.text.parse()
         {

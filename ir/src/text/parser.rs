@@ -7,9 +7,11 @@
 //! Values that a broken line defines are remembered, so that their readers are not errors too.
 
 use super::ast::{FunctionAst, Lines, Name, Open, Step};
+
 use super::lexer::{Kind, Lexer, Span, Token};
 use super::quote::unquote;
 use super::{DataResolver, MAX_DEPTH, ParseError, ParseErrors, ParseOptions, build};
+use crate::op::OpSchema;
 use crate::tensor::TensorData;
 use crate::{DType, GraphId, Module, Symbol};
 use rustc_hash::FxHashMap;
@@ -48,6 +50,8 @@ pub(super) struct Parser<'a, 'r> {
     pub(super) resolved: FxHashMap<(Symbol, DType, Vec<u64>, Option<u128>), TensorData>,
     pub(super) lines: FxHashMap<GraphId, Lines>,
     pub(super) functions: Vec<FunctionAst>,
+    /// The operators of no table, by domain and name.
+    pub(super) signatures: FxHashMap<(Symbol, Symbol), &'static OpSchema>,
     /// The values that the present line defines so far, and whether these are all.
     pub(super) defining: Vec<Name>,
     pub(super) defined: bool,
@@ -74,6 +78,7 @@ pub(super) fn parse(
         resolved: FxHashMap::default(),
         lines: FxHashMap::default(),
         functions: Vec::new(),
+        signatures: FxHashMap::default(),
         defining: Vec::new(),
         defined: false,
     };
@@ -337,6 +342,7 @@ impl<'a> Parser<'a, '_> {
                 self.line_end()
             }
             (Kind::Word, "function") => self.function(),
+            (Kind::Word, "signature") => self.signature(),
             (Kind::Word, "module") => {
                 self.advance();
                 if !self.eat_word("ir") {
@@ -379,7 +385,7 @@ impl<'a> Parser<'a, '_> {
                 self.line_end()
             }
             _ => self.fail_here(
-                "`module`, `producer`, `version`, `domain`, `doc`, `meta`, `opset`, `graph` or `function`",
+                "`module`, `producer`, `version`, `domain`, `doc`, `meta`, `opset`, `signature`, `graph` or `function`",
             ),
         }
     }

@@ -4,6 +4,7 @@
 //! module is; the two tables here (spellings of captures, names of large constants) are only looked up.
 
 use super::quote::{write_name, write_op_word, write_quoted, write_word};
+use super::signature::signatures;
 use super::value_printer::{DataNames, write_type};
 use super::{LargeConstant, MAX_DEPTH, PrintOptions, Printed};
 use crate::attr::{Attr, AttrValue};
@@ -118,6 +119,11 @@ impl Printer<'_> {
         if !header.opsets.is_empty() {
             write_opsets(&mut self.out, self.module, &header.opsets);
             self.out.push('\n');
+        }
+        for signature in signatures(self.module) {
+            self.out.push_str("signature ");
+            write_op_name(&mut self.out, (&signature.domain, &signature.name, ""));
+            let _ = writeln!(self.out, "{signature}");
         }
     }
 

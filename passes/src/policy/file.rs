@@ -1,7 +1,9 @@
 //! Policies as JSON: the file of the user (`ampc-policy/1`), and a report (`ampc-report/1`) as the policy that repeats
 //! its decisions.
 
+use super::signature::{SignatureJson, reason};
 use super::{Pin, Policy, PolicyError};
+use crate::suggest::{did_you_mean, nearest};
 use ampc_ir::DType;
 use ampc_ir::op;
 use rustc_hash::FxHashSet;
@@ -24,17 +26,22 @@ struct PolicyFile {
     pin_values: Vec<(String, String)>,
     #[serde(default)]
     disable_guards: Vec<String>,
+    #[serde(default, deserialize_with = "entries")]
+    signatures: Entries<SignatureJson>,
 }
 
+/// The entries of an object in the order of the file.
+pub(super) type Entries<T> = Vec<(String, T)>;
+
 /// The entries of an object in the order of the file. No key may come twice.
-fn entries<'de, D, T>(deserializer: D) -> Result<Vec<(String, T)>, D::Error>
+pub(super) fn entries<'de, D, T>(deserializer: D) -> Result<Entries<T>, D::Error>
 where
     D: Deserializer<'de>,
     T: Deserialize<'de>,
 {
-    struct Entries<T>(PhantomData<T>);
-    impl<'de, T: Deserialize<'de>> Visitor<'de> for Entries<T> {
-        type Value = Vec<(String, T)>;
+    struct InOrder<T>(PhantomData<T>);
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for InOrder<T> {
+        type Value = Entries<T>;
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str("an object")
         }
@@ -50,11 +57,13 @@ where
             Ok(entries)
         }
     }
-    deserializer.deserialize_map(Entries(PhantomData))
+    deserializer.deserialize_map(InOrder(PhantomData))
 }
 
 #[derive(Deserialize)]
 struct ReportFile {
+    #[serde(default, deserialize_with = "entries")]
+    signatures: Entries<SignatureJson>,
     nodes: Vec<ReportNode>,
 }
 
@@ -83,7 +92,9 @@ impl Policy {
             "ampc-policy/1" => {
                 Policy::from_file(serde_json::from_str(text).map_err(|e| json_error(&e))?, text)
             }
-            "ampc-report/1" => Policy::from_report(serde_json::from_str(text).map_err(|e| json_error(&e))?),
+            "ampc-report/1" => {
+                Policy::from_report(serde_json::from_str(text).map_err(|e| json_error(&e))?, text)
+            }
             other => {
                 let reason = format!("expected schema `ampc-policy/1` or `ampc-report/1`, found `{other}`");
                 Err(error_at(text, &["schema", other], reason))
@@ -120,12 +131,27 @@ impl Policy {
         for guard in &file.disable_guards {
             policy.disable_guard(guard)?;
         }
+        policy.signatures_from(file.signatures, text)?;
         Ok(policy)
     }
 
-    fn from_report(report: ReportFile) -> Result<Policy, PolicyError> {
+    fn signatures_from(&mut self, signatures: Entries<SignatureJson>, text: &str) -> Result<(), PolicyError> {
+        for (op, signature) in signatures {
+            let schema = signature.schema(&op).map_err(|error| {
+                let words: Vec<&str> =
+                    ["signatures", &op].into_iter().chain(error.path.iter().map(String::as_str)).collect();
+                error_at(text, &words, format!("the signature of `{op}`: {}", reason(&error)))
+            })?;
+            self.add_schema(schema)
+                .map_err(|error| error_at(text, &["signatures", &op], format!("`{op}`: {error}")))?;
+        }
+        Ok(())
+    }
+
+    fn from_report(report: ReportFile, text: &str) -> Result<Policy, PolicyError> {
         let mut policy = Policy::preset("safe")?;
         policy.name = "report".into();
+        policy.signatures_from(report.signatures, text)?;
         for node in report.nodes {
             for var in node.vars {
                 match var.precision.parse() {
@@ -162,6 +188,14 @@ fn json_error(error: &serde_json::Error) -> PolicyError {
     if let Some(at) = reason.rfind(" at line ") {
         reason.truncate(at);
     }
+    if reason.starts_with("unknown field `") {
+        // The field, and behind it those that there are, all in quotes.
+        let words: Vec<&str> = reason.split('`').skip(1).step_by(2).collect();
+        if let Some((found, fields)) = words.split_first() {
+            let hint = did_you_mean(nearest(found, fields.iter().copied()));
+            reason.push_str(&hint);
+        }
+    }
     PolicyError::Json { line: error.line(), column: error.column(), reason }
 }
 
@@ -183,6 +217,49 @@ mod tests {
         let (line, column, reason) = at("{\"name\": \"mine\",\n \"base\": \"mine\"}");
         assert_eq!((line, column), (2, 10));
         assert!(reason.contains("presets are safe, all") && !reason.contains(".json"), "{reason}");
+    }
+
+    /// Line, and what is said.
+    fn signature_error(signature: &str) -> (usize, String) {
+        let text = format!("{{\"signatures\": {{\n\"acme::A\": {signature}\n}}}}");
+        match Policy::from_json(&text).unwrap_err() {
+            PolicyError::Json { line, reason, .. } => (line, reason),
+            other => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn mistakes_in_signatures_are_named_where_they_stand() {
+        let x = "{\"inputs\": [\n{\"name\": \"x\", \"type\": \"T\"}],\n";
+        let y = "\"outputs\": [{\"name\": \"y\", \"type\": \"T\"}],\n\"types\": {\"T\": [\"f32\", \"f16\"]},\n\"class\": \"infer\"}";
+        let good = format!("{x}{y}");
+        let policy = Policy::from_json(&format!("{{\"signatures\": {{\"acme::A\": {good}}}}}")).unwrap();
+        assert_eq!(policy.signatures().map(|(op, _)| op).collect::<Vec<_>>(), ["acme::A"]);
+        let cases = [
+            ("\"type\": \"T\"}]", "\"type\": \"TT\"}]", 3, "`TT` is no type variable of `types`"),
+            ("\"type\": \"T\"}]", "\"type\": \"float16\"}]", 3, "did you mean `f16`"),
+            ("\"f16\"", "\"fp16\"", 5, "`fp16` is no element type; did you mean `f16`"),
+            ("\"infer\"", "\"inferr\"", 6, "`inferr` is no precision class; did you mean `infer`"),
+            ("\"y\", ", "\"y\", \"shape\": \"xx\", ", 4, "no input is called `xx`; did you mean `x`"),
+            ("\"y\", ", "\"y\", \"shap\": \"x\", ", 4, "unknown field `shap`, expected one of"),
+            ("\"x\", ", "\"x\", \"shape\": \"x\", ", 3, "`shape` is for outputs"),
+            ("\"x\", ", "\"x\", \"optional\": true, \"variadic\": true, ", 3, "a variadic one may be none"),
+            ("\"infer\"", "\"infer\", \"attributes\": {}", 6, "unknown field `attributes`"),
+            (",\n\"class\": \"infer\"", "", 5, "missing field `class`"),
+            ("\"T\": [", "\"f32\": [], \"T\": [", 5, "`f32` is no name of a type variable, such as `T1`"),
+            ("\"T\": [", "\"T\": [\"f32\"], \"T\": [", 5, "`T` is there twice"),
+        ];
+        for (from, to, line, reason) in cases {
+            assert!(good.contains(from), "{from}");
+            let (at, said) = signature_error(&good.replacen(from, to, 1));
+            assert!(at == line && said.contains(reason), "{to}: line {at}: {said}");
+        }
+        let of = |op: &str| {
+            let text = format!("{{\"signatures\": {{\n\"{op}\": {good}}}}}");
+            Policy::from_json(&text).unwrap_err().to_string()
+        };
+        assert!(of("Relu").contains("line 2, column 1: the signature of `Relu`: `ai.onnx` is a domain"));
+        assert!(of("com.microsoft::Gelu").contains("the operator is one that ampc knows"));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! What the user wants: classes per operator, pins per node and value, guards to leave out.
+//! What the user wants: classes per operator, pins per node and value, guards to leave out, and what operators are
+//! that no table knows.
 //!
 //! A policy starts from a base (the operator table, or its schemas alone) and says what differs. It comes from a
 //! preset, from a JSON file (schema `ampc-policy/1`, documented in `docs/policy.md`), from a report of an earlier
@@ -7,11 +8,13 @@
 
 mod file;
 mod pins;
+mod signature;
 
 pub use pins::{Names, Pattern, Pin, Pins, Reading};
+pub use signature::{SignatureJson, reason};
 
 use crate::suggest::{did_you_mean, nearest};
-use ampc_ir::op::{self, Class};
+use ampc_ir::op::{self, Class, OpSchema};
 use ampc_ir::{DType, Module, Node};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,6 +46,8 @@ pub struct Policy {
     /// Where unnamed operators get their class.
     pub base: Base,
     ops: BTreeMap<String, OpClass>,
+    /// Operators of no table, by their key.
+    signatures: BTreeMap<String, &'static OpSchema>,
     pins: Vec<(Pattern, Pin)>,
     value_pins: Vec<(Pattern, Pin)>,
     /// Decisions of an earlier run: (node path, type variable) → element type.
@@ -97,6 +102,14 @@ pub enum PolicyError {
     Precision {
         /// What was given.
         found: String,
+    },
+    /// What is said of an operator of no table makes no sense.
+    #[error("the signature of `{op}`: {reason}")]
+    Signature {
+        /// The operator.
+        op: String,
+        /// What is wrong.
+        reason: String,
     },
     /// A malformed regular expression.
     #[error("`{pattern}` is no pattern: {reason}")]

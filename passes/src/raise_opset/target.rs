@@ -84,7 +84,7 @@ fn wanted(module: &Module, format: DType, policy: &Policy) -> Option<u16> {
             let is_f32 = flow::bound_type(module, var).and_then(Type::dtype) == Some(DType::F32);
             let castable = flow::operands_of(module, var).next().is_some();
             let table =
-                if flow::is_port(module, var) { Class::Clear } else { op::base_class(schema.kind, format) };
+                if flow::is_port(module, var) { Class::Clear } else { op::schema_class(schema, format) };
             let lowered = is_lowered(table, policy, module, node);
             if is_f32 && castable && lowered && first <= NEWEST_READ {
                 wanted = wanted.max(Some(first));

@@ -1,0 +1,81 @@
+//! `bind-signatures`: nodes of operators that nobody here knows become what the policy's signatures say of them.
+//!
+//! A node counts if it has the domain and name, no overload, and calls no function of the model. Whether it fits its
+//! signature is seen wherever it is looked at: as in other open domains, what does not fit keeps its types.
+
+use crate::pass::{Changed, Pass, PassCx, PassError};
+use crate::paths::Paths;
+use crate::policy::{Policy, node_key};
+use ampc_ir::infer::infer_module;
+use ampc_ir::op::OpSchema;
+use ampc_ir::verify::verify_module;
+use ampc_ir::{Module, Node, Op};
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+
+/// The pass.
+#[derive(Clone, Debug)]
+pub struct BindSignatures {
+    /// What the user wants.
+    pub policy: Arc<Policy>,
+}
+
+impl Pass for BindSignatures {
+    fn name(&self) -> &'static str {
+        "bind-signatures"
+    }
+    fn options(&self) -> Vec<(&'static str, String)> {
+        vec![("policy", self.policy.name.clone())]
+    }
+    fn renews_facts(&self) -> bool {
+        true
+    }
+    fn run(&self, module: &mut Module, _: &mut PassCx<'_>) -> Result<Changed, PassError> {
+        let by_name: FxHashMap<(&str, &str), &'static OpSchema> =
+            self.policy.signatures().map(|(_, schema)| ((schema.domain, schema.name), schema)).collect();
+        let mut bound = Vec::new();
+        for graph in module.graph_ids() {
+            for node in module.nodes(graph) {
+                let (domain, name, overload) = module.op_name(node);
+                let Some(&schema) = by_name.get(&(domain, name)) else { continue };
+                let open = match module.node(node).op {
+                    Op::Custom { .. } => overload.is_empty(),
+                    Op::Schema(known) => known.declared.is_some() && known != schema,
+                    Op::Call(_) => false,
+                };
+                if open {
+                    bound.push((node, schema));
+                }
+            }
+        }
+        if bound.is_empty() {
+            return Ok(Changed::No);
+        }
+        for &(node, schema) in &bound {
+            module.declare(node, schema);
+        }
+        agree(module)?;
+        Ok(Changed::Yes)
+    }
+}
+
+/// Types by the signatures. They can contradict what the model says: what reads a result may not take the type, or
+/// an output is declared otherwise.
+fn agree(module: &mut Module) -> Result<(), PassError> {
+    let contradiction = |module: &Module, node: Option<Node>, reason: String| {
+        let place = node.map_or_else(String::new, |node| {
+            let paths = Paths::new(module);
+            format!("{} `{}`: ", node_key(module, node), paths.path(node))
+        });
+        PassError::Signatures { reason: format!("{place}{reason}") }
+    };
+    let facts = infer_module(module).map_err(|errors| {
+        let first = errors.first();
+        contradiction(module, first.map(|e| e.node), first.map_or_else(String::new, |e| e.error.to_string()))
+    })?;
+    verify_module(module, &facts).map_err(|violations| {
+        let first = violations.first();
+        let reason = first.map_or_else(String::new, |v| v.problem.to_string());
+        contradiction(module, first.and_then(|v| v.node), reason)
+    })
+}
