@@ -70,7 +70,7 @@ pub enum PolicyError {
         presets: String,
     },
     /// No operator has this name.
-    #[error("no operator is called `{found}`{hint}; operators of other domains are written `domain::Op`")]
+    #[error("no operator is called `{found}` (operators of other domains are written `domain::Op`){hint}")]
     UnknownOp {
         /// The name as given.
         found: String,
