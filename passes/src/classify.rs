@@ -160,7 +160,9 @@ impl State<'_> {
         }
         if !castable {
             return if table == Class::Fixed {
-                self.decide(Class::Fixed, full, "attribute")
+                // The element of an optional has the type of what is in it.
+                let by_attribute = schema.is_some_and(|s| !s.attrs.is_empty());
+                self.decide(Class::Fixed, full, if by_attribute { "attribute" } else { table_rule })
             } else {
                 self.decide(table, None, table_rule)
             };

@@ -371,7 +371,7 @@ impl Reader<'_, '_> {
                         self.error(key, "signatures of different operators", format!("a second \"{op}\""));
                     }
                 }
-                Err(reason) => self.error(value, "a signature that is one", reason),
+                Err(reason) => self.error(value, "a valid signature", reason),
             }
         }
     }

@@ -163,6 +163,10 @@ impl Signature {
         if !versions(domain, name).is_empty() {
             return Err(SignatureError::new(&[], "the operator is one that ampc knows"));
         }
+        let words = [self.types.len(), self.inputs.len(), self.outputs.len()];
+        if words.iter().any(|&n| n > usize::from(u8::MAX)) {
+            return Err(SignatureError::new(&[], "more than 255 operands, results or type variables"));
+        }
         for (i, (var, dtypes)) in self.types.iter().enumerate() {
             let wrong = |reason| Err(SignatureError::new(&["types", var], reason));
             if !is_word(var) || var.parse::<DType>().is_ok() {
@@ -186,10 +190,6 @@ impl Signature {
         }
         self.check_formals("inputs", &self.inputs)?;
         self.check_formals("outputs", &self.outputs)?;
-        let words = [self.types.len(), self.inputs.len(), self.outputs.len()];
-        if words.iter().any(|&n| n > usize::from(u8::MAX)) {
-            return Err(SignatureError::new(&[], "more than 255 operands, results or type variables"));
-        }
         Ok(())
     }
 

@@ -100,7 +100,7 @@ impl Parser<'_, '_> {
                 let found = format!("a second one of `{}::{}`", signature.domain, signature.name);
                 self.error(span, "signatures of different operators", found);
             }
-            Err(error) => self.error(span, "a signature that is one", error.reason),
+            Err(error) => self.error(span, "a valid signature", error.reason),
         }
         self.line_end()
     }
