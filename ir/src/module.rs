@@ -27,7 +27,8 @@
 //! - I6 bodies belong to exactly one attribute of one node, functions do not call themselves;
 //! - I7 every operand and result has a type that the schema admits, all formals of a type variable the same;
 //! - I8 the type of every value is the one inference gives;
-//! - I9 a capture has the type of the operand it stands for, an output the declared element type.
+//! - I9 a capture has the type of the operand it stands for, an output the declared element type;
+//! - I10 the IR version exists, and so does every opset that is imported, each domain at one version.
 
 use crate::attr::Attr;
 use crate::entity::{PrimaryMap, SecondaryMap};

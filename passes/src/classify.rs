@@ -129,10 +129,12 @@ impl State<'_> {
         }
         // Nothing can be cast on the way in, so neither a pin nor a list makes the result another type.
         let castable = flow::operands_of(module, var).next().is_some();
-        let pin = if castable { self.pin(module, var, path, name) } else { None };
+        // What an earlier run inserted is not what the user speaks of, though its name may match.
+        let speaks = castable && flow::inserted_result(module, var.node).is_none();
+        let pin = if speaks { self.pin(module, var, path, name) } else { None };
         // A report of another model may ask for what this one cannot have.
         let replayed = self.policy.replayed(path, name).filter(|&precision| {
-            castable && (!precision.is_low() || legality(module, var, precision) == Legality::Legal)
+            speaks && (!precision.is_low() || legality(module, var, precision) == Legality::Legal)
         });
         let wanted = match (&pin, replayed) {
             (&Some((Pin::To(to), _)), _) | (None, Some(to)) if to.is_low() => to,
@@ -167,8 +169,10 @@ impl State<'_> {
             }
             Some((Pin::Auto, _)) => None,
             None => {
-                let listed =
-                    self.policy.class_of(&node_key(module, var.node)).filter(|_| table != Class::Fixed);
+                let listed = self
+                    .policy
+                    .class_of(&node_key(module, var.node))
+                    .filter(|_| speaks && table != Class::Fixed);
                 match (listed, replayed) {
                     (Some(listed), Some(_)) if listed.from == "list" => Some(listed),
                     (_, Some(precision)) => {
