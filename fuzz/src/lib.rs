@@ -24,7 +24,7 @@ pub use pipeline::pipeline;
 pub use policy::policy;
 pub use readers::{importer, json, text};
 pub use rewrite::rewrite;
-pub use seeds::seeds;
+pub use seeds::{seeds, write_seeds};
 
 #[cfg(fuzzing)]
 pub use libfuzzer_sys;
@@ -47,7 +47,10 @@ pub const TARGETS: &[(&str, Target)] = &[
 #[macro_export]
 macro_rules! fuzz_target {
     ($target:ident) => {
-        $crate::libfuzzer_sys::fuzz_target!(|bytes: &[u8]| $crate::$target(bytes));
+        $crate::libfuzzer_sys::fuzz_target!(
+            init: $crate::write_seeds(stringify!($target)).expect("seeds can be written"),
+            |bytes: &[u8]| $crate::$target(bytes)
+        );
     };
 }
 

@@ -55,6 +55,21 @@ pub fn seeds(target: &str, corpus: Option<&Path>) -> io::Result<Vec<Vec<u8>>> {
     Ok(seeds)
 }
 
+/// Writes the seeds of a target to the folder that `AMPC_FUZZ_SEEDS` names, if it does, for libFuzzer to read;
+/// `AMPC_CORPUS` has further models.
+///
+/// # Errors
+/// If they cannot be read or written.
+pub fn write_seeds(target: &str) -> io::Result<()> {
+    let Some(folder) = std::env::var_os("AMPC_FUZZ_SEEDS").map(PathBuf::from) else { return Ok(()) };
+    fs::create_dir_all(&folder)?;
+    let corpus = std::env::var_os("AMPC_CORPUS").map(PathBuf::from);
+    for (i, seed) in seeds(target, corpus.as_deref())?.iter().enumerate() {
+        fs::write(folder.join(format!("{i:05}")), seed)?;
+    }
+    Ok(())
+}
+
 /// The files below folders whose name ends so, in the order of their paths.
 fn files(folders: &[PathBuf], extension: &str) -> io::Result<Vec<Vec<u8>>> {
     let mut work = folders.to_vec();

@@ -16,22 +16,6 @@ fn seeds_break_no_law() {
     }
 }
 
-/// Writes the seeds where scripts/fuzz wants them.
-#[test]
-fn seeds_for_the_fuzzer() {
-    let Some(folder) = std::env::var_os("AMPC_FUZZ_SEEDS").map(PathBuf::from) else {
-        println!("skipped: AMPC_FUZZ_SEEDS says where the seeds go");
-        return;
-    };
-    let corpus = std::env::var_os("AMPC_CORPUS").map(PathBuf::from);
-    for (name, _) in TARGETS {
-        std::fs::create_dir_all(folder.join(name)).unwrap();
-        for (i, seed) in seeds(name, corpus.as_deref()).unwrap().iter().enumerate() {
-            std::fs::write(folder.join(name).join(format!("{i:05}")), seed).unwrap();
-        }
-    }
-}
-
 #[test]
 fn what_was_found_stays_repaired() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("regressions");

@@ -116,10 +116,11 @@ pub enum Problem {
         /// What is there.
         found: String,
     },
-    /// I9: a capture or output has another element type than the thing it stands for.
+    /// I9: a capture or output has another element type than the thing it stands for, or a constant another type
+    /// than its elements.
     #[error("{what} `{name}`: expected {expected}, found {found}")]
     BoundaryDisagrees {
-        /// Capture or output.
+        /// Capture, output or constant.
         what: &'static str,
         /// Its name.
         name: String,
@@ -210,7 +211,7 @@ impl Cx<'_> {
         self.report(node, Some(value), Problem::Dangling { what: what.into(), name });
     }
 
-    /// I1 for inputs, captures, constants, outputs; I9 for captures and outputs.
+    /// I1 for inputs, captures, constants, outputs; I9.
     fn boundary(&mut self) {
         let data = self.module.graph(self.graph);
         for &value in data.inputs.iter().chain(&data.captures).chain(&data.constants) {
@@ -226,6 +227,18 @@ impl Cx<'_> {
             let ty = &self.module.value(output.value).ty;
             if !ty.same_kind(&output.declared) {
                 self.boundary_disagrees("graph output", output.value, &output.declared, ty);
+            }
+        }
+        for &value in data.inputs.iter().chain(&data.constants) {
+            let found = &self.module.value(value).ty;
+            let (Def::Constant(payload) | Def::Input { default: Some(payload), .. }) =
+                &self.module.value(value).def
+            else {
+                continue;
+            };
+            let expected = payload.ty();
+            if expected.meet(found).is_none() {
+                self.boundary_disagrees("constant", value, &expected, found);
             }
         }
         for &value in data.roles.iter().flat_map(|r| &r.values) {
