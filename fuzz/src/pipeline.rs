@@ -94,9 +94,14 @@ fn check(graph: &Graph, options: &RewriteOptions) {
     laws::onnx(&once.model.module);
 
     let written = bytes_of(&once.model);
-    let twice =
-        ampc::rewrite(from_bytes(written.clone()), options).unwrap_or_else(|e| panic!("{e}\n{after}"));
-    assert!(written == bytes_of(&twice.model), "{text}\n{after}\n{}", text_of(&twice.model.module));
+    match ampc::rewrite(from_bytes(written.clone()), options) {
+        // Nobody read the node of a pin, and it is gone.
+        Err(error) if error.kind() == ErrorKind::Usage => {}
+        twice => {
+            let twice = twice.unwrap_or_else(|e| panic!("{e}\n{after}")).model;
+            assert!(written == bytes_of(&twice), "{text}\n{after}\n{}", text_of(&twice.module));
+        }
+    }
 
     let report = serde_json::to_string(&once.report).unwrap();
     let replayed =

@@ -28,7 +28,7 @@
 //! - I7 every operand and result has a type that the schema admits, all formals of a type variable the same;
 //! - I8 the type of every value is the one inference gives;
 //! - I9 a capture has the type of the operand it stands for, an output the declared element type, a constant that
-//!   of its elements;
+//!   of its elements; inputs of the main graph have a type;
 //! - I10 the IR version exists, and so does every opset that is imported, each domain at one version.
 
 use crate::attr::Attr;

@@ -129,6 +129,12 @@ pub enum Problem {
         /// Its type.
         found: String,
     },
+    /// I9: nobody knows what an input of the model is.
+    #[error("input `{name}` of the model has no type")]
+    Untyped {
+        /// The input.
+        name: String,
+    },
     /// I10: ONNX has no such IR version.
     #[error("IR version {found} does not exist; expected 1 to {newest}")]
     IrVersion {
@@ -227,6 +233,13 @@ impl Cx<'_> {
             let ty = &self.module.value(output.value).ty;
             if !ty.same_kind(&output.declared) {
                 self.boundary_disagrees("graph output", output.value, &output.declared, ty);
+            }
+        }
+        let is_main = self.graph == self.module.main();
+        for &value in &data.inputs {
+            if is_main && self.module.value(value).ty == Type::Unknown {
+                let name = name_of(self.module, value);
+                self.report(None, Some(value), Problem::Untyped { name });
             }
         }
         for &value in data.inputs.iter().chain(&data.constants) {

@@ -12,7 +12,7 @@ use crate::paths::Paths;
 use crate::policy::{Base, Names, OpClass, Pin, Pins, Policy, node_key, op_key};
 use ampc_ir::infer::misfit;
 use ampc_ir::module::{Decision, Reason};
-use ampc_ir::op::{self, Class, Legality, OpKind, OpSchema};
+use ampc_ir::op::{self, Class, Legality, OpKind, OpSchema, is_open};
 use ampc_ir::views::{NodeView, constant_of, resolve_captures};
 use ampc_ir::{DType, GraphId, Module, Node, Type, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -69,6 +69,13 @@ impl Pass for Classify {
     }
 }
 
+/// Whether values of several types bind a variable: what runs an operator of an open domain takes more than the table
+/// says, and nobody knows what it makes of that.
+fn is_mixed(module: &Module, var: Var) -> bool {
+    let mut types = flow::operands_of(module, var).filter_map(|(_, v)| module.value(v).ty.dtype());
+    types.next().is_some_and(|first| types.any(|other| other != first))
+}
+
 struct State<'a> {
     to: DType,
     policy: &'a Policy,
@@ -110,6 +117,9 @@ impl State<'_> {
         path: &str,
     ) -> Decision {
         let table = class_by_table(module, schema, var, self.to);
+        if schema.is_some_and(|s| is_open(s.domain)) && !flow::is_port(module, var) && is_mixed(module, var) {
+            return self.decide(Class::Fixed, None, "type.unknown");
+        }
         let full = match flow::bound_type(module, var) {
             Some(Type::Tensor(t)) if t.dtype == DType::F32 => Some(DType::F32),
             Some(Type::Tensor(t)) if t.dtype.is_low() => {
