@@ -2,6 +2,7 @@
 
 use ampc::onnx::{ReadOptions, read_bytes, to_bytes};
 use ampc_ir::eq::same_module;
+use ampc_ir::module::Provenance;
 use ampc_ir::text::{LargeConstant, NoData, ParseOptions, PrintOptions, parse_with, print};
 use ampc_ir::{DType, Module, TensorData};
 
@@ -56,6 +57,12 @@ pub(crate) fn onnx(module: &Module) {
     let afresh = to_bytes(&read, None).unwrap().0;
     let (again, _, _) = read_bytes("afresh", afresh, &ReadOptions::default()).unwrap();
     same_module(&read, &again).unwrap_or_else(|e| panic!("{e}\n{}", show(module)));
+}
+
+/// Whether no node says that a pass inserted it.
+pub(crate) fn is_all_of_user(module: &Module) -> bool {
+    let mut nodes = module.graph_ids().flat_map(|graph| module.nodes(graph));
+    nodes.all(|node| module.node(node).provenance == Provenance::User)
 }
 
 /// The text of a module, for messages.
