@@ -27,7 +27,9 @@
 //! - I6 bodies belong to exactly one attribute of one node, functions do not call themselves;
 //! - I7 every operand and result has a type that the schema admits, all formals of a type variable the same;
 //! - I8 the type of every value is the one inference gives;
-//! - I9 a capture has the type of the operand it stands for, an output the declared element type.
+//! - I9 a capture has the type of the operand it stands for, an output the declared element type, a constant that
+//!   of its elements; inputs of the main graph have a type;
+//! - I10 the IR version exists, and so does every opset that is imported, each domain at one version.
 
 use crate::attr::Attr;
 use crate::captures::Captures;
@@ -36,7 +38,7 @@ use crate::op::Class;
 use crate::op::OpSchema;
 use crate::symbols::Symbols;
 use crate::tensor::{SparseData, TensorData};
-use crate::{DType, FunctionId, GraphId, Node, Symbol, Type, Value};
+use crate::{DType, FunctionId, GraphId, Node, Shape, Symbol, TensorType, Type, Value};
 use petgraph::stable_graph::{NodeIndex, StableDiGraph};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
@@ -307,6 +309,15 @@ impl Payload {
         match self {
             Payload::Dense(data) => Some(data),
             Payload::Sparse(_) => None,
+        }
+    }
+    /// The type of a value that it is all of.
+    pub fn ty(&self) -> Type {
+        match self {
+            Payload::Dense(data) => Type::Tensor(TensorType { dtype: data.dtype(), shape: data.shape() }),
+            Payload::Sparse(data) => {
+                Type::Sparse(TensorType { dtype: data.values.dtype(), shape: Shape::known(&data.dims) })
+            }
         }
     }
 }

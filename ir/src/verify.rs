@@ -5,6 +5,7 @@
 
 use crate::infer::{Facts, check_node};
 use crate::module::{Def, GraphOwner, Op, Vertex};
+use crate::op::{LATEST_IR_VERSION, latest_opset};
 use crate::views::OpError;
 use crate::{DType, FunctionId, GraphId, Module, Node, Symbol, Type, Value};
 use petgraph::visit::{EdgeRef, IntoEdgeReferences};
@@ -115,10 +116,11 @@ pub enum Problem {
         /// What is there.
         found: String,
     },
-    /// I9: a capture or output has another element type than the thing it stands for.
+    /// I9: a capture or output has another element type than the thing it stands for, or a constant another type
+    /// than its elements.
     #[error("{what} `{name}`: expected {expected}, found {found}")]
     BoundaryDisagrees {
-        /// Capture or output.
+        /// Capture, output or constant.
         what: &'static str,
         /// Its name.
         name: String,
@@ -126,6 +128,40 @@ pub enum Problem {
         expected: String,
         /// Its type.
         found: String,
+    },
+    /// I9: nobody knows what an input of the model is.
+    #[error("input `{name}` of the model has no type")]
+    Untyped {
+        /// The input.
+        name: String,
+    },
+    /// I10: ONNX has no such IR version.
+    #[error("IR version {found} does not exist; expected 1 to {newest}")]
+    IrVersion {
+        /// The version.
+        found: i64,
+        /// The newest that is known.
+        newest: i64,
+    },
+    /// I10: the domain has no such opset.
+    #[error("opset {found} of domain `{domain}` does not exist; expected 1 to {newest}")]
+    OpsetVersion {
+        /// The domain.
+        domain: String,
+        /// The version.
+        found: u16,
+        /// The newest that is known.
+        newest: u16,
+    },
+    /// I10: a domain is imported at two versions.
+    #[error("domain `{domain}` is imported twice, at opset {first} and at opset {second}")]
+    DuplicateOpset {
+        /// The domain.
+        domain: String,
+        /// First version.
+        first: u16,
+        /// Second version.
+        second: u16,
     },
 }
 
@@ -135,6 +171,7 @@ pub enum Problem {
 /// The violations, in order of graphs and of nodes.
 pub fn verify_module(module: &Module, facts: &Facts) -> Result<(), Vec<Violation>> {
     let mut found = Vec::new();
+    versions(module, &mut found);
     functions(module, &mut found);
     bodies(module, &mut found);
     for graph in module.graph_ids() {
@@ -180,7 +217,7 @@ impl Cx<'_> {
         self.report(node, Some(value), Problem::Dangling { what: what.into(), name });
     }
 
-    /// I1 for inputs, captures, constants, outputs; I3 for captures; I9 for captures and outputs.
+    /// I1 for inputs, captures, constants, outputs; I3 for captures; I9.
     fn boundary(&mut self) {
         let data = self.module.graph(self.graph);
         for &value in data.inputs.iter().chain(data.captures()).chain(&data.constants) {
@@ -196,6 +233,25 @@ impl Cx<'_> {
             let ty = &self.module.value(output.value).ty;
             if !ty.same_kind(&output.declared) {
                 self.boundary_disagrees("graph output", output.value, &output.declared, ty);
+            }
+        }
+        let is_main = self.graph == self.module.main();
+        for &value in &data.inputs {
+            if is_main && self.module.value(value).ty == Type::Unknown {
+                let name = name_of(self.module, value);
+                self.report(None, Some(value), Problem::Untyped { name });
+            }
+        }
+        for &value in data.inputs.iter().chain(&data.constants) {
+            let found = &self.module.value(value).ty;
+            let (Def::Constant(payload) | Def::Input { default: Some(payload), .. }) =
+                &self.module.value(value).def
+            else {
+                continue;
+            };
+            let expected = payload.ty();
+            if expected.meet(found).is_none() {
+                self.boundary_disagrees("constant", value, &expected, found);
             }
         }
         for &value in data.roles.iter().flat_map(|r| &r.values) {
@@ -433,6 +489,34 @@ fn bodies(module: &Module, found: &mut Vec<Violation>) {
 }
 
 /// I6: no function reaches itself through calls.
+/// Versions of the model and of what it and its functions import.
+fn versions(module: &Module, found: &mut Vec<Violation>) {
+    let mut report = |graph, problem| found.push(Violation { graph, node: None, value: None, problem });
+    // 0 is for one that has none yet.
+    if !(0..=LATEST_IR_VERSION).contains(&module.header.ir_version) {
+        let problem = Problem::IrVersion { found: module.header.ir_version, newest: LATEST_IR_VERSION };
+        report(module.main(), problem);
+    }
+    let functions = module.functions().map(|(_, f)| (f.graph, &f.opsets));
+    for (graph, imports) in std::iter::once((module.main(), &module.header.opsets)).chain(functions) {
+        let mut versions: FxHashMap<&str, u16> = FxHashMap::default();
+        for &(domain, version) in imports {
+            let domain = match module.text(domain) {
+                "" => "ai.onnx",
+                other => other,
+            };
+            if let Some(newest) = latest_opset(domain).filter(|newest| !(1..=*newest).contains(&version)) {
+                report(graph, Problem::OpsetVersion { domain: domain.to_owned(), found: version, newest });
+            }
+            let first = *versions.entry(domain).or_insert(version);
+            if first != version {
+                let domain = domain.to_owned();
+                report(graph, Problem::DuplicateOpset { domain, first, second: version });
+            }
+        }
+    }
+}
+
 fn functions(module: &Module, found: &mut Vec<Violation>) {
     let mut calls = petgraph::graphmap::DiGraphMap::<usize, ()>::new();
     let ids: Vec<FunctionId> = module.functions().map(|(id, _)| id).collect();

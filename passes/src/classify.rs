@@ -13,7 +13,7 @@ use crate::policy::{Base, Names, OpClass, Pin, Pins, Policy, node_key};
 use crate::suggest::{did_you_mean, nearest};
 use ampc_ir::infer::misfit;
 use ampc_ir::module::{Decision, Reason};
-use ampc_ir::op::{self, Class, Legality, OpKind, OpSchema};
+use ampc_ir::op::{self, Class, Legality, OpKind, OpSchema, is_open};
 use ampc_ir::views::{NodeView, constant_of, resolve_captures};
 use ampc_ir::{DType, GraphId, Module, Node, Type, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -72,6 +72,13 @@ impl Pass for Classify {
     }
 }
 
+/// Whether values of several types bind a variable: what runs an operator of an open domain takes more than the table
+/// says, and nobody knows what it makes of that.
+fn is_mixed(module: &Module, var: Var) -> bool {
+    let mut types = flow::operands_of(module, var).filter_map(|(_, v)| module.value(v).ty.dtype());
+    types.next().is_some_and(|first| types.any(|other| other != first))
+}
+
 struct State<'a> {
     to: DType,
     policy: &'a Policy,
@@ -115,6 +122,9 @@ impl State<'_> {
         let table = class_by_table(module, schema, var, self.to);
         let declared = schema.is_some_and(|s| s.declared.is_some());
         let table_rule = if declared { "policy.signature" } else { "table" };
+        if schema.is_some_and(|s| is_open(s.domain)) && !flow::is_port(module, var) && is_mixed(module, var) {
+            return self.decide(Class::Fixed, None, "type.unknown");
+        }
         let full = match flow::bound_type(module, var) {
             Some(Type::Tensor(t)) if t.dtype == DType::F32 => Some(DType::F32),
             Some(Type::Tensor(t)) if t.dtype.is_low() => {
@@ -134,10 +144,12 @@ impl State<'_> {
         }
         // Nothing can be cast on the way in, so neither a pin nor a list makes the result another type.
         let castable = flow::operands_of(module, var).next().is_some();
-        let pin = if castable { self.pin(module, var, paths, name) } else { None };
+        // What an earlier run inserted is not what the user speaks of, though its name may match.
+        let speaks = castable && flow::inserted_result(module, var.node).is_none();
+        let pin = if speaks { self.pin(module, var, paths, name) } else { None };
         // A report of another model may ask for what this one cannot have.
         let replayed = paths.iter().find_map(|path| self.policy.replayed(path, name)).filter(|&precision| {
-            castable && (!precision.is_low() || legality(module, var, precision) == Legality::Legal)
+            speaks && (!precision.is_low() || legality(module, var, precision) == Legality::Legal)
         });
         let wanted = match (&pin, replayed) {
             (&Some((Pin::To(to), _)), _) | (None, Some(to)) if to.is_low() => to,
@@ -174,8 +186,10 @@ impl State<'_> {
             }
             Some((Pin::Auto, _)) => None,
             None => {
-                let listed =
-                    self.policy.class_of(&node_key(module, var.node)).filter(|_| table != Class::Fixed);
+                let listed = self
+                    .policy
+                    .class_of(&node_key(module, var.node))
+                    .filter(|_| speaks && table != Class::Fixed);
                 match (listed, replayed) {
                     (Some(listed), Some(_)) if listed.from == "list" => Some(listed),
                     (_, Some(precision)) => {

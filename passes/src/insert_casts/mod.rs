@@ -205,9 +205,12 @@ impl State {
             let wanted = wanted.unwrap_or(original);
             if present != wanted {
                 let mut cast = self.cast(module, value, wanted, body, Position::Last);
-                // What a body captures is nothing that it makes, so it cannot be its output.
+                // What a body captures is nothing that it makes, so it cannot be its output. What an earlier run
+                // cast is there as it was before.
                 if matches!(module.value(cast).def, Def::Capture { .. }) {
-                    cast = new_cast(module, value, wanted, Position::Last);
+                    let behind = flow::behind_inserted(module, value);
+                    let from = module.capture_into(body, behind);
+                    cast = new_cast(module, from, wanted, Position::Last);
                 }
                 module.set_output(body, index, cast);
                 self.changed = true;

@@ -68,7 +68,7 @@ impl Exporter<'_> {
         for output in data.outputs() {
             self.new_output(&mut out, output);
         }
-        for &value in data.constants() {
+        for &value in data.inputs().iter().chain(data.constants()) {
             self.new_initializer(&mut out, value, true);
         }
         out

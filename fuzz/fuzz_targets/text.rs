@@ -1,0 +1,5 @@
+//! Feeds libFuzzer's inputs to [`ampc_fuzz::text`].
+
+#![cfg_attr(fuzzing, no_main)]
+
+ampc_fuzz::fuzz_target!(text);

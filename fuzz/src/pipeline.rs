@@ -1,0 +1,120 @@
+//! Rewrites random valid graphs, with pins and classes of the input's choice.
+
+use crate::random_graphs::{Graph, bytes_of, from_bytes, text_of};
+use crate::{laws, rewrite};
+use ampc::{ErrorKind, RewriteOptions};
+use ampc_ir::DType;
+use ampc_ir::op::Class;
+use ampc_passes::Policy;
+use ampc_passes::policy::Pin;
+use std::sync::Arc;
+
+/// Longer graphs find nothing that these do not, and take longer.
+const MAX_STEPS: usize = 40;
+
+const OPS: &[&str] =
+    &["MatMul", "Add", "Exp", "Softmax", "Cast", "Where", "If", "Loop", "com.example::Op", "Identity"];
+const CLASSES: &[&str] = &["allow", "clear", "infer", "promote", "deny"];
+
+/// Takes an input apart; zeros behind its end.
+struct Bytes<'a>(&'a [u8]);
+
+impl Bytes<'_> {
+    fn byte(&mut self) -> u8 {
+        let Some((&first, rest)) = self.0.split_first() else { return 0 };
+        self.0 = rest;
+        first
+    }
+
+    fn pick<T: Copy>(&mut self, among: &[T]) -> T {
+        among[usize::from(self.byte()) % among.len()]
+    }
+
+    fn number(&mut self) -> u16 {
+        u16::from_le_bytes([self.byte(), self.byte()])
+    }
+}
+
+/// Options, pins, classes, and the steps of a graph: the rewritten model is valid, can be written in every form,
+/// stays as it is when it is rewritten again, and is what its report repeats; pinned to fp32 nothing changes.
+pub fn pipeline(bytes: &[u8]) {
+    let mut bytes = Bytes(bytes);
+    let mut options = rewrite::options(bytes.byte());
+    let mut policy = Policy::clone(&options.policy);
+    let counts = bytes.byte();
+    let pins: Vec<[u8; 3]> = (0..counts % 4).map(|_| [(); 3].map(|()| bytes.byte())).collect();
+    for _ in 0..counts / 4 % 4 {
+        let (op, class) = (bytes.pick(OPS), bytes.pick(CLASSES).parse::<Class>().unwrap());
+        // Some operators have no choice.
+        let _ = policy.set_class(op, class, "fuzz");
+    }
+    let outputs: Vec<u16> = (0..=counts / 16 % 4).map(|_| bytes.number()).collect();
+    let mut steps = Vec::new();
+    while !bytes.0.is_empty() && steps.len() < MAX_STEPS {
+        steps.push((bytes.byte(), bytes.number(), bytes.number()));
+    }
+    let graph = Graph::new(&steps, &outputs);
+    for numbers in pins {
+        pin(&mut policy, &graph, numbers);
+    }
+    options.policy = Arc::new(policy);
+    check(&graph, &options);
+}
+
+fn pin(policy: &mut Policy, graph: &Graph, [name, to, form]: [u8; 3]) {
+    let Some(line) = graph.lines.get(usize::from(name) % graph.lines.len().max(1)) else { return };
+    let value = &line.defines[0];
+    let to = [Pin::To(DType::F32), Pin::To(DType::F16), Pin::To(DType::BF16), Pin::Auto][usize::from(to) % 4];
+    match form % 7 {
+        0 => policy.pin_value(value, to),
+        1 => policy.pin(&format!("n_{value}*"), to),
+        2 => policy.pin(&format!("re:.*_{value}[0-4]?"), to),
+        3 => policy.pin(&format!("n_{value}#T"), to),
+        4 => policy.pin(&format!("n_{value}.*"), to),
+        5 => policy.pin_value(&format!("{value}*"), to),
+        _ => policy.pin(&format!("n_{value}"), to),
+    }
+    .unwrap();
+}
+
+fn check(graph: &Graph, options: &RewriteOptions) {
+    let source = graph.model();
+    let text = text_of(&source.module);
+    let before = bytes_of(&source);
+    let mut once = match ampc::rewrite(source, options) {
+        // A pin may match nothing, or ask for a format that its operator does not have.
+        Err(error) if error.kind() == ErrorKind::Usage => return,
+        done => done.unwrap_or_else(|e| panic!("{e}\n{text}")),
+    };
+    let findings = ampc::check(&mut once.model.module);
+    let after = text_of(&once.model.module);
+    assert!(findings.is_empty(), "{findings:?}\n{text}\n{after}");
+    laws::text(&once.model.module);
+    laws::json(&once.model.module);
+    laws::onnx(&once.model.module);
+
+    let written = bytes_of(&once.model);
+    match ampc::rewrite(from_bytes(written.clone()), options) {
+        // Nobody read the node of a pin, and it is gone.
+        Err(error) if error.kind() == ErrorKind::Usage => {}
+        twice => {
+            let twice = twice.unwrap_or_else(|e| panic!("{e}\n{after}")).model;
+            assert!(written == bytes_of(&twice), "{text}\n{after}\n{}", text_of(&twice.module));
+        }
+    }
+
+    let report = serde_json::to_string(&once.report).unwrap();
+    let replayed =
+        RewriteOptions { policy: Arc::new(Policy::from_json(&report).unwrap()), ..options.clone() };
+    let again = ampc::rewrite(graph.model(), &replayed).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    assert!(written == bytes_of(&again.model), "{text}\n{after}\n{}", text_of(&again.model.module));
+
+    let emulated = ampc::emulate(once.model).unwrap_or_else(|e| panic!("{e}\n{after}"));
+    laws::onnx(&emulated.module);
+
+    let mut pinned = Policy::preset("safe").unwrap();
+    pinned.pin("*", Pin::To(DType::F32)).unwrap();
+    let pinned = RewriteOptions { policy: Arc::new(pinned), to: options.to, ..RewriteOptions::default() };
+    let untouched = ampc::rewrite(from_bytes(before.clone()), &pinned).unwrap();
+    assert!(before == bytes_of(&untouched.model), "{text}\n{}", text_of(&untouched.model.module));
+}

@@ -1,0 +1,31 @@
+//! Every target on its seeds and on the inputs that once found something.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use ampc_fuzz::{TARGETS, seeds};
+use std::path::{Path, PathBuf};
+
+#[test]
+fn seeds_break_no_law() {
+    for (name, target) in TARGETS {
+        let seeds = seeds(name, None).unwrap();
+        assert!(seeds.len() > 10, "{name} has {} seeds", seeds.len());
+        for seed in &seeds {
+            target(seed);
+        }
+    }
+}
+
+#[test]
+fn what_was_found_stays_repaired() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("regressions");
+    for (name, target) in TARGETS {
+        let Ok(entries) = std::fs::read_dir(folder.join(name)) else { continue };
+        let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+        paths.sort();
+        for path in paths {
+            println!("{}", path.display());
+            target(&std::fs::read(path).unwrap());
+        }
+    }
+}
