@@ -56,7 +56,7 @@ impl Writer<'_> {
     }
 
     /// A type that is there even if it is unknown.
-    fn type_value(&mut self, ty: &Type) {
+    pub(super) fn type_value(&mut self, ty: &Type) {
         match ty {
             Type::Unknown => self.done.text.push_str("{\"kind\": \"unknown\"}"),
             ty => self.ty(ty),

@@ -365,7 +365,7 @@ impl Writer<'_> {
                 }
                 if is_typed {
                     self.key("type");
-                    self.ty(&module.value(capture).ty);
+                    self.type_value(&module.value(capture).ty);
                 }
                 self.done.text.push('}');
             }
