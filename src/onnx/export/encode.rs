@@ -191,13 +191,11 @@ impl Exporter<'_> {
 
     pub(super) fn metadata_fields(&self, out: &mut Layout, node: Node) {
         let data = self.module.node(node);
-        if self.ir_version() < NODE_METADATA_SINCE {
-            return;
-        }
+        // What the author says there is kept in any version.
         for &(key, value) in &data.metadata {
             entry_field(out, 9, self.module.text(key), self.module.text(value));
         }
-        if data.provenance == Provenance::Inserted {
+        if data.provenance == Provenance::Inserted && self.ir_version() >= NODE_METADATA_SINCE {
             entry_field(out, 9, NODE_KEY, NODE_VALUE);
         }
     }
