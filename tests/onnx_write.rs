@@ -372,6 +372,25 @@ fn depth_of(module: &Module, mut graph: ampc_ir::GraphId) -> usize {
     depth
 }
 
+/// Below IR version 10 the model says which casts were inserted: only what is a Cast can be one, and what is not there
+/// is no longer said.
+#[test]
+fn stale_provenance_is_brought_up_to_date() {
+    let mut model = with_bodies();
+    model.ir_version = Some(8);
+    let result = model.graph.as_ref().unwrap().node[0].output[0].clone();
+    let value = Some(format!("{result}\nnowhere"));
+    model.metadata_props.push(StringStringEntryProto { key: text("ampc.provenance"), value });
+    let (module, source, warnings) =
+        read_bytes("test", model.encode_to_vec(), &ReadOptions::default()).unwrap();
+    let said: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+    assert_eq!(warnings[0].code(), "onnx.stale-provenance");
+    assert!(said[0].contains("(and 1 more)"), "{said:?}");
+    let mut nodes = module.graph_ids().flat_map(|graph| module.nodes(graph));
+    assert!(nodes.all(|node| module.node(node).provenance == Provenance::User));
+    assert_eq!(written(&module, &source).metadata_props, []);
+}
+
 #[test]
 fn unsorted_nodes_and_missing_imports_are_repaired() {
     let mut unsorted = with_bodies();

@@ -29,7 +29,8 @@
 //! - I8 the type of every value is the one inference gives;
 //! - I9 a capture has the type of the operand it stands for, an output the declared element type, a constant that
 //!   of its elements; inputs of the main graph have a type;
-//! - I10 the IR version exists, and so does every opset that is imported, each domain at one version.
+//! - I10 the IR version exists, and so does every opset that is imported, each domain at one version, and that of
+//!   every node.
 
 use crate::attr::Attr;
 use crate::captures::Captures;

@@ -163,6 +163,14 @@ pub enum Problem {
         /// Second version.
         second: u16,
     },
+    /// I10: a node is of a domain that is not imported where it is.
+    #[error(
+        "domain `{domain}` of the operator is not imported: the model, or the function, has no opset of it"
+    )]
+    NotImported {
+        /// The domain.
+        domain: String,
+    },
 }
 
 /// All violations of a module.
@@ -181,6 +189,7 @@ pub fn verify_module(module: &Module, facts: &Facts) -> Result<(), Vec<Violation
         cx.uses();
         cx.names(&defined);
         cx.attributes();
+        cx.domains();
     }
     if found.is_empty() {
         for graph in module.graph_ids() {
@@ -419,6 +428,27 @@ impl Cx<'_> {
                     self.report(Some(node), None, problem);
                 }
             }
+        }
+    }
+
+    /// I10 for nodes.
+    fn domains(&mut self) {
+        let module = self.module;
+        let mut known: FxHashSet<&str> = FxHashSet::default();
+        for node in module.nodes(self.graph) {
+            let domain = match module.op_name(node).0 {
+                "ai.onnx" => "",
+                domain => domain,
+            };
+            if known.contains(domain) {
+                continue;
+            }
+            if module.opset(self.graph, domain).is_some() {
+                known.insert(domain);
+                continue;
+            }
+            let domain = if domain.is_empty() { "ai.onnx" } else { domain }.to_owned();
+            self.report(Some(node), None, Problem::NotImported { domain });
         }
     }
 

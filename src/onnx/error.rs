@@ -360,6 +360,14 @@ pub enum Warning {
         /// What holds.
         inferred: String,
     },
+    /// The model's metadata has casts of an earlier rewrite that are not there any more.
+    #[error("metadata `ampc.provenance` says that a rewrite inserted the Cast that makes `{first}`{}, which is not in the model; the entry is brought up to date", match .more { 0 => String::new(), n => format!(" (and {n} more)") })]
+    StaleProvenance {
+        /// What the first of them made.
+        first: String,
+        /// How many others there are.
+        more: usize,
+    },
 }
 
 impl Warning {
@@ -372,6 +380,7 @@ impl Warning {
             Warning::OverridableInitializers { .. } => "onnx.overridable-initializers",
             Warning::NegativeDim { .. } => "onnx.negative-dim",
             Warning::FalseValueInfo { .. } => "onnx.false-value-info",
+            Warning::StaleProvenance { .. } => "onnx.stale-provenance",
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use ampc_ir::module::{Header, Provenance};
 use ampc_ir::{GraphId, Module, Node, Symbol};
-use rustc_hash::FxHashSet;
+use std::collections::BTreeMap;
 
 pub(crate) const NODE_KEY: &str = "ampc.cast";
 pub(crate) const NODE_VALUE: &str = "inserted";
@@ -15,12 +15,12 @@ const MODEL_KEY: &str = "ampc.provenance";
 /// The first IR version in which nodes have metadata.
 pub(crate) const NODE_METADATA_SINCE: i64 = 10;
 
-/// Takes the entry out of a header: the first results of inserted nodes.
-pub(crate) fn take(header: &mut Header) -> FxHashSet<String> {
-    let mut results = FxHashSet::default();
+/// Takes the entry out of a header: the first results of inserted nodes, of which none has been found yet.
+pub(crate) fn take(header: &mut Header) -> BTreeMap<String, bool> {
+    let mut results = BTreeMap::new();
     header.metadata.retain(|(key, value)| {
         if key == MODEL_KEY {
-            results.extend(value.lines().map(str::to_owned));
+            results.extend(value.lines().map(|name| (name.to_owned(), false)));
         }
         key != MODEL_KEY
     });

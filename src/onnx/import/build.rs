@@ -10,20 +10,23 @@ use crate::onnx::source::{GraphSource, Source};
 use ampc_ir::attr::AttrValue;
 use ampc_ir::edit::NewNode;
 use ampc_ir::edit::Position;
-use ampc_ir::module::{FunctionData, Output, Provenance};
+use ampc_ir::module::{FunctionData, Op, Output, Provenance};
+use ampc_ir::op::OpKind;
 use ampc_ir::tensor::ByteSource;
 use ampc_ir::{GraphId, Module, Symbol, Type, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Makes the module and the table of its messages.
+/// Makes the module and the table of its messages. Last comes what the model's metadata calls an inserted cast and is
+/// none.
 pub(super) fn build(
     module: Module,
     tables: Tables,
     bytes: Arc<SourceBytes>,
     shared: Arc<dyn ByteSource>,
     external: ExternalFiles,
-) -> (Module, Source) {
+) -> (Module, Source, Vec<String>) {
     let Tables { mut header, header_in_file, functions, graphs } = tables;
     let inserted = provenance::take(&mut header);
     let source = Source {
@@ -70,16 +73,18 @@ pub(super) fn build(
     for (g, raw) in graphs.into_iter().enumerate() {
         builder.graph(g, raw, &names, &free);
     }
-    let Builder { mut module, source, .. } = builder;
+    let Builder { mut module, source, inserted, .. } = builder;
     module.mark_clean();
-    (module, source)
+    let stale = inserted.into_iter().filter(|(_, found)| !found).map(|(name, _)| name).collect();
+    (module, source, stale)
 }
 
 struct Builder {
     module: Module,
     source: Source,
-    /// Results of nodes that an earlier run inserted, where the file says so outside the nodes.
-    inserted: FxHashSet<String>,
+    /// Results of casts that an earlier run inserted, where the file says so outside the nodes, and whether each has
+    /// been met.
+    inserted: BTreeMap<String, bool>,
     /// The graph of each table; `None` until its owner has been made.
     ids: Vec<Option<GraphId>>,
     /// What each graph takes from the graph around it; known once that one has been made.
@@ -203,9 +208,14 @@ impl Builder {
         let attrs = attrs.collect();
         let first_result = raw.outputs.iter().flatten().next().copied();
         let mut metadata = raw.metadata;
-        let marked = provenance::take_from_node(&mut self.module, &mut metadata);
-        let listed = !self.inserted.is_empty()
-            && first_result.is_some_and(|r| self.inserted.contains(self.module.text(r)));
+        let is_cast = matches!(raw.op, Some(Op::Schema(schema)) if schema.kind == OpKind::Cast);
+        let marked = is_cast && provenance::take_from_node(&mut self.module, &mut metadata);
+        let listed = first_result.filter(|_| is_cast && !self.inserted.is_empty());
+        let listed = listed.and_then(|r| self.inserted.get_mut(self.module.text(r)));
+        let listed = listed.is_some_and(|found| {
+            *found = true;
+            true
+        });
         let new = NewNode {
             op: raw.op.expect("unknown operators have been reported"),
             name: raw.name,

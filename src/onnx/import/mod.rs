@@ -92,8 +92,12 @@ fn read_source(
     let tables = import.tables().map_err(wire)?;
     match tables {
         Some(tables) if import.problems.is_empty() => {
-            let Import { module, external, warnings, .. } = import;
-            let (module, source) = build::build(module, tables, bytes.clone(), shared.clone(), external);
+            let Import { module, external, mut warnings, .. } = import;
+            let (module, source, stale) =
+                build::build(module, tables, bytes.clone(), shared.clone(), external);
+            if let Some((first, others)) = stale.split_first() {
+                warnings.push(Warning::StaleProvenance { first: first.clone(), more: others.len() });
+            }
             Ok((module, source, warnings))
         }
         _ => Err(ImportError::Invalid { path, problems: import.problems }),
