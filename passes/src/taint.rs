@@ -7,8 +7,9 @@
 use crate::flow::{self, Var};
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
 use crate::paths::Paths;
+use crate::sequences::Groups;
 use ampc_ir::Module;
-use ampc_ir::module::Reason;
+use ampc_ir::module::{Decision, Reason};
 use ampc_ir::op::Class;
 use rustc_hash::FxHashSet;
 use std::collections::VecDeque;
@@ -34,10 +35,18 @@ impl Pass for Taint {
                 }
             }
         }
+        // What is put into a sequence is as dangerous when it comes out.
+        let groups = Groups::new(module);
         let mut seen: FxHashSet<Var> = FxHashSet::default();
         let mut tainted: Vec<(Var, Var)> = Vec::new();
         while let Some((var, origin)) = work.pop_front() {
-            for (_, value) in flow::results_of(module, var) {
+            for &member in groups.get(var).map_or(&[][..], |group| &group.members) {
+                let infers = |d: &Decision| d.class == Class::Infer && d.precision.is_none();
+                if flow::decision(module, member).is_some_and(infers) && seen.insert(member) {
+                    tainted.push((member, origin));
+                }
+            }
+            for value in groups.results(module, var) {
                 let mut readers: Vec<Var> = flow::readers_beyond_casts(module, value)
                     .into_iter()
                     .filter_map(|(n, s)| flow::reader_var(module, n, s))
@@ -52,7 +61,9 @@ impl Pass for Taint {
                                 work.push_back((reader, origin));
                             }
                         }
-                        Class::Clear if seen.insert(reader) => work.push_back((reader, origin)),
+                        Class::Clear if seen.insert(groups.leader(reader)) => {
+                            work.push_back((reader, origin))
+                        }
                         Class::Infer
                         | Class::Clear
                         | Class::Allow
