@@ -3,7 +3,9 @@
 //! A class is about a type variable, because formals that share one share an element type; it is the strictest
 //! class of the formals (the operator table's), unless the user says otherwise. Variables that cannot be lowered
 //! are *fixed* with the rule that says why: `type` (no f32 there), `schema` or `opset.bf16` (the operator has no
-//! such form, here or below a later opset), `type.unknown` (fed by a custom operator), `attribute` (an attribute says the type of the result). A variable
+//! such form, here or below a later opset), `type.unknown` (fed by a custom operator), `attribute` (an attribute says
+//! the type of the result), `sequence.public`, `sequence.unknown` and `sequence:NODE` (of one element type with a
+//! sequence that is public, that an unknown operator reads, or that NODE holds; see [`sequences`]). A variable
 //! that is 16-bit already keeps its class and has its element type decided.
 
 use crate::flow::{self, Var};
@@ -296,7 +298,8 @@ fn immovable(module: &Module, schema: Option<&OpSchema>, var: Var) -> Option<&'s
         || flow::is_port(module, var);
     let container = |value| {
         let ty = &module.value(value).ty;
-        !matches!(ty, Type::Tensor(_) | Type::Unknown) && !(moves && sequences::is_container(ty))
+        let movable = matches!(ty, Type::Tensor(_) | Type::Unknown) || moves && sequences::is_container(ty);
+        !movable
     };
     let contains = || {
         if flow::is_port(module, var) {

@@ -6,7 +6,8 @@
 //! rounding per operator, with fp32 arithmetic inside, as kernels with fp32 accumulators do.
 //!
 //! Results of clear operators need no rounding: they move values that are rounded already. Functions are
-//! emulated once for all their calls; custom operators get the 16-bit operands they had.
+//! emulated once for all their calls. Sequences and optionals hold f32 that is rounded already, but for those that are
+//! public or that custom operators know, which stay 16-bit; custom operators get the 16-bit operands they had.
 
 use crate::flow::{self, Var};
 use crate::insert_casts::{new_cast, set_element_attribute};

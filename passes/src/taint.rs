@@ -2,7 +2,8 @@
 //!
 //! From every result of a deny variable a mark runs forward through infer and clear variables. A marked infer
 //! variable becomes deny; a clear one only passes the mark on, and so does a cast from float to float, the author's
-//! too; allow, discrete and fixed ones stop it. This is the rule of TensorFlow's `auto_mixed_precision` (its deny set), without its clear tails. One walk, linear.
+//! too; so do sequences, from what goes in to what comes out. Allow, discrete and fixed ones stop it. This is the rule
+//! of TensorFlow's `auto_mixed_precision` (its deny set), without its clear tails. One walk, linear.
 
 use crate::flow::{self, Var};
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};

@@ -1,8 +1,8 @@
 //! Random graphs, made from numbers that a strategy of proptest or the bytes of a fuzzer give.
 //!
 //! A graph is made of steps over matrices of four by four, so that every value can be read by every step; steps are
-//! operators of every class, constants that do not fit, casts of the author, bodies, custom operators, and values
-//! that are read more than once and leave the graph in the middle.
+//! operators of every class, constants that do not fit, casts of the author, bodies, sequences and optionals, custom operators,
+//! and values that are read more than once and leave the graph in the middle.
 
 use ampc::Model;
 use ampc::onnx::{ReadOptions, read_bytes, to_bytes};
@@ -371,14 +371,14 @@ impl Graph {
                     }
                     _ => self.line(&inner, "Optional", &[&known], ": optional(seq(f32[4, 4]))"),
                 }
-                if pick % 4 == 0 {
+                if pick.is_multiple_of(4) {
                     return vec![inner];
                 }
                 self.line(&seq, "OptionalGetElement", &[&inner], S);
             }
         }
         self.sequences.push(seq.clone());
-        if pick % 5 == 0 {
+        if pick.is_multiple_of(5) {
             let joined = format!("{name}j");
             self.line(&joined, "ConcatFromSequence", &[&seq], "{axis=0} : f32[?, 4]");
             self.line(name, "Slice", &[&joined, "from", "shape", "axes"], ": f32[?, 4]");

@@ -8,6 +8,8 @@
 //! What a body captures is cast outside every loop it is read in, and within the branch of an If that reads it, unless
 //! both branches do or it is cast outside anyway: so a cast runs as often as it has to and no more.
 //!
+//! Sequences and optionals are retyped and never cast; attributes that say what is in them follow.
+//!
 //! A cast of the author whose operand now has the type it casts to does nothing any more and is left out.
 
 mod scopes;
