@@ -12,6 +12,9 @@
 //!    upstream only if all its float readers are low, so that nothing is narrowed just to be widened again;
 //! 4. discrete and promote variables take what arrives: low if every float operand does, fp32 otherwise.
 //!
+//! What sequences and optionals tie to one element type ([`sequences`](crate::sequences)) is one variable here, which
+//! is painted as state is: it is low if all that goes in is, or if all that comes out is read low.
+//!
 //! Steps 2 to 4 are repeated until nothing is added: what they lowered is low in the model that is written, and
 //! rewriting that must add nothing.
 //!
@@ -19,9 +22,10 @@
 //! Everything else stays fp32 as well. Linear in nodes and uses for each
 //! round; two or three rounds are usual.
 
-use crate::flow::{self, Var};
+use crate::flow::{self, Reader, Var};
 use crate::insert_casts::KeepIo;
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
+use crate::sequences::Groups;
 use ampc_ir::module::{Op, Reason};
 use ampc_ir::op::{Class, Legality, OpKind};
 use ampc_ir::verify::name_of;
@@ -96,6 +100,11 @@ const MIN_TABLE: u64 = 1024;
 struct Paint<'m> {
     module: &'m Module,
     to: DType,
+    /// Sequences and optionals with what passes them through: vertices of their own.
+    groups: Groups,
+    /// The groups that may be lowered, by their first variables: clear, or of a class that takes what arrives.
+    free: FxHashMap<Var, Class>,
+    /// All variables, of a group the first.
     order: Vec<Var>,
     /// What is low, in which format.
     low: FxHashMap<Var, DType>,
@@ -114,9 +123,20 @@ impl<'m> Paint<'m> {
     fn new(module: &'m Module, to: DType, keep_io: &KeepIo) -> Paint<'m> {
         let mut order = Vec::new();
         let mut low = FxHashMap::default();
+        let groups = Groups::new(module);
         for node in flow::nodes(module) {
             for var in flow::vars(module, node) {
                 let Some(decision) = flow::decision(module, var) else { continue };
+                if groups.get(var).is_some() {
+                    if groups.leader(var) == var {
+                        order.push(var);
+                    }
+                    // Decided elsewhere what is in a group is decided for all of it.
+                    if let Some(decided) = decision.precision.filter(|d| d.is_low()) {
+                        low.insert(var, decided);
+                    }
+                    continue;
+                }
                 order.push(var);
                 match decision.precision {
                     Some(decided) if decided.is_low() => {
@@ -132,17 +152,90 @@ impl<'m> Paint<'m> {
         let outputs = flow::outputs(module, module.main());
         let kept = outputs.iter().copied().filter(|&v| keep_io.keeps(&name_of(module, v))).collect();
         let (derived, moves) = (FxHashSet::default(), FxHashSet::default());
-        let mut paint =
-            Paint { module, to, order, low, why: FxHashMap::default(), derived, moves, outputs, kept };
+        let mut paint = Paint {
+            module,
+            to,
+            groups,
+            free: FxHashMap::default(),
+            order,
+            low,
+            why: FxHashMap::default(),
+            derived,
+            moves,
+            outputs,
+            kept,
+        };
         paint.constants();
+        paint.free_groups();
         paint
+    }
+
+    /// Which groups are free, and those of which a member is an allow variable: unless another one holds them, they
+    /// are low.
+    fn free_groups(&mut self) {
+        for i in 0..self.order.len() {
+            let var = self.order[i];
+            let Some(group) = self.groups.get(var) else { continue };
+            let free = |&var: &Var| {
+                flow::is_free(self.module, var)
+                    && flow::legality(self.module, var, self.to) == Legality::Legal
+            };
+            if self.low.contains_key(&var) || !group.members.iter().all(free) {
+                continue;
+            }
+            let has = |class| {
+                group
+                    .members
+                    .iter()
+                    .any(|&var| flow::decision(self.module, var).is_some_and(|d| d.class == class))
+            };
+            let takes = [Class::Promote, Class::Discrete].into_iter().find(|&class| has(class));
+            let wanted = has(Class::Allow);
+            self.free.insert(var, takes.unwrap_or(Class::Clear));
+            if wanted {
+                self.lower(var, self.to, None);
+            }
+        }
+    }
+
+    /// Makes a variable low, and its group.
+    fn lower(&mut self, var: Var, format: DType, why: Option<&'static str>) {
+        let own = [var];
+        for &member in self.groups.get(var).map_or(&own[..], |group| &group.members) {
+            self.low.insert(member, format);
+            self.why.extend(why.map(|why| (member, why)));
+        }
+    }
+
+    /// What a variable, or its group, reads.
+    fn operands(&self, var: Var) -> Vec<Value> {
+        self.groups.operands(self.module, var)
+    }
+    /// What a variable, or its group, makes.
+    fn results(&self, var: Var) -> Vec<Value> {
+        self.groups.results(self.module, var)
+    }
+    /// The variable of a reader, of a group the first.
+    fn reader(&self, reader: Reader) -> Option<Var> {
+        flow::var_of_reader(self.module, reader).map(|var| self.groups.leader(var))
+    }
+    /// The variable that computes a value, of a group the first.
+    fn origin(&self, value: Value) -> Option<Var> {
+        flow::origin_var(self.module, value).map(|var| self.groups.leader(var))
+    }
+    /// Whether a variable, or all of its group, may still be lowered.
+    fn is_free(&self, var: Var) -> bool {
+        match self.groups.get(var) {
+            None => flow::is_free(self.module, var),
+            Some(_) => self.free.contains_key(&self.groups.leader(var)),
+        }
     }
 
     /// What depends on nothing but constants, whatever has been decided about it.
     fn constants(&mut self) {
         for i in 0..self.order.len() {
             let var = self.order[i];
-            if flow::is_port(self.module, var) {
+            if flow::is_port(self.module, var) || self.groups.get(var).is_some() {
                 continue;
             }
             let (mut n, mut all_derived, mut all_moved) = (0, true, true);
@@ -178,9 +271,9 @@ impl<'m> Paint<'m> {
     /// Whether the variable may be painted: infer or clear, undecided, and bound by an operand. What has its type
     /// from an attribute (Constant, ConstantOfShape, EyeLike) is made as it is; casting it costs nothing.
     fn paintable(&self, var: Var) -> bool {
-        flow::is_free(self.module, var)
+        self.is_free(var)
             && matches!(self.class(var), Some(Class::Infer | Class::Clear))
-            && flow::operands_of(self.module, var).next().is_some()
+            && (flow::operands_of(self.module, var).next().is_some() || self.groups.get(var).is_some())
             && !self.makes_public(var)
     }
     /// Whether an infer variable makes what leaves the graph in fp32: then it is not rounded before.
@@ -193,8 +286,12 @@ impl<'m> Paint<'m> {
                     })
             })
     }
+    /// The class of a variable. That of a group is clear, or that of a member that takes what arrives.
     fn class(&self, var: Var) -> Option<Class> {
-        flow::decision(self.module, var).map(|d| d.class)
+        match self.groups.get(var) {
+            None => flow::decision(self.module, var).map(|d| d.class),
+            Some(_) => self.free.get(&self.groups.leader(var)).copied(),
+        }
     }
     /// Whether the operator of a variable has the format, which need not be the one that is lowered to.
     fn admits(&self, var: Var, format: DType) -> bool {
@@ -221,8 +318,9 @@ impl<'m> Paint<'m> {
     fn between(&mut self) {
         let below = self.below();
         let above = self.above();
-        for &var in self.order.iter().filter(|v| above.contains(v)) {
-            if self.low.contains_key(&var) {
+        for i in 0..self.order.len() {
+            let var = self.order[i];
+            if !above.contains(&var) || self.low.contains_key(&var) {
                 continue;
             }
             let why = match (below.contains(&var), self.moves.contains(&var)) {
@@ -230,8 +328,7 @@ impl<'m> Paint<'m> {
                 (false, true) => "moves constants to where they are low",
                 (false, false) => continue,
             };
-            self.low.insert(var, self.to);
-            self.why.insert(var, why);
+            self.lower(var, self.to, Some(why));
         }
         self.tables();
     }
@@ -249,9 +346,9 @@ impl<'m> Paint<'m> {
             if self.derived.contains(&var) {
                 continue;
             }
-            for (_, value) in flow::results_of(self.module, var) {
+            for value in self.results(var) {
                 for reader in flow::readers(self.module, value) {
-                    let Some(reader) = flow::var_of_reader(self.module, reader) else { continue };
+                    let Some(reader) = self.reader(reader) else { continue };
                     if self.paintable(reader) && self.arrives(reader, &below) && below.insert(reader) {
                         work.push(reader);
                     }
@@ -264,11 +361,11 @@ impl<'m> Paint<'m> {
     /// Whether something low arrives at a variable of which one operand is reached. What calls of a function hand in
     /// is one variable, but not one value: all of it must be reached, lest a call is rounded for another's sake.
     fn arrives(&self, var: Var, below: &FxHashSet<Var>) -> bool {
-        if !matches!(self.module.node(var.node).op, Op::Call(_)) {
+        if !matches!(self.module.node(var.node).op, Op::Call(_)) || self.groups.get(var).is_some() {
             return true;
         }
         flow::operands_of(self.module, var).all(|(_, value)| {
-            let from = || flow::origin_var(self.module, value).filter(|from| !self.derived.contains(from));
+            let from = || self.origin(value).filter(|from| !self.derived.contains(from));
             self.is_constant(value)
                 || from().is_some_and(|from| self.low.get(&from) == Some(&self.to) || below.contains(&from))
         })
@@ -280,9 +377,10 @@ impl<'m> Paint<'m> {
         let mut above: FxHashSet<Var> = FxHashSet::default();
         let mut work = self.lowered();
         while let Some(var) = work.pop() {
-            for (_, value) in flow::operands_of(self.module, var) {
-                let Some(from) = flow::origin_var(self.module, value) else { continue };
-                let reaches = self.paintable(from) && !flow::is_state(self.module, from);
+            for value in self.operands(var) {
+                let Some(from) = self.origin(value) else { continue };
+                let state = flow::is_state(self.module, from) || self.groups.get(from).is_some();
+                let reaches = self.paintable(from) && !state;
                 if reaches && above.insert(from) {
                     work.push(from);
                 }
@@ -349,8 +447,8 @@ impl<'m> Paint<'m> {
     /// is, so all of it must be low.
     fn arriving(&self, var: Var) -> Option<DType> {
         let low = |value| self.low.get(&flow::origin_var(self.module, value)?).copied();
-        let operands = flow::operands_of(self.module, var).map(|(_, v)| v);
-        if !flow::is_port(self.module, var) {
+        let operands = self.operands(var).into_iter();
+        if !flow::is_port(self.module, var) && self.groups.get(var).is_none() {
             return one(operands.filter_map(low));
         }
         let arriving: Option<Vec<DType>> =
@@ -363,9 +461,9 @@ impl<'m> Paint<'m> {
         for i in 0..self.order.len() {
             let var = self.order[i];
             let follows = matches!(self.class(var), Some(Class::Discrete | Class::Promote));
-            if follows && flow::is_free(self.module, var) && !self.low.contains_key(&var) {
+            if follows && self.is_free(var) && !self.low.contains_key(&var) {
                 let arriving: Option<Vec<DType>> =
-                    flow::operands_of(self.module, var).map(|(_, v)| self.low_type(v)).collect();
+                    self.operands(var).into_iter().map(|v| self.low_type(v)).collect();
                 self.join_if_one(var, arriving.and_then(|formats| one(formats.into_iter())), None);
             }
         }
@@ -386,20 +484,24 @@ impl<'m> Paint<'m> {
 
     fn join_if_one(&mut self, var: Var, format: Option<DType>, why: Option<&'static str>) {
         if let Some(format) = format.filter(|&f| self.admits(var, f)) {
-            self.low.insert(var, format);
-            self.why.extend(why.map(|why| (var, why)));
+            self.lower(var, format, why);
         }
     }
 
     /// The format in which all readers read the results, if they are low and nothing leaves the graph.
     fn format_of_readers(&self, var: Var) -> Option<DType> {
         let mut formats = Vec::new();
-        for (_, value) in flow::results_of(self.module, var) {
+        let group = self.groups.get(var).is_some();
+        for value in self.results(var) {
             if self.outputs.contains(&value) {
                 return None;
             }
             for reader in flow::readers(self.module, value) {
-                formats.push(*self.low.get(&flow::var_of_reader(self.module, reader)?)?);
+                let reader = self.reader(reader)?;
+                // What goes round in a group is read as it is.
+                if !group || reader != var {
+                    formats.push(*self.low.get(&reader)?);
+                }
             }
         }
         one(formats.into_iter())

@@ -3,13 +3,16 @@
 //! A class is about a type variable, because formals that share one share an element type; it is the strictest
 //! class of the formals (the operator table's), unless the user says otherwise. Variables that cannot be lowered
 //! are *fixed* with the rule that says why: `type` (no f32 there), `schema` or `opset.bf16` (the operator has no
-//! such form, here or below a later opset), `type.unknown` (fed by a custom operator), `attribute` (an attribute says the type of the result). A variable
+//! such form, here or below a later opset), `type.unknown` (fed by a custom operator), `attribute` (an attribute says
+//! the type of the result), `sequence.public`, `sequence.unknown` and `sequence:NODE` (of one element type with a
+//! sequence that is public, that an unknown operator reads, or that NODE holds; see [`sequences`]). A variable
 //! that is 16-bit already keeps its class and has its element type decided.
 
 use crate::flow::{self, Var};
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
 use crate::paths::Paths;
 use crate::policy::{Base, Names, OpClass, Pin, Pins, Policy, node_key};
+use crate::sequences::{self, Groups};
 use crate::suggest::{did_you_mean, nearest};
 use ampc_ir::infer::misfit;
 use ampc_ir::module::{Decision, Reason};
@@ -45,8 +48,10 @@ impl Pass for Classify {
         let pins = self.policy.pins_in(&paths, &values);
         check_pins(&self.policy, &pins, module, &paths, &values)?;
         warn_of_foreign_report(&self.policy, &paths, cx);
+        let groups = Groups::new(module);
         let mut state = State {
             to: self.to,
+            groups: &groups,
             policy: &self.policy,
             pins: &pins,
             dead: flow::dead_functions(module),
@@ -59,6 +64,7 @@ impl Pass for Classify {
             let decisions = state.node(module, node, &names);
             *module.node_mut(node).decisions = decisions.into();
         }
+        sequences::agree(module, &groups, &paths);
         warn_of_unmet_pins(&pins, module, &paths, cx);
         warn_of_other_format(self.to, module, &paths, cx);
         for ((op, first, format), count) in state.without_format {
@@ -81,6 +87,7 @@ fn is_mixed(module: &Module, var: Var) -> bool {
 
 struct State<'a> {
     to: DType,
+    groups: &'a Groups,
     policy: &'a Policy,
     pins: &'a Pins<'a>,
     /// Graphs of functions that nothing calls.
@@ -119,7 +126,11 @@ impl State<'_> {
         name: &str,
         paths: &[&str],
     ) -> Decision {
+        let group = self.groups.get(var);
         let table = class_by_table(module, schema, var, self.to);
+        // What goes into a sequence or comes out of it is moved.
+        let moves = group.is_some() && sequences::is_structural_node(module, var.node);
+        let table = if moves { Class::Clear } else { table };
         let declared = schema.is_some_and(|s| s.declared.is_some());
         let table_rule = if declared { "policy.signature" } else { "table" };
         if schema.is_some_and(|s| is_open(s.domain)) && !flow::is_port(module, var) && is_mixed(module, var) {
@@ -129,6 +140,10 @@ impl State<'_> {
             Some(Type::Tensor(t)) if t.dtype == DType::F32 => Some(DType::F32),
             Some(Type::Tensor(t)) if t.dtype.is_low() => {
                 return self.decide(table, Some(t.dtype), "already-low");
+            }
+            Some(ty) if group.is_some() && sequences::element(ty) == Some(DType::F32) => Some(DType::F32),
+            Some(ty) if group.is_some() && sequences::element(ty).is_some_and(DType::is_low) => {
+                return self.decide(table, sequences::element(ty), "already-low");
             }
             Some(other) => return self.decide(Class::Fixed, other.element_dtype(), "type"),
             None => return self.decide(Class::Fixed, None, "type.unknown"),
@@ -143,7 +158,8 @@ impl State<'_> {
             return self.decide(Class::Fixed, full, rule);
         }
         // Nothing can be cast on the way in, so neither a pin nor a list makes the result another type.
-        let castable = flow::operands_of(module, var).next().is_some();
+        // All of a group is made low together.
+        let castable = flow::operands_of(module, var).next().is_some() || group.is_some();
         // What an earlier run inserted is not what the user speaks of, though its name may match.
         let speaks = castable && flow::inserted_result(module, var.node).is_none();
         let pin = if speaks { self.pin(module, var, paths, name) } else { None };
@@ -278,7 +294,13 @@ fn legality(module: &Module, var: Var, format: DType) -> Legality {
 /// Why no variable of a node can change, whatever anybody asks for.
 fn immovable(module: &Module, schema: Option<&OpSchema>, var: Var) -> Option<&'static str> {
     let data = module.node(var.node);
-    let container = |value| !matches!(module.value(value).ty, Type::Tensor(_) | Type::Unknown);
+    let moves = schema.is_some_and(|s| s.kind == OpKind::Identity || sequences::is_structural(s.kind))
+        || flow::is_port(module, var);
+    let container = |value| {
+        let ty = &module.value(value).ty;
+        let movable = matches!(ty, Type::Tensor(_) | Type::Unknown) || moves && sequences::is_container(ty);
+        !movable
+    };
     let contains = || {
         if flow::is_port(module, var) {
             let values = flow::operands_of(module, var).chain(flow::results_of(module, var));
@@ -287,7 +309,7 @@ fn immovable(module: &Module, schema: Option<&OpSchema>, var: Var) -> Option<&'s
         data.formal_operands().iter().chain(data.results()).flatten().copied().any(container)
     };
     if contains() {
-        // So has what goes into a sequence, optional or map, or comes out of one.
+        // So has what goes into a map, or comes out of one.
         Some("type")
     } else if schema.is_some_and(|s| s.kind == OpKind::BitCast) {
         Some("schema")

@@ -6,12 +6,14 @@
 //! rounding per operator, with fp32 arithmetic inside, as kernels with fp32 accumulators do.
 //!
 //! Results of clear operators need no rounding: they move values that are rounded already. Functions are
-//! emulated once for all their calls; custom operators get the 16-bit operands they had.
+//! emulated once for all their calls. Sequences and optionals hold f32 that is rounded already, but for those that are
+//! public or that custom operators know, which stay 16-bit; custom operators get the 16-bit operands they had.
 
 use crate::flow::{self, Var};
-use crate::insert_casts::new_cast;
+use crate::insert_casts::{new_cast, set_element_attribute};
 use crate::names;
 use crate::pass::{Changed, Pass, PassCx, PassError};
+use crate::sequences::{Group, Groups, element, is_structural};
 use ampc_ir::convert::Conversion;
 use ampc_ir::edit::Position;
 use ampc_ir::infer::{Facts, check_node};
@@ -19,7 +21,7 @@ use ampc_ir::module::{Def, Op};
 use ampc_ir::op::{Class, Formal, OpKind, OpSchema, schema_class};
 use ampc_ir::ports::Ports;
 use ampc_ir::{AttrValue, DType, GraphId, Module, Node, Payload, Type, Value};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
 /// The pass.
@@ -32,7 +34,7 @@ impl Pass for Emulate {
     }
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let main = module.main();
-        let mut state = State { facts: cx.facts, low: FxHashMap::default() };
+        let mut state = State { facts: cx.facts, low: FxHashMap::default(), contained: contained(module) };
         let public = dtypes_of_outputs(module, main);
         for input in module.graph(main).inputs().to_vec() {
             if let Some(low) = low_dtype(&module.value(input).ty) {
@@ -110,15 +112,42 @@ fn handed_in_as_f32(module: &Module, node: Node, slot: usize) -> bool {
     formals().is_some_and(|mut formals| formals.any(is_f32))
 }
 
+/// The sequences and optionals that are f32 in the emulated model: those that are neither public nor known to
+/// operators that nobody here knows. What is put into them is rounded already.
+fn contained(module: &Module) -> FxHashSet<Value> {
+    let groups = Groups::new(module);
+    let mut held: FxHashSet<Var> =
+        groups.iter().filter(|g| g.held.is_some()).flat_map(|g| g.members.iter().copied()).collect();
+    // The body of a SequenceMap is handed elements of one and makes those of another: they are alike.
+    let maps = flow::nodes(module).into_iter().filter(|&node| {
+        !groups.is_empty() && module.node(node).schema().is_some_and(|s| s.kind == OpKind::SequenceMap)
+    });
+    let maps: Vec<Node> = maps.collect();
+    let mut before = usize::MAX;
+    while before != held.len() {
+        before = held.len();
+        for &node in &maps {
+            if flow::vars(module, node).any(|var| held.contains(&var)) {
+                let all = flow::vars(module, node).filter_map(|var| groups.get(var));
+                held.extend(all.flat_map(|group| group.members.iter().copied()));
+            }
+        }
+    }
+    let free = |group: &&Group| group.members.iter().all(|var| !held.contains(var));
+    let values = groups.iter().filter(free).flat_map(|group| group.containers.iter().copied());
+    values.filter(|&v| element(&module.value(v).ty).is_some_and(DType::is_low)).collect()
+}
+
 /// Whether a node gets the types it had: operators that nobody here knows, and so does what reads results of theirs
-/// or has to do with sequences of 16-bit tensors.
-fn is_as_it_was(module: &Module, node: Node) -> bool {
+/// or has to do with sequences that stay 16-bit.
+fn is_as_it_was(module: &Module, node: Node, contained: &FxHashSet<Value>) -> bool {
     let data = module.node(node);
     let unknown = |v: &Value| module.value(*v).ty == Type::Unknown;
     // Elements of sequences and optionals cannot be cast, so they stay 16-bit from where they are put in.
     let contained = |v: &Value| {
         let ty = &module.value(*v).ty;
-        ty.as_tensor().is_none() && ty.element_dtype().is_some_and(DType::is_low)
+        let is_low = ty.as_tensor().is_none() && ty.element_dtype().is_some_and(DType::is_low);
+        is_low && !contained.contains(&flow::resolve_captures(module, *v))
     };
     // Operators that a user describes may have no fp32.
     let low_only = |schema: &OpSchema, formal: &Formal| {
@@ -134,6 +163,8 @@ struct State<'a> {
     facts: &'a Facts,
     /// The format of f32 values that stand for low ones.
     low: FxHashMap<Value, DType>,
+    /// Sequences and optionals that are f32 from where they are made.
+    contained: FxHashSet<Value>,
 }
 
 impl State<'_> {
@@ -182,7 +213,7 @@ impl State<'_> {
 
     fn graph(&mut self, module: &mut Module, graph: GraphId) {
         for node in module.nodes(graph).collect::<Vec<_>>() {
-            let as_it_was = is_as_it_was(module, node);
+            let as_it_was = is_as_it_was(module, node, &self.contained);
             for body in module.node(node).bodies().collect::<Vec<_>>() {
                 self.body(module, node, body, as_it_was);
             }
@@ -197,11 +228,8 @@ impl State<'_> {
     /// What calls hand in is f32 and stands for what it was; so is what they get back.
     fn function(&mut self, module: &mut Module, graph: GraphId) {
         for value in module.graph(graph).inputs().to_vec() {
-            if let Some(format) = low_dtype(&module.value(value).ty) {
-                let ty = module.value(value).ty.with_element_dtype(DType::F32);
-                module.set_type(value, ty);
-                self.low.insert(value, format);
-            }
+            self.widen_container(module, value);
+            self.widen(module, value);
         }
         self.constants(module, graph);
         self.graph(module, graph);
@@ -212,12 +240,14 @@ impl State<'_> {
         for value in module.graph(body).captures().to_vec() {
             let Def::Capture { slot } = module.value(value).def else { continue };
             let captured = module.node(node).operands()[slot as usize];
+            self.widen_container(module, value);
             if captured.is_none_or(|v| low_dtype(&module.value(v).ty).is_none()) {
                 self.widen(module, value);
             }
         }
         let handed_out = dtypes_of_outputs(module, body);
         for value in module.graph(body).inputs().to_vec() {
+            self.widen_container(module, value);
             match low_dtype(&module.value(value).ty) {
                 Some(format) if as_it_was => {
                     let wide = new_cast(module, value, DType::F32, Position::First);
@@ -233,11 +263,19 @@ impl State<'_> {
         }
         for index in 0..module.graph(body).outputs().len() {
             let output = module.graph(body).outputs()[index].clone();
-            if low_dtype(&output.declared).is_some()
-                && module.value(output.value).ty.dtype() == Some(DType::F32)
+            if element(&output.declared).is_some_and(DType::is_low)
+                && element(&module.value(output.value).ty) == Some(DType::F32)
             {
                 module.set_output_type(body, index, output.declared.with_element_dtype(DType::F32));
             }
+        }
+    }
+
+    /// Lets a sequence or optional be f32, if that is what it is in the emulated model.
+    fn widen_container(&self, module: &mut Module, value: Value) {
+        if self.contained.contains(&flow::resolve_captures(module, value)) {
+            let ty = module.value(value).ty.with_element_dtype(DType::F32);
+            module.set_type(value, ty);
         }
     }
 
@@ -268,6 +306,9 @@ impl State<'_> {
     /// Constant tensors in attributes are rounded beforehand, like initializers.
     fn attributes(&mut self, module: &mut Module, node: Node) {
         let kind = module.node(node).schema().map(|s| s.kind);
+        if module.node(node).results().iter().flatten().any(|v| self.contained.contains(v)) {
+            set_element_attribute(module, node, DType::F32);
+        }
         if !matches!(kind, Some(OpKind::Constant | OpKind::ConstantOfShape)) {
             return;
         }
@@ -289,10 +330,12 @@ impl State<'_> {
     fn results(&mut self, module: &mut Module, node: Node) {
         let inferred = check_node(module, node, self.facts).ok().flatten();
         // An attribute (the bounds of a Clip, the value of a Pad, in old versions) is f32 and rounded by nobody.
-        let clear = module.node(node).schema().is_some_and(|s| schema_class(s, DType::F16) == Class::Clear)
+        let moves = |s: &OpSchema| schema_class(s, DType::F16) == Class::Clear || is_structural(s.kind);
+        let clear = module.node(node).schema().is_some_and(moves)
             && !module.node(node).attrs().iter().any(|a| matches!(a.value, AttrValue::Float(_)));
         for (slot, value) in module.node(node).results().to_vec().into_iter().enumerate() {
             let Some(value) = value else { continue };
+            self.widen_container(module, value);
             let Some(format) = low_dtype(&module.value(value).ty) else { continue };
             let returned = callee(module, node).and_then(|graph| {
                 Some(module.value(module.graph(graph).outputs().get(slot)?.value).ty.dtype())

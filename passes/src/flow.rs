@@ -1,6 +1,7 @@
 //! How precision flows: type variables of nodes, and ports of nodes with bodies and of functions, as vertices; values
 //! as edges between them, through captures into bodies.
 
+use crate::sequences::is_container;
 use ampc_ir::module::{Decision, Def, Op, Provenance};
 use ampc_ir::op::{self, Class, FormalType, Legality, OpKind, Side};
 use ampc_ir::ports::Ports;
@@ -245,7 +246,15 @@ pub fn legality(module: &Module, var: Var, format: DType) -> Legality {
         return Legality::Legal;
     }
     let Some(schema) = module.node(var.node).schema() else { return Legality::NotFloat };
-    let Some(ports) = Ports::of(module, var.node) else {
+    let ports = Ports::of(module, var.node);
+    if let Some((side, index, ty)) = container_of(module, var) {
+        let last =
+            if side == Side::Result { schema.outputs.len() } else { schema.inputs.len() }.saturating_sub(1);
+        // All ports of a side are one variadic formal, the last.
+        let index = if ports.is_some() { last } else { index.min(last) };
+        return op::type_legality(schema, side, index, ty, format);
+    }
+    let Some(ports) = ports else {
         return u8::try_from(var.var).map_or(Legality::NotFloat, |v| op::legality(schema, v, format));
     };
     // All ports of a side are one variadic formal, the last.
@@ -254,6 +263,22 @@ pub fn legality(module: &Module, var: Var, format: DType) -> Legality {
         None => (Side::Operand, schema.inputs),
     };
     op::formal_legality(schema, side, formals.len().saturating_sub(1), format)
+}
+
+/// The sequence or optional that a variable types, with the side and slot where it does.
+fn container_of(module: &Module, var: Var) -> Option<(Side, usize, &Type)> {
+    let operands = operands_of(module, var).map(|(slot, value)| (Side::Operand, slot, value));
+    let results = results_of(module, var).map(|(slot, value)| (Side::Result, slot, value));
+    let mut typed = operands.chain(results).map(|(side, slot, value)| (side, slot, &module.value(value).ty));
+    let ports = Ports::of(module, var.node);
+    let found = typed.find(|(.., ty)| is_container(ty))?;
+    // A port without a result reads an operand.
+    let side = match &ports {
+        Some(ports) if ports.result(usize::from(var.var)).is_none() => Side::Operand,
+        Some(_) => Side::Result,
+        None => found.0,
+    };
+    Some((side, found.1, found.2))
 }
 
 /// The type that the operands and results bind a variable to; `None` if no type is known.

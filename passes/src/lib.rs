@@ -33,6 +33,7 @@ pub mod paths;
 pub mod pipeline;
 pub mod policy;
 pub mod raise_opset;
+pub mod sequences;
 pub mod share_functions;
 pub mod simplify_casts;
 pub mod specialize_functions;

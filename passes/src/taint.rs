@@ -2,13 +2,15 @@
 //!
 //! From every result of a deny variable a mark runs forward through infer and clear variables. A marked infer
 //! variable becomes deny; a clear one only passes the mark on, and so does a cast from float to float, the author's
-//! too; allow, discrete and fixed ones stop it. This is the rule of TensorFlow's `auto_mixed_precision` (its deny set), without its clear tails. One walk, linear.
+//! too; so do sequences, from what goes in to what comes out. Allow, discrete and fixed ones stop it. This is the rule
+//! of TensorFlow's `auto_mixed_precision` (its deny set), without its clear tails. One walk, linear.
 
 use crate::flow::{self, Var};
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
 use crate::paths::Paths;
+use crate::sequences::Groups;
 use ampc_ir::Module;
-use ampc_ir::module::Reason;
+use ampc_ir::module::{Decision, Reason};
 use ampc_ir::op::Class;
 use rustc_hash::FxHashSet;
 use std::collections::VecDeque;
@@ -34,10 +36,18 @@ impl Pass for Taint {
                 }
             }
         }
+        // What is put into a sequence is as dangerous when it comes out.
+        let groups = Groups::new(module);
         let mut seen: FxHashSet<Var> = FxHashSet::default();
         let mut tainted: Vec<(Var, Var)> = Vec::new();
         while let Some((var, origin)) = work.pop_front() {
-            for (_, value) in flow::results_of(module, var) {
+            for &member in groups.get(var).map_or(&[][..], |group| &group.members) {
+                let infers = |d: &Decision| d.class == Class::Infer && d.precision.is_none();
+                if flow::decision(module, member).is_some_and(infers) && seen.insert(member) {
+                    tainted.push((member, origin));
+                }
+            }
+            for value in groups.results(module, var) {
                 let mut readers: Vec<Var> = flow::readers_beyond_casts(module, value)
                     .into_iter()
                     .filter_map(|(n, s)| flow::reader_var(module, n, s))
@@ -52,7 +62,9 @@ impl Pass for Taint {
                                 work.push_back((reader, origin));
                             }
                         }
-                        Class::Clear if seen.insert(reader) => work.push_back((reader, origin)),
+                        Class::Clear if seen.insert(groups.leader(reader)) => {
+                            work.push_back((reader, origin))
+                        }
                         Class::Infer
                         | Class::Clear
                         | Class::Allow

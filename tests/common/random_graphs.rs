@@ -1,8 +1,8 @@
 //! Random graphs, made from numbers that a strategy of proptest or the bytes of a fuzzer give.
 //!
 //! A graph is made of steps over matrices of four by four, so that every value can be read by every step; steps are
-//! operators of every class, constants that do not fit, casts of the author, bodies, custom operators, and values
-//! that are read more than once and leave the graph in the middle.
+//! operators of every class, constants that do not fit, casts of the author, bodies, sequences and optionals, custom operators,
+//! and values that are read more than once and leave the graph in the middle.
 
 use ampc::Model;
 use ampc::onnx::{ReadOptions, read_bytes, to_bytes};
@@ -22,6 +22,8 @@ pub(crate) struct Line {
 pub(crate) struct Graph {
     pub(crate) lines: Vec<Line>,
     pub(crate) outputs: Vec<String>,
+    /// Sequences of matrices of four by four that may be read.
+    pub(crate) sequences: Vec<String>,
 }
 
 /// A step by number and what it reads by number, made to fit.
@@ -163,7 +165,7 @@ fn branches(name: &str, then: &Body, other: &Body) -> String {
 
 impl Graph {
     pub(crate) fn new(steps: &[Step], outputs: &[u16]) -> Graph {
-        let mut graph = Graph { lines: Vec::new(), outputs: Vec::new() };
+        let mut graph = Graph { lines: Vec::new(), outputs: Vec::new(), sequences: Vec::new() };
         let mut values = vec!["x".to_owned(), "y".to_owned()];
         for &(kind, a, b) in steps {
             let at = |i: u16| {
@@ -200,7 +202,7 @@ impl Graph {
         let unary = UNARY[pick % UNARY.len()];
         let binary = BINARY[pick % BINARY.len()];
         let constant = CONSTANTS[pick % CONSTANTS.len()];
-        match kind % 30 {
+        match kind % 38 {
             0..=4 => self.line(name, unary, &[a], M),
             5..=9 => {
                 let attrs = if binary == "Mod" { "{fmod=1} " } else { "" };
@@ -289,11 +291,102 @@ impl Graph {
                 self.line(&inner, "Constant", &[], "{value_float=0.1} : f32");
                 self.line(name, "Mul", &[a, &inner], M);
             }
+            30..=36 => return self.sequence_step(kind % 38 - 30, name, [a, b], pick),
             _ => {
                 self.line(&inner, "Transpose", &["m"], ": f32[4, 4]");
                 self.line(name, "MatMul", &[a, &inner], M);
             }
         }
+        vec![name.to_owned()]
+    }
+
+    /// A step that has to do with sequences and optionals.
+    fn sequence_step(&mut self, kind: u8, name: &str, [a, b]: [&str; 2], pick: usize) -> Vec<String> {
+        const M: &str = ": f32[4, 4]";
+        const S: &str = ": seq(f32[4, 4])";
+        let (seq, inner) = (format!("{name}q"), format!("{name}i"));
+        let known = match self.sequences.len() {
+            0 => {
+                let known = format!("{name}p");
+                self.line(&known, "SequenceConstruct", &[b, a], S);
+                self.sequences.push(known.clone());
+                known
+            }
+            n => self.sequences[pick % n].clone(),
+        };
+        match kind {
+            0 => self.line(&seq, "SequenceConstruct", &[a, b], S),
+            1 => self.line(&seq, "SequenceInsert", &[&known, a], S),
+            2 => {
+                // Its elements are of another shape.
+                self.line(&inner, "SplitToSequence", &[a, "one"], "{axis=0, keepdims=1} : seq(f32[1, 4])");
+                let joined = format!("{name}j");
+                self.line(&joined, "ConcatFromSequence", &[&inner], "{axis=0} : f32[?, 4]");
+                self.line(name, "Reshape", &[&joined, "shape"], M);
+                return vec![name.to_owned()];
+            }
+            3 => {
+                let text = format!(
+                    "%{seq} = If(%c; %{known}, %{a}, %{b}) {{ then_branch: graph (%{known}, %{a}) {{\n %{name}t = \
+                     SequenceInsert(%{known}, %{a}) {S}\n output %{name}t }},\n else_branch: graph (%{b}) {{\n \
+                     %{inner} = MatMul(%{b}, %{b}) {M}\n %{name}e = SequenceConstruct(%{inner}) {S}\n \
+                     output %{name}e }} }} {S} @n_{seq}"
+                );
+                let reads = [&known, a, b].map(|v: &str| v.to_owned()).to_vec();
+                self.lines.push(Line { defines: vec![seq.clone()], reads, text });
+            }
+            4 => {
+                let (state, filled) = (format!("{name}h"), format!("{name}f"));
+                let body = Body::new(name, &[&state, b], pick, 1);
+                let captures = body.capture_list(&[&state]);
+                let text = format!(
+                    "%{inner}, %{seq} = Loop(%n, _, %{a}, %{known}{}) {{ body: graph {} {{\n input %{name}k : i64\n \
+                     input %{name}g : bool\n input %{state} : f32[4, 4]\n input %{filled} {S}\n \
+                     %{name}go = Identity(%{name}g) : bool\n {}\n \
+                     %{name}r = SequenceInsert(%{filled}, %{out}) {S}\n output %{name}go\n output %{out}\n \
+                     output %{name}r }} }} : f32[4, 4], seq(f32[4, 4]) @n_{seq}",
+                    list("; ", &captures),
+                    parenthesised(&captures),
+                    body.text,
+                    out = body.out,
+                );
+                let reads = [a.to_owned(), known.clone()].into_iter().chain(captures).collect();
+                self.lines.push(Line { defines: vec![inner.clone(), seq.clone()], reads, text });
+            }
+            5 => {
+                let (empty, got) = (format!("{name}e"), format!("{name}g"));
+                self.line(&empty, "SequenceEmpty", &[], ": seq(f32[*])");
+                self.line(&inner, "SequenceInsert", &[&empty, a], ": seq(f32[*])");
+                self.line(&got, "SequenceAt", &[&inner, "zero"], ": f32[*]");
+                self.line(name, "Reshape", &[&got, "shape"], M);
+                return vec![name.to_owned()];
+            }
+            _ => {
+                match pick % 4 {
+                    0 => self.line(&inner, "com.example::Op", &[&known], M),
+                    1 => {
+                        self.line(&inner, "Optional", &[a], ": optional(f32[4, 4])");
+                        self.line(name, "OptionalGetElement", &[&inner], M);
+                        return vec![name.to_owned()];
+                    }
+                    _ => self.line(&inner, "Optional", &[&known], ": optional(seq(f32[4, 4]))"),
+                }
+                if pick.is_multiple_of(4) {
+                    return vec![inner];
+                }
+                self.line(&seq, "OptionalGetElement", &[&inner], S);
+            }
+        }
+        self.sequences.push(seq.clone());
+        if pick.is_multiple_of(5) {
+            let joined = format!("{name}j");
+            self.line(&joined, "ConcatFromSequence", &[&seq], "{axis=0} : f32[?, 4]");
+            self.line(name, "Slice", &[&joined, "from", "shape", "axes"], ": f32[?, 4]");
+            let shaped = format!("{name}s");
+            self.line(&shaped, "Reshape", &[name, "shape"], M);
+            return vec![shaped];
+        }
+        self.line(name, "SequenceAt", &[&seq, "zero"], M);
         vec![name.to_owned()]
     }
 
@@ -304,7 +397,9 @@ impl Graph {
              const %big : f32 = 1e9\n  const %tiny : f32 = 1e-9\n  const %eps : f32 = 1e-5\n  \
              const %mask : f32[4] = [-65504.0, 0.0, 0.0, 0.0]\n  const %bias : f32[4] = random(3)\n  \
              const %scale : f32[4] = random(4)\n  const %w : f32[4, 4] = random(1)\n  \
-             const %m : f32[4, 4] = random(2)\n  const %shape : i64[2] = [4, 4]\n  const %n : i64 = 2\n",
+             const %m : f32[4, 4] = random(2)\n  const %shape : i64[2] = [4, 4]\n  const %n : i64 = 2\n  \
+             const %zero : i64 = 0\n  const %one : i64 = 1\n  const %from : i64[2] = [0, 0]\n  \
+             const %axes : i64[2] = [0, 1]\n",
         );
         for line in &self.lines {
             writeln!(text, "  {}", line.text).unwrap();

@@ -4,8 +4,8 @@ use crate::proto::{
     bytes, declared, graph_attr, load_proto, model as proto_model, named, node, nodes_of, raw, some, typed,
     with_attr, written,
 };
-use crate::runtime::{bools, exec, exec_models, f32s};
-use crate::support::{Ask, Decided, lower, lower_with, model, module_with, options, rewrite};
+use crate::runtime::{Runs, bools, exec, exec_models, f32s, i64s};
+use crate::support::{Ask, Decided, lower, lower_with, model, module_with, options, pin_f32, rewrite, text};
 use ampc::ir::{DType, Type};
 use ampc::onnx::proto::{GraphProto, ModelProto, NodeProto, ValueInfoProto};
 use ampc::passes::insert_casts::KeepIo;
@@ -91,7 +91,17 @@ fn g31_nested_bodies_run() {
     }
 }
 
-/// G33: the elements of sequences and optionals keep their type; casts stand before they go in and after they come out.
+/// Every inserted cast is one of a tensor.
+#[track_caller]
+fn only_tensors_are_cast(done: &Rewritten) {
+    for (value, ..) in done.inserted() {
+        let ty = &done.module().value(done.value(&value)).ty;
+        assert!(matches!(ty, Type::Tensor(_)), "{value} is {ty:?}");
+    }
+}
+
+/// G33: what sequences and optionals hold has one type from where it goes in to where it comes out. There is no
+/// bf16 for them, so casts stand before and after.
 #[test]
 fn g33_sequences_and_optionals() {
     let graph = "input %x : f32[2, 2]
@@ -110,17 +120,126 @@ fn g33_sequences_and_optionals() {
     for to in [DType::F16, DType::BF16] {
         let (done, runs) = exec(to, graph, &[f32s("x", &[2, 2], &[0.5, 1.25, -2.0, 0.75])], |_| ());
         assert_eq!(["t", "u", "w"].map(|v| done.dtype(v)), [to; 3]);
-        assert_eq!(["seq", "at", "opt", "got", "all"].map(|v| done.dtype(v)), [DType::F32; 5]);
-        assert_eq!(done.operand_dtypes("SequenceConstruct"), [Some(DType::F32); 2]);
-        for (value, ..) in done.inserted() {
-            let ty = &done.module().value(done.value(&value)).ty;
-            assert!(matches!(ty, Type::Tensor(_)), "{value} is {ty:?}");
-        }
+        let inside = if to == DType::F16 { to } else { DType::F32 };
+        assert_eq!(["seq", "at", "opt", "got"].map(|v| done.dtype(v)), [inside; 4]);
+        assert_eq!(done.dtype("all"), DType::F32);
+        assert_eq!(done.operand_dtypes("SequenceConstruct"), [Some(inside); 2]);
+        only_tensors_are_cast(&done);
         if let Some(runs) = runs {
             // Products of few digits: exact in f16, two roundings of 2^-8 in bf16 at most.
             runs.are_within(if to == DType::F16 { 0.0 } else { 0.02 });
         }
     }
+}
+
+/// G33: a sequence that a loop fills and a branch hands on is low all the way, by the attribute of the empty one too.
+#[test]
+fn g33_sequences_in_bodies() {
+    let graph = "input %x : f32[2, 2]
+         input %n : i64
+         input %c : bool
+         const %w : f32[2, 2] = [0.5, 1.0, -1.0, 0.25]
+         const %i : i64 = -1
+         %t = MatMul(%x, %w) : ?
+         %empty = SequenceEmpty() : ?
+         %one = SequenceInsert(%empty, %t) : ?
+         %filled = Loop(%n, _, %one; %w) {
+           body: graph (%w) {
+             input %k : i64
+             input %go : bool
+             input %before : seq(f32[*])
+             const %last : i64 = -1
+             %top = SequenceAt(%before, %last) : ?
+             %next = MatMul(%top, %w) : ?
+             %after = SequenceInsert(%before, %next) : ?
+             %again = Identity(%go) : ?
+             output %again
+             output %after
+           }
+         } : ?
+         %either = If(%c; %filled, %t) {
+           then_branch: graph (%filled) {
+             %same = Identity(%filled) : ?
+             output %same
+           },
+           else_branch: graph (%t) {
+             %two = SequenceConstruct(%t, %t) : ?
+             output %two
+           }
+         } : ?
+         %at = SequenceAt(%either, %i) : ?
+         %y = MatMul(%at, %w) : ?
+         %all = ConcatFromSequence(%either) {axis=0} : ?
+         output %y : f32[2, 2]
+         output %all : f32[?, 2]";
+    for (n, c) in [(0, true), (3, true), (1, false)] {
+        let feeds =
+            [f32s("x", &[2, 2], &[0.5, 1.25, -2.0, 0.75]), i64s("n", &[], &[n]), bools("c", &[], &[c])];
+        let (done, runs) = exec(DType::F16, graph, &feeds, |_| ());
+        let low = ["empty", "one", "filled", "either", "at"];
+        assert_eq!(low.map(|v| done.dtype(v)), [DType::F16; 5]);
+        only_tensors_are_cast(&done);
+        if let Some(runs) = runs {
+            // Products of few digits: the last ones round.
+            runs.are_within(0.01);
+        }
+        let (done, _) = exec(DType::F16, graph, &feeds, |options| pin_f32(options, "either/else_branch/two"));
+        assert_eq!(low.map(|v| done.dtype(v)), [DType::F32; 5]);
+    }
+}
+
+/// G33: sequences that come in or leave keep their type, whatever is asked to be kept.
+#[test]
+fn g33_public_sequences() {
+    let graph = "input %x : f32[2, 2]
+         const %w : f32[2, 2] = [0.5, 1.0, -1.0, 0.25]
+         const %i : i64 = 0
+         %t = MatMul(%x, %w) : ?
+         %seq = SequenceConstruct(%t) : ?
+         %at = SequenceAt(%seq, %i) : ?
+         %y = MatMul(%at, %w) : ?
+         output %y : f32[2, 2]
+         output %seq : seq(f32[2, 2])";
+    for keep in [KeepIo::All, KeepIo::None] {
+        let feeds = [f32s("x", &[2, 2], &[0.5, 1.25, -2.0, 0.75])];
+        let (done, runs) = exec(DType::F16, graph, &feeds, |options| options.keep_io = keep.clone());
+        assert_eq!(["t", "seq", "at"].map(|v| done.dtype(v)), [DType::F16, DType::F32, DType::F32]);
+        if let Some(runs) = runs.filter(|_| keep == KeepIo::All) {
+            runs.are_within(0.0);
+        }
+    }
+}
+
+/// G33: what is handed to the body of a SequenceMap is of the type of the sequence. ONNX Runtime 1.31.1 compiles the
+/// operator wrongly in f16, so only the numbers of what emulates it count.
+#[test]
+fn g33_sequence_map() {
+    let graph = "input %x : f32[2, 2]
+         const %w : f32[2, 2] = [0.5, 1.0, -1.0, 0.25]
+         const %i : i64 = 0
+         %t = MatMul(%x, %w) : ?
+         %seq = SequenceConstruct(%t, %t) : ?
+         %map = SequenceMap(%seq; %w) {
+           body: graph (%w) {
+             input %e : f32[2, 2]
+             %f = MatMul(%e, %w) : ?
+             output %f
+           }
+         } : ?
+         %at = SequenceAt(%map, %i) : ?
+         %y = MatMul(%at, %w) : ?
+         output %y";
+    let feeds = [f32s("x", &[2, 2], &[0.5, 1.25, -2.0, 0.75])];
+    let (done, runs) = exec(DType::F16, graph, &feeds, |_| ());
+    assert_eq!(["seq", "map", "at"].map(|v| done.dtype(v)), [DType::F16; 3]);
+    assert!(text(done.module()).contains("input %e : f16"));
+    only_tensors_are_cast(&done);
+    if let Some(runs) = runs {
+        // Exact in f16.
+        Runs { low: None, ..runs }.are_within(0.0);
+    }
+    let emulated = ampc::emulate(done.model).unwrap();
+    assert!(!text(&emulated.module).contains("seq(f16"));
 }
 
 /// G33: maps are of the operators that make them.

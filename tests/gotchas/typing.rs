@@ -124,7 +124,7 @@ fn lower_one(schema: &'static OpSchema, to: DType, graph: &str, lowered: &mut u3
         return Err(format!("source: {found:?}"));
     }
     let node = module.nodes(module.main()).next().unwrap();
-    // Bit patterns, and what goes into a sequence or optional or comes out of one.
+    // Bit patterns, and what goes into a public sequence or optional or comes out of one.
     let values = module.node(node).operands().iter().chain(module.node(node).results()).flatten();
     let immovable =
         schema.name == "BitCast" || values.into_iter().any(|&v| module.value(v).ty.as_tensor().is_none());

@@ -30,9 +30,10 @@ from tasks import NOT_IMPLEMENTED, _line, _session, check
 ROUNDING = {"f16": 2.0**-11, "bf16": 2.0**-8}
 BAR = 48
 TAME = {
-    "Add", "Cast", "Concat", "Constant", "Dropout", "Erf", "Gather", "Gemm", "Identity", "If", "LayerNormalization",
-    "Loop", "MatMul", "Max", "Mul", "Neg", "PRelu", "ReduceMean", "Relu", "Reshape", "Scan", "Sigmoid", "Softmax",
-    "Split", "Sub", "Sum", "Tanh", "Transpose", "Ffn",
+    "Add", "Cast", "Concat", "ConcatFromSequence", "Constant", "Dropout", "Erf", "Gather", "Gemm", "Identity", "If",
+    "LayerNormalization", "Loop", "MatMul", "Max", "Mul", "Neg", "Optional", "OptionalGetElement", "PRelu", "ReduceMean",
+    "Relu", "Reshape", "Scan", "SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceInsert", "Sigmoid", "Slice",
+    "Softmax", "Split", "SplitToSequence", "Sub", "Sum", "Tanh", "Transpose", "Ffn",
 }  # fmt: skip
 
 

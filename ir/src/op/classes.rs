@@ -24,7 +24,7 @@
 
 use super::OpKind as K;
 use super::{Class, Formal, FormalType, OpKind, OpSchema, TypeSet};
-use crate::DType;
+use crate::{DType, Type};
 
 /// The side of an operator that a formal is on: ONNX uses a name once per side.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -505,6 +505,34 @@ pub fn formal_legality(schema: &'static OpSchema, side: Side, index: usize, form
         counterpart(later, side, index, formal)
             .is_some_and(|formal| is_legal(&later.types_of(formal), format))
     })
+}
+
+/// Whether a formal whose type is this one, with f32 elements, may have the format instead. For sequences and
+/// optionals, which a type variable may admit with fewer element types than tensors.
+pub fn type_legality(
+    schema: &'static OpSchema,
+    side: Side,
+    index: usize,
+    ty: &Type,
+    format: DType,
+) -> Legality {
+    let Some(formal) = formals(schema, side).get(index) else { return Legality::NotFloat };
+    let (f32, low) = (ty.with_element_dtype(DType::F32), ty.with_element_dtype(format));
+    let types = schema.types_of(formal);
+    if !types.admits(&f32) {
+        return Legality::NotFloat;
+    }
+    if types.admits(&low) {
+        return Legality::Legal;
+    }
+    let legal = |later: &'static OpSchema| {
+        counterpart(later, side, index, formal).is_some_and(|formal| {
+            let types = later.types_of(formal);
+            types.admits(&f32) && types.admits(&low)
+        })
+    };
+    let mut later = schema.kind.versions().iter().filter(|s| s.since > schema.since && !s.deprecated);
+    Legality::NoSuchFormat { first_opset_with_it: later.find(|s| legal(s)).map(|s| s.since) }
 }
 
 fn verdict(

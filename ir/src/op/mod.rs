@@ -33,7 +33,7 @@ mod traits;
 pub use class::{Class, UnknownClass};
 pub use classes::{
     Legality, Side, base_class, formal_class, formal_class_given, formal_legality, legality, schema_class,
-    var_class, var_class_given,
+    type_legality, var_class, var_class_given,
 };
 pub use generated::{LATEST_IR_VERSION, LATEST_OPSETS, OpKind, SCHEMAS};
 pub use schema::{Arity, AttrDefault, AttrKind, AttrSchema, Formal, FormalType, OpSchema, TypeSet, TypeVar};

@@ -8,6 +8,8 @@
 //! What a body captures is cast outside every loop it is read in, and within the branch of an If that reads it, unless
 //! both branches do or it is cast outside anyway: so a cast runs as often as it has to and no more.
 //!
+//! Sequences and optionals are retyped and never cast; attributes that say what is in them follow.
+//!
 //! A cast of the author whose operand now has the type it casts to does nothing any more and is left out.
 
 mod scopes;
@@ -16,6 +18,7 @@ use self::scopes::Scopes;
 use crate::flow::{self, Reader, Var};
 use crate::names;
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
+use crate::sequences::{element, is_container, is_structural_node};
 use ampc_ir::edit::{NewNode, Position};
 use ampc_ir::entity::SecondaryMap;
 use ampc_ir::infer::{Facts, check_node};
@@ -177,7 +180,7 @@ impl State {
     fn enter(&mut self, module: &mut Module, node: Node, bodies: &[GraphId]) {
         for &body in bodies {
             for value in module.graph(body).captures().to_vec() {
-                let outer = module.value(flow::resolve_captures(module, value)).ty.dtype();
+                let outer = element(&module.value(flow::resolve_captures(module, value)).ty);
                 if let Some(outer) = outer {
                     self.retype(module, value, outer);
                 }
@@ -197,6 +200,16 @@ impl State {
     fn leave(&mut self, module: &mut Module, body: GraphId) {
         for index in 0..module.graph(body).outputs().len() {
             let value = module.graph(body).outputs()[index].value;
+            if is_container(&module.value(value).ty) {
+                let declared = &module.graph(body).outputs()[index].declared;
+                if let Some(now) = element(&module.value(value).ty)
+                    .filter(|&now| element(declared).is_some_and(|d| d != now))
+                {
+                    let declared = declared.with_element_dtype(now);
+                    module.set_output_type(body, index, declared);
+                }
+                continue;
+            }
             let Some(present) = module.value(value).ty.dtype() else { continue };
             let slot = u32::try_from(index).expect("fewer than 2^32 outputs");
             let port = flow::var_of_reader(module, Reader::Output(body, slot));
@@ -223,10 +236,10 @@ impl State {
         }
     }
 
-    /// Gives a float value another element type.
+    /// Gives a float value, or a sequence or optional of floats, another element type.
     fn retype(&mut self, module: &mut Module, value: Value, to: DType) {
         let ty = module.value(value).ty.clone();
-        let Some(present) = ty.dtype() else { return };
+        let Some(present) = element(&ty) else { return };
         if present != to && present.is_float() && to.is_float() {
             self.before[value] = Some(present);
             module.set_type(value, ty.with_element_dtype(to));
@@ -284,7 +297,12 @@ impl State {
             let Some(precision) = flow::decision(module, var).and_then(|d| d.precision) else { continue };
             let results: Vec<(usize, Value)> = flow::results_of(module, var).collect();
             // A variable that no operand binds is what attributes and the other operands make it.
-            let bound = flow::operands_of(module, var).next().is_some();
+            // Sequences and what is in them are as decided.
+            let structural = is_structural_node(module, node);
+            let bound = flow::operands_of(module, var).next().is_some() || structural;
+            if structural && precision.is_float() {
+                set_element_attribute(module, node, precision);
+            }
             let precision = if bound || results.is_empty() || !precision.is_float() {
                 precision
             } else {
@@ -404,6 +422,27 @@ impl State {
             self.changed = true;
         }
     }
+}
+
+/// Makes the attribute that says what is in an empty sequence, or in an optional, say this.
+pub(crate) fn set_element_attribute(module: &mut Module, node: Node, to: DType) {
+    let name = match module.node(node).schema().map(|s| s.kind) {
+        Some(OpKind::SequenceEmpty) => module.intern("dtype"),
+        Some(OpKind::Optional) => module.intern("type"),
+        _ => return,
+    };
+    let is_sequence = module.node(node).schema().is_some_and(|s| s.kind == OpKind::SequenceEmpty);
+    let number = i64::from(to.number());
+    let value = match module.node(node).attr(name).map(|a| &a.value) {
+        // An empty sequence is one of f32 if nothing is said.
+        None if is_sequence && to != DType::F32 => AttrValue::Int(number),
+        Some(&AttrValue::Int(now)) if now != number => AttrValue::Int(number),
+        Some(AttrValue::Type(ty)) if element(ty).is_some_and(|now| now != to) => {
+            AttrValue::Type(ty.with_element_dtype(to))
+        }
+        None | Some(_) => return,
+    };
+    module.set_attr(node, name, value);
 }
 
 /// The element type that was decided for a variable, if it is a float type.
