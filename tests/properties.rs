@@ -6,6 +6,7 @@
 mod random_graphs;
 
 use ampc::options::Opset;
+use ampc::rewrite::rewrite_observed;
 use ampc::{RewriteOptions, rewrite};
 use ampc_ir::eq::same_module;
 use ampc_ir::module::Provenance;
@@ -13,9 +14,10 @@ use ampc_ir::op::{Class, OpKind};
 use ampc_ir::text::{NoData, parse};
 use ampc_ir::{DType, Module, Node, Value};
 use ampc_passes::insert_casts::KeepIo;
+use ampc_passes::pipeline::Observer;
 use ampc_passes::policy::Pin;
 use ampc_passes::simplify_casts::is_exact;
-use ampc_passes::{Paths, Policy};
+use ampc_passes::{Pass, Paths, Policy};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use random_graphs::{Graph, bytes_of, from_bytes, text_of};
@@ -80,19 +82,25 @@ fn casts(module: &Module) -> Vec<Cast> {
         .collect()
 }
 
-/// What was decided for every node of the source: class and precision of each variable.
-fn decisions(module: &Module) -> BTreeMap<String, Vec<(Class, Option<DType>)>> {
-    let paths = Paths::new(module);
-    module
-        .graph_ids()
-        .flat_map(|graph| module.nodes(graph))
-        // The ports of a function belong to the first of its calls.
-        .filter(|&n| module.node(n).provenance == Provenance::User && module.node(n).schema().is_some())
-        .map(|n| {
-            let decided = module.node(n).decisions.iter().map(|d| (d.class, d.precision)).collect();
-            (paths.path(n).to_owned(), decided)
-        })
-        .collect()
+/// What is decided for each node, those of functions once for each call, by the path behind the call.
+#[derive(Default)]
+struct Decisions(BTreeMap<String, Vec<(Class, Option<DType>)>>);
+
+impl Observer for Decisions {
+    fn before(&mut self, pass: &dyn Pass, module: &Module) {
+        // The last moment when calls are told apart.
+        if pass.name() != "share-functions" {
+            return;
+        }
+        let paths = Paths::new(module);
+        for node in module.graph_ids().flat_map(|graph| module.nodes(graph)) {
+            let data = module.node(node);
+            if data.provenance == Provenance::User {
+                let decided = data.decisions.iter().map(|d| (d.class, d.precision)).collect();
+                self.0.insert(paths.names(node).next().unwrap().to_owned(), decided);
+            }
+        }
+    }
 }
 
 proptest! {
@@ -183,8 +191,12 @@ proptest! {
         options in options(),
     ) {
         let other = graph.reordered(&keys);
-        let [one, two] = [&graph, &other].map(|g| rewrite(g.model(), &options).unwrap().model.module);
-        prop_assert_eq!(decisions(&one), decisions(&two), "{}\n{}", text_of(&one), text_of(&two));
+        let [(one, first), (two, second)] = [&graph, &other].map(|g| {
+            let mut decisions = Decisions::default();
+            let done = rewrite_observed(g.model(), &options, &mut decisions).unwrap();
+            (done.model.module, decisions.0)
+        });
+        prop_assert_eq!(first, second, "{}\n{}", text_of(&one), text_of(&two));
         let [m, n] = [&one, &two].map(|m| casts(m).len());
         prop_assert_eq!(m, n, "{}\n{}", text_of(&one), text_of(&two));
     }
