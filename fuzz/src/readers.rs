@@ -4,7 +4,7 @@ use crate::laws;
 use ampc::onnx::{ReadOptions, read_bytes, to_bytes};
 use ampc_ir::eq::same_module;
 use ampc_ir::text::{NoData, ParseErrors, ParseOptions, parse};
-use ampc_ir::{GraphId, Module};
+use ampc_ir::{GraphId, Module, Type};
 
 /// Bytes as ONNX: what loads is written unchanged and loads as the same module, patched or made anew; the module has
 /// a text and JSON, and looking for problems in it finds some or none.
@@ -36,12 +36,16 @@ pub fn importer(bytes: &[u8]) {
     }
 }
 
-/// Whether nothing is added when a module is made anew: a name to a graph that has none, inputs for the initializers,
-/// which below IR version 4 have to be listed.
+/// Whether nothing is added when a module is made anew: a name to a graph that has none, a type to an output that has
+/// none, inputs for the initializers, which below IR version 4 have to be listed.
 fn keeps_all(module: &Module) -> bool {
     let functions: Vec<GraphId> = module.functions().map(|(_, f)| f.graph).collect();
     let mut graphs = module.graph_ids().filter(|graph| !functions.contains(graph));
-    module.header.ir_version > 3 && graphs.all(|graph| !module.text(module.graph(graph).name).is_empty())
+    let is_said = |graph: GraphId| {
+        let data = module.graph(graph);
+        !module.text(data.name).is_empty() && data.outputs().iter().all(|o| o.declared != Type::Unknown)
+    };
+    module.header.ir_version > 3 && graphs.all(is_said)
 }
 
 /// Text as a text form.

@@ -23,7 +23,8 @@
 //! - I2 program order holds every node once and defines every value before its readers;
 //! - I3 uses and operands agree, edge by edge, and captures are found by the operand that they stand for;
 //! - I4 names of values are unique within a graph, and no name hides a value that a body captures;
-//! - I5 nodes of the operator table have a legal number of operands, results and known attributes;
+//! - I5 operators have names, and nodes of the operator table have a legal number of operands, results and known
+//!   attributes;
 //! - I6 bodies belong to exactly one attribute of one node, functions do not call themselves;
 //! - I7 every operand and result has a type that the schema admits, all formals of a type variable the same;
 //! - I8 the type of every value is the one inference gives;

@@ -431,15 +431,17 @@ impl Cx<'_> {
         }
     }
 
-    /// I10 for nodes.
+    /// I5 for names, I10 for nodes.
     fn domains(&mut self) {
         let module = self.module;
         let mut known: FxHashSet<&str> = FxHashSet::default();
         for node in module.nodes(self.graph) {
-            let domain = match module.op_name(node).0 {
-                "ai.onnx" => "",
-                domain => domain,
-            };
+            let (domain, name, _) = module.op_name(node);
+            if name.is_empty() {
+                let problem = OpError::node("the name of an operator", "an empty one");
+                self.report(Some(node), None, Problem::Operator(problem));
+            }
+            let domain = if domain == "ai.onnx" { "" } else { domain };
             if known.contains(domain) {
                 continue;
             }
