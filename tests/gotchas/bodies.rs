@@ -8,7 +8,7 @@ use ampc::ir::views::resolve_captures;
 use ampc::ir::{DType, GraphId, Module, Node, Value};
 use ampc::passes::policy::Pin;
 use ampc::{RewriteOptions, Rewritten};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const X: [f32; 4] = [0.5, 1.25, -2.0, 0.75];
 
@@ -382,4 +382,10 @@ fn g32_functions_per_signature() {
     assert_eq!(pinned.precision.as_deref(), Some("fp32"));
     let other = done.report.node("a/r/m").expect("so is what it differs from");
     assert_eq!(other.precision.as_deref(), Some("fp16"));
+    // Calls are those of the source, and each is counted as what it is.
+    let called: BTreeSet<&str> =
+        done.report.nodes.iter().filter(|n| n.domain == "local").map(|n| n.op.as_str()).collect();
+    assert_eq!(called, ["Inner", "Outer"].into());
+    let other = done.report.nodes.iter().filter(|n| n.vars.is_empty()).count() as u64;
+    assert_eq!(done.report.summary.other, other);
 }

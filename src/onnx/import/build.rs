@@ -78,7 +78,7 @@ pub(super) fn build(
 struct Builder {
     module: Module,
     source: Source,
-    /// Results of nodes that an earlier run inserted, where the file says so outside the nodes.
+    /// The nodes that an earlier run inserted, where the file says so outside the nodes: a line of [`provenance`] each.
     inserted: FxHashSet<String>,
     /// The graph of each table; `None` until its owner has been made.
     ids: Vec<Option<GraphId>>,
@@ -204,8 +204,9 @@ impl Builder {
         let first_result = raw.outputs.iter().flatten().next().copied();
         let mut metadata = raw.metadata;
         let marked = provenance::take_from_node(&mut self.module, &mut metadata);
-        let listed = !self.inserted.is_empty()
-            && first_result.is_some_and(|r| self.inserted.contains(self.module.text(r)));
+        let is_listed =
+            |r| self.inserted.contains(&provenance::line(&self.module, graph, self.module.text(r)));
+        let listed = !self.inserted.is_empty() && first_result.is_some_and(is_listed);
         let new = NewNode {
             op: raw.op.expect("unknown operators have been reported"),
             name: raw.name,
