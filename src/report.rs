@@ -3,7 +3,7 @@
 
 use crate::model::Model;
 use crate::options::{Opset, RewriteOptions};
-use ampc_ir::module::{Decision, Provenance};
+use ampc_ir::module::{Decision, Op, Provenance};
 use ampc_ir::op::{Class, OpKind, Signature, schema_class};
 use ampc_ir::tensor::Place;
 use ampc_ir::views::{NodeView, constant_node_data};
@@ -262,7 +262,8 @@ impl<'a> Decisions<'a> {
 
     /// Every node of the source.
     fn of_source(before: &Before, module: &Module) -> Vec<NodeReport> {
-        before.paths.nodes().iter().map(|&n| node_report(module, before.paths.path(n), n)).collect()
+        let sources = instances(module);
+        before.paths.nodes().iter().map(|&n| node_report(module, &sources, before.paths.path(n), n)).collect()
     }
 
     /// All that is to be reported: nodes, and the paths of those that are not in the source.
@@ -294,8 +295,9 @@ impl<'a> Decisions<'a> {
     fn of_calls(&self, module: &Module) -> Vec<NodeReport> {
         let known: FxHashSet<Node> = self.before.paths.nodes().iter().copied().collect();
         let reports = self.instances.iter().filter(|i| known.contains(&i.source));
+        let sources = instances(module);
         let reports: Vec<(Node, NodeReport)> =
-            reports.map(|i| (i.source, node_report(module, &i.path, i.node))).collect();
+            reports.map(|i| (i.source, node_report(module, &sources, &i.path, i.node))).collect();
         let mut first: FxHashMap<Node, &NodeReport> = FxHashMap::default();
         let mut differ: FxHashSet<Node> = FxHashSet::default();
         for (source, report) in &reports {
@@ -433,14 +435,34 @@ impl Report {
     }
 }
 
-/// Decisions about float type variables.
+/// Decisions about float type variables. Those about the first call of a function hold for all of them.
 fn float_decisions(module: &Module, node: Node) -> impl Iterator<Item = &Decision> {
+    let node = match module.node(node).op {
+        Op::Call(function) => module.calls(function).first().copied().unwrap_or(node),
+        Op::Schema(_) | Op::Custom { .. } => node,
+    };
     module.node(node).decisions.iter().filter(|d| d.precision.is_some_and(DType::is_float))
 }
 
-fn node_report(module: &Module, path: &str, node: Node) -> NodeReport {
-    let (domain, op, _) = module.op_name(node);
+/// What is said of a node. A call of a copy is one of the function that the copy was made of.
+fn node_report(
+    module: &Module,
+    sources: &FxHashMap<FunctionId, FunctionId>,
+    path: &str,
+    node: Node,
+) -> NodeReport {
     let data = module.node(node);
+    let source = match data.op {
+        Op::Call(function) => sources.get(&function).map(|&source| module.function(source)),
+        Op::Schema(_) | Op::Custom { .. } => None,
+    };
+    let (domain, op) = match source {
+        Some(function) => (module.text(function.domain), module.text(function.name)),
+        None => {
+            let (domain, op, _) = module.op_name(node);
+            (domain, op)
+        }
+    };
     let leading = float_decisions(module, node)
         .find(|d| d.precision.is_some_and(DType::is_low))
         .or_else(|| float_decisions(module, node).max_by_key(|d| d.class));

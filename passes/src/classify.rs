@@ -15,7 +15,7 @@ use crate::policy::{Base, Names, OpClass, Pin, Pins, Policy, node_key};
 use crate::sequences::{self, Groups};
 use crate::suggest::{did_you_mean, nearest};
 use ampc_ir::infer::misfit;
-use ampc_ir::module::{Decision, Reason};
+use ampc_ir::module::{Decision, Op, Reason};
 use ampc_ir::op::{self, Class, Legality, OpKind, OpSchema, is_open};
 use ampc_ir::views::{NodeView, constant_of, resolve_captures};
 use ampc_ir::{DType, GraphId, Module, Node, Type, Value};
@@ -311,11 +311,22 @@ fn immovable(module: &Module, schema: Option<&OpSchema>, var: Var) -> Option<&'s
     if contains() {
         // So has what goes into a map, or comes out of one.
         Some("type")
-    } else if schema.is_some_and(|s| s.kind == OpKind::BitCast) {
+    } else if schema.is_some_and(|s| s.kind == OpKind::BitCast) || calls_operator(module, var.node) {
         Some("schema")
     } else {
         None
     }
+}
+
+/// Whether a node calls a function that is the model's own body of an operator that is known: readers of the model
+/// type the call by the operator's schema, which relates operands and results as the body may not.
+fn calls_operator(module: &Module, node: Node) -> bool {
+    let data = module.node(node);
+    let (domain, name, _) = module.op_name(node);
+    matches!(data.op, Op::Call(_))
+        && module
+            .opset(data.graph, domain)
+            .is_some_and(|opset| matches!(op::lookup(domain, name, opset), op::Lookup::Found(_)))
 }
 
 /// The class of the operator at this node: attributes can make it stricter.

@@ -1,10 +1,11 @@
 //! How a file says which casts were inserted by an earlier run: they may be reconsidered, a user's may not.
 //!
 //! From IR version 10 on a node has metadata: `ampc.cast=inserted`. Below that, the model's metadata has one entry,
-//! `ampc.provenance`, with the first results of the nodes, one per line. Inside a module neither entry is metadata:
-//! it is the field `provenance` of the node.
+//! `ampc.provenance`, with the first results of the nodes, one per line; of a node in a function, which has names of
+//! its own, behind the domain and name of the function and tabs. Inside a module neither entry is metadata: it is the
+//! field `provenance` of the node.
 
-use ampc_ir::module::{Header, Provenance};
+use ampc_ir::module::{GraphOwner, Header, Provenance};
 use ampc_ir::{GraphId, Module, Node, Symbol};
 use std::collections::BTreeMap;
 
@@ -15,16 +16,16 @@ const MODEL_KEY: &str = "ampc.provenance";
 /// The first IR version in which nodes have metadata.
 pub(crate) const NODE_METADATA_SINCE: i64 = 10;
 
-/// Takes the entry out of a header: the first results of inserted nodes, of which none has been found yet.
+/// Takes the entry out of a header: the [lines](line) of inserted nodes, of which none has been met yet.
 pub(crate) fn take(header: &mut Header) -> BTreeMap<String, bool> {
-    let mut results = BTreeMap::new();
+    let mut lines = BTreeMap::new();
     header.metadata.retain(|(key, value)| {
         if key == MODEL_KEY {
-            results.extend(value.lines().map(|name| (name.to_owned(), false)));
+            lines.extend(value.lines().map(|line| (line.to_owned(), false)));
         }
         key != MODEL_KEY
     });
-    results
+    lines
 }
 
 /// Takes the entry out of a node's metadata; true if it was there.
@@ -44,9 +45,11 @@ pub(crate) fn model_metadata(module: &Module, graphs: &[GraphId]) -> Vec<(String
     if module.header.ir_version < NODE_METADATA_SINCE {
         let inserted = graphs.iter().flat_map(|&g| module.nodes(g));
         let inserted = inserted.filter(|&n| module.node(n).provenance == Provenance::Inserted);
-        let names: Vec<&str> = inserted.filter_map(|n| first_result(module, n)).collect();
-        if !names.is_empty() {
-            metadata.push((MODEL_KEY.to_owned(), names.join("\n")));
+        let lines: Vec<String> = inserted
+            .filter_map(|n| Some(line(module, module.node(n).graph, first_result(module, n)?)))
+            .collect();
+        if !lines.is_empty() {
+            metadata.push((MODEL_KEY.to_owned(), lines.join("\n")));
         }
     }
     metadata
@@ -60,6 +63,17 @@ pub(crate) fn same_entries(a: &[(String, String)], b: &[(String, String)]) -> bo
         list
     };
     a.len() == b.len() && (a == b || sorted(a) == sorted(b))
+}
+
+/// How the model's entry says which node makes a value as its first result.
+pub(crate) fn line(module: &Module, graph: GraphId, result: &str) -> String {
+    match module.graph(module.root(graph)).owner {
+        GraphOwner::Function(function) => {
+            let function = module.function(function);
+            format!("{}\t{}\t{result}", module.text(function.domain), module.text(function.name))
+        }
+        GraphOwner::Main | GraphOwner::Body { .. } | GraphOwner::Erased => result.to_owned(),
+    }
 }
 
 fn first_result(module: &Module, node: Node) -> Option<&str> {

@@ -8,7 +8,7 @@ use ampc::ir::views::resolve_captures;
 use ampc::ir::{DType, GraphId, Module, Node, Value};
 use ampc::passes::policy::Pin;
 use ampc::{RewriteOptions, Rewritten};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const X: [f32; 4] = [0.5, 1.25, -2.0, 0.75];
 
@@ -347,6 +347,39 @@ fn g32_functions() {
     }
 }
 
+/// G32: a function may be the body of an operator of ONNX; judges type its calls by the operator's schema.
+#[test]
+fn g32_functions_of_the_name_of_an_operator() {
+    for to in [DType::F16, DType::BF16] {
+        let done = runs(to, OPERATOR, &[vec![f32s("x", &[2, 2], &X)]], |_| ());
+        assert_eq!(products(&done.model.module), [to; 2]);
+        let call = done.report.node("g").unwrap();
+        assert_eq!((call.precision.as_deref(), call.rule.as_str()), (Some("fp32"), "schema"));
+    }
+}
+
+const OPERATOR: &str = "
+  input %x : f32[2, 2]
+  const %w : f32[2, 2] = [0.5, 0.5, -0.5, 0.25]
+  %a = MatMul(%x, %w) : f32[2, 2]
+  %g = Gelu(%a) : f32[2, 2] @g
+  %y = MatMul(%g, %w) : f32[2, 2]
+  output %y : f32[2, 2]
+}
+
+function Gelu {
+  opset ai.onnx=21
+  input %X : ?
+  %half = Constant() {value_float=0.5} : f32
+  %one = Constant() {value_float=1.0} : f32
+  %root = Constant() {value_float=0.70710677} : f32
+  %s = Mul(%X, %root) : ?
+  %e = Erf(%s) : ?
+  %p = Add(%e, %one) : ?
+  %h = Mul(%X, %half) : ?
+  %Y = Mul(%h, %p) : ?
+  output %Y";
+
 /// The functions of a module by name, with the element types of the products in each.
 fn products_of_functions(module: &Module) -> BTreeMap<String, Vec<DType>> {
     let name = |node: Node| match module.graph(module.root(module.node(node).graph)).owner {
@@ -382,4 +415,10 @@ fn g32_functions_per_signature() {
     assert_eq!(pinned.precision.as_deref(), Some("fp32"));
     let other = done.report.node("a/r/m").expect("so is what it differs from");
     assert_eq!(other.precision.as_deref(), Some("fp16"));
+    // Calls are those of the source, and each is counted as what it is.
+    let called: BTreeSet<&str> =
+        done.report.nodes.iter().filter(|n| n.domain == "local").map(|n| n.op.as_str()).collect();
+    assert_eq!(called, ["Inner", "Outer"].into());
+    let other = done.report.nodes.iter().filter(|n| n.vars.is_empty()).count() as u64;
+    assert_eq!(done.report.summary.other, other);
 }

@@ -1,11 +1,13 @@
 //! Names and provenance: G1, G2, G10.
 
-use crate::proto::{cast, entry, graphs, load, load_proto, named, node, nodes_of, raw, typed, written};
+use crate::proto::{
+    bytes, cast, entry, graphs, load, load_proto, named, node, nodes_of, raw, typed, written,
+};
 use crate::random::{Made, Names, config, models};
 use crate::support::{Ask, lower_with, options, pin_f32, policy, rewrite};
 use ampc::ir::DType;
 use ampc::ir::op::Class;
-use ampc::onnx::proto::{GraphProto, ModelProto};
+use ampc::onnx::proto::{FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
 use proptest::prelude::*;
 use prost::Message;
 use std::collections::BTreeSet;
@@ -146,6 +148,47 @@ fn g10_provenance_is_in_the_file() {
             let expected: BTreeSet<&str> = results.filter(|o| *o != "x.f16" && *o != "rounded").collect();
             assert_eq!((marked, names), (0, expected));
         }
+    }
+}
+
+fn opset(domain: &str, version: i64) -> OperatorSetIdProto {
+    OperatorSetIdProto { domain: Some(domain.into()), version: Some(version) }
+}
+
+/// G10: a cast of ours in the main graph says nothing of the author's in a function, which has names of its own.
+#[test]
+fn g10_provenance_of_functions_is_their_own() {
+    let rounding = FunctionProto {
+        name: Some("Round".into()),
+        domain: Some("local".into()),
+        input: vec!["x".into()],
+        output: vec!["y".into()],
+        node: vec![cast("x", DType::F16, "h"), cast("h", DType::F32, "y")],
+        opset_import: vec![opset("", 17)],
+        ..FunctionProto::default()
+    };
+    let graph = GraphProto {
+        name: Some("g".into()),
+        node: vec![
+            NodeProto { domain: Some("local".into()), ..node("Round", &["x"], &["rounded"]) },
+            node("MatMul", &["rounded", "w"], &["y"]),
+        ],
+        initializer: vec![raw("w", &[2, 2], &[0.5, 1.0, -1.0, 0.25])],
+        input: vec![typed("x", DType::F32, &[2, 2])],
+        output: vec![typed("y", DType::F32, &[2, 2])],
+        ..GraphProto::default()
+    };
+    for ir_version in [8, 10] {
+        let mut source = crate::proto::model(ir_version, 17, graph.clone());
+        source.opset_import.push(opset("local", 1));
+        source.functions.push(rounding.clone());
+        let first = rewrite(load_proto(&source), &options(DType::F16));
+        let first = bytes(&first.model);
+        let second = rewrite(load(first.clone()), &options(DType::F16));
+        let out = written(&second);
+        assert_eq!(out.graph.as_ref().unwrap().node.last().unwrap().op_type(), "Cast");
+        assert_eq!(out.functions[0].node[..2], rounding.node[..], "IR version {ir_version}");
+        assert!(bytes(&second.model) == first, "IR version {ir_version}");
     }
 }
 

@@ -112,7 +112,8 @@ impl Exporter<'_> {
         }
         text_field(&mut out, 8, &data.doc_string);
         opset_fields(&mut out, 9, module, &data.opsets);
-        text_field(&mut out, 10, module.text(data.domain));
+        // onnx.checker wants the field even for ONNX's own domain, whose name is empty.
+        out.bytes_field(10, module.text(data.domain).as_bytes());
         for attr in &data.attr_defaults {
             let attr = self.new_attr(attr);
             out.message_field(11, attr);

@@ -82,8 +82,8 @@ pub(super) fn build(
 struct Builder {
     module: Module,
     source: Source,
-    /// Results of casts that an earlier run inserted, where the file says so outside the nodes, and whether each has
-    /// been met.
+    /// The casts that an earlier run inserted, where the file says so outside the nodes: a line of [`provenance`] each,
+    /// and whether it has been met.
     inserted: BTreeMap<String, bool>,
     /// The graph of each table; `None` until its owner has been made.
     ids: Vec<Option<GraphId>>,
@@ -211,8 +211,8 @@ impl Builder {
         let is_cast = matches!(raw.op, Some(Op::Schema(schema)) if schema.kind == OpKind::Cast);
         let marked = is_cast && provenance::take_from_node(&mut self.module, &mut metadata);
         let listed = first_result.filter(|_| is_cast && !self.inserted.is_empty());
-        let listed = listed.and_then(|r| self.inserted.get_mut(self.module.text(r)));
-        let listed = listed.is_some_and(|found| {
+        let line = listed.map(|r| provenance::line(&self.module, graph, self.module.text(r)));
+        let listed = line.and_then(|line| self.inserted.get_mut(&line)).is_some_and(|found| {
             *found = true;
             true
         });
