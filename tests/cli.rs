@@ -334,6 +334,15 @@ fn explanations_of_bodies_and_functions() {
     };
     assert_eq!(names(&run("re:half[0-9]").stdout), ["local::Half `half1`", "local::Half `half2`"]);
     assert_eq!(run("none*").code, 2);
+    // Behind a call stands the form of the function that it calls in the result.
+    let pinned = |pattern: &str| {
+        let args = ["rewrite", bodies, "-o", "o.ir", "-q", "--force", "--pin", "half2/mul=fp32", "--allow", "Mul"];
+        dir.run(&[&args[..], &["--explain", pattern]].concat()).stdout
+    };
+    let (first, second) = (pinned("half1/mul"), pinned("half2/mul"));
+    assert!(first.contains("T  fp16") && first.contains("A  a  f16[2, 8]"), "{first}");
+    assert!(second.contains("by pin:half2/mul") && second.contains("A  a.f32  f32[2, 8]"), "{second}");
+    assert_eq!(names(&pinned("Half/mul")), ["Mul `Half/mul`"]);
     // Nobody knows what an operator of a custom domain does with its bodies.
     dir.write(
         "custom.ir",

@@ -169,13 +169,18 @@ impl Paths {
     /// The node of a function that a path by calls leads to (`layer1/gelu/mul`), whether or not the calls have their
     /// functions for themselves.
     pub fn by_call(&self, module: &Module, path: &str) -> Option<Node> {
-        let (mut path, mut from) = (path.to_owned(), 0);
+        let (mut path, mut from, mut calls) = (path.to_owned(), 0, false);
         loop {
             let at = from + path[from..].find('/')?;
             from = at + 1;
-            let Some(Op::Call(function)) = self.node(&path[..at]).map(|call| module.node(call).op) else {
+            let Some(call) = self.node(&path[..at]) else { continue };
+            // The first one is of the main graph: what is called in a function is called once for each of its calls.
+            let is_main = module.root(module.node(call).graph) == module.main();
+            let Op::Call(function) = module.node(call).op else { continue };
+            if !calls && !is_main {
                 continue;
-            };
+            }
+            calls = true;
             let prefix = prefix_of(module, module.function(function));
             path = format!("{prefix}{}", &path[from..]);
             from = prefix.len();

@@ -21,10 +21,19 @@ const SHOWN_NODES: usize = 20;
 
 /// Nodes to explain, found before the passes run.
 pub(crate) struct Explained {
-    nodes: Vec<(String, Node)>,
+    nodes: Vec<Wanted>,
     /// What to say of patterns that match more than is shown.
     more: String,
     paths: Option<Paths>,
+}
+
+/// A node to explain.
+struct Wanted {
+    path: String,
+    /// The node of the source.
+    node: Node,
+    /// Whether the path leads behind a call: what is there in the result may be another form of the function.
+    by_call: bool,
 }
 
 impl Explained {
@@ -40,7 +49,7 @@ impl Explained {
         let (mut nodes, mut more) = (Vec::new(), String::new());
         for pattern in wanted {
             if let Some(node) = paths.by_call(module, pattern).filter(|_| paths.node(pattern).is_none()) {
-                nodes.push((pattern.clone(), node));
+                nodes.push(Wanted { path: pattern.clone(), node, by_call: true });
                 continue;
             }
             let found = matching(&paths, pattern)?;
@@ -52,7 +61,12 @@ impl Explained {
             if found.len() > SHOWN_NODES {
                 let _ = writeln!(more, "\nand {} more that `{pattern}` matches", found.len() - SHOWN_NODES);
             }
-            nodes.extend(found.into_iter().take(SHOWN_NODES).map(|n| (paths.path(n).to_owned(), n)));
+            let found = found.into_iter().take(SHOWN_NODES);
+            nodes.extend(found.map(|node| Wanted {
+                path: paths.path(node).to_owned(),
+                node,
+                by_call: false,
+            }));
         }
         Ok(Explained { nodes, more, paths: Some(paths) })
     }
@@ -60,8 +74,16 @@ impl Explained {
     /// What was decided about them.
     pub(crate) fn text(&self, module: &Module, report: &Report) -> String {
         let Some(paths) = &self.paths else { return String::new() };
-        let cx = Cx { module, paths, report };
-        let texts: Vec<String> = self.nodes.iter().map(|(path, node)| cx.node(path, *node)).collect();
+        let result = self.nodes.iter().any(|n| n.by_call).then(|| Paths::new(module));
+        let text = |Wanted { path, node, by_call }: &Wanted| {
+            // What was decided alike for all calls stands under the function's name.
+            let listed = if report.node(path).is_some() { path } else { paths.path(*node) };
+            let in_result = result.as_ref().filter(|_| *by_call);
+            let found = in_result.and_then(|result| Some((result, result.by_call(module, path)?)));
+            let (paths, node) = found.unwrap_or((paths, *node));
+            Cx { module, paths, report }.node(path, listed, node)
+        };
+        let texts: Vec<String> = self.nodes.iter().map(text).collect();
         texts.join("\n") + &self.more
     }
 }
@@ -107,15 +129,13 @@ struct Cx<'a> {
 }
 
 impl Cx<'_> {
-    fn node(&self, path: &str, node: Node) -> String {
+    fn node(&self, path: &str, listed: &str, node: Node) -> String {
         let mut text = format!("{} `{path}`\n", self.op(node));
         let data = self.module.node(node);
         if !data.is_alive() {
             let why = if self.is_cast(node) { "; what it casts has the type it casts to" } else { "" };
             text.push_str(&format!("  is not in the result: nothing needs it{why}\n"));
         }
-        // What was decided alike for all calls stands under the function's name.
-        let listed = if self.report.node(path).is_some() { path } else { self.paths.path(node) };
         let decisions = self.decisions(listed);
         if decisions.is_empty() {
             let _ = writeln!(text, "  nothing was decided: {}", self.why_undecided(node));

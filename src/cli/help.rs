@@ -68,7 +68,7 @@ pub(crate) fn help(code: &str) -> Option<&'static str> {
         }
         "pass::pin_matches_nothing" => {
             "`ampc rewrite MODEL --emit text -o -` shows all names; the path of a node in a body is \
-             `owner/attribute/node`"
+             `owner/attribute/node`, in a function `function/node`, or `call/node` for one call"
         }
         "pass::signatures" => "the signature has to say what the model does: docs/policy.md",
         "pass::no_form" => {
@@ -87,4 +87,5 @@ pub(crate) fn help(code: &str) -> Option<&'static str> {
 
 /// How nodes are named.
 pub(crate) const PATHS: &str = "`ampc rewrite MODEL --emit text -o -` shows all names; a node without one is called \
-                                by its first result, one in a body `owner/attribute/node`";
+                                by its first result, one in a body `owner/attribute/node`, one in a function \
+                                `function/node`, or `call/node` for one call";

@@ -238,8 +238,8 @@ mod tests {
         let cases = [
             ("\"type\": \"T\"}]", "\"type\": \"TT\"}]", 3, "`TT` is no type variable of `types`"),
             ("\"type\": \"T\"}]", "\"type\": \"float16\"}]", 3, "did you mean `f16`"),
-            ("\"f16\"", "\"fp16\"", 5, "`fp16` is no element type; did you mean `f16`"),
-            ("\"infer\"", "\"inferr\"", 6, "`inferr` is no precision class; did you mean `infer`"),
+            ("\"f16\"", "\"fp16\"", 5, "; did you mean `f16`?"),
+            ("\"infer\"", "\"inferr\"", 6, "`inferr` is no precision class: expected one of allow"),
             ("\"y\", ", "\"y\", \"shape\": \"xx\", ", 4, "no input is called `xx`; did you mean `x`"),
             ("\"y\", ", "\"y\", \"shap\": \"x\", ", 4, "unknown field `shap`, expected one of"),
             ("\"x\", ", "\"x\", \"shape\": \"x\", ", 3, "`shape` is for outputs"),
