@@ -336,7 +336,8 @@ fn explanations_of_bodies_and_functions() {
     assert_eq!(run("none*").code, 2);
     // Behind a call stands the form of the function that it calls in the result.
     let pinned = |pattern: &str| {
-        let args = ["rewrite", bodies, "-o", "o.ir", "-q", "--force", "--pin", "half2/mul=fp32", "--allow", "Mul"];
+        let args =
+            ["rewrite", bodies, "-o", "o.ir", "-q", "--force", "--pin", "half2/mul=fp32", "--allow", "Mul"];
         dir.run(&[&args[..], &["--explain", pattern]].concat()).stdout
     };
     let (first, second) = (pinned("half1/mul"), pinned("half2/mul"));

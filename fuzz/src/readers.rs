@@ -4,7 +4,7 @@ use crate::laws;
 use ampc::onnx::{ReadOptions, read_bytes, to_bytes};
 use ampc_ir::eq::same_module;
 use ampc_ir::text::{NoData, ParseErrors, ParseOptions, parse};
-use ampc_ir::{GraphId, Module, Type};
+use ampc_ir::{GraphId, Module, Type, Value};
 
 /// Bytes as ONNX: what loads is written unchanged and loads as the same module, patched or made anew; the module has
 /// a text and JSON, and looking for problems in it finds some or none.
@@ -30,20 +30,24 @@ pub fn importer(bytes: &[u8]) {
     let mut typed = module.clone();
     if ampc::check(&mut typed).is_empty() {
         laws::json(&typed);
-        if let Some((written, _)) = to_bytes(&module, None).ok().filter(|_| keeps_all(&module)) {
+        if let Some((written, _)) = to_bytes(&module, None).ok().filter(|_| keeps_all(&module, &typed)) {
             same("made anew", written);
         }
     }
 }
 
 /// Whether nothing is added when a module is made anew: a name to a graph that has none, a type to an output that has
-/// none, inputs for the initializers, which below IR version 4 have to be listed.
-fn keeps_all(module: &Module) -> bool {
+/// none, inputs for the initializers, which below IR version 4 have to be listed; and whether inputs of bodies are what
+/// they are declared to be.
+fn keeps_all(module: &Module, typed: &Module) -> bool {
     let functions: Vec<GraphId> = module.functions().map(|(_, f)| f.graph).collect();
     let mut graphs = module.graph_ids().filter(|graph| !functions.contains(graph));
     let is_said = |graph: GraphId| {
         let data = module.graph(graph);
-        !module.text(data.name).is_empty() && data.outputs().iter().all(|o| o.declared != Type::Unknown)
+        let is_true = |&input: &Value| module.value(input).ty.dtype() == typed.value(input).ty.dtype();
+        !module.text(data.name).is_empty()
+            && data.outputs().iter().all(|o| o.declared != Type::Unknown)
+            && data.inputs().iter().all(is_true)
     };
     module.header.ir_version > 3 && graphs.all(is_said)
 }

@@ -247,10 +247,15 @@ impl<'m> Paint<'m> {
                     all_moved &= from.is_some_and(|p| self.moves.contains(&p));
                 }
             }
-            if n > 0 && all_derived && self.class(var) != Some(Class::Allow) {
+            // What is in the other format was wanted so, by the author or a pin, like what is allow.
+            let other = self.low.get(&var).is_some_and(|&format| format != self.to);
+            if n == 0 || other {
+                continue;
+            }
+            if all_derived && self.class(var) != Some(Class::Allow) {
                 self.derived.insert(var);
             }
-            if n > 0 && all_moved && self.class(var) == Some(Class::Clear) {
+            if all_moved && self.class(var) == Some(Class::Clear) {
                 self.moves.insert(var);
             }
         }

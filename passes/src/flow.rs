@@ -242,8 +242,8 @@ pub fn is_state(module: &Module, var: Var) -> bool {
 
 /// Whether a variable that is f32 may be the format instead, by the schema of its node.
 pub fn legality(module: &Module, var: Var, format: DType) -> Legality {
-    if matches!(module.node(var.node).op, Op::Call(_)) {
-        return Legality::Legal;
+    if let Op::Call(function) = module.node(var.node).op {
+        return call_legality(module, function, format);
     }
     let Some(schema) = module.node(var.node).schema() else { return Legality::NotFloat };
     let ports = Ports::of(module, var.node);
@@ -263,6 +263,18 @@ pub fn legality(module: &Module, var: Var, format: DType) -> Legality {
         None => (Side::Operand, schema.inputs),
     };
     op::formal_legality(schema, side, formals.len().saturating_sub(1), format)
+}
+
+/// Whether what calls hand in and get back may have a format: functions have no types, but a Cast has to stand where
+/// a value is read otherwise, around a call and in the function.
+fn call_legality(module: &Module, function: FunctionId, format: DType) -> Legality {
+    let callers = module.calls(function).iter().map(|&call| module.node(call).graph);
+    let graphs = callers.chain([module.function(function).graph]);
+    let casts = graphs
+        .filter_map(|graph| module.opset(graph, ""))
+        .filter_map(|opset| OpKind::Cast.versions().iter().rev().find(|schema| schema.since <= opset));
+    let legality = casts.map(|cast| op::legality(cast, 0, format));
+    legality.into_iter().find(|&legality| legality != Legality::Legal).unwrap_or(Legality::Legal)
 }
 
 /// The sequence or optional that a variable types, with the side and slot where it does.
