@@ -20,10 +20,12 @@ pub(crate) const NODE_METADATA_SINCE: i64 = 10;
 pub(crate) fn take(header: &mut Header) -> BTreeMap<String, bool> {
     let mut lines = BTreeMap::new();
     header.metadata.retain(|(key, value)| {
-        if key == MODEL_KEY {
+        // One that says nothing is not ours.
+        let is_ours = key == MODEL_KEY && !value.is_empty();
+        if is_ours {
             lines.extend(value.lines().map(|line| (line.to_owned(), false)));
         }
-        key != MODEL_KEY
+        !is_ours
     });
     lines
 }
@@ -49,6 +51,7 @@ pub(crate) fn model_metadata(module: &Module, graphs: &[GraphId]) -> Vec<(String
             .filter_map(|n| Some(line(module, module.node(n).graph, first_result(module, n)?)))
             .collect();
         if !lines.is_empty() {
+            metadata.retain(|(key, _)| key != MODEL_KEY);
             metadata.push((MODEL_KEY.to_owned(), lines.join("\n")));
         }
     }

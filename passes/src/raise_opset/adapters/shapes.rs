@@ -39,7 +39,12 @@ pub(in super::super) fn prelu_7(cx: &mut Cx<'_>, node: Node) -> Result<(), Refus
     let slope = cx.dims(node, 1);
     match (cx.dims(node, 0), slope.as_deref()) {
         (_, Some([] | [Dim::Known(1)])) => Ok(()),
-        (Some(x), Some([_])) => {
+        (Some(x), Some([slope])) => {
+            if let (Some(Dim::Known(channels)), Dim::Known(slopes)) = (x.get(1), slope)
+                && channels != slopes
+            {
+                return refuse("a slope per channel of which there are not as many as channels");
+            }
             if x.len() > 2 {
                 unsqueeze(cx, node, 1, (1..x.len() - 1).map(signed).collect());
             }
