@@ -139,7 +139,8 @@ impl State<'_> {
         let full = match flow::bound_type(module, var) {
             Some(Type::Tensor(t)) if t.dtype == DType::F32 => Some(DType::F32),
             Some(Type::Tensor(t)) if t.dtype.is_low() => {
-                return self.decide(table, Some(t.dtype), "already-low");
+                let class = self.class_of_low(module, var, (table, table_rule), paths, name);
+                return self.decide(class, Some(t.dtype), "already-low");
             }
             Some(ty) if group.is_some() && sequences::element(ty) == Some(DType::F32) => Some(DType::F32),
             Some(ty) if group.is_some() && sequences::element(ty).is_some_and(DType::is_low) => {
@@ -238,6 +239,26 @@ impl State<'_> {
     }
 
     /// A list of the user replaces the class of the operator, but not what a schema or a fixed formal demands.
+    /// The class of what is 16-bit already: the one by which an earlier run may have made it so.
+    fn class_of_low(
+        &self,
+        module: &Module,
+        var: Var,
+        table: (Class, &str),
+        paths: &[&str],
+        name: &str,
+    ) -> Class {
+        if flow::inserted_result(module, var.node).is_some() {
+            return table.0;
+        }
+        let listed = || self.policy.class_of(&node_key(module, var.node));
+        match self.pin(module, var, paths, name) {
+            Some((Pin::To(to), _)) if to.is_low() && table.0 != Class::Fixed => Class::Allow,
+            Some((Pin::Auto, _)) => self.class_by_policy(table, None).0,
+            _ => self.class_by_policy(table, listed()).0,
+        }
+    }
+
     fn class_by_policy(&self, (table, rule): (Class, &str), listed: Option<OpClass>) -> (Class, String) {
         if table == Class::Fixed {
             return (table, rule.into());

@@ -459,10 +459,10 @@ fn wanted_by_all(module: &Module, value: Value) -> Option<DType> {
     wanted.all(|w| w == Some(first)).then_some(first)
 }
 
-/// Imports the operator set of ai.onnx that came with the module's IR version, for a module or function of other
-/// domains only.
+/// Imports an operator set of ai.onnx for a module or function of other domains only: that of the module, or the one
+/// that came with its IR version.
 fn import_onnx(module: &mut Module, graph: GraphId) -> u16 {
-    let opset = match module.header.ir_version {
+    let by_version = match module.header.ir_version {
         ..=3 => 8,
         4 => 9,
         5 => 10,
@@ -475,6 +475,7 @@ fn import_onnx(module: &mut Module, graph: GraphId) -> u16 {
         12 => 24,
         _ => 25,
     };
+    let opset = module.opset(module.main(), "").unwrap_or(by_version);
     module.import_opset(graph, "", opset);
     opset
 }
