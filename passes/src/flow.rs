@@ -408,6 +408,30 @@ fn float_cast(module: &Module, node: Node) -> Option<Value> {
         .filter(|&v| is_float(v))
 }
 
+/// Makes a node that says it was inserted the author's if it is no cast between fp64, fp32, fp16 and bf16: no pass
+/// inserts another, and what is behind it is another value.
+pub(crate) fn withdraw_false_marks(module: &mut Module) {
+    let is_false = |module: &Module, node: Node| {
+        let data = module.node(node);
+        let may_be = |value: Option<Value>| {
+            let ty = value.map(|v| &module.value(v).ty);
+            ty.is_some_and(|ty| {
+                matches!(ty.dtype(), Some(DType::F64 | DType::F32 | DType::F16 | DType::BF16))
+                    || *ty == Type::Unknown
+            })
+        };
+        let is_cast = data.schema().is_some_and(|s| s.kind == OpKind::Cast);
+        data.provenance == Provenance::Inserted
+            && !(is_cast && may_be(data.operand(0)) && may_be(data.result(0)))
+    };
+    for graph in module.graph_ids().collect::<Vec<_>>() {
+        let found: Vec<Node> = module.nodes(graph).filter(|&n| is_false(module, n)).collect();
+        for node in found {
+            *module.node_mut(node).provenance = Provenance::User;
+        }
+    }
+}
+
 /// The result of a cast that an earlier run inserted.
 pub fn inserted_result(module: &Module, node: Node) -> Option<Value> {
     let data = module.node(node);

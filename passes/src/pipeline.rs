@@ -10,6 +10,7 @@ use crate::classify::Classify;
 use crate::convert_constants::ConvertConstants;
 use crate::dce::Dce;
 use crate::emulate::Emulate;
+use crate::flow;
 use crate::guard::{Guard, OutOfRange, Statistics};
 use crate::insert_casts::{InsertCasts, KeepIo};
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError, Warning};
@@ -289,6 +290,7 @@ impl Pipeline {
     ) -> Result<Vec<Warning>, RunError> {
         let mut facts = infer_module(module).map_err(RunError::IllTyped)?;
         verify_module(module, &facts).map_err(RunError::Invalid)?;
+        flow::withdraw_false_marks(module);
         let (mut warnings, mut statistics) = (Vec::new(), Statistics::default());
         let mut dirty = false;
         for (i, pass) in self.passes.iter().enumerate() {
@@ -302,6 +304,9 @@ impl Pipeline {
             if dirty && (verify_each || last || renew) {
                 facts = self.check(module, if verify_each { i } else { 0 }, verify_each)?;
                 dirty = false;
+                if renew {
+                    flow::withdraw_false_marks(module);
+                }
             }
             observer.after(pass.as_ref(), module, changed);
         }

@@ -157,11 +157,14 @@ impl Driver<'_> {
             .collect();
         for (graph, n) in called {
             for value in values_of(self.module, graph) {
-                if let Some(joined) = self.calls.joined.get(&value).filter(|_| n > 1) {
-                    self.module.set_type(value, joined.clone());
+                match self.calls.joined.get(&value) {
+                    // What nothing calls may once have been called.
+                    _ if n == 0 => self.module.set_type(value, Type::Unknown),
+                    Some(joined) if n > 1 => self.module.set_type(value, joined.clone()),
+                    _ => {}
                 }
                 // Elements are those of the last call.
-                if n > 1 {
+                if n != 1 {
                     self.facts.ints[value] = None;
                 }
             }

@@ -25,7 +25,7 @@ pub struct InferError {
 }
 
 /// Gives every value reachable from the main graph its type, and the bodies of functions the types of their
-/// calls (unknown where calls differ).
+/// calls (unknown where calls differ, or where there are none).
 ///
 /// # Errors
 /// All nodes whose operands do not fit their operator. Inference goes on behind them with what is known.

@@ -11,8 +11,8 @@
 //! Anything else ends the way, as does a quotient by something computed, mostly a square root of a width.
 //! Linear; reads no constant but operands of what moves, adds, multiplies and divides.
 
-use super::Cx;
 use super::constants::{Known, Origin};
+use super::{Cx, OutOfRange};
 use crate::flow;
 use crate::pass::PassError;
 use ampc_ir::op::{self, Class, OpKind};
@@ -33,7 +33,10 @@ struct Held {
 impl Held {
     /// Whether the constant does not fit, and nothing on the way scaled it down.
     fn is_beyond(&self, cx: &Cx<'_>) -> bool {
-        f64::from(self.max_abs) > cx.most() && self.magnitude >= cx.most()
+        // The largest number of the format may be what an earlier run has clamped to it.
+        let max_abs = f64::from(self.max_abs);
+        let exceeds = max_abs > cx.most() || cx.out_of_range == OutOfRange::Clamp && max_abs == cx.most();
+        exceeds && self.magnitude >= cx.most()
     }
 }
 
