@@ -282,7 +282,9 @@ impl State {
         for slot in 0..module.node(node).n_formal() {
             let Some(value) = module.node(node).operands()[slot] else { continue };
             let Some(wanted) = self.wanted(module, node, slot, value) else { continue };
-            if module.value(value).ty.dtype() != Some(wanted) {
+            let behind = flow::behind_inserted(module, value);
+            let round_about = behind != value && module.value(behind).ty.dtype() == Some(wanted);
+            if round_about || module.value(value).ty.dtype() != Some(wanted) {
                 let graph = module.node(node).graph;
                 let cast = self.cast(module, value, wanted, graph, Position::Before(node));
                 self.edits.push((node, slot, Some(cast)));

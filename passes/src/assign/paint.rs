@@ -1,6 +1,5 @@
-//! `assign`: chooses the element type of every type variable that is still free.
-//!
-//! `assign{by=paint}` paints, as TensorFlow's `auto_mixed_precision` does, over type variables instead of nodes:
+//! Which variables are low, by painting, as TensorFlow's `auto_mixed_precision` does, over type variables instead of
+//! nodes:
 //!
 //! 1. allow variables are low, and so are variables that are 16-bit already or pinned so, in their own format;
 //! 2. an infer or clear variable is low if it lies between low ones: something low upstream that is not made from
@@ -24,71 +23,33 @@
 
 use crate::flow::{self, Reader, Var};
 use crate::insert_casts::KeepIo;
-use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
 use crate::sequences::Groups;
-use ampc_ir::module::{Op, Reason};
+use ampc_ir::module::Op;
 use ampc_ir::op::{Class, Legality, OpKind};
 use ampc_ir::verify::name_of;
 use ampc_ir::views::constant_of;
 use ampc_ir::{DType, Module, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
-use std::sync::Arc;
 
-/// The pass, by painting.
-#[derive(Clone, Debug)]
-pub struct Assign {
-    /// The format to lower to: f16 or bf16.
-    pub to: DType,
-    /// Which outputs of the graph keep their types.
-    pub keep_io: KeepIo,
+/// What painting found.
+#[derive(Debug, Default)]
+pub(super) struct Painted {
+    /// What is low, in which format.
+    pub low: FxHashMap<Var, DType>,
+    /// Why what was painted is low.
+    pub why: FxHashMap<Var, &'static str>,
 }
 
-impl Pass for Assign {
-    fn name(&self) -> &'static str {
-        "assign"
-    }
-    fn options(&self) -> Vec<(&'static str, String)> {
-        let mut options = vec![("by", "paint".into()), ("to", self.to.to_string())];
-        options.extend(self.keep_io.spelling().map(|s| ("keep-io", s)));
-        options
-    }
-    fn requires(&self) -> Invariants {
-        Invariants::CORE.with(Invariants::CLASSIFIED)
-    }
-    fn ensures(&self) -> Invariants {
-        Invariants::CORE.with(Invariants::CLASSIFIED).with(Invariants::ASSIGNED)
-    }
-    fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
-        let mut paint = Paint::new(module, self.to, &self.keep_io);
-        paint.run();
-        let Paint { low, why, .. } = paint;
-        let mut changed = false;
-        for (var, precision) in chosen(module, &low) {
-            changed = true;
-            let lowered = low.contains_key(&var);
-            let decision = &mut module.node_mut(var.node).decisions[usize::from(var.var)];
-            if lowered && let Some(&why) = why.get(&var) {
-                let evidence = format!("{} {why}", decision.class);
-                decision.reason = Arc::new(Reason { rule: "paint".into(), evidence });
-            }
-            decision.precision = Some(precision);
-        }
-        Ok(Changed::when(changed))
-    }
+/// Paints a module.
+pub(super) fn paint(module: &Module, to: DType, keep_io: &KeepIo) -> Painted {
+    let mut paint = Paint::new(module, to, keep_io);
+    paint.run();
+    let Paint { low, why, .. } = paint;
+    Painted { low, why }
 }
 
-/// Element types of all variables without one, in program order.
-fn chosen(module: &Module, low: &FxHashMap<Var, DType>) -> Vec<(Var, DType)> {
-    let mut order = Vec::new();
-    for node in flow::nodes(module) {
-        for var in flow::vars(module, node) {
-            if flow::decision(module, var).is_some_and(|d| d.precision.is_none() && d.class != Class::Fixed) {
-                order.push((var, low.get(&var).copied().unwrap_or(DType::F32)));
-            }
-        }
-    }
-    order
-}
+/// Why a large constant is low that is only moved.
+pub(super) const STORED_LOW: &str = "stores a large constant in half the bytes";
 
 /// Rounds that are worth it: more than this takes models made to be slow.
 const MAX_ROUNDS: usize = 100;
@@ -412,7 +373,7 @@ impl<'m> Paint<'m> {
                 })
             {
                 self.low.insert(var, self.to);
-                self.why.insert(var, "stores a large constant in half the bytes");
+                self.why.insert(var, STORED_LOW);
             }
         }
     }
