@@ -144,7 +144,8 @@ impl State<'_> {
             }
             Some(ty) if group.is_some() && sequences::element(ty) == Some(DType::F32) => Some(DType::F32),
             Some(ty) if group.is_some() && sequences::element(ty).is_some_and(DType::is_low) => {
-                return self.decide(table, sequences::element(ty), "already-low");
+                let class = self.class_of_low(module, var, (table, table_rule), paths, name);
+                return self.decide(class, sequences::element(ty), "already-low");
             }
             Some(other) => return self.decide(Class::Fixed, other.element_dtype(), "type"),
             None => return self.decide(Class::Fixed, None, "type.unknown"),

@@ -264,10 +264,11 @@ pub fn agree(module: &mut Module, groups: &Groups, paths: &Paths) {
         let is_f32 = |&&var: &&Var| flow::bound_type(module, var).and_then(element) == Some(DType::F32);
         let members: Vec<Var> = group.members.iter().filter(is_f32).copied().collect();
         let Some((precision, reason)) = common(module, group, &members, paths) else { continue };
-        let class = if precision.is_low() { Class::Clear } else { Class::Fixed };
         for var in members {
             let decision = &mut module.node_mut(var.node).decisions[usize::from(var.var)];
             if decision.precision != Some(precision) {
+                // What is low has its class also when it is read again.
+                let class = if precision.is_low() { decision.class } else { Class::Fixed };
                 *decision = Decision { class, precision: Some(precision), reason: reason.clone() };
             }
         }
