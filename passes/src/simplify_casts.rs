@@ -46,6 +46,11 @@ impl Pass for SimplifyCasts {
                 changed = true;
                 continue;
             }
+            if identity && module.uses(cast.result).next().is_some() {
+                // It stays for the name that it makes.
+                module.replace_uses(cast.result, cast.operand, |_, _| true);
+                changed = true;
+            }
             match first.entry((cast.operand, cast.to)) {
                 Entry::Vacant(entry) => {
                     entry.insert(cast);
@@ -91,8 +96,8 @@ fn replace(module: &mut Module, cast: &Cast, by: Value) {
     module.erase_node(cast.node);
 }
 
-/// Scales of more numbers than this are not looked at.
-const MAX_SCALES: u64 = 1 << 16;
+/// Constants of more numbers than this are not looked at.
+const MAX_NUMBERS: u64 = 1 << 16;
 
 /// Lets a DequantizeLinear make the f16 that all its readers cast its result to; returns whether it does.
 fn dequantize_into(module: &mut Module, node: Node) -> bool {
@@ -132,10 +137,10 @@ fn dequantized(module: &Module, node: Node) -> Option<(Value, DType, Vec<Cast>)>
     (legal && casts.iter().all(goes) && is_exact_in(&*view.constant(1)?, to)).then_some((result, to, casts))
 }
 
-/// Whether every number of a constant is one of the format.
-fn is_exact_in(data: &TensorData, to: DType) -> bool {
-    let rounded = || data.converted(Conversion { to, clamp: false }).small_floats(MAX_SCALES);
-    data.small_floats(MAX_SCALES).is_some_and(|numbers| Some(numbers) == rounded())
+/// Whether every number of a constant is one of the format. Of large ones nothing is known.
+pub(crate) fn is_exact_in(data: &TensorData, to: DType) -> bool {
+    let rounded = || data.converted(Conversion { to, clamp: false }).small_floats(MAX_NUMBERS);
+    data.small_floats(MAX_NUMBERS).is_some_and(|numbers| Some(numbers) == rounded())
 }
 
 struct Cast {
