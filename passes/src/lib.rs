@@ -22,6 +22,7 @@ pub mod assign;
 pub mod bind_signatures;
 pub mod classify;
 pub mod convert_constants;
+pub mod cut;
 pub mod dce;
 pub mod emulate;
 pub mod flow;
