@@ -2,6 +2,8 @@
 
 use ampc_ir::DType;
 use ampc_passes::Policy;
+pub use ampc_passes::assign::By;
+pub use ampc_passes::cost::Objective;
 use ampc_passes::guard::OutOfRange;
 use ampc_passes::insert_casts::KeepIo;
 pub use ampc_passes::pipeline::Opset;
@@ -20,6 +22,8 @@ pub struct RewriteOptions {
     pub keep_io: KeepIo,
     /// Whether to raise the opset first.
     pub opset: Opset,
+    /// How it is chosen what is low.
+    pub by: By,
     /// Verify after every pass instead of only at the end.
     pub verify_each: bool,
     /// Whether the report says how many values of each converted constant overflow or vanish; the constants are
@@ -35,6 +39,7 @@ impl Default for RewriteOptions {
             out_of_range: OutOfRange::Keep,
             keep_io: KeepIo::All,
             opset: Opset::Keep,
+            by: By::Paint,
             verify_each: cfg!(debug_assertions),
             constant_statistics: false,
         }

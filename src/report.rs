@@ -2,12 +2,13 @@
 //! documented in `docs/report.md`). A report is accepted as a policy, which repeats its decisions.
 
 use crate::model::Model;
-use crate::options::{Opset, RewriteOptions};
+use crate::options::{By, Objective, Opset, RewriteOptions};
 use ampc_ir::module::{Decision, Op, Provenance};
 use ampc_ir::op::{Class, OpKind, Signature, schema_class};
 use ampc_ir::tensor::Place;
 use ampc_ir::views::{NodeView, constant_node_data};
 use ampc_ir::{DType, FunctionId, Module, Node, Payload, TensorData};
+use ampc_passes::assign::Optimum;
 use ampc_passes::flow;
 use ampc_passes::guard::ConstantStats;
 use ampc_passes::insert_casts::KeepIo;
@@ -32,6 +33,9 @@ pub struct Report {
     pub options: Options,
     /// Numbers over all nodes.
     pub summary: Summary,
+    /// What the choice of formats costs; absent if they were chosen by painting.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub optimum: Option<OptimumReport>,
     /// Casts.
     pub casts: Casts,
     /// Constants.
@@ -70,10 +74,53 @@ pub struct Options {
     pub keep_io: String,
     /// `keep`, or the opset of ai.onnx that was asked for or that `auto` found.
     pub opset: String,
+    /// `time`, `casts` or `bytes`; absent if formats were chosen by painting.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub objective: Option<&'static str>,
+    /// The profile of the target; absent if formats were chosen by painting.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target: Option<String>,
     /// Guards left out.
     pub disabled_guards: Vec<String>,
     /// The passes and their options; the lists and pins of the policy are not spelled in it.
     pub pipeline: String,
+}
+
+/// What the choice of formats costs.
+#[derive(Clone, Debug, Serialize)]
+pub struct OptimumReport {
+    /// `time`, `casts` or `bytes`.
+    pub objective: &'static str,
+    /// What costs are counted in: `ps` (picoseconds), `casts`, `bytes`; of 1 / `scale` runs of the model.
+    pub unit: &'static str,
+    /// Into how many parts a run is divided for branches that are taken every other time.
+    pub scale: i64,
+    /// The cost of the choice, as often as it was counted: by the choice, and again on the graph.
+    pub cost: i64,
+    /// What no other choice costs less than.
+    pub lower_bound: i64,
+    /// Whether no choice costs less.
+    pub optimal: bool,
+    /// What is taken for what the model leaves open.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub assumptions: Vec<String>,
+}
+
+impl OptimumReport {
+    fn of(optimum: &Optimum) -> OptimumReport {
+        let counts_runs = optimum.objective != Objective::Casts;
+        OptimumReport {
+            objective: optimum.objective.as_str(),
+            unit: optimum.objective.unit(),
+            scale: optimum.scale,
+            cost: optimum.cost,
+            lower_bound: optimum.lower_bound,
+            optimal: optimum.optimal,
+            assumptions: (optimum.assumptions.iter().filter(|_| counts_runs))
+                .map(ToString::to_string)
+                .collect(),
+        }
+    }
 }
 
 /// Numbers over all nodes.
@@ -244,6 +291,15 @@ pub(crate) struct Decisions<'a> {
     instances: Vec<Instance>,
     /// The nodes of the source, then those of calls that do not agree.
     nodes: Option<Vec<NodeReport>>,
+    optimum: Option<OptimumReport>,
+}
+
+/// What has been decided.
+pub(crate) struct Decided {
+    nodes: Vec<NodeReport>,
+    /// The paths of nodes that are not in the source.
+    instances: FxHashMap<Node, String>,
+    optimum: Option<OptimumReport>,
 }
 
 /// A node of a function that one call has for itself.
@@ -257,7 +313,7 @@ struct Instance {
 
 impl<'a> Decisions<'a> {
     pub(crate) fn new(before: &'a Before, observer: &'a mut dyn Observer) -> Decisions<'a> {
-        Decisions { before, observer, instances: Vec::new(), nodes: None }
+        Decisions { before, observer, instances: Vec::new(), nodes: None, optimum: None }
     }
 
     /// Every node of the source.
@@ -267,9 +323,10 @@ impl<'a> Decisions<'a> {
     }
 
     /// All that is to be reported: nodes, and the paths of those that are not in the source.
-    pub(crate) fn finish(self, module: &Module) -> (Vec<NodeReport>, FxHashMap<Node, String>) {
+    pub(crate) fn finish(self, module: &Module) -> Decided {
         let nodes = self.nodes.unwrap_or_else(|| Decisions::of_source(self.before, module));
-        (nodes, self.instances.into_iter().filter(|i| i.node != i.source).map(|i| (i.node, i.path)).collect())
+        let copies = self.instances.into_iter().filter(|i| i.node != i.source);
+        Decided { nodes, instances: copies.map(|i| (i.node, i.path)).collect(), optimum: self.optimum }
     }
 
     fn find_instances(&mut self, module: &Module) {
@@ -323,6 +380,10 @@ impl Observer for Decisions<'_> {
             self.find_instances(module);
         }
         self.observer.after(pass, module, changed);
+    }
+    fn chosen(&mut self, optimum: &Optimum) {
+        self.optimum = Some(OptimumReport::of(optimum));
+        self.observer.chosen(optimum);
     }
 }
 
@@ -381,8 +442,12 @@ impl Report {
         options: &RewriteOptions,
         pipeline: &Pipeline,
         warnings: Vec<Warning>,
-        (nodes, instances): (Vec<NodeReport>, FxHashMap<Node, String>),
+        Decided { nodes, instances, optimum }: Decided,
     ) -> Report {
+        let (objective, target) = match &options.by {
+            By::Paint => (None, None),
+            By::Cut { objective, target } => (Some(objective.as_str()), Some(target.name.clone())),
+        };
         let module = &model.module;
         let keep_io = match &options.keep_io {
             KeepIo::All => "all".into(),
@@ -414,10 +479,13 @@ impl Report {
                     (Opset::Keep, _) | (Opset::Auto, None) => "keep".into(),
                     (Opset::To(opset), _) | (Opset::Auto, Some(opset)) => opset.to_string(),
                 },
+                objective,
+                target,
                 disabled_guards: options.policy.disabled_guards().iter().cloned().collect(),
                 pipeline: pipeline.to_string(),
             },
             summary: summary(module, &before.paths),
+            optimum,
             casts: casts(module, before),
             constants: constants_report(module, before, options),
             signatures: (options.policy.signatures())

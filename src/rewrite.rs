@@ -71,6 +71,7 @@ pub fn pipeline_of(options: &RewriteOptions) -> Pipeline {
         out_of_range: options.out_of_range,
         keep_io: options.keep_io.clone(),
         opset: options.opset,
+        by: options.by.clone(),
     })
 }
 

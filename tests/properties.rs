@@ -5,7 +5,7 @@
 #[path = "common/random_graphs.rs"]
 mod random_graphs;
 
-use ampc::options::Opset;
+use ampc::options::{By, Objective, Opset};
 use ampc::rewrite::rewrite_observed;
 use ampc::{RewriteOptions, rewrite};
 use ampc_ir::eq::same_module;
@@ -17,12 +17,12 @@ use ampc_passes::insert_casts::KeepIo;
 use ampc_passes::pipeline::Observer;
 use ampc_passes::policy::Pin;
 use ampc_passes::simplify_casts::is_exact;
-use ampc_passes::{Pass, Paths, Policy};
+use ampc_passes::{Pass, Paths, Policy, Profile};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use random_graphs::{Graph, bytes_of, from_bytes, text_of};
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 fn graphs() -> impl Strategy<Value = Graph> {
     let steps = prop::collection::vec((any::<u8>(), any::<u16>(), any::<u16>()), 1..24);
@@ -46,15 +46,23 @@ impl Graph {
     }
 }
 
+static TARGET: LazyLock<Arc<Profile>> = LazyLock::new(|| Arc::new(Profile::preset("generic").unwrap()));
+
 fn options() -> impl Strategy<Value = RewriteOptions> {
     let format = prop_oneof![Just(DType::F16), Just(DType::BF16)];
     let policy = prop_oneof![4 => Just("safe"), 1 => Just("all")];
     let keep_io = prop_oneof![3 => Just(KeepIo::All), 1 => Just(KeepIo::None)];
     let opset = prop_oneof![3 => Just(Opset::Keep), 1 => Just(Opset::Auto), 1 => Just(Opset::To(26))];
-    (format, policy, keep_io, opset).prop_map(|(to, policy, keep_io, opset)| RewriteOptions {
+    let by = prop_oneof![
+        Just(By::Paint),
+        prop::sample::select(&Objective::ALL[..])
+            .prop_map(|objective| By::Cut { objective, target: TARGET.clone() }),
+    ];
+    (format, policy, keep_io, opset, by).prop_map(|(to, policy, keep_io, opset, by)| RewriteOptions {
         to,
         keep_io,
         opset,
+        by,
         policy: Arc::new(Policy::preset(policy).unwrap()),
         verify_each: true,
         ..RewriteOptions::default()

@@ -22,6 +22,7 @@ pub mod assign;
 pub mod bind_signatures;
 pub mod classify;
 pub mod convert_constants;
+pub mod cost;
 pub mod cut;
 pub mod dce;
 pub mod emulate;
@@ -40,7 +41,10 @@ pub mod simplify_casts;
 pub mod specialize_functions;
 pub mod suggest;
 pub mod taint;
+pub mod target;
+pub mod tensors;
 
 pub use pass::{Changed, Invariants, Pass, PassCx, PassError, Warning};
 pub use paths::Paths;
 pub use policy::Policy;
+pub use target::Profile;

@@ -3,6 +3,7 @@
 //! Passes keep no state between runs and read nothing but the module and their configuration: what a later pass
 //! needs is in the IR (classes, decisions with their reasons, provenance of casts) and so in its text.
 
+use crate::assign::Optimum;
 use crate::guard::Statistics;
 use ampc_ir::infer::Facts;
 use ampc_ir::module::Decision;
@@ -115,6 +116,8 @@ pub struct PassCx<'a> {
     pub facts: &'a Facts,
     /// Statistics of constants, which passes share.
     pub statistics: &'a mut Statistics,
+    /// What the choice of formats costs, from the pass that chooses on.
+    pub optimum: &'a mut Option<Optimum>,
     warnings: &'a mut Vec<Warning>,
 }
 
@@ -123,9 +126,10 @@ impl<'a> PassCx<'a> {
     pub fn new(
         facts: &'a Facts,
         statistics: &'a mut Statistics,
+        optimum: &'a mut Option<Optimum>,
         warnings: &'a mut Vec<Warning>,
     ) -> PassCx<'a> {
-        PassCx { facts, statistics, warnings }
+        PassCx { facts, statistics, optimum, warnings }
     }
     /// Tells the user something.
     pub fn warn(&mut self, code: &'static str, node: Option<Node>, message: impl Into<String>) {
@@ -225,6 +229,14 @@ pub enum PassError {
         to: u16,
         /// Every operator and step without a form.
         missing: Vec<crate::raise_opset::NoForm>,
+    },
+    /// Casts cost something else than the choice that they follow from: a bug.
+    #[error("the choice of formats costs {chosen}, but the casts that follow from it cost {counted}")]
+    Recount {
+        /// By the choice.
+        chosen: i64,
+        /// By the graph.
+        counted: i64,
     },
     /// The configuration is no policy.
     #[error(transparent)]

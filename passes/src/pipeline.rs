@@ -4,7 +4,7 @@
 //! back. Running it verifies the module at the end, and after every pass on request; a violation is a bug of the
 //! pass, and the error carries what is needed to repeat it.
 
-use crate::assign::Assign;
+use crate::assign::{Assign, By, Optimum};
 use crate::bind_signatures::BindSignatures;
 use crate::classify::Classify;
 use crate::convert_constants::ConvertConstants;
@@ -21,6 +21,7 @@ use crate::simplify_casts::SimplifyCasts;
 use crate::specialize_functions::SpecializeFunctions;
 use crate::suggest::{did_you_mean, nearest};
 use crate::taint::Taint;
+use crate::target::Profile;
 use ampc_ir::infer::{Facts, InferError, infer_module};
 use ampc_ir::verify::{Violation, verify_module};
 use ampc_ir::{DType, Module};
@@ -130,6 +131,8 @@ pub trait Observer {
     fn before(&mut self, _pass: &dyn Pass, _module: &Module) {}
     /// Called after a pass.
     fn after(&mut self, _pass: &dyn Pass, _module: &Module, _changed: Changed) {}
+    /// Called when a pass has chosen formats, with what they cost.
+    fn chosen(&mut self, _optimum: &Optimum) {}
 }
 
 /// Watches nothing.
@@ -148,6 +151,8 @@ pub struct Lowering {
     pub keep_io: KeepIo,
     /// Whether to raise the opset first.
     pub opset: Opset,
+    /// How it is chosen what is low.
+    pub by: By,
 }
 
 /// What a rewrite does about the opset of ai.onnx.
@@ -206,7 +211,7 @@ impl Pipeline {
 
     /// The passes of a rewrite.
     pub fn lowering(options: &Lowering) -> Pipeline {
-        let Lowering { to, policy, out_of_range, keep_io, opset } = options;
+        let Lowering { to, policy, out_of_range, keep_io, opset, by } = options;
         let target = match *opset {
             Opset::Keep => None,
             Opset::Auto => Some(Target::Auto { format: *to, policy: policy.clone() }),
@@ -230,7 +235,7 @@ impl Pipeline {
                 out_of_range: *out_of_range,
             }),
             Box::new(Taint),
-            Box::new(Assign { to: *to, keep_io: keep_io.clone() }),
+            Box::new(Assign { to: *to, keep_io: keep_io.clone(), by: by.clone() }),
             Box::new(InsertCasts { keep_io: keep_io.clone() }),
             // Before constants, so that a constant cast twice is converted once.
             Box::new(SimplifyCasts),
@@ -291,11 +296,11 @@ impl Pipeline {
         let mut facts = infer_module(module).map_err(RunError::IllTyped)?;
         verify_module(module, &facts).map_err(RunError::Invalid)?;
         flow::withdraw_false_marks(module);
-        let (mut warnings, mut statistics) = (Vec::new(), Statistics::default());
+        let (mut warnings, mut statistics, mut optimum) = (Vec::new(), Statistics::default(), None);
         let mut dirty = false;
         for (i, pass) in self.passes.iter().enumerate() {
             observer.before(pass.as_ref(), module);
-            let mut cx = PassCx::new(&facts, &mut statistics, &mut warnings);
+            let mut cx = PassCx::new(&facts, &mut statistics, &mut optimum, &mut warnings);
             let changed =
                 pass.run(module, &mut cx).map_err(|error| RunError::Pass { pass: pass.name(), error })?;
             dirty |= changed == Changed::Yes;
@@ -309,6 +314,9 @@ impl Pipeline {
                 }
             }
             observer.after(pass.as_ref(), module, changed);
+            if let Some(optimum) = optimum.as_ref().filter(|_| pass.name() == "assign") {
+                observer.chosen(optimum);
+            }
         }
         Ok(warnings)
     }
@@ -404,7 +412,7 @@ fn build(
         "raise-opset" => &["to", "format", "policy"],
         "classify" => &["to", "policy"],
         "guard" => &["to", "disable", "out-of-range"],
-        "assign" => &["by", "to", "keep-io"],
+        "assign" => &["by", "objective", "target", "to", "keep-io"],
         "insert-casts" => &["keep-io"],
         "convert-constants" => &["clamp"],
         _ => &[],
@@ -480,8 +488,17 @@ fn build(
         }
         "taint" => Box::new(Taint),
         "assign" => match get("by") {
-            None | Some("paint") => Box::new(Assign { to, keep_io: keep_io() }),
-            Some(other) => return Err(bad("by", "paint", other)),
+            None | Some("paint") => Box::new(Assign { to, keep_io: keep_io(), by: By::Paint }),
+            Some("cut") => {
+                let objective = get("objective").unwrap_or("time");
+                let objective =
+                    objective.parse().map_err(|_| bad("objective", "time, casts or bytes", objective))?;
+                let name = get("target").unwrap_or("generic");
+                let target = Profile::preset(name).map_err(|_| bad("target", "a profile", name))?;
+                let target = Arc::new(target);
+                Box::new(Assign { to, keep_io: keep_io(), by: By::Cut { objective, target } })
+            }
+            Some(other) => return Err(bad("by", "cut or paint", other)),
         },
         "insert-casts" => Box::new(InsertCasts { keep_io: keep_io() }),
         "simplify-casts" => Box::new(SimplifyCasts),
@@ -514,6 +531,7 @@ mod tests {
             out_of_range: OutOfRange::Clamp,
             keep_io: KeepIo::None,
             opset: Opset::Auto,
+            by: By::Paint,
         };
         let text = Pipeline::lowering(&lowering).to_string();
         assert_eq!(parse(&text).unwrap().to_string(), text);

@@ -1,7 +1,7 @@
 //! What the command line accepts.
 
 use super::peers::PeerArgs;
-use ampc::options::Opset;
+use ampc::options::{Objective, Opset};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use std::path::PathBuf;
@@ -131,6 +131,13 @@ pub(crate) struct PrecisionArgs {
     /// lowered has the format, but at most 26, the newest that ONNX Runtime 1.31 reads [default: keep]
     #[arg(long, value_name = "keep|auto|N", value_parser = opset)]
     pub(crate) opset: Option<Opset>,
+    /// What the placement of casts makes small: the time predicted for the target, the number of casts, or the bytes
+    /// they read and write [default: time]
+    #[arg(long, value_name = "time|casts|bytes")]
+    pub(crate) objective: Option<Objective>,
+    /// What runs the model: a profile (see `ampc target list`) or a file with one [default: generic]
+    #[arg(long, value_name = "NAME|FILE.json")]
+    pub(crate) target: Option<String>,
     /// What to do with constants that have values beyond the range of the format [default: keep]
     #[arg(long, value_enum, value_name = "ACTION")]
     pub(crate) out_of_range: Option<OutOfRangeArg>,

@@ -5,7 +5,7 @@ use super::diagnose;
 use super::problem::Failure;
 use ampc::ir::DType;
 use ampc::ir::op::Class;
-use ampc::options::Opset;
+use ampc::options::{By, Opset};
 use ampc::passes::guard::OutOfRange;
 use ampc::passes::insert_casts::KeepIo;
 use ampc::passes::policy::{Pin, PolicyError};
@@ -33,6 +33,8 @@ struct Repeated {
     keep_io: String,
     /// Absent in reports of versions that knew no other.
     opset: Option<String>,
+    objective: Option<String>,
+    target: Option<String>,
 }
 
 /// Reads a preset or a file.
@@ -143,9 +145,30 @@ pub(crate) fn options(
         out_of_range,
         keep_io,
         opset,
+        by: by(args, repeated.as_ref())?,
         verify_each,
         constant_statistics: statistics,
     })
+}
+
+/// How it is chosen what is low.
+fn by(args: &PrecisionArgs, repeated: Option<&Repeated>) -> Result<By, Failure> {
+    let repeated = |read: fn(&Repeated) -> Option<&str>| repeated.and_then(read);
+    let objective = match (args.objective, repeated(|r| r.objective.as_deref())) {
+        (Some(objective), _) => Some(objective),
+        (None, Some(word)) => word.parse().ok(),
+        (None, None) => None,
+    };
+    let target = args.target.as_deref().or(repeated(|r| r.target.as_deref()));
+    if objective.is_none() && target.is_none() {
+        return Ok(RewriteOptions::default().by);
+    }
+    let target = read_target(target.unwrap_or("generic"))?;
+    Ok(By::Cut { objective: objective.unwrap_or_default(), target: Arc::new(target) })
+}
+
+fn read_target(name: &str) -> Result<ampc::passes::Profile, Failure> {
+    ampc::passes::target::Profile::preset(name).map_err(|e| Failure::usage("target", e.to_string()))
 }
 
 /// A problem of a policy, with the option that has it.

@@ -2,25 +2,50 @@
 //!
 //! `assign{by=paint}` [paints](paint), as TensorFlow's `auto_mixed_precision` does.
 
+mod cut;
+mod optimum;
 mod paint;
 
-use self::paint::{Painted, paint};
+pub use self::optimum::{Optimum, recount};
+
+use self::cut::Choice;
+use self::paint::paint;
+use crate::cost::{CostModel, Objective};
 use crate::flow::{self, Var};
 use crate::insert_casts::KeepIo;
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
+use crate::sequences::Groups;
+use crate::target::Profile;
+use crate::tensors::Tensors;
 use ampc_ir::module::Reason;
 use ampc_ir::op::Class;
 use ampc_ir::{DType, Module};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// The pass, by painting.
+/// How it is chosen what is low.
+#[derive(Clone, Debug)]
+pub enum By {
+    /// By painting.
+    Paint,
+    /// By a minimum cut.
+    Cut {
+        /// What is to be small.
+        objective: Objective,
+        /// What costs how much.
+        target: Arc<Profile>,
+    },
+}
+
+/// The pass.
 #[derive(Clone, Debug)]
 pub struct Assign {
     /// The format to lower to: f16 or bf16.
     pub to: DType,
     /// Which outputs of the graph keep their types.
     pub keep_io: KeepIo,
+    /// How it is chosen.
+    pub by: By,
 }
 
 impl Pass for Assign {
@@ -28,7 +53,17 @@ impl Pass for Assign {
         "assign"
     }
     fn options(&self) -> Vec<(&'static str, String)> {
-        let mut options = vec![("by", "paint".into()), ("to", self.to.to_string())];
+        let mut options = match &self.by {
+            By::Paint => vec![("by", "paint".into())],
+            By::Cut { objective, target } => {
+                vec![
+                    ("by", "cut".into()),
+                    ("objective", objective.to_string()),
+                    ("target", target.name.clone()),
+                ]
+            }
+        };
+        options.push(("to", self.to.to_string()));
         options.extend(self.keep_io.spelling().map(|s| ("keep-io", s)));
         options
     }
@@ -38,16 +73,23 @@ impl Pass for Assign {
     fn ensures(&self) -> Invariants {
         Invariants::CORE.with(Invariants::CLASSIFIED).with(Invariants::ASSIGNED)
     }
-    fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
-        let Painted { low, why } = paint(module, self.to, &self.keep_io);
+    fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
+        let painted = paint(module, self.to, &self.keep_io);
+        let (found, optimum) = match &self.by {
+            By::Paint => (painted, None),
+            By::Cut { objective, target } => {
+                let (found, optimum) = self.cut(module, &painted, *objective, target);
+                (found, Some(optimum))
+            }
+        };
+        *cx.optimum = optimum;
         let mut changed = false;
-        for (var, precision) in chosen(module, &low) {
+        for (var, precision) in decisions(module, &found.low) {
             changed = true;
-            let lowered = low.contains_key(&var);
             let decision = &mut module.node_mut(var.node).decisions[usize::from(var.var)];
-            if lowered && let Some(&why) = why.get(&var) {
+            if let Some(&(rule, why)) = found.why.get(&var) {
                 let evidence = format!("{} {why}", decision.class);
-                decision.reason = Arc::new(Reason { rule: "paint".into(), evidence });
+                decision.reason = Arc::new(Reason { rule: rule.into(), evidence });
             }
             decision.precision = Some(precision);
         }
@@ -55,8 +97,33 @@ impl Pass for Assign {
     }
 }
 
+impl Assign {
+    fn cut(
+        &self,
+        module: &Module,
+        painted: &Found,
+        objective: Objective,
+        target: &Arc<Profile>,
+    ) -> (Found, Optimum) {
+        let groups = Groups::new(module);
+        let tensors = Tensors::new(module, self.to, &self.keep_io, &groups);
+        let costs = CostModel::new(module, target, self.to, objective);
+        let choice = Choice::new(&tensors, &costs, painted, target.clone()).expect("costs are bounded");
+        choice.solve().expect("what is held does not contradict itself")
+    }
+}
+
+/// What was found for variables that were free.
+#[derive(Debug, Default)]
+struct Found {
+    /// What is low, in which format.
+    low: FxHashMap<Var, DType>,
+    /// The rule and why, of what was chosen and did not follow from the class.
+    why: FxHashMap<Var, (&'static str, &'static str)>,
+}
+
 /// Element types of all variables without one, in program order.
-fn chosen(module: &Module, low: &FxHashMap<Var, DType>) -> Vec<(Var, DType)> {
+fn decisions(module: &Module, low: &FxHashMap<Var, DType>) -> Vec<(Var, DType)> {
     let mut order = Vec::new();
     for node in flow::nodes(module) {
         for var in flow::vars(module, node) {

@@ -21,6 +21,7 @@
 //! Everything else stays fp32 as well. Linear in nodes and uses for each
 //! round; two or three rounds are usual.
 
+use super::Found;
 use crate::flow::{self, Reader, Var};
 use crate::insert_casts::KeepIo;
 use crate::sequences::Groups;
@@ -31,21 +32,12 @@ use ampc_ir::views::constant_of;
 use ampc_ir::{DType, Module, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// What painting found.
-#[derive(Debug, Default)]
-pub(super) struct Painted {
-    /// What is low, in which format.
-    pub low: FxHashMap<Var, DType>,
-    /// Why what was painted is low.
-    pub why: FxHashMap<Var, &'static str>,
-}
-
 /// Paints a module.
-pub(super) fn paint(module: &Module, to: DType, keep_io: &KeepIo) -> Painted {
+pub(super) fn paint(module: &Module, to: DType, keep_io: &KeepIo) -> Found {
     let mut paint = Paint::new(module, to, keep_io);
     paint.run();
     let Paint { low, why, .. } = paint;
-    Painted { low, why }
+    Found { low, why: why.into_iter().map(|(var, why)| (var, ("paint", why))).collect() }
 }
 
 /// Why a large constant is low that is only moved.

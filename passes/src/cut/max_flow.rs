@@ -395,7 +395,8 @@ impl Search {
             maximum,
             visits: self.visits,
         };
-        for ((&from_source, &to_sink), node) in graph.from_source.iter().zip(&graph.to_sink).zip(&self.nodes) {
+        for ((&from_source, &to_sink), node) in graph.from_source.iter().zip(&graph.to_sink).zip(&self.nodes)
+        {
             flow.from_source.push(from_source - node.terminal.max(0));
             flow.to_sink.push(to_sink - (-node.terminal).max(0));
         }

@@ -15,6 +15,7 @@
 mod scopes;
 
 use self::scopes::Scopes;
+use crate::assign::recount;
 use crate::flow::{self, Reader, Var};
 use crate::names;
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
@@ -86,6 +87,7 @@ impl Pass for InsertCasts {
             casts: FxHashMap::default(),
             before: SecondaryMap::default(),
             edits: Vec::new(),
+            dropped: false,
             changed: false,
         };
         let graph = module.main();
@@ -99,6 +101,13 @@ impl Pass for InsertCasts {
         for graph in flow::graphs(module).into_iter().rev() {
             for node in module.nodes(graph).collect::<Vec<_>>().into_iter().rev() {
                 module.prune_captures(node);
+            }
+        }
+        if let Some(optimum) = cx.optimum.as_mut() {
+            let counted = recount(module, optimum);
+            optimum.merged = optimum.cost - counted;
+            if optimum.merged < 0 || optimum.merged > 0 && !state.dropped {
+                return Err(PassError::Recount { chosen: optimum.cost, counted });
             }
         }
         Ok(Changed::when(state.changed))
@@ -122,6 +131,8 @@ struct State {
     before: SecondaryMap<Value, Option<DType>>,
     /// Operands to set: done all at once, see [`Module::set_operands`].
     edits: Vec<(Node, usize, Option<Value>)>,
+    /// Whether casts of the author were left out.
+    dropped: bool,
     changed: bool,
 }
 
@@ -342,7 +353,7 @@ impl State {
         }
         module.replace_uses(result, operand, |_, _| true);
         module.erase_node(node);
-        self.changed = true;
+        (self.changed, self.dropped) = (true, true);
         true
     }
 

@@ -1,0 +1,495 @@
+//! Which variables are low, by a minimum cut: the cheapest casts there can be, with the proof.
+//!
+//! Every free variable is a vertex that is low or full (fp32), every tensor a term that charges one cast for each
+//! format that it is read in and not made in, however many read it; [`cut`](crate::cut) says how the minimum is found.
+//! Held are:
+//!
+//! - low: allow variables, unless the target's profile leaves them free; what is low already or pinned so; large
+//!   constants that are only moved, in f16 (as in [painting](super::paint));
+//! - fp32: inputs and outputs that keep their type, readers without a variable, and every free variable that is
+//!   connected with nothing that gains by being low, through tensors and constants;
+//! - in another 16-bit format: what painting makes so for the sake of its neighbours.
+//!
+//! Discrete and promote variables are never lowered while something fp32 arrives, and an input that need not keep its
+//! type is low only if everything reads it low. Among equally cheap choices the one with most low variables is taken,
+//! but for those that are connected, through low ones, with nothing that gains.
+
+use super::{Found, Optimum, paint};
+use crate::cost::CostModel;
+use crate::cut::{Contradiction, DEFAULT_BUDGET, Invalid, Label, Place, Problem, Vertex};
+use crate::flow::{self, Var};
+use crate::target::Profile;
+use crate::tensors::{End, Producer, Reading, Tensor, Tensors, same_number};
+use ampc_ir::op::{Class, Legality};
+use ampc_ir::{DType, GraphId, Module, Node, Value};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::sync::Arc;
+
+/// Something fp32 that is no variable.
+const FULL: Vertex = Vertex(0);
+/// Something low that is no variable.
+const LOW: Vertex = Vertex(1);
+
+/// What is known of a free variable, or of a group of them, before anything is chosen.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Held {
+    /// Nothing: it is to be chosen.
+    Free,
+    /// It is fp32.
+    Full,
+    /// It is low.
+    Low,
+    /// It is of another 16-bit format.
+    Other(DType),
+}
+
+/// The choice of a format for every free variable, as a problem.
+pub(super) struct Choice<'m> {
+    tensors: &'m Tensors<'m>,
+    costs: &'m CostModel<'m>,
+    painted: &'m Found,
+    target: Arc<Profile>,
+    all: Vec<Tensor>,
+    problem: Problem,
+    /// The free variables, of groups the first, and the inputs that may change, with their vertices.
+    vertices: FxHashMap<End, Vertex>,
+    held: FxHashMap<Var, Held>,
+    /// Free variables in program order.
+    order: Vec<Var>,
+    /// Those of which the time counts.
+    timed: Vec<Var>,
+    /// What casts read that take what arrives.
+    arriving: FxHashSet<Var>,
+    /// Those of the author.
+    casts: FxHashSet<Node>,
+    /// Those of them that serve nobody else.
+    alone: FxHashSet<Node>,
+}
+
+impl<'m> Choice<'m> {
+    /// The choice, with nothing chosen.
+    pub(super) fn new(
+        tensors: &'m Tensors<'m>,
+        costs: &'m CostModel<'m>,
+        painted: &'m Found,
+        target: Arc<Profile>,
+    ) -> Result<Choice<'m>, Invalid> {
+        let mut choice = Choice {
+            tensors,
+            costs,
+            painted,
+            target,
+            all: tensors.all(),
+            problem: Problem::with_vertices(2)?,
+            vertices: FxHashMap::default(),
+            held: FxHashMap::default(),
+            order: Vec::new(),
+            timed: Vec::new(),
+            arriving: FxHashSet::default(),
+            casts: FxHashSet::default(),
+            alone: FxHashSet::default(),
+        };
+        choice.problem.fix(FULL, Label::Full)?;
+        choice.problem.fix(LOW, Label::Low)?;
+        choice.variables()?;
+        for at in 0..choice.all.len() {
+            choice.tensor(at)?;
+            choice.follow(at)?;
+        }
+        choice.hold_what_gains_nothing()?;
+        Ok(choice)
+    }
+
+    /// A vertex for each free variable, with what it costs to compute and what is known of it.
+    fn variables(&mut self) -> Result<(), Invalid> {
+        let module = self.tensors.module;
+        for node in flow::nodes(module) {
+            if flow::inserted_result(module, node).is_none() && same_number(module, node).is_some() {
+                self.casts.insert(node);
+            }
+            for var in flow::vars(module, node) {
+                let End::Var(leader) = self.tensors.end_of(var, None) else { continue };
+                self.order.push(var);
+                if self.tensors.takes_any(var) {
+                    if flow::inserted_result(module, node).is_none() {
+                        self.casts.insert(node);
+                    }
+                    if self.tensors.serves_itself(node).is_some() {
+                        self.alone.insert(node);
+                    }
+                    self.arriving.insert(var);
+                    continue;
+                }
+                let held = self.held(leader);
+                let is_new = self.held.insert(leader, held).is_none();
+                let vertex = self.vertex(End::Var(leader))?;
+                if matches!(held, Held::Other(_)) {
+                    continue;
+                }
+                self.timed.push(var);
+                let time = self.costs.node_time(var);
+                self.problem.unary(vertex, time.full, time.low)?;
+                match held {
+                    Held::Full if is_new => self.problem.fix(vertex, Label::Full)?,
+                    Held::Low if is_new => self.problem.fix(vertex, Label::Low)?,
+                    Held::Full | Held::Low | Held::Free | Held::Other(_) => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What is known of a variable, or of its group.
+    fn held(&self, leader: Var) -> Held {
+        let (module, to) = (self.tensors.module, self.tensors.to);
+        let own = [leader];
+        let members = self.tensors.groups.get(leader).map_or(&own[..], |group| &group.members);
+        let is_free =
+            |&var: &Var| flow::is_free(module, var) && flow::legality(module, var, to) == Legality::Legal;
+        let is_allow = |&var: &Var| flow::decision(module, var).is_some_and(|d| d.class == Class::Allow);
+        match self.painted.low.get(&leader) {
+            Some(&format) if format != to => Held::Other(format),
+            _ if !members.iter().all(is_free) => Held::Full,
+            _ if self.is_stored_low(leader) => Held::Low,
+            _ if members.iter().any(is_allow) => Held::Low,
+            _ => Held::Free,
+        }
+    }
+
+    /// Whether it moves a large constant, which is stored low for its size.
+    fn is_stored_low(&self, leader: Var) -> bool {
+        self.painted.why.get(&leader).is_some_and(|&(_, why)| why == paint::STORED_LOW)
+    }
+
+    fn vertex(&mut self, end: End) -> Result<Vertex, Invalid> {
+        if let Some(&known) = self.vertices.get(&end) {
+            return Ok(known);
+        }
+        let vertex = self.problem.add_vertex()?;
+        self.vertices.insert(end, vertex);
+        Ok(vertex)
+    }
+
+    /// The format that an end is held in, if it is one that is neither fp32 nor the one that is lowered to.
+    fn other(&self, end: End) -> Option<DType> {
+        match end {
+            End::Other(format) => Some(format),
+            End::Var(var) => match self.held.get(&var) {
+                Some(&Held::Other(format)) => Some(format),
+                _ => None,
+            },
+            End::Input(_) | End::Full | End::Low => None,
+        }
+    }
+
+    /// The vertex of an end that is fp32 or low.
+    fn of_end(&mut self, end: End) -> Result<Option<Vertex>, Invalid> {
+        Ok(match end {
+            End::Full => Some(FULL),
+            End::Low => Some(LOW),
+            _ if self.other(end).is_some() => None,
+            End::Var(_) | End::Input(_) => Some(self.vertex(end)?),
+            End::Other(_) => None,
+        })
+    }
+
+    /// What the casts of a tensor cost.
+    fn tensor(&mut self, at: usize) -> Result<(), Invalid> {
+        let Tensor { value, producer, ref readers, ref casts } = self.all[at];
+        let (to, full, casts) = (self.tensors.to, DType::F32, casts.clone());
+        let (mut read, mut widened) = (Vec::new(), Vec::new());
+        for reading in readers.clone() {
+            let vertex = self.of_end(reading.end)?;
+            read.extend(vertex.map(|vertex| (reading.graph, vertex)));
+            widened.extend(vertex.map(|vertex| (reading.widened, vertex)));
+        }
+        let end = match producer {
+            Producer::Constant => {
+                let readers: Vec<Vertex> = read.iter().map(|&(_, vertex)| vertex).collect();
+                return self.problem.shared(self.costs.copy_cost(value), &readers);
+            }
+            Producer::End(end) => end,
+        };
+        if let Some(format) = self.other(end) {
+            // A producer that is neither: one that everything low is cast from, and one that everything fp32 is.
+            self.casts_of(FULL, value, &read, [Some((format, to)), None])?;
+            return self.casts_of(LOW, value, &widened, [None, Some((format, full))]);
+        }
+        let Some(producer) = self.of_end(end)? else { return Ok(()) };
+        for (result, graph) in casts {
+            if result == to {
+                self.problem.tensor(producer, self.costs.cast_cost(value, graph, full, to), 0, &[LOW])?;
+            } else {
+                self.problem.tensor(producer, 0, self.costs.cast_cost(value, graph, to, full), &[FULL])?;
+            }
+        }
+        if read == widened {
+            return self.casts_of(producer, value, &read, [Some((full, to)), Some((to, full))]);
+        }
+        self.casts_of(producer, value, &read, [Some((full, to)), None])?;
+        self.casts_of(producer, value, &widened, [None, Some((to, full))])
+    }
+
+    /// One cast for what is low and one for what is fp32, each from a type to another, as few and as seldom run as
+    /// can be.
+    fn casts_of(
+        &mut self,
+        producer: Vertex,
+        value: Value,
+        readers: &[(GraphId, Vertex)],
+        [narrow, widen]: [Option<(DType, DType)>; 2],
+    ) -> Result<(), Invalid> {
+        let cost = |graph, cast: Option<(DType, DType)>| {
+            cast.map_or(0, |(from, to)| self.costs.cast_cost(value, graph, from, to))
+        };
+        let scopes = Scopes::new(self.tensors.module, self.costs, value, readers);
+        let places: Vec<Place<'_>> = (0..scopes.graphs.len())
+            .map(|i| Place {
+                parent: scopes.parents[i],
+                narrow: cost(scopes.graphs[i], narrow),
+                widen: cost(scopes.graphs[i], widen),
+                readers: &scopes.readers[i],
+            })
+            .collect();
+        match places[..] {
+            [Place { narrow, widen, readers, .. }] => self.problem.tensor(producer, narrow, widen, readers),
+            _ => self.problem.scoped(producer, &places),
+        }
+    }
+
+    /// What a tensor says of those that never cause a cast: what takes what arrives, and inputs.
+    fn follow(&mut self, at: usize) -> Result<(), Invalid> {
+        let Tensor { value, producer, ref readers, .. } = self.all[at];
+        for Reading { end, .. } in readers.clone() {
+            if let Producer::End(input @ End::Input(_)) = producer {
+                let input = self.vertex(input)?;
+                match self.of_end(end)? {
+                    Some(reader) => self.problem.imply(reader, input)?,
+                    None => self.problem.fix(input, Label::Full)?,
+                }
+            }
+            let End::Var(var) = end else { continue };
+            if self.held.get(&var) != Some(&Held::Free) || !self.tensors.follows(var) {
+                continue;
+            }
+            let vertex = self.vertex(end)?;
+            match producer {
+                Producer::Constant if self.tensors.is_exact(value) => {}
+                Producer::Constant => self.problem.imply(FULL, vertex)?,
+                Producer::End(from) => {
+                    let from = self.of_end(from)?.unwrap_or(FULL);
+                    self.problem.imply(from, vertex)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps fp32 what is connected with nothing that gains by being low.
+    fn hold_what_gains_nothing(&mut self) -> Result<(), Invalid> {
+        let all = vec![Label::Low; self.problem.vertices() as usize];
+        let components = self.components(&all);
+        let gaining: FxHashSet<usize> = self.gaining().map(|vertex| components.of(vertex)).collect();
+        let free = self.held.iter().filter(|(_, held)| **held == Held::Free).map(|(&var, _)| var);
+        let vertices = free.map(|var| (self.vertices[&End::Var(var)], var));
+        let mut left: Vec<(Vertex, Var)> =
+            vertices.filter(|&(vertex, _)| !gaining.contains(&components.of(vertex))).collect();
+        left.sort_unstable();
+        for (vertex, var) in left {
+            self.problem.fix(vertex, Label::Full)?;
+            self.held.insert(var, Held::Full);
+        }
+        Ok(())
+    }
+
+    /// What gains by being low, whatever is around it: what is low already, and allow variables.
+    fn gaining(&self) -> impl Iterator<Item = Vertex> + '_ {
+        let is_allow =
+            |var: &Var| flow::decision(self.tensors.module, *var).is_some_and(|d| d.class == Class::Allow);
+        let vars = self
+            .held
+            .iter()
+            .filter(move |&(var, held)| *held == Held::Low || *held == Held::Free && is_allow(var));
+        vars.map(|(&var, _)| self.vertices[&End::Var(var)]).chain([LOW])
+    }
+
+    /// What low vertices are connected, through tensors and constants that they share.
+    fn components(&self, labels: &[Label]) -> Components {
+        let mut components = Components::new(labels.len());
+        for tensor in &self.all {
+            let from = match tensor.producer {
+                Producer::End(end) => Some(end),
+                Producer::Constant => None,
+            };
+            let ends = tensor.readers.iter().map(|reading| reading.end).chain(from);
+            let mut low = ends.filter_map(|end| self.low_vertex(end, labels));
+            let Some(first) = low.next() else { continue };
+            low.for_each(|vertex| components.join(first, vertex));
+        }
+        components
+    }
+
+    /// The vertex of an end, if it is one that is low.
+    fn low_vertex(&self, end: End, labels: &[Label]) -> Option<Vertex> {
+        let vertex = match end {
+            End::Low => LOW,
+            End::Full | End::Other(_) => return None,
+            End::Var(_) | End::Input(_) => *self.vertices.get(&end)?,
+        };
+        (labels[vertex.index()] == Label::Low && self.other(end).is_none()).then_some(vertex)
+    }
+
+    /// Chooses.
+    pub(super) fn solve(&self) -> Result<(Found, Optimum), Contradiction> {
+        let mut solution = self.problem.solve(DEFAULT_BUDGET)?;
+        self.ground(&mut solution.labels);
+        let mut found = Found::default();
+        for &var in &self.order {
+            let leader = self.tensors.groups.leader(var);
+            let end = if self.arriving.contains(&var) { self.cast_end(var) } else { End::Var(leader) };
+            let format = self.format(end, &solution.labels);
+            found.low.extend(format.map(|format| (var, format)));
+            let why = match (self.held.get(&leader), format) {
+                (Some(Held::Other(_)), _) => self.painted.why.get(&leader).copied(),
+                (Some(Held::Low), _) if self.is_stored_low(leader) => Some(("cut", paint::STORED_LOW)),
+                (Some(Held::Free), Some(_)) => Some(("cut", "costs least low")),
+                (Some(Held::Free), None) => Some(("cut", "costs least in fp32")),
+                (Some(Held::Full | Held::Low) | None, _) => None,
+            };
+            found.why.extend(why.map(|why| (var, why)));
+        }
+        let optimum = Optimum {
+            objective: self.costs.objective(),
+            target: self.target.clone(),
+            to: self.tensors.to,
+            cost: solution.cost,
+            lower_bound: solution.lower_bound,
+            merged: 0,
+            optimal: solution.optimal,
+            scale: self.costs.scale(),
+            assumptions: self.costs.assumptions(),
+            timed: self.timed.clone(),
+            casts: self.casts.clone(),
+            alone: self.alone.clone(),
+            limit: self.costs.limit(),
+        };
+        Ok((found, optimum))
+    }
+
+    /// The 16-bit format of an end.
+    fn format(&self, end: End, labels: &[Label]) -> Option<DType> {
+        if let Some(other) = self.other(end) {
+            return Some(other);
+        }
+        let low = match end {
+            End::Full | End::Other(_) => false,
+            End::Low => true,
+            End::Var(_) | End::Input(_) => {
+                self.vertices.get(&end).is_some_and(|vertex| labels[vertex.index()] == Label::Low)
+            }
+        };
+        low.then_some(self.tensors.to)
+    }
+
+    /// What a cast of the author reads as it arrives.
+    fn cast_end(&self, var: Var) -> End {
+        let operand = flow::operands_of(self.tensors.module, var).next().map(|(_, value)| value);
+        match operand.map(|value| self.tensors.producer_of(value)) {
+            Some(Producer::End(end)) => end,
+            Some(Producer::Constant) | None => End::Full,
+        }
+    }
+
+    /// Makes low vertices full that are connected, through low ones, with nothing that gains: nothing costs more by
+    /// it, or they would not have been low only because that costs no more either.
+    fn ground(&self, labels: &mut [Label]) {
+        let components = self.components(labels);
+        let mut grounded: FxHashSet<usize> = self.gaining().map(|vertex| components.of(vertex)).collect();
+        for &var in &self.timed {
+            let time = self.costs.node_time(var);
+            if time.full > time.low {
+                let leader = self.tensors.groups.leader(var);
+                grounded.insert(components.of(self.vertices[&End::Var(leader)]));
+            }
+        }
+        // A cast from another 16-bit format may cost less than one to fp32.
+        for tensor in &self.all {
+            if matches!(tensor.producer, Producer::End(end) if self.other(end).is_some()) {
+                let low = tensor.readers.iter().filter_map(|reading| self.low_vertex(reading.end, labels));
+                grounded.extend(low.map(|vertex| components.of(vertex)));
+            }
+        }
+        for &vertex in self.vertices.values() {
+            if !grounded.contains(&components.of(vertex)) {
+                labels[vertex.index()] = Label::Full;
+            }
+        }
+    }
+}
+
+/// The graphs in which casts of a value are worth being considered, outermost first, with what reads it there: a
+/// graph that is run less often than those around it.
+struct Scopes {
+    graphs: Vec<GraphId>,
+    parents: Vec<Option<usize>>,
+    readers: Vec<Vec<Vertex>>,
+}
+
+impl Scopes {
+    fn new(module: &Module, costs: &CostModel<'_>, value: Value, by_scope: &[(GraphId, Vertex)]) -> Scopes {
+        let home = module.value(value).graph;
+        let mut scopes = Scopes { graphs: vec![home], parents: vec![None], readers: vec![Vec::new()] };
+        let mut known: FxHashMap<GraphId, usize> = FxHashMap::default();
+        for &(graph, vertex) in by_scope {
+            let mut path = Vec::new();
+            let mut at = graph;
+            while at != home {
+                path.push(at);
+                let Some(owner) = module.owner(at) else { break };
+                at = module.node(owner).graph;
+            }
+            let mut place = 0;
+            for &inside in path.iter().rev() {
+                if costs.executions(inside) < costs.executions(scopes.graphs[place]) {
+                    place = *known.entry(inside).or_insert_with(|| {
+                        scopes.graphs.push(inside);
+                        scopes.parents.push(Some(place));
+                        scopes.readers.push(Vec::new());
+                        scopes.graphs.len() - 1
+                    });
+                }
+            }
+            scopes.readers[place].push(vertex);
+        }
+        scopes
+    }
+}
+
+/// Vertices that are connected.
+struct Components {
+    parents: Vec<usize>,
+}
+
+impl Components {
+    fn new(vertices: usize) -> Components {
+        Components { parents: (0..vertices).collect() }
+    }
+    fn of(&self, vertex: Vertex) -> usize {
+        let mut at = vertex.index();
+        while self.parents[at] != at {
+            at = self.parents[at];
+        }
+        at
+    }
+    fn join(&mut self, a: Vertex, b: Vertex) {
+        let (a, b) = (self.root(a.index()), self.root(b.index()));
+        self.parents[a.max(b)] = a.min(b);
+    }
+    fn root(&mut self, mut at: usize) -> usize {
+        while self.parents[at] != at {
+            self.parents[at] = self.parents[self.parents[at]];
+            at = self.parents[at];
+        }
+        at
+    }
+}

@@ -1,0 +1,165 @@
+//! What a choice costs, and the same counted again on the graph that came of it.
+//!
+//! [`recount`] knows nothing of vertices and terms: it adds up the casts that stand in the graph, the constants that
+//! are read in two formats, and the time of what was free. `insert-casts` compares the sum with the cost of the choice.
+
+use crate::cost::{Assumption, CostModel, Objective};
+use crate::flow::{self, Var};
+use crate::target::Profile;
+use ampc_ir::module::Provenance;
+use ampc_ir::op::OpKind;
+use ampc_ir::views::constant_of;
+use ampc_ir::{DType, GraphId, Module, Node, Value};
+use rustc_hash::FxHashSet;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// What the choice of formats costs.
+#[derive(Clone, Debug)]
+pub struct Optimum {
+    /// What is to be small.
+    pub objective: Objective,
+    /// What costs how much.
+    pub target: Arc<Profile>,
+    /// The format that was lowered to.
+    pub to: DType,
+    /// The cost, in units of 1 / [`scale`](Self::scale).
+    pub cost: i64,
+    /// What no choice costs less than.
+    pub lower_bound: i64,
+    /// Whether it is a cheapest choice.
+    pub optimal: bool,
+    /// How often the main graph counts as run.
+    pub scale: i64,
+    /// What is taken for what the model leaves open.
+    pub assumptions: Vec<Assumption>,
+    /// By how much the casts of the graph cost less: a cast of the author that has become an identity is left out, so
+    /// that what it reads and what it makes are cast once.
+    pub merged: i64,
+    /// The variables whose time is part of the cost.
+    pub(crate) timed: Vec<Var>,
+    /// The author's casts that are part of the choice.
+    pub(crate) casts: FxHashSet<Node>,
+    /// Those of them that serve nobody else.
+    pub(crate) alone: FxHashSet<Node>,
+    /// No cost counts as more.
+    pub(crate) limit: i64,
+}
+
+/// What the casts of a graph cost, constants in two formats, and what was free. Casts of one tensor to one format in
+/// one graph are one; so are those that give back the numbers that are there already none.
+pub fn recount(module: &Module, optimum: &Optimum) -> i64 {
+    let costs = CostModel::new(module, &optimum.target, optimum.to, optimum.objective).limited(optimum.limit);
+    let mut cost: i64 = 0;
+    let mut add = |part: i64| cost = cost.saturating_add(part);
+    for &var in &optimum.timed {
+        let time = costs.node_time(var);
+        let low = flow::decision(module, var).and_then(|d| d.precision) == Some(optimum.to);
+        add(if low { time.low } else { time.full });
+    }
+    let mut casts: BTreeSet<(Value, DType, GraphId)> = BTreeSet::new();
+    for node in flow::nodes(module) {
+        let Some(cast @ (root, to, graph)) = counted(module, optimum, node) else { continue };
+        if !optimum.alone.contains(&node) {
+            casts.insert(cast);
+        } else if let Some(from) = module.value(root).ty.dtype().filter(|_| !is_constant(module, root)) {
+            add(costs.cast_cost(root, graph, from, to));
+        }
+    }
+    let mut copied: BTreeSet<Value> = BTreeSet::new();
+    for (root, to, graph) in casts {
+        let from = module.value(root).ty.dtype().unwrap_or(to);
+        if is_constant(module, root) {
+            copied.insert(root);
+        } else {
+            add(costs.cast_cost(root, graph, from, to));
+        }
+    }
+    for root in copied {
+        if is_read_as_it_is(module, root) {
+            add(costs.copy_cost(root));
+        }
+    }
+    cost
+}
+
+/// The tensor that a cast is of, the format it makes, and where it stands, if it counts.
+fn counted(module: &Module, optimum: &Optimum, node: Node) -> Option<(Value, DType, GraphId)> {
+    let (operand, result) = cast(module, node)?;
+    let to = module.value(result).ty.dtype()?;
+    let root = root(module, optimum, operand);
+    let from = module.value(root).ty.dtype()?;
+    let is_ours = |dtype: DType| dtype == DType::F32 || dtype == optimum.to;
+    if from == to || !is_ours(to) || !is_ours(from) && !from.is_low() {
+        return None;
+    }
+    let is_read = is_read(module, result, |reader| {
+        // A cast of what is cast without loss might as well read what is behind it.
+        let is_cast = flow::inserted_result(module, reader).is_some() || optimum.casts.contains(&reader);
+        to == DType::F32 && is_cast
+    });
+    let inserted = module.node(node).provenance == Provenance::Inserted;
+    (is_read && (inserted || optimum.casts.contains(&node))).then(|| (root, to, module.node(node).graph))
+}
+
+/// The operand and result of a cast.
+fn cast(module: &Module, node: Node) -> Option<(Value, Value)> {
+    let data = module.node(node);
+    let is_cast = data.schema().is_some_and(|s| s.kind == OpKind::Cast);
+    is_cast.then(|| Some((data.operand(0)?, data.result(0)?))).flatten()
+}
+
+/// The value behind captures and casts that are exact, but for the author's of captures.
+fn root(module: &Module, optimum: &Optimum, value: Value) -> Value {
+    let mut value = flow::resolve_captures(module, value);
+    while let Some((node, _)) = module.producer(value)
+        && let Some((operand, _)) = cast(module, node)
+    {
+        let (from, to) = (module.value(operand).ty.dtype(), module.value(value).ty.dtype());
+        let is_exact = from.zip(to).is_some_and(|(from, to)| from == to || from.is_low() && to == DType::F32);
+        if !is_exact || optimum.alone.contains(&node) {
+            break;
+        }
+        value = flow::resolve_captures(module, operand);
+    }
+    value
+}
+
+/// Whether a value is stored, and not computed.
+fn is_constant(module: &Module, value: Value) -> bool {
+    let fills = || {
+        let kind = module.producer(value).and_then(|(node, _)| module.node(node).schema()).map(|s| s.kind);
+        kind == Some(OpKind::ConstantOfShape)
+    };
+    constant_of(module, value).is_some() || fills()
+}
+
+/// Whether something reads a value in the format that it has.
+fn is_read_as_it_is(module: &Module, value: Value) -> bool {
+    is_read(module, value, |reader| {
+        cast(module, reader).is_some_and(|(operand, result)| {
+            module.value(operand).ty.dtype() != module.value(result).ty.dtype()
+        })
+    })
+}
+
+/// Whether something reads a value, here or in bodies, other than what is passed over.
+fn is_read(module: &Module, value: Value, passes_by: impl Fn(Node) -> bool) -> bool {
+    let mut work = vec![value];
+    while let Some(value) = work.pop() {
+        if module.is_output(value) {
+            return true;
+        }
+        for (node, slot) in module.uses(value) {
+            let data = module.node(node);
+            if (slot as usize) < data.n_formal() {
+                if !passes_by(node) {
+                    return true;
+                }
+                continue;
+            }
+            work.extend(data.bodies().flat_map(|body| module.graph(body).captures_of(slot)).copied());
+        }
+    }
+    false
+}
