@@ -61,7 +61,7 @@ use reduce::Reduced;
 use residual::UNREACHED;
 
 /// Enough for every problem that is known, with a million vertices, and a few seconds at most.
-pub const DEFAULT_BUDGET: u64 = 1 << 29;
+pub const DEFAULT_BUDGET: u64 = 1 << 28;
 
 /// How to solve.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -113,6 +113,7 @@ impl Problem {
         let certificate = Certificate { flow };
         let lower_bound = certificate.bound(&network).expect("lifted flows are feasible");
         let optimal = levels[SINK as usize] == UNREACHED;
+        debug_assert!(optimal || !found.maximum, "a maximum flow is one after lifting");
         let (labels, cost) = if optimal {
             let labels = residual::labels(&network, &levels, UNREACHED - 1);
             let cost = self.cost(&labels).expect("infinite arcs are not cut");

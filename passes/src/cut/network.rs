@@ -182,8 +182,9 @@ impl Network {
         for (place, index) in (0..count).zip(range) {
             let data = &problem.places[index];
             let (a, b) = (first + 2 * place, first + 2 * place + 1);
-            let (above_a, above_b) =
-                data.parent.map_or((producer, producer), |parent| (first + 2 * parent, first + 2 * parent + 1));
+            let (above_a, above_b) = data
+                .parent
+                .map_or((producer, producer), |parent| (first + 2 * parent, first + 2 * parent + 1));
             self.reader_nodes(producer, problem.place_readers.get(index), readers);
             if producer != SINK {
                 self.arc(above_a, a, data.narrow);
