@@ -522,9 +522,9 @@ mod tests {
         let count = graph.from_source.len();
         let (source, sink) = (count, count + 1);
         let mut residual = vec![vec![0; count + 2]; count + 2];
-        for node in 0..count {
-            residual[source][node] = graph.from_source[node];
-            residual[node][sink] = graph.to_sink[node];
+        residual[source][..count].copy_from_slice(&graph.from_source);
+        for (row, &to_sink) in residual.iter_mut().zip(&graph.to_sink) {
+            row[sink] = to_sink;
         }
         for edge in &graph.edges {
             residual[edge.from as usize][edge.to as usize] += edge.capacity;

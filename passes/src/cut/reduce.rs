@@ -165,17 +165,15 @@ impl<'a> Reduced<'a> {
         for arc in (0..).take(self.network.arcs.len()) {
             let (from, to, capacity) = (self.from(arc), self.to(arc), self.capacity(arc));
             let [from_index, to_index] = [from, to].map(|node| self.index[node as usize]);
-            match (self.side(from), self.side(to)) {
-                (Side::Source, Side::Free) => {
-                    let sum = &mut self.graph.from_source[to_index as usize];
-                    *sum = (*sum + capacity).min(infinity);
-                }
-                (Side::Free, Side::Sink) => {
-                    let sum = &mut self.graph.to_sink[from_index as usize];
-                    *sum = (*sum + capacity).min(infinity);
-                }
-                (Side::Free, Side::Free) if from != to => self.edge(arc, from_index, to_index),
-                _ => {}
+            let sides = (self.side(from), self.side(to));
+            if sides == (Side::Source, Side::Free) {
+                let sum = &mut self.graph.from_source[to_index as usize];
+                *sum = (*sum + capacity).min(infinity);
+            } else if sides == (Side::Free, Side::Sink) {
+                let sum = &mut self.graph.to_sink[from_index as usize];
+                *sum = (*sum + capacity).min(infinity);
+            } else if sides == (Side::Free, Side::Free) && from != to {
+                self.edge(arc, from_index, to_index);
             }
         }
     }

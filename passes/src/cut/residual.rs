@@ -25,10 +25,10 @@ pub(super) fn levels(network: &Network, flow: &[i64]) -> Vec<u32> {
             levels[node as usize] = level;
             for &index in out.of(node) {
                 let arc = network.arcs[index as usize];
-                if levels[arc.to as usize] != UNREACHED {
-                } else if arc.capacity >= network.infinity {
+                let is_new = levels[arc.to as usize] == UNREACHED;
+                if is_new && arc.capacity >= network.infinity {
                     here.push(arc.to);
-                } else if flow[index as usize] < arc.capacity {
+                } else if is_new && flow[index as usize] < arc.capacity {
                     next.push(arc.to);
                 }
             }
