@@ -1,7 +1,11 @@
 //! How long a minimum cut takes, and how much memory, at growing numbers of vertices.
 //!
 //! `cargo bench --bench cut` prints a table. Every row is a process of its own, so that its peak memory (VmHWM of
-//! Linux) is its own; `cargo bench --bench cut -- FAMILY VERTICES` runs one.
+//! Linux) is its own; `cargo bench --bench cut -- FAMILY VERTICES` runs one, with `plain` behind it one without
+//! reductions. What is not run as a benchmark stops at the smallest size.
+//!
+//! The first four families are near what models give. `grid` and `ladder` are hard: their flow goes far, and the larger
+//! ones stop at the default budget.
 
 #![allow(
     clippy::unwrap_used,
@@ -10,36 +14,37 @@
     reason = "a benchmark prints, fails by panicking, and is small enough to count in any integer"
 )]
 
-use ampc_passes::cut::{Contradiction, DEFAULT_BUDGET, Label, Problem, SolveOptions, Vertex};
+use ampc_passes::cut::{DEFAULT_BUDGET, Label, Problem, SolveOptions, Vertex};
 use std::process::Command;
 use std::time::Instant;
 
 const SIZES: [u32; 4] = [10_000, 50_000, 200_000, 1_000_000];
 
-const FAMILIES: [(&str, fn(u32) -> Problem, &[u32]); 6] = [
-    ("blocks", blocks, &SIZES),
-    ("dag", dag, &SIZES),
-    ("chains", chains, &SIZES),
-    ("noise", noise, &SIZES),
-    ("grid", grid, &SIZES),
-    ("ladder", ladder, &SIZES),
+const FAMILIES: [(&str, fn(u32) -> Problem); 6] = [
+    ("blocks", blocks),
+    ("dag", dag),
+    ("chains", chains),
+    ("noise", noise),
+    ("grid", grid),
+    ("ladder", ladder),
 ];
 
 fn main() {
-    let arguments: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with("--")).collect();
+    let (options, arguments): (Vec<String>, Vec<String>) =
+        std::env::args().skip(1).partition(|argument| argument.starts_with("--"));
+    let sizes = if options.iter().any(|option| option == "--bench") { &SIZES[..] } else { &SIZES[..1] };
     match &arguments[..] {
-        [family, count] => measure(family, count.parse().unwrap(), true),
-        [family, count, ..] => measure(family, count.parse().unwrap(), false),
-        [only] => table(only),
-        [] => table(""),
+        [] => table("", sizes),
+        [only] => table(only, sizes),
+        [family, count, rest @ ..] => measure(family, count.parse().unwrap(), rest.is_empty()),
     }
 }
 
-fn table(only: &str) {
+fn table(only: &str, sizes: &[u32]) {
     println!("| family | vertices | build s | solve s | check s | peak MB | visits M | optimal | gap |");
     println!("|---|---|---|---|---|---|---|---|---|");
-    for (family, _, sizes) in FAMILIES.iter().filter(|(family, ..)| family.contains(only)) {
-        for size in *sizes {
+    for (family, _) in FAMILIES.iter().filter(|(family, _)| family.contains(only)) {
+        for size in sizes {
             let program = std::env::current_exe().unwrap();
             let row = Command::new(program).args([family, size.to_string().as_str()]).output().unwrap();
             print!("{}", String::from_utf8(row.stdout).unwrap());
@@ -49,15 +54,13 @@ fn table(only: &str) {
 }
 
 fn measure(family: &str, vertices: u32, reduce: bool) {
-    let (_, generate, _) = FAMILIES.iter().find(|(name, ..)| *name == family).unwrap();
+    let (_, generate) = FAMILIES.iter().find(|(name, _)| *name == family).unwrap();
     let start = Instant::now();
     let problem = generate(vertices);
     let build = start.elapsed();
     let start = Instant::now();
-    let solved: Result<_, Contradiction> =
-        problem.solve_with(&SolveOptions { budget: DEFAULT_BUDGET, reduce });
+    let solution = problem.solve_with(&SolveOptions { budget: DEFAULT_BUDGET, reduce }).unwrap();
     let solve = start.elapsed();
-    let solution = solved.unwrap();
     let start = Instant::now();
     let bound = solution.certificate.lower_bound(&problem).unwrap();
     assert_eq!(bound, solution.lower_bound);

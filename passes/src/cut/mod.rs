@@ -60,7 +60,7 @@ use network::{Network, SINK};
 use reduce::Reduced;
 use residual::UNREACHED;
 
-/// Enough for every problem that is known, with a million vertices, and a few seconds at most.
+/// Three times what the largest benchmarks need that are like models, with a million vertices; spent within seconds.
 pub const DEFAULT_BUDGET: u64 = 1 << 28;
 
 /// How to solve.
