@@ -3,7 +3,8 @@
 //! Two trees grow level by level, one of what the source reaches, one of what reaches the sink. Where they meet, flow is
 //! pushed along the path; nodes whose arc to their parent it saturates look for a parent at the same distance, else
 //! farther away, else they leave their tree. Distances only grow while a node stays in a tree, which bounds the work by
-//! O(V² E); on networks that are local it is near linear, because nothing is searched again that did not change.
+//! O(V² E); on networks that are local it is near linear, because nothing is searched again that did not change. Dinic's
+//! algorithm, which starts anew for every distance, was several times slower on them.
 //!
 //! The work is counted in arcs looked at, and the flow is feasible after every push, so it can be stopped at any time
 //! with the same result on every machine.

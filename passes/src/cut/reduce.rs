@@ -6,7 +6,7 @@
 //! - A node whose arcs to the sink's side carry whatever can come in is on the sink's side, and one whose arcs from the
 //!   source's side bring whatever can go out is on the source's side. What joined counts as the terminal for the others.
 //!
-//! Chains between terminals vanish this way, as does all that is reached from one terminal only. Where both sides
+//! What is reached from one terminal only vanishes this way, and so does much that is between terminals. Where both sides
 //! would do, the choice does not matter: labels are read from the residual network of the flow brought back. That flow
 //! is complete: what joined a side passes on along the arcs by which it joined, the last one first.
 
