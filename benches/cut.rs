@@ -22,7 +22,10 @@ use std::time::Instant;
 
 const SIZES: [u32; 4] = [10_000, 50_000, 200_000, 1_000_000];
 
-const FAMILIES: [(&str, fn(u32) -> Problem); 6] = [
+/// A name, and what makes a problem with so many vertices.
+type Family = (&'static str, fn(u32) -> Problem);
+
+const FAMILIES: [Family; 6] = [
     ("blocks", blocks),
     ("dag", dag),
     ("chains", chains),

@@ -4,7 +4,8 @@
 //! pushed along the path; nodes whose arc to their parent it saturates look for a parent at the same distance, else
 //! farther away, else they leave their tree. Distances only grow while a node stays in a tree, which bounds the work by
 //! O(V² E); on networks that are local it is near linear, because nothing is searched again that did not change. Dinic's
-//! algorithm, which starts anew for every distance, was several times slower on them.
+//! algorithm, which starts anew for every distance, was measured to be faster on chains and five to eight times slower
+//! on graphs with many ways.
 //!
 //! The work is counted in arcs looked at, and the flow is feasible after every push, so it can be stopped at any time
 //! with the same result on every machine.

@@ -27,7 +27,7 @@
 //! ```
 //! use ampc_passes::cut::{DEFAULT_BUDGET, Label, Problem, Vertex};
 //!
-//! // A full producer, something free, and a low reader: one cast, and as late as possible is not as low as possible.
+//! // A full producer, something free, and a low reader. Of two places for the one cast, the first leaves more low.
 //! let mut problem = Problem::with_vertices(3)?;
 //! problem.fix(Vertex(0), Label::Full)?;
 //! problem.fix(Vertex(2), Label::Low)?;
