@@ -3,7 +3,9 @@
 //! Two trees grow level by level, one of what the source reaches, one of what reaches the sink. Where they meet, flow is
 //! pushed along the path; nodes whose arc to their parent it saturates look for a parent at the same distance, else
 //! farther away, else they leave their tree. Distances only grow while a node stays in a tree, which bounds the work by
-//! O(V² E); on networks that are local it is near linear, because nothing is searched again that did not change.
+//! O(V² E); on networks that are local it is near linear, because nothing is searched again that did not change. Dinic's
+//! algorithm, which starts anew for every distance, was measured to be faster on chains and five to eight times slower
+//! on graphs with many ways.
 //!
 //! The work is counted in arcs looked at, and the flow is feasible after every push, so it can be stopped at any time
 //! with the same result on every machine.
@@ -35,8 +37,6 @@ pub(super) struct Edge {
 /// A feasible flow.
 #[derive(Clone, Debug)]
 pub(super) struct Flow {
-    /// What leaves the source.
-    pub(super) value: i64,
     /// From the source into every node.
     pub(super) from_source: Vec<i64>,
     /// From every node into the sink.
@@ -114,7 +114,6 @@ struct Search {
     orphan_count: usize,
     /// No orphan is nearer.
     nearest_orphan: usize,
-    value: i64,
     visits: u64,
     budget: u64,
 }
@@ -123,9 +122,8 @@ impl Search {
     fn new(graph: &Graph, budget: u64) -> Search {
         let count = graph.from_source.len();
         let mut nodes = Vec::with_capacity(count + 1);
-        let mut value: i64 = 0;
         for (&from_source, &to_sink) in graph.from_source.iter().zip(&graph.to_sink) {
-            value = value.saturating_add(from_source.min(to_sink));
+            // What fits through the node itself is sent at once.
             nodes.push(Node::free(from_source - to_sink));
         }
         nodes.push(Node::free(0));
@@ -140,7 +138,6 @@ impl Search {
             orphans: Vec::new(),
             orphan_count: 0,
             nearest_orphan: usize::MAX,
-            value,
             visits: 0,
             budget,
         };
@@ -256,7 +253,6 @@ impl Search {
         self.arcs[twin as usize].residual += amount;
         self.push::<true>(tail, amount);
         self.push::<false>(head, amount);
-        self.value = self.value.saturating_add(amount);
     }
 
     /// The least residual capacity between a node and its terminal.
@@ -388,7 +384,6 @@ impl Search {
 
     fn flow(&self, graph: &Graph, maximum: bool) -> Flow {
         let mut flow = Flow {
-            value: self.value,
             from_source: Vec::with_capacity(graph.from_source.len()),
             to_sink: Vec::with_capacity(graph.from_source.len()),
             edges: Vec::with_capacity(graph.edges.len()),
@@ -452,3 +447,6 @@ fn half_arcs(graph: &Graph, nodes: &mut [Node]) -> (Vec<HalfArc>, Vec<u32>) {
     nodes.iter_mut().for_each(|node| node.current = node.first);
     (arcs, arc_of_edge)
 }
+
+#[cfg(test)]
+mod tests;

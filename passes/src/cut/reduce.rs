@@ -6,7 +6,7 @@
 //! - A node whose arcs to the sink's side carry whatever can come in is on the sink's side, and one whose arcs from the
 //!   source's side bring whatever can go out is on the source's side. What joined counts as the terminal for the others.
 //!
-//! Chains between terminals vanish this way, as does all that is reached from one terminal only. Where both sides
+//! What is reached from one terminal only vanishes this way, and so does much that is between terminals. Where both sides
 //! would do, the choice does not matter: labels are read from the residual network of the flow brought back. That flow
 //! is complete: what joined a side passes on along the arcs by which it joined, the last one first.
 
@@ -165,17 +165,15 @@ impl<'a> Reduced<'a> {
         for arc in (0..).take(self.network.arcs.len()) {
             let (from, to, capacity) = (self.from(arc), self.to(arc), self.capacity(arc));
             let [from_index, to_index] = [from, to].map(|node| self.index[node as usize]);
-            match (self.side(from), self.side(to)) {
-                (Side::Source, Side::Free) => {
-                    let sum = &mut self.graph.from_source[to_index as usize];
-                    *sum = (*sum + capacity).min(infinity);
-                }
-                (Side::Free, Side::Sink) => {
-                    let sum = &mut self.graph.to_sink[from_index as usize];
-                    *sum = (*sum + capacity).min(infinity);
-                }
-                (Side::Free, Side::Free) if from != to => self.edge(arc, from_index, to_index),
-                _ => {}
+            let sides = (self.side(from), self.side(to));
+            if sides == (Side::Source, Side::Free) {
+                let sum = &mut self.graph.from_source[to_index as usize];
+                *sum = (*sum + capacity).min(infinity);
+            } else if sides == (Side::Free, Side::Sink) {
+                let sum = &mut self.graph.to_sink[from_index as usize];
+                *sum = (*sum + capacity).min(infinity);
+            } else if sides == (Side::Free, Side::Free) && from != to {
+                self.edge(arc, from_index, to_index);
             }
         }
     }

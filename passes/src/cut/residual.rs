@@ -25,11 +25,9 @@ pub(super) fn levels(network: &Network, flow: &[i64]) -> Vec<u32> {
             levels[node as usize] = level;
             for &index in out.of(node) {
                 let arc = network.arcs[index as usize];
-                if levels[arc.to as usize] != UNREACHED {
-                } else if arc.capacity >= network.infinity {
-                    here.push(arc.to);
-                } else if flow[index as usize] < arc.capacity {
-                    next.push(arc.to);
+                if levels[arc.to as usize] == UNREACHED && flow[index as usize] < arc.capacity {
+                    let list = if arc.capacity >= network.infinity { &mut here } else { &mut next };
+                    list.push(arc.to);
                 }
             }
             for &index in into.of(node) {
