@@ -16,12 +16,14 @@
 //! 9. [`dce`]: what the passes left without a reader goes;
 //! 10. [`share_functions`]: functions that came out the same become one.
 //!
-//! Passes run no kernel and name no backend; facts about a target come in as data.
+//! Passes run no kernel and name no backend; facts about a target come in as data ([`target`]), from which [`cost`]
+//! says what a precision costs.
 
 pub mod assign;
 pub mod bind_signatures;
 pub mod classify;
 pub mod convert_constants;
+pub mod cost;
 pub mod dce;
 pub mod emulate;
 pub mod flow;
@@ -39,7 +41,9 @@ pub mod simplify_casts;
 pub mod specialize_functions;
 pub mod suggest;
 pub mod taint;
+pub mod target;
 
 pub use pass::{Changed, Invariants, Pass, PassCx, PassError, Warning};
 pub use paths::Paths;
 pub use policy::Policy;
+pub use target::Profile;

@@ -6,7 +6,7 @@
 //!
 //! An operator is described once. What ONNX's schemas say (formals, type variables, legal types, attributes) is
 //! generated into [`SCHEMAS`]; written by hand beside it are the precision classes ([`formal_class`],
-//! [`var_class`]) and what operators do with numbers ([`moves`], [`sums`] and their like). Nobody else lists
+//! [`var_class`]) and what operators do with numbers ([`moves`], [`sums`] and their like) and how much ([`work`]). Nobody else lists
 //! operators by what they do: passes ask the table.
 //!
 //! A node means the newest version of its operator that is not newer than the operator set its model imports:
@@ -29,6 +29,7 @@ mod rows;
 mod schema;
 mod signature;
 mod traits;
+mod work;
 
 pub use class::{Class, UnknownClass};
 pub use classes::{
@@ -39,6 +40,7 @@ pub use generated::{LATEST_IR_VERSION, LATEST_OPSETS, OpKind, SCHEMAS};
 pub use schema::{Arity, AttrDefault, AttrKind, AttrSchema, Formal, FormalType, OpSchema, TypeSet, TypeVar};
 pub use signature::{Count, Declared, Signature, SignatureError, SignatureFormal};
 pub use traits::{Sign, adds, dtype_follows_operand, is_periodic, may_reduce, moves, singular_at_zero, sums};
+pub use work::{Work, work};
 
 /// What the table says of an operator at an operator set.
 #[derive(Clone, Copy, PartialEq, Debug)]

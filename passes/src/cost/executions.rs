@@ -1,0 +1,193 @@
+//! How often a graph is run when the model is run once.
+//!
+//! A branch of an If is taken every other time. For that to be a whole number, everything is counted in units of
+//! [`Executions::scale`]: the main graph is run so many times, a power of two with an exponent of at least the depth
+//! of branches in branches. Deeper than [`MAX_DEPTH`] a branch counts as always taken.
+
+use super::extents::{Extents, Sizes};
+use ampc_ir::module::GraphOwner;
+use ampc_ir::op::OpKind;
+use ampc_ir::views::{NodeView, constant_of, resolve_captures};
+use ampc_ir::{GraphId, Module, Node, Value};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// How deep branches in branches are counted.
+pub const MAX_DEPTH: u32 = 10;
+/// No graph counts as run more often than this.
+const MAX: i64 = 1 << 40;
+
+/// How often the graphs of a module are run.
+#[derive(Clone, Debug)]
+pub struct Executions {
+    of: FxHashMap<GraphId, i64>,
+    scale: i64,
+    /// Loops whose number of iterations is not known.
+    pub unknown_loops: usize,
+    /// Ifs.
+    pub branches: usize,
+}
+
+/// What a graph is to one that it is run from.
+#[derive(Clone, Copy)]
+enum Step {
+    Branch,
+    Body(i64),
+    Call,
+}
+
+impl Executions {
+    /// All graphs once: for what does not depend on how often something is run.
+    pub fn once() -> Executions {
+        Executions { of: FxHashMap::default(), scale: 1, unknown_loops: 0, branches: 0 }
+    }
+
+    /// Counts.
+    pub fn count(module: &Module, sizes: &Sizes) -> Executions {
+        let order = outside_in(module);
+        let mut depth: FxHashMap<GraphId, u32> = FxHashMap::default();
+        for &graph in &order {
+            let deepest = parents(module, graph).into_iter().map(|(around, node)| {
+                let own = u32::from(node.is_some_and(|node| kind(module, node) == Some(OpKind::If)));
+                depth.get(&around).copied().unwrap_or(0).saturating_add(own)
+            });
+            let deepest = deepest.max().unwrap_or(0);
+            depth.insert(graph, deepest);
+        }
+        let scale = 1 << depth.values().copied().max().unwrap_or(0).min(MAX_DEPTH);
+        let mut executions = Executions { scale, ..Executions::once() };
+        let mut nodes: FxHashSet<Node> = FxHashSet::default();
+        for &graph in &order {
+            let mut runs: i64 = 0;
+            let parents = parents(module, graph);
+            for &(around, node) in &parents {
+                let step = node.map_or(Step::Call, |node| {
+                    executions.step(module, sizes, node, depth[&graph], nodes.insert(node))
+                });
+                let outer = executions.of(around);
+                runs = runs.saturating_add(match step {
+                    Step::Branch => outer / 2,
+                    Step::Body(trips) => outer.saturating_mul(trips),
+                    Step::Call => outer,
+                });
+            }
+            // The main graph, and what nobody runs.
+            let runs = if parents.is_empty() { scale } else { runs.min(MAX) };
+            executions.of.insert(graph, runs);
+        }
+        executions
+    }
+
+    /// How often a graph is run, in units of 1 / [`scale`](Self::scale).
+    pub fn of(&self, graph: GraphId) -> i64 {
+        self.of.get(&graph).copied().unwrap_or(self.scale)
+    }
+
+    /// How often the main graph counts as run.
+    pub fn scale(&self) -> i64 {
+        self.scale
+    }
+
+    fn step(&mut self, module: &Module, sizes: &Sizes, node: Node, depth: u32, is_new: bool) -> Step {
+        let assumed = i64::try_from(sizes.trips).unwrap_or(i64::MAX);
+        let known = match kind(module, node) {
+            Some(OpKind::If) => {
+                self.branches += usize::from(is_new);
+                return if depth <= MAX_DEPTH { Step::Branch } else { Step::Body(1) };
+            }
+            Some(OpKind::Loop) => loop_trips(module, node, assumed),
+            Some(OpKind::Scan) => scan_trips(module, sizes, node),
+            Some(OpKind::SequenceMap) => None,
+            _ => Some(1),
+        };
+        self.unknown_loops += usize::from(is_new && known.is_none());
+        Step::Body(known.unwrap_or(assumed))
+    }
+}
+
+fn kind(module: &Module, node: Node) -> Option<OpKind> {
+    module.node(node).schema().map(|schema| schema.kind)
+}
+
+/// The graphs that a graph is run from, with the node if it is a body.
+fn parents(module: &Module, graph: GraphId) -> Vec<(GraphId, Option<Node>)> {
+    match module.graph(graph).owner {
+        GraphOwner::Main | GraphOwner::Erased => Vec::new(),
+        GraphOwner::Body { node, .. } => vec![(module.node(node).graph, Some(node))],
+        GraphOwner::Function(function) => {
+            module.calls(function).iter().map(|&call| (module.node(call).graph, None)).collect()
+        }
+    }
+}
+
+/// All graphs, each behind those that it is run from.
+fn outside_in(module: &Module) -> Vec<GraphId> {
+    let (mut order, mut seen) = (Vec::new(), FxHashSet::default());
+    for first in module.graph_ids() {
+        // It comes back behind what it is run from: then it is its turn.
+        let mut work = vec![(first, false)];
+        while let Some((graph, left)) = work.pop() {
+            if left {
+                order.push(graph);
+            } else if seen.insert(graph) {
+                work.push((graph, true));
+                work.extend(parents(module, graph).into_iter().map(|(around, _)| (around, false)));
+            }
+        }
+    }
+    order
+}
+
+/// The iterations of a Loop: those that it is given if its condition stays true. With another condition they are a
+/// bound, which counts if it is less than what is assumed.
+fn loop_trips(module: &Module, node: Node, assumed: i64) -> Option<i64> {
+    let view = NodeView::new(module, node)?;
+    let given = match view.known_ints(0)?.as_slice() {
+        &[trips] => trips.max(0),
+        _ => return None,
+    };
+    (stays_true(module, node) || given < assumed).then_some(given)
+}
+
+/// Whether the condition of a Loop is true from the beginning and handed on by its body.
+fn stays_true(module: &Module, node: Node) -> bool {
+    let is_true = |value| {
+        let data = constant_of(module, value)?;
+        Some(data.element_count() == 1 && data.small_ints(1)?.first() == Some(&1))
+    };
+    let begins = module.node(node).operand(1).is_none_or(|value| is_true(value) == Some(true));
+    let goes_on = |body: GraphId| {
+        let graph = module.graph(body);
+        let Some(output) = graph.outputs().first() else { return false };
+        let behind = behind_identities(module, output.value);
+        graph.inputs().get(1) == Some(&behind) || is_true(behind) == Some(true)
+    };
+    begins && module.node(node).bodies().all(goes_on)
+}
+
+fn behind_identities(module: &Module, mut value: Value) -> Value {
+    loop {
+        value = resolve_captures(module, value);
+        match module.producer(value) {
+            Some((node, _)) if kind(module, node) == Some(OpKind::Identity) => {
+                match module.node(node).operand(0) {
+                    Some(operand) => value = operand,
+                    None => return value,
+                }
+            }
+            Some(_) | None => return value,
+        }
+    }
+}
+
+/// The extent that a Scan walks along: that of its last operand on its axis.
+fn scan_trips(module: &Module, sizes: &Sizes, node: Node) -> Option<i64> {
+    let view = NodeView::new(module, node)?;
+    let last = view.n_operands().checked_sub(1)?;
+    let dims = view.dims(last)?;
+    // Version 8 has the batch first, and no axes.
+    let axis = view.int_list("scan_input_axes").and_then(|axes| axes.last().copied());
+    let axis = axis.unwrap_or(i64::from(view.schema.since < 9));
+    let axis = if axis < 0 { axis.checked_add(i64::try_from(dims.len()).ok()?)? } else { axis };
+    let dim = *dims.get(usize::try_from(axis).ok()?)?;
+    i64::try_from(Extents { module, sizes }.dim(dim)).ok()
+}

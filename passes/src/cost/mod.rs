@@ -1,0 +1,430 @@
+//! What precision costs: the time of a node in either precision, and the price of a cast.
+//!
+//! A model of time, not a measurement: work (`work.rs`) divided by the rates of a [`Profile`], bytes divided by its
+//! bandwidth, and a launch, added up. A *sum*, and not the larger of computing and reading, so that the time of a
+//! node is a sum over its type variables, which a minimum cut can minimise: what is computed is charged to the first
+//! float variable of the node, bytes are charged to the variable that types them. All costs are whole numbers, equal
+//! on every machine.
+//!
+//! - Costs of [`node_time`](CostModel::node_time) and [`cast_cost`](CostModel::cast_cost) contain how often their
+//!   graph is run, in units of 1 / [`scale`](CostModel::scale) ([`executions`](CostModel::executions)).
+//! - No cost is larger than [`limit`](CostModel::limit), chosen such that the sum of all costs of a module fits an
+//!   i64; what is larger, such as the time of a tensor of petabytes, counts as that much.
+//! - What a model leaves open is assumed, and listed ([`assumptions`](CostModel::assumptions)).
+//! - Casts of constants are done while the model is written. A constant that is read in both precisions is stored
+//!   twice, which [`copy_cost`](CostModel::copy_cost) prices.
+//! - Sequences and optionals are handed on without work, and so is what goes through ports of bodies and calls.
+
+mod executions;
+mod extents;
+mod work;
+
+pub use executions::{Executions, MAX_DEPTH};
+pub use extents::{Extents, Sizes};
+pub use work::{Amount, amount};
+
+use crate::flow::{self, Var};
+use crate::suggest::{did_you_mean, nearest};
+use crate::target::{Profile, picoseconds};
+use ampc_ir::op::moves;
+use ampc_ir::views::NodeView;
+use ampc_ir::{DType, Dim, GraphId, Module, Node, Type, Value};
+use smallvec::SmallVec;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+/// What is to be small.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub enum Objective {
+    /// The predicted time, in picoseconds.
+    #[default]
+    Time,
+    /// The number of casts in the model, however often they are run.
+    Casts,
+    /// The bytes that casts read and write.
+    Bytes,
+}
+
+impl Objective {
+    /// All of them.
+    pub const ALL: [Objective; 3] = [Objective::Time, Objective::Casts, Objective::Bytes];
+
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Objective::Time => "time",
+            Objective::Casts => "casts",
+            Objective::Bytes => "bytes",
+        }
+    }
+
+    /// What its costs count.
+    pub fn unit(self) -> &'static str {
+        match self {
+            Objective::Time => "ps",
+            Objective::Casts => "casts",
+            Objective::Bytes => "bytes",
+        }
+    }
+}
+
+impl fmt::Display for Objective {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// A word that is no objective.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("`{found}` is no objective: expected time, casts or bytes{hint}")]
+pub struct UnknownObjective {
+    /// The word.
+    pub found: String,
+    /// The nearest objective.
+    pub hint: String,
+}
+
+impl FromStr for Objective {
+    type Err = UnknownObjective;
+    fn from_str(word: &str) -> Result<Objective, UnknownObjective> {
+        let words = Objective::ALL.map(Objective::as_str);
+        Objective::ALL.into_iter().find(|objective| objective.as_str() == word).ok_or_else(|| {
+            UnknownObjective { found: word.to_owned(), hint: did_you_mean(nearest(word, words)) }
+        })
+    }
+}
+
+/// The cost of a type variable in either precision.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct NodeTime {
+    /// In fp32.
+    pub full: i64,
+    /// In the format.
+    pub low: i64,
+}
+
+/// Something that a model leaves open and costs depend on.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Assumption {
+    /// The extent of the axes with this name.
+    Named {
+        /// The name.
+        name: String,
+        /// What is taken for it.
+        extent: u64,
+    },
+    /// The extent of axes without a name.
+    Unnamed {
+        /// How many there are.
+        count: u64,
+        /// What is taken for each.
+        extent: u64,
+    },
+    /// The number of elements of tensors whose rank is not known.
+    Ranks {
+        /// How many there are.
+        count: u64,
+        /// What is taken for each.
+        elements: u64,
+    },
+    /// The number of iterations of loops that do not say it.
+    Trips {
+        /// How many there are.
+        count: usize,
+        /// What is taken for each.
+        trips: u64,
+    },
+    /// How often branches are taken.
+    Branches {
+        /// How many Ifs there are.
+        count: usize,
+    },
+}
+
+impl fmt::Display for Assumption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Assumption::Named { name, extent } => write!(f, "dimension `{name}` is {extent}"),
+            Assumption::Unnamed { count, extent } => write!(f, "unknown dimensions ({count}) are {extent}"),
+            Assumption::Ranks { count, elements } => {
+                write!(f, "tensors of unknown rank ({count}) have {elements} elements")
+            }
+            Assumption::Trips { count, trips } => {
+                write!(f, "loops of unknown length ({count}) run {trips} times")
+            }
+            Assumption::Branches { count } => {
+                write!(f, "each branch of an If ({count}) runs every other time")
+            }
+        }
+    }
+}
+
+/// The costs of a module on a target.
+#[derive(Clone, Debug)]
+pub struct CostModel<'a> {
+    module: &'a Module,
+    profile: &'a Profile,
+    format: DType,
+    objective: Objective,
+    sizes: Sizes,
+    executions: Executions,
+    limit: i64,
+}
+
+impl<'a> CostModel<'a> {
+    /// The costs of lowering to a format, for the default [`Sizes`].
+    pub fn new(
+        module: &'a Module,
+        profile: &'a Profile,
+        format: DType,
+        objective: Objective,
+    ) -> CostModel<'a> {
+        CostModel::with_sizes(module, profile, format, objective, Sizes::default())
+    }
+
+    /// The costs of lowering to a format.
+    pub fn with_sizes(
+        module: &'a Module,
+        profile: &'a Profile,
+        format: DType,
+        objective: Objective,
+        sizes: Sizes,
+    ) -> CostModel<'a> {
+        let executions = match objective {
+            Objective::Time | Objective::Bytes => Executions::count(module, &sizes),
+            Objective::Casts => Executions::once(),
+        };
+        // At most: two casts of each value, and a time for each variable, of which there are no more than values
+        // that are read and made.
+        let uses: usize = flow::nodes(module).iter().map(|&node| module.node(node).operands().len()).sum();
+        let terms = module.n_values().saturating_add(module.n_nodes()).saturating_add(uses);
+        let terms = i64::try_from(terms).unwrap_or(i64::MAX).saturating_add(1);
+        let limit = (i64::MAX / terms.saturating_mul(8)).max(1);
+        CostModel { module, profile, format, objective, sizes, executions, limit }
+    }
+
+    /// How often a graph is run, in units of 1 / [`scale`](Self::scale); 1 under [`Objective::Casts`].
+    pub fn executions(&self, graph: GraphId) -> i64 {
+        self.executions.of(graph)
+    }
+    /// How often the main graph counts as run: costs are so many times those of one run.
+    pub fn scale(&self) -> i64 {
+        self.executions.scale()
+    }
+    /// No cost is larger.
+    pub fn limit(&self) -> i64 {
+        self.limit
+    }
+    /// What is to be small.
+    pub fn objective(&self) -> Objective {
+        self.objective
+    }
+    /// What is taken for what the model leaves open.
+    pub fn sizes(&self) -> &Sizes {
+        &self.sizes
+    }
+
+    fn extents(&self) -> Extents<'_> {
+        Extents { module: self.module, sizes: &self.sizes }
+    }
+
+    /// A cost of so much per run of a graph.
+    fn in_graph(&self, graph: GraphId, once: u64) -> i64 {
+        i64::try_from(once).unwrap_or(i64::MAX).saturating_mul(self.executions(graph)).min(self.limit)
+    }
+
+    /// The time that a type variable adds to its node, in either precision, as often as the node is run. Nothing
+    /// under other objectives than time.
+    pub fn node_time(&self, var: Var) -> NodeTime {
+        let data = self.module.node(var.node);
+        let view = match NodeView::new(self.module, var.node) {
+            Some(view) if self.objective == Objective::Time && !flow::is_port(self.module, var) => view,
+            Some(_) | None => return NodeTime::default(),
+        };
+        if self.profile.is_view(view.schema) {
+            return NodeTime::default();
+        }
+        let (full, low) = self.once(&view, var);
+        NodeTime { full: self.in_graph(data.graph, full), low: self.in_graph(data.graph, low) }
+    }
+
+    /// Picoseconds of one execution.
+    fn once(&self, view: &NodeView<'_>, var: Var) -> (u64, u64) {
+        let has_kernel = self.profile.has_kernel(view.schema, self.format);
+        let (mut full, mut low) = self.transfers(view, var);
+        if !has_kernel {
+            low = full.saturating_add(self.round_trip(var));
+        }
+        if self.computes(var) {
+            let amount = amount(view, self.extents());
+            let inside = if has_kernel { self.format } else { DType::F32 };
+            full = full.saturating_add(self.computing(view, amount, DType::F32));
+            low = low.saturating_add(self.computing(view, amount, inside));
+        }
+        (full, low)
+    }
+
+    /// The launch of a node and what it computes.
+    fn computing(&self, view: &NodeView<'_>, amount: Amount, format: DType) -> u64 {
+        let of_elements = if self.profile.is_fp32_inside(view.schema) { DType::F32 } else { format };
+        let product = picoseconds(amount.product, self.profile.matmul.of(format));
+        let elementwise = picoseconds(amount.elementwise, self.profile.elementwise.of(of_elements));
+        self.profile.node_launch.value.saturating_add(product).saturating_add(elementwise)
+    }
+
+    /// Whether what a node computes is charged to a variable: the first that types floats, or the first.
+    fn computes(&self, var: Var) -> bool {
+        let is_float = |var: &Var| self.values(*var).iter().any(|&(_, value)| is_float(self.module, value));
+        let first = flow::vars(self.module, var.node).find(is_float);
+        first.map_or(var.var == 0, |first| first == var)
+    }
+
+    /// What a variable types, each value once, and whether it is read; values that are only read come first.
+    fn values(&self, var: Var) -> SmallVec<[(Side, Value); 4]> {
+        let mut values: SmallVec<[(Side, Value); 4]> = SmallVec::new();
+        for (slot, value) in flow::operands_of(self.module, var) {
+            if !values.iter().any(|&(_, known)| known == value) {
+                values.push((Side::Read(slot), value));
+            }
+        }
+        values.extend(flow::results_of(self.module, var).map(|(_, value)| (Side::Made, value)));
+        values
+    }
+
+    /// The time to read and write what a variable types, in either precision. Of what is moved, no more is read
+    /// than is written.
+    fn transfers(&self, view: &NodeView<'_>, var: Var) -> (u64, u64) {
+        let extents = self.extents();
+        let results = view.data().results().iter().flatten();
+        let made = results.map(|&value| extents.elements(value)).fold(0, u64::saturating_add);
+        let (mut full, mut low): (u64, u64) = (0, 0);
+        for (side, value) in self.values(var) {
+            let elements = match side {
+                Side::Read(slot) if moves(view.kind(), slot).is_some() => extents.elements(value).min(made),
+                Side::Read(_) | Side::Made => extents.elements(value),
+            };
+            let dtype = self.module.value(value).ty.dtype();
+            let (in_full, in_low) = match dtype {
+                Some(dtype) if dtype == DType::F32 || dtype == self.format => (DType::F32, self.format),
+                Some(dtype) => (dtype, dtype),
+                None => continue,
+            };
+            full = full.saturating_add(bytes(in_full, elements));
+            low = low.saturating_add(bytes(in_low, elements));
+        }
+        let bandwidth = self.profile.memory.value;
+        (picoseconds(full, bandwidth), picoseconds(low, bandwidth))
+    }
+
+    /// The time to cast everything that a variable types to fp32 and back, as a runtime does around a node for
+    /// which it has no kernel. Constants are cast when the model is loaded.
+    fn round_trip(&self, var: Var) -> u64 {
+        let casts = self
+            .values(var)
+            .into_iter()
+            .filter(|&(_, value)| is_float(self.module, value) && self.module.constant(value).is_none());
+        casts.map(|(_, value)| self.cast_once(value, self.format, DType::F32)).fold(0, u64::saturating_add)
+    }
+
+    fn cast_once(&self, value: Value, from: DType, to: DType) -> u64 {
+        let moved = self.cast_bytes(value, from, to);
+        self.profile.cast_launch.value.saturating_add(picoseconds(moved, self.profile.memory.value))
+    }
+
+    /// The bytes that a cast reads and writes.
+    fn cast_bytes(&self, value: Value, from: DType, to: DType) -> u64 {
+        let elements = self.extents().elements(value);
+        bytes(from, elements).saturating_add(bytes(to, elements))
+    }
+
+    /// The cost of a cast of a value that stands in a graph, the value's own or a body that captures it: 1 under
+    /// [`Objective::Casts`], else as often as the graph is run.
+    pub fn cast_cost(&self, value: Value, graph: GraphId, from: DType, to: DType) -> i64 {
+        if from == to {
+            return 0;
+        }
+        match self.objective {
+            Objective::Casts => 1,
+            Objective::Bytes => self.in_graph(graph, self.cast_bytes(value, from, to)),
+            Objective::Time => self.in_graph(graph, self.cast_once(value, from, to)),
+        }
+    }
+
+    /// The cost of storing a constant in both precisions: under [`Objective::Bytes`] the bytes of the low copy,
+    /// under [`Objective::Time`] the time to read them once, when the model is loaded. It is no cast.
+    pub fn copy_cost(&self, value: Value) -> i64 {
+        let copied = bytes(self.format, self.extents().elements(value));
+        let once = match self.objective {
+            Objective::Time => picoseconds(copied, self.profile.memory.value),
+            Objective::Bytes => copied,
+            Objective::Casts => 0,
+        };
+        i64::try_from(once).unwrap_or(i64::MAX).saturating_mul(self.scale()).min(self.limit)
+    }
+
+    /// Whether a cast between what makes a value and a node that reads it is part of the kernel that they become.
+    pub fn is_fused(&self, value: Value, reader: Node) -> bool {
+        let producer = self.module.producer(flow::behind_inserted(self.module, value));
+        let from = producer.and_then(|(node, _)| self.module.node(node).schema());
+        let to = self.module.node(reader).schema();
+        from.zip(to).is_some_and(|(from, to)| self.profile.is_fused(from, to))
+    }
+
+    /// What is assumed, in a fixed order.
+    pub fn assumptions(&self) -> Vec<Assumption> {
+        let (mut names, mut unnamed, mut ranks) = (BTreeMap::new(), 0, 0);
+        let graphs = self.module.graph_ids();
+        for value in graphs.flat_map(|graph| self.module.defined(graph)) {
+            let Type::Tensor(tensor) = &self.module.value(value).ty else { continue };
+            let Some(dims) = tensor.shape.dims() else {
+                ranks += 1;
+                continue;
+            };
+            for dim in dims {
+                match *dim {
+                    Dim::Known(_) => {}
+                    Dim::Sym(name) => {
+                        let name = self.module.text(name);
+                        names.insert(name, self.sizes.of_name(name));
+                    }
+                    Dim::Unknown => unnamed += 1,
+                }
+            }
+        }
+        let named =
+            names.into_iter().map(|(name, extent)| Assumption::Named { name: name.to_owned(), extent });
+        let mut assumptions: Vec<Assumption> = named.collect();
+        let (extent, trips) = (self.sizes.other, self.sizes.trips);
+        let (loops, branches) = (self.executions.unknown_loops, self.executions.branches);
+        assumptions.extend((unnamed > 0).then_some(Assumption::Unnamed { count: unnamed, extent }));
+        assumptions.extend((ranks > 0).then_some(Assumption::Ranks { count: ranks, elements: extent }));
+        assumptions.extend((loops > 0).then_some(Assumption::Trips { count: loops, trips }));
+        assumptions.extend((branches > 0).then_some(Assumption::Branches { count: branches }));
+        assumptions
+    }
+}
+
+/// How a node has a value.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    /// As this operand.
+    Read(usize),
+    /// As a result.
+    Made,
+}
+
+fn is_float(module: &Module, value: Value) -> bool {
+    module.value(value).ty.dtype().is_some_and(DType::is_float)
+}
+
+/// The bytes of so many elements; those of strings are not known, and count as none.
+fn bytes(dtype: DType, elements: u64) -> u64 {
+    match dtype.bits() {
+        Some(_) => dtype.storage_bytes(elements).unwrap_or(u64::MAX),
+        None => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,259 @@
+//! Profiles as JSON: `ampc-target/1`.
+
+use super::{Fusion, GROUPS, Kernels, Number, OpList, OpSet, Profile, Rates, TargetError};
+use crate::policy::op_key;
+use crate::suggest::{did_you_mean, nearest};
+use ampc_ir::op;
+use serde::Deserialize;
+
+/// The schema of the file.
+const SCHEMA: &str = "ampc-target/1";
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ProfileJson {
+    schema: String,
+    name: String,
+    description: String,
+    matmul: RatesJson,
+    elementwise: RatesJson,
+    memory: NumberJson,
+    launch: LaunchJson,
+    #[serde(default)]
+    kernels: KernelsJson,
+    fp32_inside: Option<ListJson>,
+    views: Option<ListJson>,
+    #[serde(default)]
+    fusions: Vec<FusionJson>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NumberJson {
+    value: u64,
+    source: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RatesJson {
+    fp32: NumberJson,
+    fp16: NumberJson,
+    bf16: NumberJson,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LaunchJson {
+    node: NumberJson,
+    cast: NumberJson,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields)]
+struct KernelsJson {
+    fp16: Option<KernelListJson>,
+    bf16: Option<KernelListJson>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KernelListJson {
+    only: Option<Vec<String>>,
+    except: Option<Vec<String>>,
+    source: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ListJson {
+    ops: Vec<String>,
+    source: String,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FusionJson {
+    from: Vec<String>,
+    to: Vec<String>,
+    source: String,
+}
+
+impl Profile {
+    /// Reads a profile.
+    ///
+    /// # Errors
+    /// With line and column, if the text is none.
+    pub fn from_json(text: &str) -> Result<Profile, TargetError> {
+        let probe: serde_json::Value = serde_json::from_str(text).map_err(|e| json_error(&e))?;
+        match probe.get("schema").and_then(|s| s.as_str()) {
+            Some(SCHEMA) => {}
+            Some(other) => {
+                let reason = format!("expected schema `{SCHEMA}`, found `{other}`");
+                return Err(error_at(text, &["schema", other], reason));
+            }
+            None if probe.is_object() => {
+                return Err(error_at(text, &[], format!("expected `\"schema\": \"{SCHEMA}\"`, found none")));
+            }
+            None => return Err(error_at(text, &[], "expected an object, found something else".into())),
+        }
+        let file: ProfileJson = serde_json::from_str(text).map_err(|e| json_error(&e))?;
+        Reading { text }.profile(file)
+    }
+}
+
+/// The text of a file, for the places of its mistakes.
+struct Reading<'a> {
+    text: &'a str,
+}
+
+impl Reading<'_> {
+    fn profile(&self, file: ProfileJson) -> Result<Profile, TargetError> {
+        debug_assert!(file.schema == SCHEMA);
+        if file.name.is_empty() {
+            return Err(error_at(self.text, &["name"], "expected a name, found none".into()));
+        }
+        let kernels = file.kernels;
+        Ok(Profile {
+            name: file.name,
+            description: file.description,
+            matmul: self.rates(file.matmul, "matmul")?,
+            elementwise: self.rates(file.elementwise, "elementwise")?,
+            memory: self.rate(file.memory, &["memory"])?,
+            node_launch: self.number(file.launch.node, &["launch", "node"])?,
+            cast_launch: self.number(file.launch.cast, &["launch", "cast"])?,
+            fp16_kernels: self.kernels(kernels.fp16, "fp16")?,
+            bf16_kernels: self.kernels(kernels.bf16, "bf16")?,
+            fp32_inside: self.list(file.fp32_inside, "fp32_inside")?,
+            views: self.list(file.views, "views")?,
+            fusions: file.fusions.into_iter().map(|f| self.fusion(f)).collect::<Result<_, _>>()?,
+        })
+    }
+
+    fn rates(&self, rates: RatesJson, field: &str) -> Result<Rates, TargetError> {
+        Ok(Rates {
+            fp32: self.rate(rates.fp32, &[field, "fp32"])?,
+            fp16: self.rate(rates.fp16, &[field, "fp16"])?,
+            bf16: self.rate(rates.bf16, &[field, "bf16"])?,
+        })
+    }
+
+    /// A number that is divided by.
+    fn rate(&self, number: NumberJson, path: &[&str]) -> Result<Number, TargetError> {
+        if number.value == 0 {
+            let reason = format!("`{}`: expected a rate of at least 1, found 0", path.join("."));
+            return Err(error_at(self.text, path, reason));
+        }
+        self.number(number, path)
+    }
+
+    fn number(&self, number: NumberJson, path: &[&str]) -> Result<Number, TargetError> {
+        self.source(&number.source, path)?;
+        Ok(Number { value: number.value, source: number.source })
+    }
+
+    fn source(&self, source: &str, path: &[&str]) -> Result<(), TargetError> {
+        if !source.trim().is_empty() {
+            return Ok(());
+        }
+        let path = [path, &["source"]].concat();
+        let reason = format!("`{}`: expected a document or `assumption: …`, found nothing", path.join("."));
+        Err(error_at(self.text, &path, reason))
+    }
+
+    fn kernels(&self, list: Option<KernelListJson>, format: &str) -> Result<Kernels, TargetError> {
+        let path = ["kernels", format];
+        let Some(KernelListJson { only, except, source }) = list else { return Ok(Kernels::default()) };
+        self.source(&source, &path)?;
+        let of = |ops: &[String], field: &str| self.ops(ops, &[path[0], path[1], field]);
+        match (only, except) {
+            (Some(ops), None) => Ok(Kernels::Only(OpList { ops: of(&ops, "only")?, source })),
+            (None, Some(ops)) => Ok(Kernels::Except(OpList { ops: of(&ops, "except")?, source })),
+            (both, _) => {
+                let found = if both.is_some() { "both" } else { "none" };
+                let reason =
+                    format!("`kernels.{format}`: expected one of `only` and `except`, found {found}");
+                Err(error_at(self.text, &path, reason))
+            }
+        }
+    }
+
+    fn list(&self, list: Option<ListJson>, field: &str) -> Result<OpList, TargetError> {
+        let Some(ListJson { ops, source }) = list else { return Ok(OpList::default()) };
+        self.source(&source, &[field])?;
+        Ok(OpList { ops: self.ops(&ops, &[field, "ops"])?, source })
+    }
+
+    fn fusion(&self, fusion: FusionJson) -> Result<Fusion, TargetError> {
+        self.source(&fusion.source, &["fusions"])?;
+        Ok(Fusion {
+            from: self.ops(&fusion.from, &["fusions", "from"])?,
+            to: self.ops(&fusion.to, &["fusions", "to"])?,
+            source: fusion.source,
+        })
+    }
+
+    fn ops(&self, words: &[String], path: &[&str]) -> Result<OpSet, TargetError> {
+        let mut set = OpSet::default();
+        for word in words {
+            match word.as_str() {
+                "@products" => set.products = true,
+                "@elementwise" => set.elementwise = true,
+                "@moves" => set.moves = true,
+                name => {
+                    let key = known(name).map_err(|reason| {
+                        let path = [path, &[name]].concat();
+                        error_at(self.text, &path, reason)
+                    })?;
+                    set.ops.insert(key);
+                }
+            }
+        }
+        Ok(set)
+    }
+}
+
+/// The key of an operator of the table; why there is none.
+fn known(word: &str) -> Result<String, String> {
+    if word.starts_with('@') {
+        let hint = did_you_mean(nearest(word, GROUPS));
+        return Err(format!("no group is called `{word}`{hint}; groups are {}", GROUPS.join(", ")));
+    }
+    let (domain, name) = word.rsplit_once("::").unwrap_or(("", word));
+    if op::versions(domain, name).is_empty() {
+        let names = op::all().iter().filter(|s| s.domain == domain).map(|s| s.name);
+        let hint = did_you_mean(nearest(name, names));
+        return Err(format!("no operator that ampc knows is called `{word}`{hint}"));
+    }
+    Ok(op_key(domain, name))
+}
+
+/// An error about the last of some words, each of which stands behind the one before.
+fn error_at(text: &str, words: &[&str], reason: String) -> TargetError {
+    let (mut from, mut at) = (0, 0);
+    for word in words {
+        let quoted = serde_json::Value::from(*word).to_string();
+        let Some(found) = text[from..].find(&quoted) else { break };
+        at = from + found;
+        from = at + quoted.len();
+    }
+    let line = text[..at].matches('\n').count() + 1;
+    let column = at - text[..at].rfind('\n').map_or(0, |at| at + 1) + 1;
+    TargetError::Json { line, column, reason }
+}
+
+fn json_error(error: &serde_json::Error) -> TargetError {
+    let mut reason = error.to_string();
+    if let Some(at) = reason.rfind(" at line ") {
+        reason.truncate(at);
+    }
+    if reason.starts_with("unknown field `") {
+        // The field, and behind it those that there are, all in quotes.
+        let words: Vec<&str> = reason.split('`').skip(1).step_by(2).collect();
+        if let Some((found, fields)) = words.split_first() {
+            let hint = did_you_mean(nearest(found, fields.iter().copied()));
+            reason.push_str(&hint);
+        }
+    }
+    TargetError::Json { line: error.line(), column: error.column(), reason }
+}

@@ -1,0 +1,267 @@
+//! What a target can do: rates, the price of a launch, and facts about its kernels.
+//!
+//! A *profile* is data, schema `ampc-target/1`, documented in `docs/target.md`. It is one of those that come with
+//! ampc ([`PROFILES`]) or a file of the user's. Every number and every list says where it comes from.
+//!
+//! All arithmetic is in integers, so that costs are the same on every machine: rates are whole operations or bytes
+//! per microsecond, times are picoseconds, and work divided by a rate is rounded up ([`picoseconds`]).
+
+mod file;
+
+use crate::suggest::{did_you_mean, nearest};
+use ampc_ir::DType;
+use ampc_ir::op::{self, OpSchema, Work};
+use std::collections::BTreeSet;
+
+/// The profiles that come with ampc, the default first: name and JSON.
+pub const PROFILES: &[(&str, &str)] = &[
+    ("generic", include_str!("profiles/generic.json")),
+    ("ort-cpu", include_str!("profiles/ort-cpu.json")),
+    ("ort-cuda", include_str!("profiles/ort-cuda.json")),
+    ("tensorrt", include_str!("profiles/tensorrt.json")),
+    ("v100", include_str!("profiles/v100.json")),
+    ("a100", include_str!("profiles/a100.json")),
+    ("h200", include_str!("profiles/h200.json")),
+];
+
+/// A number and where it comes from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Number {
+    /// The number, in the unit of its field.
+    pub value: u64,
+    /// A document, or `assumption: …`.
+    pub source: String,
+}
+
+/// A rate per format, in operations per microsecond: 1,000,000 is one TFLOPS.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Rates {
+    /// In fp32.
+    pub fp32: Number,
+    /// In fp16.
+    pub fp16: Number,
+    /// In bf16.
+    pub bf16: Number,
+}
+
+impl Rates {
+    /// The rate in a format; what is neither fp16 nor bf16 runs as fp32 does.
+    pub fn of(&self, format: DType) -> u64 {
+        match format {
+            DType::F16 => self.fp16.value,
+            DType::BF16 => self.bf16.value,
+            _ => self.fp32.value,
+        }
+    }
+}
+
+/// A set of operators.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct OpSet {
+    /// All operators with a kind of work.
+    products: bool,
+    elementwise: bool,
+    moves: bool,
+    /// Keys as in [`crate::policy::op_key`].
+    ops: BTreeSet<String>,
+}
+
+/// The words in lists of operators that stand for all with a kind of work.
+pub const GROUPS: [&str; 3] = ["@products", "@elementwise", "@moves"];
+
+impl OpSet {
+    /// Whether an operator is in it.
+    pub fn contains(&self, schema: &OpSchema) -> bool {
+        let group = match op::work(schema.kind) {
+            Work::Product => self.products,
+            Work::Elementwise { .. } => self.elementwise,
+            Work::Move => self.moves,
+        };
+        group || self.ops.contains(&crate::policy::op_key(schema.domain, schema.name))
+    }
+
+    /// Groups and operators as a file spells them.
+    pub fn words(&self) -> impl Iterator<Item = &str> {
+        let groups = GROUPS.into_iter().zip([self.products, self.elementwise, self.moves]);
+        groups.filter_map(|(name, is_in)| is_in.then_some(name)).chain(self.ops.iter().map(String::as_str))
+    }
+}
+
+/// Operators of which something is true.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct OpList {
+    /// The operators.
+    pub ops: OpSet,
+    /// A document, or `assumption: …`; empty if nothing was said.
+    pub source: String,
+}
+
+/// Which operators have a kernel for a format.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Kernels {
+    /// These alone.
+    Only(OpList),
+    /// All but these.
+    Except(OpList),
+}
+
+impl Default for Kernels {
+    fn default() -> Kernels {
+        Kernels::Except(OpList::default())
+    }
+}
+
+impl Kernels {
+    fn has(&self, schema: &OpSchema) -> bool {
+        match self {
+            Kernels::Only(list) => list.ops.contains(schema),
+            Kernels::Except(list) => !list.ops.contains(schema),
+        }
+    }
+}
+
+/// Pairs of operators that are one kernel, so that a cast between them costs nothing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Fusion {
+    /// What makes the tensor.
+    pub from: OpSet,
+    /// What reads it.
+    pub to: OpSet,
+    /// A document, or `assumption: …`.
+    pub source: String,
+}
+
+/// A target.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Profile {
+    /// What to call it.
+    pub name: String,
+    /// What it is.
+    pub description: String,
+    /// Products of matrices: multiplications and additions per microsecond.
+    pub matmul: Rates,
+    /// Operations on elements per microsecond.
+    pub elementwise: Rates,
+    /// Bytes read or written per microsecond.
+    pub memory: Number,
+    /// Picoseconds for every node that is run.
+    pub node_launch: Number,
+    /// Picoseconds for every cast that is run.
+    pub cast_launch: Number,
+    /// Kernels for fp16.
+    pub fp16_kernels: Kernels,
+    /// Kernels for bf16.
+    pub bf16_kernels: Kernels,
+    /// Operators that compute in fp32 inside, whatever they read and write.
+    pub fp32_inside: OpList,
+    /// Operators whose result is their operand, read with another shape.
+    pub views: OpList,
+    /// What is fused.
+    pub fusions: Vec<Fusion>,
+}
+
+/// Why something is no profile.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TargetError {
+    /// No profile has this name.
+    #[error("no target is called `{found}`{hint}; targets are {targets}; a file ends in `.json`")]
+    UnknownTarget {
+        /// The name as given.
+        found: String,
+        /// The nearest profile.
+        hint: String,
+        /// All profiles.
+        targets: String,
+    },
+    /// The file is no JSON of the schema.
+    #[error("line {line}, column {column}: {reason}")]
+    Json {
+        /// Line, from 1.
+        line: usize,
+        /// Column, from 1.
+        column: usize,
+        /// What was expected and found.
+        reason: String,
+    },
+}
+
+impl Default for Profile {
+    /// The profile `generic`.
+    fn default() -> Profile {
+        Profile::preset(PROFILES[0].0).expect("the first profile is one")
+    }
+}
+
+impl Profile {
+    /// The profile with this name that comes with ampc.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn preset(name: &str) -> Result<Profile, TargetError> {
+        let Some((_, text)) = PROFILES.iter().find(|(known, _)| *known == name) else {
+            let names = PROFILES.iter().map(|(known, _)| *known);
+            return Err(TargetError::UnknownTarget {
+                found: name.to_owned(),
+                hint: did_you_mean(nearest(name, names.clone())),
+                targets: names.collect::<Vec<_>>().join(", "),
+            });
+        };
+        Profile::from_json(text)
+    }
+
+    /// Which operators have a kernel for a format.
+    pub fn kernels(&self, format: DType) -> Option<&Kernels> {
+        match format {
+            DType::F16 => Some(&self.fp16_kernels),
+            DType::BF16 => Some(&self.bf16_kernels),
+            _ => None,
+        }
+    }
+
+    /// Whether an operator has a kernel for a format. One that lacks it is run in fp32, between casts.
+    pub fn has_kernel(&self, schema: &OpSchema, format: DType) -> bool {
+        self.kernels(format).is_none_or(|kernels| kernels.has(schema))
+    }
+
+    /// Whether an operator computes in fp32 inside, whatever it reads and writes.
+    pub fn is_fp32_inside(&self, schema: &OpSchema) -> bool {
+        self.fp32_inside.ops.contains(schema)
+    }
+
+    /// Whether the result of an operator is its operand, read with another shape.
+    pub fn is_view(&self, schema: &OpSchema) -> bool {
+        self.views.ops.contains(schema)
+    }
+
+    /// Whether a cast between two operators is part of the kernel that they become.
+    pub fn is_fused(&self, from: &OpSchema, to: &OpSchema) -> bool {
+        self.fusions.iter().any(|fusion| fusion.from.contains(from) && fusion.to.contains(to))
+    }
+
+    /// All numbers, with their fields as a file spells them and their units.
+    pub fn numbers(&self) -> [(&'static str, &'static str, &Number); 9] {
+        const RATE: &str = "operations per microsecond";
+        const TIME: &str = "picoseconds";
+        [
+            ("matmul.fp32", RATE, &self.matmul.fp32),
+            ("matmul.fp16", RATE, &self.matmul.fp16),
+            ("matmul.bf16", RATE, &self.matmul.bf16),
+            ("elementwise.fp32", RATE, &self.elementwise.fp32),
+            ("elementwise.fp16", RATE, &self.elementwise.fp16),
+            ("elementwise.bf16", RATE, &self.elementwise.bf16),
+            ("memory", "bytes per microsecond", &self.memory),
+            ("launch.node", TIME, &self.node_launch),
+            ("launch.cast", TIME, &self.cast_launch),
+        ]
+    }
+}
+
+/// The picoseconds that an amount of work takes, rounded up, so that only no work takes no time; as much as fits.
+pub fn picoseconds(amount: u64, per_microsecond: u64) -> u64 {
+    let picoseconds = (u128::from(amount) * 1_000_000).div_ceil(u128::from(per_microsecond.max(1)));
+    u64::try_from(picoseconds).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests;
