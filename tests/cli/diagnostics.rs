@@ -86,7 +86,7 @@ fn wrong_targets() {
     let cases: &[(&str, &str, &str)] = &[
         ("target_syntax", "\"memory\": {", "\"memory\": {{"),
         ("target_field", "\"elementwise\"", "\"elementwize\""),
-        ("target_missing_field", "\"memory\"", "\"views\""),
+        ("target_shape", "\"memory\": {", "\"memory\": 1000000, \"views\": {"),
         ("target_op", "\"Softmax\"", "\"SoftMax2\""),
         ("target_group", "\"@products\"", "\"@product\""),
         ("target_rate", "\"value\": 5000000", "\"value\": 0"),

@@ -4,8 +4,10 @@ use super::{Fusion, GROUPS, Kernels, Number, OpList, OpSet, Profile, ProfileErro
 use crate::policy::op_key;
 use crate::suggest::{did_you_mean, nearest};
 use ampc_ir::op;
-use serde::Deserialize;
+use serde::de::Visitor;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
+use std::fmt;
 
 /// The schema of the file.
 const SCHEMA: &str = "ampc-target/1";
@@ -31,8 +33,23 @@ struct ProfileJson {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NumberJson {
+    #[serde(deserialize_with = "whole_number")]
     value: u64,
     source: String,
+}
+
+fn whole_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    struct WholeNumber;
+    impl Visitor<'_> for WholeNumber {
+        type Value = u64;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a whole number from 0 to 18446744073709551615")
+        }
+        fn visit_u64<E>(self, value: u64) -> Result<u64, E> {
+            Ok(value)
+        }
+    }
+    deserializer.deserialize_u64(WholeNumber)
 }
 
 #[derive(Deserialize)]

@@ -111,9 +111,9 @@ fn mistakes_are_shown_where_they_are() {
         (
             "\"value\": 10000000",
             "\"value\": 1.5",
-            "line 6, column 25: invalid type: floating point `1.5`, expected u64",
+            "line 6, column 25: invalid type: floating point `1.5`, expected a whole number",
         ),
-        ("\"value\": 10000000", "\"value\": -1", "invalid value: integer `-1`, expected u64"),
+        ("\"value\": 10000000", "\"value\": -1", "invalid type: integer `-1`, expected a whole number"),
         (
             "\"Softmax\"",
             "\"Sotfmax\"",
