@@ -10,6 +10,7 @@
 //!   graph is run, in units of 1 / [`scale`](CostModel::scale) ([`executions`](CostModel::executions)).
 //! - No cost is larger than [`limit`](CostModel::limit), chosen such that the sum of all costs of a module fits an
 //!   i64; what is larger, such as the time of a tensor of petabytes, counts as that much.
+//! - The module has to be inferred: a value of unknown type has no size, and costs nothing.
 //! - What a model leaves open is assumed, and listed ([`assumptions`](CostModel::assumptions)).
 //! - Casts of constants are done while the model is written. A constant that is read in both precisions is stored
 //!   twice, which [`copy_cost`](CostModel::copy_cost) prices.
@@ -26,7 +27,7 @@ pub use work::{Amount, amount};
 use crate::flow::{self, Var};
 use crate::suggest::{did_you_mean, nearest};
 use crate::target::{Profile, picoseconds};
-use ampc_ir::op::moves;
+use ampc_ir::op::{OpKind, moves};
 use ampc_ir::views::{NodeView, resolve_captures};
 use ampc_ir::{DType, Dim, GraphId, Module, Node, Type, Value};
 use rustc_hash::FxHashSet;
@@ -242,7 +243,7 @@ impl<'a> CostModel<'a> {
             Some(view) if self.objective == Objective::Time && !flow::is_port(self.module, var) => view,
             Some(_) | None => return NodeTime::default(),
         };
-        if self.profile.is_view(view.schema) {
+        if self.profile.is_view(view.schema) || view.kind() == OpKind::Constant {
             return NodeTime::default();
         }
         let (full, low) = self.once(&view, var);
@@ -325,9 +326,10 @@ impl<'a> CostModel<'a> {
     /// The time to cast everything that a variable types to fp32 and back, as a runtime does around a node for
     /// which it has no kernel. Constants are cast when the model is loaded.
     fn round_trip(&self, values: &[(Side, Value)]) -> u64 {
-        let casts = values.iter().map(|&(_, value)| value).filter(|&value| {
-            self.is_lowerable(value) && self.module.constant(resolve_captures(self.module, value)).is_none()
-        });
+        let casts = values
+            .iter()
+            .map(|&(_, value)| value)
+            .filter(|&value| self.is_lowerable(value) && !is_constant(self.module, value));
         casts.map(|value| self.cast_once(value, self.format, DType::F32)).fold(0, u64::saturating_add)
     }
 
@@ -416,6 +418,13 @@ enum Side {
     Read(usize),
     /// As a result.
     Made,
+}
+
+/// Whether a value is there before the model is run: an initializer, or what a Constant makes.
+fn is_constant(module: &Module, value: Value) -> bool {
+    let value = resolve_captures(module, value);
+    let maker = module.producer(value).and_then(|(node, _)| module.node(node).schema());
+    module.constant(value).is_some() || maker.is_some_and(|schema| schema.kind == OpKind::Constant)
 }
 
 fn is_float(module: &Module, value: Value) -> bool {
