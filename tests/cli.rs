@@ -464,6 +464,21 @@ fn policies() {
     snapshot("policy_check", &dir.run(&["policy", "check", "p.json"]));
 }
 
+#[test]
+fn targets() {
+    let dir = Dir::new();
+    snapshot("target_list", &dir.run(&["target", "list"]));
+    snapshot("target_show", &dir.run(&["target", "show", "v100"]));
+    for (name, _) in ampc::passes::target::PROFILES {
+        let shown = dir.run(&["target", "show", name]).stdout;
+        assert!(shown.starts_with(&format!("target {name}\n")), "{shown}");
+    }
+    let (_, generic) = ampc::passes::target::PROFILES[0];
+    dir.write("mine.json", generic.replace("\"generic\"", "\"mine\""));
+    snapshot("target_check", &dir.run(&["target", "check", "mine.json"]));
+    assert!(dir.run(&["target", "show", "mine.json"]).stdout.starts_with("target mine\n"));
+}
+
 /// What a policy says of an operator of the user's own.
 #[test]
 fn policy_signatures() {
@@ -511,6 +526,13 @@ fn documents_are_complete() {
     let (reports, policies) = (read("docs/report.md"), read("docs/policy.md"));
     for (name, about) in ampc::passes::policy::PRESETS {
         assert!(policies.contains(&format!("| `{name}` | {about} |")), "docs/policy.md: `{name}`");
+    }
+    let targets = read("docs/target.md");
+    for (name, _) in ampc::passes::target::PROFILES {
+        assert!(targets.contains(&format!("\n| `{name}` | ")), "docs/target.md: `{name}`");
+    }
+    for (field, ..) in ampc::passes::Profile::default().numbers() {
+        assert!(targets.contains(&format!("`{field}`")), "docs/target.md: `{field}`");
     }
     let codes = support::warning_codes();
     assert!(codes.len() > 12, "{codes:?}");

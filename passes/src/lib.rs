@@ -16,7 +16,8 @@
 //! 9. [`dce`]: what the passes left without a reader goes;
 //! 10. [`share_functions`]: functions that came out the same become one.
 //!
-//! Passes run no kernel and name no backend; facts about a target come in as data.
+//! Passes run no kernel and name no backend; facts about a target come in as data ([`target`]), from which [`cost`]
+//! says what a precision costs.
 
 pub mod assign;
 pub mod bind_signatures;

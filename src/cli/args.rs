@@ -61,6 +61,8 @@ pub(crate) enum Command {
     Ops(OpsArgs),
     /// List, show and check policies
     Policy(PolicyArgs),
+    /// List, show and check targets
+    Target(TargetArgs),
     /// Print a completion script for a shell
     Completions {
         /// The shell
@@ -243,6 +245,29 @@ pub(crate) enum PolicyCommand {
         name: String,
     },
     /// Check a policy file
+    Check {
+        /// The file
+        file: PathBuf,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TargetArgs {
+    #[command(subcommand)]
+    pub(crate) command: TargetCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum TargetCommand {
+    /// List the targets that come with ampc
+    List,
+    /// Show what a target says, and where it has it from: rates, kernels, what is fused
+    Show {
+        /// A target or a file that ends in .json
+        #[arg(value_name = "NAME|FILE.json")]
+        name: String,
+    },
+    /// Check the file of a target
     Check {
         /// The file
         file: PathBuf,

@@ -10,6 +10,7 @@ use ampc::onnx::tensor::TensorIssue;
 use ampc::onnx::{ExportError, ImportError, ProblemKind, Warning};
 use ampc::passes::PassError;
 use ampc::passes::policy::PolicyError;
+use ampc::passes::target::ProfileError;
 use ampc::{Error, ErrorKind};
 use miette::NamedSource;
 use std::fmt::{self, Debug, Write as _};
@@ -75,10 +76,28 @@ pub(crate) fn bug(message: impl Into<String>) -> Problem {
 
 /// A policy that is wrong, shown in its file.
 pub(crate) fn policy(error: &PolicyError, file: Option<(&Path, &str)>) -> Failure {
-    let mut problem = Problem::new(code_of_policy(error), error.to_string());
+    let place = file.and_then(|(_, text)| place_in_policy(error, text));
+    in_file(Problem::new(code_of_policy(error), error.to_string()), file, place)
+}
+
+/// A profile of a target that is wrong, shown in its file.
+pub(crate) fn profile(error: &ProfileError, file: Option<(&Path, &str)>) -> Failure {
+    let place = match (error, file) {
+        (ProfileError::Json { line, column, .. }, Some((_, text))) => Some(place_of(*line, *column, text)),
+        _ => None,
+    };
+    in_file(Problem::new(format!("ampc::target::{}", variant(error)), error.to_string()), file, place)
+}
+
+/// A problem with the place in a file that it is about, if it is about one.
+fn in_file(
+    mut problem: Problem,
+    file: Option<(&Path, &str)>,
+    place: Option<std::ops::Range<usize>>,
+) -> Failure {
     if let Some((path, text)) = file {
         problem.message = format!("`{}`: {problem}", path.display());
-        if let Some(range) = place_in_policy(error, text) {
+        if let Some(range) = place {
             if is_short(text, range.start) {
                 problem = problem.with_label(&shown(&path.display().to_string(), text), range, "here");
             } else {
@@ -108,6 +127,20 @@ fn excerpt(text: &str, range: std::ops::Range<usize>) -> String {
     format!("`{}{part}{}`", dots(from > 0), dots(to < text.len()))
 }
 
+/// The word or character at a line and column, both from 1.
+fn place_of(line: usize, column: usize, text: &str) -> std::ops::Range<usize> {
+    let start: usize = text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
+    let at = (start + column.saturating_sub(1)).min(text.len());
+    let at = (0..=at).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
+    // All of a word that stands there.
+    let mut words = serde_json::Deserializer::from_str(&text[at..]).into_iter::<String>();
+    let len = match words.next() {
+        Some(Ok(_)) => words.byte_offset(),
+        Some(Err(_)) | None => text[at..].chars().next().map_or(0, char::len_utf8),
+    };
+    at..at + len
+}
+
 fn place_in_policy(error: &PolicyError, text: &str) -> Option<std::ops::Range<usize>> {
     let quoted = |word: &str| {
         let quoted = serde_json::to_string(word).ok()?;
@@ -115,18 +148,7 @@ fn place_in_policy(error: &PolicyError, text: &str) -> Option<std::ops::Range<us
         Some(at..at + quoted.len())
     };
     let word = match error {
-        PolicyError::Json { line, column, .. } => {
-            let start: usize = text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
-            let at = (start + column.saturating_sub(1)).min(text.len());
-            let at = (0..=at).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
-            // All of a word that stands there.
-            let mut words = serde_json::Deserializer::from_str(&text[at..]).into_iter::<String>();
-            let len = match words.next() {
-                Some(Ok(_)) => words.byte_offset(),
-                Some(Err(_)) | None => text[at..].chars().next().map_or(0, char::len_utf8),
-            };
-            return Some(at..at + len);
-        }
+        PolicyError::Json { line, column, .. } => return Some(place_of(*line, *column, text)),
         PolicyError::UnknownPreset { found, .. }
         | PolicyError::UnknownOp { found, .. }
         | PolicyError::UnknownGuard { found, .. }

@@ -81,6 +81,7 @@ pub(crate) fn help(code: &str) -> Option<&'static str> {
         "text" => "docs/text-form.md has the grammar",
         "json" => "docs/json-graph.md has the schema",
         "policy::json" => "docs/policy.md has the schema",
+        "target::json" => "docs/target.md has the schema",
         _ => return None,
     })
 }

@@ -20,6 +20,7 @@ mod run;
 mod settings;
 mod summary;
 mod table;
+mod target;
 mod targets;
 mod ui;
 
@@ -90,6 +91,7 @@ fn run(command: &Command, ui: Ui) -> Result<(), Failure> {
         Command::Inspect(args) => inspect::run(args, ui),
         Command::Ops(args) => ops::run(args),
         Command::Policy(args) => policy::run(args, ui),
+        Command::Target(args) => target::run(args),
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "ampc", &mut script);

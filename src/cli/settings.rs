@@ -10,7 +10,7 @@ use ampc::passes::guard::OutOfRange;
 use ampc::passes::insert_casts::KeepIo;
 use ampc::passes::policy::{Pin, PolicyError};
 use ampc::passes::suggest::did_you_mean;
-use ampc::passes::{Policy, suggest};
+use ampc::passes::{Policy, Profile, suggest};
 use ampc::{Model, RewriteOptions};
 use serde::Deserialize;
 use std::collections::BTreeSet;
@@ -53,6 +53,19 @@ pub(crate) fn read_policy(name: &str) -> Result<Read, Failure> {
         .map_err(|e| diagnose::policy(&e, Some((path, &text))))?;
     let (repeated, decisions) = repeated(&text).unzip();
     Ok(Read { policy, decisions, repeated })
+}
+
+/// Reads the profile of a target that comes with ampc, or a file.
+///
+/// # Errors
+/// If there is no such target, or the file cannot be read or is no profile.
+pub(crate) fn read_target(name: &str) -> Result<Profile, Failure> {
+    let path = Path::new(name);
+    if path.extension().is_none_or(|e| e != "json") {
+        return Profile::preset(name).map_err(|e| diagnose::profile(&e, None));
+    }
+    let text = ampc::files::read_text(path).map_err(|e| Failure::io(name, &e))?;
+    Profile::from_json(&text).map_err(|e| diagnose::profile(&e, Some((path, &text))))
 }
 
 /// A file that is no JSON at all passes: the parser says it better.
@@ -165,10 +178,6 @@ fn by(args: &PrecisionArgs, repeated: Option<&Repeated>) -> Result<By, Failure> 
     }
     let target = read_target(target.unwrap_or("generic"))?;
     Ok(By::Cut { objective: objective.unwrap_or_default(), target: Arc::new(target) })
-}
-
-fn read_target(name: &str) -> Result<ampc::passes::Profile, Failure> {
-    ampc::passes::target::Profile::preset(name).map_err(|e| Failure::usage("target", e.to_string()))
 }
 
 /// A problem of a policy, with the option that has it.

@@ -79,6 +79,30 @@ fn wrong_policies() {
     fails(&dir, "policy_no_json", 2, &["policy", "check", "p.yaml"]);
 }
 
+#[test]
+fn wrong_targets() {
+    let dir = Dir::new();
+    let (_, generic) = ampc::passes::target::PROFILES[0];
+    let cases: &[(&str, &str, &str)] = &[
+        ("target_syntax", "\"memory\": {", "\"memory\": {{"),
+        ("target_field", "\"elementwise\"", "\"elementwize\""),
+        ("target_shape", "\"memory\": {", "\"memory\": 1000000, \"views\": {"),
+        ("target_op", "\"Softmax\"", "\"SoftMax2\""),
+        ("target_group", "\"@products\"", "\"@product\""),
+        ("target_rate", "\"value\": 5000000", "\"value\": 0"),
+        ("target_fraction", "\"value\": 5000000", "\"value\": 0.5"),
+        ("target_schema", "ampc-target/1", "ampc-target/7"),
+    ];
+    for (name, from, to) in cases {
+        assert!(generic.contains(from), "{from}");
+        dir.write("t.json", generic.replacen(from, to, 1));
+        fails(&dir, name, 2, &["target", "check", "t.json"]);
+    }
+    fails(&dir, "target_unknown", 2, &["target", "show", "ort-cdua"]);
+    fails(&dir, "target_missing", 5, &["target", "show", "none.json"]);
+    fails(&dir, "target_no_json", 2, &["target", "check", "t.yaml"]);
+}
+
 /// The model with all occurrences of some bytes replaced by as many others.
 fn patched(from: &[u8], to: &[u8]) -> Vec<u8> {
     replaced(std::fs::read(MLP).unwrap(), from, to)

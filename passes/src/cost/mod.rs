@@ -10,6 +10,7 @@
 //!   graph is run, in units of 1 / [`scale`](CostModel::scale) ([`executions`](CostModel::executions)).
 //! - No cost is larger than [`limit`](CostModel::limit), chosen such that the sum of all costs of a module fits an
 //!   i64; what is larger, such as the time of a tensor of petabytes, counts as that much.
+//! - The module has to be inferred: a value of unknown type has no size, and costs nothing.
 //! - What a model leaves open is assumed, and listed ([`assumptions`](CostModel::assumptions)).
 //! - Casts of constants are done while the model is written. A constant that is read in both precisions is stored
 //!   twice, which [`copy_cost`](CostModel::copy_cost) prices.
@@ -26,10 +27,10 @@ pub use work::{Amount, amount};
 use crate::flow::{self, Var};
 use crate::suggest::{did_you_mean, nearest};
 use crate::target::{Profile, picoseconds};
-use ampc_ir::op::moves;
-use ampc_ir::views::NodeView;
+use ampc_ir::op::{OpKind, moves};
+use ampc_ir::views::{NodeView, resolve_captures};
 use ampc_ir::{DType, Dim, GraphId, Module, Node, Type, Value};
-use smallvec::SmallVec;
+use rustc_hash::FxHashSet;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
@@ -247,7 +248,7 @@ impl<'a> CostModel<'a> {
             Some(view) if self.objective == Objective::Time && !flow::is_port(self.module, var) => view,
             Some(_) | None => return NodeTime::default(),
         };
-        if self.profile.is_view(view.schema) {
+        if self.profile.is_view(view.schema) || view.kind() == OpKind::Constant {
             return NodeTime::default();
         }
         let (full, low) = self.once(&view, var);
@@ -256,10 +257,11 @@ impl<'a> CostModel<'a> {
 
     /// Picoseconds of one execution.
     fn once(&self, view: &NodeView<'_>, var: Var) -> (u64, u64) {
+        let values = self.values(var);
         let has_kernel = self.profile.has_kernel(view.schema, self.format);
-        let (mut full, mut low) = self.transfers(view, var);
+        let (mut full, mut low) = self.transfers(view, &values);
         if !has_kernel {
-            low = full.saturating_add(self.round_trip(var));
+            low = full.saturating_add(self.round_trip(&values));
         }
         if self.computes(var) {
             let amount = amount(view, self.extents());
@@ -267,7 +269,9 @@ impl<'a> CostModel<'a> {
             full = full.saturating_add(self.computing(view, amount, DType::F32));
             low = low.saturating_add(self.computing(view, amount, inside));
         }
-        (full, low)
+        // Integers and fp64 stay what they are.
+        let stays = !values.iter().any(|&(_, value)| self.is_lowerable(value));
+        (full, if stays { full } else { low })
     }
 
     /// The launch of a node and what it computes.
@@ -280,41 +284,43 @@ impl<'a> CostModel<'a> {
 
     /// Whether what a node computes is charged to a variable: the first that types floats, or the first.
     fn computes(&self, var: Var) -> bool {
-        let is_float = |var: &Var| self.values(*var).iter().any(|&(_, value)| is_float(self.module, value));
-        let first = flow::vars(self.module, var.node).find(is_float);
+        let types_float = |var: &Var| {
+            let typed = flow::operands_of(self.module, *var).chain(flow::results_of(self.module, *var));
+            typed.map(|(_, value)| value).any(|value| is_float(self.module, value))
+        };
+        let first = flow::vars(self.module, var.node).find(types_float);
         first.map_or(var.var == 0, |first| first == var)
     }
 
-    /// What a variable types, each value once, and whether it is read; values that are only read come first.
-    fn values(&self, var: Var) -> SmallVec<[(Side, Value); 4]> {
-        let mut values: SmallVec<[(Side, Value); 4]> = SmallVec::new();
-        for (slot, value) in flow::operands_of(self.module, var) {
-            if !values.iter().any(|&(_, known)| known == value) {
-                values.push((Side::Read(slot), value));
-            }
-        }
-        values.extend(flow::results_of(self.module, var).map(|(_, value)| (Side::Made, value)));
-        values
+    /// What a variable types, and how its node has it; what is read in several slots once.
+    fn values(&self, var: Var) -> Vec<(Side, Value)> {
+        let mut seen: FxHashSet<Value> = FxHashSet::default();
+        let read = flow::operands_of(self.module, var).filter(|&(_, value)| seen.insert(value));
+        let read = read.map(|(slot, value)| (Side::Read(slot), value));
+        let made = flow::results_of(self.module, var).map(|(_, value)| (Side::Made, value));
+        read.chain(made).collect()
+    }
+
+    /// Whether a value is what the format is for: it is fp32, or has the format already.
+    fn is_lowerable(&self, value: Value) -> bool {
+        self.module.value(value).ty.dtype().is_some_and(|dtype| dtype == DType::F32 || dtype == self.format)
     }
 
     /// The time to read and write what a variable types, in either precision. Of what is moved, no more is read
     /// than is written.
-    fn transfers(&self, view: &NodeView<'_>, var: Var) -> (u64, u64) {
+    fn transfers(&self, view: &NodeView<'_>, values: &[(Side, Value)]) -> (u64, u64) {
         let extents = self.extents();
         let results = view.data().results().iter().flatten();
         let made = results.map(|&value| extents.elements(value)).fold(0, u64::saturating_add);
         let (mut full, mut low): (u64, u64) = (0, 0);
-        for (side, value) in self.values(var) {
+        for &(side, value) in values {
             let elements = match side {
                 Side::Read(slot) if moves(view.kind(), slot).is_some() => extents.elements(value).min(made),
                 Side::Read(_) | Side::Made => extents.elements(value),
             };
-            let dtype = self.module.value(value).ty.dtype();
-            let (in_full, in_low) = match dtype {
-                Some(dtype) if dtype == DType::F32 || dtype == self.format => (DType::F32, self.format),
-                Some(dtype) => (dtype, dtype),
-                None => continue,
-            };
+            let Some(dtype) = self.module.value(value).ty.dtype() else { continue };
+            let is_lowerable = self.is_lowerable(value);
+            let (in_full, in_low) = if is_lowerable { (DType::F32, self.format) } else { (dtype, dtype) };
             full = full.saturating_add(bytes(in_full, elements));
             low = low.saturating_add(bytes(in_low, elements));
         }
@@ -324,12 +330,12 @@ impl<'a> CostModel<'a> {
 
     /// The time to cast everything that a variable types to fp32 and back, as a runtime does around a node for
     /// which it has no kernel. Constants are cast when the model is loaded.
-    fn round_trip(&self, var: Var) -> u64 {
-        let casts = self
-            .values(var)
-            .into_iter()
-            .filter(|&(_, value)| is_float(self.module, value) && self.module.constant(value).is_none());
-        casts.map(|(_, value)| self.cast_once(value, self.format, DType::F32)).fold(0, u64::saturating_add)
+    fn round_trip(&self, values: &[(Side, Value)]) -> u64 {
+        let casts = values
+            .iter()
+            .map(|&(_, value)| value)
+            .filter(|&value| self.is_lowerable(value) && !is_constant(self.module, value));
+        casts.map(|value| self.cast_once(value, self.format, DType::F32)).fold(0, u64::saturating_add)
     }
 
     fn cast_once(&self, value: Value, from: DType, to: DType) -> u64 {
@@ -417,6 +423,13 @@ enum Side {
     Read(usize),
     /// As a result.
     Made,
+}
+
+/// Whether a value is there before the model is run: an initializer, or what a Constant makes.
+fn is_constant(module: &Module, value: Value) -> bool {
+    let value = resolve_captures(module, value);
+    let maker = module.producer(value).and_then(|(node, _)| module.node(node).schema());
+    module.constant(value).is_some() || maker.is_some_and(|schema| schema.kind == OpKind::Constant)
 }
 
 fn is_float(module: &Module, value: Value) -> bool {

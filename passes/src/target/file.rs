@@ -1,10 +1,13 @@
 //! Profiles as JSON: `ampc-target/1`.
 
-use super::{Fusion, GROUPS, Kernels, Number, OpList, OpSet, Profile, Rates, TargetError};
+use super::{Fusion, GROUPS, Kernels, Number, OpList, OpSet, Profile, ProfileError, Rates};
 use crate::policy::op_key;
 use crate::suggest::{did_you_mean, nearest};
 use ampc_ir::op;
-use serde::Deserialize;
+use serde::de::Visitor;
+use serde::{Deserialize, Deserializer};
+use serde_json::Value;
+use std::fmt;
 
 /// The schema of the file.
 const SCHEMA: &str = "ampc-target/1";
@@ -30,8 +33,23 @@ struct ProfileJson {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NumberJson {
+    #[serde(deserialize_with = "whole_number")]
     value: u64,
     source: String,
+}
+
+fn whole_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Error> {
+    struct WholeNumber;
+    impl Visitor<'_> for WholeNumber {
+        type Value = u64;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a whole number from 0 to 18446744073709551615")
+        }
+        fn visit_u64<E>(self, value: u64) -> Result<u64, E> {
+            Ok(value)
+        }
+    }
+    deserializer.deserialize_u64(WholeNumber)
 }
 
 #[derive(Deserialize)]
@@ -84,18 +102,24 @@ impl Profile {
     ///
     /// # Errors
     /// With line and column, if the text is none.
-    pub fn from_json(text: &str) -> Result<Profile, TargetError> {
-        let probe: serde_json::Value = serde_json::from_str(text).map_err(|e| json_error(&e))?;
-        match probe.get("schema").and_then(|s| s.as_str()) {
+    pub fn from_json(text: &str) -> Result<Profile, ProfileError> {
+        let probe: Value = serde_json::from_str(text).map_err(|e| json_error(&e))?;
+        let schema = match &probe {
+            Value::Object(fields) => fields.get("schema").and_then(Value::as_str),
+            other => {
+                let reason = format!("expected an object, found {}", what(other));
+                return Err(error_at(text, &[], reason));
+            }
+        };
+        match schema {
             Some(SCHEMA) => {}
             Some(other) => {
                 let reason = format!("expected schema `{SCHEMA}`, found `{other}`");
                 return Err(error_at(text, &["schema", other], reason));
             }
-            None if probe.is_object() => {
+            None => {
                 return Err(error_at(text, &[], format!("expected `\"schema\": \"{SCHEMA}\"`, found none")));
             }
-            None => return Err(error_at(text, &[], "expected an object, found something else".into())),
         }
         let file: ProfileJson = serde_json::from_str(text).map_err(|e| json_error(&e))?;
         Reading { text }.profile(file)
@@ -108,7 +132,7 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    fn profile(&self, file: ProfileJson) -> Result<Profile, TargetError> {
+    fn profile(&self, file: ProfileJson) -> Result<Profile, ProfileError> {
         debug_assert!(file.schema == SCHEMA);
         if file.name.is_empty() {
             return Err(error_at(self.text, &["name"], "expected a name, found none".into()));
@@ -130,7 +154,7 @@ impl Reading<'_> {
         })
     }
 
-    fn rates(&self, rates: RatesJson, field: &str) -> Result<Rates, TargetError> {
+    fn rates(&self, rates: RatesJson, field: &str) -> Result<Rates, ProfileError> {
         Ok(Rates {
             fp32: self.rate(rates.fp32, &[field, "fp32"])?,
             fp16: self.rate(rates.fp16, &[field, "fp16"])?,
@@ -139,7 +163,7 @@ impl Reading<'_> {
     }
 
     /// A number that is divided by.
-    fn rate(&self, number: NumberJson, path: &[&str]) -> Result<Number, TargetError> {
+    fn rate(&self, number: NumberJson, path: &[&str]) -> Result<Number, ProfileError> {
         if number.value == 0 {
             let reason = format!("`{}`: expected a rate of at least 1, found 0", path.join("."));
             return Err(error_at(self.text, path, reason));
@@ -147,12 +171,12 @@ impl Reading<'_> {
         self.number(number, path)
     }
 
-    fn number(&self, number: NumberJson, path: &[&str]) -> Result<Number, TargetError> {
+    fn number(&self, number: NumberJson, path: &[&str]) -> Result<Number, ProfileError> {
         self.source(&number.source, path)?;
         Ok(Number { value: number.value, source: number.source })
     }
 
-    fn source(&self, source: &str, path: &[&str]) -> Result<(), TargetError> {
+    fn source(&self, source: &str, path: &[&str]) -> Result<(), ProfileError> {
         if !source.trim().is_empty() {
             return Ok(());
         }
@@ -161,7 +185,7 @@ impl Reading<'_> {
         Err(error_at(self.text, &path, reason))
     }
 
-    fn kernels(&self, list: Option<KernelListJson>, format: &str) -> Result<Kernels, TargetError> {
+    fn kernels(&self, list: Option<KernelListJson>, format: &str) -> Result<Kernels, ProfileError> {
         let path = ["kernels", format];
         let Some(KernelListJson { only, except, source }) = list else { return Ok(Kernels::default()) };
         self.source(&source, &path)?;
@@ -178,13 +202,13 @@ impl Reading<'_> {
         }
     }
 
-    fn list(&self, list: Option<ListJson>, field: &str) -> Result<OpList, TargetError> {
+    fn list(&self, list: Option<ListJson>, field: &str) -> Result<OpList, ProfileError> {
         let Some(ListJson { ops, source }) = list else { return Ok(OpList::default()) };
         self.source(&source, &[field])?;
         Ok(OpList { ops: self.ops(&ops, &[field, "ops"])?, source })
     }
 
-    fn fusion(&self, fusion: FusionJson) -> Result<Fusion, TargetError> {
+    fn fusion(&self, fusion: FusionJson) -> Result<Fusion, ProfileError> {
         self.source(&fusion.source, &["fusions"])?;
         Ok(Fusion {
             from: self.ops(&fusion.from, &["fusions", "from"])?,
@@ -193,7 +217,7 @@ impl Reading<'_> {
         })
     }
 
-    fn ops(&self, words: &[String], path: &[&str]) -> Result<OpSet, TargetError> {
+    fn ops(&self, words: &[String], path: &[&str]) -> Result<OpSet, ProfileError> {
         let mut set = OpSet::default();
         for word in words {
             match word.as_str() {
@@ -228,21 +252,33 @@ fn known(word: &str) -> Result<String, String> {
     Ok(op_key(domain, name))
 }
 
+/// What a value of JSON is.
+fn what(json: &Value) -> &'static str {
+    match json {
+        Value::Object(_) => "an object",
+        Value::Array(_) => "an array",
+        Value::String(_) => "a string",
+        Value::Number(_) => "a number",
+        Value::Bool(_) => "a truth value",
+        Value::Null => "null",
+    }
+}
+
 /// An error about the last of some words, each of which stands behind the one before.
-fn error_at(text: &str, words: &[&str], reason: String) -> TargetError {
+fn error_at(text: &str, words: &[&str], reason: String) -> ProfileError {
     let (mut from, mut at) = (0, 0);
     for word in words {
-        let quoted = serde_json::Value::from(*word).to_string();
+        let quoted = Value::from(*word).to_string();
         let Some(found) = text[from..].find(&quoted) else { break };
         at = from + found;
         from = at + quoted.len();
     }
     let line = text[..at].matches('\n').count() + 1;
     let column = at - text[..at].rfind('\n').map_or(0, |at| at + 1) + 1;
-    TargetError::Json { line, column, reason }
+    ProfileError::Json { line, column, reason }
 }
 
-fn json_error(error: &serde_json::Error) -> TargetError {
+fn json_error(error: &serde_json::Error) -> ProfileError {
     let mut reason = error.to_string();
     if let Some(at) = reason.rfind(" at line ") {
         reason.truncate(at);
@@ -255,5 +291,5 @@ fn json_error(error: &serde_json::Error) -> TargetError {
             reason.push_str(&hint);
         }
     }
-    TargetError::Json { line: error.line(), column: error.column(), reason }
+    ProfileError::Json { line: error.line(), column: error.column(), reason }
 }

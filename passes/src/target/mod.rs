@@ -163,7 +163,7 @@ pub struct Profile {
 /// Why something is no profile.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum TargetError {
+pub enum ProfileError {
     /// No profile has this name.
     #[error("no target is called `{found}`{hint}; targets are {targets}; a file ends in `.json`")]
     UnknownTarget {
@@ -198,10 +198,10 @@ impl Profile {
     ///
     /// # Errors
     /// If there is none.
-    pub fn preset(name: &str) -> Result<Profile, TargetError> {
+    pub fn preset(name: &str) -> Result<Profile, ProfileError> {
         let Some((_, text)) = PROFILES.iter().find(|(known, _)| *known == name) else {
             let names = PROFILES.iter().map(|(known, _)| *known);
-            return Err(TargetError::UnknownTarget {
+            return Err(ProfileError::UnknownTarget {
                 found: name.to_owned(),
                 hint: did_you_mean(nearest(name, names.clone())),
                 targets: names.collect::<Vec<_>>().join(", "),
