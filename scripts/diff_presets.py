@@ -72,13 +72,12 @@ def classes_of(source: dict, mapping: dict, preset: dict) -> dict[str, str]:
                 for op in called:
                     reached.setdefault(op, []).append(of_list)
             seen.add(name)
-    classes = {op: strictest(found) for op, found in reached.items()}
+    named = {op: strictest(found) for op, found in reached.items()}
+    classes = dict(named)
     unlisted = preset["unlisted"] if preset["unlisted"] in CLASSES else "allow"
     for op, how in mapping["derived"].items():
-        if op in reached:
-            continue
-        if any(part in reached for part in how["of"]):
-            classes[op] = strictest([classes.get(part, unlisted) for part in how["of"]])
+        if any(part in named for part in how["of"]):
+            classes.setdefault(op, strictest([named.get(part, unlisted) for part in how["of"]]))
     return classes
 
 

@@ -509,8 +509,12 @@ fn documents_are_complete() {
         std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
     };
     let (reports, policies) = (read("docs/report.md"), read("docs/policy.md"));
-    for (name, about) in ampc::passes::policy::PRESETS {
+    let help = Dir::new().run(&["rewrite", "--help"]).stdout;
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    for ampc::passes::policy::Preset { name, about, .. } in ampc::passes::policy::PRESETS {
         assert!(policies.contains(&format!("| `{name}` | {about} |")), "docs/policy.md: `{name}`");
+        let listed = [", ", "(", "or "].iter().any(|before| help.contains(&format!("{before}{name}")));
+        assert!(listed, "help of --policy: {name}");
     }
     let codes = support::warning_codes();
     assert!(codes.len() > 12, "{codes:?}");
@@ -523,6 +527,7 @@ fn documents_are_complete() {
 fn completions() {
     let run = Dir::new().run(&["completions", "bash"]);
     assert!(run.code == 0 && run.stdout.contains("complete -F _ampc"), "{run}");
+    assert!(run.stdout.contains("\"safe all perf zero-risk torch "), "{run}");
 }
 
 /// Runs that are refused as wrong usage, and change nothing.

@@ -266,10 +266,7 @@ impl State<'_> {
 }
 
 /// The class of an operator that is in a list, or in none, and its rule.
-fn class_by_policy(
-    (table, rule, base): (Class, &str, Base),
-    listed: Option<OpClass>,
-) -> (Class, String) {
+fn class_by_policy((table, rule, base): (Class, &str, Base), listed: Option<OpClass>) -> (Class, String) {
     if table == Class::Fixed {
         return (table, rule.into());
     }

@@ -443,10 +443,11 @@ fn build(
     }
     if spec.name == "raise-opset" {
         let to = match get("to").map(|to| (to, to.parse())) {
-            Some(("auto", _)) => Target::Auto {
-                format: format("format")?,
-                policy: Arc::new(policy(get("policy").unwrap_or("safe"))?),
-            },
+            Some(("auto", _)) => {
+                let (format, policy) = (format("format")?, policy(get("policy").unwrap_or("safe"))?);
+                policy.check_format(format)?;
+                Target::Auto { format, policy: Arc::new(policy) }
+            }
             Some((_, Ok(opset))) => Target::Opset(opset),
             Some((found, Err(_))) => return Err(bad("to", "an opset or auto", found)),
             None => return Err(bad("to", "an opset or auto", "nothing")),
@@ -462,6 +463,7 @@ fn build(
     Ok(match spec.name.as_str() {
         "classify" => {
             let policy = policy(get("policy").unwrap_or("safe"))?;
+            policy.check_format(to)?;
             Box::new(Classify { to, policy: Arc::new(policy) })
         }
         "guard" => {

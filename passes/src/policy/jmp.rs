@@ -56,8 +56,9 @@ fn read(text: &str) -> Result<Types, String> {
     }
     let [mut params, mut compute, mut output] = [None; 3];
     for part in text.split([',', '+']) {
-        let (key, value) =
-            part.split_once('=').ok_or_else(|| format!("`{part}` is no part `params=…`, `compute=…` or `output=…`"))?;
+        let (key, value) = part
+            .split_once('=')
+            .ok_or_else(|| format!("`{part}` is no part `params=…`, `compute=…` or `output=…`"))?;
         let place = match key {
             "p" | "params" => &mut params,
             "c" | "compute" => &mut compute,

@@ -108,6 +108,16 @@ pub enum PolicyError {
         /// What is wrong.
         reason: String,
     },
+    /// The policy is one for another format.
+    #[error("the policy `{policy}` computes in {wanted}, so it cannot lower to {to}")]
+    Format {
+        /// Its name.
+        policy: String,
+        /// The format it asks for.
+        wanted: DType,
+        /// The format that was asked for.
+        to: DType,
+    },
     /// No operator has this name.
     #[error("no operator is called `{found}` (operators of other domains are written `domain::Op`){hint}")]
     UnknownOp {
@@ -228,9 +238,17 @@ impl Policy {
     pub fn wants(&self) -> &Wants {
         &self.wants
     }
-    /// Whether it can be used to lower to this format.
-    pub fn fits(&self, to: DType) -> bool {
-        self.wants.to.is_none_or(|wanted| wanted == to)
+    /// Checks that the policy is one for this format.
+    ///
+    /// # Errors
+    /// If it asks for the other one.
+    pub fn check_format(&self, to: DType) -> Result<(), PolicyError> {
+        match self.wants.to {
+            Some(wanted) if wanted != to => {
+                Err(PolicyError::Format { policy: self.name.clone(), wanted, to })
+            }
+            Some(_) | None => Ok(()),
+        }
     }
     /// Guards to leave out.
     pub fn disabled_guards(&self) -> &BTreeSet<String> {

@@ -20,11 +20,7 @@ pub struct Preset {
 
 macro_rules! preset {
     ($name:literal, $about:literal) => {
-        Preset {
-            name: $name,
-            about: $about,
-            file: Some(include_str!(concat!("presets/", $name, ".json"))),
-        }
+        Preset { name: $name, about: $about, file: Some(include_str!(concat!("presets/", $name, ".json"))) }
     };
 }
 
