@@ -464,6 +464,61 @@ fn policies() {
     snapshot("policy_check", &dir.run(&["policy", "check", "p.json"]));
 }
 
+/// Presets, what files change about them, and what is none.
+#[test]
+fn presets() {
+    let dir = Dir::new();
+    for preset in ["perf", "zero-risk", "torch", "tf", "paddle-o1", "paddle-o2", "nvidia", "fastai"] {
+        snapshot(&format!("policy_show_{preset}"), &dir.run(&["policy", "show", preset]));
+    }
+    snapshot("policy_show_jmp", &dir.run(&["policy", "show", "jmp:params=float32,compute=bf16"]));
+    dir.write("t.json", r#"{"base": "torch", "unlisted": "deny", "ops": {"infer": ["Softmax", "Relu"]}}"#);
+    let shown = dir.run(&["policy", "show", "t.json"]);
+    assert!(shown.stdout.contains("operators in no list are deny,"), "{shown}");
+    assert!(shown.stdout.contains("\nbut\n  Relu     infer\n  Softmax  infer\n"), "{shown}");
+    assert!(!shown.stdout.contains("Sinh, Softmax"), "{shown}");
+    assert_eq!(dir.run(&["policy", "check", "t.json"]).code, 0);
+    dir.write("u.json", "{\n  \"base\": \"torch\",\n  \"unlisted\": \"infre\"\n}\n");
+    snapshot("policy_unlisted", &dir.run(&["policy", "check", "u.json"]));
+    for (name, wrong) in [
+        ("unknown", "troch"),
+        ("jmp_type", "jmp:p=f32,c=fp16,o=f32"),
+        ("jmp_params", "jmp:p=f16,c=f32"),
+        ("jmp_output", "jmp:c=f16,o=bf16"),
+    ] {
+        snapshot(&format!("policy_{name}"), &dir.run(&["policy", "show", wrong]));
+    }
+}
+
+/// A policy of jmp decides the format and the types of outputs, unless told otherwise.
+#[test]
+fn jmp_policies() {
+    let dir = Dir::new();
+    let model = "module ir=10\nopset ai.onnx=22\n\ngraph {\n  input %x : f32[2, 2]\n  \
+                 %y = MatMul(%x, %x) : f32[2, 2] @fc\n  output %y : f32[2, 2]\n}\n";
+    dir.write("m.ir", model);
+    let rewrite = |policy: &str, more: &[&str]| {
+        let args = [&["rewrite", "m.ir", "--emit", "text", "-o", "-", "--policy", policy], more].concat();
+        dir.run(&args)
+    };
+    let output = |policy: &str, more: &[&str]| {
+        let run = rewrite(policy, more);
+        let line = run.stdout.lines().find(|l| l.trim().starts_with("output ")).map(str::to_owned);
+        line.unwrap_or_else(|| panic!("{run}"))
+    };
+    assert!(output("jmp:p=f32,c=bf16,o=f32", &[]).ends_with(": f32[2, 2]"));
+    assert!(output("jmp:c=bf16", &[]).ends_with(": bf16[2, 2]"));
+    assert!(output("jmp:c=f16", &[]).ends_with(": f16[2, 2]"));
+    assert!(output("jmp:c=f16", &["--keep-io", "all"]).ends_with(": f32[2, 2]"));
+    assert_eq!(rewrite("jmp:full", &[]).stdout, model);
+    snapshot("policy_jmp_format", &rewrite("jmp:c=bf16", &["--to", "fp16"]));
+    let passes = "classify{to=bf16, policy=jmp:p=f32+c=bf16+o=f32}";
+    let classified = dir.run(&["opt", "m.ir", "--passes", passes, "-o", "-"]);
+    assert!(classified.stdout.contains("class=allow why=schema"), "{classified}");
+    let wrong = dir.run(&["opt", "m.ir", "--passes", "classify{policy=jmp:c=bf16}", "-o", "-"]);
+    assert!(wrong.code == 2 && wrong.stderr.contains("cannot lower to f16"), "{wrong}");
+}
+
 /// What a policy says of an operator of the user's own.
 #[test]
 fn policy_signatures() {

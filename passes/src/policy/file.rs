@@ -111,6 +111,7 @@ impl Policy {
                 let reason = format!("no preset is called `{found}`{hint}; presets are {presets}");
                 error_at(text, &["base", base], reason)
             }
+            error @ PolicyError::Jmp { .. } => error_at(text, &["base", base], error.to_string()),
             other => other,
         })?;
         policy.name = file.name.clone().unwrap_or_else(|| "custom".into());
@@ -249,6 +250,33 @@ mod tests {
         let (line, column, reason) = at("{\"name\": \"mine\",\n \"base\": \"mine\"}");
         assert_eq!((line, column), (2, 10));
         assert!(reason.contains("presets are safe, all") && !reason.contains(".json"), "{reason}");
+        let (line, column, reason) = at("{\"name\": \"mine\",\n \"unlisted\": \"infre\"}");
+        assert_eq!((line, column), (2, 14));
+        assert!(
+            reason.contains("table, schema, allow") && reason.contains("did you mean `infer`"),
+            "{reason}"
+        );
+        let (line, column, reason) = at("{\"name\": \"mine\",\n \"base\": \"jmp:c=fp16\"}");
+        assert_eq!((line, column), (2, 10));
+        assert!(reason.contains("did you mean `f16`"), "{reason}");
+        let (line, _, reason) = at("{\n \"unlised\": \"infer\"\n}");
+        assert!(line == 2 && reason.contains("did you mean `unlisted`"), "{reason}");
+    }
+
+    #[test]
+    fn a_file_changes_what_its_preset_says() {
+        let policy = Policy::from_json(
+            r#"{"base": "torch", "unlisted": "deny", "ops": {"allow": ["Softmax"], "deny": ["MatMul"]}}"#,
+        );
+        let policy = policy.unwrap();
+        let of = |op: &str| policy.class_of(op).map(|c| (c.class, c.from));
+        assert_eq!(policy.base, Base::Class(Class::Deny));
+        assert_eq!(of("Softmax"), Some((Class::Allow, "policy")));
+        assert_eq!(of("MatMul"), Some((Class::Deny, "policy")));
+        assert_eq!(of("Exp"), Some((Class::Deny, "preset")));
+        assert_eq!(of("Relu"), None);
+        let jmp = Policy::from_json(r#"{"base": "jmp:c=bf16,o=f32"}"#).unwrap();
+        assert_eq!(jmp.wants().to, Some(DType::BF16));
     }
 
     /// Line, and what is said.
