@@ -11,7 +11,8 @@ the preset. A name in several lists is in the one that the mapping has first. An
 class of all names that are called so; `derived` gives a class to operators that no name is called:
 
 - `fused`: that of the one operator it names;
-- `parts`: the strictest of those it names, where one that is in no list has the class of what is in none.
+- `parts`: the strictest of those it names, where one that is in no list has the class of what is in none;
+- `outside`: the one it names, of what the lists are not about.
 
 What is derived from operators none of which is in a list is in none either. Names are missing, too many, without
 operator and reason, or with a reason that is not among the reasons; operators are missing, too many, or of another
@@ -76,7 +77,9 @@ def classes_of(source: dict, mapping: dict, preset: dict) -> dict[str, str]:
     classes = dict(named)
     unlisted = preset["unlisted"] if preset["unlisted"] in CLASSES else "allow"
     for op, how in mapping["derived"].items():
-        if any(part in named for part in how["of"]):
+        if "class" in how:
+            classes.setdefault(op, how["class"])
+        elif any(part in named for part in how["of"]):
             classes.setdefault(op, strictest([named.get(part, unlisted) for part in how["of"]]))
     return classes
 
@@ -99,7 +102,9 @@ def differences_of_rules(mapping: dict) -> list[str]:
     for op, how in mapping["derived"].items():
         if how["rule"] not in mapping["rules"]:
             found.append(f"`{op}`: the rule `{how['rule']}` is not stated")
-        if how["rule"] == "fused" and len(how["of"]) != 1:
+        if ("class" in how) == ("of" in how):
+            found.append(f"`{op}`: it has one of `of` and `class`")
+        if how["rule"] == "fused" and len(how.get("of", [])) != 1:
             found.append(f"`{op}`: what is fused has the class of one operator")
     return found
 

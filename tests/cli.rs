@@ -476,7 +476,7 @@ fn presets() {
     let shown = dir.run(&["policy", "show", "t.json"]);
     assert!(shown.stdout.contains("operators in no list are deny,"), "{shown}");
     assert!(shown.stdout.contains("\nbut\n  Relu     infer\n  Softmax  infer\n"), "{shown}");
-    assert!(!shown.stdout.contains("Sinh, Softmax"), "{shown}");
+    assert!(!shown.stdout.contains("Sinh, Softmax,"), "{shown}");
     assert_eq!(dir.run(&["policy", "check", "t.json"]).code, 0);
     dir.write("u.json", "{\n  \"base\": \"torch\",\n  \"unlisted\": \"infre\"\n}\n");
     snapshot("policy_unlisted", &dir.run(&["policy", "check", "u.json"]));
@@ -510,7 +510,7 @@ fn jmp_policies() {
     assert!(output("jmp:c=bf16", &[]).ends_with(": bf16[2, 2]"));
     assert!(output("jmp:c=f16", &[]).ends_with(": f16[2, 2]"));
     assert!(output("jmp:c=f16", &["--keep-io", "all"]).ends_with(": f32[2, 2]"));
-    assert_eq!(rewrite("jmp:full", &[]).stdout, model);
+    assert!(!rewrite("jmp:full", &[]).stdout.contains("Cast("));
     snapshot("policy_jmp_format", &rewrite("jmp:c=bf16", &["--to", "fp16"]));
     let passes = "classify{to=bf16, policy=jmp:p=f32+c=bf16+o=f32}";
     let classified = dir.run(&["opt", "m.ir", "--passes", passes, "-o", "-"]);

@@ -124,7 +124,9 @@ mod tests {
     #[derive(Deserialize)]
     struct Derived {
         rule: String,
+        #[serde(default)]
         of: Vec<String>,
+        class: Option<String>,
     }
 
     fn folder(name: &str) -> PathBuf {
@@ -197,7 +199,9 @@ mod tests {
         let unlisted = made.unlisted.parse().unwrap_or(Class::Allow);
         let mut classes = named.clone();
         for (op, derived) in &mapping.derived {
-            if derived.of.iter().any(|part| named.contains_key(part)) {
+            if let Some(class) = &derived.class {
+                classes.entry(op.clone()).or_insert(class.parse().unwrap());
+            } else if derived.of.iter().any(|part| named.contains_key(part)) {
                 let of_parts = derived.of.iter().map(|part| named.get(part).copied().unwrap_or(unlisted));
                 classes.entry(op.clone()).or_insert(of_parts.max().unwrap());
             }
