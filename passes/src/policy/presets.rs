@@ -279,7 +279,7 @@ mod tests {
             ("paddle", "paddle-o1"),
             ("zero_risk", "zero-risk"),
             ("jmp", "jmp:POLICY"),
-            ("jpm:p=f32,c=f16,o=f32", "jmp:POLICY"),
+            ("jmpp:p=f32,c=f16,o=f32", "jmp:POLICY"),
         ] {
             assert!(hint(name).contains(&format!("did you mean `{meant}`")), "{}", hint(name));
         }
