@@ -31,6 +31,20 @@ pub struct RewriteOptions {
     pub constant_statistics: bool,
 }
 
+impl RewriteOptions {
+    /// Those that a policy asks for: the format and the inputs and outputs that keep their types; the others are the
+    /// default ones.
+    pub fn of(policy: Policy) -> RewriteOptions {
+        let default = RewriteOptions::default();
+        RewriteOptions {
+            to: policy.wants().to.unwrap_or(default.to),
+            keep_io: policy.wants().keep_io.clone().unwrap_or(default.keep_io),
+            policy: Arc::new(policy),
+            ..default
+        }
+    }
+}
+
 impl Default for RewriteOptions {
     fn default() -> Self {
         RewriteOptions {

@@ -55,6 +55,7 @@ pub fn rewrite_in_place(
     options: &RewriteOptions,
     observer: &mut dyn Observer,
 ) -> Result<Report, Error> {
+    options.policy.check_format(options.to)?;
     let before = report::Before::new(&model.module);
     let pipeline = pipeline_of(options);
     let mut decisions = report::Decisions::new(&before, observer);

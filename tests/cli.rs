@@ -479,6 +479,61 @@ fn targets() {
     assert!(dir.run(&["target", "show", "mine.json"]).stdout.starts_with("target mine\n"));
 }
 
+/// Presets, what files change about them, and what is none.
+#[test]
+fn presets() {
+    let dir = Dir::new();
+    for preset in ["perf", "zero-risk", "torch", "tf", "paddle-o1", "paddle-o2", "nvidia", "fastai"] {
+        snapshot(&format!("policy_show_{preset}"), &dir.run(&["policy", "show", preset]));
+    }
+    snapshot("policy_show_jmp", &dir.run(&["policy", "show", "jmp:params=float32,compute=bf16"]));
+    dir.write("t.json", r#"{"base": "torch", "unlisted": "deny", "ops": {"infer": ["Softmax", "Relu"]}}"#);
+    let shown = dir.run(&["policy", "show", "t.json"]);
+    assert!(shown.stdout.contains("operators in no list are deny,"), "{shown}");
+    assert!(shown.stdout.contains("\nbut\n  Relu     infer\n  Softmax  infer\n"), "{shown}");
+    assert!(!shown.stdout.contains("Sinh, Softmax,"), "{shown}");
+    assert_eq!(dir.run(&["policy", "check", "t.json"]).code, 0);
+    dir.write("u.json", "{\n  \"base\": \"torch\",\n  \"unlisted\": \"infre\"\n}\n");
+    snapshot("policy_unlisted", &dir.run(&["policy", "check", "u.json"]));
+    for (name, wrong) in [
+        ("unknown", "troch"),
+        ("jmp_type", "jmp:p=f32,c=fp16,o=f32"),
+        ("jmp_params", "jmp:p=f16,c=f32"),
+        ("jmp_output", "jmp:c=f16,o=bf16"),
+    ] {
+        snapshot(&format!("policy_{name}"), &dir.run(&["policy", "show", wrong]));
+    }
+}
+
+/// A policy of jmp decides the format and the types of outputs, unless told otherwise.
+#[test]
+fn jmp_policies() {
+    let dir = Dir::new();
+    let model = "module ir=10\nopset ai.onnx=22\n\ngraph {\n  input %x : f32[2, 2]\n  \
+                 %y = MatMul(%x, %x) : f32[2, 2] @fc\n  output %y : f32[2, 2]\n}\n";
+    dir.write("m.ir", model);
+    let rewrite = |policy: &str, more: &[&str]| {
+        let args = [&["rewrite", "m.ir", "--emit", "text", "-o", "-", "--policy", policy], more].concat();
+        dir.run(&args)
+    };
+    let output = |policy: &str, more: &[&str]| {
+        let run = rewrite(policy, more);
+        let line = run.stdout.lines().find(|l| l.trim().starts_with("output ")).map(str::to_owned);
+        line.unwrap_or_else(|| panic!("{run}"))
+    };
+    assert!(output("jmp:p=f32,c=bf16,o=f32", &[]).ends_with(": f32[2, 2]"));
+    assert!(output("jmp:c=bf16", &[]).ends_with(": bf16[2, 2]"));
+    assert!(output("jmp:c=f16", &[]).ends_with(": f16[2, 2]"));
+    assert!(output("jmp:c=f16", &["--keep-io", "all"]).ends_with(": f32[2, 2]"));
+    assert!(!rewrite("jmp:full", &[]).stdout.contains("Cast("));
+    snapshot("policy_jmp_format", &rewrite("jmp:c=bf16", &["--to", "fp16"]));
+    let passes = "classify{to=bf16, policy=jmp:p=f32+c=bf16+o=f32}";
+    let classified = dir.run(&["opt", "m.ir", "--passes", passes, "-o", "-"]);
+    assert!(classified.stdout.contains("class=allow why=schema"), "{classified}");
+    let wrong = dir.run(&["opt", "m.ir", "--passes", "classify{policy=jmp:c=bf16}", "-o", "-"]);
+    assert!(wrong.code == 2 && wrong.stderr.contains("cannot lower to f16"), "{wrong}");
+}
+
 /// What a policy says of an operator of the user's own.
 #[test]
 fn policy_signatures() {
@@ -524,8 +579,12 @@ fn documents_are_complete() {
         std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
     };
     let (reports, policies) = (read("docs/report.md"), read("docs/policy.md"));
-    for (name, about) in ampc::passes::policy::PRESETS {
+    let help = Dir::new().run(&["rewrite", "--help"]).stdout;
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    for ampc::passes::policy::Preset { name, about, .. } in ampc::passes::policy::PRESETS {
         assert!(policies.contains(&format!("| `{name}` | {about} |")), "docs/policy.md: `{name}`");
+        let listed = [", ", "(", "or "].iter().any(|before| help.contains(&format!("{before}{name}")));
+        assert!(listed, "help of --policy: {name}");
     }
     let targets = read("docs/target.md");
     for (name, _) in ampc::passes::target::PROFILES {
@@ -545,6 +604,7 @@ fn documents_are_complete() {
 fn completions() {
     let run = Dir::new().run(&["completions", "bash"]);
     assert!(run.code == 0 && run.stdout.contains("complete -F _ampc"), "{run}");
+    assert!(run.stdout.contains("\"safe all perf zero-risk torch "), "{run}");
 }
 
 /// Runs that are refused as wrong usage, and change nothing.

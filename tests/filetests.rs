@@ -13,6 +13,10 @@
 //! Beside the snapshot it is checked that every pass leaves a valid module, that one which says it changed nothing
 //! did not, and that what comes out is read back from its text as the same module and prints as the same text.
 //!
+//! # Presets
+//! A case in `presets` is a model; its snapshot is a table of its type variables by presets: the class that `classify`
+//! gives, with a `*` if the variable is low once guards, taint and assignment are through.
+//!
 //! # Verifier and parser
 //! In `verify` and `parse`, comment lines `// error: message` stand directly below the line that is to blame, one
 //! for each error; nothing else may be reported. A message of the parser begins with `column N: `. Cases of the
@@ -25,17 +29,20 @@
 use ampc_ir::eq::same_module;
 use ampc_ir::infer::infer_module;
 use ampc_ir::module::GraphOwner;
+use ampc_ir::op::Class;
 use ampc_ir::text::{NoData, PrintOptions, parse, print};
 use ampc_ir::verify::{Problem, Violation, name_of, verify_module};
-use ampc_ir::{Module, Value};
+use ampc_ir::{DType, Module, Node, Value};
+use ampc_passes::flow::{self, Var};
 use ampc_passes::pipeline::{Observer, Pipeline, RunError};
-use ampc_passes::policy::PolicyError;
-use ampc_passes::{Changed, Invariants, Pass, Policy};
+use ampc_passes::policy::{PRESETS, PolicyError};
+use ampc_passes::{Changed, Invariants, Pass, Paths, Policy};
 use std::fmt::Write as _;
 use std::path::Path;
 
 datatest_stable::harness! {
-    { test = pass, root = "tests/cases", pattern = r"^(?!verify/|parse/).*\.ir$" },
+    { test = pass, root = "tests/cases", pattern = r"^(?!verify/|parse/|presets/).*\.ir$" },
+    { test = presets, root = "tests/cases", pattern = r"^presets/.*\.ir$" },
     { test = verifier, root = "tests/cases", pattern = r"^verify/.*\.ir$" },
     { test = parser, root = "tests/cases", pattern = r"^parse/.*\.ir$" },
 }
@@ -120,6 +127,11 @@ fn pass(path: &Path) -> Outcome {
         Err(other) => return Err(other.into()),
     };
     shown.truncate(shown.trim_end().len());
+    snapshot(path, &shown)
+}
+
+/// Compares with the snapshot beside a case.
+fn snapshot(path: &Path, shown: &str) -> Outcome {
     let mut settings = insta::Settings::clone_current();
     settings.set_snapshot_path(path.canonicalize()?.parent().unwrap());
     settings.set_prepend_module_to_snapshot(false);
@@ -127,6 +139,66 @@ fn pass(path: &Path) -> Outcome {
     let name = path.file_name().unwrap().to_string_lossy().into_owned();
     settings.bind(|| insta::assert_snapshot!(name, shown));
     Ok(())
+}
+
+/// A table of classes, one column per preset.
+fn presets(path: &Path) -> Outcome {
+    let module = parse(&std::fs::read_to_string(path)?, &NoData)?;
+    round_trip(&module);
+    // Of a family, an example.
+    let names = PRESETS.iter().map(|p| p.name.replace("POLICY", "p=f32+c=f16+o=f32"));
+    let mut columns = vec![rows(&module)];
+    for name in names {
+        let disabled = Policy::preset(&name)?.disabled_guards().iter().cloned().collect::<Vec<_>>().join("+");
+        let classify = format!("classify{{policy={name}}}");
+        let assign = format!("{classify}, guard{{disable={disabled}}}, taint, assign");
+        let [classified, assigned] = [decided(&module, &classify)?, decided(&module, &assign)?];
+        let cells = classified.iter().zip(&assigned).map(|(class, precision)| {
+            let low = precision.1.is_some_and(DType::is_low);
+            format!("{}{}", class.0, if low { "*" } else { "" })
+        });
+        let head = name.split(':').next().unwrap().to_owned();
+        columns.push(std::iter::once(head).chain(cells).collect());
+    }
+    let width = |column: &Vec<String>| column.iter().map(String::len).max().unwrap_or(0);
+    let mut table = String::new();
+    for row in 0..columns[0].len() {
+        let cells = columns.iter().map(|column| format!("{:width$}", column[row], width = width(column)));
+        writeln!(table, "{}", cells.collect::<Vec<_>>().join("  ").trim_end())?;
+    }
+    snapshot(path, table.trim_end())
+}
+
+/// Paths, operators and variables of what is f32, below a heading.
+fn rows(module: &Module) -> Vec<String> {
+    let paths = Paths::new(module);
+    let mut rows = vec![String::new()];
+    for &node in paths.nodes() {
+        let (_, op, _) = module.op_name(node);
+        let name = |var: usize| format!("{} {op} {}", paths.path(node), module.var_names(node)[var]);
+        rows.extend(f32_vars(module, node).map(name));
+    }
+    rows
+}
+
+/// The variables of a node that are f32.
+fn f32_vars(module: &Module, node: Node) -> impl Iterator<Item = usize> {
+    let vars = flow::vars(module, node);
+    let is_f32 = |&var: &Var| flow::bound_type(module, var).and_then(|ty| ty.dtype()) == Some(DType::F32);
+    vars.filter(is_f32).map(|var| usize::from(var.var))
+}
+
+/// The decisions about what is f32.
+fn decided(module: &Module, pipeline: &str) -> datatest_stable::Result<Vec<(Class, Option<DType>)>> {
+    let mut decided = module.clone();
+    let pipeline = Pipeline::parse(pipeline, &Policy::preset)?;
+    pipeline.run(&mut decided, true, &mut ())?;
+    let mut decisions = Vec::new();
+    for &node in Paths::new(module).nodes() {
+        let of_node = &decided.node(node).decisions;
+        decisions.extend(f32_vars(module, node).map(|var| (of_node[var].class, of_node[var].precision)));
+    }
+    Ok(decisions)
 }
 
 /// The laws of the text form.

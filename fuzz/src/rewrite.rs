@@ -32,6 +32,7 @@ pub(crate) fn options(bits: u8) -> RewriteOptions {
         },
         verify_each: true,
         constant_statistics: bit(6),
+        ..RewriteOptions::default()
     }
 }
 

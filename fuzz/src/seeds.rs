@@ -98,6 +98,9 @@ fn module_of(text: &[u8]) -> Option<ampc_ir::Module> {
 fn policies(texts: &[Vec<u8>]) -> Vec<Vec<u8>> {
     let mut seeds: Vec<String> = [
         r#"{"schema": "ampc-policy/1", "name": "n", "base": "all", "ops": {"deny": ["Add", "com.example::Op"]}}"#,
+        r#"{"base": "torch", "unlisted": "fixed", "ops": {"promote": ["Concat"]}}"#,
+        r#"{"base": "jmp:params=float32,c=f16,output=float32", "unlisted": "schema"}"#,
+        "pipeline\nclassify{to=bf16, policy=jmp:p=f32+c=bf16}, taint, assign{to=bf16}",
         r#"{"pins": {"a/*": "fp32", "re:b[0-9]+": "fp16", "main/if.then_branch/x#T": "auto"}}"#,
         r#"{"pin_values": {"x": "bf16", "*": "fp32"}, "disable_guards": ["mask_add"]}"#,
         "lines\nfp32 *\nfp16 re:.*\nbf16 a#T\nauto [a-z]?{b,c}\nvalue x*\nguard eps\ndeny Add,Mul\nallow Exp",

@@ -25,7 +25,7 @@ impl Pass for BindSignatures {
         "bind-signatures"
     }
     fn options(&self) -> Vec<(&'static str, String)> {
-        vec![("policy", self.policy.name.clone())]
+        vec![("policy", self.policy.spelling())]
     }
     fn renews_facts(&self) -> bool {
         true

@@ -37,7 +37,7 @@ impl Pass for Classify {
         "classify"
     }
     fn options(&self) -> Vec<(&'static str, String)> {
-        vec![("to", self.to.to_string()), ("policy", self.policy.name.clone())]
+        vec![("to", self.to.to_string()), ("policy", self.policy.spelling())]
     }
     fn ensures(&self) -> Invariants {
         Invariants::CORE.with(Invariants::CLASSIFIED)
@@ -133,18 +133,23 @@ impl State<'_> {
         let table = if moves { Class::Clear } else { table };
         let declared = schema.is_some_and(|s| s.declared.is_some());
         let table_rule = if declared { "policy.signature" } else { "table" };
+        // A class for all operators is not one for what only hands values on, or for what the user described.
+        let base = match self.policy.base {
+            Base::Class(_) if moves || declared || flow::is_port(module, var) => Base::Table,
+            base => base,
+        };
         if schema.is_some_and(|s| is_open(s.domain)) && !flow::is_port(module, var) && is_mixed(module, var) {
             return self.decide(Class::Fixed, None, "type.unknown");
         }
         let full = match flow::bound_type(module, var) {
             Some(Type::Tensor(t)) if t.dtype == DType::F32 => Some(DType::F32),
             Some(Type::Tensor(t)) if t.dtype.is_low() => {
-                let class = self.class_of_low(module, var, (table, table_rule), paths, name);
+                let class = self.class_of_low(module, var, (table, table_rule, base), paths, name);
                 return self.decide(class, Some(t.dtype), "already-low");
             }
             Some(ty) if group.is_some() && sequences::element(ty) == Some(DType::F32) => Some(DType::F32),
             Some(ty) if group.is_some() && sequences::element(ty).is_some_and(DType::is_low) => {
-                let class = self.class_of_low(module, var, (table, table_rule), paths, name);
+                let class = self.class_of_low(module, var, (table, table_rule, base), paths, name);
                 return self.decide(class, sequences::element(ty), "already-low");
             }
             Some(other) => return self.decide(Class::Fixed, other.element_dtype(), "type"),
@@ -217,7 +222,7 @@ impl State<'_> {
                 }
             }
         };
-        let (class, rule) = self.class_by_policy((table, table_rule), listed);
+        let (class, rule) = class_by_policy((table, table_rule, base), listed);
         let precision = (class == Class::Fixed).then_some(DType::F32);
         self.decide(class, precision, &rule)
     }
@@ -245,7 +250,7 @@ impl State<'_> {
         &self,
         module: &Module,
         var: Var,
-        table: (Class, &str),
+        table: (Class, &str, Base),
         paths: &[&str],
         name: &str,
     ) -> Class {
@@ -255,24 +260,22 @@ impl State<'_> {
         let listed = || self.policy.class_of(&node_key(module, var.node));
         match self.pin(module, var, paths, name) {
             Some((Pin::To(to), _)) if to.is_low() && table.0 != Class::Fixed => Class::Allow,
-            Some((Pin::Auto, _)) => self.class_by_policy(table, None).0,
-            _ => self.class_by_policy(table, listed()).0,
+            Some((Pin::Auto, _)) => class_by_policy(table, None).0,
+            _ => class_by_policy(table, listed()).0,
         }
     }
+}
 
-    fn class_by_policy(&self, (table, rule): (Class, &str), listed: Option<OpClass>) -> (Class, String) {
-        if table == Class::Fixed {
-            return (table, rule.into());
-        }
-        if let Some(listed) = listed {
-            return (listed.class, format!("{}.{}", listed.from, listed.class));
-        }
-        match self.policy.base {
-            Base::Table => (table, rule.into()),
-            Base::Schema if table == Class::Discrete => (table, rule.into()),
-            Base::Schema => (Class::Allow, "schema".into()),
-        }
+/// The class of an operator that is in a list, or in none, and its rule.
+fn class_by_policy((table, rule, base): (Class, &str, Base), listed: Option<OpClass>) -> (Class, String) {
+    if table == Class::Fixed {
+        return (table, rule.into());
     }
+    if let Some(listed) = listed {
+        return (listed.class, format!("{}.{}", listed.from, listed.class));
+    }
+    let (class, of_base) = base.class_of(table);
+    (class, of_base.unwrap_or(rule).into())
 }
 
 /// The operator table's class of a variable of this node: that of the formals it uses, refined by attributes.

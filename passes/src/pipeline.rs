@@ -8,6 +8,7 @@ use crate::assign::{Assign, By, Optimum};
 use crate::bind_signatures::BindSignatures;
 use crate::classify::Classify;
 use crate::convert_constants::ConvertConstants;
+use crate::cost::Objective;
 use crate::dce::Dce;
 use crate::emulate::Emulate;
 use crate::flow;
@@ -217,6 +218,7 @@ impl Pipeline {
             Opset::Auto => Some(Target::Auto { format: *to, policy: policy.clone() }),
             Opset::To(opset) => Some(Target::Opset(opset)),
         };
+        let fewest = matches!(by, By::Cut { objective: Objective::Casts, .. });
         let mut passes: Vec<Box<dyn Pass>> = Vec::new();
         // First: all others go by what operators are.
         if policy.signatures().next().is_some() {
@@ -236,7 +238,7 @@ impl Pipeline {
             }),
             Box::new(Taint),
             Box::new(Assign { to: *to, keep_io: keep_io.clone(), by: by.clone() }),
-            Box::new(InsertCasts { keep_io: keep_io.clone() }),
+            Box::new(InsertCasts { keep_io: keep_io.clone(), fewest }),
             // Before constants, so that a constant cast twice is converted once.
             Box::new(SimplifyCasts),
             Box::new(ConvertConstants { clamp: *out_of_range == OutOfRange::Clamp }),
@@ -413,7 +415,7 @@ fn build(
         "classify" => &["to", "policy"],
         "guard" => &["to", "disable", "out-of-range"],
         "assign" => &["by", "objective", "target", "to", "keep-io"],
-        "insert-casts" => &["keep-io"],
+        "insert-casts" => &["keep-io", "objective"],
         "convert-constants" => &["clamp"],
         _ => &[],
     };
@@ -451,10 +453,11 @@ fn build(
     }
     if spec.name == "raise-opset" {
         let to = match get("to").map(|to| (to, to.parse())) {
-            Some(("auto", _)) => Target::Auto {
-                format: format("format")?,
-                policy: Arc::new(policy(get("policy").unwrap_or("safe"))?),
-            },
+            Some(("auto", _)) => {
+                let (format, policy) = (format("format")?, policy(get("policy").unwrap_or("safe"))?);
+                policy.check_format(format)?;
+                Target::Auto { format, policy: Arc::new(policy) }
+            }
             Some((_, Ok(opset))) => Target::Opset(opset),
             Some((found, Err(_))) => return Err(bad("to", "an opset or auto", found)),
             None => return Err(bad("to", "an opset or auto", "nothing")),
@@ -467,9 +470,15 @@ fn build(
         Some("none") => KeepIo::None,
         Some(names) => KeepIo::Names(names.split('+').map(str::to_owned).collect()),
     };
+    let objective = || -> Result<Option<Objective>, PipelineError> {
+        let word = get("objective");
+        let read = |word: &str| word.parse().map_err(|_| bad("objective", "time, casts or bytes", word));
+        word.map(read).transpose()
+    };
     Ok(match spec.name.as_str() {
         "classify" => {
             let policy = policy(get("policy").unwrap_or("safe"))?;
+            policy.check_format(to)?;
             Box::new(Classify { to, policy: Arc::new(policy) })
         }
         "guard" => {
@@ -490,9 +499,7 @@ fn build(
         "assign" => match get("by") {
             None | Some("paint") => Box::new(Assign { to, keep_io: keep_io(), by: By::Paint }),
             Some("cut") => {
-                let objective = get("objective").unwrap_or("time");
-                let objective =
-                    objective.parse().map_err(|_| bad("objective", "time, casts or bytes", objective))?;
+                let objective = objective()?.unwrap_or_default();
                 let name = get("target").unwrap_or("generic");
                 let target = Profile::preset(name).map_err(|_| bad("target", "a profile", name))?;
                 let target = Arc::new(target);
@@ -500,7 +507,9 @@ fn build(
             }
             Some(other) => return Err(bad("by", "cut or paint", other)),
         },
-        "insert-casts" => Box::new(InsertCasts { keep_io: keep_io() }),
+        "insert-casts" => {
+            Box::new(InsertCasts { keep_io: keep_io(), fewest: objective()? == Some(Objective::Casts) })
+        }
         "simplify-casts" => Box::new(SimplifyCasts),
         "convert-constants" => match get("clamp") {
             None | Some("false") => Box::new(ConvertConstants { clamp: false }),

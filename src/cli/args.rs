@@ -2,8 +2,11 @@
 
 use super::peers::PeerArgs;
 use ampc::options::{Objective, Opset};
+use ampc::passes::policy::PRESETS;
+use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+use std::ffi::OsStr;
 use std::path::PathBuf;
 
 /// A mixed-precision compiler for ONNX models: lowers them to fp16 or bf16 where it is safe, with a reason for
@@ -100,8 +103,10 @@ pub(crate) struct PrecisionArgs {
     /// The format to lower to [default: fp16, or the one of the report given as policy]
     #[arg(long, value_enum, value_name = "FORMAT", aliases = ["low-precision-type", "low_precision_type"])]
     pub(crate) to: Option<Format>,
-    /// A preset (see `ampc policy list`), a policy file, or the report of an earlier run to repeat
+    /// A preset (safe, all, perf, zero-risk, torch, tf, paddle-o1, paddle-o2, nvidia, fastai or jmp:POLICY; see
+    /// `ampc policy list`), a policy file, or the report of an earlier run to repeat
     #[arg(long, value_name = "NAME|FILE.json", default_value = "safe")]
+    #[arg(value_parser = PolicyName, hide_possible_values = true)]
     pub(crate) policy: String,
     /// Operators to always lower
     #[arg(long, value_name = "OP,…", value_delimiter = ',')]
@@ -241,7 +246,7 @@ pub(crate) enum PolicyCommand {
     /// Show what a policy says: guards, classes of operators, pins
     Show {
         /// A preset or a file that ends in .json
-        #[arg(value_name = "NAME|FILE.json")]
+        #[arg(value_name = "NAME|FILE.json", value_parser = PolicyName, hide_possible_values = true)]
         name: String,
     },
     /// Check a policy file
@@ -272,6 +277,27 @@ pub(crate) enum TargetCommand {
         /// The file
         file: PathBuf,
     },
+}
+
+/// The name of a policy: any text, of which shells complete presets.
+#[derive(Clone, Copy, Debug)]
+struct PolicyName;
+
+impl TypedValueParser for PolicyName {
+    type Value = String;
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<String, clap::Error> {
+        StringValueParser::new().parse_ref(command, arg, value)
+    }
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        // Of a family, what its names begin with.
+        let word = |name: &'static str| name.split_inclusive(':').next().unwrap_or(name);
+        Some(Box::new(PRESETS.iter().map(move |p| PossibleValue::new(word(p.name)).help(p.about))))
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

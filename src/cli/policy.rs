@@ -17,8 +17,8 @@ pub(crate) fn run(args: &PolicyArgs, _: Ui) -> Result<(), Failure> {
     match &args.command {
         PolicyCommand::List => {
             let mut table = Table::new(0, &[]);
-            for (name, about) in PRESETS {
-                table.row([*name, *about]);
+            for preset in PRESETS {
+                table.row([preset.name, preset.about]);
             }
             ui::print(&table.to_string())
         }
@@ -60,15 +60,17 @@ fn show(policy: &Policy, decisions: Option<u64>) -> String {
     if let Some(decisions) = decisions {
         let _ = writeln!(text, "{}", repeats(decisions));
     }
-    let base = match policy.base {
-        Base::Table => "the operator table",
-        Base::Schema => "the schemas: whatever may be 16-bit is lowered",
-    };
-    let _ = writeln!(text, "\nclasses from {base}");
-    if policy.base == Base::Table {
-        text.push_str(&classes(policy));
+    text.push_str(&wants(policy));
+    text.push_str(&match policy.base {
+        Base::Table => format!("\nclasses from the operator table\n{}", folded(of_table(policy))),
+        Base::Schema => "\nclasses from the schemas: whatever may be 16-bit is lowered\n".into(),
+        Base::Class(class) => format!("\noperators in no list are {class}, but what is discrete or fixed\n"),
+    });
+    let (preset, own): (Vec<_>, Vec<_>) = policy.ops().partition(|(_, c)| c.from == "preset");
+    if !preset.is_empty() {
+        let listed = preset.into_iter().map(|(op, c)| (c.class, op.to_owned()));
+        let _ = write!(text, "\nlists of the preset\n{}", folded(listed));
     }
-    let own: Vec<(&str, _)> = policy.ops().collect();
     if !own.is_empty() {
         text.push_str("\nbut\n");
         let mut table = Table::new(2, &[]);
@@ -108,15 +110,27 @@ fn show(policy: &Policy, decisions: Option<u64>) -> String {
     text
 }
 
-/// Operators by class, folded; for fp16, from which bf16 differs little.
-fn classes(policy: &Policy) -> String {
+/// What the policy asks for beside classes.
+fn wants(policy: &Policy) -> String {
+    let to = policy.wants().to.map(|to| format!(" --to {}", ampc::report::precision_name(to)));
+    let keep_io = policy.wants().keep_io.as_ref();
+    let keep_io = keep_io.map(|k| format!(" --keep-io {}", k.spelling().as_deref().unwrap_or("all")));
+    let asks = to.into_iter().chain(keep_io).collect::<String>();
+    if asks.is_empty() { asks } else { format!("asks for{asks}\n") }
+}
+
+/// The operators of the table that no list names, for fp16, from which bf16 differs little.
+fn of_table(policy: &Policy) -> impl Iterator<Item = (Class, String)> {
+    let unlisted = OpKind::ALL.iter().filter(|&&kind| is_float(kind));
+    let classes = unlisted.map(|&kind| (base_class(kind, DType::F16), op_key(kind.domain(), kind.name())));
+    classes.filter(|(_, key)| policy.class_of(key).is_none())
+}
+
+/// Operators by class, folded.
+fn folded(ops: impl Iterator<Item = (Class, String)>) -> String {
     let mut by_class: BTreeMap<Class, Vec<String>> = BTreeMap::new();
-    for &kind in OpKind::ALL {
-        let key = op_key(kind.domain(), kind.name());
-        if !is_float(kind) || policy.class_of(&key).is_some() {
-            continue;
-        }
-        by_class.entry(base_class(kind, DType::F16)).or_default().push(key);
+    for (class, op) in ops {
+        by_class.entry(class).or_default().push(op);
     }
     let mut text = String::new();
     for (class, ops) in by_class {

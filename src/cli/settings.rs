@@ -115,8 +115,11 @@ pub(crate) fn options(
         (Some(Format::Bf16), _) => DType::BF16,
         (Some(Format::Fp16), _) => DType::F16,
         (None, Some(repeated)) if repeated.to == "bf16" => DType::BF16,
-        (None, _) => DType::F16,
+        (None, _) => policy.wants().to.unwrap_or(DType::F16),
     };
+    if let Err(error) = policy.check_format(to) {
+        return Err(diagnose::policy(&error, None).with_help("leave `--to` out, or change the policy"));
+    }
     let format = if to == DType::BF16 { "bf16" } else { "fp16" };
     if let Some(repeated) = repeated.as_ref().filter(|r| r.to != format) {
         let message = format!(
@@ -132,7 +135,8 @@ pub(crate) fn options(
     };
     let asked = args.keep_io.as_deref().or(args.peers.keep_io_types.as_deref());
     let keep_io = match asked.or(repeated.as_ref().map(|r| r.keep_io.as_str())) {
-        None | Some("all") => KeepIo::All,
+        None => policy.wants().keep_io.clone().unwrap_or_default(),
+        Some("all") => KeepIo::All,
         Some("none") => KeepIo::None,
         Some(names) => KeepIo::Names(io_names(names)?),
     };

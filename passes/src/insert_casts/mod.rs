@@ -15,7 +15,8 @@
 mod scopes;
 
 use self::scopes::Scopes;
-use crate::assign::recount;
+use crate::assign::{Optimum, recount};
+use crate::cost::Objective;
 use crate::flow::{self, Reader, Var};
 use crate::names;
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
@@ -66,6 +67,8 @@ impl KeepIo {
 pub struct InsertCasts {
     /// Which inputs and outputs keep their types.
     pub keep_io: KeepIo,
+    /// Whether what is read in several branches is cast once around them, though not all of them may be taken.
+    pub fewest: bool,
 }
 
 impl Pass for InsertCasts {
@@ -73,7 +76,8 @@ impl Pass for InsertCasts {
         "insert-casts"
     }
     fn options(&self) -> Vec<(&'static str, String)> {
-        self.keep_io.spelling().map(|s| ("keep-io", s)).into_iter().collect()
+        let fewest = self.fewest.then(|| ("objective", Objective::Casts.to_string()));
+        self.keep_io.spelling().map(|s| ("keep-io", s)).into_iter().chain(fewest).collect()
     }
     fn requires(&self) -> Invariants {
         Invariants::CORE.with(Invariants::CLASSIFIED).with(Invariants::ASSIGNED)
@@ -83,7 +87,7 @@ impl Pass for InsertCasts {
     }
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let mut state = State {
-            scopes: Scopes::new(module, &self.keep_io),
+            scopes: Scopes::new(module, &self.keep_io, self.fewest),
             casts: FxHashMap::default(),
             before: SecondaryMap::default(),
             edits: Vec::new(),
@@ -103,7 +107,8 @@ impl Pass for InsertCasts {
                 module.prune_captures(node);
             }
         }
-        if let Some(optimum) = cx.optimum.as_mut() {
+        let placed_so = |o: &&mut Optimum| (o.objective == Objective::Casts) == self.fewest;
+        if let Some(optimum) = cx.optimum.as_mut().filter(placed_so) {
             let counted = recount(module, optimum);
             optimum.merged = optimum.cost - counted;
             if optimum.merged < 0 || optimum.merged > 0 && !state.dropped {

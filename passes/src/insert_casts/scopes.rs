@@ -15,7 +15,7 @@ pub(super) struct Scopes {
 }
 
 impl Scopes {
-    pub(super) fn new(module: &Module, keep: &KeepIo) -> Scopes {
+    pub(super) fn new(module: &Module, keep: &KeepIo, fewest: bool) -> Scopes {
         let mut scopes = Scopes::default();
         let graphs = flow::graphs(module);
         // Without bodies everything is cast where it is.
@@ -39,7 +39,11 @@ impl Scopes {
             }
         }
         for (&(root, _), scopes) in &mut scopes.of {
-            merge_branches(module, root, scopes);
+            if fewest {
+                merge_all(module, root, scopes);
+            } else {
+                merge_branches(module, root, scopes);
+            }
         }
         scopes
     }
@@ -93,6 +97,25 @@ fn outside_loops(module: &Module, root: Value, graph: GraphId) -> GraphId {
         }
     }
     scope
+}
+
+/// What is cast in several graphs is cast once, in the innermost one around them.
+fn merge_all(module: &Module, root: Value, scopes: &mut BTreeSet<GraphId>) {
+    let path = |graph: GraphId| {
+        let around = |&graph: &GraphId| module.owner(graph).map(|owner| module.node(owner).graph);
+        let mut path: Vec<GraphId> = std::iter::successors(Some(graph), around).collect();
+        path.reverse();
+        path
+    };
+    let mut paths = scopes.iter().map(|&graph| path(graph));
+    let Some(mut common) = paths.next() else { return };
+    for path in paths {
+        let shared = common.iter().zip(&path).take_while(|(a, b)| a == b).count();
+        common.truncate(shared);
+    }
+    if let Some(&around) = common.last().filter(|_| scopes.len() > 1) {
+        scopes.insert(outside_loops(module, root, around));
+    }
 }
 
 /// What is cast in all branches of an If is cast before it.

@@ -2,10 +2,10 @@
 //! its decisions.
 
 use super::signature::{SignatureJson, reason};
-use super::{Pin, Policy, PolicyError};
+use super::{Base, Pin, Policy, PolicyError};
 use crate::suggest::{did_you_mean, nearest};
 use ampc_ir::DType;
-use ampc_ir::op;
+use ampc_ir::op::{self, Class};
 use rustc_hash::FxHashSet;
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
@@ -18,6 +18,7 @@ struct PolicyFile {
     schema: Option<String>,
     name: Option<String>,
     base: Option<String>,
+    unlisted: Option<String>,
     #[serde(default, deserialize_with = "entries")]
     ops: Vec<(String, Vec<String>)>,
     #[serde(default, deserialize_with = "entries")]
@@ -110,29 +111,47 @@ impl Policy {
                 let reason = format!("no preset is called `{found}`{hint}; presets are {presets}");
                 error_at(text, &["base", base], reason)
             }
+            error @ PolicyError::Jmp { .. } => error_at(text, &["base", base], error.to_string()),
             other => other,
         })?;
-        policy.name = file.name.unwrap_or_else(|| "custom".into());
-        debug_assert!(file.schema.is_none_or(|s| s == "ampc-policy/1"));
+        policy.name = file.name.clone().unwrap_or_else(|| "custom".into());
+        debug_assert!(file.schema.as_deref().is_none_or(|s| s == "ampc-policy/1"));
+        policy.take(file, text, "policy")?;
+        Ok(policy)
+    }
+
+    /// The policy of a file of ours, which starts from nothing but the operator table.
+    pub(super) fn from_preset(name: &str, text: &str) -> Result<Policy, PolicyError> {
+        let file: PolicyFile = serde_json::from_str(text).map_err(|e| json_error(&e))?;
+        debug_assert!(file.base.is_none() && file.name.as_deref() == Some(name), "{name}");
+        let mut policy = Policy { name: name.to_owned(), ..Policy::default() };
+        policy.take(file, text, "preset")?;
+        Ok(policy)
+    }
+
+    /// What a file says on top of its base; `from` is what rules call its lists.
+    fn take(&mut self, file: PolicyFile, text: &str, from: &'static str) -> Result<(), PolicyError> {
+        if let Some(word) = &file.unlisted {
+            self.base = unlisted(word).map_err(|reason| error_at(text, &["unlisted", word], reason))?;
+        }
         for (class, ops) in &file.ops {
             let class = class
                 .parse()
                 .map_err(|e: op::UnknownClass| error_at(text, &["ops", class], format!("in `ops`: {e}")))?;
             for op in ops {
-                policy.set_class(op, class, "policy")?;
+                self.set_class(op, class, from)?;
             }
         }
         for (pattern, pin) in &file.pins {
-            policy.pin(pattern, pin.parse()?)?;
+            self.pin(pattern, pin.parse()?)?;
         }
         for (pattern, pin) in &file.pin_values {
-            policy.pin_value(pattern, pin.parse()?)?;
+            self.pin_value(pattern, pin.parse()?)?;
         }
         for guard in &file.disable_guards {
-            policy.disable_guard(guard)?;
+            self.disable_guard(guard)?;
         }
-        policy.signatures_from(file.signatures, text)?;
-        Ok(policy)
+        self.signatures_from(file.signatures, text)
     }
 
     fn signatures_from(&mut self, signatures: Entries<SignatureJson>, text: &str) -> Result<(), PolicyError> {
@@ -166,6 +185,20 @@ impl Policy {
             }
         }
         Ok(policy)
+    }
+}
+
+/// What `unlisted` says.
+fn unlisted(word: &str) -> Result<Base, String> {
+    match word {
+        "table" => Ok(Base::Table),
+        "schema" => Ok(Base::Schema),
+        _ => word.parse().map(Base::Class).map_err(|_: op::UnknownClass| {
+            let words: Vec<&str> =
+                ["table", "schema"].into_iter().chain(Class::ALL.iter().map(|c| c.as_str())).collect();
+            let hint = did_you_mean(nearest(word, words.iter().copied()));
+            format!("`unlisted` is `{word}`: expected one of {}{hint}", words.join(", "))
+        }),
     }
 }
 
@@ -217,6 +250,33 @@ mod tests {
         let (line, column, reason) = at("{\"name\": \"mine\",\n \"base\": \"mine\"}");
         assert_eq!((line, column), (2, 10));
         assert!(reason.contains("presets are safe, all") && !reason.contains(".json"), "{reason}");
+        let (line, column, reason) = at("{\"name\": \"mine\",\n \"unlisted\": \"infre\"}");
+        assert_eq!((line, column), (2, 14));
+        assert!(
+            reason.contains("table, schema, allow") && reason.contains("did you mean `infer`"),
+            "{reason}"
+        );
+        let (line, column, reason) = at("{\"name\": \"mine\",\n \"base\": \"jmp:c=fp16\"}");
+        assert_eq!((line, column), (2, 10));
+        assert!(reason.contains("did you mean `f16`"), "{reason}");
+        let (line, _, reason) = at("{\n \"unlised\": \"infer\"\n}");
+        assert!(line == 2 && reason.contains("did you mean `unlisted`"), "{reason}");
+    }
+
+    #[test]
+    fn a_file_changes_what_its_preset_says() {
+        let policy = Policy::from_json(
+            r#"{"base": "torch", "unlisted": "deny", "ops": {"allow": ["Softmax"], "deny": ["MatMul"]}}"#,
+        );
+        let policy = policy.unwrap();
+        let of = |op: &str| policy.class_of(op).map(|c| (c.class, c.from));
+        assert_eq!(policy.base, Base::Class(Class::Deny));
+        assert_eq!(of("Softmax"), Some((Class::Allow, "policy")));
+        assert_eq!(of("MatMul"), Some((Class::Deny, "policy")));
+        assert_eq!(of("Exp"), Some((Class::Deny, "preset")));
+        assert_eq!(of("Relu"), None);
+        let jmp = Policy::from_json(r#"{"base": "jmp:c=bf16,o=f32"}"#).unwrap();
+        assert_eq!(jmp.wants().to, Some(DType::BF16));
     }
 
     /// Line, and what is said.

@@ -1,18 +1,23 @@
 //! What the user wants: classes per operator, pins per node and value, guards to leave out, and what operators are
 //! that no table knows.
 //!
-//! A policy starts from a base (the operator table, or its schemas alone) and says what differs. It comes from a
-//! preset, from a JSON file (schema `ampc-policy/1`, documented in `docs/policy.md`), from a report of an earlier
-//! run (which pins every decision), and from the command line; precedence is fixed: exact node name, exact value
-//! name, wildcard or regex pin, lists of the command line, a report, policy file, operator table.
+//! A policy starts from a base (the operator table, its schemas alone, or one class) and says what differs. It comes
+//! from a preset (a file in `presets/`), from a JSON file (schema `ampc-policy/1`, documented in `docs/policy.md`),
+//! from a report of an earlier run (which pins every decision), and from the command line; precedence is fixed: exact
+//! node name, exact value name, wildcard or regex pin, lists of the command line, a report, policy file, operator
+//! table.
 
 mod file;
+mod jmp;
 mod pins;
+mod presets;
 mod signature;
 
 pub use pins::{Names, Pattern, Pin, Pins, Reading};
+pub use presets::{PRESETS, Preset};
 pub use signature::{SignatureJson, reason};
 
+use crate::insert_casts::KeepIo;
 use crate::suggest::{did_you_mean, nearest};
 use ampc_ir::op::{self, Class, OpSchema};
 use ampc_ir::{DType, Module, Node};
@@ -27,6 +32,31 @@ pub enum Base {
     Table,
     /// Whatever the schema admits is lowered: what converters without numeric lists do.
     Schema,
+    /// This class for all operators: what systems do whose lists say the rest.
+    Class(Class),
+}
+
+impl Base {
+    /// The class of an operator that no list names, and the rule if it is not the operator table's.
+    ///
+    /// What takes what arrives anyway, or is fixed, is no matter of lists.
+    pub fn class_of(self, table: Class) -> (Class, Option<&'static str>) {
+        match self {
+            _ if matches!(table, Class::Discrete | Class::Fixed) => (table, None),
+            Base::Table => (table, None),
+            Base::Schema => (Class::Allow, Some("schema")),
+            Base::Class(class) => (class, Some("unlisted")),
+        }
+    }
+}
+
+/// What a policy asks for beside classes, for whom nobody asked for something else.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Wants {
+    /// The format: lowering to another one is an error.
+    pub to: Option<DType>,
+    /// Which inputs and outputs keep their types.
+    pub keep_io: Option<KeepIo>,
 }
 
 /// A class for an operator, and which list says so.
@@ -34,7 +64,7 @@ pub enum Base {
 pub struct OpClass {
     /// The class.
     pub class: Class,
-    /// `list` for the command line, `policy` for a file or preset.
+    /// `list` for the command line, `policy` for a file, `preset` for a preset, also one that a file starts from.
     pub from: &'static str,
 }
 
@@ -45,6 +75,7 @@ pub struct Policy {
     pub name: String,
     /// Where unnamed operators get their class.
     pub base: Base,
+    wants: Wants,
     ops: BTreeMap<String, OpClass>,
     /// Operators of no table, by their key.
     signatures: BTreeMap<String, &'static OpSchema>,
@@ -68,6 +99,24 @@ pub enum PolicyError {
         hint: String,
         /// All presets.
         presets: String,
+    },
+    /// A text is no policy of jmp, or one that cannot be done.
+    #[error("`jmp:{found}`: {reason}")]
+    Jmp {
+        /// The text behind `jmp:`.
+        found: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The policy is one for another format.
+    #[error("the policy `{policy}` computes in {wanted}, so it cannot lower to {to}")]
+    Format {
+        /// Its name.
+        policy: String,
+        /// The format it asks for.
+        wanted: DType,
+        /// The format that was asked for.
+        to: DType,
     },
     /// No operator has this name.
     #[error("no operator is called `{found}` (operators of other domains are written `domain::Op`){hint}")]
@@ -131,43 +180,9 @@ pub enum PolicyError {
     },
 }
 
-/// The presets, each with a line about it.
-pub const PRESETS: &[(&str, &str)] = &[
-    ("safe", "the operator table's classes and all guards: the default"),
-    (
-        "all",
-        "everything the schemas admit, without numeric lists and guards but for constants that do not fit",
-    ),
-];
-
 impl Policy {
-    /// The preset with this name.
-    ///
-    /// # Errors
-    /// If there is none.
-    pub fn preset(name: &str) -> Result<Policy, PolicyError> {
-        let mut policy = Policy { name: name.to_owned(), ..Policy::default() };
-        match name {
-            "safe" => {}
-            "all" => {
-                policy.base = Base::Schema;
-                for guard in crate::guard::GUARDS.iter().filter(|g| g.name != "range") {
-                    policy.disabled_guards.insert(guard.name.to_owned());
-                }
-            }
-            _ => {
-                let names = PRESETS.iter().map(|(n, _)| *n);
-                return Err(PolicyError::UnknownPreset {
-                    found: name.to_owned(),
-                    hint: did_you_mean(nearest(name, names.clone())),
-                    presets: names.collect::<Vec<_>>().join(", "),
-                });
-            }
-        }
-        Ok(policy)
-    }
-
-    /// Puts an operator into the list of a class; `from` is `list` (the command line, which wins) or `policy`.
+    /// Puts an operator into the list of a class; `from` is `list` (the command line, which wins), `policy` or
+    /// `preset`.
     ///
     /// # Errors
     /// If there is no such operator, or the same source put it into another list.
@@ -215,6 +230,26 @@ impl Policy {
         Ok(())
     }
 
+    /// The name as pipelines spell it, in which commas mean something else.
+    pub fn spelling(&self) -> String {
+        self.name.replace(',', "+")
+    }
+    /// What it asks for beside classes.
+    pub fn wants(&self) -> &Wants {
+        &self.wants
+    }
+    /// Checks that the policy is one for this format.
+    ///
+    /// # Errors
+    /// If it asks for the other one.
+    pub fn check_format(&self, to: DType) -> Result<(), PolicyError> {
+        match self.wants.to {
+            Some(wanted) if wanted != to => {
+                Err(PolicyError::Format { policy: self.name.clone(), wanted, to })
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
     /// Guards to leave out.
     pub fn disabled_guards(&self) -> &BTreeSet<String> {
         &self.disabled_guards

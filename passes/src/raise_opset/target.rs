@@ -3,7 +3,7 @@
 use super::opset;
 use crate::flow;
 use crate::pass::PassError;
-use crate::policy::{Base, Policy, node_key};
+use crate::policy::{Policy, node_key};
 use ampc_ir::op::{self, Class, Legality, latest_opset};
 use ampc_ir::{DType, Module, Type};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ impl Target {
         match self {
             Target::Opset(to) => vec![("to", to.to_string())],
             Target::Auto { format, policy } => {
-                vec![("to", "auto".into()), ("format", format.to_string()), ("policy", policy.name.clone())]
+                vec![("to", "auto".into()), ("format", format.to_string()), ("policy", policy.spelling())]
             }
         }
     }
@@ -99,8 +99,7 @@ fn is_lowered(table: Class, policy: &Policy, module: &Module, node: ampc_ir::Nod
     let class = match policy.class_of(&node_key(module, node)) {
         _ if table == Class::Fixed => table,
         Some(listed) => listed.class,
-        None if policy.base == Base::Schema && table != Class::Discrete => Class::Allow,
-        None => table,
+        None => policy.base.class_of(table).0,
     };
     matches!(class, Class::Allow | Class::Infer | Class::Clear)
 }

@@ -1,0 +1,161 @@
+//! Policies of [jmp](https://github.com/google-deepmind/jmp), the mixed-precision library of JAX: three element
+//! types, of parameters, computation and output.
+//!
+//! The text is read as `jmp.get_policy` reads it: `p=f32,c=f16,o=f32` or with full words; parameters are f32 if
+//! nothing is said of them, the computation follows the parameters and the output the computation; one type alone is
+//! all three. `+` stands for `,` as well, for commas mean something else in pipelines.
+
+use super::{Base, Policy, PolicyError, Wants};
+use crate::insert_casts::KeepIo;
+use crate::suggest::{did_you_mean, nearest};
+use ampc_ir::DType;
+use ampc_ir::op::Class;
+
+/// What the names of these presets begin with.
+pub(super) const PREFIX: &str = "jmp:";
+
+/// jmp's names of types; `half` is bf16 on TPUs and f16 everywhere else.
+const TYPES: &[(&str, DType)] = &[
+    ("bf16", DType::BF16),
+    ("bfloat16", DType::BF16),
+    ("f16", DType::F16),
+    ("float16", DType::F16),
+    ("half", DType::F16),
+    ("f32", DType::F32),
+    ("float32", DType::F32),
+    ("full", DType::F32),
+    ("f64", DType::F64),
+    ("float64", DType::F64),
+];
+
+#[derive(Clone, Copy)]
+struct Types {
+    params: DType,
+    compute: DType,
+    output: DType,
+}
+
+/// The policy that a text stands for.
+pub(super) fn policy(text: &str) -> Result<Policy, PolicyError> {
+    let wrong = |reason| PolicyError::Jmp { found: text.to_owned(), reason };
+    let types = read(text).and_then(possible).map_err(wrong)?;
+    let Types { params, compute, output } = types;
+    let name = format!("{PREFIX}p={params},c={compute},o={output}");
+    if compute == DType::F32 {
+        return Ok(Policy { name, base: Base::Class(Class::Fixed), ..Policy::default() });
+    }
+    let keep_io = if output == DType::F32 { KeepIo::All } else { KeepIo::None };
+    let wants = Wants { to: Some(compute), keep_io: Some(keep_io) };
+    Ok(Policy { name, wants, ..Policy::preset("all")? })
+}
+
+fn read(text: &str) -> Result<Types, String> {
+    if !text.contains('=') {
+        let all = dtype(text)?;
+        return Ok(Types { params: all, compute: all, output: all });
+    }
+    let [mut params, mut compute, mut output] = [None; 3];
+    for part in text.split([',', '+']) {
+        let (key, value) = part
+            .split_once('=')
+            .ok_or_else(|| format!("`{part}` is no part `params=…`, `compute=…` or `output=…`"))?;
+        let place = match key {
+            "p" | "params" => &mut params,
+            "c" | "compute" => &mut compute,
+            "o" | "output" => &mut output,
+            _ => {
+                let hint = did_you_mean(nearest(key, ["params", "compute", "output"]));
+                return Err(format!("`{key}` is none of params, compute and output{hint}"));
+            }
+        };
+        if place.replace(dtype(value)?).is_some() {
+            return Err(format!("`{key}` is there twice: keep one"));
+        }
+    }
+    let params = params.unwrap_or(DType::F32);
+    let compute = compute.unwrap_or(params);
+    Ok(Types { params, compute, output: output.unwrap_or(compute) })
+}
+
+fn dtype(word: &str) -> Result<DType, String> {
+    let names = || TYPES.iter().map(|&(name, _)| name);
+    TYPES.iter().find(|&&(name, _)| name == word).map(|&(_, dtype)| dtype).ok_or_else(|| {
+        let hint = did_you_mean(nearest(word, names()));
+        format!("`{word}` is no type: expected one of {}{hint}", names().collect::<Vec<_>>().join(", "))
+    })
+}
+
+/// Refuses what ampc cannot do.
+fn possible(types: Types) -> Result<Types, String> {
+    let Types { params, compute, output } = types;
+    if [params, compute, output].contains(&DType::F64) {
+        return Err("only f32 is lowered, and nothing is raised: f64 is neither".into());
+    }
+    if params != DType::F32 && params != compute {
+        return Err(format!(
+            "parameters in {params} that are computed with in {compute} would be rounded for nothing; \
+             a constant is stored in the type in which it is read: {}",
+            ways('p', compute)
+        ));
+    }
+    if output != DType::F32 && output != compute {
+        return Err(format!(
+            "what is computed in {compute} leaves in {compute}, or in the type that it has in the model: \
+             {}",
+            ways('o', compute)
+        ));
+    }
+    Ok(types)
+}
+
+/// What may be said of parameters or output.
+fn ways(key: char, compute: DType) -> String {
+    if compute == DType::F32 { format!("`{key}=f32`") } else { format!("`{key}=f32` or `{key}={compute}`") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wants(text: &str) -> (String, Base, Option<DType>, bool) {
+        let policy = policy(text).unwrap();
+        let keeps = policy.wants.keep_io.as_ref().is_none_or(|k| k.keeps("y"));
+        (policy.name, policy.base, policy.wants.to, keeps)
+    }
+
+    #[test]
+    fn texts_are_read_as_jmp_does() {
+        let low = |p, c, o, to, keeps| (format!("jmp:p={p},c={c},o={o}"), Base::Schema, Some(to), keeps);
+        assert_eq!(wants("p=f32,c=f16,o=f32"), low("f32", "f16", "f32", DType::F16, true));
+        assert_eq!(wants("params=float32,compute=float16,output=float32"), wants("p=f32,c=f16,o=f32"));
+        assert_eq!(wants("p=f32+c=f16+o=f32"), wants("p=full,c=half,o=full"));
+        assert_eq!(wants("c=f16"), low("f32", "f16", "f16", DType::F16, false));
+        assert_eq!(wants("p=bf16"), low("bf16", "bf16", "bf16", DType::BF16, false));
+        assert_eq!(wants("p=bf16,o=f32"), low("bf16", "bf16", "f32", DType::BF16, true));
+        assert_eq!(wants("half"), wants("p=f16,c=float16,o=half"));
+        let full = ("jmp:p=f32,c=f32,o=f32".to_owned(), Base::Class(Class::Fixed), None, true);
+        assert_eq!(wants("full"), full);
+        assert_eq!(wants("c=f32"), full);
+    }
+
+    #[test]
+    fn what_cannot_be_done_is_refused_with_a_way_out() {
+        let cases = [
+            ("p=f16,c=f32", "`p=f32`"),
+            ("p=f16,c=bf16,o=f32", "`p=f32` or `p=bf16`"),
+            ("c=f16,o=bf16", "`o=f32` or `o=f16`"),
+            ("c=f32,o=f16", "`o=f32`"),
+            ("float64", "f64 is neither"),
+            ("c=fp16", "`fp16` is no type: expected one of bf16, bfloat16, f16"),
+            ("c=fp16", "did you mean `f16`"),
+            ("comput=f16", "did you mean `compute`"),
+            ("c=f16,c=f32", "twice"),
+            ("c=f16,half", "`half` is no part"),
+            ("", "`` is no type"),
+        ];
+        for (text, said) in cases {
+            let error = policy(text).unwrap_err().to_string();
+            assert!(error.contains(said), "{text}: {error}");
+        }
+    }
+}
