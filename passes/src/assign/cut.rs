@@ -20,7 +20,7 @@ use crate::cut::{Contradiction, DEFAULT_BUDGET, Invalid, Label, Place, Problem, 
 use crate::flow::{self, Var};
 use crate::target::Profile;
 use crate::tensors::{End, Producer, Reading, Tensor, Tensors, same_number};
-use ampc_ir::op::{Class, Legality};
+use ampc_ir::op::{Class, Legality, OpKind};
 use ampc_ir::{DType, GraphId, Module, Node, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
@@ -104,7 +104,8 @@ impl<'m> Choice<'m> {
     fn variables(&mut self) -> Result<(), Invalid> {
         let module = self.tensors.module;
         for node in flow::nodes(module) {
-            if flow::inserted_result(module, node).is_none() && same_number(module, node).is_some() {
+            let widens = flow::inserted_result(module, node).is_none() && same_number(module, node).is_some();
+            if widens || self.tensors.narrows(node) {
                 self.casts.insert(node);
             }
             for var in flow::vars(module, node) {
@@ -321,7 +322,8 @@ impl<'m> Choice<'m> {
                 Producer::End(end) => Some(end),
                 Producer::Constant => None,
             };
-            let ends = tensor.readers.iter().map(|reading| reading.end).chain(from);
+            let cast = tensor.casts.iter().any(|&(to, _)| to == self.tensors.to).then_some(End::Low);
+            let ends = tensor.readers.iter().map(|reading| reading.end).chain(from).chain(cast);
             let mut low = ends.filter_map(|end| self.low_vertex(end, labels));
             let Some(first) = low.next() else { continue };
             low.for_each(|vertex| components.join(first, vertex));
@@ -427,8 +429,8 @@ impl<'m> Choice<'m> {
     }
 }
 
-/// The graphs in which casts of a value are worth being considered, outermost first, with what reads it there: a
-/// graph that is run less often than those around it.
+/// The graphs in which casts of a value are worth being considered, outermost first, with what reads it there: the
+/// one where it is made, and branches outside every loop that are run less often than what is around them.
 struct Scopes {
     graphs: Vec<GraphId>,
     parents: Vec<Option<usize>>,
@@ -450,6 +452,11 @@ impl Scopes {
             }
             let mut place = 0;
             for &inside in path.iter().rev() {
+                // What a loop does not change is cast outside it.
+                let owner = module.owner(inside).and_then(|owner| module.node(owner).schema());
+                if owner.map(|s| s.kind) != Some(OpKind::If) {
+                    break;
+                }
                 if costs.executions(inside) < costs.executions(scopes.graphs[place]) {
                     place = *known.entry(inside).or_insert_with(|| {
                         scopes.graphs.push(inside);

@@ -1,6 +1,7 @@
 //! Where casts of captured values stand: outside every loop, within the one branch that reads them.
 
 use super::{KeepIo, decided};
+use crate::cost::{Executions, Sizes};
 use crate::flow::{self, Reader, Var};
 use ampc_ir::op::OpKind;
 use ampc_ir::verify::name_of;
@@ -24,6 +25,7 @@ impl Scopes {
         }
         for &graph in &graphs {
             for node in module.nodes(graph) {
+                scopes.casts(module, node, graph);
                 for (slot, value) in (0u32..).zip(module.node(node).formal_operands()) {
                     if let Some(value) = *value {
                         scopes.reads(module, value, flow::reader_var(module, node, slot), graph);
@@ -38,14 +40,23 @@ impl Scopes {
                 }
             }
         }
+        let executions =
+            if fewest { Executions::once() } else { Executions::count(module, &Sizes::default()) };
         for (&(root, _), scopes) in &mut scopes.of {
-            if fewest {
-                merge_all(module, root, scopes);
-            } else {
-                merge_branches(module, root, scopes);
-            }
+            *scopes = cheapest(module, &executions, root, scopes);
         }
         scopes
+    }
+
+    /// Notes a cast of the author where its operand is made: others are to be merged with it.
+    fn casts(&mut self, module: &Module, node: Node, graph: GraphId) {
+        let data = module.node(node);
+        let (Some(operand), Some(result)) = (data.operand(0), data.result(0)) else { return };
+        let is_cast = data.schema().is_some_and(|s| s.kind == OpKind::Cast);
+        let to = module.value(result).ty.dtype().filter(|dtype| dtype.is_float());
+        if let Some(to) = to.filter(|_| is_cast && resolve_captures(module, operand) == operand) {
+            self.of.entry((operand, to)).or_default().insert(graph);
+        }
     }
 
     /// Notes where a value is cast for a reader in a graph, if it is.
@@ -99,35 +110,54 @@ fn outside_loops(module: &Module, root: Value, graph: GraphId) -> GraphId {
     scope
 }
 
-/// What is cast in several graphs is cast once, in the innermost one around them.
-fn merge_all(module: &Module, root: Value, scopes: &mut BTreeSet<GraphId>) {
-    let path = |graph: GraphId| {
-        let around = |&graph: &GraphId| module.owner(graph).map(|owner| module.node(owner).graph);
-        let mut path: Vec<GraphId> = std::iter::successors(Some(graph), around).collect();
-        path.reverse();
-        path
-    };
-    let mut paths = scopes.iter().map(|&graph| path(graph));
-    let Some(mut common) = paths.next() else { return };
-    for path in paths {
-        let shared = common.iter().zip(&path).take_while(|(a, b)| a == b).count();
-        common.truncate(shared);
+/// Where a value is cast of which casts are wanted in some graphs: the places that are run least often together, and
+/// of those that are run as often the outermost, unless it serves a single place inside.
+fn cheapest(
+    module: &Module,
+    executions: &Executions,
+    root: Value,
+    wanted: &BTreeSet<GraphId>,
+) -> BTreeSet<GraphId> {
+    let home = module.value(root).graph;
+    if wanted.len() <= 1 || wanted.contains(&home) {
+        return wanted.iter().copied().filter(|&graph| graph == home || !wanted.contains(&home)).collect();
     }
-    if let Some(&around) = common.last().filter(|_| scopes.len() > 1) {
-        scopes.insert(outside_loops(module, root, around));
-    }
-}
-
-/// What is cast in all branches of an If is cast before it.
-fn merge_branches(module: &Module, root: Value, scopes: &mut BTreeSet<GraphId>) {
-    let mut work: Vec<GraphId> = scopes.iter().copied().collect();
-    while let Some(graph) = work.pop() {
-        let Some(owner) = module.owner(graph).filter(|_| graph != module.value(root).graph) else { continue };
-        if module.node(owner).bodies().all(|body| scopes.contains(&body)) {
-            let around = outside_loops(module, root, module.node(owner).graph);
-            if scopes.insert(around) {
-                work.push(around);
-            }
+    // The graphs between, each with those inside it, outermost first.
+    let mut inside: BTreeMap<GraphId, BTreeSet<GraphId>> = BTreeMap::new();
+    for &graph in wanted {
+        let mut at = graph;
+        while at != home {
+            let Some(owner) = module.owner(at) else { break };
+            let around = module.node(owner).graph;
+            inside.entry(around).or_default().insert(at);
+            at = around;
         }
     }
+    let mut order = vec![home];
+    let mut next = 0;
+    while let Some(graph) = order.get(next).copied() {
+        next += 1;
+        if !wanted.contains(&graph) {
+            order.extend(inside.get(&graph).into_iter().flatten());
+        }
+    }
+    let mut least: BTreeMap<GraphId, (i64, bool)> = BTreeMap::new();
+    for &graph in order.iter().rev() {
+        let own = executions.of(graph);
+        let children = inside.get(&graph).filter(|_| !wanted.contains(&graph));
+        let found = children.map_or((own, true), |children| {
+            let sum = children.iter().fold(0i64, |sum, child| sum.saturating_add(least[child].0));
+            if own < sum || own == sum && children.len() > 1 { (own, true) } else { (sum, false) }
+        });
+        least.insert(graph, found);
+    }
+    let (mut places, mut work) = (BTreeSet::new(), vec![home]);
+    while let Some(graph) = work.pop() {
+        if least[&graph].1 {
+            places.insert(graph);
+        } else {
+            work.extend(inside.get(&graph).into_iter().flatten());
+        }
+    }
+    places
 }
