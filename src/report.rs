@@ -95,8 +95,10 @@ pub struct OptimumReport {
     pub unit: &'static str,
     /// Into how many parts a run is divided for branches that are taken every other time.
     pub scale: i64,
-    /// The cost of the choice, as often as it was counted: by the choice, and again on the graph.
+    /// The cost of the choice.
     pub cost: i64,
+    /// By how much the casts in the graph cost less, because casts of the author became identities and went.
+    pub merged: i64,
     /// What no other choice costs less than.
     pub lower_bound: i64,
     /// Whether no choice costs less.
@@ -114,6 +116,7 @@ impl OptimumReport {
             unit: optimum.objective.unit(),
             scale: optimum.scale,
             cost: optimum.cost,
+            merged: optimum.merged,
             lower_bound: optimum.lower_bound,
             optimal: optimum.optimal,
             assumptions: (optimum.assumptions.iter().filter(|_| counts_runs))

@@ -132,7 +132,7 @@ pub trait Observer {
     fn before(&mut self, _pass: &dyn Pass, _module: &Module) {}
     /// Called after a pass.
     fn after(&mut self, _pass: &dyn Pass, _module: &Module, _changed: Changed) {}
-    /// Called when a pass has chosen formats, with what they cost.
+    /// Called at the end, with what formats cost if a pass has chosen them by cost.
     fn chosen(&mut self, _optimum: &Optimum) {}
 }
 
@@ -316,9 +316,9 @@ impl Pipeline {
                 }
             }
             observer.after(pass.as_ref(), module, changed);
-            if let Some(optimum) = optimum.as_ref().filter(|_| pass.name() == "assign") {
-                observer.chosen(optimum);
-            }
+        }
+        if let Some(optimum) = &optimum {
+            observer.chosen(optimum);
         }
         Ok(warnings)
     }

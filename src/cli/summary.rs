@@ -8,6 +8,7 @@ use super::table::{Table, bytes, count, number, share};
 use super::ui::{Stream, Ui};
 use ampc::Report;
 use ampc::ir::{DType, Module, Node};
+use ampc::report::OptimumReport;
 
 /// Warnings said in full before they are only counted.
 const SAID: usize = 8;
@@ -44,6 +45,22 @@ pub(crate) struct Done<'a> {
     pub(crate) opsets: OpsetAdvice,
 }
 
+/// What the casts cost, and whether that is proven to be the least.
+fn optimum_line(optimum: &OptimumReport) -> String {
+    let runs = |cost: i64| cost / optimum.scale.max(1);
+    let amount = |cost: i64| match optimum.unit {
+        "bytes" => format!("{} cast", bytes(u64::try_from(runs(cost)).unwrap_or(0))),
+        "ps" => format!("{} ns for what was chosen", number(u64::try_from(runs(cost) / 1000).unwrap_or(0))),
+        _ => format!("{} casts", number(u64::try_from(cost).unwrap_or(0))),
+    };
+    let cost = amount(optimum.cost - optimum.merged);
+    if optimum.optimal {
+        format!("{cost}: proven to be the least")
+    } else {
+        format!("{cost}: the best found; no choice needs less than {}", amount(optimum.lower_bound))
+    }
+}
+
 /// The table after a rewrite.
 pub(crate) fn text(
     args: &RewriteArgs,
@@ -71,6 +88,9 @@ pub(crate) fn text(
     }
     table.row(["nodes".to_owned(), nodes.join(", ")]);
     table.row(["allow".to_owned(), allow(report)]);
+    if let Some(optimum) = &report.optimum {
+        table.row(["optimum".to_owned(), optimum_line(optimum)]);
+    }
     table.row([
         "casts".to_owned(),
         format!(

@@ -8,6 +8,7 @@
 //!   constants that are only moved, in f16 (as in [painting](super::paint));
 //! - fp32: inputs and outputs that keep their type, readers without a variable, and every free variable that is
 //!   connected with nothing that gains by being low, through tensors and constants;
+//! - fp32 as well: state of loops that painting leaves so;
 //! - in another 16-bit format: what painting makes so for the sake of its neighbours.
 //!
 //! Discrete and promote variables are never lowered while something fp32 arrives, and an input that need not keep its
@@ -152,6 +153,8 @@ impl<'m> Choice<'m> {
             Some(&format) if format != to => Held::Other(format),
             _ if !members.iter().all(is_free) => Held::Full,
             _ if self.is_stored_low(leader) => Held::Low,
+            // What goes round in a loop would be rounded in every iteration.
+            None if members.iter().any(|&var| flow::is_state(module, var)) => Held::Full,
             _ if members.iter().any(is_allow) => Held::Low,
             _ => Held::Free,
         }
@@ -421,7 +424,7 @@ impl<'m> Choice<'m> {
                 grounded.extend(low.map(|vertex| components.of(vertex)));
             }
         }
-        for &vertex in self.vertices.values() {
+        for vertex in (LOW.0 + 1..self.problem.vertices()).map(Vertex) {
             if !grounded.contains(&components.of(vertex)) {
                 labels[vertex.index()] = Label::Full;
             }
