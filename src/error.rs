@@ -148,6 +148,7 @@ impl Error {
                 ampc_passes::PassError::NoForm { .. } | ampc_passes::PassError::Expansion { .. } => {
                     ErrorKind::Unsupported
                 }
+                ampc_passes::PassError::Recount { .. } => ErrorKind::Bug,
                 _ => ErrorKind::Usage,
             },
             Error::Bug(_) => ErrorKind::Bug,

@@ -99,7 +99,8 @@ fn counted(module: &Module, optimum: &Optimum, node: Node) -> Option<(Value, DTy
         to == DType::F32 && is_cast
     });
     let inserted = module.node(node).provenance == Provenance::Inserted;
-    (is_read && (inserted || optimum.casts.contains(&node))).then(|| (root, to, module.node(node).graph))
+    let counts = optimum.alone.contains(&node) || is_read && (inserted || optimum.casts.contains(&node));
+    counts.then(|| (root, to, module.node(node).graph))
 }
 
 /// The operand and result of a cast.
@@ -109,7 +110,7 @@ fn cast(module: &Module, node: Node) -> Option<(Value, Value)> {
     is_cast.then(|| Some((data.operand(0)?, data.result(0)?))).flatten()
 }
 
-/// The value behind captures and casts that are exact, but for the author's of captures.
+/// The value behind captures and casts that are exact, but for those of the author that serve nobody else.
 fn root(module: &Module, optimum: &Optimum, value: Value) -> Value {
     let mut value = flow::resolve_captures(module, value);
     while let Some((node, _)) = module.producer(value)
