@@ -17,7 +17,10 @@ fn wrong_usage() {
     let dir = Dir::new();
     dir.copy(MLP, "mlp.onnx");
     let cases: &[(&str, &[&str])] = &[
-        ("usage_flag", &["--objective", "casts"]),
+        ("usage_flag", &["--objectives", "casts"]),
+        ("usage_objective", &["--objective", "castss"]),
+        ("usage_target", &["--target", "h20"]),
+        ("usage_target_file", &["--target", "nowhere.json"]),
         ("usage_format", &["--to", "fp8"]),
         ("usage_policy", &["--policy", "sfae"]),
         ("usage_op", &["--deny", "Gem"]),

@@ -8,7 +8,6 @@
 //!   constants that are only moved, in f16 (as in [painting](super::paint));
 //! - fp32: inputs and outputs that keep their type, readers without a variable, and every free variable that is
 //!   connected with nothing that gains by being low, through tensors and constants;
-//! - fp32 as well: state of loops that painting leaves so;
 //! - in another 16-bit format: what painting makes so for the sake of its neighbours.
 //!
 //! Discrete and promote variables are never lowered while something fp32 arrives, and an input that need not keep its
@@ -153,8 +152,6 @@ impl<'m> Choice<'m> {
             Some(&format) if format != to => Held::Other(format),
             _ if !members.iter().all(is_free) => Held::Full,
             _ if self.is_stored_low(leader) => Held::Low,
-            // What goes round in a loop would be rounded in every iteration.
-            None if members.iter().any(|&var| flow::is_state(module, var)) => Held::Full,
             _ if members.iter().any(is_allow) => Held::Low,
             _ => Held::Free,
         }

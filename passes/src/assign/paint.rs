@@ -251,9 +251,13 @@ impl<'m> Paint<'m> {
             Some(_) => self.free.get(&self.groups.leader(var)).copied(),
         }
     }
-    /// Whether the operator of a variable has the format, which need not be the one that is lowered to.
+    /// Whether the operator of a variable, or each of its group, has the format, which need not be the one that is
+    /// lowered to.
     fn admits(&self, var: Var, format: DType) -> bool {
-        format == self.to || flow::legality(self.module, var, format) == Legality::Legal
+        let own = [var];
+        let members = self.groups.get(var).map_or(&own[..], |group| &group.members);
+        let is_legal = |&member: &Var| flow::legality(self.module, member, format) == Legality::Legal;
+        format == self.to || members.iter().all(is_legal)
     }
 
     /// Whether an operand comes for nothing in any precision: a constant, whatever it was cast to.
