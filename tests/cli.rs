@@ -479,6 +479,35 @@ fn targets() {
     assert!(dir.run(&["target", "show", "mine.json"]).stdout.starts_with("target mine\n"));
 }
 
+/// What the cheapest casts cost is in the summary and in the report, and a report repeats the choice.
+#[test]
+fn objectives() {
+    let dir = Dir::new();
+    dir.copy(MLP, "mlp.onnx");
+    for (objective, unit) in [("casts", "casts"), ("bytes", "bytes"), ("time", "ps")] {
+        let report = format!("{objective}.json");
+        let out = format!("{objective}.onnx");
+        let args = ["rewrite", "mlp.onnx", "--objective", objective, "-o", &out, "--report", &report];
+        let run = dir.run(&args);
+        assert!(run.code == 0 && run.stderr.contains("proven to be the least"), "{run}");
+        let read: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(dir.path(&report)).unwrap()).unwrap();
+        let optimum = &read["optimum"];
+        assert_eq!(optimum["unit"], unit);
+        assert_eq!((&optimum["optimal"], &optimum["cost"]), (&true.into(), &optimum["lower_bound"]));
+        assert_eq!(
+            (&read["options"]["objective"], &read["options"]["target"]),
+            (&objective.into(), &"generic".into())
+        );
+        let again = dir.run(&["rewrite", "mlp.onnx", "--policy", &report, "-o", "again.onnx", "--force"]);
+        assert_eq!(again.code, 0, "{again}");
+        assert_eq!(std::fs::read(dir.path(&out)).unwrap(), std::fs::read(dir.path("again.onnx")).unwrap());
+    }
+    snapshot("objective", &dir.run(&["rewrite", "mlp.onnx", "--target", "v100", "-o", "v100.onnx"]));
+    dir.write("mine.json", "{}");
+    assert_eq!(dir.run(&["rewrite", "mlp.onnx", "--target", "mine.json", "-o", "m.onnx"]).code, 2);
+}
+
 /// Presets, what files change about them, and what is none.
 #[test]
 fn presets() {

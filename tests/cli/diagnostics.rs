@@ -20,7 +20,6 @@ fn wrong_usage() {
         ("usage_flag", &["--objectives", "casts"]),
         ("usage_objective", &["--objective", "castss"]),
         ("usage_target", &["--target", "h20"]),
-        ("usage_target_file", &["--target", "nowhere.json"]),
         ("usage_format", &["--to", "fp8"]),
         ("usage_policy", &["--policy", "sfae"]),
         ("usage_op", &["--deny", "Gem"]),
