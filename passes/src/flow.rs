@@ -408,16 +408,15 @@ fn float_cast(module: &Module, node: Node) -> Option<Value> {
         .filter(|&v| is_float(v))
 }
 
-/// Makes a node that says it was inserted the author's if it is no cast between fp64, fp32, fp16 and bf16: no pass
-/// inserts another, and what is behind it is another value.
+/// Makes a node that says it was inserted the author's if it is no cast between fp32, fp16 and bf16: no pass inserts
+/// another, and what is behind it is another value.
 pub(crate) fn withdraw_false_marks(module: &mut Module) {
     let is_false = |module: &Module, node: Node| {
         let data = module.node(node);
         let may_be = |value: Option<Value>| {
             let ty = value.map(|v| &module.value(v).ty);
             ty.is_some_and(|ty| {
-                matches!(ty.dtype(), Some(DType::F64 | DType::F32 | DType::F16 | DType::BF16))
-                    || *ty == Type::Unknown
+                matches!(ty.dtype(), Some(DType::F32 | DType::F16 | DType::BF16)) || *ty == Type::Unknown
             })
         };
         let is_cast = data.schema().is_some_and(|s| s.kind == OpKind::Cast);

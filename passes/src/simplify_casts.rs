@@ -31,42 +31,11 @@ impl Pass for SimplifyCasts {
     }
     fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let mut changed = false;
-        let mut first: FxHashMap<(Value, DType), Cast> = FxHashMap::default();
-        for node in flow::nodes(module) {
-            let Some(mut cast) = Cast::read(module, node) else { continue };
-            // Casts of the author stay behind one another, so there can be several.
-            while let Some(shorter) = collapse(module, &cast) {
-                cast = shorter;
-                changed = true;
-            }
-            let removable = cast.inserted && !module.is_output(cast.result);
-            let identity = cast.inserted && cast.from == cast.to;
-            if identity && (removable || leaves_a_body(module, &cast)) {
-                replace(module, &cast, cast.operand);
-                changed = true;
-                continue;
-            }
-            if identity && module.uses(cast.result).next().is_some() {
-                // It stays for the name that it makes.
-                module.replace_uses(cast.result, cast.operand, |_, _| true);
-                changed = true;
-            }
-            match first.entry((cast.operand, cast.to)) {
-                Entry::Vacant(entry) => {
-                    entry.insert(cast);
-                }
-                Entry::Occupied(twin) if removable => {
-                    replace(module, &cast, twin.get().result);
-                    changed = true;
-                }
-                Entry::Occupied(mut twin) if twin.get().inserted && !module.is_output(twin.get().result) => {
-                    // The one that has to stay takes the place of the one before it.
-                    module.move_node(node, Position::Before(twin.get().node));
-                    let before = twin.insert(cast);
-                    replace(module, &before, twin.get().result);
-                    changed = true;
-                }
-                Entry::Occupied(_) => {}
+        // A twin that takes the place of another has readers that may be twins now.
+        while let Round { changed: true, again } = round(module) {
+            changed = true;
+            if !again {
+                break;
             }
         }
         // Twins are one by now.
@@ -78,6 +47,57 @@ impl Pass for SimplifyCasts {
     fn requires(&self) -> Invariants {
         Invariants::CORE
     }
+}
+
+/// What a look at all casts did.
+struct Round {
+    changed: bool,
+    /// Whether casts that were looked at read something else since.
+    again: bool,
+}
+
+/// Looks at all casts in program order.
+fn round(module: &mut Module) -> Round {
+    let (mut changed, mut again) = (false, false);
+    let mut first: FxHashMap<(Value, DType), Cast> = FxHashMap::default();
+    for node in flow::nodes(module) {
+        let Some(mut cast) = Cast::read(module, node) else { continue };
+        // Casts of the author stay behind one another, so there can be several.
+        while let Some(shorter) = collapse(module, &cast) {
+            cast = shorter;
+            changed = true;
+        }
+        let removable = cast.inserted && !module.is_output(cast.result);
+        let identity = cast.inserted && cast.from == cast.to;
+        if identity && (removable || leaves_a_body(module, &cast)) {
+            replace(module, &cast, cast.operand);
+            changed = true;
+            continue;
+        }
+        if identity && module.uses(cast.result).next().is_some() {
+            // It stays for the name that it makes.
+            module.replace_uses(cast.result, cast.operand, |_, _| true);
+            changed = true;
+        }
+        match first.entry((cast.operand, cast.to)) {
+            Entry::Vacant(entry) => {
+                entry.insert(cast);
+            }
+            Entry::Occupied(twin) if removable => {
+                replace(module, &cast, twin.get().result);
+                changed = true;
+            }
+            Entry::Occupied(mut twin) if twin.get().inserted && !module.is_output(twin.get().result) => {
+                // The one that has to stay takes the place of the one before it.
+                module.move_node(node, Position::Before(twin.get().node));
+                let before = twin.insert(cast);
+                replace(module, &before, twin.get().result);
+                (changed, again) = (true, true);
+            }
+            Entry::Occupied(_) => {}
+        }
+    }
+    Round { changed, again }
 }
 
 /// Whether what a cast makes leaves a body or function, where no name is public, and what it reads is made there
