@@ -3,6 +3,7 @@
 use crate::onnx::{Blame, ExportError, ImportError};
 use ampc_ir::Node;
 use ampc_ir::text::ParseErrors;
+use ampc_passes::PassError;
 use ampc_passes::pipeline::{PipelineError, RunError};
 use ampc_passes::policy::PolicyError;
 use std::path::PathBuf;
@@ -148,7 +149,6 @@ impl Error {
                 ampc_passes::PassError::NoForm { .. } | ampc_passes::PassError::Expansion { .. } => {
                     ErrorKind::Unsupported
                 }
-                ampc_passes::PassError::Recount { .. } => ErrorKind::Bug,
                 _ => ErrorKind::Usage,
             },
             Error::Bug(_) => ErrorKind::Bug,
@@ -172,6 +172,7 @@ impl Error {
         match error {
             RunError::Invalid(violations) => Error::Invalid(crate::rewrite::findings_of(module, &violations)),
             RunError::IllTyped(errors) => Error::Invalid(crate::rewrite::findings_of_types(module, &errors)),
+            RunError::Pass { error: error @ PassError::Recount { .. }, .. } => Error::Bug(error.to_string()),
             RunError::Pass { error, .. } => Error::Pass(error),
             other => Error::Bug(other.to_string()),
         }

@@ -3,7 +3,7 @@
 use ampc_ir::DType;
 use ampc_passes::Policy;
 pub use ampc_passes::assign::By;
-pub use ampc_passes::cost::Objective;
+pub use ampc_passes::cost::{Objective, UnknownObjective};
 use ampc_passes::guard::OutOfRange;
 use ampc_passes::insert_casts::KeepIo;
 pub use ampc_passes::pipeline::Opset;

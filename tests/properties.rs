@@ -17,6 +17,7 @@ use ampc_passes::insert_casts::KeepIo;
 use ampc_passes::pipeline::Observer;
 use ampc_passes::policy::Pin;
 use ampc_passes::simplify_casts::is_exact;
+use ampc_passes::target::PROFILES;
 use ampc_passes::{Pass, Paths, Policy, Profile};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -46,7 +47,8 @@ impl Graph {
     }
 }
 
-static TARGET: LazyLock<Arc<Profile>> = LazyLock::new(|| Arc::new(Profile::preset("generic").unwrap()));
+static TARGETS: LazyLock<Vec<Arc<Profile>>> =
+    LazyLock::new(|| PROFILES.iter().map(|(name, _)| Arc::new(Profile::preset(name).unwrap())).collect());
 
 fn options() -> impl Strategy<Value = RewriteOptions> {
     let format = prop_oneof![Just(DType::F16), Just(DType::BF16)];
@@ -55,8 +57,8 @@ fn options() -> impl Strategy<Value = RewriteOptions> {
     let opset = prop_oneof![3 => Just(Opset::Keep), 1 => Just(Opset::Auto), 1 => Just(Opset::To(26))];
     let by = prop_oneof![
         Just(By::Paint),
-        prop::sample::select(&Objective::ALL[..])
-            .prop_map(|objective| By::Cut { objective, target: TARGET.clone() }),
+        (prop::sample::select(&Objective::ALL[..]), prop::sample::select(&TARGETS[..]))
+            .prop_map(|(objective, target)| By::Cut { objective, target }),
     ];
     (format, policy, keep_io, opset, by).prop_map(|(to, policy, keep_io, opset, by)| RewriteOptions {
         to,

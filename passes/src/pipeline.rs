@@ -306,6 +306,10 @@ impl Pipeline {
             let changed =
                 pass.run(module, &mut cx).map_err(|error| RunError::Pass { pass: pass.name(), error })?;
             dirty |= changed == Changed::Yes;
+            // What a pass in between changes is not what was chosen for.
+            if changed == Changed::Yes && pass.name() != "assign" {
+                optimum = optimum.filter(|o| o.counted);
+            }
             let last = i + 1 == self.passes.len();
             let renew = changed == Changed::Yes && pass.renews_facts();
             if dirty && (verify_each || last || renew) {

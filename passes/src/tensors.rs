@@ -71,7 +71,8 @@ pub struct Tensors<'m> {
     pub to: DType,
     /// Sequences and optionals with what passes them through.
     pub groups: &'m Groups,
-    keep_io: &'m KeepIo,
+    /// Which inputs and outputs keep their types.
+    pub keep_io: &'m KeepIo,
 }
 
 impl<'m> Tensors<'m> {

@@ -5,7 +5,7 @@ use super::diagnose;
 use super::problem::Failure;
 use ampc::ir::DType;
 use ampc::ir::op::Class;
-use ampc::options::{By, Opset};
+use ampc::options::{By, Opset, UnknownObjective};
 use ampc::passes::guard::OutOfRange;
 use ampc::passes::insert_casts::KeepIo;
 use ampc::passes::policy::{Pin, PolicyError};
@@ -173,14 +173,23 @@ fn by(args: &PrecisionArgs, repeated: Option<&Repeated>) -> Result<By, Failure> 
     let repeated = |read: fn(&Repeated) -> Option<&str>| repeated.and_then(read);
     let objective = match (args.objective, repeated(|r| r.objective.as_deref())) {
         (Some(objective), _) => Some(objective),
-        (None, Some(word)) => word.parse().ok(),
+        (None, Some(word)) => {
+            let read = word.parse();
+            Some(read.map_err(|e: UnknownObjective| Failure::usage("objective", e.to_string()))?)
+        }
         (None, None) => None,
     };
     let target = args.target.as_deref().or(repeated(|r| r.target.as_deref()));
     if objective.is_none() && target.is_none() {
         return Ok(RewriteOptions::default().by);
     }
-    let target = read_target(target.unwrap_or("generic"))?;
+    let mut read = read_target(target.unwrap_or("generic"));
+    // A report has the name of a profile, and not where it came from.
+    if let (Err(failure), None) = (&mut read, &args.target) {
+        let help = "the report was made with a profile from a file: give it with `--target FILE.json`";
+        failure.problems.iter_mut().for_each(|problem| problem.help = Some(help.into()));
+    }
+    let target = read?;
     Ok(By::Cut { objective: objective.unwrap_or_default(), target: Arc::new(target) })
 }
 

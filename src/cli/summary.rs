@@ -49,15 +49,19 @@ pub(crate) struct Done<'a> {
 fn optimum_line(optimum: &OptimumReport) -> String {
     let runs = |cost: i64| cost / optimum.scale.max(1);
     let amount = |cost: i64| match optimum.unit {
-        "bytes" => format!("{} cast", bytes(u64::try_from(runs(cost)).unwrap_or(0))),
-        "ps" => format!("{} ns for what was chosen", number(u64::try_from(runs(cost) / 1000).unwrap_or(0))),
+        "bytes" => format!("casts move {}", bytes(u64::try_from(runs(cost)).unwrap_or(0))),
+        "ps" => format!(
+            "{} ns predicted for what is chosen",
+            number(u64::try_from(runs(cost) / 1000).unwrap_or(0))
+        ),
         _ => format!("{} casts", number(u64::try_from(cost).unwrap_or(0))),
     };
-    let cost = amount(optimum.cost - optimum.merged);
+    let (cost, assumptions) = (amount(optimum.cost), optimum.assumptions.join(", "));
+    let given = if assumptions.is_empty() { String::new() } else { format!(" if {assumptions}") };
     if optimum.optimal {
-        format!("{cost}: proven to be the least")
+        format!("{cost}, proven to be the least{given}")
     } else {
-        format!("{cost}: the best found; no choice needs less than {}", amount(optimum.lower_bound))
+        format!("{cost}, the best found; no choice needs less than {}{given}", amount(optimum.lower_bound))
     }
 }
 

@@ -4,7 +4,7 @@
 //! format that it is read in and not made in, however many read it; [`cut`](crate::cut) says how the minimum is found.
 //! Held are:
 //!
-//! - low: allow variables, unless the target's profile leaves them free; what is low already or pinned so; large
+//! - low: allow variables, whatever the target's profile says of them; what is low already or pinned so; large
 //!   constants that are only moved, in f16 (as in [painting](super::paint));
 //! - fp32: inputs and outputs that keep their type, readers without a variable, and every free variable that is
 //!   connected with nothing that gains by being low, through tensors and constants;
@@ -15,7 +15,7 @@
 //! but for those that are connected, through low ones, with nothing that gains.
 
 use super::{Found, Optimum, paint};
-use crate::cost::CostModel;
+use crate::cost::{CostModel, NodeTime};
 use crate::cut::{Contradiction, DEFAULT_BUDGET, Invalid, Label, Place, Problem, Vertex};
 use crate::flow::{self, Var};
 use crate::target::Profile;
@@ -57,7 +57,7 @@ pub(super) struct Choice<'m> {
     /// Free variables in program order.
     order: Vec<Var>,
     /// Those of which the time counts.
-    timed: Vec<Var>,
+    timed: Vec<(Var, NodeTime)>,
     /// What casts read that take what arrives.
     arriving: FxHashSet<Var>,
     /// Those of the author.
@@ -127,8 +127,8 @@ impl<'m> Choice<'m> {
                 if matches!(held, Held::Other(_)) {
                     continue;
                 }
-                self.timed.push(var);
                 let time = self.costs.node_time(var);
+                self.timed.push((var, time));
                 self.problem.unary(vertex, time.full, time.low)?;
                 match held {
                     Held::Full if is_new => self.problem.fix(vertex, Label::Full)?,
@@ -303,15 +303,10 @@ impl<'m> Choice<'m> {
         Ok(())
     }
 
-    /// What gains by being low, whatever is around it: what is low already, and allow variables.
+    /// What is low, whatever is around it.
     fn gaining(&self) -> impl Iterator<Item = Vertex> + '_ {
-        let is_allow =
-            |var: &Var| flow::decision(self.tensors.module, *var).is_some_and(|d| d.class == Class::Allow);
-        let vars = self
-            .held
-            .iter()
-            .filter(move |&(var, held)| *held == Held::Low || *held == Held::Free && is_allow(var));
-        vars.map(|(&var, _)| self.vertices[&End::Var(var)]).chain([LOW])
+        let low = self.held.iter().filter(|(_, held)| **held == Held::Low);
+        low.map(|(&var, _)| self.vertices[&End::Var(var)]).chain([LOW])
     }
 
     /// What low vertices are connected, through tensors and constants that they share.
@@ -345,6 +340,7 @@ impl<'m> Choice<'m> {
     pub(super) fn solve(&self) -> Result<(Found, Optimum), Contradiction> {
         let mut solution = self.problem.solve(DEFAULT_BUDGET)?;
         self.ground(&mut solution.labels);
+        let cost = self.problem.cost(&solution.labels).expect("what is held stays so");
         let mut found = Found::default();
         for &var in &self.order {
             let leader = self.tensors.groups.leader(var);
@@ -364,10 +360,12 @@ impl<'m> Choice<'m> {
             objective: self.costs.objective(),
             target: self.target.clone(),
             to: self.tensors.to,
-            cost: solution.cost,
+            cost,
             lower_bound: solution.lower_bound,
             merged: 0,
-            optimal: solution.optimal,
+            keep_io: self.tensors.keep_io.clone(),
+            counted: false,
+            optimal: solution.optimal && cost == solution.lower_bound,
             scale: self.costs.scale(),
             assumptions: self.costs.assumptions(),
             timed: self.timed.clone(),
@@ -407,8 +405,7 @@ impl<'m> Choice<'m> {
     fn ground(&self, labels: &mut [Label]) {
         let components = self.components(labels);
         let mut grounded: FxHashSet<usize> = self.gaining().map(|vertex| components.of(vertex)).collect();
-        for &var in &self.timed {
-            let time = self.costs.node_time(var);
+        for &(var, time) in &self.timed {
             if time.full > time.low {
                 let leader = self.tensors.groups.leader(var);
                 grounded.insert(components.of(self.vertices[&End::Var(leader)]));

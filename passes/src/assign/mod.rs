@@ -1,6 +1,7 @@
 //! `assign`: chooses the element type of every type variable that is still free.
 //!
-//! `assign{by=paint}` [paints](paint), as TensorFlow's `auto_mixed_precision` does.
+//! `assign{by=paint}` [paints](paint), as TensorFlow's `auto_mixed_precision` does; `assign{by=cut}` takes the
+//! [cheapest choice](cut) for an objective and a target.
 
 mod cut;
 mod optimum;

@@ -3,8 +3,9 @@
 //! [`recount`] knows nothing of vertices and terms: it adds up the casts that stand in the graph, the constants that
 //! are read in two formats, and the time of what was free. `insert-casts` compares the sum with the cost of the choice.
 
-use crate::cost::{Assumption, CostModel, Objective};
+use crate::cost::{Assumption, CostModel, NodeTime, Objective};
 use crate::flow::{self, Var};
+use crate::insert_casts::KeepIo;
 use crate::target::Profile;
 use ampc_ir::module::Provenance;
 use ampc_ir::op::OpKind;
@@ -36,8 +37,12 @@ pub struct Optimum {
     /// By how much the casts of the graph cost less: a cast of the author that has become an identity is left out, so
     /// that what it reads and what it makes are cast once.
     pub merged: i64,
-    /// The variables whose time is part of the cost.
-    pub(crate) timed: Vec<Var>,
+    /// The variables whose time is part of the cost, with that time.
+    pub(crate) timed: Vec<(Var, NodeTime)>,
+    /// Which inputs and outputs keep their types.
+    pub(crate) keep_io: KeepIo,
+    /// Whether casts have been inserted, and counted.
+    pub(crate) counted: bool,
     /// The author's casts that are part of the choice.
     pub(crate) casts: FxHashSet<Node>,
     /// Those of them that serve nobody else.
@@ -52,8 +57,7 @@ pub fn recount(module: &Module, optimum: &Optimum) -> i64 {
     let costs = CostModel::new(module, &optimum.target, optimum.to, optimum.objective).limited(optimum.limit);
     let mut cost: i64 = 0;
     let mut add = |part: i64| cost = cost.saturating_add(part);
-    for &var in &optimum.timed {
-        let time = costs.node_time(var);
+    for &(var, time) in &optimum.timed {
         let low = flow::decision(module, var).and_then(|d| d.precision) == Some(optimum.to);
         add(if low { time.low } else { time.full });
     }

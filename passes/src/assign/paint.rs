@@ -25,6 +25,7 @@ use super::Found;
 use crate::flow::{self, Reader, Var};
 use crate::insert_casts::KeepIo;
 use crate::sequences::Groups;
+use crate::tensors;
 use ampc_ir::module::Op;
 use ampc_ir::op::{Class, Legality, OpKind};
 use ampc_ir::verify::name_of;
@@ -411,11 +412,22 @@ impl<'m> Paint<'m> {
         let low = |value| self.low.get(&flow::origin_var(self.module, value)?).copied();
         let operands = self.operands(var).into_iter();
         if !flow::is_port(self.module, var) && self.groups.get(var).is_none() {
-            return one(operands.filter_map(low));
+            let format = one(operands.filter_map(low))?;
+            // What the author widened from the other format arrives in that, too: it may be one with what is so now.
+            let others = || self.operands(var).into_iter().filter_map(|value| self.widened(value));
+            return others().all(|other| other == format).then_some(format);
         }
         let arriving: Option<Vec<DType>> =
             operands.filter(|&v| !self.is_constant(v)).map(|v| self.low_type(v)).collect();
         one(arriving?.into_iter())
+    }
+
+    /// The 16-bit format that a cast of the author makes fp32 of.
+    fn widened(&self, value: Value) -> Option<DType> {
+        let (node, _) = self.module.producer(flow::resolve_captures(self.module, value))?;
+        tensors::same_number(self.module, node)
+            .filter(|_| flow::inserted_result(self.module, node).is_none())?;
+        self.module.value(self.module.node(node).operand(0)?).ty.dtype()
     }
 
     /// Step 4.

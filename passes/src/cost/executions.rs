@@ -14,7 +14,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// How deep branches in branches are counted.
 pub const MAX_DEPTH: u32 = 10;
 /// No graph counts as run more often than this.
-const MAX: i64 = 1 << 40;
+const MAX: i64 = 1 << 20;
 
 /// How often the graphs of a module are run.
 #[derive(Clone, Debug)]
@@ -80,6 +80,11 @@ impl Executions {
     /// How often a graph is run, in units of 1 / [`scale`](Self::scale).
     pub fn of(&self, graph: GraphId) -> i64 {
         self.of.get(&graph).copied().unwrap_or(self.scale)
+    }
+
+    /// How often the graph counts as run that is run most often.
+    pub fn most(&self) -> i64 {
+        self.of.values().copied().max().unwrap_or(self.scale).max(self.scale)
     }
 
     /// How often the main graph counts as run.

@@ -237,7 +237,13 @@ impl<'a> CostModel<'a> {
 
     /// A cost of so much per run of a graph.
     fn in_graph(&self, graph: GraphId, once: u64) -> i64 {
-        i64::try_from(once).unwrap_or(i64::MAX).saturating_mul(self.executions(graph)).min(self.limit)
+        self.bounded(once).saturating_mul(self.executions(graph))
+    }
+
+    /// A cost of one run, so small that it stays below the limit however often it is paid: costs in different graphs
+    /// stay in the proportion of their executions.
+    fn bounded(&self, once: u64) -> i64 {
+        i64::try_from(once).unwrap_or(i64::MAX).min((self.limit / self.executions.most()).max(1))
     }
 
     /// The time that a type variable adds to its node, in either precision, as often as the node is run. Nothing
@@ -371,7 +377,7 @@ impl<'a> CostModel<'a> {
             Objective::Bytes => copied,
             Objective::Casts => 0,
         };
-        i64::try_from(once).unwrap_or(i64::MAX).saturating_mul(self.scale()).min(self.limit)
+        self.bounded(once).saturating_mul(self.scale())
     }
 
     /// Whether a cast between what makes a value and a node that reads it is part of the kernel that they become.

@@ -107,10 +107,12 @@ impl Pass for InsertCasts {
                 module.prune_captures(node);
             }
         }
-        let placed_so = |o: &&mut Optimum| (o.objective == Objective::Casts) == self.fewest;
+        let placed_so = |o: &&mut Optimum| {
+            (o.objective == Objective::Casts) == self.fewest && o.keep_io == self.keep_io && !o.counted
+        };
         if let Some(optimum) = cx.optimum.as_mut().filter(placed_so) {
             let counted = recount(module, optimum);
-            optimum.merged = optimum.cost - counted;
+            (optimum.merged, optimum.counted) = (optimum.cost - counted, true);
             if optimum.merged < 0 || optimum.merged > 0 && !state.dropped {
                 return Err(PassError::Recount { chosen: optimum.cost, counted });
             }

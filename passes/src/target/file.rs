@@ -134,6 +134,12 @@ struct Reading<'a> {
 impl Reading<'_> {
     fn profile(&self, file: ProfileJson) -> Result<Profile, ProfileError> {
         debug_assert!(file.schema == SCHEMA);
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
+        if !file.name.chars().all(is_plain) {
+            let reason =
+                format!("expected a name of letters, digits, `.`, `-` and `_`, found `{}`", file.name);
+            return Err(error_at(self.text, &["name"], reason));
+        }
         if file.name.is_empty() {
             return Err(error_at(self.text, &["name"], "expected a name, found none".into()));
         }

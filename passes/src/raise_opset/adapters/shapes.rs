@@ -76,6 +76,10 @@ pub(in super::super) fn softmax_11(cx: &mut Cx<'_>, node: Node) -> Result<(), Re
 /// becomes a matrix for as long as it takes.
 pub(in super::super) fn softmax_13(cx: &mut Cx<'_>, node: Node) -> Result<(), Refused> {
     let dims = cx.dims(node, 0);
+    // Of no elements there is nothing to compute along any axis.
+    if dims.as_ref().is_some_and(|dims| dims.contains(&Dim::Known(0))) {
+        return Ok(());
+    }
     let axes = SoftmaxView::read(&cx.view(node)).map_err(|e| Refused(e.to_string()))?.axes;
     if let (Some(dims), Some(SoftmaxAxes::From(first))) = (&dims, axes) {
         let long: Vec<usize> = (first..dims.len()).filter(|&i| dims[i] != Dim::Known(1)).collect();
