@@ -5,7 +5,7 @@
 //! Held are:
 //!
 //! - low: allow variables, whatever the target's profile says of them; what is low already or pinned so; large
-//!   constants that are only moved, in f16 (as in [painting](super::paint));
+//!   constants that are only moved, in f16 (as in painting);
 //! - fp32: inputs and outputs that keep their type, readers without a variable, and every free variable that is
 //!   connected with nothing that gains by being low, through tensors and constants;
 //! - in another 16-bit format: what painting makes so for the sake of its neighbours.

@@ -1,7 +1,7 @@
 //! `assign`: chooses the element type of every type variable that is still free.
 //!
-//! `assign{by=paint}` [paints](paint), as TensorFlow's `auto_mixed_precision` does; `assign{by=cut}` takes the
-//! [cheapest choice](cut) for an objective and a target.
+//! `assign{by=paint}` paints, as TensorFlow's `auto_mixed_precision` does (`paint.rs`); `assign{by=cut}` takes the
+//! cheapest choice for an objective and a target (`cut.rs`).
 
 mod cut;
 mod optimum;
