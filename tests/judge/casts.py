@@ -123,6 +123,8 @@ def main() -> int:
     parser.add_argument("--policies", default="safe,all")
     parser.add_argument("--table", action="store_true", help="a line for each model")
     parser.add_argument("--cache", type=Path, default=default_cache())
+    # ONNX Runtime takes up to a minute to load 20,000 fp16 nodes in a chain.
+    parser.set_defaults(timeout=180)
     args = parser.parse_args()
     ampc.require(parser, args)
     sources = SourceVerdicts(args.cache)

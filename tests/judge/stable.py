@@ -100,6 +100,8 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--other", default="all", help="the policy of the second run [all]")
     parser.add_argument("--cache", type=Path, default=default_cache())
+    # ONNX Runtime takes up to a minute to load 20,000 fp16 nodes in a chain.
+    parser.set_defaults(timeout=180)
     args = parser.parse_args()
     ampc.require(parser, args)
     models = ampc.models(args.corpus, args.sets, args.filter)
