@@ -302,18 +302,7 @@ fn legality(module: &Module, var: Var, format: DType) -> Legality {
     if legal != Legality::Legal || format != DType::BF16 {
         return legal;
     }
-    let casts = |opset| match op::lookup("", "Cast", opset) {
-        op::Lookup::Found(cast) => cast.types_of(&cast.outputs[0]).has_tensor(format),
-        _ => false,
-    };
-    let opset = module.opset(module.node(var.node).graph, "");
-    // Without an import, casts bring that of the IR version: 15 or newer from 8 on.
-    if opset.map_or(module.header.ir_version >= 8, casts) {
-        return Legality::Legal;
-    }
-    Legality::NoSuchFormat {
-        first_opset_with_it: OpKind::Cast.versions().iter().map(|s| s.since).find(|&opset| casts(opset)),
-    }
+    flow::cast_legality(module, module.node(var.node).graph, format)
 }
 
 /// Why no variable of a node can change, whatever anybody asks for.

@@ -265,16 +265,40 @@ pub fn legality(module: &Module, var: Var, format: DType) -> Legality {
     op::formal_legality(schema, side, formals.len().saturating_sub(1), format)
 }
 
+/// The version of ONNX's own operator set that casts in a graph are of: what the graph imports or, as it will have to
+/// import one for them, what the model does or the IR version is from.
+pub fn onnx_opset(module: &Module, graph: GraphId) -> u16 {
+    let by_version = || match module.header.ir_version {
+        ..=3 => 8,
+        4 => 9,
+        5 => 10,
+        6 => 11,
+        7 => 12,
+        8 => 15,
+        9 => 19,
+        10 => 21,
+        11 => 23,
+        12 => 24,
+        _ => 25,
+    };
+    module.opset(graph, "").or_else(|| module.opset(module.main(), "")).unwrap_or_else(by_version)
+}
+
+/// Whether a cast in a graph may be to or from a format.
+pub fn cast_legality(module: &Module, graph: GraphId, format: DType) -> Legality {
+    match op::lookup("", "Cast", onnx_opset(module, graph)) {
+        op::Lookup::Found(cast) => op::legality(cast, 0, format),
+        _ => Legality::NotFloat,
+    }
+}
+
 /// Whether what calls hand in and get back may have a format: functions have no types, but a Cast has to stand where
 /// a value is read otherwise, around a call and in the function.
 fn call_legality(module: &Module, function: FunctionId, format: DType) -> Legality {
     let callers = module.calls(function).iter().map(|&call| module.node(call).graph);
     let graphs = callers.chain([module.function(function).graph]);
-    let casts = graphs
-        .filter_map(|graph| module.opset(graph, ""))
-        .filter_map(|opset| OpKind::Cast.versions().iter().rev().find(|schema| schema.since <= opset));
-    let legality = casts.map(|cast| op::legality(cast, 0, format));
-    legality.into_iter().find(|&legality| legality != Legality::Legal).unwrap_or(Legality::Legal)
+    let mut legality = graphs.map(|graph| cast_legality(module, graph, format));
+    legality.find(|&legality| legality != Legality::Legal).unwrap_or(Legality::Legal)
 }
 
 /// The sequence or optional that a variable types, with the side and slot where it does.

@@ -479,34 +479,17 @@ fn wanted_by_all(module: &Module, value: Value) -> Option<DType> {
     wanted.all(|w| w == Some(first)).then_some(first)
 }
 
-/// Imports an operator set of ai.onnx for a module or function of other domains only: that of the module, or the one
-/// that came with its IR version.
-fn import_onnx(module: &mut Module, graph: GraphId) -> u16 {
-    let by_version = match module.header.ir_version {
-        ..=3 => 8,
-        4 => 9,
-        5 => 10,
-        6 => 11,
-        7 => 12,
-        8 => 15,
-        9 => 19,
-        10 => 21,
-        11 => 23,
-        12 => 24,
-        _ => 25,
-    };
-    let opset = module.opset(module.main(), "").unwrap_or(by_version);
-    module.import_opset(graph, "", opset);
-    opset
-}
-
 /// Adds a cast and returns its result, called after the value and the format: `x.f16`.
 pub(crate) fn new_cast(module: &mut Module, value: Value, to: DType, at: Position) -> Value {
     let graph = module.value(value).graph;
     let base = module.value_name(value).map_or_else(|| value.to_string(), |s| module.text(s).to_owned());
     let name = module.fresh_name(&format!("{base}.{to}"));
     let node_name = module.fresh_name(&format!("{base}.{to}.cast"));
-    let opset = module.opset(graph, "").unwrap_or_else(|| import_onnx(module, graph));
+    let opset = flow::onnx_opset(module, graph);
+    if module.opset(graph, "").is_none() {
+        // Its nodes are of other domains only.
+        module.import_opset(graph, "", opset);
+    }
     let Lookup::Found(schema) = lookup("", "Cast", opset) else {
         unreachable!("Cast exists in every operator set from 1 on")
     };
