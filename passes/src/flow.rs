@@ -269,14 +269,15 @@ pub fn legality(module: &Module, var: Var, format: DType) -> Legality {
 /// import one for them, what the model does or the IR version is from.
 pub fn onnx_opset(module: &Module, graph: GraphId) -> u16 {
     let by_version = || match module.header.ir_version {
-        ..=3 => 8,
+        1..=3 => 8,
         4 => 9,
         5 => 10,
         6 => 11,
         7 => 12,
         8 => 15,
         9 => 19,
-        10 => 21,
+        // A module without one is written as one of version 10.
+        0 | 10 => 21,
         11 => 23,
         12 => 24,
         _ => 25,

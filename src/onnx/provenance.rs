@@ -41,10 +41,10 @@ pub(crate) fn take_from_node(module: &mut Module, metadata: &mut Vec<(Symbol, Sy
     metadata.len() != before
 }
 
-/// The metadata of the model as a file has it.
-pub(crate) fn model_metadata(module: &Module, graphs: &[GraphId]) -> Vec<(String, String)> {
+/// The metadata of the model as a file of this IR version has it.
+pub(crate) fn model_metadata(module: &Module, graphs: &[GraphId], ir_version: i64) -> Vec<(String, String)> {
     let mut metadata = module.header.metadata.clone();
-    if module.header.ir_version < NODE_METADATA_SINCE {
+    if ir_version < NODE_METADATA_SINCE {
         let inserted = graphs.iter().flat_map(|&g| module.nodes(g));
         let inserted = inserted.filter(|&n| module.node(n).provenance == Provenance::Inserted);
         let lines: Vec<String> = inserted

@@ -264,7 +264,7 @@ fn lay_out(module: &Module, source: Option<&Source>, placement: Placement) -> Re
     };
     plan::check_conversions(module, &order)?;
     exporter.clean = plan::clean(&exporter, &order);
-    let metadata = provenance::model_metadata(module, &order);
+    let metadata = provenance::model_metadata(module, &order, exporter.ir_version());
     let model = if exporter.is_identical(&order, &metadata) {
         let mut model = Layout::new();
         if let Some(source) = source {
