@@ -144,6 +144,20 @@ proptest! {
         );
     }
 
+    /// What was rewritten can be rewritten with other options: casts of the first time may have to stand elsewhere.
+    #[test]
+    fn a_rewrite_can_be_revised(graph in graphs(), first in options(), second in options()) {
+        let once = rewrite(graph.model(), &first).unwrap().model;
+        let bytes = bytes_of(&once);
+        match rewrite(from_bytes(bytes.clone()), &second) {
+            Ok(mut twice) => {
+                let findings = ampc::check(&mut twice.model.module);
+                prop_assert!(findings.is_empty(), "{findings:?}\n{}", text_of(&twice.model.module));
+            }
+            Err(error) => prop_assert!(false, "{error}\n{}", text_of(&from_bytes(bytes).module)),
+        }
+    }
+
     /// Every cast that was inserted is there for something.
     #[test]
     fn no_cast_is_idle(graph in graphs(), options in options()) {

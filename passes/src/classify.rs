@@ -291,7 +291,7 @@ fn class_by_table(module: &Module, schema: Option<&'static OpSchema>, var: Var, 
             op::Side::Result => data.result(index).is_some(),
         }
     });
-    let absent = || NodeView::new(module, var.node).is_some_and(|v| v.attr("dtype").is_none());
+    let absent = || NodeView::new(module, var.node).is_some_and(|v| v.dtype_attr("dtype") == Ok(None));
     if op::dtype_follows_operand(schema) && absent() { Class::Fixed } else { class }
 }
 

@@ -114,7 +114,8 @@ fn cast(module: &Module, node: Node) -> Option<(Value, Value)> {
     is_cast.then(|| Some((data.operand(0)?, data.result(0)?))).flatten()
 }
 
-/// The value behind captures and casts that are exact, but for those of the author that serve nobody else.
+/// The value behind captures and casts that are exact, but for those of the author that serve nobody else or are no
+/// part of the choice.
 fn root(module: &Module, optimum: &Optimum, value: Value) -> Value {
     let mut value = flow::resolve_captures(module, value);
     while let Some((node, _)) = module.producer(value)
@@ -122,7 +123,11 @@ fn root(module: &Module, optimum: &Optimum, value: Value) -> Value {
     {
         let (from, to) = (module.value(operand).ty.dtype(), module.value(value).ty.dtype());
         let is_exact = from.zip(to).is_some_and(|(from, to)| from == to || from.is_low() && to == DType::F32);
-        if !is_exact || optimum.alone.contains(&node) {
+        // A cast of the author that is no part of the choice makes a tensor of its own.
+        let is_part = from == to
+            || flow::inserted_result(module, node).is_some()
+            || optimum.casts.contains(&node) && !optimum.alone.contains(&node);
+        if !(is_exact && is_part) {
             break;
         }
         value = flow::resolve_captures(module, operand);

@@ -302,8 +302,14 @@ impl State {
             let Some(wanted) = self.wanted(module, node, slot, value) else { continue };
             let behind = flow::behind_inserted(module, value);
             let round_about = behind != value && module.value(behind).ty.dtype() == Some(wanted);
-            if round_about || module.value(value).ty.dtype() != Some(wanted) {
-                let graph = module.node(node).graph;
+            let graph = module.node(node).graph;
+            let elsewhere = || {
+                let cast = module.producer(flow::resolve_captures(module, value)).map(|(cast, _)| cast);
+                let stands = cast.map(|cast| module.node(cast).graph);
+                let (root, _) = scopes::behind(module, value);
+                behind != value && stands != Some(self.scopes.of(module, (root, wanted), graph).0)
+            };
+            if round_about || module.value(value).ty.dtype() != Some(wanted) || elsewhere() {
                 let cast = self.cast(module, value, wanted, graph, Position::Before(node));
                 self.edits.push((node, slot, Some(cast)));
                 self.changed = true;
@@ -373,12 +379,11 @@ impl State {
         graph: GraphId,
         before: Position,
     ) -> Value {
-        // A widening cast of an earlier run is exact: what is behind it has the low value already.
-        let behind = flow::behind_inserted(module, value);
-        if behind != value && module.value(behind).ty.dtype() == Some(to) {
-            return module.capture_into(graph, behind);
+        // Casts that are exact are read around, and so is what an earlier run inserted.
+        let (root, _) = scopes::behind(module, value);
+        if root != value && module.value(root).ty.dtype() == Some(to) {
+            return module.capture_into(graph, root);
         }
-        let root = flow::resolve_captures(module, value);
         let (scope, owner) = self.scopes.of(module, (root, to), graph);
         let local = module.capture_into(scope, root);
         if let Some(&known) = self.casts.get(&(local, to)) {

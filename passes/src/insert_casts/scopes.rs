@@ -3,6 +3,7 @@
 use super::{KeepIo, decided};
 use crate::cost::{Executions, Sizes};
 use crate::flow::{self, Reader, Var};
+use crate::tensors;
 use ampc_ir::op::OpKind;
 use ampc_ir::verify::name_of;
 use ampc_ir::views::{constant_of, resolve_captures};
@@ -25,7 +26,7 @@ impl Scopes {
         }
         for &graph in &graphs {
             for node in module.nodes(graph) {
-                scopes.casts(module, node, graph);
+                scopes.narrows(module, node, graph);
                 for (slot, value) in (0u32..).zip(module.node(node).formal_operands()) {
                     if let Some(value) = *value {
                         scopes.reads(module, value, flow::reader_var(module, node, slot), graph);
@@ -34,8 +35,11 @@ impl Scopes {
             }
             for (slot, output) in (0u32..).zip(module.graph(graph).outputs()) {
                 let port = flow::var_of_reader(module, Reader::Output(graph, slot));
-                let public = graph == module.main() && !keep.keeps(&name_of(module, output.value));
-                if !public {
+                // What need not keep its type is cast for nobody, but where a cast makes it that is there.
+                let follows = graph == module.main()
+                    && !keep.keeps(&name_of(module, output.value))
+                    && behind(module, output.value).0 == output.value;
+                if !follows {
                     scopes.reads(module, output.value, port, graph);
                 }
             }
@@ -48,26 +52,32 @@ impl Scopes {
         scopes
     }
 
-    /// Notes a cast of the author where its operand is made: others are to be merged with it.
-    fn casts(&mut self, module: &Module, node: Node, graph: GraphId) {
+    /// Notes a cast of the author to a 16-bit format where its operand is made: others are to be merged with it.
+    fn narrows(&mut self, module: &Module, node: Node, graph: GraphId) {
         let data = module.node(node);
         let (Some(operand), Some(result)) = (data.operand(0), data.result(0)) else { return };
         let is_cast = data.schema().is_some_and(|s| s.kind == OpKind::Cast);
-        let to = module.value(result).ty.dtype().filter(|dtype| dtype.is_float());
-        if let Some(to) = to.filter(|_| is_cast && resolve_captures(module, operand) == operand) {
-            self.of.entry((operand, to)).or_default().insert(graph);
+        let is_here = resolve_captures(module, operand) == operand;
+        let to = module.value(result).ty.dtype().filter(|dtype| dtype.is_low() && is_cast && is_here);
+        if let Some(to) = to.filter(|_| flow::inserted_result(module, node).is_none()) {
+            let (root, _) = behind(module, operand);
+            if will_be(module, root) != Some(to) {
+                self.of.entry((root, to)).or_default().insert(graph);
+            }
         }
     }
 
     /// Notes where a value is cast for a reader in a graph, if it is.
     fn reads(&mut self, module: &Module, value: Value, reader: Option<Var>, graph: GraphId) {
-        let root = resolve_captures(module, value);
-        let Some(present) = module.value(root).ty.dtype().filter(|d| d.is_float()) else { return };
-        let will_be = |value: Value| flow::producer_var(module, value).and_then(|var| decided(module, var));
-        let wanted = reader.and_then(|var| decided(module, var)).unwrap_or(present);
-        if will_be(root).unwrap_or(present) != wanted {
-            self.of.entry((root, wanted)).or_default().insert(outside_loops(module, root, graph));
-        }
+        let present = module.value(value).ty.dtype();
+        let (root, widened) = behind(module, value);
+        let from = will_be(module, root);
+        let wanted = reader.and_then(|var| decided(module, var)).or(present).filter(|d| d.is_float());
+        let Some(wanted) = wanted.filter(|_| from.is_some() && from != wanted) else { return };
+        // A cast of the author stays where it is.
+        let stands = widened.filter(|_| Some(wanted) == present);
+        let scope = stands.unwrap_or_else(|| outside_loops(module, root, graph));
+        self.of.entry((root, wanted)).or_default().insert(scope);
     }
 
     /// The graph in which a value is cast for readers in a graph, and the node there that has them in its bodies.
@@ -89,6 +99,40 @@ impl Scopes {
         }
         scope
     }
+}
+
+/// What a value is the same number as, behind captures and casts, and the graph of the first of these casts that is
+/// the author's. Casts to a format that their operand will have are none.
+pub(super) fn behind(module: &Module, value: Value) -> (Value, Option<GraphId>) {
+    let (mut value, mut widened) = (resolve_captures(module, value), None);
+    while let Some((node, _)) = module.producer(value)
+        && let Some(operand) = module.node(node).operand(0)
+    {
+        let kind = module.node(node).schema().map(|s| s.kind);
+        let same = tensors::same_number(module, node).is_some();
+        let idle = || {
+            let arrives = will_be(module, resolve_captures(module, operand));
+            let reads = flow::vars(module, node).next().and_then(|var| decided(module, var));
+            let is_here = resolve_captures(module, operand) == operand;
+            let same = reads.is_none_or(|reads| Some(reads) == arrives);
+            is_here && same && module.value(value).ty.dtype() == arrives
+        };
+        let is_cast = kind == Some(OpKind::Cast);
+        if !(same || is_cast && idle()) {
+            break;
+        }
+        if same && flow::inserted_result(module, node).is_none() {
+            widened = Some(module.node(node).graph);
+        }
+        value = resolve_captures(module, operand);
+    }
+    (value, widened)
+}
+
+/// The float type that a value will have where it is made.
+fn will_be(module: &Module, value: Value) -> Option<DType> {
+    let present = module.value(value).ty.dtype().filter(|d| d.is_float())?;
+    Some(flow::producer_var(module, value).and_then(|var| decided(module, var)).unwrap_or(present))
 }
 
 /// The graph around all loops between a value and a graph that reads it. Constants are converted where they are.
