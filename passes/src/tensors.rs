@@ -2,7 +2,7 @@
 //! held.
 //!
 //! Casts that change no number are looked through: those that an earlier run inserted, and the author's from a
-//! 16-bit format to fp32. What reads their result reads what is behind them.
+//! 16-bit format or from fp32 to fp32. What reads their result reads what is behind them.
 
 use crate::flow::{self, Reader, Var};
 use crate::insert_casts::KeepIo;
@@ -213,14 +213,14 @@ impl<'m> Tensors<'m> {
     }
 
     /// What a cast of the author casts to if that is fp32 or the format, and the cast serves nobody else: one that
-    /// takes what arrives, and that is a capture, or fp32 already.
+    /// takes what arrives, and that is a capture.
     pub fn serves_itself(&self, node: Node) -> Option<DType> {
         let data = self.module.node(node);
         let (operand, result) = (data.operand(0)?, data.result(0)?);
         let to = self.module.value(result).ty.dtype()?;
         let takes_any = flow::vars(self.module, node).next().is_some_and(|var| self.takes_any(var));
         let inserted = flow::inserted_result(self.module, node).is_some();
-        let only = is_capture(self.module, operand) || to == DType::F32;
+        let only = is_capture(self.module, operand);
         (takes_any && !inserted && only && (to == DType::F32 || to == self.to)).then_some(to)
     }
 
@@ -263,7 +263,7 @@ fn is_capture(module: &Module, value: Value) -> bool {
 }
 
 /// The result of a cast whose readers might as well read its operand: one that an earlier run inserted, or one of the
-/// author from a 16-bit format to fp32, but not in a body of what it captures.
+/// author from a 16-bit format or from fp32 to fp32, but not in a body of what it captures.
 pub fn same_number(module: &Module, node: Node) -> Option<Value> {
     let inserted = flow::inserted_result(module, node);
     if inserted.is_some() {
@@ -273,11 +273,12 @@ pub fn same_number(module: &Module, node: Node) -> Option<Value> {
     let (operand, result) = (data.operand(0)?, data.result(0)?);
     let (from, to) = (module.value(operand).ty.dtype()?, module.value(result).ty.dtype()?);
     let is_cast = data.schema().is_some_and(|s| s.kind == OpKind::Cast);
-    // A pin makes it a cast from what was pinned.
+    // A pin makes it a cast from what was pinned: the same number if that is what arrives.
     let decided = data.decisions.first().and_then(|d| d.precision);
-    let as_it_is = decided.is_none_or(|d| d == from);
-    (is_cast && to == DType::F32 && from.is_low() && as_it_is && !is_capture(module, operand))
-        .then_some(result)
+    let arrives = || flow::decision(module, flow::origin_var(module, operand)?)?.precision;
+    let as_it_is = decided.is_none_or(|d| d == from || d.is_low() && arrives() == Some(d));
+    let exact = to == DType::F32 && (from.is_low() || from == DType::F32);
+    (is_cast && exact && as_it_is && !is_capture(module, operand)).then_some(result)
 }
 
 /// What a value is the same number as, one cast behind it.

@@ -231,7 +231,12 @@ impl Graph {
             }
             16 => {
                 // Casts of the author, one of which may become idle.
-                self.line(&inner, "Cast", &[a], "{to=10} : f16[4, 4]");
+                let inner_type = if pick.is_multiple_of(4) {
+                    format!("{{to=1}} {M}")
+                } else {
+                    "{to=10} : f16[4, 4]".into()
+                };
+                self.line(&inner, "Cast", &[a], &inner_type);
                 self.line(name, "Cast", &[&inner], &format!("{{to=1}} {M}"));
             }
             17 => {

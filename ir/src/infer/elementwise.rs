@@ -59,12 +59,18 @@ fn aligned(view: &NodeView<'_>, axis: Option<i64>) -> Result<Shape, OpError> {
         None | Some(-1) => a.len().checked_sub(b.len()),
         Some(axis) => Some(normalize_axis(axis, a.len(), Part::Attr("axis".into()))?),
     };
-    let run = start.and_then(|s| a.get(s..s.checked_add(b.len())?));
-    let fits = |x: Dim, y: Dim| y == Dim::Known(1) || x.meet(y).is_some();
-    match run {
-        Some(run) if run.iter().zip(b).all(|(&x, &y)| fits(x, y)) => Ok(view.shape(0)),
-        _ => Err(shape_error(1, format!("a run of axes of {}", show(a)), b)),
-    }
+    // Operand 1 is of the extent of operand 0, or of 1.
+    let extent = |x: Dim, y: Dim| match y {
+        Dim::Known(1) => Some(x),
+        Dim::Known(_) => x.meet(y),
+        _ => x.meet(y).map(|_| x),
+    };
+    let start = start.filter(|&start| start.checked_add(b.len()).is_some_and(|end| end <= a.len()));
+    let mut dims = Dims::from(a);
+    let fits = start.is_some_and(|start| {
+        dims[start..].iter_mut().zip(b).all(|(x, &y)| extent(*x, y).map(|d| *x = d).is_some())
+    });
+    if fits { Ok(Shape(Some(dims))) } else { Err(shape_error(1, format!("a run of axes of {}", show(a)), b)) }
 }
 
 fn numpy(view: &NodeView<'_>) -> Result<Shape, OpError> {

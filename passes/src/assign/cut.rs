@@ -212,6 +212,9 @@ impl<'m> Choice<'m> {
             Producer::End(end) => end,
         };
         if let Some(format) = self.other(end) {
+            for &(result, graph) in &casts {
+                self.problem.tensor(FULL, self.costs.cast_cost(value, graph, format, result), 0, &[LOW])?;
+            }
             // A producer that is neither: one that everything low is cast from, and one that everything fp32 is.
             self.casts_of(FULL, value, &read, [Some((format, to)), None])?;
             return self.casts_of(LOW, value, &widened, [None, Some((format, full))]);

@@ -144,32 +144,48 @@ fn is_constant(module: &Module, value: Value) -> bool {
     constant_of(module, value).is_some() || fills()
 }
 
-/// Whether something reads a value in the format that it has.
+/// Whether something reads a value in the format that it has, through casts to that format or not.
 fn is_read_as_it_is(module: &Module, value: Value) -> bool {
-    is_read(module, value, |reader| {
-        cast(module, reader).is_some_and(|(operand, result)| {
-            module.value(operand).ty.dtype() != module.value(result).ty.dtype()
-        })
-    })
+    let same = |(operand, result): (Value, Value)| {
+        module.value(operand).ty.dtype() == module.value(result).ty.dtype()
+    };
+    let mut work = vec![value];
+    let mut seen: FxHashSet<Value> = FxHashSet::default();
+    while let Some(value) = work.pop() {
+        if !seen.insert(value) {
+            continue;
+        }
+        let is_cast = |reader| cast(module, reader).is_some();
+        if is_read(module, value, is_cast) {
+            return true;
+        }
+        let casts = readers(module, value).filter_map(|reader| cast(module, reader));
+        work.extend(casts.filter(|&c| same(c)).map(|(_, result)| result));
+    }
+    false
 }
 
 /// Whether something reads a value, here or in bodies, other than what is passed over.
 fn is_read(module: &Module, value: Value, passes_by: impl Fn(Node) -> bool) -> bool {
+    views(module, value).any(|value| module.is_output(value))
+        || readers(module, value).any(|reader| !passes_by(reader))
+}
+
+/// What reads a value, here or in bodies.
+fn readers(module: &Module, value: Value) -> impl Iterator<Item = Node> + '_ {
+    let is_formal = |&(node, slot): &(Node, u32)| (slot as usize) < module.node(node).n_formal();
+    views(module, value).flat_map(move |value| module.uses(value).filter(is_formal).map(|(node, _)| node))
+}
+
+/// A value and what it is in bodies that capture it.
+fn views(module: &Module, value: Value) -> impl Iterator<Item = Value> + '_ {
     let mut work = vec![value];
-    while let Some(value) = work.pop() {
-        if module.is_output(value) {
-            return true;
-        }
+    std::iter::from_fn(move || {
+        let value = work.pop()?;
         for (node, slot) in module.uses(value) {
-            let data = module.node(node);
-            if (slot as usize) < data.n_formal() {
-                if !passes_by(node) {
-                    return true;
-                }
-                continue;
-            }
-            work.extend(data.bodies().flat_map(|body| module.graph(body).captures_of(slot)).copied());
+            let bodies = module.node(node).bodies();
+            work.extend(bodies.flat_map(|body| module.graph(body).captures_of(slot)).copied());
         }
-    }
-    false
+        Some(value)
+    })
 }

@@ -427,7 +427,7 @@ impl<'m> Paint<'m> {
         let (node, _) = self.module.producer(flow::resolve_captures(self.module, value))?;
         tensors::same_number(self.module, node)
             .filter(|_| flow::inserted_result(self.module, node).is_none())?;
-        self.module.value(self.module.node(node).operand(0)?).ty.dtype()
+        self.module.value(self.module.node(node).operand(0)?).ty.dtype().filter(|d| d.is_low())
     }
 
     /// Step 4.

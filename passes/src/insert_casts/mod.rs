@@ -138,7 +138,7 @@ struct State {
     before: SecondaryMap<Value, Option<DType>>,
     /// Operands to set: done all at once, see [`Module::set_operands`].
     edits: Vec<(Node, usize, Option<Value>)>,
-    /// Whether casts of the author were left out.
+    /// Whether casts of the author were left out, or read around.
     dropped: bool,
     changed: bool,
 }
@@ -382,6 +382,7 @@ impl State {
         // Casts that are exact are read around, and so is what an earlier run inserted.
         let (root, _) = scopes::behind(module, value);
         if root != value && module.value(root).ty.dtype() == Some(to) {
+            self.dropped |= root != flow::behind_inserted(module, value);
             return module.capture_into(graph, root);
         }
         let (scope, owner) = self.scopes.of(module, (root, to), graph);

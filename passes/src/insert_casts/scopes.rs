@@ -3,7 +3,6 @@
 use super::{KeepIo, decided};
 use crate::cost::{Executions, Sizes};
 use crate::flow::{self, Reader, Var};
-use crate::tensors;
 use ampc_ir::op::OpKind;
 use ampc_ir::verify::name_of;
 use ampc_ir::views::{constant_of, resolve_captures};
@@ -26,6 +25,10 @@ impl Scopes {
         }
         for &graph in &graphs {
             for node in module.nodes(graph) {
+                // What reads such a cast is asked, and not the cast.
+                if flow::inserted_result(module, node).is_some() || is_exact_as_decided(module, node) {
+                    continue;
+                }
                 scopes.narrows(module, node, graph);
                 for (slot, value) in (0u32..).zip(module.node(node).formal_operands()) {
                     if let Some(value) = *value {
@@ -59,7 +62,7 @@ impl Scopes {
         let is_cast = data.schema().is_some_and(|s| s.kind == OpKind::Cast);
         let is_here = resolve_captures(module, operand) == operand;
         let to = module.value(result).ty.dtype().filter(|dtype| dtype.is_low() && is_cast && is_here);
-        if let Some(to) = to.filter(|_| flow::inserted_result(module, node).is_none()) {
+        if let Some(to) = to {
             let (root, _) = behind(module, operand);
             if will_be(module, root) != Some(to) {
                 self.of.entry((root, to)).or_default().insert(graph);
@@ -102,31 +105,38 @@ impl Scopes {
 }
 
 /// What a value is the same number as, behind captures and casts, and the graph of the first of these casts that is
-/// the author's. Casts to a format that their operand will have are none.
+/// the author's and makes it fp32. Casts to the format that their operand will have are none.
 pub(super) fn behind(module: &Module, value: Value) -> (Value, Option<GraphId>) {
     let (mut value, mut widened) = (resolve_captures(module, value), None);
     while let Some((node, _)) = module.producer(value)
         && let Some(operand) = module.node(node).operand(0)
     {
-        let kind = module.node(node).schema().map(|s| s.kind);
-        let same = tensors::same_number(module, node).is_some();
-        let idle = || {
-            let arrives = will_be(module, resolve_captures(module, operand));
-            let reads = flow::vars(module, node).next().and_then(|var| decided(module, var));
-            let is_here = resolve_captures(module, operand) == operand;
-            let same = reads.is_none_or(|reads| Some(reads) == arrives);
-            is_here && same && module.value(value).ty.dtype() == arrives
-        };
-        let is_cast = kind == Some(OpKind::Cast);
-        if !(same || is_cast && idle()) {
+        let inserted = flow::inserted_result(module, node).is_some();
+        if !inserted && !is_exact_as_decided(module, node) {
             break;
         }
-        if same && flow::inserted_result(module, node).is_none() {
+        if !inserted && module.value(value).ty.dtype() == Some(DType::F32) {
             widened = Some(module.node(node).graph);
         }
         value = resolve_captures(module, operand);
     }
     (value, widened)
+}
+
+/// Whether a node is a cast, of what is made in its graph, that will change no number, to fp32 or to what it reads.
+fn is_exact_as_decided(module: &Module, node: Node) -> bool {
+    let data = module.node(node);
+    let (Some(operand), Some(result)) = (data.operand(0), data.result(0)) else { return false };
+    if data.schema().is_none_or(|s| s.kind != OpKind::Cast) || resolve_captures(module, operand) != operand {
+        return false;
+    }
+    let reads = flow::vars(module, node).next().and_then(|var| decided(module, var));
+    let to = module.value(result).ty.dtype();
+    will_be(module, operand).is_some_and(|from| {
+        let exact = to == Some(from) || to == Some(DType::F32) && from.is_low();
+        // One that was pinned to read fp32 has its operand widened.
+        exact && reads.is_none_or(|reads| reads == from || reads == DType::F32 && to == Some(reads))
+    })
 }
 
 /// The float type that a value will have where it is made.
