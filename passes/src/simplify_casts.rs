@@ -4,7 +4,8 @@
 //! - two casts of one value to one type are one, unless both are the author's or make outputs. It stands where the
 //!   first one stood, so which is first decides nothing;
 //! - a cast of a cast, a → b → c, is a → c if every value of a is exact in b (f16 and bf16 in f32 and f64, f32 in
-//!   f64) and one of the two was inserted; casts of the author are only ever read around, never changed;
+//!   f64) and one of the two was inserted; casts of the author are only ever read around, never changed, and those
+//!   to the type that their operand has not even that;
 //! - where nothing but inserted casts to f16 reads a DequantizeLinear that has `output_dtype` (from 23 on), the
 //!   operator makes f16 itself. `output_dtype` is the precision of the multiplication as well, so this is for
 //!   integers of up to 8 bits and constant scales that are exact in f16: then the product is rounded once either
@@ -196,7 +197,9 @@ fn collapse(module: &mut Module, outer: &Cast) -> Option<Cast> {
     let inner = Cast::read(module, module.producer(outer.operand)?.0)?;
     // The shortest digits that tell a number from its neighbours depend on the format.
     let same_value = is_exact(inner.from, inner.to) && outer.to != DType::String;
-    if !(outer.inserted || inner.inserted) || !same_value {
+    // What chooses formats looks for neighbours of the author's identities, not behind them.
+    let stays = !inner.inserted && inner.from == inner.to;
+    if !(outer.inserted || inner.inserted) || !same_value || stays {
         return None;
     }
     module.set_operand(outer.node, 0, Some(inner.operand));

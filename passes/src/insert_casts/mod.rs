@@ -87,7 +87,7 @@ impl Pass for InsertCasts {
     }
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let mut state = State {
-            scopes: Scopes::new(module, &self.keep_io, self.fewest),
+            scopes: Scopes::new(module, &self.keep_io, self.fewest, cx.optimum.is_some()),
             casts: FxHashMap::default(),
             before: SecondaryMap::default(),
             edits: Vec::new(),
@@ -306,7 +306,7 @@ impl State {
             let elsewhere = || {
                 let cast = module.producer(flow::resolve_captures(module, value)).map(|(cast, _)| cast);
                 let stands = cast.map(|cast| module.node(cast).graph);
-                let (root, _) = scopes::behind(module, value);
+                let (root, _) = self.scopes.behind(module, value);
                 behind != value && stands != Some(self.scopes.of(module, (root, wanted), graph).0)
             };
             if round_about || module.value(value).ty.dtype() != Some(wanted) || elsewhere() {
@@ -380,7 +380,7 @@ impl State {
         before: Position,
     ) -> Value {
         // Casts that are exact are read around, and so is what an earlier run inserted.
-        let (root, _) = scopes::behind(module, value);
+        let (root, _) = self.scopes.behind(module, value);
         if root != value && module.value(root).ty.dtype() == Some(to) {
             self.dropped |= root != flow::behind_inserted(module, value);
             return module.capture_into(graph, root);

@@ -12,12 +12,14 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The graphs in which captured values are cast.
 #[derive(Default)]
 pub(super) struct Scopes {
+    /// Whether casts from fp32 to fp32 are looked through: what chose the formats did.
+    identities: bool,
     of: BTreeMap<(Value, DType), BTreeSet<GraphId>>,
 }
 
 impl Scopes {
-    pub(super) fn new(module: &Module, keep: &KeepIo, fewest: bool) -> Scopes {
-        let mut scopes = Scopes::default();
+    pub(super) fn new(module: &Module, keep: &KeepIo, fewest: bool, identities: bool) -> Scopes {
+        let mut scopes = Scopes { identities, ..Scopes::default() };
         let graphs = flow::graphs(module);
         // Without bodies everything is cast where it is.
         if graphs.len() == 1 {
@@ -26,7 +28,7 @@ impl Scopes {
         for &graph in &graphs {
             for node in module.nodes(graph) {
                 // What reads such a cast is asked, and not the cast.
-                if flow::inserted_result(module, node).is_some() || is_exact_as_decided(module, node) {
+                if flow::inserted_result(module, node).is_some() || scopes.is_exact_as_decided(module, node) {
                     continue;
                 }
                 scopes.narrows(module, node, graph);
@@ -41,7 +43,7 @@ impl Scopes {
                 // What need not keep its type is cast for nobody, but where a cast makes it that is there.
                 let follows = graph == module.main()
                     && !keep.keeps(&name_of(module, output.value))
-                    && behind(module, output.value).0 == output.value;
+                    && scopes.behind(module, output.value).0 == output.value;
                 if !follows {
                     scopes.reads(module, output.value, port, graph);
                 }
@@ -63,7 +65,7 @@ impl Scopes {
         let is_here = resolve_captures(module, operand) == operand;
         let to = module.value(result).ty.dtype().filter(|dtype| dtype.is_low() && is_cast && is_here);
         if let Some(to) = to {
-            let (root, _) = behind(module, operand);
+            let (root, _) = self.behind(module, operand);
             if will_be(module, root) != Some(to) {
                 self.of.entry((root, to)).or_default().insert(graph);
             }
@@ -73,14 +75,55 @@ impl Scopes {
     /// Notes where a value is cast for a reader in a graph, if it is.
     fn reads(&mut self, module: &Module, value: Value, reader: Option<Var>, graph: GraphId) {
         let present = module.value(value).ty.dtype();
-        let (root, widened) = behind(module, value);
+        let (root, widened) = self.behind(module, value);
         let from = will_be(module, root);
         let wanted = reader.and_then(|var| decided(module, var)).or(present).filter(|d| d.is_float());
         let Some(wanted) = wanted.filter(|_| from.is_some() && from != wanted) else { return };
         // A cast of the author stays where it is.
-        let stands = widened.filter(|_| Some(wanted) == present);
+        let stands = widened.filter(|_| wanted == DType::F32);
         let scope = stands.unwrap_or_else(|| outside_loops(module, root, graph));
         self.of.entry((root, wanted)).or_default().insert(scope);
+    }
+
+    /// What a value is the same number as, behind captures and casts, and the graph of the first of these casts that is
+    /// the author's and makes it fp32. Casts to the format that their operand will have are none.
+    pub(super) fn behind(&self, module: &Module, value: Value) -> (Value, Option<GraphId>) {
+        let (mut value, mut widened) = (resolve_captures(module, value), None);
+        while let Some((node, _)) = module.producer(value)
+            && let Some(operand) = module.node(node).operand(0)
+        {
+            let inserted = flow::inserted_result(module, node).is_some();
+            if !inserted && !self.is_exact_as_decided(module, node) {
+                break;
+            }
+            if !inserted && module.value(value).ty.dtype() == Some(DType::F32) {
+                widened = Some(module.node(node).graph);
+            }
+            value = resolve_captures(module, operand);
+        }
+        (value, widened)
+    }
+
+    /// Whether a node is a cast, of what is made in its graph, that will change no number, to fp32 or to what it reads.
+    fn is_exact_as_decided(&self, module: &Module, node: Node) -> bool {
+        let data = module.node(node);
+        let (Some(operand), Some(result)) = (data.operand(0), data.result(0)) else { return false };
+        if data.schema().is_none_or(|s| s.kind != OpKind::Cast)
+            || resolve_captures(module, operand) != operand
+        {
+            return false;
+        }
+        let reads = flow::vars(module, node).next().and_then(|var| decided(module, var));
+        let to = module.value(result).ty.dtype();
+        will_be(module, operand).is_some_and(|from| {
+            let exact = if to == Some(from) {
+                self.identities || from.is_low()
+            } else {
+                to == Some(DType::F32) && from.is_low()
+            };
+            // One that was pinned to read fp32 has its operand widened.
+            exact && reads.is_none_or(|reads| reads == from || reads == DType::F32 && to == Some(reads))
+        })
     }
 
     /// The graph in which a value is cast for readers in a graph, and the node there that has them in its bodies.
@@ -102,41 +145,6 @@ impl Scopes {
         }
         scope
     }
-}
-
-/// What a value is the same number as, behind captures and casts, and the graph of the first of these casts that is
-/// the author's and makes it fp32. Casts to the format that their operand will have are none.
-pub(super) fn behind(module: &Module, value: Value) -> (Value, Option<GraphId>) {
-    let (mut value, mut widened) = (resolve_captures(module, value), None);
-    while let Some((node, _)) = module.producer(value)
-        && let Some(operand) = module.node(node).operand(0)
-    {
-        let inserted = flow::inserted_result(module, node).is_some();
-        if !inserted && !is_exact_as_decided(module, node) {
-            break;
-        }
-        if !inserted && module.value(value).ty.dtype() == Some(DType::F32) {
-            widened = Some(module.node(node).graph);
-        }
-        value = resolve_captures(module, operand);
-    }
-    (value, widened)
-}
-
-/// Whether a node is a cast, of what is made in its graph, that will change no number, to fp32 or to what it reads.
-fn is_exact_as_decided(module: &Module, node: Node) -> bool {
-    let data = module.node(node);
-    let (Some(operand), Some(result)) = (data.operand(0), data.result(0)) else { return false };
-    if data.schema().is_none_or(|s| s.kind != OpKind::Cast) || resolve_captures(module, operand) != operand {
-        return false;
-    }
-    let reads = flow::vars(module, node).next().and_then(|var| decided(module, var));
-    let to = module.value(result).ty.dtype();
-    will_be(module, operand).is_some_and(|from| {
-        let exact = to == Some(from) || to == Some(DType::F32) && from.is_low();
-        // One that was pinned to read fp32 has its operand widened.
-        exact && reads.is_none_or(|reads| reads == from || reads == DType::F32 && to == Some(reads))
-    })
 }
 
 /// The float type that a value will have where it is made.
