@@ -57,18 +57,17 @@ impl Scopes {
         scopes
     }
 
-    /// Notes a cast of the author to a 16-bit format where its operand is made: others are to be merged with it.
+    /// Notes a cast of the author from fp32 to a 16-bit format where its operand is made: others are to be merged with
+    /// it.
     fn narrows(&mut self, module: &Module, node: Node, graph: GraphId) {
         let data = module.node(node);
         let (Some(operand), Some(result)) = (data.operand(0), data.result(0)) else { return };
         let is_cast = data.schema().is_some_and(|s| s.kind == OpKind::Cast);
         let is_here = resolve_captures(module, operand) == operand;
         let to = module.value(result).ty.dtype().filter(|dtype| dtype.is_low() && is_cast && is_here);
-        if let Some(to) = to {
-            let (root, _) = self.behind(module, operand);
-            if will_be(module, root) != Some(to) {
-                self.of.entry((root, to)).or_default().insert(graph);
-            }
+        let (root, _) = self.behind(module, operand);
+        if let Some(to) = to.filter(|_| will_be(module, root) == Some(DType::F32)) {
+            self.of.entry((root, to)).or_default().insert(graph);
         }
     }
 
