@@ -21,7 +21,7 @@ use ampc_passes::target::PROFILES;
 use ampc_passes::{Pass, Paths, Policy, Profile};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use random_graphs::{Graph, bytes_of, from_bytes, text_of};
+use random_graphs::{Graph, Line, bytes_of, from_bytes, text_of};
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
@@ -294,8 +294,10 @@ fn models_for_other_judges() {
     while written < number("AMPC_RANDOM_COUNT", 200) {
         let graph = graphs().new_tree(&mut runner).unwrap().current();
         let source = graph.model();
-        // Nobody but its author can run a custom operator.
-        if text_of(&source.module).contains("com.example::") {
+        // Nobody but its author can run a custom operator, and ONNX Runtime mistakes what bodies capture of a Cast to
+        // the type that is there: it frees the memory before, or finds none.
+        let idle = |line: &Line| line.text.contains("i = Cast(") && line.text.contains("{to=1}");
+        if text_of(&source.module).contains("com.example::") || graph.lines.iter().any(idle) {
             continue;
         }
         let to = if written % 2 == 0 { DType::F16 } else { DType::BF16 };

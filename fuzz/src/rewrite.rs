@@ -2,6 +2,7 @@
 
 use crate::laws;
 use ampc::onnx::to_bytes;
+use ampc::options::By;
 use ampc::{ErrorKind, Model, RewriteOptions};
 use ampc_ir::DType;
 use ampc_passes::Policy;
@@ -30,9 +31,9 @@ pub(crate) fn options(bits: u8) -> RewriteOptions {
         } else {
             ampc_passes::guard::OutOfRange::Keep
         },
+        by: if bit(7) { By::Paint } else { By::default() },
         verify_each: true,
         constant_statistics: bit(6),
-        ..RewriteOptions::default()
     }
 }
 

@@ -47,6 +47,8 @@ pub struct Reading {
     pub graph: GraphId,
     /// The graph in which a cast to fp32 stands that it reads: the author's, or where it reads.
     pub widened: GraphId,
+    /// Whether a cast for it serves nothing else: what a body hands out is made in it, not captured.
+    pub own: bool,
 }
 
 /// A tensor.
@@ -152,14 +154,22 @@ impl<'m> Tensors<'m> {
         let is_free = matches!(data.def, Def::Input { default: None, .. })
             && data.graph == module.main()
             && data.ty.dtype() == Some(DType::F32)
-            && !module.is_output(value)
-            && !self.keep_io.keeps(&name_of(module, value));
+            && !self.keep_io.keeps(&name_of(module, value))
+            && !leaves(module, value);
         Producer::End(if is_free { End::Input(value) } else { self.held(data.ty.dtype()) })
     }
 
     fn readers(&self, root: Value) -> (Vec<Reading>, Vec<(DType, GraphId)>) {
         let module = self.module;
-        let reading = |end, graph, at: Option<GraphId>| Reading { end, graph, widened: at.unwrap_or(graph) };
+        let home = module.value(root).graph;
+        // One that leaves the graph keeps its type.
+        let is_constant = self.producer(root) == Producer::Constant;
+        let reading = |end, graph, at: Option<GraphId>| Reading {
+            end,
+            graph,
+            widened: at.unwrap_or(graph),
+            own: false,
+        };
         let (mut readers, mut casts, mut work) = (Vec::new(), Vec::new(), vec![(root, None)]);
         // With the graph in which a cast of the author stands that they read.
         while let Some((value, at)) = work.pop() {
@@ -168,8 +178,13 @@ impl<'m> Tensors<'m> {
             for &slot in module.output_slots(value) {
                 let port = flow::var_of_reader(module, Reader::Output(data.graph, slot));
                 if let Some(port) = port {
-                    readers.push(reading(self.end_of(port, present), data.graph, at));
-                } else if value != root || self.keep_io.keeps(&name_of(module, value)) {
+                    let own = data.graph != home;
+                    readers.push(Reading { own, ..reading(self.end_of(port, present), data.graph, at) });
+                } else if value != root
+                    || is_constant
+                    || data.graph != module.main()
+                    || self.keep_io.keeps(&name_of(module, value))
+                {
                     readers.push(reading(self.held(present), data.graph, at));
                 }
             }
@@ -256,6 +271,18 @@ impl<'m> Tensors<'m> {
             None => follows(&var),
         }
     }
+}
+
+/// Whether a value is an output, as it is or as an earlier run cast it.
+fn leaves(module: &Module, value: Value) -> bool {
+    let mut work = vec![value];
+    while let Some(value) = work.pop() {
+        if module.is_output(value) {
+            return true;
+        }
+        work.extend(module.uses(value).filter_map(|(node, _)| flow::inserted_result(module, node)));
+    }
+    false
 }
 
 fn is_capture(module: &Module, value: Value) -> bool {

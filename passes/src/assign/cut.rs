@@ -6,14 +6,15 @@
 //!
 //! - low: allow variables, whatever the target's profile says of them; what is low already or pinned so; large
 //!   constants that are only moved, in f16 (as in painting);
-//! - fp32: inputs and outputs that keep their type, readers without a variable, and every free variable that is
-//!   connected with nothing that gains by being low, through tensors and constants;
+//! - fp32: inputs and outputs that keep their type, readers without a variable, [sums](super::sums) that loops keep,
+//!   and every free variable that is connected with nothing that gains by being low, through tensors and constants;
 //! - in another 16-bit format: what painting makes so for the sake of its neighbours.
 //!
 //! Discrete and promote variables are never lowered while something fp32 arrives, and an input that need not keep its
 //! type is low only if everything reads it low. Among equally cheap choices the one with most low variables is taken,
 //! but for those that are connected, through low ones, with nothing that gains.
 
+use super::sums::sums;
 use super::{Found, Optimum, paint};
 use crate::cost::{CostModel, NodeTime};
 use crate::cut::{Contradiction, DEFAULT_BUDGET, Invalid, Label, Place, Problem, Vertex};
@@ -54,6 +55,8 @@ pub(super) struct Choice<'m> {
     /// The free variables, of groups the first, and the inputs that may change, with their vertices.
     vertices: FxHashMap<End, Vertex>,
     held: FxHashMap<Var, Held>,
+    /// What belongs to sums that loops keep.
+    sums: FxHashSet<Var>,
     /// Free variables in program order.
     order: Vec<Var>,
     /// Those of which the time counts.
@@ -83,6 +86,7 @@ impl<'m> Choice<'m> {
             problem: Problem::with_vertices(2)?,
             vertices: FxHashMap::default(),
             held: FxHashMap::default(),
+            sums: sums(tensors.module),
             order: Vec::new(),
             timed: Vec::new(),
             arriving: FxHashSet::default(),
@@ -153,6 +157,7 @@ impl<'m> Choice<'m> {
             _ if !members.iter().all(is_free) => Held::Full,
             _ if self.is_stored_low(leader) => Held::Low,
             _ if members.iter().any(is_allow) => Held::Low,
+            _ if members.iter().any(|var| self.sums.contains(var)) => Held::Full,
             _ => Held::Free,
         }
     }
@@ -198,11 +203,15 @@ impl<'m> Choice<'m> {
     fn tensor(&mut self, at: usize) -> Result<(), Invalid> {
         let Tensor { value, producer, ref readers, ref casts } = self.all[at];
         let (to, full, casts) = (self.tensors.to, DType::F32, casts.clone());
-        let (mut read, mut widened) = (Vec::new(), Vec::new());
+        let (mut read, mut widened, mut own) = (Vec::new(), Vec::new(), Vec::new());
         for reading in readers.clone() {
-            let vertex = self.of_end(reading.end)?;
-            read.extend(vertex.map(|vertex| (reading.graph, vertex)));
-            widened.extend(vertex.map(|vertex| (reading.widened, vertex)));
+            let Some(vertex) = self.of_end(reading.end)? else { continue };
+            if reading.own && producer != Producer::Constant {
+                own.push((reading.graph, vertex));
+                continue;
+            }
+            read.push((reading.graph, vertex));
+            widened.push((reading.widened, vertex));
         }
         let end = match producer {
             Producer::Constant => {
@@ -216,6 +225,10 @@ impl<'m> Choice<'m> {
                 self.problem.tensor(FULL, self.costs.cast_cost(value, graph, format, result), 0, &[LOW])?;
             }
             // A producer that is neither: one that everything low is cast from, and one that everything fp32 is.
+            for (graph, vertex) in own {
+                self.problem.tensor(FULL, self.costs.cast_cost(value, graph, format, to), 0, &[vertex])?;
+                self.problem.tensor(LOW, 0, self.costs.cast_cost(value, graph, format, full), &[vertex])?;
+            }
             self.casts_of(FULL, value, &read, [Some((format, to)), None])?;
             return self.casts_of(LOW, value, &widened, [None, Some((format, full))]);
         }
@@ -226,6 +239,11 @@ impl<'m> Choice<'m> {
             } else {
                 self.problem.tensor(producer, 0, self.costs.cast_cost(value, graph, to, full), &[FULL])?;
             }
+        }
+        for (graph, vertex) in own {
+            let narrow = self.costs.cast_cost(value, graph, full, to);
+            let widen = self.costs.cast_cost(value, graph, to, full);
+            self.problem.tensor(producer, narrow, widen, &[vertex])?;
         }
         if read == widened {
             return self.casts_of(producer, value, &read, [Some((full, to)), Some((to, full))]);
@@ -355,6 +373,9 @@ impl<'m> Choice<'m> {
                 (Some(Held::Low), _) if self.is_stored_low(leader) => Some(("cut", paint::STORED_LOW)),
                 (Some(Held::Free), Some(_)) => Some(("cut", "costs least low")),
                 (Some(Held::Free), None) => Some(("cut", "costs least in fp32")),
+                (Some(Held::Full), None) if self.sums.contains(&var) => {
+                    Some(("cut", "adds up in the state of a loop"))
+                }
                 (Some(Held::Full | Held::Low) | None, _) => None,
             };
             found.why.extend(why.map(|why| (var, why)));

@@ -6,6 +6,7 @@
 mod cut;
 mod optimum;
 mod paint;
+mod sums;
 
 pub use self::optimum::{Optimum, recount};
 
@@ -36,6 +37,14 @@ pub enum By {
         /// What costs how much.
         target: Arc<Profile>,
     },
+}
+
+/// By a minimum cut: the least time on the `generic` target.
+impl Default for By {
+    fn default() -> By {
+        let target = Profile::preset("generic").expect("the default target exists");
+        By::Cut { objective: Objective::default(), target: Arc::new(target) }
+    }
 }
 
 /// The pass.

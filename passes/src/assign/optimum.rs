@@ -62,8 +62,10 @@ pub fn recount(module: &Module, optimum: &Optimum) -> i64 {
         add(if low { time.low } else { time.full });
     }
     let mut casts: BTreeSet<(Value, DType, GraphId)> = BTreeSet::new();
-    for node in flow::nodes(module) {
-        let Some(cast @ (root, to, graph)) = counted(module, optimum, node) else { continue };
+    let nodes = flow::nodes(module);
+    let dead = dead_casts(module, &nodes);
+    for node in nodes {
+        let Some(cast @ (root, to, graph)) = counted(module, optimum, &dead, node) else { continue };
         if !optimum.alone.contains(&node) {
             casts.insert(cast);
         } else if let Some(from) = module.value(root).ty.dtype().filter(|_| !is_constant(module, root)) {
@@ -87,8 +89,25 @@ pub fn recount(module: &Module, optimum: &Optimum) -> i64 {
     cost
 }
 
+/// The casts of an earlier run that nothing reads any more but such casts; the nodes are in program order.
+fn dead_casts(module: &Module, nodes: &[Node]) -> FxHashSet<Node> {
+    let mut dead = FxHashSet::default();
+    for &node in nodes.iter().rev() {
+        let result = flow::inserted_result(module, node);
+        if result.is_some_and(|result| !is_read(module, result, |reader| dead.contains(&reader))) {
+            dead.insert(node);
+        }
+    }
+    dead
+}
+
 /// The tensor that a cast is of, the format it makes, and where it stands, if it counts.
-fn counted(module: &Module, optimum: &Optimum, node: Node) -> Option<(Value, DType, GraphId)> {
+fn counted(
+    module: &Module,
+    optimum: &Optimum,
+    dead: &FxHashSet<Node>,
+    node: Node,
+) -> Option<(Value, DType, GraphId)> {
     let (operand, result) = cast(module, node)?;
     let to = module.value(result).ty.dtype()?;
     let root = root(module, optimum, operand);
@@ -100,10 +119,13 @@ fn counted(module: &Module, optimum: &Optimum, node: Node) -> Option<(Value, DTy
     let is_read = is_read(module, result, |reader| {
         // A cast of what is cast without loss might as well read what is behind it.
         let is_cast = flow::inserted_result(module, reader).is_some() || optimum.casts.contains(&reader);
-        to == DType::F32 && is_cast
+        to == DType::F32 && is_cast || dead.contains(&reader)
     });
     let inserted = module.node(node).provenance == Provenance::Inserted;
-    let counts = optimum.alone.contains(&node) || is_read && (inserted || optimum.casts.contains(&node));
+    // The author's to the format are there, read or not.
+    let is_part = optimum.casts.contains(&node);
+    let stays = optimum.alone.contains(&node) || is_part && to == optimum.to;
+    let counts = stays || is_read && (inserted || is_part);
     counts.then(|| (root, to, module.node(node).graph))
 }
 

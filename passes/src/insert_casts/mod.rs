@@ -229,19 +229,29 @@ impl State {
                 continue;
             }
             let Some(present) = module.value(value).ty.dtype() else { continue };
+            // A cast of what is captured may be one with casts for readers in the body.
+            let (root, _) = self.scopes.behind(module, value);
+            self.dropped |= module.value(root).graph != body;
             let slot = u32::try_from(index).expect("fewer than 2^32 outputs");
             let port = flow::var_of_reader(module, Reader::Output(body, slot));
             let original = self.before[value].unwrap_or(present);
             let wanted = port.and_then(|port| decided(module, port)).filter(|_| original.is_float());
             let wanted = wanted.unwrap_or(original);
-            if present != wanted {
+            // What a body captures is nothing that it makes, so it cannot be its output.
+            let captured = |module: &Module, value| matches!(module.value(value).def, Def::Capture { .. });
+            let behind = flow::behind_inserted(module, value);
+            let elsewhere = behind != value && captured(module, value);
+            if present != wanted || elsewhere {
                 let mut cast = self.cast(module, value, wanted, body, Position::Last);
-                // What a body captures is nothing that it makes, so it cannot be its output. What an earlier run
-                // cast is there as it was before.
-                if matches!(module.value(cast).def, Def::Capture { .. }) {
-                    let behind = flow::behind_inserted(module, value);
+                if captured(module, cast) {
+                    // What an earlier run cast is there as it was before.
                     let from = module.capture_into(body, behind);
-                    cast = new_cast(module, from, wanted, Position::Last);
+                    let made = module.value(from).ty.dtype();
+                    cast = if made == Some(wanted) {
+                        from
+                    } else {
+                        new_cast(module, from, wanted, Position::Last)
+                    };
                 }
                 module.set_output(body, index, cast);
                 self.changed = true;
@@ -303,12 +313,15 @@ impl State {
             let behind = flow::behind_inserted(module, value);
             let round_about = behind != value && module.value(behind).ty.dtype() == Some(wanted);
             let graph = module.node(node).graph;
+            // A cast of an earlier run, of another cast or in another graph.
             let elsewhere = || {
-                let cast = module.producer(flow::resolve_captures(module, value)).map(|(cast, _)| cast);
-                let stands = cast.map(|cast| module.node(cast).graph);
                 let (root, _) = self.scopes.behind(module, value);
-                behind != value && stands != Some(self.scopes.of(module, (root, wanted), graph).0)
+                let (cast, _) = module.producer(flow::resolve_captures(module, value))?;
+                let of = module.node(cast).operand(0).map(|of| flow::resolve_captures(module, of));
+                let (scope, _) = self.scopes.of(module, (root, wanted), graph);
+                Some(of != Some(root) || module.node(cast).graph != scope)
             };
+            let elsewhere = || behind != value && elsewhere() == Some(true);
             if round_about || module.value(value).ty.dtype() != Some(wanted) || elsewhere() {
                 let cast = self.cast(module, value, wanted, graph, Position::Before(node));
                 self.edits.push((node, slot, Some(cast)));

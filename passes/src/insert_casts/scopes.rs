@@ -40,11 +40,13 @@ impl Scopes {
             }
             for (slot, output) in (0u32..).zip(module.graph(graph).outputs()) {
                 let port = flow::var_of_reader(module, Reader::Output(graph, slot));
+                let (root, _) = scopes.behind(module, output.value);
                 // What need not keep its type is cast for nobody, but where a cast makes it that is there.
                 let follows = graph == module.main()
                     && !keep.keeps(&name_of(module, output.value))
-                    && scopes.behind(module, output.value).0 == output.value;
-                if !follows {
+                    && root == output.value;
+                // What a body hands out of what it captures is cast in the body.
+                if !follows && module.value(root).graph == graph {
                     scopes.reads(module, output.value, port, graph);
                 }
             }
@@ -73,7 +75,8 @@ impl Scopes {
 
     /// Notes where a value is cast for a reader in a graph, if it is.
     fn reads(&mut self, module: &Module, value: Value, reader: Option<Var>, graph: GraphId) {
-        let present = module.value(value).ty.dtype();
+        // In a body of a custom operator no type is known, but what it captures has one.
+        let present = module.value(resolve_captures(module, value)).ty.dtype();
         let (root, widened) = self.behind(module, value);
         let from = will_be(module, root);
         let wanted = reader.and_then(|var| decided(module, var)).or(present).filter(|d| d.is_float());
