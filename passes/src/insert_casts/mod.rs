@@ -246,12 +246,7 @@ impl State {
                 if captured(module, cast) {
                     // What an earlier run cast is there as it was before.
                     let from = module.capture_into(body, behind);
-                    let made = module.value(from).ty.dtype();
-                    cast = if made == Some(wanted) {
-                        from
-                    } else {
-                        new_cast(module, from, wanted, Position::Last)
-                    };
+                    cast = new_cast(module, from, wanted, Position::Last);
                 }
                 module.set_output(body, index, cast);
                 self.changed = true;
