@@ -12,7 +12,7 @@ use ampc_ir::op::OpKind;
 use ampc_ir::views::constant_of;
 use ampc_ir::{DType, GraphId, Module, Node, Value};
 use rustc_hash::FxHashSet;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// What the choice of formats costs.
@@ -72,17 +72,19 @@ pub fn recount(module: &Module, optimum: &Optimum) -> i64 {
             add(costs.cast_cost(root, graph, from, to));
         }
     }
-    let mut copied: BTreeSet<Value> = BTreeSet::new();
+    // The formats that a constant is cast to.
+    let mut constants: BTreeMap<Value, Vec<DType>> = BTreeMap::new();
     for (root, to, graph) in casts {
         let from = module.value(root).ty.dtype().unwrap_or(to);
         if is_constant(module, root) {
-            copied.insert(root);
+            constants.entry(root).or_default().push(to);
         } else {
             add(costs.cast_cost(root, graph, from, to));
         }
     }
-    for root in copied {
-        if is_read_as_it_is(module, root) {
+    for (root, mut formats) in constants {
+        formats.extend(module.value(root).ty.dtype().filter(|_| is_read_as_it_is(module, root)));
+        if formats.contains(&DType::F32) && formats.contains(&optimum.to) {
             add(costs.copy_cost(root));
         }
     }
