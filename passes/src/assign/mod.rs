@@ -39,14 +39,6 @@ pub enum By {
     },
 }
 
-/// By a minimum cut: the least time on the `generic` target.
-impl Default for By {
-    fn default() -> By {
-        let target = Profile::preset("generic").expect("the default target exists");
-        By::Cut { objective: Objective::default(), target: Arc::new(target) }
-    }
-}
-
 /// The pass.
 #[derive(Clone, Debug)]
 pub struct Assign {
