@@ -308,7 +308,7 @@ impl State {
             let behind = flow::behind_inserted(module, value);
             let round_about = behind != value && module.value(behind).ty.dtype() == Some(wanted);
             let graph = module.node(node).graph;
-            // A cast of an earlier run, of another cast or in another graph.
+            // A cast of an earlier run, of another cast or in another graph than the choice took it to be.
             let elsewhere = || {
                 let (root, _) = self.scopes.behind(module, value);
                 let (cast, _) = module.producer(flow::resolve_captures(module, value))?;
@@ -316,7 +316,7 @@ impl State {
                 let (scope, _) = self.scopes.of(module, (root, wanted), graph);
                 Some(of != Some(root) || module.node(cast).graph != scope)
             };
-            let elsewhere = || behind != value && elsewhere() == Some(true);
+            let elsewhere = || self.scopes.were_chosen && behind != value && elsewhere() == Some(true);
             if round_about || module.value(value).ty.dtype() != Some(wanted) || elsewhere() {
                 let cast = self.cast(module, value, wanted, graph, Position::Before(node));
                 self.edits.push((node, slot, Some(cast)));

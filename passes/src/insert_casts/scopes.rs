@@ -12,14 +12,14 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The graphs in which captured values are cast.
 #[derive(Default)]
 pub(super) struct Scopes {
-    /// Whether casts from fp32 to fp32 are looked through: what chose the formats did.
-    identities: bool,
+    /// Whether they are part of the choice of formats, which looked through casts from fp32 to fp32.
+    pub(super) were_chosen: bool,
     of: BTreeMap<(Value, DType), BTreeSet<GraphId>>,
 }
 
 impl Scopes {
-    pub(super) fn new(module: &Module, keep: &KeepIo, fewest: bool, identities: bool) -> Scopes {
-        let mut scopes = Scopes { identities, ..Scopes::default() };
+    pub(super) fn new(module: &Module, keep: &KeepIo, fewest: bool, were_chosen: bool) -> Scopes {
+        let mut scopes = Scopes { were_chosen, ..Scopes::default() };
         let graphs = flow::graphs(module);
         // Without bodies everything is cast where it is.
         if graphs.len() == 1 {
@@ -119,7 +119,7 @@ impl Scopes {
         let to = module.value(result).ty.dtype();
         will_be(module, operand).is_some_and(|from| {
             let exact = if to == Some(from) {
-                self.identities || from.is_low()
+                self.were_chosen || from.is_low()
             } else {
                 to == Some(DType::F32) && from.is_low()
             };
