@@ -7,6 +7,9 @@ not magnify an error without bound: products, sums, norms and smooth functions o
 One rounding is 2^-11 (f16) or 2^-8 (bf16) of a value; a path has at most 24 steps and a product of 4 x 4 adds 4
 terms, so the bar is 2 x 24 roundings of the largest value on the way.
 
+Not made for this judge, but for the properties in Rust: graphs with custom operators, which nobody can run, and those
+with a Cast to the type that is there, of whose result ONNX Runtime frees the memory before bodies have read it.
+
     random_graphs.py [--count N] [--seed N] [--cargo CARGO]
 """
 
