@@ -7,13 +7,14 @@
 //! - low: allow variables, whatever the target's profile says of them; what is low already or pinned so; large
 //!   constants that are only moved, in f16 (as in painting);
 //! - fp32: inputs and outputs that keep their type, readers without a variable, [sums](super::sums) that loops keep,
-//!   and every free variable that is connected with nothing that gains by being low, through tensors and constants;
+//!   what is [outside](super::margins) of the low regions, and every free variable that is connected with nothing that gains by being low, through tensors and constants;
 //! - in another 16-bit format: what painting makes so for the sake of its neighbours.
 //!
 //! Discrete and promote variables are never lowered while something fp32 arrives, and an input that need not keep its
 //! type is low only if everything reads it low. Among equally cheap choices the one with most low variables is taken,
 //! but for those that are connected, through low ones, with nothing that gains.
 
+use super::margins::margins;
 use super::sums::sums;
 use super::{Found, Optimum, paint};
 use crate::cost::{CostModel, NodeTime};
@@ -33,7 +34,7 @@ const LOW: Vertex = Vertex(1);
 
 /// What is known of a free variable, or of a group of them, before anything is chosen.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Held {
+pub(super) enum Held {
     /// Nothing: it is to be chosen.
     Free,
     /// It is fp32.
@@ -57,6 +58,8 @@ pub(super) struct Choice<'m> {
     held: FxHashMap<Var, Held>,
     /// What belongs to sums that loops keep.
     sums: FxHashSet<Var>,
+    /// What is outside of the low regions, and why it is left so.
+    margins: FxHashMap<Var, &'static str>,
     /// Free variables in program order.
     order: Vec<Var>,
     /// Those of which the time counts.
@@ -87,6 +90,7 @@ impl<'m> Choice<'m> {
             vertices: FxHashMap::default(),
             held: FxHashMap::default(),
             sums: sums(tensors.module),
+            margins: FxHashMap::default(),
             order: Vec::new(),
             timed: Vec::new(),
             arriving: FxHashSet::default(),
@@ -100,6 +104,7 @@ impl<'m> Choice<'m> {
             choice.tensor(at)?;
             choice.follow(at)?;
         }
+        choice.hold_margins()?;
         choice.hold_what_gains_nothing()?;
         Ok(choice)
     }
@@ -307,6 +312,18 @@ impl<'m> Choice<'m> {
         Ok(())
     }
 
+    /// Keeps fp32 what is outside of the low regions.
+    fn hold_margins(&mut self) -> Result<(), Invalid> {
+        self.margins = margins(self.tensors, self.painted, &self.held);
+        let mut left: Vec<Var> = self.margins.keys().copied().collect();
+        left.sort_unstable();
+        for var in left {
+            self.problem.fix(self.vertices[&End::Var(var)], Label::Full)?;
+            self.held.insert(var, Held::Full);
+        }
+        Ok(())
+    }
+
     /// Keeps fp32 what is connected with nothing that gains by being low.
     fn hold_what_gains_nothing(&mut self) -> Result<(), Invalid> {
         let all = vec![Label::Low; self.problem.vertices() as usize];
@@ -376,6 +393,7 @@ impl<'m> Choice<'m> {
                 (Some(Held::Full), None) if self.sums.contains(&var) => {
                     Some(("cut", "adds up in the state of a loop"))
                 }
+                (Some(Held::Full), None) => self.margins.get(&leader).map(|&why| ("cut", why)),
                 (Some(Held::Full | Held::Low) | None, _) => None,
             };
             found.why.extend(why.map(|why| (var, why)));

@@ -4,6 +4,7 @@
 //! cheapest choice for an objective and a target (`cut.rs`).
 
 mod cut;
+mod margins;
 mod optimum;
 mod paint;
 mod sums;
@@ -22,7 +23,7 @@ use crate::tensors::Tensors;
 use ampc_ir::module::Reason;
 use ampc_ir::op::Class;
 use ampc_ir::{DType, Module};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
 /// How it is chosen what is low.
@@ -122,6 +123,8 @@ struct Found {
     low: FxHashMap<Var, DType>,
     /// The rule and why, of what was chosen and did not follow from the class.
     why: FxHashMap<Var, (&'static str, &'static str)>,
+    /// What is computed from constants alone, and is not allow.
+    derived: FxHashSet<Var>,
 }
 
 /// Element types of all variables without one, in program order.

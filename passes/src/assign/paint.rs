@@ -37,8 +37,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 pub(super) fn paint(module: &Module, to: DType, keep_io: &KeepIo) -> Found {
     let mut paint = Paint::new(module, to, keep_io);
     paint.run();
-    let Paint { low, why, .. } = paint;
-    Found { low, why: why.into_iter().map(|(var, why)| (var, ("paint", why))).collect() }
+    let Paint { low, why, derived, .. } = paint;
+    Found { low, why: why.into_iter().map(|(var, why)| (var, ("paint", why))).collect(), derived }
 }
 
 /// Why a large constant is low that is only moved.

@@ -1,0 +1,188 @@
+//! What lies outside of the low regions: operators before the first product and behind the last one.
+//!
+//! There, rounding buys no faster product, only a cheaper operator here and there, and what is rounded last is rounded
+//! most visibly. So, as painting does, the choice leaves infer variables fp32 that make an output of the graph, that
+//! nothing low comes before but constants, or that nothing low comes after. Unlike painting it looks across deny
+//! operators: the scores of an attention are between products, with the softmax in between.
+
+use super::Found;
+use super::cut::Held;
+use crate::flow::{self, Reader, Var};
+use crate::tensors::Tensors;
+use ampc_ir::op::Class;
+use ampc_ir::ports::Ports;
+use ampc_ir::verify::name_of;
+use ampc_ir::{Node, Value};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// The free infer variables that stay fp32, and why.
+pub(super) fn margins(
+    tensors: &Tensors<'_>,
+    painted: &Found,
+    held: &FxHashMap<Var, Held>,
+) -> FxHashMap<Var, &'static str> {
+    let walk = Walk { tensors, painted, held };
+    let (behind, before) = (walk.behind_products(), walk.before_products());
+    let free = held.iter().filter(|(_, held)| **held == Held::Free).map(|(&var, _)| var);
+    let infers = |var| flow::decision(tensors.module, var).is_some_and(|d| d.class == Class::Infer);
+    let why = |var| match walk.at(var) {
+        _ if walk.is_last(var) => Some("makes what leaves in fp32"),
+        at if !behind.contains(&at) => Some("has nothing low before it"),
+        at if !before.contains(&at) => Some("has nothing low behind it"),
+        _ => None,
+    };
+    free.filter(|&var| infers(var)).filter_map(|var| Some((var, why(var)?))).collect()
+}
+
+/// Where a walk can be: at a node with all its variables, or at a port of a node with bodies or of a sequence.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum At {
+    Node(Node),
+    Port(Var),
+}
+
+struct Walk<'a> {
+    tensors: &'a Tensors<'a>,
+    painted: &'a Found,
+    held: &'a FxHashMap<Var, Held>,
+}
+
+impl Walk<'_> {
+    fn at(&self, var: Var) -> At {
+        let leader = self.tensors.groups.leader(var);
+        let alone = !flow::is_port(self.tensors.module, leader) && self.tensors.groups.get(leader).is_none();
+        if alone { At::Node(var.node) } else { At::Port(leader) }
+    }
+
+    /// What reads a value.
+    fn of_reader(&self, reader: Reader) -> Option<At> {
+        match reader {
+            Reader::Operand(node, _) if Ports::of(self.tensors.module, node).is_none() => {
+                let var = flow::var_of_reader(self.tensors.module, reader);
+                Some(var.map_or(At::Node(node), |var| self.at(var)))
+            }
+            _ => flow::var_of_reader(self.tensors.module, reader).map(|port| self.at(port)),
+        }
+    }
+
+    /// What makes a value.
+    fn of_value(&self, value: Value) -> Option<At> {
+        let module = self.tensors.module;
+        let value = flow::behind_inserted(module, value);
+        let node = || module.producer(value).map(|(node, _)| At::Node(node));
+        flow::producer_var(module, value).map(|var| self.at(var)).or_else(node)
+    }
+
+    /// The floats that are read somewhere.
+    fn operands(&self, at: At) -> Vec<Value> {
+        let module = self.tensors.module;
+        let operands = match at {
+            At::Node(node) => module.node(node).formal_operands().iter().flatten().copied().collect(),
+            At::Port(port) => self.tensors.groups.operands(module, port),
+        };
+        self.floats(operands)
+    }
+
+    /// The floats that are made somewhere.
+    fn results(&self, at: At) -> Vec<Value> {
+        let module = self.tensors.module;
+        let results = match at {
+            At::Node(node) => module.node(node).results().iter().flatten().copied().collect(),
+            At::Port(port) => self.tensors.groups.results(module, port),
+        };
+        self.floats(results)
+    }
+
+    fn floats(&self, mut values: Vec<Value>) -> Vec<Value> {
+        let dtype = |value| self.tensors.module.value(value).ty.dtype();
+        values.retain(|&value| dtype(value).is_none_or(|dtype| dtype.is_float()));
+        values
+    }
+
+    /// Whether a variable makes an output that keeps its type, or what an earlier run cast to one.
+    fn makes_public(&self, var: Var) -> bool {
+        let module = self.tensors.module;
+        let kept = |value| self.leaves(value) && self.tensors.keep_io.keeps(&name_of(module, value));
+        flow::results_of(module, var).any(|(_, value)| {
+            let mut uses = module.uses(value);
+            kept(value) || uses.any(|(node, _)| flow::inserted_result(module, node).is_some_and(kept))
+        })
+    }
+
+    fn leaves(&self, value: Value) -> bool {
+        self.tensors.module.value(value).graph == self.tensors.module.main()
+            && self.tensors.module.is_output(value)
+    }
+
+    /// Where something is low whatever is chosen, and not only moves constants.
+    fn products(&self) -> FxHashSet<At> {
+        let module = self.tensors.module;
+        let vars = flow::nodes(module).into_iter().flat_map(|node| flow::vars(module, node));
+        let low = vars.filter(|&var| {
+            let decided = flow::decision(module, var).and_then(|d| d.precision);
+            let held = self.held.get(&self.tensors.groups.leader(var));
+            let low = matches!(held, Some(Held::Low | Held::Other(_))) || decided.is_some_and(|d| d.is_low());
+            low && !self.painted.derived.contains(&var) && flow::inserted_result(module, var.node).is_none()
+        });
+        low.map(|var| self.at(var)).collect()
+    }
+
+    /// What something low comes before.
+    fn behind_products(&self) -> FxHashSet<At> {
+        let module = self.tensors.module;
+        let mut work: Vec<Value> = self.products().into_iter().flat_map(|at| self.results(at)).collect();
+        let inputs = module.graph(module.main()).inputs();
+        work.extend(inputs.iter().filter(|&&input| !self.tensors.keep_io.keeps(&name_of(module, input))));
+        let mut found = FxHashSet::default();
+        while let Some(value) = work.pop() {
+            for reader in flow::readers(module, value) {
+                let at = self.of_reader(reader).filter(|&at| found.insert(at));
+                work.extend(at.into_iter().flat_map(|at| self.results(at)));
+            }
+        }
+        found
+    }
+
+    /// What something low comes after. Outputs of the graph that keep their types end the walk, so that what
+    /// comes before one of them alone is as it is.
+    fn before_products(&self) -> FxHashSet<At> {
+        let module = self.tensors.module;
+        let mut work: Vec<Value> = self.products().into_iter().flat_map(|at| self.operands(at)).collect();
+        let outputs = module.graph(module.main()).outputs().iter().map(|output| output.value);
+        work.extend(outputs.filter(|&output| !self.tensors.keep_io.keeps(&name_of(module, output))));
+        let mut found = FxHashSet::default();
+        while let Some(value) = work.pop() {
+            let at = self.of_value(value).filter(|&at| !self.ends(at) && found.insert(at));
+            work.extend(at.into_iter().flat_map(|at| self.operands(at)));
+        }
+        found
+    }
+
+    /// Whether what comes before something need not be low for the sake of what comes behind it: it makes an output
+    /// itself, or it is state of a loop that is not only read low, which would be rounded in every iteration.
+    fn ends(&self, at: At) -> bool {
+        let module = self.tensors.module;
+        match at {
+            At::Node(node) => flow::vars(module, node).any(|var| self.is_last(var)),
+            At::Port(port) => flow::is_state(module, port) && !self.is_read_low(port),
+        }
+    }
+
+    /// Whether a free infer variable makes an output that keeps its type.
+    fn is_last(&self, var: Var) -> bool {
+        let class = flow::decision(self.tensors.module, var).map(|d| d.class);
+        self.held.get(&var) == Some(&Held::Free) && class == Some(Class::Infer) && self.makes_public(var)
+    }
+
+    /// Whether everything that reads a port is low whatever is chosen.
+    fn is_read_low(&self, port: Var) -> bool {
+        let module = self.tensors.module;
+        let is_low = |reader| {
+            let var = flow::var_of_reader(module, reader).map(|var| self.tensors.groups.leader(var));
+            var.is_some_and(|var| var == port || self.held.get(&var) == Some(&Held::Low))
+        };
+        self.results(At::Port(port))
+            .into_iter()
+            .all(|value| !self.leaves(value) && flow::readers(module, value).into_iter().all(is_low))
+    }
+}
