@@ -53,7 +53,7 @@ impl Default for RewriteOptions {
             out_of_range: OutOfRange::Keep,
             keep_io: KeepIo::All,
             opset: Opset::Keep,
-            by: By::Paint,
+            by: By::default(),
             verify_each: cfg!(debug_assertions),
             constant_statistics: false,
         }

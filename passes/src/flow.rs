@@ -255,7 +255,9 @@ pub fn legality(module: &Module, var: Var, format: DType) -> Legality {
         return op::type_legality(schema, side, index, ty, format);
     }
     let Some(ports) = ports else {
-        return u8::try_from(var.var).map_or(Legality::NotFloat, |v| op::legality(schema, v, format));
+        let Ok(v) = u8::try_from(var.var) else { return Legality::NotFloat };
+        let opset = module.opset(module.node(var.node).graph, &schema.domain);
+        return op::legality_at(schema, v, format, opset.unwrap_or(schema.since));
     };
     // All ports of a side are one variadic formal, the last.
     let (side, formals) = match ports.result(usize::from(var.var)) {

@@ -501,8 +501,8 @@ fn build(
         }
         "taint" => Box::new(Taint),
         "assign" => match get("by") {
-            None | Some("paint") => Box::new(Assign { to, keep_io: keep_io(), by: By::Paint }),
-            Some("cut") => {
+            Some("paint") => Box::new(Assign { to, keep_io: keep_io(), by: By::Paint }),
+            None | Some("cut") => {
                 let objective = objective()?.unwrap_or_default();
                 let name = get("target").unwrap_or("generic");
                 let target = Profile::preset(name).map_err(|_| bad("target", "a profile", name))?;

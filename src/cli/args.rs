@@ -138,13 +138,11 @@ pub(crate) struct PrecisionArgs {
     /// lowered has the format, but at most 26, the newest that ONNX Runtime 1.31 reads [default: keep]
     #[arg(long, value_name = "keep|auto|N", value_parser = opset)]
     pub(crate) opset: Option<Opset>,
-    /// Place casts by a minimum cut, which makes this as small as can be: the time predicted for the target, the
-    /// number of casts, or the bytes they read and write [default: time if there is a target; else precision
-    /// spreads from neighbour to neighbour]
+    /// What the placement of casts makes as small as can be: the time predicted for the target, the number of casts,
+    /// or the bytes they read and write [default: time]
     #[arg(long, value_name = "time|casts|bytes")]
     pub(crate) objective: Option<Objective>,
-    /// What runs the model: a profile (see `ampc target list`) or a file with one [default: generic if there is
-    /// an objective]
+    /// What runs the model: a profile (see `ampc target list`) or a file with one [default: generic]
     #[arg(long, value_name = "NAME|FILE.json")]
     pub(crate) target: Option<String>,
     /// What to do with constants that have values beyond the range of the format [default: keep]

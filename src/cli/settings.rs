@@ -180,9 +180,6 @@ fn by(args: &PrecisionArgs, repeated: Option<&Repeated>) -> Result<By, Failure> 
         (None, None) => None,
     };
     let target = args.target.as_deref().or(repeated(|r| r.target.as_deref()));
-    if objective.is_none() && target.is_none() {
-        return Ok(RewriteOptions::default().by);
-    }
     let mut read = read_target(target.unwrap_or("generic"));
     // A report has the name of a profile, and not where it came from.
     if let (Err(failure), None) = (&mut read, &args.target) {

@@ -46,6 +46,11 @@ def rewrite(ampc: str, source: Path, output: Path, *options: str, timeout: float
     return measure.run([ampc, "rewrite", str(source), "-o", str(output), *options], timeout)
 
 
+def opt(ampc: str, source: Path, output: Path, *options: str, timeout: float = 60) -> measure.Run:
+    """`ampc opt SOURCE -o OUTPUT OPTIONS`."""
+    return measure.run([ampc, "opt", str(source), "-o", str(output), *options], timeout)
+
+
 def problem(run: measure.Run) -> str:
     """The end of a failed run and its first line of standard error."""
     lines = [line for line in run.stderr.splitlines() if line.strip()]

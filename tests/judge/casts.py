@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import tempfile
 from collections import Counter
@@ -65,7 +66,7 @@ class Placement:
         run = ampc.rewrite(self.args.ampc, self.source, output, *argv, timeout=self.args.timeout)
         self.ended = run.code
         if run.code != 0:
-            if run.code == 70 or name != "paint":
+            if run.code == 70 or name != "first":
                 self.problems.append(f"{name}: {ampc.problem(run)}")
             return None
         return output, json.loads(report.read_text())
@@ -75,12 +76,26 @@ class Placement:
         self.casts[name] = cast_nodes(model)
         self.bytes[name] = sum(cast["bytes"] or 0 for cast in report["casts"]["list"])
 
+    def paint(self) -> Path | None:
+        """What painting writes in place of the cut, all other passes the same; `None` if the model is refused."""
+        made = self.rewrite("first")
+        if made is None:
+            return None
+        passes, changed = re.subn(r"assign\{by=cut, objective=\w+, target=[\w-]+,", "assign{by=paint,", made[1]["options"]["pipeline"])
+        output = self.folder / "paint" / self.source.name
+        output.parent.mkdir()
+        run = ampc.opt(self.args.ampc, self.source, output, "--passes", passes, timeout=self.args.timeout)
+        if changed != 1 or run.code != 0:
+            self.problems.append(f"paint: {passes}: {ampc.problem(run)}")
+            return None
+        self.casts["paint"] = cast_nodes(variants.load(output))
+        return output
+
     def judge(self, call: Call, sources: SourceVerdicts) -> None:
         """Finds what is wrong."""
-        painted = self.rewrite("paint")
+        painted = self.paint()
         if painted is None:
             return
-        self.note("paint", variants.load(painted[0]), painted[1])
         verdict = sources.get(call, self.source)
         for objective in OBJECTIVES:
             made = self.rewrite(objective, "--objective", objective)
@@ -89,8 +104,8 @@ class Placement:
             output, report = made
             model = variants.load(output)
             self.note(objective, model, report)
-            # What painting writes as well is judged by corpus.py.
-            if variants.files(output.parent) != variants.files(painted[0].parent):
+            # What is written without options as well is judged by corpus.py.
+            if variants.files(output.parent) != variants.files(self.folder / "first"):
                 judged = judge_output(call, self.source, output, verdict, self.to)
                 if not is_valid(judged) or judged["interface"] != "ok":
                     self.problems.append(f"{objective}: {judged}"[:300])
@@ -153,12 +168,13 @@ def main() -> int:
             print(f"FAIL {name}: {text}")
         for how in placement.casts:
             casts[policy, how] += placement.casts[how]
-            moved[policy, how] += placement.bytes[how]
+            moved[policy, how] += placement.bytes.get(how, 0)
         if args.table and placement.casts:
-            print(f"| {name} | " + " | ".join(f"{placement.casts[how]} | {placement.bytes[how]}" for how in placement.casts) + " |")
+            print(f"| {name} | " + " | ".join(f"{placement.casts[how]} | {placement.bytes.get(how, '')}" for how in placement.casts) + " |")
     for policy in args.policies.split(","):
         for how in ("paint", *OBJECTIVES):
-            print(f"{policy} {how}: {casts[policy, how]} Cast nodes, {moved[policy, how]} bytes by inserted ones")
+            by_inserted = f", {moved[policy, how]} bytes by inserted ones" if how in OBJECTIVES else ""
+            print(f"{policy} {how}: {casts[policy, how]} Cast nodes{by_inserted}")
     done = [placement for placement in results if placement.casts]
     exact = sum(placement.exact for placement in done)
     good = sum(not placement.problems for placement in done)

@@ -498,6 +498,31 @@ pub fn legality(schema: &'static OpSchema, var: u8, format: DType) -> Legality {
     })
 }
 
+/// The same for an operator of a model that imports this opset.
+///
+/// Some operators are defined by others, as runtimes without a kernel expand them, and their schema says less than
+/// that definition: Clip is a Where, which has bf16 from opset 16 on, SoftmaxCrossEntropyLoss a
+/// NegativeLogLikelihoodLoss, which has it from 22 on, and MeanVarianceNormalization adds f32 constants.
+pub fn legality_at(schema: &'static OpSchema, var: u8, format: DType, opset: u16) -> Legality {
+    let legality = legality(schema, var, format);
+    let defined_from = match (schema.kind, format) {
+        (K::Clip, DType::BF16) => Some(16),
+        (K::SoftmaxCrossEntropyLoss, DType::BF16) => Some(22),
+        (K::MeanVarianceNormalization, _) => None,
+        _ => return legality,
+    };
+    match legality {
+        Legality::Legal if defined_from.is_some_and(|first| first <= opset) => legality,
+        Legality::Legal => Legality::NoSuchFormat { first_opset_with_it: defined_from },
+        Legality::NoSuchFormat { first_opset_with_it } => {
+            let later =
+                first_opset_with_it.zip(defined_from).map(|(admitted, defined)| admitted.max(defined));
+            Legality::NoSuchFormat { first_opset_with_it: later }
+        }
+        Legality::NotFloat => legality,
+    }
+}
+
 /// Whether a formal that is f32 may be the format instead, as far as its own type goes.
 pub fn formal_legality(schema: &'static OpSchema, side: Side, index: usize, format: DType) -> Legality {
     let Some(formal) = formals(schema, side).get(index) else { return Legality::NotFloat };
@@ -718,6 +743,15 @@ mod tests {
         let scale = formal_legality(schema("DequantizeLinear", 10), Side::Operand, 1, DType::F16);
         assert_eq!(scale, missing(Some(19)));
         assert_eq!(formal_legality(schema("Resize", 19), Side::Operand, 2, DType::F16), missing(None));
+        // What an operator is defined by must have the format too.
+        let at = |name, format, opset| legality_at(schema(name, opset), 0, format, opset);
+        assert_eq!(at("Clip", DType::BF16, 12), missing(Some(16)));
+        assert_eq!(at("Clip", DType::BF16, 13), missing(Some(16)));
+        assert_eq!(at("Clip", DType::BF16, 16), Legality::Legal);
+        assert_eq!(at("Clip", DType::F16, 13), Legality::Legal);
+        assert_eq!(at("SoftmaxCrossEntropyLoss", DType::BF16, 21), missing(Some(22)));
+        assert_eq!(at("MeanVarianceNormalization", DType::F16, 13), missing(None));
+        assert_eq!(at("MeanVarianceNormalization", DType::BF16, 9), missing(None));
         // Containers are judged by what they contain.
         assert_eq!(legality(schema("SequenceAt", 11), 0, DType::F16), Legality::Legal);
     }

@@ -33,8 +33,8 @@ mod work;
 
 pub use class::{Class, UnknownClass};
 pub use classes::{
-    Legality, Side, base_class, formal_class, formal_class_given, formal_legality, legality, schema_class,
-    type_legality, var_class, var_class_given,
+    Legality, Side, base_class, formal_class, formal_class_given, formal_legality, legality, legality_at,
+    schema_class, type_legality, var_class, var_class_given,
 };
 pub use generated::{LATEST_IR_VERSION, LATEST_OPSETS, OpKind, SCHEMAS};
 pub use schema::{Arity, AttrDefault, AttrKind, AttrSchema, Formal, FormalType, OpSchema, TypeSet, TypeVar};

@@ -1,7 +1,7 @@
 //! `assign`: chooses the element type of every type variable that is still free.
 //!
-//! `assign{by=paint}` paints, as TensorFlow's `auto_mixed_precision` does (`paint.rs`); `assign{by=cut}` takes the
-//! cheapest choice for an objective and a target (`cut.rs`).
+//! `assign{by=cut}`, the default, takes the cheapest choice for an objective and a target (`cut.rs`);
+//! `assign{by=paint}` paints, as TensorFlow's `auto_mixed_precision` does (`paint.rs`).
 
 mod cut;
 mod margins;
@@ -38,6 +38,14 @@ pub enum By {
         /// What costs how much.
         target: Arc<Profile>,
     },
+}
+
+impl Default for By {
+    /// The least time that is predicted for the profile `generic`.
+    fn default() -> By {
+        let target = Profile::preset("generic").expect("the default target exists");
+        By::Cut { objective: Objective::default(), target: Arc::new(target) }
+    }
 }
 
 /// The pass.
