@@ -23,7 +23,7 @@ mod seeds;
 pub use pipeline::pipeline;
 pub use policy::policy;
 pub use readers::{importer, json, text};
-pub use rewrite::{rewrite, rewrite_by_cut};
+pub use rewrite::{PAINT, rewrite};
 pub use seeds::{seeds, write_seeds};
 
 #[cfg(fuzzing)]

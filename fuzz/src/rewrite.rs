@@ -2,17 +2,20 @@
 
 use crate::laws;
 use ampc::onnx::to_bytes;
-use ampc::options::{By, Objective};
+use ampc::options::By;
 use ampc::{ErrorKind, Model, RewriteOptions};
 use ampc_ir::DType;
+use ampc_passes::Policy;
 use ampc_passes::insert_casts::KeepIo;
 use ampc_passes::pipeline::Opset;
-use ampc_passes::{Policy, Profile};
 use std::sync::{Arc, LazyLock};
 
 /// The presets, made once.
 pub(crate) static PRESETS: LazyLock<[Arc<Policy>; 2]> =
     LazyLock::new(|| ["safe", "all"].map(|name| Arc::new(Policy::preset(name).unwrap())));
+
+/// The bit of the options that chooses by painting.
+pub const PAINT: u8 = 1 << 7;
 
 /// Options as a byte says them.
 pub(crate) fn options(bits: u8) -> RewriteOptions {
@@ -31,7 +34,7 @@ pub(crate) fn options(bits: u8) -> RewriteOptions {
         } else {
             ampc_passes::guard::OutOfRange::Keep
         },
-        by: By::Paint,
+        by: if bits & PAINT != 0 { By::Paint } else { By::default() },
         verify_each: true,
         constant_statistics: bit(6),
     }
@@ -40,16 +43,6 @@ pub(crate) fn options(bits: u8) -> RewriteOptions {
 /// A letter that chooses options, then a text: a valid model becomes a valid one, and rewriting that again changes
 /// nothing.
 pub fn rewrite(bytes: &[u8]) {
-    rewrite_by(bytes, By::Paint);
-}
-
-/// The same with formats chosen by the cut.
-pub fn rewrite_by_cut(bytes: &[u8]) {
-    let target = Arc::new(Profile::preset("generic").unwrap());
-    rewrite_by(bytes, By::Cut { objective: Objective::Time, target });
-}
-
-fn rewrite_by(bytes: &[u8], by: By) {
     let Some((&bits, text)) = bytes.split_first() else { return };
     let Ok(text) = std::str::from_utf8(text) else { return };
     let Some(mut module) = laws::parse_text(text) else { return };
@@ -57,7 +50,7 @@ fn rewrite_by(bytes: &[u8], by: By) {
         return;
     }
     let before = laws::show(&module);
-    let mut options = RewriteOptions { by, ..options(bits) };
+    let mut options = options(bits);
     if module.opset(module.main(), "").is_none() {
         // There is nothing to raise, but casts that are inserted are operators of an opset that there is.
         options.opset = Opset::Keep;

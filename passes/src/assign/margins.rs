@@ -114,17 +114,25 @@ impl Walk<'_> {
             && self.tensors.module.is_output(value)
     }
 
-    /// Where something is low whatever is chosen, and not only moves constants.
+    /// Where something computes in 16 bits whatever is chosen. What only follows others does not count, nor what is
+    /// computed from constants alone: they may be low because an earlier run chose so.
     fn products(&self) -> FxHashSet<At> {
         let module = self.tensors.module;
         let vars = flow::nodes(module).into_iter().flat_map(|node| flow::vars(module, node));
         let low = vars.filter(|&var| {
-            let decided = flow::decision(module, var).and_then(|d| d.precision);
-            let held = self.held.get(&self.tensors.groups.leader(var));
-            let low = matches!(held, Some(Held::Low | Held::Other(_))) || decided.is_some_and(|d| d.is_low());
-            low && !self.painted.derived.contains(&var) && flow::inserted_result(module, var.node).is_none()
+            let class = flow::decision(module, var).map(|d| d.class);
+            let follows =
+                matches!(class, Some(Class::Clear | Class::Discrete | Class::Promote | Class::Fixed));
+            !follows && self.is_low(var) && !self.painted.derived.contains(&var)
         });
         low.map(|var| self.at(var)).collect()
+    }
+
+    /// Whether a variable is low whatever is chosen.
+    fn is_low(&self, var: Var) -> bool {
+        let decided = flow::decision(self.tensors.module, var).and_then(|d| d.precision);
+        let held = self.held.get(&self.tensors.groups.leader(var));
+        matches!(held, Some(Held::Low | Held::Other(_))) || decided.is_some_and(|d| d.is_low())
     }
 
     /// What something low comes before.
@@ -174,12 +182,14 @@ impl Walk<'_> {
         self.held.get(&var) == Some(&Held::Free) && class == Some(Class::Infer) && self.makes_public(var)
     }
 
-    /// Whether everything that reads a port is low whatever is chosen.
+    /// Whether everything that reads a port is low by its class.
     fn is_read_low(&self, port: Var) -> bool {
         let module = self.tensors.module;
+        let is_allow = |var| flow::decision(module, var).is_some_and(|d| d.class == Class::Allow);
         let is_low = |reader| {
-            let var = flow::var_of_reader(module, reader).map(|var| self.tensors.groups.leader(var));
-            var.is_some_and(|var| var == port || self.held.get(&var) == Some(&Held::Low))
+            flow::var_of_reader(module, reader).is_some_and(|var| {
+                self.tensors.groups.leader(var) == port || is_allow(var) && self.is_low(var)
+            })
         };
         self.results(At::Port(port))
             .into_iter()
