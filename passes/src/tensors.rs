@@ -200,10 +200,7 @@ impl<'m> Tensors<'m> {
                 } else if let Some(to) = self.serves_itself(node) {
                     casts.push((to, reader.graph));
                 } else {
-                    let narrows = self.narrows(node);
-                    readers.extend(narrows.then(|| reading(End::Low, reader.graph, at)));
-                    // What it reads is fp32 if a cast of the author makes it so.
-                    let end = self.reader(node, slot, present).filter(|_| !(narrows && at.is_some()));
+                    let end = self.reader(node, slot, present);
                     readers.extend(end.map(|end| reading(end, reader.graph, at)));
                 }
             }
@@ -212,19 +209,6 @@ impl<'m> Tensors<'m> {
         readers.dedup();
         casts.sort_unstable();
         (readers, casts)
-    }
-
-    /// Whether a node is a cast of the author from fp32, as a pin or report says, to the format: it is there in any
-    /// case, for others that read the same low.
-    pub fn narrows(&self, node: Node) -> bool {
-        let data = self.module.node(node);
-        let dtype = |value: Option<Value>| value.and_then(|value| self.module.value(value).ty.dtype());
-        data.schema().is_some_and(|s| s.kind == OpKind::Cast)
-            && flow::inserted_result(self.module, node).is_none()
-            && data.decisions.first().and_then(|d| d.precision) == Some(DType::F32)
-            && data.operand(0).is_some_and(|value| !is_capture(self.module, value))
-            && dtype(data.operand(0)) == Some(DType::F32)
-            && dtype(data.result(0)) == Some(self.to)
     }
 
     /// What a cast of the author casts to if that is fp32 or the format, and the cast serves nobody else: one that

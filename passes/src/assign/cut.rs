@@ -114,7 +114,7 @@ impl<'m> Choice<'m> {
         let module = self.tensors.module;
         for node in flow::nodes(module) {
             let widens = flow::inserted_result(module, node).is_none() && same_number(module, node).is_some();
-            if widens || self.tensors.narrows(node) {
+            if widens {
                 self.casts.insert(node);
             }
             for var in flow::vars(module, node) {

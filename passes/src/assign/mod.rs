@@ -21,8 +21,8 @@ use crate::sequences::Groups;
 use crate::target::Profile;
 use crate::tensors::Tensors;
 use ampc_ir::module::Reason;
-use ampc_ir::op::Class;
-use ampc_ir::{DType, Module};
+use ampc_ir::op::{Class, Legality, OpKind};
+use ampc_ir::{DType, Module, Type};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
@@ -85,6 +85,7 @@ impl Pass for Assign {
         Invariants::CORE.with(Invariants::CLASSIFIED).with(Invariants::ASSIGNED)
     }
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
+        free_casts(module, self.to);
         let painted = paint(module, self.to, &self.keep_io);
         let (found, optimum) = match &self.by {
             By::Paint => (painted, None),
@@ -121,6 +122,22 @@ impl Assign {
         let costs = CostModel::new(module, target, self.to, objective);
         let choice = Choice::new(&tensors, &costs, painted, target.clone()).expect("costs are bounded");
         choice.solve().expect("what is held does not contradict itself")
+    }
+}
+
+/// Makes casts that were to read fp32 take what arrives: from a narrower format they make the same number.
+fn free_casts(module: &mut Module, to: DType) {
+    for node in flow::nodes(module) {
+        let Some(var) = flow::vars(module, node).next() else { continue };
+        let held = flow::decision(module, var).is_some_and(|d| {
+            d.class == Class::Deny || d.class == Class::Fixed && d.precision == Some(DType::F32)
+        });
+        let is_cast = module.node(node).schema().is_some_and(|s| s.kind == OpKind::Cast);
+        let reads_f32 = || flow::bound_type(module, var).and_then(Type::dtype) == Some(DType::F32);
+        if is_cast && held && reads_f32() && flow::legality(module, var, to) == Legality::Legal {
+            let decision = &mut module.node_mut(node).decisions[usize::from(var.var)];
+            (decision.class, decision.precision) = (Class::Discrete, None);
+        }
     }
 }
 
