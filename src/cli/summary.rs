@@ -92,7 +92,8 @@ pub(crate) fn text(
     }
     table.row(["nodes".to_owned(), nodes.join(", ")]);
     table.row(["allow".to_owned(), allow(report)]);
-    if let Some(optimum) = &report.optimum {
+    // Of nothing, the least is not worth a line.
+    if let Some(optimum) = report.optimum.as_ref().filter(|optimum| optimum.cost > 0) {
         table.row(["optimum".to_owned(), optimum_line(optimum)]);
     }
     table.row([
