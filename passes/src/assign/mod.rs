@@ -125,16 +125,17 @@ impl Assign {
     }
 }
 
-/// Makes casts that were to read fp32 take what arrives: from a narrower format they make the same number.
+/// Makes casts take what arrives, unless they were to read a 16-bit format: from a narrower format than they were to
+/// read they make the same number.
 fn free_casts(module: &mut Module, to: DType) {
     for node in flow::nodes(module) {
-        let Some(var) = flow::vars(module, node).next() else { continue };
-        let held = flow::decision(module, var).is_some_and(|d| {
-            d.class == Class::Deny || d.class == Class::Fixed && d.precision == Some(DType::F32)
-        });
         let is_cast = module.node(node).schema().is_some_and(|s| s.kind == OpKind::Cast);
-        let reads_f32 = || flow::bound_type(module, var).and_then(Type::dtype) == Some(DType::F32);
-        if is_cast && held && reads_f32() && flow::legality(module, var, to) == Legality::Legal {
+        let Some(var) = flow::vars(module, node).next().filter(|_| is_cast) else { continue };
+        let Some(decision) = flow::decision(module, var) else { continue };
+        let full = decision.precision.is_none_or(|precision| precision == DType::F32);
+        let reads_f32 = flow::bound_type(module, var).and_then(Type::dtype) == Some(DType::F32);
+        let may_be_low = flow::legality(module, var, to) == Legality::Legal;
+        if decision.class != Class::Allow && full && reads_f32 && may_be_low {
             let decision = &mut module.node_mut(node).decisions[usize::from(var.var)];
             (decision.class, decision.precision) = (Class::Discrete, None);
         }
