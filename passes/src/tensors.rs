@@ -282,7 +282,9 @@ pub fn same_number(module: &Module, node: Node) -> Option<Value> {
     }
     let data = module.node(node);
     let (operand, result) = (data.operand(0)?, data.result(0)?);
-    let (from, to) = (module.value(operand).ty.dtype()?, module.value(result).ty.dtype()?);
+    // What an earlier run cast for it is what it read before.
+    let behind = flow::behind_inserted(module, operand);
+    let (from, to) = (module.value(behind).ty.dtype()?, module.value(result).ty.dtype()?);
     let is_cast = data.schema().is_some_and(|s| s.kind == OpKind::Cast);
     // A pin makes it a cast from what was pinned: the same number if that is what arrives.
     let decided = data.decisions.first().and_then(|d| d.precision);

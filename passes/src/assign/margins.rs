@@ -99,19 +99,12 @@ impl Walk<'_> {
         values
     }
 
-    /// Whether a variable makes an output that keeps its type, or what an earlier run cast to one.
-    fn makes_public(&self, var: Var) -> bool {
+    /// Whether a value is an output of the model that keeps its type, or an earlier run cast it to one.
+    fn is_public(&self, value: Value) -> bool {
         let module = self.tensors.module;
-        let kept = |value| self.leaves(value) && self.tensors.keep_io.keeps(&name_of(module, value));
-        flow::results_of(module, var).any(|(_, value)| {
-            let mut uses = module.uses(value);
-            kept(value) || uses.any(|(node, _)| flow::inserted_result(module, node).is_some_and(kept))
-        })
-    }
-
-    fn leaves(&self, value: Value) -> bool {
-        self.tensors.module.value(value).graph == self.tensors.module.main()
-            && self.tensors.module.is_output(value)
+        let kept = |value| module.is_output(value) && self.tensors.keep_io.keeps(&name_of(module, value));
+        let mut casts = module.uses(value).filter_map(|(node, _)| flow::inserted_result(module, node));
+        module.value(value).graph == module.main() && (kept(value) || casts.any(kept))
     }
 
     /// Where something computes in 16 bits whatever is chosen. What only follows others does not count, nor what is
@@ -179,7 +172,9 @@ impl Walk<'_> {
     /// Whether a free infer variable makes an output that keeps its type.
     fn is_last(&self, var: Var) -> bool {
         let class = flow::decision(self.tensors.module, var).map(|d| d.class);
-        self.held.get(&var) == Some(&Held::Free) && class == Some(Class::Infer) && self.makes_public(var)
+        self.held.get(&var) == Some(&Held::Free)
+            && class == Some(Class::Infer)
+            && flow::results_of(self.tensors.module, var).any(|(_, value)| self.is_public(value))
     }
 
     /// Whether everything that reads a port is low by its class.
@@ -193,6 +188,6 @@ impl Walk<'_> {
         };
         self.results(At::Port(port))
             .into_iter()
-            .all(|value| !self.leaves(value) && flow::readers(module, value).into_iter().all(is_low))
+            .all(|value| !self.is_public(value) && flow::readers(module, value).into_iter().all(is_low))
     }
 }

@@ -117,7 +117,7 @@ impl Scopes {
         }
         let reads = flow::vars(module, node).next().and_then(|var| decided(module, var));
         let to = module.value(result).ty.dtype();
-        will_be(module, operand).is_some_and(|from| {
+        will_be(module, flow::behind_inserted(module, operand)).is_some_and(|from| {
             let exact = if to == Some(from) {
                 self.were_chosen || from.is_low()
             } else {
