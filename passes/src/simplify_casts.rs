@@ -4,8 +4,9 @@
 //! - two casts of one value to one type are one, unless both are the author's or make outputs. It stands where the
 //!   first one stood, so which is first decides nothing;
 //! - a cast of a cast, a → b → c, is a → c if every value of a is exact in b (f16 and bf16 in f32 and f64, f32 in
-//!   f64) and one of the two was inserted; casts of the author are only ever read around, never changed, and those
-//!   to the type that their operand has not even that;
+//!   f64). Two casts of the author are so only where decisions were made, and no pin speaks of the second; those to
+//!   the type that their operand has are not read around;
+//! - a cast of the author that has become an identity, or that nobody reads any more, is left out;
 //! - where nothing but inserted casts to f16 reads a DequantizeLinear that has `output_dtype` (from 23 on), the
 //!   operator makes f16 itself. `output_dtype` is the precision of the multiplication as well, so this is for
 //!   integers of up to 8 bits and constant scales that are exact in f16: then the product is rounded once either
@@ -13,6 +14,7 @@
 
 use crate::flow;
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
+use crate::unread::erase_unread_casts;
 use ampc_ir::convert::Conversion;
 use ampc_ir::edit::Position;
 use ampc_ir::module::Provenance;
@@ -31,13 +33,17 @@ impl Pass for SimplifyCasts {
         "simplify-casts"
     }
     fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
-        let mut changed = false;
+        let (mut changed, mut unread) = (false, Vec::new());
         // A twin that takes the place of another has readers that may be twins now.
-        while let Round { changed: true, again } = round(module) {
+        while let Round { changed: true, again } = round(module, &mut unread) {
             changed = true;
             if !again {
                 break;
             }
+        }
+        changed |= erase_unread_casts(module, unread);
+        for node in flow::nodes(module) {
+            changed |= leave_idle(module, node);
         }
         // Twins are one by now.
         for node in flow::nodes(module) {
@@ -58,13 +64,14 @@ struct Round {
 }
 
 /// Looks at all casts in program order.
-fn round(module: &mut Module) -> Round {
+fn round(module: &mut Module, unread: &mut Vec<Value>) -> Round {
     let (mut changed, mut again) = (false, false);
     let mut first: FxHashMap<(Value, DType), Cast> = FxHashMap::default();
     for node in flow::nodes(module) {
         let Some(mut cast) = Cast::read(module, node) else { continue };
         // Casts of the author stay behind one another, so there can be several.
         while let Some(shorter) = collapse(module, &cast) {
+            unread.push(cast.operand);
             cast = shorter;
             changed = true;
         }
@@ -105,6 +112,31 @@ fn round(module: &mut Module) -> Round {
 /// and can leave instead.
 fn leaves_a_body(module: &Module, cast: &Cast) -> bool {
     module.node(cast.node).graph != module.main() && module.producer(cast.operand).is_some()
+}
+
+/// Leaves out a cast of the author that has become an identity. If it makes an output of the graph, its operand is one
+/// now, and takes the public name.
+fn leave_idle(module: &mut Module, node: Node) -> bool {
+    let Some(cast) = Cast::read(module, node) else { return false };
+    let idle = cast.from == cast.to && cast.to.is_low() && !cast.inserted && read_f32(module, node);
+    let makes = |value| module.producer(value).is_some() && !module.is_output(value);
+    let leaves = module.is_output(cast.result);
+    if !idle || leaves && !makes(cast.operand) {
+        return false;
+    }
+    let public =
+        module.value(cast.result).name.filter(|_| leaves && module.node(node).graph == module.main());
+    replace(module, &cast, cast.operand);
+    if let Some(public) = public {
+        module.set_value_name(cast.operand, public);
+    }
+    true
+}
+
+/// Whether a cast of the author read fp32 before anything was decided, and no pin speaks of it.
+fn read_f32(module: &Module, node: Node) -> bool {
+    let rule = module.node(node).decisions.first().map(|d| d.reason.rule.as_str());
+    rule.is_some_and(|rule| rule != "already-low" && !rule.starts_with("pin:"))
 }
 
 /// Lets the readers of a cast read another value, and removes the cast.
@@ -199,7 +231,8 @@ fn collapse(module: &mut Module, outer: &Cast) -> Option<Cast> {
     let same_value = is_exact(inner.from, inner.to) && outer.to != DType::String;
     // What chooses formats looks for neighbours of the author's identities, not behind them.
     let stays = !inner.inserted && inner.from == inner.to;
-    if !(outer.inserted || inner.inserted) || !same_value || stays {
+    let ours = outer.inserted || inner.inserted || read_f32(module, outer.node);
+    if !ours || !same_value || stays {
         return None;
     }
     module.set_operand(outer.node, 0, Some(inner.operand));

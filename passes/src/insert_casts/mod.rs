@@ -10,7 +10,8 @@
 //!
 //! Sequences and optionals are retyped and never cast; attributes that say what is in them follow.
 //!
-//! A cast of the author whose operand now has the type it casts to does nothing any more and is left out.
+//! A cast of the author whose operand now has the type it casts to does nothing any more and is left out, and so is one
+//! that nobody reads any more because what is behind it has the type that is wanted.
 
 mod scopes;
 
@@ -21,6 +22,8 @@ use crate::flow::{self, Reader, Var};
 use crate::names;
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
 use crate::sequences::{element, is_container, is_structural_node};
+use crate::tensors::same_number;
+use crate::unread::erase_unread_casts;
 use ampc_ir::edit::{NewNode, Position};
 use ampc_ir::entity::SecondaryMap;
 use ampc_ir::infer::{Facts, check_node};
@@ -91,6 +94,7 @@ impl Pass for InsertCasts {
             casts: FxHashMap::default(),
             before: SecondaryMap::default(),
             edits: Vec::new(),
+            unread: Vec::new(),
             dropped: false,
             changed: false,
         };
@@ -117,6 +121,7 @@ impl Pass for InsertCasts {
                 return Err(PassError::Recount { chosen: optimum.cost, counted });
             }
         }
+        state.changed |= erase_unread_casts(module, std::mem::take(&mut state.unread));
         Ok(Changed::when(state.changed))
     }
 }
@@ -138,6 +143,8 @@ struct State {
     before: SecondaryMap<Value, Option<DType>>,
     /// Operands to set: done all at once, see [`Module::set_operands`].
     edits: Vec<(Node, usize, Option<Value>)>,
+    /// What was read, and is read no more by somebody: casts that make it may have lost their last reader.
+    unread: Vec<Value>,
     /// Whether casts of the author were left out, or read around.
     dropped: bool,
     changed: bool,
@@ -249,6 +256,7 @@ impl State {
                     cast = new_cast(module, from, wanted, Position::Last);
                 }
                 module.set_output(body, index, cast);
+                self.unread.push(value);
                 self.changed = true;
             }
             let declared = &module.graph(body).outputs()[index].declared;
@@ -295,7 +303,8 @@ impl State {
             {
                 continue;
             }
-            if let Some(low) = wanted_by_all(module, input).filter(|d| d.is_low()) {
+            let wanted = wanted_by_all(module, input, self.scopes.were_chosen);
+            if let Some(low) = wanted.filter(|d| d.is_low()) {
                 self.retype(module, input, low);
             }
         }
@@ -320,6 +329,7 @@ impl State {
             if round_about || module.value(value).ty.dtype() != Some(wanted) || elsewhere() {
                 let cast = self.cast(module, value, wanted, graph, Position::Before(node));
                 self.edits.push((node, slot, Some(cast)));
+                self.unread.push(value);
                 self.changed = true;
             }
         }
@@ -484,13 +494,27 @@ fn decided(module: &Module, var: Var) -> Option<DType> {
     flow::decision(module, var)?.precision.filter(|d| d.is_float())
 }
 
-/// The element type that every reader of a value was assigned, if it is one.
-fn wanted_by_all(module: &Module, value: Value) -> Option<DType> {
-    let mut wanted = flow::readers(module, value)
-        .into_iter()
-        .map(|reader| flow::decision(module, flow::var_of_reader(module, reader)?)?.precision);
-    let first = wanted.next()??;
-    wanted.all(|w| w == Some(first)).then_some(first)
+/// The element type that every reader of a value was assigned, if it is one; looking through casts of the author that
+/// change no number, if the choice of formats did.
+fn wanted_by_all(module: &Module, value: Value, beyond_identities: bool) -> Option<DType> {
+    let (mut all, mut work) = (None, vec![value]);
+    while let Some(value) = work.pop() {
+        for reader in flow::readers(module, value) {
+            let same = match reader {
+                Reader::Operand(node, _) if beyond_identities => same_number(module, node),
+                Reader::Operand(..) | Reader::Output(..) => None,
+            };
+            if let Some(same) = same.filter(|&same| !module.is_output(same)) {
+                work.push(same);
+                continue;
+            }
+            let wanted = flow::decision(module, flow::var_of_reader(module, reader)?)?.precision?;
+            if *all.get_or_insert(wanted) != wanted {
+                return None;
+            }
+        }
+    }
+    all
 }
 
 /// Adds a cast and returns its result, called after the value and the format: `x.f16`.
