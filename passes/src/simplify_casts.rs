@@ -1,8 +1,8 @@
 //! `simplify-casts`: casts that repeat or undo each other exactly go. Values never change by it.
 //!
 //! - an inserted cast to the type its operand has is an identity;
-//! - two casts of one value to one type are one, unless both are the author's or make outputs. It stands where the
-//!   first one stood, so which is first decides nothing;
+//! - two casts of one value to one type are one, unless both make outputs. It stands where the first one stood, so
+//!   which is first decides nothing;
 //! - a cast of a cast, a → b → c, is a → c if every value of a is exact in b (f16 and bf16 in f32 and f64, f32 in
 //!   f64). Two casts of the author are so only where decisions were made, and no pin speaks of the second; those to
 //!   the type that their operand has are not read around;
@@ -16,9 +16,9 @@ use crate::flow;
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
 use crate::unread::erase_unread_casts;
 use ampc_ir::convert::Conversion;
-use ampc_ir::edit::Position;
-use ampc_ir::module::Provenance;
-use ampc_ir::op::OpKind;
+use ampc_ir::edit::{NewNode, Position};
+use ampc_ir::module::{Op, Provenance};
+use ampc_ir::op::{Lookup, OpKind, lookup};
 use ampc_ir::views::NodeView;
 use ampc_ir::{AttrValue, DType, Module, Node, TensorData, Value};
 use rustc_hash::FxHashMap;
@@ -75,7 +75,7 @@ fn round(module: &mut Module, unread: &mut Vec<Value>) -> Round {
             cast = shorter;
             changed = true;
         }
-        let removable = cast.inserted && !module.is_output(cast.result);
+        let removable = (cast.inserted || read_f32(module, node)) && !module.is_output(cast.result);
         let identity = cast.inserted && cast.from == cast.to;
         if identity && (removable || leaves_a_body(module, &cast)) {
             replace(module, &cast, cast.operand);
@@ -119,18 +119,46 @@ fn leaves_a_body(module: &Module, cast: &Cast) -> bool {
 fn leave_idle(module: &mut Module, node: Node) -> bool {
     let Some(cast) = Cast::read(module, node) else { return false };
     let idle = cast.from == cast.to && cast.to.is_low() && !cast.inserted && read_f32(module, node);
-    let makes = |value| module.producer(value).is_some() && !module.is_output(value);
-    let leaves = module.is_output(cast.result);
-    if !idle || leaves && !makes(cast.operand) {
+    if !idle {
         return false;
     }
-    let public =
-        module.value(cast.result).name.filter(|_| leaves && module.node(node).graph == module.main());
-    replace(module, &cast, cast.operand);
-    if let Some(public) = public {
-        module.set_value_name(cast.operand, public);
+    let (main, public) = (module.node(node).graph == module.main(), module.value(cast.result).name);
+    let is_free = module.producer(cast.operand).is_some() && !module.is_output(cast.operand);
+    match public.filter(|_| module.is_output(cast.result)) {
+        // An input, a constant, and what is an output already have names of their own.
+        Some(public) if !is_free && main => {
+            let same = identity(module, &cast);
+            replace(module, &cast, same);
+            module.set_value_name(same, public);
+        }
+        Some(_) if !is_free => return false,
+        Some(public) if main => {
+            replace(module, &cast, cast.operand);
+            module.set_value_name(cast.operand, public);
+        }
+        Some(_) | None => replace(module, &cast, cast.operand),
     }
     true
+}
+
+/// An Identity in place of a cast.
+fn identity(module: &mut Module, cast: &Cast) -> Value {
+    let graph = module.node(cast.node).graph;
+    let Lookup::Found(schema) = lookup("", "Identity", flow::onnx_opset(module, graph)) else {
+        unreachable!("Identity exists in every operator set from 1 on")
+    };
+    let base = module.value_name(cast.operand).map_or_else(String::new, |name| module.text(name).to_owned());
+    let (name, ty) = (module.fresh_name(&base), module.value(cast.operand).ty.clone());
+    let node = NewNode {
+        op: Op::Schema(schema),
+        name: module.node(cast.node).name,
+        operands: smallvec::smallvec![Some(cast.operand)],
+        attrs: Vec::new(),
+        results: vec![Some((name, ty))],
+        provenance: Provenance::User,
+    };
+    let node = module.add_node(graph, Position::Before(cast.node), node);
+    module.node(node).result(0).expect("an Identity has a result")
 }
 
 /// Whether a cast of the author read fp32 before anything was decided, and no pin speaks of it.
