@@ -259,6 +259,12 @@ fn collapse(module: &mut Module, outer: &Cast) -> Option<Cast> {
     let same_value = is_exact(inner.from, inner.to) && outer.to != DType::String;
     // What chooses formats looks for neighbours of the author's identities, not behind them.
     let stays = !inner.inserted && inner.from == inner.to;
+    // What was rounded for a pin is not read around by one that another run takes for ours.
+    let rounded = outer.inserted && !inner.inserted && {
+        let made = module.producer(inner.operand).and_then(|(node, _)| Cast::read(module, node));
+        made.is_some_and(|made| made.inserted && !is_exact(made.from, made.to))
+    };
+    let stays = stays || rounded;
     let ours = outer.inserted || inner.inserted || read_f32(module, outer.node);
     if !ours || !same_value || stays {
         return None;
