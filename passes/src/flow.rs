@@ -256,7 +256,7 @@ pub fn legality(module: &Module, var: Var, format: DType) -> Legality {
     }
     let Some(ports) = ports else {
         let Ok(v) = u8::try_from(var.var) else { return Legality::NotFloat };
-        let opset = module.opset(module.node(var.node).graph, &schema.domain);
+        let opset = module.opset(module.node(var.node).graph, schema.domain);
         return op::legality_at(schema, v, format, opset.unwrap_or(schema.since));
     };
     // All ports of a side are one variadic formal, the last.
@@ -426,7 +426,7 @@ pub fn behind_casts(module: &Module, value: Value) -> Value {
 }
 
 /// The result of a cast from a float to a float.
-fn float_cast(module: &Module, node: Node) -> Option<Value> {
+pub(crate) fn float_cast(module: &Module, node: Node) -> Option<Value> {
     let data = module.node(node);
     let is_float = |value| module.value(value).ty.dtype().is_some_and(DType::is_float);
     (data.schema()?.kind == OpKind::Cast && is_float(data.operand(0)?))

@@ -4,8 +4,8 @@
 //! - two casts of one value to one type are one, unless both make outputs. It stands where the first one stood, so
 //!   which is first decides nothing;
 //! - a cast of a cast, a → b → c, is a → c if every value of a is exact in b (f16 and bf16 in f32 and f64, f32 in
-//!   f64). Two casts of the author are so only where decisions were made, and no pin speaks of the second; those to
-//!   the type that their operand has are not read around;
+//!   f64). Two casts of the author are so only where a minimum cut chose, which looks through them, and no pin speaks
+//!   of the second; those to the type that their operand has are not read around;
 //! - a cast of the author that has become an identity, or that nobody reads any more, is left out;
 //! - where nothing but inserted casts to f16 reads a DequantizeLinear that has `output_dtype` (from 23 on), the
 //!   operator makes f16 itself. `output_dtype` is the precision of the multiplication as well, so this is for
@@ -32,10 +32,11 @@ impl Pass for SimplifyCasts {
     fn name(&self) -> &'static str {
         "simplify-casts"
     }
-    fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
+    fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let (mut changed, mut unread) = (false, Vec::new());
+        let were_chosen = cx.optimum.is_some();
         // A twin that takes the place of another has readers that may be twins now.
-        while let Round { changed: true, again } = round(module, &mut unread) {
+        while let Round { changed: true, again } = round(module, were_chosen, &mut unread) {
             changed = true;
             if !again {
                 break;
@@ -64,18 +65,19 @@ struct Round {
 }
 
 /// Looks at all casts in program order.
-fn round(module: &mut Module, unread: &mut Vec<Value>) -> Round {
+fn round(module: &mut Module, were_chosen: bool, unread: &mut Vec<Value>) -> Round {
     let (mut changed, mut again) = (false, false);
     let mut first: FxHashMap<(Value, DType), Cast> = FxHashMap::default();
     for node in flow::nodes(module) {
         let Some(mut cast) = Cast::read(module, node) else { continue };
         // Casts of the author stay behind one another, so there can be several.
-        while let Some(shorter) = collapse(module, &cast) {
+        while let Some(shorter) = collapse(module, &cast, were_chosen) {
             unread.push(cast.operand);
             cast = shorter;
             changed = true;
         }
-        let removable = (cast.inserted || read_f32(module, node)) && !module.is_output(cast.result);
+        let removable =
+            (cast.inserted || were_chosen && read_f32(module, node)) && !module.is_output(cast.result);
         let identity = cast.inserted && cast.from == cast.to;
         if identity && (removable || leaves_a_body(module, &cast)) {
             replace(module, &cast, cast.operand);
@@ -91,7 +93,8 @@ fn round(module: &mut Module, unread: &mut Vec<Value>) -> Round {
             Entry::Vacant(entry) => {
                 entry.insert(cast);
             }
-            Entry::Occupied(twin) if removable => {
+            // The author's stays rather than one of ours, whichever comes first.
+            Entry::Occupied(twin) if removable && (cast.inserted || !twin.get().inserted) => {
                 replace(module, &cast, twin.get().result);
                 changed = true;
             }
@@ -253,7 +256,7 @@ impl Cast {
 }
 
 /// Lets an inserted cast, or a cast of an inserted cast, read what is behind an exact one.
-fn collapse(module: &mut Module, outer: &Cast) -> Option<Cast> {
+fn collapse(module: &mut Module, outer: &Cast, were_chosen: bool) -> Option<Cast> {
     let inner = Cast::read(module, module.producer(outer.operand)?.0)?;
     // The shortest digits that tell a number from its neighbours depend on the format.
     let same_value = is_exact(inner.from, inner.to) && outer.to != DType::String;
@@ -265,7 +268,7 @@ fn collapse(module: &mut Module, outer: &Cast) -> Option<Cast> {
         made.is_some_and(|made| made.inserted && !is_exact(made.from, made.to))
     };
     let stays = stays || rounded;
-    let ours = outer.inserted || inner.inserted || read_f32(module, outer.node);
+    let ours = outer.inserted || inner.inserted || were_chosen && read_f32(module, outer.node);
     if !ours || !same_value || stays {
         return None;
     }

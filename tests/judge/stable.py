@@ -2,7 +2,7 @@
 
 Per model: ten runs, one thread and two, a second run over the output, and a replay of the report as policy
 all give the same bytes; rewriting the output with another policy gives a valid model that still has every
-cast of the user's.
+cast of the user that changes numbers.
 
     stable.py --corpus DIR --ampc BIN [--sets small,tricky] [--format fp16|bf16] [--runs N]
 """
@@ -13,6 +13,8 @@ import argparse
 import sys
 import tempfile
 from pathlib import Path
+
+import onnx
 
 import ampc
 import variants
@@ -50,13 +52,38 @@ class Model:
                 self.problems.append(f"{name}: {', '.join(names)} differ")
 
 
-def user_casts(path: Path) -> set[tuple[str, int]]:
-    """(result, target type) of each Cast in a model."""
+def user_casts(path: Path) -> dict[str, tuple[str, int]]:
+    """Operand and target type of each Cast in a model, by its result."""
     return {
-        (node.output[0], next((a.i for a in node.attribute if a.name == "to"), 0))
+        node.output[0]: (node.input[0], next((a.i for a in node.attribute if a.name == "to"), 0))
         for node in nodes_of(variants.load(path))
         if node.op_type == "Cast"
     }
+
+
+def types(path: Path) -> dict[str, int]:
+    """The element types of values, as far as onnx infers them."""
+    graph = onnx.shape_inference.infer_shapes(variants.load(path)).graph
+    values = [*graph.input, *graph.value_info, *graph.output]
+    found = {value.name: value.type.tensor_type.elem_type for value in values}
+    return found | {tensor.name: tensor.data_type for tensor in graph.initializer}
+
+
+def lost_casts(source: Path, output: Path) -> list[str]:
+    """The user's casts that are gone though they change numbers: not to fp32 from fp32, fp16 or bf16, to what the operand
+    is now, or for another such cast of it."""
+    before, after = user_casts(source), user_casts(output)
+    was, now = types(source), types(output)
+    exact = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16, None}
+    low = {onnx.TensorProto.FLOAT16: ".f16", onnx.TensorProto.BFLOAT16: ".bf16"}
+    lost = []
+    for result, (operand, to) in before.items():
+        twin = (operand, to) in after.values()
+        idle = to in low and to in (now.get(operand), now.get(operand + low[to]), now.get(result))
+        widens = to == onnx.TensorProto.FLOAT and was.get(operand) in exact
+        if result not in after and not (twin or idle or widens):
+            lost.append(result)
+    return lost
 
 
 def other_policy(call: Call, model: Model, sources: SourceVerdicts) -> None:
@@ -68,9 +95,9 @@ def other_policy(call: Call, model: Model, sources: SourceVerdicts) -> None:
     if not is_valid(judged) or judged["interface"] != "ok":
         model.problems.append(f"other: {judged}"[:300])
     for name in ("first", "other"):
-        lost = user_casts(model.source) - user_casts(model.output(name))
+        lost = lost_casts(model.source, model.output(name))
         if lost:
-            model.problems.append(f"{name}: the user's casts {sorted(lost)[:3]} are gone")
+            model.problems.append(f"{name}: the user's casts {sorted(lost)[:3]} are gone, and change numbers")
 
 
 def judge(call: Call, model: Model, sources: SourceVerdicts) -> list[str]:

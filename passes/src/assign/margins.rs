@@ -177,17 +177,28 @@ impl Walk<'_> {
             && flow::results_of(self.tensors.module, var).any(|(_, value)| self.is_public(value))
     }
 
-    /// Whether everything that reads a port is low by its class.
+    /// Whether what reads a port, through casts as well, is allow and nothing else. By class, not by precision, which
+    /// an earlier run may have chosen.
     fn is_read_low(&self, port: Var) -> bool {
         let module = self.tensors.module;
         let is_allow = |var| flow::decision(module, var).is_some_and(|d| d.class == Class::Allow);
-        let is_low = |reader| {
-            flow::var_of_reader(module, reader).is_some_and(|var| {
-                self.tensors.groups.leader(var) == port || is_allow(var) && self.is_low(var)
-            })
-        };
-        self.results(At::Port(port))
-            .into_iter()
-            .all(|value| !self.is_public(value) && flow::readers(module, value).into_iter().all(is_low))
+        self.results(At::Port(port)).into_iter().all(|value| {
+            let mut readers = flow::readers_beyond_casts(module, value).into_iter();
+            !self.leaves(value)
+                && readers.all(|(node, slot)| flow::reader_var(module, node, slot).is_some_and(is_allow))
+        })
+    }
+
+    /// Whether a value is an output of the model that keeps its type, as it is or cast.
+    fn leaves(&self, value: Value) -> bool {
+        let module = self.tensors.module;
+        let mut work = vec![value];
+        while let Some(value) = work.pop() {
+            if self.is_public(value) {
+                return true;
+            }
+            work.extend(module.uses(value).filter_map(|(node, _)| flow::float_cast(module, node)));
+        }
+        false
     }
 }
