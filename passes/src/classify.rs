@@ -114,8 +114,20 @@ impl State<'_> {
     fn node(&mut self, module: &Module, node: Node, paths: &[&str]) -> Vec<Decision> {
         let schema = module.node(node).schema();
         let names = module.var_names(node);
-        let vars = flow::vars(module, node).zip(&names);
-        vars.map(|(var, name)| self.var(module, schema, var, name, paths)).collect()
+        let vars = || flow::vars(module, node).zip(&names);
+        let mut decisions: Vec<Decision> =
+            vars().map(|(var, name)| self.var(module, schema, var, name, paths)).collect();
+        // What a cast makes is never decided, so that is where it says that a pin speaks of the cast.
+        let is_cast = schema.is_some_and(|s| s.kind == OpKind::Cast);
+        if is_cast && flow::inserted_result(module, node).is_none() {
+            let mut pins = vars().filter_map(|(var, name)| self.pin(module, var, paths, name));
+            let pin = pins.find(|(pin, _)| *pin != Pin::Auto).map(|(_, rule)| rule);
+            let replayed = || paths.iter().find_map(|path| self.policy.replayed_pin(path)).map(str::to_owned);
+            if let (Some(rule), Some(last)) = (pin.or_else(replayed), decisions.last_mut()) {
+                last.reason = Arc::new(Reason { rule: last.reason.rule.clone(), evidence: rule });
+            }
+        }
+        decisions
     }
 
     fn var(

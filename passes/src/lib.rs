@@ -44,7 +44,6 @@ pub mod suggest;
 pub mod taint;
 pub mod target;
 pub mod tensors;
-mod unread;
 
 pub use pass::{Changed, Invariants, Pass, PassCx, PassError, Warning};
 pub use paths::Paths;

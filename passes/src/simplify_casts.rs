@@ -4,9 +4,10 @@
 //! - two casts of one value to one type are one, unless both make outputs. It stands where the first one stood, so
 //!   which is first decides nothing;
 //! - a cast of a cast, a → b → c, is a → c if every value of a is exact in b (f16 and bf16 in f32 and f64, f32 in
-//!   f64). Two casts of the author are so only where a minimum cut chose, which looks through them, and no pin speaks
-//!   of the second; those to the type that their operand has are not read around;
-//! - a cast of the author that has become an identity, or that nobody reads any more, is left out;
+//!   f64) and one of the two was inserted;
+//! - where a minimum cut chose, which looks through them, the author's casts are treated alike, but for those that a pin
+//!   speaks of: identities are left out, two that do the same become one, an exact one is read around, and those that
+//!   nobody reads go;
 //! - where nothing but inserted casts to f16 reads a DequantizeLinear that has `output_dtype` (from 23 on), the
 //!   operator makes f16 itself. `output_dtype` is the precision of the multiplication as well, so this is for
 //!   integers of up to 8 bits and constant scales that are exact in f16: then the product is rounded once either
@@ -14,7 +15,7 @@
 
 use crate::flow;
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
-use crate::unread::erase_unread_casts;
+use crate::policy::is_pin;
 use ampc_ir::convert::Conversion;
 use ampc_ir::edit::{NewNode, Position};
 use ampc_ir::module::{Op, Provenance};
@@ -33,19 +34,16 @@ impl Pass for SimplifyCasts {
         "simplify-casts"
     }
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
-        let (mut changed, mut unread) = (false, Vec::new());
+        let mut changed = false;
         let were_chosen = cx.optimum.is_some();
         // A twin that takes the place of another has readers that may be twins now.
-        while let Round { changed: true, again } = round(module, were_chosen, &mut unread) {
+        while let Round { changed: true, again } = round(module, were_chosen) {
             changed = true;
             if !again {
                 break;
             }
         }
-        changed |= erase_unread_casts(module, unread);
-        for node in flow::nodes(module) {
-            changed |= leave_idle(module, node);
-        }
+        changed |= were_chosen && erase_unread(module);
         // Twins are one by now.
         for node in flow::nodes(module) {
             changed |= dequantize_into(module, node);
@@ -65,29 +63,28 @@ struct Round {
 }
 
 /// Looks at all casts in program order.
-fn round(module: &mut Module, were_chosen: bool, unread: &mut Vec<Value>) -> Round {
+fn round(module: &mut Module, were_chosen: bool) -> Round {
     let (mut changed, mut again) = (false, false);
     let mut first: FxHashMap<(Value, DType), Cast> = FxHashMap::default();
     for node in flow::nodes(module) {
         let Some(mut cast) = Cast::read(module, node) else { continue };
         // Casts of the author stay behind one another, so there can be several.
         while let Some(shorter) = collapse(module, &cast, were_chosen) {
-            unread.push(cast.operand);
             cast = shorter;
             changed = true;
         }
-        let removable =
-            (cast.inserted || were_chosen && read_f32(module, node)) && !module.is_output(cast.result);
-        let identity = cast.inserted && cast.from == cast.to;
-        if identity && (removable || leaves_a_body(module, &cast)) {
-            replace(module, &cast, cast.operand);
-            changed = true;
-            continue;
-        }
-        if identity && module.uses(cast.result).next().is_some() {
-            // It stays for the name that it makes.
-            module.replace_uses(cast.result, cast.operand, |_, _| true);
-            changed = true;
+        let goes = cast.inserted || were_chosen && !is_pinned(module, node);
+        let removable = goes && !module.is_output(cast.result);
+        if cast.from == cast.to && goes {
+            if leave_out(module, &cast) {
+                changed = true;
+                continue;
+            }
+            if module.uses(cast.result).next().is_some() {
+                // It stays for the name that it makes.
+                module.replace_uses(cast.result, cast.operand, |_, _| true);
+                changed = true;
+            }
         }
         match first.entry((cast.operand, cast.to)) {
             Entry::Vacant(entry) => {
@@ -111,35 +108,25 @@ fn round(module: &mut Module, were_chosen: bool, unread: &mut Vec<Value>) -> Rou
     Round { changed, again }
 }
 
-/// Whether what a cast makes leaves a body or function, where no name is public, and what it reads is made there
-/// and can leave instead.
-fn leaves_a_body(module: &Module, cast: &Cast) -> bool {
-    module.node(cast.node).graph != module.main() && module.producer(cast.operand).is_some()
-}
-
-/// Leaves out a cast of the author that has become an identity. If it makes an output of the graph, its operand is one
-/// now, and takes the public name.
-fn leave_idle(module: &mut Module, node: Node) -> bool {
-    let Some(cast) = Cast::read(module, node) else { return false };
-    let idle = cast.from == cast.to && cast.to.is_low() && !cast.inserted && read_f32(module, node);
-    if !idle {
-        return false;
-    }
-    let (main, public) = (module.node(node).graph == module.main(), module.value(cast.result).name);
-    let is_free = module.producer(cast.operand).is_some() && !module.is_output(cast.operand);
-    match public.filter(|_| module.is_output(cast.result)) {
-        // An input, a constant, and what is an output already have names of their own.
-        Some(public) if !is_free && main => {
-            let same = identity(module, &cast);
-            replace(module, &cast, same);
-            module.set_value_name(same, public);
-        }
-        Some(_) if !is_free => return false,
-        Some(public) if main => {
-            replace(module, &cast, cast.operand);
+/// Leaves out a cast that is an identity; whether it could.
+fn leave_out(module: &mut Module, cast: &Cast) -> bool {
+    let main = module.node(cast.node).graph == module.main();
+    // An input, a constant, and what is an output already have names of their own.
+    let is_free = module.producer(cast.operand).is_some() && !(main && module.is_output(cast.operand));
+    match module.value(cast.result).name.filter(|_| module.is_output(cast.result)) {
+        None => replace(module, cast, cast.operand),
+        // No name is public in a body or function.
+        Some(_) if !main && is_free => replace(module, cast, cast.operand),
+        Some(public) if main && is_free && !cast.inserted => {
+            replace(module, cast, cast.operand);
             module.set_value_name(cast.operand, public);
         }
-        Some(_) | None => replace(module, &cast, cast.operand),
+        Some(public) if main && cast.to.is_low() && !cast.inserted => {
+            let same = identity(module, cast);
+            replace(module, cast, same);
+            module.set_value_name(same, public);
+        }
+        Some(_) => return false,
     }
     true
 }
@@ -164,10 +151,27 @@ fn identity(module: &mut Module, cast: &Cast) -> Value {
     module.node(node).result(0).expect("an Identity has a result")
 }
 
-/// Whether a cast of the author read fp32 before anything was decided, and no pin speaks of it.
-fn read_f32(module: &Module, node: Node) -> bool {
-    let rule = module.node(node).decisions.first().map(|d| d.reason.rule.as_str());
-    rule.is_some_and(|rule| rule != "already-low" && !rule.starts_with("pin:"))
+/// Whether a pin speaks of a cast.
+fn is_pinned(module: &Module, node: Node) -> bool {
+    module.node(node).decisions.last().is_some_and(|d| is_pin(&d.reason.evidence))
+}
+
+/// Erases the casts of the author that nobody reads and no pin speaks of; returns whether there were any.
+fn erase_unread(module: &mut Module) -> bool {
+    let mut erased = false;
+    // Backwards and from the inside out, so that what is read only by something unread is so when its turn comes.
+    for graph in flow::graphs(module).into_iter().rev() {
+        for node in module.nodes(graph).collect::<Vec<_>>().into_iter().rev() {
+            module.prune_captures(node);
+            let unread = |&result: &Value| !module.is_output(result) && module.uses(result).next().is_none();
+            let cast = flow::float_cast(module, node).filter(unread);
+            if cast.is_some() && flow::inserted_result(module, node).is_none() && !is_pinned(module, node) {
+                module.erase_node(node);
+                erased = true;
+            }
+        }
+    }
+    erased
 }
 
 /// Lets the readers of a cast read another value, and removes the cast.
@@ -268,7 +272,7 @@ fn collapse(module: &mut Module, outer: &Cast, were_chosen: bool) -> Option<Cast
         made.is_some_and(|made| made.inserted && !is_exact(made.from, made.to))
     };
     let stays = stays || rounded;
-    let ours = outer.inserted || inner.inserted || were_chosen && read_f32(module, outer.node);
+    let ours = outer.inserted || inner.inserted || were_chosen && !is_pinned(module, outer.node);
     if !ours || !same_value || stays {
         return None;
     }

@@ -77,6 +77,11 @@ def read_report(path: Path) -> dict[str, Any]:
     return facts
 
 
+def read_pipeline(path: Path) -> str:
+    """The passes of an `ampc-report/1`."""
+    return json.loads(path.read_text())["options"]["pipeline"]
+
+
 def work_done(row: dict[str, Any]) -> str:
     """"ok" if at least 90 % of the allow operators outside bodies are low, or a rule says why of every other."""
     if row.get("exit") == "0" and "allow" not in row:

@@ -70,8 +70,8 @@ def types(path: Path) -> dict[str, int]:
 
 
 def lost_casts(source: Path, output: Path) -> list[str]:
-    """The user's casts that are gone though they change numbers: not to fp32 from fp32, fp16 or bf16, to what the operand
-    is now, or for another such cast of it."""
+    """The user's casts that are gone though they change numbers: not to fp32 from fp16 or bf16, to what the operand was
+    or is now, or for another such cast of it."""
     before, after = user_casts(source), user_casts(output)
     was, now = types(source), types(output)
     exact = {onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16, onnx.TensorProto.BFLOAT16, None}
@@ -81,7 +81,8 @@ def lost_casts(source: Path, output: Path) -> list[str]:
         twin = (operand, to) in after.values()
         idle = to in low and to in (now.get(operand), now.get(operand + low[to]), now.get(result))
         widens = to == onnx.TensorProto.FLOAT and was.get(operand) in exact
-        if result not in after and not (twin or idle or widens):
+        same = was.get(operand) == to
+        if result not in after and not (twin or idle or widens or same):
             lost.append(result)
     return lost
 

@@ -10,8 +10,7 @@
 //!
 //! Sequences and optionals are retyped and never cast; attributes that say what is in them follow.
 //!
-//! A cast of the author whose operand now has the type it casts to does nothing any more and is left out, and so is one
-//! that nobody reads any more because what is behind it has the type that is wanted.
+//! A cast of the author whose operand now has the type it casts to does nothing any more and is left out.
 
 mod scopes;
 
@@ -23,7 +22,6 @@ use crate::names;
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
 use crate::sequences::{element, is_container, is_structural_node};
 use crate::tensors::same_number;
-use crate::unread::erase_unread_casts;
 use ampc_ir::edit::{NewNode, Position};
 use ampc_ir::entity::SecondaryMap;
 use ampc_ir::infer::{Facts, check_node};
@@ -94,7 +92,6 @@ impl Pass for InsertCasts {
             casts: FxHashMap::default(),
             before: SecondaryMap::default(),
             edits: Vec::new(),
-            unread: Vec::new(),
             dropped: false,
             changed: false,
         };
@@ -121,7 +118,6 @@ impl Pass for InsertCasts {
                 return Err(PassError::Recount { chosen: optimum.cost, counted });
             }
         }
-        state.changed |= erase_unread_casts(module, std::mem::take(&mut state.unread));
         Ok(Changed::when(state.changed))
     }
 }
@@ -143,8 +139,6 @@ struct State {
     before: SecondaryMap<Value, Option<DType>>,
     /// Operands to set: done all at once, see [`Module::set_operands`].
     edits: Vec<(Node, usize, Option<Value>)>,
-    /// What was read, and is read no more by somebody: casts that make it may have lost their last reader.
-    unread: Vec<Value>,
     /// Whether casts of the author were left out, or read around.
     dropped: bool,
     changed: bool,
@@ -256,7 +250,6 @@ impl State {
                     cast = new_cast(module, from, wanted, Position::Last);
                 }
                 module.set_output(body, index, cast);
-                self.unread.push(value);
                 self.changed = true;
             }
             let declared = &module.graph(body).outputs()[index].declared;
@@ -329,7 +322,6 @@ impl State {
             if round_about || module.value(value).ty.dtype() != Some(wanted) || elsewhere() {
                 let cast = self.cast(module, value, wanted, graph, Position::Before(node));
                 self.edits.push((node, slot, Some(cast)));
-                self.unread.push(value);
                 self.changed = true;
             }
         }

@@ -2,7 +2,7 @@
 //! its decisions.
 
 use super::signature::{SignatureJson, reason};
-use super::{Base, Pin, Policy, PolicyError};
+use super::{Base, Pin, Policy, PolicyError, is_pin};
 use crate::suggest::{did_you_mean, nearest};
 use ampc_ir::DType;
 use ampc_ir::op::{self, Class};
@@ -72,6 +72,8 @@ struct ReportFile {
 struct ReportNode {
     path: String,
     #[serde(default)]
+    op: String,
+    #[serde(default)]
     vars: Vec<ReportVar>,
 }
 
@@ -79,6 +81,8 @@ struct ReportNode {
 struct ReportVar {
     var: String,
     precision: String,
+    #[serde(default)]
+    evidence: String,
 }
 
 impl Policy {
@@ -172,6 +176,10 @@ impl Policy {
         policy.name = "report".into();
         policy.signatures_from(report.signatures, text)?;
         for node in report.nodes {
+            let pin = node.vars.last().map(|var| &var.evidence);
+            if let Some(rule) = pin.filter(|rule| node.op == "Cast" && is_pin(rule)) {
+                policy.replayed_pins.insert(node.path.clone(), rule.clone());
+            }
             for var in node.vars {
                 match var.precision.parse() {
                     Ok(Pin::To(dtype)) => {

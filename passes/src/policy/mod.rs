@@ -13,6 +13,7 @@ mod pins;
 mod presets;
 mod signature;
 
+pub(crate) use pins::is_pin;
 pub use pins::{Names, Pattern, Pin, Pins, Reading};
 pub use presets::{PRESETS, Preset};
 pub use signature::{SignatureJson, reason};
@@ -83,6 +84,8 @@ pub struct Policy {
     value_pins: Vec<(Pattern, Pin)>,
     /// Decisions of an earlier run: (node path, type variable) → element type.
     replay: FxHashMap<(String, String), DType>,
+    /// Casts that a pin spoke of in the earlier run, and its rule.
+    replayed_pins: FxHashMap<String, String>,
     disabled_guards: BTreeSet<String>,
 }
 
@@ -277,6 +280,11 @@ impl Policy {
             return None;
         }
         self.replay.get(&(path.to_owned(), var.to_owned())).copied()
+    }
+
+    /// The rule of the pin that spoke of a cast in the earlier run.
+    pub fn replayed_pin(&self, path: &str) -> Option<&str> {
+        self.replayed_pins.get(path).map(String::as_str)
     }
 
     /// How many nodes the report given as policy has decisions of, and of how many of them the test is true.

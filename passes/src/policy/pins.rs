@@ -267,6 +267,11 @@ fn read<'a>(name: &'a Name, var: Option<&'a str>, names: &impl Names) -> Option<
     (exact || name.is_wide() && names.any(&|n| name.matches(n))).then_some(Reading { name, var, exact })
 }
 
+/// Whether a rule is that of a pin.
+pub(crate) fn is_pin(rule: &str) -> bool {
+    rule.starts_with("pin:")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
