@@ -138,6 +138,20 @@ fn from_f32(mut values: Vec<f32>, to: DType, clamp: bool, out: &mut Vec<u8>) {
     }
 }
 
+/// A number rounded to f32 such that rounding that to a format of fewer digits is rounding the number once: towards
+/// zero, with the last digit odd unless it is exact (Boldo & Melquiond 2008). `half`'s own conversions drop digits or
+/// round twice.
+pub fn round_to_odd(number: f64) -> f32 {
+    #[expect(clippy::cast_possible_truncation, reason = "what that rounds is corrected")]
+    let nearest = number as f32;
+    if number.is_nan() || f64::from(nearest) == number {
+        return nearest;
+    }
+    let bits = nearest.to_bits();
+    let truncated = if f64::from(nearest).abs() > number.abs() { bits - 1 } else { bits };
+    f32::from_bits(truncated | 1)
+}
+
 fn from_f64(bytes: &[u8], to: DType, clamp: bool, out: &mut Vec<u8>) {
     let limit = max_finite(to).expect("can_convert admits floats only");
     for chunk in bytes.as_chunks::<8>().0 {
@@ -151,8 +165,8 @@ fn from_f64(bytes: &[u8], to: DType, clamp: bool, out: &mut Vec<u8>) {
                 reason = "rounding to nearest even is what is asked for"
             )]
             DType::F32 => out.extend_from_slice(&(v as f32).to_le_bytes()),
-            DType::F16 => out.extend_from_slice(&f16::from_f64(v).to_le_bytes()),
-            DType::BF16 => out.extend_from_slice(&bf16::from_f64(v).to_le_bytes()),
+            DType::F16 => out.extend_from_slice(&f16::from_f32(round_to_odd(v)).to_le_bytes()),
+            DType::BF16 => out.extend_from_slice(&bf16::from_f32(round_to_odd(v)).to_le_bytes()),
             other => unreachable!("{other} is refused by can_convert"),
         }
     }
@@ -161,6 +175,27 @@ fn from_f64(bytes: &[u8], to: DType, clamp: bool, out: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Between any two neighbours: what is a little off the middle goes to the nearer one, the middle to the even one.
+    #[test]
+    fn f64_is_rounded_once() {
+        let f16_of = |bits: u16| f16::from_bits(bits).to_f64();
+        let bf16_of = |bits: u16| bf16::from_bits(bits).to_f64();
+        let to_f16 = |number: f64| f16::from_f32(round_to_odd(number)).to_bits();
+        let to_bf16 = |number: f64| bf16::from_f32(round_to_odd(number)).to_bits();
+        let check = |bits: u16, of: &dyn Fn(u16) -> f64, to: &dyn Fn(f64) -> u16| {
+            let (below, above) = (of(bits), of(bits + 1));
+            let middle = f64::midpoint(below, above);
+            let (a_little, even) = (middle * 2f64.powi(-45), bits + bits % 2);
+            assert_eq!([to(middle - a_little), to(middle), to(middle + a_little)], [bits, even, bits + 1]);
+            assert_eq!(to(-middle), even | 0x8000);
+        };
+        (0..0x7bff).for_each(|bits| check(bits, &f16_of, &to_f16));
+        (0..0x7f7f).for_each(|bits| check(bits, &bf16_of, &to_bf16));
+        assert_eq!(to_f16(65_519.999_999), 0x7bff);
+        assert_eq!(to_f16(65_520.0), 0x7c00);
+        assert!(f16::from_bits(to_f16(f64::NAN)).is_nan());
+    }
 
     /// `finfo(t).max` and `finfo(t).smallest_normal` of ml_dtypes 0.6.0 (numpy's for f16, f32 and f64), printed as
     /// Python's `float` prints them.

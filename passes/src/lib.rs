@@ -27,6 +27,7 @@ pub mod cost;
 pub mod cut;
 pub mod dce;
 pub mod emulate;
+pub mod exact;
 pub mod flow;
 pub mod guard;
 pub mod insert_casts;

@@ -3,8 +3,8 @@
 //! - an inserted cast to the type its operand has is an identity;
 //! - two casts of one value to one type are one, unless both make outputs. It stands where the first one stood, so
 //!   which is first decides nothing;
-//! - a cast of a cast, a → b → c, is a → c if every value of a is exact in b (f16 and bf16 in f32 and f64, f32 in
-//!   f64) and one of the two was inserted;
+//! - a cast of a cast, a → b → c, is a → c if that makes the same of every value of a ([`exact`](crate::exact)) and
+//!   one of the two was inserted;
 //! - where a minimum cut chose, which looks through them, the author's casts are treated alike, but for those that a pin
 //!   speaks of: identities are left out, two that do the same become one, an exact one is read around, and those that
 //!   nobody reads go;
@@ -13,6 +13,7 @@
 //!   integers of up to 8 bits and constant scales that are exact in f16: then the product is rounded once either
 //!   way. Not for bf16: what runs the operator and the cast need not have a kernel that makes bf16.
 
+use crate::exact::{composes, is_exact};
 use crate::flow;
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
 use crate::policy::is_pin;
@@ -152,7 +153,7 @@ fn identity(module: &mut Module, cast: &Cast) -> Value {
 }
 
 /// Whether a pin speaks of a cast.
-fn is_pinned(module: &Module, node: Node) -> bool {
+pub(crate) fn is_pinned(module: &Module, node: Node) -> bool {
     module.node(node).decisions.last().is_some_and(|d| is_pin(&d.reason.evidence))
 }
 
@@ -262,8 +263,9 @@ impl Cast {
 /// Lets an inserted cast, or a cast of an inserted cast, read what is behind an exact one.
 fn collapse(module: &mut Module, outer: &Cast, were_chosen: bool) -> Option<Cast> {
     let inner = Cast::read(module, module.producer(outer.operand)?.0)?;
-    // The shortest digits that tell a number from its neighbours depend on the format.
-    let same_value = is_exact(inner.from, inner.to) && outer.to != DType::String;
+    if !composes(inner.from, inner.to, outer.to) {
+        return None;
+    }
     // What chooses formats looks for neighbours of the author's identities, not behind them.
     let stays = !inner.inserted && inner.from == inner.to;
     // What was rounded for a pin is not read around by one that another run takes for ours.
@@ -271,34 +273,24 @@ fn collapse(module: &mut Module, outer: &Cast, were_chosen: bool) -> Option<Cast
         let made = module.producer(inner.operand).and_then(|(node, _)| Cast::read(module, node));
         made.is_some_and(|made| made.inserted && !is_exact(made.from, made.to))
     };
-    let stays = stays || rounded;
     let ours = outer.inserted || inner.inserted || were_chosen && !is_pinned(module, outer.node);
-    if !ours || !same_value || stays {
+    if !ours || stays || rounded {
         return None;
+    }
+    if !inner.from.is_float() {
+        // It takes the place of the author's.
+        let only = module.uses(outer.operand).count() == 1 && !module.is_output(outer.operand);
+        if !were_chosen || !only || is_pinned(module, inner.node) {
+            return None;
+        }
+        *module.node_mut(outer.node).provenance = Provenance::User;
     }
     module.set_operand(outer.node, 0, Some(inner.operand));
     Cast::read(module, outer.node)
 }
 
-/// Whether every value of `from`, infinities and NaN included, is a value of `to`.
-pub fn is_exact(from: DType, to: DType) -> bool {
-    match to {
-        DType::F32 => from.is_low() || from == DType::F32,
-        DType::F64 => from.is_low() || matches!(from, DType::F32 | DType::F64),
-        other => from == other,
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
-
-    /// G8: neither 16-bit format holds the other.
-    #[test]
-    fn g8_f16_and_bf16_are_incomparable() {
-        assert!(!is_exact(DType::F16, DType::BF16) && !is_exact(DType::BF16, DType::F16));
-        assert!(is_exact(DType::BF16, DType::F32) && !is_exact(DType::F32, DType::F16));
-    }
 
     /// G25: what DequantizeLinear multiplies is exact in f32, so that f16 and f32 arithmetic round it alike, once.
     #[test]

@@ -5,6 +5,7 @@
 //! fewer than 8 bits are packed as ONNX packs them, low bits first.
 
 use crate::DType;
+use crate::convert::round_to_odd;
 use half::{bf16, f16};
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -152,9 +153,8 @@ fn wide(dtype: DType, bits: u64) -> f64 {
 
 /// The bits of the 16-bit float nearest to `value`.
 fn narrow(dtype: DType, value: f64) -> u64 {
-    let low =
-        if dtype == DType::F16 { f16::from_f64(value).to_bits() } else { bf16::from_f64(value).to_bits() };
-    u64::from(low)
+    let odd = round_to_odd(value);
+    u64::from(if dtype == DType::F16 { f16::from_f32(odd).to_bits() } else { bf16::from_f32(odd).to_bits() })
 }
 
 /// The decimal with the fewest digits that reads back to these bits.

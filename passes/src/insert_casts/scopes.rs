@@ -3,6 +3,7 @@
 use super::{KeepIo, decided};
 use crate::cost::{Executions, Sizes};
 use crate::flow::{self, Reader, Var};
+use crate::simplify_casts;
 use ampc_ir::op::OpKind;
 use ampc_ir::verify::name_of;
 use ampc_ir::views::{constant_of, resolve_captures};
@@ -119,7 +120,7 @@ impl Scopes {
         let to = module.value(result).ty.dtype();
         will_be(module, flow::behind_inserted(module, operand)).is_some_and(|from| {
             let exact = if to == Some(from) {
-                self.were_chosen || from.is_low()
+                !simplify_casts::is_pinned(module, node) && (self.were_chosen || from.is_low())
             } else {
                 to == Some(DType::F32) && from.is_low()
             };
