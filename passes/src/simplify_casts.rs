@@ -164,9 +164,9 @@ fn erase_unread(module: &mut Module) -> bool {
     for graph in flow::graphs(module).into_iter().rev() {
         for node in module.nodes(graph).collect::<Vec<_>>().into_iter().rev() {
             module.prune_captures(node);
-            let unread = |&result: &Value| !module.is_output(result) && module.uses(result).next().is_none();
-            let cast = flow::float_cast(module, node).filter(unread);
-            if cast.is_some() && flow::inserted_result(module, node).is_none() && !is_pinned(module, node) {
+            let unread = |result: Value| !module.is_output(result) && module.uses(result).next().is_none();
+            let cast = Cast::read(module, node).filter(|cast| !cast.inserted && unread(cast.result));
+            if cast.is_some() && !is_pinned(module, node) {
                 module.erase_node(node);
                 erased = true;
             }
