@@ -7,6 +7,8 @@ Without arguments it is a worker of tests/judge/pool.py that can also judge.
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -36,16 +38,38 @@ def _ort_onnx_model(model: onnx.ModelProto) -> onnx.ModelProto:
     return wrapped.model
 
 
+_modelopt_server: subprocess.Popen[str] | None = None
+
+
+def _modelopt(source: str, output: str) -> None:
+    """Asks the server, which is started once: importing torch takes seconds."""
+    global _modelopt_server
+    if _modelopt_server is None:
+        argv = [os.environ["AMPC_MODELOPT"], str(Path(__file__).with_name("peer_modelopt.py"))]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        _modelopt_server = subprocess.Popen(argv, text=True, **pipes)
+    print(source, output, sep="\t", file=_modelopt_server.stdin, flush=True)
+    answer = _modelopt_server.stdout.readline().strip()
+    if answer != "ok":
+        raise RuntimeError(answer)
+
+
 TOOLS = {
     "onnxconverter-common": _onnxconverter_common,
     "ORT float16": _ort_float16,
     "ORT OnnxModel": _ort_onnx_model,
 }
+# Reads and writes files itself, and needs an interpreter of its own.
+if os.environ.get("AMPC_MODELOPT"):
+    TOOLS["modelopt"] = None
 
 
 def convert(tool: str, source: str, output: str) -> str:
     """Converts a file to fp16."""
-    onnx.save(TOOLS[tool](onnx.load(source)), output)
+    if tool == "modelopt":
+        _modelopt(source, output)
+    else:
+        onnx.save(TOOLS[tool](onnx.load(source)), output)
     return output
 
 

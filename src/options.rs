@@ -24,6 +24,9 @@ pub struct RewriteOptions {
     pub opset: Opset,
     /// How it is chosen what is low.
     pub by: By,
+    /// Paths of nodes of which it is found out what the other format would cost
+    /// ([`OptimumReport::forced`](crate::report::OptimumReport::forced)).
+    pub explain: Vec<String>,
     /// Verify after every pass instead of only at the end.
     pub verify_each: bool,
     /// Whether the report says how many values of each converted constant overflow or vanish; the constants are
@@ -54,6 +57,7 @@ impl Default for RewriteOptions {
             keep_io: KeepIo::All,
             opset: Opset::Keep,
             by: By::default(),
+            explain: Vec::new(),
             verify_each: cfg!(debug_assertions),
             constant_statistics: false,
         }

@@ -106,6 +106,23 @@ pub struct OptimumReport {
     /// What is taken for what the model leaves open.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub assumptions: Vec<String>,
+    /// What the nodes that were asked for would cost in the other format.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub forced: Vec<ForcedReport>,
+}
+
+/// What it would cost to make a type variable the other format.
+#[derive(Clone, Debug, Serialize)]
+pub struct ForcedReport {
+    /// The path of the node.
+    pub node: String,
+    /// ONNX's name of the variable.
+    pub var: String,
+    /// The format that it is not.
+    pub precision: String,
+    /// By how much the best choice of all others costs more then; less than 0 if the variable was held back from the
+    /// choice.
+    pub costs_more: i64,
 }
 
 impl OptimumReport {
@@ -121,6 +138,14 @@ impl OptimumReport {
             optimal: optimum.optimal,
             assumptions: (optimum.assumptions.iter().filter(|_| counts_runs))
                 .map(ToString::to_string)
+                .collect(),
+            forced: (optimum.forced.iter())
+                .map(|forced| ForcedReport {
+                    node: forced.node.clone(),
+                    var: forced.var.clone(),
+                    precision: precision_name(forced.to),
+                    costs_more: forced.more,
+                })
                 .collect(),
         }
     }

@@ -154,6 +154,8 @@ pub struct Lowering {
     pub opset: Opset,
     /// How it is chosen what is low.
     pub by: By,
+    /// Paths of nodes of which it is found out what the other format would cost.
+    pub explain: Vec<String>,
 }
 
 /// What a rewrite does about the opset of ai.onnx.
@@ -212,7 +214,7 @@ impl Pipeline {
 
     /// The passes of a rewrite.
     pub fn lowering(options: &Lowering) -> Pipeline {
-        let Lowering { to, policy, out_of_range, keep_io, opset, by } = options;
+        let Lowering { to, policy, out_of_range, keep_io, opset, by, explain } = options;
         let target = match *opset {
             Opset::Keep => None,
             Opset::Auto => Some(Target::Auto { format: *to, policy: policy.clone() }),
@@ -237,7 +239,7 @@ impl Pipeline {
                 out_of_range: *out_of_range,
             }),
             Box::new(Taint),
-            Box::new(Assign { to: *to, keep_io: keep_io.clone(), by: by.clone() }),
+            Box::new(Assign { to: *to, keep_io: keep_io.clone(), by: by.clone(), explain: explain.clone() }),
             Box::new(InsertCasts { keep_io: keep_io.clone(), fewest }),
             // Before constants, so that a constant cast twice is converted once.
             Box::new(SimplifyCasts),
@@ -501,13 +503,18 @@ fn build(
         }
         "taint" => Box::new(Taint),
         "assign" => match get("by") {
-            Some("paint") => Box::new(Assign { to, keep_io: keep_io(), by: By::Paint }),
+            Some("paint") => Box::new(Assign { to, keep_io: keep_io(), by: By::Paint, explain: Vec::new() }),
             None | Some("cut") => {
                 let objective = objective()?.unwrap_or_default();
                 let name = get("target").unwrap_or("generic");
                 let target = Profile::preset(name).map_err(|_| bad("target", "a profile", name))?;
                 let target = Arc::new(target);
-                Box::new(Assign { to, keep_io: keep_io(), by: By::Cut { objective, target } })
+                Box::new(Assign {
+                    to,
+                    keep_io: keep_io(),
+                    by: By::Cut { objective, target },
+                    explain: Vec::new(),
+                })
             }
             Some(other) => return Err(bad("by", "cut or paint", other)),
         },
@@ -545,6 +552,7 @@ mod tests {
             keep_io: KeepIo::None,
             opset: Opset::Auto,
             by: By::Paint,
+            explain: Vec::new(),
         };
         let text = Pipeline::lowering(&lowering).to_string();
         assert_eq!(parse(&text).unwrap().to_string(), text);

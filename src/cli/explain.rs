@@ -3,6 +3,7 @@
 use super::diagnose;
 use super::diagnose::type_text;
 use super::problem::Failure;
+use super::summary::amount;
 use super::table::Table;
 use ampc::Report;
 use ampc::ir::module::{Def, GraphOwner, Op, Provenance};
@@ -69,6 +70,11 @@ impl Explained {
             }));
         }
         Ok(Explained { nodes, more, paths: Some(paths) })
+    }
+
+    /// Their paths.
+    pub(crate) fn paths(&self) -> Vec<String> {
+        self.nodes.iter().map(|wanted| wanted.path.clone()).collect()
     }
 
     /// What was decided about them.
@@ -157,9 +163,23 @@ impl Cx<'_> {
                 "" => var.rule.clone(),
                 evidence => format!("{}: {evidence}", var.rule),
             };
-            table.row([&var.var, &var.precision, &format!("class {}", var.class), &format!("by {rule}")]);
+            let other = self.other(path, &var.var).map_or_else(String::new, |other| format!("; {other}"));
+            let class = format!("class {}", var.class);
+            table.row([&var.var, &var.precision, &class, &format!("by {rule}{other}")]);
         }
         table
+    }
+
+    /// What the other format of a variable would cost.
+    fn other(&self, path: &str, var: &str) -> Option<String> {
+        let optimum = self.report.optimum.as_ref()?;
+        let forced = optimum.forced.iter().find(|forced| forced.node == path && forced.var == var)?;
+        let size = amount(optimum, forced.costs_more.unsigned_abs());
+        Some(match forced.costs_more.signum() {
+            0 => format!("{} would cost as much", forced.precision),
+            1 => format!("{} would cost {size} more", forced.precision),
+            _ => format!("{} would cost {size} less", forced.precision),
+        })
     }
 
     fn why_undecided(&self, node: Node) -> String {

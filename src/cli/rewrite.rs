@@ -18,7 +18,7 @@ use serde::Serialize;
 use std::path::Path;
 
 pub(crate) fn run(args: &RewriteArgs, ui: Ui) -> Result<(), Failure> {
-    let options = settings::options(&args.precision, args.debug.verify_each, args.report.is_some())?;
+    let mut options = settings::options(&args.precision, args.debug.verify_each, args.report.is_some())?;
     let format = if options.to == DType::BF16 { "bf16" } else { "fp16" };
     let emit = Emit::of(&args.write, args.output.as_deref(), EmitArg::Onnx, |kind| {
         emit::beside(&args.model, format, kind)
@@ -41,6 +41,7 @@ pub(crate) fn run(args: &RewriteArgs, ui: Ui) -> Result<(), Failure> {
     let mut model = load(&args.model, ui)?;
     settings::check_keep_io(&options.keep_io, &model)?;
     let explained = Explained::find(&model.module, &args.explain)?;
+    options.explain = explained.paths();
     let pipeline = ampc::rewrite::pipeline_of(&options);
     targets::check(&model, &args.model, &emit, report_file, &args.debug, &pipeline)?;
     let before = emit::source_bytes(&model, &args.model);

@@ -163,6 +163,7 @@ pub(crate) fn options(
         keep_io,
         opset,
         by: by(args, repeated.as_ref())?,
+        explain: Vec::new(),
         verify_each,
         constant_statistics: statistics,
     })

@@ -45,16 +45,27 @@ pub(crate) struct Done<'a> {
     pub(crate) opsets: OpsetAdvice,
 }
 
+/// A cost, in the unit of what is to be small.
+pub(crate) fn amount(optimum: &OptimumReport, cost: u64) -> String {
+    let of_one_run = cost / u64::try_from(optimum.scale.max(1)).unwrap_or(1);
+    match optimum.unit {
+        "bytes" => bytes(of_one_run),
+        "ps" if cost > 0 && of_one_run < 1000 => "less than 1 ns".into(),
+        "ps" => format!("{} ns", number(of_one_run / 1000)),
+        _ if cost == 1 => "1 cast".into(),
+        _ => format!("{} casts", number(cost)),
+    }
+}
+
 /// What the casts cost, and whether that is proven to be the least.
 fn optimum_line(optimum: &OptimumReport) -> String {
-    let runs = |cost: i64| cost / optimum.scale.max(1);
-    let amount = |cost: i64| match optimum.unit {
-        "bytes" => format!("casts move {}", bytes(u64::try_from(runs(cost)).unwrap_or(0))),
-        "ps" => format!(
-            "{} ns predicted for what is chosen",
-            number(u64::try_from(runs(cost) / 1000).unwrap_or(0))
-        ),
-        _ => format!("{} casts", number(u64::try_from(cost).unwrap_or(0))),
+    let amount = |cost: i64| {
+        let amount = amount(optimum, u64::try_from(cost).unwrap_or(0));
+        match optimum.unit {
+            "bytes" => format!("casts move {amount}"),
+            "ps" => format!("{amount} predicted for what is chosen"),
+            _ => amount,
+        }
     };
     let (cost, assumptions) = (amount(optimum.cost), optimum.assumptions.join(", "));
     let given = if assumptions.is_empty() { String::new() } else { format!(" if {assumptions}") };

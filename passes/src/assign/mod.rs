@@ -9,14 +9,16 @@ mod optimum;
 mod paint;
 mod sums;
 
-pub use self::optimum::{Optimum, recount};
+pub use self::optimum::{Forced, Optimum, recount};
 
 use self::cut::Choice;
 use self::paint::paint;
 use crate::cost::{CostModel, Objective};
+use crate::cut::Label;
 use crate::flow::{self, Var};
 use crate::insert_casts::KeepIo;
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
+use crate::paths::Paths;
 use crate::sequences::Groups;
 use crate::target::Profile;
 use crate::tensors::Tensors;
@@ -57,6 +59,8 @@ pub struct Assign {
     pub keep_io: KeepIo,
     /// How it is chosen.
     pub by: By,
+    /// Paths of nodes of which it is found out what the other format would cost; nothing follows from it.
+    pub explain: Vec<String>,
 }
 
 impl Pass for Assign {
@@ -120,8 +124,27 @@ impl Assign {
         let groups = Groups::new(module);
         let tensors = Tensors::new(module, self.to, &self.keep_io, &groups);
         let costs = CostModel::new(module, target, self.to, objective);
-        let choice = Choice::new(&tensors, &costs, painted, target.clone()).expect("costs are bounded");
-        choice.solve().expect("what is held does not contradict itself")
+        let choice = |forced| {
+            Choice::new(&tensors, &costs, painted, target.clone(), forced).expect("costs are bounded")
+        };
+        let chosen = choice(None);
+        let (found, mut optimum) = chosen.solve().expect("what is held does not contradict itself");
+        let paths = (!self.explain.is_empty()).then(|| Paths::new(module));
+        for (path, node) in
+            paths.iter().flat_map(|p| self.explain.iter().filter_map(|s| Some((s, p.node(s)?))))
+        {
+            for (var, name) in flow::vars(module, node).zip(&module.var_names(node)) {
+                let low = found.low.get(&var) == Some(&self.to);
+                let (label, to) = if low { (Label::Full, DType::F32) } else { (Label::Low, self.to) };
+                let other =
+                    chosen.may_be_either(var).then(|| choice(Some((groups.leader(var), label))).solve().ok());
+                // What is held elsewhere may demand the format that it has.
+                let Some((_, other)) = other.flatten() else { continue };
+                let (node, var, more) = (path.clone(), name.to_string(), other.cost - optimum.cost);
+                optimum.forced.push(Forced { node, var, to, more });
+            }
+        }
+        (found, optimum)
     }
 }
 
