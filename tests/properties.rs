@@ -309,6 +309,11 @@ fn models_for_other_judges() {
         write("source", bytes_of(&source));
         write("low", bytes_of(&low));
         write("emulated", bytes_of(&ampc::emulate(from_bytes(bytes_of(&low))).unwrap()));
+        let by = By::Cut { objective: Objective::Casts, target: TARGETS[0].clone() };
+        let fewest = rewrite(graph.model(), &RewriteOptions { by, ..options }).unwrap();
+        write("fewest", bytes_of(&fewest.model));
+        let report = serde_json::to_vec(&fewest.report).unwrap();
+        std::fs::write(folder.join(format!("{written}.{to}.fewest.json")), report).unwrap();
         written += 1;
     }
 }

@@ -5,7 +5,8 @@ the rewritten one, or lacks a kernel for its types; it runs the emulated one for
 the source within the tolerance of the format. Numbers are compared where the graph is made of operators that do
 not magnify an error without bound: products, sums, norms and smooth functions of inputs between -1 and 1.
 One rounding is 2^-11 (f16) or 2^-8 (bf16) of a value; a path has at most 24 steps and a product of 4 x 4 adds 4
-terms, so the bar is 2 x 24 roundings of the largest value on the way.
+terms, so the bar is 2 x 24 roundings of the largest value on the way. Of each model rewritten for the fewest casts,
+those in the file are as many as the report says that the choice costs.
 
 Not made for this judge, but for the properties in Rust: graphs with custom operators, which nobody can run, and those
 with a Cast to the type that is there, of whose result ONNX Runtime frees the memory before bodies have read it.
@@ -16,6 +17,7 @@ with a Cast to the type that is there, of whose result ONNX Runtime frees the me
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -27,6 +29,7 @@ from typing import Any, Iterator
 import numpy as np
 import onnx
 
+from casts import OTHERS, inserted
 from judge import CRASHING, ROOT
 from tasks import NOT_IMPLEMENTED, _line, _session, check
 
@@ -89,6 +92,20 @@ def distance(now: list[np.ndarray], then: list[np.ndarray]) -> float:
     return worst
 
 
+def miscounted(folder: Path, stem: str, counts: Counter[str]) -> list[str]:
+    """Whether the casts in the file, under `--objective casts`, are as many as the choice says that it costs. What is
+    merged, shared or taken over by an operator after casts are inserted makes fewer of them, never more."""
+    optimum = json.loads((folder / f"{stem}.fewest.json").read_text())["optimum"]
+    source, fewest = (onnx.load(folder / f"{stem}.{kind}.onnx") for kind in ("source", "fewest"))
+    problems = [] if optimum["optimal"] and optimum["lower_bound"] == optimum["cost"] else [f"{stem}: not optimal: {optimum}"]
+    count, cost = inserted(fewest), optimum["cost"] - optimum["merged"]
+    plain = not any(node.op_type in OTHERS or node.domain == "local" for node in nodes(source.graph))
+    counts["exact"] += plain
+    if count > cost or plain and count != cost:
+        problems.append(f"{stem}: {count} casts in the file, {cost} by the choice")
+    return problems
+
+
 def judge(folder: Path, stem: str, seed: int, counts: Counter[str]) -> list[str]:
     """What is wrong with one model."""
     source, low, emulated = (folder / f"{stem}.{kind}.onnx" for kind in ("source", "low", "emulated"))
@@ -99,6 +116,7 @@ def judge(folder: Path, stem: str, seed: int, counts: Counter[str]) -> list[str]
     refused = refuses(low)
     if refused and not refuses(source):
         problems.append(f"{low.name}: {refused}")
+    problems += miscounted(folder, stem, counts)
     tame = is_tame(onnx.load(source))
     counts["compared"] += tame
     for condition in (True, False):
@@ -137,7 +155,7 @@ def main() -> int:
             wrong += bool(problems)
             for problem in problems:
                 print("FAIL", problem)
-    print(f"random graphs: {len(stems) - wrong} of {len(stems)}, {counts['compared']} with numbers compared, {counts['source refused']} not judged")
+    print(f"random graphs: {len(stems) - wrong} of {len(stems)}, {counts['compared']} with numbers compared, {counts['exact']} with exactly as many casts as the choice says, {counts['source refused']} not judged")
     return 1 if wrong else 0
 
 
