@@ -11,7 +11,7 @@ use ampc_ir::module::Provenance;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::constant_of;
 use ampc_ir::{DType, GraphId, Module, Node, Value};
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -79,9 +79,11 @@ pub fn recount(module: &Module, optimum: &Optimum) -> i64 {
     }
     let mut casts: BTreeSet<(Value, DType, GraphId)> = BTreeSet::new();
     let nodes = flow::nodes(module);
-    let dead = dead_casts(module, &nodes);
+    let (dead, mut roots) = (dead_casts(module, &nodes), FxHashMap::default());
     for node in nodes {
-        let Some(cast @ (root, to, graph)) = counted(module, optimum, &dead, node) else { continue };
+        let Some(cast @ (root, to, graph)) = counted(module, optimum, &dead, node, &mut roots) else {
+            continue;
+        };
         if !optimum.alone.contains(&node) {
             casts.insert(cast);
         } else if let Some(from) = module.value(root).ty.dtype().filter(|_| !is_constant(module, root)) {
@@ -125,10 +127,11 @@ fn counted(
     optimum: &Optimum,
     dead: &FxHashSet<Node>,
     node: Node,
+    roots: &mut FxHashMap<Value, Value>,
 ) -> Option<(Value, DType, GraphId)> {
     let (operand, result) = cast(module, node)?;
     let to = module.value(result).ty.dtype()?;
-    let root = root(module, optimum, operand);
+    let root = root(module, optimum, operand, roots);
     let from = module.value(root).ty.dtype()?;
     let is_ours = |dtype: DType| dtype == DType::F32 || dtype == optimum.to;
     if from == to || !is_ours(to) || !is_ours(from) && !from.is_low() {
@@ -155,9 +158,10 @@ fn cast(module: &Module, node: Node) -> Option<(Value, Value)> {
 }
 
 /// The value behind captures and casts that are exact, but for those of the author that serve nobody else or are no
-/// part of the choice.
-fn root(module: &Module, optimum: &Optimum, value: Value) -> Value {
+/// part of the choice. Chains are walked once: what is known of the values on the way is kept.
+fn root(module: &Module, optimum: &Optimum, value: Value, known: &mut FxHashMap<Value, Value>) -> Value {
     let mut value = flow::resolve_captures(module, value);
+    let mut way = Vec::new();
     while let Some((node, _)) = module.producer(value)
         && let Some((operand, _)) = cast(module, node)
     {
@@ -170,8 +174,14 @@ fn root(module: &Module, optimum: &Optimum, value: Value) -> Value {
         if !(is_exact && is_part) {
             break;
         }
+        way.push(value);
         value = flow::resolve_captures(module, operand);
+        if let Some(&root) = known.get(&value) {
+            value = root;
+            break;
+        }
     }
+    known.extend(way.into_iter().map(|on_it| (on_it, value)));
     value
 }
 

@@ -32,6 +32,7 @@ use ampc_ir::verify::name_of;
 use ampc_ir::views::constant_of;
 use ampc_ir::{DType, Module, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::cell::RefCell;
 
 /// Paints a module.
 pub(super) fn paint(module: &Module, to: DType, keep_io: &KeepIo) -> Found {
@@ -68,6 +69,8 @@ struct Paint<'m> {
     derived: FxHashSet<Var>,
     /// What moves constants and does nothing else.
     moves: FxHashSet<Var>,
+    /// Of results of casts, whether what is behind all casts is a constant.
+    cast_of_constant: RefCell<FxHashMap<Value, bool>>,
     outputs: FxHashSet<Value>,
     /// Outputs that keep their type.
     kept: FxHashSet<Value>,
@@ -116,6 +119,7 @@ impl<'m> Paint<'m> {
             why: FxHashMap::default(),
             derived,
             moves,
+            cast_of_constant: RefCell::default(),
             outputs,
             kept,
         };
@@ -263,18 +267,24 @@ impl<'m> Paint<'m> {
 
     /// Whether an operand comes for nothing in any precision: a constant, whatever it was cast to.
     fn is_constant(&self, mut value: Value) -> bool {
-        while constant_of(self.module, value).is_none() {
-            value = flow::resolve_captures(self.module, value);
-            let cast = self.module.producer(value).map(|(n, _)| self.module.node(n));
-            match cast
-                .filter(|n| n.schema().is_some_and(|s| s.kind == OpKind::Cast))
-                .and_then(|n| n.operand(0))
-            {
-                Some(operand) => value = operand,
-                None => return false,
+        let mut way = Vec::new();
+        let is_constant = loop {
+            if constant_of(self.module, value).is_some() {
+                break true;
             }
-        }
-        true
+            value = flow::resolve_captures(self.module, value);
+            if let Some(&known) = self.cast_of_constant.borrow().get(&value) {
+                break known;
+            }
+            let cast = self.module.producer(value).map(|(n, _)| self.module.node(n));
+            let cast = cast.filter(|n| n.schema().is_some_and(|s| s.kind == OpKind::Cast));
+            let Some(operand) = cast.and_then(|n| n.operand(0)) else { break false };
+            way.push(value);
+            value = operand;
+        };
+        // Chains are walked once.
+        self.cast_of_constant.borrow_mut().extend(way.into_iter().map(|on_it| (on_it, is_constant)));
+        is_constant
     }
 
     /// Step 2: one walk each way finds what lies between.

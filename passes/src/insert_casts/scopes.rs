@@ -4,10 +4,13 @@ use super::{KeepIo, decided};
 use crate::cost::{Executions, Sizes};
 use crate::flow::{self, Reader, Var};
 use crate::simplify_casts;
+use ampc_ir::module::Def;
 use ampc_ir::op::OpKind;
 use ampc_ir::verify::name_of;
 use ampc_ir::views::{constant_of, resolve_captures};
 use ampc_ir::{DType, GraphId, Module, Node, Value};
+use rustc_hash::FxHashMap;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The graphs in which captured values are cast.
@@ -16,6 +19,8 @@ pub(super) struct Scopes {
     /// Whether they are part of the choice of formats, which looked through casts from fp32 to fp32.
     pub(super) were_chosen: bool,
     of: BTreeMap<(Value, DType), BTreeSet<GraphId>>,
+    /// What is behind values.
+    known: RefCell<FxHashMap<Value, (Value, Option<GraphId>)>>,
 }
 
 impl Scopes {
@@ -57,6 +62,8 @@ impl Scopes {
         for (&(root, _), scopes) in &mut scopes.of {
             *scopes = cheapest(module, &executions, root, scopes);
         }
+        // Inputs may change yet.
+        scopes.known.get_mut().clear();
         scopes
     }
 
@@ -91,7 +98,8 @@ impl Scopes {
     /// What a value is the same number as, behind captures and casts, and the graph of the first of these casts that is
     /// the author's and makes it fp32. Casts to the format that their operand will have are none.
     pub(super) fn behind(&self, module: &Module, value: Value) -> (Value, Option<GraphId>) {
-        let (mut value, mut widened) = (resolve_captures(module, value), None);
+        let mut value = resolve_captures(module, value);
+        let (mut way, mut widened) = (Vec::new(), None);
         while let Some((node, _)) = module.producer(value)
             && let Some(operand) = module.node(node).operand(0)
         {
@@ -99,10 +107,21 @@ impl Scopes {
             if !inserted && !self.is_exact_as_decided(module, node) {
                 break;
             }
-            if !inserted && module.value(value).ty.dtype() == Some(DType::F32) {
-                widened = Some(module.node(node).graph);
-            }
+            let widens = !inserted && module.value(value).ty.dtype() == Some(DType::F32);
+            way.push((value, widens.then(|| module.node(node).graph)));
             value = resolve_captures(module, operand);
+            if let Some(&(root, by)) =
+                self.known.borrow().get(&value).filter(|(root, _)| is_alive(module, *root))
+            {
+                (value, widened) = (root, by);
+                break;
+            }
+        }
+        // Chains are walked once: of each value on the way it is known now.
+        let mut known = self.known.borrow_mut();
+        for (on_it, by) in way.into_iter().rev() {
+            widened = widened.or(by);
+            known.insert(on_it, (value, widened));
         }
         (value, widened)
     }
@@ -148,6 +167,11 @@ impl Scopes {
         }
         scope
     }
+}
+
+/// Whether what makes a value has not been left out.
+fn is_alive(module: &Module, value: Value) -> bool {
+    !matches!(module.value(value).def, Def::Erased)
 }
 
 /// The float type that a value will have where it is made.
