@@ -96,22 +96,22 @@ def made(call: Call, args: argparse.Namespace, source: Path, tool: str, output: 
 
 
 def wide(model: onnx.ModelProto) -> set[str]:
-    """The fp32 values of the main graph, as far as onnx infers types."""
-    graph = onnx.shape_inference.infer_shapes(model).graph
-    values = [*graph.value_info, *graph.output]
+    """The fp32 values of all graphs, as far as onnx infers types."""
+    inferred = graphs(onnx.shape_inference.infer_shapes(model).graph)
+    values = [value for graph in inferred for value in [*graph.value_info, *graph.output]]
     return {value.name for value in values if value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT}
 
 
 def alike(args: argparse.Namespace, source: Path, output: Path, folder: Path) -> int | None:
     """The casts that ampc leaves if what a peer's output computes in fp32 is fp32."""
-    model, theirs = onnx.load(source, load_external_data=False), onnx.load(output)
-    stays, made_by = wide(theirs), {result: node for node in theirs.graph.node for result in node.output}
+    theirs = onnx.load(output)
+    stays, made_by = wide(theirs), {result: node for node in nodes_of(theirs) for result in node.output}
     pins = []
-    for node in model.graph.node:
+    for node in nodes_of(onnx.load(source, load_external_data=False)):
         twin = made_by.get(node.output[0])
         # What a cast makes of it is not what the operator makes.
         if twin is not None and twin.op_type == node.op_type != "Cast" and node.output[0] in stays:
-            pins += ["--pin", f"{node.name or node.output[0]}=fp32"]
+            pins += ["--pin-value", f"{node.output[0]}=fp32"]
     again = folder / "alike.onnx"
     options = ["--policy", "all", "--out-of-range", "clamp", *OURS["casts"], *pins]
     if ampc.rewrite(args.ampc, source, again, *options, timeout=args.timeout).code != 0:
