@@ -133,11 +133,16 @@ pub fn composes(a: DType, b: DType, c: DType) -> bool {
 }
 
 #[cfg(test)]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    reason = "rounding is what is tested"
+)]
 mod tests {
     use super::*;
     use ampc_ir::convert::round_to_odd;
     use half::{bf16, f16};
-    use std::collections::HashSet;
+    use rustc_hash::FxHashSet;
 
     /// A number with what tells it from others: the sign of zero; all NaN are one.
     fn key(number: f64) -> u64 {
@@ -220,7 +225,7 @@ mod tests {
     }
 
     /// Whether a type has a value.
-    fn has(to: DType, known: &Option<HashSet<u64>>, number: f64) -> bool {
+    fn has(to: DType, known: &Option<FxHashSet<u64>>, number: f64) -> bool {
         match (known, to) {
             (Some(known), _) => known.contains(&key(number)),
             (None, DType::F64) => true,
@@ -240,7 +245,7 @@ mod tests {
     fn exact_means_that_every_value_is_there() {
         let mut pairs = 0;
         for &to in DType::ALL {
-            let known = values(to).map(|values| values.into_iter().map(key).collect::<HashSet<u64>>());
+            let known = values(to).map(|values| values.into_iter().map(key).collect::<FxHashSet<u64>>());
             let numeric = Float::of(to).is_some() || range(to).is_some();
             for &from in DType::ALL {
                 let Some(numbers) = values(from).or_else(|| boundary(from)).filter(|_| numeric) else {
