@@ -122,8 +122,13 @@ impl State<'_> {
         if is_cast && flow::inserted_result(module, node).is_none() {
             let mut pins = vars().filter_map(|(var, name)| self.pin(module, var, paths, name));
             let pin = pins.find(|(pin, _)| *pin != Pin::Auto).map(|(_, rule)| rule);
+            // A list that denies casts speaks of them, too.
+            let listed = || {
+                let listed = self.policy.class_of(&node_key(module, node)).filter(|l| l.class == Class::Deny);
+                listed.map(|listed| format!("pin:{}.deny", listed.from))
+            };
             let replayed = || paths.iter().find_map(|path| self.policy.replayed_pin(path)).map(str::to_owned);
-            if let (Some(rule), Some(last)) = (pin.or_else(replayed), decisions.last_mut()) {
+            if let (Some(rule), Some(last)) = (pin.or_else(listed).or_else(replayed), decisions.last_mut()) {
                 last.reason = Arc::new(Reason { rule: last.reason.rule.clone(), evidence: rule });
             }
         }

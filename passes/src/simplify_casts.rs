@@ -19,7 +19,7 @@ use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
 use crate::policy::is_pin;
 use ampc_ir::convert::Conversion;
 use ampc_ir::edit::{NewNode, Position};
-use ampc_ir::module::{Op, Provenance};
+use ampc_ir::module::{GraphOwner, Op, Provenance};
 use ampc_ir::op::{Lookup, OpKind, lookup};
 use ampc_ir::views::NodeView;
 use ampc_ir::{AttrValue, DType, Module, Node, TensorData, Value};
@@ -74,8 +74,8 @@ fn round(module: &mut Module, were_chosen: bool) -> Round {
             cast = shorter;
             changed = true;
         }
-        let goes = cast.inserted || were_chosen && !is_pinned(module, node);
-        let removable = goes && !module.is_output(cast.result);
+        cast.goes = cast.inserted || were_chosen && is_plain(module, node);
+        let (goes, removable) = (cast.goes, cast.goes && !module.is_output(cast.result));
         if cast.from == cast.to && goes {
             if leave_out(module, &cast) {
                 changed = true;
@@ -96,7 +96,7 @@ fn round(module: &mut Module, were_chosen: bool) -> Round {
                 replace(module, &cast, twin.get().result);
                 changed = true;
             }
-            Entry::Occupied(mut twin) if twin.get().inserted && !module.is_output(twin.get().result) => {
+            Entry::Occupied(mut twin) if twin.get().goes && !module.is_output(twin.get().result) => {
                 // The one that has to stay takes the place of the one before it.
                 module.move_node(node, Position::Before(twin.get().node));
                 let before = twin.insert(cast);
@@ -119,6 +119,13 @@ fn leave_out(module: &mut Module, cast: &Cast) -> bool {
         // No name is public in a body or function.
         Some(_) if !main && is_free => replace(module, cast, cast.operand),
         Some(public) if main && is_free && !cast.inserted => {
+            let (producer, name) = (module.producer(cast.operand), module.value(cast.operand).name);
+            if let Some((producer, _)) = producer
+                && module.node(producer).name.is_none_or(|n| module.text(n).is_empty())
+            {
+                // Users go on calling it by what it made.
+                module.set_node_name(producer, name);
+            }
             replace(module, cast, cast.operand);
             module.set_value_name(cast.operand, public);
         }
@@ -157,6 +164,14 @@ pub(crate) fn is_pinned(module: &Module, node: Node) -> bool {
     module.node(node).decisions.last().is_some_and(|d| is_pin(&d.reason.evidence))
 }
 
+/// Whether a cast of the author is no more than that: no pin speaks of it, no attribute says how it rounds, and it is in
+/// no function, which may have nothing else in it.
+fn is_plain(module: &Module, node: Node) -> bool {
+    let data = module.node(node);
+    let of_function = matches!(module.graph(module.root(data.graph)).owner, GraphOwner::Function(_));
+    data.attrs().len() == 1 && !of_function && !is_pinned(module, node)
+}
+
 /// Erases the casts of the author that nobody reads and no pin speaks of; returns whether there were any.
 fn erase_unread(module: &mut Module) -> bool {
     let mut erased = false;
@@ -166,7 +181,7 @@ fn erase_unread(module: &mut Module) -> bool {
             module.prune_captures(node);
             let unread = |result: Value| !module.is_output(result) && module.uses(result).next().is_none();
             let cast = Cast::read(module, node).filter(|cast| !cast.inserted && unread(cast.result));
-            if cast.is_some() && !is_pinned(module, node) {
+            if cast.is_some() && is_plain(module, node) {
                 module.erase_node(node);
                 erased = true;
             }
@@ -239,6 +254,8 @@ struct Cast {
     from: DType,
     to: DType,
     inserted: bool,
+    /// Whether it may give way to another.
+    goes: bool,
 }
 
 impl Cast {
@@ -256,6 +273,7 @@ impl Cast {
             from: module.value(operand).ty.dtype()?,
             to: module.value(result).ty.dtype()?,
             inserted: data.provenance == Provenance::Inserted,
+            goes: false,
         })
     }
 }
@@ -273,14 +291,14 @@ fn collapse(module: &mut Module, outer: &Cast, were_chosen: bool) -> Option<Cast
         let made = module.producer(inner.operand).and_then(|(node, _)| Cast::read(module, node));
         made.is_some_and(|made| made.inserted && !is_exact(made.from, made.to))
     };
-    let ours = outer.inserted || inner.inserted || were_chosen && !is_pinned(module, outer.node);
+    let ours = outer.inserted || inner.inserted || were_chosen && is_plain(module, outer.node);
     if !ours || stays || rounded {
         return None;
     }
     if !inner.from.is_float() {
         // It takes the place of the author's.
         let only = module.uses(outer.operand).count() == 1 && !module.is_output(outer.operand);
-        if !were_chosen || !only || is_pinned(module, inner.node) {
+        if !were_chosen || !only || !is_plain(module, inner.node) {
             return None;
         }
         *module.node_mut(outer.node).provenance = Provenance::User;

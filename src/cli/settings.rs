@@ -171,6 +171,7 @@ pub(crate) fn options(
 
 /// How it is chosen what is low.
 fn by(args: &PrecisionArgs, repeated: Option<&Repeated>) -> Result<By, Failure> {
+    let is_report = repeated.is_some();
     let repeated = |read: fn(&Repeated) -> Option<&str>| repeated.and_then(read);
     let objective = match (args.objective, repeated(|r| r.objective.as_deref())) {
         (Some(objective), _) => Some(objective),
@@ -181,6 +182,10 @@ fn by(args: &PrecisionArgs, repeated: Option<&Repeated>) -> Result<By, Failure> 
         (None, None) => None,
     };
     let target = args.target.as_deref().or(repeated(|r| r.target.as_deref()));
+    if is_report && objective.is_none() && target.is_none() {
+        // It was painted.
+        return Ok(By::Paint);
+    }
     let mut read = read_target(target.unwrap_or("generic"));
     // A report has the name of a profile, and not where it came from.
     if let (Err(failure), None) = (&mut read, &args.target) {

@@ -5,9 +5,11 @@ use crate::proto::{
 };
 use crate::random::{Made, Names, config, models};
 use crate::support::{Ask, lower_with, options, pin_f32, policy, rewrite};
+use ampc::RewriteOptions;
 use ampc::ir::DType;
 use ampc::ir::op::Class;
 use ampc::onnx::proto::{FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto};
+use ampc::options::By;
 use proptest::prelude::*;
 use prost::Message;
 use std::collections::BTreeSet;
@@ -129,11 +131,16 @@ fn with_user_casts(ir_version: i64) -> ModelProto {
     crate::proto::model(ir_version, 17, graph)
 }
 
+/// Painting leaves all casts of the author where they are.
+fn painted() -> RewriteOptions {
+    RewriteOptions { by: By::Paint, ..options(DType::F16) }
+}
+
 /// G10: which casts are ours is written in the metadata of the nodes, or below IR version 10 in the model's.
 #[test]
 fn g10_provenance_is_in_the_file() {
     for ir_version in [8, 9, 10, 11] {
-        let out = written(&rewrite(load_proto(&with_user_casts(ir_version)), &options(DType::F16)));
+        let out = written(&rewrite(load_proto(&with_user_casts(ir_version)), &painted()));
         let ours = |n: &&&ampc::onnx::proto::NodeProto| n.metadata_props == [entry("ampc.cast", "inserted")];
         let casts = nodes_of(&out, "Cast");
         let marked = casts.iter().filter(ours).count();
@@ -182,9 +189,9 @@ fn g10_provenance_of_functions_is_their_own() {
         let mut source = crate::proto::model(ir_version, 17, graph.clone());
         source.opset_import.push(opset("local", 1));
         source.functions.push(rounding.clone());
-        let first = rewrite(load_proto(&source), &options(DType::F16));
+        let first = rewrite(load_proto(&source), &painted());
         let first = bytes(&first.model);
-        let second = rewrite(load(first.clone()), &options(DType::F16));
+        let second = rewrite(load(first.clone()), &painted());
         let out = written(&second);
         assert_eq!(out.graph.as_ref().unwrap().node.last().unwrap().op_type(), "Cast");
         assert_eq!(out.functions[0].node[..2], rounding.node[..], "IR version {ir_version}");
@@ -196,9 +203,9 @@ fn g10_provenance_of_functions_is_their_own() {
 #[test]
 fn g10_only_inserted_casts_are_reconsidered() {
     for ir_version in [8, 10] {
-        let first = written(&rewrite(load_proto(&with_user_casts(ir_version)), &options(DType::F16)));
+        let first = written(&rewrite(load_proto(&with_user_casts(ir_version)), &painted()));
         let count = |m: &ModelProto| nodes_of(m, "Cast").len();
-        let mut perf = options(DType::F16);
+        let mut perf = painted();
         policy(&mut perf).set_class("Softmax", Class::Allow, "list").unwrap();
         let second = written(&rewrite(load_proto(&first), &perf));
         assert_eq!(count(&second), count(&first) - 2, "the two around Softmax are gone");
@@ -206,7 +213,7 @@ fn g10_only_inserted_casts_are_reconsidered() {
             assert!(nodes_of(&second, "Cast").iter().any(|n| n.name() == name), "{name} is the author's");
         }
         // And back: the same casts as at first.
-        let third = written(&rewrite(load_proto(&first), &options(DType::F16)));
+        let third = written(&rewrite(load_proto(&first), &painted()));
         assert_eq!(third.encode_to_vec(), first.encode_to_vec());
     }
 }

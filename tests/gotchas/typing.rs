@@ -147,7 +147,9 @@ fn lower_one(schema: &'static OpSchema, to: DType, graph: &str, lowered: &mut u3
         let (Some(value), Some(then)) = (*value, then) else { continue };
         let now = &module.value(value).ty;
         let may = match schema.input(i).unwrap().ty {
-            FormalType::Var(var) => !immovable && op::legality(schema, var, to) == Legality::Legal,
+            FormalType::Var(var) => {
+                !immovable && op::legality_at(schema, var, to, schema.since) == Legality::Legal
+            }
             FormalType::Is(_) => false,
         };
         let was_f32 = then.dtype() == Some(DType::F32);

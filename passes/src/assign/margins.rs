@@ -151,10 +151,13 @@ impl Walk<'_> {
         let mut work: Vec<Value> = self.products().into_iter().flat_map(|at| self.operands(at)).collect();
         let outputs = module.graph(module.main()).outputs().iter().map(|output| output.value);
         work.extend(outputs.filter(|&output| !self.tensors.keep_io.keeps(&name_of(module, output))));
-        let mut found = FxHashSet::default();
+        let (mut seen, mut found) = (FxHashSet::default(), FxHashSet::default());
         while let Some(value) = work.pop() {
-            let at = self.of_value(value).filter(|&at| !self.ends(at) && found.insert(at));
-            work.extend(at.into_iter().flat_map(|at| self.operands(at)));
+            let at = self.of_value(value).filter(|&at| seen.insert(at) && !self.ends(at));
+            if let Some(at) = at {
+                found.insert(at);
+                work.extend(self.operands(at));
+            }
         }
         found
     }
@@ -165,7 +168,12 @@ impl Walk<'_> {
         let module = self.tensors.module;
         match at {
             At::Node(node) => flow::vars(module, node).any(|var| self.is_last(var)),
-            At::Port(port) => flow::is_state(module, port) && !self.is_read_low(port),
+            At::Port(port) => {
+                let own = [port];
+                let group = self.tensors.groups.get(port);
+                let members = group.map_or(&own[..], |group| &group.members);
+                members.iter().any(|&member| flow::is_state(module, member)) && !self.is_read_low(port)
+            }
         }
     }
 

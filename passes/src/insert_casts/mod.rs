@@ -21,11 +21,12 @@ use crate::flow::{self, Reader, Var};
 use crate::names;
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
 use crate::sequences::{element, is_container, is_structural_node};
+use crate::simplify_casts;
 use crate::tensors::same_number;
 use ampc_ir::edit::{NewNode, Position};
 use ampc_ir::entity::SecondaryMap;
 use ampc_ir::infer::{Facts, check_node};
-use ampc_ir::module::{Def, Op, Provenance};
+use ampc_ir::module::{Def, GraphOwner, Op, Provenance};
 use ampc_ir::op::{AttrKind, Lookup, OpKind, lookup};
 use ampc_ir::ports::Ports;
 use ampc_ir::{AttrValue, DType, GraphId, Module, Node, Value};
@@ -93,6 +94,7 @@ impl Pass for InsertCasts {
             before: SecondaryMap::default(),
             edits: Vec::new(),
             dropped: false,
+            followed: false,
             changed: false,
         };
         let graph = module.main();
@@ -114,7 +116,10 @@ impl Pass for InsertCasts {
         if let Some(optimum) = cx.optimum.as_mut().filter(placed_so) {
             let counted = recount(module, optimum);
             (optimum.merged, optimum.counted) = (optimum.cost - counted, true);
-            if optimum.merged < 0 || optimum.merged > 0 && !state.dropped {
+            if state.followed {
+                // The choice did not know of it.
+                optimum.optimal &= optimum.merged == 0;
+            } else if optimum.merged < 0 || optimum.merged > 0 && !state.dropped {
                 return Err(PassError::Recount { chosen: optimum.cost, counted });
             }
         }
@@ -141,6 +146,8 @@ struct State {
     edits: Vec<(Node, usize, Option<Value>)>,
     /// Whether casts of the author were left out, or read around.
     dropped: bool,
+    /// Whether a result that no operand types follows one that a pin made another type.
+    followed: bool,
     changed: bool,
 }
 
@@ -244,6 +251,11 @@ impl State {
             let elsewhere = behind != value && captured(module, value);
             if present != wanted || elsewhere {
                 let mut cast = self.cast(module, value, wanted, body, Position::Last);
+                let of_function = matches!(module.graph(body).owner, GraphOwner::Function(_));
+                if of_function && module.producer(cast).is_none() && module.producer(value).is_some() {
+                    // ONNX Runtime takes no function that hands out what it is handed.
+                    cast = new_cast(module, value, wanted, Position::Last);
+                }
                 if captured(module, cast) {
                     // What an earlier run cast is there as it was before.
                     let from = module.capture_into(body, behind);
@@ -346,6 +358,7 @@ impl State {
                 module.set_operands(self.edits.split_off(edited));
                 let inferred = check_node(module, node, facts).ok().flatten();
                 let made = inferred.and_then(|i| i.types.get(results[0].0)?.dtype()).unwrap_or(precision);
+                self.followed |= made != precision;
                 module.node_mut(node).decisions[usize::from(var.var)].precision = Some(made);
                 made
             };
@@ -371,7 +384,10 @@ impl State {
         let decided = |(n, s)| {
             flow::reader_var(module, n, s).and_then(|v| flow::decision(module, v)?.precision).is_some()
         };
-        if !retyped || !idle || module.is_output(result) || !module.uses(result).all(decided) {
+        // It stays for its pin, and counts as little as if it had gone.
+        let pinned = simplify_casts::is_pinned(module, node);
+        self.dropped |= pinned && idle;
+        if !retyped || !idle || pinned || module.is_output(result) || !module.uses(result).all(decided) {
             return false;
         }
         module.replace_uses(result, operand, |_, _| true);
