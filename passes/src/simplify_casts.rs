@@ -19,7 +19,7 @@ use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
 use crate::policy::is_pin;
 use ampc_ir::convert::Conversion;
 use ampc_ir::edit::{NewNode, Position};
-use ampc_ir::module::{GraphOwner, Op, Provenance};
+use ampc_ir::module::{Def, GraphOwner, Op, Provenance};
 use ampc_ir::op::{Lookup, OpKind, lookup};
 use ampc_ir::views::NodeView;
 use ampc_ir::{AttrValue, DType, Module, Node, TensorData, Value};
@@ -36,15 +36,15 @@ impl Pass for SimplifyCasts {
     }
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let mut changed = false;
-        let were_chosen = cx.optimum.is_some();
+        let chosen = cx.optimum.as_ref().map(|optimum| optimum.to);
         // A twin that takes the place of another has readers that may be twins now.
-        while let Round { changed: true, again } = round(module, were_chosen) {
+        while let Round { changed: true, again } = round(module, chosen) {
             changed = true;
             if !again {
                 break;
             }
         }
-        changed |= were_chosen && erase_unread(module);
+        changed |= chosen.is_some_and(|to| erase_unread(module, to));
         // Twins are one by now.
         for node in flow::nodes(module) {
             changed |= dequantize_into(module, node);
@@ -64,17 +64,17 @@ struct Round {
 }
 
 /// Looks at all casts in program order.
-fn round(module: &mut Module, were_chosen: bool) -> Round {
+fn round(module: &mut Module, chosen: Option<DType>) -> Round {
     let (mut changed, mut again) = (false, false);
     let mut first: FxHashMap<(Value, DType), Cast> = FxHashMap::default();
     for node in flow::nodes(module) {
         let Some(mut cast) = Cast::read(module, node) else { continue };
         // Casts of the author stay behind one another, so there can be several.
-        while let Some(shorter) = collapse(module, &cast, were_chosen) {
+        while let Some(shorter) = collapse(module, &cast, chosen) {
             cast = shorter;
             changed = true;
         }
-        cast.goes = cast.inserted || were_chosen && is_plain(module, node);
+        cast.goes = cast.inserted || chosen.is_some_and(|to| is_plain(module, node, to));
         let (goes, removable) = (cast.goes, cast.goes && !module.is_output(cast.result));
         if cast.from == cast.to && goes {
             if leave_out(module, &cast) {
@@ -165,15 +165,24 @@ pub(crate) fn is_pinned(module: &Module, node: Node) -> bool {
 }
 
 /// Whether a cast of the author is no more than that: no pin speaks of it, no attribute says how it rounds, and it is in
-/// no function, which may have nothing else in it.
-fn is_plain(module: &Module, node: Node) -> bool {
+/// no function, which may have nothing else in it, nor of what a body captures, which the choice counts by itself.
+fn is_plain(module: &Module, node: Node, to: DType) -> bool {
     let data = module.node(node);
     let of_function = matches!(module.graph(module.root(data.graph)).owner, GraphOwner::Function(_));
-    data.attrs().len() == 1 && !of_function && !is_pinned(module, node)
+    // What is in the other 16-bit format is no part of the choice.
+    let values = [data.operand(0), data.result(0)];
+    let dtypes = values.into_iter().flatten().map(|value| module.value(value).ty.dtype());
+    let other = dtypes.flatten().any(|dtype| dtype.is_low() && dtype != to);
+    let captured = data.operand(0).is_some_and(|operand| is_capture(module, operand));
+    data.attrs().len() == 1 && !of_function && !captured && !other && !is_pinned(module, node)
+}
+
+fn is_capture(module: &Module, value: Value) -> bool {
+    matches!(module.value(value).def, Def::Capture { .. })
 }
 
 /// Erases the casts of the author that nobody reads and no pin speaks of; returns whether there were any.
-fn erase_unread(module: &mut Module) -> bool {
+fn erase_unread(module: &mut Module, to: DType) -> bool {
     let mut erased = false;
     // Backwards and from the inside out, so that what is read only by something unread is so when its turn comes.
     for graph in flow::graphs(module).into_iter().rev() {
@@ -181,7 +190,7 @@ fn erase_unread(module: &mut Module) -> bool {
             module.prune_captures(node);
             let unread = |result: Value| !module.is_output(result) && module.uses(result).next().is_none();
             let cast = Cast::read(module, node).filter(|cast| !cast.inserted && unread(cast.result));
-            if cast.is_some() && is_plain(module, node) {
+            if cast.is_some() && is_plain(module, node, to) {
                 module.erase_node(node);
                 erased = true;
             }
@@ -279,26 +288,28 @@ impl Cast {
 }
 
 /// Lets an inserted cast, or a cast of an inserted cast, read what is behind an exact one.
-fn collapse(module: &mut Module, outer: &Cast, were_chosen: bool) -> Option<Cast> {
+fn collapse(module: &mut Module, outer: &Cast, chosen: Option<DType>) -> Option<Cast> {
     let inner = Cast::read(module, module.producer(outer.operand)?.0)?;
     if !composes(inner.from, inner.to, outer.to) {
         return None;
     }
     // What chooses formats looks for neighbours of the author's identities, not behind them.
-    let stays = !inner.inserted && inner.from == inner.to;
+    // Nor does it look through those of what a body captures.
+    let captured = chosen.is_some() && is_capture(module, inner.operand);
+    let stays = !inner.inserted && (inner.from == inner.to || captured);
     // What was rounded for a pin is not read around by one that another run takes for ours.
     let rounded = outer.inserted && !inner.inserted && {
         let made = module.producer(inner.operand).and_then(|(node, _)| Cast::read(module, node));
         made.is_some_and(|made| made.inserted && !is_exact(made.from, made.to))
     };
-    let ours = outer.inserted || inner.inserted || were_chosen && is_plain(module, outer.node);
+    let ours = outer.inserted || inner.inserted || chosen.is_some_and(|to| is_plain(module, outer.node, to));
     if !ours || stays || rounded {
         return None;
     }
     if !inner.from.is_float() {
         // It takes the place of the author's.
         let only = module.uses(outer.operand).count() == 1 && !module.is_output(outer.operand);
-        if !were_chosen || !only || !is_plain(module, inner.node) {
+        if !only || !chosen.is_some_and(|to| is_plain(module, inner.node, to)) {
             return None;
         }
         *module.node_mut(outer.node).provenance = Provenance::User;
