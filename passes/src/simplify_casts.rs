@@ -294,9 +294,7 @@ fn collapse(module: &mut Module, outer: &Cast, chosen: Option<DType>) -> Option<
         return None;
     }
     // What chooses formats looks for neighbours of the author's identities, not behind them.
-    // Nor does it look through those of what a body captures.
-    let captured = chosen.is_some() && is_capture(module, inner.operand);
-    let stays = !inner.inserted && (inner.from == inner.to || captured);
+    let stays = !inner.inserted && inner.from == inner.to;
     // What was rounded for a pin is not read around by one that another run takes for ours.
     let rounded = outer.inserted && !inner.inserted && {
         let made = module.producer(inner.operand).and_then(|(node, _)| Cast::read(module, node));
