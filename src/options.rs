@@ -24,6 +24,8 @@ pub struct RewriteOptions {
     pub opset: Opset,
     /// How it is chosen what is low.
     pub by: By,
+    /// Whether floats may keep digits that casts of the author round away; where a minimum cut chooses.
+    pub excess_precision: bool,
     /// Paths of nodes of which it is found out what the other format would cost
     /// ([`OptimumReport::forced`](crate::report::OptimumReport::forced)).
     pub explain: Vec<String>,
@@ -57,6 +59,7 @@ impl Default for RewriteOptions {
             keep_io: KeepIo::All,
             opset: Opset::Keep,
             by: By::default(),
+            excess_precision: false,
             explain: Vec::new(),
             verify_each: cfg!(debug_assertions),
             constant_statistics: false,

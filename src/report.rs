@@ -70,6 +70,8 @@ pub struct Options {
     pub policy: String,
     /// `keep`, `clamp` or `error`.
     pub out_of_range: &'static str,
+    /// `forbid` or `allow`.
+    pub excess_precision: &'static str,
     /// `all`, `none`, or the names that are kept.
     pub keep_io: String,
     /// `keep`, or the opset of ai.onnx that was asked for or that `auto` found.
@@ -502,6 +504,7 @@ impl Report {
                 to: if options.to == DType::BF16 { "bf16" } else { "fp16" },
                 policy: options.policy.name.clone(),
                 out_of_range: options.out_of_range.as_str(),
+                excess_precision: if options.excess_precision { "allow" } else { "forbid" },
                 keep_io,
                 opset: match (options.opset, ampc_passes::raise_opset::opset(module)) {
                     (Opset::Keep, _) | (Opset::Auto, None) => "keep".into(),

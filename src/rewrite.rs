@@ -73,6 +73,7 @@ pub fn pipeline_of(options: &RewriteOptions) -> Pipeline {
         keep_io: options.keep_io.clone(),
         opset: options.opset,
         by: options.by.clone(),
+        excess_precision: options.excess_precision,
         explain: options.explain.clone(),
     })
 }

@@ -60,15 +60,19 @@ fn options() -> impl Strategy<Value = RewriteOptions> {
         (prop::sample::select(&Objective::ALL[..]), prop::sample::select(&TARGETS[..]))
             .prop_map(|(objective, target)| By::Cut { objective, target }),
     ];
-    (format, policy, keep_io, opset, by).prop_map(|(to, policy, keep_io, opset, by)| RewriteOptions {
-        to,
-        keep_io,
-        opset,
-        by,
-        policy: Arc::new(Policy::preset(policy).unwrap()),
-        verify_each: true,
-        ..RewriteOptions::default()
-    })
+    let excess = prop::bool::weighted(0.2);
+    (format, policy, keep_io, opset, by, excess).prop_map(
+        |(to, policy, keep_io, opset, by, excess_precision)| RewriteOptions {
+            to,
+            keep_io,
+            opset,
+            by,
+            excess_precision,
+            policy: Arc::new(Policy::preset(policy).unwrap()),
+            verify_each: true,
+            ..RewriteOptions::default()
+        },
+    )
 }
 
 /// A cast and what it casts.

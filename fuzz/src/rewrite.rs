@@ -35,6 +35,7 @@ pub(crate) fn options(bits: u8) -> RewriteOptions {
             ampc_passes::guard::OutOfRange::Keep
         },
         by: if bits & PAINT != 0 { By::Paint } else { By::default() },
+        excess_precision: false,
         explain: Vec::new(),
         verify_each: true,
         constant_statistics: bit(6),

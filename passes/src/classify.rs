@@ -52,8 +52,7 @@ impl Pass for Classify {
         let mut state = State {
             to: self.to,
             groups: &groups,
-            policy: &self.policy,
-            pins: &pins,
+            wishes: Wishes { policy: &self.policy, pins: &pins },
             dead: flow::dead_functions(module),
             reasons: FxHashMap::default(),
             without_format: BTreeMap::new(),
@@ -85,11 +84,65 @@ fn is_mixed(module: &Module, var: Var) -> bool {
     types.next().is_some_and(|first| types.any(|other| other != first))
 }
 
+/// What a user says of single nodes.
+struct Wishes<'a> {
+    policy: &'a Policy,
+    pins: &'a Pins<'a>,
+}
+
+impl Wishes<'_> {
+    /// What speaks of a cast of the author: a pin, a list that denies casts, or either of an earlier run.
+    fn of_cast(&self, module: &Module, node: Node, paths: &[&str]) -> Option<String> {
+        let is_cast = module.node(node).schema().is_some_and(|s| s.kind == OpKind::Cast);
+        if !is_cast || flow::inserted_result(module, node).is_some() {
+            return None;
+        }
+        let names = module.var_names(node);
+        let mut pins = flow::vars(module, node)
+            .zip(&names)
+            .filter_map(|(var, name)| self.of_var(module, var, paths, name));
+        let pin = pins.find(|(pin, _)| *pin != Pin::Auto).map(|(_, rule)| rule);
+        let listed = || {
+            let listed = self.policy.class_of(&node_key(module, node)).filter(|l| l.class == Class::Deny);
+            listed.map(|listed| format!("pin:{}.deny", listed.from))
+        };
+        let replayed = || paths.iter().find_map(|path| self.policy.replayed_pin(path)).map(str::to_owned);
+        pin.or_else(listed).or_else(replayed)
+    }
+
+    /// The pin that holds for a variable of a node with these paths, and its rule.
+    fn of_var(&self, module: &Module, var: Var, paths: &[&str], name: &str) -> Option<(Pin, String)> {
+        if self.pins.is_empty() {
+            return None;
+        }
+        let names = flow::operands_of(module, var)
+            .map(|(slot, v)| (slot, resolve_captures(module, v)))
+            .filter(|&(_, v)| module.producer(v).is_none() || constant_of(module, v).is_some())
+            .chain(flow::results_of(module, var))
+            .filter_map(|(_, value)| module.value_name(value).map(|s| module.text(s)));
+        self.pins.of(paths, name, names)
+    }
+}
+
+/// The casts of the author that pins, those of an earlier run included, or a list that denies Cast speak of.
+pub(crate) fn pinned_casts(module: &Module, policy: &Policy) -> FxHashSet<Node> {
+    let denied = policy.class_of("Cast").is_some_and(|listed| listed.class == Class::Deny);
+    let has_pins = !policy.pins().is_empty() || !policy.value_pins().is_empty() || policy.has_replayed_pins();
+    if !denied && !has_pins {
+        return FxHashSet::default();
+    }
+    let paths = Paths::new(module);
+    let values = ValueNames::new(module, !policy.value_pins().is_empty());
+    let wishes = Wishes { policy, pins: &policy.pins_in(&paths, &values) };
+    let mut casts = paths.nodes().to_vec();
+    casts.retain(|&node| wishes.of_cast(module, node, &paths.names(node).collect::<Vec<_>>()).is_some());
+    casts.into_iter().collect()
+}
+
 struct State<'a> {
     to: DType,
     groups: &'a Groups,
-    policy: &'a Policy,
-    pins: &'a Pins<'a>,
+    wishes: Wishes<'a>,
     /// Graphs of functions that nothing calls.
     dead: FxHashSet<GraphId>,
     /// Reasons without evidence are the same for many nodes.
@@ -118,19 +171,8 @@ impl State<'_> {
         let mut decisions: Vec<Decision> =
             vars().map(|(var, name)| self.var(module, schema, var, name, paths)).collect();
         // What a cast makes is never decided, so that is where it says that a pin speaks of the cast.
-        let is_cast = schema.is_some_and(|s| s.kind == OpKind::Cast);
-        if is_cast && flow::inserted_result(module, node).is_none() {
-            let mut pins = vars().filter_map(|(var, name)| self.pin(module, var, paths, name));
-            let pin = pins.find(|(pin, _)| *pin != Pin::Auto).map(|(_, rule)| rule);
-            // A list that denies casts speaks of them, too.
-            let listed = || {
-                let listed = self.policy.class_of(&node_key(module, node)).filter(|l| l.class == Class::Deny);
-                listed.map(|listed| format!("pin:{}.deny", listed.from))
-            };
-            let replayed = || paths.iter().find_map(|path| self.policy.replayed_pin(path)).map(str::to_owned);
-            if let (Some(rule), Some(last)) = (pin.or_else(listed).or_else(replayed), decisions.last_mut()) {
-                last.reason = Arc::new(Reason { rule: last.reason.rule.clone(), evidence: rule });
-            }
+        if let (Some(rule), Some(last)) = (self.wishes.of_cast(module, node, paths), decisions.last_mut()) {
+            last.reason = Arc::new(Reason { rule: last.reason.rule.clone(), evidence: rule });
         }
         decisions
     }
@@ -151,7 +193,7 @@ impl State<'_> {
         let declared = schema.is_some_and(|s| s.declared.is_some());
         let table_rule = if declared { "policy.signature" } else { "table" };
         // A class for all operators is not one for what only hands values on, or for what the user described.
-        let base = match self.policy.base {
+        let base = match self.wishes.policy.base {
             Base::Class(_) if moves || declared || flow::is_port(module, var) => Base::Table,
             base => base,
         };
@@ -186,11 +228,12 @@ impl State<'_> {
         let castable = flow::operands_of(module, var).next().is_some() || group.is_some();
         // What an earlier run inserted is not what the user speaks of, though its name may match.
         let speaks = castable && flow::inserted_result(module, var.node).is_none();
-        let pin = if speaks { self.pin(module, var, paths, name) } else { None };
+        let pin = if speaks { self.wishes.of_var(module, var, paths, name) } else { None };
         // A report of another model may ask for what this one cannot have.
-        let replayed = paths.iter().find_map(|path| self.policy.replayed(path, name)).filter(|&precision| {
-            speaks && (!precision.is_low() || legality(module, var, precision) == Legality::Legal)
-        });
+        let replayed =
+            paths.iter().find_map(|path| self.wishes.policy.replayed(path, name)).filter(|&precision| {
+                speaks && (!precision.is_low() || legality(module, var, precision) == Legality::Legal)
+            });
         let wanted = match (&pin, replayed) {
             (&Some((Pin::To(to), _)), _) | (None, Some(to)) if to.is_low() => to,
             _ => self.to,
@@ -227,6 +270,7 @@ impl State<'_> {
             Some((Pin::Auto, _)) => None,
             None => {
                 let listed = self
+                    .wishes
                     .policy
                     .class_of(&node_key(module, var.node))
                     .filter(|_| speaks && table != Class::Fixed);
@@ -249,18 +293,6 @@ impl State<'_> {
         !self.dead.is_empty() && self.dead.contains(&module.root(module.value(value).graph))
     }
 
-    fn pin(&self, module: &Module, var: Var, paths: &[&str], name: &str) -> Option<(Pin, String)> {
-        if self.pins.is_empty() {
-            return None;
-        }
-        let names = flow::operands_of(module, var)
-            .map(|(slot, v)| (slot, resolve_captures(module, v)))
-            .filter(|&(_, v)| module.producer(v).is_none() || constant_of(module, v).is_some())
-            .chain(flow::results_of(module, var))
-            .filter_map(|(_, value)| module.value_name(value).map(|s| module.text(s)));
-        self.pins.of(paths, name, names)
-    }
-
     /// A list of the user replaces the class of the operator, but not what a schema or a fixed formal demands.
     /// The class of what is 16-bit already: the one by which an earlier run may have made it so.
     fn class_of_low(
@@ -274,8 +306,8 @@ impl State<'_> {
         if flow::inserted_result(module, var.node).is_some() {
             return table.0;
         }
-        let listed = || self.policy.class_of(&node_key(module, var.node));
-        match self.pin(module, var, paths, name) {
+        let listed = || self.wishes.policy.class_of(&node_key(module, var.node));
+        match self.wishes.of_var(module, var, paths, name) {
             Some((Pin::To(to), _)) if to.is_low() && table.0 != Class::Fixed => Class::Allow,
             Some((Pin::Auto, _)) => class_by_policy(table, None).0,
             _ => class_by_policy(table, listed()).0,

@@ -5,6 +5,7 @@
 //!
 //! 0. [`bind_signatures`]: operators of the user's own become what their signatures say;
 //!    [`raise_opset`]: on request, the model becomes one of a newer operator set;
+//!    [`move_casts`]: the author's casts move to where they have least to do;
 //! 1. [`specialize_functions`]: every call gets a function of its own;
 //! 2. [`classify`]: every type variable of every node gets a precision class;
 //! 3. [`guard`]: patterns and ranges that make a node riskier than its class;
@@ -31,6 +32,7 @@ pub mod exact;
 pub mod flow;
 pub mod guard;
 pub mod insert_casts;
+pub mod move_casts;
 mod names;
 pub mod pass;
 pub mod paths;

@@ -14,6 +14,7 @@ use crate::emulate::Emulate;
 use crate::flow;
 use crate::guard::{Guard, OutOfRange, Statistics};
 use crate::insert_casts::{InsertCasts, KeepIo};
+use crate::move_casts::MoveCasts;
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError, Warning};
 use crate::policy::{Policy, PolicyError};
 use crate::raise_opset::{RaiseOpset, Target};
@@ -154,6 +155,8 @@ pub struct Lowering {
     pub opset: Opset,
     /// How it is chosen what is low.
     pub by: By,
+    /// Whether floats may keep digits that casts of the author round away; where a minimum cut chooses.
+    pub excess_precision: bool,
     /// Paths of nodes of which it is found out what the other format would cost.
     pub explain: Vec<String>,
 }
@@ -174,6 +177,7 @@ pub enum Opset {
 pub const PASSES: &[&str] = &[
     "bind-signatures",
     "raise-opset",
+    "move-casts",
     "specialize-functions",
     "classify",
     "guard",
@@ -214,7 +218,7 @@ impl Pipeline {
 
     /// The passes of a rewrite.
     pub fn lowering(options: &Lowering) -> Pipeline {
-        let Lowering { to, policy, out_of_range, keep_io, opset, by, explain } = options;
+        let Lowering { to, policy, out_of_range, keep_io, opset, by, excess_precision, explain } = options;
         let target = match *opset {
             Opset::Keep => None,
             Opset::Auto => Some(Target::Auto { format: *to, policy: policy.clone() }),
@@ -228,6 +232,11 @@ impl Pipeline {
         }
         // Then: which formats an operator has depends on its version.
         passes.extend(target.map(|to| Box::new(RaiseOpset { to }) as Box<dyn Pass>));
+        // Before anything is decided. Painting does not look through what stays of casts.
+        if matches!(by, By::Cut { .. }) {
+            let (policy, excess_precision) = (policy.clone(), *excess_precision);
+            passes.push(Box::new(MoveCasts { policy, excess_precision }));
+        }
         let lowering: [Box<dyn Pass>; 10] = [
             // Before anything is decided, so that it is decided per call.
             Box::new(SpecializeFunctions),
@@ -423,6 +432,7 @@ fn build(
         "assign" => &["by", "objective", "target", "to", "keep-io"],
         "insert-casts" => &["keep-io", "objective"],
         "convert-constants" => &["clamp"],
+        "move-casts" => &["policy", "excess-precision"],
         _ => &[],
     };
     if !PASSES.contains(&spec.name.as_str()) {
@@ -456,6 +466,15 @@ fn build(
     if spec.name == "bind-signatures" {
         let policy = policy(get("policy").unwrap_or("safe"))?;
         return Ok(Box::new(BindSignatures { policy: Arc::new(policy) }));
+    }
+    if spec.name == "move-casts" {
+        let excess_precision = match get("excess-precision") {
+            None | Some("forbid") => false,
+            Some("allow") => true,
+            Some(other) => return Err(bad("excess-precision", "forbid or allow", other)),
+        };
+        let policy = Arc::new(policy(get("policy").unwrap_or("safe"))?);
+        return Ok(Box::new(MoveCasts { policy, excess_precision }));
     }
     if spec.name == "raise-opset" {
         let to = match get("to").map(|to| (to, to.parse())) {
@@ -552,6 +571,7 @@ mod tests {
             keep_io: KeepIo::None,
             opset: Opset::Auto,
             by: By::Paint,
+            excess_precision: true,
             explain: Vec::new(),
         };
         let text = Pipeline::lowering(&lowering).to_string();

@@ -148,6 +148,10 @@ pub(crate) struct PrecisionArgs {
     /// What to do with constants that have values beyond the range of the format [default: keep]
     #[arg(long, value_enum, value_name = "ACTION")]
     pub(crate) out_of_range: Option<OutOfRangeArg>,
+    /// Whether floats may keep digits that casts of the model round away: an fp32 → fp16 → fp32 in the source goes
+    /// [default: forbid]
+    #[arg(long, value_enum, value_name = "forbid|allow", hide_possible_values = true)]
+    pub(crate) excess_precision: Option<ExcessArg>,
     #[command(flatten)]
     pub(crate) peers: PeerArgs,
 }
@@ -314,6 +318,14 @@ pub(crate) enum OutOfRangeArg {
     Clamp,
     /// Fail
     Error,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ExcessArg {
+    /// What the model rounds is rounded
+    Forbid,
+    /// Casts between floats that only round go
+    Allow,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -1,6 +1,6 @@
 //! From arguments to the options of a rewrite.
 
-use super::args::{Format, OutOfRangeArg, PrecisionArgs};
+use super::args::{ExcessArg, Format, OutOfRangeArg, PrecisionArgs};
 use super::diagnose;
 use super::problem::Failure;
 use ampc::ir::DType;
@@ -35,6 +35,7 @@ struct Repeated {
     opset: Option<String>,
     objective: Option<String>,
     target: Option<String>,
+    excess_precision: Option<String>,
 }
 
 /// Reads a preset or a file.
@@ -163,6 +164,10 @@ pub(crate) fn options(
         keep_io,
         opset,
         by: by(args, repeated.as_ref())?,
+        excess_precision: match args.excess_precision {
+            Some(excess) => excess == ExcessArg::Allow,
+            None => repeated.as_ref().is_some_and(|r| r.excess_precision.as_deref() == Some("allow")),
+        },
         explain: Vec::new(),
         verify_each,
         constant_statistics: statistics,

@@ -282,6 +282,11 @@ impl Policy {
         self.replay.get(&(path.to_owned(), var.to_owned())).copied()
     }
 
+    /// Whether pins spoke of casts in the earlier run.
+    pub fn has_replayed_pins(&self) -> bool {
+        !self.replayed_pins.is_empty()
+    }
+
     /// The rule of the pin that spoke of a cast in the earlier run.
     pub fn replayed_pin(&self, path: &str) -> Option<&str> {
         self.replayed_pins.get(path).map(String::as_str)

@@ -1,0 +1,327 @@
+//! `move-casts`: the author's casts move to where they have least to do, before anything is decided.
+//!
+//! A cast commutes, bit by bit, with what only moves numbers (Slice, Gather, Expand, Transpose …):
+//!
+//! - it moves along a chain of such operators, each read by the next alone, to where the bytes that the cast and the
+//!   operators read and write are fewest, if that is fewer than where it stands. Operators are never moved into a
+//!   16-bit format, which is for policies to allow: casts to one move towards the results, casts from one stay, as
+//!   what chooses formats goes on from there;
+//! - a cast of what the body of a loop does not change moves out of the loop.
+//!
+//! With `excess-precision=allow` a cast between f64, f32, f16 and bf16 reads what is behind other such casts, so that
+//! digits are kept that the author rounded away.
+//!
+//! Casts stay that a pin, or a list that denies Cast, speaks of.
+
+use crate::classify::pinned_casts;
+use crate::cost::{Extents, Sizes};
+use crate::flow;
+use crate::pass::{Changed, Pass, PassCx, PassError};
+use crate::policy::Policy;
+use ampc_ir::edit::{NewNode, Position};
+use ampc_ir::module::{Def, Op, Provenance};
+use ampc_ir::op::OpKind;
+use ampc_ir::views::NodeView;
+use ampc_ir::{DType, Module, Node, Type, Value};
+use rustc_hash::FxHashSet;
+use std::sync::Arc;
+
+/// The pass.
+#[derive(Clone, Debug)]
+pub struct MoveCasts {
+    /// What the user wants.
+    pub policy: Arc<Policy>,
+    /// Whether floats may keep digits that casts of the author round away.
+    pub excess_precision: bool,
+}
+
+impl Pass for MoveCasts {
+    fn name(&self) -> &'static str {
+        "move-casts"
+    }
+    fn options(&self) -> Vec<(&'static str, String)> {
+        let excess = self.excess_precision.then(|| ("excess-precision", "allow".into()));
+        [("policy", self.policy.spelling())].into_iter().chain(excess).collect()
+    }
+    fn renews_facts(&self) -> bool {
+        true
+    }
+    fn run(&self, module: &mut Module, _: &mut PassCx<'_>) -> Result<Changed, PassError> {
+        let pinned = pinned_casts(module, &self.policy);
+        let mut changed = false;
+        if self.excess_precision {
+            for node in casts(module, &pinned) {
+                changed |= read_around(module, node, &pinned);
+            }
+        }
+        // From the inside out: what leaves one loop may be in another.
+        for node in casts(module, &pinned).into_iter().rev() {
+            changed |= hoist(module, node);
+        }
+        for node in casts(module, &pinned) {
+            changed |= slide(module, node);
+        }
+        Ok(Changed::when(changed))
+    }
+}
+
+/// The author's casts of which nobody says more, in program order.
+fn casts(module: &Module, pinned: &FxHashSet<Node>) -> Vec<Node> {
+    let mut nodes = flow::nodes(module);
+    nodes.retain(|&node| !pinned.contains(&node) && Cast::read(module, node).is_some());
+    nodes
+}
+
+/// A cast of the author of which both types are known.
+#[derive(Clone, Copy)]
+struct Cast {
+    operand: Value,
+    result: Value,
+    from: DType,
+    to: DType,
+}
+
+impl Cast {
+    fn read(module: &Module, node: Node) -> Option<Cast> {
+        let data = module.node(node);
+        if data.schema()?.kind != OpKind::Cast || data.provenance == Provenance::Inserted {
+            return None;
+        }
+        let (operand, result) = (data.operand(0)?, data.result(0)?);
+        let dtype = |value: Value| module.value(value).ty.dtype();
+        Some(Cast { operand, result, from: dtype(operand)?, to: dtype(result)? })
+    }
+
+    /// Whether it does no more than to round.
+    fn is_of_floats(&self) -> bool {
+        let is_float = |dtype: DType| dtype.is_low() || matches!(dtype, DType::F32 | DType::F64);
+        is_float(self.from) && is_float(self.to)
+    }
+}
+
+/// Lets a cast between floats read what is behind other such casts. What a body captures is left: it cannot be what
+/// the body hands out.
+fn read_around(module: &mut Module, node: Node, pinned: &FxHashSet<Node>) -> bool {
+    let Some(cast) = Cast::read(module, node).filter(Cast::is_of_floats) else { return false };
+    let mut behind = cast.operand;
+    while let Some((inner, _)) = module.producer(behind)
+        && let Some(inner) =
+            Cast::read(module, inner).filter(|c| !pinned.contains(&inner) && c.is_of_floats())
+        && !is_capture(module, inner.operand)
+    {
+        behind = inner.operand;
+    }
+    if behind != cast.operand {
+        module.set_operand(node, 0, Some(behind));
+    }
+    behind != cast.operand
+}
+
+fn is_capture(module: &Module, value: Value) -> bool {
+    matches!(module.value(value).def, Def::Capture { .. })
+}
+
+/// Moves a cast out of the loops that do not change what it casts; returns whether there are any.
+fn hoist(module: &mut Module, node: Node) -> bool {
+    let Some(cast) = Cast::read(module, node) else { return false };
+    let home = module.node(node).graph;
+    let (mut operand, mut out_of) = (cast.operand, None);
+    while let Some((outer, owner)) = around_loop(module, operand) {
+        (operand, out_of) = (outer, Some(owner));
+    }
+    // What a body captures is nothing that it makes, so it cannot be its output.
+    let Some(owner) = out_of.filter(|_| !module.is_output(cast.result)) else { return false };
+    let data = module.node(node);
+    let Some(schema) = data.schema() else { return false };
+    let attrs = data.attrs().iter().map(|attr| (attr.name, attr.value.clone())).collect();
+    let (name, metadata) = (data.name, data.metadata.clone());
+    let base = module.value_name(cast.result).map_or_else(String::new, |name| module.text(name).to_owned());
+    let result = (module.fresh_name(&base), module.value(cast.result).ty.clone());
+    let moved = NewNode {
+        op: Op::Schema(schema),
+        name,
+        operands: smallvec::smallvec![Some(operand)],
+        attrs,
+        results: vec![Some(result)],
+        provenance: Provenance::User,
+    };
+    let outside = module.node(owner).graph;
+    let moved = module.add_node(outside, Position::Before(owner), moved);
+    *module.node_mut(moved).metadata = metadata;
+    let result = module.node(moved).result(0).expect("a cast has a result");
+    let captured = module.capture_into(home, result);
+    module.replace_uses(cast.result, captured, |_, _| true);
+    module.erase_node(node);
+    let mut at = home;
+    while let Some(owner) = module.owner(at).filter(|_| at != outside) {
+        module.prune_captures(owner);
+        at = module.node(owner).graph;
+    }
+    true
+}
+
+/// What the body of a loop captures as a value, where it is made or captured, and the loop.
+fn around_loop(module: &Module, value: Value) -> Option<(Value, Node)> {
+    let Def::Capture { slot, .. } = module.value(value).def else { return None };
+    let owner = module.owner(module.value(value).graph)?;
+    let kind = module.node(owner).schema()?.kind;
+    let repeats = matches!(kind, OpKind::Loop | OpKind::Scan | OpKind::SequenceMap);
+    Some((module.node(owner).operands()[slot as usize].filter(|_| repeats)?, owner))
+}
+
+/// Moves a cast along what only moves numbers; returns whether there is a better place.
+fn slide(module: &mut Module, node: Node) -> bool {
+    let Some(cast) = Cast::read(module, node) else { return false };
+    let chain = Chain::around(module, cast);
+    let best = chain.best(module);
+    let changed = best != chain.at;
+    if changed {
+        chain.place(module, node, best);
+    }
+    changed
+}
+
+/// A cast among operators that only move numbers, each read by the next alone. It may stand before any of them, or
+/// behind the last.
+struct Chain {
+    cast: Cast,
+    /// What each operator reads and makes, in order.
+    movers: Vec<Mover>,
+    /// How many of them are before the cast.
+    at: usize,
+}
+
+#[derive(Clone, Copy)]
+struct Mover {
+    node: Node,
+    reads: Value,
+    makes: Value,
+}
+
+impl Chain {
+    fn around(module: &Module, cast: Cast) -> Chain {
+        let mut movers = Vec::new();
+        let mut value = cast.operand;
+        // Where the format is one to lower to, what chooses formats sees to it.
+        while !cast.to.is_low()
+            && is_wide(cast.to)
+            && is_read_once(module, value)
+            && let Some(mover) = module.producer(value).and_then(|(node, _)| mover(module, node, cast.to))
+        {
+            movers.push(mover);
+            value = mover.reads;
+        }
+        movers.reverse();
+        let at = movers.len();
+        let mut value = cast.result;
+        while !cast.from.is_low() && is_wide(cast.from) && is_read_once(module, value)
+            && let Some(mover) = module.uses(value).next().and_then(|(node, _)| mover(module, node, cast.from))
+            // It makes something of the type that it is made in.
+            && !module.is_output(mover.makes)
+        {
+            movers.push(mover);
+            value = mover.makes;
+        }
+        Chain { cast, movers, at }
+    }
+
+    /// Before how many of the operators the cast has least to do, where it stands if that is no better.
+    fn best(&self, module: &Module) -> usize {
+        let sizes = Sizes::default();
+        let extents = Extents { module, sizes: &sizes };
+        let bytes = |dtype: DType| u64::from(dtype.bits().unwrap_or(8).div_ceil(8));
+        let casting =
+            |value| extents.elements(value).saturating_mul(bytes(self.cast.from) + bytes(self.cast.to));
+        let moving = |mover: &Mover, dtype| {
+            let (reads, makes) = (extents.elements(mover.reads), extents.elements(mover.makes));
+            let moved = if is_view(module, mover.node) { 0 } else { reads.min(makes).saturating_add(makes) };
+            moved.saturating_mul(bytes(dtype))
+        };
+        let total = |at: usize| {
+            let before = self.movers[..at].iter().map(|mover| moving(mover, self.cast.from));
+            let behind = self.movers[at..].iter().map(|mover| moving(mover, self.cast.to));
+            before.chain(behind).fold(casting(self.boundary(at)), u64::saturating_add)
+        };
+        let here = total(self.at);
+        let least = (0..=self.movers.len()).map(|at| (total(at), at)).min();
+        least.filter(|&(total, _)| total < here).map_or(self.at, |(_, at)| at)
+    }
+
+    /// What is between the operators, of the size of what the cast would read there.
+    fn boundary(&self, at: usize) -> Value {
+        match at.checked_sub(1) {
+            None => self.movers.first().map_or(self.cast.operand, |first| first.reads),
+            Some(before) => self.movers[before].makes,
+        }
+    }
+
+    /// Moves the cast to another place.
+    fn place(&self, module: &mut Module, node: Node, to: usize) {
+        let Cast { operand, result, .. } = self.cast;
+        let between = &self.movers[self.at.min(to)..self.at.max(to)];
+        let (Some(&first), Some(&last)) = (between.first(), between.last()) else { return };
+        let (dtype, reads) = if to > self.at {
+            module.replace_uses(last.makes, result, |_, _| true);
+            module.set_operand(first.node, 0, Some(operand));
+            module.move_node(node, Position::After(last.node));
+            (self.cast.from, last.makes)
+        } else {
+            module.replace_uses(result, operand, |_, _| true);
+            module.set_operand(first.node, 0, Some(result));
+            module.move_node(node, Position::Before(first.node));
+            (self.cast.to, first.reads)
+        };
+        module.set_operand(node, 0, Some(reads));
+        for mover in between {
+            let ty = module.value(mover.makes).ty.with_element_dtype(dtype);
+            module.set_type(mover.makes, ty);
+        }
+        let ty = module.value(reads).ty.with_element_dtype(self.cast.to);
+        module.set_type(result, ty);
+    }
+}
+
+/// Whether every operator that moves has the type, and runtimes have kernels.
+fn is_wide(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::F64 | DType::I32 | DType::I64 | DType::Bool)
+}
+
+/// Whether a single operand reads a value, and nothing else.
+fn is_read_once(module: &Module, value: Value) -> bool {
+    let mut uses = module.uses(value);
+    let reader = uses.next().filter(|&(node, slot)| (slot as usize) < module.node(node).n_formal());
+    reader.is_some() && uses.next().is_none() && !module.is_output(value)
+}
+
+/// A node that only moves what its first operand is, and may be of a type.
+fn mover(module: &Module, node: Node, dtype: DType) -> Option<Mover> {
+    let view = NodeView::new(module, node).filter(|view| view.schema.domain.is_empty())?;
+    let moves = is_view(module, node)
+        || matches!(
+            view.kind(),
+            OpKind::Compress
+                | OpKind::Expand
+                | OpKind::Gather
+                | OpKind::GatherElements
+                | OpKind::GatherND
+                | OpKind::Slice
+                | OpKind::Tile
+                | OpKind::Transpose
+        );
+    let formal =
+        view.schema.input(0).filter(|formal| moves && view.schema.types_of(formal).has_tensor(dtype));
+    let ([Some(makes)], Some(reads), Some(_)) = (view.data().results(), view.data().operand(0), formal)
+    else {
+        return None;
+    };
+    let is_tensor = |value: Value| matches!(module.value(value).ty, Type::Tensor(_));
+    let alone = !view.data().formal_operands()[1..].contains(&Some(reads));
+    (is_tensor(reads) && is_tensor(*makes) && alone).then_some(Mover { node, reads, makes: *makes })
+}
+
+/// Whether a node only says another shape.
+fn is_view(module: &Module, node: Node) -> bool {
+    let kind = module.node(node).schema().map(|schema| schema.kind);
+    let views = [OpKind::Flatten, OpKind::Identity, OpKind::Reshape, OpKind::Squeeze, OpKind::Unsqueeze];
+    kind.is_some_and(|kind| views.contains(&kind))
+}
