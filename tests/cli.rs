@@ -42,7 +42,7 @@ fn quiet_says_nothing_and_verbose_names_the_passes() {
     let quiet = dir.run(&["rewrite", MLP, "-o", "a.onnx", "-q"]);
     assert_eq!((quiet.code, quiet.stdout.as_str(), quiet.stderr.as_str()), (0, "", ""));
     let verbose = dir.run(&["rewrite", MLP, "-o", "b.onnx", "-v", "--threads", "1"]);
-    assert!(verbose.stderr.contains(" 2 classify") && verbose.stderr.contains(" 9 dce"), "{verbose}");
+    assert!(verbose.stderr.contains(" 3 classify") && verbose.stderr.contains("10 dce"), "{verbose}");
 }
 
 #[test]
@@ -391,18 +391,18 @@ fn dumps_go_on_where_they_stopped() {
     ]);
     assert_eq!(run.code, 0, "{run}");
     let dumps = Dir::files_of(&dir.path("dumps"));
-    assert_eq!((dumps.len(), dumps[4].as_str()), (10, "05-assign.ir"));
-    let end = dir.run(&["opt", "dumps/10-share-functions.ir", "--passes", ""]).stdout;
-    for dump in &dumps[..9] {
+    assert_eq!((dumps.len(), dumps[5].as_str()), (11, "06-assign.ir"));
+    let end = dir.run(&["opt", "dumps/11-share-functions.ir", "--passes", ""]).stdout;
+    for dump in &dumps[..10] {
         let run = dir.run(&["opt", &format!("dumps/{dump}")]);
         assert_eq!((run.code, run.stdout == end), (0, true), "{dump}: {run}");
     }
     let run = dir.run(&["rewrite", "m.ir", "-o", "b.ir", "--dump-after", "guard", "--dump-dir", "one"]);
-    assert_eq!((run.code, Dir::files_of(&dir.path("one"))), (0, vec!["03-guard.ir".to_owned()]));
+    assert_eq!((run.code, Dir::files_of(&dir.path("one"))), (0, vec!["04-guard.ir".to_owned()]));
     let run = dir.run(&["rewrite", "m.ir", "-o", "c.ir", "--dump-after", "changed", "--dump-dir", "some"]);
     let some = Dir::files_of(&dir.path("some"));
-    assert_eq!((run.code, some.first().map(String::as_str)), (0, Some("02-classify.ir")));
-    assert!(some.len() < dumps.len() && !some.contains(&"03-guard.ir".to_owned()), "{some:?}");
+    assert_eq!((run.code, some.first().map(String::as_str)), (0, Some("03-classify.ir")));
+    assert!(some.len() < dumps.len() && !some.contains(&"04-guard.ir".to_owned()), "{some:?}");
 }
 
 #[test]
@@ -681,8 +681,8 @@ fn what_is_read_is_never_written_and_nothing_is_written_twice() {
             "rewrite m.onnx -o o.ir --report o.ir.safetensors",
             "rewrite e.onnx -o o.onnx --report e.onnx.data --force",
             "rewrite e.onnx -o e.onnx.data --force",
-            "rewrite m.onnx -o 03-guard.ir --dump-after guard --dump-dir .",
-            "rewrite m.onnx -o o.onnx --report 03-guard.ir --dump-after all --dump-dir .",
+            "rewrite m.onnx -o 04-guard.ir --dump-after guard --dump-dir .",
+            "rewrite m.onnx -o o.onnx --report 04-guard.ir --dump-after all --dump-dir .",
         ],
     );
 }
@@ -691,16 +691,16 @@ fn what_is_read_is_never_written_and_nothing_is_written_twice() {
 fn dumps_replace_only_when_told_and_never_the_model() {
     let dir = Dir::new();
     dir.write("m.ir", support::module(support::MATMUL));
-    dir.write("03-guard.ir", support::module(support::MATMUL));
-    dir.write("04-taint.ir", "mine");
+    dir.write("04-guard.ir", support::module(support::MATMUL));
+    dir.write("05-taint.ir", "mine");
     let guard = ["--dump-after", "guard", "--dump-dir", ".", "--force"];
-    let run = dir.run(&[&["rewrite", "03-guard.ir", "-o", "o.ir"], &guard[..]].concat());
+    let run = dir.run(&[&["rewrite", "04-guard.ir", "-o", "o.ir"], &guard[..]].concat());
     assert_eq!(run.code, 2, "{run}");
     let all = ["rewrite", "m.ir", "-o", "o.ir", "--dump-after", "all", "--dump-dir", "."];
     snapshot("io_dump_exists", &dir.run(&all));
-    assert_eq!(dir.files(), ["03-guard.ir", "04-taint.ir", "m.ir"]);
+    assert_eq!(dir.files(), ["04-guard.ir", "05-taint.ir", "m.ir"]);
     assert_eq!(dir.run(&[&all[..], &["--force"]].concat()).code, 0);
-    assert!(std::fs::read(dir.path("04-taint.ir")).unwrap() != b"mine");
+    assert!(std::fs::read(dir.path("05-taint.ir")).unwrap() != b"mine");
 }
 
 #[test]

@@ -304,8 +304,8 @@ fn collapse(module: &mut Module, outer: &Cast, chosen: Option<DType>) -> Option<
     if !ours || stays || rounded {
         return None;
     }
-    if !inner.from.is_float() {
-        // It takes the place of the author's.
+    if !(inner.from == DType::F32 || inner.from.is_low()) {
+        // It takes the place of the author's: no pass inserts casts of anything else.
         let only = module.uses(outer.operand).count() == 1 && !module.is_output(outer.operand);
         if !only || !chosen.is_some_and(|to| is_plain(module, inner.node, to)) {
             return None;
