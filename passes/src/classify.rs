@@ -11,7 +11,7 @@
 use crate::flow::{self, Var};
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
 use crate::paths::Paths;
-use crate::policy::{Base, Names, OpClass, Pin, Pins, Policy, node_key};
+use crate::policy::{Base, Names, OpClass, Pin, Pins, Policy, is_pin, node_key};
 use crate::sequences::{self, Groups};
 use crate::suggest::{did_you_mean, nearest};
 use ampc_ir::infer::misfit;
@@ -122,6 +122,12 @@ impl Wishes<'_> {
             .filter_map(|(_, value)| module.value_name(value).map(|s| module.text(s)));
         self.pins.of(paths, name, names)
     }
+}
+
+/// The pin, or list that denies Cast, that speaks of a cast of the author, once it is classified.
+pub fn pin_of_cast(module: &Module, node: Node) -> Option<&str> {
+    let evidence = &module.node(node).decisions.last()?.reason.evidence;
+    is_pin(evidence).then_some(evidence)
 }
 
 /// The casts of the author that pins, those of an earlier run included, or a list that denies Cast speak of.

@@ -3,10 +3,12 @@
 //! A cast commutes, bit by bit, with what only moves numbers (Slice, Gather, Expand, Transpose …):
 //!
 //! - it moves along a chain of such operators, each read by the next alone, to where the bytes that the cast and the
-//!   operators read and write are fewest, if that is fewer than where it stands. Operators are never moved into a
-//!   16-bit format, which is for policies to allow: casts to one move towards the results, casts from one stay, as
-//!   what chooses formats goes on from there;
-//! - a cast of what the body of a loop does not change moves out of the loop.
+//!   operators read and write are fewest, if that is fewer than where it stands. Casts from and to 16-bit formats do
+//!   not: what is 16-bit stays so, and around that formats are chosen, by the same measure if time or bytes are to be
+//!   few;
+//! - a cast of what the body of a loop does not change moves out of the loop;
+//! - a cast of a cast, a → b → c, is a → c if that makes the same of every value of a ([`exact`](crate::exact)), and
+//!   one to the type that is there goes.
 //!
 //! With `excess-precision=allow` a cast between f64, f32, f16 and bf16 reads what is behind other such casts, so that
 //! digits are kept that the author rounded away.
@@ -15,9 +17,11 @@
 
 use crate::classify::pinned_casts;
 use crate::cost::{Extents, Sizes};
+use crate::exact::composes;
 use crate::flow;
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::policy::Policy;
+use crate::simplify_casts::leave_out_wide;
 use ampc_ir::edit::{NewNode, Position};
 use ampc_ir::module::{Def, Op, Provenance};
 use ampc_ir::op::OpKind;
@@ -25,6 +29,9 @@ use ampc_ir::views::NodeView;
 use ampc_ir::{DType, Module, Node, Type, Value};
 use rustc_hash::FxHashSet;
 use std::sync::Arc;
+
+/// The name of the pass.
+pub const NAME: &str = "move-casts";
 
 /// The pass.
 #[derive(Clone, Debug)]
@@ -37,7 +44,7 @@ pub struct MoveCasts {
 
 impl Pass for MoveCasts {
     fn name(&self) -> &'static str {
-        "move-casts"
+        NAME
     }
     fn options(&self) -> Vec<(&'static str, String)> {
         let excess = self.excess_precision.then(|| ("excess-precision", "allow".into()));
@@ -49,17 +56,24 @@ impl Pass for MoveCasts {
     fn run(&self, module: &mut Module, _: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let pinned = pinned_casts(module, &self.policy);
         let mut changed = false;
-        if self.excess_precision {
+        loop {
+            let mut again = false;
+            // A cast of a cast goes where that went, so in program order.
             for node in casts(module, &pinned) {
-                changed |= read_around(module, node, &pinned);
+                again |= read_around(module, node, self.excess_precision, &pinned);
+                again |= module.node(node).is_alive() && leave_out_wide(module, node);
             }
-        }
-        // From the inside out: what leaves one loop may be in another.
-        for node in casts(module, &pinned).into_iter().rev() {
-            changed |= hoist(module, node);
-        }
-        for node in casts(module, &pinned) {
-            changed |= slide(module, node);
+            for node in casts(module, &pinned) {
+                again |= hoist(module, node);
+            }
+            for node in casts(module, &pinned) {
+                again |= slide(module, node);
+            }
+            // Each step leaves fewer casts, fewer loops around them or fewer bytes.
+            changed |= again;
+            if !again {
+                break;
+            }
         }
         Ok(Changed::when(changed))
     }
@@ -99,22 +113,31 @@ impl Cast {
     }
 }
 
-/// Lets a cast between floats read what is behind other such casts. What a body captures is left: it cannot be what
-/// the body hands out.
-fn read_around(module: &mut Module, node: Node, pinned: &FxHashSet<Node>) -> bool {
-    let Some(cast) = Cast::read(module, node).filter(Cast::is_of_floats) else { return false };
-    let mut behind = cast.operand;
-    while let Some((inner, _)) = module.producer(behind)
-        && let Some(inner) =
-            Cast::read(module, inner).filter(|c| !pinned.contains(&inner) && c.is_of_floats())
+/// Lets a cast read what is behind another if it makes the same of that, or nearly so where digits may be kept. What a
+/// body captures is left: it cannot be what the body hands out.
+fn read_around(module: &mut Module, node: Node, keep_digits: bool, pinned: &FxHashSet<Node>) -> bool {
+    let mut changed = false;
+    while let Some(outer) = Cast::read(module, node)
+        && let Some((before, _)) = module.producer(outer.operand)
+        && let Some(inner) = Cast::read(module, before).filter(|_| !pinned.contains(&before))
         && !is_capture(module, inner.operand)
+        && (is_one(module, &inner, &outer) || keep_digits && inner.is_of_floats() && outer.is_of_floats())
     {
-        behind = inner.operand;
+        module.set_operand(node, 0, Some(inner.operand));
+        if module.uses(inner.result).next().is_none() && !module.is_output(inner.result) {
+            module.erase_node(before);
+        }
+        changed = true;
     }
-    if behind != cast.operand {
-        module.set_operand(node, 0, Some(behind));
-    }
-    behind != cast.operand
+    changed
+}
+
+/// Whether a cast of a cast makes what one cast makes. Casts of integers are not multiplied: what else reads the first
+/// may be cast to the format as well, once.
+fn is_one(module: &Module, inner: &Cast, outer: &Cast) -> bool {
+    let is_counted = inner.from == DType::F32 || inner.from.is_low();
+    let only = || module.uses(inner.result).count() == 1 && !module.is_output(inner.result);
+    composes(inner.from, inner.to, outer.to) && (is_counted || only())
 }
 
 fn is_capture(module: &Module, value: Value) -> bool {
@@ -171,7 +194,9 @@ fn around_loop(module: &Module, value: Value) -> Option<(Value, Node)> {
 
 /// Moves a cast along what only moves numbers; returns whether there is a better place.
 fn slide(module: &mut Module, node: Node) -> bool {
-    let Some(cast) = Cast::read(module, node) else { return false };
+    let cast = Cast::read(module, node)
+        .filter(|cast| is_wide(cast.from) && is_wide(cast.to) && cast.from != cast.to);
+    let Some(cast) = cast else { return false };
     let chain = Chain::around(module, cast);
     let best = chain.best(module);
     let changed = best != chain.at;
@@ -200,11 +225,9 @@ struct Mover {
 
 impl Chain {
     fn around(module: &Module, cast: Cast) -> Chain {
-        let mut movers = Vec::new();
+        let (mut movers, is_output) = (Vec::new(), module.is_output(cast.result));
         let mut value = cast.operand;
-        // Where the format is one to lower to, what chooses formats sees to it.
-        while !cast.to.is_low()
-            && is_wide(cast.to)
+        while !is_output
             && is_read_once(module, value)
             && let Some(mover) = module.producer(value).and_then(|(node, _)| mover(module, node, cast.to))
         {
@@ -214,7 +237,7 @@ impl Chain {
         movers.reverse();
         let at = movers.len();
         let mut value = cast.result;
-        while !cast.from.is_low() && is_wide(cast.from) && is_read_once(module, value)
+        while is_read_once(module, value)
             && let Some(mover) = module.uses(value).next().and_then(|(node, _)| mover(module, node, cast.from))
             // It makes something of the type that it is made in.
             && !module.is_output(mover.makes)

@@ -13,10 +13,10 @@
 //!   integers of up to 8 bits and constant scales that are exact in f16: then the product is rounded once either
 //!   way. Not for bf16: what runs the operator and the cast need not have a kernel that makes bf16.
 
+use crate::classify::pin_of_cast;
 use crate::exact::{composes, is_exact};
 use crate::flow;
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
-use crate::policy::is_pin;
 use ampc_ir::convert::Conversion;
 use ampc_ir::edit::{NewNode, Position};
 use ampc_ir::module::{Def, GraphOwner, Op, Provenance};
@@ -77,14 +77,9 @@ fn round(module: &mut Module, chosen: Option<DType>) -> Round {
         cast.goes = cast.inserted || chosen.is_some_and(|to| is_plain(module, node, to));
         let (goes, removable) = (cast.goes, cast.goes && !module.is_output(cast.result));
         if cast.from == cast.to && goes {
-            if leave_out(module, &cast) {
-                changed = true;
+            changed |= leave_out(module, &cast);
+            if !module.node(node).is_alive() {
                 continue;
-            }
-            if module.uses(cast.result).next().is_some() {
-                // It stays for the name that it makes.
-                module.replace_uses(cast.result, cast.operand, |_, _| true);
-                changed = true;
             }
         }
         match first.entry((cast.operand, cast.to)) {
@@ -109,7 +104,8 @@ fn round(module: &mut Module, chosen: Option<DType>) -> Round {
     Round { changed, again }
 }
 
-/// Leaves out a cast that is an identity; whether it could.
+/// Leaves out a cast that is an identity, or lets nothing read it if it stays for the name that it makes; whether
+/// there was anything to do.
 fn leave_out(module: &mut Module, cast: &Cast) -> bool {
     let main = module.node(cast.node).graph == module.main();
     // An input, a constant, and what is an output already have names of their own.
@@ -134,9 +130,19 @@ fn leave_out(module: &mut Module, cast: &Cast) -> bool {
             replace(module, cast, same);
             module.set_value_name(same, public);
         }
-        Some(_) => return false,
+        Some(_) => {
+            let is_read = module.uses(cast.result).next().is_some();
+            module.replace_uses(cast.result, cast.operand, |_, _| true);
+            return is_read;
+        }
     }
     true
+}
+
+/// [`leave_out`] of a cast of the author that is an identity, but not of a 16-bit format.
+pub(crate) fn leave_out_wide(module: &mut Module, node: Node) -> bool {
+    let cast = Cast::read(module, node).filter(|cast| cast.from == cast.to && !cast.to.is_low());
+    cast.is_some_and(|cast| leave_out(module, &cast))
 }
 
 /// An Identity in place of a cast.
@@ -159,11 +165,6 @@ fn identity(module: &mut Module, cast: &Cast) -> Value {
     module.node(node).result(0).expect("an Identity has a result")
 }
 
-/// Whether a pin speaks of a cast.
-pub(crate) fn is_pinned(module: &Module, node: Node) -> bool {
-    module.node(node).decisions.last().is_some_and(|d| is_pin(&d.reason.evidence))
-}
-
 /// Whether a cast of the author is no more than that: no pin speaks of it, no attribute says how it rounds, and it is in
 /// no function, which may have nothing else in it, nor of what a body captures, which the choice counts by itself.
 fn is_plain(module: &Module, node: Node, to: DType) -> bool {
@@ -174,7 +175,7 @@ fn is_plain(module: &Module, node: Node, to: DType) -> bool {
     let dtypes = values.into_iter().flatten().map(|value| module.value(value).ty.dtype());
     let other = dtypes.flatten().any(|dtype| dtype.is_low() && dtype != to);
     let captured = data.operand(0).is_some_and(|operand| is_capture(module, operand));
-    data.attrs().len() == 1 && !of_function && !captured && !other && !is_pinned(module, node)
+    data.attrs().len() == 1 && !of_function && !captured && !other && pin_of_cast(module, node).is_none()
 }
 
 fn is_capture(module: &Module, value: Value) -> bool {
@@ -300,7 +301,9 @@ fn collapse(module: &mut Module, outer: &Cast, chosen: Option<DType>) -> Option<
         let made = module.producer(inner.operand).and_then(|(node, _)| Cast::read(module, node));
         made.is_some_and(|made| made.inserted && !is_exact(made.from, made.to))
     };
-    let ours = outer.inserted || inner.inserted || chosen.is_some_and(|to| is_plain(module, outer.node, to));
+    // Nor do casts of the author read what a body captures: the choice counts those by themselves.
+    let may_go = |to| is_plain(module, outer.node, to) && !is_capture(module, inner.operand);
+    let ours = outer.inserted || inner.inserted || chosen.is_some_and(may_go);
     if !ours || stays || rounded {
         return None;
     }

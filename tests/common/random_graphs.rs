@@ -91,7 +91,7 @@ impl Body {
         const M: &str = ": f32[4, 4]";
         let [a, b] = *reads;
         let (i, out) = (format!("{name}bi"), format!("{name}bo"));
-        let (text, used): (String, &[&str]) = match pick % 9 {
+        let (text, used): (String, &[&str]) = match pick % 10 {
             0 => (format!("%{out} = Exp(%{a}) {M}"), &[a]),
             1 => (format!("%{out} = MatMul(%{a}, %{b}) {M}"), &[a, b]),
             2 => (format!("%{i} = MatMul(%{a}, %w) {M}\n %{out} = Add(%{i}, %{b}) {M}"), &[a, b, "w"]),
@@ -105,10 +105,17 @@ impl Body {
                 &[b, "w"],
             ),
             7 => (format!("%{out} = Identity(%{a}) {M}"), &[a]),
+            8 => {
+                // A cast that may leave a loop.
+                let (to, low) = if pick.is_multiple_of(3) { (11, "f64") } else { (10, "f16") };
+                let casts =
+                    format!("%{i} = Cast(%{b}) {{to={to}}} : {low}[4, 4]\n %{i}f = Cast(%{i}) {{to=1}} {M}");
+                (format!("{casts}\n %{out} = Mul(%{i}f, %{a}) {M}"), &[a, b])
+            }
             _ if depth == 0 => (format!("%{out} = Relu(%{b}) {M}"), &[b]),
             _ => {
-                let then = Body::new(&format!("{name}x"), &[a, b], pick / 9, depth - 1);
-                let other = Body::new(&format!("{name}y"), &[b, a], pick / 81, depth - 1);
+                let then = Body::new(&format!("{name}x"), &[a, b], pick / 10, depth - 1);
+                let other = Body::new(&format!("{name}y"), &[b, a], pick / 100, depth - 1);
                 let text = branches(&out, &then, &other);
                 let mut captures = vec!["c".to_owned()];
                 for capture in then.captures.into_iter().chain(other.captures) {
@@ -202,7 +209,7 @@ impl Graph {
         let unary = UNARY[pick % UNARY.len()];
         let binary = BINARY[pick % BINARY.len()];
         let constant = CONSTANTS[pick % CONSTANTS.len()];
-        match kind % 38 {
+        match kind % 40 {
             0..=4 => self.line(name, unary, &[a], M),
             5..=9 => {
                 let attrs = if binary == "Mod" { "{fmod=1} " } else { "" };
@@ -296,13 +303,40 @@ impl Graph {
                 self.line(&inner, "Constant", &[], "{value_float=0.1} : f32");
                 self.line(name, "Mul", &[a, &inner], M);
             }
-            30..=36 => return self.sequence_step(kind % 38 - 30, name, [a, b], pick),
+            38 | 39 => self.moved_casts(name, a, pick),
+            30..=36 => return self.sequence_step(kind % 40 - 30, name, [a, b], pick),
             _ => {
                 self.line(&inner, "Transpose", &["m"], ": f32[4, 4]");
                 self.line(name, "MatMul", &[a, &inner], M);
             }
         }
         vec![name.to_owned()]
+    }
+
+    /// Casts of the author before, between and behind what only moves numbers, less or more of them.
+    fn moved_casts(&mut self, name: &str, a: &str, pick: usize) {
+        let (to, dtype) = [(10, "f16"), (11, "f64"), (16, "bf16")][pick % 3];
+        let steps =
+            [("Slice", "from, half_shape", [2, 4]), ("Tile", "twice", [4, 4]), ("Transpose", "", [4, 4])];
+        let (mut value, mut now, mut shape) = (a.to_owned(), "f32", [4, 4]);
+        for (at, (op, operands, made)) in steps.into_iter().enumerate() {
+            if pick / 3 % 4 == at {
+                let cast = format!("{name}c{at}");
+                self.line(&cast, "Cast", &[&value], &format!("{{to={to}}} : {dtype}{shape:?}"));
+                (value, now) = (cast, dtype);
+            }
+            if now == dtype && pick / 12 % 4 == at {
+                let cast = format!("{name}d{at}");
+                self.line(&cast, "Cast", &[&value], &format!("{{to=1}} : f32{shape:?}"));
+                (value, now) = (cast, "f32");
+            }
+            let moved = format!("{name}m{at}");
+            let reads: Vec<&str> =
+                [value.as_str()].into_iter().chain(operands.split(", ").filter(|o| !o.is_empty())).collect();
+            self.line(&moved, op, &reads, &format!(": {now}{made:?}"));
+            (value, shape) = (moved, made);
+        }
+        self.line(name, "Cast", &[&value], "{to=1} : f32[4, 4]");
     }
 
     /// A step that has to do with sequences and optionals.
@@ -404,6 +438,7 @@ impl Graph {
              const %scale : f32[4] = random(4)\n  const %w : f32[4, 4] = random(1)\n  \
              const %m : f32[4, 4] = random(2)\n  const %shape : i64[2] = [4, 4]\n  const %n : i64 = 2\n  \
              const %zero : i64 = 0\n  const %one : i64 = 1\n  const %from : i64[2] = [0, 0]\n  \
+             const %half_shape : i64[2] = [2, 4]\n  const %twice : i64[2] = [2, 1]\n  \
              const %axes : i64[2] = [0, 1]\n",
         );
         for line in &self.lines {

@@ -16,12 +16,12 @@ mod scopes;
 
 use self::scopes::Scopes;
 use crate::assign::{Optimum, recount};
+use crate::classify::pin_of_cast;
 use crate::cost::Objective;
 use crate::flow::{self, Reader, Var};
 use crate::names;
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
 use crate::sequences::{element, is_container, is_structural_node};
-use crate::simplify_casts;
 use crate::tensors::same_number;
 use ampc_ir::edit::{NewNode, Position};
 use ampc_ir::entity::SecondaryMap;
@@ -385,7 +385,7 @@ impl State {
             flow::reader_var(module, n, s).and_then(|v| flow::decision(module, v)?.precision).is_some()
         };
         // It stays for its pin, and counts as little as if it had gone.
-        let pinned = simplify_casts::is_pinned(module, node);
+        let pinned = pin_of_cast(module, node).is_some();
         self.dropped |= pinned && idle;
         if !retyped || !idle || pinned || module.is_output(result) || !module.uses(result).all(decided) {
             return false;

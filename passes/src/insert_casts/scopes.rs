@@ -1,9 +1,9 @@
 //! Where casts of captured values stand: outside every loop, within the one branch that reads them.
 
 use super::{KeepIo, decided};
+use crate::classify::pin_of_cast;
 use crate::cost::{Executions, Sizes};
 use crate::flow::{self, Reader, Var};
-use crate::simplify_casts;
 use ampc_ir::module::Def;
 use ampc_ir::op::OpKind;
 use ampc_ir::verify::name_of;
@@ -139,7 +139,7 @@ impl Scopes {
         let to = module.value(result).ty.dtype();
         will_be(module, flow::behind_inserted(module, operand)).is_some_and(|from| {
             let exact = if to == Some(from) {
-                !simplify_casts::is_pinned(module, node) && (self.were_chosen || from.is_low())
+                pin_of_cast(module, node).is_none() && (self.were_chosen || from.is_low())
             } else {
                 to == Some(DType::F32) && from.is_low()
             };

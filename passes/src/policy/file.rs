@@ -71,8 +71,7 @@ struct ReportFile {
 #[derive(Deserialize)]
 struct ReportNode {
     path: String,
-    #[serde(default)]
-    op: String,
+    pin: Option<String>,
     #[serde(default)]
     vars: Vec<ReportVar>,
 }
@@ -81,8 +80,6 @@ struct ReportNode {
 struct ReportVar {
     var: String,
     precision: String,
-    #[serde(default)]
-    evidence: String,
 }
 
 impl Policy {
@@ -176,9 +173,8 @@ impl Policy {
         policy.name = "report".into();
         policy.signatures_from(report.signatures, text)?;
         for node in report.nodes {
-            let pin = node.vars.last().map(|var| &var.evidence);
-            if let Some(rule) = pin.filter(|rule| node.op == "Cast" && is_pin(rule)) {
-                policy.replayed_pins.insert(node.path.clone(), rule.clone());
+            if let Some(rule) = node.pin.filter(|rule| is_pin(rule)) {
+                policy.replayed_pins.insert(node.path.clone(), rule);
             }
             for var in node.vars {
                 match var.precision.parse() {

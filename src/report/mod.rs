@@ -1,6 +1,10 @@
 //! The report: every decision with its reason, every cast, every converted constant (schema `ampc-report/1`,
 //! documented in `docs/report.md`). A report is accepted as a policy, which repeats its decisions.
 
+mod decisions;
+
+pub(crate) use self::decisions::{Decided, Decisions};
+
 use crate::model::Model;
 use crate::options::{By, Objective, Opset, RewriteOptions};
 use ampc_ir::module::{Decision, Op, Provenance};
@@ -9,14 +13,13 @@ use ampc_ir::tensor::Place;
 use ampc_ir::views::{NodeView, constant_node_data};
 use ampc_ir::{DType, FunctionId, Module, Node, Payload, TensorData};
 use ampc_passes::assign::Optimum;
+use ampc_passes::classify::pin_of_cast;
 use ampc_passes::flow;
 use ampc_passes::guard::ConstantStats;
 use ampc_passes::insert_casts::KeepIo;
-use ampc_passes::pipeline::{Observer, Pipeline};
+use ampc_passes::pipeline::Pipeline;
 use ampc_passes::policy::SignatureJson;
-use ampc_passes::share_functions::ShareFunctions;
-use ampc_passes::specialize_functions::{SpecializeFunctions, instances};
-use ampc_passes::{Changed, Pass, Paths, Warning};
+use ampc_passes::{Paths, Warning};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -273,6 +276,9 @@ pub struct NodeReport {
     pub precision: Option<String>,
     /// The rule that decided the class or precision.
     pub rule: String,
+    /// Of a cast the pin or list that speaks of it, so that it stays.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pin: Option<String>,
     /// Each type variable.
     pub vars: Vec<VarReport>,
 }
@@ -309,121 +315,6 @@ impl Before {
             .map(|n| (n, module.node(n).provenance))
             .collect();
         Before { paths: Paths::new(module), casts, constant_bytes: constant_bytes(module) }
-    }
-}
-
-/// What was decided per call of functions, gathered while the passes run: before functions are specialized nobody
-/// knows the calls, and after they are shared again only one of those that agree is left.
-pub(crate) struct Decisions<'a> {
-    before: &'a Before,
-    observer: &'a mut dyn Observer,
-    /// The nodes of functions that one call has for itself.
-    instances: Vec<Instance>,
-    /// The nodes of the source, then those of calls that do not agree.
-    nodes: Option<Vec<NodeReport>>,
-    optimum: Option<OptimumReport>,
-}
-
-/// What has been decided.
-pub(crate) struct Decided {
-    nodes: Vec<NodeReport>,
-    /// The paths of nodes that are not in the source.
-    instances: FxHashMap<Node, String>,
-    optimum: Option<OptimumReport>,
-}
-
-/// A node of a function that one call has for itself.
-struct Instance {
-    node: Node,
-    /// The node of the source that it stands for.
-    source: Node,
-    /// Its path by the call.
-    path: String,
-}
-
-impl<'a> Decisions<'a> {
-    pub(crate) fn new(before: &'a Before, observer: &'a mut dyn Observer) -> Decisions<'a> {
-        Decisions { before, observer, instances: Vec::new(), nodes: None, optimum: None }
-    }
-
-    /// Every node of the source.
-    fn of_source(before: &Before, module: &Module) -> Vec<NodeReport> {
-        let sources = instances(module);
-        before.paths.nodes().iter().map(|&n| node_report(module, &sources, before.paths.path(n), n)).collect()
-    }
-
-    /// All that is to be reported: nodes, and the paths of those that are not in the source.
-    pub(crate) fn finish(self, module: &Module) -> Decided {
-        let nodes = self.nodes.unwrap_or_else(|| Decisions::of_source(self.before, module));
-        let copies = self.instances.into_iter().filter(|i| i.node != i.source);
-        Decided { nodes, instances: copies.map(|i| (i.node, i.path)).collect(), optimum: self.optimum }
-    }
-
-    fn find_instances(&mut self, module: &Module) {
-        let paths = Paths::new(module);
-        let of = instances(module);
-        let mut copies: Vec<(FunctionId, FunctionId)> =
-            of.iter().map(|(&copy, &source)| (source, copy)).collect();
-        copies.sort_unstable();
-        // The first call has the function itself.
-        let firsts: BTreeSet<FunctionId> = copies.iter().map(|&(source, _)| source).collect();
-        copies.extend(firsts.into_iter().map(|source| (source, source)));
-        copies.sort_unstable_by_key(|&(source, copy)| (source, copy != source, copy));
-        for (source, copy) in copies {
-            let nodes = |function| flow::nodes_in(module, module.function(function).graph);
-            for (node, source) in nodes(copy).into_iter().zip(nodes(source)) {
-                let path = paths.names(node).next().unwrap_or_default().to_owned();
-                self.instances.push(Instance { node, source, path });
-            }
-        }
-    }
-
-    /// What was decided for each call, of the nodes for which it was not the same for all.
-    fn of_calls(&self, module: &Module) -> Vec<NodeReport> {
-        let known: FxHashSet<Node> = self.before.paths.nodes().iter().copied().collect();
-        let reports = self.instances.iter().filter(|i| known.contains(&i.source));
-        let sources = instances(module);
-        let reports: Vec<(Node, NodeReport)> =
-            reports.map(|i| (i.source, node_report(module, &sources, &i.path, i.node))).collect();
-        let mut first: FxHashMap<Node, &NodeReport> = FxHashMap::default();
-        let mut differ: FxHashSet<Node> = FxHashSet::default();
-        for (source, report) in &reports {
-            if !first.entry(*source).or_insert(report).agrees(report) {
-                differ.insert(*source);
-            }
-        }
-        reports.into_iter().filter(|(source, _)| differ.contains(source)).map(|(_, report)| report).collect()
-    }
-}
-
-impl Observer for Decisions<'_> {
-    fn before(&mut self, pass: &dyn Pass, module: &Module) {
-        if pass.name() == ShareFunctions.name() && !self.instances.is_empty() {
-            let mut nodes = Decisions::of_source(self.before, module);
-            nodes.extend(self.of_calls(module));
-            self.nodes = Some(nodes);
-        }
-        self.observer.before(pass, module);
-    }
-    fn after(&mut self, pass: &dyn Pass, module: &Module, changed: Changed) {
-        if pass.name() == SpecializeFunctions.name() && changed == Changed::Yes {
-            self.find_instances(module);
-        }
-        self.observer.after(pass, module, changed);
-    }
-    fn chosen(&mut self, optimum: &Optimum) {
-        self.optimum = Some(OptimumReport::of(optimum));
-        self.observer.chosen(optimum);
-    }
-}
-
-impl NodeReport {
-    /// Whether the same was decided, for whatever reason.
-    fn agrees(&self, other: &NodeReport) -> bool {
-        let decided = |n: &NodeReport| -> Vec<(String, String, String)> {
-            n.vars.iter().map(|v| (v.var.clone(), v.class.clone(), v.precision.clone())).collect()
-        };
-        decided(self) == decided(other)
     }
 }
 
@@ -472,7 +363,7 @@ impl Report {
         options: &RewriteOptions,
         pipeline: &Pipeline,
         warnings: Vec<Warning>,
-        Decided { nodes, instances, optimum }: Decided,
+        Decided { nodes, hoisted, instances, optimum }: Decided,
     ) -> Report {
         let (objective, target) = match &options.by {
             By::Paint => (None, None),
@@ -517,7 +408,7 @@ impl Report {
             },
             summary: summary(module, &before.paths),
             optimum,
-            casts: casts(module, before),
+            casts: casts(module, before, &hoisted),
             constants: constants_report(module, before, options),
             signatures: (options.policy.signatures())
                 .filter_map(|(op, schema)| Some((op.to_owned(), SignatureJson::of(&Signature::of(schema)?))))
@@ -565,7 +456,11 @@ fn node_report(
     let leading = float_decisions(module, node)
         .find(|d| d.precision.is_some_and(DType::is_low))
         .or_else(|| float_decisions(module, node).max_by_key(|d| d.class));
-    let unknown = if data.schema().is_some() { "type" } else { "unknown-op" };
+    let unknown = match data.schema() {
+        Some(_) if !data.is_alive() && data.decisions.is_empty() => "removed",
+        Some(_) => "type",
+        None => "unknown-op",
+    };
     NodeReport {
         path: path.to_owned(),
         op: op.to_owned(),
@@ -573,6 +468,7 @@ fn node_report(
         class: leading.map(|d| d.class.to_string()),
         precision: leading.and_then(|d| d.precision).map(precision_name),
         rule: leading.map_or_else(|| unknown.to_owned(), |d| d.reason.rule.clone()),
+        pin: pin_of_cast(module, node).map(str::to_owned),
         vars: vars(module, node),
     }
 }
@@ -619,10 +515,10 @@ fn summary(module: &Module, paths: &Paths) -> Summary {
     sum
 }
 
-fn casts(module: &Module, before: &Before) -> Casts {
+fn casts(module: &Module, before: &Before, hoisted: &[Node]) -> Casts {
     let mut casts = Casts { present: before.casts.len() as u64, ..Casts::default() };
-    let known: std::collections::BTreeSet<Node> = before.casts.iter().map(|&(n, _)| n).collect();
-    casts.kept = known.iter().filter(|&&n| module.node(n).is_alive()).count() as u64;
+    let known: BTreeSet<Node> = before.casts.iter().map(|&(n, _)| n).collect();
+    casts.kept = known.iter().chain(hoisted).filter(|&&n| module.node(n).is_alive()).count() as u64;
     casts.removed = casts.present - casts.kept;
     let paths = Paths::new(module);
     for node in flow::nodes(module) {

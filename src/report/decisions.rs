@@ -1,0 +1,154 @@
+//! What passes decide, gathered while they run.
+
+use super::{Before, NodeReport, OptimumReport, is_cast, node_report};
+use ampc_ir::{FunctionId, Module, Node};
+use ampc_passes::assign::Optimum;
+use ampc_passes::flow;
+use ampc_passes::move_casts;
+use ampc_passes::pipeline::Observer;
+use ampc_passes::share_functions::ShareFunctions;
+use ampc_passes::specialize_functions::{SpecializeFunctions, instances};
+use ampc_passes::{Changed, Pass, Paths};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeSet;
+
+/// What was decided per call of functions, gathered while the passes run: before functions are specialized nobody
+/// knows the calls, and after they are shared again only one of those that agree is left.
+pub(crate) struct Decisions<'a> {
+    before: &'a Before,
+    observer: &'a mut dyn Observer,
+    /// Casts of the author that stand outside the loop that they were in, with their paths.
+    hoisted: Vec<(Node, String)>,
+    /// The nodes of functions that one call has for itself.
+    instances: Vec<Instance>,
+    /// The nodes of the source, casts that left loops, then nodes of calls that do not agree.
+    nodes: Option<Vec<NodeReport>>,
+    optimum: Option<OptimumReport>,
+}
+
+/// What has been decided.
+pub(crate) struct Decided {
+    pub(super) nodes: Vec<NodeReport>,
+    pub(super) hoisted: Vec<Node>,
+    /// The paths of nodes that are not in the source.
+    pub(super) instances: FxHashMap<Node, String>,
+    pub(super) optimum: Option<OptimumReport>,
+}
+
+/// A node of a function that one call has for itself.
+struct Instance {
+    node: Node,
+    /// The node of the source that it stands for.
+    source: Node,
+    /// Its path by the call.
+    path: String,
+}
+
+impl<'a> Decisions<'a> {
+    pub(crate) fn new(before: &'a Before, observer: &'a mut dyn Observer) -> Decisions<'a> {
+        let (hoisted, instances) = (Vec::new(), Vec::new());
+        Decisions { before, observer, hoisted, instances, nodes: None, optimum: None }
+    }
+
+    /// Every node of the source, and casts that left loops.
+    fn of_source(&self, module: &Module) -> Vec<NodeReport> {
+        let (sources, paths) = (instances(module), &self.before.paths);
+        let nodes = paths.nodes().iter().map(|&node| (node, paths.path(node)));
+        let hoisted = self.hoisted.iter().map(|(node, path)| (*node, path.as_str()));
+        nodes.chain(hoisted).map(|(node, path)| node_report(module, &sources, path, node)).collect()
+    }
+
+    /// Finds the casts that are not where they were.
+    fn find_hoisted(&mut self, module: &Module) {
+        let known: FxHashSet<Node> = self.before.casts.iter().map(|&(node, _)| node).collect();
+        let is_new = |&node: &Node| is_cast(module, node) && !known.contains(&node);
+        let mut new = flow::nodes(module).into_iter().filter(is_new).peekable();
+        if new.peek().is_some() {
+            let paths = Paths::new(module);
+            self.hoisted = new.map(|node| (node, paths.path(node).to_owned())).collect();
+        }
+    }
+
+    /// All that is to be reported: nodes, and the paths of those that are not in the source.
+    pub(crate) fn finish(mut self, module: &Module) -> Decided {
+        let nodes = self.nodes.take().unwrap_or_else(|| self.of_source(module));
+        let copies = self.instances.into_iter().filter(|i| i.node != i.source);
+        let hoisted = self.hoisted.into_iter().map(|(node, _)| node).collect();
+        Decided {
+            nodes,
+            hoisted,
+            instances: copies.map(|i| (i.node, i.path)).collect(),
+            optimum: self.optimum,
+        }
+    }
+
+    fn find_instances(&mut self, module: &Module) {
+        let paths = Paths::new(module);
+        let of = instances(module);
+        let mut copies: Vec<(FunctionId, FunctionId)> =
+            of.iter().map(|(&copy, &source)| (source, copy)).collect();
+        copies.sort_unstable();
+        // The first call has the function itself.
+        let firsts: BTreeSet<FunctionId> = copies.iter().map(|&(source, _)| source).collect();
+        copies.extend(firsts.into_iter().map(|source| (source, source)));
+        copies.sort_unstable_by_key(|&(source, copy)| (source, copy != source, copy));
+        for (source, copy) in copies {
+            let nodes = |function| flow::nodes_in(module, module.function(function).graph);
+            for (node, source) in nodes(copy).into_iter().zip(nodes(source)) {
+                let path = paths.names(node).next().unwrap_or_default().to_owned();
+                self.instances.push(Instance { node, source, path });
+            }
+        }
+    }
+
+    /// What was decided for each call, of the nodes for which it was not the same for all.
+    fn of_calls(&self, module: &Module) -> Vec<NodeReport> {
+        let known: FxHashSet<Node> = self.before.paths.nodes().iter().copied().collect();
+        let reports = self.instances.iter().filter(|i| known.contains(&i.source));
+        let sources = instances(module);
+        let reports: Vec<(Node, NodeReport)> =
+            reports.map(|i| (i.source, node_report(module, &sources, &i.path, i.node))).collect();
+        let mut first: FxHashMap<Node, &NodeReport> = FxHashMap::default();
+        let mut differ: FxHashSet<Node> = FxHashSet::default();
+        for (source, report) in &reports {
+            if !first.entry(*source).or_insert(report).agrees(report) {
+                differ.insert(*source);
+            }
+        }
+        reports.into_iter().filter(|(source, _)| differ.contains(source)).map(|(_, report)| report).collect()
+    }
+}
+
+impl Observer for Decisions<'_> {
+    fn before(&mut self, pass: &dyn Pass, module: &Module) {
+        if pass.name() == ShareFunctions.name() && !self.instances.is_empty() {
+            let mut nodes = self.of_source(module);
+            nodes.extend(self.of_calls(module));
+            self.nodes = Some(nodes);
+        }
+        self.observer.before(pass, module);
+    }
+    fn after(&mut self, pass: &dyn Pass, module: &Module, changed: Changed) {
+        if pass.name() == move_casts::NAME && changed == Changed::Yes {
+            self.find_hoisted(module);
+        }
+        if pass.name() == SpecializeFunctions.name() && changed == Changed::Yes {
+            self.find_instances(module);
+        }
+        self.observer.after(pass, module, changed);
+    }
+    fn chosen(&mut self, optimum: &Optimum) {
+        self.optimum = Some(OptimumReport::of(optimum));
+        self.observer.chosen(optimum);
+    }
+}
+
+impl NodeReport {
+    /// Whether the same was decided, for whatever reason.
+    fn agrees(&self, other: &NodeReport) -> bool {
+        let decided = |n: &NodeReport| -> Vec<(String, String, String)> {
+            n.vars.iter().map(|v| (v.var.clone(), v.class.clone(), v.precision.clone())).collect()
+        };
+        decided(self) == decided(other)
+    }
+}
