@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 import tempfile
 from importlib.metadata import version
@@ -90,7 +89,7 @@ def made(call: Call, args: argparse.Namespace, source: Path, tool: str, output: 
         return False
     if tool == "paint":
         pipeline = ampc.read_pipeline(report)
-        passes = re.sub(r"assign\{by=cut, objective=\w+, target=[\w-]+,", "assign{by=paint,", pipeline)
+        passes = ampc.painted(pipeline)
         return ampc.opt(args.ampc, source, output, "--passes", passes, "--force", timeout=args.timeout).code == 0
     return True
 

@@ -233,7 +233,8 @@ impl Pipeline {
         // Then: which formats an operator has depends on its version.
         passes.extend(target.map(|to| Box::new(RaiseOpset { to }) as Box<dyn Pass>));
         // Before anything is decided. Painting does not look through what stays of casts.
-        if matches!(by, By::Cut { .. }) {
+        let by_cut = matches!(by, By::Cut { .. });
+        if by_cut {
             let (policy, excess_precision) = (policy.clone(), *excess_precision);
             passes.push(Box::new(MoveCasts { policy, excess_precision }));
         }
@@ -249,9 +250,9 @@ impl Pipeline {
             }),
             Box::new(Taint),
             Box::new(Assign { to: *to, keep_io: keep_io.clone(), by: by.clone(), explain: explain.clone() }),
-            Box::new(InsertCasts { keep_io: keep_io.clone(), fewest }),
+            Box::new(InsertCasts { keep_io: keep_io.clone(), by_cut, fewest }),
             // Before constants, so that a constant cast twice is converted once.
-            Box::new(SimplifyCasts),
+            Box::new(SimplifyCasts { by_cut: by_cut.then_some(*to) }),
             Box::new(ConvertConstants { clamp: *out_of_range == OutOfRange::Clamp }),
             Box::new(Dce),
             // Last: functions are the same only once everything in them is as it will be.
@@ -430,7 +431,8 @@ fn build(
         "classify" => &["to", "policy"],
         "guard" => &["to", "disable", "out-of-range"],
         "assign" => &["by", "objective", "target", "to", "keep-io"],
-        "insert-casts" => &["keep-io", "objective"],
+        "insert-casts" => &["by", "keep-io", "objective"],
+        "simplify-casts" => &["by", "to"],
         "convert-constants" => &["clamp"],
         "move-casts" => &["policy", "excess-precision"],
         _ => &[],
@@ -500,6 +502,12 @@ fn build(
         let read = |word: &str| word.parse().map_err(|_| bad("objective", "time, casts or bytes", word));
         word.map(read).transpose()
     };
+    let by_cut = || match get("by") {
+        None => Ok(None),
+        Some("cut") => Ok(Some(true)),
+        Some("paint") => Ok(Some(false)),
+        Some(other) => Err(bad("by", "cut or paint", other)),
+    };
     Ok(match spec.name.as_str() {
         "classify" => {
             let policy = policy(get("policy").unwrap_or("safe"))?;
@@ -521,9 +529,9 @@ fn build(
             Box::new(Guard { to, disabled, out_of_range })
         }
         "taint" => Box::new(Taint),
-        "assign" => match get("by") {
-            Some("paint") => Box::new(Assign { to, keep_io: keep_io(), by: By::Paint, explain: Vec::new() }),
-            None | Some("cut") => {
+        "assign" => match by_cut()? {
+            Some(false) => Box::new(Assign { to, keep_io: keep_io(), by: By::Paint, explain: Vec::new() }),
+            None | Some(true) => {
                 let objective = objective()?.unwrap_or_default();
                 let name = get("target").unwrap_or("generic");
                 let target = Profile::preset(name).map_err(|_| bad("target", "a profile", name))?;
@@ -535,12 +543,12 @@ fn build(
                     explain: Vec::new(),
                 })
             }
-            Some(other) => return Err(bad("by", "cut or paint", other)),
         },
         "insert-casts" => {
-            Box::new(InsertCasts { keep_io: keep_io(), fewest: objective()? == Some(Objective::Casts) })
+            let fewest = objective()? == Some(Objective::Casts);
+            Box::new(InsertCasts { keep_io: keep_io(), by_cut: by_cut()? == Some(true), fewest })
         }
-        "simplify-casts" => Box::new(SimplifyCasts),
+        "simplify-casts" => Box::new(SimplifyCasts { by_cut: by_cut()?.filter(|&cut| cut).map(|_| to) }),
         "convert-constants" => match get("clamp") {
             None | Some("false") => Box::new(ConvertConstants { clamp: false }),
             Some("true") => Box::new(ConvertConstants { clamp: true }),

@@ -28,15 +28,21 @@ use std::collections::hash_map::Entry;
 
 /// The pass.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct SimplifyCasts;
+pub struct SimplifyCasts {
+    /// The format that a minimum cut chose for, if one chose.
+    pub by_cut: Option<DType>,
+}
 
 impl Pass for SimplifyCasts {
     fn name(&self) -> &'static str {
         "simplify-casts"
     }
-    fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
-        let mut changed = false;
-        let chosen = cx.optimum.as_ref().map(|optimum| optimum.to);
+    fn options(&self) -> Vec<(&'static str, String)> {
+        let by = |to: DType| [("by", "cut".to_owned()), ("to", to.to_string())];
+        self.by_cut.into_iter().flat_map(by).collect()
+    }
+    fn run(&self, module: &mut Module, _: &mut PassCx<'_>) -> Result<Changed, PassError> {
+        let (mut changed, chosen) = (false, self.by_cut);
         // A twin that takes the place of another has readers that may be twins now.
         while let Round { changed: true, again } = round(module, chosen) {
             changed = true;

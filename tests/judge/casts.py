@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 import sys
 import tempfile
 from collections import Counter
@@ -81,11 +80,11 @@ class Placement:
         made = self.rewrite("first")
         if made is None:
             return None
-        passes, changed = re.subn(r"assign\{by=cut, objective=\w+, target=[\w-]+,", "assign{by=paint,", made[1]["options"]["pipeline"])
+        passes = ampc.painted(made[1]["options"]["pipeline"])
         output = self.folder / "paint" / self.source.name
         output.parent.mkdir()
         run = ampc.opt(self.args.ampc, self.source, output, "--passes", passes, timeout=self.args.timeout)
-        if changed != 1 or run.code != 0:
+        if run.code != 0:
             self.problems.append(f"paint: {passes}: {ampc.problem(run)}")
             return None
         self.casts["paint"] = cast_nodes(variants.load(output))

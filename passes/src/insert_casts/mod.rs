@@ -69,6 +69,8 @@ impl KeepIo {
 pub struct InsertCasts {
     /// Which inputs and outputs keep their types.
     pub keep_io: KeepIo,
+    /// Whether formats were chosen by a minimum cut: it looks through casts of the author that change no number.
+    pub by_cut: bool,
     /// Whether what is read in several branches is cast once around them, though not all of them may be taken.
     pub fewest: bool,
 }
@@ -79,7 +81,8 @@ impl Pass for InsertCasts {
     }
     fn options(&self) -> Vec<(&'static str, String)> {
         let fewest = self.fewest.then(|| ("objective", Objective::Casts.to_string()));
-        self.keep_io.spelling().map(|s| ("keep-io", s)).into_iter().chain(fewest).collect()
+        let by = self.by_cut.then(|| ("by", "cut".to_owned()));
+        by.into_iter().chain(self.keep_io.spelling().map(|s| ("keep-io", s))).chain(fewest).collect()
     }
     fn requires(&self) -> Invariants {
         Invariants::CORE.with(Invariants::CLASSIFIED).with(Invariants::ASSIGNED)
@@ -89,7 +92,7 @@ impl Pass for InsertCasts {
     }
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let mut state = State {
-            scopes: Scopes::new(module, &self.keep_io, self.fewest, cx.optimum.is_some()),
+            scopes: Scopes::new(module, self),
             casts: FxHashMap::default(),
             before: SecondaryMap::default(),
             edits: Vec::new(),
@@ -111,7 +114,8 @@ impl Pass for InsertCasts {
             }
         }
         let placed_so = |o: &&mut Optimum| {
-            (o.objective == Objective::Casts) == self.fewest && o.keep_io == self.keep_io && !o.counted
+            let fewest = o.objective == Objective::Casts;
+            self.by_cut && fewest == self.fewest && o.keep_io == self.keep_io && !o.counted
         };
         if let Some(optimum) = cx.optimum.as_mut().filter(placed_so) {
             let counted = recount(module, optimum);
@@ -308,7 +312,7 @@ impl State {
             {
                 continue;
             }
-            let wanted = wanted_by_all(module, input, self.scopes.were_chosen);
+            let wanted = wanted_by_all(module, input, self.scopes.by_cut);
             if let Some(low) = wanted.filter(|d| d.is_low()) {
                 self.retype(module, input, low);
             }
@@ -330,7 +334,7 @@ impl State {
                 let (scope, _) = self.scopes.of(module, (root, wanted), graph);
                 Some(of != Some(root) || module.node(cast).graph != scope)
             };
-            let elsewhere = || self.scopes.were_chosen && behind != value && elsewhere() == Some(true);
+            let elsewhere = || self.scopes.by_cut && behind != value && elsewhere() == Some(true);
             if round_about || module.value(value).ty.dtype() != Some(wanted) || elsewhere() {
                 let cast = self.cast(module, value, wanted, graph, Position::Before(node));
                 self.edits.push((node, slot, Some(cast)));

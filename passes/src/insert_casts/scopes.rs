@@ -1,6 +1,6 @@
 //! Where casts of captured values stand: outside every loop, within the one branch that reads them.
 
-use super::{KeepIo, decided};
+use super::{InsertCasts, decided};
 use crate::classify::pin_of_cast;
 use crate::cost::{Executions, Sizes};
 use crate::flow::{self, Reader, Var};
@@ -16,16 +16,17 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The graphs in which captured values are cast.
 #[derive(Default)]
 pub(super) struct Scopes {
-    /// Whether they are part of the choice of formats, which looked through casts from fp32 to fp32.
-    pub(super) were_chosen: bool,
+    /// Whether the choice of formats looked through casts from fp32 to fp32.
+    pub(super) by_cut: bool,
     of: BTreeMap<(Value, DType), BTreeSet<GraphId>>,
     /// What is behind values.
     known: RefCell<FxHashMap<Value, (Value, Option<GraphId>)>>,
 }
 
 impl Scopes {
-    pub(super) fn new(module: &Module, keep: &KeepIo, fewest: bool, were_chosen: bool) -> Scopes {
-        let mut scopes = Scopes { were_chosen, ..Scopes::default() };
+    pub(super) fn new(module: &Module, pass: &InsertCasts) -> Scopes {
+        let InsertCasts { keep_io, by_cut, fewest } = pass;
+        let mut scopes = Scopes { by_cut: *by_cut, ..Scopes::default() };
         let graphs = flow::graphs(module);
         // Without bodies everything is cast where it is.
         if graphs.len() == 1 {
@@ -49,7 +50,7 @@ impl Scopes {
                 let (root, _) = scopes.behind(module, output.value);
                 // What need not keep its type is cast for nobody, but where a cast makes it that is there.
                 let follows = graph == module.main()
-                    && !keep.keeps(&name_of(module, output.value))
+                    && !keep_io.keeps(&name_of(module, output.value))
                     && root == output.value;
                 // What a body hands out of what it captures is cast in the body.
                 if !follows && module.value(root).graph == graph {
@@ -58,7 +59,7 @@ impl Scopes {
             }
         }
         let executions =
-            if fewest { Executions::once() } else { Executions::count(module, &Sizes::default()) };
+            if *fewest { Executions::once() } else { Executions::count(module, &Sizes::default()) };
         for (&(root, _), scopes) in &mut scopes.of {
             *scopes = cheapest(module, &executions, root, scopes);
         }
@@ -139,7 +140,7 @@ impl Scopes {
         let to = module.value(result).ty.dtype();
         will_be(module, flow::behind_inserted(module, operand)).is_some_and(|from| {
             let exact = if to == Some(from) {
-                pin_of_cast(module, node).is_none() && (self.were_chosen || from.is_low())
+                pin_of_cast(module, node).is_none() && (self.by_cut || from.is_low())
             } else {
                 to == Some(DType::F32) && from.is_low()
             };
