@@ -310,6 +310,7 @@ fn collapse(module: &mut Module, outer: &Cast, chosen: Option<DType>) -> Option<
     // Nor do casts of the author read what a body captures: the choice counts those by themselves.
     let may_go = |to| is_plain(module, outer.node, to) && !is_capture(module, inner.operand);
     let ours = outer.inserted || inner.inserted || chosen.is_some_and(may_go);
+    let stays = stays || pin_of_cast(module, inner.node).is_some();
     if !ours || stays || rounded {
         return None;
     }

@@ -4,6 +4,7 @@
 //! Casts that change no number are looked through: those that an earlier run inserted, and the author's from a
 //! 16-bit format or from fp32 to fp32. What reads their result reads what is behind them.
 
+use crate::classify::pin_of_cast;
 use crate::flow::{self, Reader, Var};
 use crate::insert_casts::KeepIo;
 use crate::sequences::Groups;
@@ -286,10 +287,9 @@ pub fn same_number(module: &Module, node: Node) -> Option<Value> {
     let behind = flow::behind_inserted(module, operand);
     let (from, to) = (module.value(behind).ty.dtype()?, module.value(result).ty.dtype()?);
     let is_cast = data.schema().is_some_and(|s| s.kind == OpKind::Cast);
-    // A pin makes it a cast from what was pinned: the same number if that is what arrives.
+    // A pin makes it a cast from what was pinned.
     let decided = data.decisions.first().and_then(|d| d.precision);
-    let arrives = || flow::decision(module, flow::origin_var(module, operand)?)?.precision;
-    let as_it_is = decided.is_none_or(|d| d == from || d.is_low() && arrives() == Some(d));
+    let as_it_is = decided.is_none_or(|d| d == from) && pin_of_cast(module, node).is_none();
     let exact = to == DType::F32 && (from.is_low() || from == DType::F32);
     (is_cast && exact && as_it_is && !is_capture(module, operand)).then_some(result)
 }

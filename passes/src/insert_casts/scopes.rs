@@ -140,10 +140,11 @@ impl Scopes {
         let to = module.value(result).ty.dtype();
         will_be(module, flow::behind_inserted(module, operand)).is_some_and(|from| {
             let exact = if to == Some(from) {
-                pin_of_cast(module, node).is_none() && (self.by_cut || from.is_low())
+                self.by_cut || from.is_low()
             } else {
                 to == Some(DType::F32) && from.is_low()
             };
+            let exact = exact && pin_of_cast(module, node).is_none();
             // One that was pinned to read fp32 has its operand widened.
             exact && reads.is_none_or(|reads| reads == from || reads == DType::F32 && to == Some(reads))
         })
