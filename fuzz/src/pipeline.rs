@@ -77,9 +77,29 @@ fn pin(policy: &mut Policy, graph: &Graph, [name, to, form]: [u8; 3]) {
     .unwrap();
 }
 
+/// What is asked for, to be read where something breaks.
+fn spelled(options: &RewriteOptions) -> String {
+    let policy = &options.policy;
+    let pins = policy
+        .pins()
+        .iter()
+        .chain(policy.value_pins())
+        .map(|(pattern, pin)| format!("{} {:?} {pin:?}", pattern.text(), pattern.var()));
+    let lists = policy
+        .ops()
+        .filter(|(_, listed)| listed.from == "fuzz")
+        .map(|(op, listed)| format!("{op} {}", listed.class));
+    format!(
+        "{} pins: {:?} lists: {:?}",
+        ampc::rewrite::pipeline_of(options),
+        pins.collect::<Vec<_>>(),
+        lists.collect::<Vec<_>>()
+    )
+}
+
 fn check(graph: &Graph, options: &RewriteOptions) {
     let source = graph.model();
-    let text = text_of(&source.module);
+    let text = format!("// {}\n{}", spelled(options), text_of(&source.module));
     let before = bytes_of(&source);
     let mut once = match ampc::rewrite(source, options) {
         // A pin may match nothing, or ask for a format that its operator does not have.

@@ -3,6 +3,7 @@
 //! [`recount`] knows nothing of vertices and terms: it adds up the casts that stand in the graph, the constants that
 //! are read in two formats, and the time of what was free. `insert-casts` compares the sum with the cost of the choice.
 
+use crate::classify::pin_of_cast;
 use crate::cost::{Assumption, CostModel, NodeTime, Objective};
 use crate::flow::{self, Var};
 use crate::insert_casts::KeepIo;
@@ -168,9 +169,9 @@ fn root(module: &Module, optimum: &Optimum, value: Value, known: &mut FxHashMap<
         let (from, to) = (module.value(operand).ty.dtype(), module.value(value).ty.dtype());
         let is_exact = from.zip(to).is_some_and(|(from, to)| from == to || from.is_low() && to == DType::F32);
         // A cast of the author that is no part of the choice makes a tensor of its own.
-        let is_part = from == to
-            || flow::inserted_result(module, node).is_some()
-            || optimum.casts.contains(&node) && !optimum.alone.contains(&node);
+        let is_author_part = from == to || optimum.casts.contains(&node) && !optimum.alone.contains(&node);
+        let is_part = flow::inserted_result(module, node).is_some()
+            || is_author_part && pin_of_cast(module, node).is_none();
         if !(is_exact && is_part) {
             break;
         }
