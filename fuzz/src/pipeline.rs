@@ -42,6 +42,7 @@ pub fn pipeline(bytes: &[u8]) {
     let mut options = rewrite::options(bytes.byte());
     let mut policy = Policy::clone(&options.policy);
     let counts = bytes.byte();
+    options.excess_precision = counts >= 192;
     let pins: Vec<[u8; 3]> = (0..counts % 4).map(|_| [(); 3].map(|()| bytes.byte())).collect();
     for _ in 0..counts / 4 % 4 {
         let (op, class) = (bytes.pick(OPS), bytes.pick(CLASSES).parse::<Class>().unwrap());

@@ -7,8 +7,8 @@
 //!   not: what is 16-bit stays so, and around that formats are chosen, by the same measure if time or bytes are to be
 //!   few;
 //! - a cast of what the body of a loop does not change moves out of the loop;
-//! - a cast of a cast, a → b → c, is a → c if that makes the same of every value of a ([`exact`](crate::exact)), and
-//!   one to the type that is there goes.
+//! - a cast of a cast, a → b → c, is a → c if that makes the same of every value of a ([`exact`](crate::exact)), one
+//!   to the type that is there goes, and two casts of one value to one type are one.
 //!
 //! With `excess-precision=allow` a cast between f64, f32, f16 and bf16 reads what is behind other such casts, so that
 //! digits are kept that the author rounded away.
@@ -27,7 +27,7 @@ use ampc_ir::module::{Def, Op, Provenance};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::NodeView;
 use ampc_ir::{DType, Module, Node, Type, Value};
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
 /// The name of the pass.
@@ -59,9 +59,11 @@ impl Pass for MoveCasts {
         loop {
             let mut again = false;
             // A cast of a cast goes where that went, so in program order.
+            let mut first: FxHashMap<(Value, DType), Node> = FxHashMap::default();
             for node in casts(module, &pinned) {
+                again |= leave_out_wide(module, node);
                 again |= read_around(module, node, self.excess_precision, &pinned);
-                again |= module.node(node).is_alive() && leave_out_wide(module, node);
+                again |= merge(module, node, &mut first);
             }
             for node in casts(module, &pinned) {
                 again |= hoist(module, node);
@@ -120,6 +122,7 @@ fn read_around(module: &mut Module, node: Node, keep_digits: bool, pinned: &FxHa
     while let Some(outer) = Cast::read(module, node)
         && let Some((before, _)) = module.producer(outer.operand)
         && let Some(inner) = Cast::read(module, before).filter(|_| !pinned.contains(&before))
+        && outer.from != outer.to
         && !is_capture(module, inner.operand)
         && (is_one(module, &inner, &outer) || keep_digits && inner.is_of_floats() && outer.is_of_floats())
     {
@@ -130,6 +133,32 @@ fn read_around(module: &mut Module, node: Node, keep_digits: bool, pinned: &FxHa
         changed = true;
     }
     changed
+}
+
+/// Makes one of a cast and one before it that does the same; returns whether there is one. Which of the two stays does
+/// not depend on their order.
+fn merge(module: &mut Module, node: Node, first: &mut FxHashMap<(Value, DType), Node>) -> bool {
+    // Attributes say how a cast rounds.
+    let is_plain = module.node(node).is_alive() && module.node(node).attrs().len() == 1;
+    let Some(cast) = Cast::read(module, node).filter(|_| is_plain) else { return false };
+    let twin = *first.entry((cast.operand, cast.to)).or_insert(node);
+    let Some(before) = Cast::read(module, twin).filter(|_| twin != node) else { return false };
+    let rank = |node: Node, cast: &Cast| {
+        let names = [module.node(node).name, module.value(cast.result).name];
+        (!module.is_output(cast.result), names.map(|name| name.map(|name| module.text(name).to_owned())))
+    };
+    let swaps = rank(node, &cast) < rank(twin, &before);
+    let (goes, stays) = if swaps { (before, cast) } else { (cast, before) };
+    if module.is_output(goes.result) {
+        return false;
+    }
+    if swaps {
+        module.move_node(node, Position::Before(twin));
+        first.insert((cast.operand, cast.to), node);
+    }
+    module.replace_uses(goes.result, stays.result, |_, _| true);
+    module.erase_node(if swaps { twin } else { node });
+    true
 }
 
 /// Whether a cast of a cast makes what one cast makes. Casts of integers are not multiplied: what else reads the first

@@ -307,8 +307,11 @@ fn collapse(module: &mut Module, outer: &Cast, chosen: Option<DType>) -> Option<
         let made = module.producer(inner.operand).and_then(|(node, _)| Cast::read(module, node));
         made.is_some_and(|made| made.inserted && !is_exact(made.from, made.to))
     };
-    // Nor do casts of the author read what a body captures: the choice counts those by themselves.
-    let may_go = |to| is_plain(module, outer.node, to) && !is_capture(module, inner.operand);
+    // Nor do casts of the author read what a body captures, or ours in a third format: the choice counts what the
+    // author casts there by itself.
+    let captured = is_capture(module, inner.operand);
+    let may_go = |to| is_plain(module, outer.node, to) && !captured;
+    let stays = stays || captured && !inner.inserted && inner.from != outer.to;
     let ours = outer.inserted || inner.inserted || chosen.is_some_and(may_go);
     let stays = stays || pin_of_cast(module, inner.node).is_some();
     if !ours || stays || rounded {

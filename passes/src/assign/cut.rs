@@ -17,6 +17,7 @@
 use super::margins::margins;
 use super::sums::sums;
 use super::{Found, Optimum, paint};
+use crate::classify::pin_of_cast;
 use crate::cost::{CostModel, NodeTime};
 use crate::cut::{Contradiction, DEFAULT_BUDGET, Invalid, Label, Place, Problem, Vertex};
 use crate::flow::{self, Var};
@@ -125,7 +126,11 @@ impl<'m> Choice<'m> {
                 let End::Var(leader) = self.tensors.end_of(var, None) else { continue };
                 self.order.push(var);
                 if self.tensors.takes_any(var) {
-                    if flow::inserted_result(module, node).is_none() {
+                    // What a pinned one makes fp32 is a tensor of its own.
+                    let result = module.node(node).result(0);
+                    let widens = result.and_then(|v| module.value(v).ty.dtype()) == Some(DType::F32);
+                    let apart = widens && pin_of_cast(module, node).is_some();
+                    if flow::inserted_result(module, node).is_none() && !apart {
                         self.casts.insert(node);
                     }
                     if self.tensors.serves_itself(node).is_some() {

@@ -169,9 +169,9 @@ fn root(module: &Module, optimum: &Optimum, value: Value, known: &mut FxHashMap<
         let (from, to) = (module.value(operand).ty.dtype(), module.value(value).ty.dtype());
         let is_exact = from.zip(to).is_some_and(|(from, to)| from == to || from.is_low() && to == DType::F32);
         // A cast of the author that is no part of the choice makes a tensor of its own.
-        let is_author_part = from == to || optimum.casts.contains(&node) && !optimum.alone.contains(&node);
-        let is_part = flow::inserted_result(module, node).is_some()
-            || is_author_part && pin_of_cast(module, node).is_none();
+        let is_part = from == to && pin_of_cast(module, node).is_none()
+            || flow::inserted_result(module, node).is_some()
+            || optimum.casts.contains(&node) && !optimum.alone.contains(&node);
         if !(is_exact && is_part) {
             break;
         }

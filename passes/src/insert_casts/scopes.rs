@@ -5,7 +5,7 @@ use crate::classify::pin_of_cast;
 use crate::cost::{Executions, Sizes};
 use crate::flow::{self, Reader, Var};
 use ampc_ir::module::Def;
-use ampc_ir::op::OpKind;
+use ampc_ir::op::{Class, OpKind};
 use ampc_ir::verify::name_of;
 use ampc_ir::views::{constant_of, resolve_captures};
 use ampc_ir::{DType, GraphId, Module, Node, Value};
@@ -68,16 +68,21 @@ impl Scopes {
         scopes
     }
 
-    /// Notes a cast of the author from fp32 to a 16-bit format where its operand is made: others are to be merged with
-    /// it.
+    /// Notes a cast of the author that takes what arrives, and makes a 16-bit format of it where that is made: others
+    /// are to be merged with it.
     fn narrows(&mut self, module: &Module, node: Node, graph: GraphId) {
         let data = module.node(node);
         let (Some(operand), Some(result)) = (data.operand(0), data.result(0)) else { return };
         let is_cast = data.schema().is_some_and(|s| s.kind == OpKind::Cast);
-        let is_here = resolve_captures(module, operand) == operand;
-        let to = module.value(result).ty.dtype().filter(|dtype| dtype.is_low() && is_cast && is_here);
+        let class = data.decisions.first().map(|d| d.class);
+        let takes = module.value(operand).ty.dtype() == Some(DType::F32) && class == Some(Class::Discrete);
+        if !is_cast || !takes || resolve_captures(module, operand) != operand {
+            return;
+        }
         let (root, _) = self.behind(module, operand);
-        if let Some(to) = to.filter(|_| will_be(module, root) == Some(DType::F32)) {
+        let to = module.value(result).ty.dtype().filter(|dtype| dtype.is_low());
+        let from = will_be(module, root);
+        if let Some(to) = to.filter(|_| from.is_some() && from != to) {
             self.of.entry((root, to)).or_default().insert(graph);
         }
     }

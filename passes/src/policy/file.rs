@@ -71,6 +71,8 @@ struct ReportFile {
 #[derive(Deserialize)]
 struct ReportNode {
     path: String,
+    #[serde(default)]
+    op: String,
     pin: Option<String>,
     #[serde(default)]
     vars: Vec<ReportVar>,
@@ -79,6 +81,8 @@ struct ReportNode {
 #[derive(Deserialize)]
 struct ReportVar {
     var: String,
+    #[serde(default)]
+    class: String,
     precision: String,
 }
 
@@ -173,11 +177,14 @@ impl Policy {
         policy.name = "report".into();
         policy.signatures_from(report.signatures, text)?;
         for node in report.nodes {
+            // A cast of which nobody said more took what arrived, and does so again.
+            let takes = node.op == "Cast" && node.pin.is_none();
             if let Some(rule) = node.pin.filter(|rule| is_pin(rule)) {
                 policy.replayed_pins.insert(node.path.clone(), rule);
             }
             for var in node.vars {
                 match var.precision.parse() {
+                    Ok(Pin::To(_)) if takes && var.class == Class::Discrete.to_string() => {}
                     Ok(Pin::To(dtype)) => {
                         policy.replay.insert((node.path.clone(), var.var), dtype);
                     }
