@@ -23,6 +23,9 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// The rule of what a report given as policy decides.
+pub(crate) const REPLAY: &str = "replay";
+
 /// The pass.
 #[derive(Clone, Debug)]
 pub struct Classify {
@@ -116,7 +119,7 @@ impl Wishes<'_> {
             return None;
         }
         let names = flow::operands_of(module, var)
-            .map(|(slot, v)| (slot, resolve_captures(module, v)))
+            .map(|(slot, v)| (slot, flow::behind_inserted(module, resolve_captures(module, v))))
             .filter(|&(_, v)| module.producer(v).is_none() || constant_of(module, v).is_some())
             .chain(flow::results_of(module, var))
             .filter_map(|(_, value)| module.value_name(value).map(|s| module.text(s)));
@@ -283,7 +286,7 @@ impl State<'_> {
                 match (listed, replayed) {
                     (Some(listed), Some(_)) if listed.from == "list" => Some(listed),
                     (_, Some(precision)) => {
-                        return self.decide(of_precision(precision), Some(precision), "replay");
+                        return self.decide(of_precision(precision), Some(precision), REPLAY);
                     }
                     (listed, None) => listed,
                 }

@@ -1,10 +1,12 @@
 //! Where casts of captured values stand: outside every loop, within the one branch that reads them.
 
 use super::{InsertCasts, decided};
+use crate::classify::REPLAY;
 use crate::classify::pin_of_cast;
 use crate::cost::{Executions, Sizes};
 use crate::flow::{self, Reader, Var};
-use ampc_ir::module::Def;
+use crate::policy::is_pin;
+use ampc_ir::module::{Decision, Def};
 use ampc_ir::op::{Class, OpKind};
 use ampc_ir::verify::name_of;
 use ampc_ir::views::{constant_of, resolve_captures};
@@ -74,8 +76,11 @@ impl Scopes {
         let data = module.node(node);
         let (Some(operand), Some(result)) = (data.operand(0), data.result(0)) else { return };
         let is_cast = data.schema().is_some_and(|s| s.kind == OpKind::Cast);
-        let class = data.decisions.first().map(|d| d.class);
-        let takes = module.value(operand).ty.dtype() == Some(DType::F32) && class == Some(Class::Discrete);
+        // What was decided for it before anything was chosen is low: nothing else is left to decide.
+        let asked =
+            |d: &Decision| d.class == Class::Allow && (is_pin(&d.reason.rule) || d.reason.rule == REPLAY);
+        let takes = module.value(operand).ty.dtype() == Some(DType::F32)
+            && !data.decisions.first().is_some_and(asked);
         if !is_cast || !takes || resolve_captures(module, operand) != operand {
             return;
         }
