@@ -8,7 +8,7 @@
 //!   few;
 //! - a cast of what the body of a loop does not change moves out of the loop;
 //! - a cast of a cast, a → b → c, is a → c if that makes the same of every value of a ([`exact`](crate::exact)), one
-//!   to the type that is there goes, and two casts of one value to one type are one.
+//!   to the type that is there goes, two casts of one value to one type are one, and one that nobody reads goes.
 //!
 //! With `excess-precision=allow` a cast between f64, f32, f16 and bf16 reads what is behind other such casts, so that
 //! digits are kept that the author rounded away.
@@ -21,12 +21,12 @@ use crate::exact::composes;
 use crate::flow;
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::policy::Policy;
-use crate::simplify_casts::leave_out_wide;
+use crate::simplify_casts::{erase_unread, leave_out_wide};
 use ampc_ir::edit::{NewNode, Position};
 use ampc_ir::module::{Def, Op, Provenance};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::NodeView;
-use ampc_ir::{DType, Module, Node, Type, Value};
+use ampc_ir::{DType, GraphId, Module, Node, Type, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
@@ -71,6 +71,7 @@ impl Pass for MoveCasts {
             for node in casts(module, &pinned) {
                 again |= slide(module, node);
             }
+            again |= erase_unread(module, |_, node| pinned.contains(&node));
             // Each step leaves fewer casts, fewer loops around them or fewer bytes.
             changed |= again;
             if !again {
@@ -173,6 +174,15 @@ fn is_capture(module: &Module, value: Value) -> bool {
     matches!(module.value(value).def, Def::Capture { .. })
 }
 
+/// Lets the bodies that a graph is in capture no more than they read.
+fn prune(module: &mut Module, graph: GraphId) {
+    let mut at = graph;
+    while let Some(owner) = module.owner(at) {
+        module.prune_captures(owner);
+        at = module.node(owner).graph;
+    }
+}
+
 /// Moves a cast out of the loops that do not change what it casts; returns whether there are any.
 fn hoist(module: &mut Module, node: Node) -> bool {
     let Some(cast) = Cast::read(module, node) else { return false };
@@ -204,11 +214,7 @@ fn hoist(module: &mut Module, node: Node) -> bool {
     let captured = module.capture_into(home, result);
     module.replace_uses(cast.result, captured, |_, _| true);
     module.erase_node(node);
-    let mut at = home;
-    while let Some(owner) = module.owner(at).filter(|_| at != outside) {
-        module.prune_captures(owner);
-        at = module.node(owner).graph;
-    }
+    prune(module, home);
     true
 }
 

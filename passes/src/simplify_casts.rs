@@ -50,7 +50,8 @@ impl Pass for SimplifyCasts {
                 break;
             }
         }
-        changed |= chosen.is_some_and(|to| erase_unread(module, to));
+        changed |=
+            chosen.is_some() && erase_unread(module, |module, node| pin_of_cast(module, node).is_some());
         // Twins are one by now.
         for node in flow::nodes(module) {
             changed |= dequantize_into(module, node);
@@ -188,16 +189,18 @@ fn is_capture(module: &Module, value: Value) -> bool {
     matches!(module.value(value).def, Def::Capture { .. })
 }
 
-/// Erases the casts of the author that nobody reads and no pin speaks of; returns whether there were any.
-fn erase_unread(module: &mut Module, to: DType) -> bool {
+/// Erases the casts of the author that nobody reads and no pin speaks of, but not in functions, which may have nothing
+/// else in them; returns whether there were any.
+pub(crate) fn erase_unread(module: &mut Module, pinned: impl Fn(&Module, Node) -> bool) -> bool {
     let mut erased = false;
     // Backwards and from the inside out, so that what is read only by something unread is so when its turn comes.
     for graph in flow::graphs(module).into_iter().rev() {
+        let of_function = module.root(graph) != module.main();
         for node in module.nodes(graph).collect::<Vec<_>>().into_iter().rev() {
             module.prune_captures(node);
             let unread = |result: Value| !module.is_output(result) && module.uses(result).next().is_none();
             let cast = Cast::read(module, node).filter(|cast| !cast.inserted && unread(cast.result));
-            if cast.is_some() && is_plain(module, node, to) {
+            if cast.is_some() && !of_function && !pinned(module, node) {
                 module.erase_node(node);
                 erased = true;
             }
