@@ -232,7 +232,7 @@ impl<'m> Tensors<'m> {
         if decided.is_none() && data.schema().is_some_and(|s| s.kind == OpKind::Cast) {
             // What a cast reads follows what it casts to.
             let to = data.result(0).and_then(|result| self.module.value(result).ty.dtype());
-            return (to == Some(self.to)).then_some(End::Low);
+            return to.filter(|to| to.is_low()).map(|to| self.held(Some(to)));
         }
         Some(match var {
             Some(var) => self.end_of(var, present),

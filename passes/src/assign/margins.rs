@@ -114,8 +114,13 @@ impl Walk<'_> {
         let vars = flow::nodes(module).into_iter().flat_map(|node| flow::vars(module, node));
         let low = vars.filter(|&var| {
             let class = flow::decision(module, var).map(|d| d.class);
-            let follows =
-                matches!(class, Some(Class::Clear | Class::Discrete | Class::Promote | Class::Fixed));
+            let tied = self.tensors.groups.get(var).is_some();
+            let follows = match class {
+                Some(Class::Clear | Class::Discrete | Class::Promote | Class::Fixed) => true,
+                // Of what is of one element type with others none is left fp32 here.
+                Some(Class::Infer) => tied,
+                Some(Class::Allow | Class::Deny) | None => false,
+            };
             !follows && self.is_low(var) && !self.painted.derived.contains(&var)
         });
         low.map(|var| self.at(var)).collect()
