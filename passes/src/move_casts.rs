@@ -57,7 +57,8 @@ impl Pass for MoveCasts {
         let pinned = pinned_casts(module, &self.policy);
         let mut changed = false;
         loop {
-            let mut again = false;
+            // First: what nobody reads is no twin of anything.
+            let mut again = erase_unread(module, |_, node| pinned.contains(&node));
             // A cast of a cast goes where that went, so in program order.
             let mut first: FxHashMap<(Value, DType), Node> = FxHashMap::default();
             for node in casts(module, &pinned) {
@@ -71,7 +72,6 @@ impl Pass for MoveCasts {
             for node in casts(module, &pinned) {
                 again |= slide(module, node);
             }
-            again |= erase_unread(module, |_, node| pinned.contains(&node));
             // Each step leaves fewer casts, fewer loops around them or fewer bytes.
             changed |= again;
             if !again {
