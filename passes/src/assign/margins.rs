@@ -9,7 +9,7 @@ use super::Found;
 use super::cut::Held;
 use crate::flow::{self, Reader, Var};
 use crate::tensors::Tensors;
-use ampc_ir::op::Class;
+use ampc_ir::op::{Class, OpKind};
 use ampc_ir::ports::Ports;
 use ampc_ir::verify::name_of;
 use ampc_ir::{Node, Value};
@@ -112,13 +112,14 @@ impl Walk<'_> {
     fn products(&self) -> FxHashSet<At> {
         let module = self.tensors.module;
         let vars = flow::nodes(module).into_iter().flat_map(|node| flow::vars(module, node));
+        let is_cast = |node: Node| module.node(node).schema().is_some_and(|s| s.kind == OpKind::Cast);
         let low = vars.filter(|&var| {
             let class = flow::decision(module, var).map(|d| d.class);
             let tied = self.tensors.groups.get(var).is_some();
             let follows = match class {
                 Some(Class::Clear | Class::Discrete | Class::Promote | Class::Fixed) => true,
-                // Of what is of one element type with others none is left fp32 here.
-                Some(Class::Infer) => tied,
+                // Of what is of one element type with others none is left fp32 here, and casts take what arrives.
+                Some(Class::Infer) => tied || is_cast(var.node),
                 Some(Class::Allow | Class::Deny) | None => false,
             };
             !follows && self.is_low(var) && !self.painted.derived.contains(&var)
