@@ -274,7 +274,9 @@ impl Chain {
         let mut value = cast.result;
         while is_read_once(module, value)
             && let Some(mover) = module.uses(value).next().and_then(|(node, _)| mover(module, node, cast.from))
-            // It makes something of the type that it is made in.
+            // It may be a shape or indices.
+            && mover.reads == value
+            // What makes an output makes it of the type that it has.
             && !module.is_output(mover.makes)
         {
             movers.push(mover);

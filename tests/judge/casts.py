@@ -177,7 +177,7 @@ def main() -> int:
     done = [placement for placement in results if placement.casts]
     exact = sum(placement.exact for placement in done)
     good = sum(not placement.problems for placement in done)
-    print(f"casts: {good} of {len(done)}, {exact} with exactly as many casts as the choice says")
+    print(f"casts: {good} of {len(results)}, {exact} with exactly as many casts as the choice says")
     return 0 if all(not placement.problems for placement in results) else 1
 
 

@@ -59,8 +59,13 @@ class Chain:
 
     def constant(self, value: object, dtype: type = np.int64) -> str:
         name = f"k{len(self.constants)}"
-        self.constants.append(onnx.numpy_helper.from_array(np.asarray(value, dtype), name))
-        return name
+        is_cast = dtype == np.int64 and self.random.random() < 0.3
+        self.constants.append(onnx.numpy_helper.from_array(np.asarray(value, np.int32 if is_cast else dtype), name))
+        if not is_cast:
+            return name
+        # Shapes and indices are read by what moves numbers, and not moved.
+        self.nodes.append(helper.make_node("Cast", [name], [f"{name}c"], name=f"{name}n", to=TensorProto.INT64))
+        return f"{name}c"
 
     def step(self) -> None:
         if self.random.random() < 0.4:
