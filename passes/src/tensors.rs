@@ -14,6 +14,7 @@ use ampc_ir::op::{Class, OpKind};
 use ampc_ir::verify::name_of;
 use ampc_ir::views::constant_of;
 use ampc_ir::{DType, GraphId, Module, Node, Value};
+use rustc_hash::FxHashSet;
 
 /// What makes a tensor, or reads it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -256,6 +257,17 @@ impl<'m> Tensors<'m> {
             None => follows(&var),
         }
     }
+}
+
+/// The outputs of a model that keep their types, and what an earlier run cast to one.
+pub(crate) fn kept_outputs(module: &Module, keep_io: &KeepIo) -> FxHashSet<Value> {
+    let outputs = module.graph(module.main()).outputs().iter().map(|output| output.value);
+    let mut kept: FxHashSet<Value> = outputs.filter(|&v| keep_io.keeps(&name_of(module, v))).collect();
+    let made = kept.iter().filter_map(|&output| module.producer(output));
+    let inserted = made.filter(|&(node, _)| flow::inserted_result(module, node).is_some());
+    let cast: Vec<Value> = inserted.filter_map(|(node, _)| module.node(node).operand(0)).collect();
+    kept.extend(cast);
+    kept
 }
 
 /// Whether a value is an output, as it is or as an earlier run cast it.

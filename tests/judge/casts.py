@@ -174,10 +174,10 @@ def main() -> int:
         for how in ("paint", *OBJECTIVES):
             by_inserted = f", {moved[policy, how]} bytes by inserted ones" if how in OBJECTIVES else ""
             print(f"{policy} {how}: {casts[policy, how]} Cast nodes{by_inserted}")
-    done = [placement for placement in results if placement.casts]
+    done = [placement for placement in results if placement.casts or placement.problems]
     exact = sum(placement.exact for placement in done)
     good = sum(not placement.problems for placement in done)
-    print(f"casts: {good} of {len(results)}, {exact} with exactly as many casts as the choice says")
+    print(f"casts: {good} of {len(done)}, {exact} with exactly as many casts as the choice says")
     return 0 if all(not placement.problems for placement in results) else 1
 
 

@@ -8,7 +8,7 @@
 use super::Found;
 use super::cut::Held;
 use crate::flow::{self, Reader, Var};
-use crate::tensors::Tensors;
+use crate::tensors::{Tensors, kept_outputs};
 use ampc_ir::op::{Class, OpKind};
 use ampc_ir::ports::Ports;
 use ampc_ir::verify::name_of;
@@ -21,7 +21,7 @@ pub(super) fn margins(
     painted: &Found,
     held: &FxHashMap<Var, Held>,
 ) -> FxHashMap<Var, &'static str> {
-    let walk = Walk { tensors, painted, held };
+    let walk = Walk { tensors, painted, held, kept: kept_outputs(tensors.module, tensors.keep_io) };
     let (behind, before) = (walk.behind_products(), walk.before_products());
     let free = held.iter().filter(|(_, held)| **held == Held::Free).map(|(&var, _)| var);
     let infers = |var| flow::decision(tensors.module, var).is_some_and(|d| d.class == Class::Infer);
@@ -45,6 +45,8 @@ struct Walk<'a> {
     tensors: &'a Tensors<'a>,
     painted: &'a Found,
     held: &'a FxHashMap<Var, Held>,
+    /// Outputs of the model that keep their types, as they are or cast to it by an earlier run.
+    kept: FxHashSet<Value>,
 }
 
 impl Walk<'_> {
@@ -97,14 +99,6 @@ impl Walk<'_> {
         let dtype = |value| self.tensors.module.value(value).ty.dtype();
         values.retain(|&value| dtype(value).is_none_or(|dtype| dtype.is_float()));
         values
-    }
-
-    /// Whether a value is an output of the model that keeps its type, or an earlier run cast it to one.
-    fn is_public(&self, value: Value) -> bool {
-        let module = self.tensors.module;
-        let kept = |value| module.is_output(value) && self.tensors.keep_io.keeps(&name_of(module, value));
-        let mut casts = module.uses(value).filter_map(|(node, _)| flow::inserted_result(module, node));
-        module.value(value).graph == module.main() && (kept(value) || casts.any(kept))
     }
 
     /// Where something computes in 16 bits whatever is chosen. What only follows others does not count, nor what is
@@ -188,7 +182,7 @@ impl Walk<'_> {
         let class = flow::decision(self.tensors.module, var).map(|d| d.class);
         self.held.get(&var) == Some(&Held::Free)
             && class == Some(Class::Infer)
-            && flow::results_of(self.tensors.module, var).any(|(_, value)| self.is_public(value))
+            && flow::results_of(self.tensors.module, var).any(|(_, value)| self.kept.contains(&value))
     }
 
     /// Whether what reads a port, through casts as well, is allow and nothing else. By class, not by precision, which
@@ -208,7 +202,7 @@ impl Walk<'_> {
         let module = self.tensors.module;
         let mut work = vec![value];
         while let Some(value) = work.pop() {
-            if self.is_public(value) {
+            if self.kept.contains(&value) {
                 return true;
             }
             work.extend(module.uses(value).filter_map(|(node, _)| flow::float_cast(module, node)));

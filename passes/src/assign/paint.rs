@@ -28,7 +28,6 @@ use crate::sequences::Groups;
 use crate::tensors;
 use ampc_ir::module::Op;
 use ampc_ir::op::{Class, Legality, OpKind};
-use ampc_ir::verify::name_of;
 use ampc_ir::views::constant_of;
 use ampc_ir::{DType, Module, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -72,7 +71,7 @@ struct Paint<'m> {
     /// Of results of casts, whether what is behind all casts is a constant.
     cast_of_constant: RefCell<FxHashMap<Value, bool>>,
     outputs: FxHashSet<Value>,
-    /// Outputs that keep their type.
+    /// Outputs that keep their type, as they are or cast to it by an earlier run.
     kept: FxHashSet<Value>,
 }
 
@@ -107,7 +106,7 @@ impl<'m> Paint<'m> {
             }
         }
         let outputs = flow::outputs(module, module.main());
-        let kept = outputs.iter().copied().filter(|&v| keep_io.keeps(&name_of(module, v))).collect();
+        let kept = tensors::kept_outputs(module, keep_io);
         let (derived, moves) = (FxHashSet::default(), FxHashSet::default());
         let mut paint = Paint {
             module,
@@ -242,12 +241,7 @@ impl<'m> Paint<'m> {
     /// Whether an infer variable makes what leaves the graph in fp32: then it is not rounded before.
     fn makes_public(&self, var: Var) -> bool {
         self.class(var) == Some(Class::Infer)
-            && flow::results_of(self.module, var).any(|(_, value)| {
-                self.kept.contains(&value)
-                    || self.module.uses(value).any(|(n, _)| {
-                        flow::inserted_result(self.module, n).is_some_and(|v| self.kept.contains(&v))
-                    })
-            })
+            && flow::results_of(self.module, var).any(|(_, value)| self.kept.contains(&value))
     }
     /// The class of a variable. That of a group is clear, or that of a member that takes what arrives.
     fn class(&self, var: Var) -> Option<Class> {
