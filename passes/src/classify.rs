@@ -100,17 +100,28 @@ impl Wishes<'_> {
         if !is_cast || flow::inserted_result(module, node).is_some() {
             return None;
         }
-        let names = module.var_names(node);
-        let mut pins = flow::vars(module, node)
-            .zip(&names)
-            .filter_map(|(var, name)| self.of_var(module, var, paths, name));
-        let pin = pins.find(|(pin, _)| *pin != Pin::Auto).map(|(_, rule)| rule);
         let listed = || {
             let listed = self.policy.class_of(&node_key(module, node)).filter(|l| l.class == Class::Deny);
             listed.map(|listed| format!("pin:{}.deny", listed.from))
         };
-        let replayed = || paths.iter().find_map(|path| self.policy.replayed_pin(path)).map(str::to_owned);
-        pin.or_else(listed).or_else(replayed)
+        self.of_node(module, node, paths).or_else(listed).or_else(|| self.replayed(paths))
+    }
+
+    /// A pin that speaks of a node of the author, whatever it says.
+    fn of_node(&self, module: &Module, node: Node, paths: &[&str]) -> Option<String> {
+        if self.pins.is_empty() || flow::inserted_result(module, node).is_some() {
+            return None;
+        }
+        let names = module.var_names(node);
+        let mut pins = flow::vars(module, node)
+            .zip(&names)
+            .filter_map(|(var, name)| self.of_var(module, var, paths, name));
+        pins.next().map(|(_, rule)| rule)
+    }
+
+    /// The pin that spoke of a node in an earlier run.
+    fn replayed(&self, paths: &[&str]) -> Option<String> {
+        paths.iter().find_map(|path| self.policy.replayed_pin(path)).map(str::to_owned)
     }
 
     /// The pin that holds for a variable of a node with these paths, and its rule.
@@ -128,13 +139,19 @@ impl Wishes<'_> {
 }
 
 /// The pin, or list that denies Cast, that speaks of a cast of the author, once it is classified.
-pub fn pin_of_cast(module: &Module, node: Node) -> Option<&str> {
+pub(crate) fn pin_of_cast(module: &Module, node: Node) -> Option<&str> {
     let evidence = &module.node(node).decisions.last()?.reason.evidence;
     is_pin(evidence).then_some(evidence)
 }
 
-/// The casts of the author that pins, those of an earlier run included, or a list that denies Cast speak of.
-pub(crate) fn pinned_casts(module: &Module, policy: &Policy) -> FxHashSet<Node> {
+/// The pin, or of a cast the list that denies it, that speaks of a node of the author, once it is classified.
+pub fn pin_of_node(module: &Module, node: Node) -> Option<&str> {
+    let rules = || module.node(node).decisions.iter().map(|decision| decision.reason.rule.as_str());
+    pin_of_cast(module, node).or_else(|| rules().find(|rule| is_pin(rule)))
+}
+
+/// The nodes of the author that pins speak of, those of an earlier run included, and the casts that a list denies.
+pub(crate) fn pinned_nodes(module: &Module, policy: &Policy) -> FxHashSet<Node> {
     let denied = policy.class_of("Cast").is_some_and(|listed| listed.class == Class::Deny);
     let has_pins = !policy.pins().is_empty() || !policy.value_pins().is_empty() || policy.has_replayed_pins();
     if !denied && !has_pins {
@@ -143,9 +160,13 @@ pub(crate) fn pinned_casts(module: &Module, policy: &Policy) -> FxHashSet<Node> 
     let paths = Paths::new(module);
     let values = ValueNames::new(module, !policy.value_pins().is_empty());
     let wishes = Wishes { policy, pins: &policy.pins_in(&paths, &values) };
-    let mut casts = paths.nodes().to_vec();
-    casts.retain(|&node| wishes.of_cast(module, node, &paths.names(node).collect::<Vec<_>>()).is_some());
-    casts.into_iter().collect()
+    let mut nodes = paths.nodes().to_vec();
+    nodes.retain(|&node| {
+        let names: Vec<&str> = paths.names(node).collect();
+        wishes.of_node(module, node, &names).or_else(|| wishes.replayed(&names)).is_some()
+            || wishes.of_cast(module, node, &names).is_some()
+    });
+    nodes.into_iter().collect()
 }
 
 struct State<'a> {
@@ -179,8 +200,13 @@ impl State<'_> {
         let vars = || flow::vars(module, node).zip(&names);
         let mut decisions: Vec<Decision> =
             vars().map(|(var, name)| self.var(module, schema, var, name, paths)).collect();
-        // What a cast makes is never decided, so that is where it says that a pin speaks of the cast.
-        if let (Some(rule), Some(last)) = (self.wishes.of_cast(module, node, paths), decisions.last_mut()) {
+        // What a cast makes is never decided, so that is where it says that a pin speaks of the cast; so it does where a
+        // pin speaks of a node and decides nothing.
+        let is_met = decisions.iter().any(|decision| is_pin(&decision.reason.rule));
+        let pin = || self.wishes.of_node(module, node, paths).filter(|_| !is_met);
+        if let Some(rule) = self.wishes.of_cast(module, node, paths).or_else(pin)
+            && let Some(last) = decisions.last_mut()
+        {
             last.reason = Arc::new(Reason { rule: last.reason.rule.clone(), evidence: rule });
         }
         decisions

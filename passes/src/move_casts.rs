@@ -15,16 +15,17 @@
 //!
 //! Casts stay that a pin, or a list that denies Cast, speaks of.
 
-use crate::classify::pinned_casts;
+use crate::classify::pinned_nodes;
 use crate::cost::{Extents, Sizes};
 use crate::exact::composes;
 use crate::flow;
+use crate::names;
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::policy::Policy;
 use crate::simplify_casts::{erase_unread, leave_out_wide};
 use ampc_ir::edit::{NewNode, Position};
 use ampc_ir::module::{Def, Op, Provenance};
-use ampc_ir::op::OpKind;
+use ampc_ir::op::{Formal, OpKind};
 use ampc_ir::views::NodeView;
 use ampc_ir::{DType, GraphId, Module, Node, Type, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -54,32 +55,49 @@ impl Pass for MoveCasts {
         true
     }
     fn run(&self, module: &mut Module, _: &mut PassCx<'_>) -> Result<Changed, PassError> {
-        let pinned = pinned_casts(module, &self.policy);
+        let pinned = pinned_nodes(module, &self.policy);
         let mut changed = false;
-        loop {
-            // First: what nobody reads is no twin of anything.
-            let mut again = erase_unread(module, |_, node| pinned.contains(&node));
-            // A cast of a cast goes where that went, so in program order.
-            let mut first: FxHashMap<(Value, DType), Node> = FxHashMap::default();
-            for node in casts(module, &pinned) {
-                again |= leave_out_wide(module, node);
-                again |= read_around(module, node, self.excess_precision, &pinned);
-                again |= merge(module, node, &mut first);
-            }
-            for node in casts(module, &pinned) {
-                again |= hoist(module, node);
-            }
-            for node in casts(module, &pinned) {
-                again |= slide(module, node);
-            }
-            // Each step leaves fewer casts, fewer loops around them or fewer bytes.
-            changed |= again;
-            if !again {
+        for _ in 0..MAX_ROUNDS {
+            if !round(module, self.excess_precision, &pinned) {
                 break;
             }
+            changed = true;
+        }
+        if changed {
+            names::part_all(module);
         }
         Ok(Changed::when(changed))
     }
+}
+
+/// Rounds that are worth it: two are usual, and more than this takes models made to be slow.
+const MAX_ROUNDS: usize = 16;
+
+/// Does all there is to do once; returns whether there was anything.
+fn round(module: &mut Module, keep_digits: bool, pinned: &FxHashSet<Node>) -> bool {
+    // First: what nobody reads is no twin of anything.
+    let mut changed = erase_unread(module, |_, node| pinned.contains(&node));
+    // A cast of a cast goes where that went, so in program order.
+    let mut first: FxHashMap<(Value, DType), Node> = FxHashMap::default();
+    for node in casts(module, pinned) {
+        changed |= leave_out_wide(module, node);
+        changed |= read_around(module, node, keep_digits, pinned);
+        changed |= merge(module, node, &mut first);
+    }
+    let mut left = FxHashSet::default();
+    for node in casts(module, pinned) {
+        left.extend(hoist(module, node));
+    }
+    changed |= !left.is_empty();
+    prune(module, left);
+    // What is in the way of a cast that moves goes first.
+    for node in casts(module, pinned).into_iter().rev() {
+        changed |= slide(module, node, pinned);
+    }
+    for node in casts(module, pinned) {
+        changed |= slide(module, node, pinned);
+    }
+    changed
 }
 
 /// The author's casts of which nobody says more, in program order.
@@ -174,27 +192,38 @@ fn is_capture(module: &Module, value: Value) -> bool {
     matches!(module.value(value).def, Def::Capture { .. })
 }
 
-/// Lets the bodies that a graph is in capture no more than they read.
-fn prune(module: &mut Module, graph: GraphId) {
-    let mut at = graph;
-    while let Some(owner) = module.owner(at) {
+/// Lets the bodies that graphs are in capture no more than they read.
+fn prune(module: &mut Module, graphs: FxHashSet<GraphId>) {
+    let mut owners: Vec<Node> = Vec::new();
+    for mut graph in graphs {
+        while let Some(owner) = module.owner(graph) {
+            owners.push(owner);
+            graph = module.node(owner).graph;
+        }
+    }
+    // From the inside out.
+    let order: FxHashMap<Node, usize> =
+        flow::nodes(module).into_iter().enumerate().map(|(at, node)| (node, at)).collect();
+    owners.sort_unstable_by_key(|owner| std::cmp::Reverse(order[owner]));
+    owners.dedup();
+    for owner in owners {
         module.prune_captures(owner);
-        at = module.node(owner).graph;
     }
 }
 
-/// Moves a cast out of the loops that do not change what it casts; returns whether there are any.
-fn hoist(module: &mut Module, node: Node) -> bool {
-    let Some(cast) = Cast::read(module, node) else { return false };
+/// Moves a cast out of the loops that do not change what it casts; returns the graph that it left. Casts of strings
+/// stay: a loop that is never run reads none that is no number.
+fn hoist(module: &mut Module, node: Node) -> Option<GraphId> {
+    let cast = Cast::read(module, node).filter(|cast| cast.from != DType::String)?;
     let home = module.node(node).graph;
     let (mut operand, mut out_of) = (cast.operand, None);
     while let Some((outer, owner)) = around_loop(module, operand) {
         (operand, out_of) = (outer, Some(owner));
     }
     // What a body captures is nothing that it makes, so it cannot be its output.
-    let Some(owner) = out_of.filter(|_| !module.is_output(cast.result)) else { return false };
+    let owner = out_of.filter(|_| !module.is_output(cast.result))?;
     let data = module.node(node);
-    let Some(schema) = data.schema() else { return false };
+    let schema = data.schema()?;
     let attrs = data.attrs().iter().map(|attr| (attr.name, attr.value.clone())).collect();
     let (name, metadata) = (data.name, data.metadata.clone());
     let base = module.value_name(cast.result).map_or_else(String::new, |name| module.text(name).to_owned());
@@ -214,8 +243,7 @@ fn hoist(module: &mut Module, node: Node) -> bool {
     let captured = module.capture_into(home, result);
     module.replace_uses(cast.result, captured, |_, _| true);
     module.erase_node(node);
-    prune(module, home);
-    true
+    Some(home)
 }
 
 /// What the body of a loop captures as a value, where it is made or captured, and the loop.
@@ -228,11 +256,11 @@ fn around_loop(module: &Module, value: Value) -> Option<(Value, Node)> {
 }
 
 /// Moves a cast along what only moves numbers; returns whether there is a better place.
-fn slide(module: &mut Module, node: Node) -> bool {
+fn slide(module: &mut Module, node: Node, pinned: &FxHashSet<Node>) -> bool {
     let cast = Cast::read(module, node)
         .filter(|cast| is_wide(cast.from) && is_wide(cast.to) && cast.from != cast.to);
     let Some(cast) = cast else { return false };
-    let chain = Chain::around(module, cast);
+    let chain = Chain::around(module, cast, pinned);
     let best = chain.best(module);
     let changed = best != chain.at;
     if changed {
@@ -259,12 +287,13 @@ struct Mover {
 }
 
 impl Chain {
-    fn around(module: &Module, cast: Cast) -> Chain {
+    fn around(module: &Module, cast: Cast, pinned: &FxHashSet<Node>) -> Chain {
+        let mover = |node: Node, dtype| mover(module, node, dtype).filter(|_| !pinned.contains(&node));
         let (mut movers, is_output) = (Vec::new(), module.is_output(cast.result));
         let mut value = cast.operand;
         while !is_output
             && is_read_once(module, value)
-            && let Some(mover) = module.producer(value).and_then(|(node, _)| mover(module, node, cast.to))
+            && let Some(mover) = module.producer(value).and_then(|(node, _)| mover(node, cast.to))
         {
             movers.push(mover);
             value = mover.reads;
@@ -273,7 +302,7 @@ impl Chain {
         let at = movers.len();
         let mut value = cast.result;
         while is_read_once(module, value)
-            && let Some(mover) = module.uses(value).next().and_then(|(node, _)| mover(module, node, cast.from))
+            && let Some(mover) = module.uses(value).next().and_then(|(node, _)| mover(node, cast.from))
             // It may be a shape or indices.
             && mover.reads == value
             // What makes an output makes it of the type that it has.
@@ -297,14 +326,18 @@ impl Chain {
             let moved = if is_view(module, mover.node) { 0 } else { reads.min(makes).saturating_add(makes) };
             moved.saturating_mul(bytes(dtype))
         };
-        let total = |at: usize| {
-            let before = self.movers[..at].iter().map(|mover| moving(mover, self.cast.from));
-            let behind = self.movers[at..].iter().map(|mover| moving(mover, self.cast.to));
-            before.chain(behind).fold(casting(self.boundary(at)), u64::saturating_add)
-        };
-        let here = total(self.at);
-        let least = (0..=self.movers.len()).map(|at| (total(at), at)).min();
-        least.filter(|&(total, _)| total < here).map_or(self.at, |(_, at)| at)
+        // What is before the cast moves what it reads, what is behind it what it makes.
+        let mut moved: u64 =
+            self.movers.iter().fold(0, |sum, mover| sum.saturating_add(moving(mover, self.cast.to)));
+        let mut totals = vec![moved.saturating_add(casting(self.boundary(0)))];
+        for (at, mover) in (1..).zip(&self.movers) {
+            moved = moved
+                .saturating_sub(moving(mover, self.cast.to))
+                .saturating_add(moving(mover, self.cast.from));
+            totals.push(moved.saturating_add(casting(self.boundary(at))));
+        }
+        let least = totals.iter().zip(0..).min();
+        least.filter(|&(&total, _)| total < totals[self.at]).map_or(self.at, |(_, at)| at)
     }
 
     /// What is between the operators, of the size of what the cast would read there.
@@ -368,8 +401,12 @@ fn mover(module: &Module, node: Node, dtype: DType) -> Option<Mover> {
                 | OpKind::Tile
                 | OpKind::Transpose
         );
-    let formal =
-        view.schema.input(0).filter(|formal| moves && view.schema.types_of(formal).has_tensor(dtype));
+    // Tile below 6 has numbers of its type as well.
+    let is_apart = |first: &Formal| view.schema.inputs[1..].iter().all(|other| other.ty != first.ty);
+    let formal = view
+        .schema
+        .input(0)
+        .filter(|formal| moves && is_apart(formal) && view.schema.types_of(formal).has_tensor(dtype));
     let ([Some(makes)], Some(reads), Some(_)) = (view.data().results(), view.data().operand(0), formal)
     else {
         return None;

@@ -7,6 +7,20 @@ use rustc_hash::FxHashMap;
 /// Renames values in bodies that are called as one around them and differ from it in type, if one of the two was
 /// touched. A name means the innermost value, but checkers take the type of an outer one for it.
 pub(crate) fn part(module: &mut Module, touched: impl Fn(&Module, Value) -> bool) {
+    rename(module, |module, value, around| {
+        module.value(around).ty != module.value(value).ty
+            && (touched(module, value) || touched(module, around))
+    });
+}
+
+/// Renames values in bodies that are called as one around them: where that is made earlier than it was, its name would
+/// be taken.
+pub(crate) fn part_all(module: &mut Module) {
+    rename(module, |_, _, _| true);
+}
+
+/// Renames values in bodies that are called as one around them, of the pairs for which the test is true.
+fn rename(module: &mut Module, test: impl Fn(&Module, Value, Value) -> bool) {
     let graphs = flow::graphs(module);
     if graphs.iter().all(|&graph| module.owner(graph).is_none()) {
         return;
@@ -17,14 +31,10 @@ pub(crate) fn part(module: &mut Module, touched: impl Fn(&Module, Value) -> bool
         for value in module.defined(graph) {
             let Some(name) = module.value(value).name else { continue };
             named.insert((graph, name), value);
-            let differs = |other: Value| {
-                module.value(other).ty != module.value(value).ty
-                    && (touched(module, value) || touched(module, other))
-            };
             let mut around = graph;
             while let Some(owner) = module.owner(around) {
                 around = module.node(owner).graph;
-                if named.get(&(around, name)).is_some_and(|&other| differs(other)) {
+                if named.get(&(around, name)).is_some_and(|&other| test(module, value, other)) {
                     clashes.push((value, name));
                     break;
                 }

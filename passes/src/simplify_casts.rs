@@ -16,6 +16,7 @@
 use crate::classify::pin_of_cast;
 use crate::exact::{composes, is_exact};
 use crate::flow;
+use crate::names;
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
 use ampc_ir::convert::Conversion;
 use ampc_ir::edit::{NewNode, Position};
@@ -55,6 +56,9 @@ impl Pass for SimplifyCasts {
         // Twins are one by now.
         for node in flow::nodes(module) {
             changed |= dequantize_into(module, node);
+        }
+        if changed {
+            names::part_all(module);
         }
         Ok(Changed::when(changed))
     }

@@ -29,7 +29,6 @@ pub(crate) struct Decisions<'a> {
 /// What has been decided.
 pub(crate) struct Decided {
     pub(super) nodes: Vec<NodeReport>,
-    pub(super) hoisted: Vec<Node>,
     /// The paths of nodes that are not in the source.
     pub(super) instances: FxHashMap<Node, String>,
     pub(super) optimum: Option<OptimumReport>,
@@ -73,11 +72,9 @@ impl<'a> Decisions<'a> {
     pub(crate) fn finish(mut self, module: &Module) -> Decided {
         let nodes = self.nodes.take().unwrap_or_else(|| self.of_source(module));
         let copies = self.instances.into_iter().filter(|i| i.node != i.source);
-        let hoisted = self.hoisted.into_iter().map(|(node, _)| node).collect();
         Decided {
             nodes,
-            hoisted,
-            instances: copies.map(|i| (i.node, i.path)).collect(),
+            instances: copies.map(|i| (i.node, i.path)).chain(self.hoisted).collect(),
             optimum: self.optimum,
         }
     }

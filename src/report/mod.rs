@@ -13,7 +13,7 @@ use ampc_ir::tensor::Place;
 use ampc_ir::views::{NodeView, constant_node_data};
 use ampc_ir::{DType, FunctionId, Module, Node, Payload, TensorData};
 use ampc_passes::assign::Optimum;
-use ampc_passes::classify::pin_of_cast;
+use ampc_passes::classify::pin_of_node;
 use ampc_passes::flow;
 use ampc_passes::guard::ConstantStats;
 use ampc_passes::insert_casts::KeepIo;
@@ -180,7 +180,8 @@ pub struct Summary {
 pub struct Casts {
     /// In the source, those of an earlier rewrite included.
     pub present: u64,
-    /// Of the source, still there.
+    /// The author's that are there now, where they were or moved, or one in place of two; of functions that calls do not
+    /// share one for each.
     pub kept: u64,
     /// Of the source, gone: they had become identities, or an earlier rewrite inserted them.
     pub removed: u64,
@@ -276,7 +277,7 @@ pub struct NodeReport {
     pub precision: Option<String>,
     /// The rule that decided the class or precision.
     pub rule: String,
-    /// Of a cast the pin or list that speaks of it, so that it stays.
+    /// The pin that speaks of it, or of a cast the list: then it stays where it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pin: Option<String>,
     /// Each type variable.
@@ -363,7 +364,7 @@ impl Report {
         options: &RewriteOptions,
         pipeline: &Pipeline,
         warnings: Vec<Warning>,
-        Decided { nodes, hoisted, instances, optimum }: Decided,
+        Decided { nodes, instances, optimum }: Decided,
     ) -> Report {
         let (objective, target) = match &options.by {
             By::Paint => (None, None),
@@ -408,7 +409,7 @@ impl Report {
             },
             summary: summary(module, &before.paths),
             optimum,
-            casts: casts(module, before, &hoisted),
+            casts: casts(module, before),
             constants: constants_report(module, before, options),
             signatures: (options.policy.signatures())
                 .filter_map(|(op, schema)| Some((op.to_owned(), SignatureJson::of(&Signature::of(schema)?))))
@@ -468,7 +469,7 @@ fn node_report(
         class: leading.map(|d| d.class.to_string()),
         precision: leading.and_then(|d| d.precision).map(precision_name),
         rule: leading.map_or_else(|| unknown.to_owned(), |d| d.reason.rule.clone()),
-        pin: pin_of_cast(module, node).map(str::to_owned),
+        pin: pin_of_node(module, node).map(str::to_owned),
         vars: vars(module, node),
     }
 }
@@ -515,16 +516,17 @@ fn summary(module: &Module, paths: &Paths) -> Summary {
     sum
 }
 
-fn casts(module: &Module, before: &Before, hoisted: &[Node]) -> Casts {
+fn casts(module: &Module, before: &Before) -> Casts {
     let mut casts = Casts { present: before.casts.len() as u64, ..Casts::default() };
     let known: BTreeSet<Node> = before.casts.iter().map(|&(n, _)| n).collect();
-    casts.kept = known.iter().chain(hoisted).filter(|&&n| module.node(n).is_alive()).count() as u64;
-    casts.removed = casts.present - casts.kept;
     let paths = Paths::new(module);
     for node in flow::nodes(module) {
-        // A Cast that a raised opset needed is the author's like what it stands for.
-        let inserted = module.node(node).provenance == Provenance::Inserted;
-        if !is_cast(module, node) || !inserted || known.contains(&node) {
+        if !is_cast(module, node) {
+            continue;
+        }
+        // One that moved, or that does what two did, is the author's, and so is one that a raised opset needed.
+        if module.node(node).provenance == Provenance::User || known.contains(&node) {
+            casts.kept += 1;
             continue;
         }
         let (Some(from), Some(to)) = (module.node(node).operand(0), module.node(node).result(0)) else {
@@ -544,6 +546,7 @@ fn casts(module: &Module, before: &Before, hoisted: &[Node]) -> Casts {
             readers,
         });
     }
+    casts.removed = casts.present.saturating_sub(casts.kept);
     casts.folded = constants(module).iter().filter(|(_, d)| !d.pending().is_empty()).count() as u64;
     casts
 }

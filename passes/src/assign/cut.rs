@@ -73,6 +73,8 @@ pub(super) struct Choice<'m> {
     casts: FxHashSet<Node>,
     /// Those of them that serve nobody else.
     alone: FxHashSet<Node>,
+    /// Others of the author that take what arrives: what they make is a tensor of its own.
+    apart: FxHashSet<Node>,
 }
 
 impl<'m> Choice<'m> {
@@ -101,6 +103,7 @@ impl<'m> Choice<'m> {
             arriving: FxHashSet::default(),
             casts: FxHashSet::default(),
             alone: FxHashSet::default(),
+            apart: FxHashSet::default(),
         };
         choice.problem.fix(FULL, Label::Full)?;
         choice.problem.fix(LOW, Label::Low)?;
@@ -130,8 +133,8 @@ impl<'m> Choice<'m> {
                     let result = module.node(node).result(0);
                     let widens = result.and_then(|v| module.value(v).ty.dtype()) == Some(DType::F32);
                     let apart = widens && pin_of_cast(module, node).is_some();
-                    if flow::inserted_result(module, node).is_none() && !apart {
-                        self.casts.insert(node);
+                    if flow::inserted_result(module, node).is_none() {
+                        if apart { &mut self.apart } else { &mut self.casts }.insert(node);
                     }
                     if self.tensors.serves_itself(node).is_some() {
                         self.alone.insert(node);
@@ -437,6 +440,7 @@ impl<'m> Choice<'m> {
             timed: self.timed.clone(),
             casts: self.casts.clone(),
             alone: self.alone.clone(),
+            apart: self.apart.clone(),
             limit: self.costs.limit(),
         };
         Ok((found, optimum))

@@ -64,6 +64,8 @@ pub struct Optimum {
     pub(crate) casts: FxHashSet<Node>,
     /// Those of them that serve nobody else.
     pub(crate) alone: FxHashSet<Node>,
+    /// Others that take what arrives, and so read nothing that is cast for them.
+    pub(crate) apart: FxHashSet<Node>,
     /// No cost counts as more.
     pub(crate) limit: i64,
 }
@@ -140,7 +142,9 @@ fn counted(
     }
     let is_read = is_read(module, result, |reader| {
         // A cast of what is cast without loss might as well read what is behind it.
-        let is_cast = flow::inserted_result(module, reader).is_some() || optimum.casts.contains(&reader);
+        let is_cast = flow::inserted_result(module, reader).is_some()
+            || optimum.casts.contains(&reader)
+            || optimum.apart.contains(&reader);
         to == DType::F32 && is_cast || dead.contains(&reader)
     });
     let inserted = module.node(node).provenance == Provenance::Inserted;
