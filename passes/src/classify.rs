@@ -328,7 +328,6 @@ impl State<'_> {
         !self.dead.is_empty() && self.dead.contains(&module.root(module.value(value).graph))
     }
 
-    /// A list of the user replaces the class of the operator, but not what a schema or a fixed formal demands.
     /// The class of what is 16-bit already: the one by which an earlier run may have made it so.
     fn class_of_low(
         &self,

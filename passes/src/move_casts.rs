@@ -6,14 +6,16 @@
 //!   operators read and write are fewest, if that is fewer than where it stands. Casts from and to 16-bit formats do
 //!   not: what is 16-bit stays so, and around that formats are chosen, by the same measure if time or bytes are to be
 //!   few;
-//! - a cast of what the body of a loop does not change moves out of the loop;
+//! - a cast of what the body of a loop does not change moves out of the loop, unless it is of strings: what a loop that
+//!   is never run would read need be no number;
 //! - a cast of a cast, a → b → c, is a → c if that makes the same of every value of a ([`exact`](crate::exact)), one
-//!   to the type that is there goes, two casts of one value to one type are one, and one that nobody reads goes.
+//!   to the type that is there goes, two casts of one value to one type are one, and one that nobody reads goes, but
+//!   in functions, which may have nothing else in them.
 //!
 //! With `excess-precision=allow` a cast between f64, f32, f16 and bf16 reads what is behind other such casts, so that
 //! digits are kept that the author rounded away.
 //!
-//! Casts stay that a pin, or a list that denies Cast, speaks of.
+//! Casts stay that a pin, or a list that denies Cast, speaks of, and pass nothing that a pin speaks of.
 
 use crate::classify::pinned_nodes;
 use crate::cost::{Extents, Sizes};

@@ -291,6 +291,14 @@ impl Pipeline {
         self.passes.iter().map(AsRef::as_ref)
     }
 
+    /// The pass, by its number from 0, from which on a run has to be repeated for one of its passes to do the same: that
+    /// one, or the last `assign` before `insert-casts`, which counts what that chose.
+    pub fn repeats_from(&self, pass: usize) -> usize {
+        let counts = self.passes.get(pass).is_some_and(|pass| pass.name() == "insert-casts");
+        let chose = || self.passes[..pass].iter().rposition(|pass| pass.name() == "assign");
+        counts.then(chose).flatten().unwrap_or(pass)
+    }
+
     /// The spelling of the passes from number `first` (from 0) on.
     pub fn from(&self, first: usize) -> String {
         spell(self.passes.get(first..).unwrap_or_default())
@@ -584,6 +592,12 @@ mod tests {
         };
         let text = Pipeline::lowering(&lowering).to_string();
         assert_eq!(parse(&text).unwrap().to_string(), text);
+    }
+
+    #[test]
+    fn what_counts_a_choice_is_repeated_with_it() {
+        let pipeline = parse("classify, assign, dce, insert-casts{by=cut}, dce").unwrap();
+        assert_eq!([0, 1, 2, 3, 4].map(|pass| pipeline.repeats_from(pass)), [0, 1, 2, 1, 4]);
     }
 
     #[test]

@@ -139,8 +139,12 @@ impl Cx<'_> {
         let mut text = format!("{} `{path}`\n", self.op(node));
         let data = self.module.node(node);
         if !data.is_alive() {
-            let why = if self.is_cast(node) { "; what it casts has the type it casts to" } else { "" };
-            text.push_str(&format!("  is not in the result: nothing needs it{why}\n"));
+            let why = if self.is_cast(node) {
+                "it changed nothing, others do what it did, nothing reads it, or it stands outside its loop"
+            } else {
+                "nothing needs it"
+            };
+            text.push_str(&format!("  is not in the result: {why}\n"));
         }
         let decisions = self.decisions(listed);
         if decisions.is_empty() {

@@ -82,7 +82,7 @@ impl Run<'_> {
     /// Repeats the run to find the pass and the module before it. Passes are functions of the module and their
     /// options, so the second run goes as the first did.
     fn reproduce(&self, model: &Model) -> Option<(&'static str, PathBuf)> {
-        let mut search = Search { stop: None, index: 0, pass: None, text: String::new() };
+        let mut search = Search { stop: None, index: 0, text: String::new() };
         let mut fresh = self.reload(model)?;
         let run = |fresh: &mut Model, search: &mut Search| {
             let pipeline = self.pipeline;
@@ -91,9 +91,10 @@ impl Run<'_> {
         if matches!(run(&mut fresh, &mut search), Ok(true)) || search.index == 0 {
             return None;
         }
-        let first = search.index - 1;
+        let broken = self.pipeline.passes().nth(search.index - 1)?.name();
+        let first = self.pipeline.repeats_from(search.index - 1);
         let mut fresh = self.reload(model)?;
-        search = Search { stop: Some(first), index: 0, pass: None, text: String::new() };
+        search = Search { stop: Some(first), index: 0, text: String::new() };
         let _ = run(&mut fresh, &mut search);
         let text = format!("// pass: {}\n{}", self.pipeline.from(first), search.text);
         let folder = self.debug.dump_dir.clone().unwrap_or_else(std::env::temp_dir);
@@ -104,7 +105,7 @@ impl Run<'_> {
         let path = names
             .map(|name| folder.join(name))
             .find(|path| ampc::files::write(path, text.as_bytes(), false, &[]).is_ok())?;
-        Some((search.pass?, path))
+        Some((broken, path))
     }
 
     /// The model as it was read, again.
@@ -128,14 +129,12 @@ const REPRODUCERS: u32 = 999;
 struct Search {
     stop: Option<usize>,
     index: usize,
-    pass: Option<&'static str>,
     text: String,
 }
 
 impl Observer for Search {
-    fn before(&mut self, pass: &dyn Pass, module: &Module) {
+    fn before(&mut self, _: &dyn Pass, module: &Module) {
         if self.stop == Some(self.index) {
-            self.pass = Some(pass.name());
             self.text = text_without_weights(module);
         }
         self.index += 1;
