@@ -31,6 +31,7 @@ use ampc_ir::op::{Formal, OpKind};
 use ampc_ir::views::NodeView;
 use ampc_ir::{DType, GraphId, Module, Node, Type, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// The name of the pass.
@@ -86,7 +87,7 @@ fn round(module: &mut Module, keep_digits: bool, pinned: &FxHashSet<Node>) -> bo
         changed |= read_around(module, node, keep_digits, pinned);
         changed |= merge(module, node, &mut first);
     }
-    let mut left = FxHashSet::default();
+    let mut left = BTreeSet::new();
     for node in casts(module, pinned) {
         left.extend(hoist(module, node));
     }
@@ -195,7 +196,7 @@ fn is_capture(module: &Module, value: Value) -> bool {
 }
 
 /// Lets the bodies that graphs are in capture no more than they read.
-fn prune(module: &mut Module, graphs: FxHashSet<GraphId>) {
+fn prune(module: &mut Module, graphs: BTreeSet<GraphId>) {
     let mut owners: Vec<Node> = Vec::new();
     for mut graph in graphs {
         while let Some(owner) = module.owner(graph) {
