@@ -100,6 +100,9 @@ def miscounted(folder: Path, stem: str, counts: Counter[str]) -> list[str]:
     source, fewest = (onnx.load(folder / f"{stem}.{kind}.onnx") for kind in ("source", "fewest"))
     problems = [] if optimum["optimal"] and optimum["lower_bound"] == optimum["cost"] else [f"{stem}: not optimal: {optimum}"]
     count, cost = inserted(fewest), optimum["cost"] - optimum["merged"]
+    # One that stands for a cast of the author, which nobody reads any more, is in no sum.
+    authors = [sum(node.op_type == "Cast" for node in nodes(model.graph)) for model in (source, fewest)]
+    count -= max(0, authors[0] - (authors[1] - count))
     plain = not any(node.op_type in OTHERS or node.domain == "local" for node in nodes(source.graph))
     counts["exact"] += plain
     if count > cost or plain and count != cost:
@@ -123,7 +126,12 @@ def judge(folder: Path, stem: str, seed: int, counts: Counter[str]) -> list[str]
     for condition in (True, False):
         fed = feeds(seed, condition)
         try:
-            error = distance(run(emulated, fed), run(source, fed))
+            expected = run(source, fed)
+        except Exception:
+            counts["source fails"] += 1
+            continue
+        try:
+            error = distance(run(emulated, fed), expected)
         except Exception as failure:
             problems.append(f"{stem}: {_line(failure)}")
             continue
