@@ -203,16 +203,47 @@ struct State<'a> {
     parts: u64,
     found: Comparison,
     max_want: f64,
-    sum_error: f64,
-    sum_want: f64,
+    sum_error: Sum,
+    sum_want: Sum,
     finite: f64,
+}
+
+/// A sum of numbers that are not negative, which may be larger than any f64.
+#[derive(Clone, Copy, Default)]
+struct Sum {
+    plain: f64,
+    /// The sum of 2^-64 of each.
+    scaled: f64,
+}
+
+impl Sum {
+    const SCALE: f64 = 1.0 / (1u128 << 64) as f64;
+
+    fn add(&mut self, number: f64) {
+        self.plain += number;
+        self.scaled += number * Sum::SCALE;
+    }
+
+    /// The share of another sum.
+    fn of(self, whole: Sum) -> f64 {
+        let overflows = self.plain.is_infinite() || whole.plain.is_infinite();
+        if overflows { share(self.scaled, whole.scaled) } else { share(self.plain, whole.plain) }
+    }
 }
 
 impl State<'_> {
     fn new<'a>(got: &HostTensor, want: &'a HostTensor) -> State<'a> {
         let parts = if matches!(got.dtype(), DType::Complex64 | DType::Complex128) { 2 } else { 1 };
         let found = Comparison::default();
-        State { dims: want.dims(), parts, found, max_want: 0.0, sum_error: 0.0, sum_want: 0.0, finite: 0.0 }
+        State {
+            dims: want.dims(),
+            parts,
+            found,
+            max_want: 0.0,
+            sum_error: Sum::default(),
+            sum_want: Sum::default(),
+            finite: 0.0,
+        }
     }
 
     /// Counts an element; the texts are made for the first mismatch only.
@@ -254,15 +285,17 @@ impl State<'_> {
     fn error(&mut self, error: f64, want: f64) {
         self.found.max_abs = self.found.max_abs.max(error);
         self.found.max_rel = self.found.max_rel.max(share(error, want.abs()));
-        self.sum_error += error;
-        self.sum_want += want.abs();
+        self.sum_error.add(error);
+        self.sum_want.add(want.abs());
         self.finite += 1.0;
     }
 
     fn finish(mut self) -> Comparison {
         self.found.max_of_max = share(self.found.max_abs, self.max_want);
-        self.found.mean_abs = share(self.sum_error, self.finite);
-        self.found.mean_of_mean = share(self.sum_error, self.sum_want);
+        let count = Sum { plain: self.finite, scaled: self.finite * Sum::SCALE };
+        // No mean is more than the largest, but by rounding.
+        self.found.mean_abs = self.sum_error.of(count).min(self.found.max_abs);
+        self.found.mean_of_mean = self.sum_error.of(self.sum_want);
         self.found
     }
 }
@@ -462,6 +495,14 @@ mod tests {
                 let found = compare(&got, &want, &Tolerance::one_rounding(got.dtype())).unwrap();
                 prop_assert!(found.passed() && found.max_ulp <= 0.5, "{}", found);
             }
+        }
+
+        /// The mean of errors whose sum is larger than any number is one of them.
+        #[test]
+        fn means_do_not_overflow(error in 1e308..1.7e308) {
+            let found = check(&[0.0, 0.0, 0.0], &[error, -error, error], Tolerance::of(DType::F64));
+            prop_assert!(found.mean_abs <= found.max_abs && found.mean_abs > 0.99 * error);
+            prop_assert!((found.mean_of_mean - 1.0).abs() < 1e-12);
         }
 
         #[test]
