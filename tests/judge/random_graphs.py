@@ -164,7 +164,7 @@ def main() -> int:
             wrong += bool(problems)
             for problem in problems:
                 print("FAIL", problem)
-    print(f"random graphs: {len(stems) - wrong} of {len(stems)}, {counts['compared']} with numbers compared, {counts['exact']} with exactly as many casts as the choice says, {counts['source refused']} not judged")
+    print(f"random graphs: {len(stems) - wrong} of {len(stems)}, {counts['compared']} with numbers compared, {counts['exact']} with exactly as many casts as the choice says, {counts['source refused']} not judged, {counts['source fails']} runs that fail with the source already")
     return 1 if wrong else 0
 
 
