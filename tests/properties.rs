@@ -12,6 +12,8 @@ use ampc_ir::eq::same_module;
 use ampc_ir::module::Provenance;
 use ampc_ir::op::{Class, OpKind};
 use ampc_ir::text::{NoData, parse};
+use ampc_ir::verify::name_of;
+use ampc_ir::views::resolve_captures;
 use ampc_ir::{DType, Module, Node, Value};
 use ampc_passes::exact::is_exact;
 use ampc_passes::insert_casts::KeepIo;
@@ -47,8 +49,18 @@ impl Graph {
     }
 }
 
-static TARGETS: LazyLock<Vec<Arc<Profile>>> =
-    LazyLock::new(|| PROFILES.iter().map(|(name, _)| Arc::new(Profile::preset(name).unwrap())).collect());
+/// The targets that come with ampc, and one that fuses whatever follows each other.
+static TARGETS: LazyLock<Vec<Arc<Profile>>> = LazyLock::new(|| {
+    let targets = PROFILES.iter().map(|(name, _)| Profile::preset(name).unwrap());
+    targets.chain([fuses_all()]).map(Arc::new).collect()
+});
+
+fn fuses_all() -> Profile {
+    let all = r#"["@products", "@elementwise", "@moves"]"#;
+    let fusions = format!(r#""fusions": [{{"from": {all}, "to": {all}, "source": "a test"}}]"#);
+    let text = PROFILES[0].1.trim_end().strip_suffix('}').unwrap();
+    Profile::from_json(&format!("{text}, {fusions}}}")).unwrap()
+}
 
 fn options() -> impl Strategy<Value = RewriteOptions> {
     let format = prop_oneof![Just(DType::F16), Just(DType::BF16)];
@@ -96,13 +108,23 @@ fn casts(module: &Module) -> Vec<Cast> {
         .collect()
 }
 
+/// What a cast has in common with those that do the same, of which which one is left depends on their order.
+fn twins(module: &Module, cast: Node) -> Option<String> {
+    let data = module.node(cast);
+    let operand = resolve_captures(module, data.operand(0)?);
+    let to = module.value(data.result(0)?).ty.dtype()?;
+    data.schema().filter(|s| s.kind == OpKind::Cast)?;
+    let of = module.producer(operand).and_then(|(node, _)| twins(module, node));
+    Some(format!("{} to {to}", of.unwrap_or_else(|| name_of(module, operand))))
+}
+
 /// What is decided for each node, those of functions once for each call, by the path behind the call.
 #[derive(Default)]
 struct Decisions(BTreeMap<String, Vec<(Class, Option<DType>)>>);
 
 impl Observer for Decisions {
     fn before(&mut self, pass: &dyn Pass, module: &Module) {
-        // Calls are told apart, and of two casts of the author that do the same none has given way to the other.
+        // Calls are told apart, and few casts of the author have given way to others that do the same.
         if pass.name() != "simplify-casts" {
             return;
         }
@@ -111,7 +133,9 @@ impl Observer for Decisions {
             let data = module.node(node);
             if data.provenance == Provenance::User {
                 let decided = data.decisions.iter().map(|d| (d.class, d.precision)).collect();
-                self.0.insert(paths.names(node).next().unwrap().to_owned(), decided);
+                let twins = twins(module, node).filter(|_| data.graph == module.main());
+                let path = || paths.names(node).next().unwrap().to_owned();
+                self.0.insert(twins.unwrap_or_else(path), decided);
             }
         }
     }

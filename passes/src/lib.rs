@@ -30,6 +30,7 @@ pub mod dce;
 pub mod emulate;
 pub mod exact;
 pub mod flow;
+pub mod fusions;
 pub mod guard;
 pub mod insert_casts;
 pub mod move_casts;

@@ -6,6 +6,7 @@
 
 use crate::classify::pin_of_cast;
 use crate::flow::{self, Reader, Var};
+use crate::fusions::Fusions;
 use crate::insert_casts::KeepIo;
 use crate::sequences::Groups;
 use crate::simplify_casts::is_exact_in;
@@ -51,6 +52,8 @@ pub struct Reading {
     pub widened: GraphId,
     /// Whether a cast for it serves nothing else: what a body hands out is made in it, not captured.
     pub own: bool,
+    /// The node that reads it, if it does so in the kernel that makes it: it casts for itself alone.
+    pub fused: Option<Node>,
 }
 
 /// A tensor.
@@ -77,12 +80,20 @@ pub struct Tensors<'m> {
     pub groups: &'m Groups,
     /// Which inputs and outputs keep their types.
     pub keep_io: &'m KeepIo,
+    /// What the target fuses.
+    pub fusions: &'m Fusions,
 }
 
 impl<'m> Tensors<'m> {
     /// What tensors are in a module that is to be lowered `to` a format.
-    pub fn new(module: &'m Module, to: DType, keep_io: &'m KeepIo, groups: &'m Groups) -> Tensors<'m> {
-        Tensors { module, to, keep_io, groups }
+    pub fn new(
+        module: &'m Module,
+        to: DType,
+        keep_io: &'m KeepIo,
+        groups: &'m Groups,
+        fusions: &'m Fusions,
+    ) -> Tensors<'m> {
+        Tensors { module, to, keep_io, groups, fusions }
     }
 
     /// All tensors of fp32 and of 16-bit formats, in program order.
@@ -171,6 +182,7 @@ impl<'m> Tensors<'m> {
             graph,
             widened: at.unwrap_or(graph),
             own: false,
+            fused: None,
         };
         let (mut readers, mut casts, mut work) = (Vec::new(), Vec::new(), vec![(root, None)]);
         // With the graph in which a cast of the author stands that they read.
@@ -203,7 +215,8 @@ impl<'m> Tensors<'m> {
                     casts.push((to, reader.graph));
                 } else {
                     let end = self.reader(node, slot, present);
-                    readers.extend(end.map(|end| reading(end, reader.graph, at)));
+                    let fused = self.fusions.reads(node, slot).then_some(node);
+                    readers.extend(end.map(|end| Reading { fused, ..reading(end, reader.graph, at) }));
                 }
             }
         }

@@ -26,6 +26,7 @@ use crate::tensors::{End, Producer, Reading, Tensor, Tensors, same_number};
 use ampc_ir::op::{Class, Legality, OpKind};
 use ampc_ir::{DType, GraphId, Module, Node, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Something fp32 that is no variable.
@@ -235,8 +236,13 @@ impl<'m> Choice<'m> {
         let Tensor { value, producer, ref readers, ref casts } = self.all[at];
         let (to, full, casts) = (self.tensors.to, DType::F32, casts.clone());
         let (mut read, mut widened, mut own) = (Vec::new(), Vec::new(), Vec::new());
+        let mut fused: BTreeMap<Node, Vec<Vertex>> = BTreeMap::new();
         for reading in readers.clone() {
             let Some(vertex) = self.of_end(reading.end)? else { continue };
+            if let Some(node) = reading.fused {
+                fused.entry(node).or_default().push(vertex);
+                continue;
+            }
             if reading.own && producer != Producer::Constant {
                 own.push((reading.graph, vertex));
                 continue;
@@ -252,6 +258,10 @@ impl<'m> Choice<'m> {
             Producer::End(end) => end,
         };
         if let Some(format) = self.other(end) {
+            for readers in fused.values() {
+                self.problem.tensor(FULL, self.costs.fused_cast_cost(value, format, to), 0, readers)?;
+                self.problem.tensor(LOW, 0, self.costs.fused_cast_cost(value, format, full), readers)?;
+            }
             for &(result, graph) in &casts {
                 self.problem.tensor(FULL, self.costs.cast_cost(value, graph, format, result), 0, &[LOW])?;
             }
@@ -264,6 +274,10 @@ impl<'m> Choice<'m> {
             return self.casts_of(LOW, value, &widened, [None, Some((format, full))]);
         }
         let Some(producer) = self.of_end(end)? else { return Ok(()) };
+        for readers in fused.values() {
+            let cost = self.costs.fused_cast_cost(value, full, to);
+            self.problem.tensor(producer, cost, cost, readers)?;
+        }
         for (result, graph) in casts {
             if result == to {
                 self.problem.tensor(producer, self.costs.cast_cost(value, graph, full, to), 0, &[LOW])?;
@@ -441,6 +455,7 @@ impl<'m> Choice<'m> {
             casts: self.casts.clone(),
             alone: self.alone.clone(),
             apart: self.apart.clone(),
+            fusions: self.costs.fusions().clone(),
             limit: self.costs.limit(),
         };
         Ok((found, optimum))

@@ -122,8 +122,8 @@ impl Assign {
         target: &Arc<Profile>,
     ) -> (Found, Optimum) {
         let groups = Groups::new(module);
-        let tensors = Tensors::new(module, self.to, &self.keep_io, &groups);
         let costs = CostModel::new(module, target, self.to, objective);
+        let tensors = Tensors::new(module, self.to, &self.keep_io, &groups, costs.fusions());
         let choice = |forced| {
             Choice::new(&tensors, &costs, painted, target.clone(), forced).expect("costs are bounded")
         };

@@ -6,6 +6,7 @@
 use crate::classify::pin_of_cast;
 use crate::cost::{Assumption, CostModel, NodeTime, Objective};
 use crate::flow::{self, Var};
+use crate::fusions::Fusions;
 use crate::insert_casts::KeepIo;
 use crate::target::Profile;
 use ampc_ir::module::Provenance;
@@ -66,6 +67,8 @@ pub struct Optimum {
     pub(crate) alone: FxHashSet<Node>,
     /// Others that take what arrives, and so read nothing that is cast for them.
     pub(crate) apart: FxHashSet<Node>,
+    /// What the target fuses.
+    pub(crate) fusions: Fusions,
     /// No cost counts as more.
     pub(crate) limit: i64,
 }
@@ -81,17 +84,30 @@ pub fn recount(module: &Module, optimum: &Optimum) -> i64 {
         add(if low { time.low } else { time.full });
     }
     let mut casts: BTreeSet<(Value, DType, GraphId)> = BTreeSet::new();
+    // What is cast in the kernel of what makes it and reads it.
+    let mut fused: BTreeSet<(Value, DType, Node)> = BTreeSet::new();
     let nodes = flow::nodes(module);
     let (dead, mut roots) = (dead_casts(module, &nodes), FxHashMap::default());
     for node in nodes {
-        let Some(cast @ (root, to, graph)) = counted(module, optimum, &dead, node, &mut roots) else {
+        let Some(Counted { root, to, readers, leaves }) = counted(module, optimum, &dead, node, &mut roots)
+        else {
             continue;
         };
+        let graph = module.node(node).graph;
+        let by_itself = |&(reader, slot): &(Node, u32)| !optimum.fusions.reads(reader, slot);
         if !optimum.alone.contains(&node) {
-            casts.insert(cast);
+            if leaves || readers.iter().any(by_itself) {
+                casts.insert((root, to, graph));
+            }
+            let others = readers.into_iter().filter(|reader| !by_itself(reader));
+            fused.extend(others.map(|(reader, _)| (root, to, reader)));
         } else if let Some(from) = module.value(root).ty.dtype().filter(|_| !is_constant(module, root)) {
             add(costs.cast_cost(root, graph, from, to));
         }
+    }
+    for (root, to, _) in fused {
+        let from = module.value(root).ty.dtype().unwrap_or(to);
+        add(costs.fused_cast_cost(root, from, to));
     }
     // The formats that a constant is cast to.
     let mut constants: BTreeMap<Value, Vec<DType>> = BTreeMap::new();
@@ -124,14 +140,26 @@ fn dead_casts(module: &Module, nodes: &[Node]) -> FxHashSet<Node> {
     dead
 }
 
-/// The tensor that a cast is of, the format it makes, and where it stands, if it counts.
+/// A cast that counts.
+struct Counted {
+    /// The tensor that it is of.
+    root: Value,
+    /// The format that it makes.
+    to: DType,
+    /// The operands for which it is cast.
+    readers: Vec<(Node, u32)>,
+    /// Whether it leaves its graph.
+    leaves: bool,
+}
+
+/// What a cast is, if it counts.
 fn counted(
     module: &Module,
     optimum: &Optimum,
     dead: &FxHashSet<Node>,
     node: Node,
     roots: &mut FxHashMap<Value, Value>,
-) -> Option<(Value, DType, GraphId)> {
+) -> Option<Counted> {
     let (operand, result) = cast(module, node)?;
     let to = module.value(result).ty.dtype()?;
     let root = root(module, optimum, operand, roots);
@@ -140,19 +168,24 @@ fn counted(
     if from == to || !is_ours(to) || !is_ours(from) && !from.is_low() {
         return None;
     }
-    let is_read = is_read(module, result, |reader| {
+    let passes_by = |reader| {
         // A cast of what is cast without loss might as well read what is behind it.
         let is_cast = flow::inserted_result(module, reader).is_some()
             || optimum.casts.contains(&reader)
             || optimum.apart.contains(&reader);
         to == DType::F32 && is_cast || dead.contains(&reader)
-    });
+    };
+    let is_read = is_read(module, result, passes_by);
     let inserted = module.node(node).provenance == Provenance::Inserted;
     // The author's to the format are there, read or not.
     let is_part = optimum.casts.contains(&node);
     let stays = optimum.alone.contains(&node) || is_part && to == optimum.to;
     let counts = stays || is_read && (inserted || is_part);
-    counts.then(|| (root, to, module.node(node).graph))
+    let leaves = !stays && views(module, result).any(|value| module.is_output(value));
+    let others = || readers(module, result).filter(|&(reader, _)| !passes_by(reader)).collect();
+    // One that is there, read or not, reads for itself.
+    let readers = if stays { vec![(node, 0)] } else { others() };
+    counts.then_some(Counted { root, to, readers, leaves })
 }
 
 /// The operand and result of a cast.
@@ -214,7 +247,7 @@ fn is_read_as_it_is(module: &Module, value: Value) -> bool {
         if is_read(module, value, is_cast) {
             return true;
         }
-        let casts = readers(module, value).filter_map(|reader| cast(module, reader));
+        let casts = readers(module, value).filter_map(|(reader, _)| cast(module, reader));
         work.extend(casts.filter(|&c| same(c)).map(|(_, result)| result));
     }
     false
@@ -223,13 +256,13 @@ fn is_read_as_it_is(module: &Module, value: Value) -> bool {
 /// Whether something reads a value, here or in bodies, other than what is passed over.
 fn is_read(module: &Module, value: Value, passes_by: impl Fn(Node) -> bool) -> bool {
     views(module, value).any(|value| module.is_output(value))
-        || readers(module, value).any(|reader| !passes_by(reader))
+        || readers(module, value).any(|(reader, _)| !passes_by(reader))
 }
 
 /// What reads a value, here or in bodies.
-fn readers(module: &Module, value: Value) -> impl Iterator<Item = Node> + '_ {
+fn readers(module: &Module, value: Value) -> impl Iterator<Item = (Node, u32)> + '_ {
     let is_formal = |&(node, slot): &(Node, u32)| (slot as usize) < module.node(node).n_formal();
-    views(module, value).flat_map(move |value| module.uses(value).filter(is_formal).map(|(node, _)| node))
+    views(module, value).flat_map(move |value| module.uses(value).filter(is_formal))
 }
 
 /// A value and what it is in bodies that capture it.

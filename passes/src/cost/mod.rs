@@ -25,11 +25,12 @@ pub use extents::{Extents, Sizes};
 pub use work::{Amount, amount};
 
 use crate::flow::{self, Var};
+use crate::fusions::Fusions;
 use crate::suggest::{did_you_mean, nearest};
 use crate::target::{Profile, picoseconds};
 use ampc_ir::op::{OpKind, moves};
 use ampc_ir::views::{NodeView, resolve_captures};
-use ampc_ir::{DType, Dim, GraphId, Module, Node, Type, Value};
+use ampc_ir::{DType, Dim, GraphId, Module, Type, Value};
 use rustc_hash::FxHashSet;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -170,6 +171,7 @@ pub struct CostModel<'a> {
     objective: Objective,
     sizes: Sizes,
     executions: Executions,
+    fusions: Fusions,
     limit: i64,
 }
 
@@ -196,13 +198,18 @@ impl<'a> CostModel<'a> {
             Objective::Time | Objective::Bytes => Executions::count(module, &sizes),
             Objective::Casts => Executions::once(),
         };
-        // At most: two casts of each value, and a time for each variable, of which there are no more than values
-        // that are read and made.
+        // Casts and their bytes are in the file, whatever a target makes of them.
+        let fusions = match objective {
+            Objective::Time => Fusions::find(module, profile),
+            Objective::Casts | Objective::Bytes => Fusions::default(),
+        };
+        // At most: two casts of each value, and of what is fused four for each reader, and a time for each variable,
+        // of which there are no more than values that are read and made.
         let uses: usize = flow::nodes(module).iter().map(|&node| module.node(node).operands().len()).sum();
-        let terms = module.n_values().saturating_add(module.n_nodes()).saturating_add(uses);
+        let terms = module.n_values().saturating_add(module.n_nodes()).saturating_add(uses.saturating_mul(3));
         let terms = i64::try_from(terms).unwrap_or(i64::MAX).saturating_add(1);
         let limit = (i64::MAX / terms.saturating_mul(8)).max(1);
-        CostModel { module, profile, format, objective, sizes, executions, limit }
+        CostModel { module, profile, format, objective, sizes, executions, fusions, limit }
     }
 
     /// How often a graph is run, in units of 1 / [`scale`](Self::scale); 1 under [`Objective::Casts`].
@@ -225,6 +232,10 @@ impl<'a> CostModel<'a> {
     /// What is to be small.
     pub fn objective(&self) -> Objective {
         self.objective
+    }
+    /// What the target fuses, as far as that counts: under [`Objective::Time`].
+    pub fn fusions(&self) -> &Fusions {
+        &self.fusions
     }
     /// What is taken for what the model leaves open.
     pub fn sizes(&self) -> &Sizes {
@@ -313,7 +324,7 @@ impl<'a> CostModel<'a> {
     }
 
     /// The time to read and write what a variable types, in either precision. Of what is moved, no more is read
-    /// than is written.
+    /// than is written; what stays within a kernel is neither.
     fn transfers(&self, view: &NodeView<'_>, values: &[(Side, Value)]) -> (u64, u64) {
         let extents = self.extents();
         let results = view.data().results().iter().flatten();
@@ -321,6 +332,8 @@ impl<'a> CostModel<'a> {
         let (mut full, mut low): (u64, u64) = (0, 0);
         for &(side, value) in values {
             let elements = match side {
+                Side::Read(slot) if self.is_fused(view, slot) => 0,
+                Side::Made if self.fusions.is_inside(value) => 0,
                 Side::Read(slot) if moves(view.kind(), slot).is_some() => extents.elements(value).min(made),
                 Side::Read(_) | Side::Made => extents.elements(value),
             };
@@ -332,6 +345,10 @@ impl<'a> CostModel<'a> {
         }
         let bandwidth = self.profile.memory.value;
         (picoseconds(full, bandwidth), picoseconds(low, bandwidth))
+    }
+
+    fn is_fused(&self, view: &NodeView<'_>, slot: usize) -> bool {
+        u32::try_from(slot).is_ok_and(|slot| self.fusions.reads(view.node, slot))
     }
 
     /// The time to cast everything that a variable types to fp32 and back, as a runtime does around a node for
@@ -380,12 +397,14 @@ impl<'a> CostModel<'a> {
         self.bounded(once).saturating_mul(self.scale())
     }
 
-    /// Whether a cast between what makes a value and a node that reads it is part of the kernel that they become.
-    pub fn is_fused(&self, value: Value, reader: Node) -> bool {
-        let producer = self.module.producer(flow::behind_inserted(self.module, value));
-        let from = producer.and_then(|(node, _)| self.module.node(node).schema());
-        let to = self.module.node(reader).schema();
-        from.zip(to).is_some_and(|(from, to)| self.profile.is_fused(from, to))
+    /// The cost of a cast that is part of the kernel of what makes a value and what reads it, under
+    /// [`Objective::Time`]: an operation on each element, without launch and memory.
+    pub fn fused_cast_cost(&self, value: Value, from: DType, to: DType) -> i64 {
+        if from == to {
+            return 0;
+        }
+        let once = picoseconds(self.extents().elements(value), self.profile.elementwise.fp32.value);
+        self.in_graph(self.module.value(value).graph, once)
     }
 
     /// What is assumed, in a fixed order.

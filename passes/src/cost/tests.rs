@@ -1,4 +1,5 @@
 use super::*;
+use ampc_ir::Node;
 use ampc_ir::infer::infer_module;
 use ampc_ir::op::OpKind;
 use ampc_ir::text::{NoData, parse};
@@ -252,9 +253,26 @@ fn casts() {
     assert_eq!(of(Objective::Time), (10 + 16 * 6, 16 * 2));
     assert_eq!(of(Objective::Casts), (1, 0));
     assert_eq!(of(Objective::Bytes), (16 * 6, 16 * 2));
-    let model = CostModel::new(&module, &profile, DType::F16, Objective::Time);
-    assert!(model.is_fused(y, relu));
-    assert!(!model.is_fused(module.graph(main).inputs()[0], relu));
+}
+
+#[test]
+fn what_is_fused_takes_no_launch_and_no_memory() {
+    let profile = unit();
+    let of = |rest: &str| {
+        let lines = "  input %x : f32[4, 4]\n  %y = Tanh(%x) : ?\n  %z = Relu(%y) : ?\n  output %z\n";
+        let module = module(&format!("{lines}{rest}"));
+        let (tanh, relu) = (of_kind(&module, OpKind::Tanh), of_kind(&module, OpKind::Relu));
+        let model = CostModel::new(&module, &profile, DType::F16, Objective::Time);
+        let times = [tanh, relu].map(|node| model.node_time(var(node))).map(|time| (time.full, time.low));
+        let cast = model.fused_cast_cost(module.node(tanh).result(0).unwrap(), DType::F32, DType::F16);
+        (times, cast)
+    };
+    // A launch for each, 8 operations and 1 for each element, and the bytes of x or z alone.
+    let (first, second) =
+        ((100 + 8 * 16 + 4 * 16, 100 + 4 * 16 + 2 * 16), (100 + 16 + 4 * 16, 100 + 8 + 2 * 16));
+    assert_eq!(of(""), ([first, second], 16));
+    // Somebody else reads y, so it is written too.
+    assert_eq!(of("  output %y\n"), ([(first.0 + 4 * 16, first.1 + 2 * 16), second], 16));
 }
 
 const BODIES: &str = "  input %c : bool

@@ -41,6 +41,10 @@ impl Scopes {
                     continue;
                 }
                 scopes.narrows(module, node, graph);
+                // For what takes what arrives nothing is cast, whatever it arrives through.
+                if scopes.by_cut && takes_what_arrives(module, node) {
+                    continue;
+                }
                 for (slot, value) in (0u32..).zip(module.node(node).formal_operands()) {
                     if let Some(value) = *value {
                         scopes.reads(module, value, flow::reader_var(module, node, slot), graph);
@@ -179,6 +183,14 @@ impl Scopes {
         }
         scope
     }
+}
+
+/// Whether a node is a cast of the author that nothing was to be cast for.
+fn takes_what_arrives(module: &Module, node: Node) -> bool {
+    let data = module.node(node);
+    data.schema().is_some_and(|s| s.kind == OpKind::Cast)
+        && data.decisions.first().is_some_and(|decision| decision.class == Class::Discrete)
+        && pin_of_cast(module, node).is_none()
 }
 
 /// Whether what makes a value has not been left out.
