@@ -16,7 +16,7 @@
 
 use super::margins::margins;
 use super::sums::sums;
-use super::{Found, Optimum, paint};
+use super::{Found, Optimum, Painted, paint};
 use crate::classify::pin_of_cast;
 use crate::cost::{CostModel, NodeTime};
 use crate::cut::{Contradiction, DEFAULT_BUDGET, Invalid, Label, Place, Problem, Vertex};
@@ -51,7 +51,7 @@ pub(super) enum Held {
 pub(super) struct Choice<'m> {
     tensors: &'m Tensors<'m>,
     costs: &'m CostModel<'m>,
-    painted: &'m Found,
+    painted: &'m Painted,
     target: Arc<Profile>,
     /// What a variable, or its group, is to be, whatever speaks for the other.
     forced: Option<(Var, Label)>,
@@ -83,7 +83,7 @@ impl<'m> Choice<'m> {
     pub(super) fn new(
         tensors: &'m Tensors<'m>,
         costs: &'m CostModel<'m>,
-        painted: &'m Found,
+        painted: &'m Painted,
         target: Arc<Profile>,
         forced: Option<(Var, Label)>,
     ) -> Result<Choice<'m>, Invalid> {
@@ -170,7 +170,7 @@ impl<'m> Choice<'m> {
         let is_free =
             |&var: &Var| flow::is_free(module, var) && flow::legality(module, var, to) == Legality::Legal;
         let is_allow = |&var: &Var| flow::decision(module, var).is_some_and(|d| d.class == Class::Allow);
-        match self.painted.low.get(&leader) {
+        match self.painted.other.low.get(&leader) {
             Some(&format) if format != to => Held::Other(format),
             _ if !members.iter().all(is_free) => Held::Full,
             _ if self.forced == Some((leader, Label::Low)) => Held::Low,
@@ -196,7 +196,7 @@ impl<'m> Choice<'m> {
 
     /// Whether it moves a large constant, which is stored low for its size.
     fn is_stored_low(&self, leader: Var) -> bool {
-        self.painted.why.get(&leader).is_some_and(|&(_, why)| why == paint::STORED_LOW)
+        self.painted.all.why.get(&leader).is_some_and(|&(_, why)| why == paint::STORED_LOW)
     }
 
     fn vertex(&mut self, end: End) -> Result<Vertex, Invalid> {
@@ -354,7 +354,7 @@ impl<'m> Choice<'m> {
 
     /// Keeps fp32 what is outside of the low regions.
     fn hold_margins(&mut self) -> Result<(), Invalid> {
-        self.margins = margins(self.tensors, self.painted, &self.held);
+        self.margins = margins(self.tensors, &self.painted.all, &self.held);
         let mut left: Vec<Var> = self.margins.keys().copied().collect();
         left.sort_unstable();
         for var in left {
@@ -426,7 +426,7 @@ impl<'m> Choice<'m> {
             let format = self.format(end, &solution.labels);
             found.low.extend(format.map(|format| (var, format)));
             let why = match (self.held.get(&leader), format) {
-                (Some(Held::Other(_)), _) => self.painted.why.get(&leader).copied(),
+                (Some(Held::Other(_)), _) => self.painted.other.why.get(&leader).copied(),
                 (Some(Held::Low), _) if self.is_stored_low(leader) => Some(("cut", paint::STORED_LOW)),
                 (Some(Held::Free), Some(_)) => Some(("cut", "costs least low")),
                 (Some(Held::Free), None) => Some(("cut", "costs least in fp32")),

@@ -12,7 +12,7 @@ mod sums;
 pub use self::optimum::{Forced, Optimum, recount};
 
 use self::cut::Choice;
-use self::paint::paint;
+use self::paint::{paint, paint_other};
 use crate::cost::{CostModel, Objective};
 use crate::cut::Label;
 use crate::flow::{self, Var};
@@ -94,6 +94,8 @@ impl Pass for Assign {
         let (found, optimum) = match &self.by {
             By::Paint => (painted, None),
             By::Cut { objective, target } => {
+                let other = paint_other(module, self.to, &self.keep_io);
+                let painted = Painted { all: painted, other };
                 let (found, optimum) = self.cut(module, &painted, *objective, target);
                 (found, Some(optimum))
             }
@@ -117,7 +119,7 @@ impl Assign {
     fn cut(
         &self,
         module: &Module,
-        painted: &Found,
+        painted: &Painted,
         objective: Objective,
         target: &Arc<Profile>,
     ) -> (Found, Optimum) {
@@ -174,6 +176,14 @@ struct Found {
     why: FxHashMap<Var, (&'static str, &'static str)>,
     /// What is computed from constants alone, and is not allow.
     derived: FxHashSet<Var>,
+}
+
+/// What painting says to a minimum cut.
+struct Painted {
+    /// Which large constants are stored low, and what is computed from constants alone.
+    all: Found,
+    /// What is in the other 16-bit format.
+    other: Found,
 }
 
 /// Element types of all variables without one, in program order.

@@ -37,8 +37,16 @@ use std::cell::RefCell;
 pub(super) fn paint(module: &Module, to: DType, keep_io: &KeepIo) -> Found {
     let mut paint = Paint::new(module, to, keep_io);
     paint.run();
-    let Paint { low, why, derived, .. } = paint;
-    Found { low, why: why.into_iter().map(|(var, why)| (var, ("paint", why))).collect(), derived }
+    paint.found()
+}
+
+/// Paints what joins neighbours in the other 16-bit format, and nothing else: steps 3 and 4 for that format alone. It
+/// depends only on what is decided, not on what could be painted otherwise.
+pub(super) fn paint_other(module: &Module, to: DType, keep_io: &KeepIo) -> Found {
+    let mut paint = Paint::new(module, to, keep_io);
+    paint.only_other = true;
+    paint.run();
+    paint.found()
 }
 
 /// Why a large constant is low that is only moved.
@@ -73,6 +81,8 @@ struct Paint<'m> {
     outputs: FxHashSet<Value>,
     /// Outputs that keep their type, as they are or cast to it by an earlier run.
     kept: FxHashSet<Value>,
+    /// Whether nothing is painted in the format that is lowered to.
+    only_other: bool,
 }
 
 impl<'m> Paint<'m> {
@@ -121,6 +131,7 @@ impl<'m> Paint<'m> {
             cast_of_constant: RefCell::default(),
             outputs,
             kept,
+            only_other: false,
         };
         paint.constants();
         paint.free_groups();
@@ -218,10 +229,17 @@ impl<'m> Paint<'m> {
         }
     }
 
+    fn found(self) -> Found {
+        let why = self.why.into_iter().map(|(var, why)| (var, ("paint", why)));
+        Found { low: self.low, why: why.collect(), derived: self.derived }
+    }
+
     fn run(&mut self) {
         for _ in 0..MAX_ROUNDS {
             let before = self.low.len();
-            self.between();
+            if !self.only_other {
+                self.between();
+            }
             self.join();
             self.follow();
             if self.low.len() == before {
@@ -461,7 +479,8 @@ impl<'m> Paint<'m> {
     }
 
     fn join_if_one(&mut self, var: Var, format: Option<DType>, why: Option<&'static str>) {
-        if let Some(format) = format.filter(|&f| self.admits(var, f)) {
+        let may = |&f: &DType| self.admits(var, f) && !(self.only_other && f == self.to);
+        if let Some(format) = format.filter(may) {
             self.lower(var, format, why);
         }
     }

@@ -13,7 +13,7 @@
 
 use super::constants::{Known, Origin};
 use super::{Cx, OutOfRange};
-use crate::flow;
+use crate::flow::{self, Var};
 use crate::pass::PassError;
 use ampc_ir::op::{self, Class, OpKind};
 use ampc_ir::views::resolve_captures;
@@ -69,7 +69,7 @@ fn walk(cx: &mut Cx<'_>, held: &mut FxHashMap<Value, Held>) -> Result<(), PassEr
             flow::vars(cx.module, node).filter(|&var| flow::is_port(cx.module, var)).collect::<Vec<_>>()
         {
             let operands: Vec<Value> = flow::operands_of(cx.module, port).map(|(_, v)| v).collect();
-            if let Some(what) = largest(cx, held, &operands)? {
+            if let Some(what) = largest(cx, held, &operands)?.filter(|what| !is_infinite_in(cx, port, what)) {
                 held.extend(flow::results_of(cx.module, port).map(|(_, result)| (result, what)));
             }
         }
@@ -81,12 +81,16 @@ fn walk(cx: &mut Cx<'_>, held: &mut FxHashMap<Value, Held>) -> Result<(), PassEr
         match (effect, var) {
             (Some(Effect::Holds(what)), _) => {
                 let results: Vec<Value> = cx.float_results(node).collect();
+                let makes = results.first().and_then(|&result| flow::producer_var(cx.module, result));
+                if makes.is_some_and(|var| is_infinite_in(cx, var, &what)) {
+                    continue;
+                }
                 held.extend(results.into_iter().map(|result| (result, what)));
             }
             (Some(Effect::Sum(what)), Some(var)) => {
                 let (name, most) = (what.from.name(cx), what.max_abs);
                 cx.deny(var, || format!("{name} up to {most:e} in a sum: beyond half the range of {to}"));
-                if what.is_beyond(cx) {
+                if what.is_beyond(cx) && !is_infinite_in(cx, var, &what) {
                     let results: Vec<Value> = cx.float_results(node).collect();
                     held.extend(results.into_iter().map(|result| (result, what)));
                 }
@@ -99,6 +103,12 @@ fn walk(cx: &mut Cx<'_>, held: &mut FxHashMap<Value, Held>) -> Result<(), PassEr
         }
     }
     Ok(())
+}
+
+/// Whether a variable is low already, or pinned so, and what it reads is infinite there: it holds no number then.
+fn is_infinite_in(cx: &Cx<'_>, var: Var, what: &Held) -> bool {
+    let decided = flow::decision(cx.module, var).and_then(|d| d.precision);
+    decided == Some(cx.to) && cx.out_of_range != OutOfRange::Clamp && what.is_beyond(cx)
 }
 
 /// Keeps operators fp32 that would always be low, if a constant that does not fit stands somewhere in what they read:
