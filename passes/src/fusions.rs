@@ -3,16 +3,18 @@
 //! A profile names pairs of operators that become one kernel ([`Profile::is_fused`]). A tensor between two such nodes
 //! of one graph stays in registers: nothing writes or reads it, and a cast of it is one more operation on each element
 //! instead of a kernel of its own. What is fused depends on operators alone, never on formats, as it has to for a
-//! minimum cut. What a body captures, as it is or cast, is in memory, so that nothing reads it in the kernel that makes it.
+//! minimum cut.
 //!
-//! Casts between fp32 and 16-bit formats are no operators here, neither those of the choice nor the author's: what
-//! makes their operand makes their result. A cast of the author that narrows reads its operand like an operator does.
+//! What makes the operand of a cast between fp32 and 16-bit formats makes its result: whoever casts, the readers behind
+//! are fused with what is before. A cast of the author that narrows is a reader, too, and fused if `Cast` is named.
+//!
+//! Nothing is fused of a value that a body captures, as it is or cast: where it is cast then is chosen among graphs,
+//! and a reader outside would move that choice. Nodes with bodies are no kernels.
 
 use crate::flow;
 use crate::target::Profile;
-use crate::tensors::same_number;
-use ampc_ir::op::OpKind;
-use ampc_ir::views::constant_of;
+use crate::tensors::{self, same_number};
+use ampc_ir::op::OpSchema;
 use ampc_ir::{DType, Module, Node, Value};
 use rustc_hash::FxHashSet;
 
@@ -33,7 +35,7 @@ impl Fusions {
         for graph in flow::graphs(module) {
             for value in module.defined(graph) {
                 let Some((maker, _)) = module.producer(value) else { continue };
-                if is_float(module, value) && float_cast(module, maker).is_none() {
+                if is_f32_or_low(module, value) && cast_result(module, maker).is_none() {
                     fusions.add(module, profile, maker, value);
                 }
             }
@@ -43,8 +45,7 @@ impl Fusions {
 
     /// Notes who reads a value in the kernel of what makes it, as it is or cast to another float format.
     fn add(&mut self, module: &Module, profile: &Profile, maker: Node, value: Value) {
-        let from = module.node(maker).schema().filter(|from| from.kind != OpKind::ConstantOfShape);
-        let Some(from) = from.filter(|_| constant_of(module, value).is_none()) else { return };
+        let Some(from) = kernel(module, maker).filter(|_| !tensors::is_stored(module, value)) else { return };
         let (mut reads, mut inside) = (Vec::new(), Vec::new());
         let mut roots = vec![value];
         while let Some(root) = roots.pop() {
@@ -60,8 +61,8 @@ impl Fusions {
                         work.push(result);
                         continue;
                     }
-                    roots.extend(float_cast(module, node).and_then(|_| reader.result(0)));
-                    if reader.schema().is_some_and(|to| profile.is_fused(from, to)) {
+                    roots.extend(cast_result(module, node));
+                    if kernel(module, node).is_some_and(|to| profile.is_fused(from, to)) {
                         reads.push((node, slot));
                     } else {
                         all = false;
@@ -85,15 +86,19 @@ impl Fusions {
     }
 }
 
-/// The operand of a cast between fp32 and 16-bit formats.
-fn float_cast(module: &Module, node: Node) -> Option<Value> {
+/// The operator of a node without bodies.
+fn kernel(module: &Module, node: Node) -> Option<&'static OpSchema> {
     let data = module.node(node);
-    let (operand, result) = (data.operand(0)?, data.result(0)?);
-    let is_cast = data.schema().is_some_and(|s| s.kind == OpKind::Cast);
-    (is_cast && is_float(module, operand) && is_float(module, result)).then_some(operand)
+    data.schema().filter(|_| data.bodies().next().is_none())
 }
 
-fn is_float(module: &Module, value: Value) -> bool {
+/// The result of a cast between fp32 and 16-bit formats.
+fn cast_result(module: &Module, node: Node) -> Option<Value> {
+    let is_operand = module.node(node).operand(0).is_some_and(|operand| is_f32_or_low(module, operand));
+    flow::float_cast(module, node).filter(|&result| is_operand && is_f32_or_low(module, result))
+}
+
+fn is_f32_or_low(module: &Module, value: Value) -> bool {
     module.value(value).ty.dtype().is_some_and(|dtype| dtype == DType::F32 || dtype.is_low())
 }
 

@@ -16,6 +16,7 @@
 use crate::classify::pin_of_cast;
 use crate::exact::{composes, is_exact};
 use crate::flow;
+use crate::insert_casts::set_target;
 use crate::names;
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
 use ampc_ir::convert::Conversion;
@@ -80,6 +81,12 @@ fn round(module: &mut Module, chosen: Option<DType>) -> Round {
     let mut first: FxHashMap<(Value, DType), Cast> = FxHashMap::default();
     for node in flow::nodes(module) {
         let Some(mut cast) = Cast::read(module, node) else { continue };
+        if recast(module, &cast, chosen) {
+            // What it makes now may be there already.
+            first.retain(|_, cast| cast.is_as_read(module));
+            (changed, again) = (true, true);
+            continue;
+        }
         // Casts of the author stay behind one another, so there can be several.
         while let Some(shorter) = collapse(module, &cast, chosen) {
             cast = shorter;
@@ -178,7 +185,7 @@ fn identity(module: &mut Module, cast: &Cast) -> Value {
 
 /// Whether a cast of the author is no more than that: no pin speaks of it, no attribute says how it rounds, and it is in
 /// no function, which may have nothing else in it, nor of what a body captures, which the choice counts by itself.
-fn is_plain(module: &Module, node: Node, to: DType) -> bool {
+pub(crate) fn is_plain(module: &Module, node: Node, to: DType) -> bool {
     let data = module.node(node);
     let of_function = matches!(module.graph(module.root(data.graph)).owner, GraphOwner::Function(_));
     // What is in the other 16-bit format is no part of the choice.
@@ -233,12 +240,7 @@ fn dequantize_into(module: &mut Module, node: Node) -> bool {
     module.set_attr(node, output_dtype, AttrValue::Int(i64::from(to.number())));
     let ty = module.value(result).ty.with_element_dtype(to);
     module.set_type(result, ty);
-    // Decisions say what became of the node.
-    if let Some(var) = flow::producer_var(module, result)
-        && let Some(decision) = module.node_mut(node).decisions.get_mut(usize::from(var.var))
-    {
-        decision.precision = Some(to);
-    }
+    decide(module, result, to);
     for cast in casts {
         replace(module, &cast, result);
     }
@@ -298,6 +300,39 @@ impl Cast {
             inserted: data.provenance == Provenance::Inserted,
             goes: false,
         })
+    }
+
+    /// Whether the node is still the cast that it was.
+    fn is_as_read(&self, module: &Module) -> bool {
+        let now = module.node(self.node).is_alive().then(|| Cast::read(module, self.node)).flatten();
+        now.is_some_and(|now| (now.operand, now.to) == (self.operand, self.to))
+    }
+}
+
+/// Lets a cast of the author that makes fp32 of what is no float, make what an inserted one makes of it, if nothing else
+/// reads it; returns whether it does.
+fn recast(module: &mut Module, outer: &Cast, chosen: Option<DType>) -> bool {
+    let inner = module.producer(outer.operand).and_then(|(node, _)| Cast::read(module, node));
+    let Some(inner) = inner.filter(|inner| !inner.inserted && !inner.from.is_float()) else { return false };
+    let only = module.uses(outer.operand).count() == 1 && !module.is_output(outer.operand);
+    let may = outer.inserted && !module.is_output(outer.result) && composes(inner.from, inner.to, outer.to);
+    if !only || !may || !chosen.is_some_and(|to| is_plain(module, inner.node, to)) {
+        return false;
+    }
+    set_target(module, inner.node, outer.to);
+    let ty = module.value(inner.result).ty.with_element_dtype(outer.to);
+    module.set_type(inner.result, ty);
+    decide(module, inner.result, outer.to);
+    replace(module, outer, inner.result);
+    true
+}
+
+/// Makes the decision about what makes a value say what became of it.
+fn decide(module: &mut Module, value: Value, to: DType) {
+    if let Some(var) = flow::producer_var(module, value)
+        && let Some(decision) = module.node_mut(var.node).decisions.get_mut(usize::from(var.var))
+    {
+        decision.precision = Some(to);
     }
 }
 

@@ -5,11 +5,12 @@
 //! 16-bit format or from fp32 to fp32. What reads their result reads what is behind them.
 
 use crate::classify::pin_of_cast;
+use crate::exact::composes;
 use crate::flow::{self, Reader, Var};
 use crate::fusions::Fusions;
 use crate::insert_casts::KeepIo;
 use crate::sequences::Groups;
-use crate::simplify_casts::is_exact_in;
+use crate::simplify_casts::{is_exact_in, is_plain};
 use ampc_ir::module::Def;
 use ampc_ir::op::{Class, OpKind};
 use ampc_ir::verify::name_of;
@@ -22,8 +23,9 @@ use rustc_hash::FxHashSet;
 pub enum End {
     /// A variable that is still free; of a group the first.
     Var(Var),
-    /// An input of the model that need not keep its type.
-    Input(Value),
+    /// An input of the model that need not keep its type, or what a cast of the author makes of what is no float: low
+    /// if all that reads it is, for nothing.
+    Source(Value),
     /// fp32, whatever is decided.
     Full,
     /// The format that is lowered to, whatever is decided.
@@ -156,10 +158,11 @@ impl<'m> Tensors<'m> {
     fn producer(&self, value: Value) -> Producer {
         let module = self.module;
         let data = module.value(value);
-        let kind = |node: Node| module.node(node).schema().map(|s| s.kind);
-        let fills = module.producer(value).is_some_and(|(n, _)| kind(n) == Some(OpKind::ConstantOfShape));
-        if fills || constant_of(module, value).is_some() {
+        if is_stored(module, value) {
             return Producer::Constant;
+        }
+        if self.may_be_recast(value) {
+            return Producer::End(End::Source(value));
         }
         if let Some(var) = flow::producer_var(module, value) {
             return Producer::End(self.end_of(var, data.ty.dtype()));
@@ -169,7 +172,37 @@ impl<'m> Tensors<'m> {
             && data.ty.dtype() == Some(DType::F32)
             && !self.keep_io.keeps(&name_of(module, value))
             && !leaves(module, value);
-        Producer::End(if is_free { End::Input(value) } else { self.held(data.ty.dtype()) })
+        Producer::End(if is_free { End::Source(value) } else { self.held(data.ty.dtype()) })
+    }
+
+    /// Whether a value is what a cast of the author makes of what is no float, and the cast can make the format just as
+    /// well: floats of operators are all that reads it, and none that takes what arrives, which would be rounded.
+    fn may_be_recast(&self, root: Value) -> bool {
+        let module = self.module;
+        if !is_recast(module, root, self.to) || module.is_output(root) {
+            return false;
+        }
+        let mut work = vec![root];
+        while let Some(value) = work.pop() {
+            for (node, slot) in module.uses(value) {
+                let reader = module.node(node);
+                let is_cast = reader.schema().is_some_and(|s| s.kind == OpKind::Cast);
+                if slot as usize >= reader.n_formal() {
+                    return false;
+                } else if let Some(result) = flow::inserted_result(module, node) {
+                    work.push(result);
+                } else if is_cast {
+                    return false;
+                } else {
+                    match self.reader(node, slot, module.value(value).ty.dtype()) {
+                        Some(End::Var(var)) if self.follows(var) => return false,
+                        Some(_) => {}
+                        None => return false,
+                    }
+                }
+            }
+        }
+        true
     }
 
     fn readers(&self, root: Value) -> (Vec<Reading>, Vec<(DType, GraphId)>) {
@@ -295,6 +328,12 @@ fn leaves(module: &Module, value: Value) -> bool {
     false
 }
 
+/// Whether a value is stored, and not computed.
+pub(crate) fn is_stored(module: &Module, value: Value) -> bool {
+    let fills = |node: Node| module.node(node).schema().is_some_and(|s| s.kind == OpKind::ConstantOfShape);
+    constant_of(module, value).is_some() || module.producer(value).is_some_and(|(node, _)| fills(node))
+}
+
 fn is_capture(module: &Module, value: Value) -> bool {
     matches!(module.value(value).def, Def::Capture { .. })
 }
@@ -317,6 +356,18 @@ pub fn same_number(module: &Module, node: Node) -> Option<Value> {
     let as_it_is = decided.is_none_or(|d| d == from) && pin_of_cast(module, node).is_none();
     let exact = to == DType::F32 && (from.is_low() || from == DType::F32);
     (is_cast && exact && as_it_is && !is_capture(module, operand)).then_some(result)
+}
+
+/// Whether a cast of the author makes a value of what is no float, and one that follows it, to a 16-bit format, becomes
+/// one with it wherever nothing else reads the value.
+fn is_recast(module: &Module, value: Value, to: DType) -> bool {
+    let Some((node, _)) = module.producer(value) else { return false };
+    let dtype = |value: Value| module.value(value).ty.dtype();
+    let from = module.node(node).operand(0).and_then(dtype).filter(|from| !from.is_float());
+    let joins = from.is_some_and(|from| composes(from, DType::F32, to));
+    let is_cast = module.node(node).schema().is_some_and(|s| s.kind == OpKind::Cast);
+    let of_author = flow::inserted_result(module, node).is_none();
+    is_cast && joins && of_author && dtype(value) == Some(DType::F32) && is_plain(module, node, to)
 }
 
 /// What a value is the same number as, one cast behind it.

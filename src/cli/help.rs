@@ -67,7 +67,7 @@ pub(crate) fn help(code: &str) -> Option<&'static str> {
              `MODEL.ir`, which `--emit text` writes; for `MODEL.json` it is `MODEL.safetensors`"
         }
         "pass::pin_matches_nothing" => {
-            "`ampc rewrite MODEL --emit text -o -` shows all names; the path of a node in a body is \
+            "`ampc opt MODEL --passes ''` shows all names; the path of a node in a body is \
              `owner/attribute/node`, in a function `function/node`, or `call/node` for one call"
         }
         "pass::signatures" => "the signature has to say what the model does: docs/policy.md",
@@ -87,6 +87,6 @@ pub(crate) fn help(code: &str) -> Option<&'static str> {
 }
 
 /// How nodes are named.
-pub(crate) const PATHS: &str = "`ampc rewrite MODEL --emit text -o -` shows all names; a node without one is called \
+pub(crate) const PATHS: &str = "`ampc opt MODEL --passes ''` shows all names; a node without one is called \
                                 by its first result, one in a body `owner/attribute/node`, one in a function \
                                 `function/node`, or `call/node` for one call";

@@ -66,7 +66,8 @@ pub(crate) fn read_target(name: &str) -> Result<Profile, Failure> {
         return Profile::preset(name).map_err(|e| diagnose::profile(&e, None));
     }
     let text = ampc::files::read_text(path).map_err(|e| Failure::io(name, &e))?;
-    Profile::from_json(&text).map_err(|e| diagnose::profile(&e, Some((path, &text))))
+    let read = Profile::from_json(&text).and_then(Profile::of_user);
+    read.map_err(|e| diagnose::profile(&e, Some((path, &text))))
 }
 
 /// A file that is no JSON at all passes: the parser says it better.

@@ -61,7 +61,7 @@ fn show(profile: &Profile) -> String {
     section(&mut text, "computing in fp32 inside", &profile.fp32_inside);
     section(&mut text, "results that are their operand", &profile.views);
     for fusion in &profile.fusions {
-        let _ = writeln!(text, "\ncasts that cost nothing ({})", fusion.source);
+        let _ = writeln!(text, "\none kernel ({})", fusion.source);
         words(&mut text, "from", &fusion.from);
         words(&mut text, "to", &fusion.to);
     }

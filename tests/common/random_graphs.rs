@@ -304,6 +304,12 @@ impl Graph {
                 self.line(name, "Mul", &[a, &inner], M);
             }
             38 | 39 => self.moved_casts(name, a, pick),
+            37 if pick.is_multiple_of(2) => {
+                // What a cast of the author makes of integers, or of booleans.
+                let (to, dtype) = [(7, "i64"), (9, "bool")][pick / 2 % 2];
+                self.line(&inner, "Cast", &[a], &format!("{{to={to}}} : {dtype}[4, 4]"));
+                self.line(name, "Cast", &[&inner], &format!("{{to=1}} {M}"));
+            }
             30..=36 => return self.sequence_step(kind % 40 - 30, name, [a, b], pick),
             _ => {
                 self.line(&inner, "Transpose", &["m"], ": f32[4, 4]");

@@ -1,14 +1,15 @@
 //! Which variables are low, by a minimum cut: the cheapest casts there can be, with the proof.
 //!
 //! Every free variable is a vertex that is low or full (fp32), every tensor a term that charges one cast for each
-//! format that it is read in and not made in, however many read it; [`cut`](crate::cut) says how the minimum is found.
+//! format that it is read in and not made in, however many read it, and one operation for each reader that is
+//! [fused](crate::fusions) with what makes it; [`cut`](crate::cut) says how the minimum is found.
 //! Held are:
 //!
 //! - low: allow variables, whatever the target's profile says of them; what is low already or pinned so; large
 //!   constants that are only moved, in f16 (as in painting);
 //! - fp32: inputs and outputs that keep their type, readers without a variable, [sums](super::sums) that loops keep,
 //!   what is [outside](super::margins) of the low regions, and every free variable that is connected with nothing that gains by being low, through tensors and constants;
-//! - in another 16-bit format: what painting makes so for the sake of its neighbours.
+//! - in another 16-bit format: what painting makes so of what is around it alone.
 //!
 //! Discrete and promote variables are never lowered while something fp32 arrives, and an input that need not keep its
 //! type is low only if everything reads it low. Among equally cheap choices the one with most low variables is taken,
@@ -57,7 +58,7 @@ pub(super) struct Choice<'m> {
     forced: Option<(Var, Label)>,
     all: Vec<Tensor>,
     problem: Problem,
-    /// The free variables, of groups the first, and the inputs that may change, with their vertices.
+    /// The free variables, of groups the first, and the sources that may change, with their vertices.
     vertices: FxHashMap<End, Vertex>,
     held: FxHashMap<Var, Held>,
     /// What belongs to sums that loops keep.
@@ -171,7 +172,7 @@ impl<'m> Choice<'m> {
             |&var: &Var| flow::is_free(module, var) && flow::legality(module, var, to) == Legality::Legal;
         let is_allow = |&var: &Var| flow::decision(module, var).is_some_and(|d| d.class == Class::Allow);
         match self.painted.other.low.get(&leader) {
-            Some(&format) if format != to => Held::Other(format),
+            Some(&format) if format != to && !self.is_stored_low(leader) => Held::Other(format),
             _ if !members.iter().all(is_free) => Held::Full,
             _ if self.forced == Some((leader, Label::Low)) => Held::Low,
             _ if self.forced == Some((leader, Label::Full)) => Held::Full,
@@ -216,7 +217,7 @@ impl<'m> Choice<'m> {
                 Some(&Held::Other(format)) => Some(format),
                 _ => None,
             },
-            End::Input(_) | End::Full | End::Low => None,
+            End::Source(_) | End::Full | End::Low => None,
         }
     }
 
@@ -226,7 +227,7 @@ impl<'m> Choice<'m> {
             End::Full => Some(FULL),
             End::Low => Some(LOW),
             _ if self.other(end).is_some() => None,
-            End::Var(_) | End::Input(_) => Some(self.vertex(end)?),
+            End::Var(_) | End::Source(_) => Some(self.vertex(end)?),
             End::Other(_) => None,
         })
     }
@@ -324,15 +325,15 @@ impl<'m> Choice<'m> {
         }
     }
 
-    /// What a tensor says of those that never cause a cast: what takes what arrives, and inputs.
+    /// What a tensor says of those that never cause a cast: what takes what arrives, and sources.
     fn follow(&mut self, at: usize) -> Result<(), Invalid> {
         let Tensor { value, producer, ref readers, .. } = self.all[at];
         for Reading { end, .. } in readers.clone() {
-            if let Producer::End(input @ End::Input(_)) = producer {
-                let input = self.vertex(input)?;
+            if let Producer::End(source @ End::Source(_)) = producer {
+                let source = self.vertex(source)?;
                 match self.of_end(end)? {
-                    Some(reader) => self.problem.imply(reader, input)?,
-                    None => self.problem.fix(input, Label::Full)?,
+                    Some(reader) => self.problem.imply(reader, source)?,
+                    None => self.problem.fix(source, Label::Full)?,
                 }
             }
             let End::Var(var) = end else { continue };
@@ -409,7 +410,7 @@ impl<'m> Choice<'m> {
         let vertex = match end {
             End::Low => LOW,
             End::Full | End::Other(_) => return None,
-            End::Var(_) | End::Input(_) => *self.vertices.get(&end)?,
+            End::Var(_) | End::Source(_) => *self.vertices.get(&end)?,
         };
         (labels[vertex.index()] == Label::Low && self.other(end).is_none()).then_some(vertex)
     }
@@ -428,6 +429,7 @@ impl<'m> Choice<'m> {
             let why = match (self.held.get(&leader), format) {
                 (Some(Held::Other(_)), _) => self.painted.other.why.get(&leader).copied(),
                 (Some(Held::Low), _) if self.is_stored_low(leader) => Some(("cut", paint::STORED_LOW)),
+                (Some(Held::Free), _) if self.tensors.follows(leader) => Some(("cut", "takes what arrives")),
                 (Some(Held::Free), Some(_)) => Some(("cut", "costs least low")),
                 (Some(Held::Free), None) => Some(("cut", "costs least in fp32")),
                 (Some(Held::Full), None) if self.sums.contains(&var) => {
@@ -455,10 +457,19 @@ impl<'m> Choice<'m> {
             casts: self.casts.clone(),
             alone: self.alone.clone(),
             apart: self.apart.clone(),
+            recast: self.vertices.keys().filter_map(|&end| self.recast(end)).collect(),
             fusions: self.costs.fusions().clone(),
             limit: self.costs.limit(),
         };
         Ok((found, optimum))
+    }
+
+    /// What a cast of the author makes, if an end is that.
+    fn recast(&self, end: End) -> Option<Value> {
+        match end {
+            End::Source(value) => self.tensors.module.producer(value).map(|_| value),
+            End::Var(_) | End::Full | End::Low | End::Other(_) => None,
+        }
     }
 
     /// The 16-bit format of an end.
@@ -469,7 +480,7 @@ impl<'m> Choice<'m> {
         let low = match end {
             End::Full | End::Other(_) => false,
             End::Low => true,
-            End::Var(_) | End::Input(_) => {
+            End::Var(_) | End::Source(_) => {
                 self.vertices.get(&end).is_some_and(|vertex| labels[vertex.index()] == Label::Low)
             }
         };

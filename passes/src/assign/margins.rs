@@ -111,14 +111,13 @@ impl Walk<'_> {
             let class = flow::decision(module, var).map(|d| d.class);
             let tied = self.tensors.groups.get(var).is_some();
             let follows = match class {
-                // What a pin makes a cast read is computed before it.
-                _ if is_cast(var.node) => true,
                 Some(Class::Clear | Class::Discrete | Class::Promote | Class::Fixed) => true,
                 // Of what is of one element type with others none is left fp32 here.
                 Some(Class::Infer) => tied,
                 Some(Class::Allow | Class::Deny) | None => false,
             };
-            !follows && self.is_low(var) && !self.painted.derived.contains(&var)
+            // A cast computes nothing, whatever a pin makes it read.
+            !follows && !is_cast(var.node) && self.is_low(var) && !self.painted.derived.contains(&var)
         });
         low.map(|var| self.at(var)).collect()
     }

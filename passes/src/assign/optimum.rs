@@ -9,9 +9,9 @@ use crate::flow::{self, Var};
 use crate::fusions::Fusions;
 use crate::insert_casts::KeepIo;
 use crate::target::Profile;
+use crate::tensors::is_stored;
 use ampc_ir::module::Provenance;
 use ampc_ir::op::OpKind;
-use ampc_ir::views::constant_of;
 use ampc_ir::{DType, GraphId, Module, Node, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::{BTreeMap, BTreeSet};
@@ -67,6 +67,8 @@ pub struct Optimum {
     pub(crate) alone: FxHashSet<Node>,
     /// Others that take what arrives, and so read nothing that is cast for them.
     pub(crate) apart: FxHashSet<Node>,
+    /// What casts of the author make of what is no float, if they can make the format just as well.
+    pub(crate) recast: FxHashSet<Value>,
     /// What the target fuses.
     pub(crate) fusions: Fusions,
     /// No cost counts as more.
@@ -93,15 +95,20 @@ pub fn recount(module: &Module, optimum: &Optimum) -> i64 {
         else {
             continue;
         };
+        // One with the author's, if nothing else reads what that makes.
+        let only = || module.uses(root).count() == 1 && !module.is_output(root);
+        if to == optimum.to && optimum.recast.contains(&root) && only() {
+            continue;
+        }
         let graph = module.node(node).graph;
-        let by_itself = |&(reader, slot): &(Node, u32)| !optimum.fusions.reads(reader, slot);
+        let is_alone = |&(reader, slot): &(Node, u32)| !optimum.fusions.reads(reader, slot);
         if !optimum.alone.contains(&node) {
-            if leaves || readers.iter().any(by_itself) {
+            if leaves || readers.iter().any(is_alone) {
                 casts.insert((root, to, graph));
             }
-            let others = readers.into_iter().filter(|reader| !by_itself(reader));
+            let others = readers.into_iter().filter(|reader| !is_alone(reader));
             fused.extend(others.map(|(reader, _)| (root, to, reader)));
-        } else if let Some(from) = module.value(root).ty.dtype().filter(|_| !is_constant(module, root)) {
+        } else if let Some(from) = module.value(root).ty.dtype().filter(|_| !is_stored(module, root)) {
             add(costs.cast_cost(root, graph, from, to));
         }
     }
@@ -113,7 +120,7 @@ pub fn recount(module: &Module, optimum: &Optimum) -> i64 {
     let mut constants: BTreeMap<Value, Vec<DType>> = BTreeMap::new();
     for (root, to, graph) in casts {
         let from = module.value(root).ty.dtype().unwrap_or(to);
-        if is_constant(module, root) {
+        if is_stored(module, root) {
             constants.entry(root).or_default().push(to);
         } else {
             add(costs.cast_cost(root, graph, from, to));
@@ -175,16 +182,15 @@ fn counted(
             || optimum.apart.contains(&reader);
         to == DType::F32 && is_cast || dead.contains(&reader)
     };
-    let is_read = is_read(module, result, passes_by);
+    let read: Vec<(Node, u32)> = readers(module, result).filter(|&(reader, _)| !passes_by(reader)).collect();
+    let leaves = views(module, result).any(|value| module.is_output(value));
     let inserted = module.node(node).provenance == Provenance::Inserted;
     // The author's to the format are there, read or not.
     let is_part = optimum.casts.contains(&node);
     let stays = optimum.alone.contains(&node) || is_part && to == optimum.to;
-    let counts = stays || is_read && (inserted || is_part);
-    let leaves = !stays && views(module, result).any(|value| module.is_output(value));
-    let others = || readers(module, result).filter(|&(reader, _)| !passes_by(reader)).collect();
+    let counts = stays || (leaves || !read.is_empty()) && (inserted || is_part);
     // One that is there, read or not, reads for itself.
-    let readers = if stays { vec![(node, 0)] } else { others() };
+    let (readers, leaves) = if stays { (vec![(node, 0)], false) } else { (read, leaves) };
     counts.then_some(Counted { root, to, readers, leaves })
 }
 
@@ -221,15 +227,6 @@ fn root(module: &Module, optimum: &Optimum, value: Value, known: &mut FxHashMap<
     }
     known.extend(way.into_iter().map(|on_it| (on_it, value)));
     value
-}
-
-/// Whether a value is stored, and not computed.
-fn is_constant(module: &Module, value: Value) -> bool {
-    let fills = || {
-        let kind = module.producer(value).and_then(|(node, _)| module.node(node).schema()).map(|s| s.kind);
-        kind == Some(OpKind::ConstantOfShape)
-    };
-    constant_of(module, value).is_some() || fills()
 }
 
 /// Whether something reads a value in the format that it has, through casts to that format or not.

@@ -41,7 +41,8 @@ pub(super) fn paint(module: &Module, to: DType, keep_io: &KeepIo) -> Found {
 }
 
 /// Paints what joins neighbours in the other 16-bit format, and nothing else: steps 3 and 4 for that format alone. It
-/// depends only on what is decided, not on what could be painted otherwise.
+/// depends on what is decided, and not on what could be painted too but a minimum cut leaves fp32: so a second rewrite
+/// finds the same.
 pub(super) fn paint_other(module: &Module, to: DType, keep_io: &KeepIo) -> Found {
     let mut paint = Paint::new(module, to, keep_io);
     paint.only_other = true;
@@ -81,7 +82,7 @@ struct Paint<'m> {
     outputs: FxHashSet<Value>,
     /// Outputs that keep their type, as they are or cast to it by an earlier run.
     kept: FxHashSet<Value>,
-    /// Whether nothing is painted in the format that is lowered to.
+    /// Whether nothing joins neighbours in the format that is lowered to.
     only_other: bool,
 }
 
@@ -433,7 +434,9 @@ impl<'m> Paint<'m> {
     fn arriving(&self, var: Var) -> Option<DType> {
         let low = |value| self.low.get(&flow::origin_var(self.module, value)?).copied();
         let operands = self.operands(var).into_iter();
-        if !flow::is_port(self.module, var) && self.groups.get(var).is_none() {
+        // Nothing is rounded to the other format for the sake of a neighbour.
+        let any = !self.only_other && !flow::is_port(self.module, var) && self.groups.get(var).is_none();
+        if any {
             let format = one(operands.filter_map(low))?;
             // What the author widened from the other format arrives in that, too: it may be one with what is so now.
             let others = || self.operands(var).into_iter().filter_map(|value| self.widened(value));

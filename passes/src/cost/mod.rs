@@ -203,10 +203,15 @@ impl<'a> CostModel<'a> {
             Objective::Time => Fusions::find(module, profile),
             Objective::Casts | Objective::Bytes => Fusions::default(),
         };
-        // At most: two casts of each value, and of what is fused four for each reader, and a time for each variable,
-        // of which there are no more than values that are read and made.
-        let uses: usize = flow::nodes(module).iter().map(|&node| module.node(node).operands().len()).sum();
-        let terms = module.n_values().saturating_add(module.n_nodes()).saturating_add(uses.saturating_mul(3));
+        // With V values, U operands and O outputs of graphs there are at most: a time for each variable that is read or
+        // made, 2 · (V + U); casts where values are, 2 · (U + O), and further in or fused, 2 · U; casts of what bodies
+        // hand out, 2 · O.
+        let nodes = flow::nodes(module);
+        let uses: usize = nodes.iter().map(|&node| module.node(node).operands().len()).sum();
+        let outputs: usize =
+            flow::graphs(module).iter().map(|&graph| module.graph(graph).outputs().len()).sum();
+        let read = uses.saturating_mul(3).saturating_add(outputs.saturating_mul(2));
+        let terms = module.n_values().saturating_add(module.n_nodes()).saturating_add(read);
         let terms = i64::try_from(terms).unwrap_or(i64::MAX).saturating_add(1);
         let limit = (i64::MAX / terms.saturating_mul(8)).max(1);
         CostModel { module, profile, format, objective, sizes, executions, fusions, limit }
@@ -278,7 +283,7 @@ impl<'a> CostModel<'a> {
         let has_kernel = self.profile.has_kernel(view.schema, self.format);
         let (mut full, mut low) = self.transfers(view, &values);
         if !has_kernel {
-            low = full.saturating_add(self.round_trip(&values));
+            low = full.saturating_add(self.round_trip(view, &values));
         }
         if self.computes(var) {
             let amount = amount(view, self.extents());
@@ -332,8 +337,9 @@ impl<'a> CostModel<'a> {
         let (mut full, mut low): (u64, u64) = (0, 0);
         for &(side, value) in values {
             let elements = match side {
-                Side::Read(slot) if self.is_fused(view, slot) => 0,
-                Side::Made if self.fusions.is_inside(value) => 0,
+                _ if self.is_inside(view, side, value) => 0,
+                // No runtime reads numbers to say how many there are.
+                Side::Read(_) if matches!(view.kind(), OpKind::Shape | OpKind::Size) => 0,
                 Side::Read(slot) if moves(view.kind(), slot).is_some() => extents.elements(value).min(made),
                 Side::Read(_) | Side::Made => extents.elements(value),
             };
@@ -347,18 +353,26 @@ impl<'a> CostModel<'a> {
         (picoseconds(full, bandwidth), picoseconds(low, bandwidth))
     }
 
-    fn is_fused(&self, view: &NodeView<'_>, slot: usize) -> bool {
-        u32::try_from(slot).is_ok_and(|slot| self.fusions.reads(view.node, slot))
+    /// Whether a node has a value within a kernel alone.
+    fn is_inside(&self, view: &NodeView<'_>, side: Side, value: Value) -> bool {
+        match side {
+            Side::Read(slot) => u32::try_from(slot).is_ok_and(|slot| self.fusions.reads(view.node, slot)),
+            Side::Made => self.fusions.is_inside(value),
+        }
     }
 
     /// The time to cast everything that a variable types to fp32 and back, as a runtime does around a node for
     /// which it has no kernel. Constants are cast when the model is loaded.
-    fn round_trip(&self, values: &[(Side, Value)]) -> u64 {
-        let casts = values
-            .iter()
-            .map(|&(_, value)| value)
-            .filter(|&value| self.is_lowerable(value) && !is_constant(self.module, value));
-        casts.map(|value| self.cast_once(value, self.format, DType::F32)).fold(0, u64::saturating_add)
+    fn round_trip(&self, view: &NodeView<'_>, values: &[(Side, Value)]) -> u64 {
+        let is_cast = |value| self.is_lowerable(value) && !is_constant(self.module, value);
+        let casts = values.iter().filter(|&&(_, value)| is_cast(value)).map(|&(side, value)| {
+            if self.is_inside(view, side, value) {
+                self.fused_cast_once(value)
+            } else {
+                self.cast_once(value, self.format, DType::F32)
+            }
+        });
+        casts.fold(0, u64::saturating_add)
     }
 
     fn cast_once(&self, value: Value, from: DType, to: DType) -> u64 {
@@ -403,8 +417,11 @@ impl<'a> CostModel<'a> {
         if from == to {
             return 0;
         }
-        let once = picoseconds(self.extents().elements(value), self.profile.elementwise.fp32.value);
-        self.in_graph(self.module.value(value).graph, once)
+        self.in_graph(self.module.value(value).graph, self.fused_cast_once(value))
+    }
+
+    fn fused_cast_once(&self, value: Value) -> u64 {
+        picoseconds(self.extents().elements(value), self.profile.elementwise.fp32.value)
     }
 
     /// What is assumed, in a fixed order.

@@ -1,7 +1,7 @@
 //! What constants a variable works with: those it reads, those that nodes before it only moved, and those in its
 //! own attributes.
 
-use super::{ConstantStats, Cx};
+use super::{ConstantStats, Cx, OutOfRange};
 use crate::flow::{self, Var};
 use crate::pass::PassError;
 use ampc_ir::op::{self, OpKind, Sign};
@@ -104,13 +104,21 @@ impl Cx<'_> {
             } else {
                 self.moved_by(node)?
             };
-            if let Some(known) = known {
+            let makes = flow::producer_var(self.module, first);
+            let infinite = makes.is_some_and(|var| self.is_infinite_beyond(var));
+            if let Some(known) = known.filter(|known| known.stats.overflow == 0 || !infinite) {
                 for result in results {
                     self.moved.insert(result, Known { value: Some(result), ..known.clone() });
                 }
             }
         }
         Ok(())
+    }
+
+    /// Whether a variable is low already, or pinned so, so that what does not fit is infinite for it.
+    pub(super) fn is_infinite_beyond(&self, var: Var) -> bool {
+        let decided = flow::decision(self.module, var).and_then(|d| d.precision);
+        decided == Some(self.to) && self.out_of_range != OutOfRange::Clamp
     }
 
     /// The results of a node that are floats.

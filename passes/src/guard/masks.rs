@@ -69,7 +69,7 @@ fn walk(cx: &mut Cx<'_>, held: &mut FxHashMap<Value, Held>) -> Result<(), PassEr
             flow::vars(cx.module, node).filter(|&var| flow::is_port(cx.module, var)).collect::<Vec<_>>()
         {
             let operands: Vec<Value> = flow::operands_of(cx.module, port).map(|(_, v)| v).collect();
-            if let Some(what) = largest(cx, held, &operands)?.filter(|what| !is_infinite_in(cx, port, what)) {
+            if let Some(what) = largest(cx, held, &operands, Some(port))? {
                 held.extend(flow::results_of(cx.module, port).map(|(_, result)| (result, what)));
             }
         }
@@ -81,16 +81,12 @@ fn walk(cx: &mut Cx<'_>, held: &mut FxHashMap<Value, Held>) -> Result<(), PassEr
         match (effect, var) {
             (Some(Effect::Holds(what)), _) => {
                 let results: Vec<Value> = cx.float_results(node).collect();
-                let makes = results.first().and_then(|&result| flow::producer_var(cx.module, result));
-                if makes.is_some_and(|var| is_infinite_in(cx, var, &what)) {
-                    continue;
-                }
                 held.extend(results.into_iter().map(|result| (result, what)));
             }
             (Some(Effect::Sum(what)), Some(var)) => {
                 let (name, most) = (what.from.name(cx), what.max_abs);
                 cx.deny(var, || format!("{name} up to {most:e} in a sum: beyond half the range of {to}"));
-                if what.is_beyond(cx) && !is_infinite_in(cx, var, &what) {
+                if what.is_beyond(cx) {
                     let results: Vec<Value> = cx.float_results(node).collect();
                     held.extend(results.into_iter().map(|result| (result, what)));
                 }
@@ -103,12 +99,6 @@ fn walk(cx: &mut Cx<'_>, held: &mut FxHashMap<Value, Held>) -> Result<(), PassEr
         }
     }
     Ok(())
-}
-
-/// Whether a variable is low already, or pinned so, and what it reads is infinite there: it holds no number then.
-fn is_infinite_in(cx: &Cx<'_>, var: Var, what: &Held) -> bool {
-    let decided = flow::decision(cx.module, var).and_then(|d| d.precision);
-    decided == Some(cx.to) && cx.out_of_range != OutOfRange::Clamp && what.is_beyond(cx)
 }
 
 /// Keeps operators fp32 that would always be low, if a constant that does not fit stands somewhere in what they read:
@@ -134,32 +124,35 @@ fn effect(
     node: Node,
     kind: OpKind,
 ) -> Result<Option<Effect>, PassError> {
+    let result = cx.float_results(node).next();
+    let var = result.and_then(|result| flow::producer_var(cx.module, result));
     if op::adds(kind) {
         let operands: Vec<Value> = cx.module.node(node).formal_operands().iter().copied().flatten().collect();
-        return Ok(largest(cx, held, &operands)?.map(Effect::Sum));
+        return Ok(largest(cx, held, &operands, var)?.map(Effect::Sum));
     }
     // How magnitudes multiply is what these two do, not a property that others share.
     if matches!(kind, OpKind::Mul | OpKind::Div) {
-        return scaled(cx, held, node, kind == OpKind::Div);
+        return scaled(cx, held, node, var, kind == OpKind::Div);
     }
     let moved: Vec<Value> = cx.moved_operands(node).into_iter().map(|(value, _)| value).collect();
     if moved.is_empty() {
         return Ok(None);
     }
-    let among_operands = largest(cx, held, &moved)?;
+    let among_operands = largest(cx, held, &moved, var)?;
     let in_attributes = cx.moved_numbers(node).iter().find_map(|known| large(cx, known));
     Ok(among_operands.or(in_attributes).map(Effect::Holds))
 }
 
-/// The largest of the large constants that values hold.
+/// The largest of the large constants that values hold for a variable that reads them.
 fn largest(
     cx: &mut Cx<'_>,
     held: &FxHashMap<Value, Held>,
     values: &[Value],
+    reader: Option<Var>,
 ) -> Result<Option<Held>, PassError> {
     let mut largest: Option<Held> = None;
     for &value in values {
-        let Some(here) = held_by(cx, held, value)? else { continue };
+        let Some(here) = held_by(cx, held, value, reader)? else { continue };
         if largest.is_none_or(|l| l.magnitude < here.magnitude) {
             largest = Some(here);
         }
@@ -167,12 +160,21 @@ fn largest(
     Ok(largest)
 }
 
-fn held_by(cx: &mut Cx<'_>, held: &FxHashMap<Value, Held>, value: Value) -> Result<Option<Held>, PassError> {
+/// The large constant that a value holds for what reads it. For what is low already, or pinned so, one that does not fit
+/// is infinite, unless it is clamped.
+fn held_by(
+    cx: &mut Cx<'_>,
+    held: &FxHashMap<Value, Held>,
+    value: Value,
+    reader: Option<Var>,
+) -> Result<Option<Held>, PassError> {
     let value = resolve_captures(cx.module, value);
-    if let Some(&held) = held.get(&value) {
-        return Ok(Some(held));
-    }
-    Ok(cx.known(value)?.and_then(|known| large(cx, &known)))
+    let what = match held.get(&value) {
+        Some(&held) => Some(held),
+        None => cx.known(value)?.and_then(|known| large(cx, &known)),
+    };
+    let is_low = reader.is_some_and(|var| cx.is_infinite_beyond(var));
+    Ok(what.filter(|what| !(is_low && what.is_beyond(cx))))
 }
 
 /// The largest number that is known, if it is large.
@@ -188,11 +190,12 @@ fn scaled(
     cx: &mut Cx<'_>,
     held: &FxHashMap<Value, Held>,
     node: Node,
+    var: Option<Var>,
     divides: bool,
 ) -> Result<Option<Effect>, PassError> {
     let data = cx.module.node(node);
     let (Some(a), Some(b)) = (data.operand(0), data.operand(1)) else { return Ok(None) };
-    let (what, by) = match (held_by(cx, held, a)?, held_by(cx, held, b)?) {
+    let (what, by) = match (held_by(cx, held, a, var)?, held_by(cx, held, b, var)?) {
         (Some(what), _) => (what, b),
         (None, Some(what)) if !divides => (what, a),
         (None, _) => return Ok(None),

@@ -27,7 +27,7 @@ use ampc_ir::edit::{NewNode, Position};
 use ampc_ir::entity::SecondaryMap;
 use ampc_ir::infer::{Facts, check_node};
 use ampc_ir::module::{Def, GraphOwner, Op, Provenance};
-use ampc_ir::op::{AttrKind, Lookup, OpKind, lookup};
+use ampc_ir::op::{AttrKind, Lookup, OpKind, OpSchema, lookup};
 use ampc_ir::ports::Ports;
 use ampc_ir::{AttrValue, DType, GraphId, Module, Node, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -544,13 +544,7 @@ pub(crate) fn new_cast(module: &mut Module, value: Value, to: DType, at: Positio
         unreachable!("Cast exists in every operator set from 1 on")
     };
     let attr = module.intern("to");
-    let to_value = match schema.attr("to").map(|a| a.kind) {
-        // Below operator set 6 the type is spelled out.
-        Some(AttrKind::String) => {
-            AttrValue::String(to.onnx_name().to_uppercase().into_bytes().into_boxed_slice())
-        }
-        _ => AttrValue::Int(i64::from(to.number())),
-    };
+    let to_value = target_value(schema, to);
     let ty = module.value(value).ty.with_element_dtype(to);
     let node = module.add_node(
         graph,
@@ -565,4 +559,23 @@ pub(crate) fn new_cast(module: &mut Module, value: Value, to: DType, at: Positio
         },
     );
     module.node(node).result(0).expect("a cast has a result")
+}
+
+/// Makes a cast one to another type; what it makes has to be given that type as well.
+pub(crate) fn set_target(module: &mut Module, cast: Node, to: DType) {
+    if let Some(schema) = module.node(cast).schema() {
+        let attr = module.intern("to");
+        module.set_attr(cast, attr, target_value(schema, to));
+    }
+}
+
+/// The attribute of a cast that says what it makes.
+fn target_value(schema: &OpSchema, to: DType) -> AttrValue {
+    match schema.attr("to").map(|a| a.kind) {
+        // Below operator set 6 the type is spelled out.
+        Some(AttrKind::String) => {
+            AttrValue::String(to.onnx_name().to_uppercase().into_bytes().into_boxed_slice())
+        }
+        _ => AttrValue::Int(i64::from(to.number())),
+    }
 }

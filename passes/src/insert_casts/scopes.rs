@@ -6,10 +6,11 @@ use crate::classify::pin_of_cast;
 use crate::cost::{Executions, Sizes};
 use crate::flow::{self, Reader, Var};
 use crate::policy::is_pin;
+use crate::tensors::is_stored;
 use ampc_ir::module::{Decision, Def};
 use ampc_ir::op::{Class, OpKind};
 use ampc_ir::verify::name_of;
-use ampc_ir::views::{constant_of, resolve_captures};
+use ampc_ir::views::resolve_captures;
 use ampc_ir::{DType, GraphId, Module, Node, Value};
 use rustc_hash::FxHashMap;
 use std::cell::RefCell;
@@ -208,8 +209,7 @@ fn will_be(module: &Module, value: Value) -> Option<DType> {
 fn outside_loops(module: &Module, root: Value, graph: GraphId) -> GraphId {
     let home = module.value(root).graph;
     let kind = |node: Node| module.node(node).schema().map(|s| s.kind);
-    let fill = module.producer(root).is_some_and(|(n, _)| kind(n) == Some(OpKind::ConstantOfShape));
-    if fill || constant_of(module, root).is_some() {
+    if is_stored(module, root) {
         return home;
     }
     let (mut scope, mut at) = (graph, graph);

@@ -120,7 +120,7 @@ impl Kernels {
     }
 }
 
-/// Pairs of operators that are one kernel, so that a cast between them costs nothing.
+/// Pairs of operators that are one kernel: a cast between them has no launch, and moves no bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fusion {
     /// What makes the tensor.
@@ -174,6 +174,14 @@ pub enum ProfileError {
         /// All profiles.
         targets: String,
     },
+    /// A file calls itself like a profile that comes with ampc.
+    #[error(
+        "`name`: a target that comes with ampc is called `{name}`, and a report knows targets by their names; call it otherwise"
+    )]
+    TakenName {
+        /// The name.
+        name: String,
+    },
     /// The file is no JSON of the schema.
     #[error("line {line}, column {column}: {reason}")]
     Json {
@@ -210,6 +218,15 @@ impl Profile {
         Profile::from_json(text)
     }
 
+    /// The profile, of a user's file.
+    ///
+    /// # Errors
+    /// If it is called like one that comes with ampc.
+    pub fn of_user(self) -> Result<Profile, ProfileError> {
+        let taken = PROFILES.iter().any(|(name, _)| *name == self.name);
+        if taken { Err(ProfileError::TakenName { name: self.name }) } else { Ok(self) }
+    }
+
     /// Which operators have a kernel for a format.
     pub fn kernels(&self, format: DType) -> Option<&Kernels> {
         match format {
@@ -234,7 +251,7 @@ impl Profile {
         self.views.ops.contains(schema)
     }
 
-    /// Whether a cast between two operators is part of the kernel that they become.
+    /// Whether two operators become one kernel, if one reads what the other makes.
     pub fn is_fused(&self, from: &OpSchema, to: &OpSchema) -> bool {
         self.fusions.iter().any(|fusion| fusion.from.contains(from) && fusion.to.contains(to))
     }
