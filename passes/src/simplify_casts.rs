@@ -200,7 +200,7 @@ fn is_capture(module: &Module, value: Value) -> bool {
     matches!(module.value(value).def, Def::Capture { .. })
 }
 
-/// Erases the casts of the author that nobody reads and no pin speaks of, but not in functions, which may have nothing
+/// Erases the casts that nobody reads: the author's if no pin speaks of them, but not in functions, which may have nothing
 /// else in them; returns whether there were any.
 pub(crate) fn erase_unread(module: &mut Module, pinned: impl Fn(&Module, Node) -> bool) -> bool {
     let mut erased = false;
@@ -210,8 +210,9 @@ pub(crate) fn erase_unread(module: &mut Module, pinned: impl Fn(&Module, Node) -
         for node in module.nodes(graph).collect::<Vec<_>>().into_iter().rev() {
             module.prune_captures(node);
             let unread = |result: Value| !module.is_output(result) && module.uses(result).next().is_none();
-            let cast = Cast::read(module, node).filter(|cast| !cast.inserted && unread(cast.result));
-            if cast.is_some() && !of_function && !pinned(module, node) {
+            let cast = Cast::read(module, node).filter(|cast| unread(cast.result));
+            // One that an earlier run inserted keeps nothing alive.
+            if cast.is_some_and(|cast| cast.inserted || !of_function && !pinned(module, node)) {
                 module.erase_node(node);
                 erased = true;
             }
