@@ -487,7 +487,7 @@ fn check_pins(
             return Err(PassError::PinMatchesNothing {
                 pattern: pattern.text().to_owned(),
                 what: "node",
-                hint: did_you_mean(paths.nearest(pattern.text())),
+                hint: node_hint(pattern.text(), module, paths),
             });
         };
         let Some(var) = reading.var else { continue };
@@ -520,6 +520,17 @@ fn check_pins(
         }
     }
     Ok(())
+}
+
+/// What may have been meant by a name that no node has.
+fn node_hint(name: &str, module: &Module, paths: &Paths) -> String {
+    if ValueNames::new(module, true).has(name) {
+        return "; a value is called so: name the node that makes it, or pin the value".into();
+    }
+    if name.contains('=') {
+        return "; a pin is one name and one class: give the option once for each".into();
+    }
+    did_you_mean(paths.nearest(name))
 }
 
 /// A report that is about none of the nodes is most likely that of another model.

@@ -29,6 +29,8 @@ fn wrong_usage() {
         ("usage_pin_precision", &["--pin", "fc1=int8"]),
         ("usage_pin_glob", &["--pin", "fc[=fp32"]),
         ("usage_pin_nothing", &["--pin", "fc22=fp32"]),
+        ("usage_pin_of_value", &["--pin", "h1=fp32"]),
+        ("usage_pin_of_two", &["--pin", "fc1=fp32,fc2=fp32"]),
         ("usage_pin_value_nothing", &["--pin-value", "hh1=fp32"]),
         ("usage_pin_var", &["--pin", "fc1#Q=fp32"]),
         ("usage_keep_io", &["--keep-io", "x,z"]),
