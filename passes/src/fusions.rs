@@ -179,5 +179,11 @@ mod tests {
   output %y
 ";
         assert_eq!(fused(lines), words((&["Neg"], &["Tanh"])));
+        // Nor is it if it is captured as a cast makes it.
+        let cast = lines.replace("%b = Relu(%a) : ?", "%b = Relu(%a) : ?\n  %k = Cast(%a) {to = 10} : ?");
+        let cast = cast.replace("If(%c; %a)", "If(%c; %k)").replace("graph (%a)", "graph (%k)");
+        let cast = cast.replace("Tanh(%a)", "Tanh(%k)").replace("Neg(%a)", "Neg(%k)");
+        let cast = cast.replace("f32[4, 4]\n  output %b", "f16[4, 4]\n  output %b");
+        assert_eq!(fused(&cast), words((&["Neg"], &["Tanh"])));
     }
 }

@@ -18,7 +18,7 @@
 //! 10. [`share_functions`]: functions that came out the same become one.
 //!
 //! Passes run no kernel and name no backend; facts about a target come in as data ([`target`]), from which [`cost`]
-//! says what a precision costs.
+//! says what a precision costs, and [`fusions`] what becomes one kernel.
 
 pub mod assign;
 pub mod bind_signatures;

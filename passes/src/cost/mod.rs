@@ -14,6 +14,8 @@
 //! - What a model leaves open is assumed, and listed ([`assumptions`](CostModel::assumptions)).
 //! - Casts of constants are done while the model is written. A constant that is read in both precisions is stored
 //!   twice, which [`copy_cost`](CostModel::copy_cost) prices.
+//! - What the target fuses ([`Fusions`]) stays within kernels: under [`Objective::Time`] it is neither written nor read,
+//!   and a cast of it is one operation on each element ([`fused_cast_cost`](CostModel::fused_cast_cost)).
 //! - Sequences and optionals are handed on without work, and so is what goes through ports of bodies and calls.
 
 mod executions;

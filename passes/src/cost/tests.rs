@@ -273,6 +273,13 @@ fn what_is_fused_takes_no_launch_and_no_memory() {
     assert_eq!(of(""), ([first, second], 16));
     // Somebody else reads y, so it is written too.
     assert_eq!(of("  output %y\n"), ([(first.0 + 4 * 16, first.1 + 2 * 16), second], 16));
+    // Casts and their bytes are in the file, whatever becomes one kernel.
+    let module = module("  input %x : f32[4, 4]\n  %y = Tanh(%x) : ?\n  %z = Relu(%y) : ?\n  output %z\n");
+    for (objective, fuses) in [(Objective::Time, true), (Objective::Casts, false), (Objective::Bytes, false)]
+    {
+        let model = CostModel::new(&module, &profile, DType::F16, objective);
+        assert_eq!(model.fusions().reads(of_kind(&module, OpKind::Relu), 0), fuses);
+    }
 }
 
 const BODIES: &str = "  input %c : bool
