@@ -14,7 +14,7 @@
 
 mod scopes;
 
-use self::scopes::Scopes;
+use self::scopes::{Behind, Scopes};
 use crate::assign::{Optimum, recount};
 use crate::classify::pin_of_cast;
 use crate::cost::Objective;
@@ -388,9 +388,10 @@ impl State {
         let decided = |(n, s)| {
             flow::reader_var(module, n, s).and_then(|v| flow::decision(module, v)?.precision).is_some()
         };
-        // It stays for its pin, and counts as little as if it had gone.
+        // It may stay for its pin or for what captures it, and counts as little as if it had gone.
         let pinned = pin_of_cast(module, node).is_some();
-        self.dropped |= pinned && idle;
+        let of_author = flow::inserted_result(module, node).is_none();
+        self.dropped |= idle && (pinned || retyped && of_author);
         if !retyped || !idle || pinned || module.is_output(result) || !module.uses(result).all(decided) {
             return false;
         }
@@ -410,7 +411,9 @@ impl State {
         before: Position,
     ) -> Value {
         // Casts that are exact are read around, and so is what an earlier run inserted.
-        let (root, _) = self.scopes.behind(module, value);
+        let Behind { root, low_identity, .. } = self.scopes.walk(module, value);
+        // The choice takes what that makes for a tensor of its own.
+        self.dropped |= low_identity;
         if root != value && module.value(root).ty.dtype() == Some(to) {
             self.dropped |= root != flow::behind_inserted(module, value);
             return module.capture_into(graph, root);

@@ -23,7 +23,18 @@ pub(super) struct Scopes {
     pub(super) by_cut: bool,
     of: BTreeMap<(Value, DType), BTreeSet<GraphId>>,
     /// What is behind values.
-    known: RefCell<FxHashMap<Value, (Value, Option<GraphId>)>>,
+    known: RefCell<FxHashMap<Value, Behind>>,
+}
+
+/// What is behind a value.
+#[derive(Clone, Copy)]
+pub(super) struct Behind {
+    /// The value that it is the same number as.
+    pub(super) root: Value,
+    /// The graph of the first cast on the way that is the author's and makes it fp32.
+    widened: Option<GraphId>,
+    /// Whether a cast of the author from a 16-bit format to the same is on the way.
+    pub(super) low_identity: bool,
 }
 
 impl Scopes {
@@ -111,11 +122,18 @@ impl Scopes {
         self.of.entry((root, wanted)).or_default().insert(scope);
     }
 
-    /// What a value is the same number as, behind captures and casts, and the graph of the first of these casts that is
-    /// the author's and makes it fp32. Casts to the format that their operand will have are none.
+    /// What a value is the same number as, and the graph of the first cast on the way that is the author's and makes it
+    /// fp32.
     pub(super) fn behind(&self, module: &Module, value: Value) -> (Value, Option<GraphId>) {
+        let Behind { root, widened, .. } = self.walk(module, value);
+        (root, widened)
+    }
+
+    /// Walks behind captures and casts, also those to the format that their operand will have.
+    pub(super) fn walk(&self, module: &Module, value: Value) -> Behind {
         let mut value = resolve_captures(module, value);
-        let (mut way, mut widened) = (Vec::new(), None);
+        let mut way = Vec::new();
+        let mut behind = Behind { root: value, widened: None, low_identity: false };
         while let Some((node, _)) = module.producer(value)
             && let Some(operand) = module.node(node).operand(0)
         {
@@ -123,23 +141,26 @@ impl Scopes {
             if !inserted && !self.is_exact_as_decided(module, node) {
                 break;
             }
-            let widens = !inserted && module.value(value).ty.dtype() == Some(DType::F32);
-            way.push((value, widens.then(|| module.node(node).graph)));
+            let dtype = |value: Value| module.value(value).ty.dtype();
+            let widens = !inserted && dtype(value) == Some(DType::F32);
+            let same = !inserted && dtype(value) == dtype(operand) && dtype(value).is_some_and(DType::is_low);
+            way.push((value, widens.then(|| module.node(node).graph), same));
             value = resolve_captures(module, operand);
-            if let Some(&(root, by)) =
-                self.known.borrow().get(&value).filter(|(root, _)| is_alive(module, *root))
+            behind.root = value;
+            if let Some(&known) = self.known.borrow().get(&value).filter(|known| is_alive(module, known.root))
             {
-                (value, widened) = (root, by);
+                behind = known;
                 break;
             }
         }
         // Chains are walked once: of each value on the way it is known now.
         let mut known = self.known.borrow_mut();
-        for (on_it, by) in way.into_iter().rev() {
-            widened = widened.or(by);
-            known.insert(on_it, (value, widened));
+        for (on_it, widened, same) in way.into_iter().rev() {
+            behind.widened = behind.widened.or(widened);
+            behind.low_identity |= same;
+            known.insert(on_it, behind);
         }
-        (value, widened)
+        behind
     }
 
     /// Whether a node is a cast, of what is made in its graph, that will change no number, to fp32 or to what it reads.
