@@ -160,8 +160,8 @@ fn largest(
     Ok(largest)
 }
 
-/// The large constant that a value holds for what reads it. For what is low already, or pinned so, one that does not fit
-/// is infinite, unless it is clamped.
+/// The large constant that a value holds for what reads it. If that is low already, or pinned so, a constant that does not
+/// fit is stored as an infinite one for it, unless it is clamped.
 fn held_by(
     cx: &mut Cx<'_>,
     held: &FxHashMap<Value, Held>,
@@ -169,11 +169,11 @@ fn held_by(
     reader: Option<Var>,
 ) -> Result<Option<Held>, PassError> {
     let value = resolve_captures(cx.module, value);
-    let what = match held.get(&value) {
-        Some(&held) => Some(held),
-        None => cx.known(value)?.and_then(|known| large(cx, &known)),
-    };
+    if let Some(&held) = held.get(&value) {
+        return Ok(Some(held));
+    }
     let is_low = reader.is_some_and(|var| cx.is_infinite_beyond(var));
+    let what = cx.known(value)?.and_then(|known| large(cx, &known));
     Ok(what.filter(|what| !(is_low && what.is_beyond(cx))))
 }
 
