@@ -86,6 +86,16 @@ fn time_is_rounded_up_and_never_overflows() {
 }
 
 #[test]
+fn a_file_is_not_called_like_a_profile_that_comes_with_ampc() {
+    let generic = PROFILES[0].1;
+    let of_user = |text: &str| Profile::from_json(text).and_then(Profile::of_user);
+    let error = of_user(generic).unwrap_err().to_string();
+    assert!(error.contains("is called `generic`"), "{error}");
+    let mine = generic.replacen("\"name\": \"generic\"", "\"name\": \"mine\"", 1);
+    assert_eq!(of_user(&mine).unwrap().name, "mine");
+}
+
+#[test]
 fn mistakes_are_shown_where_they_are() {
     let generic = PROFILES[0].1;
     let of = |from: &str, to: &str| {
