@@ -81,9 +81,9 @@ fn round(module: &mut Module, chosen: Option<DType>) -> Round {
     let mut first: FxHashMap<(Value, DType), Cast> = FxHashMap::default();
     for node in flow::nodes(module) {
         let Some(mut cast) = Cast::read(module, node) else { continue };
-        if recast(module, &cast, chosen) {
+        if let Some(inner) = recast(module, &cast, chosen) {
             // What it makes now may be there already.
-            first.retain(|_, cast| cast.is_as_read(module));
+            first.remove(&(inner.operand, inner.to));
             (changed, again) = (true, true);
             continue;
         }
@@ -302,30 +302,24 @@ impl Cast {
             goes: false,
         })
     }
-
-    /// Whether the node is still the cast that it was.
-    fn is_as_read(&self, module: &Module) -> bool {
-        let now = module.node(self.node).is_alive().then(|| Cast::read(module, self.node)).flatten();
-        now.is_some_and(|now| (now.operand, now.to) == (self.operand, self.to))
-    }
 }
 
 /// Lets a cast of the author that makes fp32 of what is no float, make what an inserted one makes of it, if nothing else
-/// reads it; returns whether it does.
-fn recast(module: &mut Module, outer: &Cast, chosen: Option<DType>) -> bool {
+/// reads it; returns the cast as it was.
+fn recast(module: &mut Module, outer: &Cast, chosen: Option<DType>) -> Option<Cast> {
     let inner = module.producer(outer.operand).and_then(|(node, _)| Cast::read(module, node));
-    let Some(inner) = inner.filter(|inner| !inner.inserted && !inner.from.is_float()) else { return false };
+    let inner = inner.filter(|inner| !inner.inserted && !inner.from.is_float())?;
     let only = module.uses(outer.operand).count() == 1 && !module.is_output(outer.operand);
     let may = outer.inserted && !module.is_output(outer.result) && composes(inner.from, inner.to, outer.to);
     if !only || !may || !chosen.is_some_and(|to| is_plain(module, inner.node, to)) {
-        return false;
+        return None;
     }
     set_target(module, inner.node, outer.to);
     let ty = module.value(inner.result).ty.with_element_dtype(outer.to);
     module.set_type(inner.result, ty);
     decide(module, inner.result, outer.to);
     replace(module, outer, inner.result);
-    true
+    Some(inner)
 }
 
 /// Makes the decision about what makes a value say what became of it.
