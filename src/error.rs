@@ -90,6 +90,17 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
+    /// A file of tensors is damaged, or does not fit the model.
+    #[error("`{path}`: {reason}")]
+    Data {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A model cannot be computed on the inputs that it was given.
+    #[error("{0}")]
+    Run(String),
     /// The module is invalid.
     #[error("the model is invalid: {}", list(.0))]
     Invalid(Vec<Finding>),
@@ -141,7 +152,11 @@ impl Error {
         match self {
             Error::Import(e) => of(e.blame()),
             Error::Export(e) => of(e.blame()),
-            Error::Text { .. } | Error::Safetensors { .. } | Error::Invalid(_) => ErrorKind::InvalidInput,
+            Error::Text { .. }
+            | Error::Safetensors { .. }
+            | Error::Data { .. }
+            | Error::Run(_)
+            | Error::Invalid(_) => ErrorKind::InvalidInput,
             Error::Usage(_) | Error::Policy(_) | Error::Pipeline(_) => ErrorKind::Usage,
             Error::Pass(e) => match e {
                 ampc_passes::PassError::Constant { .. } => ErrorKind::Io,

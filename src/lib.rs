@@ -22,9 +22,11 @@
 
 pub use ampc_ir as ir;
 pub use ampc_passes as passes;
+pub use ampc_runtime as runtime;
 
 pub mod dot;
 pub mod error;
+pub mod execute;
 pub mod files;
 pub mod json;
 pub mod model;

@@ -224,12 +224,140 @@ impl HostTensor {
         }
     }
 
-    /// The elements in place.
+    /// The tensor as what kernels and comparisons read.
+    pub fn view(&self) -> TensorRef<'_> {
+        let elements = match &self.elements {
+            Elements::Numbers(bytes) => ElementsRef::Numbers(bytes.as_slice()),
+            Elements::Strings(strings) => ElementsRef::Strings(strings),
+        };
+        TensorRef { dtype: self.dtype, dims: &self.dims, elements }
+    }
+
+    /// The element bytes, to be written.
+    pub(crate) fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        match &mut self.elements {
+            Elements::Numbers(bytes) => Some(bytes.as_mut_slice()),
+            Elements::Strings(_) => None,
+        }
+    }
+
+    /// The same elements with other dims, as many of them.
+    pub(crate) fn with_dims(self, dims: &[u64]) -> HostTensor {
+        debug_assert_eq!(self.dims.iter().product::<u64>(), dims.iter().product::<u64>());
+        HostTensor { dims: dims.to_vec(), ..self }
+    }
+
+    /// See [`TensorRef::as_slice`].
     ///
     /// # Errors
     /// If `T` is not exactly the element type.
     pub fn as_slice<T: Element>(&self) -> Result<&[T], HostError> {
+        self.view().as_slice()
+    }
+
+    /// See [`TensorRef::f64s`].
+    ///
+    /// # Errors
+    /// If the elements are no floats.
+    pub fn f64s(&self) -> Result<Box<dyn Iterator<Item = f64> + '_>, HostError> {
+        self.view().f64s()
+    }
+
+    /// See [`TensorRef::f32s`].
+    ///
+    /// # Errors
+    /// If the elements are no floats, or wider.
+    pub fn f32s(&self) -> Result<impl Iterator<Item = f32> + '_, HostError> {
+        self.view().f32s()
+    }
+
+    /// See [`TensorRef::i64s`].
+    ///
+    /// # Errors
+    /// If the elements are no integers, or u64.
+    pub fn i64s(&self) -> Result<impl Iterator<Item = i64> + '_, HostError> {
+        self.view().i64s()
+    }
+
+    /// The elements of an integer or boolean tensor.
+    pub(crate) fn ints(&self) -> Option<Box<dyn Iterator<Item = i128> + '_>> {
+        self.view().ints()
+    }
+}
+
+/// A dense tensor somewhere in memory: its type, its dims and its elements, all borrowed.
+#[derive(Clone, Copy)]
+pub struct TensorRef<'a> {
+    dtype: DType,
+    dims: &'a [u64],
+    elements: ElementsRef<'a>,
+}
+
+#[derive(Clone, Copy)]
+enum ElementsRef<'a> {
+    Numbers(&'a [u8]),
+    Strings(&'a [Box<[u8]>]),
+}
+
+impl<'a> TensorRef<'a> {
+    /// A tensor of numbers in these bytes, which are as many as `dtype` and `dims` ask for, and aligned for it.
+    pub(crate) fn of_numbers(dtype: DType, dims: &'a [u64], bytes: &'a [u8]) -> TensorRef<'a> {
+        TensorRef { dtype, dims, elements: ElementsRef::Numbers(bytes) }
+    }
+
+    /// The same elements with other dims, as many of them.
+    pub(crate) fn with_dims(self, dims: &'a [u64]) -> TensorRef<'a> {
+        TensorRef { dims, ..self }
+    }
+
+    /// A copy that owns its elements.
+    ///
+    /// # Errors
+    /// If there is not so much memory.
+    pub fn to_host(self) -> Result<HostTensor, HostError> {
+        match self.elements {
+            ElementsRef::Numbers(bytes) => HostTensor::from_bytes(self.dtype, self.dims, bytes),
+            ElementsRef::Strings(strings) => HostTensor::from_strings(self.dims, strings.to_vec()),
+        }
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+    /// The dims.
+    pub fn dims(&self) -> &'a [u64] {
+        self.dims
+    }
+    /// Number of elements.
+    pub fn element_count(&self) -> u64 {
+        self.dims.iter().product()
+    }
+
+    /// The element bytes; `None` for strings.
+    pub fn bytes(&self) -> Option<&'a [u8]> {
+        match self.elements {
+            ElementsRef::Numbers(bytes) => Some(bytes),
+            ElementsRef::Strings(_) => None,
+        }
+    }
+
+    /// The strings; `None` for numbers.
+    pub fn strings(&self) -> Option<&'a [Box<[u8]>]> {
+        match self.elements {
+            ElementsRef::Numbers(_) => None,
+            ElementsRef::Strings(strings) => Some(strings),
+        }
+    }
+
+    /// The elements in place.
+    ///
+    /// # Errors
+    /// If `T` is not exactly the element type.
+    pub fn as_slice<T: Element>(&self) -> Result<&'a [T], HostError> {
         match self.bytes() {
+            // No bytes may be anywhere.
+            Some([]) if self.dtype == T::DTYPE => Ok(&[]),
             Some(bytes) if self.dtype == T::DTYPE => Ok(bytemuck::cast_slice(bytes)),
             _ => Err(self.no_view(T::NAME)),
         }
@@ -240,7 +368,7 @@ impl HostTensor {
     ///
     /// # Errors
     /// If the elements are no floats.
-    pub fn f64s(&self) -> Result<Box<dyn Iterator<Item = f64> + '_>, HostError> {
+    pub fn f64s(&self) -> Result<Box<dyn Iterator<Item = f64> + 'a>, HostError> {
         let error = || self.no_view("f64");
         let format = Format::of(self.dtype).ok_or_else(error)?;
         let bytes = self.bytes().ok_or_else(error)?;
@@ -261,7 +389,7 @@ impl HostTensor {
     ///
     /// # Errors
     /// If the elements are no floats, or wider.
-    pub fn f32s(&self) -> Result<impl Iterator<Item = f32> + '_, HostError> {
+    pub fn f32s(&self) -> Result<impl Iterator<Item = f32> + use<'a>, HostError> {
         if matches!(self.dtype, DType::F64 | DType::Complex128) {
             return Err(self.no_view("f32"));
         }
@@ -273,14 +401,14 @@ impl HostTensor {
     ///
     /// # Errors
     /// If the elements are no integers, or u64.
-    pub fn i64s(&self) -> Result<impl Iterator<Item = i64> + '_, HostError> {
+    pub fn i64s(&self) -> Result<impl Iterator<Item = i64> + use<'a>, HostError> {
         let ints = if self.dtype == DType::U64 { None } else { self.ints() };
         #[expect(clippy::cast_possible_truncation, reason = "all integer types but u64 are exact in i64")]
         Ok(ints.ok_or_else(|| self.no_view("i64"))?.map(|v| v as i64))
     }
 
     /// The elements of an integer or boolean tensor.
-    pub(crate) fn ints(&self) -> Option<Box<dyn Iterator<Item = i128> + '_>> {
+    pub(crate) fn ints(&self) -> Option<Box<dyn Iterator<Item = i128> + 'a>> {
         fn wide<T: Element + Into<i128>>(bytes: &[u8]) -> Box<dyn Iterator<Item = i128> + '_> {
             Box::new(bytemuck::cast_slice::<u8, T>(bytes).iter().map(|&v| v.into()))
         }
@@ -302,7 +430,7 @@ impl HostTensor {
     }
 
     /// The bits of elements of at most 8 bits, each in the low bits of a byte.
-    fn small<'a>(&self, bytes: &'a [u8]) -> impl Iterator<Item = u8> + use<'a> {
+    fn small(&self, bytes: &'a [u8]) -> impl Iterator<Item = u8> + use<'a> {
         let bits = self.dtype.bits().unwrap_or(8);
         let mask = u8::try_from((1u32 << bits) - 1).unwrap_or(u8::MAX);
         let count = usize::try_from(self.element_count()).unwrap_or(usize::MAX);
@@ -317,6 +445,13 @@ impl HostTensor {
 
     fn no_view(&self, view: &'static str) -> HostError {
         HostError::View { view, found: self.dtype }
+    }
+}
+
+/// Type and dims; never the elements.
+impl fmt::Debug for TensorRef<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TensorRef({}{:?})", self.dtype, self.dims)
     }
 }
 

@@ -20,10 +20,15 @@ compile_error!("tensors are little-endian and viewed in place, so the host must 
 mod bytes;
 
 pub mod compare;
+pub mod cpu;
+pub mod data;
 pub mod float;
 pub mod host;
 pub mod npy;
 pub mod npz;
+pub mod plan;
 
 pub use compare::{Comparison, Tolerance, compare};
-pub use host::{Element, HostError, HostTensor};
+pub use cpu::{Cpu, Executable};
+pub use data::{Data, DataRef};
+pub use host::{Element, HostError, HostTensor, TensorRef};

@@ -58,6 +58,8 @@ pub(crate) enum Command {
     Opt(OptArgs),
     /// Name every problem of a model
     Check(CheckArgs),
+    /// Compare what a model computes with what it should
+    Verify(VerifyArgs),
     /// Show what is in a model
     Inspect(InspectArgs),
     /// List the operators and their precision classes
@@ -71,6 +73,21 @@ pub(crate) enum Command {
         /// The shell
         shell: Shell,
     },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct VerifyArgs {
+    /// The model
+    pub(crate) model: PathBuf,
+    /// A folder of `input_0.pb` … and `output_0.pb` …, or of such folders
+    #[arg(long, value_name = "DIR")]
+    pub(crate) test_data: PathBuf,
+    /// Largest relative error of an element
+    #[arg(long, value_name = "X", default_value_t = 1e-3)]
+    pub(crate) rtol: f64,
+    /// Largest absolute error of an element, beside the relative one
+    #[arg(long, value_name = "X", default_value_t = 1e-7)]
+    pub(crate) atol: f64,
 }
 
 #[derive(Debug, Args)]

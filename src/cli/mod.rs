@@ -23,6 +23,7 @@ mod table;
 mod target;
 mod targets;
 mod ui;
+mod verify;
 
 use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
@@ -89,6 +90,7 @@ fn run(command: &Command, ui: Ui) -> Result<(), Failure> {
         Command::Opt(args) => opt::run(args, ui),
         Command::Check(args) => check::run(args, ui),
         Command::Inspect(args) => inspect::run(args, ui),
+        Command::Verify(args) => verify::run(args, ui),
         Command::Ops(args) => ops::run(args),
         Command::Policy(args) => policy::run(args, ui),
         Command::Target(args) => target::run(args),

@@ -10,6 +10,7 @@
 //! What was not changed is copied from where it was, with everything in it that this version does not know.
 
 pub mod bytes;
+pub mod data;
 pub mod error;
 pub mod export;
 pub mod external;

@@ -88,33 +88,12 @@ impl Driver<'_> {
         if n >= VERY_MANY {
             control::widen(&mut types, 0);
         }
-        let attrs = self.call_attrs(node, function);
+        let attrs = call_attrs(self.module, node, function, self.facts.call_attrs());
         let mut text = String::new();
         for attr in &attrs {
             spell(self.module, attr, &mut text);
         }
         (attrs, Signature { function, types, ints, attrs: text })
-    }
-
-    /// The attributes a call gives its function: those of the node, references resolved, and the defaults.
-    fn call_attrs(&self, node: Node, function: FunctionId) -> Vec<Attr> {
-        let outer = self.facts.call_attrs();
-        let mut attrs: Vec<Attr> = Vec::new();
-        for attr in self.module.node(node).attrs() {
-            match &attr.value {
-                AttrValue::Reference { name, .. } => {
-                    let given = outer.iter().find(|a| a.name == *name);
-                    attrs.extend(given.map(|a| Attr { name: attr.name, ..a.clone() }));
-                }
-                _ => attrs.push(attr.clone()),
-            }
-        }
-        for default in &self.module.function(function).attr_defaults {
-            if !attrs.iter().any(|a| a.name == default.name) {
-                attrs.push(default.clone());
-            }
-        }
-        attrs
     }
 
     /// Infers the body of a function for a signature that is new.
@@ -170,6 +149,27 @@ impl Driver<'_> {
             }
         }
     }
+}
+
+/// The attributes that a call gives its function: those of the node, with references resolved to `outer`, the
+/// attributes of the call that the node itself is in, and the defaults.
+pub fn call_attrs(module: &Module, node: Node, function: FunctionId, outer: &[Attr]) -> Vec<Attr> {
+    let mut attrs: Vec<Attr> = Vec::new();
+    for attr in module.node(node).attrs() {
+        match &attr.value {
+            AttrValue::Reference { name, .. } => {
+                let given = outer.iter().find(|a| a.name == *name);
+                attrs.extend(given.map(|a| Attr { name: attr.name, ..a.clone() }));
+            }
+            _ => attrs.push(attr.clone()),
+        }
+    }
+    for default in &module.function(function).attr_defaults {
+        if !attrs.iter().any(|a| a.name == default.name) {
+            attrs.push(default.clone());
+        }
+    }
+    attrs
 }
 
 fn unknown(n: usize) -> Inferred {

@@ -9,6 +9,7 @@
 use super::{Facts, Inferred, Int, describe};
 use crate::attr::AttrValue;
 use crate::op::OpKind;
+use crate::views::control::ScanView;
 use crate::views::{NodeView, OpError, Part, normalize_axis};
 use crate::{DType, Dim, GraphId, Module, Node, Shape, Type};
 
@@ -115,31 +116,6 @@ pub(super) fn widen(types: &mut [Type], from: usize) {
     }
 }
 
-/// Scan at its two versions: 8 has a batch axis and a leading sequence-length operand, 9 and later do not.
-struct ScanView {
-    first: usize,
-    n_state: usize,
-    batch: usize,
-    input_axes: Vec<i64>,
-    output_axes: Vec<i64>,
-}
-
-fn scan_view(view: &NodeView<'_>) -> Result<ScanView, OpError> {
-    let n_scan = view.int("num_scan_inputs").and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
-    let (first, batch) = if view.since() < 9 { (1, 1) } else { (0, 0) };
-    let n = view.n_operands().saturating_sub(first);
-    let n_state = n.checked_sub(n_scan).ok_or_else(|| {
-        OpError::attr("num_scan_inputs", format!("at most {n} scan inputs"), n_scan.to_string())
-    })?;
-    Ok(ScanView {
-        first,
-        n_state,
-        batch,
-        input_axes: view.int_list("scan_input_axes").unwrap_or(&[]).to_vec(),
-        output_axes: view.int_list("scan_output_axes").unwrap_or(&[]).to_vec(),
-    })
-}
-
 fn drop_axes(ty: &Type, batch: usize, axis: i64, operand: usize) -> Result<Type, OpError> {
     let Type::Tensor(t) = ty else { return Ok(ty.clone()) };
     let Some(dims) = t.shape.dims() else { return Ok(ty.clone()) };
@@ -163,7 +139,7 @@ fn without_batch(ty: &Type, batch: usize) -> Type {
 }
 
 fn scan_formals(view: &NodeView<'_>) -> Result<Vec<Type>, OpError> {
-    let scan = scan_view(view)?;
+    let scan = ScanView::read(view)?;
     let mut formals = Vec::new();
     for i in 0..view.n_operands().saturating_sub(scan.first) {
         let operand = scan.first + i;
@@ -306,7 +282,7 @@ fn stacked(ty: &Type, extent: Dim, axis: usize) -> Type {
 /// Scan: state keeps its type, scan outputs get the scanned axis (and the batch axis below 9).
 pub(super) fn infer_scan(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {
     let Some(body) = view.data().bodies().next() else { return Ok(()) };
-    let scan = scan_view(view)?;
+    let scan = ScanView::read(view)?;
     let n_body = view.module.graph(body).outputs().len();
     if n_body != view.n_results() {
         return Err(OpError::node(format!("a body with {} outputs", view.n_results()), n_body.to_string()));

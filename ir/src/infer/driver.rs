@@ -6,7 +6,7 @@ use super::dispatch::infer_fn;
 use super::{Facts, Inferred};
 use crate::module::{Def, Op};
 use crate::op::{self, Arity, FormalType, OpKind, OpSchema};
-use crate::views::{NodeView, OpError, Part};
+use crate::views::{Actual, NodeView, OpError, Part};
 use crate::{DType, GraphId, Module, Node, Shape, Type, Value};
 use smallvec::SmallVec;
 
@@ -51,6 +51,15 @@ pub fn infer_module(module: &mut Module) -> Result<Facts, Vec<InferError>> {
 pub fn check_node(module: &Module, node: Node, facts: &Facts) -> Result<Option<Inferred>, OpError> {
     let Some(view) = NodeView::with_facts(module, node, facts) else { return Ok(None) };
     infer_node(&view).map(Some)
+}
+
+/// What inference says of a node of the operator table whose operands are these; bodies are not entered.
+///
+/// # Errors
+/// If its operands do not fit its operator.
+pub fn infer_actual(module: &Module, node: Node, actual: Actual<'_>) -> Result<Option<Inferred>, OpError> {
+    let Some(view) = NodeView::with_actual(module, node, actual) else { return Ok(None) };
+    infer_by_schema(&view).map(Some)
 }
 
 /// Why a node of an open domain ([`op::is_open`]) is not what the table has under its name, if it is not: then

@@ -40,9 +40,10 @@ mod source;
 mod tests;
 mod window;
 
+pub use calls::call_attrs;
 pub use dispatch::is_inferred;
 pub(crate) use driver::describe;
-pub use driver::{InferError, check_node, infer_module, misfit};
+pub use driver::{InferError, check_node, infer_actual, infer_module, misfit};
 pub use int::Int;
 
 use crate::attr::Attr;

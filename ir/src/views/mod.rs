@@ -10,6 +10,7 @@
 pub mod attention;
 mod axes;
 pub mod broadcast;
+pub mod control;
 pub mod image;
 mod layout;
 pub mod linear;
@@ -97,12 +98,30 @@ pub struct NodeView<'a> {
     /// Its schema.
     pub schema: &'static OpSchema,
     facts: Option<&'a Facts>,
+    actual: Option<Actual<'a>>,
+}
+
+/// What the operands of a node are while it runs, for whoever runs it: then a view reads these instead of what
+/// inference found.
+#[derive(Clone, Copy, Debug)]
+pub struct Actual<'a> {
+    /// The type of each formal operand with all its dims; `None` if it is absent.
+    pub types: &'a [Option<Type>],
+    /// The elements of operands, where they may say what the node means: small ones.
+    pub values: &'a [Option<Arc<TensorData>>],
+    /// The attributes of the call whose function the node is in; `None` outside functions.
+    pub call_attrs: Option<&'a [Attr]>,
 }
 
 impl<'a> NodeView<'a> {
     /// The view of a node, `None` for calls and custom operators.
     pub fn new(module: &'a Module, node: Node) -> Option<NodeView<'a>> {
-        Some(NodeView { module, node, schema: module.node(node).schema()?, facts: None })
+        Some(NodeView { module, node, schema: module.node(node).schema()?, facts: None, actual: None })
+    }
+
+    /// The view of a node that is about to run.
+    pub fn with_actual(module: &'a Module, node: Node, actual: Actual<'a>) -> Option<NodeView<'a>> {
+        Some(NodeView { actual: Some(actual), ..NodeView::new(module, node)? })
     }
 
     /// The view of a node during inference, with what was inferred of small integer values so far.
@@ -133,7 +152,10 @@ impl<'a> NodeView<'a> {
     }
     /// Whether operand `i` is present.
     pub fn has(&self, i: usize) -> bool {
-        self.data().operand(i).is_some()
+        match self.actual {
+            Some(actual) => actual.types.get(i).is_some_and(Option::is_some),
+            None => self.data().operand(i).is_some(),
+        }
     }
     /// Operand `i`, if present.
     pub fn operand(&self, i: usize) -> Option<Value> {
@@ -141,7 +163,10 @@ impl<'a> NodeView<'a> {
     }
     /// The type of operand `i`, if present.
     pub fn operand_type(&self, i: usize) -> Option<&'a Type> {
-        Some(&self.module.value(self.operand(i)?).ty)
+        match self.actual {
+            Some(actual) => actual.types.get(i)?.as_ref(),
+            None => Some(&self.module.value(self.operand(i)?).ty),
+        }
     }
     /// The tensor type of operand `i`; `None` if absent, of unknown type, or no tensor.
     pub fn tensor(&self, i: usize) -> Option<&'a TensorType> {
@@ -167,13 +192,19 @@ impl<'a> NodeView<'a> {
     /// The constant that operand `i` is: an initializer or the result of a Constant node with a dense tensor,
     /// in this graph or captured from one around it.
     pub fn constant(&self, i: usize) -> Option<Arc<TensorData>> {
-        constant_of(self.module, self.operand(i)?)
+        match self.actual {
+            Some(actual) => actual.values.get(i)?.clone(),
+            None => constant_of(self.module, self.operand(i)?),
+        }
     }
 
     /// What is known of operand `i` as a list of integers: constants and what inference found of shapes.
     /// A scalar is a list of one. `None` if not even the length is known.
     pub fn ints(&self, i: usize) -> Option<Cow<'a, [Int]>> {
-        ints_of(self.module, self.facts, self.operand(i)?)
+        match self.actual {
+            Some(actual) => ints_in(actual.values.get(i)?.as_ref()?),
+            None => ints_of(self.module, self.facts, self.operand(i)?),
+        }
     }
 
     /// Operand `i` as extents: what is known of it as a list of integers, where a negative one is not known.
@@ -195,7 +226,11 @@ impl<'a> NodeView<'a> {
         match written {
             AttrValue::Reference { name, .. } => {
                 let text = self.module.text(*name);
-                self.facts?.call_attrs().iter().find(|a| self.module.text(a.name) == text).map(|a| &a.value)
+                let given = match self.actual {
+                    Some(actual) => actual.call_attrs?,
+                    None => self.facts?.call_attrs(),
+                };
+                given.iter().find(|a| self.module.text(a.name) == text).map(|a| &a.value)
             }
             value => Some(value),
         }
@@ -207,7 +242,8 @@ impl<'a> NodeView<'a> {
     }
     /// Whether the node is in the body of a function seen alone and refers to attributes that only a call has.
     pub fn lacks_attributes(&self) -> bool {
-        let in_call = self.facts.is_some_and(Facts::in_call);
+        let in_call = self.facts.is_some_and(Facts::in_call)
+            || self.actual.is_some_and(|actual| actual.call_attrs.is_some());
         !in_call && self.data().attrs().iter().any(|a| matches!(a.value, AttrValue::Reference { .. }))
     }
     /// What is known of a value of this graph or of a body of the node, as [`ints`](Self::ints) of an operand.
@@ -365,6 +401,10 @@ pub(crate) fn ints_of<'a>(module: &Module, facts: Option<&'a Facts>, value: Valu
         return Some(Cow::Borrowed(known));
     }
     let data = constant_of(module, value)?;
+    ints_in(&data)
+}
+
+fn ints_in(data: &TensorData) -> Option<Cow<'static, [Int]>> {
     if data.dims().len() > 1 {
         return None;
     }

@@ -1,0 +1,426 @@
+//! The walk over a plan: for each step the operands where they are, the results where they go, and the kernel.
+
+use super::control;
+use super::kernel::{Io, KernelError, Out, Prepared, Site, check_size};
+use super::kernels;
+use super::{Program, RunError};
+use crate::bytes::AlignedBytes;
+use crate::data::{Data, DataRef};
+use crate::host::{HostError, HostTensor, TensorRef};
+use crate::plan::arena::{Part, split};
+use crate::plan::{GraphPlan, Place, Step};
+use ampc_ir::infer::infer_actual;
+use ampc_ir::module::Op;
+use ampc_ir::op::OpKind;
+use ampc_ir::views::{Actual, MAX_INTS, NodeView};
+use ampc_ir::{Attr, DType, GraphId, Node, Shape, TensorData, Type};
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Looks at every value that is computed, in order. Bodies and functions are looked at each time they run.
+pub trait Observer {
+    /// Result `slot` of `node` was computed.
+    fn value(&mut self, node: Node, slot: usize, data: DataRef<'_>);
+}
+
+/// What holds during one run.
+pub(crate) struct Run<'a> {
+    pub(crate) program: &'a Program,
+    pub(crate) observer: Option<&'a mut (dyn Observer + Send)>,
+    pub(crate) deadline: Option<Instant>,
+    pub(crate) time_limit: std::time::Duration,
+    pub(crate) max_iterations: u64,
+    pub(crate) max_bytes: u64,
+}
+
+/// The memory of a graph that runs. It stays for the next time.
+#[derive(Default)]
+pub(crate) struct Frame {
+    arena: Option<AlignedBytes>,
+    heap: Vec<Option<Data>>,
+    pub(crate) children: FxHashMap<GraphId, Box<Frame>>,
+}
+
+/// What a graph is given when it runs.
+#[derive(Clone, Copy)]
+pub(crate) struct Given<'a> {
+    /// Its formal inputs.
+    pub(crate) inputs: &'a [Option<DataRef<'a>>],
+    /// The operands of the owning node, of which its captures are some.
+    pub(crate) operands: &'a [Option<DataRef<'a>>],
+    /// The attributes of the call, in functions.
+    pub(crate) attrs: Option<&'a [Attr]>,
+}
+
+impl Frame {
+    /// The bytes that the frame and its children hold.
+    pub(crate) fn arena_bytes(&self) -> usize {
+        let own = self.arena.as_ref().map_or(0, |a| a.as_slice().len());
+        let mut total = own;
+        #[expect(clippy::iter_over_hash_type, reason = "a sum does not depend on the order")]
+        for child in self.children.values() {
+            total += child.arena_bytes();
+        }
+        total
+    }
+
+    fn get<'a>(
+        &'a self,
+        program: &'a Program,
+        plan: &'a GraphPlan,
+        given: Given<'a>,
+        index: u32,
+    ) -> Option<DataRef<'a>> {
+        let arena = self.arena.as_ref().map_or(&[][..], |arena| arena.as_slice());
+        find(program, plan, given, &self.heap, index, &mut |offset, len| Some(&arena[offset..offset + len]))
+    }
+
+    /// Output `i` of the graph, after it ran.
+    pub(crate) fn output<'a>(
+        &'a self,
+        program: &'a Program,
+        plan: &'a GraphPlan,
+        given: Given<'a>,
+        i: usize,
+    ) -> Option<DataRef<'a>> {
+        self.get(program, plan, given, *plan.outputs.get(i)?)
+    }
+
+    /// Output `i` of the graph, owned: what is on the heap is not copied, so once only.
+    pub(crate) fn take_output(
+        &mut self,
+        program: &Program,
+        plan: &GraphPlan,
+        given: Given<'_>,
+        i: usize,
+    ) -> Result<Option<Data>, HostError> {
+        let index = plan.outputs[i];
+        let is_last = !plan.outputs[i + 1..].contains(&index);
+        if plan.values[index as usize].place == Place::Heap && is_last {
+            return Ok(self.heap[index as usize].take());
+        }
+        self.get(program, plan, given, index).map(DataRef::to_data).transpose()
+    }
+}
+
+/// A value of a graph, wherever it is.
+fn find<'a>(
+    program: &'a Program,
+    plan: &'a GraphPlan,
+    given: Given<'a>,
+    heap: &'a [Option<Data>],
+    index: u32,
+    arena: &mut dyn FnMut(usize, usize) -> Option<&'a [u8]>,
+) -> Option<DataRef<'a>> {
+    let planned = &plan.values[index as usize];
+    match planned.place {
+        Place::Input(i) => given.inputs.get(i as usize).copied().flatten().or_else(|| {
+            // An initializer that is listed as an input.
+            program.constants[planned.value].as_ref().map(|t| DataRef::Tensor(t.view()))
+        }),
+        Place::Capture(slot) => given.operands.get(slot as usize).copied().flatten(),
+        Place::Constant => program.constants[planned.value].as_ref().map(|t| DataRef::Tensor(t.view())),
+        Place::Arena { offset, len } => {
+            let (dtype, dims) = planned.tensor.as_ref()?;
+            Some(DataRef::Tensor(TensorRef::of_numbers(*dtype, dims, arena(offset, len)?)))
+        }
+        Place::View(of) => {
+            let (_, dims) = planned.tensor.as_ref()?;
+            match find(program, plan, given, heap, of, arena)? {
+                DataRef::Tensor(tensor) => Some(DataRef::Tensor(tensor.with_dims(dims))),
+                other => Some(other),
+            }
+        }
+        Place::Heap => heap[index as usize].as_ref().map(Data::view),
+        Place::Unused => None,
+    }
+}
+
+/// Runs a graph: afterwards its outputs are in the frame.
+pub(crate) fn run_graph(
+    run: &mut Run<'_>,
+    graph: GraphId,
+    frame: &mut Frame,
+    given: Given<'_>,
+) -> Result<(), RunError> {
+    let program = run.program;
+    let plan = program.plan(graph);
+    if frame.arena.is_none() {
+        let bytes = AlignedBytes::zeroed(plan.arena)
+            .filter(|_| plan.arena as u64 <= run.max_bytes)
+            .ok_or(RunError::Memory { bytes: plan.arena as u64, limit: run.max_bytes })?;
+        frame.arena = Some(bytes);
+        frame.heap = vec![None; plan.values.len()];
+    }
+    for step in &plan.steps {
+        if let Some(deadline) = run.deadline
+            && Instant::now() >= deadline
+        {
+            return Err(RunError::Time { limit: run.time_limit });
+        }
+        let done = if is_nested(program, step.node) {
+            run_nested(run, plan, step, frame, given)
+        } else {
+            run_step(run, plan, step, frame, given).map_err(|error| RunError::Node { node: step.node, error })
+        };
+        done?;
+        if run.observer.is_some() {
+            observe(run, plan, step, frame, given);
+        }
+        for &value in &step.ends {
+            frame.heap[value as usize] = None;
+        }
+    }
+    Ok(())
+}
+
+fn is_nested(program: &Program, node: Node) -> bool {
+    let op = program.module.node(node).op;
+    matches!(op, Op::Call(_)) || matches!(op, Op::Schema(s) if control::is_control(s.kind))
+}
+
+/// A node with bodies, or a call: its results are on the heap.
+fn run_nested(
+    run: &mut Run<'_>,
+    plan: &GraphPlan,
+    step: &Step,
+    frame: &mut Frame,
+    given: Given<'_>,
+) -> Result<(), RunError> {
+    let program = run.program;
+    let Frame { arena, heap, children } = frame;
+    let arena = arena.as_ref().map_or(&[][..], |arena| arena.as_slice());
+    let operands: SmallVec<[Option<DataRef<'_>>; 8]> = step
+        .operands
+        .iter()
+        .map(|index| find(program, plan, given, heap, (*index)?, &mut |at, len| Some(&arena[at..at + len])))
+        .collect();
+    let results = control::run(run, step.node, children, &operands, given.attrs)?;
+    drop(operands);
+    for (index, data) in step.results.iter().zip(results) {
+        if let Some(index) = index {
+            heap[*index as usize] = data;
+        }
+    }
+    Ok(())
+}
+
+fn observe(run: &mut Run<'_>, plan: &GraphPlan, step: &Step, frame: &Frame, given: Given<'_>) {
+    for (slot, index) in step.results.iter().enumerate() {
+        let Some(index) = index else { continue };
+        let data = frame.get(run.program, plan, given, *index);
+        if let (Some(observer), Some(data)) = (run.observer.as_deref_mut(), data) {
+            observer.value(step.node, slot, data);
+        }
+    }
+}
+
+/// The types and small values of operands that are there.
+struct Found {
+    types: Vec<Option<Type>>,
+    values: Vec<Option<Arc<TensorData>>>,
+}
+
+fn look_at(operands: &[Option<DataRef<'_>>]) -> Found {
+    let types = operands.iter().map(|o| o.map(DataRef::ty)).collect();
+    let value = |data: &Option<DataRef<'_>>| {
+        let tensor = (*data)?.tensor()?;
+        let bytes = tensor.bytes().filter(|_| tensor.element_count() <= MAX_INTS)?;
+        TensorData::from_bytes(tensor.dtype(), tensor.dims(), bytes.to_vec()).ok().map(Arc::new)
+    };
+    Found { types, values: operands.iter().map(value).collect() }
+}
+
+/// A node with a kernel.
+fn run_step(
+    run: &mut Run<'_>,
+    plan: &GraphPlan,
+    step: &Step,
+    frame: &mut Frame,
+    given: Given<'_>,
+) -> Result<(), KernelError> {
+    let program = run.program;
+    if step.view {
+        return Ok(());
+    }
+    let prepared = program.prepared(step.node);
+    let n_formal = program.module.node(step.node).n_formal();
+    // Results on the heap are made apart, so that operands there can be read meanwhile.
+    let mut own;
+    let mut made: SmallVec<[Option<Data>; 2]> = step.results.iter().map(|_| None).collect();
+    {
+        let Frame { arena, heap, .. } = &mut *frame;
+        let arena = arena.as_mut().map_or(&mut [][..], |arena| arena.as_mut_slice());
+        let parts = parts_of(plan, step);
+        let mut parts: SmallVec<[Option<Part<'_>>; 8]> = split(arena, &parts).into_iter().map(Some).collect();
+        let mut next = 0;
+        let mut operands: SmallVec<[Option<DataRef<'_>>; 4]> = SmallVec::new();
+        for (slot, index) in step.operands.iter().enumerate().take(n_formal) {
+            let in_place = step.in_place == Some(slot);
+            let data = index.filter(|_| !in_place).and_then(|index| {
+                let heap: &[Option<Data>] = heap;
+                find(program, plan, given, heap, index, &mut |_, _| {
+                    next += 1;
+                    match parts[next - 1].take() {
+                        Some(Part::Read(bytes)) => Some(bytes),
+                        Some(Part::Write(_)) | None => None,
+                    }
+                })
+            });
+            operands.push(data);
+        }
+        let mut writes = parts.into_iter().skip(next).map(|part| match part {
+            Some(Part::Write(bytes)) => bytes,
+            Some(Part::Read(_)) | None => &mut [],
+        });
+        let mut placed: SmallVec<[Option<&mut [u8]>; 2]> = SmallVec::new();
+        for index in &step.results {
+            let is_placed =
+                index.is_some_and(|i| matches!(plan.values[i as usize].place, Place::Arena { .. }));
+            placed.push(if is_placed { writes.next() } else { None });
+        }
+        let scratch = if step.scratch.1 > 0 { writes.next().unwrap_or_default() } else { &mut [] };
+        let job = Job { run: &*run, plan, step, given };
+        match prepared {
+            Some(prepared) => job.execute(prepared, operands, &[], placed, scratch, &mut made)?,
+            None => {
+                let found = look_at(&operands);
+                let actual = Actual { types: &found.types, values: &found.values, call_attrs: given.attrs };
+                let types = job.result_types(actual)?;
+                let prepared = job.prepare(actual, &types)?;
+                check_size(prepared.needs.scratch as u64, run.max_bytes)?;
+                own = AlignedBytes::zeroed(prepared.needs.scratch).ok_or_else(|| KernelError::Limit {
+                    limit: "the memory there is".into(),
+                    found: format!("{} bytes", prepared.needs.scratch),
+                })?;
+                job.execute(&prepared, operands, &types, placed, own.as_mut_slice(), &mut made)?;
+            }
+        }
+    }
+    for (index, data) in step.results.iter().zip(made) {
+        if let (Some(index), Some(data)) = (index, data) {
+            frame.heap[*index as usize] = Some(data);
+        }
+    }
+    Ok(())
+}
+
+/// The parts of the arena that a step reads and writes: operands, results, scratch memory.
+fn parts_of(plan: &GraphPlan, step: &Step) -> SmallVec<[(std::ops::Range<usize>, bool); 8]> {
+    let mut parts: SmallVec<[(std::ops::Range<usize>, bool); 8]> = SmallVec::new();
+    for (slot, index) in step.operands.iter().enumerate() {
+        let Some(index) = index else { continue };
+        if let (Place::Arena { offset, len }, true) =
+            (plan.values[*index as usize].place, step.in_place != Some(slot))
+        {
+            parts.push((offset..offset + len, false));
+        }
+    }
+    for index in step.results.iter().flatten() {
+        if let Place::Arena { offset, len } = plan.values[*index as usize].place {
+            parts.push((offset..offset + len, true));
+        }
+    }
+    if step.scratch.1 > 0 {
+        parts.push((step.scratch.0..step.scratch.0 + step.scratch.1, true));
+    }
+    parts
+}
+
+/// One node with a kernel, as it runs.
+#[derive(Clone, Copy)]
+struct Job<'r, 'a> {
+    run: &'r Run<'a>,
+    plan: &'r GraphPlan,
+    step: &'r Step,
+    given: Given<'r>,
+}
+
+impl Job<'_, '_> {
+    /// The types of the results of a node whose operands are these.
+    fn result_types(&self, actual: Actual<'_>) -> Result<Vec<Option<Type>>, KernelError> {
+        let module = &self.run.program.module;
+        let inferred = infer_actual(module, self.step.node, actual)?;
+        let results = module.node(self.step.node).results();
+        let types = inferred.map(|i| i.types).unwrap_or_default();
+        let ty = |i: usize| types.get(i).cloned().unwrap_or_default();
+        Ok(results.iter().enumerate().map(|(i, v)| v.map(|_| ty(i))).collect())
+    }
+
+    fn prepare(&self, actual: Actual<'_>, results: &[Option<Type>]) -> Result<Prepared, KernelError> {
+        let module = &self.run.program.module;
+        let view = NodeView::with_actual(module, self.step.node, actual);
+        let view = view.ok_or_else(|| KernelError::unsupported("operators that it does not know"))?;
+        let prepare = kernels::find(view.kind())
+            .ok_or_else(|| KernelError::unsupported(format!("the operator {}", view.schema.name)))?;
+        prepare(&Site { view, results })
+    }
+
+    /// Runs a kernel. `types` are the types of the results where they follow from the operands as they are; what
+    /// is not in the arena is left in `made`.
+    fn execute<'d>(
+        &self,
+        prepared: &Prepared,
+        operands: SmallVec<[Option<DataRef<'d>>; 4]>,
+        types: &[Option<Type>],
+        placed: SmallVec<[Option<&'d mut [u8]>; 2]>,
+        scratch: &'d mut [u8],
+        made: &'d mut [Option<Data>],
+    ) -> Result<(), KernelError> {
+        for (slot, data) in made.iter_mut().enumerate() {
+            let Some(index) = self.step.results[slot] else { continue };
+            let planned = &self.plan.values[index as usize];
+            let known = types.get(slot).and_then(Option::as_ref).and_then(known_tensor);
+            if let (Place::Arena { .. }, Some(known)) = (planned.place, &known)
+                && planned.tensor.as_ref() != Some(known)
+            {
+                let expected =
+                    planned.tensor.as_ref().map_or_else(String::new, |t| format!("{}{:?}", t.0, t.1));
+                return Err(KernelError::value(
+                    format!("a result {expected}, as planned"),
+                    format!("{}{:?}", known.0, known.1),
+                ));
+            }
+            if let (Place::Heap, Some((dtype, dims))) = (planned.place, known) {
+                let count = dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d));
+                let bytes = count.and_then(|n| dtype.storage_bytes(n)).unwrap_or(u64::MAX);
+                check_size(bytes, self.run.max_bytes)?;
+                *data = Some(Data::Tensor(HostTensor::zeros(dtype, &dims)?));
+            }
+        }
+        let mut results: SmallVec<[Out<'d>; 2]> = SmallVec::new();
+        for ((slot, data), placed) in made.iter_mut().enumerate().zip(placed) {
+            let dtype = || {
+                let index = self.step.results[slot]?;
+                self.plan.values[index as usize].tensor.as_ref().map(|t| t.0)
+            };
+            results.push(match (placed, dtype()) {
+                (Some(bytes), Some(dtype)) => Out::Placed { dtype, bytes },
+                _ if self.step.results[slot].is_none() => Out::Absent,
+                _ => match data {
+                    Some(Data::Tensor(tensor)) => {
+                        let dtype = tensor.dtype();
+                        tensor.bytes_mut().map_or(Out::Absent, |bytes| Out::Placed { dtype, bytes })
+                    }
+                    free => Out::Free(free),
+                },
+            });
+        }
+        let in_place = self.step.in_place;
+        let mut io = Io { operands, results, scratch, in_place, max_bytes: self.run.max_bytes };
+        (prepared.run)(&mut io)
+    }
+}
+
+/// Element type and dims of a tensor of numbers, if they are known.
+fn known_tensor(ty: &Type) -> Option<(DType, Vec<u64>)> {
+    let tensor = ty.as_tensor().filter(|t| t.dtype != DType::String)?;
+    Some((tensor.dtype, Shape::to_known(&tensor.shape)?))
+}
+
+/// Whether the kernel of an operator runs only with all its operands in reach: none has bodies.
+pub(crate) fn has_kernel(kind: OpKind) -> bool {
+    control::is_control(kind) || kernels::find(kind).is_some()
+}

@@ -1,0 +1,301 @@
+//! What a kernel is: a function from a [`Site`] (a node with what is known of its operands) to a [`Prepared`], which
+//! computes the results from [`Io`] as often as it is asked to.
+//!
+//! A kernel says nothing of shapes: those of the results come from inference, before or while the graph runs. It
+//! reads attributes and operands that are parameters (axes, sizes) when it is prepared, through the views that
+//! inference uses. That happens when the graph is planned if everything it asks for is known then, and each time
+//! the node runs if not; the kernel cannot tell.
+
+use crate::data::{Data, DataRef};
+use crate::host::{Element, HostError, TensorRef};
+use crate::plan::Needs;
+use ampc_ir::op::OpKind;
+use ampc_ir::views::{NodeView, OpError};
+use ampc_ir::{DType, Type};
+use smallvec::SmallVec;
+
+/// Extents as indices.
+pub(crate) type Dims = SmallVec<[usize; 6]>;
+
+/// Why a kernel cannot be prepared or run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KernelError {
+    /// The node is none that its operator allows.
+    #[error(transparent)]
+    Op(#[from] OpError),
+    /// A tensor cannot be made, or is not what was expected of it.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// There is no kernel for it.
+    #[error("the CPU backend does not support {0}")]
+    Unsupported(String),
+    /// What an operand holds makes no sense.
+    #[error("expected {expected}, found {found}")]
+    Value {
+        /// What the operator asks for.
+        expected: String,
+        /// What is there.
+        found: String,
+    },
+    /// It would take more than it may.
+    #[error("expected at most {limit}, found {found}")]
+    Limit {
+        /// What may be taken.
+        limit: String,
+        /// What would be.
+        found: String,
+    },
+    /// Something is known only while the graph runs.
+    #[error("an operand is not known yet")]
+    NotYet,
+}
+
+impl KernelError {
+    pub(crate) fn unsupported(what: impl Into<String>) -> KernelError {
+        KernelError::Unsupported(what.into())
+    }
+    pub(crate) fn value(expected: impl Into<String>, found: impl ToString) -> KernelError {
+        KernelError::Value { expected: expected.into(), found: found.to_string() }
+    }
+}
+
+pub(crate) type Result<T, E = KernelError> = std::result::Result<T, E>;
+
+/// Makes the kernel of a node.
+pub(crate) type Prepare = fn(&Site<'_>) -> Result<Prepared>;
+
+/// What a prepared kernel does each time.
+pub(crate) type Run = Box<dyn Fn(&mut Io<'_>) -> Result<()> + Send + Sync>;
+
+/// A kernel that is ready to run, and what it needs for that.
+pub(crate) struct Prepared {
+    pub(crate) needs: Needs,
+    pub(crate) run: Run,
+}
+
+impl Prepared {
+    pub(crate) fn new(run: impl Fn(&mut Io<'_>) -> Result<()> + Send + Sync + 'static) -> Prepared {
+        Prepared { needs: Needs::default(), run: Box::new(run) }
+    }
+
+    /// It needs so much memory for itself: [`Io::scratch`].
+    pub(crate) fn scratch(mut self, bytes: usize) -> Prepared {
+        self.needs.scratch = bytes;
+        self
+    }
+
+    /// It can compute its first result in place of each of these operands: [`Io::in_place`] says if it must.
+    pub(crate) fn in_place(mut self, operands: &[usize]) -> Prepared {
+        self.needs.in_place = operands.into();
+        self
+    }
+
+    /// Its first result has the bytes of its first operand. `run` is for where they cannot be the same bytes.
+    pub(crate) fn view(mut self) -> Prepared {
+        self.needs.view = true;
+        self
+    }
+}
+
+/// A node that a kernel is made for.
+pub(crate) struct Site<'a> {
+    /// The node as views read it.
+    pub(crate) view: NodeView<'a>,
+    /// The types of its results as far as known; `None` for absent ones.
+    pub(crate) results: &'a [Option<Type>],
+}
+
+impl Site<'_> {
+    pub(crate) fn kind(&self) -> OpKind {
+        self.view.kind()
+    }
+
+    /// Whether operand `i` is there.
+    pub(crate) fn has(&self, i: usize) -> bool {
+        self.view.has(i)
+    }
+
+    /// Whether result `j` is asked for.
+    pub(crate) fn wants(&self, j: usize) -> bool {
+        self.results.get(j).is_some_and(Option::is_some)
+    }
+
+    /// The element type of operand `i`, a tensor.
+    pub(crate) fn dtype(&self, i: usize) -> Result<DType> {
+        self.view.dtype(i).ok_or(KernelError::NotYet)
+    }
+
+    /// The dims of operand `i`, a tensor.
+    pub(crate) fn dims(&self, i: usize) -> Result<Dims> {
+        dims_of(self.view.operand_type(i))
+    }
+
+    /// The element type of result `j`, a tensor.
+    pub(crate) fn result_dtype(&self, j: usize) -> Result<DType> {
+        let ty = self.results.get(j).and_then(Option::as_ref);
+        ty.and_then(Type::as_tensor).map(|t| t.dtype).ok_or(KernelError::NotYet)
+    }
+
+    /// The dims of result `j`, a tensor.
+    pub(crate) fn result_dims(&self, j: usize) -> Result<Dims> {
+        dims_of(self.results.get(j).and_then(Option::as_ref))
+    }
+
+    /// The elements of operand `i`, integers that say what the node means; `None` if it is absent.
+    pub(crate) fn ints(&self, i: usize) -> Result<Option<Vec<i64>>> {
+        if !self.has(i) {
+            return Ok(None);
+        }
+        self.view.known_ints(i).map(Some).ok_or(KernelError::NotYet)
+    }
+
+    /// The elements of operand `i`, numbers that say what the node means; `None` if it is absent.
+    pub(crate) fn floats(&self, i: usize) -> Result<Option<Vec<f64>>> {
+        if !self.has(i) {
+            return Ok(None);
+        }
+        let data = self.view.constant(i).ok_or(KernelError::NotYet)?;
+        data.small_floats(MAX_PARAMETERS).map(Some).ok_or(KernelError::NotYet)
+    }
+
+    /// The error of a node whose element types no kernel has.
+    pub(crate) fn no_kernel(&self) -> KernelError {
+        let types: Vec<String> = (0..self.view.n_operands())
+            .map(|i| self.view.dtype(i).map_or_else(|| "?".into(), |d| d.to_string()))
+            .collect();
+        KernelError::Unsupported(format!("{} of {}", self.view.schema.name, types.join(", ")))
+    }
+}
+
+/// Operands that say what a node means have at most so many elements.
+pub(crate) const MAX_PARAMETERS: u64 = ampc_ir::views::MAX_INTS;
+
+fn dims_of(ty: Option<&Type>) -> Result<Dims> {
+    let dims = ty.and_then(Type::shape).and_then(|s| s.dims()).ok_or(KernelError::NotYet)?;
+    let index = |d: &ampc_ir::Dim| d.known().and_then(|n| usize::try_from(n).ok());
+    dims.iter().map(index).collect::<Option<Dims>>().ok_or(KernelError::NotYet)
+}
+
+/// A result to be written.
+pub(crate) enum Out<'a> {
+    /// Nobody asks for it.
+    Absent,
+    /// A tensor of numbers of known dims.
+    Placed { dtype: DType, bytes: &'a mut [u8] },
+    /// Something whose size the kernel says.
+    Free(&'a mut Option<Data>),
+}
+
+/// The operands and results of a node that runs.
+pub(crate) struct Io<'a> {
+    pub(crate) operands: SmallVec<[Option<DataRef<'a>>; 4]>,
+    pub(crate) results: SmallVec<[Out<'a>; 2]>,
+    pub(crate) scratch: &'a mut [u8],
+    /// The operand whose bytes are those of result 0 before it is written; it is not among the operands.
+    pub(crate) in_place: Option<usize>,
+    /// The most bytes that a result may have whose size the kernel says.
+    pub(crate) max_bytes: u64,
+}
+
+impl<'a> Io<'a> {
+    /// Whether operand `i` is there. One that is computed in place is.
+    pub(crate) fn has(&self, i: usize) -> bool {
+        self.in_place == Some(i) || self.operands.get(i).is_some_and(Option::is_some)
+    }
+
+    /// Operand `i`.
+    pub(crate) fn data(&self, i: usize) -> Result<DataRef<'a>> {
+        let operand = self.operands.get(i).copied().flatten();
+        operand.ok_or_else(|| OpError::operand(i, "a value", "none").into())
+    }
+
+    /// Operand `i`, a tensor.
+    pub(crate) fn tensor(&self, i: usize) -> Result<TensorRef<'a>> {
+        self.data(i)?.tensor().ok_or_else(|| OpError::operand(i, "a tensor", "none").into())
+    }
+
+    /// The elements of operand `i`.
+    pub(crate) fn slice<T: Element>(&self, i: usize) -> Result<&'a [T]> {
+        Ok(self.tensor(i)?.as_slice()?)
+    }
+
+    /// The bytes of operand `i`, a tensor of numbers.
+    pub(crate) fn bytes(&self, i: usize) -> Result<&'a [u8]> {
+        self.tensor(i)?.bytes().ok_or_else(|| OpError::operand(i, "numbers", "strings").into())
+    }
+
+    /// Whether result `j` is asked for.
+    pub(crate) fn wants(&self, j: usize) -> bool {
+        !matches!(self.results.get(j), None | Some(Out::Absent))
+    }
+
+    /// The bytes of result `j`, to be written: all of them, for they hold anything before. Once only.
+    pub(crate) fn out_bytes(&mut self, j: usize) -> Result<&'a mut [u8]> {
+        match self.results.get_mut(j).map(|out| std::mem::replace(out, Out::Absent)) {
+            Some(Out::Placed { bytes, .. }) => Ok(bytes),
+            Some(Out::Absent | Out::Free(_)) | None => {
+                Err(KernelError::value(format!("result {j} with a size"), "none"))
+            }
+        }
+    }
+
+    /// The elements of result `j`, to be written: all of them, for they hold anything before. Once only.
+    pub(crate) fn out<T: Element>(&mut self, j: usize) -> Result<&'a mut [T]> {
+        let found = match self.results.get(j) {
+            Some(Out::Placed { dtype, .. }) => Some(*dtype),
+            Some(Out::Absent | Out::Free(_)) | None => None,
+        };
+        if let Some(found) = found.filter(|&d| d != T::DTYPE) {
+            return Err(HostError::View { view: T::NAME, found }.into());
+        }
+        Ok(elements_mut(self.out_bytes(j)?))
+    }
+
+    /// Says what result `j` is, whose size was not known. A result that nobody asks for is dropped.
+    pub(crate) fn emit(&mut self, j: usize, data: impl Into<Data>) -> Result<()> {
+        let data = data.into();
+        match self.results.get_mut(j) {
+            Some(Out::Free(slot)) => {
+                **slot = Some(data);
+                Ok(())
+            }
+            Some(Out::Placed { dtype, bytes }) => {
+                let tensor = data.tensor().filter(|t| t.dtype() == *dtype);
+                match tensor.and_then(crate::host::HostTensor::bytes) {
+                    Some(from) if from.len() == bytes.len() => {
+                        bytes.copy_from_slice(from);
+                        Ok(())
+                    }
+                    _ => Err(KernelError::value(format!("{} bytes of {dtype}", bytes.len()), "others")),
+                }
+            }
+            Some(Out::Absent) | None => Ok(()),
+        }
+    }
+
+    /// The scratch memory that the kernel asked for, as `T`s. It holds anything before. Once only.
+    pub(crate) fn scratch<T: bytemuck::Pod>(&mut self) -> &'a mut [T] {
+        let bytes = std::mem::take(&mut self.scratch);
+        let whole = bytes.len() / size_of::<T>() * size_of::<T>();
+        elements_mut(&mut bytes[..whole])
+    }
+
+    /// An error unless a result of so many bytes may be made.
+    pub(crate) fn check_size(&self, bytes: u64) -> Result<()> {
+        check_size(bytes, self.max_bytes)
+    }
+}
+
+/// Bytes as elements; no bytes may be anywhere.
+fn elements_mut<T: bytemuck::Pod>(bytes: &mut [u8]) -> &mut [T] {
+    if bytes.is_empty() { &mut [] } else { bytemuck::cast_slice_mut(bytes) }
+}
+
+/// An error unless so many bytes may be taken.
+pub(crate) fn check_size(bytes: u64, most: u64) -> Result<()> {
+    if bytes <= most {
+        return Ok(());
+    }
+    Err(KernelError::Limit { limit: format!("{most} bytes"), found: format!("{bytes} bytes for one tensor") })
+}

@@ -1,0 +1,226 @@
+//! NumPy broadcasting: how two operands are walked along a result.
+
+use super::lanes::{BLOCK, PIECE, Real, pieces};
+use crate::cpu::kernel::Dims;
+
+/// A result and the operands that are broadcast to it, axes that all walk alike joined into one.
+#[derive(Clone, Debug)]
+pub(crate) struct Walk {
+    /// Extents of the result, the last walked fastest; never empty.
+    pub(crate) dims: Dims,
+    /// For each operand and axis the step, 0 where it is broadcast.
+    pub(crate) strides: Vec<Dims>,
+}
+
+impl Walk {
+    /// The walk of a result of `dims` over operands of these dims, each of which broadcasts to it.
+    pub(crate) fn new(dims: &[usize], operands: &[&[usize]]) -> Walk {
+        let mut strides: Vec<Dims> = operands
+            .iter()
+            .map(|operand| {
+                let missing = dims.len() - operand.len();
+                let mut step = 1;
+                let mut strides: Dims = smallvec::smallvec![0; dims.len()];
+                for axis in (0..operand.len()).rev() {
+                    strides[missing + axis] = if operand[axis] == 1 { 0 } else { step };
+                    step *= operand[axis];
+                }
+                strides
+            })
+            .collect();
+        // Axes of one element are not walked, and neighbours of which one continues the other are one.
+        let mut joined = Dims::new();
+        let mut kept: Vec<Dims> = vec![Dims::new(); operands.len()];
+        for axis in 0..dims.len() {
+            if dims[axis] == 1 {
+                continue;
+            }
+            let last = joined.len();
+            let continues =
+                last > 0 && strides.iter().zip(&kept).all(|(s, k)| k[last - 1] == s[axis] * dims[axis]);
+            if continues {
+                joined[last - 1] *= dims[axis];
+                kept.iter_mut().zip(&strides).for_each(|(k, s)| k[last - 1] = s[axis]);
+            } else {
+                joined.push(dims[axis]);
+                kept.iter_mut().zip(&strides).for_each(|(k, s)| k.push(s[axis]));
+            }
+        }
+        if joined.is_empty() {
+            joined.push(1);
+            kept.iter_mut().for_each(|k| k.push(0));
+        }
+        strides = kept;
+        Walk { dims: joined, strides }
+    }
+
+    /// Elements of the result.
+    pub(crate) fn len(&self) -> usize {
+        self.dims.iter().product()
+    }
+
+    /// Whether operand `i` is walked element by element along the whole result.
+    pub(crate) fn is_whole(&self, i: usize) -> bool {
+        self.dims.len() == 1 && (self.strides[i][0] == 1 || self.dims[0] == 1)
+    }
+
+    /// Calls `row` for the parts of rows that elements `start..end` of the result lie in: first element, number of
+    /// elements, and for each operand the index of its first element. Steps along a row are `row_stride`.
+    pub(crate) fn rows(&self, start: usize, end: usize, mut row: impl FnMut(usize, usize, &[usize])) {
+        let rank = self.dims.len();
+        let inner = self.dims[rank - 1];
+        let mut at = start;
+        let mut offsets: smallvec::SmallVec<[usize; 4]> = smallvec::smallvec![0; self.strides.len()];
+        while at < end {
+            let column = at % inner;
+            let n = (inner - column).min(end - at);
+            for (offset, strides) in offsets.iter_mut().zip(&self.strides) {
+                *offset = column * strides[rank - 1];
+                let mut rest = at / inner;
+                for axis in (0..rank - 1).rev() {
+                    *offset += rest % self.dims[axis] * strides[axis];
+                    rest /= self.dims[axis];
+                }
+            }
+            row(at, n, &offsets);
+            at += n;
+        }
+    }
+
+    /// The step of operand `i` along a row.
+    pub(crate) fn row_stride(&self, i: usize) -> usize {
+        self.strides[i][self.dims.len() - 1]
+    }
+}
+
+/// `to = f(a, b)` elementwise with broadcasting, for elements that are computed with as they are.
+pub(crate) fn zip<A: Copy + Sync, B: Copy + Sync, T: Send>(
+    walk: &Walk,
+    a: &[A],
+    b: &[B],
+    to: &mut [T],
+    f: impl Fn(A, B) -> T + Send + Sync,
+) {
+    let (sa, sb) = (walk.row_stride(0), walk.row_stride(1));
+    pieces(to, PIECE, |start, to| {
+        walk.rows(start, start + to.len(), |at, n, from| {
+            let to = &mut to[at - start..at - start + n];
+            match (sa, sb) {
+                (1, 1) => {
+                    let (a, b) = (&a[from[0]..from[0] + n], &b[from[1]..from[1] + n]);
+                    to.iter_mut().zip(a).zip(b).for_each(|((y, &a), &b)| *y = f(a, b));
+                }
+                (1, 0) => {
+                    let (a, b) = (&a[from[0]..from[0] + n], b[from[1]]);
+                    to.iter_mut().zip(a).for_each(|(y, &a)| *y = f(a, b));
+                }
+                (0, 1) => {
+                    let (a, b) = (a[from[0]], &b[from[1]..from[1] + n]);
+                    to.iter_mut().zip(b).for_each(|(y, &b)| *y = f(a, b));
+                }
+                _ => {
+                    for (i, y) in to.iter_mut().enumerate() {
+                        *y = f(a[from[0] + i * sa], b[from[1] + i * sb]);
+                    }
+                }
+            }
+        });
+    });
+}
+
+/// `to = f(to, b)` elementwise; `b` is broadcast along `to`.
+pub(crate) fn zip_in_place<T: Copy + Send + Sync>(
+    walk: &Walk,
+    other: usize,
+    b: &[T],
+    to: &mut [T],
+    f: impl Fn(T, T) -> T + Send + Sync,
+) {
+    let step = walk.row_stride(other);
+    pieces(to, PIECE, |start, to| {
+        walk.rows(start, start + to.len(), |at, n, from| {
+            let to = &mut to[at - start..at - start + n];
+            let from = from[other];
+            match step {
+                1 => to.iter_mut().zip(&b[from..from + n]).for_each(|(y, &b)| *y = f(*y, b)),
+                0 => to.iter_mut().for_each(|y| *y = f(*y, b[from])),
+                _ => to.iter_mut().enumerate().for_each(|(i, y)| *y = f(*y, b[from + i * step])),
+            }
+        });
+    });
+}
+
+/// `n` elements from `from` on, `step` apart, widened.
+fn gather<T: Real>(from: &[T], at: usize, step: usize, to: &mut [T::Wide]) {
+    match step {
+        1 => T::widen(&from[at..at + to.len()], to),
+        0 => to.fill(from[at].wide()),
+        _ => to.iter_mut().enumerate().for_each(|(i, y)| *y = from[at + i * step].wide()),
+    }
+}
+
+/// `to = f(a, b)` elementwise with broadcasting, computed wide and rounded once. An operand that is `None` is what
+/// `to` holds.
+pub(crate) fn zip_real<T: Real>(
+    walk: &Walk,
+    a: Option<&[T]>,
+    b: Option<&[T]>,
+    to: &mut [T],
+    f: impl Fn(T::Wide, T::Wide) -> T::Wide + Send + Sync,
+) {
+    if let Some(to) = T::as_wide_mut(to) {
+        match (a.and_then(T::as_wide), b.and_then(T::as_wide)) {
+            (Some(a), Some(b)) => zip(walk, a, b, to, f),
+            (None, Some(b)) => zip_in_place(walk, 1, b, to, f),
+            (Some(a), None) => zip_in_place(walk, 0, a, to, |y, a| f(a, y)),
+            (None, None) => {}
+        }
+        return;
+    }
+    let (sa, sb) = (walk.row_stride(0), walk.row_stride(1));
+    pieces(to, PIECE, |start, to| {
+        let zero = <T::Wide as num_traits::Zero>::zero();
+        let (mut x, mut y) = ([zero; BLOCK], [zero; BLOCK]);
+        walk.rows(start, start + to.len(), |at, n, from| {
+            let to = &mut to[at - start..at - start + n];
+            for (i, to) in to.chunks_mut(BLOCK).enumerate() {
+                let (x, y) = (&mut x[..to.len()], &mut y[..to.len()]);
+                match a {
+                    Some(a) => gather(a, from[0] + i * BLOCK * sa, sa, x),
+                    None => T::widen(to, x),
+                }
+                match b {
+                    Some(b) => gather(b, from[1] + i * BLOCK * sb, sb, y),
+                    None => T::widen(to, y),
+                }
+                x.iter_mut().zip(&*y).for_each(|(x, &y)| *x = f(*x, y));
+                T::narrow(x, to);
+            }
+        });
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn axes_that_walk_alike_are_one() {
+        let walk = Walk::new(&[2, 3, 4], &[&[2, 3, 4], &[3, 4]]);
+        assert_eq!((walk.dims.as_slice(), walk.strides[1].as_slice()), (&[2, 12][..], &[0, 1][..]));
+        let walk = Walk::new(&[2, 3, 4], &[&[2, 3, 4], &[]]);
+        assert!(walk.dims.as_slice() == [24] && walk.is_whole(0) && !walk.is_whole(1));
+        let walk = Walk::new(&[], &[&[], &[]]);
+        assert_eq!((walk.dims.as_slice(), walk.len()), (&[1][..], 1));
+    }
+
+    #[test]
+    fn all_ways_to_walk() {
+        let (a, b) = ([1, 2, 3], [10, 20]);
+        let mut to = [0; 6];
+        zip(&Walk::new(&[2, 3], &[&[3], &[2, 1]]), &a, &b, &mut to, |a, b| a + b);
+        assert_eq!(to, [11, 12, 13, 21, 22, 23]);
+        zip_in_place(&Walk::new(&[2, 3], &[&[2, 3], &[3]]), 1, &a, &mut to, |y, a| y * a);
+        assert_eq!(to, [11, 24, 39, 21, 44, 69]);
+    }
+}

@@ -1,0 +1,9 @@
+//! Comparisons, logic, bits and selection by elements: Equal, And, BitShift, Where, IsNaN.
+
+use crate::cpu::kernel::Prepare;
+use ampc_ir::op::OpKind;
+
+/// The kernels of this family.
+pub(super) fn find(_kind: OpKind) -> Option<Prepare> {
+    None
+}

@@ -1,0 +1,9 @@
+//! Elements in other places: Transpose, Concat, Split, Slice, Pad, Tile, Expand, DepthToSpace, Trilu.
+
+use crate::cpu::kernel::Prepare;
+use ampc_ir::op::OpKind;
+
+/// The kernels of this family.
+pub(super) fn find(_kind: OpKind) -> Option<Prepare> {
+    None
+}

@@ -1,0 +1,9 @@
+//! Random numbers: RandomNormal, RandomUniform, their Like forms, Bernoulli, Multinomial, Dropout in training.
+
+use crate::cpu::kernel::Prepare;
+use ampc_ir::op::OpKind;
+
+/// The kernels of this family.
+pub(super) fn find(_kind: OpKind) -> Option<Prepare> {
+    None
+}

@@ -1,0 +1,39 @@
+//! The same elements under other dims, and dims as elements: Reshape, Squeeze, Flatten, Identity, Shape, Size.
+
+use crate::cpu::kernel::{Prepare, Prepared, Result, Site};
+use ampc_ir::DType;
+use ampc_ir::op::OpKind;
+
+/// The kernels of this family.
+pub(super) fn find(kind: OpKind) -> Option<Prepare> {
+    Some(match kind {
+        OpKind::Flatten | OpKind::Identity | OpKind::Reshape | OpKind::Squeeze | OpKind::Unsqueeze => same,
+        _ => return None,
+    })
+}
+
+/// The elements of operand 0.
+pub(super) fn same(site: &Site<'_>) -> Result<Prepared> {
+    let is_tensor = site.view.operand_type(0).is_some_and(|t| t.as_tensor().is_some());
+    if !is_tensor || site.dtype(0)? == DType::String {
+        let dims = site.result_dims(0).ok();
+        return Ok(Prepared::new(move |io| {
+            let data = io.data(0)?.to_data()?;
+            let data = match (data, &dims) {
+                (crate::data::Data::Tensor(tensor), Some(dims)) => {
+                    let dims: Vec<u64> = dims.iter().map(|&d| d as u64).collect();
+                    crate::data::Data::Tensor(tensor.with_dims(&dims))
+                }
+                (data, _) => data,
+            };
+            io.emit(0, data)
+        }));
+    }
+    Ok(Prepared::new(|io| {
+        let from = io.bytes(0)?;
+        let to = io.out_bytes(0)?;
+        to.copy_from_slice(from);
+        Ok(())
+    })
+    .view())
+}

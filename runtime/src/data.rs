@@ -1,0 +1,121 @@
+//! What goes through a graph at run time: tensors, sequences and optionals, owned ([`Data`]) or borrowed
+//! ([`DataRef`]).
+
+use crate::host::{HostError, HostTensor, TensorRef};
+use ampc_ir::{DType, Shape, Type};
+
+/// A value at run time.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Data {
+    /// A tensor.
+    Tensor(HostTensor),
+    /// A sequence.
+    Sequence(Sequence),
+    /// An optional.
+    Optional(Maybe),
+}
+
+/// A list of values of one type.
+#[derive(Clone, Debug)]
+pub struct Sequence {
+    /// The type of the elements; shapes may differ between them.
+    pub element: Type,
+    /// The elements.
+    pub items: Vec<Data>,
+}
+
+/// A value or none.
+#[derive(Clone, Debug)]
+pub struct Maybe {
+    /// The type of the value.
+    pub element: Type,
+    /// The value.
+    pub value: Option<Box<Data>>,
+}
+
+/// A borrowed value.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum DataRef<'a> {
+    /// A tensor.
+    Tensor(TensorRef<'a>),
+    /// A sequence.
+    Sequence(&'a Sequence),
+    /// An optional.
+    Optional(&'a Maybe),
+}
+
+impl From<HostTensor> for Data {
+    fn from(tensor: HostTensor) -> Data {
+        Data::Tensor(tensor)
+    }
+}
+
+impl Data {
+    /// The value, borrowed.
+    pub fn view(&self) -> DataRef<'_> {
+        match self {
+            Data::Tensor(tensor) => DataRef::Tensor(tensor.view()),
+            Data::Sequence(sequence) => DataRef::Sequence(sequence),
+            Data::Optional(maybe) => DataRef::Optional(maybe),
+        }
+    }
+
+    /// The tensor, if it is one.
+    pub fn tensor(&self) -> Option<&HostTensor> {
+        match self {
+            Data::Tensor(tensor) => Some(tensor),
+            Data::Sequence(_) | Data::Optional(_) => None,
+        }
+    }
+}
+
+impl<'a> DataRef<'a> {
+    /// The tensor, if it is one.
+    pub fn tensor(self) -> Option<TensorRef<'a>> {
+        match self {
+            DataRef::Tensor(tensor) => Some(tensor),
+            DataRef::Sequence(_) | DataRef::Optional(_) => None,
+        }
+    }
+
+    /// Its type, with all dims of a tensor.
+    pub fn ty(self) -> Type {
+        match self {
+            DataRef::Tensor(tensor) => Type::tensor(tensor.dtype(), Shape::known(tensor.dims())),
+            DataRef::Sequence(sequence) => Type::Sequence(Box::new(sequence.element.clone())),
+            DataRef::Optional(maybe) => Type::Optional(Box::new(maybe.element.clone())),
+        }
+    }
+
+    /// A copy that owns everything.
+    ///
+    /// # Errors
+    /// If there is not so much memory.
+    pub fn to_data(self) -> Result<Data, HostError> {
+        Ok(match self {
+            DataRef::Tensor(tensor) => Data::Tensor(tensor.to_host()?),
+            DataRef::Sequence(sequence) => Data::Sequence(sequence.clone()),
+            DataRef::Optional(maybe) => Data::Optional(maybe.clone()),
+        })
+    }
+
+    /// Bytes of all tensors in it; a string counts its bytes.
+    pub fn byte_count(self) -> u64 {
+        match self {
+            DataRef::Tensor(tensor) => match (tensor.bytes(), tensor.strings()) {
+                (Some(bytes), _) => bytes.len() as u64,
+                (None, Some(strings)) => strings.iter().map(|s| s.len() as u64 + 16).sum(),
+                (None, None) => 0,
+            },
+            DataRef::Sequence(sequence) => sequence.items.iter().map(|item| item.view().byte_count()).sum(),
+            DataRef::Optional(maybe) => maybe.value.as_ref().map_or(0, |value| value.view().byte_count()),
+        }
+    }
+}
+
+/// The type of a tensor of this element type whose dims nobody says.
+pub(crate) fn tensor_type(dtype: DType) -> Type {
+    Type::tensor(dtype, Shape::unknown())
+}

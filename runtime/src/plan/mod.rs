@@ -1,0 +1,340 @@
+//! Plans: in which order a graph is computed and where every value lies meanwhile.
+//!
+//! A plan is made of a module whose values have their types ([`infer_module`](ampc_ir::infer::infer_module), with
+//! the dims of the inputs at hand), and of what a backend says of each node ([`Needs`]). It is the same for all
+//! backends: the steps in order; for every value whether it is in the arena, at which offset, or elsewhere; and how
+//! large the arena is.
+//!
+//! - A *storage* is a range of the arena that one or more values share: a view (Reshape) has the bytes of its
+//!   operand, and a result computed in place takes those of an operand that nobody reads afterwards.
+//! - Storages live from the step that writes them to the last that reads one of their values; scratch memory lives
+//!   for one step. Storages that live at the same time do not overlap ([`arena`] lays them out).
+//! - A value whose dims are known only once it is there, and what is no tensor of numbers, is on the *heap*.
+//!
+//! Every graph has a plan of its own: that of a body is used for every iteration, that of a function for every call.
+
+pub(crate) mod arena;
+mod text;
+
+use ampc_ir::entity::SecondaryMap;
+use ampc_ir::module::Def;
+use ampc_ir::{DType, GraphId, Module, Node, Value};
+use arena::{ALIGNMENT, Request};
+use smallvec::SmallVec;
+
+/// What a backend says of a node before it is planned.
+#[derive(Clone, Debug, Default)]
+pub struct Needs {
+    /// Bytes it needs for itself while it runs.
+    pub scratch: usize,
+    /// Operands in whose place it can compute its first result, best first.
+    pub in_place: SmallVec<[usize; 2]>,
+    /// Whether its first result has the bytes of its first operand: nothing is computed.
+    pub view: bool,
+    /// Whether its results are owned by the backend and not in the arena: those of nodes with bodies.
+    pub on_heap: bool,
+}
+
+/// The plan of one graph.
+#[derive(Clone, Debug)]
+pub struct GraphPlan {
+    /// The graph.
+    pub graph: GraphId,
+    /// Its values: inputs, captures, constants, and results in program order.
+    pub values: Vec<Planned>,
+    /// What is computed, in order.
+    pub steps: Vec<Step>,
+    /// Its outputs, as indices of `values`.
+    pub outputs: Vec<u32>,
+    /// Bytes of the arena.
+    pub arena: usize,
+}
+
+/// A value and where it is.
+#[derive(Clone, Debug)]
+pub struct Planned {
+    /// The value.
+    pub value: Value,
+    /// Where its bytes are.
+    pub place: Place,
+    /// Element type and dims, where they are known before it is computed.
+    pub tensor: Option<(DType, Vec<u64>)>,
+}
+
+/// Where the bytes of a value are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Place {
+    /// Whoever runs the graph has them: formal input `i`.
+    Input(u32),
+    /// An operand of the owning node has them.
+    Capture(u32),
+    /// They are a constant's.
+    Constant,
+    /// In the arena.
+    Arena {
+        /// Offset of the first byte.
+        offset: usize,
+        /// Number of bytes.
+        len: usize,
+    },
+    /// They are those of another value, an index of [`GraphPlan::values`] whose place is none of the arena.
+    View(u32),
+    /// The backend makes room for them once it knows how much.
+    Heap,
+    /// Nobody computes it.
+    Unused,
+}
+
+/// A node and what its operands and results are.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// The node.
+    pub node: Node,
+    /// Its operands, captures of its bodies included, as indices of [`GraphPlan::values`].
+    pub operands: SmallVec<[Option<u32>; 4]>,
+    /// Its results.
+    pub results: SmallVec<[Option<u32>; 2]>,
+    /// The operand in whose place the first result is computed.
+    pub in_place: Option<usize>,
+    /// Whether nothing is computed: the first result is a view of the first operand.
+    pub view: bool,
+    /// Its scratch memory in the arena: offset and bytes.
+    pub scratch: (usize, usize),
+    /// Values on the heap that nobody reads afterwards.
+    pub ends: SmallVec<[u32; 2]>,
+}
+
+/// Where values are in the plans of their graphs.
+#[derive(Clone, Debug, Default)]
+pub struct Index(SecondaryMap<Value, u32>);
+
+impl Index {
+    /// The index of a value in the plan of its graph.
+    pub fn of(&self, value: Value) -> u32 {
+        self.0[value]
+    }
+}
+
+/// A range of the arena while it is planned: which steps it lives for.
+struct Storage {
+    bytes: usize,
+    first: usize,
+    last: usize,
+}
+
+/// Plans a graph. `needs` is asked once for every node that is computed.
+pub fn plan_graph(
+    module: &Module,
+    graph: GraphId,
+    index: &mut Index,
+    mut needs: impl FnMut(Node) -> Needs,
+) -> GraphPlan {
+    let data = module.graph(graph);
+    let mut values = Vec::new();
+    let mut add = |value: Value, place: Place| {
+        index.0[value] = u32::try_from(values.len()).expect("fewer than 2^32 values");
+        values.push(Planned { value, place, tensor: known_tensor(module, value) });
+    };
+    for (i, &value) in data.inputs().iter().enumerate() {
+        add(value, Place::Input(u32::try_from(i).expect("fewer than 2^32 inputs")));
+    }
+    for &value in data.captures() {
+        let Def::Capture { slot } = module.value(value).def else { continue };
+        add(value, Place::Capture(slot));
+    }
+    for &value in data.constants() {
+        add(value, Place::Constant);
+    }
+    for node in module.nodes(graph) {
+        for &value in module.node(node).results().iter().flatten() {
+            add(value, Place::Unused);
+        }
+    }
+    let outputs: Vec<u32> = data.outputs().iter().map(|o| index.of(o.value)).collect();
+    let steps = schedule(module, graph, index, values.len(), &outputs);
+    let mut planner = Planner {
+        last: last_reads(&steps, values.len(), &outputs),
+        storage: vec![None; values.len()],
+        values,
+        storages: Vec::new(),
+        scratch: Vec::new(),
+        steps,
+    };
+    for at in 0..planner.steps.len() {
+        let needs = needs(planner.steps[at].node);
+        planner.step(at, &needs);
+    }
+    planner.finish(graph, outputs)
+}
+
+/// The nodes that an output depends on, in program order.
+fn schedule(module: &Module, graph: GraphId, index: &Index, n_values: usize, outputs: &[u32]) -> Vec<Step> {
+    let mut is_read = vec![false; n_values];
+    for &output in outputs {
+        is_read[output as usize] = true;
+    }
+    let nodes: Vec<Node> = module.nodes(graph).collect();
+    let mut steps = Vec::new();
+    for &node in nodes.iter().rev() {
+        let data = module.node(node);
+        if !data.results().iter().flatten().any(|&v| is_read[index.of(v) as usize]) {
+            continue;
+        }
+        for &value in data.operands().iter().flatten() {
+            is_read[index.of(value) as usize] = true;
+        }
+        let of = |v: &Option<Value>| v.map(|v| index.of(v));
+        steps.push(Step {
+            node,
+            operands: data.operands().iter().map(of).collect(),
+            results: data.results().iter().map(of).collect(),
+            in_place: None,
+            view: false,
+            scratch: (0, 0),
+            ends: SmallVec::new(),
+        });
+    }
+    steps.reverse();
+    steps
+}
+
+/// The last step that reads each value; outputs are read when all steps are done. What nobody reads ends where it
+/// is made.
+fn last_reads(steps: &[Step], n_values: usize, outputs: &[u32]) -> Vec<usize> {
+    let mut last = vec![0; n_values];
+    for (at, step) in steps.iter().enumerate() {
+        for &value in step.results.iter().chain(&step.operands).flatten() {
+            last[value as usize] = at;
+        }
+    }
+    for &output in outputs {
+        last[output as usize] = steps.len();
+    }
+    last
+}
+
+/// Element type and dims of a tensor of numbers that has a size, if they are known.
+fn known_tensor(module: &Module, value: Value) -> Option<(DType, Vec<u64>)> {
+    let ty = module.value(value).ty.as_tensor()?;
+    let dims = ty.shape.to_known()?;
+    ty.storage_bytes().filter(|_| ty.dtype != DType::String)?;
+    Some((ty.dtype, dims))
+}
+
+struct Planner {
+    values: Vec<Planned>,
+    steps: Vec<Step>,
+    last: Vec<usize>,
+    /// The storage that each value is in.
+    storage: Vec<Option<usize>>,
+    storages: Vec<Storage>,
+    /// Steps with scratch memory, and how much.
+    scratch: Vec<(usize, usize)>,
+}
+
+impl Planner {
+    fn step(&mut self, at: usize, needs: &Needs) {
+        if needs.scratch > 0 {
+            self.scratch.push((at, needs.scratch));
+        }
+        for slot in 0..self.steps[at].results.len() {
+            let Some(result) = self.steps[at].results[slot] else { continue };
+            let result = result as usize;
+            if slot == 0 && needs.view && self.view(at, result) {
+                self.steps[at].view = true;
+                continue;
+            }
+            let bytes = self.bytes(result);
+            let (Some(bytes), false) = (bytes, needs.on_heap) else {
+                self.values[result].place = Place::Heap;
+                continue;
+            };
+            let taken = if slot == 0 { self.in_place(at, result, bytes, &needs.in_place) } else { None };
+            let storage = taken.unwrap_or_else(|| {
+                self.storages.push(Storage { bytes, first: at, last: at });
+                self.storages.len() - 1
+            });
+            self.join(result, storage);
+        }
+        let ends = |v: &u32| self.values[*v as usize].place == Place::Heap && self.last[*v as usize] == at;
+        let step = &self.steps[at];
+        let mut list: SmallVec<[u32; 2]> =
+            step.operands.iter().chain(&step.results).flatten().copied().filter(|v| ends(v)).collect();
+        list.sort_unstable();
+        list.dedup();
+        self.steps[at].ends = list;
+    }
+
+    fn join(&mut self, value: usize, storage: usize) {
+        self.storage[value] = Some(storage);
+        // The offset follows once all storages are known.
+        self.values[value].place = Place::Arena { offset: 0, len: self.bytes(value).unwrap_or(0) };
+        let last = self.last[value];
+        let storage = &mut self.storages[storage];
+        storage.last = storage.last.max(last);
+    }
+
+    fn bytes(&self, value: usize) -> Option<usize> {
+        let (dtype, dims) = self.values[value].tensor.as_ref()?;
+        let count = dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d))?;
+        usize::try_from(dtype.storage_bytes(count)?).ok()
+    }
+
+    /// Makes a result a view of the first operand, if that has as many bytes and a place.
+    fn view(&mut self, at: usize, result: usize) -> bool {
+        let Some(operand) = self.steps[at].operands.first().copied().flatten() else { return false };
+        let from = operand as usize;
+        if self.bytes(result).is_none() || self.bytes(result) != self.bytes(from) {
+            return false;
+        }
+        match self.values[from].place {
+            Place::Arena { .. } => {
+                let Some(storage) = self.storage[from] else { return false };
+                self.join(result, storage);
+            }
+            Place::Input(_) | Place::Capture(_) | Place::Constant => {
+                self.values[result].place = Place::View(operand);
+            }
+            Place::View(root) => self.values[result].place = Place::View(root),
+            Place::Heap | Place::Unused => return false,
+        }
+        true
+    }
+
+    /// The storage of the first operand of `candidates` that ends at this step, has the result's size, and is read
+    /// through no other operand.
+    fn in_place(&mut self, at: usize, result: usize, bytes: usize, candidates: &[usize]) -> Option<usize> {
+        let operands = &self.steps[at].operands;
+        let tensor = |v: usize| self.values[v].tensor.as_ref();
+        let found = candidates.iter().find_map(|&slot| {
+            let operand = operands.get(slot).copied().flatten()? as usize;
+            let storage = self.storage[operand]?;
+            let readers =
+                operands.iter().flatten().filter(|&&v| self.storage[v as usize] == Some(storage)).count();
+            let same_dims = tensor(operand).map(|t| &t.1) == tensor(result).map(|t| &t.1);
+            let fits = self.bytes(operand) == Some(bytes) && same_dims && readers == 1;
+            (fits && self.storages[storage].last == at).then_some((slot, storage))
+        });
+        let (slot, storage) = found?;
+        self.steps[at].in_place = Some(slot);
+        Some(storage)
+    }
+
+    fn finish(mut self, graph: GraphId, outputs: Vec<u32>) -> GraphPlan {
+        let of_storage = |s: &Storage| Request { bytes: s.bytes, first: s.first, last: s.last };
+        let of_scratch = |&(at, bytes): &(usize, usize)| Request { bytes, first: at, last: at };
+        let requests: Vec<Request> =
+            self.storages.iter().map(of_storage).chain(self.scratch.iter().map(of_scratch)).collect();
+        let layout = arena::lay_out(&requests);
+        for (value, storage) in self.values.iter_mut().zip(&self.storage) {
+            if let (Place::Arena { offset, .. }, Some(storage)) = (&mut value.place, storage) {
+                *offset = layout.offsets[*storage];
+            }
+        }
+        for (i, &(at, bytes)) in self.scratch.iter().enumerate() {
+            self.steps[at].scratch = (layout.offsets[self.storages.len() + i], bytes);
+        }
+        debug_assert!(layout.bytes.is_multiple_of(ALIGNMENT));
+        GraphPlan { graph, values: self.values, steps: self.steps, outputs, arena: layout.bytes }
+    }
+}

@@ -1,0 +1,59 @@
+//! Plans as text.
+
+use super::{GraphPlan, Place};
+use ampc_ir::{DType, Module};
+use std::fmt::Write;
+
+impl GraphPlan {
+    /// The plan, one line per step: what is computed of what, where, and how many bytes are alive meanwhile.
+    pub fn to_text(&self, module: &Module) -> String {
+        let mut text = String::new();
+        let name = module.text(module.graph(self.graph).name);
+        let line = writeln!(text, "graph {name:?}: {} steps, arena {} bytes", self.steps.len(), self.arena);
+        debug_assert!(line.is_ok(), "writing into a string cannot fail");
+        for (at, step) in self.steps.iter().enumerate() {
+            let results: Vec<String> =
+                step.results.iter().map(|v| v.map_or("_".into(), |v| self.result(module, v))).collect();
+            let operands: Vec<String> =
+                step.operands.iter().map(|v| v.map_or("_".into(), |v| self.name(module, v))).collect();
+            let mut notes = String::new();
+            if step.view {
+                notes.push_str(", view");
+            }
+            if let Some(Some(operand)) = step.in_place.map(|i| step.operands[i]) {
+                notes += &format!(", in place of {}", self.name(module, operand));
+            }
+            if step.scratch.1 > 0 {
+                notes += &format!(", scratch {}..{}", step.scratch.0, step.scratch.0 + step.scratch.1);
+            }
+            let op = module.op_name(step.node).1;
+            text += &format!("{at:>4}  {} = {op}({}){notes}\n", results.join(", "), operands.join(", "));
+        }
+        let outputs: Vec<String> = self.outputs.iter().map(|&v| self.name(module, v)).collect();
+        text += &format!("      return {}\n", outputs.join(", "));
+        text
+    }
+
+    fn name(&self, module: &Module, index: u32) -> String {
+        let value = self.values[index as usize].value;
+        module.value_name(value).map_or_else(|| format!("%{index}"), |name| format!("%{}", module.text(name)))
+    }
+
+    fn result(&self, module: &Module, index: u32) -> String {
+        let planned = &self.values[index as usize];
+        let ty = planned.tensor.as_ref().map_or_else(|| "?".into(), |(dtype, dims)| show(*dtype, dims));
+        let place = match planned.place {
+            Place::Arena { offset, len } => format!("{offset}..{}", offset + len),
+            Place::View(of) => format!("as {}", self.name(module, of)),
+            Place::Heap => "heap".into(),
+            Place::Unused => "unused".into(),
+            Place::Input(_) | Place::Capture(_) | Place::Constant => "outside".into(),
+        };
+        format!("{}: {ty} @ {place}", self.name(module, index))
+    }
+}
+
+fn show(dtype: DType, dims: &[u64]) -> String {
+    let dims: Vec<String> = dims.iter().map(u64::to_string).collect();
+    format!("{dtype}[{}]", dims.join(", "))
+}
