@@ -253,9 +253,56 @@ impl Executable {
         inputs: &[Option<DataRef<'_>>],
         observer: Option<&mut (dyn Observer + Send)>,
     ) -> Result<Vec<Data>, RunError> {
+        let mut outputs = Vec::new();
+        self.run_visiting(inputs, observer, |frame, program, plan, given| {
+            let mut take = |i: usize| frame.take_output(program, plan, given, i);
+            outputs = (0..plan.outputs.len()).filter_map(|i| take(i).transpose()).collect::<Result<_, _>>()?;
+            Ok(())
+        })?;
+        Ok(outputs)
+    }
+
+    /// As [`run`](Self::run), but nothing is copied: `visit` looks at each output where it is. From the second run with
+    /// the same dims on, a graph whose dims are all known before it runs takes no memory at all.
+    ///
+    /// # Errors
+    /// Those of [`run`](Self::run).
+    pub fn run_to(
+        &mut self,
+        inputs: &[Option<DataRef<'_>>],
+        mut visit: impl FnMut(usize, DataRef<'_>) + Send,
+    ) -> Result<(), RunError> {
+        self.run_visiting(inputs, None, |frame, program, plan, given| {
+            for i in 0..plan.outputs.len() {
+                if let Some(data) = frame.output(program, plan, given, i) {
+                    visit(i, data);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// The states of the graph as they are now, by formal input. A state is given with the first run and stays: later
+    /// ones may leave it out.
+    ///
+    /// # Errors
+    /// If there is not enough memory for copies.
+    pub fn states(&self) -> Result<Vec<(usize, HostTensor)>, HostError> {
+        match &self.program {
+            Some((_, program, frame)) => exec::states(program.plan(program.module.main()), frame),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    fn run_visiting(
+        &mut self,
+        inputs: &[Option<DataRef<'_>>],
+        observer: Option<&mut (dyn Observer + Send)>,
+        visit: impl FnOnce(&mut Frame, &Program, &GraphPlan, Given<'_>) -> Result<(), HostError> + Send,
+    ) -> Result<(), RunError> {
         self.bind(inputs)?;
         let Executable { options, pool, program, .. } = self;
-        let Some((_, program, frame)) = program else { return Ok(Vec::new()) };
+        let Some((_, program, frame)) = program else { return Ok(()) };
         let mut run = Run {
             program,
             observer: observer.map(|o| -> &mut (dyn Observer + Send) { o }),
@@ -269,10 +316,8 @@ impl Executable {
         pool.install(|| {
             run_graph(&mut run, main, frame, given)?;
             let plan = program.plan(main);
-            let outputs = 0..plan.outputs.len();
-            let take = |i: usize| frame.take_output(program, plan, given, i);
-            let outputs: Result<Vec<Option<Data>>, HostError> = outputs.map(take).collect();
-            Ok(outputs?.into_iter().flatten().collect())
+            exec::store_states(program, plan, frame, given)?;
+            Ok(visit(frame, program, plan, given)?)
         })
     }
 
@@ -281,12 +326,32 @@ impl Executable {
     /// # Errors
     /// If inputs do not fit the graph.
     pub fn bind(&mut self, inputs: &[Option<DataRef<'_>>]) -> Result<(), RunError> {
-        let types: Vec<Option<Type>> = inputs.iter().map(|i| i.map(DataRef::ty)).collect();
+        let mut types: Vec<Option<Type>> = inputs.iter().map(|i| i.map(DataRef::ty)).collect();
+        // A state that is not given has the type it had.
+        let mut kept = Vec::new();
+        if let Some((planned, program, _)) = &self.program {
+            for state in &program.plan(program.module.main()).states {
+                let at = state.now as usize;
+                if let (Some(None), Some(Some(ty))) = (types.get(at), planned.get(at)) {
+                    types[at] = Some(ty.clone());
+                    kept.push(at);
+                }
+            }
+        }
         if self.program.as_ref().is_some_and(|(planned, ..)| *planned == types) {
             return Ok(());
         }
+        let states = if kept.is_empty() { Vec::new() } else { self.states()? };
         let program = self.program_for(&types)?;
-        self.program = Some((types, program, Frame::default()));
+        let mut frame = Frame::default();
+        frame.reserve(program.plan(program.module.main()), self.options.max_bytes)?;
+        let mut inputs: Vec<Option<DataRef<'_>>> = vec![None; types.len()];
+        for (at, tensor) in &states {
+            inputs[*at] = Some(DataRef::Tensor(tensor.view())).filter(|_| kept.contains(at));
+        }
+        let given = Given { inputs: &inputs, operands: &[], attrs: None };
+        exec::load_states(program.plan(program.module.main()), &mut frame, given);
+        self.program = Some((types, program, frame));
         Ok(())
     }
 
