@@ -85,9 +85,12 @@ fn no_tensor_is_allocated_while_a_graph_runs() {
     let x = HostTensor::from_slice(&[64, 256], &vec![0.5f32; 64 * 256]).unwrap();
     let inputs = [Some(DataRef::Tensor(x.view()))];
     let mut sum = [0.0f32; 2];
-    executable.run_to(&inputs, |_, y| sum[0] = y.tensor().unwrap().as_slice::<f32>().unwrap().iter().sum()).unwrap();
+    executable
+        .run_to(&inputs, |_, y| sum[0] = y.tensor().unwrap().as_slice::<f32>().unwrap().iter().sum())
+        .unwrap();
     let (bytes, largest) = counted(|| {
-        let read = |_: usize, y: DataRef<'_>| sum[1] = y.tensor().unwrap().as_slice::<f32>().unwrap().iter().sum();
+        let read =
+            |_: usize, y: DataRef<'_>| sum[1] = y.tensor().unwrap().as_slice::<f32>().unwrap().iter().sum();
         executable.run_to(&inputs, read).unwrap();
     });
     assert_eq!(sum[0], sum[1]);

@@ -17,6 +17,7 @@ fn inputs(module: &Module) -> Vec<HostTensor> {
         let count = usize::try_from(dims.iter().product::<u64>()).unwrap();
         match ty.dtype {
             DType::F32 => HostTensor::from_slice(&dims, &vec![1.0f32; count]).unwrap(),
+            DType::F16 => HostTensor::from_bytes(ty.dtype, &dims, &[0, 0x3c].repeat(count)).unwrap(),
             DType::I64 => HostTensor::from_slice(&dims, &vec![1i64; count]).unwrap(),
             DType::Bool => HostTensor::from_bytes(DType::Bool, &dims, &vec![1; count]).unwrap(),
             other => panic!("no ones of {other}"),
@@ -48,7 +49,8 @@ fn floats(data: &Data) -> Vec<f32> {
 
 #[test]
 fn a_chain_is_computed_in_place() {
-    insta::assert_snapshot!(plan("\
+    insta::assert_snapshot!(plan(
+        "\
 graph @main {
   input %x : f32[N, 3]
   const %w : f32[3] = [1, 2, 3]
@@ -57,12 +59,14 @@ graph @main {
   %c = Add(%b, %w) : f32[N, 3]
   output %c : f32[N, 3]
 }
-"));
+"
+    ));
 }
 
 #[test]
 fn what_is_read_again_is_not_overwritten() {
-    insta::assert_snapshot!(plan("\
+    insta::assert_snapshot!(plan(
+        "\
 graph @main {
   input %x : f32[4]
   %a = Neg(%x) : f32[4]
@@ -72,12 +76,14 @@ graph @main {
   %e = Sub(%d, %d) : f32[4]
   output %e : f32[4]
 }
-"));
+"
+    ));
 }
 
 #[test]
 fn views_share_bytes() {
-    insta::assert_snapshot!(plan("\
+    insta::assert_snapshot!(plan(
+        "\
 graph @main {
   input %x : f32[2, 3]
   const %s : i64[2] = [3, 2]
@@ -90,22 +96,43 @@ graph @main {
   output %b : f32[3, 2]
   output %e : f32[3, 2]
 }
-"));
+"
+    ));
 }
 
 #[test]
-fn products_have_scratch_memory() {
-    insta::assert_snapshot!(plan("\
+fn products_of_fp16_have_scratch_memory() {
+    insta::assert_snapshot!(plan(
+        "\
 graph @main {
-  input %x : f32[4, 8]
-  const %w : f32[8, 16] = random(1)
-  const %v : f32[16, 2] = random(2)
-  %a = MatMul(%x, %w) : f32[4, 16]
-  %b = Relu(%a) : f32[4, 16]
-  %c = MatMul(%b, %v) : f32[4, 2]
-  output %c : f32[4, 2]
+  input %x : f16[4, 8]
+  const %w : f16[8, 16] = random(1)
+  const %v : f16[16, 2] = random(2)
+  %a = MatMul(%x, %w) : f16[4, 16]
+  %b = Relu(%a) : f16[4, 16]
+  %c = MatMul(%b, %v) : f16[4, 2]
+  output %c : f16[4, 2]
 }
-"));
+"
+    ));
+}
+
+#[test]
+fn what_depends_on_constants_alone_is_computed_before() {
+    insta::assert_snapshot!(plan(
+        "\
+graph @main {
+  input %x : f32[2, 4]
+  const %w : f32[4] = random(1)
+  const %v : f32[4] = random(2)
+  %sum = Add(%w, %v) : f32[4]
+  %e = Exp(%sum) : f32[4]
+  %y = Mul(%x, %e) : f32[2, 4]
+  output %y : f32[2, 4]
+  output %sum : f32[4]
+}
+"
+    ));
 }
 
 const UPDATE: &str = "\
@@ -147,7 +174,8 @@ fn state_stays_from_run_to_run() {
 
 #[test]
 fn states_that_change_places() {
-    let (mut executable, inputs) = prepared("\
+    let (mut executable, inputs) = prepared(
+        "\
 graph @main {
   input %a : f32[2]
   input %b : f32[2]
@@ -157,7 +185,8 @@ graph @main {
   output %b : f32[2]
   output %c : f32[2]
 }
-");
+",
+    );
     // Fibonacci.
     executable.run(&refs(&inputs)).unwrap();
     for want in [3.0, 5.0, 8.0] {
@@ -168,7 +197,8 @@ graph @main {
 
 #[test]
 fn bodies_have_plans_of_their_own() {
-    insta::assert_snapshot!(plan("\
+    insta::assert_snapshot!(plan(
+        "\
 graph @main {
   input %x : f32[4]
   input %c : bool[]
@@ -185,5 +215,6 @@ graph @main {
   } : f32[4]
   output %b : f32[4]
 }
-"));
+"
+    ));
 }

@@ -62,7 +62,8 @@ fn infer_here(view: &NodeView<'_>, facts: &Facts) -> Result<Inferred, OpError> {
     };
     let shapeless = |i: usize| view.operand_type(i).map(without_shape);
     let types: Vec<Option<Type>> = (0..view.n_operands()).map(shapeless).collect();
-    let actual = Actual { types: &types, values: &[], call_attrs: facts.in_call().then(|| facts.call_attrs()) };
+    let actual =
+        Actual { types: &types, values: &[], call_attrs: facts.in_call().then(|| facts.call_attrs()) };
     match NodeView::with_actual(view.module, view.node, actual) {
         Some(view) => infer_node(&view),
         None => Err(error),

@@ -212,7 +212,12 @@ pub(crate) fn load_states(plan: &GraphPlan, frame: &mut Frame, given: Given<'_>)
 }
 
 /// Puts next values of states that were not computed in place into their places: all are read before any is written.
-pub(crate) fn store_states(program: &Program, plan: &GraphPlan, frame: &mut Frame, given: Given<'_>) -> Result<(), HostError> {
+pub(crate) fn store_states(
+    program: &Program,
+    plan: &GraphPlan,
+    frame: &mut Frame,
+    given: Given<'_>,
+) -> Result<(), HostError> {
     let copied: Vec<_> = plan.states.iter().filter(|s| s.copied).collect();
     let next = |s: &&crate::plan::State| {
         frame.get(program, plan, given, s.next).and_then(DataRef::tensor).map(TensorRef::to_host).transpose()
@@ -221,7 +226,9 @@ pub(crate) fn store_states(program: &Program, plan: &GraphPlan, frame: &mut Fram
     let Some(arena) = frame.arena.as_mut() else { return Ok(()) };
     for (state, value) in copied.iter().zip(&values) {
         let place = plan.values[state.now as usize].place;
-        if let (Place::Arena { offset, len }, Some(bytes)) = (place, value.as_ref().and_then(HostTensor::bytes)) {
+        if let (Place::Arena { offset, len }, Some(bytes)) =
+            (place, value.as_ref().and_then(HostTensor::bytes))
+        {
             arena.as_mut_slice()[offset..offset + len].copy_from_slice(bytes);
         }
     }
@@ -466,8 +473,37 @@ impl Job<'_, '_> {
     }
 }
 
+/// Runs a kernel outside a graph: what its results are, tensors of these types and dims.
+pub(crate) fn run_alone(
+    prepared: &Prepared,
+    operands: &[Option<DataRef<'_>>],
+    results: &[Option<(DType, Vec<u64>)>],
+    max_bytes: u64,
+) -> Result<Vec<Option<HostTensor>>, KernelError> {
+    let zeros =
+        |ty: &Option<(DType, Vec<u64>)>| ty.as_ref().map(|(d, dims)| HostTensor::zeros(*d, dims)).transpose();
+    let mut made: Vec<Option<HostTensor>> = results.iter().map(zeros).collect::<Result<_, _>>()?;
+    let mut scratch = AlignedBytes::zeroed(prepared.needs.scratch).unwrap_or_default();
+    let mut io = Io {
+        operands: operands.into(),
+        results: made.iter_mut().map(out_of).collect(),
+        scratch: scratch.as_mut_slice(),
+        in_place: None,
+        max_bytes,
+    };
+    (prepared.run)(&mut io)?;
+    drop(io);
+    Ok(made)
+}
+
+fn out_of(tensor: &mut Option<HostTensor>) -> Out<'_> {
+    let Some(tensor) = tensor else { return Out::Absent };
+    let dtype = tensor.dtype();
+    tensor.bytes_mut().map_or(Out::Absent, |bytes| Out::Placed { dtype, bytes })
+}
+
 /// Element type and dims of a tensor of numbers, if they are known.
-fn known_tensor(ty: &Type) -> Option<(DType, Vec<u64>)> {
+pub(crate) fn known_tensor(ty: &Type) -> Option<(DType, Vec<u64>)> {
     let tensor = ty.as_tensor().filter(|t| t.dtype != DType::String)?;
     Some((tensor.dtype, Shape::to_known(&tensor.shape)?))
 }

@@ -23,8 +23,9 @@ use crate::plan::{GraphPlan, Index, Needs, plan_graph};
 use ampc_ir::entity::SecondaryMap;
 use ampc_ir::infer::{Facts, InferError, infer_module};
 use ampc_ir::module::{Def, Op, Payload};
+use ampc_ir::op;
 use ampc_ir::views::NodeView;
-use ampc_ir::{GraphId, Module, Node, Type, Value};
+use ampc_ir::{DType, GraphId, Module, Node, Type, Value};
 use exec::{Frame, Given, Run, run_graph};
 use kernel::{Prepared, Site};
 use std::sync::Arc;
@@ -195,6 +196,9 @@ impl Cpu {
     }
 }
 
+/// What is computed of constants alone is kept if it is larger than those by at most so many bytes.
+const FOLDED_BYTES: u64 = 1 << 16;
+
 /// Bodies nest up to 256 deep, and each level takes a few kilobytes of stack.
 const STACK: usize = 16 << 20;
 
@@ -256,7 +260,8 @@ impl Executable {
         let mut outputs = Vec::new();
         self.run_visiting(inputs, observer, |frame, program, plan, given| {
             let mut take = |i: usize| frame.take_output(program, plan, given, i);
-            outputs = (0..plan.outputs.len()).filter_map(|i| take(i).transpose()).collect::<Result<_, _>>()?;
+            outputs =
+                (0..plan.outputs.len()).filter_map(|i| take(i).transpose()).collect::<Result<_, _>>()?;
             Ok(())
         })?;
         Ok(outputs)
@@ -374,6 +379,7 @@ impl Executable {
             }
         }
         let facts = infer_module(&mut module).map_err(RunError::Shapes)?;
+        let mut constants = self.constants.clone();
         let mut kernels: SecondaryMap<Node, Option<Arc<Prepared>>> = SecondaryMap::default();
         let mut index = Index::default();
         let mut plans: SecondaryMap<GraphId, Option<Arc<GraphPlan>>> = SecondaryMap::default();
@@ -387,7 +393,13 @@ impl Executable {
                 }
                 match prepare_node(&module, node, &facts, in_function) {
                     Some(prepared) => {
-                        let needs = prepared.needs.clone();
+                        let mut needs = prepared.needs.clone();
+                        if let Some(results) = self.fold(&module, node, &prepared, &constants) {
+                            for (value, tensor) in results {
+                                constants[value] = Some(Arc::new(tensor));
+                            }
+                            needs.is_constant = true;
+                        }
                         kernels[node] = Some(Arc::new(prepared));
                         needs
                     }
@@ -396,7 +408,50 @@ impl Executable {
             });
             plans[graph] = Some(Arc::new(plan));
         }
-        Ok(Program { module, constants: self.constants.clone(), plans, graphs, kernels })
+        Ok(Program { module, constants, plans, graphs, kernels })
+    }
+
+    /// The results of a node that depends on constants alone, unless they are large: those are computed each time.
+    fn fold(
+        &self,
+        module: &Module,
+        node: Node,
+        prepared: &Prepared,
+        constants: &Constants,
+    ) -> Option<Vec<(Value, HostTensor)>> {
+        let data = module.node(node);
+        // The bytes of a view are there already.
+        if prepared.needs.view || data.schema().is_none_or(|s| !op::is_deterministic(s.kind)) {
+            return None;
+        }
+        let mut operands = Vec::new();
+        let mut given = 0;
+        for operand in data.formal_operands() {
+            let Some(value) = *operand else {
+                operands.push(None);
+                continue;
+            };
+            // The default of an input may be replaced.
+            let is_input = matches!(module.value(value).def, Def::Input { .. });
+            let constant = constants[value].as_ref().filter(|_| !is_input)?;
+            given += constant.bytes()?.len();
+            operands.push(Some(DataRef::Tensor(constant.view())));
+        }
+        let ty = |v: &Option<Value>| match v {
+            Some(v) => exec::known_tensor(&module.value(*v).ty).map(Some),
+            None => Some(None),
+        };
+        let types: Vec<_> = data.results().iter().map(ty).collect::<Option<_>>()?;
+        let bytes = |(dtype, dims): &(DType, Vec<u64>)| {
+            dtype.storage_bytes(dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d))?)
+        };
+        let total = types.iter().flatten().try_fold(0u64, |sum, ty| sum.checked_add(bytes(ty)?))?;
+        if total > given as u64 + FOLDED_BYTES {
+            return None;
+        }
+        // What goes wrong shows when the node runs.
+        let results = exec::run_alone(prepared, &operands, &types, self.options.max_bytes).ok()?;
+        Some(data.results().iter().zip(results).filter_map(|(v, t)| Some(((*v)?, t?))).collect())
     }
 
     /// The plans of the last [`bind`](Self::bind) as text, the main graph first.

@@ -35,6 +35,8 @@ pub struct Needs {
     pub view: bool,
     /// Whether its results are owned by the backend and not in the arena: those of nodes with bodies.
     pub on_heap: bool,
+    /// Whether its results are there already: they depend on constants alone.
+    pub is_constant: bool,
 }
 
 /// The plan of one graph.
@@ -83,7 +85,7 @@ pub enum Place {
     Input(u32),
     /// An operand of the owning node has them.
     Capture(u32),
-    /// They are a constant's.
+    /// They are a constant's, or were computed of constants alone.
     Constant,
     /// In the arena.
     Arena {
@@ -167,7 +169,8 @@ pub fn plan_graph(
     }
     let outputs: Vec<u32> = data.outputs().iter().map(|o| index.of(o.value)).collect();
     let steps = schedule(module, graph, index, values.len(), &outputs);
-    let state = |&(now, next): &(Value, Value)| State { now: index.of(now), next: index.of(next), copied: false };
+    let state =
+        |&(now, next): &(Value, Value)| State { now: index.of(now), next: index.of(next), copied: false };
     let mut planner = Planner {
         last: last_reads(&steps, values.len(), &outputs),
         storage: vec![None; values.len()],
@@ -178,11 +181,22 @@ pub fn plan_graph(
         steps,
     };
     planner.keep_states();
+    let mut is_done = vec![false; planner.steps.len()];
     for at in 0..planner.steps.len() {
         let needs = needs(planner.steps[at].node);
-        planner.step(at, &needs);
+        if needs.is_constant {
+            is_done[at] = true;
+            for &result in planner.steps[at].results.iter().flatten() {
+                planner.values[result as usize].place = Place::Constant;
+            }
+        } else {
+            planner.step(at, &needs);
+        }
     }
-    planner.finish(graph, outputs)
+    let mut plan = planner.finish(graph, outputs);
+    let mut is_done = is_done.into_iter();
+    plan.steps.retain(|_| !is_done.next().unwrap_or(false));
+    plan
 }
 
 /// The nodes that an output depends on, in program order.
@@ -255,7 +269,9 @@ impl Planner {
     /// Gives every state whose size is known a storage that is never free.
     fn keep_states(&mut self) {
         let end = self.steps.len();
-        let sized = |s: &State| self.bytes(s.now as usize).is_some() && self.bytes(s.now as usize) == self.bytes(s.next as usize);
+        let sized = |s: &State| {
+            self.bytes(s.now as usize).is_some() && self.bytes(s.now as usize) == self.bytes(s.next as usize)
+        };
         self.states = self.states.iter().copied().filter(sized).collect();
         for state in self.states.clone() {
             let now = state.now as usize;
