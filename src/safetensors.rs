@@ -8,9 +8,9 @@
 use crate::error::Error;
 use crate::onnx::bytes::SourceBytes;
 use crate::onnx::layout::Layout;
+use ::safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use ampc_ir::tensor::{ByteSource, FileRange, Storage};
 use ampc_ir::{DType, TensorData};
-use ::safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;

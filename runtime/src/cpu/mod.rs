@@ -414,8 +414,8 @@ fn prepare_node(module: &Module, node: Node, facts: &Facts, in_function: bool) -
     prepare(&Site { view, results: &results }).ok()
 }
 
-/// Whether a value of type `given` may be what is declared.
-fn admits(declared: &Type, given: &Type) -> bool {
+/// Whether a value of type `given` may be an input that is declared as `declared`.
+pub fn admits(declared: &Type, given: &Type) -> bool {
     match (declared, given) {
         (Type::Unknown, _) => true,
         (Type::Tensor(d), Type::Tensor(g)) => {
