@@ -98,9 +98,12 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
-    /// A model cannot be computed on the inputs that it was given.
+    /// Values do not fit the inputs of a model: all that do not.
+    #[error("{}", list(.0))]
+    Inputs(Vec<crate::execute::inputs::InputProblem>),
+    /// A model cannot be computed on the inputs that it was given, or not within the limits.
     #[error("{0}")]
-    Run(String),
+    Run(Finding),
     /// The module is invalid.
     #[error("the model is invalid: {}", list(.0))]
     Invalid(Vec<Finding>),
@@ -132,7 +135,7 @@ pub enum Error {
     },
 }
 
-fn list(findings: &[Finding]) -> String {
+fn list(findings: &[impl std::fmt::Display]) -> String {
     const SHOWN: usize = 8;
     let mut lines: Vec<String> = findings.iter().take(SHOWN).map(ToString::to_string).collect();
     if findings.len() > SHOWN {
@@ -157,7 +160,7 @@ impl Error {
             | Error::Data { .. }
             | Error::Run(_)
             | Error::Invalid(_) => ErrorKind::InvalidInput,
-            Error::Usage(_) | Error::Policy(_) | Error::Pipeline(_) => ErrorKind::Usage,
+            Error::Usage(_) | Error::Inputs(_) | Error::Policy(_) | Error::Pipeline(_) => ErrorKind::Usage,
             Error::Pass(e) => match e {
                 ampc_passes::PassError::Constant { .. } => ErrorKind::Io,
                 ampc_passes::PassError::OutOfRange { .. } => ErrorKind::InvalidInput,
@@ -175,6 +178,7 @@ impl Error {
     /// The path of the node it is about, if it is about one.
     pub fn node_path(&self) -> Option<&str> {
         match self {
+            Error::Run(finding) => finding.op.is_some().then_some(finding.place.as_str()),
             Error::Invalid(findings) => findings.first().filter(|f| f.op.is_some()).map(|f| f.place.as_str()),
             _ => None,
         }

@@ -34,6 +34,7 @@ pub mod onnx;
 pub mod options;
 pub mod report;
 pub mod rewrite;
+mod safetensors;
 mod temporary;
 pub mod text_files;
 

@@ -134,7 +134,7 @@ fn attribute_of(violation: &Violation) -> Option<(Node, &str)> {
     }
 }
 
-fn op_of(module: &Module, node: Node) -> String {
+pub(crate) fn op_of(module: &Module, node: Node) -> String {
     let (domain, name, _) = module.op_name(node);
     ampc_passes::policy::op_key(domain, name)
 }

@@ -4,9 +4,7 @@
 //! writing streams it. A text without its safetensors file can be read (dumps and reproducers are such texts); the
 //! constants then have type and hash, and fail when somebody asks for their bytes.
 //!
-//! Format of safetensors: 8 bytes with the length of a JSON header, the header (name → dtype, shape, offsets), the
-//! bytes of all tensors without gaps: <https://github.com/huggingface/safetensors>. Element types that it lacks are
-//! stored as `U8`; the text has the true type.
+//! Element types that safetensors lacks are stored as `U8`; the text has the true type.
 
 use crate::error::Error;
 use crate::files::MAX_TEXT;
@@ -15,19 +13,15 @@ use crate::onnx::ExportError;
 use crate::onnx::bytes::SourceBytes;
 use crate::onnx::layout::Layout;
 use crate::onnx::target;
-use ampc_ir::tensor::{ByteSource, FileRange, Storage, TensorError};
+use crate::safetensors::{self, Tensors};
+use ampc_ir::tensor::{Storage, TensorError};
 use ampc_ir::text::{
     DataResolver, LargeConstant, MAX_INLINE, ParseError, ParseErrors, ParseOptions, PrintOptions, parse_with,
     print,
 };
 use ampc_ir::{DType, Module, Payload, TensorData};
-use serde::Deserialize;
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// Headers beyond this are refused, as by the format's own reader.
-const MAX_HEADER: u64 = 100 << 20;
 
 /// What was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,78 +72,9 @@ fn not_utf8(error: &std::string::FromUtf8Error) -> ParseErrors {
     ParseErrors(vec![ParseError { line, column, span: at..at + 1, expected: "UTF-8".into(), found }])
 }
 
-/// Tensors of a safetensors file, by name.
-#[derive(Debug, Default)]
-pub(crate) struct Tensors(BTreeMap<String, (Entry, FileRange)>);
-
-/// What the header says of a tensor.
-#[derive(Debug, Deserialize)]
-struct Entry {
-    dtype: String,
-    shape: Vec<u64>,
-    data_offsets: (u64, u64),
-}
-
-impl Entry {
-    /// Whether it is a tensor of this type: under its name, or as bytes if the format has none for it.
-    fn is(&self, dtype: DType, dims: &[u64]) -> bool {
-        match dtype_name(dtype) {
-            Some(name) => self.dtype == name && self.shape == dims,
-            None => self.dtype == "U8",
-        }
-    }
-}
-
-impl Tensors {
-    /// Reads the header; `None` if there is no such file.
-    pub(crate) fn open(path: &Path) -> Result<Option<(Tensors, Arc<SourceBytes>)>, Error> {
-        let bytes = match SourceBytes::open(path) {
-            Ok(bytes) => bytes,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(source) => return Err(Error::Io { path: path.to_owned(), source }),
-        };
-        let bad = |reason: String| Error::Safetensors { path: path.to_owned(), reason };
-        let bytes = Arc::new(bytes);
-        let source: Arc<dyn ByteSource> = bytes.clone();
-        let read = |len: u64, offset: u64| {
-            let mut buffer = vec![0; usize::try_from(len).unwrap_or(0)];
-            source
-                .read_exact_at(&mut buffer, offset)
-                .map_err(|source| Error::Io { path: path.to_owned(), source })?;
-            Ok::<_, Error>(buffer)
-        };
-        if source.len() < 8 {
-            return Err(bad(format!("expected 8 bytes and a header, found {} bytes", source.len())));
-        }
-        let mut length = [0; 8];
-        length.copy_from_slice(&read(8, 0)?);
-        let length = u64::from_le_bytes(length);
-        if length > MAX_HEADER.min(source.len() - 8) {
-            return Err(bad(format!("the header says it has {length} bytes, which the file does not have")));
-        }
-        let header = read(length, 8)?;
-        let entries: serde_json::Map<String, serde_json::Value> =
-            serde_json::from_slice(&header).map_err(|e| bad(format!("the header is no JSON object: {e}")))?;
-        let data = 8 + length;
-        let mut tensors = BTreeMap::new();
-        for (name, entry) in entries.into_iter().filter(|(name, _)| name != "__metadata__") {
-            let entry: Entry = serde_json::from_value(entry)
-                .map_err(|e| bad(format!("entry `{name}` of the header: {e}")))?;
-            let (from, to) = entry.data_offsets;
-            if from > to || to > source.len() - data {
-                return Err(bad(format!("`{name}` is at {from} to {to}, beyond the end of the file")));
-            }
-            let range = FileRange { source: source.clone(), offset: data + from, len: to - from };
-            tensors.insert(name, (entry, range));
-        }
-        Ok(Some((Tensors(tensors), bytes)))
-    }
-}
-
 impl DataResolver for Tensors {
     fn resolve(&self, name: &str, dtype: DType, dims: &[u64], _: Option<u128>) -> Option<TensorData> {
-        let (_, range) = self.0.get(name).filter(|(entry, _)| entry.is(dtype, dims))?;
-        TensorData::new(dtype, dims.iter().copied(), Storage::File(range.clone())).ok()
+        self.get(name)?.read_as(dtype, dims)
     }
 }
 
@@ -193,7 +118,8 @@ pub(crate) fn save_as(
     let (printed, large) = print().map_err(unreadable)?;
     let (mut staged, mut data_file) = (None, None);
     if !large.is_empty() {
-        let layout = safetensors(large);
+        let large = large.into_iter().map(|LargeConstant { name, data }| (name, Arc::new(data)));
+        let layout = safetensors::layout(large.collect());
         staged = target::stage(&layout, data_path, force, &known).map_err(place)?;
         data_file = Some((data_path.to_owned(), layout.len()));
     }
@@ -209,56 +135,6 @@ fn unreadable(error: TensorError) -> Error {
         TensorError::Read { what, source } => Error::Io { path: what.into(), source },
         other => Error::Bug(format!("a constant of the module cannot be read: {other}")),
     }
-}
-
-/// Header and tensors: the widest element types first, so that all are aligned, then by name.
-fn safetensors(mut tensors: Vec<LargeConstant>) -> Layout {
-    let width = |t: &LargeConstant| t.data.stored_dtype().bits().unwrap_or(0).max(8);
-    tensors.sort_by(|a, b| width(b).cmp(&width(a)).then_with(|| a.name.cmp(&b.name)));
-    let mut header = serde_json::Map::new();
-    header.insert("__metadata__".into(), serde_json::json!({ "format": "ampc" }));
-    let mut offset = 0;
-    for LargeConstant { name, data } in &tensors {
-        let end = offset + data.stored_byte_len();
-        let (dtype, shape) = match dtype_name(data.stored_dtype()) {
-            Some(name) => (name, data.dims().to_vec()),
-            None => ("U8", vec![end - offset]),
-        };
-        let entry = serde_json::json!({ "dtype": dtype, "shape": shape, "data_offsets": [offset, end] });
-        header.insert(name.clone(), entry);
-        offset = end;
-    }
-    let mut header = serde_json::Value::Object(header).to_string().into_bytes();
-    header.resize(header.len().next_multiple_of(8), b' ');
-    let mut layout = Layout::new();
-    layout.bytes(&(header.len() as u64).to_le_bytes());
-    layout.bytes(&header);
-    for LargeConstant { name, data } in tensors {
-        layout.elements(&Arc::new(data), &name);
-    }
-    layout
-}
-
-/// The format's name of an element type, if it has one.
-fn dtype_name(dtype: DType) -> Option<&'static str> {
-    Some(match dtype {
-        DType::F64 => "F64",
-        DType::F32 => "F32",
-        DType::F16 => "F16",
-        DType::BF16 => "BF16",
-        DType::F8E5M2 => "F8_E5M2",
-        DType::F8E4M3FN => "F8_E4M3",
-        DType::I64 => "I64",
-        DType::I32 => "I32",
-        DType::I16 => "I16",
-        DType::I8 => "I8",
-        DType::U64 => "U64",
-        DType::U32 => "U32",
-        DType::U16 => "U16",
-        DType::U8 => "U8",
-        DType::Bool => "BOOL",
-        _ => return None,
-    })
 }
 
 #[cfg(test)]

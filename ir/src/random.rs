@@ -42,9 +42,14 @@ pub fn uniform(seed: u64, index: u64, amplitude: f32) -> f32 {
 }
 
 fn value(word: u32, amplitude: f32) -> f32 {
+    unit(word) * amplitude
+}
+
+/// What a word stands for where the amplitude is 1: a uniform value in [−1, 1).
+pub fn unit(word: u32) -> f32 {
     #[expect(clippy::cast_precision_loss, reason = "24 bits are exact in f32")]
-    let unit = (word >> 8) as f32;
-    (unit * 2f32.powi(-23) - 1.0) * amplitude
+    let number = (word >> 8) as f32;
+    number * 2f32.powi(-23) - 1.0
 }
 
 /// Visits the bytes of `count` elements, a bounded number at a time; types other than the floats that

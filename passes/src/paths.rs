@@ -21,6 +21,8 @@ pub struct Paths {
     of: SecondaryMap<Node, Option<Arc<str>>>,
     /// The other name of nodes of functions: behind the call, or of instances behind the function.
     other: SecondaryMap<Node, Option<Arc<str>>>,
+    /// Where the name of a node in its graph begins in its path.
+    local: SecondaryMap<Node, usize>,
     nodes: FxHashMap<Arc<str>, Node>,
     order: Vec<Node>,
 }
@@ -31,6 +33,7 @@ impl Paths {
         let mut paths = Paths {
             of: SecondaryMap::default(),
             other: SecondaryMap::default(),
+            local: SecondaryMap::default(),
             nodes: FxHashMap::default(),
             order: Vec::new(),
         };
@@ -69,6 +72,7 @@ impl Paths {
                         .map(|body| (body, format!("{path}/{}/", attr_of(module, body)))),
                 );
                 self.of[node] = Some(path.clone());
+                self.local[node] = prefix.len();
                 self.nodes.insert(path, node);
                 self.order.push(node);
             }
@@ -150,6 +154,10 @@ impl Paths {
     /// The path of a node; `?` for one that came after.
     pub fn path(&self, node: Node) -> &str {
         self.of[node].as_deref().unwrap_or("?")
+    }
+    /// The last part of the path of a node: its name in its graph.
+    pub fn local(&self, node: Node) -> &str {
+        self.of[node].as_deref().map_or("?", |path| &path[self.local[node]..])
     }
     /// All names of a node, that by its call first.
     pub fn names(&self, node: Node) -> impl Iterator<Item = &str> {

@@ -279,8 +279,8 @@ impl HostTensor {
         self.view().i64s()
     }
 
-    /// The elements of an integer or boolean tensor.
-    pub(crate) fn ints(&self) -> Option<Box<dyn Iterator<Item = i128> + '_>> {
+    /// The elements of an integer or boolean tensor; `None` for others.
+    pub fn ints(&self) -> Option<Box<dyn Iterator<Item = i128> + '_>> {
         self.view().ints()
     }
 }

@@ -38,6 +38,14 @@ pub enum NpyError {
         /// NumPy's spelling.
         descr: String,
     },
+    /// The array is larger than it may be.
+    #[error("expected an array of at most {most} bytes, found one of {bytes}")]
+    TooLarge {
+        /// Bytes of its elements.
+        bytes: u64,
+        /// The limit.
+        most: u64,
+    },
     /// More bytes follow the array.
     #[error("there are bytes behind the array that its header describes")]
     Trailing,
@@ -82,13 +90,38 @@ enum Item {
     },
 }
 
+impl Item {
+    /// Bytes of one element in the file.
+    fn bytes(self) -> u64 {
+        match self {
+            Item::Number { dtype, .. } => u64::from(dtype.bits().unwrap_or(8) / 8),
+            Item::Bytes(len) => len,
+            Item::Unicode { chars, .. } => chars.saturating_mul(4),
+        }
+    }
+}
+
 /// Reads one array to its end.
 ///
 /// # Errors
 /// If it is not a whole array of a supported type.
-pub fn read(mut reader: impl Read) -> Result<HostTensor, NpyError> {
+pub fn read(reader: impl Read) -> Result<HostTensor, NpyError> {
+    read_at_most(reader, u64::MAX)
+}
+
+/// Reads one array to its end, if its elements have at most so many bytes. Memory is asked for once that is known.
+///
+/// # Errors
+/// If it is larger, or not a whole array of a supported type.
+pub fn read_at_most(mut reader: impl Read, most: u64) -> Result<HostTensor, NpyError> {
     let header = read_header(&mut reader)?;
     let item = parse_descr(&header.descr).ok_or(NpyError::Descr { descr: header.descr })?;
+    let bytes = header.shape.iter().try_fold(item.bytes(), |bytes, &dim| bytes.checked_mul(dim));
+    match bytes {
+        Some(bytes) if bytes > most => return Err(NpyError::TooLarge { bytes, most }),
+        // What has no number has no tensor either.
+        Some(_) | None => {}
+    }
     let tensor = match item {
         Item::Number { dtype, swapped } => {
             read_numbers(&mut reader, dtype, swapped, header.fortran_order, &header.shape)?

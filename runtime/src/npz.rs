@@ -34,25 +34,73 @@ pub enum NpzError {
     },
 }
 
+/// An archive that is open: its entries are known, and read one by one.
+pub struct Archive<R: Read + Seek> {
+    zip: ZipArchive<R>,
+    names: Vec<String>,
+}
+
+impl<R: Read + Seek> Archive<R> {
+    /// Reads the directory of an archive, and no array.
+    ///
+    /// # Errors
+    /// If it is no archive, or has entries that are no arrays.
+    pub fn open(reader: R) -> Result<Archive<R>, NpzError> {
+        let mut zip = ZipArchive::new(reader).map_err(archive_error)?;
+        let mut names = Vec::with_capacity(zip.len());
+        for index in 0..zip.len() {
+            let entry = zip.by_index_raw(index).map_err(archive_error)?;
+            let file = entry.name().map_err(archive_error)?.into_owned();
+            match file.strip_suffix(".npy") {
+                Some(name) => names.push(name.to_owned()),
+                None => return Err(NpzError::NotAnArray { name: file }),
+            }
+        }
+        Ok(Archive { zip, names })
+    }
+
+    /// The names of the entries, in order; of a type that NumPy lacks with its suffix.
+    pub fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// The tensor of entry `index`, and its name without a suffix that tells a type, if it has at most `most` bytes.
+    ///
+    /// # Errors
+    /// If it is larger, or cannot be read.
+    pub fn read(&mut self, index: usize, most: u64) -> Result<(String, HostTensor), NpzError> {
+        let entry = self.zip.by_index(index).map_err(archive_error)?;
+        let name = self.names[index].clone();
+        // No array is larger than its entry, whatever its header says.
+        let most = most.min(entry.size());
+        let tensor = npy::read_at_most(entry, most);
+        let tensor = tensor.map_err(|source| NpzError::Array { name: name.clone(), source })?;
+        restored(name, tensor)
+    }
+}
+
+fn archive_error(error: zip::result::ZipError) -> NpzError {
+    NpzError::Archive(error.into())
+}
+
+/// The name that an entry has without a suffix that tells a type; the same as `entry` if it has none.
+pub fn plain_name(entry: &str) -> &str {
+    told(entry).map_or(entry, |(plain, _)| plain)
+}
+
+fn told(entry: &str) -> Option<(&str, DType)> {
+    let (plain, told) = entry.rsplit_once("__")?;
+    let dtype = told.parse().ok()?;
+    stored_as(dtype).map(|_| (plain, dtype))
+}
+
 /// All tensors of an archive under their names, in its order.
 ///
 /// # Errors
 /// If the archive or one of its arrays cannot be read.
 pub fn read(reader: impl Read + Seek) -> Result<Vec<(String, HostTensor)>, NpzError> {
-    let archive_error = |error: zip::result::ZipError| NpzError::Archive(error.into());
-    let mut archive = ZipArchive::new(reader).map_err(archive_error)?;
-    let mut tensors = Vec::new();
-    for index in 0..archive.len() {
-        let entry = archive.by_index(index).map_err(archive_error)?;
-        let file = entry.name().map_err(archive_error)?.into_owned();
-        let Some(name) = file.strip_suffix(".npy") else {
-            return Err(NpzError::NotAnArray { name: file });
-        };
-        let name = name.to_owned();
-        let tensor = npy::read(entry).map_err(|source| NpzError::Array { name: name.clone(), source })?;
-        tensors.push(restored(name, tensor)?);
-    }
-    Ok(tensors)
+    let mut archive = Archive::open(reader)?;
+    (0..archive.names().len()).map(|index| archive.read(index, u64::MAX)).collect()
 }
 
 /// Writes an archive of named tensors.
@@ -63,7 +111,6 @@ pub fn write<'a>(
     writer: impl Write + Seek,
     tensors: impl IntoIterator<Item = (&'a str, &'a HostTensor)>,
 ) -> Result<(), NpzError> {
-    let archive_error = |error: zip::result::ZipError| NpzError::Archive(error.into());
     let mut archive = ZipWriter::new(writer);
     for (name, tensor) in tensors {
         let suffix = stored_as(tensor.dtype()).map_or(String::new(), |_| format!("__{}", tensor.dtype()));
@@ -89,8 +136,7 @@ fn stored_as(dtype: DType) -> Option<DType> {
 
 /// The tensor and name that an entry stands for.
 fn restored(name: String, tensor: HostTensor) -> Result<(String, HostTensor), NpzError> {
-    let told = name.rsplit_once("__").and_then(|(plain, told)| Some((plain, told.parse::<DType>().ok()?)));
-    match (told, tensor.bytes()) {
+    match (told(&name), tensor.bytes()) {
         (Some((plain, dtype)), Some(bytes)) if stored_as(dtype) == Some(tensor.dtype()) => {
             let tensor = HostTensor::from_bytes(dtype, tensor.dims(), bytes)
                 .map_err(|error| NpzError::Array { name: name.clone(), source: error.into() })?;

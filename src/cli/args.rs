@@ -4,10 +4,11 @@ use super::peers::PeerArgs;
 use ampc::options::{Objective, Opset};
 use ampc::passes::policy::PRESETS;
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use std::ffi::OsStr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// A mixed-precision compiler for ONNX models: lowers them to fp16 or bf16 where it is safe, with a reason for
 /// every decision.
@@ -35,7 +36,8 @@ pub(crate) struct Global {
     /// Colors in what is printed
     #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t)]
     pub(crate) color: When,
-    /// Compute in at most N threads; this version computes in one
+    /// Run models in N threads [default: as many as there are processors]; the results do not depend on it, and
+    /// rewriting takes one
     #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) threads: Option<u32>,
 }
@@ -58,7 +60,9 @@ pub(crate) enum Command {
     Opt(OptArgs),
     /// Name every problem of a model
     Check(CheckArgs),
-    /// Compare what a model computes with what it should
+    /// Run a model
+    Run(RunArgs),
+    /// Compare what a model computes with what another one does, or with test data
     Verify(VerifyArgs),
     /// Show what is in a model
     Inspect(InspectArgs),
@@ -75,19 +79,115 @@ pub(crate) enum Command {
     },
 }
 
+/// Values for the inputs of a model.
 #[derive(Debug, Args)]
-pub(crate) struct VerifyArgs {
-    /// The model
+#[command(next_help_heading = "Inputs")]
+pub(crate) struct DataArgs {
+    /// Values for the inputs: an .npz or .safetensors file with their names, or a folder of `input_0.pb` …
+    #[arg(long, value_name = "DATA", conflicts_with_all = ["random", "dim"])]
+    pub(crate) inputs: Option<PathBuf>,
+    /// Random values, the same for the same seed [default: 0, if no data is given]
+    #[arg(long, value_name = "SEED")]
+    pub(crate) random: Option<u64>,
+    /// The size of a dim that has a name instead of a number, or of axis 1 of `x` if it has neither (`x[1]=8`), for
+    /// random values [default: 1]
+    #[arg(long, value_name = "NAME=N,…", value_delimiter = ',', value_parser = dim)]
+    pub(crate) dim: Vec<(String, u64)>,
+}
+
+impl DataArgs {
+    /// Whether any of them was given.
+    pub(crate) fn is_given(&self) -> bool {
+        self.inputs.is_some() || self.random.is_some() || !self.dim.is_empty()
+    }
+}
+
+/// Reads `--dim`.
+fn dim(text: &str) -> Result<(String, u64), String> {
+    let (name, size) = text.rsplit_once('=').ok_or("expected NAME=N")?;
+    match size.parse() {
+        Ok(size) if !name.is_empty() => Ok((name.to_owned(), size)),
+        _ => Err("expected a name, `=` and a number".into()),
+    }
+}
+
+/// What a run may take.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Limits")]
+pub(crate) struct LimitArgs {
+    /// The most iterations of one loop [default: any number]
+    #[arg(long, value_name = "N")]
+    pub(crate) max_iterations: Option<u64>,
+    /// The most seconds that a run may take, looked at between nodes [default: any number]
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    pub(crate) time_limit: Option<Duration>,
+}
+
+/// Reads a time in seconds.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let number: f64 = text.parse().map_err(|_| "expected a number of seconds")?;
+    Duration::try_from_secs_f64(number).map_err(|_| "expected a number of seconds, 0 or more".into())
+}
+
+/// Reads a tolerance.
+fn tolerance(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if number >= 0.0 => Ok(number),
+        _ => Err("expected a number, 0 or more".into()),
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// The model: .onnx, .ir for the text form, .json for a graph; `-` is standard input
     pub(crate) model: PathBuf,
-    /// A folder of `input_0.pb` … and `output_0.pb` …, or of such folders
-    #[arg(long, value_name = "DIR")]
-    pub(crate) test_data: PathBuf,
-    /// Largest relative error of an element
-    #[arg(long, value_name = "X", default_value_t = 1e-3)]
-    pub(crate) rtol: f64,
-    /// Largest absolute error of an element, beside the relative one
-    #[arg(long, value_name = "X", default_value_t = 1e-7)]
-    pub(crate) atol: f64,
+    #[command(flatten)]
+    pub(crate) data: DataArgs,
+    /// Write the outputs: an .npz or .safetensors file, or a folder of test data, whose name ends in `/`
+    #[arg(long, value_name = "FILE")]
+    pub(crate) outputs: Option<PathBuf>,
+    /// Replace files that exist
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Where to run: cpu, or cuda or cuda:N, which are not supported yet
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    pub(crate) device: String,
+    /// Run N more times, and say how long that takes
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) bench: Option<u32>,
+    /// Print in which order the graphs are computed and where every value is
+    #[arg(long)]
+    pub(crate) print_plan: bool,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(group = ArgGroup::new("reference").args(["other", "test_data"]).required(true))]
+pub(crate) struct VerifyArgs {
+    /// The model that is right
+    pub(crate) model: PathBuf,
+    /// The model that is compared with it, on the same inputs
+    pub(crate) other: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) data: DataArgs,
+    /// Instead of another model: a folder of `input_0.pb` … and `output_0.pb` …, or of such folders
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["inputs", "random", "dim"])]
+    pub(crate) test_data: Option<PathBuf>,
+    /// Largest error as a share of the largest wanted element [default: by the least precise float format]
+    #[arg(long, value_name = "X", value_parser = tolerance, conflicts_with_all = ["rtol", "atol"])]
+    pub(crate) tolerance: Option<f64>,
+    /// Largest relative error of an element [default: 1e-3 for test data]
+    #[arg(long, value_name = "X", value_parser = tolerance)]
+    pub(crate) rtol: Option<f64>,
+    /// Largest absolute error of an element, beside the relative one [default: 1e-7 for test data]
+    #[arg(long, value_name = "X", value_parser = tolerance)]
+    pub(crate) atol: Option<f64>,
+    /// Print what was found as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
 }
 
 #[derive(Debug, Args)]
@@ -101,6 +201,10 @@ pub(crate) struct RewriteArgs {
     pub(crate) precision: PrecisionArgs,
     #[command(flatten)]
     pub(crate) write: WriteArgs,
+    #[command(flatten)]
+    pub(crate) verify: RewriteVerifyArgs,
+    #[command(flatten)]
+    pub(crate) data: DataArgs,
     /// Write the report as JSON: every decision with its reason, every cast, every converted constant; `-` is
     /// standard output
     #[arg(long, value_name = "FILE.json", help_heading = "Output")]
@@ -111,6 +215,19 @@ pub(crate) struct RewriteArgs {
     pub(crate) explain: Vec<String>,
     #[command(flatten)]
     pub(crate) debug: DebugArgs,
+}
+
+/// Whether to run what was made.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Inputs")]
+pub(crate) struct RewriteVerifyArgs {
+    /// Run the model and its rewrite on the same inputs, and write nothing if an output is too far off; with
+    /// `--force` it is written all the same
+    #[arg(long)]
+    pub(crate) verify: bool,
+    /// Largest error of `--verify`, as a share of the largest wanted element [default: by the format]
+    #[arg(long, value_name = "X", value_parser = tolerance, requires = "verify")]
+    pub(crate) tolerance: Option<f64>,
 }
 
 /// What to lower.

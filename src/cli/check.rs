@@ -2,9 +2,9 @@
 
 use super::args::CheckArgs;
 use super::diagnose;
+use super::pipeline::no_device;
 use super::problem::{DRAWN, Failure, Problem};
 use super::progress::Progress;
-use super::run::no_device;
 use super::table::count;
 use super::ui::{self, Stream, Ui};
 use std::path::Path;

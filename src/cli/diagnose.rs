@@ -2,6 +2,7 @@
 
 use super::problem::{Failure, Problem, Shown};
 use ampc::error::Finding;
+use ampc::execute::inputs::InputProblem;
 use ampc::ir::tensor::TensorError;
 use ampc::ir::text::{ParseErrors, PrintOptions, Printed, print};
 use ampc::ir::{Module, Node, Value};
@@ -30,6 +31,9 @@ pub(crate) fn failure(error: &Error, module: Option<&Module>) -> Failure {
         Error::Text { path, errors } => of_text(path, errors),
         Error::Safetensors { .. } => one("ampc::safetensors".into(), error.to_string()),
         Error::Invalid(findings) => of_findings(findings, module),
+        Error::Inputs(list) => list.iter().map(of_input).collect(),
+        Error::Run(finding) => of_run(finding, module),
+        Error::Data { .. } => one("ampc::data".into(), error.to_string()),
         Error::Usage(message) => one("ampc::usage".into(), message.clone()),
         Error::Policy(e) => one(code_of_policy(e), e.to_string()),
         Error::Pipeline(e) => one(format!("ampc::pipeline::{}", variant(e)), e.to_string()),
@@ -41,6 +45,23 @@ pub(crate) fn failure(error: &Error, module: Option<&Module>) -> Failure {
         _ => one("ampc::error".into(), error.to_string()),
     };
     Failure { code: error.kind().exit_code(), problems, see: None }
+}
+
+fn of_input(problem: &InputProblem) -> Problem {
+    let drawn = Problem::new(format!("ampc::inputs::{}", problem.code), problem.to_string());
+    match &problem.help {
+        Some(help) => drawn.with_help(help.clone()),
+        None => drawn,
+    }
+}
+
+/// Why a model cannot be computed, drawn over its text if it is about a node.
+fn of_run(finding: &Finding, module: Option<&Module>) -> Vec<Problem> {
+    let problem = Problem::new(format!("ampc::run::{}", finding.code), finding.to_string());
+    match (module, finding.node) {
+        (Some(module), Some(node)) => vec![Canvas::new(module).mark(problem, node, "this node")],
+        _ => vec![problem],
+    }
 }
 
 fn is_open(error: &io::Error) -> bool {

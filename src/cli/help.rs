@@ -78,6 +78,9 @@ pub(crate) fn help(code: &str) -> Option<&'static str> {
         "warning::opset.bf16" | "warning::opset.f16" => {
             "`--opset auto` raises the model as far as the format needs"
         }
+        "run::memory" => "give smaller dims with `--dim NAME=N`, or smaller inputs",
+        "run::iterations" => "allow more with `--max-iterations N`",
+        "run::time" => "allow more with `--time-limit S`",
         "text" => "docs/text-form.md has the grammar",
         "json" => "docs/json-graph.md has the schema",
         "policy::json" => "docs/policy.md has the schema",

@@ -3,9 +3,9 @@
 use super::args::InspectArgs;
 use super::diagnose::type_text;
 use super::emit::source_bytes;
+use super::pipeline::load;
 use super::problem::Failure;
 use super::progress::Progress;
-use super::run::load;
 use super::table::{Table, bytes, number};
 use super::ui::{self, Ui};
 use ampc::Model;

@@ -2,6 +2,7 @@
 
 mod args;
 mod check;
+mod data;
 mod diagnose;
 mod emit;
 mod explain;
@@ -12,6 +13,7 @@ mod ops;
 mod opsets;
 mod opt;
 mod peers;
+mod pipeline;
 mod policy;
 mod problem;
 mod progress;
@@ -23,6 +25,7 @@ mod table;
 mod target;
 mod targets;
 mod ui;
+mod verified;
 mod verify;
 
 use args::{Cli, Command};
@@ -64,7 +67,7 @@ pub(crate) fn main() -> ExitCode {
     let ui = Ui::new(&cli.global);
     interrupt::watch();
     let thread = std::thread::Builder::new().name("ampc".into()).stack_size(STACK);
-    let result = thread.spawn(move || run(&cli.command, ui)).map(std::thread::JoinHandle::join);
+    let result = thread.spawn(move || run(&cli, ui)).map(std::thread::JoinHandle::join);
     match result {
         Ok(Ok(Ok(()))) => ExitCode::SUCCESS,
         Ok(Ok(Err(failure))) => {
@@ -84,13 +87,15 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
-fn run(command: &Command, ui: Ui) -> Result<(), Failure> {
-    match command {
-        Command::Rewrite(args) => rewrite::run(args, ui),
+fn run(cli: &Cli, ui: Ui) -> Result<(), Failure> {
+    let threads = cli.global.threads;
+    match &cli.command {
+        Command::Rewrite(args) => rewrite::run(args, threads, ui),
         Command::Opt(args) => opt::run(args, ui),
         Command::Check(args) => check::run(args, ui),
         Command::Inspect(args) => inspect::run(args, ui),
-        Command::Verify(args) => verify::run(args, ui),
+        Command::Run(args) => run::run(args, threads, ui),
+        Command::Verify(args) => verify::run(args, threads, ui),
         Command::Ops(args) => ops::run(args),
         Command::Policy(args) => policy::run(args, ui),
         Command::Target(args) => target::run(args),

@@ -1,6 +1,6 @@
 //! What to do about operators that have the format only at a later opset.
 
-use super::run::Run;
+use super::pipeline::Run;
 use ampc::error::Error;
 use ampc::options::Opset;
 use ampc::passes::PassError;

@@ -2,9 +2,9 @@
 
 use super::args::{EmitArg, OptArgs};
 use super::emit::{Emit, Target};
+use super::pipeline::{Run, load};
 use super::problem::{Failure, Problem};
 use super::progress::Progress;
-use super::run::{Run, load};
 use super::settings::read_policy;
 use super::ui::{Stream, Ui};
 use super::{diagnose, targets};

@@ -47,7 +47,7 @@ impl Progress {
     }
 
     /// Says something without tearing the line.
-    pub(crate) fn suspend(&self, say: impl FnOnce()) {
+    pub(crate) fn suspend<T>(&self, say: impl FnOnce() -> T) -> T {
         match &self.shown {
             Some((bar, _)) => bar.suspend(say),
             None => say(),

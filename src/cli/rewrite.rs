@@ -4,11 +4,12 @@ use super::args::{EmitArg, RewriteArgs};
 use super::emit::{self, Emit, Target};
 use super::explain::Explained;
 use super::opsets::OpsetAdvice;
+use super::pipeline::{Run, load};
 use super::problem::Failure;
 use super::progress::Progress;
-use super::run::{Run, load};
 use super::summary::{Done, Low};
 use super::ui::{self, Ui};
+use super::verified::Source;
 use super::{diagnose, settings, summary, targets};
 use ampc::ir::DType;
 use ampc::passes::Paths;
@@ -17,7 +18,11 @@ use ampc::{ErrorKind, Report};
 use serde::Serialize;
 use std::path::Path;
 
-pub(crate) fn run(args: &RewriteArgs, ui: Ui) -> Result<(), Failure> {
+pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<(), Failure> {
+    if args.data.is_given() && !args.verify.verify {
+        let message = "`--inputs`, `--random` and `--dim` are for `--verify`, which was not asked for";
+        return Err(Failure::usage("verify", message));
+    }
     let mut options = settings::options(&args.precision, args.debug.verify_each, args.report.is_some())?;
     let format = if options.to == DType::BF16 { "bf16" } else { "fp16" };
     let emit = Emit::of(&args.write, args.output.as_deref(), EmitArg::Onnx, |kind| {
@@ -44,6 +49,7 @@ pub(crate) fn run(args: &RewriteArgs, ui: Ui) -> Result<(), Failure> {
     options.explain = explained.paths();
     let pipeline = ampc::rewrite::pipeline_of(&options);
     targets::check(&model, &args.model, &emit, report_file, &args.debug, &pipeline)?;
+    let source = progress.suspend(|| Source::of(args, threads, &model, ui))?;
     let before = emit::source_bytes(&model, &args.model);
     let nodes = Paths::new(&model.module).nodes().to_vec();
 
@@ -60,6 +66,10 @@ pub(crate) fn run(args: &RewriteArgs, ui: Ui) -> Result<(), Failure> {
     let explanation = explained.text(&model.module, &report);
     let opsets = OpsetAdvice::of(&run, &model, &options, &report);
 
+    let verified = match &source {
+        Some(source) => Some(source.compare(&run, &model, &options, emit.force())?),
+        None => None,
+    };
     let low = Low::of(&nodes, &model.module, options.to);
     progress.stage("writing");
     if emit.kind == EmitArg::Emulated {
@@ -85,6 +95,9 @@ pub(crate) fn run(args: &RewriteArgs, ui: Ui) -> Result<(), Failure> {
     ui::print(&explanation)?;
     let done = Done { report: &report, low, opsets };
     ui.say(&summary::text(args, &done, &emit, before, &written, ui));
+    if let Some(verified) = verified {
+        ui.say(&verified);
+    }
     Ok(())
 }
 

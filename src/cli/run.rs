@@ -1,374 +1,172 @@
-//! Running passes: watched, dumped on request, and with a reproducer when a pass has a bug.
+//! `ampc run`: compute the outputs of a model.
 
-use super::args::DebugArgs;
+use super::args::RunArgs;
+use super::data;
 use super::diagnose;
-use super::problem::{Failure, Problem};
+use super::pipeline::load;
+use super::problem::Failure;
 use super::progress::Progress;
-use super::ui::Ui;
-use ampc::ir::Module;
-use ampc::ir::tensor::ByteSource;
-use ampc::ir::text::{PrintOptions, print};
-use ampc::passes::pipeline::{Observer, PASSES, Pipeline};
-use ampc::passes::suggest::did_you_mean;
-use ampc::passes::{Changed, Pass, suggest};
-use ampc::{Error, ErrorKind, Model};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
-use std::time::Instant;
+use super::table::{Table, bytes, number};
+use super::ui::{self, Ui};
+use ampc::execute::outputs::{self, Results};
+use ampc::execute::{self, Inputs, input_names, output_names, statistics};
+use ampc::runtime::{Data, Executable, HostTensor};
+use ampc::{Error, Model};
+use std::time::{Duration, Instant};
 
-/// A run of a pipeline on the model that was read from `path`.
-#[derive(Clone, Copy)]
-pub(crate) struct Run<'a> {
-    pub(crate) ui: Ui,
-    pub(crate) progress: &'a Progress,
-    pub(crate) debug: &'a DebugArgs,
-    /// Whether dumps may replace files.
-    pub(crate) force: bool,
-    pub(crate) pipeline: &'a Pipeline,
-    pub(crate) path: &'a Path,
-}
-
-impl Run<'_> {
-    /// Does `work`, which runs the pipeline on the model with the observer it gets.
-    ///
-    /// # Errors
-    /// What `work` says, drawn over the module as it is then. A panic is a bug like any other.
-    pub(crate) fn watched<T>(
-        &self,
-        model: &mut Model,
-        work: impl FnOnce(&mut Model, &mut dyn Observer) -> Result<T, Error>,
-    ) -> Result<T, Failure> {
-        let mut watch = Watch {
-            ui: self.ui,
-            progress: self.progress,
-            pipeline: self.pipeline,
-            dump: Dump::of(self.debug)?,
-            force: self.force,
-
-            started: Instant::now(),
-            index: 0,
-            failed: None,
+pub(crate) fn run(args: &RunArgs, threads: Option<u32>, ui: Ui) -> Result<(), Failure> {
+    device(&args.device)?;
+    let progress = Progress::start(ui);
+    progress.stage("reading");
+    let mut model = load(&args.model, ui)?;
+    let cpu = data::cpu(threads, Some(&args.limits));
+    let mut executable = {
+        let prepared = execute::prepare(&mut model.module, &cpu);
+        prepared.map_err(|e| diagnose::failure(&e, Some(&model.module)))?
+    };
+    let fail = |error: Error| diagnose::failure(&error, Some(&model.module));
+    let mut inputs = Inputs::default();
+    progress.suspend(|| Ok(inputs = data::inputs(&args.data, &model.module, &cpu, ui)?))?;
+    let read: Vec<_> = model.files().into_iter().chain(inputs.files.iter().cloned()).collect();
+    let names = output_names(&model.module);
+    if let Some(path) = &args.outputs {
+        outputs::check(path, names.len(), args.force, &read).map_err(fail)?;
+    }
+    progress.stage("planning");
+    execute::bind(&mut executable, &inputs.values).map_err(fail)?;
+    if args.print_plan {
+        let plan = executable.plan_text();
+        progress.suspend(|| ui::print(&plan))?;
+    }
+    progress.stage("running");
+    let made = execute::run(&mut executable, &inputs.values).map_err(fail)?;
+    if let Some(path) = &args.outputs {
+        progress.stage("writing");
+        let input_names = input_names(&model.module);
+        let results = Results {
+            inputs: &inputs.values,
+            input_names: &input_names,
+            outputs: &made,
+            output_names: &names,
         };
-        let result = catch_unwind(AssertUnwindSafe(|| work(model, &mut watch)));
-        if let Some(failed) = watch.failed {
-            return Err(failed);
-        }
-        match result {
-            Ok(Ok(done)) => Ok(done),
-            Ok(Err(Error::Bug(message))) => Err(self.bug(model, message)),
-            Ok(Err(error)) => {
-                let mut failure = diagnose::failure(&error, Some(&model.module));
-                failure.see = Some(format!("`ampc check {}`", self.path.display()));
-                Err(failure)
-            }
-            Err(_) => Err(self.bug(model, super::last_panic())),
-        }
+        outputs::save(path, &results, args.force, &read).map_err(fail)?;
     }
-
-    fn bug(&self, model: &Model, message: String) -> Failure {
-        self.progress.stage("looking for a reproducer");
-        let mut problem = diagnose::bug(format!("a bug in ampc: {message}"));
-        if let Some((pass, path)) = self.reproduce(model) {
-            problem.message = format!("{} (in pass `{pass}`)", problem.message);
-            problem.help = Some(format!(
-                "this is not your fault: please report it with `{0}`, which has the module without its weights; \
-                 `ampc opt {0}` repeats it",
-                path.display()
-            ));
-        }
-        Failure::of(ErrorKind::Bug, problem)
+    let mut text = table(&names, &made);
+    if let Some(n) = args.bench {
+        progress.stage("measuring");
+        text.push_str(&bench(&mut executable, &inputs, n, &model)?);
     }
-
-    /// Repeats the run to find the pass and the module before it. Passes are functions of the module and their
-    /// options, so the second run goes as the first did.
-    fn reproduce(&self, model: &Model) -> Option<(&'static str, PathBuf)> {
-        let mut search = Search { stop: None, index: 0, text: String::new() };
-        let mut fresh = self.reload(model)?;
-        let run = |fresh: &mut Model, search: &mut Search| {
-            let pipeline = self.pipeline;
-            catch_unwind(AssertUnwindSafe(|| pipeline.run(&mut fresh.module, true, search).is_ok()))
-        };
-        if matches!(run(&mut fresh, &mut search), Ok(true)) || search.index == 0 {
-            return None;
-        }
-        let broken = self.pipeline.passes().nth(search.index - 1)?.name();
-        let first = self.pipeline.repeats_from(search.index - 1);
-        let mut fresh = self.reload(model)?;
-        search = Search { stop: Some(first), index: 0, text: String::new() };
-        let _ = run(&mut fresh, &mut search);
-        let text = format!("// pass: {}\n{}", self.pipeline.from(first), search.text);
-        let folder = self.debug.dump_dir.clone().unwrap_or_else(std::env::temp_dir);
-        std::fs::create_dir_all(&folder).ok()?;
-        let names = std::iter::once("ampc-repro.ir".to_owned())
-            .chain((2..=REPRODUCERS).map(|i| format!("ampc-repro-{i}.ir")));
-        // Nothing is replaced: the model itself may be an earlier reproducer.
-        let path = names
-            .map(|name| folder.join(name))
-            .find(|path| ampc::files::write(path, text.as_bytes(), false, &[]).is_ok())?;
-        Some((broken, path))
-    }
-
-    /// The model as it was read, again.
-    pub(crate) fn reload(&self, model: &Model) -> Option<Model> {
-        if self.path != Path::new("-") {
-            return ampc::load(self.path).ok();
-        }
-        let source = model.source.as_ref()?.bytes();
-        let mut bytes = vec![0; usize::try_from(source.len()).ok()?];
-        source.read_exact_at(&mut bytes, 0).ok()?;
-        let (module, source, warnings) =
-            ampc::onnx::read_bytes("standard input", bytes, &ampc::onnx::ReadOptions::default()).ok()?;
-        Some(Model { source: Some(source), warnings, ..Model::from(module) })
-    }
+    drop(progress);
+    ui::print(&text)
 }
 
-/// Reproducers in one folder.
-const REPRODUCERS: u32 = 999;
-
-/// Counts passes, and prints the module before one of them.
-struct Search {
-    stop: Option<usize>,
-    index: usize,
-    text: String,
-}
-
-impl Observer for Search {
-    fn before(&mut self, _: &dyn Pass, module: &Module) {
-        if self.stop == Some(self.index) {
-            self.text = text_without_weights(module);
-        }
-        self.index += 1;
+fn device(name: &str) -> Result<(), Failure> {
+    let is_cuda = name == "cuda" || name.strip_prefix("cuda:").is_some_and(|i| i.parse::<u32>().is_ok());
+    if is_cuda {
+        let error =
+            Error::Unsupported(format!("`--device {name}`: this version runs models on the CPU only"));
+        return Err(diagnose::failure(&error, None));
     }
-}
-
-fn text_without_weights(module: &Module) -> String {
-    print(module, &PrintOptions { omit_hashes: true, ..PrintOptions::default() }).text
-}
-
-/// After which passes to write the module, and where.
-struct Dump {
-    after: String,
-    folder: PathBuf,
-}
-
-impl Dump {
-    /// What the arguments ask for; makes no folder yet.
-    fn asked(args: &DebugArgs) -> Result<Option<Dump>, Failure> {
-        let (Some(after), Some(folder)) = (&args.dump_after, &args.dump_dir) else { return Ok(None) };
-        let words = || PASSES.iter().copied().chain(["all", "changed"]);
-        if !words().any(|w| w == after) {
-            let hint = did_you_mean(suggest::nearest(after, words()));
-            let message = format!("`--dump-after {after}`: no pass is called so{hint}");
-            return Err(Failure::usage("dump_after", message)
-                .with_help(format!("expected all, changed or one of {}", PASSES.join(", "))));
-        }
-        Ok(Some(Dump { after: after.clone(), folder: folder.clone() }))
-    }
-
-    fn of(args: &DebugArgs) -> Result<Option<Dump>, Failure> {
-        let dump = Dump::asked(args)?;
-        if let Some(Dump { folder, .. }) = &dump {
-            std::fs::create_dir_all(folder).map_err(|e| Failure::io(&folder.display().to_string(), &e))?;
-        }
-        Ok(dump)
-    }
-
-    fn path(&self, index: usize, pass: &str) -> PathBuf {
-        self.folder.join(format!("{index:02}-{pass}.ir"))
-    }
-
-    fn wants(&self, pass: &str, changed: Changed) -> bool {
-        match self.after.as_str() {
-            "all" => true,
-            "changed" => changed == Changed::Yes,
-            name => name == pass,
-        }
-    }
-}
-
-/// The files that dumps may go to.
-///
-/// # Errors
-/// If no pass is called as the arguments say.
-pub(crate) fn dumps(args: &DebugArgs, pipeline: &Pipeline) -> Result<Vec<PathBuf>, Failure> {
-    let Some(dump) = Dump::asked(args)? else { return Ok(Vec::new()) };
-    let wanted = pipeline.passes().enumerate().filter(|(_, pass)| dump.wants(pass.name(), Changed::Yes));
-    Ok(wanted.map(|(i, pass)| dump.path(i + 1, pass.name())).collect())
-}
-
-struct Watch<'a> {
-    ui: Ui,
-    progress: &'a Progress,
-    pipeline: &'a Pipeline,
-    dump: Option<Dump>,
-    force: bool,
-    started: Instant,
-    index: usize,
-    failed: Option<Failure>,
-}
-
-impl Observer for Watch<'_> {
-    fn before(&mut self, pass: &dyn Pass, _: &Module) {
-        self.index += 1;
-        self.started = Instant::now();
-        self.progress.stage(pass.name());
-    }
-
-    fn after(&mut self, pass: &dyn Pass, module: &Module, changed: Changed) {
-        if self.ui.verbose {
-            let time = self.started.elapsed();
-            let note = if changed == Changed::No { "  (no change)" } else { "" };
-            let line =
-                format!("{:>2} {:<18} {:>9.3} ms{note}", self.index, pass.name(), time.as_secs_f64() * 1e3);
-            self.progress.suspend(|| self.ui.say(&line));
-        }
-        let Some(dump) = self.dump.as_ref().filter(|d| d.wants(pass.name(), changed)) else { return };
-        let path = dump.path(self.index, pass.name());
-        let rest = self.pipeline.from(self.index);
-        let directive = if rest.is_empty() { String::new() } else { format!("// pass: {rest}\n") };
-        let text = format!("{directive}{}", text_without_weights(module));
-        if let Err(error) = ampc::files::write(&path, text.as_bytes(), self.force, &[]) {
-            self.failed.get_or_insert_with(|| diagnose::failure(&error, None));
-        }
-    }
-}
-
-impl Failure {
-    /// Advice for the first problem.
-    pub(crate) fn with_help(mut self, help: impl Into<String>) -> Failure {
-        if let Some(problem) = self.problems.first_mut() {
-            problem.help = Some(help.into());
-        }
-        self
-    }
-}
-
-/// Refuses devices, which have no end.
-///
-/// # Errors
-/// If `path`, or what standard input is for `-`, is a device other than a pipe.
-pub(crate) fn no_device(path: &Path) -> Result<(), Failure> {
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::FileTypeExt;
-        let real = if path == Path::new("-") { Path::new("/dev/stdin") } else { path };
-        let kind = std::fs::metadata(real).map(|m| m.file_type());
-        if kind.is_ok_and(|k| k.is_char_device() || k.is_block_device()) {
-            let message =
-                format!("cannot read `{}`: it is a device; expected a file or a pipe", path.display());
-            return Err(Failure::of(ErrorKind::Io, Problem::new("ampc::import::device", message)));
-        }
+    if name != "cpu" {
+        let message = format!("`--device {name}`: expected cpu, cuda or cuda:N");
+        return Err(Failure::usage("device", message));
     }
     Ok(())
 }
 
-/// Reads the model of a command.
-///
-/// # Errors
-/// All problems of the file.
-pub(crate) fn load(path: &Path, ui: Ui) -> Result<Model, Failure> {
-    no_device(path)?;
-    let model = ampc::load(path).map_err(|e| {
-        let mut failure = diagnose::failure(&e, None);
-        failure.see = Some(format!("`ampc check {}`", path.display()));
-        failure
-    })?;
-    if ui.verbose {
-        for warning in &model.warnings {
-            ui.say(&diagnose::of_warning(warning).line());
-        }
+/// A line per output: what it is, and what its elements are like.
+fn table(names: &[String], outputs: &[Data]) -> String {
+    let mut table = Table::new(0, &[false, false, true, true, true, true, true]);
+    table.row(["output", "type", "min", "max", "mean", "NaN", "inf"]);
+    for (name, output) in names.iter().zip(outputs) {
+        rows(&mut table, name, output);
     }
-    Ok(model)
+    if names.is_empty() { String::new() } else { table.to_string() }
+}
+
+/// Elements of a sequence shown.
+const ITEMS: usize = 16;
+
+fn rows(table: &mut Table, name: &str, output: &Data) {
+    match output {
+        Data::Tensor(tensor) => table.row(row(name, tensor)),
+        Data::Sequence(sequence) => {
+            table.row([name.to_owned(), format!("sequence of {}", sequence.items.len())]);
+            for (i, item) in sequence.items.iter().take(ITEMS).enumerate() {
+                rows(table, &format!("{name}[{i}]"), item);
+            }
+        }
+        Data::Optional(maybe) => match &maybe.value {
+            Some(value) => rows(table, name, value),
+            None => table.row([name, "none"]),
+        },
+        _ => table.row([name]),
+    }
+}
+
+fn row(name: &str, tensor: &HostTensor) -> Vec<String> {
+    let dims: Vec<String> = tensor.dims().iter().map(u64::to_string).collect();
+    let mut cells = vec![name.to_owned(), format!("{}[{}]", tensor.dtype(), dims.join(", "))];
+    if let Some(found) = statistics(tensor) {
+        let shown = |x: f64| if x.is_nan() { "-".to_owned() } else { digits(x) };
+        cells.extend([shown(found.min), shown(found.max), shown(found.mean)]);
+        cells.extend([number(found.nan), number(found.inf)]);
+    }
+    cells
+}
+
+/// A number with six digits.
+fn digits(x: f64) -> String {
+    if x == 0.0 || (x.abs() >= 1e-3 && x.abs() < 1e6) {
+        let text = format!("{x:.6}");
+        let short = text.trim_end_matches('0').trim_end_matches('.');
+        return if short == "-0" { "0".into() } else { short.into() };
+    }
+    if x.is_finite() { format!("{x:.5e}") } else { x.to_string() }
+}
+
+/// Runs before the clock starts, beside the one that made the outputs.
+const WARM_UP: u32 = 1;
+
+fn bench(executable: &mut Executable, inputs: &Inputs, n: u32, model: &Model) -> Result<String, Failure> {
+    let mut once = || -> Result<Duration, Failure> {
+        let start = Instant::now();
+        let made = execute::run(executable, &inputs.values);
+        let time = start.elapsed();
+        made.map_err(|e| diagnose::failure(&e, Some(&model.module)))?;
+        Ok(time)
+    };
+    for _ in 0..WARM_UP {
+        once()?;
+    }
+    let mut times = (0..n).map(|_| once()).collect::<Result<Vec<Duration>, Failure>>()?;
+    times.sort_unstable();
+    let mean = times.iter().sum::<Duration>() / n;
+    let ms = |time: Duration| format!("{:.3} ms", time.as_secs_f64() * 1e3);
+    let mut table = Table::new(0, &[]);
+    table.row(["runs".to_owned(), number(u64::from(n))]);
+    table.row(["min".to_owned(), ms(times[0])]);
+    table.row(["median".to_owned(), ms(median(&times))]);
+    table.row(["mean".to_owned(), ms(mean)]);
+    table.row(["arena".to_owned(), bytes(executable.arena_bytes() as u64)]);
+    table.row(["constants".to_owned(), bytes(executable.constant_bytes())]);
+    Ok(format!("\n{table}"))
+}
+
+/// Of sorted times, of which there is one at least.
+fn median(times: &[Duration]) -> Duration {
+    let middle = times.len() / 2;
+    if times.len().is_multiple_of(2) { (times[middle - 1] + times[middle]) / 2 } else { times[middle] }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::args::{Cli, Command};
     use super::*;
-    use ampc::passes::{PassCx, PassError};
-    use clap::Parser;
-
-    const TEXT: &str = "module ir=10\nopset ai.onnx=21\n\ngraph @main {\n  input %x : f32[2]\n  \
-                        %y = Relu(%x) : f32[2]\n  output %y : f32[2]\n}\n";
-
-    #[derive(Debug)]
-    enum Broken {
-        Panics,
-        LeavesGarbage,
-    }
-
-    /// It goes by the name of a real pass, so that its reproducer is one that `ampc opt` reads.
-    impl Pass for Broken {
-        fn name(&self) -> &'static str {
-            "simplify-casts"
-        }
-        fn run(&self, module: &mut Module, _: &mut PassCx<'_>) -> Result<Changed, PassError> {
-            match self {
-                Broken::Panics => panic!("the invariant is violated"),
-                Broken::LeavesGarbage => {
-                    let input = module.graph(module.main()).inputs()[0];
-                    let ty = ampc::ir::Type::tensor(ampc::ir::DType::F16, ampc::ir::Shape::known(&[2]));
-                    module.set_type(input, ty);
-                    Ok(Changed::Yes)
-                }
-            }
-        }
-    }
-
-    /// How a run with a broken pass ends, with the reproducer in the folder.
-    fn failure(broken: Broken, folder: &Path) -> Failure {
-        let path = folder.join("m.ir");
-        std::fs::write(&path, TEXT).unwrap();
-        let dir = folder.join("dumps").display().to_string();
-        let cli = Cli::parse_from(["ampc", "-q", "opt", "m.ir", "--dump-dir", &dir]);
-        let Command::Opt(args) = &cli.command else { panic!("opt was given") };
-        let ui = Ui::new(&cli.global);
-        let pipeline = Pipeline::new(vec![
-            Box::new(ampc::passes::classify::Classify {
-                to: ampc::ir::DType::F16,
-                policy: std::sync::Arc::default(),
-            }),
-            Box::new(broken),
-            Box::new(ampc::passes::dce::Dce),
-        ])
-        .unwrap();
-        let run = Run {
-            ui,
-            progress: &Progress::start(ui),
-            debug: &args.debug,
-            force: false,
-            pipeline: &pipeline,
-            path: &path,
-        };
-        let mut model = ampc::load(&path).unwrap();
-        let result = run.watched(&mut model, |m, o| ampc::rewrite::run_pipeline(m, &pipeline, false, o));
-        result.unwrap_err()
-    }
 
     #[test]
-    fn a_bug_comes_with_its_reproducer() {
-        for broken in [Broken::Panics, Broken::LeavesGarbage] {
-            let folder = tempfile::tempdir().unwrap();
-            let failure = failure(broken, folder.path());
-            assert_eq!(failure.code, 70);
-            assert!(failure.problems[0].message.contains("in pass `simplify-casts`"), "{failure:?}");
-            // What is left of the pipeline, and the module as the passes before left it.
-            let reproducer = folder.path().join("dumps/ampc-repro.ir");
-            let text = std::fs::read_to_string(&reproducer).unwrap();
-            let decided = "class=clear why=table";
-            assert_eq!(
-                text,
-                format!(
-                    "// pass: simplify-casts, dce\n{}",
-                    TEXT.replacen("[2]\n  output", &format!("[2] {decided}\n  output"), 1)
-                )
-            );
-            // The pass of that name has no such bug: `ampc opt` goes on from there, to the end.
-            let (from, to) = (reproducer.display().to_string(), folder.path().join("done.ir"));
-            let cli = Cli::parse_from(["ampc", "-q", "opt", &from, "-o", &to.display().to_string()]);
-            let Command::Opt(args) = &cli.command else { panic!("opt was given") };
-            super::super::opt::run(args, Ui::new(&cli.global)).unwrap();
-            assert!(std::fs::read_to_string(to).unwrap().contains(decided));
-        }
+    fn numbers_have_six_digits() {
+        let shown: Vec<String> =
+            [0.0, 1.0, -0.25, 1e-7, 65504.0, 1e9, f64::INFINITY, -0.0].map(digits).into();
+        assert_eq!(shown, ["0", "1", "-0.25", "1.00000e-7", "65504", "1.00000e9", "inf", "0"]);
     }
 }

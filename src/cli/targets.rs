@@ -2,8 +2,8 @@
 
 use super::args::{DebugArgs, EmitArg};
 use super::emit::{self, Emit, Target};
+use super::pipeline;
 use super::problem::Failure;
-use super::run;
 use ampc::Model;
 use ampc::onnx::bytes::FileId;
 use ampc::passes::pipeline::Pipeline;
@@ -82,7 +82,7 @@ pub(crate) fn check(
         known.push(new);
         Ok(())
     };
-    let dumps = run::dumps(debug, pipeline)?;
+    let dumps = pipeline::dumps(debug, pipeline)?;
     if let Target::File(path) = &emit.target {
         add("the output", path)?;
         if let Some(data) = emit.data_path() {

@@ -1,56 +1,197 @@
 //! `ampc verify`: what a model computes against what it should.
 
 use super::args::VerifyArgs;
+use super::data;
 use super::diagnose;
+use super::pipeline::load;
 use super::problem::Failure;
+use super::progress::Progress;
+use super::table::{Table, count};
 use super::ui::{self, Ui};
-use ampc::execute::{of_run, prepare, read_test_data};
-use ampc::runtime::{Cpu, Data, DataRef, Tolerance, compare};
-use std::path::PathBuf;
+use ampc::execute::report::{SCHEMA, ToleranceReport, ValueReport, VerifyReport};
+use ampc::execute::verify::Compared;
+use ampc::execute::{Inputs, Verification, VerifyOptions, agree, prepare, read_test_data};
+use ampc::runtime::{Cpu, Tolerance};
+use ampc::{Error, ErrorKind};
+use std::path::{Path, PathBuf};
 
-pub(crate) fn run(args: &VerifyArgs, _ui: Ui) -> Result<(), Failure> {
-    let fail = |error: ampc::Error| diagnose::failure(&error, None);
-    let mut model = ampc::load(&args.model).map_err(|e| fail(e))?;
-    let mut executable = prepare(&mut model, &Cpu::default()).map_err(|e| fail(e))?;
-    let mut folders: Vec<PathBuf> = Vec::new();
-    if args.test_data.join("output_0.pb").exists() {
-        folders.push(args.test_data.clone());
-    } else if let Ok(entries) = std::fs::read_dir(&args.test_data) {
-        folders.extend(entries.flatten().map(|e| e.path()).filter(|p| p.join("output_0.pb").exists()));
-        folders.sort();
+pub(crate) fn run(args: &VerifyArgs, threads: Option<u32>, ui: Ui) -> Result<(), Failure> {
+    let cpu = data::cpu(threads, Some(&args.limits));
+    let passed = match (&args.other, &args.test_data) {
+        (Some(other), _) => two_models(args, other, cpu, ui)?,
+        (None, Some(folder)) => with_data(args, folder, &cpu, ui)?,
+        (None, None) => return Err(Failure::usage("verify", "expected another model, or `--test-data DIR`")),
+    };
+    if passed { Ok(()) } else { Err(beyond()) }
+}
+
+/// What was asked for is on standard output, and says it all.
+fn beyond() -> Failure {
+    Failure { code: ErrorKind::Mismatch.exit_code(), problems: Vec::new(), see: None }
+}
+
+/// The tolerance that was asked for.
+fn tolerance(args: &VerifyArgs) -> Option<Tolerance> {
+    if let Some(of_max) = args.tolerance {
+        return Some(Tolerance { abs: 0.0, rel: 0.0, of_max });
     }
-    let tolerance = Tolerance { abs: args.atol, rel: args.rtol, of_max: 0.0 };
-    let mut failed = 0;
+    let asked = args.rtol.is_some() || args.atol.is_some();
+    asked.then(|| Tolerance { abs: args.atol.unwrap_or(0.0), rel: args.rtol.unwrap_or(0.0), of_max: 0.0 })
+}
+
+fn two_models(args: &VerifyArgs, other_path: &Path, cpu: Cpu, ui: Ui) -> Result<bool, Failure> {
+    let stdin = Path::new("-");
+    if args.model == stdin && other_path == stdin {
+        return Err(Failure::usage("stdin", "only one of the models can come from standard input"));
+    }
+    let progress = Progress::start(ui);
+    progress.stage("reading");
+    let mut model = load(&args.model, ui)?;
+    let mut other = load(other_path, ui)?;
+    let findings = ampc::check(&mut model.module);
+    if !findings.is_empty() {
+        return Err(diagnose::failure(&Error::Invalid(findings), Some(&model.module)));
+    }
+    let mut inputs = Inputs::default();
+    progress.suspend(|| Ok(inputs = data::inputs(&args.data, &model.module, &cpu, ui)?))?;
+    progress.stage("running");
+    let options = VerifyOptions { cpu, tolerance: tolerance(args) };
+    let found = ampc::execute::verify(&mut model.module, &mut other.module, &inputs, &options);
+    let found = found.map_err(|e| diagnose::failure(&e, None))?;
+    drop(progress);
+    if args.json {
+        let report =
+            VerifyReport::new(&args.model.display().to_string(), &other_path.display().to_string(), &found);
+        ui::print(&json(&report))?;
+    } else {
+        ui::print(&text(&found, ui))?;
+    }
+    Ok(found.passed())
+}
+
+fn json(report: &VerifyReport) -> String {
+    let mut text = serde_json::to_string_pretty(report).unwrap_or_default();
+    text.push('\n');
+    text
+}
+
+/// Nodes shown by what they add.
+const WORST: usize = 5;
+
+/// The verdict on each output, the first value that is beyond the tolerance, and the nodes that add most.
+fn text(found: &Verification, ui: Ui) -> String {
+    let mut text = String::new();
+    for output in &found.outputs {
+        text.push_str(&format!("output {}: {}\n", output.value, output.agreement));
+    }
+    text.push_str(&format!("{}\n", first(found)));
+    let worst = found.worst();
+    let shown = if ui.verbose { worst.len() } else { worst.len().min(WORST) };
+    if shown > 0 {
+        let mut table = Table::new(2, &[false, false, false, true, true]);
+        table.row(["node", "operator", "value", "of max", "added"]);
+        for value in &worst[..shown] {
+            let error = |x: f64| format!("{x:.2e}");
+            table.row([
+                place(value),
+                value.op.clone(),
+                value.value.clone(),
+                error(value.agreement.error()),
+                value.adds.map_or_else(String::new, error),
+            ]);
+        }
+        text.push_str(&format!("what nodes add to the error of what they read, the most first:\n{table}"));
+    }
+    text
+}
+
+/// The path of the node that makes a value, with the iterations of the loops it is in.
+fn place(value: &Compared) -> String {
+    match &value.iterations[..] {
+        [] => value.path.clone(),
+        iterations => {
+            let numbers: Vec<String> = iterations.iter().map(u64::to_string).collect();
+            format!("{} (iteration {})", value.path, numbers.join(", "))
+        }
+    }
+}
+
+/// The first value beyond the tolerance, on a line.
+pub(crate) fn first(found: &Verification) -> String {
+    let compared = count(found.values.len() as u64, "value");
+    let within = format!("within the tolerance ({})", found.reason);
+    match &found.first {
+        None => format!("all of {compared} that both models compute are {within}"),
+        Some(first) if first.node.is_some() => format!(
+            "{} of {compared} are not {within}; the first is `{}` of {} `{}`: {}",
+            found.beyond(),
+            first.value,
+            first.op,
+            place(first),
+            first.agreement
+        ),
+        Some(first) => format!("output `{}` is not {within}: {}", first.value, first.agreement),
+    }
+}
+
+fn with_data(args: &VerifyArgs, folder: &Path, cpu: &Cpu, ui: Ui) -> Result<bool, Failure> {
+    let mut model = load(&args.model, ui)?;
+    let prepared = prepare(&mut model.module, cpu);
+    let mut executable = prepared.map_err(|e| diagnose::failure(&e, Some(&model.module)))?;
+    let fail = |error: Error| diagnose::failure(&error, Some(&model.module));
+    let folders = data_sets(folder)?;
+    let tolerance = match tolerance(args) {
+        Some(Tolerance { of_max, .. }) if args.tolerance.is_some() => {
+            Tolerance { of_max, ..Tolerance::EXACT }
+        }
+        _ => Tolerance { abs: args.atol.unwrap_or(1e-7), rel: args.rtol.unwrap_or(1e-3), of_max: 0.0 },
+    };
+    let mut rows = Vec::new();
     for folder in folders {
-        let data = read_test_data(&folder, &model.module).map_err(|e| fail(e))?;
-        let inputs: Vec<Option<DataRef<'_>>> =
-            data.inputs.iter().map(|d| d.as_ref().map(Data::view)).collect();
-        let outputs = executable.run(&inputs).map_err(|e| fail(of_run(&model.module, &e)))?;
+        let data = read_test_data(&folder, &model.module).map_err(fail)?;
+        let outputs = ampc::execute::run(&mut executable, &data.inputs).map_err(fail)?;
         for (i, (got, want)) in outputs.iter().zip(&data.outputs).enumerate() {
             let Some(want) = want else { continue };
             let found = agree(got, want, &tolerance);
-            failed += usize::from(!found.0);
-            ui::print(&format!("{} output {i}: {}\n", folder.display(), found.1))?;
+            if !args.json {
+                ui::print(&format!("{} output {i}: {found}\n", folder.display()))?;
+            }
+            rows.push(ValueReport::new(&format!("{} output {i}", folder.display()), &found));
         }
     }
-    if failed == 0 { Ok(()) } else { Err(Failure { code: 1, problems: Vec::new(), see: None }) }
+    let passed = rows.iter().all(|row| row.passed);
+    if args.json {
+        let report = VerifyReport {
+            schema: SCHEMA,
+            model: args.model.display().to_string(),
+            against: folder.display().to_string(),
+            passed,
+            tolerance: ToleranceReport::new(&tolerance, "asked for, or the default for test data"),
+            first: rows.iter().find(|row| !row.passed).cloned(),
+            outputs: rows,
+            values: Vec::new(),
+        };
+        ui::print(&json(&report))?;
+    }
+    Ok(passed)
 }
 
-fn agree(got: &Data, want: &Data, tolerance: &Tolerance) -> (bool, String) {
-    match (got, want) {
-        (Data::Tensor(got), Data::Tensor(want)) => match compare(got, want, tolerance) {
-            Ok(found) => (found.passed(), found.to_string()),
-            Err(error) => (false, error.to_string()),
-        },
-        (Data::Sequence(got), Data::Sequence(want)) if got.items.len() == want.items.len() => {
-            let all = got.items.iter().zip(&want.items).map(|(g, w)| agree(g, w, tolerance));
-            all.fold((true, String::new()), |(ok, text), (o, t)| (ok && o, format!("{text}{t}; ")))
-        }
-        (Data::Optional(got), Data::Optional(want)) => match (&got.value, &want.value) {
-            (Some(got), Some(want)) => agree(got, want, tolerance),
-            (None, None) => (true, "none".into()),
-            _ => (false, "one is none".into()),
-        },
-        _ => (false, "other kinds of values".into()),
+/// The folder, or the folders in it that have test data, by name.
+fn data_sets(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
+    let has_data = |path: &Path| path.join("output_0.pb").exists();
+    if has_data(folder) {
+        return Ok(vec![folder.to_owned()]);
     }
+    let entries = std::fs::read_dir(folder).map_err(|e| Failure::io(&folder.display().to_string(), &e))?;
+    let mut folders: Vec<PathBuf> =
+        entries.flatten().map(|e| e.path()).filter(|path| has_data(path)).collect();
+    folders.sort();
+    if folders.is_empty() {
+        let message = format!(
+            "`{}`: expected output_0.pb … in the folder or in folders of it, found none",
+            folder.display()
+        );
+        return Err(Failure::usage("test_data", message));
+    }
+    Ok(folders)
 }

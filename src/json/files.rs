@@ -3,7 +3,8 @@
 use super::{parse, print};
 use crate::error::Error;
 use crate::model::Model;
-use crate::text_files::{self, Tensors, TextReport};
+use crate::safetensors::Tensors;
+use crate::text_files::{self, TextReport};
 use ampc_ir::text::ParseOptions;
 use std::path::{Path, PathBuf};
 

@@ -3,6 +3,7 @@
 
 use super::bytes::SourceBytes;
 use super::external::ExternalFiles;
+use super::layout::Layout;
 use super::tensor::{TensorFailure, read_tensor};
 use super::wire::{Fields, Reader, Span, WireError};
 use ampc_ir::tensor::ByteSource;
@@ -45,8 +46,8 @@ const MAX_DEPTH: usize = 16;
 ///
 /// # Errors
 /// See [`DataError`].
-pub fn read_data(bytes: SourceBytes, ty: &Type) -> Result<Data, DataError> {
-    let source: Arc<dyn ByteSource> = Arc::new(bytes);
+pub fn read_data(bytes: Arc<SourceBytes>, ty: &Type) -> Result<Data, DataError> {
+    let source: Arc<dyn ByteSource> = bytes;
     let mut reader = Reader::new(&*source);
     let span = reader.all();
     Messages { source: source.clone(), external: ExternalFiles::of(None) }.value(&mut reader, span, ty, 0)
@@ -117,5 +118,72 @@ impl Messages {
             TensorFailure::Issue { issue, .. } => DataError::Tensor(issue.to_string()),
         })?;
         Ok(HostTensor::from_data(&message.data)?)
+    }
+}
+
+/// A value as the message that [`read_data`] reads; `None` for values that no message holds.
+pub(crate) fn message(value: &Data, name: &str) -> Option<Layout> {
+    match value {
+        Data::Tensor(tensor) => Some(tensor_message(tensor, name)),
+        Data::Sequence(sequence) => list_message(&sequence.element, sequence.items.iter(), name),
+        Data::Optional(maybe) => list_message(&maybe.element, maybe.value.as_deref().into_iter(), name),
+        _ => None,
+    }
+}
+
+fn tensor_message(tensor: &HostTensor, name: &str) -> Layout {
+    let mut layout = Layout::new();
+    for &dim in tensor.dims() {
+        layout.int_field(1, dim.cast_signed());
+    }
+    layout.int_field(2, i64::from(tensor.dtype().number()));
+    for string in tensor.strings().unwrap_or_default() {
+        layout.bytes_field(6, string);
+    }
+    layout.bytes_field(8, name.as_bytes());
+    if let Some(bytes) = tensor.bytes() {
+        layout.bytes_field(9, bytes);
+    }
+    layout
+}
+
+/// Sequences and optionals have the same fields.
+fn list_message<'a>(element: &Type, items: impl Iterator<Item = &'a Data>, name: &str) -> Option<Layout> {
+    let (kind, field) = match element {
+        Type::Sequence(_) => (3, SEQUENCE),
+        Type::Optional(_) => (5, OPTIONAL),
+        _ => (1, TENSOR),
+    };
+    let mut layout = Layout::new();
+    layout.bytes_field(1, name.as_bytes());
+    layout.int_field(2, kind);
+    for item in items {
+        layout.message_field(field, message(item, "")?);
+    }
+    Some(layout)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let tensor =
+            |values: &[f32]| Data::from(HostTensor::from_slice(&[values.len() as u64], values).unwrap());
+        let strings = HostTensor::from_strings(&[2], vec![b"a".as_slice().into(), b"".as_slice().into()]);
+        let element = Type::tensor(DType::F32, Shape::unknown());
+        let list = Data::Sequence(Sequence {
+            element: element.clone(),
+            items: vec![tensor(&[1.0, 2.0]), tensor(&[])],
+        });
+        let maybe = Maybe { element: Type::Sequence(Box::new(element)), value: Some(Box::new(list.clone())) };
+        for value in [tensor(&[-0.5]), strings.unwrap().into(), list, Data::Optional(maybe)] {
+            let mut bytes = Vec::new();
+            message(&value, "x").unwrap().stream(&mut bytes).unwrap();
+            let source = Arc::new(SourceBytes::from_memory("x", bytes));
+            let again = read_data(source, &value.view().ty()).unwrap();
+            assert!(crate::execute::agree(&again, &value, &ampc_runtime::Tolerance::EXACT).passed());
+        }
     }
 }

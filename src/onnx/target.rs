@@ -9,7 +9,7 @@ use super::layout::{Layout, StreamError};
 use crate::temporary::{self, Rename, RenameError, Temporary};
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -160,6 +160,29 @@ pub(crate) fn stage(
         _ => stream_and_sync(layout, file.file(), known),
     };
     streamed.map_err(|e| failed(path, layout.len(), e))?;
+    file.file().sync_all().map_err(fail)?;
+    Ok(Some(Staged { file, path: path.to_owned(), force }))
+}
+
+/// [`stage`] of what `write` writes to a file. What goes to a pipe or device is written to a file without a name
+/// before.
+pub(crate) fn stage_with(
+    path: &Path,
+    force: bool,
+    known: &[Arc<SourceBytes>],
+    write: impl FnOnce(&mut File) -> io::Result<()>,
+) -> Result<Option<Staged>, TargetError> {
+    let fail = |source| failed(path, 0, StreamError::Write(source));
+    if kind(path, force, known)? == Kind::Stream {
+        let mut file = tempfile::tempfile().map_err(fail)?;
+        write(&mut file).map_err(fail)?;
+        file.rewind().map_err(fail)?;
+        let mut out = OpenOptions::new().write(true).open(path).map_err(fail)?;
+        io::copy(&mut file, &mut out).map_err(fail)?;
+        return Ok(None);
+    }
+    let mut file = temporary(path)?;
+    write(file.file()).map_err(fail)?;
     file.file().sync_all().map_err(fail)?;
     Ok(Some(Staged { file, path: path.to_owned(), force }))
 }

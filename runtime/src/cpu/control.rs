@@ -64,7 +64,13 @@ fn body(
     node: Node,
 ) -> Result<Vec<Option<Data>>, RunError> {
     let frame = frames.entry(graph).or_default();
+    if let Some(observer) = run.observer.as_deref_mut() {
+        observer.enter(node, graph);
+    }
     run_graph(run, graph, frame, given)?;
+    if let Some(observer) = run.observer.as_deref_mut() {
+        observer.leave();
+    }
     let plan = run.program.plan(graph);
     let outputs = 0..plan.outputs.len();
     let taken = outputs.map(|i| frame.take_output(run.program, plan, given, i));

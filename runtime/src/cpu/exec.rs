@@ -23,6 +23,15 @@ use std::time::Instant;
 pub trait Observer {
     /// Result `slot` of `node` was computed.
     fn value(&mut self, node: Node, slot: usize, data: DataRef<'_>);
+
+    /// A body of `node`, or the function that it calls, starts to run: what is computed is in there until
+    /// [`leave`](Self::leave). A body that runs several times is entered as often.
+    fn enter(&mut self, node: Node, graph: GraphId) {
+        let _ = (node, graph);
+    }
+
+    /// The graph that was entered last has run.
+    fn leave(&mut self) {}
 }
 
 /// What holds during one run.
@@ -33,6 +42,15 @@ pub(crate) struct Run<'a> {
     pub(crate) time_limit: std::time::Duration,
     pub(crate) max_iterations: u64,
     pub(crate) max_bytes: u64,
+}
+
+impl Run<'_> {
+    fn in_time(&self) -> Result<(), RunError> {
+        match self.deadline {
+            Some(deadline) if Instant::now() >= deadline => Err(RunError::Time { limit: self.time_limit }),
+            _ => Ok(()),
+        }
+    }
 }
 
 /// The memory of a graph that runs. It stays for the next time.
@@ -161,12 +179,10 @@ pub(crate) fn run_graph(
     let plan = program.plan(graph);
     frame.reserve(plan, run.max_bytes)?;
     load_states(plan, frame, given);
+    // A body without steps takes time as well.
+    run.in_time()?;
     for step in &plan.steps {
-        if let Some(deadline) = run.deadline
-            && Instant::now() >= deadline
-        {
-            return Err(RunError::Time { limit: run.time_limit });
-        }
+        run.in_time()?;
         let done = if is_nested(program, step.node) {
             run_nested(run, plan, step, frame, given)
         } else {

@@ -13,9 +13,11 @@ mod control;
 mod exec;
 pub(crate) mod kernel;
 mod kernels;
+mod memory;
 
 pub use exec::Observer;
 pub use kernel::KernelError;
+pub use memory::available_memory;
 
 use crate::data::{Data, DataRef};
 use crate::host::{HostError, HostTensor};
@@ -45,9 +47,9 @@ pub struct Cpu {
 }
 
 impl Default for Cpu {
-    /// All processors, tensors of at most 16 GiB, no other limits.
+    /// All processors, as much memory as there is ([`available_memory`]), no other limits.
     fn default() -> Cpu {
-        Cpu { threads: 0, max_bytes: 16 << 30, max_iterations: u64::MAX, time_limit: None }
+        Cpu { threads: 0, max_bytes: available_memory(), max_iterations: u64::MAX, time_limit: None }
     }
 }
 
@@ -160,6 +162,22 @@ impl Program {
 }
 
 impl Cpu {
+    /// Whether a constant has no more bytes than a tensor may.
+    fn fits(&self, payload: &Payload) -> Result<(), HostError> {
+        let (dtype, dims) = match payload {
+            Payload::Dense(data) => (data.dtype(), data.dims().to_vec()),
+            Payload::Sparse(data) => (data.values.dtype(), data.dims.to_vec()),
+        };
+        if dtype == DType::String {
+            return Ok(());
+        }
+        let count = dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d));
+        match count.and_then(|n| dtype.storage_bytes(n)) {
+            Some(bytes) if bytes <= self.max_bytes => Ok(()),
+            _ => Err(HostError::OutOfMemory { dtype, dims }),
+        }
+    }
+
     /// Reads the constants of a module and checks that there is a kernel for each of its operators.
     ///
     /// # Errors
@@ -173,7 +191,9 @@ impl Cpu {
                     Op::Schema(schema) if exec::has_kernel(schema.kind) => {}
                     Op::Call(_) => {}
                     Op::Schema(_) | Op::Custom { .. } => {
-                        lacking.push((node, module.op_name(node).1.to_owned()));
+                        let (domain, name, _) = module.op_name(node);
+                        let separator = if domain.is_empty() { "" } else { "::" };
+                        lacking.push((node, format!("{domain}{separator}{name}")));
                     }
                 }
             }
@@ -182,7 +202,7 @@ impl Cpu {
                     Def::Constant(payload) | Def::Input { default: Some(payload), .. } => payload,
                     _ => continue,
                 };
-                let read = read_constant(payload);
+                let read = self.fits(payload).and_then(|()| read_constant(payload));
                 let read = read.map_err(|error| PrepareError::Constant { value, error })?;
                 constants[value] = Some(Arc::new(read));
             }
@@ -227,9 +247,8 @@ fn densify(data: &ampc_ir::tensor::SparseData) -> Result<HostTensor, HostError> 
             } else {
                 row.first().and_then(|&i| u64::try_from(i).ok())
             };
-            let target = flat
-                .and_then(|f| usize::try_from(f).ok())
-                .and_then(|f| bytes.get_mut(f * size..(f + 1) * size));
+            let start = flat.and_then(|f| usize::try_from(f).ok()?.checked_mul(size));
+            let target = start.and_then(|start| bytes.get_mut(start..start.checked_add(size)?));
             if let (Some(target), Some(element)) = (target, from.get(i * size..(i + 1) * size)) {
                 target.copy_from_slice(element);
             }
@@ -466,6 +485,21 @@ impl Executable {
         self.program.as_ref().map_or(0, |(_, program, _)| program.plan(program.module.main()).arena)
     }
 
+    /// The plan of a graph of the module for the inputs of the last [`bind`](Self::bind).
+    pub fn plan(&self, graph: GraphId) -> Option<&GraphPlan> {
+        self.program
+            .as_ref()
+            .filter(|(_, program, _)| program.graphs.contains(&graph))
+            .map(|(_, program, _)| program.plan(graph))
+    }
+
+    /// Bytes of all constants.
+    pub fn constant_bytes(&self) -> u64 {
+        let values = self.module.graph_ids().flat_map(|graph| self.module.defined(graph));
+        let constants = values.filter_map(|value| self.constants[value].as_ref());
+        constants.map(|tensor| DataRef::Tensor(tensor.view()).byte_count()).sum()
+    }
+
     /// Bytes that the arenas of all graphs hold now.
     pub fn allocated_bytes(&self) -> usize {
         self.program.as_ref().map_or(0, |(_, _, frame)| frame.arena_bytes())
@@ -500,8 +534,8 @@ fn prepare_node(module: &Module, node: Node, facts: &Facts, in_function: bool) -
     prepare(&Site { view, results: &results }).ok()
 }
 
-/// Whether a value of type `given` may be what is declared.
-fn admits(declared: &Type, given: &Type) -> bool {
+/// Whether a value of type `given` may be an input that is declared as `declared`.
+pub fn admits(declared: &Type, given: &Type) -> bool {
     match (declared, given) {
         (Type::Unknown, _) => true,
         (Type::Tensor(d), Type::Tensor(g)) => {

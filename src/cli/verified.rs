@@ -1,0 +1,109 @@
+//! `ampc rewrite --verify`: the model and its rewrite on the same inputs, before anything is written.
+
+use super::args::RewriteArgs;
+use super::data;
+use super::diagnose;
+use super::pipeline::Run;
+use super::problem::{Failure, Problem};
+use super::ui::{Stream, Ui};
+use super::verify::first;
+use ampc::execute::{Inputs, PinSearch, Verification, VerifyOptions, find_pins, verify};
+use ampc::ir::Module;
+use ampc::runtime::Tolerance;
+use ampc::{Error, ErrorKind, Model, RewriteOptions};
+
+/// The model as it was read, and what both are run on.
+pub(crate) struct Source {
+    module: Module,
+    inputs: Inputs,
+    options: VerifyOptions,
+}
+
+impl Source {
+    /// Keeps the model and reads the inputs, if there is something to verify.
+    ///
+    /// # Errors
+    /// If inputs were given for nothing, or do not fit the model.
+    pub(crate) fn of(
+        args: &RewriteArgs,
+        threads: Option<u32>,
+        model: &Model,
+        ui: Ui,
+    ) -> Result<Option<Source>, Failure> {
+        if !args.verify.verify {
+            return Ok(None);
+        }
+        let cpu = data::cpu(threads, None);
+        let inputs = data::inputs(&args.data, &model.module, &cpu, ui)?;
+        let tolerance = args.verify.tolerance.map(|of_max| Tolerance { of_max, ..Tolerance::EXACT });
+        Ok(Some(Source { module: model.module.clone(), inputs, options: VerifyOptions { cpu, tolerance } }))
+    }
+
+    /// Compares the rewrite with the model.
+    ///
+    /// # Errors
+    /// If an output is too far off and `force` is not set: with the pins that help. If the models cannot be run.
+    pub(crate) fn compare(
+        &self,
+        run: &Run<'_>,
+        model: &Model,
+        options: &RewriteOptions,
+        force: bool,
+    ) -> Result<String, Failure> {
+        let fail = |error: Error| diagnose::failure(&error, None);
+        run.progress.stage("verifying");
+        let (mut source, mut rewritten) = (self.module.clone(), model.module.clone());
+        let found = verify(&mut source, &mut rewritten, &self.inputs, &self.options).map_err(fail)?;
+        if found.passed() {
+            return Ok(format!("verified: {}", summary(&found)));
+        }
+        run.progress.stage("looking for nodes that have to stay fp32");
+        let pins =
+            find_pins(&source, options, &self.inputs, &self.options, &rewritten, &found).map_err(fail)?;
+        let message = format!("the rewrite is too far from the model: {}", first(&found));
+        let help = advice(&pins);
+        if !force {
+            let problem = Problem::new("ampc::verify::beyond", message).with_help(help);
+            return Err(Failure::of(ErrorKind::Mismatch, problem));
+        }
+        let warning = Problem::warning("verify.beyond", format!("{message}; it is written all the same"));
+        Ok(warning.with_help(help).draw(run.ui, Stream::Err))
+    }
+}
+
+/// How far the outputs are off.
+fn summary(found: &Verification) -> String {
+    let worst = found.outputs.iter().max_by(|a, b| a.agreement.error().total_cmp(&b.agreement.error()));
+    let Some(worst) = worst else { return "there are no outputs".into() };
+    let error = worst.agreement.error();
+    format!(
+        "the outputs are at most {error:.2e} of their largest element off (`{}`), {}{}",
+        worst.value,
+        if found.tolerance.of_max > 0.0 { "of " } else { "" },
+        if found.tolerance.of_max > 0.0 {
+            format!("{:.2e} that they may be", found.tolerance.of_max)
+        } else {
+            "as they may be".into()
+        },
+    )
+}
+
+/// The pins that help, as they are typed.
+fn advice(search: &PinSearch) -> String {
+    let list: Vec<String> = search.pins.iter().map(|pin| format!("--pin {}", quoted(pin))).collect();
+    match (search.passes, list.is_empty()) {
+        (true, _) => format!("with `{}` all outputs are within the tolerance", list.join(" ")),
+        (false, true) => "no node that is low diverges: look at the pins and the policy".into(),
+        (false, false) => format!(
+            "`{}` is not enough; another policy (`--policy zero-risk`) or `--to bf16` may be",
+            list.join(" ")
+        ),
+    }
+}
+
+/// A pin for a shell.
+fn quoted(pin: &str) -> String {
+    let pin = format!("{pin}=fp32");
+    let plain = pin.chars().all(|c| c.is_ascii_alphanumeric() || "/._-=:#@%+,".contains(c));
+    if plain { pin } else { format!("'{}'", pin.replace('\'', r"'\''")) }
+}

@@ -1,0 +1,94 @@
+//! Whether two values agree: tensors by [`compare`](ampc_runtime::compare()), lists element by element.
+
+use ampc_runtime::{Comparison, Data, Tolerance, compare};
+use std::fmt;
+
+/// What comparing two values found.
+#[derive(Clone, Debug, Default)]
+pub struct Agreement {
+    /// The errors: of a list the sums of counts and the largest errors.
+    pub found: Comparison,
+    /// Why the values cannot be compared, if they cannot: they do not agree.
+    pub obstacle: Option<String>,
+}
+
+impl Agreement {
+    /// Whether every element is near enough.
+    pub fn passed(&self) -> bool {
+        self.obstacle.is_none() && self.found.passed()
+    }
+
+    /// The largest error as a share of the largest wanted element; infinite where values cannot be compared or
+    /// disagree on being finite.
+    pub fn error(&self) -> f64 {
+        let finite = self.found.nan_disagreements + self.found.inf_disagreements == 0;
+        if self.obstacle.is_none() && finite { self.found.max_of_max } else { f64::INFINITY }
+    }
+
+    fn of_obstacle(obstacle: impl Into<String>) -> Agreement {
+        Agreement { found: Comparison::default(), obstacle: Some(obstacle.into()) }
+    }
+
+    /// The agreement of both.
+    fn and(mut self, other: Agreement) -> Agreement {
+        let (a, b) = (&mut self.found, other.found);
+        a.elements += b.elements;
+        a.mismatches += b.mismatches;
+        a.first_mismatch = a.first_mismatch.take().or(b.first_mismatch);
+        a.max_abs = a.max_abs.max(b.max_abs);
+        a.max_rel = a.max_rel.max(b.max_rel);
+        a.max_of_max = a.max_of_max.max(b.max_of_max);
+        a.mean_abs = a.mean_abs.max(b.mean_abs);
+        a.mean_of_mean = a.mean_of_mean.max(b.mean_of_mean);
+        a.max_ulp = a.max_ulp.max(b.max_ulp);
+        a.nan_disagreements += b.nan_disagreements;
+        a.inf_disagreements += b.inf_disagreements;
+        self.obstacle = self.obstacle.or(other.obstacle);
+        self
+    }
+}
+
+/// One line: the verdict and the errors.
+impl fmt::Display for Agreement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.obstacle {
+            Some(obstacle) => f.write_str(obstacle),
+            None => self.found.fmt(f),
+        }
+    }
+}
+
+/// Compares a value with the one it should be.
+pub fn agree(got: &Data, want: &Data, tolerance: &Tolerance) -> Agreement {
+    match (got, want) {
+        (Data::Tensor(got), Data::Tensor(want)) => match compare(got, want, tolerance) {
+            Ok(found) => Agreement { found, obstacle: None },
+            Err(error) => Agreement::of_obstacle(error.to_string()),
+        },
+        (Data::Sequence(got), Data::Sequence(want)) if got.items.len() == want.items.len() => {
+            let items = got.items.iter().zip(&want.items);
+            items.map(|(g, w)| agree(g, w, tolerance)).fold(Agreement::default(), Agreement::and)
+        }
+        (Data::Sequence(got), Data::Sequence(want)) => Agreement::of_obstacle(format!(
+            "expected a list of {}, found one of {}",
+            want.items.len(),
+            got.items.len()
+        )),
+        (Data::Optional(got), Data::Optional(want)) => match (&got.value, &want.value) {
+            (Some(got), Some(want)) => agree(got, want, tolerance),
+            (None, None) => Agreement::default(),
+            (Some(_), None) => Agreement::of_obstacle("expected none, found a value"),
+            (None, Some(_)) => Agreement::of_obstacle("expected a value, found none"),
+        },
+        (got, want) => Agreement::of_obstacle(format!("expected {}, found {}", kind(want), kind(got))),
+    }
+}
+
+fn kind(data: &Data) -> &'static str {
+    match data {
+        Data::Tensor(_) => "a tensor",
+        Data::Sequence(_) => "a list",
+        Data::Optional(_) => "an optional",
+        _ => "another kind of value",
+    }
+}

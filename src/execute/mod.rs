@@ -1,0 +1,153 @@
+//! Running models: values for their inputs, the runtime behind them, what comes out, and how far two models are
+//! apart.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use ampc::execute::{Inputs, prepare, run};
+//!
+//! let mut model = ampc::load("testdata/mlp.onnx")?;
+//! let inputs = Inputs::random(&model.module, 1, &Default::default(), u64::MAX)?;
+//! let mut executable = prepare(&mut model.module, &ampc::runtime::Cpu::default())?;
+//! let outputs = run(&mut executable, &inputs.values)?;
+//! assert_eq!(outputs[0].tensor().map(|t| t.dims()), Some(&[1, 10][..]));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`verify`](verify::verify) runs two models on the same inputs and names the first value in which they differ;
+//! [`find_pins`](pins::find_pins) looks for nodes of a rewritten model that have to stay fp32.
+
+pub mod agree;
+pub mod inputs;
+pub mod outputs;
+pub mod pins;
+mod random;
+pub mod report;
+mod scope;
+pub mod verify;
+
+pub use agree::{Agreement, agree};
+pub use inputs::{Inputs, TestData, read_test_data};
+pub use outputs::{Statistics, statistics};
+pub use pins::{PinSearch, find_pins};
+pub use report::VerifyReport;
+pub use verify::{Verification, VerifyOptions, verify};
+
+use crate::error::{Error, Finding};
+use crate::rewrite::{findings_of_types, op_of};
+use ampc_ir::{Module, Node, Type, Value};
+use ampc_passes::Paths;
+use ampc_runtime::cpu::{KernelError, PrepareError, RunError};
+use ampc_runtime::{Cpu, Data, DataRef, Executable};
+
+/// Prepares a model for the CPU.
+///
+/// # Errors
+/// If it is invalid, or has operators that there is no kernel for.
+pub fn prepare(module: &mut Module, cpu: &Cpu) -> Result<Executable, Error> {
+    let findings = crate::check(module);
+    if !findings.is_empty() {
+        return Err(Error::Invalid(findings));
+    }
+    cpu.prepare(module).map_err(|error| of_prepare(module, &error))
+}
+
+/// Computes the outputs, in order, from a value for every input (see [`Executable::run`]).
+///
+/// # Errors
+/// If a node cannot be computed, inputs do not fit or a limit is reached: with the node's path.
+pub fn run(executable: &mut Executable, inputs: &[Option<Data>]) -> Result<Vec<Data>, Error> {
+    let outputs = executable.run(&views(inputs));
+    outputs.map_err(|error| of_run(executable.module(), &error))
+}
+
+/// Plans a model for the dims of these inputs, as [`run`] does first.
+///
+/// # Errors
+/// If the inputs do not fit.
+pub fn bind(executable: &mut Executable, inputs: &[Option<Data>]) -> Result<(), Error> {
+    let bound = executable.bind(&views(inputs));
+    bound.map_err(|error| of_run(executable.module(), &error))
+}
+
+/// Values as the runtime takes them.
+pub fn views(values: &[Option<Data>]) -> Vec<Option<DataRef<'_>>> {
+    values.iter().map(|value| value.as_ref().map(Data::view)).collect()
+}
+
+fn of_prepare(module: &Module, error: &PrepareError) -> Error {
+    match error {
+        PrepareError::Unsupported(list) => {
+            let mut ops: Vec<&str> = list.iter().map(|(_, op)| op.as_str()).collect();
+            ops.sort_unstable();
+            ops.dedup();
+            Error::Unsupported(format!("the CPU backend has no kernel for {}", ops.join(", ")))
+        }
+        PrepareError::Constant { value, error } => {
+            Error::Run(of_value(module, *value, format!("the constant cannot be read: {error}")))
+        }
+        other => Error::Unsupported(other.to_string()),
+    }
+}
+
+fn of_value(module: &Module, value: Value, message: String) -> Finding {
+    let place = ampc_ir::verify::name_of(module, value);
+    Finding { code: "constant", node: None, place, op: None, message }
+}
+
+/// An error of a run, with the node's path.
+pub fn of_run(module: &Module, error: &RunError) -> Error {
+    let at = |code: &'static str, node: Node| Finding {
+        code,
+        node: Some(node),
+        place: Paths::new(module).path(node).to_owned(),
+        op: Some(op_of(module, node)),
+        message: error.to_string(),
+    };
+    let graph = |code: &'static str| {
+        let place = module.text(module.graph(module.main()).name).to_owned();
+        Finding { code, node: None, place, op: None, message: error.to_string() }
+    };
+    match error {
+        RunError::Input { .. } => Error::Usage(error.to_string()),
+        RunError::Shapes(errors) => Error::Invalid(findings_of_types(module, errors)),
+        RunError::Node { node, error: KernelError::Unsupported(_) } => {
+            Error::Unsupported(at("unsupported", *node).to_string())
+        }
+        RunError::Node { node, .. } => Error::Run(at("node", *node)),
+        RunError::Iterations { node, .. } => Error::Run(at("iterations", *node)),
+        RunError::Memory { .. } => Error::Run(graph("memory")),
+        RunError::Time { .. } => Error::Run(graph("time")),
+        _ => Error::Run(graph("output")),
+    }
+}
+
+/// The names of the inputs, in order.
+pub fn input_names(module: &Module) -> Vec<String> {
+    let inputs = module.graph(module.main()).inputs();
+    inputs.iter().map(|&v| ampc_ir::verify::name_of(module, v)).collect()
+}
+
+/// The names of the outputs, in order.
+pub fn output_names(module: &Module) -> Vec<String> {
+    let outputs = module.graph(module.main()).outputs();
+    outputs.iter().map(|o| ampc_ir::verify::name_of(module, o.value)).collect()
+}
+
+/// The types of the inputs that a run must or may give, in order.
+pub fn input_types(module: &Module) -> Vec<Type> {
+    let inputs = module.graph(module.main()).inputs();
+    inputs.iter().map(|&v| module.value(v).ty.clone()).collect()
+}
+
+/// The declared types of the outputs.
+pub fn output_types(module: &Module) -> Vec<Type> {
+    let outputs = module.graph(module.main()).outputs();
+    outputs
+        .iter()
+        .map(|o| {
+            let inferred = &module.value(o.value).ty;
+            if matches!(inferred, Type::Unknown) { o.declared.clone() } else { inferred.clone() }
+        })
+        .collect()
+}

@@ -1,0 +1,221 @@
+//! What comes out of a run: statistics, and files.
+
+use crate::error::Error;
+use crate::onnx::bytes::SourceBytes;
+use crate::onnx::layout::Layout;
+use crate::onnx::{ExportError, data, target};
+use crate::safetensors;
+use ampc_ir::TensorData;
+use ampc_runtime::{Data, HostTensor, npz};
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+/// What the elements of a tensor of numbers are like. A boolean is 0 or 1; a complex element is two numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Statistics {
+    /// Elements.
+    pub count: u64,
+    /// Those that are NaN.
+    pub nan: u64,
+    /// Those that are infinite.
+    pub inf: u64,
+    /// The smallest that is no NaN; NaN if there is none.
+    pub min: f64,
+    /// The largest that is no NaN; NaN if there is none.
+    pub max: f64,
+    /// The mean of the finite ones; NaN if there is none.
+    pub mean: f64,
+}
+
+/// Statistics of a tensor; `None` for strings.
+pub fn statistics(tensor: &HostTensor) -> Option<Statistics> {
+    let numbers: Box<dyn Iterator<Item = f64>> = match (tensor.f64s(), tensor.ints()) {
+        (Ok(floats), _) => floats,
+        #[expect(clippy::cast_precision_loss, reason = "shown with a few digits")]
+        (_, Some(ints)) => Box::new(ints.map(|i| i as f64)),
+        _ => return None,
+    };
+    let mut found = Statistics { count: 0, nan: 0, inf: 0, min: f64::NAN, max: f64::NAN, mean: f64::NAN };
+    // A running mean: no sum can overflow.
+    let (mut mean, mut finite) = (0.0, 0.0);
+    for number in numbers {
+        found.count += 1;
+        if number.is_nan() {
+            found.nan += 1;
+            continue;
+        }
+        // `min` and `max` pass over NaN.
+        found.min = found.min.min(number);
+        found.max = found.max.max(number);
+        if number.is_finite() {
+            finite += 1.0;
+            mean += number / finite - mean / finite;
+        } else {
+            found.inf += 1;
+        }
+    }
+    if finite > 0.0 {
+        found.mean = mean;
+    }
+    Some(found)
+}
+
+/// In which form outputs are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OutputForm {
+    /// NumPy's archive of arrays, by the names of outputs.
+    Npz,
+    /// Safetensors, by the names of outputs.
+    Safetensors,
+    /// A folder of `input_0.pb` … and `output_0.pb` …, which `ampc verify --test-data` reads.
+    TestData,
+}
+
+impl OutputForm {
+    /// The form by the name: `.npz`, `.safetensors`, or the name of a folder, which is there or ends in `/`.
+    ///
+    /// # Errors
+    /// If it is none of them.
+    pub fn of(path: &Path) -> Result<OutputForm, Error> {
+        let ending = path.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase();
+        let is_folder = path.is_dir() || path.as_os_str().to_str().is_some_and(|p| p.ends_with('/'));
+        match ending.as_str() {
+            _ if is_folder => Ok(OutputForm::TestData),
+            "npz" => Ok(OutputForm::Npz),
+            "safetensors" => Ok(OutputForm::Safetensors),
+            _ => Err(Error::Usage(format!(
+                "`{}`: expected a name that ends in .npz, .safetensors, or in / for a folder of test data",
+                path.display()
+            ))),
+        }
+    }
+}
+
+/// What a run had and made, to be written.
+#[derive(Clone, Copy, Debug)]
+pub struct Results<'a> {
+    /// The inputs.
+    pub inputs: &'a [Option<Data>],
+    /// The names of the inputs.
+    pub input_names: &'a [String],
+    /// The outputs.
+    pub outputs: &'a [Data],
+    /// The names of the outputs.
+    pub output_names: &'a [String],
+}
+
+/// Checks that results may be written, before they are computed.
+///
+/// # Errors
+/// If a file exists and `force` is not set, is one of `read`, or its folder is not there.
+pub fn check(path: &Path, n_outputs: usize, force: bool, read: &[Arc<SourceBytes>]) -> Result<(), Error> {
+    let check = |path: &Path| target::check(path, force, read).map_err(ExportError::from);
+    match OutputForm::of(path)? {
+        OutputForm::Npz | OutputForm::Safetensors => Ok(check(path)?),
+        OutputForm::TestData if path.is_dir() => {
+            let files = (0..n_outputs).map(|i| path.join(format!("output_{i}.pb")));
+            files.map(|file| Ok(check(&file)?)).collect()
+        }
+        OutputForm::TestData => Ok(()),
+    }
+}
+
+/// Writes results completely or not at all. A folder of test data is made if it is not there, and gets the inputs
+/// as well.
+///
+/// # Errors
+/// If a file exists and `force` is not set, is one of `read`, or cannot be written; if an output is no tensor that
+/// the form can hold.
+pub fn save(path: &Path, results: &Results<'_>, force: bool, read: &[Arc<SourceBytes>]) -> Result<(), Error> {
+    let staged = match OutputForm::of(path)? {
+        OutputForm::Npz => {
+            let tensors = named_tensors(path, results)?;
+            let staged = target::stage_with(path, force, read, |file| {
+                npz::write(file, tensors.iter().copied()).map_err(io::Error::other)
+            });
+            staged.map_err(ExportError::from)?.into_iter().collect()
+        }
+        OutputForm::Safetensors => {
+            let tensors = named_tensors(path, results)?;
+            let tensors = tensors.into_iter().map(|(name, tensor)| constant(path, name, tensor));
+            let layout = safetensors::layout(tensors.collect::<Result<_, _>>()?);
+            target::stage(&layout, path, force, read).map_err(ExportError::from)?.into_iter().collect()
+        }
+        OutputForm::TestData => {
+            if !path.is_dir() {
+                std::fs::create_dir(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
+            }
+            stage_folder(path, results, force, read)?
+        }
+    };
+    Ok(target::commit(staged).map_err(ExportError::from)?)
+}
+
+fn named_tensors<'a>(path: &Path, results: &Results<'a>) -> Result<Vec<(&'a str, &'a HostTensor)>, Error> {
+    let mut tensors: Vec<(&str, &HostTensor)> = Vec::new();
+    for (name, output) in results.output_names.iter().zip(results.outputs) {
+        let Some(tensor) = output.tensor() else {
+            return Err(cannot_hold(path, name, "an output that is no tensor"));
+        };
+        // One value may leave twice.
+        if tensors.iter().all(|(known, _)| known != name) {
+            tensors.push((name, tensor));
+        }
+    }
+    Ok(tensors)
+}
+
+fn cannot_hold(path: &Path, name: &str, what: &str) -> Error {
+    Error::Usage(format!(
+        "`{}` cannot hold `{name}`, {what}: write a folder of test data instead (a name that ends in /)",
+        path.display()
+    ))
+}
+
+fn constant(path: &Path, name: &str, tensor: &HostTensor) -> Result<(String, Arc<TensorData>), Error> {
+    let what = || format!("a tensor of {}", tensor.dtype());
+    let bytes = tensor.bytes().filter(|_| safetensors::stored_as(tensor.dtype()).is_some());
+    let bytes = bytes.ok_or_else(|| cannot_hold(path, name, &what()))?;
+    let data = TensorData::from_bytes(tensor.dtype(), tensor.dims(), bytes.to_vec());
+    Ok((name.to_owned(), Arc::new(data.map_err(|_| cannot_hold(path, name, &what()))?)))
+}
+
+fn stage_folder(
+    folder: &Path,
+    results: &Results<'_>,
+    force: bool,
+    read: &[Arc<SourceBytes>],
+) -> Result<Vec<target::Staged>, Error> {
+    let inputs = results.inputs.iter().zip(results.input_names).enumerate();
+    let inputs = inputs.filter_map(|(i, (value, name))| Some(("input", i, value.as_ref()?, name)));
+    let outputs = results.outputs.iter().zip(results.output_names).enumerate();
+    let outputs = outputs.map(|(i, (value, name))| ("output", i, value, name));
+    let mut staged = Vec::new();
+    for (prefix, i, value, name) in inputs.chain(outputs) {
+        let path = folder.join(format!("{prefix}_{i}.pb"));
+        let message: Layout = data::message(value, name)
+            .ok_or_else(|| Error::Unsupported(format!("`{name}` cannot be written as test data")))?;
+        staged.extend(target::stage(&message, &path, force, read).map_err(ExportError::from)?);
+    }
+    Ok(staged)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statistics_pass_over_what_is_no_number() {
+        let tensor = HostTensor::from_slice(&[5], &[1.0f32, f32::NAN, f32::NEG_INFINITY, 3.0, -1.0]).unwrap();
+        let found = statistics(&tensor).unwrap();
+        assert_eq!((found.count, found.nan, found.inf), (5, 1, 1));
+        assert_eq!((found.min, found.max, found.mean), (f64::NEG_INFINITY, 3.0, 1.0));
+        let large = HostTensor::from_slice(&[2], &[f64::MAX, f64::MAX]).unwrap();
+        assert_eq!(statistics(&large).unwrap().mean, f64::MAX);
+        let none = HostTensor::from_slice::<f32>(&[0], &[]).unwrap();
+        assert!(statistics(&none).unwrap().mean.is_nan());
+        let flags = HostTensor::from_bytes(ampc_ir::DType::Bool, &[4], &[1, 0, 1, 1]).unwrap();
+        assert_eq!(statistics(&flags).unwrap().mean, 0.75);
+    }
+}

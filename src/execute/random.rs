@@ -1,0 +1,380 @@
+//! Random values for inputs: the same for the same seed, on every machine.
+//!
+//! Element `i` of input `k` (counted from 0 in the order of the model) is made of word `i mod 4` of Philox4x32-10
+//! ([`ampc_ir::random`]) with the seed as key and the counter `(i div 4, k, 1)`: two words of 32 bits for `i`, one
+//! for each of the others. Streams of constants end in 0 instead, so no input has the numbers of a constant. A word
+//! `w` stands for
+//!
+//! - a float in [−1, 1), as in constants, rounded once to the element type; a complex element is two floats;
+//! - `true` if its highest bit is set;
+//! - the integer `low + (w · count) div 2^32` for one of the [`Role`]s that graphs give their integers;
+//! - one of the strings "0" and "1".
+
+use super::input_names;
+use crate::error::Error;
+use ampc_ir::attr::AttrValue;
+use ampc_ir::convert::{Conversion, can_convert, convert};
+use ampc_ir::module::{Def, Op};
+use ampc_ir::op::OpKind;
+use ampc_ir::random::{philox4x32, unit};
+use ampc_ir::{DType, Dim, Module, Node, Type, Value};
+use ampc_runtime::data::{Data, Maybe, Sequence};
+use ampc_runtime::{HostError, HostTensor};
+use rustc_hash::FxHashSet;
+
+/// Which integers make sense for an input.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Role {
+    /// Nothing is known of it: 0 or 1.
+    Flag,
+    /// `mask` is in its name: 1, so that nothing is masked.
+    Mask,
+    /// Indices or class numbers: below this extent.
+    Index(u64),
+    /// Lengths of sequences: from 1 to this extent.
+    Length(u64),
+    /// How often a loop runs: from 1 to 4.
+    Trips,
+    /// A shape, or a number of elements: 1.
+    Extent,
+}
+
+impl Role {
+    /// The least integer and how many there are.
+    fn range(self) -> (u64, u64) {
+        match self {
+            Role::Flag => (0, 2),
+            Role::Mask | Role::Extent => (1, 1),
+            Role::Index(extent) => (0, extent.max(1)),
+            Role::Length(extent) => (1, extent.max(1)),
+            Role::Trips => (1, 4),
+        }
+    }
+}
+
+/// A random value of this type for input `k`.
+pub(super) fn value(seed: u64, k: u32, ty: &Type, role: Role) -> Result<Data, Refused> {
+    match ty {
+        Type::Tensor(tensor) => {
+            let dims = tensor.shape.to_known().unwrap_or_default();
+            Stream { seed, k, next: 0 }.tensor(tensor.dtype, &dims, role).map(Data::Tensor)
+        }
+        Type::Sequence(element) => {
+            let mut stream = Stream { seed, k, next: 0 };
+            let items = (0..2).map(|_| stream.item(element, role)).collect::<Result<_, _>>()?;
+            Ok(Data::Sequence(Sequence { element: (**element).clone(), items }))
+        }
+        Type::Optional(element) => {
+            let value = value(seed, k, element, role)?;
+            Ok(Data::Optional(Maybe { element: (**element).clone(), value: Some(Box::new(value)) }))
+        }
+        Type::Unknown | Type::Sparse(_) | Type::Map { .. } | Type::Opaque { .. } => {
+            Err(Refused::Kind("values of this type"))
+        }
+    }
+}
+
+/// Why there is no random value.
+pub(super) enum Refused {
+    Kind(&'static str),
+    DType(DType),
+    Host(HostError),
+}
+
+impl From<HostError> for Refused {
+    fn from(error: HostError) -> Refused {
+        Refused::Host(error)
+    }
+}
+
+/// The words of one input.
+struct Stream {
+    seed: u64,
+    k: u32,
+    next: u64,
+}
+
+impl Stream {
+    fn word(&mut self) -> u32 {
+        let index = self.next;
+        self.next += 1;
+        let [lo, hi] = words(index / 4);
+        philox4x32([lo, hi, self.k, 1], words(self.seed))[(index % 4) as usize]
+    }
+
+    fn item(&mut self, ty: &Type, role: Role) -> Result<Data, Refused> {
+        let Type::Tensor(tensor) = ty else { return Err(Refused::Kind("lists of lists")) };
+        let dims: Vec<u64> =
+            tensor.shape.dims().unwrap_or_default().iter().map(|d| d.known().unwrap_or(1)).collect();
+        self.tensor(tensor.dtype, &dims, role).map(Data::Tensor)
+    }
+
+    fn tensor(&mut self, dtype: DType, dims: &[u64], role: Role) -> Result<HostTensor, Refused> {
+        if dtype == DType::String {
+            let count = HostTensor::zeros(dtype, dims)?.element_count();
+            let digit = |s: &mut Stream| -> Box<[u8]> { Box::new([b'0' + (s.word() >> 31) as u8]) };
+            let strings = (0..count).map(|_| digit(self)).collect();
+            return Ok(HostTensor::from_strings(dims, strings)?);
+        }
+        HostTensor::filled(dtype, dims, |bytes| self.fill(dtype, role, bytes))
+    }
+
+    fn fill(&mut self, dtype: DType, role: Role, bytes: &mut [u8]) -> Result<(), Refused> {
+        let (low, count) = role.range();
+        let part = match dtype {
+            DType::Complex64 => DType::F32,
+            DType::Complex128 => DType::F64,
+            other => other,
+        };
+        if can_convert(DType::F32, part) {
+            return Ok(self.floats(part, bytes));
+        }
+        match dtype {
+            DType::Bool => {
+                let set = |w: u32| u8::from(role == Role::Mask || w >> 31 == 1);
+                bytes.iter_mut().for_each(|b| *b = set(self.word()));
+            }
+            DType::I64
+            | DType::U64
+            | DType::I32
+            | DType::U32
+            | DType::I16
+            | DType::U16
+            | DType::I8
+            | DType::U8 => {
+                let size = (dtype.bits().unwrap_or(8) / 8) as usize;
+                let most = (1u64 << (8 * size as u32 - 1).min(63)) - 1;
+                let count = count.min(most.saturating_sub(low).max(1));
+                for element in bytes.chunks_exact_mut(size) {
+                    let drawn = (u128::from(self.word()) * u128::from(count)) >> 32;
+                    let number = u64::try_from(drawn).unwrap_or(0) + low;
+                    element.copy_from_slice(&number.to_le_bytes()[..size]);
+                }
+            }
+            // Packed integers of 2 and 4 bits: each is 0 or 1.
+            DType::I4 | DType::U4 => bytes.iter_mut().for_each(|b| *b = (self.word() >> 24) as u8 & 0x11),
+            DType::I2 | DType::U2 => bytes.iter_mut().for_each(|b| *b = (self.word() >> 24) as u8 & 0x55),
+            _ => return Err(Refused::DType(dtype)),
+        }
+        Ok(())
+    }
+
+    fn floats(&mut self, dtype: DType, bytes: &mut [u8]) {
+        const BLOCK: usize = 1 << 14;
+        let size = (dtype.bits().unwrap_or(8) / 8) as usize;
+        let (mut wide, mut narrow) = (Vec::new(), Vec::new());
+        for block in bytes.chunks_mut(BLOCK * size) {
+            wide.clear();
+            narrow.clear();
+            for _ in 0..block.len() / size {
+                wide.extend_from_slice(&unit(self.word()).to_le_bytes());
+            }
+            convert(DType::F32, Conversion { to: dtype, clamp: false }, &wide, &mut narrow);
+            block.copy_from_slice(&narrow);
+        }
+    }
+}
+
+/// The low and the high word.
+fn words(n: u64) -> [u32; 2] {
+    let b = n.to_le_bytes();
+    [u32::from_le_bytes([b[0], b[1], b[2], b[3]]), u32::from_le_bytes([b[4], b[5], b[6], b[7]])]
+}
+
+/// What the integers of each input are for, in a module whose values have their types.
+pub(super) fn roles(module: &Module) -> Vec<Role> {
+    let inputs = module.graph(module.main()).inputs();
+    let names = input_names(module);
+    inputs.iter().zip(&names).map(|(&input, name)| role(module, input, name)).collect()
+}
+
+fn role(module: &Module, input: Value, name: &str) -> Role {
+    if module.value(input).ty.element_dtype().is_some_and(DType::is_float) {
+        return Role::Flag;
+    }
+    let mut found: Option<Role> = None;
+    let mut seen: FxHashSet<Value> = FxHashSet::default();
+    let mut work = vec![input];
+    while let Some(value) = work.pop() {
+        if !seen.insert(value) {
+            continue;
+        }
+        for (node, slot) in module.uses(value) {
+            if let Some(role) = role_at(module, node, slot) {
+                found = Some(stricter(found, role));
+            }
+            follow(module, node, slot, &mut work);
+        }
+    }
+    let masked = || name.to_ascii_lowercase().contains("mask").then_some(Role::Mask);
+    found.or_else(masked).unwrap_or(Role::Flag)
+}
+
+/// The role that leaves less.
+fn stricter(old: Option<Role>, new: Role) -> Role {
+    let largest = |role: Role| role.range().0 + role.range().1;
+    match old {
+        Some(old) if largest(old) <= largest(new) => old,
+        _ => new,
+    }
+}
+
+/// What a node takes an operand for.
+fn role_at(module: &Module, node: Node, slot: u32) -> Option<Role> {
+    let data = module.node(node);
+    let kind = data.schema()?.kind;
+    let extent = |operand: usize, axis: i64| -> Option<u64> {
+        let dims = module.value(data.operand(operand)?).ty.shape()?.dims()?;
+        let rank = i64::try_from(dims.len()).ok()?;
+        let axis = usize::try_from(if axis < 0 { axis + rank } else { axis }).ok()?;
+        dims.get(axis)?.known()
+    };
+    let axis = |otherwise: i64| match module.symbol("axis").and_then(|s| data.attr(s)).map(|a| &a.value) {
+        Some(AttrValue::Int(axis)) => *axis,
+        _ => otherwise,
+    };
+    match (kind, slot) {
+        (OpKind::Gather, 1) => extent(0, axis(0)).map(Role::Index),
+        (OpKind::GatherElements | OpKind::ScatterElements, 1) => extent(0, axis(0)).map(Role::Index),
+        (OpKind::GatherND | OpKind::ScatterND, 1) => extent(0, 0).map(Role::Index),
+        (OpKind::SoftmaxCrossEntropyLoss | OpKind::NegativeLogLikelihoodLoss, 1) => {
+            extent(0, 1).map(Role::Index)
+        }
+        (OpKind::LSTM | OpKind::GRU | OpKind::RNN, 4) => extent(0, 0).map(Role::Length),
+        (OpKind::ReverseSequence, 1) => extent(0, 0).map(Role::Length),
+        (OpKind::Loop, 0) => Some(Role::Trips),
+        (OpKind::Reshape | OpKind::Expand | OpKind::Tile | OpKind::TopK, 1) => Some(Role::Extent),
+        (OpKind::ConstantOfShape, 0) => Some(Role::Extent),
+        _ => None,
+    }
+}
+
+/// Where the elements of an operand go on unchanged.
+fn follow(module: &Module, node: Node, slot: u32, work: &mut Vec<Value>) {
+    let data = module.node(node);
+    let slot = slot as usize;
+    if slot >= data.n_formal() {
+        for body in data.bodies() {
+            let captures = u32::try_from(slot).map_or(&[][..], |slot| module.graph(body).captures_of(slot));
+            work.extend(captures);
+        }
+        return;
+    }
+    if let Op::Call(function) = data.op {
+        work.extend(module.graph(module.function(function).graph).inputs().get(slot));
+        return;
+    }
+    let Some(schema) = data.schema() else { return };
+    let carries = match schema.kind {
+        OpKind::Cast
+        | OpKind::Identity
+        | OpKind::Reshape
+        | OpKind::Flatten
+        | OpKind::Squeeze
+        | OpKind::Unsqueeze
+        | OpKind::Transpose
+        | OpKind::Slice
+        | OpKind::Split
+        | OpKind::Expand
+        | OpKind::Tile => slot == 0,
+        OpKind::Concat => true,
+        OpKind::Where => slot > 0,
+        _ => false,
+    };
+    if carries {
+        work.extend(data.results().iter().flatten());
+    }
+}
+
+/// The types of the inputs with a number for every dim, and which names and places got which number.
+pub(super) fn with_dims(
+    module: &Module,
+    asked: &super::inputs::Dims,
+) -> Result<(Vec<Option<Type>>, Vec<super::inputs::BoundDim>), Error> {
+    let graph = module.graph(module.main());
+    let mut bound: Vec<super::inputs::BoundDim> = Vec::new();
+    let mut types = Vec::new();
+    for (&value, name) in graph.inputs().iter().zip(input_names(module)) {
+        let data = module.value(value);
+        if matches!(data.def, Def::Input { default: Some(_), .. }) {
+            types.push(None);
+            continue;
+        }
+        let mut ty = data.ty.clone();
+        if let Type::Tensor(tensor) = &mut ty {
+            let dims = tensor.shape.dims().unwrap_or_default().to_vec();
+            let mut known = Vec::with_capacity(dims.len());
+            for (axis, dim) in dims.into_iter().enumerate() {
+                let dim_name = match dim {
+                    Dim::Known(n) => {
+                        known.push(n);
+                        continue;
+                    }
+                    Dim::Sym(symbol) => module.text(symbol).to_owned(),
+                    Dim::Unknown => format!("{name}[{axis}]"),
+                };
+                let size = asked.get(&dim_name).copied();
+                known.push(size.unwrap_or(1));
+                if !bound.iter().any(|b| b.name == dim_name) {
+                    bound.push(super::inputs::BoundDim {
+                        name: dim_name,
+                        size: size.unwrap_or(1),
+                        asked: size.is_some(),
+                    });
+                }
+            }
+            tensor.shape = ampc_ir::Shape::known(&known);
+        }
+        types.push(Some(ty));
+    }
+    if let Some(unknown) = asked.keys().find(|name| !bound.iter().any(|b| b.name == **name)) {
+        let names: Vec<&str> = bound.iter().map(|b| b.name.as_str()).collect();
+        let near = ampc_passes::suggest::nearest(unknown, names.iter().copied());
+        let hint = ampc_passes::suggest::did_you_mean(near);
+        let known = if names.is_empty() {
+            "no input has a dim that is not a number".to_owned()
+        } else {
+            format!("expected one of {}", names.join(", "))
+        };
+        return Err(Error::Usage(format!("`--dim {unknown}`: no input has such a dim{hint}; {known}")));
+    }
+    Ok((types, bound))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn floats(seed: u64, k: u32) -> Vec<f32> {
+        let ty = Type::tensor(DType::F32, ampc_ir::Shape::known(&[5]));
+        let Ok(Data::Tensor(tensor)) = value(seed, k, &ty, Role::Flag) else { panic!("floats are drawn") };
+        tensor.as_slice::<f32>().unwrap().to_vec()
+    }
+
+    #[test]
+    fn the_numbers_are_those_that_are_documented() {
+        let drawn = floats(7, 2);
+        let word = |i: u32| philox4x32([i / 4, 0, 2, 1], [7, 0])[(i % 4) as usize];
+        let unit = |w: u32| (w >> 8) as f32 * 2f32.powi(-23) - 1.0;
+        assert_eq!(drawn, (0..5).map(|i| unit(word(i))).collect::<Vec<_>>());
+        assert_ne!(drawn, floats(7, 1));
+        assert_ne!(drawn, floats(8, 2));
+    }
+
+    #[test]
+    fn integers_are_below_the_extent_of_what_they_index() {
+        let text = "module ir=10\nopset ai.onnx=21\n\ngraph @main {
+  input %ids : i64[2, 3]\n  input %mask : i64[2]\n  input %other : i32[4]
+  const %table : f32[7, 2] = random(1, 1.0)\n  const %one : i64[1] = [1]
+  %wide = Unsqueeze(%ids, %one) : i64[2, 1, 3]
+  %y = Gather(%table, %wide) : f32[2, 1, 3, 2]
+  output %y : f32[2, 1, 3, 2]\n  output %mask : i64[2]\n  output %other : i32[4]\n}\n";
+        let mut module = ampc_ir::text::parse(text, &ampc_ir::text::NoData).unwrap();
+        ampc_ir::infer::infer_module(&mut module).unwrap();
+        assert_eq!(roles(&module), [Role::Index(7), Role::Mask, Role::Flag]);
+        let ty = Type::tensor(DType::I64, ampc_ir::Shape::known(&[1000]));
+        let Ok(Data::Tensor(drawn)) = value(0, 0, &ty, Role::Index(7)) else { panic!("integers are drawn") };
+        let numbers: Vec<i64> = drawn.i64s().unwrap().collect();
+        assert_eq!((numbers.iter().min(), numbers.iter().max()), (Some(&0), Some(&6)));
+    }
+}

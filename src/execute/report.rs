@@ -1,0 +1,179 @@
+//! What a comparison found as JSON: schema `ampc-verify/1` of `docs/verify.md`.
+
+use super::agree::Agreement;
+use super::verify::{Compared, Verification};
+use ampc_runtime::Tolerance;
+use serde::{Serialize, Serializer};
+
+/// The schema of what [`VerifyReport`] writes.
+pub const SCHEMA: &str = "ampc-verify/1";
+
+/// A comparison, to be written as JSON. Numbers that are not finite are written as the strings `inf` and `nan`.
+#[derive(Clone, Debug, Serialize)]
+pub struct VerifyReport {
+    /// [`SCHEMA`].
+    pub schema: &'static str,
+    /// The model.
+    pub model: String,
+    /// The other model, or the folder of test data.
+    pub against: String,
+    /// Whether all outputs agree.
+    pub passed: bool,
+    /// How far apart floats may be.
+    pub tolerance: ToleranceReport,
+    /// The first value beyond the tolerance.
+    pub first: Option<ValueReport>,
+    /// The outputs.
+    pub outputs: Vec<ValueReport>,
+    /// All values that both models compute; empty for test data.
+    pub values: Vec<ValueReport>,
+}
+
+/// A tolerance: |got − want| ≤ abs + rel · |want| + of_max · max|want|.
+#[derive(Clone, Debug, Serialize)]
+pub struct ToleranceReport {
+    /// Absolute part.
+    pub abs: f64,
+    /// Share of the wanted element.
+    pub rel: f64,
+    /// Share of the largest wanted element.
+    pub of_max: f64,
+    /// Where it comes from.
+    pub reason: String,
+}
+
+impl ToleranceReport {
+    /// A tolerance and where it comes from.
+    pub fn new(tolerance: &Tolerance, reason: impl Into<String>) -> ToleranceReport {
+        let Tolerance { abs, rel, of_max } = *tolerance;
+        ToleranceReport { abs, rel, of_max, reason: reason.into() }
+    }
+}
+
+/// A value and its errors.
+#[derive(Clone, Debug, Serialize)]
+pub struct ValueReport {
+    /// Its name; of test data the number of the output.
+    pub value: String,
+    /// The path of the node that makes it.
+    pub node: Option<String>,
+    /// The operator.
+    pub op: Option<String>,
+    /// The iterations of the loops around it.
+    pub iterations: Vec<u64>,
+    /// Whether it is within the tolerance.
+    pub passed: bool,
+    /// Why it cannot be compared.
+    pub obstacle: Option<String>,
+    /// Elements.
+    pub elements: u64,
+    /// Elements beyond the tolerance.
+    pub mismatches: u64,
+    /// Largest |got − want|.
+    #[serde(serialize_with = "number")]
+    pub max_abs: f64,
+    /// Largest |got − want| / |want|.
+    #[serde(serialize_with = "number")]
+    pub max_rel: f64,
+    /// Largest |got − want| as a share of the largest |want|.
+    #[serde(serialize_with = "number")]
+    pub max_of_max: f64,
+    /// Largest |got − want| in units in the last place.
+    #[serde(serialize_with = "number")]
+    pub max_ulp: f64,
+    /// Elements of which exactly one is NaN.
+    pub nan_disagreements: u64,
+    /// Elements of which one is infinite and the other is not the same.
+    pub inf_disagreements: u64,
+    /// The error of max less the largest of what the node reads.
+    #[serde(serialize_with = "optional")]
+    pub adds: Option<f64>,
+    /// The first element beyond the tolerance.
+    pub first_mismatch: Option<MismatchReport>,
+}
+
+/// An element beyond the tolerance.
+#[derive(Clone, Debug, Serialize)]
+pub struct MismatchReport {
+    /// Its coordinates.
+    pub at: Vec<u64>,
+    /// What is there.
+    pub got: String,
+    /// What should be there.
+    pub want: String,
+}
+
+impl ValueReport {
+    /// A value of two models.
+    pub fn of(compared: &Compared) -> ValueReport {
+        let Compared { value, path, op, iterations, agreement, adds, .. } = compared;
+        let text = |text: &String| (!text.is_empty()).then(|| text.clone());
+        ValueReport {
+            node: text(path),
+            op: text(op),
+            iterations: iterations.clone(),
+            adds: *adds,
+            ..ValueReport::new(value, agreement)
+        }
+    }
+
+    /// A value that no node is known for.
+    pub fn new(name: &str, agreement: &Agreement) -> ValueReport {
+        let found = &agreement.found;
+        ValueReport {
+            value: name.to_owned(),
+            node: None,
+            op: None,
+            iterations: Vec::new(),
+            passed: agreement.passed(),
+            obstacle: agreement.obstacle.clone(),
+            elements: found.elements,
+            mismatches: found.mismatches,
+            max_abs: found.max_abs,
+            max_rel: found.max_rel,
+            max_of_max: found.max_of_max,
+            max_ulp: found.max_ulp,
+            nan_disagreements: found.nan_disagreements,
+            inf_disagreements: found.inf_disagreements,
+            adds: None,
+            first_mismatch: found.first_mismatch.as_ref().map(|m| MismatchReport {
+                at: m.at.clone(),
+                got: m.got.clone(),
+                want: m.want.clone(),
+            }),
+        }
+    }
+}
+
+impl VerifyReport {
+    /// The report of a comparison of two models.
+    pub fn new(model: &str, other: &str, found: &Verification) -> VerifyReport {
+        let list = |values: &[Compared]| values.iter().map(ValueReport::of).collect();
+        VerifyReport {
+            schema: SCHEMA,
+            model: model.to_owned(),
+            against: other.to_owned(),
+            passed: found.passed(),
+            tolerance: ToleranceReport::new(&found.tolerance, found.reason.clone()),
+            first: found.first.as_ref().map(ValueReport::of),
+            outputs: list(&found.outputs),
+            values: list(&found.values),
+        }
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
+fn number<S: Serializer>(number: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    if number.is_finite() {
+        return serializer.serialize_f64(*number);
+    }
+    serializer.serialize_str(if number.is_nan() { "nan" } else { "inf" })
+}
+
+#[expect(clippy::ref_option, reason = "serde asks for it")]
+fn optional<S: Serializer>(value: &Option<f64>, serializer: S) -> Result<S::Ok, S::Error> {
+    match value {
+        Some(value) => number(value, serializer),
+        None => serializer.serialize_none(),
+    }
+}

@@ -1,0 +1,195 @@
+//! What a run computes, told value by value, with names that another model has as well: the name of the value, and
+//! of the graph it is in the way to it, through nodes with bodies and calls, with the number of the iteration.
+//!
+//! Functions are known by their calls, so a copy that a rewrite made of one has the names of the one it was made
+//! from.
+
+use ampc_ir::entity::SecondaryMap;
+use ampc_ir::module::{GraphOwner, Op};
+use ampc_ir::op::OpKind;
+use ampc_ir::{GraphId, Module, Node, Value};
+use ampc_passes::Paths;
+use ampc_runtime::cpu::Observer;
+use ampc_runtime::{Data, DataRef, Executable, HostError};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
+
+/// The marks between the parts of a key: before a node, behind it, before the number of the iteration.
+const NODE: char = '\u{1}';
+const INSIDE: char = '\u{2}';
+const ITERATION: char = '\u{3}';
+
+/// A graph that runs.
+#[derive(Debug)]
+pub(super) struct Scope {
+    /// The way to it, which no two runs of graphs have in common.
+    pub(super) key: Arc<str>,
+    /// The same as people write it, without iterations: what stands before the names of its nodes.
+    pub(super) path: Arc<str>,
+    /// The iterations of the loops it is in.
+    pub(super) iterations: Vec<u64>,
+}
+
+/// What a run tells.
+pub(super) enum Event {
+    /// A body of a node, or the function it calls, starts.
+    Enter { node: Node, graph: GraphId },
+    /// A node with bodies or a call is done: all keys that begin so are.
+    Done { prefix: Arc<str> },
+    /// A value was computed.
+    Value { scope: Arc<Scope>, node: Node, value: Value, name: Arc<str>, data: Result<Data, HostError> },
+}
+
+/// A model, and which of its values are told under which names.
+pub(super) struct Side<'m> {
+    pub(super) module: &'m Module,
+    pub(super) paths: Paths,
+    names: SecondaryMap<Value, Option<Arc<str>>>,
+}
+
+impl<'m> Side<'m> {
+    /// All values that a model computes, once its executable is bound.
+    pub(super) fn new(module: &'m Module, executable: &Executable) -> Side<'m> {
+        let mut names: SecondaryMap<Value, Option<Arc<str>>> = SecondaryMap::default();
+        for value in computed(module, executable) {
+            names[value] = module.value_name(value).map(|name| module.text(name).into());
+        }
+        Side { module, paths: Paths::new(module), names }
+    }
+
+    /// Tells only what the other model may have as well.
+    pub(super) fn keep(&mut self, executable: &Executable, other: &FxHashSet<Arc<str>>) {
+        for value in computed(self.module, executable) {
+            self.names[value] = self.names[value].take().filter(|name| other.contains(name));
+        }
+    }
+
+    /// The names that are told.
+    pub(super) fn names(&self, executable: &Executable) -> FxHashSet<Arc<str>> {
+        computed(self.module, executable).filter_map(|value| self.names[value].clone()).collect()
+    }
+
+    /// The path of a node in a scope: how users name it.
+    pub(super) fn path(&self, scope: &Scope, node: Node) -> String {
+        format!("{}{}", scope.path, self.paths.local(node))
+    }
+}
+
+/// The results of the nodes that are computed.
+fn computed<'a>(module: &'a Module, executable: &'a Executable) -> impl Iterator<Item = Value> + 'a {
+    let plans = module.graph_ids().filter_map(|graph| executable.plan(graph));
+    let nodes = plans.flat_map(|plan| plan.steps.iter().map(|step| step.node));
+    nodes.flat_map(|node| module.node(node).results().iter().flatten().copied())
+}
+
+/// Tells what a run computes. Waits for who listens; tells nobody once nobody does.
+pub(super) struct Teller<'a> {
+    side: &'a Side<'a>,
+    events: SyncSender<Event>,
+    levels: Vec<Level>,
+}
+
+struct Level {
+    scope: Arc<Scope>,
+    /// How often bodies of nodes in this scope have run.
+    runs: FxHashMap<(Node, GraphId), u64>,
+}
+
+impl<'a> Teller<'a> {
+    pub(super) fn new(side: &'a Side<'a>, events: SyncSender<Event>) -> Teller<'a> {
+        let scope = Scope { key: "".into(), path: "".into(), iterations: Vec::new() };
+        let level = Level { scope: Arc::new(scope), runs: FxHashMap::default() };
+        Teller { side, events, levels: vec![level] }
+    }
+
+    fn level(&mut self) -> &mut Level {
+        self.levels.last_mut().expect("the main graph is never left")
+    }
+
+    fn tell(&self, event: Event) {
+        // Who listened has met an error, and says it.
+        let _ = self.events.send(event);
+    }
+
+    /// How the keys of all that runs inside of a node begin.
+    fn prefix(&mut self, node: Node) -> String {
+        let local = self.side.paths.local(node);
+        format!("{}{NODE}{local}{INSIDE}", self.level().scope.key)
+    }
+}
+
+impl Observer for Teller<'_> {
+    fn value(&mut self, node: Node, slot: usize, data: DataRef<'_>) {
+        let module = self.side.module;
+        if is_nested(module, node) {
+            let prefix = self.prefix(node).into();
+            self.tell(Event::Done { prefix });
+        }
+        let Some(value) = module.node(node).result(slot) else { return };
+        let Some(name) = self.side.names[value].clone() else { return };
+        let scope = self.level().scope.clone();
+        self.tell(Event::Value { scope, node, value, name, data: data.to_data() });
+    }
+
+    fn enter(&mut self, node: Node, graph: GraphId) {
+        let module = self.side.module;
+        let attr = match module.graph(graph).owner {
+            GraphOwner::Body { attr, .. } => module.text(attr),
+            GraphOwner::Main | GraphOwner::Function(_) | GraphOwner::Erased => "",
+        };
+        let prefix = self.prefix(node);
+        let local = self.side.paths.local(node);
+        let level = self.level();
+        let run = level.runs.entry((node, graph)).or_insert(0);
+        let iteration = *run;
+        *run += 1;
+        let mut iterations = level.scope.iterations.clone();
+        if is_loop(module, node) {
+            iterations.push(iteration);
+        }
+        let slash = if attr.is_empty() { "" } else { "/" };
+        let scope = Scope {
+            key: format!("{prefix}{attr}{ITERATION}{iteration}").into(),
+            path: format!("{}{local}{slash}{attr}/", level.scope.path).into(),
+            iterations,
+        };
+        self.levels.push(Level { scope: Arc::new(scope), runs: FxHashMap::default() });
+        self.tell(Event::Enter { node, graph });
+    }
+
+    fn leave(&mut self) {
+        self.levels.pop();
+    }
+}
+
+/// Whether a node has bodies or is a call.
+pub(super) fn is_nested(module: &Module, node: Node) -> bool {
+    matches!(module.node(node).op, Op::Call(_)) || module.node(node).bodies().next().is_some()
+}
+
+fn is_loop(module: &Module, node: Node) -> bool {
+    let kind = module.node(node).schema().map(|schema| schema.kind);
+    matches!(kind, Some(OpKind::Loop | OpKind::Scan | OpKind::SequenceMap))
+}
+
+/// Keys begun by nodes that are done, of which nothing will come any more.
+#[derive(Default)]
+pub(super) struct Closed(FxHashSet<Arc<str>>);
+
+impl Closed {
+    pub(super) fn close(&mut self, prefix: Arc<str>) {
+        self.0.insert(prefix);
+    }
+
+    /// Forgets what nobody will ask for any more.
+    pub(super) fn forget(&mut self, prefix: &str) {
+        self.0.remove(prefix);
+    }
+
+    /// Whether nothing will come from this scope.
+    pub(super) fn has(&self, scope: &Scope) -> bool {
+        let ends = scope.key.match_indices(INSIDE).map(|(at, mark)| at + mark.len());
+        !self.0.is_empty() && ends.into_iter().any(|end| self.0.contains(&scope.key[..end]))
+    }
+}

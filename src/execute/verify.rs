@@ -1,0 +1,350 @@
+//! Two models on the same inputs: how far apart their outputs are, and the first value in which they differ.
+//!
+//! Both run at the same time, each telling its values as they are computed ([`scope`](super::scope)). A value of the
+//! model waits until the other one has computed its own of the same name in the same graph; so what is held are the
+//! two values that are compared and the few that are on their way. A model whose nodes are in another order has its
+//! values held until their turn.
+//!
+//! The *verdict* is about outputs. The *first* value beyond the tolerance, in the order in which the model computes,
+//! is where a difference comes from: everything before it agrees. What a node *adds* is its error less the largest
+//! of what it reads; where errors accumulate, that tells who is worth looking at.
+
+use super::agree::{Agreement, agree};
+use super::scope::{Closed, Event, Scope, Side, Teller, is_nested};
+use super::{Inputs, bind, of_run, output_names, prepare, views};
+use crate::error::Error;
+use crate::rewrite::op_of;
+use ampc_ir::module::{Def, GraphOwner};
+use ampc_ir::{DType, GraphId, Module, Node, Value};
+use ampc_runtime::cpu::RunError;
+use ampc_runtime::float::Format;
+use ampc_runtime::{Cpu, Data, Executable, HostError, Tolerance};
+use rustc_hash::FxHashMap;
+use std::cmp::Ordering;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, sync_channel};
+
+/// Values of one model that may wait for the other one.
+const WAITING: usize = 2;
+
+/// How to compare.
+#[derive(Clone, Debug, Default)]
+pub struct VerifyOptions {
+    /// The backend and its limits.
+    pub cpu: Cpu,
+    /// How far apart floats may be; by default as [`default_tolerance`] says.
+    pub tolerance: Option<Tolerance>,
+}
+
+/// What comparing two models found.
+#[derive(Clone, Debug)]
+pub struct Verification {
+    /// How far apart floats may be.
+    pub tolerance: Tolerance,
+    /// Where that comes from.
+    pub reason: String,
+    /// The outputs, in order.
+    pub outputs: Vec<Compared>,
+    /// Every value that both compute, in the order in which the model does; of several iterations or calls of the
+    /// same path the one with the largest error.
+    pub values: Vec<Compared>,
+    /// The first that is beyond the tolerance, outputs after all other values.
+    pub first: Option<Compared>,
+}
+
+/// A value of both models.
+#[derive(Clone, Debug)]
+pub struct Compared {
+    /// Its name.
+    pub value: String,
+    /// The node of the model that makes it, if one does.
+    pub node: Option<Node>,
+    /// The path of the node; empty if there is none.
+    pub path: String,
+    /// Its operator.
+    pub op: String,
+    /// The iterations of the loops around it.
+    pub iterations: Vec<u64>,
+    /// The errors.
+    pub agreement: Agreement,
+    /// Its error, as a share of the largest wanted element, less the largest of what the node reads; `None` where
+    /// that is not known.
+    pub adds: Option<f64>,
+}
+
+impl Verification {
+    /// Whether all outputs agree.
+    pub fn passed(&self) -> bool {
+        self.outputs.iter().all(|output| output.agreement.passed())
+    }
+
+    /// Values that are beyond the tolerance.
+    pub fn beyond(&self) -> usize {
+        self.values.iter().filter(|value| !value.agreement.passed()).count()
+    }
+
+    /// Values by what their nodes add, the most first; without those that add nothing.
+    pub fn worst(&self) -> Vec<&Compared> {
+        let mut worst: Vec<&Compared> =
+            self.values.iter().filter(|v| v.adds.is_some_and(|adds| adds > 0.0)).collect();
+        worst.sort_by(|a, b| b.adds.partial_cmp(&a.adds).unwrap_or(Ordering::Equal));
+        worst
+    }
+}
+
+/// Unit roundoffs of fp32 and wider formats that two ways to compute the same may be apart, of the largest wanted
+/// element: twice what two orders of a sum of 4096 terms are ([`Tolerance::of`]).
+const ROUNDOFFS_WIDE: f64 = 256.0;
+/// Unit roundoffs of narrower formats. Ideal rewrites of trained networks are at most 10 apart, but for one.
+const ROUNDOFFS_LOW: f64 = 16.0;
+
+/// How far apart models may be that compute the same, and why: a number of unit roundoffs of the least precise float
+/// format in either of them, of the largest wanted element.
+pub fn default_tolerance(modules: &[&Module]) -> (Tolerance, String) {
+    let values = modules.iter().flat_map(|module| {
+        module.graph_ids().flat_map(|graph| module.defined(graph)).map(|value| module.value(value))
+    });
+    let formats = values.filter_map(|data| {
+        let dtype = data.ty.element_dtype()?;
+        Some((dtype, Format::of(dtype)?))
+    });
+    let roundoff = |format: &Format| format.unit_roundoff();
+    let lowest = formats.max_by(|(_, a), (_, b)| roundoff(a).total_cmp(&roundoff(b)));
+    let Some((dtype, format)) = lowest else {
+        return (Tolerance::EXACT, "there are no floats".into());
+    };
+    let is_wide = matches!(dtype, DType::F32 | DType::F64 | DType::Complex64 | DType::Complex128);
+    let n = if is_wide { ROUNDOFFS_WIDE } else { ROUNDOFFS_LOW };
+    let tolerance =
+        Tolerance { abs: n * format.least_spacing(), rel: 0.0, of_max: n * format.unit_roundoff() };
+    (tolerance, format!("{n} unit roundoffs of {dtype}, the least precise format, of the largest element"))
+}
+
+/// Runs both models on the same inputs, which are those of `model`, and compares every value that both have.
+///
+/// # Errors
+/// If a model is invalid, cannot be run, or the other one lacks an input or output of the first.
+pub fn verify(
+    model: &mut Module,
+    other: &mut Module,
+    inputs: &Inputs,
+    options: &VerifyOptions,
+) -> Result<Verification, Error> {
+    let pairs = pair_outputs(model, other)?;
+    let mut executables = [prepare(model, &options.cpu)?, prepare(other, &options.cpu)?];
+    let (model, other) = (&*model, &*other);
+    let other_inputs = inputs.for_other(model, other)?;
+    bind(&mut executables[0], &inputs.values)?;
+    bind(&mut executables[1], &other_inputs.values)?;
+    let (by_default, reason) = default_tolerance(&[model, other]);
+    let (tolerance, reason) = match options.tolerance {
+        Some(tolerance) => (tolerance, "asked for".to_owned()),
+        None => (by_default, reason),
+    };
+    let mut sides = [Side::new(model, &executables[0]), Side::new(other, &executables[1])];
+    let names = [sides[1].names(&executables[1]), sides[0].names(&executables[0])];
+    for ((side, executable), names) in sides.iter_mut().zip(&executables).zip(&names) {
+        side.keep(executable, names);
+    }
+    let [first, second] = &mut executables;
+    let (wanted, found, mut comparer) = std::thread::scope(|scope| {
+        let (to_wanted, wanted_events) = sync_channel(WAITING);
+        let (to_found, found_events) = sync_channel(WAITING);
+        let [side, other_side] = &sides;
+        let (teller, other_teller) = (Teller::new(side, to_wanted), Teller::new(other_side, to_found));
+        let wanted = scope.spawn(move || run_told(first, &inputs.values, teller));
+        let found = scope.spawn(|| run_told(second, &other_inputs.values, other_teller));
+        let mut comparer = Comparer::new(side, tolerance);
+        let compared = comparer.compare(&wanted_events, &found_events);
+        // Runs go on without anybody who listens.
+        drop((wanted_events, found_events));
+        (joined(wanted.join()), joined(found.join()), compared.map(|()| comparer))
+    });
+    let wanted = wanted.map_err(|e| of_run(model, &e))?;
+    let found = found.map_err(|e| of_run(other, &e))?;
+    let comparer = match &mut comparer {
+        Ok(comparer) => comparer,
+        Err(error) => return Err(Error::Unsupported(error.to_string())),
+    };
+    let outputs = comparer.outputs(&wanted, &found, &pairs);
+    let mut first = comparer.first.take();
+    if first.is_none() {
+        first = outputs.iter().find(|output| !output.agreement.passed()).cloned();
+    }
+    Ok(Verification { tolerance, reason, outputs, values: std::mem::take(&mut comparer.values), first })
+}
+
+fn run_told(executable: &mut Executable, inputs: &[Option<Data>], mut teller: Teller<'_>) -> Ran {
+    executable.run_observed(&views(inputs), Some(&mut teller))
+}
+
+type Ran = Result<Vec<Data>, RunError>;
+
+fn joined(result: std::thread::Result<Ran>) -> Ran {
+    result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// For every output of the model, which of the other's it is.
+fn pair_outputs(model: &Module, other: &Module) -> Result<Vec<usize>, Error> {
+    let names = output_names(other);
+    let find = |name: &String| {
+        names.iter().position(|n| n == name).ok_or_else(|| {
+            Error::Usage(format!(
+                "the other model has no output `{name}`: expected the outputs of the first, found {}",
+                names.join(", ")
+            ))
+        })
+    };
+    output_names(model).iter().map(find).collect()
+}
+
+/// Compares values as they come, in the order of the model.
+struct Comparer<'a> {
+    side: &'a Side<'a>,
+    tolerance: Tolerance,
+    values: Vec<Compared>,
+    first: Option<Compared>,
+    /// Where in `values` a value of a path is.
+    index: FxHashMap<(Arc<str>, Value), usize>,
+    /// The error of each value when it was computed last.
+    errors: FxHashMap<Value, f64>,
+    /// The call that a function runs for.
+    calls: FxHashMap<GraphId, Node>,
+    /// Values of the other model that came before their turn.
+    waiting: FxHashMap<(Arc<str>, Arc<str>), Result<Data, HostError>>,
+    closed: Closed,
+}
+
+impl<'a> Comparer<'a> {
+    fn new(side: &'a Side<'a>, tolerance: Tolerance) -> Comparer<'a> {
+        Comparer {
+            side,
+            tolerance,
+            values: Vec::new(),
+            first: None,
+            index: FxHashMap::default(),
+            errors: FxHashMap::default(),
+            calls: FxHashMap::default(),
+            waiting: FxHashMap::default(),
+            closed: Closed::default(),
+        }
+    }
+
+    fn compare(&mut self, wanted: &Receiver<Event>, found: &Receiver<Event>) -> Result<(), HostError> {
+        for event in wanted {
+            match event {
+                Event::Enter { node, graph } => {
+                    self.calls.insert(graph, node);
+                }
+                Event::Done { prefix } => {
+                    self.closed.forget(&prefix);
+                    self.waiting.retain(|(scope, _), _| !scope.starts_with(&*prefix));
+                }
+                Event::Value { scope, node, value, name, data } => {
+                    if let Some(got) = self.find(&scope, &name, found) {
+                        self.value(&scope, (node, value), &name, &got?, &data?);
+                    }
+                }
+            }
+        }
+        // What nobody asked for.
+        found.iter().for_each(drop);
+        Ok(())
+    }
+
+    /// The other model's value of this name, if it computes one.
+    fn find(
+        &mut self,
+        scope: &Scope,
+        name: &Arc<str>,
+        found: &Receiver<Event>,
+    ) -> Option<Result<Data, HostError>> {
+        if let Some(data) = self.waiting.remove(&(scope.key.clone(), name.clone())) {
+            return Some(data);
+        }
+        while !self.closed.has(scope) {
+            match found.recv().ok()? {
+                Event::Enter { .. } => {}
+                Event::Done { prefix } => self.closed.close(prefix),
+                Event::Value { scope: s, name: n, data, .. } if s.key == scope.key && n == *name => {
+                    return Some(data);
+                }
+                Event::Value { scope, name, data, .. } => {
+                    self.waiting.insert((scope.key.clone(), name), data);
+                }
+            }
+        }
+        None
+    }
+
+    fn value(&mut self, scope: &Scope, (node, value): (Node, Value), name: &str, got: &Data, want: &Data) {
+        let module = self.side.module;
+        let agreement = agree(got, want, &self.tolerance);
+        let error = agreement.error();
+        self.errors.insert(value, error);
+        let compared = Compared {
+            value: name.to_owned(),
+            node: Some(node),
+            path: self.side.path(scope, node),
+            op: op_of(module, node),
+            iterations: scope.iterations.clone(),
+            adds: self.read_error(node).map(|read| if error > read { error - read } else { 0.0 }),
+            agreement,
+        };
+        if self.first.is_none() && !compared.agreement.passed() {
+            self.first = Some(compared.clone());
+        }
+        let next = self.values.len();
+        let at = *self.index.entry((scope.path.clone(), value)).or_insert(next);
+        match self.values.get_mut(at) {
+            None => self.values.push(compared),
+            Some(old) if error > old.agreement.error() => *old = compared,
+            Some(_) => {}
+        }
+    }
+
+    /// The largest error of what a node reads.
+    fn read_error(&self, node: Node) -> Option<f64> {
+        if is_nested(self.side.module, node) {
+            return None;
+        }
+        let operands = self.side.module.node(node).operands().iter().flatten();
+        operands.map(|&v| self.error_of(v)).try_fold(0.0, |most: f64, error| Some(most.max(error?)))
+    }
+
+    fn error_of(&self, mut value: Value) -> Option<f64> {
+        let module = self.side.module;
+        loop {
+            let data = module.value(value);
+            let owner = module.graph(data.graph).owner;
+            let (node, slot) = match (&data.def, owner) {
+                (Def::Constant(_), _) | (Def::Input { .. }, GraphOwner::Main) => return Some(0.0),
+                (Def::Result { .. }, _) => return self.errors.get(&value).copied(),
+                (Def::Input { slot, .. }, GraphOwner::Function(_)) => (*self.calls.get(&data.graph)?, *slot),
+                (Def::Capture { slot }, GraphOwner::Body { node, .. }) => (node, *slot),
+                _ => return None,
+            };
+            value = module.node(node).operand(slot as usize)?;
+        }
+    }
+
+    fn outputs(&self, wanted: &[Data], found: &[Data], pairs: &[usize]) -> Vec<Compared> {
+        let module = self.side.module;
+        let outputs = module.graph(module.main()).outputs();
+        let rows = outputs.iter().zip(wanted).zip(pairs).zip(output_names(module));
+        rows.filter_map(|(((output, want), &at), name)| {
+            let node = module.producer(output.value).map(|(node, _)| node);
+            let agreement = agree(found.get(at)?, want, &self.tolerance);
+            Some(Compared {
+                value: name,
+                node,
+                path: node.map_or_else(String::new, |node| self.side.paths.path(node).to_owned()),
+                op: node.map_or_else(String::new, |node| op_of(module, node)),
+                iterations: Vec::new(),
+                agreement,
+                adds: None,
+            })
+        })
+        .collect()
+    }
+}

@@ -1,0 +1,157 @@
+//! Named tensors in safetensors files: the large constants of texts, and what goes into and comes out of runs.
+//!
+//! Format: 8 bytes with the length of a JSON header, the header (name → dtype, shape, offsets), the bytes of all
+//! tensors without gaps: <https://github.com/huggingface/safetensors>. The format's own crate reads and checks the
+//! header; bytes go past it, because it wants a whole file in memory: a tensor that is read is a range of the file,
+//! one that is written is streamed.
+
+use crate::error::Error;
+use crate::onnx::bytes::SourceBytes;
+use crate::onnx::layout::Layout;
+use ::safetensors::tensor::{Dtype, Metadata, TensorInfo};
+use ampc_ir::tensor::{ByteSource, FileRange, Storage};
+use ampc_ir::{DType, TensorData};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Headers beyond this are refused, as by the format's own reader.
+const MAX_HEADER: u64 = 100 << 20;
+
+/// The tensors of a file, by name.
+#[derive(Debug, Default)]
+pub(crate) struct Tensors(BTreeMap<String, Entry>);
+
+/// A tensor of a file.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    stored: Dtype,
+    dims: Vec<u64>,
+    range: FileRange,
+}
+
+impl Tensors {
+    /// Reads the header; `None` if there is no such file.
+    pub(crate) fn open(path: &Path) -> Result<Option<(Tensors, Arc<SourceBytes>)>, Error> {
+        let io = |source| Error::Io { path: path.to_owned(), source };
+        let bytes = match SourceBytes::open(path) {
+            Ok(bytes) => Arc::new(bytes),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(io(source)),
+        };
+        let bad = |reason: String| Error::Safetensors { path: path.to_owned(), reason };
+        let source: Arc<dyn ByteSource> = bytes.clone();
+        if source.len() < 8 {
+            return Err(bad(format!("expected 8 bytes and a header, found {} bytes", source.len())));
+        }
+        let mut length = [0; 8];
+        source.read_exact_at(&mut length, 0).map_err(io)?;
+        let length = u64::from_le_bytes(length);
+        if length > MAX_HEADER.min(source.len() - 8) {
+            return Err(bad(format!("the header says it has {length} bytes, which the file does not have")));
+        }
+        let mut header = vec![0; usize::try_from(length).unwrap_or(0)];
+        source.read_exact_at(&mut header, 8).map_err(io)?;
+        let header: Metadata =
+            serde_json::from_slice(&header).map_err(|e| bad(format!("the header cannot be read: {e}")))?;
+        let data = 8 + length;
+        let mut tensors = BTreeMap::new();
+        for name in header.offset_keys() {
+            let Some(info) = header.info(&name) else { continue };
+            let (from, to) = (info.data_offsets.0 as u64, info.data_offsets.1 as u64);
+            if to > source.len() - data {
+                return Err(bad(format!("`{name}` is at {from} to {to}, beyond the end of the file")));
+            }
+            let range = FileRange { source: source.clone(), offset: data + from, len: to - from };
+            let dims = info.shape.iter().map(|&dim| dim as u64).collect();
+            tensors.insert(name, Entry { stored: info.dtype, dims, range });
+        }
+        Ok(Some((Tensors(tensors), bytes)))
+    }
+
+    /// All tensors, by name.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &Entry)> {
+        self.0.iter().map(|(name, entry)| (name.as_str(), entry))
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Option<&Entry> {
+        self.0.get(name)
+    }
+}
+
+impl Entry {
+    /// Its bytes as a tensor of this type and these dims: if it is one, or bytes because the format has no such type.
+    pub(crate) fn read_as(&self, dtype: DType, dims: &[u64]) -> Option<TensorData> {
+        let is_it = match stored_as(dtype) {
+            Some(stored) => self.stored == stored && self.dims == dims,
+            None => self.stored == Dtype::U8,
+        };
+        is_it.then(|| self.with(dtype, dims)).flatten()
+    }
+
+    /// The tensor, if it is of a type that we have.
+    pub(crate) fn read(&self) -> Option<TensorData> {
+        let dtype = DType::ALL.iter().copied().find(|&dtype| stored_as(dtype) == Some(self.stored))?;
+        self.with(dtype, &self.dims)
+    }
+
+    fn with(&self, dtype: DType, dims: &[u64]) -> Option<TensorData> {
+        TensorData::new(dtype, dims.iter().copied(), Storage::File(self.range.clone())).ok()
+    }
+
+    /// The element type as the format spells it.
+    pub(crate) fn spelling(&self) -> String {
+        format!("{:?}", self.stored)
+    }
+}
+
+/// Header and tensors, as they are stored: the widest element types first, so that all are aligned, then by name.
+pub(crate) fn layout(mut tensors: Vec<(String, Arc<TensorData>)>) -> Layout {
+    let width = |data: &TensorData| data.stored_dtype().bits().unwrap_or(0).max(8);
+    tensors.sort_by(|(a, x), (b, y)| width(y).cmp(&width(x)).then_with(|| a.cmp(b)));
+    let mut header = serde_json::Map::new();
+    header.insert("__metadata__".into(), serde_json::json!({ "format": "ampc" }));
+    let mut offset = 0;
+    for (name, data) in &tensors {
+        let end = offset + data.stored_byte_len();
+        let size = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+        let (dtype, shape) = match stored_as(data.stored_dtype()) {
+            Some(dtype) => (dtype, data.dims().iter().map(|&dim| size(dim)).collect()),
+            None => (Dtype::U8, vec![size(end - offset)]),
+        };
+        let info = TensorInfo { dtype, shape, data_offsets: (size(offset), size(end)) };
+        header.insert(name.clone(), serde_json::json!(info));
+        offset = end;
+    }
+    let mut header = serde_json::Value::Object(header).to_string().into_bytes();
+    header.resize(header.len().next_multiple_of(8), b' ');
+    let mut layout = Layout::new();
+    layout.bytes(&(header.len() as u64).to_le_bytes());
+    layout.bytes(&header);
+    for (name, data) in tensors {
+        layout.elements(&data, &name);
+    }
+    layout
+}
+
+/// The format's element type, if it has it.
+pub(crate) fn stored_as(dtype: DType) -> Option<Dtype> {
+    Some(match dtype {
+        DType::F64 => Dtype::F64,
+        DType::F32 => Dtype::F32,
+        DType::F16 => Dtype::F16,
+        DType::BF16 => Dtype::BF16,
+        DType::F8E5M2 => Dtype::F8_E5M2,
+        DType::F8E4M3FN => Dtype::F8_E4M3,
+        DType::I64 => Dtype::I64,
+        DType::I32 => Dtype::I32,
+        DType::I16 => Dtype::I16,
+        DType::I8 => Dtype::I8,
+        DType::U64 => Dtype::U64,
+        DType::U32 => Dtype::U32,
+        DType::U16 => Dtype::U16,
+        DType::U8 => Dtype::U8,
+        DType::Bool => Dtype::BOOL,
+        _ => return None,
+    })
+}
