@@ -61,12 +61,17 @@ fn depth_to_space(site: &Site<'_>) -> Result<Prepared> {
     moved(site, &[0], movement)
 }
 
-/// `[N, C, H, b, W, b]` to `[N, b, b, C, H, W]`.
+/// `[N, C, H, b, W, b]` to `[N, b, b, C, H, W]` or `[N, C, b, b, H, W]`.
 fn space_to_depth(site: &Site<'_>) -> Result<Prepared> {
     let (dims, result) = (site.dims(0)?, site.result_dims(0)?);
     let block = block_size(site)?;
     let blocks = [dims[0], dims[1], result[2], block, result[3], block];
-    moved(site, &[0], permuted(&blocks, &[0, 3, 5, 1, 2, 4])?)
+    let perm = match site.view.string("mode").unwrap_or("DCR") {
+        "DCR" => [0, 3, 5, 1, 2, 4],
+        "CRD" => [0, 1, 3, 5, 2, 4],
+        other => return Err(OpError::attr("mode", "DCR or CRD", other).into()),
+    };
+    moved(site, &[0], permuted(&blocks, &perm)?)
 }
 
 fn block_size(site: &Site<'_>) -> Result<usize> {
