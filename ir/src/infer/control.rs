@@ -264,7 +264,12 @@ fn goes_on(view: &NodeView<'_>, body: GraphId) -> bool {
 }
 
 fn join_state(before: &Type, after: &Type, i: usize) -> Result<Type, OpError> {
-    before.join(after).ok_or_else(|| OpError {
+    // State that may be none is there from the first iteration on.
+    let found = |before: &Type| match before {
+        Type::Optional(element) => element.join(after),
+        _ => None,
+    };
+    before.join(after).or_else(|| found(before)).ok_or_else(|| OpError {
         part: Part::Result(i),
         expected: format!("state of one element type, {} before the first iteration", describe(before)),
         found: describe(after),
