@@ -9,6 +9,7 @@ mod image;
 mod indexing;
 mod lanes;
 mod linear;
+mod linear_attention;
 mod logic;
 mod loss;
 mod movement;
@@ -24,6 +25,7 @@ mod select;
 mod sequence;
 mod shape;
 mod signal;
+mod slots;
 mod source;
 mod strings;
 
@@ -56,5 +58,5 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
         sequence::find,
         source::find,
     ];
-    families.iter().find_map(|find| find(kind)).or_else(|| signal::find(kind)).or_else(|| strings::find(kind))
+    families.iter().find_map(|find| find(kind)).or_else(|| signal::find(kind)).or_else(|| strings::find(kind)).or_else(|| linear_attention::find(kind))
 }
