@@ -14,7 +14,7 @@ use crate::host::Element;
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::attention::{AttentionView, RotaryView, Scores};
-use num_traits::{AsPrimitive, Float, Zero};
+use num_traits::{AsPrimitive, Zero};
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -90,7 +90,11 @@ struct Cache {
 impl Cache {
     fn layout(&self) -> Layout {
         let length = self.past + self.new.length;
-        if self.past > 0 { Layout { length, packed: false, ..self.new } } else { Layout { length, ..self.new } }
+        if self.past > 0 {
+            Layout { length, packed: false, ..self.new }
+        } else {
+            Layout { length, ..self.new }
+        }
     }
 
     /// Writes all keys of each head one after the other.
@@ -170,7 +174,12 @@ fn add_floats<M: Real, W: Wide>(mask: &[u8], at: usize, step: usize, to: &mut [W
     any
 }
 
-fn add_ints<M: Element + AsPrimitive<f64>, W: Wide>(mask: &[u8], at: usize, step: usize, to: &mut [W]) -> bool {
+fn add_ints<M: Element + AsPrimitive<f64>, W: Wide>(
+    mask: &[u8],
+    at: usize,
+    step: usize,
+    to: &mut [W],
+) -> bool {
     let mask: &[M] = bytemuck::cast_slice(mask);
     to.iter_mut().enumerate().for_each(|(j, y)| *y = *y + W::of(mask[at + j * step].as_()));
     true
@@ -187,7 +196,11 @@ fn add_bools<W: Wide>(mask: &[u8], at: usize, step: usize, to: &mut [W]) -> bool
 }
 
 impl<W: Wide> Mask<W> {
-    fn new(site: &Site<'_>, [batch, heads, length, total]: [usize; 4], short: bool) -> Result<Option<Mask<W>>> {
+    fn new(
+        site: &Site<'_>,
+        [batch, heads, length, total]: [usize; 4],
+        short: bool,
+    ) -> Result<Option<Mask<W>>> {
         if !site.has(3) {
             return Ok(None);
         }
@@ -232,7 +245,7 @@ impl<W: Wide> Mask<W> {
 }
 
 /// Softmax of a row, computed in `S`. What is -∞ has no part in it.
-fn softmax<W: Wide, S: Wide>(row: &mut [W]) {
+pub(in crate::cpu) fn softmax<W: Wide, S: Wide>(row: &mut [W]) {
     let top = row.iter().fold(W::neg_infinity(), |top, &x| top.max(x));
     let top = S::of(if top == W::neg_infinity() { W::zero() } else { top }.to());
     let mut sum = S::zero();
@@ -330,7 +343,11 @@ impl<W: Wide> Plan<W> {
     ) {
         let last = at.first + at.rows - 1;
         let keys = |query| self.keys(operands.lengths, at.batch, query);
-        let seen = if save.is_some() { 0..self.total } else { keys(at.first).start..keys(last).end.max(keys(at.first).start) };
+        let seen = if save.is_some() {
+            0..self.total
+        } else {
+            keys(at.first).start..keys(last).end.max(keys(at.first).start)
+        };
         let n = seen.len();
         let kv_head = at.head / self.group;
         let scores = &mut scores[..at.rows * n];
@@ -356,7 +373,8 @@ impl<W: Wide> Plan<W> {
             }
             at_stage(Scores::Capped, seen.start, row, W::zero());
             let keys = keys(query);
-            let (start, end) = if keys.is_empty() { (0, 0) } else { (keys.start - seen.start, keys.end - seen.start) };
+            let (start, end) =
+                if keys.is_empty() { (0, 0) } else { (keys.start - seen.start, keys.end - seen.start) };
             row[..start].fill(W::zero());
             row[end..].fill(W::zero());
             let row = &mut row[start..end];
@@ -419,7 +437,8 @@ impl<W: Wide> Plan<W> {
             for (i, head) in heads.enumerate() {
                 let mut save = scores_out.as_deref_mut().map(|to| {
                     move |query: usize, start: usize, row: &[W], others: W| {
-                        let to = &mut to[((batch * self.q.heads + head) * self.q.length + query) * self.total..];
+                        let to =
+                            &mut to[((batch * self.q.heads + head) * self.q.length + query) * self.total..];
                         to[..self.total].fill(T::round(others));
                         T::narrow(row, &mut to[start..start + row.len()]);
                     }
@@ -518,7 +537,9 @@ fn attention_of<T: Real, V: Real<Wide = T::Wide>>(site: &Site<'_>) -> Result<Pre
             scores.fill(T::zeroed());
             plan.run(&operands, 0, to, room, Some(scores));
         } else {
-            slots::run(to, plan.unit(), room, slots, |first, to, room| plan.run(&operands, first, to, room, None));
+            slots::run(to, plan.unit(), room, slots, |first, to, room| {
+                plan.run(&operands, first, to, room, None)
+            });
         }
         Ok(())
     })
@@ -536,7 +557,8 @@ fn rotary(site: &Site<'_>) -> Result<Prepared> {
     let view = RotaryView::read(&site.view)?;
     let x = Layout::new(&site.dims(0)?, view.heads)?;
     let turning = view.dim.map_or(Some(x.size), |dim| usize::try_from(dim).ok()).filter(|&dim| dim <= x.size);
-    let turning = turning.ok_or_else(|| KernelError::value(format!("at most {} elements that turn", x.size), "more"))?;
+    let turning = turning
+        .ok_or_else(|| KernelError::value(format!("at most {} elements that turn", x.size), "more"))?;
     let half = turning / 2;
     let turn = Turn { x, half, interleaved: view.interleaved };
     let positions = if site.has(3) { site.dims(1)?[0] } else { x.batch * x.length };
@@ -597,7 +619,12 @@ impl Turn {
 /// Pairs that are turned at a time.
 const HALF: usize = 128;
 
-fn turn_halves<T: Real>(from: &[T], (cos, sin): (&[T], &[T]), to: &mut [T], block: &mut [[T::Wide; HALF]; 4]) {
+fn turn_halves<T: Real>(
+    from: &[T],
+    (cos, sin): (&[T], &[T]),
+    to: &mut [T],
+    block: &mut [[T::Wide; HALF]; 4],
+) {
     let half = cos.len();
     let [a, b, c, s] = block;
     for start in (0..half).step_by(HALF) {

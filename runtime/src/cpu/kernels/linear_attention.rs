@@ -11,7 +11,7 @@ use ampc_ir::DType;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::attention::{LinearAttentionView, UpdateRule, conv_ends_in_swish};
 use half::{bf16, f16};
-use num_traits::{Float, One, Zero};
+use num_traits::{One as _, Zero as _};
 use rayon::prelude::*;
 
 /// The kernels of this family.
@@ -96,7 +96,10 @@ fn recurrence(site: &Site<'_>) -> Result<Recurrence> {
         }
         let found = site.dims(i)?[2];
         if !allowed.contains(&found) {
-            return Err(KernelError::value(format!("{} or {} elements per step", allowed[0], allowed[1]), found));
+            return Err(KernelError::value(
+                format!("{} or {} elements per step", allowed[0], allowed[1]),
+                found,
+            ));
         }
         Ok(found)
     };
@@ -114,7 +117,8 @@ fn linear_attention_of<T: Real<Wide = f32>>(site: &Site<'_>) -> Result<Prepared>
     let state_type = StateType::new(state_dtype).ok_or_else(|| site.no_kernel())?;
     let steps = it.batch * it.length;
     let (keys, values) = (it.heads * it.k, it.heads * it.v);
-    let operands = [steps * keys * it.group, steps * keys, steps * values, steps * it.decays, steps * it.betas];
+    let operands =
+        [steps * keys * it.group, steps * keys, steps * values, steps * it.decays, steps * it.betas];
     let copied = if T::IS_WIDE { [0; 5] } else { operands };
     let (states, results) = (it.batch * keys * it.v, steps * values * it.group);
     let words = states + results + copied.iter().sum::<usize>();
@@ -256,7 +260,7 @@ fn causal_conv(site: &Site<'_>) -> Result<Prepared> {
                         T::widen(&weight[channel * kernel..][..kernel], factors);
                         sums.fill(bias.map_or(W::zero(), |bias| bias[channel].wide()));
                         for (j, &factor) in factors.iter().enumerate() {
-                            sums.iter_mut().zip(&padded[j..]).for_each(|(y, &x)| *y = *y + factor * x);
+                            sums.iter_mut().zip(&padded[j..]).for_each(|(y, &x)| *y += factor * x);
                         }
                         if swish {
                             sums.iter_mut().for_each(|y| *y = silu(*y));

@@ -30,7 +30,15 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
 /// `x = f(x)`, bounded before.
 fn activate<W: Wide>(f: Activation, clip: Option<W>, x: &mut [W]) {
     if let Some(clip) = clip {
-        x.iter_mut().for_each(|x| *x = if *x > clip { clip } else if *x < -clip { -clip } else { *x });
+        x.iter_mut().for_each(|x| {
+            *x = if *x > clip {
+                clip
+            } else if *x < -clip {
+                -clip
+            } else {
+                *x
+            }
+        });
     }
     let (zero, one) = (W::zero(), W::one());
     let of = |parameter: f32| W::of(f64::from(parameter));
@@ -46,7 +54,13 @@ fn activate<W: Wide>(f: Activation, clip: Option<W>, x: &mut [W]) {
         Activation::HardSigmoid(alpha, beta) => {
             each(&|x| {
                 let y = of(alpha) * x + of(beta);
-                if y < zero { zero } else if y > one { one } else { y }
+                if y < zero {
+                    zero
+                } else if y > one {
+                    one
+                } else {
+                    y
+                }
             });
         }
         Activation::Elu(alpha) => each(&|x| if x < zero { of(alpha) * x.exp_m1() } else { x }),
@@ -161,7 +175,14 @@ fn recur<W: Wide>(rows: usize, state: &[W], r: &[W], hidden: usize, to: &mut [W]
 
 impl<W: Wide> Cell<W> {
     /// One step of all sequences that are not over: gates to states.
-    fn step(&self, it: &Extents, weights: &Weights<'_, W>, memory: &mut Memory<'_, W>, t: usize, is_on: &(impl Fn(usize) -> bool + Sync)) {
+    fn step(
+        &self,
+        it: &Extents,
+        weights: &Weights<'_, W>,
+        memory: &mut Memory<'_, W>,
+        t: usize,
+        is_on: &(impl Fn(usize) -> bool + Sync),
+    ) {
         let (hidden, row) = (it.hidden, it.row());
         let gates = &mut memory.gates[t * it.batch * row..][..it.batch * row];
         let rows = if self.kind == OpKind::GRU && !self.linear_before_reset { 2 * hidden } else { row };
@@ -220,7 +241,9 @@ impl<W: Wide> Cell<W> {
         let r = &zr[n..];
         if self.linear_before_reset {
             let of_r = product[2 * n..].iter().zip(&weights.r_bias[2 * n..]);
-            for (((x, &r), (&p, &rb)), &wb) in hidden_gate.iter_mut().zip(r).zip(of_r).zip(&weights.bias[2 * n..]) {
+            for (((x, &r), (&p, &rb)), &wb) in
+                hidden_gate.iter_mut().zip(r).zip(of_r).zip(&weights.bias[2 * n..])
+            {
                 *x = *x + r * (p + rb) + wb;
             }
         } else {
@@ -278,7 +301,8 @@ fn recurrent(site: &Site<'_>) -> Result<Prepared> {
         _ => 1,
     };
     let directions = if view.direction == Direction::Bidirectional { 2 } else { 1 };
-    let it = Extents { steps, batch, input: x[2], hidden: r[2], directions, gates, batch_first: view.batch_first };
+    let it =
+        Extents { steps, batch, input: x[2], hidden: r[2], directions, gates, batch_first: view.batch_first };
     let functions = view.activations(&site.view)?;
     let mut sizes = [0; 5];
     for (size, operand) in sizes.iter_mut().zip(WIDENED) {
@@ -320,7 +344,8 @@ fn kernel<T: Real>(
             room = rest;
             if sizes[i] > 0 {
                 let from = io.slice::<T>(operand)?;
-                wide[i] = if i == 0 && it.batch_first { steps_first(&it, from, part) } else { widened(from, part) };
+                wide[i] =
+                    if i == 0 && it.batch_first { steps_first(&it, from, part) } else { widened(from, part) };
             }
         }
         let (biases, room) = room.split_at_mut(2 * it.row());
@@ -337,7 +362,13 @@ fn kernel<T: Real>(
         for (d, cell) in cells.iter().enumerate() {
             let row = it.row();
             let (bias, r_bias) = biases.split_at_mut(row);
-            add_biases(&it, cell, if b.is_empty() { None } else { Some(&b[d * 2 * row..][..2 * row]) }, bias, r_bias);
+            add_biases(
+                &it,
+                cell,
+                if b.is_empty() { None } else { Some(&b[d * 2 * row..][..2 * row]) },
+                bias,
+                r_bias,
+            );
             let weights = Weights {
                 w: &w[d * row * it.input..][..row * it.input],
                 r: &r[d * row * it.hidden..][..row * it.hidden],

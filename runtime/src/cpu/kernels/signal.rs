@@ -87,8 +87,7 @@ impl<W: Wide + FftNum> Transform<W> {
 /// A DFT along one axis of a tensor.
 #[derive(Clone, Copy)]
 struct Signal {
-    /// Elements of the axes before and behind.
-    outer: usize,
+    /// Elements of the axes behind.
     inner: usize,
     /// Extents of the axis.
     given: usize,
@@ -117,7 +116,6 @@ fn dft(site: &Site<'_>) -> Result<Prepared> {
         None => x[axis],
     };
     let signal = Signal {
-        outer: x[..axis].iter().product(),
         inner: x[axis + 1..rank - 1].iter().product(),
         given: x[axis],
         length,
@@ -231,19 +229,16 @@ fn stft(site: &Site<'_>) -> Result<Prepared> {
     let window: Dims = if site.has(2) { site.dims(2)? } else { Dims::new() };
     let samples = x.get(1).copied().unwrap_or(1);
     let length = positive(3)?.or(window.first().copied()).unwrap_or(samples);
-    let frames = Frames {
-        samples,
-        parts: x.get(2).copied().unwrap_or(1),
-        step,
-        length,
-        frames: y[1],
-        bins: y[2],
-    };
+    let frames =
+        Frames { samples, parts: x.get(2).copied().unwrap_or(1), step, length, frames: y[1], bins: y[2] };
     if window.first().is_some_and(|&n| n != length) {
         return Err(KernelError::value(format!("a window of {length} elements"), window[0]));
     }
     if !(1..=2).contains(&frames.parts) || frames.frames.saturating_sub(1) * step + length > samples {
-        return Err(KernelError::value("a signal of one or two parts and as long as a frame", format!("{x:?}")));
+        return Err(KernelError::value(
+            "a signal of one or two parts and as long as a frame",
+            format!("{x:?}"),
+        ));
     }
     Ok(for_real!(site.dtype(0)?, site, T => stft_of::<T>(frames)))
 }
@@ -328,7 +323,9 @@ fn mel_weights(site: &Site<'_>) -> Result<Prepared> {
         first.ok_or_else(|| KernelError::value("one number", "none"))
     };
     let float = |i: usize| -> Result<f64> {
-        site.floats(i)?.and_then(|f| f.first().copied()).ok_or_else(|| KernelError::value("one number", "none"))
+        site.floats(i)?
+            .and_then(|f| f.first().copied())
+            .ok_or_else(|| KernelError::value("one number", "none"))
     };
     let (length, rate) = (int(1)?, int(2)?);
     let dims = site.result_dims(0)?;
@@ -350,7 +347,7 @@ fn mel_weights(site: &Site<'_>) -> Result<Prepared> {
     made(site, move |i| {
         let (bin, band) = (number(i / bands), i % bands);
         let (left, center, right) = (edge(band), edge(band + 1), edge(band + 2));
-        if bin == center && left == center || bin == center && center < right {
+        if bin == center {
             1.0
         } else if left <= bin && bin <= center {
             (bin - left) / (center - left)
@@ -368,7 +365,8 @@ mod tests {
 
     #[test]
     fn spectra_are_mirrored() {
-        let of = |numbers: &[(f64, f64)]| numbers.iter().map(|&(r, i)| Complex::new(r, i)).collect::<Vec<_>>();
+        let of =
+            |numbers: &[(f64, f64)]| numbers.iter().map(|&(r, i)| Complex::new(r, i)).collect::<Vec<_>>();
         let mut even = of(&[(1.0, 9.0), (2.0, 3.0), (4.0, 9.0), (0.0, 0.0)]);
         mirror(&mut even);
         assert_eq!(even, of(&[(1.0, 0.0), (2.0, 3.0), (4.0, 0.0), (2.0, -3.0)]));
