@@ -20,16 +20,16 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
 
 /// A matrix in memory: elements, and steps from row to row and from column to column.
 #[derive(Clone, Copy)]
-pub(super) struct Matrix<'a, W> {
-    pub(super) elements: &'a [W],
-    pub(super) row: usize,
-    pub(super) column: usize,
+pub(in crate::cpu) struct Matrix<'a, W> {
+    pub(in crate::cpu) elements: &'a [W],
+    pub(in crate::cpu) row: usize,
+    pub(in crate::cpu) column: usize,
 }
 
 /// `to = a · b`, or `to = before · to + a · b`, row by row; `to` has `m` rows of `n`, `k` is what is summed.
 ///
 /// Sums are the same for any number of threads.
-pub(super) fn multiply<W: Wide>(
+pub(in crate::cpu) fn multiply<W: Wide>(
     (m, n, k): (usize, usize, usize),
     a: Matrix<'_, W>,
     b: Matrix<'_, W>,

@@ -1,6 +1,6 @@
 //! Kernels by family. A family is a function from operators to what prepares them.
 
-mod attention;
+pub(super) mod attention;
 mod broadcast;
 mod cast;
 mod convolution;
@@ -8,8 +8,9 @@ mod elements;
 mod gather;
 mod image;
 mod indexing;
-mod lanes;
-mod linear;
+pub(super) mod lanes;
+pub(super) mod linear;
+mod linear_attention;
 mod logic;
 mod loss;
 mod movement;
@@ -27,6 +28,7 @@ mod select;
 mod sequence;
 mod shape;
 mod signal;
+mod slots;
 mod source;
 mod strided;
 mod strings;
@@ -64,5 +66,10 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
         sequence::find,
         source::find,
     ];
-    families.iter().find_map(|find| find(kind)).or_else(|| signal::find(kind)).or_else(|| strings::find(kind))
+    families
+        .iter()
+        .find_map(|find| find(kind))
+        .or_else(|| signal::find(kind))
+        .or_else(|| strings::find(kind))
+        .or_else(|| linear_attention::find(kind))
 }
