@@ -1,11 +1,12 @@
 //! Kernels by family. A family is a function from operators to what prepares them.
 
 mod attention;
+mod boxes;
 mod broadcast;
 mod cast;
 mod convolution;
+mod depthwise;
 mod gather;
-mod image;
 mod indexing;
 mod lanes;
 mod linear;
@@ -20,19 +21,23 @@ mod quantize;
 mod random;
 mod recurrent;
 mod reduce;
+mod resize;
+mod sample;
 mod select;
 mod sequence;
 mod shape;
 mod signal;
 mod source;
 mod strings;
+mod transposed;
+mod window;
 
 use super::kernel::Prepare;
 use ampc_ir::op::OpKind;
 
 /// What makes the kernel of an operator, if there is one.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
-    let families: [fn(OpKind) -> Option<Prepare>; 22] = [
+    let families: [fn(OpKind) -> Option<Prepare>; 25] = [
         pointwise::find,
         logic::find,
         cast::find,
@@ -46,7 +51,10 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
         normalize::find,
         convolution::find,
         pool::find,
-        image::find,
+        transposed::find,
+        resize::find,
+        sample::find,
+        boxes::find,
         attention::find,
         recurrent::find,
         loss::find,
