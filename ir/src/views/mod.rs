@@ -129,6 +129,11 @@ impl<'a> NodeView<'a> {
         Some(NodeView { facts: Some(facts), ..NodeView::new(module, node)? })
     }
 
+    /// Whether the node is about to run: then what readers of models differ about is decided.
+    pub fn is_running(&self) -> bool {
+        self.actual.is_some()
+    }
+
     /// The operator.
     pub fn kind(&self) -> OpKind {
         self.schema.kind

@@ -36,6 +36,34 @@ pub(in crate::cpu) fn multiply<W: Wide>(
     to: &mut [W],
     before: Option<W>,
 ) {
+    let threads = rayon::current_num_threads();
+    let parallelism = if threads > 1 && m.saturating_mul(n).saturating_mul(k) >= SMALL_PRODUCT {
+        gemm::Parallelism::Rayon(threads)
+    } else {
+        gemm::Parallelism::None
+    };
+    multiply_with((m, n, k), a, b, to, before, parallelism);
+}
+
+/// As [`multiply`], without other threads: for pieces of work that are in parallel themselves.
+pub(super) fn multiply_alone<W: Wide>(
+    sizes: (usize, usize, usize),
+    a: Matrix<'_, W>,
+    b: Matrix<'_, W>,
+    to: &mut [W],
+    before: Option<W>,
+) {
+    multiply_with(sizes, a, b, to, before, gemm::Parallelism::None);
+}
+
+fn multiply_with<W: Wide>(
+    (m, n, k): (usize, usize, usize),
+    a: Matrix<'_, W>,
+    b: Matrix<'_, W>,
+    to: &mut [W],
+    before: Option<W>,
+    parallelism: gemm::Parallelism,
+) {
     if m == 0 || n == 0 {
         return;
     }
@@ -44,12 +72,6 @@ pub(in crate::cpu) fn multiply<W: Wide>(
     if k > 0 {
         assert!(last(&a, m, k) < a.elements.len() && last(&b, k, n) < b.elements.len(), "operands are whole");
     }
-    let threads = rayon::current_num_threads();
-    let parallelism = if threads > 1 && m * n * k >= SMALL_PRODUCT {
-        gemm::Parallelism::Rayon(threads)
-    } else {
-        gemm::Parallelism::None
-    };
     let step = |n: usize| isize::try_from(n).expect("offsets in memory fit");
     // SAFETY: rows, columns and steps stay within the slices, as asserted above; `to` is borrowed mutably, so it is
     // apart from both operands.

@@ -1,12 +1,13 @@
 //! Kernels by family. A family is a function from operators to what prepares them.
 
 pub(super) mod attention;
+mod boxes;
 mod broadcast;
 mod cast;
 mod convolution;
+mod depthwise;
 mod elements;
 mod gather;
-mod image;
 mod indexing;
 pub(super) mod lanes;
 pub(super) mod linear;
@@ -23,6 +24,8 @@ mod quantize;
 mod random;
 mod recurrent;
 mod reduce;
+mod resize;
+mod sample;
 mod scatter;
 mod select;
 mod sequence;
@@ -32,14 +35,16 @@ mod slots;
 mod source;
 mod strided;
 mod strings;
+mod transposed;
 mod unique;
+mod window;
 
 use super::kernel::Prepare;
 use ampc_ir::op::OpKind;
 
 /// What makes the kernel of an operator, if there is one.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
-    let families: [fn(OpKind) -> Option<Prepare>; 25] = [
+    const FAMILIES: &[fn(OpKind) -> Option<Prepare>] = &[
         pointwise::find,
         logic::find,
         cast::find,
@@ -56,7 +61,10 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
         normalize::find,
         convolution::find,
         pool::find,
-        image::find,
+        transposed::find,
+        resize::find,
+        sample::find,
+        boxes::find,
         attention::find,
         recurrent::find,
         loss::find,
@@ -65,11 +73,9 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
         random::find,
         sequence::find,
         source::find,
+        signal::find,
+        strings::find,
+        linear_attention::find,
     ];
-    families
-        .iter()
-        .find_map(|find| find(kind))
-        .or_else(|| signal::find(kind))
-        .or_else(|| strings::find(kind))
-        .or_else(|| linear_attention::find(kind))
+    FAMILIES.iter().find_map(|find| find(kind))
 }
