@@ -4,6 +4,7 @@ mod attention;
 mod broadcast;
 mod cast;
 mod convolution;
+mod fold;
 mod gather;
 mod image;
 mod indexing;
