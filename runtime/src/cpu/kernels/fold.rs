@@ -5,8 +5,9 @@
 
 use super::broadcast::Walk;
 use super::lanes::{BLOCK, PIECE, Real, Wide, pieces};
-use crate::cpu::kernel::Dims;
-use crate::host::Element;
+use crate::cpu::kernel::{Dims, Io, Out, Result};
+use crate::host::{Element, TensorRef};
+use ampc_ir::DType;
 use half::{bf16, f16};
 use num_traits::Float;
 use std::ops::Range;
@@ -86,6 +87,8 @@ pub(crate) trait Load<A>: Element + Send + Sync {
     fn load(from: &[Self], to: &mut [A]);
     /// Elements as `A`s, if that is what they are.
     fn same(from: &[Self]) -> Option<&[A]>;
+    /// Elements as `A`s, if that is what they are.
+    fn same_mut(from: &mut [Self]) -> Option<&mut [A]>;
     /// `A`s as elements: floats rounded once, what is no integer cut off.
     fn store(from: &[A], to: &mut [Self]);
 }
@@ -97,6 +100,9 @@ macro_rules! load_same {
                 to.copy_from_slice(from);
             }
             fn same(from: &[$ty]) -> Option<&[$ty]> {
+                Some(from)
+            }
+            fn same_mut(from: &mut [$ty]) -> Option<&mut [$ty]> {
                 Some(from)
             }
             fn store(from: &[$ty], to: &mut [$ty]) {
@@ -115,6 +121,9 @@ macro_rules! load_low {
             fn same(_: &[$ty]) -> Option<&[f32]> {
                 None
             }
+            fn same_mut(_: &mut [$ty]) -> Option<&mut [f32]> {
+                None
+            }
             fn store(from: &[f32], to: &mut [$ty]) {
                 $ty::narrow(from, to);
             }
@@ -130,6 +139,9 @@ macro_rules! load_each {
                 to.iter_mut().zip(from).for_each(|(y, &x)| *y = load(x));
             }
             fn same(_: &[$ty]) -> Option<&[$wide]> {
+                None
+            }
+            fn same_mut(_: &mut [$ty]) -> Option<&mut [$wide]> {
                 None
             }
             #[expect(clippy::cast_possible_truncation, reason = "what does not fit is cut off")]
@@ -514,18 +526,70 @@ impl Axes {
     }
 }
 
-/// The elements of a float tensor of any type, as many as there is room for, widened.
-pub(crate) fn read_floats<A: Wide>(
-    tensor: crate::host::TensorRef<'_>,
-    to: &mut [A],
-) -> crate::cpu::kernel::Result<()> {
-    use ampc_ir::DType;
-    fn each<T: Element, A: Wide>(
-        tensor: crate::host::TensorRef<'_>,
-        to: &mut [A],
-        f: fn(T) -> f64,
-    ) -> crate::cpu::kernel::Result<()> {
-        to.iter_mut().zip(tensor.as_slice::<T>()?).for_each(|(y, &x)| *y = A::of(f(x)));
+/// Elements that are widened at a time where all are computed with one by one.
+pub(crate) const CHUNK: usize = 256;
+
+/// Lets `work` change elements a few at a time, as `A`s and with the index of the first; they are those of `from`, or
+/// what `to` holds if there is none.
+pub(crate) fn transform<S: Load<A>, T: Load<A>, A: Number>(
+    from: Option<&[S]>,
+    to: &mut [T],
+    mut work: impl FnMut(usize, &mut [A]),
+) {
+    let mut room = [A::default(); CHUNK];
+    for (i, to) in to.chunks_mut(CHUNK).enumerate() {
+        let at = i * CHUNK;
+        let from = from.map(|from| &from[at..at + to.len()]);
+        if let Some(to) = T::same_mut(to) {
+            if let Some(from) = from {
+                S::load(from, to);
+            }
+            work(at, to);
+            continue;
+        }
+        let room = &mut room[..to.len()];
+        match from {
+            Some(from) => S::load(from, room),
+            None => T::load(to, room),
+        }
+        work(at, room);
+        T::store(room, to);
+    }
+}
+
+/// `to = f(from, a, b)` elementwise, where `a` and `b` are broadcast alike as operand 0 of `walk`; without `from` it is
+/// what `to` holds.
+pub(crate) fn spread<T: Load<A>, A: Number>(
+    walk: &Walk,
+    from: Option<&[T]>,
+    (a, b): (&[A], &[A]),
+    to: &mut [T],
+    f: impl Fn(A, A, A) -> A + Send + Sync,
+) {
+    let step = walk.row_stride(0);
+    pieces(to, PIECE, |start, to| {
+        walk.rows(start, start + to.len(), |at, n, begin| {
+            let from = from.map(|from| &from[at..at + n]);
+            let begin = begin[0];
+            transform(from, &mut to[at - start..at - start + n], |at, block| {
+                if step == 0 {
+                    let (a, b) = (a[begin], b[begin]);
+                    block.iter_mut().for_each(|x| *x = f(*x, a, b));
+                } else {
+                    let here = begin + at..begin + at + block.len();
+                    let rest = a[here.clone()].iter().zip(&b[here]);
+                    block.iter_mut().zip(rest).for_each(|(x, (&a, &b))| *x = f(*x, a, b));
+                }
+            });
+        });
+    });
+}
+
+/// The elements of a float tensor of any type, as many as there is room for.
+pub(crate) fn read_floats<A: Wide>(tensor: TensorRef<'_>, to: &mut [A]) -> Result<()> {
+    fn each<T: Element + Sync, A: Wide>(tensor: TensorRef<'_>, to: &mut [A], f: fn(T) -> f64) -> Result<()> {
+        let from = tensor.as_slice::<T>()?;
+        pieces(to, PIECE, |at, to| to.iter_mut().zip(&from[at..]).for_each(|(y, &x)| *y = A::of(f(x))));
         Ok(())
     }
     match tensor.dtype() {
@@ -534,6 +598,18 @@ pub(crate) fn read_floats<A: Wide>(
         DType::F64 => each::<f64, A>(tensor, to, |x| x),
         _ => each::<f32, A>(tensor, to, f64::from),
     }
+}
+
+/// Writes a float result of any type, if it is asked for.
+pub(crate) fn write_floats<A: Wide>(io: &mut Io<'_>, j: usize, from: impl Iterator<Item = A>) -> Result<()> {
+    let Some(Out::Placed { dtype, .. }) = io.results.get(j) else { return Ok(()) };
+    match dtype {
+        DType::F16 => io.out(j)?.iter_mut().zip(from).for_each(|(y, x)| *y = f16::from_f64(x.to())),
+        DType::BF16 => io.out(j)?.iter_mut().zip(from).for_each(|(y, x)| *y = bf16::from_f64(x.to())),
+        DType::F64 => io.out(j)?.iter_mut().zip(from).for_each(|(y, x)| *y = x.to()),
+        _ => io.out(j)?.iter_mut().zip(from).for_each(|(y, x)| *y = f32::of(x.to())),
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,9 +1,11 @@
 //! Kernels by family. A family is a function from operators to what prepares them.
 
 mod attention;
+mod batch_norm;
 mod broadcast;
 mod cast;
 mod convolution;
+mod einsum;
 mod fold;
 mod gather;
 mod image;
@@ -25,6 +27,7 @@ mod select;
 mod sequence;
 mod shape;
 mod signal;
+mod softmax;
 mod source;
 mod strings;
 
@@ -57,5 +60,11 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
         sequence::find,
         source::find,
     ];
-    families.iter().find_map(|find| find(kind)).or_else(|| signal::find(kind)).or_else(|| strings::find(kind))
+    let more: [fn(OpKind) -> Option<Prepare>; 3] = [softmax::find, batch_norm::find, einsum::find];
+    families
+        .iter()
+        .chain(&more)
+        .find_map(|find| find(kind))
+        .or_else(|| signal::find(kind))
+        .or_else(|| strings::find(kind))
 }

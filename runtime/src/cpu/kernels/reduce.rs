@@ -13,7 +13,6 @@ use crate::cpu::kernel::{KernelError, Prepare, Prepared, Result, Site};
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::reduce::ReduceView;
-use num_traits::Float;
 
 /// The kernels of this family.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
