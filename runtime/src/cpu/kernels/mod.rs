@@ -1,12 +1,15 @@
 //! Kernels by family. A family is a function from operators to what prepares them.
 
 pub(super) mod attention;
+mod batch_norm;
 mod boxes;
 mod broadcast;
 mod cast;
 mod convolution;
 mod depthwise;
+mod einsum;
 mod elements;
+mod fold;
 mod gather;
 mod indexing;
 pub(super) mod lanes;
@@ -32,6 +35,7 @@ mod sequence;
 mod shape;
 mod signal;
 mod slots;
+mod softmax;
 mod source;
 mod strided;
 mod strings;
@@ -76,6 +80,9 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
         signal::find,
         strings::find,
         linear_attention::find,
+        softmax::find,
+        batch_norm::find,
+        einsum::find,
     ];
     FAMILIES.iter().find_map(|find| find(kind))
 }
