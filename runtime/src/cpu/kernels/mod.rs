@@ -1,12 +1,15 @@
 //! Kernels by family. A family is a function from operators to what prepares them.
 
+mod activation;
 mod attention;
 mod broadcast;
 mod cast;
 mod convolution;
+mod functions;
 mod gather;
 mod image;
 mod indexing;
+mod lane;
 mod lanes;
 mod linear;
 mod logic;
@@ -17,6 +20,7 @@ mod optimizer;
 mod pointwise;
 mod pool;
 mod quantize;
+mod quantize_product;
 mod random;
 mod recurrent;
 mod reduce;
@@ -32,8 +36,9 @@ use ampc_ir::op::OpKind;
 
 /// What makes the kernel of an operator, if there is one.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
-    let families: [fn(OpKind) -> Option<Prepare>; 22] = [
+    let families: [fn(OpKind) -> Option<Prepare>; 24] = [
         pointwise::find,
+        activation::find,
         logic::find,
         cast::find,
         linear::find,
@@ -52,6 +57,7 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
         loss::find,
         optimizer::find,
         quantize::find,
+        quantize_product::find,
         random::find,
         sequence::find,
         source::find,
