@@ -24,7 +24,7 @@ pub mod window;
 
 pub use axes::{Axes, distinct_axes};
 pub use layout::{
-    CastView, ConcatView, FlattenView, PadView, Parts, ReshapeView, SliceView, SplitView, TileView,
+    CastView, ConcatView, FlattenView, PadView, Parts, ReshapeView, ShapeView, SliceView, SplitView, TileView,
     TransposeView, slice_range, whole,
 };
 pub use quantize::{Granularity, QuantizeView};

@@ -200,6 +200,37 @@ pub(crate) fn zip_real<T: Real>(
     });
 }
 
+/// `to = last(f(…f(f(a, b), c)…))` elementwise with broadcasting, computed wide and rounded once. There is at least one
+/// operand.
+pub(crate) fn fold_real<T: Real>(
+    walk: &Walk,
+    operands: &[&[T]],
+    to: &mut [T],
+    f: impl Fn(T::Wide, T::Wide) -> T::Wide + Send + Sync,
+    last: impl Fn(T::Wide) -> T::Wide + Send + Sync,
+) {
+    pieces(to, PIECE, |start, to| {
+        let zero = <T::Wide as num_traits::Zero>::zero();
+        let (mut sum, mut term) = ([zero; BLOCK], [zero; BLOCK]);
+        walk.rows(start, start + to.len(), |at, n, from| {
+            let to = &mut to[at - start..at - start + n];
+            for (block, to) in to.chunks_mut(BLOCK).enumerate() {
+                let (sum, term) = (&mut sum[..to.len()], &mut term[..to.len()]);
+                for (i, operand) in operands.iter().enumerate() {
+                    let step = walk.row_stride(i);
+                    let into = if i == 0 { &mut *sum } else { &mut *term };
+                    gather(operand, from[i] + block * BLOCK * step, step, into);
+                    if i > 0 {
+                        sum.iter_mut().zip(&*term).for_each(|(a, &b)| *a = f(*a, b));
+                    }
+                }
+                sum.iter_mut().for_each(|a| *a = last(*a));
+                T::narrow(sum, to);
+            }
+        });
+    });
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

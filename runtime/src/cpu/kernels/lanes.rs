@@ -1,12 +1,14 @@
 //! Floats as kernels compute with them: a block at a time is widened, computed in the wide type, and rounded once.
 
+use super::functions::Elementary;
 use crate::host::Element;
+use ampc_ir::convert::round_to_odd;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use rayon::prelude::*;
 
 /// A type that is computed in: f32 or f64.
-pub(crate) trait Wide: Element + num_traits::Float + Send + Sync + std::iter::Sum {
+pub(crate) trait Wide: Element + Elementary + num_traits::Float + Send + Sync + std::iter::Sum {
     /// The nearest number to an f64.
     fn of(number: f64) -> Self;
     /// The number as f64, which holds it exactly.
@@ -81,6 +83,8 @@ pub(crate) trait Real: Element + Send + Sync {
     fn wide(self) -> Self::Wide;
     /// One value, rounded.
     fn round(value: Self::Wide) -> Self;
+    /// An f64, rounded to nearest even, once.
+    fn round_f64(value: f64) -> Self;
     /// Elements as what is computed in, if that is what they are.
     fn as_wide(from: &[Self]) -> Option<&[Self::Wide]>;
     /// Elements as what is computed in, if that is what they are.
@@ -103,6 +107,9 @@ macro_rules! wide {
             }
             fn round(value: $ty) -> Self {
                 value
+            }
+            fn round_f64(value: f64) -> Self {
+                <$ty as Wide>::of(value)
             }
             fn as_wide(from: &[Self]) -> Option<&[$ty]> {
                 Some(from)
@@ -130,6 +137,9 @@ macro_rules! low {
             }
             fn round(value: f32) -> Self {
                 $ty::from_f32(value)
+            }
+            fn round_f64(value: f64) -> Self {
+                $ty::from_f32(round_to_odd(value))
             }
             fn as_wide(_: &[Self]) -> Option<&[f32]> {
                 None

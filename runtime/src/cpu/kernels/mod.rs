@@ -1,5 +1,6 @@
 //! Kernels by family. A family is a function from operators to what prepares them.
 
+mod activation;
 pub(super) mod attention;
 mod batch_norm;
 mod boxes;
@@ -10,8 +11,10 @@ mod depthwise;
 mod einsum;
 mod elements;
 mod fold;
+mod functions;
 mod gather;
 mod indexing;
+mod lane;
 pub(super) mod lanes;
 pub(super) mod linear;
 mod linear_attention;
@@ -24,6 +27,7 @@ mod pad;
 mod pointwise;
 mod pool;
 mod quantize;
+mod quantize_product;
 mod random;
 mod recurrent;
 mod reduce;
@@ -50,6 +54,7 @@ use ampc_ir::op::OpKind;
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     const FAMILIES: &[fn(OpKind) -> Option<Prepare>] = &[
         pointwise::find,
+        activation::find,
         logic::find,
         cast::find,
         linear::find,
@@ -74,6 +79,7 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
         loss::find,
         optimizer::find,
         quantize::find,
+        quantize_product::find,
         random::find,
         sequence::find,
         source::find,
