@@ -164,7 +164,7 @@ fn clamp(index: i64, last: usize) -> usize {
 }
 
 /// The cubic of Keys.
-fn cubic(x: f64, a: f64) -> f64 {
+pub(super) fn cubic(x: f64, a: f64) -> f64 {
     let x = x.abs();
     if x <= 1.0 {
         ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0
@@ -335,13 +335,26 @@ fn moved_elements<T: bytemuck::Pod + Send + Sync>(moves: Moves) -> Prepared {
 }
 
 /// An element type with what it is interpolated in.
-trait Sampled: Element + Send + Sync {
+pub(super) trait Sampled: Element + Send + Sync {
     type Wide: Wide;
     fn load(from: &[Self], to: &mut [Self::Wide]);
     fn store(from: &[Self::Wide], to: &mut [Self]);
     /// Elements as what they are interpolated in, if that is what they are.
     fn direct(from: &[Self]) -> Option<&[Self::Wide]>;
     fn direct_mut(from: &mut [Self]) -> Option<&mut [Self::Wide]>;
+
+    /// One element, as what it is interpolated in.
+    fn wide(self) -> Self::Wide {
+        let mut wide = [num_traits::Zero::zero()];
+        Self::load(&[self], &mut wide);
+        wide[0]
+    }
+    /// One result.
+    fn rounded(value: Self::Wide) -> Self {
+        let mut to = [bytemuck::Zeroable::zeroed()];
+        Self::store(&[value], &mut to);
+        to[0]
+    }
 }
 
 macro_rules! sampled_floats {
