@@ -1,4 +1,4 @@
-//! Signals: DFT, STFT, windows, MelWeightMatrix, Det.
+//! Signals: DFT, STFT, windows, MelWeightMatrix.
 
 use crate::cpu::kernel::Prepare;
 use ampc_ir::op::OpKind;
