@@ -93,23 +93,19 @@ pub(crate) trait Load<A>: Element + Send + Sync {
     fn store(from: &[A], to: &mut [Self]);
 }
 
-macro_rules! load_same {
-    ($($ty:ident),*) => {$(
-        impl Load<$ty> for $ty {
-            fn load(from: &[$ty], to: &mut [$ty]) {
-                to.copy_from_slice(from);
-            }
-            fn same(from: &[$ty]) -> Option<&[$ty]> {
-                Some(from)
-            }
-            fn same_mut(from: &mut [$ty]) -> Option<&mut [$ty]> {
-                Some(from)
-            }
-            fn store(from: &[$ty], to: &mut [$ty]) {
-                to.copy_from_slice(from);
-            }
-        }
-    )*};
+impl<A: Number + Element> Load<A> for A {
+    fn load(from: &[A], to: &mut [A]) {
+        to.copy_from_slice(from);
+    }
+    fn same(from: &[A]) -> Option<&[A]> {
+        Some(from)
+    }
+    fn same_mut(from: &mut [A]) -> Option<&mut [A]> {
+        Some(from)
+    }
+    fn store(from: &[A], to: &mut [A]) {
+        to.copy_from_slice(from);
+    }
 }
 
 macro_rules! load_low {
@@ -165,7 +161,6 @@ macro_rules! load_integers {
     };
 }
 
-load_same!(f32, f64, i64, i32, i16, i8, u64, u32, u16, u8);
 load_low!(f16, bf16);
 load_each!(
     f32 as f64: f64::from, |x| x as f32;
@@ -375,8 +370,8 @@ impl Folding {
             innermost = false;
             step *= dims[axis];
         }
-        let (results, runs) = (kept.len(), gone.len());
-        Folding { kept: kept.walk(), gone: gone.walk(), run, rows, count: runs * run, results }
+        let (kept, gone) = (kept.walk(), gone.walk());
+        Folding { results: kept.len(), count: gone.len() * run, kept, gone, run, rows }
     }
 
     /// Writes what the elements of each result are folded to, after `finish` of it and of the result's shift.
@@ -494,7 +489,7 @@ fn halves(range: &Range<usize>, most: usize) -> Option<(Range<usize>, Range<usiz
     Some((range.start..middle, middle..range.end))
 }
 
-/// Axes from the last to the first, neighbours joined.
+/// Axes from the last to the first.
 #[derive(Default)]
 struct Axes {
     dims: Dims,
@@ -503,26 +498,14 @@ struct Axes {
 
 impl Axes {
     fn add(&mut self, dim: usize, step: usize) {
-        match (self.dims.last_mut(), self.steps.last()) {
-            (Some(last), Some(&inner)) if inner * *last == step => *last *= dim,
-            _ => {
-                self.dims.push(dim);
-                self.steps.push(step);
-            }
-        }
-    }
-
-    fn len(&self) -> usize {
-        self.dims.iter().product()
+        self.dims.push(dim);
+        self.steps.push(step);
     }
 
     fn walk(mut self) -> Walk {
-        if self.dims.is_empty() {
-            self.add(1, 0);
-        }
         self.dims.reverse();
         self.steps.reverse();
-        Walk { dims: self.dims, strides: vec![self.steps] }
+        Walk::of_steps(&self.dims, &[self.steps])
     }
 }
 
