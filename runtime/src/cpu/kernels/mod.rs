@@ -12,6 +12,7 @@ pub(super) mod linear;
 mod linear_attention;
 mod logic;
 mod loss;
+mod ml;
 mod movement;
 mod normalize;
 mod optimizer;
@@ -34,7 +35,7 @@ use ampc_ir::op::OpKind;
 
 /// What makes the kernel of an operator, if there is one.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
-    let families: [fn(OpKind) -> Option<Prepare>; 22] = [
+    let families = [
         pointwise::find,
         logic::find,
         cast::find,
@@ -50,6 +51,7 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
         pool::find,
         image::find,
         attention::find,
+        linear_attention::find,
         recurrent::find,
         loss::find,
         optimizer::find,
@@ -57,11 +59,9 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
         random::find,
         sequence::find,
         source::find,
+        signal::find,
+        strings::find,
+        ml::find,
     ];
-    families
-        .iter()
-        .find_map(|find| find(kind))
-        .or_else(|| signal::find(kind))
-        .or_else(|| strings::find(kind))
-        .or_else(|| linear_attention::find(kind))
+    families.iter().find_map(|find: &fn(OpKind) -> Option<Prepare>| find(kind))
 }
