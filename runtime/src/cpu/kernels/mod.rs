@@ -22,6 +22,7 @@ mod quantize;
 mod random;
 mod recurrent;
 mod reduce;
+mod rotary;
 mod select;
 mod sequence;
 mod shape;
@@ -51,6 +52,7 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
         pool::find,
         image::find,
         attention::find,
+        rotary::find,
         linear_attention::find,
         recurrent::find,
         loss::find,
