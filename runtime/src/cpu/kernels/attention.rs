@@ -1,4 +1,4 @@
-//! Attention and RotaryEmbedding.
+//! Attention.
 //!
 //! Attention of query i at position p, which is i behind the keys that precede the queries:
 //! `Y[i] = Σ_j softmax_j(softcap(scale · Q[i]·K[j]) + mask[i, j]) · V[j]`, over the keys j that position, causality,
@@ -6,15 +6,15 @@
 //! for f64) for some queries of one head at a time and are not rounded; the result is rounded once.
 //! `softmax_precision` says in which of the two types the softmax is computed.
 
-use super::lanes::{PIECE, Real, Wide, for_real, pieces, widened};
+use super::lanes::{Real, Wide, widened};
 use super::linear::{Matrix, multiply};
 use super::slots;
 use crate::cpu::kernel::{Dims, KernelError, Prepare, Prepared, Result, Site};
 use crate::host::Element;
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
-use ampc_ir::views::attention::{AttentionView, RotaryView, Scores};
-use num_traits::{AsPrimitive, Zero};
+use ampc_ir::views::attention::{AttentionView, Scores};
+use num_traits::AsPrimitive;
 use rayon::prelude::*;
 use std::ops::Range;
 
@@ -22,24 +22,23 @@ use std::ops::Range;
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     Some(match kind {
         OpKind::Attention => attention,
-        OpKind::RotaryEmbedding => rotary,
         _ => return None,
     })
 }
 
 /// How batch, heads, positions and the elements of a head lie in an operand of rank 3 or 4.
 #[derive(Clone, Copy, Debug)]
-struct Layout {
-    batch: usize,
-    heads: usize,
-    length: usize,
-    size: usize,
+pub(super) struct Layout {
+    pub(super) batch: usize,
+    pub(super) heads: usize,
+    pub(super) length: usize,
+    pub(super) size: usize,
     /// Rank 3: the heads of one position are neighbours.
-    packed: bool,
+    pub(super) packed: bool,
 }
 
 impl Layout {
-    fn new(dims: &[usize], heads: Option<u64>) -> Result<Layout> {
+    pub(super) fn new(dims: &[usize], heads: Option<u64>) -> Result<Layout> {
         Ok(match *dims {
             [batch, heads, length, size] => Layout { batch, heads, length, size, packed: false },
             [batch, length, hidden] => {
@@ -406,7 +405,7 @@ impl<W: Wide> Plan<W> {
 
     /// Elements of scratch memory that blocks of one slot need.
     fn room(&self) -> usize {
-        self.rows * (self.total + self.v_size)
+        self.total.saturating_add(self.v_size).saturating_mul(self.rows)
     }
 
     /// Results of one position: those of all heads, or of one if heads are apart.
@@ -490,7 +489,7 @@ fn attention_of<T: Real, V: Real<Wide = T::Wide>>(site: &Site<'_>) -> Result<Pre
         Some(_) => return Err(site.no_kernel()),
         None => softmax::<T::Wide, T::Wide>,
     };
-    let scale = view.scale.map_or_else(|| f64::from(1u32) / wide_index(q.size).sqrt(), f64::from);
+    let scale = view.scale.map_or_else(|| 1.0 / wide_index(q.size).sqrt(), f64::from);
     let plan = Plan {
         q,
         v_size: v.new.size,
@@ -510,10 +509,8 @@ fn attention_of<T: Real, V: Real<Wide = T::Wide>>(site: &Site<'_>) -> Result<Pre
     let q_room = if T::IS_WIDE { 0 } else { q.count() };
     let words = q_room + k.room() + v.room() + slots * plan.room();
     Ok(Prepared::new(move |io| {
-        let past = |i: usize| io.has(i);
-        let (past_k, past_v) = (past(4), past(5));
-        let past_k = if past_k { Some(io.slice::<T>(4)?) } else { None };
-        let past_v = if past_v { Some(io.slice::<V>(5)?) } else { None };
+        let past_k = if io.has(4) { Some(io.slice::<T>(4)?) } else { None };
+        let past_v = if io.has(5) { Some(io.slice::<V>(5)?) } else { None };
         let present_k = if io.wants(1) { Some(io.out::<T>(1)?) } else { None };
         let present_v = if io.wants(2) { Some(io.out::<V>(2)?) } else { None };
         let lengths = if io.has(6) { Some(io.slice::<i64>(6)?) } else { None };
@@ -551,102 +548,55 @@ fn wide_index(n: usize) -> f64 {
     n as f64
 }
 
-/// RotaryEmbedding: pairs of elements of each head turn by the angle of their position,
-/// `(a, b) -> (cos · a - sin · b, sin · a + cos · b)`.
-fn rotary(site: &Site<'_>) -> Result<Prepared> {
-    let view = RotaryView::read(&site.view)?;
-    let x = Layout::new(&site.dims(0)?, view.heads)?;
-    let turning = view.dim.map_or(Some(x.size), |dim| usize::try_from(dim).ok()).filter(|&dim| dim <= x.size);
-    let turning = turning
-        .ok_or_else(|| KernelError::value(format!("at most {} elements that turn", x.size), "more"))?;
-    let half = turning / 2;
-    let turn = Turn { x, half, interleaved: view.interleaved };
-    let positions = if site.has(3) { site.dims(1)?[0] } else { x.batch * x.length };
-    Ok(for_real!(site.dtype(0)?, site, T => Prepared::new(move |io| {
-        let (from, cos, sin) = (io.slice::<T>(0)?, io.slice::<T>(1)?, io.slice::<T>(2)?);
-        let ids = if io.has(3) { Some(io.slice::<i64>(3)?) } else { None };
-        if let Some(&id) = ids.and_then(|ids| ids.iter().find(|&&id| !in_range(id, positions))) {
-            return Err(KernelError::value(format!("positions in [0, {positions})"), id));
-        }
-        let rows = cos.len().min(sin.len()) / half.max(1);
-        if half > 0 && rows < positions {
-            return Err(KernelError::value(format!("{positions} rows of cosines and sines"), rows));
-        }
-        turn.run::<T>(from, cos, sin, ids, io.out::<T>(0)?);
-        Ok(())
-    })))
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn in_range(id: i64, end: usize) -> bool {
-    usize::try_from(id).is_ok_and(|id| id < end)
-}
-
-/// How RotaryEmbedding turns its operand.
-#[derive(Clone, Copy)]
-struct Turn {
-    x: Layout,
-    half: usize,
-    interleaved: bool,
-}
-
-impl Turn {
-    fn run<T: Real>(&self, from: &[T], cos: &[T], sin: &[T], ids: Option<&[i64]>, to: &mut [T]) {
-        let Layout { heads, length, size, packed, .. } = self.x;
-        if size == 0 {
-            return;
-        }
-        let turning = 2 * self.half;
-        pieces(to, (PIECE / size).max(1) * size, |start, to| {
-            let mut block = [[<T::Wide as Zero>::zero(); HALF]; 4];
-            for (i, to) in to.chunks_exact_mut(size).enumerate() {
-                let row = start / size + i;
-                // The index of the position among those of all batches.
-                let at = if packed { row / heads } else { row / length / heads * length + row % length };
-                let at = ids.map_or(at, |ids| usize::try_from(ids[at]).unwrap_or(0)) * self.half;
-                let from = &from[row * size..][..size];
-                to[turning..].copy_from_slice(&from[turning..]);
-                let angles = (&cos[at..at + self.half], &sin[at..at + self.half]);
-                if self.interleaved {
-                    turn_neighbours(from, angles, &mut to[..turning]);
-                } else {
-                    turn_halves(from, angles, &mut to[..turning], &mut block);
-                }
-            }
-        });
+    fn plan(past: usize, causal: bool, windows: [Option<u64>; 2]) -> Plan<f32> {
+        let view = AttentionView {
+            q_heads: None,
+            kv_heads: None,
+            causal,
+            scale: None,
+            softcap: 0.0,
+            softmax: None,
+            scores: Scores::Raw,
+            left_window: windows[0],
+            right_window: windows[1],
+            short_masks: true,
+        };
+        let q = Layout { batch: 1, heads: 1, length: 4, size: 1, packed: false };
+        let softmax = softmax::<f32, f32>;
+        Plan { q, v_size: 1, total: past + 4, group: 1, past, scale: 1.0, view, mask: None, softmax, rows: 4 }
     }
-}
 
-/// Pairs that are turned at a time.
-const HALF: usize = 128;
-
-fn turn_halves<T: Real>(
-    from: &[T],
-    (cos, sin): (&[T], &[T]),
-    to: &mut [T],
-    block: &mut [[T::Wide; HALF]; 4],
-) {
-    let half = cos.len();
-    let [a, b, c, s] = block;
-    for start in (0..half).step_by(HALF) {
-        let n = HALF.min(half - start);
-        let (a, b, c, s) = (&mut a[..n], &mut b[..n], &mut c[..n], &mut s[..n]);
-        T::widen(&from[start..start + n], a);
-        T::widen(&from[half + start..half + start + n], b);
-        T::widen(&cos[start..start + n], c);
-        T::widen(&sin[start..start + n], s);
-        for (((a, b), &c), &s) in a.iter_mut().zip(&mut *b).zip(&*c).zip(&*s) {
-            (*a, *b) = (c * *a - s * *b, s * *a + c * *b);
+    #[test]
+    fn keys_that_a_query_sees() {
+        let none = [None, None];
+        assert_eq!(plan(0, false, none).keys(None, 0, 2), 0..4);
+        assert_eq!(plan(0, true, none).keys(None, 0, 2), 0..3);
+        assert_eq!(plan(3, true, none).keys(None, 0, 0), 0..4);
+        assert_eq!(plan(0, false, [Some(1), Some(1)]).keys(None, 0, 0), 0..2);
+        assert_eq!(plan(3, true, [Some(1), None]).keys(None, 0, 2), 4..6);
+        // Two keys of four are there for four queries: the first two see none.
+        let ends = [0, 1, 2, 3].map(|query| plan(0, true, none).keys(Some(&[2]), 0, query).end);
+        assert_eq!(ends, [0, 0, 1, 2]);
+        for length in [i64::MIN, i64::MAX] {
+            assert!(plan(0, true, [Some(u64::MAX), Some(u64::MAX)]).keys(Some(&[length]), 0, 3).end <= 4);
         }
-        T::narrow(a, &mut to[start..start + n]);
-        T::narrow(b, &mut to[half + start..half + start + n]);
     }
-}
 
-fn turn_neighbours<T: Real>(from: &[T], (cos, sin): (&[T], &[T]), to: &mut [T]) {
-    let pairs = from.chunks_exact(2).zip(to.chunks_exact_mut(2));
-    for ((from, to), (c, s)) in pairs.zip(cos.iter().zip(sin)) {
-        let (a, b, c, s) = (from[0].wide(), from[1].wide(), c.wide(), s.wide());
-        to[0] = T::round(c * a - s * b);
-        to[1] = T::round(s * a + c * b);
+    #[test]
+    fn softmax_of_masked_rows() {
+        let minus = f32::NEG_INFINITY;
+        let mut row = [minus, 0.0, 0.0];
+        softmax::<f32, f64>(&mut row);
+        assert_eq!(row, [0.0, 0.5, 0.5]);
+        let mut row = [minus, minus];
+        softmax::<f32, f32>(&mut row);
+        assert_eq!(row, [0.0, 0.0]);
+        let mut row = [f32::NAN, 1.0];
+        softmax::<f32, f32>(&mut row);
+        assert!(row.iter().all(|x| x.is_nan()));
     }
 }

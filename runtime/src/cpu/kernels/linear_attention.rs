@@ -11,7 +11,7 @@ use ampc_ir::DType;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::attention::{LinearAttentionView, UpdateRule, conv_ends_in_swish};
 use half::{bf16, f16};
-use num_traits::{One as _, Zero as _};
+use num_traits::Zero as _;
 use rayon::prelude::*;
 
 /// The kernels of this family.

@@ -20,6 +20,7 @@ pub(super) mod linear;
 mod linear_attention;
 mod logic;
 mod loss;
+mod ml;
 mod movement;
 mod normalize;
 mod optimizer;
@@ -32,6 +33,7 @@ mod random;
 mod recurrent;
 mod reduce;
 mod resize;
+mod rotary;
 mod sample;
 mod scatter;
 mod select;
@@ -75,6 +77,8 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
         sample::find,
         boxes::find,
         attention::find,
+        rotary::find,
+        linear_attention::find,
         recurrent::find,
         loss::find,
         optimizer::find,
@@ -85,10 +89,10 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
         source::find,
         signal::find,
         strings::find,
-        linear_attention::find,
         softmax::find,
         batch_norm::find,
         einsum::find,
+        ml::find,
     ];
     FAMILIES.iter().find_map(|find| find(kind))
 }
