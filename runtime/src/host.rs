@@ -443,8 +443,28 @@ impl<'a> TensorRef<'a> {
         })
     }
 
+    /// Writes the bits of elements of at most 8 bits each into a byte of its own.
+    pub(crate) fn unpack(&self, to: &mut [u8]) {
+        let bytes = self.bytes().unwrap_or_default();
+        to.iter_mut().zip(self.small(bytes)).for_each(|(to, bits)| *to = bits);
+    }
+
     fn no_view(&self, view: &'static str) -> HostError {
         HostError::View { view, found: self.dtype }
+    }
+}
+
+/// Packs elements of `bits` bits, each in the low bits of a byte.
+pub(crate) fn pack(bits: u32, from: &[u8], to: &mut [u8]) {
+    to.fill(0);
+    let mut at = 0;
+    for &element in from {
+        let [low, high] = (u16::from(element) << (at % 8)).to_le_bytes();
+        to[at / 8] |= low;
+        if high != 0 {
+            to[at / 8 + 1] |= high;
+        }
+        at += bits as usize;
     }
 }
 
@@ -528,6 +548,21 @@ mod tests {
         assert_eq!(view(DType::I2, 3, &[0b10_01_11]), [-1, 1, -2]);
         let floats = HostTensor::from_bytes(DType::F4E2M1, &[3], &[0x72, 0x09]).unwrap();
         assert_eq!(floats.f64s().unwrap().collect::<Vec<_>>(), [1.0, 6.0, -0.5]);
+    }
+
+    #[test]
+    fn what_is_unpacked_is_packed_again() {
+        for (dtype, bytes) in
+            [(DType::I4, &[0xf1, 0x08][..]), (DType::U2, &[0xe4]), (DType::F6E2M3, &[8, 76, 80])]
+        {
+            let bits = dtype.bits().unwrap();
+            let count = bytes.len() * 8 / bits as usize;
+            let tensor = HostTensor::from_bytes(dtype, &[count as u64], bytes).unwrap();
+            let (mut loose, mut packed) = (vec![0; count], vec![7; bytes.len()]);
+            tensor.view().unpack(&mut loose);
+            pack(bits, &loose, &mut packed);
+            assert_eq!(packed, bytes);
+        }
     }
 
     #[test]

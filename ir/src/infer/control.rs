@@ -8,6 +8,7 @@
 
 use super::{Facts, Inferred, Int, describe};
 use crate::attr::AttrValue;
+use crate::module::GraphOwner;
 use crate::op::OpKind;
 use crate::views::control::ScanView;
 use crate::views::{NodeView, OpError, Part, normalize_axis};
@@ -42,6 +43,21 @@ pub(super) fn body_formals(
         return Err(OpError::node(format!("a body with {} inputs", formals.len()), n.to_string()));
     }
     Ok(formals)
+}
+
+/// Whether a graph is, or is in, a branch that is never taken.
+pub(super) fn is_idle(module: &Module, mut graph: GraphId, facts: &Facts) -> bool {
+    while let GraphOwner::Body { node, attr } = module.graph(graph).owner {
+        let view = NodeView::with_facts(module, node, facts).filter(|v| v.kind() == OpKind::If);
+        if let Some([condition]) = view.and_then(|v| v.known_ints(0)).as_deref() {
+            let taken = if *condition == 0 { "else_branch" } else { "then_branch" };
+            if module.text(attr) != taken {
+                return true;
+            }
+        }
+        graph = module.node(node).graph;
+    }
+    false
 }
 
 fn output_type(module: &Module, body: GraphId, i: usize) -> Type {
@@ -248,7 +264,12 @@ fn goes_on(view: &NodeView<'_>, body: GraphId) -> bool {
 }
 
 fn join_state(before: &Type, after: &Type, i: usize) -> Result<Type, OpError> {
-    before.join(after).ok_or_else(|| OpError {
+    // State that may be none is there from the first iteration on.
+    let found = |before: &Type| match before {
+        Type::Optional(element) => element.join(after),
+        _ => None,
+    };
+    before.join(after).or_else(|| found(before)).ok_or_else(|| OpError {
         part: Part::Result(i),
         expected: format!("state of one element type, {} before the first iteration", describe(before)),
         found: describe(after),

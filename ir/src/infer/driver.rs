@@ -50,7 +50,24 @@ pub fn infer_module(module: &mut Module) -> Result<Facts, Vec<InferError>> {
 /// If its operands do not fit its operator.
 pub fn check_node(module: &Module, node: Node, facts: &Facts) -> Result<Option<Inferred>, OpError> {
     let Some(view) = NodeView::with_facts(module, node, facts) else { return Ok(None) };
-    infer_node(&view).map(Some)
+    infer_here(&view, facts).map(Some)
+}
+
+/// As [`infer_node`]. In a branch that is never taken shapes need not fit: a model may ask for the rank of an input
+/// and have a branch for every answer.
+fn infer_here(view: &NodeView<'_>, facts: &Facts) -> Result<Inferred, OpError> {
+    let error = match infer_node(view) {
+        Err(error) if control::is_idle(view.module, view.data().graph, facts) => error,
+        done => return done,
+    };
+    let shapeless = |i: usize| view.operand_type(i).map(without_shape);
+    let types: Vec<Option<Type>> = (0..view.n_operands()).map(shapeless).collect();
+    let actual =
+        Actual { types: &types, values: &[], call_attrs: facts.in_call().then(|| facts.call_attrs()) };
+    match NodeView::with_actual(view.module, view.node, actual) {
+        Some(view) => infer_node(&view),
+        None => Err(error),
+    }
 }
 
 /// What inference says of a node of the operator table whose operands are these; bodies are not entered.
@@ -128,7 +145,7 @@ impl Driver<'_> {
                     self.nested(|cx| cx.bodies(node))?;
                 }
                 let view = NodeView::with_facts(self.module, node, &self.facts).ok_or_else(no_schema)?;
-                infer_node(&view)
+                infer_here(&view, &self.facts)
             }
         }
     }

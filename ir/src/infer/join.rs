@@ -4,7 +4,7 @@ use super::extents::{list_len, meet, shape_of_rank, sum, with_dim};
 use super::{Inferred, Int, shape_error};
 use crate::views::{
     Axes, ConcatView, MAX_INTS, NodeView, OpError, PadView, Part, Parts, SliceView, SplitView, distinct_axes,
-    normalize_axis,
+    normalize_axis, slice_range,
 };
 use crate::{Dim, Dims, Shape, Type};
 
@@ -184,17 +184,6 @@ fn check_len(what: &str, list: Option<&[Int]>, n: usize) -> Result<(), OpError> 
     }
 }
 
-/// First index, number of indices and step of a slice of an axis of extent `n`.
-fn range(n: u64, start: i64, end: i64, step: i64) -> (i128, i128) {
-    let (n, step) = (i128::from(n), i128::from(step));
-    let front = |i: i64| if i < 0 { i128::from(i) + n } else { i128::from(i) };
-    let (least, most) = if step > 0 { (0, n) } else { (-1, n - 1) };
-    let (start, end) =
-        (front(start).clamp(least.max(0), most.max(0)), front(end).clamp(least, most.max(least)));
-    let count = if n == 0 { 0 } else { ((end - start) + step - step.signum()) / step };
-    (start, count.max(0))
-}
-
 /// An end at least this far out means the end of the axis: exporters write the greatest i32 or i64.
 const FAR: i64 = i32::MAX as i64;
 
@@ -209,7 +198,7 @@ fn sliced_extent(dim: Dim, start: Int, end: Int, step: Int) -> Dim {
         _ => return Dim::Unknown,
     };
     match dim {
-        Dim::Known(n) => u64::try_from(range(n, start, end, step).1).map_or(Dim::Unknown, Dim::Known),
+        Dim::Known(n) => u64::try_from(slice_range(n, start, end, step).1).map_or(Dim::Unknown, Dim::Known),
         Dim::Sym(_) | Dim::Unknown => match step {
             1 if start == 0 && end >= FAR => dim,
             1 if start <= -FAR && end >= FAR => dim,
@@ -223,7 +212,7 @@ fn sliced_extent(dim: Dim, start: Int, end: Int, step: Int) -> Dim {
 
 fn sliced_ints(ints: &[Int], start: Int, end: Int, step: Int) -> Option<Vec<Int>> {
     let (start, end, step) = (start.known()?, end.known()?, step.known()?);
-    let (first, count) = range(ints.len() as u64, start, end, step);
+    let (first, count) = slice_range(ints.len() as u64, start, end, step);
     (0..count)
         .map(|i| {
             let index = first.checked_add(i.checked_mul(i128::from(step))?)?;

@@ -39,7 +39,10 @@ pub use classes::{
 pub use generated::{LATEST_IR_VERSION, LATEST_OPSETS, OpKind, SCHEMAS};
 pub use schema::{Arity, AttrDefault, AttrKind, AttrSchema, Formal, FormalType, OpSchema, TypeSet, TypeVar};
 pub use signature::{Count, Declared, Signature, SignatureError, SignatureFormal};
-pub use traits::{Sign, adds, dtype_follows_operand, is_periodic, may_reduce, moves, singular_at_zero, sums};
+pub use traits::{
+    Sign, adds, dtype_follows_operand, is_deterministic, is_periodic, may_reduce, moves, singular_at_zero,
+    sums,
+};
 pub use work::{Work, work};
 
 /// What the table says of an operator at an operator set.

@@ -81,6 +81,20 @@ pub fn sums(kind: OpKind) -> bool {
     )
 }
 
+/// Whether the operator gives the same results for the same operands: all but those that draw random numbers.
+pub fn is_deterministic(kind: OpKind) -> bool {
+    !matches!(
+        kind,
+        K::Bernoulli
+            | K::Dropout
+            | K::Multinomial
+            | K::RandomNormal
+            | K::RandomNormalLike
+            | K::RandomUniform
+            | K::RandomUniformLike
+    )
+}
+
 /// Whether the operator is undefined, infinite or infinitely steep where the operand is 0.
 pub fn singular_at_zero(kind: OpKind, operand: usize) -> bool {
     match kind {
@@ -201,6 +215,13 @@ mod tests {
             ["Div", "Log", "Pow", "Reciprocal", "Sqrt"]
         );
         assert_eq!(names(is_periodic), ["Cos", "Mod", "Sin", "Tan"]);
+    }
+
+    /// Operators that draw numbers have a seed.
+    #[test]
+    fn random_operators_have_a_seed() {
+        let seeded = names(|k| k.versions().iter().any(|s| s.attr("seed").is_some()));
+        assert_eq!(names(|k| !is_deterministic(k)), seeded);
     }
 
     #[test]

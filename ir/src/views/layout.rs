@@ -142,6 +142,17 @@ impl<'a> SliceView<'a> {
     }
 }
 
+/// First index and number of indices of a slice of an axis of extent `n`; the step is not 0.
+pub fn slice_range(n: u64, start: i64, end: i64, step: i64) -> (i128, i128) {
+    let (n, step) = (i128::from(n), i128::from(step));
+    let front = |i: i64| if i < 0 { i128::from(i) + n } else { i128::from(i) };
+    let (least, most) = if step > 0 { (0, n) } else { (-1, n - 1) };
+    let (start, end) =
+        (front(start).clamp(least.max(0), most.max(0)), front(end).clamp(least, most.max(least)));
+    let count = if n == 0 { 0 } else { ((end - start) + step - step.signum()) / step };
+    (start, count.max(0))
+}
+
 /// Into what a Split cuts.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Parts<'a> {

@@ -25,7 +25,7 @@ pub mod window;
 pub use axes::{Axes, distinct_axes};
 pub use layout::{
     CastView, ConcatView, FlattenView, PadView, Parts, ReshapeView, SliceView, SplitView, TileView,
-    TransposeView, whole,
+    TransposeView, slice_range, whole,
 };
 pub use quantize::{Granularity, QuantizeView};
 

@@ -76,6 +76,18 @@ pub(crate) struct Given<'a> {
 }
 
 impl Frame {
+    /// Takes the memory that a plan asks for, unless it is there.
+    pub(crate) fn reserve(&mut self, plan: &GraphPlan, most: u64) -> Result<(), RunError> {
+        if self.arena.is_some() {
+            return Ok(());
+        }
+        let found = plan.arena as u64;
+        let arena = (found <= most).then(|| AlignedBytes::zeroed(plan.arena)).flatten();
+        self.arena = Some(arena.ok_or(RunError::Memory { bytes: found, limit: most })?);
+        self.heap = vec![None; plan.values.len()];
+        Ok(())
+    }
+
     /// The bytes that the frame and its children hold.
     pub(crate) fn arena_bytes(&self) -> usize {
         let own = self.arena.as_ref().map_or(0, |a| a.as_slice().len());
@@ -168,14 +180,8 @@ pub(crate) fn run_graph(
 ) -> Result<(), RunError> {
     let program = run.program;
     let plan = program.plan(graph);
-    if frame.arena.is_none() {
-        let too_much = RunError::Memory { bytes: plan.arena as u64, limit: run.max_bytes };
-        if plan.arena as u64 > run.max_bytes {
-            return Err(too_much);
-        }
-        frame.arena = Some(AlignedBytes::zeroed(plan.arena).ok_or(too_much)?);
-        frame.heap = vec![None; plan.values.len()];
-    }
+    frame.reserve(plan, run.max_bytes)?;
+    load_states(plan, frame, given);
     // A body without steps takes time as well.
     run.in_time(None)?;
     for step in &plan.steps {
@@ -191,6 +197,58 @@ pub(crate) fn run_graph(
         }
         for &value in &step.ends {
             frame.heap[value as usize] = None;
+        }
+    }
+    Ok(())
+}
+
+/// The bytes of the states of a graph that ran, by formal input.
+pub(crate) fn states(plan: &GraphPlan, frame: &Frame) -> Result<Vec<(usize, HostTensor)>, HostError> {
+    let arena = frame.arena.as_ref().map_or(&[][..], |arena| arena.as_slice());
+    let mut found = Vec::new();
+    for state in &plan.states {
+        let planned = &plan.values[state.now as usize];
+        if let (Place::Arena { offset, len }, Some((dtype, dims))) = (planned.place, &planned.tensor)
+            && arena.len() >= offset + len
+        {
+            let tensor = HostTensor::from_bytes(*dtype, dims, &arena[offset..offset + len])?;
+            found.push((state.now as usize, tensor));
+        }
+    }
+    Ok(found)
+}
+
+/// Puts the states that are given into their places. The others are there from the last run.
+pub(crate) fn load_states(plan: &GraphPlan, frame: &mut Frame, given: Given<'_>) {
+    let Some(arena) = frame.arena.as_mut() else { return };
+    for state in &plan.states {
+        let input = given.inputs.get(state.now as usize).copied().flatten();
+        let bytes = input.and_then(DataRef::tensor).and_then(|t| t.bytes());
+        if let (Place::Arena { offset, len }, Some(bytes)) = (plan.values[state.now as usize].place, bytes) {
+            arena.as_mut_slice()[offset..offset + len].copy_from_slice(bytes);
+        }
+    }
+}
+
+/// Puts next values of states that were not computed in place into their places: all are read before any is written.
+pub(crate) fn store_states(
+    program: &Program,
+    plan: &GraphPlan,
+    frame: &mut Frame,
+    given: Given<'_>,
+) -> Result<(), HostError> {
+    let copied: Vec<_> = plan.states.iter().filter(|s| s.copied).collect();
+    let next = |s: &&crate::plan::State| {
+        frame.get(program, plan, given, s.next).and_then(DataRef::tensor).map(TensorRef::to_host).transpose()
+    };
+    let values: Vec<Option<HostTensor>> = copied.iter().map(next).collect::<Result<_, _>>()?;
+    let Some(arena) = frame.arena.as_mut() else { return Ok(()) };
+    for (state, value) in copied.iter().zip(&values) {
+        let place = plan.values[state.now as usize].place;
+        if let (Place::Arena { offset, len }, Some(bytes)) =
+            (place, value.as_ref().and_then(HostTensor::bytes))
+        {
+            arena.as_mut_slice()[offset..offset + len].copy_from_slice(bytes);
         }
     }
     Ok(())
@@ -434,8 +492,37 @@ impl Job<'_, '_> {
     }
 }
 
+/// Runs a kernel outside a graph: what its results are, tensors of these types and dims.
+pub(crate) fn run_alone(
+    prepared: &Prepared,
+    operands: &[Option<DataRef<'_>>],
+    results: &[Option<(DType, Vec<u64>)>],
+    max_bytes: u64,
+) -> Result<Vec<Option<HostTensor>>, KernelError> {
+    let zeros =
+        |ty: &Option<(DType, Vec<u64>)>| ty.as_ref().map(|(d, dims)| HostTensor::zeros(*d, dims)).transpose();
+    let mut made: Vec<Option<HostTensor>> = results.iter().map(zeros).collect::<Result<_, _>>()?;
+    let mut scratch = AlignedBytes::zeroed(prepared.needs.scratch).unwrap_or_default();
+    let mut io = Io {
+        operands: operands.into(),
+        results: made.iter_mut().map(out_of).collect(),
+        scratch: scratch.as_mut_slice(),
+        in_place: None,
+        max_bytes,
+    };
+    (prepared.run)(&mut io)?;
+    drop(io);
+    Ok(made)
+}
+
+fn out_of(tensor: &mut Option<HostTensor>) -> Out<'_> {
+    let Some(tensor) = tensor else { return Out::Absent };
+    let dtype = tensor.dtype();
+    tensor.bytes_mut().map_or(Out::Absent, |bytes| Out::Placed { dtype, bytes })
+}
+
 /// Element type and dims of a tensor of numbers, if they are known.
-fn known_tensor(ty: &Type) -> Option<(DType, Vec<u64>)> {
+pub(crate) fn known_tensor(ty: &Type) -> Option<(DType, Vec<u64>)> {
     let tensor = ty.as_tensor().filter(|t| t.dtype != DType::String)?;
     Some((tensor.dtype, Shape::to_known(&tensor.shape)?))
 }

@@ -25,6 +25,7 @@ use crate::plan::{GraphPlan, Index, Needs, plan_graph};
 use ampc_ir::entity::SecondaryMap;
 use ampc_ir::infer::{Facts, InferError, infer_module};
 use ampc_ir::module::{Def, Op, Payload};
+use ampc_ir::op;
 use ampc_ir::views::NodeView;
 use ampc_ir::{DType, GraphId, Module, Node, Type, Value};
 use exec::{Frame, Given, Run, run_graph};
@@ -217,6 +218,9 @@ impl Cpu {
     }
 }
 
+/// What is computed of constants alone is kept if it is larger than those by at most so many bytes.
+const FOLDED_BYTES: u64 = 1 << 16;
+
 /// Bodies nest up to 256 deep, and each level takes a few kilobytes of stack.
 const STACK: usize = 16 << 20;
 
@@ -274,9 +278,57 @@ impl Executable {
         inputs: &[Option<DataRef<'_>>],
         observer: Option<&mut (dyn Observer + Send)>,
     ) -> Result<Vec<Data>, RunError> {
+        let mut outputs = Vec::new();
+        self.run_visiting(inputs, observer, |frame, program, plan, given| {
+            let mut take = |i: usize| frame.take_output(program, plan, given, i);
+            outputs =
+                (0..plan.outputs.len()).filter_map(|i| take(i).transpose()).collect::<Result<_, _>>()?;
+            Ok(())
+        })?;
+        Ok(outputs)
+    }
+
+    /// As [`run`](Self::run), but nothing is copied: `visit` looks at each output where it is. From the second run with
+    /// the same dims on, a graph whose dims are all known before it runs takes no memory at all.
+    ///
+    /// # Errors
+    /// Those of [`run`](Self::run).
+    pub fn run_to(
+        &mut self,
+        inputs: &[Option<DataRef<'_>>],
+        mut visit: impl FnMut(usize, DataRef<'_>) + Send,
+    ) -> Result<(), RunError> {
+        self.run_visiting(inputs, None, |frame, program, plan, given| {
+            for i in 0..plan.outputs.len() {
+                if let Some(data) = frame.output(program, plan, given, i) {
+                    visit(i, data);
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// The states of the graph as they are now, by formal input. A state is given with the first run and stays: later
+    /// ones may leave it out.
+    ///
+    /// # Errors
+    /// If there is not enough memory for copies.
+    pub fn states(&self) -> Result<Vec<(usize, HostTensor)>, HostError> {
+        match &self.program {
+            Some((_, program, frame)) => exec::states(program.plan(program.module.main()), frame),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    fn run_visiting(
+        &mut self,
+        inputs: &[Option<DataRef<'_>>],
+        observer: Option<&mut (dyn Observer + Send)>,
+        visit: impl FnOnce(&mut Frame, &Program, &GraphPlan, Given<'_>) -> Result<(), HostError> + Send,
+    ) -> Result<(), RunError> {
         self.bind(inputs)?;
         let Executable { options, pool, program, .. } = self;
-        let Some((_, program, frame)) = program else { return Ok(Vec::new()) };
+        let Some((_, program, frame)) = program else { return Ok(()) };
         let mut run = Run {
             program,
             observer: observer.map(|o| -> &mut (dyn Observer + Send) { o }),
@@ -290,10 +342,8 @@ impl Executable {
         pool.install(|| {
             run_graph(&mut run, main, frame, given)?;
             let plan = program.plan(main);
-            let outputs = 0..plan.outputs.len();
-            let take = |i: usize| frame.take_output(program, plan, given, i);
-            let outputs: Result<Vec<Option<Data>>, HostError> = outputs.map(take).collect();
-            Ok(outputs?.into_iter().flatten().collect())
+            exec::store_states(program, plan, frame, given)?;
+            Ok(visit(frame, program, plan, given)?)
         })
     }
 
@@ -302,12 +352,32 @@ impl Executable {
     /// # Errors
     /// If inputs do not fit the graph.
     pub fn bind(&mut self, inputs: &[Option<DataRef<'_>>]) -> Result<(), RunError> {
-        let types: Vec<Option<Type>> = inputs.iter().map(|i| i.map(DataRef::ty)).collect();
+        let mut types: Vec<Option<Type>> = inputs.iter().map(|i| i.map(DataRef::ty)).collect();
+        // A state that is not given has the type it had.
+        let mut kept = Vec::new();
+        if let Some((planned, program, _)) = &self.program {
+            for state in &program.plan(program.module.main()).states {
+                let at = state.now as usize;
+                if let (Some(None), Some(Some(ty))) = (types.get(at), planned.get(at)) {
+                    types[at] = Some(ty.clone());
+                    kept.push(at);
+                }
+            }
+        }
         if self.program.as_ref().is_some_and(|(planned, ..)| *planned == types) {
             return Ok(());
         }
+        let states = if kept.is_empty() { Vec::new() } else { self.states()? };
         let program = self.program_for(&types)?;
-        self.program = Some((types, program, Frame::default()));
+        let mut frame = Frame::default();
+        frame.reserve(program.plan(program.module.main()), self.options.max_bytes)?;
+        let mut inputs: Vec<Option<DataRef<'_>>> = vec![None; types.len()];
+        for (at, tensor) in &states {
+            inputs[*at] = Some(DataRef::Tensor(tensor.view())).filter(|_| kept.contains(at));
+        }
+        let given = Given { inputs: &inputs, operands: &[], attrs: None };
+        exec::load_states(program.plan(program.module.main()), &mut frame, given);
+        self.program = Some((types, program, frame));
         Ok(())
     }
 
@@ -330,6 +400,7 @@ impl Executable {
             }
         }
         let facts = infer_module(&mut module).map_err(RunError::Shapes)?;
+        let mut constants = self.constants.clone();
         let mut kernels: SecondaryMap<Node, Option<Arc<Prepared>>> = SecondaryMap::default();
         let mut index = Index::default();
         let mut plans: SecondaryMap<GraphId, Option<Arc<GraphPlan>>> = SecondaryMap::default();
@@ -343,7 +414,13 @@ impl Executable {
                 }
                 match prepare_node(&module, node, &facts, in_function) {
                     Some(prepared) => {
-                        let needs = prepared.needs.clone();
+                        let mut needs = prepared.needs.clone();
+                        if let Some(results) = self.fold(&module, node, &prepared, &constants) {
+                            for (value, tensor) in results {
+                                constants[value] = Some(Arc::new(tensor));
+                            }
+                            needs.is_constant = true;
+                        }
                         kernels[node] = Some(Arc::new(prepared));
                         needs
                     }
@@ -352,7 +429,50 @@ impl Executable {
             });
             plans[graph] = Some(Arc::new(plan));
         }
-        Ok(Program { module, constants: self.constants.clone(), plans, graphs, kernels })
+        Ok(Program { module, constants, plans, graphs, kernels })
+    }
+
+    /// The results of a node that depends on constants alone, unless they are large: those are computed each time.
+    fn fold(
+        &self,
+        module: &Module,
+        node: Node,
+        prepared: &Prepared,
+        constants: &Constants,
+    ) -> Option<Vec<(Value, HostTensor)>> {
+        let data = module.node(node);
+        // The bytes of a view are there already.
+        if prepared.needs.view || data.schema().is_none_or(|s| !op::is_deterministic(s.kind)) {
+            return None;
+        }
+        let mut operands = Vec::new();
+        let mut given = 0;
+        for operand in data.formal_operands() {
+            let Some(value) = *operand else {
+                operands.push(None);
+                continue;
+            };
+            // The default of an input may be replaced.
+            let is_input = matches!(module.value(value).def, Def::Input { .. });
+            let constant = constants[value].as_ref().filter(|_| !is_input)?;
+            given += constant.bytes()?.len();
+            operands.push(Some(DataRef::Tensor(constant.view())));
+        }
+        let ty = |v: &Option<Value>| match v {
+            Some(v) => exec::known_tensor(&module.value(*v).ty).map(Some),
+            None => Some(None),
+        };
+        let types: Vec<_> = data.results().iter().map(ty).collect::<Option<_>>()?;
+        let bytes = |(dtype, dims): &(DType, Vec<u64>)| {
+            dtype.storage_bytes(dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d))?)
+        };
+        let total = types.iter().flatten().try_fold(0u64, |sum, ty| sum.checked_add(bytes(ty)?))?;
+        if total > given as u64 + FOLDED_BYTES {
+            return None;
+        }
+        // What goes wrong shows when the node runs.
+        let results = exec::run_alone(prepared, &operands, &types, self.options.max_bytes).ok()?;
+        Some(data.results().iter().zip(results).filter_map(|(v, t)| Some(((*v)?, t?))).collect())
     }
 
     /// The plans of the last [`bind`](Self::bind) as text, the main graph first.

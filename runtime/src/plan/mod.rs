@@ -9,6 +9,8 @@
 //!   operand, and a result computed in place takes those of an operand that nobody reads afterwards.
 //! - Storages live from the step that writes them to the last that reads one of their values; scratch memory lives
 //!   for one step. Storages that live at the same time do not overlap ([`arena`] lays them out).
+//! - A state keeps its storage from run to run. Its next value is computed in place of it if everything else reads it
+//!   before; if not, it is copied there when all steps are done.
 //! - A value whose dims are known only once it is there, and what is no tensor of numbers, is on the *heap*.
 //!
 //! Every graph has a plan of its own: that of a body is used for every iteration, that of a function for every call.
@@ -33,6 +35,8 @@ pub struct Needs {
     pub view: bool,
     /// Whether its results are owned by the backend and not in the arena: those of nodes with bodies.
     pub on_heap: bool,
+    /// Whether its results are there already: they depend on constants alone.
+    pub is_constant: bool,
 }
 
 /// The plan of one graph.
@@ -46,8 +50,21 @@ pub struct GraphPlan {
     pub steps: Vec<Step>,
     /// Its outputs, as indices of `values`.
     pub outputs: Vec<u32>,
+    /// Its states: an input that is in the arena, and the value it has next time.
+    pub states: Vec<State>,
     /// Bytes of the arena.
     pub arena: usize,
+}
+
+/// An input that stays in the arena from run to run.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct State {
+    /// The input, as an index of [`GraphPlan::values`].
+    pub now: u32,
+    /// Its next value.
+    pub next: u32,
+    /// Whether the next value has to be copied into the place of the input when all steps are done.
+    pub copied: bool,
 }
 
 /// A value and where it is.
@@ -68,7 +85,7 @@ pub enum Place {
     Input(u32),
     /// An operand of the owning node has them.
     Capture(u32),
-    /// They are a constant's.
+    /// They are a constant's, or were computed of constants alone.
     Constant,
     /// In the arena.
     Arena {
@@ -152,19 +169,34 @@ pub fn plan_graph(
     }
     let outputs: Vec<u32> = data.outputs().iter().map(|o| index.of(o.value)).collect();
     let steps = schedule(module, graph, index, values.len(), &outputs);
+    let state =
+        |&(now, next): &(Value, Value)| State { now: index.of(now), next: index.of(next), copied: false };
     let mut planner = Planner {
         last: last_reads(&steps, values.len(), &outputs),
         storage: vec![None; values.len()],
+        states: data.states.iter().map(state).collect(),
         values,
         storages: Vec::new(),
         scratch: Vec::new(),
         steps,
     };
+    planner.keep_states();
+    let mut is_done = vec![false; planner.steps.len()];
     for at in 0..planner.steps.len() {
         let needs = needs(planner.steps[at].node);
-        planner.step(at, &needs);
+        if needs.is_constant {
+            is_done[at] = true;
+            for &result in planner.steps[at].results.iter().flatten() {
+                planner.values[result as usize].place = Place::Constant;
+            }
+        } else {
+            planner.step(at, &needs);
+        }
     }
-    planner.finish(graph, outputs)
+    let mut plan = planner.finish(graph, outputs);
+    let mut is_done = is_done.into_iter();
+    plan.steps.retain(|_| !is_done.next().unwrap_or(false));
+    plan
 }
 
 /// The nodes that an output depends on, in program order.
@@ -228,11 +260,34 @@ struct Planner {
     /// The storage that each value is in.
     storage: Vec<Option<usize>>,
     storages: Vec<Storage>,
+    states: Vec<State>,
     /// Steps with scratch memory, and how much.
     scratch: Vec<(usize, usize)>,
 }
 
 impl Planner {
+    /// Gives every state whose size is known a storage that is never free.
+    fn keep_states(&mut self) {
+        let end = self.steps.len();
+        let sized = |s: &State| {
+            self.bytes(s.now as usize).is_some() && self.bytes(s.now as usize) == self.bytes(s.next as usize)
+        };
+        self.states = self.states.iter().copied().filter(sized).collect();
+        for state in self.states.clone() {
+            let now = state.now as usize;
+            let bytes = self.bytes(now).unwrap_or(0);
+            self.storages.push(Storage { bytes, first: 0, last: end });
+            self.join(now, self.storages.len() - 1);
+        }
+    }
+
+    /// Whether `result` is the next value of the state in `storage` and nothing reads that after step `at`.
+    fn ends_state(&self, at: usize, result: usize, storage: usize) -> bool {
+        let is_next = |s: &State| s.next as usize == result && self.storage[s.now as usize] == Some(storage);
+        let others = self.storage.iter().zip(&self.last).filter(|(s, _)| **s == Some(storage));
+        self.states.iter().any(is_next) && others.into_iter().all(|(_, &last)| last <= at)
+    }
+
     fn step(&mut self, at: usize, needs: &Needs) {
         if needs.scratch > 0 {
             self.scratch.push((at, needs.scratch));
@@ -313,7 +368,8 @@ impl Planner {
                 operands.iter().flatten().filter(|&&v| self.storage[v as usize] == Some(storage)).count();
             let same_dims = tensor(operand).map(|t| &t.1) == tensor(result).map(|t| &t.1);
             let fits = self.bytes(operand) == Some(bytes) && same_dims && readers == 1;
-            (fits && self.storages[storage].last == at).then_some((slot, storage))
+            let ends = self.storages[storage].last == at || self.ends_state(at, result, storage);
+            (fits && ends).then_some((slot, storage))
         });
         let (slot, storage) = found?;
         self.steps[at].in_place = Some(slot);
@@ -334,7 +390,11 @@ impl Planner {
         for (i, &(at, bytes)) in self.scratch.iter().enumerate() {
             self.steps[at].scratch = (layout.offsets[self.storages.len() + i], bytes);
         }
+        for state in &mut self.states {
+            state.copied = self.storage[state.now as usize] != self.storage[state.next as usize];
+        }
         debug_assert!(layout.bytes.is_multiple_of(ALIGNMENT));
-        GraphPlan { graph, values: self.values, steps: self.steps, outputs, arena: layout.bytes }
+        let Planner { values, steps, states, .. } = self;
+        GraphPlan { graph, values, steps, outputs, states, arena: layout.bytes }
     }
 }

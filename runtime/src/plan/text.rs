@@ -29,6 +29,11 @@ impl GraphPlan {
             let op = module.op_name(step.node).1;
             text += &format!("{at:>4}  {} = {op}({}){notes}\n", results.join(", "), operands.join(", "));
         }
+        for state in &self.states {
+            let (now, next) = (self.result(module, state.now), self.name(module, state.next));
+            let how = if state.copied { "copied" } else { "in place" };
+            text += &format!("      state {now} -> {next}, {how}\n");
+        }
         let outputs: Vec<String> = self.outputs.iter().map(|&v| self.name(module, v)).collect();
         text += &format!("      return {}\n", outputs.join(", "));
         text

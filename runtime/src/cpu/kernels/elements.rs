@@ -1,0 +1,353 @@
+//! Elements that are only moved: whatever their type, they are bits of some size, or strings.
+//!
+//! Elements of less than a byte are moved one to a byte: unpacked before and packed afterwards.
+
+use super::lanes::{PIECE, pieces};
+use crate::cpu::kernel::{Dims, Io, KernelError, Prepared, Result, Site};
+use crate::host::{HostError, HostTensor, TensorRef, pack};
+use ampc_ir::DType;
+use ampc_ir::views::OpError;
+use bytemuck::Pod;
+use num_traits::{PrimInt, SaturatingMul};
+use smallvec::SmallVec;
+
+/// An element that is moved: bits of a size, or a string.
+pub(super) trait Cell: Clone + Default + Send + Sync + 'static {
+    /// The element with these bytes.
+    fn of_bytes(bytes: &[u8]) -> Self;
+}
+
+macro_rules! cells {
+    ($($ty:ident),*) => {$(
+        impl Cell for $ty {
+            fn of_bytes(bytes: &[u8]) -> $ty {
+                bytemuck::pod_read_unaligned(bytes)
+            }
+        }
+    )*};
+}
+
+cells!(u8, u16, u32, u64, u128);
+
+impl Cell for Box<[u8]> {
+    fn of_bytes(bytes: &[u8]) -> Box<[u8]> {
+        bytes.into()
+    }
+}
+
+/// Where the elements of results come from.
+pub(super) trait Movement: Send + Sync + 'static {
+    /// Whether the first result may be in the place of the first operand, whose elements then are none.
+    const IN_PLACE: bool = false;
+
+    /// Writes all elements of results; those of one that nobody asks for are none.
+    fn run<T: Cell>(&self, io: &Io<'_>, from: &[&[T]], to: &mut [&mut [T]]) -> Result<()>;
+}
+
+/// How many elements a tensor of these dims has, if there can be so many.
+pub(super) fn count(dims: &[usize]) -> Result<usize> {
+    let product = dims.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
+    product.ok_or_else(|| KernelError::Limit {
+        limit: "2^64 elements".into(),
+        found: format!("a tensor of dims {dims:?}"),
+    })
+}
+
+/// The product of some extents of a tensor; where it does not fit, another extent is 0.
+pub(super) fn size(dims: &[usize]) -> usize {
+    dims.iter().fold(1, |n, &d| n.saturating_mul(d))
+}
+
+/// Extents before an axis, at it and behind it as one each.
+pub(super) fn around(dims: &[usize], axis: usize) -> (usize, usize, usize) {
+    (size(&dims[..axis]), dims[axis], size(&dims[axis + 1..]))
+}
+
+/// Elements from one element of an axis to the next, in order of axes.
+pub(super) fn strides<T: PrimInt + SaturatingMul>(dims: &[T]) -> SmallVec<[T; 6]> {
+    let mut strides: SmallVec<[T; 6]> = SmallVec::from_elem(T::one(), dims.len());
+    for axis in (1..dims.len()).rev() {
+        strides[axis - 1] = strides[axis].saturating_mul(&dims[axis]);
+    }
+    strides
+}
+
+/// Calls `f` with parts of the rows of `inner` elements that `to` consists of: the row, the first column, the part.
+pub(super) fn rows<T: Send>(to: &mut [T], inner: usize, f: impl Fn(usize, usize, &mut [T]) + Send + Sync) {
+    pieces(to, PIECE, |at, mut to| {
+        let (mut row, mut column) = (at / inner, at % inner);
+        while !to.is_empty() {
+            let (part, rest) = to.split_at_mut((inner - column).min(to.len()));
+            f(row, column, part);
+            (row, column, to) = (row + 1, 0, rest);
+        }
+    });
+}
+
+/// The elements of operand `i`, of which there are `count`.
+fn operand<'a>(io: &Io<'a>, i: usize, count: usize) -> Result<TensorRef<'a>> {
+    let tensor = io.tensor(i)?;
+    if usize::try_from(tensor.element_count()) == Ok(count) {
+        return Ok(tensor);
+    }
+    Err(OpError::operand(i, format!("{count} elements"), format!("dims {:?}", tensor.dims())).into())
+}
+
+/// The elements of a tensor of numbers as bits.
+pub(super) fn cells<'a, T: Pod>(tensor: &TensorRef<'a>) -> Result<&'a [T]> {
+    match tensor.bytes() {
+        Some([]) => Ok(&[]),
+        Some(bytes) => Ok(bytemuck::cast_slice(bytes)),
+        None => Err(HostError::View { view: "bits", found: tensor.dtype() }.into()),
+    }
+}
+
+fn cells_mut<T: Pod>(bytes: &mut [u8]) -> &mut [T] {
+    if bytes.is_empty() { &mut [] } else { bytemuck::cast_slice_mut(bytes) }
+}
+
+/// What a kernel moves: operands with their numbers of elements, and the dims of results.
+struct Moved<M> {
+    dtype: DType,
+    operands: Vec<(usize, usize)>,
+    results: Vec<Option<Dims>>,
+    movement: M,
+}
+
+/// A kernel that moves elements of operands, all of one type, to the results.
+pub(super) fn moved<M: Movement>(site: &Site<'_>, operands: &[usize], movement: M) -> Result<Prepared> {
+    let dtype = operands.first().map_or(Err(KernelError::NotYet), |&i| site.dtype(i))?;
+    for &i in operands {
+        if site.dtype(i)? != dtype {
+            return Err(OpError::operand(i, dtype.to_string(), site.dtype(i)?.to_string()).into());
+        }
+    }
+    let operands = operands.iter().map(|&i| Ok((i, count(&site.dims(i)?)?)));
+    let results = (0..site.results.len()).map(|j| site.wants(j).then(|| site.result_dims(j)).transpose());
+    let moved = Moved {
+        dtype,
+        operands: operands.collect::<Result<_>>()?,
+        results: results.collect::<Result<_>>()?,
+        movement,
+    };
+    match dtype.bits() {
+        Some(8) => Ok(moved.whole::<u8>()),
+        Some(16) => Ok(moved.whole::<u16>()),
+        Some(32) => Ok(moved.whole::<u32>()),
+        Some(64) => Ok(moved.whole::<u64>()),
+        Some(128) => Ok(moved.whole::<u128>()),
+        Some(bits @ 1..8) => moved.packed(bits),
+        None if dtype == DType::String => moved.strings(),
+        _ => Err(site.no_kernel()),
+    }
+}
+
+impl<M: Movement> Moved<M> {
+    fn whole<T: Cell + Pod>(self) -> Prepared {
+        let prepared = Prepared::new(move |io| {
+            let mut from: Vec<&[T]> = Vec::with_capacity(self.operands.len());
+            for &(i, count) in &self.operands {
+                from.push(if io.in_place == Some(i) { &[] } else { cells(&operand(io, i, count)?)? });
+            }
+            let mut to: Vec<&mut [T]> = Vec::with_capacity(self.results.len());
+            for j in 0..self.results.len() {
+                to.push(if io.wants(j) { cells_mut(io.out_bytes(j)?) } else { &mut [] });
+            }
+            self.movement.run(io, &from, &mut to)
+        });
+        if M::IN_PLACE { prepared.in_place(&[0]) } else { prepared }
+    }
+
+    fn packed(self, bits: u32) -> Result<Prepared> {
+        let sizes: Vec<usize> = self
+            .results
+            .iter()
+            .map(|dims| dims.as_ref().map_or(Ok(0), |d| count(d)))
+            .collect::<Result<_>>()?;
+        let scratch = self.operands.iter().map(|o| o.1).chain(sizes.iter().copied());
+        let scratch = scratch.fold(0, usize::saturating_add);
+        let kernel = move |io: &mut Io<'_>| {
+            let mut room = io.scratch::<u8>();
+            let mut from: Vec<&[u8]> = Vec::with_capacity(self.operands.len());
+            for &(i, count) in &self.operands {
+                let (part, rest) = room.split_at_mut(count);
+                operand(io, i, count)?.unpack(part);
+                from.push(part);
+                room = rest;
+            }
+            let mut to: Vec<&mut [u8]> = Vec::with_capacity(self.results.len());
+            for (j, &size) in sizes.iter().enumerate() {
+                let (part, rest) = room.split_at_mut(if io.wants(j) { size } else { 0 });
+                to.push(part);
+                room = rest;
+            }
+            self.movement.run(io, &from, &mut to)?;
+            for (j, part) in to.iter().enumerate() {
+                if io.wants(j) {
+                    pack(bits, part, io.out_bytes(j)?);
+                }
+            }
+            Ok(())
+        };
+        Ok(Prepared::new(kernel).scratch(scratch))
+    }
+
+    fn strings(self) -> Result<Prepared> {
+        let sizes: Vec<usize> = self
+            .results
+            .iter()
+            .map(|dims| dims.as_ref().map_or(Ok(0), |d| count(d)))
+            .collect::<Result<_>>()?;
+        Ok(Prepared::new(move |io| {
+            let mut from: Vec<&[Box<[u8]>]> = Vec::with_capacity(self.operands.len());
+            for &(i, count) in &self.operands {
+                from.push(strings_of(&operand(io, i, count)?)?);
+            }
+            let mut made: Vec<Vec<Box<[u8]>>> = Vec::with_capacity(sizes.len());
+            for (j, &size) in sizes.iter().enumerate() {
+                made.push(no_strings(io, if io.wants(j) { size } else { 0 })?);
+            }
+            let mut to: Vec<&mut [Box<[u8]>]> = made.iter_mut().map(|m| &mut m[..]).collect();
+            self.movement.run(io, &from, &mut to)?;
+            for (j, (strings, dims)) in made.into_iter().zip(&self.results).enumerate() {
+                if let (true, Some(dims)) = (io.wants(j), dims) {
+                    let dims: Vec<u64> = dims.iter().map(|&d| d as u64).collect();
+                    io.emit(j, HostTensor::from_strings(&dims, strings)?)?;
+                }
+            }
+            debug_assert_eq!(self.dtype, DType::String);
+            Ok(())
+        }))
+    }
+}
+
+/// The strings of a tensor.
+pub(super) fn strings_of<'a>(tensor: &TensorRef<'a>) -> Result<&'a [Box<[u8]>]> {
+    tensor.strings().ok_or_else(|| HostError::View { view: "strings", found: tensor.dtype() }.into())
+}
+
+/// So many empty strings, if there may be.
+pub(super) fn no_strings(io: &Io<'_>, count: usize) -> Result<Vec<Box<[u8]>>> {
+    io.check_size((count as u64).saturating_mul(size_of::<Box<[u8]>>() as u64))?;
+    Ok(vec![Box::default(); count])
+}
+
+/// A tensor of the elements of others, all of one type, whose dims are known only now.
+pub(super) fn made(
+    io: &Io<'_>,
+    from: &[TensorRef<'_>],
+    dims: &[u64],
+    movement: &impl Movement,
+) -> Result<HostTensor> {
+    let Some(dtype) = from.first().map(TensorRef::dtype) else {
+        return Err(KernelError::value("a tensor", "none"));
+    };
+    if let Some(other) = from.iter().find(|t| t.dtype() != dtype) {
+        return Err(KernelError::value(format!("tensors of {dtype}"), other.dtype()));
+    }
+    let count = dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d));
+    let bits = dtype.bits().unwrap_or(128);
+    let bytes = count.and_then(|n| n.checked_mul(u64::from(bits))).map_or(u64::MAX, |n| n.div_ceil(8));
+    io.check_size(bytes)?;
+    let count = usize::try_from(count.unwrap_or(u64::MAX)).unwrap_or(usize::MAX);
+    match bits {
+        8 => made_whole::<u8>(io, from, dims, movement),
+        16 => made_whole::<u16>(io, from, dims, movement),
+        32 => made_whole::<u32>(io, from, dims, movement),
+        64 => made_whole::<u64>(io, from, dims, movement),
+        128 if dtype == DType::String => {
+            let from = from.iter().map(strings_of).collect::<Result<Vec<_>>>()?;
+            let mut strings = no_strings(io, count)?;
+            movement.run(io, &from, &mut [&mut strings])?;
+            Ok(HostTensor::from_strings(dims, strings)?)
+        }
+        128 => made_whole::<u128>(io, from, dims, movement),
+        bits => {
+            let loose = |tensor: &TensorRef<'_>| {
+                let mut loose = vec![0; usize::try_from(tensor.element_count()).unwrap_or(0)];
+                tensor.unpack(&mut loose);
+                loose
+            };
+            let from: Vec<Vec<u8>> = from.iter().map(loose).collect();
+            let from: Vec<&[u8]> = from.iter().map(Vec::as_slice).collect();
+            io.check_size(count as u64)?;
+            let mut to = vec![0; count];
+            movement.run(io, &from, &mut [&mut to])?;
+            HostTensor::filled(dtype, dims, |bytes| {
+                pack(bits, &to, bytes);
+                Ok(())
+            })
+        }
+    }
+}
+
+fn made_whole<T: Cell + Pod>(
+    io: &Io<'_>,
+    from: &[TensorRef<'_>],
+    dims: &[u64],
+    movement: &impl Movement,
+) -> Result<HostTensor> {
+    let dtype = from[0].dtype();
+    let from = from.iter().map(cells::<T>).collect::<Result<Vec<_>>>()?;
+    HostTensor::filled(dtype, dims, |bytes| movement.run(io, &from, &mut [cells_mut(bytes)]))
+}
+
+/// Indices that are data.
+#[derive(Clone, Copy)]
+pub(super) enum Indices<'a> {
+    Short(&'a [i32]),
+    Long(&'a [i64]),
+}
+
+impl<'a> Indices<'a> {
+    /// Those of operand `i`, of which there are `count`.
+    pub(super) fn of(io: &Io<'a>, i: usize, count: usize) -> Result<Indices<'a>> {
+        let tensor = operand(io, i, count)?;
+        match tensor.dtype() {
+            DType::I32 => Ok(Indices::Short(tensor.as_slice()?)),
+            _ => Ok(Indices::Long(tensor.as_slice()?)),
+        }
+    }
+
+    pub(super) fn len(self) -> usize {
+        match self {
+            Indices::Short(list) => list.len(),
+            Indices::Long(list) => list.len(),
+        }
+    }
+
+    /// Index `i` as it is.
+    pub(super) fn get(self, i: usize) -> i64 {
+        match self {
+            Indices::Short(list) => i64::from(list[i]),
+            Indices::Long(list) => list[i],
+        }
+    }
+
+    /// Index `i` of an axis of extent `n`, counted from the front; one that is checked.
+    pub(super) fn at(self, i: usize, n: usize) -> usize {
+        from_front(self.get(i), n).unwrap_or(0)
+    }
+
+    /// An error unless all are indices of an axis of extent `n`.
+    pub(super) fn check(self, n: usize) -> Result<()> {
+        match (0..self.len()).map(|i| self.get(i)).find(|&i| from_front(i, n).is_none()) {
+            None => Ok(()),
+            Some(found) => Err(out_of_range(n, found)),
+        }
+    }
+}
+
+/// An index counted from the front, if there is such an element.
+pub(super) fn from_front(index: i64, n: usize) -> Option<usize> {
+    let front = if index < 0 {
+        n.checked_sub(usize::try_from(index.unsigned_abs()).ok()?)?
+    } else {
+        usize::try_from(index).ok()?
+    };
+    (front < n).then_some(front)
+}
+
+pub(super) fn out_of_range(n: usize, found: i64) -> KernelError {
+    KernelError::value(format!("an index in [-{n}, {n})"), found)
+}

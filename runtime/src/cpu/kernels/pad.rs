@@ -1,0 +1,208 @@
+//! Elements around a tensor: Pad, CenterCropPad.
+
+use super::elements::{Cell, Movement, moved, rows, strides};
+use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
+use ampc_ir::DType;
+use ampc_ir::op::OpKind;
+use ampc_ir::views::broadcast::Bound;
+use ampc_ir::views::{Axes, OpError, PadView, distinct_axes};
+use half::{bf16, f16};
+
+/// The kernels of this family.
+pub(super) fn find(kind: OpKind) -> Option<Prepare> {
+    Some(match kind {
+        OpKind::CenterCropPad => center_crop_pad,
+        OpKind::Pad => pad,
+        _ => return None,
+    })
+}
+
+/// What is outside of what is kept.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Constant,
+    Edge,
+    Reflect,
+    Wrap,
+}
+
+/// An axis of the result: of the elements `low..high` of the operand the first is element `low + before`.
+#[derive(Clone, Copy)]
+struct PadAxis {
+    before: i64,
+    low: i64,
+    high: i64,
+    extent: usize,
+    stride: usize,
+}
+
+impl PadAxis {
+    fn new(n: usize, before: i64, extent: usize, stride: usize) -> PadAxis {
+        let (n, whole) = (signed(n), signed(extent));
+        // What is cut off behind is beyond the result.
+        let low = before.saturating_neg().clamp(0, n);
+        let high = n.min(whole.saturating_sub(before)).max(low);
+        PadAxis { before, low, high, extent, stride }
+    }
+
+    fn is_whole(&self) -> bool {
+        self.before == 0 && self.low == 0 && self.high == signed(self.extent)
+    }
+
+    /// Which element of the operand element `i` of the result is.
+    fn source(&self, i: usize, mode: Mode) -> Option<usize> {
+        let n = self.high - self.low;
+        let inside = signed(i).saturating_sub(self.before).saturating_sub(self.low);
+        let found = match mode {
+            _ if (0..n).contains(&inside) => inside,
+            Mode::Constant => return None,
+            Mode::Edge => inside.clamp(0, n - 1),
+            Mode::Wrap => inside.rem_euclid(n),
+            Mode::Reflect if n == 1 => 0,
+            Mode::Reflect => {
+                let there = inside.rem_euclid(2 * (n - 1));
+                there.min(2 * (n - 1) - there)
+            }
+        };
+        usize::try_from(self.low + found).ok()
+    }
+}
+
+/// An extent or index in memory, all of which are below 2^63.
+fn signed(n: usize) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}
+
+/// What is filled in.
+enum Fill {
+    Zero,
+    /// The element with these bytes.
+    Bytes(Vec<u8>),
+    /// The element of the second operand.
+    Operand,
+}
+
+struct Padding {
+    axes: Vec<PadAxis>,
+    mode: Mode,
+    fill: Fill,
+}
+
+impl Padding {
+    /// A result whose first element at each axis is `befores` before that of the operand.
+    fn new(site: &Site<'_>, befores: &[i64], mode: Mode, fill: Fill) -> Result<Padding> {
+        let (dims, result) = (site.dims(0)?, site.result_dims(0)?);
+        let mut axes: Vec<PadAxis> = Vec::with_capacity(dims.len());
+        for (axis, &stride) in strides(&dims).iter().enumerate() {
+            let next = PadAxis::new(dims[axis], befores[axis], result[axis], stride);
+            if mode != Mode::Constant && next.high == next.low && !result.contains(&0) {
+                let expected = format!("elements to repeat along axis {axis}");
+                return Err(KernelError::value(expected, "none"));
+            }
+            match axes.last_mut() {
+                Some(last) if last.is_whole() && next.is_whole() => {
+                    let extent = last.extent.saturating_mul(next.extent);
+                    *last = PadAxis::new(extent, 0, extent, stride);
+                }
+                _ => axes.push(next),
+            }
+        }
+        if axes.is_empty() {
+            axes.push(PadAxis::new(1, 0, 1, 1));
+        }
+        Ok(Padding { axes, mode, fill })
+    }
+
+    /// Where a row of the operand starts that is `row` of the result; `None` if it is outside.
+    fn start_of(&self, row: usize) -> Option<usize> {
+        let (mut rest, mut start) = (row, 0);
+        for axis in self.axes[..self.axes.len() - 1].iter().rev() {
+            start += axis.source(rest % axis.extent, self.mode)? * axis.stride;
+            rest /= axis.extent;
+        }
+        Some(start)
+    }
+}
+
+impl Movement for Padding {
+    fn run<T: Cell>(&self, _: &Io<'_>, from: &[&[T]], to: &mut [&mut [T]]) -> Result<()> {
+        let fill = match &self.fill {
+            Fill::Zero => T::default(),
+            Fill::Bytes(bytes) => T::of_bytes(bytes),
+            Fill::Operand => {
+                let value = from[1].first().cloned();
+                value.ok_or_else(|| OpError::operand(2, "one element", "none"))?
+            }
+        };
+        let last = self.axes[self.axes.len() - 1];
+        rows(to[0], last.extent.max(1), |row, first, to| {
+            let Some(start) = self.start_of(row) else { return to.fill(fill.clone()) };
+            let end = signed(first + to.len());
+            let inside = (last.low + last.before).max(signed(first)).min(end);
+            let behind = (last.high + last.before).clamp(inside, end);
+            let index = |i: i64| usize::try_from(i - signed(first)).unwrap_or(0);
+            let (inside, behind) = (index(inside), index(behind));
+            let outside = |i: usize| match last.source(first + i, self.mode) {
+                Some(at) => from[0][start + at].clone(),
+                None => fill.clone(),
+            };
+            for i in (0..inside).chain(behind..to.len()) {
+                to[i] = outside(i);
+            }
+            if inside < behind {
+                let at = start + last.source(first + inside, self.mode).unwrap_or(0);
+                to[inside..behind].clone_from_slice(&from[0][at..at + behind - inside]);
+            }
+        });
+        Ok(())
+    }
+}
+
+fn pad(site: &Site<'_>) -> Result<Prepared> {
+    let view = PadView::read(&site.view)?;
+    let rank = site.dims(0)?.len();
+    let pads = view.pads.ok_or(KernelError::NotYet)?;
+    let pads = pads.iter().map(|n| n.known()).collect::<Option<Vec<i64>>>().ok_or(KernelError::NotYet)?;
+    let axes = match &view.axes {
+        Axes::Absent => (0..rank).collect(),
+        Axes::Known(axes) => distinct_axes(axes, rank, &Axes::part(&site.view, 3))?,
+        Axes::Unknown(_) => return Err(KernelError::NotYet),
+    };
+    let mut befores = vec![0; rank];
+    for (&axis, &before) in axes.iter().zip(&pads) {
+        befores[axis] = before;
+    }
+    let mode = match view.mode {
+        "edge" => Mode::Edge,
+        "reflect" => Mode::Reflect,
+        "wrap" => Mode::Wrap,
+        _ => Mode::Constant,
+    };
+    let (fill, operands): (Fill, &[usize]) = match view.value {
+        Bound::Operand(2) if mode == Mode::Constant => (Fill::Operand, &[0, 2]),
+        Bound::Number(value) if value != 0.0 => (Fill::Bytes(bytes_of(site, value)?), &[0]),
+        Bound::None | Bound::Number(_) | Bound::Operand(_) => (Fill::Zero, &[0]),
+    };
+    moved(site, operands, Padding::new(site, &befores, mode, fill)?)
+}
+
+/// The element that a number is in the type of operand 0.
+fn bytes_of(site: &Site<'_>, value: f32) -> Result<Vec<u8>> {
+    Ok(match site.dtype(0)? {
+        DType::F32 => value.to_le_bytes().to_vec(),
+        DType::F64 => f64::from(value).to_le_bytes().to_vec(),
+        DType::F16 => f16::from_f32(value).to_le_bytes().to_vec(),
+        DType::BF16 => bf16::from_f32(value).to_le_bytes().to_vec(),
+        _ => return Err(site.no_kernel()),
+    })
+}
+
+/// CenterCropPad: of an odd number of elements to remove or add, the one more is behind.
+fn center_crop_pad(site: &Site<'_>) -> Result<Prepared> {
+    let (dims, result) = (site.dims(0)?, site.result_dims(0)?);
+    let before = |(&n, &extent): (&usize, &usize)| {
+        if extent >= n { signed((extent - n) / 2) } else { -signed((n - extent) / 2) }
+    };
+    let befores: Vec<i64> = dims.iter().zip(&result).map(before).collect();
+    moved(site, &[0], Padding::new(site, &befores, Mode::Constant, Fill::Zero)?)
+}

@@ -1,0 +1,99 @@
+//! How much memory a run takes: the arena that was planned, and nothing from the second run on.
+
+use ampc_ir::text::{NoData, parse};
+use ampc_runtime::{Cpu, DataRef, HostTensor};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Counts what is allocated, in all threads.
+struct Counting;
+
+static ON: AtomicBool = AtomicBool::new(false);
+static BYTES: AtomicUsize = AtomicUsize::new(0);
+static LARGEST: AtomicUsize = AtomicUsize::new(0);
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+// SAFETY: everything is left to the system's allocator.
+#[expect(unsafe_code, reason = "allocators are unsafe")]
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if ON.load(Ordering::Relaxed) {
+            BYTES.fetch_add(layout.size(), Ordering::Relaxed);
+            LARGEST.fetch_max(layout.size(), Ordering::Relaxed);
+        }
+        // SAFETY: the caller's promises are the system's.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promises are the system's.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// What `work` allocates: bytes, and the most at once.
+fn counted(work: impl FnOnce()) -> (usize, usize) {
+    BYTES.store(0, Ordering::Relaxed);
+    LARGEST.store(0, Ordering::Relaxed);
+    ON.store(true, Ordering::Relaxed);
+    work();
+    ON.store(false, Ordering::Relaxed);
+    (BYTES.load(Ordering::Relaxed), LARGEST.load(Ordering::Relaxed))
+}
+
+const MODEL: &str = "\
+module ir=10
+opset ai.onnx=21
+
+graph @main {
+  input %x : f32[64, 256]
+  const %w : f32[256, 512] = random(1)
+  const %v : f32[512, 128] = random(2)
+  const %b : f32[128] = random(3)
+  %1 = MatMul(%x, %w) : f32[64, 512]
+  %2 = Relu(%1) : f32[64, 512]
+  %3 = MatMul(%2, %v) : f32[64, 128]
+  %4 = Add(%3, %b) : f32[64, 128]
+  %5 = Sigmoid(%4) : f32[64, 128]
+  output %5 : f32[64, 128]
+}
+";
+
+#[test]
+fn the_planned_peak_is_what_is_allocated() {
+    let _guard = ONE_AT_A_TIME.lock();
+    let module = parse(MODEL, &NoData).unwrap();
+    let mut executable = Cpu { threads: 1, ..Cpu::default() }.prepare(&module).unwrap();
+    let x = HostTensor::from_slice(&[64, 256], &vec![0.5f32; 64 * 256]).unwrap();
+    let inputs = [Some(DataRef::Tensor(x.view()))];
+    let (_, largest) = counted(|| executable.bind(&inputs).unwrap());
+    let planned = executable.arena_bytes();
+    assert_eq!(largest, planned, "the arena is the largest allocation, once");
+    // The input is not copied, the two largest results live together.
+    assert_eq!(planned, (64 * 512 + 64 * 128) * 4);
+    assert_eq!(executable.allocated_bytes(), planned);
+}
+
+#[test]
+fn no_tensor_is_allocated_while_a_graph_runs() {
+    let _guard = ONE_AT_A_TIME.lock();
+    let module = parse(MODEL, &NoData).unwrap();
+    let mut executable = Cpu { threads: 1, ..Cpu::default() }.prepare(&module).unwrap();
+    let x = HostTensor::from_slice(&[64, 256], &vec![0.5f32; 64 * 256]).unwrap();
+    let inputs = [Some(DataRef::Tensor(x.view()))];
+    let mut sum = [0.0f32; 2];
+    executable
+        .run_to(&inputs, |_, y| sum[0] = y.tensor().unwrap().as_slice::<f32>().unwrap().iter().sum())
+        .unwrap();
+    let (bytes, largest) = counted(|| {
+        let read =
+            |_: usize, y: DataRef<'_>| sum[1] = y.tensor().unwrap().as_slice::<f32>().unwrap().iter().sum();
+        executable.run_to(&inputs, read).unwrap();
+    });
+    assert_eq!(sum[0], sum[1]);
+    // Lists of types and of what waits for a thread: some hundred bytes, however large the tensors are.
+    assert!(bytes < 4096 && largest < 2048, "{bytes} bytes, {largest} at once");
+}

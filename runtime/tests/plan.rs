@@ -1,0 +1,220 @@
+//! Plans as text: the order, the places, what is computed in place, what is a view, where state stays.
+
+use ampc_ir::text::{NoData, parse};
+use ampc_ir::{DType, Module, Type};
+use ampc_runtime::{Cpu, Data, DataRef, Executable, HostTensor};
+
+fn module(body: &str) -> Module {
+    let text = format!("module ir=10\nopset ai.onnx=21\n\n{body}");
+    parse(&text, &NoData).unwrap_or_else(|errors| panic!("{errors}"))
+}
+
+/// Inputs of ones, with 2 for what is symbolic.
+fn inputs(module: &Module) -> Vec<HostTensor> {
+    let one = |ty: &Type| {
+        let ty = ty.as_tensor().unwrap();
+        let dims: Vec<u64> = ty.shape.dims().unwrap().iter().map(|d| d.known().unwrap_or(2)).collect();
+        let count = usize::try_from(dims.iter().product::<u64>()).unwrap();
+        match ty.dtype {
+            DType::F32 => HostTensor::from_slice(&dims, &vec![1.0f32; count]).unwrap(),
+            DType::F16 => HostTensor::from_bytes(ty.dtype, &dims, &[0, 0x3c].repeat(count)).unwrap(),
+            DType::I64 => HostTensor::from_slice(&dims, &vec![1i64; count]).unwrap(),
+            DType::Bool => HostTensor::from_bytes(DType::Bool, &dims, &vec![1; count]).unwrap(),
+            other => panic!("no ones of {other}"),
+        }
+    };
+    let formals = module.graph(module.main()).inputs();
+    formals.iter().map(|&v| one(&module.value(v).ty)).collect()
+}
+
+fn refs(inputs: &[HostTensor]) -> Vec<Option<DataRef<'_>>> {
+    inputs.iter().map(|t| Some(DataRef::Tensor(t.view()))).collect()
+}
+
+fn prepared(body: &str) -> (Executable, Vec<HostTensor>) {
+    let module = module(body);
+    let inputs = inputs(&module);
+    let mut executable = Cpu { threads: 1, ..Cpu::default() }.prepare(&module).unwrap();
+    executable.bind(&refs(&inputs)).unwrap_or_else(|error| panic!("{error}"));
+    (executable, inputs)
+}
+
+fn plan(body: &str) -> String {
+    prepared(body).0.plan_text()
+}
+
+fn floats(data: &Data) -> Vec<f32> {
+    data.tensor().unwrap().as_slice().unwrap().to_vec()
+}
+
+#[test]
+fn a_chain_is_computed_in_place() {
+    insta::assert_snapshot!(plan(
+        "\
+graph @main {
+  input %x : f32[N, 3]
+  const %w : f32[3] = [1, 2, 3]
+  %a = Mul(%x, %w) : f32[N, 3]
+  %b = Relu(%a) : f32[N, 3]
+  %c = Add(%b, %w) : f32[N, 3]
+  output %c : f32[N, 3]
+}
+"
+    ));
+}
+
+#[test]
+fn what_is_read_again_is_not_overwritten() {
+    insta::assert_snapshot!(plan(
+        "\
+graph @main {
+  input %x : f32[4]
+  %a = Neg(%x) : f32[4]
+  %b = Relu(%a) : f32[4]
+  %c = Mul(%b, %b) : f32[4]
+  %d = Add(%a, %c) : f32[4]
+  %e = Sub(%d, %d) : f32[4]
+  output %e : f32[4]
+}
+"
+    ));
+}
+
+#[test]
+fn views_share_bytes() {
+    insta::assert_snapshot!(plan(
+        "\
+graph @main {
+  input %x : f32[2, 3]
+  const %s : i64[2] = [3, 2]
+  const %t : i64[1] = [6]
+  %a = Reshape(%x, %s) : f32[3, 2]
+  %b = Relu(%a) : f32[3, 2]
+  %c = Reshape(%b, %t) : f32[6]
+  %d = Exp(%c) : f32[6]
+  %e = Reshape(%d, %s) : f32[3, 2]
+  output %b : f32[3, 2]
+  output %e : f32[3, 2]
+}
+"
+    ));
+}
+
+#[test]
+fn products_of_fp16_have_scratch_memory() {
+    insta::assert_snapshot!(plan(
+        "\
+graph @main {
+  input %x : f16[4, 8]
+  const %w : f16[8, 16] = random(1)
+  const %v : f16[16, 2] = random(2)
+  %a = MatMul(%x, %w) : f16[4, 16]
+  %b = Relu(%a) : f16[4, 16]
+  %c = MatMul(%b, %v) : f16[4, 2]
+  output %c : f16[4, 2]
+}
+"
+    ));
+}
+
+#[test]
+fn what_depends_on_constants_alone_is_computed_before() {
+    insta::assert_snapshot!(plan(
+        "\
+graph @main {
+  input %x : f32[2, 4]
+  const %w : f32[4] = random(1)
+  const %v : f32[4] = random(2)
+  %sum = Add(%w, %v) : f32[4]
+  %e = Exp(%sum) : f32[4]
+  %y = Mul(%x, %e) : f32[2, 4]
+  output %y : f32[2, 4]
+  output %sum : f32[4]
+}
+"
+    ));
+}
+
+const UPDATE: &str = "\
+graph @main {
+  input %w : f32[4]
+  input %g : f32[4]
+  input %n : f32[2]
+  %step = Mul(%g, %g) : f32[4]
+  %w2 = Sub(%w, %step) : f32[4]
+  %n2 = Exp(%n) : f32[2]
+  %late = Add(%n, %n2) : f32[2]
+  state %w -> %w2
+  state %n -> %n2
+  output %w2 : f32[4]
+  output %n2 : f32[2]
+  output %late : f32[2]
+}
+";
+
+#[test]
+fn state_is_updated_in_place_where_nothing_reads_it_later() {
+    insta::assert_snapshot!(plan(UPDATE));
+}
+
+#[test]
+fn state_stays_from_run_to_run() {
+    let (mut executable, inputs) = prepared(UPDATE);
+    let all = refs(&inputs);
+    executable.run(&all).unwrap();
+    let outputs = executable.run(&[None, all[1], None]).unwrap();
+    assert_eq!(floats(&outputs[0]), [-1.0; 4]);
+    let states = executable.states().unwrap();
+    assert_eq!(states[0].1.as_slice::<f32>().unwrap(), [-1.0; 4]);
+    assert_eq!(states[1].1.as_slice::<f32>().unwrap(), [1f32.exp().exp(); 2]);
+    // Other dims plan anew and keep it.
+    let outputs = executable.run(&[None, all[1], None]).unwrap();
+    assert_eq!(floats(&outputs[0]), [-2.0; 4]);
+}
+
+#[test]
+fn states_that_change_places() {
+    let (mut executable, inputs) = prepared(
+        "\
+graph @main {
+  input %a : f32[2]
+  input %b : f32[2]
+  %c = Add(%a, %b) : f32[2]
+  state %a -> %b
+  state %b -> %c
+  output %b : f32[2]
+  output %c : f32[2]
+}
+",
+    );
+    // Fibonacci.
+    executable.run(&refs(&inputs)).unwrap();
+    for want in [3.0, 5.0, 8.0] {
+        let outputs = executable.run(&[None, None]).unwrap();
+        assert_eq!(floats(&outputs[1]), [want; 2]);
+    }
+}
+
+#[test]
+fn bodies_have_plans_of_their_own() {
+    insta::assert_snapshot!(plan(
+        "\
+graph @main {
+  input %x : f32[4]
+  input %c : bool[]
+  %a = Relu(%x) : f32[4]
+  %b = If(%c; %a) {
+    then_branch: graph (%a) {
+      %p = Exp(%a) : f32[4]
+      %q = Mul(%p, %a) : f32[4]
+      output %q : f32[4]
+    },
+    else_branch: graph (%a) {
+      output %a : f32[4]
+    }
+  } : f32[4]
+  output %b : f32[4]
+}
+"
+    ));
+}
