@@ -58,10 +58,12 @@ impl Source {
             return Ok(format!("verified: {}", summary(&found)));
         }
         run.progress.stage("looking for nodes that have to stay fp32");
-        let pins =
-            find_pins(&source, options, &self.inputs, &self.options, &rewritten, &found).map_err(fail)?;
+        let pins = find_pins(&source, options, &self.inputs, &self.options, &rewritten, &found);
         let message = format!("the rewrite is too far from the model: {}", first(&found));
-        let help = advice(&pins);
+        let help = match pins {
+            Ok(pins) => advice(&pins),
+            Err(error) => format!("no pins could be tried: {error}"),
+        };
         if !force {
             let problem = Problem::new("ampc::verify::beyond", message).with_help(help);
             return Err(Failure::of(ErrorKind::Mismatch, problem));

@@ -10,7 +10,7 @@ use super::table::{Table, count};
 use super::ui::{self, Ui};
 use ampc::execute::report::{SCHEMA, ToleranceReport, ValueReport, VerifyReport};
 use ampc::execute::verify::Compared;
-use ampc::execute::{Inputs, Verification, VerifyOptions, agree, prepare, read_test_data};
+use ampc::execute::{Verification, VerifyOptions, agree, prepare, read_test_data};
 use ampc::runtime::{Cpu, Tolerance};
 use ampc::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -52,8 +52,7 @@ fn two_models(args: &VerifyArgs, other_path: &Path, cpu: Cpu, ui: Ui) -> Result<
     if !findings.is_empty() {
         return Err(diagnose::failure(&Error::Invalid(findings), Some(&model.module)));
     }
-    let mut inputs = Inputs::default();
-    progress.suspend(|| Ok(inputs = data::inputs(&args.data, &model.module, &cpu, ui)?))?;
+    let inputs = progress.suspend(|| data::inputs(&args.data, &model.module, &cpu, ui))?;
     progress.stage("running");
     let options = VerifyOptions { cpu, tolerance: tolerance(args) };
     let found = ampc::execute::verify(&mut model.module, &mut other.module, &inputs, &options);

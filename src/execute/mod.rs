@@ -117,7 +117,8 @@ pub fn of_run(module: &Module, error: &RunError) -> Error {
         RunError::Node { node, .. } => Error::Run(at("node", *node)),
         RunError::Iterations { node, .. } => Error::Run(at("iterations", *node)),
         RunError::Memory { .. } => Error::Run(graph("memory")),
-        RunError::Time { .. } => Error::Run(graph("time")),
+        RunError::Time { node: Some(node), .. } => Error::Run(at("time", *node)),
+        RunError::Time { node: None, .. } => Error::Run(graph("time")),
         _ => Error::Run(graph("output")),
     }
 }

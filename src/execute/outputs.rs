@@ -114,8 +114,8 @@ pub fn check(path: &Path, n_outputs: usize, force: bool, read: &[Arc<SourceBytes
     match OutputForm::of(path)? {
         OutputForm::Npz | OutputForm::Safetensors => Ok(check(path)?),
         OutputForm::TestData if path.is_dir() => {
-            let files = (0..n_outputs).map(|i| path.join(format!("output_{i}.pb")));
-            files.map(|file| Ok(check(&file)?)).collect()
+            let mut files = (0..n_outputs).map(|i| path.join(format!("output_{i}.pb")));
+            files.try_for_each(|file| Ok(check(&file)?))
         }
         OutputForm::TestData => Ok(()),
     }

@@ -50,8 +50,9 @@ pub fn find_pins(
     let passes = found.passed();
     if passes && pins.len() > 1 {
         // The last one made the difference; of the others, some may do without.
-        for pin in pins[..pins.len() - 1].to_vec() {
-            let without: Vec<String> = pins.iter().filter(|p| **p != pin).cloned().collect();
+        for i in (0..pins.len() - 1).rev() {
+            let mut without = pins.clone();
+            without.remove(i);
             if search.run(&without)?.1.passed() {
                 pins = without;
             }

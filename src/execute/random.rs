@@ -127,7 +127,8 @@ impl Stream {
             other => other,
         };
         if can_convert(DType::F32, part) {
-            return Ok(self.floats(part, bytes));
+            self.floats(part, bytes);
+            return Ok(());
         }
         match dtype {
             DType::Bool => {
@@ -143,8 +144,9 @@ impl Stream {
             | DType::I8
             | DType::U8 => {
                 let size = (dtype.bits().unwrap_or(8) / 8) as usize;
-                let most = (1u64 << (8 * size as u32 - 1).min(63)) - 1;
-                let count = count.min(most.saturating_sub(low).max(1));
+                // No more than the type holds.
+                let most = u64::MAX >> (65 - 8 * size);
+                let count = count.min(most - low + 1);
                 for element in bytes.chunks_exact_mut(size) {
                     let drawn = (u128::from(self.word()) * u128::from(count)) >> 32;
                     let number = u64::try_from(drawn).unwrap_or(0) + low;

@@ -162,7 +162,6 @@ impl VerifyReport {
     }
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for it")]
 fn number<S: Serializer>(number: &f64, serializer: S) -> Result<S::Ok, S::Error> {
     if number.is_finite() {
         return serializer.serialize_f64(*number);
@@ -170,7 +169,6 @@ fn number<S: Serializer>(number: &f64, serializer: S) -> Result<S::Ok, S::Error>
     serializer.serialize_str(if number.is_nan() { "nan" } else { "inf" })
 }
 
-#[expect(clippy::ref_option, reason = "serde asks for it")]
 fn optional<S: Serializer>(value: &Option<f64>, serializer: S) -> Result<S::Ok, S::Error> {
     match value {
         Some(value) => number(value, serializer),

@@ -12,7 +12,7 @@
 use super::agree::{Agreement, agree};
 use super::scope::{Closed, Event, Scope, Side, Teller, is_nested};
 use super::{Inputs, bind, of_run, output_names, prepare, views};
-use crate::error::Error;
+use crate::error::{Error, Finding};
 use crate::rewrite::op_of;
 use ampc_ir::module::{Def, GraphOwner};
 use ampc_ir::{DType, GraphId, Module, Node, Value};
@@ -131,11 +131,11 @@ pub fn verify(
     options: &VerifyOptions,
 ) -> Result<Verification, Error> {
     let pairs = pair_outputs(model, other)?;
-    let mut executables = [prepare(model, &options.cpu)?, prepare(other, &options.cpu)?];
+    let mut executables = [prepare(model, &options.cpu)?, prepare(other, &options.cpu).map_err(in_other)?];
     let (model, other) = (&*model, &*other);
-    let other_inputs = inputs.for_other(model, other)?;
+    let other_inputs = inputs.for_other(model, other).map_err(in_other)?;
     bind(&mut executables[0], &inputs.values)?;
-    bind(&mut executables[1], &other_inputs.values)?;
+    bind(&mut executables[1], &other_inputs.values).map_err(in_other)?;
     let (by_default, reason) = default_tolerance(&[model, other]);
     let (tolerance, reason) = match options.tolerance {
         Some(tolerance) => (tolerance, "asked for".to_owned()),
@@ -161,7 +161,7 @@ pub fn verify(
         (joined(wanted.join()), joined(found.join()), compared.map(|()| comparer))
     });
     let wanted = wanted.map_err(|e| of_run(model, &e))?;
-    let found = found.map_err(|e| of_run(other, &e))?;
+    let found = found.map_err(|e| in_other(of_run(other, &e)))?;
     let comparer = match &mut comparer {
         Ok(comparer) => comparer,
         Err(error) => return Err(Error::Unsupported(error.to_string())),
@@ -172,6 +172,23 @@ pub fn verify(
         first = outputs.iter().find(|output| !output.agreement.passed()).cloned();
     }
     Ok(Verification { tolerance, reason, outputs, values: std::mem::take(&mut comparer.values), first })
+}
+
+/// An error that says which of the models has it.
+fn in_other(error: Error) -> Error {
+    let said = |message: String| format!("in the other model: {message}");
+    let of = |finding: Finding| Finding { message: said(finding.message), ..finding };
+    match error {
+        Error::Run(finding) => Error::Run(of(finding)),
+        Error::Invalid(findings) => Error::Invalid(findings.into_iter().map(of).collect()),
+        Error::Unsupported(message) => Error::Unsupported(said(message)),
+        Error::Usage(message) => Error::Usage(said(message)),
+        Error::Inputs(mut problems) => {
+            problems.iter_mut().for_each(|problem| problem.message = said(problem.message.clone()));
+            Error::Inputs(problems)
+        }
+        other => other,
+    }
 }
 
 fn run_told(executable: &mut Executable, inputs: &[Option<Data>], mut teller: Teller<'_>) -> Ran {

@@ -47,6 +47,11 @@ def rewrite(ampc: str, source: Path, output: Path, *options: str, timeout: float
     return measure.run([ampc, "rewrite", str(source), "-o", str(output), *options], timeout)
 
 
+def execute(ampc: str, source: Path, *options: str, timeout: float = 60) -> measure.Run:
+    """`ampc run SOURCE OPTIONS`."""
+    return measure.run([ampc, "run", str(source), *options], timeout)
+
+
 def opt(ampc: str, source: Path, output: Path, *options: str, timeout: float = 60) -> measure.Run:
     """`ampc opt SOURCE -o OUTPUT OPTIONS`."""
     return measure.run([ampc, "opt", str(source), "-o", str(output), *options], timeout)

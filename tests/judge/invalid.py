@@ -1,9 +1,10 @@
-"""Rewrites broken and hostile models: each must end as the corpus says, quickly, in little memory.
+"""Rewrites and runs broken and hostile models: each must end as the corpus says, quickly, in little memory.
 
 Proves, per file: the exit code is one that index.csv allows (never a panic, a signal or an internal error);
 standard error says what is wrong and where; standard output is empty; the time and the memory stay within
 their limits; nothing is left behind but the output of a rewrite that succeeded. An output must pass
-onnx.checker if the source did.
+onnx.checker if the source did. A run on random inputs (`--max-iterations 10000 --time-limit 20`) prints nothing but
+the table of a run that succeeded; memory is bounded the same way.
 
     invalid.py --corpus DIR --ampc BIN [--filter GLOB]
 """
@@ -27,7 +28,10 @@ from tables import markdown
 MAX_SECONDS, MAX_MB = 5.0, 500.0
 LINK, LINK_TARGET = "ext_link.bin", "/etc/passwd"  # an escape from the folder, as the corpus asks for
 OUTPUTS = {"out.onnx", "out.onnx.data"}
-COLUMNS = ["file", "exit", "allowed", "seconds", "MB", "message", "problems"]
+RUN_SECONDS = 25.0  # the limit of the run, and some
+RUN_OPTIONS = ("--random", "1", "--max-iterations", "10000", "--time-limit", "20")
+ENDINGS = ("0", "1", "2", "3", "4", "5")
+COLUMNS = ["file", "exit", "allowed", "seconds", "MB", "run", "run allowed", "run seconds", "run MB", "message", "problems"]
 
 
 def copy_corpus(corpus: Path, folder: Path) -> Path:
@@ -79,6 +83,28 @@ def judge_run(run: Any, allowed: list[str], source: Path, output: Path, strays: 
     return problems
 
 
+def judge_execution(run: Any, allowed: list[str], source: Path, strays: set[str]) -> list[str]:
+    """What is wrong with one `ampc run`."""
+    problems = []
+    if run.ending() not in allowed:
+        problems.append(f"run ended with {run.ending()}")
+    if run.code != 0 and not run.stderr.strip():
+        problems.append("run: no message")
+    elif run.code != 0 and not names_place(run.stderr, source):
+        problems.append("run: message names no place")
+    if "panicked at" in run.stderr:
+        problems.append("run: panic")
+    if run.code != 0 and run.stdout:
+        problems.append("run: standard output is not empty")
+    if run.wall > RUN_SECONDS:
+        problems.append(f"run took {run.wall:.1f} s")
+    if run.rss_mb > MAX_MB:
+        problems.append(f"run used {run.rss_mb:.0f} MB")
+    if strays:
+        problems.append(f"run left behind {sorted(strays)}")
+    return problems
+
+
 def one(binary: str, copied: Path, folder: Path, case: dict[str, str], call: Call) -> dict[str, Any]:
     """Rewrites one file, and judges the run."""
     source = copied / f"{case['name']}.onnx"
@@ -94,9 +120,15 @@ def one(binary: str, copied: Path, folder: Path, case: dict[str, str], call: Cal
         if verdict.get("ok") != "ok":
             problems.append(f"the output is invalid: {verdict}"[:200])
     message = next((line for line in run.stderr.splitlines() if line.strip()), "")
+    # `any`: whatever it is, it has to end by itself.
+    run_allowed = list(ENDINGS) if case["run_exit"].startswith("any") else case["run_exit"].split("|")
+    executed = ampc.execute(binary, source, *RUN_OPTIONS, timeout=2 * RUN_SECONDS)
+    problems += judge_execution(executed, run_allowed, source, listing(copied) - before)
     return {
         "file": case["name"], "exit": run.ending(), "allowed": case["rewrite_exit"].replace("|", " "),
-        "seconds": round(run.wall, 2), "MB": round(run.rss_mb), "message": message[:160], "problems": "; ".join(problems),
+        "seconds": round(run.wall, 2), "MB": round(run.rss_mb), "run": executed.ending(),
+        "run_allowed": case["run_exit"].replace("|", " "), "run_seconds": round(executed.wall, 2),
+        "run_MB": round(executed.rss_mb), "message": message[:160], "problems": "; ".join(problems),
     }
 
 

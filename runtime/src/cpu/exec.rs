@@ -45,9 +45,12 @@ pub(crate) struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn in_time(&self) -> Result<(), RunError> {
+    /// An error if the time is over; `node` would be next.
+    fn in_time(&self, node: Option<Node>) -> Result<(), RunError> {
         match self.deadline {
-            Some(deadline) if Instant::now() >= deadline => Err(RunError::Time { limit: self.time_limit }),
+            Some(deadline) if Instant::now() >= deadline => {
+                Err(RunError::Time { node, limit: self.time_limit })
+            }
             _ => Ok(()),
         }
     }
@@ -180,9 +183,9 @@ pub(crate) fn run_graph(
     frame.reserve(plan, run.max_bytes)?;
     load_states(plan, frame, given);
     // A body without steps takes time as well.
-    run.in_time()?;
+    run.in_time(None)?;
     for step in &plan.steps {
-        run.in_time()?;
+        run.in_time(Some(step.node))?;
         let done = if is_nested(&program.module, step.node) {
             run_nested(run, plan, step, frame, given)
         } else {

@@ -121,6 +121,8 @@ pub enum RunError {
     /// The run takes longer than it may.
     #[error("the time limit of {limit:?} is over")]
     Time {
+        /// The node that would have been next, unless the graph has none.
+        node: Option<Node>,
         /// The limit.
         limit: Duration,
     },
