@@ -155,7 +155,11 @@ fn neg(site: &Site<'_>) -> Result<Prepared> {
 
 fn abs(site: &Site<'_>) -> Result<Prepared> {
     if site.dtype(0)?.is_integer() {
-        #[allow(unused_comparisons, reason = "unsigned types are instances too")]
+        #[allow(
+            unused_comparisons,
+            clippy::absurd_extreme_comparisons,
+            reason = "unsigned types are instances too"
+        )]
         let kernel = for_int!(site.dtype(0)?, site, T => mapped_int::<T>(|x| if x < T::zero() { T::zero().wrapping_sub(x) } else { x }));
         return Ok(kernel);
     }
@@ -164,7 +168,11 @@ fn abs(site: &Site<'_>) -> Result<Prepared> {
 
 fn sign(site: &Site<'_>) -> Result<Prepared> {
     if site.dtype(0)?.is_integer() {
-        #[allow(unused_comparisons, reason = "unsigned types are instances too")]
+        #[allow(
+            unused_comparisons,
+            clippy::absurd_extreme_comparisons,
+            reason = "unsigned types are instances too"
+        )]
         let kernel = for_int!(site.dtype(0)?, site, T => mapped_int::<T>(|x| match x {
             0 => 0,
             x if x < 0 => T::zero().wrapping_sub(1),

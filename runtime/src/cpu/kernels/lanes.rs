@@ -8,7 +8,9 @@ use half::{bf16, f16};
 use rayon::prelude::*;
 
 /// A type that is computed in: f32 or f64.
-pub(crate) trait Wide: Element + Elementary + num_traits::Float + Send + Sync + std::iter::Sum {
+pub(crate) trait Wide:
+    Element + Elementary + num_traits::Float + Send + Sync + std::iter::Sum
+{
     /// The nearest number to an f64.
     fn of(number: f64) -> Self;
     /// The number as f64, which holds it exactly.
