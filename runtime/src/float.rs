@@ -93,6 +93,47 @@ impl Format {
         };
         if negative { -magnitude } else { magnitude }
     }
+
+    /// The bits of the number nearest to `value` in a format of at most 8 bits, ties to even; what is beyond the
+    /// range becomes the greatest number if `saturate`, and infinity or NaN if not, as far as the format has them.
+    /// Not for the format of scales.
+    pub(crate) fn encode_byte(self, value: f64, saturate: bool) -> u8 {
+        let mantissa_bits = self.precision.cast_unsigned() - 1;
+        let (sign, top) = (1 << (mantissa_bits + self.exponent_bits), (1 << self.exponent_bits) - 1);
+        let (greatest, nan, infinity) = match self.special {
+            Special::Ieee => {
+                let infinity = top << mantissa_bits;
+                (infinity - 1, infinity | 1 << (mantissa_bits - 1), infinity)
+            }
+            Special::NanAtTop => (sign - 2, sign - 1, sign - 1),
+            Special::NanAtNegativeZero => (sign - 1, sign, sign),
+            // Negative zero stands in for NaN.
+            Special::None => (sign - 1, sign, sign - 1),
+        };
+        let size = value.abs();
+        let code = if size.is_nan() {
+            nan
+        } else {
+            let above_least = exponent(size).max(self.min_exponent) - self.min_exponent;
+            // Below 2^precision, so that it is exact, unless beyond the range anyway.
+            let steps = (size / self.spacing(size)).round_ties_even();
+            let code = f64::from(above_least) * pow2(self.precision - 1) + steps;
+            if code <= f64::from(greatest) {
+                #[expect(clippy::cast_possible_truncation, reason = "a whole number below 2^8")]
+                #[expect(clippy::cast_sign_loss, reason = "it is not negative")]
+                let code = code as u32;
+                code
+            } else if saturate {
+                greatest
+            } else {
+                infinity
+            }
+        };
+        // Without a negative zero there is no negative NaN either.
+        let one_nan = self.special == Special::NanAtNegativeZero && (code == 0 || code == sign);
+        let signed = if value.is_sign_negative() && !one_nan { code | sign } else { code };
+        u8::try_from(signed).unwrap_or(u8::MAX)
+    }
 }
 
 /// Exponent of the leading bit of a normal f64; that of the smallest normal for zero and subnormals.
@@ -156,6 +197,39 @@ mod tests {
         ] {
             assert!(decode(dtype, bits).is_nan(), "{dtype} {bits:#x}");
         }
+    }
+
+    #[test]
+    fn bytes_are_encoded_as_they_are_decoded() {
+        use DType::{F4E2M1, F6E2M3, F6E3M2, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ};
+        for (dtype, codes) in [
+            (F8E4M3FN, 256),
+            (F8E4M3FNUZ, 256),
+            (F8E5M2, 256),
+            (F8E5M2FNUZ, 256),
+            (F6E2M3, 64),
+            (F6E3M2, 64),
+            (F4E2M1, 16),
+        ] {
+            let format = Format::of(dtype).unwrap();
+            let finite: Vec<u8> =
+                (0..=u8::MAX).take(codes).filter(|&b| format.decode_byte(b).is_finite()).collect();
+            for &bits in &finite {
+                assert_eq!(format.encode_byte(format.decode_byte(bits), true), bits, "{dtype} {bits:#x}");
+            }
+            for pair in finite.windows(2).filter(|p| p[1] == p[0] + 1) {
+                let middle = f64::midpoint(format.decode_byte(pair[0]), format.decode_byte(pair[1]));
+                let even = pair[0] + pair[0] % 2;
+                assert_eq!(format.encode_byte(middle, true), even, "{dtype} {middle}");
+            }
+            let greatest = ampc_ir::convert::max_finite(dtype).unwrap();
+            assert_eq!(format.decode_byte(format.encode_byte(-f64::INFINITY, true)), -greatest);
+        }
+        let bits = |dtype, value, saturate| Format::of(dtype).unwrap().encode_byte(value, saturate);
+        assert_eq!([bits(F8E4M3FN, 1e9, false), bits(F8E4M3FN, -1e9, false)], [0x7f, 0xff]);
+        assert_eq!([bits(F8E5M2, 1e9, false), bits(F8E5M2, f64::NAN, true)], [0x7c, 0x7e]);
+        assert_eq!([bits(F8E4M3FNUZ, -0.0, true), bits(F8E4M3FNUZ, -1e9, false)], [0, 0x80]);
+        assert_eq!([bits(F8E4M3FN, 464.0, false), bits(F8E4M3FN, 464.1, false)], [0x7e, 0x7f]);
     }
 
     #[test]

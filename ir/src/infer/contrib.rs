@@ -35,9 +35,15 @@ pub(super) fn infer_qlinear_binary(view: &NodeView<'_>, out: &mut Inferred) -> R
     Ok(())
 }
 
-/// SkipLayerNormalization and SkipSimplifiedLayerNormalization: the result and the sum that is normalized.
+/// SkipLayerNormalization and SkipSimplifiedLayerNormalization: the result and the sum that is normalized; statistics
+/// along the last axis.
 pub(super) fn infer_skip_norm(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {
     out.shape(0, view.shape(0));
+    if let Some([rest @ .., _]) = at_least(view, 0, 1)? {
+        for result in 1..3 {
+            out.shape(result, Shape::of(rest.iter().copied().chain([Dim::Known(1)])));
+        }
+    }
     out.shape(3, view.shape(0));
     Ok(())
 }

@@ -3,7 +3,7 @@
 use super::elementwise::into;
 use super::size::{agree, at_least, part, ranked};
 use super::{Inferred, shape_error};
-use crate::views::norm::{BatchNormView, LayerNormView, SoftmaxView, groups, lp_normalization};
+use crate::views::norm::{BatchNormView, ChannelNormView, LayerNormView, SoftmaxView, lp_normalization};
 use crate::views::reduce::Axes;
 use crate::views::{NodeView, OpError};
 use crate::{Dim, Shape};
@@ -27,6 +27,10 @@ pub(super) fn infer_batch_norm(view: &NodeView<'_>, out: &mut Inferred) -> Resul
     }
     out.shape(0, view.shape(0));
     if !norm.spatial {
+        let each = view.dims(0).map_or_else(Shape::unknown, |x| Shape::of(x.iter().skip(1).copied()));
+        for result in 1..view.n_results() {
+            out.shape(result, each.clone());
+        }
         return Ok(());
     }
     let mut channels = match at_least(view, 0, 1)? {
@@ -46,9 +50,10 @@ pub(super) fn infer_batch_norm(view: &NodeView<'_>, out: &mut Inferred) -> Resul
     Ok(())
 }
 
-/// InstanceNormalization and GroupNormalization: one scale and bias per channel.
+/// InstanceNormalization and GroupNormalization: one scale and bias per channel, or per group.
 pub(super) fn infer_channel_norm(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {
-    let groups = groups(view)?;
+    let norm = ChannelNormView::read(view)?;
+    let groups = norm.groups;
     let mut channels = Dim::Unknown;
     if let Some(x) = at_least(view, 0, 2)? {
         channels = x[1];
@@ -56,9 +61,13 @@ pub(super) fn infer_channel_norm(view: &NodeView<'_>, out: &mut Inferred) -> Res
             return Err(shape_error(0, format!("channels in {} groups (axis 1)", groups.unwrap_or(0)), x));
         }
     }
+    let (mut each, what) = match groups.filter(|_| norm.per_group) {
+        Some(groups) => (Dim::Known(groups), "number of groups"),
+        None => (channels, "number of channels"),
+    };
     for operand in 1..3 {
         if ranked(view, operand, 1)?.is_some() {
-            agree(view, operand, 0, &mut channels, "number of channels")?;
+            agree(view, operand, 0, &mut each, what)?;
         }
     }
     out.shape(0, view.shape(0));

@@ -6,7 +6,7 @@
 
 use super::extents::{list_len, product, same_ints, shape_of_ints, shape_of_rank, times};
 use super::{Inferred, Int, shape_error};
-use crate::views::{
+use crate::views::{ShapeView,
     Axes, FlattenView, NodeView, OpError, Part, ReshapeView, TileView, TransposeView, broadcast,
     distinct_axes, normalize_axis,
 };
@@ -18,13 +18,7 @@ pub(super) fn infer_shape(view: &NodeView<'_>, out: &mut Inferred) -> Result<(),
         out.shape(0, Shape::of_rank(1));
         return Ok(());
     };
-    let rank = i64::try_from(dims.len()).unwrap_or(i64::MAX);
-    let clamp = |i: i64| {
-        let front = if i < 0 { i.saturating_add(rank) } else { i };
-        usize::try_from(front.clamp(0, rank)).unwrap_or(0)
-    };
-    let start = clamp(view.int("start").unwrap_or(0));
-    let end = clamp(view.int("end").unwrap_or(rank)).max(start);
+    let (start, end) = ShapeView::read(view, dims.len()).range;
     let dims = &dims[start..end];
     out.shape(0, Shape::known(&[dims.len() as u64]));
     out.ints = Some(dims.iter().map(|&d| Int::from(d)).collect());

@@ -10,6 +10,13 @@ fn heads(view: &NodeView<'_>, name: &str) -> Result<Option<u64>, OpError> {
     Ok(Some(n))
 }
 
+/// A bound of how far a query looks; -1 and absence both mean that there is none.
+fn window(view: &NodeView<'_>, name: &str) -> Result<Option<u64>, OpError> {
+    let Some(n) = view.int(name).filter(|&n| n != -1) else { return Ok(None) };
+    let n = u64::try_from(n).map_err(|_| OpError::attr(name, "-1 or more", n.to_string()))?;
+    Ok(Some(n))
+}
+
 /// Attention.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct AttentionView {
@@ -25,6 +32,27 @@ pub struct AttentionView {
     pub softcap: f32,
     /// The element type in which the softmax is computed, where one is asked for.
     pub softmax: Option<DType>,
+    /// What the fourth result is.
+    pub scores: Scores,
+    /// How far before its own position a query looks, if there is a bound.
+    pub left_window: Option<u64>,
+    /// How far behind its own position a query looks, if there is a bound.
+    pub right_window: Option<u64>,
+    /// Whether a mask that is shorter than the keys masks the rest of them; before, one of extent 1 is broadcast.
+    pub short_masks: bool,
+}
+
+/// How far the scores are computed that Attention has as its fourth result.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Scores {
+    /// Products of queries and keys, scaled.
+    Raw,
+    /// Bounded.
+    Capped,
+    /// Bounded and masked.
+    Masked,
+    /// Behind the softmax.
+    Softmax,
 }
 
 impl AttentionView {
@@ -40,6 +68,18 @@ impl AttentionView {
             scale: view.float("scale"),
             softcap: view.float("softcap").unwrap_or(0.0),
             softmax: view.dtype_attr("softmax_precision")?,
+            scores: match view.int("qk_matmul_output_mode").unwrap_or(0) {
+                0 => Scores::Raw,
+                1 => Scores::Capped,
+                2 => Scores::Masked,
+                3 => Scores::Softmax,
+                other => {
+                    return Err(OpError::attr("qk_matmul_output_mode", "0, 1, 2 or 3", other.to_string()));
+                }
+            },
+            left_window: window(view, "left_window_size")?,
+            right_window: window(view, "right_window_size")?,
+            short_masks: view.since() >= 24,
         })
     }
 }

@@ -40,6 +40,27 @@ impl CastView {
     }
 }
 
+/// Shape: which of the dims.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ShapeView {
+    /// The first axis, and the one behind the last, both within the rank.
+    pub range: (usize, usize),
+}
+
+impl ShapeView {
+    /// Reads a Shape of a tensor of this rank.
+    pub fn read(view: &NodeView<'_>, rank: usize) -> ShapeView {
+        let rank = i64::try_from(rank).unwrap_or(i64::MAX);
+        let clamp = |i: i64| {
+            let front = if i < 0 { i.saturating_add(rank) } else { i };
+            usize::try_from(front.clamp(0, rank)).unwrap_or(0)
+        };
+        let start = clamp(view.int("start").unwrap_or(0));
+        let end = clamp(view.int("end").unwrap_or(rank)).max(start);
+        ShapeView { range: (start, end) }
+    }
+}
+
 /// Concat: below 4 the axis may be left off.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ConcatView {

@@ -24,7 +24,7 @@ pub mod window;
 
 pub use axes::{Axes, distinct_axes};
 pub use layout::{
-    CastView, ConcatView, FlattenView, PadView, Parts, ReshapeView, SliceView, SplitView, TileView,
+    CastView, ConcatView, FlattenView, PadView, Parts, ReshapeView, ShapeView, SliceView, SplitView, TileView,
     TransposeView, slice_range, whole,
 };
 pub use quantize::{Granularity, QuantizeView};
@@ -127,6 +127,11 @@ impl<'a> NodeView<'a> {
     /// The view of a node during inference, with what was inferred of small integer values so far.
     pub fn with_facts(module: &'a Module, node: Node, facts: &'a Facts) -> Option<NodeView<'a>> {
         Some(NodeView { facts: Some(facts), ..NodeView::new(module, node)? })
+    }
+
+    /// Whether the node is about to run: then what readers of models differ about is decided.
+    pub fn is_running(&self) -> bool {
+        self.actual.is_some()
     }
 
     /// The operator.

@@ -114,16 +114,38 @@ impl SoftmaxView {
     }
 }
 
-/// How many groups of channels are normalised together.
-///
-/// # Errors
-/// If a GroupNormalization says none or a number below 1.
-pub fn groups(view: &NodeView<'_>) -> Result<Option<u64>, OpError> {
-    if view.kind() != OpKind::GroupNormalization {
-        return Ok(None);
+/// InstanceNormalization and GroupNormalization at their versions.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct ChannelNormView {
+    /// How many groups of channels there are; `None` if each channel is one.
+    pub groups: Option<u64>,
+    /// Whether scale and bias are per group; from 21 on they are per channel.
+    pub per_group: bool,
+    /// The element type to compute in, at least.
+    pub stash: DType,
+    /// Added to the variance.
+    pub epsilon: f32,
+}
+
+impl ChannelNormView {
+    /// Reads an InstanceNormalization or GroupNormalization.
+    ///
+    /// # Errors
+    /// If a GroupNormalization has no groups or a number below 1, or the element type is none.
+    pub fn read(view: &NodeView<'_>) -> Result<ChannelNormView, OpError> {
+        let grouped = view.kind() == OpKind::GroupNormalization;
+        Ok(ChannelNormView {
+            groups: if grouped { Some(groups(view)?) } else { None },
+            per_group: grouped && view.since() < 21,
+            stash: view.dtype_attr("stash_type")?.unwrap_or(DType::F32),
+            epsilon: view.float("epsilon").unwrap_or(1e-5),
+        })
     }
+}
+
+fn groups(view: &NodeView<'_>) -> Result<u64, OpError> {
     let groups = view.int("num_groups");
-    groups.and_then(|g| u64::try_from(g).ok()).filter(|&g| g > 0).map(Some).ok_or_else(|| {
+    groups.and_then(|g| u64::try_from(g).ok()).filter(|&g| g > 0).ok_or_else(|| {
         let found = groups.map_or_else(|| "none".into(), |g| g.to_string());
         OpError::attr("num_groups", "a positive number", found)
     })

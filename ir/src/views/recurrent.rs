@@ -1,6 +1,7 @@
 //! LSTM, GRU and RNN.
 
 use super::{NodeView, OpError};
+use crate::attr::AttrValue;
 use crate::op::OpKind;
 
 /// Which way a recurrent operator walks along its input.
@@ -12,6 +13,33 @@ pub enum Direction {
     Reverse,
     /// Both, with their own weights.
     Bidirectional,
+}
+
+/// A function in a recurrent operator, with its parameters.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Activation {
+    /// max(0, x).
+    Relu,
+    /// tanh(x).
+    Tanh,
+    /// 1 / (1 + exp(-x)).
+    Sigmoid,
+    /// alpha · x + beta.
+    Affine(f32, f32),
+    /// x, or alpha · x below 0.
+    LeakyRelu(f32),
+    /// x from alpha on, 0 below.
+    ThresholdedRelu(f32),
+    /// alpha · tanh(beta · x).
+    ScaledTanh(f32, f32),
+    /// alpha · x + beta between 0 and 1.
+    HardSigmoid(f32, f32),
+    /// x, or alpha · (exp(x) - 1) below 0.
+    Elu(f32),
+    /// x / (1 + |x|).
+    Softsign,
+    /// log(1 + exp(x)).
+    Softplus,
 }
 
 /// A recurrent operator at its version.
@@ -71,6 +99,51 @@ impl RecurrentView {
             outputs_sequence: view.schema.attr("output_sequence").is_none()
                 || view.int("output_sequence").unwrap_or(0) != 0,
         })
+    }
+
+    /// The functions of all directions, as many for each: f, g and h in the order of the operator's text.
+    ///
+    /// # Errors
+    /// If there are too few, or one is none.
+    pub fn activations(&self, view: &NodeView<'_>) -> Result<Vec<Activation>, OpError> {
+        let defaults: &[&str] = match view.kind() {
+            OpKind::LSTM => &["sigmoid", "tanh", "tanh"],
+            OpKind::GRU => &["sigmoid", "tanh"],
+            _ => &["tanh"],
+        };
+        let n_directions = usize::from(self.direction == Direction::Bidirectional) + 1;
+        let n = defaults.len() * n_directions;
+        let names: Vec<String> = match view.attr("activations") {
+            Some(AttrValue::Strings(names)) if !names.is_empty() => {
+                names.iter().map(|name| String::from_utf8_lossy(name).to_lowercase()).collect()
+            }
+            _ => defaults.iter().cycle().take(n).map(|&name| name.to_owned()).collect(),
+        };
+        if names.len() < n {
+            return Err(OpError::attr("activations", format!("{n} functions"), names.len().to_string()));
+        }
+        // Each function takes as many parameters off the lists as it has.
+        let mut alphas = view.float_list("activation_alpha").unwrap_or_default().iter();
+        let mut betas = view.float_list("activation_beta").unwrap_or_default().iter();
+        let mut alpha = |default: f32| alphas.next().copied().unwrap_or(default);
+        let mut beta = |default: f32| betas.next().copied().unwrap_or(default);
+        let mut read = |name: &String| {
+            Ok(match &**name {
+                "relu" => Activation::Relu,
+                "tanh" => Activation::Tanh,
+                "sigmoid" => Activation::Sigmoid,
+                "affine" => Activation::Affine(alpha(1.0), beta(0.0)),
+                "leakyrelu" => Activation::LeakyRelu(alpha(0.01)),
+                "thresholdedrelu" => Activation::ThresholdedRelu(alpha(1.0)),
+                "scaledtanh" => Activation::ScaledTanh(alpha(1.0), beta(1.0)),
+                "hardsigmoid" => Activation::HardSigmoid(alpha(0.2), beta(0.5)),
+                "elu" => Activation::Elu(alpha(1.0)),
+                "softsign" => Activation::Softsign,
+                "softplus" => Activation::Softplus,
+                other => return Err(OpError::attr("activations", "functions of the operator's text", other)),
+            })
+        };
+        names[..n].iter().map(&mut read).collect()
     }
 
     /// Number of directions.

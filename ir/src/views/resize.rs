@@ -32,6 +32,113 @@ pub enum Target {
     Unknown,
 }
 
+/// How values between elements follow from them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Interpolation {
+    /// The element that a rule says is nearest.
+    Nearest(Nearest),
+    /// On the line between two neighbours.
+    Linear,
+    /// On a cubic through four neighbours.
+    Cubic,
+}
+
+/// Which element is the nearest to a position.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Nearest {
+    /// The nearest; of two the lower.
+    RoundPreferFloor,
+    /// The nearest; of two the upper.
+    RoundPreferCeil,
+    /// The lower.
+    Floor,
+    /// The upper.
+    Ceil,
+}
+
+/// Which position of the input an element of the result is at.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Coordinates {
+    /// Elements are squares, and the borders of input and result fall together.
+    HalfPixel,
+    /// As [`HalfPixel`](Self::HalfPixel), and the centers fall together even if the extent was rounded.
+    HalfPixelSymmetric,
+    /// As [`HalfPixel`](Self::HalfPixel), but a single element is at the first one.
+    PytorchHalfPixel,
+    /// The first elements fall together.
+    Asymmetric,
+    /// As [`HalfPixel`](Self::HalfPixel), but for half an element.
+    HalfPixelForNearest,
+    /// The first and the last elements fall together.
+    AlignCorners,
+    /// As [`AlignCorners`](Self::AlignCorners), for a region of the input.
+    CropAndResize,
+}
+
+/// What Resize and Upsample have beside the extents.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct SamplingView {
+    /// How values between elements follow from them.
+    pub interpolation: Interpolation,
+    /// Which position of the input an element of the result is at.
+    pub coordinates: Coordinates,
+    /// Whether elements of a smaller result take in all elements that they stand for.
+    pub antialias: bool,
+    /// The coefficient of the cubic.
+    pub cubic_coeff_a: f32,
+    /// Whether what is outside of the input has no weight; otherwise it is like the border.
+    pub exclude_outside: bool,
+    /// What is outside of the region's input with [`Coordinates::CropAndResize`].
+    pub extrapolation_value: f32,
+}
+
+impl SamplingView {
+    /// Reads a Resize or Upsample.
+    ///
+    /// # Errors
+    /// If a mode is none that there is.
+    pub fn read(view: &NodeView<'_>) -> Result<SamplingView, OpError> {
+        // Below 11 there is no choice.
+        let nearest = match view.string("nearest_mode") {
+            Some("round_prefer_floor" | "") => Nearest::RoundPreferFloor,
+            Some("round_prefer_ceil") => Nearest::RoundPreferCeil,
+            Some("floor") | None => Nearest::Floor,
+            Some("ceil") => Nearest::Ceil,
+            Some(other) => {
+                let expected = "round_prefer_floor, round_prefer_ceil, floor or ceil";
+                return Err(OpError::attr("nearest_mode", expected, other));
+            }
+        };
+        let coordinates = match view.string("coordinate_transformation_mode") {
+            Some("half_pixel") => Coordinates::HalfPixel,
+            Some("half_pixel_symmetric") => Coordinates::HalfPixelSymmetric,
+            Some("pytorch_half_pixel") => Coordinates::PytorchHalfPixel,
+            Some("asymmetric") | None => Coordinates::Asymmetric,
+            Some("tf_half_pixel_for_nn") => Coordinates::HalfPixelForNearest,
+            Some("align_corners") => Coordinates::AlignCorners,
+            Some("tf_crop_and_resize") => Coordinates::CropAndResize,
+            Some(other) => {
+                let expected = "a mode of Resize";
+                return Err(OpError::attr("coordinate_transformation_mode", expected, other));
+            }
+        };
+        let interpolation = match view.string("mode").unwrap_or("nearest") {
+            "nearest" => Interpolation::Nearest(nearest),
+            "linear" | "bilinear" => Interpolation::Linear,
+            "cubic" => Interpolation::Cubic,
+            other => return Err(OpError::attr("mode", "nearest, linear or cubic", other)),
+        };
+        Ok(SamplingView {
+            interpolation,
+            coordinates,
+            antialias: view.int("antialias").unwrap_or(0) != 0,
+            cubic_coeff_a: view.float("cubic_coeff_a").unwrap_or(-0.75),
+            exclude_outside: view.int("exclude_outside").unwrap_or(0) != 0,
+            extrapolation_value: view.float("extrapolation_value").unwrap_or(0.0),
+        })
+    }
+}
+
 /// A Resize or Upsample over a tensor of known rank.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ResizeView {
@@ -39,6 +146,9 @@ pub struct ResizeView {
     pub axes: Vec<usize>,
     /// What the extents follow from.
     pub target: Target,
+    /// Whether the node is about to run. Then an extent that readers of models differ about is what ONNX Runtime
+    /// computes: the product in f32, whatever the region is.
+    pub decided: bool,
 }
 
 impl ResizeView {
@@ -70,21 +180,26 @@ impl ResizeView {
             (OpKind::Upsample, _) | (OpKind::Resize, 0..11) => scales_operand(view, 1, axes.len())?,
             _ => scales_or_sizes(view, axes.len())?,
         };
-        Ok(ResizeView { axes, target })
+        Ok(ResizeView { axes, target, decided: view.is_running() })
     }
 
     /// The extents of the result for an input of these dims.
     pub fn output(&self, dims: &[Dim]) -> Dims {
         let mut output: Dims = dims.iter().copied().collect();
         match &self.target {
-            Target::Scales { cropped: true, .. } | Target::Unknown => {
+            Target::Unknown => {
                 for &axis in &self.axes {
                     output[axis] = Dim::Unknown;
                 }
             }
-            Target::Scales { scales, cropped: false } => {
+            Target::Scales { cropped: true, .. } if !self.decided => {
+                for &axis in &self.axes {
+                    output[axis] = Dim::Unknown;
+                }
+            }
+            Target::Scales { scales, .. } => {
                 for (&axis, &scale) in self.axes.iter().zip(scales) {
-                    output[axis] = scaled(dims[axis], scale);
+                    output[axis] = scaled(dims[axis], scale, self.decided);
                 }
             }
             Target::Sizes(sizes, AspectRatio::Stretch) => {
@@ -103,6 +218,20 @@ impl ResizeView {
             }
         }
         output
+    }
+
+    /// The factor of entry `i` of the axes as a numerator and a denominator, for an input of these dims and a result
+    /// of this extent.
+    pub fn factor(&self, i: usize, dims: &[Dim], output: u64) -> (f64, f64) {
+        match &self.target {
+            Target::Scales { scales, .. } => (scales[i], 1.0),
+            Target::Sizes(sizes, policy) if *policy != AspectRatio::Stretch => {
+                (self.ratio(dims, sizes, *policy).unwrap_or(1.0), 1.0)
+            }
+            Target::Sizes(..) | Target::Unknown => {
+                (to_float(output), dims[self.axes[i]].known().map_or(1.0, to_float))
+            }
+        }
     }
 
     /// The one factor that keeps the aspect ratio.
@@ -140,14 +269,15 @@ fn to_extent(x: f64) -> Dim {
     }
 }
 
-/// `floor(extent · scale)`; unknown where the product in f32, which kernels use, and the exact one differ.
-fn scaled(dim: Dim, scale: f64) -> Dim {
+/// `floor(extent · scale)`; unknown where the product in f32, which kernels use, and the exact one differ, unless the
+/// node is about to run.
+fn scaled(dim: Dim, scale: f64, decided: bool) -> Dim {
     match dim {
         Dim::Known(n) => {
             let exact = (to_float(n) * scale).floor();
             #[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is what is asked for")]
             let rounded = f64::from((to_float(n) as f32 * scale as f32).floor());
-            if exact.to_bits() == rounded.to_bits() { to_extent(exact) } else { Dim::Unknown }
+            if decided || exact.to_bits() == rounded.to_bits() { to_extent(rounded) } else { Dim::Unknown }
         }
         same if scale.to_bits() == 1f64.to_bits() => same,
         Dim::Sym(_) | Dim::Unknown => Dim::Unknown,

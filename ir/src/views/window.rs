@@ -34,6 +34,9 @@ pub struct WindowView {
     pub ceil_mode: bool,
     /// Whether the operator's version says that a window which starts behind the input does not count.
     pub clips: bool,
+    /// Whether the node is about to run. Then an extent that readers of models differ about is what most of them
+    /// compute, which is what ONNX Runtime does.
+    pub decided: bool,
 }
 
 impl WindowView {
@@ -50,6 +53,7 @@ impl WindowView {
             other_pads: other_pads(view, n)?,
             ceil_mode: view.int("ceil_mode").unwrap_or(0) != 0,
             clips: view.since() >= 22,
+            decided: view.is_running(),
         })
     }
 
@@ -69,10 +73,24 @@ impl WindowView {
     /// # Errors
     /// If the window is larger than the padded input.
     pub fn output(&self, axis: usize, input: Dim) -> Result<Dim, OpError> {
-        let Some(other) = &self.other_pads else { return self.output_padded(axis, input, &self.padding) };
+        let Some(other) = self.other_pads.as_ref().filter(|_| !self.decided) else {
+            return self.output_padded(axis, input, &self.padding);
+        };
         let one = self.output_padded(axis, input, &self.padding);
         let two = self.output_padded(axis, input, &Padding::Explicit(other.clone()));
         Ok(if one == two { one? } else { Dim::Unknown })
+    }
+
+    /// Padding before and after an axis of these extents.
+    pub fn pads(&self, axis: usize, input: u64, output: u64) -> (u64, u64) {
+        match &self.padding {
+            Padding::Explicit(pads) => pads[axis],
+            Padding::Same { upper } => {
+                let steps = i128::from(output.saturating_sub(1)) * i128::from(self.strides[axis]);
+                let total = steps + self.reach(axis).unwrap_or(1) - i128::from(input);
+                halves(total, *upper)
+            }
+        }
     }
 
     fn output_padded(&self, axis: usize, input: Dim, padding: &Padding) -> Result<Dim, OpError> {
@@ -105,7 +123,7 @@ impl WindowView {
         if self.ceil_mode && room.rem_euclid(stride) != 0 {
             steps += 1;
             if (steps - 1) * stride >= input_extent + i128::from(before) {
-                if !self.clips {
+                if !self.clips && !self.decided {
                     // Below 22 the operator's text counts such a window and implementations do not.
                     return Ok(Dim::Unknown);
                 }
@@ -114,6 +132,13 @@ impl WindowView {
         }
         Ok(extent(steps))
     }
+}
+
+/// Padding cut in two, where an odd element goes to the end if `upper`.
+fn halves(total: i128, upper: bool) -> (u64, u64) {
+    let total = u64::try_from(total).unwrap_or(0);
+    let (less, more) = (total / 2, total - total / 2);
+    if upper { (less, more) } else { (more, less) }
 }
 
 fn kernel(view: &NodeView<'_>, n: usize, weights: Option<&[Dim]>) -> Result<Vec<Dim>, OpError> {
@@ -260,7 +285,7 @@ impl TransposedView {
         let output = match &window.padding {
             // The text says input · stride; the formula with padding at least 0 agrees where the window is not
             // smaller than the stride and nothing is added at the end.
-            Padding::Same { .. } if reach >= stride && end == 0 => i128::from(n) * stride,
+            Padding::Same { .. } if (reach >= stride && end == 0) || window.decided => i128::from(n) * stride,
             Padding::Same { .. } => return Ok(Dim::Unknown),
             Padding::Explicit(pads) => full - i128::from(pads[axis].0) - i128::from(pads[axis].1),
         };
@@ -268,6 +293,17 @@ impl TransposedView {
             return Err(OpError::attr("pads", format!("at most {full} on spatial axis {axis}"), "more"));
         }
         Ok(extent(output))
+    }
+
+    /// Padding before an axis of these extents.
+    pub fn before(&self, window: &WindowView, axis: usize, input: u64, output: u64) -> u64 {
+        let upper = match (&window.padding, &self.output_shape) {
+            (Padding::Explicit(pads), None) => return pads[axis].0,
+            (padding, _) => matches!(padding, Padding::Same { upper: true }),
+        };
+        let steps = (i128::from(input) - 1) * i128::from(window.strides[axis]);
+        let full = steps + i128::from(self.output_padding[axis]) + window.reach(axis).unwrap_or(1);
+        halves(full - i128::from(output), upper).0
     }
 }
 

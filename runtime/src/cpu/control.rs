@@ -2,6 +2,8 @@
 //!
 //! Bodies read captures where they are; what a body is given and what it gives is handed over value by value.
 
+mod flex;
+
 use super::RunError;
 use super::exec::{Frame, Given, Run, run_graph};
 use super::kernel::KernelError;
@@ -18,7 +20,10 @@ use rustc_hash::FxHashMap;
 
 /// Whether nodes of this operator have bodies.
 pub(super) fn is_control(kind: OpKind) -> bool {
-    matches!(kind, OpKind::If | OpKind::Loop | OpKind::Scan | OpKind::SequenceMap)
+    matches!(
+        kind,
+        OpKind::If | OpKind::Loop | OpKind::Scan | OpKind::SequenceMap | OpKind::PreviewFlexAttention
+    )
 }
 
 type Frames = FxHashMap<GraphId, Box<Frame>>;
@@ -48,6 +53,7 @@ pub(super) fn run(
                 OpKind::If => call.branch(),
                 OpKind::Loop => call.repeat(),
                 OpKind::Scan => call.scan(),
+                OpKind::PreviewFlexAttention => call.flex_attention(),
                 _ => call.map(),
             }
         }

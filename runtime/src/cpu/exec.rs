@@ -13,7 +13,7 @@ use ampc_ir::infer::infer_actual;
 use ampc_ir::module::Op;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::{Actual, MAX_INTS, NodeView};
-use ampc_ir::{Attr, DType, GraphId, Node, Shape, TensorData, Type};
+use ampc_ir::{Attr, DType, GraphId, Module, Node, Shape, TensorData, Type};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -186,7 +186,7 @@ pub(crate) fn run_graph(
     run.in_time(None)?;
     for step in &plan.steps {
         run.in_time(Some(step.node))?;
-        let done = if is_nested(program, step.node) {
+        let done = if is_nested(&program.module, step.node) {
             run_nested(run, plan, step, frame, given)
         } else {
             run_step(run, plan, step, frame, given).map_err(|error| RunError::Node { node: step.node, error })
@@ -254,8 +254,9 @@ pub(crate) fn store_states(
     Ok(())
 }
 
-fn is_nested(program: &Program, node: Node) -> bool {
-    let op = program.module.node(node).op;
+/// Whether a node has bodies or may have, or is a call: its results are on the heap.
+pub(crate) fn is_nested(module: &Module, node: Node) -> bool {
+    let op = module.node(node).op;
     matches!(op, Op::Call(_)) || matches!(op, Op::Schema(s) if control::is_control(s.kind))
 }
 

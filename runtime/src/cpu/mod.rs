@@ -411,8 +411,7 @@ impl Executable {
         for &graph in &graphs {
             let in_function = module.root(graph) != module.main();
             let plan = plan_graph(&module, graph, &mut index, |node| {
-                if matches!(module.node(node).op, Op::Call(_)) || module.node(node).bodies().next().is_some()
-                {
+                if exec::is_nested(&module, node) {
                     return Needs { on_heap: true, ..Needs::default() };
                 }
                 match prepare_node(&module, node, &facts, in_function) {

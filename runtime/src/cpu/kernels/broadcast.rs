@@ -15,7 +15,7 @@ pub(crate) struct Walk {
 impl Walk {
     /// The walk of a result of `dims` over operands of these dims, each of which broadcasts to it.
     pub(crate) fn new(dims: &[usize], operands: &[&[usize]]) -> Walk {
-        let mut strides: Vec<Dims> = operands
+        let strides: Vec<Dims> = operands
             .iter()
             .map(|operand| {
                 let missing = dims.len() - operand.len();
@@ -28,30 +28,34 @@ impl Walk {
                 strides
             })
             .collect();
+        Walk::of_steps(dims, &strides)
+    }
+
+    /// The walk of a result of `dims` over operands with these steps along its axes.
+    pub(crate) fn of_steps(dims: &[usize], steps: &[Dims]) -> Walk {
         // Axes of one element are not walked, and neighbours of which one continues the other are one.
         let mut joined = Dims::new();
-        let mut kept: Vec<Dims> = vec![Dims::new(); operands.len()];
+        let mut kept: Vec<Dims> = vec![Dims::new(); steps.len()];
         for axis in 0..dims.len() {
             if dims[axis] == 1 {
                 continue;
             }
             let last = joined.len();
             let continues =
-                last > 0 && strides.iter().zip(&kept).all(|(s, k)| k[last - 1] == s[axis] * dims[axis]);
+                last > 0 && steps.iter().zip(&kept).all(|(s, k)| k[last - 1] == s[axis] * dims[axis]);
             if continues {
                 joined[last - 1] *= dims[axis];
-                kept.iter_mut().zip(&strides).for_each(|(k, s)| k[last - 1] = s[axis]);
+                kept.iter_mut().zip(steps).for_each(|(k, s)| k[last - 1] = s[axis]);
             } else {
                 joined.push(dims[axis]);
-                kept.iter_mut().zip(&strides).for_each(|(k, s)| k.push(s[axis]));
+                kept.iter_mut().zip(steps).for_each(|(k, s)| k.push(s[axis]));
             }
         }
         if joined.is_empty() {
             joined.push(1);
             kept.iter_mut().for_each(|k| k.push(0));
         }
-        strides = kept;
-        Walk { dims: joined, strides }
+        Walk { dims: joined, strides: kept }
     }
 
     /// Elements of the result.
@@ -195,6 +199,37 @@ pub(crate) fn zip_real<T: Real>(
                 }
                 x.iter_mut().zip(&*y).for_each(|(x, &y)| *x = f(*x, y));
                 T::narrow(x, to);
+            }
+        });
+    });
+}
+
+/// `to = last(f(…f(f(a, b), c)…))` elementwise with broadcasting, computed wide and rounded once. There is at least one
+/// operand.
+pub(crate) fn fold_real<T: Real>(
+    walk: &Walk,
+    operands: &[&[T]],
+    to: &mut [T],
+    f: impl Fn(T::Wide, T::Wide) -> T::Wide + Send + Sync,
+    last: impl Fn(T::Wide) -> T::Wide + Send + Sync,
+) {
+    pieces(to, PIECE, |start, to| {
+        let zero = <T::Wide as num_traits::Zero>::zero();
+        let (mut sum, mut term) = ([zero; BLOCK], [zero; BLOCK]);
+        walk.rows(start, start + to.len(), |at, n, from| {
+            let to = &mut to[at - start..at - start + n];
+            for (block, to) in to.chunks_mut(BLOCK).enumerate() {
+                let (sum, term) = (&mut sum[..to.len()], &mut term[..to.len()]);
+                for (i, operand) in operands.iter().enumerate() {
+                    let step = walk.row_stride(i);
+                    let into = if i == 0 { &mut *sum } else { &mut *term };
+                    gather(operand, from[i] + block * BLOCK * step, step, into);
+                    if i > 0 {
+                        sum.iter_mut().zip(&*term).for_each(|(a, &b)| *a = f(*a, b));
+                    }
+                }
+                sum.iter_mut().for_each(|a| *a = last(*a));
+                T::narrow(sum, to);
             }
         });
     });

@@ -1,9 +1,545 @@
-//! Convolutions: Conv, ConvTranspose, DeformConv, ConvInteger, QLinearConv, Col2Im, CausalConvWithState.
+//! Convolutions: Conv, DeformConv, ConvInteger, QLinearConv.
+//!
+//! `y[n, m, o] = b[m] + Σ w[m, c, k] · x[n, c, o · stride + k · dilation - before]`, zero in the padding, where `m` and
+//! `c` are of one group. It is a product of matrices: the weights, and *columns*, which have a row per `(c, k)` and a
+//! column per position `o`. They are written a block of positions at a time, as many as fit the second-level cache.
+//! Convolutions of one tap need none, for there the input is the columns. Where a group has one input channel there
+//! is nothing to multiply, see [`depthwise`](super::depthwise).
+//!
+//! Integers are computed in f64, which holds every sum of fewer than 2^37 products.
 
-use crate::cpu::kernel::Prepare;
+use super::lanes::{PIECE, Real, Wide, for_real, pieces, widened};
+use super::linear::{Matrix, multiply, multiply_alone};
+use super::window::{Block, SLOTS, Tile, Window, tiles, work_through};
+use crate::cpu::kernel::{Dims, Io, KernelError, Prepare, Prepared, Result, Site};
+use crate::host::Element;
+use ampc_ir::DType;
 use ampc_ir::op::OpKind;
+use ampc_ir::views::OpError;
+use ampc_ir::views::image::positive_int;
+use ampc_ir::views::window::{ConvView, WindowView};
+use num_traits::{One, Zero};
+use rayon::prelude::*;
+use std::marker::PhantomData;
 
 /// The kernels of this family.
-pub(super) fn find(_kind: OpKind) -> Option<Prepare> {
-    None
+pub(super) fn find(kind: OpKind) -> Option<Prepare> {
+    Some(match kind {
+        OpKind::Conv => conv,
+        OpKind::ConvInteger | OpKind::QLinearConv => conv_integer,
+        OpKind::DeformConv => deform_conv,
+        _ => return None,
+    })
+}
+
+/// The sizes of a convolution.
+#[derive(Clone, Debug)]
+pub(super) struct Sizes {
+    pub(super) batch: usize,
+    pub(super) groups: usize,
+    /// Input channels of a group.
+    pub(super) inputs: usize,
+    /// Output channels of a group.
+    pub(super) outputs: usize,
+    pub(super) window: Window,
+}
+
+impl Sizes {
+    fn of(site: &Site<'_>) -> Result<(Sizes, ConvView)> {
+        let conv = ConvView::read(&site.view)?;
+        let (x, w, y) = (site.dims(0)?, site.dims(conv.weights)?, site.result_dims(0)?);
+        let spatial: Vec<ampc_ir::Dim> = w[2..].iter().map(|&d| ampc_ir::Dim::Known(d as u64)).collect();
+        let view = WindowView::read(&site.view, x.len() - 2, Some(&spatial))?;
+        let window = Window::new(&view, &x[2..], &y[2..], |i, image, grid| view.pads(i, image, grid).0)?;
+        let groups = usize::try_from(conv.group).unwrap_or(usize::MAX);
+        if w[1].checked_mul(groups) != Some(x[1]) || !w[0].is_multiple_of(groups) {
+            return Err(KernelError::value(
+                format!("channels in {groups} groups"),
+                format!("{} to {}", x[1], w[0]),
+            ));
+        }
+        let sizes = Sizes { batch: x[0], groups, inputs: w[1], outputs: w[0] / groups, window };
+        Ok((sizes, conv))
+    }
+
+    /// Rows of the columns: what is summed.
+    fn depth(&self) -> usize {
+        self.inputs * self.window.kernel()
+    }
+
+    fn weights(&self) -> usize {
+        self.groups * self.outputs * self.depth()
+    }
+
+    /// Whether the input is the columns.
+    fn is_product(&self) -> bool {
+        let alike = |a: &super::window::Axis| {
+            a.kernel == 1 && a.stride == 1 && a.before == 0 && a.image == a.grid
+        };
+        self.window.axes.iter().all(alike)
+    }
+}
+
+fn conv(site: &Site<'_>) -> Result<Prepared> {
+    let (sizes, _) = Sizes::of(site)?;
+    Ok(for_real!(site.dtype(0)?, site, T => {
+        if super::depthwise::fits(&sizes) {
+            super::depthwise::conv::<T>(sizes)
+        } else if <T as Real>::IS_WIDE && sizes.is_product() {
+            conv_of_one_tap::<T>(sizes)
+        } else {
+            conv_by_columns::<T>(sizes)
+        }
+    }))
+}
+
+/// The weights times the input. Elements are stored as they are computed in.
+fn conv_of_one_tap<T: Real>(sizes: Sizes) -> Prepared {
+    let Sizes { groups, inputs, outputs, .. } = sizes;
+    let positions = sizes.window.grid();
+    Prepared::new(move |io| {
+        let (Some(x), Some(w)) = (T::as_wide(io.slice(0)?), T::as_wide(io.slice(1)?)) else { return Ok(()) };
+        let bias = if io.has(2) { T::as_wide(io.slice(2)?) } else { None };
+        let Some(to) = T::as_wide_mut(io.out(0)?) else { return Ok(()) };
+        to.par_chunks_mut((outputs * positions).max(1)).enumerate().for_each(|(i, to)| {
+            let group = i % groups;
+            if let Some(bias) = bias {
+                let bias = &bias[group * outputs..(group + 1) * outputs];
+                to.chunks_mut(positions).zip(bias).for_each(|(row, &b)| row.fill(b));
+            }
+            let before = bias.map(|_| T::Wide::one());
+            let w = Matrix { elements: &w[group * outputs * inputs..], row: inputs, column: 1 };
+            let x = Matrix { elements: &x[i * inputs * positions..], row: positions, column: 1 };
+            multiply((outputs, positions, inputs), w, x, to, before);
+        });
+        Ok(())
+    })
+}
+
+/// How a result is cut: output channels and positions at a time.
+#[derive(Clone, Copy, Debug)]
+struct Cut {
+    channels: usize,
+    positions: usize,
+    slots: usize,
+}
+
+/// Elements of the columns that fit the second-level cache, beside the weights and the result.
+const COLUMNS: usize = 1 << 16;
+
+/// The fewest columns that a product is efficient with.
+const FEW_COLUMNS: usize = 48;
+
+/// Multiplications that are worth a thread.
+const WORTH_A_THREAD: usize = 1 << 20;
+
+impl Cut {
+    fn of(sizes: &Sizes) -> Cut {
+        let (all, depth) = (sizes.window.grid().max(1), sizes.depth().max(1));
+        let most = (COLUMNS / depth).clamp(FEW_COLUMNS, 512);
+        let positions = all.div_ceil(all.div_ceil(most)).next_multiple_of(16).min(all);
+        let matrices = sizes.batch.saturating_mul(sizes.groups).saturating_mul(all.div_ceil(positions));
+        let tasks = |channels: usize| matrices.saturating_mul(sizes.outputs.div_ceil(channels));
+        let mut channels = sizes.outputs.max(1);
+        while tasks(channels) < SLOTS
+            && channels >= 64
+            && channels.saturating_mul(positions).saturating_mul(depth) >= 2 * WORTH_A_THREAD
+        {
+            channels = channels.div_ceil(2).next_multiple_of(8);
+        }
+        Cut { channels, positions, slots: tasks(channels).clamp(1, SLOTS) }
+    }
+
+    /// Scratch elements of a slot: columns and their products with the weights.
+    fn slot(&self, depth: usize) -> usize {
+        self.positions * (depth + self.channels)
+    }
+}
+
+/// The products of weights and columns. `fill` writes the columns of a tile, row by row; `store` takes what belongs to
+/// an output channel to where it belongs.
+fn multiply_columns<W: Wide, T: Send>(
+    sizes: &Sizes,
+    cut: Cut,
+    weights: &[W],
+    scratch: &mut [W],
+    to: &mut [T],
+    fill: impl Fn(&Tile<'_, T>, &mut [W]) + Sync + Send,
+    store: impl Fn(usize, &[W], &mut [T]) + Sync + Send,
+) {
+    let depth = sizes.depth();
+    let tiles = tiles(to, (sizes.outputs, sizes.window.grid()), (cut.channels, cut.positions));
+    work_through(tiles.into_iter(), scratch, cut.slot(depth), |slot, tile| {
+        let (n, m) = (tile.columns.len(), tile.rows.len());
+        let (columns, products) = slot.split_at_mut(depth * n);
+        fill(&tile, columns);
+        let first = tile.matrix % sizes.groups * sizes.outputs + tile.row;
+        let a = Matrix { elements: &weights[first * depth..], row: depth, column: 1 };
+        let b = Matrix { elements: columns, row: n, column: 1 };
+        multiply_alone((m, n, depth), a, b, products, None);
+        for (i, (row, products)) in tile.rows.into_iter().zip(products.chunks(n)).enumerate() {
+            store(first + i, products, row);
+        }
+    });
+}
+
+/// How elements of the input become what is computed with.
+trait Load<W>: Copy + Send + Sync {
+    type From: Element;
+    fn row(self, from: &[Self::From], to: &mut [W]);
+    fn one(self, from: Self::From) -> W;
+}
+
+#[derive(Clone, Copy)]
+struct Widen<T>(PhantomData<T>);
+
+impl<T: Real> Load<T::Wide> for Widen<T> {
+    type From = T;
+    fn row(self, from: &[T], to: &mut [T::Wide]) {
+        T::widen(from, to);
+    }
+    fn one(self, from: T) -> T::Wide {
+        from.wide()
+    }
+}
+
+/// Integers less their zero point.
+#[derive(Clone, Copy)]
+struct Centered<T>(f64, PhantomData<T>);
+
+impl<T: Element + Into<f64> + Send + Sync> Load<f64> for Centered<T> {
+    type From = T;
+    fn row(self, from: &[T], to: &mut [f64]) {
+        to.iter_mut().zip(from).for_each(|(y, &x)| *y = x.into() - self.0);
+    }
+    fn one(self, from: T) -> f64 {
+        from.into() - self.0
+    }
+}
+
+/// Writes the columns of a block: a row for each channel and tap. `x` is the channels of the group.
+fn fill_columns<W: Wide, L: Load<W>>(window: &Window, block: &Block, x: &[L::From], load: L, to: &mut [W]) {
+    let inner = window.inner();
+    let image = window.image();
+    let n: usize = block.rows.iter().map(std::ops::Range::len).sum();
+    if image == 0 {
+        to.fill(W::zero());
+        return;
+    }
+    let mut rows = to.chunks_mut(n);
+    for x in x.chunks(image) {
+        for outer_tap in 0..block.outer_taps {
+            for tap in 0..inner.kernel {
+                let Some(mut to) = rows.next() else { return };
+                let met = inner.positions(tap);
+                for (columns, base) in block.rows(outer_tap) {
+                    let (part, rest) = to.split_at_mut(columns.len());
+                    to = rest;
+                    let first = met.start.clamp(columns.start, columns.end);
+                    let end = met.end.clamp(first, columns.end);
+                    let Some(base) = base.filter(|_| first < end) else {
+                        part.fill(W::zero());
+                        continue;
+                    };
+                    let (padding, part) = part.split_at_mut(first - columns.start);
+                    let (part, padding_after) = part.split_at_mut(end - first);
+                    padding.fill(W::zero());
+                    padding_after.fill(W::zero());
+                    let from = &x[base + inner.at(first, tap)..base + inner.at(end - 1, tap) + 1];
+                    if inner.stride == 1 {
+                        load.row(from, part);
+                    } else {
+                        let from = from.iter().step_by(inner.stride);
+                        part.iter_mut().zip(from).for_each(|(y, &x)| *y = load.one(x));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// `to = row + bias`, rounded once; `row` is used up.
+fn store_row<T: Real>(row: &[T::Wide], bias: T::Wide, to: &mut [T]) {
+    if let Some(to) = T::as_wide_mut(to) {
+        to.iter_mut().zip(row).for_each(|(y, &x)| *y = x + bias);
+    } else {
+        to.iter_mut().zip(row).for_each(|(y, &x)| *y = T::round(x + bias));
+    }
+}
+
+fn conv_by_columns<T: Real>(sizes: Sizes) -> Prepared {
+    let cut = Cut::of(&sizes);
+    let weights = if T::IS_WIDE { 0 } else { sizes.weights() };
+    let words = weights.saturating_add(cut.slots.saturating_mul(cut.slot(sizes.depth())));
+    Prepared::new(move |io| {
+        let (x, w) = (io.slice::<T>(0)?, io.slice::<T>(1)?);
+        let bias = if io.has(2) { Some(io.slice::<T>(2)?) } else { None };
+        let to = io.out::<T>(0)?;
+        let (room, scratch) = io.scratch::<T::Wide>().split_at_mut(weights);
+        let w = widened(w, room);
+        let group = sizes.inputs * sizes.window.image();
+        let fill = |tile: &Tile<'_, T>, to: &mut [T::Wide]| {
+            let block = sizes.window.block(tile.columns.clone());
+            let x = &x[tile.matrix * group..(tile.matrix + 1) * group];
+            fill_columns(&sizes.window, &block, x, Widen::<T>(PhantomData), to);
+        };
+        multiply_columns(&sizes, cut, w, scratch, to, fill, |channel, row, to| {
+            store_row(row, bias.map_or(Zero::zero(), |b| b[channel].wide()), to);
+        });
+        Ok(())
+    })
+    .scratch(words.saturating_mul(size_of::<T::Wide>()))
+}
+
+fn deform_conv(site: &Site<'_>) -> Result<Prepared> {
+    let (sizes, _) = Sizes::of(site)?;
+    let offset_groups = positive_int(&site.view, "offset_group", 1)?;
+    let channels = sizes.groups * sizes.inputs;
+    let offset_groups = usize::try_from(offset_groups)
+        .ok()
+        .filter(|&n| channels.is_multiple_of(n))
+        .ok_or_else(|| OpError::attr("offset_group", format!("a divisor of {channels}"), offset_groups.to_string()))?;
+    if sizes.window.axes.len() != 2 {
+        return Err(KernelError::unsupported("DeformConv of other than two spatial axes"));
+    }
+    Ok(for_real!(site.dtype(0)?, site, T => deform_conv_of::<T>(sizes, offset_groups)))
+}
+
+fn deform_conv_of<T: Real>(sizes: Sizes, offset_groups: usize) -> Prepared {
+    let cut = Cut::of(&sizes);
+    let weights = if T::IS_WIDE { 0 } else { sizes.weights() };
+    let words = weights.saturating_add(cut.slots.saturating_mul(cut.slot(sizes.depth())));
+    Prepared::new(move |io| {
+        let (x, w, offsets) = (io.slice::<T>(0)?, io.slice::<T>(1)?, io.slice::<T>(2)?);
+        let bias = if io.has(3) { Some(io.slice::<T>(3)?) } else { None };
+        let mask = if io.has(4) { Some(io.slice::<T>(4)?) } else { None };
+        let to = io.out::<T>(0)?;
+        let (room, scratch) = io.scratch::<T::Wide>().split_at_mut(weights);
+        let w = widened(w, room);
+        let deformed = Deformed { sizes: &sizes, offset_groups, x, offsets, mask };
+        multiply_columns(
+            &sizes,
+            cut,
+            w,
+            scratch,
+            to,
+            |tile, to| deformed.fill(tile, to),
+            |channel, row, to| store_row(row, bias.map_or(Zero::zero(), |b| b[channel].wide()), to),
+        );
+        Ok(())
+    })
+    .scratch(words.saturating_mul(size_of::<T::Wide>()))
+}
+
+/// The columns of a DeformConv: each tap at each position has an offset, and a factor.
+struct Deformed<'a, T> {
+    sizes: &'a Sizes,
+    offset_groups: usize,
+    x: &'a [T],
+    offsets: &'a [T],
+    mask: Option<&'a [T]>,
+}
+
+impl<T: Real> Deformed<'_, T> {
+    fn fill<U>(&self, tile: &Tile<'_, U>, to: &mut [T::Wide]) {
+        let Sizes { groups, inputs, ref window, .. } = *self.sizes;
+        let (image, taps, grid) = (window.image(), window.kernel(), window.grid());
+        let (batch, group) = (tile.matrix / groups, tile.matrix % groups);
+        let channels_per_offset = groups * inputs / self.offset_groups;
+        for (row, to) in to.chunks_mut(tile.columns.len()).enumerate() {
+            let (channel, tap) = (group * inputs + row / taps, row % taps);
+            let x = &self.x[(batch * groups * inputs + channel) * image..][..image];
+            let cell = (batch * self.offset_groups + channel / channels_per_offset) * taps + tap;
+            for (y, o) in to.iter_mut().zip(tile.columns.clone()) {
+                let offset = |axis: usize| self.offsets[(cell * 2 + axis) * grid + o].wide();
+                let value = self.sample(x, tap, o, [offset(0), offset(1)]);
+                *y = value * self.mask.map_or(One::one(), |mask| mask[cell * grid + o].wide());
+            }
+        }
+    }
+
+    /// The input between elements, zero outside of it.
+    fn sample(&self, x: &[T], tap: usize, o: usize, offset: [T::Wide; 2]) -> T::Wide {
+        let axes = &self.sizes.window.axes;
+        let of_tap = [tap / axes[1].kernel, tap % axes[1].kernel];
+        let of_grid = [o / axes[1].grid, o % axes[1].grid];
+        let mut near = [(0i64, T::Wide::zero()); 2];
+        for (i, axis) in axes.iter().enumerate() {
+            let at = of_grid[i] * axis.stride + of_tap[i] * axis.dilation;
+            let at = offset[i].to() + to_f64(at) - to_f64(axis.before);
+            // Far outside, or no number: outside.
+            if !(at > -1.0 && at < to_f64(axis.image)) {
+                return T::Wide::zero();
+            }
+            near[i] = (floor(at), T::Wide::of(at - at.floor()));
+        }
+        let element = |row: i64, column: i64| {
+            let row = usize::try_from(row).ok().filter(|&r| r < axes[0].image)?;
+            let column = usize::try_from(column).ok().filter(|&c| c < axes[1].image)?;
+            Some(x[row * axes[1].image + column].wide())
+        };
+        let [(row, down), (column, right)] = near;
+        let mut sum = T::Wide::zero();
+        for (i, weight) in [(0, T::Wide::one() - down), (1, down)] {
+            for (j, side) in [(0, T::Wide::one() - right), (1, right)] {
+                if let Some(x) = element(row + i, column + j) {
+                    sum = sum + weight * side * x;
+                }
+            }
+        }
+        sum
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "offsets beyond 2^53 are no positions in an image")]
+pub(super) fn to_f64(n: usize) -> f64 {
+    n as f64
+}
+
+/// The integer below a number that is near an extent.
+#[expect(clippy::cast_possible_truncation, reason = "saturates beyond what any extent is")]
+pub(super) fn floor(x: f64) -> i64 {
+    x.floor() as i64
+}
+
+/// An operand that is absent, one number, or one number per output channel.
+fn per_channel(io: &Io<'_>, operand: usize, channels: usize) -> Result<Vec<f64>> {
+    if !io.has(operand) {
+        return Ok(vec![0.0]);
+    }
+    let tensor = io.tensor(operand)?;
+    let numbers: Vec<f64> = match tensor.dtype() {
+        DType::I8 => tensor.as_slice::<i8>()?.iter().map(|&x| x.into()).collect(),
+        DType::U8 => tensor.as_slice::<u8>()?.iter().map(|&x| x.into()).collect(),
+        _ => tensor.as_slice::<f32>()?.iter().map(|&x| x.into()).collect(),
+    };
+    if numbers.len() != 1 && numbers.len() != channels {
+        let expected = format!("one number or {channels}");
+        return Err(OpError::operand(operand, expected, numbers.len().to_string()).into());
+    }
+    Ok(numbers)
+}
+
+fn of_channel(numbers: &[f64], channel: usize) -> f64 {
+    if numbers.len() == 1 { numbers[0] } else { numbers[channel] }
+}
+
+fn conv_integer(site: &Site<'_>) -> Result<Prepared> {
+    let (sizes, conv) = Sizes::of(site)?;
+    Ok(match (site.dtype(0)?, site.dtype(conv.weights)?) {
+        (DType::I8, DType::I8) => conv_integer_of::<i8, i8>(site, sizes)?,
+        (DType::I8, DType::U8) => conv_integer_of::<i8, u8>(site, sizes)?,
+        (DType::U8, DType::I8) => conv_integer_of::<u8, i8>(site, sizes)?,
+        (DType::U8, DType::U8) => conv_integer_of::<u8, u8>(site, sizes)?,
+        _ => return Err(site.no_kernel()),
+    })
+}
+
+fn conv_integer_of<X, V>(site: &Site<'_>, sizes: Sizes) -> Result<Prepared>
+where
+    X: Element + Into<f64> + Send + Sync,
+    V: Element + Into<f64> + Send + Sync,
+{
+    let result = site.result_dtype(0)?;
+    let is_linear = site.kind() == OpKind::QLinearConv;
+    let (weights_operand, zero_points) = if is_linear { (3, [2, 5]) } else { (1, [2, 3]) };
+    let cut = Cut::of(&sizes);
+    let words = sizes.weights().saturating_add(cut.slots.saturating_mul(cut.slot(sizes.depth())));
+    let run = move |io: &mut Io<'_>| {
+        let (x, w) = (io.slice::<X>(0)?, io.slice::<V>(weights_operand)?);
+        let channels = sizes.groups * sizes.outputs;
+        let x_zero = per_channel(io, zero_points[0], 1)?[0];
+        let w_zeros = per_channel(io, zero_points[1], channels)?;
+        let (centered, scratch) = io.scratch::<f64>().split_at_mut(sizes.weights());
+        let depth = sizes.depth();
+        pieces(centered, PIECE, |at, to| {
+            for (i, (y, &w)) in to.iter_mut().zip(&w[at..]).enumerate() {
+                *y = w.into() - of_channel(&w_zeros, (at + i) / depth);
+            }
+        });
+        let job = IntegerJob { sizes: &sizes, cut, x, x_zero, weights: centered };
+        if !is_linear {
+            job.run(scratch, io.out::<i32>(0)?, |_, x| wrap(x));
+            return Ok(());
+        }
+        let scale = Rescale::read(io, channels)?;
+        match result {
+            DType::I8 => job.run(scratch, io.out::<i8>(0)?, |channel, x| saturate_i8(scale.apply(channel, x))),
+            _ => job.run(scratch, io.out::<u8>(0)?, |channel, x| saturate_u8(scale.apply(channel, x))),
+        }
+        Ok(())
+    };
+    Ok(Prepared::new(run).scratch(words.saturating_mul(size_of::<f64>())))
+}
+
+struct IntegerJob<'a, X> {
+    sizes: &'a Sizes,
+    cut: Cut,
+    x: &'a [X],
+    x_zero: f64,
+    weights: &'a [f64],
+}
+
+impl<X: Element + Into<f64> + Send + Sync> IntegerJob<'_, X> {
+    fn run<T: Copy + Send>(
+        &self,
+        scratch: &mut [f64],
+        to: &mut [T],
+        store: impl Fn(usize, f64) -> T + Send + Sync,
+    ) {
+        let window = &self.sizes.window;
+        let group = self.sizes.inputs * window.image();
+        let fill = |tile: &Tile<'_, T>, to: &mut [f64]| {
+            let block = window.block(tile.columns.clone());
+            let x = &self.x[tile.matrix * group..(tile.matrix + 1) * group];
+            fill_columns(window, &block, x, Centered::<X>(self.x_zero, PhantomData), to);
+        };
+        multiply_columns(self.sizes, self.cut, self.weights, scratch, to, fill, |channel, row, to| {
+            to.iter_mut().zip(row).for_each(|(y, &x)| *y = store(channel, x));
+        });
+    }
+}
+
+/// How QLinearConv makes 8 bits of a sum.
+struct Rescale {
+    factors: Vec<f64>,
+    zero: f64,
+    bias: Vec<f64>,
+}
+
+impl Rescale {
+    fn read(io: &Io<'_>, channels: usize) -> Result<Rescale> {
+        let x_scale = per_channel(io, 1, 1)?[0];
+        let y_scale = per_channel(io, 6, 1)?[0];
+        let factors = per_channel(io, 4, channels)?.iter().map(|w| x_scale * w / y_scale).collect();
+        let bias = if io.has(8) { io.slice::<i32>(8)? } else { &[] };
+        let bias = bias.iter().map(|&b| b.into()).collect();
+        Ok(Rescale { factors, zero: per_channel(io, 7, 1)?[0], bias })
+    }
+
+    fn apply(&self, channel: usize, sum: f64) -> f64 {
+        let sum = sum + self.bias.get(channel).copied().unwrap_or(0.0);
+        (sum * of_channel(&self.factors, channel)).round_ties_even() + self.zero
+    }
+}
+
+/// A sum as i32, which wraps.
+#[expect(clippy::cast_possible_truncation, reason = "integers wrap")]
+fn wrap(x: f64) -> i32 {
+    x as i64 as i32
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "saturates")]
+fn saturate_i8(x: f64) -> i8 {
+    x as i8
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "saturates")]
+fn saturate_u8(x: f64) -> u8 {
+    x as u8
+}
+
+/// The dims of a tensor but for the first two.
+pub(super) fn spatial(dims: &Dims) -> &[usize] {
+    &dims[2..]
 }

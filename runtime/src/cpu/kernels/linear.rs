@@ -1,18 +1,23 @@
-//! Products of matrices: MatMul, Gemm, Einsum.
+//! Products of matrices: MatMul, Gemm, FusedMatMul; determinants.
 //!
 //! Operands are widened to f32 (f64 stays) and multiplied there; the result is rounded once. The sum is that of the
 //! crate `gemm` in f32, whose own f16 mode rounds between blocks of the sum and is not used.
 
+use super::broadcast::Walk;
+use super::fold::{Load, Number};
 use super::lanes::{PIECE, Real, Wide, for_int, for_real, pieces, widened};
+use super::reduce::stored;
 use crate::cpu::kernel::{Dims, Prepare, Prepared, Result, Site};
+use crate::host::Element;
+use ampc_ir::DType;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::linear::GemmView;
-use num_traits::One;
 
 /// The kernels of this family.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     Some(match kind {
-        OpKind::MatMul => mat_mul,
+        OpKind::MatMul | OpKind::ContribFusedMatMul | OpKind::ContribTransposeMatMul => mat_mul,
+        OpKind::Det => det,
         OpKind::Gemm => gemm,
         _ => return None,
     })
@@ -20,21 +25,49 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
 
 /// A matrix in memory: elements, and steps from row to row and from column to column.
 #[derive(Clone, Copy)]
-pub(super) struct Matrix<'a, W> {
-    pub(super) elements: &'a [W],
-    pub(super) row: usize,
-    pub(super) column: usize,
+pub(in crate::cpu) struct Matrix<'a, W> {
+    pub(in crate::cpu) elements: &'a [W],
+    pub(in crate::cpu) row: usize,
+    pub(in crate::cpu) column: usize,
 }
 
 /// `to = a · b`, or `to = before · to + a · b`, row by row; `to` has `m` rows of `n`, `k` is what is summed.
 ///
 /// Sums are the same for any number of threads.
-pub(super) fn multiply<W: Wide>(
+pub(in crate::cpu) fn multiply<W: Wide>(
     (m, n, k): (usize, usize, usize),
     a: Matrix<'_, W>,
     b: Matrix<'_, W>,
     to: &mut [W],
     before: Option<W>,
+) {
+    let threads = rayon::current_num_threads();
+    let parallelism = if threads > 1 && m.saturating_mul(n).saturating_mul(k) >= SMALL_PRODUCT {
+        gemm::Parallelism::Rayon(threads)
+    } else {
+        gemm::Parallelism::None
+    };
+    multiply_with((m, n, k), a, b, to, before, parallelism);
+}
+
+/// As [`multiply`], without other threads: for pieces of work that are in parallel themselves.
+pub(super) fn multiply_alone<W: Wide>(
+    sizes: (usize, usize, usize),
+    a: Matrix<'_, W>,
+    b: Matrix<'_, W>,
+    to: &mut [W],
+    before: Option<W>,
+) {
+    multiply_with(sizes, a, b, to, before, gemm::Parallelism::None);
+}
+
+fn multiply_with<W: Wide>(
+    (m, n, k): (usize, usize, usize),
+    a: Matrix<'_, W>,
+    b: Matrix<'_, W>,
+    to: &mut [W],
+    before: Option<W>,
+    parallelism: gemm::Parallelism,
 ) {
     if m == 0 || n == 0 {
         return;
@@ -44,12 +77,6 @@ pub(super) fn multiply<W: Wide>(
     if k > 0 {
         assert!(last(&a, m, k) < a.elements.len() && last(&b, k, n) < b.elements.len(), "operands are whole");
     }
-    let threads = rayon::current_num_threads();
-    let parallelism = if threads > 1 && m * n * k >= SMALL_PRODUCT {
-        gemm::Parallelism::Rayon(threads)
-    } else {
-        gemm::Parallelism::None
-    };
     let step = |n: usize| isize::try_from(n).expect("offsets in memory fit");
     // SAFETY: rows, columns and steps stay within the slices, as asserted above; `to` is borrowed mutably, so it is
     // apart from both operands.
@@ -82,82 +109,213 @@ pub(super) fn multiply<W: Wide>(
 /// Products with fewer multiplications than this are not worth a second thread.
 const SMALL_PRODUCT: usize = 1 << 18;
 
+/// Numbers whose matrices are multiplied.
+pub(super) trait Multiply: Number + Element {
+    /// `to = a · b`, as [`multiply`] says.
+    fn multiply(sizes: (usize, usize, usize), a: Matrix<'_, Self>, b: Matrix<'_, Self>, to: &mut [Self]);
+}
+
+macro_rules! multiply_floats {
+    ($($ty:ident),*) => {$(
+        impl Multiply for $ty {
+            fn multiply(sizes: (usize, usize, usize), a: Matrix<'_, $ty>, b: Matrix<'_, $ty>, to: &mut [$ty]) {
+                multiply(sizes, a, b, to, None);
+            }
+        }
+    )*};
+}
+
+macro_rules! multiply_integers {
+    ($($ty:ident),*) => {$(
+        impl Multiply for $ty {
+            fn multiply(sizes: (usize, usize, usize), a: Matrix<'_, $ty>, b: Matrix<'_, $ty>, to: &mut [$ty]) {
+                multiply_each(sizes, a, b, to);
+            }
+        }
+    )*};
+}
+
+multiply_floats!(f32, f64);
+multiply_integers!(i64, i32, i16, i8, u64, u32, u16, u8);
+
+/// As [`multiply`], row by row, each the sum of multiples of rows of `b`.
+fn multiply_each<W: Number>(
+    (_, n, k): (usize, usize, usize),
+    a: Matrix<'_, W>,
+    b: Matrix<'_, W>,
+    to: &mut [W],
+) {
+    let rows = (PIECE / (n * k).max(1)).max(1);
+    pieces(to, rows * n.max(1), |start, to| {
+        for (i, to) in to.chunks_mut(n).enumerate() {
+            let row = (start / n + i) * a.row;
+            to.fill(W::default());
+            for j in 0..k {
+                let factor = a.elements[row + j * a.column];
+                let from = &b.elements[j * b.row..];
+                if b.column == 1 {
+                    to.iter_mut().zip(from).for_each(|(y, &x)| *y = y.plus(factor.times(x)));
+                } else {
+                    let from = from.iter().step_by(b.column.max(1));
+                    to.iter_mut().zip(from).for_each(|(y, &x)| *y = y.plus(factor.times(x)));
+                }
+            }
+        }
+    });
+}
+
+/// Products of many matrices, one behind the other: `offsets` says where the operands of each begin.
+pub(super) fn multiply_all<W: Multiply>(
+    (m, n, k): (usize, usize, usize),
+    a: Matrix<'_, W>,
+    b: Matrix<'_, W>,
+    offsets: &[(usize, usize)],
+    to: &mut [W],
+) {
+    if m * n == 0 {
+        return;
+    }
+    let count = (PIECE / (m * n * k).max(1)).max(1);
+    pieces(to, count * m * n, |start, to| {
+        for (i, to) in to.chunks_mut(m * n).enumerate() {
+            let (at_a, at_b) = offsets[start / (m * n) + i];
+            let a = Matrix { elements: a.elements.get(at_a..).unwrap_or_default(), ..a };
+            let b = Matrix { elements: b.elements.get(at_b..).unwrap_or_default(), ..b };
+            W::multiply((m, n, k), a, b, to);
+        }
+    });
+}
+
+/// A tensor of matrices: extents, and the steps between elements along each axis.
+struct Side {
+    dims: Dims,
+    steps: Dims,
+    len: usize,
+}
+
+impl Side {
+    fn new(dims: Dims) -> Side {
+        let mut steps = Dims::from_elem(1, dims.len());
+        for axis in (1..dims.len()).rev() {
+            steps[axis - 1] = steps[axis] * dims[axis];
+        }
+        let len = dims.iter().product();
+        Side { dims, steps, len }
+    }
+
+    /// With the last two axes exchanged, and before that the first one moved before the last one.
+    fn turned(mut self, inner: bool, batch: bool) -> Side {
+        let n = self.dims.len();
+        for axes in [&mut self.dims, &mut self.steps] {
+            if batch && n >= 3 {
+                axes[..n - 1].rotate_left(1);
+            }
+            if inner && n >= 2 {
+                axes.swap(n - 2, n - 1);
+            }
+        }
+        self
+    }
+
+    /// Whether elements are one behind the other.
+    fn is_plain(&self) -> bool {
+        let n = self.dims.len();
+        let next = |axis: usize| self.steps[axis] == self.steps[axis + 1] * self.dims[axis + 1];
+        self.steps[n - 1] == 1 && (0..n - 1).all(|axis| self.dims[axis] == 1 || next(axis))
+    }
+
+    fn matrix<'a, W>(&self, elements: &'a [W]) -> Matrix<'a, W> {
+        let n = self.steps.len();
+        Matrix { elements, row: self.steps[n - 2], column: self.steps[n - 1] }
+    }
+
+    /// Steps along the leading axes of a result, 0 where they are broadcast.
+    fn batch_steps(&self, rank: usize) -> Dims {
+        let own = self.dims.len() - 2;
+        let steps = self.dims[..own].iter().zip(&self.steps).map(|(&d, &s)| if d == 1 { 0 } else { s });
+        std::iter::repeat_n(0, rank - own).chain(steps).collect()
+    }
+}
+
 /// MatMul: matrices in the last two axes, all others broadcast.
 struct Product {
-    m: usize,
-    n: usize,
-    k: usize,
+    sizes: (usize, usize, usize),
+    a: Side,
+    b: Side,
     /// Offsets of the operands for each product, in elements.
     batch: Vec<(usize, usize)>,
-    /// How many rows of A are multiplied at once: all products that have one B.
-    sizes: [usize; 3],
+    alpha: f64,
 }
 
 fn product(site: &Site<'_>) -> Result<Product> {
-    let (mut a, mut b, result) = (site.dims(0)?, site.dims(1)?, site.result_dims(0)?);
+    let flag = |name| site.view.int(name).unwrap_or(0) != 0;
+    let (a, b, result) = (site.dims(0)?, site.dims(1)?, site.result_dims(0)?);
     let (row, column) = (a.len() == 1, b.len() == 1);
+    let mut a = Side::new(a).turned(flag("transA"), flag("transBatchA"));
+    let mut b = Side::new(b).turned(flag("transB"), flag("transBatchB"));
     if row {
-        a.insert(0, 1);
+        a.dims.insert(0, 1);
+        a.steps.insert(0, 0);
     }
     if column {
-        b.push(1);
+        b.dims.push(1);
+        b.steps.push(1);
     }
-    let sizes = [a.iter().product(), b.iter().product(), result.iter().product()];
-    let (m, k, n) = (a[a.len() - 2], a[a.len() - 1], b[b.len() - 1]);
+    let alpha = f64::from(site.view.float("alpha").unwrap_or(1.0));
+    let rank = a.dims.len();
+    let (m, k, n) = (a.dims[rank - 2], a.dims[rank - 1], b.dims[b.dims.len() - 1]);
     let outer: Dims = result[..result.len() - usize::from(!row) - usize::from(!column)].into();
     // One B for all: the rows of all As are one matrix.
-    if b.len() == 2 {
+    if b.dims.len() == 2 && a.is_plain() {
         let rows = outer.iter().product::<usize>() * m;
-        return Ok(Product { m: rows, n, k, batch: vec![(0, 0)], sizes });
+        return Ok(Product { sizes: (rows, n, k), a, b, batch: vec![(0, 0)], alpha });
     }
-    let walk = super::broadcast::Walk::new(&outer, &[&a[..a.len() - 2], &b[..b.len() - 2]]);
+    let strides = [a.batch_steps(outer.len()), b.batch_steps(outer.len())];
+    let walk = Walk::of_steps(&outer, &strides);
     let mut batch = Vec::with_capacity(walk.len());
     let (sa, sb) = (walk.row_stride(0), walk.row_stride(1));
     walk.rows(0, walk.len(), |_, count, from| {
-        batch.extend((0..count).map(|i| ((from[0] + i * sa) * m * k, (from[1] + i * sb) * k * n)));
+        batch.extend((0..count).map(|i| (from[0] + i * sa, from[1] + i * sb)));
     });
-    Ok(Product { m, n, k, batch, sizes })
+    Ok(Product { sizes: (m, n, k), a, b, batch, alpha })
 }
 
 fn mat_mul(site: &Site<'_>) -> Result<Prepared> {
     let p = product(site)?;
     if site.dtype(0)?.is_integer() {
         return Ok(for_int!(site.dtype(0)?, site, T => Prepared::new(move |io| {
-            let (a, b) = (io.slice::<T>(0)?, io.slice::<T>(1)?);
-            let to = io.out::<T>(0)?;
-            for (i, &(at_a, at_b)) in p.batch.iter().enumerate() {
-                for row in 0..p.m {
-                    for column in 0..p.n {
-                        let terms = (0..p.k).map(|k| a[at_a + row * p.k + k].wrapping_mul(b[at_b + k * p.n + column]));
-                        to[(i * p.m + row) * p.n + column] = terms.fold(0, T::wrapping_add);
-                    }
-                }
-            }
+            let (a, b) = (p.a.matrix(io.slice::<T>(0)?), p.b.matrix(io.slice::<T>(1)?));
+            multiply_all(p.sizes, a, b, &p.batch, io.out(0)?);
             Ok(())
         })));
     }
-    Ok(for_real!(site.dtype(0)?, site, T => real_product::<T>(p)))
+    Ok(for_real!(site.dtype(0)?, site, T => real_product::<T, <T as Real>::Wide>(p)))
 }
 
-fn real_product<T: Real>(p: Product) -> Prepared {
-    let words = if T::IS_WIDE { 0 } else { p.sizes.iter().sum() };
+fn real_product<T: Real<Wide = W>, W: Wide + Multiply>(p: Product) -> Prepared {
+    let result = p.batch.len() * p.sizes.0 * p.sizes.1;
+    let words = if T::IS_WIDE { 0 } else { p.a.len + p.b.len + result };
     Prepared::new(move |io| {
         let (a, b) = (io.slice::<T>(0)?, io.slice::<T>(1)?);
         let to = io.out::<T>(0)?;
-        let room = io.scratch::<T::Wide>();
-        let (room_a, room) = room.split_at_mut(if T::IS_WIDE { 0 } else { p.sizes[0] });
-        let (room_b, room) = room.split_at_mut(if T::IS_WIDE { 0 } else { p.sizes[1] });
-        let (a, b) = (widened(a, room_a), widened(b, room_b));
-        write_through::<T>(to, room, |wide| {
-            for (to, &(at_a, at_b)) in wide.chunks_mut((p.m * p.n).max(1)).zip(&p.batch) {
-                let a = Matrix { elements: &a[at_a..], row: p.k, column: 1 };
-                let b = Matrix { elements: &b[at_b..], row: p.n, column: 1 };
-                multiply((p.m, p.n, p.k), a, b, to, None);
-            }
+        let room = io.scratch::<W>();
+        let (room_a, room) = room.split_at_mut(if T::IS_WIDE { 0 } else { p.a.len });
+        let (room_b, room) = room.split_at_mut(if T::IS_WIDE { 0 } else { p.b.len });
+        let (a, b) = (p.a.matrix(widened(a, room_a)), p.b.matrix(widened(b, room_b)));
+        write_through::<T>(to, room, |to| {
+            multiply_all(p.sizes, a, b, &p.batch, to);
+            scale(to, W::of(p.alpha));
         });
         Ok(())
     })
-    .scratch(words * size_of::<T::Wide>())
+    .scratch(words * size_of::<W>())
+}
+
+/// `to = factor · to`
+fn scale<W: Wide>(to: &mut [W], factor: W) {
+    if factor != W::one() {
+        pieces(to, PIECE, |_, to| to.iter_mut().for_each(|y| *y = *y * factor));
+    }
 }
 
 /// Lets `work` compute a result wide: in place, or in `room` and rounded once at the end.
@@ -176,14 +334,21 @@ fn gemm(site: &Site<'_>) -> Result<Prepared> {
     let (a, b, result) = (site.dims(0)?, site.dims(1)?, site.result_dims(0)?);
     let k = if view.trans_a { a[0] } else { a[1] };
     let (m, n) = (result[0], result[1]);
-    let walk = if site.has(2) { Some(super::broadcast::Walk::new(&result, &[&site.dims(2)?])) } else { None };
+    let walk = if site.has(2) { Some(Walk::new(&result, &[&site.dims(2)?])) } else { None };
     let alpha = f64::from(site.view.float("alpha").unwrap_or(1.0));
     let beta = f64::from(site.view.float("beta").unwrap_or(1.0));
     let sizes = [a[0] * a[1], b[0] * b[1], m * n];
     let steps = |transposed: bool, columns: usize| if transposed { (1, columns) } else { (columns, 1) };
     let (step_a, step_b) = (steps(view.trans_a, a[1]), steps(view.trans_b, b[1]));
     if site.dtype(0)?.is_integer() {
-        return Err(site.no_kernel());
+        let sums = Sums { sizes: (m, n, k), steps: [step_a, step_b], walk, alpha, beta };
+        return Ok(match site.dtype(0)? {
+            DType::I64 => sums.prepare::<i64>(),
+            DType::I32 => sums.prepare::<i32>(),
+            DType::U64 => sums.prepare::<u64>(),
+            DType::U32 => sums.prepare::<u32>(),
+            _ => return Err(site.no_kernel()),
+        });
     }
     Ok(for_real!(site.dtype(0)?, site, T => {
         let words = if <T as Real>::IS_WIDE { 0 } else { sizes.iter().sum() };
@@ -200,9 +365,7 @@ fn gemm(site: &Site<'_>) -> Result<Prepared> {
             let b = Matrix { elements: widened(b, room_b), row: step_b.0, column: step_b.1 };
             write_through::<T>(to, room, |to| {
                 multiply((m, n, k), a, b, to, None);
-                if alpha != One::one() {
-                    to.iter_mut().for_each(|y| *y = *y * alpha);
-                }
+                scale(to, alpha);
                 let (Some(c), Some(walk)) = (c, &walk) else { return };
                 let step = walk.row_stride(0);
                 walk.rows(0, m * n, |at, count, from| {
@@ -215,4 +378,113 @@ fn gemm(site: &Site<'_>) -> Result<Prepared> {
         })
         .scratch(words * size_of::<<T as Real>::Wide>())
     }))
+}
+
+/// Gemm of integers: products wrap, and factors that are no integers are multiplied with in f64 and the sum cut off.
+struct Sums {
+    sizes: (usize, usize, usize),
+    steps: [(usize, usize); 2],
+    walk: Option<Walk>,
+    alpha: f64,
+    beta: f64,
+}
+
+impl Sums {
+    fn prepare<T: Multiply + Load<f64> + Load<i128>>(self) -> Prepared {
+        Prepared::new(move |io| {
+            let [a, b] = self.steps;
+            let a = Matrix { elements: io.slice::<T>(0)?, row: a.0, column: a.1 };
+            let b = Matrix { elements: io.slice::<T>(1)?, row: b.0, column: b.1 };
+            let c = if io.has(2) { io.slice::<T>(2)? } else { &[] };
+            let to = io.out::<T>(0)?;
+            T::multiply(self.sizes, a, b, to);
+            let zero = Walk::new(&[to.len()], &[&[]]);
+            let none = [T::zeroed()];
+            let (walk, c) = self.walk.as_ref().map_or((&zero, &none[..]), |walk| (walk, c));
+            let step = walk.row_stride(0);
+            walk.rows(0, to.len(), |at, count, from| {
+                for (i, y) in to[at..at + count].iter_mut().enumerate() {
+                    *y = self.sum(*y, c[from[0] + i * step]);
+                }
+            });
+            Ok(())
+        })
+    }
+
+    /// `alpha · product + beta · c`
+    fn sum<T: Multiply + Load<f64> + Load<i128>>(&self, product: T, c: T) -> T {
+        if let (Some(alpha), Some(beta)) = (whole(self.alpha), whole(self.beta)) {
+            let (alpha, beta): (T, T) = (stored(alpha), stored(beta));
+            return alpha.times(product).plus(beta.times(c));
+        }
+        let mut numbers = [0.0; 2];
+        T::load(&[product, c], &mut numbers);
+        stored(self.alpha * numbers[0] + self.beta * numbers[1])
+    }
+}
+
+/// A number that is an integer.
+#[expect(clippy::cast_possible_truncation, reason = "integers of so small a size fit")]
+fn whole(x: f64) -> Option<i128> {
+    (x.fract() == 0.0 && x.abs() < 1e18).then_some(x as i128)
+}
+
+/// Determinants of square matrices: the product of the pivots of Gaussian elimination.
+fn det(site: &Site<'_>) -> Result<Prepared> {
+    let dims = site.dims(0)?;
+    let n = *dims.last().unwrap_or(&1);
+    Ok(for_real!(site.dtype(0)?, site, T => determinants::<T, <T as Real>::Wide>(n)))
+}
+
+fn determinants<T: Load<A>, A: Wide + Number>(n: usize) -> Prepared {
+    Prepared::new(move |io| {
+        let from = io.slice::<T>(0)?;
+        let room = &mut io.scratch::<A>()[..n * n];
+        for (i, y) in io.out::<T>(0)?.iter_mut().enumerate() {
+            T::load(&from[i * n * n..(i + 1) * n * n], room);
+            *y = stored(determinant(room, n));
+        }
+        Ok(())
+    })
+    .scratch(n * n * size_of::<A>())
+}
+
+/// The determinant of a matrix, whose elements do not stay.
+fn determinant<A: Wide>(matrix: &mut [A], n: usize) -> A {
+    let mut product = A::one();
+    for i in 0..n {
+        let size = |row: usize, matrix: &[A]| matrix[row * n + i].abs();
+        let pivot =
+            (i + 1..n).fold(i, |best, row| if size(row, matrix) > size(best, matrix) { row } else { best });
+        if pivot != i {
+            let (above, below) = matrix.split_at_mut(pivot * n);
+            above[i * n..(i + 1) * n].swap_with_slice(&mut below[..n]);
+            product = -product;
+        }
+        let (above, below) = matrix.split_at_mut((i + 1) * n);
+        let row = &above[i * n + i..];
+        product = product * row[0];
+        if row[0] == A::zero() {
+            continue;
+        }
+        for other in below.chunks_mut(n) {
+            let factor = other[i] / row[0];
+            other[i..].iter_mut().zip(row).for_each(|(y, &x)| *y = *y - factor * x);
+        }
+    }
+    product
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn determinants_of_small_matrices() {
+        assert_eq!(determinant::<f64>(&mut [], 0), 1.0);
+        assert_eq!(determinant(&mut [0.0, 2.0, 3.0, 4.0], 2), -6.0);
+        assert_eq!(determinant(&mut [1.0, 2.0, 2.0, 4.0], 2), 0.0);
+        assert_eq!(determinant(&mut [0.0, 1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0], 3), 1.0);
+        assert!(determinant(&mut [f32::NAN, 1.0, 1.0, 1.0], 2).is_nan());
+    }
 }

@@ -1,9 +1,318 @@
-//! Comparisons, logic, bits and selection by elements: Equal, And, BitShift, Where, IsNaN.
+//! Comparisons, truth values, bits, and selection: Equal, And, BitShift, IsNaN, Where and the like.
 
-use crate::cpu::kernel::Prepare;
+use super::broadcast::{Walk, zip, zip_in_place};
+use super::lane::{BLOCK, Lane, bits_of};
+use super::lanes::{PIECE, for_int, for_real, pieces};
+use super::pointwise::{walk_of, zipped_int};
+use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
+use crate::host::{Element, HostTensor};
+use ampc_ir::DType;
 use ampc_ir::op::OpKind;
+use ampc_ir::views::OpError;
+use ampc_ir::views::broadcast::Shift;
+use bytemuck::Pod;
 
 /// The kernels of this family.
-pub(super) fn find(_kind: OpKind) -> Option<Prepare> {
-    None
+pub(super) fn find(kind: OpKind) -> Option<Prepare> {
+    Some(match kind {
+        OpKind::And => |s| truth(s, |a, b| a & b),
+        OpKind::BitShift => bit_shift,
+        OpKind::BitwiseAnd => |s| Ok(for_int!(s.dtype(0)?, s, T => zipped_int::<T>(walk_of(s, 2)?, |a, b| a & b))),
+        OpKind::BitwiseNot => |s| Ok(for_int!(s.dtype(0)?, s, T => super::activation::mapped_int::<T>(|x| !x))),
+        OpKind::BitwiseOr => |s| Ok(for_int!(s.dtype(0)?, s, T => zipped_int::<T>(walk_of(s, 2)?, |a, b| a | b))),
+        OpKind::BitwiseXor => |s| Ok(for_int!(s.dtype(0)?, s, T => zipped_int::<T>(walk_of(s, 2)?, |a, b| a ^ b))),
+        OpKind::Equal => equal,
+        OpKind::Greater => |s| compare(s, Order::Greater),
+        OpKind::GreaterOrEqual => |s| compare(s, Order::GreaterOrEqual),
+        OpKind::IsInf => is_inf,
+        OpKind::IsNaN => |s| test(s, f32::is_nan, f64::is_nan),
+        OpKind::Less => |s| compare(s, Order::Less),
+        OpKind::LessOrEqual => |s| compare(s, Order::LessOrEqual),
+        OpKind::Not => not,
+        OpKind::Or => |s| truth(s, |a, b| a | b),
+        OpKind::Where => select,
+        OpKind::Xor => |s| truth(s, |a, b| a ^ b),
+        _ => return None,
+    })
+}
+
+/// And, Or, Xor.
+fn truth(site: &Site<'_>, f: fn(bool, bool) -> bool) -> Result<Prepared> {
+    let walk = walk_of(site, 2)?;
+    let table = [false, true].map(|a| [false, true].map(|b| u8::from(f(a, b))));
+    let f = move |a: u8, b: u8| table[usize::from(a != 0)][usize::from(b != 0)];
+    Ok(Prepared::new(move |io| {
+        match io.in_place {
+            None => zip(&walk, io.bytes(0)?, io.bytes(1)?, io.out_bytes(0)?, f),
+            Some(0) => zip_in_place(&walk, 1, io.bytes(1)?, io.out_bytes(0)?, f),
+            Some(_) => zip_in_place(&walk, 0, io.bytes(0)?, io.out_bytes(0)?, |y, a| f(a, y)),
+        }
+        Ok(())
+    })
+    .in_place(&[0, 1]))
+}
+
+fn not(_: &Site<'_>) -> Result<Prepared> {
+    Ok(Prepared::new(|io| {
+        if io.in_place.is_some() {
+            pieces(io.out_bytes(0)?, PIECE, |_, to| to.iter_mut().for_each(|x| *x = u8::from(*x == 0)));
+            return Ok(());
+        }
+        let from = io.bytes(0)?;
+        pieces(io.out_bytes(0)?, PIECE, |at, to| {
+            to.iter_mut().zip(&from[at..]).for_each(|(y, &x)| *y = u8::from(x == 0));
+        });
+        Ok(())
+    })
+    .in_place(&[0]))
+}
+
+#[derive(Clone, Copy)]
+enum Order {
+    Less,
+    LessOrEqual,
+    Greater,
+    GreaterOrEqual,
+}
+
+fn compare(site: &Site<'_>, order: Order) -> Result<Prepared> {
+    let walk = walk_of(site, 2)?;
+    if site.dtype(0)?.is_integer() {
+        return Ok(for_int!(site.dtype(0)?, site, T => compared::<T>(walk, order)));
+    }
+    Ok(for_real!(site.dtype(0)?, site, T => compared::<T>(walk, order)))
+}
+
+fn compared<T: Element + PartialOrd + Send + Sync>(walk: Walk, order: Order) -> Prepared {
+    match order {
+        Order::Less => related::<T>(walk, |a, b| a < b),
+        Order::LessOrEqual => related::<T>(walk, |a, b| a <= b),
+        Order::Greater => related::<T>(walk, |a, b| a > b),
+        Order::GreaterOrEqual => related::<T>(walk, |a, b| a >= b),
+    }
+}
+
+/// A kernel that says whether `f` holds of the elements of two operands.
+fn related<T: Element + Send + Sync>(
+    walk: Walk,
+    f: impl Fn(T, T) -> bool + Copy + Send + Sync + 'static,
+) -> Prepared {
+    Prepared::new(move |io| {
+        let (a, b) = (io.slice::<T>(0)?, io.slice::<T>(1)?);
+        zip(&walk, a, b, io.out_bytes(0)?, |a, b| u8::from(f(a, b)));
+        Ok(())
+    })
+}
+
+fn equal(site: &Site<'_>) -> Result<Prepared> {
+    let walk = walk_of(site, 2)?;
+    match site.dtype(0)? {
+        DType::Bool => truth(site, |a, b| a == b),
+        DType::String => Ok(Prepared::new(move |io| {
+            let (a, b) = (strings(io, 0)?, strings(io, 1)?);
+            let to = io.out_bytes(0)?;
+            let (sa, sb) = (walk.row_stride(0), walk.row_stride(1));
+            walk.rows(0, to.len(), |at, n, from| {
+                for (i, y) in to[at..at + n].iter_mut().enumerate() {
+                    *y = u8::from(a[from[0] + i * sa] == b[from[1] + i * sb]);
+                }
+            });
+            Ok(())
+        })),
+        dtype if dtype.is_integer() => Ok(for_int!(dtype, site, T => related::<T>(walk, |a, b| a == b))),
+        dtype => Ok(for_real!(dtype, site, T => related::<T>(walk, |a, b| a == b))),
+    }
+}
+
+fn strings<'a>(io: &Io<'a>, i: usize) -> Result<&'a [Box<[u8]>]> {
+    io.tensor(i)?.strings().ok_or_else(|| OpError::operand(i, "strings", "numbers").into())
+}
+
+fn bit_shift(site: &Site<'_>) -> Result<Prepared> {
+    let (walk, shift) = (walk_of(site, 2)?, Shift::read(&site.view)?);
+    #[allow(unused_comparisons, reason = "unsigned types are instances too")]
+    let kernel = for_int!(site.dtype(0)?, site, T => {
+        let count = |by: T| u32::try_from(by).ok().filter(|&by| by < T::BITS);
+        match shift {
+            Shift::Left => zipped_int::<T>(walk, move |x: T, by| count(by).map_or(0, |by| x << by)),
+            // What is shifted in are copies of the sign.
+            Shift::Right => zipped_int::<T>(walk, move |x: T, by| {
+                count(by).map_or(if x < 0 { !0 } else { 0 }, |by| x >> by)
+            }),
+        }
+    });
+    Ok(kernel)
+}
+
+/// Elements one by one that are tested for what only floats are.
+fn test(site: &Site<'_>, narrow: fn(f32) -> bool, wide: fn(f64) -> bool) -> Result<Prepared> {
+    match site.dtype(0)? {
+        DType::F64 => tested::<f64>(site, wide),
+        dtype if dtype.is_float() => tested::<f32>(site, narrow),
+        _ => Err(site.no_kernel()),
+    }
+}
+
+fn is_inf(site: &Site<'_>) -> Result<Prepared> {
+    let flag = |name| site.view.int(name).is_none_or(|v| v != 0);
+    match (flag("detect_negative"), flag("detect_positive")) {
+        (true, true) => test(site, f32::is_infinite, f64::is_infinite),
+        (true, false) => test(site, |x| x == f32::NEG_INFINITY, |x| x == f64::NEG_INFINITY),
+        (false, true) => test(site, |x| x == f32::INFINITY, |x| x == f64::INFINITY),
+        (false, false) => test(site, |_| false, |_| false),
+    }
+}
+
+fn tested<L: Lane>(site: &Site<'_>, f: fn(L) -> bool) -> Result<Prepared> {
+    let dtype = site.dtype(0)?;
+    let bits = bits_of(dtype)?;
+    // What a small float cannot be read as is an error here, not in every block.
+    L::decode(dtype, &[], &mut [])?;
+    Ok(Prepared::new(move |io| {
+        let from = io.bytes(0)?;
+        pieces(io.out_bytes(0)?, PIECE, |at, to| {
+            let mut block = [L::zeroed(); BLOCK];
+            for (i, to) in to.chunks_mut(BLOCK).enumerate() {
+                let block = &mut block[..to.len()];
+                let start = (at + i * BLOCK) * bits / 8;
+                if L::decode(dtype, &from[start..], block).is_ok() {
+                    to.iter_mut().zip(&*block).for_each(|(y, &x)| *y = u8::from(f(x)));
+                }
+            }
+        });
+        Ok(())
+    }))
+}
+
+/// Where: elements of X where the condition holds, of Y elsewhere.
+fn select(site: &Site<'_>) -> Result<Prepared> {
+    let walk = walk_of(site, 3)?;
+    let dtype = site.dtype(1)?;
+    if dtype == DType::String {
+        let dims: Vec<u64> = site.result_dims(0)?.iter().map(|&d| d as u64).collect();
+        return Ok(Prepared::new(move |io| select_strings(io, &walk, &dims)));
+    }
+    Ok(match dtype.bits() {
+        Some(8) => selected::<u8>(walk),
+        Some(16) => selected::<u16>(walk),
+        Some(32) => selected::<u32>(walk),
+        Some(64) => selected::<u64>(walk),
+        Some(128) => selected::<[u64; 2]>(walk),
+        _ => return Err(site.no_kernel()),
+    })
+}
+
+fn select_strings(io: &mut Io<'_>, walk: &Walk, dims: &[u64]) -> Result<()> {
+    let (condition, x, y) = (io.bytes(0)?, strings(io, 1)?, strings(io, 2)?);
+    let count = walk.len();
+    io.check_size((count as u64).saturating_mul(size_of::<Box<[u8]>>() as u64))?;
+    let mut chosen: Vec<Box<[u8]>> = Vec::with_capacity(count);
+    let steps = [0, 1, 2].map(|i| walk.row_stride(i));
+    walk.rows(0, count, |_, n, from| {
+        let at = |operand: usize, i: usize| from[operand] + i * steps[operand];
+        chosen.extend((0..n).map(|i| match condition[at(0, i)] {
+            0 => y[at(2, i)].clone(),
+            _ => x[at(1, i)].clone(),
+        }));
+    });
+    io.emit(0, HostTensor::from_strings(dims, chosen)?)
+}
+
+/// Bytes as elements of a width.
+fn elements<T: Pod>(bytes: &[u8]) -> &[T] {
+    if bytes.is_empty() { &[] } else { bytemuck::cast_slice(bytes) }
+}
+
+fn selected<T: Pod + Send + Sync>(walk: Walk) -> Prepared {
+    Prepared::new(move |io| {
+        let condition = io.bytes(0)?;
+        let operand = |i: usize| {
+            if io.in_place == Some(i) { Ok::<_, KernelError>(None) } else { Ok(Some(elements::<T>(io.bytes(i)?))) }
+        };
+        let (x, y) = (operand(1)?, operand(2)?);
+        let to = io.out_bytes(0)?;
+        let to: &mut [T] = if to.is_empty() { &mut [] } else { bytemuck::cast_slice_mut(to) };
+        choose(&walk, condition, x, y, to);
+        Ok(())
+    })
+    .in_place(&[1, 2])
+}
+
+/// `to = condition ? x : y`. An operand that is `None` is what `to` holds.
+fn choose<T: Pod + Send + Sync>(
+    walk: &Walk,
+    condition: &[u8],
+    x: Option<&[T]>,
+    y: Option<&[T]>,
+    to: &mut [T],
+) {
+    let steps = [0, 1, 2].map(|i| walk.row_stride(i));
+    pieces(to, PIECE, |start, to| {
+        walk.rows(start, start + to.len(), |at, n, from| {
+            let to = &mut to[at - start..at - start + n];
+            // A row that has one condition is all X or all Y.
+            if steps[0] == 0 {
+                let chosen = if condition[from[0]] != 0 { (x, 1) } else { (y, 2) };
+                if let (Some(operand), i) = chosen {
+                    fill(&operand[from[i]..], steps[i], to);
+                }
+                return;
+            }
+            let is_x = |i: usize| condition[from[0] + i * steps[0]] != 0;
+            match (x, y) {
+                (Some(x), Some(y)) => {
+                    let (x, y) = (&x[from[1]..], &y[from[2]..]);
+                    match (steps[0], steps[1], steps[2]) {
+                        (1, 1, 1) => {
+                            let condition = &condition[from[0]..from[0] + n];
+                            let chosen = condition.iter().zip(x).zip(y);
+                            let chosen = chosen.map(|((&c, &x), &y)| if c != 0 { x } else { y });
+                            to.iter_mut().zip(chosen).for_each(|(to, chosen)| *to = chosen);
+                        }
+                        (_, sx, sy) => to.iter_mut().enumerate().for_each(|(i, to)| {
+                            *to = if is_x(i) { x[i * sx] } else { y[i * sy] };
+                        }),
+                    }
+                }
+                (None, Some(y)) => to.iter_mut().enumerate().for_each(|(i, to)| {
+                    if !is_x(i) {
+                        *to = y[from[2] + i * steps[2]];
+                    }
+                }),
+                (Some(x), None) => to.iter_mut().enumerate().for_each(|(i, to)| {
+                    if is_x(i) {
+                        *to = x[from[1] + i * steps[1]];
+                    }
+                }),
+                (None, None) => {}
+            }
+        });
+    });
+}
+
+/// Elements `step` apart.
+fn fill<T: Copy>(from: &[T], step: usize, to: &mut [T]) {
+    match step {
+        1 => to.copy_from_slice(&from[..to.len()]),
+        0 => to.fill(from[0]),
+        _ => to.iter_mut().enumerate().for_each(|(i, y)| *y = from[i * step]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn selection_walks_all_ways() {
+        let condition = [1, 0, 1, 0, 1, 0];
+        let (x, y) = ([1u8, 2, 3], [10u8, 20]);
+        let walk = Walk::new(&[2, 3], &[&[2, 3], &[3], &[2, 1]]);
+        let mut to = [0; 6];
+        choose(&walk, &condition, Some(&x), Some(&y), &mut to);
+        assert_eq!(to, [1, 10, 3, 20, 2, 20]);
+        let walk = Walk::new(&[2, 3], &[&[2, 1], &[2, 3], &[3]]);
+        choose(&walk, &[0, 1], None, Some(&x), &mut to);
+        assert_eq!(to, [1, 2, 3, 20, 2, 20]);
+    }
 }

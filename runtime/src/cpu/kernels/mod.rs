@@ -1,17 +1,26 @@
 //! Kernels by family. A family is a function from operators to what prepares them.
 
-mod attention;
+mod activation;
+pub(super) mod attention;
+mod batch_norm;
+mod boxes;
 mod broadcast;
 mod cast;
 mod convolution;
+mod depthwise;
+mod einsum;
 mod elements;
+mod fold;
+mod functions;
 mod gather;
-mod image;
 mod indexing;
-mod lanes;
-mod linear;
+mod lane;
+pub(super) mod lanes;
+pub(super) mod linear;
+mod linear_attention;
 mod logic;
 mod loss;
+mod ml;
 mod movement;
 mod normalize;
 mod optimizer;
@@ -19,26 +28,35 @@ mod pad;
 mod pointwise;
 mod pool;
 mod quantize;
+mod quantize_product;
 mod random;
 mod recurrent;
 mod reduce;
+mod resize;
+mod rotary;
+mod sample;
 mod scatter;
 mod select;
 mod sequence;
 mod shape;
 mod signal;
+mod slots;
+mod softmax;
 mod source;
 mod strided;
 mod strings;
+mod transposed;
 mod unique;
+mod window;
 
 use super::kernel::Prepare;
 use ampc_ir::op::OpKind;
 
 /// What makes the kernel of an operator, if there is one.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
-    let families: [fn(OpKind) -> Option<Prepare>; 25] = [
+    const FAMILIES: &[fn(OpKind) -> Option<Prepare>] = &[
         pointwise::find,
+        activation::find,
         logic::find,
         cast::find,
         linear::find,
@@ -54,15 +72,27 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
         normalize::find,
         convolution::find,
         pool::find,
-        image::find,
+        transposed::find,
+        resize::find,
+        sample::find,
+        boxes::find,
         attention::find,
+        rotary::find,
+        linear_attention::find,
         recurrent::find,
         loss::find,
         optimizer::find,
         quantize::find,
+        quantize_product::find,
         random::find,
         sequence::find,
         source::find,
+        signal::find,
+        strings::find,
+        softmax::find,
+        batch_norm::find,
+        einsum::find,
+        ml::find,
     ];
-    families.iter().find_map(|find| find(kind)).or_else(|| signal::find(kind)).or_else(|| strings::find(kind))
+    FAMILIES.iter().find_map(|find| find(kind))
 }

@@ -1,132 +1,69 @@
-//! Arithmetic element by element: Add, Relu, Erf and the like.
+//! Arithmetic on two operands or more, element by element: Add, Pow, Mod, Max, Clip and the like.
+//!
+//! Operands are broadcast by the rule of the operator's version ([`Broadcast`]). Integers wrap; a division of
+//! integers by 0 gives 0.
 
-use super::broadcast::{Walk, zip, zip_in_place, zip_real};
-use super::lanes::{Real, Wide, for_int, for_real, map, map_in_place};
-use crate::cpu::kernel::{Prepare, Prepared, Result, Site};
+use super::activation::clamp;
+use super::broadcast::{Walk, fold_real, zip, zip_in_place, zip_real};
+use super::lane::Lane;
+use super::lanes::{PIECE, Real, Wide, for_int, for_real, pieces};
+use super::shape::same;
+use crate::cpu::kernel::{Dims, Io, Prepare, Prepared, Result, Site};
+use crate::host::Element;
+use ampc_ir::DType;
 use ampc_ir::op::OpKind;
-use num_traits::{Float, Zero};
+use ampc_ir::views::broadcast::{Bound, Broadcast, ClipView};
+use ampc_ir::views::{OpError, Part};
+use num_traits::{Float, PrimInt, Zero};
 
 /// The kernels of this family.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     Some(match kind {
         OpKind::Add => |s| binary(s, Binary::Add),
-        OpKind::Sub => |s| binary(s, Binary::Sub),
-        OpKind::Mul => |s| binary(s, Binary::Mul),
+        OpKind::Clip => clip,
         OpKind::Div => |s| binary(s, Binary::Div),
-        OpKind::Relu => relu,
-        OpKind::Neg => neg,
-        OpKind::Abs => abs,
-        OpKind::Erf => erf,
-        OpKind::Exp => |s| unary(s, Unary(|x| x.exp(), |x| x.exp())),
-        OpKind::Log => |s| unary(s, Unary(|x| x.ln(), |x| x.ln())),
-        OpKind::Sqrt => |s| unary(s, Unary(|x| x.sqrt(), |x| x.sqrt())),
-        OpKind::Reciprocal => |s| unary(s, Unary(|x| x.recip(), |x| x.recip())),
-        OpKind::Tanh => |s| unary(s, Unary(|x| x.tanh(), |x| x.tanh())),
-        OpKind::Sigmoid => |s| unary(s, Unary(sigmoid, sigmoid)),
-        OpKind::LeakyRelu => leaky_relu,
+        OpKind::Max => |s| fold(s, Fold::Max),
+        OpKind::Mean => |s| fold(s, Fold::Mean),
+        OpKind::Min => |s| fold(s, Fold::Min),
+        OpKind::Mod => modulo,
+        OpKind::Mul => |s| binary(s, Binary::Mul),
+        OpKind::PRelu => p_relu,
+        OpKind::Pow => pow,
+        OpKind::Sub => |s| binary(s, Binary::Sub),
+        OpKind::Sum => |s| fold(s, Fold::Sum),
         _ => return None,
     })
 }
 
-/// A function of one number, in both types that are computed in.
-#[derive(Clone, Copy)]
-struct Unary(fn(f32) -> f32, fn(f64) -> f64);
-
-/// A function of one float without parameters.
-fn unary(site: &Site<'_>, f: Unary) -> Result<Prepared> {
-    Ok(match site.dtype(0)? {
-        ampc_ir::DType::F64 => mapped::<f64>(f.1),
-        dtype => for_real!(dtype, site, T => mapped_f32::<T>(f.0)),
-    })
-}
-
-/// As [`mapped`], for types that are computed in f32; f64 does not come here.
-fn mapped_f32<T: Real>(f: fn(f32) -> f32) -> Prepared {
-    mapped::<T>(move |x| T::Wide::of(f64::from(f(narrow(x)))))
-}
-
-#[expect(clippy::cast_possible_truncation, reason = "it was an f32")]
-fn narrow<W: Wide>(x: W) -> f32 {
-    x.to() as f32
-}
-
-/// A kernel that computes `f` of every element.
-pub(super) fn mapped<T: Real>(f: impl Fn(T::Wide) -> T::Wide + Copy + Send + Sync + 'static) -> Prepared {
-    Prepared::new(move |io| {
-        if io.in_place.is_some() {
-            map_in_place::<T>(io.out(0)?, f);
-        } else {
-            map::<T>(io.slice(0)?, io.out(0)?, f);
-        }
-        Ok(())
-    })
-    .in_place(&[0])
-}
-
-fn sigmoid<W: Float>(x: W) -> W {
-    // Neither branch overflows.
-    if x < W::zero() {
-        let e = x.exp();
-        e / (W::one() + e)
-    } else {
-        W::one() / (W::one() + (-x).exp())
+/// How the first `n` operands are walked along the first result.
+pub(super) fn walk_of(site: &Site<'_>, n: usize) -> Result<Walk> {
+    let mut operands = (0..n).map(|i| site.dims(i)).collect::<Result<Vec<Dims>>>()?;
+    let start = match Broadcast::read(&site.view) {
+        Broadcast::Aligned { axis } => Some(axis.filter(|&axis| axis != -1)),
+        Broadcast::PerChannel => Some(Some(1)),
+        Broadcast::Identical | Broadcast::Numpy | Broadcast::IntoFirst => None,
+    };
+    if let (Some(start), [first, second, ..]) = (start, &mut operands[..]) {
+        align(first, second, start)?;
     }
+    let operands: Vec<&[usize]> = operands.iter().map(|d| &d[..]).collect();
+    Ok(Walk::new(&site.result_dims(0)?, &operands))
 }
 
-fn relu(site: &Site<'_>) -> Result<Prepared> {
-    if site.dtype(0)?.is_integer() {
-        return Ok(for_int!(site.dtype(0)?, site, T => mapped_int::<T>(|x| x.max(T::zero()))));
+/// Puts `second` at the axes of `first` from `start` on: axes of one element follow.
+fn align(first: &Dims, second: &mut Dims, start: Option<i64>) -> Result<()> {
+    if second.iter().all(|&d| d == 1) {
+        second.clear();
+        return Ok(());
     }
-    // NaN stays NaN.
-    Ok(for_real!(site.dtype(0)?, site, T => mapped::<T>(|x| if x < Zero::zero() { Zero::zero() } else { x })))
-}
-
-fn neg(site: &Site<'_>) -> Result<Prepared> {
-    if site.dtype(0)?.is_integer() {
-        return Ok(for_int!(site.dtype(0)?, site, T => mapped_int::<T>(|x| (T::zero()).wrapping_sub(x))));
-    }
-    Ok(for_real!(site.dtype(0)?, site, T => mapped::<T>(|x| -x)))
-}
-
-fn abs(site: &Site<'_>) -> Result<Prepared> {
-    if site.dtype(0)?.is_integer() {
-        #[allow(unused_comparisons, reason = "unsigned types are instances too")]
-        let kernel = for_int!(site.dtype(0)?, site, T => mapped_int::<T>(|x| if x < T::zero() { T::zero().wrapping_sub(x) } else { x }));
-        return Ok(kernel);
-    }
-    Ok(for_real!(site.dtype(0)?, site, T => mapped::<T>(Float::abs)))
-}
-
-fn erf(site: &Site<'_>) -> Result<Prepared> {
-    unary(site, Unary(libm::erff, libm::erf))
-}
-
-fn leaky_relu(site: &Site<'_>) -> Result<Prepared> {
-    let alpha = f64::from(site.view.float("alpha").unwrap_or(0.01));
-    Ok(for_real!(site.dtype(0)?, site, T => {
-        let alpha = <T as Real>::Wide::of(alpha);
-        mapped::<T>(move |x| if x < Zero::zero() { x * alpha } else { x })
-    }))
-}
-
-/// A kernel that computes `f` of every integer.
-pub(super) fn mapped_int<T: crate::host::Element + Send + Sync>(
-    f: impl Fn(T) -> T + Copy + Send + Sync + 'static,
-) -> Prepared {
-    use super::lanes::{PIECE, pieces};
-    Prepared::new(move |io| {
-        if io.in_place.is_some() {
-            pieces(io.out::<T>(0)?, PIECE, |_, to| to.iter_mut().for_each(|x| *x = f(*x)));
-        } else {
-            let from = io.slice::<T>(0)?;
-            pieces(io.out::<T>(0)?, PIECE, |at, to| {
-                let from = &from[at..at + to.len()];
-                to.iter_mut().zip(from).for_each(|(y, &x)| *y = f(x));
-            });
-        }
-        Ok(())
-    })
-    .in_place(&[0])
+    let Some(start) = start else { return Ok(()) };
+    let start = ampc_ir::views::normalize_axis(start, first.len(), Part::Operand(1))?;
+    let after = first.len().checked_sub(start + second.len());
+    let after = after.ok_or_else(|| {
+        OpError::operand(1, format!("at most {} axes", first.len() - start), second.len().to_string())
+    })?;
+    second.extend(std::iter::repeat_n(1, after));
+    Ok(())
 }
 
 #[derive(Clone, Copy)]
@@ -155,13 +92,6 @@ fn binary(site: &Site<'_>, op: Binary) -> Result<Prepared> {
     }))
 }
 
-/// How the first `n` operands are walked along the first result.
-pub(super) fn walk_of(site: &Site<'_>, n: usize) -> Result<Walk> {
-    let operands = (0..n).map(|i| site.dims(i)).collect::<Result<Vec<_>>>()?;
-    let operands: Vec<&[usize]> = operands.iter().map(|d| &d[..]).collect();
-    Ok(Walk::new(&site.result_dims(0)?, &operands))
-}
-
 /// A kernel that computes `f` of the elements of two operands.
 pub(super) fn zipped<T: Real>(
     walk: Walk,
@@ -177,7 +107,7 @@ pub(super) fn zipped<T: Real>(
 }
 
 /// A kernel that computes `f` of the integers of two operands.
-pub(super) fn zipped_int<T: crate::host::Element + Send + Sync>(
+pub(super) fn zipped_int<T: Element + Send + Sync>(
     walk: Walk,
     f: impl Fn(T, T) -> T + Copy + Send + Sync + 'static,
 ) -> Prepared {
@@ -192,15 +122,298 @@ pub(super) fn zipped_int<T: crate::host::Element + Send + Sync>(
     .in_place(&[0, 1])
 }
 
+/// How any number of operands become one.
+#[derive(Clone, Copy)]
+enum Fold {
+    Max,
+    Min,
+    Sum,
+    Mean,
+}
+
+fn fold(site: &Site<'_>, op: Fold) -> Result<Prepared> {
+    let n = site.view.n_operands();
+    if n == 1 {
+        return same(site);
+    }
+    let walk = walk_of(site, n)?;
+    if site.dtype(0)?.is_integer() {
+        return Ok(for_int!(site.dtype(0)?, site, T => match op {
+            Fold::Max => folded_int::<T>(walk, n, T::max),
+            Fold::Min => folded_int::<T>(walk, n, T::min),
+            Fold::Sum | Fold::Mean => return Err(site.no_kernel()),
+        }));
+    }
+    #[expect(clippy::cast_precision_loss, reason = "nodes have few operands")]
+    let share = n as f64;
+    Ok(for_real!(site.dtype(0)?, site, T => match op {
+        Fold::Max => folded::<T>(walk, n, maximum, |y| y),
+        Fold::Min => folded::<T>(walk, n, minimum, |y| y),
+        Fold::Sum => folded::<T>(walk, n, |a, b| a + b, |y| y),
+        Fold::Mean => {
+            let share = <T as Real>::Wide::of(share);
+            folded::<T>(walk, n, |a, b| a + b, move |y| y / share)
+        }
+    }))
+}
+
+/// The greater of two, NaN if one is.
+fn maximum<W: Float>(a: W, b: W) -> W {
+    if a > b || a.is_nan() { a } else { b }
+}
+
+/// The smaller of two, NaN if one is.
+fn minimum<W: Float>(a: W, b: W) -> W {
+    if a < b || a.is_nan() { a } else { b }
+}
+
+fn folded<T: Real>(
+    walk: Walk,
+    n: usize,
+    f: impl Fn(T::Wide, T::Wide) -> T::Wide + Copy + Send + Sync + 'static,
+    last: impl Fn(T::Wide) -> T::Wide + Copy + Send + Sync + 'static,
+) -> Prepared {
+    if n == 2 {
+        return zipped::<T>(walk, move |a, b| last(f(a, b)));
+    }
+    Prepared::new(move |io| {
+        let operands = (0..n).map(|i| io.slice::<T>(i)).collect::<Result<Vec<_>>>()?;
+        fold_real::<T>(&walk, &operands, io.out(0)?, f, last);
+        Ok(())
+    })
+}
+
+fn folded_int<T: Element + Send + Sync>(
+    walk: Walk,
+    n: usize,
+    f: impl Fn(T, T) -> T + Copy + Send + Sync + 'static,
+) -> Prepared {
+    if n == 2 {
+        return zipped_int::<T>(walk, f);
+    }
+    Prepared::new(move |io| {
+        let to = io.out::<T>(0)?;
+        zip(&walk, io.slice::<T>(0)?, io.slice::<T>(1)?, to, f);
+        for i in 2..n {
+            zip_in_place(&walk, i, io.slice::<T>(i)?, to, f);
+        }
+        Ok(())
+    })
+}
+
+/// Min(max, Max(input, min)), where a bound that is absent does not bound.
+fn clip(site: &Site<'_>) -> Result<Prepared> {
+    let view = ClipView::read(&site.view);
+    if site.dtype(0)?.is_integer() {
+        return Ok(for_int!(site.dtype(0)?, site, T => Prepared::new(move |io| {
+            let low = int_bound::<T>(io, view.min)?.unwrap_or(T::MIN);
+            let high = int_bound::<T>(io, view.max)?.unwrap_or(T::MAX);
+            if io.in_place.is_some() {
+                pieces(io.out::<T>(0)?, PIECE, |_, to| to.iter_mut().for_each(|x| *x = clamp(*x, low, high)));
+            } else {
+                let from = io.slice::<T>(0)?;
+                pieces(io.out::<T>(0)?, PIECE, |at, to| {
+                    let from = &from[at..at + to.len()];
+                    to.iter_mut().zip(from).for_each(|(y, &x)| *y = clamp(x, low, high));
+                });
+            }
+            Ok(())
+        })
+        .in_place(&[0])));
+    }
+    Ok(for_real!(site.dtype(0)?, site, T => Prepared::new(move |io| {
+        let low = real_bound::<T>(io, view.min)?.unwrap_or(<T as Real>::Wide::neg_infinity());
+        let high = real_bound::<T>(io, view.max)?.unwrap_or(<T as Real>::Wide::infinity());
+        if io.in_place.is_some() {
+            super::lanes::map_in_place::<T>(io.out(0)?, |x| clamp(x, low, high));
+        } else {
+            super::lanes::map::<T>(io.slice(0)?, io.out(0)?, |x| clamp(x, low, high));
+        }
+        Ok(())
+    })
+    .in_place(&[0])))
+}
+
+/// The one element of an operand.
+fn one_element<T: Element>(io: &Io<'_>, i: usize) -> Result<T> {
+    match io.slice::<T>(i)? {
+        [element] => Ok(*element),
+        others => Err(OpError::operand(i, "one element", others.len().to_string()).into()),
+    }
+}
+
+fn int_bound<T: Element>(io: &Io<'_>, bound: Bound) -> Result<Option<T>> {
+    match bound {
+        Bound::Operand(i) => one_element::<T>(io, i).map(Some),
+        Bound::None | Bound::Number(_) => Ok(None),
+    }
+}
+
+fn real_bound<T: Real>(io: &Io<'_>, bound: Bound) -> Result<Option<T::Wide>> {
+    Ok(match bound {
+        Bound::Operand(i) => Some(one_element::<T>(io, i)?.wide()),
+        Bound::Number(number) => Some(T::Wide::of(f64::from(number))),
+        Bound::None => None,
+    })
+}
+
+/// x where it is not negative, slope · x elsewhere.
+fn p_relu(site: &Site<'_>) -> Result<Prepared> {
+    let walk = walk_of(site, 2)?;
+    if site.dtype(0)?.is_integer() {
+        #[allow(unused_comparisons, reason = "unsigned types are instances too")]
+        let kernel = for_int!(site.dtype(0)?, site, T => {
+            zipped_int::<T>(walk, |x: T, slope| if x < T::zero() { x.wrapping_mul(slope) } else { x })
+        });
+        return Ok(kernel);
+    }
+    Ok(for_real!(site.dtype(0)?, site, T => {
+        zipped::<T>(walk, |x, slope| if x < Zero::zero() { x * slope } else { x })
+    }))
+}
+
+/// Mod: the remainder has the sign of the divisor, or with `fmod` that of the dividend.
+fn modulo(site: &Site<'_>) -> Result<Prepared> {
+    let walk = walk_of(site, 2)?;
+    let truncates = site.view.int("fmod").unwrap_or(0) != 0;
+    if site.dtype(0)?.is_integer() {
+        #[allow(unused_comparisons, reason = "unsigned types are instances too")]
+        let kernel = for_int!(site.dtype(0)?, site, T => zipped_int::<T>(walk, move |a: T, b: T| {
+            let rest = if b == 0 { 0 } else { a.wrapping_rem(b) };
+            let turns = !truncates && rest != 0 && (rest < 0) != (b < 0);
+            if turns { rest.wrapping_add(b) } else { rest }
+        }));
+        return Ok(kernel);
+    }
+    Ok(for_real!(site.dtype(0)?, site, T => match truncates {
+        true => zipped::<T>(walk, |a, b| a % b),
+        false => zipped::<T>(walk, floor_mod),
+    }))
+}
+
+/// a − ⌊a / b⌋ · b.
+fn floor_mod<W: Float>(a: W, b: W) -> W {
+    let rest = a % b;
+    if rest == W::zero() {
+        rest.copysign(b)
+    } else if (rest < W::zero()) != (b < W::zero()) {
+        rest + b
+    } else {
+        rest
+    }
+}
+
+/// Pow: the exponent may be of another type than the base, which is that of the result.
+fn pow(site: &Site<'_>) -> Result<Prepared> {
+    let (base, exponent, walk) = (site.dtype(0)?, site.dtype(1)?, walk_of(site, 2)?);
+    let count = site.dims(1)?.iter().product::<usize>();
+    if base.is_integer() && exponent.is_integer() {
+        return Ok(for_int!(base, site, T => {
+            powers::<T, i64>(walk, exponent, count, |x, n| int_power(x, n, T::wrapping_mul))
+        }));
+    }
+    if base.is_integer() {
+        #[expect(clippy::cast_possible_truncation, clippy::allow_attributes, reason = "as NumPy casts")]
+        #[allow(clippy::cast_precision_loss, reason = "narrow types are instances too")]
+        let kernel =
+            for_int!(base, site, T => powers::<T, f64>(walk, exponent, count, |x, y| (x as f64).powf(y) as T));
+        return Ok(kernel);
+    }
+    let is_scalar = count == 1;
+    Ok(for_real!(base, site, T => {
+        let general = match base == exponent {
+            true => zipped::<T>(walk.clone(), |x, y| x.powf(y)),
+            false => powers::<T, f64>(walk.clone(), exponent, count, |x, y| T::round_f64(x.wide().to().powf(y))),
+        };
+        if is_scalar { squared::<T>(walk, exponent, general) } else { general }
+    }))
+}
+
+/// Pow with one exponent: 2 and 3, which are common, are products.
+fn squared<T: Real>(walk: Walk, exponent: DType, general: Prepared) -> Prepared {
+    let Prepared { mut needs, run } = general;
+    // The exponent is read first.
+    needs.in_place.retain(|i| *i == 0);
+    let kernel = Prepared::new(move |io| {
+        let mut number = [0f64];
+        f64::decode(exponent, io.bytes(1)?, &mut number)?;
+        let base = if io.in_place == Some(0) { None } else { Some(io.slice::<T>(0)?) };
+        // The second operand is not looked at.
+        match number {
+            [2.0] => zip_real::<T>(&walk, base, Some(&[T::zeroed()]), io.out(0)?, |x, _| x * x),
+            [3.0] => zip_real::<T>(&walk, base, Some(&[T::zeroed()]), io.out(0)?, |x, _| {
+                let x = x.to();
+                T::Wide::of(x * x * x)
+            }),
+            _ => run(io)?,
+        }
+        Ok(())
+    });
+    Prepared { needs, ..kernel }
+}
+
+/// Pow whose exponents are of another type: as `E`s first.
+fn powers<T: Element + Send + Sync, E: Lane>(
+    walk: Walk,
+    exponent: DType,
+    count: usize,
+    f: impl Fn(T, E) -> T + Copy + Send + Sync + 'static,
+) -> Prepared {
+    Prepared::new(move |io| {
+        let exponents = &mut io.scratch::<E>()[..count];
+        E::decode(exponent, io.bytes(1)?, exponents)?;
+        zip(&walk, io.slice::<T>(0)?, exponents, io.out(0)?, f);
+        Ok(())
+    })
+    .scratch(count * size_of::<E>())
+}
+
+/// x to the power of n; of a negative power the whole part, and 0 for what is infinite.
+fn int_power<T: PrimInt>(x: T, n: i64, times: impl Fn(T, T) -> T) -> T {
+    let (mut rest, mut square, mut y) = (n.unsigned_abs(), x, T::one());
+    let is_unit = x == T::one() || x < T::zero() && x + T::one() == T::zero();
+    if n < 0 && !is_unit {
+        return T::zero();
+    }
+    while rest > 0 {
+        if rest & 1 == 1 {
+            y = times(y, square);
+        }
+        square = times(square, square);
+        rest >>= 1;
+    }
+    y
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn sigmoid_overflows_nowhere() {
-        for x in [-200.0f32, -1.0, 0.0, 1.0, 200.0] {
-            let y = sigmoid(x);
-            assert!((0.0..=1.0).contains(&y) && (y + sigmoid(-x) - 1.0).abs() < 1e-6);
-        }
+    fn powers_of_integers() {
+        let power = |x: i32, n| int_power(x, n, i32::wrapping_mul);
+        assert_eq!([power(3, 4), power(-2, 3), power(0, 0), power(7, 0)], [81, -8, 1, 1]);
+        assert_eq!([power(2, -1), power(-1, -3), power(1, -9), power(0, -1)], [0, -1, 1, 0]);
+        assert_eq!(power(3, 21), 3i32.wrapping_pow(21));
+    }
+
+    #[test]
+    fn remainders_have_the_sign_of_the_divisor() {
+        assert_eq!([floor_mod(-5.0, 3.0), floor_mod(5.0, -3.0), floor_mod(4.5, 1.5)], [1.0, -1.0, 0.0]);
+        assert_eq!([floor_mod(1.0, f32::INFINITY), floor_mod(-1.0, f32::INFINITY)], [1.0, f32::INFINITY]);
+        assert!(floor_mod(3.0, -3.0f32).is_sign_negative() && floor_mod(1.0, 0.0f32).is_nan());
+    }
+
+    #[test]
+    fn operands_of_old_versions_are_aligned() {
+        let first = Dims::from_slice(&[2, 3, 4, 5]);
+        let aligned = |second: &[usize], start| {
+            let mut second = Dims::from_slice(second);
+            align(&first, &mut second, start).map(|()| second.to_vec())
+        };
+        assert_eq!(aligned(&[3, 4], Some(1)).unwrap(), [3, 4, 1]);
+        assert_eq!(aligned(&[4, 5], None).unwrap(), [4, 5]);
+        assert_eq!(aligned(&[1, 1], Some(0)).unwrap(), []);
+        assert!(aligned(&[4, 5], Some(3)).is_err());
     }
 }

@@ -1,9 +1,572 @@
-//! Pools: MaxPool, AveragePool, LpPool, the global ones, MaxUnpool, MaxRoiPool.
+//! Pools: MaxPool, AveragePool, LpPool, the global ones, MaxUnpool.
+//!
+//! A pool folds what a window meets of the image: the maximum, the sum, or the sum of `|x|^p`. Windows are boxes, so
+//! rows are folded first, element by element, and then the columns of the one row that is left. An average divides by
+//! the number of elements, with or without those in the padding; a norm is the p-th root. A NaN makes the result NaN.
 
-use crate::cpu::kernel::Prepare;
+use super::convolution::{spatial, to_f64};
+use super::lanes::{BLOCK, Real, Wide, for_int, for_real, pieces};
+use super::window::{SLOTS, Window, work_through};
+use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
+use crate::host::Element;
 use ampc_ir::op::OpKind;
+use ampc_ir::views::OpError;
+use ampc_ir::views::window::{UnpoolView, WindowView};
+use half::{bf16, f16};
+use num_traits::{Float, Zero};
+use rayon::prelude::*;
 
 /// The kernels of this family.
-pub(super) fn find(_kind: OpKind) -> Option<Prepare> {
-    None
+pub(super) fn find(kind: OpKind) -> Option<Prepare> {
+    Some(match kind {
+        OpKind::MaxPool => max_pool,
+        OpKind::AveragePool => average_pool,
+        OpKind::LpPool => lp_pool,
+        OpKind::GlobalMaxPool => |s| global(s, Global::Max),
+        OpKind::GlobalAveragePool => |s| global(s, Global::Average),
+        OpKind::GlobalLpPool => |s| global(s, Global::Norm(exponent(s))),
+        OpKind::MaxUnpool => max_unpool,
+        _ => return None,
+    })
+}
+
+/// An element type with what its elements are folded in.
+trait Pooled: Element + Send + Sync + PartialOrd {
+    type Folded: Copy + Send + Sync + bytemuck::Pod;
+    /// Less than or equal to everything.
+    const LOWEST: Self::Folded;
+
+    fn load(from: &[Self], to: &mut [Self::Folded]);
+    fn store(from: &[Self::Folded], to: &mut [Self]);
+    /// Elements as what they are folded in, if that is what they are.
+    fn direct(from: &[Self]) -> Option<&[Self::Folded]>;
+    fn direct_mut(from: &mut [Self]) -> Option<&mut [Self::Folded]>;
+    /// The larger one, NaN if one is.
+    fn max(a: Self::Folded, b: Self::Folded) -> Self::Folded;
+}
+
+macro_rules! pooled_floats {
+    ($($ty:ident: $wide:ident),*) => {$(
+        impl Pooled for $ty {
+            type Folded = $wide;
+            const LOWEST: $wide = $wide::NEG_INFINITY;
+            fn load(from: &[Self], to: &mut [$wide]) {
+                <$ty as Real>::widen(from, to);
+            }
+            fn store(from: &[$wide], to: &mut [Self]) {
+                <$ty as Real>::narrow(from, to);
+            }
+            fn direct(from: &[Self]) -> Option<&[$wide]> {
+                <$ty as Real>::as_wide(from)
+            }
+            fn direct_mut(from: &mut [Self]) -> Option<&mut [$wide]> {
+                <$ty as Real>::as_wide_mut(from)
+            }
+            fn max(a: $wide, b: $wide) -> $wide {
+                larger(a, b)
+            }
+        }
+    )*};
+}
+
+macro_rules! pooled_ints {
+    ($($ty:ident),*) => {$(
+        impl Pooled for $ty {
+            type Folded = $ty;
+            const LOWEST: $ty = $ty::MIN;
+            fn load(from: &[Self], to: &mut [$ty]) {
+                to.copy_from_slice(from);
+            }
+            fn store(from: &[$ty], to: &mut [Self]) {
+                to.copy_from_slice(from);
+            }
+            fn direct(from: &[Self]) -> Option<&[$ty]> {
+                Some(from)
+            }
+            fn direct_mut(from: &mut [Self]) -> Option<&mut [$ty]> {
+                Some(from)
+            }
+            fn max(a: $ty, b: $ty) -> $ty {
+                a.max(b)
+            }
+        }
+    )*};
+}
+
+pooled_floats!(f64: f64, f32: f32, f16: f32, bf16: f32);
+pooled_ints!(i64, i32, i16, i8, u64, u32, u16, u8);
+
+/// The larger one, NaN if one is.
+fn larger<W: Float>(a: W, b: W) -> W {
+    if b > a || b.is_nan() { b } else { a }
+}
+
+/// What a pool does with the elements that a window meets.
+#[derive(Clone, Copy)]
+struct Fold<F, E, J> {
+    start: F,
+    /// What is folded of an element.
+    enter: E,
+    join: J,
+}
+
+/// The window of a pool, and the number of elements that it divides by.
+struct Pool {
+    window: Window,
+    view: WindowView,
+}
+
+impl Pool {
+    fn of(site: &Site<'_>) -> Result<Pool> {
+        let (x, y) = (site.dims(0)?, site.result_dims(0)?);
+        let view = WindowView::read(&site.view, x.len() - 2, None)?;
+        let window = Window::new(&view, spatial(&x), spatial(&y), |i, image, grid| view.pads(i, image, grid).0)?;
+        Ok(Pool { window, view })
+    }
+
+    /// For each axis and position, how many taps count: those in the input, or in its padding too.
+    fn counts(&self, with_padding: bool) -> Vec<Vec<f64>> {
+        let axes = self.window.axes.iter().enumerate();
+        axes.map(|(i, axis)| {
+            let after = self.view.strides.get(i).map_or(0, |_| {
+                self.view.pads(i, axis.image as u64, axis.grid as u64).1
+            });
+            let end = (axis.image + axis.before).saturating_add(usize::try_from(after).unwrap_or(usize::MAX));
+            let count = |position: usize| {
+                if with_padding {
+                    let room = end.saturating_sub(position * axis.stride);
+                    room.div_ceil(axis.dilation).min(axis.kernel)
+                } else {
+                    axis.taps(position).len()
+                }
+            };
+            (0..axis.grid).map(|position| to_f64(count(position))).collect()
+        })
+        .collect()
+    }
+}
+
+/// Windows of at most so many columns are folded tap by tap, others position by position.
+const NARROW: usize = 32;
+
+/// Results per task.
+const TASK: usize = 1 << 13;
+
+/// A pool; `finish` makes the results of a row, whose index it gets, of what was folded.
+fn pool<T: Pooled>(
+    window: Window,
+    planes: usize,
+    fold: Fold<
+        T::Folded,
+        impl Fn(T::Folded) -> T::Folded + Copy + Send + Sync + 'static,
+        impl Fn(T::Folded, T::Folded) -> T::Folded + Copy + Send + Sync + 'static,
+    >,
+    finish: impl Fn(usize, &mut [T::Folded]) + Send + Sync + 'static,
+) -> Prepared {
+    let inner = window.inner();
+    let rows: usize = window.outer().iter().map(|a| a.grid).product();
+    let task = (TASK / inner.grid.max(1)).max(1);
+    let slot = 2 * inner.image + inner.grid;
+    let slots = planes.saturating_mul(rows).div_ceil(task).clamp(1, SLOTS);
+    Prepared::new(move |io| {
+        let (x, to) = (io.slice::<T>(0)?, io.out::<T>(0)?);
+        if to.is_empty() {
+            return Ok(());
+        }
+        let image = window.image();
+        let tasks = to.chunks_mut(task * inner.grid).enumerate();
+        work_through(tasks, io.scratch::<T::Folded>(), slot, |slot, (i, to)| {
+            let (folded, slot) = slot.split_at_mut(inner.image);
+            let (loaded, room) = slot.split_at_mut(inner.image);
+            for (row, to) in (i * task..).zip(to.chunks_mut(inner.grid)) {
+                let x = &x[row / rows * image..(row / rows + 1) * image];
+                fold_rows::<T>(&window, row % rows, x, &fold, folded, loaded);
+                if let Some(to) = T::direct_mut(to) {
+                    fold_columns(&window, folded, &fold, to);
+                    finish(row % rows, to);
+                } else {
+                    fold_columns(&window, folded, &fold, room);
+                    finish(row % rows, room);
+                    T::store(room, to);
+                }
+            }
+        });
+        Ok(())
+    })
+    .scratch(slots.saturating_mul(slot).saturating_mul(size_of::<T::Folded>()))
+}
+
+/// Folds the rows of the image that a row of the result meets, element by element.
+fn fold_rows<T: Pooled>(
+    window: &Window,
+    row: usize,
+    x: &[T],
+    fold: &Fold<T::Folded, impl Fn(T::Folded) -> T::Folded, impl Fn(T::Folded, T::Folded) -> T::Folded>,
+    folded: &mut [T::Folded],
+    loaded: &mut [T::Folded],
+) {
+    let mut is_first = true;
+    window.rows_of(row, |base| {
+        let x = &x[base..base + folded.len()];
+        let x = match T::direct(x) {
+            Some(x) => x,
+            None => {
+                T::load(x, loaded);
+                &*loaded
+            }
+        };
+        if std::mem::take(&mut is_first) {
+            folded.iter_mut().zip(x).for_each(|(y, &x)| *y = (fold.enter)(x));
+        } else {
+            folded.iter_mut().zip(x).for_each(|(y, &x)| *y = (fold.join)(*y, (fold.enter)(x)));
+        }
+    });
+    if is_first {
+        folded.fill(fold.start);
+    }
+}
+
+/// Folds the columns of a row that each result meets.
+fn fold_columns<F: Copy>(
+    window: &Window,
+    row: &[F],
+    fold: &Fold<F, impl Fn(F) -> F, impl Fn(F, F) -> F>,
+    to: &mut [F],
+) {
+    let inner = window.inner();
+    if inner.kernel > NARROW {
+        for (position, y) in to.iter_mut().enumerate() {
+            let taps = inner.taps(position);
+            *y = match taps.is_empty() {
+                true => fold.start,
+                false => {
+                    let met = &row[inner.at(position, taps.start)..=inner.at(position, taps.end - 1)];
+                    met.iter().step_by(inner.dilation).fold(fold.start, |a, &b| (fold.join)(a, b))
+                }
+            };
+        }
+        return;
+    }
+    to.fill(fold.start);
+    for tap in 0..inner.kernel {
+        let met = inner.positions(tap);
+        if met.is_empty() {
+            continue;
+        }
+        let from = &row[inner.at(met.start, tap)..=inner.at(met.end - 1, tap)];
+        let to = &mut to[met];
+        if inner.stride == 1 {
+            to.iter_mut().zip(from).for_each(|(y, &x)| *y = (fold.join)(*y, x));
+        } else {
+            let from = from.iter().step_by(inner.stride);
+            to.iter_mut().zip(from).for_each(|(y, &x)| *y = (fold.join)(*y, x));
+        }
+    }
+}
+
+/// The number of planes of operand 0.
+fn planes(site: &Site<'_>) -> Result<usize> {
+    Ok(site.dims(0)?[..2].iter().product())
+}
+
+fn max_pool(site: &Site<'_>) -> Result<Prepared> {
+    let pool = Pool::of(site)?;
+    let planes = planes(site)?;
+    let by_column = site.view.int("storage_order").unwrap_or(0) != 0;
+    let indices = site.wants(1).then_some(by_column);
+    if site.dtype(0)?.is_integer() {
+        return Ok(for_int!(site.dtype(0)?, site, T => max_pool_of::<T>(pool.window, planes, indices)));
+    }
+    Ok(for_real!(site.dtype(0)?, site, T => max_pool_of::<T>(pool.window, planes, indices)))
+}
+
+fn max_pool_of<T: Pooled>(window: Window, planes: usize, indices: Option<bool>) -> Prepared {
+    match indices {
+        Some(by_column) => max_pool_with_indices::<T>(window, by_column),
+        None => pool::<T>(window, planes, Fold { start: T::LOWEST, enter: |x| x, join: T::max }, |_, _| {}),
+    }
+}
+
+/// The first of the largest elements, and where it is. An index counts the elements of all planes before.
+fn max_pool_with_indices<T: Pooled>(window: Window, by_column: bool) -> Prepared {
+    let mut strides: Vec<usize> = vec![1; window.axes.len()];
+    let mut step = 1;
+    let mut order: Vec<usize> = (0..strides.len()).rev().collect();
+    if by_column {
+        order.reverse();
+    }
+    for axis in order {
+        strides[axis] = step;
+        step *= window.axes[axis].image;
+    }
+    Prepared::new(move |io| {
+        let (x, to, indices) = (io.slice::<T>(0)?, io.out::<T>(0)?, io.out::<i64>(1)?);
+        if to.is_empty() {
+            return Ok(());
+        }
+        let (image, inner) = (window.image(), window.inner());
+        let rows: usize = window.outer().iter().map(|a| a.grid).product();
+        let task = (TASK / inner.grid).max(1) * inner.grid;
+        let mut lowest = [bytemuck::Zeroable::zeroed()];
+        T::store(&[T::LOWEST], &mut lowest);
+        let tasks = to.par_chunks_mut(task).zip(indices.par_chunks_mut(task)).enumerate();
+        tasks.for_each(|(i, (to, indices))| {
+            for (j, (y, index)) in to.iter_mut().zip(indices).enumerate() {
+                let (row, position) = ((i * task + j) / inner.grid, (i * task + j) % inner.grid);
+                let plane = row / rows;
+                let x = &x[plane * image..(plane + 1) * image];
+                let mut best: Option<usize> = None;
+                let taps = inner.taps(position);
+                window.rows_of(row % rows, |base| {
+                    for tap in taps.clone() {
+                        let at = base + inner.at(position, tap);
+                        if best.is_none_or(|best| x[at] > x[best] || (is_nan(x[at]) && !is_nan(x[best]))) {
+                            best = Some(at);
+                        }
+                    }
+                });
+                *y = best.map_or(lowest[0], |best| x[best]);
+                let within = best.map_or(0, |best| reorder(&window, &strides, best));
+                *index = i64::try_from(plane * image + within).unwrap_or(i64::MAX);
+            }
+        });
+        Ok(())
+    })
+}
+
+#[expect(clippy::eq_op, reason = "only a NaN differs from itself")]
+fn is_nan<T: PartialOrd>(x: T) -> bool {
+    x != x
+}
+
+/// An index of the image in row-major order in the order of `strides`.
+fn reorder(window: &Window, strides: &[usize], index: usize) -> usize {
+    let (mut rest, mut to) = (index, 0);
+    for (axis, stride) in window.axes.iter().zip(strides).rev() {
+        to += rest % axis.image * stride;
+        rest /= axis.image;
+    }
+    to
+}
+
+fn average_pool(site: &Site<'_>) -> Result<Prepared> {
+    let pool = Pool::of(site)?;
+    let planes = planes(site)?;
+    let counts = pool.counts(site.view.int("count_include_pad").unwrap_or(0) != 0);
+    Ok(for_real!(site.dtype(0)?, site, T => average_pool_of::<T>(pool.window, planes, counts)))
+}
+
+fn average_pool_of<T: Real + Pooled<Folded = <T as Real>::Wide>>(
+    window: Window,
+    planes: usize,
+    counts: Vec<Vec<f64>>,
+) -> Prepared {
+    let fold = Fold { start: <T as Real>::Wide::zero(), enter: |x| x, join: |a, b| a + b };
+    self::pool::<T>(window, planes, fold, move |row, sums| {
+        let Some((columns, outer)) = counts.split_last() else { return };
+        let (mut row, mut rows) = (row, 1.0);
+        for counts in outer.iter().rev() {
+            rows *= counts[row % counts.len()];
+            row /= counts.len();
+        }
+        for (y, &columns) in sums.iter_mut().zip(columns) {
+            *y = *y / <T as Real>::Wide::of(rows * columns);
+        }
+    })
+}
+
+/// The exponent of a norm: an integer, and a float in the first version.
+fn exponent(site: &Site<'_>) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "no norm has such an exponent")]
+    let whole = site.view.int("p").map(|p| p as f64);
+    whole.or_else(|| site.view.float("p").map(f64::from)).unwrap_or(2.0)
+}
+
+/// `|x|^p`.
+fn power<W: Wide>(x: W, p: W) -> W {
+    let x = x.abs();
+    if p == W::of(2.0) {
+        x * x
+    } else if p == W::one() {
+        x
+    } else {
+        x.powf(p)
+    }
+}
+
+/// The p-th root of a sum.
+fn root<W: Wide>(sum: W, p: W) -> W {
+    if p == W::of(2.0) {
+        sum.sqrt()
+    } else if p == W::one() {
+        sum
+    } else {
+        sum.powf(p.recip())
+    }
+}
+
+fn lp_pool(site: &Site<'_>) -> Result<Prepared> {
+    let pool = Pool::of(site)?;
+    let (planes, p) = (planes(site)?, exponent(site));
+    Ok(for_real!(site.dtype(0)?, site, T => lp_pool_of::<T>(pool.window, planes, p)))
+}
+
+fn lp_pool_of<T: Real + Pooled<Folded = <T as Real>::Wide>>(window: Window, planes: usize, p: f64) -> Prepared {
+    let p = <T as Real>::Wide::of(p);
+    let fold = Fold { start: <T as Real>::Wide::zero(), enter: move |x| power(x, p), join: |a, b| a + b };
+    self::pool::<T>(window, planes, fold, move |_, sums| {
+        sums.iter_mut().for_each(|y| *y = root(*y, p));
+    })
+}
+
+/// What a global pool makes of a plane.
+#[derive(Clone, Copy)]
+enum Global {
+    Max,
+    Average,
+    Norm(f64),
+}
+
+fn global(site: &Site<'_>, kind: Global) -> Result<Prepared> {
+    let image: usize = spatial(&site.dims(0)?).iter().product();
+    Ok(for_real!(site.dtype(0)?, site, T => global_of::<T>(image, kind)))
+}
+
+fn global_of<T: Real>(image: usize, kind: Global) -> Prepared {
+    let task = (TASK / image.max(1)).max(1);
+    Prepared::new(move |io| {
+        let (x, to) = (io.slice::<T>(0)?, io.out::<T>(0)?);
+        pieces(to, task, |at, to| {
+            for (i, y) in (at..).zip(to) {
+                let x = &x[i * image..(i + 1) * image];
+                *y = T::round(match kind {
+                    Global::Max => fold_all::<T>(x, &|x| x, T::Wide::neg_infinity(), &larger),
+                    Global::Average => {
+                        let sum = fold_all::<T>(x, &|x| x, T::Wide::zero(), &|a, b| a + b);
+                        sum / T::Wide::of(to_f64(image))
+                    }
+                    Global::Norm(p) => {
+                        let p = T::Wide::of(p);
+                        root(fold_all::<T>(x, &|x| power(x, p), T::Wide::zero(), &|a, b| a + b), p)
+                    }
+                });
+            }
+        });
+        Ok(())
+    })
+}
+
+/// Sums of so many elements at a time are independent.
+const LANES: usize = 16;
+
+/// Folds all elements: halves of halves, so that a sum loses little.
+fn fold_all<T: Real>(
+    x: &[T],
+    enter: &impl Fn(T::Wide) -> T::Wide,
+    start: T::Wide,
+    join: &impl Fn(T::Wide, T::Wide) -> T::Wide,
+) -> T::Wide {
+    if x.len() > BLOCK {
+        let half = (x.len() / 2).next_multiple_of(BLOCK);
+        let (a, b) = x.split_at(half);
+        return join(fold_all::<T>(a, enter, start, join), fold_all::<T>(b, enter, start, join));
+    }
+    let mut room = [T::Wide::zero(); BLOCK];
+    let x = match T::as_wide(x) {
+        Some(x) => x,
+        None => {
+            T::widen(x, &mut room[..x.len()]);
+            &room[..x.len()]
+        }
+    };
+    let mut lanes = [start; LANES];
+    for x in x.chunks(LANES) {
+        lanes.iter_mut().zip(x).for_each(|(y, &x)| *y = join(*y, enter(x)));
+    }
+    let mut n = LANES;
+    while n > 1 {
+        n /= 2;
+        for i in 0..n {
+            lanes[i] = join(lanes[i], lanes[i + n]);
+        }
+    }
+    lanes[0]
+}
+
+fn max_unpool(site: &Site<'_>) -> Result<Prepared> {
+    let (x, y) = (site.dims(0)?, site.result_dims(0)?);
+    let view = UnpoolView::read(&site.view, x.len() - 2)?;
+    // Indices are about the result that the window gives, which is the corner of the one that is asked for.
+    let mut image = vec![x[0], x[1]];
+    for (i, &n) in spatial(&x).iter().enumerate() {
+        let steps = (n as u64).saturating_sub(1).saturating_mul(view.strides[i]);
+        let size = steps.saturating_add(view.kernel[i]).saturating_sub(view.pads[i].0).saturating_sub(view.pads[i].1);
+        image.push(usize::try_from(size).map_err(|_| KernelError::value("an extent that fits memory", size))?);
+    }
+    if image.iter().zip(&y).any(|(image, y)| image > y) {
+        let expected = format!("extents of at least {image:?}");
+        return Err(OpError::operand(2, expected, format!("{y:?}")).into());
+    }
+    let bytes = site.dtype(0)?.bits().unwrap_or(8) / 8;
+    Ok(match bytes {
+        8 => max_unpool_of::<u64>(image, y.to_vec()),
+        4 => max_unpool_of::<u32>(image, y.to_vec()),
+        2 => max_unpool_of::<u16>(image, y.to_vec()),
+        _ => max_unpool_of::<u8>(image, y.to_vec()),
+    })
+}
+
+/// Elements are moved, whatever they are.
+fn max_unpool_of<T: bytemuck::Pod>(image: Vec<usize>, result: Vec<usize>) -> Prepared {
+    let most = image.iter().product::<usize>();
+    let is_whole = image == result;
+    Prepared::new(move |io: &mut Io<'_>| {
+        let indices = io.slice::<i64>(1)?;
+        let (x, to) = (elements::<T>(io.bytes(0)?), io.out_bytes(0)?);
+        to.fill(0);
+        let to: &mut [T] = if to.is_empty() { &mut [] } else { bytemuck::cast_slice_mut(to) };
+        for (&index, &x) in indices.iter().zip(x) {
+            let at = usize::try_from(index).ok().filter(|&i| i < most);
+            let mut rest = at.ok_or_else(|| {
+                OpError::operand(1, format!("indices from 0 to {}", most.saturating_sub(1)), index.to_string())
+            })?;
+            if is_whole {
+                to[rest] = x;
+                continue;
+            }
+            let (mut at, mut step) = (0, 1);
+            for (&from, &of) in image.iter().zip(&result).rev() {
+                at += rest % from * step;
+                rest /= from;
+                step *= of;
+            }
+            to[at] = x;
+        }
+        Ok(())
+    })
+}
+
+/// Bytes as elements; no bytes may be anywhere.
+fn elements<T: bytemuck::Pod>(bytes: &[u8]) -> &[T] {
+    if bytes.is_empty() { &[] } else { bytemuck::cast_slice(bytes) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_nan_is_the_largest() {
+        assert!(larger(f32::NAN, 1.0).is_nan() && larger(1.0, f32::NAN).is_nan());
+        assert!((larger(1.0f32, 2.0) - 2.0).abs() < f32::EPSILON);
+    }
+
+    #[test]
+    fn long_sums_lose_little() {
+        let x = vec![0.1f32; 1_000_003];
+        let sum = fold_all::<f32>(&x, &|x| x, 0.0, &|a, b| a + b);
+        let exact = f64::from(0.1f32) * 1_000_003.0;
+        assert!((f64::from(sum) - exact).abs() < 1e-6 * exact, "{sum} {exact}");
+        assert!((fold_all::<f16>(&[f16::from_f32(3.0)], &|x| x, f32::NEG_INFINITY, &larger) - 3.0).abs() < 1e-6);
+    }
 }

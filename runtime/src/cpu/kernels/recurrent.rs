@@ -1,9 +1,455 @@
-//! Recurrent networks: RNN, GRU, LSTM.
+//! RNN, GRU and LSTM.
+//!
+//! The products of all steps with W are one product; that with R is one per step. With `·` for products of matrices,
+//! `∘` for those of elements and b for the sum of both biases (ONNX operator text):
+//!
+//! - RNN: `H = f(X·Wᵀ + H·Rᵀ + b)`
+//! - GRU: `z = f(X·Wzᵀ + H·Rzᵀ + bz)`, r alike, `h = g(X·Whᵀ + (r ∘ H)·Rhᵀ + bh)`, or with `linear_before_reset`
+//!   `h = g(X·Whᵀ + r ∘ (H·Rhᵀ + Rbh) + Wbh)`; `H = (1 - z) ∘ h + z ∘ H`
+//! - LSTM: `i = f(X·Wiᵀ + H·Riᵀ + Pi ∘ C + bi)`, f alike or `1 - i` with `input_forget`, `c = g(X·Wcᵀ + H·Rcᵀ + bc)`,
+//!   `C = f ∘ C + i ∘ c`, `o = f(X·Woᵀ + H·Roᵀ + Po ∘ C + bo)`, `H = o ∘ h(C)`
+//!
+//! What goes into f, g and h is bounded by `clip`. States stay in f32 (f64 for f64) from step to step; results are
+//! rounded once. A sequence that is shorter than the others has zeros in Y behind its end, and its last state in Y_h.
 
-use crate::cpu::kernel::Prepare;
+use super::lanes::{PIECE, Real, Wide, for_real, widened};
+use super::linear::{Matrix, multiply};
+use crate::cpu::kernel::{KernelError, Prepare, Prepared, Result, Site};
 use ampc_ir::op::OpKind;
+use ampc_ir::views::recurrent::{Activation, Direction, RecurrentView};
+use rayon::prelude::*;
 
 /// The kernels of this family.
-pub(super) fn find(_kind: OpKind) -> Option<Prepare> {
-    None
+pub(super) fn find(kind: OpKind) -> Option<Prepare> {
+    Some(match kind {
+        OpKind::RNN | OpKind::GRU | OpKind::LSTM => recurrent,
+        _ => return None,
+    })
+}
+
+/// `x = f(x)`, bounded before.
+fn activate<W: Wide>(f: Activation, clip: Option<W>, x: &mut [W]) {
+    if let Some(clip) = clip {
+        x.iter_mut().for_each(|x| {
+            *x = if *x > clip {
+                clip
+            } else if *x < -clip {
+                -clip
+            } else {
+                *x
+            }
+        });
+    }
+    let (zero, one) = (W::zero(), W::one());
+    let of = |parameter: f32| W::of(f64::from(parameter));
+    let mut each = |f: &dyn Fn(W) -> W| x.iter_mut().for_each(|x| *x = f(*x));
+    match f {
+        Activation::Relu => each(&|x| if x < zero { zero } else { x }),
+        Activation::Tanh => x.iter_mut().for_each(|x| *x = x.tanh()),
+        Activation::Sigmoid => x.iter_mut().for_each(|x| *x = sigmoid(*x)),
+        Activation::Affine(alpha, beta) => each(&|x| of(alpha) * x + of(beta)),
+        Activation::LeakyRelu(alpha) => each(&|x| if x < zero { of(alpha) * x } else { x }),
+        Activation::ThresholdedRelu(alpha) => each(&|x| if x < of(alpha) { zero } else { x }),
+        Activation::ScaledTanh(alpha, beta) => each(&|x| of(alpha) * (of(beta) * x).tanh()),
+        Activation::HardSigmoid(alpha, beta) => {
+            each(&|x| {
+                let y = of(alpha) * x + of(beta);
+                if y < zero {
+                    zero
+                } else if y > one {
+                    one
+                } else {
+                    y
+                }
+            });
+        }
+        Activation::Elu(alpha) => each(&|x| if x < zero { of(alpha) * x.exp_m1() } else { x }),
+        Activation::Softsign => each(&|x| x / (one + x.abs())),
+        Activation::Softplus => each(&|x| (if x < zero { zero } else { x }) + (-x.abs()).exp().ln_1p()),
+    }
+}
+
+fn sigmoid<W: Wide>(x: W) -> W {
+    // Neither branch overflows.
+    if x < W::zero() {
+        let e = x.exp();
+        e / (W::one() + e)
+    } else {
+        W::one() / (W::one() + (-x).exp())
+    }
+}
+
+/// Extents that operands and results share.
+#[derive(Clone, Copy)]
+struct Extents {
+    steps: usize,
+    batch: usize,
+    input: usize,
+    hidden: usize,
+    directions: usize,
+    /// Weight matrices, stacked in one operand.
+    gates: usize,
+    batch_first: bool,
+}
+
+impl Extents {
+    /// All gates of one sequence.
+    fn row(&self) -> usize {
+        self.gates * self.hidden
+    }
+
+    /// Where the state of a sequence is in Y_h and the like.
+    fn state(&self, direction: usize, batch: usize) -> usize {
+        let i = if self.batch_first {
+            batch * self.directions + direction
+        } else {
+            direction * self.batch + batch
+        };
+        i * self.hidden
+    }
+
+    /// Where the result of a step is in Y.
+    fn result(&self, direction: usize, batch: usize, step: usize) -> usize {
+        let i = if self.batch_first {
+            (batch * self.steps + step) * self.directions + direction
+        } else {
+            (step * self.directions + direction) * self.batch + batch
+        };
+        i * self.hidden
+    }
+}
+
+/// What one direction computes at each step.
+struct Cell<W> {
+    kind: OpKind,
+    functions: [Activation; 3],
+    clip: Option<W>,
+    input_forget: bool,
+    linear_before_reset: bool,
+}
+
+/// The weights of one direction.
+struct Weights<'a, W> {
+    w: &'a [W],
+    r: &'a [W],
+    /// Both biases, added; of the hidden gate of a GRU with `linear_before_reset` only that of W.
+    bias: &'a [W],
+    /// The bias of R.
+    r_bias: &'a [W],
+    peepholes: Option<&'a [W]>,
+}
+
+/// The memory of one direction.
+struct Memory<'a, W> {
+    /// What the gates are made of, for all steps.
+    gates: &'a mut [W],
+    /// The product of the state with R.
+    product: &'a mut [W],
+    /// What the reset gate leaves of the state.
+    reset: &'a mut [W],
+    hidden: &'a mut [W],
+    cell: &'a mut [W],
+}
+
+impl<'a, W> Memory<'a, W> {
+    fn new(it: &Extents, room: &'a mut [W]) -> Memory<'a, W> {
+        let state = it.batch * it.hidden;
+        let (gates, room) = room.split_at_mut(it.steps * it.batch * it.row());
+        let (product, room) = room.split_at_mut(it.batch * it.row());
+        let (reset, room) = room.split_at_mut(state);
+        let (hidden, room) = room.split_at_mut(state);
+        Memory { gates, product, reset, hidden, cell: &mut room[..state] }
+    }
+
+    fn room(it: &Extents) -> usize {
+        (it.steps + 1) * it.batch * it.row() + 3 * it.batch * it.hidden
+    }
+}
+
+/// A state times the transpose of rows of R.
+fn recur<W: Wide>(rows: usize, state: &[W], r: &[W], hidden: usize, to: &mut [W]) {
+    let state_of = Matrix { elements: state, row: hidden, column: 1 };
+    let r = Matrix { elements: r, row: 1, column: hidden };
+    multiply((state.len() / hidden, rows, hidden), state_of, r, to, None);
+}
+
+impl<W: Wide> Cell<W> {
+    /// One step of all sequences that are not over: gates to states.
+    fn step(
+        &self,
+        it: &Extents,
+        weights: &Weights<'_, W>,
+        memory: &mut Memory<'_, W>,
+        t: usize,
+        is_on: &(impl Fn(usize) -> bool + Sync),
+    ) {
+        let (hidden, row) = (it.hidden, it.row());
+        let gates = &mut memory.gates[t * it.batch * row..][..it.batch * row];
+        let rows = if self.kind == OpKind::GRU && !self.linear_before_reset { 2 * hidden } else { row };
+        let product = &mut memory.product[..it.batch * rows];
+        recur(rows, memory.hidden, &weights.r[..rows * hidden], hidden, product);
+        let least = PIECE / 4 / row + 1;
+        let all = gates
+            .par_chunks_mut(row)
+            .zip(product.par_chunks(rows))
+            .zip(memory.hidden.par_chunks_mut(hidden))
+            .zip(memory.cell.par_chunks_mut(hidden).zip(memory.reset.par_chunks_mut(hidden)))
+            .enumerate()
+            .with_min_len(least)
+            .filter(|(i, _)| is_on(*i));
+        all.for_each(|(_, (((gates, product), h), (c, reset)))| match self.kind {
+            OpKind::LSTM => self.lstm(weights, gates, product, h, c),
+            OpKind::GRU => self.reset(weights, gates, product, h, reset),
+            _ => {
+                add(gates, product, weights.bias);
+                activate(self.functions[0], self.clip, gates);
+                h.copy_from_slice(gates);
+            }
+        });
+        if self.kind != OpKind::GRU {
+            return;
+        }
+        let product = &mut memory.product[..it.batch * hidden];
+        if !self.linear_before_reset {
+            recur(hidden, memory.reset, &weights.r[2 * hidden * hidden..], hidden, product);
+        }
+        let rest = gates
+            .par_chunks_mut(row)
+            .zip(product.par_chunks(hidden))
+            .zip(memory.hidden.par_chunks_mut(hidden))
+            .enumerate()
+            .with_min_len(least)
+            .filter(|(i, _)| is_on(*i));
+        rest.for_each(|(_, ((gates, product), h))| {
+            let (zr, hidden_gate) = gates.split_at_mut(2 * hidden);
+            if !self.linear_before_reset {
+                add(hidden_gate, product, &weights.bias[2 * hidden..]);
+            }
+            activate(self.functions[1], self.clip, hidden_gate);
+            for ((h, &new), &z) in h.iter_mut().zip(&*hidden_gate).zip(&*zr) {
+                *h = (W::one() - z) * new + z * *h;
+            }
+        });
+    }
+
+    /// The gates z and r of a GRU, and what r leaves of the state or of its product.
+    fn reset(&self, weights: &Weights<'_, W>, gates: &mut [W], product: &[W], h: &[W], reset: &mut [W]) {
+        let n = h.len();
+        let (zr, hidden_gate) = gates.split_at_mut(2 * n);
+        add(zr, product, weights.bias);
+        activate(self.functions[0], self.clip, zr);
+        let r = &zr[n..];
+        if self.linear_before_reset {
+            let of_r = product[2 * n..].iter().zip(&weights.r_bias[2 * n..]);
+            for (((x, &r), (&p, &rb)), &wb) in
+                hidden_gate.iter_mut().zip(r).zip(of_r).zip(&weights.bias[2 * n..])
+            {
+                *x = *x + r * (p + rb) + wb;
+            }
+        } else {
+            reset.iter_mut().zip(r).zip(h).for_each(|((y, &r), &h)| *y = r * h);
+        }
+    }
+
+    fn lstm(&self, weights: &Weights<'_, W>, gates: &mut [W], product: &[W], h: &mut [W], c: &mut [W]) {
+        let n = h.len();
+        let [f, g, of_cell] = self.functions;
+        add(gates, product, weights.bias);
+        let (i, rest) = gates.split_at_mut(n);
+        let (o, rest) = rest.split_at_mut(n);
+        let (forget, new) = rest.split_at_mut(n);
+        let peep = |x: &mut [W], which: usize, c: &[W]| {
+            if let Some(p) = weights.peepholes {
+                x.iter_mut().zip(&p[which * n..]).zip(c).for_each(|((x, &p), &c)| *x = *x + p * c);
+            }
+        };
+        peep(i, 0, c);
+        activate(f, self.clip, i);
+        if self.input_forget {
+            forget.iter_mut().zip(&*i).for_each(|(f, &i)| *f = W::one() - i);
+        } else {
+            peep(forget, 2, c);
+            activate(f, self.clip, forget);
+        }
+        activate(g, self.clip, new);
+        for (((c, &f), &i), &new) in c.iter_mut().zip(&*forget).zip(&*i).zip(&*new) {
+            *c = f * *c + i * new;
+        }
+        peep(o, 1, c);
+        activate(f, self.clip, o);
+        h.copy_from_slice(c);
+        activate(of_cell, self.clip, h);
+        h.iter_mut().zip(&*o).for_each(|(h, &o)| *h = o * *h);
+    }
+}
+
+/// `x += a + b`.
+fn add<W: Wide>(x: &mut [W], a: &[W], b: &[W]) {
+    x.iter_mut().zip(a).zip(b).for_each(|((x, &a), &b)| *x = *x + a + b);
+}
+
+/// Operands that are widened as a whole: X, W, R, B, P.
+const WIDENED: [usize; 5] = [0, 1, 2, 3, 7];
+
+fn recurrent(site: &Site<'_>) -> Result<Prepared> {
+    let view = RecurrentView::read(&site.view)?;
+    let (x, r) = (site.dims(0)?, site.dims(2)?);
+    let (steps, batch) = if view.batch_first { (x[1], x[0]) } else { (x[0], x[1]) };
+    let gates = match view.gates {
+        4 => 4,
+        3 => 3,
+        _ => 1,
+    };
+    let directions = if view.direction == Direction::Bidirectional { 2 } else { 1 };
+    let it =
+        Extents { steps, batch, input: x[2], hidden: r[2], directions, gates, batch_first: view.batch_first };
+    let functions = view.activations(&site.view)?;
+    let mut sizes = [0; 5];
+    for (size, operand) in sizes.iter_mut().zip(WIDENED) {
+        let is_there = site.has(operand) && (operand != 7 || site.kind() == OpKind::LSTM);
+        *size = if is_there { site.dims(operand)?.iter().product() } else { 0 };
+    }
+    Ok(for_real!(site.dtype(0)?, site, T => kernel::<T>(site.kind(), it, &view, &functions, sizes)))
+}
+
+fn kernel<T: Real>(
+    kind: OpKind,
+    it: Extents,
+    view: &RecurrentView,
+    functions: &[Activation],
+    sizes: [usize; 5],
+) -> Prepared {
+    let cells: Vec<Cell<T::Wide>> = functions
+        .chunks(functions.len() / it.directions)
+        .map(|functions| Cell {
+            kind,
+            functions: std::array::from_fn(|i| functions[i.min(functions.len() - 1)]),
+            clip: view.clip.map(|clip| T::Wide::of(f64::from(clip))),
+            input_forget: view.input_forget,
+            linear_before_reset: view.linear_before_reset,
+        })
+        .collect();
+    let direction = view.direction;
+    // The steps of X have to be apart from each other; else what is wide already is read where it is.
+    let mut copied = if T::IS_WIDE { [0; 5] } else { sizes };
+    if it.batch_first {
+        copied[0] = sizes[0];
+    }
+    let words = copied.iter().sum::<usize>() + 2 * it.row() + Memory::<T::Wide>::room(&it);
+    Prepared::new(move |io| {
+        let mut room = io.scratch::<T::Wide>();
+        let mut wide: [&[T::Wide]; 5] = [&[]; 5];
+        for (i, operand) in WIDENED.into_iter().enumerate() {
+            let (part, rest) = std::mem::take(&mut room).split_at_mut(copied[i]);
+            room = rest;
+            if sizes[i] > 0 {
+                let from = io.slice::<T>(operand)?;
+                wide[i] =
+                    if i == 0 && it.batch_first { steps_first(&it, from, part) } else { widened(from, part) };
+            }
+        }
+        let (biases, room) = room.split_at_mut(2 * it.row());
+        let lengths = if io.has(4) { Some(lengths(&it, io.slice::<i32>(4)?)?) } else { None };
+        let initial_h = if io.has(5) { Some(io.slice::<T>(5)?) } else { None };
+        let initial_c = if kind == OpKind::LSTM && io.has(6) { Some(io.slice::<T>(6)?) } else { None };
+        let mut y = if io.wants(0) { Some(io.out::<T>(0)?) } else { None };
+        let mut y_h = if io.wants(1) { Some(io.out::<T>(1)?) } else { None };
+        let mut y_c = if kind == OpKind::LSTM && io.wants(2) { Some(io.out::<T>(2)?) } else { None };
+        if it.hidden == 0 {
+            return Ok(());
+        }
+        let [x, w, r, b, p] = wide;
+        for (d, cell) in cells.iter().enumerate() {
+            let row = it.row();
+            let (bias, r_bias) = biases.split_at_mut(row);
+            add_biases(
+                &it,
+                cell,
+                if b.is_empty() { None } else { Some(&b[d * 2 * row..][..2 * row]) },
+                bias,
+                r_bias,
+            );
+            let weights = Weights {
+                w: &w[d * row * it.input..][..row * it.input],
+                r: &r[d * row * it.hidden..][..row * it.hidden],
+                bias,
+                r_bias,
+                peepholes: if p.is_empty() { None } else { Some(&p[d * 3 * it.hidden..][..3 * it.hidden]) },
+            };
+            let mut memory = Memory::new(&it, room);
+            for b in 0..it.batch {
+                load(initial_h, it.state(d, b), &mut memory.hidden[b * it.hidden..][..it.hidden]);
+                load(initial_c, it.state(d, b), &mut memory.cell[b * it.hidden..][..it.hidden]);
+            }
+            let x = Matrix { elements: x, row: it.input, column: 1 };
+            let w = Matrix { elements: weights.w, row: 1, column: it.input };
+            multiply((it.steps * it.batch, row, it.input), x, w, memory.gates, None);
+            let is_backward = direction == Direction::Reverse || d == 1;
+            for step in 0..it.steps {
+                let t = if is_backward { it.steps - 1 - step } else { step };
+                let is_on = |b: usize| lengths.as_ref().is_none_or(|lengths| t < lengths[b]);
+                cell.step(&it, &weights, &mut memory, t, &is_on);
+                let Some(y) = &mut y else { continue };
+                for b in 0..it.batch {
+                    let to = &mut y[it.result(d, b, t)..][..it.hidden];
+                    if is_on(b) {
+                        T::narrow(&memory.hidden[b * it.hidden..][..it.hidden], to);
+                    } else {
+                        to.fill(T::zeroed());
+                    }
+                }
+            }
+            for b in 0..it.batch {
+                let of = b * it.hidden..(b + 1) * it.hidden;
+                if let Some(y_h) = &mut y_h {
+                    T::narrow(&memory.hidden[of.clone()], &mut y_h[it.state(d, b)..][..it.hidden]);
+                }
+                if let Some(y_c) = &mut y_c {
+                    T::narrow(&memory.cell[of], &mut y_c[it.state(d, b)..][..it.hidden]);
+                }
+            }
+        }
+        Ok(())
+    })
+    .scratch(words * size_of::<T::Wide>())
+}
+
+/// X by step and batch, wide, from X by batch and step.
+fn steps_first<'a, T: Real>(it: &Extents, from: &[T], to: &'a mut [T::Wide]) -> &'a [T::Wide] {
+    for (i, to) in to.chunks_exact_mut(it.input).enumerate() {
+        let (t, b) = (i / it.batch, i % it.batch);
+        T::widen(&from[(b * it.steps + t) * it.input..][..it.input], to);
+    }
+    to
+}
+
+fn lengths(it: &Extents, lengths: &[i32]) -> Result<Vec<usize>> {
+    let length = |&n: &i32| {
+        let found = usize::try_from(n).ok().filter(|&n| n <= it.steps);
+        found.ok_or_else(|| KernelError::value(format!("lengths in [0, {}]", it.steps), n))
+    };
+    lengths.iter().map(length).collect()
+}
+
+/// The biases as the gates take them.
+fn add_biases<W: Wide>(it: &Extents, cell: &Cell<W>, from: Option<&[W]>, bias: &mut [W], r_bias: &mut [W]) {
+    let Some(from) = from else {
+        bias.fill(W::zero());
+        r_bias.fill(W::zero());
+        return;
+    };
+    let (of_w, of_r) = from.split_at(it.row());
+    r_bias.copy_from_slice(of_r);
+    let apart = if cell.kind == OpKind::GRU && cell.linear_before_reset { it.hidden } else { 0 };
+    let together = it.row() - apart;
+    bias.copy_from_slice(of_w);
+    bias[..together].iter_mut().zip(of_r).for_each(|(b, &r)| *b = *b + r);
+}
+
+/// An initial state, zeros if there is none.
+fn load<T: Real>(from: Option<&[T]>, at: usize, to: &mut [T::Wide]) {
+    match from {
+        Some(from) => T::widen(&from[at..at + to.len()], to),
+        None => to.fill(T::Wide::of(0.0)),
+    }
 }

@@ -1,14 +1,39 @@
 //! The same elements under other dims, and dims as elements: Reshape, Squeeze, Flatten, Identity, Shape, Size.
 
-use crate::cpu::kernel::{Prepare, Prepared, Result, Site};
+use crate::cpu::kernel::{KernelError, Prepare, Prepared, Result, Site};
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
+use ampc_ir::views::ShapeView;
 
 /// The kernels of this family.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     Some(match kind {
         OpKind::Flatten | OpKind::Identity | OpKind::Reshape | OpKind::Squeeze | OpKind::Unsqueeze => same,
+        OpKind::Shape => shape,
+        OpKind::Size => size,
         _ => return None,
+    })
+}
+
+/// The dims of operand 0 as elements, or those that `start` and `end` say.
+fn shape(site: &Site<'_>) -> Result<Prepared> {
+    let dims = site.dims(0)?;
+    let (start, end) = ShapeView::read(&site.view, dims.len()).range;
+    Ok(numbers(dims[start..end].iter().map(|&d| d as u64).collect()))
+}
+
+/// The number of elements of operand 0.
+fn size(site: &Site<'_>) -> Result<Prepared> {
+    Ok(numbers(vec![site.dims(0)?.iter().map(|&d| d as u64).product()]))
+}
+
+/// A kernel whose result is a list of sizes.
+fn numbers(sizes: Vec<u64>) -> Prepared {
+    Prepared::new(move |io| {
+        for (y, &size) in io.out::<i64>(0)?.iter_mut().zip(&sizes) {
+            *y = i64::try_from(size).map_err(|_| KernelError::value("a size that fits an i64", size))?;
+        }
+        Ok(())
     })
 }
 

@@ -1,0 +1,334 @@
+//! Regions of images and boxes around things: RoiAlign, MaxRoiPool, NonMaxSuppression.
+
+use super::convolution::{floor, to_f64};
+use super::lanes::{Real, Wide, for_real};
+use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
+use crate::host::HostTensor;
+use ampc_ir::op::OpKind;
+use ampc_ir::views::OpError;
+use num_traits::{Float, One, Zero};
+use rayon::prelude::*;
+
+/// The kernels of this family.
+pub(super) fn find(kind: OpKind) -> Option<Prepare> {
+    Some(match kind {
+        OpKind::RoiAlign => roi_align,
+        OpKind::MaxRoiPool => max_roi_pool,
+        OpKind::NonMaxSuppression => non_max_suppression,
+        _ => return None,
+    })
+}
+
+/// The extents of images, and of what is made of each region.
+#[derive(Clone, Copy)]
+struct Regions {
+    batch: usize,
+    channels: usize,
+    height: usize,
+    width: usize,
+    /// Height and width of the result.
+    pooled: [usize; 2],
+    scale: f64,
+}
+
+impl Regions {
+    fn of(site: &Site<'_>) -> Result<Regions> {
+        let x = site.dims(0)?;
+        let result = site.result_dims(0)?;
+        if (x[2] == 0 || x[3] == 0) && !result.contains(&0) {
+            return Err(KernelError::value("images with elements", "none"));
+        }
+        let scale = f64::from(site.view.float("spatial_scale").unwrap_or(1.0));
+        let pooled = [result[2], result[3]];
+        Ok(Regions { batch: x[0], channels: x[1], height: x[2], width: x[3], pooled, scale })
+    }
+
+    /// Elements of the result per region.
+    fn len(&self) -> usize {
+        self.channels * self.pooled[0] * self.pooled[1]
+    }
+
+    /// A batch index that an operand says.
+    fn batch_index(&self, index: Option<usize>, operand: usize, found: impl ToString) -> Result<usize> {
+        index.filter(|&i| i < self.batch).ok_or_else(|| {
+            let expected = format!("indices of {} images", self.batch);
+            OpError::operand(operand, expected, found.to_string()).into()
+        })
+    }
+}
+
+/// Two neighbours on an axis, and the weight of the second; `None` for a sample outside of the image.
+type Between<W> = Option<(usize, usize, W)>;
+
+/// How RoiAlign samples regions.
+#[derive(Clone, Copy)]
+struct Align {
+    regions: Regions,
+    is_max: bool,
+    half_pixel: bool,
+    /// Samples per axis of a bin; 0 for as many as it has elements.
+    ratio: usize,
+}
+
+fn roi_align(site: &Site<'_>) -> Result<Prepared> {
+    let regions = Regions::of(site)?;
+    let is_max = match site.view.string("mode").unwrap_or("avg") {
+        "avg" => false,
+        "max" => true,
+        other => return Err(OpError::attr("mode", "avg or max", other).into()),
+    };
+    // The first version has no half pixels.
+    let half_pixel = match site.view.string("coordinate_transformation_mode") {
+        Some("half_pixel") => true,
+        Some("output_half_pixel") | None => false,
+        Some(other) => {
+            let expected = "half_pixel or output_half_pixel";
+            return Err(OpError::attr("coordinate_transformation_mode", expected, other).into());
+        }
+    };
+    let ratio = site.view.int("sampling_ratio").unwrap_or(0);
+    let ratio = usize::try_from(ratio)
+        .map_err(|_| OpError::attr("sampling_ratio", "a number of samples", ratio.to_string()))?;
+    let align = Align { regions, is_max, half_pixel, ratio };
+    Ok(for_real!(site.dtype(0)?, site, T => roi_align_of::<T>(align)))
+}
+
+/// More samples than this along an axis of a bin are refused.
+const MOST_SAMPLES: usize = 1 << 12;
+
+fn roi_align_of<T: Real>(align: Align) -> Prepared {
+    Prepared::new(move |io| {
+        let (x, rois, images) = (io.slice::<T>(0)?, io.slice::<T>(1)?, io.slice::<i64>(2)?);
+        let to = io.out::<T>(0)?;
+        if to.is_empty() {
+            return Ok(());
+        }
+        let regions = align.regions;
+        let plane = regions.height * regions.width;
+        to.par_chunks_mut(regions.len()).zip(rois.par_chunks(4)).zip(images).try_for_each(|((to, roi), &image)| {
+            let image = regions.batch_index(usize::try_from(image).ok(), 2, image)?;
+            let rows = align.samples::<T>(roi[1], roi[3], regions.pooled[0], regions.height)?;
+            let columns = align.samples::<T>(roi[0], roi[2], regions.pooled[1], regions.width)?;
+            let (down, right) = (rows.len() / regions.pooled[0], columns.len() / regions.pooled[1]);
+            let images = x[image * regions.channels * plane..].chunks(plane.max(1));
+            for (to, x) in to.chunks_mut(regions.pooled[0] * regions.pooled[1]).zip(images) {
+                for (i, y) in to.iter_mut().enumerate() {
+                    let (row, column) = (i / regions.pooled[1], i % regions.pooled[1]);
+                    let rows = &rows[row * down..(row + 1) * down];
+                    let columns = &columns[column * right..(column + 1) * right];
+                    *y = T::round(align.bin::<T>(x, rows, columns));
+                }
+            }
+            Ok(())
+        })
+    })
+}
+
+impl Align {
+    /// The samples of all bins along an axis, for a region from `start` to `end`.
+    fn samples<T: Real>(&self, start: T, end: T, bins: usize, extent: usize) -> Result<Vec<Between<T::Wide>>> {
+        let of = |n: usize| T::Wide::of(to_f64(n));
+        let (half, one, zero) = (T::Wide::of(0.5), T::Wide::one(), T::Wide::zero());
+        let scale = T::Wide::of(self.regions.scale);
+        let offset = if self.half_pixel { half } else { zero };
+        let start = start.wide() * scale - offset;
+        let mut length = end.wide() * scale - offset - start;
+        if !self.half_pixel {
+            // A malformed region has one element.
+            length = length.max(one);
+        }
+        let bin = length / of(bins);
+        let n = match self.ratio {
+            0 => usize::try_from(floor(bin.ceil().to())).unwrap_or(0),
+            ratio => ratio,
+        };
+        if n > MOST_SAMPLES {
+            return Err(KernelError::Limit {
+                limit: format!("{MOST_SAMPLES} samples along an axis of a bin"),
+                found: n.to_string(),
+            });
+        }
+        let sample = |i: usize| {
+            let at = start + of(i / n) * bin + (of(i % n) + half) * bin / of(n);
+            if !(at >= -one && at <= of(extent)) {
+                return None;
+            }
+            let at = at.max(zero);
+            let low = usize::try_from(floor(at.to())).unwrap_or(0);
+            if low + 1 >= extent {
+                return Some((extent - 1, extent - 1, zero));
+            }
+            Some((low, low + 1, at - of(low)))
+        };
+        Ok((0..bins * n).map(sample).collect())
+    }
+
+    /// The average of the samples of a bin, or the largest of the weighted elements that they are made of.
+    fn bin<T: Real>(&self, x: &[T], rows: &[Between<T::Wide>], columns: &[Between<T::Wide>]) -> T::Wide {
+        let width = self.regions.width;
+        let (one, zero) = (T::Wide::one(), T::Wide::zero());
+        let mut sum = zero;
+        let mut largest: Option<T::Wide> = None;
+        for row in rows {
+            for column in columns {
+                let parts = match (row, column) {
+                    (&Some((top, bottom, down)), &Some((left, right, over))) => {
+                        let element = |row: usize, column: usize| x[row * width + column].wide();
+                        [
+                            (one - down) * (one - over) * element(top, left),
+                            (one - down) * over * element(top, right),
+                            down * (one - over) * element(bottom, left),
+                            down * over * element(bottom, right),
+                        ]
+                    }
+                    _ => [zero; 4],
+                };
+                if self.is_max {
+                    let part = parts.into_iter().fold(parts[0], Float::max);
+                    largest = Some(largest.map_or(part, |largest| largest.max(part)));
+                } else {
+                    sum = sum + (parts[0] + parts[1] + parts[2] + parts[3]);
+                }
+            }
+        }
+        let count = T::Wide::of(to_f64((rows.len() * columns.len()).max(1)));
+        if self.is_max { largest.unwrap_or(zero) } else { sum / count }
+    }
+}
+
+fn max_roi_pool(site: &Site<'_>) -> Result<Prepared> {
+    let regions = Regions::of(site)?;
+    Ok(for_real!(site.dtype(0)?, site, T => max_roi_pool_of::<T>(regions)))
+}
+
+fn max_roi_pool_of<T: Real>(regions: Regions) -> Prepared {
+    Prepared::new(move |io| {
+        let (x, rois, to) = (io.slice::<T>(0)?, io.slice::<T>(1)?, io.out::<T>(0)?);
+        if to.is_empty() {
+            return Ok(());
+        }
+        let plane = regions.height * regions.width;
+        to.par_chunks_mut(regions.len()).zip(rois.par_chunks(5)).try_for_each(|(to, roi)| {
+            let image = roi[0].wide().to();
+            let index = usize::try_from(floor(image)).ok().filter(|&i| to_f64(i).to_bits() == image.to_bits());
+            let image = regions.batch_index(index, 1, image)?;
+            let rows = bins::<T>(roi[2], roi[4], regions.scale, regions.pooled[0], regions.height);
+            let columns = bins::<T>(roi[1], roi[3], regions.scale, regions.pooled[1], regions.width);
+            let images = x[image * regions.channels * plane..].chunks(plane.max(1));
+            for (to, x) in to.chunks_mut(regions.pooled[0] * regions.pooled[1]).zip(images) {
+                for (i, y) in to.iter_mut().enumerate() {
+                    let (row, column) = (i / regions.pooled[1], i % regions.pooled[1]);
+                    let rows = rows[row].clone();
+                    let elements = rows.flat_map(|r| {
+                        let row = &x[r * regions.width..(r + 1) * regions.width];
+                        row[columns[column].clone()].iter().map(|x| x.wide())
+                    });
+                    let larger = |a: T::Wide, b: T::Wide| if b > a || b.is_nan() { b } else { a };
+                    *y = T::round(elements.reduce(larger).unwrap_or(T::Wide::zero()));
+                }
+            }
+            Ok(())
+        })
+    })
+}
+
+/// The elements of each bin along an axis, for a region from `start` to `end`.
+fn bins<T: Real>(start: T, end: T, scale: f64, n: usize, extent: usize) -> Vec<std::ops::Range<usize>> {
+    let scaled = |x: T| (x.wide() * T::Wide::of(scale)).round();
+    let start = scaled(start);
+    let bin = (scaled(end) - start + T::Wide::one()).max(T::Wide::one()) / T::Wide::of(to_f64(n));
+    let inside = |x: T::Wide| usize::try_from(floor(x.to())).unwrap_or(0).min(extent);
+    let of = |i: usize| T::Wide::of(to_f64(i));
+    let bins = (0..n).map(|i| {
+        let (first, end) = (inside((of(i) * bin).floor() + start), inside((of(i + 1) * bin).ceil() + start));
+        first..end.max(first)
+    });
+    bins.collect()
+}
+
+/// What NonMaxSuppression asks of boxes.
+struct Suppression {
+    most: usize,
+    iou: f32,
+    score: Option<f32>,
+    /// Whether boxes are center and extents, instead of two corners.
+    is_centered: bool,
+}
+
+/// The first element of an operand that has one.
+fn first<T: crate::host::Element>(io: &Io<'_>, operand: usize) -> Result<Option<T>> {
+    if !io.has(operand) {
+        return Ok(None);
+    }
+    Ok(io.slice::<T>(operand)?.first().copied())
+}
+
+fn non_max_suppression(site: &Site<'_>) -> Result<Prepared> {
+    let (boxes, scores) = (site.dims(0)?, site.dims(1)?);
+    let (n, classes) = (boxes[1], scores[1]);
+    let is_centered = match site.view.int("center_point_box").unwrap_or(0) {
+        0 => false,
+        1 => true,
+        other => return Err(OpError::attr("center_point_box", "0 or 1", other.to_string()).into()),
+    };
+    Ok(Prepared::new(move |io| {
+        let (boxes, scores) = (io.slice::<f32>(0)?, io.slice::<f32>(1)?);
+        let most = first::<i64>(io, 2)?.map_or(0, |most| usize::try_from(most.max(0)).unwrap_or(usize::MAX));
+        let iou = first::<f32>(io, 3)?.unwrap_or(0.0);
+        let suppression = Suppression { most, iou, score: first(io, 4)?, is_centered };
+        let lists: Vec<Vec<usize>> = scores
+            .par_chunks(n.max(1))
+            .enumerate()
+            .map(|(i, scores)| suppression.select(&boxes[i / classes * n * 4..][..n * 4], scores))
+            .collect();
+        let selected = lists.iter().enumerate().flat_map(|(i, list)| {
+            list.iter().map(move |&selected| [i / classes, i % classes, selected])
+        });
+        let index = |i: usize| i64::try_from(i).unwrap_or(i64::MAX);
+        let indices: Vec<i64> = selected.flatten().map(index).collect();
+        io.check_size(indices.len() as u64 * 8)?;
+        io.emit(0, HostTensor::from_slice(&[indices.len() as u64 / 3, 3], &indices)?)
+    }))
+}
+
+impl Suppression {
+    /// The boxes of one class that stay, best first.
+    fn select(&self, boxes: &[f32], scores: &[f32]) -> Vec<usize> {
+        let passes = |&i: &usize| self.score.is_none_or(|least| scores[i] > least);
+        let mut candidates: Vec<usize> = (0..scores.len()).filter(passes).collect();
+        candidates.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
+        let mut selected: Vec<(usize, [f32; 4])> = Vec::new();
+        for i in candidates {
+            if selected.len() >= self.most {
+                break;
+            }
+            let corners = self.corners(&boxes[i * 4..(i + 1) * 4]);
+            if !selected.iter().any(|(_, other)| overlap(&corners, other, self.iou)) {
+                selected.push((i, corners));
+            }
+        }
+        selected.into_iter().map(|(i, _)| i).collect()
+    }
+
+    /// A box from its lower to its upper corner.
+    fn corners(&self, numbers: &[f32]) -> [f32; 4] {
+        let [a, b, c, d] = [numbers[0], numbers[1], numbers[2], numbers[3]];
+        if self.is_centered {
+            return [a - c / 2.0, b - d / 2.0, a + c / 2.0, b + d / 2.0];
+        }
+        [a.min(c), b.min(d), a.max(c), b.max(d)]
+    }
+}
+
+/// Whether the intersection of two boxes is more than this part of their union.
+fn overlap(a: &[f32; 4], b: &[f32; 4], part: f32) -> bool {
+    let sides = |i: usize| a[i + 2].min(b[i + 2]) - a[i].max(b[i]);
+    let (height, width) = (sides(0), sides(1));
+    if height <= 0.0 || width <= 0.0 {
+        return false;
+    }
+    let area = |x: &[f32; 4]| (x[2] - x[0]) * (x[3] - x[1]);
+    let intersection = height * width;
+    let union = area(a) + area(b) - intersection;
+    area(a) > 0.0 && area(b) > 0.0 && union > 0.0 && intersection / union > part
+}

@@ -1,0 +1,656 @@
+//! Folds of a tensor along axes: sums, products, extremes.
+//!
+//! What is folded is cut in halves down to blocks, so that errors of sums grow with the logarithm of their length, and
+//! the order depends on the dims alone.
+
+use super::broadcast::Walk;
+use super::lanes::{BLOCK, PIECE, Real, Wide, pieces};
+use crate::cpu::kernel::{Dims, Io, Out, Result};
+use crate::host::{Element, TensorRef};
+use ampc_ir::DType;
+use half::{bf16, f16};
+use num_traits::Float;
+use std::ops::Range;
+
+/// Numbers that are folded: floats, and integers that wrap.
+pub(crate) trait Number: Copy + Default + PartialOrd + Send + Sync + 'static {
+    /// One.
+    const ONE: Self;
+    /// The sum.
+    fn plus(self, other: Self) -> Self;
+    /// The difference.
+    fn minus(self, other: Self) -> Self;
+    /// The product.
+    fn times(self, other: Self) -> Self;
+    /// The absolute value.
+    fn magnitude(self) -> Self;
+    /// Whether it is not a number.
+    fn is_no_number(self) -> bool;
+}
+
+macro_rules! float_numbers {
+    ($($ty:ident),*) => {$(
+        impl Number for $ty {
+            const ONE: Self = 1.0;
+            fn plus(self, other: Self) -> Self {
+                self + other
+            }
+            fn minus(self, other: Self) -> Self {
+                self - other
+            }
+            fn times(self, other: Self) -> Self {
+                self * other
+            }
+            fn magnitude(self) -> Self {
+                self.abs()
+            }
+            fn is_no_number(self) -> bool {
+                self.is_nan()
+            }
+        }
+    )*};
+}
+
+macro_rules! integer_numbers {
+    ($($ty:ident: $magnitude:expr),*) => {$(
+        impl Number for $ty {
+            const ONE: Self = 1;
+            fn plus(self, other: Self) -> Self {
+                self.wrapping_add(other)
+            }
+            fn minus(self, other: Self) -> Self {
+                self.wrapping_sub(other)
+            }
+            fn times(self, other: Self) -> Self {
+                self.wrapping_mul(other)
+            }
+            fn magnitude(self) -> Self {
+                let magnitude: fn($ty) -> $ty = $magnitude;
+                magnitude(self)
+            }
+            fn is_no_number(self) -> bool {
+                false
+            }
+        }
+    )*};
+}
+
+float_numbers!(f32, f64);
+integer_numbers!(
+    i128: i128::wrapping_abs, i64: i64::wrapping_abs, i32: i32::wrapping_abs, i16: i16::wrapping_abs,
+    i8: i8::wrapping_abs, u64: |x| x, u32: |x| x, u16: |x| x, u8: |x| x
+);
+
+/// Elements that are folded as `A`s.
+pub(crate) trait Load<A>: Element + Send + Sync {
+    /// Elements as `A`s.
+    fn load(from: &[Self], to: &mut [A]);
+    /// Elements as `A`s, if that is what they are.
+    fn same(from: &[Self]) -> Option<&[A]>;
+    /// Elements as `A`s, if that is what they are.
+    fn same_mut(from: &mut [Self]) -> Option<&mut [A]>;
+    /// `A`s as elements: floats rounded once, what is no integer cut off.
+    fn store(from: &[A], to: &mut [Self]);
+}
+
+impl<A: Number + Element> Load<A> for A {
+    fn load(from: &[A], to: &mut [A]) {
+        to.copy_from_slice(from);
+    }
+    fn same(from: &[A]) -> Option<&[A]> {
+        Some(from)
+    }
+    fn same_mut(from: &mut [A]) -> Option<&mut [A]> {
+        Some(from)
+    }
+    fn store(from: &[A], to: &mut [A]) {
+        to.copy_from_slice(from);
+    }
+}
+
+macro_rules! load_low {
+    ($($ty:ident),*) => {$(
+        impl Load<f32> for $ty {
+            fn load(from: &[$ty], to: &mut [f32]) {
+                $ty::widen(from, to);
+            }
+            fn same(_: &[$ty]) -> Option<&[f32]> {
+                None
+            }
+            fn same_mut(_: &mut [$ty]) -> Option<&mut [f32]> {
+                None
+            }
+            fn store(from: &[f32], to: &mut [$ty]) {
+                $ty::narrow(from, to);
+            }
+        }
+    )*};
+}
+
+macro_rules! load_each {
+    ($($ty:ident as $wide:ident: $load:expr, $store:expr;)*) => {$(
+        impl Load<$wide> for $ty {
+            fn load(from: &[$ty], to: &mut [$wide]) {
+                let load: fn($ty) -> $wide = $load;
+                to.iter_mut().zip(from).for_each(|(y, &x)| *y = load(x));
+            }
+            fn same(_: &[$ty]) -> Option<&[$wide]> {
+                None
+            }
+            fn same_mut(_: &mut [$ty]) -> Option<&mut [$wide]> {
+                None
+            }
+            #[expect(clippy::cast_possible_truncation, reason = "what does not fit is cut off")]
+            fn store(from: &[$wide], to: &mut [$ty]) {
+                let store: fn($wide) -> $ty = $store;
+                to.iter_mut().zip(from).for_each(|(y, &x)| *y = store(x));
+            }
+        }
+    )*};
+}
+
+macro_rules! load_integers {
+    ($($ty:ident),*) => {
+        load_each!($($ty as i128: i128::from, |x| x as $ty;)*);
+        load_each!($(
+            $ty as f64: {
+                #[expect(clippy::cast_precision_loss, reason = "rounding is what it is for")]
+                |x| x as f64
+            }, |x| x as $ty;
+        )*);
+    };
+}
+
+load_low!(f16, bf16);
+load_each!(
+    f32 as f64: f64::from, |x| x as f32;
+    f16 as f64: f16::to_f64, f16::from_f64;
+    bf16 as f64: bf16::to_f64, bf16::from_f64;
+);
+load_integers!(i64, i32, u64, u32);
+
+/// What is done with the elements.
+pub(crate) trait Fold<A>: Copy + Send + Sync {
+    /// What none are folded to.
+    fn start(self) -> A;
+    /// What one is folded to, seen from `shift`.
+    fn term(self, x: A, shift: A) -> A;
+    /// What two parts are folded to.
+    fn join(self, a: A, b: A) -> A;
+}
+
+macro_rules! sums {
+    ($($(#[$doc:meta])* $name:ident<$A:ident: $bound:path> = |$x:ident, $shift:pat_param| $term:expr;)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy)]
+        pub(crate) struct $name;
+
+        impl<$A: $bound + Number> Fold<$A> for $name {
+            fn start(self) -> $A {
+                $A::default()
+            }
+            #[inline]
+            fn term(self, $x: $A, $shift: $A) -> $A {
+                $term
+            }
+            #[inline]
+            fn join(self, a: $A, b: $A) -> $A {
+                a.plus(b)
+            }
+        }
+    )*};
+}
+
+sums! {
+    /// Σ x
+    Sum<A: Number> = |x, _| x;
+    /// Σ |x|
+    SumOfMagnitudes<A: Number> = |x, _| x.magnitude();
+    /// Σ (x - shift)²
+    SumOfSquares<A: Number> = |x, shift| {
+        let d = x.minus(shift);
+        d.times(d)
+    };
+    /// Σ exp(x - shift)
+    SumOfExps<A: Wide> = |x, shift| (x - shift).exponential();
+}
+
+/// Π x
+#[derive(Clone, Copy)]
+pub(crate) struct Product;
+
+impl<A: Number> Fold<A> for Product {
+    fn start(self) -> A {
+        A::ONE
+    }
+    #[inline]
+    fn term(self, x: A, _: A) -> A {
+        x
+    }
+    #[inline]
+    fn join(self, a: A, b: A) -> A {
+        a.times(b)
+    }
+}
+
+/// The greatest, or NaN if there is one; of none it is what it holds.
+#[derive(Clone, Copy)]
+pub(crate) struct Greatest<A>(pub(crate) A);
+
+impl<A: Number> Fold<A> for Greatest<A> {
+    fn start(self) -> A {
+        self.0
+    }
+    #[inline]
+    fn term(self, x: A, _: A) -> A {
+        x
+    }
+    #[inline]
+    fn join(self, a: A, b: A) -> A {
+        if a >= b || a.is_no_number() { a } else { b }
+    }
+}
+
+/// The least, or NaN if there is one; of none it is what it holds.
+#[derive(Clone, Copy)]
+pub(crate) struct Least<A>(pub(crate) A);
+
+impl<A: Number> Fold<A> for Least<A> {
+    fn start(self) -> A {
+        self.0
+    }
+    #[inline]
+    fn term(self, x: A, _: A) -> A {
+        x
+    }
+    #[inline]
+    fn join(self, a: A, b: A) -> A {
+        if a <= b || a.is_no_number() { a } else { b }
+    }
+}
+
+/// The greatest of floats.
+pub(crate) fn greatest<A: Float>() -> Greatest<A> {
+    Greatest(A::neg_infinity())
+}
+
+/// Partial results that one block has.
+const LANES: usize = 16;
+
+/// Elements that are widened at a time.
+const SPAN: usize = 8 * LANES;
+
+/// Neighbouring results that are folded at once where elements of different results are neighbours.
+const TILE: usize = 64;
+
+/// Rows that are folded one after the other.
+const ROWS: usize = 32;
+
+/// Both parts of work on so many elements, in parallel if they are many.
+fn both<R: Send>(size: usize, a: impl FnOnce() -> R + Send, b: impl FnOnce() -> R + Send) -> (R, R) {
+    if size > 2 * PIECE { rayon::join(a, b) } else { (a(), b()) }
+}
+
+/// What neighbouring elements are folded to.
+pub(crate) fn fold_run<T: Load<A>, A: Number, F: Fold<A>>(fold: F, from: &[T], shift: A) -> A {
+    if from.len() > BLOCK {
+        let (left, right) = from.split_at((from.len() / 2).next_multiple_of(BLOCK));
+        let (left, right) = both(from.len(), || fold_run(fold, left, shift), || fold_run(fold, right, shift));
+        return fold.join(left, right);
+    }
+    let mut lanes = [fold.start(); LANES];
+    if let Some(from) = T::same(from) {
+        fold_lanes(fold, from, shift, &mut lanes);
+    } else {
+        let mut span = [A::default(); SPAN];
+        for from in from.chunks(SPAN) {
+            let span = &mut span[..from.len()];
+            T::load(from, span);
+            fold_lanes(fold, span, shift, &mut lanes);
+        }
+    }
+    let mut n = LANES;
+    while n > 1 {
+        n /= 2;
+        for i in 0..n {
+            lanes[i] = fold.join(lanes[i], lanes[i + n]);
+        }
+    }
+    lanes[0]
+}
+
+#[inline]
+fn fold_lanes<A: Number, F: Fold<A>>(fold: F, from: &[A], shift: A, lanes: &mut [A; LANES]) {
+    let (chunks, rest) = from.as_chunks::<LANES>();
+    for chunk in chunks {
+        for (lane, &x) in lanes.iter_mut().zip(chunk) {
+            *lane = fold.join(*lane, fold.term(x, shift));
+        }
+    }
+    for (lane, &x) in lanes.iter_mut().zip(rest) {
+        *lane = fold.join(*lane, fold.term(x, shift));
+    }
+}
+
+/// How a tensor is folded along some of its axes.
+#[derive(Clone, Debug)]
+pub(crate) struct Folding {
+    /// Where the elements of each result begin.
+    kept: Walk,
+    /// Where the runs, or the rows, of one result are from there.
+    gone: Walk,
+    /// Neighbouring elements of one result.
+    run: usize,
+    /// Whether neighbouring elements are of different results.
+    rows: bool,
+    /// Elements of each result.
+    pub(crate) count: usize,
+    /// Results.
+    pub(crate) results: usize,
+}
+
+impl Folding {
+    /// A tensor of `dims` folded along the axes that `is_gone` says.
+    pub(crate) fn new(dims: &[usize], is_gone: impl Fn(usize) -> bool) -> Folding {
+        let (mut kept, mut gone) = (Axes::default(), Axes::default());
+        let mut run = 1;
+        let mut rows = false;
+        let mut step = 1;
+        let mut innermost = true;
+        for axis in (0..dims.len()).rev().filter(|&axis| dims[axis] != 1) {
+            let gone_here = is_gone(axis);
+            if gone_here && run == step {
+                run *= dims[axis];
+            } else if gone_here {
+                gone.add(dims[axis], step);
+            } else {
+                kept.add(dims[axis], step);
+                rows |= innermost;
+            }
+            innermost = false;
+            step *= dims[axis];
+        }
+        let (kept, gone) = (kept.walk(), gone.walk());
+        Folding { results: kept.len(), count: gone.len() * run, kept, gone, run, rows }
+    }
+
+    /// Writes what the elements of each result are folded to, after `finish` of it and of the result's shift.
+    pub(crate) fn fold<T: Load<A>, A: Number, F: Fold<A>, U: Send>(
+        &self,
+        fold: F,
+        from: &[T],
+        shifts: Option<&[A]>,
+        to: &mut [U],
+        finish: impl Fn(A, A) -> U + Send + Sync,
+    ) {
+        let shift = |i: usize| shifts.map_or_else(A::default, |s| s[i]);
+        if self.count == 0 {
+            to.iter_mut().enumerate().for_each(|(i, y)| *y = finish(fold.start(), shift(i)));
+            return;
+        }
+        let piece = (PIECE / self.count).max(1);
+        let piece = if self.rows { piece.next_multiple_of(TILE) } else { piece };
+        let step = self.kept.row_stride(0);
+        pieces(to, piece, |start, to| {
+            self.kept.rows(start, start + to.len(), |at, n, begin| {
+                let to = &mut to[at - start..at - start + n];
+                if !self.rows {
+                    for (i, y) in to.iter_mut().enumerate() {
+                        let shift = shift(at + i);
+                        let begin = begin[0] + i * step;
+                        *y = finish(self.fold_runs(fold, &from[begin..], shift, 0..self.gone.len()), shift);
+                    }
+                    return;
+                }
+                for (i, to) in to.chunks_mut(TILE).enumerate() {
+                    let mut tile = [A::default(); TILE];
+                    for (j, tile) in tile[..to.len()].iter_mut().enumerate() {
+                        *tile = shift(at + i * TILE + j);
+                    }
+                    let from = &from[begin[0] + i * TILE..];
+                    let folded = self.fold_rows(fold, from, to.len(), &tile, 0..self.gone.len());
+                    for ((y, x), shift) in to.iter_mut().zip(folded).zip(tile) {
+                        *y = finish(x, shift);
+                    }
+                }
+            });
+        });
+    }
+
+    /// What the elements of one result in some of its runs are folded to.
+    fn fold_runs<T: Load<A>, A: Number, F: Fold<A>>(
+        &self,
+        fold: F,
+        from: &[T],
+        shift: A,
+        runs: Range<usize>,
+    ) -> A {
+        if let Some((left, right)) = halves(&runs, LANES) {
+            let (left, right) = both(
+                runs.len() * self.run,
+                || self.fold_runs(fold, from, shift, left),
+                || self.fold_runs(fold, from, shift, right),
+            );
+            return fold.join(left, right);
+        }
+        let mut folded = fold.start();
+        let step = self.gone.row_stride(0);
+        self.gone.rows(runs.start, runs.end, |_, n, begin| {
+            for at in (0..n).map(|i| begin[0] + i * step) {
+                folded = fold.join(folded, fold_run(fold, &from[at..at + self.run], shift));
+            }
+        });
+        folded
+    }
+
+    /// What the elements of `width` neighbouring results in some of their rows are folded to.
+    fn fold_rows<T: Load<A>, A: Number, F: Fold<A>>(
+        &self,
+        fold: F,
+        from: &[T],
+        width: usize,
+        shifts: &[A; TILE],
+        rows: Range<usize>,
+    ) -> [A; TILE] {
+        if let Some((left, right)) = halves(&rows, ROWS) {
+            let (mut left, right) = both(
+                rows.len() * width,
+                || self.fold_rows(fold, from, width, shifts, left),
+                || self.fold_rows(fold, from, width, shifts, right),
+            );
+            left.iter_mut().zip(right).take(width).for_each(|(a, b)| *a = fold.join(*a, b));
+            return left;
+        }
+        let mut folded = [fold.start(); TILE];
+        let mut row = [A::default(); TILE];
+        let step = self.gone.row_stride(0);
+        self.gone.rows(rows.start, rows.end, |_, n, begin| {
+            for at in (0..n).map(|i| begin[0] + i * step) {
+                let from = &from[at..at + width];
+                let from = T::same(from).unwrap_or_else(|| {
+                    T::load(from, &mut row[..width]);
+                    &row[..width]
+                });
+                for ((y, &x), &shift) in folded.iter_mut().zip(from).zip(shifts) {
+                    *y = fold.join(*y, fold.term(x, shift));
+                }
+            }
+        });
+        folded
+    }
+}
+
+/// A range of more than `most` in two parts, the first a multiple of `most` long.
+fn halves(range: &Range<usize>, most: usize) -> Option<(Range<usize>, Range<usize>)> {
+    if range.len() <= most {
+        return None;
+    }
+    let middle = range.start + (range.len() / 2).next_multiple_of(most);
+    Some((range.start..middle, middle..range.end))
+}
+
+/// Axes from the last to the first.
+#[derive(Default)]
+struct Axes {
+    dims: Dims,
+    steps: Dims,
+}
+
+impl Axes {
+    fn add(&mut self, dim: usize, step: usize) {
+        self.dims.push(dim);
+        self.steps.push(step);
+    }
+
+    fn walk(mut self) -> Walk {
+        self.dims.reverse();
+        self.steps.reverse();
+        Walk::of_steps(&self.dims, &[self.steps])
+    }
+}
+
+/// Elements that are widened at a time where all are computed with one by one.
+pub(crate) const CHUNK: usize = 256;
+
+/// Lets `work` change elements a few at a time, as `A`s and with the index of the first; they are those of `from`, or
+/// what `to` holds if there is none.
+pub(crate) fn transform<S: Load<A>, T: Load<A>, A: Number>(
+    from: Option<&[S]>,
+    to: &mut [T],
+    mut work: impl FnMut(usize, &mut [A]),
+) {
+    let mut room = [A::default(); CHUNK];
+    for (i, to) in to.chunks_mut(CHUNK).enumerate() {
+        let at = i * CHUNK;
+        let from = from.map(|from| &from[at..at + to.len()]);
+        if let Some(to) = T::same_mut(to) {
+            if let Some(from) = from {
+                S::load(from, to);
+            }
+            work(at, to);
+            continue;
+        }
+        let room = &mut room[..to.len()];
+        match from {
+            Some(from) => S::load(from, room),
+            None => T::load(to, room),
+        }
+        work(at, room);
+        T::store(room, to);
+    }
+}
+
+/// `to = f(from, a, b)` elementwise, where `a` and `b` are broadcast alike as operand 0 of `walk`; without `from` it is
+/// what `to` holds.
+pub(crate) fn spread<T: Load<A>, A: Number>(
+    walk: &Walk,
+    from: Option<&[T]>,
+    (a, b): (&[A], &[A]),
+    to: &mut [T],
+    f: impl Fn(A, A, A) -> A + Send + Sync,
+) {
+    let step = walk.row_stride(0);
+    pieces(to, PIECE, |start, to| {
+        walk.rows(start, start + to.len(), |at, n, begin| {
+            let from = from.map(|from| &from[at..at + n]);
+            let begin = begin[0];
+            transform(from, &mut to[at - start..at - start + n], |at, block| {
+                if step == 0 {
+                    let (a, b) = (a[begin], b[begin]);
+                    block.iter_mut().for_each(|x| *x = f(*x, a, b));
+                } else {
+                    let here = begin + at..begin + at + block.len();
+                    let rest = a[here.clone()].iter().zip(&b[here]);
+                    block.iter_mut().zip(rest).for_each(|(x, (&a, &b))| *x = f(*x, a, b));
+                }
+            });
+        });
+    });
+}
+
+/// The elements of a float tensor of any type, as many as there is room for.
+pub(crate) fn read_floats<A: Wide>(tensor: TensorRef<'_>, to: &mut [A]) -> Result<()> {
+    fn each<T: Element + Sync, A: Wide>(tensor: TensorRef<'_>, to: &mut [A], f: fn(T) -> f64) -> Result<()> {
+        let from = tensor.as_slice::<T>()?;
+        pieces(to, PIECE, |at, to| to.iter_mut().zip(&from[at..]).for_each(|(y, &x)| *y = A::of(f(x))));
+        Ok(())
+    }
+    match tensor.dtype() {
+        DType::F16 => each(tensor, to, f16::to_f64),
+        DType::BF16 => each(tensor, to, bf16::to_f64),
+        DType::F64 => each::<f64, A>(tensor, to, |x| x),
+        _ => each::<f32, A>(tensor, to, f64::from),
+    }
+}
+
+/// Writes a float result of any type, if it is asked for.
+pub(crate) fn write_floats<A: Wide>(io: &mut Io<'_>, j: usize, from: impl Iterator<Item = A>) -> Result<()> {
+    let Some(Out::Placed { dtype, .. }) = io.results.get(j) else { return Ok(()) };
+    match dtype {
+        DType::F16 => io.out(j)?.iter_mut().zip(from).for_each(|(y, x)| *y = f16::from_f64(x.to())),
+        DType::BF16 => io.out(j)?.iter_mut().zip(from).for_each(|(y, x)| *y = bf16::from_f64(x.to())),
+        DType::F64 => io.out(j)?.iter_mut().zip(from).for_each(|(y, x)| *y = x.to()),
+        _ => io.out(j)?.iter_mut().zip(from).for_each(|(y, x)| *y = f32::of(x.to())),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sums(dims: &[usize], gone: &[usize]) -> Vec<i64> {
+        let from: Vec<i64> = (0..dims.iter().product::<usize>()).map(|i| i as i64).collect();
+        let folding = Folding::new(dims, |axis| gone.contains(&axis));
+        let mut to = vec![-1; folding.results];
+        folding.fold(Sum, &from, None, &mut to, |sum: i64, _| sum);
+        to
+    }
+
+    /// The sums, one element after the other.
+    fn plain(dims: &[usize], gone: &[usize]) -> Vec<i64> {
+        let kept: Vec<usize> = (0..dims.len()).filter(|axis| !gone.contains(axis)).collect();
+        let mut to = vec![0; kept.iter().map(|&axis| dims[axis]).product()];
+        for i in 0..dims.iter().product::<usize>() {
+            let mut rest = i;
+            let mut index = vec![0; dims.len()];
+            for axis in (0..dims.len()).rev() {
+                index[axis] = rest % dims[axis];
+                rest /= dims[axis];
+            }
+            to[kept.iter().fold(0, |at, &axis| at * dims[axis] + index[axis])] += i as i64;
+        }
+        to
+    }
+
+    #[test]
+    fn along_any_axes() {
+        let all: &[&[usize]] =
+            &[&[], &[1], &[5], &[0, 3], &[3, 0], &[2, 1, 3, 70], &[2, 70, 3, 5], &[40, 3, 2, 2, 3]];
+        for dims in all {
+            for mask in 0..1 << dims.len() {
+                let gone: Vec<usize> = (0..dims.len()).filter(|axis| mask >> axis & 1 == 1).collect();
+                assert_eq!(sums(dims, &gone), plain(dims, &gone), "{dims:?} along {gone:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn long_runs_and_many_rows() {
+        assert_eq!(sums(&[100_001], &[0]), [100_000 * 100_001 / 2]);
+        assert_eq!(sums(&[70_001, 2], &[0]), [70_000 * 70_001, 70_001 * 70_001]);
+        let from = vec![0.1f32; 1 << 20];
+        let error = f64::from(fold_run(Sum, &from, 0.0)) - f64::from(0.1f32) * f64::from(1 << 20);
+        assert!(error.abs() < 0.1, "{error}");
+    }
+
+    #[test]
+    fn extremes_keep_nan() {
+        let mut from = vec![1.0f32; 40];
+        from[17] = f32::NAN;
+        assert!(fold_run(greatest(), &from, 0.0).is_nan());
+        assert!(fold_run(Least(f32::INFINITY), &from, 0.0).is_nan());
+        from[17] = 3.0;
+        assert_eq!(fold_run(greatest(), &from, 0.0), 3.0);
+    }
+}

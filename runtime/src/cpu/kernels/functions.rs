@@ -1,0 +1,184 @@
+//! exp, tanh, erf and the logistic function as kernels compute them.
+//!
+//! In f64 they are those of the system and of `libm`. In f32 they are polynomials without branches or tables, so that
+//! a loop over them is vectorised: an argument is reduced (exp) or one of two polynomials is chosen (tanh, erf). The
+//! coefficients are fits of least greatest error, made in f64; the tests hold each function to 2 units in the last
+//! place.
+
+/// Functions of one number.
+pub(crate) trait Elementary: Sized {
+    /// e to the power of `x`.
+    fn exp_of(x: Self) -> Self;
+    /// The hyperbolic tangent of `x`.
+    fn tanh_of(x: Self) -> Self;
+    /// The error function of `x`.
+    fn erf_of(x: Self) -> Self;
+    /// 1 / (1 + exp(−x)).
+    fn sigmoid_of(x: Self) -> Self;
+}
+
+/// e to the power of `x`.
+#[inline]
+pub(crate) fn exp<W: Elementary>(x: W) -> W {
+    W::exp_of(x)
+}
+
+/// The hyperbolic tangent of `x`.
+#[inline]
+pub(crate) fn tanh<W: Elementary>(x: W) -> W {
+    W::tanh_of(x)
+}
+
+/// The error function of `x`.
+#[inline]
+pub(crate) fn erf<W: Elementary>(x: W) -> W {
+    W::erf_of(x)
+}
+
+/// The logistic function of `x`: 1 / (1 + exp(−x)).
+#[inline]
+pub(crate) fn sigmoid<W: Elementary>(x: W) -> W {
+    W::sigmoid_of(x)
+}
+
+/// 1.5 · 2^23: what is added to it is rounded to a whole number, which stands in the low bits.
+const WHOLE: f32 = 12_582_912.0;
+
+/// The terms of a polynomial from the highest power down, at `x`.
+#[inline]
+fn polynomial<const N: usize>(x: f32, terms: [f32; N]) -> f32 {
+    terms.into_iter().reduce(|sum, term| sum * x + term).unwrap_or(0.0)
+}
+
+/// 2^n of a normal result; anything for other `n`.
+#[inline]
+fn power_of_two(n: i32) -> f32 {
+    f32::from_bits((n.wrapping_add(127) << 23).cast_unsigned())
+}
+
+impl Elementary for f32 {
+    /// exp(x) = 2^n · exp(r), |r| ≤ ln 2 / 2.
+    #[inline]
+    fn exp_of(x: f32) -> f32 {
+        // Beyond these the result is 0 or infinite; NaN stays.
+        let x = if x > 89.0 { 89.0 } else { x };
+        let x = if x < -104.0 { -104.0 } else { x };
+        let shifted = x * std::f32::consts::LOG2_E + WHOLE;
+        let n = shifted.to_bits().wrapping_sub(WHOLE.to_bits()).cast_signed();
+        let whole = shifted - WHOLE;
+        // ln 2 in two parts, of which the first has so few digits that its product is exact.
+        let r = (x - whole * 0.693_359_4) - whole * -2.121_944_4e-4;
+        let p = polynomial(r, [0.001_381_446_5, 0.008_368_781, 0.041_668_393, 0.166_665_2, 0.499_999_94]);
+        let y = 1.0 + (r + r * r * p);
+        // In two steps, since 2^n may be no normal number.
+        let half = n >> 1;
+        y * power_of_two(half) * power_of_two(n.wrapping_sub(half))
+    }
+
+    #[inline]
+    fn tanh_of(x: f32) -> f32 {
+        let size = x.abs();
+        let s = x * x;
+        let p =
+            polynomial(s, [-0.005_717_048_4, 0.020_650_592, -0.053_743_5, 0.133_314_91, -0.333_332_84]);
+        let near = x + x * (s * p);
+        let far = (1.0 - 2.0 / (f32::exp_of(2.0 * size) + 1.0)).copysign(x);
+        if size < 0.625 { near } else { far }
+    }
+
+    /// x · p(x²) below 0.9375, 1 − exp(−x · q(x)) above.
+    #[inline]
+    fn erf_of(x: f32) -> f32 {
+        let size = x.abs();
+        let s = x * x;
+        let p = polynomial(
+            s,
+            [-0.000_594_328_57, 0.004_984_413_3, -0.026_761_137, 0.112_816_83, -0.376_124_83],
+        );
+        // 2/√π − 1, so that most of the product is exact.
+        let near = x + x * (0.128_379_17 + s * p);
+        // It is 1 from 4 on; NaN stays.
+        let t = if size > 4.0 { 4.0 } else { size };
+        let q = polynomial(
+            t,
+            [
+                1.189_057_4e-5,
+                -0.000_329_422_82,
+                0.003_669_461_2,
+                -0.023_819_378,
+                0.106_303_68,
+                0.635_110_74,
+                0.128_658_52,
+            ],
+        );
+        let far = (1.0 - f32::exp_of(-t - t * q)).copysign(x);
+        if size < 0.9375 { near } else { far }
+    }
+
+    #[inline]
+    fn sigmoid_of(x: f32) -> f32 {
+        let e = f32::exp_of(-x.abs());
+        let y = 1.0 / (1.0 + e);
+        if x < 0.0 { e * y } else { y }
+    }
+}
+
+impl Elementary for f64 {
+    fn exp_of(x: f64) -> f64 {
+        x.exp()
+    }
+    fn tanh_of(x: f64) -> f64 {
+        x.tanh()
+    }
+    fn erf_of(x: f64) -> f64 {
+        libm::erf(x)
+    }
+    fn sigmoid_of(x: f64) -> f64 {
+        let e = (-x.abs()).exp();
+        let y = 1.0 / (1.0 + e);
+        if x < 0.0 { e * y } else { y }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::float::Format;
+    use ampc_ir::DType;
+
+    /// The greatest error over many numbers of both signs, in units in the last place.
+    fn worst(f: fn(f32) -> f32, reference: fn(f64) -> f64) -> (f64, f32) {
+        let format = Format::of(DType::F32).unwrap();
+        let numbers = (0..0x42f0_0000u32).step_by(401).map(f32::from_bits).flat_map(|x| [x, -x]);
+        let error = |x: f32| {
+            let exact = reference(f64::from(x));
+            if exact.abs() > f64::from(f32::MAX) {
+                assert!(f(x).is_infinite() || exact < 3.402_823_6e38, "{x}");
+                return 0.0;
+            }
+            (f64::from(f(x)) - exact).abs() / format.spacing(exact)
+        };
+        numbers.map(|x| (error(x), x)).fold((0.0, 0.0), |worst, e| if e.0 > worst.0 { e } else { worst })
+    }
+
+    #[test]
+    fn errors_are_small() {
+        let sigmoid_exactly = |x: f64| 1.0 / (1.0 + (-x).exp());
+        let functions: [(fn(f32) -> f32, fn(f64) -> f64); 4] =
+            [(exp, f64::exp), (tanh, f64::tanh), (erf, libm::erf), (sigmoid, sigmoid_exactly)];
+        for (i, (f, reference)) in functions.into_iter().enumerate() {
+            let (error, at) = worst(f, reference);
+            assert!(error < 2.0, "function {i} is off by {error} units at {at}");
+        }
+    }
+
+    #[test]
+    fn limits_are_exact() {
+        let inf = f32::INFINITY;
+        assert_eq!([exp(inf), exp(-inf), exp(0.0), exp(-0.0)], [inf, 0.0, 1.0, 1.0]);
+        assert_eq!([tanh(inf), tanh(-inf), erf(inf), erf(-inf)], [1.0, -1.0, 1.0, -1.0]);
+        assert_eq!([sigmoid(inf), sigmoid(-inf), sigmoid(0.0)], [1.0, 0.0, 0.5]);
+        assert!([exp(f32::NAN), tanh(f32::NAN), erf(f32::NAN), sigmoid(f32::NAN)].iter().all(|y| y.is_nan()));
+        assert!(tanh(-0.0f32).is_sign_negative() && erf(-0.0f32).is_sign_negative());
+    }
+}

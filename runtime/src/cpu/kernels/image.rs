@@ -1,9 +1,0 @@
-//! Images: Resize, Upsample, GridSample, AffineGrid, RoiAlign, NonMaxSuppression, ImageDecoder.
-
-use crate::cpu::kernel::Prepare;
-use ampc_ir::op::OpKind;
-
-/// The kernels of this family.
-pub(super) fn find(_kind: OpKind) -> Option<Prepare> {
-    None
-}

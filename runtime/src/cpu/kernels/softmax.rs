@@ -1,0 +1,133 @@
+//! Softmax and LogSoftmax.
+//!
+//! `exp(x - m) / Σ exp(x - m)` and `x - m - ln Σ exp(x - m)` with the greatest element `m`, as ONNX's function bodies
+//! have it: where `m` is infinite, results are NaN.
+
+use super::broadcast::Walk;
+use super::fold::{Folding, Load, Number, Sum, SumOfExps, fold_run, greatest, spread, transform};
+use super::lanes::{PIECE, Real, Wide, for_real, pieces};
+use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
+use crate::host::Element;
+use ampc_ir::op::OpKind;
+use ampc_ir::views::norm::{SoftmaxAxes, SoftmaxView};
+
+/// The kernels of this family.
+pub(super) fn find(kind: OpKind) -> Option<Prepare> {
+    Some(match kind {
+        OpKind::Softmax => |s| softmax(s, false),
+        OpKind::LogSoftmax => |s| softmax(s, true),
+        _ => return None,
+    })
+}
+
+fn softmax(site: &Site<'_>, log: bool) -> Result<Prepared> {
+    let dims = site.dims(0)?;
+    let (axis, end) = match SoftmaxView::read(&site.view)?.axes.ok_or(KernelError::NotYet)? {
+        SoftmaxAxes::One(axis) => (axis, (axis + 1).min(dims.len())),
+        SoftmaxAxes::From(axis) => (axis, dims.len()),
+    };
+    let parts = [&dims[..axis], &dims[axis..end], &dims[end..]].map(|part| part.iter().product());
+    Ok(for_real!(site.dtype(0)?, site, T => if parts[2] == 1 {
+        rows::<T, <T as Real>::Wide>(parts[1], log)
+    } else {
+        columns::<T, <T as Real>::Wide>(parts, log)
+    }))
+}
+
+/// Operand 0; `None` if the result is computed in its place.
+pub(super) fn first<'a, T: Element>(io: &Io<'a>) -> Result<Option<&'a [T]>> {
+    if io.in_place == Some(0) { Ok(None) } else { io.slice(0).map(Some) }
+}
+
+/// Along the last axis.
+fn rows<T: Load<A>, A: Wide + Number>(n: usize, log: bool) -> Prepared {
+    Prepared::new(move |io| {
+        let from = first::<T>(io)?;
+        let n = n.max(1);
+        pieces(io.out::<T>(0)?, (PIECE / n).max(1) * n, |start, to| {
+            for (i, row) in to.chunks_mut(n).enumerate() {
+                if let Some(from) = from {
+                    let at = start + i * n;
+                    row.copy_from_slice(&from[at..at + n]);
+                }
+                if log { log_softmax_row(row) } else { softmax_row(row) }
+            }
+        });
+        Ok(())
+    })
+    .in_place(&[0])
+}
+
+/// Softmax in place.
+pub(super) fn softmax_row<T: Load<A>, A: Wide + Number>(row: &mut [T]) {
+    let max = fold_run(greatest::<A>(), row, A::zero());
+    if let Some(wide) = T::same_mut(row) {
+        wide.iter_mut().for_each(|x| *x = (*x - max).exponential());
+        let sum = fold_run(Sum, row, A::zero());
+        transform(None::<&[T]>, row, |_, block| block.iter_mut().for_each(|x: &mut A| *x = *x / sum));
+        return;
+    }
+    let sum = fold_run(SumOfExps, row, max);
+    transform(None::<&[T]>, row, |_, block| {
+        block.iter_mut().for_each(|x: &mut A| *x = (*x - max).exponential() / sum);
+    });
+}
+
+/// LogSoftmax in place.
+fn log_softmax_row<T: Load<A>, A: Wide + Number>(row: &mut [T]) {
+    let max = fold_run(greatest::<A>(), row, A::zero());
+    let log_sum = fold_run(SumOfExps, row, max).ln();
+    transform(None::<&[T]>, row, |_, block| block.iter_mut().for_each(|x: &mut A| *x = *x - max - log_sum));
+}
+
+/// Along an axis with others behind it: the greatest elements and the sums first, then all elements.
+fn columns<T: Load<A>, A: Wide + Number>(parts: [usize; 3], log: bool) -> Prepared {
+    let statistics = Statistics::new(parts);
+    let bytes = statistics.bytes::<A>();
+    Prepared::new(move |io| {
+        let from = first::<T>(io)?;
+        let to = io.out::<T>(0)?;
+        let stats = statistics.compute(from.unwrap_or(to), io.scratch::<A>(), log);
+        if log {
+            spread(&statistics.walk, from, stats, to, |x, max, log_sum| x - max - log_sum);
+        } else {
+            spread(&statistics.walk, from, stats, to, |x, max, sum| (x - max).exponential() / sum);
+        }
+        Ok(())
+    })
+    .in_place(&[0])
+    .scratch(bytes)
+}
+
+/// What softmaxes along the middle one of three axes need to know of the elements.
+pub(super) struct Statistics {
+    folding: Folding,
+    /// How the elements are walked together with what is known of them.
+    pub(super) walk: Walk,
+}
+
+impl Statistics {
+    /// For elements with such axes.
+    pub(super) fn new(dims: [usize; 3]) -> Statistics {
+        let walk = Walk::new(&dims, &[&[dims[0], 1, dims[2]]]);
+        Statistics { folding: Folding::new(&dims, |axis| axis == 1), walk }
+    }
+
+    /// How much room they take.
+    pub(super) fn bytes<A>(&self) -> usize {
+        2 * self.folding.results * size_of::<A>()
+    }
+
+    /// The greatest element of each column, and the sum of exponentials seen from it or the logarithm of that.
+    pub(super) fn compute<'a, T: Load<A>, A: Wide + Number>(
+        &self,
+        from: &[T],
+        room: &'a mut [A],
+        log: bool,
+    ) -> (&'a [A], &'a [A]) {
+        let (max, sum) = room[..2 * self.folding.results].split_at_mut(self.folding.results);
+        self.folding.fold(greatest(), from, None, max, |m, _| m);
+        self.folding.fold(SumOfExps, from, Some(max), sum, |sum: A, _| if log { sum.ln() } else { sum });
+        (max, sum)
+    }
+}
