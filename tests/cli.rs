@@ -8,6 +8,9 @@ mod support;
 #[path = "cli/diagnostics.rs"]
 mod diagnostics;
 
+#[path = "cli/run.rs"]
+mod run;
+
 #[path = "cli/signals.rs"]
 mod signals;
 

@@ -128,11 +128,12 @@ fn digits(x: f64) -> String {
 const WARM_UP: u32 = 1;
 
 fn bench(executable: &mut Executable, inputs: &Inputs, n: u32, model: &Model) -> Result<String, Failure> {
+    let views = execute::views(&inputs.values);
     let mut once = || -> Result<Duration, Failure> {
         let start = Instant::now();
-        let made = execute::run(executable, &inputs.values);
+        let ran = executable.run_to(&views, |_, _| {});
         let time = start.elapsed();
-        made.map_err(|e| diagnose::failure(&e, Some(&model.module)))?;
+        ran.map_err(|e| diagnose::failure(&execute::of_run(&model.module, &e), Some(&model.module)))?;
         Ok(time)
     };
     for _ in 0..WARM_UP {

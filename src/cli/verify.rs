@@ -118,18 +118,21 @@ fn place(value: &Compared) -> String {
 /// The first value beyond the tolerance, on a line.
 pub(crate) fn first(found: &Verification) -> String {
     let compared = count(found.values.len() as u64, "value");
-    let within = format!("within the tolerance ({})", found.reason);
+    let tolerance = format!("the tolerance ({})", found.reason);
     match &found.first {
-        None => format!("all of {compared} that both models compute are {within}"),
+        None => format!("of {compared} that both models compute none is beyond {tolerance}"),
         Some(first) if first.node.is_some() => format!(
-            "{} of {compared} are not {within}; the first is `{}` of {} `{}`: {}",
-            found.beyond(),
+            "of {compared} that both models compute {} beyond {tolerance}; the first is `{}` of {} `{}`: {}",
+            match found.beyond() {
+                1 => "1 is".to_owned(),
+                n => format!("{n} are"),
+            },
             first.value,
             first.op,
             place(first),
             first.agreement
         ),
-        Some(first) => format!("output `{}` is not {within}: {}", first.value, first.agreement),
+        Some(first) => format!("output `{}` is beyond {tolerance}: {}", first.value, first.agreement),
     }
 }
 

@@ -365,3 +365,78 @@ impl<'a> Comparer<'a> {
         .collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ampc_ir::text::{NoData, parse};
+
+    fn compared(model: &str, other: &str) -> Verification {
+        let module = |body: &str| {
+            let text = format!("module ir=10\nopset ai.onnx=21\n\ngraph @main {{\n{body}}}\n");
+            parse(&text, &NoData).unwrap_or_else(|errors| panic!("{errors}"))
+        };
+        let (mut model, mut other) = (module(model), module(other));
+        let inputs = Inputs::random(&model, 1, &Default::default(), 1 << 20).unwrap();
+        verify(&mut model, &mut other, &inputs, &VerifyOptions::default()).unwrap()
+    }
+
+    fn names(found: &Verification) -> Vec<&str> {
+        found.values.iter().map(|v| v.value.as_str()).collect()
+    }
+
+    #[test]
+    fn values_wait_for_a_model_in_another_order() {
+        let head = "  input %x : f32[4]\n";
+        let [h, g] = ["  %h = Relu(%x) : f32[4]\n", "  %g = Tanh(%x) : f32[4]\n"];
+        let tail = "  %y = Add(%h, %g) : f32[4]\n  output %y : f32[4]\n";
+        let found = compared(&[head, h, g, tail].concat(), &[head, g, h, tail].concat());
+        assert!(found.passed() && found.first.is_none());
+        assert_eq!(names(&found), ["h", "g", "y"]);
+    }
+
+    #[test]
+    fn what_only_one_model_computes_is_passed_over() {
+        let branch = |name: &str, op: &str| {
+            format!("    {name}: graph @{name}(%x) {{\n      %{op} = {op}(%x) : f32[4]\n      output %{op} : f32[4]\n    }}")
+        };
+        let model = |taken: bool| {
+            let (yes, no) = (branch("then_branch", "Relu"), branch("else_branch", "Tanh"));
+            format!(
+                "  input %x : f32[4]\n  const %c : bool = {taken}\n  %b = Neg(%x) : f32[4]\n  \
+                 %a = If(%c; %x) {{\n{yes},\n{no}\n  }} : f32[4] @choose\n  %y = Add(%a, %b) : f32[4] @sum\n  \
+                 output %y : f32[4]\n"
+            )
+        };
+        let model = |taken| model(taken).replace("Neg(%x)", "Sigmoid(%x)");
+        let found = compared(&model(true), &model(false));
+        assert_eq!(names(&found), ["b", "a", "y"]);
+        let first = found.first.as_ref().unwrap();
+        assert_eq!((first.path.as_str(), first.op.as_str()), ("choose", "If"));
+        let same = compared(&model(true), &model(true));
+        assert_eq!(names(&same), ["b", "Relu", "a", "y"]);
+        assert_eq!(same.values[1].path, "choose/then_branch/Relu");
+    }
+
+    #[test]
+    fn loops_that_run_less_often_are_compared_as_far_as_they_run() {
+        let model = |trips: u32, factor: f32| {
+            format!(
+                "  input %x : f32[4]\n  const %n : i64 = {trips}\n  const %k : f32 = {factor:?}\n  \
+                 %y = Loop(%n, _, %x; %k) {{\n    body: graph @body(%k) {{\n      input %i : i64\n      \
+                 input %c : bool\n      input %s : f32[4]\n      %t = Mul(%s, %k) : f32[4] @mul\n      \
+                 output %c : bool\n      output %t : f32[4]\n    }}\n  }} : f32[4] @loop\n  \
+                 %z = Tanh(%y) : f32[4] @end\n  output %z : f32[4]\n"
+            )
+        };
+        let found = compared(&model(3, 0.5), &model(2, 0.5));
+        assert_eq!(names(&found), ["t", "y", "z"]);
+        assert!(found.values[0].agreement.passed());
+        assert_eq!(found.first.as_ref().map(|f| f.path.as_str()), Some("loop"));
+        let found = compared(&model(3, 0.5), &model(3, 0.25));
+        let first = found.first.unwrap();
+        assert_eq!((first.path.as_str(), &first.iterations[..]), ("loop/body/mul", &[0][..]));
+        // The worst of the iterations is kept.
+        assert_eq!(found.values[0].iterations, [2]);
+    }
+}

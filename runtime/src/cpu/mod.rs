@@ -44,12 +44,15 @@ pub struct Cpu {
     pub max_iterations: u64,
     /// The most time that one run may take.
     pub time_limit: Option<Duration>,
+    /// Whether what depends on constants alone is computed once, before the graph runs; an [`Observer`] sees it
+    /// otherwise.
+    pub fold: bool,
 }
 
 impl Default for Cpu {
     /// All processors, as much memory as there is ([`available_memory`]), no other limits.
     fn default() -> Cpu {
-        Cpu { threads: 0, max_bytes: available_memory(), max_iterations: u64::MAX, time_limit: None }
+        Cpu { threads: 0, max_bytes: available_memory(), max_iterations: u64::MAX, time_limit: None, fold: true }
     }
 }
 
@@ -440,6 +443,9 @@ impl Executable {
         constants: &Constants,
     ) -> Option<Vec<(Value, HostTensor)>> {
         let data = module.node(node);
+        if !self.options.fold {
+            return None;
+        }
         // The bytes of a view are there already.
         if prepared.needs.view || data.schema().is_none_or(|s| !op::is_deterministic(s.kind)) {
             return None;
@@ -488,10 +494,7 @@ impl Executable {
 
     /// The plan of a graph of the module for the inputs of the last [`bind`](Self::bind).
     pub fn plan(&self, graph: GraphId) -> Option<&GraphPlan> {
-        self.program
-            .as_ref()
-            .filter(|(_, program, _)| program.graphs.contains(&graph))
-            .map(|(_, program, _)| program.plan(graph))
+        self.program.as_ref().and_then(|(_, program, _)| program.plans[graph].as_deref())
     }
 
     /// Bytes of all constants.
