@@ -398,7 +398,9 @@ mod tests {
     #[test]
     fn what_only_one_model_computes_is_passed_over() {
         let branch = |name: &str, op: &str| {
-            format!("    {name}: graph @{name}(%x) {{\n      %{op} = {op}(%x) : f32[4]\n      output %{op} : f32[4]\n    }}")
+            format!(
+                "    {name}: graph @{name}(%x) {{\n      %{op} = {op}(%x) : f32[4]\n      output %{op} : f32[4]\n    }}"
+            )
         };
         let model = |taken: bool| {
             let (yes, no) = (branch("then_branch", "Relu"), branch("else_branch", "Tanh"));

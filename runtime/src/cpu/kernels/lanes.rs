@@ -164,6 +164,11 @@ pub(crate) const PIECE: usize = 1 << 15;
 
 /// Calls `work` with every piece of `out` and its first index, in parallel if there are many.
 pub(crate) fn pieces<T: Send>(out: &mut [T], piece: usize, work: impl Fn(usize, &mut [T]) + Send + Sync) {
+    pieces_of(out, piece, &work);
+}
+
+/// What starts threads is compiled once for every element type and not for every kernel.
+fn pieces_of<T: Send>(out: &mut [T], piece: usize, work: &(dyn Fn(usize, &mut [T]) + Send + Sync)) {
     if out.len() <= piece {
         if !out.is_empty() {
             work(0, out);
