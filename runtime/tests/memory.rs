@@ -1,5 +1,7 @@
 //! How much memory a run takes: the arena that was planned, and nothing from the second run on.
 
+#![allow(clippy::unwrap_used, reason = "a test: what cannot be made fails it")]
+
 use ampc_ir::text::{NoData, parse};
 use ampc_runtime::{Cpu, DataRef, HostTensor};
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -15,7 +15,7 @@
 //! ```
 //!
 //! [`verify`](verify::verify) runs two models on the same inputs and names the first value in which they differ;
-//! [`find_pins`](pins::find_pins) looks for nodes of a rewritten model that have to stay fp32.
+//! [`find_pins`] looks for nodes of a rewritten model that have to stay fp32.
 
 pub mod agree;
 pub mod inputs;

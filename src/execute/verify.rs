@@ -1,6 +1,6 @@
 //! Two models on the same inputs: how far apart their outputs are, and the first value in which they differ.
 //!
-//! Both run at the same time, each telling its values as they are computed ([`scope`](super::scope)). A value of the
+//! Both run at the same time, each telling its values as they are computed (`scope.rs`). A value of the
 //! model waits until the other one has computed its own of the same name in the same graph; so what is held are the
 //! two values that are compared and the few that are on their way. A model whose nodes are in another order has its
 //! values held until their turn.

@@ -7,7 +7,7 @@
 //!
 //! [`Cpu::prepare`] checks that there is a kernel for everything and reads the constants; [`Executable::run`] plans
 //! the graph for the dims of the inputs at hand ([`plan`](crate::plan)), once for as long as they stay the same, and
-//! walks the plan. [`kernel`] says what a kernel is; `kernels/` has them by family.
+//! walks the plan. `cpu/kernel.rs` says what a kernel is; `cpu/kernels/` has them by family.
 
 mod control;
 mod exec;

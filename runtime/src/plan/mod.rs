@@ -8,7 +8,7 @@
 //! - A *storage* is a range of the arena that one or more values share: a view (Reshape) has the bytes of its
 //!   operand, and a result computed in place takes those of an operand that nobody reads afterwards.
 //! - Storages live from the step that writes them to the last that reads one of their values; scratch memory lives
-//!   for one step. Storages that live at the same time do not overlap ([`arena`] lays them out).
+//!   for one step. Storages that live at the same time do not overlap (`plan/arena.rs` lays them out).
 //! - A state keeps its storage from run to run. Its next value is computed in place of it if everything else reads it
 //!   before; if not, it is copied there when all steps are done.
 //! - A value whose dims are known only once it is there, and what is no tensor of numbers, is on the *heap*.
@@ -181,11 +181,11 @@ pub fn plan_graph(
         steps,
     };
     planner.keep_states();
-    let mut is_done = vec![false; planner.steps.len()];
+    let mut is_done = Vec::with_capacity(planner.steps.len());
     for at in 0..planner.steps.len() {
         let needs = needs(planner.steps[at].node);
+        is_done.push(needs.is_constant);
         if needs.is_constant {
-            is_done[at] = true;
             for &result in planner.steps[at].results.iter().flatten() {
                 planner.values[result as usize].place = Place::Constant;
             }

@@ -163,7 +163,8 @@ mod tests {
     #[test]
     fn errors_are_small() {
         let sigmoid_exactly = |x: f64| 1.0 / (1.0 + (-x).exp());
-        let functions: [(fn(f32) -> f32, fn(f64) -> f64); 4] =
+        type Pair = (fn(f32) -> f32, fn(f64) -> f64);
+        let functions: [Pair; 4] =
             [(exp, f64::exp), (tanh, f64::tanh), (erf, libm::erf), (sigmoid, sigmoid_exactly)];
         for (i, (f, reference)) in functions.into_iter().enumerate() {
             let (error, at) = worst(f, reference);

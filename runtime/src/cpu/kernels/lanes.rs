@@ -300,7 +300,7 @@ mod tests {
     #[test]
     fn exponentials() {
         for i in -1_050_000..=900_000i32 {
-            let x = (f64::from(i) * 1e-4) as f32;
+            let x = f32::of(f64::from(i) * 1e-4);
             let (found, exact) = (f64::from(exponential(x)), f64::from(x).exp());
             let limit = 2.0 * f64::from(f32::EPSILON) * exact + 1e-45;
             assert!(

@@ -23,12 +23,15 @@ pub(super) fn run<T: Send, W: Send>(
     run_parts(out, unit, room, slots, &work);
 }
 
+/// What is done with each part: its first item, its elements, its scratch memory.
+type Work<'a, T, W> = dyn Fn(usize, &mut [T], &mut [W]) + Send + Sync + 'a;
+
 fn run_parts<T: Send, W: Send>(
     out: &mut [T],
     unit: usize,
     room: &mut [W],
     slots: usize,
-    work: &(dyn Fn(usize, &mut [T], &mut [W]) + Send + Sync),
+    work: &Work<'_, T, W>,
 ) {
     if out.is_empty() {
         return;
