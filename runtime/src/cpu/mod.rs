@@ -52,7 +52,13 @@ pub struct Cpu {
 impl Default for Cpu {
     /// All processors, as much memory as there is ([`available_memory`]), no other limits.
     fn default() -> Cpu {
-        Cpu { threads: 0, max_bytes: available_memory(), max_iterations: u64::MAX, time_limit: None, fold: true }
+        Cpu {
+            threads: 0,
+            max_bytes: available_memory(),
+            max_iterations: u64::MAX,
+            time_limit: None,
+            fold: true,
+        }
     }
 }
 
