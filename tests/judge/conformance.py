@@ -117,8 +117,9 @@ def write_light(model: onnx.ModelProto, output: Path, data: Path) -> None:
     import numpy as np
 
     held = {tensor.name for tensor in model.graph.initializer}
-    inputs = [value for value in model.graph.input if value.name not in held]
-    for j, value in enumerate(inputs):
+    for j, value in enumerate(model.graph.input):
+        if value.name in held:
+            continue
         shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
         size = int(np.prod(shape))
         numbers = (np.arange(size).astype(np.float32) / np.float32(size)).reshape(shape)

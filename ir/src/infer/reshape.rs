@@ -6,8 +6,8 @@
 
 use super::extents::{list_len, product, same_ints, shape_of_ints, shape_of_rank, times};
 use super::{Inferred, Int, shape_error};
-use crate::views::{ShapeView,
-    Axes, FlattenView, NodeView, OpError, Part, ReshapeView, TileView, TransposeView, broadcast,
+use crate::views::{
+    Axes, FlattenView, NodeView, OpError, Part, ReshapeView, ShapeView, TileView, TransposeView, broadcast,
     distinct_axes, normalize_axis,
 };
 use crate::{Dim, Dims, Shape};

@@ -24,8 +24,8 @@ pub mod window;
 
 pub use axes::{Axes, distinct_axes};
 pub use layout::{
-    CastView, ConcatView, FlattenView, PadView, Parts, ReshapeView, ShapeView, SliceView, SplitView, TileView,
-    TransposeView, slice_range, whole,
+    CastView, ConcatView, FlattenView, PadView, Parts, ReshapeView, ShapeView, SliceView, SplitView,
+    TileView, TransposeView, slice_range, whole,
 };
 pub use quantize::{Granularity, QuantizeView};
 

@@ -285,7 +285,9 @@ impl TransposedView {
         let output = match &window.padding {
             // The text says input · stride; the formula with padding at least 0 agrees where the window is not
             // smaller than the stride and nothing is added at the end.
-            Padding::Same { .. } if (reach >= stride && end == 0) || window.decided => i128::from(n) * stride,
+            Padding::Same { .. } if reach >= stride && end == 0 => i128::from(n) * stride,
+            // Nothing is added where the windows do not make as much.
+            Padding::Same { .. } if window.decided => full.min(i128::from(n) * stride),
             Padding::Same { .. } => return Ok(Dim::Unknown),
             Padding::Explicit(pads) => full - i128::from(pads[axis].0) - i128::from(pads[axis].1),
         };

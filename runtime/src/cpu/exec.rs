@@ -361,7 +361,7 @@ fn run_step(
             placed.push(if is_placed { writes.next() } else { None });
         }
         let scratch = if step.scratch.1 > 0 { writes.next().unwrap_or_default() } else { &mut [] };
-        let job = Job { run: &*run, plan, step, given };
+        let job = Job { run: &*run, plan, step };
         match prepared {
             Some(prepared) => job.execute(prepared, operands, &[], placed, scratch, &mut made)?,
             None => {
@@ -414,7 +414,6 @@ struct Job<'r, 'a> {
     run: &'r Run<'a>,
     plan: &'r GraphPlan,
     step: &'r Step,
-    given: Given<'r>,
 }
 
 impl Job<'_, '_> {

@@ -60,7 +60,8 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
 fn elementary(kind: OpKind) -> Option<Prepare> {
     Some(match kind {
         OpKind::Acos => floats!(|x| x.acos()),
-        OpKind::Acosh => |s| twice(s, libm::acoshf, libm::acosh),
+        // The crate gives numbers far below 1 a value.
+        OpKind::Acosh => |s| twice(s, |x| libm::acoshf(domain(x)), |x| libm::acosh(domain(x))),
         OpKind::Asin => floats!(|x| x.asin()),
         OpKind::Asinh => |s| twice(s, libm::asinhf, libm::asinh),
         OpKind::Atan => floats!(|x| x.atan()),
@@ -92,6 +93,11 @@ fn twice(site: &Site<'_>, narrow: fn(f32) -> f32, wide: fn(f64) -> f64) -> Resul
         ampc_ir::DType::BF16 => mapped::<half::bf16>(narrow),
         _ => return Err(site.no_kernel()),
     })
+}
+
+/// The number, or NaN below 1.
+fn domain<W: Float>(x: W) -> W {
+    if x < W::one() { W::nan() } else { x }
 }
 
 /// A kernel that computes `f` of every element.
@@ -155,7 +161,11 @@ fn neg(site: &Site<'_>) -> Result<Prepared> {
 
 fn abs(site: &Site<'_>) -> Result<Prepared> {
     if site.dtype(0)?.is_integer() {
-        #[allow(unused_comparisons, reason = "unsigned types are instances too")]
+        #[allow(
+            unused_comparisons,
+            clippy::absurd_extreme_comparisons,
+            reason = "unsigned types are instances too"
+        )]
         let kernel = for_int!(site.dtype(0)?, site, T => mapped_int::<T>(|x| if x < T::zero() { T::zero().wrapping_sub(x) } else { x }));
         return Ok(kernel);
     }
@@ -164,7 +174,11 @@ fn abs(site: &Site<'_>) -> Result<Prepared> {
 
 fn sign(site: &Site<'_>) -> Result<Prepared> {
     if site.dtype(0)?.is_integer() {
-        #[allow(unused_comparisons, reason = "unsigned types are instances too")]
+        #[allow(
+            unused_comparisons,
+            clippy::absurd_extreme_comparisons,
+            reason = "unsigned types are instances too"
+        )]
         let kernel = for_int!(site.dtype(0)?, site, T => mapped_int::<T>(|x| match x {
             0 => 0,
             x if x < 0 => T::zero().wrapping_sub(1),

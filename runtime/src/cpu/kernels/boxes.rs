@@ -105,28 +105,36 @@ fn roi_align_of<T: Real>(align: Align) -> Prepared {
         }
         let regions = align.regions;
         let plane = regions.height * regions.width;
-        to.par_chunks_mut(regions.len()).zip(rois.par_chunks(4)).zip(images).try_for_each(|((to, roi), &image)| {
-            let image = regions.batch_index(usize::try_from(image).ok(), 2, image)?;
-            let rows = align.samples::<T>(roi[1], roi[3], regions.pooled[0], regions.height)?;
-            let columns = align.samples::<T>(roi[0], roi[2], regions.pooled[1], regions.width)?;
-            let (down, right) = (rows.len() / regions.pooled[0], columns.len() / regions.pooled[1]);
-            let images = x[image * regions.channels * plane..].chunks(plane.max(1));
-            for (to, x) in to.chunks_mut(regions.pooled[0] * regions.pooled[1]).zip(images) {
-                for (i, y) in to.iter_mut().enumerate() {
-                    let (row, column) = (i / regions.pooled[1], i % regions.pooled[1]);
-                    let rows = &rows[row * down..(row + 1) * down];
-                    let columns = &columns[column * right..(column + 1) * right];
-                    *y = T::round(align.bin::<T>(x, rows, columns));
+        to.par_chunks_mut(regions.len()).zip(rois.par_chunks(4)).zip(images).try_for_each(
+            |((to, roi), &image)| {
+                let image = regions.batch_index(usize::try_from(image).ok(), 2, image)?;
+                let rows = align.samples::<T>(roi[1], roi[3], regions.pooled[0], regions.height)?;
+                let columns = align.samples::<T>(roi[0], roi[2], regions.pooled[1], regions.width)?;
+                let (down, right) = (rows.len() / regions.pooled[0], columns.len() / regions.pooled[1]);
+                let images = x[image * regions.channels * plane..].chunks(plane.max(1));
+                for (to, x) in to.chunks_mut(regions.pooled[0] * regions.pooled[1]).zip(images) {
+                    for (i, y) in to.iter_mut().enumerate() {
+                        let (row, column) = (i / regions.pooled[1], i % regions.pooled[1]);
+                        let rows = &rows[row * down..(row + 1) * down];
+                        let columns = &columns[column * right..(column + 1) * right];
+                        *y = T::round(align.bin::<T>(x, rows, columns));
+                    }
                 }
-            }
-            Ok(())
-        })
+                Ok(())
+            },
+        )
     })
 }
 
 impl Align {
     /// The samples of all bins along an axis, for a region from `start` to `end`.
-    fn samples<T: Real>(&self, start: T, end: T, bins: usize, extent: usize) -> Result<Vec<Between<T::Wide>>> {
+    fn samples<T: Real>(
+        &self,
+        start: T,
+        end: T,
+        bins: usize,
+        extent: usize,
+    ) -> Result<Vec<Between<T::Wide>>> {
         let of = |n: usize| T::Wide::of(to_f64(n));
         let (half, one, zero) = (T::Wide::of(0.5), T::Wide::one(), T::Wide::zero());
         let scale = T::Wide::of(self.regions.scale);
@@ -210,7 +218,8 @@ fn max_roi_pool_of<T: Real>(regions: Regions) -> Prepared {
         let plane = regions.height * regions.width;
         to.par_chunks_mut(regions.len()).zip(rois.par_chunks(5)).try_for_each(|(to, roi)| {
             let image = roi[0].wide().to();
-            let index = usize::try_from(floor(image)).ok().filter(|&i| to_f64(i).to_bits() == image.to_bits());
+            let index =
+                usize::try_from(floor(image)).ok().filter(|&i| to_f64(i).to_bits() == image.to_bits());
             let image = regions.batch_index(index, 1, image)?;
             let rows = bins::<T>(roi[2], roi[4], regions.scale, regions.pooled[0], regions.height);
             let columns = bins::<T>(roi[1], roi[3], regions.scale, regions.pooled[1], regions.width);
@@ -281,9 +290,10 @@ fn non_max_suppression(site: &Site<'_>) -> Result<Prepared> {
             .enumerate()
             .map(|(i, scores)| suppression.select(&boxes[i / classes * n * 4..][..n * 4], scores))
             .collect();
-        let selected = lists.iter().enumerate().flat_map(|(i, list)| {
-            list.iter().map(move |&selected| [i / classes, i % classes, selected])
-        });
+        let selected = lists
+            .iter()
+            .enumerate()
+            .flat_map(|(i, list)| list.iter().map(move |&selected| [i / classes, i % classes, selected]));
         let index = |i: usize| i64::try_from(i).unwrap_or(i64::MAX);
         let indices: Vec<i64> = selected.flatten().map(index).collect();
         io.check_size(indices.len() as u64 * 8)?;

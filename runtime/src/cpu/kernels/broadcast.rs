@@ -71,6 +71,10 @@ impl Walk {
     /// Calls `row` for the parts of rows that elements `start..end` of the result lie in: first element, number of
     /// elements, and for each operand the index of its first element. Steps along a row are `row_stride`.
     pub(crate) fn rows(&self, start: usize, end: usize, mut row: impl FnMut(usize, usize, &[usize])) {
+        self.each_row(start, end, &mut row);
+    }
+
+    fn each_row(&self, start: usize, end: usize, row: &mut dyn FnMut(usize, usize, &[usize])) {
         let rank = self.dims.len();
         let inner = self.dims[rank - 1];
         let mut at = start;

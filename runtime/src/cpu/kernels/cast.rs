@@ -225,7 +225,10 @@ mod tests {
     #[test]
     fn floats_as_text() {
         let text = |number: f32| float_text(number.into(), DType::F32);
-        assert_eq!([text(0.478_925_47), text(1.0), text(-0.0), text(1e-5)], ["0.47892547", "1.0", "-0.0", "1e-05"]);
+        assert_eq!(
+            [text(0.478_925_47), text(1.0), text(-0.0), text(1e-5)],
+            ["0.47892547", "1.0", "-0.0", "1e-05"]
+        );
         assert_eq!([text(1e16), text(1.5e20), text(123_456_790.0)], ["1e+16", "1.5e+20", "123456790.0"]);
         assert_eq!([text(1e-4), text(f32::NAN), text(f32::NEG_INFINITY)], ["0.0001", "NaN", "-INF"]);
         assert_eq!(float_text(f16::from_f64(0.1).to_f64(), DType::F16), "0.1");
@@ -234,7 +237,10 @@ mod tests {
 
     #[test]
     fn texts_as_numbers() {
-        assert_eq!([parse_int("12"), parse_int("100.5"), parse_int("-1e3")], [Some(12), Some(100), Some(-1000)]);
+        assert_eq!(
+            [parse_int("12"), parse_int("100.5"), parse_int("-1e3")],
+            [Some(12), Some(100), Some(-1000)]
+        );
         assert_eq!(parse_int("Hello World!"), None);
         assert_eq!(parse_float::<f32>("+INF"), Some(f32::INFINITY));
         assert!(parse_float::<f32>("NaN").is_some_and(f32::is_nan));

@@ -73,9 +73,8 @@ impl Sizes {
 
     /// Whether the input is the columns.
     fn is_product(&self) -> bool {
-        let alike = |a: &super::window::Axis| {
-            a.kernel == 1 && a.stride == 1 && a.before == 0 && a.image == a.grid
-        };
+        let alike =
+            |a: &super::window::Axis| a.kernel == 1 && a.stride == 1 && a.before == 0 && a.image == a.grid;
         self.window.axes.iter().all(alike)
     }
 }
@@ -295,10 +294,10 @@ fn deform_conv(site: &Site<'_>) -> Result<Prepared> {
     let (sizes, _) = Sizes::of(site)?;
     let offset_groups = positive_int(&site.view, "offset_group", 1)?;
     let channels = sizes.groups * sizes.inputs;
-    let offset_groups = usize::try_from(offset_groups)
-        .ok()
-        .filter(|&n| channels.is_multiple_of(n))
-        .ok_or_else(|| OpError::attr("offset_group", format!("a divisor of {channels}"), offset_groups.to_string()))?;
+    let offset_groups =
+        usize::try_from(offset_groups).ok().filter(|&n| channels.is_multiple_of(n)).ok_or_else(|| {
+            OpError::attr("offset_group", format!("a divisor of {channels}"), offset_groups.to_string())
+        })?;
     if sizes.window.axes.len() != 2 {
         return Err(KernelError::unsupported("DeformConv of other than two spatial axes"));
     }
@@ -464,7 +463,9 @@ where
         }
         let scale = Rescale::read(io, channels)?;
         match result {
-            DType::I8 => job.run(scratch, io.out::<i8>(0)?, |channel, x| saturate_i8(scale.apply(channel, x))),
+            DType::I8 => {
+                job.run(scratch, io.out::<i8>(0)?, |channel, x| saturate_i8(scale.apply(channel, x)))
+            }
             _ => job.run(scratch, io.out::<u8>(0)?, |channel, x| saturate_u8(scale.apply(channel, x))),
         }
         Ok(())

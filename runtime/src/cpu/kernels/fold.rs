@@ -5,7 +5,7 @@
 
 use super::broadcast::Walk;
 use super::lanes::{BLOCK, PIECE, Real, Wide, pieces};
-use crate::cpu::kernel::{Dims, Io, Out, Result};
+use crate::cpu::kernel::{Dims, Io, KernelError, Out, Result};
 use crate::host::{Element, TensorRef};
 use ampc_ir::DType;
 use half::{bf16, f16};
@@ -140,7 +140,6 @@ macro_rules! load_each {
             fn same_mut(_: &mut [$ty]) -> Option<&mut [$wide]> {
                 None
             }
-            #[expect(clippy::cast_possible_truncation, reason = "what does not fit is cut off")]
             fn store(from: &[$wide], to: &mut [$ty]) {
                 let store: fn($wide) -> $ty = $store;
                 to.iter_mut().zip(from).for_each(|(y, &x)| *y = store(x));
@@ -151,19 +150,24 @@ macro_rules! load_each {
 
 macro_rules! load_integers {
     ($($ty:ident),*) => {
-        load_each!($($ty as i128: i128::from, |x| x as $ty;)*);
         load_each!($(
-            $ty as f64: {
-                #[expect(clippy::cast_precision_loss, reason = "rounding is what it is for")]
-                |x| x as f64
-            }, |x| x as $ty;
+            $ty as i128: i128::from, {
+                #[expect(clippy::cast_possible_truncation, reason = "what does not fit is cut off")]
+                |x| x as $ty
+            };
+        )*);
+        load_each!($(
+            $ty as f64: |x| x as f64, {
+                #[expect(clippy::cast_possible_truncation, reason = "what does not fit is cut off")]
+                |x| x as $ty
+            };
         )*);
     };
 }
 
 load_low!(f16, bf16);
 load_each!(
-    f32 as f64: f64::from, |x| x as f32;
+    f32 as f64: f64::from, f32::of;
     f16 as f64: f16::to_f64, f16::from_f64;
     bf16 as f64: bf16::to_f64, bf16::from_f64;
 );
@@ -568,8 +572,11 @@ pub(crate) fn spread<T: Load<A>, A: Number>(
     });
 }
 
-/// The elements of a float tensor of any type, as many as there is room for.
+/// The elements of a float tensor of any type, which are as many as there is room for.
 pub(crate) fn read_floats<A: Wide>(tensor: TensorRef<'_>, to: &mut [A]) -> Result<()> {
+    if tensor.element_count() != to.len() as u64 {
+        return Err(KernelError::value(format!("{} elements", to.len()), tensor.element_count()));
+    }
     fn each<T: Element + Sync, A: Wide>(tensor: TensorRef<'_>, to: &mut [A], f: fn(T) -> f64) -> Result<()> {
         let from = tensor.as_slice::<T>()?;
         pieces(to, PIECE, |at, to| to.iter_mut().zip(&from[at..]).for_each(|(y, &x)| *y = A::of(f(x))));

@@ -107,7 +107,7 @@ fn arg_best<T: Ordered>(
     beats: impl Fn(&T, &T) -> bool + Send + Sync,
 ) {
     if inner == 1 {
-        pieces(to, (PIECE / n).max(1), |at, to| {
+        pieces(to, (PIECE / n.max(1)).max(1), |at, to| {
             for (y, row) in to.iter_mut().zip(from[at * n..].chunks_exact(n)) {
                 let mut best = 0;
                 for (i, x) in row.iter().enumerate().skip(1) {
@@ -162,9 +162,9 @@ fn top_k(site: &Site<'_>) -> Result<Prepared> {
         return Err(view.k_error(format!("at most {n} elements"), k).into());
     }
     u32::try_from(n).map_err(|_| KernelError::unsupported("TopK of 2^32 elements and more"))?;
-    count(&dims)?;
+    let elements = count(&dims)?;
     let top = Top { n, inner, k, largest: view.largest };
-    let rooms = outer.clamp(1, ROOMS);
+    let rooms = if elements == 0 { 0 } else { outer.min(ROOMS) };
     let scratch = rooms.saturating_mul(n).saturating_mul(size_of::<u32>());
     Ok(for_number!(site.dtype(0)?, site, T => Prepared::new(move |io| {
         let from = io.slice::<T>(0)?;

@@ -8,7 +8,9 @@ use half::{bf16, f16};
 use rayon::prelude::*;
 
 /// A type that is computed in: f32 or f64.
-pub(crate) trait Wide: Element + Elementary + num_traits::Float + Send + Sync + std::iter::Sum {
+pub(crate) trait Wide:
+    Element + Elementary + num_traits::Float + Send + Sync + std::iter::Sum
+{
     /// The nearest number to an f64.
     fn of(number: f64) -> Self;
     /// The number as f64, which holds it exactly.
@@ -162,6 +164,11 @@ pub(crate) const PIECE: usize = 1 << 15;
 
 /// Calls `work` with every piece of `out` and its first index, in parallel if there are many.
 pub(crate) fn pieces<T: Send>(out: &mut [T], piece: usize, work: impl Fn(usize, &mut [T]) + Send + Sync) {
+    pieces_of(out, piece, &work);
+}
+
+/// What starts threads is compiled once for every element type and not for every kernel.
+fn pieces_of<T: Send>(out: &mut [T], piece: usize, work: &(dyn Fn(usize, &mut [T]) + Send + Sync)) {
     if out.len() <= piece {
         if !out.is_empty() {
             work(0, out);

@@ -329,97 +329,105 @@ pub(super) fn write_through<T: Real>(to: &mut [T], room: &mut [T::Wide], work: i
     pieces(to, PIECE, |at, to| T::narrow(&room[at..at + to.len()], to));
 }
 
-fn gemm(site: &Site<'_>) -> Result<Prepared> {
-    let view = GemmView::read(&site.view);
-    let (a, b, result) = (site.dims(0)?, site.dims(1)?, site.result_dims(0)?);
-    let k = if view.trans_a { a[0] } else { a[1] };
-    let (m, n) = (result[0], result[1]);
-    let walk = if site.has(2) { Some(Walk::new(&result, &[&site.dims(2)?])) } else { None };
-    let alpha = f64::from(site.view.float("alpha").unwrap_or(1.0));
-    let beta = f64::from(site.view.float("beta").unwrap_or(1.0));
-    let sizes = [a[0] * a[1], b[0] * b[1], m * n];
-    let steps = |transposed: bool, columns: usize| if transposed { (1, columns) } else { (columns, 1) };
-    let (step_a, step_b) = (steps(view.trans_a, a[1]), steps(view.trans_b, b[1]));
-    if site.dtype(0)?.is_integer() {
-        let sums = Sums { sizes: (m, n, k), steps: [step_a, step_b], walk, alpha, beta };
-        return Ok(match site.dtype(0)? {
-            DType::I64 => sums.prepare::<i64>(),
-            DType::I32 => sums.prepare::<i32>(),
-            DType::U64 => sums.prepare::<u64>(),
-            DType::U32 => sums.prepare::<u32>(),
-            _ => return Err(site.no_kernel()),
-        });
-    }
-    Ok(for_real!(site.dtype(0)?, site, T => {
-        let words = if <T as Real>::IS_WIDE { 0 } else { sizes.iter().sum() };
-        let (alpha, beta) = (<T as Real>::Wide::of(alpha), <T as Real>::Wide::of(beta));
-        Prepared::new(move |io| {
-            let (a, b) = (io.slice::<T>(0)?, io.slice::<T>(1)?);
-            let c = if io.has(2) { Some(io.slice::<T>(2)?) } else { None };
-            let to = io.out::<T>(0)?;
-            let room = io.scratch::<<T as Real>::Wide>();
-            let wide = <T as Real>::IS_WIDE;
-            let (room_a, room) = room.split_at_mut(if wide { 0 } else { sizes[0] });
-            let (room_b, room) = room.split_at_mut(if wide { 0 } else { sizes[1] });
-            let a = Matrix { elements: widened(a, room_a), row: step_a.0, column: step_a.1 };
-            let b = Matrix { elements: widened(b, room_b), row: step_b.0, column: step_b.1 };
-            write_through::<T>(to, room, |to| {
-                multiply((m, n, k), a, b, to, None);
-                scale(to, alpha);
-                let (Some(c), Some(walk)) = (c, &walk) else { return };
-                let step = walk.row_stride(0);
-                walk.rows(0, m * n, |at, count, from| {
-                    for (i, y) in to[at..at + count].iter_mut().enumerate() {
-                        *y = *y + beta * c[from[0] + i * step].wide();
-                    }
-                });
-            });
-            Ok(())
-        })
-        .scratch(words * size_of::<<T as Real>::Wide>())
-    }))
-}
-
-/// Gemm of integers: products wrap, and factors that are no integers are multiplied with in f64 and the sum cut off.
-struct Sums {
+/// `alpha · A · B + beta · C`
+struct Gemm {
     sizes: (usize, usize, usize),
+    /// Elements of A and B.
+    lens: [usize; 2],
+    /// Steps from row to row and column to column.
     steps: [(usize, usize); 2],
+    /// C along the result, if it is there.
     walk: Option<Walk>,
     alpha: f64,
     beta: f64,
 }
 
-impl Sums {
-    fn prepare<T: Multiply + Load<f64> + Load<i128>>(self) -> Prepared {
+fn gemm(site: &Site<'_>) -> Result<Prepared> {
+    let view = GemmView::read(&site.view);
+    let (a, b, result) = (site.dims(0)?, site.dims(1)?, site.result_dims(0)?);
+    let k = if view.trans_a { a[0] } else { a[1] };
+    let steps = |transposed: bool, columns: usize| if transposed { (1, columns) } else { (columns, 1) };
+    let gemm = Gemm {
+        sizes: (result[0], result[1], k),
+        lens: [a[0] * a[1], b[0] * b[1]],
+        steps: [steps(view.trans_a, a[1]), steps(view.trans_b, b[1])],
+        walk: if site.has(2) { Some(Walk::new(&result, &[&site.dims(2)?])) } else { None },
+        alpha: f64::from(view.alpha),
+        beta: f64::from(view.beta),
+    };
+    Ok(match site.dtype(0)? {
+        DType::I64 => gemm.of_integers::<i64>(),
+        DType::I32 => gemm.of_integers::<i32>(),
+        DType::U64 => gemm.of_integers::<u64>(),
+        DType::U32 => gemm.of_integers::<u32>(),
+        dtype => for_real!(dtype, site, T => gemm.of_reals::<T, <T as Real>::Wide>()),
+    })
+}
+
+impl Gemm {
+    fn of_reals<T: Real<Wide = W>, W: Wide + Multiply>(self) -> Prepared {
+        let (m, n, _) = self.sizes;
+        let words = if T::IS_WIDE { 0 } else { self.lens[0] + self.lens[1] + m * n };
         Prepared::new(move |io| {
-            let [a, b] = self.steps;
-            let a = Matrix { elements: io.slice::<T>(0)?, row: a.0, column: a.1 };
-            let b = Matrix { elements: io.slice::<T>(1)?, row: b.0, column: b.1 };
+            let (a, b) = (io.slice::<T>(0)?, io.slice::<T>(1)?);
+            let c = if io.has(2) { io.slice::<T>(2)? } else { &[] };
+            let to = io.out::<T>(0)?;
+            let room = io.scratch::<W>();
+            let (room_a, room) = room.split_at_mut(if T::IS_WIDE { 0 } else { self.lens[0] });
+            let (room_b, room) = room.split_at_mut(if T::IS_WIDE { 0 } else { self.lens[1] });
+            let [a, b] = self.matrices(widened(a, room_a), widened(b, room_b));
+            write_through::<T>(to, room, |to| {
+                W::multiply(self.sizes, a, b, to);
+                scale(to, W::of(self.alpha));
+                let beta = W::of(self.beta);
+                self.with_c(c, to, |y, c| y + beta * c.wide());
+            });
+            Ok(())
+        })
+        .scratch(words * size_of::<W>())
+    }
+
+    /// Products wrap; with factors that are no integers the sum is computed in f64 and cut off.
+    fn of_integers<T: Multiply + Load<f64> + Load<i128>>(self) -> Prepared {
+        Prepared::new(move |io| {
+            let [a, b] = self.matrices(io.slice::<T>(0)?, io.slice::<T>(1)?);
             let c = if io.has(2) { io.slice::<T>(2)? } else { &[] };
             let to = io.out::<T>(0)?;
             T::multiply(self.sizes, a, b, to);
-            let zero = Walk::new(&[to.len()], &[&[]]);
-            let none = [T::zeroed()];
-            let (walk, c) = self.walk.as_ref().map_or((&zero, &none[..]), |walk| (walk, c));
-            let step = walk.row_stride(0);
-            walk.rows(0, to.len(), |at, count, from| {
-                for (i, y) in to[at..at + count].iter_mut().enumerate() {
-                    *y = self.sum(*y, c[from[0] + i * step]);
-                }
-            });
+            if let (Some(alpha), Some(beta)) = (whole(self.alpha), whole(self.beta)) {
+                let (alpha, beta): (T, T) = (stored(alpha), stored(beta));
+                to.iter_mut().for_each(|y| *y = alpha.times(*y));
+                self.with_c(c, to, |y, c| y.plus(beta.times(c)));
+            } else if self.walk.is_some() {
+                self.with_c(c, to, |y, c| self.sum(y, c));
+            } else {
+                to.iter_mut().for_each(|y| *y = self.sum(*y, T::default()));
+            }
             Ok(())
         })
     }
 
-    /// `alpha · product + beta · c`
-    fn sum<T: Multiply + Load<f64> + Load<i128>>(&self, product: T, c: T) -> T {
-        if let (Some(alpha), Some(beta)) = (whole(self.alpha), whole(self.beta)) {
-            let (alpha, beta): (T, T) = (stored(alpha), stored(beta));
-            return alpha.times(product).plus(beta.times(c));
-        }
+    /// The sum of two integers with factors that are none.
+    fn sum<T: Multiply + Load<f64>>(&self, product: T, c: T) -> T {
         let mut numbers = [0.0; 2];
         T::load(&[product, c], &mut numbers);
         stored(self.alpha * numbers[0] + self.beta * numbers[1])
+    }
+
+    fn matrices<'a, W>(&self, a: &'a [W], b: &'a [W]) -> [Matrix<'a, W>; 2] {
+        let matrix = |elements, (row, column)| Matrix { elements, row, column };
+        [matrix(a, self.steps[0]), matrix(b, self.steps[1])]
+    }
+
+    /// `to = f(to, C)`, if there is a C.
+    fn with_c<T: Copy, W: Copy>(&self, c: &[T], to: &mut [W], f: impl Fn(W, T) -> W) {
+        let Some(walk) = &self.walk else { return };
+        let step = walk.row_stride(0);
+        walk.rows(0, to.len(), |at, count, from| {
+            for (i, y) in to[at..at + count].iter_mut().enumerate() {
+                *y = f(*y, c[from[0] + i * step]);
+            }
+        });
     }
 }
 

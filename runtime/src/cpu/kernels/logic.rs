@@ -11,16 +11,25 @@ use ampc_ir::op::OpKind;
 use ampc_ir::views::OpError;
 use ampc_ir::views::broadcast::Shift;
 use bytemuck::Pod;
+use num_traits::ToPrimitive;
 
 /// The kernels of this family.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     Some(match kind {
         OpKind::And => |s| truth(s, |a, b| a & b),
         OpKind::BitShift => bit_shift,
-        OpKind::BitwiseAnd => |s| Ok(for_int!(s.dtype(0)?, s, T => zipped_int::<T>(walk_of(s, 2)?, |a, b| a & b))),
-        OpKind::BitwiseNot => |s| Ok(for_int!(s.dtype(0)?, s, T => super::activation::mapped_int::<T>(|x| !x))),
-        OpKind::BitwiseOr => |s| Ok(for_int!(s.dtype(0)?, s, T => zipped_int::<T>(walk_of(s, 2)?, |a, b| a | b))),
-        OpKind::BitwiseXor => |s| Ok(for_int!(s.dtype(0)?, s, T => zipped_int::<T>(walk_of(s, 2)?, |a, b| a ^ b))),
+        OpKind::BitwiseAnd => {
+            |s| Ok(for_int!(s.dtype(0)?, s, T => zipped_int::<T>(walk_of(s, 2)?, |a, b| a & b)))
+        }
+        OpKind::BitwiseNot => {
+            |s| Ok(for_int!(s.dtype(0)?, s, T => super::activation::mapped_int::<T>(|x| !x)))
+        }
+        OpKind::BitwiseOr => {
+            |s| Ok(for_int!(s.dtype(0)?, s, T => zipped_int::<T>(walk_of(s, 2)?, |a, b| a | b)))
+        }
+        OpKind::BitwiseXor => {
+            |s| Ok(for_int!(s.dtype(0)?, s, T => zipped_int::<T>(walk_of(s, 2)?, |a, b| a ^ b)))
+        }
         OpKind::Equal => equal,
         OpKind::Greater => |s| compare(s, Order::Greater),
         OpKind::GreaterOrEqual => |s| compare(s, Order::GreaterOrEqual),
@@ -130,9 +139,13 @@ fn strings<'a>(io: &Io<'a>, i: usize) -> Result<&'a [Box<[u8]>]> {
 
 fn bit_shift(site: &Site<'_>) -> Result<Prepared> {
     let (walk, shift) = (walk_of(site, 2)?, Shift::read(&site.view)?);
-    #[allow(unused_comparisons, reason = "unsigned types are instances too")]
+    #[allow(
+        unused_comparisons,
+        clippy::absurd_extreme_comparisons,
+        reason = "unsigned types are instances too"
+    )]
     let kernel = for_int!(site.dtype(0)?, site, T => {
-        let count = |by: T| u32::try_from(by).ok().filter(|&by| by < T::BITS);
+        let count = |by: T| by.to_u32().filter(|&by| by < T::BITS);
         match shift {
             Shift::Left => zipped_int::<T>(walk, move |x: T, by| count(by).map_or(0, |by| x << by)),
             // What is shifted in are copies of the sign.
@@ -227,7 +240,11 @@ fn selected<T: Pod + Send + Sync>(walk: Walk) -> Prepared {
     Prepared::new(move |io| {
         let condition = io.bytes(0)?;
         let operand = |i: usize| {
-            if io.in_place == Some(i) { Ok::<_, KernelError>(None) } else { Ok(Some(elements::<T>(io.bytes(i)?))) }
+            if io.in_place == Some(i) {
+                Ok::<_, KernelError>(None)
+            } else {
+                Ok(Some(elements::<T>(io.bytes(i)?)))
+            }
         };
         let (x, y) = (operand(1)?, operand(2)?);
         let to = io.out_bytes(0)?;

@@ -1,7 +1,7 @@
 //! Operators of ai.onnx.ml: LabelEncoder, ArrayFeatureExtractor, Binarizer, TreeEnsemble.
 
-use super::lanes::{Real, Wide, for_real};
 use super::activation::{mapped, mapped_int};
+use super::lanes::{Real, Wide, for_real};
 use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
 use crate::host::{HostTensor, TensorRef};
 use ampc_ir::DType;

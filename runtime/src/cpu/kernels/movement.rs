@@ -250,7 +250,7 @@ impl Movement for Joined {
     }
 }
 
-/// A triangle of matrices of `rows` times `columns`; the others elements are zero.
+/// A triangle of matrices of `rows` times `columns`; the other elements are zero.
 struct Triangle {
     rows: usize,
     columns: usize,

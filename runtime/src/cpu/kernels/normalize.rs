@@ -15,6 +15,7 @@ use super::softmax::first;
 use crate::cpu::kernel::{Dims, Io, KernelError, Prepare, Prepared, Result, Site};
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
+use ampc_ir::views::OpError;
 use ampc_ir::views::norm::{ChannelNormView, LayerNormView, lp_normalization};
 use ampc_ir::views::reduce::Axes;
 use rayon::prelude::*;
@@ -77,6 +78,13 @@ impl Spread {
         let from = site.dims(operand)?;
         let len = from.iter().product();
         let leading = from.len().saturating_sub(dims.len());
+        let mut behind = dims[dims.len().saturating_sub(from.len())..].iter().zip(&from[leading..]);
+        if from[..leading].iter().any(|&f| f != 1) || behind.any(|(&d, &f)| f != 1 && f != d) {
+            let found = format!("{:?}", from.as_slice());
+            return Err(
+                OpError::operand(operand, format!("a shape that broadcasts to {dims:?}"), found).into()
+            );
+        }
         Ok(Some(Spread { operand, len, walk: Walk::new(dims, &[&from[leading..]]) }))
     }
 

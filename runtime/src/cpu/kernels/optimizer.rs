@@ -8,6 +8,7 @@ use super::lanes::{PIECE, Wide};
 use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
+use ampc_ir::views::OpError;
 use rayon::prelude::*;
 
 /// The kernels of this family.
@@ -85,10 +86,15 @@ struct Step {
 impl Step {
     /// Operand `kind` of the tensor: it, its gradient, its states.
     fn operand<'a, A: Wide>(&self, io: &Io<'a>, kind: usize) -> Result<&'a [A]> {
-        io.slice(2 + kind * self.n + self.i)
+        let operand = 2 + kind * self.n + self.i;
+        let (elements, expected) = (io.slice(operand)?, io.tensor(2 + self.i)?.element_count());
+        if elements.len() as u64 != expected {
+            let found = elements.len().to_string();
+            return Err(OpError::operand(operand, format!("{expected} elements"), found).into());
+        }
+        Ok(elements)
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "the nearest number will do")]
     fn run<A: Wide>(&self, io: &mut Io<'_>) -> Result<()> {
         let (x, g) = (self.operand::<A>(io, 0)?, self.operand::<A>(io, 1)?);
         let v = self.operand::<A>(io, 2)?;

@@ -46,8 +46,16 @@ pub(super) fn walk_of(site: &Site<'_>, n: usize) -> Result<Walk> {
     if let (Some(start), [first, second, ..]) = (start, &mut operands[..]) {
         align(first, second, start)?;
     }
+    let result = site.result_dims(0)?;
+    for (i, operand) in operands.iter().enumerate() {
+        let mut pairs = operand.iter().rev().zip(result.iter().rev());
+        if operand.len() > result.len() || !pairs.all(|(&d, &r)| d == 1 || d == r) {
+            let expected = format!("dims that broadcast into {result:?}");
+            return Err(OpError::operand(i, expected, format!("{operand:?}")).into());
+        }
+    }
     let operands: Vec<&[usize]> = operands.iter().map(|d| &d[..]).collect();
-    Ok(Walk::new(&site.result_dims(0)?, &operands))
+    Ok(Walk::new(&result, &operands))
 }
 
 /// Puts `second` at the axes of `first` from `start` on: axes of one element follow.
@@ -261,7 +269,11 @@ fn real_bound<T: Real>(io: &Io<'_>, bound: Bound) -> Result<Option<T::Wide>> {
 fn p_relu(site: &Site<'_>) -> Result<Prepared> {
     let walk = walk_of(site, 2)?;
     if site.dtype(0)?.is_integer() {
-        #[allow(unused_comparisons, reason = "unsigned types are instances too")]
+        #[allow(
+            unused_comparisons,
+            clippy::absurd_extreme_comparisons,
+            reason = "unsigned types are instances too"
+        )]
         let kernel = for_int!(site.dtype(0)?, site, T => {
             zipped_int::<T>(walk, |x: T, slope| if x < T::zero() { x.wrapping_mul(slope) } else { x })
         });
@@ -277,7 +289,11 @@ fn modulo(site: &Site<'_>) -> Result<Prepared> {
     let walk = walk_of(site, 2)?;
     let truncates = site.view.int("fmod").unwrap_or(0) != 0;
     if site.dtype(0)?.is_integer() {
-        #[allow(unused_comparisons, reason = "unsigned types are instances too")]
+        #[allow(
+            unused_comparisons,
+            clippy::absurd_extreme_comparisons,
+            reason = "unsigned types are instances too"
+        )]
         let kernel = for_int!(site.dtype(0)?, site, T => zipped_int::<T>(walk, move |a: T, b: T| {
             let rest = if b == 0 { 0 } else { a.wrapping_rem(b) };
             let turns = !truncates && rest != 0 && (rest < 0) != (b < 0);
@@ -315,8 +331,7 @@ fn pow(site: &Site<'_>) -> Result<Prepared> {
     if base.is_integer() {
         #[expect(clippy::cast_possible_truncation, clippy::allow_attributes, reason = "as NumPy casts")]
         #[allow(clippy::cast_precision_loss, reason = "narrow types are instances too")]
-        let kernel =
-            for_int!(base, site, T => powers::<T, f64>(walk, exponent, count, |x, y| (x as f64).powf(y) as T));
+        let kernel = for_int!(base, site, T => powers::<T, f64>(walk, exponent, count, |x, y| (x as f64).powf(y) as T));
         return Ok(kernel);
     }
     let is_scalar = count == 1;

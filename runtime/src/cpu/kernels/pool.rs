@@ -120,7 +120,8 @@ impl Pool {
     fn of(site: &Site<'_>) -> Result<Pool> {
         let (x, y) = (site.dims(0)?, site.result_dims(0)?);
         let view = WindowView::read(&site.view, x.len() - 2, None)?;
-        let window = Window::new(&view, spatial(&x), spatial(&y), |i, image, grid| view.pads(i, image, grid).0)?;
+        let window =
+            Window::new(&view, spatial(&x), spatial(&y), |i, image, grid| view.pads(i, image, grid).0)?;
         Ok(Pool { window, view })
     }
 
@@ -128,9 +129,11 @@ impl Pool {
     fn counts(&self, with_padding: bool) -> Vec<Vec<f64>> {
         let axes = self.window.axes.iter().enumerate();
         axes.map(|(i, axis)| {
-            let after = self.view.strides.get(i).map_or(0, |_| {
-                self.view.pads(i, axis.image as u64, axis.grid as u64).1
-            });
+            let after = self
+                .view
+                .strides
+                .get(i)
+                .map_or(0, |_| self.view.pads(i, axis.image as u64, axis.grid as u64).1);
             let end = (axis.image + axis.before).saturating_add(usize::try_from(after).unwrap_or(usize::MAX));
             let count = |position: usize| {
                 if with_padding {
@@ -411,7 +414,11 @@ fn lp_pool(site: &Site<'_>) -> Result<Prepared> {
     Ok(for_real!(site.dtype(0)?, site, T => lp_pool_of::<T>(pool.window, planes, p)))
 }
 
-fn lp_pool_of<T: Real + Pooled<Folded = <T as Real>::Wide>>(window: Window, planes: usize, p: f64) -> Prepared {
+fn lp_pool_of<T: Real + Pooled<Folded = <T as Real>::Wide>>(
+    window: Window,
+    planes: usize,
+    p: f64,
+) -> Prepared {
     let p = <T as Real>::Wide::of(p);
     let fold = Fold { start: <T as Real>::Wide::zero(), enter: move |x| power(x, p), join: |a, b| a + b };
     self::pool::<T>(window, planes, fold, move |_, sums| {
@@ -500,8 +507,12 @@ fn max_unpool(site: &Site<'_>) -> Result<Prepared> {
     let mut image = vec![x[0], x[1]];
     for (i, &n) in spatial(&x).iter().enumerate() {
         let steps = (n as u64).saturating_sub(1).saturating_mul(view.strides[i]);
-        let size = steps.saturating_add(view.kernel[i]).saturating_sub(view.pads[i].0).saturating_sub(view.pads[i].1);
-        image.push(usize::try_from(size).map_err(|_| KernelError::value("an extent that fits memory", size))?);
+        let size = steps
+            .saturating_add(view.kernel[i])
+            .saturating_sub(view.pads[i].0)
+            .saturating_sub(view.pads[i].1);
+        image
+            .push(usize::try_from(size).map_err(|_| KernelError::value("an extent that fits memory", size))?);
     }
     if image.iter().zip(&y).any(|(image, y)| image > y) {
         let expected = format!("extents of at least {image:?}");
@@ -528,7 +539,11 @@ fn max_unpool_of<T: bytemuck::Pod>(image: Vec<usize>, result: Vec<usize>) -> Pre
         for (&index, &x) in indices.iter().zip(x) {
             let at = usize::try_from(index).ok().filter(|&i| i < most);
             let mut rest = at.ok_or_else(|| {
-                OpError::operand(1, format!("indices from 0 to {}", most.saturating_sub(1)), index.to_string())
+                OpError::operand(
+                    1,
+                    format!("indices from 0 to {}", most.saturating_sub(1)),
+                    index.to_string(),
+                )
             })?;
             if is_whole {
                 to[rest] = x;
@@ -567,6 +582,8 @@ mod tests {
         let sum = fold_all::<f32>(&x, &|x| x, 0.0, &|a, b| a + b);
         let exact = f64::from(0.1f32) * 1_000_003.0;
         assert!((f64::from(sum) - exact).abs() < 1e-6 * exact, "{sum} {exact}");
-        assert!((fold_all::<f16>(&[f16::from_f32(3.0)], &|x| x, f32::NEG_INFINITY, &larger) - 3.0).abs() < 1e-6);
+        assert!(
+            (fold_all::<f16>(&[f16::from_f32(3.0)], &|x| x, f32::NEG_INFINITY, &larger) - 3.0).abs() < 1e-6
+        );
     }
 }

@@ -9,7 +9,7 @@ use super::lanes::{PIECE, pieces};
 use crate::cpu::kernel::{Io, Prepare, Prepared, Result, Site};
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
-use ampc_ir::views::{Granularity, QuantizeView};
+use ampc_ir::views::{Granularity, OpError, QuantizeView};
 use half::{bf16, f16};
 use std::sync::OnceLock;
 
@@ -49,6 +49,17 @@ impl Scales {
         })
     }
 
+    /// How many scales there are for so many elements.
+    fn count(self, elements: usize) -> usize {
+        match self {
+            Scales::One => 1,
+            Scales::Axis { extent, .. } => extent,
+            Scales::Blocks { extent, size, .. } => {
+                elements.checked_div(extent).map_or(0, |rows| rows * extent.div_ceil(size))
+            }
+        }
+    }
+
     /// The scales of the elements from `start` on.
     fn spread(self, scales: &[f32], start: usize, to: &mut [f32]) {
         let (mut at, end) = (start, start + to.len());
@@ -70,7 +81,11 @@ impl Scales {
                 }
             };
             let to = &mut to[at - start..next.min(end) - start];
-            if each { to.copy_from_slice(&scales[first..first + to.len()]) } else { to.fill(scales[first]) }
+            if each {
+                to.copy_from_slice(&scales[first..first + to.len()])
+            } else {
+                to.fill(scales[first])
+            }
             at += to.len();
         }
     }
@@ -88,12 +103,16 @@ struct Grid {
 
 impl Grid {
     fn of(site: &Site<'_>, granularity: Granularity) -> Result<Grid> {
-        Ok(Grid {
-            scales: Scales::of(site, granularity)?,
-            count: site.dims(1)?.iter().product(),
-            scale: site.dtype(1)?,
-            zero: if site.has(2) { Some(site.dtype(2)?) } else { None },
-        })
+        let scales = Scales::of(site, granularity)?;
+        let count = scales.count(site.dims(0)?.iter().product());
+        for i in (1..3).filter(|&i| site.has(i)) {
+            let found: usize = site.dims(i)?.iter().product();
+            if found != count {
+                return Err(OpError::operand(i, format!("{count} elements"), found.to_string()).into());
+            }
+        }
+        let zero = if site.has(2) { Some(site.dtype(2)?) } else { None };
+        Ok(Grid { scales, count, scale: site.dtype(1)?, zero })
     }
 
     fn scratch(self) -> usize {
@@ -196,9 +215,8 @@ fn dequantize(site: &Site<'_>) -> Result<Prepared> {
     let view = QuantizeView::dequantize(&site.view)?;
     let (from, encoding) = (site.dtype(0)?, Encoding::new(site.result_dtype(0)?));
     let grid = Grid::of(site, view.granularity)?;
-    let kernel = Prepared::new(move |io| {
-        grid.apply(io, (from, encoding), |x, scale, zero| (x - zero) * scale)
-    });
+    let kernel =
+        Prepared::new(move |io| grid.apply(io, (from, encoding), |x, scale, zero| (x - zero) * scale));
     Ok(kernel.scratch(grid.scratch()))
 }
 

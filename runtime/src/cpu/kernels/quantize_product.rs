@@ -182,7 +182,8 @@ impl Product {
             let (outer, inner) = dims.split_at(dims.len() - 2);
             let matrices = outer.iter().product();
             let dtype = site.dtype(operand)?;
-            let side = Side { operand, dtype, matrices, rows: inner[0], columns: inner[1], zero: None, by_row };
+            let side =
+                Side { operand, dtype, matrices, rows: inner[0], columns: inner[1], zero: None, by_row };
             let zero = Parameter::of(site, zero, side.lines(), matrices)?;
             Ok::<_, KernelError>(Side { zero, ..side })
         };

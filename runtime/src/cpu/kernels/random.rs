@@ -46,9 +46,9 @@ impl Stream {
         let result = site.view.data().results().iter().flatten().next();
         let name = result.and_then(|&value| module.value(value).name).map_or("", |name| module.text(name));
         // FNV-1a.
-        let hash = name.bytes().fold(0x811c_9dc5u32, |hash, byte| {
-            (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-        });
+        let hash = name
+            .bytes()
+            .fold(0x811c_9dc5u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
         Stream { key: [hash, 1] }
     }
 
@@ -71,7 +71,8 @@ impl Stream {
         for (to, counter) in to.chunks_mut(4).zip(start as u64 / 4..) {
             let [a, b, c, d] = self.four(counter);
             let pair = |u: f64, v: f64| {
-                let (size, (sine, cosine)) = ((-2.0 * (-u).ln_1p()).sqrt(), (v * std::f64::consts::TAU).sin_cos());
+                let (size, (sine, cosine)) =
+                    ((-2.0 * (-u).ln_1p()).sqrt(), (v * std::f64::consts::TAU).sin_cos());
                 [size * cosine, size * sine]
             };
             let [[a, b], [c, d]] = [pair(a, b), pair(c, d)];
@@ -259,7 +260,7 @@ impl Job {
             let keep = &mut block[..to.len()];
             self.keep(ratio, start, keep);
             f64::decode(self.dtype, &from[start * self.bits / 8..], to)?;
-            to.iter_mut().zip(&*keep).for_each(|(x, &keep)| *x = if keep == 0.0 { 0.0 } else { *x * scale });
+            to.iter_mut().zip(&*keep).for_each(|(x, &keep)| *x = *x * keep * scale);
             Ok(())
         })
     }
@@ -283,7 +284,11 @@ impl Job {
                 ratio[0]
             }
         };
-        if (0.0..1.0).contains(&ratio) { Ok(ratio) } else { Err(KernelError::value("a ratio in [0, 1)", ratio)) }
+        if (0.0..1.0).contains(&ratio) {
+            Ok(ratio)
+        } else {
+            Err(KernelError::value("a ratio in [0, 1)", ratio))
+        }
     }
 }
 

@@ -71,7 +71,6 @@ pub(super) fn count_of<A: Wide>(folding: &Folding) -> A {
 }
 
 /// A number of elements as a float.
-#[expect(clippy::cast_precision_loss, reason = "the nearest number will do")]
 pub(super) fn as_float<A: Wide>(count: usize) -> A {
     A::of(count as f64)
 }

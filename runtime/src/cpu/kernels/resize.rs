@@ -138,7 +138,8 @@ impl Table {
         let first = self.weights.len();
         let mut sum = 0.0;
         for tap in 0..self.taps {
-            let step = i64::try_from(tap).unwrap_or(i64::MAX) + 1 - i64::try_from(self.taps / 2).unwrap_or(i64::MAX);
+            let step =
+                i64::try_from(tap).unwrap_or(i64::MAX) + 1 - i64::try_from(self.taps / 2).unwrap_or(i64::MAX);
             let index = below.saturating_add(step);
             let is_outside = usize::try_from(index).map_or(true, |i| i > last);
             #[expect(clippy::cast_precision_loss, reason = "as many taps as there are elements")]
@@ -190,7 +191,10 @@ fn resize(site: &Site<'_>) -> Result<Prepared> {
             continue;
         }
         if input == 0 && output > 0 {
-            return Err(KernelError::value("an input with elements", format!("an extent of 0 on axis {axis}")));
+            return Err(KernelError::value(
+                "an input with elements",
+                format!("an extent of 0 on axis {axis}"),
+            ));
         }
         tables.push(if output == 0 { None } else { Some(scaling.table(&sampling)) });
     }
@@ -459,7 +463,8 @@ fn interpolated<T: Sampled>(plan: Passes) -> Prepared {
                 Some(x) => x,
                 None => &even[..plan.stages[i]],
             };
-            let pass = Pass { table, weights, inner: plan.inner[i], extrapolation: T::Wide::of(plan.extrapolation) };
+            let pass =
+                Pass { table, weights, inner: plan.inner[i], extrapolation: T::Wide::of(plan.extrapolation) };
             match T::direct_mut(to).filter(|_| i == last) {
                 Some(to) => pass.run(from, to),
                 None => pass.run(from, &mut odd[..plan.stages[i + 1]]),
@@ -525,7 +530,8 @@ impl<W: Wide> Pass<'_, W> {
             to.fill(self.extrapolation);
             return;
         }
-        let source = |tap: usize| &from[(outer * input + indices[index * taps + tap]) * self.inner..][..to.len()];
+        let source =
+            |tap: usize| &from[(outer * input + indices[index * taps + tap]) * self.inner..][..to.len()];
         let weight = |tap: usize| self.weights[index * taps + tap];
         if taps == 2 {
             let (a, b, u, v) = (source(0), source(1), weight(0), weight(1));

@@ -178,6 +178,8 @@ impl Sampler {
         if x < low || x > high {
             x = match self.outside {
                 Outside::Zeros => x,
+                // A cubic goes on beyond the border, through elements that are like it.
+                Outside::Border if self.mode == Mode::Cubic && x.is_finite() => x,
                 Outside::Border => x.clamp(0.0, to_f64(extent) - 1.0),
                 Outside::Reflection => reflected(x, low, high),
             };
@@ -296,7 +298,10 @@ fn affine_grid(site: &Site<'_>) -> Result<Prepared> {
     let align_corners = site.view.int("align_corners").unwrap_or(0) != 0;
     let axes: Dims = result[1..result.len() - 1].into();
     if site.dims(0)?[1..] != [axes.len(), axes.len() + 1] {
-        return Err(KernelError::value(format!("matrices of {} rows", axes.len()), format!("{:?}", site.dims(0)?)));
+        return Err(KernelError::value(
+            format!("matrices of {} rows", axes.len()),
+            format!("{:?}", site.dims(0)?),
+        ));
     }
     Ok(for_real!(site.dtype(0)?, site, T => affine_grid_of::<T>(axes, align_corners)))
 }
@@ -344,6 +349,8 @@ mod tests {
         for (x, expected) in cases {
             assert!((reflected(x, -0.5, 2.5) - expected).abs() < 1e-12, "{x}");
         }
-        assert!(reflected(f64::NEG_INFINITY, -0.5, 2.5).is_finite() && reflected(5.0, 0.0, 0.0).abs() < 1e-12);
+        assert!(
+            reflected(f64::NEG_INFINITY, -0.5, 2.5).is_finite() && reflected(5.0, 0.0, 0.0).abs() < 1e-12
+        );
     }
 }

@@ -81,6 +81,9 @@ impl Places for Tuples {
     fn each(&self, io: &Io<'_>, mut put: impl FnMut(usize, usize, usize)) -> Result<()> {
         let indices = Indices::of(io, 1, self.count())?;
         self.check(indices)?;
+        if self.inner == 0 {
+            return Ok(());
+        }
         (0..self.n).for_each(|i| put(self.start(indices, i), i * self.inner, self.inner));
         Ok(())
     }
@@ -123,6 +126,9 @@ impl Places for Cache {
     fn each(&self, io: &Io<'_>, mut put: impl FnMut(usize, usize, usize)) -> Result<()> {
         let positions = if self.has_positions { Some(Indices::of(io, 2, self.batch)?) } else { None };
         let (heads, inner) = (self.heads, self.inner);
+        if heads == 0 || inner == 0 {
+            return Ok(());
+        }
         for batch in 0..self.batch {
             let position = positions.map_or(0, |p| p.get(batch));
             let first = usize::try_from(position).ok().filter(|&first| {

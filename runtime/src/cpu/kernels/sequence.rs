@@ -159,8 +159,7 @@ fn split_to_sequence(site: &Site<'_>) -> Result<Prepared> {
     let extent = dims[axis];
     Ok(Prepared::new(move |io| {
         let tensor = io.tensor(0)?;
-        let sizes = if io.has(1) { sizes(io.tensor(1)?, extent)? } else { vec![1; extent] };
-        io.check_size((sizes.len() as u64).saturating_mul(size_of::<Data>() as u64))?;
+        let sizes = if io.has(1) { sizes(io, extent)? } else { equal(io, extent, 1)? };
         let mut items = Vec::with_capacity(sizes.len());
         let mut first = 0;
         for &size in &sizes {
@@ -178,25 +177,30 @@ fn split_to_sequence(site: &Site<'_>) -> Result<Prepared> {
     }))
 }
 
-/// The sizes of parts of an axis: all the same if a scalar says so, of which the last may be smaller.
-fn sizes(given: TensorRef<'_>, extent: usize) -> Result<Vec<usize>> {
-    let ints: Vec<i64> = given.i64s()?.collect();
+/// The sizes of parts of an axis: all the same if a scalar says so.
+fn sizes(io: &Io<'_>, extent: usize) -> Result<Vec<usize>> {
+    let given = io.tensor(1)?;
     let size = |n: i64| {
-        usize::try_from(n)
-            .map_err(|_| KernelError::from(OpError::operand(1, "sizes of 0 or more", n.to_string())))
+        let size = usize::try_from(n);
+        size.map_err(|_| KernelError::from(OpError::operand(1, "sizes of 0 or more", n.to_string())))
     };
-    if let ([], &[n]) = (given.dims(), &ints[..]) {
-        let n = size(n)?;
-        if n == 0 {
-            return Err(OpError::operand(1, "a size of 1 or more", "0").into());
-        }
-        return Ok((0..extent).step_by(n).map(|first| n.min(extent - first)).collect());
+    let sizes = given.i64s()?.map(size).collect::<Result<Vec<usize>>>()?;
+    match (given.dims(), &sizes[..]) {
+        ([], [0]) => return Err(OpError::operand(1, "a size of 1 or more", "0").into()),
+        ([], &[n]) => return equal(io, extent, n),
+        _ => {}
     }
-    let sizes = ints.into_iter().map(size).collect::<Result<Vec<usize>>>()?;
     if sizes.iter().try_fold(0usize, |sum, &n| sum.checked_add(n)) != Some(extent) {
         return Err(OpError::operand(1, format!("sizes with the sum {extent}"), format!("{sizes:?}")).into());
     }
     Ok(sizes)
+}
+
+/// Parts of one size, of which the last may be smaller.
+fn equal(io: &Io<'_>, extent: usize, size: usize) -> Result<Vec<usize>> {
+    let parts = extent.div_ceil(size) as u64;
+    io.check_size(parts.saturating_mul(size_of::<Data>() as u64))?;
+    Ok((0..extent).step_by(size).map(|first| size.min(extent - first)).collect())
 }
 
 fn concat_from_sequence(site: &Site<'_>) -> Result<Prepared> {

@@ -20,6 +20,16 @@ pub(super) fn run<T: Send, W: Send>(
     slots: usize,
     work: impl Fn(usize, &mut [T], &mut [W]) + Send + Sync,
 ) {
+    run_parts(out, unit, room, slots, &work);
+}
+
+fn run_parts<T: Send, W: Send>(
+    out: &mut [T],
+    unit: usize,
+    room: &mut [W],
+    slots: usize,
+    work: &(dyn Fn(usize, &mut [T], &mut [W]) + Send + Sync),
+) {
     if out.is_empty() {
         return;
     }

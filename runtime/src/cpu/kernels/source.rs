@@ -21,8 +21,11 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
 }
 
 fn constant(site: &Site<'_>) -> Result<Prepared> {
-    let value = match (site.view.attr("sparse_value"), site.view.attr("value_string"), site.view.attr("value_strings"))
-    {
+    let value = match (
+        site.view.attr("sparse_value"),
+        site.view.attr("value_string"),
+        site.view.attr("value_strings"),
+    ) {
         (Some(AttrValue::SparseTensor(data)), ..) => crate::cpu::densify(data)?,
         (_, Some(AttrValue::String(text)), _) => {
             HostTensor::from_strings(&[], vec![text.to_vec().into_boxed_slice()])?
@@ -33,7 +36,9 @@ fn constant(site: &Site<'_>) -> Result<Prepared> {
         }
         _ => {
             let data = constant_node_data(&site.view);
-            HostTensor::from_data(&*data.ok_or_else(|| OpError::node("one attribute with the value", "none"))?)?
+            HostTensor::from_data(
+                &*data.ok_or_else(|| OpError::node("one attribute with the value", "none"))?,
+            )?
         }
     };
     Ok(Prepared::new(move |io| match value.bytes() {
@@ -63,7 +68,8 @@ fn constant_of_shape(site: &Site<'_>) -> Result<Prepared> {
     };
     let bits = bits_of(value.dtype())?;
     let count: usize = dims.iter().product();
-    let pattern = if bits < 8 { repeated(element.first().copied().unwrap_or(0), bits) } else { element.to_vec() };
+    let pattern =
+        if bits < 8 { repeated(element.first().copied().unwrap_or(0), bits) } else { element.to_vec() };
     Ok(Prepared::new(move |io| {
         let to = io.out_bytes(0)?;
         pieces(to, PIECE * pattern.len(), |_, to| match pattern.as_slice() {

@@ -235,6 +235,7 @@ impl<K: Hash + Eq + Clone> Grams<K> {
         }
         let starts = site.view.int_list("ngram_counts").unwrap_or_default();
         let mut pool = FxHashMap::default();
+        let mut next = 0;
         for (n, &start) in starts.iter().enumerate() {
             let end = starts.get(n + 1).map_or(Some(tokens.len()), |&end| usize::try_from(end).ok());
             let start = usize::try_from(start).ok();
@@ -248,12 +249,12 @@ impl<K: Hash + Eq + Clone> Grams<K> {
                 )
             })?;
             for gram in part.chunks(n + 1) {
-                let next = pool.len();
                 if next >= columns.len() {
                     let expected = "a column for each n-gram of the pool";
                     return Err(OpError::attr("ngram_indexes", expected, columns.len().to_string()).into());
                 }
                 pool.insert(gram.to_vec(), next);
+                next += 1;
             }
         }
         let lengths = (number("min_gram_length")?.max(1), number("max_gram_length")?.min(starts.len()));

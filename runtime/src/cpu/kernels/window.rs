@@ -72,7 +72,8 @@ impl Window {
         grid: &[usize],
         before: impl Fn(usize, u64, u64) -> u64,
     ) -> Result<Window> {
-        let number = |n: u64| usize::try_from(n).map_err(|_| KernelError::value("a window that fits memory", n));
+        let number =
+            |n: u64| usize::try_from(n).map_err(|_| KernelError::value("a window that fits memory", n));
         let axis = |i: usize| {
             Ok(Axis {
                 image: image[i],
@@ -305,7 +306,12 @@ pub(super) fn tiles<T>(
             let first = tiles.len();
             for column in (0..columns).step_by(tile.1) {
                 let columns = column..(column + tile.1).min(columns);
-                tiles.push(Tile { matrix, row: i * tile.0, columns, rows: Vec::with_capacity(tile.0.min(rows)) });
+                tiles.push(Tile {
+                    matrix,
+                    row: i * tile.0,
+                    columns,
+                    rows: Vec::with_capacity(tile.0.min(rows)),
+                });
             }
             for row in to.chunks_mut(columns) {
                 for (tile, part) in tiles[first..].iter_mut().zip(row.chunks_mut(tile.1)) {
@@ -323,9 +329,13 @@ mod tests {
 
     #[test]
     fn positions_and_taps_that_meet_the_image() {
-        for (image, grid, kernel, stride, dilation, before) in
-            [(5, 3, 3, 2, 1, 1), (4, 6, 2, 1, 3, 3), (3, 4, 5, 1, 1, 3), (1, 3, 3, 3, 2, 4), (7, 2, 1, 5, 1, 0)]
-        {
+        for (image, grid, kernel, stride, dilation, before) in [
+            (5, 3, 3, 2, 1, 1),
+            (4, 6, 2, 1, 3, 3),
+            (3, 4, 5, 1, 1, 3),
+            (1, 3, 3, 3, 2, 4),
+            (7, 2, 1, 5, 1, 0),
+        ] {
             let axis = Axis { image, grid, kernel, stride, dilation, before };
             for tap in 0..kernel {
                 for position in 0..grid {
