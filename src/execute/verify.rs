@@ -131,7 +131,9 @@ pub fn verify(
     options: &VerifyOptions,
 ) -> Result<Verification, Error> {
     let pairs = pair_outputs(model, other)?;
-    let mut executables = [prepare(model, &options.cpu)?, prepare(other, &options.cpu).map_err(in_other)?];
+    // What depends on constants alone is looked at as well.
+    let cpu = Cpu { fold: false, ..options.cpu.clone() };
+    let mut executables = [prepare(model, &cpu)?, prepare(other, &cpu).map_err(in_other)?];
     let (model, other) = (&*model, &*other);
     let other_inputs = inputs.for_other(model, other).map_err(in_other)?;
     bind(&mut executables[0], &inputs.values)?;

@@ -368,6 +368,9 @@ fn run_step(
                 let found = look_at(&operands);
                 let actual = Actual { types: &found.types, values: &found.values, call_attrs: given.attrs };
                 let types = job.result_types(actual)?;
+                for ty in types.iter().flatten() {
+                    check_size(span(ty).unwrap_or(u64::MAX), run.max_bytes)?;
+                }
                 let prepared = job.prepare(actual, &types)?;
                 check_size(prepared.needs.scratch as u64, run.max_bytes)?;
                 own = AlignedBytes::zeroed(prepared.needs.scratch).ok_or_else(|| KernelError::Limit {
@@ -519,6 +522,13 @@ fn out_of(tensor: &mut Option<HostTensor>) -> Out<'_> {
     let Some(tensor) = tensor else { return Out::Absent };
     let dtype = tensor.dtype();
     tensor.bytes_mut().map_or(Out::Absent, |bytes| Out::Placed { dtype, bytes })
+}
+
+/// Bytes of a tensor of this type were no dim zero, so that no product of its dims is larger; 0 for what has no known
+/// dims, `None` if there is no such number.
+pub(crate) fn span(ty: &Type) -> Option<u64> {
+    let Some((dtype, dims)) = known_tensor(ty) else { return Some(0) };
+    dtype.storage_bytes(dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d.max(1)))?)
 }
 
 /// Element type and dims of a tensor of numbers, if they are known.

@@ -541,6 +541,12 @@ fn prepare_node(module: &Module, node: Node, facts: &Facts, in_function: bool) -
     if !results.iter().flatten().all(is_known) {
         return None;
     }
+    // Kernels multiply dims: those of what has no size are looked at when the node runs, if it ever does.
+    let operands = module.node(node).formal_operands().iter().flatten();
+    let fits = |ty: &Type| exec::span(ty).is_some_and(|bytes| usize::try_from(bytes).is_ok());
+    if !results.iter().flatten().chain(operands.map(|&v| &module.value(v).ty)).all(fits) {
+        return None;
+    }
     prepare(&Site { view, results: &results }).ok()
 }
 
