@@ -6,15 +6,16 @@
 
 use crate::bytes::AlignedBytes;
 use crate::float::Format;
-use ampc_ir::tensor::{Storage, TensorError};
+use ampc_ir::tensor::{SparseData, Storage, TensorError};
 use ampc_ir::{DType, TensorData};
 use bytemuck::Pod;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use std::fmt;
 use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
 
-/// A dense tensor in memory.
+/// A dense tensor in memory. Copies share the elements.
 #[derive(Clone)]
 pub struct HostTensor {
     dtype: DType,
@@ -24,8 +25,8 @@ pub struct HostTensor {
 
 #[derive(Clone)]
 enum Elements {
-    Numbers(AlignedBytes),
-    Strings(Vec<Box<[u8]>>),
+    Numbers(Arc<AlignedBytes>),
+    Strings(Arc<Vec<Box<[u8]>>>),
 }
 
 /// Why a tensor cannot be made or viewed.
@@ -52,6 +53,14 @@ pub enum HostError {
         expected: u64,
         /// Strings that are there.
         found: u64,
+    },
+    /// An index of a sparse tensor is beyond its dims.
+    #[error("expected indices within {dims:?}, found {index:?}")]
+    SparseIndex {
+        /// The index.
+        index: Vec<i64>,
+        /// Dims.
+        dims: Vec<u64>,
     },
     /// A view does not fit the element type.
     #[error("a tensor of {found} cannot be viewed as {view}")]
@@ -114,11 +123,11 @@ impl HostTensor {
             let mut strings: Vec<Box<[u8]>> = Vec::new();
             strings.try_reserve_exact(count).map_err(|_| no_memory())?;
             strings.resize(count, Box::default());
-            Elements::Strings(strings)
+            Elements::Strings(Arc::new(strings))
         } else {
             let len = dtype.storage_bytes(count).ok_or_else(no_size)?;
             let len = usize::try_from(len).map_err(|_| no_memory())?;
-            Elements::Numbers(AlignedBytes::zeroed(len).ok_or_else(no_memory)?)
+            Elements::Numbers(Arc::new(AlignedBytes::zeroed(len).ok_or_else(no_memory)?))
         };
         Ok(HostTensor { dtype, dims: dims.to_vec(), elements })
     }
@@ -133,9 +142,9 @@ impl HostTensor {
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<HostTensor, E> {
         let mut tensor = HostTensor::zeros(dtype, dims)?;
-        match &mut tensor.elements {
-            Elements::Numbers(bytes) => fill(bytes.as_mut_slice())?,
-            Elements::Strings(_) => return Err(HostError::View { view: "bytes", found: dtype }.into()),
+        match tensor.bytes_mut() {
+            Some(bytes) => fill(bytes)?,
+            None => return Err(HostError::View { view: "bytes", found: dtype }.into()),
         }
         Ok(tensor)
     }
@@ -174,7 +183,8 @@ impl HostTensor {
             let expected = expected.unwrap_or(u64::MAX);
             return Err(HostError::StringCount { dims: dims.to_vec(), expected, found });
         }
-        Ok(HostTensor { dtype: DType::String, dims: dims.to_vec(), elements: Elements::Strings(strings) })
+        let elements = Elements::Strings(Arc::new(strings));
+        Ok(HostTensor { dtype: DType::String, dims: dims.to_vec(), elements })
     }
 
     /// The elements of a constant, read from where they are, all pending conversions applied.
@@ -192,6 +202,36 @@ impl HostTensor {
                 filled += chunk.len();
                 ControlFlow::Continue(())
             })?;
+            Ok(())
+        })
+    }
+
+    /// A sparse constant as a dense tensor: its indices are flat, or have a row of coordinates per element.
+    ///
+    /// # Errors
+    /// If the elements cannot be read, are packed or strings, an index is none of the tensor, or there is not so much
+    /// memory.
+    pub fn from_sparse(data: &SparseData) -> Result<HostTensor, HostError> {
+        let values = HostTensor::from_data(&data.values)?;
+        let indices = HostTensor::from_data(&data.indices)?;
+        let at: Vec<i64> = indices.i64s()?.collect();
+        let no_view = || HostError::View { view: "whole bytes", found: values.dtype() };
+        let size = values.dtype().bits().filter(|bits| bits % 8 == 0).ok_or_else(no_view)? as usize / 8;
+        let from = values.bytes().ok_or_else(no_view)?;
+        let rank = if indices.dims().len() == 2 { data.dims.len().max(1) } else { 1 };
+        let total = [data.dims.iter().product()];
+        let extents = if indices.dims().len() == 2 { &data.dims[..] } else { &total };
+        HostTensor::filled(values.dtype(), &data.dims, |bytes| {
+            for (element, row) in from.chunks_exact(size).zip(at.chunks(rank)) {
+                let no_index = || HostError::SparseIndex { index: row.to_vec(), dims: data.dims.to_vec() };
+                let mut flat = 0usize;
+                for (&i, &extent) in row.iter().zip(extents) {
+                    let i = u64::try_from(i).ok().filter(|&i| i < extent).ok_or_else(no_index)?;
+                    let next = |n: u64| usize::try_from(n).map_err(|_| no_index());
+                    flat = flat * next(extent)? + next(i)?;
+                }
+                bytes[flat * size..(flat + 1) * size].copy_from_slice(element);
+            }
             Ok(())
         })
     }
@@ -231,13 +271,13 @@ impl HostTensor {
             Elements::Numbers(bytes) => ElementsRef::Numbers(bytes.as_slice()),
             Elements::Strings(strings) => ElementsRef::Strings(strings),
         };
-        TensorRef { dtype: self.dtype, dims: &self.dims, elements }
+        TensorRef { dtype: self.dtype, dims: &self.dims, elements, owner: Some(&self.elements) }
     }
 
-    /// The element bytes, to be written.
+    /// The element bytes, to be written; `None` for strings, and for what is shared with a copy.
     pub(crate) fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         match &mut self.elements {
-            Elements::Numbers(bytes) => Some(bytes.as_mut_slice()),
+            Elements::Numbers(bytes) => Arc::get_mut(bytes).map(AlignedBytes::as_mut_slice),
             Elements::Strings(_) => None,
         }
     }
@@ -284,6 +324,8 @@ pub struct TensorRef<'a> {
     dtype: DType,
     dims: &'a [u64],
     elements: ElementsRef<'a>,
+    /// What a copy that owns its elements can share, if there is such a thing.
+    owner: Option<&'a Elements>,
 }
 
 #[derive(Clone, Copy)]
@@ -295,7 +337,7 @@ enum ElementsRef<'a> {
 impl<'a> TensorRef<'a> {
     /// A tensor of numbers in these bytes, which are as many as `dtype` and `dims` ask for, and aligned for it.
     pub(crate) fn of_numbers(dtype: DType, dims: &'a [u64], bytes: &'a [u8]) -> TensorRef<'a> {
-        TensorRef { dtype, dims, elements: ElementsRef::Numbers(bytes) }
+        TensorRef { dtype, dims, elements: ElementsRef::Numbers(bytes), owner: None }
     }
 
     /// The same elements with other dims, as many of them.
@@ -303,11 +345,18 @@ impl<'a> TensorRef<'a> {
         TensorRef { dims, ..self }
     }
 
-    /// A copy that owns its elements.
+    /// A copy that owns its elements; those of a [`HostTensor`] are shared with it.
     ///
     /// # Errors
     /// If there is not so much memory.
     pub fn to_host(self) -> Result<HostTensor, HostError> {
+        if let Some(elements) = self.owner {
+            return Ok(HostTensor {
+                dtype: self.dtype,
+                dims: self.dims.to_vec(),
+                elements: elements.clone(),
+            });
+        }
         match self.elements {
             ElementsRef::Numbers(bytes) => HostTensor::from_bytes(self.dtype, self.dims, bytes),
             ElementsRef::Strings(strings) => HostTensor::from_strings(self.dims, strings.to_vec()),

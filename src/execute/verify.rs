@@ -20,9 +20,10 @@ use ampc_runtime::cpu::RunError;
 use ampc_runtime::float::Format;
 use ampc_runtime::{Cpu, Data, Executable, HostError, Tolerance};
 use rustc_hash::FxHashMap;
-use std::cmp::Ordering;
+use std::cmp;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 
 /// Values of one model that may wait for the other one.
@@ -31,7 +32,7 @@ const WAITING: usize = 2;
 /// How to compare.
 #[derive(Clone, Debug, Default)]
 pub struct VerifyOptions {
-    /// The backend and its limits. Of the memory each of the models gets half.
+    /// The backend and its limits. Of the memory each of the models gets half. One that fails stops the other one.
     pub cpu: Cpu,
     /// How far apart floats may be; by default as [`default_tolerance`] says.
     pub tolerance: Option<Tolerance>,
@@ -88,7 +89,7 @@ impl Verification {
     pub fn worst(&self) -> Vec<&Compared> {
         let mut worst: Vec<&Compared> =
             self.values.iter().filter(|v| v.adds.is_some_and(|adds| adds > 0.0)).collect();
-        worst.sort_by(|a, b| b.adds.partial_cmp(&a.adds).unwrap_or(Ordering::Equal));
+        worst.sort_by(|a, b| b.adds.partial_cmp(&a.adds).unwrap_or(cmp::Ordering::Equal));
         worst
     }
 }
@@ -149,7 +150,9 @@ pub fn verify(
 ) -> Result<Verification, Error> {
     let pairs = pair_outputs(model, other)?;
     // What depends on constants alone is looked at as well.
-    let cpu = Cpu { fold: false, max_bytes: options.cpu.max_bytes / 2, ..options.cpu.clone() };
+    let stop = options.cpu.stop.clone().unwrap_or_default();
+    let (max_bytes, stop_either) = (options.cpu.max_bytes / 2, Some(stop.clone()));
+    let cpu = Cpu { fold: false, max_bytes, stop: stop_either, ..options.cpu.clone() };
     let mut executables = [prepare(model, &cpu)?, prepare(other, &cpu).map_err(in_other)?];
     let (model, other) = (&*model, &*other);
     let other_inputs = inputs.for_other(model, other).map_err(in_other)?;
@@ -170,16 +173,20 @@ pub fn verify(
         let (to_found, found_events) = sync_channel(WAITING);
         let [side, other_side] = &sides;
         let (teller, other_teller) = (Teller::new(side, to_wanted), Teller::new(other_side, to_found));
-        let wanted = scope.spawn(move || run_told(first, &inputs.values, teller));
-        let found = scope.spawn(|| run_told(second, &other_inputs.values, other_teller));
+        let wanted = scope.spawn(|| run_told(first, &inputs.values, teller, &stop));
+        let found = scope.spawn(|| run_told(second, &other_inputs.values, other_teller, &stop));
         let mut comparer = Comparer::new(side, tolerance);
         let compared = comparer.compare(&wanted_events, &found_events);
         // Runs go on without anybody who listens.
         drop((wanted_events, found_events));
         (joined(wanted.join()), joined(found.join()), compared.map(|()| comparer))
     });
-    let wanted = wanted.map_err(|e| of_run(model, &e))?;
-    let found = found.map_err(|e| in_other(of_run(other, &e)))?;
+    let (wanted, found) = match (wanted, found) {
+        (Ok(wanted), Ok(found)) => (wanted, found),
+        // Who was stopped was so because of the other one.
+        (Ok(_) | Err(RunError::Stopped), Err(error)) => return Err(in_other(of_run(other, &error))),
+        (Err(error), _) => return Err(of_run(model, &error)),
+    };
     let comparer = match &mut comparer {
         Ok(comparer) => comparer,
         Err(error) => return Err(Error::Unsupported(error.to_string())),
@@ -209,8 +216,18 @@ fn in_other(error: Error) -> Error {
     }
 }
 
-fn run_told(executable: &mut Executable, inputs: &[Option<Data>], mut teller: Teller<'_>) -> Ran {
-    executable.run_observed(&views(inputs), Some(&mut teller))
+/// Runs a model that tells its values. If it fails, the other one is to stop: it may never end.
+fn run_told(
+    executable: &mut Executable,
+    inputs: &[Option<Data>],
+    mut teller: Teller<'_>,
+    stop: &AtomicBool,
+) -> Ran {
+    let ran = executable.run_observed(&views(inputs), Some(&mut teller));
+    if ran.is_err() {
+        stop.store(true, Ordering::Relaxed);
+    }
+    ran
 }
 
 type Ran = Result<Vec<Data>, RunError>;
@@ -520,7 +537,8 @@ mod tests {
         let sides = [Side::new(model, &executables[0]), Side::new(other, &executables[1])];
         let [wanted, found] = [0, 1].map(|i| {
             let (sender, receiver) = std::sync::mpsc::sync_channel(1 << 16);
-            run_told(&mut executables[i], &inputs.values, Teller::new(&sides[i], sender)).unwrap();
+            let teller = Teller::new(&sides[i], sender);
+            run_told(&mut executables[i], &inputs.values, teller, &AtomicBool::new(false)).unwrap();
             receiver
         });
         let mut comparer = Comparer::new(&sides[0], Tolerance::EXACT);

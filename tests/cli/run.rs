@@ -265,6 +265,22 @@ fn limits_hold() {
     snapshot("run_iterations", &dir.run(&["run", "forever.ir", "--random", "1", "--max-iterations", "100"]));
     let late = dir.run(&["run", "forever.ir", "--random", "1", "--time-limit", "0.2"]);
     assert!(late.code == 3 && late.stderr.contains("the time limit of 200ms is over"), "{late}");
+    // The model fails, and the other one would go on for ever.
+    let gather = "  input %i : i64[1]\n  const %t : f32[2] = [1.0, 2.0]\n";
+    let body = "    body: graph @body {\n      input %j : i64\n      input %c : bool\n      input %s : f32[1]\n      \
+                %r = Neg(%s) : f32[1]\n      output %c : bool\n      output %r : f32[1]\n    }\n";
+    let output = "  output %y : f32[1]\n";
+    dir.write("fails.ir", module(&format!("{gather}  %y = Gather(%t, %i) : f32[1]\n{output}")));
+    let floats = "  %f = Cast(%i) {to=1} : f32[1]\n";
+    let endless = format!("{gather}{floats}  %y = Loop(_, _, %f) {{\n{body}  }} : f32[1]\n{output}");
+    dir.write("endless.ir", module(&endless));
+    write_npz(&dir, "i.npz", &[("i", HostTensor::from_slice(&[1], &[7i64]).unwrap())]);
+    for (pair, place) in
+        [(["fails.ir", "endless.ir"], "Gather"), (["endless.ir", "fails.ir"], "in the other model")]
+    {
+        let run = dir.run(&["verify", pair[0], pair[1], "--inputs", "i.npz", "--time-limit", "30"]);
+        assert!(run.code == 3 && run.stderr.contains(place) && !run.stderr.contains("time limit"), "{run}");
+    }
     let rewrite = ["rewrite", "forever.ir", "-o", "low.onnx", "--max-iterations", "100"];
     let verified = dir.run(&[&rewrite[..], &["--verify", "--random", "1"]].concat());
     assert!(verified.code == 3 && verified.stderr.contains("at most 100 iterations"), "{verified}");
