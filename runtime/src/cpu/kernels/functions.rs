@@ -253,7 +253,7 @@ mod tests {
     /// The greatest error over many numbers of both signs, in units in the last place.
     fn worst(f: fn(f32) -> f32, reference: fn(f64) -> f64) -> (f64, f32) {
         let format = Format::of(DType::F32).unwrap();
-        let numbers = (0..0x42f0_0000u32).step_by(401).map(f32::from_bits).flat_map(|x| [x, -x]);
+        let numbers = (0..0x42f0_0000u32).step_by(997).map(f32::from_bits).flat_map(|x| [x, -x]);
         let error = |x: f32| {
             let exact = reference(f64::from(x));
             if exact.abs() > f64::from(f32::MAX) {

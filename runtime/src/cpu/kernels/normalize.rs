@@ -536,11 +536,11 @@ mod tests {
         let exact = |f: &dyn Fn(f64) -> f64| row.iter().map(|&x| f(f64::from(x))).sum::<f64>() / 97.0;
         let mean = exact(&|x| x);
         let var = exact(&|x| (x - mean) * (x - mean));
-        let found = Moments::of(&row, true);
+        let found = Moments::<f32>::of(&row, true);
         assert!((f64::from(found.mean) + f64::from(found.rest) - mean).abs() < 1e-9);
         assert!((f64::from(found.var) - var).abs() < 1e-6 * var);
         // Elements that are all alike have no variance, and none below 0.
-        let alike = Moments::of(&[0.1f32; 97], true);
+        let alike = Moments::<f32>::of(&[0.1f32; 97], true);
         assert!(alike.var >= 0.0 && (0.1 - alike.mean - alike.rest).abs() < 1e-14);
     }
 }
