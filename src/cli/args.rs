@@ -38,7 +38,7 @@ pub(crate) struct Global {
     pub(crate) color: When,
     /// Run models in N threads [default: as many as there are processors]; the results do not depend on it, and
     /// rewriting takes one
-    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) threads: Option<u32>,
 }
 
@@ -155,6 +155,9 @@ pub(crate) struct RunArgs {
     /// Run N more times, and say how long that takes
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) bench: Option<u32>,
+    /// With `--bench`: run N times more, and say which operators and nodes take how much of the time
+    #[arg(long, requires = "bench")]
+    pub(crate) profile: bool,
     /// Print in which order the graphs are computed and where every value is
     #[arg(long)]
     pub(crate) print_plan: bool,

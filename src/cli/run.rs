@@ -9,9 +9,13 @@ use super::progress::Progress;
 use super::table::{Table, bytes, number};
 use super::ui::{self, Ui};
 use ampc::execute::outputs::{self, Results};
-use ampc::execute::{self, Inputs, input_names, output_names, statistics};
+use ampc::execute::{self, Inputs, Profile, input_names, output_names, statistics};
+use ampc::ir::Node;
+use ampc::passes::Paths;
 use ampc::runtime::{Data, Executable, HostTensor};
 use ampc::{Error, Model};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 pub(crate) fn run(args: &RunArgs, threads: Option<u32>, ui: Ui) -> Result<(), Failure> {
@@ -54,6 +58,9 @@ pub(crate) fn run(args: &RunArgs, threads: Option<u32>, ui: Ui) -> Result<(), Fa
     if let Some(n) = args.bench {
         progress.stage("measuring");
         text.push_str(&bench(&mut executable, &inputs, n, &model)?);
+        if args.profile {
+            text.push_str(&profile(&mut executable, &inputs, n, &model)?);
+        }
     }
     drop(progress);
     ui::print(&text)
@@ -151,6 +158,49 @@ fn bench(executable: &mut Executable, inputs: &Inputs, n: u32, model: &Model) ->
     table.row(["arena".to_owned(), bytes(executable.arena_bytes() as u64)]);
     table.row(["constants".to_owned(), bytes(executable.constant_bytes())]);
     Ok(format!("\n{table}"))
+}
+
+/// Nodes shown that take the most time.
+const SLOWEST: usize = 10;
+
+/// The share of each operator in the time of `n` runs, and the nodes that take the most.
+fn profile(executable: &mut Executable, inputs: &Inputs, n: u32, model: &Model) -> Result<String, Failure> {
+    let views = execute::views(&inputs.values);
+    let mut profile = Profile::new();
+    for _ in 0..n {
+        profile.restart();
+        let ran = executable.run_observed(&views, Some(&mut profile));
+        ran.map_err(|e| diagnose::failure(&execute::of_run(&model.module, &e), Some(&model.module)))?;
+    }
+    let module = executable.module();
+    let paths = Paths::new(module);
+    let mut nodes: Vec<(Node, Duration)> = profile.times().collect();
+    let mut operators: BTreeMap<&str, (u64, Duration)> = BTreeMap::new();
+    for &(node, time) in &nodes {
+        let (count, sum) = operators.entry(module.op_name(node).1).or_default();
+        *count += 1;
+        *sum += time;
+    }
+    let whole = nodes.iter().map(|(_, time)| time.as_secs_f64()).sum::<f64>().max(f64::MIN_POSITIVE);
+    let columns = |time: Duration| {
+        let seconds = time.as_secs_f64();
+        [format!("{:.3} ms", seconds * 1e3 / f64::from(n)), format!("{:.1} %", seconds / whole * 100.0)]
+    };
+    let mut operators: Vec<_> = operators.into_iter().collect();
+    operators.sort_by_key(|(name, (_, time))| (Reverse(*time), *name));
+    let mut table = Table::new(0, &[false, true, true, true]);
+    table.row(["operator", "nodes", "time", "share"]);
+    for (name, (count, time)) in operators {
+        table.row([name.to_owned(), number(count)].into_iter().chain(columns(time)));
+    }
+    nodes.sort_by_key(|(node, time)| (Reverse(*time), *node));
+    let mut slowest = Table::new(0, &[false, false, true, true]);
+    slowest.row(["node", "operator", "time", "share"]);
+    for (node, time) in nodes.into_iter().take(SLOWEST) {
+        let names = [paths.path(node).to_owned(), module.op_name(node).1.to_owned()];
+        slowest.row(names.into_iter().chain(columns(time)));
+    }
+    Ok(format!("\n{table}\n{slowest}"))
 }
 
 /// Of sorted times, of which there is one at least.

@@ -21,6 +21,7 @@ pub mod agree;
 pub mod inputs;
 pub mod outputs;
 pub mod pins;
+mod profile;
 mod random;
 pub mod report;
 mod scope;
@@ -30,6 +31,7 @@ pub use agree::{Agreement, agree};
 pub use inputs::{Inputs, TestData, read_test_data};
 pub use outputs::{Statistics, statistics};
 pub use pins::{PinSearch, find_pins};
+pub use profile::Profile;
 pub use report::VerifyReport;
 pub use verify::{Verification, VerifyOptions, verify};
 

@@ -10,7 +10,7 @@
 
 use super::lanes::{PIECE, Real, Wide, for_real, pieces, widened};
 use super::linear::{Matrix, multiply, multiply_alone};
-use super::window::{Block, SLOTS, Tile, Window, tiles, work_through};
+use super::window::{Block, SLOTS, Tile, Window, tiles, work_through, zip_strided};
 use crate::cpu::kernel::{Dims, Io, KernelError, Prepare, Prepared, Result, Site};
 use crate::host::Element;
 use ampc_ir::DType;
@@ -248,8 +248,7 @@ fn fill_columns<W: Wide, L: Load<W>>(window: &Window, block: &Block, x: &[L::Fro
                     if inner.stride == 1 {
                         load.row(from, part);
                     } else {
-                        let from = from.iter().step_by(inner.stride);
-                        part.iter_mut().zip(from).for_each(|(y, &x)| *y = load.one(x));
+                        zip_strided(part, from, inner.stride, |y, x| *y = load.one(x));
                     }
                 }
             }

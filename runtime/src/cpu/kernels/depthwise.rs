@@ -1,12 +1,14 @@
 //! Convolutions with one input channel per group, over one or two spatial axes.
 //!
-//! Some rows of the input at a time are padded and taken apart into *phases*, the elements whose index is the same
-//! modulo the stride. Then each tap of a row of the result is a row of neighbours, and the result is a sum of such rows
-//! times weights.
+//! Some rows of the input at a time are padded and taken apart into *phases*, planes of the elements whose indices are
+//! the same modulo the strides. Then what a tap meets at all positions is a plane too, which begins somewhere in that
+//! of its phase and has rows of the same length; the result is a sum of such planes times weights. Rows are computed to
+//! their full length, as one: what is beyond the last position of a row is not used.
 
 use super::convolution::Sizes;
 use super::lanes::{Real, Wide};
-use super::window::{Axis, SLOTS, Window, work_through};
+use super::vector::widest;
+use super::window::{Axis, SLOTS, Window, work_through, zip_strided};
 use crate::cpu::kernel::Prepared;
 use num_traits::Zero;
 
@@ -27,20 +29,24 @@ const ROWS: usize = 1 << 15;
 /// Results per task where planes are small.
 const TASK: usize = 1 << 12;
 
+/// Sums that are made at a time, in registers.
+const LANES: usize = 32;
+
 /// How the rows of a plane are laid out.
 struct Layout {
     vertical: Axis,
     inner: Axis,
-    /// Phases of a row.
-    phases: usize,
-    /// Elements of a phase.
-    phase: usize,
-    /// Rows of the result per task, and what they need of the input.
+    /// Phases along each axis.
+    phases: (usize, usize),
+    /// Columns of a phase.
+    width: usize,
+    /// Rows of a phase.
+    height: usize,
+    /// Rows of the result per task.
     rows: usize,
-    rows_in: usize,
     /// Planes per task.
     planes: usize,
-    /// Where the row of neighbours of each tap begins.
+    /// Where the plane of each tap begins.
     taps: Vec<usize>,
 }
 
@@ -49,76 +55,82 @@ impl Layout {
         let inner = window.inner();
         let single = Axis { image: 1, grid: 1, kernel: 1, stride: 1, dilation: 1, before: 0 };
         let vertical = window.outer().first().copied().unwrap_or(single);
-        let phases = inner.stride.min(inner.reach());
-        let phase = inner.grid + (inner.reach() - 1) / inner.stride;
-        let row = phases * phase;
-        let fitting = (ROWS / row.max(1)).saturating_sub(vertical.reach()) / vertical.stride + 1;
+        let phases = (vertical.stride.min(vertical.reach()), inner.stride.min(inner.reach()));
+        let width = inner.grid + (inner.reach() - 1) / inner.stride;
+        let more = (vertical.reach() - 1) / vertical.stride;
+        let fitting = (ROWS / (phases.0 * phases.1 * width).max(1)).saturating_sub(more);
         let rows = fitting.min(vertical.grid).max(1);
-        let rows_in = (rows - 1) * vertical.stride + vertical.reach();
+        let height = rows + more;
         let plane = inner.grid * vertical.grid;
         let planes = if rows == vertical.grid { (TASK / plane.max(1)).max(1) } else { 1 };
         let mut taps = Vec::with_capacity(vertical.kernel * inner.kernel);
-        for i in 0..vertical.kernel {
-            taps.extend((0..inner.kernel).map(|k| {
-                let at = k * inner.dilation;
-                i * vertical.dilation * row + at % inner.stride * phase + at / inner.stride
-            }));
+        for i in (0..vertical.kernel).map(|i| i * vertical.dilation) {
+            for k in (0..inner.kernel).map(|k| k * inner.dilation) {
+                let phase = i % vertical.stride * phases.1 + k % inner.stride;
+                taps.push((phase * height + i / vertical.stride) * width + k / inner.stride);
+            }
         }
-        Layout { vertical, inner, phases, phase, rows, rows_in, planes, taps }
+        Layout { vertical, inner, phases, width, height, rows, planes, taps }
     }
 
-    /// Writes the padded rows that the result's rows from `first` on need.
+    /// Elements of the padded rows, and behind them those that are read and not used.
+    fn padded(&self) -> usize {
+        self.phases.0 * self.phases.1 * self.height * self.width + LANES
+    }
+
+    /// Sums for some rows of the result, with those behind that are not used.
+    fn sums(&self, rows: usize) -> usize {
+        ((rows - 1) * self.width + self.inner.grid).next_multiple_of(LANES)
+    }
+
+    /// Writes the padded rows that `n` rows of the result from `first` on need.
     fn pad<T: Real>(&self, x: &[T], first: usize, n: usize, to: &mut [T::Wide]) {
-        let rows_in = (n - 1) * self.vertical.stride + self.vertical.reach();
-        for (i, to) in to.chunks_mut(self.phases * self.phase).take(rows_in).enumerate() {
-            let row = (first * self.vertical.stride + i).checked_sub(self.vertical.before);
-            match row.filter(|&row| row < self.vertical.image) {
-                Some(row) => self.pad_row(&x[row * self.inner.image..(row + 1) * self.inner.image], to),
-                None => to.fill(T::Wide::zero()),
+        let Axis { image, stride, before, .. } = self.vertical;
+        let needed = n + (self.vertical.reach() - 1) / stride;
+        for (i, to) in to.chunks_exact_mut(self.height * self.width).enumerate() {
+            let (vertical, horizontal) = (i / self.phases.1, i % self.phases.1);
+            for (row, to) in to.chunks_exact_mut(self.width).take(needed).enumerate() {
+                let row = ((first + row) * stride + vertical).checked_sub(before);
+                match row.filter(|&row| row < image) {
+                    Some(row) => {
+                        let x = &x[row * self.inner.image..(row + 1) * self.inner.image];
+                        self.pad_row(x, horizontal, to);
+                    }
+                    None => to.fill(T::Wide::zero()),
+                }
             }
         }
     }
 
-    fn pad_row<T: Real>(&self, x: &[T], to: &mut [T::Wide]) {
+    /// One phase of a row: element `j` is that at `j · stride + phase - before`.
+    fn pad_row<T: Real>(&self, x: &[T], phase: usize, to: &mut [T::Wide]) {
         let Axis { stride, before, .. } = self.inner;
-        for (phase, to) in to.chunks_mut(self.phase).enumerate() {
-            // Element j is that at j · stride + phase - before.
-            let first = before.saturating_sub(phase).div_ceil(stride).min(to.len());
-            let end = (x.len() + before).saturating_sub(phase).div_ceil(stride).clamp(first, to.len());
-            to[..first].fill(T::Wide::zero());
-            to[end..].fill(T::Wide::zero());
-            if first == end {
-                continue;
-            }
-            let from = &x[first * stride + phase - before..];
-            let to = &mut to[first..end];
-            if stride == 1 {
-                T::widen(&from[..to.len()], to);
-            } else {
-                to.iter_mut().zip(from.iter().step_by(stride)).for_each(|(y, &x)| *y = x.wide());
-            }
+        let first = before.saturating_sub(phase).div_ceil(stride).min(to.len());
+        let end = (x.len() + before).saturating_sub(phase).div_ceil(stride).clamp(first, to.len());
+        to[..first].fill(T::Wide::zero());
+        to[end..].fill(T::Wide::zero());
+        if first == end {
+            return;
+        }
+        let from = &x[first * stride + phase - before..];
+        let to = &mut to[first..end];
+        if stride == 1 {
+            T::widen(&from[..to.len()], to);
+        } else {
+            zip_strided(to, from, stride, |y, x| *y = x.wide());
         }
     }
 }
 
-/// `to = bias + Σ weight · row`, for the rows that taps begin.
-fn sum_taps<W: Wide>(rows: &[W], taps: &[usize], weights: &[W], bias: W, to: &mut [W]) {
-    let n = to.len();
-    to.fill(bias);
-    let row = |tap: usize| &rows[taps[tap]..taps[tap] + n];
-    let mut tap = 0;
-    while tap + 3 <= taps.len() {
-        let (a, b, c) = (row(tap), row(tap + 1), row(tap + 2));
-        let (u, v, w) = (weights[tap], weights[tap + 1], weights[tap + 2]);
-        for (((y, &a), &b), &c) in to.iter_mut().zip(a).zip(b).zip(c) {
-            *y = *y + (u * a + v * b + w * c);
+/// `to = bias + Σ weight · plane`, for the planes that taps begin. There are whole `LANES` of results.
+fn sum_taps<W: Wide>(planes: &[W], taps: &[usize], weights: &[W], bias: W, to: &mut [W]) {
+    for (i, to) in to.chunks_exact_mut(LANES).enumerate() {
+        let mut sums = [bias; LANES];
+        for (tap, &weight) in taps.iter().zip(weights) {
+            let from = &planes[tap + i * LANES..][..LANES];
+            sums.iter_mut().zip(from).for_each(|(y, &x)| *y = *y + weight * x);
         }
-        tap += 3;
-    }
-    while tap < taps.len() {
-        let w = weights[tap];
-        to.iter_mut().zip(row(tap)).for_each(|(y, &a)| *y = *y + w * a);
-        tap += 1;
+        to.copy_from_slice(&sums);
     }
 }
 
@@ -127,9 +139,8 @@ pub(super) fn conv<T: Real>(sizes: Sizes) -> Prepared {
     let layout = Layout::of(&sizes.window);
     let (image, plane) = (sizes.window.image(), sizes.window.grid());
     let columns = layout.inner.grid;
-    let padded = layout.rows_in * layout.phases * layout.phase;
     let channels = sizes.groups * sizes.outputs;
-    let slot = padded + columns + layout.taps.len();
+    let slot = layout.padded() + layout.sums(layout.rows) + layout.taps.len();
     let tasks = (sizes.batch.saturating_mul(channels) / layout.planes)
         .saturating_mul(layout.vertical.grid.div_ceil(layout.rows));
     let slots = tasks.clamp(1, SLOTS);
@@ -146,23 +157,19 @@ pub(super) fn conv<T: Real>(sizes: Sizes) -> Prepared {
             to.chunks_mut(rows).enumerate().map(move |(j, to)| (i * layout.planes, j * layout.rows, to))
         });
         work_through(tasks, io.scratch::<T::Wide>(), slot, |slot, (first_plane, first_row, to)| {
-            let (padded, slot) = slot.split_at_mut(padded);
-            let (room, weights) = slot.split_at_mut(columns);
+            let (padded, slot) = slot.split_at_mut(layout.padded());
+            let (sums, weights) = slot.split_at_mut(layout.sums(layout.rows));
             for (i, to) in to.chunks_mut(plane).enumerate() {
                 let (batch, channel) = ((first_plane + i) / channels, (first_plane + i) % channels);
                 let input = batch * sizes.groups + channel / sizes.outputs;
                 T::widen(&w[channel * weights.len()..(channel + 1) * weights.len()], weights);
                 let bias = bias.map_or(T::Wide::zero(), |b| b[channel].wide());
-                layout.pad(&x[input * image..(input + 1) * image], first_row, to.len() / columns, padded);
-                let step = layout.vertical.stride * layout.phases * layout.phase;
-                for (row, to) in to.chunks_mut(columns).enumerate() {
-                    let rows = &padded[row * step..];
-                    if let Some(to) = T::as_wide_mut(to) {
-                        sum_taps(rows, &layout.taps, weights, bias, to);
-                        continue;
-                    }
-                    sum_taps(rows, &layout.taps, weights, bias, room);
-                    T::narrow(room, to);
+                let rows = to.len() / columns;
+                layout.pad(&x[input * image..(input + 1) * image], first_row, rows, padded);
+                let sums = &mut sums[..layout.sums(rows)];
+                widest(|| sum_taps(padded, &layout.taps, weights, bias, sums));
+                for (to, sums) in to.chunks_exact_mut(columns).zip(sums.chunks(layout.width)) {
+                    T::narrow(&sums[..columns], to);
                 }
             }
         });

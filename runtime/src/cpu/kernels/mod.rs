@@ -47,6 +47,7 @@ mod strided;
 mod strings;
 mod transposed;
 mod unique;
+mod vector;
 mod window;
 
 use super::kernel::Prepare;

@@ -6,7 +6,8 @@
 
 use super::convolution::{spatial, to_f64};
 use super::lanes::{BLOCK, Real, Wide, for_int, for_real, pieces};
-use super::window::{SLOTS, Window, work_through};
+use super::vector::widest;
+use super::window::{SLOTS, Window, work_through, zip_strided};
 use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
 use crate::host::Element;
 use ampc_ir::op::OpKind;
@@ -219,9 +220,9 @@ fn fold_rows<T: Pooled>(
             }
         };
         if std::mem::take(&mut is_first) {
-            folded.iter_mut().zip(x).for_each(|(y, &x)| *y = (fold.enter)(x));
+            widest(|| folded.iter_mut().zip(x).for_each(|(y, &x)| *y = (fold.enter)(x)));
         } else {
-            folded.iter_mut().zip(x).for_each(|(y, &x)| *y = (fold.join)(*y, (fold.enter)(x)));
+            widest(|| folded.iter_mut().zip(x).for_each(|(y, &x)| *y = (fold.join)(*y, (fold.enter)(x))));
         }
     });
     if is_first {
@@ -258,12 +259,7 @@ fn fold_columns<F: Copy>(
         }
         let from = &row[inner.at(met.start, tap)..=inner.at(met.end - 1, tap)];
         let to = &mut to[met];
-        if inner.stride == 1 {
-            to.iter_mut().zip(from).for_each(|(y, &x)| *y = (fold.join)(*y, x));
-        } else {
-            let from = from.iter().step_by(inner.stride);
-            to.iter_mut().zip(from).for_each(|(y, &x)| *y = (fold.join)(*y, x));
-        }
+        widest(|| zip_strided(to, from, inner.stride, |y, x| *y = (fold.join)(*y, x)));
     }
 }
 

@@ -203,6 +203,22 @@ impl Window {
     }
 }
 
+/// Calls `each` with the elements of `to` and every `stride`-th of `from`.
+#[inline]
+pub(super) fn zip_strided<A: Copy, B>(to: &mut [B], from: &[A], stride: usize, each: impl Fn(&mut B, A)) {
+    match stride {
+        1 => to.iter_mut().zip(from).for_each(|(y, &x)| each(y, x)),
+        // Of whole pairs the compiler makes vectors.
+        2 => {
+            let (pairs, last) = from.as_chunks::<2>();
+            let (most, rest) = to.split_at_mut(pairs.len().min(to.len()));
+            most.iter_mut().zip(pairs).for_each(|(y, &[x, _])| each(y, x));
+            rest.iter_mut().zip(last).for_each(|(y, &x)| each(y, x));
+        }
+        _ => to.iter_mut().zip(from.iter().step_by(stride)).for_each(|(y, &x)| each(y, x)),
+    }
+}
+
 /// A part of a grid.
 pub(super) struct Block {
     /// The columns of each of its rows.
@@ -344,6 +360,18 @@ mod tests {
                     assert_eq!(axis.positions(tap).contains(&position), meets, "{axis:?} {position} {tap}");
                     assert_eq!(axis.taps(position).contains(&tap), meets, "{axis:?} {position} {tap}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn every_so_many_elements() {
+        for stride in 1..5 {
+            for n in 1..9 {
+                let from: Vec<usize> = (0..(n - 1) * stride + 1).collect();
+                let mut to = vec![0; n];
+                zip_strided(&mut to, &from, stride, |y, x| *y = x);
+                assert!(to.iter().enumerate().all(|(i, &x)| x == i * stride), "{n} by {stride}: {to:?}");
             }
         }
     }
