@@ -593,7 +593,7 @@ def norms() -> list[Case]:
             Case("MeanVarianceNormalization", lambda x: normalized(x, (0, 2, 3), 0.0), around(mean, (2, 4, 5, 6)), "sum", {}, at),
             Case("BatchNormalization", batch_norm, lambda d, r, mean=mean: [*around(mean, (2, 4, 5, 6), (4,), (4,))(d, r), np.full(4, mean, d), *positive((4,))(d, r)], "sum", {}, at,
                  terms=10, bound=batch_norm_bound),
-            Case("BatchNormalization", batch_statistics, lambda d, r, mean=mean: [*around(mean, (2, 4, 5, 6), (4,), (4,))(d, r), np.full(4, mean, d), *positive((4,))(d, r)], "sum",
+            Case("BatchNormalization", batch_statistics, lambda d, r, mean=mean: [*around(mean, (8, 4, 9, 9), (4,))(d, r), np.zeros(4, d), np.full(4, mean, d), *positive((4,))(d, r)], "sum",
                  {"training_mode": 1, "momentum": 0.25}, f"training {at}", terms=10, bound=batch_statistics_bound),
             Case("SkipLayerNormalization", lambda x, y, s, b: layer_norm(x + y, s, b), around(mean, (2, 3, 96), (2, 3, 96), (96,), (96,)), "sum", {"epsilon": 1e-5}, at, MICROSOFT,
                  terms=10, bound=lambda x, y, s, b: np.abs(normalized(x + y, -1) * s) + np.abs(b)),

@@ -1,6 +1,7 @@
 //! Floats as kernels compute with them: a block at a time is widened, computed in the wide type, and rounded once.
 
 use super::functions::Elementary;
+use super::vector::widest;
 use crate::host::Element;
 use ampc_ir::convert::round_to_odd;
 use half::slice::HalfFloatSliceExt;
@@ -150,7 +151,7 @@ pub(crate) fn map<T: Real>(from: &[T], to: &mut [T], f: impl Fn(T::Wide) -> T::W
         let from = &from[at..at + to.len()];
         if let (Some(from), Some(_)) = (T::as_wide(from), T::as_wide(to)) {
             if let Some(to) = T::as_wide_mut(to) {
-                to.iter_mut().zip(from).for_each(|(y, &x)| *y = f(x));
+                widest(|| to.iter_mut().zip(from).for_each(|(y, &x)| *y = f(x)));
             }
             return;
         }
@@ -158,7 +159,7 @@ pub(crate) fn map<T: Real>(from: &[T], to: &mut [T], f: impl Fn(T::Wide) -> T::W
         for (from, to) in from.chunks(BLOCK).zip(to.chunks_mut(BLOCK)) {
             let block = &mut block[..from.len()];
             T::widen(from, block);
-            block.iter_mut().for_each(|x| *x = f(*x));
+            widest(|| block.iter_mut().for_each(|x| *x = f(*x)));
             T::narrow(block, to);
         }
     });
@@ -168,14 +169,14 @@ pub(crate) fn map<T: Real>(from: &[T], to: &mut [T], f: impl Fn(T::Wide) -> T::W
 pub(crate) fn map_in_place<T: Real>(to: &mut [T], f: impl Fn(T::Wide) -> T::Wide + Send + Sync) {
     pieces(to, PIECE, |_, to| {
         if let Some(to) = T::as_wide_mut(to) {
-            to.iter_mut().for_each(|x| *x = f(*x));
+            widest(|| to.iter_mut().for_each(|x| *x = f(*x)));
             return;
         }
         let mut block = [<T::Wide as num_traits::Zero>::zero(); BLOCK];
         for to in to.chunks_mut(BLOCK) {
             let block = &mut block[..to.len()];
             T::widen(to, block);
-            block.iter_mut().for_each(|x| *x = f(*x));
+            widest(|| block.iter_mut().for_each(|x| *x = f(*x)));
             T::narrow(block, to);
         }
     });

@@ -287,7 +287,7 @@ impl<A: Wide + Number> Moments<A> {
 }
 
 /// The variance, given the mean of the squared distances from a number that is `rest` below the mean.
-fn variance<A: Wide>(squares: A, rest: A) -> A {
+pub(super) fn variance<A: Wide>(squares: A, rest: A) -> A {
     let var = squares - rest * rest;
     if var < A::zero() { A::zero() } else { var }
 }

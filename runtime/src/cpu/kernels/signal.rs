@@ -1,11 +1,11 @@
 //! Fourier transforms and windows: DFT, STFT, HannWindow, HammingWindow, BlackmanWindow, MelWeightMatrix.
 //!
 //! `X[k] = Σ_n x[n] · exp(-2πi·k·n / N)` and its inverse `x[n] = 1/N · Σ_k X[k] · exp(2πi·k·n / N)`, by the crate
-//! `rustfft`. All are computed in f64 and rounded once, since what ought to be zero is what is left of sums that are not
-//! small. Windows and mel weights are made in f64:
+//! `rustfft`. Spectra are computed in f64, since bins that ought to be zero are what is left of sums that are not small;
+//! signals, which are divided by their length, in f32 (f64 for f64). Windows and mel weights are made in f64:
 //! `w[n] = a0 - a1 · cos(2πn / N) + a2 · cos(4πn / N)` with N the size, or one less for a symmetric window.
 
-use super::lanes::{Real, Wide as _, for_real};
+use super::lanes::{Real, Wide, for_real};
 use super::slots;
 use crate::cpu::kernel::{Dims, KernelError, Prepare, Prepared, Result, Site};
 use ampc_ir::DType;
@@ -14,7 +14,7 @@ use ampc_ir::views::signal::DftView;
 use half::{bf16, f16};
 use num_traits::AsPrimitive;
 use rustfft::num_complex::Complex;
-use rustfft::{Fft, FftPlanner};
+use rustfft::{Fft, FftNum, FftPlanner};
 use std::sync::{Arc, Mutex, OnceLock};
 
 /// The kernels of this family.
@@ -32,22 +32,22 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
 }
 
 /// A Fourier transform of some length, planned when it is first needed: by then there is memory for its result.
-struct Transform {
+struct Transform<W> {
     length: usize,
     inverse: bool,
-    plan: OnceLock<Arc<dyn Fft<f64>>>,
+    plan: OnceLock<Arc<dyn Fft<W>>>,
     /// Memory for transforms that run at the same time. It stays for the next time.
-    lines: Mutex<Vec<Line>>,
+    lines: Mutex<Vec<Line<W>>>,
 }
 
 /// The numbers of one transform, and what it needs beside.
-struct Line {
-    numbers: Vec<Complex<f64>>,
-    scratch: Vec<Complex<f64>>,
+struct Line<W> {
+    numbers: Vec<Complex<W>>,
+    scratch: Vec<Complex<W>>,
 }
 
-impl Transform {
-    fn new(length: usize, inverse: bool) -> Transform {
+impl<W: Wide + FftNum> Transform<W> {
+    fn new(length: usize, inverse: bool) -> Transform<W> {
         Transform { length, inverse, plan: OnceLock::new(), lines: Mutex::default() }
     }
 
@@ -56,8 +56,8 @@ impl Transform {
     fn run(
         &self,
         count: usize,
-        load: impl Fn(usize, &mut [Complex<f64>]),
-        mut store: impl FnMut(usize, &[Complex<f64>]),
+        load: impl Fn(usize, &mut [Complex<W>]),
+        mut store: impl FnMut(usize, &[Complex<W>]),
     ) {
         let plan = self.plan.get_or_init(|| {
             let mut planner = FftPlanner::new();
@@ -67,7 +67,7 @@ impl Transform {
                 planner.plan_fft_forward(self.length)
             }
         });
-        let zero = Complex::new(0.0, 0.0);
+        let zero = Complex::new(W::of(0.0), W::of(0.0));
         let spare = self.lines.lock().ok().and_then(|mut lines| lines.pop());
         let mut line = spare.unwrap_or_else(|| Line {
             numbers: vec![zero; self.length],
@@ -131,10 +131,13 @@ fn dft(site: &Site<'_>) -> Result<Prepared> {
             Ok(())
         }));
     }
-    Ok(for_real!(site.dtype(0)?, site, T => dft_of::<T>(signal)))
+    Ok(for_real!(site.dtype(0)?, site, T => {
+        if view.inverse { dft_of::<T, <T as Real>::Wide>(signal) } else { dft_of::<T, f64>(signal) }
+    }))
 }
 
-fn dft_of<T: Real>(signal: Signal) -> Prepared {
+/// A DFT of `T` that is computed in `W`.
+fn dft_of<T: Real, W: Wide + FftNum>(signal: Signal) -> Prepared {
     let transform = Transform::new(signal.length, signal.inverse);
     Prepared::new(move |io| {
         let from = io.slice::<T>(0)?;
@@ -144,7 +147,7 @@ fn dft_of<T: Real>(signal: Signal) -> Prepared {
         slots::run::<T, u8>(to, unit, &mut [], slots::SLOTS, |first, to, _| {
             for (i, to) in to.chunks_exact_mut(unit).enumerate() {
                 let from = &from[(first + i) * each..][..each];
-                let load = |inner: usize, line: &mut [Complex<f64>]| signal.load(from, inner, line);
+                let load = |inner: usize, line: &mut [Complex<W>]| signal.load(from, inner, line);
                 transform.run(signal.inner, load, |inner, line| signal.store(line, inner, to));
             }
         });
@@ -152,45 +155,50 @@ fn dft_of<T: Real>(signal: Signal) -> Prepared {
     })
 }
 
-/// An element exactly.
-fn exact<T: Real>(x: T) -> f64 {
-    x.wide().to()
+/// A number as another type computes with it.
+fn convert<T: Real, W: Wide>(x: T) -> W {
+    W::of(x.wide().to())
+}
+
+fn round<T: Real, W: Wide>(x: W) -> T {
+    T::round_f64(x.to())
 }
 
 impl Signal {
     /// The numbers along the axis, cut or filled with zeros.
-    fn load<T: Real>(&self, from: &[T], inner: usize, line: &mut [Complex<f64>]) {
+    fn load<T: Real, W: Wide>(&self, from: &[T], inner: usize, line: &mut [Complex<W>]) {
+        let zero = W::zero();
         let sides = if self.mirrored { self.length / 2 + 1 } else { self.length };
         let there = self.given.min(sides);
         for (n, number) in line[..there].iter_mut().enumerate() {
             let at = (n * self.inner + inner) * self.parts_in;
-            let imaginary = if self.parts_in > 1 { exact(from[at + 1]) } else { 0.0 };
-            *number = Complex::new(exact(from[at]), imaginary);
+            let imaginary = if self.parts_in > 1 { convert(from[at + 1]) } else { zero };
+            *number = Complex::new(convert(from[at]), imaginary);
         }
-        line[there..].fill(Complex::new(0.0, 0.0));
+        line[there..].fill(Complex::new(zero, zero));
         if self.mirrored {
             mirror(line);
         }
     }
 
-    fn store<T: Real>(&self, line: &[Complex<f64>], inner: usize, to: &mut [T]) {
-        let divisor = if self.inverse { number(self.length) } else { 1.0 };
+    fn store<T: Real, W: Wide>(&self, line: &[Complex<W>], inner: usize, to: &mut [T]) {
+        let divisor = W::of(if self.inverse { number(self.length) } else { 1.0 });
         for (k, number) in line[..self.wanted].iter().enumerate() {
             let at = (k * self.inner + inner) * self.parts_out;
-            to[at] = T::round_f64(number.re / divisor);
+            to[at] = round(number.re / divisor);
             if self.parts_out > 1 {
-                to[at + 1] = T::round_f64(number.im / divisor);
+                to[at + 1] = round(number.im / divisor);
             }
         }
     }
 }
 
 /// Makes a whole spectrum of one side of it, whose signal is real.
-fn mirror(line: &mut [Complex<f64>]) {
+fn mirror<W: Wide>(line: &mut [Complex<W>]) {
     let n = line.len();
-    line[0].im = 0.0;
+    line[0].im = W::zero();
     if n.is_multiple_of(2) {
-        line[n / 2].im = 0.0;
+        line[n / 2].im = W::zero();
     }
     for k in 1..n.div_ceil(2) {
         line[n - k] = Complex::new(line[k].re, -line[k].im);
@@ -247,15 +255,15 @@ fn stft_of<T: Real>(it: Frames) -> Prepared {
                 let (batch, frame) = ((first + i) / it.frames, (first + i) % it.frames);
                 let from = &from[(batch * it.samples + frame * it.step) * it.parts..][..it.length * it.parts];
                 for (n, (number, x)) in line.iter_mut().zip(from.chunks_exact(it.parts)).enumerate() {
-                    let weight = window.map_or(1.0, |w| exact(w[n]));
-                    let imaginary = if it.parts > 1 { exact(x[1]) * weight } else { 0.0 };
-                    *number = Complex::new(exact(x[0]) * weight, imaginary);
+                    let weight = window.map_or(1.0, |w| convert(w[n]));
+                    let imaginary = if it.parts > 1 { convert::<T, f64>(x[1]) * weight } else { 0.0 };
+                    *number = Complex::new(convert::<T, f64>(x[0]) * weight, imaginary);
                 }
             };
             transform.run(to.len() / unit, load, |i, line| {
                 for (to, number) in to[i * unit..][..unit].chunks_exact_mut(2).zip(line) {
-                    to[0] = T::round_f64(number.re);
-                    to[1] = T::round_f64(number.im);
+                    to[0] = round(number.re);
+                    to[1] = round(number.im);
                 }
             });
         });

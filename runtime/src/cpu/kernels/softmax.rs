@@ -10,6 +10,7 @@ use super::fold::{
 };
 use super::functions::exp;
 use super::lanes::{PIECE, Real, Wide, for_real, pieces};
+use super::vector::widest;
 use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
 use crate::host::Element;
 use ampc_ir::op::OpKind;
@@ -66,7 +67,7 @@ fn rows<T: Load<A>, A: Wide + Number>(n: usize, log: bool) -> Prepared {
 pub(super) fn softmax_row<T: Load<A>, A: Wide + Number>(row: &mut [T]) {
     let max = fold_run(greatest::<A>(), row, A::zero());
     if let Some(wide) = T::same_mut(row) {
-        wide.iter_mut().for_each(|x| *x = exp(*x - max));
+        widest(|| wide.iter_mut().for_each(|x| *x = exp(*x - max)));
         let sum = fold_run(Sum, row, A::zero());
         transform(None::<&[T]>, row, |_, block| block.iter_mut().for_each(|x: &mut A| *x = *x / sum));
         return;
