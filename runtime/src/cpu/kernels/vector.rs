@@ -8,7 +8,6 @@
 pub(super) fn widest<R>(work: impl FnOnce() -> R) -> R {
     #[cfg(target_arch = "x86_64")]
     {
-        use pulp::Simd;
         if let Some(avx2) = pulp::x86::V3::try_new() {
             return avx2.vectorize(work);
         }
