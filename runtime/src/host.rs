@@ -9,9 +9,10 @@ use crate::float::Format;
 use ampc_ir::tensor::{SparseData, Storage, TensorError};
 use ampc_ir::{DType, TensorData};
 use bytemuck::Pod;
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use std::fmt;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 /// A dense tensor in memory. Copies share the elements.
@@ -303,14 +304,6 @@ impl HostTensor {
         self.view().f64s()
     }
 
-    /// See [`TensorRef::f32s`].
-    ///
-    /// # Errors
-    /// If the elements are no floats, or wider.
-    pub fn f32s(&self) -> Result<impl Iterator<Item = f32> + '_, HostError> {
-        self.view().f32s()
-    }
-
     /// See [`TensorRef::i64s`].
     ///
     /// # Errors
@@ -478,18 +471,55 @@ impl<'a> TensorRef<'a> {
         })
     }
 
+    /// Reads elements of a float tensor from number `at` on, as [`f64s`](Self::f64s) has them, and says how many: as
+    /// many as there is room for, as far as there are any; none of another tensor.
+    pub(crate) fn read_f64s(&self, at: usize, to: &mut [f64]) -> usize {
+        let (Some(format), Some(bytes)) = (Format::of(self.dtype), self.bytes()) else { return 0 };
+        match self.dtype {
+            DType::F64 | DType::Complex128 => read_from(bytemuck::cast_slice(bytes), at, to, |v: f64| v),
+            DType::F32 | DType::Complex64 => {
+                read_from(bytemuck::cast_slice(bytes), at, to, |v: f32| f64::from(v))
+            }
+            DType::F16 => read_halves(bytemuck::cast_slice::<u8, f16>(bytes), at, to),
+            DType::BF16 => read_halves(bytemuck::cast_slice::<u8, bf16>(bytes), at, to),
+            _ => self.read_small(bytes, at, to, |bits| format.decode_byte(bits)),
+        }
+    }
+
+    /// As [`read_f64s`](Self::read_f64s), of an integer or boolean tensor.
+    pub(crate) fn read_ints(&self, at: usize, to: &mut [i128]) -> usize {
+        fn wide<T: Element + Into<i128>>(bytes: &[u8], at: usize, to: &mut [i128]) -> usize {
+            read_from(bytemuck::cast_slice::<u8, T>(bytes), at, to, Into::into)
+        }
+        let Some(bytes) = self.bytes() else { return 0 };
+        match self.dtype {
+            DType::I64 => wide::<i64>(bytes, at, to),
+            DType::I32 => wide::<i32>(bytes, at, to),
+            DType::I16 => wide::<i16>(bytes, at, to),
+            DType::I8 => wide::<i8>(bytes, at, to),
+            DType::U64 => wide::<u64>(bytes, at, to),
+            DType::U32 => wide::<u32>(bytes, at, to),
+            DType::U16 => wide::<u16>(bytes, at, to),
+            DType::U8 | DType::Bool => wide::<u8>(bytes, at, to),
+            DType::U4 | DType::U2 => self.read_small(bytes, at, to, i128::from),
+            DType::I4 => self.read_small(bytes, at, to, |bits| i128::from((bits << 4).cast_signed() >> 4)),
+            DType::I2 => self.read_small(bytes, at, to, |bits| i128::from((bits << 6).cast_signed() >> 6)),
+            _ => 0,
+        }
+    }
+
+    fn read_small<W>(&self, bytes: &[u8], at: usize, to: &mut [W], wide: impl Fn(u8) -> W) -> usize {
+        let count = usize::try_from(self.element_count()).unwrap_or(usize::MAX);
+        let end = count.min(at + to.len());
+        let from = small(bytes, self.dtype.bits().unwrap_or(8), at..end);
+        to.iter_mut().zip(from).for_each(|(to, bits)| *to = wide(bits));
+        end.saturating_sub(at)
+    }
+
     /// The bits of elements of at most 8 bits, each in the low bits of a byte.
     fn small(&self, bytes: &'a [u8]) -> impl Iterator<Item = u8> + use<'a> {
-        let bits = self.dtype.bits().unwrap_or(8);
-        let mask = u8::try_from((1u32 << bits) - 1).unwrap_or(u8::MAX);
         let count = usize::try_from(self.element_count()).unwrap_or(usize::MAX);
-        (0..count).map(move |i| {
-            // Elements of 6 bits go on in the next byte.
-            let at = i * bits as usize;
-            let byte = |n: usize| bytes.get(n).copied().unwrap_or(0);
-            let [low, _] = (u16::from_le_bytes([byte(at / 8), byte(at / 8 + 1)]) >> (at % 8)).to_le_bytes();
-            low & mask
-        })
+        small(bytes, self.dtype.bits().unwrap_or(8), 0..count)
     }
 
     /// Writes the bits of elements of at most 8 bits each into a byte of its own.
@@ -501,6 +531,36 @@ impl<'a> TensorRef<'a> {
     fn no_view(&self, view: &'static str) -> HostError {
         HostError::View { view, found: self.dtype }
     }
+}
+
+/// The bits of some elements of `bits` bits, of at most 8.
+fn small(bytes: &[u8], bits: u32, range: Range<usize>) -> impl Iterator<Item = u8> + use<'_> {
+    let mask = u8::try_from((1u32 << bits) - 1).unwrap_or(u8::MAX);
+    range.map(move |i| {
+        // Elements of 6 bits go on in the next byte.
+        let at = i * bits as usize;
+        let byte = |n: usize| bytes.get(n).copied().unwrap_or(0);
+        let [low, _] = (u16::from_le_bytes([byte(at / 8), byte(at / 8 + 1)]) >> (at % 8)).to_le_bytes();
+        low & mask
+    })
+}
+
+/// The next elements of a slice, as wide numbers; how many there were.
+fn read_from<T: Copy, W>(from: &[T], at: usize, to: &mut [W], wide: impl Fn(T) -> W) -> usize {
+    let from = &from[at.min(from.len())..];
+    to.iter_mut().zip(from).for_each(|(to, &from)| *to = wide(from));
+    from.len().min(to.len())
+}
+
+/// As [`read_from`], with the processor's instructions.
+fn read_halves<T>(from: &[T], at: usize, to: &mut [f64]) -> usize
+where
+    [T]: HalfFloatSliceExt,
+{
+    let from = &from[at.min(from.len())..];
+    let count = from.len().min(to.len());
+    from[..count].convert_to_f64_slice(&mut to[..count]);
+    count
 }
 
 /// Packs elements of `bits` bits, each in the low bits of a byte.
@@ -567,10 +627,13 @@ mod tests {
     fn views_are_exact_or_refused() {
         let halves = HostTensor::from_slice(&[3], &[f16::MAX, f16::from_bits(1), f16::NEG_INFINITY]).unwrap();
         assert_eq!(halves.f64s().unwrap().collect::<Vec<_>>(), [65504.0, 2f64.powi(-24), f64::NEG_INFINITY]);
-        assert_eq!(halves.f32s().unwrap().collect::<Vec<_>>(), [65504.0, 2f32.powi(-24), f32::NEG_INFINITY]);
+        assert_eq!(
+            halves.view().f32s().unwrap().collect::<Vec<_>>(),
+            [65504.0, 2f32.powi(-24), f32::NEG_INFINITY]
+        );
         assert!(halves.as_slice::<u16>().is_err() && halves.as_slice::<bf16>().is_err());
         let doubles = HostTensor::from_slice(&[1], &[0.1f64]).unwrap();
-        assert!(doubles.f32s().is_err() && doubles.i64s().is_err());
+        assert!(doubles.view().f32s().is_err() && doubles.i64s().is_err());
         let unsigned = HostTensor::from_slice(&[1], &[u64::MAX]).unwrap();
         assert!(unsigned.i64s().is_err() && unsigned.f64s().is_err());
         assert_eq!(unsigned.ints().unwrap().collect::<Vec<_>>(), [i128::from(u64::MAX)]);

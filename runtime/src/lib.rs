@@ -10,7 +10,7 @@
 //!
 //! let want = HostTensor::from_slice(&[3], &[1.0f32, 2.0, 3.0])?;
 //! let got = HostTensor::from_slice(&[3], &[1.0f32, 2.0, 3.0625])?;
-//! let comparison = compare(&got, &want, &Tolerance::of(want.dtype()))?;
+//! let comparison = compare(&got, &want, &Tolerance::EXACT)?;
 //! assert_eq!((comparison.mismatches, comparison.max_abs), (1, 0.0625));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```

@@ -33,7 +33,7 @@ impl Source {
         if !args.verify.verify {
             return Ok(None);
         }
-        let cpu = data::cpu(threads, None);
+        let cpu = data::cpu(threads, &args.limits);
         let inputs = data::inputs(&args.data, &model.module, &cpu, ui)?;
         let tolerance = args.verify.tolerance.map(|of_max| Tolerance { of_max, ..Tolerance::EXACT });
         Ok(Some(Source { module: model.module.clone(), inputs, options: VerifyOptions { cpu, tolerance } }))
@@ -73,16 +73,11 @@ fn summary(found: &Verification) -> String {
     let worst = found.outputs.iter().max_by(|a, b| a.agreement.error().total_cmp(&b.agreement.error()));
     let Some(worst) = worst else { return "there are no outputs".into() };
     let error = worst.agreement.error();
-    format!(
-        "the outputs are at most {error:.2e} of their largest element off (`{}`), {}{}",
-        worst.value,
-        if found.tolerance.of_max > 0.0 { "of " } else { "" },
-        if found.tolerance.of_max > 0.0 {
-            format!("{:.2e} that they may be", found.tolerance.of_max)
-        } else {
-            "as they may be".into()
-        },
-    )
+    let most = match found.tolerance.of_max {
+        of_max if of_max > 0.0 => format!("of {of_max:.2e} that they may be"),
+        _ => "as they may be".into(),
+    };
+    format!("the outputs are at most {error:.2e} of their largest element off (`{}`), {most}", worst.value)
 }
 
 /// The pins that help, as they are typed.

@@ -27,7 +27,7 @@ pub mod report;
 mod scope;
 pub mod verify;
 
-pub use agree::{Agreement, agree};
+pub use agree::{Agreement, agree, agree_in_type};
 pub use inputs::{Inputs, TestData, read_test_data};
 pub use outputs::{Statistics, statistics};
 pub use pins::{PinSearch, find_pins};
@@ -111,7 +111,11 @@ pub fn of_run(module: &Module, error: &RunError) -> Error {
         Finding { code, node: None, place, op: None, message: error.to_string() }
     };
     match error {
-        RunError::Input { .. } => Error::Usage(error.to_string()),
+        RunError::Input { input, found, .. } => {
+            let expected = input_types(module).get(*input).map(|ty| inputs::describe(module, ty));
+            let name = input_names(module).get(*input).cloned().unwrap_or_default();
+            Error::Usage(format!("input `{name}`: expected {}, found {found}", expected.unwrap_or_default()))
+        }
         RunError::Shapes(errors) => Error::Invalid(findings_of_types(module, errors)),
         RunError::Node { node, error: KernelError::Unsupported(_) } => {
             Error::Unsupported(at("unsupported", *node).to_string())
@@ -126,6 +130,7 @@ pub fn of_run(module: &Module, error: &RunError) -> Error {
         }
         RunError::Time { node: Some(node), .. } => Error::Run(at("time", *node)),
         RunError::Time { node: None, .. } => Error::Run(graph("time")),
+        RunError::Stopped => Error::Run(graph("stopped")),
         _ => Error::Run(graph("output")),
     }
 }
