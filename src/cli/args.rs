@@ -233,8 +233,7 @@ pub(crate) struct RewriteArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Inputs")]
 pub(crate) struct RewriteVerifyArgs {
-    /// Run the model and its rewrite on the same inputs, and write nothing if an output is too far off; with
-    /// `--force` it is written all the same
+    /// Run the model and its rewrite on the same inputs, and write nothing if an output is too far off
     #[arg(long)]
     pub(crate) verify: bool,
     /// Largest error of `--verify`, as a share of the largest wanted element [default: by the format]

@@ -68,7 +68,7 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     let opsets = OpsetAdvice::of(&run, &model, &options, &report);
 
     let verified = match &source {
-        Some(source) => Some(source.compare(&run, &model, &options, emit.force())?),
+        Some(source) => Some(source.compare(&run, &model, &options)?),
         None => None,
     };
     let low = Low::of(&nodes, &model.module, options.to);

@@ -5,7 +5,7 @@ use super::data;
 use super::diagnose;
 use super::pipeline::Run;
 use super::problem::{Failure, Problem};
-use super::ui::{Stream, Ui};
+use super::ui::Ui;
 use super::verify::first;
 use ampc::execute::{Inputs, PinSearch, Verification, VerifyOptions, find_pins, verify};
 use ampc::ir::Module;
@@ -42,13 +42,12 @@ impl Source {
     /// Compares the rewrite with the model.
     ///
     /// # Errors
-    /// If an output is too far off and `force` is not set: with the pins that help. If the models cannot be run.
+    /// If an output is too far off: with the pins that help. If the models cannot be run.
     pub(crate) fn compare(
         &self,
         run: &Run<'_>,
         model: &Model,
         options: &RewriteOptions,
-        force: bool,
     ) -> Result<String, Failure> {
         let fail = |error: Error| diagnose::failure(&error, None);
         run.progress.stage("verifying");
@@ -64,12 +63,8 @@ impl Source {
             Ok(pins) => advice(&pins),
             Err(error) => format!("no pins could be tried: {error}"),
         };
-        if !force {
-            let problem = Problem::new("ampc::verify::beyond", message).with_help(help);
-            return Err(Failure::of(ErrorKind::Mismatch, problem));
-        }
-        let warning = Problem::warning("verify.beyond", format!("{message}; it is written all the same"));
-        Ok(warning.with_help(help).draw(run.ui, Stream::Err))
+        let problem = Problem::new("ampc::verify::beyond", message).with_help(help);
+        Err(Failure::of(ErrorKind::Mismatch, problem))
     }
 }
 
@@ -88,14 +83,15 @@ fn summary(found: &Verification) -> String {
 /// The pins that help, as they are typed.
 fn advice(search: &PinSearch) -> String {
     let list: Vec<String> = search.pins.iter().map(|pin| format!("--pin {}", quoted(pin))).collect();
-    match (search.passes, list.is_empty()) {
-        (true, _) => format!("with `{}` all outputs are within the tolerance", list.join(" ")),
-        (false, true) => "no node that is low diverges: look at the pins and the policy".into(),
-        (false, false) => format!(
-            "`{}` is not enough; another policy (`--policy zero-risk`) or `--to bf16` may be",
-            list.join(" ")
-        ),
+    if search.passes {
+        return format!("with `{}` all outputs are within the tolerance", list.join(" "));
     }
+    if search.tried == 0 {
+        return "no node that computes something is low: the 16-bit types are the model's own".into();
+    }
+    "even with every node that computes something pinned to fp32 they are not within the tolerance: what moves \
+     values in 16 bits costs more than it allows, see `--tolerance`"
+        .into()
 }
 
 /// A pin for a shell.

@@ -9,7 +9,7 @@ use crate::bytes::AlignedBytes;
 use crate::data::{Data, DataRef};
 use crate::host::{HostError, HostTensor, TensorRef};
 use crate::plan::arena::{Part, split};
-use crate::plan::{GraphPlan, Place, Step};
+use crate::plan::{GraphPlan, Place, Planned, Step};
 use ampc_ir::infer::infer_actual;
 use ampc_ir::module::{Def, Op};
 use ampc_ir::op::OpKind;
@@ -336,22 +336,58 @@ fn run_step(run: &mut Run<'_>, scope: Scope<'_>, step: &Step, frame: &mut Frame)
     if step.view {
         return Ok(());
     }
-    let prepared = program.prepared(step.node);
-    let n_formal = program.module.node(step.node).n_formal();
     // Results on the heap are made apart, so that operands there can be read meanwhile.
     let mut own;
     let mut made: SmallVec<[Option<Data>; 2]> = step.results.iter().map(|_| None).collect();
     {
         let Frame { arena, heap, .. } = &mut *frame;
         let arena = arena.as_mut().map_or(&mut [][..], |arena| arena.as_mut_slice());
+        let mut reach = Reach::of(scope, step, arena, heap);
+        let job = Job { run: &*run, plan, step };
+        match program.prepared(step.node) {
+            Some(prepared) => job.execute(prepared, reach, &[], &mut made)?,
+            None => {
+                let found = look_at(&reach.operands);
+                let actual = Actual { types: &found.types, values: &found.values, call_attrs: given.attrs };
+                let types = job.result_types(actual)?;
+                for ty in types.iter().flatten() {
+                    check_size(span(ty).unwrap_or(u64::MAX), run.max_bytes)?;
+                }
+                let prepared = job.prepare(actual, &types)?;
+                own = scratch_of(&prepared, run.max_bytes)?;
+                reach.scratch = own.as_mut_slice();
+                job.execute(&prepared, reach, &types, &mut made)?;
+            }
+        }
+    }
+    for (index, data) in step.results.iter().zip(made) {
+        if let (Some(index), Some(data)) = (index, data) {
+            frame.heap[*index as usize] = Some(data);
+        }
+    }
+    Ok(())
+}
+
+/// What a step reads and writes, where it is.
+struct Reach<'a> {
+    /// The formal operands but for the one in whose place the first result is computed.
+    operands: SmallVec<[Option<DataRef<'a>>; 4]>,
+    /// The results that are in the arena.
+    placed: SmallVec<[Option<&'a mut [u8]>; 2]>,
+    scratch: &'a mut [u8],
+}
+
+impl<'a> Reach<'a> {
+    fn of(scope: Scope<'a>, step: &Step, arena: &'a mut [u8], heap: &'a [Option<Data>]) -> Reach<'a> {
+        let plan = scope.plan;
         let parts = parts_of(plan, step);
-        let mut parts: SmallVec<[Option<Part<'_>>; 8]> = split(arena, &parts).into_iter().map(Some).collect();
+        let mut parts: SmallVec<[Option<Part<'a>>; 8]> = split(arena, &parts).into_iter().map(Some).collect();
         let mut next = 0;
-        let mut operands: SmallVec<[Option<DataRef<'_>>; 4]> = SmallVec::new();
+        let mut operands = SmallVec::new();
+        let n_formal = scope.program.module.node(step.node).n_formal();
         for (slot, index) in step.operands.iter().enumerate().take(n_formal) {
             let in_place = step.in_place == Some(slot);
             let data = index.filter(|_| !in_place).and_then(|index| {
-                let heap: &[Option<Data>] = heap;
                 scope.find(heap, index, &mut |_, _| {
                     next += 1;
                     match parts[next - 1].take() {
@@ -366,35 +402,12 @@ fn run_step(run: &mut Run<'_>, scope: Scope<'_>, step: &Step, frame: &mut Frame)
             Some(Part::Write(bytes)) => bytes,
             Some(Part::Read(_)) | None => &mut [],
         });
-        let mut placed: SmallVec<[Option<&mut [u8]>; 2]> = SmallVec::new();
-        for index in &step.results {
-            let is_placed =
-                index.is_some_and(|i| matches!(plan.values[i as usize].place, Place::Arena { .. }));
-            placed.push(if is_placed { writes.next() } else { None });
-        }
+        let is_placed = |index: u32| matches!(plan.values[index as usize].place, Place::Arena { .. });
+        let placed = step.results.iter().map(|index| (*index).filter(|&i| is_placed(i)));
+        let placed = placed.map(|index| index.and_then(|_| writes.next())).collect();
         let scratch = if step.scratch.1 > 0 { writes.next().unwrap_or_default() } else { &mut [] };
-        let job = Job { run: &*run, plan, step };
-        match prepared {
-            Some(prepared) => job.execute(prepared, operands, &[], placed, scratch, &mut made)?,
-            None => {
-                let found = look_at(&operands);
-                let actual = Actual { types: &found.types, values: &found.values, call_attrs: given.attrs };
-                let types = job.result_types(actual)?;
-                for ty in types.iter().flatten() {
-                    check_size(span(ty).unwrap_or(u64::MAX), run.max_bytes)?;
-                }
-                let prepared = job.prepare(actual, &types)?;
-                own = scratch_of(&prepared, run.max_bytes)?;
-                job.execute(&prepared, operands, &types, placed, own.as_mut_slice(), &mut made)?;
-            }
-        }
+        Reach { operands, placed, scratch }
     }
-    for (index, data) in step.results.iter().zip(made) {
-        if let (Some(index), Some(data)) = (index, data) {
-            frame.heap[*index as usize] = Some(data);
-        }
-    }
-    Ok(())
 }
 
 /// The parts of the arena that a step reads and writes: operands, results, scratch memory.
@@ -452,39 +465,20 @@ impl Job<'_, '_> {
     fn execute<'d>(
         &self,
         prepared: &Prepared,
-        operands: SmallVec<[Option<DataRef<'d>>; 4]>,
+        reach: Reach<'d>,
         types: &[Option<Type>],
-        placed: SmallVec<[Option<&'d mut [u8]>; 2]>,
-        scratch: &'d mut [u8],
         made: &'d mut [Option<Data>],
     ) -> Result<(), KernelError> {
         for (slot, data) in made.iter_mut().enumerate() {
-            let Some(index) = self.step.results[slot] else { continue };
-            let planned = &self.plan.values[index as usize];
             let known = types.get(slot).and_then(Option::as_ref).and_then(known_tensor);
-            if let (Place::Arena { .. }, Some(known)) = (planned.place, &known)
-                && planned.tensor.as_ref() != Some(known)
-            {
-                let expected =
-                    planned.tensor.as_ref().map_or_else(String::new, |t| format!("{}{:?}", t.0, t.1));
-                return Err(KernelError::value(
-                    format!("a result {expected}, as planned"),
-                    format!("{}{:?}", known.0, known.1),
-                ));
-            }
             // A view says itself whose bytes it shares.
-            if prepared.needs.view && slot == 0 {
-                continue;
-            }
-            if let (Place::Heap, Some((dtype, dims))) = (planned.place, known) {
-                let count = dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d));
-                let bytes = count.and_then(|n| dtype.storage_bytes(n)).unwrap_or(u64::MAX);
-                check_size(bytes, self.run.max_bytes)?;
-                *data = Some(Data::Tensor(HostTensor::zeros(dtype, &dims)?));
+            let is_shared = slot == 0 && prepared.needs.view;
+            if let (Some(index), Some(known)) = (self.step.results[slot], known) {
+                *data = self.room_for(&self.plan.values[index as usize], known, is_shared)?;
             }
         }
         let mut results: SmallVec<[Out<'d>; 2]> = SmallVec::new();
-        for ((slot, data), placed) in made.iter_mut().enumerate().zip(placed) {
+        for ((slot, data), placed) in made.iter_mut().enumerate().zip(reach.placed) {
             let dtype = || {
                 let index = self.step.results[slot]?;
                 self.plan.values[index as usize].tensor.as_ref().map(|t| t.0)
@@ -501,9 +495,37 @@ impl Job<'_, '_> {
                 },
             });
         }
+        let Reach { operands, scratch, .. } = reach;
         let in_place = self.step.in_place;
         let mut io = Io { operands, results, scratch, in_place, max_bytes: self.run.max_bytes };
         (prepared.run)(&mut io)
+    }
+
+    /// The tensor for a result on the heap whose type is known by now, unless it shares its bytes. One in the arena has
+    /// to be what was planned.
+    fn room_for(
+        &self,
+        planned: &Planned,
+        (dtype, dims): (DType, Vec<u64>),
+        is_shared: bool,
+    ) -> Result<Option<Data>, KernelError> {
+        match planned.place {
+            Place::Arena { .. } => match &planned.tensor {
+                Some((d, n)) if (*d, n) == (dtype, &dims) => Ok(None),
+                other => {
+                    let expected = other.as_ref().map_or_else(String::new, |t| format!("{}{:?}", t.0, t.1));
+                    let expected = format!("a result {expected}, as planned");
+                    Err(KernelError::value(expected, format!("{dtype}{dims:?}")))
+                }
+            },
+            Place::Heap if !is_shared => {
+                let count = dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d));
+                let bytes = count.and_then(|n| dtype.storage_bytes(n)).unwrap_or(u64::MAX);
+                check_size(bytes, self.run.max_bytes)?;
+                Ok(Some(Data::Tensor(HostTensor::zeros(dtype, &dims)?)))
+            }
+            _ => Ok(None),
+        }
     }
 }
 
@@ -566,7 +588,7 @@ pub(crate) fn known_tensor(ty: &Type) -> Option<(DType, Vec<u64>)> {
     Some((tensor.dtype, Shape::to_known(&tensor.shape)?))
 }
 
-/// Whether the kernel of an operator runs only with all its operands in reach: none has bodies.
+/// Whether nodes of an operator can be run.
 pub(crate) fn has_kernel(kind: OpKind) -> bool {
     control::is_control(kind) || kernels::find(kind).is_some()
 }

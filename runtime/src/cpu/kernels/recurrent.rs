@@ -12,6 +12,7 @@
 //! What goes into f, g and h is bounded by `clip`. States stay in f32 (f64 for f64) from step to step; results are
 //! rounded once. A sequence that is shorter than the others has zeros in Y behind its end, and its last state in Y_h.
 
+use super::functions::sigmoid;
 use super::lanes::{PIECE, Real, Wide, for_real, widened};
 use super::linear::{Matrix, multiply};
 use crate::cpu::kernel::{KernelError, Prepare, Prepared, Result, Site};
@@ -66,16 +67,6 @@ fn activate<W: Wide>(f: Activation, clip: Option<W>, x: &mut [W]) {
         Activation::Elu(alpha) => each(&|x| if x < zero { of(alpha) * x.exp_m1() } else { x }),
         Activation::Softsign => each(&|x| x / (one + x.abs())),
         Activation::Softplus => each(&|x| (if x < zero { zero } else { x }) + (-x.abs()).exp().ln_1p()),
-    }
-}
-
-fn sigmoid<W: Wide>(x: W) -> W {
-    // Neither branch overflows.
-    if x < W::zero() {
-        let e = x.exp();
-        e / (W::one() + e)
-    } else {
-        W::one() / (W::one() + (-x).exp())
     }
 }
 
