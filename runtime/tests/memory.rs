@@ -99,3 +99,29 @@ fn no_tensor_is_allocated_while_a_graph_runs() {
     // Lists of types and of what waits for a thread: some hundred bytes, however large the tensors are.
     assert!(bytes < 4096 && largest < 2048, "{bytes} bytes, {largest} at once");
 }
+
+const REGIONS: &str = "\
+module ir=10
+opset ai.onnx=21
+
+graph @main {
+  input %x : f32[1, 1, 4, 4]
+  input %rois : f32[1, 4]
+  const %images : i64[1] = [0]
+  %y = RoiAlign(%x, %rois, %images) {output_height=100000, output_width=1, sampling_ratio=4} : f32[1, 1, 100000, 1]
+  output %y : f32[1, 1, 100000, 1]
+}
+";
+
+#[test]
+fn samples_of_regions_are_not_kept() {
+    let _guard = ONE_AT_A_TIME.lock();
+    let module = parse(REGIONS, &NoData).unwrap();
+    let mut executable = Cpu { threads: 1, ..Cpu::default() }.prepare(&module).unwrap();
+    let x = HostTensor::from_slice(&[1, 1, 4, 4], &[0.5f32; 16]).unwrap();
+    let rois = HostTensor::from_slice(&[1, 4], &[0.0f32, 0.0, 4.0, 4.0]).unwrap();
+    let inputs = [Some(DataRef::Tensor(x.view())), Some(DataRef::Tensor(rois.view()))];
+    executable.bind(&inputs).unwrap();
+    let (bytes, _) = counted(|| executable.run_to(&inputs, |_, _| {}).unwrap());
+    assert!(bytes < 1 << 14, "{bytes} bytes for 400000 samples");
+}

@@ -1,14 +1,14 @@
 //! Comparisons, truth values, bits, and selection: Equal, And, BitShift, IsNaN, Where and the like.
 
 use super::broadcast::{Walk, zip, zip_in_place};
+use super::elements::{Text, copies, of_bytes, of_bytes_mut, texts_of};
 use super::lane::{BLOCK, Lane, bits_of};
 use super::lanes::{PIECE, for_int, for_real, pieces};
 use super::pointwise::{walk_of, zipped_int};
 use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
-use crate::host::{Element, HostTensor};
+use crate::host::Element;
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
-use ampc_ir::views::OpError;
 use ampc_ir::views::broadcast::Shift;
 use bytemuck::Pod;
 use num_traits::ToPrimitive;
@@ -118,7 +118,7 @@ fn equal(site: &Site<'_>) -> Result<Prepared> {
     match site.dtype(0)? {
         DType::Bool => truth(site, |a, b| a == b),
         DType::String => Ok(Prepared::new(move |io| {
-            let (a, b) = (strings(io, 0)?, strings(io, 1)?);
+            let (a, b) = (texts_of(io, 0)?, texts_of(io, 1)?);
             let to = io.out_bytes(0)?;
             let (sa, sb) = (walk.row_stride(0), walk.row_stride(1));
             walk.rows(0, to.len(), |at, n, from| {
@@ -131,10 +131,6 @@ fn equal(site: &Site<'_>) -> Result<Prepared> {
         dtype if dtype.is_integer() => Ok(for_int!(dtype, site, T => related::<T>(walk, |a, b| a == b))),
         dtype => Ok(for_real!(dtype, site, T => related::<T>(walk, |a, b| a == b))),
     }
-}
-
-fn strings<'a>(io: &Io<'a>, i: usize) -> Result<&'a [Box<[u8]>]> {
-    io.tensor(i)?.strings().ok_or_else(|| OpError::operand(i, "strings", "numbers").into())
 }
 
 fn bit_shift(site: &Site<'_>) -> Result<Prepared> {
@@ -216,24 +212,20 @@ fn select(site: &Site<'_>) -> Result<Prepared> {
 }
 
 fn select_strings(io: &mut Io<'_>, walk: &Walk, dims: &[u64]) -> Result<()> {
-    let (condition, x, y) = (io.bytes(0)?, strings(io, 1)?, strings(io, 2)?);
+    let (condition, x, y) = (io.bytes(0)?, texts_of(io, 1)?, texts_of(io, 2)?);
     let count = walk.len();
-    io.check_size((count as u64).saturating_mul(size_of::<Box<[u8]>>() as u64))?;
-    let mut chosen: Vec<Box<[u8]>> = Vec::with_capacity(count);
+    io.check_size((count as u64).saturating_mul(size_of::<Text>() as u64))?;
+    let mut chosen: Vec<&Text> = Vec::with_capacity(count);
     let steps = [0, 1, 2].map(|i| walk.row_stride(i));
     walk.rows(0, count, |_, n, from| {
         let at = |operand: usize, i: usize| from[operand] + i * steps[operand];
         chosen.extend((0..n).map(|i| match condition[at(0, i)] {
-            0 => y[at(2, i)].clone(),
-            _ => x[at(1, i)].clone(),
+            0 => &y[at(2, i)],
+            _ => &x[at(1, i)],
         }));
     });
-    io.emit(0, HostTensor::from_strings(dims, chosen)?)
-}
-
-/// Bytes as elements of a width.
-fn elements<T: Pod>(bytes: &[u8]) -> &[T] {
-    if bytes.is_empty() { &[] } else { bytemuck::cast_slice(bytes) }
+    let made = copies(io, dims, chosen.into_iter())?;
+    io.emit(0, made)
 }
 
 fn selected<T: Pod + Send + Sync>(walk: Walk) -> Prepared {
@@ -243,13 +235,11 @@ fn selected<T: Pod + Send + Sync>(walk: Walk) -> Prepared {
             if io.in_place == Some(i) {
                 Ok::<_, KernelError>(None)
             } else {
-                Ok(Some(elements::<T>(io.bytes(i)?)))
+                Ok(Some(of_bytes::<T>(io.bytes(i)?)))
             }
         };
         let (x, y) = (operand(1)?, operand(2)?);
-        let to = io.out_bytes(0)?;
-        let to: &mut [T] = if to.is_empty() { &mut [] } else { bytemuck::cast_slice_mut(to) };
-        choose(&walk, condition, x, y, to);
+        choose(&walk, condition, x, y, of_bytes_mut::<T>(io.out_bytes(0)?));
         Ok(())
     })
     .in_place(&[1, 2])

@@ -6,11 +6,11 @@
 use super::elements::{Cell, Indices, Movement, around, count, moved, size, strides};
 use super::gather::{Tuples, axis_of, check_extents, row_start};
 use super::lanes::{Real, for_int, for_real};
+use super::pointwise::{maximum, minimum};
 use crate::cpu::kernel::{Dims, Io, KernelError, Prepare, Prepared, Result, Site};
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::OpError;
-use num_traits::Float;
 
 /// The kernels of this family.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
@@ -243,8 +243,8 @@ fn reduced_reals<T: Real, P: Places>(
     let f: fn(T::Wide, T::Wide) -> T::Wide = match reduction {
         Reduction::Add => |a, b| a + b,
         Reduction::Mul => |a, b| a * b,
-        Reduction::Max => |a, b| if a.is_nan() || a > b { a } else { b },
-        Reduction::Min => |a, b| if a.is_nan() || a < b { a } else { b },
+        Reduction::Max => maximum,
+        Reduction::Min => minimum,
     };
     let words = if T::IS_WIDE { 0 } else { elements };
     Prepared::new(move |io| {
