@@ -125,3 +125,32 @@ fn samples_of_regions_are_not_kept() {
     let (bytes, _) = counted(|| executable.run_to(&inputs, |_, _| {}).unwrap());
     assert!(bytes < 1 << 14, "{bytes} bytes for 400000 samples");
 }
+
+#[test]
+fn many_small_products_need_no_table() {
+    let _guard = ONE_AT_A_TIME.lock();
+    for (node, dtype, result) in [
+        ("MatMul(%a, %b)", "f32", "f32"),
+        ("MatMulInteger(%a, %b)", "u8", "i32"),
+        ("Einsum(%a, %b) {equation=\"zij,zjk->zik\"}", "f32", "f32"),
+    ] {
+        let text = format!(
+            "module ir=10\nopset ai.onnx=21\n\ngraph @main {{\n  input %a : {dtype}[100000, 1, 2]\n  \
+             input %b : {dtype}[100000, 2, 1]\n  %y = {node} : {result}[100000, 1, 1]\n  output %y\n}}\n"
+        );
+        let module = parse(&text, &NoData).unwrap();
+        let mut executable = Cpu { threads: 1, ..Cpu::default() }.prepare(&module).unwrap();
+        let operand = |dims: &[u64]| match dtype {
+            "u8" => HostTensor::from_slice(dims, &[3u8; 200_000]).unwrap(),
+            _ => HostTensor::from_slice(dims, &[3f32; 200_000]).unwrap(),
+        };
+        let (a, b) = (operand(&[100_000, 1, 2]), operand(&[100_000, 2, 1]));
+        let inputs = [Some(DataRef::Tensor(a.view())), Some(DataRef::Tensor(b.view()))];
+        let (bytes, _) = counted(|| executable.bind(&inputs).unwrap());
+        let most = executable.arena_bytes() + (1 << 17);
+        assert!(bytes < most, "{node}: {bytes} bytes, of which the arena has {}", executable.arena_bytes());
+        let y = executable.run(&inputs).unwrap();
+        let y = y[0].tensor().unwrap().f64s().unwrap().all(|y| y.to_bits() == 18f64.to_bits());
+        assert!(y, "{node}");
+    }
+}
