@@ -10,6 +10,7 @@ use ampc_ir::DType;
 use ampc_ir::views::OpError;
 use bytemuck::Pod;
 use num_traits::{PrimInt, SaturatingMul};
+use rayon::prelude::*;
 use smallvec::SmallVec;
 
 /// An element that is moved: bits of a size.
@@ -367,11 +368,24 @@ impl<'a> Indices<'a> {
 
     /// An error unless all are indices of an axis of extent `n`.
     pub(super) fn check(self, n: usize) -> Result<()> {
+        let all_inside = match self {
+            Indices::Short(list) => all_inside(list, n),
+            Indices::Long(list) => all_inside(list, n),
+        };
+        if all_inside {
+            return Ok(());
+        }
         match (0..self.len()).map(|i| self.get(i)).find(|&i| from_front(i, n).is_none()) {
             None => Ok(()),
             Some(found) => Err(out_of_range(n, found)),
         }
     }
+}
+
+fn all_inside<I: Copy + Into<i64> + Sync>(list: &[I], n: usize) -> bool {
+    let end = i64::try_from(n).unwrap_or(i64::MAX);
+    let inside = |index: i64| (-end <= index) & (index < end);
+    list.par_chunks(PIECE).all(|part| part.iter().fold(true, |all, &index| all & inside(index.into())))
 }
 
 /// An index counted from the front, if there is such an element.
