@@ -402,7 +402,7 @@ impl Ensemble {
 fn transform<W: Wide>(how: Transform, row: &mut [W]) {
     match how {
         Transform::None => {}
-        Transform::Softmax => super::attention::softmax::<W, W>(row),
+        Transform::Softmax => super::softmax::masked_softmax::<W, W>(row),
         Transform::Logistic => row.iter_mut().for_each(|x| *x = W::one() / (W::one() + (-*x).exp())),
         // Zeros stay, and have no part in it.
         Transform::SoftmaxZero => {

@@ -144,22 +144,22 @@ impl Movement for Padding {
         };
         let last = self.axes[self.axes.len() - 1];
         rows(to[0], last.extent.max(1), |row, first, to| {
-            let Some(start) = self.start_of(row) else { return to.fill(fill.clone()) };
+            let Some(start) = self.start_of(row) else { return to.fill(fill) };
             let end = signed(first + to.len());
             let inside = (last.low + last.before).max(signed(first)).min(end);
             let behind = (last.high + last.before).clamp(inside, end);
             let index = |i: i64| usize::try_from(i - signed(first)).unwrap_or(0);
             let (inside, behind) = (index(inside), index(behind));
             let outside = |i: usize| match last.source(first + i, self.mode) {
-                Some(at) => from[0][start + at].clone(),
-                None => fill.clone(),
+                Some(at) => from[0][start + at],
+                None => fill,
             };
             for i in (0..inside).chain(behind..to.len()) {
                 to[i] = outside(i);
             }
             if inside < behind {
                 let at = start + last.source(first + inside, self.mode).unwrap_or(0);
-                to[inside..behind].clone_from_slice(&from[0][at..at + behind - inside]);
+                to[inside..behind].copy_from_slice(&from[0][at..at + behind - inside]);
             }
         });
         Ok(())

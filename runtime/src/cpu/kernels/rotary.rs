@@ -165,7 +165,7 @@ mod tests {
         ];
         for (cache, ids) in wrong {
             let error = rotated(cache, ids).unwrap_err();
-            assert!(error.contains("expected dims ["), "{cache:?} {ids:?}: {error}");
+            assert!(error.contains("expected "), "{cache:?} {ids:?}: {error}");
         }
     }
 }

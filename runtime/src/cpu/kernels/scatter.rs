@@ -199,9 +199,9 @@ impl<P: Places> Movement for Written<P> {
     fn run<T: Cell>(&self, io: &Io<'_>, from: &[&[T]], to: &mut [&mut [T]]) -> Result<()> {
         let (updates, to) = (from[1], &mut *to[0]);
         if io.in_place.is_none() {
-            to.clone_from_slice(from[0]);
+            to.copy_from_slice(from[0]);
         }
-        self.0.each(io, |at, i, n| to[at..at + n].clone_from_slice(&updates[i..i + n]))
+        self.0.each(io, |at, i, n| to[at..at + n].copy_from_slice(&updates[i..i + n]))
     }
 }
 
