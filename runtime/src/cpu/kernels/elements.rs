@@ -4,7 +4,7 @@
 //! numbers that are moved, so how much memory the result takes is known before any is copied.
 
 use super::lanes::{PIECE, pieces};
-use crate::cpu::kernel::{Dims, Io, KernelError, Prepared, Result, Site};
+use crate::cpu::kernel::{Dims, Io, KernelError, Prepared, Result, Site, elements_mut};
 use crate::host::{HostError, HostTensor, TensorRef, pack};
 use ampc_ir::DType;
 use ampc_ir::views::OpError;
@@ -97,11 +97,6 @@ pub(super) fn of_bytes<T: Pod>(bytes: &[u8]) -> &[T] {
     if bytes.is_empty() { &[] } else { bytemuck::cast_slice(bytes) }
 }
 
-/// Bytes as elements; no bytes may be anywhere.
-pub(super) fn of_bytes_mut<T: Pod>(bytes: &mut [u8]) -> &mut [T] {
-    if bytes.is_empty() { &mut [] } else { bytemuck::cast_slice_mut(bytes) }
-}
-
 /// What a kernel moves: operands with their numbers of elements, and the dims of results.
 struct Moved<M> {
     dtype: DType,
@@ -147,7 +142,7 @@ impl<M: Movement> Moved<M> {
             }
             let mut to: Vec<&mut [T]> = Vec::with_capacity(self.results.len());
             for j in 0..self.results.len() {
-                to.push(if io.wants(j) { of_bytes_mut(io.out_bytes(j)?) } else { &mut [] });
+                to.push(if io.wants(j) { elements_mut(io.out_bytes(j)?) } else { &mut [] });
             }
             self.movement.run(io, &from, &mut to)
         });
@@ -326,7 +321,7 @@ fn made_whole<T: Cell>(
 ) -> Result<HostTensor> {
     let dtype = from[0].dtype();
     let from = from.iter().map(cells::<T>).collect::<Result<Vec<_>>>()?;
-    HostTensor::filled(dtype, dims, |bytes| movement.run(io, &from, &mut [of_bytes_mut(bytes)]))
+    HostTensor::filled(dtype, dims, |bytes| movement.run(io, &from, &mut [elements_mut(bytes)]))
 }
 
 /// Indices that are data.

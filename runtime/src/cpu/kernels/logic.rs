@@ -1,11 +1,11 @@
 //! Comparisons, truth values, bits, and selection: Equal, And, BitShift, IsNaN, Where and the like.
 
 use super::broadcast::{Walk, zip, zip_in_place};
-use super::elements::{Text, copies, of_bytes, of_bytes_mut, texts_of};
+use super::elements::{Text, copies, of_bytes, texts_of};
 use super::lane::{BLOCK, Lane, bits_of};
 use super::lanes::{PIECE, for_int, for_real, pieces};
 use super::pointwise::{walk_of, zipped_int};
-use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
+use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site, elements_mut};
 use crate::host::Element;
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
@@ -238,7 +238,7 @@ fn selected<T: Pod + Send + Sync>(walk: Walk) -> Prepared {
             }
         };
         let (x, y) = (operand(1)?, operand(2)?);
-        choose(&walk, condition, x, y, of_bytes_mut::<T>(io.out_bytes(0)?));
+        choose(&walk, condition, x, y, elements_mut::<T>(io.out_bytes(0)?));
         Ok(())
     })
     .in_place(&[1, 2])
