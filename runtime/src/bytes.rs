@@ -9,7 +9,7 @@ use bytemuck::{Pod, Zeroable};
 struct Line([u8; 64]);
 
 /// A fixed number of aligned bytes.
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub(crate) struct AlignedBytes {
     lines: Vec<Line>,
     len: usize,

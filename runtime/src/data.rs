@@ -89,7 +89,7 @@ impl<'a> DataRef<'a> {
         }
     }
 
-    /// A copy that owns everything.
+    /// A copy that owns everything; what is owned already is shared.
     ///
     /// # Errors
     /// If there is not so much memory.

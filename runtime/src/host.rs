@@ -6,14 +6,16 @@
 
 use crate::bytes::AlignedBytes;
 use crate::float::Format;
-use ampc_ir::tensor::{Storage, TensorError};
+use ampc_ir::tensor::{SparseData, Storage, TensorError};
 use ampc_ir::{DType, TensorData};
 use bytemuck::Pod;
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use std::fmt;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
 
-/// A dense tensor in memory.
+/// A dense tensor in memory. Copies share the elements.
 #[derive(Clone)]
 pub struct HostTensor {
     dtype: DType,
@@ -23,8 +25,8 @@ pub struct HostTensor {
 
 #[derive(Clone)]
 enum Elements {
-    Numbers(AlignedBytes),
-    Strings(Vec<Box<[u8]>>),
+    Numbers(Arc<AlignedBytes>),
+    Strings(Arc<Vec<Box<[u8]>>>),
 }
 
 /// Why a tensor cannot be made or viewed.
@@ -51,6 +53,14 @@ pub enum HostError {
         expected: u64,
         /// Strings that are there.
         found: u64,
+    },
+    /// An index of a sparse tensor is beyond its dims.
+    #[error("expected indices within {dims:?}, found {index:?}")]
+    SparseIndex {
+        /// The index.
+        index: Vec<i64>,
+        /// Dims.
+        dims: Vec<u64>,
     },
     /// A view does not fit the element type.
     #[error("a tensor of {found} cannot be viewed as {view}")]
@@ -113,11 +123,11 @@ impl HostTensor {
             let mut strings: Vec<Box<[u8]>> = Vec::new();
             strings.try_reserve_exact(count).map_err(|_| no_memory())?;
             strings.resize(count, Box::default());
-            Elements::Strings(strings)
+            Elements::Strings(Arc::new(strings))
         } else {
             let len = dtype.storage_bytes(count).ok_or_else(no_size)?;
             let len = usize::try_from(len).map_err(|_| no_memory())?;
-            Elements::Numbers(AlignedBytes::zeroed(len).ok_or_else(no_memory)?)
+            Elements::Numbers(Arc::new(AlignedBytes::zeroed(len).ok_or_else(no_memory)?))
         };
         Ok(HostTensor { dtype, dims: dims.to_vec(), elements })
     }
@@ -132,9 +142,9 @@ impl HostTensor {
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
     ) -> Result<HostTensor, E> {
         let mut tensor = HostTensor::zeros(dtype, dims)?;
-        match &mut tensor.elements {
-            Elements::Numbers(bytes) => fill(bytes.as_mut_slice())?,
-            Elements::Strings(_) => return Err(HostError::View { view: "bytes", found: dtype }.into()),
+        match tensor.bytes_mut() {
+            Some(bytes) => fill(bytes)?,
+            None => return Err(HostError::View { view: "bytes", found: dtype }.into()),
         }
         Ok(tensor)
     }
@@ -173,7 +183,8 @@ impl HostTensor {
             let expected = expected.unwrap_or(u64::MAX);
             return Err(HostError::StringCount { dims: dims.to_vec(), expected, found });
         }
-        Ok(HostTensor { dtype: DType::String, dims: dims.to_vec(), elements: Elements::Strings(strings) })
+        let elements = Elements::Strings(Arc::new(strings));
+        Ok(HostTensor { dtype: DType::String, dims: dims.to_vec(), elements })
     }
 
     /// The elements of a constant, read from where they are, all pending conversions applied.
@@ -191,6 +202,36 @@ impl HostTensor {
                 filled += chunk.len();
                 ControlFlow::Continue(())
             })?;
+            Ok(())
+        })
+    }
+
+    /// A sparse constant as a dense tensor: its indices are flat, or have a row of coordinates per element.
+    ///
+    /// # Errors
+    /// If the elements cannot be read, are packed or strings, an index is none of the tensor, or there is not so much
+    /// memory.
+    pub fn from_sparse(data: &SparseData) -> Result<HostTensor, HostError> {
+        let values = HostTensor::from_data(&data.values)?;
+        let indices = HostTensor::from_data(&data.indices)?;
+        let at: Vec<i64> = indices.i64s()?.collect();
+        let no_view = || HostError::View { view: "whole bytes", found: values.dtype() };
+        let size = values.dtype().bits().filter(|bits| bits % 8 == 0).ok_or_else(no_view)? as usize / 8;
+        let from = values.bytes().ok_or_else(no_view)?;
+        let rank = if indices.dims().len() == 2 { data.dims.len().max(1) } else { 1 };
+        let total = [data.dims.iter().product()];
+        let extents = if indices.dims().len() == 2 { &data.dims[..] } else { &total };
+        HostTensor::filled(values.dtype(), &data.dims, |bytes| {
+            for (element, row) in from.chunks_exact(size).zip(at.chunks(rank)) {
+                let no_index = || HostError::SparseIndex { index: row.to_vec(), dims: data.dims.to_vec() };
+                let mut flat = 0usize;
+                for (&i, &extent) in row.iter().zip(extents) {
+                    let i = u64::try_from(i).ok().filter(|&i| i < extent).ok_or_else(no_index)?;
+                    let next = |n: u64| usize::try_from(n).map_err(|_| no_index());
+                    flat = flat * next(extent)? + next(i)?;
+                }
+                bytes[flat * size..(flat + 1) * size].copy_from_slice(element);
+            }
             Ok(())
         })
     }
@@ -230,13 +271,13 @@ impl HostTensor {
             Elements::Numbers(bytes) => ElementsRef::Numbers(bytes.as_slice()),
             Elements::Strings(strings) => ElementsRef::Strings(strings),
         };
-        TensorRef { dtype: self.dtype, dims: &self.dims, elements }
+        TensorRef { dtype: self.dtype, dims: &self.dims, elements, owner: Some(&self.elements) }
     }
 
-    /// The element bytes, to be written.
+    /// The element bytes, to be written; `None` for strings, and for what is shared with a copy.
     pub(crate) fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         match &mut self.elements {
-            Elements::Numbers(bytes) => Some(bytes.as_mut_slice()),
+            Elements::Numbers(bytes) => Arc::get_mut(bytes).map(AlignedBytes::as_mut_slice),
             Elements::Strings(_) => None,
         }
     }
@@ -263,14 +304,6 @@ impl HostTensor {
         self.view().f64s()
     }
 
-    /// See [`TensorRef::f32s`].
-    ///
-    /// # Errors
-    /// If the elements are no floats, or wider.
-    pub fn f32s(&self) -> Result<impl Iterator<Item = f32> + '_, HostError> {
-        self.view().f32s()
-    }
-
     /// See [`TensorRef::i64s`].
     ///
     /// # Errors
@@ -291,6 +324,8 @@ pub struct TensorRef<'a> {
     dtype: DType,
     dims: &'a [u64],
     elements: ElementsRef<'a>,
+    /// What a copy that owns its elements can share, if there is such a thing.
+    owner: Option<&'a Elements>,
 }
 
 #[derive(Clone, Copy)]
@@ -302,7 +337,7 @@ enum ElementsRef<'a> {
 impl<'a> TensorRef<'a> {
     /// A tensor of numbers in these bytes, which are as many as `dtype` and `dims` ask for, and aligned for it.
     pub(crate) fn of_numbers(dtype: DType, dims: &'a [u64], bytes: &'a [u8]) -> TensorRef<'a> {
-        TensorRef { dtype, dims, elements: ElementsRef::Numbers(bytes) }
+        TensorRef { dtype, dims, elements: ElementsRef::Numbers(bytes), owner: None }
     }
 
     /// The same elements with other dims, as many of them.
@@ -310,11 +345,18 @@ impl<'a> TensorRef<'a> {
         TensorRef { dims, ..self }
     }
 
-    /// A copy that owns its elements.
+    /// A copy that owns its elements; those of a [`HostTensor`] are shared with it.
     ///
     /// # Errors
     /// If there is not so much memory.
     pub fn to_host(self) -> Result<HostTensor, HostError> {
+        if let Some(elements) = self.owner {
+            return Ok(HostTensor {
+                dtype: self.dtype,
+                dims: self.dims.to_vec(),
+                elements: elements.clone(),
+            });
+        }
         match self.elements {
             ElementsRef::Numbers(bytes) => HostTensor::from_bytes(self.dtype, self.dims, bytes),
             ElementsRef::Strings(strings) => HostTensor::from_strings(self.dims, strings.to_vec()),
@@ -429,18 +471,55 @@ impl<'a> TensorRef<'a> {
         })
     }
 
+    /// Reads elements of a float tensor from number `at` on, as [`f64s`](Self::f64s) has them, and says how many: as
+    /// many as there is room for, as far as there are any; none of another tensor.
+    pub(crate) fn read_f64s(&self, at: usize, to: &mut [f64]) -> usize {
+        let (Some(format), Some(bytes)) = (Format::of(self.dtype), self.bytes()) else { return 0 };
+        match self.dtype {
+            DType::F64 | DType::Complex128 => read_from(bytemuck::cast_slice(bytes), at, to, |v: f64| v),
+            DType::F32 | DType::Complex64 => {
+                read_from(bytemuck::cast_slice(bytes), at, to, |v: f32| f64::from(v))
+            }
+            DType::F16 => read_halves(bytemuck::cast_slice::<u8, f16>(bytes), at, to),
+            DType::BF16 => read_halves(bytemuck::cast_slice::<u8, bf16>(bytes), at, to),
+            _ => self.read_small(bytes, at, to, |bits| format.decode_byte(bits)),
+        }
+    }
+
+    /// As [`read_f64s`](Self::read_f64s), of an integer or boolean tensor.
+    pub(crate) fn read_ints(&self, at: usize, to: &mut [i128]) -> usize {
+        fn wide<T: Element + Into<i128>>(bytes: &[u8], at: usize, to: &mut [i128]) -> usize {
+            read_from(bytemuck::cast_slice::<u8, T>(bytes), at, to, Into::into)
+        }
+        let Some(bytes) = self.bytes() else { return 0 };
+        match self.dtype {
+            DType::I64 => wide::<i64>(bytes, at, to),
+            DType::I32 => wide::<i32>(bytes, at, to),
+            DType::I16 => wide::<i16>(bytes, at, to),
+            DType::I8 => wide::<i8>(bytes, at, to),
+            DType::U64 => wide::<u64>(bytes, at, to),
+            DType::U32 => wide::<u32>(bytes, at, to),
+            DType::U16 => wide::<u16>(bytes, at, to),
+            DType::U8 | DType::Bool => wide::<u8>(bytes, at, to),
+            DType::U4 | DType::U2 => self.read_small(bytes, at, to, i128::from),
+            DType::I4 => self.read_small(bytes, at, to, |bits| i128::from((bits << 4).cast_signed() >> 4)),
+            DType::I2 => self.read_small(bytes, at, to, |bits| i128::from((bits << 6).cast_signed() >> 6)),
+            _ => 0,
+        }
+    }
+
+    fn read_small<W>(&self, bytes: &[u8], at: usize, to: &mut [W], wide: impl Fn(u8) -> W) -> usize {
+        let count = usize::try_from(self.element_count()).unwrap_or(usize::MAX);
+        let end = count.min(at + to.len());
+        let from = small(bytes, self.dtype.bits().unwrap_or(8), at..end);
+        to.iter_mut().zip(from).for_each(|(to, bits)| *to = wide(bits));
+        end.saturating_sub(at)
+    }
+
     /// The bits of elements of at most 8 bits, each in the low bits of a byte.
     fn small(&self, bytes: &'a [u8]) -> impl Iterator<Item = u8> + use<'a> {
-        let bits = self.dtype.bits().unwrap_or(8);
-        let mask = u8::try_from((1u32 << bits) - 1).unwrap_or(u8::MAX);
         let count = usize::try_from(self.element_count()).unwrap_or(usize::MAX);
-        (0..count).map(move |i| {
-            // Elements of 6 bits go on in the next byte.
-            let at = i * bits as usize;
-            let byte = |n: usize| bytes.get(n).copied().unwrap_or(0);
-            let [low, _] = (u16::from_le_bytes([byte(at / 8), byte(at / 8 + 1)]) >> (at % 8)).to_le_bytes();
-            low & mask
-        })
+        small(bytes, self.dtype.bits().unwrap_or(8), 0..count)
     }
 
     /// Writes the bits of elements of at most 8 bits each into a byte of its own.
@@ -452,6 +531,36 @@ impl<'a> TensorRef<'a> {
     fn no_view(&self, view: &'static str) -> HostError {
         HostError::View { view, found: self.dtype }
     }
+}
+
+/// The bits of some elements of `bits` bits, of at most 8.
+fn small(bytes: &[u8], bits: u32, range: Range<usize>) -> impl Iterator<Item = u8> + use<'_> {
+    let mask = u8::try_from((1u32 << bits) - 1).unwrap_or(u8::MAX);
+    range.map(move |i| {
+        // Elements of 6 bits go on in the next byte.
+        let at = i * bits as usize;
+        let byte = |n: usize| bytes.get(n).copied().unwrap_or(0);
+        let [low, _] = (u16::from_le_bytes([byte(at / 8), byte(at / 8 + 1)]) >> (at % 8)).to_le_bytes();
+        low & mask
+    })
+}
+
+/// The next elements of a slice, as wide numbers; how many there were.
+fn read_from<T: Copy, W>(from: &[T], at: usize, to: &mut [W], wide: impl Fn(T) -> W) -> usize {
+    let from = &from[at.min(from.len())..];
+    to.iter_mut().zip(from).for_each(|(to, &from)| *to = wide(from));
+    from.len().min(to.len())
+}
+
+/// As [`read_from`], with the processor's instructions.
+fn read_halves<T>(from: &[T], at: usize, to: &mut [f64]) -> usize
+where
+    [T]: HalfFloatSliceExt,
+{
+    let from = &from[at.min(from.len())..];
+    let count = from.len().min(to.len());
+    from[..count].convert_to_f64_slice(&mut to[..count]);
+    count
 }
 
 /// Packs elements of `bits` bits, each in the low bits of a byte.
@@ -518,10 +627,13 @@ mod tests {
     fn views_are_exact_or_refused() {
         let halves = HostTensor::from_slice(&[3], &[f16::MAX, f16::from_bits(1), f16::NEG_INFINITY]).unwrap();
         assert_eq!(halves.f64s().unwrap().collect::<Vec<_>>(), [65504.0, 2f64.powi(-24), f64::NEG_INFINITY]);
-        assert_eq!(halves.f32s().unwrap().collect::<Vec<_>>(), [65504.0, 2f32.powi(-24), f32::NEG_INFINITY]);
+        assert_eq!(
+            halves.view().f32s().unwrap().collect::<Vec<_>>(),
+            [65504.0, 2f32.powi(-24), f32::NEG_INFINITY]
+        );
         assert!(halves.as_slice::<u16>().is_err() && halves.as_slice::<bf16>().is_err());
         let doubles = HostTensor::from_slice(&[1], &[0.1f64]).unwrap();
-        assert!(doubles.f32s().is_err() && doubles.i64s().is_err());
+        assert!(doubles.view().f32s().is_err() && doubles.i64s().is_err());
         let unsigned = HostTensor::from_slice(&[1], &[u64::MAX]).unwrap();
         assert!(unsigned.i64s().is_err() && unsigned.f64s().is_err());
         assert_eq!(unsigned.ints().unwrap().collect::<Vec<_>>(), [i128::from(u64::MAX)]);

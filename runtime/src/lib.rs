@@ -1,15 +1,16 @@
-//! The runtime side of ampc: tensors in host memory ([`HostTensor`]), reading and writing them ([`npy`],
-//! [`npz`]), and saying how far apart two of them are ([`compare`](mod@compare)).
+//! The runtime side of ampc: running modules ([`backend`], [`cpu`]) by plans that all backends share ([`plan`]);
+//! tensors in host memory ([`HostTensor`]) and what else goes through a graph ([`data`]); reading and writing them
+//! ([`npy`], [`npz`]), and saying how far apart two of them are ([`compare`](mod@compare)).
 //!
-//! Reading order: [`host`], [`float`] (what the float formats can hold), then [`compare`](mod@compare).
-//! Nothing here rewrites a module or knows a model format.
+//! Reading order: [`host`], [`data`], [`plan`], [`cpu`]; then [`float`] (what the float formats can hold) and
+//! [`compare`](mod@compare). Nothing here rewrites a module or knows a model format.
 //!
 //! ```
 //! use ampc_runtime::{HostTensor, Tolerance, compare};
 //!
 //! let want = HostTensor::from_slice(&[3], &[1.0f32, 2.0, 3.0])?;
 //! let got = HostTensor::from_slice(&[3], &[1.0f32, 2.0, 3.0625])?;
-//! let comparison = compare(&got, &want, &Tolerance::of(want.dtype()))?;
+//! let comparison = compare(&got, &want, &Tolerance::EXACT)?;
 //! assert_eq!((comparison.mismatches, comparison.max_abs), (1, 0.0625));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -19,6 +20,7 @@ compile_error!("tensors are little-endian and viewed in place, so the host must 
 
 mod bytes;
 
+pub mod backend;
 pub mod compare;
 pub mod cpu;
 pub mod data;
@@ -28,6 +30,7 @@ pub mod npy;
 pub mod npz;
 pub mod plan;
 
+pub use backend::{Backend, Execute};
 pub use compare::{Comparison, Tolerance, compare};
 pub use cpu::{Cpu, Executable};
 pub use data::{Data, DataRef};

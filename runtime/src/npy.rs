@@ -46,6 +46,14 @@ pub enum NpyError {
         /// The limit.
         most: u64,
     },
+    /// The strings take more memory than they may.
+    #[error("expected strings that take at most {most} bytes in memory, found {count} that take more")]
+    Strings {
+        /// How many there are.
+        count: u64,
+        /// The limit.
+        most: u64,
+    },
     /// More bytes follow the array.
     #[error("there are bytes behind the array that its header describes")]
     Trailing,
@@ -101,24 +109,21 @@ impl Item {
     }
 }
 
-/// Reads one array to its end.
-///
-/// # Errors
-/// If it is not a whole array of a supported type.
-pub fn read(reader: impl Read) -> Result<HostTensor, NpyError> {
-    read_at_most(reader, u64::MAX)
-}
+/// Bytes that the list of strings takes for each, beside its text.
+const STRING: u64 = size_of::<Box<[u8]>>() as u64;
 
-/// Reads one array to its end, if its elements have at most so many bytes. Memory is asked for once that is known.
+/// Reads one array to its end, if its elements have at most `stored` bytes there, and at most `most` in memory, where
+/// a string takes more. Memory is asked for once that is known; for strings while they are read.
 ///
 /// # Errors
 /// If it is larger, or not a whole array of a supported type.
-pub fn read_at_most(mut reader: impl Read, most: u64) -> Result<HostTensor, NpyError> {
+pub fn read(mut reader: impl Read, stored: u64, most: u64) -> Result<HostTensor, NpyError> {
     let header = read_header(&mut reader)?;
     let item = parse_descr(&header.descr).ok_or(NpyError::Descr { descr: header.descr })?;
     let bytes = header.shape.iter().try_fold(item.bytes(), |bytes, &dim| bytes.checked_mul(dim));
+    let room = stored.min(if matches!(item, Item::Number { .. }) { most } else { u64::MAX });
     match bytes {
-        Some(bytes) if bytes > most => return Err(NpyError::TooLarge { bytes, most }),
+        Some(bytes) if bytes > room => return Err(NpyError::TooLarge { bytes, most: room }),
         // What has no number has no tensor either.
         Some(_) | None => {}
     }
@@ -126,12 +131,16 @@ pub fn read_at_most(mut reader: impl Read, most: u64) -> Result<HostTensor, NpyE
         Item::Number { dtype, swapped } => {
             read_numbers(&mut reader, dtype, swapped, header.fortran_order, &header.shape)?
         }
-        Item::Bytes(len) => read_strings(&mut reader, &header.shape, header.fortran_order, len, byte_string)?,
+        Item::Bytes(len) => {
+            let strings = read_strings(&mut reader, &header.shape, len, most, byte_string)?;
+            tensor_of_strings(&header.shape, header.fortran_order, strings)?
+        }
         Item::Unicode { chars, swapped } => {
             let decode = |raw: &[u8]| unicode_string(raw, swapped);
             let len =
                 chars.checked_mul(4).ok_or(NpyError::Header { what: "strings of a length that fits" })?;
-            read_strings(&mut reader, &header.shape, header.fortran_order, len, decode)?
+            let strings = read_strings(&mut reader, &header.shape, len, most, decode)?;
+            tensor_of_strings(&header.shape, header.fortran_order, strings)?
         }
     };
     if reader.read(&mut [0])? == 0 { Ok(tensor) } else { Err(NpyError::Trailing) }
@@ -253,12 +262,14 @@ fn row_major_order(dims: &[u64]) -> impl Iterator<Item = usize> {
 fn read_strings(
     reader: &mut impl Read,
     dims: &[u64],
-    fortran_order: bool,
     len: u64,
+    most: u64,
     decode: impl Fn(&[u8]) -> Option<Box<[u8]>>,
-) -> Result<HostTensor, NpyError> {
+) -> Result<Vec<Box<[u8]>>, NpyError> {
     let count = dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d));
     let count = count.ok_or(NpyError::Header { what: "a number of strings that fits" })?;
+    let too_large = || NpyError::Strings { count, most };
+    let mut left = count.checked_mul(STRING).and_then(|list| most.checked_sub(list)).ok_or_else(too_large)?;
     // Both lists grow with what is read, not with what the header claims.
     let (mut raw, mut strings) = (Vec::new(), Vec::new());
     for _ in 0..count {
@@ -266,10 +277,21 @@ fn read_strings(
         if reader.take(len).read_to_end(&mut raw)? as u64 != len {
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
         }
-        strings.push(decode(&raw).ok_or(NpyError::String { index: strings.len() })?);
+        let string = decode(&raw).ok_or(NpyError::String { index: strings.len() })?;
+        left = left.checked_sub(string.len() as u64).ok_or_else(too_large)?;
+        strings.push(string);
     }
+    Ok(strings)
+}
+
+/// Strings in the order of the file; none is copied.
+fn tensor_of_strings(
+    dims: &[u64],
+    fortran_order: bool,
+    mut strings: Vec<Box<[u8]>>,
+) -> Result<HostTensor, NpyError> {
     if fortran_order && dims.len() > 1 {
-        strings = row_major_order(dims).map(|from| strings[from].clone()).collect();
+        strings = row_major_order(dims).map(|from| std::mem::take(&mut strings[from])).collect();
     }
     Ok(HostTensor::from_strings(dims, strings)?)
 }
@@ -411,6 +433,10 @@ fn tuple(text: &str) -> Option<(Vec<u64>, &str)> {
 mod tests {
     use super::*;
 
+    fn read(bytes: &[u8]) -> Result<HostTensor, NpyError> {
+        super::read(bytes, u64::MAX, u64::MAX)
+    }
+
     fn written(tensor: &HostTensor) -> Vec<u8> {
         let mut bytes = Vec::new();
         write(&mut bytes, tensor).unwrap();
@@ -457,6 +483,17 @@ mod tests {
         let header = "{'descr': '>U2', 'fortran_order': False, 'shape': (1,), }";
         let tensor = read(&file(header, &[0, 0, 0x20, 0xac, 0, 0, 0, 0])[..]).unwrap();
         assert_eq!(&tensor.strings().unwrap()[0][..], "€".as_bytes());
+    }
+
+    #[test]
+    fn strings_count_what_they_take_in_memory() {
+        let bytes = file("{'descr': '|S3', 'fortran_order': False, 'shape': (2,), }", b"ab\0c\0\0");
+        let of = |most| super::read(&bytes[..], 6, most);
+        assert!(of(2 * STRING + 3).is_ok());
+        for most in [2 * STRING + 2, 2 * STRING - 1] {
+            assert!(matches!(of(most), Err(NpyError::Strings { count: 2, .. })), "{most}");
+        }
+        assert!(matches!(super::read(&bytes[..], 5, 1 << 20), Err(NpyError::TooLarge { bytes: 6, most: 5 })));
     }
 
     #[test]

@@ -64,18 +64,16 @@ impl<R: Read + Seek> Archive<R> {
         &self.names
     }
 
-    /// The tensor of entry `index`, and its name without a suffix that tells a type, if it has at most `most` bytes.
+    /// The tensor of entry `index` as it is stored, if it takes at most `most` bytes: see [`restored`].
     ///
     /// # Errors
     /// If it is larger, or cannot be read.
-    pub fn read(&mut self, index: usize, most: u64) -> Result<(String, HostTensor), NpzError> {
+    pub fn read(&mut self, index: usize, most: u64) -> Result<HostTensor, NpzError> {
         let entry = self.zip.by_index(index).map_err(archive_error)?;
-        let name = self.names[index].clone();
         // No array is larger than its entry, whatever its header says.
-        let most = most.min(entry.size());
-        let tensor = npy::read_at_most(entry, most);
-        let tensor = tensor.map_err(|source| NpzError::Array { name: name.clone(), source })?;
-        restored(name, tensor)
+        let stored = entry.size();
+        let tensor = npy::read(entry, stored, most);
+        tensor.map_err(|source| NpzError::Array { name: self.names[index].clone(), source })
     }
 }
 
@@ -92,15 +90,6 @@ fn told(entry: &str) -> Option<(&str, DType)> {
     let (plain, told) = entry.rsplit_once("__")?;
     let dtype = told.parse().ok()?;
     stored_as(dtype).map(|_| (plain, dtype))
-}
-
-/// All tensors of an archive under their names, in its order.
-///
-/// # Errors
-/// If the archive or one of its arrays cannot be read.
-pub fn read(reader: impl Read + Seek) -> Result<Vec<(String, HostTensor)>, NpzError> {
-    let mut archive = Archive::open(reader)?;
-    (0..archive.names().len()).map(|index| archive.read(index, u64::MAX)).collect()
 }
 
 /// Writes an archive of named tensors.
@@ -134,15 +123,19 @@ fn stored_as(dtype: DType) -> Option<DType> {
     }
 }
 
-/// The tensor and name that an entry stands for.
-fn restored(name: String, tensor: HostTensor) -> Result<(String, HostTensor), NpzError> {
-    match (told(&name), tensor.bytes()) {
+/// The name and the tensor that an entry stands for: if its name tells a type that NumPy lacks and `tensor` can hold
+/// its bits, the one of that type; else the same.
+///
+/// # Errors
+/// If there is not so much memory.
+pub fn restored(entry: &str, tensor: HostTensor) -> Result<(&str, HostTensor), NpzError> {
+    match (told(entry), tensor.bytes()) {
         (Some((plain, dtype)), Some(bytes)) if stored_as(dtype) == Some(tensor.dtype()) => {
             let tensor = HostTensor::from_bytes(dtype, tensor.dims(), bytes)
-                .map_err(|error| NpzError::Array { name: name.clone(), source: error.into() })?;
-            Ok((plain.to_owned(), tensor))
+                .map_err(|error| NpzError::Array { name: entry.to_owned(), source: error.into() })?;
+            Ok((plain, tensor))
         }
-        _ => Ok((name, tensor)),
+        _ => Ok((entry, tensor)),
     }
 }
 
@@ -153,6 +146,16 @@ mod tests {
     use half::{bf16, f16};
     use proptest::prelude::*;
     use std::io::Cursor;
+
+    fn read(reader: impl Read + Seek) -> Result<Vec<(String, HostTensor)>, NpzError> {
+        let mut archive = Archive::open(reader)?;
+        let mut found = Vec::new();
+        for (index, entry) in archive.names().to_vec().iter().enumerate() {
+            let (name, tensor) = restored(entry, archive.read(index, u64::MAX)?)?;
+            found.push((name.to_owned(), tensor));
+        }
+        Ok(found)
+    }
 
     fn archive(tensors: &[(&str, HostTensor)]) -> Vec<u8> {
         let mut bytes = Cursor::new(Vec::new());
@@ -167,7 +170,7 @@ mod tests {
         let bytes = archive(&[("a/b:0", low), ("c", tiny)]);
         let mut raw = ZipArchive::new(Cursor::new(&bytes)).unwrap();
         assert_eq!(raw.by_index(0).unwrap().name().unwrap(), "a/b:0__bf16.npy");
-        assert_eq!(npy::read(raw.by_index(0).unwrap()).unwrap().dtype(), DType::U16);
+        assert_eq!(npy::read(raw.by_index(0).unwrap(), u64::MAX, u64::MAX).unwrap().dtype(), DType::U16);
         let found = read(Cursor::new(&bytes)).unwrap();
         let described: Vec<_> = found.iter().map(|(name, t)| (&name[..], t.dtype())).collect();
         assert_eq!(described, [("a/b:0", DType::BF16), ("c", DType::F8E5M2)]);

@@ -95,6 +95,13 @@ pub(crate) struct DataArgs {
     pub(crate) dim: Vec<(String, u64)>,
 }
 
+impl LimitArgs {
+    /// Whether any of them was given.
+    pub(crate) fn is_given(&self) -> bool {
+        self.max_iterations.is_some() || self.time_limit.is_some()
+    }
+}
+
 impl DataArgs {
     /// Whether any of them was given.
     pub(crate) fn is_given(&self) -> bool {
@@ -132,8 +139,8 @@ fn seconds(text: &str) -> Result<Duration, String> {
 /// Reads a tolerance.
 fn tolerance(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
-        Ok(number) if number >= 0.0 => Ok(number),
-        _ => Err("expected a number, 0 or more".into()),
+        Ok(number) if number.is_finite() && number >= 0.0 => Ok(number),
+        _ => Err("expected a finite number, 0 or more".into()),
     }
 }
 
@@ -208,6 +215,8 @@ pub(crate) struct RewriteArgs {
     pub(crate) verify: RewriteVerifyArgs,
     #[command(flatten)]
     pub(crate) data: DataArgs,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
     /// Write the report as JSON: every decision with its reason, every cast, every converted constant; `-` is
     /// standard output
     #[arg(long, value_name = "FILE.json", help_heading = "Output")]
@@ -224,8 +233,7 @@ pub(crate) struct RewriteArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Inputs")]
 pub(crate) struct RewriteVerifyArgs {
-    /// Run the model and its rewrite on the same inputs, and write nothing if an output is too far off; with
-    /// `--force` it is written all the same
+    /// Run the model and its rewrite on the same inputs, and write nothing if an output is too far off
     #[arg(long)]
     pub(crate) verify: bool,
     /// Largest error of `--verify`, as a share of the largest wanted element [default: by the format]

@@ -10,12 +10,12 @@ use ampc::ir::Module;
 use ampc::runtime::Cpu;
 
 /// The backend with the limits that were asked for.
-pub(crate) fn cpu(threads: Option<u32>, limits: Option<&LimitArgs>) -> Cpu {
+pub(crate) fn cpu(threads: Option<u32>, limits: &LimitArgs) -> Cpu {
     let default = Cpu::default();
     Cpu {
         threads: threads.map_or(0, |threads| usize::try_from(threads).unwrap_or(0)),
-        max_iterations: limits.and_then(|l| l.max_iterations).unwrap_or(default.max_iterations),
-        time_limit: limits.and_then(|l| l.time_limit),
+        max_iterations: limits.max_iterations.unwrap_or(default.max_iterations),
+        time_limit: limits.time_limit,
         ..default
     }
 }

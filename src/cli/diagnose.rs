@@ -48,7 +48,7 @@ pub(crate) fn failure(error: &Error, module: Option<&Module>) -> Failure {
 }
 
 fn of_input(problem: &InputProblem) -> Problem {
-    let drawn = Problem::new(format!("ampc::inputs::{}", problem.code), problem.to_string());
+    let drawn = Problem::new(format!("ampc::{}s::{}", problem.kind, problem.code), problem.to_string());
     match &problem.help {
         Some(help) => drawn.with_help(help.clone()),
         None => drawn,

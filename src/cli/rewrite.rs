@@ -19,8 +19,9 @@ use serde::Serialize;
 use std::path::Path;
 
 pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<(), Failure> {
-    if args.data.is_given() && !args.verify.verify {
-        let message = "`--inputs`, `--random` and `--dim` are for `--verify`, which was not asked for";
+    if (args.data.is_given() || args.limits.is_given()) && !args.verify.verify {
+        let message = "`--inputs`, `--random`, `--dim`, `--max-iterations` and `--time-limit` are for `--verify`, \
+                       which was not asked for";
         return Err(Failure::usage("verify", message));
     }
     let mut options = settings::options(&args.precision, args.debug.verify_each, args.report.is_some())?;
@@ -67,7 +68,7 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     let opsets = OpsetAdvice::of(&run, &model, &options, &report);
 
     let verified = match &source {
-        Some(source) => Some(source.compare(&run, &model, &options, emit.force())?),
+        Some(source) => Some(source.compare(&run, &model, &options)?),
         None => None,
     };
     let low = Low::of(&nodes, &model.module, options.to);

@@ -23,7 +23,7 @@ pub(crate) fn run(args: &RunArgs, threads: Option<u32>, ui: Ui) -> Result<(), Fa
     let progress = Progress::start(ui);
     progress.stage("reading");
     let mut model = load(&args.model, ui)?;
-    let cpu = data::cpu(threads, Some(&args.limits));
+    let cpu = data::cpu(threads, &args.limits);
     let mut executable = {
         let prepared = execute::prepare(&mut model.module, &cpu);
         prepared.map_err(|e| diagnose::failure(&e, Some(&model.module)))?
@@ -33,7 +33,7 @@ pub(crate) fn run(args: &RunArgs, threads: Option<u32>, ui: Ui) -> Result<(), Fa
     let read: Vec<_> = model.files().into_iter().chain(inputs.files.iter().cloned()).collect();
     let names = output_names(&model.module);
     if let Some(path) = &args.outputs {
-        outputs::check(path, names.len(), args.force, &read).map_err(fail)?;
+        outputs::check(path, &inputs.values, names.len(), args.force, &read).map_err(fail)?;
     }
     progress.stage("planning");
     execute::bind(&mut executable, &inputs.values).map_err(fail)?;
@@ -155,7 +155,7 @@ fn bench(executable: &mut Executable, inputs: &Inputs, n: u32, model: &Model) ->
     table.row(["min".to_owned(), ms(times[0])]);
     table.row(["median".to_owned(), ms(median(&times))]);
     table.row(["mean".to_owned(), ms(mean)]);
-    table.row(["arena".to_owned(), bytes(executable.arena_bytes() as u64)]);
+    table.row(["arenas".to_owned(), bytes(executable.allocated_bytes() as u64)]);
     table.row(["constants".to_owned(), bytes(executable.constant_bytes())]);
     Ok(format!("\n{table}"))
 }

@@ -5,7 +5,7 @@ use super::data;
 use super::diagnose;
 use super::pipeline::Run;
 use super::problem::{Failure, Problem};
-use super::ui::{Stream, Ui};
+use super::ui::Ui;
 use super::verify::first;
 use ampc::execute::{Inputs, PinSearch, Verification, VerifyOptions, find_pins, verify};
 use ampc::ir::Module;
@@ -33,7 +33,7 @@ impl Source {
         if !args.verify.verify {
             return Ok(None);
         }
-        let cpu = data::cpu(threads, None);
+        let cpu = data::cpu(threads, &args.limits);
         let inputs = data::inputs(&args.data, &model.module, &cpu, ui)?;
         let tolerance = args.verify.tolerance.map(|of_max| Tolerance { of_max, ..Tolerance::EXACT });
         Ok(Some(Source { module: model.module.clone(), inputs, options: VerifyOptions { cpu, tolerance } }))
@@ -42,13 +42,12 @@ impl Source {
     /// Compares the rewrite with the model.
     ///
     /// # Errors
-    /// If an output is too far off and `force` is not set: with the pins that help. If the models cannot be run.
+    /// If an output is too far off: with the pins that help. If the models cannot be run.
     pub(crate) fn compare(
         &self,
         run: &Run<'_>,
         model: &Model,
         options: &RewriteOptions,
-        force: bool,
     ) -> Result<String, Failure> {
         let fail = |error: Error| diagnose::failure(&error, None);
         run.progress.stage("verifying");
@@ -64,12 +63,8 @@ impl Source {
             Ok(pins) => advice(&pins),
             Err(error) => format!("no pins could be tried: {error}"),
         };
-        if !force {
-            let problem = Problem::new("ampc::verify::beyond", message).with_help(help);
-            return Err(Failure::of(ErrorKind::Mismatch, problem));
-        }
-        let warning = Problem::warning("verify.beyond", format!("{message}; it is written all the same"));
-        Ok(warning.with_help(help).draw(run.ui, Stream::Err))
+        let problem = Problem::new("ampc::verify::beyond", message).with_help(help);
+        Err(Failure::of(ErrorKind::Mismatch, problem))
     }
 }
 
@@ -78,29 +73,25 @@ fn summary(found: &Verification) -> String {
     let worst = found.outputs.iter().max_by(|a, b| a.agreement.error().total_cmp(&b.agreement.error()));
     let Some(worst) = worst else { return "there are no outputs".into() };
     let error = worst.agreement.error();
-    format!(
-        "the outputs are at most {error:.2e} of their largest element off (`{}`), {}{}",
-        worst.value,
-        if found.tolerance.of_max > 0.0 { "of " } else { "" },
-        if found.tolerance.of_max > 0.0 {
-            format!("{:.2e} that they may be", found.tolerance.of_max)
-        } else {
-            "as they may be".into()
-        },
-    )
+    let most = match found.tolerance.of_max {
+        of_max if of_max > 0.0 => format!("of {of_max:.2e} that they may be"),
+        _ => "as they may be".into(),
+    };
+    format!("the outputs are at most {error:.2e} of their largest element off (`{}`), {most}", worst.value)
 }
 
 /// The pins that help, as they are typed.
 fn advice(search: &PinSearch) -> String {
     let list: Vec<String> = search.pins.iter().map(|pin| format!("--pin {}", quoted(pin))).collect();
-    match (search.passes, list.is_empty()) {
-        (true, _) => format!("with `{}` all outputs are within the tolerance", list.join(" ")),
-        (false, true) => "no node that is low diverges: look at the pins and the policy".into(),
-        (false, false) => format!(
-            "`{}` is not enough; another policy (`--policy zero-risk`) or `--to bf16` may be",
-            list.join(" ")
-        ),
+    if search.passes {
+        return format!("with `{}` all outputs are within the tolerance", list.join(" "));
     }
+    if search.tried == 0 {
+        return "no node that computes something is low: the 16-bit types are the model's own".into();
+    }
+    "even with every node that computes something pinned to fp32 they are not within the tolerance: what moves \
+     values in 16 bits costs more than it allows, see `--tolerance`"
+        .into()
 }
 
 /// A pin for a shell.

@@ -10,13 +10,13 @@ use super::table::{Table, count};
 use super::ui::{self, Ui};
 use ampc::execute::report::{SCHEMA, ToleranceReport, ValueReport, VerifyReport};
 use ampc::execute::verify::Compared;
-use ampc::execute::{Verification, VerifyOptions, agree, prepare, read_test_data};
+use ampc::execute::{Verification, VerifyOptions, agree_in_type, prepare, read_test_data};
 use ampc::runtime::{Cpu, Tolerance};
 use ampc::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
 
 pub(crate) fn run(args: &VerifyArgs, threads: Option<u32>, ui: Ui) -> Result<(), Failure> {
-    let cpu = data::cpu(threads, Some(&args.limits));
+    let cpu = data::cpu(threads, &args.limits);
     let passed = match (&args.other, &args.test_data) {
         (Some(other), _) => two_models(args, other, cpu, ui)?,
         (None, Some(folder)) => with_data(args, folder, &cpu, ui)?,
@@ -142,19 +142,13 @@ fn with_data(args: &VerifyArgs, folder: &Path, cpu: &Cpu, ui: Ui) -> Result<bool
     let mut executable = prepared.map_err(|e| diagnose::failure(&e, Some(&model.module)))?;
     let fail = |error: Error| diagnose::failure(&error, Some(&model.module));
     let folders = data_sets(folder)?;
-    let tolerance = match tolerance(args) {
-        Some(Tolerance { of_max, .. }) if args.tolerance.is_some() => {
-            Tolerance { of_max, ..Tolerance::EXACT }
-        }
-        _ => Tolerance { abs: args.atol.unwrap_or(1e-7), rel: args.rtol.unwrap_or(1e-3), of_max: 0.0 },
-    };
+    let (tolerance, reason) = of_test_data(args);
     let mut rows = Vec::new();
     for folder in folders {
-        let data = read_test_data(&folder, &model.module).map_err(fail)?;
+        let data = read_test_data(&folder, &model.module, cpu.max_bytes).map_err(fail)?;
         let outputs = ampc::execute::run(&mut executable, &data.inputs).map_err(fail)?;
         for (i, (got, want)) in outputs.iter().zip(&data.outputs).enumerate() {
-            let Some(want) = want else { continue };
-            let found = agree(got, want, &tolerance);
+            let found = agree_in_type(got, want, &tolerance);
             if !args.json {
                 ui::print(&format!("{} output {i}: {found}\n", folder.display()))?;
             }
@@ -168,7 +162,7 @@ fn with_data(args: &VerifyArgs, folder: &Path, cpu: &Cpu, ui: Ui) -> Result<bool
             model: args.model.display().to_string(),
             against: folder.display().to_string(),
             passed,
-            tolerance: ToleranceReport::new(&tolerance, "asked for, or the default for test data"),
+            tolerance: ToleranceReport::new(&tolerance, reason),
             first: rows.iter().find(|row| !row.passed).cloned(),
             outputs: rows,
             values: Vec::new(),
@@ -176,6 +170,22 @@ fn with_data(args: &VerifyArgs, folder: &Path, cpu: &Cpu, ui: Ui) -> Result<bool
         ui::print(&json(&report))?;
     }
     Ok(passed)
+}
+
+/// How far off stored outputs may be, and where that comes from.
+fn of_test_data(args: &VerifyArgs) -> (Tolerance, &'static str) {
+    let default = Tolerance { abs: 1e-7, rel: 1e-3, of_max: 0.0 };
+    match (args.tolerance, args.atol, args.rtol) {
+        (Some(of_max), ..) => (Tolerance { of_max, ..Tolerance::EXACT }, "asked for"),
+        (None, None, None) => (default, "the default for test data"),
+        (None, Some(abs), Some(rel)) => (Tolerance { abs, rel, of_max: 0.0 }, "asked for"),
+        (None, Some(abs), None) => {
+            (Tolerance { abs, ..default }, "abs asked for, rel the default for test data")
+        }
+        (None, None, Some(rel)) => {
+            (Tolerance { rel, ..default }, "rel asked for, abs the default for test data")
+        }
+    }
 }
 
 /// The folder, or the folders in it that have test data, by name.

@@ -1,5 +1,6 @@
 //! Whether two values agree: tensors by [`compare`](ampc_runtime::compare()), lists element by element.
 
+use ampc_ir::DType;
 use ampc_runtime::{Comparison, Data, Tolerance, compare};
 use std::fmt;
 
@@ -38,7 +39,6 @@ impl Agreement {
         a.max_abs = a.max_abs.max(b.max_abs);
         a.max_rel = a.max_rel.max(b.max_rel);
         a.max_of_max = a.max_of_max.max(b.max_of_max);
-        a.mean_abs = a.mean_abs.max(b.mean_abs);
         a.mean_of_mean = a.mean_of_mean.max(b.mean_of_mean);
         a.max_ulp = a.max_ulp.max(b.max_ulp);
         a.nan_disagreements += b.nan_disagreements;
@@ -84,11 +84,58 @@ pub fn agree(got: &Data, want: &Data, tolerance: &Tolerance) -> Agreement {
     }
 }
 
+/// As [`agree`], of values that have to be of one element type as well.
+pub fn agree_in_type(got: &Data, want: &Data, tolerance: &Tolerance) -> Agreement {
+    match other_type(got, want) {
+        Some((got, want)) => Agreement::of_obstacle(format!("expected elements of {want}, found {got}")),
+        None => agree(got, want, tolerance),
+    }
+}
+
+/// The first two element types that differ.
+fn other_type(got: &Data, want: &Data) -> Option<(DType, DType)> {
+    match (got, want) {
+        (Data::Tensor(got), Data::Tensor(want)) => {
+            (got.dtype() != want.dtype()).then_some((got.dtype(), want.dtype()))
+        }
+        (Data::Sequence(got), Data::Sequence(want)) => {
+            got.items.iter().zip(&want.items).find_map(|(got, want)| other_type(got, want))
+        }
+        (Data::Optional(got), Data::Optional(want)) => {
+            other_type(got.value.as_deref()?, want.value.as_deref()?)
+        }
+        _ => None,
+    }
+}
+
 fn kind(data: &Data) -> &'static str {
     match data {
         Data::Tensor(_) => "a tensor",
         Data::Sequence(_) => "a list",
         Data::Optional(_) => "an optional",
         _ => "another kind of value",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ampc_runtime::HostTensor;
+    use ampc_runtime::data::Maybe;
+    use half::f16;
+
+    #[test]
+    fn a_stored_value_of_another_float_type_does_not_agree() {
+        let half = Data::from(HostTensor::from_slice(&[1], &[f16::ONE]).unwrap());
+        let single = Data::from(HostTensor::from_slice(&[1], &[1.0f32]).unwrap());
+        let maybe = |value: &Data| {
+            Data::Optional(Maybe { element: value.view().ty(), value: Some(Box::new(value.clone())) })
+        };
+        for (got, want) in [(single.clone(), half.clone()), (maybe(&single), maybe(&half))] {
+            assert!(agree(&got, &want, &Tolerance::EXACT).passed());
+            let found = agree_in_type(&got, &want, &Tolerance::EXACT);
+            assert_eq!(found.obstacle.as_deref(), Some("expected elements of f16, found f32"));
+        }
+        assert!(agree_in_type(&single, &single, &Tolerance::EXACT).passed());
     }
 }

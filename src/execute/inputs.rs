@@ -1,10 +1,10 @@
 //! Values for the inputs of a model: from files, or random.
 
 use super::random::{self, Refused};
-use super::{input_names, input_types, of_run, output_types};
+use super::{input_names, input_types, of_run, output_names, output_types};
 use crate::error::Error;
 use crate::onnx::bytes::SourceBytes;
-use crate::onnx::data::read_data;
+use crate::onnx::data::{self, Names};
 use crate::safetensors::Tensors;
 use ampc_ir::infer::infer_module;
 use ampc_ir::module::Def;
@@ -45,13 +45,15 @@ pub struct BoundDim {
     pub asked: bool,
 }
 
-/// What is wrong with the values for one input.
+/// What is wrong with the values for one input, or with what is stored for an output.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InputProblem {
-    /// A stable name of what is wrong: `missing`, `unknown`, `type`.
+    /// A stable name of what is wrong: `missing`, `unknown`, `twice`, `type`, `size`.
     pub code: &'static str,
-    /// The input, as the data calls it.
-    pub input: String,
+    /// `input` or `output`.
+    pub kind: &'static str,
+    /// Which one, as the data calls it.
+    pub name: String,
     /// What is wrong: expected and found.
     pub message: String,
     /// What to do.
@@ -60,20 +62,21 @@ pub struct InputProblem {
 
 impl fmt::Display for InputProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "input `{}`: {}", self.input, self.message)
+        write!(f, "{} `{}`: {}", self.kind, self.name, self.message)
     }
 }
 
 impl Inputs {
     /// Reads values from an `.npz` or `.safetensors` file, where they have the names of inputs, or from a folder of
-    /// `input_0.pb`, `input_1.pb` …, where they are in the order of the model. An array of more than `most` bytes
-    /// is an error; what is no input is not read.
+    /// `input_0.pb`, `input_1.pb` …: a value belongs to the input that it has the name of, one without such a name to
+    /// the input of its number, counted over those without a default. A value that takes more than `most` bytes is an
+    /// error; what is no input is not read.
     ///
     /// # Errors
     /// If the data cannot be read, or does not fit the inputs of the model: all inputs that it does not fit.
     pub fn read(path: &Path, module: &Module, most: u64) -> Result<Inputs, Error> {
         if path.is_dir() {
-            return Inputs::of_folder(path, module);
+            return Inputs::of_folder(path, module, most);
         }
         let ending = path.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase();
         match ending.as_str() {
@@ -95,13 +98,18 @@ impl Inputs {
         let mut named = Named::of(module);
         for index in 0..archive.names().len() {
             let entry = archive.names()[index].clone();
+            if let Some(slot) = named.slot(&entry) {
+                named.set(slot, archive.read(index, most).map_err(bad)?.into());
+                continue;
+            }
             // The suffix of a type that NumPy lacks is known to be one once the array is read.
-            if named.slot(&entry).is_none() && named.slot(npz::plain_name(&entry)).is_none() {
+            if named.slot(npz::plain_name(&entry)).is_none() {
                 named.unknown(&entry);
                 continue;
             }
-            let (name, tensor) = archive.read(index, most).map_err(bad)?;
-            named.give(&name, tensor);
+            let tensor = archive.read(index, most).map_err(bad)?;
+            let (name, tensor) = npz::restored(&entry, tensor).map_err(bad)?;
+            named.give(name, tensor);
         }
         named.finish(vec![Arc::new(bytes)])
     }
@@ -131,10 +139,10 @@ impl Inputs {
         named.finish(vec![file])
     }
 
-    fn of_folder(path: &Path, module: &Module) -> Result<Inputs, Error> {
-        let numbers = numbered(path, "input").map_err(|e| io_error(path, e))?;
+    fn of_folder(path: &Path, module: &Module, most: u64) -> Result<Inputs, Error> {
         let mut named = Named::of(module);
-        if numbers.is_empty() && named.names.iter().zip(&named.defaults).any(|(_, has)| !has) {
+        let needs = named.defaults.contains(&false);
+        if needs && numbered(path, "input").map_err(|e| io_error(path, e))?.is_empty() {
             let inner = path.join("test_data_set_0");
             let help = if inner.is_dir() {
                 format!("; its folder `{}` may be meant", inner.display())
@@ -146,15 +154,7 @@ impl Inputs {
                 path.display()
             )));
         }
-        if let Some(&extra) = numbers.iter().find(|&&i| i >= named.names.len()) {
-            named.unknown(&format!("input_{extra}.pb"));
-        }
-        let (values, files) = read_numbered(path, "input", &input_types(module))?;
-        for (i, value) in values.into_iter().enumerate() {
-            if let Some(value) = value {
-                named.set(i, value);
-            }
-        }
+        let files = named.read_folder(path, most)?;
         named.finish(files)
     }
 
@@ -180,12 +180,11 @@ impl Inputs {
                 values.push(None);
                 continue;
             };
-            let bytes = ty.as_tensor().map_or(Some(0), ampc_ir::TensorType::storage_bytes);
-            let is_text = ty.element_dtype() == Some(ampc_ir::DType::String);
-            if !is_text && bytes.is_none_or(|bytes| bytes > most) {
+            if random::bytes(ty).is_none_or(|bytes| bytes > most) {
                 let problem = InputProblem {
                     code: "size",
-                    input: name,
+                    kind: "input",
+                    name,
                     message: format!("expected at most {most} bytes, found {}", describe(&typed, ty)),
                     help: Some("give smaller dims with `--dim NAME=N`".into()),
                 };
@@ -276,10 +275,17 @@ impl<'m> Named<'m> {
         let help = if self.names.is_empty() { "it has no inputs".to_owned() } else { help };
         self.problems.push(InputProblem {
             code: "unknown",
-            input: name.to_owned(),
+            kind: "input",
+            name: name.to_owned(),
             message,
             help: Some(help),
         });
+    }
+
+    /// A problem of an input.
+    fn problem(&mut self, code: &'static str, slot: usize, message: String, help: &str) {
+        let (name, help) = (self.names[slot].clone(), Some(help.to_owned()));
+        self.problems.push(InputProblem { code, kind: "input", name, message, help });
     }
 
     fn give(&mut self, name: &str, tensor: HostTensor) {
@@ -290,40 +296,76 @@ impl<'m> Named<'m> {
     }
 
     fn set(&mut self, slot: usize, value: Data) {
+        if self.values[slot].is_some() {
+            self.problem("twice", slot, "expected one value, found two".into(), "leave one of the two out");
+        }
         let (given, declared) = (value.view().ty(), &self.types[slot]);
         if !ampc_runtime::cpu::admits(declared, &given) {
             let expected = describe(self.module, declared);
             let found = describe(self.module, &given);
-            let dtypes = (declared.element_dtype(), given.element_dtype());
-            let help = match dtypes {
-                (Some(want), Some(got)) if want != got => format!("convert it to {want}"),
-                _ => "give it the dims that the model declares".into(),
-            };
-            self.problems.push(InputProblem {
-                code: "type",
-                input: self.names[slot].clone(),
-                message: format!("expected {expected}, found {found}"),
-                help: Some(help),
-            });
+            let help = help_of_type(declared, &given);
+            self.problem("type", slot, format!("expected {expected}, found {found}"), &help);
         }
         self.values[slot] = Some(value);
     }
 
-    fn finish(mut self, files: Vec<Arc<SourceBytes>>) -> Result<Inputs, Error> {
-        for (slot, value) in self.values.iter().enumerate() {
-            if value.is_none() && !self.defaults[slot] {
-                self.problems.push(InputProblem {
-                    code: "missing",
-                    input: self.names[slot].clone(),
-                    message: format!("expected {}, found none", describe(self.module, &self.types[slot])),
-                    help: Some("every input without a default needs a value of its name".into()),
-                });
+    /// Reads the files of a folder of test data that are for inputs.
+    fn read_folder(&mut self, folder: &Path, most: u64) -> Result<Vec<Arc<SourceBytes>>, Error> {
+        let mut files = Vec::new();
+        for number in numbered(folder, "input").map_err(|e| io_error(folder, e))? {
+            let file = DataFile::open(folder, "input", number)?;
+            match self.slot_of_file(number, data::names(&file.bytes)) {
+                Some(slot) => self.set(slot, file.read(&self.types[slot], most)?),
+                None => self.unknown(&format!("input_{number}.pb")),
+            }
+            files.push(file.bytes);
+        }
+        Ok(files)
+    }
+
+    /// The input that a file is for: the one that it has the name of, or the one of its number, counted as ONNX
+    /// Runtime does.
+    fn slot_of_file(&self, number: usize, names: Names) -> Option<usize> {
+        let named = |name: Option<String>| name.and_then(|name| self.slot(&name));
+        let is_list = |slot: &usize| matches!(self.types[*slot], Type::Sequence(_) | Type::Optional(_));
+        let by_name = named(names.of_tensor).or_else(|| named(names.of_list).filter(is_list));
+        let without_default = || (0..self.names.len()).filter(|&slot| !self.defaults[slot]).nth(number);
+        by_name.or_else(without_default)
+    }
+
+    /// All problems, once nothing more comes.
+    fn problems(&mut self) -> Vec<InputProblem> {
+        for slot in 0..self.values.len() {
+            if self.values[slot].is_none() && !self.defaults[slot] {
+                let message = format!("expected {}, found none", describe(self.module, &self.types[slot]));
+                let help = "every input without a default needs a value of its name";
+                self.problem("missing", slot, message, help);
             }
         }
-        if !self.problems.is_empty() {
-            return Err(Error::Inputs(self.problems));
+        std::mem::take(&mut self.problems)
+    }
+
+    fn finish(mut self, files: Vec<Arc<SourceBytes>>) -> Result<Inputs, Error> {
+        let problems = self.problems();
+        if !problems.is_empty() {
+            return Err(Error::Inputs(problems));
         }
         Ok(Inputs { values: self.values, dims: Vec::new(), files })
+    }
+}
+
+/// What to do about a value of another type than the declared one.
+fn help_of_type(declared: &Type, given: &Type) -> String {
+    match (declared, given) {
+        (Type::Tensor(_), Type::Tensor(_)) => {}
+        (Type::Sequence(_) | Type::Optional(_), Type::Tensor(_)) => {
+            return "give it in a folder of test data, which holds sequences and optionals".into();
+        }
+        _ => return "give it a value of the type that the model declares".into(),
+    }
+    match (declared.element_dtype(), given.element_dtype()) {
+        (Some(want), Some(got)) if want != got => format!("convert it to {want}"),
+        _ => "give it the dims that the model declares".into(),
     }
 }
 
@@ -354,24 +396,52 @@ pub fn describe(module: &Module, ty: &Type) -> String {
 /// One data set of a test-data folder.
 #[derive(Debug)]
 pub struct TestData {
-    /// The folder.
-    pub folder: PathBuf,
-    /// The inputs, in order.
+    /// The inputs, in order; `None` where the default holds.
     pub inputs: Vec<Option<Data>>,
     /// The outputs, in order.
-    pub outputs: Vec<Option<Data>>,
+    pub outputs: Vec<Data>,
 }
 
-/// Reads `input_0.pb` …, `output_0.pb` … of a folder.
+/// Reads `input_0.pb` … as [`Inputs::read`] does, and `output_0.pb` … in the order of the model.
 ///
 /// # Errors
-/// If a file cannot be read or is no value of the type that the model has there.
-pub fn read_test_data(folder: &Path, module: &Module) -> Result<TestData, Error> {
-    Ok(TestData {
-        folder: folder.to_owned(),
-        inputs: read_numbered(folder, "input", &input_types(module))?.0,
-        outputs: read_numbered(folder, "output", &output_types(module))?.0,
-    })
+/// If a file cannot be read or is no value of the type that the model has there; if files are missing or are for no
+/// input or output: all of them.
+pub fn read_test_data(folder: &Path, module: &Module, most: u64) -> Result<TestData, Error> {
+    let mut named = Named::of(module);
+    named.read_folder(folder, most)?;
+    let (outputs, of_outputs) = read_outputs(folder, module, most)?;
+    let mut problems = named.problems();
+    problems.extend(of_outputs);
+    if problems.is_empty() {
+        Ok(TestData { inputs: named.values, outputs })
+    } else {
+        Err(Error::Inputs(problems))
+    }
+}
+
+/// The outputs that are stored, and what is wrong with them.
+fn read_outputs(folder: &Path, module: &Module, most: u64) -> Result<(Vec<Data>, Vec<InputProblem>), Error> {
+    let (types, numbers) =
+        (output_types(module), numbered(folder, "output").map_err(|e| io_error(folder, e))?);
+    let mut problems = Vec::new();
+    let mut problem = |code, number: usize, message: String| {
+        let help = format!("its outputs are {}", output_names(module).join(", "));
+        let name = format!("output_{number}.pb");
+        problems.push(InputProblem { code, kind: "output", name, message, help: Some(help) });
+    };
+    for &extra in numbers.iter().filter(|&&number| number >= types.len()) {
+        problem("unknown", extra, "the model has no such output".into());
+    }
+    let mut outputs = Vec::with_capacity(types.len());
+    for (number, ty) in types.iter().enumerate() {
+        if numbers.contains(&number) {
+            outputs.push(DataFile::open(folder, "output", number)?.read(ty, most)?);
+        } else {
+            problem("missing", number, format!("expected {}, found no such file", describe(module, ty)));
+        }
+    }
+    Ok((outputs, problems))
 }
 
 /// The numbers `i` of the files `PREFIX_i.pb` of a folder, in order.
@@ -379,32 +449,31 @@ fn numbered(folder: &Path, prefix: &str) -> io::Result<Vec<usize>> {
     let mut numbers = Vec::new();
     for entry in std::fs::read_dir(folder)? {
         let name = entry?.file_name();
-        let number =
-            name.to_str().and_then(|n| n.strip_prefix(prefix)?.strip_prefix('_')?.strip_suffix(".pb"));
-        numbers.extend(number.and_then(|n| n.parse::<usize>().ok()));
+        let text = name.to_str().and_then(|n| n.strip_prefix(prefix)?.strip_prefix('_')?.strip_suffix(".pb"));
+        let number = text.and_then(|text| text.parse::<usize>().ok().filter(|n| n.to_string() == text));
+        numbers.extend(number);
     }
     numbers.sort_unstable();
     Ok(numbers)
 }
 
-type Values = (Vec<Option<Data>>, Vec<Arc<SourceBytes>>);
+/// A file of a folder of test data.
+struct DataFile {
+    path: PathBuf,
+    bytes: Arc<SourceBytes>,
+}
 
-/// The values of `PREFIX_0.pb` …, one per type; `None` where there is no such file.
-fn read_numbered(folder: &Path, prefix: &str, types: &[Type]) -> Result<Values, Error> {
-    let (mut values, mut files) = (Vec::with_capacity(types.len()), Vec::new());
-    for (i, ty) in types.iter().enumerate() {
-        let path = folder.join(format!("{prefix}_{i}.pb"));
-        if !path.exists() {
-            values.push(None);
-            continue;
-        }
-        let bytes = Arc::new(SourceBytes::open(&path).map_err(|e| io_error(&path, e))?);
-        files.push(bytes.clone());
-        let value = read_data(bytes, ty);
-        let value = value.map_err(|error| Error::Data { path, reason: error.to_string() })?;
-        values.push(Some(value));
+impl DataFile {
+    fn open(folder: &Path, prefix: &str, number: usize) -> Result<DataFile, Error> {
+        let path = folder.join(format!("{prefix}_{number}.pb"));
+        let bytes = SourceBytes::open(&path).map_err(|e| io_error(&path, e))?;
+        Ok(DataFile { path, bytes: Arc::new(bytes) })
     }
-    Ok((values, files))
+
+    fn read(&self, ty: &Type, most: u64) -> Result<Data, Error> {
+        let value = data::read_data(self.bytes.clone(), ty, most);
+        value.map_err(|e| Error::Data { path: self.path.clone(), reason: e.to_string() })
+    }
 }
 
 fn io_error(path: &Path, source: io::Error) -> Error {

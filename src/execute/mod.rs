@@ -27,7 +27,7 @@ pub mod report;
 mod scope;
 pub mod verify;
 
-pub use agree::{Agreement, agree};
+pub use agree::{Agreement, agree, agree_in_type};
 pub use inputs::{Inputs, TestData, read_test_data};
 pub use outputs::{Statistics, statistics};
 pub use pins::{PinSearch, find_pins};
@@ -40,26 +40,26 @@ use crate::rewrite::{findings_of_types, op_of};
 use ampc_ir::{Module, Node, Type, Value};
 use ampc_passes::Paths;
 use ampc_runtime::cpu::{KernelError, PrepareError, RunError};
-use ampc_runtime::{Cpu, Data, DataRef, Executable};
+use ampc_runtime::{Backend, Data, DataRef, Execute};
 
-/// Prepares a model for the CPU.
+/// Prepares a model for a backend, which is a [`Cpu`](ampc_runtime::Cpu).
 ///
 /// # Errors
-/// If it is invalid, or has operators that there is no kernel for.
-pub fn prepare(module: &mut Module, cpu: &Cpu) -> Result<Executable, Error> {
+/// If it is invalid, or has operators that the backend lacks.
+pub fn prepare<B: Backend>(module: &mut Module, backend: &B) -> Result<B::Executable, Error> {
     let findings = crate::check(module);
     if !findings.is_empty() {
         return Err(Error::Invalid(findings));
     }
-    cpu.prepare(module).map_err(|error| of_prepare(module, &error))
+    backend.prepare(module).map_err(|error| of_prepare(module, &error))
 }
 
-/// Computes the outputs, in order, from a value for every input (see [`Executable::run`]).
+/// Computes the outputs, in order, from a value for every input (see [`Execute::run`]).
 ///
 /// # Errors
 /// If a node cannot be computed, inputs do not fit or a limit is reached: with the node's path.
-pub fn run(executable: &mut Executable, inputs: &[Option<Data>]) -> Result<Vec<Data>, Error> {
-    let outputs = executable.run(&views(inputs));
+pub fn run(executable: &mut impl Execute, inputs: &[Option<Data>]) -> Result<Vec<Data>, Error> {
+    let outputs = executable.run(&views(inputs), None);
     outputs.map_err(|error| of_run(executable.module(), &error))
 }
 
@@ -67,7 +67,7 @@ pub fn run(executable: &mut Executable, inputs: &[Option<Data>]) -> Result<Vec<D
 ///
 /// # Errors
 /// If the inputs do not fit.
-pub fn bind(executable: &mut Executable, inputs: &[Option<Data>]) -> Result<(), Error> {
+pub fn bind(executable: &mut impl Execute, inputs: &[Option<Data>]) -> Result<(), Error> {
     let bound = executable.bind(&views(inputs));
     bound.map_err(|error| of_run(executable.module(), &error))
 }
@@ -111,16 +111,26 @@ pub fn of_run(module: &Module, error: &RunError) -> Error {
         Finding { code, node: None, place, op: None, message: error.to_string() }
     };
     match error {
-        RunError::Input { .. } => Error::Usage(error.to_string()),
+        RunError::Input { input, found, .. } => {
+            let expected = input_types(module).get(*input).map(|ty| inputs::describe(module, ty));
+            let name = input_names(module).get(*input).cloned().unwrap_or_default();
+            Error::Usage(format!("input `{name}`: expected {}, found {found}", expected.unwrap_or_default()))
+        }
         RunError::Shapes(errors) => Error::Invalid(findings_of_types(module, errors)),
         RunError::Node { node, error: KernelError::Unsupported(_) } => {
             Error::Unsupported(at("unsupported", *node).to_string())
         }
         RunError::Node { node, .. } => Error::Run(at("node", *node)),
         RunError::Iterations { node, .. } => Error::Run(at("iterations", *node)),
-        RunError::Memory { .. } => Error::Run(graph("memory")),
+        RunError::Memory { node: Some(node), .. } | RunError::NoMemory { node: Some(node), .. } => {
+            Error::Run(at("memory", *node))
+        }
+        RunError::Memory { node: None, .. } | RunError::NoMemory { node: None, .. } => {
+            Error::Run(graph("memory"))
+        }
         RunError::Time { node: Some(node), .. } => Error::Run(at("time", *node)),
         RunError::Time { node: None, .. } => Error::Run(graph("time")),
+        RunError::Stopped => Error::Run(graph("stopped")),
         _ => Error::Run(graph("output")),
     }
 }

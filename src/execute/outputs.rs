@@ -3,12 +3,13 @@
 use crate::error::Error;
 use crate::onnx::bytes::SourceBytes;
 use crate::onnx::layout::Layout;
+use crate::onnx::target::TargetError;
 use crate::onnx::{ExportError, data, target};
 use crate::safetensors;
 use ampc_ir::TensorData;
 use ampc_runtime::{Data, HostTensor, npz};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// What the elements of a tensor of numbers are like. A boolean is 0 or 1; a complex element is two numbers.
@@ -105,24 +106,47 @@ pub struct Results<'a> {
     pub output_names: &'a [String],
 }
 
-/// Checks that results may be written, before they are computed.
+/// Checks that results may be written, before they are computed: of these inputs, and so many outputs.
 ///
 /// # Errors
-/// If a file exists and `force` is not set, is one of `read`, or its folder is not there.
-pub fn check(path: &Path, n_outputs: usize, force: bool, read: &[Arc<SourceBytes>]) -> Result<(), Error> {
-    let check = |path: &Path| target::check(path, force, read).map_err(ExportError::from);
+/// If a file exists and `force` is not set, is one of `read`, or its folder is not there or not writable.
+pub fn check(
+    path: &Path,
+    inputs: &[Option<Data>],
+    n_outputs: usize,
+    force: bool,
+    read: &[Arc<SourceBytes>],
+) -> Result<(), Error> {
+    let check = |path: &Path| -> Result<(), Error> {
+        Ok(target::check(path, force, read).map_err(ExportError::from)?)
+    };
     match OutputForm::of(path)? {
-        OutputForm::Npz | OutputForm::Safetensors => Ok(check(path)?),
+        OutputForm::Npz | OutputForm::Safetensors => check(path),
         OutputForm::TestData if path.is_dir() => {
-            let mut files = (0..n_outputs).map(|i| path.join(format!("output_{i}.pb")));
-            files.try_for_each(|file| Ok(check(&file)?))
+            files_of(path, inputs, n_outputs).try_for_each(|file| check(&file))
         }
-        OutputForm::TestData => Ok(()),
+        OutputForm::TestData => {
+            // A name without the slash is one that a folder can be made under, or a file that is there.
+            let folder: PathBuf = path.components().collect();
+            if folder.exists() {
+                let message = "expected the name of a folder, found a file of that name; choose another name";
+                return Err(Error::Usage(format!("`{}`: {message}", path.display())));
+            }
+            check(&folder)
+        }
     }
 }
 
+/// The files of a folder of test data: of each input that has a value, then of each output.
+fn files_of(folder: &Path, inputs: &[Option<Data>], n_outputs: usize) -> impl Iterator<Item = PathBuf> {
+    let n_inputs = inputs.iter().flatten().count();
+    let name = |prefix, i| folder.join(format!("{prefix}_{i}.pb"));
+    let inputs = (0..n_inputs).map(move |i| name("input", i));
+    inputs.chain((0..n_outputs).map(move |i| name("output", i)))
+}
+
 /// Writes results completely or not at all. A folder of test data is made if it is not there, and gets the inputs
-/// as well.
+/// that have a value as well.
 ///
 /// # Errors
 /// If a file exists and `force` is not set, is one of `read`, or cannot be written; if an output is no tensor that
@@ -144,7 +168,8 @@ pub fn save(path: &Path, results: &Results<'_>, force: bool, read: &[Arc<SourceB
         }
         OutputForm::TestData => {
             if !path.is_dir() {
-                std::fs::create_dir(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
+                let failed = |source| TargetError::Write { path: path.display().to_string(), source };
+                std::fs::create_dir(path).map_err(|e| ExportError::from(failed(e)))?;
             }
             stage_folder(path, results, force, read)?
         }
@@ -187,13 +212,12 @@ fn stage_folder(
     force: bool,
     read: &[Arc<SourceBytes>],
 ) -> Result<Vec<target::Staged>, Error> {
-    let inputs = results.inputs.iter().zip(results.input_names).enumerate();
-    let inputs = inputs.filter_map(|(i, (value, name))| Some(("input", i, value.as_ref()?, name)));
-    let outputs = results.outputs.iter().zip(results.output_names).enumerate();
-    let outputs = outputs.map(|(i, (value, name))| ("output", i, value, name));
+    let inputs = results.inputs.iter().zip(results.input_names);
+    let inputs = inputs.filter_map(|(value, name)| Some((value.as_ref()?, name)));
+    let values = inputs.chain(results.outputs.iter().zip(results.output_names));
+    let files = files_of(folder, results.inputs, results.outputs.len());
     let mut staged = Vec::new();
-    for (prefix, i, value, name) in inputs.chain(outputs) {
-        let path = folder.join(format!("{prefix}_{i}.pb"));
+    for ((value, name), path) in values.zip(files) {
         let message: Layout = data::message(value, name)
             .ok_or_else(|| Error::Unsupported(format!("`{name}` cannot be written as test data")))?;
         staged.extend(target::stage(&message, &path, force, read).map_err(ExportError::from)?);

@@ -11,6 +11,7 @@
 //! - one of the strings "0" and "1".
 
 use super::input_names;
+use super::inputs::{BoundDim, Dims};
 use crate::error::Error;
 use ampc_ir::attr::AttrValue;
 use ampc_ir::convert::{Conversion, can_convert, convert};
@@ -52,6 +53,25 @@ impl Role {
     }
 }
 
+/// Elements of a sequence.
+const ITEMS: u64 = 2;
+
+/// Bytes that a random value of this type takes in memory, if the number fits; those of a type without random values
+/// are none.
+pub(super) fn bytes(ty: &Type) -> Option<u64> {
+    match ty {
+        Type::Tensor(tensor) if tensor.dtype == DType::String => {
+            let count = tensor.shape.to_known()?.iter().try_fold(1u64, |n, &d| n.checked_mul(d))?;
+            // Each is a digit.
+            count.checked_mul(size_of::<Box<[u8]>>() as u64 + 1)
+        }
+        Type::Tensor(tensor) => tensor.storage_bytes(),
+        Type::Sequence(element) => bytes(element)?.checked_mul(ITEMS),
+        Type::Optional(element) => bytes(element),
+        Type::Unknown | Type::Sparse(_) | Type::Map { .. } | Type::Opaque { .. } => Some(0),
+    }
+}
+
 /// A random value of this type for input `k`.
 pub(super) fn value(seed: u64, k: u32, ty: &Type, role: Role) -> Result<Data, Refused> {
     match ty {
@@ -61,7 +81,7 @@ pub(super) fn value(seed: u64, k: u32, ty: &Type, role: Role) -> Result<Data, Re
         }
         Type::Sequence(element) => {
             let mut stream = Stream { seed, k, next: 0 };
-            let items = (0..2).map(|_| stream.item(element, role)).collect::<Result<_, _>>()?;
+            let items = (0..ITEMS).map(|_| stream.item(element, role)).collect::<Result<_, _>>()?;
             Ok(Data::Sequence(Sequence { element: (**element).clone(), items }))
         }
         Type::Optional(element) => {
@@ -104,8 +124,7 @@ impl Stream {
 
     fn item(&mut self, ty: &Type, role: Role) -> Result<Data, Refused> {
         let Type::Tensor(tensor) = ty else { return Err(Refused::Kind("lists of lists")) };
-        let dims: Vec<u64> =
-            tensor.shape.dims().unwrap_or_default().iter().map(|d| d.known().unwrap_or(1)).collect();
+        let dims = tensor.shape.to_known().unwrap_or_default();
         self.tensor(tensor.dtype, &dims, role).map(Data::Tensor)
     }
 
@@ -238,7 +257,7 @@ fn role_at(module: &Module, node: Node, slot: u32) -> Option<Role> {
     match (kind, slot) {
         (OpKind::Gather, 1) => extent(0, axis(0)).map(Role::Index),
         (OpKind::GatherElements | OpKind::ScatterElements, 1) => extent(0, axis(0)).map(Role::Index),
-        (OpKind::GatherND | OpKind::ScatterND, 1) => extent(0, 0).map(Role::Index),
+        (OpKind::GatherND | OpKind::ScatterND, 1) => least_indexed(module, node).map(Role::Index),
         (OpKind::SoftmaxCrossEntropyLoss | OpKind::NegativeLogLikelihoodLoss, 1) => {
             extent(0, 1).map(Role::Index)
         }
@@ -249,6 +268,21 @@ fn role_at(module: &Module, node: Node, slot: u32) -> Option<Role> {
         (OpKind::ConstantOfShape, 0) => Some(Role::Extent),
         _ => None,
     }
+}
+
+/// The least extent of the axes that rows of indices of GatherND and ScatterND are for: as many as a row is long, from
+/// `batch_dims` on.
+fn least_indexed(module: &Module, node: Node) -> Option<u64> {
+    let data = module.node(node);
+    let dims = |operand: usize| module.value(data.operand(operand)?).ty.shape()?.dims();
+    let batch = match module.symbol("batch_dims").and_then(|s| data.attr(s)).map(|a| &a.value) {
+        Some(AttrValue::Int(batch)) => usize::try_from(*batch).ok()?,
+        _ => 0,
+    };
+    let row = usize::try_from(dims(1)?.last()?.known()?).ok()?;
+    let extents = dims(0)?.get(batch..batch.checked_add(row)?)?;
+    let known: Option<Vec<u64>> = extents.iter().map(|dim| dim.known()).collect();
+    known?.into_iter().min()
 }
 
 /// Where the elements of an operand go on unchanged.
@@ -288,13 +322,39 @@ fn follow(module: &Module, node: Node, slot: u32, work: &mut Vec<Value>) {
     }
 }
 
+/// Gives every dim of the tensors in a type a number.
+fn bind(module: &Module, ty: &mut Type, name: &str, asked: &Dims, bound: &mut Vec<BoundDim>) {
+    let tensor = match ty {
+        Type::Tensor(tensor) => tensor,
+        Type::Sequence(element) | Type::Optional(element) => {
+            return bind(module, element, name, asked, bound);
+        }
+        Type::Unknown | Type::Sparse(_) | Type::Map { .. } | Type::Opaque { .. } => return,
+    };
+    let dims = tensor.shape.dims().unwrap_or_default().to_vec();
+    let mut known = Vec::with_capacity(dims.len());
+    for (axis, dim) in dims.into_iter().enumerate() {
+        let dim_name = match dim {
+            Dim::Known(n) => {
+                known.push(n);
+                continue;
+            }
+            Dim::Sym(symbol) => module.text(symbol).to_owned(),
+            Dim::Unknown => format!("{name}[{axis}]"),
+        };
+        let size = asked.get(&dim_name).copied();
+        known.push(size.unwrap_or(1));
+        if !bound.iter().any(|b| b.name == dim_name) {
+            bound.push(BoundDim { name: dim_name, size: size.unwrap_or(1), asked: size.is_some() });
+        }
+    }
+    tensor.shape = ampc_ir::Shape::known(&known);
+}
+
 /// The types of the inputs with a number for every dim, and which names and places got which number.
-pub(super) fn with_dims(
-    module: &Module,
-    asked: &super::inputs::Dims,
-) -> Result<(Vec<Option<Type>>, Vec<super::inputs::BoundDim>), Error> {
+pub(super) fn with_dims(module: &Module, asked: &Dims) -> Result<(Vec<Option<Type>>, Vec<BoundDim>), Error> {
     let graph = module.graph(module.main());
-    let mut bound: Vec<super::inputs::BoundDim> = Vec::new();
+    let mut bound: Vec<BoundDim> = Vec::new();
     let mut types = Vec::new();
     for (&value, name) in graph.inputs().iter().zip(input_names(module)) {
         let data = module.value(value);
@@ -303,30 +363,7 @@ pub(super) fn with_dims(
             continue;
         }
         let mut ty = data.ty.clone();
-        if let Type::Tensor(tensor) = &mut ty {
-            let dims = tensor.shape.dims().unwrap_or_default().to_vec();
-            let mut known = Vec::with_capacity(dims.len());
-            for (axis, dim) in dims.into_iter().enumerate() {
-                let dim_name = match dim {
-                    Dim::Known(n) => {
-                        known.push(n);
-                        continue;
-                    }
-                    Dim::Sym(symbol) => module.text(symbol).to_owned(),
-                    Dim::Unknown => format!("{name}[{axis}]"),
-                };
-                let size = asked.get(&dim_name).copied();
-                known.push(size.unwrap_or(1));
-                if !bound.iter().any(|b| b.name == dim_name) {
-                    bound.push(super::inputs::BoundDim {
-                        name: dim_name,
-                        size: size.unwrap_or(1),
-                        asked: size.is_some(),
-                    });
-                }
-            }
-            tensor.shape = ampc_ir::Shape::known(&known);
-        }
+        bind(module, &mut ty, &name, asked, &mut bound);
         types.push(Some(ty));
     }
     if let Some(unknown) = asked.keys().find(|name| !bound.iter().any(|b| b.name == **name)) {
@@ -378,5 +415,46 @@ mod tests {
         let Ok(Data::Tensor(drawn)) = value(0, 0, &ty, Role::Index(7)) else { panic!("integers are drawn") };
         let numbers: Vec<i64> = drawn.i64s().unwrap().collect();
         assert_eq!((numbers.iter().min(), numbers.iter().max()), (Some(&0), Some(&6)));
+    }
+
+    fn parsed(body: &str) -> Module {
+        let text = format!("module ir=10\nopset ai.onnx=21\n\ngraph @main {{\n{body}}}\n");
+        ampc_ir::text::parse(&text, &ampc_ir::text::NoData).unwrap_or_else(|errors| panic!("{errors}"))
+    }
+
+    #[test]
+    fn rows_of_indices_are_below_the_least_extent_that_they_index() {
+        for (attributes, indices, want) in [
+            ("", "3, 1", Role::Index(7)),
+            ("", "3, 2", Role::Index(2)),
+            (" {batch_dims=1}", "7, 1", Role::Index(2)),
+            (" {batch_dims=2}", "7, 2, 1", Role::Index(5)),
+        ] {
+            let mut module = parsed(&format!(
+                "  input %d : f32[7, 2, 5]\n  input %i : i64[{indices}]\n  \
+                 %y = GatherND(%d, %i){attributes} : f32[*]\n  output %y : f32[*]\n"
+            ));
+            ampc_ir::infer::infer_module(&mut module).unwrap();
+            assert_eq!(roles(&module)[1], want, "{attributes} {indices}");
+        }
+    }
+
+    #[test]
+    fn dims_in_sequences_and_optionals_are_bound_and_counted() {
+        let module = parsed(
+            "  input %s : seq(f32[N, 4])\n  input %o : optional(f32[N, ?])\n  input %t : string[N]\n  \
+             %n = SequenceLength(%s) : i64[]\n  output %n : i64[]\n  output %o : optional(f32[N, ?])\n  \
+             output %t : string[N]\n",
+        );
+        let dims = [("N".to_owned(), 3), ("o[1]".to_owned(), 5)].into();
+        let most = |most| crate::execute::Inputs::random(&module, 1, &dims, most);
+        let inputs = most(2 * 3 * 4 * 4).unwrap();
+        let Some(Data::Sequence(list)) = &inputs.values[0] else { panic!("a sequence") };
+        assert_eq!(list.items.iter().map(|i| i.tensor().unwrap().dims()).collect::<Vec<_>>(), [[3, 4]; 2]);
+        let Some(Data::Optional(maybe)) = &inputs.values[1] else { panic!("an optional") };
+        assert_eq!(maybe.value.as_ref().unwrap().tensor().unwrap().dims(), [3, 5]);
+        assert!(matches!(most(2 * 3 * 4 * 4 - 1), Err(Error::Inputs(_))));
+        let strings = Type::tensor(DType::String, ampc_ir::Shape::known(&[3]));
+        assert_eq!(bytes(&strings), Some(3 * 17));
     }
 }

@@ -12,6 +12,8 @@ use ampc_passes::Paths;
 use ampc_runtime::cpu::Observer;
 use ampc_runtime::{Data, DataRef, Executable, HostError};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeSet;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 
@@ -94,12 +96,14 @@ struct Level {
     scope: Arc<Scope>,
     /// How often bodies of nodes in this scope have run.
     runs: FxHashMap<(Node, GraphId), u64>,
+    /// The node with bodies or call that was told last to be done.
+    left: Option<Node>,
 }
 
 impl<'a> Teller<'a> {
     pub(super) fn new(side: &'a Side<'a>, events: SyncSender<Event>) -> Teller<'a> {
         let scope = Scope { key: "".into(), path: "".into(), iterations: Vec::new() };
-        let level = Level { scope: Arc::new(scope), runs: FxHashMap::default() };
+        let level = Level { scope: Arc::new(scope), runs: FxHashMap::default(), left: None };
         Teller { side, events, levels: vec![level] }
     }
 
@@ -122,7 +126,8 @@ impl<'a> Teller<'a> {
 impl Observer for Teller<'_> {
     fn value(&mut self, node: Node, slot: usize, data: DataRef<'_>) {
         let module = self.side.module;
-        if is_nested(module, node) {
+        // Once, whatever the number of results.
+        if is_nested(module, node) && self.level().left.replace(node) != Some(node) {
             let prefix = self.prefix(node).into();
             self.tell(Event::Done { prefix });
         }
@@ -154,7 +159,7 @@ impl Observer for Teller<'_> {
             path: format!("{}{local}{slash}{attr}/", level.scope.path).into(),
             iterations,
         };
-        self.levels.push(Level { scope: Arc::new(scope), runs: FxHashMap::default() });
+        self.levels.push(Level { scope: Arc::new(scope), runs: FxHashMap::default(), left: None });
         self.tell(Event::Enter { node, graph });
     }
 
@@ -173,23 +178,62 @@ fn is_loop(module: &Module, node: Node) -> bool {
     matches!(kind, Some(OpKind::Loop | OpKind::Scan | OpKind::SequenceMap))
 }
 
-/// Keys begun by nodes that are done, of which nothing will come any more.
+/// How the keys begin of what is behind one of the models. Of two prefixes of which one begins with the other, the
+/// longer one is not there.
 #[derive(Default)]
-pub(super) struct Closed(FxHashSet<Arc<str>>);
+pub(super) struct Closed(BTreeSet<Arc<str>>);
 
 impl Closed {
     pub(super) fn close(&mut self, prefix: Arc<str>) {
-        self.0.insert(prefix);
+        if !self.has(&prefix) {
+            self.drop_inside(&prefix);
+            self.0.insert(prefix);
+        }
     }
 
-    /// Forgets what nobody will ask for any more.
-    pub(super) fn forget(&mut self, prefix: &str) {
-        self.0.remove(prefix);
+    /// The other model has this behind it as well: whether this one had.
+    pub(super) fn forget(&mut self, prefix: &str) -> bool {
+        self.drop_inside(prefix);
+        self.0.remove(prefix) || self.has(prefix)
     }
 
-    /// Whether nothing will come from this scope.
-    pub(super) fn has(&self, scope: &Scope) -> bool {
-        let ends = scope.key.match_indices(INSIDE).map(|(at, mark)| at + mark.len());
-        !self.0.is_empty() && ends.into_iter().any(|end| self.0.contains(&scope.key[..end]))
+    /// Whether a key begins so.
+    pub(super) fn has(&self, key: &str) -> bool {
+        let ends = key.match_indices(INSIDE).map(|(at, mark)| at + mark.len());
+        !self.0.is_empty() && ends.into_iter().any(|end| self.0.contains(&key[..end]))
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn drop_inside(&mut self, prefix: &str) {
+        let bounds = (Bound::Excluded(prefix), Bound::Unbounded);
+        let inside: Vec<_> =
+            self.0.range::<str, _>(bounds).take_while(|p| p.starts_with(prefix)).cloned().collect();
+        inside.iter().for_each(|p| {
+            self.0.remove(p);
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_behind_both_is_forgotten() {
+        let key = |parts: &[&str]| parts.iter().map(|p| format!("{NODE}{p}{INSIDE}")).collect::<String>();
+        let [outer, inner, other] = [key(&["a"]), key(&["a", "b"]), key(&["aa"])];
+        let mut closed = Closed::default();
+        closed.close(inner.as_str().into());
+        closed.close(other.as_str().into());
+        assert!(closed.has(&key(&["a", "b", "c"])) && !closed.has(&key(&["a", "c"])));
+        closed.close(outer.as_str().into());
+        assert_eq!(closed.0.len(), 2, "the inner one says nothing more");
+        assert!(closed.forget(&inner), "it is behind, with all of the outer one");
+        assert!(closed.forget(&outer) && !closed.forget(&outer));
+        assert!(closed.forget(&other) && closed.0.is_empty());
     }
 }

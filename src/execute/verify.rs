@@ -20,8 +20,10 @@ use ampc_runtime::cpu::RunError;
 use ampc_runtime::float::Format;
 use ampc_runtime::{Cpu, Data, Executable, HostError, Tolerance};
 use rustc_hash::FxHashMap;
-use std::cmp::Ordering;
+use std::cmp;
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
 
 /// Values of one model that may wait for the other one.
@@ -30,7 +32,7 @@ const WAITING: usize = 2;
 /// How to compare.
 #[derive(Clone, Debug, Default)]
 pub struct VerifyOptions {
-    /// The backend and its limits.
+    /// The backend and its limits. Of the memory each of the models gets half. One that fails stops the other one.
     pub cpu: Cpu,
     /// How far apart floats may be; by default as [`default_tolerance`] says.
     pub tolerance: Option<Tolerance>,
@@ -87,20 +89,26 @@ impl Verification {
     pub fn worst(&self) -> Vec<&Compared> {
         let mut worst: Vec<&Compared> =
             self.values.iter().filter(|v| v.adds.is_some_and(|adds| adds > 0.0)).collect();
-        worst.sort_by(|a, b| b.adds.partial_cmp(&a.adds).unwrap_or(Ordering::Equal));
+        worst.sort_by(|a, b| b.adds.partial_cmp(&a.adds).unwrap_or(cmp::Ordering::Equal));
         worst
     }
 }
 
 /// Unit roundoffs of fp32 and wider formats that two ways to compute the same may be apart, of the largest wanted
-/// element: twice what two orders of a sum of 4096 terms are ([`Tolerance::of`]).
+/// element. The error of a sum of n terms grows as √n·u if the roundings are independent (Higham and Mary, "A new
+/// approach to probabilistic rounding error analysis", SIAM J. Sci. Comput. 41(5), 2019), so two orders of a sum of
+/// n = 4096 terms are 2·64 apart; this is twice that.
 const ROUNDOFFS_WIDE: f64 = 256.0;
-/// Unit roundoffs of narrower formats. Ideal rewrites of trained networks are at most 10 apart, but for one.
+/// Unit roundoffs of 16-bit formats. Ideal rewrites of trained networks are at most 10 apart, but for three.
 const ROUNDOFFS_LOW: f64 = 16.0;
 
 /// How far apart models may be that compute the same, and why: a number of unit roundoffs of the least precise float
-/// format in either of them, of the largest wanted element.
-pub fn default_tolerance(modules: &[&Module]) -> (Tolerance, String) {
+/// format in either of them, of the largest wanted element. Formats of less than 16 bits do not count: so many of their
+/// roundoffs are all of the element.
+///
+/// # Errors
+/// If all floats have less than 16 bits.
+pub fn default_tolerance(modules: &[&Module]) -> Result<(Tolerance, String), Error> {
     let values = modules.iter().flat_map(|module| {
         module.graph_ids().flat_map(|graph| module.defined(graph)).map(|value| module.value(value))
     });
@@ -108,16 +116,26 @@ pub fn default_tolerance(modules: &[&Module]) -> (Tolerance, String) {
         let dtype = data.ty.element_dtype()?;
         Some((dtype, Format::of(dtype)?))
     });
+    let (narrow, formats): (Vec<_>, Vec<_>) = formats.partition(|(dtype, _)| dtype.bits() < Some(16));
     let roundoff = |format: &Format| format.unit_roundoff();
-    let lowest = formats.max_by(|(_, a), (_, b)| roundoff(a).total_cmp(&roundoff(b)));
+    let lowest = formats.into_iter().max_by(|(_, a), (_, b)| roundoff(a).total_cmp(&roundoff(b)));
     let Some((dtype, format)) = lowest else {
-        return (Tolerance::EXACT, "there are no floats".into());
+        return match narrow.first() {
+            None => Ok((Tolerance::EXACT, "there are no floats".into())),
+            Some((dtype, _)) => Err(Error::Usage(format!(
+                "there is no default tolerance for models whose floats all have less than 16 bits, such as {dtype}: \
+                 say how far apart they may be (`--tolerance X`)"
+            ))),
+        };
     };
     let is_wide = matches!(dtype, DType::F32 | DType::F64 | DType::Complex64 | DType::Complex128);
     let n = if is_wide { ROUNDOFFS_WIDE } else { ROUNDOFFS_LOW };
     let tolerance =
         Tolerance { abs: n * format.least_spacing(), rel: 0.0, of_max: n * format.unit_roundoff() };
-    (tolerance, format!("{n} unit roundoffs of {dtype}, the least precise format, of the largest element"))
+    let of_those = if narrow.is_empty() { "" } else { " of 16 bits and more" };
+    let reason =
+        format!("{n} unit roundoffs of {dtype}, the least precise format{of_those}, of the largest element");
+    Ok((tolerance, reason))
 }
 
 /// Runs both models on the same inputs, which are those of `model`, and compares every value that both have.
@@ -132,16 +150,17 @@ pub fn verify(
 ) -> Result<Verification, Error> {
     let pairs = pair_outputs(model, other)?;
     // What depends on constants alone is looked at as well.
-    let cpu = Cpu { fold: false, ..options.cpu.clone() };
+    let stop = options.cpu.stop.clone().unwrap_or_default();
+    let (max_bytes, stop_either) = (options.cpu.max_bytes / 2, Some(stop.clone()));
+    let cpu = Cpu { fold: false, max_bytes, stop: stop_either, ..options.cpu.clone() };
     let mut executables = [prepare(model, &cpu)?, prepare(other, &cpu).map_err(in_other)?];
     let (model, other) = (&*model, &*other);
     let other_inputs = inputs.for_other(model, other).map_err(in_other)?;
     bind(&mut executables[0], &inputs.values)?;
     bind(&mut executables[1], &other_inputs.values).map_err(in_other)?;
-    let (by_default, reason) = default_tolerance(&[model, other]);
     let (tolerance, reason) = match options.tolerance {
         Some(tolerance) => (tolerance, "asked for".to_owned()),
-        None => (by_default, reason),
+        None => default_tolerance(&[model, other])?,
     };
     let mut sides = [Side::new(model, &executables[0]), Side::new(other, &executables[1])];
     let names = [sides[1].names(&executables[1]), sides[0].names(&executables[0])];
@@ -154,16 +173,20 @@ pub fn verify(
         let (to_found, found_events) = sync_channel(WAITING);
         let [side, other_side] = &sides;
         let (teller, other_teller) = (Teller::new(side, to_wanted), Teller::new(other_side, to_found));
-        let wanted = scope.spawn(move || run_told(first, &inputs.values, teller));
-        let found = scope.spawn(|| run_told(second, &other_inputs.values, other_teller));
+        let wanted = scope.spawn(|| run_told(first, &inputs.values, teller, &stop));
+        let found = scope.spawn(|| run_told(second, &other_inputs.values, other_teller, &stop));
         let mut comparer = Comparer::new(side, tolerance);
         let compared = comparer.compare(&wanted_events, &found_events);
         // Runs go on without anybody who listens.
         drop((wanted_events, found_events));
         (joined(wanted.join()), joined(found.join()), compared.map(|()| comparer))
     });
-    let wanted = wanted.map_err(|e| of_run(model, &e))?;
-    let found = found.map_err(|e| in_other(of_run(other, &e)))?;
+    let (wanted, found) = match (wanted, found) {
+        (Ok(wanted), Ok(found)) => (wanted, found),
+        // Who was stopped was so because of the other one.
+        (Ok(_) | Err(RunError::Stopped), Err(error)) => return Err(in_other(of_run(other, &error))),
+        (Err(error), _) => return Err(of_run(model, &error)),
+    };
     let comparer = match &mut comparer {
         Ok(comparer) => comparer,
         Err(error) => return Err(Error::Unsupported(error.to_string())),
@@ -193,8 +216,18 @@ fn in_other(error: Error) -> Error {
     }
 }
 
-fn run_told(executable: &mut Executable, inputs: &[Option<Data>], mut teller: Teller<'_>) -> Ran {
-    executable.run_observed(&views(inputs), Some(&mut teller))
+/// Runs a model that tells its values. If it fails, the other one is to stop: it may never end.
+fn run_told(
+    executable: &mut Executable,
+    inputs: &[Option<Data>],
+    mut teller: Teller<'_>,
+    stop: &AtomicBool,
+) -> Ran {
+    let ran = executable.run_observed(&views(inputs), Some(&mut teller));
+    if ran.is_err() {
+        stop.store(true, Ordering::Relaxed);
+    }
+    ran
 }
 
 type Ran = Result<Vec<Data>, RunError>;
@@ -229,8 +262,11 @@ struct Comparer<'a> {
     errors: FxHashMap<Value, f64>,
     /// The call that a function runs for.
     calls: FxHashMap<GraphId, Node>,
-    /// Values of the other model that came before their turn.
-    waiting: FxHashMap<(Arc<str>, Arc<str>), Result<Data, HostError>>,
+    /// Values of the other model that came before their turn, by scope and name.
+    waiting: BTreeMap<(Arc<str>, Arc<str>), Result<Data, HostError>>,
+    /// What the model has behind it and the other one has not.
+    done: Closed,
+    /// What the other one has behind it and the model has not.
     closed: Closed,
 }
 
@@ -244,31 +280,50 @@ impl<'a> Comparer<'a> {
             index: FxHashMap::default(),
             errors: FxHashMap::default(),
             calls: FxHashMap::default(),
-            waiting: FxHashMap::default(),
+            waiting: BTreeMap::new(),
+            done: Closed::default(),
             closed: Closed::default(),
         }
     }
 
     fn compare(&mut self, wanted: &Receiver<Event>, found: &Receiver<Event>) -> Result<(), HostError> {
         for event in wanted {
-            match event {
-                Event::Enter { node, graph } => {
-                    self.calls.insert(graph, node);
-                }
-                Event::Done { prefix } => {
-                    self.closed.forget(&prefix);
-                    self.waiting.retain(|(scope, _), _| !scope.starts_with(&*prefix));
-                }
-                Event::Value { scope, node, value, name, data } => {
-                    if let Some(got) = self.find(&scope, &name, found) {
-                        self.value(&scope, (node, value), &name, &got?, &data?);
-                    }
-                }
-            }
+            self.event(event, found)?;
         }
         // What nobody asked for.
         found.iter().for_each(drop);
         Ok(())
+    }
+
+    /// Takes what the model tells.
+    fn event(&mut self, event: Event, found: &Receiver<Event>) -> Result<(), HostError> {
+        match event {
+            Event::Enter { node, graph } => {
+                self.calls.insert(graph, node);
+            }
+            Event::Done { prefix } => self.leave(prefix),
+            Event::Value { scope, node, value, name, data } => {
+                if let Some(got) = self.find(&scope, &name, found) {
+                    self.value(&scope, (node, value), &name, &got?, &data?);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The model has all behind it that begins so: nobody asks for it any more.
+    fn leave(&mut self, prefix: Arc<str>) {
+        let inside = |(scope, _): &(Arc<str>, Arc<str>)| scope.starts_with(&*prefix);
+        let first = (prefix.clone(), "".into());
+        let keys: Vec<_> =
+            self.waiting.range(first..).map(|(key, _)| key).take_while(|k| inside(k)).collect();
+        for key in keys.into_iter().cloned().collect::<Vec<_>>() {
+            self.waiting.remove(&key);
+        }
+        // If the other one has it behind it too, nothing comes that would have to be dropped.
+        if !self.closed.forget(&prefix) {
+            self.done.close(prefix);
+        }
     }
 
     /// The other model's value of this name, if it computes one.
@@ -281,13 +336,18 @@ impl<'a> Comparer<'a> {
         if let Some(data) = self.waiting.remove(&(scope.key.clone(), name.clone())) {
             return Some(data);
         }
-        while !self.closed.has(scope) {
+        while !self.closed.has(&scope.key) {
             match found.recv().ok()? {
                 Event::Enter { .. } => {}
-                Event::Done { prefix } => self.closed.close(prefix),
+                Event::Done { prefix } => {
+                    if !self.done.forget(&prefix) {
+                        self.closed.close(prefix);
+                    }
+                }
                 Event::Value { scope: s, name: n, data, .. } if s.key == scope.key && n == *name => {
                     return Some(data);
                 }
+                Event::Value { scope, .. } if self.done.has(&scope.key) => {}
                 Event::Value { scope, name, data, .. } => {
                     self.waiting.insert((scope.key.clone(), name), data);
                 }
@@ -442,5 +502,51 @@ mod tests {
         assert_eq!((first.path.as_str(), &first.iterations[..]), ("loop/body/mul", &[0][..]));
         // The worst of the iterations is kept.
         assert_eq!(found.values[0].iterations, [2]);
+    }
+
+    /// Of what only one of the models runs nothing stays: neither values nor what is said about them.
+    #[test]
+    fn iterations_of_one_model_are_not_held() {
+        let model = |trips: u32| {
+            let text = format!(
+                "module ir=10\nopset ai.onnx=21\n\ngraph @main {{\n  input %x : f32[4]\n  const %n : i64 = {trips}\n  \
+                 const %yes : bool = true\n  %y = Loop(%n, _, %x; %yes) {{\n    body: graph @body(%yes) {{\n      \
+                 input %i : i64\n      input %c : bool\n      input %s : f32[4]\n      \
+                 %t, %u = If(%yes; %s) {{\n        then_branch: graph @then(%s) {{\n          \
+                 %p = Tanh(%s) : f32[4]\n          %q = Neg(%s) : f32[4]\n          output %p : f32[4]\n          \
+                 output %q : f32[4]\n        }},\n        else_branch: graph @else(%s) {{\n          \
+                 output %s : f32[4]\n          output %s : f32[4]\n        }}\n      }} : f32[4], f32[4] @choose\n      \
+                 %v = Add(%t, %u) : f32[4]\n      output %c : bool\n      output %v : f32[4]\n    }}\n  }} : f32[4] @loop\n  \
+                 %z = Tanh(%y) : f32[4] @end\n  output %z : f32[4]\n}}\n"
+            );
+            parse(&text, &NoData).unwrap_or_else(|errors| panic!("{errors}"))
+        };
+        for (trips, others) in [(2, 50), (50, 2), (50, 50)] {
+            let (mut model, mut other) = (model(trips), model(others));
+            let inputs = Inputs::random(&model, 1, &Default::default(), 1 << 20).unwrap();
+            let held = held_at_most(&mut model, &mut other, &inputs);
+            assert!(held <= 4, "{trips} and {others}: {held}");
+        }
+    }
+
+    /// The most values and prefixes that a comparison holds behind any event of the model.
+    fn held_at_most(model: &mut Module, other: &mut Module, inputs: &Inputs) -> usize {
+        let cpu = Cpu { fold: false, ..Cpu::default() };
+        let mut executables = [prepare(model, &cpu).unwrap(), prepare(other, &cpu).unwrap()];
+        executables.iter_mut().for_each(|e| bind(e, &inputs.values).unwrap());
+        let sides = [Side::new(model, &executables[0]), Side::new(other, &executables[1])];
+        let [wanted, found] = [0, 1].map(|i| {
+            let (sender, receiver) = std::sync::mpsc::sync_channel(1 << 16);
+            let teller = Teller::new(&sides[i], sender);
+            run_told(&mut executables[i], &inputs.values, teller, &AtomicBool::new(false)).unwrap();
+            receiver
+        });
+        let mut comparer = Comparer::new(&sides[0], Tolerance::EXACT);
+        let mut most = 0;
+        for event in wanted {
+            comparer.event(event, &found).unwrap();
+            most = most.max(comparer.waiting.len() + comparer.done.len() + comparer.closed.len());
+        }
+        most
     }
 }

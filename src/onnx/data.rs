@@ -4,7 +4,7 @@
 use super::bytes::SourceBytes;
 use super::external::ExternalFiles;
 use super::layout::Layout;
-use super::tensor::{TensorFailure, read_tensor};
+use super::tensor::{TensorFailure, ints, read_tensor};
 use super::wire::{Fields, Reader, Span, WireError};
 use ampc_ir::tensor::ByteSource;
 use ampc_ir::{DType, Shape, Type};
@@ -28,6 +28,12 @@ pub enum DataError {
     /// It has something that is not supported.
     #[error("expected tensors, sequences and optionals of them, found {0}")]
     Unsupported(&'static str),
+    /// It takes more memory than it may.
+    #[error("expected a value that takes at most {most} bytes in memory, found one that takes more")]
+    TooLarge {
+        /// The limit.
+        most: u64,
+    },
     /// Lists in lists in lists.
     #[error("expected at most {MAX_DEPTH} lists in each other, found more")]
     Depth,
@@ -42,21 +48,56 @@ impl From<WireError> for DataError {
 /// Sequences and optionals may nest this deep.
 const MAX_DEPTH: usize = 16;
 
-/// Reads a value of the type that `ty` says; one of unknown type is a tensor.
+/// Reads a value of the type that `ty` says, one of unknown type is a tensor, if it takes at most `most` bytes. What
+/// it takes is known before memory is asked for.
 ///
 /// # Errors
 /// See [`DataError`].
-pub fn read_data(bytes: Arc<SourceBytes>, ty: &Type) -> Result<Data, DataError> {
+pub fn read_data(bytes: Arc<SourceBytes>, ty: &Type, most: u64) -> Result<Data, DataError> {
     let source: Arc<dyn ByteSource> = bytes;
     let mut reader = Reader::new(&*source);
     let span = reader.all();
-    Messages { source: source.clone(), external: ExternalFiles::of(None) }.value(&mut reader, span, ty, 0)
+    let external = ExternalFiles::of(None);
+    Messages { source: source.clone(), external, most, left: most }.value(&mut reader, span, ty, 0)
+}
+
+/// What a value in a file may be called: only its type says which of the two is a name.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    /// If it is a tensor.
+    pub(crate) of_tensor: Option<String>,
+    /// If it is a sequence or an optional.
+    pub(crate) of_list: Option<String>,
+}
+
+/// The names in a file; none if it is no message.
+pub(crate) fn names(bytes: &Arc<SourceBytes>) -> Names {
+    let source: Arc<dyn ByteSource> = bytes.clone();
+    let mut reader = Reader::new(&*source);
+    let mut fields = Fields::of(reader.all());
+    let mut names = Names::default();
+    while let Ok(Some(field)) = fields.next(&mut reader) {
+        let name = match field.number {
+            1 => &mut names.of_list,
+            8 => &mut names.of_tensor,
+            _ => continue,
+        };
+        let text = field.bytes("name").and_then(|span| Ok(reader.text(span, "name")?.to_owned()));
+        *name = text.ok().filter(|text| !text.is_empty());
+    }
+    names
 }
 
 struct Messages {
     source: Arc<dyn ByteSource>,
     external: ExternalFiles,
+    most: u64,
+    /// What is left of it.
+    left: u64,
 }
+
+/// Bytes that a list of strings takes for each, beside its text.
+const STRING: u64 = size_of::<Box<[u8]>>() as u64;
 
 /// Fields of SequenceProto and OptionalProto by what they hold: 3 tensors, 5 sequences, 7 optionals.
 const TENSOR: u32 = 3;
@@ -111,7 +152,34 @@ impl Messages {
         Ok(items)
     }
 
+    /// Counts the bytes that a tensor will take.
+    fn take(&mut self, reader: &mut Reader<'_>, span: Span) -> Result<(), DataError> {
+        let (mut count, mut text, mut dtype) = (Some(1u64), 0u64, None);
+        let mut fields = Fields::of(span);
+        while let Some(field) = fields.next(reader)? {
+            match field.number {
+                // What is negative is no tensor.
+                1 => ints(reader, &field, "dims", |dim| {
+                    count = count.and_then(|n| n.checked_mul(u64::try_from(dim).unwrap_or(0)));
+                })?,
+                2 => dtype = DType::from_number(field.int32("data_type")?),
+                6 => text = text.saturating_add(STRING + field.bytes("string_data")?.len),
+                _ => {}
+            }
+        }
+        let numbers = dtype.filter(|dtype| *dtype != DType::String);
+        let bytes = match numbers {
+            Some(dtype) => count.and_then(|count| dtype.storage_bytes(count)),
+            None => Some(text),
+        };
+        // What has no size is refused with its dims.
+        let left = self.left.checked_sub(bytes.unwrap_or(0));
+        self.left = left.ok_or(DataError::TooLarge { most: self.most })?;
+        Ok(())
+    }
+
     fn tensor(&mut self, reader: &mut Reader<'_>, span: Span) -> Result<HostTensor, DataError> {
+        self.take(reader, span)?;
         let message = read_tensor(reader, &self.source, span, &mut self.external);
         let message = message.map_err(|failure| match failure {
             TensorFailure::Wire(error) => DataError::from(error),
@@ -182,8 +250,29 @@ mod tests {
             let mut bytes = Vec::new();
             message(&value, "x").unwrap().stream(&mut bytes).unwrap();
             let source = Arc::new(SourceBytes::from_memory("x", bytes));
-            let again = read_data(source, &value.view().ty()).unwrap();
+            let most = value.view().byte_count();
+            let again = read_data(source.clone(), &value.view().ty(), most).unwrap();
             assert!(crate::execute::agree(&again, &value, &ampc_runtime::Tolerance::EXACT).passed());
+            let names = names(&source);
+            let name = if value.tensor().is_some() { names.of_tensor } else { names.of_list };
+            assert_eq!(name.as_deref(), Some("x"));
+            let less = read_data(source, &value.view().ty(), most - 1);
+            assert!(matches!(less, Err(DataError::TooLarge { .. })), "{less:?}");
         }
+    }
+
+    /// A byte of the file is an element of eight in memory.
+    #[test]
+    fn elements_are_counted_as_they_will_be() {
+        let mut layout = Layout::new();
+        layout.int_field(1, 100);
+        layout.int_field(2, i64::from(DType::I64.number()));
+        layout.bytes_field(7, &[1; 100]);
+        let mut bytes = Vec::new();
+        layout.stream(&mut bytes).unwrap();
+        let read =
+            |most| read_data(Arc::new(SourceBytes::from_memory("x", bytes.clone())), &Type::Unknown, most);
+        assert!(read(800).is_ok());
+        assert!(matches!(read(799), Err(DataError::TooLarge { most: 799 })));
     }
 }

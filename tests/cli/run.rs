@@ -41,7 +41,7 @@ fn a_run_prints_what_comes_out() {
     let two = dir.run(&["run", "m.ir", "--random", "1", "--dim", "N=3", "--threads", "2"]);
     assert_eq!(one.stdout, two.stdout);
     let bench = dir.run(&["run", "m.ir", "-q", "--bench", "2"]);
-    for word in ["runs       2", "min ", "median ", "mean ", "arena ", "constants  32 B"] {
+    for word in ["runs       2", "min ", "median ", "mean ", "arenas ", "constants  32 B"] {
         assert!(bench.stdout.contains(word), "{bench}");
     }
 }
@@ -110,6 +110,157 @@ fn values_that_do_not_fit_are_all_named() {
     }
 }
 
+/// A tensor as a file of test data.
+fn write_pb(dir: &Dir, path: &str, name: &str, values: &[f32]) {
+    let tensor = HostTensor::from_slice(&[values.len() as u64], values).unwrap();
+    // Dims, element type f32, name, raw_data: all lengths are below 128.
+    let mut bytes = vec![0x08, tensor.dims()[0] as u8, 0x10, 1, 0x42, name.len() as u8];
+    bytes.extend_from_slice(name.as_bytes());
+    let raw = tensor.bytes().unwrap();
+    bytes.extend_from_slice(&[0x4a, raw.len() as u8]);
+    bytes.extend_from_slice(raw);
+    dir.write(path, bytes);
+}
+
+/// `y = x − w`, where w is listed before x and has a default.
+const SUB: &str = "  input %w : f32[2] = [1.0, 1.0]\n  input %x : f32[2]\n  %y = Sub(%x, %w) : f32[2]\n  \
+                   output %y : f32[2]\n";
+
+#[test]
+fn test_data_go_where_onnx_runtime_puts_them() {
+    let dir = Dir::new();
+    dir.write("m.ir", module(SUB));
+    for (set, name, input) in [("named", "x", "input_0.pb"), ("counted", "", "input_0.pb")] {
+        std::fs::create_dir(dir.path(set)).unwrap();
+        write_pb(&dir, &format!("{set}/{input}"), name, &[5.0, 6.0]);
+        write_pb(&dir, &format!("{set}/output_0.pb"), "y", &[4.0, 5.0]);
+        let run = dir.run(&["verify", "m.ir", "--test-data", set]);
+        assert_eq!(run.code, 0, "{set}: {run}");
+    }
+    // The name goes before the number, and of one input there is one value.
+    write_pb(&dir, "named/input_0.pb", "w", &[2.0, 2.0]);
+    write_pb(&dir, "named/input_1.pb", "x", &[6.0, 7.0]);
+    assert_eq!(dir.run(&["verify", "m.ir", "--test-data", "named"]).code, 0);
+    write_pb(&dir, "named/input_0.pb", "x", &[2.0, 2.0]);
+    let twice = dir.run(&["verify", "m.ir", "--test-data", "named"]);
+    assert!(twice.code == 2 && twice.stderr.contains("expected one value, found two"), "{twice}");
+    // What a run writes has no gap where a default held.
+    let saved = dir.run(&["run", "m.ir", "--inputs", "counted", "--outputs", "saved/"]);
+    assert_eq!((saved.code, Dir::files_of(&dir.path("saved")).len()), (0, 2), "{saved}");
+    assert_eq!(dir.run(&["verify", "m.ir", "--test-data", "saved"]).code, 0);
+}
+
+#[test]
+fn test_data_that_belong_to_nothing_are_all_named() {
+    let dir = Dir::new();
+    dir.write("m.ir", module(SUB));
+    std::fs::create_dir(dir.path("set")).unwrap();
+    write_pb(&dir, "set/output_0.pb", "y", &[4.0, 5.0]);
+    for extra in ["set/input_1.pb", "set/input_2.pb", "set/output_1.pb"] {
+        dir.write(extra, b"garbage");
+    }
+    snapshot("test_data_extra", &dir.run(&["verify", "m.ir", "--test-data", "set"]));
+    snapshot("inputs_extra", &dir.run(&["run", "m.ir", "--inputs", "set"]));
+    let two = format!("{SUB}  output %x : f32[2]\n");
+    dir.write("two.ir", module(&two));
+    for extra in ["set/input_1.pb", "set/input_2.pb", "set/output_1.pb"] {
+        std::fs::remove_file(dir.path(extra)).unwrap();
+    }
+    snapshot("test_data_missing", &dir.run(&["verify", "two.ir", "--test-data", "set"]));
+}
+
+#[test]
+fn stored_values_have_the_type_of_the_result() {
+    let dir = Dir::new();
+    dir.write("m.ir", module("  input %x : f16[1]\n  %y = Relu(%x) : f16[1]\n  output %y : f16[1]\n"));
+    let half = HostTensor::from_slice(&[1], &[half::f16::ONE]).unwrap();
+    write_npz(&dir, "x.npz", &[("x", half)]);
+    let run = dir.run(&["run", "m.ir", "--inputs", "x.npz", "--outputs", "set/"]);
+    assert_eq!(run.code, 0, "{run}");
+    assert_eq!(dir.run(&["verify", "m.ir", "--test-data", "set"]).code, 0);
+    write_pb(&dir, "set/output_0.pb", "y", &[1.0]);
+    let other = dir.run(&["verify", "m.ir", "--test-data", "set"]);
+    assert!(other.code == 1 && other.stdout.contains("expected elements of f32, found f16"), "{other}");
+}
+
+#[test]
+fn an_input_whose_name_ends_as_a_type_is_meant_first() {
+    let dir = Dir::new();
+    let cast = |name: &str, ty: &str| {
+        module(&format!(
+            "  input %{name} : {ty}[1]\n  %y = Cast(%{name}) {{to=1}} : f32[1]\n  output %y : f32[1]\n"
+        ))
+    };
+    dir.write("named.ir", cast("x__bf16", "u16"));
+    dir.write("low.ir", cast("x", "bf16"));
+    let bits = || HostTensor::from_slice(&[1], &[0x3f80u16]).unwrap();
+    write_npz(&dir, "x.npz", &[("x__bf16", bits())]);
+    let named = dir.run(&["run", "named.ir", "--inputs", "x.npz"]);
+    assert!(named.code == 0 && named.stdout.contains("16256"), "{named}");
+    let low = dir.run(&["run", "low.ir", "--inputs", "x.npz"]);
+    assert!(low.code == 0 && low.stdout.contains(" 1 "), "{low}");
+    write_npz(&dir, "both.npz", &[("x", bits()), ("x__bf16", bits())]);
+    let both = dir.run(&["run", "low.ir", "--inputs", "both.npz"]);
+    assert!(both.code == 2 && both.stderr.contains("expected one value, found two"), "{both}");
+}
+
+#[test]
+fn where_outputs_go_is_checked_before_the_run() {
+    let dir = Dir::new();
+    let forever = looped("0.5").replace("Loop(%n,", "Loop(_,").replace("  input %n : i64\n", "");
+    dir.write("forever.ir", forever);
+    std::fs::create_dir(dir.path("set")).unwrap();
+    dir.write("set/input_0.pb", b"");
+    for (name, code, word) in [
+        ("set/", 5, "`set/input_0.pb` exists"),
+        ("a/b/", 5, "the folder `a` does not exist"),
+        ("forever.ir/", 2, "expected the name of a folder"),
+    ] {
+        let run = dir.run(&["run", "forever.ir", "--random", "1", "--time-limit", "60", "--outputs", name]);
+        assert!(run.code == code && run.stderr.contains(word), "{name}: {run}");
+    }
+}
+
+#[test]
+fn a_list_is_asked_for_as_what_can_hold_one() {
+    let dir = Dir::new();
+    let list = "  input %s : seq(f32[*])\n  %n = SequenceLength(%s) : i64[]\n  output %n : i64[]\n";
+    dir.write("m.ir", module(list));
+    write_npz(&dir, "s.npz", &[("s", HostTensor::from_slice(&[1], &[1.0f32]).unwrap())]);
+    snapshot("inputs_list", &dir.run(&["run", "m.ir", "--inputs", "s.npz"]));
+}
+
+#[test]
+fn tolerances_are_numbers_that_say_something() {
+    let dir = Dir::new();
+    dir.write("m.ir", net("2.0"));
+    for tolerance in ["inf", "nan", "-1"] {
+        let run = dir.run(&["verify", "m.ir", "m.ir", &format!("--tolerance={tolerance}")]);
+        assert!(run.code == 2 && run.stderr.contains("expected a finite number"), "{run}");
+    }
+    // 16 roundoffs of 8 bits are all of an element.
+    let through = |dtype: &str, number: u32, scale: &str| {
+        module(&format!(
+            "  input %x : f32[4]\n  const %s : f32 = {scale}\n  %a = Cast(%x) {{to={number}}} : {dtype}[4]\n  \
+             %b = Cast(%a) {{to=1}} : f32[4]\n  %y = Mul(%b, %s) : f32[4]\n  output %y : f32[4]\n"
+        ))
+    };
+    dir.write("a.ir", through("float8e4m3fn", 17, "1.0"));
+    dir.write("b.ir", through("float8e4m3fn", 17, "0.0"));
+    let zeros = dir.run(&["verify", "a.ir", "b.ir", "--random", "1"]);
+    assert!(zeros.code == 1 && zeros.stdout.contains("256 unit roundoffs of f32"), "{zeros}");
+    dir.write(
+        "low.ir",
+        module("  input %x : float8e4m3fn[4]\n  %y = Identity(%x) : float8e4m3fn[4]\n  output %y : float8e4m3fn[4]\n"),
+    );
+    let bits = HostTensor::from_slice(&[4], &[0x38u8, 0x30, 0xb8, 0]).unwrap();
+    write_npz(&dir, "low.npz", &[("x__float8e4m3fn", bits)]);
+    let low = ["verify", "low.ir", "low.ir", "--inputs", "low.npz"];
+    let none = dir.run(&low);
+    assert!(none.code == 2 && none.stderr.contains("--tolerance X"), "{none}");
+    assert_eq!(dir.run(&[&low[..], &["--tolerance", "0"]].concat()).code, 0);
+}
+
 #[test]
 fn limits_hold() {
     let dir = Dir::new();
@@ -118,6 +269,27 @@ fn limits_hold() {
     snapshot("run_iterations", &dir.run(&["run", "forever.ir", "--random", "1", "--max-iterations", "100"]));
     let late = dir.run(&["run", "forever.ir", "--random", "1", "--time-limit", "0.2"]);
     assert!(late.code == 3 && late.stderr.contains("the time limit of 200ms is over"), "{late}");
+    // The model fails, and the other one would go on for ever.
+    let gather = "  input %i : i64[1]\n  const %t : f32[2] = [1.0, 2.0]\n";
+    let body = "    body: graph @body {\n      input %j : i64\n      input %c : bool\n      input %s : f32[1]\n      \
+                %r = Neg(%s) : f32[1]\n      output %c : bool\n      output %r : f32[1]\n    }\n";
+    let output = "  output %y : f32[1]\n";
+    dir.write("fails.ir", module(&format!("{gather}  %y = Gather(%t, %i) : f32[1]\n{output}")));
+    let floats = "  %f = Cast(%i) {to=1} : f32[1]\n";
+    let endless = format!("{gather}{floats}  %y = Loop(_, _, %f) {{\n{body}  }} : f32[1]\n{output}");
+    dir.write("endless.ir", module(&endless));
+    write_npz(&dir, "i.npz", &[("i", HostTensor::from_slice(&[1], &[7i64]).unwrap())]);
+    for (pair, place) in
+        [(["fails.ir", "endless.ir"], "Gather"), (["endless.ir", "fails.ir"], "in the other model")]
+    {
+        let run = dir.run(&["verify", pair[0], pair[1], "--inputs", "i.npz", "--time-limit", "30"]);
+        assert!(run.code == 3 && run.stderr.contains(place) && !run.stderr.contains("time limit"), "{run}");
+    }
+    let rewrite = ["rewrite", "forever.ir", "-o", "low.onnx", "--max-iterations", "100"];
+    let verified = dir.run(&[&rewrite[..], &["--verify", "--random", "1"]].concat());
+    assert!(verified.code == 3 && verified.stderr.contains("at most 100 iterations"), "{verified}");
+    let unused = dir.run(&rewrite);
+    assert!(unused.code == 2 && unused.stderr.contains("--verify"), "{unused}");
 }
 
 #[test]
@@ -157,9 +329,11 @@ fn a_rewrite_that_is_too_far_off_is_not_written() {
     let bad = dir.run(&strict);
     assert_eq!((bad.code, dir.files()), (1, vec!["m.ir".to_owned()]));
     snapshot("rewrite_verify", &bad);
-    let forced = dir.run(&[&strict[..], &["--force"]].concat());
-    assert!(forced.code == 0 && forced.stderr.contains("ampc::warning::verify.beyond"), "{forced}");
-    assert_eq!(dir.files(), ["low.onnx", "m.ir"]);
+    // `--force` is about files that exist.
+    dir.write("low.onnx", "good");
+    let forced = dir.run(&[&strict[..], &["--force", "-q"]].concat());
+    assert!(forced.code == 1 && forced.stderr.contains("ampc::verify::beyond"), "{forced}");
+    assert_eq!(std::fs::read(dir.path("low.onnx")).unwrap(), b"good");
     let unused = dir.run(&["rewrite", "m.ir", "--random", "1"]);
     assert!(unused.code == 2 && unused.stderr.contains("--verify"), "{unused}");
 }

@@ -141,7 +141,7 @@ def run(ampc: str, case: Case) -> tuple[str, str]:
         return ("passed", "") if "output" in done.stdout else ("broken", "nothing was compared")
     state = {1: "failed", 3: "error", 4: "unsupported"}.get(done.returncode, "broken")
     if state == "failed":
-        lines = [line for line in done.stdout.splitlines() if "differ" in line or "expected" in line or "kinds" in line]
+        lines = [line for line in done.stdout.splitlines() if "differ" in line or "expected" in line]
         text = (lines or [text])[0].split(": ", 1)[-1][:300]
     return state, text
 

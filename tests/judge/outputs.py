@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from argparse import ArgumentParser
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -38,10 +39,16 @@ def names_of(model: onnx.ModelProto) -> tuple[list[str], list[str]]:
     return [v.name for v in model.graph.input if v.name not in held], [v.name for v in model.graph.output]
 
 
-def draws(node: onnx.NodeProto) -> bool:
-    """Whether a node draws random numbers: those of other implementations are others."""
-    training = node.op_type == "Dropout" and len(node.input) > 2 and node.input[2]
-    return bool(training) or node.op_type in ("Bernoulli", "Multinomial") or node.op_type.startswith("Random")
+def draws(nodes: Iterable[onnx.NodeProto]) -> bool:
+    """Whether a node, or one in its bodies, draws random numbers: those of other implementations are others."""
+    for node in nodes:
+        training = node.op_type == "Dropout" and len(node.input) > 2 and node.input[2]
+        if training or node.op_type in ("Bernoulli", "Multinomial") or node.op_type.startswith("Random"):
+            return True
+        bodies = [body for attr in node.attribute for body in (attr.g, *attr.graphs)]
+        if any(draws(body.node) for body in bodies):
+            return True
+    return False
 
 
 def save(path: Path, arrays: dict[str, np.ndarray]) -> None:
@@ -57,8 +64,10 @@ def load(path: Path, name: str) -> np.ndarray:
 
 
 def error(got: np.ndarray, want: np.ndarray) -> float:
-    """The largest difference as a share of the largest wanted element; infinite where shapes or NaN differ."""
-    if got.shape != want.shape or got.dtype.kind != want.dtype.kind and "O" not in (got.dtype.kind, want.dtype.kind):
+    """The largest difference as a share of the largest wanted element; infinite where shapes, types or NaN differ."""
+    # NumPy has two types for strings.
+    texts = all(array.dtype.kind in "OU" for array in (got, want))
+    if got.shape != want.shape or got.dtype != want.dtype and not texts:
         return float("inf")
     if want.dtype.kind not in "fcV" and want.dtype != ml_dtypes.bfloat16:
         return 0.0 if np.array_equal(got, want) else float("inf")
@@ -77,7 +86,7 @@ def judge(args: Any, source: Path) -> tuple[str, float | None, str]:
     if stored is None:
         return name, None, ""
     model = onnx.load(source, load_external_data=False)
-    if any(draws(node) for node in model.graph.node):
+    if draws(model.graph.node) or any(draws(function.node) for function in model.functions):
         return name, None, ""
     inputs, outputs = names_of(model)
     given, wanted = feeds.stored(str(stored), "in_", inputs), feeds.stored(str(stored), "out_", outputs)

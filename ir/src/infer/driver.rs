@@ -399,7 +399,7 @@ fn without_shape(ty: &Type) -> Type {
 }
 
 /// A type for a message.
-pub(crate) fn describe(ty: &Type) -> String {
+pub fn describe(ty: &Type) -> String {
     match ty {
         Type::Unknown => "an unknown type".into(),
         Type::Tensor(t) => match t.shape.dims() {

@@ -42,7 +42,7 @@ mod window;
 
 pub use calls::call_attrs;
 pub use dispatch::is_inferred;
-pub(crate) use driver::describe;
+pub use driver::describe;
 pub use driver::{InferError, check_node, infer_actual, infer_module, misfit};
 pub use int::Int;
 

@@ -1,22 +1,25 @@
 //! The walk over a plan: for each step the operands where they are, the results where they go, and the kernel.
 
+use super::RunError;
+use super::bind::Program;
 use super::control;
 use super::kernel::{Io, KernelError, Out, Prepared, Site, check_size};
 use super::kernels;
-use super::{Program, RunError};
 use crate::bytes::AlignedBytes;
 use crate::data::{Data, DataRef};
 use crate::host::{HostError, HostTensor, TensorRef};
 use crate::plan::arena::{Part, split};
-use crate::plan::{GraphPlan, Place, Step};
+use crate::plan::{GraphPlan, Place, Planned, Step};
 use ampc_ir::infer::infer_actual;
-use ampc_ir::module::Op;
+use ampc_ir::module::{Def, Op};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::{Actual, MAX_INTS, NodeView};
 use ampc_ir::{Attr, DType, GraphId, Module, Node, Shape, TensorData, Type};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// Looks at every value that is computed, in order. Bodies and functions are looked at each time they run.
@@ -40,13 +43,17 @@ pub(crate) struct Run<'a> {
     pub(crate) observer: Option<&'a mut (dyn Observer + Send)>,
     pub(crate) deadline: Option<Instant>,
     pub(crate) time_limit: std::time::Duration,
+    pub(crate) stop: Option<&'a AtomicBool>,
     pub(crate) max_iterations: u64,
     pub(crate) max_bytes: u64,
 }
 
 impl Run<'_> {
-    /// An error if the time is over; `node` would be next.
+    /// An error if the time is over or the run is stopped; `node` would be next.
     fn in_time(&self, node: Option<Node>) -> Result<(), RunError> {
+        if self.stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+            return Err(RunError::Stopped);
+        }
         match self.deadline {
             Some(deadline) if Instant::now() >= deadline => {
                 Err(RunError::Time { node, limit: self.time_limit })
@@ -76,14 +83,24 @@ pub(crate) struct Given<'a> {
 }
 
 impl Frame {
-    /// Takes the memory that a plan asks for, unless it is there.
-    pub(crate) fn reserve(&mut self, plan: &GraphPlan, most: u64) -> Result<(), RunError> {
+    /// Takes the memory that a plan asks for, unless it is there; `taken` is what is taken besides.
+    pub(crate) fn reserve(
+        &mut self,
+        module: &Module,
+        plan: &GraphPlan,
+        taken: u64,
+        limit: u64,
+    ) -> Result<(), RunError> {
         if self.arena.is_some() {
             return Ok(());
         }
-        let found = plan.arena as u64;
-        let arena = (found <= most).then(|| AlignedBytes::zeroed(plan.arena)).flatten();
-        self.arena = Some(arena.ok_or(RunError::Memory { bytes: found, limit: most })?);
+        let bytes = taken.saturating_add(plan.arena as u64);
+        if bytes > limit {
+            return Err(RunError::Memory { node: largest(module, plan), bytes, limit });
+        }
+        let bytes = plan.arena as u64;
+        let no_memory = || RunError::NoMemory { node: largest(module, plan), bytes };
+        self.arena = Some(AlignedBytes::zeroed(plan.arena).ok_or_else(no_memory)?);
         self.heap = vec![None; plan.values.len()];
         Ok(())
     }
@@ -99,75 +116,76 @@ impl Frame {
         total
     }
 
-    fn get<'a>(
-        &'a self,
-        program: &'a Program,
-        plan: &'a GraphPlan,
-        given: Given<'a>,
-        index: u32,
-    ) -> Option<DataRef<'a>> {
+    fn get<'a>(&'a self, scope: Scope<'a>, index: u32) -> Option<DataRef<'a>> {
         let arena = self.arena.as_ref().map_or(&[][..], |arena| arena.as_slice());
-        find(program, plan, given, &self.heap, index, &mut |offset, len| Some(&arena[offset..offset + len]))
+        scope.find(&self.heap, index, &mut |offset, len| Some(&arena[offset..offset + len]))
     }
 
     /// Output `i` of the graph, after it ran.
-    pub(crate) fn output<'a>(
-        &'a self,
-        program: &'a Program,
-        plan: &'a GraphPlan,
-        given: Given<'a>,
-        i: usize,
-    ) -> Option<DataRef<'a>> {
-        self.get(program, plan, given, *plan.outputs.get(i)?)
+    pub(crate) fn output<'a>(&'a self, scope: Scope<'a>, i: usize) -> Option<DataRef<'a>> {
+        self.get(scope, *scope.plan.outputs.get(i)?)
     }
 
     /// Output `i` of the graph, owned: what is on the heap is not copied, so once only.
-    pub(crate) fn take_output(
-        &mut self,
-        program: &Program,
-        plan: &GraphPlan,
-        given: Given<'_>,
-        i: usize,
-    ) -> Result<Option<Data>, HostError> {
-        let index = plan.outputs[i];
-        let is_last = !plan.outputs[i + 1..].contains(&index);
-        if plan.values[index as usize].place == Place::Heap && is_last {
+    pub(crate) fn take_output(&mut self, scope: Scope<'_>, i: usize) -> Result<Option<Data>, HostError> {
+        let index = scope.plan.outputs[i];
+        let is_last = !scope.plan.outputs[i + 1..].contains(&index);
+        if scope.plan.values[index as usize].place == Place::Heap && is_last {
             return Ok(self.heap[index as usize].take());
         }
-        self.get(program, plan, given, index).map(DataRef::to_data).transpose()
+        self.get(scope, index).map(DataRef::to_data).transpose()
     }
 }
 
-/// A value of a graph, wherever it is.
-fn find<'a>(
-    program: &'a Program,
-    plan: &'a GraphPlan,
-    given: Given<'a>,
-    heap: &'a [Option<Data>],
-    index: u32,
-    arena: &mut dyn FnMut(usize, usize) -> Option<&'a [u8]>,
-) -> Option<DataRef<'a>> {
-    let planned = &plan.values[index as usize];
-    match planned.place {
-        Place::Input(i) => given.inputs.get(i as usize).copied().flatten().or_else(|| {
-            // An initializer that is listed as an input.
-            program.constants[planned.value].as_ref().map(|t| DataRef::Tensor(t.view()))
-        }),
-        Place::Capture(slot) => given.operands.get(slot as usize).copied().flatten(),
-        Place::Constant => program.constants[planned.value].as_ref().map(|t| DataRef::Tensor(t.view())),
-        Place::Arena { offset, len } => {
-            let (dtype, dims) = planned.tensor.as_ref()?;
-            Some(DataRef::Tensor(TensorRef::of_numbers(*dtype, dims, arena(offset, len)?)))
-        }
-        Place::View(of) => {
-            let (_, dims) = planned.tensor.as_ref()?;
-            match find(program, plan, given, heap, of, arena)? {
-                DataRef::Tensor(tensor) => Some(DataRef::Tensor(tensor.with_dims(dims))),
-                other => Some(other),
+/// The node whose result takes the most bytes of the arena.
+fn largest(module: &Module, plan: &GraphPlan) -> Option<Node> {
+    let bytes = |place: Place| if let Place::Arena { len, .. } = place { len } else { 0 };
+    let results = plan.values.iter().filter_map(|v| match module.value(v.value).def {
+        Def::Result { node, .. } => Some((bytes(v.place), node)),
+        _ => None,
+    });
+    results.max_by_key(|(bytes, node)| (*bytes, std::cmp::Reverse(*node))).map(|(_, node)| node)
+}
+
+/// A graph that runs, with what it is given.
+#[derive(Clone, Copy)]
+pub(crate) struct Scope<'a> {
+    pub(crate) program: &'a Program,
+    pub(crate) plan: &'a GraphPlan,
+    pub(crate) given: Given<'a>,
+}
+
+impl<'a> Scope<'a> {
+    /// A value of the graph, wherever it is; `arena` has bytes by offset and length.
+    fn find(
+        self,
+        heap: &'a [Option<Data>],
+        index: u32,
+        arena: &mut dyn FnMut(usize, usize) -> Option<&'a [u8]>,
+    ) -> Option<DataRef<'a>> {
+        let planned = &self.plan.values[index as usize];
+        match planned.place {
+            // An initializer that is listed as an input need not be given.
+            Place::Input(i) => {
+                let given = self.given.inputs.get(i as usize).copied().flatten();
+                given.or_else(|| self.program.constant(planned.value))
             }
+            Place::Capture(slot) => self.given.operands.get(slot as usize).copied().flatten(),
+            Place::Constant => self.program.constant(planned.value),
+            Place::Arena { offset, len } => {
+                let (dtype, dims) = planned.tensor.as_ref()?;
+                Some(DataRef::Tensor(TensorRef::of_numbers(*dtype, dims, arena(offset, len)?)))
+            }
+            Place::View(of) => {
+                let (_, dims) = planned.tensor.as_ref()?;
+                match self.find(heap, of, arena)? {
+                    DataRef::Tensor(tensor) => Some(DataRef::Tensor(tensor.with_dims(dims))),
+                    other => Some(other),
+                }
+            }
+            Place::Heap => heap[index as usize].as_ref().map(Data::view),
+            Place::Unused => None,
         }
-        Place::Heap => heap[index as usize].as_ref().map(Data::view),
-        Place::Unused => None,
     }
 }
 
@@ -180,26 +198,27 @@ pub(crate) fn run_graph(
 ) -> Result<(), RunError> {
     let program = run.program;
     let plan = program.plan(graph);
-    frame.reserve(plan, run.max_bytes)?;
+    let scope = Scope { program, plan, given };
+    frame.reserve(&program.module, plan, 0, run.max_bytes)?;
     load_states(plan, frame, given);
     // A body without steps takes time as well.
     run.in_time(None)?;
     for step in &plan.steps {
         run.in_time(Some(step.node))?;
         let done = if is_nested(&program.module, step.node) {
-            run_nested(run, plan, step, frame, given)
+            run_nested(run, scope, step, frame)
         } else {
-            run_step(run, plan, step, frame, given).map_err(|error| RunError::Node { node: step.node, error })
+            run_step(run, scope, step, frame).map_err(|error| RunError::Node { node: step.node, error })
         };
         done?;
         if run.observer.is_some() {
-            observe(run, plan, step, frame, given);
+            observe(run, scope, step, frame);
         }
         for &value in &step.ends {
             frame.heap[value as usize] = None;
         }
     }
-    Ok(())
+    run.in_time(None)
 }
 
 /// The bytes of the states of a graph that ran, by formal input.
@@ -230,28 +249,34 @@ pub(crate) fn load_states(plan: &GraphPlan, frame: &mut Frame, given: Given<'_>)
     }
 }
 
-/// Puts next values of states that were not computed in place into their places: all are read before any is written.
+/// The next values of the states that are not in place already, by formal input. They are read before any output is
+/// taken and any state is written.
+pub(crate) fn next_states(scope: Scope<'_>, frame: &Frame) -> Result<BTreeMap<usize, Data>, HostError> {
+    let copied = scope.plan.states.iter().filter(|s| s.copied);
+    let mut next = BTreeMap::new();
+    for state in copied.chain(&scope.plan.moved) {
+        if let Some(data) = frame.get(scope, state.next) {
+            next.insert(state.now as usize, data.to_data()?);
+        }
+    }
+    Ok(next)
+}
+
+/// Puts next values of states into their places, and gives back those that have none.
 pub(crate) fn store_states(
-    program: &Program,
     plan: &GraphPlan,
     frame: &mut Frame,
-    given: Given<'_>,
-) -> Result<(), HostError> {
-    let copied: Vec<_> = plan.states.iter().filter(|s| s.copied).collect();
-    let next = |s: &&crate::plan::State| {
-        frame.get(program, plan, given, s.next).and_then(DataRef::tensor).map(TensorRef::to_host).transpose()
-    };
-    let values: Vec<Option<HostTensor>> = copied.iter().map(next).collect::<Result<_, _>>()?;
-    let Some(arena) = frame.arena.as_mut() else { return Ok(()) };
-    for (state, value) in copied.iter().zip(&values) {
-        let place = plan.values[state.now as usize].place;
-        if let (Place::Arena { offset, len }, Some(bytes)) =
-            (place, value.as_ref().and_then(HostTensor::bytes))
-        {
+    mut next: BTreeMap<usize, Data>,
+) -> BTreeMap<usize, Data> {
+    let Some(arena) = frame.arena.as_mut() else { return next };
+    for state in &plan.states {
+        let data = next.remove(&(state.now as usize));
+        let bytes = data.as_ref().and_then(Data::tensor).and_then(HostTensor::bytes);
+        if let (Place::Arena { offset, len }, Some(bytes)) = (plan.values[state.now as usize].place, bytes) {
             arena.as_mut_slice()[offset..offset + len].copy_from_slice(bytes);
         }
     }
-    Ok(())
+    next
 }
 
 /// Whether a node has bodies or may have, or is a call: its results are on the heap.
@@ -261,22 +286,15 @@ pub(crate) fn is_nested(module: &Module, node: Node) -> bool {
 }
 
 /// A node with bodies, or a call: its results are on the heap.
-fn run_nested(
-    run: &mut Run<'_>,
-    plan: &GraphPlan,
-    step: &Step,
-    frame: &mut Frame,
-    given: Given<'_>,
-) -> Result<(), RunError> {
-    let program = run.program;
+fn run_nested(run: &mut Run<'_>, scope: Scope<'_>, step: &Step, frame: &mut Frame) -> Result<(), RunError> {
     let Frame { arena, heap, children } = frame;
     let arena = arena.as_ref().map_or(&[][..], |arena| arena.as_slice());
     let operands: SmallVec<[Option<DataRef<'_>>; 8]> = step
         .operands
         .iter()
-        .map(|index| find(program, plan, given, heap, (*index)?, &mut |at, len| Some(&arena[at..at + len])))
+        .map(|index| scope.find(heap, (*index)?, &mut |at, len| Some(&arena[at..at + len])))
         .collect();
-    let results = control::run(run, step.node, children, &operands, given.attrs)?;
+    let results = control::run(run, step.node, children, &operands, scope.given.attrs)?;
     drop(operands);
     for (index, data) in step.results.iter().zip(results) {
         if let Some(index) = index {
@@ -286,10 +304,10 @@ fn run_nested(
     Ok(())
 }
 
-fn observe(run: &mut Run<'_>, plan: &GraphPlan, step: &Step, frame: &Frame, given: Given<'_>) {
+fn observe(run: &mut Run<'_>, scope: Scope<'_>, step: &Step, frame: &Frame) {
     for (slot, index) in step.results.iter().enumerate() {
         let Some(index) = index else { continue };
-        let data = frame.get(run.program, plan, given, *index);
+        let data = frame.get(scope, *index);
         if let (Some(observer), Some(data)) = (run.observer.as_deref_mut(), data) {
             observer.value(step.node, slot, data);
         }
@@ -313,34 +331,64 @@ fn look_at(operands: &[Option<DataRef<'_>>]) -> Found {
 }
 
 /// A node with a kernel.
-fn run_step(
-    run: &mut Run<'_>,
-    plan: &GraphPlan,
-    step: &Step,
-    frame: &mut Frame,
-    given: Given<'_>,
-) -> Result<(), KernelError> {
-    let program = run.program;
+fn run_step(run: &mut Run<'_>, scope: Scope<'_>, step: &Step, frame: &mut Frame) -> Result<(), KernelError> {
+    let Scope { program, plan, given } = scope;
     if step.view {
         return Ok(());
     }
-    let prepared = program.prepared(step.node);
-    let n_formal = program.module.node(step.node).n_formal();
     // Results on the heap are made apart, so that operands there can be read meanwhile.
     let mut own;
     let mut made: SmallVec<[Option<Data>; 2]> = step.results.iter().map(|_| None).collect();
     {
         let Frame { arena, heap, .. } = &mut *frame;
         let arena = arena.as_mut().map_or(&mut [][..], |arena| arena.as_mut_slice());
+        let mut reach = Reach::of(scope, step, arena, heap);
+        let job = Job { run: &*run, plan, step };
+        match program.prepared(step.node) {
+            Some(prepared) => job.execute(prepared, reach, &[], &mut made)?,
+            None => {
+                let found = look_at(&reach.operands);
+                let actual = Actual { types: &found.types, values: &found.values, call_attrs: given.attrs };
+                let types = job.result_types(actual)?;
+                for ty in types.iter().flatten() {
+                    check_size(span(ty).unwrap_or(u64::MAX), run.max_bytes)?;
+                }
+                let prepared = job.prepare(actual, &types)?;
+                own = scratch_of(&prepared, run.max_bytes)?;
+                reach.scratch = own.as_mut_slice();
+                job.execute(&prepared, reach, &types, &mut made)?;
+            }
+        }
+    }
+    for (index, data) in step.results.iter().zip(made) {
+        if let (Some(index), Some(data)) = (index, data) {
+            frame.heap[*index as usize] = Some(data);
+        }
+    }
+    Ok(())
+}
+
+/// What a step reads and writes, where it is.
+struct Reach<'a> {
+    /// The formal operands but for the one in whose place the first result is computed.
+    operands: SmallVec<[Option<DataRef<'a>>; 4]>,
+    /// The results that are in the arena.
+    placed: SmallVec<[Option<&'a mut [u8]>; 2]>,
+    scratch: &'a mut [u8],
+}
+
+impl<'a> Reach<'a> {
+    fn of(scope: Scope<'a>, step: &Step, arena: &'a mut [u8], heap: &'a [Option<Data>]) -> Reach<'a> {
+        let plan = scope.plan;
         let parts = parts_of(plan, step);
-        let mut parts: SmallVec<[Option<Part<'_>>; 8]> = split(arena, &parts).into_iter().map(Some).collect();
+        let mut parts: SmallVec<[Option<Part<'a>>; 8]> = split(arena, &parts).into_iter().map(Some).collect();
         let mut next = 0;
-        let mut operands: SmallVec<[Option<DataRef<'_>>; 4]> = SmallVec::new();
+        let mut operands = SmallVec::new();
+        let n_formal = scope.program.module.node(step.node).n_formal();
         for (slot, index) in step.operands.iter().enumerate().take(n_formal) {
             let in_place = step.in_place == Some(slot);
             let data = index.filter(|_| !in_place).and_then(|index| {
-                let heap: &[Option<Data>] = heap;
-                find(program, plan, given, heap, index, &mut |_, _| {
+                scope.find(heap, index, &mut |_, _| {
                     next += 1;
                     match parts[next - 1].take() {
                         Some(Part::Read(bytes)) => Some(bytes),
@@ -354,39 +402,12 @@ fn run_step(
             Some(Part::Write(bytes)) => bytes,
             Some(Part::Read(_)) | None => &mut [],
         });
-        let mut placed: SmallVec<[Option<&mut [u8]>; 2]> = SmallVec::new();
-        for index in &step.results {
-            let is_placed =
-                index.is_some_and(|i| matches!(plan.values[i as usize].place, Place::Arena { .. }));
-            placed.push(if is_placed { writes.next() } else { None });
-        }
+        let is_placed = |index: u32| matches!(plan.values[index as usize].place, Place::Arena { .. });
+        let placed = step.results.iter().map(|index| (*index).filter(|&i| is_placed(i)));
+        let placed = placed.map(|index| index.and_then(|_| writes.next())).collect();
         let scratch = if step.scratch.1 > 0 { writes.next().unwrap_or_default() } else { &mut [] };
-        let job = Job { run: &*run, plan, step };
-        match prepared {
-            Some(prepared) => job.execute(prepared, operands, &[], placed, scratch, &mut made)?,
-            None => {
-                let found = look_at(&operands);
-                let actual = Actual { types: &found.types, values: &found.values, call_attrs: given.attrs };
-                let types = job.result_types(actual)?;
-                for ty in types.iter().flatten() {
-                    check_size(span(ty).unwrap_or(u64::MAX), run.max_bytes)?;
-                }
-                let prepared = job.prepare(actual, &types)?;
-                check_size(prepared.needs.scratch as u64, run.max_bytes)?;
-                own = AlignedBytes::zeroed(prepared.needs.scratch).ok_or_else(|| KernelError::Limit {
-                    limit: "the memory there is".into(),
-                    found: format!("{} bytes", prepared.needs.scratch),
-                })?;
-                job.execute(&prepared, operands, &types, placed, own.as_mut_slice(), &mut made)?;
-            }
-        }
+        Reach { operands, placed, scratch }
     }
-    for (index, data) in step.results.iter().zip(made) {
-        if let (Some(index), Some(data)) = (index, data) {
-            frame.heap[*index as usize] = Some(data);
-        }
-    }
-    Ok(())
 }
 
 /// The parts of the arena that a step reads and writes: operands, results, scratch memory.
@@ -444,35 +465,20 @@ impl Job<'_, '_> {
     fn execute<'d>(
         &self,
         prepared: &Prepared,
-        operands: SmallVec<[Option<DataRef<'d>>; 4]>,
+        reach: Reach<'d>,
         types: &[Option<Type>],
-        placed: SmallVec<[Option<&'d mut [u8]>; 2]>,
-        scratch: &'d mut [u8],
         made: &'d mut [Option<Data>],
     ) -> Result<(), KernelError> {
         for (slot, data) in made.iter_mut().enumerate() {
-            let Some(index) = self.step.results[slot] else { continue };
-            let planned = &self.plan.values[index as usize];
             let known = types.get(slot).and_then(Option::as_ref).and_then(known_tensor);
-            if let (Place::Arena { .. }, Some(known)) = (planned.place, &known)
-                && planned.tensor.as_ref() != Some(known)
-            {
-                let expected =
-                    planned.tensor.as_ref().map_or_else(String::new, |t| format!("{}{:?}", t.0, t.1));
-                return Err(KernelError::value(
-                    format!("a result {expected}, as planned"),
-                    format!("{}{:?}", known.0, known.1),
-                ));
-            }
-            if let (Place::Heap, Some((dtype, dims))) = (planned.place, known) {
-                let count = dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d));
-                let bytes = count.and_then(|n| dtype.storage_bytes(n)).unwrap_or(u64::MAX);
-                check_size(bytes, self.run.max_bytes)?;
-                *data = Some(Data::Tensor(HostTensor::zeros(dtype, &dims)?));
+            // A view says itself whose bytes it shares.
+            let is_shared = slot == 0 && prepared.needs.view;
+            if let (Some(index), Some(known)) = (self.step.results[slot], known) {
+                *data = self.room_for(&self.plan.values[index as usize], known, is_shared)?;
             }
         }
         let mut results: SmallVec<[Out<'d>; 2]> = SmallVec::new();
-        for ((slot, data), placed) in made.iter_mut().enumerate().zip(placed) {
+        for ((slot, data), placed) in made.iter_mut().enumerate().zip(reach.placed) {
             let dtype = || {
                 let index = self.step.results[slot]?;
                 self.plan.values[index as usize].tensor.as_ref().map(|t| t.0)
@@ -489,9 +495,37 @@ impl Job<'_, '_> {
                 },
             });
         }
+        let Reach { operands, scratch, .. } = reach;
         let in_place = self.step.in_place;
         let mut io = Io { operands, results, scratch, in_place, max_bytes: self.run.max_bytes };
         (prepared.run)(&mut io)
+    }
+
+    /// The tensor for a result on the heap whose type is known by now, unless it shares its bytes. One in the arena has
+    /// to be what was planned.
+    fn room_for(
+        &self,
+        planned: &Planned,
+        (dtype, dims): (DType, Vec<u64>),
+        is_shared: bool,
+    ) -> Result<Option<Data>, KernelError> {
+        match planned.place {
+            Place::Arena { .. } => match &planned.tensor {
+                Some((d, n)) if (*d, n) == (dtype, &dims) => Ok(None),
+                other => {
+                    let expected = other.as_ref().map_or_else(String::new, |t| format!("{}{:?}", t.0, t.1));
+                    let expected = format!("a result {expected}, as planned");
+                    Err(KernelError::value(expected, format!("{dtype}{dims:?}")))
+                }
+            },
+            Place::Heap if !is_shared => {
+                let count = dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d));
+                let bytes = count.and_then(|n| dtype.storage_bytes(n)).unwrap_or(u64::MAX);
+                check_size(bytes, self.run.max_bytes)?;
+                Ok(Some(Data::Tensor(HostTensor::zeros(dtype, &dims)?)))
+            }
+            _ => Ok(None),
+        }
     }
 }
 
@@ -502,20 +536,37 @@ pub(crate) fn run_alone(
     results: &[Option<(DType, Vec<u64>)>],
     max_bytes: u64,
 ) -> Result<Vec<Option<HostTensor>>, KernelError> {
-    let zeros =
-        |ty: &Option<(DType, Vec<u64>)>| ty.as_ref().map(|(d, dims)| HostTensor::zeros(*d, dims)).transpose();
-    let mut made: Vec<Option<HostTensor>> = results.iter().map(zeros).collect::<Result<_, _>>()?;
-    let mut scratch = AlignedBytes::zeroed(prepared.needs.scratch).unwrap_or_default();
-    let mut io = Io {
-        operands: operands.into(),
-        results: made.iter_mut().map(out_of).collect(),
-        scratch: scratch.as_mut_slice(),
-        in_place: None,
-        max_bytes,
-    };
+    let mut shared = None;
+    let mut made: Vec<Option<HostTensor>> = Vec::new();
+    for (slot, ty) in results.iter().enumerate() {
+        // A view says itself whose bytes it shares.
+        let is_shared = slot == 0 && prepared.needs.view;
+        let ty = ty.as_ref().filter(|_| !is_shared);
+        made.push(ty.map(|(dtype, dims)| HostTensor::zeros(*dtype, dims)).transpose()?);
+    }
+    let mut scratch = scratch_of(prepared, max_bytes)?;
+    let mut outs: SmallVec<[Out<'_>; 2]> = made.iter_mut().map(out_of).collect();
+    if prepared.needs.view {
+        outs[0] = Out::Free(&mut shared);
+    }
+    let scratch = scratch.as_mut_slice();
+    let mut io = Io { operands: operands.into(), results: outs, scratch, in_place: None, max_bytes };
     (prepared.run)(&mut io)?;
     drop(io);
+    if let Some(Data::Tensor(tensor)) = shared {
+        made[0] = Some(tensor);
+    }
     Ok(made)
+}
+
+/// The memory that a kernel needs for itself.
+fn scratch_of(prepared: &Prepared, max_bytes: u64) -> Result<AlignedBytes, KernelError> {
+    let bytes = prepared.needs.scratch;
+    check_size(bytes as u64, max_bytes)?;
+    AlignedBytes::zeroed(bytes).ok_or_else(|| KernelError::Limit {
+        limit: "the memory there is".into(),
+        found: format!("{bytes} bytes"),
+    })
 }
 
 fn out_of(tensor: &mut Option<HostTensor>) -> Out<'_> {
@@ -537,7 +588,7 @@ pub(crate) fn known_tensor(ty: &Type) -> Option<(DType, Vec<u64>)> {
     Some((tensor.dtype, Shape::to_known(&tensor.shape)?))
 }
 
-/// Whether the kernel of an operator runs only with all its operands in reach: none has bodies.
+/// Whether nodes of an operator can be run.
 pub(crate) fn has_kernel(kind: OpKind) -> bool {
     control::is_control(kind) || kernels::find(kind).is_some()
 }

@@ -230,6 +230,11 @@ impl<'a> Io<'a> {
         !matches!(self.results.get(j), None | Some(Out::Absent))
     }
 
+    /// Whether the kernel says itself what result `j` is, with [`emit`](Self::emit).
+    pub(crate) fn is_free(&self, j: usize) -> bool {
+        matches!(self.results.get(j), Some(Out::Free(_)))
+    }
+
     /// The bytes of result `j`, to be written: all of them, for they hold anything before. Once only.
     pub(crate) fn out_bytes(&mut self, j: usize) -> Result<&'a mut [u8]> {
         match self.results.get_mut(j).map(|out| std::mem::replace(out, Out::Absent)) {

@@ -9,28 +9,30 @@
 //! the graph for the dims of the inputs at hand ([`plan`](crate::plan)), once for as long as they stay the same, and
 //! walks the plan. `cpu/kernel.rs` says what a kernel is; `cpu/kernels/` has them by family.
 
+mod bind;
 mod control;
+mod error;
 mod exec;
 pub(crate) mod kernel;
 mod kernels;
 mod memory;
 
+pub use error::{PrepareError, RunError};
 pub use exec::Observer;
 pub use kernel::KernelError;
 pub use memory::available_memory;
 
+use crate::backend::{Backend, Execute};
 use crate::data::{Data, DataRef};
 use crate::host::{HostError, HostTensor};
-use crate::plan::{GraphPlan, Index, Needs, plan_graph};
-use ampc_ir::entity::SecondaryMap;
-use ampc_ir::infer::{Facts, InferError, infer_module};
+use crate::plan::{GraphPlan, Place};
 use ampc_ir::module::{Def, Op, Payload};
-use ampc_ir::op;
-use ampc_ir::views::NodeView;
-use ampc_ir::{DType, GraphId, Module, Node, Type, Value};
-use exec::{Frame, Given, Run, run_graph};
-use kernel::{Prepared, Site};
+use ampc_ir::{DType, GraphId, Module, Type};
+use bind::{Binder, Constants, Program};
+use exec::{Frame, Given, Run, Scope, run_graph};
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// The CPU backend and what it may take.
@@ -38,12 +40,15 @@ use std::time::{Duration, Instant};
 pub struct Cpu {
     /// Threads; 0 for as many as there are processors.
     pub threads: usize,
-    /// The most bytes that one tensor or one arena may have.
+    /// The most bytes that the main graph may take with constants, inputs and outputs, and one tensor or the arena of
+    /// another graph alone.
     pub max_bytes: u64,
     /// The most iterations of one Loop or Scan.
     pub max_iterations: u64,
     /// The most time that one run may take.
     pub time_limit: Option<Duration>,
+    /// Set from another thread, it ends a run before the next node.
+    pub stop: Option<Arc<AtomicBool>>,
     /// Whether what depends on constants alone is computed once, before the graph runs; an [`Observer`] sees it
     /// otherwise.
     pub fold: bool,
@@ -57,87 +62,10 @@ impl Default for Cpu {
             max_bytes: available_memory(),
             max_iterations: u64::MAX,
             time_limit: None,
+            stop: None,
             fold: true,
         }
     }
-}
-
-/// Why a module cannot be prepared.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum PrepareError {
-    /// There are no kernels for some nodes: all of them, each with what is missing.
-    #[error("the CPU backend lacks {} of the operators in use, the first is {}", .0.len(), first(.0))]
-    Unsupported(Vec<(Node, String)>),
-    /// A constant cannot be read.
-    #[error("cannot read a constant: {error}")]
-    Constant {
-        /// The constant.
-        value: Value,
-        /// The cause.
-        error: HostError,
-    },
-    /// Threads cannot be started.
-    #[error("cannot start threads: {0}")]
-    Threads(String),
-}
-
-fn first(list: &[(Node, String)]) -> &str {
-    list.first().map_or("", |(_, what)| what)
-}
-
-/// Why a run failed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RunError {
-    /// An input is missing, or is none that the graph declares.
-    #[error("input {input}: expected {expected}, found {found}")]
-    Input {
-        /// Which of the inputs.
-        input: usize,
-        /// What the graph declares.
-        expected: String,
-        /// What was given.
-        found: String,
-    },
-    /// The dims of the inputs do not fit the graph.
-    #[error("the dims of the inputs do not fit the graph: {}", .0.first().map_or_else(String::new, ToString::to_string))]
-    Shapes(Vec<InferError>),
-    /// A node cannot be computed.
-    #[error("{error}")]
-    Node {
-        /// The node.
-        node: Node,
-        /// Why.
-        error: KernelError,
-    },
-    /// The graph needs more memory than it may take.
-    #[error("expected at most {limit} bytes, found {bytes} for one graph")]
-    Memory {
-        /// Bytes needed.
-        bytes: u64,
-        /// The limit.
-        limit: u64,
-    },
-    /// A loop goes on for longer than it may.
-    #[error("expected at most {limit} iterations, found more")]
-    Iterations {
-        /// The Loop.
-        node: Node,
-        /// The limit.
-        limit: u64,
-    },
-    /// The run takes longer than it may.
-    #[error("the time limit of {limit:?} is over")]
-    Time {
-        /// The node that would have been next, unless the graph has none.
-        node: Option<Node>,
-        /// The limit.
-        limit: Duration,
-    },
-    /// An output cannot be copied.
-    #[error(transparent)]
-    Output(#[from] HostError),
 }
 
 /// A module that is ready to run.
@@ -146,30 +74,67 @@ pub struct Executable {
     pool: rayon::ThreadPool,
     module: Module,
     constants: Constants,
-    /// The plan for the dims of the inputs of the last run.
-    program: Option<(Vec<Option<Type>>, Program, Frame)>,
+    /// What was computed of constants alone.
+    folded: Constants,
+    bound: Option<Bound>,
+    /// States that are not in an arena, as the last run left them, by formal input.
+    moved: BTreeMap<usize, Data>,
 }
 
-type Constants = SecondaryMap<Value, Option<Arc<HostTensor>>>;
-
-/// A module for certain dims of its inputs, with plans and kernels.
-pub(crate) struct Program {
-    pub(crate) module: Module,
-    pub(crate) constants: Constants,
-    plans: SecondaryMap<GraphId, Option<Arc<GraphPlan>>>,
-    graphs: Vec<GraphId>,
-    kernels: SecondaryMap<Node, Option<Arc<Prepared>>>,
+/// The program for the dims of the inputs of the last run, and its memory.
+struct Bound {
+    types: Vec<Option<Type>>,
+    program: Program,
+    frame: Frame,
 }
 
-impl Program {
-    pub(crate) fn plan(&self, graph: GraphId) -> &GraphPlan {
-        self.plans[graph].as_deref().expect("every graph that is somebody's is planned")
+impl Backend for Cpu {
+    type Executable = Executable;
+
+    fn prepare(&self, module: &Module) -> Result<Executable, PrepareError> {
+        Cpu::prepare(self, module)
+    }
+}
+
+impl Execute for Executable {
+    fn module(&self) -> &Module {
+        Executable::module(self)
     }
 
-    /// The kernel of a node, if it could be made before the graph runs.
-    pub(crate) fn prepared(&self, node: Node) -> Option<&Prepared> {
-        self.kernels[node].as_deref()
+    fn bind(&mut self, inputs: &[Option<DataRef<'_>>]) -> Result<(), RunError> {
+        Executable::bind(self, inputs)
     }
+
+    fn run(
+        &mut self,
+        inputs: &[Option<DataRef<'_>>],
+        observer: Option<&mut (dyn Observer + Send)>,
+    ) -> Result<Vec<Data>, RunError> {
+        self.run_observed(inputs, observer)
+    }
+}
+
+impl Bound {
+    /// Whether the program is that for these inputs. A state that is not given has the type it had.
+    fn fits(&self, inputs: &[Option<DataRef<'_>>]) -> bool {
+        let states = &self.program.main_plan().states;
+        let fits = |(at, given): (usize, &Option<DataRef<'_>>)| match (given, self.types.get(at)) {
+            (Some(data), Some(ty)) => ty.as_ref() == Some(&data.ty()),
+            (None, Some(None)) => true,
+            (None, Some(Some(_))) => states.iter().any(|state| state.now as usize == at),
+            (_, None) => false,
+        };
+        inputs.len() == self.types.len() && inputs.iter().enumerate().all(fits)
+    }
+}
+
+/// Inputs, with states for those that are not given.
+fn with_states<'a>(
+    inputs: &[Option<DataRef<'a>>],
+    states: &'a BTreeMap<usize, Data>,
+) -> Vec<Option<DataRef<'a>>> {
+    let given = inputs.iter().enumerate();
+    given.map(|(at, given)| given.or_else(|| states.get(&at).map(Data::view))).collect()
 }
 
 impl Cpu {
@@ -223,12 +188,17 @@ impl Cpu {
         }
         let pool = rayon::ThreadPoolBuilder::new().num_threads(self.threads).stack_size(STACK).build();
         let pool = pool.map_err(|error| PrepareError::Threads(error.to_string()))?;
-        Ok(Executable { options: self.clone(), pool, module: module.clone(), constants, program: None })
+        Ok(Executable {
+            options: self.clone(),
+            pool,
+            module: module.clone(),
+            constants,
+            folded: Constants::default(),
+            bound: None,
+            moved: BTreeMap::new(),
+        })
     }
 }
-
-/// What is computed of constants alone is kept if it is larger than those by at most so many bytes.
-const FOLDED_BYTES: u64 = 1 << 16;
 
 /// Bodies nest up to 256 deep, and each level takes a few kilobytes of stack.
 const STACK: usize = 16 << 20;
@@ -236,36 +206,8 @@ const STACK: usize = 16 << 20;
 fn read_constant(payload: &Payload) -> Result<HostTensor, HostError> {
     match payload {
         Payload::Dense(data) => HostTensor::from_data(data),
-        Payload::Sparse(data) => densify(data),
+        Payload::Sparse(data) => HostTensor::from_sparse(data),
     }
-}
-
-/// A sparse constant as a dense tensor: indices are flat, or one row of coordinates per element.
-fn densify(data: &ampc_ir::tensor::SparseData) -> Result<HostTensor, HostError> {
-    let values = HostTensor::from_data(&data.values)?;
-    let indices = HostTensor::from_data(&data.indices)?;
-    let at: Vec<i64> = indices.i64s()?.collect();
-    let rank = if indices.dims().len() == 2 { data.dims.len() } else { 1 };
-    let size = values.dtype().bits().map_or(1, |bits| (bits / 8).max(1) as usize);
-    HostTensor::filled(values.dtype(), &data.dims, |bytes| {
-        let from = values.bytes().unwrap_or_default();
-        for (i, row) in at.chunks(rank.max(1)).enumerate() {
-            let flat = if indices.dims().len() == 2 {
-                row.iter().zip(&data.dims).try_fold(0u64, |flat, (&i, &dim)| {
-                    let i = u64::try_from(i).ok().filter(|&i| i < dim)?;
-                    flat.checked_mul(dim)?.checked_add(i)
-                })
-            } else {
-                row.first().and_then(|&i| u64::try_from(i).ok())
-            };
-            let start = flat.and_then(|f| usize::try_from(f).ok()?.checked_mul(size));
-            let target = start.and_then(|start| bytes.get_mut(start..start.checked_add(size)?));
-            if let (Some(target), Some(element)) = (target, from.get(i * size..(i + 1) * size)) {
-                target.copy_from_slice(element);
-            }
-        }
-        Ok(())
-    })
 }
 
 impl Executable {
@@ -288,10 +230,11 @@ impl Executable {
         observer: Option<&mut (dyn Observer + Send)>,
     ) -> Result<Vec<Data>, RunError> {
         let mut outputs = Vec::new();
-        self.run_visiting(inputs, observer, |frame, program, plan, given| {
-            let mut take = |i: usize| frame.take_output(program, plan, given, i);
-            outputs =
-                (0..plan.outputs.len()).filter_map(|i| take(i).transpose()).collect::<Result<_, _>>()?;
+        self.run_visiting(inputs, observer, |frame, scope| {
+            for output in 0..scope.plan.outputs.len() {
+                let taken = frame.take_output(scope, output)?;
+                outputs.push(taken.ok_or(RunError::NoOutput { output })?);
+            }
             Ok(())
         })?;
         Ok(outputs)
@@ -307,11 +250,9 @@ impl Executable {
         inputs: &[Option<DataRef<'_>>],
         mut visit: impl FnMut(usize, DataRef<'_>) + Send,
     ) -> Result<(), RunError> {
-        self.run_visiting(inputs, None, |frame, program, plan, given| {
-            for i in 0..plan.outputs.len() {
-                if let Some(data) = frame.output(program, plan, given, i) {
-                    visit(i, data);
-                }
+        self.run_visiting(inputs, None, |frame, scope| {
+            for output in 0..scope.plan.outputs.len() {
+                visit(output, frame.output(scope, output).ok_or(RunError::NoOutput { output })?);
             }
             Ok(())
         })
@@ -322,37 +263,77 @@ impl Executable {
     ///
     /// # Errors
     /// If there is not enough memory for copies.
-    pub fn states(&self) -> Result<Vec<(usize, HostTensor)>, HostError> {
-        match &self.program {
-            Some((_, program, frame)) => exec::states(program.plan(program.module.main()), frame),
-            None => Ok(Vec::new()),
-        }
+    pub fn states(&self) -> Result<Vec<(usize, Data)>, HostError> {
+        let mut found: Vec<(usize, Data)> = match &self.bound {
+            Some(bound) => {
+                let placed = exec::states(bound.program.main_plan(), &bound.frame)?;
+                placed.into_iter().map(|(at, tensor)| (at, tensor.into())).collect()
+            }
+            None => Vec::new(),
+        };
+        found.extend(self.moved.iter().map(|(&at, data)| (at, data.clone())));
+        found.sort_unstable_by_key(|(at, _)| *at);
+        Ok(found)
     }
 
     fn run_visiting(
         &mut self,
         inputs: &[Option<DataRef<'_>>],
         observer: Option<&mut (dyn Observer + Send)>,
-        visit: impl FnOnce(&mut Frame, &Program, &GraphPlan, Given<'_>) -> Result<(), HostError> + Send,
+        visit: impl FnOnce(&mut Frame, Scope<'_>) -> Result<(), RunError> + Send,
     ) -> Result<(), RunError> {
-        self.bind(inputs)?;
-        let Executable { options, pool, program, .. } = self;
-        let Some((_, program, frame)) = program else { return Ok(()) };
+        let deadline = self.deadline();
+        let states = self.states_for(inputs)?;
+        let inputs = with_states(inputs, &states);
+        self.bind_until(&inputs, &states, deadline)?;
+        self.moved = self.walk(&inputs, observer, deadline, visit)?;
+        Ok(())
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.options.time_limit.map(|limit| Instant::now() + limit)
+    }
+
+    /// The states that have to be given with these inputs: those that are in no arena, and all of them if there is to
+    /// be another arena.
+    fn states_for(&self, inputs: &[Option<DataRef<'_>>]) -> Result<BTreeMap<usize, Data>, RunError> {
+        let mut found = self.moved.clone();
+        if let Some(bound) = &self.bound
+            && !bound.fits(inputs)
+        {
+            let placed = exec::states(bound.program.main_plan(), &bound.frame)?;
+            found.extend(placed.into_iter().map(|(at, tensor)| (at, tensor.into())));
+        }
+        Ok(found)
+    }
+
+    /// Walks the program, shows `visit` the outputs, and moves the states on. Gives those that are not in the arena.
+    fn walk(
+        &mut self,
+        inputs: &[Option<DataRef<'_>>],
+        observer: Option<&mut (dyn Observer + Send)>,
+        deadline: Option<Instant>,
+        visit: impl FnOnce(&mut Frame, Scope<'_>) -> Result<(), RunError> + Send,
+    ) -> Result<BTreeMap<usize, Data>, RunError> {
+        let Executable { options, pool, bound, .. } = self;
+        let Some(Bound { program, frame, .. }) = bound else { return Ok(BTreeMap::new()) };
         let mut run = Run {
             program,
             observer: observer.map(|o| -> &mut (dyn Observer + Send) { o }),
-            deadline: options.time_limit.map(|limit| Instant::now() + limit),
+            deadline,
             time_limit: options.time_limit.unwrap_or_default(),
+            stop: options.stop.as_deref(),
             max_iterations: options.max_iterations,
             max_bytes: options.max_bytes,
         };
         let main = program.module.main();
         let given = Given { inputs, operands: &[], attrs: None };
+        let scope = Scope { program, plan: program.plan(main), given };
         pool.install(|| {
             run_graph(&mut run, main, frame, given)?;
-            let plan = program.plan(main);
-            exec::store_states(program, plan, frame, given)?;
-            Ok(visit(frame, program, plan, given)?)
+            let next = exec::next_states(scope, frame)?;
+            visit(frame, scope)?;
+            Ok(exec::store_states(scope.plan, frame, next))
         })
     }
 
@@ -361,146 +342,56 @@ impl Executable {
     /// # Errors
     /// If inputs do not fit the graph.
     pub fn bind(&mut self, inputs: &[Option<DataRef<'_>>]) -> Result<(), RunError> {
-        let mut types: Vec<Option<Type>> = inputs.iter().map(|i| i.map(DataRef::ty)).collect();
-        // A state that is not given has the type it had.
-        let mut kept = Vec::new();
-        if let Some((planned, program, _)) = &self.program {
-            for state in &program.plan(program.module.main()).states {
-                let at = state.now as usize;
-                if let (Some(None), Some(Some(ty))) = (types.get(at), planned.get(at)) {
-                    types[at] = Some(ty.clone());
-                    kept.push(at);
-                }
-            }
-        }
-        if self.program.as_ref().is_some_and(|(planned, ..)| *planned == types) {
+        let states = self.states_for(inputs)?;
+        self.bind_until(&with_states(inputs, &states), &states, self.deadline())
+    }
+
+    fn bind_until(
+        &mut self,
+        inputs: &[Option<DataRef<'_>>],
+        states: &BTreeMap<usize, Data>,
+        deadline: Option<Instant>,
+    ) -> Result<(), RunError> {
+        if self.bound.as_ref().is_some_and(|bound| bound.fits(inputs)) {
             return Ok(());
         }
-        let states = if kept.is_empty() { Vec::new() } else { self.states()? };
-        let program = self.program_for(&types)?;
+        let types: Vec<Option<Type>> = inputs.iter().map(|i| i.map(DataRef::ty)).collect();
+        let Executable { options, module, constants, folded, .. } = &*self;
+        let binder = Binder { options, module, constants, folded, deadline };
+        let program = self.pool.install(|| binder.program(&types))?;
+        let plan = program.main_plan();
         let mut frame = Frame::default();
-        frame.reserve(program.plan(program.module.main()), self.options.max_bytes)?;
-        let mut inputs: Vec<Option<DataRef<'_>>> = vec![None; types.len()];
-        for (at, tensor) in &states {
-            inputs[*at] = Some(DataRef::Tensor(tensor.view())).filter(|_| kept.contains(at));
-        }
-        let given = Given { inputs: &inputs, operands: &[], attrs: None };
-        exec::load_states(program.plan(program.module.main()), &mut frame, given);
-        self.program = Some((types, program, frame));
+        let given: u64 = inputs.iter().flatten().map(|data| data.byte_count()).sum();
+        let taken = given + self.constant_bytes() + output_bytes(plan);
+        frame.reserve(&program.module, plan, taken, options.max_bytes)?;
+        // A state that was never given is what it is by default.
+        let formals = program.module.graph(program.module.main()).inputs();
+        let first: Vec<_> =
+            formals.iter().zip(inputs).map(|(&v, given)| given.or_else(|| program.constant(v))).collect();
+        exec::load_states(plan, &mut frame, Given { inputs: &first, operands: &[], attrs: None });
+        let moves = |at: &usize| plan.moved.iter().any(|state| state.now as usize == *at);
+        self.moved =
+            states.iter().filter(|(at, _)| moves(at)).map(|(&at, data)| (at, data.clone())).collect();
+        self.folded = program.constants.clone();
+        self.bound = Some(Bound { types, program, frame });
         Ok(())
-    }
-
-    fn program_for(&self, types: &[Option<Type>]) -> Result<Program, RunError> {
-        let mut module = self.module.clone();
-        let formals = module.graph(module.main()).inputs().to_vec();
-        for (input, &value) in formals.iter().enumerate() {
-            let declared = &module.value(value).ty;
-            let has_default = self.constants[value].is_some();
-            match types.get(input).and_then(Option::as_ref) {
-                Some(ty) if admits(declared, ty) => module.set_type(value, ty.clone()),
-                None if has_default => {
-                    let ty = self.constants[value].as_ref().map(|t| DataRef::Tensor(t.view()).ty());
-                    module.set_type(value, ty.unwrap_or_default());
-                }
-                given => {
-                    let found = given.map_or_else(|| "none".into(), describe);
-                    return Err(RunError::Input { input, expected: describe(declared), found });
-                }
-            }
-        }
-        let facts = infer_module(&mut module).map_err(RunError::Shapes)?;
-        let mut constants = self.constants.clone();
-        let mut kernels: SecondaryMap<Node, Option<Arc<Prepared>>> = SecondaryMap::default();
-        let mut index = Index::default();
-        let mut plans: SecondaryMap<GraphId, Option<Arc<GraphPlan>>> = SecondaryMap::default();
-        let graphs: Vec<GraphId> = module.graph_ids().collect();
-        for &graph in &graphs {
-            let in_function = module.root(graph) != module.main();
-            let plan = plan_graph(&module, graph, &mut index, |node| {
-                if exec::is_nested(&module, node) {
-                    return Needs { on_heap: true, ..Needs::default() };
-                }
-                match prepare_node(&module, node, &facts, in_function) {
-                    Some(prepared) => {
-                        let mut needs = prepared.needs.clone();
-                        if let Some(results) = self.fold(&module, node, &prepared, &constants) {
-                            for (value, tensor) in results {
-                                constants[value] = Some(Arc::new(tensor));
-                            }
-                            needs.is_constant = true;
-                        }
-                        kernels[node] = Some(Arc::new(prepared));
-                        needs
-                    }
-                    None => Needs::default(),
-                }
-            });
-            plans[graph] = Some(Arc::new(plan));
-        }
-        Ok(Program { module, constants, plans, graphs, kernels })
-    }
-
-    /// The results of a node that depends on constants alone, unless they are large: those are computed each time.
-    fn fold(
-        &self,
-        module: &Module,
-        node: Node,
-        prepared: &Prepared,
-        constants: &Constants,
-    ) -> Option<Vec<(Value, HostTensor)>> {
-        let data = module.node(node);
-        if !self.options.fold {
-            return None;
-        }
-        // The bytes of a view are there already.
-        if prepared.needs.view || data.schema().is_none_or(|s| !op::is_deterministic(s.kind)) {
-            return None;
-        }
-        let mut operands = Vec::new();
-        let mut given = 0;
-        for operand in data.formal_operands() {
-            let Some(value) = *operand else {
-                operands.push(None);
-                continue;
-            };
-            // The default of an input may be replaced.
-            let is_input = matches!(module.value(value).def, Def::Input { .. });
-            let constant = constants[value].as_ref().filter(|_| !is_input)?;
-            given += constant.bytes()?.len();
-            operands.push(Some(DataRef::Tensor(constant.view())));
-        }
-        let ty = |v: &Option<Value>| match v {
-            Some(v) => exec::known_tensor(&module.value(*v).ty).map(Some),
-            None => Some(None),
-        };
-        let types: Vec<_> = data.results().iter().map(ty).collect::<Option<_>>()?;
-        let bytes = |(dtype, dims): &(DType, Vec<u64>)| {
-            dtype.storage_bytes(dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d))?)
-        };
-        let total = types.iter().flatten().try_fold(0u64, |sum, ty| sum.checked_add(bytes(ty)?))?;
-        if total > given as u64 + FOLDED_BYTES {
-            return None;
-        }
-        // What goes wrong shows when the node runs.
-        let results = exec::run_alone(prepared, &operands, &types, self.options.max_bytes).ok()?;
-        Some(data.results().iter().zip(results).filter_map(|(v, t)| Some(((*v)?, t?))).collect())
     }
 
     /// The plans of the last [`bind`](Self::bind) as text, the main graph first.
     pub fn plan_text(&self) -> String {
-        let Some((_, program, _)) = &self.program else { return String::new() };
+        let Some(Bound { program, .. }) = &self.bound else { return String::new() };
         let graphs = program.graphs.iter();
         graphs.map(|&graph| program.plan(graph).to_text(&program.module)).collect()
     }
 
     /// Bytes of the arena of the main graph for the inputs of the last [`bind`](Self::bind).
     pub fn arena_bytes(&self) -> usize {
-        self.program.as_ref().map_or(0, |(_, program, _)| program.plan(program.module.main()).arena)
+        self.bound.as_ref().map_or(0, |bound| bound.program.main_plan().arena)
     }
 
     /// The plan of a graph of the module for the inputs of the last [`bind`](Self::bind).
     pub fn plan(&self, graph: GraphId) -> Option<&GraphPlan> {
-        self.program.as_ref().and_then(|(_, program, _)| program.plans[graph].as_deref())
+        self.bound.as_ref().and_then(|bound| bound.program.plans[graph].as_deref())
     }
 
     /// Bytes of all constants.
@@ -512,7 +403,7 @@ impl Executable {
 
     /// Bytes that the arenas of all graphs hold now.
     pub fn allocated_bytes(&self) -> usize {
-        self.program.as_ref().map_or(0, |(_, _, frame)| frame.arena_bytes())
+        self.bound.as_ref().map_or(0, |bound| bound.frame.arena_bytes())
     }
 
     /// The module it runs.
@@ -521,33 +412,13 @@ impl Executable {
     }
 }
 
-/// The kernel of a node if all that it asks for is known before the graph runs. An error shows when the node runs:
-/// it may never do.
-fn prepare_node(module: &Module, node: Node, facts: &Facts, in_function: bool) -> Option<Prepared> {
-    let view = NodeView::with_facts(module, node, facts)?;
-    // Calls differ in what they give a function, and may leave operands out.
-    if in_function {
-        return None;
-    }
-    let prepare = kernels::find(view.kind())?;
-    let results = module.node(node).results().iter();
-    let results: Vec<Option<Type>> = results.map(|v| v.map(|v| module.value(v).ty.clone())).collect();
-    // What is known of the results once the operands are there may be more.
-    let is_known = |ty: &Type| match ty {
-        Type::Unknown => false,
-        Type::Tensor(tensor) => tensor.shape.to_known().is_some(),
-        _ => true,
+/// Bytes of the outputs that are copied out of the arena.
+fn output_bytes(plan: &GraphPlan) -> u64 {
+    let bytes = |&output: &u32| match plan.values[output as usize].place {
+        Place::Arena { len, .. } => len as u64,
+        _ => 0,
     };
-    if !results.iter().flatten().all(is_known) {
-        return None;
-    }
-    // Kernels multiply dims: those of what has no size are looked at when the node runs, if it ever does.
-    let operands = module.node(node).formal_operands().iter().flatten();
-    let fits = |ty: &Type| exec::span(ty).is_some_and(|bytes| usize::try_from(bytes).is_ok());
-    if !results.iter().flatten().chain(operands.map(|&v| &module.value(v).ty)).all(fits) {
-        return None;
-    }
-    prepare(&Site { view, results: &results }).ok()
+    plan.outputs.iter().map(bytes).sum()
 }
 
 /// Whether a value of type `given` may be an input that is declared as `declared`.
@@ -567,19 +438,5 @@ pub fn admits(declared: &Type, given: &Type) -> bool {
             matches!(**g, Type::Unknown) || d.same_kind(g)
         }
         _ => false,
-    }
-}
-
-fn describe(ty: &Type) -> String {
-    match ty {
-        Type::Tensor(t) => match t.shape.dims() {
-            Some(dims) => {
-                let dims: Vec<String> =
-                    dims.iter().map(|d| d.known().map_or("?".into(), |n| n.to_string())).collect();
-                format!("{}[{}]", t.dtype, dims.join(", "))
-            }
-            None => format!("{}[*]", t.dtype),
-        },
-        other => format!("{other:?}"),
     }
 }

@@ -52,6 +52,9 @@ pub struct GraphPlan {
     pub outputs: Vec<u32>,
     /// Its states: an input that is in the arena, and the value it has next time.
     pub states: Vec<State>,
+    /// States that are in no arena, since nobody knows their size or it changes: whoever runs the graph takes the next
+    /// value out and gives it next time.
+    pub moved: Vec<State>,
     /// Bytes of the arena.
     pub arena: usize,
 }
@@ -168,13 +171,16 @@ pub fn plan_graph(
         }
     }
     let outputs: Vec<u32> = data.outputs().iter().map(|o| index.of(o.value)).collect();
-    let steps = schedule(module, graph, index, values.len(), &outputs);
+    let next = data.states.iter().map(|&(_, next)| index.of(next));
+    let roots: Vec<u32> = outputs.iter().copied().chain(next).collect();
+    let steps = schedule(module, graph, index, values.len(), &roots);
     let state =
         |&(now, next): &(Value, Value)| State { now: index.of(now), next: index.of(next), copied: false };
     let mut planner = Planner {
-        last: last_reads(&steps, values.len(), &outputs),
+        last: last_reads(&steps, values.len(), &roots),
         storage: vec![None; values.len()],
         states: data.states.iter().map(state).collect(),
+        moved: Vec::new(),
         values,
         storages: Vec::new(),
         scratch: Vec::new(),
@@ -199,11 +205,11 @@ pub fn plan_graph(
     plan
 }
 
-/// The nodes that an output depends on, in program order.
-fn schedule(module: &Module, graph: GraphId, index: &Index, n_values: usize, outputs: &[u32]) -> Vec<Step> {
+/// The nodes that `roots` depend on, outputs and next values of states, in program order.
+fn schedule(module: &Module, graph: GraphId, index: &Index, n_values: usize, roots: &[u32]) -> Vec<Step> {
     let mut is_read = vec![false; n_values];
-    for &output in outputs {
-        is_read[output as usize] = true;
+    for &root in roots {
+        is_read[root as usize] = true;
     }
     let nodes: Vec<Node> = module.nodes(graph).collect();
     let mut steps = Vec::new();
@@ -230,17 +236,17 @@ fn schedule(module: &Module, graph: GraphId, index: &Index, n_values: usize, out
     steps
 }
 
-/// The last step that reads each value; outputs are read when all steps are done. What nobody reads ends where it
-/// is made.
-fn last_reads(steps: &[Step], n_values: usize, outputs: &[u32]) -> Vec<usize> {
+/// The last step that reads each value; `roots` are read when all steps are done. What nobody reads ends where it is
+/// made.
+fn last_reads(steps: &[Step], n_values: usize, roots: &[u32]) -> Vec<usize> {
     let mut last = vec![0; n_values];
     for (at, step) in steps.iter().enumerate() {
         for &value in step.results.iter().chain(&step.operands).flatten() {
             last[value as usize] = at;
         }
     }
-    for &output in outputs {
-        last[output as usize] = steps.len();
+    for &root in roots {
+        last[root as usize] = steps.len();
     }
     last
 }
@@ -261,6 +267,7 @@ struct Planner {
     storage: Vec<Option<usize>>,
     storages: Vec<Storage>,
     states: Vec<State>,
+    moved: Vec<State>,
     /// Steps with scratch memory, and how much.
     scratch: Vec<(usize, usize)>,
 }
@@ -272,7 +279,7 @@ impl Planner {
         let sized = |s: &State| {
             self.bytes(s.now as usize).is_some() && self.bytes(s.now as usize) == self.bytes(s.next as usize)
         };
-        self.states = self.states.iter().copied().filter(sized).collect();
+        (self.states, self.moved) = self.states.iter().partition(|s| sized(s));
         for state in self.states.clone() {
             let now = state.now as usize;
             let bytes = self.bytes(now).unwrap_or(0);
@@ -394,7 +401,7 @@ impl Planner {
             state.copied = self.storage[state.now as usize] != self.storage[state.next as usize];
         }
         debug_assert!(layout.bytes.is_multiple_of(ALIGNMENT));
-        let Planner { values, steps, states, .. } = self;
-        GraphPlan { graph, values, steps, outputs, states, arena: layout.bytes }
+        let Planner { values, steps, states, moved, .. } = self;
+        GraphPlan { graph, values, steps, outputs, states, moved, arena: layout.bytes }
     }
 }

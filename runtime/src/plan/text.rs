@@ -34,6 +34,10 @@ impl GraphPlan {
             let how = if state.copied { "copied" } else { "in place" };
             text += &format!("      state {now} -> {next}, {how}\n");
         }
+        for state in &self.moved {
+            let (now, next) = (self.result(module, state.now), self.name(module, state.next));
+            text += &format!("      state {now} -> {next}, moved\n");
+        }
         let outputs: Vec<String> = self.outputs.iter().map(|&v| self.name(module, v)).collect();
         text += &format!("      return {}\n", outputs.join(", "));
         text

@@ -3,7 +3,7 @@
 //! The formulas are those of ONNX's operator text. Where they lose digits in f32, as `exp(x) − 1` does near 0, the
 //! function is computed that has them.
 
-use super::functions::{erf, exp, sigmoid, tanh};
+use super::functions::{erf, exp, gelu, gelu_tanh, mish, sigmoid, tanh};
 use super::lanes::{Real, Wide, for_int, for_real, map, map_in_place};
 use super::pointwise::{walk_of, zipped};
 use crate::cpu::kernel::{Prepare, Prepared, Result, Site};
@@ -38,9 +38,9 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
             OpKind::Elu => elu,
             OpKind::Gelu => gelu_of,
             OpKind::HardSigmoid => hard_sigmoid,
-            OpKind::HardSwish => floats!(|x| x * clamp(x * (1.0 / 6.0) + 0.5, 0.0, 1.0)),
+            OpKind::HardSwish => floats!(|x| x * clamp((x + 3.0) / 6.0, 0.0, 1.0)),
             OpKind::LeakyRelu => leaky_relu,
-            OpKind::Mish => floats!(|x| x * tanh(softplus(x))),
+            OpKind::Mish => floats!(|x| mish(x)),
             OpKind::Neg => neg,
             OpKind::Relu => relu,
             OpKind::Selu => selu,
@@ -193,17 +193,6 @@ fn sign(site: &Site<'_>) -> Result<Prepared> {
 fn softplus<W: Wide>(x: W) -> W {
     let above = if x < W::zero() { W::zero() } else { x };
     above + exp(-x.abs()).ln_1p()
-}
-
-/// x · Φ(x).
-pub(super) fn gelu<W: Wide>(x: W) -> W {
-    W::of(0.5) * x * (W::one() + erf(x * W::of(std::f64::consts::FRAC_1_SQRT_2)))
-}
-
-/// x · Φ(x), approximated by a tanh.
-pub(super) fn gelu_tanh<W: Wide>(x: W) -> W {
-    let inner = W::of(0.797_884_560_802_865_4) * (x + W::of(0.044_715) * x * x * x);
-    W::of(0.5) * x * (W::one() + tanh(inner))
 }
 
 fn gelu_of(site: &Site<'_>) -> Result<Prepared> {

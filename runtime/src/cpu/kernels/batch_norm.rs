@@ -1,10 +1,13 @@
 //! BatchNormalization.
 //!
 //! `(x - mean) / √(var + epsilon) · scale + bias` per channel. In training mean and variance are those of the batch
-//! (divided by the number of elements), and the running ones become `running · momentum + batch · (1 - momentum)`.
+//! (divided by the number of elements), with all their digits as in `normalize.rs`, and the running ones become `running · momentum + batch · (1 - momentum)`.
 
-use super::fold::{Folding, Load, Number, Sum, SumOfSquares, read_floats, transform, write_floats};
+use super::fold::{
+    Folding, Load, Number, Sum, SumOfDistances, SumOfSquares, read_floats, transform, write_floats,
+};
 use super::lanes::{PIECE, Real, Wide, for_real, pieces};
+use super::normalize::variance;
 use super::reduce::count_of;
 use super::softmax::first;
 use crate::cpu::kernel::{Io, Prepare, Prepared, Result, Site};
@@ -45,7 +48,7 @@ fn batch_norm(site: &Site<'_>) -> Result<Prepared> {
 
 impl BatchNorm {
     fn prepare<T: Load<A>, A: Wide + Number>(self) -> Prepared {
-        let bytes = 6 * self.channels * size_of::<A>();
+        let bytes = 7 * self.channels * size_of::<A>();
         Prepared::new(move |io| {
             let mut room = io.scratch::<A>().chunks_exact_mut(self.channels.max(1));
             let mut next = || room.next().unwrap_or_default();
@@ -55,11 +58,15 @@ impl BatchNorm {
             }
             let from = first::<T>(io)?;
             let to = io.out::<T>(0)?;
+            let rest = next();
             if self.view.training {
-                self.train(io, from.unwrap_or(to), (mean, var), (next(), next()))?;
+                self.train(io, from.unwrap_or(to), (mean, var), (next(), next()), rest)?;
             }
             let epsilon = A::of(f64::from(self.view.epsilon));
             factor.iter_mut().zip(&*var).for_each(|(f, &var)| *f = *f / (var + epsilon).sqrt());
+            if self.view.training {
+                bias.iter_mut().zip(&*factor).zip(&*rest).for_each(|((b, &f), &rest)| *b = *b - rest * f);
+            }
             self.apply(from, to, mean, factor, bias);
             Ok(())
         })
@@ -67,17 +74,21 @@ impl BatchNorm {
         .scratch(bytes)
     }
 
-    /// Puts mean and variance of the batch in the place of the running ones, and writes both.
+    /// Puts mean and variance of the batch in the place of the running ones, and writes both; `rest` becomes what the
+    /// mean is greater than the number that stands for it.
     fn train<T: Load<A>, A: Wide + Number>(
         &self,
         io: &mut Io<'_>,
         from: &[T],
         running: (&mut [A], &mut [A]),
         batch: (&mut [A], &mut [A]),
+        rest: &mut [A],
     ) -> Result<()> {
         let count = count_of::<A>(&self.folding);
         self.folding.fold(Sum, from, None, batch.0, |sum, _| sum / count);
+        self.folding.fold(SumOfDistances, from, Some(batch.0), rest, |sum, _| sum / count);
         self.folding.fold(SumOfSquares, from, Some(batch.0), batch.1, |sum, _| sum / count);
+        batch.1.iter_mut().zip(&*rest).for_each(|(var, &rest)| *var = variance(*var, rest));
         let momentum = A::of(f64::from(self.view.momentum));
         for (j, (running, batch)) in [(running.0, batch.0), (running.1, batch.1)].into_iter().enumerate() {
             let mixed = running.iter().zip(&*batch);

@@ -4,6 +4,7 @@
 //! the order depends on the dims alone.
 
 use super::broadcast::Walk;
+use super::functions::exp;
 use super::lanes::{BLOCK, PIECE, Real, Wide, pieces};
 use crate::cpu::kernel::{Dims, Io, KernelError, Out, Result};
 use crate::host::{Element, TensorRef};
@@ -168,8 +169,8 @@ macro_rules! load_integers {
 load_low!(f16, bf16);
 load_each!(
     f32 as f64: f64::from, f32::of;
-    f16 as f64: f16::to_f64, f16::from_f64;
-    bf16 as f64: bf16::to_f64, bf16::from_f64;
+    f16 as f64: f16::to_f64, f16::round_f64;
+    bf16 as f64: bf16::to_f64, bf16::round_f64;
 );
 load_integers!(i64, i32, u64, u32);
 
@@ -210,13 +211,19 @@ sums! {
     Sum<A: Number> = |x, _| x;
     /// Σ |x|
     SumOfMagnitudes<A: Number> = |x, _| x.magnitude();
+    /// Σ (x - shift)
+    SumOfDistances<A: Number> = |x, shift| x.minus(shift);
     /// Σ (x - shift)²
     SumOfSquares<A: Number> = |x, shift| {
         let d = x.minus(shift);
         d.times(d)
     };
     /// Σ exp(x - shift)
-    SumOfExps<A: Wide> = |x, shift| (x - shift).exponential();
+    SumOfExps<A: Wide> = |x, shift| exp(x - shift);
+    /// Σ exp(x - shift) of all that are not the shift, with digits that are lost beside those: each has 1.
+    SumOfOtherExps<A: Wide> = |x, shift| if x == shift { A::zero() } else { exp(x - shift) };
+    /// How many are the shift.
+    Count<A: Number> = |x, shift| if x == shift { A::ONE } else { A::default() };
 }
 
 /// Π x
@@ -544,14 +551,14 @@ pub(crate) fn transform<S: Load<A>, T: Load<A>, A: Number>(
     }
 }
 
-/// `to = f(from, a, b)` elementwise, where `a` and `b` are broadcast alike as operand 0 of `walk`; without `from` it is
+/// `to = f(from, others)` elementwise, where the others are broadcast alike as operand 0 of `walk`; without `from` it is
 /// what `to` holds.
-pub(crate) fn spread<T: Load<A>, A: Number>(
+pub(crate) fn spread<T: Load<A>, A: Number, const N: usize>(
     walk: &Walk,
     from: Option<&[T]>,
-    (a, b): (&[A], &[A]),
+    others: [&[A]; N],
     to: &mut [T],
-    f: impl Fn(A, A, A) -> A + Send + Sync,
+    f: impl Fn(A, [A; N]) -> A + Send + Sync,
 ) {
     let step = walk.row_stride(0);
     pieces(to, PIECE, |start, to| {
@@ -560,12 +567,11 @@ pub(crate) fn spread<T: Load<A>, A: Number>(
             let begin = begin[0];
             transform(from, &mut to[at - start..at - start + n], |at, block| {
                 if step == 0 {
-                    let (a, b) = (a[begin], b[begin]);
-                    block.iter_mut().for_each(|x| *x = f(*x, a, b));
+                    let others = others.map(|other| other[begin]);
+                    block.iter_mut().for_each(|x| *x = f(*x, others));
                 } else {
-                    let here = begin + at..begin + at + block.len();
-                    let rest = a[here.clone()].iter().zip(&b[here]);
-                    block.iter_mut().zip(rest).for_each(|(x, (&a, &b))| *x = f(*x, a, b));
+                    let others = others.map(|other| &other[begin + at..][..block.len()]);
+                    block.iter_mut().enumerate().for_each(|(i, x)| *x = f(*x, others.map(|other| other[i])));
                 }
             });
         });
@@ -594,8 +600,8 @@ pub(crate) fn read_floats<A: Wide>(tensor: TensorRef<'_>, to: &mut [A]) -> Resul
 pub(crate) fn write_floats<A: Wide>(io: &mut Io<'_>, j: usize, from: impl Iterator<Item = A>) -> Result<()> {
     let Some(Out::Placed { dtype, .. }) = io.results.get(j) else { return Ok(()) };
     match dtype {
-        DType::F16 => io.out(j)?.iter_mut().zip(from).for_each(|(y, x)| *y = f16::from_f64(x.to())),
-        DType::BF16 => io.out(j)?.iter_mut().zip(from).for_each(|(y, x)| *y = bf16::from_f64(x.to())),
+        DType::F16 => io.out(j)?.iter_mut().zip(from).for_each(|(y, x)| *y = f16::round_f64(x.to())),
+        DType::BF16 => io.out(j)?.iter_mut().zip(from).for_each(|(y, x)| *y = bf16::round_f64(x.to())),
         DType::F64 => io.out(j)?.iter_mut().zip(from).for_each(|(y, x)| *y = x.to()),
         _ => io.out(j)?.iter_mut().zip(from).for_each(|(y, x)| *y = f32::of(x.to())),
     }

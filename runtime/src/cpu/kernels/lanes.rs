@@ -1,6 +1,7 @@
 //! Floats as kernels compute with them: a block at a time is widened, computed in the wide type, and rounded once.
 
 use super::functions::Elementary;
+use super::vector::widest;
 use crate::host::Element;
 use ampc_ir::convert::round_to_odd;
 use half::slice::HalfFloatSliceExt;
@@ -15,8 +16,6 @@ pub(crate) trait Wide:
     fn of(number: f64) -> Self;
     /// The number as f64, which holds it exactly.
     fn to(self) -> f64;
-    /// e to the power of it, for loops over many: within 2 units in the last place.
-    fn exponential(self) -> Self;
 }
 
 impl Wide for f32 {
@@ -27,10 +26,6 @@ impl Wide for f32 {
     fn to(self) -> f64 {
         f64::from(self)
     }
-    #[inline]
-    fn exponential(self) -> f32 {
-        exponential(self)
-    }
 }
 
 impl Wide for f64 {
@@ -40,34 +35,6 @@ impl Wide for f64 {
     fn to(self) -> f64 {
         self
     }
-    fn exponential(self) -> f64 {
-        self.exp()
-    }
-}
-
-/// `2^n · e^r` with a polynomial for `e^r`, |r| ≤ ln 2 / 2 (that of Cephes' `expf`), without branches.
-#[inline]
-fn exponential(x: f32) -> f32 {
-    // Added to a number, it leaves the nearest integer in the low bits.
-    const ROUND: f32 = 12_582_912.0;
-    const LN_2: (f32, f32) = (0.693_359_4, -2.121_944_4e-4);
-    // Beyond, results are 0 or infinite; NaN is no less.
-    let x = if x < -104.0 { -104.0 } else { x };
-    let x = if x > 89.0 { 89.0 } else { x };
-    let rounded = x * std::f32::consts::LOG2_E + ROUND;
-    let whole = rounded - ROUND;
-    let r = x - whole * LN_2.0 - whole * LN_2.1;
-    let p = 1.987_569_1e-4 * r + 1.398_199_9e-3;
-    let p = p * r + 8.333_452e-3;
-    let p = p * r + 4.166_579_6e-2;
-    let p = p * r + 1.666_666_5e-1;
-    let p = p * r + 5e-1;
-    let p = p * r * r + r + 1.0;
-    // Twice half of the exponent: 2^n alone may be no normal number.
-    let n = rounded.to_bits().cast_signed().wrapping_sub(ROUND.to_bits().cast_signed());
-    let half = n >> 1;
-    let power = |n: i32| f32::from_bits((n.wrapping_add(127) << 23).cast_unsigned());
-    p * power(half) * power(n - half)
 }
 
 /// A float element type, and the type that operators compute in on it.
@@ -184,7 +151,7 @@ pub(crate) fn map<T: Real>(from: &[T], to: &mut [T], f: impl Fn(T::Wide) -> T::W
         let from = &from[at..at + to.len()];
         if let (Some(from), Some(_)) = (T::as_wide(from), T::as_wide(to)) {
             if let Some(to) = T::as_wide_mut(to) {
-                to.iter_mut().zip(from).for_each(|(y, &x)| *y = f(x));
+                widest(|| to.iter_mut().zip(from).for_each(|(y, &x)| *y = f(x)));
             }
             return;
         }
@@ -192,7 +159,7 @@ pub(crate) fn map<T: Real>(from: &[T], to: &mut [T], f: impl Fn(T::Wide) -> T::W
         for (from, to) in from.chunks(BLOCK).zip(to.chunks_mut(BLOCK)) {
             let block = &mut block[..from.len()];
             T::widen(from, block);
-            block.iter_mut().for_each(|x| *x = f(*x));
+            widest(|| block.iter_mut().for_each(|x| *x = f(*x)));
             T::narrow(block, to);
         }
     });
@@ -202,14 +169,14 @@ pub(crate) fn map<T: Real>(from: &[T], to: &mut [T], f: impl Fn(T::Wide) -> T::W
 pub(crate) fn map_in_place<T: Real>(to: &mut [T], f: impl Fn(T::Wide) -> T::Wide + Send + Sync) {
     pieces(to, PIECE, |_, to| {
         if let Some(to) = T::as_wide_mut(to) {
-            to.iter_mut().for_each(|x| *x = f(*x));
+            widest(|| to.iter_mut().for_each(|x| *x = f(*x)));
             return;
         }
         let mut block = [<T::Wide as num_traits::Zero>::zero(); BLOCK];
         for to in to.chunks_mut(BLOCK) {
             let block = &mut block[..to.len()];
             T::widen(to, block);
-            block.iter_mut().for_each(|x| *x = f(*x));
+            widest(|| block.iter_mut().for_each(|x| *x = f(*x)));
             T::narrow(block, to);
         }
     });
@@ -292,25 +259,3 @@ macro_rules! for_int {
 }
 
 pub(crate) use {for_int, for_real};
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn exponentials() {
-        for i in -1_050_000..=900_000i32 {
-            let x = f32::of(f64::from(i) * 1e-4);
-            let (found, exact) = (f64::from(exponential(x)), f64::from(x).exp());
-            let limit = 2.0 * f64::from(f32::EPSILON) * exact + 1e-45;
-            assert!(
-                (found - exact).abs() <= limit || exact > f64::from(f32::MAX),
-                "{x}: {found} and {exact}"
-            );
-        }
-        assert_eq!(exponential(f32::NEG_INFINITY), 0.0);
-        assert_eq!(exponential(f32::INFINITY), f32::INFINITY);
-        assert_eq!(exponential(0.0), 1.0);
-        assert!(exponential(f32::NAN).is_nan());
-    }
-}

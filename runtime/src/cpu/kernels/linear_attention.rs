@@ -4,6 +4,7 @@
 //! `S = exp(decay) · S`, `S += k ⊗ (beta · (v - Sᵀ k))`, `y = scale · Sᵀ q`, without the decay, or with `v` alone, as
 //! its update rule says. CausalConvWithState is a convolution of each channel with the steps up to the present one.
 
+use super::functions::sigmoid;
 use super::lanes::{Real, Wide, for_real, widened};
 use super::slots;
 use crate::cpu::kernel::{KernelError, Prepare, Prepared, Result, Site};
@@ -288,5 +289,5 @@ fn causal_conv(site: &Site<'_>) -> Result<Prepared> {
 
 /// x · sigmoid(x).
 fn silu<W: Wide>(x: W) -> W {
-    x / (W::one() + (-x).exp())
+    x * sigmoid(x)
 }

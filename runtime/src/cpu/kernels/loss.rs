@@ -76,7 +76,7 @@ impl Loss {
             let score = |at: usize, position: usize| {
                 let mut score = [A::zero()];
                 T::load(&scores[at..=at], &mut score);
-                stats.map_or(score[0], |(max, log_sum)| score[0] - max[position] - log_sum[position])
+                stats.map_or(score[0], |[max, log_sum]| score[0] - max[position] - log_sum[position])
             };
             if self.long_classes {
                 self.each(io.slice::<i64>(1)?, weights, score, losses, counts)?;
@@ -85,7 +85,7 @@ impl Loss {
             }
             self.reduce::<T, A>(io, losses, counts)?;
             if let (Some(softmax), Some(stats), true) = (&self.softmax, stats, io.wants(1)) {
-                let log_probability = |x, max, log_sum| x - max - log_sum;
+                let log_probability = |x, [max, log_sum]: [A; 2]| x - max - log_sum;
                 spread(&softmax.walk, Some(scores), stats, io.out(1)?, log_probability);
             }
             Ok(())

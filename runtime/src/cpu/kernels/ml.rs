@@ -2,6 +2,7 @@
 
 use super::activation::{mapped, mapped_int};
 use super::elements::{copies, to_f64};
+use super::functions::sigmoid;
 use super::lanes::{Real, Wide, for_real};
 use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
 use crate::host::{HostTensor, TensorRef};
@@ -403,7 +404,7 @@ fn transform<W: Wide>(how: Transform, row: &mut [W]) {
     match how {
         Transform::None => {}
         Transform::Softmax => super::softmax::masked_softmax::<W, W>(row),
-        Transform::Logistic => row.iter_mut().for_each(|x| *x = W::one() / (W::one() + (-*x).exp())),
+        Transform::Logistic => row.iter_mut().for_each(|x| *x = sigmoid(*x)),
         // Zeros stay, and have no part in it.
         Transform::SoftmaxZero => {
             let top = row.iter().fold(W::neg_infinity(), |top, &x| top.max(x));

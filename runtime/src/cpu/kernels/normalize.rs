@@ -1,13 +1,17 @@
 //! Normalisation of what belongs together: LayerNormalization, RMSNormalization, GroupNormalization,
 //! InstanceNormalization, LpNormalization, MeanVarianceNormalization, LRN.
 //!
-//! Variances are means of squared distances from the mean, which is computed first. `stash_type` says how wide to
-//! compute at least; what is computed is rounded once, when it is stored.
+//! Variances are means of squared distances from the mean, which is computed first. A mean that is rounded to one
+//! number is too far off where elements are near each other and far from 0: it is the sum of that number `m` and of the
+//! mean of the distances from it, `r`. Then `(x - m) - r` has all its digits, and the variance is the mean of
+//! `(x - m)²` less `r²` (the corrected two-pass algorithm: T. F. Chan, G. H. Golub, R. J. LeVeque, "Algorithms for
+//! Computing the Sample Variance", 1983). `stash_type` says how wide to compute at least; what is computed is rounded
+//! once, when it is stored.
 
 use super::broadcast::Walk;
 use super::fold::{
-    CHUNK, Folding, Load, Number, Sum, SumOfMagnitudes, SumOfSquares, fold_run, read_floats, spread,
-    transform, write_floats,
+    CHUNK, Folding, Load, Number, Sum, SumOfDistances, SumOfMagnitudes, SumOfSquares, fold_run, read_floats,
+    spread, transform, write_floats,
 };
 use super::lanes::{PIECE, Real, Wide, for_real, pieces};
 use super::reduce::{as_float, count_of};
@@ -237,16 +241,16 @@ impl LayerNorm {
             for (j, (to, statistics)) in to.chunks_mut(n).zip(statistics.chunks_mut(2)).enumerate() {
                 let row = i * rows + j;
                 let from = from.map(|from| &from[row * n..(row + 1) * n]);
-                let (mean, var) = match from {
-                    Some(from) => moments(from, self.centered),
-                    None => moments(to, self.centered),
+                let Moments { mean, rest, var } = match from {
+                    Some(from) => Moments::of(from, self.centered),
+                    None => Moments::of(to, self.centered),
                 };
                 let factor = (var + epsilon).sqrt().recip();
-                statistics.copy_from_slice(&[mean, factor]);
+                statistics.copy_from_slice(&[mean + rest, factor]);
                 let own = if self.per_row { row * n } else { 0 };
                 let (scale, bias) = (scale.map(|s| &s[own..]), bias.map(|b| &b[own..]));
                 transform(from, to, |at, block| {
-                    block.iter_mut().for_each(|x| *x = (*x - mean) * factor);
+                    block.iter_mut().for_each(|x| *x = (*x - mean - rest) * factor);
                     if let Some(scale) = scale {
                         block.iter_mut().zip(&scale[at..]).for_each(|(x, &s)| *x = *x * s);
                     }
@@ -260,11 +264,32 @@ impl LayerNorm {
     }
 }
 
-/// Mean and variance, or 0 and the mean of squares.
-fn moments<T: Load<A>, A: Wide + Number>(row: &[T], centered: bool) -> (A, A) {
-    let count: A = as_float(row.len());
-    let mean = if centered { fold_run(Sum, row, A::zero()) / count } else { A::zero() };
-    (mean, fold_run(SumOfSquares, row, mean) / count)
+/// The mean, in two parts, and the variance.
+struct Moments<A> {
+    mean: A,
+    rest: A,
+    var: A,
+}
+
+impl<A: Wide + Number> Moments<A> {
+    /// Those of some numbers; if they are not to be centered, 0 and the mean of squares.
+    fn of<T: Load<A>>(row: &[T], centered: bool) -> Moments<A> {
+        let count: A = as_float(row.len());
+        if !centered {
+            let var = fold_run(SumOfSquares, row, A::zero()) / count;
+            return Moments { mean: A::zero(), rest: A::zero(), var };
+        }
+        let mean = fold_run(Sum, row, A::zero()) / count;
+        let rest = fold_run(SumOfDistances, row, mean) / count;
+        let var = variance(fold_run(SumOfSquares, row, mean) / count, rest);
+        Moments { mean, rest, var }
+    }
+}
+
+/// The variance, given the mean of the squared distances from a number that is `rest` below the mean.
+pub(super) fn variance<A: Wide>(squares: A, rest: A) -> A {
+    let var = squares - rest * rest;
+    if var < A::zero() { A::zero() } else { var }
 }
 
 /// `(x - mean) / √(var + epsilon) · scale + bias`: mean and variance of each group of channels of each sample, scale
@@ -337,16 +362,16 @@ impl ChannelNorm {
                 let at = start + i * n;
                 let group = at / n % groups;
                 let from = from.map(|from| &from[at..at + n]);
-                let (mean, var): (A, A) = match from {
-                    Some(from) => moments(from, true),
-                    None => moments(to, true),
+                let Moments { mean, rest, var } = match from {
+                    Some(from) => Moments::of(from, true),
+                    None => Moments::of(to, true),
                 };
                 let deviation = (var + epsilon).sqrt();
                 for (j, to) in to.chunks_mut(run).enumerate() {
                     let coefficient = if self.per_group { group } else { group * channels + j };
                     let (factor, bias) = (scale[coefficient] / deviation, bias[coefficient]);
                     transform(from.map(|from| &from[j * run..(j + 1) * run]), to, |_, block| {
-                        block.iter_mut().for_each(|x| *x = (*x - mean) * factor + bias);
+                        block.iter_mut().for_each(|x: &mut A| *x = (*x - mean - rest) * factor + bias);
                     });
                 }
             }
@@ -382,8 +407,8 @@ fn divided_by_norm<T: Load<A>, A: Wide + Number>(folding: Folding, walk: Walk, p
         } else {
             folding.fold(SumOfSquares, elements, None, norms, |sum: A, _| sum.sqrt());
         }
-        let divide = |x, norm, _| if norm == A::zero() { A::zero() } else { x / norm };
-        spread(&walk, from, (norms, norms), to, divide);
+        let divide = |x, [norm]: [A; 1]| if norm == A::zero() { A::zero() } else { x / norm };
+        spread(&walk, from, [norms], to, divide);
         Ok(())
     })
     .in_place(&[0])
@@ -400,18 +425,23 @@ fn mean_variance_norm(site: &Site<'_>) -> Result<Prepared> {
 }
 
 fn standardized<T: Load<A>, A: Wide + Number>(folding: Folding, walk: Walk) -> Prepared {
-    let bytes = 2 * folding.results * size_of::<A>();
+    let bytes = 3 * folding.results * size_of::<A>();
     Prepared::new(move |io| {
         let from = first::<T>(io)?;
         let to = io.out::<T>(0)?;
-        let room = &mut io.scratch::<A>()[..2 * folding.results];
-        let (means, deviations) = room.split_at_mut(folding.results);
+        let mut room = io.scratch::<A>();
+        let mut next = || take(&mut room, folding.results);
+        let (means, rests, deviations) = (next(), next(), next());
         let elements = from.unwrap_or(to);
         let (count, epsilon) = (count_of::<A>(&folding), A::of(1e-9));
         folding.fold(Sum, elements, None, means, |sum, _| sum / count);
-        let deviation = |sum: A, _| (sum / count).sqrt() + epsilon;
-        folding.fold(SumOfSquares, elements, Some(means), deviations, deviation);
-        spread(&walk, from, (means, deviations), to, |x, mean, deviation| (x - mean) / deviation);
+        folding.fold(SumOfDistances, elements, Some(means), rests, |sum, _| sum / count);
+        folding.fold(SumOfSquares, elements, Some(means), deviations, |sum, _| sum / count);
+        for (deviation, &rest) in deviations.iter_mut().zip(&*rests) {
+            *deviation = variance(*deviation, rest).sqrt() + epsilon;
+        }
+        let standardize = |x, [mean, rest, deviation]: [A; 3]| (x - mean - rest) / deviation;
+        spread(&walk, from, [means, rests, deviations], to, standardize);
         Ok(())
     })
     .in_place(&[0])
@@ -493,5 +523,24 @@ impl Lrn {
             });
             sums.iter_mut().zip(from).for_each(|(sum, &x)| *sum = *sum + x * x);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_have_all_their_digits() {
+        let row: Vec<f32> = (0..97u16).map(|i| 40_000.0 + f32::from(i % 7) * 0.25).collect();
+        let exact = |f: &dyn Fn(f64) -> f64| row.iter().map(|&x| f(f64::from(x))).sum::<f64>() / 97.0;
+        let mean = exact(&|x| x);
+        let var = exact(&|x| (x - mean) * (x - mean));
+        let found = Moments::<f32>::of(&row, true);
+        assert!((f64::from(found.mean) + f64::from(found.rest) - mean).abs() < 1e-9);
+        assert!((f64::from(found.var) - var).abs() < 1e-6 * var);
+        // Elements that are all alike have no variance, and none below 0.
+        let alike = Moments::<f32>::of(&[0.1f32; 97], true);
+        assert!(alike.var >= 0.0 && (0.1 - alike.mean - alike.rest).abs() < 1e-14);
     }
 }

@@ -5,16 +5,15 @@
 //! the number of elements, with or without those in the padding; a norm is the p-th root. A NaN makes the result NaN.
 
 use super::convolution::{spatial, to_f64};
-use super::lanes::{BLOCK, Real, Wide, for_int, for_real, pieces};
+use super::fold::{Fold, Greatest, Load, Number, Sum, fold_run, greatest};
+use super::lanes::{Real, Wide, for_int, for_real, pieces};
 use super::vector::widest;
 use super::window::{SLOTS, Window, work_through, zip_strided};
 use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
-use crate::host::Element;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::OpError;
 use ampc_ir::views::window::{UnpoolView, WindowView};
-use half::{bf16, f16};
-use num_traits::{Float, Zero};
+use bytemuck::Pod;
 use rayon::prelude::*;
 
 /// The kernels of this family.
@@ -31,87 +30,7 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     })
 }
 
-/// An element type with what its elements are folded in.
-trait Pooled: Element + Send + Sync + PartialOrd {
-    type Folded: Copy + Send + Sync + bytemuck::Pod;
-    /// Less than or equal to everything.
-    const LOWEST: Self::Folded;
-
-    fn load(from: &[Self], to: &mut [Self::Folded]);
-    fn store(from: &[Self::Folded], to: &mut [Self]);
-    /// Elements as what they are folded in, if that is what they are.
-    fn direct(from: &[Self]) -> Option<&[Self::Folded]>;
-    fn direct_mut(from: &mut [Self]) -> Option<&mut [Self::Folded]>;
-    /// The larger one, NaN if one is.
-    fn max(a: Self::Folded, b: Self::Folded) -> Self::Folded;
-}
-
-macro_rules! pooled_floats {
-    ($($ty:ident: $wide:ident),*) => {$(
-        impl Pooled for $ty {
-            type Folded = $wide;
-            const LOWEST: $wide = $wide::NEG_INFINITY;
-            fn load(from: &[Self], to: &mut [$wide]) {
-                <$ty as Real>::widen(from, to);
-            }
-            fn store(from: &[$wide], to: &mut [Self]) {
-                <$ty as Real>::narrow(from, to);
-            }
-            fn direct(from: &[Self]) -> Option<&[$wide]> {
-                <$ty as Real>::as_wide(from)
-            }
-            fn direct_mut(from: &mut [Self]) -> Option<&mut [$wide]> {
-                <$ty as Real>::as_wide_mut(from)
-            }
-            fn max(a: $wide, b: $wide) -> $wide {
-                larger(a, b)
-            }
-        }
-    )*};
-}
-
-macro_rules! pooled_ints {
-    ($($ty:ident),*) => {$(
-        impl Pooled for $ty {
-            type Folded = $ty;
-            const LOWEST: $ty = $ty::MIN;
-            fn load(from: &[Self], to: &mut [$ty]) {
-                to.copy_from_slice(from);
-            }
-            fn store(from: &[$ty], to: &mut [Self]) {
-                to.copy_from_slice(from);
-            }
-            fn direct(from: &[Self]) -> Option<&[$ty]> {
-                Some(from)
-            }
-            fn direct_mut(from: &mut [Self]) -> Option<&mut [$ty]> {
-                Some(from)
-            }
-            fn max(a: $ty, b: $ty) -> $ty {
-                a.max(b)
-            }
-        }
-    )*};
-}
-
-pooled_floats!(f64: f64, f32: f32, f16: f32, bf16: f32);
-pooled_ints!(i64, i32, i16, i8, u64, u32, u16, u8);
-
-/// The larger one, NaN if one is.
-fn larger<W: Float>(a: W, b: W) -> W {
-    if b > a || b.is_nan() { b } else { a }
-}
-
-/// What a pool does with the elements that a window meets.
-#[derive(Clone, Copy)]
-struct Fold<F, E, J> {
-    start: F,
-    /// What is folded of an element.
-    enter: E,
-    join: J,
-}
-
-/// The window of a pool, and the number of elements that it divides by.
+/// The window of a pool.
 struct Pool {
     window: Window,
     view: WindowView,
@@ -157,15 +76,11 @@ const NARROW: usize = 32;
 const TASK: usize = 1 << 13;
 
 /// A pool; `finish` makes the results of a row, whose index it gets, of what was folded.
-fn pool<T: Pooled>(
+fn pool<T: Load<A>, A: Number + Pod>(
     window: Window,
     planes: usize,
-    fold: Fold<
-        T::Folded,
-        impl Fn(T::Folded) -> T::Folded + Copy + Send + Sync + 'static,
-        impl Fn(T::Folded, T::Folded) -> T::Folded + Copy + Send + Sync + 'static,
-    >,
-    finish: impl Fn(usize, &mut [T::Folded]) + Send + Sync + 'static,
+    fold: impl Fold<A> + 'static,
+    finish: impl Fn(usize, &mut [A]) + Send + Sync + 'static,
 ) -> Prepared {
     let inner = window.inner();
     let rows: usize = window.outer().iter().map(|a| a.grid).product();
@@ -179,17 +94,17 @@ fn pool<T: Pooled>(
         }
         let image = window.image();
         let tasks = to.chunks_mut(task * inner.grid).enumerate();
-        work_through(tasks, io.scratch::<T::Folded>(), slot, |slot, (i, to)| {
+        work_through(tasks, io.scratch::<A>(), slot, |slot, (i, to)| {
             let (folded, slot) = slot.split_at_mut(inner.image);
             let (loaded, room) = slot.split_at_mut(inner.image);
             for (row, to) in (i * task..).zip(to.chunks_mut(inner.grid)) {
                 let x = &x[row / rows * image..(row / rows + 1) * image];
-                fold_rows::<T>(&window, row % rows, x, &fold, folded, loaded);
-                if let Some(to) = T::direct_mut(to) {
-                    fold_columns(&window, folded, &fold, to);
+                fold_rows(&window, row % rows, x, fold, folded, loaded);
+                if let Some(to) = T::same_mut(to) {
+                    fold_columns(&window, folded, fold, to);
                     finish(row % rows, to);
                 } else {
-                    fold_columns(&window, folded, &fold, room);
+                    fold_columns(&window, folded, fold, room);
                     finish(row % rows, room);
                     T::store(room, to);
                 }
@@ -197,22 +112,23 @@ fn pool<T: Pooled>(
         });
         Ok(())
     })
-    .scratch(slots.saturating_mul(slot).saturating_mul(size_of::<T::Folded>()))
+    .scratch(slots.saturating_mul(slot).saturating_mul(size_of::<A>()))
 }
 
 /// Folds the rows of the image that a row of the result meets, element by element.
-fn fold_rows<T: Pooled>(
+fn fold_rows<T: Load<A>, A: Number>(
     window: &Window,
     row: usize,
     x: &[T],
-    fold: &Fold<T::Folded, impl Fn(T::Folded) -> T::Folded, impl Fn(T::Folded, T::Folded) -> T::Folded>,
-    folded: &mut [T::Folded],
-    loaded: &mut [T::Folded],
+    fold: impl Fold<A>,
+    folded: &mut [A],
+    loaded: &mut [A],
 ) {
+    let term = |x: A| fold.term(x, A::default());
     let mut is_first = true;
     window.rows_of(row, |base| {
         let x = &x[base..base + folded.len()];
-        let x = match T::direct(x) {
+        let x = match T::same(x) {
             Some(x) => x,
             None => {
                 T::load(x, loaded);
@@ -220,38 +136,33 @@ fn fold_rows<T: Pooled>(
             }
         };
         if std::mem::take(&mut is_first) {
-            widest(|| folded.iter_mut().zip(x).for_each(|(y, &x)| *y = (fold.enter)(x)));
+            widest(|| folded.iter_mut().zip(x).for_each(|(y, &x)| *y = term(x)));
         } else {
-            widest(|| folded.iter_mut().zip(x).for_each(|(y, &x)| *y = (fold.join)(*y, (fold.enter)(x))));
+            widest(|| folded.iter_mut().zip(x).for_each(|(y, &x)| *y = fold.join(*y, term(x))));
         }
     });
     if is_first {
-        folded.fill(fold.start);
+        folded.fill(fold.start());
     }
 }
 
 /// Folds the columns of a row that each result meets.
-fn fold_columns<F: Copy>(
-    window: &Window,
-    row: &[F],
-    fold: &Fold<F, impl Fn(F) -> F, impl Fn(F, F) -> F>,
-    to: &mut [F],
-) {
+fn fold_columns<A: Number>(window: &Window, row: &[A], fold: impl Fold<A>, to: &mut [A]) {
     let inner = window.inner();
     if inner.kernel > NARROW {
         for (position, y) in to.iter_mut().enumerate() {
             let taps = inner.taps(position);
             *y = match taps.is_empty() {
-                true => fold.start,
+                true => fold.start(),
                 false => {
                     let met = &row[inner.at(position, taps.start)..=inner.at(position, taps.end - 1)];
-                    met.iter().step_by(inner.dilation).fold(fold.start, |a, &b| (fold.join)(a, b))
+                    met.iter().step_by(inner.dilation).fold(fold.start(), |a, &b| fold.join(a, b))
                 }
             };
         }
         return;
     }
-    to.fill(fold.start);
+    to.fill(fold.start());
     for tap in 0..inner.kernel {
         let met = inner.positions(tap);
         if met.is_empty() {
@@ -259,7 +170,7 @@ fn fold_columns<F: Copy>(
         }
         let from = &row[inner.at(met.start, tap)..=inner.at(met.end - 1, tap)];
         let to = &mut to[met];
-        widest(|| zip_strided(to, from, inner.stride, |y, x| *y = (fold.join)(*y, x)));
+        widest(|| zip_strided(to, from, inner.stride, |y, x| *y = fold.join(*y, x)));
     }
 }
 
@@ -274,20 +185,33 @@ fn max_pool(site: &Site<'_>) -> Result<Prepared> {
     let by_column = site.view.int("storage_order").unwrap_or(0) != 0;
     let indices = site.wants(1).then_some(by_column);
     if site.dtype(0)?.is_integer() {
-        return Ok(for_int!(site.dtype(0)?, site, T => max_pool_of::<T>(pool.window, planes, indices)));
+        return Ok(for_int!(site.dtype(0)?, site, T => {
+            max_pool_of::<T, T>(pool.window, planes, Greatest(T::MIN), indices)
+        }));
     }
-    Ok(for_real!(site.dtype(0)?, site, T => max_pool_of::<T>(pool.window, planes, indices)))
+    Ok(for_real!(site.dtype(0)?, site, T => {
+        max_pool_of::<T, <T as Real>::Wide>(pool.window, planes, greatest(), indices)
+    }))
 }
 
-fn max_pool_of<T: Pooled>(window: Window, planes: usize, indices: Option<bool>) -> Prepared {
+fn max_pool_of<T: Load<A> + PartialOrd, A: Number + Pod>(
+    window: Window,
+    planes: usize,
+    fold: Greatest<A>,
+    indices: Option<bool>,
+) -> Prepared {
     match indices {
-        Some(by_column) => max_pool_with_indices::<T>(window, by_column),
-        None => pool::<T>(window, planes, Fold { start: T::LOWEST, enter: |x| x, join: T::max }, |_, _| {}),
+        Some(by_column) => max_pool_with_indices::<T, A>(window, fold, by_column),
+        None => pool::<T, A>(window, planes, fold, |_, _| {}),
     }
 }
 
 /// The first of the largest elements, and where it is. An index counts the elements of all planes before.
-fn max_pool_with_indices<T: Pooled>(window: Window, by_column: bool) -> Prepared {
+fn max_pool_with_indices<T: Load<A> + PartialOrd, A: Number>(
+    window: Window,
+    fold: Greatest<A>,
+    by_column: bool,
+) -> Prepared {
     let mut strides: Vec<usize> = vec![1; window.axes.len()];
     let mut step = 1;
     let mut order: Vec<usize> = (0..strides.len()).rev().collect();
@@ -307,7 +231,7 @@ fn max_pool_with_indices<T: Pooled>(window: Window, by_column: bool) -> Prepared
         let rows: usize = window.outer().iter().map(|a| a.grid).product();
         let task = (TASK / inner.grid).max(1) * inner.grid;
         let mut lowest = [bytemuck::Zeroable::zeroed()];
-        T::store(&[T::LOWEST], &mut lowest);
+        T::store(&[fold.start()], &mut lowest);
         let tasks = to.par_chunks_mut(task).zip(indices.par_chunks_mut(task)).enumerate();
         tasks.for_each(|(i, (to, indices))| {
             for (j, (y, index)) in to.iter_mut().zip(indices).enumerate() {
@@ -352,16 +276,17 @@ fn average_pool(site: &Site<'_>) -> Result<Prepared> {
     let pool = Pool::of(site)?;
     let planes = planes(site)?;
     let counts = pool.counts(site.view.int("count_include_pad").unwrap_or(0) != 0);
-    Ok(for_real!(site.dtype(0)?, site, T => average_pool_of::<T>(pool.window, planes, counts)))
+    Ok(
+        for_real!(site.dtype(0)?, site, T => average_pool_of::<T, <T as Real>::Wide>(pool.window, planes, counts)),
+    )
 }
 
-fn average_pool_of<T: Real + Pooled<Folded = <T as Real>::Wide>>(
+fn average_pool_of<T: Load<A>, A: Wide + Number>(
     window: Window,
     planes: usize,
     counts: Vec<Vec<f64>>,
 ) -> Prepared {
-    let fold = Fold { start: <T as Real>::Wide::zero(), enter: |x| x, join: |a, b| a + b };
-    self::pool::<T>(window, planes, fold, move |row, sums| {
+    self::pool::<T, A>(window, planes, Sum, move |row, sums| {
         let Some((columns, outer)) = counts.split_last() else { return };
         let (mut row, mut rows) = (row, 1.0);
         for counts in outer.iter().rev() {
@@ -369,7 +294,7 @@ fn average_pool_of<T: Real + Pooled<Folded = <T as Real>::Wide>>(
             row /= counts.len();
         }
         for (y, &columns) in sums.iter_mut().zip(columns) {
-            *y = *y / <T as Real>::Wide::of(rows * columns);
+            *y = *y / A::of(rows * columns);
         }
     })
 }
@@ -393,6 +318,24 @@ fn power<W: Wide>(x: W, p: W) -> W {
     }
 }
 
+/// Σ |x|^p, for this p.
+#[derive(Clone, Copy)]
+struct SumOfPowers<A>(A);
+
+impl<A: Wide + Number> Fold<A> for SumOfPowers<A> {
+    fn start(self) -> A {
+        A::default()
+    }
+    #[inline]
+    fn term(self, x: A, _: A) -> A {
+        power(x, self.0)
+    }
+    #[inline]
+    fn join(self, a: A, b: A) -> A {
+        a + b
+    }
+}
+
 /// The p-th root of a sum.
 fn root<W: Wide>(sum: W, p: W) -> W {
     if p == W::of(2.0) {
@@ -407,17 +350,12 @@ fn root<W: Wide>(sum: W, p: W) -> W {
 fn lp_pool(site: &Site<'_>) -> Result<Prepared> {
     let pool = Pool::of(site)?;
     let (planes, p) = (planes(site)?, exponent(site));
-    Ok(for_real!(site.dtype(0)?, site, T => lp_pool_of::<T>(pool.window, planes, p)))
+    Ok(for_real!(site.dtype(0)?, site, T => lp_pool_of::<T, <T as Real>::Wide>(pool.window, planes, p)))
 }
 
-fn lp_pool_of<T: Real + Pooled<Folded = <T as Real>::Wide>>(
-    window: Window,
-    planes: usize,
-    p: f64,
-) -> Prepared {
-    let p = <T as Real>::Wide::of(p);
-    let fold = Fold { start: <T as Real>::Wide::zero(), enter: move |x| power(x, p), join: |a, b| a + b };
-    self::pool::<T>(window, planes, fold, move |_, sums| {
+fn lp_pool_of<T: Load<A>, A: Wide + Number>(window: Window, planes: usize, p: f64) -> Prepared {
+    let p = A::of(p);
+    self::pool::<T, A>(window, planes, SumOfPowers(p), move |_, sums| {
         sums.iter_mut().for_each(|y| *y = root(*y, p));
     })
 }
@@ -432,68 +370,27 @@ enum Global {
 
 fn global(site: &Site<'_>, kind: Global) -> Result<Prepared> {
     let image: usize = spatial(&site.dims(0)?).iter().product();
-    Ok(for_real!(site.dtype(0)?, site, T => global_of::<T>(image, kind)))
+    Ok(for_real!(site.dtype(0)?, site, T => global_of::<T, <T as Real>::Wide>(image, kind)))
 }
 
-fn global_of<T: Real>(image: usize, kind: Global) -> Prepared {
+fn global_of<T: Load<A>, A: Wide + Number>(image: usize, kind: Global) -> Prepared {
     let task = (TASK / image.max(1)).max(1);
     Prepared::new(move |io| {
         let (x, to) = (io.slice::<T>(0)?, io.out::<T>(0)?);
         pieces(to, task, |at, to| {
             for (i, y) in (at..).zip(to) {
                 let x = &x[i * image..(i + 1) * image];
-                *y = T::round(match kind {
-                    Global::Max => fold_all::<T>(x, &|x| x, T::Wide::neg_infinity(), &larger),
-                    Global::Average => {
-                        let sum = fold_all::<T>(x, &|x| x, T::Wide::zero(), &|a, b| a + b);
-                        sum / T::Wide::of(to_f64(image))
-                    }
-                    Global::Norm(p) => {
-                        let p = T::Wide::of(p);
-                        root(fold_all::<T>(x, &|x| power(x, p), T::Wide::zero(), &|a, b| a + b), p)
-                    }
-                });
+                let zero = A::default();
+                let folded = match kind {
+                    Global::Max => fold_run(greatest::<A>(), x, zero),
+                    Global::Average => fold_run(Sum, x, zero) / A::of(to_f64(image)),
+                    Global::Norm(p) => root(fold_run(SumOfPowers(A::of(p)), x, zero), A::of(p)),
+                };
+                T::store(&[folded], std::slice::from_mut(y));
             }
         });
         Ok(())
     })
-}
-
-/// Sums of so many elements at a time are independent.
-const LANES: usize = 16;
-
-/// Folds all elements: halves of halves, so that a sum loses little.
-fn fold_all<T: Real>(
-    x: &[T],
-    enter: &impl Fn(T::Wide) -> T::Wide,
-    start: T::Wide,
-    join: &impl Fn(T::Wide, T::Wide) -> T::Wide,
-) -> T::Wide {
-    if x.len() > BLOCK {
-        let half = (x.len() / 2).next_multiple_of(BLOCK);
-        let (a, b) = x.split_at(half);
-        return join(fold_all::<T>(a, enter, start, join), fold_all::<T>(b, enter, start, join));
-    }
-    let mut room = [T::Wide::zero(); BLOCK];
-    let x = match T::as_wide(x) {
-        Some(x) => x,
-        None => {
-            T::widen(x, &mut room[..x.len()]);
-            &room[..x.len()]
-        }
-    };
-    let mut lanes = [start; LANES];
-    for x in x.chunks(LANES) {
-        lanes.iter_mut().zip(x).for_each(|(y, &x)| *y = join(*y, enter(x)));
-    }
-    let mut n = LANES;
-    while n > 1 {
-        n /= 2;
-        for i in 0..n {
-            lanes[i] = join(lanes[i], lanes[i + n]);
-        }
-    }
-    lanes[0]
 }
 
 fn max_unpool(site: &Site<'_>) -> Result<Prepared> {
@@ -560,26 +457,4 @@ fn max_unpool_of<T: bytemuck::Pod>(image: Vec<usize>, result: Vec<usize>) -> Pre
 /// Bytes as elements; no bytes may be anywhere.
 fn elements<T: bytemuck::Pod>(bytes: &[u8]) -> &[T] {
     if bytes.is_empty() { &[] } else { bytemuck::cast_slice(bytes) }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_nan_is_the_largest() {
-        assert!(larger(f32::NAN, 1.0).is_nan() && larger(1.0, f32::NAN).is_nan());
-        assert!((larger(1.0f32, 2.0) - 2.0).abs() < f32::EPSILON);
-    }
-
-    #[test]
-    fn long_sums_lose_little() {
-        let x = vec![0.1f32; 1_000_003];
-        let sum = fold_all::<f32>(&x, &|x| x, 0.0, &|a, b| a + b);
-        let exact = f64::from(0.1f32) * 1_000_003.0;
-        assert!((f64::from(sum) - exact).abs() < 1e-6 * exact, "{sum} {exact}");
-        assert!(
-            (fold_all::<f16>(&[f16::from_f32(3.0)], &|x| x, f32::NEG_INFINITY, &larger) - 3.0).abs() < 1e-6
-        );
-    }
 }

@@ -1,6 +1,7 @@
 //! The same elements under other dims, and dims as elements: Reshape, Squeeze, Flatten, Identity, Shape, Size.
 
 use crate::cpu::kernel::{KernelError, Prepare, Prepared, Result, Site};
+use crate::data::Data;
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::ShapeView;
@@ -37,28 +38,21 @@ fn numbers(sizes: Vec<u64>) -> Prepared {
     })
 }
 
-/// The elements of operand 0.
+/// The elements of operand 0, shared where nobody says where the result is to be.
 pub(super) fn same(site: &Site<'_>) -> Result<Prepared> {
     let is_tensor = site.view.operand_type(0).is_some_and(|t| t.as_tensor().is_some());
-    if !is_tensor || site.dtype(0)? == DType::String {
-        let dims = site.result_dims(0).ok();
-        return Ok(Prepared::new(move |io| {
-            let data = io.data(0)?.to_data()?;
-            let data = match (data, &dims) {
-                (crate::data::Data::Tensor(tensor), Some(dims)) => {
-                    let dims: Vec<u64> = dims.iter().map(|&d| d as u64).collect();
-                    crate::data::Data::Tensor(tensor.with_dims(&dims))
-                }
-                (data, _) => data,
-            };
-            io.emit(0, data)
-        }));
-    }
-    Ok(Prepared::new(|io| {
-        let from = io.bytes(0)?;
-        let to = io.out_bytes(0)?;
-        to.copy_from_slice(from);
-        Ok(())
-    })
-    .view())
+    let dims: Option<Vec<u64>> = site.result_dims(0).ok().map(|d| d.iter().map(|&d| d as u64).collect());
+    let prepared = Prepared::new(move |io| {
+        if !io.is_free(0) {
+            let from = io.bytes(0)?;
+            io.out_bytes(0)?.copy_from_slice(from);
+            return Ok(());
+        }
+        let data = match (io.data(0)?.to_data()?, &dims) {
+            (Data::Tensor(tensor), Some(dims)) => Data::Tensor(tensor.with_dims(dims)),
+            (data, _) => data,
+        };
+        io.emit(0, data)
+    });
+    Ok(if is_tensor && site.dtype(0)? != DType::String { prepared.view() } else { prepared })
 }

@@ -161,7 +161,7 @@ fn convert<T: Real, W: Wide>(x: T) -> W {
 }
 
 fn round<T: Real, W: Wide>(x: W) -> T {
-    T::round(T::Wide::of(x.to()))
+    T::round_f64(x.to())
 }
 
 impl Signal {
@@ -285,8 +285,8 @@ fn made(site: &Site<'_>, make: impl Fn(usize) -> f64 + Send + Sync + 'static) ->
     Ok(match site.result_dtype(0)? {
         DType::F64 => fill(make, |x| x),
         DType::F32 => fill::<f32>(make, f64::as_),
-        DType::F16 => fill(make, f16::from_f64),
-        DType::BF16 => fill(make, bf16::from_f64),
+        DType::F16 => fill(make, f16::round_f64),
+        DType::BF16 => fill(make, bf16::round_f64),
         DType::I64 => fill::<i64>(make, f64::as_),
         DType::I32 => fill::<i32>(make, f64::as_),
         DType::I16 => fill::<i16>(make, f64::as_),

@@ -1,11 +1,16 @@
 //! Softmax and LogSoftmax.
 //!
 //! `exp(x - m) / Σ exp(x - m)` and `x - m - ln Σ exp(x - m)` with the greatest element `m`, as ONNX's function bodies
-//! have it: where `m` is infinite, results are NaN.
+//! have it: where `m` is infinite, results are NaN. The sum of which the logarithm is taken is 1, for `m`, and a rest
+//! that may be too small to be seen beside it: it is `ln(1 + rest)`, and the rest is summed alone.
 
 use super::broadcast::Walk;
-use super::fold::{Folding, Load, Number, Sum, SumOfExps, fold_run, greatest, spread, transform};
+use super::fold::{
+    Count, Folding, Load, Number, Sum, SumOfExps, SumOfOtherExps, fold_run, greatest, spread, transform,
+};
+use super::functions::exp;
 use super::lanes::{PIECE, Real, Wide, for_real, pieces};
+use super::vector::widest;
 use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
 use crate::host::Element;
 use ampc_ir::op::OpKind;
@@ -62,14 +67,14 @@ fn rows<T: Load<A>, A: Wide + Number>(n: usize, log: bool) -> Prepared {
 pub(super) fn softmax_row<T: Load<A>, A: Wide + Number>(row: &mut [T]) {
     let max = fold_run(greatest::<A>(), row, A::zero());
     if let Some(wide) = T::same_mut(row) {
-        wide.iter_mut().for_each(|x| *x = (*x - max).exponential());
+        widest(|| wide.iter_mut().for_each(|x| *x = exp(*x - max)));
         let sum = fold_run(Sum, row, A::zero());
         transform(None::<&[T]>, row, |_, block| block.iter_mut().for_each(|x: &mut A| *x = *x / sum));
         return;
     }
     let sum = fold_run(SumOfExps, row, max);
     transform(None::<&[T]>, row, |_, block| {
-        block.iter_mut().for_each(|x: &mut A| *x = (*x - max).exponential() / sum);
+        block.iter_mut().for_each(|x: &mut A| *x = exp(*x - max) / sum);
     });
 }
 
@@ -95,8 +100,13 @@ pub(in crate::cpu) fn masked_softmax<W: Wide, S: Wide>(row: &mut [W]) {
 /// LogSoftmax in place.
 fn log_softmax_row<T: Load<A>, A: Wide + Number>(row: &mut [T]) {
     let max = fold_run(greatest::<A>(), row, A::zero());
-    let log_sum = fold_run(SumOfExps, row, max).ln();
+    let log_sum = log_of_sum(fold_run(SumOfOtherExps, row, max), fold_run(Count, row, max));
     transform(None::<&[T]>, row, |_, block| block.iter_mut().for_each(|x: &mut A| *x = *x - max - log_sum));
+}
+
+/// `ln Σ exp(x - m)`, given the sum of those that are not the greatest and how many are.
+fn log_of_sum<A: Wide>(others: A, greatest: A) -> A {
+    (others + (greatest - A::one())).ln_1p()
 }
 
 /// Along an axis with others behind it: the greatest elements and the sums first, then all elements.
@@ -108,9 +118,9 @@ fn columns<T: Load<A>, A: Wide + Number>(parts: [usize; 3], log: bool) -> Prepar
         let to = io.out::<T>(0)?;
         let stats = statistics.compute(from.unwrap_or(to), io.scratch::<A>(), log);
         if log {
-            spread(&statistics.walk, from, stats, to, |x, max, log_sum| x - max - log_sum);
+            spread(&statistics.walk, from, stats, to, |x, [max, log_sum]| x - max - log_sum);
         } else {
-            spread(&statistics.walk, from, stats, to, |x, max, sum| (x - max).exponential() / sum);
+            spread(&statistics.walk, from, stats, to, |x, [max, sum]| exp(x - max) / sum);
         }
         Ok(())
     })
@@ -134,7 +144,7 @@ impl Statistics {
 
     /// How much room they take.
     pub(super) fn bytes<A>(&self) -> usize {
-        2 * self.folding.results * size_of::<A>()
+        3 * self.folding.results * size_of::<A>()
     }
 
     /// The greatest element of each column, and the sum of exponentials seen from it or the logarithm of that.
@@ -143,11 +153,20 @@ impl Statistics {
         from: &[T],
         room: &'a mut [A],
         log: bool,
-    ) -> (&'a [A], &'a [A]) {
-        let (max, sum) = room[..2 * self.folding.results].split_at_mut(self.folding.results);
+    ) -> [&'a [A]; 2] {
+        let results = self.folding.results;
+        let (max, room) = room.split_at_mut(results);
+        let (sum, room) = room.split_at_mut(results);
         self.folding.fold(greatest(), from, None, max, |m, _| m);
-        self.folding.fold(SumOfExps, from, Some(max), sum, |sum: A, _| if log { sum.ln() } else { sum });
-        (max, sum)
+        if log {
+            let counts = &mut room[..results];
+            self.folding.fold(SumOfOtherExps, from, Some(max), sum, |sum, _| sum);
+            self.folding.fold(Count, from, Some(max), counts, |count, _| count);
+            sum.iter_mut().zip(counts).for_each(|(sum, count)| *sum = log_of_sum(*sum, *count));
+        } else {
+            self.folding.fold(SumOfExps, from, Some(max), sum, |sum, _| sum);
+        }
+        [max, sum]
     }
 }
 

@@ -26,7 +26,7 @@ fn constant(site: &Site<'_>) -> Result<Prepared> {
         site.view.attr("value_string"),
         site.view.attr("value_strings"),
     ) {
-        (Some(AttrValue::SparseTensor(data)), ..) => crate::cpu::densify(data)?,
+        (Some(AttrValue::SparseTensor(data)), ..) => HostTensor::from_sparse(data)?,
         (_, Some(AttrValue::String(text)), _) => {
             HostTensor::from_strings(&[], vec![text.to_vec().into_boxed_slice()])?
         }

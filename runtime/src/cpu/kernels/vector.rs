@@ -1,10 +1,16 @@
-//! Loops in the widest vectors of the processor at hand.
+//! Loops in wider vectors than every processor has.
 
-/// Calls `work`, compiled for the widest vectors that there are. The results are those of any other processor: loops
+/// Calls `work`, compiled for AVX2 if the processor at hand has it. The results are those of any other processor: loops
 /// are only made wide, no two operations become one.
 ///
 /// What is inlined into `work` is compiled with it, what it calls is not.
 #[inline]
 pub(super) fn widest<R>(work: impl FnOnce() -> R) -> R {
-    pulp::Arch::new().dispatch(work)
+    #[cfg(target_arch = "x86_64")]
+    {
+        if let Some(avx2) = pulp::x86::V3::try_new() {
+            return avx2.vectorize(work);
+        }
+    }
+    work()
 }

@@ -1,0 +1,40 @@
+//! What all backends have in common: they prepare a module, and what is prepared runs as often as it is asked to.
+
+use crate::cpu::{Observer, PrepareError, RunError};
+use crate::data::{Data, DataRef};
+use ampc_ir::Module;
+
+/// Something that runs modules.
+pub trait Backend {
+    /// A module that is ready to run.
+    type Executable: Execute;
+
+    /// Makes a module ready to run.
+    ///
+    /// # Errors
+    /// With everything that the backend lacks, all of it at once, or if a constant cannot be read.
+    fn prepare(&self, module: &Module) -> Result<Self::Executable, PrepareError>;
+}
+
+/// A module that is ready to run.
+pub trait Execute {
+    /// The module.
+    fn module(&self) -> &Module;
+
+    /// Plans the graph for inputs of these types and dims, as [`run`](Self::run) does first.
+    ///
+    /// # Errors
+    /// If inputs do not fit the graph, or it needs more memory than it may take.
+    fn bind(&mut self, inputs: &[Option<DataRef<'_>>]) -> Result<(), RunError>;
+
+    /// Computes the outputs, in order. There is an input for every formal input of the graph, in order; one that has
+    /// a default, or is a state and was given before, may be `None`. `observer` sees every value that is computed.
+    ///
+    /// # Errors
+    /// If inputs do not fit the graph, a node cannot be computed, or a limit is reached.
+    fn run(
+        &mut self,
+        inputs: &[Option<DataRef<'_>>],
+        observer: Option<&mut (dyn Observer + Send)>,
+    ) -> Result<Vec<Data>, RunError>;
+}

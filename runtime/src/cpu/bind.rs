@@ -1,0 +1,214 @@
+//! From a module and the types of its inputs to what is walked: plans, kernels, and what constants alone give.
+
+use super::kernel::{Prepared, Site};
+use super::{Cpu, RunError, exec, kernels};
+use crate::data::DataRef;
+use crate::host::HostTensor;
+use crate::plan::{GraphPlan, Index, Needs, plan_graph};
+use ampc_ir::entity::SecondaryMap;
+use ampc_ir::infer::{Facts, describe, infer_module};
+use ampc_ir::module::{Def, GraphOwner};
+use ampc_ir::op::{self, OpKind};
+use ampc_ir::views::NodeView;
+use ampc_ir::{DType, GraphId, Module, Node, Type, Value};
+use std::sync::Arc;
+use std::time::Instant;
+
+pub(super) type Constants = SecondaryMap<Value, Option<Arc<HostTensor>>>;
+
+/// A module for certain dims of its inputs, with plans and kernels.
+pub(crate) struct Program {
+    pub(crate) module: Module,
+    pub(crate) constants: Constants,
+    pub(super) plans: SecondaryMap<GraphId, Option<Arc<GraphPlan>>>,
+    pub(super) graphs: Vec<GraphId>,
+    kernels: SecondaryMap<Node, Option<Arc<Prepared>>>,
+}
+
+impl Program {
+    pub(crate) fn plan(&self, graph: GraphId) -> &GraphPlan {
+        self.plans[graph].as_deref().expect("every graph that is somebody's is planned")
+    }
+
+    pub(crate) fn main_plan(&self) -> &GraphPlan {
+        self.plan(self.module.main())
+    }
+
+    /// The kernel of a node, if it could be made before the graph runs.
+    pub(crate) fn prepared(&self, node: Node) -> Option<&Prepared> {
+        self.kernels[node].as_deref()
+    }
+
+    /// A constant, or what was computed of constants alone.
+    pub(crate) fn constant(&self, value: Value) -> Option<DataRef<'_>> {
+        self.constants[value].as_ref().map(|t| DataRef::Tensor(t.view()))
+    }
+}
+
+/// What a program is made of.
+pub(super) struct Binder<'a> {
+    pub(super) options: &'a Cpu,
+    pub(super) module: &'a Module,
+    /// The constants of the module.
+    pub(super) constants: &'a Constants,
+    /// What earlier programs computed of constants alone: it does not depend on the inputs.
+    pub(super) folded: &'a Constants,
+    /// Nothing is computed after this.
+    pub(super) deadline: Option<Instant>,
+}
+
+/// What is computed of constants alone is kept if it is larger than those by at most so many bytes.
+const FOLDED_BYTES: u64 = 1 << 16;
+
+impl Binder<'_> {
+    /// The program for inputs of these types; one with a default may be `None`.
+    pub(super) fn program(&self, types: &[Option<Type>]) -> Result<Program, RunError> {
+        let mut module = self.module.clone();
+        self.declare(&mut module, types)?;
+        let facts = infer_module(&mut module).map_err(RunError::Shapes)?;
+        let mut constants = self.constants.clone();
+        let mut kernels: SecondaryMap<Node, Option<Arc<Prepared>>> = SecondaryMap::default();
+        let mut index = Index::default();
+        let mut plans: SecondaryMap<GraphId, Option<Arc<GraphPlan>>> = SecondaryMap::default();
+        let graphs: Vec<GraphId> = module.graph_ids().collect();
+        for &graph in &graphs {
+            let place = Where::of(&module, graph);
+            let plan = plan_graph(&module, graph, &mut index, |node| {
+                if exec::is_nested(&module, node) {
+                    return Needs { on_heap: true, ..Needs::default() };
+                }
+                // Calls differ in what they give a function, and may leave operands out.
+                let prepared = if place.in_function { None } else { prepare_node(&module, node, &facts) };
+                let Some(prepared) = prepared else { return Needs::default() };
+                let mut needs = prepared.needs.clone();
+                if !place.in_branch
+                    && let Some(results) = self.fold(&module, node, &prepared, &constants)
+                {
+                    for (value, tensor) in results {
+                        constants[value] = Some(tensor);
+                    }
+                    needs.is_constant = true;
+                }
+                kernels[node] = Some(Arc::new(prepared));
+                needs
+            });
+            plans[graph] = Some(Arc::new(plan));
+        }
+        Ok(Program { module, constants, plans, graphs, kernels })
+    }
+
+    /// Gives the inputs of the main graph their types.
+    fn declare(&self, module: &mut Module, types: &[Option<Type>]) -> Result<(), RunError> {
+        let formals = module.graph(module.main()).inputs().to_vec();
+        for (input, &value) in formals.iter().enumerate() {
+            let declared = &module.value(value).ty;
+            let default = self.constants[value].as_ref().map(|t| DataRef::Tensor(t.view()).ty());
+            let given = types.get(input).and_then(Option::as_ref);
+            match (given, default) {
+                (Some(ty), _) if super::admits(declared, ty) => module.set_type(value, ty.clone()),
+                (None, Some(ty)) => module.set_type(value, ty),
+                (given, _) => {
+                    let found = given.map_or_else(|| "none".into(), describe);
+                    return Err(RunError::Input { input, expected: describe(declared), found });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The results of a node that depends on constants alone, unless they are large: those are computed each time.
+    fn fold(
+        &self,
+        module: &Module,
+        node: Node,
+        prepared: &Prepared,
+        constants: &Constants,
+    ) -> Option<Vec<(Value, Arc<HostTensor>)>> {
+        let data = module.node(node);
+        if !self.options.fold || data.schema().is_none_or(|s| !op::is_deterministic(s.kind)) {
+            return None;
+        }
+        let mut operands = Vec::new();
+        let mut given = 0;
+        for operand in data.formal_operands() {
+            let Some(value) = *operand else {
+                operands.push(None);
+                continue;
+            };
+            // The default of an input may be replaced.
+            let is_input = matches!(module.value(value).def, Def::Input { .. });
+            let constant = constants[value].as_ref().filter(|_| !is_input)?;
+            given += constant.bytes()?.len();
+            operands.push(Some(DataRef::Tensor(constant.view())));
+        }
+        let known = |v: &Value| self.folded[*v].clone().map(|tensor| (*v, tensor));
+        let results = data.results().iter().flatten();
+        if let Some(known) = results.clone().map(known).collect::<Option<Vec<_>>>() {
+            return Some(known);
+        }
+        if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            return None;
+        }
+        let ty = |v: &Option<Value>| match v {
+            Some(v) => exec::known_tensor(&module.value(*v).ty).map(Some),
+            None => Some(None),
+        };
+        let types: Vec<_> = data.results().iter().map(ty).collect::<Option<_>>()?;
+        let bytes = |(dtype, dims): &(DType, Vec<u64>)| {
+            dtype.storage_bytes(dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d))?)
+        };
+        let total = types.iter().flatten().try_fold(0u64, |sum, ty| sum.checked_add(bytes(ty)?))?;
+        // Views share the bytes.
+        if total > given as u64 + FOLDED_BYTES && !prepared.needs.view {
+            return None;
+        }
+        // What goes wrong shows when the node runs.
+        let made = exec::run_alone(prepared, &operands, &types, self.options.max_bytes).ok()?;
+        let pairs = data.results().iter().zip(made);
+        Some(pairs.filter_map(|(v, t)| Some(((*v)?, Arc::new(t?)))).collect())
+    }
+}
+
+/// What graphs are around a graph.
+struct Where {
+    in_function: bool,
+    /// Whether it may be that nobody ever runs it.
+    in_branch: bool,
+}
+
+impl Where {
+    fn of(module: &Module, mut graph: GraphId) -> Where {
+        let in_function = module.root(graph) != module.main();
+        let mut in_branch = false;
+        while let GraphOwner::Body { node, .. } = module.graph(graph).owner {
+            in_branch |= module.node(node).schema().is_some_and(|s| s.kind == OpKind::If);
+            graph = module.node(node).graph;
+        }
+        Where { in_function, in_branch }
+    }
+}
+
+/// The kernel of a node if all that it asks for is known before the graph runs. An error shows when the node runs:
+/// it may never do.
+fn prepare_node(module: &Module, node: Node, facts: &Facts) -> Option<Prepared> {
+    let view = NodeView::with_facts(module, node, facts)?;
+    let prepare = kernels::find(view.kind())?;
+    let results = module.node(node).results().iter();
+    let results: Vec<Option<Type>> = results.map(|v| v.map(|v| module.value(v).ty.clone())).collect();
+    // What is known of the results once the operands are there may be more.
+    let is_known = |ty: &Type| match ty {
+        Type::Unknown => false,
+        Type::Tensor(tensor) => tensor.shape.to_known().is_some(),
+        _ => true,
+    };
+    if !results.iter().flatten().all(is_known) {
+        return None;
+    }
+    // Kernels multiply dims: those of what has no size are looked at when the node runs, if it ever does.
+    let operands = module.node(node).formal_operands().iter().flatten();
+    let fits = |ty: &Type| exec::span(ty).is_some_and(|bytes| usize::try_from(bytes).is_ok());
+    if !results.iter().flatten().chain(operands.map(|&v| &module.value(v).ty)).all(fits) {
+        return None;
+    }
+    prepare(&Site { view, results: &results }).ok()
+}

@@ -1,0 +1,287 @@
+//! Loop, Scan and SequenceMap: a body that runs once for each of many.
+
+use super::rows::{Stacks, empty, slice_at};
+use super::{Call, Operands, flag};
+use crate::cpu::RunError;
+use crate::cpu::kernel::KernelError;
+use crate::data::{Data, DataRef, Sequence};
+use crate::host::{HostError, HostTensor, TensorRef};
+use ampc_ir::views::control::ScanView;
+use ampc_ir::views::{NodeView, OpError, Part, normalize_axis};
+use ampc_ir::{DType, GraphId, Type};
+
+/// What a Scan walks along: a tensor, the axis, and whether from its end.
+#[derive(Clone, Copy)]
+struct Scanned<'a> {
+    tensor: TensorRef<'a>,
+    axis: usize,
+    reversed: bool,
+}
+
+impl Call<'_, '_, '_> {
+    fn n_results(&self) -> usize {
+        self.run.program.module.node(self.node).results().len()
+    }
+
+    /// The declared type of output `i` of a body.
+    fn output_type(&self, graph: GraphId, i: usize) -> Type {
+        let module = &self.run.program.module;
+        let output = module.graph(graph).outputs().get(i);
+        output.map_or(Type::Unknown, |o| module.value(o.value).ty.clone())
+    }
+
+    /// A scalar of the type that formal `i` of a body has: some declare a list of one.
+    fn scalar(&self, graph: GraphId, i: usize, dtype: DType, bytes: &[u8]) -> Result<Data, RunError> {
+        let module = &self.run.program.module;
+        let formal = module.graph(graph).inputs().get(i);
+        let rank = formal.and_then(|&v| module.value(v).ty.shape()?.rank()).unwrap_or(0);
+        let dims = vec![1; rank.min(1)];
+        HostTensor::from_bytes(dtype, &dims, bytes).map(Data::Tensor).map_err(|e| self.error(e))
+    }
+
+    /// The number of iterations that a Loop may do by its first operand.
+    fn trip_count(&self) -> Result<Option<i128>, RunError> {
+        let Some(data) = self.operand(0) else { return Ok(None) };
+        let mut numbers = data.tensor().and_then(|t| t.ints()).into_iter().flatten();
+        match (numbers.next(), numbers.next()) {
+            (Some(number), None) => Ok(Some(number)),
+            _ => {
+                Err(self.error(OpError::operand(0, "a number of iterations, one integer", "something else")))
+            }
+        }
+    }
+
+    /// Loop. Without a condition the first time the body's still ends it, as in other runtimes.
+    pub(super) fn run_loop(&mut self) -> Result<Vec<Option<Data>>, RunError> {
+        let graph = self.graph("body")?;
+        let most = self.trip_count()?;
+        let mut goes_on = match self.operand(1) {
+            None => true,
+            condition => flag(condition).ok_or_else(|| self.no_flag(1))?,
+        };
+        let n_state = self.n_formal().saturating_sub(2);
+        let mut state: Vec<Option<Data>> = Vec::with_capacity(n_state);
+        let mut stacks = Stacks::new(self.n_results().saturating_sub(n_state), self.run.max_bytes);
+        let mut done: u64 = 0;
+        while goes_on && most.is_none_or(|most| i128::from(done) < most) {
+            if done >= self.run.max_iterations {
+                return Err(RunError::Iterations { node: self.node, limit: self.run.max_iterations });
+            }
+            let iteration = i64::try_from(done).unwrap_or(i64::MAX);
+            let number = self.scalar(graph, 0, DType::I64, &iteration.to_le_bytes())?;
+            let condition = self.scalar(graph, 1, DType::Bool, &[1])?;
+            let mut inputs = vec![Some(number.view()), Some(condition.view())];
+            if done == 0 {
+                inputs.extend((2..2 + n_state).map(|i| self.operand(i)));
+            } else {
+                inputs.extend(state.iter().map(|s| s.as_ref().map(Data::view)));
+            }
+            let mut outputs = self.body(graph, &inputs)?.into_iter();
+            goes_on = match outputs.next() {
+                Some(Some(condition)) => flag(Some(condition.view())).ok_or_else(|| self.no_condition())?,
+                _ => true,
+            };
+            state = outputs.by_ref().take(n_state).collect();
+            stacks.push(outputs).map_err(|e| self.error(e))?;
+            done += 1;
+        }
+        if done == 0 {
+            let given = (2..2 + n_state).map(|i| self.operand(i).map(DataRef::to_data).transpose());
+            state = given.collect::<Result<_, _>>().map_err(|e| self.error(e))?;
+        }
+        let mut results = state;
+        for i in 0..self.n_results().saturating_sub(n_state) {
+            let row = self.output_type(graph, 1 + n_state + i);
+            let stacked = stacks.stack(i, 0, false, &row).map_err(|e| self.error(e))?;
+            results.push(Some(stacked.into()));
+        }
+        Ok(results)
+    }
+
+    fn no_condition(&self) -> RunError {
+        self.error(KernelError::value("one boolean as the body's condition", "something else"))
+    }
+
+    pub(super) fn scan(&mut self) -> Result<Vec<Option<Data>>, RunError> {
+        let graph = self.graph("body")?;
+        let module = &self.run.program.module;
+        let view = NodeView::new(module, self.node);
+        let view =
+            view.ok_or_else(|| self.error(KernelError::unsupported("operators that it does not know")))?;
+        let scan = ScanView::read(&view).map_err(|e| self.error(e))?;
+        if scan.batch == 0 {
+            let operands: Vec<Option<DataRef<'_>>> = self.operands[..self.n_formal()].to_vec();
+            return self.scan_one(graph, &scan, &operands, None);
+        }
+        // Version 8: sequences along axis 0, each scanned apart, as far as operand 0 says.
+        let n = self.n_formal();
+        let batch = (scan.first..n).find_map(|i| self.operand(i)?.tensor()?.dims().first().copied());
+        let lengths: Option<Vec<i64>> =
+            self.operand(0).and_then(DataRef::tensor).and_then(|t| t.i64s().ok().map(Iterator::collect));
+        let mut stacks = Stacks::new(self.n_results(), self.run.max_bytes);
+        for b in 0..batch.unwrap_or(0) {
+            let slices = (scan.first..n).map(|i| match self.operand(i).and_then(DataRef::tensor) {
+                Some(tensor) => slice_at(tensor, 0, b).map(Some),
+                None => Ok(None),
+            });
+            let slices: Vec<Option<HostTensor>> =
+                slices.collect::<Result<_, _>>().map_err(|e| self.error(e))?;
+            let refs: Vec<Option<DataRef<'_>>> =
+                slices.iter().map(|s| s.as_ref().map(|t| DataRef::Tensor(t.view()))).collect();
+            let index = usize::try_from(b).unwrap_or(usize::MAX);
+            let length = lengths.as_ref().and_then(|l| l.get(index)).and_then(|&l| u64::try_from(l).ok());
+            let outputs = self.scan_one(graph, &scan, &refs, length)?;
+            stacks.push(outputs.into_iter()).map_err(|e| self.error(e))?;
+        }
+        if batch.unwrap_or(0) == 0 {
+            return self.nothing();
+        }
+        let stacked = (0..self.n_results()).map(|i| stacks.stack(i, 0, false, &Type::Unknown));
+        let stacked = stacked.map(|tensor| tensor.map(|t| Some(t.into())));
+        stacked.collect::<Result<_, KernelError>>().map_err(|e| self.error(e))
+    }
+
+    /// Results of the types that inference says, without elements.
+    fn nothing(&self) -> Result<Vec<Option<Data>>, RunError> {
+        let module = &self.run.program.module;
+        let results = module.node(self.node).results().iter();
+        let none = results.map(|v| v.map(|v| empty(&module.value(v).ty).map(Data::Tensor)).transpose());
+        none.collect::<Result<_, KernelError>>().map_err(|e| self.error(e))
+    }
+
+    /// What a Scan walks along, and how many steps it takes.
+    fn scanned<'t>(
+        &self,
+        scan: &ScanView,
+        operands: &Operands<'t>,
+        length: Option<u64>,
+    ) -> Result<(Vec<Scanned<'t>>, u64), RunError> {
+        let n_state = scan.n_state;
+        let mut scanned = Vec::new();
+        let mut steps = length;
+        for (i, operand) in operands[n_state..].iter().enumerate() {
+            let at = n_state + i;
+            let Some(tensor) = operand.and_then(DataRef::tensor) else {
+                return Err(self.error(OpError::operand(at, "a tensor", "none")));
+            };
+            let axis = scan.input_axes.get(i).copied().unwrap_or(0);
+            let axis = normalize_axis(axis, tensor.dims().len(), Part::Operand(at));
+            let axis = axis.map_err(|e| self.error(e))?;
+            let extent = tensor.dims()[axis];
+            if length.is_none() && steps.is_some_and(|n| n != extent) {
+                let expected = format!("{} elements to scan, as others have", steps.unwrap_or(0));
+                return Err(self.error(OpError::operand(at, expected, extent.to_string())));
+            }
+            steps = Some(steps.unwrap_or(extent).min(extent));
+            let reversed = scan.input_reversed.get(i).copied().unwrap_or(false);
+            scanned.push(Scanned { tensor, axis, reversed });
+        }
+        let steps = steps.unwrap_or(0);
+        if steps > self.run.max_iterations {
+            return Err(RunError::Iterations { node: self.node, limit: self.run.max_iterations });
+        }
+        Ok((scanned, steps))
+    }
+
+    /// Scans operands without the batch axis and the lengths.
+    fn scan_one(
+        &mut self,
+        graph: GraphId,
+        scan: &ScanView,
+        operands: &Operands<'_>,
+        length: Option<u64>,
+    ) -> Result<Vec<Option<Data>>, RunError> {
+        let n_state = scan.n_state;
+        let (scanned, steps) = self.scanned(scan, operands, length)?;
+        let n_stacks = self.n_results().saturating_sub(n_state);
+        let mut state: Vec<Option<Data>> = Vec::new();
+        let mut stacks = Stacks::new(n_stacks, self.run.max_bytes);
+        for step in 0..steps {
+            let slices = scanned
+                .iter()
+                .map(|s| slice_at(s.tensor, s.axis, if s.reversed { steps - 1 - step } else { step }));
+            let slices: Vec<HostTensor> = slices.collect::<Result<_, _>>().map_err(|e| self.error(e))?;
+            let before: Vec<Option<DataRef<'_>>> = if step == 0 {
+                operands[..n_state].to_vec()
+            } else {
+                state.iter().map(|s| s.as_ref().map(Data::view)).collect()
+            };
+            let slices = slices.iter().map(|t| Some(DataRef::Tensor(t.view())));
+            let inputs: Vec<Option<DataRef<'_>>> = before.into_iter().chain(slices).collect();
+            let mut outputs = self.body(graph, &inputs)?.into_iter();
+            state = outputs.by_ref().take(n_state).collect();
+            stacks.push(outputs).map_err(|e| self.error(e))?;
+        }
+        if steps == 0 {
+            let given = operands[..n_state].iter().map(|s| s.map(DataRef::to_data).transpose());
+            state = given.collect::<Result<_, _>>().map_err(|e| self.error(e))?;
+        }
+        let mut results = state;
+        for i in 0..n_stacks {
+            let axis = scan.output_axes.get(i).copied().unwrap_or(0);
+            let reversed = scan.output_reversed.get(i).copied().unwrap_or(false);
+            let row = self.output_type(graph, n_state + i);
+            let stacked = stacks.stack(i, axis, reversed, &row).map_err(|e| self.error(e))?;
+            let whole = scanned.first().map_or(0, |s| s.tensor.dims()[s.axis]);
+            // Version 8: as many rows as there would be had the whole sequence been scanned.
+            let stacked = if length.is_some() { padded(stacked, whole) } else { Ok(stacked) };
+            results.push(Some(stacked.map_err(|e| self.error(e))?.into()));
+        }
+        Ok(results)
+    }
+
+    pub(super) fn sequence_map(&mut self) -> Result<Vec<Option<Data>>, RunError> {
+        let graph = self.graph("body")?;
+        let n = match self.operand(0) {
+            Some(DataRef::Sequence(sequence)) => sequence.items.len(),
+            _ => return Err(self.error(OpError::operand(0, "a sequence", "something else"))),
+        };
+        let mut lists = Stacks::new(self.n_results(), self.run.max_bytes);
+        for at in 0..n {
+            let mut inputs: Vec<Option<DataRef<'_>>> = Vec::new();
+            for i in 0..self.n_formal() {
+                inputs.push(match self.operands[i] {
+                    Some(DataRef::Sequence(sequence)) => match sequence.items.get(at) {
+                        Some(item) => Some(item.view()),
+                        None => {
+                            let (expected, found) = (format!("a sequence of {n}"), sequence.items.len());
+                            return Err(self.error(OpError::operand(i, expected, found.to_string())));
+                        }
+                    },
+                    other => other,
+                });
+            }
+            let made = self.body(graph, &inputs)?;
+            lists.push(made.into_iter()).map_err(|e| self.error(e))?;
+        }
+        let sequence = |i: usize| {
+            let items = lists.take(i);
+            let element = match items.first() {
+                Some(Data::Tensor(first)) => crate::data::tensor_type(first.dtype()),
+                _ => self.output_type(graph, i),
+            };
+            Some(Data::Sequence(Sequence { element, items }))
+        };
+        Ok((0..self.n_results()).map(sequence).collect())
+    }
+}
+
+/// A tensor with rows of zeros behind, `rows` in all.
+fn padded(tensor: HostTensor, rows: u64) -> Result<HostTensor, HostError> {
+    let mut dims = tensor.dims().to_vec();
+    if dims.first().is_none_or(|&found| found >= rows) {
+        return Ok(tensor);
+    }
+    dims[0] = rows;
+    if let Some(strings) = tensor.strings() {
+        let mut strings = strings.to_vec();
+        let missing = HostTensor::zeros(tensor.dtype(), &dims)?;
+        strings.extend_from_slice(&missing.strings().unwrap_or_default()[strings.len()..]);
+        return HostTensor::from_strings(&dims, strings);
+    }
+    let bytes = tensor.bytes().unwrap_or_default();
+    HostTensor::filled(tensor.dtype(), &dims, |target| {
+        target[..bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    })
+}

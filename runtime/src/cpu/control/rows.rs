@@ -1,0 +1,215 @@
+//! Rows of tensors: what Scan takes apart, and what Loop and Scan put together.
+
+use super::super::kernel::{KernelError, check_size};
+use crate::data::Data;
+use crate::host::{HostError, HostTensor, TensorRef, pack};
+use ampc_ir::Type;
+use ampc_ir::views::{Part, normalize_axis};
+
+type Result<T> = std::result::Result<T, KernelError>;
+
+/// The rows of results that iterations make one by one.
+pub(super) struct Stacks {
+    rows: Vec<Vec<Data>>,
+    bytes: u64,
+    most: u64,
+}
+
+impl Stacks {
+    /// `count` results, which may have `most` bytes.
+    pub(super) fn new(count: usize, most: u64) -> Stacks {
+        Stacks { rows: vec![Vec::new(); count], bytes: 0, most }
+    }
+
+    /// Adds the results of an iteration.
+    pub(super) fn push(&mut self, made: impl Iterator<Item = Option<Data>>) -> Result<()> {
+        for (rows, made) in self.rows.iter_mut().zip(made) {
+            self.bytes += made.as_ref().map_or(0, |row| row.view().byte_count());
+            rows.extend(made);
+        }
+        self.check(0)
+    }
+
+    fn check(&self, more: u64) -> Result<()> {
+        let bytes = self.bytes.saturating_add(more);
+        check_size(bytes, self.most).map_err(|_| KernelError::Limit {
+            limit: format!("{} bytes", self.most),
+            found: format!("{bytes} bytes of what iterations made"),
+        })
+    }
+
+    /// The rows of result `i`, as they are.
+    pub(super) fn take(&mut self, i: usize) -> Vec<Data> {
+        std::mem::take(&mut self.rows[i])
+    }
+
+    /// The rows of result `i` joined along a new axis. Without rows there are none of this type.
+    pub(super) fn stack(&mut self, i: usize, axis: i64, reversed: bool, row: &Type) -> Result<HostTensor> {
+        let mut rows = self.take(i);
+        let bytes = rows.iter().map(|row| row.view().byte_count()).sum();
+        self.check(bytes)?;
+        if reversed {
+            rows.reverse();
+        }
+        match rows.first().and_then(Data::tensor) {
+            Some(first) => join(first, &rows, axis),
+            None => no_rows(row),
+        }
+    }
+}
+
+/// What is stacked if there is nothing: no rows of this type, of which dims that nobody knows are 0.
+fn no_rows(row: &Type) -> Result<HostTensor> {
+    let tensor = row.as_tensor().ok_or_else(|| KernelError::unsupported("a list of no tensors"))?;
+    let inner = tensor.shape.dims().unwrap_or_default().iter().map(|d| d.known().unwrap_or(0));
+    let dims: Vec<u64> = std::iter::once(0).chain(inner).collect();
+    Ok(HostTensor::zeros(tensor.dtype, &dims)?)
+}
+
+/// A tensor of a type whose dims nobody need know: those are 0.
+pub(super) fn empty(ty: &Type) -> Result<HostTensor> {
+    let tensor = ty.as_tensor().ok_or_else(|| KernelError::unsupported("a list of no tensors"))?;
+    let dims = tensor.shape.dims().unwrap_or_default().iter().map(|d| d.known().unwrap_or(0));
+    Ok(HostTensor::zeros(tensor.dtype, &dims.collect::<Vec<u64>>())?)
+}
+
+/// Elements of a tensor before an axis, along it, and behind it.
+fn around(dims: &[u64], axis: usize) -> (usize, usize, usize) {
+    let size = |dims: &[u64]| {
+        dims.iter().map(|&d| usize::try_from(d).unwrap_or(usize::MAX)).fold(1, usize::saturating_mul)
+    };
+    (size(&dims[..axis]), size(&dims[axis..=axis]), size(&dims[axis + 1..]))
+}
+
+/// Element `at` along an axis, without that axis.
+pub(super) fn slice_at(tensor: TensorRef<'_>, axis: usize, at: u64) -> Result<HostTensor> {
+    let dims = tensor.dims();
+    let left: Vec<u64> = dims.iter().enumerate().filter(|&(i, _)| i != axis).map(|(_, &d)| d).collect();
+    let (outer, extent, inner) = around(dims, axis);
+    let at = usize::try_from(at).unwrap_or(usize::MAX);
+    let ranges = (0..outer).map(|o| (o * extent + at) * inner..(o * extent + at + 1) * inner);
+    if let Some(strings) = tensor.strings() {
+        let picked = ranges.flat_map(|range| strings[range].iter().cloned()).collect();
+        return Ok(HostTensor::from_strings(&left, picked)?);
+    }
+    let bytes = tensor.bytes().unwrap_or_default();
+    let bits = tensor.dtype().bits().unwrap_or(8);
+    let made = if bits.is_multiple_of(8) {
+        let size = bits as usize / 8;
+        HostTensor::filled(tensor.dtype(), &left, |to| {
+            for (to, range) in to.chunks_exact_mut((inner * size).max(1)).zip(ranges) {
+                to.copy_from_slice(&bytes[range.start * size..range.end * size]);
+            }
+            Ok::<(), HostError>(())
+        })
+    } else {
+        let mut all = vec![0; outer * extent * inner];
+        tensor.unpack(&mut all);
+        let picked: Vec<u8> = ranges.flat_map(|range| all[range].iter().copied()).collect();
+        HostTensor::filled(tensor.dtype(), &left, |to| {
+            pack(bits, &picked, to);
+            Ok(())
+        })
+    };
+    Ok(made?)
+}
+
+/// Tensors like `first` joined along a new axis.
+fn join(first: &HostTensor, rows: &[Data], axis: i64) -> Result<HostTensor> {
+    let axis = normalize_axis(axis, first.dims().len() + 1, Part::Node)?;
+    let mut dims = first.dims().to_vec();
+    dims.insert(axis, rows.len() as u64);
+    let (outer, _, inner) = around(&dims, axis);
+    let mut parts = Vec::with_capacity(rows.len());
+    for row in rows {
+        let same = row.tensor().filter(|t| t.dims() == first.dims() && t.dtype() == first.dtype());
+        parts.push(same.ok_or_else(|| {
+            let found = row.tensor().map_or_else(|| "something else".into(), |t| format!("{:?}", t.dims()));
+            KernelError::value(format!("dims {:?} in every iteration", first.dims()), found)
+        })?);
+    }
+    if first.strings().is_some() {
+        let strings: Vec<&[Box<[u8]>]> = parts.iter().filter_map(|t| t.strings()).collect();
+        return Ok(HostTensor::from_strings(&dims, interleaved(&strings, outer, inner).cloned().collect())?);
+    }
+    let bits = first.dtype().bits().unwrap_or(8);
+    let bytes: Vec<&[u8]> = parts.iter().filter_map(|t| t.bytes()).collect();
+    let made = if bits.is_multiple_of(8) {
+        let inner = inner * (bits as usize / 8);
+        HostTensor::filled(first.dtype(), &dims, |to| {
+            let chunks = (0..outer).flat_map(|o| bytes.iter().map(move |part| (o, part)));
+            for (to, (o, part)) in to.chunks_exact_mut(inner.max(1)).zip(chunks) {
+                to.copy_from_slice(&part[o * inner..(o + 1) * inner]);
+            }
+            Ok::<(), HostError>(())
+        })
+    } else {
+        let unpacked = |tensor: &&HostTensor| {
+            let mut elements = vec![0; outer * inner];
+            tensor.view().unpack(&mut elements);
+            elements
+        };
+        let elements: Vec<Vec<u8>> = parts.iter().map(unpacked).collect();
+        let elements: Vec<&[u8]> = elements.iter().map(Vec::as_slice).collect();
+        let all: Vec<u8> = interleaved(&elements, outer, inner).copied().collect();
+        HostTensor::filled(first.dtype(), &dims, |to| {
+            pack(bits, &all, to);
+            Ok(())
+        })
+    };
+    Ok(made?)
+}
+
+/// `inner` elements of each part in turn, `outer` times.
+fn interleaved<'a, T>(parts: &'a [&'a [T]], outer: usize, inner: usize) -> impl Iterator<Item = &'a T> {
+    (0..outer).flat_map(move |o| parts.iter().flat_map(move |part| &part[o * inner..(o + 1) * inner]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ampc_ir::DType;
+
+    /// Taken apart along each axis and put together again, a tensor is what it was.
+    #[test]
+    fn slices_make_the_whole_again() {
+        let dims = [2u64, 3, 4];
+        let numbers: Vec<f32> = (0..24u8).map(f32::from).collect();
+        let texts = (0..24).map(|i| i.to_string().into_bytes().into_boxed_slice()).collect();
+        let mut packed = HostTensor::zeros(DType::U4, &dims).unwrap();
+        let low: Vec<u8> = (0..24).map(|i| i * 7 % 16).collect();
+        pack(4, &low, packed.bytes_mut().unwrap());
+        let tensors = [
+            HostTensor::from_slice(&dims, &numbers).unwrap(),
+            HostTensor::from_strings(&dims, texts).unwrap(),
+            packed,
+        ];
+        for whole in &tensors {
+            for axis in 0..3 {
+                let mut stacks = Stacks::new(1, u64::MAX);
+                for at in 0..dims[axis] {
+                    let slice = slice_at(whole.view(), axis, at).unwrap();
+                    stacks.push(std::iter::once(Some(slice.into()))).unwrap();
+                }
+                let axis = i64::try_from(axis).unwrap();
+                let again = stacks.stack(0, axis, false, &Type::Unknown).unwrap();
+                assert_eq!(again.dims(), whole.dims());
+                assert_eq!((again.bytes(), again.strings()), (whole.bytes(), whole.strings()), "axis {axis}");
+            }
+        }
+    }
+
+    #[test]
+    fn rows_and_the_stack_of_them_count() {
+        let row = HostTensor::from_slice(&[2], &[1.0f32, 2.0]).unwrap();
+        let mut stacks = Stacks::new(1, 20);
+        let push = |stacks: &mut Stacks| stacks.push(std::iter::once(Some(row.clone().into())));
+        push(&mut stacks).unwrap();
+        push(&mut stacks).unwrap();
+        assert!(push(&mut stacks).is_err(), "24 bytes of rows");
+        let mut stacks = Stacks::new(1, 20);
+        push(&mut stacks).unwrap();
+        push(&mut stacks).unwrap();
+        assert!(stacks.stack(0, 0, false, &Type::Unknown).is_err(), "16 bytes of rows and 16 of the stack");
+    }
+}

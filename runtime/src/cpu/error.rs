@@ -1,0 +1,104 @@
+//! Why a module cannot be prepared, and why a run failed.
+
+use super::kernel::KernelError;
+use crate::host::HostError;
+use ampc_ir::infer::InferError;
+use ampc_ir::{Node, Value};
+use std::time::Duration;
+
+/// Why a module cannot be prepared.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PrepareError {
+    /// There are no kernels for some nodes: all of them, each with what is missing.
+    #[error("the CPU backend lacks {} of the operators in use, the first is {}", .0.len(), first(.0))]
+    Unsupported(Vec<(Node, String)>),
+    /// A constant cannot be read.
+    #[error("cannot read a constant: {error}")]
+    Constant {
+        /// The constant.
+        value: Value,
+        /// The cause.
+        error: HostError,
+    },
+    /// Threads cannot be started.
+    #[error("cannot start threads: {0}")]
+    Threads(String),
+}
+
+fn first(list: &[(Node, String)]) -> &str {
+    list.first().map_or("", |(_, what)| what)
+}
+
+/// Why a run failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// An input is missing, or is none that the graph declares.
+    #[error("input {input}: expected {expected}, found {found}")]
+    Input {
+        /// Which of the inputs.
+        input: usize,
+        /// What the graph declares.
+        expected: String,
+        /// What was given.
+        found: String,
+    },
+    /// The dims of the inputs do not fit the graph.
+    #[error("the dims of the inputs do not fit the graph: {}", .0.first().map_or_else(String::new, ToString::to_string))]
+    Shapes(Vec<InferError>),
+    /// A node cannot be computed.
+    #[error("{error}")]
+    Node {
+        /// The node.
+        node: Node,
+        /// Why.
+        error: KernelError,
+    },
+    /// The graph needs more memory than it may take.
+    #[error("expected at most {limit} bytes, found {bytes} for what the graph computes and is given")]
+    Memory {
+        /// The node whose result is the largest, if it has one.
+        node: Option<Node>,
+        /// Bytes needed.
+        bytes: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// The system does not give as much memory as the graph may take and needs.
+    #[error("the system has no {bytes} bytes of memory for what the graph computes")]
+    NoMemory {
+        /// The node whose result is the largest, if it has one.
+        node: Option<Node>,
+        /// Bytes needed.
+        bytes: u64,
+    },
+    /// A loop goes on for longer than it may.
+    #[error("expected at most {limit} iterations, found more")]
+    Iterations {
+        /// The Loop.
+        node: Node,
+        /// The limit.
+        limit: u64,
+    },
+    /// The run takes longer than it may.
+    #[error("the time limit of {limit:?} is over")]
+    Time {
+        /// The node that would have been next, unless the graph has none.
+        node: Option<Node>,
+        /// The limit.
+        limit: Duration,
+    },
+    /// Another thread asked for an end.
+    #[error("stopped")]
+    Stopped,
+    /// An output has no value: what makes it gave none.
+    #[error("output {output} has no value")]
+    NoOutput {
+        /// Which of the outputs.
+        output: usize,
+    },
+    /// An output cannot be copied.
+    #[error(transparent)]
+    Output(#[from] HostError),
+}

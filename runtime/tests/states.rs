@@ -1,0 +1,145 @@
+//! States: what an input is that is not given, from run to run.
+
+#![allow(clippy::unwrap_used, reason = "a test: what cannot be made fails it")]
+
+use ampc_ir::text::{NoData, parse};
+use ampc_runtime::{Cpu, Data, DataRef, Executable, HostTensor};
+
+fn prepared(body: &str) -> Executable {
+    let text = format!("module ir=10\nopset ai.onnx=21\n\n{body}");
+    let module = parse(&text, &NoData).unwrap_or_else(|errors| panic!("{errors}"));
+    Cpu { threads: 1, ..Cpu::default() }.prepare(&module).unwrap()
+}
+
+/// The outputs of a run, a list of numbers each; inputs are lists of numbers or not given.
+fn run(executable: &mut Executable, inputs: &[Option<&[f32]>]) -> Vec<Vec<f32>> {
+    let tensors: Vec<Option<HostTensor>> =
+        inputs.iter().map(|i| i.map(|x| HostTensor::from_slice(&[x.len() as u64], x).unwrap())).collect();
+    let refs: Vec<_> = tensors.iter().map(|t| t.as_ref().map(|t| DataRef::Tensor(t.view()))).collect();
+    let outputs = executable.run(&refs).unwrap_or_else(|error| panic!("{error}"));
+    outputs.iter().map(numbers).collect()
+}
+
+fn numbers(data: &Data) -> Vec<f32> {
+    data.tensor().unwrap().as_slice().unwrap().to_vec()
+}
+
+#[test]
+fn outputs_are_what_states_were_before() {
+    let mut executable = prepared(
+        "\
+graph @main {
+  input %w : f32[2]
+  input %g : f32[2]
+  const %shape : i64[1] = [2]
+  %next = Add(%w, %g) : f32[2]
+  %view = Reshape(%w, %shape) : f32[2]
+  %copy = Identity(%w) : f32[2]
+  output %view : f32[2]
+  output %next : f32[2]
+  output %copy : f32[2]
+  output %w : f32[2]
+  state %w -> %next
+}
+",
+    );
+    let outputs = run(&mut executable, &[Some(&[5.0, 6.0]), Some(&[1.0, 1.0])]);
+    assert_eq!(outputs, [[5.0, 6.0], [6.0, 7.0], [5.0, 6.0], [5.0, 6.0]]);
+    let outputs = run(&mut executable, &[None, Some(&[1.0, 1.0])]);
+    assert_eq!(outputs, [[6.0, 7.0], [7.0, 8.0], [6.0, 7.0], [6.0, 7.0]]);
+}
+
+#[test]
+fn states_that_change_places_show_what_they_were() {
+    let mut executable = prepared(
+        "\
+graph @main {
+  input %a : f32[1]
+  input %b : f32[1]
+  output %a : f32[1]
+  output %b : f32[1]
+  state %a -> %b
+  state %b -> %a
+}
+",
+    );
+    assert_eq!(run(&mut executable, &[Some(&[1.0]), Some(&[2.0])]), [[1.0], [2.0]]);
+    assert_eq!(run(&mut executable, &[None, None]), [[2.0], [1.0]]);
+    assert_eq!(run(&mut executable, &[None, None]), [[1.0], [2.0]]);
+}
+
+#[test]
+fn a_state_that_was_never_given_is_its_default() {
+    let mut executable = prepared(
+        "\
+graph @main {
+  input %w : f32[2] = [5, 6]
+  input %g : f32[N]
+  %next = Add(%w, %g) : f32[2]
+  output %next : f32[2]
+  state %w -> %next
+}
+",
+    );
+    assert_eq!(run(&mut executable, &[None, Some(&[1.0, 1.0])]), [[6.0, 7.0]]);
+    assert_eq!(run(&mut executable, &[None, Some(&[1.0, 1.0])]), [[7.0, 8.0]]);
+    // Other dims of another input: the state stays what it is.
+    assert_eq!(run(&mut executable, &[None, Some(&[1.0])]), [[8.0, 9.0]]);
+    assert_eq!(run(&mut executable, &[Some(&[0.0, 0.0]), Some(&[1.0])]), [[1.0, 1.0]]);
+    assert_eq!(run(&mut executable, &[None, Some(&[1.0])]), [[2.0, 2.0]]);
+}
+
+#[test]
+fn a_state_may_grow() {
+    let mut executable = prepared(
+        "\
+graph @main {
+  input %k : f32[N]
+  input %x : f32[1]
+  %grown = Concat(%k, %x) {axis=0} : f32[?]
+  output %grown : f32[?]
+  state %k -> %grown
+}
+",
+    );
+    assert_eq!(run(&mut executable, &[Some(&[1.0, 2.0]), Some(&[3.0])]), [[1.0, 2.0, 3.0]]);
+    assert_eq!(run(&mut executable, &[None, Some(&[4.0])]), [[1.0, 2.0, 3.0, 4.0]]);
+    assert_eq!(run(&mut executable, &[None, Some(&[5.0])]), [[1.0, 2.0, 3.0, 4.0, 5.0]]);
+    let states = executable.states().unwrap();
+    assert_eq!((states[0].0, numbers(&states[0].1)), (0, vec![1.0, 2.0, 3.0, 4.0, 5.0]));
+    assert_eq!(run(&mut executable, &[Some(&[]), Some(&[6.0])]), [[6.0]]);
+}
+
+/// Runs with a state give what runs without one give if what comes out goes in again.
+#[test]
+fn a_next_value_that_is_no_output_is_computed_all_the_same() {
+    let graph = |state: &str, output: &str| {
+        format!(
+            "\
+graph @main {{
+  input %w : f32[3]
+  input %g : f32[3]
+  %a = Mul(%w, %g) : f32[3]
+  %b = Relu(%a) : f32[3]
+  %c = Sub(%b, %w) : f32[3]
+  %next = Add(%c, %g) : f32[3]
+  %y = Neg(%w) : f32[3]
+  %z = Exp(%y) : f32[3]
+  output %z : f32[3]
+{output}{state}}}
+"
+        )
+    };
+    let mut stateful = prepared(&graph("  state %w -> %next\n", ""));
+    let mut stateless = prepared(&graph("", "  output %next : f32[3]\n"));
+    let mut w = vec![1.0f32, -2.0, 0.5];
+    for step in 0..5u8 {
+        let g = [f32::from(step), 0.25, -1.0];
+        let given = (step == 0).then_some(&[1.0f32, -2.0, 0.5][..]);
+        let with = run(&mut stateful, &[given, Some(&g)]);
+        let without = run(&mut stateless, &[Some(&w), Some(&g)]);
+        assert_eq!(with[0], without[0], "step {step}");
+        w = without[1].clone();
+        assert_eq!(numbers(&stateful.states().unwrap()[0].1), w, "step {step}");
+    }
+}
