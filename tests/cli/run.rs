@@ -113,11 +113,12 @@ fn values_that_do_not_fit_are_all_named() {
 /// A tensor as a file of test data.
 fn write_pb(dir: &Dir, path: &str, name: &str, values: &[f32]) {
     let tensor = HostTensor::from_slice(&[values.len() as u64], values).unwrap();
+    let len = |n: usize| u8::try_from(n).unwrap();
     // Dims, element type f32, name, raw_data: all lengths are below 128.
-    let mut bytes = vec![0x08, tensor.dims()[0] as u8, 0x10, 1, 0x42, name.len() as u8];
+    let mut bytes = vec![0x08, len(values.len()), 0x10, 1, 0x42, len(name.len())];
     bytes.extend_from_slice(name.as_bytes());
     let raw = tensor.bytes().unwrap();
-    bytes.extend_from_slice(&[0x4a, raw.len() as u8]);
+    bytes.extend_from_slice(&[0x4a, len(raw.len())]);
     bytes.extend_from_slice(raw);
     dir.write(path, bytes);
 }
