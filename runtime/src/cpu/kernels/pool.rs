@@ -15,6 +15,7 @@ use ampc_ir::views::OpError;
 use ampc_ir::views::window::{UnpoolView, WindowView};
 use bytemuck::Pod;
 use rayon::prelude::*;
+use std::sync::OnceLock;
 
 /// The kernels of this family.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
@@ -275,18 +276,17 @@ fn reorder(window: &Window, strides: &[usize], index: usize) -> usize {
 fn average_pool(site: &Site<'_>) -> Result<Prepared> {
     let pool = Pool::of(site)?;
     let planes = planes(site)?;
-    let counts = pool.counts(site.view.int("count_include_pad").unwrap_or(0) != 0);
-    Ok(
-        for_real!(site.dtype(0)?, site, T => average_pool_of::<T, <T as Real>::Wide>(pool.window, planes, counts)),
-    )
+    let with_padding = site.view.int("count_include_pad").unwrap_or(0) != 0;
+    Ok(for_real!(site.dtype(0)?, site, T => {
+        average_pool_of::<T, <T as Real>::Wide>(pool, planes, with_padding)
+    }))
 }
 
-fn average_pool_of<T: Load<A>, A: Wide + Number>(
-    window: Window,
-    planes: usize,
-    counts: Vec<Vec<f64>>,
-) -> Prepared {
-    self::pool::<T, A>(window, planes, Sum, move |row, sums| {
+fn average_pool_of<T: Load<A>, A: Wide + Number>(pool: Pool, planes: usize, with_padding: bool) -> Prepared {
+    // Made when it is first needed: by then there is memory for the result.
+    let counts = OnceLock::new();
+    self::pool::<T, A>(pool.window.clone(), planes, Sum, move |row, sums| {
+        let counts: &Vec<Vec<f64>> = counts.get_or_init(|| pool.counts(with_padding));
         let Some((columns, outer)) = counts.split_last() else { return };
         let (mut row, mut rows) = (row, 1.0);
         for counts in outer.iter().rev() {
