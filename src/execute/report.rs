@@ -3,12 +3,14 @@
 use super::agree::Agreement;
 use super::verify::{Compared, Verification};
 use ampc_runtime::Tolerance;
+use ampc_runtime::compare::Scalar;
 use serde::{Serialize, Serializer};
 
 /// The schema of what [`VerifyReport`] writes.
 pub const SCHEMA: &str = "ampc-verify/1";
 
-/// A comparison, to be written as JSON. Numbers that are not finite are written as the strings `inf` and `nan`.
+/// A comparison, to be written as JSON. Numbers that are not finite are written as the strings `inf`, `-inf` and
+/// `nan`.
 #[derive(Clone, Debug, Serialize)]
 pub struct VerifyReport {
     /// [`SCHEMA`].
@@ -69,7 +71,8 @@ pub struct ValueReport {
     pub elements: u64,
     /// Elements beyond the tolerance.
     pub mismatches: u64,
-    /// Largest |got − want|.
+    /// Largest |got − want|; infinite, as the others are, where elements disagree on being finite or there is an
+    /// obstacle.
     #[serde(serialize_with = "number")]
     pub max_abs: f64,
     /// Largest |got − want| / |want|.
@@ -85,6 +88,10 @@ pub struct ValueReport {
     pub nan_disagreements: u64,
     /// Elements of which one is infinite and the other is not the same.
     pub inf_disagreements: u64,
+    /// Elements that are NaN in both.
+    pub nan_in_both: u64,
+    /// Elements that are finite in both.
+    pub finite: u64,
     /// The error of max less the largest of what the node reads.
     #[serde(serialize_with = "optional")]
     pub adds: Option<f64>,
@@ -98,9 +105,11 @@ pub struct MismatchReport {
     /// Its coordinates.
     pub at: Vec<u64>,
     /// What is there.
-    pub got: String,
+    #[serde(serialize_with = "scalar")]
+    pub got: Scalar,
     /// What should be there.
-    pub want: String,
+    #[serde(serialize_with = "scalar")]
+    pub want: Scalar,
 }
 
 impl ValueReport {
@@ -135,6 +144,8 @@ impl ValueReport {
             max_ulp: found.max_ulp,
             nan_disagreements: found.nan_disagreements,
             inf_disagreements: found.inf_disagreements,
+            nan_in_both: found.nan_in_both,
+            finite: found.finite,
             adds: None,
             first_mismatch: found.first_mismatch.as_ref().map(|m| MismatchReport {
                 at: m.at.clone(),
@@ -163,10 +174,19 @@ impl VerifyReport {
 }
 
 fn number<S: Serializer>(number: &f64, serializer: S) -> Result<S::Ok, S::Error> {
-    if number.is_finite() {
-        return serializer.serialize_f64(*number);
+    match *number {
+        number if number.is_finite() => serializer.serialize_f64(number),
+        number if number.is_nan() => serializer.serialize_str("nan"),
+        number => serializer.serialize_str(if number > 0.0 { "inf" } else { "-inf" }),
     }
-    serializer.serialize_str(if number.is_nan() { "nan" } else { "inf" })
+}
+
+fn scalar<S: Serializer>(scalar: &Scalar, serializer: S) -> Result<S::Ok, S::Error> {
+    match scalar {
+        Scalar::Float(float) => number(float, serializer),
+        Scalar::Int(int) => serializer.serialize_i128(*int),
+        Scalar::Text(text) => serializer.serialize_str(text),
+    }
 }
 
 fn optional<S: Serializer>(value: &Option<f64>, serializer: S) -> Result<S::Ok, S::Error> {
