@@ -183,11 +183,7 @@ impl fmt::Display for Comparison {
             n => return write!(f, "; {n} disagree on being finite"),
         }
         write!(f, "; max |err| {:.3e}, of max {:.3e}, ", self.max_abs, self.max_of_max)?;
-        write!(
-            f,
-            "elementwise {:.3e}, mean {:.3e}, {:.1} ulp",
-            self.max_rel, self.mean_of_mean, self.max_ulp
-        )
+        write!(f, "elementwise {:.3e}, mean {:.3e}, {:.1} ulp", self.max_rel, self.mean_of_mean, self.max_ulp)
     }
 }
 
@@ -535,7 +531,10 @@ mod tests {
         assert!(said(&[f64::NAN]).starts_with("the one element agrees (1 is NaN in both)"));
         assert!(said(&[f64::NAN, 1.0]).starts_with("all 2 elements agree (1 is NaN in both); max |err| 0"));
         let found = check(&[1.0, 2.0], &[1.0, 3.0], Tolerance::EXACT).to_string();
-        assert!(found.starts_with("1 of 2 elements differs, at [1]: expected 3.0, found 2.0; max"), "{found}");
+        assert!(
+            found.starts_with("1 of 2 elements differs, at [1]: expected 3.0, found 2.0; max"),
+            "{found}"
+        );
     }
 
     #[test]
@@ -633,16 +632,13 @@ mod tests {
         /// A block whose elements agree is summed up without looking at each.
         #[test]
         fn blocks_measure_what_elements_do(
-            pairs in prop::collection::vec((-1e3..1e3, -1e-3..1e-3), 0..40),
+            pairs in prop::collection::vec((-1e3f32..1e3, -1e-3f32..1e-3), 0..40),
             single: bool,
         ) {
-            let (got, want): (Vec<f64>, Vec<f64>) = pairs.iter().map(|(v, e)| (v + e, *v)).unzip();
-            let tensor = |values: &[f64]| match single {
-                false => floats(values),
-                true => {
-                    let values: Vec<f32> = values.iter().map(|v| *v as f32).collect();
-                    HostTensor::from_slice(&[values.len() as u64], &values).unwrap()
-                }
+            let (got, want): (Vec<f32>, Vec<f32>) = pairs.iter().map(|(v, e)| (v + e, *v)).unzip();
+            let tensor = |values: &[f32]| match single {
+                false => floats(&values.iter().map(|&v| f64::from(v)).collect::<Vec<_>>()),
+                true => HostTensor::from_slice(&[values.len() as u64], values).unwrap(),
             };
             let (got, want) = (tensor(&got), tensor(&want));
             let loose = Tolerance { abs: 1.0, rel: 0.0, of_max: 0.0 };

@@ -33,7 +33,7 @@ pub use outputs::{Statistics, statistics};
 pub use pins::{PinSearch, find_pins};
 pub use profile::Profile;
 pub use report::VerifyReport;
-pub use verify::{Verification, VerifyOptions, verify};
+pub use verify::{Verification, VerifyOptions, of_outputs, verify};
 
 use crate::error::{Error, Finding};
 use crate::rewrite::{findings_of_types, op_of};

@@ -1,7 +1,6 @@
 //! What a comparison found as JSON: schema `ampc-verify/1` of `docs/verify.md`.
 
-use super::agree::Agreement;
-use super::verify::{Compared, Verification};
+use super::verify::{Compared, Lone, Verification};
 use ampc_runtime::Tolerance;
 use ampc_runtime::compare::Scalar;
 use serde::{Serialize, Serializer};
@@ -29,6 +28,35 @@ pub struct VerifyReport {
     pub outputs: Vec<ValueReport>,
     /// All values that both models compute; empty for test data.
     pub values: Vec<ValueReport>,
+    /// What was compared with nothing; `None` for test data.
+    pub lone: Option<LoneReport>,
+}
+
+/// What one of two models has and the other one has not.
+#[derive(Clone, Debug, Serialize)]
+pub struct LoneReport {
+    /// Values of the model.
+    pub values: LoneNames,
+    /// Outputs of the other one.
+    pub outputs: LoneNames,
+}
+
+/// How many of them, and the first.
+#[derive(Clone, Debug, Serialize)]
+pub struct LoneNames {
+    /// How many.
+    pub count: usize,
+    /// Of how many.
+    pub of: usize,
+    /// The name of the first.
+    pub first: Option<String>,
+}
+
+impl LoneNames {
+    fn new(lone: &Lone) -> LoneNames {
+        let Lone { count, of, first } = lone.clone();
+        LoneNames { count, of, first }
+    }
 }
 
 /// A tolerance: |got − want| ≤ abs + rel · |want| + of_max · max|want|.
@@ -55,8 +83,10 @@ impl ToleranceReport {
 /// A value and its errors.
 #[derive(Clone, Debug, Serialize)]
 pub struct ValueReport {
-    /// Its name; of test data the number of the output.
+    /// Its name.
     pub value: String,
+    /// The folder of test data that it was compared with.
+    pub folder: Option<String>,
     /// The path of the node that makes it.
     pub node: Option<String>,
     /// The operator.
@@ -113,27 +143,17 @@ pub struct MismatchReport {
 }
 
 impl ValueReport {
-    /// A value of two models.
+    /// A value of two models, or of a model and test data.
     pub fn of(compared: &Compared) -> ValueReport {
         let Compared { value, path, op, iterations, agreement, adds, .. } = compared;
         let text = |text: &String| (!text.is_empty()).then(|| text.clone());
+        let found = &agreement.found;
         ValueReport {
+            value: value.clone(),
+            folder: None,
             node: text(path),
             op: text(op),
             iterations: iterations.clone(),
-            adds: *adds,
-            ..ValueReport::new(value, agreement)
-        }
-    }
-
-    /// A value that no node is known for.
-    pub fn new(name: &str, agreement: &Agreement) -> ValueReport {
-        let found = &agreement.found;
-        ValueReport {
-            value: name.to_owned(),
-            node: None,
-            op: None,
-            iterations: Vec::new(),
             passed: agreement.passed(),
             obstacle: agreement.obstacle.clone(),
             elements: found.elements,
@@ -146,7 +166,7 @@ impl ValueReport {
             inf_disagreements: found.inf_disagreements,
             nan_in_both: found.nan_in_both,
             finite: found.finite,
-            adds: None,
+            adds: *adds,
             first_mismatch: found.first_mismatch.as_ref().map(|m| MismatchReport {
                 at: m.at.clone(),
                 got: m.got.clone(),
@@ -169,6 +189,10 @@ impl VerifyReport {
             first: found.first.as_ref().map(ValueReport::of),
             outputs: list(&found.outputs),
             values: list(&found.values),
+            lone: Some(LoneReport {
+                values: LoneNames::new(&found.lone_values),
+                outputs: LoneNames::new(&found.lone_outputs),
+            }),
         }
     }
 }
