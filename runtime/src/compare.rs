@@ -376,6 +376,7 @@ impl<'a> State<'a> {
     fn add(&mut self, sums: &Sums, elements: u64) {
         let found = &mut self.found;
         found.elements += elements;
+        found.finite += elements;
         sums.max_abs.iter().for_each(|&v| raise(&mut found.max_abs, v));
         sums.max_rel.iter().for_each(|&v| raise(&mut found.max_rel, v));
         sums.max_ulp.iter().for_each(|&v| raise(&mut found.max_ulp, v));
