@@ -1,6 +1,6 @@
 //! `run`, `verify` and `rewrite --verify`: values in and out, limits, and which node is named.
 
-use super::support::{Dir, MATMUL, module, snapshot};
+use super::support::{Dir, MATMUL, Run, module, snapshot};
 use ampc::runtime::{HostTensor, npz};
 use std::fs::File;
 
@@ -314,8 +314,105 @@ fn the_first_node_that_differs_is_named() {
     dir.write("loop.ir", looped("0.5"));
     dir.write("faulty.ir", looped("0.51"));
     let inner = dir.run(&["verify", "loop.ir", "faulty.ir", "--random", "1"]);
-    assert!(inner.stdout.contains("`s_out` of Mul `loop1/body/halve (iteration 0)`"), "{inner}");
+    assert!(inner.stdout.contains("`s_out` of Mul `loop1/body/halve` (iteration 0)"), "{inner}");
     snapshot("verify_other_outputs", &dir.run(&["verify", "a.ir", "loop.ir", "--random", "1"]));
+}
+
+fn json(run: &Run) -> serde_json::Value {
+    serde_json::from_str(&run.stdout).unwrap()
+}
+
+#[test]
+fn what_was_compared_with_nothing_is_said() {
+    let dir = Dir::new();
+    let log = |lines: &str| module(&format!("  input %x : f32[N]\n{lines}  output %y : f32[N]\n"));
+    dir.write("a.ir", log("  %a1 = Abs(%x) : f32[N]\n  %y = Neg(%a1) : f32[N]\n"));
+    dir.write("b.ir", log("  %b1 = Abs(%x) : f32[N]\n  %y = Neg(%b1) : f32[N]\n  output %b1 : f32[N]\n"));
+    let names = dir.run(&["verify", "a.ir", "b.ir", "--random", "1"]);
+    snapshot("verify_lone", &names);
+    let found = json(&dir.run(&["verify", "a.ir", "b.ir", "--random", "1", "--json"]));
+    let lone = serde_json::json!({
+        "values": { "count": 1, "of": 2, "first": "a1" }, "outputs": { "count": 1, "of": 2, "first": "b1" }
+    });
+    assert_eq!(found["lone"], lone);
+    // NaN that meets NaN, and no elements.
+    let nan = f32::NAN;
+    write_npz(&dir, "nan.npz", &[("x", HostTensor::from_slice(&[3], &[nan, nan, nan]).unwrap())]);
+    write_npz(&dir, "some.npz", &[("x", HostTensor::from_slice(&[3], &[nan, 1.0, nan]).unwrap())]);
+    snapshot("verify_nan", &dir.run(&["verify", "a.ir", "a.ir", "--inputs", "nan.npz"]));
+    let some = dir.run(&["verify", "a.ir", "a.ir", "--inputs", "some.npz"]);
+    assert!(some.stdout.contains("all 3 elements agree (2 are NaN in both); max"), "{some}");
+    assert_eq!(some.stderr, "");
+    let found = json(&dir.run(&["verify", "a.ir", "a.ir", "--inputs", "nan.npz", "--json"]));
+    assert_eq!((&found["outputs"][0]["nan_in_both"], &found["outputs"][0]["finite"]), (&3.into(), &0.into()));
+    let empty = dir.run(&["verify", "a.ir", "a.ir", "--random", "1", "--dim", "N=0"]);
+    assert!(empty.code == 0 && empty.stderr.contains("verify.nothing"), "{empty}");
+    let rewrite = ["rewrite", "a.ir", "-o", "low.onnx", "--verify", "--inputs", "nan.npz"];
+    let rewritten = dir.run(&rewrite);
+    assert!(rewritten.code == 0 && rewritten.stderr.contains("verify.nothing"), "{rewritten}");
+    assert!(!rewritten.stderr.contains("verified: "), "{rewritten}");
+}
+
+#[test]
+fn errors_without_a_number_are_infinite() {
+    let dir = Dir::new();
+    let add = |number: &str| {
+        module(&format!(
+            "  input %x : f32[2]\n  const %c : f32[2] = [{number}, 0.0]\n  %y = Add(%x, %c) : f32[2]\n  \
+             output %y : f32[2]\n"
+        ))
+    };
+    dir.write("a.ir", add("0.0"));
+    for (number, got) in [("inf", "inf"), ("-inf", "-inf"), ("nan", "nan")] {
+        dir.write("b.ir", add(number));
+        let text = dir.run(&["verify", "a.ir", "b.ir", "--random", "1"]);
+        assert!(text.code == 1 && text.stdout.contains("1 disagrees on being finite"), "{text}");
+        assert!(!text.stdout.contains("|err|"), "{text}");
+        let found = json(&dir.run(&["verify", "a.ir", "b.ir", "--random", "1", "--json"]));
+        for error in ["max_abs", "max_rel", "max_of_max", "max_ulp"] {
+            assert_eq!(found["outputs"][0][error], "inf", "{number} {error}");
+        }
+        let first = &found["outputs"][0]["first_mismatch"];
+        assert!(first["got"] == got && first["want"].is_f64(), "{first}");
+    }
+    let wide = "  input %x : f32[2]\n  %y = Unsqueeze(%x, %a) : f32[1, 2]\n  output %y : f32[1, 2]\n";
+    dir.write("dims.ir", module(&format!("  const %a : i64[1] = [0]\n{wide}")));
+    let found = json(&dir.run(&["verify", "a.ir", "dims.ir", "--random", "1", "--json"]));
+    assert_eq!((&found["outputs"][0]["max_abs"], &found["passed"]), (&"inf".into(), &false.into()));
+    // Integers keep all their digits, strings are strings.
+    let of = |what: &str| module(&format!("{what}  output %y : i64[1]\n"));
+    dir.write("i.ir", of("  const %y : i64[1] = [9007199254740993]\n"));
+    dir.write("j.ir", of("  const %y : i64[1] = [9007199254740992]\n"));
+    let found = json(&dir.run(&["verify", "i.ir", "j.ir", "--json"]));
+    assert_eq!(found["outputs"][0]["first_mismatch"]["want"], 9_007_199_254_740_993_i64);
+}
+
+#[test]
+fn quiet_comparisons_name_what_fails() {
+    let dir = Dir::new();
+    dir.write("a.ir", net("2.0"));
+    dir.write("b.ir", net("2.02"));
+    let quiet = |args: &[&str]| dir.run(&[args, &["--random", "1", "--dim", "N=4", "-q"]].concat());
+    let same = quiet(&["verify", "a.ir", "a.ir"]);
+    assert_eq!((same.code, same.stdout.as_str(), same.stderr.as_str()), (0, "", ""));
+    let differs = quiet(&["verify", "a.ir", "b.ir"]);
+    assert_eq!((differs.code, differs.stdout.lines().count(), differs.stderr.as_str()), (1, 2, ""));
+    assert!(differs.stdout.starts_with("output y: 12 of 12 elements differ"), "{differs}");
+    let saved = quiet(&["run", "a.ir", "--outputs", "set/"]);
+    assert_eq!(saved.code, 0, "{saved}");
+    let same = dir.run(&["verify", "a.ir", "--test-data", "set", "-q"]);
+    assert_eq!((same.code, same.stdout.as_str()), (0, ""));
+    let off = dir.run(&["verify", "b.ir", "--test-data", "set", "-q"]);
+    assert!(off.code == 1 && off.stdout.starts_with("set output y of Sub `residual`: 12 of 12"), "{off}");
+    let found = json(&dir.run(&["verify", "b.ir", "--test-data", "set", "--json", "--rtol", "0"]));
+    let output = &found["outputs"][0];
+    assert_eq!((&output["value"], &output["node"]), (&"y".into(), &"residual".into()));
+    assert_eq!((&output["folder"], &output["op"]), (&"set".into(), &"Sub".into()));
+    assert_eq!(found["tolerance"]["reason"], "rel asked for, abs the default for test data");
+    let help = dir.run(&["verify", "--help"]);
+    for usage in ["ampc verify [OPTIONS] <MODEL> <OTHER>", "ampc verify [OPTIONS] <MODEL> --test-data <DIR>"] {
+        assert!(help.stdout.contains(usage), "{help}");
+    }
 }
 
 #[test]
