@@ -193,7 +193,8 @@ pub fn verify(
     };
     let mut sides = [Side::new(model, &executables[0]), Side::new(other, &executables[1])];
     let names = [sides[1].names(&executables[1]), sides[0].names(&executables[0])];
-    let shared = |value: &Value| model.value_name(*value).is_some_and(|name| names[0].contains(model.text(name)));
+    let shared =
+        |value: &Value| model.value_name(*value).is_some_and(|name| names[0].contains(model.text(name)));
     let values: Vec<Value> = computed(model, &executables[0]).collect();
     let without: FxHashSet<Value> = values.iter().copied().filter(|value| !shared(value)).collect();
     for ((side, executable), names) in sides.iter_mut().zip(&executables).zip(&names) {

@@ -72,8 +72,13 @@ fn outputs_are_written_in_every_form_and_read_again() {
     snapshot("verify_test_data", &dir.run(&["verify", "m.ir", "--test-data", "set"]));
     let folder = dir.run(&["run", "m.ir", "--inputs", "set"]);
     assert_eq!((folder.code, folder.stderr.as_str()), (0, ""));
-    let into_input = dir.run(&["run", "m.ir", "--inputs", "x.npz", "--outputs", "x.npz", "--force"]);
-    assert_eq!(into_input.code, 5, "{into_input}");
+    std::fs::copy(dir.path("x.npz"), dir.path("x2.npz")).unwrap();
+    for (from, to) in [("x2.npz", "./x2.npz"), ("set", "set/")] {
+        let into_input = dir.run(&["run", "m.ir", "--inputs", from, "--outputs", to, "--force"]);
+        let said = into_input.stderr.replace("\n  | ", " ");
+        assert!(into_input.code == 2 && said.contains("that the inputs are read from"), "{into_input}");
+    }
+    assert_eq!(std::fs::read(dir.path("x.npz")).unwrap(), std::fs::read(dir.path("x2.npz")).unwrap());
 }
 
 #[test]
@@ -93,6 +98,9 @@ fn values_that_do_not_fit_are_all_named() {
         ("inputs_dims", 2, &["run", "two.ir", "--inputs", "dims.npz"]),
         ("inputs_broken", 3, &["run", "two.ir", "--inputs", "broken.npz"]),
         ("inputs_absent", 5, &["run", "two.ir", "--inputs", "absent.npz"]),
+        ("inputs_absent_tensors", 5, &["run", "two.ir", "--inputs", "absent.safetensors"]),
+        ("inputs_absent_folder", 5, &["run", "two.ir", "--inputs", "absent/"]),
+        ("inputs_stdin", 2, &["run", "two.ir", "--inputs", "-"]),
         ("inputs_ending", 2, &["run", "two.ir", "--inputs", "two.ir"]),
         ("inputs_dim", 2, &["run", "m.ir", "--dim", "M=3"]),
         ("inputs_size", 2, &["run", "m.ir", "--random", "1", "--dim", "N=1000000000000000"]),
@@ -216,6 +224,7 @@ fn where_outputs_go_is_checked_before_the_run() {
         ("set/", 5, "`set/input_0.pb` exists"),
         ("a/b/", 5, "the folder `a` does not exist"),
         ("forever.ir/", 2, "expected the name of a folder"),
+        ("set", 2, "`set` is a folder"),
     ] {
         let run = dir.run(&["run", "forever.ir", "--random", "1", "--time-limit", "60", "--outputs", name]);
         assert!(run.code == code && run.stderr.contains(word), "{name}: {run}");
@@ -318,6 +327,131 @@ fn the_first_node_that_differs_is_named() {
     snapshot("verify_other_outputs", &dir.run(&["verify", "a.ir", "loop.ir", "--random", "1"]));
 }
 
+#[test]
+fn a_dim_has_one_size() {
+    let dir = Dir::new();
+    let two = "  input %x : f32[N, 3]\n  input %y : f32[N, 3]\n  %a = Relu(%x) : f32[N, 3]\n  \
+               %b = Relu(%y) : f32[N, 3]\n  output %a : f32[N, 3]\n  output %b : f32[N, 3]\n";
+    dir.write("m.ir", module(two));
+    let zeros = |n| HostTensor::zeros(ampc::ir::DType::F32, &[n, 3]).unwrap();
+    write_npz(&dir, "two.npz", &[("x", zeros(2)), ("y", zeros(3))]);
+    snapshot("inputs_dim_twice", &dir.run(&["run", "m.ir", "--inputs", "two.npz"]));
+    write_npz(&dir, "one.npz", &[("x", zeros(2)), ("y", zeros(2))]);
+    assert_eq!(dir.run(&["run", "m.ir", "--inputs", "one.npz"]).code, 0);
+}
+
+#[test]
+fn an_input_of_any_rank_is_said_to_be_a_scalar() {
+    let dir = Dir::new();
+    dir.write("m.ir", module("  input %x : f32[*]\n  %y = Relu(%x) : f32[*]\n  output %y : f32[*]\n"));
+    let run = dir.run(&["run", "m.ir", "--random", "1"]);
+    let said = "inputs without a number of dims, which got none: x; `--inputs DATA` gives others";
+    assert!(run.code == 0 && run.stderr.contains(said), "{run}");
+}
+
+#[test]
+fn types_that_numpy_lacks_come_with_advice() {
+    let dir = Dir::new();
+    let cast =
+        |ty: &str| format!("  input %x : {ty}[2]\n  %y = Cast(%x) {{to=1}} : f32[2]\n  output %y : f32[2]\n");
+    dir.write("bf16.ir", module(&cast("bf16")));
+    dir.write("fp8.ir", module(&cast("float8e4m3fn")));
+    dir.write("string.ir", module("  input %x : string[2]\n  output %x : string[2]\n"));
+    write_npz(&dir, "f16.npz", &[("x", HostTensor::zeros(ampc::ir::DType::F16, &[3]).unwrap())]);
+    // What NumPy makes of other types: raw bytes and objects.
+    let raw = |from: &str, to: &str, name: &str| {
+        write_npz(&dir, name, &[("x", HostTensor::zeros(ampc::ir::DType::U16, &[2]).unwrap())]);
+        let bytes = std::fs::read(dir.path(name)).unwrap();
+        let at = bytes.windows(from.len()).position(|w| w == from.as_bytes()).unwrap();
+        let bytes = [&bytes[..at], to.as_bytes(), &bytes[at + from.len()..]].concat();
+        dir.write(name, bytes);
+    };
+    raw("'<u2'", "'<V2'", "raw.npz");
+    raw("'<u2'", "'|O' ", "objects.npz");
+    for (model, inputs, code, advice) in [
+        ("bf16.ir", "f16.npz", 2, "store the bits as uint16 under the name `x__bf16`, and give it the dims"),
+        ("fp8.ir", "f16.npz", 2, "store the bits as uint8 under the name `x__float8e4m3fn`"),
+        ("bf16.ir", "raw.npz", 3, "store the bits as uint16 under the name `x__bf16`"),
+        ("string.ir", "objects.npz", 3, "`astype('U')`"),
+    ] {
+        let run = dir.run(&["run", model, "--inputs", inputs]);
+        let said = run.stderr.replace("\n  | ", " ").replace("\n        ", " ");
+        assert!(run.code == code && said.contains(advice), "{model} {inputs}: {run}");
+    }
+}
+
+#[test]
+fn damaged_archives_are_said_to_be_damaged() {
+    let dir = Dir::new();
+    dir.write("m.ir", module(MATMUL));
+    write_npz(&dir, "x.npz", &[("x", HostTensor::zeros(ampc::ir::DType::F32, &[32, 4]).unwrap())]);
+    let whole = std::fs::read(dir.path("x.npz")).unwrap();
+    for end in [0, 3, 100, 400, whole.len() - 1] {
+        dir.write("cut.npz", &whole[..end]);
+        let run = dir.run(&["run", "m.ir", "--inputs", "cut.npz"]);
+        assert!(run.code == 3 && run.stderr.contains("empty, cut off or no .npz file"), "{end}: {run}");
+    }
+    let at = whole.windows(5).position(|w| w == b"(32, ").unwrap();
+    dir.write("long.npz", [&whole[..at], b"(64, ", &whole[at + 5..]].concat());
+    let run = dir.run(&["run", "m.ir", "--inputs", "long.npz"]);
+    assert!(run.code == 3 && run.stderr.contains("the header says 1024 bytes, 512 are there"), "{run}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn values_are_read_from_no_pipe() {
+    let dir = Dir::new();
+    dir.write("m.ir", module(MATMUL));
+    std::fs::create_dir(dir.path("set")).unwrap();
+    for pipe in ["p.npz", "p.safetensors", "set/input_0.pb"] {
+        let made = std::process::Command::new("mkfifo").arg(dir.path(pipe)).status().unwrap();
+        assert!(made.success());
+    }
+    for inputs in ["p.npz", "p.safetensors", "set"] {
+        let run = dir.run(&["run", "m.ir", "--inputs", inputs]);
+        assert!(run.code == 2 && run.stderr.contains("found a pipe or device"), "{inputs}: {run}");
+    }
+}
+
+/// Where the system lets us have a small disk of our own.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_one_in_every_form() {
+    let dir = Dir::new();
+    dir.write("m.ir", module(MATMUL));
+    std::fs::create_dir(dir.path("disk")).unwrap();
+    let on_disk = |command: &str| {
+        let script = format!("mount -t tmpfs -o size=12k none disk && {command}");
+        let mut shell = std::process::Command::new("unshare");
+        shell.args(["-rm", "sh", "-c", &script]).current_dir(dir.path("")).output()
+    };
+    if !on_disk("true").is_ok_and(|done| done.status.success()) {
+        return;
+    }
+    for name in ["y.npz", "y.safetensors", "set/"] {
+        let ampc = env!("CARGO_BIN_EXE_ampc");
+        let run = format!("{ampc} run m.ir -q --dim N=9000 --outputs disk/{name}; echo $?; ls -A disk");
+        let done = on_disk(&run).unwrap();
+        let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+        assert_eq!(out, "5\n", "{name}");
+        assert!(err.starts_with("ampc::export::target_full") && err.contains("`--outputs`"), "{name}: {err}");
+    }
+}
+
+#[test]
+fn what_has_no_kernel_is_named_with_a_node() {
+    let dir = Dir::new();
+    let call = |op: &str, name: &str, from: &str, to: &str| {
+        format!("  %{to} = acme::{op}(%{from}) : f32[2] @{name}\n")
+    };
+    let body = [call("Foo", "foo1", "x", "a"), call("Foo", "foo2", "a", "b"), call("Bar", "bar1", "b", "y")]
+        .concat();
+    let text = module(&format!("  input %x : f32[2]\n{body}  output %y : f32[2]\n"));
+    dir.write("m.ir", text.replace("opset ai.onnx=21", "opset ai.onnx=21\nopset acme=1"));
+    let run = dir.run(&["run", "m.ir"]);
+    assert!(run.code == 4 && run.stderr.contains("acme::Bar (`bar1`), acme::Foo (`foo1`)"), "{run}");
+}
+
 fn json(run: &Run) -> serde_json::Value {
     serde_json::from_str(&run.stdout).unwrap()
 }
@@ -410,7 +544,8 @@ fn quiet_comparisons_name_what_fails() {
     assert_eq!((&output["folder"], &output["op"]), (&"set".into(), &"Sub".into()));
     assert_eq!(found["tolerance"]["reason"], "rel asked for, abs the default for test data");
     let help = dir.run(&["verify", "--help"]);
-    for usage in ["ampc verify [OPTIONS] <MODEL> <OTHER>", "ampc verify [OPTIONS] <MODEL> --test-data <DIR>"] {
+    for usage in ["ampc verify [OPTIONS] <MODEL> <OTHER>", "ampc verify [OPTIONS] <MODEL> --test-data <DIR>"]
+    {
         assert!(help.stdout.contains(usage), "{help}");
     }
 }
