@@ -24,7 +24,7 @@ const ALIGNMENT: usize = 64;
 #[non_exhaustive]
 pub enum NpyError {
     /// Reading or writing failed; the data being shorter than the header says is one way.
-    #[error("{0}")]
+    #[error("reading or writing fails: {0}")]
     Io(#[from] io::Error),
     /// The header is not one of a `.npy` file.
     #[error("the header is not that of a `.npy` array: {what}")]

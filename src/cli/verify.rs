@@ -177,7 +177,8 @@ fn with_data(args: &VerifyArgs, folder: &Path, cpu: &Cpu, ui: Ui) -> Result<bool
         let pairs = outputs.iter().zip(&data.outputs);
         let found = pairs.map(|(got, want)| agree_in_type(got, want, &tolerance));
         for output in of_outputs(&model.module, found) {
-            if !args.json && !(ui.quiet && output.agreement.passed()) {
+            let shown = !ui.quiet || !output.agreement.passed();
+            if shown && !args.json {
                 ui::print(&stored(&folder, &output))?;
             }
             rows.push(ValueReport { folder: Some(folder.display().to_string()), ..ValueReport::of(&output) });

@@ -37,6 +37,9 @@ fn a_run_prints_what_comes_out() {
     snapshot("run_random", &dir.run(&["run", "m.ir", "--random", "1", "--dim", "N=3"]));
     snapshot("run_without_a_word", &dir.run(&["run", "m.ir"]));
     snapshot("run_plan", &dir.run(&["run", "m.ir", "-q", "--print-plan"]));
+    dir.write("one.ir", module("  input %x : i8[1]\n  %y = Neg(%x) : i8[1]\n  output %y : i8[1]\n"));
+    let plan = dir.run(&["run", "one.ir", "-q", "--print-plan"]).stdout;
+    assert!(plan.starts_with("graph \"main\": 1 step, arena "), "{plan}");
     let one = dir.run(&["run", "m.ir", "--random", "1", "--dim", "N=3", "--threads", "1"]);
     let two = dir.run(&["run", "m.ir", "--random", "1", "--dim", "N=3", "--threads", "2"]);
     assert_eq!(one.stdout, two.stdout);
