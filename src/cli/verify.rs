@@ -65,7 +65,7 @@ fn two_models(args: &VerifyArgs, other_path: &Path, cpu: Cpu, ui: Ui) -> Result<
     } else {
         ui::print(&text(&found, ui))?;
     }
-    if !found.says_something() {
+    if found.passed() && !found.says_something() {
         warn_of_nothing(ui);
     }
     Ok(found.passed())
@@ -184,7 +184,7 @@ fn with_data(args: &VerifyArgs, folder: &Path, cpu: &Cpu, ui: Ui) -> Result<bool
             rows.push(ValueReport { folder: Some(folder.display().to_string()), ..ValueReport::of(&output) });
         }
     }
-    if rows.iter().all(|row| row.finite == 0) {
+    if rows.iter().all(|row| row.passed && row.finite == 0) {
         warn_of_nothing(ui);
     }
     let passed = rows.iter().all(|row| row.passed);
