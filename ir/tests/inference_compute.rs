@@ -110,7 +110,7 @@ fn windows() {
         ("Conv", 11, "f32[1,4,8,8];f32[6,4,3,3]", "group=i:2", "error input channels"),
         ("Conv", 11, "f32[1,9,8,8];f32[5,3,3,3]", "group=i:3", "error a divisor of 5"),
         ("Conv", 11, "f32[1,3,8,8];f32[6,3,3,3];f32[5]", "", "error 6 as the number of output channels"),
-        ("Conv", 11, x, "kernel_shape=is:2,3", "error attribute `kernel_shape`"),
+        ("Conv", 11, x, "kernel_shape=is:2,3", "error the weights, [3, 3], found [2, 3]"),
         ("Conv", 11, x, "auto_pad=s:SAME", "error attribute `auto_pad`"),
         ("Conv", 11, "f32[1,3,2,2];f32[6,3,5,5]", "", "error a window of at most 2"),
         ("Conv", 11, "f32[N,3,H,W];f32[6,3,3,3]", "pads=is:1,1,1,1", "f32[N,6,H,W]"),

@@ -99,3 +99,62 @@ fn no_tensor_is_allocated_while_a_graph_runs() {
     // Lists of types and of what waits for a thread: some hundred bytes, however large the tensors are.
     assert!(bytes < 4096 && largest < 2048, "{bytes} bytes, {largest} at once");
 }
+
+const REGIONS: &str = "\
+module ir=10
+opset ai.onnx=21
+
+graph @main {
+  input %x : f32[1, 1, 4, 4]
+  input %rois : f32[1, 4]
+  const %images : i64[1] = [0]
+  %y = RoiAlign(%x, %rois, %images) {output_height=100000, output_width=1, sampling_ratio=4} : f32[1, 1, 100000, 1]
+  output %y : f32[1, 1, 100000, 1]
+}
+";
+
+#[test]
+fn samples_of_regions_are_not_kept() {
+    let _guard = ONE_AT_A_TIME.lock();
+    let module = parse(REGIONS, &NoData).unwrap();
+    let mut executable = Cpu { threads: 1, ..Cpu::default() }.prepare(&module).unwrap();
+    let x = HostTensor::from_slice(&[1, 1, 4, 4], &[0.5f32; 16]).unwrap();
+    let rois = HostTensor::from_slice(&[1, 4], &[0.0f32, 0.0, 4.0, 4.0]).unwrap();
+    let inputs = [Some(DataRef::Tensor(x.view())), Some(DataRef::Tensor(rois.view()))];
+    executable.bind(&inputs).unwrap();
+    let (bytes, _) = counted(|| executable.run_to(&inputs, |_, _| {}).unwrap());
+    assert!(bytes < 1 << 14, "{bytes} bytes for 400000 samples");
+}
+
+#[test]
+fn many_small_products_need_no_table() {
+    let _guard = ONE_AT_A_TIME.lock();
+    for (node, dtype, result) in [
+        ("MatMul(%a, %b)", "f32", "f32"),
+        ("MatMulInteger(%a, %b)", "u8", "i32"),
+        ("Einsum(%a, %b) {equation=\"zij,zjk->zik\"}", "f32", "f32"),
+    ] {
+        let text = format!(
+            "module ir=10\nopset ai.onnx=21\n\ngraph @main {{\n  input %a : {dtype}[100000, 1, 2]\n  \
+             input %b : {dtype}[100000, 2, 1]\n  %y = {node} : {result}[100000, 1, 1]\n  output %y\n}}\n"
+        );
+        let module = parse(&text, &NoData).unwrap();
+        let mut executable = Cpu { threads: 1, ..Cpu::default() }.prepare(&module).unwrap();
+        let operand = |dims: &[u64]| match dtype {
+            "u8" => HostTensor::from_slice(dims, &[3u8; 200_000]).unwrap(),
+            _ => HostTensor::from_slice(dims, &[3f32; 200_000]).unwrap(),
+        };
+        let (a, b) = (operand(&[100_000, 1, 2]), operand(&[100_000, 2, 1]));
+        let inputs = [Some(DataRef::Tensor(a.view())), Some(DataRef::Tensor(b.view()))];
+        let (bytes, _) = counted(|| executable.bind(&inputs).unwrap());
+        let most = executable.arena_bytes() + (1 << 17);
+        assert!(bytes < most, "{node}: {bytes} bytes, of which the arena has {}", executable.arena_bytes());
+        let y = executable.run(&inputs).unwrap();
+        let y = y[0].tensor().unwrap();
+        let is_right = match y.as_slice::<i32>() {
+            Ok(sums) => sums.iter().all(|&sum| sum == 18),
+            Err(_) => y.as_slice::<f32>().unwrap().iter().all(|sum| (sum - 18.0).abs() < 1e-6),
+        };
+        assert!(is_right, "{node}");
+    }
+}

@@ -90,7 +90,7 @@ pub(crate) struct DataArgs {
     #[arg(long, value_name = "SEED")]
     pub(crate) random: Option<u64>,
     /// The size of a dim that has a name instead of a number, or of axis 1 of `x` if it has neither (`x[1]=8`), for
-    /// random values [default: 1]
+    /// random values [default: 1; 8 where models are compared, if that fits]
     #[arg(long, value_name = "NAME=N,…", value_delimiter = ',', value_parser = dim)]
     pub(crate) dim: Vec<(String, u64)>,
 }

@@ -5,7 +5,7 @@ use super::diagnose;
 use super::problem::Failure;
 use super::ui::Ui;
 use ampc::execute::Inputs;
-use ampc::execute::inputs::Dims;
+use ampc::execute::inputs::{BoundDim, Dims};
 use ampc::ir::Module;
 use ampc::runtime::Cpu;
 
@@ -20,11 +20,24 @@ pub(crate) fn cpu(threads: Option<u32>, limits: &LimitArgs) -> Cpu {
     }
 }
 
-/// The values that were asked for. What was chosen for want of a word is said on standard error.
+/// The size of dims that have none when a model is run.
+pub(crate) const ONE: u64 = 1;
+/// The size of dims that have none when models are compared: with one, recurrences, attention and reductions would
+/// have nothing to do.
+pub(crate) const SOME: u64 = 8;
+
+/// The values that were asked for. Dims that neither the model nor the command line gives a size get `otherwise`, or 1
+/// if the model does not fit that. What was chosen for want of a word is said on standard error.
 ///
 /// # Errors
 /// If they cannot be read, or do not fit the model.
-pub(crate) fn inputs(args: &DataArgs, module: &Module, cpu: &Cpu, ui: Ui) -> Result<Inputs, Failure> {
+pub(crate) fn inputs(
+    args: &DataArgs,
+    module: &Module,
+    cpu: &Cpu,
+    otherwise: u64,
+    ui: Ui,
+) -> Result<Inputs, Failure> {
     let fail = |error: ampc::Error| diagnose::failure(&error, Some(module));
     if let Some(path) = &args.inputs {
         return Inputs::read(path, module, cpu.max_bytes).map_err(fail);
@@ -34,7 +47,16 @@ pub(crate) fn inputs(args: &DataArgs, module: &Module, cpu: &Cpu, ui: Ui) -> Res
         return Err(Failure::usage("dim", "`--dim`: one dim has two sizes"));
     }
     let seed = args.random.unwrap_or(0);
-    let inputs = Inputs::random(module, seed, &dims, cpu.max_bytes).map_err(fail)?;
+    let mut inputs = Inputs::random(module, seed, &dims, cpu.max_bytes).map_err(fail)?;
+    if otherwise != ONE && inputs.dims.iter().any(|dim| !dim.asked) {
+        let sizes =
+            inputs.dims.iter().map(|dim| (dim.name.clone(), if dim.asked { dim.size } else { otherwise }));
+        if let Ok(larger) = Inputs::random(module, seed, &sizes.collect(), cpu.max_bytes) {
+            let asked = inputs.dims.iter().map(|dim| dim.asked);
+            let dims = larger.dims.into_iter().zip(asked).map(|(dim, asked)| BoundDim { asked, ..dim });
+            inputs = Inputs { dims: dims.collect(), ..larger };
+        }
+    }
     if args.random.is_none() && inputs.values.iter().any(Option::is_some) {
         ui.say(&format!("inputs are random, of seed {seed}; `--inputs DATA` gives others"));
     }

@@ -34,7 +34,7 @@ impl Source {
             return Ok(None);
         }
         let cpu = data::cpu(threads, &args.limits);
-        let inputs = data::inputs(&args.data, &model.module, &cpu, ui)?;
+        let inputs = data::inputs(&args.data, &model.module, &cpu, data::SOME, ui)?;
         let tolerance = args.verify.tolerance.map(|of_max| Tolerance { of_max, ..Tolerance::EXACT });
         Ok(Some(Source { module: model.module.clone(), inputs, options: VerifyOptions { cpu, tolerance } }))
     }

@@ -52,7 +52,7 @@ fn two_models(args: &VerifyArgs, other_path: &Path, cpu: Cpu, ui: Ui) -> Result<
     if !findings.is_empty() {
         return Err(diagnose::failure(&Error::Invalid(findings), Some(&model.module)));
     }
-    let inputs = progress.suspend(|| data::inputs(&args.data, &model.module, &cpu, ui))?;
+    let inputs = progress.suspend(|| data::inputs(&args.data, &model.module, &cpu, data::SOME, ui))?;
     progress.stage("running");
     let options = VerifyOptions { cpu, tolerance: tolerance(args) };
     let found = ampc::execute::verify(&mut model.module, &mut other.module, &inputs, &options);

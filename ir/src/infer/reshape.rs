@@ -38,7 +38,11 @@ pub(super) fn infer_reshape(view: &NodeView<'_>, out: &mut Inferred) -> Result<(
     let data = view.dims(0);
     let Some(target) = &reshape.target else {
         if reshape.part == Part::Operand(1) {
-            out.shape(0, shape_of_rank(list_len(view, 1)?));
+            let rank = list_len(view, 1)?;
+            if rank == Dim::Known(0) {
+                reshaped(data, &[], reshape.allow_zero, &reshape.part)?;
+            }
+            out.shape(0, shape_of_rank(rank));
         }
         return Ok(());
     };

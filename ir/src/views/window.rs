@@ -156,11 +156,8 @@ fn kernel(view: &NodeView<'_>, n: usize, weights: Option<&[Dim]>) -> Result<Vec<
             .map(|(&k, w)| Dim::Known(k).meet(*w))
             .collect::<Option<_>>()
             .ok_or_else(|| {
-                OpError::attr(
-                    "kernel_shape",
-                    format!("the extents of the weights, {weights:?}"),
-                    format!("{kernel:?}"),
-                )
+                let expected = format!("the extents of the weights, {}", crate::infer::show(weights));
+                OpError::attr("kernel_shape", expected, format!("{kernel:?}"))
             }),
     }
 }

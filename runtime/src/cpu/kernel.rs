@@ -293,7 +293,7 @@ impl<'a> Io<'a> {
 }
 
 /// Bytes as elements; no bytes may be anywhere.
-fn elements_mut<T: bytemuck::Pod>(bytes: &mut [u8]) -> &mut [T] {
+pub(crate) fn elements_mut<T: bytemuck::Pod>(bytes: &mut [u8]) -> &mut [T] {
     if bytes.is_empty() { &mut [] } else { bytemuck::cast_slice_mut(bytes) }
 }
 

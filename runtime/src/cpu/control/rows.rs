@@ -185,9 +185,9 @@ mod tests {
             packed,
         ];
         for whole in &tensors {
-            for axis in 0..3 {
+            for (axis, &extent) in dims.iter().enumerate() {
                 let mut stacks = Stacks::new(1, u64::MAX);
-                for at in 0..dims[axis] {
+                for at in 0..extent {
                     let slice = slice_at(whole.view(), axis, at).unwrap();
                     stacks.push(std::iter::once(Some(slice.into()))).unwrap();
                 }

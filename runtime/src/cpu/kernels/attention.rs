@@ -6,9 +6,12 @@
 //! for f64) for some queries of one head at a time and are not rounded; the result is rounded once.
 //! `softmax_precision` says in which of the two types the softmax is computed.
 
+use super::elements::to_f64;
+use super::functions::tanh;
 use super::lanes::{Real, Wide, widened};
 use super::linear::{Matrix, multiply};
 use super::slots;
+pub(in crate::cpu) use super::softmax::masked_softmax as softmax;
 use crate::cpu::kernel::{Dims, KernelError, Prepare, Prepared, Result, Site};
 use crate::host::Element;
 use ampc_ir::DType;
@@ -243,25 +246,6 @@ impl<W: Wide> Mask<W> {
     }
 }
 
-/// Softmax of a row, computed in `S`. What is -∞ has no part in it.
-pub(in crate::cpu) fn softmax<W: Wide, S: Wide>(row: &mut [W]) {
-    let top = row.iter().fold(W::neg_infinity(), |top, &x| top.max(x));
-    let top = S::of(if top == W::neg_infinity() { W::zero() } else { top }.to());
-    let mut sum = S::zero();
-    // Partial sums keep the error small and are not one long chain.
-    for part in row.chunks_mut(64) {
-        let mut partial = [S::zero(); 8];
-        for (i, x) in part.iter_mut().enumerate() {
-            let e = (S::of(x.to()) - top).exp();
-            *x = W::of(e.to());
-            partial[i % 8] = partial[i % 8] + e;
-        }
-        sum = sum + partial.into_iter().sum::<S>();
-    }
-    let sum = if sum.is_zero() { S::one() } else { sum };
-    row.iter_mut().for_each(|x| *x = W::of((S::of(x.to()) / sum).to()));
-}
-
 /// Scores in one block: as many as stay in the second-level cache.
 const SCORES: usize = 1 << 17;
 
@@ -368,7 +352,7 @@ impl<W: Wide> Plan<W> {
             at_stage(Scores::Raw, seen.start, row, W::zero());
             if self.view.softcap > 0.0 {
                 let cap = W::of(self.view.softcap.into());
-                row.iter_mut().for_each(|x| *x = cap * (*x / cap).tanh());
+                row.iter_mut().for_each(|x| *x = cap * tanh(*x / cap));
             }
             at_stage(Scores::Capped, seen.start, row, W::zero());
             let keys = keys(query);
@@ -489,7 +473,7 @@ fn attention_of<T: Real, V: Real<Wide = T::Wide>>(site: &Site<'_>) -> Result<Pre
         Some(_) => return Err(site.no_kernel()),
         None => softmax::<T::Wide, T::Wide>,
     };
-    let scale = view.scale.map_or_else(|| 1.0 / wide_index(q.size).sqrt(), f64::from);
+    let scale = view.scale.map_or_else(|| 1.0 / to_f64(q.size).sqrt(), f64::from);
     let plan = Plan {
         q,
         v_size: v.new.size,
@@ -543,11 +527,6 @@ fn attention_of<T: Real, V: Real<Wide = T::Wide>>(site: &Site<'_>) -> Result<Pre
     .scratch(words * size_of::<T::Wide>()))
 }
 
-#[expect(clippy::cast_precision_loss, reason = "the size of a head is small")]
-fn wide_index(n: usize) -> f64 {
-    n as f64
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -584,19 +563,5 @@ mod tests {
         for length in [i64::MIN, i64::MAX] {
             assert!(plan(0, true, [Some(u64::MAX), Some(u64::MAX)]).keys(Some(&[length]), 0, 3).end <= 4);
         }
-    }
-
-    #[test]
-    fn softmax_of_masked_rows() {
-        let minus = f32::NEG_INFINITY;
-        let mut row = [minus, 0.0, 0.0];
-        softmax::<f32, f64>(&mut row);
-        assert_eq!(row, [0.0, 0.5, 0.5]);
-        let mut row = [minus, minus];
-        softmax::<f32, f32>(&mut row);
-        assert_eq!(row, [0.0, 0.0]);
-        let mut row = [f32::NAN, 1.0];
-        softmax::<f32, f32>(&mut row);
-        assert!(row.iter().all(|x| x.is_nan()));
     }
 }

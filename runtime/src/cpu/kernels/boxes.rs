@@ -1,7 +1,9 @@
 //! Regions of images and boxes around things: RoiAlign, MaxRoiPool, NonMaxSuppression.
 
-use super::convolution::{floor, to_f64};
+use super::convolution::floor;
+use super::elements::to_f64;
 use super::lanes::{Real, Wide, for_real};
+use super::pointwise::maximum;
 use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
 use crate::host::HostTensor;
 use ampc_ir::op::OpKind;
@@ -46,6 +48,12 @@ impl Regions {
     /// Elements of the result per region.
     fn len(&self) -> usize {
         self.channels * self.pooled[0] * self.pooled[1]
+    }
+
+    /// All channels of an image.
+    fn image<'a, T>(&self, x: &'a [T], image: usize) -> &'a [T] {
+        let size = self.channels * self.height * self.width;
+        &x[image * size..(image + 1) * size]
     }
 
     /// A batch index that an operand says.
@@ -104,38 +112,65 @@ fn roi_align_of<T: Real>(align: Align) -> Prepared {
             return Ok(());
         }
         let regions = align.regions;
-        let plane = regions.height * regions.width;
+        // Of several errors the first one counts, whatever is computed in parallel.
+        for (roi, &image) in rois.chunks(4).zip(images) {
+            regions.batch_index(usize::try_from(image).ok(), 2, image)?;
+            align.sides::<T>(roi)?;
+        }
         to.par_chunks_mut(regions.len()).zip(rois.par_chunks(4)).zip(images).try_for_each(
             |((to, roi), &image)| {
                 let image = regions.batch_index(usize::try_from(image).ok(), 2, image)?;
-                let rows = align.samples::<T>(roi[1], roi[3], regions.pooled[0], regions.height)?;
-                let columns = align.samples::<T>(roi[0], roi[2], regions.pooled[1], regions.width)?;
-                let (down, right) = (rows.len() / regions.pooled[0], columns.len() / regions.pooled[1]);
-                let images = x[image * regions.channels * plane..].chunks(plane.max(1));
-                for (to, x) in to.chunks_mut(regions.pooled[0] * regions.pooled[1]).zip(images) {
-                    for (i, y) in to.iter_mut().enumerate() {
-                        let (row, column) = (i / regions.pooled[1], i % regions.pooled[1]);
-                        let rows = &rows[row * down..(row + 1) * down];
-                        let columns = &columns[column * right..(column + 1) * right];
-                        *y = T::round(align.bin::<T>(x, rows, columns));
-                    }
-                }
+                align.region::<T>(regions.image(x, image), align.sides::<T>(roi)?, to);
                 Ok(())
             },
         )
     })
 }
 
+/// A region along an axis of `extent` elements.
+#[derive(Clone, Copy)]
+struct Side<W> {
+    start: W,
+    /// Of one bin.
+    length: W,
+    /// Samples of one bin.
+    n: usize,
+    extent: usize,
+}
+
+impl<W: Wide> Side<W> {
+    /// Writes the samples of a bin.
+    fn samples(&self, bin: usize, to: &mut Vec<Between<W>>) {
+        let of = |n: usize| W::of(to_f64(n));
+        to.clear();
+        to.extend((0..self.n).map(|i| {
+            let inside = (of(i) + W::of(0.5)) * self.length / of(self.n);
+            self.sample(self.start + of(bin) * self.length + inside)
+        }));
+    }
+
+    fn sample(&self, at: W) -> Between<W> {
+        if !(at >= -W::one() && at <= W::of(to_f64(self.extent))) {
+            return None;
+        }
+        let at = at.max(W::zero());
+        let low = usize::try_from(floor(at.to())).unwrap_or(0);
+        if low + 1 >= self.extent {
+            return Some((self.extent - 1, self.extent - 1, W::zero()));
+        }
+        Some((low, low + 1, at - W::of(to_f64(low))))
+    }
+}
+
 impl Align {
-    /// The samples of all bins along an axis, for a region from `start` to `end`.
-    fn samples<T: Real>(
-        &self,
-        start: T,
-        end: T,
-        bins: usize,
-        extent: usize,
-    ) -> Result<Vec<Between<T::Wide>>> {
-        let of = |n: usize| T::Wide::of(to_f64(n));
+    /// A region along both axes, rows first.
+    fn sides<T: Real>(&self, roi: &[T]) -> Result<[Side<T::Wide>; 2]> {
+        let Regions { pooled, height, width, .. } = self.regions;
+        Ok([self.side(roi[1], roi[3], pooled[0], height)?, self.side(roi[0], roi[2], pooled[1], width)?])
+    }
+
+    /// A region from `start` to `end` along an axis that has so many bins.
+    fn side<T: Real>(&self, start: T, end: T, bins: usize, extent: usize) -> Result<Side<T::Wide>> {
         let (half, one, zero) = (T::Wide::of(0.5), T::Wide::one(), T::Wide::zero());
         let scale = T::Wide::of(self.regions.scale);
         let offset = if self.half_pixel { half } else { zero };
@@ -145,9 +180,9 @@ impl Align {
             // A malformed region has one element.
             length = length.max(one);
         }
-        let bin = length / of(bins);
+        let length = length / T::Wide::of(to_f64(bins));
         let n = match self.ratio {
-            0 => usize::try_from(floor(bin.ceil().to())).unwrap_or(0),
+            0 => usize::try_from(floor(length.ceil().to())).unwrap_or(0),
             ratio => ratio,
         };
         if n > MOST_SAMPLES {
@@ -156,19 +191,22 @@ impl Align {
                 found: n.to_string(),
             });
         }
-        let sample = |i: usize| {
-            let at = start + of(i / n) * bin + (of(i % n) + half) * bin / of(n);
-            if !(at >= -one && at <= of(extent)) {
-                return None;
+        Ok(Side { start, length, n, extent })
+    }
+
+    /// All bins of a region in all channels of an image.
+    fn region<T: Real>(&self, x: &[T], [down, right]: [Side<T::Wide>; 2], to: &mut [T]) {
+        let Regions { pooled, height, width, .. } = self.regions;
+        let (mut rows, mut columns) = (Vec::with_capacity(down.n), Vec::with_capacity(right.n));
+        for row in 0..pooled[0] {
+            down.samples(row, &mut rows);
+            for column in 0..pooled[1] {
+                right.samples(column, &mut columns);
+                let at = row * pooled[1] + column;
+                let channels = to.chunks_mut(pooled[0] * pooled[1]).zip(x.chunks(height * width));
+                channels.for_each(|(to, x)| to[at] = T::round(self.bin::<T>(x, &rows, &columns)));
             }
-            let at = at.max(zero);
-            let low = usize::try_from(floor(at.to())).unwrap_or(0);
-            if low + 1 >= extent {
-                return Some((extent - 1, extent - 1, zero));
-            }
-            Some((low, low + 1, at - of(low)))
-        };
-        Ok((0..bins * n).map(sample).collect())
+        }
     }
 
     /// The average of the samples of a bin, or the largest of the weighted elements that they are made of.
@@ -215,44 +253,57 @@ fn max_roi_pool_of<T: Real>(regions: Regions) -> Prepared {
         if to.is_empty() {
             return Ok(());
         }
-        let plane = regions.height * regions.width;
+        // Of several errors the first one counts, whatever is computed in parallel.
+        rois.chunks(5).try_for_each(|roi| pooled_image::<T>(&regions, roi).map(drop))?;
         to.par_chunks_mut(regions.len()).zip(rois.par_chunks(5)).try_for_each(|(to, roi)| {
-            let image = roi[0].wide().to();
-            let index =
-                usize::try_from(floor(image)).ok().filter(|&i| to_f64(i).to_bits() == image.to_bits());
-            let image = regions.batch_index(index, 1, image)?;
-            let rows = bins::<T>(roi[2], roi[4], regions.scale, regions.pooled[0], regions.height);
-            let columns = bins::<T>(roi[1], roi[3], regions.scale, regions.pooled[1], regions.width);
-            let images = x[image * regions.channels * plane..].chunks(plane.max(1));
-            for (to, x) in to.chunks_mut(regions.pooled[0] * regions.pooled[1]).zip(images) {
-                for (i, y) in to.iter_mut().enumerate() {
-                    let (row, column) = (i / regions.pooled[1], i % regions.pooled[1]);
-                    let rows = rows[row].clone();
-                    let elements = rows.flat_map(|r| {
-                        let row = &x[r * regions.width..(r + 1) * regions.width];
-                        row[columns[column].clone()].iter().map(|x| x.wide())
-                    });
-                    let larger = |a: T::Wide, b: T::Wide| if b > a || b.is_nan() { b } else { a };
-                    *y = T::round(elements.reduce(larger).unwrap_or(T::Wide::zero()));
-                }
-            }
+            let image = pooled_image::<T>(&regions, roi)?;
+            pool_region::<T>(&regions, regions.image(x, image), roi, to);
             Ok(())
         })
     })
 }
 
+/// The image that a region of MaxRoiPool is in: a float that says it.
+fn pooled_image<T: Real>(regions: &Regions, roi: &[T]) -> Result<usize> {
+    let image = roi[0].wide().to();
+    let index = usize::try_from(floor(image)).ok().filter(|&i| to_f64(i).to_bits() == image.to_bits());
+    regions.batch_index(index, 1, image)
+}
+
+/// The greatest element of each bin of a region, in all channels of an image.
+fn pool_region<T: Real>(regions: &Regions, x: &[T], roi: &[T], to: &mut [T]) {
+    let Regions { pooled, height, width, scale, .. } = *regions;
+    let rows = bins::<T>(roi[2], roi[4], scale, pooled[0], height);
+    let columns = bins::<T>(roi[1], roi[3], scale, pooled[1], width);
+    for (to, x) in to.chunks_mut(pooled[0] * pooled[1]).zip(x.chunks(height * width)) {
+        for (i, y) in to.iter_mut().enumerate() {
+            let columns = columns(i % pooled[1]);
+            let elements = rows(i / pooled[1]).flat_map(|row| {
+                let row = &x[row * width..(row + 1) * width];
+                row[columns.clone()].iter().map(|x| x.wide())
+            });
+            *y = T::round(elements.reduce(maximum).unwrap_or(T::Wide::zero()));
+        }
+    }
+}
+
 /// The elements of each bin along an axis, for a region from `start` to `end`.
-fn bins<T: Real>(start: T, end: T, scale: f64, n: usize, extent: usize) -> Vec<std::ops::Range<usize>> {
-    let scaled = |x: T| (x.wide() * T::Wide::of(scale)).round();
+fn bins<T: Real>(
+    start: T,
+    end: T,
+    scale: f64,
+    n: usize,
+    extent: usize,
+) -> impl Fn(usize) -> std::ops::Range<usize> {
+    let scaled = move |x: T| (x.wide() * T::Wide::of(scale)).round();
     let start = scaled(start);
     let bin = (scaled(end) - start + T::Wide::one()).max(T::Wide::one()) / T::Wide::of(to_f64(n));
-    let inside = |x: T::Wide| usize::try_from(floor(x.to())).unwrap_or(0).min(extent);
+    let inside = move |x: T::Wide| usize::try_from(floor(x.to())).unwrap_or(0).min(extent);
     let of = |i: usize| T::Wide::of(to_f64(i));
-    let bins = (0..n).map(|i| {
+    move |i| {
         let (first, end) = (inside((of(i) * bin).floor() + start), inside((of(i + 1) * bin).ceil() + start));
         first..end.max(first)
-    });
-    bins.collect()
+    }
 }
 
 /// What NonMaxSuppression asks of boxes.
@@ -295,8 +346,8 @@ fn non_max_suppression(site: &Site<'_>) -> Result<Prepared> {
             .enumerate()
             .flat_map(|(i, list)| list.iter().map(move |&selected| [i / classes, i % classes, selected]));
         let index = |i: usize| i64::try_from(i).unwrap_or(i64::MAX);
+        io.check_size(lists.iter().map(Vec::len).sum::<usize>() as u64 * 24)?;
         let indices: Vec<i64> = selected.flatten().map(index).collect();
-        io.check_size(indices.len() as u64 * 8)?;
         io.emit(0, HostTensor::from_slice(&[indices.len() as u64 / 3, 3], &indices)?)
     }))
 }
@@ -341,4 +392,56 @@ fn overlap(a: &[f32; 4], b: &[f32; 4], part: f32) -> bool {
     let intersection = height * width;
     let union = area(a) + area(b) - intersection;
     area(a) > 0.0 && area(b) > 0.0 && union > 0.0 && intersection / union > part
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::cpu::kernels::tests::{floats, ints, run, run_with};
+    use crate::{Cpu, HostTensor};
+
+    fn image(n: usize, side: usize) -> HostTensor {
+        let elements: Vec<f32> = (0u16..).take(n * side * side).map(f32::from).collect();
+        floats(&[n, 1, side, side], &elements)
+    }
+
+    #[test]
+    fn regions_are_averages_and_maxima() {
+        let inputs = [image(1, 4), floats(&[1, 4], &[0.0, 0.0, 4.0, 4.0]), ints(&[1], &[0])];
+        let align = |mode: &str| {
+            let node = format!(
+                "RoiAlign(%0, %1, %2) {{output_height=2, output_width=2, sampling_ratio=2, mode={mode:?}}}"
+            );
+            run(&node, &["f32"], &inputs).unwrap()[0].as_slice::<f32>().unwrap().to_vec()
+        };
+        assert_eq!(align("avg"), [2.5, 4.5, 10.5, 12.5]);
+        assert_eq!(align("max"), [5.0, 7.0, 13.0, 15.0]);
+        let pooled = run(
+            "MaxRoiPool(%0, %1) {pooled_shape=[2, 2]}",
+            &["f32"],
+            &[image(1, 4), floats(&[1, 5], &[0.0, 0.0, 0.0, 3.0, 3.0])],
+        );
+        assert_eq!(pooled.unwrap()[0].as_slice::<f32>().unwrap(), [5.0, 7.0, 13.0, 15.0]);
+    }
+
+    #[test]
+    fn the_first_wrong_index_is_the_error() {
+        let n = 64;
+        let wrong: Vec<i64> = (0..64).map(|i| if i < 3 { 0 } else { 100 + i }).collect();
+        let (roi, indices) = (floats(&[n, 4], &vec![1.0; 4 * n]), ints(&[n], &wrong));
+        let rows: Vec<f32> = (0u8..64)
+            .flat_map(|i| [if i < 3 { 0.0 } else { 100.0 + f32::from(i) }, 0.0, 0.0, 1.0, 1.0])
+            .collect();
+        let rows = floats(&[n, 5], &rows);
+        for threads in [1, 4] {
+            let cpu = Cpu { threads, ..Cpu::default() };
+            for _ in 0..10 {
+                let inputs = [image(1, 2), roi.clone(), indices.clone()];
+                let error = run_with(&cpu, "RoiAlign(%0, %1, %2)", &["f32"], &inputs).unwrap_err();
+                assert!(error.ends_with("found 103"), "{error}");
+                let node = "MaxRoiPool(%0, %1) {pooled_shape=[1, 1]}";
+                let error = run_with(&cpu, node, &["f32"], &[image(1, 2), rows.clone()]).unwrap_err();
+                assert!(error.ends_with("found 103"), "{error}");
+            }
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::lanes::{BLOCK, PIECE, Real, pieces};
 use crate::cpu::kernel::Dims;
+use smallvec::SmallVec;
 
 /// A result and the operands that are broadcast to it, axes that all walk alike joined into one.
 #[derive(Clone, Debug)]
@@ -63,6 +64,13 @@ impl Walk {
         self.dims.iter().product()
     }
 
+    /// Where in each operand element `i` of the result comes from.
+    pub(crate) fn at(&self, i: usize) -> SmallVec<[usize; 4]> {
+        let mut found = SmallVec::new();
+        self.rows(i, i + 1, |_, _, from| found = from.into());
+        found
+    }
+
     /// Whether operand `i` is walked element by element along the whole result.
     pub(crate) fn is_whole(&self, i: usize) -> bool {
         self.dims.len() == 1 && (self.strides[i][0] == 1 || self.dims[0] == 1)
@@ -78,7 +86,7 @@ impl Walk {
         let rank = self.dims.len();
         let inner = self.dims[rank - 1];
         let mut at = start;
-        let mut offsets: smallvec::SmallVec<[usize; 4]> = smallvec::smallvec![0; self.strides.len()];
+        let mut offsets: SmallVec<[usize; 4]> = smallvec::smallvec![0; self.strides.len()];
         while at < end {
             let column = at % inner;
             let n = (inner - column).min(end - at);
@@ -159,7 +167,7 @@ pub(crate) fn zip_in_place<T: Copy + Send + Sync>(
 }
 
 /// `n` elements from `from` on, `step` apart, widened.
-fn gather<T: Real>(from: &[T], at: usize, step: usize, to: &mut [T::Wide]) {
+pub(super) fn gather<T: Real>(from: &[T], at: usize, step: usize, to: &mut [T::Wide]) {
     match step {
         1 => T::widen(&from[at..at + to.len()], to),
         0 => to.fill(from[at].wide()),
@@ -251,6 +259,7 @@ mod tests {
         assert!(walk.dims.as_slice() == [24] && walk.is_whole(0) && !walk.is_whole(1));
         let walk = Walk::new(&[], &[&[], &[]]);
         assert_eq!((walk.dims.as_slice(), walk.len()), (&[1][..], 1));
+        assert_eq!(Walk::new(&[2, 3], &[&[3], &[2, 1]]).at(4)[..], [1, 1]);
     }
 
     #[test]

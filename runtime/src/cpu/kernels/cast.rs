@@ -3,10 +3,11 @@
 //! Numbers go through [`lane`](super::lane), rounded once. Strings are read as decimal numbers, "INF" and "NaN"; floats
 //! are written with as few digits as say which they are, with an exponent below 10^-4 and from 10^16 on.
 
+use super::elements::{Text, texts_of};
 use super::lane::{BLOCK, Encoding, Lane, RoundMode, bits_of, block_bytes, encode};
 use super::lanes::{PIECE, pieces};
 use super::shape::same;
-use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
+use crate::cpu::kernel::{KernelError, Prepare, Prepared, Result, Site};
 use crate::host::HostTensor;
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
@@ -88,15 +89,11 @@ fn bit_cast(_: &Site<'_>) -> Result<Prepared> {
     .in_place(&[0]))
 }
 
-fn strings<'a>(io: &Io<'a>) -> Result<&'a [Box<[u8]>]> {
-    io.tensor(0)?.strings().ok_or_else(|| OpError::operand(0, "strings", "numbers").into())
-}
-
 /// Strings as numbers.
 fn parsed(encoding: Encoding) -> Result<Prepared> {
     let bits = bits_of(encoding.to)?;
     Ok(Prepared::new(move |io| {
-        let (from, to) = (strings(io)?, io.out_bytes(0)?);
+        let (from, to) = (texts_of(io, 0)?, io.out_bytes(0)?);
         for (from, to) in from.chunks(BLOCK).zip(to.chunks_mut(block_bytes(bits))) {
             match encoding.to {
                 DType::F32 => parse_block::<f32>(from, encoding, to, parse_float)?,
@@ -117,7 +114,7 @@ fn parsed(encoding: Encoding) -> Result<Prepared> {
 }
 
 fn parse_block<L: Lane>(
-    from: &[Box<[u8]>],
+    from: &[Text],
     encoding: Encoding,
     to: &mut [u8],
     parse: impl Fn(&str) -> Option<L>,
@@ -149,8 +146,8 @@ fn written(from: DType) -> Result<Prepared> {
     Ok(Prepared::new(move |io| {
         let tensor = io.tensor(0)?;
         let (bytes, count) = (io.bytes(0)?, usize::try_from(tensor.element_count()).unwrap_or(usize::MAX));
-        io.check_size(tensor.element_count().saturating_mul(size_of::<Box<[u8]>>() as u64))?;
-        let mut texts: Vec<Box<[u8]>> = Vec::with_capacity(count);
+        io.check_size(tensor.element_count().saturating_mul(size_of::<Text>() as u64))?;
+        let mut texts: Vec<Text> = Vec::with_capacity(count);
         for start in (0..count).step_by(BLOCK) {
             let (bytes, n) = (&bytes[start * bits / 8..], BLOCK.min(count - start));
             match from {
@@ -172,7 +169,7 @@ fn write_block<L: Lane>(
     from: DType,
     bytes: &[u8],
     n: usize,
-    texts: &mut Vec<Box<[u8]>>,
+    texts: &mut Vec<Text>,
     write: impl Fn(L) -> String,
 ) -> Result<()> {
     let mut block = [L::zeroed(); BLOCK];

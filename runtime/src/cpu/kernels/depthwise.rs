@@ -123,6 +123,7 @@ impl Layout {
 }
 
 /// `to = bias + Σ weight · plane`, for the planes that taps begin. There are whole `LANES` of results.
+#[inline(always)]
 fn sum_taps<W: Wide>(planes: &[W], taps: &[usize], weights: &[W], bias: W, to: &mut [W]) {
     for (i, to) in to.chunks_exact_mut(LANES).enumerate() {
         let mut sums = [bias; LANES];

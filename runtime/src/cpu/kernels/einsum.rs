@@ -57,7 +57,7 @@ enum Combination {
     /// Elementwise, with broadcasting.
     Elements(Walk),
     /// Products of matrices of these sizes, with steps from row to row and column to column.
-    Matrices { sizes: (usize, usize, usize), steps: [(usize, usize); 2], offsets: Vec<(usize, usize)> },
+    Matrices { sizes: (usize, usize, usize), steps: [(usize, usize); 2], batch: Walk },
 }
 
 /// Two operands become one.
@@ -236,11 +236,10 @@ impl Plan {
         let combination = if inner.is_empty() {
             Combination::Elements(self.walk(&order, &[&steps[0], &steps[1]]))
         } else {
-            let walk = self.walk(&batch, &[&steps[0], &steps[1]]);
             Combination::Matrices {
                 sizes: (self.size(&rows)?, self.size(&columns)?, self.size(&inner)?),
                 steps: [(joined(&rows, 0), joined(&inner, 0)), (joined(&inner, 1), joined(&columns, 1))],
-                offsets: offsets(&walk),
+                batch: self.walk(&batch, &[&steps[0], &steps[1]]),
             }
         };
         let len = self.size(&order)?;
@@ -306,10 +305,10 @@ impl Plan {
             let [a, b] = contraction.sources.map(|source| source.elements(operands, before));
             match &contraction.combination {
                 Combination::Elements(walk) => zip(walk, a, b, to, W::times),
-                Combination::Matrices { sizes, steps: [sa, sb], offsets } => {
+                Combination::Matrices { sizes, steps: [sa, sb], batch } => {
                     let a = Matrix { elements: a, row: sa.0, column: sa.1 };
                     let b = Matrix { elements: b, row: sb.0, column: sb.1 };
-                    multiply_all(*sizes, a, b, offsets, to);
+                    multiply_all(*sizes, a, b, batch, to);
                 }
             }
         }
@@ -396,14 +395,4 @@ fn operand_steps(axes: &[Axis], dims: &[usize]) -> Steps {
     }
     steps.reverse();
     steps
-}
-
-/// Where the elements of both operands begin at each step of a walk.
-fn offsets(walk: &Walk) -> Vec<(usize, usize)> {
-    let (a, b) = (walk.row_stride(0), walk.row_stride(1));
-    let mut offsets = Vec::new();
-    walk.rows(0, walk.len(), |_, n, begin| {
-        offsets.extend((0..n).map(|i| (begin[0] + i * a, begin[1] + i * b)));
-    });
-    offsets
 }

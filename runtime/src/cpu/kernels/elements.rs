@@ -1,39 +1,26 @@
 //! Elements that are only moved: whatever their type, they are bits of some size, or strings.
 //!
-//! Elements of less than a byte are moved one to a byte: unpacked before and packed afterwards.
+//! Elements of less than a byte are moved one to a byte: unpacked before and packed afterwards. Of strings it is their
+//! numbers that are moved, so how much memory the result takes is known before any is copied.
 
 use super::lanes::{PIECE, pieces};
-use crate::cpu::kernel::{Dims, Io, KernelError, Prepared, Result, Site};
+use crate::cpu::kernel::{Dims, Io, KernelError, Prepared, Result, Site, elements_mut};
 use crate::host::{HostError, HostTensor, TensorRef, pack};
 use ampc_ir::DType;
 use ampc_ir::views::OpError;
 use bytemuck::Pod;
 use num_traits::{PrimInt, SaturatingMul};
+use rayon::prelude::*;
 use smallvec::SmallVec;
 
-/// An element that is moved: bits of a size, or a string.
-pub(super) trait Cell: Clone + Default + Send + Sync + 'static {
-    /// The element with these bytes.
-    fn of_bytes(bytes: &[u8]) -> Self;
-}
+/// An element that is moved: bits of a size.
+pub(super) trait Cell: Pod + Default + Send + Sync {}
 
-macro_rules! cells {
-    ($($ty:ident),*) => {$(
-        impl Cell for $ty {
-            fn of_bytes(bytes: &[u8]) -> $ty {
-                bytemuck::pod_read_unaligned(bytes)
-            }
-        }
-    )*};
-}
-
-cells!(u8, u16, u32, u64, u128);
-
-impl Cell for Box<[u8]> {
-    fn of_bytes(bytes: &[u8]) -> Box<[u8]> {
-        bytes.into()
-    }
-}
+impl Cell for u8 {}
+impl Cell for u16 {}
+impl Cell for u32 {}
+impl Cell for u64 {}
+impl Cell for u128 {}
 
 /// Where the elements of results come from.
 pub(super) trait Movement: Send + Sync + 'static {
@@ -56,6 +43,12 @@ pub(super) fn count(dims: &[usize]) -> Result<usize> {
 /// The product of some extents of a tensor; where it does not fit, another extent is 0.
 pub(super) fn size(dims: &[usize]) -> usize {
     dims.iter().fold(1, |n, &d| n.saturating_mul(d))
+}
+
+/// A number of elements as a float: exact up to 2^53, which no extent in memory is beyond.
+#[expect(clippy::cast_precision_loss, reason = "what is in memory has fewer than 2^53 elements")]
+pub(super) fn to_f64(n: usize) -> f64 {
+    n as f64
 }
 
 /// Extents before an axis, at it and behind it as one each.
@@ -95,15 +88,13 @@ fn operand<'a>(io: &Io<'a>, i: usize, count: usize) -> Result<TensorRef<'a>> {
 
 /// The elements of a tensor of numbers as bits.
 pub(super) fn cells<'a, T: Pod>(tensor: &TensorRef<'a>) -> Result<&'a [T]> {
-    match tensor.bytes() {
-        Some([]) => Ok(&[]),
-        Some(bytes) => Ok(bytemuck::cast_slice(bytes)),
-        None => Err(HostError::View { view: "bits", found: tensor.dtype() }.into()),
-    }
+    let bytes = tensor.bytes().ok_or(HostError::View { view: "bits", found: tensor.dtype() })?;
+    Ok(of_bytes(bytes))
 }
 
-fn cells_mut<T: Pod>(bytes: &mut [u8]) -> &mut [T] {
-    if bytes.is_empty() { &mut [] } else { bytemuck::cast_slice_mut(bytes) }
+/// Bytes as elements; no bytes may be anywhere.
+pub(super) fn of_bytes<T: Pod>(bytes: &[u8]) -> &[T] {
+    if bytes.is_empty() { &[] } else { bytemuck::cast_slice(bytes) }
 }
 
 /// What a kernel moves: operands with their numbers of elements, and the dims of results.
@@ -143,7 +134,7 @@ pub(super) fn moved<M: Movement>(site: &Site<'_>, operands: &[usize], movement: 
 }
 
 impl<M: Movement> Moved<M> {
-    fn whole<T: Cell + Pod>(self) -> Prepared {
+    fn whole<T: Cell>(self) -> Prepared {
         let prepared = Prepared::new(move |io| {
             let mut from: Vec<&[T]> = Vec::with_capacity(self.operands.len());
             for &(i, count) in &self.operands {
@@ -151,7 +142,7 @@ impl<M: Movement> Moved<M> {
             }
             let mut to: Vec<&mut [T]> = Vec::with_capacity(self.results.len());
             for j in 0..self.results.len() {
-                to.push(if io.wants(j) { cells_mut(io.out_bytes(j)?) } else { &mut [] });
+                to.push(if io.wants(j) { elements_mut(io.out_bytes(j)?) } else { &mut [] });
             }
             self.movement.run(io, &from, &mut to)
         });
@@ -199,20 +190,16 @@ impl<M: Movement> Moved<M> {
             .map(|dims| dims.as_ref().map_or(Ok(0), |d| count(d)))
             .collect::<Result<_>>()?;
         Ok(Prepared::new(move |io| {
-            let mut from: Vec<&[Box<[u8]>]> = Vec::with_capacity(self.operands.len());
+            let mut from: Vec<&[Text]> = Vec::with_capacity(self.operands.len());
             for &(i, count) in &self.operands {
-                from.push(strings_of(&operand(io, i, count)?)?);
+                from.push(texts(&operand(io, i, count)?)?);
             }
-            let mut made: Vec<Vec<Box<[u8]>>> = Vec::with_capacity(sizes.len());
-            for (j, &size) in sizes.iter().enumerate() {
-                made.push(no_strings(io, if io.wants(j) { size } else { 0 })?);
-            }
-            let mut to: Vec<&mut [Box<[u8]>]> = made.iter_mut().map(|m| &mut m[..]).collect();
-            self.movement.run(io, &from, &mut to)?;
-            for (j, (strings, dims)) in made.into_iter().zip(&self.results).enumerate() {
+            let sizes = sizes.iter().enumerate().map(|(j, &size)| if io.wants(j) { size } else { 0 });
+            let numbers = moved_numbers(io, &from, &sizes.collect::<Vec<_>>(), &self.movement)?;
+            for (j, (numbers, dims)) in numbers.iter().zip(&self.results).enumerate() {
                 if let (true, Some(dims)) = (io.wants(j), dims) {
                     let dims: Vec<u64> = dims.iter().map(|&d| d as u64).collect();
-                    io.emit(j, HostTensor::from_strings(&dims, strings)?)?;
+                    io.emit(j, numbered(io, &dims, &from, numbers)?)?;
                 }
             }
             debug_assert_eq!(self.dtype, DType::String);
@@ -221,15 +208,61 @@ impl<M: Movement> Moved<M> {
     }
 }
 
+/// The numbers of the strings that results of these sizes have: those of all operands are counted from 1 on, 0 is an
+/// empty one.
+fn moved_numbers(
+    io: &Io<'_>,
+    from: &[&[Text]],
+    sizes: &[usize],
+    movement: &impl Movement,
+) -> Result<Vec<Vec<u64>>> {
+    let count = sizes.iter().fold(0, |sum: usize, &size| sum.saturating_add(size));
+    io.check_size((count as u64).saturating_mul((size_of::<u64>() + size_of::<Text>()) as u64))?;
+    let mut next = 1u64..;
+    let numbers: Vec<Vec<u64>> = from.iter().map(|texts| next.by_ref().take(texts.len()).collect()).collect();
+    let numbers: Vec<&[u64]> = numbers.iter().map(Vec::as_slice).collect();
+    let mut to: Vec<Vec<u64>> = sizes.iter().map(|&size| vec![0; size]).collect();
+    movement.run(io, &numbers, &mut to.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>())?;
+    Ok(to)
+}
+
+/// A tensor of the strings with these numbers.
+fn numbered(io: &Io<'_>, dims: &[u64], from: &[&[Text]], numbers: &[u64]) -> Result<HostTensor> {
+    let empty = Text::default();
+    let all: Vec<&Text> = std::iter::once(&empty).chain(from.iter().copied().flatten()).collect();
+    let chosen =
+        numbers.iter().map(|&n| usize::try_from(n).ok().and_then(|n| all.get(n)).map_or(&empty, |t| *t));
+    copies(io, dims, chosen)
+}
+
+/// A tensor of copies of these strings, if there may be so many bytes.
+pub(super) fn copies<'a>(
+    io: &Io<'_>,
+    dims: &[u64],
+    chosen: impl Iterator<Item = &'a Text> + Clone,
+) -> Result<HostTensor> {
+    let bytes = chosen.clone().map(|text| (text.len() + size_of::<Text>()) as u64);
+    io.check_size(bytes.fold(0, u64::saturating_add))?;
+    Ok(HostTensor::from_strings(dims, chosen.cloned().collect())?)
+}
+
+/// A string of a tensor.
+pub(super) type Text = Box<[u8]>;
+
 /// The strings of a tensor.
-pub(super) fn strings_of<'a>(tensor: &TensorRef<'a>) -> Result<&'a [Box<[u8]>]> {
+pub(super) fn texts<'a>(tensor: &TensorRef<'a>) -> Result<&'a [Text]> {
     tensor.strings().ok_or_else(|| HostError::View { view: "strings", found: tensor.dtype() }.into())
 }
 
+/// The strings of operand `i`.
+pub(super) fn texts_of<'a>(io: &Io<'a>, i: usize) -> Result<&'a [Text]> {
+    texts(&io.tensor(i)?)
+}
+
 /// So many empty strings, if there may be.
-pub(super) fn no_strings(io: &Io<'_>, count: usize) -> Result<Vec<Box<[u8]>>> {
-    io.check_size((count as u64).saturating_mul(size_of::<Box<[u8]>>() as u64))?;
-    Ok(vec![Box::default(); count])
+pub(super) fn no_texts(io: &Io<'_>, count: usize) -> Result<Vec<Text>> {
+    io.check_size((count as u64).saturating_mul(size_of::<Text>() as u64))?;
+    Ok(vec![Text::default(); count])
 }
 
 /// A tensor of the elements of others, all of one type, whose dims are known only now.
@@ -256,10 +289,9 @@ pub(super) fn made(
         32 => made_whole::<u32>(io, from, dims, movement),
         64 => made_whole::<u64>(io, from, dims, movement),
         128 if dtype == DType::String => {
-            let from = from.iter().map(strings_of).collect::<Result<Vec<_>>>()?;
-            let mut strings = no_strings(io, count)?;
-            movement.run(io, &from, &mut [&mut strings])?;
-            Ok(HostTensor::from_strings(dims, strings)?)
+            let from = from.iter().map(texts).collect::<Result<Vec<_>>>()?;
+            let numbers = moved_numbers(io, &from, &[count], movement)?;
+            numbered(io, dims, &from, &numbers[0])
         }
         128 => made_whole::<u128>(io, from, dims, movement),
         bits => {
@@ -281,7 +313,7 @@ pub(super) fn made(
     }
 }
 
-fn made_whole<T: Cell + Pod>(
+fn made_whole<T: Cell>(
     io: &Io<'_>,
     from: &[TensorRef<'_>],
     dims: &[u64],
@@ -289,7 +321,7 @@ fn made_whole<T: Cell + Pod>(
 ) -> Result<HostTensor> {
     let dtype = from[0].dtype();
     let from = from.iter().map(cells::<T>).collect::<Result<Vec<_>>>()?;
-    HostTensor::filled(dtype, dims, |bytes| movement.run(io, &from, &mut [cells_mut(bytes)]))
+    HostTensor::filled(dtype, dims, |bytes| movement.run(io, &from, &mut [elements_mut(bytes)]))
 }
 
 /// Indices that are data.
@@ -331,11 +363,24 @@ impl<'a> Indices<'a> {
 
     /// An error unless all are indices of an axis of extent `n`.
     pub(super) fn check(self, n: usize) -> Result<()> {
+        let all_inside = match self {
+            Indices::Short(list) => all_inside(list, n),
+            Indices::Long(list) => all_inside(list, n),
+        };
+        if all_inside {
+            return Ok(());
+        }
         match (0..self.len()).map(|i| self.get(i)).find(|&i| from_front(i, n).is_none()) {
             None => Ok(()),
             Some(found) => Err(out_of_range(n, found)),
         }
     }
+}
+
+fn all_inside<I: Copy + Into<i64> + Sync>(list: &[I], n: usize) -> bool {
+    let end = i64::try_from(n).unwrap_or(i64::MAX);
+    let inside = |index: i64| (-end <= index) & (index < end);
+    list.par_chunks(PIECE).all(|part| part.iter().fold(true, |all, &index| all & inside(index.into())))
 }
 
 /// An index counted from the front, if there is such an element.
@@ -350,4 +395,47 @@ pub(super) fn from_front(index: i64, n: usize) -> Option<usize> {
 
 pub(super) fn out_of_range(n: usize, found: i64) -> KernelError {
     KernelError::value(format!("an index in [-{n}, {n})"), found)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Cpu;
+    use crate::cpu::kernels::tests::{ints, run_with, strings};
+
+    /// A string of 1000 bytes, copied a thousand times or not, where there may be 100 kB.
+    #[test]
+    fn copies_of_strings_are_counted() {
+        let long = "x".repeat(1000);
+        let texts = || strings(&[2], &["y", &long]);
+        let small = || strings(&[1], &["z"]);
+        let flags =
+            |flag: u8| crate::HostTensor::from_bytes(ampc_ir::DType::Bool, &[1000], &[flag; 1000]).unwrap();
+        let cpu = Cpu { threads: 1, max_bytes: 100_000, fold: false, ..Cpu::default() };
+        let nearest = "Resize(%0, _, _, %1) {mode=\"nearest\"}";
+        let label = "ai.onnx.ml::LabelEncoder(%0) {keys_int64s=[0], values_strings=[\"LONG\"]}";
+        let label = label.replace("LONG", &long);
+        let extract = "ai.onnx.ml::ArrayFeatureExtractor(%0, %1)";
+        // The last operand says whether the result has many copies of the long string.
+        for many in [true, false] {
+            let which = i64::from(many);
+            let at = || ints(&[1000], &[which; 1000]);
+            let cases = [
+                ("Tile(%0, %1)", vec![texts(), ints(&[1], &[if many { 1000 } else { 20 }])]),
+                ("Gather(%0, %1)", vec![texts(), at()]),
+                ("Where(%0, %1, %2)", vec![flags(u8::from(many)), strings(&[1], &[&long]), small()]),
+                (nearest, vec![texts(), ints(&[1], &[if many { 1000 } else { 20 }])]),
+                (extract, vec![strings(&[1, 2], &["y", &long]), at()]),
+                (&label, vec![ints(&[1000], &[1 - which; 1000])]),
+                (
+                    "Compress(%0, %1)",
+                    vec![strings(&[1000], &vec![if many { &long } else { "y" }; 1000]), flags(1)],
+                ),
+            ];
+            for (node, inputs) in cases {
+                let found = run_with(&cpu, node, &["string"], &inputs);
+                let refused = found.as_ref().is_err_and(|error| error.contains("at most 100000 bytes"));
+                assert_eq!(refused, many, "{node}: {:?}", found.map(|y| y[0].dims().to_vec()));
+            }
+        }
+    }
 }

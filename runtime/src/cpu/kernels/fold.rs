@@ -6,6 +6,7 @@
 use super::broadcast::Walk;
 use super::functions::exp;
 use super::lanes::{BLOCK, PIECE, Real, Wide, pieces};
+use super::vector::widest;
 use crate::cpu::kernel::{Dims, Io, KernelError, Out, Result};
 use crate::host::{Element, TensorRef};
 use ampc_ir::DType;
@@ -311,13 +312,13 @@ pub(crate) fn fold_run<T: Load<A>, A: Number, F: Fold<A>>(fold: F, from: &[T], s
     }
     let mut lanes = [fold.start(); LANES];
     if let Some(from) = T::same(from) {
-        fold_lanes(fold, from, shift, &mut lanes);
+        widest(|| fold_lanes(fold, from, shift, &mut lanes));
     } else {
         let mut span = [A::default(); SPAN];
         for from in from.chunks(SPAN) {
             let span = &mut span[..from.len()];
             T::load(from, span);
-            fold_lanes(fold, span, shift, &mut lanes);
+            widest(|| fold_lanes(fold, span, shift, &mut lanes));
         }
     }
     let mut n = LANES;
@@ -330,7 +331,7 @@ pub(crate) fn fold_run<T: Load<A>, A: Number, F: Fold<A>>(fold: F, from: &[T], s
     lanes[0]
 }
 
-#[inline]
+#[inline(always)]
 fn fold_lanes<A: Number, F: Fold<A>>(fold: F, from: &[A], shift: A, lanes: &mut [A; LANES]) {
     let (chunks, rest) = from.as_chunks::<LANES>();
     for chunk in chunks {

@@ -56,8 +56,8 @@ pub(super) fn pick<T: Cell>(
         let (outer, i) = if row < m { (0, row) } else { (row / m, row % m) };
         let at = (outer * n + index(i)) * inner + column;
         match to {
-            [one] => *one = from[at].clone(),
-            to => to.clone_from_slice(&from[at..at + to.len()]),
+            [one] => *one = from[at],
+            to => to.copy_from_slice(&from[at..at + to.len()]),
         }
     });
 }
@@ -106,18 +106,30 @@ impl Movement for Elements {
     fn run<T: Cell>(&self, io: &Io<'_>, from: &[&[T]], to: &mut [&mut [T]]) -> Result<()> {
         let indices = Indices::of(io, 1, to[0].len())?;
         indices.check(self.n)?;
+        match indices {
+            Indices::Short(indices) => self.take(indices, from[0], to[0]),
+            Indices::Long(indices) => self.take(indices, from[0], to[0]),
+        }
+        Ok(())
+    }
+}
+
+impl Elements {
+    /// Takes the elements at indices that are checked.
+    fn take<T: Cell, I: Copy + Into<i64> + Sync>(&self, indices: &[I], from: &[T], to: &mut [T]) {
         let last = self.dims.len() - 1;
         let (width, step) = (self.dims[last].max(1), self.steps[self.axis]);
         let along = usize::from(self.axis != last);
-        rows(to[0], width, |row, column, to| {
-            let start = row_start(&self.dims, &self.steps, self.axis, row);
-            for (i, y) in to.iter_mut().enumerate() {
-                let column = column + i;
-                let index = indices.at(row * width + column, self.n);
-                *y = from[0][start + column * along + index * step].clone();
+        let n = i64::try_from(self.n).unwrap_or(i64::MAX);
+        rows(to, width, |row, column, to| {
+            let start = row_start(&self.dims, &self.steps, self.axis, row) + column * along;
+            let indices = &indices[row * width + column..][..to.len()];
+            for (i, (y, &index)) in to.iter_mut().zip(indices).enumerate() {
+                let index: i64 = index.into();
+                let front = usize::try_from(if index < 0 { index + n } else { index }).unwrap_or(0);
+                *y = from[start + i * along + front * step];
             }
         });
-        Ok(())
     }
 }
 
@@ -192,7 +204,7 @@ impl Movement for Tuples {
         self.check(indices)?;
         rows(to[0], self.inner.max(1), |row, column, to| {
             let at = self.start(indices, row) + column;
-            to.clone_from_slice(&from[0][at..at + to.len()]);
+            to.copy_from_slice(&from[0][at..at + to.len()]);
         });
         Ok(())
     }

@@ -99,7 +99,7 @@ fn arg_reduce(site: &Site<'_>, max: bool) -> Result<Prepared> {
     })))
 }
 
-fn arg_best<T: Ordered>(
+fn arg_best<T: Element + Ordered>(
     n: usize,
     inner: usize,
     from: &[T],
@@ -122,14 +122,19 @@ fn arg_best<T: Ordered>(
     }
     rows(to, inner, |row, column, to| {
         let from = &from[row * n * inner + column..];
-        let width = to.len();
-        to.fill(0);
-        for i in 1..n {
-            for (c, (y, x)) in to.iter_mut().zip(&from[i * inner..i * inner + width]).enumerate() {
-                let best = usize::try_from(*y).unwrap_or(0);
-                if beats(x, &from[best * inner + c]) {
-                    *y = position(i);
-                }
+        let mut room = [T::zeroed(); BLOCK];
+        for (block, to) in to.chunks_mut(BLOCK).enumerate() {
+            let from = &from[block * BLOCK..];
+            let best = &mut room[..to.len()];
+            best.copy_from_slice(&from[..to.len()]);
+            to.fill(0);
+            for i in 1..n {
+                let cells = to.iter_mut().zip(&mut *best);
+                cells.zip(&from[i * inner..]).for_each(|((y, best), x)| {
+                    let is_better = beats(x, best);
+                    *best = if is_better { *x } else { *best };
+                    *y = if is_better { position(i) } else { *y };
+                });
             }
         }
     });
@@ -219,6 +224,9 @@ impl Top {
             let by_value = from[a as usize * self.inner].order(&from[b as usize * self.inner]);
             if self.largest { by_value.reverse() } else { by_value }.then(a.cmp(&b))
         };
+        if self.k <= room.len() / FEW {
+            return self.search_few(from, room, order);
+        }
         (0..).zip(&mut *room).for_each(|(i, y)| *y = i);
         if self.k < room.len() {
             room.select_nth_unstable_by(self.k - 1, order);
@@ -226,6 +234,52 @@ impl Top {
         let taken = &mut room[..self.k];
         taken.sort_unstable_by(order);
         taken
+    }
+}
+
+/// Elements are few of those that are more than so many times as many.
+const FEW: usize = 16;
+
+impl Top {
+    /// As [`search`](Self::search), for few of many: what is best so far is kept as a heap with the last one on top,
+    /// which most of the others do not pass.
+    fn search_few<'r, T: Ordered>(
+        &self,
+        from: &[T],
+        room: &'r mut [u32],
+        order: impl Fn(&u32, &u32) -> Ordering,
+    ) -> &'r [u32] {
+        let n = room.len();
+        let best = &mut room[..self.k];
+        (0..).zip(&mut *best).for_each(|(i, y)| *y = i);
+        // From the last one to the first is a heap already.
+        best.sort_unstable_by(|a, b| order(b, a));
+        let passes = if self.largest { Ordering::Greater } else { Ordering::Less };
+        let mut last = &from[best[0] as usize * self.inner];
+        for (i, x) in (0u32..).zip(from.iter().step_by(self.inner)).take(n).skip(self.k) {
+            if x.order(last) == passes {
+                best[0] = i;
+                sink(best, &order);
+                last = &from[best[0] as usize * self.inner];
+            }
+        }
+        best.sort_unstable_by(order);
+        best
+    }
+}
+
+/// Puts the first element of what else is a heap to where it belongs: none is behind the one above it.
+fn sink(heap: &mut [u32], order: impl Fn(&u32, &u32) -> Ordering) {
+    let mut at = 0;
+    loop {
+        let children = [2 * at + 1, 2 * at + 2];
+        let later = |a: usize, b: usize| if order(&heap[a], &heap[b]) == Ordering::Less { b } else { a };
+        let top = children.into_iter().filter(|&child| child < heap.len()).fold(at, later);
+        if top == at {
+            return;
+        }
+        heap.swap(at, top);
+        at = top;
     }
 }
 
@@ -255,7 +309,7 @@ impl Movement for OneHot {
             return Err(OpError::operand(2, "two values", from[0].len().to_string()).into());
         };
         let to = &mut *to[0];
-        pieces(to, PIECE, |_, to| to.fill(off.clone()));
+        pieces(to, PIECE, |_, to| to.fill(*off));
         if to.is_empty() {
             return Ok(());
         }
@@ -263,7 +317,7 @@ impl Movement for OneHot {
         let mut set = |i: usize, index: Option<i64>| {
             let found = index.and_then(|index| super::elements::from_front(index, self.depth));
             if let Some(found) = found {
-                to[(i / self.inner * self.depth + found) * self.inner + i % self.inner] = on.clone();
+                to[(i / self.inner * self.depth + found) * self.inner + i % self.inner] = *on;
             }
         };
         match (indices.dtype(), indices.ints()) {
@@ -376,4 +430,52 @@ fn hardmax(site: &Site<'_>) -> Result<Prepared> {
         });
         Ok(())
     })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(n: usize) -> Vec<f32> {
+        let number = |i: usize| match i * 7919 % 101 {
+            0 => f32::NAN,
+            x => f32::from(u8::try_from(x).unwrap()) / 3.0 - 10.0,
+        };
+        (0..n).map(number).collect()
+    }
+
+    #[test]
+    fn few_of_many_are_the_first_of_all_in_order() {
+        for (n, k, inner) in
+            [(1000, 1, 1), (1000, 62, 1), (1000, 63, 1), (400, 25, 3), (16, 1, 1), (40, 0, 1)]
+        {
+            let from = numbers(n * inner);
+            for largest in [true, false] {
+                let top = Top { n, inner, k, largest };
+                let mut all: Vec<u32> = (0..).take(n).collect();
+                all.sort_by(|&a, &b| {
+                    let order = from[a as usize * inner].order(&from[b as usize * inner]);
+                    if largest { order.reverse() } else { order }
+                });
+                if k > 0 {
+                    assert_eq!(top.search(&from, &mut vec![0; n]), &all[..k], "{n} {k} {inner} {largest}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn positions_along_all_axes_are_the_same() {
+        let (n, inner) = (9, 2500);
+        let from = numbers(n * inner);
+        let turned: Vec<f32> = (0..n * inner).map(|i| from[i % n * inner + i / n]).collect();
+        for last in [false, true] {
+            let beats =
+                |a: &f32, b: &f32| a.order(b) == Ordering::Greater || last && a.order(b) == Ordering::Equal;
+            let (mut columns, mut rows) = (vec![-1; inner], vec![-1; inner]);
+            arg_best(n, inner, &from, &mut columns, beats);
+            arg_best(n, 1, &turned, &mut rows, beats);
+            assert_eq!(columns, rows);
+        }
+    }
 }

@@ -3,9 +3,10 @@
 //! Operands are widened to f32 (f64 stays) and multiplied there; the result is rounded once. The sum is that of the
 //! crate `gemm` in f32, whose own f16 mode rounds between blocks of the sum and is not used.
 
-use super::broadcast::Walk;
+use super::broadcast::{Walk, gather, zip_in_place};
+use super::elements::strides;
 use super::fold::{Load, Number};
-use super::lanes::{PIECE, Real, Wide, for_int, for_real, pieces, widened};
+use super::lanes::{BLOCK, PIECE, Real, Wide, for_int, for_real, pieces, widened};
 use super::reduce::stored;
 use crate::cpu::kernel::{Dims, Prepare, Prepared, Result, Site};
 use crate::host::Element;
@@ -164,25 +165,30 @@ fn multiply_each<W: Number>(
     });
 }
 
-/// Products of many matrices, one behind the other: `offsets` says where the operands of each begin.
+/// Products of many matrices, one behind the other: `walk` says where the operands of each begin.
 pub(super) fn multiply_all<W: Multiply>(
     (m, n, k): (usize, usize, usize),
     a: Matrix<'_, W>,
     b: Matrix<'_, W>,
-    offsets: &[(usize, usize)],
+    walk: &Walk,
     to: &mut [W],
 ) {
     if m * n == 0 {
         return;
     }
     let count = (PIECE / (m * n * k).max(1)).max(1);
+    let (step_a, step_b) = (walk.row_stride(0), walk.row_stride(1));
     pieces(to, count * m * n, |start, to| {
-        for (i, to) in to.chunks_mut(m * n).enumerate() {
-            let (at_a, at_b) = offsets[start / (m * n) + i];
-            let a = Matrix { elements: a.elements.get(at_a..).unwrap_or_default(), ..a };
-            let b = Matrix { elements: b.elements.get(at_b..).unwrap_or_default(), ..b };
-            W::multiply((m, n, k), a, b, to);
-        }
+        let first = start / (m * n);
+        let mut products = to.chunks_mut(m * n);
+        walk.rows(first, first + products.len(), |_, count, from| {
+            for (i, to) in products.by_ref().take(count).enumerate() {
+                let (at_a, at_b) = (from[0] + i * step_a, from[1] + i * step_b);
+                let a = Matrix { elements: a.elements.get(at_a..).unwrap_or_default(), ..a };
+                let b = Matrix { elements: b.elements.get(at_b..).unwrap_or_default(), ..b };
+                W::multiply((m, n, k), a, b, to);
+            }
+        });
     });
 }
 
@@ -195,12 +201,8 @@ struct Side {
 
 impl Side {
     fn new(dims: Dims) -> Side {
-        let mut steps = Dims::from_elem(1, dims.len());
-        for axis in (1..dims.len()).rev() {
-            steps[axis - 1] = steps[axis] * dims[axis];
-        }
         let len = dims.iter().product();
-        Side { dims, steps, len }
+        Side { steps: strides(&dims), dims, len }
     }
 
     /// With the last two axes exchanged, and before that the first one moved before the last one.
@@ -242,8 +244,8 @@ struct Product {
     sizes: (usize, usize, usize),
     a: Side,
     b: Side,
-    /// Offsets of the operands for each product, in elements.
-    batch: Vec<(usize, usize)>,
+    /// Where in the operands each product begins.
+    batch: Walk,
     alpha: f64,
 }
 
@@ -268,16 +270,11 @@ fn product(site: &Site<'_>) -> Result<Product> {
     // One B for all: the rows of all As are one matrix.
     if b.dims.len() == 2 && a.is_plain() {
         let rows = outer.iter().product::<usize>() * m;
-        return Ok(Product { sizes: (rows, n, k), a, b, batch: vec![(0, 0)], alpha });
+        let batch = Walk::of_steps(&[], &[Dims::new(), Dims::new()]);
+        return Ok(Product { sizes: (rows, n, k), a, b, batch, alpha });
     }
     let strides = [a.batch_steps(outer.len()), b.batch_steps(outer.len())];
-    let walk = Walk::of_steps(&outer, &strides);
-    let mut batch = Vec::with_capacity(walk.len());
-    let (sa, sb) = (walk.row_stride(0), walk.row_stride(1));
-    walk.rows(0, walk.len(), |_, count, from| {
-        batch.extend((0..count).map(|i| (from[0] + i * sa, from[1] + i * sb)));
-    });
-    Ok(Product { sizes: (m, n, k), a, b, batch, alpha })
+    Ok(Product { sizes: (m, n, k), a, b, batch: Walk::of_steps(&outer, &strides), alpha })
 }
 
 fn mat_mul(site: &Site<'_>) -> Result<Prepared> {
@@ -379,8 +376,7 @@ impl Gemm {
             write_through::<T>(to, room, |to| {
                 W::multiply(self.sizes, a, b, to);
                 scale(to, W::of(self.alpha));
-                let beta = W::of(self.beta);
-                self.with_c(c, to, |y, c| y + beta * c.wide());
+                self.add_c(c, to);
             });
             Ok(())
         })
@@ -419,15 +415,27 @@ impl Gemm {
         [matrix(a, self.steps[0]), matrix(b, self.steps[1])]
     }
 
-    /// `to = f(to, C)`, if there is a C.
-    fn with_c<T: Copy, W: Copy>(&self, c: &[T], to: &mut [W], f: impl Fn(W, T) -> W) {
+    /// `to += beta · C`, if there is a C.
+    fn add_c<T: Real>(&self, c: &[T], to: &mut [T::Wide]) {
         let Some(walk) = &self.walk else { return };
-        let step = walk.row_stride(0);
-        walk.rows(0, to.len(), |at, count, from| {
-            for (i, y) in to[at..at + count].iter_mut().enumerate() {
-                *y = f(*y, c[from[0] + i * step]);
-            }
+        let (step, beta) = (walk.row_stride(0), T::Wide::of(self.beta));
+        pieces(to, PIECE, |start, to| {
+            let mut block = [<T::Wide as num_traits::Zero>::zero(); BLOCK];
+            walk.rows(start, start + to.len(), |at, n, from| {
+                for (i, to) in to[at - start..][..n].chunks_mut(BLOCK).enumerate() {
+                    let block = &mut block[..to.len()];
+                    gather(c, from[0] + i * BLOCK * step, step, block);
+                    to.iter_mut().zip(&*block).for_each(|(y, &c)| *y = *y + beta * c);
+                }
+            });
         });
+    }
+
+    /// `to = f(to, C)`, if there is a C.
+    fn with_c<T: Copy + Send + Sync>(&self, c: &[T], to: &mut [T], f: impl Fn(T, T) -> T + Send + Sync) {
+        if let Some(walk) = &self.walk {
+            zip_in_place(walk, 0, c, to, f);
+        }
     }
 }
 
@@ -486,6 +494,27 @@ fn determinant<A: Wide>(matrix: &mut [A], n: usize) -> A {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpu::kernels::tests::{floats, run};
+
+    /// In more than one piece, with C broadcast in every way.
+    #[test]
+    fn a_matrix_is_added_to_the_product() {
+        let (m, n) = (250usize, 300usize);
+        let number = |i: usize| f32::from(u8::try_from(i % 97).unwrap());
+        let numbers = |n: usize| (0..n).map(number).collect::<Vec<f32>>();
+        let (a, b) = (floats(&[m, 1], &numbers(m)), floats(&[1, n], &numbers(n)));
+        for dims in [&[][..], &[n], &[m, 1], &[m, n], &[1, n]] {
+            let c = numbers(dims.iter().product());
+            let walk = Walk::new(&[m, n], &[dims]);
+            let inputs = [a.clone(), b.clone(), floats(dims, &c)];
+            let y = run("Gemm(%0, %1, %2) {alpha=2.0, beta=-3.0}", &["f32"], &inputs).unwrap();
+            let (a, b) = (numbers(m), numbers(n));
+            for (i, &y) in y[0].as_slice::<f32>().unwrap().iter().enumerate() {
+                let want = 2.0 * a[i / n] * b[i % n] - 3.0 * c[walk.at(i)[0]];
+                assert!((y - want).abs() < 0.5, "{dims:?}, element {i}: {y} and {want}");
+            }
+        }
+    }
 
     #[test]
     fn determinants_of_small_matrices() {

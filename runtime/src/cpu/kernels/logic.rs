@@ -1,14 +1,14 @@
 //! Comparisons, truth values, bits, and selection: Equal, And, BitShift, IsNaN, Where and the like.
 
 use super::broadcast::{Walk, zip, zip_in_place};
+use super::elements::{Text, copies, of_bytes, texts_of};
 use super::lane::{BLOCK, Lane, bits_of};
 use super::lanes::{PIECE, for_int, for_real, pieces};
 use super::pointwise::{walk_of, zipped_int};
-use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
-use crate::host::{Element, HostTensor};
+use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site, elements_mut};
+use crate::host::Element;
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
-use ampc_ir::views::OpError;
 use ampc_ir::views::broadcast::Shift;
 use bytemuck::Pod;
 use num_traits::ToPrimitive;
@@ -46,10 +46,9 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
 }
 
 /// And, Or, Xor.
-fn truth(site: &Site<'_>, f: fn(bool, bool) -> bool) -> Result<Prepared> {
+fn truth(site: &Site<'_>, f: impl Fn(bool, bool) -> bool + Copy + Send + Sync + 'static) -> Result<Prepared> {
     let walk = walk_of(site, 2)?;
-    let table = [false, true].map(|a| [false, true].map(|b| u8::from(f(a, b))));
-    let f = move |a: u8, b: u8| table[usize::from(a != 0)][usize::from(b != 0)];
+    let f = move |a: u8, b: u8| u8::from(f(a != 0, b != 0));
     Ok(Prepared::new(move |io| {
         match io.in_place {
             None => zip(&walk, io.bytes(0)?, io.bytes(1)?, io.out_bytes(0)?, f),
@@ -118,7 +117,7 @@ fn equal(site: &Site<'_>) -> Result<Prepared> {
     match site.dtype(0)? {
         DType::Bool => truth(site, |a, b| a == b),
         DType::String => Ok(Prepared::new(move |io| {
-            let (a, b) = (strings(io, 0)?, strings(io, 1)?);
+            let (a, b) = (texts_of(io, 0)?, texts_of(io, 1)?);
             let to = io.out_bytes(0)?;
             let (sa, sb) = (walk.row_stride(0), walk.row_stride(1));
             walk.rows(0, to.len(), |at, n, from| {
@@ -131,10 +130,6 @@ fn equal(site: &Site<'_>) -> Result<Prepared> {
         dtype if dtype.is_integer() => Ok(for_int!(dtype, site, T => related::<T>(walk, |a, b| a == b))),
         dtype => Ok(for_real!(dtype, site, T => related::<T>(walk, |a, b| a == b))),
     }
-}
-
-fn strings<'a>(io: &Io<'a>, i: usize) -> Result<&'a [Box<[u8]>]> {
-    io.tensor(i)?.strings().ok_or_else(|| OpError::operand(i, "strings", "numbers").into())
 }
 
 fn bit_shift(site: &Site<'_>) -> Result<Prepared> {
@@ -216,24 +211,20 @@ fn select(site: &Site<'_>) -> Result<Prepared> {
 }
 
 fn select_strings(io: &mut Io<'_>, walk: &Walk, dims: &[u64]) -> Result<()> {
-    let (condition, x, y) = (io.bytes(0)?, strings(io, 1)?, strings(io, 2)?);
+    let (condition, x, y) = (io.bytes(0)?, texts_of(io, 1)?, texts_of(io, 2)?);
     let count = walk.len();
-    io.check_size((count as u64).saturating_mul(size_of::<Box<[u8]>>() as u64))?;
-    let mut chosen: Vec<Box<[u8]>> = Vec::with_capacity(count);
+    io.check_size((count as u64).saturating_mul(size_of::<Text>() as u64))?;
+    let mut chosen: Vec<&Text> = Vec::with_capacity(count);
     let steps = [0, 1, 2].map(|i| walk.row_stride(i));
     walk.rows(0, count, |_, n, from| {
         let at = |operand: usize, i: usize| from[operand] + i * steps[operand];
         chosen.extend((0..n).map(|i| match condition[at(0, i)] {
-            0 => y[at(2, i)].clone(),
-            _ => x[at(1, i)].clone(),
+            0 => &y[at(2, i)],
+            _ => &x[at(1, i)],
         }));
     });
-    io.emit(0, HostTensor::from_strings(dims, chosen)?)
-}
-
-/// Bytes as elements of a width.
-fn elements<T: Pod>(bytes: &[u8]) -> &[T] {
-    if bytes.is_empty() { &[] } else { bytemuck::cast_slice(bytes) }
+    let made = copies(io, dims, chosen.into_iter())?;
+    io.emit(0, made)
 }
 
 fn selected<T: Pod + Send + Sync>(walk: Walk) -> Prepared {
@@ -243,13 +234,11 @@ fn selected<T: Pod + Send + Sync>(walk: Walk) -> Prepared {
             if io.in_place == Some(i) {
                 Ok::<_, KernelError>(None)
             } else {
-                Ok(Some(elements::<T>(io.bytes(i)?)))
+                Ok(Some(of_bytes::<T>(io.bytes(i)?)))
             }
         };
         let (x, y) = (operand(1)?, operand(2)?);
-        let to = io.out_bytes(0)?;
-        let to: &mut [T] = if to.is_empty() { &mut [] } else { bytemuck::cast_slice_mut(to) };
-        choose(&walk, condition, x, y, to);
+        choose(&walk, condition, x, y, elements_mut::<T>(io.out_bytes(0)?));
         Ok(())
     })
     .in_place(&[1, 2])
@@ -275,36 +264,70 @@ fn choose<T: Pod + Send + Sync>(
                 }
                 return;
             }
-            let is_x = |i: usize| condition[from[0] + i * steps[0]] != 0;
-            match (x, y) {
-                (Some(x), Some(y)) => {
-                    let (x, y) = (&x[from[1]..], &y[from[2]..]);
-                    match (steps[0], steps[1], steps[2]) {
-                        (1, 1, 1) => {
-                            let condition = &condition[from[0]..from[0] + n];
-                            let chosen = condition.iter().zip(x).zip(y);
-                            let chosen = chosen.map(|((&c, &x), &y)| if c != 0 { x } else { y });
-                            to.iter_mut().zip(chosen).for_each(|(to, chosen)| *to = chosen);
-                        }
-                        (_, sx, sy) => to.iter_mut().enumerate().for_each(|(i, to)| {
-                            *to = if is_x(i) { x[i * sx] } else { y[i * sy] };
-                        }),
-                    }
+            let [x, y] = [(x, 1), (y, 2)].map(|(operand, i)| Side::of(operand, from[i], steps[i], n));
+            if steps[0] == 1 {
+                choose_row(&condition[from[0]..from[0] + n], x, y, to);
+            } else {
+                for (i, to) in to.iter_mut().enumerate() {
+                    *to = if condition[from[0] + i * steps[0]] != 0 { x.at(i, *to) } else { y.at(i, *to) };
                 }
-                (None, Some(y)) => to.iter_mut().enumerate().for_each(|(i, to)| {
-                    if !is_x(i) {
-                        *to = y[from[2] + i * steps[2]];
-                    }
-                }),
-                (Some(x), None) => to.iter_mut().enumerate().for_each(|(i, to)| {
-                    if is_x(i) {
-                        *to = x[from[1] + i * steps[1]];
-                    }
-                }),
-                (None, None) => {}
             }
         });
     });
+}
+
+/// What there is to choose along a row.
+#[derive(Clone, Copy)]
+enum Side<'a, T> {
+    /// What is there already.
+    Kept,
+    One(T),
+    Each(&'a [T]),
+    /// Elements so far apart.
+    Apart(&'a [T], usize),
+}
+
+impl<'a, T: Copy> Side<'a, T> {
+    fn of(operand: Option<&'a [T]>, first: usize, step: usize, n: usize) -> Side<'a, T> {
+        match (operand, step) {
+            (None, _) => Side::Kept,
+            (Some(operand), 0) => Side::One(operand[first]),
+            (Some(operand), 1) => Side::Each(&operand[first..first + n]),
+            (Some(operand), step) => Side::Apart(&operand[first..], step),
+        }
+    }
+
+    fn at(&self, i: usize, kept: T) -> T {
+        match *self {
+            Side::Kept => kept,
+            Side::One(x) => x,
+            Side::Each(list) => list[i],
+            Side::Apart(list, step) => list[i * step],
+        }
+    }
+}
+
+/// A row with a condition for each element.
+fn choose_row<T: Copy>(condition: &[u8], x: Side<'_, T>, y: Side<'_, T>, to: &mut [T]) {
+    // Without a branch, so that several are chosen at once.
+    let of = |&c: &u8, x: T, y: T| std::hint::select_unpredictable(c != 0, x, y);
+    let cells = to.iter_mut().zip(condition);
+    match (x, y) {
+        (Side::Each(x), Side::Each(y)) => {
+            cells.zip(x.iter().zip(y)).for_each(|((to, c), (&x, &y))| *to = of(c, x, y));
+        }
+        (Side::Each(x), Side::One(y)) => cells.zip(x).for_each(|((to, c), &x)| *to = of(c, x, y)),
+        (Side::One(x), Side::Each(y)) => cells.zip(y).for_each(|((to, c), &y)| *to = of(c, x, y)),
+        (Side::One(x), Side::One(y)) => cells.for_each(|(to, c)| *to = of(c, x, y)),
+        (Side::Each(x), Side::Kept) => cells.zip(x).for_each(|((to, c), &x)| *to = of(c, x, *to)),
+        (Side::Kept, Side::Each(y)) => cells.zip(y).for_each(|((to, c), &y)| *to = of(c, *to, y)),
+        (Side::One(x), Side::Kept) => cells.for_each(|(to, c)| *to = of(c, x, *to)),
+        (Side::Kept, Side::One(y)) => cells.for_each(|(to, c)| *to = of(c, *to, y)),
+        (Side::Kept, Side::Kept) => {}
+        (x, y) => {
+            cells.enumerate().for_each(|(i, (to, c))| *to = of(c, x.at(i, *to), y.at(i, *to)));
+        }
+    }
 }
 
 /// Elements `step` apart.
@@ -331,5 +354,35 @@ mod tests {
         let walk = Walk::new(&[2, 3], &[&[2, 1], &[2, 3], &[3]]);
         choose(&walk, &[0, 1], None, Some(&x), &mut to);
         assert_eq!(to, [1, 2, 3, 20, 2, 20]);
+    }
+
+    /// Every way in which the three operands may be broadcast, and in place of each of the two.
+    #[test]
+    fn all_steps_choose_alike() {
+        let shapes: [&[usize]; 4] = [&[5, 7], &[7], &[5, 1], &[]];
+        let dims = [5, 7];
+        let condition: Vec<u8> = (0..35u8).map(|i| i * 7 % 5 % 2 * 3).collect();
+        let (x, y): (Vec<u32>, Vec<u32>) = ((100..135).collect(), (200..235).collect());
+        for i in 0..64 {
+            let [c, a, b] = [shapes[i % 4], shapes[i / 4 % 4], shapes[i / 16]];
+            let walk = Walk::new(&dims, &[c, a, b]);
+            let want: Vec<u32> = (0..35)
+                .map(|i| walk.at(i))
+                .map(|at| if condition[at[0]] != 0 { x[at[1]] } else { y[at[2]] })
+                .collect();
+            let mut to = vec![0; 35];
+            choose(&walk, &condition, Some(&x), Some(&y), &mut to);
+            assert_eq!(to, want, "{c:?} {a:?} {b:?}");
+            if a.len() == 2 && a[1] == 7 {
+                to.copy_from_slice(&x);
+                choose(&walk, &condition, None, Some(&y), &mut to);
+                assert_eq!(to, want, "{c:?} in place, {b:?}");
+            }
+            if b.len() == 2 && b[1] == 7 {
+                to.copy_from_slice(&y);
+                choose(&walk, &condition, Some(&x), None, &mut to);
+                assert_eq!(to, want, "{c:?} {a:?} in place");
+            }
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Operators of ai.onnx.ml: LabelEncoder, ArrayFeatureExtractor, Binarizer, TreeEnsemble.
 
 use super::activation::{mapped, mapped_int};
+use super::elements::{copies, to_f64};
 use super::functions::sigmoid;
 use super::lanes::{Real, Wide, for_real};
 use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
@@ -23,8 +24,6 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     })
 }
 
-type Strings = Vec<Box<[u8]>>;
-
 /// The bytes of one element of numbers.
 fn element_bytes(site: &Site<'_>, dtype: DType) -> Result<usize> {
     let whole = dtype.bits().filter(|bits| bits % 8 == 0).map(|bits| (bits / 8) as usize);
@@ -35,8 +34,8 @@ fn element_bytes(site: &Site<'_>, dtype: DType) -> Result<usize> {
 fn write(io: &mut Io<'_>, dims: &[usize], indices: &[usize], from: TensorRef<'_>, size: usize) -> Result<()> {
     if let Some(strings) = from.strings() {
         let dims: Vec<u64> = dims.iter().map(|&d| d as u64).collect();
-        let chosen: Strings = indices.iter().map(|&i| strings[i].clone()).collect();
-        return io.emit(0, HostTensor::from_strings(&dims, chosen)?);
+        let chosen = copies(io, &dims, indices.iter().map(|&i| &strings[i]))?;
+        return io.emit(0, chosen);
     }
     let bytes = from.bytes().unwrap_or_default();
     for (to, &i) in io.out_bytes(0)?.chunks_exact_mut(size).zip(indices) {
@@ -275,7 +274,7 @@ struct Ensemble {
     transform: Transform,
 }
 
-/// The list of numbers in an attribute, `n` of them.
+/// The numbers in an attribute, each in `[0, end)`; none if it is absent.
 fn indices(site: &Site<'_>, name: &str, end: usize) -> Result<Vec<usize>> {
     let index = |&i: &i64| {
         let index = usize::try_from(i).ok().filter(|&i| i < end);
@@ -391,8 +390,7 @@ impl Ensemble {
             };
         }
         if let Aggregate::Average = self.aggregate {
-            #[expect(clippy::cast_precision_loss, reason = "there are not so many trees")]
-            let n = T::Wide::of(self.roots.len() as f64);
+            let n = T::Wide::of(to_f64(self.roots.len()));
             sums.iter_mut().for_each(|y| *y = *y / n);
         }
         transform(self.transform, sums);
@@ -405,7 +403,7 @@ impl Ensemble {
 fn transform<W: Wide>(how: Transform, row: &mut [W]) {
     match how {
         Transform::None => {}
-        Transform::Softmax => super::attention::softmax::<W, W>(row),
+        Transform::Softmax => super::softmax::masked_softmax::<W, W>(row),
         Transform::Logistic => row.iter_mut().for_each(|x| *x = sigmoid(*x)),
         // Zeros stay, and have no part in it.
         Transform::SoftmaxZero => {

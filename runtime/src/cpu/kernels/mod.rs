@@ -45,6 +45,8 @@ mod softmax;
 mod source;
 mod strided;
 mod strings;
+#[cfg(test)]
+mod tests;
 mod transposed;
 mod unique;
 mod vector;

@@ -241,7 +241,7 @@ impl Movement for Joined {
                 let len = self.ends[part] - start;
                 let (head, rest) = to.split_at_mut((self.ends[part] - column).min(to.len()));
                 let at = row * len + column - start;
-                head.clone_from_slice(&from[part][at..at + head.len()]);
+                head.copy_from_slice(&from[part][at..at + head.len()]);
                 column += head.len();
                 (to, part) = (rest, part + 1);
             }
@@ -283,7 +283,7 @@ impl Movement for Triangle {
                 let (kept, zero) =
                     if self.upper { (first..row.len(), 0..first) } else { (0..first, first..row.len()) };
                 row[zero].fill(T::default());
-                row[kept.clone()].clone_from_slice(&from[kept]);
+                row[kept.clone()].copy_from_slice(&from[kept]);
             }
         });
         Ok(())

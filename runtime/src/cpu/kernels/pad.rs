@@ -29,6 +29,8 @@ enum Mode {
 /// An axis of the result: of the elements `low..high` of the operand the first is element `low + before`.
 #[derive(Clone, Copy)]
 struct PadAxis {
+    /// The extent of the operand.
+    n: usize,
     before: i64,
     low: i64,
     high: i64,
@@ -38,15 +40,16 @@ struct PadAxis {
 
 impl PadAxis {
     fn new(n: usize, before: i64, extent: usize, stride: usize) -> PadAxis {
-        let (n, whole) = (signed(n), signed(extent));
+        let (all, whole) = (signed(n), signed(extent));
         // What is cut off behind is beyond the result.
-        let low = before.saturating_neg().clamp(0, n);
-        let high = n.min(whole.saturating_sub(before)).max(low);
-        PadAxis { before, low, high, extent, stride }
+        let low = before.saturating_neg().clamp(0, all);
+        let high = all.min(whole.saturating_sub(before)).max(low);
+        PadAxis { n, before, low, high, extent, stride }
     }
 
+    /// Whether the result has the elements of the operand along it, all of them and nothing else.
     fn is_whole(&self) -> bool {
-        self.before == 0 && self.low == 0 && self.high == signed(self.extent)
+        self.before == 0 && self.extent == self.n
     }
 
     /// Which element of the operand element `i` of the result is.
@@ -91,9 +94,12 @@ struct Padding {
 impl Padding {
     /// A result whose first element at each axis is `befores` before that of the operand.
     fn new(site: &Site<'_>, befores: &[i64], mode: Mode, fill: Fill) -> Result<Padding> {
-        let (dims, result) = (site.dims(0)?, site.result_dims(0)?);
+        Padding::of(&site.dims(0)?, &site.result_dims(0)?, befores, mode, fill)
+    }
+
+    fn of(dims: &[usize], result: &[usize], befores: &[i64], mode: Mode, fill: Fill) -> Result<Padding> {
         let mut axes: Vec<PadAxis> = Vec::with_capacity(dims.len());
-        for (axis, &stride) in strides(&dims).iter().enumerate() {
+        for (axis, &stride) in strides(dims).iter().enumerate() {
             let next = PadAxis::new(dims[axis], befores[axis], result[axis], stride);
             if mode != Mode::Constant && next.high == next.low && !result.contains(&0) {
                 let expected = format!("elements to repeat along axis {axis}");
@@ -128,30 +134,32 @@ impl Movement for Padding {
     fn run<T: Cell>(&self, _: &Io<'_>, from: &[&[T]], to: &mut [&mut [T]]) -> Result<()> {
         let fill = match &self.fill {
             Fill::Zero => T::default(),
-            Fill::Bytes(bytes) => T::of_bytes(bytes),
+            Fill::Bytes(bytes) => bytemuck::pod_read_unaligned(bytes),
             Fill::Operand => {
-                let value = from[1].first().cloned();
-                value.ok_or_else(|| OpError::operand(2, "one element", "none"))?
+                let [value] = from[1] else {
+                    return Err(OpError::operand(2, "one element", from[1].len().to_string()).into());
+                };
+                *value
             }
         };
         let last = self.axes[self.axes.len() - 1];
         rows(to[0], last.extent.max(1), |row, first, to| {
-            let Some(start) = self.start_of(row) else { return to.fill(fill.clone()) };
+            let Some(start) = self.start_of(row) else { return to.fill(fill) };
             let end = signed(first + to.len());
             let inside = (last.low + last.before).max(signed(first)).min(end);
             let behind = (last.high + last.before).clamp(inside, end);
             let index = |i: i64| usize::try_from(i - signed(first)).unwrap_or(0);
             let (inside, behind) = (index(inside), index(behind));
             let outside = |i: usize| match last.source(first + i, self.mode) {
-                Some(at) => from[0][start + at].clone(),
-                None => fill.clone(),
+                Some(at) => from[0][start + at],
+                None => fill,
             };
             for i in (0..inside).chain(behind..to.len()) {
                 to[i] = outside(i);
             }
             if inside < behind {
                 let at = start + last.source(first + inside, self.mode).unwrap_or(0);
-                to[inside..behind].clone_from_slice(&from[0][at..at + behind - inside]);
+                to[inside..behind].copy_from_slice(&from[0][at..at + behind - inside]);
             }
         });
         Ok(())
@@ -173,10 +181,11 @@ fn pad(site: &Site<'_>) -> Result<Prepared> {
         befores[axis] = before;
     }
     let mode = match view.mode {
+        "constant" => Mode::Constant,
         "edge" => Mode::Edge,
         "reflect" => Mode::Reflect,
         "wrap" => Mode::Wrap,
-        _ => Mode::Constant,
+        other => return Err(OpError::attr("mode", "constant, edge, reflect or wrap", other).into()),
     };
     let (fill, operands): (Fill, &[usize]) = match view.value {
         Bound::Operand(2) if mode == Mode::Constant => (Fill::Operand, &[0, 2]),
@@ -205,4 +214,76 @@ fn center_crop_pad(site: &Site<'_>) -> Result<Prepared> {
     };
     let befores: Vec<i64> = dims.iter().zip(&result).map(before).collect();
     moved(site, &[0], Padding::new(site, &befores, Mode::Constant, Fill::Zero)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cpu::kernels::tests::{ints, no_io, run};
+
+    /// Which elements of an axis of extent `n` are along the result: what is cut off first, then what is repeated.
+    fn axis(n: i64, before: i64, after: i64, mode: Mode) -> Vec<Option<i64>> {
+        let kept: Vec<i64> = ((-before).max(0)..n - (-after).max(0)).collect();
+        let len = signed(kept.len());
+        let at = |i: i64| match mode {
+            Mode::Constant => None,
+            Mode::Edge => Some(i.clamp(0, len - 1)),
+            Mode::Wrap => Some(i.rem_euclid(len)),
+            Mode::Reflect => {
+                let mut i = i;
+                while !(0..len).contains(&i) {
+                    i = if len == 1 {
+                        0
+                    } else if i < 0 {
+                        -i
+                    } else {
+                        2 * (len - 1) - i
+                    };
+                }
+                Some(i)
+            }
+        };
+        let of = |i: i64| if (0..len).contains(&i) { Some(i) } else { at(i) };
+        let kept_at = |i: i64| of(i).map(|i| kept[usize::try_from(i).unwrap()]);
+        (-before.max(0)..len + after.max(0)).map(kept_at).collect()
+    }
+
+    #[test]
+    fn all_signs_on_two_axes() {
+        let (dims, amounts) = ([3usize, 4], [-2i64, -1, 0, 1, 5]);
+        let from: Vec<u32> = (1..=12).collect();
+        let all = |i: usize| [i % 5, i / 5 % 5, i / 25 % 5, i / 125].map(|i| amounts[i]);
+        for (pads, mode) in (0..625)
+            .flat_map(|i| [Mode::Constant, Mode::Edge, Mode::Reflect, Mode::Wrap].map(|mode| (all(i), mode)))
+        {
+            let [b0, b1, a0, a1] = pads;
+            if 3 + b0.min(0) + a0.min(0) < 1 || 4 + b1.min(0) + a1.min(0) < 1 {
+                continue;
+            }
+            let (rows, columns) = (axis(3, b0, a0, mode), axis(4, b1, a1, mode));
+            let element = |row: &Option<i64>, column: &Option<i64>| match (row, column) {
+                (Some(row), Some(column)) => from[usize::try_from(row * 4 + column).unwrap()],
+                _ => 0,
+            };
+            let want: Vec<u32> =
+                rows.iter().flat_map(|row| columns.iter().map(move |column| element(row, column))).collect();
+            let result = [rows.len(), columns.len()];
+            let padding = Padding::of(&dims, &result, &[b0, b1], mode, Fill::Zero).unwrap();
+            let mut to = vec![99; want.len()];
+            padding.run::<u32>(&no_io(), &[&from], &mut [&mut to]).unwrap();
+            assert_eq!(to, want, "{pads:?}");
+        }
+    }
+
+    #[test]
+    fn a_constant_is_one_element() {
+        let inputs =
+            |values: &[i64]| [ints(&[2], &[1, 2]), ints(&[2], &[1, 0]), ints(&[values.len()], values)];
+        let y = run("Pad(%0, %1, %2)", &["i64"], &inputs(&[7])).unwrap();
+        assert_eq!(y[0].as_slice::<i64>().unwrap(), [7, 1, 2]);
+        for values in [&[][..], &[7, 8]] {
+            let error = run("Pad(%0, %1, %2)", &["i64"], &inputs(values)).unwrap_err();
+            assert!(error.contains("expected one element"), "{error}");
+        }
+    }
 }

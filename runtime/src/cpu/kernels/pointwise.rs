@@ -166,12 +166,12 @@ fn fold(site: &Site<'_>, op: Fold) -> Result<Prepared> {
 }
 
 /// The greater of two, NaN if one is.
-fn maximum<W: Float>(a: W, b: W) -> W {
+pub(super) fn maximum<W: Float>(a: W, b: W) -> W {
     if a > b || a.is_nan() { a } else { b }
 }
 
 /// The smaller of two, NaN if one is.
-fn minimum<W: Float>(a: W, b: W) -> W {
+pub(super) fn minimum<W: Float>(a: W, b: W) -> W {
     if a < b || a.is_nan() { a } else { b }
 }
 

@@ -4,6 +4,7 @@
 //! and to the nearest whole number, ties to even; a float result is x / scale + zero point rounded once. Back it is
 //! (y − zero point) · scale in f32, rounded once.
 
+use super::fold::{Fold, fold_run};
 use super::lane::{BLOCK, Encoding, Lane, RoundMode, bits_of, block_bytes, encode};
 use super::lanes::{PIECE, pieces};
 use crate::cpu::kernel::{Io, Prepare, Prepared, Result, Site};
@@ -153,7 +154,7 @@ impl Grid {
                     self.scales.spread(zeros, start, zero);
                 }
                 x.iter_mut().zip(&*scale).zip(&*zero).for_each(|((x, &s), &z)| *x = f(*x, s, z));
-                if let Err(error) = decoded.and_then(|()| encode(x, encoding, to)) {
+                if let Err(error) = decoded.and_then(|()| store(x, encoding, to)) {
                     failed.get_or_init(|| error);
                 }
                 start += n;
@@ -178,11 +179,58 @@ pub(super) fn integer_range(dtype: DType) -> Option<(f32, f32)> {
     })
 }
 
-/// A number rounded to whole, moved, and put into a range. NaN is as 0.
+/// 1.5 · 2^23: what is added to it is rounded to a whole number, ties to even, which stands in the low bits.
+const WHOLE: f32 = 12_582_912.0;
+
+/// A number rounded to whole, moved, and put into a range; both ends and `zero` are whole. NaN is as 0.
+#[inline]
 pub(super) fn round_into((low, high): (f32, f32), x: f32, zero: f32) -> f32 {
-    let y = x.round_ties_even() + zero;
-    // What is far beyond is put into the range here; infinities too.
-    if y.is_nan() { zero } else { y.clamp(low, high) }
+    // What is rounded is in the range already, so it is small.
+    let x = if x < low - zero { low - zero } else { x };
+    let x = if x > high - zero { high - zero } else { x };
+    let y = (x + WHOLE) - WHOLE + zero;
+    if y.is_nan() { zero } else { y }
+}
+
+/// Writes numbers; those of an integer type are whole and in its range.
+pub(super) fn store(from: &[f32], encoding: Encoding, to: &mut [u8]) -> Result<()> {
+    match encoding.to {
+        DType::U8 | DType::I8 => {
+            store_bytes(from, to);
+            Ok(())
+        }
+        _ => encode(from, encoding, to),
+    }
+}
+
+/// Writes whole numbers from -2^22 to 2^22: their low bits.
+fn store_bytes(from: &[f32], to: &mut [u8]) {
+    to.iter_mut().zip(from).for_each(|(to, &x)| [*to, ..] = (x + WHOLE).to_bits().to_le_bytes());
+}
+
+/// The least and the greatest of numbers and 0; NaN is neither.
+#[derive(Clone, Copy)]
+enum Extreme {
+    Least,
+    Greatest,
+}
+
+impl Fold<f32> for Extreme {
+    fn start(self) -> f32 {
+        0.0
+    }
+    #[inline]
+    fn term(self, x: f32, _: f32) -> f32 {
+        x
+    }
+    #[inline]
+    fn join(self, a: f32, b: f32) -> f32 {
+        let is_b = match self {
+            Extreme::Least => b < a,
+            Extreme::Greatest => b > a,
+        };
+        if is_b { b } else { a }
+    }
 }
 
 fn quantize(site: &Site<'_>) -> Result<Prepared> {
@@ -224,23 +272,21 @@ fn dequantize(site: &Site<'_>) -> Result<Prepared> {
 fn dynamic_quantize(_: &Site<'_>) -> Result<Prepared> {
     Ok(Prepared::new(|io| {
         let from = io.slice::<f32>(0)?;
-        let (low, high) = from.iter().fold((0f32, 0f32), |(low, high), &x| (low.min(x), high.max(x)));
+        let (low, high) = (fold_run(Extreme::Least, from, 0f32), fold_run(Extreme::Greatest, from, 0f32));
         let range = (0.0, 255.0);
         let scale = (high - low) / 255.0;
         let zero = if scale == 0.0 { 0.0 } else { round_into(range, (-low / scale).clamp(0.0, 255.0), 0.0) };
-        let byte = |y: f32| {
-            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is in the range")]
-            let byte = y as u8;
-            byte
-        };
         if let Some(to) = io.out::<f32>(1)?.first_mut() {
             *to = scale;
         }
-        if let Some(to) = io.out::<u8>(2)?.first_mut() {
-            *to = byte(zero);
-        }
+        store_bytes(&[zero], io.out::<u8>(2)?);
         pieces(io.out::<u8>(0)?, PIECE, |at, to| {
-            to.iter_mut().zip(&from[at..]).for_each(|(y, &x)| *y = byte(round_into(range, x / scale, zero)));
+            let mut block = [0f32; BLOCK];
+            for (to, from) in to.chunks_mut(BLOCK).zip(from[at..].chunks(BLOCK)) {
+                let rounded = block.iter_mut().zip(from);
+                rounded.for_each(|(y, &x)| *y = round_into(range, x / scale, zero));
+                store_bytes(&block, to);
+            }
         });
         Ok(())
     }))
@@ -249,6 +295,30 @@ fn dynamic_quantize(_: &Site<'_>) -> Result<Prepared> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_are_rounded_into_their_range() {
+        let cases =
+            [(0.5, 0.0), (1.5, 2.0), (2.5, 2.0), (-0.5, 0.0), (254.6, 255.0), (1e30, 255.0), (-3.0, 0.0)];
+        for (x, want) in cases {
+            assert_eq!(round_into((0.0, 255.0), x, 0.0), want, "{x}");
+            assert_eq!(round_into((-128.0, 127.0), x, -128.0), want - 128.0, "{x}");
+        }
+        let of = |x: f32| round_into((-32768.0, 32767.0), x, 5.0);
+        assert_eq!([of(f32::NAN), of(f32::INFINITY), of(f32::NEG_INFINITY)], [5.0, 32767.0, -32768.0]);
+        let mut bytes = [0; 4];
+        store_bytes(&[-128.0, -1.0, 127.0, 255.0], &mut bytes);
+        assert_eq!(bytes, [128, 255, 127, 255]);
+    }
+
+    #[test]
+    fn a_range_leaves_nan_out() {
+        let x: Vec<f32> =
+            (0..5000u16).map(|i| if i == 7 { f32::NAN } else { f32::from(i) - 100.0 }).collect();
+        assert_eq!(fold_run(Extreme::Least, &x, 0f32), -100.0);
+        assert_eq!(fold_run(Extreme::Greatest, &x, 0f32), 4899.0);
+        assert_eq!(fold_run(Extreme::Least, &x[200..], 0f32), 0.0);
+    }
 
     fn spread(scales: Scales, start: usize, n: usize) -> Vec<f32> {
         let mut to = vec![-1.0; n];

@@ -12,10 +12,10 @@
 //! What goes into f, g and h is bounded by `clip`. States stay in f32 (f64 for f64) from step to step; results are
 //! rounded once. A sequence that is shorter than the others has zeros in Y behind its end, and its last state in Y_h.
 
-use super::functions::sigmoid;
+use super::functions::{sigmoid, tanh};
 use super::lanes::{PIECE, Real, Wide, for_real, widened};
 use super::linear::{Matrix, multiply};
-use crate::cpu::kernel::{KernelError, Prepare, Prepared, Result, Site};
+use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::recurrent::{Activation, Direction, RecurrentView};
 use rayon::prelude::*;
@@ -46,12 +46,14 @@ fn activate<W: Wide>(f: Activation, clip: Option<W>, x: &mut [W]) {
     let mut each = |f: &dyn Fn(W) -> W| x.iter_mut().for_each(|x| *x = f(*x));
     match f {
         Activation::Relu => each(&|x| if x < zero { zero } else { x }),
-        Activation::Tanh => x.iter_mut().for_each(|x| *x = x.tanh()),
+        Activation::Tanh => x.iter_mut().for_each(|x| *x = tanh(*x)),
         Activation::Sigmoid => x.iter_mut().for_each(|x| *x = sigmoid(*x)),
         Activation::Affine(alpha, beta) => each(&|x| of(alpha) * x + of(beta)),
         Activation::LeakyRelu(alpha) => each(&|x| if x < zero { of(alpha) * x } else { x }),
         Activation::ThresholdedRelu(alpha) => each(&|x| if x < of(alpha) { zero } else { x }),
-        Activation::ScaledTanh(alpha, beta) => each(&|x| of(alpha) * (of(beta) * x).tanh()),
+        Activation::ScaledTanh(alpha, beta) => {
+            x.iter_mut().for_each(|x| *x = of(alpha) * tanh(of(beta) * *x))
+        }
         Activation::HardSigmoid(alpha, beta) => {
             each(&|x| {
                 let y = of(alpha) * x + of(beta);
@@ -282,15 +284,22 @@ fn add<W: Wide>(x: &mut [W], a: &[W], b: &[W]) {
 /// Operands that are widened as a whole: X, W, R, B, P.
 const WIDENED: [usize; 5] = [0, 1, 2, 3, 7];
 
+/// A node for operands of some dims.
+struct Recurrent {
+    kind: OpKind,
+    it: Extents,
+    view: RecurrentView,
+    /// Those of all directions.
+    functions: Vec<Activation>,
+    /// Elements of the operands that are widened; 0 for what is absent.
+    sizes: [usize; 5],
+}
+
 fn recurrent(site: &Site<'_>) -> Result<Prepared> {
     let view = RecurrentView::read(&site.view)?;
     let (x, r) = (site.dims(0)?, site.dims(2)?);
     let (steps, batch) = if view.batch_first { (x[1], x[0]) } else { (x[0], x[1]) };
-    let gates = match view.gates {
-        4 => 4,
-        3 => 3,
-        _ => 1,
-    };
+    let gates = usize::try_from(view.gates).unwrap_or(usize::MAX);
     let directions = if view.direction == Direction::Bidirectional { 2 } else { 1 };
     let it =
         Extents { steps, batch, input: x[2], hidden: r[2], directions, gates, batch_first: view.batch_first };
@@ -300,109 +309,147 @@ fn recurrent(site: &Site<'_>) -> Result<Prepared> {
         let is_there = site.has(operand) && (operand != 7 || site.kind() == OpKind::LSTM);
         *size = if is_there { site.dims(operand)?.iter().product() } else { 0 };
     }
-    Ok(for_real!(site.dtype(0)?, site, T => kernel::<T>(site.kind(), it, &view, &functions, sizes)))
+    let node = Recurrent { kind: site.kind(), it, view, functions, sizes };
+    Ok(for_real!(site.dtype(0)?, site, T => node.prepared::<T>()))
 }
 
-fn kernel<T: Real>(
-    kind: OpKind,
-    it: Extents,
-    view: &RecurrentView,
-    functions: &[Activation],
-    sizes: [usize; 5],
-) -> Prepared {
-    let cells: Vec<Cell<T::Wide>> = functions
-        .chunks(functions.len() / it.directions)
-        .map(|functions| Cell {
-            kind,
-            functions: std::array::from_fn(|i| functions[i.min(functions.len() - 1)]),
-            clip: view.clip.map(|clip| T::Wide::of(f64::from(clip))),
-            input_forget: view.input_forget,
-            linear_before_reset: view.linear_before_reset,
+/// The operands as they are read.
+struct Operands<'a, T: Real> {
+    /// X, W, R, B, P; empty if absent.
+    wide: [&'a [T::Wide]; 5],
+    initial_h: Option<&'a [T]>,
+    initial_c: Option<&'a [T]>,
+    lengths: Option<Vec<usize>>,
+}
+
+/// The results that are asked for.
+struct Results<'a, T> {
+    y: Option<&'a mut [T]>,
+    y_h: Option<&'a mut [T]>,
+    y_c: Option<&'a mut [T]>,
+}
+
+impl Recurrent {
+    fn prepared<T: Real>(self) -> Prepared {
+        // The steps of X have to be apart from each other; else what is wide already is read where it is.
+        let mut copied = if T::IS_WIDE { [0; 5] } else { self.sizes };
+        if self.it.batch_first {
+            copied[0] = self.sizes[0];
+        }
+        let words = copied.iter().sum::<usize>() + 2 * self.it.row() + Memory::<T::Wide>::room(&self.it);
+        Prepared::new(move |io| {
+            let (own, room) = io.scratch::<T::Wide>().split_at_mut(copied.iter().sum());
+            let operands = self.operands::<T>(io, copied, own)?;
+            let mut results = self.results::<T>(io)?;
+            if self.it.hidden > 0 {
+                for direction in 0..self.it.directions {
+                    self.direction(direction, &operands, room, &mut results);
+                }
+            }
+            Ok(())
         })
-        .collect();
-    let direction = view.direction;
-    // The steps of X have to be apart from each other; else what is wide already is read where it is.
-    let mut copied = if T::IS_WIDE { [0; 5] } else { sizes };
-    if it.batch_first {
-        copied[0] = sizes[0];
+        .scratch(words * size_of::<T::Wide>())
     }
-    let words = copied.iter().sum::<usize>() + 2 * it.row() + Memory::<T::Wide>::room(&it);
-    Prepared::new(move |io| {
-        let mut room = io.scratch::<T::Wide>();
+
+    /// The operands, those that are copied in `room`.
+    fn operands<'a, T: Real>(
+        &self,
+        io: &Io<'a>,
+        copied: [usize; 5],
+        mut room: &'a mut [T::Wide],
+    ) -> Result<Operands<'a, T>> {
         let mut wide: [&[T::Wide]; 5] = [&[]; 5];
-        for (i, operand) in WIDENED.into_iter().enumerate() {
+        for (i, operand) in WIDENED.into_iter().enumerate().filter(|&(i, _)| self.sizes[i] > 0) {
             let (part, rest) = std::mem::take(&mut room).split_at_mut(copied[i]);
             room = rest;
-            if sizes[i] > 0 {
-                let from = io.slice::<T>(operand)?;
-                wide[i] =
-                    if i == 0 && it.batch_first { steps_first(&it, from, part) } else { widened(from, part) };
-            }
+            let from = io.slice::<T>(operand)?;
+            let turns = i == 0 && self.it.batch_first;
+            wide[i] = if turns { steps_first(&self.it, from, part) } else { widened(from, part) };
         }
-        let (biases, room) = room.split_at_mut(2 * it.row());
-        let lengths = if io.has(4) { Some(lengths(&it, io.slice::<i32>(4)?)?) } else { None };
-        let initial_h = if io.has(5) { Some(io.slice::<T>(5)?) } else { None };
-        let initial_c = if kind == OpKind::LSTM && io.has(6) { Some(io.slice::<T>(6)?) } else { None };
-        let mut y = if io.wants(0) { Some(io.out::<T>(0)?) } else { None };
-        let mut y_h = if io.wants(1) { Some(io.out::<T>(1)?) } else { None };
-        let mut y_c = if kind == OpKind::LSTM && io.wants(2) { Some(io.out::<T>(2)?) } else { None };
-        if it.hidden == 0 {
-            return Ok(());
+        let given = |i: usize| if io.has(i) { io.slice::<T>(i).map(Some) } else { Ok(None) };
+        Ok(Operands {
+            wide,
+            initial_h: given(5)?,
+            initial_c: if self.kind == OpKind::LSTM { given(6)? } else { None },
+            lengths: if io.has(4) { Some(lengths(&self.it, io.slice::<i32>(4)?)?) } else { None },
+        })
+    }
+
+    fn results<'a, T: Real>(&self, io: &mut Io<'a>) -> Result<Results<'a, T>> {
+        let mut result = |j: usize| if io.wants(j) { io.out::<T>(j).map(Some) } else { Ok(None) };
+        let (y, y_h) = (result(0)?, result(1)?);
+        Ok(Results { y, y_h, y_c: if self.kind == OpKind::LSTM { result(2)? } else { None } })
+    }
+
+    /// What direction `d` does at each step.
+    fn cell<W: Wide>(&self, d: usize) -> Cell<W> {
+        let n = self.functions.len() / self.it.directions;
+        let functions = &self.functions[d * n..(d + 1) * n];
+        Cell {
+            kind: self.kind,
+            functions: std::array::from_fn(|i| functions[i.min(n - 1)]),
+            clip: self.view.clip.map(|clip| W::of(f64::from(clip))),
+            input_forget: self.view.input_forget,
+            linear_before_reset: self.view.linear_before_reset,
         }
-        let [x, w, r, b, p] = wide;
-        for (d, cell) in cells.iter().enumerate() {
-            let row = it.row();
-            let (bias, r_bias) = biases.split_at_mut(row);
-            add_biases(
-                &it,
-                cell,
-                if b.is_empty() { None } else { Some(&b[d * 2 * row..][..2 * row]) },
-                bias,
-                r_bias,
-            );
-            let weights = Weights {
-                w: &w[d * row * it.input..][..row * it.input],
-                r: &r[d * row * it.hidden..][..row * it.hidden],
-                bias,
-                r_bias,
-                peepholes: if p.is_empty() { None } else { Some(&p[d * 3 * it.hidden..][..3 * it.hidden]) },
-            };
-            let mut memory = Memory::new(&it, room);
+    }
+
+    /// All steps of direction `d`.
+    fn direction<T: Real>(
+        &self,
+        d: usize,
+        operands: &Operands<'_, T>,
+        room: &mut [T::Wide],
+        results: &mut Results<'_, T>,
+    ) {
+        let (it, cell) = (&self.it, self.cell::<T::Wide>(d));
+        let row = it.row();
+        let [x, w, r, b, p] = operands.wide;
+        let (biases, room) = room.split_at_mut(2 * row);
+        let (bias, r_bias) = biases.split_at_mut(row);
+        let given = if b.is_empty() { None } else { Some(&b[d * 2 * row..][..2 * row]) };
+        add_biases(it, &cell, given, bias, r_bias);
+        let weights = Weights {
+            w: &w[d * row * it.input..][..row * it.input],
+            r: &r[d * row * it.hidden..][..row * it.hidden],
+            bias,
+            r_bias,
+            peepholes: if p.is_empty() { None } else { Some(&p[d * 3 * it.hidden..][..3 * it.hidden]) },
+        };
+        let mut memory = Memory::new(it, room);
+        for b in 0..it.batch {
+            let of = b * it.hidden..(b + 1) * it.hidden;
+            load(operands.initial_h, it.state(d, b), &mut memory.hidden[of.clone()]);
+            load(operands.initial_c, it.state(d, b), &mut memory.cell[of]);
+        }
+        let x = Matrix { elements: x, row: it.input, column: 1 };
+        let w = Matrix { elements: weights.w, row: 1, column: it.input };
+        multiply((it.steps * it.batch, row, it.input), x, w, memory.gates, None);
+        let is_backward = self.view.direction == Direction::Reverse || d == 1;
+        for step in 0..it.steps {
+            let t = if is_backward { it.steps - 1 - step } else { step };
+            let is_on = |b: usize| operands.lengths.as_ref().is_none_or(|lengths| t < lengths[b]);
+            cell.step(it, &weights, &mut memory, t, &is_on);
+            let Some(y) = &mut results.y else { continue };
             for b in 0..it.batch {
-                load(initial_h, it.state(d, b), &mut memory.hidden[b * it.hidden..][..it.hidden]);
-                load(initial_c, it.state(d, b), &mut memory.cell[b * it.hidden..][..it.hidden]);
-            }
-            let x = Matrix { elements: x, row: it.input, column: 1 };
-            let w = Matrix { elements: weights.w, row: 1, column: it.input };
-            multiply((it.steps * it.batch, row, it.input), x, w, memory.gates, None);
-            let is_backward = direction == Direction::Reverse || d == 1;
-            for step in 0..it.steps {
-                let t = if is_backward { it.steps - 1 - step } else { step };
-                let is_on = |b: usize| lengths.as_ref().is_none_or(|lengths| t < lengths[b]);
-                cell.step(&it, &weights, &mut memory, t, &is_on);
-                let Some(y) = &mut y else { continue };
-                for b in 0..it.batch {
-                    let to = &mut y[it.result(d, b, t)..][..it.hidden];
-                    if is_on(b) {
-                        T::narrow(&memory.hidden[b * it.hidden..][..it.hidden], to);
-                    } else {
-                        to.fill(T::zeroed());
-                    }
-                }
-            }
-            for b in 0..it.batch {
-                let of = b * it.hidden..(b + 1) * it.hidden;
-                if let Some(y_h) = &mut y_h {
-                    T::narrow(&memory.hidden[of.clone()], &mut y_h[it.state(d, b)..][..it.hidden]);
-                }
-                if let Some(y_c) = &mut y_c {
-                    T::narrow(&memory.cell[of], &mut y_c[it.state(d, b)..][..it.hidden]);
+                let to = &mut y[it.result(d, b, t)..][..it.hidden];
+                if is_on(b) {
+                    T::narrow(&memory.hidden[b * it.hidden..][..it.hidden], to);
+                } else {
+                    to.fill(T::zeroed());
                 }
             }
         }
-        Ok(())
-    })
-    .scratch(words * size_of::<T::Wide>())
+        for b in 0..it.batch {
+            let of = b * it.hidden..(b + 1) * it.hidden;
+            if let Some(y_h) = &mut results.y_h {
+                T::narrow(&memory.hidden[of.clone()], &mut y_h[it.state(d, b)..][..it.hidden]);
+            }
+            if let Some(y_c) = &mut results.y_c {
+                T::narrow(&memory.cell[of], &mut y_c[it.state(d, b)..][..it.hidden]);
+            }
+        }
+    }
 }
 
 /// X by step and batch, wide, from X by batch and step.

@@ -4,6 +4,7 @@
 //! the greatest number for ReduceMax and ReduceMin, -∞ for logarithms; the mean of none is NaN. Reduced over no axes,
 //! each element is a set of its own.
 
+use super::elements::to_f64;
 use super::fold::{
     Fold, Folding, Greatest, Least, Load, Number, Product, Sum, SumOfExps, SumOfMagnitudes, SumOfSquares,
     greatest,
@@ -43,12 +44,12 @@ fn reduce(site: &Site<'_>) -> Result<Prepared> {
         DType::U32 => return integers::<u32>(site, folding, u32::MIN, u32::MAX),
         DType::I8 => return extremes::<i8>(site, folding, i8::MIN, i8::MAX),
         DType::U8 => return extremes::<u8>(site, folding, u8::MIN, u8::MAX),
-        dtype => for_real!(dtype, site, T => reals::<T, <T as Real>::Wide>(site.kind(), folding)),
+        dtype => for_real!(dtype, site, T => reals::<T, <T as Real>::Wide>(site, folding)?),
     })
 }
 
-fn reals<T: Load<A>, A: Wide + Number>(kind: OpKind, folding: Folding) -> Prepared {
-    match kind {
+fn reals<T: Load<A>, A: Wide + Number>(site: &Site<'_>, folding: Folding) -> Result<Prepared> {
+    Ok(match site.kind() {
         OpKind::ReduceL1 => folded::<T, A>(folding, SumOfMagnitudes, |sum| sum),
         OpKind::ReduceL2 => folded::<T, A>(folding, SumOfSquares, A::sqrt),
         OpKind::ReduceLogSum => folded::<T, A>(folding, Sum, A::ln),
@@ -61,8 +62,9 @@ fn reals<T: Load<A>, A: Wide + Number>(kind: OpKind, folding: Folding) -> Prepar
             let count = count_of::<A>(&folding);
             folded::<T, A>(folding, Sum, move |sum| sum / count)
         }
-        _ => folded::<T, A>(folding, Sum, |sum| sum),
-    }
+        OpKind::ReduceSum => folded::<T, A>(folding, Sum, |sum| sum),
+        _ => return Err(site.no_kernel()),
+    })
 }
 
 /// Elements per result, as a float.
@@ -72,7 +74,7 @@ pub(super) fn count_of<A: Wide>(folding: &Folding) -> A {
 
 /// A number of elements as a float.
 pub(super) fn as_float<A: Wide>(count: usize) -> A {
-    A::of(count as f64)
+    A::of(to_f64(count))
 }
 
 /// Sums, products and extremes wrap; what needs a root or a logarithm is computed in f64, a mean exactly, and what is

@@ -6,7 +6,8 @@
 //!
 //! Positions and weights are those of the operator's text, computed in f64.
 
-use super::convolution::{floor, to_f64};
+use super::convolution::floor;
+use super::elements::{copies, texts_of, to_f64};
 use super::lanes::{PIECE, Real, Wide, for_int, for_real, pieces};
 use crate::cpu::kernel::{Dims, KernelError, Prepare, Prepared, Result, Site};
 use crate::host::{Element, HostTensor};
@@ -305,7 +306,7 @@ fn moved(site: &Site<'_>, moves: &Moves) -> Result<Prepared> {
     if dtype == DType::String {
         let dims: Vec<u64> = site.result_dims(0)?.iter().map(|&d| d as u64).collect();
         return Ok(Prepared::new(move |io| {
-            let x = io.tensor(0)?.strings().unwrap_or_default();
+            let x = texts_of(io, 0)?;
             let row = moves.last.len() * moves.inner;
             let n = usize::try_from(dims.iter().product::<u64>()).unwrap_or(usize::MAX);
             let from: Vec<usize> = (0..x.len()).collect();
@@ -314,8 +315,8 @@ fn moved(site: &Site<'_>, moves: &Moves) -> Result<Prepared> {
             if row > 0 {
                 moves.run(&from, &mut to);
             }
-            let strings = to.iter().map(|&i| x[i].clone()).collect();
-            io.emit(0, HostTensor::from_strings(&dims, strings)?)
+            let made = copies(io, &dims, to.iter().map(|&i| &x[i]))?;
+            io.emit(0, made)
         }));
     }
     Ok(match dtype.bits() {

@@ -3,8 +3,9 @@
 
 use super::attention::Layout;
 use super::lanes::{PIECE, Real, for_real, pieces};
-use crate::cpu::kernel::{KernelError, Prepare, Prepared, Result, Site};
+use crate::cpu::kernel::{Dims, KernelError, Prepare, Prepared, Result, Site};
 use ampc_ir::op::OpKind;
+use ampc_ir::views::OpError;
 use ampc_ir::views::attention::RotaryView;
 use num_traits::Zero;
 
@@ -24,20 +25,40 @@ fn rotary(site: &Site<'_>) -> Result<Prepared> {
         .ok_or_else(|| KernelError::value(format!("at most {} elements that turn", x.size), "more"))?;
     let half = turning / 2;
     let turn = Turn { x, half, interleaved: view.interleaved };
-    let positions = if site.has(3) { site.dims(1)?[0] } else { x.batch * x.length };
+    let positions = positions(site, &turn)?;
     Ok(for_real!(site.dtype(0)?, site, T => Prepared::new(move |io| {
         let (from, cos, sin) = (io.slice::<T>(0)?, io.slice::<T>(1)?, io.slice::<T>(2)?);
         let ids = if io.has(3) { Some(io.slice::<i64>(3)?) } else { None };
         if let Some(&id) = ids.and_then(|ids| ids.iter().find(|&&id| !in_range(id, positions))) {
             return Err(KernelError::value(format!("positions in [0, {positions})"), id));
         }
-        let rows = cos.len().min(sin.len()) / half.max(1);
-        if half > 0 && rows < positions {
-            return Err(KernelError::value(format!("{positions} rows of cosines and sines"), rows));
-        }
         turn.run::<T>(from, cos, sin, ids, io.out::<T>(0)?);
         Ok(())
     })))
+}
+
+/// How many positions there are cosines and sines of: a row for each of them, or with ids for those that they name.
+fn positions(site: &Site<'_>, turn: &Turn) -> Result<usize> {
+    let Layout { batch, length, .. } = turn.x;
+    let cosines = site.dims(1)?;
+    let expected: Dims = match cosines.first() {
+        Some(&rows) if site.has(3) => smallvec::smallvec![rows, turn.half],
+        _ => smallvec::smallvec![batch, length, turn.half],
+    };
+    for i in [1, 2] {
+        let found = site.dims(i)?;
+        if found != expected {
+            return Err(OpError::operand(i, format!("dims {expected:?}"), format!("{found:?}")).into());
+        }
+    }
+    if !site.has(3) {
+        return Ok(batch * length);
+    }
+    let ids = site.dims(3)?;
+    if ids[..] != [batch, length] {
+        return Err(OpError::operand(3, format!("dims [{batch}, {length}]"), format!("{ids:?}")).into());
+    }
+    Ok(expected[0])
 }
 
 fn in_range(id: i64, end: usize) -> bool {
@@ -111,5 +132,40 @@ fn turn_neighbours<T: Real>(from: &[T], (cos, sin): (&[T], &[T]), to: &mut [T]) 
         let (a, b, c, s) = (from[0].wide(), from[1].wide(), c.wide(), s.wide());
         to[0] = T::round(c * a - s * b);
         to[1] = T::round(s * a + c * b);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::cpu::kernels::tests::{floats, ints, run};
+
+    fn rotated(cache: &[usize], ids: Option<&[usize]>) -> Result<Vec<f32>, String> {
+        let x = floats(&[2, 1, 3, 4], &[1.0; 24]);
+        let cache = floats(cache, &vec![0.5; cache.iter().product()]);
+        let mut inputs = vec![x, cache.clone(), cache];
+        if let Some(dims) = ids {
+            inputs.push(ints(dims, &vec![1; dims.iter().product()]));
+        }
+        let node =
+            if ids.is_some() { "RotaryEmbedding(%0, %1, %2, %3)" } else { "RotaryEmbedding(%0, %1, %2)" };
+        Ok(run(node, &["f32"], &inputs)?[0].as_slice::<f32>().unwrap().to_vec())
+    }
+
+    #[test]
+    fn caches_have_a_row_for_each_position() {
+        let want = [0.0, 0.0, 1.0, 1.0].repeat(6);
+        assert_eq!(rotated(&[2, 3, 2], None).unwrap(), want);
+        assert_eq!(rotated(&[5, 2], Some(&[2, 3])).unwrap(), want);
+        let wrong: [(&[usize], Option<&[usize]>); 5] = [
+            (&[3, 2, 2], None),
+            (&[2, 4, 2], None),
+            (&[2, 3, 4], None),
+            (&[5, 4], Some(&[2, 3])),
+            (&[5, 2], Some(&[2, 2])),
+        ];
+        for (cache, ids) in wrong {
+            let error = rotated(cache, ids).unwrap_err();
+            assert!(error.contains("expected "), "{cache:?} {ids:?}: {error}");
+        }
     }
 }

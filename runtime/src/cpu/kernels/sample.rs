@@ -3,7 +3,8 @@
 //! A position is a number from -1 to 1 per axis, the last axis first. What a position is made of, elements and
 //! weights, is the same for all channels.
 
-use super::convolution::{floor, spatial, to_f64};
+use super::convolution::{floor, spatial};
+use super::elements::to_f64;
 use super::lanes::{PIECE, Real, Wide, for_int, for_real, pieces};
 use super::resize::{Sampled, cubic};
 use super::window::{Tile, tiles, work_through};

@@ -6,11 +6,11 @@
 use super::elements::{Cell, Indices, Movement, around, count, moved, size, strides};
 use super::gather::{Tuples, axis_of, check_extents, row_start};
 use super::lanes::{Real, for_int, for_real};
+use super::pointwise::{maximum, minimum};
 use crate::cpu::kernel::{Dims, Io, KernelError, Prepare, Prepared, Result, Site};
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::OpError;
-use num_traits::Float;
 
 /// The kernels of this family.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
@@ -199,9 +199,9 @@ impl<P: Places> Movement for Written<P> {
     fn run<T: Cell>(&self, io: &Io<'_>, from: &[&[T]], to: &mut [&mut [T]]) -> Result<()> {
         let (updates, to) = (from[1], &mut *to[0]);
         if io.in_place.is_none() {
-            to.clone_from_slice(from[0]);
+            to.copy_from_slice(from[0]);
         }
-        self.0.each(io, |at, i, n| to[at..at + n].clone_from_slice(&updates[i..i + n]))
+        self.0.each(io, |at, i, n| to[at..at + n].copy_from_slice(&updates[i..i + n]))
     }
 }
 
@@ -243,8 +243,8 @@ fn reduced_reals<T: Real, P: Places>(
     let f: fn(T::Wide, T::Wide) -> T::Wide = match reduction {
         Reduction::Add => |a, b| a + b,
         Reduction::Mul => |a, b| a * b,
-        Reduction::Max => |a, b| if a.is_nan() || a > b { a } else { b },
-        Reduction::Min => |a, b| if a.is_nan() || a < b { a } else { b },
+        Reduction::Max => maximum,
+        Reduction::Min => minimum,
     };
     let words = if T::IS_WIDE { 0 } else { elements };
     Prepared::new(move |io| {

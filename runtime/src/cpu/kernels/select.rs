@@ -68,7 +68,7 @@ impl Movement for Reversed {
             }
             let from_row = at[0] * self.dims[1] + at[1];
             let start = from_row * self.inner + column;
-            to.clone_from_slice(&from[0][start..start + to.len()]);
+            to.copy_from_slice(&from[0][start..start + to.len()]);
         });
         Ok(())
     }

@@ -4,7 +4,7 @@ use crate::cpu::kernel::{KernelError, Prepare, Prepared, Result, Site};
 use crate::data::Data;
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
-use ampc_ir::views::ShapeView;
+use ampc_ir::views::{OpError, ShapeView};
 
 /// The kernels of this family.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
@@ -44,8 +44,13 @@ pub(super) fn same(site: &Site<'_>) -> Result<Prepared> {
     let dims: Option<Vec<u64>> = site.result_dims(0).ok().map(|d| d.iter().map(|&d| d as u64).collect());
     let prepared = Prepared::new(move |io| {
         if !io.is_free(0) {
-            let from = io.bytes(0)?;
-            io.out_bytes(0)?.copy_from_slice(from);
+            let (from, to) = (io.bytes(0)?, io.out_bytes(0)?);
+            if from.len() != to.len() {
+                let (expected, found) = (to.len(), from.len());
+                let error = OpError::operand(0, format!("{expected} bytes of elements"), found.to_string());
+                return Err(error.into());
+            }
+            to.copy_from_slice(from);
             return Ok(());
         }
         let data = match (io.data(0)?.to_data()?, &dims) {

@@ -78,6 +78,25 @@ pub(super) fn softmax_row<T: Load<A>, A: Wide + Number>(row: &mut [T]) {
     });
 }
 
+/// Softmax of a row in place, computed in `S`. What is -∞ has no part in it; a row of nothing else becomes zeros.
+pub(in crate::cpu) fn masked_softmax<W: Wide, S: Wide>(row: &mut [W]) {
+    let top = row.iter().fold(W::neg_infinity(), |top, &x| top.max(x));
+    let top = S::of(if top == W::neg_infinity() { W::zero() } else { top }.to());
+    let mut sum = S::zero();
+    // Partial sums keep the error small and are not one long chain.
+    for part in row.chunks_mut(64) {
+        let mut partial = [S::zero(); 8];
+        for (i, x) in part.iter_mut().enumerate() {
+            let e = (S::of(x.to()) - top).exp();
+            *x = W::of(e.to());
+            partial[i % 8] = partial[i % 8] + e;
+        }
+        sum = sum + partial.into_iter().sum::<S>();
+    }
+    let sum = if sum.is_zero() { S::one() } else { sum };
+    row.iter_mut().for_each(|x| *x = W::of((S::of(x.to()) / sum).to()));
+}
+
 /// LogSoftmax in place.
 fn log_softmax_row<T: Load<A>, A: Wide + Number>(row: &mut [T]) {
     let max = fold_run(greatest::<A>(), row, A::zero());
@@ -148,5 +167,24 @@ impl Statistics {
             self.folding.fold(SumOfExps, from, Some(max), sum, |sum, _| sum);
         }
         [max, sum]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn softmax_of_masked_rows() {
+        let minus = f32::NEG_INFINITY;
+        let mut row = [minus, 0.0, 0.0];
+        masked_softmax::<f32, f64>(&mut row);
+        assert_eq!(row, [0.0, 0.5, 0.5]);
+        let mut row = [minus, minus];
+        masked_softmax::<f32, f32>(&mut row);
+        assert_eq!(row, [0.0, 0.0]);
+        let mut row = [f32::NAN, 1.0];
+        masked_softmax::<f32, f32>(&mut row);
+        assert!(row.iter().all(|x| x.is_nan()));
     }
 }

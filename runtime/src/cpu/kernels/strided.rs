@@ -127,12 +127,12 @@ fn steps_of(n: usize, step: isize) -> isize {
 
 fn copy_line<T: Cell>(from: &[T], first: usize, step: isize, to: &mut [T]) {
     match step {
-        1 => to.clone_from_slice(&from[first..first + to.len()]),
-        0 => to.fill(from[first].clone()),
+        1 => to.copy_from_slice(&from[first..first + to.len()]),
+        0 => to.fill(from[first]),
         _ => {
             let mut at = first;
             for y in to {
-                *y = from[at].clone();
+                *y = from[at];
                 at = at.wrapping_add_signed(step);
             }
         }

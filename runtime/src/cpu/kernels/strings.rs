@@ -1,7 +1,7 @@
 //! Text: StringConcat, StringSplit, StringNormalizer, RegexFullMatch, TfIdfVectorizer.
 
 use super::broadcast::Walk;
-use super::elements::{count, no_strings, strings_of};
+use super::elements::{Text, count, no_texts, texts, texts_of};
 use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
 use crate::host::HostTensor;
 use ampc_ir::DType;
@@ -23,13 +23,6 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     })
 }
 
-type Text = Box<[u8]>;
-
-/// The strings of operand `i`.
-fn texts<'a>(io: &Io<'a>, i: usize) -> Result<&'a [Text]> {
-    strings_of(&io.tensor(i)?)
-}
-
 fn utf8(text: &[u8]) -> Result<&str> {
     std::str::from_utf8(text).map_err(|e| KernelError::value("strings of UTF-8", e))
 }
@@ -40,8 +33,8 @@ fn string_concat(site: &Site<'_>) -> Result<Prepared> {
     let walk = Walk::new(&dims, &[&site.dims(0)?, &site.dims(1)?]);
     let dims: Vec<u64> = dims.iter().map(|&d| d as u64).collect();
     Ok(Prepared::new(move |io| {
-        let (a, b) = (texts(io, 0)?, texts(io, 1)?);
-        let mut joined = no_strings(io, total)?;
+        let (a, b) = (texts_of(io, 0)?, texts_of(io, 1)?);
+        let mut joined = no_texts(io, total)?;
         let (step_a, step_b) = (walk.row_stride(0), walk.row_stride(1));
         let mut bytes = 0u64;
         walk.rows(0, total, |at, n, from| {
@@ -69,7 +62,7 @@ fn string_split(site: &Site<'_>) -> Result<Prepared> {
     Ok(Prepared::new(move |io| {
         let tensor = io.tensor(0)?;
         let mut split: Vec<Vec<&str>> = Vec::new();
-        for text in strings_of(&tensor)? {
+        for text in texts(&tensor)? {
             let text = utf8(text)?;
             split.push(match delimiter.as_str() {
                 "" => words(text, most),
@@ -77,7 +70,7 @@ fn string_split(site: &Site<'_>) -> Result<Prepared> {
             });
         }
         let longest = split.iter().map(Vec::len).max().unwrap_or(0);
-        let mut pieces = no_strings(io, split.len().saturating_mul(longest))?;
+        let mut pieces = no_texts(io, split.len().saturating_mul(longest))?;
         for (row, split) in pieces.chunks_mut(longest.max(1)).zip(&split) {
             row.iter_mut().zip(split).for_each(|(to, piece)| *to = piece.as_bytes().into());
         }
@@ -138,7 +131,7 @@ fn string_normalizer(site: &Site<'_>) -> Result<Prepared> {
     Ok(Prepared::new(move |io| {
         let tensor = io.tensor(0)?;
         let mut kept: Vec<Text> = Vec::new();
-        for text in strings_of(&tensor)? {
+        for text in texts(&tensor)? {
             if !stops.is_empty() && stops.contains(&compared(text)?) {
                 continue;
             }
@@ -162,7 +155,7 @@ fn regex_full_match(site: &Site<'_>) -> Result<Prepared> {
     let regex = regex::bytes::Regex::new(&format!(r"\A(?:{pattern})\z"));
     let regex = regex.map_err(|e| OpError::attr("pattern", "a regular expression of RE2", e.to_string()))?;
     Ok(Prepared::new(move |io| {
-        let from = texts(io, 0)?;
+        let from = texts_of(io, 0)?;
         let to = io.out_bytes(0)?;
         to.iter_mut().zip(from).for_each(|(y, text)| *y = u8::from(regex.is_match(text)));
         Ok(())
@@ -202,7 +195,7 @@ fn tf_idf(site: &Site<'_>) -> Result<Prepared> {
             _ => return Err(OpError::attr("pool_strings", "n-grams", "none").into()),
         };
         let grams = Grams::read(site, pool, width)?;
-        return Ok(Prepared::new(move |io| grams.count(texts(io, 0)?.to_vec(), io)));
+        return Ok(Prepared::new(move |io| grams.count(texts_of(io, 0)?.to_vec(), io)));
     }
     let pool = site.view.int_list("pool_int64s");
     let pool = pool.ok_or_else(|| OpError::attr("pool_int64s", "n-grams", "none"))?;

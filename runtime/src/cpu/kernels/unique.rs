@@ -2,7 +2,7 @@
 //!
 //! How large the results are is known when they are. Unique knows NaN as one element, the greatest, as NumPy does.
 
-use super::elements::{Cell, Movement, around, cells, made, strides, strings_of};
+use super::elements::{Cell, Movement, around, cells, made, strides, texts};
 use super::gather::pick;
 use super::indexing::{Ordered, for_number};
 use super::lanes::{for_int, for_real};
@@ -39,7 +39,7 @@ fn non_zero(site: &Site<'_>) -> Result<Prepared> {
             Some(16) => indices_of(cells::<u16>(&tensor)?, |&x| u64::from(x) << (48 + sign) != 0),
             Some(32) => indices_of(cells::<u32>(&tensor)?, |&x| u64::from(x) << (32 + sign) != 0),
             Some(_) => indices_of(cells::<u64>(&tensor)?, |&x| x << sign != 0),
-            None => indices_of(strings_of(&tensor)?, |s| !s.is_empty()),
+            None => indices_of(texts(&tensor)?, |s| !s.is_empty()),
         };
         let dims = [tensor.dims().len() as u64, found.len() as u64];
         io.check_size(dims[0].saturating_mul(dims[1]).saturating_mul(8))?;
@@ -79,7 +79,7 @@ fn unique(site: &Site<'_>) -> Result<Prepared> {
     Ok(match site.dtype(0)? {
         DType::String => Prepared::new(move |io| {
             let tensor = io.tensor(0)?;
-            items.run(io, tensor, strings_of(&tensor)?)
+            items.run(io, tensor, texts(&tensor)?)
         }),
         DType::Bool => Prepared::new(move |io| {
             let tensor = io.tensor(0)?;
