@@ -37,7 +37,8 @@ impl Tolerance {
     }
 }
 
-/// What [`compare`] found. Errors are of elements that are finite on both sides; all are 0 for strings.
+/// What [`compare`] found. Errors are of elements that are finite on both sides, and infinite if elements disagree on
+/// being finite: no number says how far those are apart. All are 0 for strings.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Comparison {
     /// Elements compared; a complex element counts twice.
@@ -60,6 +61,10 @@ pub struct Comparison {
     pub nan_disagreements: u64,
     /// Elements of which at least one is infinite, none is NaN, and which are not equal.
     pub inf_disagreements: u64,
+    /// Elements that are NaN on both sides, which agree.
+    pub nan_in_both: u64,
+    /// Elements that are finite on both sides; of integers, booleans and strings all.
+    pub finite: u64,
 }
 
 /// An element that is not near enough.
@@ -68,9 +73,30 @@ pub struct Mismatch {
     /// Its coordinates.
     pub at: Vec<u64>,
     /// What is there.
-    pub got: String,
+    pub got: Scalar,
     /// What should be there.
-    pub want: String,
+    pub want: Scalar,
+}
+
+/// An element, of whatever type.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Scalar {
+    /// A float of any format, or a part of a complex number.
+    Float(f64),
+    /// An integer; a boolean is 0 or 1.
+    Int(i128),
+    /// A string, as far as it is text.
+    Text(String),
+}
+
+impl fmt::Display for Scalar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Scalar::Float(number) => write!(f, "{number:?}"),
+            Scalar::Int(number) => write!(f, "{number}"),
+            Scalar::Text(text) => write!(f, "{text:?}"),
+        }
+    }
 }
 
 /// Why two tensors cannot be compared element by element.
@@ -100,29 +126,64 @@ impl Comparison {
     pub fn passed(&self) -> bool {
         self.mismatches == 0
     }
+
+    /// Says that no number tells how far apart the values are.
+    pub fn no_number(&mut self) {
+        for error in [
+            &mut self.max_abs,
+            &mut self.max_rel,
+            &mut self.max_of_max,
+            &mut self.mean_of_mean,
+            &mut self.max_ulp,
+        ] {
+            *error = f64::INFINITY;
+        }
+    }
+
+    /// Elements of which one is finite and the other is not, or is so in another way.
+    pub fn not_finite(&self) -> u64 {
+        self.nan_disagreements + self.inf_disagreements
+    }
+
+    /// The verdict, and the first element that differs.
+    fn verdict(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(first) = &self.first_mismatch else {
+            return match self.elements {
+                0 => f.write_str("no elements to compare"),
+                1 => write!(f, "the one element agrees{}", self.nans()),
+                n => write!(f, "all {n} elements agree{}", self.nans()),
+            };
+        };
+        match (self.mismatches, self.elements) {
+            (1, 1) => f.write_str("the one element differs, ")?,
+            (1, n) => write!(f, "1 of {n} elements differs{}, ", self.nans())?,
+            (differ, n) => write!(f, "{differ} of {n} elements differ{}, the first ", self.nans())?,
+        }
+        write!(f, "at {:?}: expected {}, found {}", first.at, first.want, first.got)
+    }
+
+    /// Elements that agree for want of a number.
+    fn nans(&self) -> String {
+        match self.nan_in_both {
+            0 => String::new(),
+            1 => " (1 is NaN in both)".into(),
+            n => format!(" ({n} are NaN in both)"),
+        }
+    }
 }
 
-/// One line: the verdict, then the errors.
+/// One line: the verdict, then the errors, where there are some that are numbers.
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.first_mismatch {
-            None => write!(f, "all {} elements agree", self.elements)?,
-            Some(first) => {
-                let Mismatch { at, got, want } = first;
-                write!(f, "{} of {} elements differ, ", self.mismatches, self.elements)?;
-                write!(f, "the first at {at:?}: expected {want}, found {got}")?;
-            }
+        self.verdict(f)?;
+        match self.not_finite() {
+            0 if self.finite == 0 => return Ok(()),
+            0 => {}
+            1 => return f.write_str("; 1 disagrees on being finite"),
+            n => return write!(f, "; {n} disagree on being finite"),
         }
         write!(f, "; max |err| {:.3e}, of max {:.3e}, ", self.max_abs, self.max_of_max)?;
-        write!(
-            f,
-            "elementwise {:.3e}, mean {:.3e}, {:.1} ulp",
-            self.max_rel, self.mean_of_mean, self.max_ulp
-        )?;
-        match self.nan_disagreements + self.inf_disagreements {
-            0 => Ok(()),
-            n => write!(f, "; {n} disagree on being finite"),
-        }
+        write!(f, "elementwise {:.3e}, mean {:.3e}, {:.1} ulp", self.max_rel, self.mean_of_mean, self.max_ulp)
     }
 }
 
@@ -147,11 +208,11 @@ pub fn compare(
     if let (Some(got), Some(want)) = (got.strings(), want.strings()) {
         got.iter().zip(want).for_each(|(a, b)| state.string(a, b));
     } else if got.view().ints().is_some() {
-        state.blocks(got, want, TensorRef::read_ints, State::int);
+        state.blocks(got, want, TensorRef::read_ints, State::ints);
     } else if Format::of(dtypes.0).is_some() {
         state.max_want = largest(want);
         state.scale = if state.max_want > HUGE { 1.0 / HUGE } else { 1.0 };
-        state.blocks(got, want, TensorRef::read_f64s, State::float);
+        state.blocks(got, want, TensorRef::read_f64s, State::floats);
     }
     Ok(state.finish())
 }
@@ -174,6 +235,29 @@ fn largest(tensor: &HostTensor) -> f64 {
         let finite = block[..read].iter().map(|v| v.abs()).filter(|v| *v < f64::INFINITY);
         most = finite.fold(most, |most: f64, v| if v > most { v } else { most });
         at += read;
+    }
+}
+
+/// Elements side by side in the sums of a block: as many as the processor computes with at once, or a multiple.
+const LANES: usize = 8;
+
+/// The bits of a float's exponent: alone they are the power of two that is not more than it.
+const EXPONENT: u64 = 0x7ff << 52;
+
+/// What a block adds to the sums, lane by lane.
+#[derive(Default)]
+struct Sums {
+    max_abs: [f64; LANES],
+    max_rel: [f64; LANES],
+    max_ulp: [f64; LANES],
+    error: [f64; LANES],
+    want: [f64; LANES],
+}
+
+/// Makes `most` the larger of both; NaN is not larger.
+fn raise(most: &mut f64, number: f64) {
+    if number > *most {
+        *most = number;
     }
 }
 
@@ -214,7 +298,7 @@ impl<'a> State<'a> {
         got: &'a HostTensor,
         want: &'a HostTensor,
         read: impl Fn(&TensorRef<'a>, usize, &mut [T]) -> usize,
-        compare: impl Fn(&mut Self, T, T),
+        compare: impl Fn(&mut Self, &[T], &[T]),
     ) {
         let (got, want) = (got.view(), want.view());
         let (mut a, mut b) = ([T::default(); BLOCK], [T::default(); BLOCK]);
@@ -224,17 +308,17 @@ impl<'a> State<'a> {
             if count == 0 {
                 return;
             }
-            a[..count].iter().zip(&b[..count]).for_each(|(&a, &b)| compare(self, a, b));
+            compare(self, &a[..count], &b[..count]);
             at += count;
         }
     }
 
-    /// Counts an element; the texts are made for the first mismatch only.
-    fn element(&mut self, agrees: bool, texts: impl FnOnce() -> (String, String)) {
+    /// Counts an element; what is shown is made for the first mismatch only.
+    fn element(&mut self, agrees: bool, scalars: impl FnOnce() -> (Scalar, Scalar)) {
         if !agrees {
             self.found.mismatches += 1;
             if self.found.first_mismatch.is_none() {
-                let (got, want) = texts();
+                let (got, want) = scalars();
                 let at = coordinates(self.found.elements / self.parts, self.dims);
                 self.found.first_mismatch = Some(Mismatch { at, got, want });
             }
@@ -243,30 +327,87 @@ impl<'a> State<'a> {
     }
 
     fn string(&mut self, got: &[u8], want: &[u8]) {
-        let text = |s: &[u8]| format!("{:?}", String::from_utf8_lossy(s));
+        let text = |s: &[u8]| Scalar::Text(String::from_utf8_lossy(s).into_owned());
+        self.found.finite += 1;
         self.element(got == want, || (text(got), text(want)));
+    }
+
+    fn ints(&mut self, got: &[i128], want: &[i128]) {
+        got.iter().zip(want).for_each(|(&got, &want)| self.int(got, want));
+    }
+
+    fn floats(&mut self, got: &[f64], want: &[f64]) {
+        match self.format.and_then(|format| self.sums(format, got, want)) {
+            Some(sums) => self.add(&sums, got.len() as u64),
+            None => got.iter().zip(want).for_each(|(&got, &want)| self.float(got, want)),
+        }
+    }
+
+    /// What a block adds whose elements are all finite and near enough; `None` for others.
+    fn sums(&self, format: Format, got: &[f64], want: &[f64]) -> Option<Sums> {
+        let step = 2.0 * format.unit_roundoff();
+        let least = format.least_spacing() / step;
+        let mut sums = Sums::default();
+        let mut agree = true;
+        let mut lanes = |got: &[f64; LANES], want: &[f64; LANES]| {
+            for lane in 0..LANES {
+                let (error, size) = ((got[lane] - want[lane]).abs(), want[lane].abs());
+                let power = f64::from_bits(size.to_bits() & EXPONENT);
+                let spacing = step * if power > least { power } else { least };
+                agree &= error < f64::INFINITY && self.tolerance.allows(error, size, self.max_want);
+                raise(&mut sums.max_abs[lane], error);
+                // Nothing of nothing is NaN, which is not more.
+                raise(&mut sums.max_rel[lane], error / size);
+                raise(&mut sums.max_ulp[lane], error / spacing);
+                sums.error[lane] += error * self.scale;
+                sums.want[lane] += size * self.scale;
+            }
+        };
+        let ((got, got_rest), (want, want_rest)) = (got.as_chunks(), want.as_chunks());
+        got.iter().zip(want).for_each(|(got, want)| lanes(got, want));
+        // Zeros that agree add nothing.
+        let (mut got, mut want) = ([0.0; LANES], [0.0; LANES]);
+        got[..got_rest.len()].copy_from_slice(got_rest);
+        want[..want_rest.len()].copy_from_slice(want_rest);
+        lanes(&got, &want);
+        agree.then_some(sums)
+    }
+
+    fn add(&mut self, sums: &Sums, elements: u64) {
+        let found = &mut self.found;
+        found.elements += elements;
+        found.finite += elements;
+        sums.max_abs.iter().for_each(|&v| raise(&mut found.max_abs, v));
+        sums.max_rel.iter().for_each(|&v| raise(&mut found.max_rel, v));
+        sums.max_ulp.iter().for_each(|&v| raise(&mut found.max_ulp, v));
+        self.sum_error += sums.error.iter().sum::<f64>();
+        self.sum_want += sums.want.iter().sum::<f64>();
     }
 
     #[expect(clippy::cast_precision_loss, reason = "the verdict is exact; these are measures of the error")]
     fn int(&mut self, got: i128, want: i128) {
         self.error((got - want).unsigned_abs() as f64, want as f64);
         self.max_want = self.max_want.max(want.unsigned_abs() as f64);
-        self.element(got == want, || (got.to_string(), want.to_string()));
+        self.found.finite += 1;
+        self.element(got == want, || (Scalar::Int(got), Scalar::Int(want)));
     }
 
     fn float(&mut self, got: f64, want: f64) {
         let agrees = if got.is_finite() && want.is_finite() {
             let error = (got - want).abs();
             self.error(error, want);
+            self.found.finite += 1;
             self.tolerance.allows(error, want, self.max_want)
         } else {
-            let same = got == want || got.is_nan() && want.is_nan();
+            let both_nan = got.is_nan() && want.is_nan();
+            let same = got == want || both_nan;
             let nan = got.is_nan() || want.is_nan();
+            self.found.nan_in_both += u64::from(both_nan);
             self.found.nan_disagreements += u64::from(!same && nan);
             self.found.inf_disagreements += u64::from(!same && !nan);
             same
         };
-        self.element(agrees, || (format!("{got:?}"), format!("{want:?}")));
+        self.element(agrees, || (Scalar::Float(got), Scalar::Float(want)));
     }
 
     fn error(&mut self, error: f64, want: f64) {
@@ -286,6 +427,9 @@ impl<'a> State<'a> {
     fn finish(mut self) -> Comparison {
         self.found.max_of_max = share(self.found.max_abs, self.max_want);
         self.found.mean_of_mean = share(self.sum_error, self.sum_want);
+        if self.found.not_finite() > 0 {
+            self.found.no_number();
+        }
         self.found
     }
 }
@@ -328,7 +472,7 @@ mod tests {
     #[test]
     fn every_measure_by_hand() {
         let found = check(&[1.5, -2.0, 3.0, 0.0], &[1.0, -2.0, 4.0, 0.0], Tolerance::EXACT);
-        let first = Mismatch { at: vec![0], got: "1.5".to_owned(), want: "1.0".to_owned() };
+        let first = Mismatch { at: vec![0], got: Scalar::Float(1.5), want: Scalar::Float(1.0) };
         let expected = Comparison {
             elements: 4,
             mismatches: 2,
@@ -338,6 +482,7 @@ mod tests {
             max_of_max: 0.25,
             mean_of_mean: 1.5 / 7.0,
             max_ulp: 0.5 * 2f64.powi(52),
+            finite: 4,
             ..Comparison::default()
         };
         assert_eq!(found, expected);
@@ -366,12 +511,31 @@ mod tests {
         let want = [nan, 1.0, nan, INF, -INF, INF, -INF, 1.0, INF];
         let found = check(&got, &want, huge);
         assert_eq!((found.nan_disagreements, found.inf_disagreements, found.mismatches), (3, 3, 6));
-        assert_eq!(found.first_mismatch.map(|m| (m.at, m.got)), Some((vec![1], "NaN".to_owned())));
-        assert_eq!((found.max_abs, found.mean_of_mean, found.max_rel, found.max_ulp), (0.0, 0.0, 0.0, 0.0));
+        assert_eq!((found.nan_in_both, found.finite), (1, 0));
+        assert_eq!(
+            found.to_string(),
+            "6 of 9 elements differ (1 is NaN in both), the first at [1]: expected 1.0, found NaN; \
+             6 disagree on being finite"
+        );
+        assert_eq!((found.max_abs, found.mean_of_mean, found.max_rel, found.max_ulp), (INF, INF, INF, INF));
         assert!(check(&[-0.0], &[0.0], Tolerance::EXACT).passed());
         assert_eq!(check(&[0.5], &[0.0], huge).max_rel, INF);
         assert_eq!(check(&[0.5], &[0.0], huge).max_of_max, INF);
         assert_eq!(check(&[-f64::MAX], &[f64::MAX], Tolerance::EXACT).mismatches, 1);
+    }
+
+    #[test]
+    fn what_was_not_compared_is_said() {
+        let said = |values: &[f64]| check(values, values, Tolerance::EXACT).to_string();
+        assert_eq!(said(&[]), "no elements to compare");
+        assert_eq!(said(&[f64::NAN, f64::NAN]), "all 2 elements agree (2 are NaN in both)");
+        assert!(said(&[f64::NAN]).starts_with("the one element agrees (1 is NaN in both)"));
+        assert!(said(&[f64::NAN, 1.0]).starts_with("all 2 elements agree (1 is NaN in both); max |err| 0"));
+        let found = check(&[1.0, 2.0], &[1.0, 3.0], Tolerance::EXACT).to_string();
+        assert!(
+            found.starts_with("1 of 2 elements differs, at [1]: expected 3.0, found 2.0; max"),
+            "{found}"
+        );
     }
 
     #[test]
@@ -395,13 +559,14 @@ mod tests {
         let found = compare(&ints(&[7, u64::MAX]), &ints(&[7, u64::MAX - 1]), &loose).unwrap();
         assert_eq!((found.mismatches, found.max_abs, found.max_ulp), (1, 1.0, 0.0));
         let first = found.first_mismatch.unwrap();
-        assert_eq!((first.at, first.got), (vec![0, 1], u64::MAX.to_string()));
+        assert_eq!((first.at, first.got), (vec![0, 1], Scalar::Int(u64::MAX.into())));
         let flags = |bytes: &[u8]| HostTensor::from_bytes(DType::Bool, &[2], bytes).unwrap();
         assert_eq!(compare(&flags(&[0, 1]), &flags(&[1, 1]), &loose).unwrap().mismatches, 1);
         let words = |text: &str| HostTensor::from_strings(&[1], vec![text.as_bytes().into()]).unwrap();
         assert!(compare(&words("a"), &words("a"), &Tolerance::EXACT).unwrap().passed());
         let found = compare(&words("a"), &words("b"), &loose).unwrap();
-        assert_eq!(found.first_mismatch.map(|m| (m.got, m.want)), Some(("\"a\"".into(), "\"b\"".into())));
+        let of = |text: &str| Scalar::Text(text.into());
+        assert_eq!(found.first_mismatch.map(|m| (m.got, m.want)), Some((of("a"), of("b"))));
     }
 
     #[test]
@@ -463,6 +628,28 @@ mod tests {
             let found = check(&[0.0, 0.0, 0.0], &[error, -error, error], Tolerance::EXACT);
             prop_assert!(found.max_abs == error);
             prop_assert!((found.mean_of_mean - 1.0).abs() < 1e-12);
+        }
+
+        /// A block whose elements agree is summed up without looking at each.
+        #[test]
+        fn blocks_measure_what_elements_do(
+            pairs in prop::collection::vec((-1e3f32..1e3, -1e-3f32..1e-3), 0..40),
+            single: bool,
+        ) {
+            let (got, want): (Vec<f32>, Vec<f32>) = pairs.iter().map(|(v, e)| (v + e, *v)).unzip();
+            let tensor = |values: &[f32]| match single {
+                false => floats(&values.iter().map(|&v| f64::from(v)).collect::<Vec<_>>()),
+                true => HostTensor::from_slice(&[values.len() as u64], values).unwrap(),
+            };
+            let (got, want) = (tensor(&got), tensor(&want));
+            let loose = Tolerance { abs: 1.0, rel: 0.0, of_max: 0.0 };
+            let found = compare(&got, &want, &loose).unwrap();
+            let mut state = State::new(&got, &want, loose);
+            state.max_want = largest(&want);
+            got.f64s().unwrap().zip(want.f64s().unwrap()).for_each(|(g, w)| state.float(g, w));
+            let each = state.finish();
+            prop_assert!((found.mean_of_mean - each.mean_of_mean).abs() <= 1e-12 * each.mean_of_mean);
+            prop_assert_eq!(Comparison { mean_of_mean: 0.0, ..found }, Comparison { mean_of_mean: 0.0, ..each });
         }
 
         #[test]

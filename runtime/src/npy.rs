@@ -24,7 +24,7 @@ const ALIGNMENT: usize = 64;
 #[non_exhaustive]
 pub enum NpyError {
     /// Reading or writing failed; the data being shorter than the header says is one way.
-    #[error("{0}")]
+    #[error("reading or writing fails: {0}")]
     Io(#[from] io::Error),
     /// The header is not one of a `.npy` file.
     #[error("the header is not that of a `.npy` array: {what}")]
@@ -33,10 +33,18 @@ pub enum NpyError {
         what: &'static str,
     },
     /// The element type has no counterpart.
-    #[error("element type `{descr}` is not supported")]
+    #[error("element type `{descr}` is not supported{}", advice(.descr))]
     Descr {
         /// NumPy's spelling.
         descr: String,
+    },
+    /// The data is shorter than the header says.
+    #[error("the header says {says} bytes, {there} are there")]
+    Short {
+        /// Bytes of its elements by the header.
+        says: u64,
+        /// Bytes behind the header.
+        there: u64,
     },
     /// The array is larger than it may be.
     #[error("expected an array of at most {most} bytes, found one of {bytes}")]
@@ -74,12 +82,34 @@ pub enum NpyError {
     Host(#[from] HostError),
 }
 
+/// What to do about an element type.
+fn advice(descr: &str) -> &'static str {
+    match descr {
+        "|O" => ": Python objects are not read; of strings `astype('U')` makes some that are",
+        _ => "",
+    }
+}
+
 /// What a header says.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Header {
     descr: String,
     fortran_order: bool,
     shape: Vec<u64>,
+}
+
+/// A reader that counts.
+struct Counted<R> {
+    reader: R,
+    bytes: u64,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, target: &mut [u8]) -> io::Result<usize> {
+        let read = self.reader.read(target)?;
+        self.bytes += read as u64;
+        Ok(read)
+    }
 }
 
 /// The element type of an array as NumPy spells it, taken apart.
@@ -112,18 +142,22 @@ impl Item {
 /// Bytes that the list of strings takes for each, beside its text.
 const STRING: u64 = size_of::<Box<[u8]>>() as u64;
 
-/// Reads one array to its end, if its elements have at most `stored` bytes there, and at most `most` in memory, where
-/// a string takes more. Memory is asked for once that is known; for strings while they are read.
+/// Reads one array to its end: `stored` bytes or fewer with its header, if its elements have at most `most` in memory,
+/// where a string takes more. Memory is asked for once that is known; for strings while they are read.
 ///
 /// # Errors
 /// If it is larger, or not a whole array of a supported type.
-pub fn read(mut reader: impl Read, stored: u64, most: u64) -> Result<HostTensor, NpyError> {
+pub fn read(reader: impl Read, stored: u64, most: u64) -> Result<HostTensor, NpyError> {
+    let mut reader = Counted { reader, bytes: 0 };
     let header = read_header(&mut reader)?;
+    let there = stored.saturating_sub(reader.bytes);
     let item = parse_descr(&header.descr).ok_or(NpyError::Descr { descr: header.descr })?;
     let bytes = header.shape.iter().try_fold(item.bytes(), |bytes, &dim| bytes.checked_mul(dim));
-    let room = stored.min(if matches!(item, Item::Number { .. }) { most } else { u64::MAX });
     match bytes {
-        Some(bytes) if bytes > room => return Err(NpyError::TooLarge { bytes, most: room }),
+        Some(says) if says > there => return Err(NpyError::Short { says, there }),
+        Some(bytes) if matches!(item, Item::Number { .. }) && bytes > most => {
+            return Err(NpyError::TooLarge { bytes, most });
+        }
         // What has no number has no tensor either.
         Some(_) | None => {}
     }
@@ -488,12 +522,13 @@ mod tests {
     #[test]
     fn strings_count_what_they_take_in_memory() {
         let bytes = file("{'descr': '|S3', 'fortran_order': False, 'shape': (2,), }", b"ab\0c\0\0");
-        let of = |most| super::read(&bytes[..], 6, most);
+        let of = |most| super::read(&bytes[..], bytes.len() as u64, most);
         assert!(of(2 * STRING + 3).is_ok());
         for most in [2 * STRING + 2, 2 * STRING - 1] {
             assert!(matches!(of(most), Err(NpyError::Strings { count: 2, .. })), "{most}");
         }
-        assert!(matches!(super::read(&bytes[..], 5, 1 << 20), Err(NpyError::TooLarge { bytes: 6, most: 5 })));
+        let cut = super::read(&bytes[..], bytes.len() as u64 - 1, 1 << 20);
+        assert!(matches!(cut, Err(NpyError::Short { says: 6, there: 5 })), "{cut:?}");
     }
 
     #[test]
@@ -507,7 +542,7 @@ mod tests {
         assert!(refused(&file("{'descr': [('a', '<i4')], }", &[])).contains("structured"));
         assert!(refused(&file(&float("(-1,)"), &[])).contains("tuple of sizes"));
         assert!(refused(&file("{'descr': '<f4', 'shape': ()}", &[])).contains("fortran_order"));
-        assert!(refused(&file(&float("()").replace("<f4", "|O"), &[])).contains("`|O` is not supported"));
+        assert!(refused(&file(&float("()").replace("<f4", "|O"), &[])).contains("`|O` is not supported: "));
         assert!(refused(&file(&float("()").replace("<f4", "<f16"), &[])).contains("`<f16` is not supported"));
         assert!(refused(&file(&float("()").replace("<f4", "é"), &[])).contains("is not supported"));
         assert!(

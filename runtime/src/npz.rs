@@ -8,6 +8,7 @@ use crate::host::HostTensor;
 use crate::npy::{self, NpyError};
 use ampc_ir::DType;
 use std::io::{self, Read, Seek, Write};
+use zip::result::ZipError;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipArchive, ZipWriter};
 
@@ -15,9 +16,18 @@ use zip::{CompressionMethod, ZipArchive, ZipWriter};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NpzError {
-    /// The file is no zip archive, or reading or writing it failed.
+    /// Reading or writing failed.
     #[error("the npz archive cannot be read or written: {0}")]
     Archive(io::Error),
+    /// The file is no zip archive, or not a whole one.
+    #[error("the file is empty, cut off or no .npz file")]
+    NoArchive,
+    /// The archive has what is not read.
+    #[error("the npz archive has what is not supported: {what}")]
+    Unsupported {
+        /// What it has.
+        what: String,
+    },
     /// An entry of the archive is no array.
     #[error("entry `{name}` of the npz archive is no `.npy` array")]
     NotAnArray {
@@ -70,15 +80,31 @@ impl<R: Read + Seek> Archive<R> {
     /// If it is larger, or cannot be read.
     pub fn read(&mut self, index: usize, most: u64) -> Result<HostTensor, NpzError> {
         let entry = self.zip.by_index(index).map_err(archive_error)?;
-        // No array is larger than its entry, whatever its header says.
         let stored = entry.size();
         let tensor = npy::read(entry, stored, most);
-        tensor.map_err(|source| NpzError::Array { name: self.names[index].clone(), source })
+        tensor.map_err(|source| match source {
+            NpyError::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => NpzError::NoArchive,
+            source => NpzError::Array { name: self.names[index].clone(), source },
+        })
     }
 }
 
-fn archive_error(error: zip::result::ZipError) -> NpzError {
-    NpzError::Archive(error.into())
+fn archive_error(error: ZipError) -> NpzError {
+    match error {
+        ZipError::Io(error) if error.kind() != io::ErrorKind::UnexpectedEof => NpzError::Archive(error),
+        ZipError::Io(_) | ZipError::InvalidArchive(_) | ZipError::FileNotFound => NpzError::NoArchive,
+        other => NpzError::Unsupported { what: other.to_string() },
+    }
+}
+
+/// Keeps the kind of what failed: a full disk is known by it.
+impl From<NpzError> for io::Error {
+    fn from(error: NpzError) -> io::Error {
+        match error {
+            NpzError::Archive(error) | NpzError::Array { source: NpyError::Io(error), .. } => error,
+            other => io::Error::other(other),
+        }
+    }
 }
 
 /// The name that an entry has without a suffix that tells a type; the same as `entry` if it has none.
@@ -100,22 +126,63 @@ pub fn write<'a>(
     writer: impl Write + Seek,
     tensors: impl IntoIterator<Item = (&'a str, &'a HostTensor)>,
 ) -> Result<(), NpzError> {
-    let mut archive = ZipWriter::new(writer);
+    let mut writer = Patient { writer, error: None };
+    let mut archive = ZipWriter::new(&mut writer);
+    let written = write_entries(&mut archive, tensors);
+    let finished = written.and_then(|()| archive.finish().map(drop).map_err(archive_error));
+    match writer.error {
+        Some(error) => Err(NpzError::Archive(error)),
+        None => finished,
+    }
+}
+
+/// Keeps the first error of a writer for later: an archive that meets one tries to write its rest when it is dropped,
+/// and complains on standard error that it cannot.
+struct Patient<W> {
+    writer: W,
+    error: Option<io::Error>,
+}
+
+impl<W: Write> Write for Patient<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.error.is_none() {
+            self.error = self.writer.write_all(bytes).err();
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.error.is_none() {
+            self.error = self.writer.flush().err();
+        }
+        Ok(())
+    }
+}
+
+impl<W: Seek> Seek for Patient<W> {
+    fn seek(&mut self, to: io::SeekFrom) -> io::Result<u64> {
+        self.writer.seek(to)
+    }
+}
+
+fn write_entries<'a>(
+    archive: &mut ZipWriter<impl Write + Seek>,
+    tensors: impl IntoIterator<Item = (&'a str, &'a HostTensor)>,
+) -> Result<(), NpzError> {
     for (name, tensor) in tensors {
         let suffix = stored_as(tensor.dtype()).map_or(String::new(), |_| format!("__{}", tensor.dtype()));
         let options = SimpleFileOptions::default()
             .compression_method(CompressionMethod::Stored)
             .large_file(tensor.bytes().is_none_or(|bytes| bytes.len() >= 1 << 31));
         archive.start_file(format!("{name}{suffix}.npy"), options).map_err(archive_error)?;
-        npy::write(&mut archive, tensor)
+        npy::write(&mut *archive, tensor)
             .map_err(|source| NpzError::Array { name: name.to_owned(), source })?;
     }
-    archive.finish().map_err(archive_error)?;
     Ok(())
 }
 
-/// The integer type that holds the bits of a type NumPy lacks.
-fn stored_as(dtype: DType) -> Option<DType> {
+/// The integer type that holds the bits of a type NumPy lacks; `None` for the others.
+pub fn stored_as(dtype: DType) -> Option<DType> {
     match (dtype, dtype.bits()) {
         (DType::BF16, _) => Some(DType::U16),
         (_, Some(8)) if dtype.is_float() => Some(DType::U8),
@@ -190,12 +257,48 @@ mod tests {
         let one = HostTensor::from_slice(&[1], &[1i8]).unwrap();
         assert_eq!(archive(&[("x", one.clone())]), archive(&[("x", one.clone())]));
         let twice = write(Cursor::new(Vec::new()), [("x", &one), ("x", &one)]);
-        assert!(matches!(twice, Err(NpzError::Archive(_))));
+        assert!(matches!(twice, Err(NpzError::NoArchive)));
+    }
+
+    /// Takes so many bytes and no more.
+    struct Full(Cursor<Vec<u8>>, usize);
+
+    impl Write for Full {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            if self.0.get_ref().len() + bytes.len() > self.1 {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            self.0.write(bytes)
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Seek for Full {
+        fn seek(&mut self, to: io::SeekFrom) -> io::Result<u64> {
+            self.0.seek(to)
+        }
+    }
+
+    #[test]
+    fn a_full_disk_is_known_as_one() {
+        let tensor = HostTensor::zeros(DType::F64, &[100]).unwrap();
+        let whole = archive(&[("x", tensor.clone())]).len();
+        for most in [0, 10, 60, 500, whole - 30, whole - 1] {
+            let full = Full(Cursor::new(Vec::new()), most);
+            let error = io::Error::from(write(full, [("x", &tensor)]).unwrap_err());
+            assert_eq!(error.kind(), io::ErrorKind::StorageFull, "{most}: {error}");
+        }
     }
 
     #[test]
     fn what_is_no_archive_of_arrays_is_refused() {
-        assert!(matches!(read(Cursor::new(b"no zip file")), Err(NpzError::Archive(_))));
+        assert!(matches!(read(Cursor::new(b"no zip file")), Err(NpzError::NoArchive)));
+        let whole = archive(&[("x", HostTensor::zeros(DType::F64, &[100]).unwrap())]);
+        for end in [0, 4, 100, whole.len() - 1] {
+            assert!(matches!(read(Cursor::new(&whole[..end])), Err(NpzError::NoArchive)), "{end}");
+        }
         let mut other = ZipWriter::new(Cursor::new(Vec::new()));
         other.start_file("readme.txt", SimpleFileOptions::default()).unwrap();
         let bytes = other.finish().unwrap().into_inner();

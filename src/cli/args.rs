@@ -173,6 +173,9 @@ pub(crate) struct RunArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    override_usage = "ampc verify [OPTIONS] <MODEL> <OTHER>\n       ampc verify [OPTIONS] <MODEL> --test-data <DIR>"
+)]
 #[command(group = ArgGroup::new("reference").args(["other", "test_data"]).required(true))]
 pub(crate) struct VerifyArgs {
     /// The model that is right

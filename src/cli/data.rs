@@ -69,5 +69,11 @@ pub(crate) fn inputs(
     if !chosen.is_empty() {
         ui.say(&format!("dims without a number: {}; `--dim NAME=N` gives others", chosen.join(", ")));
     }
+    if !inputs.scalars.is_empty() {
+        let names = inputs.scalars.join(", ");
+        ui.say(&format!(
+            "inputs without a number of dims, which got none: {names}; `--inputs DATA` gives others"
+        ));
+    }
     Ok(inputs)
 }

@@ -30,10 +30,9 @@ pub(crate) fn run(args: &RunArgs, threads: Option<u32>, ui: Ui) -> Result<(), Fa
     };
     let fail = |error: Error| diagnose::failure(&error, Some(&model.module));
     let inputs = progress.suspend(|| data::inputs(&args.data, &model.module, &cpu, data::ONE, ui))?;
-    let read: Vec<_> = model.files().into_iter().chain(inputs.files.iter().cloned()).collect();
     let names = output_names(&model.module);
     if let Some(path) = &args.outputs {
-        outputs::check(path, &inputs.values, names.len(), args.force, &read).map_err(fail)?;
+        outputs::check(path, &inputs, names.len(), args.force, &model.files()).map_err(fail)?;
     }
     progress.stage("planning");
     execute::bind(&mut executable, &inputs.values).map_err(fail)?;
@@ -46,13 +45,9 @@ pub(crate) fn run(args: &RunArgs, threads: Option<u32>, ui: Ui) -> Result<(), Fa
     if let Some(path) = &args.outputs {
         progress.stage("writing");
         let input_names = input_names(&model.module);
-        let results = Results {
-            inputs: &inputs.values,
-            input_names: &input_names,
-            outputs: &made,
-            output_names: &names,
-        };
-        outputs::save(path, &results, args.force, &read).map_err(fail)?;
+        let results =
+            Results { inputs: &inputs, input_names: &input_names, outputs: &made, output_names: &names };
+        outputs::save(path, &results, args.force, &model.files()).map_err(|e| not_saved(&e))?;
     }
     let mut text = table(&names, &made);
     if let Some(n) = args.bench {
@@ -64,6 +59,17 @@ pub(crate) fn run(args: &RunArgs, threads: Option<u32>, ui: Ui) -> Result<(), Fa
     }
     drop(progress);
     ui::print(&text)
+}
+
+/// What was written is called by another option than of the commands that write models.
+fn not_saved(error: &Error) -> Failure {
+    let failure = diagnose::failure(error, None);
+    match failure.problems.first() {
+        Some(problem) if problem.code == "ampc::export::target_full" => {
+            failure.with_help("free some space, or write to another disk with `--outputs`")
+        }
+        _ => failure,
+    }
 }
 
 fn device(name: &str) -> Result<(), Failure> {

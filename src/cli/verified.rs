@@ -6,7 +6,7 @@ use super::diagnose;
 use super::pipeline::Run;
 use super::problem::{Failure, Problem};
 use super::ui::Ui;
-use super::verify::first;
+use super::verify::{first, warn_of_nothing};
 use ampc::execute::{Inputs, PinSearch, Verification, VerifyOptions, find_pins, verify};
 use ampc::ir::Module;
 use ampc::runtime::Tolerance;
@@ -53,6 +53,10 @@ impl Source {
         run.progress.stage("verifying");
         let (mut source, mut rewritten) = (self.module.clone(), model.module.clone());
         let found = verify(&mut source, &mut rewritten, &self.inputs, &self.options).map_err(fail)?;
+        if found.passed() && !found.says_something() {
+            run.progress.suspend(|| warn_of_nothing(run.ui));
+            return Ok("verified nothing: the outputs have no finite elements".into());
+        }
         if found.passed() {
             return Ok(format!("verified: {}", summary(&found)));
         }

@@ -4,13 +4,13 @@ use super::args::VerifyArgs;
 use super::data;
 use super::diagnose;
 use super::pipeline::load;
-use super::problem::Failure;
+use super::problem::{Failure, Problem};
 use super::progress::Progress;
-use super::table::{Table, count};
-use super::ui::{self, Ui};
+use super::table::{Table, count, number};
+use super::ui::{self, Stream, Ui};
 use ampc::execute::report::{SCHEMA, ToleranceReport, ValueReport, VerifyReport};
-use ampc::execute::verify::Compared;
-use ampc::execute::{Verification, VerifyOptions, agree_in_type, prepare, read_test_data};
+use ampc::execute::verify::{Compared, Lone};
+use ampc::execute::{Verification, VerifyOptions, agree_in_type, of_outputs, prepare, read_test_data};
 use ampc::runtime::{Cpu, Tolerance};
 use ampc::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -65,7 +65,18 @@ fn two_models(args: &VerifyArgs, other_path: &Path, cpu: Cpu, ui: Ui) -> Result<
     } else {
         ui::print(&text(&found, ui))?;
     }
+    if found.passed() && !found.says_something() {
+        warn_of_nothing(ui);
+    }
     Ok(found.passed())
+}
+
+/// Outputs without a number agree with much.
+pub(crate) fn warn_of_nothing(ui: Ui) {
+    let message = "no finite element of an output was compared: that the outputs agree says nothing";
+    let help = "give inputs on which the model computes numbers, and dims that are not 0";
+    let problem = Problem::warning("verify.nothing", message).with_help(help);
+    ui.say(problem.draw(ui, Stream::Err).trim_start_matches('\n'));
 }
 
 fn json(report: &VerifyReport) -> String {
@@ -77,13 +88,22 @@ fn json(report: &VerifyReport) -> String {
 /// Nodes shown by what they add.
 const WORST: usize = 5;
 
-/// The verdict on each output, the first value that is beyond the tolerance, and the nodes that add most.
+/// The verdict on each output, the first value that is beyond the tolerance, and the nodes that add most; if there
+/// are to be few words, what fails.
 fn text(found: &Verification, ui: Ui) -> String {
     let mut text = String::new();
-    for output in &found.outputs {
+    for output in found.outputs.iter().filter(|output| !ui.quiet || !output.agreement.passed()) {
         text.push_str(&format!("output {}: {}\n", output.value, output.agreement));
     }
+    if ui.quiet && found.passed() {
+        return text;
+    }
     text.push_str(&format!("{}\n", first(found)));
+    if ui.quiet {
+        return text;
+    }
+    text.push_str(&lone(&found.lone_values, "value", "MODEL"));
+    text.push_str(&lone(&found.lone_outputs, "output", "OTHER"));
     let worst = found.worst();
     let shown = if ui.verbose { worst.len() } else { worst.len().min(WORST) };
     if shown > 0 {
@@ -104,15 +124,21 @@ fn text(found: &Verification, ui: Ui) -> String {
     text
 }
 
+/// What was compared with nothing, on a line, if there is any.
+fn lone(lone: &Lone, what: &str, model: &str) -> String {
+    let Some(first) = &lone.first else { return String::new() };
+    let (of, have) = (count(lone.of as u64, what), if lone.count == 1 { "has" } else { "have" });
+    format!("{} of {of} of {model} {have} no counterpart (first: `{first}`)\n", number(lone.count as u64))
+}
+
 /// The path of the node that makes a value, with the iterations of the loops it is in.
 fn place(value: &Compared) -> String {
-    match &value.iterations[..] {
-        [] => value.path.clone(),
-        iterations => {
-            let numbers: Vec<String> = iterations.iter().map(u64::to_string).collect();
-            format!("{} (iteration {})", value.path, numbers.join(", "))
-        }
-    }
+    format!("{}{}", value.path, iterations(value))
+}
+
+fn iterations(value: &Compared) -> String {
+    let numbers: Vec<String> = value.iterations.iter().map(u64::to_string).collect();
+    if numbers.is_empty() { String::new() } else { format!(" (iteration {})", numbers.join(", ")) }
 }
 
 /// The first value beyond the tolerance, on a line.
@@ -122,14 +148,15 @@ pub(crate) fn first(found: &Verification) -> String {
     match &found.first {
         None => format!("of {compared} that both models compute none is beyond {tolerance}"),
         Some(first) if first.node.is_some() => format!(
-            "of {compared} that both models compute {} beyond {tolerance}; the first is `{}` of {} `{}`: {}",
+            "of {compared} that both models compute {} beyond {tolerance}; the first is `{}` of {} `{}`{}: {}",
             match found.beyond() {
                 1 => "1 is".to_owned(),
                 n => format!("{n} are"),
             },
             first.value,
             first.op,
-            place(first),
+            first.path,
+            iterations(first),
             first.agreement
         ),
         Some(first) => format!("output `{}` is beyond {tolerance}: {}", first.value, first.agreement),
@@ -147,13 +174,18 @@ fn with_data(args: &VerifyArgs, folder: &Path, cpu: &Cpu, ui: Ui) -> Result<bool
     for folder in folders {
         let data = read_test_data(&folder, &model.module, cpu.max_bytes).map_err(fail)?;
         let outputs = ampc::execute::run(&mut executable, &data.inputs).map_err(fail)?;
-        for (i, (got, want)) in outputs.iter().zip(&data.outputs).enumerate() {
-            let found = agree_in_type(got, want, &tolerance);
-            if !args.json {
-                ui::print(&format!("{} output {i}: {found}\n", folder.display()))?;
+        let pairs = outputs.iter().zip(&data.outputs);
+        let found = pairs.map(|(got, want)| agree_in_type(got, want, &tolerance));
+        for output in of_outputs(&model.module, found) {
+            let shown = !ui.quiet || !output.agreement.passed();
+            if shown && !args.json {
+                ui::print(&stored(&folder, &output))?;
             }
-            rows.push(ValueReport::new(&format!("{} output {i}", folder.display()), &found));
+            rows.push(ValueReport { folder: Some(folder.display().to_string()), ..ValueReport::of(&output) });
         }
+    }
+    if rows.iter().all(|row| row.passed && row.finite == 0) {
+        warn_of_nothing(ui);
     }
     let passed = rows.iter().all(|row| row.passed);
     if args.json {
@@ -166,10 +198,20 @@ fn with_data(args: &VerifyArgs, folder: &Path, cpu: &Cpu, ui: Ui) -> Result<bool
             first: rows.iter().find(|row| !row.passed).cloned(),
             outputs: rows,
             values: Vec::new(),
+            lone: None,
         };
         ui::print(&json(&report))?;
     }
     Ok(passed)
+}
+
+/// What was found of a stored output, on a line; of one that is off with the node that makes it.
+fn stored(folder: &Path, output: &Compared) -> String {
+    let node = match output.node.filter(|_| !output.agreement.passed()) {
+        Some(_) => format!(" of {} `{}`", output.op, output.path),
+        None => String::new(),
+    };
+    format!("{} output {}{node}: {}\n", folder.display(), output.value, output.agreement)
 }
 
 /// How far off stored outputs may be, and where that comes from.

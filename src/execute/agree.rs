@@ -22,12 +22,13 @@ impl Agreement {
     /// The largest error as a share of the largest wanted element; infinite where values cannot be compared or
     /// disagree on being finite.
     pub fn error(&self) -> f64 {
-        let finite = self.found.nan_disagreements + self.found.inf_disagreements == 0;
-        if self.obstacle.is_none() && finite { self.found.max_of_max } else { f64::INFINITY }
+        self.found.max_of_max
     }
 
     fn of_obstacle(obstacle: impl Into<String>) -> Agreement {
-        Agreement { found: Comparison::default(), obstacle: Some(obstacle.into()) }
+        let mut found = Comparison::default();
+        found.no_number();
+        Agreement { found, obstacle: Some(obstacle.into()) }
     }
 
     /// The agreement of both.
@@ -43,6 +44,8 @@ impl Agreement {
         a.max_ulp = a.max_ulp.max(b.max_ulp);
         a.nan_disagreements += b.nan_disagreements;
         a.inf_disagreements += b.inf_disagreements;
+        a.nan_in_both += b.nan_in_both;
+        a.finite += b.finite;
         self.obstacle = self.obstacle.or(other.obstacle);
         self
     }

@@ -8,14 +8,15 @@ use crate::onnx::data::{self, Names};
 use crate::safetensors::Tensors;
 use ampc_ir::infer::infer_module;
 use ampc_ir::module::Def;
-use ampc_ir::{Module, Type};
+use ampc_ir::{DType, Dim, Module, Symbol, Type};
 use ampc_passes::suggest::{did_you_mean, nearest};
 use ampc_runtime::cpu::RunError;
+use ampc_runtime::npy::NpyError;
 use ampc_runtime::npz::{self, Archive};
 use ampc_runtime::{Data, HostTensor};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{self, BufReader};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,6 +31,8 @@ pub struct Inputs {
     pub values: Vec<Option<Data>>,
     /// What dims without a number got, if the values are random.
     pub dims: Vec<BoundDim>,
+    /// Inputs of which the model does not say how many dims they have, if the values are random: they got none.
+    pub scalars: Vec<String>,
     /// The files that were read: what writes results writes to none of them.
     pub files: Vec<Arc<SourceBytes>>,
 }
@@ -75,14 +78,18 @@ impl Inputs {
     /// # Errors
     /// If the data cannot be read, or does not fit the inputs of the model: all inputs that it does not fit.
     pub fn read(path: &Path, module: &Module, most: u64) -> Result<Inputs, Error> {
-        if path.is_dir() {
+        if path == Path::new("-") {
+            let message = "values cannot come from standard input: expected a file that ends in .npz or .safetensors, \
+                           or a folder of input_0.pb, input_1.pb …";
+            return Err(Error::Usage(format!("`-`: {message}")));
+        }
+        if regular(path)?.is_dir() {
             return Inputs::of_folder(path, module, most);
         }
         let ending = path.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase();
         match ending.as_str() {
             "npz" => Inputs::of_npz(path, module, most),
             "safetensors" => Inputs::of_safetensors(path, module, most),
-            _ if !path.exists() => Err(io_error(path, io::ErrorKind::NotFound.into())),
             _ => Err(Error::Usage(format!(
                 "`{}`: expected a file that ends in .npz or .safetensors, or a folder of input_0.pb, input_1.pb …",
                 path.display()
@@ -95,11 +102,18 @@ impl Inputs {
         let bytes = SourceBytes::open(path).map_err(|e| io_error(path, e))?;
         let file = File::open(path).map_err(|e| io_error(path, e))?;
         let mut archive = Archive::open(BufReader::new(file)).map_err(bad)?;
-        let mut named = Named::of(module);
+        let mut named = Named { in_npz: true, ..Named::of(module) };
         for index in 0..archive.names().len() {
             let entry = archive.names()[index].clone();
             if let Some(slot) = named.slot(&entry) {
-                named.set(slot, archive.read(index, most).map_err(bad)?.into());
+                let tensor =
+                    archive.read(index, most).map_err(|error| match named.help_of_descr(slot, &error) {
+                        Some(help) => {
+                            Error::Data { path: path.to_owned(), reason: format!("{error}: {help}") }
+                        }
+                        None => bad(error),
+                    });
+                named.set(slot, tensor?.into());
                 continue;
             }
             // The suffix of a type that NumPy lacks is known to be one once the array is read.
@@ -194,7 +208,10 @@ impl Inputs {
             values
                 .push(Some(random::value(seed, k, ty, role).map_err(|refused| refused_as(refused, &name))?));
         }
-        Ok(Inputs { values, dims: bound, files: Vec::new() })
+        let drawn = input_types(module).into_iter().zip(input_names(module)).zip(&values);
+        let scalars = drawn.filter(|((ty, _), value)| value.is_some() && is_of_any_rank(ty));
+        let scalars = scalars.map(|((_, name), _)| name).collect();
+        Ok(Inputs { values, dims: bound, scalars, files: Vec::new() })
     }
 
     /// The values for the inputs of another model with inputs of the same names, in its order. A float of another
@@ -217,6 +234,15 @@ impl Inputs {
             named.set(slot, value);
         }
         named.finish(Vec::new())
+    }
+}
+
+/// Whether a value of the type has tensors of which it is not known how many dims they have.
+fn is_of_any_rank(ty: &Type) -> bool {
+    match ty {
+        Type::Tensor(tensor) => tensor.shape.dims().is_none(),
+        Type::Sequence(element) | Type::Optional(element) => is_of_any_rank(element),
+        Type::Unknown | Type::Sparse(_) | Type::Map { .. } | Type::Opaque { .. } => false,
     }
 }
 
@@ -247,6 +273,8 @@ struct Named<'m> {
     defaults: Vec<bool>,
     values: Vec<Option<Data>>,
     problems: Vec<InputProblem>,
+    /// Whether they come from NumPy, which lacks some types.
+    in_npz: bool,
 }
 
 impl<'m> Named<'m> {
@@ -261,7 +289,15 @@ impl<'m> Named<'m> {
             defaults: inputs.iter().map(has_default).collect(),
             values: inputs.iter().map(|_| None).collect(),
             problems: Vec::new(),
+            in_npz: false,
         }
+    }
+
+    /// How an array of a type that NumPy lacks is given, if that is what cannot be read for an input.
+    fn help_of_descr(&self, slot: usize, error: &npz::NpzError) -> Option<String> {
+        let npz::NpzError::Array { source: NpyError::Descr { descr }, .. } = error else { return None };
+        let dtype = self.types[slot].element_dtype().filter(|_| descr.contains('V'))?;
+        npz::stored_as(dtype).map(|bits| help_of_bits(&self.names[slot], dtype, bits))
     }
 
     fn slot(&self, name: &str) -> Option<usize> {
@@ -303,7 +339,7 @@ impl<'m> Named<'m> {
         if !ampc_runtime::cpu::admits(declared, &given) {
             let expected = describe(self.module, declared);
             let found = describe(self.module, &given);
-            let help = help_of_type(declared, &given);
+            let help = help_of_type(&self.names[slot], declared, &given, self.in_npz);
             self.problem("type", slot, format!("expected {expected}, found {found}"), &help);
         }
         self.values[slot] = Some(value);
@@ -342,7 +378,40 @@ impl<'m> Named<'m> {
                 self.problem("missing", slot, message, help);
             }
         }
+        self.sizes();
         std::mem::take(&mut self.problems)
+    }
+
+    /// A dim that has a name has one size in all inputs.
+    fn sizes(&mut self) {
+        let mut known: BTreeMap<Symbol, (u64, usize)> = BTreeMap::new();
+        for slot in 0..self.values.len() {
+            for (symbol, size) in self.named_dims(slot) {
+                let (first, of) = *known.entry(symbol).or_insert((size, slot));
+                if first != size {
+                    let (dim, other) = (self.module.text(symbol), &self.names[of]);
+                    let message =
+                        format!("expected {first} for the dim `{dim}`, as in `{other}`, found {size}");
+                    self.problem("dims", slot, message, "give inputs that share a dim the same size there");
+                }
+            }
+        }
+    }
+
+    /// The dims of a value that have a name in the model, and their sizes.
+    fn named_dims(&self, slot: usize) -> Vec<(Symbol, u64)> {
+        let (Some(Data::Tensor(tensor)), Some(declared)) = (&self.values[slot], self.types[slot].as_tensor())
+        else {
+            return Vec::new();
+        };
+        let dims = declared.shape.dims().unwrap_or_default();
+        if dims.len() != tensor.dims().len() {
+            return Vec::new();
+        }
+        let pairs = dims.iter().zip(tensor.dims());
+        pairs
+            .filter_map(|(dim, &size)| if let Dim::Sym(symbol) = dim { Some((*symbol, size)) } else { None })
+            .collect()
     }
 
     fn finish(mut self, files: Vec<Arc<SourceBytes>>) -> Result<Inputs, Error> {
@@ -350,12 +419,18 @@ impl<'m> Named<'m> {
         if !problems.is_empty() {
             return Err(Error::Inputs(problems));
         }
-        Ok(Inputs { values: self.values, dims: Vec::new(), files })
+        Ok(Inputs { values: self.values, files, ..Inputs::default() })
     }
 }
 
+/// How NumPy gives elements of a type that it lacks.
+fn help_of_bits(name: &str, dtype: DType, bits: DType) -> String {
+    let unsigned = if bits == DType::U16 { "uint16" } else { "uint8" };
+    format!("store the bits as {unsigned} under the name `{name}__{dtype}`")
+}
+
 /// What to do about a value of another type than the declared one.
-fn help_of_type(declared: &Type, given: &Type) -> String {
+fn help_of_type(name: &str, declared: &Type, given: &Type, in_npz: bool) -> String {
     match (declared, given) {
         (Type::Tensor(_), Type::Tensor(_)) => {}
         (Type::Sequence(_) | Type::Optional(_), Type::Tensor(_)) => {
@@ -363,10 +438,20 @@ fn help_of_type(declared: &Type, given: &Type) -> String {
         }
         _ => return "give it a value of the type that the model declares".into(),
     }
-    match (declared.element_dtype(), given.element_dtype()) {
-        (Some(want), Some(got)) if want != got => format!("convert it to {want}"),
-        _ => "give it the dims that the model declares".into(),
+    const DIMS: &str = "give it the dims that the model declares";
+    let (Some(want), Some(got)) = (declared.element_dtype(), given.element_dtype()) else {
+        return DIMS.into();
+    };
+    if want == got {
+        return DIMS.into();
     }
+    let convert = match npz::stored_as(want) {
+        Some(bits) if in_npz => help_of_bits(name, want, bits),
+        _ => format!("convert it to {want}"),
+    };
+    let dims = |ty: &Type| ty.as_tensor().map(|tensor| tensor.shape.clone());
+    let converted = Type::tensor(want, dims(given).unwrap_or_default());
+    if ampc_runtime::cpu::admits(declared, &converted) { convert } else { format!("{convert}, and {DIMS}") }
 }
 
 /// A type as people read it: `f32[N, 4]`.
@@ -466,6 +551,7 @@ struct DataFile {
 impl DataFile {
     fn open(folder: &Path, prefix: &str, number: usize) -> Result<DataFile, Error> {
         let path = folder.join(format!("{prefix}_{number}.pb"));
+        regular(&path)?;
         let bytes = SourceBytes::open(&path).map_err(|e| io_error(&path, e))?;
         Ok(DataFile { path, bytes: Arc::new(bytes) })
     }
@@ -474,6 +560,16 @@ impl DataFile {
         let value = data::read_data(self.bytes.clone(), ty, most);
         value.map_err(|e| Error::Data { path: self.path.clone(), reason: e.to_string() })
     }
+}
+
+/// What is known of a regular file or a folder: values are read from no pipe or device, which may never say a word.
+fn regular(path: &Path) -> Result<Metadata, Error> {
+    let metadata = std::fs::metadata(path).map_err(|e| io_error(path, e))?;
+    if metadata.is_file() || metadata.is_dir() {
+        return Ok(metadata);
+    }
+    let message = "expected a file or folder to read values from, found a pipe or device";
+    Err(Error::Usage(format!("`{}`: {message}", path.display())))
 }
 
 fn io_error(path: &Path, source: io::Error) -> Error {

@@ -33,7 +33,7 @@ pub use outputs::{Statistics, statistics};
 pub use pins::{PinSearch, find_pins};
 pub use profile::Profile;
 pub use report::VerifyReport;
-pub use verify::{Verification, VerifyOptions, verify};
+pub use verify::{Verification, VerifyOptions, of_outputs, verify};
 
 use crate::error::{Error, Finding};
 use crate::rewrite::{findings_of_types, op_of};
@@ -41,6 +41,7 @@ use ampc_ir::{Module, Node, Type, Value};
 use ampc_passes::Paths;
 use ampc_runtime::cpu::{KernelError, PrepareError, RunError};
 use ampc_runtime::{Backend, Data, DataRef, Execute};
+use std::collections::BTreeMap;
 
 /// Prepares a model for a backend, which is a [`Cpu`](ampc_runtime::Cpu).
 ///
@@ -80,9 +81,14 @@ pub fn views(values: &[Option<Data>]) -> Vec<Option<DataRef<'_>>> {
 fn of_prepare(module: &Module, error: &PrepareError) -> Error {
     match error {
         PrepareError::Unsupported(list) => {
-            let mut ops: Vec<&str> = list.iter().map(|(_, op)| op.as_str()).collect();
-            ops.sort_unstable();
-            ops.dedup();
+            // Of each operator the first node.
+            let mut nodes: BTreeMap<&str, Node> = BTreeMap::new();
+            for (node, op) in list {
+                nodes.entry(op).or_insert(*node);
+            }
+            let paths = Paths::new(module);
+            let ops: Vec<String> =
+                nodes.into_iter().map(|(op, node)| format!("{op} (`{}`)", paths.path(node))).collect();
             Error::Unsupported(format!("the CPU backend has no kernel for {}", ops.join(", ")))
         }
         PrepareError::Constant { value, error } => {

@@ -1,5 +1,6 @@
 //! What comes out of a run: statistics, and files.
 
+use super::inputs::Inputs;
 use crate::error::Error;
 use crate::onnx::bytes::SourceBytes;
 use crate::onnx::layout::Layout;
@@ -8,7 +9,6 @@ use crate::onnx::{ExportError, data, target};
 use crate::safetensors;
 use ampc_ir::TensorData;
 use ampc_runtime::{Data, HostTensor, npz};
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -74,15 +74,21 @@ pub enum OutputForm {
 }
 
 impl OutputForm {
-    /// The form by the name: `.npz`, `.safetensors`, or the name of a folder, which is there or ends in `/`.
+    /// The form by the name: `.npz`, `.safetensors`, or a name that ends in `/`, of a folder.
     ///
     /// # Errors
-    /// If it is none of them.
+    /// If it is none of them, or a folder without the slash.
     pub fn of(path: &Path) -> Result<OutputForm, Error> {
         let ending = path.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase();
-        let is_folder = path.is_dir() || path.as_os_str().to_str().is_some_and(|p| p.ends_with('/'));
+        let is_folder =
+            path.as_os_str().as_encoded_bytes().last().is_some_and(|&b| std::path::is_separator(b.into()));
         match ending.as_str() {
             _ if is_folder => Ok(OutputForm::TestData),
+            _ if path.is_dir() => Err(Error::Usage(format!(
+                "`{0}` is a folder: expected the name of a file, or, to write test data into the folder, a `/` at the \
+                 end (`{0}/`)",
+                path.display()
+            ))),
             "npz" => Ok(OutputForm::Npz),
             "safetensors" => Ok(OutputForm::Safetensors),
             _ => Err(Error::Usage(format!(
@@ -97,7 +103,7 @@ impl OutputForm {
 #[derive(Clone, Copy, Debug)]
 pub struct Results<'a> {
     /// The inputs.
-    pub inputs: &'a [Option<Data>],
+    pub inputs: &'a Inputs,
     /// The names of the inputs.
     pub input_names: &'a [String],
     /// The outputs.
@@ -109,21 +115,23 @@ pub struct Results<'a> {
 /// Checks that results may be written, before they are computed: of these inputs, and so many outputs.
 ///
 /// # Errors
-/// If a file exists and `force` is not set, is one of `read`, or its folder is not there or not writable.
+/// If a file exists and `force` is not set, is one that the model or the inputs were read from, or its folder is not
+/// there or not writable.
 pub fn check(
     path: &Path,
-    inputs: &[Option<Data>],
+    inputs: &Inputs,
     n_outputs: usize,
     force: bool,
-    read: &[Arc<SourceBytes>],
+    model: &[Arc<SourceBytes>],
 ) -> Result<(), Error> {
+    let read = all_read(inputs, model);
     let check = |path: &Path| -> Result<(), Error> {
-        Ok(target::check(path, force, read).map_err(ExportError::from)?)
+        target::check(path, force, &read).map_err(|error| refused(error, inputs))
     };
     match OutputForm::of(path)? {
         OutputForm::Npz | OutputForm::Safetensors => check(path),
         OutputForm::TestData if path.is_dir() => {
-            files_of(path, inputs, n_outputs).try_for_each(|file| check(&file))
+            files_of(path, &inputs.values, n_outputs).try_for_each(|file| check(&file))
         }
         OutputForm::TestData => {
             // A name without the slash is one that a folder can be made under, or a file that is there.
@@ -135,6 +143,18 @@ pub fn check(
             check(&folder)
         }
     }
+}
+
+fn all_read(inputs: &Inputs, model: &[Arc<SourceBytes>]) -> Vec<Arc<SourceBytes>> {
+    model.iter().chain(&inputs.files).cloned().collect()
+}
+
+/// What was read is never written to, whether model or inputs.
+fn refused(error: TargetError, inputs: &Inputs) -> Error {
+    let TargetError::IsSource { path, read } = error else { return ExportError::from(error).into() };
+    let is_input = |file: &Arc<SourceBytes>| file.path().is_some_and(|p| p.display().to_string() == read);
+    let what = if inputs.files.iter().any(is_input) { "the inputs are" } else { "the model is" };
+    Error::Usage(format!("`{path}` is the file `{read}` that {what} read from; choose another name"))
 }
 
 /// The files of a folder of test data: of each input that has a value, then of each output.
@@ -149,32 +169,55 @@ fn files_of(folder: &Path, inputs: &[Option<Data>], n_outputs: usize) -> impl It
 /// that have a value as well.
 ///
 /// # Errors
-/// If a file exists and `force` is not set, is one of `read`, or cannot be written; if an output is no tensor that
-/// the form can hold.
-pub fn save(path: &Path, results: &Results<'_>, force: bool, read: &[Arc<SourceBytes>]) -> Result<(), Error> {
-    let staged = match OutputForm::of(path)? {
+/// If a file exists and `force` is not set, is one that the model or the inputs were read from, or cannot be written;
+/// if an output is no tensor that the form can hold.
+pub fn save(
+    path: &Path,
+    results: &Results<'_>,
+    force: bool,
+    model: &[Arc<SourceBytes>],
+) -> Result<(), Error> {
+    let read = all_read(results.inputs, model);
+    let fail = |error| refused(error, results.inputs);
+    let staged: Vec<target::Staged> = match OutputForm::of(path)? {
         OutputForm::Npz => {
             let tensors = named_tensors(path, results)?;
-            let staged = target::stage_with(path, force, read, |file| {
-                npz::write(file, tensors.iter().copied()).map_err(io::Error::other)
+            let bytes = tensors.iter().filter_map(|(_, tensor)| tensor.bytes()).map(|b| b.len() as u64).sum();
+            let staged = target::stage_with(path, bytes, force, &read, |file| {
+                Ok(npz::write(file, tensors.iter().copied())?)
             });
-            staged.map_err(ExportError::from)?.into_iter().collect()
+            staged.map_err(fail)?.into_iter().collect()
         }
         OutputForm::Safetensors => {
             let tensors = named_tensors(path, results)?;
             let tensors = tensors.into_iter().map(|(name, tensor)| constant(path, name, tensor));
             let layout = safetensors::layout(tensors.collect::<Result<_, _>>()?);
-            target::stage(&layout, path, force, read).map_err(ExportError::from)?.into_iter().collect()
+            target::stage(&layout, path, force, &read).map_err(fail)?.into_iter().collect()
         }
-        OutputForm::TestData => {
-            if !path.is_dir() {
-                let failed = |source| TargetError::Write { path: path.display().to_string(), source };
-                std::fs::create_dir(path).map_err(|e| ExportError::from(failed(e)))?;
-            }
-            stage_folder(path, results, force, read)?
-        }
+        OutputForm::TestData => return save_folder(path, results, force, &read),
     };
-    Ok(target::commit(staged).map_err(ExportError::from)?)
+    target::commit(staged).map_err(fail)
+}
+
+/// Writes test data. A folder that was made for them and got none goes again.
+fn save_folder(
+    path: &Path,
+    results: &Results<'_>,
+    force: bool,
+    read: &[Arc<SourceBytes>],
+) -> Result<(), Error> {
+    let is_new = !path.is_dir();
+    if is_new {
+        let failed = |source| TargetError::Write { path: path.display().to_string(), source };
+        std::fs::create_dir(path).map_err(|e| ExportError::from(failed(e)))?;
+    }
+    let staged = stage_folder(path, results, force, read);
+    let saved = staged.and_then(|staged| target::commit(staged).map_err(|e| refused(e, results.inputs)));
+    if is_new && saved.is_err() {
+        // One that is not empty stays.
+        std::fs::remove_dir(path).ok();
+    }
+    saved
 }
 
 fn named_tensors<'a>(path: &Path, results: &Results<'a>) -> Result<Vec<(&'a str, &'a HostTensor)>, Error> {
@@ -212,15 +255,15 @@ fn stage_folder(
     force: bool,
     read: &[Arc<SourceBytes>],
 ) -> Result<Vec<target::Staged>, Error> {
-    let inputs = results.inputs.iter().zip(results.input_names);
+    let inputs = results.inputs.values.iter().zip(results.input_names);
     let inputs = inputs.filter_map(|(value, name)| Some((value.as_ref()?, name)));
     let values = inputs.chain(results.outputs.iter().zip(results.output_names));
-    let files = files_of(folder, results.inputs, results.outputs.len());
+    let files = files_of(folder, &results.inputs.values, results.outputs.len());
     let mut staged = Vec::new();
     for ((value, name), path) in values.zip(files) {
         let message: Layout = data::message(value, name)
             .ok_or_else(|| Error::Unsupported(format!("`{name}` cannot be written as test data")))?;
-        staged.extend(target::stage(&message, &path, force, read).map_err(ExportError::from)?);
+        staged.extend(target::stage(&message, &path, force, read).map_err(|e| refused(e, results.inputs))?);
     }
     Ok(staged)
 }

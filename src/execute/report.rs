@@ -1,14 +1,15 @@
 //! What a comparison found as JSON: schema `ampc-verify/1` of `docs/verify.md`.
 
-use super::agree::Agreement;
-use super::verify::{Compared, Verification};
+use super::verify::{Compared, Lone, Verification};
 use ampc_runtime::Tolerance;
+use ampc_runtime::compare::Scalar;
 use serde::{Serialize, Serializer};
 
 /// The schema of what [`VerifyReport`] writes.
 pub const SCHEMA: &str = "ampc-verify/1";
 
-/// A comparison, to be written as JSON. Numbers that are not finite are written as the strings `inf` and `nan`.
+/// A comparison, to be written as JSON. Numbers that are not finite are written as the strings `inf`, `-inf` and
+/// `nan`.
 #[derive(Clone, Debug, Serialize)]
 pub struct VerifyReport {
     /// [`SCHEMA`].
@@ -27,6 +28,35 @@ pub struct VerifyReport {
     pub outputs: Vec<ValueReport>,
     /// All values that both models compute; empty for test data.
     pub values: Vec<ValueReport>,
+    /// What was compared with nothing; `None` for test data.
+    pub lone: Option<LoneReport>,
+}
+
+/// What one of two models has and the other one has not.
+#[derive(Clone, Debug, Serialize)]
+pub struct LoneReport {
+    /// Values of the model.
+    pub values: LoneNames,
+    /// Outputs of the other one.
+    pub outputs: LoneNames,
+}
+
+/// How many of them, and the first.
+#[derive(Clone, Debug, Serialize)]
+pub struct LoneNames {
+    /// How many.
+    pub count: usize,
+    /// Of how many.
+    pub of: usize,
+    /// The name of the first.
+    pub first: Option<String>,
+}
+
+impl LoneNames {
+    fn new(lone: &Lone) -> LoneNames {
+        let Lone { count, of, first } = lone.clone();
+        LoneNames { count, of, first }
+    }
 }
 
 /// A tolerance: |got − want| ≤ abs + rel · |want| + of_max · max|want|.
@@ -53,8 +83,10 @@ impl ToleranceReport {
 /// A value and its errors.
 #[derive(Clone, Debug, Serialize)]
 pub struct ValueReport {
-    /// Its name; of test data the number of the output.
+    /// Its name.
     pub value: String,
+    /// The folder of test data that it was compared with.
+    pub folder: Option<String>,
     /// The path of the node that makes it.
     pub node: Option<String>,
     /// The operator.
@@ -69,7 +101,8 @@ pub struct ValueReport {
     pub elements: u64,
     /// Elements beyond the tolerance.
     pub mismatches: u64,
-    /// Largest |got − want|.
+    /// Largest |got − want|; infinite, as the others are, where elements disagree on being finite or there is an
+    /// obstacle.
     #[serde(serialize_with = "number")]
     pub max_abs: f64,
     /// Largest |got − want| / |want|.
@@ -85,6 +118,10 @@ pub struct ValueReport {
     pub nan_disagreements: u64,
     /// Elements of which one is infinite and the other is not the same.
     pub inf_disagreements: u64,
+    /// Elements that are NaN in both.
+    pub nan_in_both: u64,
+    /// Elements that are finite in both.
+    pub finite: u64,
     /// The error of max less the largest of what the node reads.
     #[serde(serialize_with = "optional")]
     pub adds: Option<f64>,
@@ -98,33 +135,25 @@ pub struct MismatchReport {
     /// Its coordinates.
     pub at: Vec<u64>,
     /// What is there.
-    pub got: String,
+    #[serde(serialize_with = "scalar")]
+    pub got: Scalar,
     /// What should be there.
-    pub want: String,
+    #[serde(serialize_with = "scalar")]
+    pub want: Scalar,
 }
 
 impl ValueReport {
-    /// A value of two models.
+    /// A value of two models, or of a model and test data.
     pub fn of(compared: &Compared) -> ValueReport {
         let Compared { value, path, op, iterations, agreement, adds, .. } = compared;
         let text = |text: &String| (!text.is_empty()).then(|| text.clone());
+        let found = &agreement.found;
         ValueReport {
+            value: value.clone(),
+            folder: None,
             node: text(path),
             op: text(op),
             iterations: iterations.clone(),
-            adds: *adds,
-            ..ValueReport::new(value, agreement)
-        }
-    }
-
-    /// A value that no node is known for.
-    pub fn new(name: &str, agreement: &Agreement) -> ValueReport {
-        let found = &agreement.found;
-        ValueReport {
-            value: name.to_owned(),
-            node: None,
-            op: None,
-            iterations: Vec::new(),
             passed: agreement.passed(),
             obstacle: agreement.obstacle.clone(),
             elements: found.elements,
@@ -135,7 +164,9 @@ impl ValueReport {
             max_ulp: found.max_ulp,
             nan_disagreements: found.nan_disagreements,
             inf_disagreements: found.inf_disagreements,
-            adds: None,
+            nan_in_both: found.nan_in_both,
+            finite: found.finite,
+            adds: *adds,
             first_mismatch: found.first_mismatch.as_ref().map(|m| MismatchReport {
                 at: m.at.clone(),
                 got: m.got.clone(),
@@ -158,15 +189,28 @@ impl VerifyReport {
             first: found.first.as_ref().map(ValueReport::of),
             outputs: list(&found.outputs),
             values: list(&found.values),
+            lone: Some(LoneReport {
+                values: LoneNames::new(&found.lone_values),
+                outputs: LoneNames::new(&found.lone_outputs),
+            }),
         }
     }
 }
 
 fn number<S: Serializer>(number: &f64, serializer: S) -> Result<S::Ok, S::Error> {
-    if number.is_finite() {
-        return serializer.serialize_f64(*number);
+    match *number {
+        number if number.is_finite() => serializer.serialize_f64(number),
+        number if number.is_nan() => serializer.serialize_str("nan"),
+        number => serializer.serialize_str(if number > 0.0 { "inf" } else { "-inf" }),
     }
-    serializer.serialize_str(if number.is_nan() { "nan" } else { "inf" })
+}
+
+fn scalar<S: Serializer>(scalar: &Scalar, serializer: S) -> Result<S::Ok, S::Error> {
+    match scalar {
+        Scalar::Float(float) => number(float, serializer),
+        Scalar::Int(int) => serializer.serialize_i128(*int),
+        Scalar::Text(text) => serializer.serialize_str(text),
+    }
 }
 
 fn optional<S: Serializer>(value: &Option<f64>, serializer: S) -> Result<S::Ok, S::Error> {

@@ -79,7 +79,10 @@ impl<'m> Side<'m> {
 }
 
 /// The results of the nodes that are computed.
-fn computed<'a>(module: &'a Module, executable: &'a Executable) -> impl Iterator<Item = Value> + 'a {
+pub(super) fn computed<'a>(
+    module: &'a Module,
+    executable: &'a Executable,
+) -> impl Iterator<Item = Value> + 'a {
     let plans = module.graph_ids().filter_map(|graph| executable.plan(graph));
     let nodes = plans.flat_map(|plan| plan.steps.iter().map(|step| step.node));
     nodes.flat_map(|node| module.node(node).results().iter().flatten().copied())

@@ -10,16 +10,17 @@
 //! of what it reads; where errors accumulate, that tells who is worth looking at.
 
 use super::agree::{Agreement, agree};
-use super::scope::{Closed, Event, Scope, Side, Teller, is_nested};
+use super::scope::{Closed, Event, Scope, Side, Teller, computed, is_nested};
 use super::{Inputs, bind, of_run, output_names, prepare, views};
 use crate::error::{Error, Finding};
 use crate::rewrite::op_of;
 use ampc_ir::module::{Def, GraphOwner};
 use ampc_ir::{DType, GraphId, Module, Node, Value};
+use ampc_passes::Paths;
 use ampc_runtime::cpu::RunError;
 use ampc_runtime::float::Format;
 use ampc_runtime::{Cpu, Data, Executable, HostError, Tolerance};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::cmp;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -52,6 +53,29 @@ pub struct Verification {
     pub values: Vec<Compared>,
     /// The first that is beyond the tolerance, outputs after all other values.
     pub first: Option<Compared>,
+    /// Values of the model that were compared with nothing.
+    pub lone_values: Lone,
+    /// Outputs of the other model that were compared with nothing.
+    pub lone_outputs: Lone,
+}
+
+/// What one of the models has and the other one has not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lone {
+    /// How many there are.
+    pub count: usize,
+    /// Of how many.
+    pub of: usize,
+    /// The name of the first.
+    pub first: Option<String>,
+}
+
+impl Lone {
+    fn new(names: impl IntoIterator<Item = String>, of: usize) -> Lone {
+        let mut names = names.into_iter();
+        let first = names.next();
+        Lone { count: usize::from(first.is_some()) + names.count(), of, first }
+    }
 }
 
 /// A value of both models.
@@ -78,6 +102,11 @@ impl Verification {
     /// Whether all outputs agree.
     pub fn passed(&self) -> bool {
         self.outputs.iter().all(|output| output.agreement.passed())
+    }
+
+    /// Whether an element of an output was compared with a number: NaN that meets NaN says nothing.
+    pub fn says_something(&self) -> bool {
+        self.outputs.iter().any(|output| output.agreement.found.finite > 0)
     }
 
     /// Values that are beyond the tolerance.
@@ -164,6 +193,10 @@ pub fn verify(
     };
     let mut sides = [Side::new(model, &executables[0]), Side::new(other, &executables[1])];
     let names = [sides[1].names(&executables[1]), sides[0].names(&executables[0])];
+    let shared =
+        |value: &Value| model.value_name(*value).is_some_and(|name| names[0].contains(model.text(name)));
+    let values: Vec<Value> = computed(model, &executables[0]).collect();
+    let without: FxHashSet<Value> = values.iter().copied().filter(|value| !shared(value)).collect();
     for ((side, executable), names) in sides.iter_mut().zip(&executables).zip(&names) {
         side.keep(executable, names);
     }
@@ -196,7 +229,11 @@ pub fn verify(
     if first.is_none() {
         first = outputs.iter().find(|output| !output.agreement.passed()).cloned();
     }
-    Ok(Verification { tolerance, reason, outputs, values: std::mem::take(&mut comparer.values), first })
+    let lone = values.iter().filter(|v| without.contains(v) || comparer.is_lone(**v));
+    let lone_values = Lone::new(lone.map(|&v| ampc_ir::verify::name_of(model, v)), values.len());
+    let lone_outputs = lone_outputs(other, &pairs);
+    let values = std::mem::take(&mut comparer.values);
+    Ok(Verification { tolerance, reason, outputs, values, first, lone_values, lone_outputs })
 }
 
 /// An error that says which of the models has it.
@@ -250,6 +287,34 @@ fn pair_outputs(model: &Module, other: &Module) -> Result<Vec<usize>, Error> {
     output_names(model).iter().map(find).collect()
 }
 
+/// The outputs of the other model that are none of the model.
+fn lone_outputs(other: &Module, pairs: &[usize]) -> Lone {
+    let names = output_names(other);
+    let of = names.len();
+    let lone = names.into_iter().enumerate().filter(|(at, _)| !pairs.contains(at));
+    Lone::new(lone.map(|(_, name)| name), of)
+}
+
+/// What was found of the outputs of a model, with the nodes that make them.
+pub fn of_outputs(module: &Module, found: impl IntoIterator<Item = Agreement>) -> Vec<Compared> {
+    let paths = Paths::new(module);
+    let outputs = module.graph(module.main()).outputs();
+    let rows = outputs.iter().zip(output_names(module)).zip(found);
+    rows.map(|((output, value), agreement)| {
+        let node = module.producer(output.value).map(|(node, _)| node);
+        Compared {
+            value,
+            node,
+            path: node.map_or_else(String::new, |node| paths.path(node).to_owned()),
+            op: node.map_or_else(String::new, |node| op_of(module, node)),
+            iterations: Vec::new(),
+            agreement,
+            adds: None,
+        }
+    })
+    .collect()
+}
+
 /// Compares values as they come, in the order of the model.
 struct Comparer<'a> {
     side: &'a Side<'a>,
@@ -264,6 +329,8 @@ struct Comparer<'a> {
     calls: FxHashMap<GraphId, Node>,
     /// Values of the other model that came before their turn, by scope and name.
     waiting: BTreeMap<(Arc<str>, Arc<str>), Result<Data, HostError>>,
+    /// Values that the other one did not compute in the same place.
+    missed: FxHashSet<Value>,
     /// What the model has behind it and the other one has not.
     done: Closed,
     /// What the other one has behind it and the model has not.
@@ -281,9 +348,15 @@ impl<'a> Comparer<'a> {
             errors: FxHashMap::default(),
             calls: FxHashMap::default(),
             waiting: BTreeMap::new(),
+            missed: FxHashSet::default(),
             done: Closed::default(),
             closed: Closed::default(),
         }
+    }
+
+    /// Whether a value was computed, and never by the other model as well.
+    fn is_lone(&self, value: Value) -> bool {
+        self.missed.contains(&value) && !self.errors.contains_key(&value)
     }
 
     fn compare(&mut self, wanted: &Receiver<Event>, found: &Receiver<Event>) -> Result<(), HostError> {
@@ -305,6 +378,8 @@ impl<'a> Comparer<'a> {
             Event::Value { scope, node, value, name, data } => {
                 if let Some(got) = self.find(&scope, &name, found) {
                     self.value(&scope, (node, value), &name, &got?, &data?);
+                } else {
+                    self.missed.insert(value);
                 }
             }
         }
@@ -408,23 +483,9 @@ impl<'a> Comparer<'a> {
     }
 
     fn outputs(&self, wanted: &[Data], found: &[Data], pairs: &[usize]) -> Vec<Compared> {
-        let module = self.side.module;
-        let outputs = module.graph(module.main()).outputs();
-        let rows = outputs.iter().zip(wanted).zip(pairs).zip(output_names(module));
-        rows.filter_map(|(((output, want), &at), name)| {
-            let node = module.producer(output.value).map(|(node, _)| node);
-            let agreement = agree(found.get(at)?, want, &self.tolerance);
-            Some(Compared {
-                value: name,
-                node,
-                path: node.map_or_else(String::new, |node| self.side.paths.path(node).to_owned()),
-                op: node.map_or_else(String::new, |node| op_of(module, node)),
-                iterations: Vec::new(),
-                agreement,
-                adds: None,
-            })
-        })
-        .collect()
+        let pairs = wanted.iter().zip(pairs);
+        let agreements = pairs.filter_map(|(want, &at)| Some(agree(found.get(at)?, want, &self.tolerance)));
+        of_outputs(self.side.module, agreements)
     }
 }
 

@@ -164,15 +164,16 @@ pub(crate) fn stage(
     Ok(Some(Staged { file, path: path.to_owned(), force }))
 }
 
-/// [`stage`] of what `write` writes to a file. What goes to a pipe or device is written to a file without a name
+/// [`stage`] of what `write` writes to a file, about so many bytes. What goes to a pipe or device is written to a file without a name
 /// before.
 pub(crate) fn stage_with(
     path: &Path,
+    bytes: u64,
     force: bool,
     known: &[Arc<SourceBytes>],
     write: impl FnOnce(&mut File) -> io::Result<()>,
 ) -> Result<Option<Staged>, TargetError> {
-    let fail = |source| failed(path, 0, StreamError::Write(source));
+    let fail = |source| failed(path, bytes, StreamError::Write(source));
     if kind(path, force, known)? == Kind::Stream {
         let mut file = tempfile::tempfile().map_err(fail)?;
         write(&mut file).map_err(fail)?;

@@ -1,6 +1,6 @@
 //! `run`, `verify` and `rewrite --verify`: values in and out, limits, and which node is named.
 
-use super::support::{Dir, MATMUL, module, snapshot};
+use super::support::{Dir, MATMUL, Run, module, snapshot};
 use ampc::runtime::{HostTensor, npz};
 use std::fs::File;
 
@@ -37,6 +37,9 @@ fn a_run_prints_what_comes_out() {
     snapshot("run_random", &dir.run(&["run", "m.ir", "--random", "1", "--dim", "N=3"]));
     snapshot("run_without_a_word", &dir.run(&["run", "m.ir"]));
     snapshot("run_plan", &dir.run(&["run", "m.ir", "-q", "--print-plan"]));
+    dir.write("one.ir", module("  input %x : i8[1]\n  %y = Neg(%x) : i8[1]\n  output %y : i8[1]\n"));
+    let plan = dir.run(&["run", "one.ir", "-q", "--print-plan"]).stdout;
+    assert!(plan.starts_with("graph \"main\": 1 step, arena "), "{plan}");
     let one = dir.run(&["run", "m.ir", "--random", "1", "--dim", "N=3", "--threads", "1"]);
     let two = dir.run(&["run", "m.ir", "--random", "1", "--dim", "N=3", "--threads", "2"]);
     assert_eq!(one.stdout, two.stdout);
@@ -72,8 +75,13 @@ fn outputs_are_written_in_every_form_and_read_again() {
     snapshot("verify_test_data", &dir.run(&["verify", "m.ir", "--test-data", "set"]));
     let folder = dir.run(&["run", "m.ir", "--inputs", "set"]);
     assert_eq!((folder.code, folder.stderr.as_str()), (0, ""));
-    let into_input = dir.run(&["run", "m.ir", "--inputs", "x.npz", "--outputs", "x.npz", "--force"]);
-    assert_eq!(into_input.code, 5, "{into_input}");
+    std::fs::copy(dir.path("x.npz"), dir.path("x2.npz")).unwrap();
+    for (from, to) in [("x2.npz", "./x2.npz"), ("set", "set/")] {
+        let into_input = dir.run(&["run", "m.ir", "--inputs", from, "--outputs", to, "--force"]);
+        let said = into_input.stderr.replace("\n  | ", " ");
+        assert!(into_input.code == 2 && said.contains("that the inputs are read from"), "{into_input}");
+    }
+    assert_eq!(std::fs::read(dir.path("x.npz")).unwrap(), std::fs::read(dir.path("x2.npz")).unwrap());
 }
 
 #[test]
@@ -93,6 +101,9 @@ fn values_that_do_not_fit_are_all_named() {
         ("inputs_dims", 2, &["run", "two.ir", "--inputs", "dims.npz"]),
         ("inputs_broken", 3, &["run", "two.ir", "--inputs", "broken.npz"]),
         ("inputs_absent", 5, &["run", "two.ir", "--inputs", "absent.npz"]),
+        ("inputs_absent_tensors", 5, &["run", "two.ir", "--inputs", "absent.safetensors"]),
+        ("inputs_absent_folder", 5, &["run", "two.ir", "--inputs", "absent/"]),
+        ("inputs_stdin", 2, &["run", "two.ir", "--inputs", "-"]),
         ("inputs_ending", 2, &["run", "two.ir", "--inputs", "two.ir"]),
         ("inputs_dim", 2, &["run", "m.ir", "--dim", "M=3"]),
         ("inputs_size", 2, &["run", "m.ir", "--random", "1", "--dim", "N=1000000000000000"]),
@@ -216,6 +227,7 @@ fn where_outputs_go_is_checked_before_the_run() {
         ("set/", 5, "`set/input_0.pb` exists"),
         ("a/b/", 5, "the folder `a` does not exist"),
         ("forever.ir/", 2, "expected the name of a folder"),
+        ("set", 2, "`set` is a folder"),
     ] {
         let run = dir.run(&["run", "forever.ir", "--random", "1", "--time-limit", "60", "--outputs", name]);
         assert!(run.code == code && run.stderr.contains(word), "{name}: {run}");
@@ -314,8 +326,234 @@ fn the_first_node_that_differs_is_named() {
     dir.write("loop.ir", looped("0.5"));
     dir.write("faulty.ir", looped("0.51"));
     let inner = dir.run(&["verify", "loop.ir", "faulty.ir", "--random", "1"]);
-    assert!(inner.stdout.contains("`s_out` of Mul `loop1/body/halve (iteration 0)`"), "{inner}");
+    assert!(inner.stdout.contains("`s_out` of Mul `loop1/body/halve` (iteration 0)"), "{inner}");
     snapshot("verify_other_outputs", &dir.run(&["verify", "a.ir", "loop.ir", "--random", "1"]));
+}
+
+#[test]
+fn a_dim_has_one_size() {
+    let dir = Dir::new();
+    let two = "  input %x : f32[N, 3]\n  input %y : f32[N, 3]\n  %a = Relu(%x) : f32[N, 3]\n  \
+               %b = Relu(%y) : f32[N, 3]\n  output %a : f32[N, 3]\n  output %b : f32[N, 3]\n";
+    dir.write("m.ir", module(two));
+    let zeros = |n| HostTensor::zeros(ampc::ir::DType::F32, &[n, 3]).unwrap();
+    write_npz(&dir, "two.npz", &[("x", zeros(2)), ("y", zeros(3))]);
+    snapshot("inputs_dim_twice", &dir.run(&["run", "m.ir", "--inputs", "two.npz"]));
+    write_npz(&dir, "one.npz", &[("x", zeros(2)), ("y", zeros(2))]);
+    assert_eq!(dir.run(&["run", "m.ir", "--inputs", "one.npz"]).code, 0);
+}
+
+#[test]
+fn an_input_of_any_rank_is_said_to_be_a_scalar() {
+    let dir = Dir::new();
+    dir.write("m.ir", module("  input %x : f32[*]\n  %y = Relu(%x) : f32[*]\n  output %y : f32[*]\n"));
+    let run = dir.run(&["run", "m.ir", "--random", "1"]);
+    let said = "inputs without a number of dims, which got none: x; `--inputs DATA` gives others";
+    assert!(run.code == 0 && run.stderr.contains(said), "{run}");
+}
+
+#[test]
+fn types_that_numpy_lacks_come_with_advice() {
+    let dir = Dir::new();
+    let cast =
+        |ty: &str| format!("  input %x : {ty}[2]\n  %y = Cast(%x) {{to=1}} : f32[2]\n  output %y : f32[2]\n");
+    dir.write("bf16.ir", module(&cast("bf16")));
+    dir.write("fp8.ir", module(&cast("float8e4m3fn")));
+    dir.write("string.ir", module("  input %x : string[2]\n  output %x : string[2]\n"));
+    write_npz(&dir, "f16.npz", &[("x", HostTensor::zeros(ampc::ir::DType::F16, &[3]).unwrap())]);
+    // What NumPy makes of other types: raw bytes and objects.
+    let raw = |from: &str, to: &str, name: &str| {
+        write_npz(&dir, name, &[("x", HostTensor::zeros(ampc::ir::DType::U16, &[2]).unwrap())]);
+        let bytes = std::fs::read(dir.path(name)).unwrap();
+        let at = bytes.windows(from.len()).position(|w| w == from.as_bytes()).unwrap();
+        let bytes = [&bytes[..at], to.as_bytes(), &bytes[at + from.len()..]].concat();
+        dir.write(name, bytes);
+    };
+    raw("'<u2'", "'<V2'", "raw.npz");
+    raw("'<u2'", "'|O' ", "objects.npz");
+    for (model, inputs, code, advice) in [
+        ("bf16.ir", "f16.npz", 2, "store the bits as uint16 under the name `x__bf16`, and give it the dims"),
+        ("fp8.ir", "f16.npz", 2, "store the bits as uint8 under the name `x__float8e4m3fn`"),
+        ("bf16.ir", "raw.npz", 3, "store the bits as uint16 under the name `x__bf16`"),
+        ("string.ir", "objects.npz", 3, "`astype('U')`"),
+    ] {
+        let run = dir.run(&["run", model, "--inputs", inputs]);
+        let said = run.stderr.replace("\n  | ", " ").replace("\n        ", " ");
+        assert!(run.code == code && said.contains(advice), "{model} {inputs}: {run}");
+    }
+}
+
+#[test]
+fn damaged_archives_are_said_to_be_damaged() {
+    let dir = Dir::new();
+    dir.write("m.ir", module(MATMUL));
+    write_npz(&dir, "x.npz", &[("x", HostTensor::zeros(ampc::ir::DType::F32, &[32, 4]).unwrap())]);
+    let whole = std::fs::read(dir.path("x.npz")).unwrap();
+    for end in [0, 3, 100, 400, whole.len() - 1] {
+        dir.write("cut.npz", &whole[..end]);
+        let run = dir.run(&["run", "m.ir", "--inputs", "cut.npz"]);
+        assert!(run.code == 3 && run.stderr.contains("empty, cut off or no .npz file"), "{end}: {run}");
+    }
+    let at = whole.windows(5).position(|w| w == b"(32, ").unwrap();
+    dir.write("long.npz", [&whole[..at], b"(64, ", &whole[at + 5..]].concat());
+    let run = dir.run(&["run", "m.ir", "--inputs", "long.npz"]);
+    assert!(run.code == 3 && run.stderr.contains("the header says 1024 bytes, 512 are there"), "{run}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn values_are_read_from_no_pipe() {
+    let dir = Dir::new();
+    dir.write("m.ir", module(MATMUL));
+    std::fs::create_dir(dir.path("set")).unwrap();
+    for pipe in ["p.npz", "p.safetensors", "set/input_0.pb"] {
+        let made = std::process::Command::new("mkfifo").arg(dir.path(pipe)).status().unwrap();
+        assert!(made.success());
+    }
+    for inputs in ["p.npz", "p.safetensors", "set"] {
+        let run = dir.run(&["run", "m.ir", "--inputs", inputs]);
+        assert!(run.code == 2 && run.stderr.contains("found a pipe or device"), "{inputs}: {run}");
+    }
+}
+
+/// Where the system lets us have a small disk of our own.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_one_in_every_form() {
+    let dir = Dir::new();
+    dir.write("m.ir", module(MATMUL));
+    std::fs::create_dir(dir.path("disk")).unwrap();
+    let on_disk = |command: &str| {
+        let script = format!("mount -t tmpfs -o size=12k none disk && {command}");
+        let mut shell = std::process::Command::new("unshare");
+        shell.args(["-rm", "sh", "-c", &script]).current_dir(dir.path("")).output()
+    };
+    if !on_disk("true").is_ok_and(|done| done.status.success()) {
+        return;
+    }
+    for name in ["y.npz", "y.safetensors", "set/"] {
+        let ampc = env!("CARGO_BIN_EXE_ampc");
+        let run = format!("{ampc} run m.ir -q --dim N=9000 --outputs disk/{name}; echo $?; ls -A disk");
+        let done = on_disk(&run).unwrap();
+        let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+        assert_eq!(out, "5\n", "{name}");
+        assert!(err.starts_with("ampc::export::target_full") && err.contains("`--outputs`"), "{name}: {err}");
+    }
+}
+
+#[test]
+fn what_has_no_kernel_is_named_with_a_node() {
+    let dir = Dir::new();
+    let call = |op: &str, name: &str, from: &str, to: &str| {
+        format!("  %{to} = acme::{op}(%{from}) : f32[2] @{name}\n")
+    };
+    let body = [call("Foo", "foo1", "x", "a"), call("Foo", "foo2", "a", "b"), call("Bar", "bar1", "b", "y")]
+        .concat();
+    let text = module(&format!("  input %x : f32[2]\n{body}  output %y : f32[2]\n"));
+    dir.write("m.ir", text.replace("opset ai.onnx=21", "opset ai.onnx=21\nopset acme=1"));
+    let run = dir.run(&["run", "m.ir"]);
+    assert!(run.code == 4 && run.stderr.contains("acme::Bar (`bar1`), acme::Foo (`foo1`)"), "{run}");
+}
+
+fn json(run: &Run) -> serde_json::Value {
+    serde_json::from_str(&run.stdout).unwrap()
+}
+
+#[test]
+fn what_was_compared_with_nothing_is_said() {
+    let dir = Dir::new();
+    let log = |lines: &str| module(&format!("  input %x : f32[N]\n{lines}  output %y : f32[N]\n"));
+    dir.write("a.ir", log("  %a1 = Abs(%x) : f32[N]\n  %y = Neg(%a1) : f32[N]\n"));
+    dir.write("b.ir", log("  %b1 = Abs(%x) : f32[N]\n  %y = Neg(%b1) : f32[N]\n  output %b1 : f32[N]\n"));
+    let names = dir.run(&["verify", "a.ir", "b.ir", "--random", "1"]);
+    snapshot("verify_lone", &names);
+    let found = json(&dir.run(&["verify", "a.ir", "b.ir", "--random", "1", "--json"]));
+    let lone = serde_json::json!({
+        "values": { "count": 1, "of": 2, "first": "a1" }, "outputs": { "count": 1, "of": 2, "first": "b1" }
+    });
+    assert_eq!(found["lone"], lone);
+    // NaN that meets NaN, and no elements.
+    let nan = f32::NAN;
+    write_npz(&dir, "nan.npz", &[("x", HostTensor::from_slice(&[3], &[nan, nan, nan]).unwrap())]);
+    write_npz(&dir, "some.npz", &[("x", HostTensor::from_slice(&[3], &[nan, 1.0, nan]).unwrap())]);
+    snapshot("verify_nan", &dir.run(&["verify", "a.ir", "a.ir", "--inputs", "nan.npz"]));
+    let some = dir.run(&["verify", "a.ir", "a.ir", "--inputs", "some.npz"]);
+    assert!(some.stdout.contains("all 3 elements agree (2 are NaN in both); max"), "{some}");
+    assert_eq!(some.stderr, "");
+    let found = json(&dir.run(&["verify", "a.ir", "a.ir", "--inputs", "nan.npz", "--json"]));
+    assert_eq!((&found["outputs"][0]["nan_in_both"], &found["outputs"][0]["finite"]), (&3.into(), &0.into()));
+    let empty = dir.run(&["verify", "a.ir", "a.ir", "--random", "1", "--dim", "N=0"]);
+    assert!(empty.code == 0 && empty.stderr.contains("verify.nothing"), "{empty}");
+    let rewrite = ["rewrite", "a.ir", "-o", "low.onnx", "--verify", "--inputs", "nan.npz"];
+    let rewritten = dir.run(&rewrite);
+    assert!(rewritten.code == 0 && rewritten.stderr.contains("verify.nothing"), "{rewritten}");
+    assert!(!rewritten.stderr.contains("verified: "), "{rewritten}");
+}
+
+#[test]
+fn errors_without_a_number_are_infinite() {
+    let dir = Dir::new();
+    let add = |number: &str| {
+        module(&format!(
+            "  input %x : f32[2]\n  const %c : f32[2] = [{number}, 0.0]\n  %y = Add(%x, %c) : f32[2]\n  \
+             output %y : f32[2]\n"
+        ))
+    };
+    dir.write("a.ir", add("0.0"));
+    for (number, got) in [("inf", "inf"), ("-inf", "-inf"), ("nan", "nan")] {
+        dir.write("b.ir", add(number));
+        let text = dir.run(&["verify", "a.ir", "b.ir", "--random", "1"]);
+        assert!(text.code == 1 && text.stdout.contains("1 disagrees on being finite"), "{text}");
+        assert!(!text.stdout.contains("|err|"), "{text}");
+        let found = json(&dir.run(&["verify", "a.ir", "b.ir", "--random", "1", "--json"]));
+        for error in ["max_abs", "max_rel", "max_of_max", "max_ulp"] {
+            assert_eq!(found["outputs"][0][error], "inf", "{number} {error}");
+        }
+        let first = &found["outputs"][0]["first_mismatch"];
+        assert!(first["got"] == got && first["want"].is_f64(), "{first}");
+    }
+    let wide = "  input %x : f32[2]\n  %y = Unsqueeze(%x, %a) : f32[1, 2]\n  output %y : f32[1, 2]\n";
+    dir.write("dims.ir", module(&format!("  const %a : i64[1] = [0]\n{wide}")));
+    let dims = dir.run(&["verify", "a.ir", "dims.ir", "--random", "1", "--json"]);
+    // That nothing was compared is a warning about what agrees.
+    assert_eq!(dims.stderr, "");
+    let found = json(&dims);
+    assert_eq!((&found["outputs"][0]["max_abs"], &found["passed"]), (&"inf".into(), &false.into()));
+    // Integers keep all their digits, strings are strings.
+    let of = |what: &str| module(&format!("{what}  output %y : i64[1]\n"));
+    dir.write("i.ir", of("  const %y : i64[1] = [9007199254740993]\n"));
+    dir.write("j.ir", of("  const %y : i64[1] = [9007199254740992]\n"));
+    let found = json(&dir.run(&["verify", "i.ir", "j.ir", "--json"]));
+    assert_eq!(found["outputs"][0]["first_mismatch"]["want"], 9_007_199_254_740_993_i64);
+}
+
+#[test]
+fn quiet_comparisons_name_what_fails() {
+    let dir = Dir::new();
+    dir.write("a.ir", net("2.0"));
+    dir.write("b.ir", net("2.02"));
+    let quiet = |args: &[&str]| dir.run(&[args, &["--random", "1", "--dim", "N=4", "-q"]].concat());
+    let same = quiet(&["verify", "a.ir", "a.ir"]);
+    assert_eq!((same.code, same.stdout.as_str(), same.stderr.as_str()), (0, "", ""));
+    let differs = quiet(&["verify", "a.ir", "b.ir"]);
+    assert_eq!((differs.code, differs.stdout.lines().count(), differs.stderr.as_str()), (1, 2, ""));
+    assert!(differs.stdout.starts_with("output y: 12 of 12 elements differ"), "{differs}");
+    let saved = quiet(&["run", "a.ir", "--outputs", "set/"]);
+    assert_eq!(saved.code, 0, "{saved}");
+    let same = dir.run(&["verify", "a.ir", "--test-data", "set", "-q"]);
+    assert_eq!((same.code, same.stdout.as_str()), (0, ""));
+    let off = dir.run(&["verify", "b.ir", "--test-data", "set", "-q"]);
+    assert!(off.code == 1 && off.stdout.starts_with("set output y of Sub `residual`: 12 of 12"), "{off}");
+    let found = json(&dir.run(&["verify", "b.ir", "--test-data", "set", "--json", "--rtol", "0"]));
+    let output = &found["outputs"][0];
+    assert_eq!((&output["value"], &output["node"]), (&"y".into(), &"residual".into()));
+    assert_eq!((&output["folder"], &output["op"]), (&"set".into(), &"Sub".into()));
+    assert_eq!(found["tolerance"]["reason"], "rel asked for, abs the default for test data");
+    let help = dir.run(&["verify", "--help"]);
+    for usage in ["ampc verify [OPTIONS] <MODEL> <OTHER>", "ampc verify [OPTIONS] <MODEL> --test-data <DIR>"]
+    {
+        assert!(help.stdout.contains(usage), "{help}");
+    }
 }
 
 #[test]

@@ -9,7 +9,9 @@ impl GraphPlan {
     pub fn to_text(&self, module: &Module) -> String {
         let mut text = String::new();
         let name = module.text(module.graph(self.graph).name);
-        let line = writeln!(text, "graph {name:?}: {} steps, arena {} bytes", self.steps.len(), self.arena);
+        let count = |n: u64, what: &str| format!("{n} {what}{}", if n == 1 { "" } else { "s" });
+        let (steps, arena) = (count(self.steps.len() as u64, "step"), count(self.arena as u64, "byte"));
+        let line = writeln!(text, "graph {name:?}: {steps}, arena {arena}");
         debug_assert!(line.is_ok(), "writing into a string cannot fail");
         for (at, step) in self.steps.iter().enumerate() {
             let results: Vec<String> =
