@@ -151,16 +151,17 @@ pub(crate) fn map<T: Real>(from: &[T], to: &mut [T], f: impl Fn(T::Wide) -> T::W
         let from = &from[at..at + to.len()];
         if let (Some(from), Some(_)) = (T::as_wide(from), T::as_wide(to)) {
             if let Some(to) = T::as_wide_mut(to) {
-                widest(|| to.iter_mut().zip(from).for_each(|(y, &x)| *y = f(x)));
+                apply(from, to, &f);
             }
             return;
         }
-        let mut block = [<T::Wide as num_traits::Zero>::zero(); BLOCK];
+        let zero = <T::Wide as num_traits::Zero>::zero();
+        let (mut block, mut made) = ([zero; BLOCK], [zero; BLOCK]);
         for (from, to) in from.chunks(BLOCK).zip(to.chunks_mut(BLOCK)) {
-            let block = &mut block[..from.len()];
+            let (block, made) = (&mut block[..from.len()], &mut made[..from.len()]);
             T::widen(from, block);
-            widest(|| block.iter_mut().for_each(|x| *x = f(*x)));
-            T::narrow(block, to);
+            apply(block, made, &f);
+            T::narrow(made, to);
         }
     });
 }
@@ -168,18 +169,25 @@ pub(crate) fn map<T: Real>(from: &[T], to: &mut [T], f: impl Fn(T::Wide) -> T::W
 /// `to[i] = f(to[i])`, computed wide and rounded once.
 pub(crate) fn map_in_place<T: Real>(to: &mut [T], f: impl Fn(T::Wide) -> T::Wide + Send + Sync) {
     pieces(to, PIECE, |_, to| {
-        if let Some(to) = T::as_wide_mut(to) {
-            widest(|| to.iter_mut().for_each(|x| *x = f(*x)));
-            return;
-        }
-        let mut block = [<T::Wide as num_traits::Zero>::zero(); BLOCK];
+        let zero = <T::Wide as num_traits::Zero>::zero();
+        let (mut block, mut made) = ([zero; BLOCK], [zero; BLOCK]);
         for to in to.chunks_mut(BLOCK) {
-            let block = &mut block[..to.len()];
+            let (block, made) = (&mut block[..to.len()], &mut made[..to.len()]);
             T::widen(to, block);
-            widest(|| block.iter_mut().for_each(|x| *x = f(*x)));
-            T::narrow(block, to);
+            if let Some(to) = T::as_wide_mut(to) {
+                apply(block, to, &f);
+                continue;
+            }
+            apply(block, made, &f);
+            T::narrow(made, to);
         }
     });
+}
+
+/// `to[i] = f(from[i])`. Not in place: of an element that may stay what it is the compiler makes a masked store, which
+/// is slow on some processors.
+fn apply<W: Wide>(from: &[W], to: &mut [W], f: &impl Fn(W) -> W) {
+    widest(|| to.iter_mut().zip(from).for_each(|(y, &x)| *y = f(x)));
 }
 
 /// All elements as f32 or f64: as they are, or widened into `room`.
