@@ -429,6 +429,7 @@ fn a_full_disk_is_one_in_every_form() {
         shell.args(["-rm", "sh", "-c", &script]).current_dir(dir.path("")).output()
     };
     if !on_disk("true").is_ok_and(|done| done.status.success()) {
+        println!("skipped: the system lets us mount no disk of our own");
         return;
     }
     for name in ["y.npz", "y.safetensors", "set/"] {

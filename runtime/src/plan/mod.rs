@@ -11,6 +11,7 @@
 //!   for one step. Storages that live at the same time do not overlap (`plan/arena.rs` lays them out).
 //! - A state keeps its storage from run to run. Its next value is computed in place of it if everything else reads it
 //!   before; if not, it is copied there when all steps are done.
+//!   One whose size is not known, or changes, is *moved*: whoever runs the graph keeps it.
 //! - A value whose dims are known only once it is there, and what is no tensor of numbers, is on the *heap*.
 //!
 //! Every graph has a plan of its own: that of a body is used for every iteration, that of a function for every call.
