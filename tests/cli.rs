@@ -529,7 +529,7 @@ fn presets() {
     snapshot("policy_unlisted", &dir.run(&["policy", "check", "u.json"]));
     for (name, wrong) in [
         ("unknown", "troch"),
-        ("jmp_type", "jmp:p=f32,c=fp16,o=f32"),
+        ("jmp_type", "jmp:p=f32,c=flt16,o=f32"),
         ("jmp_params", "jmp:p=f16,c=f32"),
         ("jmp_output", "jmp:c=f16,o=bf16"),
     ] {

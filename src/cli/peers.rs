@@ -80,6 +80,9 @@ impl PeerArgs {
             ("--nodes-to-include", &self.nodes_to_include, to),
         ];
         for (flag, expressions, precision) in nodes {
+            if precision == to {
+                policy.next_layer();
+            }
             for expression in expressions {
                 // By itself first, lest a bracket too many closes the group.
                 let pinned = Pattern::new(&format!("re:{expression}"))

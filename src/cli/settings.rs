@@ -1,6 +1,6 @@
 //! From arguments to the options of a rewrite.
 
-use super::args::{ExcessArg, Format, OutOfRangeArg, PrecisionArgs};
+use super::args::{ExcessArg, OutOfRangeArg, PrecisionArgs};
 use super::diagnose;
 use super::problem::Failure;
 use ampc::ir::DType;
@@ -114,8 +114,7 @@ pub(crate) fn options(
 ) -> Result<RewriteOptions, Failure> {
     let Read { mut policy, repeated, .. } = read_policy(&args.policy)?;
     let to = match (args.to, &repeated) {
-        (Some(Format::Bf16), _) => DType::BF16,
-        (Some(Format::Fp16), _) => DType::F16,
+        (Some(to), _) => to,
         (None, Some(repeated)) if repeated.to == "bf16" => DType::BF16,
         (None, _) => policy.wants().to.unwrap_or(DType::F16),
     };
@@ -149,7 +148,10 @@ pub(crate) fn options(
     };
     no_empty_names(args)?;
     apply(&mut policy, args).map_err(|e| diagnose::policy(&e, None))?;
+    // What the command line pins wins over what the policy pins, and our spelling over those of other tools.
+    policy.next_layer();
     args.peers.apply(&mut policy, to)?;
+    policy.next_layer();
     for pin in &args.pin {
         let (pattern, precision) = split_pin("--pin", pin)?;
         policy.pin(pattern, precision).map_err(|e| of_option("--pin", pin, &e))?;

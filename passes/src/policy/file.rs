@@ -267,7 +267,7 @@ mod tests {
             reason.contains("table, schema, allow") && reason.contains("did you mean `infer`"),
             "{reason}"
         );
-        let (line, column, reason) = at("{\"name\": \"mine\",\n \"base\": \"jmp:c=fp16\"}");
+        let (line, column, reason) = at("{\"name\": \"mine\",\n \"base\": \"jmp:c=flt16\"}");
         assert_eq!((line, column), (2, 10));
         assert!(reason.contains("did you mean `f16`"), "{reason}");
         let (line, _, reason) = at("{\n \"unlised\": \"infer\"\n}");
