@@ -15,7 +15,8 @@ use ampc_ir::op::Class;
 pub(super) const PREFIX: &str = "jmp:";
 
 /// jmp's names of types; `half` is bf16 on TPUs and f16 everywhere else.
-const TYPES: &[&str] = &["bf16", "bfloat16", "f16", "float16", "half", "f32", "float32", "full", "f64", "float64"];
+const TYPES: &[&str] =
+    &["bf16", "bfloat16", "f16", "float16", "half", "f32", "float32", "full", "f64", "float64"];
 
 #[derive(Clone, Copy)]
 struct Types {

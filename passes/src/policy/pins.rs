@@ -438,17 +438,25 @@ mod tests {
     #[test]
     fn what_names_a_variable_is_narrower_than_what_names_the_node() {
         let mut policy = Policy::preset("safe").unwrap();
-        let pins = [("a", "fp16"), ("a#T", "fp32"), ("b#T", "fp32"), ("b", "bf16"), ("*", "auto"), ("*#V", "fp32")];
+        let pins =
+            [("a", "fp16"), ("a#T", "fp32"), ("b#T", "fp32"), ("b", "bf16"), ("*", "auto"), ("*#V", "fp32")];
         for (pattern, pin) in pins {
             policy.pin(pattern, pin.parse().unwrap()).unwrap();
         }
         let of = |path, var| of(&policy, &["a", "b", "c"], path, var, &[]).unwrap().0.as_str();
-        assert_eq!([of("a", "T"), of("a", "V"), of("b", "T"), of("b", "V")], ["fp32", "fp16", "fp32", "bf16"]);
+        assert_eq!(
+            [of("a", "T"), of("a", "V"), of("b", "T"), of("b", "V")],
+            ["fp32", "fp16", "fp32", "bf16"]
+        );
         assert_eq!([of("c", "T"), of("c", "V")], ["auto", "fp32"]);
     }
 
     /// What two pins of nodes (or of values, if they begin with `%`) are said to be: the contradiction, or what holds.
-    fn both(first: (&str, &str), second: (&str, &str), is_next_layer: bool) -> Result<&'static str, [String; 2]> {
+    fn both(
+        first: (&str, &str),
+        second: (&str, &str),
+        is_next_layer: bool,
+    ) -> Result<&'static str, [String; 2]> {
         let mut policy = Policy::preset("safe").unwrap();
         for (i, (pattern, pin)) in [first, second].into_iter().enumerate() {
             if i == 1 && is_next_layer {
@@ -466,7 +474,9 @@ mod tests {
 
     #[test]
     fn pins_of_one_rank_and_layer_contradict_each_other() {
-        for (first, second) in [("a", "a"), ("*", "re:a|b"), ("[ab]", "[ab]"), ("a#T", "a#T"), ("%x", "%y"), ("%*", "%[x]")] {
+        for (first, second) in
+            [("a", "a"), ("*", "re:a|b"), ("[ab]", "[ab]"), ("a#T", "a#T"), ("%x", "%y"), ("%*", "%[x]")]
+        {
             let spelled = |text: &str, pin| format!("{}={pin}", text.trim_start_matches('%'));
             let wanted = [spelled(first, "fp32"), spelled(second, "bf16")];
             assert_eq!(both((first, "fp32"), (second, "bf16"), false), Err(wanted), "{first} {second}");
@@ -474,9 +484,15 @@ mod tests {
             assert_eq!(both((first, "fp32"), (second, "auto"), true), Ok("auto"), "{first} {second}");
         }
         // The rank decides before the layer does.
-        for (narrow, wide) in [("a", "%x"), ("a", "*"), ("%x", "*"), ("*", "%*"), ("a", "b"), ("a#T", "a"), ("*#T", "*")] {
+        for (narrow, wide) in
+            [("a", "%x"), ("a", "*"), ("%x", "*"), ("*", "%*"), ("a", "b"), ("a#T", "a"), ("*#T", "*")]
+        {
             for is_next_layer in [false, true] {
-                assert_eq!(both((narrow, "fp32"), (wide, "bf16"), is_next_layer), Ok("fp32"), "{narrow} {wide}");
+                assert_eq!(
+                    both((narrow, "fp32"), (wide, "bf16"), is_next_layer),
+                    Ok("fp32"),
+                    "{narrow} {wide}"
+                );
             }
             assert_eq!(both((wide, "bf16"), (narrow, "fp32"), false), Ok("fp32"), "{narrow} {wide}");
         }
