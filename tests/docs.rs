@@ -12,6 +12,9 @@
     reason = "a test fails and tells by panicking and printing"
 )]
 
+#[path = "docs/flags.rs"]
+mod flags;
+
 #[path = "docs/links.rs"]
 mod links;
 
@@ -127,6 +130,23 @@ fn json(place: &str, text: &str) {
 fn links_lead_somewhere() {
     let dead = links::dead();
     assert!(dead.is_empty(), "{}", dead.join("\n"));
+}
+
+/// What documents say of flags is what the command line has, and the other way round.
+#[test]
+fn flags_in_documents_exist() {
+    let (known, mut mentioned) = (flags::of_commands(), std::collections::BTreeSet::new());
+    let command_line = Document::read("docs/cli.md").text;
+    let elsewhere = command_line.split("\n## ").find(|s| s.starts_with("Spellings of other tools")).unwrap();
+    for document in documents() {
+        for flag in flags::mentioned(&document.text) {
+            let is_known = known.contains(&flag) || elsewhere.contains(&format!("`{flag}"));
+            assert!(is_known, "{}: no command has `{flag}`", document.name);
+            mentioned.insert(flag);
+        }
+    }
+    let missing: Vec<&String> = known.difference(&mentioned).collect();
+    assert!(missing.is_empty(), "no document speaks of {missing:?}");
 }
 
 /// Nobody finds a document that no list has.

@@ -42,7 +42,7 @@ pub struct Pipeline {
 #[non_exhaustive]
 pub enum PipelineError {
     /// No pass has this name.
-    #[error("no pass is called `{found}`{hint}; passes are {passes}")]
+    #[error("no pass is called `{found}`; passes are {passes}{hint}")]
     UnknownPass {
         /// The name as given.
         found: String,

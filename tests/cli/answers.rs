@@ -201,3 +201,58 @@ fn words_that_nobody_knows() {
     let nothing = dir.run(&["m.txt"]);
     assert!(nothing.code == 2 && nothing.stderr.contains("unrecognized subcommand"), "{nothing}");
 }
+
+/// What is done where nothing is said, and the exit codes: the same in the help, in the documents and in fact.
+#[test]
+fn defaults_are_those_of_the_documents() {
+    let dir = Dir::new();
+    for (command, flag, default) in [
+        ("rewrite", "--to", "fp16"),
+        ("rewrite", "--policy", "safe"),
+        ("rewrite", "--target", "generic"),
+        ("rewrite", "--objective", "time"),
+        ("rewrite", "--keep-io", "all"),
+        ("rewrite", "--out-of-range", "keep"),
+        ("rewrite", "--excess-precision", "forbid"),
+        ("rewrite", "--opset", "keep"),
+        ("rewrite", "--external-data", "auto"),
+        ("rewrite", "--output", "MODEL.fp16.onnx or MODEL.bf16.onnx beside the model"),
+        ("run", "--device", "cpu"),
+        ("run", "--color", "auto"),
+    ] {
+        let help = dir.run(&[command, "--help"]).stdout;
+        let (_, behind) = help.split_once(&format!("{flag} <")).expect(flag);
+        // Up to the next flag, whose line begins with two dashes.
+        let own: Vec<&str> = behind.lines().take_while(|l| !l.trim_start().starts_with("--")).collect();
+        let own = own.join(" ").split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(own.contains(&format!("[default: {default}")), "{command} {flag}: {own}");
+    }
+    dir.copy(MLP, "m.onnx");
+    let said = ["--to=fp16", "--policy=safe", "--target=generic", "--objective=time", "--keep-io=all"];
+    let more = ["--out-of-range=keep", "--excess-precision=forbid", "--opset=keep", "--external-data=auto"];
+    let spelled = dir.run(&[&["rewrite", "m.onnx", "-o", "-"], &said[..], &more].concat());
+    assert!(
+        spelled.code == 0 && spelled.bytes == dir.run(&["rewrite", "m.onnx", "-o", "-"]).bytes,
+        "{}",
+        spelled.stderr
+    );
+    let text = |name: &str| {
+        std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap()
+    };
+    let help = dir.run(&["--help"]).stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    for code in [
+        "0 done",
+        "1 a comparison failed",
+        "2 wrong usage",
+        "3 the input is invalid",
+        "4 not supported",
+        "5 reading or writing failed",
+        "70 a bug",
+    ] {
+        let (number, meaning) = code.split_once(' ').unwrap();
+        assert!(help.contains(code), "{code}: {help}");
+        for name in ["README.md", "docs/cli.md"] {
+            assert!(text(name).contains(&format!("\n| {number} | {meaning}")), "{name}: {code}");
+        }
+    }
+}

@@ -113,7 +113,7 @@ impl Policy {
         // A base is a preset and no file, which the error of presets speaks of.
         let mut policy = Policy::preset(base).map_err(|error| match error {
             PolicyError::UnknownPreset { found, hint, presets } => {
-                let reason = format!("no preset is called `{found}`{hint}; presets are {presets}");
+                let reason = format!("no preset is called `{found}`; presets are {presets}{hint}");
                 error_at(text, &["base", base], reason)
             }
             error @ PolicyError::Jmp { .. } => error_at(text, &["base", base], error.to_string()),

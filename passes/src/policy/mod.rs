@@ -98,7 +98,7 @@ pub struct Policy {
 #[non_exhaustive]
 pub enum PolicyError {
     /// No preset has this name.
-    #[error("no policy is called `{found}`{hint}; presets are {presets}; a file ends in `.json`")]
+    #[error("no policy is called `{found}`; presets are {presets}; a file ends in `.json`{hint}")]
     UnknownPreset {
         /// The name as given.
         found: String,
@@ -144,7 +144,7 @@ pub enum PolicyError {
         second: Class,
     },
     /// No guard has this name.
-    #[error("no guard is called `{found}`{hint}; guards are {guards}")]
+    #[error("no guard is called `{found}`; guards are {guards}{hint}")]
     UnknownGuard {
         /// The name as given.
         found: String,
