@@ -6,6 +6,8 @@
 //! the end of what they write, but for `text example: REASON`.
 //! Rust programs are compiled as documentation tests of the library (`src/lib.rs`).
 
+// Commands are for a shell.
+#![cfg(unix)]
 #![allow(
     clippy::unwrap_used,
     clippy::print_stdout,

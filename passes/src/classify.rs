@@ -264,9 +264,8 @@ impl State<'_> {
         if let Some(rule) = immovable(module, schema, var) {
             return self.decide(Class::Fixed, full, rule);
         }
-        // Nothing can be cast on the way in, so neither a pin nor a list makes the result another type.
-        // All of a group is made low together.
-        let castable = flow::operands_of(module, var).next().is_some() || group.is_some();
+        // Where nothing can be cast on the way in, neither a pin nor a list makes the result another type.
+        let castable = self.is_castable(module, var);
         // What an earlier run inserted is not what the user speaks of, though its name may match.
         let speaks = castable && flow::inserted_result(module, var.node).is_none();
         let pin = if speaks { self.pin(module, var, paths, name) } else { None };
@@ -329,6 +328,11 @@ impl State<'_> {
         self.decide(class, precision, &rule)
     }
 
+    /// Whether something goes into a variable that can be cast on the way in, or all of its group is made low together.
+    fn is_castable(&self, module: &Module, var: Var) -> bool {
+        flow::operands_of(module, var).next().is_some() || self.groups.get(var).is_some()
+    }
+
     /// The pin that decides a variable, and its rule.
     fn pin(&mut self, module: &Module, var: Var, paths: &[&str], name: &str) -> Option<(Pin, String)> {
         let held = self.wishes.of_var(module, var, paths, name)?;
@@ -353,7 +357,10 @@ impl State<'_> {
         if flow::inserted_result(module, var.node).is_some() {
             return table.0;
         }
-        let pin = self.pin(module, var, paths, name);
+        let pin = match self.is_castable(module, var) {
+            true => self.pin(module, var, paths, name),
+            false => self.wishes.of_var(module, var, paths, name).map(|held| (held.pin, held.rule)),
+        };
         let listed = || self.wishes.policy.class_of(&node_key(module, var.node));
         match pin {
             Some((Pin::To(to), _)) if to.is_low() && table.0 != Class::Fixed => Class::Allow,

@@ -142,8 +142,8 @@ const ANSWERS: &[Answer] = &[
     ),
     (
         &["--min-positive-val", "--max-finite-val"],
-        "not needed: constants that fp16 cannot hold stay fp32; `--out-of-range clamp` clips those that \
-         are too large",
+        "not needed: constants beyond fp16 stay fp32 (`--out-of-range clamp` clips them), and so do tiny ones whose \
+         loss matters (docs/guards.md)",
     ),
     (
         &["--init-max"],
@@ -178,7 +178,7 @@ const ANSWERS: &[Answer] = &[
             "--use-local-type-inference",
             "--use-standalone-type-inference",
         ],
-        "not needed: ampc infers types and shapes itself, named dims included, and nothing that it writes \
+        "not needed: ampc infers types and shapes itself, named dims included, and no decision \
          depends on those in the file",
     ),
     (
@@ -230,7 +230,7 @@ const ANSWERS: &[Answer] = &[
          (docs/contrib.md)",
     ),
     (
-        &["--provider", "--providers", "--execution-provider"],
+        &["--provider", "--providers", "--execution-provider", "--device"],
         "no other runtime decides; `--target NAME` says what the result runs on (`ampc target list`)",
     ),
     (
@@ -279,7 +279,8 @@ const ANSWERS: &[Answer] = &[
     ),
 ];
 
-/// What to say of a flag or command that is none of ours, if it is one of another tool, or a model without a command.
+/// What to say of a flag or command that is none of ours, if it is one of another tool, or of the name of
+/// a model where none is expected.
 pub(crate) fn answer(error: &clap::Error) -> Option<Failure> {
     let text = |kind| match error.get(kind)? {
         ContextValue::String(text) => Some(text.as_str()),
@@ -293,9 +294,15 @@ pub(crate) fn answer(error: &clap::Error) -> Option<Failure> {
     }
     let is_model = [".onnx", ".ir", ".json"].iter().any(|ending| given.ends_with(ending));
     let is_command = error.get(ContextKind::InvalidSubcommand).is_some();
-    (is_command && is_model).then(|| {
-        let message = format!("`{given}`: expected a command, such as `ampc rewrite {given}`");
-        Failure::usage("command", message)
+    is_model.then(|| match is_command {
+        true => Failure::usage(
+            "command",
+            format!("`{given}`: expected a command, such as `ampc rewrite {given}`"),
+        ),
+        false => Failure::usage(
+            "argument",
+            format!("`{given}`: no further model is expected; where one is written, `-o {given}` names it"),
+        ),
     })
 }
 
