@@ -8,7 +8,7 @@ use ampc::ir::op::Class;
 use ampc::options::{By, Opset, UnknownObjective};
 use ampc::passes::guard::OutOfRange;
 use ampc::passes::insert_casts::KeepIo;
-use ampc::passes::policy::{Pin, PolicyError};
+use ampc::passes::policy::{Pin, PolicyError, float_format};
 use ampc::passes::suggest::did_you_mean;
 use ampc::passes::{Policy, Profile, suggest};
 use ampc::{Model, RewriteOptions};
@@ -115,14 +115,14 @@ pub(crate) fn options(
     let Read { mut policy, repeated, .. } = read_policy(&args.policy)?;
     let to = match (args.to, &repeated) {
         (Some(to), _) => to,
-        (None, Some(repeated)) if repeated.to == "bf16" => DType::BF16,
+        (None, Some(repeated)) if float_format(&repeated.to) == Some(DType::BF16) => DType::BF16,
         (None, _) => policy.wants().to.unwrap_or(DType::F16),
     };
     if let Err(error) = policy.check_format(to) {
         return Err(diagnose::policy(&error, None).with_help("leave `--to` out, or change the policy"));
     }
     let format = if to == DType::BF16 { "bf16" } else { "fp16" };
-    if let Some(repeated) = repeated.as_ref().filter(|r| r.to != format) {
+    if let Some(repeated) = repeated.as_ref().filter(|r| float_format(&r.to) != Some(to)) {
         let message = format!(
             "`--to {format}`: the report `{}` has decisions for {}; leave `--to` out to repeat them",
             args.policy, repeated.to
