@@ -139,6 +139,11 @@ fn spellings_of_formats() {
         dir.write("p.json", format!("{{\"pins\": {{\"fc1\": \"{other}\"}}}}"));
         assert!(bytes(&["--policy", "p.json"]) == bytes(&["--pin", "fc1=fp32"]), "{other}");
     }
+    let low = dir.run(&["rewrite", "m.onnx", "-o", "low.onnx", "--to", "bf16", "--report", "r.json"]);
+    assert_eq!(low.code, 0, "{low}");
+    let report = std::fs::read_to_string(dir.path("r.json")).unwrap();
+    dir.write("r.json", report.replace("\"to\": \"bf16\"", "\"to\": \"BFloat16\""));
+    assert!(bytes(&["--policy", "r.json"]) == bytes(&["--to", "bf16"]));
     for wrong in ["fp8", "fp32", "auto"] {
         let run = dir.run(&["rewrite", "m.onnx", "--to", wrong]);
         assert!(run.code == 2 && run.stderr.contains("[possible values: fp16, bf16]"), "{run}");
