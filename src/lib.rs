@@ -38,6 +38,15 @@ mod safetensors;
 mod temporary;
 pub mod text_files;
 
+/// The programs in documents, which are compiled as programs of users are.
+#[cfg(doctest)]
+mod documents {
+    #[doc = include_str!("../README.md")]
+    mod readme {}
+    #[doc = include_str!("../docs/run.md")]
+    mod run {}
+}
+
 pub use error::{Error, ErrorKind};
 pub use model::{Model, SaveOptions, load, save};
 pub use options::{Emit, RewriteOptions};

@@ -5,6 +5,9 @@
 #[path = "cli/support.rs"]
 mod support;
 
+#[path = "cli/answers.rs"]
+mod answers;
+
 #[path = "cli/diagnostics.rs"]
 mod diagnostics;
 
@@ -529,7 +532,7 @@ fn presets() {
     snapshot("policy_unlisted", &dir.run(&["policy", "check", "u.json"]));
     for (name, wrong) in [
         ("unknown", "troch"),
-        ("jmp_type", "jmp:p=f32,c=fp16,o=f32"),
+        ("jmp_type", "jmp:p=f32,c=flt16,o=f32"),
         ("jmp_params", "jmp:p=f16,c=f32"),
         ("jmp_output", "jmp:c=f16,o=bf16"),
     ] {
@@ -674,7 +677,7 @@ fn what_is_read_is_never_written_and_nothing_is_written_twice() {
             "rewrite s.ir -o s.ir --force",
             "rewrite s.ir -o ./s.ir",
             "opt s.ir --passes= -o s.ir --force",
-            "rewrite s.ir -o s.ir.safetensors --force",
+            "rewrite s.ir -o s.ir.safetensors --emit onnx --force",
             "rewrite s.ir -o o.onnx --report s.ir --force",
             "rewrite s.ir -o o.onnx --report s.ir.safetensors --force",
             "rewrite m.onnx -o o.onnx --report m.onnx --force",
@@ -683,7 +686,7 @@ fn what_is_read_is_never_written_and_nothing_is_written_twice() {
             "rewrite m.onnx -o o.onnx --external-data always --report o.onnx.data",
             "rewrite m.onnx -o o.ir --report o.ir.safetensors",
             "rewrite e.onnx -o o.onnx --report e.onnx.data --force",
-            "rewrite e.onnx -o e.onnx.data --force",
+            "rewrite e.onnx -o e.onnx.data --emit onnx --force",
             "rewrite m.onnx -o 04-guard.ir --dump-after guard --dump-dir .",
             "rewrite m.onnx -o o.onnx --report 04-guard.ir --dump-after all --dump-dir .",
         ],

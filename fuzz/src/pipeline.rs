@@ -66,6 +66,8 @@ fn pin(policy: &mut Policy, graph: &Graph, [name, to, form]: [u8; 3]) {
     let Some(line) = graph.lines.get(usize::from(name) % graph.lines.len().max(1)) else { return };
     let value = &line.defines[0];
     let to = [Pin::To(DType::F32), Pin::To(DType::F16), Pin::To(DType::BF16), Pin::Auto][usize::from(to) % 4];
+    // Few pins that chance makes would agree where they meet.
+    policy.next_layer();
     match form % 7 {
         0 => policy.pin_value(value, to),
         1 => policy.pin(&format!("n_{value}*"), to),

@@ -11,7 +11,7 @@
 use crate::flow::{self, Var};
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
 use crate::paths::Paths;
-use crate::policy::{Base, Names, OpClass, Pin, Pins, Policy, is_pin, node_key};
+use crate::policy::{Base, Held, Names, OpClass, Pin, Pins, Policy, is_pin, node_key};
 use crate::sequences::{self, Groups};
 use crate::suggest::{did_you_mean, nearest};
 use ampc_ir::infer::misfit;
@@ -57,6 +57,7 @@ impl Pass for Classify {
             groups: &groups,
             wishes: Wishes { policy: &self.policy, pins: &pins },
             dead: flow::dead_functions(module),
+            contradiction: None,
             reasons: FxHashMap::default(),
             without_format: BTreeMap::new(),
         };
@@ -64,6 +65,9 @@ impl Pass for Classify {
             warn_of_misfit(module, node, cx);
             let names: Vec<&str> = paths.names(node).collect();
             let decisions = state.node(module, node, &names);
+            if let Some([first, second]) = state.contradiction.take() {
+                return Err(PassError::PinsContradict { node: paths.path(node).to_owned(), first, second });
+            }
             *module.node_mut(node).decisions = decisions.into();
         }
         sequences::agree(module, &groups, &paths);
@@ -116,7 +120,7 @@ impl Wishes<'_> {
         let mut pins = flow::vars(module, node)
             .zip(&names)
             .filter_map(|(var, name)| self.of_var(module, var, paths, name));
-        pins.next().map(|(_, rule)| rule)
+        pins.next().map(|held| held.rule)
     }
 
     /// The pin that spoke of a node in an earlier run.
@@ -124,8 +128,8 @@ impl Wishes<'_> {
         paths.iter().find_map(|path| self.policy.replayed_pin(path)).map(str::to_owned)
     }
 
-    /// The pin that holds for a variable of a node with these paths, and its rule.
-    fn of_var(&self, module: &Module, var: Var, paths: &[&str], name: &str) -> Option<(Pin, String)> {
+    /// The pin that holds for a variable of a node with these paths.
+    fn of_var(&self, module: &Module, var: Var, paths: &[&str], name: &str) -> Option<Held> {
         if self.pins.is_empty() {
             return None;
         }
@@ -175,6 +179,8 @@ struct State<'a> {
     wishes: Wishes<'a>,
     /// Graphs of functions that nothing calls.
     dead: FxHashSet<GraphId>,
+    /// Pins that contradict each other for a variable that they decide, of the node that is looked at.
+    contradiction: Option<[String; 2]>,
     /// Reasons without evidence are the same for many nodes.
     reasons: FxHashMap<String, Arc<Reason>>,
     without_format: BTreeMap<(&'static str, u16, DType), u32>,
@@ -258,12 +264,11 @@ impl State<'_> {
         if let Some(rule) = immovable(module, schema, var) {
             return self.decide(Class::Fixed, full, rule);
         }
-        // Nothing can be cast on the way in, so neither a pin nor a list makes the result another type.
-        // All of a group is made low together.
-        let castable = flow::operands_of(module, var).next().is_some() || group.is_some();
+        // Where nothing can be cast on the way in, neither a pin nor a list makes the result another type.
+        let castable = self.is_castable(module, var);
         // What an earlier run inserted is not what the user speaks of, though its name may match.
         let speaks = castable && flow::inserted_result(module, var.node).is_none();
-        let pin = if speaks { self.wishes.of_var(module, var, paths, name) } else { None };
+        let pin = if speaks { self.pin(module, var, paths, name) } else { None };
         // A report of another model may ask for what this one cannot have.
         let replayed =
             paths.iter().find_map(|path| self.wishes.policy.replayed(path, name)).filter(|&precision| {
@@ -323,6 +328,18 @@ impl State<'_> {
         self.decide(class, precision, &rule)
     }
 
+    /// Whether something goes into a variable that can be cast on the way in, or all of its group is made low together.
+    fn is_castable(&self, module: &Module, var: Var) -> bool {
+        flow::operands_of(module, var).next().is_some() || self.groups.get(var).is_some()
+    }
+
+    /// The pin that decides a variable, and its rule.
+    fn pin(&mut self, module: &Module, var: Var, paths: &[&str], name: &str) -> Option<(Pin, String)> {
+        let held = self.wishes.of_var(module, var, paths, name)?;
+        self.contradiction = self.contradiction.take().or(held.contradiction);
+        Some((held.pin, held.rule))
+    }
+
     /// Whether a value is in a function that nothing calls: no type is known there.
     fn is_dead(&self, module: &Module, value: Value) -> bool {
         !self.dead.is_empty() && self.dead.contains(&module.root(module.value(value).graph))
@@ -330,7 +347,7 @@ impl State<'_> {
 
     /// The class of what is 16-bit already: the one by which an earlier run may have made it so.
     fn class_of_low(
-        &self,
+        &mut self,
         module: &Module,
         var: Var,
         table: (Class, &str, Base),
@@ -340,8 +357,12 @@ impl State<'_> {
         if flow::inserted_result(module, var.node).is_some() {
             return table.0;
         }
+        let pin = match self.is_castable(module, var) {
+            true => self.pin(module, var, paths, name),
+            false => self.wishes.of_var(module, var, paths, name).map(|held| (held.pin, held.rule)),
+        };
         let listed = || self.wishes.policy.class_of(&node_key(module, var.node));
-        match self.wishes.of_var(module, var, paths, name) {
+        match pin {
             Some((Pin::To(to), _)) if to.is_low() && table.0 != Class::Fixed => Class::Allow,
             Some((Pin::Auto, _)) => class_by_policy(table, None).0,
             _ => class_by_policy(table, listed()).0,
@@ -519,7 +540,15 @@ fn check_pins(
             });
         }
     }
-    Ok(())
+    check_repeated(pins, paths)
+}
+
+/// Two pins of the same text that ask for different things are a mistake wherever they match.
+fn check_repeated(pins: &Pins<'_>, paths: &Paths) -> Result<(), PassError> {
+    let Some((reading, [first, second])) = pins.repeated() else { return Ok(()) };
+    let is_node = |&&node: &&Node| paths.names(node).any(|name| reading.matches(name));
+    let node = paths.nodes().iter().find(is_node).map_or(reading.text(), |&node| paths.path(node));
+    Err(PassError::PinsContradict { node: node.to_owned(), first, second })
 }
 
 /// What may have been meant by a name that no node has.

@@ -184,6 +184,16 @@ pub enum PassError {
         /// The nearest name, if one is near.
         hint: String,
     },
+    /// Two pins of one rank ask for different things of one node.
+    #[error("the pins `{first}` and `{second}` contradict each other for `{node}`: keep one")]
+    PinsContradict {
+        /// The node or value that both speak of.
+        node: String,
+        /// The one that was given first.
+        first: String,
+        /// The other one.
+        second: String,
+    },
     /// Functions call functions so often that nobody can inline them.
     #[error(
         "function `{function}` is there {times} times once functions are inlined, and the model has more than {limit} \

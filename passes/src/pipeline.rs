@@ -16,7 +16,7 @@ use crate::guard::{Guard, OutOfRange, Statistics};
 use crate::insert_casts::{InsertCasts, KeepIo};
 use crate::move_casts::MoveCasts;
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError, Warning};
-use crate::policy::{Policy, PolicyError};
+use crate::policy::{Policy, PolicyError, float_format};
 use crate::raise_opset::{RaiseOpset, Target};
 use crate::share_functions::ShareFunctions;
 use crate::simplify_casts::SimplifyCasts;
@@ -42,7 +42,7 @@ pub struct Pipeline {
 #[non_exhaustive]
 pub enum PipelineError {
     /// No pass has this name.
-    #[error("no pass is called `{found}`{hint}; passes are {passes}")]
+    #[error("no pass is called `{found}`; passes are {passes}{hint}")]
     UnknownPass {
         /// The name as given.
         found: String,
@@ -469,9 +469,11 @@ fn build(
         found: found.to_owned(),
     };
     let format = |option: &str| match get(option) {
-        None | Some("f16" | "fp16") => Ok(DType::F16),
-        Some("bf16") => Ok(DType::BF16),
-        Some(other) => Err(bad(option, "f16 or bf16", other)),
+        None => Ok(DType::F16),
+        Some(word) => match float_format(word) {
+            Some(format) if format.is_low() => Ok(format),
+            Some(_) | None => Err(bad(option, "f16 or bf16", word)),
+        },
     };
     if spec.name == "bind-signatures" {
         let policy = policy(get("policy").unwrap_or("safe"))?;

@@ -1,9 +1,10 @@
 //! What the command line accepts.
 
 use super::peers::PeerArgs;
+use ampc::ir::DType;
 use ampc::options::{Objective, Opset};
-use ampc::passes::policy::PRESETS;
-use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
+use ampc::passes::policy::{PRESETS, float_format};
+use clap::builder::{PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser};
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use std::ffi::OsStr;
@@ -249,8 +250,9 @@ pub(crate) struct RewriteVerifyArgs {
 #[command(next_help_heading = "Precision")]
 pub(crate) struct PrecisionArgs {
     /// The format to lower to [default: fp16, or the one of the report given as policy]
-    #[arg(long, value_enum, value_name = "FORMAT", aliases = ["low-precision-type", "low_precision_type"])]
-    pub(crate) to: Option<Format>,
+    #[arg(long, value_name = "FORMAT", aliases = ["low-precision-type", "low_precision_type"])]
+    #[arg(value_parser = FormatName)]
+    pub(crate) to: Option<DType>,
     /// A preset (safe, all, perf, zero-risk, torch, tf, paddle-o1, paddle-o2, nvidia, fastai or jmp:POLICY; see
     /// `ampc policy list`), a policy file, or the report of an earlier run to repeat
     #[arg(long, value_name = "NAME|FILE.json", default_value = "safe")]
@@ -452,10 +454,26 @@ impl TypedValueParser for PolicyName {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
-    Fp16,
-    Bf16,
+/// A format to lower to: in any spelling, of which help and shells know the usual one.
+#[derive(Clone, Copy, Debug)]
+struct FormatName;
+
+impl TypedValueParser for FormatName {
+    type Value = DType;
+    fn parse_ref(
+        &self,
+        command: &clap::Command,
+        arg: Option<&clap::Arg>,
+        value: &OsStr,
+    ) -> Result<DType, clap::Error> {
+        let format = value.to_str().and_then(float_format).filter(|format| format.is_low());
+        let names = PossibleValuesParser::new(["fp16", "bf16"]);
+        // The error names those that there are.
+        format.map_or_else(|| names.parse_ref(command, arg, value).map(|_| DType::F16), Ok)
+    }
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        Some(Box::new(["fp16", "bf16"].into_iter().map(PossibleValue::new)))
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

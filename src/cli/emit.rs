@@ -2,6 +2,7 @@
 
 use super::args::{EmitArg, ExternalArg, WriteArgs};
 use super::diagnose;
+use super::endings;
 use super::problem::Failure;
 use super::ui::{self, Stream, Ui};
 use ampc::ir::tensor::ByteSource;
@@ -39,24 +40,21 @@ pub(crate) struct Written {
 }
 
 impl Emit {
-    /// What the arguments ask for; `ending` makes the default name of the model's, `otherwise` is the form where
+    /// What the arguments ask for; `by_default` makes the target where none is named, `otherwise` is the form where
     /// neither option nor name says one.
     ///
     /// # Errors
-    /// If the arguments contradict each other.
+    /// If the arguments contradict each other, or a name has an ending of no form and no option says one.
     pub(crate) fn of(
         args: &WriteArgs,
         output: Option<&Path>,
         otherwise: EmitArg,
         by_default: impl FnOnce(EmitArg) -> Target,
     ) -> Result<Emit, Failure> {
-        let by_name = output.and_then(Path::extension).and_then(|e| e.to_str()).and_then(|e| match e {
-            "onnx" => Some(EmitArg::Onnx),
-            "ir" => Some(EmitArg::Text),
-            "json" => Some(EmitArg::Json),
-            "dot" | "gv" => Some(EmitArg::Dot),
-            _ => None,
-        });
+        let by_name = output.and_then(endings::form_of);
+        if let (None, None, Some(path)) = (args.emit, by_name, output) {
+            endings::is_needless(path)?;
+        }
         let kind = args.emit.or(by_name).unwrap_or(otherwise);
         if let (Some(named), Some(path)) = (by_name, output) {
             fits(kind, named, path)?;

@@ -70,6 +70,10 @@ pub(crate) fn help(code: &str) -> Option<&'static str> {
             "`ampc opt MODEL --passes ''` shows all names; the path of a node in a body is \
              `owner/attribute/node`, in a function `function/node`, or `call/node` for one call"
         }
+        "pass::pins_contradict" => {
+            "of pins that hold for the same node the narrowest counts: the exact name of a node before that of a value, \
+             exact names before patterns, `NODE#VAR` before `NODE`, the command line before a policy file"
+        }
         "pass::signatures" => "the signature has to say what the model does: docs/policy.md",
         "pass::no_form" => {
             "a lower `--opset` may be enough; what has no form has to be exported for the opset, or stay as it is \

@@ -5,6 +5,7 @@ mod check;
 mod data;
 mod diagnose;
 mod emit;
+mod endings;
 mod explain;
 mod help;
 mod inspect;
@@ -59,6 +60,10 @@ pub(crate) fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
+            if let Some(failure) = peers::answer(&error) {
+                failure.show(Ui::default());
+                return ExitCode::from(failure.code);
+            }
             // Help and versions go to standard output and are no error; nobody may be reading.
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));

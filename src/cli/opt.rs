@@ -22,7 +22,9 @@ pub(crate) fn run(args: &OptArgs, ui: Ui) -> Result<(), Failure> {
         None => directive(&args.model)?.ok_or_else(|| {
             let message =
                 "`--passes` is missing, and the model has no first line `// pass: …` that names them";
-            Failure::usage("passes", message)
+            Failure::usage("passes", message).with_help(
+                "`--passes ''` runs none and prints the model as text; the report of a rewrite has the passes that it ran",
+            )
         })?,
     };
     let emit = Emit::of(&args.write, args.output.as_deref(), EmitArg::Text, |_| Target::Stdout)?;

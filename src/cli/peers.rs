@@ -1,6 +1,8 @@
 //! Spellings of other tools: onnxconverter-common and ONNX Runtime's float16 (`keep_io_types`, `op_block_list`,
 //! `node_block_list`), NVIDIA AutoCast (`nodes_to_…`, `op_types_to_…`). Lists are theirs, split at spaces and commas,
 //! and so is what a name means.
+//!
+//! Flags and commands that mean nothing here have an answer in a table: what to use instead, or why nothing is needed.
 
 use super::problem::Failure;
 use super::settings::of_option;
@@ -8,6 +10,7 @@ use ampc::ir::DType;
 use ampc::ir::op::{self, Class};
 use ampc::passes::policy::{Pattern, Pin, Policy, op_key};
 use clap::Args;
+use clap::error::{ContextKind, ContextValue};
 
 /// Their flags, which the help leaves out.
 #[derive(Debug, Args)]
@@ -80,6 +83,9 @@ impl PeerArgs {
             ("--nodes-to-include", &self.nodes_to_include, to),
         ];
         for (flag, expressions, precision) in nodes {
+            if precision == to {
+                policy.next_layer();
+            }
             for expression in expressions {
                 // By itself first, lest a bracket too many closes the group.
                 let pinned = Pattern::new(&format!("re:{expression}"))
@@ -100,4 +106,239 @@ fn called(name: &str) -> Vec<String> {
         keys.push(name.to_owned());
     }
     keys
+}
+
+/// What other tools call something, and what it is here. Names are in lower case with `-`; those of commands have no
+/// dashes in front.
+type Answer = (&'static [&'static str], &'static str);
+
+const ANSWERS: &[Answer] = &[
+    (
+        &["--fp16", "--float16", "--half", "--fp16-mode", "--compress-to-fp16"],
+        "`ampc rewrite MODEL` lowers to fp16 by default; `--to fp16` says it",
+    ),
+    (&["--bf16", "--bfloat16"], "`ampc rewrite MODEL --to bf16` lowers to bf16"),
+    (&["--precision", "--dtype", "--data-type", "-t"], "`ampc rewrite MODEL --to fp16|bf16` says the format"),
+    (
+        &["--int8", "--int4", "--uint8", "--fp8", "--fp4", "--best", "--quantize"],
+        "fp16 and bf16 are the formats to lower to (`--to`); nothing is quantised",
+    ),
+    (
+        &["--tf32", "--notf32"],
+        "fp32 is computed as fp32 here; TF32 is no type of ONNX, but a choice of what runs the model",
+    ),
+    (
+        &["--stronglytyped"],
+        "an option for trtexec when it reads the result; every type is in the model that `ampc rewrite` \
+         writes",
+    ),
+    (
+        &["--precisionconstraints", "--layerprecisions", "--layeroutputtypes", "--layer-precisions"],
+        "`--pin NODE=fp32|fp16|bf16` fixes the format of a node; every type is in the model then",
+    ),
+    (
+        &["--inputioformats", "--outputioformats"],
+        "`--keep-io none` lets inputs and outputs become low, `--keep-io NAME,…` keeps those that are named",
+    ),
+    (
+        &["--min-positive-val", "--max-finite-val"],
+        "not needed: constants beyond fp16 stay fp32 (`--out-of-range clamp` clips them), and so do tiny ones whose \
+         loss matters (docs/guards.md)",
+    ),
+    (
+        &["--init-max"],
+        "not needed: constants beyond the range of the format stay fp32; `--out-of-range` says otherwise",
+    ),
+    (
+        &["--init-conversion-max-bytes"],
+        "not needed: constants of any size are converted while they are written",
+    ),
+    (
+        &["--max-depth-of-reduction"],
+        "sums of more than 4096 elements stay fp32; `--disable-guard depth` lowers them too",
+    ),
+    (
+        &["--calibrate", "--calib", "--calibration-data", "--data-max", "-d"],
+        "decisions need no data; `ampc rewrite MODEL --verify --inputs DATA` runs the result and says \
+         which pins help",
+    ),
+    (
+        &["--loadinputs", "--load-inputs", "--input-data", "--feed-dict"],
+        "`--inputs DATA` has values for `run`, `verify` and `rewrite --verify`",
+    ),
+    (
+        &["--validate", "--validate-fn"],
+        "`ampc rewrite MODEL --verify` compares the result with the model before it is written",
+    ),
+    (
+        &[
+            "--disable-shape-infer",
+            "--use-symbolic-shape-infer",
+            "--skip-symbolic-shape-infer",
+            "--use-local-type-inference",
+            "--use-standalone-type-inference",
+        ],
+        "not needed: ampc infers types and shapes itself, named dims included, and no decision \
+         depends on those in the file",
+    ),
+    (
+        &["--force-fp16-initializers"],
+        "not needed: a constant is stored in the format in which it is read; `--pin-value NAME=fp16` \
+         lowers what reads one",
+    ),
+    (&["--force-fp16-inputs"], "`--pin NODE#VAR=fp16` lowers one type variable of a node"),
+    (
+        &["--use-bfloat16-as-blocked-nodes-dtype"],
+        "`--pin NODE=bf16` makes a node bf16; what is not lowered stays fp32",
+    ),
+    (
+        &[
+            "--input",
+            "--model",
+            "--onnx",
+            "--onnx-path",
+            "--model-path",
+            "--input-model",
+            "--model-name-or-path",
+            "-i",
+            "-m",
+        ],
+        "the model is named without a flag: `ampc rewrite MODEL`",
+    ),
+    (&["--output-path", "--output-model", "--output-dir", "--out"], "`-o FILE` names the output"),
+    (&["--saveengine"], "ONNX is written; `trtexec --onnx=FILE --stronglyTyped` builds an engine of it"),
+    (
+        &["--use-external-data-format", "--save-as-external-data", "--external-data-format"],
+        "`--external-data always` puts constants into a file beside the model",
+    ),
+    (
+        &["--overwrite", "--inplace", "--in-place"],
+        "`--force` replaces an output that exists; the model that is read is never written to",
+    ),
+    (&["--target-opset", "--opset-version"], "`--opset N` raises the model to opset N"),
+    (
+        &[
+            "--opt-level",
+            "--optimize",
+            "--only-onnxruntime",
+            "--model-type",
+            "--num-heads",
+            "--hidden-size",
+            "--use-gpu",
+        ],
+        "nothing is optimised but casts; run the optimizer of ONNX Runtime before, its operators are known \
+         (docs/contrib.md)",
+    ),
+    (
+        &["--provider", "--providers", "--execution-provider", "--device"],
+        "no other runtime decides; `--target NAME` says what the result runs on (`ampc target list`)",
+    ),
+    (
+        &["--trt-plugins", "--trt-plugins-precision", "--plugins", "--staticplugins"],
+        "`signatures` of a policy file say what operators of your own take and make (docs/policy.md)",
+    ),
+    (&["--log-level", "--verbosity"], "`-v` says more, `-q` nothing but errors"),
+    (
+        &[
+            "--shapes",
+            "--minshapes",
+            "--optshapes",
+            "--maxshapes",
+            "--input-shape",
+            "--overwrite-input-shape",
+        ],
+        "dims may stay open; `--dim NAME=N` gives one a size where a model is run",
+    ),
+    (
+        &["train", "train-step", "--loss-scale", "--scaler"],
+        "nothing is trained yet; `ampc rewrite` lowers inference models, `run` and `verify` compute and \
+         compare them",
+    ),
+    (
+        &["convert", "lower", "autocast", "cast", "quantize", "optimize"],
+        "`ampc rewrite MODEL` lowers a model to fp16, with `--to bf16` to bf16",
+    ),
+    (&["compare", "diff", "debug"], "`ampc verify MODEL OTHER` compares what two models compute"),
+    (
+        &["infer", "exec", "bench", "benchmark"],
+        "`ampc run MODEL` computes the outputs of a model, `--bench N` says how long that takes",
+    ),
+    (&["validate", "lint"], "`ampc check MODEL` names every problem of a model"),
+    (
+        &["show", "info", "summary", "print"],
+        "`ampc inspect MODEL` shows what is in a model, `ampc opt MODEL --passes ''` all of it as text",
+    ),
+    (
+        &["calibrate", "stats"],
+        "there are no statistics of data yet; `ampc run MODEL --inputs DATA` prints what the outputs are \
+         like",
+    ),
+    (
+        &["devices", "tune"],
+        "nothing is measured yet; `ampc target list` has the targets that costs are predicted for",
+    ),
+];
+
+/// What to say of a flag or command that is none of ours, if it is one of another tool, or of the name of
+/// a model where none is expected.
+pub(crate) fn answer(error: &clap::Error) -> Option<Failure> {
+    let text = |kind| match error.get(kind)? {
+        ContextValue::String(text) => Some(text.as_str()),
+        _ => None,
+    };
+    let given = text(ContextKind::InvalidArg).or_else(|| text(ContextKind::InvalidSubcommand))?;
+    let name = given.split('=').next().unwrap_or(given);
+    let key = name.to_ascii_lowercase().replace('_', "-");
+    if let Some((_, answer)) = ANSWERS.iter().find(|(names, _)| names.contains(&key.as_str())) {
+        return Some(Failure::usage("other_tool", format!("`{name}`: {answer}")));
+    }
+    let is_model = [".onnx", ".ir", ".json"].iter().any(|ending| given.ends_with(ending));
+    let is_command = error.get(ContextKind::InvalidSubcommand).is_some();
+    is_model.then(|| match is_command {
+        true => Failure::usage(
+            "command",
+            format!("`{given}`: expected a command, such as `ampc rewrite {given}`"),
+        ),
+        false => Failure::usage(
+            "argument",
+            format!("`{given}`: no further model is expected; where one is written, `-o {given}` names it"),
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::args::Cli;
+    use clap::CommandFactory;
+
+    /// No answer is for a flag or command that there is, and none is there twice.
+    #[test]
+    fn answers_are_for_what_there_is_not() {
+        let cli = Cli::command();
+        let mut known: Vec<String> = cli.get_subcommands().map(|c| c.get_name().to_owned()).collect();
+        for args in std::iter::once(&cli).chain(cli.get_subcommands()).filter(|c| c.get_name() == "rewrite") {
+            let longs =
+                args.get_arguments().flat_map(|a| a.get_long_and_visible_aliases().unwrap_or_default());
+            known.extend(longs.map(|long| format!("--{long}")));
+        }
+        for (names, _) in ANSWERS {
+            for name in *names {
+                assert!(!known.contains(&(*name).to_owned()), "{name}");
+                known.push((*name).to_owned());
+                assert_eq!(name.to_ascii_lowercase().replace('_', "-"), **name);
+            }
+        }
+    }
+
+    /// The document has every row, word by word.
+    #[test]
+    fn answers_are_documented() {
+        let text = include_str!("../../docs/cli.md");
+        for (names, answer) in ANSWERS {
+            let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+            let row = format!("| {} | {} |\n", names.join(", "), answer.replace('|', "\\|"));
+            assert!(text.contains(&row), "docs/cli.md lacks\n{row}");
+        }
+    }
 }

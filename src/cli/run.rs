@@ -8,7 +8,7 @@ use super::problem::Failure;
 use super::progress::Progress;
 use super::table::{Table, bytes, number};
 use super::ui::{self, Ui};
-use ampc::execute::outputs::{self, Results};
+use ampc::execute::outputs::{self, OutputForm, Results};
 use ampc::execute::{self, Inputs, Profile, input_names, output_names, statistics};
 use ampc::ir::Node;
 use ampc::passes::Paths;
@@ -20,6 +20,9 @@ use std::time::{Duration, Instant};
 
 pub(crate) fn run(args: &RunArgs, threads: Option<u32>, ui: Ui) -> Result<(), Failure> {
     device(&args.device)?;
+    if let Some(path) = &args.outputs {
+        OutputForm::of(path).map_err(|e| diagnose::failure(&e, None))?;
+    }
     let progress = Progress::start(ui);
     progress.stage("reading");
     let mut model = load(&args.model, ui)?;

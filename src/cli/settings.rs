@@ -1,6 +1,6 @@
 //! From arguments to the options of a rewrite.
 
-use super::args::{ExcessArg, Format, OutOfRangeArg, PrecisionArgs};
+use super::args::{ExcessArg, OutOfRangeArg, PrecisionArgs};
 use super::diagnose;
 use super::problem::Failure;
 use ampc::ir::DType;
@@ -8,7 +8,7 @@ use ampc::ir::op::Class;
 use ampc::options::{By, Opset, UnknownObjective};
 use ampc::passes::guard::OutOfRange;
 use ampc::passes::insert_casts::KeepIo;
-use ampc::passes::policy::{Pin, PolicyError};
+use ampc::passes::policy::{Pin, PolicyError, float_format};
 use ampc::passes::suggest::did_you_mean;
 use ampc::passes::{Policy, Profile, suggest};
 use ampc::{Model, RewriteOptions};
@@ -114,16 +114,15 @@ pub(crate) fn options(
 ) -> Result<RewriteOptions, Failure> {
     let Read { mut policy, repeated, .. } = read_policy(&args.policy)?;
     let to = match (args.to, &repeated) {
-        (Some(Format::Bf16), _) => DType::BF16,
-        (Some(Format::Fp16), _) => DType::F16,
-        (None, Some(repeated)) if repeated.to == "bf16" => DType::BF16,
+        (Some(to), _) => to,
+        (None, Some(repeated)) if float_format(&repeated.to) == Some(DType::BF16) => DType::BF16,
         (None, _) => policy.wants().to.unwrap_or(DType::F16),
     };
     if let Err(error) = policy.check_format(to) {
         return Err(diagnose::policy(&error, None).with_help("leave `--to` out, or change the policy"));
     }
     let format = if to == DType::BF16 { "bf16" } else { "fp16" };
-    if let Some(repeated) = repeated.as_ref().filter(|r| r.to != format) {
+    if let Some(repeated) = repeated.as_ref().filter(|r| float_format(&r.to) != Some(to)) {
         let message = format!(
             "`--to {format}`: the report `{}` has decisions for {}; leave `--to` out to repeat them",
             args.policy, repeated.to
@@ -149,7 +148,10 @@ pub(crate) fn options(
     };
     no_empty_names(args)?;
     apply(&mut policy, args).map_err(|e| diagnose::policy(&e, None))?;
+    // What the command line pins wins over what the policy pins, and our spelling over those of other tools.
+    policy.next_layer();
     args.peers.apply(&mut policy, to)?;
+    policy.next_layer();
     for pin in &args.pin {
         let (pattern, precision) = split_pin("--pin", pin)?;
         policy.pin(pattern, precision).map_err(|e| of_option("--pin", pin, &e))?;

@@ -2,6 +2,7 @@
 
 use super::args::{DebugArgs, EmitArg};
 use super::emit::{self, Emit, Target};
+use super::endings::{self, is_stream};
 use super::pipeline;
 use super::problem::Failure;
 use ampc::Model;
@@ -47,10 +48,6 @@ fn canonical(path: &Path) -> PathBuf {
     }
 }
 
-fn is_stream(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|m| !m.is_file() && !m.is_dir())
-}
-
 /// Checks all that a run is going to write: that nothing is what it reads, that no two are the same file, that
 /// folders are there and writable, and that what exists may be replaced.
 ///
@@ -83,6 +80,11 @@ pub(crate) fn check(
         Ok(())
     };
     let dumps = pipeline::dumps(debug, pipeline)?;
+    if let Some(folder) = debug.dump_dir.as_deref().filter(|folder| folder.exists() && !folder.is_dir()) {
+        let message =
+            format!("`--dump-dir {}`: expected a folder, found a file of that name", folder.display());
+        return Err(Failure::usage("dump_dir", message));
+    }
     if let Target::File(path) = &emit.target {
         add("the output", path)?;
         if let Some(data) = emit.data_path() {
@@ -97,6 +99,7 @@ pub(crate) fn check(
     }
     emit.check(model)?;
     if let Some(path) = report {
+        endings::of_report(path)?;
         emit::check(path, emit.force(), model)?;
     }
     for dump in dumps.iter().filter(|d| d.exists()) {

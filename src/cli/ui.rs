@@ -12,7 +12,7 @@ pub(crate) enum Stream {
 }
 
 /// How to talk.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ui {
     pub(crate) quiet: bool,
     pub(crate) verbose: bool,

@@ -134,6 +134,7 @@ impl Search<'_> {
     fn passes(&mut self, pins: &[&Candidate]) -> Result<bool, Error> {
         self.tried += 1;
         let mut policy: Policy = (*self.options.policy).clone();
+        policy.next_layer();
         for pin in pins {
             policy.pin(&pin.path, Pin::To(DType::F32))?;
         }

@@ -375,7 +375,7 @@ pub(super) fn with_dims(module: &Module, asked: &Dims) -> Result<(Vec<Option<Typ
         } else {
             format!("expected one of {}", names.join(", "))
         };
-        return Err(Error::Usage(format!("`--dim {unknown}`: no input has such a dim{hint}; {known}")));
+        return Err(Error::Usage(format!("`--dim {unknown}`: no input has such a dim; {known}{hint}")));
     }
     Ok((types, bound))
 }

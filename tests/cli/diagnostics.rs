@@ -62,7 +62,7 @@ fn wrong_policies() {
         ("policy_field", "{\n  \"opps\": {}\n}\n"),
         ("policy_op", "{\n  \"ops\": {\n    \"deny\": [\"Matmul\"]\n  }\n}\n"),
         ("policy_class", "{\n  \"ops\": {\"denny\": [\"MatMul\"]}\n}\n"),
-        ("policy_precision", "{\n  \"pins\": {\"fc1\": \"half\"}\n}\n"),
+        ("policy_precision", "{\n  \"pins\": {\"fc1\": \"low\"}\n}\n"),
         ("policy_base", "{\n  \"base\": \"mine\"\n}\n"),
         ("policy_schema", "{\"schema\": \"ampc-policy/7\"}"),
     ];
@@ -73,7 +73,7 @@ fn wrong_policies() {
     // A file of one line is not printed as a whole.
     let nodes = r#"{"path":"a","vars":[{"var":"T","precision":"fp16"}]},"#.repeat(40);
     for (mistake, text) in [
-        ("policy_one_line", r#""nodes":[NODES{"path":"b","vars":[{"var":"T","precision":"half"}]}]"#),
+        ("policy_one_line", r#""nodes":[NODES{"path":"b","vars":[{"var":"T","precision":"low"}]}]"#),
         ("policy_one_line_json", r#""nodes":[NODES{"path":7}]"#),
     ] {
         dir.write("p.json", format!("{{\"schema\":\"ampc-report/1\",{}}}", text.replace("NODES", &nodes)));
@@ -267,7 +267,8 @@ fn files_that_cannot_be_read_or_written() {
     fails(&dir, "io_missing_check", 5, &["check", "none.onnx"]);
     fails(&dir, "io_folder", 5, &["inspect", "folder"]);
     fails(&dir, "io_exists", 5, &["rewrite", "mlp.onnx", "-o", "taken.onnx"]);
-    fails(&dir, "io_report_exists", 5, &["rewrite", "mlp.onnx", "-o", "new.onnx", "--report", "taken.onnx"]);
+    dir.write("taken.json", "mine");
+    fails(&dir, "io_report_exists", 5, &["rewrite", "mlp.onnx", "-o", "new.onnx", "--report", "taken.json"]);
     fails(&dir, "io_source", 2, &["rewrite", "mlp.onnx", "-o", "mlp.onnx", "--force"]);
     fails(&dir, "io_onto_folder", 5, &["rewrite", "mlp.onnx", "-o", "folder"]);
     fails(&dir, "io_no_folder", 5, &["rewrite", "mlp.onnx", "-o", "none/m.onnx"]);

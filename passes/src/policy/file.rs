@@ -113,7 +113,7 @@ impl Policy {
         // A base is a preset and no file, which the error of presets speaks of.
         let mut policy = Policy::preset(base).map_err(|error| match error {
             PolicyError::UnknownPreset { found, hint, presets } => {
-                let reason = format!("no preset is called `{found}`{hint}; presets are {presets}");
+                let reason = format!("no preset is called `{found}`; presets are {presets}{hint}");
                 error_at(text, &["base", base], reason)
             }
             error @ PolicyError::Jmp { .. } => error_at(text, &["base", base], error.to_string()),
@@ -267,7 +267,7 @@ mod tests {
             reason.contains("table, schema, allow") && reason.contains("did you mean `infer`"),
             "{reason}"
         );
-        let (line, column, reason) = at("{\"name\": \"mine\",\n \"base\": \"jmp:c=fp16\"}");
+        let (line, column, reason) = at("{\"name\": \"mine\",\n \"base\": \"jmp:c=flt16\"}");
         assert_eq!((line, column), (2, 10));
         assert!(reason.contains("did you mean `f16`"), "{reason}");
         let (line, _, reason) = at("{\n \"unlised\": \"infer\"\n}");

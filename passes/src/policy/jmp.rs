@@ -5,7 +5,7 @@
 //! nothing is said of them, the computation follows the parameters and the output the computation; one type alone is
 //! all three. `+` stands for `,` as well, for commas mean something else in pipelines.
 
-use super::{Base, Policy, PolicyError, Wants};
+use super::{Base, Policy, PolicyError, Wants, float_format};
 use crate::insert_casts::KeepIo;
 use crate::suggest::{did_you_mean, nearest};
 use ampc_ir::DType;
@@ -15,18 +15,8 @@ use ampc_ir::op::Class;
 pub(super) const PREFIX: &str = "jmp:";
 
 /// jmp's names of types; `half` is bf16 on TPUs and f16 everywhere else.
-const TYPES: &[(&str, DType)] = &[
-    ("bf16", DType::BF16),
-    ("bfloat16", DType::BF16),
-    ("f16", DType::F16),
-    ("float16", DType::F16),
-    ("half", DType::F16),
-    ("f32", DType::F32),
-    ("float32", DType::F32),
-    ("full", DType::F32),
-    ("f64", DType::F64),
-    ("float64", DType::F64),
-];
+const TYPES: &[&str] =
+    &["bf16", "bfloat16", "f16", "float16", "half", "f32", "float32", "full", "f64", "float64"];
 
 #[derive(Clone, Copy)]
 struct Types {
@@ -77,12 +67,16 @@ fn read(text: &str) -> Result<Types, String> {
     Ok(Types { params, compute, output: output.unwrap_or(compute) })
 }
 
+/// The type that one of jmp's names means, or any other spelling of a format.
 fn dtype(word: &str) -> Result<DType, String> {
-    let names = || TYPES.iter().map(|&(name, _)| name);
-    TYPES.iter().find(|&&(name, _)| name == word).map(|&(_, dtype)| dtype).ok_or_else(|| {
-        let hint = did_you_mean(nearest(word, names()));
-        format!("`{word}` is no type: expected one of {}{hint}", names().collect::<Vec<_>>().join(", "))
-    })
+    match word {
+        "full" => Ok(DType::F32),
+        "f64" | "float64" => Ok(DType::F64),
+        _ => float_format(word).ok_or_else(|| {
+            let hint = did_you_mean(nearest(word, TYPES.iter().copied()));
+            format!("`{word}` is no type: expected one of {}{hint}", TYPES.join(", "))
+        }),
+    }
 }
 
 /// Refuses what ampc cannot do.
@@ -133,6 +127,7 @@ mod tests {
         assert_eq!(wants("p=bf16"), low("bf16", "bf16", "bf16", DType::BF16, false));
         assert_eq!(wants("p=bf16,o=f32"), low("bf16", "bf16", "f32", DType::BF16, true));
         assert_eq!(wants("half"), wants("p=f16,c=float16,o=half"));
+        assert_eq!(wants("c=fp16,o=fp32"), wants("c=f16,o=f32"));
         let full = ("jmp:p=f32,c=f32,o=f32".to_owned(), Base::Class(Class::Fixed), None, true);
         assert_eq!(wants("full"), full);
         assert_eq!(wants("c=f32"), full);
@@ -146,8 +141,8 @@ mod tests {
             ("c=f16,o=bf16", "`o=f32` or `o=f16`"),
             ("c=f32,o=f16", "`o=f32`"),
             ("float64", "f64 is neither"),
-            ("c=fp16", "`fp16` is no type: expected one of bf16, bfloat16, f16"),
-            ("c=fp16", "did you mean `f16`"),
+            ("c=flt16", "`flt16` is no type: expected one of bf16, bfloat16, f16"),
+            ("c=flt16", "did you mean `f16`"),
             ("comput=f16", "did you mean `compute`"),
             ("c=f16,c=f32", "twice"),
             ("c=f16,half", "`half` is no part"),

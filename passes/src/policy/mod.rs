@@ -8,13 +8,15 @@
 //! table.
 
 mod file;
+mod format;
 mod jmp;
 mod pins;
 mod presets;
 mod signature;
 
+pub use format::float_format;
 pub(crate) use pins::is_pin;
-pub use pins::{Names, Pattern, Pin, Pins, Reading};
+pub use pins::{Held, Names, Pattern, Pin, Pins, Reading};
 pub use presets::{PRESETS, Preset};
 pub use signature::{SignatureJson, reason};
 
@@ -82,6 +84,8 @@ pub struct Policy {
     signatures: BTreeMap<String, &'static OpSchema>,
     pins: Vec<(Pattern, Pin)>,
     value_pins: Vec<(Pattern, Pin)>,
+    /// How many pins of nodes and of values there were when each layer but the first began.
+    layers: Vec<(usize, usize)>,
     /// Decisions of an earlier run: (node path, type variable) → element type.
     replay: FxHashMap<(String, String), DType>,
     /// Casts that a pin spoke of in the earlier run, and its rule.
@@ -94,7 +98,7 @@ pub struct Policy {
 #[non_exhaustive]
 pub enum PolicyError {
     /// No preset has this name.
-    #[error("no policy is called `{found}`{hint}; presets are {presets}; a file ends in `.json`")]
+    #[error("no policy is called `{found}`; presets are {presets}; a file ends in `.json`{hint}")]
     UnknownPreset {
         /// The name as given.
         found: String,
@@ -140,7 +144,7 @@ pub enum PolicyError {
         second: Class,
     },
     /// No guard has this name.
-    #[error("no guard is called `{found}`{hint}; guards are {guards}")]
+    #[error("no guard is called `{found}`; guards are {guards}{hint}")]
     UnknownGuard {
         /// The name as given.
         found: String,
@@ -214,6 +218,12 @@ impl Policy {
     pub fn pin_value(&mut self, pattern: &str, pin: Pin) -> Result<(), PolicyError> {
         self.value_pins.push((Pattern::of_values(pattern)?, pin));
         Ok(())
+    }
+
+    /// Begins a layer: what is pinned from now on wins over what was pinned before, where both are of one rank.
+    /// Pins of one rank and layer that ask for different things of one node are an error of the run.
+    pub fn next_layer(&mut self) {
+        self.layers.push((self.pins.len(), self.value_pins.len()));
     }
 
     /// Leaves a guard out.

@@ -1,6 +1,6 @@
 //! Pins: patterns of nodes and values, and how a model reads them.
 
-use super::{Policy, PolicyError};
+use super::{Policy, PolicyError, float_format};
 use ampc_ir::DType;
 use globset::{Glob, GlobMatcher};
 use regex::Regex;
@@ -30,12 +30,10 @@ impl Pin {
 impl std::str::FromStr for Pin {
     type Err = PolicyError;
     fn from_str(s: &str) -> Result<Pin, PolicyError> {
-        match s {
-            "fp32" | "f32" | "float32" => Ok(Pin::To(DType::F32)),
-            "fp16" | "f16" | "float16" => Ok(Pin::To(DType::F16)),
-            "bf16" | "bfloat16" => Ok(Pin::To(DType::BF16)),
-            "auto" => Ok(Pin::Auto),
-            _ => Err(PolicyError::Precision { found: s.into() }),
+        match float_format(s) {
+            Some(format) => Ok(Pin::To(format)),
+            None if s == "auto" => Ok(Pin::Auto),
+            None => Err(PolicyError::Precision { found: s.into() }),
         }
     }
 }
@@ -176,10 +174,73 @@ pub struct Pins<'a> {
     pub nodes: Vec<(Option<Reading<'a>>, Pin)>,
     /// The same of values.
     pub values: Vec<(Option<Reading<'a>>, Pin)>,
-    exact_nodes: FxHashMap<(&'a str, Option<&'a str>), usize>,
-    exact_values: FxHashMap<&'a str, usize>,
+    node_layers: Vec<usize>,
+    value_layers: Vec<usize>,
+    exact_nodes: FxHashMap<(&'a str, Option<&'a str>), Vec<usize>>,
+    exact_values: FxHashMap<&'a str, Vec<usize>>,
     wide_nodes: Vec<usize>,
     wide_values: Vec<usize>,
+}
+
+/// The pin that holds for a type variable.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Held {
+    /// What it asks for.
+    pub pin: Pin,
+    /// How decisions name it: `pin:` and its text.
+    pub rule: String,
+    /// It and another one of its rank and layer that asks for something else, in the order given, as
+    /// `NAME=PRECISION`.
+    pub contradiction: Option<[String; 2]>,
+}
+
+/// The pins of nodes, or those of values.
+#[derive(Clone, Copy)]
+struct Kind<'p, 'a> {
+    pins: &'p [(Option<Reading<'a>>, Pin)],
+    layers: &'p [usize],
+}
+
+impl Kind<'_, '_> {
+    /// The pins at `places` for which the test is true: the last one of the last layer that has any, and the last one of
+    /// that layer that asks for something else.
+    ///
+    /// The test is the expensive part, so it is spared where it would change nothing.
+    fn strongest(
+        self,
+        places: impl DoubleEndedIterator<Item = usize>,
+        test: impl Fn(&Reading<'_>) -> bool,
+    ) -> Option<(usize, Option<usize>)> {
+        let mut first = None;
+        for at in places.rev() {
+            let (reading, pin) = &self.pins[at];
+            let is_candidate = match first {
+                None => true,
+                // Places are in the order of layers, so what follows is of an earlier one.
+                Some(first) if self.layers[first] != self.layers[at] => return Some((first, None)),
+                Some(first) => self.pins[first].1 != *pin,
+            };
+            if is_candidate && reading.as_ref().is_some_and(&test) {
+                match first {
+                    None => first = Some(at),
+                    Some(first) => return Some((first, Some(at))),
+                }
+            }
+        }
+        first.map(|first| (first, None))
+    }
+
+    fn held(self, (at, other): (usize, Option<usize>)) -> Held {
+        let text = |at: usize| match self.pins[at].0 {
+            Some(Reading { name, var: Some(var), .. }) => format!("{}#{var}", name.text),
+            Some(Reading { name, var: None, .. }) => name.text.clone(),
+            None => String::new(),
+        };
+        let spelled = |at: usize| format!("{}={}", text(at), self.pins[at].1.as_str());
+        // The other one was given first.
+        let contradiction = other.map(|other| [spelled(other), spelled(at)]);
+        Held { pin: self.pins[at].1, rule: format!("pin:{}", text(at)), contradiction }
+    }
 }
 
 impl<'a> Pins<'a> {
@@ -188,44 +249,74 @@ impl<'a> Pins<'a> {
         self.nodes.is_empty() && self.values.is_empty()
     }
 
+    fn of_nodes(&self) -> Kind<'_, 'a> {
+        Kind { pins: &self.nodes, layers: &self.node_layers }
+    }
+
+    fn of_values(&self) -> Kind<'_, 'a> {
+        Kind { pins: &self.values, layers: &self.value_layers }
+    }
+
     /// The pin of nodes that names exactly this one and holds for the variable: its place in the order given.
     pub fn exact(&self, path: &str, var: &str) -> Option<usize> {
+        self.strongest_exact(path, var).map(|(at, _)| at)
+    }
+
+    /// The same, with one that contradicts it. What names the variable is narrower than what names the node alone.
+    fn strongest_exact(&self, path: &str, var: &str) -> Option<(usize, Option<usize>)> {
         if self.exact_nodes.is_empty() {
             return None;
         }
-        let at = |var: Option<&str>| self.exact_nodes.get(&(path, var)).copied();
-        at(None).max(at(Some(var)))
+        let places = |var| self.exact_nodes.get(&(path, var)).into_iter().flatten().copied();
+        let of = |var| self.of_nodes().strongest(places(var), |_| true);
+        of(Some(var)).or_else(|| of(None))
     }
 
     /// The pin that holds for a type variable of a node with these names, the narrowest first, and these values at
-    /// its formals, and its rule.
-    /// Later pins of one rank win over earlier ones.
-    pub fn of<'b>(
-        &self,
-        names: &[&str],
-        var: &str,
-        values: impl Iterator<Item = &'b str>,
-    ) -> Option<(Pin, String)> {
-        let rule = |&(reading, pin): &(Option<Reading<'_>>, Pin)| {
-            let (text, var) = reading.map_or(("", None), |r| (r.text(), r.var));
-            (pin, format!("pin:{text}{}", var.map_or_else(String::new, |var| format!("#{var}"))))
-        };
-        if let Some(at) = names.iter().find_map(|name| self.exact(name, var)) {
-            return Some(rule(&self.nodes[at]));
+    /// its formals.
+    ///
+    /// Ranks, of which the first with a pin counts: exact name of a node, exact name of a value, wide pattern of nodes,
+    /// wide pattern of values; of pins of nodes those with `#VAR` before those without. Within a rank the last layer
+    /// counts ([`Policy::next_layer`]); pins of one rank and layer that ask for different things contradict each other.
+    pub fn of<'b>(&self, names: &[&str], var: &str, values: impl Iterator<Item = &'b str>) -> Option<Held> {
+        let (of_nodes, of_values) = (self.of_nodes(), self.of_values());
+        if let Some(found) = names.iter().find_map(|name| self.strongest_exact(name, var)) {
+            return Some(of_nodes.held(found));
         }
         let values: Vec<&str> = if self.values.is_empty() { Vec::new() } else { values.collect() };
-        if let Some(&at) = values.iter().filter_map(|v| self.exact_values.get(v)).max() {
-            return Some(rule(&self.values[at]));
+        let mut exact: Vec<usize> =
+            values.iter().filter_map(|v| self.exact_values.get(v)).flatten().copied().collect();
+        exact.sort_unstable();
+        if let Some(found) = of_values.strongest(exact.into_iter(), |_| true) {
+            return Some(of_values.held(found));
         }
-        let of_node = |&&at: &&usize| {
-            let matches = |r: Reading<'_>| names.iter().any(|name| r.matches(name));
-            self.nodes[at].0.is_some_and(|r| r.var.is_none_or(|v| v == var) && matches(r))
-        };
-        if let Some(&at) = self.wide_nodes.iter().rev().find(of_node) {
-            return Some(rule(&self.nodes[at]));
+        for with_var in [true, false] {
+            let test = |r: &Reading<'_>| {
+                let is_about = if with_var { r.var == Some(var) } else { r.var.is_none() };
+                is_about && names.iter().any(|name| r.matches(name))
+            };
+            if let Some(found) = of_nodes.strongest(self.wide_nodes.iter().copied(), test) {
+                return Some(of_nodes.held(found));
+            }
         }
-        let of_value = |&&at: &&usize| self.values[at].0.is_some_and(|r| values.iter().any(|v| r.matches(v)));
-        self.wide_values.iter().rev().find(of_value).map(|&at| rule(&self.values[at]))
+        let test = |r: &Reading<'_>| values.iter().any(|v| r.matches(v));
+        of_values.strongest(self.wide_values.iter().copied(), test).map(|found| of_values.held(found))
+    }
+
+    /// Two pins of nodes, or of values, that have the same text, are of one layer, and ask for different things: how
+    /// they are read, and both as `NAME=PRECISION`. They contradict each other even where neither has an effect.
+    pub fn repeated(&self) -> Option<(Reading<'a>, [String; 2])> {
+        for kind in [self.of_nodes(), self.of_values()] {
+            let mut known: FxHashMap<(&str, Option<&str>, usize), usize> = FxHashMap::default();
+            for (at, &(reading, pin)) in kind.pins.iter().enumerate() {
+                let Some(reading) = reading else { continue };
+                let first = *known.entry((reading.text(), reading.var, kind.layers[at])).or_insert(at);
+                if kind.pins[first].1 != pin {
+                    return kind.held((at, Some(first))).contradiction.map(|both| (reading, both));
+                }
+            }
+        }
+        None
     }
 }
 
@@ -238,12 +329,17 @@ impl Policy {
     /// regular expression, and the whole text before `#VAR` is split off.
     pub fn pins_in(&self, nodes: &impl Names, values: &impl Names) -> Pins<'_> {
         let mut pins = Pins::default();
+        // How many layers began at a pin or before it.
+        let layer =
+            |at: usize, begin: fn(&(usize, usize)) -> usize| self.layers.partition_point(|l| begin(l) <= at);
+        pins.node_layers = (0..self.pins.len()).map(|at| layer(at, |l| l.0)).collect();
+        pins.value_layers = (0..self.value_pins.len()).map(|at| layer(at, |l| l.1)).collect();
         for (at, (pattern, pin)) in self.pins.iter().enumerate() {
             let whole = (&pattern.whole, None);
             let split = pattern.split.as_ref().map(|(name, var)| (name, Some(var.as_str())));
             let reading = [Some(whole), split].into_iter().flatten().find_map(|(n, var)| read(n, var, nodes));
             match reading {
-                Some(r) if r.exact => drop(pins.exact_nodes.insert((r.text(), r.var), at)),
+                Some(r) if r.exact => pins.exact_nodes.entry((r.text(), r.var)).or_default().push(at),
                 Some(_) => pins.wide_nodes.push(at),
                 None => {}
             }
@@ -252,7 +348,7 @@ impl Policy {
         for (at, (pattern, pin)) in self.value_pins.iter().enumerate() {
             let reading = read(&pattern.whole, None, values);
             match reading {
-                Some(r) if r.exact => drop(pins.exact_values.insert(r.text(), at)),
+                Some(r) if r.exact => pins.exact_values.entry(r.text()).or_default().push(at),
                 Some(_) => pins.wide_values.push(at),
                 None => {}
             }
@@ -285,8 +381,15 @@ mod tests {
         }
     }
 
-    fn of(policy: &Policy, nodes: &[&str], path: &str, var: &str, values: &[&str]) -> Option<(Pin, String)> {
+    fn held(policy: &Policy, nodes: &[&str], path: &str, var: &str, values: &[&str]) -> Option<Held> {
         policy.pins_in(&nodes, &values).of(&[path], var, values.iter().copied())
+    }
+
+    fn of(policy: &Policy, nodes: &[&str], path: &str, var: &str, values: &[&str]) -> Option<(Pin, String)> {
+        held(policy, nodes, path, var, values).map(|held| {
+            assert_eq!(held.contradiction, None);
+            (held.pin, held.rule)
+        })
     }
 
     #[test]
@@ -333,12 +436,93 @@ mod tests {
     }
 
     #[test]
-    fn the_last_of_many_exact_pins_counts() {
+    fn what_names_a_variable_is_narrower_than_what_names_the_node() {
         let mut policy = Policy::preset("safe").unwrap();
-        for (pattern, pin) in [("a", "fp16"), ("a#T", "fp32"), ("b#T", "fp32"), ("b", "bf16")] {
+        let pins =
+            [("a", "fp16"), ("a#T", "fp32"), ("b#T", "fp32"), ("b", "bf16"), ("*", "auto"), ("*#V", "fp32")];
+        for (pattern, pin) in pins {
             policy.pin(pattern, pin.parse().unwrap()).unwrap();
         }
-        let of = |path, var| of(&policy, &["a", "b"], path, var, &[]).unwrap().0.as_str();
-        assert_eq!([of("a", "T"), of("a", "V"), of("b", "T")], ["fp32", "fp16", "bf16"]);
+        let of = |path, var| of(&policy, &["a", "b", "c"], path, var, &[]).unwrap().0.as_str();
+        assert_eq!(
+            [of("a", "T"), of("a", "V"), of("b", "T"), of("b", "V")],
+            ["fp32", "fp16", "fp32", "bf16"]
+        );
+        assert_eq!([of("c", "T"), of("c", "V")], ["auto", "fp32"]);
+    }
+
+    /// What two pins of nodes (or of values, if they begin with `%`) are said to be: the contradiction, or what holds.
+    fn both(
+        first: (&str, &str),
+        second: (&str, &str),
+        is_next_layer: bool,
+    ) -> Result<&'static str, [String; 2]> {
+        let mut policy = Policy::preset("safe").unwrap();
+        for (i, (pattern, pin)) in [first, second].into_iter().enumerate() {
+            if i == 1 && is_next_layer {
+                policy.next_layer();
+            }
+            let pin = pin.parse().unwrap();
+            match pattern.strip_prefix('%') {
+                Some(value) => policy.pin_value(value, pin).unwrap(),
+                None => policy.pin(pattern, pin).unwrap(),
+            }
+        }
+        let held = held(&policy, &["a", "b"], "a", "T", &["x", "y"]).unwrap();
+        held.contradiction.map_or(Ok(held.pin.as_str()), Err)
+    }
+
+    #[test]
+    fn pins_of_one_rank_and_layer_contradict_each_other() {
+        for (first, second) in
+            [("a", "a"), ("*", "re:a|b"), ("[ab]", "[ab]"), ("a#T", "a#T"), ("%x", "%y"), ("%*", "%[x]")]
+        {
+            let spelled = |text: &str, pin| format!("{}={pin}", text.trim_start_matches('%'));
+            let wanted = [spelled(first, "fp32"), spelled(second, "bf16")];
+            assert_eq!(both((first, "fp32"), (second, "bf16"), false), Err(wanted), "{first} {second}");
+            assert_eq!(both((first, "fp16"), (second, "fp16"), false), Ok("fp16"), "{first} {second}");
+            assert_eq!(both((first, "fp32"), (second, "auto"), true), Ok("auto"), "{first} {second}");
+        }
+        // The rank decides before the layer does.
+        for (narrow, wide) in
+            [("a", "%x"), ("a", "*"), ("%x", "*"), ("*", "%*"), ("a", "b"), ("a#T", "a"), ("*#T", "*")]
+        {
+            for is_next_layer in [false, true] {
+                assert_eq!(
+                    both((narrow, "fp32"), (wide, "bf16"), is_next_layer),
+                    Ok("fp32"),
+                    "{narrow} {wide}"
+                );
+            }
+            assert_eq!(both((wide, "bf16"), (narrow, "fp32"), false), Ok("fp32"), "{narrow} {wide}");
+        }
+    }
+
+    #[test]
+    fn pins_of_the_same_text_contradict_each_other_wherever_they_match() {
+        let repeated = |pins: &[(&str, &str)]| {
+            let mut policy = Policy::preset("safe").unwrap();
+            pins.iter().for_each(|(pattern, pin)| policy.pin(pattern, pin.parse().unwrap()).unwrap());
+            policy.pins_in(&&["a"][..], &&[][..]).repeated().map(|(_, both)| both.join(" "))
+        };
+        assert_eq!(repeated(&[("a", "fp32"), ("a", "fp32"), ("*", "fp16")]), None);
+        assert_eq!(repeated(&[("a", "fp32"), ("a#T", "fp16")]), None);
+        assert_eq!(repeated(&[("a", "fp32"), ("a", "fp32"), ("a", "auto")]).unwrap(), "a=fp32 a=auto");
+    }
+
+    #[test]
+    fn every_spelling_of_a_format_is_taken() {
+        for (format, words) in [
+            ("fp32", "fp32 f32 float32 FP32 Float32 float single"),
+            ("fp16", "fp16 f16 float16 half FP16 Half"),
+            ("bf16", "bf16 bfloat16 BF16"),
+        ] {
+            for word in words.split(' ') {
+                assert_eq!(word.parse::<Pin>().unwrap().as_str(), format, "{word}");
+            }
+        }
+        for wrong in ["", "fp8", "f 16", "16", "fp64", "double", "tf32"] {
+            wrong.parse::<Pin>().unwrap_err();
+        }
     }
 }

@@ -247,7 +247,7 @@ impl Reading<'_> {
 fn known(word: &str) -> Result<String, String> {
     if word.starts_with('@') {
         let hint = did_you_mean(nearest(word, GROUPS));
-        return Err(format!("no group is called `{word}`{hint}; groups are {}", GROUPS.join(", ")));
+        return Err(format!("no group is called `{word}`; groups are {}{hint}", GROUPS.join(", ")));
     }
     let (domain, name) = word.rsplit_once("::").unwrap_or(("", word));
     if op::versions(domain, name).is_empty() {

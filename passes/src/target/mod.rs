@@ -165,7 +165,7 @@ pub struct Profile {
 #[non_exhaustive]
 pub enum ProfileError {
     /// No profile has this name.
-    #[error("no target is called `{found}`{hint}; targets are {targets}; a file ends in `.json`")]
+    #[error("no target is called `{found}`; targets are {targets}; a file ends in `.json`{hint}")]
     UnknownTarget {
         /// The name as given.
         found: String,

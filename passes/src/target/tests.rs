@@ -11,8 +11,8 @@ fn every_profile_is_read_and_has_its_name() {
     let error = Profile::preset("a10").unwrap_err().to_string();
     assert_eq!(
         error,
-        "no target is called `a10`; did you mean `a100`?; targets are generic, ort-cpu, ort-cuda, tensorrt, v100, \
-         a100, h200; a file ends in `.json`"
+        "no target is called `a10`; targets are generic, ort-cpu, ort-cuda, tensorrt, v100, a100, h200; a file ends \
+         in `.json`; did you mean `a100`?"
     );
 }
 
@@ -132,7 +132,7 @@ fn mistakes_are_shown_where_they_are() {
         (
             "\"@products\"",
             "\"@product\"",
-            "no group is called `@product`; did you mean `@products`?; groups are @products, @elementwise, @moves",
+            "no group is called `@product`; groups are @products, @elementwise, @moves; did you mean `@products`?",
         ),
         (
             "\"source\": \"assumption: a made-up accelerator, of no maker, which hands buffers on\"",

@@ -1,0 +1,168 @@
+//! The documents as users meet them: commands run, programs compile, JSON and texts parse, links lead somewhere.
+//!
+//! Commands of a document run in order, in a folder of their own that has `testdata/`, `model.onnx`, `inputs.npz` and
+//! `test_data_set_0/`. Behind the language, the first line of a snippet may say
+//! `skip: REASON`, or `exit=N` for the exit code that it ends with. A `text` behind commands is what they print or
+//! the end of what they write, but for `text example: REASON`.
+//! Rust programs are compiled as documentation tests of the library (`src/lib.rs`).
+
+// Commands are for a shell.
+#![cfg(unix)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test fails and tells by panicking and printing"
+)]
+
+#[path = "docs/flags.rs"]
+mod flags;
+
+#[path = "docs/links.rs"]
+mod links;
+
+#[path = "docs/scratch.rs"]
+mod scratch;
+
+#[path = "docs/snippets.rs"]
+mod snippets;
+
+use scratch::{Ran, Scratch};
+use snippets::{Document, Snippet, documents};
+use std::path::Path;
+
+/// Runs the commands and programs of a document, and compares what follows them.
+fn run(document: &Document) -> usize {
+    let scratch = Scratch::new();
+    let mut ran: Option<(usize, Ran)> = None;
+    let mut count = 0;
+    for snippet in &document.snippets {
+        let place = format!("{}:{}", document.name, snippet.line);
+        match snippet.language.as_str() {
+            "sh" if snippet.mark("skip").is_none() => {
+                ran = Some((snippet.section, scratch.shell(&place, snippet)));
+                count += 1;
+            }
+            "python" if snippet.mark("skip").is_none() => {
+                scratch.python(&place, snippet);
+                count += 1;
+            }
+            "text" if snippet.mark("example").is_none() => {
+                if let Some((_, ran)) = ran.as_ref().filter(|(section, _)| *section == snippet.section) {
+                    ran.shows(&place, snippet);
+                    count += 1;
+                }
+            }
+            _ => {}
+        }
+    }
+    count
+}
+
+#[test]
+fn commands_in_the_readme_do_what_it_says() {
+    // Commands, a Python program, and what is printed.
+    assert!(run(&Document::read("README.md")) >= 13);
+}
+
+#[test]
+fn commands_in_documents_run() {
+    let count: usize = documents().iter().filter(|d| d.name != "README.md").map(run).sum();
+    assert!(count >= 3, "{count}");
+}
+
+/// Exceptions have a reason.
+#[test]
+fn marks_are_known() {
+    for document in documents() {
+        for Snippet { marks, line, language, .. } in &document.snippets {
+            let is_known = marks.is_empty()
+                || marks.starts_with("exit=") && language == "sh"
+                || ["skip: ", "example: "].iter().any(|m| marks.starts_with(m) && marks.len() > m.len() + 8);
+            assert!(is_known, "{}:{line}: {marks}", document.name);
+            let languages = ["sh", "text", "python", "rust,no_run", "toml", "json", "ir"];
+            assert!(languages.contains(&language.as_str()), "{}:{line}: {language}", document.name);
+        }
+    }
+}
+
+/// JSON is what its schema says, texts are modules, TOML depends on this package.
+#[test]
+fn data_in_documents_is_what_it_claims_to_be() {
+    let mut count = 0;
+    for document in documents() {
+        for snippet in &document.snippets {
+            let (place, text) = (format!("{}:{}", document.name, snippet.line), &snippet.text);
+            match snippet.language.as_str() {
+                "json" => json(&place, text),
+                "ir" => {
+                    let options =
+                        ampc_ir::text::ParseOptions { allow_missing_data: true, ..Default::default() };
+                    let parsed = ampc_ir::text::parse_with(text, &ampc_ir::text::NoData, &options);
+                    parsed.unwrap_or_else(|e| panic!("{place}: {e}"));
+                }
+                "toml" => scratch::dependency(&place, text),
+                _ => continue,
+            }
+            count += 1;
+        }
+    }
+    assert!(count >= 9, "{count}");
+}
+
+fn json(place: &str, text: &str) {
+    let value: serde_json::Value = serde_json::from_str(text).unwrap_or_else(|e| panic!("{place}: {e}"));
+    let fails = |error: &dyn std::fmt::Display| panic!("{place}: {error}");
+    match value["schema"].as_str() {
+        Some("ampc-policy/1") => drop(ampc::passes::Policy::from_json(text).map_err(|e| fails(&e))),
+        Some("ampc-target/1") => {
+            let profile = ampc::passes::Profile::from_json(text).and_then(ampc::passes::Profile::of_user);
+            drop(profile.map_err(|e| fails(&e)));
+        }
+        Some("ampc-graph/1") => {
+            let scratch = Scratch::new();
+            scratch.write("graph.json", text);
+            let mut model = ampc::load(scratch.path("graph.json")).unwrap_or_else(|e| panic!("{place}: {e}"));
+            let found = ampc::check(&mut model.module);
+            assert!(found.is_empty(), "{place}: {found:?}");
+        }
+        other => panic!("{place}: no schema that ampc reads: {other:?}"),
+    }
+}
+
+#[test]
+fn links_lead_somewhere() {
+    let dead = links::dead();
+    assert!(dead.is_empty(), "{}", dead.join("\n"));
+}
+
+/// What documents say of flags is what the command line has, and the other way round.
+#[test]
+fn flags_in_documents_exist() {
+    let (known, mut mentioned) = (flags::of_commands(), std::collections::BTreeSet::new());
+    let command_line = Document::read("docs/cli.md").text;
+    let elsewhere = command_line.split("\n## ").find(|s| s.starts_with("Spellings of other tools")).unwrap();
+    for document in documents() {
+        for flag in flags::mentioned(&document.text) {
+            let is_known = known.contains(&flag) || elsewhere.contains(&format!("`{flag}"));
+            assert!(is_known, "{}: no command has `{flag}`", document.name);
+            mentioned.insert(flag);
+        }
+    }
+    let missing: Vec<&String> = known.difference(&mentioned).collect();
+    assert!(missing.is_empty(), "no document speaks of {missing:?}");
+}
+
+/// Nobody finds a document that no list has.
+#[test]
+fn every_document_is_listed() {
+    let list = Document::read("docs/README.md").text;
+    for document in documents() {
+        if let Some(name) = document.name.strip_prefix("docs/").filter(|name| *name != "README.md") {
+            assert!(list.contains(&format!("| [{name}]({name}) | ")), "docs/README.md: {name}");
+        }
+    }
+    for name in ["SECURITY.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "CHANGELOG.md", "docs/"] {
+        assert!(Path::new(env!("CARGO_MANIFEST_DIR")).join(name).exists());
+        assert!(Document::read("README.md").text.contains(&format!("[{name}]")), "README.md: {name}");
+    }
+}
