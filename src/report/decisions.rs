@@ -1,6 +1,6 @@
 //! What passes decide, gathered while they run.
 
-use super::{Before, NodeReport, OptimumReport, is_cast, node_report};
+use super::{Before, NodeReport, OptimumReport, TimeReport, is_cast, node_report};
 use ampc_ir::{FunctionId, Module, Node};
 use ampc_passes::assign::Optimum;
 use ampc_passes::flow;
@@ -23,6 +23,7 @@ pub(crate) struct Decisions<'a> {
     instances: Vec<Instance>,
     /// The nodes of the source, casts that left loops, then nodes of calls that do not agree.
     nodes: Option<Vec<NodeReport>>,
+    time: Option<TimeReport>,
     optimum: Option<OptimumReport>,
 }
 
@@ -31,6 +32,7 @@ pub(crate) struct Decided {
     pub(super) nodes: Vec<NodeReport>,
     /// The paths of nodes that are not in the source.
     pub(super) instances: FxHashMap<Node, String>,
+    pub(super) time: Option<TimeReport>,
     pub(super) optimum: Option<OptimumReport>,
 }
 
@@ -46,7 +48,7 @@ struct Instance {
 impl<'a> Decisions<'a> {
     pub(crate) fn new(before: &'a Before, observer: &'a mut dyn Observer) -> Decisions<'a> {
         let (hoisted, instances) = (Vec::new(), Vec::new());
-        Decisions { before, observer, hoisted, instances, nodes: None, optimum: None }
+        Decisions { before, observer, hoisted, instances, nodes: None, time: None, optimum: None }
     }
 
     /// Every node of the source, and casts that left loops.
@@ -75,6 +77,7 @@ impl<'a> Decisions<'a> {
         Decided {
             nodes,
             instances: copies.map(|i| (i.node, i.path)).chain(self.hoisted).collect(),
+            time: self.time,
             optimum: self.optimum,
         }
     }
@@ -135,6 +138,7 @@ impl Observer for Decisions<'_> {
         self.observer.after(pass, module, changed);
     }
     fn chosen(&mut self, optimum: &Optimum) {
+        self.time = TimeReport::of(optimum);
         self.optimum = Some(OptimumReport::of(optimum));
         self.observer.chosen(optimum);
     }

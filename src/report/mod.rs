@@ -36,6 +36,9 @@ pub struct Report {
     pub options: Options,
     /// Numbers over all nodes.
     pub summary: Summary,
+    /// The time that the target is predicted to take; absent if formats were chosen by painting.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time: Option<TimeReport>,
     /// What the choice of formats costs; absent if they were chosen by painting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub optimum: Option<OptimumReport>,
@@ -89,6 +92,35 @@ pub struct Options {
     pub disabled_guards: Vec<String>,
     /// The passes and their options; the lists and pins of the policy are not spelled in it.
     pub pipeline: String,
+}
+
+/// The time that is predicted for the whole model: all nodes, all casts.
+#[derive(Clone, Debug, Serialize)]
+pub struct TimeReport {
+    /// What times are counted in: `ps` (picoseconds), of 1 / `scale` runs of the model.
+    pub unit: &'static str,
+    /// Into how many parts a run is divided for branches that are taken every other time.
+    pub scale: i64,
+    /// Before anything is lowered.
+    pub source: i64,
+    /// As it is written.
+    pub rewritten: i64,
+    /// What is taken for what the model leaves open.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub assumptions: Vec<String>,
+}
+
+impl TimeReport {
+    fn of(optimum: &Optimum) -> Option<TimeReport> {
+        let predicted = &optimum.predicted;
+        Some(TimeReport {
+            unit: Objective::Time.unit(),
+            scale: predicted.scale,
+            source: predicted.source,
+            rewritten: predicted.rewritten?,
+            assumptions: predicted.assumptions.iter().map(ToString::to_string).collect(),
+        })
+    }
 }
 
 /// What the choice of formats costs.
@@ -364,7 +396,7 @@ impl Report {
         options: &RewriteOptions,
         pipeline: &Pipeline,
         warnings: Vec<Warning>,
-        Decided { nodes, instances, optimum }: Decided,
+        Decided { nodes, instances, time, optimum }: Decided,
     ) -> Report {
         let (objective, target) = match &options.by {
             By::Paint => (None, None),
@@ -408,6 +440,7 @@ impl Report {
                 pipeline: pipeline.to_string(),
             },
             summary: summary(module, &before.paths),
+            time,
             optimum,
             casts: casts(module, before),
             constants: constants_report(module, before, options),

@@ -7,9 +7,11 @@ mod cut;
 mod margins;
 mod optimum;
 mod paint;
+mod predicted;
 mod sums;
 
 pub use self::optimum::{Forced, Optimum, recount};
+pub use self::predicted::Predicted;
 
 use self::cut::Choice;
 use self::paint::{paint, paint_other};
@@ -131,6 +133,9 @@ impl Assign {
         };
         let chosen = choice(None);
         let (found, mut optimum) = chosen.solve().expect("what is held does not contradict itself");
+        let time = (objective != Objective::Time)
+            .then(|| CostModel::new(module, target, self.to, Objective::Time));
+        optimum.predicted = Predicted::of_source(module, time.as_ref().unwrap_or(&costs), &optimum);
         let paths = (!self.explain.is_empty()).then(|| Paths::new(module));
         for (path, node) in
             paths.iter().flat_map(|p| self.explain.iter().filter_map(|s| Some((s, p.node(s)?))))

@@ -1,0 +1,126 @@
+//! The time that is predicted for a whole model, before anything is lowered and after.
+//!
+//! A choice counts what it can change ([`Optimum::cost`]). Here everything counts: every variable in the format that it
+//! has, every cast that stands, every constant that is read in two formats, so that any two rewrites of a model can be
+//! compared. Between choices of the same variables it moves as the cost less [`Optimum::merged`] does, under
+//! [`Objective::Time`]; whatever the objective, it is computed from the same profile.
+//!
+//! Casts of the author that the choice counts, and those of an earlier run, count as the choice counts them: one for a
+//! tensor and a format in a graph. All others (from or to what is neither fp32 nor the format) are nodes that take as
+//! long on either side.
+
+use super::optimum::{Optimum, casts_cost};
+use crate::cost::{Assumption, CostModel, NodeTime, Objective};
+use crate::flow::{self, Var};
+use crate::fusions::Fusions;
+use ampc_ir::op::OpKind;
+use ampc_ir::{DType, Module, Node};
+
+/// What is predicted for one run of a whole model.
+#[derive(Clone, Debug, Default)]
+pub struct Predicted {
+    /// In picoseconds, before anything is lowered; in units of 1 / [`scale`](Self::scale).
+    pub source: i64,
+    /// The same once casts are inserted.
+    pub rewritten: Option<i64>,
+    /// How often the main graph counts as run.
+    pub scale: i64,
+    /// What is taken for what the model leaves open.
+    pub assumptions: Vec<Assumption>,
+    times: Vec<(Var, Times)>,
+    fusions: Fusions,
+    limit: i64,
+}
+
+/// What a variable takes by its format.
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    node: NodeTime,
+    /// In the 16-bit format that nothing is lowered to.
+    other: i64,
+}
+
+impl Times {
+    fn of(&self, format: Option<DType>, to: DType) -> i64 {
+        match format {
+            Some(dtype) if dtype == to => self.node.low,
+            Some(dtype) if dtype.is_low() => self.other,
+            Some(_) | None => self.node.full,
+        }
+    }
+}
+
+impl Predicted {
+    /// The prediction for a module before casts are inserted; `costs` are those of the time.
+    pub(super) fn of_source(module: &Module, costs: &CostModel<'_>, optimum: &Optimum) -> Predicted {
+        let mut predicted = Predicted {
+            scale: costs.scale(),
+            assumptions: costs.assumptions(),
+            fusions: costs.fusions().clone(),
+            limit: costs.limit(),
+            ..Predicted::default()
+        };
+        let others = costs.lowering_to(if optimum.to == DType::F16 { DType::BF16 } else { DType::F16 });
+        for node in flow::nodes(module) {
+            let Some(is_fixed) = counts(module, optimum, node) else { continue };
+            for var in flow::vars(module, node) {
+                let node = costs.node_time(var);
+                let other = if is_fixed { node.full } else { others.node_time(var).low };
+                let node = if is_fixed { NodeTime { low: node.full, ..node } } else { node };
+                if (node, other) != (NodeTime::default(), 0) {
+                    predicted.times.push((var, Times { node, other }));
+                }
+            }
+        }
+        let present = |var| flow::bound_type(module, var).and_then(|ty| ty.dtype());
+        predicted.source = predicted.total(module, optimum, present, costs);
+        predicted
+    }
+
+    /// Notes the time of the module now that casts are inserted.
+    pub(crate) fn count_rewritten(module: &Module, optimum: &mut Optimum) {
+        let predicted = &optimum.predicted;
+        let costs = CostModel::new(module, &optimum.target, optimum.to, Objective::Time);
+        let costs = costs.limited(predicted.limit);
+        let decided = |var| {
+            let decided = flow::decision(module, var).and_then(|d| d.precision);
+            decided.or_else(|| flow::bound_type(module, var).and_then(|ty| ty.dtype()))
+        };
+        let time = predicted.total(module, optimum, decided, &costs);
+        optimum.predicted.rewritten = Some(time);
+    }
+
+    fn total(
+        &self,
+        module: &Module,
+        optimum: &Optimum,
+        format: impl Fn(Var) -> Option<DType>,
+        costs: &CostModel<'_>,
+    ) -> i64 {
+        let nodes = self.times.iter().map(|(var, times)| times.of(format(*var), optimum.to));
+        let casts = casts_cost(module, optimum, costs, &self.fusions);
+        nodes.chain([casts, other_casts(module, optimum, costs)]).fold(0, i64::saturating_add)
+    }
+}
+
+/// Whether the time of a node is one of its own, and if so whether it is the same whatever is chosen.
+fn counts(module: &Module, optimum: &Optimum, node: Node) -> Option<bool> {
+    let data = module.node(node);
+    if data.schema().is_none_or(|s| s.kind != OpKind::Cast) {
+        return Some(false);
+    }
+    let to = data.result(0).and_then(|result| module.value(result).ty.dtype());
+    let is_counted = optimum.casts.contains(&node) && to.is_some_and(|to| to == DType::F32 || to == optimum.to);
+    let inserted = flow::inserted_result(module, node).is_some();
+    (!inserted && !is_counted).then_some(true)
+}
+
+/// What inserted casts to the 16-bit format take that nothing is lowered to: they stand whatever is chosen.
+fn other_casts(module: &Module, optimum: &Optimum, costs: &CostModel<'_>) -> i64 {
+    let of = |node| {
+        let result = flow::inserted_result(module, node)?;
+        let to = module.value(result).ty.dtype().filter(|&to| to.is_low() && to != optimum.to)?;
+        Some(costs.cast_cost(result, module.node(node).graph, DType::F32, to))
+    };
+    flow::nodes(module).into_iter().filter_map(of).fold(0, i64::saturating_add)
+}
