@@ -75,6 +75,7 @@ pub fn pipeline_of(options: &RewriteOptions) -> Pipeline {
         by: options.by.clone(),
         excess_precision: options.excess_precision,
         explain: options.explain.clone(),
+        alternative: options.alternative.clone(),
     })
 }
 

@@ -48,6 +48,9 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     settings::check_keep_io(&options.keep_io, &model)?;
     let explained = Explained::find(&model.module, &args.explain)?;
     options.explain = explained.paths();
+    if ui.quiet && args.report.is_none() {
+        options.alternative = None;
+    }
     let pipeline = ampc::rewrite::pipeline_of(&options);
     targets::check(&model, &args.model, &emit, report_file, &args.debug, &pipeline)?;
     let source = progress.suspend(|| Source::of(args, threads, &model, ui))?;

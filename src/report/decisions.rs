@@ -2,7 +2,7 @@
 
 use super::{Before, NodeReport, OptimumReport, TimeReport, is_cast, node_report};
 use ampc_ir::{FunctionId, Module, Node};
-use ampc_passes::assign::Optimum;
+use ampc_passes::assign::{Elsewhere, Optimum};
 use ampc_passes::flow;
 use ampc_passes::move_casts;
 use ampc_passes::pipeline::Observer;
@@ -25,6 +25,7 @@ pub(crate) struct Decisions<'a> {
     nodes: Option<Vec<NodeReport>>,
     time: Option<TimeReport>,
     optimum: Option<OptimumReport>,
+    elsewhere: Option<Elsewhere>,
 }
 
 /// What has been decided.
@@ -34,6 +35,7 @@ pub(crate) struct Decided {
     pub(super) instances: FxHashMap<Node, String>,
     pub(super) time: Option<TimeReport>,
     pub(super) optimum: Option<OptimumReport>,
+    pub(super) elsewhere: Option<Elsewhere>,
 }
 
 /// A node of a function that one call has for itself.
@@ -47,8 +49,16 @@ struct Instance {
 
 impl<'a> Decisions<'a> {
     pub(crate) fn new(before: &'a Before, observer: &'a mut dyn Observer) -> Decisions<'a> {
-        let (hoisted, instances) = (Vec::new(), Vec::new());
-        Decisions { before, observer, hoisted, instances, nodes: None, time: None, optimum: None }
+        Decisions {
+            before,
+            observer,
+            hoisted: Vec::new(),
+            instances: Vec::new(),
+            nodes: None,
+            time: None,
+            optimum: None,
+            elsewhere: None,
+        }
     }
 
     /// Every node of the source, and casts that left loops.
@@ -79,6 +89,7 @@ impl<'a> Decisions<'a> {
             instances: copies.map(|i| (i.node, i.path)).chain(self.hoisted).collect(),
             time: self.time,
             optimum: self.optimum,
+            elsewhere: self.elsewhere,
         }
     }
 
@@ -140,6 +151,7 @@ impl Observer for Decisions<'_> {
     fn chosen(&mut self, optimum: &Optimum) {
         self.time = TimeReport::of(optimum);
         self.optimum = Some(OptimumReport::of(optimum));
+        self.elsewhere = optimum.elsewhere.clone();
         self.observer.chosen(optimum);
     }
 }

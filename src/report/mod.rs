@@ -2,8 +2,10 @@
 //! documented in `docs/report.md`). A report is accepted as a policy, which repeats its decisions.
 
 mod decisions;
+mod kept;
 
 pub(crate) use self::decisions::{Decided, Decisions};
+pub use self::kept::{ElsewhereReport, Fp32Report};
 
 use crate::model::Model;
 use crate::options::{By, Objective, Opset, RewriteOptions};
@@ -36,6 +38,8 @@ pub struct Report {
     pub options: Options,
     /// Numbers over all nodes.
     pub summary: Summary,
+    /// What keeps nodes fp32.
+    pub fp32: Fp32Report,
     /// The time that the target is predicted to take; absent if formats were chosen by painting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time: Option<TimeReport>,
@@ -396,7 +400,7 @@ impl Report {
         options: &RewriteOptions,
         pipeline: &Pipeline,
         warnings: Vec<Warning>,
-        Decided { nodes, instances, time, optimum }: Decided,
+        Decided { nodes, instances, time, optimum, elsewhere }: Decided,
     ) -> Report {
         let (objective, target) = match &options.by {
             By::Paint => (None, None),
@@ -440,6 +444,7 @@ impl Report {
                 pipeline: pipeline.to_string(),
             },
             summary: summary(module, &before.paths),
+            fp32: Fp32Report::of(module, &before.paths, elsewhere.as_ref()),
             time,
             optimum,
             casts: casts(module, before),

@@ -450,6 +450,7 @@ impl<'m> Choice<'m> {
             merged: 0,
             forced: Vec::new(),
             predicted: Predicted::default(),
+            elsewhere: None,
             keep_io: self.tensors.keep_io.clone(),
             counted: false,
             optimal: solution.optimal && cost == solution.lower_bound,

@@ -3,6 +3,7 @@
 //! `assign{by=cut}`, the default, takes the cheapest choice for an objective and a target (`cut.rs`);
 //! `assign{by=paint}` paints, as TensorFlow's `auto_mixed_precision` does (`paint.rs`).
 
+mod alternative;
 mod cut;
 mod margins;
 mod optimum;
@@ -10,6 +11,7 @@ mod paint;
 mod predicted;
 mod sums;
 
+pub use self::alternative::{Alternative, Elsewhere, NOTICEABLE, is_left_full};
 pub use self::optimum::{Forced, Optimum, recount};
 pub use self::predicted::Predicted;
 
@@ -63,6 +65,9 @@ pub struct Assign {
     pub by: By,
     /// Paths of nodes of which it is found out what the other format would cost; nothing follows from it.
     pub explain: Vec<String>,
+    /// A policy of which it is found out what it would leave fp32, where a minimum cut chooses; nothing follows from
+    /// it.
+    pub alternative: Option<Alternative>,
 }
 
 impl Pass for Assign {
@@ -112,6 +117,10 @@ impl Pass for Assign {
                 decision.reason = Arc::new(Reason { rule: rule.into(), evidence });
             }
             decision.precision = Some(precision);
+        }
+        if cx.optimum.is_some() {
+            let elsewhere = self.elsewhere(module, cx);
+            cx.optimum.as_mut().expect("it is there").elsewhere = elsewhere;
         }
         Ok(Changed::when(changed))
     }

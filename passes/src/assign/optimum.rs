@@ -3,6 +3,7 @@
 //! [`recount`] knows nothing of vertices and terms: it adds up the casts that stand in the graph, the constants that
 //! are read in two formats, and the time of what was free. `insert-casts` compares the sum with the cost of the choice.
 
+use super::alternative::Elsewhere;
 use super::predicted::Predicted;
 use crate::classify::pin_of_cast;
 use crate::cost::{Assumption, CostModel, NodeTime, Objective};
@@ -58,6 +59,8 @@ pub struct Optimum {
     pub forced: Vec<Forced>,
     /// The time of the whole model.
     pub predicted: Predicted,
+    /// What another policy would leave fp32, if that was asked for and enough is.
+    pub elsewhere: Option<Elsewhere>,
     /// The variables whose time is part of the cost, with that time.
     pub(crate) timed: Vec<(Var, NodeTime)>,
     /// Which inputs and outputs keep their types.
