@@ -323,6 +323,30 @@ proptest! {
         prop_assert_eq!(full.source, full.rewritten, "{}", text());
     }
 
+    /// What is said of another policy is what it does.
+    #[test]
+    fn another_policy_leaves_what_was_said(
+        graph in graphs(),
+        options in options(),
+        first in prop_oneof![Just("safe"), Just("torch"), Just("zero-risk"), Just("all")],
+        second in prop_oneof![Just("perf"), Just("safe"), Just("nvidia")],
+        target in prop::sample::select(&TARGETS[..]),
+    ) {
+        let by = By::Cut { objective: Objective::Time, target };
+        let opset = if options.opset == Opset::Auto { Opset::Keep } else { options.opset };
+        let policy = |name| Arc::new(Policy::preset(name).unwrap());
+        let options = |name| RewriteOptions { by: by.clone(), opset, policy: policy(name), ..options.clone() };
+        let asked = RewriteOptions { alternative: Some(policy(second)), ..options(first) };
+        let done = rewrite(graph.model(), &asked).unwrap();
+        let plain = rewrite(graph.model(), &options(first)).unwrap();
+        prop_assert!(bytes_of(&done.model) == bytes_of(&plain.model), "something follows from it");
+        if let Some(said) = done.report.fp32.elsewhere {
+            let other = rewrite(graph.model(), &options(second)).unwrap();
+            let left: u64 = other.report.fp32.causes.values().sum();
+            prop_assert_eq!(said.nodes, left, "{}", text_of(&other.model.module));
+        }
+    }
+
     /// Emulation computes in fp32 and keeps the interface.
     #[test]
     fn emulation_is_fp32(graph in graphs(), options in options()) {

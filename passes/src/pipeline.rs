@@ -550,7 +550,8 @@ fn build(
         "taint" => Box::new(Taint),
         "assign" => match by_cut()? {
             by => {
-                let by = if by == Some(false) { By::Paint } else { cut_of(objective()?, get("target"), &bad)? };
+                let by =
+                    if by == Some(false) { By::Paint } else { cut_of(objective()?, get("target"), &bad)? };
                 Box::new(Assign { to, keep_io: keep_io(), by, explain: Vec::new(), alternative: None })
             }
         },

@@ -8,7 +8,7 @@ use super::table::{Table, bytes, count, number, share};
 use super::ui::{Stream, Ui};
 use ampc::Report;
 use ampc::ir::{DType, Module, Node};
-use ampc::report::{Fp32Report, OptimumReport, TimeReport};
+use ampc::report::{Fp32Report, OptimumReport, TimeReport, is_about_result};
 
 /// Warnings said in full before they are only counted.
 const SAID: usize = 8;
@@ -218,10 +218,12 @@ fn allow(report: &Report) -> String {
     text
 }
 
-fn warnings(report: &Report, opsets: &OpsetAdvice, ui: Ui) -> String {
+/// The warnings: all of them, or for those who want to be left alone what is about the result.
+pub(crate) fn warnings(report: &Report, opsets: &OpsetAdvice, ui: Ui) -> String {
     let said = if ui.verbose { usize::MAX } else { SAID };
     let mut text = String::new();
-    for warning in report.warnings.iter().take(said) {
+    let warnings = || report.warnings.iter().filter(|w| !ui.quiet || is_about_result(&w.code));
+    for warning in warnings().take(said) {
         let place = warning.node.as_ref().map_or_else(String::new, |n| format!("`{n}`: "));
         let mut problem = Problem::warning(&warning.code, format!("{place}{}", warning.message));
         if OpsetAdvice::is_about(&warning.code) {
@@ -230,8 +232,8 @@ fn warnings(report: &Report, opsets: &OpsetAdvice, ui: Ui) -> String {
         text.push_str(problem.draw(ui, Stream::Err).trim_matches('\n'));
         text.push('\n');
     }
-    if report.warnings.len() > said {
-        let more = (report.warnings.len() - said) as u64;
+    let more = warnings().count().saturating_sub(said) as u64;
+    if more > 0 {
         text.push_str(&format!("and {} (-v shows all)\n", count(more, "more warning")));
     }
     text

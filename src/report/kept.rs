@@ -58,11 +58,13 @@ fn cause(module: &Module, paths: &Paths, node: Node, decision: &Decision) -> Str
     let rule = decision.reason.rule.as_str();
     if let Some(root) = rule.strip_prefix("taint:") {
         let by_rule = paths.node(root).and_then(|root| leading(module, root)).map(|d| &d.reason.rule);
-        let by_rule = by_rule.map(|rule| head(rule)).filter(|rule| rule.starts_with("guard.") || *rule == "pin");
+        let by_rule =
+            by_rule.map(|rule| head(rule)).filter(|rule| rule.starts_with("guard.") || *rule == "pin");
         let op = decision.reason.evidence.strip_prefix(DOWNSTREAM_OF);
         return format!("{} (taint)", by_rule.or(op).unwrap_or(root));
     }
-    let is_of_class = ["table", "unlisted", "list.", "policy.", "preset."].iter().any(|of| rule.starts_with(of));
+    let is_of_class =
+        ["table", "unlisted", "list.", "policy.", "preset."].iter().any(|of| rule.starts_with(of));
     let is_kept = matches!(decision.class, Class::Deny | Class::Fixed);
     match rule {
         "cut" | "paint" => "placement".into(),

@@ -298,6 +298,26 @@ pub struct ReportWarning {
     pub node: Option<String>,
 }
 
+/// Whether a warning is about what comes out, such as what stays fp32 for another reason than the policy, and not only
+/// about how the file of the model is written: all but those whose codes begin with `onnx.`. The command line says the
+/// former even where it is to be quiet.
+pub fn is_about_result(code: &str) -> bool {
+    !code.starts_with("onnx.")
+}
+
+/// The code of the warning that no node is low.
+pub const NOTHING_LOWERED: &str = "rewrite.nothing";
+
+/// A warning if nodes could be low and none is.
+fn warn_of_nothing(summary: &Summary) -> Option<ReportWarning> {
+    let nothing = summary.low == 0 && summary.full > 0;
+    nothing.then(|| ReportWarning {
+        code: NOTHING_LOWERED.to_owned(),
+        message: format!("nothing is lowered: all nodes with floats stay fp32 ({})", summary.full),
+        node: None,
+    })
+}
+
 /// A node.
 #[derive(Clone, Debug, Serialize)]
 pub struct NodeReport {
@@ -425,6 +445,8 @@ impl Report {
                 None => before.paths.path(n).to_owned(),
             }),
         }));
+        let summary = summary(module, &before.paths);
+        all.extend(warn_of_nothing(&summary));
         Report {
             schema: "ampc-report/1",
             tool: Tool { name: "ampc", version: env!("CARGO_PKG_VERSION") },
@@ -443,7 +465,7 @@ impl Report {
                 disabled_guards: options.policy.disabled_guards().iter().cloned().collect(),
                 pipeline: pipeline.to_string(),
             },
-            summary: summary(module, &before.paths),
+            summary,
             fp32: Fp32Report::of(module, &before.paths, elsewhere.as_ref()),
             time,
             optimum,

@@ -48,8 +48,10 @@ impl Assign {
         if !is_noticeable(module, &nodes) {
             return None;
         }
-        let decided: Vec<Vec<Decision>> =
-            nodes.iter().map(|&node| std::mem::take(&mut *module.node_mut(node).decisions).into_vec()).collect();
+        let decided: Vec<Vec<Decision>> = nodes
+            .iter()
+            .map(|&node| std::mem::take(&mut *module.node_mut(node).decisions).into_vec())
+            .collect();
         let done = self.decide_with(module, cx, other);
         let full = nodes.iter().copied().filter(|&node| is_left_full(module, node)).collect();
         for (&node, decisions) in nodes.iter().zip(decided) {

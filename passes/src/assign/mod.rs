@@ -12,6 +12,7 @@ mod predicted;
 mod sums;
 
 pub use self::alternative::{Alternative, Elsewhere, NOTICEABLE, is_left_full};
+pub(crate) use self::optimum::count_rewritten;
 pub use self::optimum::{Forced, Optimum, recount};
 pub use self::predicted::Predicted;
 
@@ -142,8 +143,8 @@ impl Assign {
         };
         let chosen = choice(None);
         let (found, mut optimum) = chosen.solve().expect("what is held does not contradict itself");
-        let time = (objective != Objective::Time)
-            .then(|| CostModel::new(module, target, self.to, Objective::Time));
+        let time =
+            (objective != Objective::Time).then(|| CostModel::new(module, target, self.to, Objective::Time));
         optimum.predicted = Predicted::of_source(module, time.as_ref().unwrap_or(&costs), &optimum);
         let paths = (!self.explain.is_empty()).then(|| Paths::new(module));
         for (path, node) in

@@ -85,12 +85,33 @@ pub struct Optimum {
 /// one graph are one; so are those that give back the numbers that are there already none.
 pub fn recount(module: &Module, optimum: &Optimum) -> i64 {
     let costs = CostModel::new(module, &optimum.target, optimum.to, optimum.objective).limited(optimum.limit);
+    timed_cost(module, optimum).saturating_add(casts_cost(module, optimum, &costs, &optimum.fusions))
+}
+
+/// [`recount`], which also finds the time that is predicted for the graph.
+pub(crate) fn count_rewritten(module: &Module, optimum: &mut Optimum) -> i64 {
+    let costs = CostModel::new(module, &optimum.target, optimum.to, optimum.objective).limited(optimum.limit);
+    let casts = casts_cost(module, optimum, &costs, &optimum.fusions);
+    let cost = timed_cost(module, optimum).saturating_add(casts);
+    let time = match optimum.objective {
+        Objective::Time => optimum.predicted.of_rewritten(module, optimum, &costs, Some(casts)),
+        Objective::Casts | Objective::Bytes => {
+            let costs = CostModel::new(module, &optimum.target, optimum.to, Objective::Time);
+            let costs = costs.limited(optimum.predicted.limit);
+            optimum.predicted.of_rewritten(module, optimum, &costs, None)
+        }
+    };
+    optimum.predicted.rewritten = Some(time);
+    cost
+}
+
+/// The time of what was free.
+fn timed_cost(module: &Module, optimum: &Optimum) -> i64 {
     let timed = optimum.timed.iter().map(|&(var, time)| {
         let low = flow::decision(module, var).and_then(|d| d.precision) == Some(optimum.to);
         if low { time.low } else { time.full }
     });
-    let casts = casts_cost(module, optimum, &costs, &optimum.fusions);
-    timed.fold(casts, i64::saturating_add)
+    timed.fold(0, i64::saturating_add)
 }
 
 /// What the casts of a graph cost, and constants in two formats, if so much is fused.

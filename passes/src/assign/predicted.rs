@@ -3,14 +3,14 @@
 //! A choice counts what it can change ([`Optimum::cost`]). Here everything counts: every variable in the format that it
 //! has, every cast that stands, every constant that is read in two formats, so that any two rewrites of a model can be
 //! compared. Between choices of the same variables it moves as the cost less [`Optimum::merged`] does, under
-//! [`Objective::Time`]; whatever the objective, it is computed from the same profile.
+//! [`Objective::Time`](crate::cost::Objective::Time); whatever the objective, it is computed from the same profile.
 //!
 //! Casts of the author that the choice counts, and those of an earlier run, count as the choice counts them: one for a
 //! tensor and a format in a graph. All others (from or to what is neither fp32 nor the format) are nodes that take as
 //! long on either side.
 
 use super::optimum::{Optimum, casts_cost};
-use crate::cost::{Assumption, CostModel, NodeTime, Objective};
+use crate::cost::{Assumption, CostModel, NodeTime};
 use crate::flow::{self, Var};
 use crate::fusions::Fusions;
 use ampc_ir::op::OpKind;
@@ -29,13 +29,15 @@ pub struct Predicted {
     pub assumptions: Vec<Assumption>,
     times: Vec<(Var, Times)>,
     fusions: Fusions,
-    limit: i64,
+    /// No cost of the time counts as more.
+    pub(super) limit: i64,
 }
 
 /// What a variable takes by its format.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Times {
-    node: NodeTime,
+    full: i64,
+    low: i64,
     /// In the 16-bit format that nothing is lowered to.
     other: i64,
 }
@@ -43,9 +45,9 @@ struct Times {
 impl Times {
     fn of(&self, format: Option<DType>, to: DType) -> i64 {
         match format {
-            Some(dtype) if dtype == to => self.node.low,
+            Some(dtype) if dtype == to => self.low,
             Some(dtype) if dtype.is_low() => self.other,
-            Some(_) | None => self.node.full,
+            Some(_) | None => self.full,
         }
     }
 }
@@ -60,34 +62,40 @@ impl Predicted {
             limit: costs.limit(),
             ..Predicted::default()
         };
-        let others = costs.lowering_to(if optimum.to == DType::F16 { DType::BF16 } else { DType::F16 });
+        let other = if optimum.to == DType::F16 { DType::BF16 } else { DType::F16 };
+        let others = has(module, other).then(|| costs.lowering_to(other));
         for node in flow::nodes(module) {
             let Some(is_fixed) = counts(module, optimum, node) else { continue };
             for var in flow::vars(module, node) {
-                let node = costs.node_time(var);
-                let other = if is_fixed { node.full } else { others.node_time(var).low };
-                let node = if is_fixed { NodeTime { low: node.full, ..node } } else { node };
-                if (node, other) != (NodeTime::default(), 0) {
-                    predicted.times.push((var, Times { node, other }));
+                let NodeTime { full, low } = costs.node_time(var);
+                let others = others.as_ref().filter(|_| !is_fixed);
+                let other = others.map_or(full, |others| others.node_time(var).low);
+                let times = Times { full, low: if is_fixed { full } else { low }, other };
+                if times != Times::default() {
+                    predicted.times.push((var, times));
                 }
             }
         }
+        let casts = casts_cost(module, optimum, costs, &predicted.fusions);
         let present = |var| flow::bound_type(module, var).and_then(|ty| ty.dtype());
-        predicted.source = predicted.total(module, optimum, present, costs);
+        predicted.source = predicted.total(module, optimum, present, costs, casts);
         predicted
     }
 
-    /// Notes the time of the module now that casts are inserted.
-    pub(crate) fn count_rewritten(module: &Module, optimum: &mut Optimum) {
-        let predicted = &optimum.predicted;
-        let costs = CostModel::new(module, &optimum.target, optimum.to, Objective::Time);
-        let costs = costs.limited(predicted.limit);
+    /// The time of the module now that casts are inserted; the cost of these, if that is known.
+    pub(super) fn of_rewritten(
+        &self,
+        module: &Module,
+        optimum: &Optimum,
+        costs: &CostModel<'_>,
+        casts: Option<i64>,
+    ) -> i64 {
+        let casts = casts.unwrap_or_else(|| casts_cost(module, optimum, costs, &self.fusions));
         let decided = |var| {
             let decided = flow::decision(module, var).and_then(|d| d.precision);
             decided.or_else(|| flow::bound_type(module, var).and_then(|ty| ty.dtype()))
         };
-        let time = predicted.total(module, optimum, decided, &costs);
-        optimum.predicted.rewritten = Some(time);
+        self.total(module, optimum, decided, costs, casts)
     }
 
     fn total(
@@ -96,11 +104,18 @@ impl Predicted {
         optimum: &Optimum,
         format: impl Fn(Var) -> Option<DType>,
         costs: &CostModel<'_>,
+        casts: i64,
     ) -> i64 {
         let nodes = self.times.iter().map(|(var, times)| times.of(format(*var), optimum.to));
-        let casts = casts_cost(module, optimum, costs, &self.fusions);
         nodes.chain([casts, other_casts(module, optimum, costs)]).fold(0, i64::saturating_add)
     }
+}
+
+/// Whether anything has a format, or is to have it.
+fn has(module: &Module, format: DType) -> bool {
+    let decided = |&node: &Node| module.node(node).decisions.iter().any(|d| d.precision == Some(format));
+    let defined = |graph| module.defined(graph).any(|v| module.value(v).ty.element_dtype() == Some(format));
+    flow::graphs(module).into_iter().any(defined) || flow::nodes(module).iter().any(decided)
 }
 
 /// Whether the time of a node is one of its own, and if so whether it is the same whatever is chosen.
@@ -110,7 +125,8 @@ fn counts(module: &Module, optimum: &Optimum, node: Node) -> Option<bool> {
         return Some(false);
     }
     let to = data.result(0).and_then(|result| module.value(result).ty.dtype());
-    let is_counted = optimum.casts.contains(&node) && to.is_some_and(|to| to == DType::F32 || to == optimum.to);
+    let is_counted =
+        optimum.casts.contains(&node) && to.is_some_and(|to| to == DType::F32 || to == optimum.to);
     let inserted = flow::inserted_result(module, node).is_some();
     (!inserted && !is_counted).then_some(true)
 }
