@@ -548,13 +548,11 @@ fn build(
             Box::new(Guard { to, disabled, out_of_range })
         }
         "taint" => Box::new(Taint),
-        "assign" => match by_cut()? {
-            by => {
-                let by =
-                    if by == Some(false) { By::Paint } else { cut_of(objective()?, get("target"), &bad)? };
-                Box::new(Assign { to, keep_io: keep_io(), by, explain: Vec::new(), alternative: None })
-            }
-        },
+        "assign" => {
+            let by =
+                if by_cut()? == Some(false) { By::Paint } else { cut_of(objective()?, get("target"), &bad)? };
+            Box::new(Assign { to, keep_io: keep_io(), by, explain: Vec::new(), alternative: None })
+        }
         "insert-casts" => {
             let fewest = objective()? == Some(Objective::Casts);
             Box::new(InsertCasts { keep_io: keep_io(), by_cut: by_cut()? == Some(true), fewest })

@@ -238,3 +238,60 @@ pub(crate) fn warnings(report: &Report, opsets: &OpsetAdvice, ui: Ui) -> String 
     }
     text
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ampc::report::ElsewhereReport;
+
+    fn optimum(unit: &'static str, cost: i64, lower_bound: i64) -> OptimumReport {
+        OptimumReport {
+            objective: "time",
+            unit,
+            scale: 2,
+            cost,
+            merged: 0,
+            lower_bound,
+            optimal: cost == lower_bound,
+            assumptions: Vec::new(),
+            forced: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn what_is_not_proven_is_said() {
+        let words = unproven(&optimum("ps", 3_000_000, 2_400_000));
+        assert_eq!(words, "not proven: what was chosen costs 1500 ns, and no choice costs less than 1200 ns");
+    }
+
+    #[test]
+    fn times_are_of_one_run_and_whole_nanoseconds() {
+        let time = |source, rewritten, assumptions: &[&str]| TimeReport {
+            unit: "ps",
+            scale: 2,
+            source,
+            rewritten,
+            assumptions: assumptions.iter().map(ToString::to_string).collect(),
+        };
+        let line = |time| time_line(&time).unwrap();
+        assert_eq!(line(time(60_000_000, 40_000_000, &[])), "30 000 ns -> 20 000 ns predicted (1.50 x)");
+        let assumed = line(time(2_000, 4_000, &["a is 1", "b is 2"]));
+        assert_eq!(assumed, "1 ns -> 2 ns predicted (0.50 x), if a is 1, b is 2");
+        assert_eq!(line(time(20, 40, &[])), "less than 1 ns -> less than 1 ns predicted (0.50 x)");
+        assert_eq!(line(time(2_000, 0, &[])), "1 ns -> 0 ns predicted");
+        assert_eq!(time_line(&time(0, 0, &[])), None);
+    }
+
+    #[test]
+    fn causes_are_few_and_another_policy_is_named_if_it_leaves_less() {
+        let fp32 = |causes: &[(&str, u64)], nodes| Fp32Report {
+            causes: causes.iter().map(|&(cause, n)| (cause.to_owned(), n)).collect(),
+            elsewhere: Some(ElsewhereReport { policy: "perf".into(), nodes }),
+        };
+        let five = [("a", 1), ("b", 20), ("c", 3), ("d", 4), ("e", 2)];
+        let less = "20 by b, 4 by d, 3 by c, 3 by others; `--policy perf` would leave 29";
+        assert_eq!(kept(&fp32(&five, 29)).unwrap(), less);
+        assert_eq!(kept(&fp32(&five[..4], 28)).unwrap(), "20 by b, 4 by d, 3 by c, 1 by a");
+        assert_eq!(kept(&fp32(&[], 0)), None);
+    }
+}

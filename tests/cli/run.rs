@@ -622,7 +622,7 @@ fn what_no_pin_helps_against_is_said_as_it_is() {
     let dir = Dir::new();
     let digits = [0.1f64, 0.2, 0.3, 0.7];
     write_npz(&dir, "wide.npz", &[("x", HostTensor::from_slice(&[4], &digits).unwrap())]);
-    let some = digits.map(|x| x as f32);
+    let some = [0.1f32, 0.2, 0.3, 0.7];
     write_npz(&dir, "x.npz", &[("x", HostTensor::from_slice(&[4], &some).unwrap())]);
     let product = "  input %p : f32[4, 4]\n  const %w : f32[4, 2] = random(1)\n  \
                    %q = MatMul(%p, %w) : f32[4, 2] @mm\n  output %q : f32[4, 2]\n";
