@@ -58,7 +58,7 @@ pub fn rewrite_in_place(
     options.policy.check_format(options.to)?;
     let before = report::Before::new(&model.module);
     let pipeline = pipeline_of(options);
-    let mut decisions = report::Decisions::new(&before, observer);
+    let mut decisions = report::Decisions::new(&before, options, observer);
     let warnings = run_pipeline(model, &pipeline, options.verify_each, &mut decisions)?;
     let decided = decisions.finish(&model.module);
     Ok(Report::new(model, &before, options, &pipeline, warnings, decided))

@@ -915,6 +915,15 @@ fn predicted_times_of_two_runs_can_be_compared() {
     }
     // On a target with other rates it is another time.
     assert!(times(&dir, &["mlp.onnx", "--target", "v100"]).0 > source);
+    // That a cast of the author moves in front of an Expand is part of what is gained.
+    let mask = "  input %m : i64[1, 8]\n  input %x : f32[512, 8]\n  const %d : i64[2] = [512, 8]\n  \
+                const %w : f32[8, 8] = random(1)\n  %e = Expand(%m, %d) : i64[512, 8] @expand\n  \
+                %f = Cast(%e) {to=1} : f32[512, 8] @cast\n  %a = Add(%x, %f) : f32[512, 8] @add\n  \
+                %y = MatMul(%a, %w) : f32[512, 8] @mm\n  output %y : f32[512, 8]\n";
+    dir.write("mask.ir", support::module(mask));
+    let (source, full, _) = times(&dir, &["mask.ir", "--policy", "zero-risk"]);
+    let (same, pinned, _) = times(&dir, &["mask.ir", "--pin", "*=fp32"]);
+    assert!(same == source && pinned == source && full < source, "{source} {full} {pinned}");
     // What the other format of a node would cost is a difference of the same number.
     dir.write("m.ir", support::module(support::MATMUL));
     let (_, plain, _) = times(&dir, &["m.ir", "--explain", "relu"]);

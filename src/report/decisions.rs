@@ -1,8 +1,9 @@
 //! What passes decide, gathered while they run.
 
 use super::{Before, NodeReport, OptimumReport, TimeReport, is_cast, node_report};
+use crate::options::{By, Opset, RewriteOptions};
 use ampc_ir::{FunctionId, Module, Node};
-use ampc_passes::assign::{Elsewhere, Optimum};
+use ampc_passes::assign::{Elsewhere, Optimum, time_as_it_stands};
 use ampc_passes::flow;
 use ampc_passes::move_casts;
 use ampc_passes::pipeline::Observer;
@@ -12,11 +13,18 @@ use ampc_passes::{Changed, Pass, Paths};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeSet;
 
+/// The name of the pass that raises the opset.
+const RAISE_OPSET: &str = "raise-opset";
+
 /// What was decided per call of functions, gathered while the passes run: before functions are specialized nobody
 /// knows the calls, and after they are shared again only one of those that agree is left.
 pub(crate) struct Decisions<'a> {
     before: &'a Before,
+    options: &'a RewriteOptions,
     observer: &'a mut dyn Observer,
+    /// The time of the source, and how much less it is once its opset is raised and its casts have moved.
+    as_read: Option<(i64, i64)>,
+    saved: i64,
     /// Casts of the author that stand outside the loop that they were in, with their paths.
     hoisted: Vec<(Node, String)>,
     /// The nodes of functions that one call has for itself.
@@ -48,10 +56,17 @@ struct Instance {
 }
 
 impl<'a> Decisions<'a> {
-    pub(crate) fn new(before: &'a Before, observer: &'a mut dyn Observer) -> Decisions<'a> {
+    pub(crate) fn new(
+        before: &'a Before,
+        options: &'a RewriteOptions,
+        observer: &'a mut dyn Observer,
+    ) -> Decisions<'a> {
         Decisions {
             before,
+            options,
             observer,
+            as_read: None,
+            saved: 0,
             hoisted: Vec::new(),
             instances: Vec::new(),
             nodes: None,
@@ -67,6 +82,22 @@ impl<'a> Decisions<'a> {
         let nodes = paths.nodes().iter().map(|&node| (node, paths.path(node)));
         let hoisted = self.hoisted.iter().map(|(node, path)| (*node, path.as_str()));
         nodes.chain(hoisted).map(|(node, path)| node_report(module, &sources, path, node)).collect()
+    }
+
+    /// Finds out how much time passes save before anything is decided: those that raise the opset and move casts.
+    fn find_saved(&mut self, pass: &dyn Pass, module: &Module) {
+        let By::Cut { target, .. } = &self.options.by else { return };
+        let may_change = !self.before.casts.is_empty() || self.options.opset != Opset::Keep;
+        let time = || time_as_it_stands(module, target, self.options.to);
+        if pass.name() == SpecializeFunctions.name() {
+            if let Some((before, scale)) = self.as_read.take() {
+                let (now, same) = time();
+                self.saved = if same == scale { before.saturating_sub(now) } else { 0 };
+            }
+        } else if may_change && [RAISE_OPSET, move_casts::NAME].contains(&pass.name()) {
+            let found = self.as_read.take().unwrap_or_else(time);
+            self.as_read = Some(found);
+        }
     }
 
     /// Finds the casts that are not where they were.
@@ -132,6 +163,7 @@ impl<'a> Decisions<'a> {
 
 impl Observer for Decisions<'_> {
     fn before(&mut self, pass: &dyn Pass, module: &Module) {
+        self.find_saved(pass, module);
         if pass.name() == ShareFunctions.name() && !self.instances.is_empty() {
             let mut nodes = self.of_source(module);
             nodes.extend(self.of_calls(module));
@@ -149,7 +181,7 @@ impl Observer for Decisions<'_> {
         self.observer.after(pass, module, changed);
     }
     fn chosen(&mut self, optimum: &Optimum) {
-        self.time = TimeReport::of(optimum);
+        self.time = TimeReport::of(optimum, self.saved);
         self.optimum = Some(OptimumReport::of(optimum));
         self.elsewhere = optimum.elsewhere.clone();
         self.observer.chosen(optimum);

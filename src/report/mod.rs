@@ -105,7 +105,7 @@ pub struct TimeReport {
     pub unit: &'static str,
     /// Into how many parts a run is divided for branches that are taken every other time.
     pub scale: i64,
-    /// Before anything is lowered.
+    /// The source as it was read.
     pub source: i64,
     /// As it is written.
     pub rewritten: i64,
@@ -115,12 +115,13 @@ pub struct TimeReport {
 }
 
 impl TimeReport {
-    fn of(optimum: &Optimum) -> Option<TimeReport> {
+    /// The times, if passes before any decision have saved so much of the source's.
+    fn of(optimum: &Optimum, saved: i64) -> Option<TimeReport> {
         let predicted = &optimum.predicted;
         Some(TimeReport {
             unit: Objective::Time.unit(),
             scale: predicted.scale,
-            source: predicted.source,
+            source: predicted.source.saturating_add(saved),
             rewritten: predicted.rewritten?,
             assumptions: predicted.assumptions.iter().map(ToString::to_string).collect(),
         })

@@ -14,7 +14,7 @@ mod sums;
 pub use self::alternative::{Alternative, Elsewhere, NOTICEABLE, is_left_full};
 pub(crate) use self::optimum::count_rewritten;
 pub use self::optimum::{Forced, Optimum, recount};
-pub use self::predicted::Predicted;
+pub use self::predicted::{Predicted, time_as_it_stands};
 
 use self::cut::Choice;
 use self::paint::{paint, paint_other};

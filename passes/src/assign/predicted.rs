@@ -3,18 +3,19 @@
 //! A choice counts what it can change ([`Optimum::cost`]). Here everything counts: every variable in the format that it
 //! has, every cast that stands, every constant that is read in two formats, so that any two rewrites of a model can be
 //! compared. Between choices of the same variables it moves as the cost less [`Optimum::merged`] does, under
-//! [`Objective::Time`](crate::cost::Objective::Time); whatever the objective, it is computed from the same profile.
+//! [`Objective::Time`]; whatever the objective, it is computed from the same profile.
 //!
 //! Casts of the author that the choice counts, and those of an earlier run, count as the choice counts them: one for a
 //! tensor and a format in a graph. All others (from or to what is neither fp32 nor the format) are nodes that take as
 //! long on either side.
 
 use super::optimum::{Optimum, casts_cost};
-use crate::cost::{Assumption, CostModel, NodeTime};
+use crate::cost::{Assumption, CostModel, NodeTime, Objective};
 use crate::flow::{self, Var};
 use crate::fusions::Fusions;
+use crate::target::Profile;
 use ampc_ir::op::OpKind;
-use ampc_ir::{DType, Module, Node};
+use ampc_ir::{DType, Module, Node, Value};
 
 /// What is predicted for one run of a whole model.
 #[derive(Clone, Debug, Default)]
@@ -109,6 +110,34 @@ impl Predicted {
         let nodes = self.times.iter().map(|(var, times)| times.of(format(*var), optimum.to));
         nodes.chain([casts, other_casts(module, optimum, costs)]).fold(0, i64::saturating_add)
     }
+}
+
+/// The time of one run of a module as it stands, in units of 1 / the second number, in the formats that are there and
+/// with every cast as a node of its own: what passes before any decision change shows in the difference of two.
+pub fn time_as_it_stands(module: &Module, target: &Profile, to: DType) -> (i64, i64) {
+    let costs = CostModel::new(module, target, to, Objective::Time);
+    let other = if to == DType::F16 { DType::BF16 } else { DType::F16 };
+    let others = costs.lowering_to(other);
+    let of_var = |var| match flow::bound_type(module, var).and_then(|ty| ty.dtype()) {
+        Some(dtype) if dtype == to => costs.node_time(var).low,
+        Some(dtype) if dtype == other => others.node_time(var).low,
+        Some(_) | None => costs.node_time(var).full,
+    };
+    let of_node = |node| match float_cast(module, node) {
+        Some((value, from, to)) => costs.cast_cost(value, module.node(node).graph, from, to),
+        None => flow::vars(module, node).map(of_var).fold(0, i64::saturating_add),
+    };
+    let total = flow::nodes(module).into_iter().map(of_node).fold(0, i64::saturating_add);
+    (total, costs.scale())
+}
+
+/// What a cast from a float format to another one reads, and the formats.
+fn float_cast(module: &Module, node: Node) -> Option<(Value, DType, DType)> {
+    let data = module.node(node);
+    let (operand, result) = (data.operand(0)?, data.result(0)?);
+    let (from, to) = (module.value(operand).ty.dtype()?, module.value(result).ty.dtype()?);
+    let is_cast = data.schema().is_some_and(|s| s.kind == OpKind::Cast);
+    (is_cast && from.is_float() && to.is_float() && from != to).then_some((operand, from, to))
 }
 
 /// Whether anything has a format, or is to have it.
