@@ -29,6 +29,9 @@ pub struct RewriteOptions {
     /// Paths of nodes of which it is found out what the other format would cost
     /// ([`OptimumReport::forced`](crate::report::OptimumReport::forced)).
     pub explain: Vec<String>,
+    /// A policy of which it is found out how many nodes it would leave fp32
+    /// ([`Fp32Report::elsewhere`](crate::report::Fp32Report::elsewhere)).
+    pub alternative: Option<Arc<Policy>>,
     /// Verify after every pass instead of only at the end.
     pub verify_each: bool,
     /// Whether the report says how many values of each converted constant overflow or vanish; the constants are
@@ -61,6 +64,7 @@ impl Default for RewriteOptions {
             by: By::default(),
             excess_precision: false,
             explain: Vec::new(),
+            alternative: None,
             verify_each: cfg!(debug_assertions),
             constant_statistics: false,
         }

@@ -58,7 +58,7 @@ pub fn rewrite_in_place(
     options.policy.check_format(options.to)?;
     let before = report::Before::new(&model.module);
     let pipeline = pipeline_of(options);
-    let mut decisions = report::Decisions::new(&before, observer);
+    let mut decisions = report::Decisions::new(&before, options, observer);
     let warnings = run_pipeline(model, &pipeline, options.verify_each, &mut decisions)?;
     let decided = decisions.finish(&model.module);
     Ok(Report::new(model, &before, options, &pipeline, warnings, decided))
@@ -75,6 +75,7 @@ pub fn pipeline_of(options: &RewriteOptions) -> Pipeline {
         by: options.by.clone(),
         excess_precision: options.excess_precision,
         explain: options.explain.clone(),
+        alternative: options.alternative.clone(),
     })
 }
 

@@ -80,3 +80,22 @@ fn a_policy_is_one_for_its_format() {
     let error = rewrite(Model::from(module), &options).unwrap_err();
     assert!(error.to_string().contains("computes in bf16"), "{error}");
 }
+
+/// PyTorch adds an fp32 mask in fp32; in the preset an operator in no list follows the products around it, as
+/// docs/policy.md says, and `promote` is what PyTorch does.
+#[test]
+fn torch_rounds_a_mask_that_is_an_input() {
+    let text = "module ir=10\nopset ai.onnx=21\n\ngraph @main {\n  input %x : f32[4, 8]\n  input %mask : f32[4, 4]\n  \
+                const %w : f32[8, 4] = random(1)\n  const %v : f32[4, 2] = random(2)\n  \
+                %s = MatMul(%x, %w) : f32[4, 4] @scores\n  %m = Add(%s, %mask) : f32[4, 4] @masked\n  \
+                %y = MatMul(%m, %v) : f32[4, 2] @values\n  output %y : f32[4, 2]\n}\n";
+    let masked = |policy: Policy| {
+        let model = Model::from(parse(text, &NoData).unwrap());
+        let report = rewrite(model, &RewriteOptions::of(policy)).unwrap().report;
+        let narrowed = report.casts.list.iter().any(|cast| cast.tensor == "mask" && cast.to == "fp16");
+        (report.node("masked").unwrap().precision.clone().unwrap(), narrowed)
+    };
+    assert_eq!(masked(Policy::preset("torch").unwrap()), ("fp16".to_owned(), true));
+    let promoted = r#"{"schema": "ampc-policy/1", "base": "torch", "ops": {"promote": ["Add"]}}"#;
+    assert_eq!(masked(Policy::from_json(promoted).unwrap()), ("fp32".to_owned(), false));
+}

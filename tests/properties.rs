@@ -15,12 +15,13 @@ use ampc_ir::text::{NoData, parse};
 use ampc_ir::verify::name_of;
 use ampc_ir::views::resolve_captures;
 use ampc_ir::{DType, Module, Node, Value};
+use ampc_passes::assign::{Optimum, recount};
 use ampc_passes::exact::is_exact;
 use ampc_passes::insert_casts::KeepIo;
 use ampc_passes::pipeline::Observer;
 use ampc_passes::policy::Pin;
 use ampc_passes::target::PROFILES;
-use ampc_passes::{Pass, Paths, Policy, Profile};
+use ampc_passes::{Changed, Pass, Paths, Policy, Profile};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use random_graphs::{Graph, Line, bytes_of, from_bytes, text_of};
@@ -141,6 +142,24 @@ impl Observer for Decisions {
                 self.0.entry(twins.unwrap_or_else(path)).or_default().insert(decided);
             }
         }
+    }
+}
+
+/// What a choice costs, and the graph in which it is counted.
+#[derive(Default)]
+struct Chosen {
+    lowered: Option<Module>,
+    optimum: Option<Optimum>,
+}
+
+impl Observer for Chosen {
+    fn after(&mut self, pass: &dyn Pass, module: &Module, _: Changed) {
+        if pass.name() == "insert-casts" {
+            self.lowered = Some(module.clone());
+        }
+    }
+    fn chosen(&mut self, optimum: &Optimum) {
+        self.optimum = Some(optimum.clone());
     }
 }
 
@@ -272,6 +291,63 @@ proptest! {
             bytes_of(&once.model) == bytes_of(&again),
             "{}\n{}", text_of(&once.model.module), text_of(&again.module)
         );
+    }
+
+    /// What is predicted for two rewrites of a model differs as the costs of their choices do; where nothing is lowered
+    /// nothing changes.
+    #[test]
+    fn predicted_times_move_as_costs_do(
+        graph in graphs(),
+        options in options(),
+        target in prop::sample::select(&TARGETS[..]),
+        other in prop::sample::select(&[Objective::Casts, Objective::Bytes][..]),
+    ) {
+        let by = |objective| By::Cut { objective, target: target.clone() };
+        let timed = |options: &RewriteOptions| {
+            let mut found = Chosen::default();
+            let time = rewrite_observed(graph.model(), options, &mut found).unwrap().report.time.unwrap();
+            (time, found.lowered.unwrap(), found.optimum.unwrap())
+        };
+        let fastest = RewriteOptions { by: by(Objective::Time), ..options.clone() };
+        let (first, one, optimum) = timed(&fastest);
+        let (second, two, _) = timed(&RewriteOptions { by: by(other), ..options.clone() });
+        let text = || format!("{}\n{}", text_of(&one), text_of(&two));
+        prop_assert_eq!((first.source, first.scale), (second.source, second.scale), "{}", text());
+        let [cost, other] = [&one, &two].map(|module| recount(module, &optimum));
+        prop_assert_eq!(cost, optimum.cost - optimum.merged);
+        prop_assert_eq!(second.rewritten - first.rewritten, other - cost, "{}", text());
+
+        let mut policy = (*options.policy).clone();
+        policy.pin("*", Pin::To(DType::F32)).unwrap();
+        // Neither raised nor with casts that went.
+        let policy = Arc::new(policy);
+        let kept = RewriteOptions { policy, opset: Opset::Keep, excess_precision: false, ..fastest };
+        let (full, ..) = timed(&kept);
+        prop_assert_eq!(full.source, full.rewritten, "{}", text());
+    }
+
+    /// What is said of another policy is what it does.
+    #[test]
+    fn another_policy_leaves_what_was_said(
+        graph in graphs(),
+        options in options(),
+        first in prop_oneof![Just("safe"), Just("torch"), Just("zero-risk"), Just("all")],
+        second in prop_oneof![Just("perf"), Just("safe"), Just("nvidia")],
+        target in prop::sample::select(&TARGETS[..]),
+    ) {
+        let by = By::Cut { objective: Objective::Time, target };
+        let opset = if options.opset == Opset::Auto { Opset::Keep } else { options.opset };
+        let policy = |name| Arc::new(Policy::preset(name).unwrap());
+        let options = |name| RewriteOptions { by: by.clone(), opset, policy: policy(name), ..options.clone() };
+        let asked = RewriteOptions { alternative: Some(policy(second)), ..options(first) };
+        let done = rewrite(graph.model(), &asked).unwrap();
+        let plain = rewrite(graph.model(), &options(first)).unwrap();
+        prop_assert!(bytes_of(&done.model) == bytes_of(&plain.model), "something follows from it");
+        if let Some(said) = done.report.fp32.elsewhere {
+            let other = rewrite(graph.model(), &options(second)).unwrap();
+            let left: u64 = other.report.fp32.causes.values().sum();
+            prop_assert_eq!(said.nodes, left, "{}", text_of(&other.model.module));
+        }
     }
 
     /// Emulation computes in fp32 and keeps the interface.

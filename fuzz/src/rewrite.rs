@@ -37,6 +37,7 @@ pub(crate) fn options(bits: u8) -> RewriteOptions {
         by: if bits & PAINT != 0 { By::Paint } else { By::default() },
         excess_precision: false,
         explain: Vec::new(),
+        alternative: None,
         verify_each: true,
         constant_statistics: bit(6),
     }

@@ -23,6 +23,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// The rule of what was 16-bit before.
+pub const ALREADY_LOW: &str = "already-low";
 /// The rule of what a report given as policy decides.
 pub(crate) const REPLAY: &str = "replay";
 
@@ -245,12 +247,12 @@ impl State<'_> {
             Some(Type::Tensor(t)) if t.dtype == DType::F32 => Some(DType::F32),
             Some(Type::Tensor(t)) if t.dtype.is_low() => {
                 let class = self.class_of_low(module, var, (table, table_rule, base), paths, name);
-                return self.decide(class, Some(t.dtype), "already-low");
+                return self.decide(class, Some(t.dtype), ALREADY_LOW);
             }
             Some(ty) if group.is_some() && sequences::element(ty) == Some(DType::F32) => Some(DType::F32),
             Some(ty) if group.is_some() && sequences::element(ty).is_some_and(DType::is_low) => {
                 let class = self.class_of_low(module, var, (table, table_rule, base), paths, name);
-                return self.decide(class, sequences::element(ty), "already-low");
+                return self.decide(class, sequences::element(ty), ALREADY_LOW);
             }
             Some(other) => return self.decide(Class::Fixed, other.element_dtype(), "type"),
             None => return self.decide(Class::Fixed, None, "type.unknown"),
@@ -596,7 +598,7 @@ fn warn_of_other_format(to: DType, module: &Module, paths: &Paths, cx: &mut Pass
     let other = if to == DType::BF16 { DType::F16 } else { DType::BF16 };
     let stays = |&&node: &&Node| {
         let mut decisions = module.node(node).decisions.iter();
-        decisions.any(|d| d.precision == Some(other) && d.reason.rule == "already-low")
+        decisions.any(|d| d.precision == Some(other) && d.reason.rule == ALREADY_LOW)
     };
     let (are, stay) = match paths.nodes().iter().filter(stays).count() {
         0 => return,
@@ -621,10 +623,10 @@ fn warn_of_unmet_pins(pins: &Pins<'_>, module: &Module, paths: &Paths, cx: &mut 
         if named.clone().any(|(_, d)| d.precision == Some(to)) {
             continue;
         }
-        let unmet = |rule: &str| to.is_low() || rule == "already-low";
+        let unmet = |rule: &str| to.is_low() || rule == ALREADY_LOW;
         let Some((_, decision)) = named.find(|(_, d)| unmet(&d.reason.rule)) else { continue };
         let why = match decision.precision {
-            Some(is) if decision.reason.rule == "already-low" => format!("it is {is} already"),
+            Some(is) if decision.reason.rule == ALREADY_LOW => format!("it is {is} already"),
             _ if schema.declared.is_some() => {
                 format!("{} cannot be lowered here ({})", schema.name, decision.reason.rule)
             }

@@ -4,7 +4,7 @@
 //! back. Running it verifies the module at the end, and after every pass on request; a violation is a bug of the
 //! pass, and the error carries what is needed to repeat it.
 
-use crate::assign::{Assign, By, Optimum};
+use crate::assign::{Alternative, Assign, By, Optimum};
 use crate::bind_signatures::BindSignatures;
 use crate::classify::Classify;
 use crate::convert_constants::ConvertConstants;
@@ -159,6 +159,8 @@ pub struct Lowering {
     pub excess_precision: bool,
     /// Paths of nodes of which it is found out what the other format would cost.
     pub explain: Vec<String>,
+    /// A policy of which it is found out what it would leave fp32; where a minimum cut chooses.
+    pub alternative: Option<Arc<Policy>>,
 }
 
 /// What a rewrite does about the opset of ai.onnx.
@@ -218,7 +220,10 @@ impl Pipeline {
 
     /// The passes of a rewrite.
     pub fn lowering(options: &Lowering) -> Pipeline {
-        let Lowering { to, policy, out_of_range, keep_io, opset, by, excess_precision, explain } = options;
+        let Lowering { to, policy, out_of_range, keep_io, opset, by, excess_precision, .. } = options;
+        let alternative = options.alternative.as_ref();
+        let alternative =
+            alternative.map(|policy| Alternative { policy: policy.clone(), out_of_range: *out_of_range });
         let target = match *opset {
             Opset::Keep => None,
             Opset::Auto => Some(Target::Auto { format: *to, policy: policy.clone() }),
@@ -249,7 +254,13 @@ impl Pipeline {
                 out_of_range: *out_of_range,
             }),
             Box::new(Taint),
-            Box::new(Assign { to: *to, keep_io: keep_io.clone(), by: by.clone(), explain: explain.clone() }),
+            Box::new(Assign {
+                to: *to,
+                keep_io: keep_io.clone(),
+                by: by.clone(),
+                explain: options.explain.clone(),
+                alternative,
+            }),
             Box::new(InsertCasts { keep_io: keep_io.clone(), by_cut, fewest }),
             // Before constants, so that a constant cast twice is converted once.
             Box::new(SimplifyCasts { by_cut: by_cut.then_some(*to) }),
@@ -539,21 +550,11 @@ fn build(
             Box::new(Guard { to, disabled, out_of_range })
         }
         "taint" => Box::new(Taint),
-        "assign" => match by_cut()? {
-            Some(false) => Box::new(Assign { to, keep_io: keep_io(), by: By::Paint, explain: Vec::new() }),
-            None | Some(true) => {
-                let objective = objective()?.unwrap_or_default();
-                let name = get("target").unwrap_or("generic");
-                let target = Profile::preset(name).map_err(|_| bad("target", "a profile", name))?;
-                let target = Arc::new(target);
-                Box::new(Assign {
-                    to,
-                    keep_io: keep_io(),
-                    by: By::Cut { objective, target },
-                    explain: Vec::new(),
-                })
-            }
-        },
+        "assign" => {
+            let by =
+                if by_cut()? == Some(false) { By::Paint } else { cut_of(objective()?, get("target"), &bad)? };
+            Box::new(Assign { to, keep_io: keep_io(), by, explain: Vec::new(), alternative: None })
+        }
         "insert-casts" => {
             let fewest = objective()? == Some(Objective::Casts);
             Box::new(InsertCasts { keep_io: keep_io(), by_cut: by_cut()? == Some(true), fewest })
@@ -570,6 +571,17 @@ fn build(
         "emulate" => Box::new(Emulate),
         other => unreachable!("{other} is in PASSES"),
     })
+}
+
+/// How a minimum cut chooses, by the options of `assign`.
+fn cut_of(
+    objective: Option<Objective>,
+    target: Option<&str>,
+    bad: &dyn Fn(&str, &'static str, &str) -> PipelineError,
+) -> Result<By, PipelineError> {
+    let name = target.unwrap_or("generic");
+    let target = Profile::preset(name).map_err(|_| bad("target", "a profile", name))?;
+    Ok(By::Cut { objective: objective.unwrap_or_default(), target: Arc::new(target) })
 }
 
 #[cfg(test)]
@@ -591,6 +603,7 @@ mod tests {
             by: By::Paint,
             excess_precision: true,
             explain: Vec::new(),
+            alternative: None,
         };
         let text = Pipeline::lowering(&lowering).to_string();
         assert_eq!(parse(&text).unwrap().to_string(), text);

@@ -16,6 +16,9 @@ use rustc_hash::FxHashSet;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+/// The evidence of a mark, in front of the operator that it began at.
+pub const DOWNSTREAM_OF: &str = "downstream of ";
+
 /// The pass.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Taint;
@@ -81,7 +84,7 @@ impl Pass for Taint {
         for (var, origin) in tainted {
             let path = paths.as_ref().map_or("?", |p| p.path(origin.node));
             let (domain, op, _) = module.op_name(origin.node);
-            let evidence = format!("downstream of {}", crate::policy::op_key(domain, op));
+            let evidence = format!("{DOWNSTREAM_OF}{}", crate::policy::op_key(domain, op));
             let reason = Arc::new(Reason { rule: format!("taint:{path}"), evidence });
             let decision = &mut module.node_mut(var.node).decisions[usize::from(var.var)];
             decision.class = Class::Deny;

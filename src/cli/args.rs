@@ -28,7 +28,7 @@ const AFTER: &str = "Exit codes: 0 done · 1 a comparison failed · 2 wrong usag
 /// Options of every command.
 #[derive(Debug, Args)]
 pub(crate) struct Global {
-    /// Say nothing but errors
+    /// Say nothing but errors and warnings about the result
     #[arg(short, long, global = true)]
     pub(crate) quiet: bool,
     /// Say more: passes and their times, every warning

@@ -26,7 +26,7 @@ pub(crate) enum OpsetAdvice {
 impl OpsetAdvice {
     /// Finds out. Where it takes a trial, the model is read again; without warnings there is none.
     pub(crate) fn of(run: &Run<'_>, model: &Model, options: &RewriteOptions, report: &Report) -> OpsetAdvice {
-        let asked = !run.ui.quiet && report.warnings.iter().any(|w| OpsetAdvice::is_about(&w.code));
+        let asked = report.warnings.iter().any(|w| OpsetAdvice::is_about(&w.code));
         match options.opset {
             Opset::Auto => OpsetAdvice::AutoGiven,
             Opset::To(_) => OpsetAdvice::NumberGiven,

@@ -11,6 +11,7 @@ use super::{diagnose, targets};
 use ampc::passes::pipeline::Pipeline;
 use ampc::passes::policy::PolicyError;
 use ampc::passes::{Invariants, Paths, Policy};
+use ampc::report::is_about_result;
 use std::cell::RefCell;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
@@ -53,7 +54,9 @@ pub(crate) fn run(args: &OptArgs, ui: Ui) -> Result<(), Failure> {
             _ => String::new(),
         };
         let problem = Problem::warning(warning.code, format!("{place}{}", warning.message));
-        ui.say(problem.draw(ui, Stream::Err).trim_start_matches('\n'));
+        let drawn = problem.draw(ui, Stream::Err);
+        let say = if is_about_result(warning.code) { Ui::complain } else { Ui::say };
+        say(ui, drawn.trim_start_matches('\n'));
     }
     for warning in model.warnings.iter().chain(&written.warnings) {
         ui.say(diagnose::of_warning(warning).draw(ui, Stream::Err).trim_start_matches('\n'));

@@ -14,7 +14,7 @@ use super::{diagnose, settings, summary, targets};
 use ampc::ir::DType;
 use ampc::passes::Paths;
 use ampc::report::ReportWarning;
-use ampc::{ErrorKind, Report};
+use ampc::{ErrorKind, Model, Report};
 use serde::Serialize;
 use std::path::Path;
 
@@ -48,6 +48,9 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     settings::check_keep_io(&options.keep_io, &model)?;
     let explained = Explained::find(&model.module, &args.explain)?;
     options.explain = explained.paths();
+    if ui.quiet && args.report.is_none() {
+        options.alternative = None;
+    }
     let pipeline = ampc::rewrite::pipeline_of(&options);
     targets::check(&model, &args.model, &emit, report_file, &args.debug, &pipeline)?;
     let source = progress.suspend(|| Source::of(args, threads, &model, ui))?;
@@ -67,9 +70,17 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     let explanation = explained.text(&model.module, &report);
     let opsets = OpsetAdvice::of(&run, &model, &options, &report);
 
-    let verified = match &source {
-        Some(source) => Some(source.compare(&run, &model, &options)?),
-        None => None,
+    let hand_out = HandOut { report_file, to_stdout: report_to_stdout, force: emit.force(), explanation };
+    let verified = match source.as_ref().map(|source| source.compare(&run, &model, &options)) {
+        Some(Err(mut failure)) if failure.code == ErrorKind::Mismatch.exit_code() => {
+            let told = report_text(&report, before, None).and_then(|text| {
+                hand_out.write_report(&text, &model)?;
+                progress.suspend(|| hand_out.print(&text))
+            });
+            failure.problems.extend(told.err().into_iter().flat_map(|failure| failure.problems));
+            return Err(failure);
+        }
+        verified => verified.transpose()?,
     };
     let low = Low::of(&nodes, &model.module, options.to);
     progress.stage("writing");
@@ -82,24 +93,43 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
         message: w.to_string(),
         node: None,
     }));
-    let mut printed = String::new();
-    if args.report.is_some() {
-        printed = report_text(&report, before, &written)?;
-    }
-    if let Some(path) = report_file {
-        ampc::files::write(path, printed.as_bytes(), emit.force(), &model.files())
-            .map_err(|e| diagnose::failure(&e, None).with_help(there_already(&written)))?;
-        printed.clear();
-    }
+    let text =
+        if args.report.is_some() { report_text(&report, before, Some(&written))? } else { String::new() };
+    hand_out.write_report(&text, &model).map_err(|failure| failure.with_help(there_already(&written)))?;
     drop(progress);
-    ui::print(&printed)?;
-    ui::print(&explanation)?;
+    hand_out.print(&text)?;
     let done = Done { report: &report, low, opsets };
+    if ui.quiet {
+        ui.complain_if_any(&summary::warnings(&report, &done.opsets, ui));
+    }
     ui.say(&summary::text(args, &done, &emit, before, &written, ui));
     if let Some(verified) = verified {
         ui.say(&verified);
     }
     Ok(())
+}
+
+/// Where the report and the explanation go.
+struct HandOut<'a> {
+    report_file: Option<&'a Path>,
+    to_stdout: bool,
+    force: bool,
+    explanation: String,
+}
+
+impl HandOut<'_> {
+    fn write_report(&self, text: &str, model: &Model) -> Result<(), Failure> {
+        let Some(path) = self.report_file else { return Ok(()) };
+        let written = ampc::files::write(path, text.as_bytes(), self.force, &model.files());
+        written.map_err(|e| diagnose::failure(&e, None))
+    }
+
+    fn print(&self, report: &str) -> Result<(), Failure> {
+        if self.to_stdout {
+            ui::print(report)?;
+        }
+        ui::print(&self.explanation)
+    }
 }
 
 /// What is there although the report is not.
@@ -111,7 +141,7 @@ fn there_already(written: &emit::Written) -> String {
     }
 }
 
-/// The report with the sizes of the files, which only the one who writes them knows.
+/// The report with the sizes of the files, which only the one who writes them knows: none if no model is written.
 #[derive(Serialize)]
 struct FullReport<'a> {
     #[serde(flatten)]
@@ -123,20 +153,20 @@ struct FullReport<'a> {
 struct Files {
     bytes_before: Option<u64>,
     data_bytes_before: Option<u64>,
-    bytes_after: u64,
-    data_bytes_after: u64,
+    bytes_after: Option<u64>,
+    data_bytes_after: Option<u64>,
 }
 
 fn report_text(
     report: &Report,
     before: Option<(u64, u64)>,
-    written: &emit::Written,
+    written: Option<&emit::Written>,
 ) -> Result<String, Failure> {
     let files = Files {
         bytes_before: before.map(|(model, _)| model),
         data_bytes_before: before.map(|(_, data)| data),
-        bytes_after: written.bytes,
-        data_bytes_after: written.data_bytes,
+        bytes_after: written.map(|written| written.bytes),
+        data_bytes_after: written.map(|written| written.data_bytes),
     };
     let mut text = serde_json::to_string_pretty(&FullReport { report, files }).map_err(|e| {
         Failure::of(

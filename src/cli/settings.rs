@@ -8,7 +8,7 @@ use ampc::ir::op::Class;
 use ampc::options::{By, Opset, UnknownObjective};
 use ampc::passes::guard::OutOfRange;
 use ampc::passes::insert_casts::KeepIo;
-use ampc::passes::policy::{Pin, PolicyError, float_format};
+use ampc::passes::policy::{PRESETS, Pin, PolicyError, float_format};
 use ampc::passes::suggest::did_you_mean;
 use ampc::passes::{Policy, Profile, suggest};
 use ampc::{Model, RewriteOptions};
@@ -147,19 +147,7 @@ pub(crate) fn options(
         (None, None) => Opset::Keep,
     };
     no_empty_names(args)?;
-    apply(&mut policy, args).map_err(|e| diagnose::policy(&e, None))?;
-    // What the command line pins wins over what the policy pins, and our spelling over those of other tools.
-    policy.next_layer();
-    args.peers.apply(&mut policy, to)?;
-    policy.next_layer();
-    for pin in &args.pin {
-        let (pattern, precision) = split_pin("--pin", pin)?;
-        policy.pin(pattern, precision).map_err(|e| of_option("--pin", pin, &e))?;
-    }
-    for pin in &args.pin_value {
-        let (pattern, precision) = split_pin("--pin-value", pin)?;
-        policy.pin_value(pattern, precision).map_err(|e| of_option("--pin-value", pin, &e))?;
-    }
+    apply(&mut policy, args, to)?;
     Ok(RewriteOptions {
         to,
         policy: Arc::new(policy),
@@ -172,9 +160,25 @@ pub(crate) fn options(
             None => repeated.as_ref().is_some_and(|r| r.excess_precision.as_deref() == Some("allow")),
         },
         explain: Vec::new(),
+        alternative: alternative(args, to, opset)?.map(Arc::new),
         verify_each,
         constant_statistics: statistics,
     })
+}
+
+/// The policy that leaves less in fp32 and is nearly as careful.
+const LESS_CAREFUL: &str = "perf";
+
+/// What the same command line means with the policy that leaves less in fp32, if a preset could be that one instead:
+/// not the report of a run nor a file, which say more, nor where the opset follows from the policy.
+fn alternative(args: &PrecisionArgs, to: DType, opset: Opset) -> Result<Option<Policy>, Failure> {
+    let is_preset = PRESETS.iter().any(|preset| preset.name == args.policy);
+    if !is_preset || args.policy == LESS_CAREFUL || opset == Opset::Auto {
+        return Ok(None);
+    }
+    let mut policy = Policy::preset(LESS_CAREFUL).map_err(|e| diagnose::policy(&e, None))?;
+    apply(&mut policy, args, to)?;
+    Ok(Some(policy))
 }
 
 /// How it is chosen what is low.
@@ -245,7 +249,26 @@ fn io_names(text: &str) -> Result<Vec<String>, Failure> {
     Ok(names)
 }
 
-fn apply(policy: &mut Policy, args: &PrecisionArgs) -> Result<(), PolicyError> {
+/// What the command line says on top of a policy: lists, guards and pins.
+fn apply(policy: &mut Policy, args: &PrecisionArgs, to: DType) -> Result<(), Failure> {
+    lists(policy, args).map_err(|e| diagnose::policy(&e, None))?;
+    // What the command line pins wins over what the policy pins, and our spelling over those of other tools.
+    policy.next_layer();
+    args.peers.apply(policy, to)?;
+    policy.next_layer();
+    for pin in &args.pin {
+        let (pattern, precision) = split_pin("--pin", pin)?;
+        policy.pin(pattern, precision).map_err(|e| of_option("--pin", pin, &e))?;
+    }
+    for pin in &args.pin_value {
+        let (pattern, precision) = split_pin("--pin-value", pin)?;
+        policy.pin_value(pattern, precision).map_err(|e| of_option("--pin-value", pin, &e))?;
+    }
+    Ok(())
+}
+
+/// Operators by class, and guards to leave out.
+fn lists(policy: &mut Policy, args: &PrecisionArgs) -> Result<(), PolicyError> {
     let lists = [
         (&args.allow, Class::Allow),
         (&args.infer, Class::Infer),

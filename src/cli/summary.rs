@@ -8,7 +8,7 @@ use super::table::{Table, bytes, count, number, share};
 use super::ui::{Stream, Ui};
 use ampc::Report;
 use ampc::ir::{DType, Module, Node};
-use ampc::report::OptimumReport;
+use ampc::report::{Fp32Report, OptimumReport, TimeReport, is_about_result};
 
 /// Warnings said in full before they are only counted.
 const SAID: usize = 8;
@@ -50,30 +50,77 @@ pub(crate) fn amount(optimum: &OptimumReport, cost: u64) -> String {
     let of_one_run = cost / u64::try_from(optimum.scale.max(1)).unwrap_or(1);
     match optimum.unit {
         "bytes" => bytes(of_one_run),
-        "ps" if cost > 0 && of_one_run < 1000 => "less than 1 ns".into(),
-        "ps" => format!("{} ns", number(of_one_run / 1000)),
+        "ps" if cost > 0 => duration(of_one_run.max(1)),
+        "ps" => duration(0),
         _ if cost == 1 => "1 cast".into(),
         _ => format!("{} casts", number(cost)),
     }
 }
 
-/// What the casts cost, and whether that is proven to be the least.
-fn optimum_line(optimum: &OptimumReport) -> String {
-    let amount = |cost: i64| {
-        let amount = amount(optimum, u64::try_from(cost).unwrap_or(0));
-        match optimum.unit {
-            "bytes" => format!("casts move {amount}"),
-            "ps" => format!("{amount} predicted for what is chosen"),
-            _ => amount,
-        }
-    };
-    let (cost, assumptions) = (amount(optimum.cost), optimum.assumptions.join(", "));
-    let given = if assumptions.is_empty() { String::new() } else { format!(" if {assumptions}") };
-    if optimum.optimal {
-        format!("{cost}, proven to be the least{given}")
-    } else {
-        format!("{cost}, the best found; no choice needs less than {}{given}", amount(optimum.lower_bound))
+/// What is predicted for the model and for its rewrite, and for which sizes.
+fn time_line(time: &TimeReport) -> Option<String> {
+    let of = |time_of_all| duration(of_one_run(time_of_all, time.scale));
+    // A model whose nodes all cost nothing has no time to compare.
+    if time.source <= 0 && time.rewritten <= 0 {
+        return None;
     }
+    let given = match time.assumptions.join(", ") {
+        none if none.is_empty() => none,
+        assumptions => format!(", if {assumptions}"),
+    };
+    let ratio = ratio(time.source, time.rewritten).map_or_else(String::new, |ratio| format!(" ({ratio} x)"));
+    Some(format!("{} -> {} predicted{ratio}{given}", of(time.source), of(time.rewritten)))
+}
+
+/// How often the second is in the first, with two digits.
+fn ratio(first: i64, second: i64) -> Option<String> {
+    let (first, second) = (u128::try_from(first).ok()?, u128::try_from(second).ok()?);
+    let hundredths = first.checked_mul(100)?.checked_add(second / 2)?.checked_div(second)?;
+    Some(format!("{}.{:02}", hundredths / 100, hundredths % 100))
+}
+
+/// The cost of one run: costs are of `scale` of them.
+fn of_one_run(cost: i64, scale: i64) -> u64 {
+    u64::try_from(cost / scale.max(1)).unwrap_or(0)
+}
+
+/// Picoseconds as whole nanoseconds, so that the times of two runs can be subtracted.
+fn duration(picoseconds: u64) -> String {
+    match picoseconds {
+        1..1000 => "less than 1 ns".into(),
+        _ => format!("{} ns", number(picoseconds / 1000)),
+    }
+}
+
+/// What is said of a choice that may not be the cheapest.
+fn unproven(optimum: &OptimumReport) -> String {
+    let amount = |cost: i64| amount(optimum, u64::try_from(cost).unwrap_or(0));
+    format!(
+        "not proven: what was chosen costs {}, and no choice costs less than {}",
+        amount(optimum.cost),
+        amount(optimum.lower_bound)
+    )
+}
+
+/// What keeps nodes fp32, the most frequent causes first, and what another policy would leave.
+fn kept(fp32: &Fp32Report) -> Option<String> {
+    const SHOWN: usize = 3;
+    let mut causes: Vec<(&str, u64)> = fp32.causes.iter().map(|(cause, &n)| (cause.as_str(), n)).collect();
+    causes.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(b.0)));
+    let all: u64 = causes.iter().map(|(_, n)| n).sum();
+    // One more is said as shortly as that there are others.
+    let shown = if causes.len() == SHOWN + 1 { SHOWN + 1 } else { SHOWN.min(causes.len()) };
+    let mut words: Vec<String> =
+        causes[..shown].iter().map(|(cause, n)| format!("{} by {cause}", number(*n))).collect();
+    let others: u64 = causes[shown..].iter().map(|(_, n)| n).sum();
+    if others > 0 {
+        words.push(format!("{} by others", number(others)));
+    }
+    let less = fp32.elsewhere.as_ref().filter(|elsewhere| elsewhere.nodes < all);
+    let less = less.map_or_else(String::new, |elsewhere| {
+        format!("; `--policy {}` would leave {}", elsewhere.policy, number(elsewhere.nodes))
+    });
+    (!words.is_empty()).then(|| words.join(", ") + &less)
 }
 
 /// The table after a rewrite.
@@ -103,9 +150,14 @@ pub(crate) fn text(
     }
     table.row(["nodes".to_owned(), nodes.join(", ")]);
     table.row(["allow".to_owned(), allow(report)]);
-    // Of nothing, the least is not worth a line.
-    if let Some(optimum) = report.optimum.as_ref().filter(|optimum| optimum.cost > 0) {
-        table.row(["optimum".to_owned(), optimum_line(optimum)]);
+    if let Some(kept) = kept(&report.fp32) {
+        table.row(["fp32 kept".to_owned(), kept]);
+    }
+    if let Some(time) = report.time.as_ref().and_then(time_line) {
+        table.row(["time".to_owned(), time]);
+    }
+    if let Some(optimum) = report.optimum.as_ref().filter(|optimum| !optimum.optimal) {
+        table.row(["optimum".to_owned(), unproven(optimum)]);
     }
     table.row([
         "casts".to_owned(),
@@ -166,10 +218,12 @@ fn allow(report: &Report) -> String {
     text
 }
 
-fn warnings(report: &Report, opsets: &OpsetAdvice, ui: Ui) -> String {
+/// The warnings: all of them, or for those who want to be left alone what is about the result.
+pub(crate) fn warnings(report: &Report, opsets: &OpsetAdvice, ui: Ui) -> String {
     let said = if ui.verbose { usize::MAX } else { SAID };
     let mut text = String::new();
-    for warning in report.warnings.iter().take(said) {
+    let warnings = || report.warnings.iter().filter(|w| !ui.quiet || is_about_result(&w.code));
+    for warning in warnings().take(said) {
         let place = warning.node.as_ref().map_or_else(String::new, |n| format!("`{n}`: "));
         let mut problem = Problem::warning(&warning.code, format!("{place}{}", warning.message));
         if OpsetAdvice::is_about(&warning.code) {
@@ -178,9 +232,66 @@ fn warnings(report: &Report, opsets: &OpsetAdvice, ui: Ui) -> String {
         text.push_str(problem.draw(ui, Stream::Err).trim_matches('\n'));
         text.push('\n');
     }
-    if report.warnings.len() > said {
-        let more = (report.warnings.len() - said) as u64;
+    let more = warnings().count().saturating_sub(said) as u64;
+    if more > 0 {
         text.push_str(&format!("and {} (-v shows all)\n", count(more, "more warning")));
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ampc::report::ElsewhereReport;
+
+    fn optimum(unit: &'static str, cost: i64, lower_bound: i64) -> OptimumReport {
+        OptimumReport {
+            objective: "time",
+            unit,
+            scale: 2,
+            cost,
+            merged: 0,
+            lower_bound,
+            optimal: cost == lower_bound,
+            assumptions: Vec::new(),
+            forced: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn what_is_not_proven_is_said() {
+        let words = unproven(&optimum("ps", 3_000_000, 2_400_000));
+        assert_eq!(words, "not proven: what was chosen costs 1500 ns, and no choice costs less than 1200 ns");
+    }
+
+    #[test]
+    fn times_are_of_one_run_and_whole_nanoseconds() {
+        let time = |source, rewritten, assumptions: &[&str]| TimeReport {
+            unit: "ps",
+            scale: 2,
+            source,
+            rewritten,
+            assumptions: assumptions.iter().map(ToString::to_string).collect(),
+        };
+        let line = |time| time_line(&time).unwrap();
+        assert_eq!(line(time(60_000_000, 40_000_000, &[])), "30 000 ns -> 20 000 ns predicted (1.50 x)");
+        let assumed = line(time(2_000, 4_000, &["a is 1", "b is 2"]));
+        assert_eq!(assumed, "1 ns -> 2 ns predicted (0.50 x), if a is 1, b is 2");
+        assert_eq!(line(time(20, 40, &[])), "less than 1 ns -> less than 1 ns predicted (0.50 x)");
+        assert_eq!(line(time(2_000, 0, &[])), "1 ns -> 0 ns predicted");
+        assert_eq!(time_line(&time(0, 0, &[])), None);
+    }
+
+    #[test]
+    fn causes_are_few_and_another_policy_is_named_if_it_leaves_less() {
+        let fp32 = |causes: &[(&str, u64)], nodes| Fp32Report {
+            causes: causes.iter().map(|&(cause, n)| (cause.to_owned(), n)).collect(),
+            elsewhere: Some(ElsewhereReport { policy: "perf".into(), nodes }),
+        };
+        let five = [("a", 1), ("b", 20), ("c", 3), ("d", 4), ("e", 2)];
+        let less = "20 by b, 4 by d, 3 by c, 3 by others; `--policy perf` would leave 29";
+        assert_eq!(kept(&fp32(&five, 29)).unwrap(), less);
+        assert_eq!(kept(&fp32(&five[..4], 28)).unwrap(), "20 by b, 4 by d, 3 by c, 1 by a");
+        assert_eq!(kept(&fp32(&[], 0)), None);
+    }
 }

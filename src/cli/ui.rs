@@ -64,6 +64,13 @@ impl Ui {
         }
     }
 
+    /// Says something on standard error, whatever was asked for, if there is something.
+    pub(crate) fn complain_if_any(self, text: &str) {
+        if !text.is_empty() {
+            self.complain(text);
+        }
+    }
+
     /// Says something on standard error, whatever was asked for.
     pub(crate) fn complain(self, text: &str) {
         let _ = writeln!(io::stderr().lock(), "{}", text.trim_end_matches('\n'));

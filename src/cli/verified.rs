@@ -5,6 +5,7 @@ use super::data;
 use super::diagnose;
 use super::pipeline::Run;
 use super::problem::{Failure, Problem};
+use super::table::count;
 use super::ui::Ui;
 use super::verify::{first, warn_of_nothing};
 use ampc::execute::{Inputs, PinSearch, Verification, VerifyOptions, find_pins, verify};
@@ -90,12 +91,19 @@ fn advice(search: &PinSearch) -> String {
     if search.passes {
         return format!("with `{}` all outputs are within the tolerance", list.join(" "));
     }
-    if search.tried == 0 {
-        return "no node that computes something is low: the 16-bit types are the model's own".into();
+    if search.left_low > 0 {
+        let left = count(search.left_low as u64, "node");
+        return format!("no pins were found that help: with all that were tried {left} would still be low");
     }
-    "even with every node that computes something pinned to fp32 they are not within the tolerance: what moves \
-     values in 16 bits costs more than it allows, see `--tolerance`"
-        .into()
+    let lowered = match search.tried {
+        0 => "the rewrite lowers no node",
+        _ => "even with every node that it lowers pinned to fp32 the rewrite is not within the tolerance",
+    };
+    let own = if search.has_low_source { ", and its 16-bit types are the model's own" } else { "" };
+    format!(
+        "{lowered}{own}; what differs may come of casts of the model that moved or went, or of a raised opset \
+         (`--excess-precision`, `--opset`)"
+    )
 }
 
 /// A pin for a shell.

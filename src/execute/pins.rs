@@ -1,9 +1,9 @@
 //! Which nodes of a rewritten model have to stay fp32 for its outputs to be near enough: found by trying.
 //!
-//! Low nodes that compute something are ranked by what they add to the error, and twice as many of them are pinned in
-//! each round until the outputs are near enough: with all of them pinned hardly anything is low. Then halves, quarters
-//! and so on of the pins are left out as long as the outputs stay near enough, as in delta debugging (Zeller and
-//! Hildebrandt 2002), for a bounded number of rewrites.
+//! Low nodes, those that only move values too (constants that they move are stored low), are ranked by what they add to
+//! the error, and twice as many of them are pinned in each round until the outputs are near enough or all are pinned;
+//! nodes with bodies and calls come last. Then halves, quarters and so on of the pins are left out as long as the
+//! outputs stay near enough, as in delta debugging (Zeller and Hildebrandt 2002), for a bounded number of rewrites.
 
 use super::verify::{Compared, Verification, VerifyOptions, verify};
 use super::{Inputs, scope};
@@ -11,8 +11,11 @@ use crate::error::Error;
 use crate::model::Model;
 use crate::options::RewriteOptions;
 use crate::rewrite::rewrite_in_place;
-use ampc_ir::op::{Class, schema_class};
+use ampc_ir::module::Decision;
+use ampc_ir::op::Class;
 use ampc_ir::{DType, Module, Node};
+use ampc_passes::classify::ALREADY_LOW;
+use ampc_passes::flow;
 use ampc_passes::policy::Pin;
 use ampc_passes::{Paths, Policy};
 use rustc_hash::FxHashMap;
@@ -30,6 +33,10 @@ pub struct PinSearch {
     pub passes: bool,
     /// Rewrites that were run.
     pub tried: usize,
+    /// If no pins help: nodes that are low all the same when all that were tried are pinned.
+    pub left_low: usize,
+    /// Whether the model has 16-bit floats of its own.
+    pub has_low_source: bool,
 }
 
 /// Looks for nodes that have to stay fp32. `found` is what [`verify`] says of `source` and its rewrite by `options`.
@@ -44,19 +51,18 @@ pub fn find_pins(
     rewritten: &Module,
     found: &Verification,
 ) -> Result<PinSearch, Error> {
-    let mut search = Search { source, options, inputs, verify_options, tried: 0 };
+    let mut search = Search { source, options, inputs, verify_options, tried: 0, left_low: 0 };
     let ranked = ranked(source, rewritten, found);
     let mut count = 1;
     let mut pins = loop {
         let first: Vec<&Candidate> = ranked.iter().take(count).collect();
-        if first.is_empty() {
-            return Ok(PinSearch::default());
-        }
-        if search.passes(&first)? {
+        if !first.is_empty() && search.passes(&first)? {
             break first;
         }
         if count >= ranked.len() {
-            return Ok(PinSearch { tried: search.tried, ..PinSearch::default() });
+            let left_low = if first.is_empty() { count_lowered(rewritten) } else { search.left_low };
+            let has_low_source = has_low(source);
+            return Ok(PinSearch { tried: search.tried, left_low, has_low_source, ..PinSearch::default() });
         }
         count *= 2;
     };
@@ -81,7 +87,7 @@ pub fn find_pins(
     }
     pins.sort_by_key(|candidate| candidate.at);
     let pins = pins.into_iter().map(|candidate| candidate.path.clone()).collect();
-    Ok(PinSearch { pins, passes: true, tried: search.tried })
+    Ok(PinSearch { pins, passes: true, tried: search.tried, ..PinSearch::default() })
 }
 
 /// A node that can be pinned.
@@ -94,20 +100,26 @@ struct Candidate {
 
 /// The nodes that can be pinned, what adds most first.
 fn ranked(source: &Module, rewritten: &Module, found: &Verification) -> Vec<Candidate> {
-    let paths = Paths::new(source);
+    let (paths, result) = (Paths::new(source), Paths::new(rewritten));
     let mut ranked: Vec<Candidate> = Vec::new();
     let mut index: FxHashMap<&str, usize> = FxHashMap::default();
     for (at, value) in found.values.iter().chain(&found.outputs).enumerate() {
-        let Some(node) = value.node else { continue };
-        if !can_be_pinned(source, rewritten, node) || !is_known(&paths, source, &value.path) {
+        let (Some(node), path) = (value.node, &value.path) else { continue };
+        // Behind a call is the form of the function that the call has now.
+        let (is_known, now) = match (paths.node(path), paths.by_call(source, path)) {
+            (Some(_), _) | (None, None) => (paths.node(path).is_some(), node),
+            (None, Some(_)) => (true, result.by_call(rewritten, path).unwrap_or(node)),
+        };
+        if !is_known || !is_lowered(rewritten, now) {
             continue;
         }
-        let adds = weight(value);
-        match index.get(value.path.as_str()) {
+        // What happens in bodies and functions is what their nodes add.
+        let adds = if scope::is_nested(source, node) { 0.0 } else { weight(value) };
+        match index.get(path.as_str()) {
             Some(&i) => ranked[i].adds = ranked[i].adds.max(adds),
             None => {
-                index.insert(&value.path, ranked.len());
-                ranked.push(Candidate { path: value.path.clone(), at, adds });
+                index.insert(path, ranked.len());
+                ranked.push(Candidate { path: path.clone(), at, adds });
             }
         }
     }
@@ -127,6 +139,8 @@ struct Search<'a> {
     inputs: &'a Inputs,
     verify_options: &'a VerifyOptions,
     tried: usize,
+    /// The nodes that were low in the last rewrite.
+    left_low: usize,
 }
 
 impl Search<'_> {
@@ -138,25 +152,31 @@ impl Search<'_> {
         for pin in pins {
             policy.pin(&pin.path, Pin::To(DType::F32))?;
         }
-        let options = RewriteOptions { policy: Arc::new(policy), ..self.options.clone() };
+        let policy = Arc::new(policy);
+        let options =
+            RewriteOptions { policy, alternative: None, explain: Vec::new(), ..self.options.clone() };
         let mut model = Model::from(self.source.clone());
         rewrite_in_place(&mut model, &options, &mut ())?;
+        self.left_low = count_lowered(&model.module);
         let mut source = self.source.clone();
         let found = verify(&mut source, &mut model.module, self.inputs, self.verify_options)?;
         Ok(found.passed())
     }
 }
 
-fn is_known(paths: &Paths, source: &Module, path: &str) -> bool {
-    paths.node(path).or_else(|| paths.by_call(source, path)).is_some()
+/// Whether a node was lowered: a 16-bit format was chosen for it that it did not have.
+fn is_lowered(module: &Module, node: Node) -> bool {
+    let data = module.node(node);
+    let chosen = |d: &Decision| d.class != Class::Fixed && d.reason.rule != ALREADY_LOW;
+    data.is_alive() && data.decisions.iter().any(|d| d.precision.is_some_and(DType::is_low) && chosen(d))
 }
 
-/// Whether a node of the source is low in the rewrite and computes something.
-fn can_be_pinned(source: &Module, rewritten: &Module, node: Node) -> bool {
-    if scope::is_nested(source, node) || !rewritten.node(node).is_alive() {
-        return false;
-    }
-    let moves = source.node(node).schema().is_some_and(|s| schema_class(s, DType::F16) == Class::Clear);
-    let decisions = &rewritten.node(node).decisions;
-    !moves && decisions.iter().any(|d| matches!(d.precision, Some(DType::F16 | DType::BF16)))
+fn count_lowered(module: &Module) -> usize {
+    flow::nodes(module).into_iter().filter(|&node| is_lowered(module, node)).count()
+}
+
+/// Whether a module has 16-bit floats.
+fn has_low(module: &Module) -> bool {
+    let is_low = |value| module.value(value).ty.element_dtype().is_some_and(DType::is_low);
+    module.graph_ids().any(|graph| module.defined(graph).any(is_low))
 }

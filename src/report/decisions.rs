@@ -1,8 +1,9 @@
 //! What passes decide, gathered while they run.
 
-use super::{Before, NodeReport, OptimumReport, is_cast, node_report};
+use super::{Before, NodeReport, OptimumReport, TimeReport, is_cast, node_report};
+use crate::options::{By, Opset, RewriteOptions};
 use ampc_ir::{FunctionId, Module, Node};
-use ampc_passes::assign::Optimum;
+use ampc_passes::assign::{Elsewhere, Optimum, time_as_it_stands};
 use ampc_passes::flow;
 use ampc_passes::move_casts;
 use ampc_passes::pipeline::Observer;
@@ -12,18 +13,27 @@ use ampc_passes::{Changed, Pass, Paths};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeSet;
 
+/// The name of the pass that raises the opset.
+const RAISE_OPSET: &str = "raise-opset";
+
 /// What was decided per call of functions, gathered while the passes run: before functions are specialized nobody
 /// knows the calls, and after they are shared again only one of those that agree is left.
 pub(crate) struct Decisions<'a> {
     before: &'a Before,
+    options: &'a RewriteOptions,
     observer: &'a mut dyn Observer,
+    /// The time of the source, and how much less it is once its opset is raised and its casts have moved.
+    as_read: Option<(i64, i64)>,
+    saved: i64,
     /// Casts of the author that stand outside the loop that they were in, with their paths.
     hoisted: Vec<(Node, String)>,
     /// The nodes of functions that one call has for itself.
     instances: Vec<Instance>,
     /// The nodes of the source, casts that left loops, then nodes of calls that do not agree.
     nodes: Option<Vec<NodeReport>>,
+    time: Option<TimeReport>,
     optimum: Option<OptimumReport>,
+    elsewhere: Option<Elsewhere>,
 }
 
 /// What has been decided.
@@ -31,7 +41,9 @@ pub(crate) struct Decided {
     pub(super) nodes: Vec<NodeReport>,
     /// The paths of nodes that are not in the source.
     pub(super) instances: FxHashMap<Node, String>,
+    pub(super) time: Option<TimeReport>,
     pub(super) optimum: Option<OptimumReport>,
+    pub(super) elsewhere: Option<Elsewhere>,
 }
 
 /// A node of a function that one call has for itself.
@@ -44,9 +56,24 @@ struct Instance {
 }
 
 impl<'a> Decisions<'a> {
-    pub(crate) fn new(before: &'a Before, observer: &'a mut dyn Observer) -> Decisions<'a> {
-        let (hoisted, instances) = (Vec::new(), Vec::new());
-        Decisions { before, observer, hoisted, instances, nodes: None, optimum: None }
+    pub(crate) fn new(
+        before: &'a Before,
+        options: &'a RewriteOptions,
+        observer: &'a mut dyn Observer,
+    ) -> Decisions<'a> {
+        Decisions {
+            before,
+            options,
+            observer,
+            as_read: None,
+            saved: 0,
+            hoisted: Vec::new(),
+            instances: Vec::new(),
+            nodes: None,
+            time: None,
+            optimum: None,
+            elsewhere: None,
+        }
     }
 
     /// Every node of the source, and casts that left loops.
@@ -55,6 +82,22 @@ impl<'a> Decisions<'a> {
         let nodes = paths.nodes().iter().map(|&node| (node, paths.path(node)));
         let hoisted = self.hoisted.iter().map(|(node, path)| (*node, path.as_str()));
         nodes.chain(hoisted).map(|(node, path)| node_report(module, &sources, path, node)).collect()
+    }
+
+    /// Finds out how much time passes save before anything is decided: those that raise the opset and move casts.
+    fn find_saved(&mut self, pass: &dyn Pass, module: &Module) {
+        let By::Cut { target, .. } = &self.options.by else { return };
+        let may_change = !self.before.casts.is_empty() || self.options.opset != Opset::Keep;
+        let time = || time_as_it_stands(module, target, self.options.to);
+        if pass.name() == SpecializeFunctions.name() {
+            if let Some((before, scale)) = self.as_read.take() {
+                let (now, same) = time();
+                self.saved = if same == scale { before.saturating_sub(now) } else { 0 };
+            }
+        } else if may_change && [RAISE_OPSET, move_casts::NAME].contains(&pass.name()) {
+            let found = self.as_read.take().unwrap_or_else(time);
+            self.as_read = Some(found);
+        }
     }
 
     /// Finds the casts that are not where they were.
@@ -75,7 +118,9 @@ impl<'a> Decisions<'a> {
         Decided {
             nodes,
             instances: copies.map(|i| (i.node, i.path)).chain(self.hoisted).collect(),
+            time: self.time,
             optimum: self.optimum,
+            elsewhere: self.elsewhere,
         }
     }
 
@@ -118,6 +163,7 @@ impl<'a> Decisions<'a> {
 
 impl Observer for Decisions<'_> {
     fn before(&mut self, pass: &dyn Pass, module: &Module) {
+        self.find_saved(pass, module);
         if pass.name() == ShareFunctions.name() && !self.instances.is_empty() {
             let mut nodes = self.of_source(module);
             nodes.extend(self.of_calls(module));
@@ -135,7 +181,9 @@ impl Observer for Decisions<'_> {
         self.observer.after(pass, module, changed);
     }
     fn chosen(&mut self, optimum: &Optimum) {
+        self.time = TimeReport::of(optimum, self.saved);
         self.optimum = Some(OptimumReport::of(optimum));
+        self.elsewhere = optimum.elsewhere.clone();
         self.observer.chosen(optimum);
     }
 }

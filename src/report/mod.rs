@@ -2,8 +2,10 @@
 //! documented in `docs/report.md`). A report is accepted as a policy, which repeats its decisions.
 
 mod decisions;
+mod kept;
 
 pub(crate) use self::decisions::{Decided, Decisions};
+pub use self::kept::{ElsewhereReport, Fp32Report};
 
 use crate::model::Model;
 use crate::options::{By, Objective, Opset, RewriteOptions};
@@ -36,6 +38,11 @@ pub struct Report {
     pub options: Options,
     /// Numbers over all nodes.
     pub summary: Summary,
+    /// What keeps nodes fp32.
+    pub fp32: Fp32Report,
+    /// The time that the target is predicted to take; absent if formats were chosen by painting.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time: Option<TimeReport>,
     /// What the choice of formats costs; absent if they were chosen by painting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub optimum: Option<OptimumReport>,
@@ -89,6 +96,36 @@ pub struct Options {
     pub disabled_guards: Vec<String>,
     /// The passes and their options; the lists and pins of the policy are not spelled in it.
     pub pipeline: String,
+}
+
+/// The time that is predicted for the whole model: all nodes, all casts.
+#[derive(Clone, Debug, Serialize)]
+pub struct TimeReport {
+    /// What times are counted in: `ps` (picoseconds), of 1 / `scale` runs of the model.
+    pub unit: &'static str,
+    /// Into how many parts a run is divided for branches that are taken every other time.
+    pub scale: i64,
+    /// The source as it was read.
+    pub source: i64,
+    /// As it is written.
+    pub rewritten: i64,
+    /// What is taken for what the model leaves open.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub assumptions: Vec<String>,
+}
+
+impl TimeReport {
+    /// The times, if passes before any decision have saved so much of the source's.
+    fn of(optimum: &Optimum, saved: i64) -> Option<TimeReport> {
+        let predicted = &optimum.predicted;
+        Some(TimeReport {
+            unit: Objective::Time.unit(),
+            scale: predicted.scale,
+            source: predicted.source.saturating_add(saved),
+            rewritten: predicted.rewritten?,
+            assumptions: predicted.assumptions.iter().map(ToString::to_string).collect(),
+        })
+    }
 }
 
 /// What the choice of formats costs.
@@ -262,6 +299,26 @@ pub struct ReportWarning {
     pub node: Option<String>,
 }
 
+/// Whether a warning is about what comes out, such as what stays fp32 for another reason than the policy, and not only
+/// about how the file of the model is written: all but those whose codes begin with `onnx.`. The command line says the
+/// former even where it is to be quiet.
+pub fn is_about_result(code: &str) -> bool {
+    !code.starts_with("onnx.")
+}
+
+/// The code of the warning that no node is low.
+pub const NOTHING_LOWERED: &str = "rewrite.nothing";
+
+/// A warning if nodes could be low and none is.
+fn warn_of_nothing(summary: &Summary) -> Option<ReportWarning> {
+    let nothing = summary.low == 0 && summary.full > 0;
+    nothing.then(|| ReportWarning {
+        code: NOTHING_LOWERED.to_owned(),
+        message: format!("nothing is lowered: all nodes with floats stay fp32 ({})", summary.full),
+        node: None,
+    })
+}
+
 /// A node.
 #[derive(Clone, Debug, Serialize)]
 pub struct NodeReport {
@@ -364,7 +421,7 @@ impl Report {
         options: &RewriteOptions,
         pipeline: &Pipeline,
         warnings: Vec<Warning>,
-        Decided { nodes, instances, optimum }: Decided,
+        Decided { nodes, instances, time, optimum, elsewhere }: Decided,
     ) -> Report {
         let (objective, target) = match &options.by {
             By::Paint => (None, None),
@@ -389,6 +446,8 @@ impl Report {
                 None => before.paths.path(n).to_owned(),
             }),
         }));
+        let summary = summary(module, &before.paths);
+        all.extend(warn_of_nothing(&summary));
         Report {
             schema: "ampc-report/1",
             tool: Tool { name: "ampc", version: env!("CARGO_PKG_VERSION") },
@@ -407,7 +466,9 @@ impl Report {
                 disabled_guards: options.policy.disabled_guards().iter().cloned().collect(),
                 pipeline: pipeline.to_string(),
             },
-            summary: summary(module, &before.paths),
+            summary,
+            fp32: Fp32Report::of(module, &before.paths, elsewhere.as_ref()),
+            time,
             optimum,
             casts: casts(module, before),
             constants: constants_report(module, before, options),

@@ -1,6 +1,7 @@
 //! `run`, `verify` and `rewrite --verify`: values in and out, limits, and which node is named.
 
 use super::support::{Dir, MATMUL, Run, module, snapshot};
+use ampc::ir::DType;
 use ampc::runtime::{HostTensor, npz};
 use std::fs::File;
 
@@ -576,4 +577,99 @@ fn a_rewrite_that_is_too_far_off_is_not_written() {
     assert_eq!(std::fs::read(dir.path("low.onnx")).unwrap(), b"good");
     let unused = dir.run(&["rewrite", "m.ir", "--random", "1"]);
     assert!(unused.code == 2 && unused.stderr.contains("--verify"), "{unused}");
+}
+
+/// A table of which rows are taken, and a product if there are weights.
+fn embedding(product: bool) -> String {
+    let table = "  input %i : i64[2]\n  const %t : f32[300, 400] = random(1)\n";
+    let gather = "  %g = Gather(%t, %i) : f32[2, 400] @embed\n";
+    if !product {
+        return module(&format!("{table}{gather}  output %g : f32[2, 400]\n"));
+    }
+    let weights = "  const %w : f32[400, 4] = random(2)\n";
+    let product = "  %y = MatMul(%g, %w) : f32[2, 4] @mm\n  output %y : f32[2, 4]\n";
+    module(&format!("{table}{weights}{gather}{product}"))
+}
+
+#[test]
+fn nodes_that_only_move_values_are_pinned_if_that_helps() {
+    let dir = Dir::new();
+    let strict = ["-o", "low.onnx", "--verify", "--random", "1", "--tolerance", "0"];
+    for (product, help) in
+        [(true, "`--pin embed=fp32 --pin mm=fp32` all outputs"), (false, "`--pin embed=fp32` all outputs")]
+    {
+        dir.write("m.ir", embedding(product));
+        let run = dir.run(&[&["rewrite", "m.ir"][..], &strict].concat());
+        assert!(run.code == 1 && run.stderr.contains(help), "{run}");
+    }
+    let pins = ["--pin", "embed=fp32", "--pin", "mm=fp32"];
+    dir.write("m.ir", embedding(true));
+    let pinned = dir.run(&[&["rewrite", "m.ir"][..], &strict, &pins].concat());
+    assert!(pinned.code == 0 && pinned.stderr.contains("verified: "), "{pinned}");
+}
+
+/// A value that one cast of the author rounds and another one widens again.
+fn rounded(wide: &str, narrow: (&str, u8), to: u8, more: &str) -> String {
+    let (narrow, number) = narrow;
+    module(&format!(
+        "  input %x : {wide}[4]\n{more}  %a = Cast(%x) {{to={number}}} : {narrow}[4] @a\n  \
+         %b = Cast(%a) {{to={to}}} : {wide}[4] @b\n  output %b : {wide}[4]\n"
+    ))
+}
+
+#[test]
+fn what_no_pin_helps_against_is_said_as_it_is() {
+    let dir = Dir::new();
+    let digits = [0.1f64, 0.2, 0.3, 0.7];
+    write_npz(&dir, "wide.npz", &[("x", HostTensor::from_slice(&[4], &digits).unwrap())]);
+    let some = [0.1f32, 0.2, 0.3, 0.7];
+    write_npz(&dir, "x.npz", &[("x", HostTensor::from_slice(&[4], &some).unwrap())]);
+    let product = "  input %p : f32[4, 4]\n  const %w : f32[4, 2] = random(1)\n  \
+                   %q = MatMul(%p, %w) : f32[4, 2] @mm\n  output %q : f32[4, 2]\n";
+    let branches = "  input %c : bool\n  input %p : f32[4, 4]\n  const %w : f32[4, 4] = random(1)\n  \
+                    %q = If(%c; %p, %w) {\n    then_branch: graph @then(%p, %w) {\n      \
+                    %m = Neg(%p) : f32[4, 4] @neg\n      output %m : f32[4, 4]\n    },\n    \
+                    else_branch: graph @else(%p, %w) {\n      %n = MatMul(%p, %w) : f32[4, 4] @mm\n      \
+                    output %n : f32[4, 4]\n    }\n  } : f32[4, 4] @if1\n  output %q : f32[4, 4]\n";
+    let p = HostTensor::from_slice(&[4, 4], &[1.0f32 / 3.0; 16]).unwrap();
+    let with_p = [("x", HostTensor::from_slice(&[4], &digits).unwrap()), ("p", p.clone())];
+    write_npz(&dir, "p.npz", &with_p);
+    let taken = [&with_p[..], &[("c", HostTensor::from_bytes(DType::Bool, &[], &[1]).unwrap())]].concat();
+    write_npz(&dir, "c.npz", &taken);
+    let models = [
+        ("wide.npz", rounded("f64", ("f32", 1), 11, ""), "help: the rewrite lowers no node; what differs"),
+        ("x.npz", rounded("f32", ("f16", 10), 1, ""), "and its 16-bit types are the model's own; what"),
+        ("p.npz", rounded("f64", ("f32", 1), 11, product), "even with every node that it lowers pinned"),
+        ("c.npz", rounded("f64", ("f32", 1), 11, branches), "with all that were tried"),
+    ];
+    for (inputs, model, help) in models {
+        dir.write("m.ir", model);
+        let strict = ["--verify", "--inputs", inputs, "--tolerance", "0", "--excess-precision", "allow"];
+        let run = dir.run(&[&["rewrite", "m.ir", "-o", "low.onnx"][..], &strict].concat());
+        let said = run.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(run.code == 1 && said.contains(help), "{help}\n{run}");
+        assert_eq!(said.contains("the model's own"), inputs == "x.npz", "{run}");
+    }
+}
+
+#[test]
+fn a_failing_verification_still_reports_and_explains() {
+    let dir = Dir::new();
+    dir.write("m.ir", net("2.0"));
+    let strict = ["rewrite", "m.ir", "-o", "low.onnx", "--verify", "--random", "1", "--tolerance", "1e-6"];
+    let told = ["--report", "report.json", "--explain", "fc1"];
+    let bad = dir.run(&[&strict[..], &told].concat());
+    assert_eq!((bad.code, dir.files()), (1, vec!["m.ir".to_owned(), "report.json".to_owned()]));
+    assert!(bad.stdout.starts_with("MatMul `fc1`\n"), "{bad}");
+    let report: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(dir.path("report.json")).unwrap()).unwrap();
+    assert_eq!(report["files"]["bytes_after"], serde_json::Value::Null);
+    assert!(report["nodes"].as_array().unwrap().iter().any(|node| node["path"] == "fc1"));
+    // With what is there already, too.
+    dir.write("low.onnx", "good");
+    let forced = dir.run(&[&strict[..], &["--force"], &told].concat());
+    assert_eq!((forced.code, std::fs::read(dir.path("low.onnx")).unwrap()), (1, b"good".to_vec()));
+    assert!(forced.stdout.starts_with("MatMul `fc1`\n"), "{forced}");
+    let printed = dir.run(&[&strict[..], &["--force", "--report", "-"]].concat());
+    assert_eq!((printed.code, json(&printed)["schema"].as_str()), (1, Some("ampc-report/1")));
 }

@@ -16,6 +16,7 @@
 //! but for those that are connected, through low ones, with nothing that gains.
 
 use super::margins::margins;
+use super::predicted::Predicted;
 use super::sums::sums;
 use super::{Found, Optimum, Painted, paint};
 use crate::classify::pin_of_cast;
@@ -448,6 +449,8 @@ impl<'m> Choice<'m> {
             lower_bound: solution.lower_bound,
             merged: 0,
             forced: Vec::new(),
+            predicted: Predicted::default(),
+            elsewhere: None,
             keep_io: self.tensors.keep_io.clone(),
             counted: false,
             optimal: solution.optimal && cost == solution.lower_bound,

@@ -3,13 +3,18 @@
 //! `assign{by=cut}`, the default, takes the cheapest choice for an objective and a target (`cut.rs`);
 //! `assign{by=paint}` paints, as TensorFlow's `auto_mixed_precision` does (`paint.rs`).
 
+mod alternative;
 mod cut;
 mod margins;
 mod optimum;
 mod paint;
+mod predicted;
 mod sums;
 
+pub use self::alternative::{Alternative, Elsewhere, NOTICEABLE, is_left_full};
+pub(crate) use self::optimum::count_rewritten;
 pub use self::optimum::{Forced, Optimum, recount};
+pub use self::predicted::{Predicted, time_as_it_stands};
 
 use self::cut::Choice;
 use self::paint::{paint, paint_other};
@@ -61,6 +66,9 @@ pub struct Assign {
     pub by: By,
     /// Paths of nodes of which it is found out what the other format would cost; nothing follows from it.
     pub explain: Vec<String>,
+    /// A policy of which it is found out what it would leave fp32, where a minimum cut chooses; nothing follows from
+    /// it.
+    pub alternative: Option<Alternative>,
 }
 
 impl Pass for Assign {
@@ -111,6 +119,10 @@ impl Pass for Assign {
             }
             decision.precision = Some(precision);
         }
+        if cx.optimum.is_some() {
+            let elsewhere = self.elsewhere(module, cx);
+            cx.optimum.as_mut().expect("it is there").elsewhere = elsewhere;
+        }
         Ok(Changed::when(changed))
     }
 }
@@ -131,6 +143,9 @@ impl Assign {
         };
         let chosen = choice(None);
         let (found, mut optimum) = chosen.solve().expect("what is held does not contradict itself");
+        let time =
+            (objective != Objective::Time).then(|| CostModel::new(module, target, self.to, Objective::Time));
+        optimum.predicted = Predicted::of_source(module, time.as_ref().unwrap_or(&costs), &optimum);
         let paths = (!self.explain.is_empty()).then(|| Paths::new(module));
         for (path, node) in
             paths.iter().flat_map(|p| self.explain.iter().filter_map(|s| Some((s, p.node(s)?))))

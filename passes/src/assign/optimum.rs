@@ -3,6 +3,8 @@
 //! [`recount`] knows nothing of vertices and terms: it adds up the casts that stand in the graph, the constants that
 //! are read in two formats, and the time of what was free. `insert-casts` compares the sum with the cost of the choice.
 
+use super::alternative::Elsewhere;
+use super::predicted::Predicted;
 use crate::classify::pin_of_cast;
 use crate::cost::{Assumption, CostModel, NodeTime, Objective};
 use crate::flow::{self, Var};
@@ -55,6 +57,10 @@ pub struct Optimum {
     pub merged: i64,
     /// What else the nodes that were asked for could have been.
     pub forced: Vec<Forced>,
+    /// The time of the whole model.
+    pub predicted: Predicted,
+    /// What another policy would leave fp32, if that was asked for and enough is.
+    pub elsewhere: Option<Elsewhere>,
     /// The variables whose time is part of the cost, with that time.
     pub(crate) timed: Vec<(Var, NodeTime)>,
     /// Which inputs and outputs keep their types.
@@ -79,12 +85,44 @@ pub struct Optimum {
 /// one graph are one; so are those that give back the numbers that are there already none.
 pub fn recount(module: &Module, optimum: &Optimum) -> i64 {
     let costs = CostModel::new(module, &optimum.target, optimum.to, optimum.objective).limited(optimum.limit);
+    timed_cost(module, optimum).saturating_add(casts_cost(module, optimum, &costs, &optimum.fusions))
+}
+
+/// [`recount`], which also finds the time that is predicted for the graph.
+pub(crate) fn count_rewritten(module: &Module, optimum: &mut Optimum) -> i64 {
+    let costs = CostModel::new(module, &optimum.target, optimum.to, optimum.objective).limited(optimum.limit);
+    let casts = casts_cost(module, optimum, &costs, &optimum.fusions);
+    let cost = timed_cost(module, optimum).saturating_add(casts);
+    let time = match optimum.objective {
+        Objective::Time => optimum.predicted.of_rewritten(module, optimum, &costs, Some(casts)),
+        Objective::Casts | Objective::Bytes => {
+            let costs = CostModel::new(module, &optimum.target, optimum.to, Objective::Time);
+            let costs = costs.limited(optimum.predicted.limit);
+            optimum.predicted.of_rewritten(module, optimum, &costs, None)
+        }
+    };
+    optimum.predicted.rewritten = Some(time);
+    cost
+}
+
+/// The time of what was free.
+fn timed_cost(module: &Module, optimum: &Optimum) -> i64 {
+    let timed = optimum.timed.iter().map(|&(var, time)| {
+        let low = flow::decision(module, var).and_then(|d| d.precision) == Some(optimum.to);
+        if low { time.low } else { time.full }
+    });
+    timed.fold(0, i64::saturating_add)
+}
+
+/// What the casts of a graph cost, and constants in two formats, if so much is fused.
+pub(super) fn casts_cost(
+    module: &Module,
+    optimum: &Optimum,
+    costs: &CostModel<'_>,
+    fusions: &Fusions,
+) -> i64 {
     let mut cost: i64 = 0;
     let mut add = |part: i64| cost = cost.saturating_add(part);
-    for &(var, time) in &optimum.timed {
-        let low = flow::decision(module, var).and_then(|d| d.precision) == Some(optimum.to);
-        add(if low { time.low } else { time.full });
-    }
     let mut casts: BTreeSet<(Value, DType, GraphId)> = BTreeSet::new();
     // What is cast in the kernel of what makes it and reads it.
     let mut fused: BTreeSet<(Value, DType, Node)> = BTreeSet::new();
@@ -101,7 +139,7 @@ pub fn recount(module: &Module, optimum: &Optimum) -> i64 {
             continue;
         }
         let graph = module.node(node).graph;
-        let is_alone = |&(reader, slot): &(Node, u32)| !optimum.fusions.reads(reader, slot);
+        let is_alone = |&(reader, slot): &(Node, u32)| !fusions.reads(reader, slot);
         if !optimum.alone.contains(&node) {
             if leaves || readers.iter().any(is_alone) {
                 casts.insert((root, to, graph));

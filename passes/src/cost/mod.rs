@@ -236,6 +236,11 @@ impl<'a> CostModel<'a> {
     pub fn limited(self, limit: i64) -> CostModel<'a> {
         CostModel { limit, ..self }
     }
+    /// The same, of lowering to another format.
+    #[must_use]
+    pub fn lowering_to(&self, format: DType) -> CostModel<'a> {
+        CostModel { format, ..self.clone() }
+    }
     /// What is to be small.
     pub fn objective(&self) -> Objective {
         self.objective

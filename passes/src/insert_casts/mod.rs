@@ -15,7 +15,7 @@
 mod scopes;
 
 use self::scopes::{Behind, Scopes};
-use crate::assign::{Optimum, recount};
+use crate::assign::{Optimum, count_rewritten};
 use crate::classify::pin_of_cast;
 use crate::cost::Objective;
 use crate::flow::{self, Reader, Var};
@@ -118,7 +118,7 @@ impl Pass for InsertCasts {
             self.by_cut && fewest == self.fewest && o.keep_io == self.keep_io && !o.counted
         };
         if let Some(optimum) = cx.optimum.as_mut().filter(placed_so) {
-            let counted = recount(module, optimum);
+            let counted = count_rewritten(module, optimum);
             (optimum.merged, optimum.counted) = (optimum.cost - counted, true);
             if state.followed {
                 // The choice did not know of it.

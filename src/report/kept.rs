@@ -1,0 +1,79 @@
+//! What keeps nodes fp32: one cause for each, that of its riskiest type variable.
+
+use super::float_decisions;
+use crate::rewrite::op_of;
+use ampc_ir::module::Decision;
+use ampc_ir::op::Class;
+use ampc_ir::{Module, Node};
+use ampc_passes::Paths;
+use ampc_passes::assign::{Elsewhere, is_left_full};
+use ampc_passes::taint::DOWNSTREAM_OF;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// What keeps nodes fp32; casts and constants, which follow from what reads them, do not count.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Fp32Report {
+    /// Cause → nodes: `OP (RULE)` of an operator that its class keeps fp32, `CAUSE (taint)` of what is downstream of
+    /// one, `placement` where neighbours decide, else the rule up to its `:`.
+    pub causes: BTreeMap<String, u64>,
+    /// What another policy would leave, if that was asked for and found out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub elsewhere: Option<ElsewhereReport>,
+}
+
+/// What another policy would leave fp32.
+#[derive(Clone, Debug, Serialize)]
+pub struct ElsewhereReport {
+    /// The policy.
+    pub policy: String,
+    /// The nodes that would be fp32.
+    pub nodes: u64,
+}
+
+impl Fp32Report {
+    /// The causes of the nodes of the source.
+    pub(super) fn of(module: &Module, paths: &Paths, elsewhere: Option<&Elsewhere>) -> Fp32Report {
+        let alive = || paths.nodes().iter().copied().filter(|&node| module.node(node).is_alive());
+        let mut causes = BTreeMap::new();
+        for node in alive().filter(|&node| is_left_full(module, node)) {
+            if let Some(decision) = leading(module, node) {
+                *causes.entry(cause(module, paths, node, decision)).or_default() += 1;
+            }
+        }
+        let elsewhere = elsewhere.map(|elsewhere| ElsewhereReport {
+            policy: elsewhere.policy.clone(),
+            nodes: alive().filter(|node| elsewhere.full.contains(node)).count() as u64,
+        });
+        Fp32Report { causes, elsewhere }
+    }
+}
+
+/// The decision about the riskiest variable.
+fn leading(module: &Module, node: Node) -> Option<&Decision> {
+    float_decisions(module, node).max_by_key(|d| d.class)
+}
+
+fn cause(module: &Module, paths: &Paths, node: Node, decision: &Decision) -> String {
+    let rule = decision.reason.rule.as_str();
+    if let Some(root) = rule.strip_prefix("taint:") {
+        let by_rule = paths.node(root).and_then(|root| leading(module, root)).map(|d| &d.reason.rule);
+        let by_rule =
+            by_rule.map(|rule| head(rule)).filter(|rule| rule.starts_with("guard.") || *rule == "pin");
+        let op = decision.reason.evidence.strip_prefix(DOWNSTREAM_OF);
+        return format!("{} (taint)", by_rule.or(op).unwrap_or(root));
+    }
+    let is_of_class =
+        ["table", "unlisted", "list.", "policy.", "preset."].iter().any(|of| rule.starts_with(of));
+    let is_kept = matches!(decision.class, Class::Deny | Class::Fixed);
+    match rule {
+        "cut" | "paint" => "placement".into(),
+        _ if is_of_class && is_kept => format!("{} ({rule})", op_of(module, node)),
+        _ if is_of_class => "placement".into(),
+        _ => head(rule).to_owned(),
+    }
+}
+
+fn head(rule: &str) -> &str {
+    rule.split_once(':').map_or(rule, |(head, _)| head)
+}
