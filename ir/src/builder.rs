@@ -141,7 +141,9 @@ impl Builder {
         let kind = match op::lookup(domain, op, opset) {
             Lookup::Found(schema) => Op::Schema(schema),
             Lookup::TooNew { since } => return Err(error(format!("exists from {since} on"))),
-            Lookup::Removed { since } => return Err(error(format!("was removed in {since}"))),
+            Lookup::Removed { since, by } => {
+                return Err(error(format!("is deprecated from {since} on: {by} replaces it")));
+            }
             Lookup::UnknownOp => return Err(error("no such operator".into())),
             Lookup::UnknownDomain => Op::Custom {
                 domain: self.module.intern(domain),

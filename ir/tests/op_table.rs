@@ -65,9 +65,10 @@ fn facts_of_table() -> Vec<String> {
     for schema in op::all() {
         let id = identity(schema);
         let flags = format!(
-            "{}{}",
+            "{}{}{}",
             if schema.deprecated { "d" } else { "" },
-            if schema.is_function { "f" } else { "" }
+            if schema.is_function { "f" } else { "" },
+            if schema.beside_onnx { "b" } else { "" }
         );
         let attrs: Vec<&str> = schema.attrs.iter().map(|a| a.name).collect();
         let (inputs, outputs) = (limit(schema.n_inputs), limit(schema.n_outputs));

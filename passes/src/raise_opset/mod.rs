@@ -185,7 +185,7 @@ impl Raise<'_> {
                 )));
             }
         }
-        if !next.deprecated {
+        if !next.is_gone() {
             types_fit(cx.module, node, next)?;
             cx.module.set_version(node, next);
         }
@@ -259,7 +259,7 @@ mod tests {
     fn all_steps() -> impl Iterator<Item = (&'static OpSchema, &'static OpSchema)> {
         let kinds = OpKind::ALL.iter().filter(|k| k.domain().is_empty());
         let pairs = kinds.flat_map(|k| k.versions().windows(2)).map(|pair| (&pair[0], &pair[1]));
-        pairs.filter(|(from, _)| !from.deprecated)
+        pairs.filter(|(from, _)| !from.is_gone())
     }
 
     #[test]
