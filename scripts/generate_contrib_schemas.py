@@ -23,7 +23,7 @@ FILE = Path(__file__).resolve().parent / "contrib_schemas.json"
 # What its optimizer and the exporters of its ecosystem write, by domain.
 OPERATORS = {
     # Versions that no ONNX has, but it is the empty domain that ONNX Runtime has them in.
-    "": ["ImageScaler", "LayerNormalization", "SimplifiedLayerNormalization"],
+    "": ["ImageScaler", "LayerNormalization", "SimplifiedLayerNormalization", "ThresholdedRelu"],
     "com.microsoft": [
         "Attention",
         "BiasAdd",

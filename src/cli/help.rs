@@ -77,6 +77,9 @@ pub(crate) fn help(code: &str) -> Option<&'static str> {
             "a lower `--opset` may be enough; what has no form has to be exported for the opset, or stay as it is \
              without `--opset`"
         }
+        "warning::opset.no-kernel" => {
+            "a lower `--opset` keeps the version that has a kernel; other providers may have one for the new version"
+        }
         "warning::opset.bf16" | "warning::opset.f16" => {
             "`--opset auto` raises the model as far as the format needs"
         }

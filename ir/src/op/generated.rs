@@ -412,7 +412,7 @@ pub enum OpKind {
     TensorScatter,
     /// TfIdfVectorizer of ai.onnx: 9.
     TfIdfVectorizer,
-    /// ThresholdedRelu of ai.onnx: 10, 22.
+    /// ThresholdedRelu of ai.onnx: 1, 10, 22.
     ThresholdedRelu,
     /// Tile of ai.onnx: 1, 6, 13.
     Tile,
@@ -6049,6 +6049,14 @@ pub static SCHEMAS: &[OpSchema] = &[
             absent("weights", AttrKind::Floats),
         ],
     ),
+    beside(op(
+        OpKind::ThresholdedRelu,
+        1,
+        &[var("T", T_C02)],
+        &[one("X", 0)],
+        &[one("Y", 0)],
+        &[float("alpha", 1.0)],
+    )),
     function(
         OpKind::ThresholdedRelu,
         10,

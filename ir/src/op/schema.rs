@@ -224,7 +224,7 @@ impl OpSchema {
     pub fn is_gone(&self) -> bool {
         self.deprecated && self.kind.newest().deprecated
     }
-    /// Whether onnx.checker takes no node of this version where ONNX Runtime does.
+    /// Whether ONNX Runtime computes this version, and ONNX has none that is valid here.
     pub fn is_runtime_only(&self) -> bool {
         self.beside_onnx || self.deprecated && !self.is_gone()
     }

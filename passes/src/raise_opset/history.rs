@@ -175,7 +175,7 @@ pub(super) static SAME: &[(K, &[u16])] = &[
     (K::Sum, &[8, 13]),
     (K::Tan, &[22]),
     (K::Tanh, &[13]),
-    (K::ThresholdedRelu, &[22]),
+    (K::ThresholdedRelu, &[10, 22]),
     (K::Tile, &[13]),
     (K::TopK, &[24]),
     (K::Transpose, &[13, 21, 23, 24, 25]),

@@ -16,6 +16,7 @@ mod adapters;
 mod compatible;
 mod cx;
 mod history;
+mod kernels;
 mod step;
 mod target;
 
@@ -88,6 +89,7 @@ impl Pass for RaiseOpset {
         if changed {
             // Later passes read the types of what is new. If they do not fit, the check after the pass says so.
             let _ = infer_module(&mut raised);
+            kernels::warn(module, &raised, cx);
             *module = raised;
         }
         Ok(Changed::when(changed))

@@ -15,10 +15,16 @@ pub(in super::super) fn layer_normalization_17(cx: &mut Cx<'_>, node: Node) -> R
     if x == scale { Ok(()) } else { refuse(format!("an operand of {x} with a scale of {scale}")) }
 }
 
-/// From 21 on there is a scale and a bias for each channel: those of its group.
+/// From 21 on there is a scale and a bias for each channel: those of its group. Before, statistics are of the type of
+/// the operand; from 21 on they are fp32 unless the node says otherwise, which is less for f64 alone.
 pub(in super::super) fn group_normalization_21(cx: &mut Cx<'_>, node: Node) -> Result<(), Refused> {
     let groups = ChannelNormView::read(&cx.view(node)).map_err(|e| Refused(e.to_string()))?.groups;
     let Some(groups) = groups else { return refuse("no groups") };
+    match cx.dtype(node, 0) {
+        Some(DType::F64) => cx.set(node, "stash_type", AttrValue::Int(i64::from(DType::F64.number()))),
+        Some(_) => {}
+        None => return refuse("an operand of unknown element type"),
+    }
     let channels = cx.dims(node, 0).and_then(|dims| dims.get(1).copied());
     if channels == Some(Dim::Known(groups)) {
         return Ok(());
