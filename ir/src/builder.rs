@@ -142,7 +142,7 @@ impl Builder {
             Lookup::Found(schema) => Op::Schema(schema),
             Lookup::TooNew { since } => return Err(error(format!("exists from {since} on"))),
             Lookup::Removed { since, by } => {
-                return Err(error(format!("is deprecated from {since} on: {by} replaces it")));
+                return Err(error(format!("is deprecated from {since} on, replaced by {by}")));
             }
             Lookup::UnknownOp => return Err(error("no such operator".into())),
             Lookup::UnknownDomain => Op::Custom {

@@ -322,7 +322,7 @@ impl Reader<'_, '_> {
             }
             Lookup::Removed { since, by } => (
                 format!("an operator of `{shown}` {}", opset?),
-                format!("one that {since} deprecated: {by} replaces it"),
+                format!("one that {since} deprecated, replaced by {by}"),
             ),
             Lookup::UnknownOp => {
                 let found = format!("\"{}\"", clip(text));

@@ -229,7 +229,7 @@ pub enum ProblemKind {
     },
     /// The operator is gone at the model's opset.
     #[error(
-        "`{name}` is deprecated from opset {since} of domain `{domain}` on, where {by} replaces it; the model imports opset {opset}"
+        "`{name}` is deprecated from opset {since} of domain `{domain}` on, replaced by {by}; the model imports opset {opset}"
     )]
     OperatorRemoved {
         /// The domain.

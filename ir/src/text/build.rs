@@ -298,7 +298,7 @@ impl Builder<'_, '_, '_> {
             }
             Lookup::Removed { since, by } => (
                 format!("an operator of `{shown}` {}", opset?),
-                format!("one that {since} deprecated: {by} replaces it"),
+                format!("one that {since} deprecated, replaced by {by}"),
             ),
             Lookup::UnknownOp => {
                 let found = format!("`{}`", self.op_text(domain, name, overload));
