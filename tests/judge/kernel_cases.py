@@ -587,7 +587,7 @@ def norms() -> list[Case]:
     ]
     bias = [0.1, -2.5, 7.0]
     found.append(
-        Case("ImageScaler", lambda x: x * f32(0.3) + channels(np.array(bias, f32)), normal((2, 3, 5, 7), scale=3.0), "near", {"scale": 0.3, "bias": bias}, opset=9, forms=("fp16",))
+        Case("ImageScaler", lambda x: x * f32(0.3) + channels(np.array(bias, F)), normal((2, 3, 5, 7), scale=3.0), "near", {"scale": 0.3, "bias": bias}, opset=9, forms=("fp16",))
     )
     for mean in (0.0, 400.0):
         at = f"at {mean:.0f}"
