@@ -113,7 +113,8 @@ def contrib_schema(record: dict) -> SimpleNamespace:
         domain=record["domain"],
         name=record["name"],
         since_version=record["since"],
-        deprecated=False,
+        deprecated=record.get("deprecated", False),
+        beside_onnx=record["domain"] == "",
         has_function=False,
         has_context_dependent_function=False,
         type_constraints=[SimpleNamespace(type_param_str=k, allowed_type_strs=v) for k, v in types.items()],
@@ -266,7 +267,8 @@ def schema_row(schema, sets: TypeSets) -> str:
     ]
     arguments = ", ".join(f"&[{', '.join(rows)}]" for rows in lists)
     row = f"{make}(OpKind::{variant(schema)}, {schema.since_version}, {arguments})"
-    return f"gone({row})," if schema.deprecated else f"{row},"
+    row = f"beside({row})" if getattr(schema, "beside_onnx", False) else row
+    return f"deprecated({row})," if schema.deprecated else f"{row},"
 
 
 def is_function(schema) -> bool:
@@ -294,7 +296,7 @@ def rust_table(onnx) -> str:
         kinds.setdefault((schema.domain, schema.name), []).append(schema)
     variants = []
     for (domain, name), versions in kinds.items():
-        since = ", ".join(str(v.since_version) + (" (removed)" if v.deprecated else "") for v in versions)
+        since = ", ".join(str(v.since_version) + (" (deprecated)" if v.deprecated else "") for v in versions)
         variants += [f"/// {name} of {domain or 'ai.onnx'}: {since}.", f"{variant(versions[0])},"]
     all_kinds = [f"OpKind::{variant(versions[0])}," for versions in kinds.values()]
     identities = [f"({rust_string(d)}, {rust_string(n)})," for d, n in kinds]
@@ -317,8 +319,8 @@ def rust_table(onnx) -> str:
 //! beside this file. `rows` has the constructors. Formals name their type variable by its index.
 
 use super::rows::{{
-    absent, float, function, gone, int, ints, many, mixed, one, one_is, op, opt, opt_is, required, string, strings,
-    tensors, var,
+    absent, beside, deprecated, float, function, int, ints, many, mixed, one, one_is, op, opt, opt_is, required, string,
+    strings, tensors, var,
 }};
 use super::schema::{{AttrKind, OpSchema, TypeSet}};
 
@@ -366,7 +368,7 @@ def facts(onnx) -> str:
     """The rows of the test's table; the module documentation says how they differ from the Rust table."""
     out = [
         f"# Facts of onnx {ONNX_VERSION} and onnxruntime {contrib()[0]}, written by scripts/generate_op_table.py for ir/tests/op_table.rs.",
-        "# domain name since 'op' flags least-most operands, least-most results, attributes; flags: d deprecated, f function",
+        "# domain name since 'op' flags least-most operands, least-most results, attributes; flags: d deprecated, f function, b beside ONNX",
         "# domain name since 'in'|'out' formal arity f16 bf16 f32; where a type is admitted: t tensor, s sequence,",
         "#   o optional tensor, q optional sequence, - nowhere",
     ]
@@ -378,6 +380,7 @@ def facts(onnx) -> str:
     for schema in sorted_schemas(onnx):
         identity = [schema.domain or "ai.onnx", schema.name, str(schema.since_version)]
         flags = ("d" if schema.deprecated else "") + ("f" if is_function(schema) else "")
+        flags += "b" if getattr(schema, "beside_onnx", False) else ""
         row = [
             "op",
             flags or "-",

@@ -141,7 +141,9 @@ impl Builder {
         let kind = match op::lookup(domain, op, opset) {
             Lookup::Found(schema) => Op::Schema(schema),
             Lookup::TooNew { since } => return Err(error(format!("exists from {since} on"))),
-            Lookup::Removed { since } => return Err(error(format!("was removed in {since}"))),
+            Lookup::Removed { since, by } => {
+                return Err(error(format!("is deprecated from {since} on, replaced by {by}")));
+            }
             Lookup::UnknownOp => return Err(error("no such operator".into())),
             Lookup::UnknownDomain => Op::Custom {
                 domain: self.module.intern(domain),
@@ -259,8 +261,8 @@ mod tests {
     fn mistakes_are_named() {
         let mut b = Builder::new("g", 13);
         let x = b.input("x", DType::F32, ["2", "3"]);
-        let why = b.op("LayerNormalization", &[x, x]).unwrap_err().to_string();
-        assert!(why.contains("exists from 17 on"), "{why}");
+        let why = b.op("Gelu", &[x]).unwrap_err().to_string();
+        assert!(why.contains("exists from 20 on"), "{why}");
         let y = b.input("y", DType::F32, ["4", "3"]);
         let z = b.op("MatMul", &[x, y]).unwrap();
         b.output("z", z).unwrap();

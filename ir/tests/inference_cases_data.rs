@@ -214,6 +214,7 @@ const STRICTER: &[(&str, &str, &str)] = &[
 /// What ampc infers and onnx does not, or not so: operator, version (0 for all), a part of operands and attributes,
 /// and why.
 const OTHERWISE: &[(&str, u16, &str, &str)] = &[
+    ("Constant", 1, "t:i64", "the schema lists floats; exporters wrote all types, which runtimes take"),
     ("Range", 0, "-9223372036854775808", "onnx wraps around and says 0 elements"),
     ("Slice", 10, "f32[N,4]", "onnx keeps a symbolic extent although the slice ends before it"),
     (

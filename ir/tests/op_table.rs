@@ -65,9 +65,10 @@ fn facts_of_table() -> Vec<String> {
     for schema in op::all() {
         let id = identity(schema);
         let flags = format!(
-            "{}{}",
+            "{}{}{}",
             if schema.deprecated { "d" } else { "" },
-            if schema.is_function { "f" } else { "" }
+            if schema.is_function { "f" } else { "" },
+            if schema.beside_onnx { "b" } else { "" }
         );
         let attrs: Vec<&str> = schema.attrs.iter().map(|a| a.name).collect();
         let (inputs, outputs) = (limit(schema.n_inputs), limit(schema.n_outputs));
@@ -337,9 +338,9 @@ fn the_generated_files_are_fresh() {
         return;
     };
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-    for script in ["scripts/generate_contrib_schemas.py", "scripts/generate_op_table.py"] {
+    for script in ["generate_contrib_schemas.py", "generate_lost_kernels.py", "generate_op_table.py"] {
         let output = Command::new(&python)
-            .args([script, "--check"])
+            .args([&format!("scripts/{script}"), "--check"])
             .current_dir(root)
             .output()
             .unwrap_or_else(|error| panic!("AMPC_PYTHON={python}: {error}"));

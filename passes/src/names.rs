@@ -2,7 +2,7 @@
 
 use crate::flow;
 use ampc_ir::{DType, GraphId, Module, Symbol, Value};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Renames values in bodies that are called as one around them and differ from it in type, if one of the two was
 /// touched. A name means the innermost value, but checkers take the type of an outer one for it.
@@ -19,7 +19,8 @@ pub(crate) fn part_all(module: &mut Module) {
     rename(module, |_, _, _| true);
 }
 
-/// Renames values in bodies that are called as one around them, of the pairs for which the test is true.
+/// Renames values in bodies that are called as one around them, of the pairs for which the test is true. Inputs and
+/// outputs of the bodies of operators that nobody here knows keep their names, by which such operators may tell them.
 fn rename(module: &mut Module, test: impl Fn(&Module, Value, Value) -> bool) {
     let graphs = flow::graphs(module);
     if graphs.iter().all(|&graph| module.owner(graph).is_none()) {
@@ -28,9 +29,15 @@ fn rename(module: &mut Module, test: impl Fn(&Module, Value, Value) -> bool) {
     let mut named: FxHashMap<(GraphId, Symbol), Value> = FxHashMap::default();
     let mut clashes = Vec::new();
     for &graph in &graphs {
+        let foreign = module.owner(graph).is_some_and(|owner| module.node(owner).schema().is_none());
+        let inputs: FxHashSet<Value> =
+            if foreign { module.graph(graph).inputs().iter().copied().collect() } else { FxHashSet::default() };
         for value in module.defined(graph) {
             let Some(name) = module.value(value).name else { continue };
             named.insert((graph, name), value);
+            if foreign && (inputs.contains(&value) || module.is_output(value)) {
+                continue;
+            }
             let mut around = graph;
             while let Some(owner) = module.owner(around) {
                 around = module.node(owner).graph;

@@ -32,7 +32,9 @@ pub(crate) fn help(code: &str) -> Option<&'static str> {
         "import::operator_too_new" => {
             "raise the opset import of the model, or export it for the opset it imports"
         }
-        "import::operator_removed" => "convert the model to its opset with `onnx.version_converter`",
+        "import::operator_removed" => {
+            "use what replaces the operator, or import the opset that the model was made for"
+        }
         "import::duplicate_attribute" => "keep one of the two",
         "import::recursive_function" | "check::recursive_function" => {
             "functions of ONNX may not call themselves: unroll the recursion or use Loop"
@@ -78,6 +80,9 @@ pub(crate) fn help(code: &str) -> Option<&'static str> {
         "pass::no_form" => {
             "a lower `--opset` may be enough; what has no form has to be exported for the opset, or stay as it is \
              without `--opset`"
+        }
+        "warning::opset.no-kernel" => {
+            "a lower `--opset` keeps the version that has a kernel; other providers may have one for the new version"
         }
         "warning::opset.bf16" | "warning::opset.f16" => {
             "`--opset auto` raises the model as far as the format needs"

@@ -153,5 +153,5 @@ fn folded(ops: impl Iterator<Item = (Class, String)>) -> String {
 fn is_float(kind: OpKind) -> bool {
     let schema = kind.newest();
     let float = |i: u8| legality(schema, i, DType::F16) != Legality::NotFloat;
-    !schema.deprecated && (0u8..).zip(schema.type_vars).any(|(i, _)| float(i))
+    !schema.is_gone() && (0u8..).zip(schema.type_vars).any(|(i, _)| float(i))
 }

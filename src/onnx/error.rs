@@ -227,15 +227,19 @@ pub enum ProblemKind {
         /// The opset of the model.
         opset: u16,
     },
-    /// The operator was removed before the model's opset.
-    #[error("`{name}` was removed at opset {since} of domain `{domain}`; the model imports opset {opset}")]
+    /// The operator is gone at the model's opset.
+    #[error(
+        "`{name}` is deprecated from opset {since} of domain `{domain}` on, replaced by {by}; the model imports opset {opset}"
+    )]
     OperatorRemoved {
         /// The domain.
         domain: String,
         /// The operator.
         name: String,
-        /// The opset that removed it.
+        /// The opset that deprecated it.
         since: u16,
+        /// What replaces it.
+        by: &'static str,
         /// The opset of the model.
         opset: u16,
     },
@@ -326,6 +330,20 @@ pub enum Warning {
         /// The opset.
         opset: u16,
     },
+    /// An operator that ONNX does not have at this opset, and ONNX Runtime has.
+    #[error(
+        "`{op}` is no operator of ONNX at opset {opset} of domain `ai.onnx`: only ONNX Runtime reads the model (`{first}`{})", match .more { 0 => String::new(), n => format!(" and {n} more") }
+    )]
+    RuntimeOnly {
+        /// The operator.
+        op: &'static str,
+        /// The opset that holds where it is.
+        opset: u16,
+        /// The first node.
+        first: String,
+        /// How many others there are.
+        more: usize,
+    },
     /// Initializers that are listed as inputs, in a model of IR version 3 or less, where they have to be.
     #[error(
         "{count} initializers are listed as inputs, as IR version 3 asks for: a caller may replace them, so they keep their type and are cast at run time; in a model of IR version 4 or later whose inputs do not list them they would be converted"
@@ -376,6 +394,7 @@ impl Warning {
         match self {
             Warning::Unsorted { .. } => "onnx.unsorted",
             Warning::MissingOpset { .. } => "onnx.missing-opset",
+            Warning::RuntimeOnly { .. } => "onnx.runtime-only",
             Warning::ListedInitializers { .. } => "onnx.listed-initializers",
             Warning::OverridableInitializers { .. } => "onnx.overridable-initializers",
             Warning::NegativeDim { .. } => "onnx.negative-dim",

@@ -138,6 +138,7 @@ fn files_that_are_no_models() {
         ("import_undefined", &patched(b"\x0a\x02h1\x0a", b"\x0a\x02q1\x0a")),
         ("import_duplicate", &patched(b"\x12\x02a2", b"\x12\x02a1")),
         ("import_too_new", &patched(b"Softmax", b"BitCast")),
+        ("import_removed", &patched(b"Softmax", b"Scatter")),
     ];
     for (name, bytes) in cases {
         dir.write("m.onnx", bytes);
@@ -145,6 +146,42 @@ fn files_that_are_no_models() {
         let run = dir.run(&["check", "m.onnx"]);
         assert_eq!((run.code, run.stderr.as_str()), (3, ""), "{name}: {run}");
     }
+}
+
+/// Operators that only ONNX Runtime has are read with one warning each, however many nodes there are.
+#[test]
+fn operators_that_only_onnx_runtime_has() {
+    let dir = Dir::new();
+    let text = "opset ai.onnx=9\n\ngraph @main {\n  input %x : f32[1, 2, 4, 4]\n  const %s : f32[4] = random(1)\n  \
+                %a = ImageScaler(%x) {bias=[0.5, -0.5]} : f32[1, 2, 4, 4] @scaler\n  \
+                %b = LayerNormalization(%a, %s, %s) : f32[1, 2, 4, 4] @first\n  \
+                %c = LayerNormalization(%b, %s) : f32[1, 2, 4, 4] @second\n  output %c\n}\n";
+    dir.write("m.ir", text);
+    let made = dir.run(&["opt", "m.ir", "--passes", "", "-o", "m.onnx"]);
+    assert_eq!(made.code, 0, "{made}");
+    snapshot("import_runtime_only", &dir.run(&["check", "m.onnx"]));
+    dir.write("gone.ir", text.replace("ai.onnx=9", "ai.onnx=10"));
+    fails(&dir, "text_removed", 3, &["rewrite", "gone.ir"]);
+    snapshot("raise_runtime_only", &dir.run(&["opt", "m.onnx", "--passes", "raise-opset{to=17}"]));
+}
+
+/// Raising an operator to where ONNX Runtime's CPU provider has no kernel is said, whoever chose the opset.
+#[test]
+fn opsets_at_which_a_kernel_is_lost() {
+    let dir = Dir::new();
+    dir.write(
+        "m.ir",
+        "opset ai.onnx=16\n\ngraph @main {\n  input %x : f32[1, 2, 8, 8]\n  input %r : f32[3, 4]\n  input %b : i64[3]\n  \
+         const %w : f32[2, 2, 1, 1] = random(1)\n  %c = Conv(%x, %w) : f32[1, 2, 8, 8] @conv\n  \
+         %a = RoiAlign(%c, %r, %b) : f32[3, 2, 1, 1] @roi\n  output %a\n}\n",
+    );
+    let auto = dir.run(&["rewrite", "m.ir", "--to", "bf16", "--opset", "auto", "-o", "a.onnx"]);
+    snapshot("opset_no_kernel", &auto);
+    assert!(auto.stderr.contains("opset.no-kernel"), "{auto}");
+    let below = dir.run(&["rewrite", "m.ir", "--opset", "21", "-o", "b.onnx"]);
+    assert!(below.code == 0 && !below.stderr.contains("no-kernel"), "{below}");
+    let number = dir.run(&["rewrite", "m.ir", "--opset", "22", "-o", "c.onnx"]);
+    assert!(number.stderr.contains("opset.no-kernel"), "{number}");
 }
 
 #[test]

@@ -147,6 +147,69 @@ fn contrib_attention_is_as_safe_as_its_mask() {
     }
 }
 
+/// A norm between products, whose result leaves through one more.
+fn normed(opset: u16, norm: &str) -> Module {
+    let graph = format!(
+        "input %x : f32[2, 4, 8]
+         const %w : f32[8, 8] = random(1, 0.5)
+         const %g : f32[8] = [1.0, 0.5, 0.75, 1.25, 1.0, 1.5, 0.5, 1.0]
+         const %b : f32[8] = random(4, 0.5)
+         const %s : f32[2] = [1.0, 0.5]
+         %h = MatMul(%x, %w) : ?
+         {norm} @node
+         %after = MatMul(%o, %w) : ?
+         output %after"
+    );
+    module_with(&format!("ai.onnx={opset}"), &graph)
+}
+
+/// LayerNormalization below opset 17 is ONNX Runtime's, and GroupNormalization below 21 is deprecated: they are lowered
+/// as their standard forms are, and run.
+#[test]
+fn norms_that_only_onnx_runtime_has_are_lowered_like_the_standard_ones() {
+    let layer = "%o = LayerNormalization(%h, %g, %b) : ?";
+    let old_group = "%o = GroupNormalization(%h, %s, %s) {num_groups=2} : ?";
+    let new_group = "const %t : f32[4] = [1.0, 1.0, 0.5, 0.5]
+         %o = GroupNormalization(%h, %t, %t) {num_groups=2} : ?";
+    let simplified = "%o = SimplifiedLayerNormalization(%h, %g) : ?";
+    for (name, old, new) in [
+        ("LayerNormalization", normed(11, layer), normed(17, layer)),
+        ("GroupNormalization", normed(18, old_group), normed(21, new_group)),
+        ("SimplifiedLayerNormalization", normed(9, simplified), normed(21, simplified)),
+    ] {
+        let source = || old.clone().into();
+        let (done, runs) = exec_models(source(), source(), &options(DType::F16), &feeds());
+        let standard = rewrite(new.into(), &options(DType::F16));
+        assert_eq!(done.precision("node"), "fp16", "{name}");
+        assert_eq!(done.precision("node"), standard.precision("node"), "{name}");
+        assert_eq!(done.rule("node"), standard.rule("node"), "{name}");
+        assert_eq!(done.operand_dtypes(name), standard.operand_dtypes(name), "{name}");
+        if let Some(runs) = runs {
+            runs.are_within(1e-2);
+        }
+    }
+}
+
+/// ImageScaler is lowered like the Mul and Add that replace it.
+#[test]
+fn image_scalers_are_lowered_and_run() {
+    let module = || {
+        let graph = "input %x : f32[1, 2, 4, 4]
+             const %w : f32[2, 2, 1, 1] = [0.5, 1.0, -1.0, 0.25]
+             %h = Conv(%x, %w) : ?
+             %o = ImageScaler(%h) {scale=0.5, bias=[0.25, -1.0]} : ? @node
+             %after = Conv(%o, %w) : ?
+             output %after";
+        module_with("ai.onnx=9", graph)
+    };
+    let feeds = [f32s("x", &[1, 2, 4, 4], &uniform(7, 32, 1.0))];
+    let (done, runs) = exec_models(module().into(), module().into(), &options(DType::F16), &feeds);
+    assert_eq!(done.precision("node"), "fp16", "{}", done.rule("node"));
+    if let Some(runs) = runs {
+        runs.are_within(1e-2);
+    }
+}
+
 /// A cache of keys and values is lowered with the query.
 #[test]
 fn contrib_group_query_attention_keeps_one_type() {

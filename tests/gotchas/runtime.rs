@@ -57,7 +57,8 @@ pub(crate) type Outputs = Option<Vec<Tensor>>;
 
 /// Runs models with the same feeds; `None` if there is no Python to run them.
 ///
-/// Every model is refused that onnx.checker or ONNX Runtime refuse.
+/// Every model is refused that onnx.checker or ONNX Runtime refuse; where an operator is one that ONNX does not have at
+/// the opset, ONNX Runtime alone is asked.
 #[track_caller]
 pub(crate) fn run(folder: &Path, feeds: &[Feed], models: &[PathBuf]) -> Option<Vec<Outputs>> {
     #[expect(clippy::disallowed_methods, reason = "tests are told which Python has ONNX Runtime")]

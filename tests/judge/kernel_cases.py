@@ -538,6 +538,10 @@ def channels(a: np.ndarray) -> np.ndarray:
     return a[:, None, None]
 
 
+def by_group(a: np.ndarray) -> np.ndarray:
+    return channels(np.repeat(a, 2))
+
+
 def group_normalized(x: np.ndarray) -> np.ndarray:
     return normalized(x.reshape(2, 2, -1), -1).reshape(x.shape)
 
@@ -581,6 +585,10 @@ def norms() -> list[Case]:
         Case("LogSoftmax", log_softmax, lambda d, r: [np.array([[0, -x, -x] for x in (3, 6, 9, 12, 15)], d)], "sum", name="near 0"),
         Case("LogSoftmax", lambda x: np.swapaxes(log_softmax(np.swapaxes(x, 1, 2)), 1, 2), normal((9, 130, 3), scale=9.0), "sum", {"axis": 1}, "columns"),
     ]
+    bias = [0.1, -2.5, 7.0]
+    found.append(
+        Case("ImageScaler", lambda x: x * f32(0.3) + channels(np.array(bias, F)), normal((2, 3, 5, 7), scale=3.0), "near", {"scale": 0.3, "bias": bias}, opset=9, forms=("fp16",))
+    )
     for mean in (0.0, 400.0):
         at = f"at {mean:.0f}"
         found += [
@@ -590,6 +598,9 @@ def norms() -> list[Case]:
             Case("InstanceNormalization", instance, image(mean), "sum", {}, at, terms=10, bound=image_parts(lambda x: normalized(x, (2, 3)))),
             Case("GroupNormalization", lambda x, s, b: group_normalized(x) * channels(s) + channels(b), image(mean), "sum", {"num_groups": 2}, at,
                  terms=10, bound=image_parts(group_normalized)),
+            Case("LayerNormalization", layer_norm, row(mean), "sum", {}, f"11 {at}", opset=11, terms=10, bound=parts(lambda x: normalized(x, -1))),
+            Case("GroupNormalization", lambda x, s, b: group_normalized(x) * by_group(s) + by_group(b), around(mean, (2, 4, 5, 6), (2,), (2,)), "sum", {"num_groups": 2}, f"20 {at}",
+                 opset=20, terms=10, bound=lambda x, s, b: np.abs(group_normalized(x) * by_group(s)) + np.abs(by_group(b))),
             Case("MeanVarianceNormalization", lambda x: normalized(x, (0, 2, 3), 0.0), around(mean, (2, 4, 5, 6)), "sum", {}, at),
             Case("BatchNormalization", batch_norm, lambda d, r, mean=mean: [*around(mean, (2, 4, 5, 6), (4,), (4,))(d, r), np.full(4, mean, d), *positive((4,))(d, r)], "sum", {}, at,
                  terms=10, bound=batch_norm_bound),

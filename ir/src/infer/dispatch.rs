@@ -216,6 +216,7 @@ pub(super) fn infer_fn(kind: OpKind) -> Option<InferFn> {
         OpKind::CenterCropPad => image::infer_center_crop_pad,
         OpKind::Col2Im => image::infer_col2im,
         OpKind::GridSample => image::infer_grid_sample,
+        OpKind::ImageScaler => image::infer_image_scaler,
         OpKind::NonMaxSuppression => image::infer_non_max_suppression,
         OpKind::Resize | OpKind::Upsample => image::infer_resize,
         OpKind::MaxRoiPool | OpKind::RoiAlign => image::infer_roi,

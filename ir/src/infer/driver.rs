@@ -5,7 +5,7 @@ use super::control;
 use super::dispatch::infer_fn;
 use super::{Facts, Inferred};
 use crate::module::{Def, Op};
-use crate::op::{self, Arity, FormalType, OpKind, OpSchema};
+use crate::op::{self, Arity, Formal, FormalType, OpKind, OpSchema};
 use crate::views::{Actual, NodeView, OpError, Part};
 use crate::{DType, GraphId, Module, Node, Shape, Type, Value};
 use smallvec::SmallVec;
@@ -259,8 +259,7 @@ fn infer_by_schema(view: &NodeView<'_>) -> Result<Inferred, OpError> {
     }
     for (i, ty) in inferred.types.iter().enumerate() {
         let Some(formal) = schema.output(i) else { continue };
-        let allowed = schema.types_of(formal);
-        if !allowed.admits(ty) {
+        if !may_give(schema, formal, ty) {
             return Err(OpError {
                 part: Part::Result(i),
                 expected: format!("a type that `{}` of {} may have", formal.name, shown(schema)),
@@ -269,6 +268,12 @@ fn infer_by_schema(view: &NodeView<'_>) -> Result<Inferred, OpError> {
         }
     }
     Ok(inferred)
+}
+
+/// Whether a result may be of a type: one that its formal has. A Constant is of the type of its value at every version:
+/// version 1 lists floats only, but exporters wrote shapes and labels with it, which checkers and runtimes take.
+fn may_give(schema: &OpSchema, formal: &Formal, ty: &Type) -> bool {
+    schema.types_of(formal).admits(ty) || schema.kind == OpKind::Constant && matches!(ty, Type::Tensor(_))
 }
 
 fn check_counts(view: &NodeView<'_>) -> Result<(), OpError> {

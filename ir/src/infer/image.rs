@@ -2,7 +2,7 @@
 
 use super::size::{agree, agree_all, at_least, one_element, part, product, ranked};
 use super::{Inferred, shape_error};
-use crate::views::image::{col2im_window, crop_axes, pooled_shape, region_len};
+use crate::views::image::{ImageScalerView, col2im_window, crop_axes, pooled_shape, region_len};
 use crate::views::resize::ResizeView;
 use crate::views::{NodeView, OpError};
 use crate::{Dim, Dims, Shape};
@@ -12,6 +12,13 @@ pub(super) fn infer_resize(view: &NodeView<'_>, out: &mut Inferred) -> Result<()
     let Some(dims) = view.dims(0) else { return Ok(()) };
     let resize = ResizeView::read(view, dims.len())?;
     out.shape(0, Shape(Some(resize.output(dims))));
+    Ok(())
+}
+
+/// ImageScaler: the shape of the image.
+pub(super) fn infer_image_scaler(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {
+    ImageScalerView::read(view)?;
+    out.shape(0, view.shape(0));
     Ok(())
 }
 

@@ -113,6 +113,7 @@ pub fn base_class(kind: OpKind, format: DType) -> Class {
         | K::GroupNormalization
         | K::HardSigmoid
         | K::HardSwish
+        | K::ImageScaler
         | K::LayerNormalization
         | K::LeakyRelu
         | K::Mean
@@ -556,7 +557,7 @@ pub fn type_legality(
             types.admits(&f32) && types.admits(&low)
         })
     };
-    let mut later = schema.kind.versions().iter().filter(|s| s.since > schema.since && !s.deprecated);
+    let mut later = schema.kind.versions().iter().filter(|s| s.since > schema.since && !s.is_gone());
     Legality::NoSuchFormat { first_opset_with_it: later.find(|s| legal(s)).map(|s| s.since) }
 }
 
@@ -572,7 +573,7 @@ fn verdict(
     if has_element(types, format) {
         return Legality::Legal;
     }
-    let mut later = schema.kind.versions().iter().filter(|s| s.since > schema.since && !s.deprecated);
+    let mut later = schema.kind.versions().iter().filter(|s| s.since > schema.since && !s.is_gone());
     Legality::NoSuchFormat { first_opset_with_it: later.find(|s| is_legal_in(s)).map(|s| s.since) }
 }
 

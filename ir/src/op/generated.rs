@@ -6,8 +6,8 @@
 //! beside this file. `rows` has the constructors. Formals name their type variable by its index.
 
 use super::rows::{
-    absent, float, function, gone, int, ints, many, mixed, one, one_is, op, opt, opt_is, required, string,
-    strings, tensors, var,
+    absent, beside, deprecated, float, function, int, ints, many, mixed, one, one_is, op, opt, opt_is,
+    required, string, strings, tensors, var,
 };
 use super::schema::{AttrKind, OpSchema, TypeSet};
 
@@ -166,7 +166,7 @@ pub enum OpKind {
     GreaterOrEqual,
     /// GridSample of ai.onnx: 16, 20, 22.
     GridSample,
-    /// GroupNormalization of ai.onnx: 18 (removed), 21.
+    /// GroupNormalization of ai.onnx: 18 (deprecated), 21.
     GroupNormalization,
     /// HammingWindow of ai.onnx: 17.
     HammingWindow,
@@ -184,6 +184,8 @@ pub enum OpKind {
     If,
     /// ImageDecoder of ai.onnx: 20.
     ImageDecoder,
+    /// ImageScaler of ai.onnx: 1, 10 (deprecated).
+    ImageScaler,
     /// InstanceNormalization of ai.onnx: 1, 6, 22.
     InstanceNormalization,
     /// IsInf of ai.onnx: 10, 20.
@@ -194,7 +196,7 @@ pub enum OpKind {
     LRN,
     /// LSTM of ai.onnx: 1, 7, 14, 22.
     LSTM,
-    /// LayerNormalization of ai.onnx: 17.
+    /// LayerNormalization of ai.onnx: 1, 17.
     LayerNormalization,
     /// LeakyRelu of ai.onnx: 1, 6, 16.
     LeakyRelu,
@@ -330,7 +332,7 @@ pub enum OpKind {
     STFT,
     /// Scan of ai.onnx: 8, 9, 11, 16, 19, 21, 23, 24, 25.
     Scan,
-    /// Scatter of ai.onnx: 9, 11 (removed).
+    /// Scatter of ai.onnx: 9, 11 (deprecated).
     Scatter,
     /// ScatterElements of ai.onnx: 11, 13, 16, 18.
     ScatterElements,
@@ -410,7 +412,7 @@ pub enum OpKind {
     TensorScatter,
     /// TfIdfVectorizer of ai.onnx: 9.
     TfIdfVectorizer,
-    /// ThresholdedRelu of ai.onnx: 10, 22.
+    /// ThresholdedRelu of ai.onnx: 1, 10, 22.
     ThresholdedRelu,
     /// Tile of ai.onnx: 1, 6, 13.
     Tile,
@@ -424,7 +426,7 @@ pub enum OpKind {
     Unique,
     /// Unsqueeze of ai.onnx: 1, 11, 13, 21, 23, 24, 25.
     Unsqueeze,
-    /// Upsample of ai.onnx: 1, 7, 9, 10 (removed).
+    /// Upsample of ai.onnx: 1, 7, 9, 10 (deprecated).
     Upsample,
     /// Where of ai.onnx: 9, 16.
     Where,
@@ -462,9 +464,9 @@ pub enum OpKind {
     MlScaler,
     /// TreeEnsemble of ai.onnx.ml: 5.
     MlTreeEnsemble,
-    /// TreeEnsembleClassifier of ai.onnx.ml: 1, 3, 5 (removed).
+    /// TreeEnsembleClassifier of ai.onnx.ml: 1, 3, 5 (deprecated).
     MlTreeEnsembleClassifier,
-    /// TreeEnsembleRegressor of ai.onnx.ml: 1, 3, 5 (removed).
+    /// TreeEnsembleRegressor of ai.onnx.ml: 1, 3, 5 (deprecated).
     MlTreeEnsembleRegressor,
     /// ZipMap of ai.onnx.ml: 1.
     MlZipMap,
@@ -638,6 +640,7 @@ impl OpKind {
         OpKind::Identity,
         OpKind::If,
         OpKind::ImageDecoder,
+        OpKind::ImageScaler,
         OpKind::InstanceNormalization,
         OpKind::IsInf,
         OpKind::IsNaN,
@@ -825,7 +828,7 @@ impl OpKind {
 }
 
 /// Domain and name of each operator, in the order of [`OpKind::ALL`].
-pub(super) static IDENTITIES: [(&str, &str); 264] = [
+pub(super) static IDENTITIES: [(&str, &str); 265] = [
     ("", "Abs"),
     ("", "Acos"),
     ("", "Acosh"),
@@ -907,6 +910,7 @@ pub(super) static IDENTITIES: [(&str, &str); 264] = [
     ("", "Identity"),
     ("", "If"),
     ("", "ImageDecoder"),
+    ("", "ImageScaler"),
     ("", "InstanceNormalization"),
     ("", "IsInf"),
     ("", "IsNaN"),
@@ -3184,7 +3188,7 @@ pub static SCHEMAS: &[OpSchema] = &[
         &[one("Y", 0)],
         &[int("align_corners", 0), string("mode", "linear"), string("padding_mode", "zeros")],
     ),
-    gone(function(
+    deprecated(function(
         OpKind::GroupNormalization,
         18,
         &[var("T", T_10C02)],
@@ -3383,6 +3387,22 @@ pub static SCHEMAS: &[OpSchema] = &[
         &[one("image", 1)],
         &[string("pixel_format", "RGB")],
     ),
+    beside(op(
+        OpKind::ImageScaler,
+        1,
+        &[var("T", T_C02)],
+        &[one("input", 0)],
+        &[one("output", 0)],
+        &[absent("bias", AttrKind::Floats), float("scale", 1.0)],
+    )),
+    deprecated(beside(op(
+        OpKind::ImageScaler,
+        10,
+        &[var("T", T_C02)],
+        &[one("input", 0)],
+        &[one("output", 0)],
+        &[absent("bias", AttrKind::Floats), float("scale", 1.0)],
+    ))),
     op(
         OpKind::InstanceNormalization,
         1,
@@ -3545,6 +3565,14 @@ pub static SCHEMAS: &[OpSchema] = &[
             int("layout", 0),
         ],
     ),
+    beside(op(
+        OpKind::LayerNormalization,
+        1,
+        &[var("T", T_10C02), var("U", T_802), var("V", T_10C02)],
+        &[one("X", 0), one("Scale", 2), opt("B", 2)],
+        &[one("Y", 2), opt("Mean", 1), opt("InvStdDev", 1)],
+        &[int("axis", -1), float("epsilon", 1e-05), int("stash_type", 1)],
+    )),
     function(
         OpKind::LayerNormalization,
         17,
@@ -5469,7 +5497,7 @@ pub static SCHEMAS: &[OpSchema] = &[
         &[one("output", 0)],
         &[int("axis", 0)],
     ),
-    gone(op(
+    deprecated(op(
         OpKind::Scatter,
         11,
         &[var("T", T_FFFE), var("Tind", T_C0)],
@@ -5691,14 +5719,14 @@ pub static SCHEMAS: &[OpSchema] = &[
     op(OpKind::Sigmoid, 13, &[var("T", T_10C02)], &[one("X", 0)], &[one("Y", 0)], &[]),
     op(OpKind::Sign, 9, &[var("T", T_3CFE)], &[one("input", 0)], &[one("output", 0)], &[]),
     op(OpKind::Sign, 13, &[var("T", T_13CFE)], &[one("input", 0)], &[one("output", 0)], &[]),
-    op(
+    beside(op(
         OpKind::SimplifiedLayerNormalization,
         1,
         &[var("T", T_10C02), var("U", T_802), var("V", T_10C02)],
         &[one("X", 0), one("scale", 2)],
         &[one("Y", 2), opt("inv_std_var", 1)],
         &[int("axis", -1), float("epsilon", 1e-05), int("stash_type", 1)],
-    ),
+    )),
     op(OpKind::Sin, 7, &[var("T", T_C02)], &[one("input", 0)], &[one("output", 0)], &[]),
     op(OpKind::Sin, 22, &[var("T", T_10C02)], &[one("input", 0)], &[one("output", 0)], &[]),
     op(OpKind::Sinh, 9, &[var("T", T_C02)], &[one("input", 0)], &[one("output", 0)], &[]),
@@ -6021,6 +6049,14 @@ pub static SCHEMAS: &[OpSchema] = &[
             absent("weights", AttrKind::Floats),
         ],
     ),
+    beside(op(
+        OpKind::ThresholdedRelu,
+        1,
+        &[var("T", T_C02)],
+        &[one("X", 0)],
+        &[one("Y", 0)],
+        &[float("alpha", 1.0)],
+    )),
     function(
         OpKind::ThresholdedRelu,
         10,
@@ -6249,7 +6285,7 @@ pub static SCHEMAS: &[OpSchema] = &[
         &[one("Y", 0)],
         &[string("mode", "nearest")],
     ),
-    gone(op(
+    deprecated(op(
         OpKind::Upsample,
         10,
         &[var("T", T_FFFE)],
@@ -6595,7 +6631,7 @@ pub static SCHEMAS: &[OpSchema] = &[
             string("post_transform", "NONE"),
         ],
     ),
-    gone(op(
+    deprecated(op(
         OpKind::MlTreeEnsembleClassifier,
         5,
         &[var("T1", T_8C2), var("T2", T_180)],
@@ -6681,7 +6717,7 @@ pub static SCHEMAS: &[OpSchema] = &[
             absent("target_weights_as_tensor", AttrKind::Tensor),
         ],
     ),
-    gone(op(
+    deprecated(op(
         OpKind::MlTreeEnsembleRegressor,
         5,
         &[var("T", T_8C2)],

@@ -16,7 +16,7 @@
 //!
 //! let Lookup::Found(schema) = lookup("", "Softmax", 12) else { panic!("known since 1") };
 //! assert_eq!((schema.kind, schema.since), (OpKind::Softmax, 11));
-//! assert_eq!(lookup("ai.onnx", "LayerNormalization", 13), Lookup::TooNew { since: 17 });
+//! assert_eq!(lookup("ai.onnx", "Gelu", 13), Lookup::TooNew { since: 20 });
 //! ```
 //!
 //! Every node is looked up once, so look-up takes constant time and allocates nothing: the name's hash leads into
@@ -40,8 +40,8 @@ pub use generated::{LATEST_IR_VERSION, LATEST_OPSETS, OpKind, SCHEMAS};
 pub use schema::{Arity, AttrDefault, AttrKind, AttrSchema, Formal, FormalType, OpSchema, TypeSet, TypeVar};
 pub use signature::{Count, Declared, Signature, SignatureError, SignatureFormal};
 pub use traits::{
-    Sign, adds, dtype_follows_operand, is_deterministic, is_periodic, may_reduce, moves, singular_at_zero,
-    sums,
+    Sign, adds, dtype_follows_operand, is_deterministic, is_periodic, may_reduce, moves, replacement,
+    singular_at_zero, sums,
 };
 pub use work::{Work, work};
 
@@ -55,10 +55,12 @@ pub enum Lookup {
         /// The first operator set that has it.
         since: u16,
     },
-    /// The operator is deprecated at this operator set, which makes a model that uses it invalid.
+    /// The operator is gone at this operator set, which makes a model that uses it invalid.
     Removed {
         /// The operator set that deprecated it.
         since: u16,
+        /// What replaces it, for messages.
+        by: &'static str,
     },
     /// The domain is known and has no operator of this name in any version.
     UnknownOp,
@@ -81,7 +83,9 @@ pub fn lookup(domain: &str, name: &str, opset: u16) -> Lookup {
         return Lookup::UnknownDomain;
     }
     match versions.iter().rev().find(|s| s.since <= opset) {
-        Some(schema) if schema.deprecated => Lookup::Removed { since: schema.since },
+        Some(schema) if schema.is_gone() => {
+            Lookup::Removed { since: schema.since, by: replacement(schema.kind) }
+        }
         Some(schema) => Lookup::Found(schema),
         None => Lookup::TooNew { since: versions.first().map_or(u16::MAX, |s| s.since) },
     }
@@ -230,9 +234,9 @@ mod tests {
 
     #[test]
     fn what_is_not_found_says_why() {
-        assert_eq!(lookup("", "LayerNormalization", 13), Lookup::TooNew { since: 17 });
+        assert_eq!(lookup("", "Gelu", 13), Lookup::TooNew { since: 20 });
         assert_eq!(lookup("", "Softmax", 0), Lookup::TooNew { since: 1 });
-        assert_eq!(lookup("", "Upsample", 13), Lookup::Removed { since: 10 });
+        assert_eq!(lookup("", "Upsample", 13), Lookup::Removed { since: 10, by: "`Resize`" });
         assert!(matches!(lookup("", "Upsample", 9), Lookup::Found(s) if s.since == 9));
         assert_eq!(lookup("", "Reluu", 13), Lookup::UnknownOp);
         assert_eq!(lookup("", &"Relu".repeat(1 << 16), 13), Lookup::UnknownOp);
@@ -254,16 +258,52 @@ mod tests {
     }
 
     #[test]
-    fn group_normalization_is_removed_until_it_returns() {
-        assert_eq!(lookup("", "GroupNormalization", 20), Lookup::Removed { since: 18 });
-        assert!(matches!(lookup("", "GroupNormalization", 21), Lookup::Found(_)));
+    fn group_normalization_is_replaced_and_was_never_gone() {
+        for (opset, since) in [(18, 18), (20, 18), (21, 21)] {
+            let Lookup::Found(schema) = lookup("", "GroupNormalization", opset) else { panic!("{opset}") };
+            assert_eq!((schema.since, schema.is_gone()), (since, false));
+            assert_eq!(schema.is_runtime_only(), since == 18);
+        }
+        assert_eq!(lookup("", "GroupNormalization", 17), Lookup::TooNew { since: 18 });
+    }
+
+    #[test]
+    fn what_onnx_runtime_has_beside_onnx_is_found() {
+        for (name, opset, since) in [
+            ("ImageScaler", 9, 1),
+            ("LayerNormalization", 1, 1),
+            ("LayerNormalization", 16, 1),
+            ("SimplifiedLayerNormalization", 28, 1),
+            ("ThresholdedRelu", 9, 1),
+        ] {
+            let Lookup::Found(schema) = lookup("", name, opset) else { panic!("{name} {opset}") };
+            assert_eq!((schema.since, schema.is_runtime_only()), (since, true), "{name} {opset}");
+        }
+        let Lookup::Found(standard) = lookup("", "LayerNormalization", 17) else { panic!() };
+        assert!(!standard.is_runtime_only());
+        let gone = Lookup::Removed { since: 10, by: "`Mul` and `Add`" };
+        assert_eq!(lookup("", "ImageScaler", 10), gone);
+    }
+
+    #[test]
+    fn what_is_gone_names_what_replaces_it() {
+        let gone = OpKind::ALL.iter().filter(|k| k.newest().deprecated);
+        let names: Vec<(&str, &str)> = gone.map(|&k| (k.name(), replacement(k))).collect();
+        let expected = [
+            ("ImageScaler", "`Mul` and `Add`"),
+            ("Scatter", "`ScatterElements`"),
+            ("Upsample", "`Resize`"),
+            ("TreeEnsembleClassifier", "`TreeEnsemble`"),
+            ("TreeEnsembleRegressor", "`TreeEnsemble`"),
+        ];
+        assert_eq!(names, expected);
     }
 
     #[test]
     fn every_row_is_found_under_its_own_version() {
         for schema in all() {
-            let expected = if schema.deprecated {
-                Lookup::Removed { since: schema.since }
+            let expected = if schema.is_gone() {
+                Lookup::Removed { since: schema.since, by: replacement(schema.kind) }
             } else {
                 Lookup::Found(schema)
             };
@@ -276,7 +316,7 @@ mod tests {
     #[test]
     fn the_table_has_the_size_of_the_pinned_onnx() {
         let rows = |domain| all().iter().filter(|s| s.domain == domain).count();
-        assert_eq!(rows(""), 629 + 1, "and SimplifiedLayerNormalization");
+        assert_eq!(rows(""), 629 + 5, "and what ONNX Runtime has beside ONNX");
         assert_eq!(rows("com.microsoft"), 36);
         assert_eq!(rows("ai.onnx.ml"), 25);
         assert_eq!(rows("ai.onnx.preview"), 1);

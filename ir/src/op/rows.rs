@@ -23,6 +23,7 @@ pub(super) const fn op(
         name: kind.name(),
         since,
         deprecated: false,
+        beside_onnx: false,
         type_vars,
         inputs,
         outputs,
@@ -48,9 +49,15 @@ pub(super) const fn function(
     schema
 }
 
-/// The version that says that the operator is gone.
-pub(super) const fn gone(mut schema: OpSchema) -> OpSchema {
+/// A version that ONNX, or who has it beside ONNX, calls deprecated.
+pub(super) const fn deprecated(mut schema: OpSchema) -> OpSchema {
     schema.deprecated = true;
+    schema
+}
+
+/// A version that ONNX Runtime has in ONNX's domain, and ONNX has not.
+pub(super) const fn beside(mut schema: OpSchema) -> OpSchema {
+    schema.beside_onnx = true;
     schema
 }
 

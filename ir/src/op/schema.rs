@@ -194,8 +194,11 @@ pub struct OpSchema {
     pub name: &'static str,
     /// The opset that introduced this version.
     pub since: u16,
-    /// Whether this version says that the operator is gone.
+    /// Whether this version is deprecated: the operator is gone, or a later version has another meaning
+    /// ([`OpSchema::is_gone`] tells which).
     pub deprecated: bool,
+    /// Whether only ONNX Runtime has this version in a domain of ONNX's.
+    pub beside_onnx: bool,
     /// Type variables, in ONNX's order.
     pub type_vars: &'static [TypeVar],
     /// Formal operands.
@@ -216,6 +219,15 @@ pub struct OpSchema {
 }
 
 impl OpSchema {
+    /// Whether the operator does not exist from this version on. GroupNormalization 18 is deprecated and not gone:
+    /// version 21 replaced it by another meaning, and runtimes compute it as it was.
+    pub fn is_gone(&self) -> bool {
+        self.deprecated && self.kind.newest().deprecated
+    }
+    /// Whether ONNX Runtime computes this version, and ONNX has none that is valid here.
+    pub fn is_runtime_only(&self) -> bool {
+        self.beside_onnx || self.deprecated && !self.is_gone()
+    }
     /// The formal of operand `i`, a variadic one repeated.
     pub fn input(&self, i: usize) -> Option<&'static Formal> {
         formal(self.inputs, i)

@@ -298,6 +298,7 @@ impl Signature {
             name: word(&self.name),
             since: 1,
             deprecated: false,
+            beside_onnx: false,
             type_vars: list(self.types.iter().map(var)),
             inputs,
             outputs,

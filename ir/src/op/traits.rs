@@ -95,6 +95,17 @@ pub fn is_deterministic(kind: OpKind) -> bool {
     )
 }
 
+/// What replaces an operator that is gone, as a message names it; `nothing` for one that is not.
+pub fn replacement(kind: OpKind) -> &'static str {
+    match kind {
+        K::ImageScaler => "`Mul` and `Add`",
+        K::MlTreeEnsembleClassifier | K::MlTreeEnsembleRegressor => "`TreeEnsemble`",
+        K::Scatter => "`ScatterElements`",
+        K::Upsample => "`Resize`",
+        _ => "nothing",
+    }
+}
+
 /// Whether the operator is undefined, infinite or infinitely steep where the operand is 0.
 pub fn singular_at_zero(kind: OpKind, operand: usize) -> bool {
     match kind {
@@ -154,7 +165,7 @@ mod tests {
     /// What is moved has the type of the first result, casts aside.
     #[test]
     fn moved_operands_have_the_type_of_the_result() {
-        for schema in all().iter().filter(|s| moves_any(s.kind) && !s.deprecated) {
+        for schema in all().iter().filter(|s| moves_any(s.kind) && !s.is_gone()) {
             let cast = matches!(schema.kind, K::Cast | K::CastLike);
             let result = schema.outputs[0].ty;
             assert!(matches!(result, FormalType::Var(_)), "{} {}", schema.name, schema.since);

@@ -296,9 +296,10 @@ impl Builder<'_, '_, '_> {
             Lookup::TooNew { since } => {
                 (format!("an operator of `{shown}` {}", opset?), format!("one that came with {since}"))
             }
-            Lookup::Removed { since } => {
-                (format!("an operator of `{shown}` {}", opset?), format!("one that {since} removed"))
-            }
+            Lookup::Removed { since, by } => (
+                format!("an operator of `{shown}` {}", opset?),
+                format!("one that {since} deprecated, replaced by {by}"),
+            ),
             Lookup::UnknownOp => {
                 let found = format!("`{}`", self.op_text(domain, name, overload));
                 (format!("an operator of `{shown}`, or a function of the model"), found)

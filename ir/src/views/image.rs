@@ -16,6 +16,43 @@ pub fn positive_int(view: &NodeView<'_>, name: &str, default: i64) -> Result<u64
         .ok_or_else(|| OpError::attr(name, "a positive number", n.to_string()))
 }
 
+/// ImageScaler: `scale · x + bias` of images as batch, channels, height and width.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct ImageScalerView<'a> {
+    /// What every element is multiplied with.
+    pub scale: f32,
+    /// What is added then, for each channel.
+    pub bias: &'a [f32],
+}
+
+impl<'a> ImageScalerView<'a> {
+    /// Reads an ImageScaler. As in ONNX Runtime, the bias has no default.
+    ///
+    /// # Errors
+    /// If the operand is known not to have four axes, or there is no bias or not one for each channel.
+    pub fn read(view: &NodeView<'a>) -> Result<ImageScalerView<'a>, OpError> {
+        let scale = view.float("scale").unwrap_or(1.0);
+        let channels = match view.dims(0) {
+            Some([_, channels, _, _]) => channels.known(),
+            Some(dims) => {
+                let found = format!("one of rank {}", dims.len());
+                return Err(OpError::operand(0, "a tensor of rank 4", found));
+            }
+            None => None,
+        };
+        let bias = match view.float_list("bias") {
+            Some(bias) => bias,
+            None if view.is_unresolved("bias") => return Ok(ImageScalerView { scale, bias: &[] }),
+            None => return Err(OpError::attr("bias", "a number for each channel", "none")),
+        };
+        if let Some(channels) = channels.filter(|&channels| channels != bias.len() as u64) {
+            let found = bias.len().to_string();
+            return Err(OpError::attr("bias", format!("{channels} numbers, one for each channel"), found));
+        }
+        Ok(ImageScalerView { scale, bias })
+    }
+}
+
 /// Height and width that MaxRoiPool or RoiAlign makes of a region.
 ///
 /// # Errors

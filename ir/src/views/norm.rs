@@ -42,7 +42,7 @@ impl BatchNormView {
     }
 }
 
-/// LayerNormalization and RMSNormalization.
+/// LayerNormalization, RMSNormalization and SimplifiedLayerNormalization.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct LayerNormView {
     /// The first normalised axis, from the front, if the rank is known.
@@ -54,7 +54,7 @@ pub struct LayerNormView {
 }
 
 impl LayerNormView {
-    /// Reads a LayerNormalization or RMSNormalization.
+    /// Reads a LayerNormalization, RMSNormalization or SimplifiedLayerNormalization.
     ///
     /// # Errors
     /// If the axis is none of the operand's or the element type is none.

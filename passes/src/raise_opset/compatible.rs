@@ -34,7 +34,7 @@ pub(super) enum Difference {
 
 /// All differences that could matter for a node of version `from` that becomes one of version `to`.
 pub(super) fn differences(from: &'static OpSchema, to: &'static OpSchema) -> Vec<Difference> {
-    if to.deprecated {
+    if to.is_gone() {
         return vec![Difference::Gone];
     }
     let mut found = Vec::new();

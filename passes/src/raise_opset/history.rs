@@ -2,13 +2,13 @@
 //!
 //! [`SAME`] lists the steps in which nothing but the version changes, which a test proves from the schemas;
 //! [`CHANGED`] all others, each with the reason why a node means the same behind it, or with why it cannot be
-//! raised. A test holds that the two have every step of every operator of ai.onnx exactly once, so that a newer
+//! raised. A test holds that the two have every step of every operator of ai.onnx, those of ONNX Runtime included, exactly once, so that a newer
 //! onnx names the steps that are to be looked at.
 //!
 //! What no schema says was read from the operators' texts at both versions. Where a text had left something open
 //! that a later one settles (windows in the padding, order of equal elements), the reason says so.
 
-use super::adapters::{forms, layouts, resizes, shapes};
+use super::adapters::{channels, forms, layouts, resizes, shapes};
 use super::step::{Step, drop, form, kept, operand, write};
 use ampc_ir::op::AttrDefault;
 use ampc_ir::op::OpKind as K;
@@ -175,7 +175,7 @@ pub(super) static SAME: &[(K, &[u16])] = &[
     (K::Sum, &[8, 13]),
     (K::Tan, &[22]),
     (K::Tanh, &[13]),
-    (K::ThresholdedRelu, &[22]),
+    (K::ThresholdedRelu, &[10, 22]),
     (K::Tile, &[13]),
     (K::TopK, &[24]),
     (K::Transpose, &[13, 21, 23, 24, 25]),
@@ -262,11 +262,22 @@ pub(super) static CHANGED: &[(K, u16, Step)] = &[
     (K::Greater, 7, NUMPY),
     (K::GridSample, 20, Step::By(forms::grid_sample_20, "modes were renamed")),
     (K::HardSigmoid, 6, CONSUMED),
+    (
+        K::GroupNormalization,
+        21,
+        Step::By(channels::group_normalization_21, "scale and bias per channel instead of per group"),
+    ),
     (K::Hardmax, 11, SOFTMAX_11),
     (K::Hardmax, 13, SOFTMAX),
+    (K::ImageScaler, 10, Step::By(channels::image_scaler_10, "Mul and Add compute the same")),
     (K::InstanceNormalization, 6, CONSUMED),
     (K::LSTM, 7, SEQUENCE),
     (K::LSTM, 14, LAYOUT),
+    (
+        K::LayerNormalization,
+        17,
+        Step::By(channels::layer_normalization_17, "operand, scale, bias and result have one type"),
+    ),
     (K::LeakyRelu, 6, CONSUMED),
     (K::Less, 7, NUMPY),
     (K::Log, 6, CONSUMED),

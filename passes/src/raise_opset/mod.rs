@@ -16,6 +16,7 @@ mod adapters;
 mod compatible;
 mod cx;
 mod history;
+mod kernels;
 mod step;
 mod target;
 
@@ -88,6 +89,7 @@ impl Pass for RaiseOpset {
         if changed {
             // Later passes read the types of what is new. If they do not fit, the check after the pass says so.
             let _ = infer_module(&mut raised);
+            kernels::warn(module, &raised, cx);
             *module = raised;
         }
         Ok(Changed::when(changed))
@@ -185,7 +187,7 @@ impl Raise<'_> {
                 )));
             }
         }
-        if !next.deprecated {
+        if !next.is_gone() {
             types_fit(cx.module, node, next)?;
             cx.module.set_version(node, next);
         }
@@ -259,7 +261,7 @@ mod tests {
     fn all_steps() -> impl Iterator<Item = (&'static OpSchema, &'static OpSchema)> {
         let kinds = OpKind::ALL.iter().filter(|k| k.domain().is_empty());
         let pairs = kinds.flat_map(|k| k.versions().windows(2)).map(|pair| (&pair[0], &pair[1]));
-        pairs.filter(|(from, _)| !from.deprecated)
+        pairs.filter(|(from, _)| !from.is_gone())
     }
 
     #[test]

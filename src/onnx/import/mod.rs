@@ -24,6 +24,7 @@ use super::source::Source;
 use super::wire::{Reader, Span, WireError};
 use ampc_ir::Module;
 use ampc_ir::tensor::ByteSource;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -88,11 +89,14 @@ fn read_source(
         warnings: Vec::new(),
         max_depth: options.max_depth,
         external_attr: false,
+        runtime_only: BTreeMap::new(),
     };
     let tables = import.tables().map_err(wire)?;
     match tables {
         Some(tables) if import.problems.is_empty() => {
-            let Import { module, external, mut warnings, .. } = import;
+            let Import { module, external, mut warnings, runtime_only, .. } = import;
+            let of = |((op, opset), (first, count))| Warning::RuntimeOnly { op, opset, first, more: count - 1 };
+            warnings.extend(runtime_only.into_iter().map(of));
             let (module, source, stale) =
                 build::build(module, tables, bytes.clone(), shared.clone(), external);
             if let Some((first, others)) = stale.split_first() {
@@ -115,6 +119,8 @@ struct Import<'s> {
     max_depth: usize,
     /// Whether the attribute that was read last has elements in an external file.
     external_attr: bool,
+    /// Operators that only ONNX Runtime has at the opset: the first node, and how many there are.
+    runtime_only: BTreeMap<(&'static str, u16), (String, usize)>,
 }
 
 impl Import<'_> {

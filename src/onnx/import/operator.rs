@@ -157,12 +157,19 @@ impl Import<'_> {
             Lookup::Found(_) if is_open(domain_text) && overload != empty => {
                 return Some(Op::Custom { domain, name, overload });
             }
-            Lookup::Found(schema) => return Some(Op::Schema(schema)),
+            Lookup::Found(schema) => {
+                if schema.is_runtime_only() {
+                    let first = place_of(self, place, node);
+                    self.runtime_only.entry((schema.name, opset)).or_insert((first, 0)).1 += 1;
+                }
+                return Some(Op::Schema(schema));
+            }
             Lookup::TooNew { since } => {
                 ProblemKind::OperatorTooNew { domain: shown(domain_text), name: shown_name(), since, opset }
             }
-            Lookup::Removed { since } => {
-                ProblemKind::OperatorRemoved { domain: shown(domain_text), name: shown_name(), since, opset }
+            Lookup::Removed { since, by } => {
+                let (domain, name) = (shown(domain_text), shown_name());
+                ProblemKind::OperatorRemoved { domain, name, since, by, opset }
             }
             Lookup::UnknownOp => ProblemKind::UnknownOperator {
                 domain: shown(domain_text),

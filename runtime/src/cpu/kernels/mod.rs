@@ -6,6 +6,7 @@ mod batch_norm;
 mod boxes;
 mod broadcast;
 mod cast;
+mod channels;
 mod convolution;
 mod depthwise;
 mod einsum;
@@ -94,6 +95,7 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
         strings::find,
         softmax::find,
         batch_norm::find,
+        channels::find,
         einsum::find,
         ml::find,
     ];

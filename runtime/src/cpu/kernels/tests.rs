@@ -2,6 +2,7 @@
 
 use crate::cpu::kernel::Io;
 use crate::{Cpu, DataRef, HostTensor};
+use ampc_ir::op::OpKind;
 use ampc_ir::text::{NoData, parse};
 use smallvec::SmallVec;
 
@@ -29,6 +30,17 @@ pub(super) fn run_with(
     let inputs: Vec<_> = inputs.iter().map(|input| Some(DataRef::Tensor(input.view()))).collect();
     let outputs = executable.run(&inputs).map_err(|error| error.to_string())?;
     Ok(outputs.iter().map(|output| output.tensor().unwrap().view().to_host().unwrap()).collect())
+}
+
+/// docs/contrib.md names the operators of ONNX Runtime that have no kernel here, and no others.
+#[test]
+fn the_documentation_names_contrib_operators_without_kernel() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/contrib.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let contrib = OpKind::ALL.iter().filter(|k| k.domain() == "com.microsoft");
+    let lacking: Vec<&str> = contrib.filter(|&&k| super::find(k).is_none()).map(|k| k.name()).collect();
+    let line = format!("It has none for {}.", lacking.join(", "));
+    assert!(text.contains(&line), "docs/contrib.md lacks: {line}");
 }
 
 fn extents(dims: &[usize]) -> Vec<u64> {
