@@ -22,8 +22,9 @@ pub(crate) struct Decisions<'a> {
     before: &'a Before,
     options: &'a RewriteOptions,
     observer: &'a mut dyn Observer,
-    /// The time of the source, and how much less it is once its opset is raised and its casts have moved.
+    /// The time of the source as it was read, with its scale.
     as_read: Option<(i64, i64)>,
+    /// How much of that is saved before anything is decided.
     saved: i64,
     /// Casts of the author that stand outside the loop that they were in, with their paths.
     hoisted: Vec<(Node, String)>,

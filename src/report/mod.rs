@@ -3,9 +3,11 @@
 
 mod decisions;
 mod kept;
+mod time;
 
 pub(crate) use self::decisions::{Decided, Decisions};
 pub use self::kept::{ElsewhereReport, Fp32Report};
+pub use self::time::TimeReport;
 
 use crate::model::Model;
 use crate::options::{By, Objective, Opset, RewriteOptions};
@@ -96,36 +98,6 @@ pub struct Options {
     pub disabled_guards: Vec<String>,
     /// The passes and their options; the lists and pins of the policy are not spelled in it.
     pub pipeline: String,
-}
-
-/// The time that is predicted for the whole model: all nodes, all casts.
-#[derive(Clone, Debug, Serialize)]
-pub struct TimeReport {
-    /// What times are counted in: `ps` (picoseconds), of 1 / `scale` runs of the model.
-    pub unit: &'static str,
-    /// Into how many parts a run is divided for branches that are taken every other time.
-    pub scale: i64,
-    /// The source as it was read.
-    pub source: i64,
-    /// As it is written.
-    pub rewritten: i64,
-    /// What is taken for what the model leaves open.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub assumptions: Vec<String>,
-}
-
-impl TimeReport {
-    /// The times, if passes before any decision have saved so much of the source's.
-    fn of(optimum: &Optimum, saved: i64) -> Option<TimeReport> {
-        let predicted = &optimum.predicted;
-        Some(TimeReport {
-            unit: Objective::Time.unit(),
-            scale: predicted.scale,
-            source: predicted.source.saturating_add(saved),
-            rewritten: predicted.rewritten?,
-            assumptions: predicted.assumptions.iter().map(ToString::to_string).collect(),
-        })
-    }
 }
 
 /// What the choice of formats costs.
