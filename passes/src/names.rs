@@ -30,8 +30,11 @@ fn rename(module: &mut Module, test: impl Fn(&Module, Value, Value) -> bool) {
     let mut clashes = Vec::new();
     for &graph in &graphs {
         let foreign = module.owner(graph).is_some_and(|owner| module.node(owner).schema().is_none());
-        let inputs: FxHashSet<Value> =
-            if foreign { module.graph(graph).inputs().iter().copied().collect() } else { FxHashSet::default() };
+        let inputs: FxHashSet<Value> = if foreign {
+            module.graph(graph).inputs().iter().copied().collect()
+        } else {
+            FxHashSet::default()
+        };
         for value in module.defined(graph) {
             let Some(name) = module.value(value).name else { continue };
             named.insert((graph, name), value);

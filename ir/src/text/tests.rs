@@ -416,7 +416,10 @@ fn meaning_is_checked() {
             "  input %x : f32\n  input %x : f32\n",
             "2:9 a name that the graph does not have yet | a second `%x`",
         ),
-        ("  %y = Upsample() : ?\n", "1:3 an operator of `ai.onnx` 21 | one that 10 deprecated, replaced by `Resize`"),
+        (
+            "  %y = Upsample() : ?\n",
+            "1:3 an operator of `ai.onnx` 21 | one that 10 deprecated, replaced by `Resize`",
+        ),
         ("  %y = SwiGLU() : ?\n", "1:3 an operator of `ai.onnx` 21 | one that came with 28"),
         ("  %y = ai.onnx.ml::Scaler() : ?\n", "1:3 an opset import of `ai.onnx.ml` | none"),
         ("  const %c : f32[2] = [1.0]\n", "1:23 2 elements | 1"),

@@ -63,7 +63,8 @@ mod tests {
             }
         }
         for (since, names) in rows {
-            let line = format!("From opset {since} on its CPU provider has no kernel for {}", names.join(", "));
+            let line =
+                format!("From opset {since} on its CPU provider has no kernel for {}", names.join(", "));
             assert!(text.contains(&line), "docs/cli.md lacks: {line}");
         }
     }

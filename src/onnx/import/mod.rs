@@ -95,7 +95,8 @@ fn read_source(
     match tables {
         Some(tables) if import.problems.is_empty() => {
             let Import { module, external, mut warnings, runtime_only, .. } = import;
-            let of = |((op, opset), (first, count))| Warning::RuntimeOnly { op, opset, first, more: count - 1 };
+            let of =
+                |((op, opset), (first, count))| Warning::RuntimeOnly { op, opset, first, more: count - 1 };
             warnings.extend(runtime_only.into_iter().map(of));
             let (module, source, stale) =
                 build::build(module, tables, bytes.clone(), shared.clone(), external);
