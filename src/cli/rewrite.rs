@@ -11,6 +11,7 @@ use super::summary::{Done, Low};
 use super::ui::{self, Ui};
 use super::verified::Source;
 use super::{diagnose, settings, summary, targets};
+use ampc::files::Batch;
 use ampc::ir::DType;
 use ampc::passes::Paths;
 use ampc::report::ReportWarning;
@@ -76,7 +77,8 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     if emit.kind == EmitArg::Emulated {
         model = ampc::emulate(model).map_err(|e| diagnose::failure(&e, None))?;
     }
-    let written = emit.write(&model)?;
+    let mut batch = Batch::new();
+    let written = emit.stage(&model, &mut batch)?;
     report.warnings.extend(written.warnings.iter().map(|w| ReportWarning {
         code: w.code().to_owned(),
         message: w.to_string(),
@@ -87,11 +89,13 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
         printed = report_text(&report, before, &written)?;
     }
     if let Some(path) = report_file {
-        ampc::files::write(path, printed.as_bytes(), emit.force(), &model.files())
-            .map_err(|e| diagnose::failure(&e, None).with_help(there_already(&written)))?;
+        batch
+            .add(path, printed.as_bytes(), emit.force(), &model.files())
+            .map_err(|e| diagnose::failure(&e, None))?;
         printed.clear();
     }
     drop(progress);
+    emit::finish(batch, &written)?;
     ui::print(&printed)?;
     ui::print(&explanation)?;
     let done = Done { report: &report, low, opsets };
@@ -100,15 +104,6 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
         ui.say(&verified);
     }
     Ok(())
-}
-
-/// What is there although the report is not.
-fn there_already(written: &emit::Written) -> String {
-    let files: Vec<String> = written.files.iter().map(|f| format!("`{}`", f.display())).collect();
-    match files.is_empty() {
-        true => "the model was written to standard output, the report was not written".into(),
-        false => format!("{} was written, the report was not", files.join(" and ")),
-    }
 }
 
 /// The report with the sizes of the files, which only the one who writes them knows.
