@@ -147,7 +147,8 @@ impl Batch {
     }
 
     fn is_new(&self, file: &Staged) -> Result<(), TargetError> {
-        let place = |path: &Path| Some((fs::canonicalize(folder_of(path)).ok()?, path.file_name()?.to_owned()));
+        let place =
+            |path: &Path| Some((fs::canonicalize(folder_of(path)).ok()?, path.file_name()?.to_owned()));
         let wanted = place(&file.to);
         let mut others = self.files.iter().chain(self.model.as_ref().map(|model| &model.file));
         match others.any(|other| place(&other.to) == wanted) {
@@ -412,7 +413,8 @@ mod tests {
     fn a_large_file_is_synchronised_on_the_way_and_has_the_same_bytes() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("large");
-        let bytes: Vec<u8> = (0..target::WORTH_SYNCING / 4).flat_map(|i| (i * 2_654_435_761).to_le_bytes()).collect();
+        let bytes: Vec<u8> =
+            (0..target::WORTH_SYNCING / 4).flat_map(|i| (i * 2_654_435_761).to_le_bytes()).collect();
         assert!(bytes.len() as u64 > target::WORTH_SYNCING);
         staged(&bytes, &path, false).unwrap().commit_all().unwrap();
         assert!(fs::read(&path).unwrap() == bytes);

@@ -726,10 +726,7 @@ fn targets_are_checked_before_the_work() {
         assert!(run.code == 5 && run.stderr.contains("`/proc` is not writable"), "{run}");
         assert_eq!(dir.files(), ["file", "m.onnx"]);
         let run = dir.run(&["rewrite", "m.onnx", "--report", "/dev/full"]);
-        assert!(
-            run.code == 5 && run.stderr.contains("cannot write to `/dev/full`"),
-            "{run}"
-        );
+        assert!(run.code == 5 && run.stderr.contains("cannot write to `/dev/full`"), "{run}");
         assert_eq!(dir.files(), ["file", "m.onnx"], "no model without its report");
     }
 }

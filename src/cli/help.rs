@@ -106,16 +106,20 @@ pub(crate) fn of_system(error: &io::Error) -> Option<&'static str> {
     #[cfg(not(unix))]
     const TOO_MANY: [i32; 0] = [];
     if error.raw_os_error().is_some_and(|number| TOO_MANY.contains(&number)) {
-        return Some("allow more open files (`ulimit -n 1024`): a run needs about ten, and one per data file");
+        return Some(
+            "allow more open files (`ulimit -n 1024`): a run needs about ten, and one per data file",
+        );
     }
     match error.kind() {
         io::ErrorKind::FileTooLarge if error.raw_os_error().is_some() => Some(FILE_SIZE),
         io::ErrorKind::InvalidFilename => Some("choose a shorter name, or one that the file system takes"),
-        io::ErrorKind::ReadOnlyFilesystem => Some("choose another folder: that file system is only for reading"),
-        io::ErrorKind::ExecutableFileBusy => Some("the file is a program that runs: choose another name"),
-        io::ErrorKind::QuotaExceeded | io::ErrorKind::StorageFull => {
-            Some("free some space, or write to another disk with `--output`")
+        io::ErrorKind::ReadOnlyFilesystem => {
+            Some("choose another folder: that file system is only for reading")
         }
+        io::ErrorKind::ExecutableFileBusy => Some("the file is a program that runs: choose another name"),
+        io::ErrorKind::QuotaExceeded | io::ErrorKind::StorageFull => Some(
+            "free some space; what is read from a pipe goes to the temporary folder, which `TMPDIR` names",
+        ),
         _ => None,
     }
 }

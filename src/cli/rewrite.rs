@@ -78,7 +78,7 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
         model = ampc::emulate(model).map_err(|e| diagnose::failure(&e, None))?;
     }
     let mut batch = Batch::new();
-    let written = emit.stage(&model, &mut batch)?;
+    let mut written = emit.stage(&model, &mut batch)?;
     report.warnings.extend(written.warnings.iter().map(|w| ReportWarning {
         code: w.code().to_owned(),
         message: w.to_string(),
@@ -95,9 +95,10 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
         printed.clear();
     }
     drop(progress);
+    // If they cannot be printed, no file appears either.
+    written.text.push_str(&printed);
+    written.text.push_str(&explanation);
     emit::finish(batch, &written)?;
-    ui::print(&printed)?;
-    ui::print(&explanation)?;
     let done = Done { report: &report, low, opsets };
     ui.say(&summary::text(args, &done, &emit, before, &written, ui));
     if let Some(verified) = verified {

@@ -187,6 +187,7 @@ fn with_data(args: &VerifyArgs, folder: &Path, cpu: &Cpu, ui: Ui) -> Result<bool
             rows.push(ValueReport { folder: Some(folder.display().to_string()), ..ValueReport::of(&output) });
         }
     }
+    ampc::files::unchanged(&model.files()).map_err(fail)?;
     if rows.iter().all(|row| row.passed && row.finite == 0) {
         warn_of_nothing(ui);
     }

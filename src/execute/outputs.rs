@@ -185,9 +185,8 @@ pub fn save(
         OutputForm::Npz => {
             let tensors = named_tensors(path, results)?;
             let bytes = tensors.iter().filter_map(|(_, tensor)| tensor.bytes()).map(|b| b.len() as u64).sum();
-            let staged = batch.stage_with(path, bytes, force, &read, |file| {
-                Ok(npz::write(file, tensors.iter().copied())?)
-            });
+            let staged = batch
+                .stage_with(path, bytes, force, &read, |file| Ok(npz::write(file, tensors.iter().copied())?));
             staged.map_err(fail)?;
         }
         OutputForm::Safetensors => {

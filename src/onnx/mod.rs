@@ -28,7 +28,7 @@ mod types;
 pub mod wire;
 
 pub use error::{Blame, ExportError, ImportError, Problem, ProblemKind, Warning};
-pub(crate) use export::{data_files_of, stage};
 pub use export::{ExternalData, WriteOptions, WriteReport, needs_data_file, to_bytes, write};
+pub(crate) use export::{data_files_of, stage};
 pub use import::{ReadOptions, read, read_bytes};
 pub use source::Source;

@@ -66,7 +66,7 @@ pub enum TargetError {
         folder: String,
     },
     /// No room.
-    #[error("no space left to write {bytes} bytes to `{path}`; nothing was written")]
+    #[error("no space left to write {bytes} bytes to `{path}`; no output was written")]
     Full {
         /// The target.
         path: String,
@@ -74,7 +74,9 @@ pub enum TargetError {
         bytes: u64,
     },
     /// Files may not be so large.
-    #[error("cannot write {bytes} bytes to `{path}`: the limit for the size of a file is less; nothing was written")]
+    #[error(
+        "cannot write {bytes} bytes to `{path}`: the limit for the size of a file is less; no output was written"
+    )]
     TooLarge {
         /// The target.
         path: String,
@@ -349,7 +351,11 @@ fn fill(
     len: u64,
     write: impl FnOnce(&mut File) -> Result<(), StreamError>,
 ) -> Result<(), StreamError> {
-    if len < WORTH_SYNCING { write(out)? } else { write_and_sync(out, write)? }
+    if len < WORTH_SYNCING {
+        write(out)?
+    } else {
+        write_and_sync(out, write)?
+    }
     out.sync_all().map_err(StreamError::Write)
 }
 

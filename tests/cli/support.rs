@@ -114,7 +114,9 @@ pub(crate) fn snapshot(name: &str, run: &Run) {
 pub(crate) fn without_hash(text: &str) -> String {
     let Some((before, after)) = text.split_once(".data") else { return text.to_owned() };
     match before.len().checked_sub(16).and_then(|at| before.split_at_checked(at)) {
-        Some((name, hash)) if hash.bytes().all(|b| b.is_ascii_hexdigit()) => format!("{name}[hash].data{after}"),
+        Some((name, hash)) if hash.bytes().all(|b| b.is_ascii_hexdigit()) => {
+            format!("{name}[hash].data{after}")
+        }
         _ => text.to_owned(),
     }
 }

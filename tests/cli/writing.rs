@@ -94,7 +94,8 @@ mod injected {
     fn at_each_call(fault: &str, mut check: impl FnMut(&str, u32) -> bool) -> u32 {
         let mut faults = 0;
         for call in CALLS {
-            let last = (1..MOST).find(|&n| !check(call, n)).unwrap_or_else(|| panic!("{call} with {fault}: no end"));
+            let last =
+                (1..MOST).find(|&n| !check(call, n)).unwrap_or_else(|| panic!("{call} with {fault}: no end"));
             faults += last - 1;
         }
         faults
@@ -189,7 +190,8 @@ mod injected {
                 let (dir, old) = prepared(pair);
                 let before = content(&dir);
                 let Some(done) = faulty(&dir, call, fault, n, pair.run) else { return false };
-                let found = meaning(&dir, pair.output).unwrap_or_else(|| panic!("{call} {n} {fault}: broken"));
+                let found =
+                    meaning(&dir, pair.output).unwrap_or_else(|| panic!("{call} {n} {fault}: broken"));
                 match done.status.code() {
                     Some(0) => assert_eq!(found, new, "{call} {n} {fault}"),
                     Some(5) => {
@@ -223,10 +225,10 @@ fn large_model() -> String {
     let name = "n".repeat(1 << 10);
     let relu = |i: usize| format!("  %r{} = Relu(%r{i}) : f32[1024, 32] @{name}{i}\n", i + 1);
     let chain: String = (0..80).map(relu).collect();
-    model("0.5").replace("[2, 32]", "[1024, 32]").replace("%y = MatMul", "%r0 = MatMul").replace(
-        "  output %y : f32[1024, 32]\n",
-        &format!("{chain}  output %r80 : f32[1024, 32]\n"),
-    )
+    model("0.5")
+        .replace("[2, 32]", "[1024, 32]")
+        .replace("%y = MatMul", "%r0 = MatMul")
+        .replace("  output %y : f32[1024, 32]\n", &format!("{chain}  output %r80 : f32[1024, 32]\n"))
 }
 
 /// A folder with a model and its data file, and the name of that.
@@ -288,7 +290,9 @@ fn a_source_that_is_overwritten_during_the_run_is_noticed() {
             let (options, other) = match pipe {
                 "01-classify.ir" => (" --dump-after classify --dump-dir .", None),
                 "04-guard.ir" => (" --dump-after guard --dump-dir .", None),
-                "other" => ("", Some(dir.run(&["opt", "m.ir", "--passes=", "--emit", "onnx", "-o", "-"]).bytes)),
+                "other" => {
+                    ("", Some(dir.run(&["opt", "m.ir", "--passes=", "--emit", "onnx", "-o", "-"]).bytes))
+                }
                 _ => ("", None),
             };
             let done = held(&dir, &format!("{run}{options}"), pipe, other.as_deref(), || {
@@ -298,7 +302,8 @@ fn a_source_that_is_overwritten_during_the_run_is_noticed() {
             });
             assert_eq!(done.code, 5, "{run}, {changed}: {done}");
             let said = format!("`{changed}` was written to while it was read");
-            let words = done.stderr.split_whitespace().filter(|word| *word != "|").collect::<Vec<_>>().join(" ");
+            let words =
+                done.stderr.split_whitespace().filter(|word| *word != "|").collect::<Vec<_>>().join(" ");
             assert!(words.contains(&said), "{run}, {changed}: {done}");
             assert_eq!(done.stdout, "", "{run}, {changed}");
             assert_eq!(dir.files(), before, "{run}, {changed}");
@@ -341,6 +346,36 @@ fn the_limit_for_the_size_of_files_is_an_error_in_every_form() {
         assert!(done.stderr.contains("ulimit -f"), "{run}: {done}");
         assert!(content(&dir) == before, "{run}: {:?}", dir.files());
     }
+    // A file that the shell opened for standard output.
+    for run in [
+        "opt m.ir --passes=",
+        "rewrite m.ir -o -",
+        "rewrite m.ir -o /dev/null --report -",
+        "check m.ir",
+        "ops",
+        "run m.ir",
+    ] {
+        let dir = Dir::new();
+        dir.write("m.ir", model("0.5"));
+        let done = limited(&dir, "ulimit -f 0; exec > out", run);
+        assert_eq!(done.code, 5, "{run}: {done}");
+        assert!(done.stderr.contains("File too large") && done.stderr.contains("ulimit -f"), "{run}: {done}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn names_that_are_too_long_leave_nothing() {
+    let dir = Dir::new();
+    dir.write("m.ir", model("0.5"));
+    // The second is one that only the data file's name makes too long.
+    for (len, data) in [(300, "auto"), (245, "always")] {
+        let name = "n".repeat(len);
+        let done = dir.run(&["rewrite", "m.ir", "-o", &name, "--external-data", data]);
+        assert!(done.code == 5 && done.stderr.contains("File name too long"), "{len}: {done}");
+        assert!(done.stderr.contains("choose a shorter name"), "{len}: {done}");
+        assert_eq!(dir.files(), ["m.ir"], "{len}");
+    }
 }
 
 /// Where the system lets us have a small disk of our own.
@@ -363,7 +398,8 @@ fn a_full_disk_leaves_nothing_in_every_form() {
         // A disk of one page that is taken.
         let run = run.replace("-o o.", "-o disk/o.").replace("--dump-dir .", "--dump-dir disk");
         let run = run.replace("--report o.", "--report disk/o.").replace("--outputs o", "--outputs disk/o");
-        let script = format!("echo > disk/taken; '{}' {run} > out; echo $?; ls -A disk", env!("CARGO_BIN_EXE_ampc"));
+        let script =
+            format!("echo > disk/taken; '{}' {run} > out; echo $?; ls -A disk", env!("CARGO_BIN_EXE_ampc"));
         let done = on_disk(&script).unwrap();
         let said = String::from_utf8_lossy(&done.stderr).into_owned();
         assert_eq!(String::from_utf8_lossy(&done.stdout), "5\ntaken\n", "{run}: {said}");
@@ -386,6 +422,12 @@ fn a_report_that_does_not_fit_leaves_the_output_as_it_was() {
     let done = limited(&dir, "ulimit -f 2", run);
     assert!(done.code == 5 && done.stderr.contains("to `r.json`"), "{done}");
     assert!(content(&dir) == before, "{:?}", dir.files());
+    #[cfg(target_os = "linux")]
+    for text in ["--report -", "--explain matmul"] {
+        let done = limited(&dir, "exec > /dev/full", &format!("rewrite m.ir -o o.onnx --force {text}"));
+        assert!(done.code == 5 && done.stderr.contains("standard output"), "{done}");
+        assert!(content(&dir) == before, "{text}: {:?}", dir.files());
+    }
     assert_eq!(limited(&dir, "ulimit -f 2", "rewrite m.ir -o o.onnx --force").code, 0, "the model fits");
     assert_eq!(dir.run(&run.split(' ').collect::<Vec<_>>()).code, 0);
     assert!(content(&dir).iter().zip(&before).all(|(new, old)| new.0 == "m.ir" || new.1 != old.1));
@@ -464,7 +506,10 @@ fn a_link_is_followed_and_stays() {
     }
     // The data file is where readers of the file look for it.
     let files = Dir::files_of(&dir.path("sub"));
-    assert!(files.len() == 3 && files[2].starts_with("real.onnx.") && files[2].ends_with(".data"), "{files:?}");
+    assert!(
+        files.len() == 3 && files[2].starts_with("real.onnx.") && files[2].ends_with(".data"),
+        "{files:?}"
+    );
     assert_eq!(run("check sub/real.onnx").code, 0);
     // What is read is not written through a link either, and two links to one file are one.
     assert_eq!(run("rewrite e.onnx -o source.onnx --force").code, 2);
@@ -493,8 +538,11 @@ fn data_behind_a_hard_link_is_refused() {
 fn too_few_open_files_are_named() {
     let (dir, _) = with_data(&model("0.5"));
     let mut refused = 0;
-    for run in ["rewrite e.onnx -o o.onnx --force", "opt m.ir --passes= -o o.ir --force", "run e.onnx --outputs o.npz --force"]
-    {
+    for run in [
+        "rewrite e.onnx -o o.onnx --force",
+        "opt m.ir --passes= -o o.ir --force",
+        "run e.onnx --outputs o.npz --force",
+    ] {
         for n in 4..20 {
             let done = limited(&dir, &format!("ulimit -n {n}"), run);
             assert!(!done.stderr.contains("uncategorized"), "{run}, {n}: {done}");
