@@ -21,13 +21,13 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub struct Batch {
     files: Vec<Staged>,
-    /// The file that names others.
+    /// The file that the others belong to.
     model: Option<ModelFile>,
     streams: Vec<Stream>,
     read: Vec<Arc<SourceBytes>>,
 }
 
-/// An ONNX model, and the data files that it refers to.
+/// A model, and the data files that it refers to by a hash of their bytes.
 #[derive(Debug)]
 struct ModelFile {
     file: Staged,
@@ -100,7 +100,7 @@ impl Batch {
         Ok(path)
     }
 
-    /// Adds an ONNX model that refers to `data_files`.
+    /// Adds a model, whatever its form, that refers to `data_files` by a hash of their bytes.
     pub(crate) fn stage_model(
         &mut self,
         layout: Layout,
@@ -151,7 +151,7 @@ impl Batch {
             |path: &Path| Some((fs::canonicalize(folder_of(path)).ok()?, path.file_name()?.to_owned()));
         let wanted = place(&file.to);
         let mut others = self.files.iter().chain(self.model.as_ref().map(|model| &model.file));
-        match others.any(|other| place(&other.to) == wanted) {
+        match wanted.is_some() && others.any(|other| place(&other.to) == wanted) {
             true => Err(TargetError::Twice { path: file.path.display().to_string() }),
             false => Ok(()),
         }

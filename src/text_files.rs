@@ -144,7 +144,7 @@ pub(crate) fn stage_as(
     let mut text = Layout::new();
     text.bytes(printed.as_bytes());
     let bytes = text.len();
-    batch.stage(text, path, force, &known).map_err(place)?;
+    batch.stage_model(text, path, force, Vec::new(), &known).map_err(place)?;
     Ok(TextReport { bytes, data_file })
 }
 

@@ -8,7 +8,7 @@ use super::pipeline::{Run, load};
 use super::problem::Failure;
 use super::progress::Progress;
 use super::summary::{Done, Low};
-use super::ui::{self, Ui};
+use super::ui::Ui;
 use super::verified::Source;
 use super::{diagnose, settings, summary, targets};
 use ampc::files::Batch;

@@ -1,6 +1,6 @@
 //! Where something is written to: a file that appears complete or not at all, or a pipe or device.
 //!
-//! A file is written under a temporary name in the target's folder and synchronised; a [`batch`](crate::batch) of them
+//! A file is written under a temporary name in the target's folder and synchronised; a [`Batch`](crate::files::Batch) of them
 //! then gets its names. A failure on the way (a full disk, a source that was truncated) leaves nothing behind. What the
 //! model was read from is never written to, by whatever path it is reached. A target that is a symbolic link stays
 //! one: what it leads to is written.
