@@ -72,11 +72,6 @@ impl Temporary {
     pub(crate) fn file(&mut self) -> &mut File {
         self.0.as_mut().expect("only `rename` and `drop` take the file out").as_file_mut()
     }
-
-    /// Where it is now.
-    pub(crate) fn path(&self) -> &Path {
-        self.0.as_ref().expect("only `rename` and `drop` take the file out").path()
-    }
 }
 
 /// Locks a new file. `false` if somebody took it for one that was left, in the moment before it had its lock.
@@ -202,6 +197,7 @@ mod tests {
         let held = File::open(at(".ampc-held01.tmp")).unwrap();
         held.lock().unwrap();
         let mine = Temporary::new_in(folder.path()).unwrap();
+        let is_there = || mine.0.as_ref().is_some_and(|file| file.path().exists());
         let there = names_in(folder.path());
         assert!(!there.contains(&".ampc-abcdef.tmp".to_owned()), "{there:?}");
         for name in others.iter().chain(&[".ampc-held01.tmp", ".ampc-folder.tmp"]) {
@@ -209,9 +205,9 @@ mod tests {
         }
         #[cfg(unix)]
         assert!(there.contains(&".ampc-linked.tmp".to_owned()));
-        assert!(mine.path().exists(), "one that is being written is not taken for one that was left");
+        assert!(is_there(), "one that is being written is not taken for one that was left");
         sweep(folder.path());
-        assert!(mine.path().exists());
+        assert!(is_there());
         drop(held);
         sweep(folder.path());
         assert!(!at(".ampc-held01.tmp").exists());

@@ -11,6 +11,7 @@
 
 pub mod bytes;
 pub mod data;
+pub(crate) mod data_file;
 pub mod error;
 pub mod export;
 pub mod external;

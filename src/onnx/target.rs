@@ -6,15 +6,14 @@
 //! one: what it leads to is written.
 
 use super::bytes::{FileId, SourceBytes};
-use super::layout::{Digest, Layout, StreamError};
+use super::layout::{Layout, StreamError};
 use crate::temporary::Temporary;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
-use xxhash_rust::xxh3::Xxh3Default;
 
 /// Files from this size on are synchronised while they are written.
 pub(crate) const WORTH_SYNCING: u64 = 16 << 20;
@@ -22,8 +21,6 @@ pub(crate) const WORTH_SYNCING: u64 = 16 << 20;
 const SYNC_EVERY: Duration = Duration::from_millis(20);
 /// Symbolic links that are followed, as by the system.
 const MAX_LINKS: u32 = 40;
-/// Bytes of a file that are compared at a time.
-const COMPARED: usize = 1 << 18;
 
 /// Why a file could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -137,13 +134,8 @@ pub(crate) struct Staged {
     pub(crate) to: PathBuf,
     /// Whether a file of that name is replaced.
     pub(crate) force: bool,
-}
-
-impl Staged {
-    /// What tells the file from others, under every name.
-    pub(crate) fn id(&self) -> Option<FileId> {
-        fs::metadata(self.file.path()).ok().and_then(|m| FileId::of(&m))
-    }
+    /// Whether a file of that name with the same bytes was there.
+    pub(crate) same: bool,
 }
 
 /// Something for a pipe or device, not yet sent.
@@ -168,7 +160,7 @@ pub(crate) enum Prepared {
 
 /// What a path that is to be written leads to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+pub(super) enum Kind {
     /// A regular file, there or not.
     File,
     /// A pipe or device: written to directly.
@@ -202,7 +194,7 @@ pub(crate) fn behind_links(path: &Path) -> PathBuf {
     behind
 }
 
-fn kind(path: &Path, force: bool, sources: &[Arc<SourceBytes>]) -> Result<Kind, TargetError> {
+pub(super) fn kind(path: &Path, force: bool, sources: &[Arc<SourceBytes>]) -> Result<Kind, TargetError> {
     let shown = || path.display().to_string();
     let metadata = match fs::metadata(path) {
         Ok(metadata) => metadata,
@@ -240,7 +232,7 @@ pub(crate) fn stage(
     let mut file = temporary(path, &to)?;
     fill(file.file(), layout.len(), |out| layout.stream_to_file(out, known))
         .map_err(|e| failed(path, layout.len(), e))?;
-    Ok(Prepared::File(Staged { file, path: path.to_owned(), to, force }))
+    Ok(Prepared::File(Staged { file, path: path.to_owned(), to, force, same: false }))
 }
 
 /// [`stage`] of what `write` writes to a file, about so many bytes. What goes to a pipe or device is written to a file
@@ -262,91 +254,11 @@ pub(crate) fn stage_with(
     let to = behind_links(path);
     let mut file = temporary(path, &to)?;
     write(file.file()).and_then(|()| file.file().sync_all()).map_err(fail)?;
-    Ok(Prepared::File(Staged { file, path: path.to_owned(), to, force }))
-}
-
-/// Writes the data file of the model at `model` under a temporary name. Its own name is that of the model with the
-/// hash of its bytes, which `digest` has from then on. A file that is there already with these bytes is as good: then
-/// nothing is staged.
-pub(crate) fn stage_data(
-    layout: &Layout,
-    model: &Path,
-    digest: &Digest,
-    force: bool,
-    known: &[Arc<SourceBytes>],
-) -> Result<(PathBuf, Option<Staged>), TargetError> {
-    let mut file = temporary(model, model)?;
-    let mut hash = Xxh3Default::new();
-    fill(file.file(), layout.len(), |out| layout.stream(&mut Hashing { out, hash: &mut hash }))
-        .map_err(|e| failed(model, layout.len(), e))?;
-    digest.set(hash.digest());
-    let path = data_path(model, &digest.digits());
-    if let Some(there) = same_content(&path, layout.len(), hash.digest()) {
-        // Nobody knows whether whoever wrote it came as far as this.
-        there.sync_all().map_err(|e| failed(&path, layout.len(), StreamError::Write(e)))?;
-        return Ok((path, None));
-    }
-    if kind(&path, force, known)? == Kind::Stream {
-        return Err(TargetError::Exists { path: path.display().to_string() });
-    }
-    let staged = Staged { file, path: path.clone(), to: path.clone(), force };
-    Ok((path, Some(staged)))
-}
-
-/// The data file of a model whose bytes have this hash.
-pub(crate) fn data_path(model: &Path, digits: &str) -> PathBuf {
-    let mut name = model.as_os_str().to_owned();
-    name.push(format!(".{digits}{DATA_ENDING}"));
-    PathBuf::from(name)
-}
-
-/// How the name of a data file ends.
-pub(crate) const DATA_ENDING: &str = ".data";
-
-/// Whether a file has the name of a data file of the model of this name.
-pub(crate) fn is_data_of(model: &str, name: &str) -> bool {
-    let digits = name.strip_prefix(model).and_then(|rest| rest.strip_prefix('.')?.strip_suffix(DATA_ENDING));
-    digits.is_some_and(|digits| {
-        digits.len() == Digest::DIGITS && digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
-    })
-}
-
-/// The regular file at a path if it has so many bytes of this hash.
-fn same_content(path: &Path, len: u64, hash: u64) -> Option<File> {
-    let same_size = fs::symlink_metadata(path).is_ok_and(|m| m.is_file() && m.len() == len);
-    if !same_size {
-        return None;
-    }
-    let mut file = File::open(path).ok()?;
-    let (mut found, mut buffer) = (Xxh3Default::new(), vec![0; COMPARED]);
-    loop {
-        match file.read(&mut buffer).ok()? {
-            0 => break,
-            n => found.update(&buffer[..n]),
-        }
-    }
-    (found.digest() == hash).then_some(file)
-}
-
-/// Hashes what is written to a file.
-struct Hashing<'a> {
-    out: &'a mut File,
-    hash: &'a mut Xxh3Default,
-}
-
-impl Write for Hashing<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let n = self.out.write(bytes)?;
-        self.hash.update(&bytes[..n]);
-        Ok(n)
-    }
-    fn flush(&mut self) -> io::Result<()> {
-        self.out.flush()
-    }
+    Ok(Prepared::File(Staged { file, path: path.to_owned(), to, force, same: false }))
 }
 
 /// Writes a file of so many bytes until it is on the disk.
-fn fill(
+pub(super) fn fill(
     out: &mut File,
     len: u64,
     write: impl FnOnce(&mut File) -> Result<(), StreamError>,
@@ -422,7 +334,7 @@ fn no_folder(path: &Path, to: &Path) -> TargetError {
 }
 
 /// A temporary file in the folder of `to`, which `path` leads to.
-fn temporary(path: &Path, to: &Path) -> Result<Temporary, TargetError> {
+pub(super) fn temporary(path: &Path, to: &Path) -> Result<Temporary, TargetError> {
     let folder = folder_of(to);
     Temporary::new_in(folder).map_err(|e| match e.kind() {
         _ if !folder.is_dir() => no_folder(path, to),
@@ -435,7 +347,7 @@ fn temporary(path: &Path, to: &Path) -> Result<Temporary, TargetError> {
     })
 }
 
-fn failed(path: &Path, bytes: u64, error: StreamError) -> TargetError {
+pub(super) fn failed(path: &Path, bytes: u64, error: StreamError) -> TargetError {
     let path = path.display().to_string();
     match error {
         StreamError::Write(source) => match source.kind() {
@@ -492,19 +404,5 @@ mod tests {
         drop(pipe);
         assert_eq!(drain.join().unwrap().unwrap(), 1 << 20);
         assert!(matches!(written, Err(StreamError::Write(_))), "{written:?}");
-    }
-
-    #[test]
-    fn names_of_data_files_are_told_from_others() {
-        assert!(is_data_of("m.onnx", "m.onnx.0123456789abcdef.data"));
-        for other in [
-            "m.onnx.data",
-            "m.onnx.0123456789abcde.data",
-            "m.onnx.0123456789ABCDEF.data",
-            "n.onnx.0123456789abcdef.data",
-            "m.onnx.0123456789abcdef.data.bak",
-        ] {
-            assert!(!is_data_of("m.onnx", other), "{other}");
-        }
     }
 }

@@ -206,6 +206,38 @@ mod injected {
     }
 }
 
+/// Runs into one folder at once take no temporary file of each other for one that was left, and of several that replace
+/// one model the last one has its data.
+#[cfg(unix)]
+#[test]
+fn runs_at_once_do_not_harm_each_other() {
+    let dir = Dir::new();
+    dir.write("m.ir", model("0.5"));
+    let commands = (0..24).map(|i| {
+        let format = if i % 2 == 0 { "fp16" } else { "bf16" };
+        let output = if i < 12 { "same.onnx".to_owned() } else { format!("own{i}.ir") };
+        let external = if i < 12 { " --external-data always" } else { "" };
+        format!("rewrite m.ir -q --force --to {format} -o {output}{external}")
+    });
+    for _ in 0..3 {
+        let children: Vec<_> = commands
+            .clone()
+            .map(|run| {
+                let mut command = support::command(&run.split(' ').collect::<Vec<_>>());
+                (run, command.current_dir(dir.path("")).spawn().unwrap())
+            })
+            .collect();
+        for (run, child) in children {
+            let done = child.wait_with_output().unwrap();
+            assert_eq!(done.status.code(), Some(0), "{run}: {}", String::from_utf8_lossy(&done.stderr));
+        }
+        assert_eq!(temporaries(&dir), [""; 0]);
+        assert_eq!(data_files(&dir, "same.onnx").len(), 1);
+        let checked = dir.run(&["check", "same.onnx"]);
+        assert_eq!(checked.code, 0, "{checked}");
+    }
+}
+
 #[cfg(target_os = "linux")]
 #[test]
 fn what_a_killed_run_left_goes_with_the_next_one() {

@@ -1,10 +1,10 @@
 //! New messages. Fields go out in the order of their numbers, as protobuf's own encoders do.
 
 use super::{Elements, Exporter, Location, plan};
+use crate::onnx::data_file::ENDING;
 use crate::onnx::layout::{Digest, Layout};
 use crate::onnx::proto::{OperatorSetIdProto, StringStringEntryProto, ValueInfoProto};
 use crate::onnx::provenance::{NODE_KEY, NODE_METADATA_SINCE, NODE_VALUE};
-use crate::onnx::target::DATA_ENDING;
 use crate::onnx::types::{kind_number, message_of};
 use ampc_ir::attr::{Attr, AttrValue};
 use ampc_ir::module::{Def, Output, Provenance};
@@ -363,7 +363,7 @@ pub(super) fn entry_field(out: &mut Layout, number: u32, key: &str, value: &str)
 
 /// The entry of external data that names the data file.
 fn location_entry(location: &Location) -> Layout {
-    let (before, after) = (format!("{}.", location.model), DATA_ENDING);
+    let (before, after) = (format!("{}.", location.model), ENDING);
     let mut entry = Layout::new();
     entry.bytes_field(1, b"location");
     entry.header(2, (before.len() + Digest::DIGITS + after.len()) as u64);

@@ -14,6 +14,7 @@ mod plan;
 mod value_info;
 
 use super::bytes::SourceBytes;
+use super::data_file;
 use super::error::{ExportError, Warning};
 use super::import::{ReadOptions, read};
 use super::layout::{Digest, Layout};
@@ -174,7 +175,7 @@ pub(crate) fn data_files_of(path: &Path) -> Vec<PathBuf> {
     // Most models have none, and are not read for it.
     let named = |entry: fs::DirEntry| entry.file_name().into_string().ok();
     let mut files: Vec<String> =
-        entries.flatten().filter_map(named).filter(|file| target::is_data_of(name, file)).collect();
+        entries.flatten().filter_map(named).filter(|file| data_file::is_data_of(name, file)).collect();
     if files.is_empty() {
         return Vec::new();
     }
