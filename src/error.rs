@@ -151,6 +151,7 @@ impl Error {
             Blame::Input => ErrorKind::InvalidInput,
             Blame::NotSupported => ErrorKind::Unsupported,
             Blame::Io => ErrorKind::Io,
+            Blame::Usage => ErrorKind::Usage,
         };
         match self {
             Error::Import(e) => of(e.blame()),

@@ -2,12 +2,12 @@
 
 use crate::error::Error;
 use crate::onnx::bytes::SourceBytes;
-use crate::onnx::layout::Layout;
 use crate::onnx::{ExportError, target};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+pub use crate::batch::Batch;
 pub use crate::temporary::{Discarded, discard_all};
 
 /// The most bytes of a text or policy that are read: a million nodes fit.
@@ -30,10 +30,9 @@ pub fn read_text(path: &Path) -> io::Result<String> {
 ///
 /// [`Model::files`]: crate::Model::files
 pub fn write(path: &Path, bytes: &[u8], force: bool, read: &[Arc<SourceBytes>]) -> Result<(), Error> {
-    let mut layout = Layout::new();
-    layout.bytes(bytes);
-    let staged = target::stage(&layout, path, force, read).map_err(ExportError::from)?;
-    Ok(target::commit(staged).map_err(ExportError::from)?)
+    let mut batch = Batch::new();
+    batch.add(path, bytes, force, read)?;
+    batch.commit()
 }
 
 /// Checks that a file may be written, before any work is done for it.
@@ -42,4 +41,24 @@ pub fn write(path: &Path, bytes: &[u8], force: bool, read: &[Arc<SourceBytes>]) 
 /// If the file exists and `force` is not set, is a folder, or is one of `read`.
 pub fn check(path: &Path, force: bool, read: &[Arc<SourceBytes>]) -> Result<(), Error> {
     Ok(target::check(path, force, read).map_err(ExportError::from)?)
+}
+
+/// Checks that files are what they were when they were opened: what was made of them is else a mixture of old and new.
+///
+/// # Errors
+/// If something happened to one of them.
+pub fn unchanged(read: &[Arc<SourceBytes>]) -> Result<(), Error> {
+    let mut batch = Batch::new();
+    batch.reads(read);
+    batch.check()
+}
+
+/// Whether a path leads to a pipe or device, which has no place for a second file beside it.
+pub fn is_stream(path: &Path) -> bool {
+    target::is_stream(path)
+}
+
+/// The file that is written when a path is asked for: what it leads to through symbolic links, which need not be there.
+pub fn behind_links(path: &Path) -> PathBuf {
+    target::behind_links(path)
 }

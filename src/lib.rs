@@ -24,6 +24,7 @@ pub use ampc_ir as ir;
 pub use ampc_passes as passes;
 pub use ampc_runtime as runtime;
 
+mod batch;
 pub mod dot;
 pub mod error;
 pub mod execute;

@@ -1,5 +1,6 @@
 //! Models in and out: ONNX, text form or JSON, by the end of the name.
 
+use crate::batch::Batch;
 use crate::error::Error;
 use crate::onnx::bytes::SourceBytes;
 use crate::onnx::{self, ReadOptions, Source};
@@ -69,5 +70,23 @@ pub fn save(
     path: impl AsRef<Path>,
     options: &SaveOptions,
 ) -> Result<onnx::WriteReport, Error> {
-    Ok(onnx::write_beside(&model.module, model.source.as_ref(), &model.files(), path.as_ref(), options)?)
+    let mut batch = Batch::new();
+    let report = stage(model, path, options, &mut batch)?;
+    batch.commit()?;
+    Ok(report)
+}
+
+/// [`save`] that leaves it to a batch to give the files their names: what else belongs to them appears with them, or
+/// none of them.
+///
+/// # Errors
+/// Those of [`save`].
+pub fn stage(
+    model: &Model,
+    path: impl AsRef<Path>,
+    options: &SaveOptions,
+    batch: &mut Batch,
+) -> Result<onnx::WriteReport, Error> {
+    let files = model.files();
+    Ok(onnx::stage(&model.module, model.source.as_ref(), &files, path.as_ref(), options, batch)?)
 }

@@ -4,15 +4,30 @@
 //! files are kept in one list: [`discard_all`] removes what is on it and holds the list, so that nothing is made or
 //! renamed in the moment that is left. A file that the system would remove by itself (`O_TMPFILE`) cannot take a name
 //! that another file has, and not every file system has such files.
+//!
+//! A process that is killed, or a machine that stops, removes nothing. So whoever writes a temporary file holds a lock
+//! on it, which the system lets go with the process, and the first temporary file that is made in a folder removes
+//! those of others that nobody holds. On file systems without locks nobody is known to be gone, and nothing is removed.
 
-use std::fs;
+use crate::onnx::bytes::FileId;
+use std::collections::BTreeSet;
+use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tempfile::NamedTempFile;
 
+const PREFIX: &str = ".ampc-";
+const SUFFIX: &str = ".tmp";
+/// Random characters between them.
+const RANDOM: usize = 6;
+/// How often another process may take a new file for one that was left, before it is used without a lock.
+const TRIES: u32 = 16;
+
 /// Names of the temporary files that are there now.
 static NAMES: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+/// Folders from which what was left has been removed.
+static SWEPT: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 fn names() -> MutexGuard<'static, Vec<PathBuf>> {
     // A list of names is whole after any panic.
@@ -24,29 +39,84 @@ fn names() -> MutexGuard<'static, Vec<PathBuf>> {
 pub(crate) struct Temporary(Option<NamedTempFile>);
 
 impl Temporary {
-    /// A new file in a folder.
+    /// A new file in a folder, locked. What killed processes left in the folder is removed.
     ///
     /// # Errors
     /// If the folder takes no file.
     pub(crate) fn new_in(folder: &Path) -> io::Result<Temporary> {
-        let mut builder = tempfile::Builder::new();
-        builder.prefix(".ampc-").suffix(".tmp");
-        #[cfg(unix)]
-        {
-            use std::os::unix::fs::PermissionsExt;
-            // What any other program would give a new file: the umask applies.
-            builder.permissions(fs::Permissions::from_mode(0o666));
+        if SWEPT.lock().unwrap_or_else(PoisonError::into_inner).insert(folder.to_owned()) {
+            sweep(folder);
         }
+        let mut tries = 0;
+        loop {
+            let file = Temporary::unlocked_in(folder)?;
+            tries += 1;
+            if tries == TRIES || file.0.as_ref().is_some_and(|file| claim(file.as_file())) {
+                return Ok(file);
+            }
+        }
+    }
+
+    fn unlocked_in(folder: &Path) -> io::Result<Temporary> {
+        let mut builder = tempfile::Builder::new();
+        builder.prefix(PREFIX).suffix(SUFFIX).rand_bytes(RANDOM);
         let mut names = names();
-        let file = builder.tempfile_in(folder)?;
+        // What any other program would give a new file: the umask applies. Errors are those of the system.
+        let file = builder
+            .make_in(folder, |path| File::options().read(true).write(true).create_new(true).open(path))?;
         names.push(file.path().to_owned());
         Ok(Temporary(Some(file)))
     }
 
     /// The file.
-    pub(crate) fn file(&mut self) -> &mut fs::File {
-        self.0.as_mut().expect("only `rename_all` and `drop` take the file out").as_file_mut()
+    pub(crate) fn file(&mut self) -> &mut File {
+        self.0.as_mut().expect("only `rename` and `drop` take the file out").as_file_mut()
     }
+}
+
+/// Locks a new file. `false` if somebody took it for one that was left, in the moment before it had its lock.
+fn claim(file: &File) -> bool {
+    match file.try_lock() {
+        Ok(()) => has_name(file),
+        Err(TryLockError::WouldBlock) => false,
+        Err(TryLockError::Error(_)) => true,
+    }
+}
+
+#[cfg(unix)]
+fn has_name(file: &File) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    file.metadata().is_ok_and(|m| m.nlink() > 0)
+}
+
+#[cfg(not(unix))]
+fn has_name(_: &File) -> bool {
+    true
+}
+
+/// Removes the temporary files in a folder whose writers are gone. What cannot be looked at stays.
+fn sweep(folder: &Path) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten().filter(|entry| entry.file_name().to_str().is_some_and(is_temporary)) {
+        let path = entry.path();
+        if let Some(_held) = left(&path) {
+            fs::remove_file(&path).ok();
+        }
+    }
+}
+
+/// Whether a file has the name of a temporary one.
+fn is_temporary(name: &str) -> bool {
+    let random = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(SUFFIX));
+    random.is_some_and(|r| r.len() == RANDOM && r.bytes().all(|b| b.is_ascii_alphanumeric()))
+}
+
+/// The file at a path with its lock, if it is one that nobody holds.
+fn left(path: &Path) -> Option<File> {
+    let seen = fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file)?;
+    let file = File::open(path).ok()?;
+    file.try_lock().ok()?;
+    (FileId::of(&file.metadata().ok()?) == FileId::of(&seen)).then_some(file)
 }
 
 impl Drop for Temporary {
@@ -59,54 +129,30 @@ impl Drop for Temporary {
     }
 }
 
-/// A temporary file and the name it is to have.
+/// While this lives, no signal ends the program: what belongs together is renamed together.
 #[derive(Debug)]
-pub(crate) struct Rename {
-    pub(crate) file: Temporary,
-    pub(crate) to: PathBuf,
-    /// Whether a file of that name is replaced.
-    pub(crate) force: bool,
+pub(crate) struct Renaming {
+    names: MutexGuard<'static, Vec<PathBuf>>,
 }
 
-/// Why [`rename_all`] stopped.
-#[derive(Debug)]
-pub(crate) struct RenameError {
-    /// The name that could not be given.
-    pub(crate) to: PathBuf,
-    pub(crate) source: io::Error,
-    /// Files that were replaced before.
-    pub(crate) replaced: Vec<PathBuf>,
-}
-
-/// Gives files that belong together their names; no signal comes in between. If one fails, those that have their
-/// names already are removed again, unless they replaced something.
-///
-/// # Errors
-/// If a name is taken, or the system refuses.
-pub(crate) fn rename_all(files: Vec<Rename>) -> Result<(), RenameError> {
-    let mut names = names();
-    let files: Vec<(NamedTempFile, PathBuf, bool)> = files
-        .into_iter()
-        .filter_map(|Rename { mut file, to, force }| Some((file.0.take()?, to, force)))
-        .collect();
-    let (mut added, mut replaced) = (Vec::new(), Vec::new());
-    for (file, to, force) in files {
-        let temporary = file.path().to_owned();
-        let there = to.exists();
-        let renamed = if force { file.persist(&to) } else { file.persist_noclobber(&to) };
-        names.retain(|name| *name != temporary);
-        match renamed {
-            Ok(_) if there => replaced.push(to),
-            Ok(_) => added.push(to),
-            Err(error) => {
-                for path in added {
-                    fs::remove_file(path).ok();
-                }
-                return Err(RenameError { to, source: error.error, replaced });
-            }
-        }
+impl Renaming {
+    pub(crate) fn start() -> Renaming {
+        Renaming { names: names() }
     }
-    Ok(())
+
+    /// Gives a file its name, and says whether it replaced one.
+    ///
+    /// # Errors
+    /// If the name is taken and `force` is not set, or the system refuses; the temporary file is removed then.
+    pub(crate) fn rename(&mut self, mut file: Temporary, to: &Path, force: bool) -> io::Result<bool> {
+        let file = file.0.take().expect("only `rename` and `drop` take the file out");
+        let temporary = file.path().to_owned();
+        let there = fs::symlink_metadata(to).is_ok();
+        let renamed = if force { file.persist(to) } else { file.persist_noclobber(to) };
+        self.names.retain(|name| *name != temporary);
+        // Dropping the error removes the file.
+        renamed.map(|_| there).map_err(|e| e.error)
+    }
 }
 
 /// No temporary file is made, renamed or left while this lives.
@@ -124,4 +170,54 @@ pub fn discard_all() -> Discarded {
         fs::remove_file(path).ok();
     }
     Discarded { _names: names }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names_in(folder: &Path) -> Vec<String> {
+        let mut names: Vec<String> =
+            fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    #[test]
+    fn what_a_killed_writer_left_goes_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let others = [".ampc-abc.tmp", ".ampc-abcdefg.tmp", ".ampc-abc_ef.tmp", "ampc-abcdef.tmp", "m.onnx"];
+        for name in [".ampc-abcdef.tmp", ".ampc-held01.tmp"].iter().chain(&others) {
+            fs::write(at(name), b"x").unwrap();
+        }
+        fs::create_dir(at(".ampc-folder.tmp")).unwrap();
+        #[cfg(unix)]
+        std::os::unix::fs::symlink(at("m.onnx"), at(".ampc-linked.tmp")).unwrap();
+        let held = File::open(at(".ampc-held01.tmp")).unwrap();
+        held.lock().unwrap();
+        let mine = Temporary::new_in(folder.path()).unwrap();
+        let is_there = || mine.0.as_ref().is_some_and(|file| file.path().exists());
+        let there = names_in(folder.path());
+        assert!(!there.contains(&".ampc-abcdef.tmp".to_owned()), "{there:?}");
+        for name in others.iter().chain(&[".ampc-held01.tmp", ".ampc-folder.tmp"]) {
+            assert!(there.contains(&(*name).to_owned()), "{name}: {there:?}");
+        }
+        #[cfg(unix)]
+        assert!(there.contains(&".ampc-linked.tmp".to_owned()));
+        assert!(is_there(), "one that is being written is not taken for one that was left");
+        sweep(folder.path());
+        assert!(is_there());
+        drop(held);
+        sweep(folder.path());
+        assert!(!at(".ampc-held01.tmp").exists());
+    }
+
+    #[test]
+    fn errors_are_those_of_the_system() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = Temporary::new_in(&folder.path().join("none")).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(2), "{error}");
+        assert!(!error.to_string().contains(PREFIX), "{error}");
+    }
 }

@@ -6,6 +6,7 @@
 //!
 //! Element types that safetensors lacks are stored as `U8`; the text has the true type.
 
+use crate::batch::Batch;
 use crate::error::Error;
 use crate::files::MAX_TEXT;
 use crate::model::Model;
@@ -95,7 +96,18 @@ pub fn needs_data_file(module: &Module) -> bool {
 /// If a file exists and `force` is not set, is what the model was read from (a text and its data included), or cannot
 /// be written.
 pub fn save(model: &Model, path: &Path, force: bool) -> Result<TextReport, Error> {
-    save_as(model, path, &data_path(path), force, || {
+    let mut batch = Batch::new();
+    let report = stage(model, path, force, &mut batch)?;
+    batch.commit()?;
+    Ok(report)
+}
+
+/// [`save`] that leaves it to a batch to give the files their names.
+///
+/// # Errors
+/// Those of [`save`].
+pub fn stage(model: &Model, path: &Path, force: bool, batch: &mut Batch) -> Result<TextReport, Error> {
+    stage_as(model, path, &data_path, force, batch, || {
         let mut printed = print(&model.module, &PrintOptions::default());
         match printed.errors.pop() {
             Some(error) => Err(error),
@@ -104,30 +116,45 @@ pub fn save(model: &Model, path: &Path, force: bool) -> Result<TextReport, Error
     })
 }
 
-/// Writes what `print` makes of a model: text to `path`, large constants to `data_path`.
-pub(crate) fn save_as(
+/// Stages what `print` makes of a model: text for `path`, large constants for what `data_path` makes of the file that
+/// it leads to.
+pub(crate) fn stage_as(
     model: &Model,
     path: &Path,
-    data_path: &Path,
+    data_path: &dyn Fn(&Path) -> PathBuf,
     force: bool,
+    batch: &mut Batch,
     print: impl FnOnce() -> Result<(String, Vec<LargeConstant>), TensorError>,
 ) -> Result<TextReport, Error> {
     let known = model.files();
     let place = |e| Error::Export(ExportError::Target(e));
     target::check(path, force, &known).map_err(place)?;
     let (printed, large) = print().map_err(unreadable)?;
-    let (mut staged, mut data_file) = (None, None);
+    let mut data_file = None;
     if !large.is_empty() {
+        if target::is_stream(path) {
+            return Err(no_place_beside(path));
+        }
         let large = large.into_iter().map(|LargeConstant { name, data }| (name, Arc::new(data)));
         let layout = safetensors::layout(large.collect());
-        staged = target::stage(&layout, data_path, force, &known).map_err(place)?;
-        data_file = Some((data_path.to_owned(), layout.len()));
+        let data_path = data_path(&target::behind_links(path));
+        data_file = Some((data_path.clone(), layout.len()));
+        batch.stage(layout, &data_path, force, &known).map_err(place)?;
     }
     let mut text = Layout::new();
     text.bytes(printed.as_bytes());
-    let model = target::stage(&text, path, force, &known).map_err(place)?;
-    target::commit(staged.into_iter().chain(model)).map_err(place)?;
-    Ok(TextReport { bytes: text.len(), data_file })
+    let bytes = text.len();
+    batch.stage_model(text, path, force, Vec::new(), &known).map_err(place)?;
+    Ok(TextReport { bytes, data_file })
+}
+
+/// Why a text with large constants is not written to a pipe or device.
+fn no_place_beside(path: &Path) -> Error {
+    Error::Usage(format!(
+        "large constants go to a safetensors file, which has no place beside `{}`, a pipe or device; write to a file, \
+         or to standard output (`-`), which gets the text without them",
+        path.display()
+    ))
 }
 
 fn unreadable(error: TensorError) -> Error {

@@ -32,6 +32,10 @@ fn problems(path: &Path) -> (Vec<Problem>, u8) {
         }
     };
     let findings = ampc::check(&mut model.module);
+    if let Err(error) = ampc::files::unchanged(&model.files()) {
+        let failure = diagnose::failure(&error, None);
+        return (failure.problems, failure.code);
+    }
     let mut problems = diagnose::of_findings(&findings, Some(&model.module));
     let code = if problems.is_empty() { 0 } else { ampc::ErrorKind::InvalidInput.exit_code() };
     problems.extend(model.warnings.iter().map(diagnose::of_warning));

@@ -1,5 +1,6 @@
 //! From errors of the library to problems that can be drawn.
 
+use super::help;
 use super::problem::{Failure, Problem, Shown};
 use ampc::error::Finding;
 use ampc::execute::inputs::InputProblem;
@@ -44,7 +45,17 @@ pub(crate) fn failure(error: &Error, module: Option<&Module>) -> Failure {
         Error::Io { .. } => one("ampc::io".into(), error.to_string()),
         _ => one("ampc::error".into(), error.to_string()),
     };
-    Failure { code: error.kind().exit_code(), problems, see: None }
+    let failure = Failure { code: error.kind().exit_code(), problems, see: None };
+    match std::error::Error::source(error).and_then(of_system) {
+        Some(help) => failure.with_help(help),
+        None => failure,
+    }
+}
+
+/// What to do about an error that the system caused.
+fn of_system(error: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
+    let causes = std::iter::successors(Some(error), |&e| e.source());
+    causes.filter_map(|e| e.downcast_ref::<io::Error>()).find_map(help::of_system)
 }
 
 fn of_input(problem: &InputProblem) -> Problem {
@@ -72,7 +83,9 @@ fn is_open(error: &io::Error) -> bool {
 /// A file that cannot be opened.
 pub(crate) fn cannot_open(path: &Path, error: &io::Error) -> Failure {
     let message = format!("cannot open `{}`: {error}", path.display());
-    Failure::of(ErrorKind::Io, Problem::new("ampc::import::open", message))
+    let problem = Problem::new("ampc::import::open", message);
+    let help = help::of_system(error).or(problem.help.as_deref()).map(str::to_owned);
+    Failure::of(ErrorKind::Io, Problem { help, ..problem })
 }
 
 /// A text whose large constants are asked for, but did not come with it: the input is not complete.
@@ -209,7 +222,14 @@ fn of_import(error: &ImportError) -> Vec<Problem> {
             other => variant(other),
         };
         let place = if p.place.is_empty() { String::new() } else { format!("`{}`: ", p.place) };
-        Problem::new(format!("ampc::import::{code}"), format!("`{path}`: {place}{}", p.kind))
+        let problem = Problem::new(format!("ampc::import::{code}"), format!("`{path}`: {place}{}", p.kind));
+        match &p.kind {
+            ProblemKind::Tensor { issue: TensorIssue::External(e), .. } => match of_system(e) {
+                Some(help) => problem.with_help(help),
+                None => problem,
+            },
+            _ => problem,
+        }
     };
     problems.iter().map(of).collect()
 }

@@ -5,6 +5,7 @@ use super::diagnose;
 use super::endings;
 use super::problem::Failure;
 use super::ui::{self, Stream, Ui};
+use ampc::files::Batch;
 use ampc::ir::tensor::ByteSource;
 use ampc::ir::text::{PrintOptions, print};
 use ampc::onnx::{ExternalData, WriteOptions};
@@ -37,6 +38,8 @@ pub(crate) struct Written {
     /// Data files of the source that the model refers to.
     pub(crate) kept_files: Vec<PathBuf>,
     pub(crate) warnings: Vec<ampc::onnx::Warning>,
+    /// What goes to standard output, if it is text.
+    pub(crate) text: String,
 }
 
 impl Emit {
@@ -92,11 +95,6 @@ impl Emit {
         self.options.force
     }
 
-    /// Whether constants may go to a file beside the target.
-    pub(crate) fn may_have_data(&self) -> bool {
-        self.options.external_data != ExternalData::Never
-    }
-
     /// Checks that the target, and a data file that it certainly gets, may be written, before the work is done.
     ///
     /// # Errors
@@ -106,10 +104,31 @@ impl Emit {
             Target::Stdout => Ok(()),
             Target::File(path) => check(path, self.force(), model),
         }?;
-        match self.data_path() {
-            Some(data) if self.needs_data_file(model) => check(&data, self.force(), model),
-            _ => Ok(()),
+        if !self.needs_data_file(model) {
+            return Ok(());
         }
+        match (&self.target, self.data_path()) {
+            (Target::File(path), _) if ampc::files::is_stream(path) => Err(self.no_place_beside(path)),
+            (_, Some(data)) => check(&data, self.force(), model),
+            (_, None) => Ok(()),
+        }
+    }
+
+    /// Why a model with a data file is not written to a pipe or device.
+    fn no_place_beside(&self, path: &Path) -> Failure {
+        let message = format!(
+            "constants of the model go to a file beside the output, which has no place beside `{}`, a pipe or device",
+            path.display()
+        );
+        let help = match self.kind {
+            EmitArg::Onnx | EmitArg::Emulated => {
+                "write to a file, or put them into the model: `--external-data never`"
+            }
+            EmitArg::Text | EmitArg::Json | EmitArg::Dot => {
+                "write to a file, or to standard output (`-o -`), which gets the text without them"
+            }
+        };
+        Failure::usage("no_place_beside", message).with_help(help)
     }
 
     /// Whether it is known already that a data file will be written.
@@ -130,6 +149,17 @@ impl Emit {
     /// # Errors
     /// If it cannot be written.
     pub(crate) fn write(&self, model: &Model) -> Result<Written, Failure> {
+        let mut batch = Batch::new();
+        let written = self.stage(model, &mut batch)?;
+        finish(batch, &written)?;
+        Ok(written)
+    }
+
+    /// Writes a model under temporary names; [`finish`] gives it its own.
+    ///
+    /// # Errors
+    /// If it cannot be written.
+    pub(crate) fn stage(&self, model: &Model, batch: &mut Batch) -> Result<Written, Failure> {
         let failure = |e: Error| diagnose::failure(&e, None);
         match (self.kind, &self.target) {
             (EmitArg::Onnx | EmitArg::Emulated, target) => {
@@ -137,36 +167,39 @@ impl Emit {
                     Target::Stdout => Path::new("-"),
                     Target::File(path) => path,
                 };
-                let report = ampc::save(model, path, &self.options).map_err(failure)?;
+                let report = ampc::model::stage(model, path, &self.options, batch).map_err(failure)?;
                 let written = self.written(report.bytes, report.data_file, report.warnings);
                 Ok(Written { kept_files: report.kept_files, ..written })
             }
             (EmitArg::Text, Target::File(path)) => {
-                let report = ampc::text_files::save(model, path, self.force()).map_err(failure)?;
+                let report = ampc::text_files::stage(model, path, self.force(), batch).map_err(failure)?;
                 Ok(self.written(report.bytes, report.data_file, Vec::new()))
             }
             // Without the bytes of its constants anyway: what cannot be read is shown without its hash.
             (EmitArg::Text, Target::Stdout) => {
-                self.text(model, &print(&model.module, &PrintOptions::default()).text)
+                self.text(model, print(&model.module, &PrintOptions::default()).text, batch)
             }
             (EmitArg::Json, Target::File(path)) => {
-                let report = ampc::json::save(model, path, self.force()).map_err(failure)?;
+                let report = ampc::json::stage(model, path, self.force(), batch).map_err(failure)?;
                 Ok(self.written(report.bytes, report.data_file, Vec::new()))
             }
-            (EmitArg::Json, Target::Stdout) => self.text(model, &ampc::json::print(&model.module).text),
-            (EmitArg::Dot, _) => self.text(model, &ampc::dot::print(&model.module)),
+            (EmitArg::Json, Target::Stdout) => self.text(model, ampc::json::print(&model.module).text, batch),
+            (EmitArg::Dot, _) => self.text(model, ampc::dot::print(&model.module), batch),
         }
     }
 
-    fn text(&self, model: &Model, text: &str) -> Result<Written, Failure> {
+    fn text(&self, model: &Model, text: String, batch: &mut Batch) -> Result<Written, Failure> {
+        let written = self.written(text.len() as u64, None, Vec::new());
         match &self.target {
-            Target::Stdout => ui::print(text)?,
-            Target::File(path) => {
-                ampc::files::write(path, text.as_bytes(), self.force(), &model.files())
-                    .map_err(|e| diagnose::failure(&e, None))?;
+            Target::Stdout => {
+                batch.reads(&model.files());
+                return Ok(Written { text, ..written });
             }
+            Target::File(path) => batch
+                .add(path, text.as_bytes(), self.force(), &model.files())
+                .map_err(|e| diagnose::failure(&e, None))?,
         }
-        Ok(self.written(text.len() as u64, None, Vec::new()))
+        Ok(written)
     }
 
     fn written(
@@ -186,6 +219,7 @@ impl Emit {
             files: model.into_iter().chain(data.map(|(p, _)| p)).collect(),
             kept_files: Vec::new(),
             warnings,
+            text: String::new(),
         }
     }
 
@@ -196,6 +230,21 @@ impl Emit {
             Target::File(path) => path.display().to_string(),
         }
     }
+}
+
+/// Prints the text that was written, if it goes to standard output, and gives the files of a batch their names.
+///
+/// # Errors
+/// If one of them cannot be written, or something that was read is not what it was any more.
+pub(crate) fn finish(batch: Batch, written: &Written) -> Result<(), Failure> {
+    batch.check().map_err(|e| diagnose::failure(&e, None))?;
+    let printed = ui::print(&written.text);
+    // Files are no less asked for when nobody reads the text.
+    if let Some(failure) = printed.as_ref().err().filter(|failure| failure.code != 0) {
+        return Err(failure.clone());
+    }
+    batch.commit().map_err(|e| diagnose::failure(&e, None))?;
+    printed
 }
 
 /// Checks that the ending of the output's name is not that of another form: readers go by it.

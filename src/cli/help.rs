@@ -1,5 +1,7 @@
 //! What to do about a problem, by its code. A message that says it already has no line here.
 
+use std::io;
+
 /// The advice for a code.
 pub(crate) fn help(code: &str) -> Option<&'static str> {
     Some(match code.strip_prefix("ampc::")? {
@@ -48,6 +50,10 @@ pub(crate) fn help(code: &str) -> Option<&'static str> {
         "import::tensor_too_short" | "import::tensor_checksum" => {
             "copy the data file again; model and data file must come from one export"
         }
+        "import::tensor_hard_link" => {
+            "a hard link may be the name of any file, so that a model could reach other files: `cp FILE COPY && mv COPY \
+             FILE` makes it a file of its own"
+        }
         "import::tensor_absolute" | "import::tensor_leaves_folder" | "import::tensor_symbolic_link" => {
             "data outside the model's folder is not read, so that a model cannot reach other files: move it beside \
              the model, or save the model again with its data"
@@ -63,6 +69,9 @@ pub(crate) fn help(code: &str) -> Option<&'static str> {
         "export::target_write" => "check that the folder exists and that you may write there",
         "export::target_no_folder" => "make the folder, or choose another one",
         "export::target_not_writable" => "choose another folder",
+        "export::target_too_large" => FILE_SIZE,
+        "export::target_stream" => "what reads it has ended, or the device is full",
+        "export::target_changed" => "run it again when nobody writes to the model or its data files",
         "export::target_full" => "free some space, or write to another disk with `--output`",
         "text::missing_data" => {
             "dumps and reproducers come without weights: what reads or writes them needs `MODEL.ir.safetensors` beside \
@@ -97,6 +106,35 @@ pub(crate) fn help(code: &str) -> Option<&'static str> {
         _ => return None,
     })
 }
+
+/// What to do about an error of the system, where its own words do not say it.
+pub(crate) fn of_system(error: &io::Error) -> Option<&'static str> {
+    /// ENFILE and EMFILE, which have no kind. The numbers are the same on all systems of the family.
+    #[cfg(unix)]
+    const TOO_MANY: [i32; 2] = [23, 24];
+    #[cfg(not(unix))]
+    const TOO_MANY: [i32; 0] = [];
+    if error.raw_os_error().is_some_and(|number| TOO_MANY.contains(&number)) {
+        return Some(
+            "allow more open files (`ulimit -n 1024`): a run needs about ten, and one per data file",
+        );
+    }
+    match error.kind() {
+        io::ErrorKind::FileTooLarge if error.raw_os_error().is_some() => Some(FILE_SIZE),
+        io::ErrorKind::InvalidFilename => Some("choose a shorter name, or one that the file system takes"),
+        io::ErrorKind::ReadOnlyFilesystem => {
+            Some("choose another folder: that file system is only for reading")
+        }
+        io::ErrorKind::ExecutableFileBusy => Some("the file is a program that runs: choose another name"),
+        io::ErrorKind::QuotaExceeded | io::ErrorKind::StorageFull => Some(
+            "free some space; what is read from a pipe goes to the temporary folder, which `TMPDIR` names",
+        ),
+        _ => None,
+    }
+}
+
+/// What to do if a file may not be as large as it has to.
+const FILE_SIZE: &str = "allow larger files (`ulimit -f unlimited`), or write to a file system that has them";
 
 /// How nodes are named.
 pub(crate) const PATHS: &str = "`ampc opt MODEL --passes ''` shows all names; a node without one is called \

@@ -1,7 +1,7 @@
 //! `ampc inspect`: what is in a model.
 
 use super::args::InspectArgs;
-use super::diagnose::type_text;
+use super::diagnose::{self, type_text};
 use super::emit::source_bytes;
 use super::pipeline::load;
 use super::problem::Failure;
@@ -77,6 +77,7 @@ pub(crate) fn run(args: &InspectArgs, ui: Ui) -> Result<(), Failure> {
     let sizes = source_bytes(&model, &args.model);
     let inspection = inspect(&model, problems, sizes);
     drop(progress);
+    ampc::files::unchanged(&model.files()).map_err(|e| diagnose::failure(&e, None))?;
     if args.json {
         let json = serde_json::to_value(&inspection).unwrap_or_default();
         return ui::print(&format!("{json:#}\n"));

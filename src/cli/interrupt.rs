@@ -1,4 +1,8 @@
-//! What a signal does: temporary files go, then the program ends with the status that shells expect.
+//! What a signal does: temporary files go, then the program ends with the status that shells expect. That a file has
+//! reached the limit for its size is an error of writing like others, not the end.
+
+#[cfg(unix)]
+use std::sync::Arc;
 
 /// Ends the program on SIGINT, SIGTERM and SIGHUP with 128 and the number of the signal, except those that whoever
 /// started it has it ignore (`nohup`). Where there are no such signals, nothing happens.
@@ -7,7 +11,9 @@
 pub(crate) fn watch() {
     #[cfg(unix)]
     {
-        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+        use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
+        // With a handler, whatever it does, writing returns the error.
+        let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
         let signals = [SIGINT, SIGTERM, SIGHUP].into_iter().filter(|&signal| !ignored(signal));
         // Without a handler the signals do what they always do.
         let Ok(mut signals) = signal_hook::iterator::Signals::new(signals) else { return };

@@ -114,7 +114,7 @@ impl Diagnostic for Problem {
 }
 
 /// Why a command ends early.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Failure {
     /// The exit code; 0 if nobody reads what is printed.
     pub(crate) code: u8,
@@ -133,7 +133,9 @@ impl Failure {
     }
 
     pub(crate) fn io(what: &str, error: &std::io::Error) -> Failure {
-        Failure::of(ErrorKind::Io, Problem::new("ampc::io", format!("`{what}`: {error}")))
+        let problem = Problem::new("ampc::io", format!("`{what}`: {error}"));
+        let help = super::help::of_system(error).map(str::to_owned);
+        Failure::of(ErrorKind::Io, Problem { help, ..problem })
     }
 
     pub(crate) fn nobody_reads() -> Failure {

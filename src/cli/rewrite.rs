@@ -1,16 +1,17 @@
 //! `ampc rewrite`: lower a model, say what was done.
 
 use super::args::{EmitArg, RewriteArgs};
-use super::emit::{self, Emit, Target};
+use super::emit::{self, Emit, Target, Written};
 use super::explain::Explained;
 use super::opsets::OpsetAdvice;
 use super::pipeline::{Run, load};
 use super::problem::Failure;
 use super::progress::Progress;
 use super::summary::{Done, Low};
-use super::ui::{self, Ui};
+use super::ui::Ui;
 use super::verified::Source;
 use super::{diagnose, settings, summary, targets};
+use ampc::files::Batch;
 use ampc::ir::DType;
 use ampc::passes::Paths;
 use ampc::report::ReportWarning;
@@ -70,12 +71,13 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     let explanation = explained.text(&model.module, &report);
     let opsets = OpsetAdvice::of(&run, &model, &options, &report);
 
-    let hand_out = HandOut { report_file, to_stdout: report_to_stdout, force: emit.force(), explanation };
+    let hand_out = HandOut { report_file, force: emit.force(), explanation };
     let verified = match source.as_ref().map(|source| source.compare(&run, &model, &options)) {
         Some(Err(mut failure)) if failure.code == ErrorKind::Mismatch.exit_code() => {
-            let told = report_text(&report, before, None).and_then(|text| {
-                hand_out.write_report(&text, &model)?;
-                progress.suspend(|| hand_out.print(&text))
+            let told = report_text(args, &report, before, None).and_then(|text| {
+                let (mut batch, mut written) = (Batch::new(), Written::default());
+                hand_out.stage(&text, &model, &mut batch, &mut written)?;
+                progress.suspend(|| emit::finish(batch, &written))
             });
             failure.problems.extend(told.err().into_iter().flat_map(|failure| failure.problems));
             return Err(failure);
@@ -87,17 +89,18 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     if emit.kind == EmitArg::Emulated {
         model = ampc::emulate(model).map_err(|e| diagnose::failure(&e, None))?;
     }
-    let written = emit.write(&model)?;
+    let mut batch = Batch::new();
+    let mut written = emit.stage(&model, &mut batch)?;
     report.warnings.extend(written.warnings.iter().map(|w| ReportWarning {
         code: w.code().to_owned(),
         message: w.to_string(),
         node: None,
     }));
-    let text =
-        if args.report.is_some() { report_text(&report, before, Some(&written))? } else { String::new() };
-    hand_out.write_report(&text, &model).map_err(|failure| failure.with_help(there_already(&written)))?;
+    let text = report_text(args, &report, before, Some(&written))?;
+    hand_out.stage(&text, &model, &mut batch, &mut written)?;
     drop(progress);
-    hand_out.print(&text)?;
+    // If they cannot be printed, no file appears either.
+    emit::finish(batch, &written)?;
     let done = Done { report: &report, low, opsets };
     if ui.quiet {
         ui.complain_if_any(&summary::warnings(&report, &done.opsets, ui));
@@ -112,32 +115,27 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
 /// Where the report and the explanation go.
 struct HandOut<'a> {
     report_file: Option<&'a Path>,
-    to_stdout: bool,
     force: bool,
     explanation: String,
 }
 
 impl HandOut<'_> {
-    fn write_report(&self, text: &str, model: &Model) -> Result<(), Failure> {
-        let Some(path) = self.report_file else { return Ok(()) };
-        let written = ampc::files::write(path, text.as_bytes(), self.force, &model.files());
-        written.map_err(|e| diagnose::failure(&e, None))
-    }
-
-    fn print(&self, report: &str) -> Result<(), Failure> {
-        if self.to_stdout {
-            ui::print(report)?;
+    /// Has the report, which is empty if none was asked for, and the explanation appear with the files of a batch.
+    fn stage(
+        &self,
+        report: &str,
+        model: &Model,
+        batch: &mut Batch,
+        written: &mut Written,
+    ) -> Result<(), Failure> {
+        match self.report_file {
+            Some(path) => batch
+                .add(path, report.as_bytes(), self.force, &model.files())
+                .map_err(|e| diagnose::failure(&e, None))?,
+            None => written.text.push_str(report),
         }
-        ui::print(&self.explanation)
-    }
-}
-
-/// What is there although the report is not.
-fn there_already(written: &emit::Written) -> String {
-    let files: Vec<String> = written.files.iter().map(|f| format!("`{}`", f.display())).collect();
-    match files.is_empty() {
-        true => "the model was written to standard output, the report was not written".into(),
-        false => format!("{} was written, the report was not", files.join(" and ")),
+        written.text.push_str(&self.explanation);
+        Ok(())
     }
 }
 
@@ -157,11 +155,16 @@ struct Files {
     data_bytes_after: Option<u64>,
 }
 
+/// The report as JSON; empty if none was asked for.
 fn report_text(
+    args: &RewriteArgs,
     report: &Report,
     before: Option<(u64, u64)>,
-    written: Option<&emit::Written>,
+    written: Option<&Written>,
 ) -> Result<String, Failure> {
+    if args.report.is_none() {
+        return Ok(String::new());
+    }
     let files = Files {
         bytes_before: before.map(|(model, _)| model),
         data_bytes_before: before.map(|(_, data)| data),

@@ -61,6 +61,7 @@ pub(crate) fn run(args: &RunArgs, threads: Option<u32>, ui: Ui) -> Result<(), Fa
         }
     }
     drop(progress);
+    ampc::files::unchanged(&model.files()).map_err(|e| diagnose::failure(&e, None))?;
     ui::print(&text)
 }
 

@@ -41,10 +41,11 @@ fn canonical(path: &Path) -> PathBuf {
     if let Ok(canonical) = fs::canonicalize(path) {
         return canonical;
     }
+    let path = &ampc::files::behind_links(path);
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     match (fs::canonicalize(folder), path.file_name()) {
         (Ok(folder), Some(name)) => folder.join(name),
-        _ => std::path::absolute(path).unwrap_or_else(|_| path.to_owned()),
+        _ => std::path::absolute(path).unwrap_or_else(|_| path.clone()),
     }
 }
 
@@ -63,7 +64,7 @@ pub(crate) fn check(
 ) -> Result<(), Failure> {
     let mut known = sources(model, path);
     let mut add = |what: &str, path: &Path| -> Result<(), Failure> {
-        if is_stream(path) {
+        if ampc::files::is_stream(path) {
             return Ok(());
         }
         let new = Known::new(what, path);
@@ -117,7 +118,7 @@ fn sources(model: &Model, path: &Path) -> Vec<Known> {
         if fs::metadata(stdin).is_ok_and(|m| m.is_file()) {
             known.push(Known::new("the model", stdin));
         }
-    } else if !is_stream(path) {
+    } else if !ampc::files::is_stream(path) {
         known.push(Known::new("the model", path));
     }
     match &model.source {
@@ -134,18 +135,14 @@ fn sources(model: &Model, path: &Path) -> Vec<Known> {
 }
 
 impl Emit {
-    /// The file of large constants that may be written beside the target.
+    /// The file of large constants that may be written beside the target, if its name is known before its content.
     pub(crate) fn data_path(&self) -> Option<PathBuf> {
         let Target::File(path) = &self.target else { return None };
+        let path = ampc::files::behind_links(path);
         match self.kind {
-            EmitArg::Text => Some(ampc::text_files::data_path(path)),
-            EmitArg::Json => Some(ampc::json::data_path(path)),
-            EmitArg::Onnx | EmitArg::Emulated if self.may_have_data() => {
-                let mut name = path.as_os_str().to_owned();
-                name.push(".data");
-                Some(PathBuf::from(name))
-            }
-            _ => None,
+            EmitArg::Text => Some(ampc::text_files::data_path(&path)),
+            EmitArg::Json => Some(ampc::json::data_path(&path)),
+            EmitArg::Onnx | EmitArg::Emulated | EmitArg::Dot => None,
         }
     }
 }

@@ -58,6 +58,9 @@ fn two_models(args: &VerifyArgs, other_path: &Path, cpu: Cpu, ui: Ui) -> Result<
     let found = ampc::execute::verify(&mut model.module, &mut other.module, &inputs, &options);
     let found = found.map_err(|e| diagnose::failure(&e, None))?;
     drop(progress);
+    for read in [&model, &other] {
+        ampc::files::unchanged(&read.files()).map_err(|e| diagnose::failure(&e, None))?;
+    }
     if args.json {
         let report =
             VerifyReport::new(&args.model.display().to_string(), &other_path.display().to_string(), &found);
@@ -184,6 +187,7 @@ fn with_data(args: &VerifyArgs, folder: &Path, cpu: &Cpu, ui: Ui) -> Result<bool
             rows.push(ValueReport { folder: Some(folder.display().to_string()), ..ValueReport::of(&output) });
         }
     }
+    ampc::files::unchanged(&model.files()).map_err(fail)?;
     if rows.iter().all(|row| row.passed && row.finite == 0) {
         warn_of_nothing(ui);
     }

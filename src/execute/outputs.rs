@@ -1,6 +1,7 @@
 //! What comes out of a run: statistics, and files.
 
 use super::inputs::Inputs;
+use crate::batch::Batch;
 use crate::error::Error;
 use crate::onnx::bytes::SourceBytes;
 use crate::onnx::layout::Layout;
@@ -179,24 +180,24 @@ pub fn save(
 ) -> Result<(), Error> {
     let read = all_read(results.inputs, model);
     let fail = |error| refused(error, results.inputs);
-    let staged: Vec<target::Staged> = match OutputForm::of(path)? {
+    let mut batch = Batch::new();
+    match OutputForm::of(path)? {
         OutputForm::Npz => {
             let tensors = named_tensors(path, results)?;
             let bytes = tensors.iter().filter_map(|(_, tensor)| tensor.bytes()).map(|b| b.len() as u64).sum();
-            let staged = target::stage_with(path, bytes, force, &read, |file| {
-                Ok(npz::write(file, tensors.iter().copied())?)
-            });
-            staged.map_err(fail)?.into_iter().collect()
+            let staged = batch
+                .stage_with(path, bytes, force, &read, |file| Ok(npz::write(file, tensors.iter().copied())?));
+            staged.map_err(fail)?;
         }
         OutputForm::Safetensors => {
             let tensors = named_tensors(path, results)?;
             let tensors = tensors.into_iter().map(|(name, tensor)| constant(path, name, tensor));
             let layout = safetensors::layout(tensors.collect::<Result<_, _>>()?);
-            target::stage(&layout, path, force, &read).map_err(fail)?.into_iter().collect()
+            batch.stage(layout, path, force, &read).map_err(fail)?;
         }
         OutputForm::TestData => return save_folder(path, results, force, &read),
-    };
-    target::commit(staged).map_err(fail)
+    }
+    batch.commit_all().map_err(fail)
 }
 
 /// Writes test data. A folder that was made for them and got none goes again.
@@ -212,7 +213,7 @@ fn save_folder(
         std::fs::create_dir(path).map_err(|e| ExportError::from(failed(e)))?;
     }
     let staged = stage_folder(path, results, force, read);
-    let saved = staged.and_then(|staged| target::commit(staged).map_err(|e| refused(e, results.inputs)));
+    let saved = staged.and_then(|batch| batch.commit_all().map_err(|e| refused(e, results.inputs)));
     if is_new && saved.is_err() {
         // One that is not empty stays.
         std::fs::remove_dir(path).ok();
@@ -254,18 +255,18 @@ fn stage_folder(
     results: &Results<'_>,
     force: bool,
     read: &[Arc<SourceBytes>],
-) -> Result<Vec<target::Staged>, Error> {
+) -> Result<Batch, Error> {
     let inputs = results.inputs.values.iter().zip(results.input_names);
     let inputs = inputs.filter_map(|(value, name)| Some((value.as_ref()?, name)));
     let values = inputs.chain(results.outputs.iter().zip(results.output_names));
     let files = files_of(folder, &results.inputs.values, results.outputs.len());
-    let mut staged = Vec::new();
+    let mut batch = Batch::new();
     for ((value, name), path) in values.zip(files) {
         let message: Layout = data::message(value, name)
             .ok_or_else(|| Error::Unsupported(format!("`{name}` cannot be written as test data")))?;
-        staged.extend(target::stage(&message, &path, force, read).map_err(|e| refused(e, results.inputs))?);
+        batch.stage(message, &path, force, read).map_err(|e| refused(e, results.inputs))?;
     }
-    Ok(staged)
+    Ok(batch)
 }
 
 #[cfg(test)]

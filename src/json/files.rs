@@ -1,6 +1,7 @@
 //! The graph as files: `X.json`, and `X.safetensors` beside it for large constants.
 
 use super::{parse, print};
+use crate::batch::Batch;
 use crate::error::Error;
 use crate::model::Model;
 use crate::safetensors::Tensors;
@@ -35,7 +36,18 @@ pub fn load(path: &Path) -> Result<Model, Error> {
 /// # Errors
 /// If a file exists and `force` is not set, is what the model was read from, or cannot be written.
 pub fn save(model: &Model, path: &Path, force: bool) -> Result<TextReport, Error> {
-    text_files::save_as(model, path, &data_path(path), force, || {
+    let mut batch = Batch::new();
+    let report = stage(model, path, force, &mut batch)?;
+    batch.commit()?;
+    Ok(report)
+}
+
+/// [`save`] that leaves it to a batch to give the files their names.
+///
+/// # Errors
+/// Those of [`save`].
+pub fn stage(model: &Model, path: &Path, force: bool, batch: &mut Batch) -> Result<TextReport, Error> {
+    text_files::stage_as(model, path, &data_path, force, batch, || {
         let mut printed = print(&model.module);
         match printed.errors.pop() {
             Some(error) => Err(error),

@@ -19,7 +19,7 @@ mod tensors;
 mod value_writer;
 mod writer;
 
-pub use files::{data_path, load, save};
+pub use files::{data_path, load, save, stage};
 pub use writer::{Printed, print};
 
 use ampc_ir::Module;

@@ -5,6 +5,7 @@ use std::fs::{File, Metadata};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::time::SystemTime;
 
 /// Input that cannot be sought stays in memory up to this size and goes to an anonymous file beyond it.
 const SPOOL_IN_MEMORY: u64 = 64 << 20;
@@ -28,6 +29,8 @@ enum Store {
         file: File,
         len: u64,
         id: Option<FileId>,
+        /// When it had been written last as it was opened.
+        modified: Option<SystemTime>,
         /// Held while the file's cursor is in use; positioned reads do not need it.
         cursor: Mutex<()>,
     },
@@ -136,6 +139,24 @@ impl SourceBytes {
         }
     }
 
+    /// What has happened to the file since it was opened, if something has: it may have other bytes now than those that
+    /// were read. Memory and what came through a pipe stay as they are.
+    pub fn change(&self) -> Option<&'static str> {
+        let (Store::File { file, len, id, modified, .. }, Some(path)) = (&self.store, &self.path) else {
+            return None;
+        };
+        let Ok(now) = file.metadata() else { return Some("cannot be looked at any more") };
+        if now.len() != *len || now.modified().ok() != *modified {
+            return Some("was written to");
+        }
+        match std::fs::metadata(path) {
+            Ok(there) if FileId::of(&there) == *id => None,
+            Ok(_) => Some("was replaced"),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Some("was removed"),
+            Err(_) => Some("cannot be looked at any more"),
+        }
+    }
+
     /// Appends a range to a file, inside the kernel where it can.
     ///
     /// # Errors
@@ -157,7 +178,8 @@ impl SourceBytes {
 impl Store {
     fn file(file: File) -> io::Result<Store> {
         let metadata = file.metadata()?;
-        Ok(Store::File { len: metadata.len(), id: FileId::of(&metadata), file, cursor: Mutex::new(()) })
+        let (len, id, modified) = (metadata.len(), FileId::of(&metadata), metadata.modified().ok());
+        Ok(Store::File { len, id, modified, file, cursor: Mutex::new(()) })
     }
 }
 
@@ -233,6 +255,36 @@ mod tests {
         let mut out = tempfile::tempfile().unwrap();
         assert!(source.read_exact_at(&mut [0; 20], 0).unwrap_err().to_string().contains("shorter"));
         assert!(source.copy_to_file(0, 100, &mut out).unwrap_err().to_string().contains("shorter"));
+    }
+
+    #[test]
+    fn what_happens_to_an_open_file_is_seen() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("m");
+        let opened = |bytes: &[u8]| {
+            std::fs::write(&path, bytes).unwrap();
+            SourceBytes::open(&path).unwrap()
+        };
+        let touched = |time: u64| {
+            let file = File::options().write(true).open(&path).unwrap();
+            file.set_modified(SystemTime::UNIX_EPOCH + std::time::Duration::from_nanos(time)).unwrap();
+        };
+        assert_eq!(opened(b"one").change(), None);
+        let source = opened(b"one");
+        touched(1);
+        assert_eq!(source.change(), Some("was written to"), "a nanosecond after 1970");
+        let source = opened(b"one");
+        std::fs::OpenOptions::new().append(true).open(&path).unwrap().write_all(b"!").unwrap();
+        assert_eq!(source.change(), Some("was written to"));
+        let source = opened(b"one");
+        std::fs::write(folder.path().join("other"), b"one").unwrap();
+        std::fs::rename(folder.path().join("other"), &path).unwrap();
+        #[cfg(unix)]
+        assert_eq!(source.change(), Some("was replaced"));
+        let source = opened(b"one");
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(source.change(), Some("was removed"));
+        assert_eq!(SourceBytes::spool("-", &mut &b"one"[..]).unwrap().change(), None);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What can go wrong while reading and writing, and what was repaired on the way.
 
+use super::external::ExternalError;
 use super::target::TargetError;
 use super::tensor::TensorIssue;
 use super::wire::{WireError, WireErrorKind};
@@ -16,6 +17,8 @@ pub enum Blame {
     NotSupported,
     /// Reading or writing failed.
     Io,
+    /// What was asked for cannot be meant.
+    Usage,
 }
 
 impl Blame {
@@ -23,6 +26,7 @@ impl Blame {
     pub fn exit_code(self) -> u8 {
         match self {
             Blame::Input => 3,
+            Blame::Usage => 2,
             Blame::NotSupported => 4,
             Blame::Io => 5,
         }
@@ -123,7 +127,15 @@ impl Problem {
                 | ProblemKind::BodyAsDefault { .. }
                 | ProblemKind::UnknownAttributeKind { .. }
         );
-        if not_supported { Blame::NotSupported } else { Blame::Input }
+        let unread = matches!(
+            self.kind,
+            ProblemKind::Tensor { issue: TensorIssue::External(ExternalError::Io { .. }), .. }
+        );
+        match (not_supported, unread) {
+            (true, _) => Blame::NotSupported,
+            (false, true) => Blame::Io,
+            (false, false) => Blame::Input,
+        }
     }
 }
 
@@ -439,9 +451,15 @@ pub enum ExportError {
         /// The limit.
         limit: u64,
     },
-    /// External data has no place beside standard output.
-    #[error("external data was asked for, but standard output has no folder to put it in; name a file")]
-    NoFolder,
+    /// A data file has no place beside a pipe or device.
+    #[error(
+        "constants of the model go to a data file, which has no place beside `{path}`, a pipe or device; write to a \
+         file, or put them into the model (`--external-data never`)"
+    )]
+    NoFolder {
+        /// The target.
+        path: String,
+    },
     /// The name of the target is not UTF-8, so the location of its external data cannot be spelled.
     #[error("external data is named after `{path}`, which is not UTF-8; choose another name")]
     NameNotUtf8 {
@@ -454,9 +472,11 @@ impl ExportError {
     /// Whose fault it is.
     pub fn blame(&self) -> Blame {
         match self {
+            ExportError::Target(TargetError::Twice { .. }) => Blame::Usage,
             ExportError::Target(_) | ExportError::Source { .. } => Blame::Io,
             ExportError::Conversion { .. } | ExportError::TooLarge { .. } => Blame::NotSupported,
-            ExportError::NoFolder | ExportError::NameNotUtf8 { .. } => Blame::Io,
+            ExportError::NoFolder { .. } => Blame::Usage,
+            ExportError::NameNotUtf8 { .. } => Blame::Io,
         }
     }
 }

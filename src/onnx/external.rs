@@ -1,7 +1,8 @@
 //! External data: tensors whose bytes are in another file of the model's folder.
 //!
 //! The location comes from the file, so it is not trusted: it must be a relative path that stays below the folder
-//! of the model without passing a symbolic link, and lead to a regular file that is long enough.
+//! of the model without passing a symbolic link, and lead to a regular file that has no other name (a hard link may
+//! be one of a file anywhere) and is long enough.
 //! Files are opened once; the check of their SHA-1, where a tensor gives one, is done once per file.
 
 use super::bytes::{FileId, SourceBytes};
@@ -66,6 +67,17 @@ pub enum ExternalError {
         location: String,
         /// The link.
         link: String,
+    },
+    /// The file has another name as well, which may be outside of the folder.
+    #[error(
+        "its data is in `{path}`, which has {names} names (hard links); expected a file of one name: replace it by a \
+         copy"
+    )]
+    HardLink {
+        /// The file.
+        path: String,
+        /// How many names it has.
+        names: u64,
     },
     /// There is no such file.
     #[error("its data is in `{path}`, which does not exist")]
@@ -266,12 +278,26 @@ fn open_below(folder: Option<&Path>, location: &str) -> Result<SourceBytes, Exte
     let Some(seen) = seen.filter(fs::Metadata::is_file) else {
         return Err(ExternalError::NotAFile { path: shown });
     };
+    if let Some(names) = names_of(&seen).filter(|&names| names > 1) {
+        return Err(ExternalError::HardLink { path: shown, names });
+    }
     let bytes =
         SourceBytes::open(&path).map_err(|source| ExternalError::Io { path: shown.clone(), source })?;
     if bytes.file_id() != FileId::of(&seen) {
         return Err(ExternalError::NotAFile { path: shown });
     }
     Ok(bytes)
+}
+
+/// How many names a file has, where the platform says so.
+#[cfg(unix)]
+fn names_of(metadata: &fs::Metadata) -> Option<u64> {
+    Some(std::os::unix::fs::MetadataExt::nlink(metadata))
+}
+
+#[cfg(not(unix))]
+fn names_of(_: &fs::Metadata) -> Option<u64> {
+    None
 }
 
 #[cfg(test)]
@@ -342,6 +368,21 @@ mod tests {
         let mut files = ExternalFiles::of(Some(folder.path().to_owned()));
         assert!(message(&mut files, &entry("link/w.bin")).contains("symbolic link"));
         assert!(message(&mut files, &entry("out.bin")).contains("symbolic link"));
+    }
+
+    /// A name in the folder may be that of any file of the disk, as a symbolic link is.
+    #[cfg(unix)]
+    #[test]
+    fn hard_links_are_refused() {
+        let folder = folder();
+        let (path, other) = (folder.path().join("sub/w.bin"), folder.path().join("other.bin"));
+        fs::hard_link(&path, &other).unwrap();
+        let mut files = ExternalFiles::of(Some(folder.path().to_owned()));
+        for location in ["sub/w.bin", "other.bin"] {
+            assert!(message(&mut files, &entry(location)).contains("has 2 names"), "{location}");
+        }
+        fs::remove_file(other).unwrap();
+        assert!(files.resolve(&entry("sub/w.bin"), 36).is_ok());
     }
 
     #[test]

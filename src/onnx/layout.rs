@@ -13,7 +13,7 @@ use ampc_ir::tensor::{ByteSource, CHUNK_BYTES, FileRange, Storage, TensorError};
 use std::fs::File;
 use std::io::{self, Write};
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Ranges up to this size are copied through a window, so that many small ones cost few reads.
 const SMALL_RANGE: u64 = 64 << 10;
@@ -34,6 +34,32 @@ enum Segment {
     Elements { data: Arc<TensorData>, name: Box<str> },
     /// Padding.
     Zeros(u64),
+    /// The digits of a hash that is known when this is streamed.
+    Digest(Digest),
+}
+
+/// A hash of 64 bits that is computed after what has it was laid out: a model names its data file by one.
+/// Its length is known before, since it is spelled with 16 hexadecimal digits.
+#[derive(Clone, Debug, Default)]
+pub struct Digest(Arc<OnceLock<u64>>);
+
+impl Digest {
+    /// Digits of a digest.
+    pub const DIGITS: usize = 16;
+
+    /// Says what the hash is; the first word counts.
+    pub(crate) fn set(&self, hash: u64) {
+        self.0.get_or_init(|| hash);
+    }
+
+    /// The digits.
+    ///
+    /// # Panics
+    /// If nobody has said yet what the hash is.
+    pub(crate) fn digits(&self) -> String {
+        let hash = self.0.get().expect("a data file is streamed before the model that names it");
+        format!("{hash:016x}")
+    }
 }
 
 /// A sequence of segments with the sum of their lengths.
@@ -136,13 +162,19 @@ impl Layout {
         }
     }
 
+    /// Appends the digits of a hash.
+    pub fn digest(&mut self, digest: &Digest) {
+        self.len = self.len.saturating_add(Digest::DIGITS as u64);
+        self.segments.push(Segment::Digest(digest.clone()));
+    }
+
     /// Appends another layout.
     pub fn append(&mut self, other: Layout) {
         for segment in other.segments {
             match segment {
                 Segment::Bytes(bytes) => self.bytes(&bytes),
                 Segment::Range(r) => self.range(&r.source, Span { offset: r.offset, len: r.len }),
-                Segment::Elements { .. } | Segment::Zeros(_) => {
+                Segment::Elements { .. } | Segment::Zeros(_) | Segment::Digest(_) => {
                     self.len = self.len.saturating_add(segment.len());
                     self.segments.push(segment);
                 }
@@ -363,12 +395,14 @@ impl Segment {
             Segment::Range(range) => range.len,
             Segment::Elements { data, .. } => data.byte_len(),
             Segment::Zeros(n) => *n,
+            Segment::Digest(_) => Digest::DIGITS as u64,
         }
     }
 
     fn stream<'a, W: Write>(&'a self, buffer: &mut Buffer<'a, W>) -> Result<(), StreamError> {
         match self {
             Segment::Bytes(bytes) => buffer.write(bytes),
+            Segment::Digest(digest) => buffer.write(digest.digits().as_bytes()),
             Segment::Range(range) => buffer.range(range),
             Segment::Zeros(n) => {
                 let zeros = [0; 4096];

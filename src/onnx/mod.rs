@@ -11,6 +11,7 @@
 
 pub mod bytes;
 pub mod data;
+pub(crate) mod data_file;
 pub mod error;
 pub mod export;
 pub mod external;
@@ -28,7 +29,7 @@ mod types;
 pub mod wire;
 
 pub use error::{Blame, ExportError, ImportError, Problem, ProblemKind, Warning};
-pub(crate) use export::write_beside;
 pub use export::{ExternalData, WriteOptions, WriteReport, needs_data_file, to_bytes, write};
+pub(crate) use export::{data_files_of, stage};
 pub use import::{ReadOptions, read, read_bytes};
 pub use source::Source;

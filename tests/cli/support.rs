@@ -110,6 +110,17 @@ pub(crate) fn snapshot(name: &str, run: &Run) {
     settings.bind(|| insta::assert_snapshot!(name, run.to_string()));
 }
 
+/// A text with the hash in the name of a data file left out.
+pub(crate) fn without_hash(text: &str) -> String {
+    let Some((before, after)) = text.split_once(".data") else { return text.to_owned() };
+    match before.len().checked_sub(16).and_then(|at| before.split_at_checked(at)) {
+        Some((name, hash)) if hash.bytes().all(|b| b.is_ascii_hexdigit()) => {
+            format!("{name}[hash].data{after}")
+        }
+        _ => text.to_owned(),
+    }
+}
+
 /// The codes of all warnings in the source: what passes warn of, what the writer and reader do, what the report adds.
 pub(crate) fn warning_codes() -> Vec<String> {
     let mut codes = Vec::new();

@@ -1,7 +1,8 @@
 //! New messages. Fields go out in the order of their numbers, as protobuf's own encoders do.
 
-use super::{Elements, Exporter, plan};
-use crate::onnx::layout::Layout;
+use super::{Elements, Exporter, Location, plan};
+use crate::onnx::data_file::ENDING;
+use crate::onnx::layout::{Digest, Layout};
 use crate::onnx::proto::{OperatorSetIdProto, StringStringEntryProto, ValueInfoProto};
 use crate::onnx::provenance::{NODE_KEY, NODE_METADATA_SINCE, NODE_VALUE};
 use crate::onnx::types::{kind_number, message_of};
@@ -300,7 +301,7 @@ impl Exporter<'_> {
         match &self.placement.location {
             Some(location) if outside => {
                 self.data.align(super::EXTERNAL_ALIGN);
-                entry_field(out, 13, "location", location);
+                out.message_field(13, location_entry(location));
                 entry_field(out, 13, "offset", &self.data.len().to_string());
                 entry_field(out, 13, "length", &data.byte_len().to_string());
                 out.int_field(14, 1);
@@ -358,6 +359,18 @@ pub(super) fn text_field(out: &mut Layout, number: u32, text: &str) {
 pub(super) fn entry_field(out: &mut Layout, number: u32, key: &str, value: &str) {
     let entry = StringStringEntryProto { key: Some(key.to_owned()), value: Some(value.to_owned()) };
     out.prost_field(number, &entry);
+}
+
+/// The entry of external data that names the data file.
+fn location_entry(location: &Location) -> Layout {
+    let (before, after) = (format!("{}.", location.model), ENDING);
+    let mut entry = Layout::new();
+    entry.bytes_field(1, b"location");
+    entry.header(2, (before.len() + Digest::DIGITS + after.len()) as u64);
+    entry.bytes(before.as_bytes());
+    entry.digest(&location.digest);
+    entry.bytes(after.as_bytes());
+    entry
 }
 
 pub(super) fn opset_fields(out: &mut Layout, number: u32, module: &Module, opsets: &[(Symbol, u16)]) {

@@ -14,16 +14,20 @@ mod plan;
 mod value_info;
 
 use super::bytes::SourceBytes;
+use super::data_file;
 use super::error::{ExportError, Warning};
-use super::layout::Layout;
+use super::import::{ReadOptions, read};
+use super::layout::{Digest, Layout};
 use super::provenance;
 use super::source::Source;
 use super::target;
 use super::wire::{Reader, WireError};
+use crate::batch::Batch;
 use ampc_ir::module::GraphOwner;
 use ampc_ir::tensor::ByteSource;
 use ampc_ir::{GraphId, Module, Payload, Value};
 use rustc_hash::FxHashMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -76,8 +80,9 @@ pub struct WriteReport {
 /// Writes a model to a file, or to standard output if `path` is `-`. The file appears complete or not at all.
 ///
 /// References to external data stay as they are if the file goes into the folder of the source and none of the
-/// constants behind them changed; else those constants go to `<path>.data`, or into the model if it goes to standard
-/// output.
+/// constants behind them changed; else those constants go to a data file beside it, whose name is that of the model
+/// with a hash of its bytes (`<path>.<16 digits>.data`), or into the model if it goes to standard output. So model and
+/// data file fit together at every moment, and the data file of a model that is replaced goes when nothing names it.
 ///
 /// # Errors
 /// If the file exists (without `force`), is the source, cannot be written, or would be too large.
@@ -88,31 +93,63 @@ pub fn write(
     options: &WriteOptions,
 ) -> Result<WriteReport, ExportError> {
     let files = source.map(Source::files).unwrap_or_default();
-    write_beside(module, source, &files, path, options)
+    let mut batch = Batch::new();
+    let report = stage(module, source, &files, path, options, &mut batch)?;
+    batch.commit_all()?;
+    Ok(report)
 }
 
-/// [`write()`] to none of `files`.
-pub(crate) fn write_beside(
+/// [`write()`] to none of `files`, by a batch that the caller commits.
+pub(crate) fn stage(
     module: &Module,
     source: Option<&Source>,
     files: &[Arc<SourceBytes>],
     path: &Path,
     options: &WriteOptions,
+    batch: &mut Batch,
 ) -> Result<WriteReport, ExportError> {
     if path == Path::new("-") {
         if options.external_data == ExternalData::Always {
-            return Err(ExportError::NoFolder);
+            return Err(ExportError::NoFolder { path: "standard output".into() });
         }
         let written = limited(lay_out(module, source, Placement::inline())?)?;
-        target::send(&written.model, &mut std::io::stdout().lock(), "standard output")?;
-        return Ok(written.report(None));
+        let report = written.report(None);
+        batch.stdout(written.model, files);
+        return Ok(report);
     }
     target::check(path, options.force, files)?;
-    let location = data_location(path);
+    let to = target::behind_links(path);
+    let (written, kept_files) = lay_out_for(module, source, files, &to, options)?;
+    let mut data_file = None;
+    if let (Some(layout), Some(location)) = (&written.data, &written.location) {
+        if target::is_stream(path) {
+            return Err(ExportError::NoFolder { path: path.display().to_string() });
+        }
+        let data_path = batch.stage_data(layout, &to, &location.digest, options.force, files)?;
+        data_file = Some((data_path, layout.len()));
+    }
+    let report = WriteReport { kept_files, ..written.report(data_file) };
+    let data_files = report.data_file.iter().map(|(path, _)| path).chain(&report.kept_files).cloned();
+    batch.stage_model(written.model, path, options.force, data_files.collect(), files)?;
+    Ok(report)
+}
+
+/// A model laid out for a file, with the data files of the source that it goes on referring to.
+fn lay_out_for(
+    module: &Module,
+    source: Option<&Source>,
+    files: &[Arc<SourceBytes>],
+    path: &Path,
+    options: &WriteOptions,
+) -> Result<(Written, Vec<PathBuf>), ExportError> {
+    let location = Location::beside(path);
     let placement = |elements| Placement { elements, location: location.clone(), keep_references: false };
     let mut kept_files = Vec::new();
     let written = match options.external_data {
-        ExternalData::Never => limited(lay_out(module, source, placement(Elements::Inline))?)?,
+        ExternalData::Never => lay_out(module, source, placement(Elements::Inline))?,
+        ExternalData::Always if location.is_none() => {
+            return Err(ExportError::NameNotUtf8 { path: path.display().to_string() });
+        }
         ExternalData::Always => lay_out(module, source, placement(Elements::External))?,
         ExternalData::Auto => {
             let keep_references = source.is_some_and(|s| may_refer(module, s, path));
@@ -127,17 +164,25 @@ pub(crate) fn write_beside(
             }
         }
     };
-    let written = limited(written)?;
-    let (mut staged, mut data_file) = (None, None);
-    if let Some(layout) = &written.data {
-        location.ok_or_else(|| ExportError::NameNotUtf8 { path: path.display().to_string() })?;
-        let data_path = data_path(path);
-        staged = target::stage(layout, &data_path, options.force, files)?;
-        data_file = Some((data_path, layout.len()));
+    Ok((limited(written)?, kept_files))
+}
+
+/// The data files that are named after the model at `path` and that it refers to; none if it is no model.
+pub(crate) fn data_files_of(path: &Path) -> Vec<PathBuf> {
+    let (folder, name) = (target::folder_of(path), path.file_name().and_then(OsStr::to_str));
+    let Some(name) = name.filter(|_| path.is_file()) else { return Vec::new() };
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    // Most models have none, and are not read for it.
+    let named = |entry: fs::DirEntry| entry.file_name().into_string().ok();
+    let mut files: Vec<String> =
+        entries.flatten().filter_map(named).filter(|file| data_file::is_data_of(name, file)).collect();
+    if files.is_empty() {
+        return Vec::new();
     }
-    let model = target::stage(&written.model, path, options.force, files)?;
-    target::commit(staged.into_iter().chain(model))?;
-    Ok(WriteReport { kept_files, ..written.report(data_file) })
+    let Ok((_, source, _)) = read(path, &ReadOptions::default()) else { return Vec::new() };
+    files.retain(|file| source.external.opened().iter().any(|opened| opened.location == *file));
+    files.sort();
+    files.into_iter().map(|file| path.with_file_name(file)).collect()
 }
 
 /// Whether [`write()`] will make a data file beside `path`, whatever constants are converted to 16 bits or removed
@@ -178,14 +223,21 @@ pub fn to_bytes(module: &Module, source: Option<&Source>) -> Result<(Vec<u8>, Wr
 struct Written {
     model: Layout,
     data: Option<Layout>,
+    /// Where the model says that the data is.
+    location: Option<Location>,
     identical: bool,
     warnings: Vec<Warning>,
 }
 
 impl Written {
-    fn report(self, data_file: Option<(PathBuf, u64)>) -> WriteReport {
-        let Written { model, identical, warnings, .. } = self;
-        WriteReport { bytes: model.len(), data_file, kept_files: Vec::new(), identical, warnings }
+    fn report(&self, data_file: Option<(PathBuf, u64)>) -> WriteReport {
+        WriteReport {
+            bytes: self.model.len(),
+            data_file,
+            kept_files: Vec::new(),
+            identical: self.identical,
+            warnings: self.warnings.clone(),
+        }
     }
 }
 
@@ -195,6 +247,20 @@ fn limited(written: Written) -> Result<Written, ExportError> {
         return Err(ExportError::TooLarge { bytes, limit: MESSAGE_LIMIT });
     }
     Ok(written)
+}
+
+/// The name of a data file, which ends in the hash of its bytes.
+#[derive(Clone, Debug)]
+struct Location {
+    model: String,
+    digest: Digest,
+}
+
+impl Location {
+    fn beside(model: &Path) -> Option<Location> {
+        let model = model.file_name()?.to_str()?.to_owned();
+        Some(Location { model, digest: Digest::default() })
+    }
 }
 
 /// Where the elements of initializers go.
@@ -211,8 +277,8 @@ enum Elements {
 #[derive(Clone, Debug)]
 struct Placement {
     elements: Elements,
-    /// Name of the external file, as the model spells it.
-    location: Option<String>,
+    /// Name of the external file; `None` if a model cannot spell it.
+    location: Option<Location>,
     /// Whether references to external files stay.
     keep_references: bool,
 }
@@ -221,16 +287,6 @@ impl Placement {
     fn inline() -> Placement {
         Placement { elements: Elements::Inline, location: None, keep_references: false }
     }
-}
-
-fn data_path(path: &Path) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(".data");
-    PathBuf::from(name)
-}
-
-fn data_location(path: &Path) -> Option<String> {
-    Some(data_path(path).file_name()?.to_str()?.to_owned())
 }
 
 fn references_changed(module: &Module, source: &Source) -> bool {
@@ -252,6 +308,7 @@ fn in_folder_of(source: &Source, path: &Path) -> bool {
 
 fn lay_out(module: &Module, source: Option<&Source>, placement: Placement) -> Result<Written, ExportError> {
     let order = plan::graphs(module);
+    let location = placement.location.clone();
     let mut exporter = Exporter {
         module,
         source,
@@ -279,7 +336,8 @@ fn lay_out(module: &Module, source: Option<&Source>, placement: Placement) -> Re
         source: error,
     })?;
     let Exporter { data, warnings, .. } = exporter;
-    Ok(Written { model, data: (!data.is_empty()).then_some(data), identical, warnings })
+    let data = (!data.is_empty()).then_some(data);
+    Ok(Written { model, data, location, identical, warnings })
 }
 
 struct Exporter<'a> {

@@ -1,0 +1,319 @@
+//! Files that belong together: all of them appear, each complete, or none.
+//!
+//! Everything is written under temporary names first, then what was read is looked at again, then pipes and devices get
+//! theirs, then the files get their names: last the one that names the others, when they are on the disk. A machine
+//! that stops in between leaves that one as it was. What the replaced one named and nobody needs any more goes after
+//! that.
+
+use crate::error::Error;
+use crate::onnx::bytes::{FileId, SourceBytes};
+use crate::onnx::layout::{Digest, Layout};
+use crate::onnx::target::{self, Prepared, Staged, Stream, TargetError, folder_of};
+use crate::onnx::{ExportError, data_file, data_files_of};
+use crate::temporary::Renaming;
+use std::collections::{BTreeSet, VecDeque};
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Files that are ready to take their names. Dropping it removes them.
+#[derive(Debug, Default)]
+pub struct Batch {
+    files: Vec<Staged>,
+    /// The data file of an ONNX model.
+    data: Option<Staged>,
+    /// The file that the others belong to.
+    model: Option<ModelFile>,
+    streams: Vec<Stream>,
+    read: Vec<Arc<SourceBytes>>,
+}
+
+/// A model, and the data files that it refers to by a hash of their bytes.
+#[derive(Debug)]
+struct ModelFile {
+    file: Staged,
+    data_files: Vec<PathBuf>,
+}
+
+impl Batch {
+    /// Nothing.
+    pub fn new() -> Batch {
+        Batch::default()
+    }
+
+    /// Adds a file of these bytes. Those in `read`, which [`Model::files`] knows, are never replaced.
+    ///
+    /// # Errors
+    /// If the file exists and `force` is not set, is one of `read` or of those added, or cannot be written.
+    ///
+    /// [`Model::files`]: crate::Model::files
+    pub fn add(
+        &mut self,
+        path: &Path,
+        bytes: &[u8],
+        force: bool,
+        read: &[Arc<SourceBytes>],
+    ) -> Result<(), Error> {
+        let mut layout = Layout::new();
+        layout.bytes(bytes);
+        Ok(self.stage(layout, path, force, read).map_err(ExportError::from)?)
+    }
+
+    /// Adds a file of this layout, which copies from `read`.
+    pub(crate) fn stage(
+        &mut self,
+        layout: Layout,
+        path: &Path,
+        force: bool,
+        read: &[Arc<SourceBytes>],
+    ) -> Result<(), TargetError> {
+        self.reads(read);
+        let prepared = target::stage(layout, path, force, read)?;
+        self.keep(prepared)
+    }
+
+    /// Adds a file of about so many bytes that `write` writes.
+    pub(crate) fn stage_with(
+        &mut self,
+        path: &Path,
+        bytes: u64,
+        force: bool,
+        read: &[Arc<SourceBytes>],
+        write: impl FnOnce(&mut File) -> io::Result<()>,
+    ) -> Result<(), TargetError> {
+        self.reads(read);
+        let prepared = target::stage_with(path, bytes, force, read, write)?;
+        self.keep(prepared)
+    }
+
+    /// Adds the data file of the model at `model`, whose name `digest` then completes, and returns its path.
+    pub(crate) fn stage_data(
+        &mut self,
+        layout: &Layout,
+        model: &Path,
+        digest: &Digest,
+        force: bool,
+        read: &[Arc<SourceBytes>],
+    ) -> Result<PathBuf, TargetError> {
+        self.reads(read);
+        let staged = data_file::stage(layout, model, digest, force, read)?;
+        self.is_new(&staged)?;
+        Ok(self.data.insert(staged).to.clone())
+    }
+
+    /// Adds a model, whatever its form, that refers to `data_files` by a hash of their bytes.
+    pub(crate) fn stage_model(
+        &mut self,
+        layout: Layout,
+        path: &Path,
+        force: bool,
+        data_files: Vec<PathBuf>,
+        read: &[Arc<SourceBytes>],
+    ) -> Result<(), TargetError> {
+        self.reads(read);
+        match target::stage(layout, path, force, read)? {
+            Prepared::File(file) => {
+                self.is_new(&file)?;
+                self.model = Some(ModelFile { file, data_files });
+                Ok(())
+            }
+            stream @ Prepared::Stream(_) => self.keep(stream),
+        }
+    }
+
+    /// Adds something for standard output, which copies from `read`.
+    pub(crate) fn stdout(&mut self, layout: Layout, read: &[Arc<SourceBytes>]) {
+        self.reads(read);
+        self.streams.push(Stream::stdout(layout));
+    }
+
+    /// Adds to what the results are made of.
+    pub fn reads(&mut self, read: &[Arc<SourceBytes>]) {
+        for file in read {
+            if !self.read.iter().any(|known| Arc::ptr_eq(known, file)) {
+                self.read.push(file.clone());
+            }
+        }
+    }
+
+    fn keep(&mut self, prepared: Prepared) -> Result<(), TargetError> {
+        match prepared {
+            Prepared::File(file) => {
+                self.is_new(&file)?;
+                self.files.push(file);
+            }
+            Prepared::Stream(stream) => self.streams.push(stream),
+        }
+        Ok(())
+    }
+
+    fn is_new(&self, file: &Staged) -> Result<(), TargetError> {
+        let place =
+            |path: &Path| Some((fs::canonicalize(folder_of(path)).ok()?, path.file_name()?.to_owned()));
+        let wanted = place(&file.to);
+        let mut others =
+            self.files.iter().chain(&self.data).chain(self.model.as_ref().map(|model| &model.file));
+        match wanted.is_some() && others.any(|other| place(&other.to) == wanted) {
+            true => Err(TargetError::Twice { path: file.path.display().to_string() }),
+            false => Ok(()),
+        }
+    }
+
+    /// Checks that what the results are made of is what it was when it was read.
+    ///
+    /// # Errors
+    /// If something happened to it.
+    pub fn check(&self) -> Result<(), Error> {
+        Ok(unchanged(&self.read, "no file was written").map_err(ExportError::from)?)
+    }
+
+    /// Sends what pipes and devices get, and gives the files their names.
+    ///
+    /// # Errors
+    /// If something that was read has changed since then, a pipe or device takes no more, or a name cannot be given.
+    /// No file is there then that was not before.
+    pub fn commit(self) -> Result<(), Error> {
+        Ok(self.commit_all().map_err(ExportError::from)?)
+    }
+
+    pub(crate) fn commit_all(self) -> Result<(), TargetError> {
+        let Batch { files, data, model, streams, read } = self;
+        let mut left = "no file was written";
+        if !streams.is_empty() {
+            unchanged(&read, left)?;
+            streams.into_iter().try_for_each(Stream::send)?;
+            left = "what was sent is not to be used, and no file was written";
+        }
+        // What other runs do in the folder comes before or after, so that none removes what another one's model names.
+        let _turn = model.as_ref().map(|model| turn(folder_of(&model.file.to)));
+        unchanged(&read, left)?;
+        match model {
+            Some(model) => model.replace(data, files, &read),
+            None => rename_all(files),
+        }
+    }
+}
+
+impl ModelFile {
+    /// Gives a model its name, after its data file and what else belongs to it; then removes the data file of the model
+    /// that it replaces.
+    fn replace(
+        self,
+        data: Option<Staged>,
+        files: Vec<Staged>,
+        read: &[Arc<SourceBytes>],
+    ) -> Result<(), TargetError> {
+        let ModelFile { file, data_files } = self;
+        // One that the source has is the same, and is not written to.
+        let data = data.filter(|data| !is_one_of(&data.to, read));
+        let unneeded = unneeded(&file.to, &data_files, read);
+        rename_all(data.into_iter().chain(files).chain([file]).collect())?;
+        for path in unneeded {
+            fs::remove_file(path).ok();
+        }
+        Ok(())
+    }
+}
+
+/// How long a run waits for others that give files of a folder their names, which takes milliseconds.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Waits until no other run gives files of a folder their names, and keeps others waiting as long as what is returned
+/// lives. Where folders cannot be locked, or somebody does not let go, nobody waits.
+fn turn(folder: &Path) -> Option<File> {
+    let folder = File::open(folder).ok()?;
+    let started = Instant::now();
+    loop {
+        match folder.try_lock() {
+            Ok(()) => return Some(folder),
+            Err(TryLockError::WouldBlock) if started.elapsed() < PATIENCE => {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            Err(_) => return None,
+        }
+    }
+}
+
+fn identity(path: &Path) -> Option<FileId> {
+    fs::metadata(path).ok().and_then(|m| FileId::of(&m))
+}
+
+fn is_one_of(path: &Path, read: &[Arc<SourceBytes>]) -> bool {
+    identity(path).is_some_and(|id| read.iter().any(|file| file.file_id() == Some(id)))
+}
+
+/// Checks that nothing has happened to what was read; `left` is what there is of the output if it has.
+fn unchanged(read: &[Arc<SourceBytes>], left: &'static str) -> Result<(), TargetError> {
+    for file in read {
+        if let (Some(what), Some(path)) = (file.change(), file.path()) {
+            return Err(TargetError::Changed { read: path.display().to_string(), what, left });
+        }
+    }
+    Ok(())
+}
+
+/// The data files that the model at `model`, which is about to be replaced, refers to, of those named after it: none
+/// that was read, or that the new one refers to.
+fn unneeded(model: &Path, new: &[PathBuf], read: &[Arc<SourceBytes>]) -> Vec<PathBuf> {
+    let mut old = data_files_of(model);
+    let is_new = |path: &Path| {
+        // The new data file may have its name only later.
+        new.iter().any(|new| new.file_name() == path.file_name() || identity(new) == identity(path))
+    };
+    old.retain(|path| !is_one_of(path, read) && !is_new(path));
+    old
+}
+
+/// Gives files their names, the last one when the others are on the disk; no signal comes in between. If a name cannot
+/// be given, those that are there already are removed again, unless they replaced something.
+fn rename_all(files: Vec<Staged>) -> Result<(), TargetError> {
+    let mut files = VecDeque::from(files);
+    // Dropped before the files that are left, which would wait for it.
+    let mut renaming = Renaming::start();
+    let (mut added, mut replaced, mut folders) = (Vec::new(), Vec::new(), BTreeSet::new());
+    while let Some(Staged { file, path, to, force, same }) = files.pop_front() {
+        if files.is_empty() {
+            synchronise(&folders);
+        }
+        folders.insert(folder_of(&to).to_owned());
+        match renaming.rename(file, &to, force) {
+            Ok(true) if same => {}
+            Ok(true) => replaced.push(path),
+            Ok(false) => added.push(to),
+            Err(source) => {
+                for path in added {
+                    fs::remove_file(path).ok();
+                }
+                return Err(not_renamed(&path, source, &replaced));
+            }
+        }
+    }
+    synchronise(&folders);
+    Ok(())
+}
+
+fn not_renamed(path: &Path, source: io::Error, replaced: &[PathBuf]) -> TargetError {
+    let path = path.display().to_string();
+    if let [first, ..] = replaced {
+        let source = io::Error::other(format!("{source}; `{}` was replaced", first.display()));
+        return TargetError::Write { path, source };
+    }
+    match source.kind() {
+        io::ErrorKind::AlreadyExists => TargetError::Exists { path },
+        _ => TargetError::Write { path, source },
+    }
+}
+
+/// Names are safe only once their folders are; not every file system can synchronise one.
+fn synchronise(folders: &BTreeSet<PathBuf>) {
+    for folder in folders {
+        if let Ok(folder) = File::open(folder) {
+            folder.sync_all().ok();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
