@@ -21,10 +21,12 @@ pub mod node;
 pub mod proto;
 mod provenance;
 pub mod scan;
+mod schema;
 pub mod source;
 pub mod target;
 pub mod tensor;
 mod types;
+mod wellformed;
 pub mod wire;
 
 pub use error::{Blame, ExportError, ImportError, Problem, ProblemKind, Warning};

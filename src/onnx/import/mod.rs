@@ -4,7 +4,8 @@
 //! what has one obvious meaning (order of nodes, missing opset imports) with a warning, and stops there.
 //! Types other than those of constants, inputs and outputs are left to inference; `value_info` is not believed.
 //!
-//! Four steps, none of which recurses, so that hostile nesting meets a limit and not the end of the stack:
+//! Before anything else `wellformed` walks the file: every field that ONNX has, used or not, is encoded as it should.
+//! Then four steps, none of which recurses, so that hostile nesting meets a limit and not the end of the stack:
 //!
 //! 1. `raw` reads every graph into a table, bodies after the graph of their owner;
 //! 2. `scope` resolves names: what a body does not define it takes from outside;
@@ -21,6 +22,7 @@ use super::bytes::SourceBytes;
 use super::error::{ImportError, Problem, ProblemKind, Warning};
 use super::external::ExternalFiles;
 use super::source::Source;
+use super::wellformed;
 use super::wire::{Reader, Span, WireError};
 use ampc_ir::Module;
 use ampc_ir::tensor::ByteSource;
@@ -79,6 +81,7 @@ fn read_source(
     if let Some(found) = foreign(&mut reader).map_err(wire)? {
         return Err(ImportError::NotAModel { path, found });
     }
+    wellformed::check(&mut reader).map_err(wire)?;
     let mut import = Import {
         module: Module::new(),
         reader,
