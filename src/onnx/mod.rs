@@ -23,6 +23,7 @@ mod provenance;
 pub mod scan;
 mod schema;
 pub mod source;
+mod sparse;
 pub mod target;
 pub mod tensor;
 mod types;
@@ -31,6 +32,8 @@ pub mod wire;
 
 pub use error::{Blame, ExportError, ImportError, Problem, ProblemKind, Warning};
 pub(crate) use export::write_beside;
-pub use export::{ExternalData, WriteOptions, WriteReport, needs_data_file, to_bytes, write};
+pub use export::{
+    ExternalData, WriteOptions, WriteReport, false_value_info, needs_data_file, to_bytes, write,
+};
 pub use import::{ReadOptions, read, read_bytes};
 pub use source::Source;

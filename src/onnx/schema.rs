@@ -118,17 +118,25 @@ impl Message {
             Message::MapType => const { &[one(1, "key_type", Int), one(2, "value_type", a(Message::Type))] },
             Message::OpaqueType => const { &[one(1, "domain", Text), one(2, "name", Text)] },
             Message::Shape => const { &[many(1, "dim", a(Message::Dimension))] },
-            Message::Dimension => const { &[one(1, "dim_value", Int), one(2, "dim_param", Text), one(3, "denotation", Text)] },
+            Message::Dimension => {
+                const { &[one(1, "dim_value", Int), one(2, "dim_param", Text), one(3, "denotation", Text)] }
+            }
             Message::Entry => const { &[one(1, "key", Text), one(2, "value", Text)] },
             Message::OperatorSet => const { &[one(1, "domain", Text), one(2, "version", Int)] },
             Message::Annotation => ANNOTATION,
             Message::Training => TRAINING,
-            Message::Devices => const { &[one(1, "name", Text), one(2, "num_devices", Int), many(3, "device", Text)] },
+            Message::Devices => {
+                const { &[one(1, "name", Text), one(2, "num_devices", Int), many(3, "device", Text)] }
+            }
             Message::NodeDevices => NODE_DEVICES,
             Message::Sharding => SHARDING,
             Message::IntsEntry => const { &[one(1, "key", Int), many(2, "value", Int)] },
-            Message::ShardedDim => const { &[one(1, "axis", Int), many(2, "simple_sharding", a(Message::SimpleShardedDim))] },
-            Message::SimpleShardedDim => const { &[one(1, "dim_value", Int), one(2, "dim_param", Text), one(3, "num_shards", Int)] },
+            Message::ShardedDim => {
+                const { &[one(1, "axis", Int), many(2, "simple_sharding", a(Message::SimpleShardedDim))] }
+            }
+            Message::SimpleShardedDim => {
+                const { &[one(1, "dim_value", Int), one(2, "dim_param", Text), one(3, "num_shards", Int)] }
+            }
         }
     }
 
@@ -233,11 +241,8 @@ const TENSOR: &[Row] = &[
     many(16, "metadata_props", a(Message::Entry)),
 ];
 
-const SPARSE: &[Row] = &[
-    one(1, "values", a(Message::Tensor)),
-    one(2, "indices", a(Message::Tensor)),
-    many(3, "dims", Int),
-];
+const SPARSE: &[Row] =
+    &[one(1, "values", a(Message::Tensor)), one(2, "indices", a(Message::Tensor)), many(3, "dims", Int)];
 
 const VALUE_INFO: &[Row] = &[
     one(1, "name", Text),
@@ -360,7 +365,11 @@ pub(crate) mod tests {
         for (owner, number, name, kind, repeated) in &declared {
             let owner_message = message(owner).unwrap_or_else(|| panic!("no table for {owner}"));
             let row = owner_message.row(*number).unwrap_or_else(|| panic!("{owner}.{name} is missing"));
-            assert_eq!((row.name, row.kind, row.repeated), (name.as_str(), *kind, *repeated), "{owner}.{name}");
+            assert_eq!(
+                (row.name, row.kind, row.repeated),
+                (name.as_str(), *kind, *repeated),
+                "{owner}.{name}"
+            );
         }
         for (name, message) in MESSAGES {
             let n = declared.iter().filter(|(owner, ..)| owner == name).count();

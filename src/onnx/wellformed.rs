@@ -244,7 +244,9 @@ mod tests {
             Kind::Int => vec![("fixed", short(5, &[0; 4])), ("cut", short(0, &[0x80]))],
             Kind::Float => vec![("varint", short(0, &[1])), ("cut", short(5, &[0; 3]))],
             Kind::Double => vec![("varint", short(0, &[1])), ("cut", short(1, &[0; 7]))],
-            Kind::Text => vec![("utf8", short(2, &[b'a', 0xff])), ("varint", short(0, &[1])), ("cut", past_end)],
+            Kind::Text => {
+                vec![("utf8", short(2, &[b'a', 0xff])), ("varint", short(0, &[1])), ("cut", past_end)]
+            }
             Kind::Bytes | Kind::Message(_) => vec![("varint", short(0, &[1])), ("cut", past_end)],
         };
         match (row.kind, row.repeated) {
