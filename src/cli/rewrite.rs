@@ -48,7 +48,9 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     settings::check_keep_io(&options.keep_io, &model)?;
     let explained = Explained::find(&model.module, &args.explain)?;
     options.explain = explained.paths();
-    let pipeline = ampc::rewrite::pipeline_of(&options);
+    let raised =
+        ampc::rewrite::raised_for_casts(&model, &options).map_err(|e| diagnose::failure(&e, None))?;
+    let pipeline = ampc::rewrite::pipeline_of(raised.as_ref().map_or(&options, |(raised, _)| raised));
     targets::check(&model, &args.model, &emit, report_file, &args.debug, &pipeline)?;
     let source = progress.suspend(|| Source::of(args, threads, &model, ui))?;
     let before = emit::source_bytes(&model, &args.model);
@@ -63,7 +65,8 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
         path: &args.model,
     };
     let mut report = run
-        .watched(&mut model, |model, observer| ampc::rewrite::rewrite_in_place(model, &options, observer))?;
+        .watched(&mut model, |model, observer| ampc::rewrite::rewrite_in_place(model, &options, observer))
+        .map_err(|failure| if raised.is_some() { not_raised(failure) } else { failure })?;
     let explanation = explained.text(&model.module, &report);
     let opsets = OpsetAdvice::of(&run, &model, &options, &report);
 
@@ -93,13 +96,24 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     }
     drop(progress);
     ui::print(&printed)?;
-    ui::print(&explanation)?;
+    ui::show(&explanation)?;
     let done = Done { report: &report, low, opsets };
     ui.say(&summary::text(args, &done, &emit, before, &written, ui));
     if let Some(verified) = verified {
         ui.say(&verified);
     }
     Ok(())
+}
+
+/// What stops a model that has to be raised although nobody asked for it.
+fn not_raised(failure: Failure) -> Failure {
+    match failure.problems.first() {
+        Some(problem) if problem.code == "ampc::pass::no_form" => failure.with_help(
+            "below opset 6 there is no Cast that runtimes take, so lowering the model means raising it: export it for \
+             opset 6 or later, or keep it as it is",
+        ),
+        _ => failure,
+    }
 }
 
 /// What is there although the report is not.
