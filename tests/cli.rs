@@ -8,6 +8,9 @@ mod support;
 #[path = "cli/diagnostics.rs"]
 mod diagnostics;
 
+#[path = "cli/reading.rs"]
+mod reading;
+
 #[path = "cli/run.rs"]
 mod run;
 
