@@ -2,9 +2,11 @@
 
 use crate::error::{Error, Finding};
 use crate::model::Model;
-use crate::options::RewriteOptions;
+use crate::options::{Opset, RewriteOptions};
 use crate::report::{self, Report};
 use ampc_ir::infer::{InferError, infer_module};
+use ampc_ir::module::Provenance;
+use ampc_ir::op::OpKind;
 use ampc_ir::verify::Problem;
 use ampc_ir::verify::{Violation, verify_module};
 use ampc_ir::views::{OpError, Part};
@@ -56,12 +58,55 @@ pub fn rewrite_in_place(
     observer: &mut dyn Observer,
 ) -> Result<Report, Error> {
     options.policy.check_format(options.to)?;
+    let raised = raised_for_casts(model, options)?;
+    let options = raised.as_ref().map_or(options, |(options, _)| options);
     let before = report::Before::new(&model.module);
     let pipeline = pipeline_of(options);
     let mut decisions = report::Decisions::new(&before, options, observer);
-    let warnings = run_pipeline(model, &pipeline, options.verify_each, &mut decisions)?;
+    let mut warnings = run_pipeline(model, &pipeline, options.verify_each, &mut decisions)?;
+    warnings.extend(raised.as_ref().map(|(_, warning)| warning.clone()));
     let decided = decisions.finish(&model.module);
     Ok(Report::new(model, &before, options, &pipeline, warnings, decided))
+}
+
+/// The lowest opset whose Cast names an element type by its number.
+const CAST_BY_NUMBER: u16 = 6;
+
+/// The options with which a model is rewritten, and a warning, if they are not those that were asked for.
+///
+/// Below opset 6 `Cast` names its type in text, and of what it makes neither onnx.checker nor ONNX Runtime infers the
+/// type, so that they refuse what reads it. A rewrite that would insert such a cast raises the model to opset 6
+/// instead; whether it would is found out on a copy.
+///
+/// # Errors
+/// If the policy has nothing for the format.
+pub fn raised_for_casts(
+    model: &Model,
+    options: &RewriteOptions,
+) -> Result<Option<(RewriteOptions, Warning)>, Error> {
+    let from = ampc_passes::raise_opset::opset(&model.module).filter(|&from| from < CAST_BY_NUMBER);
+    let (Some(from), Opset::Keep) = (from, options.opset) else { return Ok(None) };
+    options.policy.check_format(options.to)?;
+    let mut trial = model.module.clone();
+    // What stops the trial stops the rewrite in the same way.
+    if pipeline_of(options).run(&mut trial, false, &mut ()).is_err() || !has_inserted_text_cast(&trial) {
+        return Ok(None);
+    }
+    let message = format!(
+        "the model has been raised from opset {from} to opset {CAST_BY_NUMBER}: before, Cast names its type in text, \
+         and onnx.checker and ONNX Runtime refuse what reads such a cast"
+    );
+    let options = RewriteOptions { opset: Opset::To(CAST_BY_NUMBER), ..options.clone() };
+    Ok(Some((options, Warning { code: "opset.raised", message, node: None })))
+}
+
+fn has_inserted_text_cast(module: &Module) -> bool {
+    let inserted = |node: Node| {
+        let data = module.node(node);
+        let is_old = data.schema().is_some_and(|s| s.kind == OpKind::Cast && s.since < CAST_BY_NUMBER);
+        is_old && data.provenance == Provenance::Inserted
+    };
+    module.graph_ids().any(|graph| module.nodes(graph).any(inserted))
 }
 
 /// The passes of a rewrite.

@@ -11,6 +11,9 @@ mod answers;
 #[path = "cli/diagnostics.rs"]
 mod diagnostics;
 
+#[path = "cli/reading.rs"]
+mod reading;
+
 #[path = "cli/run.rs"]
 mod run;
 

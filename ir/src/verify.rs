@@ -434,19 +434,17 @@ impl Cx<'_> {
     /// I5 for names, I10 for nodes.
     fn domains(&mut self) {
         let module = self.module;
-        let mut known: FxHashSet<&str> = FxHashSet::default();
+        let spelled = |domain| if domain == "ai.onnx" { "" } else { domain };
+        let known: FxHashSet<&str> =
+            module.opsets(self.graph).iter().map(|&(domain, _)| spelled(module.text(domain))).collect();
         for node in module.nodes(self.graph) {
             let (domain, name, _) = module.op_name(node);
             if name.is_empty() {
                 let problem = OpError::node("the name of an operator", "an empty one");
                 self.report(Some(node), None, Problem::Operator(problem));
             }
-            let domain = if domain == "ai.onnx" { "" } else { domain };
+            let domain = spelled(domain);
             if known.contains(domain) {
-                continue;
-            }
-            if module.opset(self.graph, domain).is_some() {
-                known.insert(domain);
                 continue;
             }
             let domain = if domain.is_empty() { "ai.onnx" } else { domain }.to_owned();

@@ -27,6 +27,7 @@ pub mod convert_constants;
 pub mod cost;
 pub mod cut;
 pub mod dce;
+pub mod declared;
 pub mod emulate;
 pub mod exact;
 pub mod flow;

@@ -10,6 +10,7 @@ use crate::classify::Classify;
 use crate::convert_constants::ConvertConstants;
 use crate::cost::Objective;
 use crate::dce::Dce;
+use crate::declared;
 use crate::emulate::Emulate;
 use crate::flow;
 use crate::guard::{Guard, OutOfRange, Statistics};
@@ -329,7 +330,8 @@ impl Pipeline {
         let mut facts = infer_module(module).map_err(RunError::IllTyped)?;
         verify_module(module, &facts).map_err(RunError::Invalid)?;
         flow::withdraw_false_marks(module);
-        let (mut warnings, mut statistics, mut optimum) = (Vec::new(), Statistics::default(), None);
+        let mut warnings = declared::contradictions(module);
+        let (mut statistics, mut optimum) = (Statistics::default(), None);
         let mut dirty = false;
         for (i, pass) in self.passes.iter().enumerate() {
             observer.before(pass.as_ref(), module);

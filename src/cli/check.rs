@@ -3,8 +3,9 @@
 use super::args::CheckArgs;
 use super::diagnose;
 use super::pipeline::no_device;
-use super::problem::{DRAWN, Failure, Problem};
+use super::problem::{DRAWN, Failure, LINES, Problem};
 use super::progress::Progress;
+use super::shown;
 use super::table::count;
 use super::ui::{self, Stream, Ui};
 use std::path::Path;
@@ -18,7 +19,7 @@ pub(crate) fn run(args: &CheckArgs, ui: Ui) -> Result<(), Failure> {
     if code == ampc::ErrorKind::Io.exit_code() {
         return Err(Failure { code, problems, see: None });
     }
-    ui::print(&text(&args.model, &problems, ui))?;
+    ui::show(&text(&args.model, &problems, ui))?;
     if code == 0 { Ok(()) } else { Err(Failure { code, problems: Vec::new(), see: None }) }
 }
 
@@ -39,6 +40,12 @@ fn problems(path: &Path) -> (Vec<Problem>, u8) {
     let mut problems = diagnose::of_findings(&findings, Some(&model.module));
     let code = if problems.is_empty() { 0 } else { ampc::ErrorKind::InvalidInput.exit_code() };
     problems.extend(model.warnings.iter().map(diagnose::of_warning));
+    if code == 0 {
+        let contradictions = ampc::passes::declared::contradictions(&model.module);
+        problems.extend(contradictions.into_iter().map(|w| Problem::warning(w.code, w.message)));
+        let entries = model.source.as_ref().map(|s| ampc::onnx::false_value_info(&model.module, s));
+        problems.extend(entries.into_iter().flatten().flatten().map(|w| diagnose::of_warning(&w)));
+    }
     (problems, code)
 }
 
@@ -49,8 +56,11 @@ fn text(path: &Path, problems: &[Problem], ui: Ui) -> String {
         text.push_str(&problem.draw(ui, Stream::Out));
         text.push('\n');
     }
-    for problem in problems.iter().skip(DRAWN) {
+    for problem in problems.iter().skip(DRAWN).take(LINES) {
         text.push_str(&problem.line());
+    }
+    if problems.len() > DRAWN + LINES {
+        text.push_str(&format!("and {}\n", count((problems.len() - DRAWN - LINES) as u64, "more problem")));
     }
     let warnings = problems.iter().filter(|p| p.warning).count();
     let errors = problems.len() - warnings;
@@ -59,6 +69,6 @@ fn text(path: &Path, problems: &[Problem], ui: Ui) -> String {
     if warnings > 0 {
         words.push(count(warnings as u64, "warning"));
     }
-    text.push_str(&format!("{}: {}\n", path.display(), words.join(", ")));
+    text.push_str(&format!("{}: {}\n", shown::message(&path.display().to_string()), words.join(", ")));
     text
 }

@@ -3,6 +3,7 @@
 use super::args::{DataArgs, LimitArgs};
 use super::diagnose;
 use super::problem::Failure;
+use super::shown;
 use super::ui::Ui;
 use ampc::execute::Inputs;
 use ampc::execute::inputs::{BoundDim, Dims};
@@ -67,13 +68,14 @@ pub(crate) fn inputs(
         .map(|dim| format!("{} = {}", dim.name, dim.size))
         .collect();
     if !chosen.is_empty() {
-        ui.say(&format!("dims without a number: {}; `--dim NAME=N` gives others", chosen.join(", ")));
+        let said = format!("dims without a number: {}; `--dim NAME=N` gives others", chosen.join(", "));
+        ui.say(&shown::message(&said));
     }
     if !inputs.scalars.is_empty() {
         let names = inputs.scalars.join(", ");
-        ui.say(&format!(
-            "inputs without a number of dims, which got none: {names}; `--inputs DATA` gives others"
-        ));
+        let said =
+            format!("inputs without a number of dims, which got none: {names}; `--inputs DATA` gives others");
+        ui.say(&shown::message(&said));
     }
     Ok(inputs)
 }

@@ -130,12 +130,12 @@ fn in_file(
     place: Option<std::ops::Range<usize>>,
 ) -> Failure {
     if let Some((path, text)) = file {
-        problem.message = format!("`{}`: {problem}", path.display());
+        problem = problem.retold(|it| format!("`{}`: {it}", path.display()));
         if let Some(range) = place {
             if is_short(text, range.start) {
                 problem = problem.with_label(&shown(&path.display().to_string(), text), range, "here");
             } else {
-                problem.message = format!("{problem}; near {}", excerpt(text, range));
+                problem = problem.retold(|it| format!("{it}; near {}", excerpt(text, range)));
             }
         }
     }
@@ -204,11 +204,11 @@ pub(crate) fn of_warning(warning: &Warning) -> Problem {
 }
 
 pub(crate) fn shown(name: &str, text: impl Into<String>) -> Shown {
-    Arc::new(NamedSource::new(name, text.into()))
+    Arc::new(NamedSource::new(super::shown::name(name), super::shown::source(text.into())))
 }
 
 fn of_import(error: &ImportError) -> Vec<Problem> {
-    let ImportError::Invalid { path, problems } = error else {
+    let ImportError::Invalid { path, problems, .. } = error else {
         let code = match error {
             ImportError::Wire { source, .. } => variant(&source.kind),
             other => variant(other),
@@ -320,7 +320,7 @@ impl<'m> Canvas<'m> {
 
     /// Marks a node, and what makes its operands.
     fn mark(&self, mut problem: Problem, node: Node, label: &str) -> Problem {
-        let Some(range) = self.printed.nodes[node].clone() else { return problem };
+        let Some(range) = self.drawable(node) else { return problem };
         problem = problem.with_label(&self.shown, range, label);
         let operands = self.module.node(node).formal_operands().iter().flatten();
         let mut seen = vec![node];
@@ -330,11 +330,16 @@ impl<'m> Canvas<'m> {
                 continue;
             }
             seen.push(maker);
-            if let Some(range) = self.printed.nodes[maker].clone() {
+            if let Some(range) = self.drawable(maker) {
                 problem = problem.with_label(&self.shown, range, format!("makes {}", self.typed(operand)));
             }
         }
         problem
+    }
+
+    /// Where a node stands, if the lines around it are not too long to be shown.
+    fn drawable(&self, node: Node) -> Option<std::ops::Range<usize>> {
+        self.printed.nodes[node].clone().filter(|range| is_short(self.shown.inner(), range.start))
     }
 
     fn typed(&self, value: Value) -> String {

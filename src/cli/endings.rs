@@ -3,7 +3,7 @@
 use super::args::EmitArg;
 use super::problem::{Failure, Problem};
 use ampc::ErrorKind;
-use std::fs;
+use ampc::files::is_stream;
 use std::path::Path;
 
 /// The ending of a name in lower case; empty if there is none.
@@ -84,11 +84,6 @@ fn instead(path: &Path) -> String {
         "" => format!("the usual name of a model is `{}`", with("onnx")),
         _ => "`--emit onnx` writes an ONNX model under any name, if what reads it wants this one".into(),
     }
-}
-
-/// Whether a path is a pipe or a device.
-pub(crate) fn is_stream(path: &Path) -> bool {
-    fs::metadata(path).is_ok_and(|m| !m.is_file() && !m.is_dir())
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use super::diagnose;
 use super::diagnose::type_text;
 use super::problem::Failure;
+use super::shown;
 use super::summary::amount;
 use super::table::Table;
 use ampc::Report;
@@ -60,6 +61,7 @@ impl Explained {
                 return Err(Failure::usage("explain", message).with_help(super::help::PATHS));
             }
             if found.len() > SHOWN_NODES {
+                let pattern = shown::name(pattern);
                 let _ = writeln!(more, "\nand {} more that `{pattern}` matches", found.len() - SHOWN_NODES);
             }
             let found = found.into_iter().take(SHOWN_NODES);
@@ -136,7 +138,7 @@ struct Cx<'a> {
 
 impl Cx<'_> {
     fn node(&self, path: &str, listed: &str, node: Node) -> String {
-        let mut text = format!("{} `{path}`\n", self.op(node));
+        let mut text = format!("{}\n", shown::message(&format!("{} `{path}`", self.op(node))));
         let data = self.module.node(node);
         if !data.is_alive() {
             let why = if self.is_cast(node) {
@@ -148,7 +150,8 @@ impl Cx<'_> {
         }
         let decisions = self.decisions(listed);
         if decisions.is_empty() {
-            let _ = writeln!(text, "  nothing was decided: {}", self.why_undecided(node));
+            let why = shown::message(&self.why_undecided(node));
+            let _ = writeln!(text, "  nothing was decided: {why}");
         } else {
             let _ = write!(text, "{decisions}");
         }

@@ -82,7 +82,7 @@ pub(crate) fn run(args: &InspectArgs, ui: Ui) -> Result<(), Failure> {
         let json = serde_json::to_value(&inspection).unwrap_or_default();
         return ui::print(&format!("{json:#}\n"));
     }
-    ui::print(&text(&args.model.display().to_string(), &inspection))
+    ui::show(&text(&args.model.display().to_string(), &inspection))
 }
 
 fn inspect(model: &Model, problems: u64, sizes: Option<(u64, u64)>) -> Inspection {
@@ -160,6 +160,11 @@ fn port(module: &Module, value: Value) -> Port {
     Port { name: name_of(module, value), ty: type_text(module, value) }
 }
 
+/// Inputs and outputs that are listed.
+const PORTS: usize = 100;
+/// Operators that are listed.
+const OPS: usize = 200;
+
 fn text(name: &str, it: &Inspection) -> String {
     let mut table = Table::new(0, &[]);
     let size = match (it.bytes, it.external_bytes) {
@@ -176,8 +181,12 @@ fn text(name: &str, it: &Inspection) -> String {
         table.row(["producer".to_owned(), producer.trim().to_owned()]);
     }
     for (word, ports) in [("input", &it.inputs), ("output", &it.outputs)] {
-        for port in ports {
+        for port in ports.iter().take(PORTS) {
             table.row([word.to_owned(), format!("{}: {}", port.name, port.ty)]);
+        }
+        if ports.len() > PORTS {
+            let more = number((ports.len() - PORTS) as u64);
+            table.row([String::new(), format!("and {more} more {word}s (`--json` has all)")]);
         }
     }
     let mut nodes = number(it.nodes);
@@ -216,8 +225,11 @@ fn counts(of: &BTreeMap<String, u64>) -> Table {
     let mut rows: Vec<(&String, u64)> = of.iter().map(|(k, &n)| (k, n)).collect();
     rows.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(b.0)));
     let mut table = Table::new(2, &[false, true]);
-    for (key, n) in rows {
-        table.row([key.clone(), number(n)]);
+    for (key, n) in rows.iter().take(OPS) {
+        table.row([(*key).clone(), number(*n)]);
+    }
+    if rows.len() > OPS {
+        table.row([format!("and {} more (`--json` has all)", number((rows.len() - OPS) as u64))]);
     }
     table
 }

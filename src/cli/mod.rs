@@ -21,6 +21,7 @@ mod progress;
 mod rewrite;
 mod run;
 mod settings;
+mod shown;
 mod summary;
 mod table;
 mod target;

@@ -26,7 +26,7 @@ pub(crate) fn run(args: &OpsArgs) -> Result<(), Failure> {
         row.push(versions.join(" "));
         table.row(row);
     }
-    ui::print(&table.to_string())
+    ui::show(&table.to_string())
 }
 
 /// Classes of the float type variables at the newest version: that of the operator, then the others.

@@ -2,8 +2,9 @@
 
 use super::args::DebugArgs;
 use super::diagnose;
-use super::problem::{Failure, Problem};
+use super::problem::{Failure, LINES, Problem};
 use super::progress::Progress;
+use super::table::count;
 use super::ui::Ui;
 use ampc::ir::Module;
 use ampc::ir::tensor::ByteSource;
@@ -69,8 +70,8 @@ impl Run<'_> {
         self.progress.stage("looking for a reproducer");
         let mut problem = diagnose::bug(format!("a bug in ampc: {message}"));
         if let Some((pass, path)) = self.reproduce(model) {
-            problem.message = format!("{} (in pass `{pass}`)", problem.message);
-            problem.help = Some(format!(
+            problem = problem.retold(|it| format!("{it} (in pass `{pass}`)"));
+            problem = problem.with_help(format!(
                 "this is not your fault: please report it with `{0}`, which has the module without its weights; \
                  `ampc opt {0}` repeats it",
                 path.display()
@@ -237,7 +238,7 @@ impl Failure {
     /// Advice for the first problem.
     pub(crate) fn with_help(mut self, help: impl Into<String>) -> Failure {
         if let Some(problem) = self.problems.first_mut() {
-            problem.help = Some(help.into());
+            *problem = problem.clone().with_help(help);
         }
         self
     }
@@ -274,8 +275,11 @@ pub(crate) fn load(path: &Path, ui: Ui) -> Result<Model, Failure> {
         failure
     })?;
     if ui.verbose {
-        for warning in &model.warnings {
-            ui.say(&diagnose::of_warning(warning).line());
+        let lines = model.warnings.iter().take(LINES).map(|w| diagnose::of_warning(w).line());
+        lines.for_each(|line| ui.say(&line));
+        if model.warnings.len() > LINES {
+            let more = (model.warnings.len() - LINES) as u64;
+            ui.say(&format!("and {}; `ampc check` counts them", count(more, "more warning")));
         }
     }
     Ok(model)

@@ -3,6 +3,7 @@
 use super::args::{PolicyArgs, PolicyCommand};
 use super::problem::Failure;
 use super::settings::read_policy;
+use super::shown;
 use super::table::{Table, count};
 use super::ui::{self, Ui};
 use ampc::ir::DType;
@@ -20,11 +21,11 @@ pub(crate) fn run(args: &PolicyArgs, _: Ui) -> Result<(), Failure> {
             for preset in PRESETS {
                 table.row([preset.name, preset.about]);
             }
-            ui::print(&table.to_string())
+            ui::show(&table.to_string())
         }
         PolicyCommand::Show { name } => {
             let read = read_policy(name)?;
-            ui::print(&show(&read.policy, read.decisions))
+            ui::show(&show(&read.policy, read.decisions))
         }
         PolicyCommand::Check { file } => {
             // A preset's name is no file, whatever it is called.
@@ -46,7 +47,8 @@ pub(crate) fn run(args: &PolicyArgs, _: Ui) -> Result<(), Failure> {
                 what.push(count(policy.signatures().count() as u64, "signature"));
             }
             what.extend(read.decisions.map(repeats));
-            ui::print(&format!("{name}: policy {}, {}\n", policy.name, what.join(", ")))
+            let said = format!("{name}: policy {}, {}", policy.name, what.join(", "));
+            ui::show(&format!("{}\n", shown::message(&said)))
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Diagnostics: what is wrong, where, and what to do, drawn over the text in question where there is one.
 
+use super::shown;
 use super::ui::{Stream, Ui};
 use ampc::ErrorKind;
 use miette::{
@@ -11,6 +12,9 @@ use std::sync::Arc;
 
 /// Problems drawn in full before they are only counted.
 pub(crate) const DRAWN: usize = 10;
+
+/// Problems that have a line each before they are only counted.
+pub(crate) const LINES: usize = 1000;
 
 /// A text that problems are shown in.
 pub(crate) type Shown = Arc<NamedSource<String>>;
@@ -30,17 +34,23 @@ pub(crate) struct Problem {
 
 impl Problem {
     pub(crate) fn new(code: impl Into<String>, message: impl Into<String>) -> Problem {
-        let code = code.into();
+        let (code, message) = (code.into(), shown::message(&message.into()));
         let help = super::help::help(&code).map(str::to_owned);
-        Problem { code, message: message.into(), help, shown: None, labels: Vec::new(), warning: false }
+        Problem { code, message, help, shown: None, labels: Vec::new(), warning: false }
     }
 
     pub(crate) fn warning(code: impl fmt::Display, message: impl Into<String>) -> Problem {
         Problem { warning: true, ..Problem::new(format!("ampc::warning::{code}"), message) }
     }
 
+    /// The problem with other words, made of those it has.
+    pub(crate) fn retold(mut self, words: impl FnOnce(&str) -> String) -> Problem {
+        self.message = shown::message(&words(&self.message));
+        self
+    }
+
     pub(crate) fn with_help(mut self, help: impl Into<String>) -> Problem {
-        self.help = Some(help.into());
+        self.help = Some(shown::message(&help.into()));
         self
     }
 
@@ -51,7 +61,7 @@ impl Problem {
         label: impl Into<String>,
     ) -> Problem {
         self.shown = Some(shown.clone());
-        self.labels.push((range, label.into()));
+        self.labels.push((range, shown::message(&label.into())));
         self
     }
 

@@ -10,7 +10,7 @@ use super::progress::Progress;
 use super::summary::{Done, Low};
 use super::ui::Ui;
 use super::verified::Source;
-use super::{diagnose, settings, summary, targets};
+use super::{diagnose, settings, shown, summary, targets};
 use ampc::files::Batch;
 use ampc::ir::DType;
 use ampc::passes::Paths;
@@ -52,7 +52,9 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     if ui.quiet && args.report.is_none() {
         options.alternative = None;
     }
-    let pipeline = ampc::rewrite::pipeline_of(&options);
+    let raised =
+        ampc::rewrite::raised_for_casts(&model, &options).map_err(|e| diagnose::failure(&e, None))?;
+    let pipeline = ampc::rewrite::pipeline_of(raised.as_ref().map_or(&options, |(raised, _)| raised));
     targets::check(&model, &args.model, &emit, report_file, &args.debug, &pipeline)?;
     let source = progress.suspend(|| Source::of(args, threads, &model, ui))?;
     let before = emit::source_bytes(&model, &args.model);
@@ -67,7 +69,8 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
         path: &args.model,
     };
     let mut report = run
-        .watched(&mut model, |model, observer| ampc::rewrite::rewrite_in_place(model, &options, observer))?;
+        .watched(&mut model, |model, observer| ampc::rewrite::rewrite_in_place(model, &options, observer))
+        .map_err(|failure| if raised.is_some() { not_raised(failure) } else { failure })?;
     let explanation = explained.text(&model.module, &report);
     let opsets = OpsetAdvice::of(&run, &model, &options, &report);
 
@@ -134,8 +137,19 @@ impl HandOut<'_> {
                 .map_err(|e| diagnose::failure(&e, None))?,
             None => written.text.push_str(report),
         }
-        written.text.push_str(&self.explanation);
+        written.text.push_str(&shown::guarded(&self.explanation));
         Ok(())
+    }
+}
+
+/// What stops a model that has to be raised although nobody asked for it.
+fn not_raised(failure: Failure) -> Failure {
+    match failure.problems.first() {
+        Some(problem) if problem.code == "ampc::pass::no_form" => failure.with_help(
+            "below opset 6 there is no Cast that runtimes take, so lowering the model means raising it: export it for \
+             opset 6 or later, or keep it as it is",
+        ),
+        _ => failure,
     }
 }
 

@@ -41,7 +41,7 @@ pub(crate) fn run(args: &RunArgs, threads: Option<u32>, ui: Ui) -> Result<(), Fa
     execute::bind(&mut executable, &inputs.values).map_err(fail)?;
     if args.print_plan {
         let plan = executable.plan_text();
-        progress.suspend(|| ui::print(&plan))?;
+        progress.suspend(|| ui::show(&plan))?;
     }
     progress.stage("running");
     let made = execute::run(&mut executable, &inputs.values).map_err(fail)?;
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &RunArgs, threads: Option<u32>, ui: Ui) -> Result<(), Fa
     }
     drop(progress);
     ampc::files::unchanged(&model.files()).map_err(|e| diagnose::failure(&e, None))?;
-    ui::print(&text)
+    ui::show(&text)
 }
 
 /// What was written is called by another option than of the commands that write models.

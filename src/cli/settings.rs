@@ -2,7 +2,7 @@
 
 use super::args::{ExcessArg, OutOfRangeArg, PrecisionArgs};
 use super::diagnose;
-use super::problem::Failure;
+use super::problem::{Failure, Problem};
 use ampc::ir::DType;
 use ampc::ir::op::Class;
 use ampc::options::{By, Opset, UnknownObjective};
@@ -11,7 +11,7 @@ use ampc::passes::insert_casts::KeepIo;
 use ampc::passes::policy::{PRESETS, Pin, PolicyError, float_format};
 use ampc::passes::suggest::did_you_mean;
 use ampc::passes::{Policy, Profile, suggest};
-use ampc::{Model, RewriteOptions};
+use ampc::{ErrorKind, Model, RewriteOptions};
 use serde::Deserialize;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -48,7 +48,7 @@ pub(crate) fn read_policy(name: &str) -> Result<Read, Failure> {
         let policy = Policy::preset(name).map_err(|e| diagnose::policy(&e, None))?;
         return Ok(Read { policy, decisions: None, repeated: None });
     }
-    let text = ampc::files::read_text(path).map_err(|e| Failure::io(name, &e))?;
+    let text = ampc::files::read_text(path).map_err(|e| unread("policy", name, &e))?;
     let policy = is_object(&text)
         .and_then(|()| Policy::from_json(&text))
         .map_err(|e| diagnose::policy(&e, Some((path, &text))))?;
@@ -65,9 +65,22 @@ pub(crate) fn read_target(name: &str) -> Result<Profile, Failure> {
     if path.extension().is_none_or(|e| e != "json") {
         return Profile::preset(name).map_err(|e| diagnose::profile(&e, None));
     }
-    let text = ampc::files::read_text(path).map_err(|e| Failure::io(name, &e))?;
+    let text = ampc::files::read_text(path).map_err(|e| unread("target", name, &e))?;
     let read = Profile::from_json(&text).and_then(Profile::of_user);
     read.map_err(|e| diagnose::profile(&e, Some((path, &text))))
+}
+
+/// A file that cannot be read, or whose text is none.
+fn unread(what: &str, name: &str, error: &std::io::Error) -> Failure {
+    let utf8 = error.get_ref().and_then(|inner| inner.downcast_ref::<std::str::Utf8Error>());
+    match utf8 {
+        Some(error) => {
+            let at = error.valid_up_to();
+            let message = format!("`{name}`: expected UTF-8, found something else at byte {at}");
+            Failure::of(ErrorKind::Usage, Problem::new(format!("ampc::{what}::utf8"), message))
+        }
+        None => Failure::io(name, error),
+    }
 }
 
 /// A file that is no JSON at all passes: the parser says it better.
@@ -202,7 +215,7 @@ fn by(args: &PrecisionArgs, repeated: Option<&Repeated>) -> Result<By, Failure> 
     // A report has the name of a profile, and not where it came from.
     if let (Err(failure), None) = (&mut read, &args.target) {
         let help = "the report was made with a profile from a file: give it with `--target FILE.json`";
-        failure.problems.iter_mut().for_each(|problem| problem.help = Some(help.into()));
+        failure.problems.iter_mut().for_each(|problem| *problem = problem.clone().with_help(help));
     }
     let target = read?;
     Ok(By::Cut { objective: objective.unwrap_or_default(), target: Arc::new(target) })
@@ -212,7 +225,7 @@ fn by(args: &PrecisionArgs, repeated: Option<&Repeated>) -> Result<By, Failure> 
 pub(crate) fn of_option(flag: &str, text: &str, error: &PolicyError) -> Failure {
     let mut failure = diagnose::policy(error, None);
     for problem in &mut failure.problems {
-        problem.message = format!("`{flag} {text}`: {}", problem.message);
+        *problem = problem.clone().retold(|it| format!("`{flag} {text}`: {it}"));
     }
     failure
 }

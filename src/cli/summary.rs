@@ -3,7 +3,8 @@
 use super::args::{EmitArg, RewriteArgs};
 use super::emit::{Emit, Written};
 use super::opsets::OpsetAdvice;
-use super::problem::Problem;
+use super::problem::{LINES, Problem};
+use super::shown;
 use super::table::{Table, bytes, count, number, share};
 use super::ui::{Stream, Ui};
 use ampc::Report;
@@ -192,8 +193,9 @@ pub(crate) fn text(
         table.row(["data".to_owned(), format!("in {}, {}", data(file), bytes(written.data_bytes))]);
     }
     let heading =
-        format!("{} -> {} ({to}, policy {})\n", args.model.display(), emit.name(), report.options.policy);
-    format!("{heading}{table}{}", warnings(report, opsets, ui))
+        format!("{} -> {} ({to}, policy {})", args.model.display(), emit.name(), report.options.policy);
+    let heading = shown::message(&heading);
+    format!("{heading}\n{table}{}", warnings(report, opsets, ui))
 }
 
 /// How much of what should be low is, and by which rules the rest is not.
@@ -220,7 +222,7 @@ fn allow(report: &Report) -> String {
 
 /// The warnings: all of them, or for those who want to be left alone what is about the result.
 pub(crate) fn warnings(report: &Report, opsets: &OpsetAdvice, ui: Ui) -> String {
-    let said = if ui.verbose { usize::MAX } else { SAID };
+    let said = if ui.verbose { LINES } else { SAID };
     let mut text = String::new();
     let warnings = || report.warnings.iter().filter(|w| !ui.quiet || is_about_result(&w.code));
     for warning in warnings().take(said) {
@@ -234,7 +236,8 @@ pub(crate) fn warnings(report: &Report, opsets: &OpsetAdvice, ui: Ui) -> String 
     }
     let more = warnings().count().saturating_sub(said) as u64;
     if more > 0 {
-        text.push_str(&format!("and {} (-v shows all)\n", count(more, "more warning")));
+        let how = if ui.verbose { "the report has all" } else { "-v shows more" };
+        text.push_str(&format!("and {} ({how})\n", count(more, "more warning")));
     }
     text
 }

@@ -1,5 +1,7 @@
 //! Numbers and columns as people read them.
 
+use super::shown;
+
 /// Rows whose cells stand below each other. The last column is not padded.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
@@ -15,7 +17,7 @@ impl Table {
     }
 
     pub(crate) fn row<T: Into<String>>(&mut self, cells: impl IntoIterator<Item = T>) {
-        self.rows.push(cells.into_iter().map(Into::into).collect());
+        self.rows.push(cells.into_iter().map(|cell| shown::message(&cell.into())).collect());
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -3,6 +3,7 @@
 use super::args::{TargetArgs, TargetCommand};
 use super::problem::Failure;
 use super::settings::read_target;
+use super::shown;
 use super::table::{Table, count, number};
 use super::ui;
 use ampc::ir::DType;
@@ -12,8 +13,8 @@ use std::fmt::Write as _;
 
 pub(crate) fn run(args: &TargetArgs) -> Result<(), Failure> {
     match &args.command {
-        TargetCommand::List => ui::print(&list()?),
-        TargetCommand::Show { name } => ui::print(&show(&read_target(name)?)),
+        TargetCommand::List => ui::show(&list()?),
+        TargetCommand::Show { name } => ui::show(&show(&read_target(name)?)),
         TargetCommand::Check { file } => {
             // The name of a target that comes with ampc is no file, whatever it is called.
             let name = file.display().to_string();
@@ -26,7 +27,8 @@ pub(crate) fn run(args: &TargetArgs) -> Result<(), Failure> {
             let profile = read_target(&name)?;
             let fused = count(profile.fusions.len() as u64, "fusion");
             let numbers = count(profile.numbers().len() as u64, "number");
-            ui::print(&format!("{name}: target {}, {numbers}, {fused}\n", profile.name))
+            let said = format!("{name}: target {}, {numbers}, {fused}", profile.name);
+            ui::show(&format!("{}\n", shown::message(&said)))
         }
     }
 }

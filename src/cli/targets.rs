@@ -2,7 +2,7 @@
 
 use super::args::{DebugArgs, EmitArg};
 use super::emit::{self, Emit, Target};
-use super::endings::{self, is_stream};
+use super::endings;
 use super::pipeline;
 use super::problem::Failure;
 use ampc::Model;

@@ -2,6 +2,7 @@
 
 use super::args::{Global, When};
 use super::problem::Failure;
+use super::shown;
 use std::io::{self, IsTerminal, Write};
 
 /// One of the two streams that people read.
@@ -73,11 +74,19 @@ impl Ui {
 
     /// Says something on standard error, whatever was asked for.
     pub(crate) fn complain(self, text: &str) {
-        let _ = writeln!(io::stderr().lock(), "{}", text.trim_end_matches('\n'));
+        let _ = writeln!(io::stderr().lock(), "{}", shown::guarded(text.trim_end_matches('\n')));
     }
 }
 
-/// Writes what was asked for to standard output.
+/// Writes what people read to standard output.
+///
+/// # Errors
+/// As [`print`].
+pub(crate) fn show(text: &str) -> Result<(), Failure> {
+    print(&shown::guarded(text))
+}
+
+/// Writes what was asked for to standard output, as it is: what other programs read.
 ///
 /// # Errors
 /// If it cannot be written. A reader that has seen enough (`| head`) is no error, but ends the program.

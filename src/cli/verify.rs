@@ -6,6 +6,7 @@ use super::diagnose;
 use super::pipeline::load;
 use super::problem::{Failure, Problem};
 use super::progress::Progress;
+use super::shown;
 use super::table::{Table, count, number};
 use super::ui::{self, Stream, Ui};
 use ampc::execute::report::{SCHEMA, ToleranceReport, ValueReport, VerifyReport};
@@ -66,7 +67,7 @@ fn two_models(args: &VerifyArgs, other_path: &Path, cpu: Cpu, ui: Ui) -> Result<
             VerifyReport::new(&args.model.display().to_string(), &other_path.display().to_string(), &found);
         ui::print(&json(&report))?;
     } else {
-        ui::print(&text(&found, ui))?;
+        ui::show(&text(&found, ui))?;
     }
     if found.passed() && !found.says_something() {
         warn_of_nothing(ui);
@@ -96,12 +97,12 @@ const WORST: usize = 5;
 fn text(found: &Verification, ui: Ui) -> String {
     let mut text = String::new();
     for output in found.outputs.iter().filter(|output| !ui.quiet || !output.agreement.passed()) {
-        text.push_str(&format!("output {}: {}\n", output.value, output.agreement));
+        text.push_str(&format!("output {}: {}\n", shown::name(&output.value), output.agreement));
     }
     if ui.quiet && found.passed() {
         return text;
     }
-    text.push_str(&format!("{}\n", first(found)));
+    text.push_str(&format!("{}\n", shown::message(&first(found))));
     if ui.quiet {
         return text;
     }
@@ -131,7 +132,11 @@ fn text(found: &Verification, ui: Ui) -> String {
 fn lone(lone: &Lone, what: &str, model: &str) -> String {
     let Some(first) = &lone.first else { return String::new() };
     let (of, have) = (count(lone.of as u64, what), if lone.count == 1 { "has" } else { "have" });
-    format!("{} of {of} of {model} {have} no counterpart (first: `{first}`)\n", number(lone.count as u64))
+    format!(
+        "{} of {of} of {model} {have} no counterpart (first: `{}`)\n",
+        number(lone.count as u64),
+        shown::name(first)
+    )
 }
 
 /// The path of the node that makes a value, with the iterations of the loops it is in.
@@ -182,7 +187,7 @@ fn with_data(args: &VerifyArgs, folder: &Path, cpu: &Cpu, ui: Ui) -> Result<bool
         for output in of_outputs(&model.module, found) {
             let shown = !ui.quiet || !output.agreement.passed();
             if shown && !args.json {
-                ui::print(&stored(&folder, &output))?;
+                ui::show(&stored(&folder, &output))?;
             }
             rows.push(ValueReport { folder: Some(folder.display().to_string()), ..ValueReport::of(&output) });
         }
@@ -215,7 +220,8 @@ fn stored(folder: &Path, output: &Compared) -> String {
         Some(_) => format!(" of {} `{}`", output.op, output.path),
         None => String::new(),
     };
-    format!("{} output {}{node}: {}\n", folder.display(), output.value, output.agreement)
+    let said = format!("{} output {}{node}: {}", folder.display(), output.value, output.agreement);
+    format!("{}\n", shown::message(&said))
 }
 
 /// How far off stored outputs may be, and where that comes from.

@@ -62,12 +62,14 @@ pub enum ImportError {
         source: WireError,
     },
     /// The bytes are a model, and the model is invalid.
-    #[error("`{path}` is not a valid ONNX model: {}", List(.problems))]
+    #[error("`{path}` is not a valid ONNX model: {}", List(.problems, *.more))]
     Invalid {
         /// The file.
         path: String,
-        /// All problems found.
+        /// The problems found, but for those that are only counted.
         problems: Vec<Problem>,
+        /// How many others there are.
+        more: usize,
     },
 }
 
@@ -85,15 +87,18 @@ impl ImportError {
     }
 }
 
-struct List<'a>(&'a [Problem]);
+struct List<'a>(&'a [Problem], usize);
 
 impl fmt::Display for List<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const SHOWN: usize = 20;
         match self.0 {
             [only] => only.fmt(f),
             problems => {
-                write!(f, "{} problems", problems.len())?;
-                problems.iter().try_for_each(|p| write!(f, "\n  {p}"))
+                let all = problems.len() + self.1;
+                write!(f, "{all} problems")?;
+                problems.iter().take(SHOWN).try_for_each(|p| write!(f, "\n  {p}"))?;
+                if all > SHOWN { write!(f, "\n  and {} more", all - SHOWN) } else { Ok(()) }
             }
         }
     }
@@ -276,10 +281,12 @@ pub enum ProblemKind {
         name: String,
     },
     /// A tensor is wrong.
-    #[error("tensor `{name}`: {issue}")]
+    #[error("tensor `{name}`{}: {issue}", match .more { 0 => String::new(), n => format!(" (and {n} more)") })]
     Tensor {
         /// Its name, or that of the attribute that holds it.
         name: String,
+        /// How many others have the same problem, where it is one of their data file.
+        more: usize,
         /// What is wrong.
         issue: TensorIssue,
     },
@@ -356,6 +363,22 @@ pub enum Warning {
         /// How many others there are.
         more: usize,
     },
+    /// Graphs without a name.
+    #[error("{first}{} has no name, which onnx.checker refuses", match .more { 0 => String::new(), n => format!(" (and {n} more)") })]
+    UnnamedGraph {
+        /// The first of them.
+        first: String,
+        /// How many others there are.
+        more: usize,
+    },
+    /// Sparse initializers, which become dense tensors.
+    #[error(
+        "{count} initializers are sparse; they are read as dense tensors, as ONNX Runtime does, and written as such where they change"
+    )]
+    SparseInitializers {
+        /// How many.
+        count: usize,
+    },
     /// Initializers that are listed as inputs, in a model of IR version 3 or less, where they have to be.
     #[error(
         "{count} initializers are listed as inputs, as IR version 3 asks for: a caller may replace them, so they keep their type and are cast at run time; in a model of IR version 4 or later whose inputs do not list them they would be converted"
@@ -381,7 +404,9 @@ pub enum Warning {
         dim: i64,
     },
     /// What `value_info` says of a value is false; it has been left out.
-    #[error("`value_info` says {declared} of `{value}`, which is {inferred}; the entry has been left out")]
+    #[error(
+        "`value_info` says {declared} of `{value}`, which is {inferred}; what changes is written without the entry"
+    )]
     FalseValueInfo {
         /// The value.
         value: String,
@@ -407,6 +432,8 @@ impl Warning {
             Warning::Unsorted { .. } => "onnx.unsorted",
             Warning::MissingOpset { .. } => "onnx.missing-opset",
             Warning::RuntimeOnly { .. } => "onnx.runtime-only",
+            Warning::UnnamedGraph { .. } => "onnx.unnamed-graph",
+            Warning::SparseInitializers { .. } => "onnx.sparse-initializers",
             Warning::ListedInitializers { .. } => "onnx.listed-initializers",
             Warning::OverridableInitializers { .. } => "onnx.overridable-initializers",
             Warning::NegativeDim { .. } => "onnx.negative-dim",

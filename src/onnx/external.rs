@@ -141,6 +141,28 @@ pub enum ExternalError {
     },
 }
 
+impl ExternalError {
+    /// Whether it is about a file, and so about all tensors in it.
+    pub fn is_about_file(&self) -> bool {
+        match self {
+            ExternalError::NoFolder { .. }
+            | ExternalError::Absolute { .. }
+            | ExternalError::LeavesFolder { .. }
+            | ExternalError::NotAPath { .. }
+            | ExternalError::SymbolicLink { .. }
+            | ExternalError::HardLink { .. }
+            | ExternalError::Missing { .. }
+            | ExternalError::NotAFile { .. }
+            | ExternalError::Io { .. } => true,
+            ExternalError::NoLocation
+            | ExternalError::NotANumber { .. }
+            | ExternalError::Length { .. }
+            | ExternalError::TooShort { .. }
+            | ExternalError::Checksum { .. } => false,
+        }
+    }
+}
+
 /// The external files of one model.
 #[derive(Debug, Default)]
 pub struct ExternalFiles {

@@ -22,14 +22,19 @@ pub mod node;
 pub mod proto;
 mod provenance;
 pub mod scan;
+mod schema;
 pub mod source;
+mod sparse;
 pub mod target;
 pub mod tensor;
 mod types;
+mod wellformed;
 pub mod wire;
 
 pub use error::{Blame, ExportError, ImportError, Problem, ProblemKind, Warning};
-pub use export::{ExternalData, WriteOptions, WriteReport, needs_data_file, to_bytes, write};
+pub use export::{
+    ExternalData, WriteOptions, WriteReport, false_value_info, needs_data_file, to_bytes, write,
+};
 pub(crate) use export::{data_files_of, stage};
 pub use import::{ReadOptions, read, read_bytes};
 pub use source::Source;

@@ -40,19 +40,19 @@ pub enum TensorIssue {
         number: i32,
     },
     /// A dim is negative.
-    #[error("its dims {dims:?} have a negative number")]
+    #[error("its dims {} have a negative number", Dims(.dims))]
     NegativeDim {
         /// The dims.
         dims: Vec<i64>,
     },
     /// Dims times element size is beyond 64 bits.
-    #[error("its dims {dims:?} have more elements than 64 bits can count")]
+    #[error("its dims {} have more elements than 64 bits can count", Dims(.dims))]
     TooLarge {
         /// The dims.
         dims: Vec<i64>,
     },
     /// The number of bytes or strings is not what dims and type ask for.
-    #[error("{dtype}{dims:?} needs {expected} {unit}, found {found} in `{field}`")]
+    #[error("{dtype}{} needs {expected} {unit}, found {found} in `{field}`", Dims(.dims))]
     WrongLength {
         /// Element type.
         dtype: DType,
@@ -92,9 +92,74 @@ pub enum TensorIssue {
         /// The missing field.
         field: &'static str,
     },
+    /// A sparse tensor whose elements do not have whole bytes.
+    #[error("it is sparse, of {dtype}, which sparse tensors cannot be")]
+    SparseType {
+        /// Element type.
+        dtype: DType,
+    },
+    /// A sparse tensor that is too large as a dense one.
+    #[error(
+        "it is sparse, and dense its dims {dims:?} would take more than the {limit} bytes that are left for it"
+    )]
+    SparseTooLarge {
+        /// Dims.
+        dims: Vec<u64>,
+        /// The limit.
+        limit: u64,
+    },
+    /// The indices of a sparse tensor do not go with its values and dims.
+    #[error(
+        "it is sparse, with values of shape {values:?} and indices {dtype}{indices:?}; expected as many elements as the \
+         tensor may have, and i64 indices of shape [NNZ] or [NNZ, rank]"
+    )]
+    SparseIndices {
+        /// Dims of the values.
+        values: Vec<u64>,
+        /// Element type of the indices.
+        dtype: DType,
+        /// Dims of the indices.
+        indices: Vec<u64>,
+    },
+    /// An index of a sparse tensor leads out of it.
+    #[error("it is sparse, and its index {index} is out of range; expected 0 up to, not including, {extent}")]
+    SparseRange {
+        /// The index.
+        index: i64,
+        /// What it must be less than.
+        extent: u64,
+    },
+    /// The indices of a sparse tensor are not in order, or one is there twice.
+    #[error(
+        "it is sparse, and its indices are not in ascending order at element {index} of the flattened tensor"
+    )]
+    SparseOrder {
+        /// The element.
+        index: u64,
+    },
+    /// The elements cannot be read.
+    #[error("{reason}")]
+    Unreadable {
+        /// Why.
+        reason: String,
+    },
     /// External data.
     #[error(transparent)]
     External(#[from] ExternalError),
+}
+
+/// Dims as messages show them: many are cut.
+struct Dims<'a>(&'a [i64]);
+
+impl std::fmt::Display for Dims<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        const SHOWN: usize = 16;
+        let mut items: Vec<String> = self.0.iter().take(SHOWN).map(i64::to_string).collect();
+        if self.0.len() > SHOWN {
+            items.push(format!("… and {} more", self.0.len() - SHOWN));
+        }
+        write!(f, "[{}]", items.join(", "))
+    }
 }
 
 /// Why a tensor message could not be read.
@@ -150,7 +215,7 @@ pub fn read_tensor(
     }
 }
 
-/// Reads a sparse tensor message. Its name is that of its values.
+/// Reads a sparse tensor message. Its name is that of its values; last comes whether elements are in an external file.
 ///
 /// # Errors
 /// See [`TensorFailure`].
@@ -159,7 +224,7 @@ pub fn read_sparse(
     source: &Arc<dyn ByteSource>,
     span: Span,
     external: &mut ExternalFiles,
-) -> Result<(String, SparseData), TensorFailure> {
+) -> Result<(String, SparseData, bool), TensorFailure> {
     let (mut values, mut indices, mut dims) = (None, None, SmallVec::<[i64; 4]>::new());
     let mut fields = Fields::of(span);
     while let Some(field) = fields.next(reader)? {
@@ -181,7 +246,8 @@ pub fn read_sparse(
     let indices = part(indices, "indices")?;
     let known =
         checked_dims(&dims).map_err(|issue| TensorFailure::Issue { name: values.name.clone(), issue })?;
-    Ok((values.name, SparseData { values: values.data, indices: indices.data, dims: known }))
+    let outside = values.external || indices.external;
+    Ok((values.name, SparseData { values: values.data, indices: indices.data, dims: known }, outside))
 }
 
 fn read_parts(reader: &mut Reader<'_>, span: Span) -> Result<Parts, WireError> {

@@ -217,6 +217,12 @@ pub enum WireErrorKind {
     /// A message that may be there once is there again.
     #[error("the field is given twice")]
     Twice,
+    /// Messages are nested too deep.
+    #[error("messages are nested more than {limit} deep, which is the limit")]
+    TooDeep {
+        /// The limit.
+        limit: usize,
+    },
     /// One of the small messages does not decode.
     #[error("{0}")]
     Message(prost::DecodeError),

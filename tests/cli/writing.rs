@@ -399,8 +399,8 @@ fn names_that_are_too_long_leave_nothing() {
     let dir = Dir::new();
     dir.write("m.ir", model("0.5"));
     // The second is one that only the data file's name makes too long.
-    for (len, data) in [(300, "auto"), (245, "always")] {
-        let name = "n".repeat(len);
+    for (len, data) in [(295, "auto"), (240, "always")] {
+        let name = format!("{}.onnx", "n".repeat(len));
         let done = dir.run(&["rewrite", "m.ir", "-o", &name, "--external-data", data]);
         assert!(done.code == 5 && done.stderr.contains("File name too long"), "{len}: {done}");
         assert!(done.stderr.contains("choose a shorter name"), "{len}: {done}");
@@ -527,14 +527,14 @@ fn a_link_is_followed_and_stays() {
     fs::create_dir(dir.path("sub")).unwrap();
     fs::write(dir.path("sub/real.onnx"), "old").unwrap();
     symlink("sub/real.onnx", dir.path("link.onnx")).unwrap();
-    symlink("sub/new.onnx", dir.path("new.onnx")).unwrap();
+    symlink("sub/new.json", dir.path("new.json")).unwrap();
     symlink("e.onnx", dir.path("source.onnx")).unwrap();
     let run = |run: &str| dir.run(&run.split(' ').collect::<Vec<_>>());
     let done = run("rewrite m.ir -o link.onnx");
     assert!(done.code == 5 && done.stderr.contains("`link.onnx` exists"), "{done}");
-    let done = run("rewrite m.ir -o link.onnx --force -q --external-data always --report new.onnx");
+    let done = run("rewrite m.ir -o link.onnx --force -q --external-data always --report new.json");
     assert_eq!(done.code, 0, "{done}");
-    for link in ["link.onnx", "new.onnx", "source.onnx"] {
+    for link in ["link.onnx", "new.json", "source.onnx"] {
         assert!(fs::symlink_metadata(dir.path(link)).unwrap().is_symlink(), "{link}");
     }
     // The data file is where readers of the file look for it.
@@ -546,8 +546,8 @@ fn a_link_is_followed_and_stays() {
     assert_eq!(run("check sub/real.onnx").code, 0);
     // What is read is not written through a link either, and two links to one file are one.
     assert_eq!(run("rewrite e.onnx -o source.onnx --force").code, 2);
-    fs::remove_file(dir.path("sub/new.onnx")).unwrap();
-    assert_eq!(run("rewrite m.ir -o new.onnx --report sub/new.onnx").code, 2);
+    fs::remove_file(dir.path("sub/new.json")).unwrap();
+    assert_eq!(run("rewrite m.ir -o new.json --report sub/new.json").code, 2);
     assert_eq!(data_files(&dir, "e.onnx"), [data]);
 }
 

@@ -96,8 +96,10 @@ impl Module {
     pub fn set_output(&mut self, graph: GraphId, index: usize, value: Value) {
         let before = std::mem::replace(&mut self.graphs[graph].outputs[index].value, value);
         let slot = u32::try_from(index).expect("fewer than 2^32 outputs");
-        if let Some(slots) = self.leaving.get_mut(&before) {
-            slots.retain(|s| *s != slot);
+        if let Some(slots) = self.leaving.get_mut(&before)
+            && let Ok(at) = slots.binary_search(&slot)
+        {
+            slots.remove(at);
         }
         let slots = self.leaving.entry(value).or_default();
         slots.insert(slots.partition_point(|&s| s < slot), slot);

@@ -125,6 +125,12 @@ pub(crate) fn shape_error(operand: usize, expected: impl Into<String>, found: &[
 
 /// Dims for a message: `[2, ?, 3]`; symbolic dims show as `?` here, messages have no symbol table.
 pub(crate) fn show(dims: &[Dim]) -> String {
-    let items: Vec<String> = dims.iter().map(|d| d.known().map_or("?".into(), |n| n.to_string())).collect();
+    /// Dims that are shown before the rest is counted.
+    const SHOWN: usize = 16;
+    let known = |d: &Dim| d.known().map_or("?".into(), |n| n.to_string());
+    let mut items: Vec<String> = dims.iter().take(SHOWN).map(known).collect();
+    if dims.len() > SHOWN {
+        items.push(format!("… and {} more", dims.len() - SHOWN));
+    }
     format!("[{}]", items.join(", "))
 }

@@ -21,6 +21,8 @@ const MAX: i64 = 1 << 20;
 pub struct Executions {
     of: FxHashMap<GraphId, i64>,
     scale: i64,
+    /// The largest number in `of`, and at least `scale`.
+    most: i64,
     /// Loops whose number of iterations is not known.
     pub unknown_loops: usize,
     /// Ifs.
@@ -38,7 +40,7 @@ enum Step {
 impl Executions {
     /// All graphs once: for what does not depend on how often something is run.
     pub fn once() -> Executions {
-        Executions { of: FxHashMap::default(), scale: 1, unknown_loops: 0, branches: 0 }
+        Executions { of: FxHashMap::default(), scale: 1, most: 1, unknown_loops: 0, branches: 0 }
     }
 
     /// Counts.
@@ -54,7 +56,7 @@ impl Executions {
             depth.insert(graph, deepest);
         }
         let scale = 1 << depth.values().copied().max().unwrap_or(0).min(MAX_DEPTH);
-        let mut executions = Executions { scale, ..Executions::once() };
+        let mut executions = Executions { scale, most: scale, ..Executions::once() };
         let mut nodes: FxHashSet<Node> = FxHashSet::default();
         for &graph in &order {
             let mut runs: i64 = 0;
@@ -73,6 +75,7 @@ impl Executions {
             // The main graph, and what nobody runs.
             let runs = if parents.is_empty() { scale } else { runs.min(MAX) };
             executions.of.insert(graph, runs);
+            executions.most = executions.most.max(runs);
         }
         executions
     }
@@ -84,7 +87,7 @@ impl Executions {
 
     /// How often the graph counts as run that is run most often.
     pub fn most(&self) -> i64 {
-        self.of.values().copied().max().unwrap_or(self.scale).max(self.scale)
+        self.most
     }
 
     /// How often the main graph counts as run.

@@ -23,7 +23,7 @@ mod target;
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::paths::Paths;
 use ampc_ir::infer::{Facts, infer_module};
-use ampc_ir::op::{OpKind, OpSchema};
+use ampc_ir::op::{Arity, OpKind, OpSchema};
 use ampc_ir::{GraphId, Module, Node};
 use cx::{Cx, Refused};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -179,7 +179,7 @@ impl Raise<'_> {
             // What the table says of later steps is worth saying; what functions say would be about another form.
             _ if self.stuck.contains(&node) => return Ok(()),
             Step::Same | Step::Kept(_) => {}
-            Step::Form(form) => apply(cx, node, form)?,
+            Step::Form(form) => apply(cx, node, form, next)?,
             Step::By(adapter, _) if !cx.view(node).lacks_attributes() => adapter(cx, node)?,
             Step::By(_, what) => {
                 return Err(Refused(format!(
@@ -196,15 +196,17 @@ impl Raise<'_> {
 }
 
 /// Changes attributes as data says.
-fn apply(cx: &mut Cx<'_>, node: Node, form: Form) -> Result<(), Refused> {
+fn apply(cx: &mut Cx<'_>, node: Node, form: Form, next: &OpSchema) -> Result<(), Refused> {
     form.drop.iter().for_each(|name| cx.remove(node, name));
     form.write.iter().for_each(|&(name, value)| cx.write(node, name, value));
-    if let Some((name, slot)) = form.operand
-        && let Some(list) = cx.attr(node, name)
-    {
-        let operand = cx.list(node, name, list)?;
-        cx.set_operand(node, slot, Some(operand));
-        cx.remove(node, name);
+    if let Some((name, slot)) = form.operand {
+        if let Some(list) = cx.attr(node, name) {
+            let operand = cx.list(node, name, list)?;
+            cx.set_operand(node, slot, Some(operand));
+            cx.remove(node, name);
+        } else if next.inputs.get(slot).is_some_and(|formal| formal.arity == Arity::Single) {
+            return Err(Refused(format!("no `{name}`")));
+        }
     }
     Ok(())
 }

@@ -28,7 +28,7 @@ impl GraphPlan {
             if step.scratch.1 > 0 {
                 notes += &format!(", scratch {}..{}", step.scratch.0, step.scratch.0 + step.scratch.1);
             }
-            let op = module.op_name(step.node).1;
+            let op = shown(module.op_name(step.node).1);
             text += &format!("{at:>4}  {} = {op}({}){notes}\n", results.join(", "), operands.join(", "));
         }
         for state in &self.states {
@@ -47,7 +47,9 @@ impl GraphPlan {
 
     fn name(&self, module: &Module, index: u32) -> String {
         let value = self.values[index as usize].value;
-        module.value_name(value).map_or_else(|| format!("%{index}"), |name| format!("%{}", module.text(name)))
+        module
+            .value_name(value)
+            .map_or_else(|| format!("%{index}"), |name| format!("%{}", shown(module.text(name))))
     }
 
     fn result(&self, module: &Module, index: u32) -> String {
@@ -67,4 +69,11 @@ impl GraphPlan {
 fn show(dtype: DType, dims: &[u64]) -> String {
     let dims: Vec<String> = dims.iter().map(u64::to_string).collect();
     format!("{dtype}[{}]", dims.join(", "))
+}
+
+/// A name on one line: controls, and marks that turn the direction of writing, as escapes.
+fn shown(name: &str) -> std::borrow::Cow<'_, str> {
+    let is_hidden =
+        |c: char| c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    if name.contains(is_hidden) { name.escape_debug().to_string().into() } else { name.into() }
 }

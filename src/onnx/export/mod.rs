@@ -219,6 +219,19 @@ pub fn to_bytes(module: &Module, source: Option<&Source>) -> Result<(Vec<u8>, Wr
     Ok((bytes, written.report(None)))
 }
 
+/// What `value_info` says of values and does not hold, for a module whose types have been inferred: the entries that
+/// [`write()`] would leave out of a graph that changed.
+///
+/// # Errors
+/// If the source cannot be read again.
+pub fn false_value_info(module: &Module, source: &Source) -> Result<Vec<Warning>, WireError> {
+    let mut exporter = Exporter::new(module, Some(source), Placement::inline());
+    for graph in plan::graphs(module) {
+        exporter.check_declared_types(graph)?;
+    }
+    Ok(exporter.warnings)
+}
+
 /// A model laid out, ready to be streamed.
 struct Written {
     model: Layout,
@@ -309,16 +322,7 @@ fn in_folder_of(source: &Source, path: &Path) -> bool {
 fn lay_out(module: &Module, source: Option<&Source>, placement: Placement) -> Result<Written, ExportError> {
     let order = plan::graphs(module);
     let location = placement.location.clone();
-    let mut exporter = Exporter {
-        module,
-        source,
-        placement,
-        reader: source.map(|s| Reader::new(&*s.shared)),
-        clean: plan::Clean::default(),
-        bodies: FxHashMap::default(),
-        data: Layout::new(),
-        warnings: Vec::new(),
-    };
+    let mut exporter = Exporter::new(module, source, placement);
     plan::check_conversions(module, &order)?;
     exporter.clean = plan::clean(&exporter, &order);
     let metadata = provenance::model_metadata(module, &order, exporter.ir_version());
@@ -353,6 +357,19 @@ struct Exporter<'a> {
 }
 
 impl<'a> Exporter<'a> {
+    fn new(module: &'a Module, source: Option<&'a Source>, placement: Placement) -> Exporter<'a> {
+        Exporter {
+            module,
+            source,
+            placement,
+            reader: source.map(|s| Reader::new(&*s.shared)),
+            clean: plan::Clean::default(),
+            bodies: FxHashMap::default(),
+            data: Layout::new(),
+            warnings: Vec::new(),
+        }
+    }
+
     fn model(&mut self, order: &[GraphId], metadata: &[(String, String)]) -> Result<Layout, WireError> {
         for &graph in order.iter().rev() {
             if self.clean.graphs.contains(&graph) {

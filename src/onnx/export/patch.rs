@@ -368,7 +368,8 @@ impl Exporter<'_> {
         let data = module.node(node);
         let (domain, op, overload) = module.op_name(node);
         let name = data.name.map_or("", |n| module.text(n));
-        let mut attrs: Vec<&Attr> = data.attrs().iter().collect();
+        let mut attrs: Vec<Option<&Attr>> = data.attrs().iter().map(Some).collect();
+        let index: FxHashMap<Symbol, usize> = data.attrs().iter().map(|a| a.name).zip(0..).collect();
         let other_op = data.dirty.header || data.dirty.callee;
         let mut seen = Seen::default();
         let mut out = Layout::new();
@@ -390,8 +391,8 @@ impl Exporter<'_> {
                 4 if other_op => self.text(&mut out, &field, op)?,
                 5 => {
                     let attr_name = self.field_name(&field, 1)?;
-                    if let Some(i) = attrs.iter().position(|a| Some(a.name) == attr_name) {
-                        let attr = attrs.remove(i);
+                    let at = attr_name.and_then(|name| index.get(&name));
+                    if let Some(attr) = at.and_then(|&i| attrs[i].take()) {
                         self.attr(&mut out, &field, node, attr)?;
                     }
                 }
@@ -429,7 +430,7 @@ impl Exporter<'_> {
                 text_field(&mut out, number, text);
             }
         }
-        for attr in attrs {
+        for attr in attrs.into_iter().flatten() {
             let attr = self.new_attr(attr);
             out.message_field(5, attr);
         }

@@ -71,6 +71,22 @@ impl Exporter<'_> {
         Ok(())
     }
 
+    /// Warns of the `value_info` entries of a graph of the source that do not hold.
+    pub(super) fn check_declared_types(&mut self, graph: GraphId) -> Result<(), WireError> {
+        let Some(record) = self.source.and_then(|s| s.graphs.get(&graph)) else { return Ok(()) };
+        if self.is_in_function(graph) {
+            return Ok(());
+        }
+        let mut types = None;
+        let mut fields = Fields::of(record.at.body);
+        while let Some(field) = fields.next(self.reader())? {
+            if field.number == 13 {
+                self.declared_type(&mut Layout::new(), &field, graph, &mut types)?;
+            }
+        }
+        Ok(())
+    }
+
     /// A `value_info` entry: kept where it agrees with what is known, retyped where only the element type differs,
     /// left out where it is false or about nothing.
     pub(super) fn declared_type(

@@ -4,7 +4,8 @@
 //! what has one obvious meaning (order of nodes, missing opset imports) with a warning, and stops there.
 //! Types other than those of constants, inputs and outputs are left to inference; `value_info` is not believed.
 //!
-//! Four steps, none of which recurses, so that hostile nesting meets a limit and not the end of the stack:
+//! Before anything else `wellformed` walks the file: every field that ONNX has, used or not, is encoded as it should.
+//! Then four steps, none of which recurses, so that hostile nesting meets a limit and not the end of the stack:
 //!
 //! 1. `raw` reads every graph into a table, bodies after the graph of their owner;
 //! 2. `scope` resolves names: what a body does not define it takes from outside;
@@ -12,6 +13,7 @@
 //! 4. `build` makes the module, graph by graph, in the order of the table.
 
 mod build;
+mod foreign;
 mod names;
 mod operator;
 mod raw;
@@ -21,12 +23,18 @@ use super::bytes::SourceBytes;
 use super::error::{ImportError, Problem, ProblemKind, Warning};
 use super::external::ExternalFiles;
 use super::source::Source;
-use super::wire::{Reader, Span, WireError};
-use ampc_ir::Module;
+use super::sparse::MAX_DENSE;
+use super::wellformed;
+use super::wire::{Reader, WireError, WireErrorKind};
 use ampc_ir::tensor::ByteSource;
+use ampc_ir::{Module, Symbol};
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+
+/// Problems that are kept; the others are counted.
+const MAX_PROBLEMS: usize = 10_000;
 
 /// How to read a model.
 #[derive(Clone, Debug)]
@@ -77,8 +85,22 @@ fn read_source(
     let shared: Arc<dyn ByteSource> = bytes.clone();
     let mut reader = Reader::new(&*shared);
     let wire = |source| ImportError::Wire { path: path.clone(), source };
-    if let Some(found) = foreign(&mut reader).map_err(wire)? {
+    if let Some(found) = foreign::surely(&mut reader).map_err(wire)? {
         return Err(ImportError::NotAModel { path, found });
+    }
+    if let Err(source) = wellformed::check(&mut reader) {
+        // Only bodies nest as deep as that.
+        if matches!(source.kind, WireErrorKind::TooDeep { limit: wellformed::MAX_DEPTH }) {
+            let kind = ProblemKind::TooDeep { limit: options.max_depth };
+            let problems = vec![Problem { place: String::new(), kind }];
+            return Err(ImportError::Invalid { path, problems, more: 0 });
+        }
+        return Err(match foreign::likely(&mut reader) {
+            Some(found) if !matches!(source.kind, WireErrorKind::Io(_)) => {
+                ImportError::NotAModel { path, found }
+            }
+            Some(_) | None => wire(source),
+        });
     }
     let mut import = Import {
         module: Module::new(),
@@ -88,6 +110,13 @@ fn read_source(
         problems: Vec::new(),
         warnings: Vec::new(),
         max_depth: options.max_depth,
+        wrong_files: FxHashMap::default(),
+        dense_left: MAX_DENSE,
+        sparse_initializers: 0,
+        more_problems: 0,
+        imports_seen: FxHashSet::default(),
+        opset_of: FxHashMap::default(),
+        similar: FxHashMap::default(),
         external_attr: false,
         runtime_only: BTreeMap::new(),
     };
@@ -105,7 +134,7 @@ fn read_source(
             }
             Ok((module, source, warnings))
         }
-        _ => Err(ImportError::Invalid { path, problems: import.problems }),
+        _ => Err(ImportError::Invalid { path, problems: import.problems, more: import.more_problems }),
     }
 }
 
@@ -118,6 +147,20 @@ struct Import<'s> {
     problems: Vec<Problem>,
     warnings: Vec<Warning>,
     max_depth: usize,
+    /// What is wrong with data files: which problem says so.
+    wrong_files: FxHashMap<String, usize>,
+    /// Bytes that sparse initializers may still take as dense tensors.
+    dense_left: u64,
+    /// How many sparse initializers there are.
+    sparse_initializers: usize,
+    /// Problems beyond those that are kept.
+    more_problems: usize,
+    /// The main graph (`None`) and the functions whose imports are in `opset_of`.
+    imports_seen: FxHashSet<Option<usize>>,
+    /// The opset of each domain that is imported or has been assumed, by the function that imports it.
+    opset_of: FxHashMap<(Option<usize>, Symbol), u16>,
+    /// What may have been meant by names of operators that do not exist, by domain and name.
+    similar: FxHashMap<(Symbol, Symbol), Option<&'static str>>,
     /// Whether the attribute that was read last has elements in an external file.
     external_attr: bool,
     /// Operators that only ONNX Runtime has at the opset: the first node, and how many there are.
@@ -134,28 +177,10 @@ impl Import<'_> {
     }
 
     fn problem(&mut self, place: impl Into<String>, kind: ProblemKind) {
-        self.problems.push(Problem { place: place.into(), kind });
+        if self.problems.len() < MAX_PROBLEMS {
+            self.problems.push(Problem { place: place.into(), kind });
+        } else {
+            self.more_problems += 1;
+        }
     }
-}
-
-/// What the file is, if it is recognisably not a model.
-fn foreign(reader: &mut Reader<'_>) -> Result<Option<&'static str>, WireError> {
-    let all = reader.all();
-    let head = reader.bytes(Span { offset: 0, len: all.len.min(64) })?;
-    Ok(match head {
-        [] => Some("the file is empty"),
-        _ if head.starts_with(b"version https://git-lfs.github.com/spec/") => {
-            Some("it is a git-LFS pointer; fetch the real file with `git lfs pull`")
-        }
-        _ if head.starts_with(b"PK\x03\x04") => {
-            Some("it is a zip archive; unpack it and name the model in it")
-        }
-        _ if head.starts_with(b"ORTM") || head.get(4..8) == Some(b"ORTM") => {
-            Some("it is in ONNX Runtime's own format; use the model it was made from")
-        }
-        _ if head.starts_with(b"<!DOCTYPE") || head.starts_with(b"<html") => {
-            Some("it is a web page; the download went wrong")
-        }
-        _ => None,
-    })
 }

@@ -110,13 +110,25 @@ impl Import<'_> {
         &mut self,
         domain: Symbol,
         names: &FunctionNames,
-        opsets: &mut Vec<(Symbol, u16)>,
+        (scope, opsets): (Option<usize>, &mut Vec<(Symbol, u16)>),
         ir_version: i64,
     ) -> u16 {
-        let same = |d: Symbol| canonical(d, names.ai_onnx, names.empty) == domain;
-        if let Some(&(_, version)) = opsets.iter().find(|(d, _)| same(*d)) {
-            return version;
+        if self.imports_seen.insert(scope) {
+            for &(imported, version) in &*opsets {
+                let imported = canonical(imported, names.ai_onnx, names.empty);
+                self.opset_of.entry((scope, imported)).or_insert(version);
+            }
         }
+        if let Some(&opset) = self.opset_of.get(&(scope, domain)) {
+            return opset;
+        }
+        let opset = self.assumed_opset(domain, opsets, ir_version);
+        self.opset_of.insert((scope, domain), opset);
+        opset
+    }
+
+    /// The opset of a domain that is not imported; now it is.
+    fn assumed_opset(&mut self, domain: Symbol, opsets: &mut Vec<(Symbol, u16)>, ir_version: i64) -> u16 {
         let text = self.module.text(domain);
         let by_ir = usize::try_from(ir_version - 1).ok().and_then(|i| OPSET_OF_IR.get(i).copied());
         let opset = match latest_opset(text) {
@@ -134,7 +146,7 @@ impl Import<'_> {
         &mut self,
         node: &NodeMessage,
         functions: &FunctionNames,
-        opsets: &mut Vec<(Symbol, u16)>,
+        imports: (Option<usize>, &mut Vec<(Symbol, u16)>),
         ir_version: i64,
         place: &str,
     ) -> Option<Op> {
@@ -145,7 +157,7 @@ impl Import<'_> {
             self.problem(place_of(self, place, node), ProblemKind::NoOperator);
             return None;
         };
-        let opset = self.opset(domain, functions, opsets, ir_version);
+        let opset = self.opset(domain, functions, imports, ir_version);
         if let Some(&function) = functions.by_name.get(&(domain, name, overload)) {
             return Some(Op::Call(FunctionId::new(function)));
         }
@@ -174,7 +186,10 @@ impl Import<'_> {
             Lookup::UnknownOp => ProblemKind::UnknownOperator {
                 domain: shown(domain_text),
                 name: shown_name(),
-                suggestion: similar(domain_text, name_text),
+                suggestion: *self
+                    .similar
+                    .entry((domain, name))
+                    .or_insert_with(|| similar(domain_text, name_text)),
             },
         };
         self.problem(place_of(self, place, node), kind);

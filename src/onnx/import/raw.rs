@@ -5,16 +5,18 @@
 
 use super::Import;
 use super::operator::FunctionNames;
-use crate::onnx::error::{ProblemKind, Warning};
+use crate::onnx::error::{Problem, ProblemKind, Warning};
 use crate::onnx::node::{AttrContent, AttrMessage, read_attr, read_node};
 use crate::onnx::proto::ValueInfoProto;
 use crate::onnx::scan::{FunctionMessage, Located, decode, read_function, read_graph, read_model};
-use crate::onnx::tensor::{TensorFailure, TensorMessage, read_sparse, read_tensor};
+use crate::onnx::sparse::densified;
+use crate::onnx::tensor::{TensorFailure, TensorIssue, TensorMessage, read_sparse, read_tensor};
 use crate::onnx::types::{TypeIssue, kind_of, type_of};
 use crate::onnx::wire::{Span, WireError};
 use ampc_ir::attr::{Attr, AttrValue};
 use ampc_ir::module::Header;
 use ampc_ir::{Op, Payload, Symbol, Type};
+use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -220,7 +222,8 @@ impl Import<'_> {
             let within = |e: WireError| e.within("node", Some(i));
             let message =
                 read_node(&mut self.reader, at.body, &mut |text| module.intern(text)).map_err(within)?;
-            let op = self.operator(&message, names, opsets, tables.header_in_file.ir_version, &place);
+            let op =
+                self.operator(&message, names, (function, opsets), tables.header_in_file.ir_version, &place);
             let mut node = RawNode {
                 at,
                 op,
@@ -231,9 +234,10 @@ impl Import<'_> {
                 metadata: message.metadata,
                 external: false,
             };
+            let mut names_seen = FxHashSet::default();
             for attr in message.attrs {
                 let name = attr.name;
-                if node.attrs.iter().any(|a| a.name == name) {
+                if !names_seen.insert(name) {
                     let place = self.node_place(&place, &node, i);
                     let name = self.module.text(name).to_owned();
                     self.problem(place, ProblemKind::DuplicateAttribute { name });
@@ -306,14 +310,28 @@ impl Import<'_> {
             };
             self.constant(graph, at, &name, payload, external, place);
         }
+        // What is declared to be sparse stays so.
+        let declared: FxHashSet<Symbol> =
+            graph.inputs.iter().chain(&graph.outputs).filter(|v| is_sparse(&v.ty)).map(|v| v.name).collect();
         for (i, &at) in message.sparse_initializers.iter().enumerate() {
             let read = read_sparse(&mut self.reader, self.shared, at.body, &mut self.external);
             let read = self.settle(read, place).map_err(|e| e.within("sparse_initializer", Some(i)))?;
-            let (name, payload) = match read {
-                Ok((name, data)) => (name, Some(Payload::Sparse(Arc::new(data)))),
-                Err(name) => (name, None),
+            let (name, payload, external) = match read {
+                Ok((name, data, external))
+                    if self.module.symbol(&name).is_some_and(|name| declared.contains(&name)) =>
+                {
+                    (name, Some(Payload::Sparse(Arc::new(data))), external)
+                }
+                Ok((name, data, external)) => {
+                    let dense = densified(&data, &mut self.dense_left)
+                        .map_err(|issue| TensorFailure::Issue { name: name.clone(), issue });
+                    let dense = self.settle(dense, place)?;
+                    self.sparse_initializers += 1;
+                    (name, dense.ok().map(|data| Payload::Dense(Arc::new(data))), external)
+                }
+                Err(name) => (name, None, false),
             };
-            self.constant(graph, at, &name, payload, false, place);
+            self.constant(graph, at, &name, payload, external, place);
         }
         Ok(message.nodes)
     }
@@ -346,10 +364,25 @@ impl Import<'_> {
             Ok(tensor) => Ok(Ok(tensor)),
             Err(TensorFailure::Wire(error)) => Err(error),
             Err(TensorFailure::Issue { name, issue }) => {
-                self.problem(place, ProblemKind::Tensor { name: name.clone(), issue });
+                self.tensor_problem(place, name.clone(), issue);
                 Ok(Err(name))
             }
         }
+    }
+
+    /// Reports a wrong tensor; what is wrong with a data file once for all tensors in it.
+    fn tensor_problem(&mut self, place: &str, name: String, issue: TensorIssue) {
+        if let TensorIssue::External(error) = &issue
+            && error.is_about_file()
+        {
+            let first = *self.wrong_files.entry(error.to_string()).or_insert(self.problems.len());
+            if let Some(Problem { kind: ProblemKind::Tensor { more, .. }, .. }) = self.problems.get_mut(first)
+            {
+                *more += 1;
+                return;
+            }
+        }
+        self.problem(place, ProblemKind::Tensor { name, more: 0, issue });
     }
 
     fn value(
@@ -461,7 +494,7 @@ impl Import<'_> {
     ) -> Result<Option<Arc<ampc_ir::tensor::SparseData>>, WireError> {
         let read = read_sparse(&mut self.reader, self.shared, span, &mut self.external);
         let read = self.settle(self.named(read, attr), place)?;
-        Ok(read.ok().map(|(_, data)| Arc::new(data)))
+        Ok(read.ok().map(|(_, data, _)| Arc::new(data)))
     }
 
     /// Calls a wrong tensor without a name after its attribute.
@@ -483,4 +516,8 @@ impl Import<'_> {
     fn node_place(&self, graph: &str, node: &RawNode, index: usize) -> String {
         super::scope::label(&self.module, graph, node, index)
     }
+}
+
+fn is_sparse(ty: &Type) -> bool {
+    matches!(ty, Type::Sparse(_))
 }

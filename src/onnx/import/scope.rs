@@ -64,12 +64,27 @@ pub(super) fn resolve(import: &mut Import<'_>, tables: &mut Tables) {
             }
         }
     }
+    warn_of_unnamed(import, &tables.graphs);
+    if import.sparse_initializers > 0 {
+        import.warnings.push(Warning::SparseInitializers { count: import.sparse_initializers });
+    }
     let [constants, overridable] = listed;
     if constants > 0 {
         import.warnings.push(Warning::ListedInitializers { count: constants });
     }
     if overridable > 0 {
         import.warnings.push(Warning::OverridableInitializers { count: overridable });
+    }
+}
+
+/// Warns of graphs without a name; functions without one have been reported.
+fn warn_of_unnamed(import: &mut Import<'_>, graphs: &[RawGraph]) {
+    let is_unnamed =
+        |&g: &usize| graphs[g].name.is_empty() && !matches!(graphs[g].owner, RawOwner::Function(_));
+    let mut unnamed = (0..graphs.len()).filter(is_unnamed);
+    if let Some(first) = unnamed.next() {
+        let first = graph_label(&import.module, graphs, first);
+        import.warnings.push(Warning::UnnamedGraph { first, more: unnamed.count() });
     }
 }
 

@@ -1,0 +1,172 @@
+//! Text of models, files and arguments as a terminal may see it: nothing in it moves the cursor, changes a color, turns
+//! the direction of writing or makes a line of its own, and nothing is longer than people read.
+//!
+//! Models name nodes, values and files as they like, and name as many as they like in one message. What people are to
+//! read goes through here: the words of problems, the cells of tables and single lines one by one ([`message`],
+//! [`name`]), and everything once more on its way out ([`guarded`]), where only line breaks and the colors that drawing
+//! put there pass. Files are written as they are.
+
+use std::borrow::Cow;
+
+/// Characters of a name that are shown.
+const NAME: usize = 160;
+/// Characters of a message that are shown.
+const MESSAGE: usize = 2000;
+/// Items of a list that are shown before the rest is counted, and at the end.
+const ITEMS: usize = 12;
+/// Lists of up to this many items are shown whole.
+const WHOLE: usize = 24;
+
+/// Whether a character is shown by its number: controls, and marks that turn or join what is around them.
+fn is_hidden(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
+}
+
+fn escape(text: &str, keep: impl Fn(char) -> bool) -> Cow<'_, str> {
+    if !text.contains(|c| is_hidden(c) && !keep(c)) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if is_hidden(c) && !keep(c) {
+            shown.extend(c.escape_unicode());
+        } else {
+            shown.push(c);
+        }
+    }
+    Cow::Owned(shown)
+}
+
+/// The start of a text, if it has more than `most` characters, and how many are left out.
+fn cut(text: &str, most: usize) -> Option<(&str, usize)> {
+    let (at, _) = text.char_indices().nth(most)?;
+    Some((&text[..at], text[at..].chars().count()))
+}
+
+/// A name, or a word of the model, on one line.
+pub(crate) fn name(text: &str) -> String {
+    match cut(text, NAME) {
+        Some((start, more)) => format!("{}… and {more} more characters", escape(start, |_| false)),
+        None => escape(text, |_| false).into_owned(),
+    }
+}
+
+/// A message on one line: names in it are cut, of long lists the start and the end are shown, and the whole is bounded.
+pub(crate) fn message(text: &str) -> String {
+    let text = lists(&names(text));
+    match cut(&text, MESSAGE) {
+        Some((start, more)) => format!("{}… and {more} more characters", escape(start, |_| false)),
+        None => escape(&text, |_| false).into_owned(),
+    }
+}
+
+/// Cuts what stands between backquotes.
+fn names(text: &str) -> String {
+    let part = |(i, part): (usize, &str)| match cut(part, NAME) {
+        Some((start, more)) if i % 2 == 1 => format!("{start}… and {more} more characters"),
+        Some(_) | None => part.to_owned(),
+    };
+    text.split('`').enumerate().map(part).collect::<Vec<_>>().join("`")
+}
+
+/// Cuts lists between brackets, then those that are left.
+fn lists(text: &str) -> String {
+    let mut shown = String::new();
+    let mut rest = text;
+    while let Some((before, inside)) = rest.split_once('[') {
+        shown.push_str(before);
+        shown.push('[');
+        let (list, after) =
+            inside.split_once(']').map_or((inside, ""), |(list, _)| (list, &inside[list.len()..]));
+        shown.push_str(&list_of(list));
+        rest = after;
+    }
+    shown.push_str(rest);
+    list_of(&shown)
+}
+
+fn list_of(text: &str) -> String {
+    let n = text.matches(", ").count() + 1;
+    if n <= WHOLE {
+        return text.to_owned();
+    }
+    let start: Vec<&str> = text.split(", ").take(ITEMS).collect();
+    let last = text.rsplit(", ").next().unwrap_or_default();
+    format!("{}, … and {} more, {last}", start.join(", "), n - ITEMS - 1)
+}
+
+/// The source that a problem is drawn over, with every hidden character replaced by one that takes as many bytes.
+pub(crate) fn source(text: String) -> String {
+    if !text.contains(|c| is_hidden(c) && c != '\n') {
+        return text;
+    }
+    let of_length = |c: char| match c.len_utf8() {
+        1 => '?',
+        2 => '¿',
+        _ => '\u{fffd}',
+    };
+    text.chars().map(|c| if is_hidden(c) && c != '\n' { of_length(c) } else { c }).collect()
+}
+
+/// Lines on their way to a terminal or log: line breaks stay, and the colors of drawn problems.
+pub(crate) fn guarded(text: &str) -> Cow<'_, str> {
+    if !text.contains('\u{1b}') {
+        return escape(text, |c| c == '\n');
+    }
+    let mut parts = text.split('\u{1b}');
+    let mut shown = escape(parts.next().unwrap_or_default(), |c| c == '\n').into_owned();
+    for part in parts {
+        let color = part.strip_prefix('[').and_then(|rest| {
+            let end = rest.find(|c: char| !c.is_ascii_digit() && c != ';')?;
+            rest[end..].starts_with('m').then_some(())
+        });
+        shown.push_str(if color.is_some() { "\u{1b}" } else { "\\u{1b}" });
+        shown.push_str(&escape(part, |c| c == '\n'));
+    }
+    Cow::Owned(shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_hidden_is_left() {
+        for c in (0..=0x1f).chain([0x7f, 0x85, 0x9b, 0x200b, 0x202a, 0x202e, 0x2028, 0x2066, 0x2069, 0xfeff])
+        {
+            let c = char::from_u32(c).unwrap();
+            let expected = format!("a\\u{{{:x}}}b", u32::from(c));
+            assert_eq!(name(&format!("a{c}b")), expected);
+            assert_eq!(message(&format!("a{c}b")), expected);
+        }
+        assert_eq!(name("größe 😀"), "größe 😀");
+    }
+
+    #[test]
+    fn only_colors_and_line_breaks_leave() {
+        assert_eq!(guarded("a\n\u{1b}[31;1mb\u{1b}[0m"), "a\n\u{1b}[31;1mb\u{1b}[0m");
+        assert_eq!(guarded("\u{1b}]0;title\u{7}\u{1b}[2J\r"), "\\u{1b}]0;title\\u{7}\\u{1b}[2J\\u{d}");
+    }
+
+    #[test]
+    fn a_source_keeps_its_offsets() {
+        let text = "a\u{1b}\u{9b}\u{202e}b\n";
+        let shown = source(text.to_owned());
+        assert_eq!((shown.len(), shown.as_str()), (text.len(), "a?¿\u{fffd}b\n"));
+    }
+
+    #[test]
+    fn everything_is_bounded() {
+        let dims = vec!["1"; 100_000].join(", ");
+        let expected = format!("its dims [{}, … and 99987 more, 1] are wrong", ["1"; 12].join(", "));
+        assert_eq!(message(&format!("its dims [{dims}] are wrong")), expected);
+        let list = format!("needs a, {}, z: give them", vec!["b"; 200_000].join(", "));
+        assert!(message(&list).ends_with("… and 199989 more, z: give them"), "{}", message(&list));
+        let long = "n".repeat(1 << 20);
+        assert!(message(&format!("`{long}` is read")).ends_with("… and 1048416 more characters` is read"));
+        assert!(name(&long).len() < 200 && message(&long).len() < 2100);
+        let short = "`a` has [1, 2, 3], b, c";
+        assert_eq!(message(short), short);
+    }
+}

@@ -1,0 +1,490 @@
+//! What is read is checked, used or not, and what is said of it is short and safe for a terminal.
+
+use super::support::{Dir, MLP, Run, snapshot};
+use ampc::onnx::proto::{
+    AttributeProto, DeviceConfigurationProto, GraphProto, ModelProto, NodeDeviceConfigurationProto,
+    NodeProto, OperatorSetIdProto, SparseTensorProto, StringStringEntryProto, TensorAnnotation, TensorProto,
+    TensorShapeProto, TrainingInfoProto, TypeProto, ValueInfoProto,
+    tensor_shape_proto::{Dimension, dimension},
+    type_proto,
+};
+use prost::Message;
+
+fn some(text: &str) -> Option<String> {
+    Some(text.to_owned())
+}
+
+fn typed(name: &str, dtype: i32, dims: &[i64]) -> ValueInfoProto {
+    let dim = |&d: &i64| Dimension { denotation: None, value: Some(dimension::Value::DimValue(d)) };
+    let shape = Some(TensorShapeProto { dim: dims.iter().map(dim).collect() });
+    let value = Some(type_proto::Value::TensorType(type_proto::Tensor { elem_type: Some(dtype), shape }));
+    let ty = TypeProto { value, denotation: None };
+    ValueInfoProto { name: some(name), r#type: Some(ty), ..ValueInfoProto::default() }
+}
+
+fn node(op: &str, name: &str, inputs: &[&str], outputs: &[&str]) -> NodeProto {
+    NodeProto {
+        op_type: some(op),
+        name: some(name),
+        input: inputs.iter().map(|s| (*s).to_owned()).collect(),
+        output: outputs.iter().map(|s| (*s).to_owned()).collect(),
+        ..NodeProto::default()
+    }
+}
+
+/// x f32[2, 4] times w f32[4, 4] is y, declared with these dims.
+fn matmul(declared: &[i64]) -> GraphProto {
+    GraphProto {
+        name: some("g"),
+        node: vec![node("MatMul", "mm", &["x", "w"], &["y"])],
+        input: vec![typed("x", 1, &[2, 4])],
+        output: vec![typed("y", 1, declared)],
+        initializer: vec![TensorProto {
+            name: some("w"),
+            dims: vec![4, 4],
+            data_type: Some(1),
+            float_data: vec![1.0; 16],
+            ..TensorProto::default()
+        }],
+        ..GraphProto::default()
+    }
+}
+
+fn model(opset: i64, graph: GraphProto) -> ModelProto {
+    ModelProto {
+        ir_version: Some(if opset < 9 { 3 } else { 8 }),
+        opset_import: vec![OperatorSetIdProto { domain: some(""), version: Some(opset) }],
+        graph: Some(graph),
+        ..ModelProto::default()
+    }
+}
+
+fn write(dir: &Dir, name: &str, model: &ModelProto) {
+    dir.write(name, model.encode_to_vec());
+}
+
+/// The bytes of a model with `GOOD` where it has text, and the same made bad.
+fn spoiled(model: &ModelProto) -> (Vec<u8>, Vec<u8>) {
+    let good = model.encode_to_vec();
+    let mut bad = good.clone();
+    let at = good.windows(4).position(|part| part == b"GOOD").unwrap();
+    bad[at] = 0xff;
+    (good, bad)
+}
+
+#[test]
+fn a_field_that_is_not_used_is_read_all_the_same() {
+    let dir = Dir::new();
+    let good = || some("GOOD");
+    let entry = || StringStringEntryProto { key: good(), value: None };
+    let cases: Vec<(&str, ModelProto)> = vec![
+        ("value_info", {
+            let mut m = model(17, matmul(&[2, 4]));
+            m.graph.as_mut().unwrap().value_info =
+                vec![ValueInfoProto { doc_string: good(), ..typed("y", 1, &[2, 4]) }];
+            m
+        }),
+        (
+            "configuration",
+            ModelProto {
+                configuration: vec![DeviceConfigurationProto { name: good(), ..Default::default() }],
+                ..model(17, matmul(&[2, 4]))
+            },
+        ),
+        ("device_configurations", {
+            let mut m = model(17, matmul(&[2, 4]));
+            m.graph.as_mut().unwrap().node[0].device_configurations =
+                vec![NodeDeviceConfigurationProto { configuration_id: good(), ..Default::default() }];
+            m
+        }),
+        ("quantization_annotation", {
+            let mut m = model(17, matmul(&[2, 4]));
+            m.graph.as_mut().unwrap().quantization_annotation =
+                vec![TensorAnnotation { tensor_name: good(), ..Default::default() }];
+            m
+        }),
+        (
+            "training_info",
+            ModelProto {
+                training_info: vec![TrainingInfoProto {
+                    update_binding: vec![entry()],
+                    ..Default::default()
+                }],
+                ..model(17, matmul(&[2, 4]))
+            },
+        ),
+        ("metadata_props", {
+            let mut m = model(17, matmul(&[2, 4]));
+            m.graph.as_mut().unwrap().metadata_props = vec![entry()];
+            m
+        }),
+        ("doc_string", {
+            let mut m = model(17, matmul(&[2, 4]));
+            m.graph.as_mut().unwrap().node[0].doc_string = good();
+            m
+        }),
+    ];
+    for (name, model) in cases {
+        let (good, bad) = spoiled(&model);
+        dir.write("m.onnx", good);
+        assert_eq!(dir.run(&["check", "m.onnx"]).code, 0, "{name}");
+        dir.write("m.onnx", bad);
+        for args in [&["check", "m.onnx"][..], &["rewrite", "m.onnx", "-o", "out.onnx"]] {
+            let run = dir.run(args);
+            assert_eq!(run.code, 3, "{name}: {run}");
+            let said = format!("{}{}", run.stdout, run.stderr);
+            assert!(said.contains("ampc::import::utf8") && said.contains(name), "{name}: {said}");
+        }
+        assert_eq!(dir.files(), ["m.onnx"]);
+    }
+}
+
+#[test]
+fn what_is_declared_and_does_not_hold_is_warned_of() {
+    let dir = Dir::new();
+    write(&dir, "dims.onnx", &model(17, matmul(&[2, 5])));
+    let mut unnamed = model(17, matmul(&[2, 4]));
+    unnamed.graph.as_mut().unwrap().name = None;
+    unnamed.graph.as_mut().unwrap().value_info = vec![typed("y", 1, &[3, 4])];
+    unnamed.graph.as_mut().unwrap().node.push(node("Relu", "r", &["y"], &["z"]));
+    unnamed.graph.as_mut().unwrap().output = vec![typed("z", 1, &[2, 4])];
+    write(&dir, "unnamed.onnx", &unnamed);
+    snapshot("declared_dims_check", &dir.run(&["check", "dims.onnx"]));
+    snapshot("declared_dims_rewrite", &dir.run(&["rewrite", "dims.onnx", "-o", "out.onnx"]));
+    snapshot("unnamed_graph_check", &dir.run(&["check", "unnamed.onnx"]));
+    let branch = GraphProto {
+        node: vec![node("Relu", "", &["x"], &["t"])],
+        output: vec![typed("t", 1, &[2, 7])],
+        ..GraphProto::default()
+    };
+    let mut body = model(17, matmul(&[2, 4]));
+    let graph = body.graph.as_mut().unwrap();
+    graph.input.push(typed("c", 9, &[]));
+    graph.output.push(typed("b", 1, &[2, 4]));
+    let attr = |name: &str, graph: &GraphProto| AttributeProto {
+        name: some(name),
+        r#type: Some(5),
+        g: Some(Box::new(graph.clone())),
+        ..AttributeProto::default()
+    };
+    let mut owner = node("If", "iff", &["c"], &["b"]);
+    owner.attribute = vec![attr("then_branch", &branch), attr("else_branch", &branch)];
+    graph.node.push(owner);
+    write(&dir, "body.onnx", &body);
+    snapshot("declared_dims_body", &dir.run(&["check", "body.onnx"]));
+}
+
+#[test]
+fn a_model_below_opset_6_is_raised_if_it_needs_casts() {
+    let dir = Dir::new();
+    for opset in 1..=5 {
+        let mut old = model(opset, matmul(&[2, 4]));
+        let w = typed("w", 1, &[4, 4]);
+        old.graph.as_mut().unwrap().input.push(w);
+        write(&dir, "old.onnx", &old);
+        let run = dir.run(&["rewrite", "old.onnx", "-o", "new.onnx", "--report", "r.json", "--force"]);
+        assert_eq!(run.code, 0, "{run}");
+        assert!(run.stderr.contains("ampc::warning::opset.raised"), "{run}");
+        let new = std::fs::read(dir.path("new.onnx")).unwrap();
+        let written = ModelProto::decode(&*new).unwrap();
+        assert_eq!(written.opset_import[0].version, Some(6));
+        let casts = written.graph.unwrap().node.into_iter().filter(|n| n.op_type() == "Cast");
+        assert!(casts.flat_map(|n| n.attribute).all(|a| a.i.is_some() && a.s.is_none()));
+        // What the report repeats, and a second rewrite, are the same bytes.
+        assert_eq!(
+            dir.run(&["rewrite", "old.onnx", "-o", "again.onnx", "--policy", "r.json", "--force"]).code,
+            0
+        );
+        assert_eq!(std::fs::read(dir.path("again.onnx")).unwrap(), new);
+        assert_eq!(dir.run(&["rewrite", "new.onnx", "-o", "twice.onnx", "--force"]).code, 0);
+        assert_eq!(std::fs::read(dir.path("twice.onnx")).unwrap(), new);
+        // Without anything to lower the model stays as it is.
+        let run = dir.run(&["rewrite", "old.onnx", "-o", "kept.onnx", "--pin", "mm=fp32", "--force"]);
+        assert!(run.code == 0 && !run.stderr.contains("opset.raised"), "{run}");
+        assert_eq!(std::fs::read(dir.path("kept.onnx")).unwrap(), old.encode_to_vec());
+    }
+}
+
+#[test]
+fn a_model_below_opset_6_that_cannot_be_raised_is_refused() {
+    let dir = Dir::new();
+    let mut old = model(5, matmul(&[2, 4]));
+    let graph = old.graph.as_mut().unwrap();
+    graph.input.push(typed("w", 1, &[4, 4]));
+    // Of unknown rank: the form of opset 6 has a number for each axis.
+    let any = type_proto::Tensor { elem_type: Some(1), shape: None };
+    let mut free = typed("q", 1, &[]);
+    free.r#type.as_mut().unwrap().value = Some(type_proto::Value::TensorType(any));
+    graph.input.extend([free, typed("n", 1, &[1]), typed("a", 1, &[1])]);
+    graph.node.push(node("Tile", "tile", &["q", "n", "a"], &["z"]));
+    graph.output.push(ValueInfoProto { name: some("z"), ..ValueInfoProto::default() });
+    write(&dir, "old.onnx", &old);
+    let run = dir.run(&["rewrite", "old.onnx", "-o", "new.onnx"]);
+    assert_eq!(run.code, 4, "{run}");
+    snapshot("opset_not_raised", &run);
+    assert_eq!(dir.files(), ["old.onnx"]);
+}
+
+const HOSTILE: &str = "a\u{1b}[31m\nerror: b\u{202e}c\u{9b}d\te";
+
+/// Nothing that a terminal acts on, but the colors that were asked for.
+fn assert_safe(run: &Run) {
+    for text in [&run.stdout, &run.stderr] {
+        let is_bad = |c: char| {
+            (c.is_control() && c != '\n') || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+        };
+        assert!(!text.contains(is_bad), "{text:?}");
+        assert!(!text.lines().any(|line| line.starts_with("error: b")), "{text}");
+    }
+}
+
+#[test]
+fn names_cannot_reach_the_terminal() {
+    let dir = Dir::new();
+    let mut hostile = model(17, matmul(&[2, 5]));
+    let graph = hostile.graph.as_mut().unwrap();
+    graph.node[0].name = some(HOSTILE);
+    graph.node[0].output = vec![HOSTILE.to_owned()];
+    graph.output[0].name = some(HOSTILE);
+    graph.input[0].name = some(&format!("in{HOSTILE}"));
+    graph.node[0].input[0] = format!("in{HOSTILE}");
+    graph.name = some(HOSTILE);
+    hostile.producer_name = some(HOSTILE);
+    hostile.doc_string = some(HOSTILE);
+    write(&dir, "m.onnx", &hostile);
+    let mut broken = hostile.clone();
+    broken.graph.as_mut().unwrap().node[0].input[1] = format!("gone{HOSTILE}");
+    write(&dir, "broken.onnx", &broken);
+    let mut ill = hostile.clone();
+    ill.graph.as_mut().unwrap().initializer[0].dims = vec![2, 8];
+    write(&dir, "ill.onnx", &ill);
+    let file = "f\u{1b}[2J\n.onnx";
+    write(&dir, file, &hostile);
+    dir.write("p.json", "{\"ops\": {\"deny\": [\"x\u{202e}y\"]}}");
+    for args in [
+        &["check", "m.onnx"][..],
+        &["check", "broken.onnx"],
+        &["check", "ill.onnx"],
+        &["check", file],
+        &["check", "none\u{1b}[2J\n.onnx"],
+        &["inspect", "m.onnx"],
+        &["rewrite", "m.onnx", "-o", "out.onnx", "--force", "-v"],
+        &["rewrite", file, "--force"],
+        &["rewrite", "m.onnx", "-o", "out.onnx", "--force", "--explain", "*"],
+        &["rewrite", "m.onnx", "-o", "out.onnx", "--force", "--pin", "nothing\u{7}=fp32"],
+        &["run", "m.onnx", "--random", "1", "--print-plan", "--bench", "1", "--profile"],
+        &["verify", "m.onnx", "m.onnx", "--random", "1"],
+        &["policy", "check", "p.json"],
+        &["opt", "m.onnx", "--passes", "dce"],
+    ] {
+        assert_safe(&dir.run(args));
+    }
+    let colored = dir.run(&["check", "broken.onnx", "--color", "always"]);
+    assert!(colored.stdout.contains("\u{1b}[") && !colored.stdout.contains("a\u{1b}[31m"), "{colored:?}");
+    // What programs read has quoting of its own, and says the same.
+    assert_eq!(dir.run(&["rewrite", "m.onnx", "-o", "t.ir", "--pin", "*=fp32"]).code, 0);
+    assert_eq!(dir.run(&["rewrite", "t.ir", "-o", "back.onnx", "--pin", "*=fp32"]).code, 0);
+    assert_eq!(dir.run(&["rewrite", "m.onnx", "-o", "j.json", "--pin", "*=fp32"]).code, 0);
+    assert_eq!(dir.run(&["rewrite", "j.json", "-o", "back2.onnx", "--pin", "*=fp32"]).code, 0);
+    for back in ["back.onnx", "back2.onnx"] {
+        let back = ModelProto::decode(&*std::fs::read(dir.path(back)).unwrap()).unwrap();
+        assert_eq!(back.graph.unwrap().node[0].name(), HOSTILE);
+    }
+    let json = dir.run(&["inspect", "m.onnx", "--json"]);
+    let parsed: serde_json::Value = serde_json::from_str(&json.stdout).unwrap();
+    assert_eq!(parsed["producer"], HOSTILE);
+}
+
+/// Bytes that a command says at most, whatever the model.
+const MOST: usize = 64 << 10;
+
+#[test]
+fn messages_are_bounded() {
+    let dir = Dir::new();
+    let mut dims = model(17, matmul(&[2, 4]));
+    dims.graph.as_mut().unwrap().initializer[0].dims = vec![2; 100_000];
+    write(&dir, "dims.onnx", &dims);
+    let mut shape = model(17, matmul(&[2, 4]));
+    let graph = shape.graph.as_mut().unwrap();
+    graph.output[0] = typed("y", 1, &vec![3; 100_000]);
+    write(&dir, "shape.onnx", &shape);
+    let mut outputs = model(17, matmul(&[2, 4]));
+    outputs.graph.as_mut().unwrap().output.extend((0..20_000).map(|i| typed(&format!("o{i}"), 1, &[2])));
+    write(&dir, "outputs.onnx", &outputs);
+    let mut many = model(17, matmul(&[2, 4]));
+    let graph = many.graph.as_mut().unwrap();
+    let relu = |i: usize| node("Relu", &format!("n{i}"), &["y"], &[&format!("o{i}")]);
+    graph.node.extend((0..20_000).map(relu));
+    graph.output.extend((0..20_000).map(|i| typed(&format!("o{i}"), 1, &[2, 4])));
+    write(&dir, "many.onnx", &many);
+    let mut long = model(17, matmul(&[2, 4]));
+    let name = "n".repeat(1 << 20);
+    long.graph.as_mut().unwrap().node[0].name = Some(name.clone());
+    long.graph.as_mut().unwrap().node[0].input[1] = name;
+    write(&dir, "long.onnx", &long);
+    for (file, code) in [("dims", 3), ("shape", 0), ("outputs", 3), ("long", 3), ("many", 0)] {
+        let path = format!("{file}.onnx");
+        for args in
+            [&["check", &path][..], &["rewrite", &path, "-o", "out.onnx", "--force"], &["inspect", &path]]
+        {
+            let run = dir.run(args);
+            assert_eq!(run.code, code, "{file} {}", run.stderr.len());
+            let said = run.stdout.len() + run.stderr.len();
+            assert!(said < 4 * MOST, "{args:?} says {said} bytes");
+        }
+    }
+    let run = dir.run(&["check", "outputs.onnx"]);
+    assert!(run.stdout.contains("more problems"), "{}", &run.stdout[run.stdout.len() - 200..]);
+    let run = dir.run(&["rewrite", "many.onnx", "-o", "out.onnx", "--force", "--keep-io", "o1,zzz"]);
+    assert!(run.code == 2 && run.stderr.len() < MOST, "{}", run.stderr.len());
+}
+
+/// A matrix of 4 × 4 with 2 at (0, 1) and 3 at (3, 2).
+fn sparse(indices: &[i64], shape: &[i64]) -> SparseTensorProto {
+    let tensor = TensorProto { name: some("w"), dims: vec![2], data_type: Some(1), ..TensorProto::default() };
+    let indices = TensorProto {
+        dims: shape.to_vec(),
+        data_type: Some(7),
+        int64_data: indices.to_vec(),
+        ..TensorProto::default()
+    };
+    SparseTensorProto {
+        values: Some(TensorProto { float_data: vec![2.0, 3.0], ..tensor }),
+        indices: Some(indices),
+        dims: vec![4, 4],
+    }
+}
+
+#[test]
+fn sparse_initializers_are_read_as_dense_ones() {
+    let dir = Dir::new();
+    let with = |sparse: SparseTensorProto| {
+        let mut m = model(17, matmul(&[2, 4]));
+        m.graph.as_mut().unwrap().initializer.clear();
+        m.graph.as_mut().unwrap().sparse_initializer = vec![sparse];
+        m
+    };
+    let mut dense = model(17, matmul(&[2, 4]));
+    let values = &mut dense.graph.as_mut().unwrap().initializer[0].float_data;
+    values.fill(0.0);
+    (values[1], values[14]) = (2.0, 3.0);
+    write(&dir, "dense.onnx", &dense);
+    let expected = dir.run(&["run", "dense.onnx", "--random", "1"]);
+    for sparse in [sparse(&[1, 14], &[2]), sparse(&[0, 1, 3, 2], &[2, 2])] {
+        let model = with(sparse);
+        write(&dir, "m.onnx", &model);
+        let run = dir.run(&["run", "m.onnx", "--random", "1"]);
+        assert_eq!((run.code, &run.stdout), (0, &expected.stdout), "{run}");
+        assert!(dir.run(&["check", "m.onnx"]).stdout.contains("onnx.sparse-initializers"));
+        // Untouched it stays as it is, lowered it is an initializer as others.
+        dir.run(&["rewrite", "m.onnx", "-o", "kept.onnx", "--force", "--pin", "*=fp32"]);
+        assert_eq!(std::fs::read(dir.path("kept.onnx")).unwrap(), model.encode_to_vec());
+        assert_eq!(dir.run(&["rewrite", "m.onnx", "-o", "low.onnx", "--force"]).code, 0);
+        let low = ModelProto::decode(&*std::fs::read(dir.path("low.onnx")).unwrap()).unwrap().graph.unwrap();
+        assert_eq!((low.sparse_initializer.len(), low.initializer.len()), (0, 1));
+        assert_eq!(dir.run(&["verify", "m.onnx", "low.onnx", "--random", "1"]).code, 0);
+    }
+    let huge = SparseTensorProto { dims: vec![1 << 20, 1 << 20], ..sparse(&[1, 14], &[2]) };
+    for (wrong, code) in [
+        (sparse(&[14, 1], &[2]), "tensor_sparse_order"),
+        (sparse(&[1, 16], &[2]), "tensor_sparse_range"),
+        (sparse(&[1, 2, 3], &[3]), "tensor_sparse_indices"),
+        (huge, "tensor_sparse_too_large"),
+    ] {
+        write(&dir, "m.onnx", &with(wrong));
+        let run = dir.run(&["check", "m.onnx"]);
+        assert!(run.code == 3 && run.stdout.contains(code), "{run}");
+    }
+}
+
+#[test]
+fn a_missing_data_file_is_one_problem() {
+    let dir = Dir::new();
+    let mut m = model(17, matmul(&[2, 4]));
+    let graph = m.graph.as_mut().unwrap();
+    let entry = |key: &str, value: &str| StringStringEntryProto { key: some(key), value: some(value) };
+    let outside = |i: usize, file: &str| TensorProto {
+        name: Some(format!("w{i}")),
+        dims: vec![4],
+        data_type: Some(1),
+        data_location: Some(1),
+        external_data: vec![entry("location", file), entry("offset", &(16 * i).to_string())],
+        ..TensorProto::default()
+    };
+    graph.initializer.extend((0..50).map(|i| outside(i, "weights.bin")));
+    graph.initializer.push(outside(50, "other.bin"));
+    write(&dir, "m.onnx", &m);
+    snapshot("import_missing_data", &dir.run(&["check", "m.onnx"]));
+}
+
+#[test]
+fn a_file_that_is_no_model_is_called_by_its_name() {
+    let dir = Dir::new();
+    let safetensors = [&9u64.to_le_bytes()[..], b"{\"a\":{}}    "].concat();
+    let cases: &[(&[u8], &str)] = &[
+        (b"PK\x03\x04\x00\x00\x08\x08\x00\x00\x00\x00\x00\x00\x00\x00archive/data.pklFB", "PyTorch"),
+        (b"PK\x03\x04\x00\x00\x08\x08\x00\x00\x00\x00\x00\x00\x00\x00model.onnx", "zip archive"),
+        (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.", "pickle"),
+        (b"\x89HDF\r\n\x1a\n\x00\x00\x00", "HDF5"),
+        (&safetensors, "safetensors"),
+        (b"\x1c\x00\x00\x00TFL3\x14\x00 \x00", "TensorFlow Lite"),
+        (b"\x0a\x15\x0a\x01x\x12\x0bPlaceholder\x1a\x03abc", "TensorFlow graph"),
+        (b"\x1f\x8b\x08\x00\x00\x00\x00\x00", "compressed"),
+        (b"This is a note about a model.\n", "text"),
+        (b"{\"nodes\": []}", "JSON"),
+        (b"module ir=10\nopset ai.onnx=21\n", "`.ir`"),
+        (b"<html><body>404</body></html>", "web page"),
+        (b"\x93NUMPY\x01\x00v\x00{'descr'", "NumPy"),
+    ];
+    for (bytes, said) in cases {
+        dir.write("m.onnx", bytes);
+        let run = dir.run(&["rewrite", "m.onnx", "-o", "out.onnx"]);
+        assert!(run.code == 3 && run.stderr.contains(said), "{said}: {run}");
+        assert!(!run.stderr.contains("wire") && run.stderr.contains("ampc::import::not_a_model"), "{run}");
+    }
+    let cut = &std::fs::read(MLP).unwrap()[..2000];
+    dir.write("m.onnx", cut);
+    assert!(dir.run(&["check", "m.onnx"]).stdout.contains("truncated"));
+}
+
+#[test]
+fn a_policy_or_target_that_is_not_utf8_is_wrong_usage() {
+    let dir = Dir::new();
+    dir.copy(MLP, "mlp.onnx");
+    dir.write("p.json", b"{\"schema\": \"\xff\"}");
+    for args in [
+        &["policy", "check", "p.json"][..],
+        &["target", "check", "p.json"],
+        &["rewrite", "mlp.onnx", "--policy", "p.json"],
+        &["rewrite", "mlp.onnx", "--target", "p.json"],
+    ] {
+        let run = dir.run(args);
+        assert!(
+            run.code == 2 && run.stderr.contains("expected UTF-8") && run.stderr.contains("byte 12"),
+            "{run}"
+        );
+    }
+    assert_eq!(dir.files(), ["mlp.onnx", "p.json"]);
+}
+
+#[test]
+fn a_node_may_have_many_attributes_and_a_model_many_domains() {
+    let dir = Dir::new();
+    let mut m = model(17, matmul(&[2, 4]));
+    let graph = m.graph.as_mut().unwrap();
+    let attr = |i: usize| AttributeProto {
+        name: Some(format!("a{i}")),
+        r#type: Some(2),
+        i: Some(1),
+        ..AttributeProto::default()
+    };
+    let mut large = node("Op", "large", &["y"], &["z"]);
+    large.domain = some("my");
+    large.attribute = (0..100_000).map(attr).collect();
+    graph.node.push(large);
+    write(&dir, "m.onnx", &m);
+    // With a step per pair of attributes these would be minutes.
+    let start = std::time::Instant::now();
+    assert_eq!(dir.run(&["rewrite", "m.onnx", "-o", "out.onnx"]).code, 0);
+    assert!(start.elapsed().as_secs() < 60, "{:?}", start.elapsed());
+}
