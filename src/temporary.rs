@@ -8,7 +8,8 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
 use tempfile::NamedTempFile;
 
 /// Names of the temporary files that are there now.
@@ -37,6 +38,7 @@ impl Temporary {
             // What any other program would give a new file: the umask applies.
             builder.permissions(fs::Permissions::from_mode(0o666));
         }
+        make_sure_of_memory();
         let mut names = names();
         let file = builder.tempfile_in(folder)?;
         names.push(file.path().to_owned());
@@ -84,6 +86,7 @@ pub(crate) struct RenameError {
 /// # Errors
 /// If a name is taken, or the system refuses.
 pub(crate) fn rename_all(files: Vec<Rename>) -> Result<(), RenameError> {
+    make_sure_of_memory();
     let mut names = names();
     let files: Vec<(NamedTempFile, PathBuf, bool)> = files
         .into_iter()
@@ -113,6 +116,32 @@ pub(crate) fn rename_all(files: Vec<Rename>) -> Result<(), RenameError> {
 #[derive(Debug)]
 pub struct Discarded {
     _names: MutexGuard<'static, Vec<PathBuf>>,
+}
+
+/// As [`discard_all`], for a thread that may hold the list itself, since it was refused memory while it did: then it
+/// gives up after a second, and files stay.
+#[must_use = "the process must end while this lives"]
+pub fn discard_soon() -> Option<Discarded> {
+    for _ in 0..100 {
+        let mut names = match NAMES.try_lock() {
+            Ok(names) => names,
+            Err(TryLockError::Poisoned(names)) => names.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                std::thread::sleep(Duration::from_millis(10));
+                continue;
+            }
+        };
+        for path in names.drain(..) {
+            fs::remove_file(path).ok();
+        }
+        return Some(Discarded { _names: names });
+    }
+    None
+}
+
+/// What little things are made of while the list is held is asked for before, so that none of them is refused.
+fn make_sure_of_memory() {
+    drop(std::hint::black_box(Vec::<u8>::with_capacity(16 << 10)));
 }
 
 /// Removes all temporary files of the process. To be called when it is about to end; what others are writing fails

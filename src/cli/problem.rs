@@ -113,6 +113,10 @@ impl Diagnostic for Problem {
     }
 }
 
+/// What to do where there is not enough memory.
+pub(crate) const MORE_MEMORY: &str =
+    "give the process more memory (`ulimit -v`, a larger machine), or use a smaller model";
+
 /// Why a command ends early.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -134,6 +138,12 @@ impl Failure {
 
     pub(crate) fn io(what: &str, error: &std::io::Error) -> Failure {
         Failure::of(ErrorKind::Io, Problem::new("ampc::io", format!("`{what}`: {error}")))
+    }
+
+    /// The system refuses memory, or threads, which need some.
+    pub(crate) fn no_memory(what: &str) -> Failure {
+        let problem = Problem::new("ampc::memory", format!("out of memory: {what}"));
+        Failure::of(ErrorKind::Io, problem.with_help(MORE_MEMORY))
     }
 
     pub(crate) fn nobody_reads() -> Failure {
