@@ -91,7 +91,14 @@ pub enum HostError {
 impl HostError {
     /// Whether the system refused memory.
     pub fn is_no_memory(&self) -> bool {
-        matches!(self, HostError::OutOfMemory { .. } | HostError::NoMemory { .. })
+        match self {
+            HostError::OutOfMemory { .. } | HostError::NoMemory { .. } => true,
+            HostError::Tensor(error) => error.is_no_memory(),
+            HostError::Limit { .. }
+            | HostError::StringCount { .. }
+            | HostError::SparseIndex { .. }
+            | HostError::View { .. } => false,
+        }
     }
 }
 

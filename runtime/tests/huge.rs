@@ -8,6 +8,7 @@
 use ampc_ir::infer::infer_module;
 use ampc_ir::module::Provenance;
 use ampc_ir::op::{Lookup, OpSchema, lookup};
+use ampc_ir::text::{NoData, parse};
 use ampc_ir::{
     AttrValue, DType, Module, NewNode, Op, Payload, Position, Shape, TensorData, Type,
 };
@@ -16,12 +17,15 @@ use ampc_runtime::data::Sequence;
 use ampc_runtime::{Cpu, Data, DataRef, HostTensor};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// What a run may take.
 const LIMIT: u64 = 1 << 20;
+
+/// The test that watches allocations runs alone.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// The limit, and what crates take beside it whatever the operands are: products have a workspace for each thread.
 const MOST: usize = (LIMIT as usize) + (1 << 20);
@@ -317,6 +321,7 @@ fn chosen() -> BTreeMap<(&'static str, &'static str), Vec<Case>> {
 
 #[test]
 fn huge_parameters_take_no_more_than_the_limit() {
+    let _guard = ONE_AT_A_TIME.lock();
     let (mut refused, mut made) = (0, 0);
     let mut faults = Vec::new();
     let mut never: BTreeSet<&str> = BTreeSet::new();
@@ -337,4 +342,43 @@ fn huge_parameters_take_no_more_than_the_limit() {
     println!("{refused} refused, {made} made; no parameter: {never:?}");
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
     assert!(refused > 1000 && made > 1000, "{refused} refused, {made} made");
+}
+
+/// What a run of one node says, whose text this is, with inputs of these types and `limit` bytes.
+fn error_of(inputs: &[&str], node: &str, limit: u64) -> String {
+    let _guard = ONE_AT_A_TIME.lock();
+    let mut text = String::from("module ir=10\nopset ai.onnx=21\n\ngraph @main {\n");
+    inputs.iter().enumerate().for_each(|(i, ty)| text += &format!("  input %x{i} : {ty}\n"));
+    text += &format!("  {node}\n  output %y\n}}\n");
+    let module = parse(&text, &NoData).unwrap_or_else(|errors| panic!("{errors}\n{text}"));
+    let cpu = Cpu { threads: 1, max_bytes: limit, ..Cpu::default() };
+    let mut executable = cpu.prepare(&module).unwrap();
+    let values: Vec<Data> = inputs.iter().map(|ty| value(&parse_type(ty).unwrap()).unwrap()).collect();
+    let values: Vec<Option<DataRef<'_>>> = values.iter().map(|v| Some(v.view())).collect();
+    executable.run(&values).unwrap_err().to_string()
+}
+
+#[test]
+fn a_resize_to_2_to_the_36_is_refused() {
+    for mode in ["nearest", "linear", "cubic"] {
+        let sizes = format!("const %n : i64[1] = [68719476736]\n  %y = Resize(%x0, _, _, %n) {{mode=\"{mode}\"}} : f32[?]");
+        let error = error_of(&["f32[4]"], &sizes, 1 << 34);
+        assert!(error.contains("expected at most 17179869184 bytes"), "{mode}: {error}");
+    }
+}
+
+#[test]
+fn a_resize_by_2_to_the_31_is_refused() {
+    for mode in ["nearest", "linear", "cubic"] {
+        let node = format!("const %s : f32[1] = [2147483648.0]\n  %y = Resize(%x0, _, %s) {{mode=\"{mode}\"}} : f32[?]");
+        let error = error_of(&["f32[4]"], &node, 1 << 33);
+        assert!(error.contains("expected at most 8589934592 bytes"), "{mode}: {error}");
+    }
+}
+
+#[test]
+fn a_sequence_of_many_elements_is_refused() {
+    // The list of sizes and what the elements take besides their own bytes count.
+    let error = error_of(&["u8[65535]"], "%y = SplitToSequence(%x0) : seq(u8[1])", 1 << 23);
+    assert!(error.contains("expected at most 8388608 bytes, found 16776960 bytes"), "{error}");
 }

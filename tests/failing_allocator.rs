@@ -1,0 +1,108 @@
+//! Memory that is refused: the n-th large request fails, for every n, while a model is read, rewritten, written and
+//! run. Each time there is an error that says so, or a result; the process never ends.
+//!
+//! Large is what tensors size, from [`LARGE`] on. What is smaller is not asked for with a way to be refused; the binary
+//! has a last resort for it (`src/cli/last_resort.rs`), which `tests/judge/memory_limits.py` tries.
+
+#![allow(clippy::unwrap_used, reason = "a test: what cannot be made fails it")]
+
+use ampc::execute::{Inputs, prepare, run};
+use ampc::{Error, ErrorKind, RewriteOptions, SaveOptions};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Above the buffers of fixed size that constants are converted in, piece by piece.
+const LARGE: usize = 5 << 20;
+
+/// Refuses one of the large requests.
+struct Refusing;
+
+/// How many large requests there were, and which of them is refused, from 1 on.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+static REFUSED: AtomicUsize = AtomicUsize::new(0);
+
+// SAFETY: everything is left to the system's allocator, or refused.
+#[expect(unsafe_code, reason = "allocators are unsafe")]
+unsafe impl GlobalAlloc for Refusing {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if layout.size() >= LARGE && COUNT.fetch_add(1, Ordering::SeqCst) + 1 == REFUSED.load(Ordering::SeqCst) {
+            return std::ptr::null_mut();
+        }
+        // SAFETY: the caller's promises are the system's.
+        unsafe { System.alloc(layout) }
+    }
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promises are the system's.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Refusing = Refusing;
+
+/// Tensors of 8 MB: moved, resized, split, joined, added up, multiplied, made.
+const TEXT: &str = "\
+module ir=10
+opset ai.onnx=21
+
+graph @main {
+  input %x : f32[2048, 1024]
+  const %w : f32[1024, 2048] = random(1)
+  const %low : f16[2048, 2048] = random(2)
+  const %sizes : i64[2] = [2048, 4096]
+  const %zero : i64 = 0
+  %1 = MatMul(%x, %w) : f32[2048, 2048]
+  %2 = Cast(%low) {to=\"FLOAT\"} : f32[2048, 2048]
+  %3 = Add(%1, %2) : f32[2048, 2048]
+  %4 = Resize(%3, _, _, %sizes) {mode=\"linear\"} : f32[2048, 4096]
+  %5 = SplitToSequence(%4) {axis=1} : seq(f32[2048, 1])
+  %6 = ConcatFromSequence(%5) {axis=1} : f32[2048, ?]
+  %7 = NonZero(%6) : i64[2, ?]
+  %8, %9 = TopK(%4, %k) {axis=0} : f32[7, 4096], i64[7, 4096]
+  const %k : i64[1] = [7]
+  output %7
+  output %8
+}
+";
+
+/// Reads, rewrites, writes and runs a model.
+fn work(source: &Path, target: &Path) -> Result<(), Error> {
+    let rewritten = ampc::rewrite(ampc::load(source)?, &RewriteOptions::default())?;
+    ampc::save(&rewritten.model, target, &SaveOptions { force: true, ..SaveOptions::default() })?;
+    let mut model = ampc::load(target)?;
+    let inputs = Inputs::random(&model.module, 1, &Default::default(), u64::MAX)?;
+    let cpu = ampc::runtime::Cpu { threads: 1, ..Default::default() };
+    let mut executable = prepare(&mut model.module, &cpu)?;
+    run(&mut executable, &inputs.values).map(|_| ())
+}
+
+#[test]
+fn every_large_request_may_be_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (source, target) = (folder.path().join("source.onnx"), folder.path().join("target.onnx"));
+    let text = folder.path().join("source.ir");
+    std::fs::write(&text, TEXT).unwrap();
+    ampc::save(&ampc::load(&text).unwrap(), &source, &SaveOptions::default()).unwrap();
+    let mut errors = 0;
+    for n in 1.. {
+        COUNT.store(0, Ordering::SeqCst);
+        REFUSED.store(n, Ordering::SeqCst);
+        let done = work(&source, &target);
+        REFUSED.store(0, Ordering::SeqCst);
+        let requests = COUNT.load(Ordering::SeqCst);
+        if let Err(error) = &done {
+            errors += 1;
+            assert_eq!(error.kind(), ErrorKind::Io, "request {n}: {error}");
+            let said = error.to_string();
+            assert!(said.contains("memory"), "request {n}: {said}");
+        }
+        let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+        assert!(left.len() <= 3, "request {n} leaves {left:?}");
+        if requests < n {
+            assert!(done.is_ok(), "nothing was refused");
+            break;
+        }
+    }
+    assert!(errors > 10, "{errors} requests were refused");
+}
