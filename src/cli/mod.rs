@@ -104,10 +104,17 @@ fn spawn(cli: &Arc<Cli>, ui: Ui) -> std::io::Result<JoinHandle<Result<(), Failur
         let thread = std::thread::Builder::new().name("ampc".into()).stack_size(stack);
         thread.spawn(move || run(&cli, ui))
     };
-    start(STACK).or_else(|_| {
-        last_resort::small_stack();
-        start(STACK / 4).or_else(|_| start(STACK / 16)).or_else(|_| start(STACK / 64))
-    })
+    // Most of a limited address space is left to the work.
+    let left = ampc::runtime::cpu::left_of_limit();
+    if left.is_none_or(|left| left / 4 >= STACK as u64)
+        && let Ok(thread) = start(STACK)
+    {
+        return Ok(thread);
+    }
+    last_resort::small_stack();
+    let fits = |stack: &usize| left.is_none_or(|left| left / 4 >= *stack as u64);
+    let smaller = [STACK / 4, STACK / 16].into_iter().filter(fits);
+    smaller.map(start).find_map(Result::ok).map_or_else(|| start(STACK / 64), Ok)
 }
 
 fn run(cli: &Cli, ui: Ui) -> Result<(), Failure> {

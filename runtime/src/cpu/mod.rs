@@ -22,7 +22,7 @@ mod room;
 pub use error::{PrepareError, RunError};
 pub use exec::Observer;
 pub use kernel::KernelError;
-pub use memory::available_memory;
+pub use memory::{available_memory, left_of_limit};
 
 use crate::backend::{Backend, Execute};
 use crate::data::{Data, DataRef};

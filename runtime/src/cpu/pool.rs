@@ -1,5 +1,6 @@
 //! The threads that work on one graph.
 
+use super::memory::left_of_limit;
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
 /// Stacks of threads. Bodies nest up to 256 deep, and each level takes a few kilobytes of stack.
@@ -15,16 +16,14 @@ impl Pool {
     /// So many threads, 0 for as many as there are processors. Where the system refuses them there are fewer, and in
     /// the end none: then graphs run in the thread of the caller. Results are the same.
     pub(super) fn new(threads: usize) -> Pool {
-        Pool::with(threads, |threads, stack| {
+        Pool::with(most_threads(threads, left_of_limit()), |threads, stack| {
             ThreadPoolBuilder::new().num_threads(threads).stack_size(stack).build().ok()
         })
     }
 
+    /// Tries `start` with fewer and fewer threads.
     fn with(threads: usize, start: impl Fn(usize, usize) -> Option<ThreadPool>) -> Pool {
-        let all = match threads {
-            0 => std::thread::available_parallelism().map_or(1, usize::from),
-            n => n,
-        };
+        let all = or_all(threads);
         let fewer = std::iter::successors(Some(all / 2), |n| Some(n / 2)).take_while(|&n| n > 0);
         let sizes = std::iter::once(threads).chain(fewer).map(|n| (n, STACK));
         let mut sizes = sizes.chain([(1, LEAST_STACK)]);
@@ -38,6 +37,18 @@ impl Pool {
             None => alone(work),
         }
     }
+}
+
+/// The number of threads, where 0 is as many as there are processors.
+fn or_all(threads: usize) -> usize {
+    if threads > 0 { threads } else { std::thread::available_parallelism().map_or(1, usize::from) }
+}
+
+/// How many of these threads there may be so that their stacks leave most of the address space to what they compute.
+fn most_threads(threads: usize, left: Option<u64>) -> usize {
+    let Some(left) = left else { return threads };
+    let most = usize::try_from(left / 4).unwrap_or(usize::MAX) / STACK;
+    if most >= or_all(threads) { threads } else { most.max(1) }
 }
 
 /// Does something in this thread alone: what asks for threads finds a pool that consists of it.
@@ -70,6 +81,15 @@ mod tests {
         assert_eq!(pool.install(sum), 499_500);
         // Again, and within itself, as bodies of bodies do.
         assert_eq!(pool.install(|| pool.install(sum) + sum()), 999_000);
+    }
+
+    #[test]
+    fn stacks_take_a_quarter_of_a_limited_address_space() {
+        assert_eq!(most_threads(8, None), 8);
+        assert_eq!(most_threads(8, Some(1 << 30)), 8);
+        assert_eq!(most_threads(8, Some(256 << 20)), 4);
+        assert_eq!(most_threads(8, Some(1 << 20)), 1);
+        assert_eq!(most_threads(0, Some(1 << 50)), 0);
     }
 
     #[test]
