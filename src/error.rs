@@ -181,7 +181,9 @@ impl Error {
     /// The path of the node it is about, if it is about one.
     pub fn node_path(&self) -> Option<&str> {
         match self {
-            Error::Run(finding) | Error::NoMemory(finding) => finding.op.is_some().then_some(finding.place.as_str()),
+            Error::Run(finding) | Error::NoMemory(finding) => {
+                finding.op.is_some().then_some(finding.place.as_str())
+            }
             Error::Invalid(findings) => findings.first().filter(|f| f.op.is_some()).map(|f| f.place.as_str()),
             _ => None,
         }

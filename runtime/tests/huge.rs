@@ -9,16 +9,14 @@ use ampc_ir::infer::infer_module;
 use ampc_ir::module::Provenance;
 use ampc_ir::op::{Lookup, OpSchema, lookup};
 use ampc_ir::text::{NoData, parse};
-use ampc_ir::{
-    AttrValue, DType, Module, NewNode, Op, Payload, Position, Shape, TensorData, Type,
-};
+use ampc_ir::{AttrValue, DType, Module, NewNode, Op, Payload, Position, Shape, TensorData, Type};
 use ampc_runtime::cpu::PrepareError;
 use ampc_runtime::data::Sequence;
 use ampc_runtime::{Cpu, Data, DataRef, HostTensor};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// What a run may take.
@@ -69,9 +67,10 @@ struct Case {
 fn cases() -> Vec<Case> {
     let split = |text: &str| text.split(';').filter(|t| !t.is_empty()).map(str::to_owned).collect();
     let mut cases = Vec::new();
-    for table in
-        [include_str!("../../ir/tests/data/cases_backend.tsv"), include_str!("../../ir/tests/data/cases_compute.tsv")]
-    {
+    for table in [
+        include_str!("../../ir/tests/data/cases_backend.tsv"),
+        include_str!("../../ir/tests/data/cases_compute.tsv"),
+    ] {
         for row in table.lines().filter(|l| !l.starts_with('#')) {
             let f: Vec<&str> = row.split('\t').collect();
             let Lookup::Found(schema) = lookup(f[1], f[2], f[3].parse().unwrap()) else { continue };
@@ -80,7 +79,8 @@ fn cases() -> Vec<Case> {
         }
     }
     let mut above: Vec<&str> = Vec::new();
-    for row in include_str!("../../ir/tests/data/movement_cases.tsv").lines().filter(|l| !l.starts_with('#')) {
+    for row in include_str!("../../ir/tests/data/movement_cases.tsv").lines().filter(|l| !l.starts_with('#'))
+    {
         let fields = row.split('\t').enumerate();
         let f: Vec<&str> = fields.map(|(i, f)| if f == "\"" { above[i] } else { f }).collect();
         let (domain, op) = f[0].rsplit_once('.').unwrap_or(("", f[0]));
@@ -145,7 +145,10 @@ fn parse_attr(text: &str) -> Option<AttrValue> {
 fn value(ty: &Type) -> Option<Data> {
     if let Type::Sequence(element) = ty {
         let item = value(element)?;
-        return Some(Data::Sequence(Sequence { element: (**element).clone(), items: vec![item.clone(), item] }));
+        return Some(Data::Sequence(Sequence {
+            element: (**element).clone(),
+            items: vec![item.clone(), item],
+        }));
     }
     let (dtype, dims) = (ty.dtype()?, ty.shape()?.to_known()?);
     if dtype == DType::String {
@@ -155,9 +158,10 @@ fn value(ty: &Type) -> Option<Data> {
     let mut tensor = HostTensor::zeros(dtype, &dims).ok()?;
     if dtype.is_integer() && dtype.bits() >= Some(8) {
         let size = usize::try_from(dtype.bits()?).unwrap() / 8;
-        let bytes: Vec<u8> = std::iter::repeat_n(1u64.to_le_bytes()[..size].to_vec(), tensor.bytes()?.len() / size)
-            .flatten()
-            .collect();
+        let bytes: Vec<u8> =
+            std::iter::repeat_n(1u64.to_le_bytes()[..size].to_vec(), tensor.bytes()?.len() / size)
+                .flatten()
+                .collect();
         tensor = HostTensor::from_bytes(dtype, &dims, &bytes).ok()?;
     }
     Some(tensor.into())
@@ -203,7 +207,8 @@ fn model(case: &Case, known_late: bool) -> Option<(Module, Vec<Option<Data>>)> {
 
 /// The ways to make one number of a text huge: `name=is:1,2`, `name=i:1`, `i64[2]={1,2}`, `f32[1]={2.0}`.
 fn huge(text: &str) -> Vec<String> {
-    let attr = text.split_once(':').filter(|(head, _)| ["=i", "=is", "=f", "=fs"].iter().any(|k| head.ends_with(k)));
+    let attr =
+        text.split_once(':').filter(|(head, _)| ["=i", "=is", "=f", "=fs"].iter().any(|k| head.ends_with(k)));
     let (head, numbers, tail) = match (attr, text.split_once("={")) {
         (Some((head, numbers)), _) => (format!("{head}:"), numbers, ""),
         (None, Some((head, numbers))) => (format!("{head}={{"), numbers.trim_end_matches('}'), "}"),
@@ -246,7 +251,11 @@ fn variants(case: &Case) -> Vec<Case> {
         }));
     }
     // Attributes that are absent.
-    let names = case.schema.attrs.iter().filter(|a| !case.attrs.iter().any(|t| t.starts_with(&format!("{}=", a.name))));
+    let names = case
+        .schema
+        .attrs
+        .iter()
+        .filter(|a| !case.attrs.iter().any(|t| t.starts_with(&format!("{}=", a.name))));
     for attr in names.filter(|a| a.kind == ampc_ir::op::AttrKind::Int) {
         made.extend(huge(&format!("{}=i:1", attr.name)).into_iter().map(|text| {
             let mut case = case.clone();
@@ -286,7 +295,8 @@ fn end_of(mut module: Module, inputs: &[Option<Data>]) -> End {
     if infer_module(&mut module).is_err() {
         return End::Invalid;
     }
-    let cpu = Cpu { threads: 1, max_bytes: LIMIT, time_limit: Some(Duration::from_secs(10)), ..Cpu::default() };
+    let cpu =
+        Cpu { threads: 1, max_bytes: LIMIT, time_limit: Some(Duration::from_secs(10)), ..Cpu::default() };
     let mut executable = match cpu.prepare(&module) {
         Ok(executable) => executable,
         Err(PrepareError::Unsupported(_)) => return End::NoKernel,
@@ -313,7 +323,8 @@ fn chosen() -> BTreeMap<(&'static str, &'static str), Vec<Case>> {
         let parameters = |c: &Case| c.attrs.len() + c.operands.iter().filter(|o| o.contains('=')).count();
         cases.sort_by_key(|c| std::cmp::Reverse(parameters(c)));
         let mut seen = BTreeSet::new();
-        let (first, others): (Vec<Case>, Vec<Case>) = cases.drain(..).partition(|c| seen.insert(c.schema.since));
+        let (first, others): (Vec<Case>, Vec<Case>) =
+            cases.drain(..).partition(|c| seen.insert(c.schema.since));
         *cases = first.into_iter().rev().chain(others).take(EACH).collect();
     }
     by_op
@@ -361,7 +372,9 @@ fn error_of(inputs: &[&str], node: &str, limit: u64) -> String {
 #[test]
 fn a_resize_to_2_to_the_36_is_refused() {
     for mode in ["nearest", "linear", "cubic"] {
-        let sizes = format!("const %n : i64[1] = [68719476736]\n  %y = Resize(%x0, _, _, %n) {{mode=\"{mode}\"}} : f32[?]");
+        let sizes = format!(
+            "const %n : i64[1] = [68719476736]\n  %y = Resize(%x0, _, _, %n) {{mode=\"{mode}\"}} : f32[?]"
+        );
         let error = error_of(&["f32[4]"], &sizes, 1 << 34);
         assert!(error.contains("expected at most 17179869184 bytes"), "{mode}: {error}");
     }
@@ -370,7 +383,9 @@ fn a_resize_to_2_to_the_36_is_refused() {
 #[test]
 fn a_resize_by_2_to_the_31_is_refused() {
     for mode in ["nearest", "linear", "cubic"] {
-        let node = format!("const %s : f32[1] = [2147483648.0]\n  %y = Resize(%x0, _, %s) {{mode=\"{mode}\"}} : f32[?]");
+        let node = format!(
+            "const %s : f32[1] = [2147483648.0]\n  %y = Resize(%x0, _, %s) {{mode=\"{mode}\"}} : f32[?]"
+        );
         let error = error_of(&["f32[4]"], &node, 1 << 33);
         assert!(error.contains("expected at most 8589934592 bytes"), "{mode}: {error}");
     }

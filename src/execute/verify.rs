@@ -211,7 +211,8 @@ pub fn verify(
         let wanted = thread().spawn_scoped(scope, run_first)?;
         let run_second = || run_told(second, &other_inputs.values, other_teller, &stop);
         // Without the second one, the first has nobody to wait for it.
-        let found = thread().spawn_scoped(scope, run_second).inspect_err(|_| stop.store(true, Ordering::Relaxed))?;
+        let found =
+            thread().spawn_scoped(scope, run_second).inspect_err(|_| stop.store(true, Ordering::Relaxed))?;
         let mut comparer = Comparer::new(side, tolerance);
         let compared = comparer.compare(&wanted_events, &found_events);
         // Runs go on without anybody who listens.

@@ -80,7 +80,8 @@ impl Binder<'_> {
                     return Needs { on_heap: true, ..Needs::default() };
                 }
                 // Calls differ in what they give a function, and may leave operands out.
-                let prepared = if place.in_function { None } else { prepare_node(&module, node, &facts, room) };
+                let prepared =
+                    if place.in_function { None } else { prepare_node(&module, node, &facts, room) };
                 let Some(prepared) = prepared else { return Needs::default() };
                 let mut needs = prepared.needs.clone();
                 if !place.in_branch

@@ -60,7 +60,9 @@ mod tests {
     #[test]
     fn the_limit_of_the_address_space_counts() {
         let limits = |soft: &str| {
-            format!("Limit      Soft Limit  Hard Limit  Units\nMax address space   {soft}    unlimited   bytes \n")
+            format!(
+                "Limit      Soft Limit  Hard Limit  Units\nMax address space   {soft}    unlimited   bytes \n"
+            )
         };
         assert_eq!(of_limits(&limits("268435456")), Some(256 << 20));
         assert_eq!(of_limits(&limits("unlimited")), None);

@@ -1,8 +1,8 @@
 //! Rows of tensors: what Scan takes apart, and what Loop and Scan put together.
 
 use super::super::kernel::{KernelError, check_size};
-use crate::data::{Data, ELEMENT_BYTES};
 use crate::cpu::room::Room;
+use crate::data::{Data, ELEMENT_BYTES};
 use crate::host::{HostError, HostTensor, TensorRef, copy_of_string, list_of, pack};
 use ampc_ir::Type;
 use ampc_ir::views::{Part, normalize_axis};

@@ -471,9 +471,9 @@ where
             DType::I8 => {
                 job.run(scratch, io.out::<i8>(0)?, memory, |channel, x| saturate_i8(scale.apply(channel, x)))
             }
-            _ => job.run(scratch, io.out::<u8>(0)?, memory, |channel, x| {
-                saturate_u8(scale.apply(channel, x))
-            }),
+            _ => {
+                job.run(scratch, io.out::<u8>(0)?, memory, |channel, x| saturate_u8(scale.apply(channel, x)))
+            }
         }
     };
     Ok(Prepared::new(run).scratch(words.saturating_mul(size_of::<f64>())))

@@ -126,7 +126,8 @@ impl Table {
                 Table::Strings(table)
             }
             None => {
-                let mut table = room.table(usize::try_from(keys_tensor.element_count()).unwrap_or(usize::MAX))?;
+                let mut table =
+                    room.table(usize::try_from(keys_tensor.element_count()).unwrap_or(usize::MAX))?;
                 table.extend(keys(keys_tensor.view())?.enumerate().map(|(i, key)| (key, i)));
                 Table::Numbers(table)
             }
@@ -344,8 +345,7 @@ impl Ensemble {
                 6 => Mode::Member,
                 other => return Err(KernelError::value("modes from 0 to 6", other)),
             };
-            let members =
-                if mode == Mode::Member { sets.next().unwrap_or_default() } else { &[] };
+            let members = if mode == Mode::Member { sets.next().unwrap_or_default() } else { &[] };
             let members = site.room.gathered(members.iter().copied())?;
             decisions.push(Decision {
                 feature: feature[i],

@@ -87,7 +87,8 @@ impl Scaling {
         let scale = self.factor.0 / self.factor.1;
         // The factor by which the weights of a smaller result are wider.
         let narrow = if sampling.antialias { scale.min(1.0) } else { 1.0 };
-        let reach = |support: f64| usize::try_from(-floor(-support / narrow)).unwrap_or(1).clamp(1, MOST_TAPS);
+        let reach =
+            |support: f64| usize::try_from(-floor(-support / narrow)).unwrap_or(1).clamp(1, MOST_TAPS);
         let taps = match sampling.interpolation {
             Interpolation::Nearest(_) => 1,
             Interpolation::Linear => 2 * reach(1.0),
@@ -575,7 +576,8 @@ mod tests {
                 for (input, output) in [(4, 7), (7, 4), (9, 2), (1, 3), (5, 1)] {
                     let factor = (to_f64(output), to_f64(input));
                     let scaling = Scaling { axis: 0, input, output, factor, region: (0.0, 1.0) };
-                    let table = scaling.table(&sampling(interpolation, antialias), Room::of(1 << 20)).unwrap();
+                    let table =
+                        scaling.table(&sampling(interpolation, antialias), Room::of(1 << 20)).unwrap();
                     for weights in table.weights.chunks(table.taps) {
                         assert!((weights.iter().sum::<f64>() - 1.0).abs() < 1e-12, "{table:?}");
                     }

@@ -277,7 +277,9 @@ fn get_element(site: &Site<'_>) -> Result<Prepared> {
     }
     Ok(Prepared::new(|io| {
         let data = match io.data(0)? {
-            DataRef::Optional(maybe) => maybe.value.as_deref().map(|data| data.view().to_data()).transpose()?,
+            DataRef::Optional(maybe) => {
+                maybe.value.as_deref().map(|data| data.view().to_data()).transpose()?
+            }
             other => Some(other.to_data()?),
         };
         let data = data.ok_or_else(|| OpError::operand(0, "an optional with a value", "one without"))?;

@@ -27,9 +27,7 @@ fn constant(site: &Site<'_>) -> Result<Prepared> {
         site.view.attr("value_strings"),
     ) {
         (Some(AttrValue::SparseTensor(data)), ..) => HostTensor::from_sparse(data)?,
-        (_, Some(AttrValue::String(text)), _) => {
-            HostTensor::from_strings(&[], vec![copy_of_string(text)?])?
-        }
+        (_, Some(AttrValue::String(text)), _) => HostTensor::from_strings(&[], vec![copy_of_string(text)?])?,
         (_, _, Some(AttrValue::Strings(texts))) => {
             HostTensor::from_strings(&[texts.len() as u64], copies_of_strings(texts)?)?
         }

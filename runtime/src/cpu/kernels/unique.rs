@@ -119,8 +119,7 @@ impl Items {
         let mut all = room.gathered(0..n)?;
         all.par_sort_unstable_by(|a, b| order(a, b).then(a.cmp(b)));
         // Groups of equal items, the first of each at its front.
-        let mut groups: Vec<&[usize]> =
-            room.gathered(all.chunk_by(|a, b| order(a, b) == Ordering::Equal))?;
+        let mut groups: Vec<&[usize]> = room.gathered(all.chunk_by(|a, b| order(a, b) == Ordering::Equal))?;
         if !self.sorted {
             groups.sort_unstable_by_key(|group| group[0]);
         }

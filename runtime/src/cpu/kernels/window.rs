@@ -345,12 +345,7 @@ pub(super) fn tiles<T>(
             let first = tiles.len();
             for column in (0..columns).step_by(tile.1) {
                 let columns = column..(column + tile.1).min(columns);
-                tiles.push(Tile {
-                    matrix,
-                    row: i * tile.0,
-                    columns,
-                    rows: room.list(tile.0.min(rows))?,
-                });
+                tiles.push(Tile { matrix, row: i * tile.0, columns, rows: room.list(tile.0.min(rows))? });
             }
             for row in to.chunks_mut(columns) {
                 for (tile, part) in tiles[first..].iter_mut().zip(row.chunks_mut(tile.1)) {
