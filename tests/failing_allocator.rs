@@ -106,3 +106,40 @@ fn every_large_request_may_be_refused() {
     // The constant, the arena, and results whose sizes are known late; a list that grows may grow by less.
     assert!(errors >= 5, "{errors} requests were refused");
 }
+
+/// The binary with so many kilobytes of address space: exit code, and what it says. Without a code a signal ended it.
+#[cfg(target_os = "linux")]
+fn limited(kilobytes: u64, folder: &Path, args: &str) -> (Option<i32>, String) {
+    let script = format!("ulimit -c 0; ulimit -v {kilobytes} && exec {} {args}", env!("CARGO_BIN_EXE_ampc"));
+    let mut command = std::process::Command::new("sh");
+    let done = command.args(["-c", &script]).current_dir(folder).env("RUST_BACKTRACE", "0").output().unwrap();
+    (done.status.code(), String::from_utf8_lossy(&done.stderr).into_owned())
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn little_address_space_is_said_and_leaves_no_file() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("m.ir"), TEXT).unwrap();
+    let (mut refused, mut done) = (0, 0);
+    let size = std::fs::metadata(env!("CARGO_BIN_EXE_ampc")).unwrap().len() / 1024;
+    for kilobytes in (size..size + (160 << 10)).step_by(8 << 10) {
+        // Below some limit the system does not start the program at all.
+        if limited(kilobytes, folder.path(), "--version").0 != Some(0) {
+            continue;
+        }
+        for args in ["rewrite m.ir --emit onnx -o out.onnx --force", "run m.ir --random 1 -q"] {
+            let (code, said) = limited(kilobytes, folder.path(), args);
+            match code {
+                Some(0) => done += 1,
+                Some(3 | 5) => refused += 1,
+                other => panic!("{kilobytes} kB, {args}: {other:?}: {said}"),
+            }
+            assert!(code == Some(0) || said.contains("memory") || said.contains("bytes"), "{args}: {said}");
+            let temporary = std::fs::read_dir(folder.path()).unwrap().map(|e| e.unwrap().file_name());
+            let temporary: Vec<_> = temporary.filter(|n| n.to_string_lossy().ends_with(".tmp")).collect();
+            assert!(temporary.is_empty(), "{args} leaves {temporary:?}");
+        }
+    }
+    assert!(refused > 0 && done > 0, "{refused} refused, {done} done");
+}

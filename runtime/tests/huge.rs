@@ -20,13 +20,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// What a run may take.
-const LIMIT: u64 = 1 << 20;
+const LIMIT: usize = 1 << 20;
 
 /// The test that watches allocations runs alone.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// The limit, and what crates take beside it whatever the operands are: products have a workspace for each thread.
-const MOST: usize = (LIMIT as usize) + (1 << 20);
+const MOST: usize = LIMIT + (1 << 20);
 
 /// Refuses what is far beyond the limit, and keeps the largest size that was asked for.
 struct Watching;
@@ -295,8 +295,12 @@ fn end_of(mut module: Module, inputs: &[Option<Data>]) -> End {
     if infer_module(&mut module).is_err() {
         return End::Invalid;
     }
-    let cpu =
-        Cpu { threads: 1, max_bytes: LIMIT, time_limit: Some(Duration::from_secs(10)), ..Cpu::default() };
+    let cpu = Cpu {
+        threads: 1,
+        max_bytes: LIMIT as u64,
+        time_limit: Some(Duration::from_secs(10)),
+        ..Cpu::default()
+    };
     let mut executable = match cpu.prepare(&module) {
         Ok(executable) => executable,
         Err(PrepareError::Unsupported(_)) => return End::NoKernel,

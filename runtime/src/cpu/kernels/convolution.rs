@@ -159,8 +159,7 @@ impl Cut {
 /// The products of weights and columns. `fill` writes the columns of a tile, row by row; `store` takes what belongs to
 /// an output channel to where it belongs.
 fn multiply_columns<W: Wide, T: Send>(
-    sizes: &Sizes,
-    cut: Cut,
+    (sizes, cut): (&Sizes, Cut),
     weights: &[W],
     scratch: &mut [W],
     to: &mut [T],
@@ -286,7 +285,7 @@ fn conv_by_columns<T: Real>(sizes: Sizes) -> Prepared {
             fill_columns(&sizes.window, &block, x, Widen::<T>(PhantomData), to);
             Ok(())
         };
-        multiply_columns(&sizes, cut, w, scratch, to, memory, fill, |channel, row, to| {
+        multiply_columns((&sizes, cut), w, scratch, to, memory, fill, |channel, row, to| {
             store_row(row, bias.map_or(Zero::zero(), |b| b[channel].wide()), to);
         })
     })
@@ -320,8 +319,7 @@ fn deform_conv_of<T: Real>(sizes: Sizes, offset_groups: usize) -> Prepared {
         let w = widened(w, room);
         let deformed = Deformed { sizes: &sizes, offset_groups, x, offsets, mask };
         multiply_columns(
-            &sizes,
-            cut,
+            (&sizes, cut),
             w,
             scratch,
             to,
@@ -503,7 +501,7 @@ impl<X: Element + Into<f64> + Send + Sync> IntegerJob<'_, X> {
             fill_columns(window, &block, x, Centered::<X>(self.x_zero, PhantomData), to);
             Ok(())
         };
-        multiply_columns(self.sizes, self.cut, self.weights, scratch, to, room, fill, |channel, row, to| {
+        multiply_columns((self.sizes, self.cut), self.weights, scratch, to, room, fill, |channel, row, to| {
             to.iter_mut().zip(row).for_each(|(y, &x)| *y = store(channel, x));
         })
     }
