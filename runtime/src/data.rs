@@ -34,9 +34,9 @@ pub struct Maybe {
     pub value: Option<Box<Data>>,
 }
 
-/// What an element of a sequence takes besides the elements of its tensor: its entry, its dims, and the block that the
+/// What an element of a sequence or the value of an optional takes besides the elements of its tensor: its entry, its dims, and the block that the
 /// elements are in, which begins and ends on a cache line.
-pub(crate) const ELEMENT_BYTES: u64 = 256;
+pub const ELEMENT_BYTES: u64 = 256;
 
 impl Sequence {
     /// A copy, which shares the elements of tensors.
@@ -122,7 +122,8 @@ impl<'a> DataRef<'a> {
         })
     }
 
-    /// Bytes of all tensors in it; a string counts its bytes, an element of a sequence [`ELEMENT_BYTES`] besides.
+    /// Bytes of all tensors in it; a string counts its bytes, what is in a sequence or
+    /// optional [`ELEMENT_BYTES`] besides.
     pub fn byte_count(self) -> u64 {
         match self {
             DataRef::Tensor(tensor) => match (tensor.bytes(), tensor.strings()) {
@@ -133,7 +134,9 @@ impl<'a> DataRef<'a> {
             DataRef::Sequence(sequence) => {
                 sequence.items.iter().map(|item| item.view().byte_count() + ELEMENT_BYTES).sum()
             }
-            DataRef::Optional(maybe) => maybe.value.as_ref().map_or(0, |value| value.view().byte_count()),
+            DataRef::Optional(maybe) => {
+                maybe.value.as_ref().map_or(0, |value| value.view().byte_count() + ELEMENT_BYTES)
+            }
         }
     }
 }
