@@ -34,8 +34,8 @@ pub struct Maybe {
     pub value: Option<Box<Data>>,
 }
 
-/// What an element of a sequence or the value of an optional takes besides the elements of its tensor: its entry, its dims, and the block that the
-/// elements are in, which begins and ends on a cache line.
+/// What an element of a sequence or the value of an optional takes besides the elements of its tensor: its entry, its
+/// dims, and the block that the elements are in, which begins and ends on a cache line.
 pub const ELEMENT_BYTES: u64 = 256;
 
 impl Sequence {
