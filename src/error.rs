@@ -20,7 +20,7 @@ pub enum ErrorKind {
     InvalidInput,
     /// Legal, but not supported here: 4.
     Unsupported,
-    /// Reading or writing failed: 5.
+    /// Reading or writing failed, or the system refused memory: 5.
     Io,
     /// A bug of ampc: 70.
     Bug,
@@ -104,6 +104,9 @@ pub enum Error {
     /// A model cannot be computed on the inputs that it was given, or not within the limits.
     #[error("{0}")]
     Run(Finding),
+    /// The system refuses the memory that a run needs.
+    #[error("{0}")]
+    NoMemory(Finding),
     /// The module is invalid.
     #[error("the model is invalid: {}", list(.0))]
     Invalid(Vec<Finding>),
@@ -172,14 +175,16 @@ impl Error {
             },
             Error::Bug(_) => ErrorKind::Bug,
             Error::Unsupported(_) => ErrorKind::Unsupported,
-            Error::Io { .. } => ErrorKind::Io,
+            Error::NoMemory(_) | Error::Io { .. } => ErrorKind::Io,
         }
     }
 
     /// The path of the node it is about, if it is about one.
     pub fn node_path(&self) -> Option<&str> {
         match self {
-            Error::Run(finding) => finding.op.is_some().then_some(finding.place.as_str()),
+            Error::Run(finding) | Error::NoMemory(finding) => {
+                finding.op.is_some().then_some(finding.place.as_str())
+            }
             Error::Invalid(findings) => findings.first().filter(|f| f.op.is_some()).map(|f| f.place.as_str()),
             _ => None,
         }

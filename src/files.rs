@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use crate::batch::Batch;
-pub use crate::temporary::{Discarded, discard_all};
+pub use crate::temporary::{Discarded, discard_all, discard_soon};
 
 /// The most bytes of a text or policy that are read: a million nodes fit.
 pub const MAX_TEXT: u64 = 1 << 30;

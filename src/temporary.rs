@@ -11,10 +11,11 @@
 
 use crate::onnx::bytes::FileId;
 use std::collections::BTreeSet;
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{self, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tempfile::NamedTempFile;
 
 const PREFIX: &str = ".ampc-";
@@ -60,6 +61,7 @@ impl Temporary {
     fn unlocked_in(folder: &Path) -> io::Result<Temporary> {
         let mut builder = tempfile::Builder::new();
         builder.prefix(PREFIX).suffix(SUFFIX).rand_bytes(RANDOM);
+        make_sure_of_memory();
         let mut names = names();
         // What any other program would give a new file: the umask applies. Errors are those of the system.
         let file = builder
@@ -78,8 +80,8 @@ impl Temporary {
 fn claim(file: &File) -> bool {
     match file.try_lock() {
         Ok(()) => has_name(file),
-        Err(TryLockError::WouldBlock) => false,
-        Err(TryLockError::Error(_)) => true,
+        Err(fs::TryLockError::WouldBlock) => false,
+        Err(fs::TryLockError::Error(_)) => true,
     }
 }
 
@@ -137,6 +139,7 @@ pub(crate) struct Renaming {
 
 impl Renaming {
     pub(crate) fn start() -> Renaming {
+        make_sure_of_memory();
         Renaming { names: names() }
     }
 
@@ -159,6 +162,32 @@ impl Renaming {
 #[derive(Debug)]
 pub struct Discarded {
     _names: MutexGuard<'static, Vec<PathBuf>>,
+}
+
+/// As [`discard_all`], for a thread that may hold the list itself, since it was refused memory while it did: then it
+/// gives up after a second, and files stay.
+#[must_use = "the process must end while this lives"]
+pub fn discard_soon() -> Option<Discarded> {
+    for _ in 0..100 {
+        let mut names = match NAMES.try_lock() {
+            Ok(names) => names,
+            Err(sync::TryLockError::Poisoned(names)) => names.into_inner(),
+            Err(sync::TryLockError::WouldBlock) => {
+                std::thread::sleep(Duration::from_millis(10));
+                continue;
+            }
+        };
+        for path in names.drain(..) {
+            fs::remove_file(path).ok();
+        }
+        return Some(Discarded { _names: names });
+    }
+    None
+}
+
+/// What little things are made of while the list is held is asked for before, so that none of them is refused.
+fn make_sure_of_memory() {
+    drop(std::hint::black_box(Vec::<u8>::with_capacity(16 << 10)));
 }
 
 /// Removes all temporary files of the process. To be called when it is about to end; what others are writing fails

@@ -123,6 +123,25 @@ pub enum TensorError {
     },
 }
 
+impl TensorError {
+    /// Whether the system refused memory.
+    pub fn is_no_memory(&self) -> bool {
+        matches!(self, TensorError::Read { source, .. } if source.kind() == io::ErrorKind::OutOfMemory)
+    }
+}
+
+/// An empty list with room for so many bytes, which are read from somewhere.
+fn room_for(bytes: usize) -> Result<Vec<u8>, TensorError> {
+    let mut room = Vec::new();
+    match room.try_reserve_exact(bytes) {
+        Ok(()) => Ok(room),
+        Err(_) => {
+            let what = format!("{bytes} bytes of a constant into memory");
+            Err(TensorError::Read { what, source: io::ErrorKind::OutOfMemory.into() })
+        }
+    }
+}
+
 /// Bytes handed to the visitor of [`TensorData::visit_stored`] at a time.
 pub const CHUNK_BYTES: usize = 1 << 20;
 
@@ -282,7 +301,7 @@ impl TensorData {
         if self.pending.is_empty() {
             return self.visit_stored(visit);
         }
-        let (mut input, mut output) = (Vec::new(), Vec::new());
+        let (mut input, mut output) = (room_for(CHUNK_BYTES)?, room_for(CHUNK_BYTES)?);
         self.visit_stored(|chunk| {
             input.clear();
             input.extend_from_slice(chunk);
@@ -297,12 +316,18 @@ impl TensorData {
         })
     }
 
+    /// The bytes of all elements in this type; 0 for strings, which have no size.
+    fn byte_room(&self, dtype: DType) -> usize {
+        let bytes = dtype.storage_bytes(self.element_count()).unwrap_or(0);
+        usize::try_from(bytes).unwrap_or(usize::MAX)
+    }
+
     /// All bytes after pending conversions, in memory. For small constants.
     ///
     /// # Errors
     /// If the bytes cannot be read.
     pub fn to_bytes(&self) -> Result<Vec<u8>, TensorError> {
-        let mut bytes = Vec::new();
+        let mut bytes = room_for(self.byte_room(self.dtype()))?;
         self.visit_converted(|chunk| {
             bytes.extend_from_slice(chunk);
             ControlFlow::Continue(())
@@ -339,7 +364,7 @@ impl TensorData {
         if self.element_count() > limit {
             return None;
         }
-        let mut bytes = Vec::new();
+        let mut bytes = room_for(self.byte_room(self.stored)).ok()?;
         self.visit_stored(|chunk| {
             bytes.extend_from_slice(chunk);
             ControlFlow::Continue(())
@@ -388,7 +413,9 @@ fn visit_file(
 ) -> Result<(), TensorError> {
     let mut left = range.len;
     let mut offset = range.offset;
-    let mut buffer = vec![0; usize::try_from(left).unwrap_or(CHUNK_BYTES).min(CHUNK_BYTES)];
+    let most = usize::try_from(left).unwrap_or(CHUNK_BYTES).min(CHUNK_BYTES);
+    let mut buffer = room_for(most)?;
+    buffer.resize(most, 0);
     while left > 0 {
         let n = usize::try_from(left).unwrap_or(CHUNK_BYTES).min(CHUNK_BYTES);
         range

@@ -1,7 +1,7 @@
 //! What goes through a graph at run time: tensors, sequences and optionals, owned ([`Data`]) or borrowed
 //! ([`DataRef`]).
 
-use crate::host::{HostError, HostTensor, TensorRef};
+use crate::host::{HostError, HostTensor, TensorRef, list_of};
 use ampc_ir::{DType, Shape, Type};
 
 /// A value at run time.
@@ -32,6 +32,24 @@ pub struct Maybe {
     pub element: Type,
     /// The value.
     pub value: Option<Box<Data>>,
+}
+
+/// What an element of a sequence or the value of an optional takes besides the elements of its tensor: its entry, its
+/// dims, and the block that the elements are in, which begins and ends on a cache line.
+pub const ELEMENT_BYTES: u64 = 256;
+
+impl Sequence {
+    /// A copy, which shares the elements of tensors.
+    ///
+    /// # Errors
+    /// If there is not so much memory.
+    pub(crate) fn to_sequence(&self) -> Result<Sequence, HostError> {
+        let mut items = list_of(self.items.len())?;
+        for item in &self.items {
+            items.push(item.view().to_data()?);
+        }
+        Ok(Sequence { element: self.element.clone(), items })
+    }
 }
 
 /// A borrowed value.
@@ -96,12 +114,16 @@ impl<'a> DataRef<'a> {
     pub fn to_data(self) -> Result<Data, HostError> {
         Ok(match self {
             DataRef::Tensor(tensor) => Data::Tensor(tensor.to_host()?),
-            DataRef::Sequence(sequence) => Data::Sequence(sequence.clone()),
-            DataRef::Optional(maybe) => Data::Optional(maybe.clone()),
+            DataRef::Sequence(sequence) => Data::Sequence(sequence.to_sequence()?),
+            DataRef::Optional(maybe) => Data::Optional(Maybe {
+                element: maybe.element.clone(),
+                value: maybe.value.as_ref().map(|value| value.view().to_data()).transpose()?.map(Box::new),
+            }),
         })
     }
 
-    /// Bytes of all tensors in it; a string counts its bytes.
+    /// Bytes of all tensors in it; a string counts its bytes, what is in a sequence or
+    /// optional [`ELEMENT_BYTES`] besides.
     pub fn byte_count(self) -> u64 {
         match self {
             DataRef::Tensor(tensor) => match (tensor.bytes(), tensor.strings()) {
@@ -109,8 +131,12 @@ impl<'a> DataRef<'a> {
                 (None, Some(strings)) => strings.iter().map(|s| s.len() as u64 + 16).sum(),
                 (None, None) => 0,
             },
-            DataRef::Sequence(sequence) => sequence.items.iter().map(|item| item.view().byte_count()).sum(),
-            DataRef::Optional(maybe) => maybe.value.as_ref().map_or(0, |value| value.view().byte_count()),
+            DataRef::Sequence(sequence) => {
+                sequence.items.iter().map(|item| item.view().byte_count() + ELEMENT_BYTES).sum()
+            }
+            DataRef::Optional(maybe) => {
+                maybe.value.as_ref().map_or(0, |value| value.view().byte_count() + ELEMENT_BYTES)
+            }
         }
     }
 }

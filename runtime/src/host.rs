@@ -44,6 +44,22 @@ pub enum HostError {
         /// Dims.
         dims: Vec<u64>,
     },
+    /// The tensor has more bytes than it may have.
+    #[error("expected at most {limit} bytes, found a tensor of {dtype}{dims:?}")]
+    Limit {
+        /// What it may have.
+        limit: u64,
+        /// Element type.
+        dtype: DType,
+        /// Dims.
+        dims: Vec<u64>,
+    },
+    /// There is not so much memory for what a tensor is made from or read with.
+    #[error("the system has no {bytes} bytes of memory")]
+    NoMemory {
+        /// What was asked for.
+        bytes: u64,
+    },
     /// The number of strings is not what the dims ask for.
     #[error("expected {expected} strings for string{dims:?}, found {found}")]
     StringCount {
@@ -70,6 +86,20 @@ pub enum HostError {
         /// Element type of the tensor.
         found: DType,
     },
+}
+
+impl HostError {
+    /// Whether the system refused memory.
+    pub fn is_no_memory(&self) -> bool {
+        match self {
+            HostError::OutOfMemory { .. } | HostError::NoMemory { .. } => true,
+            HostError::Tensor(error) => error.is_no_memory(),
+            HostError::Limit { .. }
+            | HostError::StringCount { .. }
+            | HostError::SparseIndex { .. }
+            | HostError::View { .. } => false,
+        }
+    }
 }
 
 mod sealed {
@@ -193,7 +223,7 @@ impl HostTensor {
     /// If the bytes cannot be read or there is not so much memory.
     pub fn from_data(data: &TensorData) -> Result<HostTensor, HostError> {
         if let Storage::Strings(strings) = data.storage() {
-            return HostTensor::from_strings(data.dims(), strings.to_vec());
+            return HostTensor::from_strings(data.dims(), copies_of_strings(strings)?);
         }
         HostTensor::filled(data.dtype(), data.dims(), |target| {
             let mut filled = 0;
@@ -214,7 +244,8 @@ impl HostTensor {
     pub fn from_sparse(data: &SparseData) -> Result<HostTensor, HostError> {
         let values = HostTensor::from_data(&data.values)?;
         let indices = HostTensor::from_data(&data.indices)?;
-        let at: Vec<i64> = indices.i64s()?.collect();
+        let mut at: Vec<i64> = list_of(usize::try_from(indices.element_count()).unwrap_or(usize::MAX))?;
+        at.extend(indices.i64s()?);
         let no_view = || HostError::View { view: "whole bytes", found: values.dtype() };
         let size = values.dtype().bits().filter(|bits| bits % 8 == 0).ok_or_else(no_view)? as usize / 8;
         let from = values.bytes().ok_or_else(no_view)?;
@@ -318,6 +349,39 @@ impl HostTensor {
     }
 }
 
+/// An empty list with room for so many elements.
+///
+/// # Errors
+/// If there is not so much memory.
+pub(crate) fn list_of<T>(n: usize) -> Result<Vec<T>, HostError> {
+    let mut list = Vec::new();
+    let bytes = (n as u64).saturating_mul(size_of::<T>() as u64);
+    list.try_reserve_exact(n).map_err(|_| HostError::NoMemory { bytes })?;
+    Ok(list)
+}
+
+/// A copy of a string that may be long.
+///
+/// # Errors
+/// If there is not so much memory.
+pub(crate) fn copy_of_string(string: &[u8]) -> Result<Box<[u8]>, HostError> {
+    let mut copy = list_of(string.len())?;
+    copy.extend_from_slice(string);
+    Ok(copy.into_boxed_slice())
+}
+
+/// Copies of strings.
+///
+/// # Errors
+/// If there is not so much memory.
+pub(crate) fn copies_of_strings(strings: &[Box<[u8]>]) -> Result<Vec<Box<[u8]>>, HostError> {
+    let mut copies = list_of(strings.len())?;
+    for string in strings {
+        copies.push(copy_of_string(string)?);
+    }
+    Ok(copies)
+}
+
 /// A dense tensor somewhere in memory: its type, its dims and its elements, all borrowed.
 #[derive(Clone, Copy)]
 pub struct TensorRef<'a> {
@@ -359,7 +423,7 @@ impl<'a> TensorRef<'a> {
         }
         match self.elements {
             ElementsRef::Numbers(bytes) => HostTensor::from_bytes(self.dtype, self.dims, bytes),
-            ElementsRef::Strings(strings) => HostTensor::from_strings(self.dims, strings.to_vec()),
+            ElementsRef::Strings(strings) => HostTensor::from_strings(self.dims, copies_of_strings(strings)?),
         }
     }
 

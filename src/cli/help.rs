@@ -97,6 +97,7 @@ pub(crate) fn help(code: &str) -> Option<&'static str> {
             "`--opset auto` raises the model as far as the format needs"
         }
         "run::memory" => "give smaller dims with `--dim NAME=N`, or smaller inputs",
+        "run::no_memory" => super::problem::MORE_MEMORY,
         "run::iterations" => "allow more with `--max-iterations N`",
         "run::time" => "allow more with `--time-limit S`",
         "text" => "docs/text-form.md has the grammar",

@@ -10,6 +10,7 @@ mod explain;
 mod help;
 mod inspect;
 mod interrupt;
+mod last_resort;
 mod ops;
 mod opsets;
 mod opt;
@@ -35,8 +36,11 @@ use clap::{CommandFactory, Parser};
 use problem::Failure;
 use std::panic;
 use std::process::ExitCode;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use ui::Ui;
+
+pub(crate) use last_resort::Remembering;
 
 /// Enough for models nested as deep as the reader admits, in unoptimised builds too.
 const STACK: usize = 64 << 20;
@@ -49,6 +53,7 @@ static PANIC: Mutex<Option<String>> = Mutex::new(None);
 
 /// Reads the arguments and does what they say.
 pub(crate) fn main() -> ExitCode {
+    last_resort::watch();
     panic::set_hook(Box::new(|info| {
         let payload = info.payload();
         let text = payload.downcast_ref::<&str>().copied();
@@ -72,11 +77,16 @@ pub(crate) fn main() -> ExitCode {
     };
     let ui = Ui::new(&cli.global);
     interrupt::watch();
-    let thread = std::thread::Builder::new().name("ampc".into()).stack_size(STACK);
-    let result = thread.spawn(move || run(&cli, ui)).map(std::thread::JoinHandle::join);
+    let result = spawn(&Arc::new(cli), ui).map(std::thread::JoinHandle::join);
     match result {
         Ok(Ok(Ok(()))) => ExitCode::SUCCESS,
         Ok(Ok(Err(failure))) => {
+            failure.show(ui);
+            ExitCode::from(failure.code)
+        }
+        Ok(Err(_)) if last_resort::last_refused().is_some() => {
+            let bytes = last_resort::last_refused().unwrap_or(0);
+            let failure = Failure::no_memory(&format!("{bytes} bytes were refused"));
             failure.show(ui);
             ExitCode::from(failure.code)
         }
@@ -86,11 +96,31 @@ pub(crate) fn main() -> ExitCode {
             ExitCode::from(BUG)
         }
         Err(error) => {
-            let failure = Failure::io("a thread", &error);
+            let failure = Failure::no_memory(&format!("no thread can be started: {error}"));
             failure.show(ui);
             ExitCode::from(failure.code)
         }
     }
+}
+
+/// Does what the arguments say in a thread of its own, with the largest stack that the system gives.
+fn spawn(cli: &Arc<Cli>, ui: Ui) -> std::io::Result<JoinHandle<Result<(), Failure>>> {
+    let start = |stack: usize| {
+        let cli = cli.clone();
+        let thread = std::thread::Builder::new().name("ampc".into()).stack_size(stack);
+        thread.spawn(move || run(&cli, ui))
+    };
+    // Most of a limited address space is left to the work.
+    let left = ampc::runtime::cpu::left_of_limit();
+    if left.is_none_or(|left| left / 4 >= STACK as u64)
+        && let Ok(thread) = start(STACK)
+    {
+        return Ok(thread);
+    }
+    last_resort::small_stack();
+    let fits = |stack: &usize| left.is_none_or(|left| left / 4 >= *stack as u64);
+    let smaller = [STACK / 4, STACK / 16].into_iter().filter(fits);
+    smaller.map(start).find_map(Result::ok).map_or_else(|| start(STACK / 64), Ok)
 }
 
 fn run(cli: &Cli, ui: Ui) -> Result<(), Failure> {

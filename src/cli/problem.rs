@@ -123,6 +123,10 @@ impl Diagnostic for Problem {
     }
 }
 
+/// What to do where there is not enough memory.
+pub(crate) const MORE_MEMORY: &str =
+    "give the process more memory (`ulimit -v`, a larger machine), or use a smaller model";
+
 /// Why a command ends early.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
@@ -146,6 +150,12 @@ impl Failure {
         let problem = Problem::new("ampc::io", format!("`{what}`: {error}"));
         let help = super::help::of_system(error).map(str::to_owned);
         Failure::of(ErrorKind::Io, Problem { help, ..problem })
+    }
+
+    /// The system refuses memory, or threads, which need some.
+    pub(crate) fn no_memory(what: &str) -> Failure {
+        let problem = Problem::new("ampc::memory", format!("out of memory: {what}"));
+        Failure::of(ErrorKind::Io, problem.with_help(MORE_MEMORY))
     }
 
     pub(crate) fn nobody_reads() -> Failure {

@@ -30,7 +30,9 @@ impl Progress {
         }
         let (sender, receiver) = mpsc::channel::<()>();
         let later = bar.clone();
-        std::thread::spawn(move || {
+        // Where no thread can be started nothing is shown.
+        let waiting = std::thread::Builder::new().name("progress".into());
+        let _ = waiting.spawn(move || {
             if receiver.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
                 later.set_draw_target(ProgressDrawTarget::stderr());
                 later.enable_steady_tick(Duration::from_millis(100));

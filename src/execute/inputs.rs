@@ -2,9 +2,9 @@
 
 use super::random::{self, Refused};
 use super::{input_names, input_types, of_run, output_names, output_types};
-use crate::error::Error;
+use crate::error::{Error, Finding};
 use crate::onnx::bytes::SourceBytes;
-use crate::onnx::data::{self, Names};
+use crate::onnx::data::{self, DataError, Names};
 use crate::safetensors::Tensors;
 use ampc_ir::infer::infer_module;
 use ampc_ir::module::Def;
@@ -13,7 +13,7 @@ use ampc_passes::suggest::{did_you_mean, nearest};
 use ampc_runtime::cpu::RunError;
 use ampc_runtime::npy::NpyError;
 use ampc_runtime::npz::{self, Archive};
-use ampc_runtime::{Data, HostTensor};
+use ampc_runtime::{Data, HostError, HostTensor};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{File, Metadata};
@@ -98,7 +98,12 @@ impl Inputs {
     }
 
     fn of_npz(path: &Path, module: &Module, most: u64) -> Result<Inputs, Error> {
-        let bad = |error: npz::NpzError| Error::Data { path: path.to_owned(), reason: error.to_string() };
+        let bad = |error: npz::NpzError| match &error {
+            npz::NpzError::Array { name, source: NpyError::Host(refused) } if refused.is_no_memory() => {
+                no_memory(name, refused)
+            }
+            _ => Error::Data { path: path.to_owned(), reason: error.to_string() },
+        };
         let bytes = SourceBytes::open(path).map_err(|e| io_error(path, e))?;
         let file = File::open(path).map_err(|e| io_error(path, e))?;
         let mut archive = Archive::open(BufReader::new(file)).map_err(bad)?;
@@ -147,7 +152,10 @@ impl Inputs {
                     data.byte_len()
                 )));
             }
-            let tensor = HostTensor::from_data(&data).map_err(|e| bad(format!("`{name}`: {e}")))?;
+            let tensor = HostTensor::from_data(&data).map_err(|e| match e.is_no_memory() {
+                true => no_memory(name, &e),
+                false => bad(format!("`{name}`: {e}")),
+            })?;
             named.give(name, tensor);
         }
         named.finish(vec![file])
@@ -255,10 +263,17 @@ fn rounded(tensor: &HostTensor, dtype: ampc_ir::DType) -> Option<HostTensor> {
     HostTensor::from_bytes(dtype, tensor.dims(), &out).ok()
 }
 
+/// The system refuses memory for the value of an input.
+fn no_memory(name: &str, error: &HostError) -> Error {
+    let message = format!("its value cannot be held: {error}");
+    Error::NoMemory(Finding { code: "no_memory", node: None, place: name.to_owned(), op: None, message })
+}
+
 fn refused_as(refused: Refused, name: &str) -> Error {
     let what = match refused {
         Refused::Kind(what) => what.to_owned(),
         Refused::DType(dtype) => format!("elements of {dtype}"),
+        Refused::Host(error) if error.is_no_memory() => return no_memory(name, &error),
         Refused::Host(error) => return Error::Usage(format!("input `{name}`: {error}")),
     };
     Error::Unsupported(format!("input `{name}`: there are no random values for {what}; give data"))
@@ -558,7 +573,12 @@ impl DataFile {
 
     fn read(&self, ty: &Type, most: u64) -> Result<Data, Error> {
         let value = data::read_data(self.bytes.clone(), ty, most);
-        value.map_err(|e| Error::Data { path: self.path.clone(), reason: e.to_string() })
+        value.map_err(|e| match &e {
+            DataError::Host(refused) if refused.is_no_memory() => {
+                no_memory(&self.path.display().to_string(), refused)
+            }
+            _ => Error::Data { path: self.path.clone(), reason: e.to_string() },
+        })
     }
 }
 

@@ -91,6 +91,9 @@ fn of_prepare(module: &Module, error: &PrepareError) -> Error {
                 nodes.into_iter().map(|(op, node)| format!("{op} (`{}`)", paths.path(node))).collect();
             Error::Unsupported(format!("the CPU backend has no kernel for {}", ops.join(", ")))
         }
+        PrepareError::Constant { value, error } if error.is_no_memory() => {
+            Error::NoMemory(of_value(module, *value, format!("the constant cannot be read: {error}")))
+        }
         PrepareError::Constant { value, error } => {
             Error::Run(of_value(module, *value, format!("the constant cannot be read: {error}")))
         }
@@ -126,14 +129,14 @@ pub fn of_run(module: &Module, error: &RunError) -> Error {
         RunError::Node { node, error: KernelError::Unsupported(_) } => {
             Error::Unsupported(at("unsupported", *node).to_string())
         }
+        RunError::Node { node, error } if error.is_no_memory() => Error::NoMemory(at("no_memory", *node)),
         RunError::Node { node, .. } => Error::Run(at("node", *node)),
         RunError::Iterations { node, .. } => Error::Run(at("iterations", *node)),
-        RunError::Memory { node: Some(node), .. } | RunError::NoMemory { node: Some(node), .. } => {
-            Error::Run(at("memory", *node))
-        }
-        RunError::Memory { node: None, .. } | RunError::NoMemory { node: None, .. } => {
-            Error::Run(graph("memory"))
-        }
+        RunError::Memory { node: Some(node), .. } => Error::Run(at("memory", *node)),
+        RunError::Memory { node: None, .. } => Error::Run(graph("memory")),
+        RunError::NoMemory { node: Some(node), .. } => Error::NoMemory(at("no_memory", *node)),
+        RunError::NoMemory { node: None, .. } => Error::NoMemory(graph("no_memory")),
+        RunError::Output(error) if error.is_no_memory() => Error::NoMemory(graph("no_memory")),
         RunError::Time { node: Some(node), .. } => Error::Run(at("time", *node)),
         RunError::Time { node: None, .. } => Error::Run(graph("time")),
         RunError::Stopped => Error::Run(graph("stopped")),

@@ -201,19 +201,25 @@ pub fn verify(
         side.keep(executable, names);
     }
     let [first, second] = &mut executables;
-    let (wanted, found, mut comparer) = std::thread::scope(|scope| {
+    let told = std::thread::scope(|scope| {
         let (to_wanted, wanted_events) = sync_channel(WAITING);
         let (to_found, found_events) = sync_channel(WAITING);
         let [side, other_side] = &sides;
         let (teller, other_teller) = (Teller::new(side, to_wanted), Teller::new(other_side, to_found));
-        let wanted = scope.spawn(|| run_told(first, &inputs.values, teller, &stop));
-        let found = scope.spawn(|| run_told(second, &other_inputs.values, other_teller, &stop));
+        let thread = || std::thread::Builder::new().name("verify".into()).stack_size(STACK);
+        let run_first = || run_told(first, &inputs.values, teller, &stop);
+        let wanted = thread().spawn_scoped(scope, run_first)?;
+        let run_second = || run_told(second, &other_inputs.values, other_teller, &stop);
+        // Without the second one, the first has nobody to wait for it.
+        let found =
+            thread().spawn_scoped(scope, run_second).inspect_err(|_| stop.store(true, Ordering::Relaxed))?;
         let mut comparer = Comparer::new(side, tolerance);
         let compared = comparer.compare(&wanted_events, &found_events);
         // Runs go on without anybody who listens.
         drop((wanted_events, found_events));
-        (joined(wanted.join()), joined(found.join()), compared.map(|()| comparer))
+        Ok((joined(wanted.join()), joined(found.join()), compared.map(|()| comparer)))
     });
+    let (wanted, found, mut comparer) = told.map_err(|error| no_thread(model, &error))?;
     let (wanted, found) = match (wanted, found) {
         (Ok(wanted), Ok(found)) => (wanted, found),
         // Who was stopped was so because of the other one.
@@ -236,12 +242,24 @@ pub fn verify(
     Ok(Verification { tolerance, reason, outputs, values, first, lone_values, lone_outputs })
 }
 
+/// Threads of models hand their graph on to others; what is left to them takes little stack, unless the system has no
+/// others.
+const STACK: usize = 4 << 20;
+
+/// Two models run at the same time, each in a thread.
+fn no_thread(model: &Module, error: &std::io::Error) -> Error {
+    let place = model.text(model.graph(model.main()).name).to_owned();
+    let message = format!("no thread can be started to run it: {error}");
+    Error::NoMemory(Finding { code: "no_memory", node: None, place, op: None, message })
+}
+
 /// An error that says which of the models has it.
 fn in_other(error: Error) -> Error {
     let said = |message: String| format!("in the other model: {message}");
     let of = |finding: Finding| Finding { message: said(finding.message), ..finding };
     match error {
         Error::Run(finding) => Error::Run(of(finding)),
+        Error::NoMemory(finding) => Error::NoMemory(of(finding)),
         Error::Invalid(findings) => Error::Invalid(findings.into_iter().map(of).collect()),
         Error::Unsupported(message) => Error::Unsupported(said(message)),
         Error::Usage(message) => Error::Usage(said(message)),

@@ -121,7 +121,7 @@ impl SourceBytes {
         if self.len() > most {
             return Err(too_large(most));
         }
-        let mut bytes = vec![0; usize::try_from(self.len()).map_err(|_| too_large(most))?];
+        let mut bytes = zeros(usize::try_from(self.len()).map_err(|_| too_large(most))?)?;
         self.read_exact_at(&mut bytes, 0)?;
         Ok(bytes)
     }
@@ -221,6 +221,17 @@ fn slice(bytes: &[u8], offset: u64, len: u64) -> io::Result<&[u8]> {
     let start = usize::try_from(offset).map_err(|_| shrunk())?;
     let len = usize::try_from(len).map_err(|_| shrunk())?;
     start.checked_add(len).and_then(|end| bytes.get(start..end)).ok_or_else(shrunk)
+}
+
+/// So many zeros, to be read over.
+///
+/// # Errors
+/// If there is not so much memory.
+pub(crate) fn zeros(len: usize) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(len).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+    bytes.resize(len, 0);
+    Ok(bytes)
 }
 
 fn too_large(most: u64) -> io::Error {

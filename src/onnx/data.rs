@@ -8,7 +8,7 @@ use super::tensor::{TensorFailure, ints, read_tensor};
 use super::wire::{Fields, Reader, Span, WireError};
 use ampc_ir::tensor::ByteSource;
 use ampc_ir::{DType, Shape, Type};
-use ampc_runtime::data::{Data, Maybe, Sequence};
+use ampc_runtime::data::{Data, ELEMENT_BYTES, Maybe, Sequence};
 use ampc_runtime::{HostError, HostTensor};
 use std::sync::Arc;
 
@@ -147,6 +147,7 @@ impl Messages {
                 _ => return Err(DataError::Unsupported("sparse tensors or maps")),
             };
             let at = field.bytes("values")?;
+            self.charge(ELEMENT_BYTES)?;
             items.push(self.value(reader, at, ty, depth + 1)?);
         }
         Ok(items)
@@ -173,7 +174,11 @@ impl Messages {
             None => Some(text),
         };
         // What has no size is refused with its dims.
-        let left = self.left.checked_sub(bytes.unwrap_or(0));
+        self.charge(bytes.unwrap_or(0))
+    }
+
+    fn charge(&mut self, bytes: u64) -> Result<(), DataError> {
+        let left = self.left.checked_sub(bytes);
         self.left = left.ok_or(DataError::TooLarge { most: self.most })?;
         Ok(())
     }

@@ -251,7 +251,7 @@ fn number(key: &'static str, text: Option<&str>) -> Result<Option<u64>, External
 
 fn sha1_of(bytes: &SourceBytes) -> io::Result<String> {
     let mut hash = Sha1::new();
-    let mut buffer = vec![0; 1 << 20];
+    let mut buffer = super::bytes::zeros(1 << 20)?;
     let mut offset = 0;
     while offset < bytes.len() {
         let n = usize::try_from(bytes.len() - offset).unwrap_or(usize::MAX).min(buffer.len());

@@ -236,7 +236,7 @@ impl Layout {
     /// # Errors
     /// If reading or writing fails.
     pub fn stream_to_file(&self, out: &mut File, known: &[Arc<SourceBytes>]) -> Result<(), StreamError> {
-        let mut buffer = Buffer::new(out);
+        let mut buffer = Buffer::new(out)?;
         for segment in &self.segments {
             if let Segment::Range(range) = segment
                 && range.len > SMALL_RANGE
@@ -260,7 +260,7 @@ impl Layout {
     /// # Errors
     /// If reading or writing fails.
     pub fn stream(&self, out: &mut impl Write) -> Result<(), StreamError> {
-        let mut buffer = Buffer::new(out);
+        let mut buffer = Buffer::new(out)?;
         for segment in &self.segments {
             segment.stream(&mut buffer)?;
         }
@@ -285,15 +285,18 @@ struct Buffer<'a, W> {
 }
 
 impl<'a, W: Write> Buffer<'a, W> {
-    fn new(out: &'a mut W) -> Self {
-        Buffer {
+    fn new(out: &'a mut W) -> Result<Self, StreamError> {
+        let mut bytes = Vec::new();
+        let reserved = bytes.try_reserve_exact(CHUNK_BYTES);
+        reserved.map_err(|_| StreamError::Write(io::ErrorKind::OutOfMemory.into()))?;
+        Ok(Buffer {
             out,
-            bytes: Vec::with_capacity(CHUNK_BYTES),
+            bytes,
             window: None,
             windowed: std::ptr::null(),
             chunk: Vec::new(),
             scratch: [Vec::new(), Vec::new()],
-        }
+        })
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<(), StreamError> {

@@ -10,6 +10,7 @@ use super::wire::{Field, Fields, Payload, Reader, Span, WireError, WireErrorKind
 use ampc_ir::tensor::{ByteSource, FileRange, SparseData, Storage};
 use ampc_ir::{DType, TensorData};
 use smallvec::SmallVec;
+use std::io;
 use std::sync::Arc;
 
 /// Payloads up to this size are read into memory: they are the ones that guards and shape inference look at.
@@ -444,6 +445,14 @@ fn admits(field: &str, dtype: DType) -> bool {
     }
 }
 
+/// Makes room for the elements of a packed field, of which each takes a byte at least, and for the copy that is kept.
+fn reserve(out: &mut Vec<u8>, span: Span, width: usize, room: usize) -> Result<(), WireError> {
+    let most = usize::try_from(span.len).unwrap_or(usize::MAX).saturating_mul(width);
+    let more = most.min(room.saturating_sub(out.len()));
+    let refused = |_| WireError::new(span.offset, WireErrorKind::Io(io::ErrorKind::OutOfMemory.into()));
+    out.try_reserve_exact(more.saturating_mul(2)).map_err(refused)
+}
+
 /// Appends the elements in one occurrence of a field to `out`, little-endian, and stops keeping them once there are
 /// more than `expected`: returns how many bytes were left out.
 fn expand(
@@ -467,6 +476,9 @@ fn expand(
         (Payload::Fixed64(bytes), "double_data") => out.extend_from_slice(&bytes),
         (Payload::Varint(_) | Payload::Bytes(_), "int32_data" | "int64_data" | "uint64_data") => {
             let width = element_width(dtype);
+            if let Payload::Bytes(span) = occurrence.payload {
+                reserve(out, span, width, room)?;
+            }
             ints(reader, occurrence, field, |v| {
                 if out.len() + width <= room {
                     let v = if dtype == DType::Bool { i64::from(v != 0) } else { v };

@@ -315,6 +315,8 @@ impl<'s> Reader<'s> {
         };
         let left = usize::try_from(self.len.saturating_sub(offset)).unwrap_or(usize::MAX);
         let wanted = len.max(self.ahead).min(left).max(len);
+        let more = wanted.saturating_sub(self.window.len());
+        self.window.try_reserve(more).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
         self.window.resize(wanted, 0);
         self.start = offset;
         let filled = self.source.read_exact_at(&mut self.window[kept..], offset + kept as u64);

@@ -1,6 +1,7 @@
 //! From a module and the types of its inputs to what is walked: plans, kernels, and what constants alone give.
 
 use super::kernel::{Prepared, Site};
+use super::room::Room;
 use super::{Cpu, RunError, exec, kernels};
 use crate::data::DataRef;
 use crate::host::HostTensor;
@@ -71,6 +72,7 @@ impl Binder<'_> {
         let mut index = Index::default();
         let mut plans: SecondaryMap<GraphId, Option<Arc<GraphPlan>>> = SecondaryMap::default();
         let graphs: Vec<GraphId> = module.graph_ids().collect();
+        let room = Room::of(self.options.max_bytes);
         for &graph in &graphs {
             let place = Where::of(&module, graph);
             let plan = plan_graph(&module, graph, &mut index, |node| {
@@ -78,7 +80,8 @@ impl Binder<'_> {
                     return Needs { on_heap: true, ..Needs::default() };
                 }
                 // Calls differ in what they give a function, and may leave operands out.
-                let prepared = if place.in_function { None } else { prepare_node(&module, node, &facts) };
+                let prepared =
+                    if place.in_function { None } else { prepare_node(&module, node, &facts, room) };
                 let Some(prepared) = prepared else { return Needs::default() };
                 let mut needs = prepared.needs.clone();
                 if !place.in_branch
@@ -190,7 +193,7 @@ impl Where {
 
 /// The kernel of a node if all that it asks for is known before the graph runs. An error shows when the node runs:
 /// it may never do.
-fn prepare_node(module: &Module, node: Node, facts: &Facts) -> Option<Prepared> {
+fn prepare_node(module: &Module, node: Node, facts: &Facts, room: Room) -> Option<Prepared> {
     let view = NodeView::with_facts(module, node, facts)?;
     let prepare = kernels::find(view.kind())?;
     let results = module.node(node).results().iter();
@@ -210,5 +213,5 @@ fn prepare_node(module: &Module, node: Node, facts: &Facts) -> Option<Prepared> 
     if !results.iter().flatten().chain(operands.map(|&v| &module.value(v).ty)).all(fits) {
         return None;
     }
-    prepare(&Site { view, results: &results }).ok()
+    prepare(&Site { view, results: &results, room }).ok()
 }

@@ -21,9 +21,13 @@ pub enum PrepareError {
         /// The cause.
         error: HostError,
     },
-    /// Threads cannot be started.
-    #[error("cannot start threads: {0}")]
-    Threads(String),
+}
+
+impl PrepareError {
+    /// Whether the system refused memory.
+    pub fn is_no_memory(&self) -> bool {
+        matches!(self, PrepareError::Constant { error, .. } if error.is_no_memory())
+    }
 }
 
 fn first(list: &[(Node, String)]) -> &str {
@@ -101,4 +105,22 @@ pub enum RunError {
     /// An output cannot be copied.
     #[error(transparent)]
     Output(#[from] HostError),
+}
+
+impl RunError {
+    /// Whether the system refused memory.
+    pub fn is_no_memory(&self) -> bool {
+        match self {
+            RunError::NoMemory { .. } => true,
+            RunError::Node { error, .. } => error.is_no_memory(),
+            RunError::Output(error) => error.is_no_memory(),
+            RunError::Input { .. }
+            | RunError::Shapes(_)
+            | RunError::Memory { .. }
+            | RunError::Iterations { .. }
+            | RunError::Time { .. }
+            | RunError::Stopped
+            | RunError::NoOutput { .. } => false,
+        }
+    }
 }

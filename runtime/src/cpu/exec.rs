@@ -5,6 +5,7 @@ use super::bind::Program;
 use super::control;
 use super::kernel::{Io, KernelError, Out, Prepared, Site, check_size};
 use super::kernels;
+use super::room::Room;
 use crate::bytes::AlignedBytes;
 use crate::data::{Data, DataRef};
 use crate::host::{HostError, HostTensor, TensorRef};
@@ -457,7 +458,7 @@ impl Job<'_, '_> {
         let view = view.ok_or_else(|| KernelError::unsupported("operators that it does not know"))?;
         let prepare = kernels::find(view.kind())
             .ok_or_else(|| KernelError::unsupported(format!("the operator {}", view.schema.name)))?;
-        prepare(&Site { view, results })
+        prepare(&Site { view, results, room: Room::of(self.run.max_bytes) })
     }
 
     /// Runs a kernel. `types` are the types of the results where they follow from the operands as they are; what
@@ -563,10 +564,7 @@ pub(crate) fn run_alone(
 fn scratch_of(prepared: &Prepared, max_bytes: u64) -> Result<AlignedBytes, KernelError> {
     let bytes = prepared.needs.scratch;
     check_size(bytes as u64, max_bytes)?;
-    AlignedBytes::zeroed(bytes).ok_or_else(|| KernelError::Limit {
-        limit: "the memory there is".into(),
-        found: format!("{bytes} bytes"),
-    })
+    AlignedBytes::zeroed(bytes).ok_or_else(|| HostError::NoMemory { bytes: bytes as u64 }.into())
 }
 
 fn out_of(tensor: &mut Option<HostTensor>) -> Out<'_> {

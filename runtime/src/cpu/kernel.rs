@@ -6,6 +6,7 @@
 //! inference uses. That happens when the graph is planned if everything it asks for is known then, and each time
 //! the node runs if not; the kernel cannot tell.
 
+use super::room::Room;
 use crate::data::{Data, DataRef};
 use crate::host::{Element, HostError, TensorRef};
 use crate::plan::Needs;
@@ -52,6 +53,10 @@ pub enum KernelError {
 }
 
 impl KernelError {
+    /// Whether the system refused memory.
+    pub fn is_no_memory(&self) -> bool {
+        matches!(self, KernelError::Host(error) if error.is_no_memory())
+    }
     pub(crate) fn unsupported(what: impl Into<String>) -> KernelError {
         KernelError::Unsupported(what.into())
     }
@@ -104,6 +109,8 @@ pub(crate) struct Site<'a> {
     pub(crate) view: NodeView<'a>,
     /// The types of its results as far as known; `None` for absent ones.
     pub(crate) results: &'a [Option<Type>],
+    /// What a list may take that the kernel makes from parameters.
+    pub(crate) room: Room,
 }
 
 impl Site<'_> {
@@ -284,6 +291,11 @@ impl<'a> Io<'a> {
         let bytes = std::mem::take(&mut self.scratch);
         let whole = bytes.len() / size_of::<T>() * size_of::<T>();
         elements_mut(&mut bytes[..whole])
+    }
+
+    /// What a list may take that the kernel makes while it runs.
+    pub(crate) fn room(&self) -> Room {
+        Room::of(self.max_bytes)
     }
 
     /// An error unless a result of so many bytes may be made.

@@ -5,20 +5,43 @@ use std::fs;
 /// Where nobody says how much there is.
 const OTHERWISE: u64 = 16 << 30;
 
-/// The bytes that programs can still have: on Linux what the system says is available, or what is left of the limit
-/// of the control group if that is less; elsewhere 16 GiB.
+/// The bytes that the program can still have: on Linux what the system says is available, what is left of the limit of
+/// the control group, or what is left of that of the address space, whichever is least; elsewhere 16 GiB.
 pub fn available_memory() -> u64 {
     let system = fs::read_to_string("/proc/meminfo").ok().and_then(|text| of_meminfo(&text));
     let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
     // Without a limit the file says `max`.
     let limit = number("/sys/fs/cgroup/memory.max");
     let group = limit.map(|max| max.saturating_sub(number("/sys/fs/cgroup/memory.current").unwrap_or(0)));
-    system.into_iter().chain(group).min().unwrap_or(OTHERWISE)
+    system.into_iter().chain(group).chain(left_of_limit()).min().unwrap_or(OTHERWISE)
+}
+
+/// What is left of the limit of the address space of the process (`ulimit -v`); none if there is no limit, or nobody
+/// says. Stacks of threads count as a whole.
+pub fn left_of_limit() -> Option<u64> {
+    let limit = of_limits(&fs::read_to_string("/proc/self/limits").ok()?)?;
+    let taken = of_status(&fs::read_to_string("/proc/self/status").ok()?).unwrap_or(0);
+    Some(limit.saturating_sub(taken))
+}
+
+/// The soft limit in the line `Max address space  123  unlimited  bytes`; none if it is unlimited.
+fn of_limits(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("Max address space"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// The line `VmSize:  123 kB`.
+fn of_status(text: &str) -> Option<u64> {
+    kilobytes(text, "VmSize:")
 }
 
 /// The line `MemAvailable:  123 kB`.
 fn of_meminfo(text: &str) -> Option<u64> {
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    kilobytes(text, "MemAvailable:")
+}
+
+fn kilobytes(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
@@ -32,5 +55,17 @@ mod tests {
         assert_eq!(of_meminfo(text), Some(12 << 10));
         assert_eq!(of_meminfo("MemTotal: 32 kB\n"), None);
         assert!(available_memory() > 1 << 20);
+    }
+
+    #[test]
+    fn the_limit_of_the_address_space_counts() {
+        let limits = |soft: &str| {
+            format!(
+                "Limit      Soft Limit  Hard Limit  Units\nMax address space   {soft}    unlimited   bytes \n"
+            )
+        };
+        assert_eq!(of_limits(&limits("268435456")), Some(256 << 20));
+        assert_eq!(of_limits(&limits("unlimited")), None);
+        assert_eq!(of_status("VmPeak:\t  9 kB\nVmSize:\t   7 kB\n"), Some(7 << 10));
     }
 }

@@ -16,11 +16,13 @@ mod exec;
 pub(crate) mod kernel;
 mod kernels;
 mod memory;
+mod pool;
+mod room;
 
 pub use error::{PrepareError, RunError};
 pub use exec::Observer;
 pub use kernel::KernelError;
-pub use memory::available_memory;
+pub use memory::{available_memory, left_of_limit};
 
 use crate::backend::{Backend, Execute};
 use crate::data::{Data, DataRef};
@@ -30,6 +32,7 @@ use ampc_ir::module::{Def, Op, Payload};
 use ampc_ir::{DType, GraphId, Module, Type};
 use bind::{Binder, Constants, Program};
 use exec::{Frame, Given, Run, Scope, run_graph};
+use pool::Pool;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -38,7 +41,7 @@ use std::time::{Duration, Instant};
 /// The CPU backend and what it may take.
 #[derive(Clone, Debug)]
 pub struct Cpu {
-    /// Threads; 0 for as many as there are processors.
+    /// Threads; 0 for as many as there are processors. Fewer if the system refuses them, in the end that of the caller.
     pub threads: usize,
     /// The most bytes that the main graph may take with constants, inputs and outputs, and one tensor or the arena of
     /// another graph alone.
@@ -71,7 +74,7 @@ impl Default for Cpu {
 /// A module that is ready to run.
 pub struct Executable {
     options: Cpu,
-    pool: rayon::ThreadPool,
+    pool: Pool,
     module: Module,
     constants: Constants,
     /// What was computed of constants alone.
@@ -150,7 +153,7 @@ impl Cpu {
         let count = dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d));
         match count.and_then(|n| dtype.storage_bytes(n)) {
             Some(bytes) if bytes <= self.max_bytes => Ok(()),
-            _ => Err(HostError::OutOfMemory { dtype, dims }),
+            _ => Err(HostError::Limit { limit: self.max_bytes, dtype, dims }),
         }
     }
 
@@ -186,11 +189,9 @@ impl Cpu {
         if !lacking.is_empty() {
             return Err(PrepareError::Unsupported(lacking));
         }
-        let pool = rayon::ThreadPoolBuilder::new().num_threads(self.threads).stack_size(STACK).build();
-        let pool = pool.map_err(|error| PrepareError::Threads(error.to_string()))?;
         Ok(Executable {
             options: self.clone(),
-            pool,
+            pool: Pool::new(self.threads),
             module: module.clone(),
             constants,
             folded: Constants::default(),
@@ -199,9 +200,6 @@ impl Cpu {
         })
     }
 }
-
-/// Bodies nest up to 256 deep, and each level takes a few kilobytes of stack.
-const STACK: usize = 16 << 20;
 
 fn read_constant(payload: &Payload) -> Result<HostTensor, HostError> {
     match payload {

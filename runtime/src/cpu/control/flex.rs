@@ -5,6 +5,7 @@ use super::{Call, KernelError, NodeView, RunError};
 use crate::cpu::kernel::check_size;
 use crate::cpu::kernels::lanes::{Real, Wide};
 use crate::cpu::kernels::linear::{Matrix, multiply};
+use crate::cpu::room::Room;
 use crate::data::{Data, DataRef};
 use crate::host::{HostError, HostTensor, TensorRef};
 use ampc_ir::DType;
@@ -83,11 +84,12 @@ impl Call<'_, '_, '_> {
         let it = Extents::new(q.dims(), k.dims(), v.dims()).map_err(|e| self.error(e))?;
         let count = it.scores().iter().try_fold(8u64, |n, &d| n.checked_mul(d)).unwrap_or(u64::MAX);
         check_size(count, self.run.max_bytes).map_err(|e| self.error(e))?;
-        let mut scores = scores::<W>(&it, q, k, scale, precision).map_err(|e| self.error(e))?;
+        let room = Room::of(self.run.max_bytes);
+        let mut scores = scores::<W>(&it, q, k, scale, precision, room).map_err(|e| self.error(e))?;
         scores = self.modified("score_mod", scores)?;
-        let probabilities = softmax::<W>(&it, &scores).map_err(|e| self.error(e))?;
+        let probabilities = softmax::<W>(&it, &scores, room).map_err(|e| self.error(e))?;
         let probabilities = self.modified("prob_mod", probabilities)?;
-        let y = weighted::<W>(&it, &probabilities, v, q.dtype()).map_err(|e| self.error(e))?;
+        let y = weighted::<W>(&it, &probabilities, v, q.dtype(), room).map_err(|e| self.error(e))?;
         Ok(vec![Some(y.into())])
     }
 
@@ -105,8 +107,14 @@ impl Call<'_, '_, '_> {
     }
 }
 
-fn load<W: Wide>(tensor: TensorRef<'_>) -> Result<Vec<W>> {
-    Ok(tensor.f64s()?.map(W::of).collect())
+fn product(extents: [usize; 4]) -> usize {
+    extents.into_iter().fold(1, usize::saturating_mul)
+}
+
+fn load<W: Wide>(tensor: TensorRef<'_>, room: Room) -> Result<Vec<W>> {
+    let mut list = room.list(usize::try_from(tensor.element_count()).unwrap_or(usize::MAX))?;
+    list.extend(tensor.f64s()?.map(W::of));
+    Ok(list)
 }
 
 fn store<W: Wide>(dtype: DType, dims: &[u64], from: &[W]) -> Result<HostTensor> {
@@ -136,11 +144,12 @@ fn scores<W: Wide>(
     k: TensorRef<'_>,
     scale: Option<f32>,
     dtype: DType,
+    room: Room,
 ) -> Result<HostTensor> {
-    let (q, k) = (load::<W>(q)?, load::<W>(k)?);
+    let (q, k) = (load::<W>(q, room)?, load::<W>(k, room)?);
     #[expect(clippy::cast_precision_loss, reason = "the size of a head is small")]
     let scale = W::of(scale.map_or_else(|| 1.0 / (it.size as f64).sqrt(), f64::from));
-    let mut scores = vec![W::zero(); it.batch * it.heads * it.queries * it.keys];
+    let mut scores = room.filled(product([it.batch, it.heads, it.queries, it.keys]), W::zero())?;
     for (head, to) in scores.chunks_exact_mut((it.queries * it.keys).max(1)).enumerate() {
         let q = Matrix { elements: &q[head * it.queries * it.size..], row: it.size, column: 1 };
         let k = Matrix { elements: &k[head / it.group * it.keys * it.size..], row: 1, column: it.size };
@@ -150,8 +159,8 @@ fn scores<W: Wide>(
     store(dtype, &it.scores(), &scores)
 }
 
-fn softmax<W: Wide>(it: &Extents, scores: &HostTensor) -> Result<HostTensor> {
-    let mut rows = load::<W>(scores.view())?;
+fn softmax<W: Wide>(it: &Extents, scores: &HostTensor, room: Room) -> Result<HostTensor> {
+    let mut rows = load::<W>(scores.view(), room)?;
     for row in rows.chunks_exact_mut(it.keys.max(1)) {
         crate::cpu::kernels::attention::softmax::<W, W>(row);
     }
@@ -163,9 +172,10 @@ fn weighted<W: Wide>(
     probabilities: &HostTensor,
     v: TensorRef<'_>,
     dtype: DType,
+    room: Room,
 ) -> Result<HostTensor> {
-    let (p, v) = (load::<W>(probabilities.view())?, load::<W>(v)?);
-    let mut y = vec![W::zero(); it.batch * it.heads * it.queries * it.v_size];
+    let (p, v) = (load::<W>(probabilities.view(), room)?, load::<W>(v, room)?);
+    let mut y = room.filled(product([it.batch, it.heads, it.queries, it.v_size]), W::zero())?;
     for (head, to) in y.chunks_exact_mut((it.queries * it.v_size).max(1)).enumerate() {
         let p = Matrix { elements: &p[head * it.queries * it.keys..], row: it.keys, column: 1 };
         let v = Matrix { elements: &v[head / it.group * it.keys * it.v_size..], row: it.v_size, column: 1 };

@@ -1,8 +1,9 @@
 //! Rows of tensors: what Scan takes apart, and what Loop and Scan put together.
 
 use super::super::kernel::{KernelError, check_size};
-use crate::data::Data;
-use crate::host::{HostError, HostTensor, TensorRef, pack};
+use crate::cpu::room::Room;
+use crate::data::{Data, ELEMENT_BYTES};
+use crate::host::{HostError, HostTensor, TensorRef, copy_of_string, list_of, pack};
 use ampc_ir::Type;
 use ampc_ir::views::{Part, normalize_axis};
 
@@ -12,20 +13,22 @@ type Result<T> = std::result::Result<T, KernelError>;
 pub(super) struct Stacks {
     rows: Vec<Vec<Data>>,
     bytes: u64,
+    room: Room,
     most: u64,
 }
 
 impl Stacks {
     /// `count` results, which may have `most` bytes.
     pub(super) fn new(count: usize, most: u64) -> Stacks {
-        Stacks { rows: vec![Vec::new(); count], bytes: 0, most }
+        Stacks { rows: vec![Vec::new(); count], bytes: 0, room: Room::of(most), most }
     }
 
     /// Adds the results of an iteration.
     pub(super) fn push(&mut self, made: impl Iterator<Item = Option<Data>>) -> Result<()> {
         for (rows, made) in self.rows.iter_mut().zip(made) {
-            self.bytes += made.as_ref().map_or(0, |row| row.view().byte_count());
-            rows.extend(made);
+            let Some(row) = made else { continue };
+            self.bytes = self.bytes.saturating_add(row.view().byte_count() + ELEMENT_BYTES);
+            self.room.push(rows, row)?;
         }
         self.check(0)
     }
@@ -89,7 +92,12 @@ pub(super) fn slice_at(tensor: TensorRef<'_>, axis: usize, at: u64) -> Result<Ho
     let at = usize::try_from(at).unwrap_or(usize::MAX);
     let ranges = (0..outer).map(|o| (o * extent + at) * inner..(o * extent + at + 1) * inner);
     if let Some(strings) = tensor.strings() {
-        let picked = ranges.flat_map(|range| strings[range].iter().cloned()).collect();
+        let mut picked = list_of(outer.saturating_mul(inner))?;
+        for range in ranges {
+            for string in &strings[range] {
+                picked.push(copy_of_string(string)?);
+            }
+        }
         return Ok(HostTensor::from_strings(&left, picked)?);
     }
     let bytes = tensor.bytes().unwrap_or_default();
@@ -103,15 +111,29 @@ pub(super) fn slice_at(tensor: TensorRef<'_>, axis: usize, at: u64) -> Result<Ho
             Ok::<(), HostError>(())
         })
     } else {
-        let mut all = vec![0; outer * extent * inner];
-        tensor.unpack(&mut all);
-        let picked: Vec<u8> = ranges.flat_map(|range| all[range].iter().copied()).collect();
+        let mut all = unpacked(tensor, outer * extent * inner)?;
+        // What is picked stays in front: no element moves behind itself.
+        let mut end = 0;
+        for range in ranges {
+            let n = range.len();
+            all.copy_within(range, end);
+            end += n;
+        }
+        let picked = &all[..end];
         HostTensor::filled(tensor.dtype(), &left, |to| {
-            pack(bits, &picked, to);
+            pack(bits, picked, to);
             Ok(())
         })
     };
     Ok(made?)
+}
+
+/// The elements of a tensor of less than a byte each, one per byte.
+fn unpacked(tensor: TensorRef<'_>, n: usize) -> Result<Vec<u8>> {
+    let mut elements = list_of(n)?;
+    elements.resize(n, 0);
+    tensor.unpack(&mut elements);
+    Ok(elements)
 }
 
 /// Tensors like `first` joined along a new axis.
@@ -120,7 +142,7 @@ fn join(first: &HostTensor, rows: &[Data], axis: i64) -> Result<HostTensor> {
     let mut dims = first.dims().to_vec();
     dims.insert(axis, rows.len() as u64);
     let (outer, _, inner) = around(&dims, axis);
-    let mut parts = Vec::with_capacity(rows.len());
+    let mut parts = list_of(rows.len())?;
     for row in rows {
         let same = row.tensor().filter(|t| t.dims() == first.dims() && t.dtype() == first.dtype());
         parts.push(same.ok_or_else(|| {
@@ -129,11 +151,17 @@ fn join(first: &HostTensor, rows: &[Data], axis: i64) -> Result<HostTensor> {
         })?);
     }
     if first.strings().is_some() {
-        let strings: Vec<&[Box<[u8]>]> = parts.iter().filter_map(|t| t.strings()).collect();
-        return Ok(HostTensor::from_strings(&dims, interleaved(&strings, outer, inner).cloned().collect())?);
+        let mut strings: Vec<&[Box<[u8]>]> = list_of(parts.len())?;
+        strings.extend(parts.iter().filter_map(|t| t.strings()));
+        let mut all = list_of(outer.saturating_mul(inner).saturating_mul(parts.len()))?;
+        for string in interleaved(&strings, outer, inner) {
+            all.push(copy_of_string(string)?);
+        }
+        return Ok(HostTensor::from_strings(&dims, all)?);
     }
     let bits = first.dtype().bits().unwrap_or(8);
-    let bytes: Vec<&[u8]> = parts.iter().filter_map(|t| t.bytes()).collect();
+    let mut bytes: Vec<&[u8]> = list_of(parts.len())?;
+    bytes.extend(parts.iter().filter_map(|t| t.bytes()));
     let made = if bits.is_multiple_of(8) {
         let inner = inner * (bits as usize / 8);
         HostTensor::filled(first.dtype(), &dims, |to| {
@@ -144,14 +172,14 @@ fn join(first: &HostTensor, rows: &[Data], axis: i64) -> Result<HostTensor> {
             Ok::<(), HostError>(())
         })
     } else {
-        let unpacked = |tensor: &&HostTensor| {
-            let mut elements = vec![0; outer * inner];
-            tensor.view().unpack(&mut elements);
-            elements
-        };
-        let elements: Vec<Vec<u8>> = parts.iter().map(unpacked).collect();
-        let elements: Vec<&[u8]> = elements.iter().map(Vec::as_slice).collect();
-        let all: Vec<u8> = interleaved(&elements, outer, inner).copied().collect();
+        let mut elements: Vec<Vec<u8>> = list_of(parts.len())?;
+        for tensor in &parts {
+            elements.push(unpacked(tensor.view(), outer * inner)?);
+        }
+        let mut slices: Vec<&[u8]> = list_of(parts.len())?;
+        slices.extend(elements.iter().map(Vec::as_slice));
+        let mut all: Vec<u8> = list_of(outer.saturating_mul(inner).saturating_mul(parts.len()))?;
+        all.extend(interleaved(&slices, outer, inner).copied());
         HostTensor::filled(first.dtype(), &dims, |to| {
             pack(bits, &all, to);
             Ok(())
@@ -202,12 +230,13 @@ mod tests {
     #[test]
     fn rows_and_the_stack_of_them_count() {
         let row = HostTensor::from_slice(&[2], &[1.0f32, 2.0]).unwrap();
-        let mut stacks = Stacks::new(1, 20);
+        let most = 20 + 3 * ELEMENT_BYTES;
+        let mut stacks = Stacks::new(1, most);
         let push = |stacks: &mut Stacks| stacks.push(std::iter::once(Some(row.clone().into())));
         push(&mut stacks).unwrap();
         push(&mut stacks).unwrap();
         assert!(push(&mut stacks).is_err(), "24 bytes of rows");
-        let mut stacks = Stacks::new(1, 20);
+        let mut stacks = Stacks::new(1, 20 + 2 * ELEMENT_BYTES);
         push(&mut stacks).unwrap();
         push(&mut stacks).unwrap();
         assert!(stacks.stack(0, 0, false, &Type::Unknown).is_err(), "16 bytes of rows and 16 of the stack");

@@ -5,6 +5,7 @@ use super::elements::to_f64;
 use super::lanes::{Real, Wide, for_real};
 use super::pointwise::maximum;
 use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
+use crate::cpu::room::Room;
 use crate::host::HostTensor;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::OpError;
@@ -336,28 +337,30 @@ fn non_max_suppression(site: &Site<'_>) -> Result<Prepared> {
         let most = first::<i64>(io, 2)?.map_or(0, |most| usize::try_from(most.max(0)).unwrap_or(usize::MAX));
         let iou = first::<f32>(io, 3)?.unwrap_or(0.0);
         let suppression = Suppression { most, iou, score: first(io, 4)?, is_centered };
-        let lists: Vec<Vec<usize>> = scores
-            .par_chunks(n.max(1))
-            .enumerate()
-            .map(|(i, scores)| suppression.select(&boxes[i / classes * n * 4..][..n * 4], scores))
-            .collect();
+        let room = io.room();
+        let select = |(i, scores): (usize, &[f32])| {
+            suppression.select(&boxes[i / classes * n * 4..][..n * 4], scores, room)
+        };
+        let mut lists = room.list(scores.len() / n.max(1))?;
+        scores.par_chunks(n.max(1)).enumerate().map(select).collect_into_vec(&mut lists);
+        let lists = room.try_gathered(lists)?;
         let selected = lists
             .iter()
             .enumerate()
             .flat_map(|(i, list)| list.iter().map(move |&selected| [i / classes, i % classes, selected]));
         let index = |i: usize| i64::try_from(i).unwrap_or(i64::MAX);
         io.check_size(lists.iter().map(Vec::len).sum::<usize>() as u64 * 24)?;
-        let indices: Vec<i64> = selected.flatten().map(index).collect();
+        let indices: Vec<i64> = room.gathered(selected.flatten().map(index))?;
         io.emit(0, HostTensor::from_slice(&[indices.len() as u64 / 3, 3], &indices)?)
     }))
 }
 
 impl Suppression {
     /// The boxes of one class that stay, best first.
-    fn select(&self, boxes: &[f32], scores: &[f32]) -> Vec<usize> {
+    fn select(&self, boxes: &[f32], scores: &[f32], room: Room) -> Result<Vec<usize>> {
         let passes = |&i: &usize| self.score.is_none_or(|least| scores[i] > least);
-        let mut candidates: Vec<usize> = (0..scores.len()).filter(passes).collect();
-        candidates.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
+        let mut candidates = room.gathered((0..scores.len()).filter(passes))?;
+        candidates.sort_unstable_by(|&a, &b| scores[b].total_cmp(&scores[a]).then(a.cmp(&b)));
         let mut selected: Vec<(usize, [f32; 4])> = Vec::new();
         for i in candidates {
             if selected.len() >= self.most {
@@ -365,10 +368,10 @@ impl Suppression {
             }
             let corners = self.corners(&boxes[i * 4..(i + 1) * 4]);
             if !selected.iter().any(|(_, other)| overlap(&corners, other, self.iou)) {
-                selected.push((i, corners));
+                room.push(&mut selected, (i, corners))?;
             }
         }
-        selected.into_iter().map(|(i, _)| i).collect()
+        room.gathered(selected.into_iter().map(|(i, _)| i))
     }
 
     /// A box from its lower to its upper corner.

@@ -146,8 +146,7 @@ fn written(from: DType) -> Result<Prepared> {
     Ok(Prepared::new(move |io| {
         let tensor = io.tensor(0)?;
         let (bytes, count) = (io.bytes(0)?, usize::try_from(tensor.element_count()).unwrap_or(usize::MAX));
-        io.check_size(tensor.element_count().saturating_mul(size_of::<Text>() as u64))?;
-        let mut texts: Vec<Text> = Vec::with_capacity(count);
+        let mut texts: Vec<Text> = io.room().list(count)?;
         for start in (0..count).step_by(BLOCK) {
             let (bytes, n) = (&bytes[start * bits / 8..], BLOCK.min(count - start));
             match from {

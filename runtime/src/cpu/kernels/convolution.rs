@@ -10,8 +10,9 @@
 
 use super::lanes::{PIECE, Real, Wide, for_real, pieces, widened};
 use super::linear::{Matrix, multiply, multiply_alone};
-use super::window::{Block, SLOTS, Tile, Window, tiles, work_through, zip_strided};
+use super::window::{Block, SLOTS, Tile, Window, tiles, try_work_through, zip_strided};
 use crate::cpu::kernel::{Dims, Io, KernelError, Prepare, Prepared, Result, Site};
+use crate::cpu::room::Room;
 use crate::host::Element;
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
@@ -83,7 +84,7 @@ fn conv(site: &Site<'_>) -> Result<Prepared> {
     let (sizes, _) = Sizes::of(site)?;
     Ok(for_real!(site.dtype(0)?, site, T => {
         if super::depthwise::fits(&sizes) {
-            super::depthwise::conv::<T>(sizes)
+            super::depthwise::conv::<T>(sizes, site.room)?
         } else if <T as Real>::IS_WIDE && sizes.is_product() {
             conv_of_one_tap::<T>(sizes)
         } else {
@@ -158,20 +159,20 @@ impl Cut {
 /// The products of weights and columns. `fill` writes the columns of a tile, row by row; `store` takes what belongs to
 /// an output channel to where it belongs.
 fn multiply_columns<W: Wide, T: Send>(
-    sizes: &Sizes,
-    cut: Cut,
+    (sizes, cut): (&Sizes, Cut),
     weights: &[W],
     scratch: &mut [W],
     to: &mut [T],
-    fill: impl Fn(&Tile<'_, T>, &mut [W]) + Sync + Send,
+    room: Room,
+    fill: impl Fn(&Tile<'_, T>, &mut [W]) -> Result<()> + Sync + Send,
     store: impl Fn(usize, &[W], &mut [T]) + Sync + Send,
-) {
+) -> Result<()> {
     let depth = sizes.depth();
-    let tiles = tiles(to, (sizes.outputs, sizes.window.grid()), (cut.channels, cut.positions));
-    work_through(tiles.into_iter(), scratch, cut.slot(depth), |slot, tile| {
+    let tiles = tiles(to, (sizes.outputs, sizes.window.grid()), (cut.channels, cut.positions), room)?;
+    try_work_through(tiles.into_iter(), scratch, cut.slot(depth), |slot, tile| {
         let (n, m) = (tile.columns.len(), tile.rows.len());
         let (columns, products) = slot.split_at_mut(depth * n);
-        fill(&tile, columns);
+        fill(&tile, columns)?;
         let first = tile.matrix % sizes.groups * sizes.outputs + tile.row;
         let a = Matrix { elements: &weights[first * depth..], row: depth, column: 1 };
         let b = Matrix { elements: columns, row: n, column: 1 };
@@ -179,7 +180,8 @@ fn multiply_columns<W: Wide, T: Send>(
         for (i, (row, products)) in tile.rows.into_iter().zip(products.chunks(n)).enumerate() {
             store(first + i, products, row);
         }
-    });
+        Ok(())
+    })
 }
 
 /// How elements of the input become what is computed with.
@@ -273,18 +275,19 @@ fn conv_by_columns<T: Real>(sizes: Sizes) -> Prepared {
         let (x, w) = (io.slice::<T>(0)?, io.slice::<T>(1)?);
         let bias = if io.has(2) { Some(io.slice::<T>(2)?) } else { None };
         let to = io.out::<T>(0)?;
+        let memory = io.room();
         let (room, scratch) = io.scratch::<T::Wide>().split_at_mut(weights);
         let w = widened(w, room);
         let group = sizes.inputs * sizes.window.image();
         let fill = |tile: &Tile<'_, T>, to: &mut [T::Wide]| {
-            let block = sizes.window.block(tile.columns.clone());
+            let block = sizes.window.block(tile.columns.clone(), memory)?;
             let x = &x[tile.matrix * group..(tile.matrix + 1) * group];
             fill_columns(&sizes.window, &block, x, Widen::<T>(PhantomData), to);
+            Ok(())
         };
-        multiply_columns(&sizes, cut, w, scratch, to, fill, |channel, row, to| {
+        multiply_columns((&sizes, cut), w, scratch, to, memory, fill, |channel, row, to| {
             store_row(row, bias.map_or(Zero::zero(), |b| b[channel].wide()), to);
-        });
-        Ok(())
+        })
     })
     .scratch(words.saturating_mul(size_of::<T::Wide>()))
 }
@@ -316,15 +319,17 @@ fn deform_conv_of<T: Real>(sizes: Sizes, offset_groups: usize) -> Prepared {
         let w = widened(w, room);
         let deformed = Deformed { sizes: &sizes, offset_groups, x, offsets, mask };
         multiply_columns(
-            &sizes,
-            cut,
+            (&sizes, cut),
             w,
             scratch,
             to,
-            |tile, to| deformed.fill(tile, to),
+            io.room(),
+            |tile, to| {
+                deformed.fill(tile, to);
+                Ok(())
+            },
             |channel, row, to| store_row(row, bias.map_or(Zero::zero(), |b| b[channel].wide()), to),
-        );
-        Ok(())
+        )
     })
     .scratch(words.saturating_mul(size_of::<T::Wide>()))
 }
@@ -405,12 +410,12 @@ fn per_channel(io: &Io<'_>, operand: usize, channels: usize) -> Result<Vec<f64>>
     if !io.has(operand) {
         return Ok(vec![0.0]);
     }
-    let tensor = io.tensor(operand)?;
+    let (tensor, room) = (io.tensor(operand)?, io.room());
     let numbers: Vec<f64> = match tensor.dtype() {
-        DType::I8 => tensor.as_slice::<i8>()?.iter().map(|&x| x.into()).collect(),
-        DType::U8 => tensor.as_slice::<u8>()?.iter().map(|&x| x.into()).collect(),
-        _ => tensor.as_slice::<f32>()?.iter().map(|&x| x.into()).collect(),
-    };
+        DType::I8 => room.gathered(tensor.as_slice::<i8>()?.iter().map(|&x| x.into())),
+        DType::U8 => room.gathered(tensor.as_slice::<u8>()?.iter().map(|&x| x.into())),
+        _ => room.gathered(tensor.as_slice::<f32>()?.iter().map(|&x| x.into())),
+    }?;
     if numbers.len() != 1 && numbers.len() != channels {
         let expected = format!("one number or {channels}");
         return Err(OpError::operand(operand, expected, numbers.len().to_string()).into());
@@ -449,7 +454,7 @@ where
         let x_zero = per_channel(io, zero_points[0], 1)?[0];
         let w_zeros = per_channel(io, zero_points[1], channels)?;
         let (centered, scratch) = io.scratch::<f64>().split_at_mut(sizes.weights());
-        let depth = sizes.depth();
+        let (depth, memory) = (sizes.depth(), io.room());
         pieces(centered, PIECE, |at, to| {
             for (i, (y, &w)) in to.iter_mut().zip(&w[at..]).enumerate() {
                 *y = w.into() - of_channel(&w_zeros, (at + i) / depth);
@@ -457,17 +462,17 @@ where
         });
         let job = IntegerJob { sizes: &sizes, cut, x, x_zero, weights: centered };
         if !is_linear {
-            job.run(scratch, io.out::<i32>(0)?, |_, x| wrap(x));
-            return Ok(());
+            return job.run(scratch, io.out::<i32>(0)?, memory, |_, x| wrap(x));
         }
         let scale = Rescale::read(io, channels)?;
         match result {
             DType::I8 => {
-                job.run(scratch, io.out::<i8>(0)?, |channel, x| saturate_i8(scale.apply(channel, x)))
+                job.run(scratch, io.out::<i8>(0)?, memory, |channel, x| saturate_i8(scale.apply(channel, x)))
             }
-            _ => job.run(scratch, io.out::<u8>(0)?, |channel, x| saturate_u8(scale.apply(channel, x))),
+            _ => {
+                job.run(scratch, io.out::<u8>(0)?, memory, |channel, x| saturate_u8(scale.apply(channel, x)))
+            }
         }
-        Ok(())
     };
     Ok(Prepared::new(run).scratch(words.saturating_mul(size_of::<f64>())))
 }
@@ -485,18 +490,20 @@ impl<X: Element + Into<f64> + Send + Sync> IntegerJob<'_, X> {
         &self,
         scratch: &mut [f64],
         to: &mut [T],
+        room: Room,
         store: impl Fn(usize, f64) -> T + Send + Sync,
-    ) {
+    ) -> Result<()> {
         let window = &self.sizes.window;
         let group = self.sizes.inputs * window.image();
         let fill = |tile: &Tile<'_, T>, to: &mut [f64]| {
-            let block = window.block(tile.columns.clone());
+            let block = window.block(tile.columns.clone(), room)?;
             let x = &self.x[tile.matrix * group..(tile.matrix + 1) * group];
             fill_columns(window, &block, x, Centered::<X>(self.x_zero, PhantomData), to);
+            Ok(())
         };
-        multiply_columns(self.sizes, self.cut, self.weights, scratch, to, fill, |channel, row, to| {
+        multiply_columns((self.sizes, self.cut), self.weights, scratch, to, room, fill, |channel, row, to| {
             to.iter_mut().zip(row).for_each(|(y, &x)| *y = store(channel, x));
-        });
+        })
     }
 }
 
@@ -511,9 +518,10 @@ impl Rescale {
     fn read(io: &Io<'_>, channels: usize) -> Result<Rescale> {
         let x_scale = per_channel(io, 1, 1)?[0];
         let y_scale = per_channel(io, 6, 1)?[0];
-        let factors = per_channel(io, 4, channels)?.iter().map(|w| x_scale * w / y_scale).collect();
+        let factors = per_channel(io, 4, channels)?;
+        let factors = io.room().gathered(factors.iter().map(|w| x_scale * w / y_scale))?;
         let bias = if io.has(8) { io.slice::<i32>(8)? } else { &[] };
-        let bias = bias.iter().map(|&b| b.into()).collect();
+        let bias = io.room().gathered(bias.iter().map(|&b| b.into()))?;
         Ok(Rescale { factors, zero: per_channel(io, 7, 1)?[0], bias })
     }
 

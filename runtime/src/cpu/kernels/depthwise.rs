@@ -9,7 +9,8 @@ use super::convolution::Sizes;
 use super::lanes::{Real, Wide};
 use super::vector::widest;
 use super::window::{Axis, SLOTS, Window, work_through, zip_strided};
-use crate::cpu::kernel::Prepared;
+use crate::cpu::kernel::{Prepared, Result};
+use crate::cpu::room::Room;
 use num_traits::Zero;
 
 /// Whether a convolution is computed here.
@@ -51,7 +52,7 @@ struct Layout {
 }
 
 impl Layout {
-    fn of(window: &Window) -> Layout {
+    fn of(window: &Window, room: Room) -> Result<Layout> {
         let inner = window.inner();
         let single = Axis { image: 1, grid: 1, kernel: 1, stride: 1, dilation: 1, before: 0 };
         let vertical = window.outer().first().copied().unwrap_or(single);
@@ -63,14 +64,14 @@ impl Layout {
         let height = rows + more;
         let plane = inner.grid * vertical.grid;
         let planes = if rows == vertical.grid { (TASK / plane.max(1)).max(1) } else { 1 };
-        let mut taps = Vec::with_capacity(vertical.kernel * inner.kernel);
+        let mut taps = room.list(vertical.kernel.saturating_mul(inner.kernel))?;
         for i in (0..vertical.kernel).map(|i| i * vertical.dilation) {
             for k in (0..inner.kernel).map(|k| k * inner.dilation) {
                 let phase = i % vertical.stride * phases.1 + k % inner.stride;
                 taps.push((phase * height + i / vertical.stride) * width + k / inner.stride);
             }
         }
-        Layout { vertical, inner, phases, width, height, rows, planes, taps }
+        Ok(Layout { vertical, inner, phases, width, height, rows, planes, taps })
     }
 
     /// Elements of the padded rows, and behind them those that are read and not used.
@@ -136,8 +137,8 @@ fn sum_taps<W: Wide>(planes: &[W], taps: &[usize], weights: &[W], bias: W, to: &
 }
 
 /// A Conv with one input channel per group.
-pub(super) fn conv<T: Real>(sizes: Sizes) -> Prepared {
-    let layout = Layout::of(&sizes.window);
+pub(super) fn conv<T: Real>(sizes: Sizes, room: Room) -> Result<Prepared> {
+    let layout = Layout::of(&sizes.window, room)?;
     let (image, plane) = (sizes.window.image(), sizes.window.grid());
     let columns = layout.inner.grid;
     let channels = sizes.groups * sizes.outputs;
@@ -145,7 +146,7 @@ pub(super) fn conv<T: Real>(sizes: Sizes) -> Prepared {
     let tasks = (sizes.batch.saturating_mul(channels) / layout.planes)
         .saturating_mul(layout.vertical.grid.div_ceil(layout.rows));
     let slots = tasks.clamp(1, SLOTS);
-    Prepared::new(move |io| {
+    let kernel = Prepared::new(move |io| {
         let (x, w) = (io.slice::<T>(0)?, io.slice::<T>(1)?);
         let bias = if io.has(2) { Some(io.slice::<T>(2)?) } else { None };
         let to = io.out::<T>(0)?;
@@ -175,6 +176,6 @@ pub(super) fn conv<T: Real>(sizes: Sizes) -> Prepared {
             }
         });
         Ok(())
-    })
-    .scratch(slots.saturating_mul(slot).saturating_mul(size_of::<T::Wide>()))
+    });
+    Ok(kernel.scratch(slots.saturating_mul(slot).saturating_mul(size_of::<T::Wide>())))
 }

@@ -5,7 +5,7 @@
 
 use super::lanes::{PIECE, pieces};
 use crate::cpu::kernel::{Dims, Io, KernelError, Prepared, Result, Site, elements_mut};
-use crate::host::{HostError, HostTensor, TensorRef, pack};
+use crate::host::{HostError, HostTensor, TensorRef, copy_of_string, pack};
 use ampc_ir::DType;
 use ampc_ir::views::OpError;
 use bytemuck::Pod;
@@ -219,9 +219,11 @@ fn moved_numbers(
     let count = sizes.iter().fold(0, |sum: usize, &size| sum.saturating_add(size));
     io.check_size((count as u64).saturating_mul((size_of::<u64>() + size_of::<Text>()) as u64))?;
     let mut next = 1u64..;
-    let numbers: Vec<Vec<u64>> = from.iter().map(|texts| next.by_ref().take(texts.len()).collect()).collect();
+    let numbers = from.iter().map(|texts| io.room().gathered(next.by_ref().take(texts.len())));
+    let numbers = numbers.collect::<Result<Vec<Vec<u64>>>>()?;
     let numbers: Vec<&[u64]> = numbers.iter().map(Vec::as_slice).collect();
-    let mut to: Vec<Vec<u64>> = sizes.iter().map(|&size| vec![0; size]).collect();
+    let to = sizes.iter().map(|&size| io.room().filled(size, 0));
+    let mut to = to.collect::<Result<Vec<Vec<u64>>>>()?;
     movement.run(io, &numbers, &mut to.iter_mut().map(Vec::as_mut_slice).collect::<Vec<_>>())?;
     Ok(to)
 }
@@ -229,7 +231,7 @@ fn moved_numbers(
 /// A tensor of the strings with these numbers.
 fn numbered(io: &Io<'_>, dims: &[u64], from: &[&[Text]], numbers: &[u64]) -> Result<HostTensor> {
     let empty = Text::default();
-    let all: Vec<&Text> = std::iter::once(&empty).chain(from.iter().copied().flatten()).collect();
+    let all = io.room().gathered(std::iter::once(&empty).chain(from.iter().copied().flatten()))?;
     let chosen =
         numbers.iter().map(|&n| usize::try_from(n).ok().and_then(|n| all.get(n)).map_or(&empty, |t| *t));
     copies(io, dims, chosen)
@@ -243,7 +245,8 @@ pub(super) fn copies<'a>(
 ) -> Result<HostTensor> {
     let bytes = chosen.clone().map(|text| (text.len() + size_of::<Text>()) as u64);
     io.check_size(bytes.fold(0, u64::saturating_add))?;
-    Ok(HostTensor::from_strings(dims, chosen.cloned().collect())?)
+    let copies = chosen.map(|text| Ok(copy_of_string(text)?));
+    Ok(HostTensor::from_strings(dims, io.room().try_gathered(copies)?)?)
 }
 
 /// A string of a tensor.
@@ -262,7 +265,7 @@ pub(super) fn texts_of<'a>(io: &Io<'a>, i: usize) -> Result<&'a [Text]> {
 /// So many empty strings, if there may be.
 pub(super) fn no_texts(io: &Io<'_>, count: usize) -> Result<Vec<Text>> {
     io.check_size((count as u64).saturating_mul(size_of::<Text>() as u64))?;
-    Ok(vec![Text::default(); count])
+    io.room().filled(count, Text::default())
 }
 
 /// A tensor of the elements of others, all of one type, whose dims are known only now.
@@ -296,14 +299,13 @@ pub(super) fn made(
         128 => made_whole::<u128>(io, from, dims, movement),
         bits => {
             let loose = |tensor: &TensorRef<'_>| {
-                let mut loose = vec![0; usize::try_from(tensor.element_count()).unwrap_or(0)];
+                let mut loose = io.room().filled(usize::try_from(tensor.element_count()).unwrap_or(0), 0)?;
                 tensor.unpack(&mut loose);
-                loose
+                Ok(loose)
             };
-            let from: Vec<Vec<u8>> = from.iter().map(loose).collect();
+            let from = from.iter().map(loose).collect::<Result<Vec<Vec<u8>>>>()?;
             let from: Vec<&[u8]> = from.iter().map(Vec::as_slice).collect();
-            io.check_size(count as u64)?;
-            let mut to = vec![0; count];
+            let mut to = io.room().filled(count, 0)?;
             movement.run(io, &from, &mut [&mut to])?;
             HostTensor::filled(dtype, dims, |bytes| {
                 pack(bits, &to, bytes);

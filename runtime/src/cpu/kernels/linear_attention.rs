@@ -8,6 +8,7 @@ use super::functions::sigmoid;
 use super::lanes::{Real, Wide, for_real, widened};
 use super::slots;
 use crate::cpu::kernel::{KernelError, Prepare, Prepared, Result, Site};
+use crate::cpu::room::Room;
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::attention::{LinearAttentionView, UpdateRule, conv_ends_in_swish};
@@ -124,6 +125,7 @@ fn linear_attention_of<T: Real<Wide = f32>>(site: &Site<'_>) -> Result<Prepared>
     let (states, results) = (it.batch * keys * it.v, steps * values * it.group);
     let words = states + results + copied.iter().sum::<usize>();
     Ok(Prepared::new(move |io| {
+        let memory = io.room();
         let room = io.scratch::<f32>();
         let (state, room) = room.split_at_mut(states);
         let (out, mut room) = room.split_at_mut(results);
@@ -141,7 +143,7 @@ fn linear_attention_of<T: Real<Wide = f32>>(site: &Site<'_>) -> Result<Prepared>
         } else {
             state.fill(0.0);
         }
-        it.run(&Steps { q, k, v, decay, beta }, state, out);
+        it.run(&Steps { q, k, v, decay, beta }, state, out, memory)?;
         if io.wants(0) {
             it.pack(out, io.out::<T>(0)?);
         }
@@ -155,23 +157,24 @@ fn linear_attention_of<T: Real<Wide = f32>>(site: &Site<'_>) -> Result<Prepared>
 
 impl Recurrence {
     /// All steps; `out` is by batch, head of keys, step and query.
-    fn run(&self, steps: &Steps<'_>, state: &mut [f32], out: &mut [f32]) {
+    fn run(&self, steps: &Steps<'_>, state: &mut [f32], out: &mut [f32], room: Room) -> Result<()> {
         let (each_state, each_out) = (self.k * self.v, self.length * self.group * self.v);
         if each_out == 0 {
-            return;
+            return Ok(());
         }
         if each_state == 0 {
             out.fill(0.0);
-            return;
+            return Ok(());
         }
         let heads = state.par_chunks_mut(each_state).zip(out.par_chunks_mut(each_out)).enumerate();
-        heads.for_each(|(i, (state, out))| {
+        heads.try_for_each(|(i, (state, out))| {
             let (batch, head) = (i / self.heads, i % self.heads);
-            let mut value = vec![0.0; self.v];
+            let mut value = room.filled(self.v, 0.0)?;
             for (t, out) in out.chunks_exact_mut(self.group * self.v).enumerate() {
                 self.step(steps, (batch * self.length + t, head), state, &mut value, out);
             }
-        });
+            Ok(())
+        })
     }
 
     fn step(

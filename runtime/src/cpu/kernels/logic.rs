@@ -213,8 +213,7 @@ fn select(site: &Site<'_>) -> Result<Prepared> {
 fn select_strings(io: &mut Io<'_>, walk: &Walk, dims: &[u64]) -> Result<()> {
     let (condition, x, y) = (io.bytes(0)?, texts_of(io, 1)?, texts_of(io, 2)?);
     let count = walk.len();
-    io.check_size((count as u64).saturating_mul(size_of::<Text>() as u64))?;
-    let mut chosen: Vec<&Text> = Vec::with_capacity(count);
+    let mut chosen: Vec<&Text> = io.room().list(count)?;
     let steps = [0, 1, 2].map(|i| walk.row_stride(i));
     walk.rows(0, count, |_, n, from| {
         let at = |operand: usize, i: usize| from[operand] + i * steps[operand];

@@ -5,7 +5,8 @@ use super::elements::{copies, to_f64};
 use super::functions::sigmoid;
 use super::lanes::{Real, Wide, for_real};
 use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
-use crate::host::{HostTensor, TensorRef};
+use crate::cpu::room::Room;
+use crate::host::{HostTensor, TensorRef, copies_of_strings, copy_of_string};
 use ampc_ir::DType;
 use ampc_ir::attr::AttrValue;
 use ampc_ir::op::OpKind;
@@ -53,7 +54,7 @@ fn extract(site: &Site<'_>) -> Result<Prepared> {
     let rows = x[..x.len().saturating_sub(1)].iter().product::<usize>();
     Ok(Prepared::new(move |io| {
         let chosen = io.slice::<i64>(1)?;
-        let mut indices = Vec::with_capacity(rows * chosen.len());
+        let mut indices = io.room().list(rows.saturating_mul(chosen.len()))?;
         for row in 0..rows {
             for &i in chosen {
                 let index = usize::try_from(i).ok().filter(|&i| i < last);
@@ -87,7 +88,7 @@ fn list(site: &Site<'_>, names: &[&str]) -> Result<Option<HostTensor>> {
         AttrValue::Tensor(data) => HostTensor::from_data(data)?,
         AttrValue::Ints(v) => HostTensor::from_slice(&dims(v.len()), v)?,
         AttrValue::Floats(v) => HostTensor::from_slice(&dims(v.len()), v)?,
-        AttrValue::Strings(v) => HostTensor::from_strings(&dims(v.len()), v.clone())?,
+        AttrValue::Strings(v) => HostTensor::from_strings(&dims(v.len()), copies_of_strings(v)?)?,
         _ => return Err(KernelError::value("a list", "something else")),
     }))
 }
@@ -115,26 +116,35 @@ enum Table {
 
 impl Table {
     /// Of keys that are the same the last counts.
-    fn new(keys_tensor: &HostTensor) -> Result<Table> {
+    fn new(keys_tensor: &HostTensor, room: Room) -> Result<Table> {
         Ok(match keys_tensor.strings() {
             Some(strings) => {
-                Table::Strings(strings.iter().cloned().enumerate().map(|(i, s)| (s, i)).collect())
+                let mut table = room.table(strings.len())?;
+                for (i, text) in strings.iter().enumerate() {
+                    table.insert(copy_of_string(text)?, i);
+                }
+                Table::Strings(table)
             }
-            None => Table::Numbers(keys(keys_tensor.view())?.enumerate().map(|(i, key)| (key, i)).collect()),
+            None => {
+                let mut table =
+                    room.table(usize::try_from(keys_tensor.element_count()).unwrap_or(usize::MAX))?;
+                table.extend(keys(keys_tensor.view())?.enumerate().map(|(i, key)| (key, i)));
+                Table::Numbers(table)
+            }
         })
     }
 
     /// The index of every element, `default` for those that are not there.
-    fn indices(&self, x: TensorRef<'_>, default: usize) -> Result<Vec<usize>> {
-        Ok(match self {
+    fn indices(&self, x: TensorRef<'_>, default: usize, room: Room) -> Result<Vec<usize>> {
+        match self {
             Table::Numbers(table) => {
-                keys(x)?.map(|key| table.get(&key).copied().unwrap_or(default)).collect()
+                room.gathered(keys(x)?.map(|key| table.get(&key).copied().unwrap_or(default)))
             }
             Table::Strings(table) => {
                 let strings = x.strings().ok_or_else(|| KernelError::value("strings", x.dtype()))?;
-                strings.iter().map(|s| table.get(s).copied().unwrap_or(default)).collect()
+                room.gathered(strings.iter().map(|s| table.get(s).copied().unwrap_or(default)))
             }
-        })
+        }
     }
 }
 
@@ -142,7 +152,8 @@ fn label_encoder(site: &Site<'_>) -> Result<Prepared> {
     // Version 1 has one list of strings, which positions in it stand for.
     let (keys, values) = match list(site, &["classes_strings"])? {
         Some(classes) => {
-            let positions: Vec<i64> = (0..).take(classes.strings().map_or(0, <[_]>::len)).collect();
+            let positions: Vec<i64> =
+                site.room.gathered((0..).take(classes.strings().map_or(0, <[_]>::len)))?;
             let positions = HostTensor::from_slice(&[positions.len() as u64], &positions)?;
             if site.dtype(0)? == DType::String { (classes, positions) } else { (positions, classes) }
         }
@@ -157,13 +168,13 @@ fn label_encoder(site: &Site<'_>) -> Result<Prepared> {
     }
     // The default stands behind the values.
     let default = default_label(site, values.dtype())?;
-    let values = appended(&values, &default)?;
+    let values = appended(&values, &default, site.room)?;
     let default = usize::try_from(count).unwrap_or(usize::MAX);
-    let table = Table::new(&keys)?;
+    let table = Table::new(&keys, site.room)?;
     let size = if values.dtype() == DType::String { 0 } else { element_bytes(site, values.dtype())? };
     let dims = site.dims(0)?;
     Ok(Prepared::new(move |io| {
-        let indices = table.indices(io.tensor(0)?, default)?;
+        let indices = table.indices(io.tensor(0)?, default, io.room())?;
         write(io, &dims, &indices, values.view(), size)
     }))
 }
@@ -193,13 +204,19 @@ fn default_label(site: &Site<'_>, dtype: DType) -> Result<HostTensor> {
     })
 }
 
-fn appended(values: &HostTensor, last: &HostTensor) -> Result<HostTensor> {
+fn appended(values: &HostTensor, last: &HostTensor, room: Room) -> Result<HostTensor> {
     let dims = [values.element_count() + 1];
     if let (Some(values), Some(last)) = (values.strings(), last.strings()) {
-        return Ok(HostTensor::from_strings(&dims, [values, last].concat())?);
+        let both = values.iter().chain(last).map(|text| Ok(copy_of_string(text)?));
+        return Ok(HostTensor::from_strings(&dims, room.try_gathered(both)?)?);
     }
-    let bytes = [values.bytes().unwrap_or_default(), last.bytes().unwrap_or_default()].concat();
-    Ok(HostTensor::from_bytes(values.dtype(), &dims, &bytes)?)
+    let (values_bytes, last) = (values.bytes().unwrap_or_default(), last.bytes().unwrap_or_default());
+    HostTensor::filled(values.dtype(), &dims, |to| {
+        let (to_values, to_last) = to.split_at_mut(values_bytes.len());
+        to_values.copy_from_slice(values_bytes);
+        to_last.copy_from_slice(last);
+        Ok(())
+    })
 }
 
 /// Where a decision leads.
@@ -280,15 +297,18 @@ fn indices(site: &Site<'_>, name: &str, end: usize) -> Result<Vec<usize>> {
         let index = usize::try_from(i).ok().filter(|&i| i < end);
         index.ok_or_else(|| KernelError::value(format!("{name} in [0, {end})"), i))
     };
-    site.view.int_list(name).unwrap_or_default().iter().map(index).collect()
+    site.room.try_gathered(site.view.int_list(name).unwrap_or_default().iter().map(index))
 }
 
 impl Ensemble {
     fn new(site: &Site<'_>, features: usize, targets: usize) -> Result<Ensemble> {
         let floats = |name: &str| -> Result<Vec<f64>> {
-            Ok(list(site, &[name])?.map(|t| t.f64s().map(Iterator::collect)).transpose()?.unwrap_or_default())
+            match list(site, &[name])? {
+                Some(list) => site.room.gathered(list.f64s()?),
+                None => Ok(Vec::new()),
+            }
         };
-        let modes: Vec<i64> = needed(site, &["nodes_modes"])?.i64s()?.collect();
+        let modes: Vec<i64> = site.room.gathered(needed(site, &["nodes_modes"])?.i64s()?)?;
         let n = modes.len();
         let splits = floats("nodes_splits")?;
         let weights = floats("leaf_weights")?;
@@ -313,7 +333,7 @@ impl Ensemble {
         // Sets are one after the other, with a NaN behind each.
         let members = floats("membership_values")?;
         let mut sets = members.split(|x| x.is_nan());
-        let mut decisions = Vec::with_capacity(n);
+        let mut decisions = site.room.list(n)?;
         for i in 0..n {
             let mode = match modes[i] {
                 0 => Mode::LessOrEqual,
@@ -325,8 +345,8 @@ impl Ensemble {
                 6 => Mode::Member,
                 other => return Err(KernelError::value("modes from 0 to 6", other)),
             };
-            let members =
-                if mode == Mode::Member { sets.next().unwrap_or_default().to_vec() } else { Vec::new() };
+            let members = if mode == Mode::Member { sets.next().unwrap_or_default() } else { &[] };
+            let members = site.room.gathered(members.iter().copied())?;
             decisions.push(Decision {
                 feature: feature[i],
                 mode,
@@ -339,7 +359,7 @@ impl Ensemble {
         }
         Ok(Ensemble {
             decisions,
-            leaves: of_target.into_iter().zip(weights).collect(),
+            leaves: site.room.gathered(of_target.into_iter().zip(weights))?,
             roots: indices(site, "tree_roots", n)?,
             aggregate: match site.view.int("aggregate_function").unwrap_or(1) {
                 0 => Aggregate::Average,

@@ -164,7 +164,7 @@ fn split(site: &Site<'_>) -> Result<Prepared> {
         Parts::Equal | Parts::Ceil => vec![dims[axis].div_ceil(n.max(1)); n],
         Parts::Sizes(sizes) => {
             let size = |n: &ampc_ir::infer::Int| n.known().and_then(|n| usize::try_from(n).ok());
-            sizes.iter().map(size).collect::<Option<_>>().ok_or(KernelError::NotYet)?
+            site.room.try_gathered(sizes.iter().map(|n| size(n).ok_or(KernelError::NotYet)))?
         }
     };
     moved(site, &[0], Cut::new(&dims, axis, &sizes)?)

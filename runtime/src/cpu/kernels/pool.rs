@@ -10,6 +10,7 @@ use super::lanes::{Real, Wide, for_int, for_real, pieces};
 use super::vector::widest;
 use super::window::{SLOTS, Window, work_through, zip_strided};
 use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
+use crate::cpu::room::Room;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::OpError;
 use ampc_ir::views::window::{UnpoolView, WindowView};
@@ -46,27 +47,28 @@ impl Pool {
         Ok(Pool { window, view })
     }
 
-    /// For each axis and position, how many taps count: those in the input, or in its padding too.
-    fn counts(&self, with_padding: bool) -> Vec<Vec<f64>> {
+    /// How many taps count at a position of an axis: those in the input, or in its padding too.
+    fn count(&self, i: usize, position: usize, with_padding: bool) -> f64 {
+        let axis = self.window.axes[i];
+        if !with_padding {
+            return to_f64(axis.taps(position).len());
+        }
+        let after = match self.view.strides.get(i) {
+            Some(_) => self.view.pads(i, axis.image as u64, axis.grid as u64).1,
+            None => 0,
+        };
+        let end = (axis.image + axis.before).saturating_add(usize::try_from(after).unwrap_or(usize::MAX));
+        let room = end.saturating_sub(position * axis.stride);
+        to_f64(room.div_ceil(axis.dilation).min(axis.kernel))
+    }
+
+    /// [`count`](Self::count) for each axis and position.
+    fn counts(&self, with_padding: bool, room: Room) -> Result<Vec<Vec<f64>>> {
         let axes = self.window.axes.iter().enumerate();
-        axes.map(|(i, axis)| {
-            let after = self
-                .view
-                .strides
-                .get(i)
-                .map_or(0, |_| self.view.pads(i, axis.image as u64, axis.grid as u64).1);
-            let end = (axis.image + axis.before).saturating_add(usize::try_from(after).unwrap_or(usize::MAX));
-            let count = |position: usize| {
-                if with_padding {
-                    let room = end.saturating_sub(position * axis.stride);
-                    room.div_ceil(axis.dilation).min(axis.kernel)
-                } else {
-                    axis.taps(position).len()
-                }
-            };
-            (0..axis.grid).map(|position| to_f64(count(position))).collect()
-        })
-        .collect()
+        let counts = |(i, axis): (usize, &super::window::Axis)| {
+            room.gathered((0..axis.grid).map(|position| self.count(i, position, with_padding)))
+        };
+        axes.map(counts).collect()
     }
 }
 
@@ -278,23 +280,34 @@ fn average_pool(site: &Site<'_>) -> Result<Prepared> {
     let planes = planes(site)?;
     let with_padding = site.view.int("count_include_pad").unwrap_or(0) != 0;
     Ok(for_real!(site.dtype(0)?, site, T => {
-        average_pool_of::<T, <T as Real>::Wide>(pool, planes, with_padding)
+        average_pool_of::<T, <T as Real>::Wide>(pool, planes, with_padding, site.room)
     }))
 }
 
-fn average_pool_of<T: Load<A>, A: Wide + Number>(pool: Pool, planes: usize, with_padding: bool) -> Prepared {
-    // Made when it is first needed: by then there is memory for the result.
+fn average_pool_of<T: Load<A>, A: Wide + Number>(
+    pool: Pool,
+    planes: usize,
+    with_padding: bool,
+    room: Room,
+) -> Prepared {
+    // Made when it is first needed: by then there is memory for the result. Without memory for a table each count is
+    // made when it is read.
     let counts = OnceLock::new();
     self::pool::<T, A>(pool.window.clone(), planes, Sum, move |row, sums| {
-        let counts: &Vec<Vec<f64>> = counts.get_or_init(|| pool.counts(with_padding));
-        let Some((columns, outer)) = counts.split_last() else { return };
+        let counts: &Option<Vec<Vec<f64>>> = counts.get_or_init(|| pool.counts(with_padding, room).ok());
+        let count = |axis: usize, position: usize| match counts {
+            Some(counts) => counts[axis][position],
+            None => pool.count(axis, position, with_padding),
+        };
         let (mut row, mut rows) = (row, 1.0);
-        for counts in outer.iter().rev() {
-            rows *= counts[row % counts.len()];
-            row /= counts.len();
+        let last = pool.window.axes.len() - 1;
+        for (i, axis) in pool.window.axes[..last].iter().enumerate().rev() {
+            rows *= count(i, row % axis.grid);
+            row /= axis.grid;
         }
-        for (y, &columns) in sums.iter_mut().zip(columns) {
-            *y = *y / A::of(rows * columns);
+        match counts {
+            Some(counts) => sums.iter_mut().zip(&counts[last]).for_each(|(y, &n)| *y = *y / A::of(rows * n)),
+            None => sums.iter_mut().enumerate().for_each(|(i, y)| *y = *y / A::of(rows * count(last, i))),
         }
     })
 }

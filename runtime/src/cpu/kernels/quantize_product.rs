@@ -84,8 +84,7 @@ impl Parameter {
 
     /// Its elements.
     fn read(self, io: &Io<'_>) -> Result<Vec<f32>> {
-        io.check_size((self.count as u64).saturating_mul(size_of::<f32>() as u64))?;
-        let mut elements = vec![0.0; self.count];
+        let mut elements = io.room().filled(self.count, 0.0)?;
         f32::decode(self.dtype, io.bytes(self.operand)?, &mut elements)?;
         Ok(elements)
     }

@@ -16,6 +16,7 @@ use super::functions::{sigmoid, tanh};
 use super::lanes::{PIECE, Real, Wide, for_real, widened};
 use super::linear::{Matrix, multiply};
 use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
+use crate::cpu::room::Room;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::recurrent::{Activation, Direction, RecurrentView};
 use rayon::prelude::*;
@@ -371,7 +372,7 @@ impl Recurrent {
             wide,
             initial_h: given(5)?,
             initial_c: if self.kind == OpKind::LSTM { given(6)? } else { None },
-            lengths: if io.has(4) { Some(lengths(&self.it, io.slice::<i32>(4)?)?) } else { None },
+            lengths: if io.has(4) { Some(lengths(&self.it, io.slice::<i32>(4)?, io.room())?) } else { None },
         })
     }
 
@@ -461,12 +462,12 @@ fn steps_first<'a, T: Real>(it: &Extents, from: &[T], to: &'a mut [T::Wide]) -> 
     to
 }
 
-fn lengths(it: &Extents, lengths: &[i32]) -> Result<Vec<usize>> {
+fn lengths(it: &Extents, lengths: &[i32], room: Room) -> Result<Vec<usize>> {
     let length = |&n: &i32| {
         let found = usize::try_from(n).ok().filter(|&n| n <= it.steps);
         found.ok_or_else(|| KernelError::value(format!("lengths in [0, {}]", it.steps), n))
     };
-    lengths.iter().map(length).collect()
+    room.try_gathered(lengths.iter().map(length))
 }
 
 /// The biases as the gates take them.

@@ -10,6 +10,7 @@ use super::convolution::floor;
 use super::elements::{copies, texts_of, to_f64};
 use super::lanes::{PIECE, Real, Wide, for_int, for_real, pieces};
 use crate::cpu::kernel::{Dims, KernelError, Prepare, Prepared, Result, Site};
+use crate::cpu::room::Room;
 use crate::host::{Element, HostTensor};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::OpError;
@@ -81,33 +82,38 @@ impl Scaling {
         self.input == self.output && is_one(up / down) && self.region == (0.0, 1.0)
     }
 
-    fn table(&self, sampling: &SamplingView) -> Table {
+    fn table(&self, sampling: &SamplingView, room: Room) -> Result<Table> {
         let Scaling { axis, input, output, .. } = *self;
         let scale = self.factor.0 / self.factor.1;
         // The factor by which the weights of a smaller result are wider.
         let narrow = if sampling.antialias { scale.min(1.0) } else { 1.0 };
-        let reach = |support: f64| usize::try_from(-floor(-support / narrow)).unwrap_or(1).max(1);
+        let reach =
+            |support: f64| usize::try_from(-floor(-support / narrow)).unwrap_or(1).clamp(1, MOST_TAPS);
         let taps = match sampling.interpolation {
             Interpolation::Nearest(_) => 1,
             Interpolation::Linear => 2 * reach(1.0),
             Interpolation::Cubic => 2 * reach(2.0),
         };
+        let crops = sampling.coordinates == Coordinates::CropAndResize;
         let mut table = Table {
             axis,
             input,
             output,
             taps,
-            indices: Vec::with_capacity(taps * output),
-            weights: Vec::with_capacity(taps * output),
-            outside: Vec::new(),
+            indices: room.list(taps.saturating_mul(output))?,
+            weights: room.list(taps.saturating_mul(output))?,
+            outside: room.list(if crops { output } else { 0 })?,
         };
         for index in 0..output {
             let position = self.position(sampling.coordinates, index);
             table.push(position, narrow, sampling);
         }
-        table
+        Ok(table)
     }
 }
+
+/// A table of one element with so many taps is beyond any limit; the product of both is a number.
+const MOST_TAPS: usize = 1 << 60;
 
 fn is_one(x: f64) -> bool {
     x.to_bits() == 1f64.to_bits()
@@ -183,7 +189,7 @@ fn resize(site: &Site<'_>) -> Result<Prepared> {
     let sampling = SamplingView::read(&site.view)?;
     let known: Vec<Dim> = x.iter().map(|&d| Dim::Known(d as u64)).collect();
     let regions = regions(site, &sampling, view.axes.len())?;
-    let mut tables = Vec::new();
+    let mut tables = Vec::with_capacity(view.axes.len());
     for (i, &axis) in view.axes.iter().enumerate() {
         let (input, output) = (x[axis], y[axis]);
         let factor = view.factor(i, &known, output as u64);
@@ -197,7 +203,7 @@ fn resize(site: &Site<'_>) -> Result<Prepared> {
                 format!("an extent of 0 on axis {axis}"),
             ));
         }
-        tables.push(if output == 0 { None } else { Some(scaling.table(&sampling)) });
+        tables.push(if output == 0 { None } else { Some(scaling.table(&sampling, site.room)?) });
     }
     let Some(mut tables) = tables.into_iter().collect::<Option<Vec<Table>>>() else {
         return nothing(site);
@@ -207,13 +213,13 @@ fn resize(site: &Site<'_>) -> Result<Prepared> {
         && tables.iter().all(|t| !t.outside.contains(&true));
     let dtype = site.dtype(0)?;
     if is_move || tables.is_empty() {
-        return moved(site, &Moves::of(&x, &y, &tables));
+        return moved(site, Moves::of(&x, &y, &tables, site.room)?);
     }
     let plan = Passes::of(&x, &y, tables, f64::from(sampling.extrapolation_value));
     if dtype.is_integer() {
-        return Ok(for_int!(dtype, site, T => interpolated::<T>(plan)));
+        return Ok(for_int!(dtype, site, T => interpolated::<T>(plan, site.room)?));
     }
-    Ok(for_real!(dtype, site, T => interpolated::<T>(plan)))
+    Ok(for_real!(dtype, site, T => interpolated::<T>(plan, site.room)?))
 }
 
 /// A result without elements.
@@ -237,7 +243,6 @@ fn regions(site: &Site<'_>, sampling: &SamplingView, n: usize) -> Result<Vec<(f6
 }
 
 /// Which element of the input each element of the result is.
-#[derive(Clone)]
 struct Moves {
     /// Extents of the result before the last resized axis, and for each the offsets of its indices in the input.
     outer: Vec<(usize, Option<Vec<usize>>, usize)>,
@@ -248,20 +253,21 @@ struct Moves {
 }
 
 impl Moves {
-    fn of(x: &Dims, y: &Dims, tables: &[Table]) -> Moves {
+    fn of(x: &Dims, y: &Dims, tables: &[Table], room: Room) -> Result<Moves> {
         let Some(last) = tables.first() else {
-            return Moves { outer: Vec::new(), last: vec![0], inner: x.iter().product() };
+            return Ok(Moves { outer: Vec::new(), last: vec![0], inner: x.iter().product() });
         };
         let inner: usize = x[last.axis + 1..].iter().product();
         let mut outer = Vec::new();
         let mut step = inner * x[last.axis];
         for axis in (0..last.axis).rev() {
             let table = tables.iter().find(|t| t.axis == axis);
-            let offsets = table.map(|t| t.indices.iter().map(|i| i * step).collect());
-            outer.push((y[axis], offsets, step));
+            let offsets = table.map(|t| room.gathered(t.indices.iter().map(|i| i * step)));
+            outer.push((y[axis], offsets.transpose()?, step));
             step *= x[axis];
         }
-        Moves { outer, last: last.indices.iter().map(|i| i * inner).collect(), inner }
+        let last = room.gathered(last.indices.iter().map(|i| i * inner))?;
+        Ok(Moves { outer, last, inner })
     }
 
     /// Where in the input a row of the result comes from.
@@ -300,8 +306,7 @@ impl Moves {
     }
 }
 
-fn moved(site: &Site<'_>, moves: &Moves) -> Result<Prepared> {
-    let moves = moves.clone();
+fn moved(site: &Site<'_>, moves: Moves) -> Result<Prepared> {
     let dtype = site.dtype(0)?;
     if dtype == DType::String {
         let dims: Vec<u64> = site.result_dims(0)?.iter().map(|&d| d as u64).collect();
@@ -309,9 +314,9 @@ fn moved(site: &Site<'_>, moves: &Moves) -> Result<Prepared> {
             let x = texts_of(io, 0)?;
             let row = moves.last.len() * moves.inner;
             let n = usize::try_from(dims.iter().product::<u64>()).unwrap_or(usize::MAX);
-            let from: Vec<usize> = (0..x.len()).collect();
-            io.check_size(n as u64 * 16)?;
-            let mut to = vec![0; n];
+            let from = io.room().gathered(0..x.len())?;
+            io.check_size((n as u64).saturating_mul(16))?;
+            let mut to = io.room().filled(n, 0)?;
             if row > 0 {
                 moves.run(&from, &mut to);
             }
@@ -447,12 +452,12 @@ impl Passes {
     }
 }
 
-fn interpolated<T: Sampled>(plan: Passes) -> Prepared {
+fn interpolated<T: Sampled>(plan: Passes, room: Room) -> Result<Prepared> {
     let is_direct = T::direct(&[]).is_some();
     let rooms = plan.rooms(is_direct);
-    let weights: Vec<Vec<T::Wide>> =
-        plan.tables.iter().map(|t| t.weights.iter().map(|&w| T::Wide::of(w)).collect()).collect();
-    Prepared::new(move |io| {
+    let weights = plan.tables.iter().map(|t| room.gathered(t.weights.iter().map(|&w| T::Wide::of(w))));
+    let weights = weights.collect::<Result<Vec<Vec<T::Wide>>>>()?;
+    let kernel = Prepared::new(move |io| {
         let (x, to) = (io.slice::<T>(0)?, io.out::<T>(0)?);
         let (mut even, mut odd) = io.scratch::<T::Wide>().split_at_mut(rooms[0]);
         if !is_direct {
@@ -477,8 +482,8 @@ fn interpolated<T: Sampled>(plan: Passes) -> Prepared {
             pieces(to, PIECE, |at, to| T::store(&from[at..at + to.len()], to));
         }
         Ok(())
-    })
-    .scratch(rooms[0].saturating_add(rooms[1]).saturating_mul(size_of::<T::Wide>()))
+    });
+    Ok(kernel.scratch(rooms[0].saturating_add(rooms[1]).saturating_mul(size_of::<T::Wide>())))
 }
 
 /// The sums along one axis.
@@ -571,7 +576,8 @@ mod tests {
                 for (input, output) in [(4, 7), (7, 4), (9, 2), (1, 3), (5, 1)] {
                     let factor = (to_f64(output), to_f64(input));
                     let scaling = Scaling { axis: 0, input, output, factor, region: (0.0, 1.0) };
-                    let table = scaling.table(&sampling(interpolation, antialias));
+                    let table =
+                        scaling.table(&sampling(interpolation, antialias), Room::of(1 << 20)).unwrap();
                     for weights in table.weights.chunks(table.taps) {
                         assert!((weights.iter().sum::<f64>() - 1.0).abs() < 1e-12, "{table:?}");
                     }
@@ -583,7 +589,8 @@ mod tests {
     #[test]
     fn nearest_elements_of_twice_as_many() {
         let scaling = Scaling { axis: 0, input: 3, output: 6, factor: (6.0, 3.0), region: (0.0, 1.0) };
-        let table = scaling.table(&sampling(Interpolation::Nearest(Nearest::RoundPreferFloor), false));
+        let nearest = sampling(Interpolation::Nearest(Nearest::RoundPreferFloor), false);
+        let table = scaling.table(&nearest, Room::of(1 << 20)).unwrap();
         assert_eq!(table.indices, [0, 0, 1, 1, 2, 2]);
     }
 }

@@ -7,8 +7,9 @@ use super::convolution::{floor, spatial};
 use super::elements::to_f64;
 use super::lanes::{PIECE, Real, Wide, for_int, for_real, pieces};
 use super::resize::{Sampled, cubic};
-use super::window::{Tile, tiles, work_through};
+use super::window::{Tile, tiles, try_work_through};
 use crate::cpu::kernel::{Dims, KernelError, Prepare, Prepared, Result, Site};
+use crate::cpu::room::Room;
 use crate::host::TensorRef;
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
@@ -215,9 +216,14 @@ impl Sampler {
     }
 
     /// What the positions of a tile are made of: elements of a plane, and weights.
-    fn made_of<T>(&self, grid: Grid<'_>, tile: &Tile<'_, T>) -> Vec<(Option<usize>, f64)> {
+    fn made_of<T>(
+        &self,
+        grid: Grid<'_>,
+        tile: &Tile<'_, T>,
+        room: Room,
+    ) -> Result<Vec<(Option<usize>, f64)>> {
         let rank = self.image.len();
-        let mut all = Vec::with_capacity(self.taps() * tile.columns.len());
+        let mut all = room.list(self.taps().saturating_mul(tile.columns.len()))?;
         for position in tile.columns.clone() {
             let numbers = (tile.matrix * self.positions + position) * rank;
             let first = all.len();
@@ -237,7 +243,7 @@ impl Sampler {
                 }
             }
         }
-        all
+        Ok(all)
     }
 
     /// Calls `row` with each channel of a tile: the plane's first element, what its positions are made of, and the
@@ -246,16 +252,18 @@ impl Sampler {
         &self,
         grid: Grid<'_>,
         to: &mut [T],
+        room: Room,
         row: impl Fn(usize, &[(Option<usize>, f64)], &mut [T]) + Send + Sync,
-    ) {
+    ) -> Result<()> {
         let plane: usize = self.image.iter().product();
-        let tiles = tiles(to, (self.channels, self.positions), (self.channels, self.tile()));
-        work_through(tiles.into_iter(), &mut [(); 0], 0, |_, tile| {
-            let made_of = self.made_of(grid, &tile);
+        let tiles = tiles(to, (self.channels, self.positions), (self.channels, self.tile()), room)?;
+        try_work_through(tiles.into_iter(), &mut [(); 0], 0, |_, tile| {
+            let made_of = self.made_of(grid, &tile, room)?;
             for (channel, to) in tile.rows.into_iter().enumerate() {
                 row((tile.matrix * self.channels + channel) * plane, &made_of, to);
             }
-        });
+            Ok(())
+        })
     }
 }
 
@@ -267,12 +275,11 @@ fn nearest<T: bytemuck::Pod + Send + Sync>(sampler: Sampler) -> Prepared {
             return Ok(());
         }
         let x: &[T] = bytemuck::cast_slice(x);
-        sampler.run(grid, bytemuck::cast_slice_mut(to), |plane, made_of, to| {
+        sampler.run(grid, bytemuck::cast_slice_mut(to), io.room(), |plane, made_of, to| {
             for (y, (element, _)) in to.iter_mut().zip(made_of) {
                 *y = element.map_or(T::zeroed(), |i| x[plane + i]);
             }
-        });
-        Ok(())
+        })
     })
 }
 
@@ -280,7 +287,7 @@ fn interpolated<T: Sampled>(sampler: Sampler) -> Prepared {
     let taps = sampler.taps();
     Prepared::new(move |io| {
         let (x, grid, to) = (io.slice::<T>(0)?, Grid::of(io.tensor(1)?)?, io.out::<T>(0)?);
-        sampler.run(grid, to, |plane, made_of, to| {
+        sampler.run(grid, to, io.room(), |plane, made_of, to| {
             for (y, made_of) in to.iter_mut().zip(made_of.chunks_exact(taps)) {
                 let sum = made_of.iter().fold(T::Wide::zero(), |sum, &(element, weight)| match element {
                     Some(i) => sum + x[plane + i].wide() * T::Wide::of(weight),
@@ -288,8 +295,7 @@ fn interpolated<T: Sampled>(sampler: Sampler) -> Prepared {
                 });
                 *y = T::rounded(sum);
             }
-        });
-        Ok(())
+        })
     })
 }
 

@@ -27,7 +27,7 @@ fn compress(site: &Site<'_>) -> Result<Prepared> {
         let tensor = io.tensor(0)?;
         // Conditions behind the end choose nothing.
         let chosen = io.bytes(1)?.iter().take(n).enumerate().filter(|&(_, &c)| c != 0);
-        let picks: Vec<usize> = chosen.map(|(i, _)| i).collect();
+        let picks = io.room().gathered(chosen.map(|(i, _)| i))?;
         let mut dims = tensor.dims().to_vec();
         match axis {
             Some(axis) => dims[axis] = picks.len() as u64,

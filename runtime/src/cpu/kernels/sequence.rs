@@ -6,7 +6,7 @@ use super::elements::{count, from_front, made};
 use super::movement::{Cut, Joined};
 use super::shape::same;
 use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
-use crate::data::{Data, DataRef, Maybe, Sequence, tensor_type};
+use crate::data::{Data, DataRef, ELEMENT_BYTES, Maybe, Sequence, tensor_type};
 use crate::host::{HostTensor, TensorRef};
 use ampc_ir::attr::AttrValue;
 use ampc_ir::op::OpKind;
@@ -78,7 +78,7 @@ fn construct(site: &Site<'_>) -> Result<Prepared> {
     let n = site.view.n_operands();
     Ok(Prepared::new(move |io| {
         let element = like(io.data(0)?);
-        let mut items = Vec::with_capacity(n);
+        let mut items = io.room().list(n)?;
         for i in 0..n {
             let data = io.data(i)?;
             if like(data) != element {
@@ -117,10 +117,14 @@ fn insert(_: &Site<'_>) -> Result<Prepared> {
         };
         let bytes = DataRef::Sequence(sequence).byte_count().saturating_add(item.byte_count());
         io.check_size(bytes)?;
-        let mut items = Vec::with_capacity(n + 1);
-        items.extend_from_slice(&sequence.items[..at]);
+        let mut items = io.room().list(n + 1)?;
+        for before in &sequence.items[..at] {
+            items.push(before.view().to_data()?);
+        }
         items.push(item.to_data()?);
-        items.extend_from_slice(&sequence.items[at..]);
+        for behind in &sequence.items[at..] {
+            items.push(behind.view().to_data()?);
+        }
         emit(io, sequence.element.clone(), items)
     }))
 }
@@ -130,7 +134,10 @@ fn erase(_: &Site<'_>) -> Result<Prepared> {
         let sequence = sequence(io, 0)?;
         let at = element_at(io, 1, sequence.items.len())?;
         let kept = sequence.items.iter().enumerate().filter(|&(i, _)| i != at);
-        let items = kept.map(|(_, item)| item.clone()).collect();
+        let mut items = io.room().list(sequence.items.len())?;
+        for (_, item) in kept {
+            items.push(item.view().to_data()?);
+        }
         emit(io, sequence.element.clone(), items)
     }))
 }
@@ -139,7 +146,7 @@ fn at(_: &Site<'_>) -> Result<Prepared> {
     Ok(Prepared::new(|io| {
         let sequence = sequence(io, 0)?;
         let at = element_at(io, 1, sequence.items.len())?;
-        io.emit(0, sequence.items[at].clone())
+        io.emit(0, sequence.items[at].view().to_data()?)
     }))
 }
 
@@ -160,7 +167,7 @@ fn split_to_sequence(site: &Site<'_>) -> Result<Prepared> {
     Ok(Prepared::new(move |io| {
         let tensor = io.tensor(0)?;
         let sizes = if io.has(1) { sizes(io, extent)? } else { equal(io, extent, 1)? };
-        let mut items = Vec::with_capacity(sizes.len());
+        let mut items = list_of_parts(io, &sizes, tensor)?;
         let mut first = 0;
         for &size in &sizes {
             let mut part = tensor.dims().to_vec();
@@ -184,7 +191,7 @@ fn sizes(io: &Io<'_>, extent: usize) -> Result<Vec<usize>> {
         let size = usize::try_from(n);
         size.map_err(|_| KernelError::from(OpError::operand(1, "sizes of 0 or more", n.to_string())))
     };
-    let sizes = given.i64s()?.map(size).collect::<Result<Vec<usize>>>()?;
+    let sizes = io.room().try_gathered(given.i64s()?.map(size))?;
     match (given.dims(), &sizes[..]) {
         ([], [0]) => return Err(OpError::operand(1, "a size of 1 or more", "0").into()),
         ([], &[n]) => return equal(io, extent, n),
@@ -198,9 +205,19 @@ fn sizes(io: &Io<'_>, extent: usize) -> Result<Vec<usize>> {
 
 /// Parts of one size, of which the last may be smaller.
 fn equal(io: &Io<'_>, extent: usize, size: usize) -> Result<Vec<usize>> {
-    let parts = extent.div_ceil(size) as u64;
-    io.check_size(parts.saturating_mul(size_of::<Data>() as u64))?;
-    Ok((0..extent).step_by(size).map(|first| size.min(extent - first)).collect())
+    check_parts(io, extent.div_ceil(size), 0)?;
+    io.room().gathered((0..extent).step_by(size).map(|first| size.min(extent - first)))
+}
+
+/// An error unless a sequence of so many tensors with so many bytes may be made.
+fn check_parts(io: &Io<'_>, parts: usize, bytes: u64) -> Result<()> {
+    io.check_size((parts as u64).saturating_mul(ELEMENT_BYTES).saturating_add(bytes))
+}
+
+/// An empty list for tensors that are parts of one.
+fn list_of_parts(io: &Io<'_>, sizes: &[usize], tensor: TensorRef<'_>) -> Result<Vec<Data>> {
+    check_parts(io, sizes.len(), DataRef::Tensor(tensor).byte_count())?;
+    io.room().list(sizes.len())
 }
 
 fn concat_from_sequence(site: &Site<'_>) -> Result<Prepared> {
@@ -208,10 +225,12 @@ fn concat_from_sequence(site: &Site<'_>) -> Result<Prepared> {
     let stack = site.view.int("new_axis").unwrap_or(0) != 0;
     Ok(Prepared::new(move |io| {
         let items = &sequence(io, 0)?.items;
-        let tensors: Option<Vec<TensorRef<'_>>> =
-            items.iter().map(|i| i.tensor().map(HostTensor::view)).collect();
-        let tensors = tensors.filter(|t| !t.is_empty());
-        let tensors = tensors.ok_or_else(|| OpError::operand(0, "one tensor or more", "none"))?;
+        let none = || KernelError::from(OpError::operand(0, "one tensor or more", "none"));
+        let tensors = items.iter().map(|i| i.tensor().map(HostTensor::view).ok_or_else(none));
+        let tensors = io.room().try_gathered(tensors)?;
+        if tensors.is_empty() {
+            return Err(none());
+        }
         let mut dims = tensors[0].dims().to_vec();
         let axis = normalize_axis(axis, dims.len() + usize::from(stack), Part::Attr("axis".into()))?;
         let alike = |t: &TensorRef<'_>| {
@@ -227,7 +246,7 @@ fn concat_from_sequence(site: &Site<'_>) -> Result<Prepared> {
             let extents = t.dims()[axis..].iter().map(|&d| usize::try_from(d).unwrap_or(usize::MAX));
             extents.fold(1, usize::saturating_mul)
         };
-        let joined = Joined::new(tensors.iter().map(row).collect());
+        let joined = Joined::new(io.room().gathered(tensors.iter().map(row))?);
         if stack {
             dims.insert(axis, tensors.len() as u64);
         } else {
@@ -258,7 +277,9 @@ fn get_element(site: &Site<'_>) -> Result<Prepared> {
     }
     Ok(Prepared::new(|io| {
         let data = match io.data(0)? {
-            DataRef::Optional(maybe) => maybe.value.as_deref().cloned(),
+            DataRef::Optional(maybe) => {
+                maybe.value.as_deref().map(|data| data.view().to_data()).transpose()?
+            }
             other => Some(other.to_data()?),
         };
         let data = data.ok_or_else(|| OpError::operand(0, "an optional with a value", "one without"))?;

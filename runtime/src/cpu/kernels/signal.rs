@@ -8,6 +8,7 @@
 use super::lanes::{Real, Wide, for_real};
 use super::slots;
 use crate::cpu::kernel::{Dims, KernelError, Prepare, Prepared, Result, Site};
+use crate::cpu::room::{FirstError, Room};
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::signal::DftView;
@@ -56,33 +57,51 @@ impl<W: Wide + FftNum> Transform<W> {
     fn run(
         &self,
         count: usize,
+        room: Room,
         load: impl Fn(usize, &mut [Complex<W>]),
         mut store: impl FnMut(usize, &[Complex<W>]),
-    ) {
-        let plan = self.plan.get_or_init(|| {
-            let mut planner = FftPlanner::new();
-            if self.inverse {
-                planner.plan_fft_inverse(self.length)
-            } else {
-                planner.plan_fft_forward(self.length)
-            }
-        });
+    ) -> Result<()> {
+        let plan = self.plan(room)?;
         let zero = Complex::new(W::of(0.0), W::of(0.0));
         let spare = self.lines.lock().ok().and_then(|mut lines| lines.pop());
-        let mut line = spare.unwrap_or_else(|| Line {
-            numbers: vec![zero; self.length],
-            scratch: vec![zero; plan.get_inplace_scratch_len()],
-        });
+        let mut line = match spare {
+            Some(line) => line,
+            None => Line {
+                numbers: room.filled(self.length, zero)?,
+                scratch: room.filled(plan.get_inplace_scratch_len(), zero)?,
+            },
+        };
         for i in 0..count {
             load(i, &mut line.numbers);
             plan.process_with_scratch(&mut line.numbers, &mut line.scratch);
             store(i, &line.numbers);
         }
         if let Ok(mut lines) = self.lines.lock() {
-            lines.push(line);
+            room.push(&mut lines, line)?;
         }
+        Ok(())
+    }
+
+    /// The plan, made when it is first asked for. The crate asks for memory without a way to be refused, so as much as
+    /// it takes at most is asked for, and given back, before.
+    fn plan(&self, room: Room) -> Result<&Arc<dyn Fft<W>>> {
+        if self.plan.get().is_none() {
+            drop(room.list::<Complex<W>>(self.length.saturating_mul(PLANNED))?);
+        }
+        Ok(self.plan.get_or_init(|| {
+            let mut planner = FftPlanner::new();
+            if self.inverse {
+                planner.plan_fft_inverse(self.length)
+            } else {
+                planner.plan_fft_forward(self.length)
+            }
+        }))
     }
 }
+
+/// A plan for `n` numbers keeps at most so many for each: a length that is a large prime goes by transforms of more
+/// than twice that length, whose factors, with those of their parts, are kept beside the chirp.
+const PLANNED: usize = 16;
 
 /// A DFT along one axis of a tensor.
 #[derive(Clone, Copy)]
@@ -142,16 +161,19 @@ fn dft_of<T: Real, W: Wide + FftNum>(signal: Signal) -> Prepared {
     Prepared::new(move |io| {
         let from = io.slice::<T>(0)?;
         let to = io.out::<T>(0)?;
+        let (failed, room) = (FirstError::default(), io.room());
         let unit = signal.wanted * signal.inner * signal.parts_out;
         let each = signal.given * signal.inner * signal.parts_in;
         slots::run::<T, u8>(to, unit, &mut [], slots::SLOTS, |first, to, _| {
             for (i, to) in to.chunks_exact_mut(unit).enumerate() {
                 let from = &from[(first + i) * each..][..each];
                 let load = |inner: usize, line: &mut [Complex<W>]| signal.load(from, inner, line);
-                transform.run(signal.inner, load, |inner, line| signal.store(line, inner, to));
+                failed.note(
+                    transform.run(signal.inner, room, load, |inner, line| signal.store(line, inner, to)),
+                );
             }
         });
-        Ok(())
+        failed.result()
     })
 }
 
@@ -249,6 +271,7 @@ fn stft_of<T: Real>(it: Frames) -> Prepared {
         let from = io.slice::<T>(0)?;
         let window = if io.has(2) { Some(io.slice::<T>(2)?) } else { None };
         let to = io.out::<T>(0)?;
+        let (failed, room) = (FirstError::default(), io.room());
         let unit = it.bins * 2;
         slots::run::<T, u8>(to, unit, &mut [], slots::SLOTS, |first, to, _| {
             let load = |i: usize, line: &mut [Complex<f64>]| {
@@ -260,14 +283,14 @@ fn stft_of<T: Real>(it: Frames) -> Prepared {
                     *number = Complex::new(convert::<T, f64>(x[0]) * weight, imaginary);
                 }
             };
-            transform.run(to.len() / unit, load, |i, line| {
+            failed.note(transform.run(to.len() / unit, room, load, |i, line| {
                 for (to, number) in to[i * unit..][..unit].chunks_exact_mut(2).zip(line) {
                     to[0] = round(number.re);
                     to[1] = round(number.im);
                 }
-            });
+            }));
         });
-        Ok(())
+        failed.result()
     })
 }
 

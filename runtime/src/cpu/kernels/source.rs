@@ -3,7 +3,7 @@
 use super::lane::{Encoding, bits_of, encode};
 use super::lanes::{PIECE, Real, Wide, for_int, pieces};
 use crate::cpu::kernel::{KernelError, Prepare, Prepared, Result, Site};
-use crate::host::{Element, HostTensor};
+use crate::host::{Element, HostTensor, copies_of_strings, copy_of_string};
 use ampc_ir::DType;
 use ampc_ir::attr::AttrValue;
 use ampc_ir::op::OpKind;
@@ -27,12 +27,9 @@ fn constant(site: &Site<'_>) -> Result<Prepared> {
         site.view.attr("value_strings"),
     ) {
         (Some(AttrValue::SparseTensor(data)), ..) => HostTensor::from_sparse(data)?,
-        (_, Some(AttrValue::String(text)), _) => {
-            HostTensor::from_strings(&[], vec![text.to_vec().into_boxed_slice()])?
-        }
+        (_, Some(AttrValue::String(text)), _) => HostTensor::from_strings(&[], vec![copy_of_string(text)?])?,
         (_, _, Some(AttrValue::Strings(texts))) => {
-            let texts: Vec<Box<[u8]>> = texts.iter().map(|t| t.to_vec().into_boxed_slice()).collect();
-            HostTensor::from_strings(&[texts.len() as u64], texts)?
+            HostTensor::from_strings(&[texts.len() as u64], copies_of_strings(texts)?)?
         }
         _ => {
             let data = constant_node_data(&site.view);
@@ -62,7 +59,8 @@ fn constant_of_shape(site: &Site<'_>) -> Result<Prepared> {
         return Ok(Prepared::new(move |io| {
             let count = dims.iter().product::<u64>();
             io.check_size(count.saturating_mul(text.len() as u64 + size_of::<Box<[u8]>>() as u64))?;
-            let texts = vec![text.clone(); usize::try_from(count).unwrap_or(0)];
+            let count = usize::try_from(count).unwrap_or(usize::MAX);
+            let texts = io.room().try_gathered((0..count).map(|_| Ok(copy_of_string(&text)?)))?;
             io.emit(0, HostTensor::from_strings(&dims, texts)?)
         }));
     };

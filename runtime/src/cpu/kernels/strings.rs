@@ -3,7 +3,8 @@
 use super::broadcast::Walk;
 use super::elements::{Text, count, no_texts, texts, texts_of};
 use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
-use crate::host::HostTensor;
+use crate::cpu::room::Room;
+use crate::host::{HostTensor, copies_of_strings, copy_of_string, list_of};
 use ampc_ir::DType;
 use ampc_ir::attr::AttrValue;
 use ampc_ir::op::OpKind;
@@ -36,19 +37,33 @@ fn string_concat(site: &Site<'_>) -> Result<Prepared> {
         let (a, b) = (texts_of(io, 0)?, texts_of(io, 1)?);
         let mut joined = no_texts(io, total)?;
         let (step_a, step_b) = (walk.row_stride(0), walk.row_stride(1));
-        let mut bytes = 0u64;
+        let (mut bytes, mut refused) = (0u64, None);
         walk.rows(0, total, |at, n, from| {
             for (i, to) in joined[at..at + n].iter_mut().enumerate() {
                 let (a, b) = (&a[from[0] + i * step_a], &b[from[1] + i * step_b]);
                 bytes = bytes.saturating_add((a.len() + b.len()) as u64);
-                if bytes <= io.max_bytes {
-                    *to = [&a[..], b].concat().into();
+                if bytes <= io.max_bytes && refused.is_none() {
+                    match joined_of(a, b) {
+                        Ok(text) => *to = text,
+                        Err(error) => refused = Some(error),
+                    }
                 }
             }
         });
         io.check_size(bytes)?;
+        if let Some(error) = refused {
+            return Err(error);
+        }
         io.emit(0, HostTensor::from_strings(&dims, joined)?)
     }))
+}
+
+/// A string and another behind it.
+fn joined_of(a: &[u8], b: &[u8]) -> Result<Text> {
+    let mut text = list_of(a.len().saturating_add(b.len()))?;
+    text.extend_from_slice(a);
+    text.extend_from_slice(b);
+    Ok(text.into_boxed_slice())
 }
 
 /// Pieces of every string, and how many there are. Without a delimiter runs of white space are one.
@@ -61,22 +76,25 @@ fn string_split(site: &Site<'_>) -> Result<Prepared> {
     let counts_wanted = site.wants(1);
     Ok(Prepared::new(move |io| {
         let tensor = io.tensor(0)?;
-        let mut split: Vec<Vec<&str>> = Vec::new();
+        let mut split: Vec<Vec<&str>> = io.room().list(texts(&tensor)?.len())?;
         for text in texts(&tensor)? {
             let text = utf8(text)?;
             split.push(match delimiter.as_str() {
-                "" => words(text, most),
-                by => text.splitn(most.saturating_add(1), by).collect(),
+                "" => words(text, most, io.room())?,
+                by => io.room().gathered(text.splitn(most.saturating_add(1), by))?,
             });
         }
         let longest = split.iter().map(Vec::len).max().unwrap_or(0);
         let mut pieces = no_texts(io, split.len().saturating_mul(longest))?;
         for (row, split) in pieces.chunks_mut(longest.max(1)).zip(&split) {
-            row.iter_mut().zip(split).for_each(|(to, piece)| *to = piece.as_bytes().into());
+            for (to, piece) in row.iter_mut().zip(split) {
+                *to = copy_of_string(piece.as_bytes())?;
+            }
         }
         let mut dims = tensor.dims().to_vec();
         if counts_wanted {
-            let counts: Vec<i64> = split.iter().map(|s| i64::try_from(s.len()).unwrap_or(i64::MAX)).collect();
+            let counts = split.iter().map(|s| i64::try_from(s.len()).unwrap_or(i64::MAX));
+            let counts = io.room().gathered(counts)?;
             io.emit(1, HostTensor::from_slice(&dims, &counts)?)?;
         }
         dims.push(longest as u64);
@@ -85,7 +103,7 @@ fn string_split(site: &Site<'_>) -> Result<Prepared> {
 }
 
 /// What is between white space; after `most` cuts all that is left, as it is.
-fn words(text: &str, most: usize) -> Vec<&str> {
+fn words(text: &str, most: usize, room: Room) -> Result<Vec<&str>> {
     // As in Python, the separators of ASCII are white space too.
     let is_space = |c: char| c.is_whitespace() || ('\x1c'..='\x1f').contains(&c);
     let mut words = Vec::new();
@@ -93,16 +111,16 @@ fn words(text: &str, most: usize) -> Vec<&str> {
     while !rest.is_empty() {
         match rest.find(is_space).filter(|_| words.len() < most) {
             Some(end) => {
-                words.push(&rest[..end]);
+                room.push(&mut words, &rest[..end])?;
                 rest = rest[end..].trim_start_matches(is_space);
             }
             None => {
-                words.push(rest);
+                room.push(&mut words, rest)?;
                 break;
             }
         }
     }
-    words
+    Ok(words)
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -130,13 +148,13 @@ fn string_normalizer(site: &Site<'_>) -> Result<Prepared> {
     };
     Ok(Prepared::new(move |io| {
         let tensor = io.tensor(0)?;
-        let mut kept: Vec<Text> = Vec::new();
+        let mut kept: Vec<Text> = io.room().list(texts(&tensor)?.len().max(1))?;
         for text in texts(&tensor)? {
             if !stops.is_empty() && stops.contains(&compared(text)?) {
                 continue;
             }
             kept.push(match case {
-                Case::None => text.clone(),
+                Case::None => copy_of_string(text)?,
                 Case::Lower => utf8(text)?.to_lowercase().into_bytes().into(),
                 Case::Upper => utf8(text)?.to_uppercase().into_bytes().into(),
             });
@@ -191,16 +209,16 @@ fn tf_idf(site: &Site<'_>) -> Result<Prepared> {
     let width = *site.result_dims(0)?.last().ok_or(KernelError::NotYet)?;
     if site.dtype(0)? == DType::String {
         let pool = match site.view.attr("pool_strings") {
-            Some(AttrValue::Strings(pool)) => pool.clone(),
+            Some(AttrValue::Strings(pool)) => copies_of_strings(pool)?,
             _ => return Err(OpError::attr("pool_strings", "n-grams", "none").into()),
         };
         let grams = Grams::read(site, pool, width)?;
-        return Ok(Prepared::new(move |io| grams.count(texts_of(io, 0)?.to_vec(), io)));
+        return Ok(Prepared::new(move |io| grams.count(copies_of_strings(texts_of(io, 0)?)?, io)));
     }
     let pool = site.view.int_list("pool_int64s");
     let pool = pool.ok_or_else(|| OpError::attr("pool_int64s", "n-grams", "none"))?;
-    let grams = Grams::read(site, pool.to_vec(), width)?;
-    Ok(Prepared::new(move |io| grams.count(io.tensor(0)?.i64s()?.collect(), io)))
+    let grams = Grams::read(site, site.room.gathered(pool.iter().copied())?, width)?;
+    Ok(Prepared::new(move |io| grams.count(io.room().gathered(io.tensor(0)?.i64s()?)?, io)))
 }
 
 impl<K: Hash + Eq + Clone> Grams<K> {
@@ -217,7 +235,7 @@ impl<K: Hash + Eq + Clone> Grams<K> {
         };
         let indexes = site.view.int_list("ngram_indexes").unwrap_or_default();
         let weights = site.view.float_list("weights");
-        let mut columns = Vec::with_capacity(indexes.len());
+        let mut columns = site.room.list(indexes.len())?;
         for (i, &index) in indexes.iter().enumerate() {
             let column = usize::try_from(index).ok().filter(|&c| c < width);
             let column =
@@ -227,7 +245,7 @@ impl<K: Hash + Eq + Clone> Grams<K> {
             columns.push((column, weight.ok_or_else(few)?));
         }
         let starts = site.view.int_list("ngram_counts").unwrap_or_default();
-        let mut pool = FxHashMap::default();
+        let mut pool = site.room.table(columns.len())?;
         let mut next = 0;
         for (n, &start) in starts.iter().enumerate() {
             let end = starts.get(n + 1).map_or(Some(tokens.len()), |&end| usize::try_from(end).ok());

@@ -7,8 +7,9 @@
 use super::convolution::spatial;
 use super::lanes::{Real, for_int, for_real, widened};
 use super::linear::{Matrix, multiply_alone};
-use super::window::{Axis, SLOTS, Window, scatter, work_through};
+use super::window::{Axis, SLOTS, Window, scatter, try_work_through, work_through};
 use crate::cpu::kernel::{KernelError, Prepare, Prepared, Result, Site};
+use crate::cpu::room::Room;
 use crate::host::Element;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::OpError;
@@ -92,24 +93,24 @@ fn conv_transpose_of<T: Real>(plan: Transposed) -> Prepared {
             let parts = to.chunks_mut(plan.channels * image).enumerate();
             parts.map(move |(j, to)| (i, j * plan.channels, to))
         });
-        work_through(tasks, scratch, slot, |slot, (group, first, to)| {
+        let memory = io.room();
+        try_work_through(tasks, scratch, slot, |slot, (group, first, to)| {
             let (columns, wide) = slot.split_at_mut(columns);
             let mut add = |to: &mut [T::Wide]| {
                 for (channel, plane) in to.chunks_mut(image).enumerate() {
                     let channel = group % plan.groups * plan.outputs + first + channel;
                     plane.fill(bias.map_or(T::Wide::zero(), |b| b[channel].wide()));
                 }
-                plan.add(group, first, x, w, columns, to);
+                plan.add((group, first), x, w, columns, to, memory)
             };
             if let Some(to) = T::as_wide_mut(to) {
-                add(to);
-                return;
+                return add(to);
             }
             let wide = &mut wide[..to.len()];
-            add(wide);
+            add(wide)?;
             T::narrow(wide, to);
-        });
-        Ok(())
+            Ok(())
+        })
     })
     .scratch(words.saturating_mul(size_of::<T::Wide>()))
 }
@@ -118,13 +119,13 @@ impl Transposed {
     /// Adds to the planes of output channels from `first` on what all positions make.
     fn add<W: super::lanes::Wide>(
         &self,
-        group: usize,
-        first: usize,
+        (group, first): (usize, usize),
         x: &[W],
         w: &[W],
         columns: &mut [W],
         to: &mut [W],
-    ) {
+        room: Room,
+    ) -> Result<()> {
         let (image, kernel, grid) = (self.window.image(), self.window.kernel(), self.window.grid());
         let channels = to.len() / image;
         let of_input = self.outputs * kernel;
@@ -136,12 +137,13 @@ impl Transposed {
             let x = Matrix { elements: x, row: grid, column: 1 };
             let columns = &mut columns[..channels * kernel * n];
             multiply_alone((channels * kernel, n, self.inputs), w, x, columns, None);
-            let block = self.window.block(at..at + n);
+            let block = self.window.block(at..at + n, room)?;
             for (i, row) in columns.chunks(n).enumerate() {
                 let plane = &mut to[i / kernel * image..(i / kernel + 1) * image];
                 scatter(&self.window, &block, i % kernel, row, plane, |y, x| y + x);
             }
         }
+        Ok(())
     }
 }
 
@@ -185,7 +187,7 @@ fn col2im_of<T: Element + WrappingAdd + Zero + Send + Sync>(window: Window) -> P
             return Ok(());
         }
         let (grid, kernel) = (window.grid(), window.kernel());
-        let block = window.block(0..grid);
+        let block = window.block(0..grid, io.room())?;
         let planes = to.chunks_mut(window.image()).enumerate();
         work_through(planes, &mut [(); 0], 0, |_, (i, plane)| {
             plane.fill(T::zero());
@@ -207,7 +209,7 @@ fn col2im_real<T: Real>(window: Window, planes: usize) -> Prepared {
         if to.is_empty() {
             return Ok(());
         }
-        let block = window.block(0..grid);
+        let block = window.block(0..grid, io.room())?;
         let planes = to.chunks_mut(image).enumerate();
         work_through(planes, io.scratch::<T::Wide>(), slot, |slot, (i, to)| {
             let (row_room, room) = slot.split_at_mut(if T::IS_WIDE { 0 } else { grid });

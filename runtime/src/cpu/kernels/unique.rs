@@ -7,6 +7,7 @@ use super::gather::pick;
 use super::indexing::{Ordered, for_number};
 use super::lanes::{for_int, for_real};
 use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
+use crate::cpu::room::Room;
 use crate::host::{Element, HostTensor, TensorRef};
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
@@ -33,14 +34,14 @@ fn non_zero(site: &Site<'_>) -> Result<Prepared> {
     // -0 is zero.
     let sign = u64::from(dtype.is_float());
     Ok(Prepared::new(move |io| {
-        let tensor = io.tensor(0)?;
+        let (tensor, room) = (io.tensor(0)?, io.room());
         let found = match bits {
-            Some(8) => indices_of(cells::<u8>(&tensor)?, |&x| x != 0),
-            Some(16) => indices_of(cells::<u16>(&tensor)?, |&x| u64::from(x) << (48 + sign) != 0),
-            Some(32) => indices_of(cells::<u32>(&tensor)?, |&x| u64::from(x) << (32 + sign) != 0),
-            Some(_) => indices_of(cells::<u64>(&tensor)?, |&x| x << sign != 0),
-            None => indices_of(texts(&tensor)?, |s| !s.is_empty()),
-        };
+            Some(8) => indices_of(room, cells::<u8>(&tensor)?, |&x| x != 0),
+            Some(16) => indices_of(room, cells::<u16>(&tensor)?, |&x| u64::from(x) << (48 + sign) != 0),
+            Some(32) => indices_of(room, cells::<u32>(&tensor)?, |&x| u64::from(x) << (32 + sign) != 0),
+            Some(_) => indices_of(room, cells::<u64>(&tensor)?, |&x| x << sign != 0),
+            None => indices_of(room, texts(&tensor)?, |s| !s.is_empty()),
+        }?;
         let dims = [tensor.dims().len() as u64, found.len() as u64];
         io.check_size(dims[0].saturating_mul(dims[1]).saturating_mul(8))?;
         let strides = strides(tensor.dims());
@@ -58,8 +59,8 @@ fn non_zero(site: &Site<'_>) -> Result<Prepared> {
     }))
 }
 
-fn indices_of<T: Sync>(from: &[T], is_there: impl Fn(&T) -> bool + Sync) -> Vec<u64> {
-    from.iter().enumerate().filter(|(_, x)| is_there(x)).map(|(i, _)| i as u64).collect()
+fn indices_of<T>(room: Room, from: &[T], is_there: impl Fn(&T) -> bool) -> Result<Vec<u64>> {
+    room.gathered(from.iter().enumerate().filter(|(_, x)| is_there(x)).map(|(i, _)| i as u64))
 }
 
 /// The blocks of an operand that are there once: `outer` times `n` blocks of `inner` elements, of which those with
@@ -114,14 +115,15 @@ impl Items {
                 item(a).zip(item(b)).map(|(a, b)| a.order(b)).find(|&order| order != Ordering::Equal);
             unequal.unwrap_or(Ordering::Equal)
         };
-        let mut all: Vec<usize> = (0..n).collect();
+        let room = io.room();
+        let mut all = room.gathered(0..n)?;
         all.par_sort_unstable_by(|a, b| order(a, b).then(a.cmp(b)));
         // Groups of equal items, the first of each at its front.
-        let mut groups: Vec<&[usize]> = all.chunk_by(|a, b| order(a, b) == Ordering::Equal).collect();
+        let mut groups: Vec<&[usize]> = room.gathered(all.chunk_by(|a, b| order(a, b) == Ordering::Equal))?;
         if !self.sorted {
             groups.sort_unstable_by_key(|group| group[0]);
         }
-        let firsts: Vec<usize> = groups.iter().map(|group| group[0]).collect();
+        let firsts = room.gathered(groups.iter().map(|group| group[0]))?;
         let mut dims = tensor.dims().to_vec();
         match self.axis {
             Some(axis) => dims[axis] = firsts.len() as u64,
@@ -129,15 +131,15 @@ impl Items {
         }
         let list = |values: Vec<i64>| HostTensor::from_slice(&[values.len() as u64], &values);
         let number = |i: usize| i64::try_from(i).unwrap_or(i64::MAX);
-        io.emit(1, list(firsts.iter().map(|&i| number(i)).collect())?)?;
+        io.emit(1, list(room.gathered(firsts.iter().map(|&i| number(i)))?)?)?;
         if io.wants(2) {
-            let mut group_of = vec![0; n];
+            let mut group_of = room.filled(n, 0)?;
             for (g, group) in groups.iter().enumerate() {
                 group.iter().for_each(|&i| group_of[i] = number(g));
             }
             io.emit(2, list(group_of)?)?;
         }
-        io.emit(3, list(groups.iter().map(|group| number(group.len())).collect())?)?;
+        io.emit(3, list(room.gathered(groups.iter().map(|group| number(group.len())))?)?)?;
         let made = made(io, &[tensor], &dims, &Picked { n, inner, picks: firsts })?;
         io.emit(0, made)
     }

@@ -5,6 +5,7 @@
 //! convolution it is the input.
 
 use crate::cpu::kernel::{Dims, KernelError, Result};
+use crate::cpu::room::{FirstError, Room};
 use ampc_ir::views::window::WindowView;
 use rayon::prelude::*;
 use std::ops::Range;
@@ -120,12 +121,12 @@ impl Window {
 
     /// Elements of the image.
     pub(super) fn image(&self) -> usize {
-        self.axes.iter().map(|a| a.image).product()
+        self.axes.iter().fold(1, |n: usize, a| n.saturating_mul(a.image))
     }
 
     /// Positions.
     pub(super) fn grid(&self) -> usize {
-        self.axes.iter().map(|a| a.grid).product()
+        self.axes.iter().fold(1, |n: usize, a| n.saturating_mul(a.grid))
     }
 
     /// Taps; no more than memory has bytes, for they have weights.
@@ -134,22 +135,23 @@ impl Window {
     }
 
     /// The part `positions` of the grid, cut into rows.
-    pub(super) fn block(&self, positions: Range<usize>) -> Block {
+    pub(super) fn block(&self, positions: Range<usize>, room: Room) -> Result<Block> {
         let inner = self.inner();
-        let mut rows = Vec::new();
+        let mut rows = room.list(positions.len() / inner.grid.max(1) + 2)?;
         let mut at = positions.start;
         while at < positions.end {
             let column = at % inner.grid;
             let n = (inner.grid - column).min(positions.end - at);
-            rows.push((at / inner.grid, column..column + n));
+            room.push(&mut rows, (at / inner.grid, column..column + n))?;
             at += n;
         }
-        let outer_taps: usize = self.outer().iter().map(|a| a.kernel).product();
-        let mut bases = Vec::with_capacity(outer_taps * rows.len());
+        let outer_taps = self.outer().iter().fold(1, |n: usize, a| n.saturating_mul(a.kernel));
+        let mut bases = room.list(outer_taps.saturating_mul(rows.len()))?;
         for tap in 0..outer_taps {
             bases.extend(rows.iter().map(|(row, _)| self.row_in_image(*row, tap)));
         }
-        Block { rows: rows.into_iter().map(|(_, columns)| columns).collect(), bases, outer_taps }
+        let rows = room.gathered(rows.into_iter().map(|(_, columns)| columns))?;
+        Ok(Block { rows, bases, outer_taps })
     }
 
     /// Where the row of the image begins that a row of the grid meets with a tap of the outer axes.
@@ -295,6 +297,22 @@ pub(super) fn work_through<W: Send, T: Send>(
     });
 }
 
+/// As [`work_through`], of work that may fail: then the rest is left.
+pub(super) fn try_work_through<W: Send, T: Send>(
+    tasks: impl Iterator<Item = T> + Send,
+    scratch: &mut [W],
+    slot: usize,
+    work: impl Fn(&mut [W], T) -> Result<()> + Send + Sync,
+) -> Result<()> {
+    let failed = FirstError::default();
+    work_through(tasks, scratch, slot, |slot, task| {
+        if !failed.is_there() {
+            failed.note(work(slot, task));
+        }
+    });
+    failed.result()
+}
+
 /// Rows of a result from a column on, to be written.
 pub(super) struct Tile<'a, T> {
     /// Which matrix.
@@ -312,22 +330,22 @@ pub(super) fn tiles<T>(
     to: &mut [T],
     (rows, columns): (usize, usize),
     tile: (usize, usize),
-) -> Vec<Tile<'_, T>> {
-    let mut tiles = Vec::new();
+    room: Room,
+) -> Result<Vec<Tile<'_, T>>> {
     if rows == 0 || columns == 0 {
-        return tiles;
+        return Ok(Vec::new());
     }
+    let matrices = to.len() / rows.saturating_mul(columns).max(1);
+    let count = rows.div_ceil(tile.0).saturating_mul(columns.div_ceil(tile.1)).saturating_mul(matrices);
+    let parts = rows.saturating_mul(columns.div_ceil(tile.1)).saturating_mul(matrices);
+    room.check::<&mut [T]>(parts.saturating_add(count.saturating_mul(8)))?;
+    let mut tiles: Vec<Tile<'_, T>> = room.list(count)?;
     for (matrix, to) in to.chunks_mut(rows * columns).enumerate() {
         for (i, to) in to.chunks_mut(tile.0 * columns).enumerate() {
             let first = tiles.len();
             for column in (0..columns).step_by(tile.1) {
                 let columns = column..(column + tile.1).min(columns);
-                tiles.push(Tile {
-                    matrix,
-                    row: i * tile.0,
-                    columns,
-                    rows: Vec::with_capacity(tile.0.min(rows)),
-                });
+                tiles.push(Tile { matrix, row: i * tile.0, columns, rows: room.list(tile.0.min(rows))? });
             }
             for row in to.chunks_mut(columns) {
                 for (tile, part) in tiles[first..].iter_mut().zip(row.chunks_mut(tile.1)) {
@@ -336,7 +354,7 @@ pub(super) fn tiles<T>(
             }
         }
     }
-    tiles
+    Ok(tiles)
 }
 
 #[cfg(test)]
@@ -379,7 +397,7 @@ mod tests {
     #[test]
     fn tiles_are_all_of_a_result() {
         let mut to = [0; 2 * 3 * 5];
-        for tile in tiles(&mut to, (3, 5), (2, 2)) {
+        for tile in tiles(&mut to, (3, 5), (2, 2), Room::of(1 << 12)).unwrap() {
             for (i, row) in tile.rows.into_iter().enumerate() {
                 for (j, x) in row.iter_mut().enumerate() {
                     *x += tile.matrix * 15 + (tile.row + i) * 5 + tile.columns.start + j;

@@ -1,0 +1,104 @@
+//! The threads that work on one graph.
+
+use super::memory::left_of_limit;
+use rayon::{ThreadPool, ThreadPoolBuilder};
+
+/// Stacks of threads. Bodies nest up to 256 deep, and each level takes a few kilobytes of stack.
+const STACK: usize = 16 << 20;
+
+/// What the depth asks for in optimised builds, where there is no more.
+const LEAST_STACK: usize = 4 << 20;
+
+/// Threads that graphs run in, as many as the system allows.
+pub(super) struct Pool(Option<ThreadPool>);
+
+impl Pool {
+    /// So many threads, 0 for as many as there are processors. Where the system refuses them there are fewer, and in
+    /// the end none: then graphs run in the thread of the caller. Results are the same.
+    pub(super) fn new(threads: usize) -> Pool {
+        Pool::with(most_threads(threads, left_of_limit()), |threads, stack| {
+            ThreadPoolBuilder::new().num_threads(threads).stack_size(stack).build().ok()
+        })
+    }
+
+    /// Tries `start` with fewer and fewer threads.
+    fn with(threads: usize, start: impl Fn(usize, usize) -> Option<ThreadPool>) -> Pool {
+        let all = or_all(threads);
+        let fewer = std::iter::successors(Some(all / 2), |n| Some(n / 2)).take_while(|&n| n > 0);
+        let sizes = std::iter::once(threads).chain(fewer).map(|n| (n, STACK));
+        let mut sizes = sizes.chain([(1, LEAST_STACK)]);
+        Pool(sizes.find_map(|(threads, stack)| start(threads, stack)))
+    }
+
+    /// Does something in the threads.
+    pub(super) fn install<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
+        match &self.0 {
+            Some(pool) => pool.install(work),
+            None => alone(work),
+        }
+    }
+}
+
+/// The number of threads, where 0 is as many as there are processors.
+fn or_all(threads: usize) -> usize {
+    if threads > 0 { threads } else { std::thread::available_parallelism().map_or(1, usize::from) }
+}
+
+/// How many of these threads there may be so that their stacks leave most of the address space to what they compute.
+fn most_threads(threads: usize, left: Option<u64>) -> usize {
+    let Some(left) = left else { return threads };
+    let most = usize::try_from(left / 4).unwrap_or(usize::MAX) / STACK;
+    if most >= or_all(threads) { threads } else { most.max(1) }
+}
+
+/// Does something in this thread alone: what asks for threads finds a pool that consists of it.
+fn alone<R>(work: impl FnOnce() -> R) -> R {
+    // A thread that is in a pool stays in it; that of an earlier call does as well as a new one.
+    if let Ok(pool) = ThreadPoolBuilder::new().num_threads(1).use_current_thread().build() {
+        std::mem::forget(pool);
+    }
+    work()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rayon::prelude::*;
+    use std::cell::RefCell;
+
+    fn sum() -> u64 {
+        (0..1000u64).into_par_iter().sum()
+    }
+
+    #[test]
+    fn threads_that_cannot_start_are_fewer_and_then_none() {
+        let asked = RefCell::new(Vec::new());
+        let pool = Pool::with(5, |threads, stack| {
+            asked.borrow_mut().push((threads, stack));
+            None
+        });
+        assert_eq!(*asked.borrow(), [(5, STACK), (2, STACK), (1, STACK), (1, LEAST_STACK)]);
+        assert_eq!(pool.install(sum), 499_500);
+        // Again, and within itself, as bodies of bodies do.
+        assert_eq!(pool.install(|| pool.install(sum) + sum()), 999_000);
+    }
+
+    #[test]
+    fn stacks_take_a_quarter_of_a_limited_address_space() {
+        assert_eq!(most_threads(8, None), 8);
+        assert_eq!(most_threads(8, Some(1 << 30)), 8);
+        assert_eq!(most_threads(8, Some(256 << 20)), 4);
+        assert_eq!(most_threads(8, Some(1 << 20)), 1);
+        assert_eq!(most_threads(0, Some(1 << 50)), 0);
+    }
+
+    #[test]
+    fn the_most_that_start_are_taken() {
+        let pool = Pool::with(8, |threads, stack| {
+            let built = ThreadPoolBuilder::new().num_threads(threads).stack_size(stack).build();
+            built.ok().filter(|_| threads <= 2)
+        });
+        assert_eq!(pool.install(rayon::current_num_threads), 2);
+        assert_eq!(pool.install(sum), 499_500);
+    }
+}

@@ -1,0 +1,146 @@
+//! Room for lists whose lengths a file, an attribute or an operand says.
+//!
+//! Such a list is asked for here: one that would take more than a run may is an error before anything is taken, and
+//! one that the system has no memory for is an error instead of the end of the process.
+
+use super::kernel::{KernelError, Result, check_size};
+use crate::host::HostError;
+use rustc_hash::FxHashMap;
+use std::sync::OnceLock;
+
+/// What one list may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    most: u64,
+}
+
+impl Room {
+    /// Lists of at most so many bytes.
+    pub(crate) fn of(most: u64) -> Room {
+        Room { most }
+    }
+
+    /// An error unless a list of so many elements may be made.
+    pub(crate) fn check<T>(self, n: usize) -> Result<()> {
+        check_size(bytes_of::<T>(n), self.most)
+    }
+
+    /// An empty list with room for so many elements.
+    pub(crate) fn list<T>(self, n: usize) -> Result<Vec<T>> {
+        let mut list = Vec::new();
+        self.reserve(&mut list, n)?;
+        Ok(list)
+    }
+
+    /// Makes room for so many elements more.
+    pub(crate) fn reserve<T>(self, list: &mut Vec<T>, more: usize) -> Result<()> {
+        let n = list.len().saturating_add(more);
+        self.check::<T>(n)?;
+        let reserved = list.try_reserve_exact(more);
+        reserved.map_err(|_| HostError::NoMemory { bytes: bytes_of::<T>(n) }.into())
+    }
+
+    /// So many copies of an element.
+    pub(crate) fn filled<T: Clone>(self, n: usize, element: T) -> Result<Vec<T>> {
+        let mut list = self.list(n)?;
+        list.resize(n, element);
+        Ok(list)
+    }
+
+    /// Appends an element. The list grows by half of its length if it has to.
+    pub(crate) fn push<T>(self, list: &mut Vec<T>, element: T) -> Result<()> {
+        if list.len() == list.capacity() {
+            self.reserve(list, (list.len() / 2).max(16)).or_else(|_| self.reserve(list, 1))?;
+        }
+        list.push(element);
+        Ok(())
+    }
+
+    /// The elements of an iterator.
+    pub(crate) fn gathered<T>(self, elements: impl IntoIterator<Item = T>) -> Result<Vec<T>> {
+        self.try_gathered(elements.into_iter().map(Result::Ok))
+    }
+
+    /// The elements of an iterator, or its first error.
+    pub(crate) fn try_gathered<T>(self, elements: impl IntoIterator<Item = Result<T>>) -> Result<Vec<T>> {
+        let elements = elements.into_iter();
+        let mut list = self.list(elements.size_hint().0)?;
+        for element in elements {
+            self.push(&mut list, element?)?;
+        }
+        Ok(list)
+    }
+
+    /// A table with room for so many entries.
+    pub(crate) fn table<K: std::hash::Hash + Eq, V>(self, n: usize) -> Result<FxHashMap<K, V>> {
+        // A table has a byte more for each entry, and is at most full to seven eighths of a power of two.
+        let bytes = bytes_of::<(K, V)>(n).saturating_add(n as u64).saturating_mul(2);
+        check_size(bytes, self.most)?;
+        let mut table = FxHashMap::default();
+        table.try_reserve(n).map_err(|_| HostError::NoMemory { bytes })?;
+        Ok(table)
+    }
+}
+
+/// The first error of work that is done in parallel.
+#[derive(Default)]
+pub(crate) struct FirstError(OnceLock<KernelError>);
+
+impl FirstError {
+    /// Keeps the error of a piece of work, unless there is one already.
+    pub(crate) fn note(&self, result: Result<()>) {
+        if let Err(error) = result {
+            // Whichever comes second is dropped.
+            let _ = self.0.set(error);
+        }
+    }
+
+    /// Whether a piece of work failed.
+    pub(crate) fn is_there(&self) -> bool {
+        self.0.get().is_some()
+    }
+
+    /// The error, if there is one.
+    pub(crate) fn result(self) -> Result<()> {
+        self.0.into_inner().map_or(Ok(()), Err)
+    }
+}
+
+fn bytes_of<T>(n: usize) -> u64 {
+    (n as u64).saturating_mul(size_of::<T>() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_within_the_limit_are_made() {
+        let room = Room::of(64);
+        assert_eq!(room.filled(8, 7u64).unwrap(), [7; 8]);
+        assert_eq!(room.gathered((0..20u8).filter(|i| i % 2 == 0)).unwrap().len(), 10);
+        assert!(room.table::<u8, u8>(8).unwrap().capacity() >= 8);
+        let mut list = Vec::new();
+        (0..64u8).for_each(|i| room.push(&mut list, i).unwrap());
+        assert!(room.push(&mut list, 0).is_err());
+    }
+
+    #[test]
+    fn lists_beyond_the_limit_are_refused_before_anything_is_taken() {
+        let room = Room::of(64);
+        let limit = |error| matches!(error, KernelError::Limit { .. });
+        assert!(limit(room.filled(9, 7u64).unwrap_err()));
+        assert!(limit(room.gathered(0..usize::MAX).unwrap_err()));
+        assert!(limit(room.list::<u64>(usize::MAX).unwrap_err()));
+        assert!(limit(room.table::<u64, u64>(usize::MAX).unwrap_err()));
+    }
+
+    #[test]
+    fn what_the_system_refuses_is_an_error() {
+        let room = Room::of(u64::MAX);
+        let refused = |error: &KernelError| error.is_no_memory();
+        assert!(refused(&room.filled(1 << 60, 0u8).unwrap_err()));
+        assert!(refused(&room.list::<u64>(usize::MAX).unwrap_err()));
+        assert!(refused(&room.table::<u64, u64>(1 << 56).unwrap_err()));
+    }
+}

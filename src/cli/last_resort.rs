@@ -1,0 +1,196 @@
+//! The last resort: what happens when the system refuses memory to somebody who cannot be told so.
+//!
+//! What a file or an option sizes is asked for with a way to be refused, and ends as an error. Small things are not:
+//! names, nodes, lists of either, what crates take. The standard library ends the process with SIGABRT there, with
+//! temporary files still on the disk. So the allocator of the program keeps what was refused to a thread:
+//!
+//! - A small request ([`SMALL`]) is nothing that anybody asks for with a way to be refused: the program ends at once.
+//! - After a larger one, whoever asked may go on. If the same thread aborts instead, the handler of SIGABRT ends the
+//!   program.
+//! - The C library aborts for want of memory as well, and so does the standard library where a stack is too small:
+//!   then a page is asked for, or [`small_stack`] was said.
+//!
+//! In each case temporary files go, one line says why, and the exit code is that of a failed read or write. Any other
+//! abort is what it always is. Nothing here takes memory or waits for a lock that the thread may hold.
+
+#![expect(unsafe_code, reason = "an allocator, and a handler of a signal that cannot be waited for")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::fs::File;
+use std::io::{Cursor, Write};
+use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// Requests of fewer bytes end the program when they are refused.
+const SMALL: usize = 64 << 10;
+
+/// The exit code.
+const STATUS: i32 = 5;
+
+thread_local! {
+    /// The size of the last request that was refused to this thread; 0 if none was.
+    static REFUSED: Cell<usize> = const { Cell::new(0) };
+    /// Whether this thread is the one that ends the program. What is refused to it meanwhile is the end.
+    static ENDS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The size of the last request that was refused to any thread.
+static LAST: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether a thread runs on a smaller stack than it asked for.
+static SMALL_STACK: AtomicBool = AtomicBool::new(false);
+
+/// The system's allocator, which remembers what it refused.
+pub(crate) struct Remembering;
+
+// SAFETY: every request goes to the system's allocator as it is, and so does its answer.
+unsafe impl GlobalAlloc for Remembering {
+    #[inline]
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promises are those that the system asks for.
+        answered(unsafe { System.alloc(layout) }, layout.size())
+    }
+    #[inline]
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as above.
+        answered(unsafe { System.alloc_zeroed(layout) }, layout.size())
+    }
+    #[inline]
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: as above.
+        answered(unsafe { System.realloc(at, layout, size) }, size)
+    }
+    #[inline]
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(at, layout) }
+    }
+}
+
+#[inline]
+fn answered(at: *mut u8, size: usize) -> *mut u8 {
+    if at.is_null() {
+        refused(size);
+    }
+    at
+}
+
+#[cold]
+fn refused(size: usize) {
+    LAST.store(size, Ordering::Relaxed);
+    // While a thread ends nothing is kept.
+    let _ = REFUSED.try_with(|refused| refused.set(size));
+    if size < SMALL {
+        end(size);
+    }
+}
+
+/// The size of a request that was refused, if one was: what goes wrong afterwards is likely a consequence.
+pub(crate) fn last_refused() -> Option<usize> {
+    Some(LAST.load(Ordering::Relaxed)).filter(|&size| size > 0)
+}
+
+/// Says that a thread had to take a smaller stack than it asked for.
+pub(crate) fn small_stack() {
+    SMALL_STACK.store(true, Ordering::Relaxed);
+}
+
+/// Ends the program with a word where the standard library would abort for want of memory.
+pub(crate) fn watch() {
+    grow_stack();
+    #[cfg(unix)]
+    {
+        let signal = signal_hook::consts::SIGABRT;
+        // SAFETY: the handler runs in the thread that aborts, in the middle of nothing but the abort. It takes no
+        // memory and no lock without a limit of time.
+        let registered = unsafe { signal_hook::low_level::register(signal, aborted) };
+        // Without a handler an abort is what it always is.
+        let _ = registered;
+    }
+}
+
+/// The stack of the main thread grows as it is used, which may be refused later on; other threads have theirs whole.
+#[inline(never)]
+fn grow_stack() {
+    let mut pages = [0u8; 256 << 10];
+    std::hint::black_box(&mut pages);
+}
+
+#[cfg(unix)]
+fn aborted() {
+    let refused = REFUSED.try_with(Cell::get).unwrap_or(0);
+    if refused > 0 || SMALL_STACK.load(Ordering::Relaxed) || !is_a_page_left() {
+        end(refused);
+    }
+    // What there is to say was said by whoever aborts.
+    let _ = signal_hook::low_level::emulate_default_handler(signal_hook::consts::SIGABRT);
+}
+
+/// Whether the system has a little memory left.
+#[cfg(unix)]
+fn is_a_page_left() -> bool {
+    const LEN: usize = 256 << 10;
+    let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping at an address that the system chooses touches nothing that is there.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), LEN, protection, flags, -1, 0) };
+    if at == libc::MAP_FAILED {
+        return false;
+    }
+    // SAFETY: it was just mapped, with this length, and nobody else knows it.
+    unsafe { libc::munmap(at, LEN) };
+    true
+}
+
+/// Removes temporary files, says why, and ends the program.
+fn end(size: usize) -> ! {
+    static ENDING: AtomicBool = AtomicBool::new(false);
+    if !ENDING.swap(true, Ordering::SeqCst) {
+        let _ = ENDS.try_with(|ends| ends.set(true));
+        let _discarded = ampc::files::discard_soon();
+        say(size);
+    } else if !ENDS.try_with(Cell::get).unwrap_or(true) {
+        // Another thread ends the program, which takes a moment.
+        std::thread::sleep(std::time::Duration::from_secs(2));
+    }
+    leave()
+}
+
+fn say(size: usize) {
+    let mut text = [0u8; 256];
+    let mut line = Cursor::new(&mut text[..]);
+    let what = match size {
+        0 => write!(line, "ampc: out of memory"),
+        size => write!(line, "ampc: out of memory: {size} bytes were refused"),
+    };
+    let written = what.and_then(|()| writeln!(line, "; {}", super::problem::MORE_MEMORY));
+    let len = usize::try_from(line.position()).unwrap_or(0);
+    if written.is_ok() {
+        complain(&text[..len]);
+    }
+}
+
+#[cfg(unix)]
+fn complain(line: &[u8]) {
+    use std::os::fd::FromRawFd;
+    // The handle of the standard library has a lock, which this thread may hold.
+    // SAFETY: standard error is open for as long as the program runs, or writing fails; it is not closed here.
+    let mut error = ManuallyDrop::new(unsafe { File::from_raw_fd(2) });
+    let _ = error.write_all(line);
+}
+
+#[cfg(not(unix))]
+fn complain(line: &[u8]) {
+    let _ = std::io::stderr().write_all(line);
+}
+
+#[cfg(unix)]
+fn leave() -> ! {
+    signal_hook::low_level::exit(STATUS)
+}
+
+#[cfg(not(unix))]
+#[expect(clippy::exit, reason = "the program ends here, whatever its other threads are doing")]
+fn leave() -> ! {
+    std::process::exit(STATUS)
+}
