@@ -56,7 +56,7 @@ impl Emit {
     ) -> Result<Emit, Failure> {
         let by_name = output.and_then(endings::form_of);
         if let (None, None, Some(path)) = (args.emit, by_name, output) {
-            endings::is_needless(path)?;
+            endings::check_other(path)?;
         }
         let kind = args.emit.or(by_name).unwrap_or(otherwise);
         if let (Some(named), Some(path)) = (by_name, output) {

@@ -22,12 +22,12 @@ pub(crate) fn form_of(path: &Path) -> Option<EmitArg> {
     }
 }
 
-/// Checks that a name may do without an ending of ours: that of a stream, such as `/dev/stdout`, or of a folder, which
-/// is refused as such.
+/// Checks an output's name whose ending stands for no form, where no option says the form: it has to be that of a
+/// stream, such as `/dev/stdout`, or of a folder, which is refused later with a reason of its own.
 ///
 /// # Errors
 /// For every other name.
-pub(crate) fn is_needless(path: &Path) -> Result<(), Failure> {
+pub(crate) fn check_other(path: &Path) -> Result<(), Failure> {
     if path == Path::new("-") || is_stream(path) || path.is_dir() {
         return Ok(());
     }
@@ -46,7 +46,7 @@ pub(crate) fn is_needless(path: &Path) -> Result<(), Failure> {
 ///
 /// # Errors
 /// If it has not.
-pub(crate) fn of_report(path: &Path) -> Result<(), Failure> {
+pub(crate) fn check_report(path: &Path) -> Result<(), Failure> {
     let is_json = path.extension().is_some_and(|e| e == "json");
     if is_json || path == Path::new("-") || is_stream(path) || path.is_dir() {
         return Ok(());
