@@ -271,7 +271,7 @@ fn unneeded(model: &Path, new: &[PathBuf], read: &[Arc<SourceBytes>]) -> Vec<Pat
 /// be given, those that are there already are removed again, unless they replaced something.
 fn rename_all(files: Vec<Staged>) -> Result<(), TargetError> {
     let mut files = VecDeque::from(files);
-    // Dropped before the files that are left, which would wait for it.
+    // Declared after `files`, so dropped before them: dropping a temporary file takes the lock that this holds.
     let mut renaming = Renaming::start();
     let (mut added, mut replaced, mut folders) = (Vec::new(), Vec::new(), BTreeSet::new());
     while let Some(Staged { file, path, to, force, same }) = files.pop_front() {

@@ -239,7 +239,7 @@ impl Emit {
 pub(crate) fn finish(batch: Batch, written: &Written) -> Result<(), Failure> {
     batch.check().map_err(|e| diagnose::failure(&e, None))?;
     let printed = ui::print(&written.text);
-    // Files are no less asked for when nobody reads the text.
+    // That whoever reads standard output has gone (code 0) is no reason not to write the files.
     if let Some(failure) = printed.as_ref().err().filter(|failure| failure.code != 0) {
         return Err(failure.clone());
     }

@@ -5,7 +5,7 @@
 //! standard library aborts (SIGABRT) and leaves temporary files on the disk. So the global allocator records failed
 //! allocations per thread:
 //!
-//! - A small one ([`SMALL`]) is never fallible: the program ends at once.
+//! - After a small one ([`SMALL`]) the program ends at once: the few that are fallible would only fail a little later.
 //! - A larger one may have been fallible. Only if the same thread aborts afterwards does the handler of SIGABRT end the
 //!   program.
 //! - The C library aborts without memory too, and so does the standard library when a thread's stack is too small. The

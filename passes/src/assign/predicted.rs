@@ -21,7 +21,7 @@ use ampc_ir::{DType, Module, Node, Value};
 /// What is predicted for one run of a whole model.
 #[derive(Clone, Debug, Default)]
 pub struct Predicted {
-    /// In picoseconds, before anything is lowered; in units of 1 / [`scale`](Self::scale).
+    /// In picoseconds, for [`scale`](Self::scale) runs, before anything is lowered.
     pub source: i64,
     /// The same once casts are inserted.
     pub rewritten: Option<i64>,
@@ -55,7 +55,7 @@ impl Times {
 }
 
 impl Predicted {
-    /// The prediction for a module before casts are inserted; `costs` are those of the time.
+    /// The prediction for a module before casts are inserted; `costs` are those of [`Objective::Time`].
     pub(super) fn of_source(module: &Module, costs: &CostModel<'_>, optimum: &Optimum) -> Predicted {
         let mut predicted = Predicted {
             scale: costs.scale(),
@@ -84,7 +84,7 @@ impl Predicted {
         predicted
     }
 
-    /// The time of the module now that casts are inserted; the cost of these, if that is known.
+    /// The time of the module once casts are inserted; `casts` is their cost, if it is known already.
     pub(super) fn of_rewritten(
         &self,
         module: &Module,
