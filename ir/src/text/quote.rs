@@ -69,11 +69,12 @@ pub(super) fn write_quoted(out: &mut String, bytes: &[u8]) {
 }
 
 /// Whether a terminal would act on a character or not show it: controls, line separators, marks that turn the direction
-/// of writing, characters without width.
+/// of writing or join what is around them, characters without width, tags.
 pub fn is_hidden(c: char) -> bool {
-    let marks = matches!(c,
-        '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}');
-    c.is_control() || marks
+    c.is_control()
+        || matches!(c,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 /// A text in which hidden characters ([`is_hidden`]), but for those to keep, are spelled `\u{1b}`, as people and not
