@@ -1,9 +1,9 @@
 //! Files that belong together: all of them appear, each complete, or none.
 //!
-//! Everything is written under temporary names first, then what was read is looked at again, then pipes and devices get
-//! theirs, then the files get their names: last the one that names the others, when they are on the disk. A machine
-//! that stops in between leaves that one as it was. What the replaced one named and nobody needs any more goes after
-//! that.
+//! In this order: every file is written under a temporary name; what was read is checked not to have changed; pipes and
+//! devices are written; the files get their names. The model, which names the others, gets its name last, when they are
+//! on the disk, so that a machine that stops in between leaves the old model with its data. The data file of the
+//! replaced model is removed at the end.
 
 use crate::error::Error;
 use crate::onnx::bytes::{FileId, SourceBytes};
@@ -38,7 +38,7 @@ struct ModelFile {
 }
 
 impl Batch {
-    /// Nothing.
+    /// A batch without files.
     pub fn new() -> Batch {
         Batch::default()
     }
@@ -99,7 +99,7 @@ impl Batch {
     ) -> Result<PathBuf, TargetError> {
         self.reads(read);
         let staged = data_file::stage(layout, model, digest, force, read)?;
-        self.is_new(&staged)?;
+        self.refuse_twice(&staged)?;
         Ok(self.data.insert(staged).to.clone())
     }
 
@@ -115,7 +115,7 @@ impl Batch {
         self.reads(read);
         match target::stage(layout, path, force, read)? {
             Prepared::File(file) => {
-                self.is_new(&file)?;
+                self.refuse_twice(&file)?;
                 self.model = Some(ModelFile { file, data_files });
                 Ok(())
             }
@@ -123,13 +123,13 @@ impl Batch {
         }
     }
 
-    /// Adds something for standard output, which copies from `read`.
+    /// Adds what standard output gets, which copies from `read`.
     pub(crate) fn stdout(&mut self, layout: Layout, read: &[Arc<SourceBytes>]) {
         self.reads(read);
         self.streams.push(Stream::stdout(layout));
     }
 
-    /// Adds to what the results are made of.
+    /// Adds files that the results are made of: [`commit`](Self::commit) fails if one of them has changed.
     pub fn reads(&mut self, read: &[Arc<SourceBytes>]) {
         for file in read {
             if !self.read.iter().any(|known| Arc::ptr_eq(known, file)) {
@@ -141,7 +141,7 @@ impl Batch {
     fn keep(&mut self, prepared: Prepared) -> Result<(), TargetError> {
         match prepared {
             Prepared::File(file) => {
-                self.is_new(&file)?;
+                self.refuse_twice(&file)?;
                 self.files.push(file);
             }
             Prepared::Stream(stream) => self.streams.push(stream),
@@ -149,7 +149,8 @@ impl Batch {
         Ok(())
     }
 
-    fn is_new(&self, file: &Staged) -> Result<(), TargetError> {
+    /// An error if a file of the batch is to have the same name.
+    fn refuse_twice(&self, file: &Staged) -> Result<(), TargetError> {
         let place =
             |path: &Path| Some((fs::canonicalize(folder_of(path)).ok()?, path.file_name()?.to_owned()));
         let wanted = place(&file.to);
@@ -161,10 +162,10 @@ impl Batch {
         }
     }
 
-    /// Checks that what the results are made of is what it was when it was read.
+    /// Checks that the files that the results are made of are as they were when they were read.
     ///
     /// # Errors
-    /// If something happened to it.
+    /// If one of them has changed.
     pub fn check(&self) -> Result<(), Error> {
         Ok(unchanged(&self.read, "no file was written").map_err(ExportError::from)?)
     }
@@ -186,7 +187,7 @@ impl Batch {
             streams.into_iter().try_for_each(Stream::send)?;
             left = "what was sent is not to be used, and no file was written";
         }
-        // What other runs do in the folder comes before or after, so that none removes what another one's model names.
+        // Runs that replace files of one folder take turns: none removes the data file that another one's model names.
         let _turn = model.as_ref().map(|model| turn(folder_of(&model.file.to)));
         unchanged(&read, left)?;
         match model {
@@ -206,7 +207,7 @@ impl ModelFile {
         read: &[Arc<SourceBytes>],
     ) -> Result<(), TargetError> {
         let ModelFile { file, data_files } = self;
-        // One that the source has is the same, and is not written to.
+        // A data file of this name that the source refers to has the same bytes already, and is never replaced.
         let data = data.filter(|data| !is_one_of(&data.to, read));
         let unneeded = unneeded(&file.to, &data_files, read);
         rename_all(data.into_iter().chain(files).chain([file]).collect())?;
@@ -220,8 +221,8 @@ impl ModelFile {
 /// How long a run waits for others that give files of a folder their names, which takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Waits until no other run gives files of a folder their names, and keeps others waiting as long as what is returned
-/// lives. Where folders cannot be locked, or somebody does not let go, nobody waits.
+/// A lock on a folder, for which runs that give files in it their names wait. `None` where folders cannot be locked, or
+/// another run holds the lock for longer than [`PATIENCE`]: then nobody waits.
 fn turn(folder: &Path) -> Option<File> {
     let folder = File::open(folder).ok()?;
     let started = Instant::now();
@@ -270,7 +271,7 @@ fn unneeded(model: &Path, new: &[PathBuf], read: &[Arc<SourceBytes>]) -> Vec<Pat
 /// be given, those that are there already are removed again, unless they replaced something.
 fn rename_all(files: Vec<Staged>) -> Result<(), TargetError> {
     let mut files = VecDeque::from(files);
-    // Dropped before the files that are left, which would wait for it.
+    // Declared after `files`, so dropped before them: dropping a temporary file takes the lock that this holds.
     let mut renaming = Renaming::start();
     let (mut added, mut replaced, mut folders) = (Vec::new(), Vec::new(), BTreeSet::new());
     while let Some(Staged { file, path, to, force, same }) = files.pop_front() {

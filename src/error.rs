@@ -28,7 +28,7 @@ pub enum ErrorKind {
 
 impl ErrorKind {
     /// The exit code of the binary.
-    pub fn exit_code(self) -> u8 {
+    pub const fn exit_code(self) -> u8 {
         match self {
             ErrorKind::Mismatch => 1,
             ErrorKind::Usage => 2,

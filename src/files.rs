@@ -43,10 +43,11 @@ pub fn check(path: &Path, force: bool, read: &[Arc<SourceBytes>]) -> Result<(), 
     Ok(target::check(path, force, read).map_err(ExportError::from)?)
 }
 
-/// Checks that files are what they were when they were opened: what was made of them is else a mixture of old and new.
+/// Checks that files are as they were when they were opened. What is made of one that changes meanwhile may be a mixture
+/// of its old and new content.
 ///
 /// # Errors
-/// If something happened to one of them.
+/// If one of them has changed.
 pub fn unchanged(read: &[Arc<SourceBytes>]) -> Result<(), Error> {
     let mut batch = Batch::new();
     batch.reads(read);

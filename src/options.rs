@@ -29,7 +29,7 @@ pub struct RewriteOptions {
     /// Paths of nodes of which it is found out what the other format would cost
     /// ([`OptimumReport::forced`](crate::report::OptimumReport::forced)).
     pub explain: Vec<String>,
-    /// A policy of which it is found out how many nodes it would leave fp32
+    /// A policy for which the report is to say how many nodes it would leave fp32
     /// ([`Fp32Report::elsewhere`](crate::report::Fp32Report::elsewhere)).
     pub alternative: Option<Arc<Policy>>,
     /// Verify after every pass instead of only at the end.

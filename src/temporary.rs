@@ -131,13 +131,15 @@ impl Drop for Temporary {
     }
 }
 
-/// While this lives, no signal ends the program: what belongs together is renamed together.
+/// A lock on the list of temporary files, which the handler of signals waits for: while this lives, no signal ends the
+/// program, so that files that belong together are renamed together.
 #[derive(Debug)]
 pub(crate) struct Renaming {
     names: MutexGuard<'static, Vec<PathBuf>>,
 }
 
 impl Renaming {
+    /// Waits for the lock.
     pub(crate) fn start() -> Renaming {
         make_sure_of_memory();
         Renaming { names: names() }
@@ -164,8 +166,8 @@ pub struct Discarded {
     _names: MutexGuard<'static, Vec<PathBuf>>,
 }
 
-/// As [`discard_all`], for a thread that may hold the list itself, since it was refused memory while it did: then it
-/// gives up after a second, and files stay.
+/// As [`discard_all`], for a thread that may hold the lock on the list itself, because an allocation failed while it held
+/// it. It gives up after a second, and then the files stay.
 #[must_use = "the process must end while this lives"]
 pub fn discard_soon() -> Option<Discarded> {
     for _ in 0..100 {
@@ -185,7 +187,8 @@ pub fn discard_soon() -> Option<Discarded> {
     None
 }
 
-/// What little things are made of while the list is held is asked for before, so that none of them is refused.
+/// Allocates and frees more than is allocated while the list is locked. If there is no memory left, the program then
+/// ends here, where [`discard_soon`] can still take the lock, and not while it is held.
 fn make_sure_of_memory() {
     drop(std::hint::black_box(Vec::<u8>::with_capacity(16 << 10)));
 }

@@ -11,7 +11,7 @@
 use crate::flow::{self, Var};
 use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
 use crate::paths::Paths;
-use crate::policy::{Base, Held, Names, OpClass, Pin, Pins, Policy, is_pin, node_key};
+use crate::policy::{Base, HoldingPin, Names, OpClass, Pin, Pins, Policy, is_pin, node_key};
 use crate::sequences::{self, Groups};
 use crate::suggest::{did_you_mean, nearest};
 use ampc_ir::infer::misfit;
@@ -23,7 +23,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The rule of what was 16-bit before.
+/// The rule of what was 16-bit in the source.
 pub const ALREADY_LOW: &str = "already-low";
 /// The rule of what a report given as policy decides.
 pub(crate) const REPLAY: &str = "replay";
@@ -131,7 +131,7 @@ impl Wishes<'_> {
     }
 
     /// The pin that holds for a variable of a node with these paths.
-    fn of_var(&self, module: &Module, var: Var, paths: &[&str], name: &str) -> Option<Held> {
+    fn of_var(&self, module: &Module, var: Var, paths: &[&str], name: &str) -> Option<HoldingPin> {
         if self.pins.is_empty() {
             return None;
         }
@@ -545,7 +545,7 @@ fn check_pins(
     check_repeated(pins, paths)
 }
 
-/// Two pins of the same text that ask for different things are a mistake wherever they match.
+/// An error if two pins of the same text ask for different things, whether they decide something or not.
 fn check_repeated(pins: &Pins<'_>, paths: &Paths) -> Result<(), PassError> {
     let Some((reading, [first, second])) = pins.repeated() else { return Ok(()) };
     let is_node = |&&node: &&Node| paths.names(node).any(|name| reading.matches(name));
@@ -593,9 +593,14 @@ fn warn_of_misfit(module: &Module, node: Node, cx: &mut PassCx<'_>) {
     }
 }
 
+/// The 16-bit format that is not this one.
+pub(crate) fn other_low(format: DType) -> DType {
+    if format == DType::BF16 { DType::F16 } else { DType::BF16 }
+}
+
 /// Nodes that are in the other 16-bit format stay so.
 fn warn_of_other_format(to: DType, module: &Module, paths: &Paths, cx: &mut PassCx<'_>) {
-    let other = if to == DType::BF16 { DType::F16 } else { DType::BF16 };
+    let other = other_low(to);
     let stays = |&&node: &&Node| {
         let mut decisions = module.node(node).decisions.iter();
         decisions.any(|d| d.precision == Some(other) && d.reason.rule == ALREADY_LOW)

@@ -158,9 +158,9 @@ pub struct Lowering {
     pub by: By,
     /// Whether floats may keep digits that casts of the author round away; where a minimum cut chooses.
     pub excess_precision: bool,
-    /// Paths of nodes of which it is found out what the other format would cost.
+    /// Paths of nodes for which the report is to say what the other format would cost.
     pub explain: Vec<String>,
-    /// A policy of which it is found out what it would leave fp32; where a minimum cut chooses.
+    /// A policy for which the report is to say what it would leave fp32, if a minimum cut chooses.
     pub alternative: Option<Arc<Policy>>,
 }
 

@@ -16,7 +16,7 @@ use rustc_hash::FxHashSet;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// The evidence of a mark, in front of the operator that it began at.
+/// How the evidence of a tainted node begins; the operator at which the taint began follows.
 pub const DOWNSTREAM_OF: &str = "downstream of ";
 
 /// The pass.

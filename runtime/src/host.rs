@@ -54,7 +54,7 @@ pub enum HostError {
         /// Dims.
         dims: Vec<u64>,
     },
-    /// There is not so much memory for what a tensor is made from or read with.
+    /// The system has no memory for a list that a tensor is made from, or for a buffer that it is read with.
     #[error("the system has no {bytes} bytes of memory")]
     NoMemory {
         /// What was asked for.

@@ -56,7 +56,7 @@ impl Emit {
     ) -> Result<Emit, Failure> {
         let by_name = output.and_then(endings::form_of);
         if let (None, None, Some(path)) = (args.emit, by_name, output) {
-            endings::is_needless(path)?;
+            endings::check_other(path)?;
         }
         let kind = args.emit.or(by_name).unwrap_or(otherwise);
         if let (Some(named), Some(path)) = (by_name, output) {
@@ -239,7 +239,7 @@ impl Emit {
 pub(crate) fn finish(batch: Batch, written: &Written) -> Result<(), Failure> {
     batch.check().map_err(|e| diagnose::failure(&e, None))?;
     let printed = ui::print(&written.text);
-    // Files are no less asked for when nobody reads the text.
+    // That whoever reads standard output has gone (code 0) is no reason not to write the files.
     if let Some(failure) = printed.as_ref().err().filter(|failure| failure.code != 0) {
         return Err(failure.clone());
     }

@@ -11,8 +11,8 @@ fn ending_of(path: &Path) -> String {
     path.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase()
 }
 
-/// The form that the ending of a name stands for. What readers take for ONNX whatever its case is so here; they know
-/// `.ir` and `.json` in lower case only.
+/// The form that the ending of a name stands for: `.onnx` in any case, since readers take all other names for ONNX; `.ir`
+/// and `.json` in lower case only, as readers know them.
 pub(crate) fn form_of(path: &Path) -> Option<EmitArg> {
     match path.extension()?.to_str()? {
         "ir" => Some(EmitArg::Text),
@@ -22,12 +22,12 @@ pub(crate) fn form_of(path: &Path) -> Option<EmitArg> {
     }
 }
 
-/// Checks that a name may do without an ending of ours: that of a stream, such as `/dev/stdout`, or of a folder, which
-/// is refused as such.
+/// Checks an output's name whose ending stands for no form, where no option says the form: it has to be that of a
+/// stream, such as `/dev/stdout`, or of a folder, which is refused later with a reason of its own.
 ///
 /// # Errors
 /// For every other name.
-pub(crate) fn is_needless(path: &Path) -> Result<(), Failure> {
+pub(crate) fn check_other(path: &Path) -> Result<(), Failure> {
     if path == Path::new("-") || is_stream(path) || path.is_dir() {
         return Ok(());
     }
@@ -46,7 +46,7 @@ pub(crate) fn is_needless(path: &Path) -> Result<(), Failure> {
 ///
 /// # Errors
 /// If it has not.
-pub(crate) fn of_report(path: &Path) -> Result<(), Failure> {
+pub(crate) fn check_report(path: &Path) -> Result<(), Failure> {
     let is_json = path.extension().is_some_and(|e| e == "json");
     if is_json || path == Path::new("-") || is_stream(path) || path.is_dir() {
         return Ok(());
@@ -60,7 +60,7 @@ fn wrong(message: String) -> Failure {
     Failure::of(ErrorKind::Usage, Problem::new("ampc::usage::ending", message))
 }
 
-/// What makes, or comes near, what a name with an ending of another program asks for.
+/// How to get what a name with an ending of another program asks for, or something near it.
 fn instead(path: &Path) -> String {
     let with = |ending: &str| path.with_extension(ending).display().to_string();
     match ending_of(path).as_str() {

@@ -110,7 +110,7 @@ pub(crate) fn help(code: &str) -> Option<&'static str> {
 
 /// What to do about an error of the system, where its own words do not say it.
 pub(crate) fn of_system(error: &io::Error) -> Option<&'static str> {
-    /// ENFILE and EMFILE, which have no kind. The numbers are the same on all systems of the family.
+    /// ENFILE and EMFILE, for which there is no `ErrorKind`. The numbers are the same on all Unix systems.
     #[cfg(unix)]
     const TOO_MANY: [i32; 2] = [23, 24];
     #[cfg(not(unix))]

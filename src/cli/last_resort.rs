@@ -1,17 +1,18 @@
-//! The last resort: what happens when the system refuses memory to somebody who cannot be told so.
+//! The last resort: how the program ends when an allocation fails in code that has no way to return an error.
 //!
-//! What a file or an option sizes is asked for with a way to be refused, and ends as an error. Small things are not:
-//! names, nodes, lists of either, what crates take. The standard library ends the process with SIGABRT there, with
-//! temporary files still on the disk. So the allocator of the program keeps what was refused to a thread:
+//! Memory whose size a file or an option determines is reserved fallibly (`try_reserve`), and a failure is an error like
+//! others. Small allocations are not: names, nodes, lists of either, what crates allocate. When one of those fails, the
+//! standard library aborts (SIGABRT) and leaves temporary files on the disk. So the global allocator records failed
+//! allocations per thread:
 //!
-//! - A small request ([`SMALL`]) is nothing that anybody asks for with a way to be refused: the program ends at once.
-//! - After a larger one, whoever asked may go on. If the same thread aborts instead, the handler of SIGABRT ends the
+//! - After a small one ([`SMALL`]) the program ends at once: the few that are fallible would only fail a little later.
+//! - A larger one may have been fallible. Only if the same thread aborts afterwards does the handler of SIGABRT end the
 //!   program.
-//! - The C library aborts for want of memory as well, and so does the standard library where a stack is too small:
-//!   then a page is asked for, or [`small_stack`] was said.
+//! - The C library aborts without memory too, and so does the standard library when a thread's stack is too small. The
+//!   handler recognises these by trying to map a little memory, and by [`small_stack`].
 //!
-//! In each case temporary files go, one line says why, and the exit code is that of a failed read or write. Any other
-//! abort is what it always is. Nothing here takes memory or waits for a lock that the thread may hold.
+//! In each case temporary files are removed, one line says why, and the exit code is that of a failed read or write. Any
+//! other abort stays one. Nothing here allocates, or waits without a limit for a lock that the thread may hold.
 
 #![expect(unsafe_code, reason = "an allocator, and a handler of a signal that cannot be waited for")]
 
@@ -22,26 +23,26 @@ use std::io::{Cursor, Write};
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// Requests of fewer bytes end the program when they are refused.
+/// Failed allocations of fewer bytes than this end the program.
 const SMALL: usize = 64 << 10;
 
-/// The exit code.
-const STATUS: i32 = 5;
+/// The exit code: that of a failed read or write.
+const STATUS: i32 = ampc::ErrorKind::Io.exit_code() as i32;
 
 thread_local! {
-    /// The size of the last request that was refused to this thread; 0 if none was.
+    /// The size of this thread's last allocation that failed; 0 if none did.
     static REFUSED: Cell<usize> = const { Cell::new(0) };
-    /// Whether this thread is the one that ends the program. What is refused to it meanwhile is the end.
+    /// Whether this thread is ending the program. If another of its allocations fails meanwhile, it exits at once.
     static ENDS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The size of the last request that was refused to any thread.
+/// The size of the last allocation that failed in any thread.
 static LAST: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether a thread runs on a smaller stack than it asked for.
+/// Whether a thread had to be started with a smaller stack than usual.
 static SMALL_STACK: AtomicBool = AtomicBool::new(false);
 
-/// The system's allocator, which remembers what it refused.
+/// The system's allocator, which records failed allocations.
 pub(crate) struct Remembering;
 
 // SAFETY: every request goes to the system's allocator as it is, and so does its answer.
@@ -79,24 +80,24 @@ fn answered(at: *mut u8, size: usize) -> *mut u8 {
 #[cold]
 fn refused(size: usize) {
     LAST.store(size, Ordering::Relaxed);
-    // While a thread ends nothing is kept.
+    // A thread that is being torn down has no thread-locals any more.
     let _ = REFUSED.try_with(|refused| refused.set(size));
     if size < SMALL {
         end(size);
     }
 }
 
-/// The size of a request that was refused, if one was: what goes wrong afterwards is likely a consequence.
+/// The size of an allocation that failed, if one did: a panic afterwards is likely its consequence.
 pub(crate) fn last_refused() -> Option<usize> {
     Some(LAST.load(Ordering::Relaxed)).filter(|&size| size > 0)
 }
 
-/// Says that a thread had to take a smaller stack than it asked for.
+/// Notes that a thread had to be started with a smaller stack than usual.
 pub(crate) fn small_stack() {
     SMALL_STACK.store(true, Ordering::Relaxed);
 }
 
-/// Ends the program with a word where the standard library would abort for want of memory.
+/// Has the program end with a message where the standard library or the C library would abort for want of memory.
 pub(crate) fn watch() {
     grow_stack();
     #[cfg(unix)]
@@ -110,7 +111,8 @@ pub(crate) fn watch() {
     }
 }
 
-/// The stack of the main thread grows as it is used, which may be refused later on; other threads have theirs whole.
+/// Touches the stack of the main thread, which the system maps only as it is used, so that it does not fail to grow later.
+/// Stacks of other threads are mapped as a whole when they start.
 #[inline(never)]
 fn grow_stack() {
     let mut pages = [0u8; 256 << 10];
@@ -120,16 +122,16 @@ fn grow_stack() {
 #[cfg(unix)]
 fn aborted() {
     let refused = REFUSED.try_with(Cell::get).unwrap_or(0);
-    if refused > 0 || SMALL_STACK.load(Ordering::Relaxed) || !is_a_page_left() {
+    if refused > 0 || SMALL_STACK.load(Ordering::Relaxed) || !is_memory_left() {
         end(refused);
     }
     // What there is to say was said by whoever aborts.
     let _ = signal_hook::low_level::emulate_default_handler(signal_hook::consts::SIGABRT);
 }
 
-/// Whether the system has a little memory left.
+/// Whether the system still maps a little memory.
 #[cfg(unix)]
-fn is_a_page_left() -> bool {
+fn is_memory_left() -> bool {
     const LEN: usize = 256 << 10;
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     // SAFETY: a new mapping at an address that the system chooses touches nothing that is there.

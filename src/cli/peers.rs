@@ -83,7 +83,8 @@ impl PeerArgs {
             ("--nodes-to-include", &self.nodes_to_include, to),
         ];
         for (flag, expressions, precision) in nodes {
-            if precision == to {
+            // What is included wins over what is excluded.
+            if flag == "--nodes-to-include" {
                 policy.next_layer();
             }
             for expression in expressions {
@@ -237,7 +238,10 @@ const ANSWERS: &[Answer] = &[
         &["--trt-plugins", "--trt-plugins-precision", "--plugins", "--staticplugins"],
         "`signatures` of a policy file say what operators of your own take and make (docs/policy.md)",
     ),
-    (&["--log-level", "--verbosity"], "`-v` says more, `-q` nothing but errors"),
+    (
+        &["--log-level", "--verbosity"],
+        "`-v` says more, `-q` nothing but errors and warnings about the result",
+    ),
     (
         &[
             "--shapes",
@@ -279,8 +283,8 @@ const ANSWERS: &[Answer] = &[
     ),
 ];
 
-/// What to say of a flag or command that is none of ours, if it is one of another tool, or of the name of
-/// a model where none is expected.
+/// The failure to show instead of clap's error, if that is about a flag or command of another tool, or about the name of a
+/// model where none is expected.
 pub(crate) fn answer(error: &clap::Error) -> Option<Failure> {
     let text = |kind| match error.get(kind)? {
         ContextValue::String(text) => Some(text.as_str()),
@@ -312,16 +316,15 @@ mod tests {
     use crate::cli::args::Cli;
     use clap::CommandFactory;
 
-    /// No answer is for a flag or command that there is, and none is there twice.
+    /// No answer is for a flag of `rewrite` or for a command, and none is there twice.
     #[test]
     fn answers_are_for_what_there_is_not() {
         let cli = Cli::command();
         let mut known: Vec<String> = cli.get_subcommands().map(|c| c.get_name().to_owned()).collect();
-        for args in std::iter::once(&cli).chain(cli.get_subcommands()).filter(|c| c.get_name() == "rewrite") {
-            let longs =
-                args.get_arguments().flat_map(|a| a.get_long_and_visible_aliases().unwrap_or_default());
-            known.extend(longs.map(|long| format!("--{long}")));
-        }
+        let rewrite = cli.find_subcommand("rewrite").unwrap();
+        let longs =
+            rewrite.get_arguments().flat_map(|a| a.get_long_and_visible_aliases().unwrap_or_default());
+        known.extend(longs.map(|long| format!("--{long}")));
         for (names, _) in ANSWERS {
             for name in *names {
                 assert!(!known.contains(&(*name).to_owned()), "{name}");

@@ -142,7 +142,7 @@ impl HandOut<'_> {
     }
 }
 
-/// What stops a model that has to be raised although nobody asked for it.
+/// A failure to raise a model that has to be raised although nobody asked for it, with what to do.
 fn not_raised(failure: Failure) -> Failure {
     match failure.problems.first() {
         Some(problem) if problem.code == "ampc::pass::no_form" => failure.with_help(

@@ -179,11 +179,12 @@ pub(crate) fn options(
     })
 }
 
-/// The policy that leaves less in fp32 and is nearly as careful.
+/// The preset to compare others with: it leaves less in fp32 and is nearly as careful as the default.
 const LESS_CAREFUL: &str = "perf";
 
-/// What the same command line means with the policy that leaves less in fp32, if a preset could be that one instead:
-/// not the report of a run nor a file, which say more, nor where the opset follows from the policy.
+/// The policy to compare with: [`LESS_CAREFUL`] with what the command line puts on top. `None` if the policy of the run is
+/// that one, or is a file or report, which say more than a preset could, and with `--opset auto`, where the opset follows
+/// from the policy.
 fn alternative(args: &PrecisionArgs, to: DType, opset: Opset) -> Result<Option<Policy>, Failure> {
     let is_preset = PRESETS.iter().any(|preset| preset.name == args.policy);
     if !is_preset || args.policy == LESS_CAREFUL || opset == Opset::Auto {

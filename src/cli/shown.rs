@@ -6,6 +6,7 @@
 //! [`name`]), and everything once more on its way out ([`guarded`]), where only line breaks and the colors that drawing
 //! put there pass. Files are written as they are.
 
+use ampc::ir::text::{escape_hidden, is_hidden};
 use std::borrow::Cow;
 
 /// Characters of a name that are shown.
@@ -17,27 +18,6 @@ const ITEMS: usize = 12;
 /// Lists of up to this many items are shown whole.
 const WHOLE: usize = 24;
 
-/// Whether a character is shown by its number: controls, and marks that turn or join what is around them.
-fn is_hidden(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
-}
-
-fn escape(text: &str, keep: impl Fn(char) -> bool) -> Cow<'_, str> {
-    if !text.contains(|c| is_hidden(c) && !keep(c)) {
-        return Cow::Borrowed(text);
-    }
-    let mut shown = String::with_capacity(text.len() + 16);
-    for c in text.chars() {
-        if is_hidden(c) && !keep(c) {
-            shown.extend(c.escape_unicode());
-        } else {
-            shown.push(c);
-        }
-    }
-    Cow::Owned(shown)
-}
-
 /// The start of a text, if it has more than `most` characters, and how many are left out.
 fn cut(text: &str, most: usize) -> Option<(&str, usize)> {
     let (at, _) = text.char_indices().nth(most)?;
@@ -47,8 +27,8 @@ fn cut(text: &str, most: usize) -> Option<(&str, usize)> {
 /// A name, or a word of the model, on one line.
 pub(crate) fn name(text: &str) -> String {
     match cut(text, NAME) {
-        Some((start, more)) => format!("{}… and {more} more characters", escape(start, |_| false)),
-        None => escape(text, |_| false).into_owned(),
+        Some((start, more)) => format!("{}… and {more} more characters", escape_hidden(start, |_| false)),
+        None => escape_hidden(text, |_| false).into_owned(),
     }
 }
 
@@ -56,8 +36,8 @@ pub(crate) fn name(text: &str) -> String {
 pub(crate) fn message(text: &str) -> String {
     let text = lists(&names(text));
     match cut(&text, MESSAGE) {
-        Some((start, more)) => format!("{}… and {more} more characters", escape(start, |_| false)),
-        None => escape(&text, |_| false).into_owned(),
+        Some((start, more)) => format!("{}… and {more} more characters", escape_hidden(start, |_| false)),
+        None => escape_hidden(&text, |_| false).into_owned(),
     }
 }
 
@@ -112,17 +92,17 @@ pub(crate) fn source(text: String) -> String {
 /// Lines on their way to a terminal or log: line breaks stay, and the colors of drawn problems.
 pub(crate) fn guarded(text: &str) -> Cow<'_, str> {
     if !text.contains('\u{1b}') {
-        return escape(text, |c| c == '\n');
+        return escape_hidden(text, |c| c == '\n');
     }
     let mut parts = text.split('\u{1b}');
-    let mut shown = escape(parts.next().unwrap_or_default(), |c| c == '\n').into_owned();
+    let mut shown = escape_hidden(parts.next().unwrap_or_default(), |c| c == '\n').into_owned();
     for part in parts {
         let color = part.strip_prefix('[').and_then(|rest| {
             let end = rest.find(|c: char| !c.is_ascii_digit() && c != ';')?;
             rest[end..].starts_with('m').then_some(())
         });
         shown.push_str(if color.is_some() { "\u{1b}" } else { "\\u{1b}" });
-        shown.push_str(&escape(part, |c| c == '\n'));
+        shown.push_str(&escape_hidden(part, |c| c == '\n'));
     }
     Cow::Owned(shown)
 }

@@ -109,7 +109,7 @@ fn kept(fp32: &Fp32Report) -> Option<String> {
     let mut causes: Vec<(&str, u64)> = fp32.causes.iter().map(|(cause, &n)| (cause.as_str(), n)).collect();
     causes.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(b.0)));
     let all: u64 = causes.iter().map(|(_, n)| n).sum();
-    // One more is said as shortly as that there are others.
+    // A fourth cause takes no more room than the words that there are others.
     let shown = if causes.len() == SHOWN + 1 { SHOWN + 1 } else { SHOWN.min(causes.len()) };
     let mut words: Vec<String> =
         causes[..shown].iter().map(|(cause, n)| format!("{} by {cause}", number(*n))).collect();
@@ -220,7 +220,7 @@ fn allow(report: &Report) -> String {
     text
 }
 
-/// The warnings: all of them, or for those who want to be left alone what is about the result.
+/// The warnings as they are drawn; with `-q` only those about the result.
 pub(crate) fn warnings(report: &Report, opsets: &OpsetAdvice, ui: Ui) -> String {
     let said = if ui.verbose { LINES } else { SAID };
     let mut text = String::new();

@@ -100,7 +100,7 @@ pub(crate) fn check(
     }
     emit.check(model)?;
     if let Some(path) = report {
-        endings::of_report(path)?;
+        endings::check_report(path)?;
         emit::check(path, emit.force(), model)?;
     }
     for dump in dumps.iter().filter(|d| d.exists()) {

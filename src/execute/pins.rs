@@ -105,7 +105,7 @@ fn ranked(source: &Module, rewritten: &Module, found: &Verification) -> Vec<Cand
     let mut index: FxHashMap<&str, usize> = FxHashMap::default();
     for (at, value) in found.values.iter().chain(&found.outputs).enumerate() {
         let (Some(node), path) = (value.node, &value.path) else { continue };
-        // Behind a call is the form of the function that the call has now.
+        // A path through a call leads to the form of the function that the call has in the rewrite.
         let (is_known, now) = match (paths.node(path), paths.by_call(source, path)) {
             (Some(_), _) | (None, None) => (paths.node(path).is_some(), node),
             (None, Some(_)) => (true, result.by_call(rewritten, path).unwrap_or(node)),
@@ -113,7 +113,7 @@ fn ranked(source: &Module, rewritten: &Module, found: &Verification) -> Vec<Cand
         if !is_known || !is_lowered(rewritten, now) {
             continue;
         }
-        // What happens in bodies and functions is what their nodes add.
+        // What a node with bodies or a call adds is added by the nodes in it, which are ranked themselves.
         let adds = if scope::is_nested(source, node) { 0.0 } else { weight(value) };
         match index.get(path.as_str()) {
             Some(&i) => ranked[i].adds = ranked[i].adds.max(adds),

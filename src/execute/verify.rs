@@ -242,11 +242,11 @@ pub fn verify(
     Ok(Verification { tolerance, reason, outputs, values, first, lone_values, lone_outputs })
 }
 
-/// Threads of models hand their graph on to others; what is left to them takes little stack, unless the system has no
-/// others.
+/// The stack of the two threads that run models. Graphs run in the runtime's own threads; only if the system starts none
+/// of those do they run in these.
 const STACK: usize = 4 << 20;
 
-/// Two models run at the same time, each in a thread.
+/// The error if the system starts no thread to run a model in.
 fn no_thread(model: &Module, error: &std::io::Error) -> Error {
     let place = model.text(model.graph(model.main()).name).to_owned();
     let message = format!("no thread can be started to run it: {error}");

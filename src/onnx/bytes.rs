@@ -223,10 +223,10 @@ fn slice(bytes: &[u8], offset: u64, len: u64) -> io::Result<&[u8]> {
     start.checked_add(len).and_then(|end| bytes.get(start..end)).ok_or_else(shrunk)
 }
 
-/// So many zeros, to be read over.
+/// A buffer of `len` zeros, to read into.
 ///
 /// # Errors
-/// If there is not so much memory.
+/// If the system has no memory for it.
 pub(crate) fn zeros(len: usize) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     bytes.try_reserve_exact(len).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;

@@ -17,7 +17,7 @@ pub enum Blame {
     NotSupported,
     /// Reading or writing failed.
     Io,
-    /// What was asked for cannot be meant.
+    /// The request is wrong, whatever the input: two results of one name, a file beside a pipe.
     Usage,
 }
 

@@ -47,7 +47,7 @@ impl Digest {
     /// Digits of a digest.
     pub const DIGITS: usize = 16;
 
-    /// Says what the hash is; the first word counts.
+    /// Sets the hash. If it has been set before, nothing changes.
     pub(crate) fn set(&self, hash: u64) {
         self.0.get_or_init(|| hash);
     }

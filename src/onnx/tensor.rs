@@ -101,7 +101,8 @@ pub enum TensorIssue {
     },
     /// A sparse tensor that is too large as a dense one.
     #[error(
-        "it is sparse, and dense its dims {dims:?} would take more than the {limit} bytes that are left for it"
+        "it is sparse, and as a dense tensor of dims {} it would take more than the {limit} bytes that are left for it",
+        Dims(.dims)
     )]
     SparseTooLarge {
         /// Dims.
@@ -111,8 +112,10 @@ pub enum TensorIssue {
     },
     /// The indices of a sparse tensor do not go with its values and dims.
     #[error(
-        "it is sparse, with values of shape {values:?} and indices {dtype}{indices:?}; expected as many elements as the \
-         tensor may have, and i64 indices of shape [NNZ] or [NNZ, rank]"
+        "it is sparse, with values of shape {} and indices {dtype}{}; expected values of shape [NNZ], no more of them than \
+         the tensor has elements, and i64 indices of shape [NNZ] or [NNZ, rank]",
+        Dims(.values),
+        Dims(.indices)
     )]
     SparseIndices {
         /// Dims of the values.
@@ -149,13 +152,13 @@ pub enum TensorIssue {
     External(#[from] ExternalError),
 }
 
-/// Dims as messages show them: many are cut.
-struct Dims<'a>(&'a [i64]);
+/// Dims as messages show them: the first ones, and how many there are beyond.
+struct Dims<'a, T>(&'a [T]);
 
-impl std::fmt::Display for Dims<'_> {
+impl<T: ToString> std::fmt::Display for Dims<'_, T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         const SHOWN: usize = 16;
-        let mut items: Vec<String> = self.0.iter().take(SHOWN).map(i64::to_string).collect();
+        let mut items: Vec<String> = self.0.iter().take(SHOWN).map(T::to_string).collect();
         if self.0.len() > SHOWN {
             items.push(format!("… and {} more", self.0.len() - SHOWN));
         }

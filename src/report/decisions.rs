@@ -24,7 +24,7 @@ pub(crate) struct Decisions<'a> {
     observer: &'a mut dyn Observer,
     /// The time of the source as it was read, with its scale.
     as_read: Option<(i64, i64)>,
-    /// How much of that is saved before anything is decided.
+    /// How much less the model takes when decisions begin: what passes before them have gained.
     saved: i64,
     /// Casts of the author that stand outside the loop that they were in, with their paths.
     hoisted: Vec<(Node, String)>,
@@ -85,7 +85,7 @@ impl<'a> Decisions<'a> {
         nodes.chain(hoisted).map(|(node, path)| node_report(module, &sources, path, node)).collect()
     }
 
-    /// Finds out how much time passes save before anything is decided: those that raise the opset and move casts.
+    /// Keeps how much time the passes before any decision gain, which raise the opset and move casts.
     fn find_saved(&mut self, pass: &dyn Pass, module: &Module) {
         let By::Cut { target, .. } = &self.options.by else { return };
         let may_change = !self.before.casts.is_empty() || self.options.opset != Opset::Keep;

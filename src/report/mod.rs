@@ -105,9 +105,9 @@ pub struct Options {
 pub struct OptimumReport {
     /// `time`, `casts` or `bytes`.
     pub objective: &'static str,
-    /// What costs are counted in: `ps` (picoseconds), `casts`, `bytes`; of 1 / `scale` runs of the model.
+    /// What costs are counted in: `ps` (picoseconds), `casts`, `bytes`.
     pub unit: &'static str,
-    /// Into how many parts a run is divided for branches that are taken every other time.
+    /// How many runs of the model the costs are of, so that branches that are taken every other time count as whole runs.
     pub scale: i64,
     /// The cost of the choice.
     pub cost: i64,

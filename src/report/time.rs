@@ -7,9 +7,9 @@ use serde::Serialize;
 /// The time that is predicted for the whole model: all nodes, all casts.
 #[derive(Clone, Debug, Serialize)]
 pub struct TimeReport {
-    /// What times are counted in: `ps` (picoseconds), of 1 / `scale` runs of the model.
+    /// What times are counted in: `ps` (picoseconds).
     pub unit: &'static str,
-    /// Into how many parts a run is divided for branches that are taken every other time.
+    /// How many runs of the model the times are of, so that branches that are taken every other time count as whole runs.
     pub scale: i64,
     /// The source as it was read.
     pub source: i64,

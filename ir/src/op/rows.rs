@@ -49,13 +49,13 @@ pub(super) const fn function(
     schema
 }
 
-/// A version that ONNX, or who has it beside ONNX, calls deprecated.
+/// A version that is marked as deprecated by ONNX, or by ONNX Runtime if only that has it.
 pub(super) const fn deprecated(mut schema: OpSchema) -> OpSchema {
     schema.deprecated = true;
     schema
 }
 
-/// A version that ONNX Runtime has in ONNX's domain, and ONNX has not.
+/// A version in ONNX's domain that ONNX Runtime has and ONNX does not.
 pub(super) const fn beside(mut schema: OpSchema) -> OpSchema {
     schema.beside_onnx = true;
     schema

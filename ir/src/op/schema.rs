@@ -224,7 +224,7 @@ impl OpSchema {
     pub fn is_gone(&self) -> bool {
         self.deprecated && self.kind.newest().deprecated
     }
-    /// Whether ONNX Runtime computes this version, and ONNX has none that is valid here.
+    /// Whether a model with this version is valid for ONNX Runtime only: ONNX does not have the version, or deprecates it.
     pub fn is_runtime_only(&self) -> bool {
         self.beside_onnx || self.deprecated && !self.is_gone()
     }

@@ -68,10 +68,31 @@ pub(super) fn write_quoted(out: &mut String, bytes: &[u8]) {
     out.push('"');
 }
 
-fn is_hidden(c: char) -> bool {
-    let marks = matches!(c,
-        '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
-    c.is_control() || marks
+/// Whether a terminal would act on a character or not show it: controls, line separators, marks that turn the direction
+/// of writing or join what is around them, characters without width, tags.
+pub fn is_hidden(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+}
+
+/// A text in which hidden characters ([`is_hidden`]), but for those to keep, are spelled `\u{1b}`, as people and not
+/// parsers are to read it.
+pub fn escape_hidden(text: &str, keep: impl Fn(char) -> bool) -> Cow<'_, str> {
+    let is_escaped = |c: char| is_hidden(c) && !keep(c);
+    if !text.contains(is_escaped) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if is_escaped(c) {
+            shown.extend(c.escape_unicode());
+        } else {
+            shown.push(c);
+        }
+    }
+    Cow::Owned(shown)
 }
 
 fn write_hex(out: &mut String, bytes: &[u8]) {
@@ -139,6 +160,11 @@ mod tests {
         let mut text = String::new();
         write_quoted(&mut text, "größe \u{202e}\"x\"".as_bytes());
         assert_eq!(text, r#""größe \xe2\x80\xae\"x\"""#);
+    }
+
+    #[test]
+    fn hidden_characters_are_spelled_for_people() {
+        assert_eq!(escape_hidden("größe\u{1b}\u{2060}\n", |c| c == '\n'), "größe\\u{1b}\\u{2060}\n");
     }
 
     #[test]

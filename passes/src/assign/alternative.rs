@@ -1,8 +1,8 @@
-//! What another policy would leave fp32: found by deciding with it, on the same module, and forgetting it again.
+//! What another policy would leave fp32: found by deciding with it, on the same module, and then restoring the decisions.
 //!
-//! Decisions are all that changes before casts are inserted, so that no copy of the module is needed, and what is known
-//! of constants is shared. It takes as long as deciding did, and so is left out where little is fp32
-//! ([`NOTICEABLE`]). Nothing follows from it.
+//! Before casts are inserted decisions are all that passes change, so no copy of the module is needed, and statistics of
+//! constants are shared. It takes as long as deciding did, and so is left out where little is fp32 ([`NOTICEABLE`]). It
+//! is for the report alone: no decision depends on it.
 
 use super::Assign;
 use crate::classify::Classify;
@@ -17,7 +17,7 @@ use ampc_ir::{DType, Module, Node};
 use rustc_hash::FxHashSet;
 use std::sync::Arc;
 
-/// Of so many nodes with floats one has to be fp32 for another policy to be tried.
+/// Another policy is tried if at least one in so many nodes with floats is fp32.
 pub const NOTICEABLE: usize = 10;
 
 /// A policy to compare with.
@@ -39,9 +39,9 @@ pub struct Elsewhere {
 }
 
 impl Assign {
-    /// Decides with the other policy, if enough is fp32 for that to be worth while, and undoes it.
+    /// Decides with the other policy, if enough is fp32 for that to be worth while, and restores the decisions.
     ///
-    /// Of functions nothing is found: how many forms of them there are is known only once everything is lowered.
+    /// `None` for modules with functions: how many forms of a function there are is known only once all is lowered.
     pub(super) fn elsewhere(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Option<Elsewhere> {
         let other = self.alternative.as_ref().filter(|_| module.functions().next().is_none())?;
         let nodes = flow::nodes(module);
@@ -66,7 +66,7 @@ impl Assign {
         cx: &mut PassCx<'_>,
         Alternative { policy, out_of_range }: &Alternative,
     ) -> Result<(), PassError> {
-        // What it would warn of is not what happens.
+        // Its warnings are about a rewrite that does not happen.
         let (mut warnings, mut optimum) = (Vec::new(), None);
         let mut cx = PassCx::new(cx.facts, cx.statistics, &mut optimum, &mut warnings);
         Classify { to: self.to, policy: policy.clone() }.run(module, &mut cx)?;
@@ -78,12 +78,12 @@ impl Assign {
     }
 }
 
-/// What a node is by the formats of its type variables.
+/// Whether a node is low or fp32, by the formats of its type variables.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
     /// One is a 16-bit format.
     Low,
-    /// None is, and one that types an operand, or goes through a port, is fp32.
+    /// None is a 16-bit format, and one that is the type of an operand or of a port is fp32.
     Full,
 }
 

@@ -64,9 +64,9 @@ pub struct Assign {
     pub keep_io: KeepIo,
     /// How it is chosen.
     pub by: By,
-    /// Paths of nodes of which it is found out what the other format would cost; nothing follows from it.
+    /// Paths of nodes for which the report is to say what the other format would cost; no decision depends on it.
     pub explain: Vec<String>,
-    /// A policy of which it is found out what it would leave fp32, where a minimum cut chooses; nothing follows from
+    /// A policy for which the report is to say what it would leave fp32, if a minimum cut chooses; no decision depends on
     /// it.
     pub alternative: Option<Alternative>,
 }

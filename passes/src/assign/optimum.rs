@@ -105,7 +105,7 @@ pub(crate) fn count_rewritten(module: &Module, optimum: &mut Optimum) -> i64 {
     cost
 }
 
-/// The time of what was free.
+/// The time of the variables that were free to have either format.
 fn timed_cost(module: &Module, optimum: &Optimum) -> i64 {
     let timed = optimum.timed.iter().map(|&(var, time)| {
         let low = flow::decision(module, var).and_then(|d| d.precision) == Some(optimum.to);
@@ -114,7 +114,7 @@ fn timed_cost(module: &Module, optimum: &Optimum) -> i64 {
     timed.fold(0, i64::saturating_add)
 }
 
-/// What the casts of a graph cost, and constants in two formats, if so much is fused.
+/// The cost of the casts of a graph, and of constants that are read in two formats, with these fusions.
 pub(super) fn casts_cost(
     module: &Module,
     optimum: &Optimum,

@@ -10,6 +10,7 @@
 //! long on either side.
 
 use super::optimum::{Optimum, casts_cost};
+use crate::classify::other_low;
 use crate::cost::{Assumption, CostModel, NodeTime, Objective};
 use crate::flow::{self, Var};
 use crate::fusions::Fusions;
@@ -20,17 +21,17 @@ use ampc_ir::{DType, Module, Node, Value};
 /// What is predicted for one run of a whole model.
 #[derive(Clone, Debug, Default)]
 pub struct Predicted {
-    /// In picoseconds, before anything is lowered; in units of 1 / [`scale`](Self::scale).
+    /// In picoseconds, for [`scale`](Self::scale) runs, before anything is lowered.
     pub source: i64,
     /// The same once casts are inserted.
     pub rewritten: Option<i64>,
-    /// How often the main graph counts as run.
+    /// How many runs of the main graph the times are of, so that those of branches stay whole.
     pub scale: i64,
     /// What is taken for what the model leaves open.
     pub assumptions: Vec<Assumption>,
     times: Vec<(Var, Times)>,
     fusions: Fusions,
-    /// No cost of the time counts as more.
+    /// The largest cost: costs beyond it count as this.
     pub(super) limit: i64,
 }
 
@@ -39,7 +40,7 @@ pub struct Predicted {
 struct Times {
     full: i64,
     low: i64,
-    /// In the 16-bit format that nothing is lowered to.
+    /// In the 16-bit format that the rewrite does not lower to.
     other: i64,
 }
 
@@ -54,7 +55,7 @@ impl Times {
 }
 
 impl Predicted {
-    /// The prediction for a module before casts are inserted; `costs` are those of the time.
+    /// The prediction for a module before casts are inserted; `costs` are those of [`Objective::Time`].
     pub(super) fn of_source(module: &Module, costs: &CostModel<'_>, optimum: &Optimum) -> Predicted {
         let mut predicted = Predicted {
             scale: costs.scale(),
@@ -63,7 +64,7 @@ impl Predicted {
             limit: costs.limit(),
             ..Predicted::default()
         };
-        let other = if optimum.to == DType::F16 { DType::BF16 } else { DType::F16 };
+        let other = other_low(optimum.to);
         let others = has(module, other).then(|| costs.lowering_to(other));
         for node in flow::nodes(module) {
             let Some(is_fixed) = counts(module, optimum, node) else { continue };
@@ -83,7 +84,7 @@ impl Predicted {
         predicted
     }
 
-    /// The time of the module now that casts are inserted; the cost of these, if that is known.
+    /// The time of the module once casts are inserted; `casts` is their cost, if it is known already.
     pub(super) fn of_rewritten(
         &self,
         module: &Module,
@@ -112,11 +113,11 @@ impl Predicted {
     }
 }
 
-/// The time of one run of a module as it stands, in units of 1 / the second number, in the formats that are there and
-/// with every cast as a node of its own: what passes before any decision change shows in the difference of two.
+/// The predicted time of a module in the formats that it has, with every cast as a node of its own, and the number of runs
+/// that this is the time of. The difference of two says what passes before any decision have gained.
 pub fn time_as_it_stands(module: &Module, target: &Profile, to: DType) -> (i64, i64) {
     let costs = CostModel::new(module, target, to, Objective::Time);
-    let other = if to == DType::F16 { DType::BF16 } else { DType::F16 };
+    let other = other_low(to);
     let others = costs.lowering_to(other);
     let of_var = |var| match flow::bound_type(module, var).and_then(|ty| ty.dtype()) {
         Some(dtype) if dtype == to => costs.node_time(var).low,
@@ -147,7 +148,7 @@ fn has(module: &Module, format: DType) -> bool {
     flow::graphs(module).into_iter().any(defined) || flow::nodes(module).iter().any(decided)
 }
 
-/// Whether the time of a node is one of its own, and if so whether it is the same whatever is chosen.
+/// `None` for casts that are counted as casts; else whether the time of the node is the same whatever is chosen.
 fn counts(module: &Module, optimum: &Optimum, node: Node) -> Option<bool> {
     let data = module.node(node);
     if data.schema().is_none_or(|s| s.kind != OpKind::Cast) {
@@ -160,7 +161,7 @@ fn counts(module: &Module, optimum: &Optimum, node: Node) -> Option<bool> {
     (!inserted && !is_counted).then_some(true)
 }
 
-/// What inserted casts to the 16-bit format take that nothing is lowered to: they stand whatever is chosen.
+/// The time of inserted casts to the 16-bit format that the rewrite does not lower to, which stay whatever is chosen.
 fn other_casts(module: &Module, optimum: &Optimum, costs: &CostModel<'_>) -> i64 {
     let of = |node| {
         let result = flow::inserted_result(module, node)?;

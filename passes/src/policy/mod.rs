@@ -16,7 +16,7 @@ mod signature;
 
 pub use format::float_format;
 pub(crate) use pins::is_pin;
-pub use pins::{Held, Names, Pattern, Pin, Pins, Reading};
+pub use pins::{HoldingPin, Names, Pattern, Pin, Pins, Reading};
 pub use presets::{PRESETS, Preset};
 pub use signature::{SignatureJson, reason};
 

@@ -184,7 +184,7 @@ pub struct Pins<'a> {
 
 /// The pin that holds for a type variable.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Held {
+pub struct HoldingPin {
     /// What it asks for.
     pub pin: Pin,
     /// How decisions name it: `pin:` and its text.
@@ -230,7 +230,7 @@ impl Kind<'_, '_> {
         first.map(|first| (first, None))
     }
 
-    fn held(self, (at, other): (usize, Option<usize>)) -> Held {
+    fn holding(self, (at, other): (usize, Option<usize>)) -> HoldingPin {
         let text = |at: usize| match self.pins[at].0 {
             Some(Reading { name, var: Some(var), .. }) => format!("{}#{var}", name.text),
             Some(Reading { name, var: None, .. }) => name.text.clone(),
@@ -239,7 +239,7 @@ impl Kind<'_, '_> {
         let spelled = |at: usize| format!("{}={}", text(at), self.pins[at].1.as_str());
         // The other one was given first.
         let contradiction = other.map(|other| [spelled(other), spelled(at)]);
-        Held { pin: self.pins[at].1, rule: format!("pin:{}", text(at)), contradiction }
+        HoldingPin { pin: self.pins[at].1, rule: format!("pin:{}", text(at)), contradiction }
     }
 }
 
@@ -278,17 +278,22 @@ impl<'a> Pins<'a> {
     /// Ranks, of which the first with a pin counts: exact name of a node, exact name of a value, wide pattern of nodes,
     /// wide pattern of values; of pins of nodes those with `#VAR` before those without. Within a rank the last layer
     /// counts ([`Policy::next_layer`]); pins of one rank and layer that ask for different things contradict each other.
-    pub fn of<'b>(&self, names: &[&str], var: &str, values: impl Iterator<Item = &'b str>) -> Option<Held> {
+    pub fn of<'b>(
+        &self,
+        names: &[&str],
+        var: &str,
+        values: impl Iterator<Item = &'b str>,
+    ) -> Option<HoldingPin> {
         let (of_nodes, of_values) = (self.of_nodes(), self.of_values());
         if let Some(found) = names.iter().find_map(|name| self.strongest_exact(name, var)) {
-            return Some(of_nodes.held(found));
+            return Some(of_nodes.holding(found));
         }
         let values: Vec<&str> = if self.values.is_empty() { Vec::new() } else { values.collect() };
         let mut exact: Vec<usize> =
             values.iter().filter_map(|v| self.exact_values.get(v)).flatten().copied().collect();
         exact.sort_unstable();
         if let Some(found) = of_values.strongest(exact.into_iter(), |_| true) {
-            return Some(of_values.held(found));
+            return Some(of_values.holding(found));
         }
         for with_var in [true, false] {
             let test = |r: &Reading<'_>| {
@@ -296,11 +301,11 @@ impl<'a> Pins<'a> {
                 is_about && names.iter().any(|name| r.matches(name))
             };
             if let Some(found) = of_nodes.strongest(self.wide_nodes.iter().copied(), test) {
-                return Some(of_nodes.held(found));
+                return Some(of_nodes.holding(found));
             }
         }
         let test = |r: &Reading<'_>| values.iter().any(|v| r.matches(v));
-        of_values.strongest(self.wide_values.iter().copied(), test).map(|found| of_values.held(found))
+        of_values.strongest(self.wide_values.iter().copied(), test).map(|found| of_values.holding(found))
     }
 
     /// Two pins of nodes, or of values, that have the same text, are of one layer, and ask for different things: how
@@ -312,7 +317,7 @@ impl<'a> Pins<'a> {
                 let Some(reading) = reading else { continue };
                 let first = *known.entry((reading.text(), reading.var, kind.layers[at])).or_insert(at);
                 if kind.pins[first].1 != pin {
-                    return kind.held((at, Some(first))).contradiction.map(|both| (reading, both));
+                    return kind.holding((at, Some(first))).contradiction.map(|both| (reading, both));
                 }
             }
         }
@@ -381,12 +386,18 @@ mod tests {
         }
     }
 
-    fn held(policy: &Policy, nodes: &[&str], path: &str, var: &str, values: &[&str]) -> Option<Held> {
+    fn holding(
+        policy: &Policy,
+        nodes: &[&str],
+        path: &str,
+        var: &str,
+        values: &[&str],
+    ) -> Option<HoldingPin> {
         policy.pins_in(&nodes, &values).of(&[path], var, values.iter().copied())
     }
 
     fn of(policy: &Policy, nodes: &[&str], path: &str, var: &str, values: &[&str]) -> Option<(Pin, String)> {
-        held(policy, nodes, path, var, values).map(|held| {
+        holding(policy, nodes, path, var, values).map(|held| {
             assert_eq!(held.contradiction, None);
             (held.pin, held.rule)
         })
@@ -468,7 +479,7 @@ mod tests {
                 None => policy.pin(pattern, pin).unwrap(),
             }
         }
-        let held = held(&policy, &["a", "b"], "a", "T", &["x", "y"]).unwrap();
+        let held = holding(&policy, &["a", "b"], "a", "T", &["x", "y"]).unwrap();
         held.contradiction.map_or(Ok(held.pin.as_str()), Err)
     }
 

@@ -1,5 +1,5 @@
-//! Operators that lose their kernel where they are raised: what ONNX Runtime's CPU provider computes at one version
-//! and not at a later one, as data that a script reads from its registry (`lost_kernels.tsv`).
+//! Operators that ONNX Runtime's CPU provider computes at one version and not at a later one, so that a raised model may
+//! not run there: data that a script takes from its registry of kernels (`lost_kernels.tsv`).
 
 use crate::pass::PassCx;
 use ampc_ir::op::OpSchema;
@@ -18,7 +18,7 @@ pub(super) fn warn(before: &Module, raised: &Module, cx: &mut PassCx<'_>) {
     let schema = |module: &Module, node| -> Option<&'static OpSchema> {
         module.node(node).schema().filter(|s| s.domain.is_empty())
     };
-    // What a step inserts has the form of the newest version, and is of none of these operators.
+    // Steps insert none of these operators, so the nodes from before are all there are.
     let old: Vec<Node> = before.graph_ids().flat_map(|graph| before.nodes(graph)).collect();
     for (name, since) in lost_kernels() {
         let loses = |&&node: &&Node| {

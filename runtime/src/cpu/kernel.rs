@@ -109,7 +109,7 @@ pub(crate) struct Site<'a> {
     pub(crate) view: NodeView<'a>,
     /// The types of its results as far as known; `None` for absent ones.
     pub(crate) results: &'a [Option<Type>],
-    /// What a list may take that the kernel makes from parameters.
+    /// How large the lists may be that the kernel makes of parameters.
     pub(crate) room: Room,
 }
 
@@ -293,7 +293,7 @@ impl<'a> Io<'a> {
         elements_mut(&mut bytes[..whole])
     }
 
-    /// What a list may take that the kernel makes while it runs.
+    /// How large the lists may be that the kernel makes while it runs.
     pub(crate) fn room(&self) -> Room {
         Room::of(self.max_bytes)
     }

@@ -16,8 +16,8 @@ pub fn available_memory() -> u64 {
     system.into_iter().chain(group).chain(left_of_limit()).min().unwrap_or(OTHERWISE)
 }
 
-/// What is left of the limit of the address space of the process (`ulimit -v`); none if there is no limit, or nobody
-/// says. Stacks of threads count as a whole.
+/// What is left of the limit of the address space of the process (`ulimit -v`); `None` if there is no limit, or
+/// the system does not tell. Stacks of threads count whole, used or not.
 pub fn left_of_limit() -> Option<u64> {
     let limit = of_limits(&fs::read_to_string("/proc/self/limits").ok()?)?;
     let taken = of_status(&fs::read_to_string("/proc/self/status").ok()?).unwrap_or(0);

@@ -41,7 +41,8 @@ use std::time::{Duration, Instant};
 /// The CPU backend and what it may take.
 #[derive(Clone, Debug)]
 pub struct Cpu {
-    /// Threads; 0 for as many as there are processors. Fewer if the system refuses them, in the end that of the caller.
+    /// Threads; 0 for as many as there are processors. If the system starts no more, there are fewer; if it starts none,
+    /// the thread of the caller does the work.
     pub threads: usize,
     /// The most bytes that the main graph may take with constants, inputs and outputs, and one tensor or the arena of
     /// another graph alone.

@@ -6,7 +6,7 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 /// Stacks of threads. Bodies nest up to 256 deep, and each level takes a few kilobytes of stack.
 const STACK: usize = 16 << 20;
 
-/// What the depth asks for in optimised builds, where there is no more.
+/// The stack that bodies of this depth take in optimised builds; tried last, if the system has no room for [`STACK`].
 const LEAST_STACK: usize = 4 << 20;
 
 /// Threads that graphs run in, as many as the system allows.
@@ -21,7 +21,7 @@ impl Pool {
         })
     }
 
-    /// Tries `start` with fewer and fewer threads.
+    /// The first pool that `start` can start, trying fewer and fewer threads.
     fn with(threads: usize, start: impl Fn(usize, usize) -> Option<ThreadPool>) -> Pool {
         let all = or_all(threads);
         let fewer = std::iter::successors(Some(all / 2), |n| Some(n / 2)).take_while(|&n| n > 0);
@@ -51,9 +51,9 @@ fn most_threads(threads: usize, left: Option<u64>) -> usize {
     if most >= or_all(threads) { threads } else { most.max(1) }
 }
 
-/// Does something in this thread alone: what asks for threads finds a pool that consists of it.
+/// Does something in this thread alone: parallel iterators find a pool whose only thread is this one.
 fn alone<R>(work: impl FnOnce() -> R) -> R {
-    // A thread that is in a pool stays in it; that of an earlier call does as well as a new one.
+    // Fails if the thread is in a pool already, such as that of an earlier call, which is never dropped: it serves as well.
     if let Ok(pool) = ThreadPoolBuilder::new().num_threads(1).use_current_thread().build() {
         std::mem::forget(pool);
     }

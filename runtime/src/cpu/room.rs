@@ -8,7 +8,7 @@ use crate::host::HostError;
 use rustc_hash::FxHashMap;
 use std::sync::OnceLock;
 
-/// What one list may take.
+/// The bytes that one list may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
     most: u64,

@@ -1,7 +1,9 @@
 //! Plans as text.
 
 use super::{GraphPlan, Place};
+use ampc_ir::text::escape_hidden;
 use ampc_ir::{DType, Module};
+use std::borrow::Cow;
 use std::fmt::Write;
 
 impl GraphPlan {
@@ -71,9 +73,7 @@ fn show(dtype: DType, dims: &[u64]) -> String {
     format!("{dtype}[{}]", dims.join(", "))
 }
 
-/// A name on one line: controls, and marks that turn the direction of writing, as escapes.
-fn shown(name: &str) -> std::borrow::Cow<'_, str> {
-    let is_hidden =
-        |c: char| c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    if name.contains(is_hidden) { name.escape_debug().to_string().into() } else { name.into() }
+/// A name on one line.
+fn shown(name: &str) -> Cow<'_, str> {
+    escape_hidden(name, |_| false)
 }

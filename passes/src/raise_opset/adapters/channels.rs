@@ -7,7 +7,8 @@ use ampc_ir::views::image::ImageScalerView;
 use ampc_ir::views::norm::ChannelNormView;
 use ampc_ir::{DType, Dim, Node, TensorData, Value};
 
-/// ONNX Runtime's version has a type for the operand and one for scale, bias and result.
+/// Below 17, in ONNX Runtime's form, scale, bias and result may have another type than the operand; from 17 on all have
+/// one type.
 pub(in super::super) fn layer_normalization_17(cx: &mut Cx<'_>, node: Node) -> Result<(), Refused> {
     let (Some(x), Some(scale)) = (cx.dtype(node, 0), cx.dtype(node, 1)) else {
         return refuse("operands of unknown element type");
@@ -15,8 +16,8 @@ pub(in super::super) fn layer_normalization_17(cx: &mut Cx<'_>, node: Node) -> R
     if x == scale { Ok(()) } else { refuse(format!("an operand of {x} with a scale of {scale}")) }
 }
 
-/// From 21 on there is a scale and a bias for each channel: those of its group. Before, statistics are of the type of
-/// the operand; from 21 on they are fp32 unless the node says otherwise, which is less for f64 alone.
+/// From 21 on there is a scale and a bias for each channel instead of each group. Statistics, which are of the operand's
+/// type before, are fp32 from 21 on unless `stash_type` says otherwise; only for f64 would that be less precise.
 pub(in super::super) fn group_normalization_21(cx: &mut Cx<'_>, node: Node) -> Result<(), Refused> {
     let groups = ChannelNormView::read(&cx.view(node)).map_err(|e| Refused(e.to_string()))?.groups;
     let Some(groups) = groups else { return refuse("no groups") };
@@ -48,7 +49,7 @@ pub(in super::super) fn group_normalization_21(cx: &mut Cx<'_>, node: Node) -> R
     Ok(())
 }
 
-/// `[1, channels of a group]`, where the number of channels is not known before the graph runs.
+/// Nodes that compute `[1, channels of a group]`, for a number of channels that is not known before the graph runs.
 fn repeats(cx: &mut Cx<'_>, node: Node, groups: u64) -> Result<Value, Refused> {
     let Some(x) = cx.module.node(node).operand(0) else { return refuse("no operand") };
     let groups = i64::try_from(groups).map_err(|_| Refused("too many groups".into()))?;
@@ -61,8 +62,8 @@ fn repeats(cx: &mut Cx<'_>, node: Node, groups: u64) -> Result<Value, Refused> {
     Ok(cx.add(At::Before(node), OpKind::Concat, &[one, each], &axis, "repeats"))
 }
 
-/// ONNX Runtime computes `scale · x + bias` in fp32 whatever the type, and rounds once: an operand of another type is
-/// cast before and back behind.
+/// ONNX Runtime computes `scale · x + bias` in fp32 whatever the type, and rounds once: an operand of 16 bits is cast to
+/// fp32, and the sum back.
 pub(in super::super) fn image_scaler_10(cx: &mut Cx<'_>, node: Node) -> Result<(), Refused> {
     let ImageScalerView { scale, bias } =
         ImageScalerView::read(&cx.view(node)).map_err(|e| Refused(e.to_string()))?;

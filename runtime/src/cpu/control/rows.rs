@@ -112,7 +112,7 @@ pub(super) fn slice_at(tensor: TensorRef<'_>, axis: usize, at: u64) -> Result<Ho
         })
     } else {
         let mut all = unpacked(tensor, outer * extent * inner)?;
-        // What is picked stays in front: no element moves behind itself.
+        // In place: ranges ascend, so each moves towards the front and overwrites none that is still to come.
         let mut end = 0;
         for range in ranges {
             let n = range.len();

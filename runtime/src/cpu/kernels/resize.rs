@@ -112,7 +112,7 @@ impl Scaling {
     }
 }
 
-/// A table of one element with so many taps is beyond any limit; the product of both is a number.
+/// More taps than any limit of memory admits, and so few that computing with them does not overflow.
 const MOST_TAPS: usize = 1 << 60;
 
 fn is_one(x: f64) -> bool {

@@ -82,8 +82,8 @@ impl<W: Wide + FftNum> Transform<W> {
         Ok(())
     }
 
-    /// The plan, made when it is first asked for. The crate asks for memory without a way to be refused, so as much as
-    /// it takes at most is asked for, and given back, before.
+    /// The plan, made when it is first asked for. rustfft allocates infallibly, so the most that it takes is reserved, and
+    /// freed again, before.
     fn plan(&self, room: Room) -> Result<&Arc<dyn Fft<W>>> {
         if self.plan.get().is_none() {
             drop(room.list::<Complex<W>>(self.length.saturating_mul(PLANNED))?);
