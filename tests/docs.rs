@@ -2,7 +2,7 @@
 //!
 //! Commands of a document run in order, in a folder of their own that has `testdata/`, `model.onnx`, `inputs.npz` and
 //! `test_data_set_0/`. Behind the language, the first line of a snippet may say
-//! `skip: REASON`, or `exit=N` for the exit code that it ends with. A `text` behind commands is what they print or
+//! `skip: REASON`, or `exits N` for the exit code that it ends with. A `text` behind commands is what they print or
 //! the end of what they write, but for `text example: REASON`.
 //! Rust programs are compiled as documentation tests of the library (`src/lib.rs`).
 
@@ -76,7 +76,7 @@ fn marks_are_known() {
     for document in documents() {
         for Snippet { marks, line, language, .. } in &document.snippets {
             let is_known = marks.is_empty()
-                || marks.starts_with("exit=") && language == "sh"
+                || marks.starts_with("exits ") && language == "sh"
                 || ["skip: ", "example: "].iter().any(|m| marks.starts_with(m) && marks.len() > m.len() + 8);
             assert!(is_known, "{}:{line}: {marks}", document.name);
             let languages = ["sh", "text", "python", "rust,no_run", "toml", "json", "ir"];

@@ -27,7 +27,7 @@ impl Snippet {
     }
     /// The exit code that it ends with.
     pub(crate) fn exit_code(&self) -> i32 {
-        self.marks.strip_prefix("exit=").map_or(0, |code| code.parse().unwrap())
+        self.marks.strip_prefix("exits ").map_or(0, |code| code.parse().unwrap())
     }
 }
 
