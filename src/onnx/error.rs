@@ -134,7 +134,10 @@ impl Problem {
         );
         let unread = matches!(
             self.kind,
-            ProblemKind::Tensor { issue: TensorIssue::External(ExternalError::Io { .. }), .. }
+            ProblemKind::Tensor {
+                issue: TensorIssue::External(ExternalError::Io { .. }) | TensorIssue::NoMemory { .. },
+                ..
+            }
         );
         match (not_supported, unread) {
             (true, _) => Blame::NotSupported,

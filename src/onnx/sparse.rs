@@ -33,13 +33,12 @@ pub(crate) fn densified(sparse: &SparseData, left: &mut u64) -> Result<TensorDat
     let nnz = nnz(sparse, count)?;
     *left -= bytes;
     if dtype == DType::String {
-        return strings(sparse, count);
+        return strings(sparse, count, bytes);
     }
-    let too_large = |_| TensorIssue::SparseTooLarge { dims: sparse.dims.to_vec(), limit: bytes };
     let size = usize::try_from(element).unwrap_or(usize::MAX);
     let mut dense = Vec::new();
     let total = usize::try_from(bytes).unwrap_or(usize::MAX);
-    dense.try_reserve_exact(total).map_err(too_large)?;
+    dense.try_reserve_exact(total).map_err(|_| TensorIssue::NoMemory { bytes })?;
     dense.resize(total, 0u8);
     let values = sparse.values.to_bytes().map_err(|e| TensorIssue::Unreadable { reason: e.to_string() })?;
     let mut values = values.chunks_exact(size).take(nnz);
@@ -51,8 +50,11 @@ pub(crate) fn densified(sparse: &SparseData, left: &mut u64) -> Result<TensorDat
     Ok(TensorData::from_bytes(dtype, &sparse.dims, dense).expect("as many bytes as type and dims take"))
 }
 
-fn strings(sparse: &SparseData, count: u64) -> Result<TensorData, TensorIssue> {
-    let mut dense: Vec<Box<[u8]>> = vec![Box::default(); usize::try_from(count).unwrap_or(usize::MAX)];
+fn strings(sparse: &SparseData, count: u64, bytes: u64) -> Result<TensorData, TensorIssue> {
+    let total = usize::try_from(count).unwrap_or(usize::MAX);
+    let mut dense: Vec<Box<[u8]>> = Vec::new();
+    dense.try_reserve_exact(total).map_err(|_| TensorIssue::NoMemory { bytes })?;
+    dense.resize_with(total, Box::default);
     let Storage::Strings(values) = sparse.values.storage() else {
         return Err(TensorIssue::SparseType { dtype: DType::String });
     };

@@ -110,6 +110,12 @@ pub enum TensorIssue {
         /// The limit.
         limit: u64,
     },
+    /// The system refuses the memory for its elements.
+    #[error("out of memory: its {bytes} bytes were refused")]
+    NoMemory {
+        /// The bytes.
+        bytes: u64,
+    },
     /// The indices of a sparse tensor do not go with its values and dims.
     #[error(
         "it is sparse, with values of shape {} and indices {dtype}{}; expected values of shape [NNZ], no more of them than \
