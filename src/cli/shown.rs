@@ -6,6 +6,7 @@
 //! [`name`]), and everything once more on its way out ([`guarded`]), where only line breaks and the colors that drawing
 //! put there pass. Files are written as they are.
 
+use ampc::ir::text::is_hidden;
 use std::borrow::Cow;
 
 /// Characters of a name that are shown.
@@ -16,12 +17,6 @@ const MESSAGE: usize = 2000;
 const ITEMS: usize = 12;
 /// Lists of up to this many items are shown whole.
 const WHOLE: usize = 24;
-
-/// Whether a character is shown by its number: controls, and marks that turn or join what is around them.
-fn is_hidden(c: char) -> bool {
-    c.is_control()
-        || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}' | '\u{feff}')
-}
 
 fn escape(text: &str, keep: impl Fn(char) -> bool) -> Cow<'_, str> {
     if !text.contains(|c| is_hidden(c) && !keep(c)) {
@@ -133,7 +128,7 @@ mod tests {
 
     #[test]
     fn nothing_hidden_is_left() {
-        for c in (0..=0x1f).chain([0x7f, 0x85, 0x9b, 0x200b, 0x202a, 0x202e, 0x2028, 0x2066, 0x2069, 0xfeff])
+        for c in (0..=0x1f).chain([0x7f, 0x85, 0x9b, 0x200b, 0x202a, 0x202e, 0x2028, 0x2066, 0x2069, 0xfeff, 0x61c, 0xad, 0xe0041])
         {
             let c = char::from_u32(c).unwrap();
             let expected = format!("a\\u{{{:x}}}b", u32::from(c));

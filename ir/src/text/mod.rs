@@ -48,6 +48,7 @@ mod signature;
 mod value_parser;
 mod value_printer;
 
+pub use quote::is_hidden;
 pub use signature::signatures;
 
 use crate::entity::SecondaryMap;

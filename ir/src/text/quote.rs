@@ -68,10 +68,13 @@ pub(super) fn write_quoted(out: &mut String, bytes: &[u8]) {
     out.push('"');
 }
 
-fn is_hidden(c: char) -> bool {
-    let marks = matches!(c,
-        '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}');
-    c.is_control() || marks
+/// Whether a character is not to be shown as it is: controls, line breaks, marks that turn the direction of writing or
+/// join what is around them, and characters that take no place.
+pub fn is_hidden(c: char) -> bool {
+    c.is_control()
+        || matches!(c,
+            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 fn write_hex(out: &mut String, bytes: &[u8]) {

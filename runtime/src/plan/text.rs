@@ -1,6 +1,7 @@
 //! Plans as text.
 
 use super::{GraphPlan, Place};
+use ampc_ir::text::is_hidden;
 use ampc_ir::{DType, Module};
 use std::fmt::Write;
 
@@ -73,7 +74,12 @@ fn show(dtype: DType, dims: &[u64]) -> String {
 
 /// A name on one line: controls, and marks that turn the direction of writing, as escapes.
 fn shown(name: &str) -> std::borrow::Cow<'_, str> {
-    let is_hidden =
-        |c: char| c.is_control() || matches!(c, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    if name.contains(is_hidden) { name.escape_debug().to_string().into() } else { name.into() }
+    if !name.contains(is_hidden) {
+        return name.into();
+    }
+    let mut shown = String::with_capacity(name.len() + 16);
+    for c in name.chars() {
+        if is_hidden(c) { shown.extend(c.escape_unicode()) } else { shown.push(c) }
+    }
+    shown.into()
 }
