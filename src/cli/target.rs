@@ -47,7 +47,8 @@ fn list() -> Result<String, Failure> {
 }
 
 fn show(profile: &Profile) -> String {
-    let mut text = format!("target {}\n{}\n\n", shown::name(&profile.name), shown::message(&profile.description));
+    let mut text =
+        format!("target {}\n{}\n\n", shown::name(&profile.name), shown::message(&profile.description));
     let mut table = Table::new(0, &[false, true]);
     for (field, unit, entry) in profile.numbers() {
         table.row([field.to_owned(), number(entry.value), unit.to_owned(), entry.source.clone()]);

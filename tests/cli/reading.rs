@@ -256,7 +256,8 @@ fn hostile_target() -> serde_json::Value {
 fn assert_safe(run: &Run) {
     for text in [&run.stdout, &run.stderr] {
         let is_bad = |c: char| {
-            (c.is_control() && c != '\n') || matches!(c, '\u{61c}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+            (c.is_control() && c != '\n')
+                || matches!(c, '\u{61c}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
         };
         assert!(!text.contains(is_bad), "{text:?}");
         assert!(!text.lines().any(|line| line.starts_with("error: b")), "{text}");
@@ -447,7 +448,11 @@ fn a_map_is_declared_by_its_values() {
         );
         dir.write("m.ir", &text);
         let run = dir.run(&["check", "m.ir"]);
-        assert_eq!((run.code, run.stdout.contains("types.declared-output")), (0, contradicts), "{shape}: {run}");
+        assert_eq!(
+            (run.code, run.stdout.contains("types.declared-output")),
+            (0, contradicts),
+            "{shape}: {run}"
+        );
     }
 }
 
@@ -541,4 +546,28 @@ fn a_node_may_have_many_attributes_and_a_model_many_domains() {
     let start = std::time::Instant::now();
     assert_eq!(dir.run(&["rewrite", "m.onnx", "-o", "out.onnx"]).code, 0);
     assert!(start.elapsed().as_secs() < 60, "{:?}", start.elapsed());
+}
+
+/// What raising the opset inserts is decided like the rest, and a report repeats it.
+#[test]
+fn a_report_repeats_what_was_decided_about_a_raised_opset() {
+    let dir = Dir::new();
+    let text = "module ir=8\nopset ai.onnx=7\n\ngraph @g {\n  input %x : f32[1, 3, 4, 4]\n  \
+                %y = ImageScaler(%x) {bias=[1.0, 2.0, 3.0], scale=0.5} : ? @is\n  output %y : f32[*]\n}\n";
+    dir.write("m.ir", text);
+    let rewrite = |args: &str| dir.run(&args.split(' ').collect::<Vec<_>>());
+    let first = rewrite("rewrite m.ir -o a.onnx --opset 21 --policy all --report r.json");
+    assert_eq!(first.code, 0, "{first}");
+    let report: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(dir.path("r.json")).unwrap()).unwrap();
+    let nodes: Vec<(&str, &str)> = report["nodes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|node| (node["op"].as_str().unwrap(), node["precision"].as_str().unwrap()))
+        .collect();
+    assert_eq!(nodes, [("Add", "fp16"), ("Mul", "fp16")]);
+    assert_eq!(report["summary"]["nodes"], 1);
+    assert_eq!(rewrite("rewrite m.ir -o b.onnx --policy r.json").code, 0);
+    assert!(std::fs::read(dir.path("a.onnx")).unwrap() == std::fs::read(dir.path("b.onnx")).unwrap());
 }
