@@ -287,8 +287,8 @@ fn names_cannot_reach_the_terminal() {
     let file = "f\u{1b}[2J\n.onnx";
     write(&dir, file, &hostile);
     dir.write("p.json", "{\"ops\": {\"deny\": [\"x\u{202e}y\"]}}");
-    dir.write("named.json", &serde_json::json!({"name": HOSTILE}).to_string());
-    dir.write("target.json", &hostile_target().to_string());
+    dir.write("named.json", serde_json::json!({"name": HOSTILE}).to_string());
+    dir.write("target.json", hostile_target().to_string());
     for args in [
         &["check", "m.onnx"][..],
         &["check", "broken.onnx"],
