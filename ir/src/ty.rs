@@ -221,6 +221,9 @@ impl Type {
             }
             (Type::Sequence(a), Type::Sequence(b)) => Type::Sequence(Box::new(a.join(b)?)),
             (Type::Optional(a), Type::Optional(b)) => Type::Optional(Box::new(a.join(b)?)),
+            (Type::Map { key: a, value: x }, Type::Map { key: b, value: y }) if a == b => {
+                Type::Map { key: *a, value: Box::new(x.join(y)?) }
+            }
             (a, b) if a == b => a.clone(),
             _ => return None,
         })
@@ -237,6 +240,9 @@ impl Type {
             }
             (Type::Sequence(a), Type::Sequence(b)) => Type::Sequence(Box::new(a.meet(b)?)),
             (Type::Optional(a), Type::Optional(b)) => Type::Optional(Box::new(a.meet(b)?)),
+            (Type::Map { key: a, value: x }, Type::Map { key: b, value: y }) if a == b => {
+                Type::Map { key: *a, value: Box::new(x.meet(y)?) }
+            }
             (a, b) if a == b => a.clone(),
             _ => return None,
         })
@@ -257,5 +263,17 @@ mod tests {
         assert_eq!(Shape::known(&[2]).join(&Shape::scalar()), Shape::unknown());
         assert_eq!(b.element_count(), Some(6));
         assert_eq!(Shape::known(&[u64::MAX, 2]).element_count(), None);
+    }
+
+    #[test]
+    fn maps_meet_and_join_by_their_values() {
+        let map = |key, shape| Type::Map { key, value: Box::new(Type::tensor(DType::F32, shape)) };
+        let (open, scalar) = (map(DType::I64, Shape::unknown()), map(DType::I64, Shape::scalar()));
+        assert_eq!(open.meet(&scalar), Some(scalar.clone()));
+        assert_eq!(scalar.meet(&open), Some(scalar.clone()));
+        assert_eq!(scalar.join(&map(DType::I64, Shape::known(&[1]))), Some(open.clone()));
+        assert_eq!(scalar.meet(&map(DType::I64, Shape::known(&[1]))), None);
+        assert_eq!(open.meet(&map(DType::String, Shape::unknown())), None);
+        assert_eq!(open.join(&map(DType::String, Shape::unknown())), None);
     }
 }

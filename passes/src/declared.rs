@@ -29,7 +29,7 @@ pub fn contradictions(module: &Module) -> Vec<Warning> {
                     code: "types.declared-output",
                     message: format!(
                         "output `{}` {whose} is declared as {}, and its operators make {}; runtimes go by the \
-                         operators, onnx.checker refuses the model",
+                         operators, a full check by onnx.checker refuses the model",
                         name_of(module, output.value),
                         describe(&output.declared),
                         describe(inferred)

@@ -52,12 +52,19 @@ pub(crate) fn check_report(path: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     let message = format!("`--report {}`: expected a name that ends in .json", path.display());
-    Err(wrong(message)
-        .with_help("a report is JSON, and `--policy` reads it by that ending; no other form is written"))
+    Err(wrong(message).with_help(match names_a_stream(path) {
+        true => "it leads to a file here, which would be replaced, not written to; `-` is standard output",
+        false => "a report is JSON, and `--policy` reads it by that ending; no other form is written",
+    }))
 }
 
 fn wrong(message: String) -> Failure {
     Failure::of(ErrorKind::Usage, Problem::new("ampc::usage::ending", message))
+}
+
+/// Whether a path is a name of a stream of this process, which may lead to a file.
+fn names_a_stream(path: &Path) -> bool {
+    ["/dev", "/proc"].iter().any(|folder| path.starts_with(folder))
 }
 
 /// How to get what a name with an ending of another program asks for, or something near it.
@@ -80,6 +87,9 @@ fn instead(path: &Path) -> String {
         ),
         "engine" | "plan" | "trt" => {
             format!("write `{}`; `trtexec --stronglyTyped` builds an engine of it", with("onnx"))
+        }
+        "" if names_a_stream(path) => {
+            "it leads to a file here, which would be replaced, not written to; `-` is standard output".into()
         }
         "" => format!("the usual name of a model is `{}`", with("onnx")),
         _ => "`--emit onnx` writes an ONNX model under any name, if what reads it wants this one".into(),

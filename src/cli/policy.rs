@@ -58,7 +58,7 @@ fn repeats(decisions: u64) -> String {
 }
 
 fn show(policy: &Policy, decisions: Option<u64>) -> String {
-    let mut text = format!("policy {}\n", policy.name);
+    let mut text = format!("policy {}\n", shown::name(&policy.name));
     if let Some(decisions) = decisions {
         let _ = writeln!(text, "{}", repeats(decisions));
     }

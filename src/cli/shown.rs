@@ -113,8 +113,9 @@ mod tests {
 
     #[test]
     fn nothing_hidden_is_left() {
-        for c in (0..=0x1f).chain([0x7f, 0x85, 0x9b, 0x200b, 0x202a, 0x202e, 0x2028, 0x2066, 0x2069, 0xfeff])
-        {
+        for c in (0..=0x1f).chain([
+            0x7f, 0x85, 0x9b, 0x200b, 0x202a, 0x202e, 0x2028, 0x2066, 0x2069, 0xfeff, 0x61c, 0xad, 0xe0041,
+        ]) {
             let c = char::from_u32(c).unwrap();
             let expected = format!("a\\u{{{:x}}}b", u32::from(c));
             assert_eq!(name(&format!("a{c}b")), expected);

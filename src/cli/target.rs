@@ -47,7 +47,8 @@ fn list() -> Result<String, Failure> {
 }
 
 fn show(profile: &Profile) -> String {
-    let mut text = format!("target {}\n{}\n\n", profile.name, profile.description);
+    let mut text =
+        format!("target {}\n{}\n\n", shown::name(&profile.name), shown::message(&profile.description));
     let mut table = Table::new(0, &[false, true]);
     for (field, unit, entry) in profile.numbers() {
         table.row([field.to_owned(), number(entry.value), unit.to_owned(), entry.source.clone()]);
@@ -63,7 +64,7 @@ fn show(profile: &Profile) -> String {
     section(&mut text, "computing in fp32 inside", &profile.fp32_inside);
     section(&mut text, "results that are their operand", &profile.views);
     for fusion in &profile.fusions {
-        let _ = writeln!(text, "\none kernel ({})", fusion.source);
+        let _ = writeln!(text, "\none kernel ({})", shown::message(&fusion.source));
         words(&mut text, "from", &fusion.from);
         words(&mut text, "to", &fusion.to);
     }
@@ -72,7 +73,7 @@ fn show(profile: &Profile) -> String {
 
 fn section(text: &mut String, title: &str, list: &OpList) {
     if list.ops.words().next().is_some() {
-        let _ = writeln!(text, "\n{title} ({})", list.source);
+        let _ = writeln!(text, "\n{title} ({})", shown::message(&list.source));
         words(text, "", &list.ops);
     }
 }

@@ -5,6 +5,7 @@ use super::data;
 use super::diagnose;
 use super::pipeline::Run;
 use super::problem::{Failure, Problem};
+use super::shown;
 use super::table::count;
 use super::ui::Ui;
 use super::verify::{first, warn_of_nothing};
@@ -59,7 +60,7 @@ impl Source {
             return Ok("verified nothing: the outputs have no finite elements".into());
         }
         if found.passed() {
-            return Ok(format!("verified: {}", summary(&found)));
+            return Ok(shown::message(&format!("verified: {}", summary(&found))));
         }
         run.progress.stage("looking for nodes that have to stay fp32");
         let pins = find_pins(&source, options, &self.inputs, &self.options, &rewritten, &found);

@@ -245,15 +245,20 @@ pub fn read_sparse(
             _ => {}
         }
     }
-    let mut part = |span: Option<Span>, field| {
-        let span = span.ok_or(TensorFailure::Issue {
-            name: String::new(),
-            issue: TensorIssue::SparseIncomplete { field },
-        })?;
-        read_tensor(reader, source, span, external)
+    let incomplete = |name: &str, field| TensorFailure::Issue {
+        name: name.to_owned(),
+        issue: TensorIssue::SparseIncomplete { field },
     };
-    let values = part(values, "values")?;
-    let indices = part(indices, "indices")?;
+    let values = values.ok_or_else(|| incomplete("", "values"))?;
+    let values = read_tensor(reader, source, values, external)?;
+    let indices = indices.ok_or_else(|| incomplete(&values.name, "indices"))?;
+    // The indices have no name of their own: the tensor is called by that of its values.
+    let indices = read_tensor(reader, source, indices, external).map_err(|failure| match failure {
+        TensorFailure::Issue { name, issue } if name.is_empty() => {
+            TensorFailure::Issue { name: values.name.clone(), issue }
+        }
+        other => other,
+    })?;
     let known =
         checked_dims(&dims).map_err(|issue| TensorFailure::Issue { name: values.name.clone(), issue })?;
     let outside = values.external || indices.external;

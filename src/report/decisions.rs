@@ -26,11 +26,13 @@ pub(crate) struct Decisions<'a> {
     as_read: Option<(i64, i64)>,
     /// How much less the model takes when decisions begin: what passes before them have gained.
     saved: i64,
+    /// The nodes that a raised opset needed, with their paths.
+    raised: Vec<(Node, String)>,
     /// Casts of the author that stand outside the loop that they were in, with their paths.
     hoisted: Vec<(Node, String)>,
     /// The nodes of functions that one call has for itself.
     instances: Vec<Instance>,
-    /// The nodes of the source, casts that left loops, then nodes of calls that do not agree.
+    /// The nodes of the source, those of a raised opset, casts that left loops, then nodes of calls that do not agree.
     nodes: Option<Vec<NodeReport>>,
     time: Option<TimeReport>,
     optimum: Option<OptimumReport>,
@@ -68,6 +70,7 @@ impl<'a> Decisions<'a> {
             observer,
             as_read: None,
             saved: 0,
+            raised: Vec::new(),
             hoisted: Vec::new(),
             instances: Vec::new(),
             nodes: None,
@@ -77,12 +80,12 @@ impl<'a> Decisions<'a> {
         }
     }
 
-    /// Every node of the source, and casts that left loops.
+    /// Every node of the source and of a raised opset, and casts that left loops.
     fn of_source(&self, module: &Module) -> Vec<NodeReport> {
         let (sources, paths) = (instances(module), &self.before.paths);
         let nodes = paths.nodes().iter().map(|&node| (node, paths.path(node)));
-        let hoisted = self.hoisted.iter().map(|(node, path)| (*node, path.as_str()));
-        nodes.chain(hoisted).map(|(node, path)| node_report(module, &sources, path, node)).collect()
+        let new = self.raised.iter().chain(&self.hoisted).map(|(node, path)| (*node, path.as_str()));
+        nodes.chain(new).map(|(node, path)| node_report(module, &sources, path, node)).collect()
     }
 
     /// Keeps how much time the passes before any decision gain, which raise the opset and move casts.
@@ -101,9 +104,25 @@ impl<'a> Decisions<'a> {
         }
     }
 
+    /// The nodes that there were before anything was decided.
+    fn known(&self) -> FxHashSet<Node> {
+        let raised = self.raised.iter().map(|&(node, _)| node);
+        self.before.paths.nodes().iter().copied().chain(raised).collect()
+    }
+
+    /// Finds the nodes that a raised opset needed.
+    fn find_raised(&mut self, module: &Module) {
+        let known = self.known();
+        let paths = Paths::new(module);
+        let new = paths.nodes().iter().filter(|node| !known.contains(node));
+        self.raised = new.map(|&node| (node, paths.path(node).to_owned())).collect();
+    }
+
     /// Finds the casts that are not where they were.
     fn find_hoisted(&mut self, module: &Module) {
-        let known: FxHashSet<Node> = self.before.casts.iter().map(|&(node, _)| node).collect();
+        let raised = self.raised.iter().map(|(node, _)| node);
+        let known: FxHashSet<Node> =
+            self.before.casts.iter().map(|(node, _)| node).chain(raised).copied().collect();
         let is_new = |&node: &Node| is_cast(module, node) && !known.contains(&node);
         let mut new = flow::nodes(module).into_iter().filter(is_new).peekable();
         if new.peek().is_some() {
@@ -118,7 +137,7 @@ impl<'a> Decisions<'a> {
         let copies = self.instances.into_iter().filter(|i| i.node != i.source);
         Decided {
             nodes,
-            instances: copies.map(|i| (i.node, i.path)).chain(self.hoisted).collect(),
+            instances: copies.map(|i| (i.node, i.path)).chain(self.raised).chain(self.hoisted).collect(),
             time: self.time,
             optimum: self.optimum,
             elsewhere: self.elsewhere,
@@ -146,7 +165,7 @@ impl<'a> Decisions<'a> {
 
     /// What was decided for each call, of the nodes for which it was not the same for all.
     fn of_calls(&self, module: &Module) -> Vec<NodeReport> {
-        let known: FxHashSet<Node> = self.before.paths.nodes().iter().copied().collect();
+        let known = self.known();
         let reports = self.instances.iter().filter(|i| known.contains(&i.source));
         let sources = instances(module);
         let reports: Vec<(Node, NodeReport)> =
@@ -173,6 +192,9 @@ impl Observer for Decisions<'_> {
         self.observer.before(pass, module);
     }
     fn after(&mut self, pass: &dyn Pass, module: &Module, changed: Changed) {
+        if pass.name() == RAISE_OPSET && changed == Changed::Yes {
+            self.find_raised(module);
+        }
         if pass.name() == move_casts::NAME && changed == Changed::Yes {
             self.find_hoisted(module);
         }

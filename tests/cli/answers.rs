@@ -38,6 +38,26 @@ fn an_ending_of_no_form_is_refused() {
     }
 }
 
+/// A name of standard output that leads to a file is answered with the name that writes to it.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_stream_that_leads_to_a_file_is_answered_with_a_dash() {
+    let dir = Dir::new();
+    dir.copy(MLP, "m.onnx");
+    for args in [["-o", "/dev/stdout"], ["--report", "/dev/stdout"]] {
+        let run = std::process::Command::new(env!("CARGO_BIN_EXE_ampc"))
+            .args(["rewrite", "m.onnx"])
+            .args(args)
+            .current_dir(dir.path(""))
+            .stdout(std::fs::File::create(dir.path("redirected")).unwrap())
+            .output()
+            .unwrap();
+        let said = String::from_utf8(run.stderr).unwrap();
+        assert!(run.status.code() == Some(2) && said.contains("`-` is standard output"), "{args:?}: {said}");
+    }
+    assert_eq!(dir.files(), ["m.onnx", "redirected"]);
+}
+
 /// So do a report, the outputs of a run and a folder of dumps.
 #[test]
 fn endings_of_other_files() {

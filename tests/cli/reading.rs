@@ -225,13 +225,39 @@ fn a_model_below_opset_6_that_cannot_be_raised_is_refused() {
     assert_eq!(dir.files(), ["old.onnx"]);
 }
 
-const HOSTILE: &str = "a\u{1b}[31m\nerror: b\u{202e}c\u{9b}d\te";
+const HOSTILE: &str = "a\u{1b}[31m\nerror: b\u{202e}c\u{9b}d\te\u{61c}f";
+
+/// A target whose every text is hostile.
+fn hostile_target() -> serde_json::Value {
+    let text = include_str!("../../passes/src/target/profiles/generic.json");
+    let mut target: serde_json::Value = serde_json::from_str(text).unwrap();
+    let mut open = vec![&mut target];
+    while let Some(value) = open.pop() {
+        match value {
+            serde_json::Value::Object(fields) => {
+                for (name, field) in fields.iter_mut() {
+                    match name.as_str() {
+                        "name" | "description" | "source" => *field = HOSTILE.into(),
+                        _ => open.push(field),
+                    }
+                }
+            }
+            serde_json::Value::Array(items) => open.extend(items),
+            serde_json::Value::Null
+            | serde_json::Value::Bool(_)
+            | serde_json::Value::Number(_)
+            | serde_json::Value::String(_) => {}
+        }
+    }
+    target
+}
 
 /// Nothing that a terminal acts on, but the colors that were asked for.
 fn assert_safe(run: &Run) {
     for text in [&run.stdout, &run.stderr] {
         let is_bad = |c: char| {
-            (c.is_control() && c != '\n') || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+            (c.is_control() && c != '\n')
+                || matches!(c, '\u{61c}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
         };
         assert!(!text.contains(is_bad), "{text:?}");
         assert!(!text.lines().any(|line| line.starts_with("error: b")), "{text}");
@@ -261,6 +287,8 @@ fn names_cannot_reach_the_terminal() {
     let file = "f\u{1b}[2J\n.onnx";
     write(&dir, file, &hostile);
     dir.write("p.json", "{\"ops\": {\"deny\": [\"x\u{202e}y\"]}}");
+    dir.write("named.json", serde_json::json!({"name": HOSTILE}).to_string());
+    dir.write("target.json", hostile_target().to_string());
     for args in [
         &["check", "m.onnx"][..],
         &["check", "broken.onnx"],
@@ -274,6 +302,10 @@ fn names_cannot_reach_the_terminal() {
         &["rewrite", "m.onnx", "-o", "out.onnx", "--force", "--pin", "nothing\u{7}=fp32"],
         &["run", "m.onnx", "--random", "1", "--print-plan", "--bench", "1", "--profile"],
         &["verify", "m.onnx", "m.onnx", "--random", "1"],
+        &["rewrite", "m.onnx", "-o", "verified.onnx", "--verify"],
+        &["rewrite", "m.onnx", "-o", "named.onnx", "--policy", "named.json", "--target", "target.json"],
+        &["policy", "show", "named.json"],
+        &["target", "show", "target.json"],
         &["policy", "check", "p.json"],
         &["opt", "m.onnx", "--passes", "dce"],
     ] {
@@ -395,6 +427,33 @@ fn sparse_initializers_are_read_as_dense_ones() {
         let run = dir.run(&["check", "m.onnx"]);
         assert!(run.code == 3 && run.stdout.contains(code), "{run}");
     }
+    // The indices have no name: what is wrong with them is said of the tensor.
+    let short = TensorProto { int64_data: vec![1], ..sparse(&[1, 14], &[2]).indices.unwrap() };
+    for indices in [None, Some(short)] {
+        write(&dir, "m.onnx", &with(SparseTensorProto { indices, ..sparse(&[1, 14], &[2]) }));
+        let run = dir.run(&["check", "m.onnx"]);
+        assert!(run.code == 3 && run.stdout.contains("tensor `w`"), "{run}");
+    }
+}
+
+/// What is declared of a map may say less of its values than ONNX's operator makes, or contradict it.
+#[test]
+fn a_map_is_declared_by_its_values() {
+    let dir = Dir::new();
+    for (shape, contradicts) in [("[*]", false), ("", false), ("[1]", true), ("[N]", true)] {
+        let text = format!(
+            "module ir=8\nopset ai.onnx=17, ai.onnx.ml=3\n\ngraph @g {{\n  input %x : f32[2, 3]\n  \
+             %z = ai.onnx.ml::ZipMap(%x) {{classlabels_int64s=[0, 1, 2]}} : ?\n  \
+             output %z : seq(map(i64, f32{shape}))\n}}\n"
+        );
+        dir.write("m.ir", &text);
+        let run = dir.run(&["check", "m.ir"]);
+        assert_eq!(
+            (run.code, run.stdout.contains("types.declared-output")),
+            (0, contradicts),
+            "{shape}: {run}"
+        );
+    }
 }
 
 #[test]
@@ -485,4 +544,28 @@ fn a_node_may_have_many_attributes() {
     write(&dir, "m.onnx", &m);
     // With a step per pair of attributes this would take minutes; the judge of damaged files bounds the time.
     assert_eq!(dir.run(&["rewrite", "m.onnx", "-o", "out.onnx"]).code, 0);
+}
+
+/// What raising the opset inserts is decided like the rest, and a report repeats it.
+#[test]
+fn a_report_repeats_what_was_decided_about_a_raised_opset() {
+    let dir = Dir::new();
+    let text = "module ir=8\nopset ai.onnx=7\n\ngraph @g {\n  input %x : f32[1, 3, 4, 4]\n  \
+                %y = ImageScaler(%x) {bias=[1.0, 2.0, 3.0], scale=0.5} : ? @is\n  output %y : f32[*]\n}\n";
+    dir.write("m.ir", text);
+    let rewrite = |args: &str| dir.run(&args.split(' ').collect::<Vec<_>>());
+    let first = rewrite("rewrite m.ir -o a.onnx --opset 21 --policy all --report r.json");
+    assert_eq!(first.code, 0, "{first}");
+    let report: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(dir.path("r.json")).unwrap()).unwrap();
+    let nodes: Vec<(&str, &str)> = report["nodes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|node| (node["op"].as_str().unwrap(), node["precision"].as_str().unwrap()))
+        .collect();
+    assert_eq!(nodes, [("Add", "fp16"), ("Mul", "fp16")]);
+    assert_eq!(report["summary"]["nodes"], 1);
+    assert_eq!(rewrite("rewrite m.ir -o b.onnx --policy r.json").code, 0);
+    assert!(std::fs::read(dir.path("a.onnx")).unwrap() == std::fs::read(dir.path("b.onnx")).unwrap());
 }
