@@ -44,6 +44,7 @@ use crate::{DType, FunctionId, GraphId, Node, Shape, Symbol, TensorType, Type, V
 use petgraph::stable_graph::{NodeIndex, StableDiGraph};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// What a model says about itself outside its graphs.
@@ -83,7 +84,7 @@ pub struct Module {
     /// The nodes that call functions, in the order in which they came. Looked up, never gone through.
     pub(crate) calls: FxHashMap<FunctionId, Vec<Node>>,
     /// The outputs that values are. Looked up, never gone through.
-    pub(crate) leaving: FxHashMap<Value, SmallVec<[u32; 1]>>,
+    pub(crate) leaving: FxHashMap<Value, VecDeque<u32>>,
     /// The last number tried for a base name, so that n clashes cost n steps and not n².
     pub(crate) suffixes: SecondaryMap<Symbol, u32>,
 }
@@ -472,13 +473,13 @@ impl Module {
     }
 
     /// As which outputs a value leaves its graph, in ascending order.
-    pub fn output_slots(&self, value: Value) -> &[u32] {
-        self.leaving.get(&value).map_or(&[], |slots| slots)
+    pub fn output_slots(&self, value: Value) -> impl Iterator<Item = u32> + use<'_> {
+        self.leaving.get(&value).into_iter().flatten().copied()
     }
 
     /// Whether a value leaves its graph.
     pub fn is_output(&self, value: Value) -> bool {
-        !self.output_slots(value).is_empty()
+        self.leaving.get(&value).is_some_and(|slots| !slots.is_empty())
     }
 
     /// The uses of a graph, for petgraph's algorithms.

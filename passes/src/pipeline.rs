@@ -25,6 +25,7 @@ use crate::specialize_functions::SpecializeFunctions;
 use crate::suggest::{did_you_mean, nearest};
 use crate::taint::Taint;
 use crate::target::Profile;
+use crate::text_casts;
 use ampc_ir::infer::{Facts, InferError, infer_module};
 use ampc_ir::verify::{Violation, verify_module};
 use ampc_ir::{DType, Module};
@@ -332,13 +333,14 @@ impl Pipeline {
         flow::withdraw_false_marks(module);
         let mut warnings = declared::contradictions(module);
         let (mut statistics, mut optimum) = (Statistics::default(), None);
-        let mut dirty = false;
+        let (mut dirty, mut any) = (false, false);
         for (i, pass) in self.passes.iter().enumerate() {
             observer.before(pass.as_ref(), module);
             let mut cx = PassCx::new(&facts, &mut statistics, &mut optimum, &mut warnings);
             let changed =
                 pass.run(module, &mut cx).map_err(|error| RunError::Pass { pass: pass.name(), error })?;
             dirty |= changed == Changed::Yes;
+            any |= changed == Changed::Yes;
             // What a pass in between changes is not what was chosen for.
             if changed == Changed::Yes && pass.name() != "assign" {
                 optimum = optimum.filter(|o| o.counted);
@@ -353,6 +355,10 @@ impl Pipeline {
                 }
             }
             observer.after(pass.as_ref(), module, changed);
+        }
+        if any {
+            // Between passes they may come and go.
+            text_casts::refuse(module).map_err(|error| RunError::Pass { pass: "pipeline", error })?;
         }
         if let Some(optimum) = &optimum {
             observer.chosen(optimum);

@@ -342,12 +342,14 @@ pub enum Warning {
         graph: String,
     },
     /// A domain was used and not imported; the import has been added.
-    #[error("domain `{domain}` is used but not imported; opset {opset} has been assumed and added")]
+    #[error("domain `{domain}` is used but not imported; opset {opset} has been assumed and added{}", others(*.more, "domain"))]
     MissingOpset {
         /// The domain.
         domain: String,
         /// The opset.
         opset: u16,
+        /// How many other domains.
+        more: usize,
     },
     /// An operator that ONNX does not have at this opset, and ONNX Runtime has.
     #[error(

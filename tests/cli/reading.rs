@@ -205,6 +205,33 @@ fn a_model_below_opset_6_is_raised_if_it_needs_casts() {
     }
 }
 
+/// `rewrite` raises such a model; passes do what they were asked for, and nothing that runtimes refuse.
+#[test]
+fn passes_write_no_cast_that_names_its_type_in_text() {
+    let dir = Dir::new();
+    let passes = "classify, guard, taint, assign, insert-casts, simplify-casts, convert-constants, dce";
+    let raised = format!("raise-opset{{to=6}}, {passes}");
+    for opset in [1, 5] {
+        let mut old = model(opset, matmul(&[2, 4]));
+        old.graph.as_mut().unwrap().input.push(typed("w", 1, &[4, 4]));
+        write(&dir, "old.onnx", &old);
+        for emit in ["onnx", "text"] {
+            let opt = |passes: &str| {
+                dir.run(&["opt", "old.onnx", "--passes", passes, "--emit", emit, "-o", "new", "--force"])
+            };
+            let run = opt(passes);
+            assert_eq!(run.code, 4, "{run}");
+            assert!(run.stderr.contains("raise-opset{to=6}") && !dir.path("new").exists(), "{run}");
+            let run = opt(&raised);
+            assert_eq!(run.code, 0, "{run}");
+            std::fs::remove_file(dir.path("new")).unwrap();
+        }
+        let to = opset.to_string();
+        let run = dir.run(&["rewrite", "old.onnx", "-o", "new", "--emit", "onnx", "--opset", &to]);
+        assert!(run.code == 4 && run.stderr.contains("--opset 6"), "{run}");
+    }
+}
+
 #[test]
 fn a_model_below_opset_6_that_cannot_be_raised_is_refused() {
     let dir = Dir::new();
