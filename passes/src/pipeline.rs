@@ -10,7 +10,7 @@ use crate::classify::Classify;
 use crate::convert_constants::ConvertConstants;
 use crate::cost::Objective;
 use crate::dce::Dce;
-use crate::declared;
+use crate::declared::{self, BodyInputs};
 use crate::emulate::Emulate;
 use crate::flow;
 use crate::guard::{Guard, OutOfRange, Statistics};
@@ -328,10 +328,11 @@ impl Pipeline {
         verify_each: bool,
         observer: &mut dyn Observer,
     ) -> Result<Vec<Warning>, RunError> {
+        let inputs = BodyInputs::of(module);
         let mut facts = infer_module(module).map_err(RunError::IllTyped)?;
         verify_module(module, &facts).map_err(RunError::Invalid)?;
         flow::withdraw_false_marks(module);
-        let mut warnings = declared::contradictions(module);
+        let mut warnings = declared::contradictions(module, &inputs);
         let (mut statistics, mut optimum) = (Statistics::default(), None);
         let (mut dirty, mut any) = (false, false);
         for (i, pass) in self.passes.iter().enumerate() {
