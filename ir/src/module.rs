@@ -505,8 +505,9 @@ impl Module {
 
     /// The imported version of a domain (`""` for ai.onnx) in a graph.
     pub fn opset(&self, graph: GraphId, domain: &str) -> Option<u16> {
-        let matches = |d: &str| d == domain || (domain.is_empty() && d == "ai.onnx");
-        self.opsets(graph).iter().find(|(d, _)| matches(self.text(*d))).map(|&(_, v)| v)
+        let other = if domain.is_empty() { "ai.onnx" } else { domain };
+        let spellings = [self.symbol(domain), self.symbol(other)];
+        self.opsets(graph).iter().find(|(d, _)| spellings.contains(&Some(*d))).map(|&(_, v)| v)
     }
 
     /// The name under which a value is known where it is: its own, or for a capture that of what it captures.
