@@ -5,7 +5,6 @@ use crate::{GraphId, Node, Value};
 use petgraph::Direction;
 use petgraph::stable_graph::{EdgeIndex, NodeIndex};
 use petgraph::visit::EdgeRef;
-use rustc_hash::{FxHashMap, FxHashSet};
 
 impl Module {
     /// Sets an operand, captured ones included (then everything in the bodies that reads it is dirty, since the
@@ -102,19 +101,20 @@ impl Module {
     /// The edges of operands, with the graphs that they are in. Those of one node are found by going through its
     /// operands once.
     fn edges_of(&self, edits: &[(Node, usize, Option<Value>)]) -> Vec<(GraphId, EdgeIndex)> {
-        let mut slots: FxHashMap<Node, FxHashSet<usize>> = FxHashMap::default();
-        for &(node, slot, _) in edits {
-            slots.entry(node).or_default().insert(slot);
-        }
-        let mut edges = Vec::with_capacity(edits.len());
-        for (node, slots) in slots {
+        let mut places: Vec<(Node, usize)> = edits.iter().map(|&(node, slot, _)| (node, slot)).collect();
+        places.sort_unstable();
+        places.dedup();
+        let mut edges = Vec::with_capacity(places.len());
+        for of_node in places.chunk_by(|a, b| a.0 == b.0) {
+            let (node, slot) = of_node[0];
             let graph = self.nodes[node].graph;
-            if let (1, Some(&slot)) = (slots.len(), slots.iter().next()) {
+            if of_node.len() == 1 {
                 edges.extend(self.edge_into(node, slot).map(|edge| (graph, edge)));
                 continue;
             }
+            let is_wanted = |slot: u32| of_node.binary_search(&(node, slot as usize)).is_ok();
             let into = self.graphs[graph].uses.edges_directed(self.nodes[node].vertex, Direction::Incoming);
-            let wanted = into.filter(|edge| slots.contains(&(edge.weight().operand as usize)));
+            let wanted = into.filter(|edge| is_wanted(edge.weight().operand));
             edges.extend(wanted.map(|edge| (graph, edge.id())));
         }
         edges
