@@ -168,9 +168,9 @@ impl Error {
             Error::Pass(e) => match e {
                 ampc_passes::PassError::Constant { .. } => ErrorKind::Io,
                 ampc_passes::PassError::OutOfRange { .. } => ErrorKind::InvalidInput,
-                ampc_passes::PassError::NoForm { .. } | ampc_passes::PassError::Expansion { .. } => {
-                    ErrorKind::Unsupported
-                }
+                ampc_passes::PassError::NoForm { .. }
+                | ampc_passes::PassError::Expansion { .. }
+                | ampc_passes::PassError::TextCasts { .. } => ErrorKind::Unsupported,
                 _ => ErrorKind::Usage,
             },
             Error::Bug(_) => ErrorKind::Bug,

@@ -5,17 +5,15 @@ use crate::model::Model;
 use crate::options::{Opset, RewriteOptions};
 use crate::report::{self, Report};
 use ampc_ir::infer::{InferError, infer_module};
-use ampc_ir::module::Provenance;
-use ampc_ir::op::OpKind;
 use ampc_ir::verify::Problem;
 use ampc_ir::verify::{Violation, verify_module};
 use ampc_ir::views::{OpError, Part};
 use ampc_ir::{Module, Node};
 use ampc_passes::emulate::Emulate;
-use ampc_passes::pipeline::{Lowering, Observer, Pipeline};
+use ampc_passes::pipeline::{Lowering, Observer, Pipeline, RunError};
 use ampc_passes::share_functions::ShareFunctions;
 use ampc_passes::specialize_functions::SpecializeFunctions;
-use ampc_passes::{Pass, Paths, Warning};
+use ampc_passes::{Pass, PassError, Paths, Warning, text_casts};
 use rustc_hash::FxHashSet;
 
 /// A rewritten model and what was done to it.
@@ -69,14 +67,10 @@ pub fn rewrite_in_place(
     Ok(Report::new(model, &before, options, &pipeline, warnings, decided))
 }
 
-/// The lowest opset whose Cast names an element type by its number.
-const CAST_BY_NUMBER: u16 = 6;
-
 /// The options with which a model is rewritten, and a warning, if they are not those that were asked for.
 ///
-/// Below opset 6 `Cast` names its type in text, and of what it makes neither onnx.checker nor ONNX Runtime infers the
-/// type, so that they refuse what reads it. A rewrite that would insert such a cast raises the model to opset 6
-/// instead; whether it would is found out on a copy.
+/// Below opset 6 no cast can be inserted that runtimes take ([`text_casts`]). A rewrite that would insert one raises
+/// the model instead, unless it was to have a certain opset; whether it would is found out on a copy.
 ///
 /// # Errors
 /// If the policy has nothing for the format.
@@ -84,29 +78,22 @@ pub fn raised_for_casts(
     model: &Model,
     options: &RewriteOptions,
 ) -> Result<Option<(RewriteOptions, Warning)>, Error> {
-    let from = ampc_passes::raise_opset::opset(&model.module).filter(|&from| from < CAST_BY_NUMBER);
-    let (Some(from), Opset::Keep) = (from, options.opset) else { return Ok(None) };
-    options.policy.check_format(options.to)?;
-    let mut trial = model.module.clone();
-    // What stops the trial stops the rewrite in the same way.
-    if pipeline_of(options).run(&mut trial, false, &mut ()).is_err() || !has_inserted_text_cast(&trial) {
+    if matches!(options.opset, Opset::To(_)) || !text_casts::are_possible(&model.module) {
         return Ok(None);
     }
-    let message = format!(
-        "the model has been raised from opset {from} to opset {CAST_BY_NUMBER}: before, Cast names its type in text, \
-         and onnx.checker and ONNX Runtime refuse what reads such a cast"
-    );
-    let options = RewriteOptions { opset: Opset::To(CAST_BY_NUMBER), ..options.clone() };
-    Ok(Some((options, Warning { code: "opset.raised", message, node: None })))
-}
-
-fn has_inserted_text_cast(module: &Module) -> bool {
-    let inserted = |node: Node| {
-        let data = module.node(node);
-        let is_old = data.schema().is_some_and(|s| s.kind == OpKind::Cast && s.since < CAST_BY_NUMBER);
-        is_old && data.provenance == Provenance::Inserted
+    options.policy.check_format(options.to)?;
+    let mut trial = model.module.clone();
+    // Whatever else stops the trial stops the rewrite in the same way.
+    let stopped = pipeline_of(options).run(&mut trial, false, &mut ()).err();
+    let Some(RunError::Pass { error: PassError::TextCasts { opset, to, .. }, .. }) = stopped else {
+        return Ok(None);
     };
-    module.graph_ids().any(|graph| module.nodes(graph).any(inserted))
+    let message = format!(
+        "the model has been raised from opset {opset} to opset {to}: before, Cast names its type in text, and \
+         onnx.checker and ONNX Runtime refuse what reads such a cast"
+    );
+    let options = RewriteOptions { opset: Opset::To(to), ..options.clone() };
+    Ok(Some((options, Warning { code: "opset.raised", message, node: None })))
 }
 
 /// The passes of a rewrite.
@@ -138,17 +125,18 @@ pub fn run_pipeline(
     run.map_err(|e| Error::of_run(e, &model.module))
 }
 
-/// An fp32-typed model that rounds as `model`, with its 16-bit values, would on a runtime that has them.
+/// An fp32-typed model that rounds as `model`, with its 16-bit values, would on a runtime that has them, and warnings:
+/// of what could not be emulated among others.
 ///
 /// # Errors
 /// If the model is invalid, or has 16-bit values in a place where emulation is not possible.
-pub fn emulate(mut model: Model) -> Result<Model, Error> {
+pub fn emulate(mut model: Model) -> Result<(Model, Vec<Warning>), Error> {
     // Each function of a signature rounds as that signature does.
     let passes: Vec<Box<dyn Pass>> =
         vec![Box::new(SpecializeFunctions), Box::new(Emulate), Box::new(ShareFunctions)];
     let pipeline = Pipeline::new(passes)?;
-    pipeline.run(&mut model.module, false, &mut ()).map_err(|e| Error::of_run(e, &model.module))?;
-    Ok(model)
+    let warnings = run_pipeline(&mut model, &pipeline, false, &mut ())?;
+    Ok((model, warnings))
 }
 
 /// Every problem of a model's graph, once: structure, then types.

@@ -362,7 +362,7 @@ proptest! {
             (inputs, outputs)
         };
         let before = interface(&low.module);
-        let emulated = ampc::emulate(low).unwrap().module;
+        let emulated = ampc::emulate(low).unwrap().0.module;
         let text = text_of(&emulated);
         prop_assert_eq!(before, interface(&emulated), "{}", text);
         for node in emulated.nodes(emulated.main()) {
@@ -421,7 +421,7 @@ fn models_for_other_judges() {
         };
         write("source", bytes_of(&source));
         write("low", bytes_of(&low));
-        write("emulated", bytes_of(&ampc::emulate(from_bytes(bytes_of(&low))).unwrap()));
+        write("emulated", bytes_of(&ampc::emulate(from_bytes(bytes_of(&low))).unwrap().0));
         let by = By::Cut { objective: Objective::Casts, target: TARGETS[0].clone() };
         let fewest = rewrite(graph.model(), &RewriteOptions { by, ..options }).unwrap();
         write("fewest", bytes_of(&fewest.model));

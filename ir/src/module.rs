@@ -44,6 +44,7 @@ use crate::{DType, FunctionId, GraphId, Node, Shape, Symbol, TensorType, Type, V
 use petgraph::stable_graph::{NodeIndex, StableDiGraph};
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// What a model says about itself outside its graphs.
@@ -83,7 +84,7 @@ pub struct Module {
     /// The nodes that call functions, in the order in which they came. Looked up, never gone through.
     pub(crate) calls: FxHashMap<FunctionId, Vec<Node>>,
     /// The outputs that values are. Looked up, never gone through.
-    pub(crate) leaving: FxHashMap<Value, SmallVec<[u32; 1]>>,
+    pub(crate) leaving: FxHashMap<Value, VecDeque<u32>>,
     /// The last number tried for a base name, so that n clashes cost n steps and not n².
     pub(crate) suffixes: SecondaryMap<Symbol, u32>,
 }
@@ -472,13 +473,13 @@ impl Module {
     }
 
     /// As which outputs a value leaves its graph, in ascending order.
-    pub fn output_slots(&self, value: Value) -> &[u32] {
-        self.leaving.get(&value).map_or(&[], |slots| slots)
+    pub fn output_slots(&self, value: Value) -> impl Iterator<Item = u32> + use<'_> {
+        self.leaving.get(&value).into_iter().flatten().copied()
     }
 
     /// Whether a value leaves its graph.
     pub fn is_output(&self, value: Value) -> bool {
-        !self.output_slots(value).is_empty()
+        self.leaving.get(&value).is_some_and(|slots| !slots.is_empty())
     }
 
     /// The uses of a graph, for petgraph's algorithms.
@@ -504,8 +505,9 @@ impl Module {
 
     /// The imported version of a domain (`""` for ai.onnx) in a graph.
     pub fn opset(&self, graph: GraphId, domain: &str) -> Option<u16> {
-        let matches = |d: &str| d == domain || (domain.is_empty() && d == "ai.onnx");
-        self.opsets(graph).iter().find(|(d, _)| matches(self.text(*d))).map(|&(_, v)| v)
+        let other = if domain.is_empty() { "ai.onnx" } else { domain };
+        let spellings = [self.symbol(domain), self.symbol(other)];
+        self.opsets(graph).iter().find(|(d, _)| spellings.contains(&Some(*d))).map(|&(_, v)| v)
     }
 
     /// The name under which a value is known where it is: its own, or for a capture that of what it captures.

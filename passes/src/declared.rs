@@ -1,43 +1,80 @@
-//! What a model declares of its outputs and inference contradicts.
+//! What a model declares of outputs, and of the inputs of bodies, and inference contradicts.
 //!
-//! Element types that differ are errors, which the verifier reports. Shapes that differ are not: runtimes compute what
-//! the operators say and warn at most, and so does this.
+//! Element types of outputs that differ are errors, which the verifier reports. Whatever else differs is none: runtimes
+//! compute what the operators say and warn at most, and so does this.
 
 use crate::pass::Warning;
-use ampc_ir::Module;
 use ampc_ir::infer::describe;
-use ampc_ir::module::GraphOwner;
+use ampc_ir::module::{GraphOwner, Output};
 use ampc_ir::verify::name_of;
+use ampc_ir::{GraphId, Module, Node, Type, Value};
 
-/// A warning for each output, of the main graph or of a body, whose declared shape cannot be the inferred one. For
-/// modules whose types have been inferred and verified.
-pub fn contradictions(module: &Module) -> Vec<Warning> {
-    let mut found = Vec::new();
-    for graph in module.graph_ids() {
-        let data = module.graph(graph);
-        let (node, whose) = match data.owner {
-            GraphOwner::Body { node, attr } => (Some(node), format!("of body `{}`", module.text(attr))),
-            GraphOwner::Main | GraphOwner::Function(_) | GraphOwner::Erased => {
-                (None, "of the model".to_owned())
-            }
-        };
-        for output in data.outputs() {
-            let inferred = &module.value(output.value).ty;
-            let comparable = output.declared.same_kind(inferred);
-            if comparable && output.declared.meet(inferred).is_none() {
-                found.push(Warning {
-                    code: "types.declared-output",
-                    message: format!(
-                        "output `{}` {whose} is declared as {}, and its operators make {}; runtimes go by the \
-                         operators, a full check by onnx.checker refuses the model",
-                        name_of(module, output.value),
-                        describe(&output.declared),
-                        describe(inferred)
-                    ),
-                    node,
-                });
-            }
-        }
+/// The types that are declared of the inputs of bodies, which inference replaces by what nodes hand in.
+#[derive(Clone, Debug, Default)]
+pub struct BodyInputs(Vec<(Value, Type)>);
+
+impl BodyInputs {
+    /// Those of a module whose types have not been inferred. Bodies in functions are left out: what is declared there
+    /// is of one call, and another one may hand in something else.
+    pub fn of(module: &Module) -> BodyInputs {
+        let is_body = |graph: &GraphId| matches!(module.graph(*graph).owner, GraphOwner::Body { .. });
+        let in_main = module.graph_ids().filter(is_body).filter(|&graph| module.root(graph) == module.main());
+        let inputs = in_main.flat_map(|graph| module.graph(graph).inputs().iter().copied());
+        let declared = inputs.map(|value| (value, module.value(value).ty.clone()));
+        BodyInputs(declared.filter(|(_, ty)| *ty != Type::Unknown).collect())
     }
-    found
+
+    /// A warning for each that is declared as what cannot be handed in.
+    fn contradictions<'a>(&'a self, module: &'a Module) -> impl Iterator<Item = Warning> + 'a {
+        let contradicted = |(value, declared): &&(Value, Type)| {
+            let handed_in = &module.value(*value).ty;
+            !declared.same_kind(handed_in) || declared.meet(handed_in).is_none()
+        };
+        self.0.iter().filter(contradicted).map(|(value, declared)| {
+            let (node, whose) = owner(module, module.value(*value).graph);
+            let message = format!(
+                "input `{}` {whose} is declared as {}, and its node hands in {}; onnx.checker and runtimes may refuse \
+                 the model",
+                name_of(module, *value),
+                describe(declared),
+                describe(&module.value(*value).ty)
+            );
+            Warning { code: "types.declared-input", message, node }
+        })
+    }
+}
+
+/// A warning for each output, of the main graph or of a body, whose declared shape cannot be the inferred one, and for
+/// each input of a body that is declared as what cannot be handed in. For modules whose types have been inferred and
+/// verified.
+pub fn contradictions(module: &Module, inputs: &BodyInputs) -> Vec<Warning> {
+    let outputs = module.graph_ids().flat_map(|graph| {
+        let outputs = module.graph(graph).outputs().iter();
+        outputs.filter_map(move |output| contradicted_output(module, graph, output))
+    });
+    outputs.chain(inputs.contradictions(module)).collect()
+}
+
+/// The node whose body a graph is, and the words for what it is.
+fn owner(module: &Module, graph: GraphId) -> (Option<Node>, String) {
+    match module.graph(graph).owner {
+        GraphOwner::Body { node, attr } => (Some(node), format!("of body `{}`", module.text(attr))),
+        GraphOwner::Main | GraphOwner::Function(_) | GraphOwner::Erased => (None, "of the model".to_owned()),
+    }
+}
+
+fn contradicted_output(module: &Module, graph: GraphId, output: &Output) -> Option<Warning> {
+    let inferred = &module.value(output.value).ty;
+    if !output.declared.same_kind(inferred) || output.declared.meet(inferred).is_some() {
+        return None;
+    }
+    let (node, whose) = owner(module, graph);
+    let message = format!(
+        "output `{}` {whose} is declared as {}, and its operators make {}; runtimes go by the operators, a full check \
+         by onnx.checker refuses the model",
+        name_of(module, output.value),
+        describe(&output.declared),
+        describe(inferred)
+    );
+    Some(Warning { code: "types.declared-output", message, node })
 }

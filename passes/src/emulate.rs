@@ -8,6 +8,9 @@
 //! Results of clear operators need no rounding: they move values that are rounded already. Functions are
 //! emulated once for all their calls. Sequences and optionals hold f32 that is rounded already, but for those that are
 //! public or that custom operators know, which stay 16-bit; custom operators get the 16-bit operands they had.
+//!
+//! Bodies stay as they are, with a warning, where nobody here knows what the node hands into them and takes out of
+//! them; so do functions that are called from there.
 
 use crate::flow::{self, Var};
 use crate::insert_casts::{new_cast, set_element_attribute};
@@ -34,7 +37,10 @@ impl Pass for Emulate {
     }
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let main = module.main();
-        let mut state = State { facts: cx.facts, low: FxHashMap::default(), contained: contained(module) };
+        let kept = kept(module);
+        warn_of_kept(module, &kept, cx);
+        let contained = contained(module, &kept);
+        let mut state = State { facts: cx.facts, low: FxHashMap::default(), contained };
         let public = dtypes_of_outputs(module, main);
         for input in module.graph(main).inputs().to_vec() {
             if let Some(low) = low_dtype(&module.value(input).ty) {
@@ -42,7 +48,7 @@ impl Pass for Emulate {
                 state.redirect(module, input, wide, low);
             }
         }
-        for graph in flow::functions_callees_first(module) {
+        for graph in flow::functions_callees_first(module).into_iter().filter(|graph| !kept.contains(graph)) {
             state.function(module, graph);
         }
         state.constants(module, main);
@@ -50,6 +56,53 @@ impl Pass for Emulate {
         restore_outputs(module, main, &public);
         names::part(module, |_, _| true);
         Ok(Changed::Yes)
+    }
+}
+
+/// Whether nobody here knows what a node hands into its bodies and takes out of them.
+fn keeps_bodies(module: &Module, node: Node) -> bool {
+    module.node(node).bodies().next().is_some() && Ports::of(module, node).is_none()
+}
+
+/// Bodies of these nodes, what is in them, and the functions called from there.
+fn reached(module: &Module, nodes: impl Iterator<Item = Node>) -> FxHashSet<GraphId> {
+    let mut work: Vec<GraphId> = nodes.flat_map(|node| module.node(node).bodies()).collect();
+    let mut reached = FxHashSet::default();
+    while let Some(graph) = work.pop() {
+        if reached.insert(graph) {
+            let inside = |node| module.node(node).bodies().chain(callee(module, node));
+            work.extend(module.nodes(graph).flat_map(inside));
+        }
+    }
+    reached
+}
+
+/// The graphs that stay as they are.
+fn kept(module: &Module) -> FxHashSet<GraphId> {
+    reached(module, flow::nodes(module).into_iter().filter(|&node| keeps_bodies(module, node)))
+}
+
+/// Warns of each outermost node whose bodies stay as they are and have 16-bit values.
+fn warn_of_kept(module: &Module, kept: &FxHashSet<GraphId>, cx: &mut PassCx<'_>) {
+    let is_low = |v: &Value| module.value(*v).ty.element_dtype().is_some_and(DType::is_low);
+    let has_low = |&graph: &GraphId| {
+        let data = module.graph(graph);
+        let mut sources = data.inputs().iter().chain(data.captures()).chain(data.constants());
+        sources.any(is_low)
+            || module.nodes(graph).any(|node| module.node(node).results().iter().flatten().any(is_low))
+    };
+    for node in flow::nodes(module) {
+        if kept.contains(&module.node(node).graph) || !keeps_bodies(module, node) {
+            continue;
+        }
+        if reached(module, std::iter::once(node)).iter().any(has_low) {
+            let (_, op, _) = module.op_name(node);
+            let message = format!(
+                "the bodies of {op} keep their 16-bit values: what is handed into them and taken out is not known, so \
+                 that they round as the runtime does"
+            );
+            cx.warn("emulate.body", Some(node), message);
+        }
     }
 }
 
@@ -114,10 +167,12 @@ fn handed_in_as_f32(module: &Module, node: Node, slot: usize) -> bool {
 
 /// The sequences and optionals that are f32 in the emulated model: those that are neither public nor known to
 /// operators that nobody here knows. What is put into them is rounded already.
-fn contained(module: &Module) -> FxHashSet<Value> {
+fn contained(module: &Module, kept: &FxHashSet<GraphId>) -> FxHashSet<Value> {
     let groups = Groups::new(module);
+    let is_kept = |var: &Var| kept.contains(&module.node(var.node).graph);
+    let stays = |g: &&Group| g.held.is_some() || g.members.iter().any(is_kept);
     let mut held: FxHashSet<Var> =
-        groups.iter().filter(|g| g.held.is_some()).flat_map(|g| g.members.iter().copied()).collect();
+        groups.iter().filter(stays).flat_map(|g| g.members.iter().copied()).collect();
     // The body of a SequenceMap is handed elements of one and makes those of another: they are alike.
     let maps = flow::nodes(module).into_iter().filter(|&node| {
         !groups.is_empty() && module.node(node).schema().is_some_and(|s| s.kind == OpKind::SequenceMap)
@@ -178,18 +233,15 @@ impl State<'_> {
         module.replace_uses(old, new, |n, _| Some(n) != from && Some(n) != between);
         let is_source = module.producer(old).is_none();
         let mut renamed = false;
-        let leaves = module.is_output(old) && !is_source;
-        let n_outputs = if leaves { module.graph(graph).outputs().len() } else { 0 };
-        for index in 0..n_outputs {
-            if module.graph(graph).outputs()[index].value == old {
-                module.set_output(graph, index, new);
-                if !renamed && let (Some(name), Some(_)) = (module.value(old).name, module.value(new).name) {
-                    let inner = format!("{}.computed", module.text(name));
-                    let inner = module.fresh_name(&inner);
-                    module.set_value_name(old, inner);
-                    module.set_value_name(new, name);
-                    renamed = true;
-                }
+        let slots: Vec<u32> = module.output_slots(old).filter(|_| !is_source).collect();
+        for slot in slots {
+            module.set_output(graph, slot as usize, new);
+            if !renamed && let (Some(name), Some(_)) = (module.value(old).name, module.value(new).name) {
+                let inner = format!("{}.computed", module.text(name));
+                let inner = module.fresh_name(&inner);
+                module.set_value_name(old, inner);
+                module.set_value_name(new, name);
+                renamed = true;
             }
         }
         self.low.insert(new, format);
@@ -213,12 +265,17 @@ impl State<'_> {
 
     fn graph(&mut self, module: &mut Module, graph: GraphId) {
         for node in module.nodes(graph).collect::<Vec<_>>() {
-            let as_it_was = is_as_it_was(module, node, &self.contained);
-            for body in module.node(node).bodies().collect::<Vec<_>>() {
-                self.body(module, node, body, as_it_was);
-            }
-            if as_it_was {
-                self.operands(module, node);
+            if keeps_bodies(module, node) {
+                // What they capture is what it was, too.
+                self.operands(module, node, module.node(node).operands().len());
+            } else {
+                let as_it_was = is_as_it_was(module, node, &self.contained);
+                for body in module.node(node).bodies().collect::<Vec<_>>() {
+                    self.body(module, node, body, as_it_was);
+                }
+                if as_it_was {
+                    self.operands(module, node, module.node(node).n_formal());
+                }
             }
             self.attributes(module, node);
             self.results(module, node);
@@ -288,10 +345,10 @@ impl State<'_> {
         }
     }
 
-    /// Makes operands 16-bit again.
-    fn operands(&mut self, module: &mut Module, node: Node) {
-        for slot in 0..module.node(node).n_formal() {
-            let Some(value) = module.node(node).operand(slot) else { continue };
+    /// Makes the first operands 16-bit again.
+    fn operands(&mut self, module: &mut Module, node: Node, count: usize) {
+        for slot in 0..count {
+            let Some(value) = module.node(node).operands()[slot] else { continue };
             if handed_in_as_f32(module, node, slot) {
                 continue;
             }

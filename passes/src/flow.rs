@@ -357,7 +357,7 @@ pub fn readers(module: &Module, value: Value) -> Vec<Reader> {
     while let Some(value) = work.pop() {
         let graph = module.value(value).graph;
         if graph != module.main() {
-            readers.extend(module.output_slots(value).iter().map(|&slot| Reader::Output(graph, slot)));
+            readers.extend(module.output_slots(value).map(|slot| Reader::Output(graph, slot)));
         }
         for (node, slot) in module.uses(value) {
             match inserted_result(module, node) {
@@ -385,7 +385,7 @@ pub fn readers_beyond_casts(module: &Module, value: Value) -> Vec<(Node, u32)> {
     let mut work = vec![(value, MAX_CASTS)];
     while let Some((value, left)) = work.pop() {
         let graph = module.value(value).graph;
-        let outputs = module.output_slots(value).iter().map(|&slot| Reader::Output(graph, slot));
+        let outputs = module.output_slots(value).map(|slot| Reader::Output(graph, slot));
         let around = graph != module.main();
         let uses = module.uses(value).map(|(node, slot)| Reader::Operand(node, slot));
         for reader in outputs.filter(|_| around).chain(uses) {

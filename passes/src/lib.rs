@@ -49,6 +49,7 @@ pub mod suggest;
 pub mod taint;
 pub mod target;
 pub mod tensors;
+pub mod text_casts;
 
 pub use pass::{Changed, Invariants, Pass, PassCx, PassError, Warning};
 pub use paths::Paths;

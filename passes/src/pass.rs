@@ -240,6 +240,22 @@ pub enum PassError {
         /// Every operator and step without a form.
         missing: Vec<crate::raise_opset::NoForm>,
     },
+    /// A cast that was inserted is of an opset at which runtimes take none.
+    #[error(
+        "Cast `{first}`{} was inserted at opset {opset}, where Cast names its type in text, and onnx.checker and ONNX \
+         Runtime refuse what reads such a cast: raise the model first (`raise-opset{{to={to}}}`, `--opset {to}`)",
+        match .more { 0 => String::new(), n => format!(" (and {n} more)") }
+    )]
+    TextCasts {
+        /// The path of the first such cast.
+        first: String,
+        /// How many others there are.
+        more: usize,
+        /// The opset that the first has.
+        opset: u16,
+        /// The opset to raise to.
+        to: u16,
+    },
     /// Casts cost something else than the choice that they follow from: a bug.
     #[error("the choice of formats costs {chosen}, but the casts that follow from it cost {counted}")]
     Recount {

@@ -10,7 +10,7 @@ use crate::classify::Classify;
 use crate::convert_constants::ConvertConstants;
 use crate::cost::Objective;
 use crate::dce::Dce;
-use crate::declared;
+use crate::declared::{self, BodyInputs};
 use crate::emulate::Emulate;
 use crate::flow;
 use crate::guard::{Guard, OutOfRange, Statistics};
@@ -25,6 +25,7 @@ use crate::specialize_functions::SpecializeFunctions;
 use crate::suggest::{did_you_mean, nearest};
 use crate::taint::Taint;
 use crate::target::Profile;
+use crate::text_casts;
 use ampc_ir::infer::{Facts, InferError, infer_module};
 use ampc_ir::verify::{Violation, verify_module};
 use ampc_ir::{DType, Module};
@@ -327,18 +328,20 @@ impl Pipeline {
         verify_each: bool,
         observer: &mut dyn Observer,
     ) -> Result<Vec<Warning>, RunError> {
+        let inputs = BodyInputs::of(module);
         let mut facts = infer_module(module).map_err(RunError::IllTyped)?;
         verify_module(module, &facts).map_err(RunError::Invalid)?;
         flow::withdraw_false_marks(module);
-        let mut warnings = declared::contradictions(module);
+        let mut warnings = declared::contradictions(module, &inputs);
         let (mut statistics, mut optimum) = (Statistics::default(), None);
-        let mut dirty = false;
+        let (mut dirty, mut any) = (false, false);
         for (i, pass) in self.passes.iter().enumerate() {
             observer.before(pass.as_ref(), module);
             let mut cx = PassCx::new(&facts, &mut statistics, &mut optimum, &mut warnings);
             let changed =
                 pass.run(module, &mut cx).map_err(|error| RunError::Pass { pass: pass.name(), error })?;
             dirty |= changed == Changed::Yes;
+            any |= changed == Changed::Yes;
             // What a pass in between changes is not what was chosen for.
             if changed == Changed::Yes && pass.name() != "assign" {
                 optimum = optimum.filter(|o| o.counted);
@@ -353,6 +356,10 @@ impl Pipeline {
                 }
             }
             observer.after(pass.as_ref(), module, changed);
+        }
+        if any {
+            // Between passes they may come and go.
+            text_casts::refuse(module).map_err(|error| RunError::Pass { pass: "pipeline", error })?;
         }
         if let Some(optimum) = &optimum {
             observer.chosen(optimum);

@@ -225,7 +225,7 @@ pub(crate) fn erase_unread(module: &mut Module, pinned: impl Fn(&Module, Node) -
 fn replace(module: &mut Module, cast: &Cast, by: Value) {
     module.replace_uses(cast.result, by, |_, _| true);
     let graph = module.node(cast.node).graph;
-    for slot in module.output_slots(cast.result).to_vec() {
+    for slot in module.output_slots(cast.result).collect::<Vec<_>>() {
         module.set_output(graph, slot as usize, by);
     }
     module.erase_node(cast.node);

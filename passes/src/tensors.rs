@@ -222,7 +222,7 @@ impl<'m> Tensors<'m> {
         while let Some((value, at)) = work.pop() {
             let data = module.value(value);
             let present = data.ty.dtype();
-            for &slot in module.output_slots(value) {
+            for slot in module.output_slots(value) {
                 let port = flow::var_of_reader(module, Reader::Output(data.graph, slot));
                 if let Some(port) = port {
                     let own = data.graph != home;

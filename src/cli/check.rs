@@ -8,6 +8,7 @@ use super::progress::Progress;
 use super::shown;
 use super::table::count;
 use super::ui::{self, Stream, Ui};
+use ampc::passes::declared::{self, BodyInputs};
 use std::path::Path;
 
 pub(crate) fn run(args: &CheckArgs, ui: Ui) -> Result<(), Failure> {
@@ -32,6 +33,7 @@ fn problems(path: &Path) -> (Vec<Problem>, u8) {
             return (failure.problems, failure.code);
         }
     };
+    let inputs = BodyInputs::of(&model.module);
     let findings = ampc::check(&mut model.module);
     if let Err(error) = ampc::files::unchanged(&model.files()) {
         let failure = diagnose::failure(&error, None);
@@ -41,7 +43,7 @@ fn problems(path: &Path) -> (Vec<Problem>, u8) {
     let code = if problems.is_empty() { 0 } else { ampc::ErrorKind::InvalidInput.exit_code() };
     problems.extend(model.warnings.iter().map(diagnose::of_warning));
     if code == 0 {
-        let contradictions = ampc::passes::declared::contradictions(&model.module);
+        let contradictions = declared::contradictions(&model.module, &inputs);
         problems.extend(contradictions.into_iter().map(|w| Problem::warning(w.code, w.message)));
         let entries = model.source.as_ref().map(|s| ampc::onnx::false_value_info(&model.module, s));
         problems.extend(entries.into_iter().flatten().flatten().map(|w| diagnose::of_warning(&w)));

@@ -364,7 +364,7 @@ impl Cx<'_> {
             (GraphOwner::Body { node, .. }, None) => format!("output of a body of {}", self.called(node)),
             (GraphOwner::Main | GraphOwner::Erased, _) => "output of the graph".into(),
         };
-        let mut words: Vec<String> = self.module.output_slots(value).iter().map(of).collect();
+        let mut words: Vec<String> = self.module.output_slots(value).map(|slot| of(&slot)).collect();
         words.dedup();
         words
     }

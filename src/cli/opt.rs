@@ -10,7 +10,7 @@ use super::ui::{Stream, Ui};
 use super::{diagnose, targets};
 use ampc::passes::pipeline::Pipeline;
 use ampc::passes::policy::PolicyError;
-use ampc::passes::{Invariants, Paths, Policy};
+use ampc::passes::{Invariants, Paths, Policy, Warning};
 use ampc::report::is_about_result;
 use std::cell::RefCell;
 use std::fs::File;
@@ -38,12 +38,16 @@ pub(crate) fn run(args: &OptArgs, ui: Ui) -> Result<(), Failure> {
     let force = emit.force();
     let run =
         Run { ui, progress: &progress, debug: &args.debug, force, pipeline: &pipeline, path: &args.model };
-    let warnings = run.watched(&mut model, |model, observer| {
+    let mut warnings = run.watched(&mut model, |model, observer| {
         ampc::rewrite::run_pipeline(model, &pipeline, args.debug.verify_each, observer)
     })?;
     progress.stage("writing");
     if emit.kind == EmitArg::Emulated {
-        model = ampc::emulate(model).map_err(|e| diagnose::failure(&e, None))?;
+        let (emulated, told) = ampc::emulate(model).map_err(|e| diagnose::failure(&e, None))?;
+        model = emulated;
+        let is_said = |w: &Warning| warnings.iter().any(|said| said.message == w.message);
+        let new: Vec<Warning> = told.into_iter().filter(|w| !is_said(w)).collect();
+        warnings.extend(new);
     }
     let written = emit.write(&model)?;
     drop(progress);

@@ -5,7 +5,7 @@ use super::diagnose;
 use super::problem::{Failure, LINES, Problem};
 use super::progress::Progress;
 use super::table::count;
-use super::ui::Ui;
+use super::ui::{Stream, Ui};
 use ampc::ir::Module;
 use ampc::ir::tensor::ByteSource;
 use ampc::ir::text::{PrintOptions, print};
@@ -283,6 +283,17 @@ pub(crate) fn load(path: &Path, ui: Ui) -> Result<Model, Failure> {
         }
     }
     Ok(model)
+}
+
+/// Warns those who run a model of how it is read; with `named`, each warning says of which model it is.
+pub(crate) fn warn_of_reading(model: &Model, named: Option<&Path>, ui: Ui) {
+    // In detail everything has been said when it was read.
+    let warnings = model.warnings.iter().filter(|w| !ui.verbose && w.is_about_reading());
+    for warning in warnings {
+        let place = named.map_or_else(String::new, |path| format!("`{}`: ", path.display()));
+        let problem = Problem::warning(warning.code(), format!("{place}{warning}"));
+        ui.say(problem.draw(ui, Stream::Err).trim_start_matches('\n'));
+    }
 }
 
 #[cfg(test)]

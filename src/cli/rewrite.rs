@@ -90,7 +90,19 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     let low = Low::of(&nodes, &model.module, options.to);
     progress.stage("writing");
     if emit.kind == EmitArg::Emulated {
-        model = ampc::emulate(model).map_err(|e| diagnose::failure(&e, None))?;
+        let (emulated, told) = ampc::emulate(model).map_err(|e| diagnose::failure(&e, None))?;
+        model = emulated;
+        let paths = Paths::new(&model.module);
+        for warning in told {
+            // Of declared types the rewrite has warned before.
+            if report.warnings.iter().all(|said| said.message != warning.message) {
+                report.warnings.push(ReportWarning {
+                    code: warning.code.to_owned(),
+                    message: warning.message,
+                    node: warning.node.map(|node| paths.path(node).to_owned()),
+                });
+            }
+        }
     }
     let mut batch = Batch::new();
     let mut written = emit.stage(&model, &mut batch)?;

@@ -3,7 +3,7 @@
 use super::args::RunArgs;
 use super::data;
 use super::diagnose;
-use super::pipeline::load;
+use super::pipeline::{load, warn_of_reading};
 use super::problem::Failure;
 use super::progress::Progress;
 use super::table::{Table, bytes, number};
@@ -26,6 +26,7 @@ pub(crate) fn run(args: &RunArgs, threads: Option<u32>, ui: Ui) -> Result<(), Fa
     let progress = Progress::start(ui);
     progress.stage("reading");
     let mut model = load(&args.model, ui)?;
+    progress.suspend(|| warn_of_reading(&model, None, ui));
     let cpu = data::cpu(threads, &args.limits);
     let mut executable = {
         let prepared = execute::prepare(&mut model.module, &cpu);

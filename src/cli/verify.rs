@@ -3,7 +3,7 @@
 use super::args::VerifyArgs;
 use super::data;
 use super::diagnose;
-use super::pipeline::load;
+use super::pipeline::{load, warn_of_reading};
 use super::problem::{Failure, Problem};
 use super::progress::Progress;
 use super::shown;
@@ -49,6 +49,10 @@ fn two_models(args: &VerifyArgs, other_path: &Path, cpu: Cpu, ui: Ui) -> Result<
     progress.stage("reading");
     let mut model = load(&args.model, ui)?;
     let mut other = load(other_path, ui)?;
+    progress.suspend(|| {
+        warn_of_reading(&model, Some(&args.model), ui);
+        warn_of_reading(&other, Some(other_path), ui);
+    });
     let findings = ampc::check(&mut model.module);
     if !findings.is_empty() {
         return Err(diagnose::failure(&Error::Invalid(findings), Some(&model.module)));
@@ -173,6 +177,7 @@ pub(crate) fn first(found: &Verification) -> String {
 
 fn with_data(args: &VerifyArgs, folder: &Path, cpu: &Cpu, ui: Ui) -> Result<bool, Failure> {
     let mut model = load(&args.model, ui)?;
+    warn_of_reading(&model, None, ui);
     let prepared = prepare(&mut model.module, cpu);
     let mut executable = prepared.map_err(|e| diagnose::failure(&e, Some(&model.module)))?;
     let fail = |error: Error| diagnose::failure(&error, Some(&model.module));

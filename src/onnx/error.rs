@@ -339,18 +339,22 @@ impl fmt::Display for Maybe<'_> {
 #[non_exhaustive]
 pub enum Warning {
     /// Nodes were not in topological order; they are now.
-    #[error("the nodes of {graph} are not in topological order; they have been sorted")]
+    #[error("the nodes of {graph} are not in topological order; they have been sorted{}", others(*.more, "graph"))]
     Unsorted {
-        /// The graph.
+        /// The first such graph.
         graph: String,
+        /// How many others there are.
+        more: usize,
     },
     /// A domain was used and not imported; the import has been added.
-    #[error("domain `{domain}` is used but not imported; opset {opset} has been assumed and added")]
+    #[error("domain `{domain}` is used but not imported; opset {opset} has been assumed and added{}", others(*.more, "domain"))]
     MissingOpset {
         /// The domain.
         domain: String,
         /// The opset.
         opset: u16,
+        /// How many other domains.
+        more: usize,
     },
     /// An operator that ONNX does not have at this opset, and ONNX Runtime has.
     #[error(
@@ -399,12 +403,14 @@ pub enum Warning {
         count: usize,
     },
     /// A dim of an input or output is negative; it is taken to be unknown.
-    #[error("`{value}` declares the dim {dim}; it is taken to be unknown")]
+    #[error("`{value}` declares the dim {dim}; it is taken to be unknown{}", others(*.more, "dim"))]
     NegativeDim {
         /// The value.
         value: String,
         /// The dim.
         dim: i64,
+        /// How many other dims are.
+        more: usize,
     },
     /// What `value_info` says of a value is false; it has been left out.
     #[error(
@@ -428,7 +434,54 @@ pub enum Warning {
     },
 }
 
+/// What stands behind the first of many.
+fn others(more: usize, what: &str) -> String {
+    match more {
+        0 => String::new(),
+        1 => format!(" (and 1 more {what})"),
+        n => format!(" (and {n} more {what}s)"),
+    }
+}
+
 impl Warning {
+    /// Counts another thing of the kind of this warning, of which the first is named; whether it is one that counts.
+    pub(crate) fn absorbs(&mut self, other: &Warning) -> bool {
+        if std::mem::discriminant(self) != std::mem::discriminant(other) {
+            return false;
+        }
+        match self {
+            Warning::MissingOpset { more, .. } | Warning::NegativeDim { more, .. } => {
+                *more += 1;
+                true
+            }
+            Warning::Unsorted { .. }
+            | Warning::RuntimeOnly { .. }
+            | Warning::UnnamedGraph { .. }
+            | Warning::SparseInitializers { .. }
+            | Warning::ListedInitializers { .. }
+            | Warning::OverridableInitializers { .. }
+            | Warning::FalseValueInfo { .. }
+            | Warning::StaleProvenance { .. } => false,
+        }
+    }
+
+    /// Whether it says how the model is read, which matters to those who run it as well; the others are about what
+    /// is written and how it is judged.
+    pub fn is_about_reading(&self) -> bool {
+        match self {
+            Warning::Unsorted { .. }
+            | Warning::MissingOpset { .. }
+            | Warning::RuntimeOnly { .. }
+            | Warning::SparseInitializers { .. }
+            | Warning::NegativeDim { .. } => true,
+            Warning::UnnamedGraph { .. }
+            | Warning::ListedInitializers { .. }
+            | Warning::OverridableInitializers { .. }
+            | Warning::FalseValueInfo { .. }
+            | Warning::StaleProvenance { .. } => false,
+        }
+    }
+
     /// A short name, stable across versions.
     pub fn code(&self) -> &'static str {
         match self {

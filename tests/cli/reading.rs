@@ -205,6 +205,109 @@ fn a_model_below_opset_6_is_raised_if_it_needs_casts() {
     }
 }
 
+/// What a Loop hands into its body is of one type, whatever the body declares.
+#[test]
+fn declared_inputs_of_bodies_that_do_not_hold_are_warned_of() {
+    let dir = Dir::new();
+    let looped = |dtype: i32, dims: &[i64]| {
+        let body = GraphProto {
+            name: some("b"),
+            node: vec![node("Identity", "", &["c"], &["c2"]), node("Relu", "", &["s"], &["s2"])],
+            input: vec![typed("i", 7, &[]), typed("c", 9, &[]), typed("s", dtype, dims)],
+            output: vec![typed("c2", 9, &[]), typed("s2", 1, &[2, 4])],
+            ..GraphProto::default()
+        };
+        let mut looped = model(17, matmul(&[2, 4]));
+        let graph = looped.graph.as_mut().unwrap();
+        graph.input.push(typed("n", 7, &[]));
+        let mut owner = node("Loop", "loop", &["n", "", "y"], &["z"]);
+        owner.attribute = vec![AttributeProto {
+            name: some("body"),
+            r#type: Some(5),
+            g: Some(Box::new(body)),
+            ..AttributeProto::default()
+        }];
+        graph.node.push(owner);
+        graph.output.push(typed("z", 1, &[2, 4]));
+        looped
+    };
+    for (dtype, dims, warned) in [(1, [2, 4], false), (1, [2, 7], true), (10, [2, 4], true)] {
+        write(&dir, "m.onnx", &looped(dtype, &dims));
+        let check = dir.run(&["check", "m.onnx"]);
+        let rewrite = dir.run(&["rewrite", "m.onnx", "-o", "out.onnx", "--force"]);
+        for said in [&check.stdout, &rewrite.stderr] {
+            let is_said = said.contains("types.declared-input") && said.contains("`s` of body `body`");
+            assert_eq!(is_said, warned, "{dtype} {dims:?}: {said}");
+        }
+        assert_eq!((check.code, rewrite.code), (0, 0), "{check}{rewrite}");
+    }
+}
+
+/// Those who run a model are told how it is read, and not what a rewrite makes of it.
+#[test]
+fn runs_warn_of_how_a_model_is_read() {
+    let dir = Dir::new();
+    let mut found = model(17, matmul(&[2, 4]));
+    found.opset_import.clear();
+    found.graph.as_mut().unwrap().name = None;
+    write(&dir, "m.onnx", &found);
+    for args in [&["run", "m.onnx", "--random", "1"][..], &["verify", "m.onnx", "m.onnx", "--random", "1"]] {
+        let run = dir.run(args);
+        assert_eq!(run.code, 0, "{run}");
+        assert!(run.stderr.contains("ampc::warning::onnx.missing-opset"), "{run}");
+        assert!(!run.stderr.contains("onnx.unnamed-graph"), "{run}");
+        assert_eq!(run.stderr.contains("`m.onnx`: domain"), args[0] == "verify", "{run}");
+        let quiet = dir.run(&[args, &["-q"]].concat());
+        assert!(quiet.code == 0 && quiet.stderr.is_empty(), "{quiet}");
+    }
+}
+
+/// One warning names the first of many domains that are not imported, and counts the others.
+#[test]
+fn what_is_there_many_times_is_warned_of_once() {
+    let dir = Dir::new();
+    let mut found = model(17, matmul(&[2, 4]));
+    let graph = found.graph.as_mut().unwrap();
+    for i in 0..1000 {
+        let domain = some(&format!("d{i}"));
+        let result = format!("o{i}");
+        graph.node.push(NodeProto { domain, ..node("Op", "", &["y"], &[&result]) });
+        graph.input.push(typed(&format!("i{i}"), 1, &[-2]));
+    }
+    write(&dir, "m.onnx", &found);
+    let run = dir.run(&["check", "m.onnx"]);
+    assert!(run.code == 0 && run.stdout.contains("2 warnings"), "{run}");
+    let said = run.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(said.contains("999 more") && said.contains("`d0`") && said.contains("`i0`"), "{run}");
+}
+
+/// `rewrite` raises such a model; passes do what they were asked for, and nothing that runtimes refuse.
+#[test]
+fn passes_write_no_cast_that_names_its_type_in_text() {
+    let dir = Dir::new();
+    let passes = "classify, guard, taint, assign, insert-casts, simplify-casts, convert-constants, dce";
+    let raised = format!("raise-opset{{to=6}}, {passes}");
+    for opset in [1, 5] {
+        let mut old = model(opset, matmul(&[2, 4]));
+        old.graph.as_mut().unwrap().input.push(typed("w", 1, &[4, 4]));
+        write(&dir, "old.onnx", &old);
+        for emit in ["onnx", "text"] {
+            let opt = |passes: &str| {
+                dir.run(&["opt", "old.onnx", "--passes", passes, "--emit", emit, "-o", "new", "--force"])
+            };
+            let run = opt(passes);
+            assert_eq!(run.code, 4, "{run}");
+            assert!(run.stderr.contains("raise-opset{to=6}") && !dir.path("new").exists(), "{run}");
+            let run = opt(&raised);
+            assert_eq!(run.code, 0, "{run}");
+            std::fs::remove_file(dir.path("new")).unwrap();
+        }
+        let to = opset.to_string();
+        let run = dir.run(&["rewrite", "old.onnx", "-o", "new", "--emit", "onnx", "--opset", &to]);
+        assert!(run.code == 4 && run.stderr.contains("--opset 6"), "{run}");
+    }
+}
+
 #[test]
 fn a_model_below_opset_6_that_cannot_be_raised_is_refused() {
     let dir = Dir::new();

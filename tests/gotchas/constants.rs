@@ -285,7 +285,7 @@ fn g17_low_elements_in_int32_data() {
     // Nothing to lower; the emulated export converts to f32 and reads the numbers for that.
     let done = rewrite(load_proto(&source), &options(DType::F16));
     assert_eq!(written(&done).encode_to_vec(), source.encode_to_vec());
-    let wide = ampc::emulate(done.model).unwrap();
+    let (wide, _) = ampc::emulate(done.model).unwrap();
     assert_eq!(wide.module.dtype("c"), DType::F32);
     assert_eq!(wide.module.floats("c"), [f64::from(f16::from_f32(0.1)), -3.0]);
 }

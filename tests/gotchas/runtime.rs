@@ -161,7 +161,7 @@ pub(crate) fn exec_models(
     };
     let mut paths = vec![save(&again, "source.onnx"), save(&done.model, "low.onnx")];
     // The written file, so that what is emulated is what users would emulate.
-    let emulated = ampc::emulate(ampc::load(&paths[1]).unwrap()).unwrap();
+    let (emulated, _) = ampc::emulate(ampc::load(&paths[1]).unwrap()).unwrap();
     paths.push(save(&emulated, "emulated.onnx"));
     let runs = run(folder.path(), feeds, &paths).map(|mut runs| {
         let emulated = runs.pop().unwrap().expect("the emulated export runs everywhere");

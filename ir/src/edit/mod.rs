@@ -87,12 +87,13 @@ impl Module {
     /// Lets a value leave the graph as its next output.
     pub fn add_output(&mut self, graph: GraphId, value: Value, declared: Type) {
         let index = u32::try_from(self.graphs[graph].outputs.len()).expect("fewer than 2^32 outputs");
-        self.leaving.entry(value).or_default().push(index);
+        self.leaving.entry(value).or_default().push_back(index);
         self.graphs[graph].outputs.push(Output { value, declared });
         self.graphs[graph].dirty = true;
     }
 
-    /// Lets another value leave as output `index`. Its declared type stays.
+    /// Lets another value leave as output `index`. Its declared type stays. If a value leaves n times, the first and the
+    /// last of them are changed in one step, one in between in up to n/2.
     pub fn set_output(&mut self, graph: GraphId, index: usize, value: Value) {
         let before = std::mem::replace(&mut self.graphs[graph].outputs[index].value, value);
         let slot = u32::try_from(index).expect("fewer than 2^32 outputs");

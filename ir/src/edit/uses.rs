@@ -23,10 +23,7 @@ impl Module {
     /// Sets many operands at once. Taking an edge from a value with n readers costs up to n steps, and one step if
     /// the newest edge goes first: this does it in that order, so that all of them cost n.
     pub fn set_operands(&mut self, edits: Vec<(Node, usize, Option<Value>)>) {
-        let mut edges: Vec<(GraphId, EdgeIndex)> = edits
-            .iter()
-            .filter_map(|&(node, slot, _)| Some((self.nodes[node].graph, self.edge_into(node, slot)?)))
-            .collect();
+        let mut edges = self.edges_of(&edits);
         edges.sort_unstable_by_key(|&(_, edge)| std::cmp::Reverse(edge));
         for (graph, edge) in edges {
             self.graphs[graph].uses.remove_edge(edge);
@@ -58,9 +55,8 @@ impl Module {
     pub fn set_formal_operands(&mut self, node: Node, operands: &[Option<Value>]) {
         let data = &self.nodes[node];
         assert_eq!(data.operands.len(), data.n_formal(), "the bodies of {node} capture operands");
-        for slot in 0..data.operands.len() {
-            self.set_operand(node, slot, None);
-        }
+        let none = (0..data.operands.len()).map(|slot| (node, slot, None)).collect();
+        self.set_operands(none);
         let data = &mut self.nodes[node];
         data.operands = smallvec::smallvec![None; operands.len()];
         data.n_formal = u32::try_from(operands.len()).expect("fewer than 2^32 operands");
@@ -102,10 +98,44 @@ impl Module {
             .map(|(_, edge)| edge.operand as usize)
     }
 
-    /// The edge of an operand.
+    /// The edges of operands, with the graphs that they are in. Those of one node are found by going through its
+    /// operands once.
+    fn edges_of(&self, edits: &[(Node, usize, Option<Value>)]) -> Vec<(GraphId, EdgeIndex)> {
+        let mut places: Vec<(Node, usize)> = edits.iter().map(|&(node, slot, _)| (node, slot)).collect();
+        places.sort_unstable();
+        places.dedup();
+        let mut edges = Vec::with_capacity(places.len());
+        for of_node in places.chunk_by(|a, b| a.0 == b.0) {
+            let (node, slot) = of_node[0];
+            let graph = self.nodes[node].graph;
+            if of_node.len() == 1 {
+                edges.extend(self.edge_into(node, slot).map(|edge| (graph, edge)));
+                continue;
+            }
+            let is_wanted = |slot: u32| of_node.binary_search(&(node, slot as usize)).is_ok();
+            let into = self.graphs[graph].uses.edges_directed(self.nodes[node].vertex, Direction::Incoming);
+            let wanted = into.filter(|edge| is_wanted(edge.weight().operand));
+            edges.extend(wanted.map(|edge| (graph, edge.id())));
+        }
+        edges
+    }
+
+    /// The edge of an operand: looked for from both ends in turns, the newest edges first.
     fn edge_into(&self, node: Node, slot: usize) -> Option<EdgeIndex> {
         let value = self.nodes[node].operands[slot]?;
-        self.edges_between(value, node).find(|(_, edge)| edge.operand as usize == slot).map(|(edge, _)| edge)
+        let uses = &self.graphs[self.nodes[node].graph].uses;
+        let (from, to) = (self.source_of(value).0, self.nodes[node].vertex);
+        let (mut readers, mut operands) = (uses.edges(from), uses.edges_directed(to, Direction::Incoming));
+        loop {
+            let edge = readers.next()?;
+            if edge.target() == to && edge.weight().operand as usize == slot {
+                return Some(edge.id());
+            }
+            let edge = operands.next()?;
+            if edge.weight().operand as usize == slot {
+                return Some(edge.id());
+            }
+        }
     }
 
     /// The edges to a node from what makes a value. They are looked for from both ends in turns: a value may have as

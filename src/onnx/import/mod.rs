@@ -176,6 +176,13 @@ impl Import<'_> {
         Ok(Some(tables))
     }
 
+    /// Warns; of what is there many times once, with how many there are.
+    fn warn(&mut self, warning: Warning) {
+        if !self.warnings.iter_mut().any(|said| said.absorbs(&warning)) {
+            self.warnings.push(warning);
+        }
+    }
+
     fn problem(&mut self, place: impl Into<String>, kind: ProblemKind) {
         if self.problems.len() < MAX_PROBLEMS {
             self.problems.push(Problem { place: place.into(), kind });

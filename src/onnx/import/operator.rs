@@ -136,7 +136,7 @@ impl Import<'_> {
             Some(newest) => newest,
             None => 1,
         };
-        self.warnings.push(Warning::MissingOpset { domain: shown(text), opset });
+        self.warn(Warning::MissingOpset { domain: shown(text), opset, more: 0 });
         opsets.push((domain, opset));
         opset
     }

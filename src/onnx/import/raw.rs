@@ -418,7 +418,9 @@ impl Import<'_> {
                     self.problem(place, ProblemKind::IncompleteType { name, missing });
                 }
                 TypeIssue::Missing(_) => {}
-                TypeIssue::NegativeDim(dim) => self.warnings.push(Warning::NegativeDim { value: name, dim }),
+                TypeIssue::NegativeDim(dim) => {
+                    self.warn(Warning::NegativeDim { value: name, dim, more: 0 });
+                }
             }
         }
         Some(RawValue { name: self.module.intern(name), at, ty })

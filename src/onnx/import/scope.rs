@@ -33,7 +33,7 @@ struct Free {
 /// Resolves the names of every graph and sorts its nodes.
 pub(super) fn resolve(import: &mut Import<'_>, tables: &mut Tables) {
     let mut free: Vec<Vec<Free>> = tables.graphs.iter().map(|_| Vec::new()).collect();
-    let mut listed = [0, 0];
+    let (mut listed, mut unsorted) = ([0, 0], Vec::new());
     let (mut defined, mut seen) = (NameTable::new(), NameTable::new());
     for g in (0..tables.graphs.len()).rev() {
         defined.start();
@@ -45,8 +45,7 @@ pub(super) fn resolve(import: &mut Import<'_>, tables: &mut Tables) {
         match order {
             Ok(order) => {
                 if !order.is_sorted() {
-                    let graph = graph_label(&import.module, &tables.graphs, g);
-                    import.warnings.push(Warning::Unsorted { graph });
+                    unsorted.push(g);
                 }
                 tables.graphs[g].order = order;
             }
@@ -63,6 +62,11 @@ pub(super) fn resolve(import: &mut Import<'_>, tables: &mut Tables) {
                 import.problem(place, ProblemKind::Undefined { name });
             }
         }
+    }
+    // The outermost first.
+    if let Some((&first, others)) = unsorted.split_last() {
+        let graph = graph_label(&import.module, &tables.graphs, first);
+        import.warnings.push(Warning::Unsorted { graph, more: others.len() });
     }
     warn_of_unnamed(import, &tables.graphs);
     if import.sparse_initializers > 0 {
