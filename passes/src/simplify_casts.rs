@@ -44,16 +44,15 @@ impl Pass for SimplifyCasts {
         self.by_cut.into_iter().flat_map(by).collect()
     }
     fn run(&self, module: &mut Module, _: &mut PassCx<'_>) -> Result<Changed, PassError> {
-        let (mut changed, chosen) = (false, self.by_cut);
-        // A twin that takes the place of another has readers that may be twins now.
-        while let Round { changed: true, again } = round(module, chosen) {
+        let chosen = self.by_cut;
+        let mut changed = rounds(module, chosen);
+        while chosen.is_some() && erase_unread(module, |module, node| pin_of_cast(module, node).is_some()) {
             changed = true;
-            if !again {
+            // What was erased may have been the second reader of a cast that stayed because it had two.
+            if !rounds(module, chosen) {
                 break;
             }
         }
-        changed |=
-            chosen.is_some() && erase_unread(module, |module, node| pin_of_cast(module, node).is_some());
         // Twins are one by now.
         for node in flow::nodes(module) {
             changed |= dequantize_into(module, node);
@@ -73,6 +72,19 @@ struct Round {
     changed: bool,
     /// Whether casts that were looked at read something else since.
     again: bool,
+}
+
+/// Looks at all casts until nothing changes; whether anything did.
+fn rounds(module: &mut Module, chosen: Option<DType>) -> bool {
+    let mut changed = false;
+    // A twin that takes the place of another has readers that may be twins now.
+    while let Round { changed: true, again } = round(module, chosen) {
+        changed = true;
+        if !again {
+            break;
+        }
+    }
+    changed
 }
 
 /// Looks at all casts in program order.

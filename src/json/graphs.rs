@@ -3,7 +3,7 @@
 use super::reader::{Owner, Reader, Scope, Work, clip};
 use super::tape::{At, Token};
 use ampc_ir::module::{Decision, Provenance, Reason, Role};
-use ampc_ir::op::{Lookup, lookup};
+use ampc_ir::op::{Lookup, lookup_overload};
 use ampc_ir::text::MAX_DEPTH;
 use ampc_ir::{GraphId, NewNode, Node, Op, Position, Symbol, Type, Value};
 use rustc_hash::FxHashMap;
@@ -301,10 +301,11 @@ impl Reader<'_, '_> {
         let opset = imported.map(|&(_, version)| version);
         let shown = if wanted.is_empty() { "ai.onnx" } else { &wanted };
         let text = self.module.text(name);
-        let (expected, found) = match lookup(&wanted, text, opset.unwrap_or(u16::MAX)) {
+        let overload_text = self.module.text(overload);
+        let (expected, found) = match lookup_overload(&wanted, text, overload_text, opset.unwrap_or(u16::MAX)) {
             Lookup::UnknownDomain => return Some(Op::Custom { domain, name, overload }),
             _ if opset.is_none() => (format!("an entry of `{shown}` in \"opsets\""), "none".to_owned()),
-            Lookup::Found(_) if !self.module.text(overload).is_empty() => (
+            Lookup::Found(_) if !overload_text.is_empty() => (
                 "a function of the model, as an overload is named".to_owned(),
                 format!("an operator of `{shown}`"),
             ),

@@ -91,6 +91,15 @@ pub fn lookup(domain: &str, name: &str, opset: u16) -> Lookup {
     }
 }
 
+/// [`lookup`] for a node that also names an overload, of which the model has no function: an overload is not an operator
+/// of the table, so in an open domain it is somebody else's.
+pub fn lookup_overload(domain: &str, name: &str, overload: &str, opset: u16) -> Lookup {
+    match is_open(domain) && !overload.is_empty() {
+        true => Lookup::UnknownDomain,
+        false => lookup(domain, name, opset),
+    }
+}
+
 /// Whether others than the table's may define operators of the domain, as they may define versions of the table's:
 /// it is none of ONNX's. What a node of such a domain is that does not fit its schema is not known.
 pub fn is_open(domain: &str) -> bool {

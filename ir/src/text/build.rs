@@ -8,7 +8,7 @@ use super::ast::{CaptureAst, Decided, FunctionAst, Lines, Name, NodeAst, SourceA
 use super::parser::{Parser, clip};
 use crate::edit::{NewNode, Position};
 use crate::module::{Decision, FunctionData, Op, Payload, Reason, Role};
-use crate::op::{Class, Lookup, is_open, lookup};
+use crate::op::{Class, Lookup, lookup_overload};
 use crate::{FunctionId, GraphId, Node, Symbol, Type, Value};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -281,14 +281,16 @@ impl Builder<'_, '_, '_> {
         let wanted = canonical(domain);
         let opset = work.opsets.iter().find(|(d, _)| canonical(*d) == wanted).map(|&(_, version)| version);
         let shown = if wanted.is_empty() { "ai.onnx" } else { wanted };
-        let (expected, found) = match lookup(wanted, module.text(name), opset.unwrap_or(u16::MAX)) {
+        let (name_text, overload_text) = (module.text(name), module.text(overload));
+        let (expected, found) = match lookup_overload(
+            wanted,
+            name_text,
+            overload_text,
+            opset.unwrap_or(u16::MAX),
+        ) {
             Lookup::UnknownDomain => return Some(Op::Custom { domain, name, overload }),
-            // An overload is of an operator that the table does not have.
-            _ if is_open(wanted) && !module.text(overload).is_empty() => {
-                return Some(Op::Custom { domain, name, overload });
-            }
             _ if opset.is_none() => (format!("an opset import of `{shown}`"), "none".to_owned()),
-            Lookup::Found(schema) if module.text(overload).is_empty() => return Some(Op::Schema(schema)),
+            Lookup::Found(schema) if overload_text.is_empty() => return Some(Op::Schema(schema)),
             Lookup::Found(_) => (
                 "a function of the model, as an overload is named".to_owned(),
                 format!("an operator of `{shown}`"),

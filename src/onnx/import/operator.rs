@@ -7,7 +7,7 @@ use crate::onnx::node::NodeMessage;
 use crate::onnx::scan::ModelMessage;
 use ampc_ir::entity::EntityRef;
 use ampc_ir::module::Header;
-use ampc_ir::op::{LATEST_IR_VERSION, Lookup, all, is_open, latest_opset, lookup};
+use ampc_ir::op::{LATEST_IR_VERSION, Lookup, all, latest_opset, lookup_overload};
 use ampc_ir::{FunctionId, Op, Symbol};
 use rustc_hash::FxHashMap;
 
@@ -163,12 +163,8 @@ impl Import<'_> {
         }
         let (domain_text, name_text) = (self.module.text(domain), self.module.text(name));
         let shown_name = || name_text.to_owned();
-        let kind = match lookup(domain_text, name_text, opset) {
+        let kind = match lookup_overload(domain_text, name_text, self.module.text(overload), opset) {
             Lookup::UnknownDomain => return Some(Op::Custom { domain, name, overload }),
-            // An overload is of an operator that the table does not have.
-            Lookup::Found(_) if is_open(domain_text) && overload != empty => {
-                return Some(Op::Custom { domain, name, overload });
-            }
             Lookup::Found(schema) => {
                 if schema.is_runtime_only() {
                     let first = place_of(self, place, node);
