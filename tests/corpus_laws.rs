@@ -24,6 +24,7 @@ use ampc_passes::policy::Pin;
 use corpus::models;
 use rustc_hash::FxHashMap;
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -47,7 +48,11 @@ fn law(
 ) {
     #[expect(clippy::disallowed_methods, reason = "tests are told where the corpora are")]
     let Some(root) = std::env::var("AMPC_CORPUS").ok().map(PathBuf::from) else {
-        println!("{name}: skipped all of {}: AMPC_CORPUS is not set", folders.join(", "));
+        let _ = writeln!(
+            std::io::stderr(),
+            "{name}: skipped all of {}: AMPC_CORPUS is not set",
+            folders.join(", ")
+        );
         return;
     };
     let (mut hold, mut spoken_of, mut all) = (0, 0, 0);

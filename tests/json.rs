@@ -9,6 +9,7 @@
 use ampc_ir::DType;
 use ampc_ir::eq::same_module;
 use ampc_ir::text::ParseOptions;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -144,7 +145,7 @@ fn mistakes_are_shown_in_the_file() {
 fn the_example_in_python_runs() {
     #[expect(clippy::disallowed_methods, reason = "tests are told which Python has their packages")]
     let Ok(python) = std::env::var("AMPC_PYTHON") else {
-        println!("skipped: AMPC_PYTHON does not name a Python that has NumPy");
+        let _ = writeln!(std::io::stderr(), "skipped: AMPC_PYTHON does not name a Python that has NumPy");
         return;
     };
     let folder = tempfile::tempdir().unwrap();

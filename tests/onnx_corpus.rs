@@ -16,6 +16,7 @@ use ampc::onnx::{Blame, ImportError, ReadOptions, Warning, read, read_bytes, to_
 use ampc_ir::eq::same_module;
 use corpus::models;
 use std::fs;
+use std::io::Write as _;
 use std::path::PathBuf;
 
 fn corpus(folder: &str) -> Option<PathBuf> {
@@ -23,7 +24,7 @@ fn corpus(folder: &str) -> Option<PathBuf> {
     let root = std::env::var("AMPC_CORPUS").ok().map(PathBuf::from);
     let path = root.map(|r| r.join(folder)).filter(|p| p.is_dir());
     if path.is_none() {
-        println!("skipped: no folder `{folder}` in AMPC_CORPUS");
+        let _ = writeln!(std::io::stderr(), "skipped: no folder `{folder}` in AMPC_CORPUS");
     }
     path
 }

@@ -26,6 +26,7 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use random_graphs::{Graph, Line, bytes_of, from_bytes, text_of};
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write as _;
 use std::sync::{Arc, LazyLock};
 
 fn graphs() -> impl Strategy<Value = Graph> {
@@ -390,7 +391,7 @@ fn models_for_other_judges() {
     use proptest::strategy::ValueTree;
     use proptest::test_runner::TestRunner;
     let Some(folder) = std::env::var_os("AMPC_RANDOM_DIR").map(std::path::PathBuf::from) else {
-        println!("skipped: AMPC_RANDOM_DIR says where the models go");
+        let _ = writeln!(std::io::stderr(), "skipped: AMPC_RANDOM_DIR says where the models go");
         return;
     };
     let number = |name: &str, or: u64| {

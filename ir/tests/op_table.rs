@@ -10,6 +10,7 @@ use ampc_ir::op::{
     self, Arity, Class, Formal, FormalType, LATEST_OPSETS, Legality, OpKind, OpSchema, Side, TypeSet,
 };
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
 
@@ -334,7 +335,10 @@ fn every_operator_is_inferred_or_listed() {
 fn the_generated_files_are_fresh() {
     #[expect(clippy::disallowed_methods, reason = "a test is an edge; the variable says where onnx is")]
     let Ok(python) = std::env::var("AMPC_PYTHON") else {
-        println!("skipped: AMPC_PYTHON does not name a Python that has the pinned onnx");
+        let _ = writeln!(
+            std::io::stderr(),
+            "skipped: AMPC_PYTHON does not name a Python that has the pinned onnx"
+        );
         return;
     };
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
@@ -348,7 +352,9 @@ fn the_generated_files_are_fresh() {
             [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
         match output.status.code() {
             Some(0) => {}
-            Some(2) => println!("skipped: {text}"),
+            Some(2) => {
+                let _ = writeln!(std::io::stderr(), "skipped: {text}");
+            }
             _ => panic!("{text}"),
         }
     }

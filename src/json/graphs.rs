@@ -302,7 +302,8 @@ impl Reader<'_, '_> {
         let shown = if wanted.is_empty() { "ai.onnx" } else { &wanted };
         let text = self.module.text(name);
         let overload_text = self.module.text(overload);
-        let (expected, found) = match lookup_overload(&wanted, text, overload_text, opset.unwrap_or(u16::MAX)) {
+        let (expected, found) = match lookup_overload(&wanted, text, overload_text, opset.unwrap_or(u16::MAX))
+        {
             Lookup::UnknownDomain => return Some(Op::Custom { domain, name, overload }),
             _ if opset.is_none() => (format!("an entry of `{shown}` in \"opsets\""), "none".to_owned()),
             Lookup::Found(_) if !overload_text.is_empty() => (

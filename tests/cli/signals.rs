@@ -2,6 +2,7 @@
 #![cfg(target_os = "linux")]
 
 use super::support::{self, Dir};
+use std::io::Write as _;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
@@ -41,7 +42,10 @@ fn ignored(signal: u32) -> bool {
 fn an_interrupted_run_leaves_nothing_behind() {
     for (name, number) in [("INT", 2), ("TERM", 15), ("HUP", 1)] {
         if ignored(number) {
-            println!("skipped: SIG{name} is ignored here, and stays so in what is run");
+            let _ = writeln!(
+                std::io::stderr(),
+                "skipped: SIG{name} is ignored here, and stays so in what is run"
+            );
             continue;
         }
         let dir = Dir::new();

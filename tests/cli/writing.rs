@@ -2,6 +2,7 @@
 
 use super::support::{self, Dir, Run};
 use std::fs;
+use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -136,7 +137,7 @@ mod injected {
     #[test]
     fn a_kill_at_any_system_call_leaves_the_old_pair_or_the_new_one() {
         if !strace() {
-            println!("skipped: there is no strace that may inject faults");
+            let _ = writeln!(std::io::stderr(), "skipped: there is no strace that may inject faults");
             return;
         }
         for pair in PAIRS {
@@ -176,7 +177,7 @@ mod injected {
     #[test]
     fn a_failure_of_any_system_call_leaves_the_old_pair_or_the_new_one() {
         if !strace() {
-            println!("skipped: there is no strace that may inject faults");
+            let _ = writeln!(std::io::stderr(), "skipped: there is no strace that may inject faults");
             return;
         }
         let pair = &PAIRS[0];
@@ -421,7 +422,7 @@ fn a_full_disk_leaves_nothing_in_every_form() {
         unshare.args(["--map-root-user", "--mount", "sh", "-c", &script]).current_dir(dir.path("")).output()
     };
     if !on_disk("true").is_ok_and(|done| done.status.success()) {
-        println!("skipped: the system lets us mount no disk of our own");
+        let _ = writeln!(std::io::stderr(), "skipped: the system lets us mount no disk of our own");
         return;
     }
     for run in WRITERS {

@@ -5,6 +5,7 @@ use ampc::runtime::{HostTensor, npz};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::{self, File};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -92,7 +93,10 @@ impl Scratch {
     pub(crate) fn python(&self, place: &str, snippet: &Snippet) {
         #[expect(clippy::disallowed_methods, reason = "tests are told which Python has their packages")]
         let Ok(python) = std::env::var("AMPC_PYTHON") else {
-            println!("{place}: skipped: AMPC_PYTHON does not name a Python that has ONNX Runtime");
+            let _ = writeln!(
+                std::io::stderr(),
+                "{place}: skipped: AMPC_PYTHON does not name a Python that has ONNX Runtime"
+            );
             return;
         };
         let output =

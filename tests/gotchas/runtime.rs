@@ -3,6 +3,7 @@
 use crate::support::{model, options, rewrite};
 use ampc::ir::DType;
 use ampc::{Model, RewriteOptions, Rewritten, SaveOptions};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -63,7 +64,7 @@ pub(crate) type Outputs = Option<Vec<Tensor>>;
 pub(crate) fn run(folder: &Path, feeds: &[Feed], models: &[PathBuf]) -> Option<Vec<Outputs>> {
     #[expect(clippy::disallowed_methods, reason = "tests are told which Python has ONNX Runtime")]
     let Ok(python) = std::env::var("AMPC_PYTHON") else {
-        println!("the numeric part was skipped: AMPC_PYTHON is not set");
+        let _ = writeln!(std::io::stderr(), "the numeric part was skipped: AMPC_PYTHON is not set");
         return None;
     };
     let feed_path = folder.join("feeds.tsv");
@@ -71,7 +72,11 @@ pub(crate) fn run(folder: &Path, feeds: &[Feed], models: &[PathBuf]) -> Option<V
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/gotchas/run_model.py");
     let done = Command::new(python).arg(script).arg(&feed_path).args(models).output().unwrap();
     if done.status.code() == Some(77) {
-        println!("the numeric part was skipped: {}", String::from_utf8_lossy(&done.stderr));
+        let _ = writeln!(
+            std::io::stderr(),
+            "the numeric part was skipped: {}",
+            String::from_utf8_lossy(&done.stderr)
+        );
         return None;
     }
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));

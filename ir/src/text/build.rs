@@ -282,31 +282,27 @@ impl Builder<'_, '_, '_> {
         let opset = work.opsets.iter().find(|(d, _)| canonical(*d) == wanted).map(|&(_, version)| version);
         let shown = if wanted.is_empty() { "ai.onnx" } else { wanted };
         let (name_text, overload_text) = (module.text(name), module.text(overload));
-        let (expected, found) = match lookup_overload(
-            wanted,
-            name_text,
-            overload_text,
-            opset.unwrap_or(u16::MAX),
-        ) {
-            Lookup::UnknownDomain => return Some(Op::Custom { domain, name, overload }),
-            _ if opset.is_none() => (format!("an opset import of `{shown}`"), "none".to_owned()),
-            Lookup::Found(schema) if overload_text.is_empty() => return Some(Op::Schema(schema)),
-            Lookup::Found(_) => (
-                "a function of the model, as an overload is named".to_owned(),
-                format!("an operator of `{shown}`"),
-            ),
-            Lookup::TooNew { since } => {
-                (format!("an operator of `{shown}` {}", opset?), format!("one that came with {since}"))
-            }
-            Lookup::Removed { since, by } => (
-                format!("an operator of `{shown}` {}", opset?),
-                format!("one that {since} deprecated, replaced by {by}"),
-            ),
-            Lookup::UnknownOp => {
-                let found = format!("`{}`", self.op_text(domain, name, overload));
-                (format!("an operator of `{shown}`, or a function of the model"), found)
-            }
-        };
+        let (expected, found) =
+            match lookup_overload(wanted, name_text, overload_text, opset.unwrap_or(u16::MAX)) {
+                Lookup::UnknownDomain => return Some(Op::Custom { domain, name, overload }),
+                _ if opset.is_none() => (format!("an opset import of `{shown}`"), "none".to_owned()),
+                Lookup::Found(schema) if overload_text.is_empty() => return Some(Op::Schema(schema)),
+                Lookup::Found(_) => (
+                    "a function of the model, as an overload is named".to_owned(),
+                    format!("an operator of `{shown}`"),
+                ),
+                Lookup::TooNew { since } => {
+                    (format!("an operator of `{shown}` {}", opset?), format!("one that came with {since}"))
+                }
+                Lookup::Removed { since, by } => (
+                    format!("an operator of `{shown}` {}", opset?),
+                    format!("one that {since} deprecated, replaced by {by}"),
+                ),
+                Lookup::UnknownOp => {
+                    let found = format!("`{}`", self.op_text(domain, name, overload));
+                    (format!("an operator of `{shown}`, or a function of the model"), found)
+                }
+            };
         self.parser.error(ast.span, expected, found);
         None
     }

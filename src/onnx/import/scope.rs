@@ -39,21 +39,17 @@ pub(super) fn resolve(import: &mut Import<'_>, tables: &mut Tables) {
         defined.start();
         seen.start();
         definitions(import, &tables.graphs, g, tables.header.ir_version, &mut defined, &mut listed);
-        free[g] = free_names(&tables.graphs, g, &defined, &mut seen, &free);
         let graph = &tables.graphs[g];
-        let order = order(&import.module, graph, &defined, &free);
-        match order {
-            Ok(order) => {
-                if !order.is_sorted() {
-                    unsorted.push(g);
-                }
-                tables.graphs[g].order = order;
-            }
-            Err(nodes) => {
-                let place = path_of(&import.module, &tables.graphs, graph.owner);
-                import.problem(place, ProblemKind::Cycle { nodes });
-            }
+        let order = order(&import.module, graph, &defined, &free).unwrap_or_else(|nodes| {
+            let place = path_of(&import.module, &tables.graphs, graph.owner);
+            import.problem(place, ProblemKind::Cycle { nodes });
+            (0..graph.nodes.len()).collect()
+        });
+        free[g] = free_names(graph, g, &order, &defined, &mut seen, &free);
+        if !order.is_sorted() {
+            unsorted.push(g);
         }
+        tables.graphs[g].order = order;
         tables.graphs[g].free = free[g].iter().map(|f| f.name).collect();
         if !matches!(tables.graphs[g].owner, RawOwner::Body { .. }) {
             for Free { name, reader: (graph, node) } in std::mem::take(&mut free[g]) {
@@ -134,22 +130,23 @@ fn definitions(
     }
 }
 
-/// What a graph reads and does not define, in order of the first reader.
+/// What a graph reads and does not define, in order of the first reader in program order, in which the graph is written.
 fn free_names(
-    graphs: &[RawGraph],
+    graph: &RawGraph,
     g: usize,
+    order: &[usize],
     defined: &NameTable<DefinedBy>,
     seen: &mut NameTable<()>,
     free: &[Vec<Free>],
 ) -> Vec<Free> {
-    let graph = &graphs[g];
     let mut names = Vec::new();
     let mut read = |f: Free| {
         if defined.get(f.name).is_none() && seen.insert(f.name, ()).is_none() {
             names.push(f);
         }
     };
-    for (i, node) in graph.nodes.iter().enumerate() {
+    for &i in order {
+        let node = &graph.nodes[i];
         node.inputs.iter().flatten().for_each(|&name| read(Free { name, reader: (g, Some(i)) }));
         for &body in graph.bodies.get(&i).into_iter().flatten() {
             free[body].iter().for_each(|&f| read(f));

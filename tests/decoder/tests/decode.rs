@@ -17,12 +17,13 @@ use prost::Message;
 use protobuf::Message as _;
 use std::collections::BTreeSet;
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 fn models() -> Vec<PathBuf> {
     #[expect(clippy::disallowed_methods, reason = "tests are told where the corpora are")]
     let Ok(root) = std::env::var("AMPC_CORPUS") else {
-        println!("skipped: AMPC_CORPUS is not set");
+        let _ = writeln!(std::io::stderr(), "skipped: AMPC_CORPUS is not set");
         return Vec::new();
     };
     let mut found: Vec<PathBuf> = ["small", "train", "tricky", "ort"]
