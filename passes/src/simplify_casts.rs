@@ -323,7 +323,9 @@ fn recast(module: &mut Module, outer: &Cast, chosen: Option<DType>) -> Option<Ca
     let inner = inner.filter(|inner| !inner.inserted && !inner.from.is_float())?;
     let only = module.uses(outer.operand).count() == 1 && !module.is_output(outer.operand);
     let may = outer.inserted && !module.is_output(outer.result) && composes(inner.from, inner.to, outer.to);
-    if !only || !may || !chosen.is_some_and(|to| is_plain(module, inner.node, to)) {
+    // What is in the other 16-bit format is no part of the choice.
+    let other = |to| outer.to.is_low() && outer.to != to;
+    if !only || !may || !chosen.is_some_and(|to| is_plain(module, inner.node, to) && !other(to)) {
         return None;
     }
     set_target(module, inner.node, outer.to);
