@@ -253,6 +253,8 @@ fn spellings_of_other_tools() {
     };
     same(&["--low-precision-type", "bf16"], &["--to", "bf16"]);
     same(&["--keep-io-types"], &[]);
+    same(&["--keep-io-types=True"], &[]);
+    same(&["--keep-io-types=False"], &["--keep-io", "none"]);
     same(&["--keep-io-types=y"], &["--keep-io", "y"]);
     for flag in ["--op-block-list", "--op-types-to-exclude"] {
         for list in [&["Relu", "Gemm"][..], &["Relu,Gemm"]] {
@@ -269,6 +271,7 @@ fn spellings_of_other_tools() {
     same(&["--nodes-to-include", "soft"], &["--pin", "softmax=fp16"]);
     // What is included wins over what is excluded, wherever it stands.
     same(&["--nodes-to-include", "fc2", "--nodes-to-exclude", "fc"], &["--pin", "fc[13]=fp32"]);
+    same(&["--node-block-list", "fc1", "fc3", "--nodes-to-include", "fc1"], &["--pin", "fc3=fp32"]);
     same(&["--op-types-to-include", "Gemm", "--op-types-to-exclude", "Relu", "Gemm"], &["--deny", "Relu"]);
 }
 

@@ -564,18 +564,21 @@ fn node_hint(name: &str, module: &Module, paths: &Paths) -> String {
     did_you_mean(paths.nearest(name))
 }
 
-/// A report that is about none of the nodes is most likely that of another model.
+/// A report that is about few of the nodes is most likely that of another model.
 fn warn_of_foreign_report(policy: &Policy, paths: &Paths, cx: &mut PassCx<'_>) {
     let (nodes, here) = policy.replayed_nodes(|path| paths.node(path).is_some());
+    let all = paths.nodes().len();
     if nodes > 0 && here == 0 {
-        let all = paths.nodes().len();
-        cx.warn(
-            "replay.unmatched",
-            None,
-            format!(
-                "none of the {nodes} nodes of the report is among the {all} of the model: nothing is repeated"
-            ),
+        let text = format!(
+            "none of the {nodes} nodes of the report is among the {all} of the model: nothing is repeated"
         );
+        cx.warn("replay.unmatched", None, text);
+    } else if here < nodes / 2 {
+        let text = format!(
+            "of the {nodes} nodes of the report {here} are among the {all} of the model: the rest of the model is \
+             decided by the policy of the report"
+        );
+        cx.warn("replay.partial", None, text);
     }
 }
 

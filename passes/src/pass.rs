@@ -243,7 +243,7 @@ pub enum PassError {
     /// A cast that was inserted is of an opset at which runtimes take none.
     #[error(
         "Cast `{first}`{} was inserted at opset {opset}, where Cast names its type in text, and onnx.checker and ONNX \
-         Runtime refuse what reads such a cast: raise the model first (`raise-opset{{to={to}}}`, `--opset {to}`)",
+         Runtime refuse what reads such a cast: raise the model first (`raise-opset{{to={to}}}` before the other passes, `--opset {to}` of `rewrite`)",
         match .more { 0 => String::new(), n => format!(" (and {n} more)") }
     )]
     TextCasts {

@@ -314,6 +314,11 @@ impl Cast {
             goes: false,
         })
     }
+
+    /// Whether it makes the 16-bit format that is not the chosen one, which is no part of the choice.
+    fn is_in_other_format(&self, chosen: DType) -> bool {
+        self.to.is_low() && self.to != chosen
+    }
 }
 
 /// Lets a cast of the author that makes fp32 of what is no float, make what an inserted one makes of it, if nothing else
@@ -323,9 +328,8 @@ fn recast(module: &mut Module, outer: &Cast, chosen: Option<DType>) -> Option<Ca
     let inner = inner.filter(|inner| !inner.inserted && !inner.from.is_float())?;
     let only = module.uses(outer.operand).count() == 1 && !module.is_output(outer.operand);
     let may = outer.inserted && !module.is_output(outer.result) && composes(inner.from, inner.to, outer.to);
-    // What is in the other 16-bit format is no part of the choice.
-    let other = |to| outer.to.is_low() && outer.to != to;
-    if !only || !may || !chosen.is_some_and(|to| is_plain(module, inner.node, to) && !other(to)) {
+    let gives_way = |to| is_plain(module, inner.node, to) && !outer.is_in_other_format(to);
+    if !only || !may || !chosen.is_some_and(gives_way) {
         return None;
     }
     set_target(module, inner.node, outer.to);
@@ -371,7 +375,8 @@ fn collapse(module: &mut Module, outer: &Cast, chosen: Option<DType>) -> Option<
     if !(inner.from == DType::F32 || inner.from.is_low()) {
         // It takes the place of the author's: no pass inserts casts of anything else.
         let only = module.uses(outer.operand).count() == 1 && !module.is_output(outer.operand);
-        if !only || !chosen.is_some_and(|to| is_plain(module, inner.node, to)) {
+        let gives_way = |to| is_plain(module, inner.node, to) && !outer.is_in_other_format(to);
+        if !only || !chosen.is_some_and(gives_way) {
             return None;
         }
         *module.node_mut(outer.node).provenance = Provenance::User;

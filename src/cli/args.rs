@@ -127,7 +127,7 @@ pub(crate) struct LimitArgs {
     #[arg(long, value_name = "N")]
     pub(crate) max_iterations: Option<u64>,
     /// The most seconds that a run may take, looked at between nodes [default: any number]
-    #[arg(long, value_name = "S", value_parser = seconds)]
+    #[arg(long, value_name = "S", value_parser = seconds, allow_negative_numbers = true)]
     pub(crate) time_limit: Option<Duration>,
 }
 
@@ -189,13 +189,13 @@ pub(crate) struct VerifyArgs {
     #[arg(long, value_name = "DIR", conflicts_with_all = ["inputs", "random", "dim"])]
     pub(crate) test_data: Option<PathBuf>,
     /// Largest error as a share of the largest wanted element [default: by the least precise float format]
-    #[arg(long, value_name = "X", value_parser = tolerance, conflicts_with_all = ["rtol", "atol"])]
+    #[arg(long, value_name = "X", value_parser = tolerance, allow_negative_numbers = true, conflicts_with_all = ["rtol", "atol"])]
     pub(crate) tolerance: Option<f64>,
     /// Largest relative error of an element [default: 1e-3 for test data]
-    #[arg(long, value_name = "X", value_parser = tolerance)]
+    #[arg(long, value_name = "X", value_parser = tolerance, allow_negative_numbers = true)]
     pub(crate) rtol: Option<f64>,
     /// Largest absolute error of an element, beside the relative one [default: 1e-7 for test data]
-    #[arg(long, value_name = "X", value_parser = tolerance)]
+    #[arg(long, value_name = "X", value_parser = tolerance, allow_negative_numbers = true)]
     pub(crate) atol: Option<f64>,
     /// Print what was found as JSON
     #[arg(long)]
@@ -241,7 +241,7 @@ pub(crate) struct RewriteVerifyArgs {
     #[arg(long)]
     pub(crate) verify: bool,
     /// Largest error of `--verify`, as a share of the largest wanted element [default: by the format]
-    #[arg(long, value_name = "X", value_parser = tolerance, requires = "verify")]
+    #[arg(long, value_name = "X", value_parser = tolerance, allow_negative_numbers = true, requires = "verify")]
     pub(crate) tolerance: Option<f64>,
 }
 

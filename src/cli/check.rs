@@ -8,6 +8,8 @@ use super::progress::Progress;
 use super::shown;
 use super::table::count;
 use super::ui::{self, Stream, Ui};
+use ampc::Model;
+use ampc::ir::text::{PrintOptions, print};
 use ampc::passes::declared::{self, BodyInputs};
 use std::path::Path;
 
@@ -43,12 +45,28 @@ fn problems(path: &Path) -> (Vec<Problem>, u8) {
     let code = if problems.is_empty() { 0 } else { ampc::ErrorKind::InvalidInput.exit_code() };
     problems.extend(model.warnings.iter().map(diagnose::of_warning));
     if code == 0 {
+        problems.extend(without_data(&model, path));
         let contradictions = declared::contradictions(&model.module, &inputs);
         problems.extend(contradictions.into_iter().map(|w| Problem::warning(w.code, w.message)));
         let entries = model.source.as_ref().map(|s| ampc::onnx::false_value_info(&model.module, s));
         problems.extend(entries.into_iter().flatten().flatten().map(|w| diagnose::of_warning(&w)));
     }
     (problems, code)
+}
+
+/// A warning if a text names constants that are in a file which does not exist.
+fn without_data(model: &Model, path: &Path) -> Option<Problem> {
+    let data = ampc::model::data_path(path);
+    if model.source.is_some() || path == Path::new("-") || data.exists() {
+        return None;
+    }
+    let n = print(&model.module, &PrintOptions::default()).large.len();
+    let text = format!(
+        "{} in `{}`, which does not exist: the model can be looked at, but neither run nor rewritten",
+        if n == 1 { "1 constant is".to_owned() } else { format!("{n} constants are") },
+        data.display()
+    );
+    (n > 0).then(|| Problem::warning("text.missing-data", text))
 }
 
 /// The first ones are drawn, the others take a line each.

@@ -34,6 +34,7 @@ mod verify;
 use args::{Cli, Command};
 use clap::{CommandFactory, Parser};
 use problem::Failure;
+use std::ffi::OsString;
 use std::panic;
 use std::process::ExitCode;
 use std::sync::{Arc, Mutex};
@@ -63,10 +64,11 @@ pub(crate) fn main() -> ExitCode {
             *last = Some(format!("{said}{place}"));
         }
     }));
-    let cli = match Cli::try_parse() {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let cli = match Cli::try_parse_from(&args) {
         Ok(cli) => cli,
         Err(error) => {
-            if let Some(failure) = peers::answer(&error) {
+            if let Some(failure) = peers::answer(&error, &args) {
                 failure.show(Ui::default());
                 return ExitCode::from(failure.code);
             }

@@ -8,9 +8,11 @@ use super::problem::Failure;
 use super::settings::of_option;
 use ampc::ir::DType;
 use ampc::ir::op::{self, Class};
-use ampc::passes::policy::{Pattern, Pin, Policy, op_key};
+use ampc::passes::policy::{Pattern, Pin, Policy, PolicyError, op_key};
 use clap::Args;
-use clap::error::{ContextKind, ContextValue};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use std::convert::Infallible;
+use std::ffi::OsString;
 
 /// Their flags, which the help leaves out.
 #[derive(Debug, Args)]
@@ -23,7 +25,8 @@ pub(crate) struct PeerArgs {
         conflicts_with = "keep_io",
         num_args = 0..=1,
         require_equals = true,
-        default_missing_value = "all"
+        default_missing_value = "all",
+        value_parser = keep_io_types
     )]
     pub(crate) keep_io_types: Option<String>,
     /// Operators to keep fp32, in every domain
@@ -47,6 +50,16 @@ pub(crate) struct PeerArgs {
     /// Nodes to lower all the same
     #[arg(long, alias = "nodes_to_include", hide = true, num_args = 1..)]
     nodes_to_include: Vec<String>,
+}
+
+/// Reads `keep_io_types`, which is a truth value of Python or names.
+fn keep_io_types(text: &str) -> Result<String, Infallible> {
+    Ok(match text {
+        "True" | "true" => "all",
+        "False" | "false" => "none",
+        names => names,
+    }
+    .to_owned())
 }
 
 impl PeerArgs {
@@ -74,7 +87,15 @@ impl PeerArgs {
             let set = policy.set_class(op, Class::Allow, "list");
             set.map_err(|e| of_option("--op-types-to-include", op, &e))?;
         }
-        for node in &self.node_block_list {
+        let mut included = Vec::new();
+        for expression in &self.nodes_to_include {
+            let pattern =
+                beginning(expression).map_err(|e| of_option("--nodes-to-include", expression, &e))?;
+            included.push(pattern);
+        }
+        // A name says more than an expression, but what is included wins over what is excluded.
+        let wins = |node: &str| included.iter().any(|pattern| pattern.matches(node));
+        for node in self.node_block_list.iter().filter(|node| !wins(node)) {
             let pinned = policy.pin(node, Pin::To(DType::F32));
             pinned.map_err(|e| of_option("--node-block-list", node, &e))?;
         }
@@ -88,14 +109,20 @@ impl PeerArgs {
                 policy.next_layer();
             }
             for expression in expressions {
-                // By itself first, lest a bracket too many closes the group.
-                let pinned = Pattern::new(&format!("re:{expression}"))
-                    .and_then(|_| policy.pin(&format!("re:(?:{expression}).*"), Pin::To(precision)));
+                let pattern = beginning(expression);
+                let pinned = pattern.and_then(|pattern| policy.pin(pattern.text(), Pin::To(precision)));
                 pinned.map_err(|e| of_option(flag, expression, &e))?;
             }
         }
         Ok(())
     }
+}
+
+/// The names that begin with what an expression matches.
+fn beginning(expression: &str) -> Result<Pattern, PolicyError> {
+    // By itself first, lest a bracket too many closes the group.
+    Pattern::new(&format!("re:{expression}"))?;
+    Pattern::new(&format!("re:(?:{expression}).*"))
 }
 
 /// The operators called so: by these tools' lists in whatever domain, unless one is named.
@@ -140,6 +167,18 @@ const ANSWERS: &[Answer] = &[
     (
         &["--inputioformats", "--outputioformats"],
         "`--keep-io none` lets inputs and outputs become low, `--keep-io NAME,…` keeps those that are named",
+    ),
+    (
+        &["--high-precision-dtype", "--high-precision-type"],
+        "what is not lowered stays fp32; `--pin NODE=fp16|bf16` says another 16-bit format for a node",
+    ),
+    (
+        &["--custom-rule"],
+        "classes, pins and guards of your own are in a policy file, `--policy FILE.json` (docs/policy.md)",
+    ),
+    (
+        &["--iters", "--iterations", "--avgruns", "--warmup", "--duration"],
+        "`ampc run MODEL --bench N` runs a model N times and says how long that takes",
     ),
     (
         &["--min-positive-val", "--max-finite-val"],
@@ -235,7 +274,14 @@ const ANSWERS: &[Answer] = &[
         "no other runtime decides; `--target NAME` says what the result runs on (`ampc target list`)",
     ),
     (
-        &["--trt-plugins", "--trt-plugins-precision", "--plugins", "--staticplugins"],
+        &[
+            "--trt-plugins",
+            "--trt-plugins-precision",
+            "--plugins",
+            "--staticplugins",
+            "--custom-op-lib",
+            "--custom-ops-library",
+        ],
         "`signatures` of a policy file say what operators of your own take and make (docs/policy.md)",
     ),
     (
@@ -283,22 +329,70 @@ const ANSWERS: &[Answer] = &[
     ),
 ];
 
+/// Flags that take all values that follow, in the spelling of [`ANSWERS`].
+const LISTS: [&str; 6] = [
+    "--op-block-list",
+    "--op-types-to-exclude",
+    "--op-types-to-include",
+    "--node-block-list",
+    "--nodes-to-exclude",
+    "--nodes-to-include",
+];
+
+fn is_model(given: &str) -> bool {
+    [".onnx", ".ir", ".json"].iter().any(|ending| given.ends_with(ending))
+}
+
+/// The spelling of [`ANSWERS`] and [`LISTS`], without a value.
+fn key(given: &str) -> String {
+    given.split('=').next().unwrap_or(given).to_ascii_lowercase().replace('_', "-")
+}
+
+/// The model that a list has taken for one of its values, and the flag of the list.
+fn model_in_list(args: &[String]) -> Option<(&str, &str)> {
+    let at = args.iter().rposition(|arg| is_model(arg))?;
+    let flag = args[..at].iter().rev().find(|arg| arg.starts_with('-'))?;
+    let takes_it = LISTS.contains(&key(flag).as_str()) && !flag.contains('=');
+    takes_it.then_some((args[at].as_str(), flag.as_str()))
+}
+
 /// The failure to show instead of clap's error, if that is about a flag or command of another tool, or about the name of a
-/// model where none is expected.
-pub(crate) fn answer(error: &clap::Error) -> Option<Failure> {
+/// model where none is expected, or about one that a list has taken.
+pub(crate) fn answer(error: &clap::Error, args: &[OsString]) -> Option<Failure> {
+    let args: Vec<String> = args.iter().map(|arg| arg.to_string_lossy().into_owned()).collect();
+    if error.kind() == ErrorKind::MissingRequiredArgument
+        && let Some((model, flag)) = model_in_list(&args)
+    {
+        let text = format!(
+            "`{model}` was read as a value of `{flag}`, which takes all that follow: expected the model in front, \
+             `ampc rewrite {model} {flag} …`"
+        );
+        return Some(Failure::usage("argument", text));
+    }
     let text = |kind| match error.get(kind)? {
         ContextValue::String(text) => Some(text.as_str()),
         _ => None,
     };
     let given = text(ContextKind::InvalidArg).or_else(|| text(ContextKind::InvalidSubcommand))?;
     let name = given.split('=').next().unwrap_or(given);
-    let key = name.to_ascii_lowercase().replace('_', "-");
-    if let Some((_, answer)) = ANSWERS.iter().find(|(names, _)| names.contains(&key.as_str())) {
+    let key_of_given = key(given);
+    if let Some((_, answer)) = ANSWERS.iter().find(|(names, _)| names.contains(&key_of_given.as_str())) {
         return Some(Failure::usage("other_tool", format!("`{name}`: {answer}")));
     }
-    let is_model = [".onnx", ".ir", ".json"].iter().any(|ending| given.ends_with(ending));
+    if ["-o", "--output"].contains(&name) && args.iter().any(|arg| arg == "run") {
+        let text = format!("`{name}`: expected `--outputs FILE`, which says where `run` writes the outputs");
+        return Some(Failure::usage("argument", text));
+    }
+    if ["true", "false"].contains(&key_of_given.as_str())
+        && args.iter().any(|arg| key(arg) == "--keep-io-types")
+    {
+        let text = format!(
+            "`{given}`: expected a value behind a `=`, `--keep-io-types={given}`; `--keep-io all|none` says the same"
+        );
+        return Some(Failure::usage("argument", text));
+    }
     let is_command = error.get(ContextKind::InvalidSubcommand).is_some();
-    is_model.then(|| match is_command {
+    is_model(given).then(|| match is_command {
         true => Failure::usage(
             "command",
             format!("`{given}`: expected a command, such as `ampc rewrite {given}`"),

@@ -271,11 +271,15 @@ pub struct ReportWarning {
     pub node: Option<String>,
 }
 
+/// The warnings about the file of the model by which what is rewritten comes out otherwise: initializers that a caller
+/// may replace are not converted.
+const NOT_CONVERTED: [&str; 2] = ["onnx.listed-initializers", "onnx.overridable-initializers"];
+
 /// Whether a warning is about what comes out, such as what stays fp32 for another reason than the policy, and not only
-/// about how the file of the model is written: all but those whose codes begin with `onnx.`. The command line says the
-/// former even where it is to be quiet.
+/// about how the file of the model is written: all but those whose codes begin with `onnx.`, and of these the ones that
+/// say which constants are not converted. The command line says them even where it is to be quiet.
 pub fn is_about_result(code: &str) -> bool {
-    !code.starts_with("onnx.")
+    !code.starts_with("onnx.") || NOT_CONVERTED.contains(&code)
 }
 
 /// The code of the warning that no node is low.

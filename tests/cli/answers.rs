@@ -217,6 +217,25 @@ fn flags_of_other_tools_are_answered() {
     assert_eq!(dir.files(), ["m.onnx"]);
 }
 
+/// What stands in the wrong place is told from what nobody knows.
+#[test]
+fn words_in_the_wrong_place() {
+    let dir = Dir::new();
+    dir.copy(MLP, "m.onnx");
+    let says = |args: &[&str], text: &str| {
+        let run = dir.run(args);
+        let said = run.stderr.replace("\n  | ", " ");
+        assert!(run.code == 2 && said.contains(text), "{args:?}: {run}");
+    };
+    for flag in ["--op_block_list", "--node-block-list", "--nodes_to_exclude", "--op-types-to-include"] {
+        says(&["rewrite", flag, "Softmax", "m.onnx"], &format!("was read as a value of `{flag}`"));
+    }
+    says(&["rewrite", "m.onnx", "--keep_io_types", "False"], "`--keep-io-types=False`");
+    says(&["run", "m.onnx", "-o", "x.npz"], "`--outputs FILE`");
+    says(&["verify", "m.onnx", "m.onnx", "--tolerance", "-1"], "expected a finite number, 0 or more");
+    assert_eq!(dir.files(), ["m.onnx"]);
+}
+
 /// A word that nobody knows is still told from those that there are.
 #[test]
 fn words_that_nobody_knows() {

@@ -262,6 +262,31 @@ fn runs_warn_of_how_a_model_is_read() {
     }
 }
 
+/// Which constants are not converted is said where nothing else is.
+#[test]
+fn quiet_runs_say_what_is_not_converted() {
+    let dir = Dir::new();
+    let mut found = model(17, matmul(&[2, 4]));
+    let graph = found.graph.as_mut().unwrap();
+    graph.input.push(typed("w", 1, &[4, 4]));
+    write(&dir, "m.onnx", &found);
+    let run = dir.run(&["rewrite", "m.onnx", "-o", "out.onnx", "-q"]);
+    assert!(run.code == 0 && run.stderr.contains("onnx.overridable-initializers"), "{run}");
+}
+
+/// A text without the file of its constants can be looked at, and that is all.
+#[test]
+fn texts_without_their_data_are_warned_of() {
+    let dir = Dir::new();
+    dir.copy(super::support::MLP, "m.onnx");
+    assert_eq!(dir.run(&["rewrite", "m.onnx", "-o", "m.ir"]).code, 0);
+    assert!(!dir.run(&["check", "m.ir"]).stdout.contains("text.missing-data"));
+    std::fs::remove_file(dir.path("m.ir.safetensors")).unwrap();
+    let check = dir.run(&["check", "m.ir"]);
+    assert!(check.code == 0 && check.stdout.contains("text.missing-data"), "{check}");
+    assert_eq!(dir.run(&["run", "m.ir"]).code, 3);
+}
+
 /// One warning names the first of many domains that are not imported, and counts the others.
 #[test]
 fn what_is_there_many_times_is_warned_of_once() {

@@ -3,7 +3,7 @@
 
 use super::signature::{SignatureJson, reason};
 use super::{Base, Pin, Policy, PolicyError, is_pin};
-use crate::suggest::{did_you_mean, nearest};
+use crate::suggest::{did_you_mean, json_reason, nearest};
 use ampc_ir::DType;
 use ampc_ir::op::{self, Class};
 use rustc_hash::FxHashSet;
@@ -228,19 +228,7 @@ fn error_at(text: &str, words: &[&str], reason: String) -> PolicyError {
 }
 
 fn json_error(error: &serde_json::Error) -> PolicyError {
-    let mut reason = error.to_string();
-    if let Some(at) = reason.rfind(" at line ") {
-        reason.truncate(at);
-    }
-    if reason.starts_with("unknown field `") {
-        // The field, and behind it those that there are, all in quotes.
-        let words: Vec<&str> = reason.split('`').skip(1).step_by(2).collect();
-        if let Some((found, fields)) = words.split_first() {
-            let hint = did_you_mean(nearest(found, fields.iter().copied()));
-            reason.push_str(&hint);
-        }
-    }
-    PolicyError::Json { line: error.line(), column: error.column(), reason }
+    PolicyError::Json { line: error.line(), column: error.column(), reason: json_reason(error) }
 }
 
 #[cfg(test)]

@@ -132,6 +132,10 @@ impl Pattern {
     pub fn var(&self) -> Option<&str> {
         self.split.as_ref().map(|(_, var)| var.as_str())
     }
+    /// Whether it matches a name, without a type variable.
+    pub fn matches(&self, name: &str) -> bool {
+        self.whole.matches(name)
+    }
     /// Whether it may match more than one name.
     pub fn is_glob(&self) -> bool {
         self.whole.is_wide() || self.split.as_ref().is_some_and(|(name, _)| name.is_wide())

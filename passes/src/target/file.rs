@@ -2,7 +2,7 @@
 
 use super::{Fusion, GROUPS, Kernels, Number, OpList, OpSet, Profile, ProfileError, Rates};
 use crate::policy::op_key;
-use crate::suggest::{did_you_mean, nearest};
+use crate::suggest::{did_you_mean, json_reason, nearest};
 use ampc_ir::op;
 use serde::de::Visitor;
 use serde::{Deserialize, Deserializer};
@@ -285,17 +285,5 @@ fn error_at(text: &str, words: &[&str], reason: String) -> ProfileError {
 }
 
 fn json_error(error: &serde_json::Error) -> ProfileError {
-    let mut reason = error.to_string();
-    if let Some(at) = reason.rfind(" at line ") {
-        reason.truncate(at);
-    }
-    if reason.starts_with("unknown field `") {
-        // The field, and behind it those that there are, all in quotes.
-        let words: Vec<&str> = reason.split('`').skip(1).step_by(2).collect();
-        if let Some((found, fields)) = words.split_first() {
-            let hint = did_you_mean(nearest(found, fields.iter().copied()));
-            reason.push_str(&hint);
-        }
-    }
-    ProfileError::Json { line: error.line(), column: error.column(), reason }
+    ProfileError::Json { line: error.line(), column: error.column(), reason: json_reason(error) }
 }

@@ -152,5 +152,8 @@ fn mistakes_are_shown_where_they_are() {
     let first = |text: &str| Profile::from_json(text).unwrap_err().to_string();
     assert_eq!(first("[]"), "line 1, column 1: expected an object, found an array");
     assert_eq!(first("{}"), "line 1, column 1: expected `\"schema\": \"ampc-target/1\"`, found none");
-    assert_eq!(first("{\n"), "line 2, column 0: EOF while parsing an object");
+    assert_eq!(
+        first("{\n"),
+        "line 2, column 0: the file is empty or ends too early (EOF while parsing an object)"
+    );
 }
