@@ -4,9 +4,8 @@ use crate::error::{Error, Finding};
 use crate::model::Model;
 use crate::options::{Opset, RewriteOptions};
 use crate::report::{self, Report};
-use ampc_ir::infer::{InferError, infer_module};
-use ampc_ir::verify::Problem;
-use ampc_ir::verify::{Violation, verify_module};
+use ampc_ir::infer::{InferError, infer, infer_module};
+use ampc_ir::verify::{Problem, Violation, verify_structure, verify_types};
 use ampc_ir::views::{OpError, Part};
 use ampc_ir::{Module, Node};
 use ampc_passes::emulate::Emulate;
@@ -142,8 +141,10 @@ pub fn emulate(mut model: Model) -> Result<(Model, Vec<Warning>), Error> {
 /// Every problem of a model's graph, once: structure, then types.
 pub fn check(module: &mut Module) -> Vec<Finding> {
     let typed = infer_module(module);
-    let facts = typed.as_ref().ok().cloned().unwrap_or_default();
-    let violations = verify_module(module, &facts).err().unwrap_or_default();
+    let mut violations = verify_structure(module);
+    if violations.is_empty() && typed.is_ok() {
+        violations = verify_types(module, &infer(module).0);
+    }
     let mut findings = findings_of(module, &violations);
     if let Err(mut errors) = typed {
         // Inference needs the attributes that the verifier has named, and says so in other words.

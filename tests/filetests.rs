@@ -27,7 +27,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use ampc_ir::eq::same_module;
-use ampc_ir::infer::infer_module;
+use ampc_ir::infer::infer;
 use ampc_ir::module::GraphOwner;
 use ampc_ir::op::Class;
 use ampc_ir::text::{NoData, PrintOptions, parse, print};
@@ -271,7 +271,7 @@ fn parser(path: &Path) -> Outcome {
 
 fn verifier(path: &Path) -> Outcome {
     let text = std::fs::read_to_string(path)?;
-    let mut module = parse(&text, &NoData)?;
+    let module = parse(&text, &NoData)?;
     let printed = print(&module, &PrintOptions::default());
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim_start().starts_with("//")).collect();
     assert_eq!(printed.text.trim_end(), lines.join("\n").trim_end(), "the case is not in canonical form");
@@ -290,13 +290,11 @@ fn verifier(path: &Path) -> Outcome {
         };
         lines.iter().position(|line| begins(line.trim_start())).unwrap_or(0)
     };
-    let typed = infer_module(&mut module);
-    let facts = typed.as_ref().cloned().unwrap_or_default();
     let mut found = Found::new();
-    for violation in verify_module(&module, &facts).err().unwrap_or_default() {
+    for violation in verify_module(&module).err().unwrap_or_default() {
         found.push((place(&module, &violation), violation.problem.to_string()));
     }
-    for error in typed.err().unwrap_or_default() {
+    for error in infer(&module).1 {
         let at = printed.nodes[error.node].as_ref().map_or(0, |range| line_of(range.start));
         found.push((at, error.error.to_string()));
     }

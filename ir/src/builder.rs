@@ -208,13 +208,13 @@ impl Builder {
     /// # Errors
     /// All nodes whose types do not fit, or all violations.
     pub fn finish(mut self) -> Result<Module, BuildError> {
-        let facts = infer_module(&mut self.module).map_err(BuildError::IllTyped)?;
+        infer_module(&mut self.module).map_err(BuildError::IllTyped)?;
         for index in 0..self.module.graph(self.graph).outputs().len() {
             let value = self.module.graph(self.graph).outputs()[index].value;
             let ty = self.module.value(value).ty.clone();
             self.module.set_output_type(self.graph, index, ty);
         }
-        verify_module(&self.module, &facts).map_err(BuildError::Invalid)?;
+        verify_module(&self.module).map_err(BuildError::Invalid)?;
         Ok(self.module)
     }
 }

@@ -148,6 +148,13 @@ impl<K: EntityRef, V: Clone> SecondaryMap<K, V> {
     }
 }
 
+impl<K: EntityRef, V> SecondaryMap<K, V> {
+    /// All ids up to the last one that was written, with what the map has for them.
+    pub fn into_entries(self) -> impl Iterator<Item = (K, V)> {
+        self.items.into_iter().enumerate().map(|(index, item)| (K::new(index), item))
+    }
+}
+
 impl<K: EntityRef, V: Clone> std::ops::Index<K> for SecondaryMap<K, V> {
     type Output = V;
     fn index(&self, key: K) -> &V {

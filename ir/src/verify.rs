@@ -3,7 +3,7 @@
 //! One function per theme; each reports what it finds and lets the next go on. Structure is checked before types,
 //! because types of a broken structure say nothing.
 
-use crate::infer::{Facts, check_node};
+use crate::infer::{InferError, Inference, check_node, infer};
 use crate::module::{Def, GraphOwner, Op, Vertex};
 use crate::op::{LATEST_IR_VERSION, latest_opset};
 use crate::views::OpError;
@@ -106,11 +106,13 @@ pub enum Problem {
         /// The element type.
         dtype: DType,
     },
-    /// I8: a value has another type than inference gives it.
-    #[error("`{name}` is {found}, but its operator makes {expected}")]
+    /// I8: a value has another type than inference finds.
+    #[error("`{name}` is {found}, but as {what} it is {expected}")]
     TypeDisagrees {
         /// The value.
         name: String,
+        /// What inference goes by: the operator that makes it, or the node that hands it to a body.
+        what: &'static str,
         /// What inference says.
         expected: String,
         /// What is there.
@@ -173,11 +175,30 @@ pub enum Problem {
     },
 }
 
-/// All violations of a module.
+/// What inference says of a module in which nothing is wrong. The module is not changed: a type that is not the one
+/// that follows is a violation.
 ///
 /// # Errors
-/// The violations, in order of graphs and of nodes.
-pub fn verify_module(module: &Module, facts: &Facts) -> Result<(), Vec<Violation>> {
+/// The violations of structure, in order of graphs and of nodes; if there are none, those of types.
+pub fn verify_module(module: &Module) -> Result<Inference, Vec<Violation>> {
+    let found = verify_structure(module);
+    if !found.is_empty() {
+        return Err(found);
+    }
+    let (inference, errors) = infer(module);
+    let of_node = |e: InferError| Violation {
+        graph: module.node(e.node).graph,
+        node: Some(e.node),
+        value: None,
+        problem: Problem::Operator(e.error),
+    };
+    let mut found: Vec<Violation> = errors.into_iter().map(of_node).collect();
+    found.extend(verify_types(module, &inference));
+    if found.is_empty() { Ok(inference) } else { Err(found) }
+}
+
+/// The violations of all invariants but those about types, in order of graphs and of nodes.
+pub fn verify_structure(module: &Module) -> Vec<Violation> {
     let mut found = Vec::new();
     versions(module, &mut found);
     functions(module, &mut found);
@@ -191,12 +212,16 @@ pub fn verify_module(module: &Module, facts: &Facts) -> Result<(), Vec<Violation
         cx.attributes();
         cx.domains();
     }
-    if found.is_empty() {
-        for graph in module.graph_ids() {
-            Cx { module, graph, found: &mut found }.types(facts);
-        }
+    found
+}
+
+/// The types of a module whose structure is right that are not what inference found, in order of graphs and of nodes.
+pub fn verify_types(module: &Module, inference: &Inference) -> Vec<Violation> {
+    let mut found = Vec::new();
+    for graph in module.graph_ids() {
+        Cx { module, graph, found: &mut found }.types(inference);
     }
-    if found.is_empty() { Ok(()) } else { Err(found) }
+    found
 }
 
 struct Cx<'a> {
@@ -453,7 +478,7 @@ impl Cx<'_> {
     }
 
     /// I7 and I8.
-    fn types(&mut self, facts: &Facts) {
+    fn types(&mut self, inference: &Inference) {
         let data = self.module.graph(self.graph);
         for &value in data.inputs.iter().chain(&data.constants) {
             if let Some(dtype @ DType::Other(_)) = self.module.value(value).ty.element_dtype() {
@@ -461,33 +486,38 @@ impl Cx<'_> {
                 self.report(None, Some(value), Problem::UnknownDType { name, dtype });
             }
         }
-        let in_function =
-            matches!(self.module.graph(self.module.root(self.graph)).owner, GraphOwner::Function(_));
+        let root = self.module.graph(self.module.root(self.graph)).owner;
+        if !matches!(data.owner, GraphOwner::Main) {
+            for &input in &data.inputs {
+                self.disagreement(None, input, inference, "what is handed to the body");
+            }
+        }
         for node in self.module.nodes(self.graph) {
-            let inferred = match check_node(self.module, node, facts) {
-                Ok(Some(inferred)) => inferred,
-                Ok(None) => continue,
-                Err(error) => {
-                    self.report(Some(node), None, Problem::Operator(error));
-                    continue;
-                }
-            };
-            // The values of a function's body have the types of one call, or none.
-            if in_function {
+            // Inference enters functions by their calls; one that nothing calls is looked at by itself.
+            if matches!(root, GraphOwner::Function(_))
+                && let Err(error) = check_node(self.module, node, &inference.facts)
+            {
+                self.report(Some(node), None, Problem::Operator(error));
                 continue;
             }
-            for (value, expected) in self.module.node(node).results().iter().zip(&inferred.types) {
-                let Some(value) = *value else { continue };
-                let found = &self.module.value(value).ty;
-                if found.meet(expected).is_none() {
-                    let problem = Problem::TypeDisagrees {
-                        name: name_of(self.module, value),
-                        expected: crate::infer::describe(expected),
-                        found: crate::infer::describe(found),
-                    };
-                    self.report(Some(node), Some(value), problem);
-                }
+            for &result in self.module.node(node).results().iter().flatten() {
+                self.disagreement(Some(node), result, inference, "the result of its operator");
             }
+        }
+    }
+
+    /// I8: reports a value whose type is not the one that inference finds. One of both may know less than the other.
+    fn disagreement(&mut self, node: Option<Node>, value: Value, inference: &Inference, what: &'static str) {
+        let found = &self.module.value(value).ty;
+        let expected = inference.types.of(self.module, value);
+        if found.meet(expected).is_none() {
+            let problem = Problem::TypeDisagrees {
+                name: name_of(self.module, value),
+                what,
+                expected: crate::infer::describe(expected),
+                found: crate::infer::describe(found),
+            };
+            self.report(node, Some(value), problem);
         }
     }
 }
@@ -518,8 +548,7 @@ fn bodies(module: &Module, found: &mut Vec<Violation>) {
     }
 }
 
-/// I6: no function reaches itself through calls.
-/// Versions of the model and of what it and its functions import.
+/// I10: versions of the model and of what it and its functions import.
 fn versions(module: &Module, found: &mut Vec<Violation>) {
     let mut report = |graph, problem| found.push(Violation { graph, node: None, value: None, problem });
     // 0 is for one that has none yet.
@@ -547,6 +576,7 @@ fn versions(module: &Module, found: &mut Vec<Violation>) {
     }
 }
 
+/// I6: no function reaches itself through calls.
 fn functions(module: &Module, found: &mut Vec<Violation>) {
     let mut calls = petgraph::graphmap::DiGraphMap::<usize, ()>::new();
     let ids: Vec<FunctionId> = module.functions().map(|(id, _)| id).collect();

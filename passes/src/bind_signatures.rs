@@ -3,6 +3,7 @@
 //! A node counts if it has the domain and name, no overload, and calls no function of the model. Whether it fits its
 //! signature is seen wherever it is looked at: as in other open domains, what does not fit keeps its types.
 
+use crate::invariants::Invariants;
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::paths::Paths;
 use crate::policy::{Policy, node_key};
@@ -29,6 +30,9 @@ impl Pass for BindSignatures {
     }
     fn renews_facts(&self) -> bool {
         true
+    }
+    fn revokes(&self) -> Invariants {
+        Invariants::DECISIONS
     }
     fn run(&self, module: &mut Module, _: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let by_name: FxHashMap<(&str, &str), &'static OpSchema> =
@@ -69,11 +73,11 @@ fn agree(module: &mut Module) -> Result<(), PassError> {
         });
         PassError::Signatures { reason: format!("{place}{reason}") }
     };
-    let facts = infer_module(module).map_err(|errors| {
+    infer_module(module).map_err(|errors| {
         let first = errors.first();
         contradiction(module, first.map(|e| e.node), first.map_or_else(String::new, |e| e.error.to_string()))
     })?;
-    verify_module(module, &facts).map_err(|violations| {
+    verify_module(module).map(drop).map_err(|violations| {
         let first = violations.first();
         let reason = first.map_or_else(String::new, |v| v.problem.to_string());
         contradiction(module, first.and_then(|v| v.node), reason)

@@ -9,7 +9,8 @@
 //! that is 16-bit already keeps its class and has its element type decided.
 
 use crate::flow::{self, Var};
-use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
+use crate::invariants::Invariants;
+use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::paths::Paths;
 use crate::policy::{Base, HoldingPin, Names, OpClass, Pin, Pins, Policy, is_pin, node_key};
 use crate::sequences::{self, Groups};
@@ -46,6 +47,9 @@ impl Pass for Classify {
     }
     fn ensures(&self) -> Invariants {
         Invariants::CORE.with(Invariants::CLASSIFIED)
+    }
+    fn revokes(&self) -> Invariants {
+        Invariants::ASSIGNED.with(Invariants::LOWERED)
     }
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let paths = Paths::new(module);

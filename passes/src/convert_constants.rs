@@ -7,7 +7,7 @@
 
 use crate::flow::{self, Var};
 use crate::names;
-use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
+use crate::pass::{Changed, Pass, PassCx, PassError};
 use ampc_ir::convert::{Conversion, can_convert};
 use ampc_ir::edit::{NewNode, Position};
 use ampc_ir::module::Provenance;
@@ -29,9 +29,6 @@ impl Pass for ConvertConstants {
     }
     fn options(&self) -> Vec<(&'static str, String)> {
         if self.clamp { vec![("clamp", "true".into())] } else { Vec::new() }
-    }
-    fn requires(&self) -> Invariants {
-        Invariants::CORE
     }
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let mut changed = false;

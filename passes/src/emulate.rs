@@ -14,6 +14,7 @@
 
 use crate::flow::{self, Var};
 use crate::insert_casts::{new_cast, set_element_attribute};
+use crate::invariants::Invariants;
 use crate::names;
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::sequences::{Group, Groups, element, is_structural};
@@ -34,6 +35,9 @@ pub struct Emulate;
 impl Pass for Emulate {
     fn name(&self) -> &'static str {
         "emulate"
+    }
+    fn revokes(&self) -> Invariants {
+        Invariants::DECISIONS
     }
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let main = module.main();

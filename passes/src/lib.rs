@@ -34,6 +34,7 @@ pub mod flow;
 pub mod fusions;
 pub mod guard;
 pub mod insert_casts;
+pub mod invariants;
 pub mod move_casts;
 mod names;
 pub mod pass;
@@ -51,7 +52,8 @@ pub mod target;
 pub mod tensors;
 pub mod text_casts;
 
-pub use pass::{Changed, Invariants, Pass, PassCx, PassError, Warning};
+pub use invariants::{Breach, Invariants};
+pub use pass::{Changed, Pass, PassCx, PassError, Warning};
 pub use paths::Paths;
 pub use policy::Policy;
 pub use target::Profile;

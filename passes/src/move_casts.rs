@@ -21,6 +21,7 @@ use crate::classify::pinned_nodes;
 use crate::cost::{Extents, Sizes};
 use crate::exact::composes;
 use crate::flow;
+use crate::invariants::Invariants;
 use crate::names;
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::policy::Policy;
@@ -56,6 +57,9 @@ impl Pass for MoveCasts {
     }
     fn renews_facts(&self) -> bool {
         true
+    }
+    fn revokes(&self) -> Invariants {
+        Invariants::DECISIONS
     }
     fn run(&self, module: &mut Module, _: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let pinned = pinned_nodes(module, &self.policy);

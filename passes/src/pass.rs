@@ -5,82 +5,10 @@
 
 use crate::assign::Optimum;
 use crate::guard::Statistics;
+use crate::invariants::Invariants;
 use ampc_ir::infer::Facts;
-use ampc_ir::module::Decision;
-use ampc_ir::op::Class;
 use ampc_ir::{Module, Node, Value};
 use std::fmt;
-
-/// Facts about a module that passes ask for and establish, as a bit set.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Invariants(u8);
-
-impl Invariants {
-    /// Structure and types are right: what the verifier checks.
-    pub const CORE: Invariants = Invariants(1);
-    /// Every type variable of every node has a class.
-    pub const CLASSIFIED: Invariants = Invariants(1 << 1);
-    /// Every classified type variable has an element type to be, not necessarily the one it has.
-    pub const ASSIGNED: Invariants = Invariants(1 << 2);
-    /// Every value has the element type its producer was assigned, and casts stand where readers differ.
-    pub const LOWERED: Invariants = Invariants(1 << 3);
-
-    /// Everything in either set.
-    #[must_use]
-    pub const fn with(self, other: Invariants) -> Invariants {
-        Invariants(self.0 | other.0)
-    }
-    /// What of `wanted` is not in this set.
-    #[must_use]
-    pub const fn missing(self, wanted: Invariants) -> Invariants {
-        Invariants(wanted.0 & !self.0)
-    }
-    /// Whether everything in `wanted` is in this set.
-    pub const fn has(self, wanted: Invariants) -> bool {
-        self.missing(wanted).0 == 0
-    }
-}
-
-impl Invariants {
-    /// What a valid module says of itself: dumps and reproducers are read in the middle of a pipeline.
-    pub fn of(module: &Module) -> Invariants {
-        let mut found = Invariants::CORE.with(Invariants::CLASSIFIED).with(Invariants::ASSIGNED);
-        let mut any = false;
-        for graph in module.graph_ids() {
-            for node in module.nodes(graph) {
-                let data = module.node(node);
-                // What passes themselves put there is not classified.
-                let inserted = data.provenance == ampc_ir::module::Provenance::Inserted;
-                if data.schema().is_none() || inserted {
-                    continue;
-                }
-                if data.decisions.len() != module.n_vars(node) {
-                    return Invariants::CORE;
-                }
-                any |= !data.decisions.is_empty();
-                let free = |d: &Decision| d.class != Class::Fixed && d.precision.is_none();
-                if data.decisions.iter().any(free) {
-                    found = Invariants::CORE.with(Invariants::CLASSIFIED);
-                }
-            }
-        }
-        if any { found } else { Invariants::CORE }
-    }
-}
-
-impl fmt::Display for Invariants {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = [
-            (Invariants::CORE, "valid"),
-            (Invariants::CLASSIFIED, "classified"),
-            (Invariants::ASSIGNED, "assigned"),
-            (Invariants::LOWERED, "lowered"),
-        ];
-        let present: Vec<&str> =
-            names.iter().filter(|(bit, _)| self.has(*bit)).map(|(_, name)| *name).collect();
-        f.write_str(&present.join(", "))
-    }
-}
 
 /// Whether a pass changed the module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -281,7 +209,11 @@ pub trait Pass: fmt::Debug + Send + Sync {
     fn requires(&self) -> Invariants {
         Invariants::CORE
     }
-    /// What holds after, beside everything that held before.
+    /// What need not hold after, though it held before.
+    fn revokes(&self) -> Invariants {
+        Invariants::NONE
+    }
+    /// What holds after, beside everything that held before and is not revoked.
     fn ensures(&self) -> Invariants {
         Invariants::CORE
     }

@@ -15,8 +15,9 @@ use crate::emulate::Emulate;
 use crate::flow;
 use crate::guard::{Guard, OutOfRange, Statistics};
 use crate::insert_casts::{InsertCasts, KeepIo};
+use crate::invariants::{Breach, Invariants};
 use crate::move_casts::MoveCasts;
-use crate::pass::{Changed, Invariants, Pass, PassCx, PassError, Warning};
+use crate::pass::{Changed, Pass, PassCx, PassError, Warning};
 use crate::policy::{Policy, PolicyError, float_format};
 use crate::raise_opset::{RaiseOpset, Target};
 use crate::share_functions::ShareFunctions;
@@ -26,7 +27,7 @@ use crate::suggest::{did_you_mean, nearest};
 use crate::taint::Taint;
 use crate::target::Profile;
 use crate::text_casts;
-use ampc_ir::infer::{Facts, InferError, infer_module};
+use ampc_ir::infer::{InferError, Inference, infer_module};
 use ampc_ir::verify::{Violation, verify_module};
 use ampc_ir::{DType, Module};
 use std::collections::BTreeSet;
@@ -116,6 +117,16 @@ pub enum RunError {
         /// What it says.
         #[source]
         error: PassError,
+    },
+    /// A pass needs what the module at hand does not have.
+    #[error("pass `{pass}` needs a module that is {missing}, and this one is not: {}", first.what)]
+    Unprepared {
+        /// The pass.
+        pass: &'static str,
+        /// What is missing.
+        missing: Invariants,
+        /// Where it is missing.
+        first: Breach,
     },
     /// A pass broke the module: a bug.
     #[error("pass `{pass}` left an invalid module: {first}")]
@@ -211,11 +222,11 @@ impl Pipeline {
     pub fn on(mut known: Invariants, passes: Vec<Box<dyn Pass>>) -> Result<Pipeline, PipelineError> {
         for pass in &passes {
             let missing = known.missing(pass.requires());
-            if missing != Invariants::CORE.missing(Invariants::CORE) {
+            if missing != Invariants::NONE {
                 let before = if missing.has(Invariants::CLASSIFIED) { "classify" } else { "assign" };
                 return Err(PipelineError::Order { pass: pass.name(), missing: missing.to_string(), before });
             }
-            known = known.with(pass.ensures());
+            known = known.without(pass.revokes()).with(pass.ensures());
         }
         Ok(Pipeline { passes })
     }
@@ -317,8 +328,11 @@ impl Pipeline {
         spell(self.passes.get(first..).unwrap_or_default())
     }
 
-    /// Runs all passes and returns their warnings. With `verify_each`, verifies after every pass that changed
-    /// something, not only at the end.
+    /// Runs all passes and returns their warnings.
+    ///
+    /// What passes see is the same with `verify_each` and without: types and facts are inferred anew where a pass says
+    /// that passes after it need them, and at the end, and nowhere else. With `verify_each` everything that is to hold is
+    /// looked at after every pass, so that the one that broke it is named, and not only at the end.
     ///
     /// # Errors
     /// If the module is invalid, a pass needs a decision of the user, or a pass breaks the module.
@@ -330,28 +344,39 @@ impl Pipeline {
     ) -> Result<Vec<Warning>, RunError> {
         let inputs = BodyInputs::of(module);
         let mut facts = infer_module(module).map_err(RunError::IllTyped)?;
-        verify_module(module, &facts).map_err(RunError::Invalid)?;
+        verify_module(module).map_err(RunError::Invalid)?;
         flow::withdraw_false_marks(module);
+        let mut held = Invariants::of(module);
         let mut warnings = declared::contradictions(module, &inputs);
         let (mut statistics, mut optimum) = (Statistics::default(), None);
-        let (mut dirty, mut any) = (false, false);
+        // Whether the module is another one than the one that was inferred, and whether it is any.
+        let (mut stale, mut any) = (false, false);
         for (i, pass) in self.passes.iter().enumerate() {
+            let missing = held.missing(pass.requires());
+            if let Err(first) = missing.check(module) {
+                return Err(RunError::Unprepared { pass: pass.name(), missing, first });
+            }
             observer.before(pass.as_ref(), module);
             let mut cx = PassCx::new(&facts, &mut statistics, &mut optimum, &mut warnings);
             let changed =
                 pass.run(module, &mut cx).map_err(|error| RunError::Pass { pass: pass.name(), error })?;
-            dirty |= changed == Changed::Yes;
+            held = held.without(pass.revokes()).with(pass.ensures());
+            stale |= changed == Changed::Yes;
             any |= changed == Changed::Yes;
             // What a pass in between changes is not what was chosen for.
             if changed == Changed::Yes && pass.name() != "assign" {
                 optimum = optimum.filter(|o| o.counted);
             }
             let last = i + 1 == self.passes.len();
-            let renew = changed == Changed::Yes && pass.renews_facts();
-            if dirty && (verify_each || last || renew) {
-                facts = self.check(module, if verify_each { i } else { 0 }, verify_each)?;
-                dirty = false;
-                if renew {
+            let renews = stale && (last || changed == Changed::Yes && pass.renews_facts());
+            if renews || verify_each || last {
+                let inference = self.check(module, held, if verify_each { i } else { 0 }, verify_each)?;
+                if renews {
+                    inference.types.apply(module);
+                    facts = inference.facts;
+                    stale = false;
+                }
+                if renews && !last {
                     flow::withdraw_false_marks(module);
                 }
             }
@@ -367,24 +392,19 @@ impl Pipeline {
         Ok(warnings)
     }
 
-    fn check(&self, module: &mut Module, from: usize, verify_each: bool) -> Result<Facts, RunError> {
-        let pass = if verify_each { self.passes[from].name().to_owned() } else { "pipeline".into() };
-        let rest = || spell(&self.passes[from..]);
-        let facts = infer_module(module).map_err(|errors| RunError::Broken {
-            pass: pass.clone(),
-            first: errors.first().map_or_else(String::new, |e| {
-                let (_, op, _) = module.op_name(e.node);
-                let name = module.node(e.node).name.map_or("", |s| module.text(s));
-                format!("{op} `{name}`: {e}")
-            }),
-            rest: rest(),
-        })?;
-        verify_module(module, &facts).map_err(|violations| RunError::Broken {
-            pass: pass.clone(),
-            first: violations.first().map_or_else(String::new, ToString::to_string),
-            rest: rest(),
-        })?;
-        Ok(facts)
+    /// What inference says of a module of which everything holds that is to hold after pass number `i`.
+    fn check(
+        &self,
+        module: &Module,
+        held: Invariants,
+        i: usize,
+        verify_each: bool,
+    ) -> Result<Inference, RunError> {
+        held.check(module).map_err(|breach| RunError::Broken {
+            pass: if verify_each { self.passes[i].name().to_owned() } else { "pipeline".into() },
+            first: breach.to_string(),
+            rest: spell(&self.passes[i..]),
+        })
     }
 }
 

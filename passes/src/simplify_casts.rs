@@ -18,7 +18,7 @@ use crate::exact::{composes, is_exact};
 use crate::flow;
 use crate::insert_casts::set_target;
 use crate::names;
-use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
+use crate::pass::{Changed, Pass, PassCx, PassError};
 use ampc_ir::convert::Conversion;
 use ampc_ir::edit::{NewNode, Position};
 use ampc_ir::module::{Def, GraphOwner, Op, Provenance};
@@ -61,9 +61,6 @@ impl Pass for SimplifyCasts {
             names::part_all(module);
         }
         Ok(Changed::when(changed))
-    }
-    fn requires(&self) -> Invariants {
-        Invariants::CORE
     }
 }
 

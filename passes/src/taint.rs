@@ -6,7 +6,8 @@
 //! of TensorFlow's `auto_mixed_precision` (its deny set), without its clear tails. One walk, linear.
 
 use crate::flow::{self, Var};
-use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
+use crate::invariants::Invariants;
+use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::paths::Paths;
 use crate::sequences::Groups;
 use ampc_ir::Module;
@@ -29,6 +30,9 @@ impl Pass for Taint {
     }
     fn requires(&self) -> Invariants {
         Invariants::CORE.with(Invariants::CLASSIFIED)
+    }
+    fn revokes(&self) -> Invariants {
+        Invariants::ASSIGNED.with(Invariants::LOWERED)
     }
     fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let mut work: VecDeque<(Var, Var)> = VecDeque::new();

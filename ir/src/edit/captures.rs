@@ -199,12 +199,12 @@ mod tests {
     #[test]
     fn a_capture_that_is_filed_under_another_operand_is_a_violation() {
         let mut module = parse(TEXT, &NoData).unwrap();
-        let facts = infer_module(&mut module).unwrap();
-        verify_module(&module, &facts).unwrap();
+        infer_module(&mut module).unwrap();
+        verify_module(&module).unwrap();
         let (_, bodies) = owner_and_bodies(&module);
         let y = module.graph(bodies[1]).captures()[0];
         module.values[y].def = Def::Capture { slot: 1 };
-        let violations = verify_module(&module, &facts).unwrap_err();
+        let violations = verify_module(&module).unwrap_err();
         assert!(violations.iter().any(|v| matches!(v.problem, Problem::UsesDisagree { operand: 1 })));
     }
 }

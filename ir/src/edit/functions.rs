@@ -245,7 +245,7 @@ function my::F {
         let before = print(&module, &PrintOptions::default()).text;
         let (name, overload) = (module.intern("G"), module.intern(""));
         let copy = module.copy_function(FunctionId::new(0), name, overload);
-        verify_module(&module, &crate::infer::Facts::default()).unwrap();
+        verify_module(&module).unwrap();
         let text = print(&module, &PrintOptions::default()).text;
         let function = |name: &str| {
             let at = text.find(&format!("function my::{name} ")).unwrap();

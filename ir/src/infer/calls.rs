@@ -81,7 +81,7 @@ impl Driver<'_> {
         let operands = (0..self.module.graph(self.module.function(function).graph).inputs.len())
             .map(|i| data.operand(i));
         let mut types: Vec<Type> =
-            operands.clone().map(|v| v.map_or(Type::Unknown, |v| self.module.value(v).ty.clone())).collect();
+            operands.clone().map(|v| v.map_or(Type::Unknown, |v| self.ty(v).clone())).collect();
         let ints = operands
             .map(|v| ints_of(self.module, Some(&self.facts), v?).filter(|_| n < MANY).map(Into::into))
             .collect();
@@ -102,7 +102,7 @@ impl Driver<'_> {
         let graph = self.module.function(function).graph;
         let formals = self.module.graph(graph).inputs.clone();
         for ((value, ty), ints) in formals.into_iter().zip(&signature.types).zip(&signature.ints) {
-            self.module.set_type(value, ty.clone());
+            self.types.set(value, ty.clone());
             self.facts.ints[value] = ints.clone();
         }
         self.calls.active.push(function);
@@ -111,14 +111,14 @@ impl Driver<'_> {
         self.facts.call_attrs = outer;
         self.calls.active.pop();
         let outputs = &self.module.graph(graph).outputs;
-        let types = outputs.iter().map(|o| self.module.value(o.value).ty.clone()).collect();
+        let types = outputs.iter().map(|o| self.ty(o.value).clone()).collect();
         let first = outputs.first().and_then(|o| ints_of(self.module, Some(&self.facts), o.value));
         let inferred = Inferred { types, ints: first.map(std::borrow::Cow::into_owned) };
         for value in values_of(self.module, graph) {
-            let ty = &self.module.value(value).ty;
+            let ty = self.ty(value).clone();
             let joined = match self.calls.joined.get(&value) {
-                Some(before) => before.join(ty).unwrap_or_default(),
-                None => ty.clone(),
+                Some(before) => before.join(&ty).unwrap_or_default(),
+                None => ty,
             };
             self.calls.joined.insert(value, joined);
         }
@@ -138,8 +138,8 @@ impl Driver<'_> {
             for value in values_of(self.module, graph) {
                 match self.calls.joined.get(&value) {
                     // What nothing calls may once have been called.
-                    _ if n == 0 => self.module.set_type(value, Type::Unknown),
-                    Some(joined) if n > 1 => self.module.set_type(value, joined.clone()),
+                    _ if n == 0 => self.types.set(value, Type::Unknown),
+                    Some(joined) if n > 1 => self.types.set(value, joined.clone()),
                     _ => {}
                 }
                 // Elements are those of the last call.

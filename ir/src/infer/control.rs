@@ -12,7 +12,7 @@ use crate::module::GraphOwner;
 use crate::op::OpKind;
 use crate::views::control::ScanView;
 use crate::views::{NodeView, OpError, Part, normalize_axis};
-use crate::{DType, Dim, GraphId, Module, Node, Shape, Type};
+use crate::{DType, Dim, GraphId, Module, Shape, Type};
 
 /// Whether nodes of this operator have bodies that inference enters.
 pub(super) fn has_bodies(kind: OpKind) -> bool {
@@ -20,17 +20,11 @@ pub(super) fn has_bodies(kind: OpKind) -> bool {
 }
 
 /// The type an If, Loop or Scan hands to each formal of a body.
-pub(super) fn body_formals(
-    module: &Module,
-    facts: &Facts,
-    node: Node,
-    body: GraphId,
-) -> Result<Vec<Type>, OpError> {
-    let Some(view) = NodeView::with_facts(module, node, facts) else { return Ok(Vec::new()) };
-    let n = module.graph(body).inputs().len();
+pub(super) fn body_formals(view: &NodeView<'_>, body: GraphId) -> Result<Vec<Type>, OpError> {
+    let n = view.module.graph(body).inputs().len();
     let formals = match view.kind() {
-        OpKind::Loop => loop_formals(&view, body),
-        OpKind::Scan => scan_formals(&view)?,
+        OpKind::Loop => loop_formals(view, body),
+        OpKind::Scan => scan_formals(view)?,
         OpKind::SequenceMap => (0..view.n_operands())
             .map(|i| match view.operand_type(i) {
                 Some(Type::Sequence(element)) => (**element).clone(),
@@ -60,9 +54,9 @@ pub(super) fn is_idle(module: &Module, mut graph: GraphId, facts: &Facts) -> boo
     false
 }
 
-fn output_type(module: &Module, body: GraphId, i: usize) -> Type {
-    let outputs = module.graph(body).outputs();
-    outputs.get(i).map_or(Type::Unknown, |o| module.value(o.value).ty.clone())
+fn output_type(view: &NodeView<'_>, body: GraphId, i: usize) -> Type {
+    let outputs = view.module.graph(body).outputs();
+    outputs.get(i).map_or(Type::Unknown, |o| view.type_of(o.value).clone())
 }
 
 /// Formals of a Loop's body that are no state: iteration number and condition.
@@ -102,11 +96,11 @@ fn loop_formals(view: &NodeView<'_>, body: GraphId) -> Vec<Type> {
 
 /// The types of the formals of a Loop's body after one more round: what holds of `formals` and of the body's
 /// results under them. The rounds end: what changes after the first few loses its shape, and in the end its type.
-pub(super) fn next_formals(module: &Module, body: GraphId, formals: &[Type], round: usize) -> Vec<Type> {
+pub(super) fn next_formals(view: &NodeView<'_>, body: GraphId, formals: &[Type], round: usize) -> Vec<Type> {
     let mut next = formals.to_vec();
     for (i, ty) in next.iter_mut().enumerate().skip(N_FIXED) {
         // Other element types are an error of the Loop, found afterwards.
-        let joined = ty.join(&output_type(module, body, i - 1)).unwrap_or_else(|| ty.clone());
+        let joined = ty.join(&output_type(view, body, i - 1)).unwrap_or_else(|| ty.clone());
         if joined != *ty {
             *ty = joined;
             if round >= WIDEN {
@@ -189,13 +183,13 @@ pub(super) fn infer_if(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), Op
         _ => None,
     };
     for i in 0..view.n_results() {
-        let [then, other] = bodies.map(|body| output_type(view.module, body, i));
+        let [then, other] = bodies.map(|body| output_type(view, body, i));
         let joined = then.join(&other).ok_or_else(|| OpError {
             part: Part::Result(i),
             expected: "one element type in both branches".into(),
             found: format!("{} and {}", describe(&then), describe(&other)),
         })?;
-        out.ty(i, taken.map_or(joined, |body| output_type(view.module, body, i)));
+        out.ty(i, taken.map_or(joined, |body| output_type(view, body, i)));
     }
     let ints = |body: GraphId| view.ints_of(view.module.graph(body).outputs().first()?.value);
     out.ints = match taken {
@@ -223,7 +217,7 @@ pub(super) fn infer_loop(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), 
     }
     let trips = trip_count(view, body);
     for i in 0..view.n_results() {
-        let after = output_type(view.module, body, i + 1);
+        let after = output_type(view, body, i + 1);
         let ty = if i < n_state {
             let before = view.operand_type(i + 2).cloned().unwrap_or_default();
             join_state(&before, &after, i)?
@@ -311,7 +305,7 @@ pub(super) fn infer_scan(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), 
     let extent = scan_extent(view, &scan)?;
     let batch = view.dims(scan.first).and_then(|d| d.first().copied()).unwrap_or(Dim::Unknown);
     for i in 0..view.n_results() {
-        let after = output_type(view.module, body, i);
+        let after = output_type(view, body, i);
         let ty = if i < scan.n_state {
             let before = view.operand_type(scan.first + i).cloned().unwrap_or_default();
             let kept = kept_state(&without_batch(&before, scan.batch), &after, i)?;
@@ -351,7 +345,7 @@ fn scan_extent(view: &NodeView<'_>, scan: &ScanView) -> Result<Dim, OpError> {
 pub(super) fn infer_sequence_map(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {
     let Some(body) = view.data().bodies().next() else { return Ok(()) };
     for i in 0..view.n_results() {
-        out.ty(i, Type::Sequence(Box::new(output_type(view.module, body, i))));
+        out.ty(i, Type::Sequence(Box::new(output_type(view, body, i))));
     }
     Ok(())
 }

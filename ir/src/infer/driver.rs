@@ -3,7 +3,7 @@
 use super::calls::Calls;
 use super::control;
 use super::dispatch::infer_fn;
-use super::{Facts, Inferred};
+use super::{Facts, Inference, Inferred, Types};
 use crate::module::{Def, Op};
 use crate::op::{self, Arity, Formal, FormalType, OpKind, OpSchema};
 use crate::views::{Actual, NodeView, OpError, Part};
@@ -24,14 +24,13 @@ pub struct InferError {
     pub error: OpError,
 }
 
-/// Gives every value reachable from the main graph its type, and the bodies of functions the types of their
-/// calls (unknown where calls differ, or where there are none).
-///
-/// # Errors
-/// All nodes whose operands do not fit their operator. Inference goes on behind them with what is known.
-pub fn infer_module(module: &mut Module) -> Result<Facts, Vec<InferError>> {
+/// The type of every value reachable from the main graph, and for the bodies of functions the types of their calls
+/// (unknown where calls differ, or where there are none); with all nodes whose operands do not fit their operator.
+/// Inference goes on behind them with what is known.
+pub fn infer(module: &Module) -> (Inference, Vec<InferError>) {
     let mut cx = Driver {
         module,
+        types: Types::default(),
         facts: Facts::default(),
         errors: Vec::new(),
         calls: Calls::default(),
@@ -40,7 +39,17 @@ pub fn infer_module(module: &mut Module) -> Result<Facts, Vec<InferError>> {
     };
     cx.graph(cx.module.main());
     cx.join_calls();
-    if cx.errors.is_empty() { Ok(cx.facts) } else { Err(cx.errors) }
+    (Inference { types: cx.types, facts: cx.facts }, cx.errors)
+}
+
+/// Gives the values of a module the types that [`infer`] finds, also where it finds nodes that do not fit.
+///
+/// # Errors
+/// All nodes whose operands do not fit their operator.
+pub fn infer_module(module: &mut Module) -> Result<Facts, Vec<InferError>> {
+    let (Inference { types, facts }, errors) = infer(module);
+    types.apply(module);
+    if errors.is_empty() { Ok(facts) } else { Err(errors) }
 }
 
 /// What inference says of one node of the operator table, without changing the module; bodies are not entered,
@@ -64,10 +73,7 @@ fn infer_here(view: &NodeView<'_>, facts: &Facts) -> Result<Inferred, OpError> {
     let types: Vec<Option<Type>> = (0..view.n_operands()).map(shapeless).collect();
     let actual =
         Actual { types: &types, values: &[], call_attrs: facts.in_call().then(|| facts.call_attrs()) };
-    match NodeView::with_actual(view.module, view.node, actual) {
-        Some(view) => infer_node(&view),
-        None => Err(error),
-    }
+    infer_node(&view.with_operands(actual)).map_err(|_| error)
 }
 
 /// What inference says of a node of the operator table whose operands are these; bodies are not entered.
@@ -91,7 +97,8 @@ pub fn misfit(module: &Module, node: Node) -> Option<OpError> {
 
 /// The walk and what it knows so far.
 pub(super) struct Driver<'m> {
-    pub(super) module: &'m mut Module,
+    pub(super) module: &'m Module,
+    pub(super) types: Types,
     pub(super) facts: Facts,
     errors: Vec<InferError>,
     pub(super) calls: Calls,
@@ -102,6 +109,15 @@ pub(super) struct Driver<'m> {
 }
 
 impl Driver<'_> {
+    /// The type of a value, as far as it is known.
+    pub(super) fn ty(&self, value: Value) -> &Type {
+        self.types.of(self.module, value)
+    }
+
+    fn view(&self, node: Node) -> Option<NodeView<'_>> {
+        NodeView::with_types(self.module, node, &self.facts, &self.types)
+    }
+
     /// Infers the nodes of a graph in order.
     pub(super) fn graph(&mut self, graph: GraphId) {
         let mut next = self.module.graph(graph).first;
@@ -120,7 +136,7 @@ impl Driver<'_> {
         let types = inferred.as_ref().map_or_else(|_| SmallVec::new(), |i| i.types.clone());
         for (i, value) in results.iter().enumerate() {
             if let Some(value) = *value {
-                self.module.set_type(value, types.get(i).cloned().unwrap_or_default());
+                self.types.set(value, types.get(i).cloned().unwrap_or_default());
                 self.facts.ints[value] = None;
             }
         }
@@ -136,7 +152,7 @@ impl Driver<'_> {
             // Its results have the types they were given.
             Op::Custom { .. } => {
                 let types = self.module.node(node).results().iter();
-                let ty = |v: &Option<Value>| v.map_or(Type::Unknown, |v| self.module.value(v).ty.clone());
+                let ty = |v: &Option<Value>| v.map_or(Type::Unknown, |v| self.ty(v).clone());
                 Ok(Inferred { types: types.map(ty).collect(), ints: None })
             }
             Op::Call(function) => self.nested(|cx| cx.call(node, function)),
@@ -144,8 +160,7 @@ impl Driver<'_> {
                 if control::has_bodies(schema.kind) {
                     self.nested(|cx| cx.bodies(node))?;
                 }
-                let view = NodeView::with_facts(self.module, node, &self.facts).ok_or_else(no_schema)?;
-                infer_here(&view, &self.facts)
+                infer_here(&self.view(node).ok_or_else(no_schema)?, &self.facts)
             }
         }
     }
@@ -168,7 +183,10 @@ impl Driver<'_> {
         let bodies: Vec<GraphId> = self.module.node(node).bodies().collect();
         let repeats = self.module.node(node).schema().is_some_and(|s| s.kind == OpKind::Loop);
         for &body in &bodies {
-            let mut formals = control::body_formals(self.module, &self.facts, node, body)?;
+            let mut formals = match self.view(node) {
+                Some(view) => control::body_formals(&view, body)?,
+                None => Vec::new(),
+            };
             if !repeats {
                 self.body(node, body, formals);
                 continue;
@@ -178,7 +196,10 @@ impl Driver<'_> {
             for round in control::first_round(self.loops, &mut formals).. {
                 self.body(node, body, formals.clone());
                 // What goes wrong in one round goes wrong in one iteration.
-                let next = control::next_formals(self.module, body, &formals, round);
+                let next = match self.view(node) {
+                    Some(view) => control::next_formals(&view, body, &formals, round),
+                    None => break,
+                };
                 if self.errors.len() > before || next == formals {
                     break;
                 }
@@ -192,15 +213,15 @@ impl Driver<'_> {
     /// Infers a body whose formals have these types.
     fn body(&mut self, node: Node, body: GraphId, formals: Vec<Type>) {
         for (value, ty) in self.module.graph(body).inputs.clone().into_iter().zip(formals) {
-            self.module.set_type(value, ty);
+            self.types.set(value, ty);
             self.facts.ints[value] = None;
         }
         for value in self.module.graph(body).captures().to_vec() {
             let Def::Capture { slot } = self.module.value(value).def else { continue };
             let outer = self.module.node(node).operands().get(slot as usize).copied().flatten();
             if let Some(outer) = outer {
-                let ty = self.module.value(outer).ty.clone();
-                self.module.set_type(value, ty);
+                let ty = self.ty(outer).clone();
+                self.types.set(value, ty);
             }
         }
         self.graph(body);

@@ -1,6 +1,6 @@
 //! Type and shape inference.
 //!
-//! [`infer_module`] gives every value its type, from the graph inputs and constants alone: what a file claims in
+//! [`infer`] finds the type of every value and changes nothing, [`infer_module`] gives it to the module, from the graph inputs and constants alone: what a file claims in
 //! `value_info` is never read. Element types follow from the schemas: a result whose formal names a type
 //! variable has the type its operands bind to it. Shapes, and element types that an attribute names, come from
 //! one function per family of operators. An operator without one is inferred as far as its schema goes, with
@@ -43,13 +43,13 @@ mod window;
 pub use calls::call_attrs;
 pub use dispatch::is_inferred;
 pub use driver::describe;
-pub use driver::{InferError, check_node, infer_actual, infer_module, misfit};
+pub use driver::{InferError, check_node, infer, infer_actual, infer_module, misfit};
 pub use int::Int;
 
 use crate::attr::Attr;
 use crate::entity::SecondaryMap;
 use crate::views::{NodeView, OpError, Part};
-use crate::{DType, Dim, Shape, Type, Value};
+use crate::{DType, Dim, Module, Shape, Type, Value};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -75,6 +75,38 @@ impl Facts {
     pub fn in_call(&self) -> bool {
         self.call_attrs.is_some()
     }
+}
+
+/// The types that inference has found, beside those that the module has.
+#[derive(Clone, Debug, Default)]
+pub struct Types(SecondaryMap<Value, Option<Type>>);
+
+impl Types {
+    /// The type of a value: as inferred, or as the module has it where nothing is inferred, which is so of constants,
+    /// inputs of the model, and results of operators that nobody knows.
+    pub fn of<'a>(&'a self, module: &'a Module, value: Value) -> &'a Type {
+        self.0[value].as_ref().unwrap_or(&module.value(value).ty)
+    }
+    fn set(&mut self, value: Value, ty: Type) {
+        self.0[value] = Some(ty);
+    }
+    /// Gives the values of the module their types.
+    pub fn apply(self, module: &mut Module) {
+        for (value, ty) in self.0.into_entries() {
+            if let Some(ty) = ty {
+                module.set_type(value, ty);
+            }
+        }
+    }
+}
+
+/// What inference says of a module.
+#[derive(Clone, Debug, Default)]
+pub struct Inference {
+    /// The type of every value.
+    pub types: Types,
+    /// What it knows of elements.
+    pub facts: Facts,
 }
 
 /// What a family function says of the results of a node. It starts with the element types that the schema gives

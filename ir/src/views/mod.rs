@@ -30,7 +30,7 @@ pub use layout::{
 pub use quantize::{Granularity, QuantizeView};
 
 use crate::attr::{Attr, AttrValue};
-use crate::infer::{Facts, Int};
+use crate::infer::{Facts, Int, Types};
 use crate::module::{Def, NodeData, Payload};
 use crate::op::OpKind;
 use crate::op::{AttrDefault, OpSchema};
@@ -98,6 +98,8 @@ pub struct NodeView<'a> {
     /// Its schema.
     pub schema: &'static OpSchema,
     facts: Option<&'a Facts>,
+    /// What inference has found so far; without it the types are those of the module.
+    types: Option<&'a Types>,
     actual: Option<Actual<'a>>,
 }
 
@@ -116,7 +118,14 @@ pub struct Actual<'a> {
 impl<'a> NodeView<'a> {
     /// The view of a node, `None` for calls and custom operators.
     pub fn new(module: &'a Module, node: Node) -> Option<NodeView<'a>> {
-        Some(NodeView { module, node, schema: module.node(node).schema()?, facts: None, actual: None })
+        Some(NodeView {
+            module,
+            node,
+            schema: module.node(node).schema()?,
+            facts: None,
+            types: None,
+            actual: None,
+        })
     }
 
     /// The view of a node that is about to run.
@@ -127,6 +136,21 @@ impl<'a> NodeView<'a> {
     /// The view of a node during inference, with what was inferred of small integer values so far.
     pub fn with_facts(module: &'a Module, node: Node, facts: &'a Facts) -> Option<NodeView<'a>> {
         Some(NodeView { facts: Some(facts), ..NodeView::new(module, node)? })
+    }
+
+    /// The view of a node during inference, with the types that were inferred so far instead of the module's.
+    pub(crate) fn with_types(
+        module: &'a Module,
+        node: Node,
+        facts: &'a Facts,
+        types: &'a Types,
+    ) -> Option<NodeView<'a>> {
+        Some(NodeView { types: Some(types), ..NodeView::with_facts(module, node, facts)? })
+    }
+
+    /// The same view with operands that are what `actual` says, and nothing known of the elements of other values.
+    pub(crate) fn with_operands(self, actual: Actual<'a>) -> NodeView<'a> {
+        NodeView { actual: Some(actual), facts: None, ..self }
     }
 
     /// Whether the node is about to run: then what readers of models differ about is decided.
@@ -170,7 +194,15 @@ impl<'a> NodeView<'a> {
     pub fn operand_type(&self, i: usize) -> Option<&'a Type> {
         match self.actual {
             Some(actual) => actual.types.get(i)?.as_ref(),
-            None => Some(&self.module.value(self.operand(i)?).ty),
+            None => Some(self.type_of(self.operand(i)?)),
+        }
+    }
+    /// The type of a value of this graph or of a body of the node: the one that inference has found so far, or that of
+    /// the module.
+    pub fn type_of(&self, value: Value) -> &'a Type {
+        match self.types {
+            Some(types) => types.of(self.module, value),
+            None => &self.module.value(value).ty,
         }
     }
     /// The tensor type of operand `i`; `None` if absent, of unknown type, or no tensor.

@@ -22,7 +22,8 @@ use crate::cost::{CostModel, Objective};
 use crate::cut::Label;
 use crate::flow::{self, Var};
 use crate::insert_casts::KeepIo;
-use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
+use crate::invariants::Invariants;
+use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::paths::Paths;
 use crate::sequences::Groups;
 use crate::target::Profile;
@@ -95,6 +96,9 @@ impl Pass for Assign {
     }
     fn ensures(&self) -> Invariants {
         Invariants::CORE.with(Invariants::CLASSIFIED).with(Invariants::ASSIGNED)
+    }
+    fn revokes(&self) -> Invariants {
+        Invariants::LOWERED
     }
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         free_casts(module, self.to);

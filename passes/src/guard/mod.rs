@@ -15,7 +15,8 @@ mod stats;
 pub use stats::{ConstantStats, Statistics};
 
 use crate::flow::{self, Var};
-use crate::pass::{Changed, Invariants, Pass, PassCx, PassError};
+use crate::invariants::Invariants;
+use crate::pass::{Changed, Pass, PassCx, PassError};
 use ampc_ir::convert::{Conversion, can_convert, convert, max_finite};
 use ampc_ir::module::{Def, Payload, Reason};
 use ampc_ir::op::{Class, OpKind};
@@ -124,6 +125,9 @@ impl Pass for Guard {
     }
     fn requires(&self) -> Invariants {
         Invariants::CORE.with(Invariants::CLASSIFIED)
+    }
+    fn revokes(&self) -> Invariants {
+        Invariants::ASSIGNED.with(Invariants::LOWERED)
     }
     fn run(&self, module: &mut Module, pass: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let mut cx = Cx {

@@ -20,6 +20,7 @@ mod kernels;
 mod step;
 mod target;
 
+use crate::invariants::Invariants;
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::paths::Paths;
 use ampc_ir::infer::{Facts, infer_module};
@@ -72,6 +73,12 @@ impl Pass for RaiseOpset {
     }
     fn options(&self) -> Vec<(&'static str, String)> {
         self.to.options()
+    }
+    fn renews_facts(&self) -> bool {
+        true
+    }
+    fn revokes(&self) -> Invariants {
+        Invariants::DECISIONS
     }
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let mut raised = module.clone();
