@@ -762,13 +762,25 @@ fn a_data_file_that_exists_is_refused_before_the_work() {
     ] {
         let dumps = ["--dump-after", "classify", "--dump-dir", "dumps"];
         let args: Vec<&str> = run.split(' ').chain(dumps).collect();
-        let refused = dir.run(&args);
-        let message = format!("`{data}` exists");
-        assert!(refused.code == 5 && refused.stderr.contains(&message), "{run}: {refused}");
-        assert_eq!(dir.files(), before, "{run}: no pass has run");
-        assert_eq!(dir.run(&[&args[..], &["--force"]].concat()).code, 0, "{run}");
-        std::fs::remove_file(dir.path("o.ir")).unwrap();
+        let forced = [&args[..], &["--force"]].concat();
+        // No text of ampc refers to it, so `--force` is not about it.
+        for args in [&args, &forced] {
+            let refused = dir.run(args);
+            let message = format!("`{data}` exists");
+            assert!(refused.code == 5 && refused.stderr.contains(&message), "{args:?}: {refused}");
+            assert_eq!(dir.files(), before, "{args:?}: no pass has run");
+        }
+        std::fs::remove_file(dir.path(data)).unwrap();
+        assert_eq!(dir.run(&args).code, 0, "{run}");
         std::fs::remove_dir_all(dir.path("dumps")).unwrap();
+        assert_eq!(dir.run(&args).code, 5, "{run}");
+        assert!(!dir.path("dumps").exists(), "{run}: no pass has run");
+        assert_eq!(dir.run(&forced).code, 0, "{run}");
+        for name in ["o.ir", data] {
+            std::fs::remove_file(dir.path(name)).unwrap();
+        }
+        std::fs::remove_dir_all(dir.path("dumps")).unwrap();
+        dir.write(data, "mine");
     }
 }
 

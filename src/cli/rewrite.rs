@@ -10,7 +10,7 @@ use super::progress::Progress;
 use super::summary::{Done, Low};
 use super::ui::Ui;
 use super::verified::Source;
-use super::{diagnose, settings, shown, summary, targets};
+use super::{data, diagnose, settings, shown, summary, targets};
 use ampc::files::Batch;
 use ampc::ir::DType;
 use ampc::passes::Paths;
@@ -25,7 +25,8 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
                        which was not asked for";
         return Err(Failure::usage("verify", message));
     }
-    let mut options = settings::options(&args.precision, args.debug.verify_each, args.report.is_some())?;
+    let (mut options, mut read) =
+        settings::options(&args.precision, args.debug.verify_each, args.report.is_some())?;
     let format = if options.to == DType::BF16 { "bf16" } else { "fp16" };
     let emit = Emit::of(&args.write, args.output.as_deref(), EmitArg::Onnx, |kind| {
         emit::beside(&args.model, format, kind)
@@ -55,7 +56,8 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     let raised =
         ampc::rewrite::raised_for_casts(&model, &options).map_err(|e| diagnose::failure(&e, None))?;
     let pipeline = ampc::rewrite::pipeline_of(raised.as_ref().map_or(&options, |(raised, _)| raised));
-    targets::check(&model, &args.model, &emit, report_file, &args.debug, &pipeline)?;
+    read.extend(data::files(&args.data));
+    targets::check(&model, &args.model, &read, &emit, report_file, &args.debug, &pipeline)?;
     let source = progress.suspend(|| Source::of(args, threads, &model, ui))?;
     let before = emit::source_bytes(&model, &args.model);
     let nodes = Paths::new(&model.module).nodes().to_vec();
@@ -80,7 +82,7 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
             let told = report_text(args, &report, before, None).and_then(|text| {
                 let (mut batch, mut written) = (Batch::new(), Written::default());
                 hand_out.stage(&text, &model, &mut batch, &mut written)?;
-                progress.suspend(|| emit::finish(batch, &written))
+                progress.suspend(|| emit::finish(batch, written))
             });
             failure.problems.extend(told.err().into_iter().flat_map(|failure| failure.problems));
             return Err(failure);
@@ -115,7 +117,7 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     hand_out.stage(&text, &model, &mut batch, &mut written)?;
     drop(progress);
     // If they cannot be printed, no file appears either.
-    emit::finish(batch, &written)?;
+    let written = emit::finish(batch, written)?;
     let done = Done { report: &report, low, opsets };
     if ui.quiet {
         ui.complain_if_any(&summary::warnings(&report, &done.opsets, ui));
