@@ -159,8 +159,6 @@ pub struct Lowering {
     pub by: By,
     /// Whether floats may keep digits that casts of the author round away; where a minimum cut chooses.
     pub excess_precision: bool,
-    /// Paths of nodes for which the report is to say what the other format would cost.
-    pub explain: Vec<String>,
     /// A policy for which the report is to say what it would leave fp32, if a minimum cut chooses.
     pub alternative: Option<Arc<Policy>>,
 }
@@ -256,13 +254,7 @@ impl Pipeline {
                 out_of_range: *out_of_range,
             }),
             Box::new(Taint),
-            Box::new(Assign {
-                to: *to,
-                keep_io: keep_io.clone(),
-                by: by.clone(),
-                explain: options.explain.clone(),
-                alternative,
-            }),
+            Box::new(Assign { to: *to, keep_io: keep_io.clone(), by: by.clone(), alternative }),
             Box::new(InsertCasts { keep_io: keep_io.clone(), by_cut, fewest }),
             // Before constants, so that a constant cast twice is converted once.
             Box::new(SimplifyCasts { by_cut: by_cut.then_some(*to) }),
@@ -562,7 +554,7 @@ fn build(
         "assign" => {
             let by =
                 if by_cut()? == Some(false) { By::Paint } else { cut_of(objective()?, get("target"), &bad)? };
-            Box::new(Assign { to, keep_io: keep_io(), by, explain: Vec::new(), alternative: None })
+            Box::new(Assign { to, keep_io: keep_io(), by, alternative: None })
         }
         "insert-casts" => {
             let fewest = objective()? == Some(Objective::Casts);
@@ -611,7 +603,6 @@ mod tests {
             opset: Opset::Auto,
             by: By::Paint,
             excess_precision: true,
-            explain: Vec::new(),
             alternative: None,
         };
         let text = Pipeline::lowering(&lowering).to_string();
