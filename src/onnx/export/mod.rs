@@ -324,7 +324,7 @@ fn lay_out(module: &Module, source: Option<&Source>, placement: Placement) -> Re
     let order = plan::graphs(module);
     let location = placement.location.clone();
     let mut exporter = Exporter::new(module, source, placement);
-    plan::check_conversions(module, &order)?;
+    plan::check_constants(module, &order)?;
     exporter.clean = plan::clean(&exporter, &order);
     let metadata = provenance::model_metadata(module, &order, exporter.ir_version());
     let model = if exporter.is_identical(&order, &metadata) {
