@@ -3,11 +3,12 @@
 //! In this order: every file is written under a temporary name; what was read is checked not to have changed; pipes and
 //! devices are written; the files get their names. The model, which names the others, gets its name last, when they are
 //! on the disk, so that a machine that stops in between leaves the old model with its data. The data file of the
-//! replaced model is removed at the end.
+//! replaced model is removed at the end, unless another model of the folder refers to it.
 
 use crate::error::Error;
 use crate::onnx::bytes::{FileId, SourceBytes};
 use crate::onnx::layout::{Digest, Layout};
+use crate::onnx::references::{SparedFile, spared};
 use crate::onnx::target::{self, Prepared, Staged, Stream, TargetError, folder_of};
 use crate::onnx::{ExportError, data_file, data_files_of};
 use crate::temporary::Renaming;
@@ -70,7 +71,21 @@ impl Batch {
         read: &[Arc<SourceBytes>],
     ) -> Result<(), TargetError> {
         self.reads(read);
-        let prepared = target::stage(layout, path, force, read)?;
+        let prepared = target::stage(layout, path, None, force, read)?;
+        self.keep(prepared)
+    }
+
+    /// [`stage`](Self::stage) of a file that belongs to the one at `owner`, and has its permissions if it is new.
+    pub(crate) fn stage_beside(
+        &mut self,
+        layout: Layout,
+        path: &Path,
+        owner: &Path,
+        force: bool,
+        read: &[Arc<SourceBytes>],
+    ) -> Result<(), TargetError> {
+        self.reads(read);
+        let prepared = target::stage(layout, path, Some(owner), force, read)?;
         self.keep(prepared)
     }
 
@@ -113,7 +128,7 @@ impl Batch {
         read: &[Arc<SourceBytes>],
     ) -> Result<(), TargetError> {
         self.reads(read);
-        match target::stage(layout, path, force, read)? {
+        match target::stage(layout, path, None, force, read)? {
             Prepared::File(file) => {
                 self.refuse_twice(&file)?;
                 self.model = Some(ModelFile { file, data_files });
@@ -170,16 +185,17 @@ impl Batch {
         Ok(unchanged(&self.read, "no file was written").map_err(ExportError::from)?)
     }
 
-    /// Sends what pipes and devices get, and gives the files their names.
+    /// Sends what pipes and devices get, and gives the files their names. Returns the data files of a replaced model
+    /// that stay because another model of the folder refers to them, or may.
     ///
     /// # Errors
     /// If something that was read has changed since then, a pipe or device takes no more, or a name cannot be given.
     /// No file is there then that was not before.
-    pub fn commit(self) -> Result<(), Error> {
+    pub fn commit(self) -> Result<Vec<SparedFile>, Error> {
         Ok(self.commit_all().map_err(ExportError::from)?)
     }
 
-    pub(crate) fn commit_all(self) -> Result<(), TargetError> {
+    pub(crate) fn commit_all(self) -> Result<Vec<SparedFile>, TargetError> {
         let Batch { files, data, model, streams, read } = self;
         let mut left = "no file was written";
         if !streams.is_empty() {
@@ -192,29 +208,33 @@ impl Batch {
         unchanged(&read, left)?;
         match model {
             Some(model) => model.replace(data, files, &read),
-            None => rename_all(files),
+            None => rename_all(files).map(|()| Vec::new()),
         }
     }
 }
 
 impl ModelFile {
-    /// Gives a model its name, after its data file and what else belongs to it; then removes the data file of the model
-    /// that it replaces.
+    /// Gives a model its name, after its data file and what else belongs to it; then removes the data files of the model
+    /// that it replaces, and returns those that no longer are only its own.
     fn replace(
         self,
         data: Option<Staged>,
         files: Vec<Staged>,
         read: &[Arc<SourceBytes>],
-    ) -> Result<(), TargetError> {
+    ) -> Result<Vec<SparedFile>, TargetError> {
         let ModelFile { file, data_files } = self;
         // A data file of this name that the source refers to has the same bytes already, and is never replaced.
         let data = data.filter(|data| !is_one_of(&data.to, read));
         let unneeded = unneeded(&file.to, &data_files, read);
         rename_all(data.into_iter().chain(files).chain([file]).collect())?;
+        let mut kept = Vec::new();
         for path in unneeded {
-            fs::remove_file(path).ok();
+            match spared(&path) {
+                Some(file) => kept.push(file),
+                None => drop(fs::remove_file(path)),
+            }
         }
-        Ok(())
+        Ok(kept)
     }
 }
 

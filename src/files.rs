@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 pub use crate::batch::Batch;
+pub use crate::onnx::references::SparedFile;
 pub use crate::temporary::{Discarded, discard_all, discard_soon};
 
 /// The most bytes of a text or policy that are read: a million nodes fit.
@@ -32,7 +33,8 @@ pub fn read_text(path: &Path) -> io::Result<String> {
 pub fn write(path: &Path, bytes: &[u8], force: bool, read: &[Arc<SourceBytes>]) -> Result<(), Error> {
     let mut batch = Batch::new();
     batch.add(path, bytes, force, read)?;
-    batch.commit()
+    batch.commit()?;
+    Ok(())
 }
 
 /// Checks that a file may be written, before any work is done for it.

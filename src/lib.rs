@@ -29,6 +29,7 @@ pub mod dot;
 pub mod error;
 pub mod execute;
 pub mod files;
+mod forced;
 pub mod json;
 pub mod model;
 pub mod onnx;

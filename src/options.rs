@@ -27,7 +27,8 @@ pub struct RewriteOptions {
     /// Whether floats may keep digits that casts of the author round away; where a minimum cut chooses.
     pub excess_precision: bool,
     /// Paths of nodes of which it is found out what the other format would cost
-    /// ([`OptimumReport::forced`](crate::report::OptimumReport::forced)).
+    /// ([`OptimumReport::forced`](crate::report::OptimumReport::forced)), by one more rewrite for each type variable;
+    /// no decision depends on it.
     pub explain: Vec<String>,
     /// A policy for which the report is to say how many nodes it would leave fp32
     /// ([`Fp32Report::elsewhere`](crate::report::Fp32Report::elsewhere)).

@@ -1,6 +1,7 @@
 //! The rewrite: decide, lower, verify, report.
 
 use crate::error::{Error, Finding};
+use crate::forced::forced;
 use crate::model::Model;
 use crate::options::{Opset, RewriteOptions};
 use crate::report::{self, Report};
@@ -55,6 +56,8 @@ pub fn rewrite_in_place(
     observer: &mut dyn Observer,
 ) -> Result<Report, Error> {
     options.policy.check_format(options.to)?;
+    let asked = options;
+    let source = (!options.explain.is_empty()).then(|| model.module.clone());
     let raised = raised_for_casts(model, options)?;
     let options = raised.as_ref().map_or(options, |(options, _)| options);
     let before = report::Before::new(&model.module);
@@ -63,7 +66,12 @@ pub fn rewrite_in_place(
     let mut warnings = run_pipeline(model, &pipeline, options.verify_each, &mut decisions)?;
     warnings.extend(raised.as_ref().map(|(_, warning)| warning.clone()));
     let decided = decisions.finish(&model.module);
-    Ok(Report::new(model, &before, options, &pipeline, warnings, decided))
+    let mut report = Report::new(model, &before, options, &pipeline, warnings, decided);
+    if let Some(source) = source {
+        let forced = forced(&source, asked, &report);
+        report.optimum.iter_mut().for_each(|optimum| optimum.forced.clone_from(&forced));
+    }
+    Ok(report)
 }
 
 /// The options with which a model is rewritten, and a warning, if they are not those that were asked for.
@@ -105,7 +113,6 @@ pub fn pipeline_of(options: &RewriteOptions) -> Pipeline {
         opset: options.opset,
         by: options.by.clone(),
         excess_precision: options.excess_precision,
-        explain: options.explain.clone(),
         alternative: options.alternative.clone(),
     })
 }

@@ -18,9 +18,15 @@ use std::sync::Arc;
 /// Headers beyond this are refused, as by the format's own reader.
 const MAX_HEADER: u64 = 100 << 20;
 
+/// What files of ampc say that they are.
+const FORMAT: &str = "ampc";
+
 /// The tensors of a file, by name.
 #[derive(Debug, Default)]
-pub(crate) struct Tensors(BTreeMap<String, Entry>);
+pub(crate) struct Tensors {
+    by_name: BTreeMap<String, Entry>,
+    is_of_ampc: bool,
+}
 
 /// A tensor of a file.
 #[derive(Debug)]
@@ -66,16 +72,23 @@ impl Tensors {
             let dims = info.shape.iter().map(|&dim| dim as u64).collect();
             tensors.insert(name, Entry { stored: info.dtype, dims, range });
         }
-        Ok(Some((Tensors(tensors), bytes)))
+        let format = header.metadata().as_ref().and_then(|metadata| metadata.get("format"));
+        let is_of_ampc = format.is_some_and(|format| format == FORMAT);
+        Ok(Some((Tensors { by_name: tensors, is_of_ampc }, bytes)))
     }
 
     /// All tensors, by name.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &Entry)> {
-        self.0.iter().map(|(name, entry)| (name.as_str(), entry))
+        self.by_name.iter().map(|(name, entry)| (name.as_str(), entry))
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<&Entry> {
-        self.0.get(name)
+        self.by_name.get(name)
+    }
+
+    /// Whether ampc wrote the file.
+    pub(crate) fn is_of_ampc(&self) -> bool {
+        self.is_of_ampc
     }
 }
 
@@ -110,7 +123,7 @@ pub(crate) fn layout(mut tensors: Vec<(String, Arc<TensorData>)>) -> Layout {
     let width = |data: &TensorData| data.stored_dtype().bits().unwrap_or(0).max(8);
     tensors.sort_by(|(a, x), (b, y)| width(y).cmp(&width(x)).then_with(|| a.cmp(b)));
     let mut header = serde_json::Map::new();
-    header.insert("__metadata__".into(), serde_json::json!({ "format": "ampc" }));
+    header.insert("__metadata__".into(), serde_json::json!({ "format": FORMAT }));
     let mut offset = 0;
     for (name, data) in &tensors {
         let end = offset + data.stored_byte_len();

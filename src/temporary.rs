@@ -8,10 +8,14 @@
 //! A process that is killed, or a machine that stops, removes nothing. So whoever writes a temporary file holds a lock
 //! on it, which the system lets go with the process, and the first temporary file that is made in a folder removes
 //! those of others that nobody holds. On file systems without locks nobody is known to be gone, and nothing is removed.
+//!
+//! A file that replaces another one has its permissions before it has a byte, so what only some may read is never open
+//! to more.
 
 use crate::onnx::bytes::FileId;
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::ffi::OsStr;
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{self, Mutex, MutexGuard, PoisonError};
@@ -40,17 +44,18 @@ fn names() -> MutexGuard<'static, Vec<PathBuf>> {
 pub(crate) struct Temporary(Option<NamedTempFile>);
 
 impl Temporary {
-    /// A new file in a folder, locked. What killed processes left in the folder is removed.
+    /// A new file in a folder, locked, with the permissions of `like`; without it those that any new file gets. What
+    /// killed processes left in the folder is removed.
     ///
     /// # Errors
     /// If the folder takes no file.
-    pub(crate) fn new_in(folder: &Path) -> io::Result<Temporary> {
+    pub(crate) fn new_in(folder: &Path, like: Option<&Metadata>) -> io::Result<Temporary> {
         if SWEPT.lock().unwrap_or_else(PoisonError::into_inner).insert(folder.to_owned()) {
             sweep(folder);
         }
         let mut tries = 0;
         loop {
-            let file = Temporary::unlocked_in(folder)?;
+            let file = Temporary::unlocked_in(folder, like)?;
             tries += 1;
             if tries == TRIES || file.0.as_ref().is_some_and(|file| claim(file.as_file())) {
                 return Ok(file);
@@ -58,16 +63,28 @@ impl Temporary {
         }
     }
 
-    fn unlocked_in(folder: &Path) -> io::Result<Temporary> {
+    fn unlocked_in(folder: &Path, like: Option<&Metadata>) -> io::Result<Temporary> {
         let mut builder = tempfile::Builder::new();
         builder.prefix(PREFIX).suffix(SUFFIX).rand_bytes(RANDOM);
         make_sure_of_memory();
         let mut names = names();
         // What any other program would give a new file: the umask applies. Errors are those of the system.
-        let file = builder
-            .make_in(folder, |path| File::options().read(true).write(true).create_new(true).open(path))?;
+        let mut options = File::options();
+        options.read(true).write(true).create_new(true);
+        if let Some(like) = like {
+            for_owner_only(&mut options, like);
+        }
+        let file = builder.make_in(folder, |path| options.open(path))?;
+        if let Some(like) = like {
+            permit(file.as_file(), like);
+        }
         names.push(file.path().to_owned());
         Ok(Temporary(Some(file)))
+    }
+
+    /// Gives it the permissions of another file.
+    pub(crate) fn permit_like(&mut self, like: &Metadata) {
+        permit(self.file(), like);
     }
 
     /// The file.
@@ -75,6 +92,36 @@ impl Temporary {
         self.0.as_mut().expect("only `rename` and `drop` take the file out").as_file_mut()
     }
 }
+
+/// Has files be made for their owner, with no permission that `like` lacks.
+#[cfg(unix)]
+fn for_owner_only(options: &mut OpenOptions, like: &Metadata) {
+    use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+    options.mode(like.mode() & 0o700);
+}
+
+#[cfg(not(unix))]
+fn for_owner_only(_: &mut OpenOptions, _: &Metadata) {}
+
+/// Gives a file the owner, group and permission bits of another one, as far as the process may. A group that it may not
+/// give gets no more than everybody. What the file system refuses leaves the file with less permissions, never more.
+#[cfg(unix)]
+fn permit(file: &File, like: &Metadata) {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
+    let same_group = || file.metadata().is_ok_and(|m| m.gid() == like.gid());
+    if !file.metadata().is_ok_and(|m| m.uid() == like.uid()) {
+        fchown(file, Some(like.uid()), Some(like.gid())).ok();
+    }
+    if !same_group() {
+        fchown(file, None, Some(like.gid())).ok();
+    }
+    let bits = like.mode() & 0o777;
+    let bits = if same_group() { bits } else { bits & !0o070 | bits & (bits << 3) & 0o070 };
+    file.set_permissions(fs::Permissions::from_mode(bits)).ok();
+}
+
+#[cfg(not(unix))]
+fn permit(_: &File, _: &Metadata) {}
 
 /// Locks a new file. `false` if somebody took it for one that was left, in the moment before it had its lock.
 fn claim(file: &File) -> bool {
@@ -99,7 +146,7 @@ fn has_name(_: &File) -> bool {
 /// Removes the temporary files in a folder whose writers are gone. What cannot be looked at stays.
 fn sweep(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
-    for entry in entries.flatten().filter(|entry| entry.file_name().to_str().is_some_and(is_temporary)) {
+    for entry in entries.flatten().filter(|entry| is_temporary(&entry.file_name())) {
         let path = entry.path();
         if let Some(_held) = left(&path) {
             fs::remove_file(&path).ok();
@@ -108,8 +155,9 @@ fn sweep(folder: &Path) {
 }
 
 /// Whether a file has the name of a temporary one.
-fn is_temporary(name: &str) -> bool {
-    let random = name.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(SUFFIX));
+pub(crate) fn is_temporary(name: &OsStr) -> bool {
+    let name = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+    let random = name.and_then(|rest| rest.strip_suffix(SUFFIX));
     random.is_some_and(|r| r.len() == RANDOM && r.bytes().all(|b| b.is_ascii_alphanumeric()))
 }
 
@@ -228,7 +276,7 @@ mod tests {
         std::os::unix::fs::symlink(at("m.onnx"), at(".ampc-linked.tmp")).unwrap();
         let held = File::open(at(".ampc-held01.tmp")).unwrap();
         held.lock().unwrap();
-        let mine = Temporary::new_in(folder.path()).unwrap();
+        let mine = Temporary::new_in(folder.path(), None).unwrap();
         let is_there = || mine.0.as_ref().is_some_and(|file| file.path().exists());
         let there = names_in(folder.path());
         assert!(!there.contains(&".ampc-abcdef.tmp".to_owned()), "{there:?}");
@@ -248,7 +296,7 @@ mod tests {
     #[test]
     fn errors_are_those_of_the_system() {
         let folder = tempfile::tempdir().unwrap();
-        let error = Temporary::new_in(&folder.path().join("none")).unwrap_err();
+        let error = Temporary::new_in(&folder.path().join("none"), None).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(2), "{error}");
         assert!(!error.to_string().contains(PREFIX), "{error}");
     }

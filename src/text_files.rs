@@ -13,7 +13,7 @@ use crate::model::Model;
 use crate::onnx::ExportError;
 use crate::onnx::bytes::SourceBytes;
 use crate::onnx::layout::Layout;
-use crate::onnx::target;
+use crate::onnx::target::{self, TargetError};
 use crate::safetensors::{self, Tensors};
 use ampc_ir::tensor::{Storage, TensorError};
 use ampc_ir::text::{
@@ -21,6 +21,8 @@ use ampc_ir::text::{
     print,
 };
 use ampc_ir::{DType, Module, Payload, TensorData};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -93,8 +95,8 @@ pub fn needs_data_file(module: &Module) -> bool {
 /// Writes a model in text form, its large constants to `<path>.safetensors`.
 ///
 /// # Errors
-/// If a file exists and `force` is not set, is what the model was read from (a text and its data included), or cannot
-/// be written.
+/// If a file exists and `force` is not set, is what the model was read from (a text and its data included), has tensors
+/// that the text which is replaced does not refer to, or cannot be written.
 pub fn save(model: &Model, path: &Path, force: bool) -> Result<TextReport, Error> {
     let mut batch = Batch::new();
     let report = stage(model, path, force, &mut batch)?;
@@ -139,13 +141,50 @@ pub(crate) fn stage_as(
         let layout = safetensors::layout(large.collect());
         let data_path = data_path(&target::behind_links(path));
         data_file = Some((data_path.clone(), layout.len()));
-        batch.stage(layout, &data_path, force, &known).map_err(place)?;
+        check_data(path, &data_path, force, &known)?;
+        batch.stage_beside(layout, &data_path, &target::behind_links(path), force, &known).map_err(place)?;
     }
     let mut text = Layout::new();
     text.bytes(printed.as_bytes());
     let bytes = text.len();
     batch.stage_model(text, path, force, Vec::new(), &known).map_err(place)?;
     Ok(TextReport { bytes, data_file })
+}
+
+/// Checks that the constants of the text or JSON at `path` may be written to the safetensors file at `data`. One that
+/// is there is replaced only together with a text of ampc that refers to all that is in it: any program may have made
+/// a file of that name.
+///
+/// # Errors
+/// If the file exists and `force` is not set, is one of `read`, has other tensors, or cannot be written.
+pub fn check_data(path: &Path, data: &Path, force: bool, read: &[Arc<SourceBytes>]) -> Result<(), Error> {
+    target::check(data, force, read).map_err(ExportError::from)?;
+    if !data.exists() || target::is_stream(data) || is_data_of(path, data) {
+        return Ok(());
+    }
+    let shown = |path: &Path| path.display().to_string();
+    Err(ExportError::from(TargetError::NotItsData { path: shown(data), text: shown(path) }).into())
+}
+
+/// Whether a safetensors file is one that ampc wrote, with no tensor but those that a text or JSON refers to by name,
+/// type and dims. No bytes of tensors are read.
+fn is_data_of(path: &Path, data: &Path) -> bool {
+    let (Ok(Some((tensors, _))), true) = (Tensors::open(data), path.is_file()) else { return false };
+    let Ok((text, _)) = read(path) else { return false };
+    let named: RefCell<BTreeSet<String>> = RefCell::default();
+    let resolver = |name: &str, dtype: DType, dims: &[u64], _: Option<u128>| -> Option<TensorData> {
+        if tensors.get(name).is_some_and(|entry| entry.read_as(dtype, dims).is_some()) {
+            named.borrow_mut().insert(name.to_owned());
+        }
+        None
+    };
+    let options = ParseOptions { allow_missing_data: true, ..ParseOptions::default() };
+    let parsed = match text.trim_start().starts_with('{') {
+        true => crate::json::parse(&text, &resolver, &options),
+        false => parse_with(&text, &resolver, &options),
+    };
+    let named = named.take();
+    parsed.is_ok() && tensors.is_of_ampc() && tensors.iter().all(|(name, _)| named.contains(name))
 }
 
 /// Why a text with large constants is not written to a pipe or device.

@@ -23,6 +23,8 @@ mod signals;
 #[path = "cli/writing.rs"]
 mod writing;
 
+use std::collections::BTreeSet;
+use std::path::Path;
 use support::{Dir, MLP, snapshot};
 
 #[test]
@@ -762,13 +764,25 @@ fn a_data_file_that_exists_is_refused_before_the_work() {
     ] {
         let dumps = ["--dump-after", "classify", "--dump-dir", "dumps"];
         let args: Vec<&str> = run.split(' ').chain(dumps).collect();
-        let refused = dir.run(&args);
-        let message = format!("`{data}` exists");
-        assert!(refused.code == 5 && refused.stderr.contains(&message), "{run}: {refused}");
-        assert_eq!(dir.files(), before, "{run}: no pass has run");
-        assert_eq!(dir.run(&[&args[..], &["--force"]].concat()).code, 0, "{run}");
-        std::fs::remove_file(dir.path("o.ir")).unwrap();
+        let forced = [&args[..], &["--force"]].concat();
+        // No text of ampc refers to it, so `--force` is not about it.
+        for args in [&args, &forced] {
+            let refused = dir.run(args);
+            let message = format!("`{data}` exists");
+            assert!(refused.code == 5 && refused.stderr.contains(&message), "{args:?}: {refused}");
+            assert_eq!(dir.files(), before, "{args:?}: no pass has run");
+        }
+        std::fs::remove_file(dir.path(data)).unwrap();
+        assert_eq!(dir.run(&args).code, 0, "{run}");
         std::fs::remove_dir_all(dir.path("dumps")).unwrap();
+        assert_eq!(dir.run(&args).code, 5, "{run}");
+        assert!(!dir.path("dumps").exists(), "{run}: no pass has run");
+        assert_eq!(dir.run(&forced).code, 0, "{run}");
+        for name in ["o.ir", data] {
+            std::fs::remove_file(dir.path(name)).unwrap();
+        }
+        std::fs::remove_dir_all(dir.path("dumps")).unwrap();
+        dir.write(data, "mine");
     }
 }
 
@@ -940,6 +954,94 @@ fn predicted_times_of_two_runs_can_be_compared() {
     let more = i128::from(pinned) - i128::from(plain);
     assert_eq!(more, i128::from(forced["costs_more"].as_i64().unwrap()), "{other}");
     assert_ne!(more, 0);
+}
+
+/// Models with loops, branches, functions, scans, guards, tables and recurrences, and how to rewrite them.
+fn models_of_all_kinds(dir: &Dir) -> Vec<(&'static str, Vec<&'static str>)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for file in
+        ["mlp.onnx", "loop_state.ir", "if_captures.ir", "hidden/layer_norm.ir", "hidden/masked_softmax.ir"]
+    {
+        let name = file.rsplit('/').next().unwrap();
+        std::fs::copy(root.join("testdata").join(file), dir.path(name)).unwrap();
+    }
+    std::fs::copy(root.join("tests/cli/bodies.ir"), dir.path("bodies.ir")).unwrap();
+    dir.write("embedding.ir", support::module(support::EMBEDDING));
+    let scan = "  input %s : f32[16, 64]\n  input %x : f32[5, 16, 64]\n  const %w : f32[64, 64] = random(1)\n  \
+                %last, %all = Scan(%s, %x; %w) {\n    num_scan_inputs = 1,\n    body: graph @body(%w) {\n      \
+                input %h : f32[16, 64]\n      input %e : f32[16, 64]\n      \
+                %p = MatMul(%h, %w) : f32[16, 64] @product\n      %q = Add(%p, %e) : f32[16, 64] @plus\n      \
+                %t = Tanh(%q) : f32[16, 64] @tanh\n      output %t : f32[16, 64]\n      \
+                output %t : f32[16, 64]\n    }\n  } : f32[16, 64], f32[5, 16, 64] @scan\n  \
+                %y = MatMul(%all, %w) : f32[5, 16, 64] @after\n  output %last : f32[16, 64]\n  \
+                output %y : f32[5, 16, 64]\n";
+    dir.write("scan.ir", support::module(scan));
+    let lstm = "  input %x : f32[5, 2, 8]\n  const %w : f32[1, 64, 8] = random(1)\n  \
+                const %r : f32[1, 64, 16] = random(2)\n  const %v : f32[16, 4] = random(3)\n  \
+                %t = Transpose(%x) {perm=[0, 1, 2]} : f32[5, 2, 8] @turn\n  \
+                %all, %h = LSTM(%t, %w, %r) {hidden_size=16} : f32[5, 1, 2, 16], f32[1, 2, 16] @lstm\n  \
+                %y = MatMul(%h, %v) : f32[1, 2, 4] @mm\n  output %y : f32[1, 2, 4]\n";
+    dir.write("lstm.ir", support::module(lstm));
+    vec![
+        ("mlp.onnx", vec![]),
+        ("mlp.onnx", vec!["--objective", "casts", "--pin", "fc2=fp32"]),
+        ("mlp.onnx", vec!["--to", "bf16", "--target", "h200", "--objective", "bytes"]),
+        ("loop_state.ir", vec![]),
+        ("loop_state.ir", vec!["--allow", "Mul"]),
+        ("if_captures.ir", vec!["--allow", "Mul", "--opset", "auto"]),
+        ("layer_norm.ir", vec![]),
+        ("masked_softmax.ir", vec!["--policy", "perf"]),
+        ("bodies.ir", vec!["--allow", "Mul"]),
+        ("bodies.ir", vec!["--allow", "Mul", "--objective", "casts"]),
+        ("embedding.ir", vec![]),
+        ("scan.ir", vec![]),
+        ("lstm.ir", vec!["--keep-io", "none"]),
+    ]
+}
+
+/// Exactly so: low regions begin and end at pins, and state goes along.
+#[test]
+fn what_the_other_format_would_cost_is_what_a_pin_costs() {
+    let dir = Dir::new();
+    let report = |args: &[&str]| -> (serde_json::Value, support::Run) {
+        let run = dir.run(&[&["rewrite", "-o", "out.onnx", "--force", "--report", "r.json"], args].concat());
+        assert_eq!(run.code, 0, "{run}");
+        (serde_json::from_slice(&std::fs::read(dir.path("r.json")).unwrap()).unwrap(), run)
+    };
+    let cost = |report: &serde_json::Value| match report["optimum"]["objective"].as_str() {
+        Some("time") => report["time"]["rewritten"].as_i64().unwrap(),
+        _ => report["optimum"]["cost"].as_i64().unwrap() - report["optimum"]["merged"].as_i64().unwrap(),
+    };
+    let (mut checked, mut rules) = (0, BTreeSet::new());
+    for (model, options) in models_of_all_kinds(&dir) {
+        let args = [&[model][..], &options].concat();
+        let (plain, explained) = report(&[&args[..], &["--explain", "*"]].concat());
+        let forced = plain["optimum"]["forced"].as_array().unwrap_or_else(|| panic!("{model}: {plain}"));
+        let (unit, scale) = (&plain["optimum"]["unit"], plain["optimum"]["scale"].as_i64().unwrap());
+        for one in forced {
+            let of = |key: &str| one[key].as_str().unwrap();
+            let more = one["costs_more"].as_i64().unwrap();
+            let pin = format!("{}#{}={}", of("node"), of("var"), of("precision"));
+            let (pinned, _) = report(&[&args[..], &["--pin", &pin]].concat());
+            assert_eq!(cost(&pinned) - cost(&plain), more, "{args:?} {pin}");
+            if unit == "ps" && more.abs() / scale >= 1000 {
+                let words = if more > 0 { "more" } else { "less" };
+                let size = more.abs() / scale / 1000;
+                let said = format!("a pin to {} would cost {size} ns {words}", of("precision"));
+                // Large numbers are printed in groups.
+                let without_spaces = |text: &str| text.replace(' ', "");
+                assert!(without_spaces(&explained.stdout).contains(&without_spaces(&said)), "{explained}");
+            }
+            checked += 1;
+            let nodes = plain["nodes"].as_array().unwrap();
+            let node = nodes.iter().find(|node| node["path"] == one["node"]);
+            rules.extend(node.and_then(|node| node["op"].as_str()).map(str::to_owned));
+        }
+    }
+    assert!(checked > 60, "{checked}");
+    for op in ["Loop", "If", "Scan", "LSTM", "Mul", "Gather", "Softmax"] {
+        assert!(rules.contains(op), "{op}: {rules:?}");
+    }
 }
 
 #[test]

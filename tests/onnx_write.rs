@@ -13,6 +13,7 @@ use ampc::onnx::{
 use ampc_ir::convert::Conversion;
 use ampc_ir::edit::{NewNode, Position};
 use ampc_ir::module::Provenance;
+use ampc_ir::text::{NoData, parse};
 use ampc_ir::{AttrValue, DType, Module, Op, Payload, Type, Value};
 use prost::Message;
 use std::fs;
@@ -671,4 +672,23 @@ fn what_readers_refuse_is_not_written() {
     }
     let error = to_bytes(&module, None).unwrap_err();
     assert!(matches!(error, ExportError::TooLarge { bytes, .. } if bytes > 3 << 30), "{error}");
+}
+
+/// What readers refuse is not written.
+#[test]
+fn sparse_constants_with_an_index_twice_are_refused() {
+    let text = |indices: &str| {
+        format!(
+            "module ir=10\nopset ai.onnx=21, com.example=1\n\ngraph @main {{\n  const %few : sparse(f32[3, 4]) = \
+             sparse([3, 4], tensor(f32[2] = [1.0, 2.0]), tensor(i64[2] = {indices}))\n  \
+             %y = com.example::Use(%few) : ?\n  output %y\n}}\n"
+        )
+    };
+    let write = |indices: &str| to_bytes(&parse(&text(indices), &NoData).unwrap(), None);
+    assert!(write("[0, 11]").is_ok());
+    for (indices, said) in [("[5, 5]", "ascending"), ("[5, 12]", "12"), ("[-1, 5]", "-1")] {
+        let error = write(indices).unwrap_err();
+        assert!(error.to_string().contains("constant `few`") && error.to_string().contains(said), "{error}");
+        assert_eq!(error.blame().exit_code(), 3);
+    }
 }

@@ -8,7 +8,6 @@ use ampc_ir::attr::{Attr, AttrValue};
 use ampc_ir::convert::Conversion;
 use ampc_ir::edit::{NewNode, Position};
 use ampc_ir::eq::same_module;
-use ampc_ir::infer::infer_module;
 use ampc_ir::module::{Decision, FunctionData, Op, Payload, Provenance, Reason, Role};
 use ampc_ir::op::{AttrKind, Class, Count, Lookup, OpSchema, Signature, SignatureFormal, lookup};
 use ampc_ir::tensor::{SparseData, Storage, TensorData};

@@ -170,8 +170,6 @@ pub struct Lowering {
     pub by: By,
     /// Whether floats may keep digits that casts of the author round away; where a minimum cut chooses.
     pub excess_precision: bool,
-    /// Paths of nodes for which the report is to say what the other format would cost.
-    pub explain: Vec<String>,
     /// A policy for which the report is to say what it would leave fp32, if a minimum cut chooses.
     pub alternative: Option<Arc<Policy>>,
 }
@@ -267,13 +265,7 @@ impl Pipeline {
                 out_of_range: *out_of_range,
             }),
             Box::new(Taint),
-            Box::new(Assign {
-                to: *to,
-                keep_io: keep_io.clone(),
-                by: by.clone(),
-                explain: options.explain.clone(),
-                alternative,
-            }),
+            Box::new(Assign { to: *to, keep_io: keep_io.clone(), by: by.clone(), alternative }),
             Box::new(InsertCasts { keep_io: keep_io.clone(), by_cut, fewest }),
             // Before constants, so that a constant cast twice is converted once.
             Box::new(SimplifyCasts { by_cut: by_cut.then_some(*to) }),
@@ -313,6 +305,11 @@ impl Pipeline {
     /// The passes.
     pub fn passes(&self) -> impl Iterator<Item = &dyn Pass> {
         self.passes.iter().map(AsRef::as_ref)
+    }
+
+    /// The passes, to be put together otherwise.
+    pub fn into_passes(self) -> Vec<Box<dyn Pass>> {
+        self.passes
     }
 
     /// The pass, by its number from 0, from which on a run has to be repeated for one of its passes to do the same: that
@@ -582,7 +579,7 @@ fn build(
         "assign" => {
             let by =
                 if by_cut()? == Some(false) { By::Paint } else { cut_of(objective()?, get("target"), &bad)? };
-            Box::new(Assign { to, keep_io: keep_io(), by, explain: Vec::new(), alternative: None })
+            Box::new(Assign { to, keep_io: keep_io(), by, alternative: None })
         }
         "insert-casts" => {
             let fewest = objective()? == Some(Objective::Casts);
@@ -631,7 +628,6 @@ mod tests {
             opset: Opset::Auto,
             by: By::Paint,
             excess_precision: true,
-            explain: Vec::new(),
             alternative: None,
         };
         let text = Pipeline::lowering(&lowering).to_string();

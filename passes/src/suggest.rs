@@ -38,18 +38,6 @@ fn distance(a: &str, b: &str, limit: usize) -> usize {
     row[b.len()]
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn near_words_are_found_and_far_ones_are_not() {
-        assert_eq!(nearest("matmul", ["Conv", "MatMul", "Gemm"]), Some("MatMul"));
-        assert_eq!(nearest("taint", ["paint", "taints"]), Some("paint"));
-        assert_eq!(nearest("xyz", ["Conv", "MatMul"]), None);
-    }
-}
-
 /// Why a text is not the JSON that is expected, without the place, with the field that may have been meant.
 pub(crate) fn json_reason(error: &serde_json::Error) -> String {
     let mut reason = error.to_string();
@@ -68,4 +56,16 @@ pub(crate) fn json_reason(error: &serde_json::Error) -> String {
         }
     }
     reason
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn near_words_are_found_and_far_ones_are_not() {
+        assert_eq!(nearest("matmul", ["Conv", "MatMul", "Gemm"]), Some("MatMul"));
+        assert_eq!(nearest("taint", ["paint", "taints"]), Some("paint"));
+        assert_eq!(nearest("xyz", ["Conv", "MatMul"]), None);
+    }
 }

@@ -3,12 +3,15 @@
 use super::args::{DataArgs, LimitArgs};
 use super::diagnose;
 use super::problem::Failure;
+use super::settings::ReadFile;
 use super::shown;
 use super::ui::Ui;
 use ampc::execute::Inputs;
 use ampc::execute::inputs::{BoundDim, Dims};
 use ampc::ir::Module;
 use ampc::runtime::Cpu;
+use std::fs;
+use std::path::PathBuf;
 
 /// The backend with the limits that were asked for.
 pub(crate) fn cpu(threads: Option<u32>, limits: &LimitArgs) -> Cpu {
@@ -26,6 +29,19 @@ pub(crate) const ONE: u64 = 1;
 /// The size of dims that have none when models are compared: with one, recurrences, attention and reductions would
 /// have nothing to do.
 pub(crate) const SOME: u64 = 8;
+
+/// The files that [`inputs`] reads: one, or those of a folder of test data.
+pub(crate) fn files(args: &DataArgs) -> Vec<ReadFile> {
+    let Some(path) = &args.inputs else { return Vec::new() };
+    let of = |path: PathBuf| ReadFile { what: "the inputs", path };
+    match fs::read_dir(path) {
+        Ok(entries) => {
+            let names = entries.flatten().map(|entry| path.join(entry.file_name()));
+            names.filter(|file| file.extension().is_some_and(|e| e == "pb")).map(of).collect()
+        }
+        Err(_) => vec![of(path.clone())],
+    }
+}
 
 /// The values that were asked for. Dims that neither the model nor the command line gives a size get `otherwise`, or 1
 /// if the model does not fit that. What was chosen for want of a word is said on standard error.

@@ -5,7 +5,7 @@ use super::diagnose;
 use super::endings;
 use super::problem::Failure;
 use super::ui::{self, Stream, Ui};
-use ampc::files::Batch;
+use ampc::files::{Batch, SparedFile};
 use ampc::ir::tensor::ByteSource;
 use ampc::ir::text::{PrintOptions, print};
 use ampc::onnx::{ExternalData, WriteOptions};
@@ -31,12 +31,14 @@ pub(crate) struct Emit {
 #[derive(Debug, Default)]
 pub(crate) struct Written {
     pub(crate) bytes: u64,
-    /// Bytes of the file beside it.
+    /// Bytes of the files that it refers to.
     pub(crate) data_bytes: u64,
     /// The files.
     pub(crate) files: Vec<PathBuf>,
     /// Data files of the source that the model refers to.
     pub(crate) kept_files: Vec<PathBuf>,
+    /// Data files of the model that was replaced which stay for others.
+    pub(crate) spared: Vec<SparedFile>,
     pub(crate) warnings: Vec<ampc::onnx::Warning>,
     /// What goes to standard output, if it is text.
     pub(crate) text: String,
@@ -109,8 +111,11 @@ impl Emit {
         }
         match (&self.target, self.data_path()) {
             (Target::File(path), _) if ampc::files::is_stream(path) => Err(self.no_place_beside(path)),
-            (_, Some(data)) => check(&data, self.force(), model),
-            (_, None) => Ok(()),
+            (Target::File(path), Some(data)) => {
+                ampc::text_files::check_data(path, &data, self.force(), &model.files())
+                    .map_err(|e| diagnose::failure(&e, None))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -151,8 +156,7 @@ impl Emit {
     pub(crate) fn write(&self, model: &Model) -> Result<Written, Failure> {
         let mut batch = Batch::new();
         let written = self.stage(model, &mut batch)?;
-        finish(batch, &written)?;
-        Ok(written)
+        finish(batch, written)
     }
 
     /// Writes a model under temporary names; [`finish`] gives it its own.
@@ -169,7 +173,9 @@ impl Emit {
                 };
                 let report = ampc::model::stage(model, path, &self.options, batch).map_err(failure)?;
                 let written = self.written(report.bytes, report.data_file, report.warnings);
-                Ok(Written { kept_files: report.kept_files, ..written })
+                let kept_bytes: u64 = report.kept_files.iter().map(|(_, bytes)| bytes).sum();
+                let kept_files = report.kept_files.into_iter().map(|(path, _)| path).collect();
+                Ok(Written { kept_files, data_bytes: written.data_bytes + kept_bytes, ..written })
             }
             (EmitArg::Text, Target::File(path)) => {
                 let report = ampc::text_files::stage(model, path, self.force(), batch).map_err(failure)?;
@@ -218,6 +224,7 @@ impl Emit {
             data_bytes,
             files: model.into_iter().chain(data.map(|(p, _)| p)).collect(),
             kept_files: Vec::new(),
+            spared: Vec::new(),
             warnings,
             text: String::new(),
         }
@@ -232,19 +239,20 @@ impl Emit {
     }
 }
 
-/// Prints the text that was written, if it goes to standard output, and gives the files of a batch their names.
+/// Prints the text that was written, if it goes to standard output, and gives the files of a batch their names. Returns
+/// what was written, with the data files that stay.
 ///
 /// # Errors
 /// If one of them cannot be written, or something that was read is not what it was any more.
-pub(crate) fn finish(batch: Batch, written: &Written) -> Result<(), Failure> {
+pub(crate) fn finish(batch: Batch, mut written: Written) -> Result<Written, Failure> {
     batch.check().map_err(|e| diagnose::failure(&e, None))?;
     let printed = ui::print(&written.text);
     // That whoever reads standard output has gone (code 0) is no reason not to write the files.
     if let Some(failure) = printed.as_ref().err().filter(|failure| failure.code != 0) {
         return Err(failure.clone());
     }
-    batch.commit().map_err(|e| diagnose::failure(&e, None))?;
-    printed
+    written.spared = batch.commit().map_err(|e| diagnose::failure(&e, None))?;
+    printed.map(|()| written)
 }
 
 /// Checks that the ending of the output's name is not that of another form: readers go by it.

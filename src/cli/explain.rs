@@ -148,7 +148,7 @@ impl Cx<'_> {
             };
             text.push_str(&format!("  is not in the result: {why}\n"));
         }
-        let decisions = self.decisions(listed);
+        let decisions = self.decisions(path, listed);
         if decisions.is_empty() {
             let why = shown::message(&self.why_undecided(node));
             let _ = writeln!(text, "  nothing was decided: {why}");
@@ -163,9 +163,9 @@ impl Cx<'_> {
         text
     }
 
-    fn decisions(&self, path: &str) -> Table {
+    fn decisions(&self, path: &str, listed: &str) -> Table {
         let mut table = Table::new(2, &[]);
-        for var in self.report.node(path).map_or(&[][..], |n| &n.vars) {
+        for var in self.report.node(listed).map_or(&[][..], |n| &n.vars) {
             let rule = match var.evidence.as_str() {
                 "" => var.rule.clone(),
                 evidence => format!("{}: {evidence}", var.rule),
@@ -177,15 +177,15 @@ impl Cx<'_> {
         table
     }
 
-    /// What the other format of a variable would cost.
+    /// What a pin of a variable to the other format would cost.
     fn other(&self, path: &str, var: &str) -> Option<String> {
         let optimum = self.report.optimum.as_ref()?;
         let forced = optimum.forced.iter().find(|forced| forced.node == path && forced.var == var)?;
         let size = amount(optimum, forced.costs_more.unsigned_abs());
         Some(match forced.costs_more.signum() {
-            0 => format!("{} would cost as much", forced.precision),
-            1 => format!("{} would cost {size} more", forced.precision),
-            _ => format!("{} would cost {size} less", forced.precision),
+            0 => format!("a pin to {} would cost as much", forced.precision),
+            1 => format!("a pin to {} would cost {size} more", forced.precision),
+            _ => format!("a pin to {} would cost {size} less", forced.precision),
         })
     }
 

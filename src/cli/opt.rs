@@ -5,9 +5,9 @@ use super::emit::{Emit, Target};
 use super::pipeline::{Run, load};
 use super::problem::{Failure, Problem};
 use super::progress::Progress;
-use super::settings::read_policy;
+use super::settings::{ReadFile, read_policy};
 use super::ui::{Stream, Ui};
-use super::{diagnose, targets};
+use super::{diagnose, shown, summary, targets};
 use ampc::passes::pipeline::Pipeline;
 use ampc::passes::policy::PolicyError;
 use ampc::passes::{Invariants, Paths, Policy, Warning};
@@ -33,8 +33,8 @@ pub(crate) fn run(args: &OptArgs, ui: Ui) -> Result<(), Failure> {
     progress.stage("reading");
     let mut model = load(&args.model, ui)?;
     // A dump or reproducer is in the middle of a pipeline, and says so in every line.
-    let pipeline = parse(&passes, Invariants::of(&model.module))?;
-    targets::check(&model, &args.model, &emit, None, &args.debug, &pipeline)?;
+    let (pipeline, read) = parse(&passes, Invariants::of(&model.module))?;
+    targets::check(&model, &args.model, &read, &emit, None, &args.debug, &pipeline)?;
     let force = emit.force();
     let run =
         Run { ui, progress: &progress, debug: &args.debug, force, pipeline: &pipeline, path: &args.model };
@@ -65,6 +65,9 @@ pub(crate) fn run(args: &OptArgs, ui: Ui) -> Result<(), Failure> {
     for warning in model.warnings.iter().chain(&written.warnings) {
         ui.say(diagnose::of_warning(warning).draw(ui, Stream::Err).trim_start_matches('\n'));
     }
+    for line in summary::as_before(&written).into_iter().chain(summary::spared(&written)) {
+        ui.say(&shown::message(&format!("data {line}")));
+    }
     Ok(())
 }
 
@@ -85,15 +88,19 @@ fn directive(path: &Path) -> Result<Option<String>, Failure> {
     Ok(found)
 }
 
-fn parse(passes: &str, known: Invariants) -> Result<Pipeline, Failure> {
+/// Reads a pipeline, and says which files it names.
+fn parse(passes: &str, known: Invariants) -> Result<(Pipeline, Vec<ReadFile>), Failure> {
     // A policy that cannot be read says more than the pipeline's error type can carry.
     let unread: RefCell<Option<Failure>> = RefCell::new(None);
+    let files: RefCell<Vec<ReadFile>> = RefCell::default();
     let find = |name: &str| -> Result<Policy, PolicyError> {
+        files.borrow_mut().extend(ReadFile::named("the policy", name));
         read_policy(name).map(|read| read.policy).map_err(|failure| {
             *unread.borrow_mut() = Some(failure);
             PolicyError::Precision { found: name.to_owned() }
         })
     };
-    Pipeline::parse_on(known, passes, &find)
-        .map_err(|error| unread.take().unwrap_or_else(|| diagnose::failure(&error.into(), None)))
+    let pipeline = Pipeline::parse_on(known, passes, &find)
+        .map_err(|error| unread.take().unwrap_or_else(|| diagnose::failure(&error.into(), None)))?;
+    Ok((pipeline, files.take()))
 }

@@ -26,6 +26,8 @@ pub(crate) struct Problem {
     pub(crate) code: String,
     pub(crate) message: String,
     pub(crate) help: Option<String>,
+    /// What stands below, line by line: what is to be copied, and so neither cut nor folded.
+    pub(crate) lines: Vec<String>,
     pub(crate) shown: Option<Shown>,
     /// Ranges of the text with a word about each; the first is what it is about.
     pub(crate) labels: Vec<(Range<usize>, String)>,
@@ -36,7 +38,8 @@ impl Problem {
     pub(crate) fn new(code: impl Into<String>, message: impl Into<String>) -> Problem {
         let (code, message) = (code.into(), shown::message(&message.into()));
         let help = super::help::help(&code).map(str::to_owned);
-        Problem { code, message, help, shown: None, labels: Vec::new(), warning: false }
+        let (lines, labels) = (Vec::new(), Vec::new());
+        Problem { code, message, help, lines, shown: None, labels, warning: false }
     }
 
     pub(crate) fn warning(code: impl fmt::Display, message: impl Into<String>) -> Problem {
@@ -51,6 +54,11 @@ impl Problem {
 
     pub(crate) fn with_help(mut self, help: impl Into<String>) -> Problem {
         self.help = Some(shown::message(&help.into()));
+        self
+    }
+
+    pub(crate) fn with_lines(mut self, lines: Vec<String>) -> Problem {
+        self.lines = lines;
         self
     }
 
@@ -81,10 +89,13 @@ impl Problem {
             .with_word_splitter(textwrap::WordSplitter::NoHyphenation)
             .with_context_lines(1);
         let mut text = String::new();
-        match handler.render_report(&mut text, self) {
-            Ok(()) => text,
-            Err(fmt::Error) => self.line(),
+        if let Err(fmt::Error) = handler.render_report(&mut text, self) {
+            text = self.line();
         }
+        for line in &self.lines {
+            text.push_str(&format!("    {line}\n"));
+        }
+        text
     }
 }
 

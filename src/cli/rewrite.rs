@@ -9,8 +9,8 @@ use super::problem::Failure;
 use super::progress::Progress;
 use super::summary::{Done, Low};
 use super::ui::Ui;
-use super::verified::Source;
-use super::{diagnose, settings, shown, summary, targets};
+use super::verified::{Source, Verdict, VerdictReport};
+use super::{data, diagnose, settings, shown, summary, targets};
 use ampc::files::Batch;
 use ampc::ir::DType;
 use ampc::passes::Paths;
@@ -25,7 +25,8 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
                        which was not asked for";
         return Err(Failure::usage("verify", message));
     }
-    let mut options = settings::options(&args.precision, args.debug.verify_each, args.report.is_some())?;
+    let (mut options, mut read) =
+        settings::options(&args.precision, args.debug.verify_each, args.report.is_some())?;
     let format = if options.to == DType::BF16 { "bf16" } else { "fp16" };
     let emit = Emit::of(&args.write, args.output.as_deref(), EmitArg::Onnx, |kind| {
         emit::beside(&args.model, format, kind)
@@ -55,7 +56,8 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     let raised =
         ampc::rewrite::raised_for_casts(&model, &options).map_err(|e| diagnose::failure(&e, None))?;
     let pipeline = ampc::rewrite::pipeline_of(raised.as_ref().map_or(&options, |(raised, _)| raised));
-    targets::check(&model, &args.model, &emit, report_file, &args.debug, &pipeline)?;
+    read.extend(data::files(&args.data));
+    targets::check(&model, &args.model, &read, &emit, report_file, &args.debug, &pipeline)?;
     let source = progress.suspend(|| Source::of(args, threads, &model, ui))?;
     let before = emit::source_bytes(&model, &args.model);
     let nodes = Paths::new(&model.module).nodes().to_vec();
@@ -75,18 +77,19 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     let opsets = OpsetAdvice::of(&run, &model, &options, &report);
 
     let hand_out = HandOut { report_file, force: emit.force(), explanation };
-    let verified = match source.as_ref().map(|source| source.compare(&run, &model, &options)) {
-        Some(Err(mut failure)) if failure.code == ErrorKind::Mismatch.exit_code() => {
-            let told = report_text(args, &report, before, None).and_then(|text| {
-                let (mut batch, mut written) = (Batch::new(), Written::default());
-                hand_out.stage(&text, &model, &mut batch, &mut written)?;
-                progress.suspend(|| emit::finish(batch, &written))
-            });
+    let verdict = source.as_ref().map(|source| source.compare(&run, &model, &options)).transpose()?;
+    if let Some(verdict @ Verdict::Beyond { .. }) = &verdict {
+        let told = report_text(args, &report, before, None, Some(verdict)).and_then(|text| {
+            let (mut batch, mut written) = (Batch::new(), Written::default());
+            hand_out.stage(&text, &model, &mut batch, &mut written)?;
+            progress.suspend(|| emit::finish(batch, written))
+        });
+        let failure = verdict.failure(args.report.is_some() && told.is_ok());
+        if let Some(mut failure) = failure {
             failure.problems.extend(told.err().into_iter().flat_map(|failure| failure.problems));
             return Err(failure);
         }
-        verified => verified.transpose()?,
-    };
+    }
     let low = Low::of(&nodes, &model.module, options.to);
     progress.stage("writing");
     if emit.kind == EmitArg::Emulated {
@@ -111,17 +114,17 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
         message: w.to_string(),
         node: None,
     }));
-    let text = report_text(args, &report, before, Some(&written))?;
+    let text = report_text(args, &report, before, Some(&written), verdict.as_ref())?;
     hand_out.stage(&text, &model, &mut batch, &mut written)?;
     drop(progress);
     // If they cannot be printed, no file appears either.
-    emit::finish(batch, &written)?;
+    let written = emit::finish(batch, written)?;
     let done = Done { report: &report, low, opsets };
     if ui.quiet {
         ui.complain_if_any(&summary::warnings(&report, &done.opsets, ui));
     }
     ui.say(&summary::text(args, &done, &emit, before, &written, ui));
-    if let Some(verified) = verified {
+    if let Some(Verdict::Passed(verified)) = verdict {
         ui.say(&verified);
     }
     Ok(())
@@ -165,11 +168,14 @@ fn not_raised(failure: Failure) -> Failure {
     }
 }
 
-/// The report with the sizes of the files, which only the one who writes them knows: none if no model is written.
+/// The report with what was verified, and with the sizes of the files, which only the one who writes them knows: none if
+/// no model is written.
 #[derive(Serialize)]
 struct FullReport<'a> {
     #[serde(flatten)]
     report: &'a Report,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verify: Option<VerdictReport<'a>>,
     files: Files,
 }
 
@@ -187,6 +193,7 @@ fn report_text(
     report: &Report,
     before: Option<(u64, u64)>,
     written: Option<&Written>,
+    verdict: Option<&Verdict>,
 ) -> Result<String, Failure> {
     if args.report.is_none() {
         return Ok(String::new());
@@ -197,7 +204,8 @@ fn report_text(
         bytes_after: written.map(|written| written.bytes),
         data_bytes_after: written.map(|written| written.data_bytes),
     };
-    let mut text = serde_json::to_string_pretty(&FullReport { report, files }).map_err(|e| {
+    let verify = verdict.map(Verdict::report);
+    let mut text = serde_json::to_string_pretty(&FullReport { report, verify, files }).map_err(|e| {
         Failure::of(
             ErrorKind::Bug,
             diagnose::bug(format!("a bug in ampc: the report cannot be written: {e}")),

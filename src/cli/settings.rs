@@ -14,8 +14,26 @@ use ampc::passes::{Policy, Profile, suggest};
 use ampc::{ErrorKind, Model, RewriteOptions};
 use serde::Deserialize;
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+
+/// A file beside the model that a run reads.
+pub(crate) struct ReadFile {
+    pub(crate) what: &'static str,
+    pub(crate) path: PathBuf,
+}
+
+impl ReadFile {
+    /// The file of a policy or target; `None` if it comes with ampc.
+    pub(crate) fn named(what: &'static str, name: &str) -> Option<ReadFile> {
+        file_of(name).map(|path| ReadFile { what, path: path.to_owned() })
+    }
+}
+
+/// The file that a policy or target is read from; `None` for the name of one that comes with ampc.
+fn file_of(name: &str) -> Option<&Path> {
+    Some(Path::new(name)).filter(|path| path.extension().is_some_and(|e| e == "json"))
+}
 
 /// A policy, and the options of the run if it is a report that is to be repeated.
 pub(crate) struct Read {
@@ -43,11 +61,10 @@ struct Repeated {
 /// # Errors
 /// If there is no such preset, or the file cannot be read or is no policy.
 pub(crate) fn read_policy(name: &str) -> Result<Read, Failure> {
-    let path = Path::new(name);
-    if path.extension().is_none_or(|e| e != "json") {
+    let Some(path) = file_of(name) else {
         let policy = Policy::preset(name).map_err(|e| diagnose::policy(&e, None))?;
         return Ok(Read { policy, decisions: None, repeated: None });
-    }
+    };
     let text = ampc::files::read_text(path).map_err(|e| unread("policy", name, &e))?;
     let policy = is_object(&text)
         .and_then(|()| Policy::from_json(&text))
@@ -61,10 +78,9 @@ pub(crate) fn read_policy(name: &str) -> Result<Read, Failure> {
 /// # Errors
 /// If there is no such target, or the file cannot be read or is no profile.
 pub(crate) fn read_target(name: &str) -> Result<Profile, Failure> {
-    let path = Path::new(name);
-    if path.extension().is_none_or(|e| e != "json") {
+    let Some(path) = file_of(name) else {
         return Profile::preset(name).map_err(|e| diagnose::profile(&e, None));
-    }
+    };
     let text = ampc::files::read_text(path).map_err(|e| unread("target", name, &e))?;
     let read = Profile::from_json(&text).and_then(Profile::of_user);
     read.map_err(|e| diagnose::profile(&e, Some((path, &text))))
@@ -116,7 +132,7 @@ fn repeated(text: &str) -> Option<(Repeated, u64)> {
     (report.schema == "ampc-report/1").then_some((report.options, decisions))
 }
 
-/// The options that the arguments ask for.
+/// The options that the arguments ask for, and the files that were read for them.
 ///
 /// # Errors
 /// If an operator, guard or precision is unknown, or lists contradict each other.
@@ -124,7 +140,7 @@ pub(crate) fn options(
     args: &PrecisionArgs,
     verify_each: bool,
     statistics: bool,
-) -> Result<RewriteOptions, Failure> {
+) -> Result<(RewriteOptions, Vec<ReadFile>), Failure> {
     let Read { mut policy, repeated, .. } = read_policy(&args.policy)?;
     let to = match (args.to, &repeated) {
         (Some(to), _) => to,
@@ -161,13 +177,17 @@ pub(crate) fn options(
     };
     no_empty_names(args)?;
     apply(&mut policy, args, to)?;
-    Ok(RewriteOptions {
+    let target = args.target.as_deref().or(repeated.as_ref().and_then(|r| r.target.as_deref()));
+    let files = ReadFile::named("the policy", &args.policy)
+        .into_iter()
+        .chain(target.and_then(|name| ReadFile::named("the target", name)));
+    let options = RewriteOptions {
         to,
         policy: Arc::new(policy),
         out_of_range,
         keep_io,
         opset,
-        by: by(args, repeated.as_ref())?,
+        by: by(args, repeated.as_ref(), target)?,
         excess_precision: match args.excess_precision {
             Some(excess) => excess == ExcessArg::Allow,
             None => repeated.as_ref().is_some_and(|r| r.excess_precision.as_deref() == Some("allow")),
@@ -176,7 +196,8 @@ pub(crate) fn options(
         alternative: alternative(args, to, opset)?.map(Arc::new),
         verify_each,
         constant_statistics: statistics,
-    })
+    };
+    Ok((options, files.collect()))
 }
 
 /// The preset to compare others with: it leaves less in fp32 and is nearly as careful as the default.
@@ -196,7 +217,7 @@ fn alternative(args: &PrecisionArgs, to: DType, opset: Opset) -> Result<Option<P
 }
 
 /// How it is chosen what is low.
-fn by(args: &PrecisionArgs, repeated: Option<&Repeated>) -> Result<By, Failure> {
+fn by(args: &PrecisionArgs, repeated: Option<&Repeated>, target: Option<&str>) -> Result<By, Failure> {
     let is_report = repeated.is_some();
     let repeated = |read: fn(&Repeated) -> Option<&str>| repeated.and_then(read);
     let objective = match (args.objective, repeated(|r| r.objective.as_deref())) {
@@ -207,7 +228,6 @@ fn by(args: &PrecisionArgs, repeated: Option<&Repeated>) -> Result<By, Failure> 
         }
         (None, None) => None,
     };
-    let target = args.target.as_deref().or(repeated(|r| r.target.as_deref()));
     if is_report && objective.is_none() && target.is_none() {
         // It was painted.
         return Ok(By::Paint);

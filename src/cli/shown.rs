@@ -41,13 +41,42 @@ pub(crate) fn message(text: &str) -> String {
     }
 }
 
-/// Cuts what stands between backquotes.
+/// Cuts what stands between backquotes. A name may have some itself: one opens where a word may begin, and closes where
+/// one may end.
 fn names(text: &str) -> String {
-    let part = |(i, part): (usize, &str)| match cut(part, NAME) {
-        Some((start, more)) if i % 2 == 1 => format!("{start}… and {more} more characters"),
-        Some(_) | None => part.to_owned(),
-    };
-    text.split('`').enumerate().map(part).collect::<Vec<_>>().join("`")
+    let (mut shown, mut rest) = (String::with_capacity(text.len()), text);
+    while let Some(start) = backquote(rest, opens) {
+        let (before, quoted) = rest.split_at(start + 1);
+        shown.push_str(before);
+        let end = backquote(quoted, closes).unwrap_or(quoted.len());
+        match cut(&quoted[..end], NAME) {
+            Some((start, more)) => shown.push_str(&format!("{start}… and {more} more characters")),
+            None => shown.push_str(&quoted[..end]),
+        }
+        // With what closes it, which opens nothing.
+        let after = (end + 1).min(quoted.len());
+        shown.push_str(&quoted[end..after]);
+        rest = &quoted[after..];
+    }
+    shown + rest
+}
+
+/// Where the first backquote is for which the test of its neighbours is true.
+fn backquote(text: &str, test: fn(Option<char>, Option<char>) -> bool) -> Option<usize> {
+    let neighbours = |at: usize| (text[..at].chars().next_back(), text[at + 1..].chars().next());
+    let mut places = text.match_indices('`').map(|(at, _)| at);
+    places.find(|&at| {
+        let (before, after) = neighbours(at);
+        test(before, after)
+    })
+}
+
+fn opens(before: Option<char>, after: Option<char>) -> bool {
+    before.is_none_or(|c| !c.is_alphanumeric() && c != '`') && after.is_some_and(|c| !c.is_whitespace())
+}
+
+fn closes(_: Option<char>, after: Option<char>) -> bool {
+    after.is_none_or(|c| !c.is_alphanumeric() && c != '`')
 }
 
 /// Cuts lists between brackets, then those that are left.
@@ -147,6 +176,12 @@ mod tests {
         let long = "n".repeat(1 << 20);
         assert!(message(&format!("`{long}` is read")).ends_with("… and 1048416 more characters` is read"));
         assert!(name(&long).len() < 200 && message(&long).len() < 2100);
+        for odd in ["a`b", "`a", "a`", "``", "a` b", "a `b"] {
+            let text = message(&format!("`{odd}` is read by `{long}`, which {}", "is ".repeat(100)));
+            let (before, after) = text.split_once("… and 1048416 more characters`, which ").unwrap();
+            assert!(before.starts_with(&format!("`{odd}` is read by `nnn")), "{before}");
+            assert_eq!(after, "is ".repeat(100));
+        }
         let short = "`a` has [1, 2, 3], b, c";
         assert_eq!(message(short), short);
     }

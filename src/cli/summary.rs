@@ -184,18 +184,26 @@ pub(crate) fn text(
             None => bytes(after),
         },
     ]);
-    let data = |path: &std::path::PathBuf| path.display().to_string();
-    if !written.kept_files.is_empty() {
-        let files: Vec<String> = written.kept_files.iter().map(data).collect();
-        table.row(["data".to_owned(), format!("in {}, as before", files.join(", "))]);
-    }
-    if let Some(file) = written.files.get(1) {
-        table.row(["data".to_owned(), format!("in {}, {}", data(file), bytes(written.data_bytes))]);
+    let new = written.files.get(1);
+    let new = new.map(|file| format!("in {}, {}", file.display(), bytes(written.data_bytes)));
+    for line in as_before(written).into_iter().chain(new).chain(spared(written)) {
+        table.row(["data".to_owned(), line]);
     }
     let heading =
         format!("{} -> {} ({to}, policy {})", args.model.display(), emit.name(), report.options.policy);
     let heading = shown::message(&heading);
     format!("{heading}\n{table}{}", warnings(report, opsets, ui))
+}
+
+/// The data files of the source that the output refers to.
+pub(crate) fn as_before(written: &Written) -> Option<String> {
+    let files: Vec<String> = written.kept_files.iter().map(|path| path.display().to_string()).collect();
+    (!files.is_empty()).then(|| format!("in {}, as before", files.join(", ")))
+}
+
+/// The data files of the model that was replaced which stay, and why.
+pub(crate) fn spared(written: &Written) -> impl Iterator<Item = String> {
+    written.spared.iter().map(ToString::to_string)
 }
 
 /// How much of what should be low is, and by which rules the rest is not.

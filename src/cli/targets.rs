@@ -5,6 +5,7 @@ use super::emit::{self, Emit, Target};
 use super::endings;
 use super::pipeline;
 use super::problem::Failure;
+use super::settings::ReadFile;
 use ampc::Model;
 use ampc::onnx::bytes::FileId;
 use ampc::passes::pipeline::Pipeline;
@@ -49,20 +50,22 @@ fn canonical(path: &Path) -> PathBuf {
     }
 }
 
-/// Checks all that a run is going to write: that nothing is what it reads, that no two are the same file, that
-/// folders are there and writable, and that what exists may be replaced.
+/// Checks all that a run is going to write: that nothing is what it reads, which is the model and `read`, that no two
+/// are the same file, that folders are there and writable, and that what exists may be replaced.
 ///
 /// # Errors
 /// If something may not be written.
 pub(crate) fn check(
     model: &Model,
     path: &Path,
+    read: &[ReadFile],
     emit: &Emit,
     report: Option<&Path>,
     debug: &DebugArgs,
     pipeline: &Pipeline,
 ) -> Result<(), Failure> {
     let mut known = sources(model, path);
+    known.extend(read.iter().map(|file| Known::new(file.what, &file.path)));
     let mut add = |what: &str, path: &Path| -> Result<(), Failure> {
         if ampc::files::is_stream(path) {
             return Ok(());

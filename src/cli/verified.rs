@@ -10,9 +10,12 @@ use super::table::count;
 use super::ui::Ui;
 use super::verify::{first, warn_of_nothing};
 use ampc::execute::{Inputs, PinSearch, Verification, VerifyOptions, find_pins, verify};
-use ampc::ir::Module;
+use ampc::ir::text::is_hidden;
+use ampc::ir::{DType, Module};
+use ampc::passes::policy::Pin;
 use ampc::runtime::Tolerance;
 use ampc::{Error, ErrorKind, Model, RewriteOptions};
+use serde::{Serialize, Serializer};
 
 /// The model as it was read, and what both are run on.
 pub(crate) struct Source {
@@ -41,36 +44,87 @@ impl Source {
         Ok(Some(Source { module: model.module.clone(), inputs, options: VerifyOptions { cpu, tolerance } }))
     }
 
-    /// Compares the rewrite with the model.
+    /// Compares the rewrite with the model, and looks for pins that help if an output is too far off.
     ///
     /// # Errors
-    /// If an output is too far off: with the pins that help. If the models cannot be run.
+    /// If the models cannot be run.
     pub(crate) fn compare(
         &self,
         run: &Run<'_>,
         model: &Model,
         options: &RewriteOptions,
-    ) -> Result<String, Failure> {
+    ) -> Result<Verdict, Failure> {
         let fail = |error: Error| diagnose::failure(&error, None);
         run.progress.stage("verifying");
         let (mut source, mut rewritten) = (self.module.clone(), model.module.clone());
         let found = verify(&mut source, &mut rewritten, &self.inputs, &self.options).map_err(fail)?;
         if found.passed() && !found.says_something() {
             run.progress.suspend(|| warn_of_nothing(run.ui));
-            return Ok("verified nothing: the outputs have no finite elements".into());
+            return Ok(Verdict::Passed("verified nothing: the outputs have no finite elements".into()));
         }
         if found.passed() {
-            return Ok(shown::message(&format!("verified: {}", summary(&found))));
+            return Ok(Verdict::Passed(shown::message(&format!("verified: {}", summary(&found)))));
         }
         run.progress.stage("looking for nodes that have to stay fp32");
         let pins = find_pins(&source, options, &self.inputs, &self.options, &rewritten, &found);
         let message = format!("the rewrite is too far from the model: {}", first(&found));
-        let help = match pins {
-            Ok(pins) => advice(&pins),
-            Err(error) => format!("no pins could be tried: {error}"),
+        Ok(Verdict::Beyond { message, pins })
+    }
+}
+
+/// What comparing a rewrite with its model found.
+pub(crate) enum Verdict {
+    /// The outputs agree: a word about it.
+    Passed(String),
+    /// An output is too far off: where that is seen first, and what pins do about it.
+    Beyond { message: String, pins: Result<PinSearch, Error> },
+}
+
+impl Verdict {
+    /// The error, if an output is too far off. If the report has all pins, only some of many are shown.
+    pub(crate) fn failure(&self, is_reported: bool) -> Option<Failure> {
+        let Verdict::Beyond { message, pins } = self else { return None };
+        let (help, lines) = match pins {
+            Ok(pins) => advice(pins, is_reported),
+            Err(error) => (format!("no pins could be tried: {error}"), Vec::new()),
         };
-        let problem = Problem::new("ampc::verify::beyond", message).with_help(help);
-        Err(Failure::of(ErrorKind::Mismatch, problem))
+        let problem = Problem::new("ampc::verify::beyond", message.clone());
+        Some(Failure::of(ErrorKind::Mismatch, problem.with_help(help).with_lines(lines)))
+    }
+
+    /// The same for the report.
+    pub(crate) fn report(&self) -> VerdictReport<'_> {
+        match self {
+            Verdict::Passed(_) => VerdictReport { passed: true, pins: None, left_low: &[] },
+            Verdict::Beyond { pins, .. } => {
+                let search = pins.as_ref().ok();
+                let pins = search.filter(|search| search.passes).map(|search| Pins(&search.pins));
+                let left_low = search.map_or(&[][..], |search| &search.left_low);
+                VerdictReport { passed: false, pins, left_low }
+            }
+        }
+    }
+}
+
+/// What the report says of `--verify`.
+#[derive(Serialize)]
+pub(crate) struct VerdictReport<'a> {
+    /// Whether all outputs agree.
+    passed: bool,
+    /// If not: the pins with which they do, in the form of a policy's; absent if none help.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pins: Option<Pins<'a>>,
+    /// If none help: the nodes that were low all the same.
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    left_low: &'a [String],
+}
+
+/// Nodes that are pinned to fp32.
+struct Pins<'a>(&'a [String]);
+
+impl Serialize for Pins<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().map(|pin| (pin, Pin::To(DType::F32).as_str())))
     }
 }
 
@@ -86,15 +140,45 @@ fn summary(found: &Verification) -> String {
     format!("the outputs are at most {error:.2e} of their largest element off (`{}`), {most}", worst.value)
 }
 
-/// The pins that help, as they are typed.
-fn advice(search: &PinSearch) -> String {
-    let list: Vec<String> = search.pins.iter().map(|pin| format!("--pin {}", quoted(pin))).collect();
+/// Pins that are shown if the report has them all.
+const SHOWN: usize = 20;
+
+/// What helps, and the pins that do, as they are typed.
+fn advice(search: &PinSearch, is_reported: bool) -> (String, Vec<String>) {
     if search.passes {
-        return format!("with `{}` all outputs are within the tolerance", list.join(" "));
+        let all = search.pins.len();
+        let shown = if is_reported { all.min(SHOWN) } else { all };
+        let pins = count(all as u64, "pin");
+        let help = match (all - shown, all) {
+            (0, 1) => "with this pin all outputs are within the tolerance:".to_owned(),
+            (0, _) => format!("with these {pins} all outputs are within the tolerance:"),
+            _ => format!(
+                "with {pins} all outputs are within the tolerance; the report has all of them (`verify.pins`), and \
+                 the first {shown} are:"
+            ),
+        };
+        let mut lines: Vec<String> = search.pins[..shown].iter().map(|node| option(node)).collect();
+        // All of them can be pasted at once.
+        let last = lines.len().saturating_sub(1);
+        lines[..last].iter_mut().for_each(|line| line.push_str(" \\"));
+        return (help, lines);
     }
-    if search.left_low > 0 {
-        let left = count(search.left_low as u64, "node");
-        return format!("no pins were found that help: with all that were tried {left} would still be low");
+    (why_none_helps(search), Vec::new())
+}
+
+fn why_none_helps(search: &PinSearch) -> String {
+    if !search.left_low.is_empty() {
+        let left = count(search.left_low.len() as u64, "node");
+        let names: Vec<String> =
+            search.left_low.iter().map(|path| format!("`{}`", shown::name(path))).collect();
+        let names = names.join(", ");
+        if search.gave_up {
+            let tried = count(search.tried as u64, "rewrite");
+            return format!("no pins were found that help in {tried}; still low with the last ones: {names}");
+        }
+        return format!(
+            "no pins were found that help: with all that were tried {left} would still be low: {names}"
+        );
     }
     let lowered = match search.tried {
         0 => "the rewrite lowers no node",
@@ -107,9 +191,72 @@ fn advice(search: &PinSearch) -> String {
     )
 }
 
-/// A pin for a shell.
-fn quoted(pin: &str) -> String {
-    let pin = format!("{pin}=fp32");
-    let plain = pin.chars().all(|c| c.is_ascii_alphanumeric() || "/._-=:#@%+,".contains(c));
-    if plain { pin } else { format!("'{}'", pin.replace('\'', r"'\''")) }
+/// The option of a pin for a shell, on one line and without anything that a terminal acts on.
+fn option(node: &str) -> String {
+    // Behind a space an option would be expected.
+    let between = if node.starts_with('-') { '=' } else { ' ' };
+    format!("--pin{between}{}", quoted(&format!("{node}=fp32")))
+}
+
+/// A word for a shell: as it is, in quotes, or in the quotes of bash, zsh and POSIX 2024 that know escapes.
+fn quoted(word: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-=:@%+,".contains(c);
+    if !word.starts_with('=') && word.chars().all(is_plain) {
+        return word.to_owned();
+    }
+    if !word.contains(is_hidden) {
+        return format!("'{}'", word.replace('\'', r"'\''"));
+    }
+    let mut quoted = String::from("$'");
+    for c in word.chars() {
+        match c {
+            '\'' | '\\' => quoted.extend(['\\', c]),
+            c if is_hidden(c) => {
+                let mut buffer = [0; 4];
+                let bytes = c.encode_utf8(&mut buffer).bytes();
+                bytes.for_each(|byte| quoted.push_str(&format!("\\{byte:03o}")));
+            }
+            c => quoted.push(c),
+        }
+    }
+    quoted + "'"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pins_are_words_of_a_shell() {
+        let cases = [
+            ("/a/b.0/Gather_1", "--pin /a/b.0/Gather_1=fp32"),
+            ("-a", "--pin=-a=fp32"),
+            ("a b", "--pin 'a b=fp32'"),
+            ("a#b", "--pin 'a#b=fp32'"),
+            ("it's `$x`", r"--pin 'it'\''s `$x`=fp32'"),
+            ("größe", "--pin 'größe=fp32'"),
+            ("a\n\u{1b}1", r"--pin $'a\012\0331=fp32'"),
+            ("\u{202e}'\\", r"--pin $'\342\200\256\'\\=fp32'"),
+        ];
+        for (node, expected) in cases {
+            assert_eq!(option(node), expected);
+        }
+    }
+
+    #[test]
+    fn no_pin_is_lost() {
+        let pins: Vec<String> = (0..25).map(|i| format!("{}{i}", "n".repeat(300))).collect();
+        let search = PinSearch { pins: pins.clone(), passes: true, ..PinSearch::default() };
+        let (help, lines) = advice(&search, false);
+        assert_eq!(help, "with these 25 pins all outputs are within the tolerance:");
+        let whole: Vec<String> = pins.iter().map(|pin| format!("--pin {pin}=fp32")).collect();
+        assert_eq!(lines.join("\n"), whole.join(" \\\n"));
+        let (help, lines) = advice(&search, true);
+        assert!(help.contains("the report has all of them (`verify.pins`)"), "{help}");
+        assert_eq!(lines.join("\n"), whole[..SHOWN].join(" \\\n"));
+        let verdict = Verdict::Beyond { message: String::new(), pins: Ok(search) };
+        let report = serde_json::to_value(verdict.report()).unwrap();
+        assert_eq!(report["pins"].as_object().unwrap().len(), pins.len());
+        assert_eq!(report["pins"][&pins[24]], "fp32");
+    }
 }

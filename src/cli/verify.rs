@@ -79,12 +79,12 @@ fn two_models(args: &VerifyArgs, other_path: &Path, cpu: Cpu, ui: Ui) -> Result<
     Ok(found.passed())
 }
 
-/// Outputs without a number agree with much.
+/// Outputs without a number agree with much. This is about the result, and so said whatever was asked for.
 pub(crate) fn warn_of_nothing(ui: Ui) {
     let message = "no finite element of an output was compared: that the outputs agree says nothing";
     let help = "give inputs on which the model computes numbers, and dims that are not 0";
     let problem = Problem::warning("verify.nothing", message).with_help(help);
-    ui.say(problem.draw(ui, Stream::Err).trim_start_matches('\n'));
+    ui.complain(problem.draw(ui, Stream::Err).trim_start_matches('\n'));
 }
 
 fn json(report: &VerifyReport) -> String {

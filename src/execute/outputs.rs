@@ -197,7 +197,8 @@ pub fn save(
         }
         OutputForm::TestData => return save_folder(path, results, force, &read),
     }
-    batch.commit_all().map_err(fail)
+    batch.commit_all().map_err(fail)?;
+    Ok(())
 }
 
 /// Writes test data. A folder that was made for them and got none goes again.
@@ -218,7 +219,7 @@ fn save_folder(
         // One that is not empty stays.
         std::fs::remove_dir(path).ok();
     }
-    saved
+    saved.map(drop)
 }
 
 fn named_tensors<'a>(path: &Path, results: &Results<'a>) -> Result<Vec<(&'a str, &'a HostTensor)>, Error> {

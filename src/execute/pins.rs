@@ -1,9 +1,11 @@
 //! Which nodes of a rewritten model have to stay fp32 for its outputs to be near enough: found by trying.
 //!
 //! Low nodes, those that only move values too (constants that they move are stored low), are ranked by what they add to
-//! the error, and twice as many of them are pinned in each round until the outputs are near enough or all are pinned;
-//! nodes with bodies and calls come last. Then halves, quarters and so on of the pins are left out as long as the
-//! outputs stay near enough, as in delta debugging (Zeller and Hildebrandt 2002), for a bounded number of rewrites.
+//! the error. Those that add most are pinned, twice as many in each round, until the outputs are near enough or none is
+//! low; nodes with bodies and calls come last. After each round those that are low then are ranked, by what they add
+//! then: low regions end at pinned nodes, so that others become low that were fp32 before.
+//! At the end halves, quarters and so on of the pins are left out as long as the outputs stay near enough, as in delta
+//! debugging (Zeller and Hildebrandt 2002). The rewrites of both parts are bounded.
 
 use super::verify::{Compared, Verification, VerifyOptions, verify};
 use super::{Inputs, scope};
@@ -15,11 +17,13 @@ use ampc_ir::module::Decision;
 use ampc_ir::op::Class;
 use ampc_ir::{DType, Module, Node};
 use ampc_passes::classify::ALREADY_LOW;
-use ampc_passes::flow;
 use ampc_passes::policy::Pin;
 use ampc_passes::{Paths, Policy};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
+
+/// Rewrites tried at most to find pins that help: all nodes are pinned after fewer, unless new ones become low.
+const MOST_ROUNDS: usize = 32;
 
 /// Rewrites tried at most to leave pins out.
 const MOST_TRIES: usize = 32;
@@ -33,8 +37,10 @@ pub struct PinSearch {
     pub passes: bool,
     /// Rewrites that were run.
     pub tried: usize,
-    /// If no pins help: nodes that are low all the same when all that were tried are pinned.
-    pub left_low: usize,
+    /// If no pins help: paths of the nodes that are low all the same with the last pins that were tried.
+    pub left_low: Vec<String>,
+    /// Whether some of these could have been pinned as well, in more rewrites than are tried.
+    pub gave_up: bool,
     /// Whether the model has 16-bit floats of its own.
     pub has_low_source: bool,
 }
@@ -51,40 +57,34 @@ pub fn find_pins(
     rewritten: &Module,
     found: &Verification,
 ) -> Result<PinSearch, Error> {
-    let mut search = Search { source, options, inputs, verify_options, tried: 0, left_low: 0 };
-    let ranked = ranked(source, rewritten, found);
-    let mut count = 1;
-    let mut pins = loop {
-        let first: Vec<&Candidate> = ranked.iter().take(count).collect();
-        if !first.is_empty() && search.passes(&first)? {
-            break first;
+    let mut search = Search { source, options, inputs, verify_options, tried: 0 };
+    let paths = Paths::new(source);
+    let mut pins: Vec<Candidate> = Vec::new();
+    let mut pinned: FxHashSet<String> = FxHashSet::default();
+    let mut last: Option<Trial> = None;
+    loop {
+        let (now, found) = last.as_ref().map_or((rewritten, found), |last| (&last.rewritten, &last.found));
+        let mut new = ranked(source, &paths, now, found);
+        new.retain(|candidate| !pinned.contains(&candidate.path));
+        if new.is_empty() || search.tried == MOST_ROUNDS {
+            return Ok(PinSearch {
+                tried: search.tried,
+                left_low: lowered(now),
+                gave_up: !new.is_empty(),
+                has_low_source: has_low(source),
+                ..PinSearch::default()
+            });
         }
-        if count >= ranked.len() {
-            let left_low = if first.is_empty() { count_lowered(rewritten) } else { search.left_low };
-            let has_low_source = has_low(source);
-            return Ok(PinSearch { tried: search.tried, left_low, has_low_source, ..PinSearch::default() });
-        }
-        count *= 2;
-    };
-    let most = search.tried + MOST_TRIES;
-    let mut part = pins.len().div_ceil(2);
-    while pins.len() > 1 && search.tried < most {
-        let before = pins.len();
-        // What adds least goes first.
-        let mut end = pins.len();
-        while end > 0 && search.tried < most {
-            let start = end.saturating_sub(part);
-            let without: Vec<&Candidate> = pins[..start].iter().chain(&pins[end..]).copied().collect();
-            if !without.is_empty() && search.passes(&without)? {
-                pins = without;
-            }
-            end = start;
-        }
-        if part == 1 && pins.len() == before {
+        new.truncate(pins.len().max(1));
+        pinned.extend(new.iter().map(|candidate| candidate.path.clone()));
+        pins.append(&mut new);
+        let trial = search.trial(pins.iter())?;
+        if trial.found.passed() {
             break;
         }
-        part = part.min(pins.len()).div_ceil(2);
+        last = Some(trial);
     }
+    let mut pins = search.needed(&pins)?;
     pins.sort_by_key(|candidate| candidate.at);
     let pins = pins.into_iter().map(|candidate| candidate.path.clone()).collect();
     Ok(PinSearch { pins, passes: true, tried: search.tried, ..PinSearch::default() })
@@ -93,17 +93,19 @@ pub fn find_pins(
 /// A node that can be pinned.
 struct Candidate {
     path: String,
-    /// Where it is among the values that were compared.
+    /// Where it is in the model.
     at: usize,
     adds: f64,
 }
 
 /// The nodes that can be pinned, what adds most first.
-fn ranked(source: &Module, rewritten: &Module, found: &Verification) -> Vec<Candidate> {
-    let (paths, result) = (Paths::new(source), Paths::new(rewritten));
+fn ranked(source: &Module, paths: &Paths, rewritten: &Module, found: &Verification) -> Vec<Candidate> {
+    let result = Paths::new(rewritten);
+    let places: FxHashMap<Node, usize> = paths.nodes().iter().copied().zip(0..).collect();
+    let place = |node| places.get(&node).copied().unwrap_or(usize::MAX);
     let mut ranked: Vec<Candidate> = Vec::new();
     let mut index: FxHashMap<&str, usize> = FxHashMap::default();
-    for (at, value) in found.values.iter().chain(&found.outputs).enumerate() {
+    for value in found.values.iter().chain(&found.outputs) {
         let (Some(node), path) = (value.node, &value.path) else { continue };
         // A path through a call leads to the form of the function that the call has in the rewrite.
         let (is_known, now) = match (paths.node(path), paths.by_call(source, path)) {
@@ -119,10 +121,14 @@ fn ranked(source: &Module, rewritten: &Module, found: &Verification) -> Vec<Cand
             Some(&i) => ranked[i].adds = ranked[i].adds.max(adds),
             None => {
                 index.insert(path, ranked.len());
-                ranked.push(Candidate { path: path.clone(), at, adds });
+                ranked.push(Candidate { path: path.clone(), at: place(node), adds });
             }
         }
     }
+    // What nothing was compared of may matter as well.
+    let others = paths.nodes().iter().filter(|&&node| is_lowered(rewritten, node));
+    let others = others.map(|&node| (node, paths.path(node))).filter(|(_, path)| !index.contains_key(path));
+    ranked.extend(others.map(|(node, path)| Candidate { path: path.to_owned(), at: place(node), adds: 0.0 }));
     ranked.sort_by(|a, b| b.adds.total_cmp(&a.adds).then(a.at.cmp(&b.at)));
     ranked
 }
@@ -133,19 +139,23 @@ fn weight(value: &Compared) -> f64 {
     if adds.is_nan() { f64::INFINITY } else { adds }
 }
 
+/// A rewrite with pins, and how far it is off.
+struct Trial {
+    rewritten: Module,
+    found: Verification,
+}
+
 struct Search<'a> {
     source: &'a Module,
     options: &'a RewriteOptions,
     inputs: &'a Inputs,
     verify_options: &'a VerifyOptions,
     tried: usize,
-    /// The nodes that were low in the last rewrite.
-    left_low: usize,
 }
 
 impl Search<'_> {
-    /// Whether the outputs are near enough with these pins.
-    fn passes(&mut self, pins: &[&Candidate]) -> Result<bool, Error> {
+    /// Rewrites with these pins, and compares.
+    fn trial<'c>(&mut self, pins: impl Iterator<Item = &'c Candidate>) -> Result<Trial, Error> {
         self.tried += 1;
         let mut policy: Policy = (*self.options.policy).clone();
         policy.next_layer();
@@ -157,10 +167,34 @@ impl Search<'_> {
             RewriteOptions { policy, alternative: None, explain: Vec::new(), ..self.options.clone() };
         let mut model = Model::from(self.source.clone());
         rewrite_in_place(&mut model, &options, &mut ())?;
-        self.left_low = count_lowered(&model.module);
-        let mut source = self.source.clone();
-        let found = verify(&mut source, &mut model.module, self.inputs, self.verify_options)?;
-        Ok(found.passed())
+        let (mut source, mut rewritten) = (self.source.clone(), model.module);
+        let found = verify(&mut source, &mut rewritten, self.inputs, self.verify_options)?;
+        Ok(Trial { rewritten, found })
+    }
+
+    /// Of pins that help those that are needed, as far as a bounded number of rewrites tells.
+    fn needed<'c>(&mut self, pins: &'c [Candidate]) -> Result<Vec<&'c Candidate>, Error> {
+        let mut pins: Vec<&Candidate> = pins.iter().collect();
+        let most = self.tried + MOST_TRIES;
+        let mut part = pins.len().div_ceil(2);
+        while pins.len() > 1 && self.tried < most {
+            let before = pins.len();
+            // What adds least goes first.
+            let mut end = pins.len();
+            while end > 0 && self.tried < most {
+                let start = end.saturating_sub(part);
+                let without: Vec<&Candidate> = pins[..start].iter().chain(&pins[end..]).copied().collect();
+                if !without.is_empty() && self.trial(without.iter().copied())?.found.passed() {
+                    pins = without;
+                }
+                end = start;
+            }
+            if part == 1 && pins.len() == before {
+                break;
+            }
+            part = part.min(pins.len()).div_ceil(2);
+        }
+        Ok(pins)
     }
 }
 
@@ -171,8 +205,11 @@ fn is_lowered(module: &Module, node: Node) -> bool {
     data.is_alive() && data.decisions.iter().any(|d| d.precision.is_some_and(DType::is_low) && chosen(d))
 }
 
-fn count_lowered(module: &Module) -> usize {
-    flow::nodes(module).into_iter().filter(|&node| is_lowered(module, node)).count()
+/// The paths of the nodes that were lowered.
+fn lowered(module: &Module) -> Vec<String> {
+    let paths = Paths::new(module);
+    let nodes = paths.nodes().iter().filter(|&&node| is_lowered(module, node));
+    nodes.map(|&node| paths.path(node).to_owned()).collect()
 }
 
 /// Whether a module has 16-bit floats.

@@ -34,7 +34,8 @@ pub fn load(path: &Path) -> Result<Model, Error> {
 /// Writes a model as JSON, its large constants to a safetensors file beside it.
 ///
 /// # Errors
-/// If a file exists and `force` is not set, is what the model was read from, or cannot be written.
+/// If a file exists and `force` is not set, is what the model was read from, has tensors that the text which is
+/// replaced does not refer to, or cannot be written.
 pub fn save(model: &Model, path: &Path, force: bool) -> Result<TextReport, Error> {
     let mut batch = Batch::new();
     let report = stage(model, path, force, &mut batch)?;

@@ -4,7 +4,7 @@
 
 use super::bytes::SourceBytes;
 use super::layout::{Digest, Layout};
-use super::target::{Kind, Staged, TargetError, failed, fill, kind, temporary};
+use super::target::{Kind, Staged, TargetError, failed, fill, kind, regular, temporary};
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -16,6 +16,7 @@ const HASHED: usize = 1 << 18;
 
 /// Writes the data file of the model at `model` under a temporary name. Its own name is that of the model with the
 /// hash of its bytes, which `digest` has from then on. A file that is there already with these bytes may be replaced.
+/// It has the permissions of the file that it replaces, or of the model that is replaced with it.
 pub(crate) fn stage(
     layout: &Layout,
     model: &Path,
@@ -23,7 +24,7 @@ pub(crate) fn stage(
     force: bool,
     known: &[Arc<SourceBytes>],
 ) -> Result<Staged, TargetError> {
-    let mut file = temporary(model, model)?;
+    let mut file = temporary(model, model, None)?;
     let mut hash = Xxh3Default::new();
     fill(file.file(), layout.len(), |out| layout.stream(&mut Hashing { out, hash: &mut hash }))
         .map_err(|e| failed(model, layout.len(), e))?;
@@ -32,6 +33,9 @@ pub(crate) fn stage(
     let same = same_content(&path, layout.len(), hash.digest());
     if !same && kind(&path, force, known)? == Kind::Stream {
         return Err(TargetError::Exists { path: path.display().to_string() });
+    }
+    if let Some(there) = regular(&path) {
+        file.permit_like(&there);
     }
     Ok(Staged { file, to: path.clone(), path, force: force || same, same })
 }

@@ -524,6 +524,14 @@ pub enum ExportError {
         /// The type asked for.
         to: ampc_ir::DType,
     },
+    /// A sparse constant is not one that readers accept.
+    #[error("constant `{name}`: {issue}")]
+    Sparse {
+        /// The constant.
+        name: String,
+        /// What is wrong.
+        issue: TensorIssue,
+    },
     /// The message would be larger than readers accept.
     #[error(
         "the model takes {bytes} bytes in one file, and readers accept at most {limit}; use external data (`--external-data auto`)"
@@ -557,6 +565,7 @@ impl ExportError {
         match self {
             ExportError::Target(TargetError::Twice { .. }) => Blame::Usage,
             ExportError::Target(_) | ExportError::Source { .. } => Blame::Io,
+            ExportError::Sparse { .. } => Blame::Input,
             ExportError::Conversion { .. } | ExportError::TooLarge { .. } => Blame::NotSupported,
             ExportError::NoFolder { .. } => Blame::Usage,
             ExportError::NameNotUtf8 { .. } => Blame::Io,

@@ -21,6 +21,7 @@ pub mod node;
 #[doc(hidden)]
 pub mod proto;
 mod provenance;
+pub mod references;
 pub mod scan;
 mod schema;
 pub mod source;

@@ -19,19 +19,9 @@ const STRING_BYTES: u64 = 16;
 /// # Errors
 /// If the indices are not those of a tensor of these dims, in ascending order, or it would take more than `left`.
 pub(crate) fn densified(sparse: &SparseData, left: &mut u64) -> Result<TensorData, TensorIssue> {
-    let dtype = sparse.values.dtype();
-    let element = match dtype.bits() {
-        _ if dtype == DType::String => STRING_BYTES,
-        Some(bits) if bits % 8 == 0 => u64::from(bits / 8),
-        Some(_) | None => return Err(TensorIssue::SparseType { dtype }),
-    };
-    let count = sparse.dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d));
-    let bytes = count.and_then(|count| count.checked_mul(element));
-    let (Some(count), Some(bytes)) = (count, bytes.filter(|bytes| bytes <= left)) else {
-        return Err(TensorIssue::SparseTooLarge { dims: sparse.dims.to_vec(), limit: *left });
-    };
-    let nnz = nnz(sparse, count)?;
+    let Extent { count, bytes, element, nnz } = extent(sparse, *left)?;
     *left -= bytes;
+    let dtype = sparse.values.dtype();
     if dtype == DType::String {
         return strings(sparse, count, bytes);
     }
@@ -48,6 +38,44 @@ pub(crate) fn densified(sparse: &SparseData, left: &mut u64) -> Result<TensorDat
         }
     })?;
     Ok(TensorData::from_bytes(dtype, &sparse.dims, dense).expect("as many bytes as type and dims take"))
+}
+
+/// Whether [`densified`] would make a dense tensor; what it takes is taken from `left`.
+///
+/// # Errors
+/// As [`densified`], but for memory.
+pub(crate) fn check(sparse: &SparseData, left: &mut u64) -> Result<(), TensorIssue> {
+    let Extent { count, bytes, .. } = extent(sparse, *left)?;
+    *left -= bytes;
+    positions(sparse, count, |_| ())
+}
+
+/// How large a dense tensor is.
+struct Extent {
+    /// Elements.
+    count: u64,
+    /// Bytes of all elements.
+    bytes: u64,
+    /// Bytes of one.
+    element: u64,
+    /// Elements that are given.
+    nnz: usize,
+}
+
+/// How large the dense tensor is, which takes at most `left`.
+fn extent(sparse: &SparseData, left: u64) -> Result<Extent, TensorIssue> {
+    let dtype = sparse.values.dtype();
+    let element = match dtype.bits() {
+        _ if dtype == DType::String => STRING_BYTES,
+        Some(bits) if bits % 8 == 0 => u64::from(bits / 8),
+        Some(_) | None => return Err(TensorIssue::SparseType { dtype }),
+    };
+    let count = sparse.dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d));
+    let bytes = count.and_then(|count| count.checked_mul(element));
+    let (Some(count), Some(bytes)) = (count, bytes.filter(|bytes| *bytes <= left)) else {
+        return Err(TensorIssue::SparseTooLarge { dims: sparse.dims.to_vec(), limit: left });
+    };
+    Ok(Extent { count, bytes, element, nnz: nnz(sparse, count)? })
 }
 
 fn strings(sparse: &SparseData, count: u64, bytes: u64) -> Result<TensorData, TensorIssue> {

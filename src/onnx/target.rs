@@ -8,7 +8,7 @@
 use super::bytes::{FileId, SourceBytes};
 use super::layout::{Layout, StreamError};
 use crate::temporary::Temporary;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,6 +31,17 @@ pub enum TargetError {
     Exists {
         /// The target.
         path: String,
+    },
+    /// The target exists and is not the data file of the text or JSON that is replaced.
+    #[error(
+        "`{path}` exists, and no `{text}` that ampc wrote refers to it, so `--force` does not replace it; move it away \
+         or choose another name"
+    )]
+    NotItsData {
+        /// The target.
+        path: String,
+        /// The text or JSON beside it.
+        text: String,
     },
     /// The target is what the model was read from.
     #[error("`{path}` is the file `{read}` that the model is read from; choose another name")]
@@ -174,7 +185,7 @@ pub(super) enum Kind {
 /// writable.
 pub(crate) fn check(path: &Path, force: bool, sources: &[Arc<SourceBytes>]) -> Result<(), TargetError> {
     if kind(path, force, sources)? == Kind::File {
-        drop(temporary(path, &behind_links(path))?);
+        drop(temporary(path, &behind_links(path), None)?);
     }
     Ok(())
 }
@@ -218,10 +229,12 @@ pub(super) fn kind(path: &Path, force: bool, sources: &[Arc<SourceBytes>]) -> Re
 }
 
 /// Writes a layout under a temporary name beside the file that `path` leads to, or keeps it if that is a pipe or
-/// device. `known` are the files the layout copies from.
+/// device. A file that is there keeps its permissions; a new one gets those of `owner`, the file that it belongs to.
+/// `known` are the files the layout copies from.
 pub(crate) fn stage(
     layout: Layout,
     path: &Path,
+    owner: Option<&Path>,
     force: bool,
     known: &[Arc<SourceBytes>],
 ) -> Result<Prepared, TargetError> {
@@ -229,7 +242,7 @@ pub(crate) fn stage(
         return Ok(Prepared::Stream(Stream { path: path.to_owned(), content: Content::Layout(layout) }));
     }
     let to = behind_links(path);
-    let mut file = temporary(path, &to)?;
+    let mut file = temporary(path, &to, owner)?;
     fill(file.file(), layout.len(), |out| layout.stream_to_file(out, known))
         .map_err(|e| failed(path, layout.len(), e))?;
     Ok(Prepared::File(Staged { file, path: path.to_owned(), to, force, same: false }))
@@ -252,7 +265,7 @@ pub(crate) fn stage_with(
         return Ok(Prepared::Stream(Stream { path: path.to_owned(), content: Content::File(file) }));
     }
     let to = behind_links(path);
-    let mut file = temporary(path, &to)?;
+    let mut file = temporary(path, &to, None)?;
     write(file.file()).and_then(|()| file.file().sync_all()).map_err(fail)?;
     Ok(Prepared::File(Staged { file, path: path.to_owned(), to, force, same: false }))
 }
@@ -325,6 +338,11 @@ impl Stream {
     }
 }
 
+/// What the system says of a regular file; `None` if it is none.
+pub(super) fn regular(path: &Path) -> Option<Metadata> {
+    fs::metadata(path).ok().filter(Metadata::is_file)
+}
+
 pub(crate) fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
@@ -333,10 +351,12 @@ fn no_folder(path: &Path, to: &Path) -> TargetError {
     TargetError::NoFolder { path: path.display().to_string(), folder: folder_of(to).display().to_string() }
 }
 
-/// A temporary file in the folder of `to`, which `path` leads to.
-pub(super) fn temporary(path: &Path, to: &Path) -> Result<Temporary, TargetError> {
+/// A temporary file in the folder of `to`, which `path` leads to, with the permissions of the file there; if there is
+/// none, with those of `owner`.
+pub(super) fn temporary(path: &Path, to: &Path, owner: Option<&Path>) -> Result<Temporary, TargetError> {
     let folder = folder_of(to);
-    Temporary::new_in(folder).map_err(|e| match e.kind() {
+    let like = [Some(to), owner].into_iter().flatten().find_map(regular);
+    Temporary::new_in(folder, like.as_ref()).map_err(|e| match e.kind() {
         _ if !folder.is_dir() => no_folder(path, to),
         // Some file systems without new files answer so.
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem | io::ErrorKind::NotFound => {

@@ -1,6 +1,6 @@
 //! `run`, `verify` and `rewrite --verify`: values in and out, limits, and which node is named.
 
-use super::support::{Dir, MATMUL, Run, module, snapshot};
+use super::support::{Dir, EMBEDDING, MATMUL, Run, module, snapshot};
 use ampc::ir::DType;
 use ampc::runtime::{HostTensor, npz};
 use std::fs::File;
@@ -490,6 +490,18 @@ fn what_was_compared_with_nothing_is_said() {
     let rewrite = ["rewrite", "a.ir", "-o", "low.onnx", "--verify", "--inputs", "nan.npz"];
     let rewritten = dir.run(&rewrite);
     assert!(rewritten.code == 0 && rewritten.stderr.contains("verify.nothing"), "{rewritten}");
+    // The warning is about the result, so that it is said whatever else is not.
+    let saved = dir.run(&["run", "a.ir", "--inputs", "nan.npz", "--outputs", "set/", "-q"]);
+    assert_eq!(saved.code, 0, "{saved}");
+    for quiet in [
+        &["verify", "a.ir", "a.ir", "--inputs", "nan.npz", "-q"][..],
+        &["verify", "a.ir", "a.ir", "--inputs", "nan.npz", "-q", "--json"],
+        &["verify", "a.ir", "--test-data", "set", "-q"],
+        &[&rewrite[..], &["--force", "-q"]].concat(),
+    ] {
+        let run = dir.run(quiet);
+        assert!(run.code == 0 && run.stderr.starts_with("ampc::warning::verify.nothing\n"), "{run}");
+    }
     assert!(!rewritten.stderr.contains("verified: "), "{rewritten}");
 }
 
@@ -596,9 +608,9 @@ fn embedding(product: bool) -> String {
 fn nodes_that_only_move_values_are_pinned_if_that_helps() {
     let dir = Dir::new();
     let strict = ["-o", "low.onnx", "--verify", "--random", "1", "--tolerance", "0"];
-    for (product, help) in
-        [(true, "`--pin embed=fp32 --pin mm=fp32` all outputs"), (false, "`--pin embed=fp32` all outputs")]
-    {
+    let both = "with these 2 pins all outputs are within the tolerance:\n    --pin embed=fp32 \\\n    --pin mm=fp32\n";
+    let one = "with this pin all outputs are within the tolerance:\n    --pin embed=fp32\n";
+    for (product, help) in [(true, both), (false, one)] {
         dir.write("m.ir", embedding(product));
         let run = dir.run(&[&["rewrite", "m.ir"][..], &strict].concat());
         assert!(run.code == 1 && run.stderr.contains(help), "{run}");
@@ -607,6 +619,100 @@ fn nodes_that_only_move_values_are_pinned_if_that_helps() {
     dir.write("m.ir", embedding(true));
     let pinned = dir.run(&[&["rewrite", "m.ir"][..], &strict, &pins].concat());
     assert!(pinned.code == 0 && pinned.stderr.contains("verified: "), "{pinned}");
+}
+
+#[test]
+fn what_becomes_low_by_a_pin_is_pinned_as_well() {
+    let dir = Dir::new();
+    dir.write("m.ir", module(EMBEDDING));
+    let strict = ["rewrite", "m.ir", "-o", "low.onnx", "--verify", "--random", "1", "--tolerance", "0"];
+    let run = dir.run(&[&strict[..], &["--report", "report.json"]].concat());
+    let help = "with these 3 pins all outputs are within the tolerance:\n    --pin word=fp32 \\\n    \
+                --pin position=fp32 \\\n    --pin mm=fp32\n";
+    assert!(run.code == 1 && run.stderr.contains(help), "{run}");
+    let report: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(dir.path("report.json")).unwrap()).unwrap();
+    let pins = serde_json::json!({ "word": "fp32", "position": "fp32", "mm": "fp32" });
+    assert_eq!(report["verify"], serde_json::json!({ "passed": false, "pins": pins }));
+    // As the pins of a policy they do what was found.
+    dir.write("pins.json", serde_json::json!({ "pins": report["verify"]["pins"] }).to_string());
+    let pinned = dir.run(&[&strict[..], &["--policy", "pins.json", "--report", "good.json"]].concat());
+    assert!(pinned.code == 0 && pinned.stderr.contains("verified: "), "{pinned}");
+    let good: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(dir.path("good.json")).unwrap()).unwrap();
+    assert_eq!(good["verify"], serde_json::json!({ "passed": true }));
+    // The report repeats the rewrite that it is about.
+    let repeated = dir.run(&[&strict[..], &["--force", "--policy", "report.json"]].concat());
+    assert!(repeated.code == 1 && repeated.stderr.contains("verify::beyond"), "{repeated}");
+    let plain = dir.run(&["rewrite", "m.ir", "-o", "plain.onnx", "--report", "plain.json"]);
+    assert_eq!(plain.code, 0, "{plain}");
+    assert!(!std::fs::read_to_string(dir.path("plain.json")).unwrap().contains("\"verify\""));
+}
+
+#[test]
+fn nodes_that_no_pin_makes_fp32_are_named() {
+    let dir = Dir::new();
+    dir.write("m.ir", module(EMBEDDING));
+    // A pin of a variable comes before those of nodes that are tried.
+    let strict = ["rewrite", "m.ir", "-o", "low.onnx", "--verify", "--random", "1", "--tolerance", "0"];
+    let run = dir.run(&[&strict[..], &["--pin", "mm#T=fp16", "--report", "report.json"]].concat());
+    let said = run.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
+    let help = "no pins were found that help: with all that were tried 1 node would still be low: `mm`";
+    assert!(run.code == 1 && said.contains(help), "{run}");
+    let report = std::fs::read(dir.path("report.json")).unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&report).unwrap();
+    assert_eq!(report["verify"], serde_json::json!({ "passed": false, "left_low": ["mm"] }));
+}
+
+/// Whatever nodes are called and however many there are: what is printed is what a shell takes.
+#[test]
+fn pins_are_printed_whole_for_a_shell() {
+    let dir = Dir::new();
+    let long = format!("/{}/MatMul", "encoder.layer".repeat(20));
+    let names = ["it's", "a`b", "-dash", "x y", "$(exit 3)", "bell\u{7}1", "turn\u{202e}ed", "=eq", &long];
+    let mut text = String::from("  input %v0 : f32[4, 4]\n  const %w : f32[4, 4] = random(1)\n");
+    for (i, name) in names.iter().enumerate() {
+        let name = name.replace('\u{7}', "\\x07");
+        text.push_str(&format!("  %v{} = MatMul(%v{i}, %w) : f32[4, 4] @\"{name}\"\n", i + 1));
+    }
+    text.push_str(&format!("  output %v{} : f32[4, 4]\n", names.len()));
+    dir.write("m.ir", module(&text));
+    let strict = ["rewrite", "m.ir", "-o", "low.onnx", "--verify", "--random", "1", "--tolerance", "0"];
+    let run = dir.run(&strict);
+    let (_, pins) = run.stderr.split_once("within the tolerance:\n").unwrap();
+    assert!(run.code == 1 && pins.lines().count() == names.len(), "{run}");
+    assert!(pins.contains(&format!("    --pin {long}=fp32")), "{run}");
+    assert!(!pins.contains(['\u{7}', '\u{202e}']), "{run}");
+    // As a shell reads them, where one is there that knows all quotes.
+    let program = env!("CARGO_BIN_EXE_ampc");
+    let script = format!("{program} {} {pins}", strict.join(" "));
+    let Ok(shell) =
+        std::process::Command::new("bash").arg("-c").arg(script).current_dir(dir.path("")).output()
+    else {
+        return;
+    };
+    let said = String::from_utf8_lossy(&shell.stderr).into_owned();
+    assert!(shell.status.code() == Some(0) && said.contains("verified: "), "{said}");
+}
+
+#[test]
+fn of_many_pins_the_report_has_those_that_are_not_shown() {
+    let dir = Dir::new();
+    let mut text = String::from("  input %v0 : f32[4, 4]\n  const %w : f32[4, 4] = random(1)\n");
+    for i in 0..24 {
+        text.push_str(&format!("  %v{} = MatMul(%v{i}, %w) : f32[4, 4] @mm{i}\n", i + 1));
+    }
+    text.push_str("  output %v24 : f32[4, 4]\n");
+    dir.write("m.ir", module(&text));
+    let strict = ["rewrite", "m.ir", "-o", "low.onnx", "--verify", "--random", "1", "--tolerance", "0"];
+    let all = dir.run(&strict);
+    assert!(all.stderr.contains("with these 24 pins") && all.stderr.contains("--pin mm23=fp32\n"), "{all}");
+    let some = dir.run(&[&strict[..], &["--report", "report.json"]].concat());
+    let shown = some.stderr.lines().filter(|line| line.contains("--pin ")).count();
+    assert!(shown == 20 && some.stderr.contains("the report has all of them"), "{some}");
+    let report = std::fs::read(dir.path("report.json")).unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&report).unwrap();
+    assert_eq!(report["verify"]["pins"].as_object().unwrap().len(), 24);
 }
 
 /// A value that one cast of the author rounds and another one widens again.
@@ -641,7 +747,7 @@ fn what_no_pin_helps_against_is_said_as_it_is() {
         ("wide.npz", rounded("f64", ("f32", 1), 11, ""), "help: the rewrite lowers no node; what differs"),
         ("x.npz", rounded("f32", ("f16", 10), 1, ""), "and its 16-bit types are the model's own; what"),
         ("p.npz", rounded("f64", ("f32", 1), 11, product), "even with every node that it lowers pinned"),
-        ("c.npz", rounded("f64", ("f32", 1), 11, branches), "with all that were tried"),
+        ("c.npz", rounded("f64", ("f32", 1), 11, branches), "even with every node that it lowers pinned"),
     ];
     for (inputs, model, help) in models {
         dir.write("m.ir", model);

@@ -13,6 +13,15 @@ pub(crate) const MATMUL: &str = "  input %x : f32[N, 4]\n  const %w : f32[4, 2] 
                           %h = MatMul(%x, %w) : f32[N, 2] @matmul\n  %y = Relu(%h) : f32[N, 2] @relu\n  \
                           output %y : f32[N, 2]\n";
 
+/// The body of a module with a product behind two tables: once the product is fp32, the tables are stored low.
+pub(crate) const EMBEDDING: &str = "  input %i : i64[2]\n  const %t : f32[300, 400] = random(1)\n  \
+                             const %u : f32[300, 400] = random(2)\n  const %w : f32[400, 4] = random(3)\n  \
+                             const %s : f32[400] = random(4)\n  %g = Gather(%t, %i) : f32[2, 400] @word\n  \
+                             %h = Gather(%u, %i) : f32[2, 400] @position\n  \
+                             %a = Add(%g, %h) : f32[2, 400] @plus\n  \
+                             %n = LayerNormalization(%a, %s) : f32[2, 400] @norm\n  \
+                             %y = MatMul(%n, %w) : f32[2, 4] @mm\n  output %y : f32[2, 4]\n";
+
 /// The text of a module with this main graph.
 pub(crate) fn module(body: &str) -> String {
     format!("module ir=10\nopset ai.onnx=21\n\ngraph @main {{\n{body}}}\n")

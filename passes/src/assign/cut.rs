@@ -55,8 +55,6 @@ pub(super) struct Choice<'m> {
     costs: &'m CostModel<'m>,
     painted: &'m Painted,
     target: Arc<Profile>,
-    /// What a variable, or its group, is to be, whatever speaks for the other.
-    forced: Option<(Var, Label)>,
     all: Vec<Tensor>,
     problem: Problem,
     /// The free variables, of groups the first, and the sources that may change, with their vertices.
@@ -87,14 +85,12 @@ impl<'m> Choice<'m> {
         costs: &'m CostModel<'m>,
         painted: &'m Painted,
         target: Arc<Profile>,
-        forced: Option<(Var, Label)>,
     ) -> Result<Choice<'m>, Invalid> {
         let mut choice = Choice {
             tensors,
             costs,
             painted,
             target,
-            forced,
             all: tensors.all(),
             problem: Problem::with_vertices(2)?,
             vertices: FxHashMap::default(),
@@ -175,25 +171,11 @@ impl<'m> Choice<'m> {
         match self.painted.other.low.get(&leader) {
             Some(&format) if format != to && !self.is_stored_low(leader) => Held::Other(format),
             _ if !members.iter().all(is_free) => Held::Full,
-            _ if self.forced == Some((leader, Label::Low)) => Held::Low,
-            _ if self.forced == Some((leader, Label::Full)) => Held::Full,
             _ if self.is_stored_low(leader) => Held::Low,
             _ if members.iter().any(is_allow) => Held::Low,
             _ if members.iter().any(|var| self.sums.contains(var)) => Held::Full,
             _ => Held::Free,
         }
-    }
-
-    /// Whether a variable, or its group, can be low and can be fp32, whatever it is held as.
-    pub(super) fn may_be_either(&self, var: Var) -> bool {
-        let (module, leader) = (self.tensors.module, self.tensors.groups.leader(var));
-        let own = [leader];
-        let members = self.tensors.groups.get(leader).map_or(&own[..], |group| &group.members);
-        let is_free = |&var: &Var| {
-            flow::is_free(module, var) && flow::legality(module, var, self.tensors.to) == Legality::Legal
-        };
-        let held = self.held.get(&leader).is_some_and(|held| !matches!(held, Held::Other(_)));
-        held && members.iter().all(is_free)
     }
 
     /// Whether it moves a large constant, which is stored low for its size.
@@ -448,7 +430,6 @@ impl<'m> Choice<'m> {
             cost,
             lower_bound: solution.lower_bound,
             merged: 0,
-            forced: Vec::new(),
             predicted: Predicted::default(),
             elsewhere: None,
             keep_io: self.tensors.keep_io.clone(),

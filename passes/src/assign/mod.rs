@@ -13,18 +13,16 @@ mod sums;
 
 pub use self::alternative::{Alternative, Elsewhere, NOTICEABLE, is_left_full};
 pub(crate) use self::optimum::count_rewritten;
-pub use self::optimum::{Forced, Optimum, recount};
+pub use self::optimum::{Optimum, recount};
 pub use self::predicted::{Predicted, time_as_it_stands};
 
 use self::cut::Choice;
 use self::paint::{paint, paint_other};
 use crate::cost::{CostModel, Objective};
-use crate::cut::Label;
 use crate::flow::{self, Var};
 use crate::insert_casts::KeepIo;
 use crate::invariants::Invariants;
 use crate::pass::{Changed, Pass, PassCx, PassError};
-use crate::paths::Paths;
 use crate::sequences::Groups;
 use crate::target::Profile;
 use crate::tensors::Tensors;
@@ -65,8 +63,6 @@ pub struct Assign {
     pub keep_io: KeepIo,
     /// How it is chosen.
     pub by: By,
-    /// Paths of nodes for which the report is to say what the other format would cost; no decision depends on it.
-    pub explain: Vec<String>,
     /// A policy for which the report is to say what it would leave fp32, if a minimum cut chooses; no decision depends on
     /// it.
     pub alternative: Option<Alternative>,
@@ -142,29 +138,11 @@ impl Assign {
         let groups = Groups::new(module);
         let costs = CostModel::new(module, target, self.to, objective);
         let tensors = Tensors::new(module, self.to, &self.keep_io, &groups, costs.fusions());
-        let choice = |forced| {
-            Choice::new(&tensors, &costs, painted, target.clone(), forced).expect("costs are bounded")
-        };
-        let chosen = choice(None);
-        let (found, mut optimum) = chosen.solve().expect("what is held does not contradict itself");
+        let choice = Choice::new(&tensors, &costs, painted, target.clone()).expect("costs are bounded");
+        let (found, mut optimum) = choice.solve().expect("what is held does not contradict itself");
         let time =
             (objective != Objective::Time).then(|| CostModel::new(module, target, self.to, Objective::Time));
         optimum.predicted = Predicted::of_source(module, time.as_ref().unwrap_or(&costs), &optimum);
-        let paths = (!self.explain.is_empty()).then(|| Paths::new(module));
-        for (path, node) in
-            paths.iter().flat_map(|p| self.explain.iter().filter_map(|s| Some((s, p.node(s)?))))
-        {
-            for (var, name) in flow::vars(module, node).zip(&module.var_names(node)) {
-                let low = found.low.get(&var) == Some(&self.to);
-                let (label, to) = if low { (Label::Full, DType::F32) } else { (Label::Low, self.to) };
-                let other =
-                    chosen.may_be_either(var).then(|| choice(Some((groups.leader(var), label))).solve().ok());
-                // What is held elsewhere may demand the format that it has.
-                let Some((_, other)) = other.flatten() else { continue };
-                let (node, var, more) = (path.clone(), name.to_string(), other.cost - optimum.cost);
-                optimum.forced.push(Forced { node, var, to, more });
-            }
-        }
         (found, optimum)
     }
 }

@@ -19,20 +19,6 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// What it would cost to make a variable the other format.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Forced {
-    /// The path of the node.
-    pub node: String,
-    /// The variable of it.
-    pub var: String,
-    /// The format that it is not.
-    pub to: DType,
-    /// By how much the best choice of all others costs more then, in units of 1 / [`Optimum::scale`]; less than 0 if
-    /// the variable was not chosen but held.
-    pub more: i64,
-}
-
 /// What the choice of formats costs.
 #[derive(Clone, Debug)]
 pub struct Optimum {
@@ -55,8 +41,6 @@ pub struct Optimum {
     /// By how much the casts of the graph cost less: a cast of the author that has become an identity is left out, so
     /// that what it reads and what it makes are cast once.
     pub merged: i64,
-    /// What else the nodes that were asked for could have been.
-    pub forced: Vec<Forced>,
     /// The time of the whole model.
     pub predicted: Predicted,
     /// What another policy would leave fp32, if that was asked for and enough is.

@@ -69,8 +69,8 @@ pub struct WriteReport {
     pub bytes: u64,
     /// The external data file and its bytes, if one was written.
     pub data_file: Option<(PathBuf, u64)>,
-    /// Data files of the source that the model refers to, as the source does.
-    pub kept_files: Vec<PathBuf>,
+    /// Data files of the source that the model refers to, as the source does, and their bytes.
+    pub kept_files: Vec<(PathBuf, u64)>,
     /// Whether the model is the source, byte for byte.
     pub identical: bool,
     /// What was noticed.
@@ -82,7 +82,8 @@ pub struct WriteReport {
 /// References to external data stay as they are if the file goes into the folder of the source and none of the
 /// constants behind them changed; else those constants go to a data file beside it, whose name is that of the model
 /// with a hash of its bytes (`<path>.<16 digits>.data`), or into the model if it goes to standard output. So model and
-/// data file fit together at every moment, and the data file of a model that is replaced goes when nothing names it.
+/// data file fit together at every moment, and the data file of a model that is replaced goes when no model of the
+/// folder refers to it.
 ///
 /// # Errors
 /// If the file exists (without `force`), is the source, cannot be written, or would be too large.
@@ -129,7 +130,7 @@ pub(crate) fn stage(
         data_file = Some((data_path, layout.len()));
     }
     let report = WriteReport { kept_files, ..written.report(data_file) };
-    let data_files = report.data_file.iter().map(|(path, _)| path).chain(&report.kept_files).cloned();
+    let data_files = report.data_file.iter().chain(&report.kept_files).map(|(path, _)| path.clone());
     batch.stage_model(written.model, path, options.force, data_files.collect(), files)?;
     Ok(report)
 }
@@ -141,7 +142,7 @@ fn lay_out_for(
     files: &[Arc<SourceBytes>],
     path: &Path,
     options: &WriteOptions,
-) -> Result<(Written, Vec<PathBuf>), ExportError> {
+) -> Result<(Written, Vec<(PathBuf, u64)>), ExportError> {
     let location = Location::beside(path);
     let placement = |elements| Placement { elements, location: location.clone(), keep_references: false };
     let mut kept_files = Vec::new();
@@ -157,7 +158,7 @@ fn lay_out_for(
             let written = lay_out(module, source, as_is)?;
             if written.model.len() <= MESSAGE_LIMIT {
                 let kept = files.iter().skip(1).filter(|_| keep_references);
-                kept_files = kept.filter_map(|f| Some(f.path()?.to_owned())).collect();
+                kept_files = kept.filter_map(|f| Some((f.path()?.to_owned(), f.len()))).collect();
                 written
             } else {
                 lay_out(module, source, placement(Elements::External))?
@@ -323,7 +324,7 @@ fn lay_out(module: &Module, source: Option<&Source>, placement: Placement) -> Re
     let order = plan::graphs(module);
     let location = placement.location.clone();
     let mut exporter = Exporter::new(module, source, placement);
-    plan::check_conversions(module, &order)?;
+    plan::check_constants(module, &order)?;
     exporter.clean = plan::clean(&exporter, &order);
     let metadata = provenance::model_metadata(module, &order, exporter.ir_version());
     let model = if exporter.is_identical(&order, &metadata) {

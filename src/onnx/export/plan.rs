@@ -4,6 +4,7 @@ use super::{Elements, Exporter};
 use crate::onnx::error::ExportError;
 use crate::onnx::provenance::NODE_METADATA_SINCE;
 use crate::onnx::source::GraphSource;
+use crate::onnx::sparse;
 use ampc_ir::attr::AttrValue;
 use ampc_ir::convert::can_convert;
 use ampc_ir::module::{Def, Provenance};
@@ -137,13 +138,23 @@ pub(super) fn spare_name(module: &Module, value: Value) -> String {
     name
 }
 
-/// Refuses conversions that do not exist.
-pub(super) fn check_conversions(module: &Module, order: &[GraphId]) -> Result<(), ExportError> {
+/// Refuses conversions that do not exist, and sparse constants that readers refuse.
+pub(super) fn check_constants(module: &Module, order: &[GraphId]) -> Result<(), ExportError> {
+    let mut left = sparse::MAX_DENSE;
     for &graph in order {
-        for &value in module.graph(graph).constants() {
-            let payload = module.constant(value).and_then(Payload::dense);
+        let data = module.graph(graph);
+        for &value in data.constants().iter().chain(data.inputs()) {
+            let (Def::Constant(payload) | Def::Input { default: Some(payload), .. }) =
+                &module.value(value).def
+            else {
+                continue;
+            };
             let name = || module.value(value).name.map_or_else(String::new, |n| module.text(n).to_owned());
-            payload.map_or(Ok(()), |data| check_conversion(data, name))?;
+            match payload {
+                Payload::Dense(data) => check_conversion(data, name)?,
+                Payload::Sparse(data) => sparse::check(data, &mut left)
+                    .map_err(|issue| ExportError::Sparse { name: name(), issue })?,
+            }
         }
         for node in module.nodes(graph) {
             for attr in module.node(node).attrs() {
