@@ -224,6 +224,9 @@ pub fn verify_types(module: &Module, inference: &Inference) -> Vec<Violation> {
     found
 }
 
+#[cfg(test)]
+mod tests;
+
 struct Cx<'a> {
     module: &'a Module,
     graph: GraphId,

@@ -53,7 +53,7 @@ fn module() -> Module {
 fn lowering() -> Pipeline {
     Pipeline::lowering(&Lowering {
         to: DType::F16,
-        policy: Arc::new(Policy::preset("safe").unwrap()),
+        policy: Arc::new(Policy::preset("safe").expect("a preset")),
         out_of_range: OutOfRange::Keep,
         keep_io: KeepIo::All,
         opset: Opset::To(21),
@@ -202,7 +202,7 @@ fn sabotaged(at: usize, damage: Option<Damage>, claims: Invariants) -> Pipeline 
         true => Box::new(Sabotaged { pass, damage, claims }),
         false => pass,
     };
-    Pipeline::new(lowering().into_passes().into_iter().enumerate().map(wrap).collect()).unwrap()
+    Pipeline::new(lowering().into_passes().into_iter().enumerate().map(wrap).collect()).expect("an order")
 }
 
 /// What holds after each pass.
