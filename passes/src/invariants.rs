@@ -183,10 +183,14 @@ fn unassigned(module: &Module, node: Node) -> Option<String> {
 
 /// What is wrong if a value is not of the element type that was assigned to the variable which types it.
 fn not_lowered(module: &Module, node: Node) -> Option<String> {
+    let scope = |graph| module.root(graph);
     for var in flow::vars(module, node) {
         let Some(expected) = flow::decision(module, var).and_then(|d| d.precision) else { continue };
-        let typed = flow::operands_of(module, var).chain(flow::results_of(module, var));
-        for (_, value) in typed {
+        let typed =
+            flow::operands_of(module, var).chain(flow::results_of(module, var)).map(|(_, value)| value);
+        // A function may be shared by calls of other types; its inside has decisions of its own.
+        let own = typed.filter(|&value| scope(module.value(value).graph) == scope(module.node(node).graph));
+        for value in own {
             let found = module.value(value).ty.element_dtype();
             if let Some(found) = found.filter(|found| *found != expected) {
                 let name = name_of(module, value);

@@ -15,7 +15,7 @@
 
 use crate::classify::pin_of_cast;
 use crate::exact::{composes, is_exact};
-use crate::flow;
+use crate::flow::{self, Var};
 use crate::insert_casts::set_target;
 use crate::names;
 use crate::pass::{Changed, Pass, PassCx, PassError};
@@ -64,36 +64,27 @@ impl Pass for SimplifyCasts {
     }
 }
 
-/// What a look at all casts did.
-struct Round {
-    changed: bool,
-    /// Whether casts that were looked at read something else since.
-    again: bool,
-}
-
 /// Looks at all casts until nothing changes; whether anything did.
 fn rounds(module: &mut Module, chosen: Option<DType>) -> bool {
     let mut changed = false;
-    // A twin that takes the place of another has readers that may be twins now.
-    while let Round { changed: true, again } = round(module, chosen) {
+    // A twin that takes the place of another has readers that may be twins now, and a cast that has gone leaves one
+    // reader where there were two.
+    while round(module, chosen) {
         changed = true;
-        if !again {
-            break;
-        }
     }
     changed
 }
 
-/// Looks at all casts in program order.
-fn round(module: &mut Module, chosen: Option<DType>) -> Round {
-    let (mut changed, mut again) = (false, false);
+/// Looks at all casts in program order; whether anything changed.
+fn round(module: &mut Module, chosen: Option<DType>) -> bool {
+    let mut changed = false;
     let mut first: FxHashMap<(Value, DType), Cast> = FxHashMap::default();
     for node in flow::nodes(module) {
         let Some(mut cast) = Cast::read(module, node) else { continue };
         if let Some(inner) = recast(module, &cast, chosen) {
             // What it makes now may be there already.
             first.remove(&(inner.operand, inner.to));
-            (changed, again) = (true, true);
+            changed = true;
             continue;
         }
         // Casts of the author stay behind one another, so there can be several.
@@ -123,12 +114,12 @@ fn round(module: &mut Module, chosen: Option<DType>) -> Round {
                 module.move_node(node, Position::Before(twin.get().node));
                 let before = twin.insert(cast);
                 replace(module, &before, twin.get().result);
-                (changed, again) = (true, true);
+                changed = true;
             }
             Entry::Occupied(_) => {}
         }
     }
-    Round { changed, again }
+    changed
 }
 
 /// Leaves out a cast that is an identity, or lets nothing read it if it stays for the name that it makes; whether
@@ -189,6 +180,10 @@ fn identity(module: &mut Module, cast: &Cast) -> Value {
         provenance: Provenance::User,
     };
     let node = module.add_node(graph, Position::Before(cast.node), node);
+    // What was decided about the result of the cast.
+    let decided =
+        flow::producer_var(module, cast.result).and_then(|var| flow::decision(module, var)).cloned();
+    module.node_mut(node).decisions.extend(decided);
     module.node(node).result(0).expect("an Identity has a result")
 }
 
@@ -339,9 +334,14 @@ fn recast(module: &mut Module, outer: &Cast, chosen: Option<DType>) -> Option<Ca
 
 /// Makes the decision about what makes a value say what became of it.
 fn decide(module: &mut Module, value: Value, to: DType) {
-    if let Some(var) = flow::producer_var(module, value)
-        && let Some(decision) = module.node_mut(var.node).decisions.get_mut(usize::from(var.var))
-    {
+    if let Some(var) = flow::producer_var(module, value) {
+        set_precision(module, var, to);
+    }
+}
+
+/// Makes the decision about a variable, if there is one, say what became of it.
+fn set_precision(module: &mut Module, var: Var, to: DType) {
+    if let Some(decision) = module.node_mut(var.node).decisions.get_mut(usize::from(var.var)) {
         decision.precision = Some(to);
     }
 }
@@ -376,9 +376,16 @@ fn collapse(module: &mut Module, outer: &Cast, chosen: Option<DType>) -> Option<
         if !only || !chosen.is_some_and(gives_way) {
             return None;
         }
-        *module.node_mut(outer.node).provenance = Provenance::User;
+        let decisions = module.node(inner.node).decisions.clone();
+        let fields = module.node_mut(outer.node);
+        *fields.provenance = Provenance::User;
+        *fields.decisions = decisions;
+        decide(module, outer.result, outer.to);
     }
     module.set_operand(outer.node, 0, Some(inner.operand));
+    if let Some(var) = flow::reader_var(module, outer.node, 0) {
+        set_precision(module, var, inner.from);
+    }
     Cast::read(module, outer.node)
 }
 
