@@ -320,6 +320,18 @@ fn lists_of_other_tools() {
     );
 }
 
+/// An operator that the model does not have may have been another one that was meant.
+#[test]
+fn lists_of_what_is_not_there() {
+    let dir = Dir::new();
+    for args in [&["--deny", "LSTM"][..], &["--allow", "Conv,Gemm"], &["--op-block-list", "Gelu"]] {
+        let run = dir.run(&[&["rewrite", MLP, "-o", "-", "-q"], args].concat());
+        assert!(run.code == 0 && run.stderr.matches("list.unmatched").count() == 1, "{run}");
+    }
+    let run = dir.run(&["rewrite", MLP, "-o", "-", "-q", "--deny", "Gemm,Relu"]);
+    assert!(!run.stderr.contains("list.unmatched"), "{run}");
+}
+
 #[test]
 fn explanations() {
     let dir = Dir::new();

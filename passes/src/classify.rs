@@ -21,13 +21,15 @@ use ampc_ir::op::{self, Class, Legality, OpKind, OpSchema, is_open};
 use ampc_ir::views::{NodeView, constant_of, resolve_captures};
 use ampc_ir::{DType, GraphId, Module, Node, Type, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The rule of what was 16-bit in the source.
 pub const ALREADY_LOW: &str = "already-low";
 /// The rule of what a report given as policy decides.
 pub(crate) const REPLAY: &str = "replay";
+/// Where a class comes from that is for this run, such as an option of the command line.
+const LIST: &str = "list";
 
 /// The pass.
 #[derive(Clone, Debug)]
@@ -78,6 +80,7 @@ impl Pass for Classify {
         }
         sequences::agree(module, &groups, &paths);
         warn_of_unmet_pins(&pins, module, &paths, cx);
+        warn_of_unmet_lists(&self.policy, module, &paths, cx);
         warn_of_other_format(self.to, module, &paths, cx);
         for ((op, first, format), count) in state.without_format {
             cx.warn(
@@ -321,7 +324,7 @@ impl State<'_> {
                     .class_of(&node_key(module, var.node))
                     .filter(|_| speaks && table != Class::Fixed);
                 match (listed, replayed) {
-                    (Some(listed), Some(_)) if listed.from == "list" => Some(listed),
+                    (Some(listed), Some(_)) if listed.from == LIST => Some(listed),
                     (_, Some(precision)) => {
                         return self.decide(of_precision(precision), Some(precision), REPLAY);
                     }
@@ -583,6 +586,19 @@ fn warn_of_foreign_report(policy: &Policy, paths: &Paths, cx: &mut PassCx<'_>) {
              decided by the policy of the report"
         );
         cx.warn("replay.partial", None, text);
+    }
+}
+
+/// An operator may be in a policy that is for many models; one that is named for this run and that the model does not have
+/// is most likely not the one that was meant.
+fn warn_of_unmet_lists(policy: &Policy, module: &Module, paths: &Paths, cx: &mut PassCx<'_>) {
+    let present: FxHashSet<&str> = paths.nodes().iter().map(|&node| module.op_name(node).1).collect();
+    // A name may have been listed in every domain.
+    let name = |key: &str| key.rsplit("::").next().unwrap_or(key).to_owned();
+    let listed = policy.ops().filter(|(_, listed)| listed.from == LIST).map(|(key, _)| name(key));
+    let unmet: BTreeSet<String> = listed.filter(|name| !present.contains(name.as_str())).collect();
+    for name in unmet {
+        cx.warn("list.unmatched", None, format!("{name} is listed, and the model has no {name}"));
     }
 }
 

@@ -192,9 +192,6 @@ pub enum PassError {
         /// By the graph.
         counted: i64,
     },
-    /// The configuration is no policy.
-    #[error(transparent)]
-    Policy(#[from] crate::policy::PolicyError),
 }
 
 /// One step of a pipeline.

@@ -289,9 +289,6 @@ pub(crate) fn of_findings(findings: &[Finding], module: Option<&Module>) -> Vec<
 }
 
 fn of_pass(error: &PassError, module: Option<&Module>) -> Problem {
-    if let PassError::Policy(e) = error {
-        return Problem::new(code_of_policy(e), e.to_string());
-    }
     let problem = Problem::new(format!("ampc::pass::{}", variant(error)), error.to_string());
     let (PassError::OutOfRange { value, .. }, Some(module)) = (error, module) else { return problem };
     let reader = module.uses(*value).map(|(node, _)| node).min();

@@ -376,6 +376,10 @@ pub(crate) fn answer(error: &clap::Error, args: &[OsString]) -> Option<Failure> 
     let given = text(ContextKind::InvalidArg).or_else(|| text(ContextKind::InvalidSubcommand))?;
     let name = given.split('=').next().unwrap_or(given);
     let key_of_given = key(given);
+    if name == "--input" && args.iter().any(|arg| ["run", "verify"].contains(&arg.as_str())) {
+        let text = format!("`{name}`: expected `--inputs DATA`, which has values for the inputs");
+        return Some(Failure::usage("argument", text));
+    }
     if let Some((_, answer)) = ANSWERS.iter().find(|(names, _)| names.contains(&key_of_given.as_str())) {
         return Some(Failure::usage("other_tool", format!("`{name}`: {answer}")));
     }

@@ -232,6 +232,7 @@ fn words_in_the_wrong_place() {
     }
     says(&["rewrite", "m.onnx", "--keep_io_types", "False"], "`--keep-io-types=False`");
     says(&["run", "m.onnx", "-o", "x.npz"], "`--outputs FILE`");
+    says(&["run", "m.onnx", "--input", "x.npz"], "`--inputs DATA`");
     says(&["verify", "m.onnx", "m.onnx", "--tolerance", "-1"], "expected a finite number, 0 or more");
     assert_eq!(dir.files(), ["m.onnx"]);
 }

@@ -1,0 +1,179 @@
+//! Every error of a pass, from a model and options that lead to it.
+
+use ampc_ir::DType;
+use ampc_ir::Module;
+use ampc_ir::text::{NoData, ParseOptions, parse_with};
+use ampc_passes::assign::By;
+use ampc_passes::guard::OutOfRange;
+use ampc_passes::insert_casts::KeepIo;
+use ampc_passes::pipeline::{Lowering, Opset, Pipeline, RunError};
+use ampc_passes::policy::Pin;
+use ampc_passes::{Changed, Pass, PassCx, PassError, Policy};
+use std::sync::Arc;
+
+/// The number of a kind. A new one has no case yet: the test says so.
+fn kind(error: &PassError) -> usize {
+    match error {
+        PassError::OutOfRange { .. } => 0,
+        PassError::Constant { .. } => 1,
+        PassError::PinMatchesNothing { .. } => 2,
+        PassError::PinsContradict { .. } => 3,
+        PassError::Expansion { .. } => 4,
+        PassError::OpsetDown { .. } => 5,
+        PassError::OpsetUnknown { .. } => 6,
+        PassError::Signatures { .. } => 7,
+        PassError::NoForm { .. } => 8,
+        PassError::TextCasts { .. } => 9,
+        PassError::Recount { .. } => 10,
+        _ => unreachable!("an error of a pass that has no number here"),
+    }
+}
+
+const KINDS: usize = 11;
+
+fn module(opset: u16, lines: &str) -> Module {
+    let text = format!("module ir=10\nopset ai.onnx={opset}\n\ngraph @main {{\n{lines}}}\n");
+    read(&text)
+}
+
+fn read(text: &str) -> Module {
+    let options = ParseOptions { allow_missing_data: true, ..ParseOptions::default() };
+    parse_with(text, &NoData, &options).unwrap_or_else(|errors| panic!("{errors}\n{text}"))
+}
+
+const PRODUCT: &str =
+    "  input %x : f32[4, 4]\n  %y = MatMul(%x, %x) : f32[4, 4] @fc\n  output %y : f32[4, 4]\n";
+
+/// The product of the input and this constant.
+fn product_with(constant: &str) -> Module {
+    module(
+        21,
+        &format!(
+            "  input %x : f32[4, 4]\n  const %w : f32[4, 4] = {constant}\n  \
+             %y = MatMul(%x, %w) : f32[4, 4] @fc\n  output %y : f32[4, 4]\n"
+        ),
+    )
+}
+
+/// Functions of which each calls the one before twice.
+fn doubling(n: usize) -> Module {
+    let mut text = format!(
+        "module ir=10\nopset ai.onnx=21, local=1\n\ngraph @main {{\n  input %x : f32[4]\n  \
+         %y = local::F{n}(%x) : f32[4]\n  output %y : f32[4]\n}}\n"
+    );
+    for i in 0..=n {
+        let body = match i {
+            0 => "  %r = Relu(%v) : f32[4]\n".to_owned(),
+            _ => format!("  %q = local::F{0}(%v) : f32[4]\n  %r = local::F{0}(%q) : f32[4]\n", i - 1),
+        };
+        text += &format!(
+            "\nfunction local::F{i} {{\n  opset ai.onnx=21, local=1\n  input %v : f32[4]\n{body}  output %r\n}}\n"
+        );
+    }
+    read(&text)
+}
+
+fn lowering(policy: Policy) -> Lowering {
+    Lowering {
+        to: DType::F16,
+        policy: Arc::new(policy),
+        out_of_range: OutOfRange::Keep,
+        keep_io: KeepIo::All,
+        opset: Opset::Keep,
+        by: By::default(),
+        excess_precision: false,
+        alternative: None,
+    }
+}
+
+fn safe() -> Policy {
+    Policy::preset("safe").expect("a preset")
+}
+
+fn pinned(pins: &[(&str, DType)]) -> Lowering {
+    let mut policy = safe();
+    for (name, to) in pins {
+        policy.pin(name, Pin::To(*to)).expect("a name");
+    }
+    lowering(policy)
+}
+
+/// Says something else about a product than what was chosen, and that nothing changed.
+#[derive(Debug)]
+struct Meddler;
+
+impl Pass for Meddler {
+    fn name(&self) -> &'static str {
+        "meddler"
+    }
+    fn run(&self, module: &mut Module, _: &mut PassCx<'_>) -> Result<Changed, PassError> {
+        let node = module.nodes(module.main()).next().expect("a product");
+        module.node_mut(node).decisions[0].precision = Some(DType::F32);
+        Ok(Changed::No)
+    }
+}
+
+fn meddled() -> Pipeline {
+    let mut passes = lowering_passes();
+    let at = passes.iter().position(|pass| pass.name() == "insert-casts").expect("it inserts casts");
+    passes.insert(at, Box::new(Meddler));
+    Pipeline::new(passes).expect("an order")
+}
+
+fn lowering_passes() -> Vec<Box<dyn Pass>> {
+    Pipeline::lowering(&lowering(safe())).into_passes()
+}
+
+fn parsed(text: &str) -> Pipeline {
+    Pipeline::parse(text, &Policy::preset).expect("a pipeline")
+}
+
+fn contradicting() -> Pipeline {
+    let text = r#"{"signatures": {"acme::Op": {"inputs": [{"name": "x", "type": "i64"}], "outputs": [{"name": "y", "type": "i64"}], "class": "fixed"}}}"#;
+    let policy = Policy::from_json(text).expect("a policy");
+    Pipeline::lowering(&lowering(policy))
+}
+
+fn cases() -> Vec<(usize, Module, Pipeline)> {
+    let lowered = |lowering: Lowering| Pipeline::lowering(&lowering);
+    let strict = Lowering { out_of_range: OutOfRange::Error, ..lowering(safe()) };
+    let acme = "module ir=10\nopset ai.onnx=21, acme=1\n\ngraph @main {\n  input %x : i64[4]\n  \
+                %y = acme::Op(%x) : ? @own\n  %z = Exp(%y) : f32[4]\n  output %z\n}\n";
+    vec![
+        (0, product_with(&format!("[{}]", ["1e9"; 16].join(", "))), lowered(strict)),
+        (1, product_with("data(\"w\", 0x0123456789abcdef0123456789abcdef)"), lowered(lowering(safe()))),
+        (2, module(21, PRODUCT), lowered(pinned(&[("nothing", DType::F32)]))),
+        (3, module(21, PRODUCT), lowered(pinned(&[("fc", DType::F32), ("fc", DType::F16)]))),
+        (4, doubling(30), lowered(lowering(safe()))),
+        (5, module(21, PRODUCT), parsed("raise-opset{to=7}")),
+        (6, module(21, PRODUCT), parsed("raise-opset{to=999}")),
+        (7, read(acme), contradicting()),
+        (
+            8,
+            module(
+                8,
+                "  input %x : f32[4]\n  %y = Softmax(%x) {axis=1} : f32[4] @last\n  output %y : f32[4]\n",
+            ),
+            parsed("raise-opset{to=21}"),
+        ),
+        (9, module(5, PRODUCT), lowered(lowering(safe()))),
+        (10, module(21, PRODUCT), meddled()),
+    ]
+}
+
+#[test]
+fn every_error_of_a_pass_is_met() {
+    let cases = cases();
+    for (expected, mut module, pipeline) in cases {
+        match pipeline.run(&mut module, true, &mut ()) {
+            Err(RunError::Pass { error, .. }) => assert_eq!(kind(&error), expected, "{error}"),
+            other => panic!("case {expected}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn every_kind_has_a_case() {
+    let cases: Vec<usize> = cases().iter().map(|(kind, _, _)| *kind).collect();
+    assert_eq!(cases, (0..KINDS).collect::<Vec<_>>());
+}
