@@ -12,6 +12,8 @@
 //! guard, taint                         x        x
 //! assign       ensures assigned        x        x          x
 //! insert-casts ensures lowered         x        x          x         x
+//! dce                                  x        x          x         x
+//! share-functions revokes lowered      x        x          x
 //! ```
 
 use crate::flow;

@@ -9,6 +9,7 @@
 //! other where a body calls it.
 
 use crate::flow;
+use crate::invariants::Invariants;
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::specialize_functions::{INSTANCE_OF, original, spelling};
 use ampc_ir::attr::AttrValue;
@@ -31,6 +32,10 @@ pub struct ShareFunctions;
 impl Pass for ShareFunctions {
     fn name(&self) -> &'static str {
         "share-functions"
+    }
+    fn revokes(&self) -> Invariants {
+        // What is decided in a function that several calls share is about one of them.
+        Invariants::LOWERED
     }
     fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let families = families(module);

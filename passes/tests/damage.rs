@@ -248,7 +248,8 @@ fn the_pass_that_breaks_something_is_named() {
 #[test]
 fn damage_is_found_at_the_end() {
     let last = held().len() - 1;
-    for damage in ALL {
+    let held = held()[last].1;
+    for damage in ALL.into_iter().filter(|damage| held.has(damage.breaks())) {
         let result = sabotaged(last, Some(damage), Invariants::NONE).run(&mut module(), false, &mut ());
         let broken = matches!(&result, Err(RunError::Broken { pass, .. }) if pass == "pipeline");
         assert!(broken, "{damage:?}: {result:?}");
@@ -257,7 +258,9 @@ fn damage_is_found_at_the_end() {
 
 #[test]
 fn a_claim_that_is_not_kept_is_named() {
-    for (at, (name, held)) in held().into_iter().enumerate() {
+    // The last pass revokes what held before it, and may keep it all the same.
+    let last = held().len() - 1;
+    for (at, (name, held)) in held().into_iter().enumerate().take(last) {
         for claim in [Invariants::CLASSIFIED, Invariants::ASSIGNED, Invariants::LOWERED] {
             // Where nothing is assigned, values are as they are assigned.
             if held.has(claim) || claim == Invariants::ASSIGNED && !held.has(Invariants::CLASSIFIED) {
