@@ -492,27 +492,39 @@ impl Cx<'_> {
         let root = self.module.graph(self.module.root(self.graph)).owner;
         if !matches!(data.owner, GraphOwner::Main) {
             for &input in &data.inputs {
-                self.disagreement(None, input, inference, "what is handed to the body");
+                let expected = inference.types.of(self.module, input);
+                self.disagreement(None, input, expected, "what is handed to the body");
             }
         }
         for node in self.module.nodes(self.graph) {
-            // Inference enters functions by their calls; one that nothing calls is looked at by itself.
-            if matches!(root, GraphOwner::Function(_))
-                && let Err(error) = check_node(self.module, node, &inference.facts)
-            {
-                self.report(Some(node), None, Problem::Operator(error));
-                continue;
-            }
-            for &result in self.module.node(node).results().iter().flatten() {
-                self.disagreement(Some(node), result, inference, "the result of its operator");
+            let data = self.module.node(node);
+            let reached = data.results().iter().flatten().all(|&result| inference.types.has(result));
+            // Inference enters functions by their calls, and no bodies of operators that nobody knows: what it does not
+            // reach is looked at node by node, with the types that are there.
+            let alone = match matches!(root, GraphOwner::Function(_)) || !reached {
+                true => check_node(self.module, node, &inference.facts),
+                false => Ok(None),
+            };
+            let alone = match alone {
+                Ok(inferred) => {
+                    inferred.filter(|_| !reached).map(|inferred| inferred.types).unwrap_or_default()
+                }
+                Err(error) => {
+                    self.report(Some(node), None, Problem::Operator(error));
+                    continue;
+                }
+            };
+            for (i, &result) in data.results().iter().enumerate() {
+                let Some(result) = result else { continue };
+                let expected = alone.get(i).unwrap_or_else(|| inference.types.of(self.module, result));
+                self.disagreement(Some(node), result, expected, "the result of its operator");
             }
         }
     }
 
-    /// I8: reports a value whose type is not the one that inference finds. One of both may know less than the other.
-    fn disagreement(&mut self, node: Option<Node>, value: Value, inference: &Inference, what: &'static str) {
+    /// I8: reports a value whose type is not the expected one. One of both may know less than the other.
+    fn disagreement(&mut self, node: Option<Node>, value: Value, expected: &Type, what: &'static str) {
         let found = &self.module.value(value).ty;
-        let expected = inference.types.of(self.module, value);
         if found.meet(expected).is_none() {
             let problem = Problem::TypeDisagrees {
                 name: name_of(self.module, value),

@@ -87,6 +87,10 @@ impl Types {
     pub fn of<'a>(&'a self, module: &'a Module, value: Value) -> &'a Type {
         self.0[value].as_ref().unwrap_or(&module.value(value).ty)
     }
+    /// Whether inference has reached a value.
+    pub fn has(&self, value: Value) -> bool {
+        self.0[value].is_some()
+    }
     fn set(&mut self, value: Value, ty: Type) {
         self.0[value] = Some(ty);
     }

@@ -8,7 +8,7 @@ use crate::{DType, GraphId, Module, Node, Shape, Type, Value};
 
 const MODEL: &str = "\
 module ir=10
-opset ai.onnx=21, local=1
+opset ai.onnx=21, local=1, other=1
 
 graph @main {
   input %x : f32[4]
@@ -29,6 +29,14 @@ graph @main {
       output %e : f32[4]
     }
   } : f32[4] @choice
+  %z = other::Op(%x) {
+    body: graph @own {
+      input %i : f32[4]
+      %o = Abs(%i) : f32[4]
+      %n = Neg(%o) : f32[4]
+      output %n : f32[4]
+    }
+  } : f32[4]
   output %y : f32[4]
 }
 
@@ -142,11 +150,12 @@ const CASES: &[(usize, Plant)] = &[
         let x = value(m, "x");
         m.set_type(x, Type::tensor(DType::Other(99), Shape::known(&[4])));
     }),
-    // In the main graph, a body, a function.
+    // In the main graph, a body, a function, and a body that inference does not enter.
     (11, |m| wrong(m, "a")),
     (11, |m| wrong(m, "t")),
     (11, |m| wrong(m, "r")),
     (11, |m| wrong(m, "v")),
+    (11, |m| wrong(m, "o")),
     (12, |m| {
         let w = value(m, "w");
         m.set_type(w, Type::tensor(DType::F16, Shape::known(&[4])));
