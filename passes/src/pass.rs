@@ -224,3 +224,6 @@ pub trait Pass: fmt::Debug + Send + Sync {
     /// If the user has to decide something first.
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError>;
 }
+
+#[cfg(test)]
+mod tests;

@@ -66,7 +66,7 @@ fn graph(module: &Module, name: &str) -> GraphId {
     module.graph_ids().find(|&graph| module.text(module.graph(graph).name) == name).unwrap()
 }
 
-/// The number of a kind. A new one has no case yet: the test says so.
+/// The number of a kind. A new one needs a number here, and then a case.
 fn kind(problem: &Problem) -> usize {
     match problem {
         Problem::Dangling { .. } => 0,
