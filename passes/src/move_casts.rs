@@ -25,7 +25,7 @@ use crate::invariants::Invariants;
 use crate::names;
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::policy::Policy;
-use crate::simplify_casts::{erase_unread, leave_out_wide};
+use crate::simplify_casts::{erase_unread, leave_out_wide, simplify_inserted};
 use ampc_ir::edit::{NewNode, Position};
 use ampc_ir::module::{Def, Op, Provenance};
 use ampc_ir::op::{Formal, OpKind};
@@ -82,8 +82,10 @@ const MAX_ROUNDS: usize = 16;
 
 /// Does all there is to do once; returns whether there was anything.
 fn round(module: &mut Module, keep_digits: bool, pinned: &FxHashSet<Node>) -> bool {
-    // First: what nobody reads is no twin of anything.
-    let mut changed = erase_unread(module, |_, node| pinned.contains(&node));
+    // First: casts marked as inserted would hide the author's from one another.
+    let mut changed = simplify_inserted(module, &|_, node| pinned.contains(&node));
+    // What nobody reads is no twin of anything.
+    changed |= erase_unread(module, |_, node| pinned.contains(&node));
     // A cast of a cast goes where that went, so in program order.
     let mut first: FxHashMap<(Value, DType), Node> = FxHashMap::default();
     for node in casts(module, pinned) {

@@ -45,11 +45,12 @@ impl Pass for SimplifyCasts {
     }
     fn run(&self, module: &mut Module, _: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let chosen = self.by_cut;
-        let mut changed = rounds(module, chosen);
-        while chosen.is_some() && erase_unread(module, |module, node| pin_of_cast(module, node).is_some()) {
+        let is_pinned = |module: &Module, node| pin_of_cast(module, node).is_some();
+        let mut changed = rounds(module, chosen, &is_pinned);
+        while chosen.is_some() && erase_unread(module, is_pinned) {
             changed = true;
             // What was erased may have been the second reader of a cast that stayed because it had two.
-            if !rounds(module, chosen) {
+            if !rounds(module, chosen, &is_pinned) {
                 break;
             }
         }
@@ -64,19 +65,32 @@ impl Pass for SimplifyCasts {
     }
 }
 
+/// Whether a pin speaks of a cast.
+type IsPinned<'a> = dyn Fn(&Module, Node) -> bool + 'a;
+
+/// Simplifies what there is of inserted casts, before anything is decided; whether anything changed. Nothing does in
+/// what this pass has left, so this is for marks that no pass made.
+pub(crate) fn simplify_inserted(module: &mut Module, is_pinned: &IsPinned<'_>) -> bool {
+    let is_inserted = |module: &Module, node| module.node(node).provenance == Provenance::Inserted;
+    let mut graphs = module.graph_ids();
+    let any = graphs.any(|graph| module.nodes(graph).any(|node| is_inserted(module, node)));
+    drop(graphs);
+    any && rounds(module, None, is_pinned)
+}
+
 /// Looks at all casts until nothing changes; whether anything did.
-fn rounds(module: &mut Module, chosen: Option<DType>) -> bool {
+fn rounds(module: &mut Module, chosen: Option<DType>, is_pinned: &IsPinned<'_>) -> bool {
     let mut changed = false;
     // A twin that takes the place of another has readers that may be twins now, and a cast that has gone leaves one
     // reader where there were two.
-    while round(module, chosen) {
+    while round(module, chosen, is_pinned) {
         changed = true;
     }
     changed
 }
 
 /// Looks at all casts in program order; whether anything changed.
-fn round(module: &mut Module, chosen: Option<DType>) -> bool {
+fn round(module: &mut Module, chosen: Option<DType>, is_pinned: &IsPinned<'_>) -> bool {
     let mut changed = false;
     let mut first: FxHashMap<(Value, DType), Cast> = FxHashMap::default();
     for node in flow::nodes(module) {
@@ -88,7 +102,7 @@ fn round(module: &mut Module, chosen: Option<DType>) -> bool {
             continue;
         }
         // Casts of the author stay behind one another, so there can be several.
-        while let Some(shorter) = collapse(module, &cast, chosen) {
+        while let Some(shorter) = collapse(module, &cast, chosen, is_pinned) {
             cast = shorter;
             changed = true;
         }
@@ -347,7 +361,12 @@ fn set_precision(module: &mut Module, var: Var, to: DType) {
 }
 
 /// Lets an inserted cast, or a cast of an inserted cast, read what is behind an exact one.
-fn collapse(module: &mut Module, outer: &Cast, chosen: Option<DType>) -> Option<Cast> {
+fn collapse(
+    module: &mut Module,
+    outer: &Cast,
+    chosen: Option<DType>,
+    is_pinned: &IsPinned<'_>,
+) -> Option<Cast> {
     let inner = Cast::read(module, module.producer(outer.operand)?.0)?;
     if !composes(inner.from, inner.to, outer.to) {
         return None;
@@ -365,7 +384,7 @@ fn collapse(module: &mut Module, outer: &Cast, chosen: Option<DType>) -> Option<
     let may_go = |to| is_plain(module, outer.node, to) && !captured;
     let stays = stays || captured && !inner.inserted && inner.from != outer.to;
     let ours = outer.inserted || inner.inserted || chosen.is_some_and(may_go);
-    let stays = stays || pin_of_cast(module, inner.node).is_some();
+    let stays = stays || is_pinned(module, inner.node);
     if !ours || stays || rounded {
         return None;
     }
