@@ -116,12 +116,14 @@ impl<K: EntityRef, V> PrimaryMap<K, V> {
 
 impl<K: EntityRef, V> std::ops::Index<K> for PrimaryMap<K, V> {
     type Output = V;
+    #[inline]
     fn index(&self, key: K) -> &V {
         &self.items[key.index()]
     }
 }
 
 impl<K: EntityRef, V> std::ops::IndexMut<K> for PrimaryMap<K, V> {
+    #[inline]
     fn index_mut(&mut self, key: K) -> &mut V {
         &mut self.items[key.index()]
     }
@@ -157,12 +159,14 @@ impl<K: EntityRef, V> SecondaryMap<K, V> {
 
 impl<K: EntityRef, V: Clone> std::ops::Index<K> for SecondaryMap<K, V> {
     type Output = V;
+    #[inline]
     fn index(&self, key: K) -> &V {
         self.items.get(key.index()).unwrap_or(&self.default)
     }
 }
 
 impl<K: EntityRef, V: Clone> std::ops::IndexMut<K> for SecondaryMap<K, V> {
+    #[inline]
     fn index_mut(&mut self, key: K) -> &mut V {
         if self.items.len() <= key.index() {
             self.items.resize(key.index() + 1, self.default.clone());

@@ -19,6 +19,7 @@ pub mod infer;
 pub mod module;
 pub mod op;
 pub mod ports;
+mod program;
 pub mod random;
 pub mod symbols;
 pub mod tensor;

@@ -38,6 +38,7 @@ use crate::captures::Captures;
 use crate::entity::{PrimaryMap, SecondaryMap};
 use crate::op::Class;
 use crate::op::OpSchema;
+use crate::program::Program;
 use crate::symbols::Symbols;
 use crate::tensor::{SparseData, TensorData};
 use crate::{DType, FunctionId, GraphId, Node, Shape, Symbol, TensorType, Type, Value};
@@ -87,6 +88,8 @@ pub struct Module {
     pub(crate) leaving: FxHashMap<Value, VecDeque<u32>>,
     /// The last number tried for a base name, so that n clashes cost n steps and not n².
     pub(crate) suffixes: SecondaryMap<Symbol, u32>,
+    /// Graphs and nodes in program order, as far as they are listed.
+    pub(crate) program: Program,
 }
 
 /// Whose graph it is.
@@ -376,14 +379,17 @@ impl Module {
         self.main
     }
     /// A graph.
+    #[inline]
     pub fn graph(&self, graph: GraphId) -> &GraphData {
         &self.graphs[graph]
     }
     /// A node, alive or erased.
+    #[inline]
     pub fn node(&self, node: Node) -> &NodeData {
         &self.nodes[node]
     }
     /// A value, alive or erased.
+    #[inline]
     pub fn value(&self, value: Value) -> &ValueData {
         &self.values[value]
     }
@@ -415,6 +421,7 @@ impl Module {
         data.inputs.iter().chain(&data.constants).chain(results).copied()
     }
     /// The text of a symbol.
+    #[inline]
     pub fn text(&self, symbol: Symbol) -> &str {
         self.symbols.text(symbol)
     }
@@ -436,6 +443,7 @@ impl Module {
     }
 
     /// The node and slot that make a value, if a node does.
+    #[inline]
     pub fn producer(&self, value: Value) -> Option<(Node, u32)> {
         match self.values[value].def {
             Def::Result { node, slot } => Some((node, slot)),
@@ -444,6 +452,7 @@ impl Module {
     }
 
     /// The payload of a constant. An input's default is not one: it can be overridden.
+    #[inline]
     pub fn constant(&self, value: Value) -> Option<&Payload> {
         match &self.values[value].def {
             Def::Constant(payload) => Some(payload),
@@ -478,6 +487,7 @@ impl Module {
     }
 
     /// Whether a value leaves its graph.
+    #[inline]
     pub fn is_output(&self, value: Value) -> bool {
         self.leaving.get(&value).is_some_and(|slots| !slots.is_empty())
     }
@@ -549,6 +559,7 @@ impl Module {
 
 impl GraphData {
     /// Formal inputs, in order.
+    #[inline]
     pub fn inputs(&self) -> &[Value] {
         &self.inputs
     }
@@ -562,10 +573,12 @@ impl GraphData {
         self.captures.of(slot)
     }
     /// Constants, in order.
+    #[inline]
     pub fn constants(&self) -> &[Value] {
         &self.constants
     }
     /// Outputs, in order.
+    #[inline]
     pub fn outputs(&self) -> &[Output] {
         &self.outputs
     }
@@ -573,30 +586,37 @@ impl GraphData {
 
 impl NodeData {
     /// All operands: the formal ones, then what the bodies capture. `None` is an absent optional operand.
+    #[inline]
     pub fn operands(&self) -> &[Option<Value>] {
         &self.operands
     }
     /// The operands that the operator itself has.
+    #[inline]
     pub fn formal_operands(&self) -> &[Option<Value>] {
         &self.operands[..self.n_formal as usize]
     }
     /// How many operands the operator itself has; the rest are captures.
+    #[inline]
     pub fn n_formal(&self) -> usize {
         self.n_formal as usize
     }
     /// Operand `i`, if present and formal.
+    #[inline]
     pub fn operand(&self, i: usize) -> Option<Value> {
         self.formal_operands().get(i).copied().flatten()
     }
     /// Results; `None` is an absent optional result.
+    #[inline]
     pub fn results(&self) -> &[Option<Value>] {
         &self.results
     }
     /// Result `i`, if present.
+    #[inline]
     pub fn result(&self, i: usize) -> Option<Value> {
         self.results.get(i).copied().flatten()
     }
     /// Attributes, in source order.
+    #[inline]
     pub fn attrs(&self) -> &[Attr] {
         &self.attrs
     }
@@ -605,6 +625,7 @@ impl NodeData {
         self.attrs.iter().find(|a| a.name == name)
     }
     /// The schema, unless it is a call or a custom operator.
+    #[inline]
     pub fn schema(&self) -> Option<&'static OpSchema> {
         match self.op {
             Op::Schema(s) => Some(s),
@@ -616,10 +637,12 @@ impl NodeData {
         self.attrs.iter().flat_map(|a| a.value.graphs().iter().copied())
     }
     /// Whether the node is still in its graph.
+    #[inline]
     pub fn is_alive(&self) -> bool {
         self.alive
     }
     /// The node after it in program order.
+    #[inline]
     pub fn next(&self) -> Option<Node> {
         self.next
     }

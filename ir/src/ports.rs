@@ -19,7 +19,7 @@
 
 use crate::attr::AttrValue;
 use crate::module::{GraphOwner, Op};
-use crate::op::OpKind;
+use crate::op::{OpKind, OpSchema};
 use crate::{FunctionId, GraphId, Module, Node, Value};
 use smallvec::SmallVec;
 use std::borrow::Cow;
@@ -43,14 +43,26 @@ pub struct Ports {
     first_output: usize,
 }
 
+/// Whether nodes of an operator have bodies through which values pass.
+#[inline]
+pub(crate) fn has_bodies(kind: OpKind) -> bool {
+    matches!(kind, OpKind::If | OpKind::Loop | OpKind::Scan | OpKind::SequenceMap)
+}
+
 impl Ports {
     /// The ports of a node; `None` if it is no operator with bodies and no call.
+    #[inline]
     pub fn of(module: &Module, node: Node) -> Option<Ports> {
-        let data = module.node(node);
-        if let Op::Call(function) = data.op {
-            return Ports::of_function(module, function);
+        match &module.node(node).op {
+            Op::Call(function) => Ports::of_function(module, *function),
+            Op::Schema(schema) if has_bodies(schema.kind) => Ports::of_owner(module, node, schema),
+            Op::Schema(_) | Op::Custom { .. } => None,
         }
-        let schema = data.schema()?;
+    }
+
+    /// The ports of an operator with bodies.
+    fn of_owner(module: &Module, node: Node, schema: &OpSchema) -> Option<Ports> {
+        let data = module.node(node);
         let n_results = data.results().len();
         let (n_state, n_in, first_operand, first_input, first_output) = match schema.kind {
             OpKind::If => (0, 0, 0, 0, 0),

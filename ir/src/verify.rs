@@ -3,13 +3,16 @@
 //! One function per theme; each reports what it finds and lets the next go on. Structure is checked before types,
 //! because types of a broken structure say nothing.
 
+use crate::entity::SecondaryMap;
 use crate::infer::{InferError, Inference, check_node, infer};
 use crate::module::{Def, GraphOwner, Op, Vertex};
 use crate::op::{LATEST_IR_VERSION, latest_opset};
 use crate::views::OpError;
 use crate::{DType, FunctionId, GraphId, Module, Node, Symbol, Type, Value};
-use petgraph::visit::{EdgeRef, IntoEdgeReferences};
+use petgraph::Direction;
+use petgraph::visit::EdgeRef;
 use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
 
 /// What is wrong with a module, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -203,16 +206,26 @@ pub fn verify_structure(module: &Module) -> Vec<Violation> {
     versions(module, &mut found);
     functions(module, &mut found);
     bodies(module, &mut found);
+    let mut seen = Seen::default();
     for graph in module.graph_ids() {
         let mut cx = Cx { module, graph, found: &mut found };
         cx.boundary();
-        let defined = cx.order();
+        let defined = cx.order(&mut seen);
         cx.uses();
-        cx.names(&defined);
+        cx.names(&defined, &mut seen);
         cx.attributes();
         cx.domains();
     }
     found
+}
+
+/// What the walk over all graphs has met: a table for all of them, since a value is of one graph.
+#[derive(Default)]
+struct Seen {
+    /// The values that are defined before the node at hand.
+    defined: SecondaryMap<Value, bool>,
+    /// The graph that had a name last.
+    named: SecondaryMap<Symbol, Option<GraphId>>,
 }
 
 /// The types of a module whose structure is right that are not what inference found, in order of graphs and of nodes.
@@ -342,27 +355,29 @@ impl Cx<'_> {
     }
 
     /// I2, and I1 for operands. Returns the values in the order in which they are defined.
-    fn order(&mut self) -> Vec<Value> {
+    fn order(&mut self, seen: &mut Seen) -> Vec<Value> {
         let data = self.module.graph(self.graph);
         let mut defined: Vec<Value> =
             data.inputs.iter().chain(data.captures()).chain(&data.constants).copied().collect();
-        let mut seen: FxHashSet<Value> = defined.iter().copied().collect();
+        for &value in &defined {
+            seen.defined[value] = true;
+        }
         for node in self.module.nodes(self.graph) {
             for &operand in self.module.node(node).operands().iter().flatten() {
                 if !self.lives(operand) {
                     self.dangling(Some(node), operand, "an operand");
-                } else if !seen.contains(&operand) {
+                } else if !seen.defined[operand] {
                     let name = name_of(self.module, operand);
                     self.report(Some(node), Some(operand), Problem::ReadBeforeDefined { name });
                 }
             }
             for &result in self.module.node(node).results().iter().flatten() {
-                seen.insert(result);
+                seen.defined[result] = true;
                 defined.push(result);
             }
         }
         for output in &data.outputs {
-            if self.lives(output.value) && !seen.contains(&output.value) {
+            if self.lives(output.value) && !seen.defined[output.value] {
                 self.dangling(None, output.value, "a graph output");
             }
         }
@@ -372,20 +387,24 @@ impl Cx<'_> {
     /// I3.
     fn uses(&mut self) {
         let data = self.module.graph(self.graph);
-        let mut edges: FxHashMap<(Node, usize), Option<Value>> = FxHashMap::default();
-        for edge in data.uses.edge_references() {
-            let Vertex::Node(reader) = data.uses[edge.target()] else { continue };
-            let value = match data.uses[edge.source()] {
-                Vertex::Source(value) => Some(value),
-                Vertex::Node(n) => self.module.node(n).result(edge.weight().result as usize),
-            };
-            edges.insert((reader, edge.weight().operand as usize), value);
-        }
         let mut present = 0;
+        // What the use graph says each operand of the node at hand is.
+        let mut edges: SmallVec<[Option<Value>; 8]> = SmallVec::new();
         for node in self.module.nodes(self.graph) {
-            for (slot, &operand) in self.module.node(node).operands().iter().enumerate() {
-                let edge = edges.get(&(node, slot)).copied().flatten();
-                present += usize::from(operand.is_some());
+            let operands = self.module.node(node).operands();
+            edges.clear();
+            edges.resize(operands.len(), None);
+            for edge in data.uses.edges_directed(self.module.node(node).vertex, Direction::Incoming) {
+                let value = match data.uses[edge.source()] {
+                    Vertex::Source(value) => Some(value),
+                    Vertex::Node(n) => self.module.node(n).result(edge.weight().result as usize),
+                };
+                if let Some(slot) = edges.get_mut(edge.weight().operand as usize) {
+                    *slot = value;
+                }
+            }
+            present += edges.iter().flatten().count();
+            for (slot, (&operand, &edge)) in operands.iter().zip(&edges).enumerate() {
                 if edge != operand {
                     self.report(Some(node), operand, Problem::UsesDisagree { operand: slot });
                 }
@@ -397,8 +416,7 @@ impl Cx<'_> {
     }
 
     /// I4.
-    fn names(&mut self, defined: &[Value]) {
-        let mut seen: FxHashSet<Symbol> = FxHashSet::default();
+    fn names(&mut self, defined: &[Value], seen: &mut Seen) {
         let captured: FxHashSet<Symbol> = self
             .module
             .graph(self.graph)
@@ -409,7 +427,7 @@ impl Cx<'_> {
         for &value in defined {
             let Some(name) = self.module.value(value).name else { continue };
             let text = || self.module.text(name).to_owned();
-            if !seen.insert(name) {
+            if seen.named[name].replace(self.graph) == Some(self.graph) {
                 let name = text();
                 self.report(None, Some(value), Problem::DuplicateName { name });
             } else if captured.contains(&name) {
@@ -465,6 +483,8 @@ impl Cx<'_> {
         let spelled = |domain| if domain == "ai.onnx" { "" } else { domain };
         let known: FxHashSet<&str> =
             module.opsets(self.graph).iter().map(|&(domain, _)| spelled(module.text(domain))).collect();
+        // Neighbours are of one domain as a rule.
+        let mut last = None;
         for node in module.nodes(self.graph) {
             let (domain, name, _) = module.op_name(node);
             if name.is_empty() {
@@ -472,7 +492,8 @@ impl Cx<'_> {
                 self.report(Some(node), None, Problem::Operator(problem));
             }
             let domain = spelled(domain);
-            if known.contains(domain) {
+            if last == Some(domain) || known.contains(domain) {
+                last = Some(domain);
                 continue;
             }
             let domain = if domain.is_empty() { "ai.onnx" } else { domain }.to_owned();

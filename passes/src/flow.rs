@@ -35,14 +35,7 @@ pub enum Reader {
 
 /// All graphs: the main graph, functions, and bodies, each after the graph around it.
 pub fn graphs(module: &Module) -> Vec<GraphId> {
-    let mut graphs = vec![module.main()];
-    graphs.extend(module.functions().map(|(_, function)| function.graph));
-    let mut next = 0;
-    while let Some(&graph) = graphs.get(next) {
-        graphs.extend(module.nodes(graph).flat_map(|node| module.node(node).bodies()));
-        next += 1;
-    }
-    graphs
+    module.program_graphs().to_vec()
 }
 
 /// The graphs of functions, each after those that it calls.
@@ -93,7 +86,7 @@ fn called_in(module: &Module, graph: GraphId) -> Vec<FunctionId> {
 
 /// The nodes of all [`graphs`], each graph in program order.
 pub fn nodes(module: &Module) -> Vec<Node> {
-    graphs(module).into_iter().flat_map(|graph| module.nodes(graph)).collect()
+    module.program_nodes().to_vec()
 }
 
 /// The nodes of a graph and its bodies: each graph in program order, bodies after the graph that they are in.

@@ -99,11 +99,13 @@ impl Invariants {
             node: violations.first().and_then(|v| v.node),
             what: violations.first().map_or_else(String::new, |v| of_violation(module, v)),
         })?;
+        self.breach(module).map_or(Ok(inference), Err)
+    }
+
+    /// The first thing in the set that does not hold of a module that is valid.
+    pub(crate) fn breach(self, module: &Module) -> Option<Breach> {
         let bits = NAMES.iter().map(|(bit, _)| *bit).filter(|bit| self.has(*bit));
-        match bits.filter_map(|bit| first_breach(module, bit)).next() {
-            Some(breach) => Err(breach),
-            None => Ok(inference),
-        }
+        bits.filter_map(|bit| first_breach(module, bit)).next()
     }
 }
 

@@ -27,8 +27,8 @@ use crate::suggest::{did_you_mean, nearest};
 use crate::taint::Taint;
 use crate::target::Profile;
 use crate::text_casts;
-use ampc_ir::infer::{InferError, Inference, infer_module};
-use ampc_ir::verify::{Violation, verify_module};
+use ampc_ir::infer::{InferError, Inference, infer};
+use ampc_ir::verify::{Violation, verify_structure, verify_types};
 use ampc_ir::{DType, Module};
 use std::collections::BTreeSet;
 use std::fmt;
@@ -340,8 +340,19 @@ impl Pipeline {
         observer: &mut dyn Observer,
     ) -> Result<Vec<Warning>, RunError> {
         let inputs = BodyInputs::of(module);
-        let mut facts = infer_module(module).map_err(RunError::IllTyped)?;
-        verify_module(module).map_err(RunError::Invalid)?;
+        let (inference, errors) = infer(module);
+        inference.types.clone().apply(module);
+        if !errors.is_empty() {
+            return Err(RunError::IllTyped(errors));
+        }
+        let mut found = verify_structure(module);
+        if found.is_empty() {
+            found = verify_types(module, &inference);
+        }
+        if !found.is_empty() {
+            return Err(RunError::Invalid(found));
+        }
+        let mut facts = inference.facts;
         flow::withdraw_false_marks(module);
         let mut held = Invariants::of(module);
         let mut warnings = declared::contradictions(module, &inputs);
@@ -350,7 +361,7 @@ impl Pipeline {
         let (mut stale, mut any) = (false, false);
         for (i, pass) in self.passes.iter().enumerate() {
             let missing = held.missing(pass.requires());
-            if let Err(first) = missing.check(module) {
+            if let Some(first) = missing.breach(module) {
                 return Err(RunError::Unprepared { pass: pass.name(), missing, first });
             }
             observer.before(pass.as_ref(), module);

@@ -60,7 +60,7 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     targets::check(&model, &args.model, &read, &emit, report_file, &args.debug, &pipeline)?;
     let source = progress.suspend(|| Source::of(args, threads, &model, ui))?;
     let before = emit::source_bytes(&model, &args.model);
-    let nodes = Paths::new(&model.module).nodes().to_vec();
+    let nodes = model.module.program_nodes().to_vec();
 
     let run = Run {
         ui,
@@ -127,6 +127,8 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     if let Some(Verdict::Passed(verified)) = verdict {
         ui.say(&verified);
     }
+    // The program ends here, and the system takes back the memory of a large model sooner than it is freed.
+    std::mem::forget((report, model));
     Ok(())
 }
 

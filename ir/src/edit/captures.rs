@@ -71,7 +71,11 @@ impl Module {
     ///
     /// Of many nodes that read one value, the last first: that is the order in which edges go in one step each.
     pub fn prune_captures(&mut self, node: Node) -> bool {
-        let bodies: Vec<GraphId> = self.nodes[node].bodies().collect();
+        let data = &self.nodes[node];
+        let bodies: Vec<GraphId> = data.bodies().collect();
+        if bodies.is_empty() && data.n_formal() == data.operands.len() {
+            return false;
+        }
         let mut changed = false;
         for &body in &bodies {
             changed |= self.drop_unread_captures(body);

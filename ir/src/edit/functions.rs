@@ -57,6 +57,7 @@ impl Module {
     /// If something calls it.
     pub fn erase_function(&mut self, function: FunctionId) {
         assert!(self.calls(function).is_empty(), "{function} is still called");
+        self.forget_program();
         let mut work = vec![self.functions[function].graph];
         while let Some(graph) = work.pop() {
             self.graphs[graph].owner = GraphOwner::Erased;

@@ -16,6 +16,7 @@ pub use sources::payload_type;
 use crate::captures::Captures;
 use crate::entity::{EntityRef, PrimaryMap, SecondaryMap};
 use crate::module::{Def, Dirty, FunctionData, GraphData, GraphOwner, Header, Module, Output};
+use crate::program::Program;
 use crate::symbols::Symbols;
 use crate::{FunctionId, GraphId, Node, Symbol, Type, Value};
 use petgraph::stable_graph::StableDiGraph;
@@ -42,6 +43,7 @@ impl Module {
             calls: FxHashMap::default(),
             leaving: FxHashMap::default(),
             suffixes: SecondaryMap::default(),
+            program: Program::default(),
         };
         let name = module.intern("");
         module.main = module.push_graph(name, GraphOwner::Main);
@@ -79,6 +81,7 @@ impl Module {
     /// Adds a function; its graph (made by [`new_graph`](Self::new_graph)) becomes its body.
     pub fn add_function(&mut self, function: FunctionData) -> FunctionId {
         let graph = function.graph;
+        self.forget_program();
         let id = self.functions.push(function);
         self.graphs[graph].owner = GraphOwner::Function(id);
         id

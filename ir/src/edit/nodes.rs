@@ -97,6 +97,7 @@ impl Module {
     }
 
     fn place(&mut self, node: Node, graph: GraphId, at: Position) {
+        self.forget_program();
         let (prev, next) = match at {
             Position::Last => (self.graphs[graph].last, None),
             Position::First => (None, self.graphs[graph].first),
@@ -119,6 +120,7 @@ impl Module {
     }
 
     fn unplace(&mut self, node: Node) {
+        self.forget_program();
         let NodeData { prev, next, graph, .. } = self.nodes[node];
         match prev {
             Some(p) => self.nodes[p].next = next,

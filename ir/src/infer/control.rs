@@ -14,11 +14,6 @@ use crate::views::control::ScanView;
 use crate::views::{NodeView, OpError, Part, normalize_axis};
 use crate::{DType, Dim, GraphId, Module, Shape, Type};
 
-/// Whether nodes of this operator have bodies that inference enters.
-pub(super) fn has_bodies(kind: OpKind) -> bool {
-    matches!(kind, OpKind::If | OpKind::Loop | OpKind::Scan | OpKind::SequenceMap)
-}
-
 /// The type an If, Loop or Scan hands to each formal of a body.
 pub(super) fn body_formals(view: &NodeView<'_>, body: GraphId) -> Result<Vec<Type>, OpError> {
     let n = view.module.graph(body).inputs().len();

@@ -6,6 +6,7 @@ use super::dispatch::infer_fn;
 use super::{Facts, Inference, Inferred, Types};
 use crate::module::{Def, Op};
 use crate::op::{self, Arity, Formal, FormalType, OpKind, OpSchema};
+use crate::ports::has_bodies;
 use crate::views::{Actual, NodeView, OpError, Part};
 use crate::{DType, GraphId, Module, Node, Shape, Type, Value};
 use smallvec::SmallVec;
@@ -157,7 +158,7 @@ impl Driver<'_> {
             }
             Op::Call(function) => self.nested(|cx| cx.call(node, function)),
             Op::Schema(schema) => {
-                if control::has_bodies(schema.kind) {
+                if has_bodies(schema.kind) {
                     self.nested(|cx| cx.bodies(node))?;
                 }
                 infer_here(&self.view(node).ok_or_else(no_schema)?, &self.facts)

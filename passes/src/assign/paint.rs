@@ -26,10 +26,10 @@ use crate::flow::{self, Reader, Var};
 use crate::insert_casts::KeepIo;
 use crate::sequences::Groups;
 use crate::tensors;
-use ampc_ir::module::Op;
+use ampc_ir::module::{Decision, Op};
 use ampc_ir::op::{Class, Legality, OpKind};
 use ampc_ir::views::constant_of;
-use ampc_ir::{DType, Module, Value};
+use ampc_ir::{DType, Module, Node, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cell::RefCell;
 
@@ -44,6 +44,12 @@ pub(super) fn paint(module: &Module, to: DType, keep_io: &KeepIo) -> Found {
 /// depends on what is decided, and not on what could be painted too but a minimum cut leaves fp32: so a second rewrite
 /// finds the same.
 pub(super) fn paint_other(module: &Module, to: DType, keep_io: &KeepIo) -> Found {
+    let is_other =
+        |decision: &Decision| decision.precision.is_some_and(|dtype| dtype.is_low() && dtype != to);
+    let any = |node: &Node| module.node(*node).decisions.iter().any(is_other);
+    if !flow::nodes(module).iter().any(any) {
+        return Found::default();
+    }
     let mut paint = Paint::new(module, to, keep_io);
     paint.only_other = true;
     paint.run();

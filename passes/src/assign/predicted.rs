@@ -66,10 +66,15 @@ impl Predicted {
         };
         let other = other_low(optimum.to);
         let others = has(module, other).then(|| costs.lowering_to(other));
+        // The choice has the times of what it chose for, in program order, if time was what it counted.
+        let known = if optimum.objective == Objective::Time { &optimum.timed[..] } else { &[] };
+        let mut known = known.iter().peekable();
         for node in flow::nodes(module) {
-            let Some(is_fixed) = counts(module, optimum, node) else { continue };
+            let counted = counts(module, optimum, node);
             for var in flow::vars(module, node) {
-                let NodeTime { full, low } = costs.node_time(var);
+                let known = known.next_if(|&&(chosen, _)| chosen == var).map(|&(_, time)| time);
+                let Some(is_fixed) = counted else { continue };
+                let NodeTime { full, low } = known.unwrap_or_else(|| costs.node_time(var));
                 let others = others.as_ref().filter(|_| !is_fixed);
                 let other = others.map_or(full, |others| others.node_time(var).low);
                 let times = Times { full, low: if is_fixed { full } else { low }, other };

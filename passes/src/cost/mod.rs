@@ -34,6 +34,7 @@ use ampc_ir::op::{OpKind, moves};
 use ampc_ir::views::{NodeView, resolve_captures};
 use ampc_ir::{DType, Dim, GraphId, Module, Type, Value};
 use rustc_hash::FxHashSet;
+use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
@@ -323,9 +324,15 @@ impl<'a> CostModel<'a> {
 
     /// What a variable types, and how its node has it; what is read in several slots once.
     fn values(&self, var: Var) -> Vec<(Side, Value)> {
+        let operands: SmallVec<[_; 4]> = flow::operands_of(self.module, var).collect();
         let mut seen: FxHashSet<Value> = FxHashSet::default();
-        let read = flow::operands_of(self.module, var).filter(|&(_, value)| seen.insert(value));
-        let read = read.map(|(slot, value)| (Side::Read(slot), value));
+        // Of few it is known sooner by looking at them.
+        let is_first = |&(i, &(_, value)): &(usize, &(usize, Value))| match operands.len() {
+            0..=8 => operands[..i].iter().all(|&(_, before)| before != value),
+            _ => seen.insert(value),
+        };
+        let read = operands.iter().enumerate().filter(is_first);
+        let read = read.map(|(_, &(slot, value))| (Side::Read(slot), value));
         let made = flow::results_of(self.module, var).map(|(_, value)| (Side::Made, value));
         read.chain(made).collect()
     }

@@ -135,12 +135,16 @@ impl Pass for Guard {
             to: self.to,
             out_of_range: self.out_of_range,
             stats: pass.statistics,
+            free: Vec::new(),
             moved: FxHashMap::default(),
             changed: false,
             rule: "",
         };
+        let vars = |node| flow::vars(cx.module, node);
+        cx.free = flow::nodes(cx.module).into_iter().flat_map(vars).collect();
+        cx.free.retain(|&var| flow::is_free(cx.module, var));
         // With nothing to decide no constant need be read.
-        if cx.free_vars().is_empty() {
+        if cx.free.is_empty() {
             return Ok(Changed::No);
         }
         cx.find_moved()?;
@@ -165,6 +169,8 @@ struct Cx<'a> {
     to: DType,
     out_of_range: OutOfRange,
     stats: &'a mut Statistics,
+    /// What was free before the first guard, in program order, bodies after what is around them.
+    free: Vec<Var>,
     /// What values hold that nodes make of nothing but constants.
     moved: FxHashMap<Value, constants::Known>,
     changed: bool,
@@ -174,11 +180,7 @@ struct Cx<'a> {
 impl Cx<'_> {
     /// Free variables in program order, bodies after what is around them.
     fn free_vars(&self) -> Vec<Var> {
-        let mut vars = Vec::new();
-        for node in flow::nodes(self.module) {
-            vars.extend(flow::vars(self.module, node).filter(|&v| flow::is_free(self.module, v)));
-        }
-        vars
+        self.free.iter().copied().filter(|&var| flow::is_free(self.module, var)).collect()
     }
 
     /// Whether nodes have bodies, into which and out of which walks have to follow.

@@ -77,7 +77,11 @@ impl OpSet {
             Work::Elementwise { .. } => self.elementwise,
             Work::Move => self.moves,
         };
-        group || self.ops.contains(&crate::policy::op_key(schema.domain, schema.name))
+        let named = || match schema.domain {
+            "" => self.ops.contains(schema.name),
+            domain => self.ops.contains(&crate::policy::op_key(domain, schema.name)),
+        };
+        group || !self.ops.is_empty() && named()
     }
 
     /// Groups and operators as a file spells them.
