@@ -387,7 +387,7 @@ struct Sample(Module);
 
 impl std::fmt::Debug for Sample {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "\n{}", self.0.to_text().unwrap())
+        write!(f, "\n{}", self.0)
     }
 }
 
@@ -558,7 +558,7 @@ fn without_comments(text: &str) -> String {
 /// Texts for people to read are canonical but for their comments, and valid: their types are those of inference.
 fn check_canonical(name: &str, text: &str) {
     let module = parse(text, &NoData).unwrap_or_else(|errors| panic!("{name}:\n{errors}"));
-    assert_eq!(module.to_text().unwrap(), without_comments(text), "{name}");
+    assert_eq!(module.to_text().expect("its constants stand in the text"), without_comments(text), "{name}");
     verify_module(&module).map(drop).unwrap_or_else(|found| panic!("{name}: {found:?}"));
 }
 

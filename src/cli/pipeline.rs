@@ -222,7 +222,7 @@ impl Observer for Watch<'_> {
         let path = dump.path(self.index, pass.name());
         let rest = self.pipeline.from(self.index);
         let directive = if rest.is_empty() { String::new() } else { format!("// pass: {rest}\n") };
-        let text = format!("{directive}{}", module.to_string());
+        let text = format!("{directive}{module}");
         if let Err(error) = ampc::files::write(&path, text.as_bytes(), self.force, &[]) {
             self.failed.get_or_insert_with(|| diagnose::failure(&error, None));
         }
