@@ -90,6 +90,7 @@ impl Batch {
     }
 
     /// Adds a file of about so many bytes that `write` writes.
+    #[cfg(feature = "run")]
     pub(crate) fn stage_with(
         &mut self,
         path: &Path,

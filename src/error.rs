@@ -99,6 +99,7 @@ pub enum Error {
         reason: String,
     },
     /// Values do not fit the inputs of a model: all that do not.
+    #[cfg(feature = "run")]
     #[error("{}", list(.0))]
     Inputs(Vec<crate::execute::inputs::InputProblem>),
     /// A model cannot be computed on the inputs that it was given, or not within the limits.
@@ -164,7 +165,9 @@ impl Error {
             | Error::Data { .. }
             | Error::Run(_)
             | Error::Invalid(_) => ErrorKind::InvalidInput,
-            Error::Usage(_) | Error::Inputs(_) | Error::Policy(_) | Error::Pipeline(_) => ErrorKind::Usage,
+            Error::Usage(_) | Error::Policy(_) | Error::Pipeline(_) => ErrorKind::Usage,
+            #[cfg(feature = "run")]
+            Error::Inputs(_) => ErrorKind::Usage,
             Error::Pass(e) => match e {
                 ampc_passes::PassError::Constant { .. } => ErrorKind::Io,
                 ampc_passes::PassError::OutOfRange { .. } => ErrorKind::InvalidInput,

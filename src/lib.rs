@@ -18,15 +18,27 @@
 //!
 //! A framework that is not ONNX builds a module with [`ir::Builder`] and rewrites it the same way
 //! (`examples/framework.rs`), or writes its graph as [`json`].
-//! What is inside: [`ir`] (the graph), [`passes`] (the decisions), [`onnx`] (the file format).
+//! What is inside: [`ir`] (the graph), [`passes`] (the decisions), [`onnx`] (the file format), and with the feature
+//! `run` `execute` and `runtime` (running and comparing models).
+//!
+//! # Features
+//!
+//! | feature | what it adds |
+//! |---|---|
+//! | `run` (default) | modules `execute`, `runtime` and `onnx::data`: running models, and comparing two of them |
+//! | `cli` (default) | the binary, whose commands `run` and `verify` need the feature `run` |
+//!
+//! Without default features ampc loads, rewrites, checks, emulates and saves.
 
 pub use ampc_ir as ir;
 pub use ampc_passes as passes;
+#[cfg(feature = "run")]
 pub use ampc_runtime as runtime;
 
 mod batch;
 pub mod dot;
 pub mod error;
+#[cfg(feature = "run")]
 pub mod execute;
 pub mod files;
 mod forced;
@@ -45,6 +57,7 @@ pub mod text_files;
 mod documents {
     #[doc = include_str!("../README.md")]
     mod readme {}
+    #[cfg(feature = "run")]
     #[doc = include_str!("../docs/run.md")]
     mod run {}
 }

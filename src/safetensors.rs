@@ -103,6 +103,7 @@ impl Entry {
     }
 
     /// The tensor, if it is of a type that we have.
+    #[cfg(feature = "run")]
     pub(crate) fn read(&self) -> Option<TensorData> {
         let dtype = DType::ALL.iter().copied().find(|&dtype| stored_as(dtype) == Some(self.stored))?;
         self.with(dtype, &self.dims)
@@ -113,6 +114,7 @@ impl Entry {
     }
 
     /// The element type as the format spells it.
+    #[cfg(feature = "run")]
     pub(crate) fn spelling(&self) -> String {
         format!("{:?}", self.stored)
     }

@@ -26,7 +26,7 @@ mod scratch;
 #[path = "docs/snippets.rs"]
 mod snippets;
 
-use scratch::{Ran, Scratch};
+use scratch::{Package, Ran, Scratch};
 use snippets::{Document, Snippet, documents};
 use std::path::Path;
 
@@ -100,13 +100,37 @@ fn data_in_documents_is_what_it_claims_to_be() {
                     let parsed = ampc_ir::text::parse_with(text, &ampc_ir::text::NoData, &options);
                     parsed.unwrap_or_else(|e| panic!("{place}: {e}"));
                 }
-                "toml" => scratch::dependency(&place, text),
+                "toml" => Package::new(text, "fn main() {}\n").depends(&place),
                 _ => continue,
             }
             count += 1;
         }
     }
     assert!(count >= 9, "{count}");
+}
+
+/// The programs of the README are packages with the lines for `Cargo.toml` that stand above them.
+#[test]
+fn programs_in_the_readme_compile_outside() {
+    let readme = Document::read("README.md");
+    let mut lines = None;
+    let mut count = 0;
+    for snippet in &readme.snippets {
+        match snippet.language.as_str() {
+            "toml" => lines = Some(&snippet.text),
+            "rust,no_run" => {
+                let lines = lines.expect("the lines for Cargo.toml stand above the program");
+                let compiled = Package::new(lines, &snippet.text).compiles();
+                compiled.unwrap_or_else(|said| panic!("README.md:{}:\n{said}", snippet.line));
+                let said =
+                    Package::new(lines, "fn main() { ampc::no_such_function() }\n").compiles().unwrap_err();
+                assert!(said.contains("E0425"), "{said}");
+                count += 1;
+            }
+            _ => {}
+        }
+    }
+    assert!(count >= 1, "no program was compiled");
 }
 
 fn json(place: &str, text: &str) {

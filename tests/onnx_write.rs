@@ -472,7 +472,7 @@ fn floats_of_six_bits_are_packed() {
             assert_eq!((data.to_bytes().unwrap(), data.byte_len()), (packed.to_vec(), 4));
             let fresh = ModelProto::decode(&*to_bytes(&module, None).unwrap().0).unwrap();
             assert_eq!(fresh.graph.unwrap().initializer, std::slice::from_ref(&raw));
-            let printed = ampc_ir::text::print(&module, &ampc_ir::text::PrintOptions::default()).text;
+            let printed = module.to_text().unwrap();
             let again = ampc_ir::text::parse(&printed, &ampc_ir::text::NoData).unwrap();
             ampc_ir::eq::same_module(&module, &again).unwrap();
         }

@@ -32,7 +32,7 @@ pub(crate) fn text(module: &Module) {
     let again = parse_with(&printed.text, &among(&printed.large), &ParseOptions::default())
         .unwrap_or_else(|e| panic!("{e}\n{}", printed.text));
     same_module(module, &again).unwrap_or_else(|e| panic!("{e}\n{}", printed.text));
-    assert_eq!(print(&again, &PrintOptions::default()).text, printed.text);
+    assert_eq!(again.to_text().unwrap(), printed.text);
 }
 
 /// The same for JSON.
@@ -67,7 +67,7 @@ pub(crate) fn is_all_of_user(module: &Module) -> bool {
 
 /// The text of a module, for messages.
 pub(crate) fn show(module: &Module) -> String {
-    print(module, &PrintOptions::default()).text
+    module.to_text().unwrap()
 }
 
 /// Reads a text whose constants may be elsewhere.

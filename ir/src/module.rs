@@ -345,6 +345,8 @@ pub struct ValueData {
     pub origin: Option<u32>,
     /// Whether name, type or payload changed since.
     pub dirty: bool,
+    /// Whether an edit took a reader from it. A constant that nobody reads and that lost none is the author's.
+    pub lost_reader: bool,
 }
 
 /// A model-local function.

@@ -241,7 +241,7 @@ impl Module {
 mod tests {
     use super::*;
     use crate::infer::infer_module;
-    use crate::text::{NoData, PrintOptions, parse, print};
+    use crate::text::{NoData, parse};
     use crate::verify::verify_module;
 
     fn module(lines: &str) -> Module {
@@ -327,11 +327,8 @@ mod tests {
         assert!(!module.prune_captures(node));
         infer_module(&mut module).unwrap();
         verify_module(&module).unwrap();
-        let text = print(&module, &PrintOptions::default()).text;
-        assert_eq!(
-            text,
-            print(&self::module(&LOOP.replace("%x, %y)", "%y)")), &PrintOptions::default()).text
-        );
+        let text = module.to_text().unwrap();
+        assert_eq!(text, self::module(&LOOP.replace("%x, %y)", "%y)")).to_text().unwrap());
     }
 
     /// A value is captured by every body on the way, once.

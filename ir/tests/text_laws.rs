@@ -387,7 +387,7 @@ struct Sample(Module);
 
 impl std::fmt::Debug for Sample {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "\n{}", print(&self.0, &PrintOptions::default()).text)
+        write!(f, "\n{}", self.0)
     }
 }
 
@@ -430,11 +430,11 @@ proptest! {
         let again = parse(&text, &resolver).map_err(|e| TestCaseError::fail(e.to_string()))?;
         same_module(&module, &again).map_err(|e| TestCaseError::fail(e.to_string()))?;
         same_module(&again, &module).map_err(|e| TestCaseError::fail(e.to_string()))?;
-        prop_assert_eq!(&print(&again, &PrintOptions::default()).text, &text);
+        prop_assert_eq!(&again.to_text().unwrap(), &text);
 
         let options = ParseOptions { allow_missing_data: true, ..ParseOptions::default() };
         let dump = parse_with(&text, &NoData, &options).map_err(|e| TestCaseError::fail(e.to_string()))?;
-        prop_assert_eq!(print(&dump, &PrintOptions::default()).text, text);
+        prop_assert_eq!(dump.to_text().unwrap(), text);
     }
 
     #[test]
@@ -534,7 +534,7 @@ fn long_chains_take_linear_time() {
         last = module.node(node).result(0).expect("Relu has a result");
     }
     let start = std::time::Instant::now();
-    let text = print(&module, &PrintOptions::default()).text;
+    let text = module.to_text().unwrap();
     let print_time = start.elapsed();
     let start = std::time::Instant::now();
     let again = parse(&text, &NoData).unwrap();
@@ -558,7 +558,7 @@ fn without_comments(text: &str) -> String {
 /// Texts for people to read are canonical but for their comments, and valid: their types are those of inference.
 fn check_canonical(name: &str, text: &str) {
     let module = parse(text, &NoData).unwrap_or_else(|errors| panic!("{name}:\n{errors}"));
-    assert_eq!(print(&module, &PrintOptions::default()).text, without_comments(text), "{name}");
+    assert_eq!(module.to_text().expect("its constants stand in the text"), without_comments(text), "{name}");
     verify_module(&module).map(drop).unwrap_or_else(|found| panic!("{name}: {found:?}"));
 }
 

@@ -1,9 +1,12 @@
-//! `dce`: what the passes left without a reader goes: inserted casts, and constants whose readers read another
-//! version now. Nodes of the author stay, read or not: an untouched model comes back as it was.
+//! `dce`: what the passes left without a reader goes: inserted casts, and constants (initializers and Constant nodes)
+//! that had a reader before, because their readers read another version, or compute without them.
+//! Other nodes of the author stay, read or not, and so do constants that nobody read in the beginning: an untouched
+//! model comes back as it was.
 
 use crate::flow;
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use ampc_ir::module::Provenance;
+use ampc_ir::op::OpKind;
 use ampc_ir::{GraphId, Module, Node, Value};
 use rustc_hash::FxHashSet;
 
@@ -25,6 +28,14 @@ impl Pass for Dce {
     }
 }
 
+/// Whether a node goes when nobody reads its results: an inserted cast, or a constant that lost its readers.
+fn may_go(module: &Module, node: Node) -> bool {
+    let data = module.node(node);
+    let is_constant = data.schema().is_some_and(|s| s.kind == OpKind::Constant);
+    let lost = |v: &Value| module.value(*v).lost_reader;
+    data.provenance == Provenance::Inserted || is_constant && data.results().iter().flatten().any(lost)
+}
+
 fn clean(module: &mut Module, graph: GraphId) -> bool {
     let mut changed = false;
     let mut nodes: Vec<Node> = module.nodes(graph).collect();
@@ -33,15 +44,16 @@ fn clean(module: &mut Module, graph: GraphId) -> bool {
         changed |= module.prune_captures(node);
         let data = module.node(node);
         let dead = |v: &Value| !module.is_output(*v) && module.uses(*v).next().is_none();
-        if data.provenance == Provenance::Inserted && data.results().iter().flatten().all(dead) {
+        if may_go(module, node) && data.results().iter().flatten().all(dead) {
             module.erase_node(node);
             changed = true;
         }
     }
-    let constants = module.graph(graph).constants().iter().copied();
-    let unread: FxHashSet<Value> = constants
-        .filter(|&v| module.value(v).dirty && !module.is_output(v) && module.uses(v).next().is_none())
-        .collect();
+    let data = module.graph(graph);
+    let in_roles: FxHashSet<Value> = data.roles.iter().flat_map(|role| &role.values).copied().collect();
+    let unread = |v: &Value| !module.is_output(*v) && module.uses(*v).next().is_none();
+    let constants = data.constants().iter().copied().filter(|v| module.value(*v).lost_reader);
+    let unread: FxHashSet<Value> = constants.filter(|v| unread(v) && !in_roles.contains(v)).collect();
     changed |= !unread.is_empty();
     module.erase_constants(graph, &unread);
     changed

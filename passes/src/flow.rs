@@ -33,6 +33,16 @@ pub enum Reader {
     Output(GraphId, u32),
 }
 
+impl Reader {
+    /// The node and slot, if it is an operand.
+    pub fn operand(self) -> Option<(Node, u32)> {
+        match self {
+            Reader::Operand(node, slot) => Some((node, slot)),
+            Reader::Output(..) => None,
+        }
+    }
+}
+
 /// All graphs: the main graph, functions, and bodies, each after the graph around it.
 pub fn graphs(module: &Module) -> Vec<GraphId> {
     module.program_graphs().to_vec()
@@ -369,19 +379,22 @@ pub fn readers(module: &Module, value: Value) -> Vec<Reader> {
 /// that asking for every value of a chain of casts takes time linear in the chain.
 const MAX_CASTS: usize = 32;
 
-/// Operands that read a value, looking through casts of the author between floats as well (a number stays
-/// dangerous when it is cast), into bodies, out of them and round. For what holds variables back, never for what
-/// lowers them.
-pub fn readers_beyond_casts(module: &Module, value: Value) -> Vec<(Node, u32)> {
+/// Operands and outputs of the main graph that read a value, looking through casts of the author between floats as
+/// well (a number stays dangerous when it is cast), into bodies, out of them and round. For what holds variables back,
+/// never for what lowers them.
+pub fn readers_beyond_casts(module: &Module, value: Value) -> Vec<Reader> {
     let mut readers = Vec::new();
     let mut seen: FxHashSet<Var> = FxHashSet::default();
     let mut work = vec![(value, MAX_CASTS)];
     while let Some((value, left)) = work.pop() {
         let graph = module.value(value).graph;
         let outputs = module.output_slots(value).map(|slot| Reader::Output(graph, slot));
-        let around = graph != module.main();
         let uses = module.uses(value).map(|(node, slot)| Reader::Operand(node, slot));
-        for reader in outputs.filter(|_| around).chain(uses) {
+        for reader in outputs.chain(uses) {
+            if matches!(reader, Reader::Output(graph, _) if graph == module.main()) {
+                readers.push(reader);
+                continue;
+            }
             if let Reader::Operand(node, slot) = reader {
                 if let Some(result) = float_cast(module, node).filter(|_| left > 0) {
                     work.push((result, left - 1));
@@ -392,7 +405,7 @@ pub fn readers_beyond_casts(module: &Module, value: Value) -> Vec<(Node, u32)> {
                     continue;
                 }
                 if Ports::of(module, node).is_none() {
-                    readers.push((node, slot));
+                    readers.push(reader);
                     continue;
                 }
             }

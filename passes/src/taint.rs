@@ -55,9 +55,10 @@ impl Pass for Taint {
                 }
             }
             for value in groups.results(module, var) {
+                // An output of the model has no variable to taint.
                 let mut readers: Vec<Var> = flow::readers_beyond_casts(module, value)
                     .into_iter()
-                    .filter_map(|(n, s)| flow::reader_var(module, n, s))
+                    .filter_map(|reader| flow::var_of_reader(module, reader))
                     .collect();
                 readers.sort_unstable();
                 for reader in readers {

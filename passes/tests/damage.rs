@@ -3,7 +3,7 @@
 use ampc_ir::infer::infer_module;
 use ampc_ir::module::{GraphOwner, Provenance};
 use ampc_ir::op::OpKind;
-use ampc_ir::text::{NoData, PrintOptions, parse, print};
+use ampc_ir::text::{NoData, parse};
 use ampc_ir::{DType, GraphId, Module, Node, Type};
 use ampc_passes::assign::By;
 use ampc_passes::guard::OutOfRange;
@@ -298,12 +298,12 @@ fn looking_changes_nothing() {
     let texts = [false, true].map(|verify_each| {
         let mut module = module();
         lowering().run(&mut module, verify_each, &mut ()).unwrap();
-        print(&module, &PrintOptions::default()).text
+        module.to_text().unwrap()
     });
     assert_eq!(texts[0], texts[1]);
     let mut module = module();
     infer_module(&mut module).unwrap();
-    let before = print(&module, &PrintOptions::default()).text;
+    let before = module.to_text().unwrap();
     ampc_ir::verify::verify_module(&module).unwrap();
-    assert_eq!(print(&module, &PrintOptions::default()).text, before);
+    assert_eq!(module.to_text().unwrap(), before);
 }

@@ -8,7 +8,6 @@ use super::table::count;
 use super::ui::{Stream, Ui};
 use ampc::ir::Module;
 use ampc::ir::tensor::ByteSource;
-use ampc::ir::text::{PrintOptions, print};
 use ampc::passes::pipeline::{Observer, PASSES, Pipeline};
 use ampc::passes::suggest::did_you_mean;
 use ampc::passes::{Changed, Pass, suggest};
@@ -136,14 +135,10 @@ struct Search {
 impl Observer for Search {
     fn before(&mut self, _: &dyn Pass, module: &Module) {
         if self.stop == Some(self.index) {
-            self.text = text_without_weights(module);
+            self.text = module.to_string();
         }
         self.index += 1;
     }
-}
-
-fn text_without_weights(module: &Module) -> String {
-    print(module, &PrintOptions { omit_hashes: true, ..PrintOptions::default() }).text
 }
 
 /// After which passes to write the module, and where.
@@ -227,7 +222,7 @@ impl Observer for Watch<'_> {
         let path = dump.path(self.index, pass.name());
         let rest = self.pipeline.from(self.index);
         let directive = if rest.is_empty() { String::new() } else { format!("// pass: {rest}\n") };
-        let text = format!("{directive}{}", text_without_weights(module));
+        let text = format!("{directive}{module}");
         if let Err(error) = ampc::files::write(&path, text.as_bytes(), self.force, &[]) {
             self.failed.get_or_insert_with(|| diagnose::failure(&error, None));
         }

@@ -10,6 +10,7 @@
 //! What was not changed is copied from where it was, with everything in it that this version does not know.
 
 pub mod bytes;
+#[cfg(feature = "run")]
 pub mod data;
 pub(crate) mod data_file;
 pub mod error;

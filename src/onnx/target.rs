@@ -9,7 +9,9 @@ use super::bytes::{FileId, SourceBytes};
 use super::layout::{Layout, StreamError};
 use crate::temporary::Temporary;
 use std::fs::{self, File, Metadata, OpenOptions};
-use std::io::{self, Seek, Write};
+#[cfg(feature = "run")]
+use std::io::Seek;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -159,6 +161,7 @@ pub(crate) struct Stream {
 #[derive(Debug)]
 enum Content {
     Layout(Layout),
+    #[cfg(feature = "run")]
     File(File),
 }
 
@@ -250,6 +253,7 @@ pub(crate) fn stage(
 
 /// [`stage`] of what `write` writes to a file, about so many bytes. What goes to a pipe or device is written to a file
 /// without a name before.
+#[cfg(feature = "run")]
 pub(crate) fn stage_with(
     path: &Path,
     bytes: u64,
@@ -330,6 +334,7 @@ impl Stream {
         let mut out = out.map_err(|e| fail(StreamError::Write(e)))?;
         match self.content {
             Content::Layout(layout) => layout.stream(&mut out).map_err(fail),
+            #[cfg(feature = "run")]
             Content::File(mut file) => match io::copy(&mut file, &mut out) {
                 Ok(_) => Ok(()),
                 Err(e) => Err(fail(StreamError::Write(e))),

@@ -7,7 +7,7 @@
 use ampc::Model;
 use ampc::onnx::{ReadOptions, read_bytes, to_bytes};
 use ampc_ir::Module;
-use ampc_ir::text::{NoData, PrintOptions, parse, print};
+use ampc_ir::text::{NoData, parse};
 use std::fmt::Write as _;
 
 /// A line of a graph: what it defines, what it reads, its text.
@@ -474,5 +474,5 @@ pub(crate) fn bytes_of(model: &Model) -> Vec<u8> {
 }
 
 pub(crate) fn text_of(module: &Module) -> String {
-    print(module, &PrintOptions::default()).text
+    module.to_text().unwrap()
 }

@@ -115,22 +115,65 @@ impl Ran {
     }
 }
 
-/// Checks that a package with these lines, beside a folder `ampc` with this repository, depends on it.
-pub(crate) fn dependency(place: &str, lines: &str) {
-    let folder = tempfile::tempdir().unwrap();
-    let package = folder.path().join("mine");
-    fs::create_dir_all(package.join("src")).unwrap();
-    std::os::unix::fs::symlink(ROOT, folder.path().join("ampc")).unwrap();
-    let manifest = format!("[package]\nname = \"mine\"\nversion = \"0.1.0\"\nedition = \"2024\"\n\n{lines}");
-    fs::write(package.join("Cargo.toml"), manifest).unwrap();
-    fs::write(package.join("src/main.rs"), "fn main() {}\n").unwrap();
-    fs::copy(Path::new(ROOT).join("Cargo.lock"), package.join("Cargo.lock")).unwrap();
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["tree", "--offline", "--depth", "1", "--prefix", "none"]).current_dir(&package);
-    let output = cargo.output().unwrap();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let (printed, stderr) = (text(&output.stdout), text(&output.stderr));
-    let is_there = printed.lines().any(|l| l.starts_with(&format!("ampc v{}", env!("CARGO_PKG_VERSION"))));
-    let is_understood = !stderr.contains("warning");
-    assert!(output.status.success() && is_there && is_understood, "{place}:\n{printed}{stderr}");
+/// A package of somebody else, with these lines in its manifest and this program, beside a folder `ampc` with this
+/// repository.
+pub(crate) struct Package {
+    folder: tempfile::TempDir,
 }
+
+impl Package {
+    pub(crate) fn new(lines: &str, program: &str) -> Package {
+        let package = Package { folder: tempfile::tempdir().unwrap() };
+        fs::create_dir_all(package.path().join("src")).unwrap();
+        std::os::unix::fs::symlink(ROOT, package.folder.path().join("ampc")).unwrap();
+        package.write("Cargo.toml", &format!("{PACKAGE}{lines}"));
+        package.write("src/main.rs", program);
+        fs::copy(Path::new(ROOT).join("Cargo.lock"), package.path().join("Cargo.lock")).unwrap();
+        package
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join("mine")
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.path().join(name), text).unwrap();
+    }
+
+    /// Runs cargo in the package, without a network. Returns what it prints, or all that it says if it fails or warns.
+    fn cargo(&self, args: &[&str]) -> Result<String, String> {
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(args).arg("--offline").current_dir(self.path());
+        if std::env::var_os(PROFILE).is_none() {
+            cargo.env(PROFILE, "line-tables-only");
+        }
+        let output = cargo.output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let (printed, stderr) = (text(&output.stdout), text(&output.stderr));
+        let is_understood = output.status.success() && !stderr.contains("warning");
+        if is_understood { Ok(printed) } else { Err(printed + &stderr) }
+    }
+
+    /// Checks that the package depends on this one.
+    pub(crate) fn depends(&self, place: &str) {
+        let printed = self.cargo(&["tree", "--depth", "1", "--prefix", "none"]);
+        let printed = printed.unwrap_or_else(|said| panic!("{place}:\n{said}"));
+        let name = format!("ampc v{}", env!("CARGO_PKG_VERSION"));
+        assert!(printed.lines().any(|l| l.starts_with(&name)), "{place}:\n{printed}");
+    }
+
+    /// Whether the program compiles, or what the compiler says. Builds are those of this workspace, for which ampc has
+    /// to be at its own path, and the profile the same.
+    pub(crate) fn compiles(&self) -> Result<(), String> {
+        let path = self.path().join("Cargo.toml");
+        let manifest = fs::read_to_string(&path).unwrap();
+        fs::write(path, manifest.replace("../ampc", ROOT)).unwrap();
+        let target = Path::new(env!("CARGO_BIN_EXE_ampc")).ancestors().nth(2).unwrap();
+        self.cargo(&["check", "--quiet", "--target-dir", target.to_str().unwrap()]).map(drop)
+    }
+}
+
+/// The profile of this workspace, where it is not that of cargo.
+const PROFILE: &str = "CARGO_PROFILE_DEV_DEBUG";
+
+const PACKAGE: &str = "[package]\nname = \"mine\"\nversion = \"0.1.0\"\nedition = \"2024\"\n\n";

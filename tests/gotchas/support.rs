@@ -2,7 +2,7 @@
 
 use ampc::ir::module::{Def, Provenance};
 use ampc::ir::op::OpKind;
-use ampc::ir::text::{NoData, PrintOptions, parse, print};
+use ampc::ir::text::{NoData, parse};
 use ampc::ir::verify::name_of;
 use ampc::ir::{DType, Module, Node, Payload, Value};
 use ampc::passes::Policy;
@@ -74,7 +74,7 @@ pub(crate) fn rewrite(model: Model, options: &RewriteOptions) -> Rewritten {
 
 /// The model as text, without decisions: what shows in assertions.
 pub(crate) fn text(module: &Module) -> String {
-    print(module, &PrintOptions::default()).text
+    module.to_text().unwrap()
 }
 
 /// What a test asks of a rewritten model.

@@ -205,7 +205,7 @@ impl Module {
 mod tests {
     use crate::FunctionId;
     use crate::entity::EntityRef;
-    use crate::text::{NoData, PrintOptions, parse, print};
+    use crate::text::{NoData, parse};
     use crate::verify::verify_module;
 
     const NESTED: &str = "module ir=10
@@ -243,11 +243,11 @@ function my::F {
     #[test]
     fn a_copy_is_its_source_under_another_name() {
         let mut module = parse(NESTED, &NoData).unwrap_or_else(|errors| panic!("{errors}"));
-        let before = print(&module, &PrintOptions::default()).text;
+        let before = module.to_text().unwrap();
         let (name, overload) = (module.intern("G"), module.intern(""));
         let copy = module.copy_function(FunctionId::new(0), name, overload);
         verify_module(&module).unwrap();
-        let text = print(&module, &PrintOptions::default()).text;
+        let text = module.to_text().unwrap();
         let function = |name: &str| {
             let at = text.find(&format!("function my::{name} ")).unwrap();
             text[at..].split("\n}\n").next().unwrap().replacen(name, "_", 1)
@@ -255,7 +255,7 @@ function my::F {
         assert_eq!(function("F"), function("G"));
         parse(&text, &NoData).unwrap_or_else(|errors| panic!("{errors}"));
         module.erase_function(copy);
-        assert_eq!(print(&module, &PrintOptions::default()).text, before);
+        assert_eq!(module.to_text().unwrap(), before);
         assert_eq!(module.graph_ids().count(), 4);
     }
 

@@ -99,6 +99,7 @@ impl Module {
     /// last of them are changed in one step, one in between in up to n/2.
     pub fn set_output(&mut self, graph: GraphId, index: usize, value: Value) {
         let before = std::mem::replace(&mut self.graphs[graph].outputs[index].value, value);
+        self.lose_reader(Some(before));
         let slot = u32::try_from(index).expect("fewer than 2^32 outputs");
         if let Some(slots) = self.leaving.get_mut(&before)
             && let Ok(at) = slots.binary_search(&slot)
@@ -186,6 +187,7 @@ impl Module {
         }
         for value in self.values.keys() {
             self.values[value].dirty = false;
+            self.values[value].lost_reader = false;
         }
         for graph in self.graphs.keys() {
             self.graphs[graph].dirty = false;

@@ -58,6 +58,7 @@ impl Module {
                     vertex: None,
                     origin: None,
                     dirty: true,
+                    lost_reader: false,
                 })
             }));
         }
@@ -234,7 +235,9 @@ impl Module {
         self.unplace(node);
         let NodeData { graph, vertex, .. } = self.nodes[node];
         self.graphs[graph].uses.remove_node(vertex);
-        self.nodes[node].operands.clear();
+        for operand in std::mem::take(&mut self.nodes[node].operands) {
+            self.lose_reader(operand);
+        }
         self.nodes[node].n_formal = 0;
     }
 }

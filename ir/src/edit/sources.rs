@@ -6,8 +6,9 @@ use rustc_hash::FxHashSet;
 
 impl Module {
     pub(super) fn push_source(&mut self, graph: GraphId, name: Option<Symbol>, ty: Type, def: Def) -> Value {
-        let value =
-            self.values.push(ValueData { ty, def, name, graph, vertex: None, origin: None, dirty: false });
+        let (dirty, lost_reader) = (false, false);
+        let data = ValueData { ty, def, name, graph, vertex: None, origin: None, dirty, lost_reader };
+        let value = self.values.push(data);
         let vertex = self.graphs[graph].uses.add_node(Vertex::Source(value));
         self.values[value].vertex = Some(vertex);
         self.taken.extend(name);

@@ -17,7 +17,15 @@ impl Module {
             let graph = self.nodes[node].graph;
             self.graphs[graph].uses.remove_edge(edge);
         }
+        self.lose_reader(self.nodes[node].operands[slot]);
         self.relink(node, slot, value);
+    }
+
+    /// Notes that an operand or output reads a value no more.
+    pub(super) fn lose_reader(&mut self, value: Option<Value>) {
+        if let Some(value) = value {
+            self.values[value].lost_reader = true;
+        }
     }
 
     /// Sets many operands at once. Taking an edge from a value with n readers costs up to n steps, and one step if
@@ -29,6 +37,7 @@ impl Module {
             self.graphs[graph].uses.remove_edge(edge);
         }
         for (node, slot, value) in edits {
+            self.lose_reader(self.nodes[node].operands[slot]);
             self.relink(node, slot, value);
         }
     }
@@ -172,6 +181,9 @@ impl Module {
         }
         for edge in gone {
             uses.remove_edge(edge);
+        }
+        for slot in (0..numbers.len()).filter(|&slot| numbers[slot].is_none()) {
+            self.lose_reader(self.nodes[node].operands[slot]);
         }
         let operands = &mut self.nodes[node].operands;
         *operands = kept.iter().map(|&old| operands[old]).collect();

@@ -72,7 +72,7 @@ impl Module {
 mod tests {
     use super::*;
     use crate::op::{Lookup, lookup};
-    use crate::text::{NoData, PrintOptions, parse, print};
+    use crate::text::{NoData, parse};
 
     const TEXT: &str = "opset ai.onnx=11\n\ngraph @main {\n  input %x : f32[1, 4]\n  const %axes : i64[1] = [0]\n  \
                         %s = Squeeze(%x) {axes=[0]} : f32[4]\n  %a, %b = Split(%s) : f32[2], f32[2]\n  output %a\n}\n\n\
@@ -103,7 +103,7 @@ mod tests {
         assert_eq!(module.uses(x).collect::<Vec<_>>(), [(nodes[0], 0)]);
         assert!(module.node(nodes[0]).dirty.operands && module.node(nodes[1]).dirty.results);
         assert!(module.set_opset(main, "", 13) && !module.set_opset(main, "com.example", 2));
-        let text = print(&module, &PrintOptions::default()).text;
+        let text = module.to_text().unwrap();
         assert!(
             text.contains("%s = Squeeze(%x, %axes) : f32[4]") && text.contains("%a = Split(%s)"),
             "{text}"

@@ -40,8 +40,8 @@ pub use generated::{LATEST_IR_VERSION, LATEST_OPSETS, OpKind, SCHEMAS};
 pub use schema::{Arity, AttrDefault, AttrKind, AttrSchema, Formal, FormalType, OpSchema, TypeSet, TypeVar};
 pub use signature::{Count, Declared, Signature, SignatureError, SignatureFormal};
 pub use traits::{
-    Sign, adds, dtype_follows_operand, is_deterministic, is_periodic, may_reduce, moves, replacement,
-    singular_at_zero, sums,
+    Sign, adds, dtype_follows_operand, is_deterministic, is_elementwise, is_periodic, may_reduce, moves,
+    replacement, singular_at_zero, sums,
 };
 pub use work::{Work, work};
 

@@ -62,6 +62,96 @@ pub fn adds(kind: OpKind) -> bool {
     matches!(kind, K::Add | K::Sub | K::Sum)
 }
 
+/// Whether element i of the result depends on element i of each operand and on attributes alone, once operands are
+/// broadcast to one shape (the bounds of Clip are scalars, and of the second operand of CastLike counts the type).
+///
+/// Operators that draw numbers are none, nor those that quantize, whose scales are broadcast along an axis; those of
+/// ai.onnx.ml are not looked at.
+pub fn is_elementwise(kind: OpKind) -> bool {
+    matches!(
+        kind,
+        K::Abs
+            | K::Acos
+            | K::Acosh
+            | K::Add
+            | K::And
+            | K::Asin
+            | K::Asinh
+            | K::Atan
+            | K::Atanh
+            | K::BitCast
+            | K::BitShift
+            | K::BitwiseAnd
+            | K::BitwiseNot
+            | K::BitwiseOr
+            | K::BitwiseXor
+            | K::Cast
+            | K::CastLike
+            | K::Ceil
+            | K::Celu
+            | K::Clip
+            | K::ContribBiasAdd
+            | K::ContribBiasGelu
+            | K::ContribFastGelu
+            | K::ContribGelu
+            | K::ContribQuickGelu
+            | K::Cos
+            | K::Cosh
+            | K::Div
+            | K::Elu
+            | K::Equal
+            | K::Erf
+            | K::Exp
+            | K::Floor
+            | K::Gelu
+            | K::Greater
+            | K::GreaterOrEqual
+            | K::HardSigmoid
+            | K::HardSwish
+            | K::Identity
+            | K::IsInf
+            | K::IsNaN
+            | K::LeakyRelu
+            | K::Less
+            | K::LessOrEqual
+            | K::Log
+            | K::Max
+            | K::Mean
+            | K::Min
+            | K::Mish
+            | K::Mod
+            | K::Mul
+            | K::Neg
+            | K::Not
+            | K::Or
+            | K::PRelu
+            | K::Pow
+            | K::Reciprocal
+            | K::RegexFullMatch
+            | K::Relu
+            | K::Round
+            | K::Selu
+            | K::Shrink
+            | K::Sigmoid
+            | K::Sign
+            | K::Sin
+            | K::Sinh
+            | K::Softplus
+            | K::Softsign
+            | K::Sqrt
+            | K::StringConcat
+            | K::Sub
+            | K::Sum
+            | K::SwiGLU
+            | K::Swish
+            | K::Tan
+            | K::Tanh
+            | K::ThresholdedRelu
+            | K::Where
+            | K::Xor
+    )
+}
+
 /// Whether each element of the result comes from a sum over many elements of the first operand: means, norms and
 /// logarithms of sums included, products of matrices and norm layers not.
 pub fn sums(kind: OpKind) -> bool {

@@ -18,7 +18,7 @@
 //! them are reported at once. Bodies nest at most [`MAX_DEPTH`] deep; neither step recurses over bodies.
 //!
 //! ```
-//! use ampc_ir::text::{NoData, PrintOptions, parse, print};
+//! use ampc_ir::text::{NoData, parse};
 //!
 //! let text = "\
 //! module ir=10
@@ -32,7 +32,8 @@
 //! }
 //! ";
 //! let module = parse(text, &NoData).unwrap();
-//! assert_eq!(print(&module, &PrintOptions::default()).text, text);
+//! assert_eq!(module.to_text().unwrap(), text);
+//! assert_eq!(module.to_string(), text, "the same, but for hashes of large constants");
 //! ```
 
 mod ast;
@@ -101,6 +102,24 @@ pub struct LargeConstant {
 /// Prints a module.
 pub fn print(module: &Module, options: &PrintOptions<'_>) -> Printed {
     printer::print(module, options)
+}
+
+impl Module {
+    /// The canonical text, as [`print()`] gives it by default; the hashes of large constants are computed for it.
+    ///
+    /// # Errors
+    /// If the bytes of a constant cannot be read.
+    pub fn to_text(&self) -> Result<String, TensorError> {
+        let mut printed = print(self, &PrintOptions::default());
+        printed.errors.pop().map_or(Ok(printed.text), Err)
+    }
+}
+
+/// The text form for people: large constants are named without their hashes, so that no weight is read.
+impl fmt::Display for Module {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&print(self, &PrintOptions { omit_hashes: true, ..PrintOptions::default() }).text)
+    }
 }
 
 /// The text of a type.

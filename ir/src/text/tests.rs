@@ -288,7 +288,7 @@ fn what_people_write_is_read_too() {
                 \t// under it\n  input %x: f32[N,2]\n  const %c : f32[] = 1\n  const %n : f32 = nan\n\
                 \x20 %z = Concat(%y,\n    %y) {axis = 0} : f32[?, 2] cast=user\n  output %z }\n";
     let module = parse(text, &NoData).unwrap();
-    let printed = print(&module, &PrintOptions::default()).text;
+    let printed = module.to_text().unwrap();
     assert_eq!(
         printed,
         "module ir=10\nopset ai.onnx=21\n\ngraph {\n  input %x : f32[N, 2]\n  const %c : f32 = 1.0\n\
@@ -350,12 +350,12 @@ fn large_constants_are_named_once() {
 #[test]
 fn missing_data_is_an_error_unless_allowed() {
     let module = with_large_constants();
-    let printed = print(&module, &PrintOptions::default()).text;
+    let printed = module.to_text().unwrap();
     assert_eq!(parse(&printed, &NoData).unwrap_err().0.len(), 4);
     let options = ParseOptions { allow_missing_data: true, ..ParseOptions::default() };
     let dump = parse_with(&printed, &NoData, &options).unwrap();
     same_module(&module, &dump).unwrap();
-    assert_eq!(print(&dump, &PrintOptions::default()).text, printed);
+    assert_eq!(dump.to_text().unwrap(), printed);
     let omitted = print(&module, &PrintOptions { omit_hashes: true, ..PrintOptions::default() });
     assert!(omitted.text.contains("const %w : f32[4, 5] = data(\"w\")\n"));
 }
@@ -363,7 +363,7 @@ fn missing_data_is_an_error_unless_allowed() {
 #[test]
 fn wrong_data_is_an_error() {
     let module = with_large_constants();
-    let printed = print(&module, &PrintOptions::default()).text;
+    let printed = module.to_text().unwrap();
     let wrong = |_: &str, _: DType, _: &[u64], _: Option<u128>| Some(big(9));
     let errors = parse(&printed, &wrong).unwrap_err();
     assert!(errors.0.iter().all(|e| e.expected.starts_with("data of hash 0x")), "{errors}");
@@ -516,7 +516,7 @@ fn deep_nesting_is_an_error_and_no_overflow() {
         format!("graph {{\n{open}{close}}}\n")
     };
     let module = parse(&deep(MAX_DEPTH), &NoData).unwrap();
-    let printed = print(&module, &PrintOptions::default()).text;
+    let printed = module.to_text().unwrap();
     same_module(&module, &parse(&printed, &NoData).unwrap()).unwrap();
     assert!(errors(&deep(MAX_DEPTH + 1)).contains("at most 256 nested bodies"));
     assert!(errors(&deep(100_000)).contains("at most 256 nested bodies"));
@@ -564,5 +564,5 @@ fn numbering_does_not_count() {
     let value = other.add_input(main, x, ty.clone(), None);
     other.add_output(main, value, ty);
     same_module(&module, &other).unwrap();
-    assert_eq!(print(&other, &PrintOptions::default()).text, text);
+    assert_eq!(other.to_text().unwrap(), text);
 }

@@ -192,9 +192,11 @@ impl Walk<'_> {
         let module = self.tensors.module;
         let is_allow = |var| flow::decision(module, var).is_some_and(|d| d.class == Class::Allow);
         self.results(At::Port(port)).into_iter().all(|value| {
-            let mut readers = flow::readers_beyond_casts(module, value).into_iter();
+            // Of outputs only those count that keep their type.
+            let readers = flow::readers_beyond_casts(module, value);
+            let mut operands = readers.into_iter().filter_map(Reader::operand);
             !self.leaves(value)
-                && readers.all(|(node, slot)| flow::reader_var(module, node, slot).is_some_and(is_allow))
+                && operands.all(|(node, slot)| flow::reader_var(module, node, slot).is_some_and(is_allow))
         })
     }
 

@@ -3,7 +3,7 @@
 
 use crate::flow::{self, Var};
 use ampc_ir::module::Op;
-use ampc_ir::op::{Class, OpKind};
+use ampc_ir::op::{self, Class, OpKind};
 use ampc_ir::ports::Ports;
 use ampc_ir::{Module, Node, Value};
 use rustc_hash::FxHashSet;
@@ -35,8 +35,7 @@ pub(super) fn sums(module: &Module) -> FxHashSet<Var> {
 fn sum_of(module: &Module, value: Value, of: &[Value]) -> Option<Var> {
     let (node, _) = module.producer(flow::behind_inserted(module, value))?;
     let kind = module.node(node).schema()?.kind;
-    let adds = matches!(kind, OpKind::Add | OpKind::Sub | OpKind::Sum);
-    let var = flow::vars(module, node).next().filter(|_| adds)?;
+    let var = flow::vars(module, node).next().filter(|_| op::adds(kind))?;
     let infers = flow::decision(module, var)?.class == Class::Infer;
     (infers && reads(module, node, of)).then_some(var)
 }

@@ -11,7 +11,7 @@
 //! last allow operator on that leads into a cast to an integer, whatever it started from: `floor(size · scale)`.
 
 use super::Cx;
-use crate::flow::{self, Var};
+use crate::flow::{self, Reader, Var};
 use crate::pass::PassError;
 use ampc_ir::op::{self, Class, OpKind};
 use ampc_ir::{DType, Node};
@@ -160,7 +160,9 @@ fn walk_backward(cx: &Cx<'_>, nodes: &[Node], exact: &mut FxHashSet<Var>, near: 
         for var in flow::vars(cx.module, node).filter(|&v| carries(cx, v)) {
             let (mut to_exact, mut to_near) = (false, false);
             for (_, value) in flow::results_of(cx.module, var) {
-                for (reader, slot) in flow::readers_beyond_casts(cx.module, value) {
+                let readers = flow::readers_beyond_casts(cx.module, value).into_iter();
+                // An output of the model is a number, not an index.
+                for (reader, slot) in readers.filter_map(Reader::operand) {
                     let sink = leaves(cx, reader);
                     to_exact |= sink.is_some();
                     to_near |= sink == Some(Sink::Integer);

@@ -1,7 +1,7 @@
 //! Guards on norms and reductions.
 
 use super::Cx;
-use crate::flow::{self, Var};
+use crate::flow::{self, Reader, Var};
 use crate::pass::PassError;
 use ampc_ir::op::{self, OpKind};
 use ampc_ir::views::NodeView;
@@ -23,10 +23,11 @@ pub(super) fn stash(cx: &mut Cx<'_>) -> Result<(), PassError> {
     Ok(())
 }
 
-/// The nodes that read the results of a variable.
+/// The nodes that read the results of a variable. Outputs of the model are no part of a pattern.
 fn readers(cx: &Cx<'_>, var: Var) -> Vec<Node> {
     let mut nodes: Vec<Node> = flow::results_of(cx.module, var)
         .flat_map(|(_, value)| flow::readers_beyond_casts(cx.module, value))
+        .filter_map(Reader::operand)
         .map(|(node, _)| node)
         .collect();
     nodes.sort_unstable();

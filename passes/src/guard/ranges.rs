@@ -2,7 +2,7 @@
 
 use super::constants::{Known, Origin};
 use super::{Cx, OutOfRange};
-use crate::flow::{self, Var};
+use crate::flow::{self, Reader, Var};
 use crate::pass::PassError;
 use ampc_ir::DType;
 use ampc_ir::convert::min_normal;
@@ -154,7 +154,9 @@ fn way_to_sensitive(cx: &Cx<'_>, start: Var) -> Option<Vec<Var>> {
         let mut next = Vec::new();
         for &var in &frontier {
             for (_, value) in flow::results_of(cx.module, var) {
-                for (node, slot) in flow::readers_beyond_casts(cx.module, value) {
+                let readers = flow::readers_beyond_casts(cx.module, value).into_iter();
+                // An output of the model divides by nothing.
+                for (node, slot) in readers.filter_map(Reader::operand) {
                     let Some(reader) = flow::reader_var(cx.module, node, slot) else { continue };
                     let sensitive = cx.kind(node).is_some_and(|k| op::singular_at_zero(k, slot as usize));
                     let class = flow::decision(cx.module, reader).map(|d| d.class);

@@ -1,5 +1,6 @@
 //! Nodes that run alone, for the tests of kernels.
 
+use crate::cpu::exec::has_kernel;
 use crate::cpu::kernel::Io;
 use crate::{Cpu, DataRef, HostTensor};
 use ampc_ir::op::OpKind;
@@ -32,15 +33,26 @@ pub(super) fn run_with(
     Ok(outputs.iter().map(|output| output.tensor().unwrap().view().to_host().unwrap()).collect())
 }
 
-/// docs/contrib.md names the operators of ONNX Runtime that have no kernel here, and no others.
+/// The documents name the operators that have no kernel here, and no others: docs/contrib.md those of ONNX Runtime's
+/// domain, docs/run.md those of all others.
 #[test]
-fn the_documentation_names_contrib_operators_without_kernel() {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/contrib.md");
-    let text = std::fs::read_to_string(path).unwrap();
-    let contrib = OpKind::ALL.iter().filter(|k| k.domain() == "com.microsoft");
-    let lacking: Vec<&str> = contrib.filter(|&&k| super::find(k).is_none()).map(|k| k.name()).collect();
-    let line = format!("It has none for {}.", lacking.join(", "));
-    assert!(text.contains(&line), "docs/contrib.md lacks: {line}");
+fn the_documentation_names_operators_without_kernel() {
+    let holds = |document: &str, line: &str| {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(document);
+        assert!(std::fs::read_to_string(path).unwrap().contains(line), "docs/{document} lacks: {line}");
+    };
+    let lacking = |is_of: &dyn Fn(&str) -> bool, prefixed: bool| {
+        let of = OpKind::ALL.iter().filter(|k| is_of(k.domain()) && !has_kernel(**k));
+        let name = |k: &OpKind| match k.domain() {
+            domain if prefixed && !domain.is_empty() => format!("{domain}::{}", k.name()),
+            _ => k.name().to_owned(),
+        };
+        of.map(name).collect::<Vec<_>>().join(", ")
+    };
+    let contrib = lacking(&|domain| domain == "com.microsoft", false);
+    holds("contrib.md", &format!("It has none for {contrib}."));
+    let others = lacking(&|domain| domain != "com.microsoft", true);
+    holds("run.md", &format!("There is a kernel for every operator of ONNX's domains but {others};"));
 }
 
 fn extents(dims: &[usize]) -> Vec<u64> {
