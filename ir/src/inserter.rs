@@ -290,9 +290,9 @@ impl<'m> Inserter<'m> {
         operands: &[Value],
         attrs: &[(&'static str, AttrValue)],
     ) -> Result<Value, InsertError> {
-        let spec = attrs.iter().fold(NodeSpec::new(kind, operands), |spec, (name, value)| {
-            spec.attr(*name, value.clone())
-        });
+        let spec = attrs
+            .iter()
+            .fold(NodeSpec::new(kind, operands), |spec, (name, value)| spec.attr(*name, value.clone()));
         let [value] = self.insert(spec)?;
         Ok(value)
     }
@@ -380,8 +380,7 @@ impl<'m> Inserter<'m> {
         }
         let attrs = attrs.into_iter().map(|(name, value)| (self.module.intern(&name), value)).collect();
         let provenance = self.provenance;
-        let new =
-            NewNode { op: Op::Schema(schema), name: node_name, operands, attrs, results, provenance };
+        let new = NewNode { op: Op::Schema(schema), name: node_name, operands, attrs, results, provenance };
         let node = self.module.add_node(self.place.graph, self.place.at, new);
         let inferred = match check_new(self.module, node, &self.facts) {
             Ok(inferred) => inferred,
@@ -390,7 +389,8 @@ impl<'m> Inserter<'m> {
                 return Err(self.error(kind, InsertErrorKind::IllTyped(error)));
             }
         };
-        let results: SmallVec<[Option<Value>; 2]> = self.module.node(node).results().iter().copied().collect();
+        let results: SmallVec<[Option<Value>; 2]> =
+            self.module.node(node).results().iter().copied().collect();
         for (value, ty) in results.iter().flatten().zip(inferred.types) {
             self.module.set_type(*value, ty);
         }

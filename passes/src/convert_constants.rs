@@ -109,10 +109,7 @@ impl ConvertConstants {
         let low = Arc::new(data.converted(Conversion { to, clamp: self.clamp }));
         warn_of_overflow(module, cx, operand, data, to, self.clamp);
         let replacement = replacement(module, (operand, source), (cast, result), low);
-        module.replace_uses(result, replacement, |n, _| n != cast);
-        for slot in module.output_slots(result).collect::<Vec<_>>() {
-            module.set_output(graph, slot as usize, replacement);
-        }
+        module.replace_value(result, replacement);
         module.erase_node(cast);
         true
     }

@@ -231,11 +231,7 @@ pub(crate) fn erase_unread(module: &mut Module, pinned: impl Fn(&Module, Node) -
 
 /// Lets the readers of a cast read another value, and removes the cast.
 fn replace(module: &mut Module, cast: &Cast, by: Value) {
-    module.replace_uses(cast.result, by, |_, _| true);
-    let graph = module.node(cast.node).graph;
-    for slot in module.output_slots(cast.result).collect::<Vec<_>>() {
-        module.set_output(graph, slot as usize, by);
-    }
+    module.replace_value(cast.result, by);
     module.erase_node(cast.node);
 }
 

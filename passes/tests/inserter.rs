@@ -2,7 +2,7 @@
 
 use ampc_ir::op::OpKind;
 use ampc_ir::text::{NoData, PrintOptions, parse, print};
-use ampc_ir::{GraphId, InsertError, Inserter, Module, Node, Position, Value};
+use ampc_ir::{GraphId, InsertError, Inserter, Module, Node, Position};
 use ampc_passes::pipeline::Pipeline;
 use ampc_passes::{Changed, Pass, PassCx, PassError, sound};
 
@@ -42,19 +42,12 @@ fn decompose(inserter: &mut Inserter<'_>, node: Node) -> Result<bool, InsertErro
     let exp = inserter.op(OpKind::Exp, &[x], &[])?;
     let sum = inserter.op(OpKind::Add, &[exp, one], &[])?;
     let log = inserter.op(OpKind::Log, &[sum], &[])?;
-    replace(inserter.module, node, y, log);
+    // The logarithm is read in place of the result, and has its name.
+    let name = inserter.module.value(y).name.expect("results have names");
+    inserter.module.replace_value(y, log);
+    inserter.module.erase_node(node);
+    inserter.module.set_value_name(log, name);
     Ok(true)
-}
-
-/// Whatever reads `old` or leaves as it is `new` from here on, under the same name.
-fn replace(module: &mut Module, node: Node, old: Value, new: Value) {
-    module.replace_uses(old, new, |_, _| true);
-    for slot in module.output_slots(old).collect::<Vec<_>>() {
-        module.set_output(module.node(node).graph, slot as usize, new);
-    }
-    let name = module.value(old).name.expect("results have names");
-    module.erase_node(node);
-    module.set_value_name(new, name);
 }
 
 const MODEL: &str = "\

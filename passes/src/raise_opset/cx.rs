@@ -137,7 +137,12 @@ impl<'a> Cx<'a> {
 
     /// A list attribute as an operand. In a function it may be the function's own attribute, which a Constant node
     /// makes an operand.
-    pub(super) fn list(&mut self, node: Node, what: &'static str, value: AttrValue) -> Result<Value, Refused> {
+    pub(super) fn list(
+        &mut self,
+        node: Node,
+        what: &'static str,
+        value: AttrValue,
+    ) -> Result<Value, Refused> {
         match value {
             AttrValue::Ints(list) => Ok(self.ints(node, what, &list)),
             AttrValue::Int(x) => Ok(self.ints(node, what, &[x])),
@@ -180,14 +185,7 @@ impl<'a> Cx<'a> {
     /// Whoever read `old` reads `new` from now on, outside and in, except for the node that makes `new` from it. The
     /// name goes with the readers, so that outputs keep theirs; the node of `old` gets it if its path was that name.
     pub(super) fn take_over(&mut self, old: Value, new: Value, what: &str) {
-        let maker = self.inserter.module.producer(new).map(|(n, _)| n);
-        self.inserter.module.replace_uses(old, new, |n, _| Some(n) != maker);
-        let graph = self.inserter.module.value(old).graph;
-        for index in 0..self.inserter.module.graph(graph).outputs().len() {
-            if self.inserter.module.graph(graph).outputs()[index].value == old {
-                self.inserter.module.set_output(graph, index, new);
-            }
-        }
+        self.inserter.module.replace_value(old, new);
         let ty = self.inserter.module.value(old).ty.clone();
         self.inserter.module.set_type(new, ty);
         self.inserter.module.set_type(old, Type::Unknown);

@@ -151,7 +151,8 @@ impl Raise<'_> {
         let mut cx = Cx::new(module, self.facts, opset);
         for &graph in graphs {
             for node in cx.inserter.module.nodes(graph).collect::<Vec<_>>() {
-                let Some(schema) = cx.inserter.module.node(node).schema().filter(|s| s.domain.is_empty()) else {
+                let Some(schema) = cx.inserter.module.node(node).schema().filter(|s| s.domain.is_empty())
+                else {
                     continue;
                 };
                 let Some(next) = schema.kind.versions().iter().find(|s| s.since == opset) else { continue };

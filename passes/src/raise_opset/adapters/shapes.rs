@@ -57,8 +57,7 @@ pub(in super::super) fn prelu_7(cx: &mut Cx<'_>, node: Node) -> Result<(), Refus
 /// Gives operand `slot` axes of extent 1. Only below 13, where axes are an attribute.
 fn unsqueeze(cx: &mut Cx<'_>, node: Node, slot: usize, axes: Vec<i64>) -> Result<(), Refused> {
     let value = cx.inserter.module.node(node).operand(slot).expect("it has dims");
-    let wide =
-        cx.add(At::Before(node), OpKind::Unsqueeze, &[value], &[("axes", axes.into())], "aligned")?;
+    let wide = cx.add(At::Before(node), OpKind::Unsqueeze, &[value], &[("axes", axes.into())], "aligned")?;
     cx.inserter.module.set_operand(node, slot, Some(wide));
     Ok(())
 }
