@@ -2,7 +2,7 @@
 
 use crate::op::AttrKind;
 use crate::tensor::{SparseData, TensorData};
-use crate::{GraphId, Symbol, Type};
+use crate::{DType, GraphId, Symbol, Type};
 use std::sync::Arc;
 
 /// The value of an attribute.
@@ -74,6 +74,49 @@ impl AttrValue {
             AttrValue::Graphs(gs) => gs,
             _ => &[],
         }
+    }
+}
+
+impl From<i64> for AttrValue {
+    fn from(value: i64) -> AttrValue {
+        AttrValue::Int(value)
+    }
+}
+
+impl From<f32> for AttrValue {
+    fn from(value: f32) -> AttrValue {
+        AttrValue::Float(value)
+    }
+}
+
+impl From<&str> for AttrValue {
+    fn from(value: &str) -> AttrValue {
+        AttrValue::String(value.as_bytes().into())
+    }
+}
+
+impl From<Vec<i64>> for AttrValue {
+    fn from(list: Vec<i64>) -> AttrValue {
+        AttrValue::Ints(list)
+    }
+}
+
+impl From<Vec<f32>> for AttrValue {
+    fn from(list: Vec<f32>) -> AttrValue {
+        AttrValue::Floats(list)
+    }
+}
+
+impl From<Arc<TensorData>> for AttrValue {
+    fn from(data: Arc<TensorData>) -> AttrValue {
+        AttrValue::Tensor(data)
+    }
+}
+
+/// The number of the element type, as `to` of Cast has it.
+impl From<DType> for AttrValue {
+    fn from(dtype: DType) -> AttrValue {
+        AttrValue::Int(i64::from(dtype.number()))
     }
 }
 

@@ -1,7 +1,7 @@
 //! The graph IR of ampc.
 //!
 //! A [`Module`] holds a model: its main graph, the bodies of control-flow nodes and the model-local functions,
-//! as data in one arena (read [`module`] first, then [`edit`], then [`verify`]).
+//! as data in one arena (read [`module`] first, then [`edit`], then [`verify`]). Passes build nodes through [`inserter`].
 //! What ONNX says of its operators is the table [`op`]; what an operator means at its version is read through
 //! [`views`]; [`infer`] gives every value its type; [`text`] prints a module and reads it back.
 //!
@@ -16,6 +16,7 @@ pub mod edit;
 pub mod entity;
 pub mod eq;
 pub mod infer;
+pub mod inserter;
 pub mod module;
 pub mod op;
 pub mod ports;
@@ -34,6 +35,7 @@ pub use captures::Captured;
 pub use dtype::DType;
 pub use edit::{NewNode, Position};
 pub use entity::{FunctionId, GraphId, Node, Symbol, Value};
+pub use inserter::{InsertError, Inserter, NodeSpec};
 pub use module::{Module, Op, Payload};
 pub use tensor::TensorData;
 pub use ty::{Dim, Dims, Shape, TensorType, Type};

@@ -7,13 +7,12 @@
 
 use crate::flow::{self, Var};
 use crate::names;
-use crate::pass::{Changed, Pass, PassCx, PassError};
+use crate::pass::{Changed, Pass, PassCx, PassError, sound};
 use ampc_ir::convert::{Conversion, can_convert};
-use ampc_ir::edit::{NewNode, Position};
 use ampc_ir::module::Provenance;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::{NodeView, constant_node_data};
-use ampc_ir::{AttrValue, DType, Module, Node, Payload, TensorData, Value};
+use ampc_ir::{AttrValue, DType, Inserter, Module, Node, NodeSpec, Payload, TensorData, Value};
 use std::sync::Arc;
 
 /// The pass.
@@ -110,10 +109,7 @@ impl ConvertConstants {
         let low = Arc::new(data.converted(Conversion { to, clamp: self.clamp }));
         warn_of_overflow(module, cx, operand, data, to, self.clamp);
         let replacement = replacement(module, (operand, source), (cast, result), low);
-        module.replace_uses(result, replacement, |n, _| n != cast);
-        for slot in module.output_slots(result).collect::<Vec<_>>() {
-            module.set_output(graph, slot as usize, replacement);
-        }
+        module.replace_value(result, replacement);
         module.erase_node(cast);
         true
     }
@@ -164,21 +160,18 @@ fn convert_node(module: &mut Module, node: Node, made: Value, low: Arc<TensorDat
 /// A node as the one that makes a constant, which makes it from other elements, under the names of the cast. Returns
 /// its result.
 fn twin(module: &mut Module, node: Node, (cast, result): (Node, Value), low: Arc<TensorData>) -> Value {
-    let (value, to) = (module.intern("value"), low.dtype());
-    let data = module.node(node);
-    let new = NewNode {
-        op: data.op,
-        name: module.node(cast).name,
-        operands: data.formal_operands().iter().copied().collect(),
-        attrs: vec![(value, AttrValue::Tensor(low))],
-        results: vec![Some((module.value(result).name.expect(NAMED), module.value(result).ty.clone()))],
-        provenance: Provenance::User,
-    };
-    let (graph, decisions) = (data.graph, data.decisions.clone());
-    let twin = module.add_node(graph, Position::After(node), new);
+    let (data, to) = (module.node(node), low.dtype());
+    let kind = data.schema().expect("an operator that makes constants").kind;
+    let spec = NodeSpec::new(kind, &[]).operands(data.formal_operands()).attr("value", low);
+    let spec = spec.result_name(module.value(result).name.expect(NAMED)).node_name(module.node(cast).name);
+    let (decisions, ty) = (data.decisions.clone(), module.value(result).ty.clone());
+    let [made] = sound(Inserter::after(module, node).insert(spec));
+    // The elements of a shape may be known to inference only.
+    module.set_type(made, ty);
+    let (twin, _) = module.producer(made).expect("a node makes it");
     *module.node_mut(twin).decisions = decisions;
     made_in(module, twin, to);
-    module.node(twin).result(0).expect("it was given a result")
+    made
 }
 
 /// Decisions say what became of the node: its result has another type now.

@@ -53,7 +53,7 @@ pub mod tensors;
 pub mod text_casts;
 
 pub use invariants::{Breach, Invariants};
-pub use pass::{Changed, Pass, PassCx, PassError, Warning};
+pub use pass::{Changed, Pass, PassCx, PassError, Warning, sound};
 pub use paths::Paths;
 pub use policy::Policy;
 pub use target::Profile;

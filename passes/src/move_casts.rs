@@ -23,14 +23,14 @@ use crate::exact::composes;
 use crate::flow;
 use crate::invariants::Invariants;
 use crate::names;
-use crate::pass::{Changed, Pass, PassCx, PassError};
+use crate::pass::{Changed, Pass, PassCx, PassError, sound};
 use crate::policy::Policy;
 use crate::simplify_casts::{erase_unread, leave_out_wide, simplify_inserted};
-use ampc_ir::edit::{NewNode, Position};
-use ampc_ir::module::{Def, Op, Provenance};
+use ampc_ir::edit::Position;
+use ampc_ir::module::{Def, Provenance};
 use ampc_ir::op::{Formal, OpKind};
 use ampc_ir::views::NodeView;
-use ampc_ir::{DType, GraphId, Module, Node, Type, Value};
+use ampc_ir::{DType, GraphId, Inserter, Module, Node, NodeSpec, Type, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -232,23 +232,16 @@ fn hoist(module: &mut Module, node: Node) -> Option<GraphId> {
     // What a body captures is nothing that it makes, so it cannot be its output.
     let owner = out_of.filter(|_| !module.is_output(cast.result))?;
     let data = module.node(node);
-    let schema = data.schema()?;
-    let attrs = data.attrs().iter().map(|attr| (attr.name, attr.value.clone())).collect();
-    let (name, metadata) = (data.name, data.metadata.clone());
+    let mut spec = NodeSpec::new(data.schema()?.kind, &[operand]).node_name(data.name);
+    for attr in data.attrs() {
+        spec = spec.attr(module.text(attr.name).to_owned(), attr.value.clone());
+    }
     let base = module.value_name(cast.result).map_or_else(String::new, |name| module.text(name).to_owned());
-    let result = (module.fresh_name(&base), module.value(cast.result).ty.clone());
-    let moved = NewNode {
-        op: Op::Schema(schema),
-        name,
-        operands: smallvec::smallvec![Some(operand)],
-        attrs,
-        results: vec![Some(result)],
-        provenance: Provenance::User,
-    };
-    let outside = module.node(owner).graph;
-    let moved = module.add_node(outside, Position::Before(owner), moved);
-    *module.node_mut(moved).metadata = metadata;
-    let result = module.node(moved).result(0).expect("a cast has a result");
+    let spec = spec.result_name(module.fresh_name(&base));
+    let mut inserter = Inserter::before(module, owner);
+    inserter.set_origin(Some(node));
+    inserter.copies_metadata = true;
+    let [result] = sound(inserter.insert(spec));
     let captured = module.capture_into(home, result);
     module.replace_uses(cast.result, captured, |_, _| true);
     module.erase_node(node);

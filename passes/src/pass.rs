@@ -7,7 +7,7 @@ use crate::assign::Optimum;
 use crate::guard::Statistics;
 use crate::invariants::Invariants;
 use ampc_ir::infer::Facts;
-use ampc_ir::{Module, Node, Value};
+use ampc_ir::{InsertError, Module, Node, Value};
 use std::fmt;
 
 /// Whether a pass changed the module.
@@ -192,6 +192,15 @@ pub enum PassError {
         /// By the graph.
         counted: i64,
     },
+}
+
+/// What a pass inserts of which it knows that it fits, whatever the model is. A pass that cannot know makes a
+/// [`PassError`] of the error, or leaves the node alone.
+///
+/// # Panics
+/// If it does not fit: that is a bug of the pass.
+pub fn sound<T>(inserted: Result<T, InsertError>) -> T {
+    inserted.unwrap_or_else(|error| panic!("bug in a pass: {error}"))
 }
 
 /// One step of a pipeline.

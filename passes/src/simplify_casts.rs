@@ -18,13 +18,13 @@ use crate::exact::{composes, is_exact};
 use crate::flow::{self, Var};
 use crate::insert_casts::set_target;
 use crate::names;
-use crate::pass::{Changed, Pass, PassCx, PassError};
+use crate::pass::{Changed, Pass, PassCx, PassError, sound};
 use ampc_ir::convert::Conversion;
-use ampc_ir::edit::{NewNode, Position};
-use ampc_ir::module::{Def, GraphOwner, Op, Provenance};
-use ampc_ir::op::{Lookup, OpKind, lookup};
+use ampc_ir::edit::Position;
+use ampc_ir::module::{Def, GraphOwner, Provenance};
+use ampc_ir::op::OpKind;
 use ampc_ir::views::NodeView;
-use ampc_ir::{AttrValue, DType, Module, Node, TensorData, Value};
+use ampc_ir::{AttrValue, DType, Inserter, Module, Node, NodeSpec, TensorData, Value};
 use rustc_hash::FxHashMap;
 use std::collections::hash_map::Entry;
 
@@ -179,26 +179,16 @@ pub(crate) fn leave_out_wide(module: &mut Module, node: Node) -> bool {
 
 /// An Identity in place of a cast.
 fn identity(module: &mut Module, cast: &Cast) -> Value {
-    let graph = module.node(cast.node).graph;
-    let Lookup::Found(schema) = lookup("", "Identity", flow::onnx_opset(module, graph)) else {
-        unreachable!("Identity exists in every operator set from 1 on")
-    };
     let base = module.value_name(cast.operand).map_or_else(String::new, |name| module.text(name).to_owned());
-    let (name, ty) = (module.fresh_name(&base), module.value(cast.operand).ty.clone());
-    let node = NewNode {
-        op: Op::Schema(schema),
-        name: module.node(cast.node).name,
-        operands: smallvec::smallvec![Some(cast.operand)],
-        attrs: Vec::new(),
-        results: vec![Some((name, ty))],
-        provenance: Provenance::User,
-    };
-    let node = module.add_node(graph, Position::Before(cast.node), node);
+    let spec = NodeSpec::new(OpKind::Identity, &[cast.operand]).node_name(module.node(cast.node).name);
+    let spec = spec.result_name(module.fresh_name(&base));
+    let [same] = sound(Inserter::before(module, cast.node).insert(spec));
     // What was decided about the result of the cast.
     let decided =
         flow::producer_var(module, cast.result).and_then(|var| flow::decision(module, var)).cloned();
+    let (node, _) = module.producer(same).expect("a node makes it");
     module.node_mut(node).decisions.extend(decided);
-    module.node(node).result(0).expect("an Identity has a result")
+    same
 }
 
 /// Whether a cast of the author is no more than that: no pin speaks of it, no attribute says how it rounds, and it is in
@@ -241,11 +231,7 @@ pub(crate) fn erase_unread(module: &mut Module, pinned: impl Fn(&Module, Node) -
 
 /// Lets the readers of a cast read another value, and removes the cast.
 fn replace(module: &mut Module, cast: &Cast, by: Value) {
-    module.replace_uses(cast.result, by, |_, _| true);
-    let graph = module.node(cast.node).graph;
-    for slot in module.output_slots(cast.result).collect::<Vec<_>>() {
-        module.set_output(graph, slot as usize, by);
-    }
+    module.replace_value(cast.result, by);
     module.erase_node(cast.node);
 }
 

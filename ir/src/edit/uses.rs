@@ -57,6 +57,17 @@ impl Module {
         }
     }
 
+    /// Lets `new` stand for `old` wherever it is read or leaves its graph, except for the node that makes `new` from it.
+    /// Each keeps its name.
+    pub fn replace_value(&mut self, old: Value, new: Value) {
+        let maker = self.producer(new).map(|(node, _)| node);
+        self.replace_uses(old, new, |node, _| Some(node) != maker);
+        let graph = self.values[old].graph;
+        for slot in self.output_slots(old).collect::<Vec<_>>() {
+            self.set_output(graph, slot as usize, new);
+        }
+    }
+
     /// Gives a node another list of formal operands.
     ///
     /// # Panics

@@ -60,13 +60,27 @@ pub fn infer_module(module: &mut Module) -> Result<Facts, Vec<InferError>> {
 /// If its operands do not fit its operator.
 pub fn check_node(module: &Module, node: Node, facts: &Facts) -> Result<Option<Inferred>, OpError> {
     let Some(view) = NodeView::with_facts(module, node, facts) else { return Ok(None) };
-    infer_here(&view, facts).map(Some)
+    infer_here(&view, facts, infer_node).map(Some)
 }
 
-/// As [`infer_node`]. In a branch that is never taken shapes need not fit: a model may ask for the rank of an input
-/// and have a branch for every answer.
-fn infer_here(view: &NodeView<'_>, facts: &Facts) -> Result<Inferred, OpError> {
-    let error = match infer_node(view) {
+/// What inference says of a node of the operator table that was just made. Unlike [`check_node`] it excuses nothing: its
+/// attributes have to be those of the operator, also in an open domain.
+///
+/// # Errors
+/// If operands, results or attributes do not fit its operator.
+pub(crate) fn check_new(module: &Module, node: Node, facts: &Facts) -> Result<Inferred, OpError> {
+    let view = NodeView::with_facts(module, node, facts).ok_or_else(no_schema)?;
+    infer_here(&view, facts, fitting)
+}
+
+/// As `infer`. In a branch that is never taken shapes need not fit: a model may ask for the rank of an input and have
+/// a branch for every answer.
+fn infer_here(
+    view: &NodeView<'_>,
+    facts: &Facts,
+    infer: fn(&NodeView<'_>) -> Result<Inferred, OpError>,
+) -> Result<Inferred, OpError> {
+    let error = match infer(view) {
         Err(error) if control::is_idle(view.module, view.data().graph, facts) => error,
         done => return done,
     };
@@ -74,7 +88,7 @@ fn infer_here(view: &NodeView<'_>, facts: &Facts) -> Result<Inferred, OpError> {
     let types: Vec<Option<Type>> = (0..view.n_operands()).map(shapeless).collect();
     let actual =
         Actual { types: &types, values: &[], call_attrs: facts.in_call().then(|| facts.call_attrs()) };
-    infer_node(&view.with_operands(actual)).map_err(|_| error)
+    infer(&view.with_operands(actual)).map_err(|_| error)
 }
 
 /// What inference says of a node of the operator table whose operands are these; bodies are not entered.
@@ -161,7 +175,7 @@ impl Driver<'_> {
                 if has_bodies(schema.kind) {
                     self.nested(|cx| cx.bodies(node))?;
                 }
-                infer_here(&self.view(node).ok_or_else(no_schema)?, &self.facts)
+                infer_here(&self.view(node).ok_or_else(no_schema)?, &self.facts, infer_node)
             }
         }
     }
@@ -242,8 +256,8 @@ fn infer_node(view: &NodeView<'_>) -> Result<Inferred, OpError> {
     Ok(fitting(view).unwrap_or_else(|_| Inferred { types: unknown(), ints: None }))
 }
 
-/// What is inferred of a node of an open domain that fits its schema, attributes included: the verifier does not ask
-/// for them there.
+/// What is inferred of a node that fits its schema, attributes included: the verifier does not ask for them in open
+/// domains.
 fn fitting(view: &NodeView<'_>) -> Result<Inferred, OpError> {
     // Signatures say nothing of attributes.
     let attrs = if view.schema.declared.is_some() { &[] } else { view.data().attrs() };

@@ -42,6 +42,7 @@ mod window;
 
 pub use calls::call_attrs;
 pub use dispatch::is_inferred;
+pub(crate) use driver::check_new;
 pub use driver::describe;
 pub use driver::{InferError, check_node, infer, infer_actual, infer_module, misfit};
 pub use int::Int;
@@ -66,6 +67,10 @@ impl Facts {
     pub fn ints(&self, value: Value) -> Option<&[Int]> {
         // A reference into the map: `SecondaryMap` hands out the default for what was never written.
         self.ints[value].as_deref()
+    }
+    /// Remembers the elements of a value.
+    pub(crate) fn set_ints(&mut self, value: Value, ints: Vec<Int>) {
+        self.ints[value] = Some(ints.into());
     }
     /// The attributes of the call whose function body is being inferred.
     pub fn call_attrs(&self) -> &[Attr] {

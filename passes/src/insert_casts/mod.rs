@@ -21,16 +21,16 @@ use crate::cost::Objective;
 use crate::flow::{self, Reader, Var};
 use crate::invariants::Invariants;
 use crate::names;
-use crate::pass::{Changed, Pass, PassCx, PassError};
+use crate::pass::{Changed, Pass, PassCx, PassError, sound};
 use crate::sequences::{element, is_container, is_structural_node};
 use crate::tensors::same_number;
-use ampc_ir::edit::{NewNode, Position};
+use ampc_ir::edit::Position;
 use ampc_ir::entity::SecondaryMap;
 use ampc_ir::infer::{Facts, check_node};
-use ampc_ir::module::{Def, GraphOwner, Op, Provenance};
-use ampc_ir::op::{AttrKind, Lookup, OpKind, OpSchema, lookup};
+use ampc_ir::module::{Def, GraphOwner, Provenance};
+use ampc_ir::op::{AttrKind, OpKind, OpSchema};
 use ampc_ir::ports::Ports;
-use ampc_ir::{AttrValue, DType, GraphId, Module, Node, Value};
+use ampc_ir::{AttrValue, DType, GraphId, Inserter, Module, Node, NodeSpec, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Which inputs and outputs of the graph keep their types.
@@ -544,25 +544,12 @@ pub(crate) fn new_cast(module: &mut Module, value: Value, to: DType, at: Positio
         // Its nodes are of other domains only.
         module.import_opset(graph, "", opset);
     }
-    let Lookup::Found(schema) = lookup("", "Cast", opset) else {
-        unreachable!("Cast exists in every operator set from 1 on")
-    };
-    let attr = module.intern("to");
-    let to_value = target_value(schema, to);
-    let ty = module.value(value).ty.with_element_dtype(to);
-    let node = module.add_node(
-        graph,
-        at,
-        NewNode {
-            op: Op::Schema(schema),
-            name: Some(node_name),
-            operands: smallvec::smallvec![Some(value)],
-            attrs: vec![(attr, to_value)],
-            results: vec![Some((name, ty))],
-            provenance: Provenance::Inserted,
-        },
-    );
-    module.node(node).result(0).expect("a cast has a result")
+    let mut inserter = Inserter::new(module, graph, at);
+    inserter.provenance = Provenance::Inserted;
+    let to = target_value(sound(inserter.schema(OpKind::Cast)), to);
+    let cast = NodeSpec::new(OpKind::Cast, &[value]).attr("to", to).result_name(name);
+    let [result] = sound(inserter.insert(cast.node_name(Some(node_name))));
+    result
 }
 
 /// Makes a cast one to another type; what it makes has to be given that type as well.
@@ -580,6 +567,6 @@ fn target_value(schema: &OpSchema, to: DType) -> AttrValue {
         Some(AttrKind::String) => {
             AttrValue::String(to.onnx_name().to_uppercase().into_bytes().into_boxed_slice())
         }
-        _ => AttrValue::Int(i64::from(to.number())),
+        _ => to.into(),
     }
 }

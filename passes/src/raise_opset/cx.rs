@@ -2,12 +2,10 @@
 
 use ampc_ir::attr::AttrValue;
 use ampc_ir::infer::Facts;
-use ampc_ir::module::{GraphOwner, Op, Provenance};
-use ampc_ir::op::{AttrDefault, AttrKind, Lookup, OpKind, lookup};
+use ampc_ir::module::{GraphOwner, Op};
+use ampc_ir::op::{AttrDefault, AttrKind, OpKind};
 use ampc_ir::views::NodeView;
-use ampc_ir::{DType, Dim, Module, NewNode, Node, Payload, Position, TensorData, Type, Value};
-use rustc_hash::FxHashMap;
-use std::sync::Arc;
+use ampc_ir::{DType, Dim, InsertError, Inserter, Module, Node, NodeSpec, Position, TensorData, Type, Value};
 
 /// Why a node cannot be brought into its next form.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,14 +16,21 @@ pub(super) fn refuse<T>(why: impl Into<String>) -> Result<T, Refused> {
     Err(Refused(why.into()))
 }
 
+/// What is made for a node does not fit where it stands.
+impl From<InsertError> for Refused {
+    fn from(error: InsertError) -> Refused {
+        Refused(format!("{} cannot stand beside it: {}", error.op.name(), error.kind))
+    }
+}
+
 /// The module while it is raised by one opset.
 pub(super) struct Cx<'a> {
-    pub(super) module: &'a mut Module,
+    /// What adds nodes and constants, of the opset that this step leads to; it has the module.
+    pub(super) inserter: Inserter<'a>,
     /// What inference knew of the module before.
     facts: &'a Facts,
-    /// The opset that this step leads to: that of new nodes.
+    /// The opset that this step leads to.
     opset: u16,
-    constants: FxHashMap<(ampc_ir::GraphId, DType, Vec<u64>, Vec<u8>), Value>,
 }
 
 /// Where a new node stands, and what its result is called after.
@@ -37,29 +42,23 @@ pub(super) enum At {
     After(Node),
 }
 
-impl At {
-    fn node(self) -> Node {
-        match self {
-            At::Before(node) | At::After(node) => node,
-        }
-    }
-}
-
 impl<'a> Cx<'a> {
     pub(super) fn new(module: &'a mut Module, facts: &'a Facts, opset: u16) -> Cx<'a> {
-        Cx { module, facts, opset, constants: FxHashMap::default() }
+        let main = module.main();
+        let inserter = Inserter::new(module, main, Position::Last).with_facts(facts).with_opset("", opset);
+        Cx { inserter, facts, opset }
     }
 
     /// The node at the version it has before the step.
     pub(super) fn view(&self, node: Node) -> NodeView<'_> {
-        NodeView::with_facts(self.module, node, self.facts)
+        NodeView::with_facts(self.inserter.module, node, self.facts)
             .expect("adapters are called for nodes of the table")
     }
 
     /// Whether a node is in a function, where types are those of some call and not of all.
     fn in_function(&self, node: Node) -> bool {
-        let root = self.module.root(self.module.node(node).graph);
-        matches!(self.module.graph(root).owner, GraphOwner::Function(_))
+        let root = self.inserter.module.root(self.inserter.module.node(node).graph);
+        matches!(self.inserter.module.graph(root).owner, GraphOwner::Function(_))
     }
 
     /// The dims of operand `i`, if its rank is known for every use of the node.
@@ -75,23 +74,23 @@ impl<'a> Cx<'a> {
 
     /// Whether anybody reads a value, or it leaves its graph.
     pub(super) fn is_used(&self, value: Value) -> bool {
-        self.module.uses(value).next().is_some() || self.module.is_output(value)
+        self.inserter.module.uses(value).next().is_some() || self.inserter.module.is_output(value)
     }
 
     /// The attribute as written.
     pub(super) fn attr(&self, node: Node, name: &str) -> Option<AttrValue> {
-        let name = self.module.symbol(name)?;
-        self.module.node(node).attr(name).map(|a| a.value.clone())
+        let name = self.inserter.module.symbol(name)?;
+        self.inserter.module.node(node).attr(name).map(|a| a.value.clone())
     }
 
     pub(super) fn set(&mut self, node: Node, name: &str, value: AttrValue) {
-        let name = self.module.intern(name);
-        self.module.set_attr(node, name, value);
+        let name = self.inserter.module.intern(name);
+        self.inserter.module.set_attr(node, name, value);
     }
 
     pub(super) fn remove(&mut self, node: Node, name: &str) {
-        let name = self.module.intern(name);
-        self.module.remove_attr(node, name);
+        let name = self.inserter.module.intern(name);
+        self.inserter.module.remove_attr(node, name);
     }
 
     /// Writes an attribute where it is absent.
@@ -103,24 +102,16 @@ impl<'a> Cx<'a> {
 
     /// Sets operand `slot` of a node, which may have fewer so far.
     pub(super) fn set_operand(&mut self, node: Node, slot: usize, value: Option<Value>) {
-        let mut operands = self.module.node(node).formal_operands().to_vec();
+        let mut operands = self.inserter.module.node(node).formal_operands().to_vec();
         operands.resize(operands.len().max(slot + 1), None);
         operands[slot] = value;
-        self.module.set_formal_operands(node, &operands);
+        self.inserter.module.set_formal_operands(node, &operands);
     }
 
     /// A constant in the graph of a node; one that is there already from this step is shared.
     pub(super) fn constant(&mut self, node: Node, what: &str, data: TensorData) -> Value {
-        let graph = self.module.node(node).graph;
-        let bytes = data.to_bytes().expect("adapters make their constants in memory");
-        let key = (graph, data.dtype(), data.dims().to_vec(), bytes);
-        if let Some(&known) = self.constants.get(&key) {
-            return known;
-        }
-        let name = self.name(node, what);
-        let value = self.module.add_constant(graph, name, Payload::Dense(Arc::new(data)));
-        self.constants.insert(key, value);
-        value
+        self.inserter.move_before(node);
+        self.inserter.constant(what, data)
     }
 
     /// A constant list of integers.
@@ -137,39 +128,31 @@ impl<'a> Cx<'a> {
 
     /// A constant float of this element type.
     pub(super) fn scalar(&mut self, node: Node, what: &str, dtype: DType, x: f32) -> Result<Value, Refused> {
-        let bytes = match dtype {
-            DType::F32 => x.to_le_bytes().to_vec(),
-            DType::F64 => f64::from(x).to_le_bytes().to_vec(),
-            DType::F16 => half::f16::from_f32(x).to_le_bytes().to_vec(),
-            DType::BF16 => half::bf16::from_f32(x).to_le_bytes().to_vec(),
-            other => return refuse(format!("`{what}` of element type {other}")),
-        };
-        let data = TensorData::from_bytes(dtype, &[], bytes).expect("one element");
-        Ok(self.constant(node, what, data))
+        if !matches!(dtype, DType::F32 | DType::F64 | DType::F16 | DType::BF16) {
+            return refuse(format!("`{what}` of element type {dtype}"));
+        }
+        self.inserter.move_before(node);
+        Ok(self.inserter.scalar(what, dtype, f64::from(x))?)
     }
 
     /// A list attribute as an operand. In a function it may be the function's own attribute, which a Constant node
     /// makes an operand.
-    pub(super) fn list(&mut self, node: Node, what: &str, value: AttrValue) -> Result<Value, Refused> {
+    pub(super) fn list(
+        &mut self,
+        node: Node,
+        what: &'static str,
+        value: AttrValue,
+    ) -> Result<Value, Refused> {
         match value {
             AttrValue::Ints(list) => Ok(self.ints(node, what, &list)),
             AttrValue::Int(x) => Ok(self.ints(node, what, &[x])),
             AttrValue::Floats(list) => Ok(self.floats(node, what, &list)),
             AttrValue::Reference { kind: AttrKind::Ints, name } if self.opset >= 12 => {
                 let attrs = [("value_ints", AttrValue::Reference { kind: AttrKind::Ints, name })];
-                Ok(self.add(At::Before(node), OpKind::Constant, &[], &attrs, what))
+                self.add(At::Before(node), OpKind::Constant, &[], &attrs, what)
             }
             other => refuse(format!("`{what}` as an operand: {:?}", other.kind())),
         }
-    }
-
-    /// A name for something that is made for a node.
-    fn name(&mut self, node: Node, what: &str) -> ampc_ir::Symbol {
-        let data = self.module.node(node);
-        let result = data.results().iter().flatten().find_map(|&v| self.module.value_name(v));
-        let base = result.or(data.name).map_or("value", |s| self.module.text(s));
-        let base = format!("{base}.{what}");
-        self.module.fresh_name(&base)
     }
 
     /// A new node with one result, of the opset that the step leads to.
@@ -178,63 +161,44 @@ impl<'a> Cx<'a> {
         at: At,
         kind: OpKind,
         operands: &[Value],
-        attrs: &[(&str, AttrValue)],
-        what: &str,
-    ) -> Value {
-        let Lookup::Found(schema) = lookup(kind.domain(), kind.name(), self.opset) else {
-            panic!("{} is not in opset {}", kind.name(), self.opset);
-        };
-        let node = at.node();
-        let graph = self.module.node(node).graph;
-        let name = self.name(node, what);
-        let new = NewNode {
-            op: Op::Schema(schema),
-            name: None,
-            operands: operands.iter().copied().map(Some).collect(),
-            attrs: attrs.iter().map(|(name, value)| (self.module.intern(name), value.clone())).collect(),
-            results: vec![Some((name, Type::Unknown))],
-            provenance: Provenance::User,
-        };
-        let position = match at {
-            At::Before(node) => Position::Before(node),
-            At::After(node) => Position::After(node),
-        };
-        let made = self.module.add_node(graph, position, new);
-        self.module.node(made).result(0).expect("it was made with one")
+        attrs: &[(&'static str, AttrValue)],
+        what: &'static str,
+    ) -> Result<Value, Refused> {
+        match at {
+            At::Before(node) => self.inserter.move_before(node),
+            At::After(node) => self.inserter.move_after(node),
+        }
+        let spec = NodeSpec::new(kind, operands).suffix(what);
+        let spec = attrs.iter().fold(spec, |spec, (name, value)| spec.attr(*name, value.clone()));
+        let [value] = self.inserter.insert(spec)?;
+        Ok(value)
     }
 
     /// Lets a node be of an operator that took over from its own.
-    pub(super) fn rename(&mut self, node: Node, kind: OpKind) {
-        let Lookup::Found(schema) = lookup(kind.domain(), kind.name(), self.opset) else {
-            panic!("{} is not in opset {}", kind.name(), self.opset);
-        };
-        self.module.set_op(node, Op::Schema(schema));
+    pub(super) fn rename(&mut self, node: Node, kind: OpKind) -> Result<(), Refused> {
+        self.inserter.move_before(node);
+        let schema = self.inserter.schema(kind)?;
+        self.inserter.module.set_op(node, Op::Schema(schema));
+        Ok(())
     }
 
     /// Whoever read `old` reads `new` from now on, outside and in, except for the node that makes `new` from it. The
     /// name goes with the readers, so that outputs keep theirs; the node of `old` gets it if its path was that name.
     pub(super) fn take_over(&mut self, old: Value, new: Value, what: &str) {
-        let maker = self.module.producer(new).map(|(n, _)| n);
-        self.module.replace_uses(old, new, |n, _| Some(n) != maker);
-        let graph = self.module.value(old).graph;
-        for index in 0..self.module.graph(graph).outputs().len() {
-            if self.module.graph(graph).outputs()[index].value == old {
-                self.module.set_output(graph, index, new);
-            }
-        }
-        let ty = self.module.value(old).ty.clone();
-        self.module.set_type(new, ty);
-        self.module.set_type(old, Type::Unknown);
-        let Some(name) = self.module.value(old).name else { return };
-        let inner = format!("{}.{what}", self.module.text(name));
-        let inner = self.module.fresh_name(&inner);
-        if let Some((node, 0)) = self.module.producer(old)
-            && self.module.node(node).name.is_none()
+        self.inserter.module.replace_value(old, new);
+        let ty = self.inserter.module.value(old).ty.clone();
+        self.inserter.module.set_type(new, ty);
+        self.inserter.module.set_type(old, Type::Unknown);
+        let Some(name) = self.inserter.module.value(old).name else { return };
+        let inner = format!("{}.{what}", self.inserter.module.text(name));
+        let inner = self.inserter.module.fresh_name(&inner);
+        if let Some((node, 0)) = self.inserter.module.producer(old)
+            && self.inserter.module.node(node).name.is_none()
         {
-            self.module.set_node_name(node, Some(name));
+            self.inserter.module.set_node_name(node, Some(name));
         }
-        self.module.set_value_name(old, inner);
-        self.module.set_value_name(new, name);
+        self.inserter.module.set_value_name(old, inner);
+        self.inserter.module.set_value_name(new, name);
     }
 }
 

@@ -150,8 +150,9 @@ impl Raise<'_> {
     fn step(&mut self, module: &mut Module, graphs: &[GraphId], opset: u16) {
         let mut cx = Cx::new(module, self.facts, opset);
         for &graph in graphs {
-            for node in cx.module.nodes(graph).collect::<Vec<_>>() {
-                let Some(schema) = cx.module.node(node).schema().filter(|s| s.domain.is_empty()) else {
+            for node in cx.inserter.module.nodes(graph).collect::<Vec<_>>() {
+                let Some(schema) = cx.inserter.module.node(node).schema().filter(|s| s.domain.is_empty())
+                else {
                     continue;
                 };
                 let Some(next) = schema.kind.versions().iter().find(|s| s.since == opset) else { continue };
@@ -195,8 +196,8 @@ impl Raise<'_> {
             }
         }
         if !next.is_gone() {
-            types_fit(cx.module, node, next)?;
-            cx.module.set_version(node, next);
+            types_fit(cx.inserter.module, node, next)?;
+            cx.inserter.module.set_version(node, next);
         }
         Ok(())
     }

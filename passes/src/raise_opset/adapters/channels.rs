@@ -38,12 +38,12 @@ pub(in super::super) fn group_normalization_21(cx: &mut Cx<'_>, node: Node) -> R
         _ => repeats(cx, node, groups)?,
     };
     for slot in [1, 2] {
-        let Some(value) = cx.module.node(node).operand(slot) else { continue };
+        let Some(value) = cx.inserter.module.node(node).operand(slot) else { continue };
         let column = cx.ints(node, "axis", &[1]);
-        let column = cx.add(At::Before(node), OpKind::Unsqueeze, &[value, column], &[], "column");
-        let rows = cx.add(At::Before(node), OpKind::Expand, &[column, shape], &[], "rows");
+        let column = cx.add(At::Before(node), OpKind::Unsqueeze, &[value, column], &[], "column")?;
+        let rows = cx.add(At::Before(node), OpKind::Expand, &[column, shape], &[], "rows")?;
         let flat = cx.ints(node, "flat", &[-1]);
-        let flat = cx.add(At::Before(node), OpKind::Reshape, &[rows, flat], &[], "channels");
+        let flat = cx.add(At::Before(node), OpKind::Reshape, &[rows, flat], &[], "channels")?;
         cx.set_operand(node, slot, Some(flat));
     }
     Ok(())
@@ -51,15 +51,15 @@ pub(in super::super) fn group_normalization_21(cx: &mut Cx<'_>, node: Node) -> R
 
 /// Nodes that compute `[1, channels of a group]`, for a number of channels that is not known before the graph runs.
 fn repeats(cx: &mut Cx<'_>, node: Node, groups: u64) -> Result<Value, Refused> {
-    let Some(x) = cx.module.node(node).operand(0) else { return refuse("no operand") };
+    let Some(x) = cx.inserter.module.node(node).operand(0) else { return refuse("no operand") };
     let groups = i64::try_from(groups).map_err(|_| Refused("too many groups".into()))?;
     let axis = [("start", AttrValue::Int(1)), ("end", AttrValue::Int(2))];
-    let channels = cx.add(At::Before(node), OpKind::Shape, &[x], &axis, "number");
+    let channels = cx.add(At::Before(node), OpKind::Shape, &[x], &axis, "number")?;
     let groups = cx.ints(node, "groups", &[groups]);
-    let each = cx.add(At::Before(node), OpKind::Div, &[channels, groups], &[], "each");
+    let each = cx.add(At::Before(node), OpKind::Div, &[channels, groups], &[], "each")?;
     let one = cx.ints(node, "axis", &[1]);
     let axis = [("axis", AttrValue::Int(0))];
-    Ok(cx.add(At::Before(node), OpKind::Concat, &[one, each], &axis, "repeats"))
+    cx.add(At::Before(node), OpKind::Concat, &[one, each], &axis, "repeats")
 }
 
 /// ONNX Runtime computes `scale · x + bias` in fp32 whatever the type, and rounds once: an operand of 16 bits is cast to
@@ -68,23 +68,23 @@ pub(in super::super) fn image_scaler_10(cx: &mut Cx<'_>, node: Node) -> Result<(
     let ImageScalerView { scale, bias } =
         ImageScalerView::read(&cx.view(node)).map_err(|e| Refused(e.to_string()))?;
     let bias = bias.to_vec();
-    let (Some(dtype), Some(x)) = (cx.dtype(node, 0), cx.module.node(node).operand(0)) else {
+    let (Some(dtype), Some(x)) = (cx.dtype(node, 0), cx.inserter.module.node(node).operand(0)) else {
         return refuse("an operand of unknown element type");
     };
     let (x, wide) = match dtype {
         DType::F32 | DType::F64 => (x, dtype),
-        _ => (cast(cx, At::Before(node), x, DType::F32, "wide"), DType::F32),
+        _ => (cast(cx, At::Before(node), x, DType::F32, "wide")?, DType::F32),
     };
     let scale = cx.scalar(node, "scale", wide, scale)?;
     let bias = per_channel(cx, node, wide, &bias);
-    let scaled = cx.add(At::Before(node), OpKind::Mul, &[x, scale], &[], "scaled");
+    let scaled = cx.add(At::Before(node), OpKind::Mul, &[x, scale], &[], "scaled")?;
     cx.remove(node, "scale");
     cx.remove(node, "bias");
-    cx.rename(node, OpKind::Add);
-    cx.module.set_formal_operands(node, &[Some(scaled), Some(bias)]);
+    cx.rename(node, OpKind::Add)?;
+    cx.inserter.module.set_formal_operands(node, &[Some(scaled), Some(bias)]);
     if wide != dtype {
-        let y = cx.module.node(node).result(0).expect("it has one result");
-        let back = cast(cx, At::After(node), y, dtype, "back");
+        let y = cx.inserter.module.node(node).result(0).expect("it has one result");
+        let back = cast(cx, At::After(node), y, dtype, "back")?;
         cx.take_over(y, back, "sum");
     }
     Ok(())
@@ -102,7 +102,6 @@ fn per_channel(cx: &mut Cx<'_>, node: Node, dtype: DType, list: &[f32]) -> Value
     cx.constant(node, "bias", data)
 }
 
-fn cast(cx: &mut Cx<'_>, at: At, value: Value, to: DType, what: &str) -> Value {
-    let to = [("to", AttrValue::Int(i64::from(to.number())))];
-    cx.add(at, OpKind::Cast, &[value], &to, what)
+fn cast(cx: &mut Cx<'_>, at: At, value: Value, to: DType, what: &'static str) -> Result<Value, Refused> {
+    cx.add(at, OpKind::Cast, &[value], &[("to", to.into())], what)
 }

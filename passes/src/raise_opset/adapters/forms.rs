@@ -57,11 +57,11 @@ pub(in super::super) fn batch_normalization_14(cx: &mut Cx<'_>, node: Node) -> R
     if !BatchNormView::read(&cx.view(node)).training {
         return Ok(());
     }
-    let results = cx.module.node(node).results().to_vec();
+    let results = cx.inserter.module.node(node).results().to_vec();
     if results.len() < 3 || results.iter().skip(3).flatten().any(|&v| cx.is_used(v)) {
         return refuse("training with other results than running mean and variance");
     }
-    cx.module.truncate_results(node, 3);
+    cx.inserter.module.truncate_results(node, 3);
     cx.set(node, "training_mode", AttrValue::Int(1));
     Ok(())
 }
@@ -114,22 +114,21 @@ pub(in super::super) fn dropout_7(cx: &mut Cx<'_>, node: Node) -> Result<(), Ref
 
 /// Whoever reads the mask as numbers reads a cast of it.
 pub(in super::super) fn dropout_10(cx: &mut Cx<'_>, node: Node) -> Result<(), Refused> {
-    let Some(mask) = cx.module.node(node).result(1) else { return Ok(()) };
+    let Some(mask) = cx.inserter.module.node(node).result(1) else { return Ok(()) };
     if cx.is_used(mask) {
         let Some(dtype) = cx.dtype(node, 0) else { return refuse("a mask of unknown element type") };
-        let to = AttrValue::Int(i64::from(dtype.number()));
-        let numbers = cx.add(At::After(node), OpKind::Cast, &[mask], &[("to", to)], "numbers");
+        let numbers = cx.add(At::After(node), OpKind::Cast, &[mask], &[("to", dtype.into())], "numbers")?;
         cx.take_over(mask, numbers, "bool");
     }
-    let shape = cx.module.value(mask).ty.shape().cloned().unwrap_or_default();
-    cx.module.set_type(mask, Type::tensor(DType::Bool, shape));
+    let shape = cx.inserter.module.value(mask).ty.shape().cloned().unwrap_or_default();
+    cx.inserter.module.set_type(mask, Type::tensor(DType::Bool, shape));
     Ok(())
 }
 
 /// The ratio is written for whoever trains the model later: without `training_mode` nothing is dropped. The mask is
 /// true then, and before 12 no text says what it is (in ONNX Runtime false).
 pub(in super::super) fn dropout_12(cx: &mut Cx<'_>, node: Node) -> Result<(), Refused> {
-    if cx.module.node(node).result(1).is_some_and(|mask| cx.is_used(mask)) {
+    if cx.inserter.module.node(node).result(1).is_some_and(|mask| cx.is_used(mask)) {
         return refuse("a mask that is read and not drawn");
     }
     if let Some(AttrValue::Float(ratio)) = cx.attr(node, "ratio") {
@@ -205,6 +204,5 @@ pub(in super::super) fn quantize_linear_19(cx: &mut Cx<'_>, node: Node) -> Resul
 }
 
 pub(in super::super) fn scatter_11(cx: &mut Cx<'_>, node: Node) -> Result<(), Refused> {
-    cx.rename(node, OpKind::ScatterElements);
-    Ok(())
+    cx.rename(node, OpKind::ScatterElements)
 }

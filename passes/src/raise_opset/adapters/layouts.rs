@@ -32,8 +32,8 @@ pub(in super::super) fn split_2(cx: &mut Cx<'_>, node: Node) -> Result<(), Refus
         };
         cx.set(node, "split", AttrValue::Ints(lengths));
     }
-    let data = cx.module.node(node).operand(0);
-    cx.module.set_formal_operands(node, &[data]);
+    let data = cx.inserter.module.node(node).operand(0);
+    cx.inserter.module.set_formal_operands(node, &[data]);
     Ok(())
 }
 
@@ -59,7 +59,7 @@ pub(in super::super) fn tile_6(cx: &mut Cx<'_>, node: Node) -> Result<(), Refuse
     };
     *repeat = tiles;
     let repeats = cx.ints(node, "repeats", &repeats);
-    let data = cx.module.node(node).operand(0);
-    cx.module.set_formal_operands(node, &[data, Some(repeats)]);
+    let data = cx.inserter.module.node(node).operand(0);
+    cx.inserter.module.set_formal_operands(node, &[data, Some(repeats)]);
     Ok(())
 }

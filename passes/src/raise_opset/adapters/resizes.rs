@@ -29,8 +29,7 @@ pub(in super::super) fn upsample_7(cx: &mut Cx<'_>, node: Node) -> Result<(), Re
 
 /// The operands and modes are those of Resize 10.
 pub(in super::super) fn upsample_10(cx: &mut Cx<'_>, node: Node) -> Result<(), Refused> {
-    cx.rename(node, OpKind::Resize);
-    Ok(())
+    cx.rename(node, OpKind::Resize)
 }
 
 pub(in super::super) fn resize_11(cx: &mut Cx<'_>, node: Node) -> Result<(), Refused> {
@@ -50,11 +49,11 @@ pub(in super::super) fn resize_11(cx: &mut Cx<'_>, node: Node) -> Result<(), Ref
         cx.set(node, "nearest_mode", text(nearest));
     }
     cx.set(node, "coordinate_transformation_mode", text("asymmetric"));
-    let operands = cx.module.node(node).formal_operands();
+    let operands = cx.inserter.module.node(node).formal_operands();
     let [x, scales] = *operands else { return refuse("operands other than X and scales") };
     // Read for `tf_crop_and_resize` only, and required until 13.
     let roi = cx.floats(node, "roi", &[]);
-    cx.module.set_formal_operands(node, &[x, Some(roi), scales]);
+    cx.inserter.module.set_formal_operands(node, &[x, Some(roi), scales]);
     Ok(())
 }
 

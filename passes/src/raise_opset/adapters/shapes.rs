@@ -22,7 +22,7 @@ pub(in super::super) fn broadcast(cx: &mut Cx<'_>, node: Node) -> Result<(), Ref
             Some(0) => {}
             Some(behind) => {
                 let axes = (b.len()..b.len() + behind).map(signed).collect();
-                unsqueeze(cx, node, 1, axes);
+                unsqueeze(cx, node, 1, axes)?;
             }
             None => {
                 return refuse(format!("`axis` {axis} where operands have {} and {} axes", a.len(), b.len()));
@@ -46,7 +46,7 @@ pub(in super::super) fn prelu_7(cx: &mut Cx<'_>, node: Node) -> Result<(), Refus
                 return refuse("a slope per channel of which there are not as many as channels");
             }
             if x.len() > 2 {
-                unsqueeze(cx, node, 1, (1..x.len() - 1).map(signed).collect());
+                unsqueeze(cx, node, 1, (1..x.len() - 1).map(signed).collect())?;
             }
             Ok(())
         }
@@ -55,11 +55,11 @@ pub(in super::super) fn prelu_7(cx: &mut Cx<'_>, node: Node) -> Result<(), Refus
 }
 
 /// Gives operand `slot` axes of extent 1. Only below 13, where axes are an attribute.
-fn unsqueeze(cx: &mut Cx<'_>, node: Node, slot: usize, axes: Vec<i64>) {
-    let value = cx.module.node(node).operand(slot).expect("it has dims");
-    let wide =
-        cx.add(At::Before(node), OpKind::Unsqueeze, &[value], &[("axes", AttrValue::Ints(axes))], "aligned");
-    cx.module.set_operand(node, slot, Some(wide));
+fn unsqueeze(cx: &mut Cx<'_>, node: Node, slot: usize, axes: Vec<i64>) -> Result<(), Refused> {
+    let value = cx.inserter.module.node(node).operand(slot).expect("it has dims");
+    let wide = cx.add(At::Before(node), OpKind::Unsqueeze, &[value], &[("axes", axes.into())], "aligned")?;
+    cx.inserter.module.set_operand(node, slot, Some(wide));
+    Ok(())
 }
 
 /// Version 1 lets the axis be the one behind the last.
@@ -102,25 +102,25 @@ pub(in super::super) fn softmax_13(cx: &mut Cx<'_>, node: Node) -> Result<(), Re
         }
     }
     let axis = cx.view(node).int("axis").unwrap_or(1);
-    let Some(x) = cx.module.node(node).operand(0) else { return refuse("no operand") };
-    let flat = cx.add(At::Before(node), OpKind::Flatten, &[x], &[("axis", AttrValue::Int(axis))], "flat");
-    let shape = shape_of(cx, node, x, dims.as_deref());
-    cx.module.set_operand(node, 0, Some(flat));
+    let Some(x) = cx.inserter.module.node(node).operand(0) else { return refuse("no operand") };
+    let flat = cx.add(At::Before(node), OpKind::Flatten, &[x], &[("axis", axis.into())], "flat")?;
+    let shape = shape_of(cx, node, x, dims.as_deref())?;
+    cx.inserter.module.set_operand(node, 0, Some(flat));
     cx.set(node, "axis", AttrValue::Int(1));
-    let y = cx.module.node(node).result(0).expect("it has one result");
-    let back = cx.add(At::After(node), OpKind::Reshape, &[y, shape], &[], "back");
+    let y = cx.inserter.module.node(node).result(0).expect("it has one result");
+    let back = cx.add(At::After(node), OpKind::Reshape, &[y, shape], &[], "back")?;
     cx.take_over(y, back, "matrix");
     Ok(())
 }
 
 /// The shape of a value as an operand: a constant if it is known.
-fn shape_of(cx: &mut Cx<'_>, node: Node, value: Value, dims: Option<&[Dim]>) -> Value {
+fn shape_of(cx: &mut Cx<'_>, node: Node, value: Value, dims: Option<&[Dim]>) -> Result<Value, Refused> {
     // A 0 would ask Reshape for the extent that the matrix has there.
     let known: Option<Vec<i64>> = dims.and_then(|dims| {
         dims.iter().map(|d| d.known().and_then(|n| i64::try_from(n).ok()).filter(|&n| n > 0)).collect()
     });
     match known {
-        Some(list) => cx.ints(node, "shape", &list),
+        Some(list) => Ok(cx.ints(node, "shape", &list)),
         None => cx.add(At::Before(node), OpKind::Shape, &[value], &[], "shape"),
     }
 }
