@@ -3,6 +3,7 @@
 use super::peers::PeerArgs;
 use ampc::ir::DType;
 use ampc::options::{Objective, Opset};
+use ampc::passes::pipeline::{PASSES, PassDef};
 use ampc::passes::policy::{PRESETS, float_format};
 use clap::builder::{PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser};
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
@@ -348,7 +349,16 @@ pub(crate) struct DebugArgs {
     pub(crate) verify_each: bool,
 }
 
+/// The passes and their options, for the help of `opt`.
+fn passes() -> String {
+    let options =
+        |pass: &PassDef| pass.options().iter().map(|o| format!("\n{:24}{o}", "")).collect::<String>();
+    let lines = PASSES.iter().map(|pass| format!("  {:<20}  {}{}", pass.name, pass.about, options(pass)));
+    format!("Passes, in the usual order:\n{}", lines.collect::<Vec<_>>().join("\n"))
+}
+
 #[derive(Debug, Args)]
+#[command(after_help = passes())]
 pub(crate) struct OptArgs {
     /// The model: .onnx, .ir for the text form, .json for a graph; `-` is standard input
     pub(crate) model: PathBuf,

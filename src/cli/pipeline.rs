@@ -9,7 +9,7 @@ use super::ui::{Stream, Ui};
 use ampc::ir::Module;
 use ampc::ir::tensor::ByteSource;
 use ampc::ir::text::{PrintOptions, print};
-use ampc::passes::pipeline::{Observer, PASSES, Pipeline};
+use ampc::passes::pipeline::{Observer, Pipeline, pass_names};
 use ampc::passes::suggest::did_you_mean;
 use ampc::passes::{Changed, Pass, suggest};
 use ampc::{Error, ErrorKind, Model};
@@ -156,12 +156,14 @@ impl Dump {
     /// What the arguments ask for; makes no folder yet.
     fn asked(args: &DebugArgs) -> Result<Option<Dump>, Failure> {
         let (Some(after), Some(folder)) = (&args.dump_after, &args.dump_dir) else { return Ok(None) };
-        let words = || PASSES.iter().copied().chain(["all", "changed"]);
+        let words = || pass_names().chain(["all", "changed"]);
         if !words().any(|w| w == after) {
             let hint = did_you_mean(suggest::nearest(after, words()));
             let message = format!("`--dump-after {after}`: no pass is called so{hint}");
-            return Err(Failure::usage("dump_after", message)
-                .with_help(format!("expected all, changed or one of {}", PASSES.join(", "))));
+            return Err(Failure::usage("dump_after", message).with_help(format!(
+                "expected all, changed or one of {}",
+                pass_names().collect::<Vec<_>>().join(", ")
+            )));
         }
         Ok(Some(Dump { after: after.clone(), folder: folder.clone() }))
     }

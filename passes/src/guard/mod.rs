@@ -17,6 +17,8 @@ pub use stats::{ConstantStats, Statistics};
 use crate::flow::{self, Var};
 use crate::invariants::Invariants;
 use crate::pass::{Changed, Pass, PassCx, PassError};
+use crate::pipeline::{FORMAT, PassOption, Setting, Spelled, option, quoted, settings};
+use crate::policy::Policy;
 use ampc_ir::convert::{Conversion, can_convert, convert, max_finite};
 use ampc_ir::module::{Def, Payload, Reason};
 use ampc_ir::op::{Class, OpKind};
@@ -38,8 +40,16 @@ pub enum OutOfRange {
 }
 
 impl OutOfRange {
-    /// The spelling on the command line.
-    pub fn as_str(self) -> &'static str {
+    /// All of them.
+    pub const ALL: [OutOfRange; 3] = [OutOfRange::Keep, OutOfRange::Clamp, OutOfRange::Error];
+
+    /// The one that a word stands for.
+    pub fn of(word: &str) -> Option<OutOfRange> {
+        OutOfRange::ALL.into_iter().find(|action| action.as_str() == word)
+    }
+
+    /// The word for it.
+    pub const fn as_str(self) -> &'static str {
         match self {
             OutOfRange::Keep => "keep",
             OutOfRange::Clamp => "clamp",
@@ -109,19 +119,50 @@ pub struct Guard {
     pub out_of_range: OutOfRange,
 }
 
+impl Spelled for Guard {
+    const NAME: &'static str = "guard";
+    const ABOUT: &'static str = "patterns and ranges that make a node riskier than its class";
+    const OPTIONS: &'static [PassOption<Self>] = &[
+        PassOption {
+            def: FORMAT,
+            print: |pass| Some(Setting::word(pass.to)),
+            read: |pass, given| given.format().map(|to| pass.to = to),
+        },
+        PassOption {
+            def: option("disable", "guards with `+` between them", Some("")),
+            print: |pass| {
+                let names: Vec<String> = pass.disabled.iter().map(|name| quoted(name)).collect();
+                (!names.is_empty()).then(|| Setting::Text(names.join("+")))
+            },
+            read: |pass, given| {
+                let mut probe = Policy::default();
+                given.list()?.iter().try_for_each(|name| probe.disable_guard(name))?;
+                pass.disabled.clone_from(probe.disabled_guards());
+                Ok(())
+            },
+        },
+        PassOption {
+            def: option("out-of-range", "keep, clamp or error", Some(OutOfRange::Keep.as_str())),
+            print: |pass| {
+                (pass.out_of_range != OutOfRange::Keep).then(|| Setting::word(pass.out_of_range.as_str()))
+            },
+            read: |pass, given| {
+                pass.out_of_range = given.read(OutOfRange::of)?;
+                Ok(())
+            },
+        },
+    ];
+    fn blank() -> Self {
+        Guard { to: DType::F16, disabled: BTreeSet::new(), out_of_range: OutOfRange::Keep }
+    }
+}
+
 impl Pass for Guard {
     fn name(&self) -> &'static str {
-        "guard"
+        Self::NAME
     }
-    fn options(&self) -> Vec<(&'static str, String)> {
-        let mut options = vec![("to", self.to.to_string())];
-        if !self.disabled.is_empty() {
-            options.push(("disable", self.disabled.iter().cloned().collect::<Vec<_>>().join("+")));
-        }
-        if self.out_of_range != OutOfRange::Keep {
-            options.push(("out-of-range", self.out_of_range.as_str().into()));
-        }
-        options
+    fn options(&self) -> Vec<(&'static str, Setting)> {
+        settings(self)
     }
     fn requires(&self) -> Invariants {
         Invariants::CORE.with(Invariants::CLASSIFIED)

@@ -243,10 +243,6 @@ impl Policy {
         Ok(())
     }
 
-    /// The name as pipelines spell it, in which commas mean something else.
-    pub fn spelling(&self) -> String {
-        self.name.replace(',', "+")
-    }
     /// What it asks for beside classes.
     pub fn wants(&self) -> &Wants {
         &self.wants
