@@ -11,6 +11,9 @@ mod answers;
 #[path = "cli/diagnostics.rs"]
 mod diagnostics;
 
+#[path = "cli/pipelines.rs"]
+mod pipelines;
+
 #[path = "cli/reading.rs"]
 mod reading;
 

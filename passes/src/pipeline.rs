@@ -7,11 +7,11 @@
 mod spelling;
 mod table;
 
-pub use self::spelling::quoted;
+pub use self::spelling::{Spelling, quoted};
 pub(crate) use self::table::{
     BY, FORMAT, KEEP_IO, OBJECTIVE, POLICY, PassOption, Spelled, option, print_keep_io, settings,
 };
-pub use self::table::{Names, OptionDef, PASSES, PassDef, Setting, Words, pass_names};
+pub use self::table::{OptionDef, PASSES, PassDef, Resolver, Setting, Words, pass_names};
 
 use crate::assign::{Alternative, Assign, By, Optimum};
 use crate::bind_signatures::BindSignatures;
@@ -273,7 +273,7 @@ impl Pipeline {
     ///
     /// # Errors
     /// If the text names unknown passes or options, or the order is impossible.
-    pub fn parse(text: &str, names: &dyn Names) -> Result<Pipeline, PipelineError> {
+    pub fn parse(text: &str, names: &dyn Resolver) -> Result<Pipeline, PipelineError> {
         Pipeline::parse_on(Invariants::CORE, text, names)
     }
 
@@ -281,7 +281,7 @@ impl Pipeline {
     ///
     /// # Errors
     /// As [`Pipeline::parse`].
-    pub fn parse_on(known: Invariants, text: &str, names: &dyn Names) -> Result<Pipeline, PipelineError> {
+    pub fn parse_on(known: Invariants, text: &str, names: &dyn Resolver) -> Result<Pipeline, PipelineError> {
         let specs = spelling::split(text)?;
         let passes: Result<Vec<_>, _> = specs.iter().map(|spec| table::build(spec, names)).collect();
         Pipeline::on(known, passes?)
@@ -305,9 +305,9 @@ impl Pipeline {
         counts.then(chose).flatten().unwrap_or(pass)
     }
 
-    /// The spelling of the passes from number `first` (from 0) on.
-    pub fn from(&self, first: usize) -> String {
-        spell(self.passes.get(first..).unwrap_or_default())
+    /// The passes from number `first` (from 0) on, with the files that their text names.
+    pub fn spell(&self, first: usize, stem: &str) -> Spelling {
+        Spelling::new(self.passes.get(first..).unwrap_or_default(), stem)
     }
 
     /// Runs all passes and returns their warnings.
@@ -385,37 +385,17 @@ impl Pipeline {
         held.check(module).map_err(|breach| RunError::Broken {
             pass: if verify_each { self.passes[i].name().to_owned() } else { "pipeline".into() },
             first: breach.to_string(),
-            rest: spell(&self.passes[i..]),
+            rest: spelling::name(&self.passes[i..]),
         })
     }
 }
 
+/// A policy or target that does not come with ampc as it is stands as the file `NAME.policy.json` or `NAME.target.json`;
+/// [`Pipeline::spell`] has such files.
 impl fmt::Display for Pipeline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&spell(&self.passes))
+        f.write_str(&spelling::name(&self.passes))
     }
-}
-
-fn spell(passes: &[Box<dyn Pass>]) -> String {
-    let spelled: Vec<String> = passes
-        .iter()
-        .map(|pass| {
-            let value = |setting: Setting| match setting {
-                Setting::Text(text) => text,
-                Setting::Policy(policy) => quoted(&policy.name),
-                Setting::Target(target) => quoted(&target.name),
-            };
-            let options =
-                pass.options().into_iter().map(|(name, setting)| format!("{name}={}", value(setting)));
-            let options: Vec<String> = options.collect();
-            if options.is_empty() {
-                pass.name().to_owned()
-            } else {
-                format!("{}{{{}}}", pass.name(), options.join(", "))
-            }
-        })
-        .collect();
-    spelled.join(", ")
 }
 
 #[cfg(test)]

@@ -96,7 +96,7 @@ pub struct Options {
     pub target: Option<String>,
     /// Guards left out.
     pub disabled_guards: Vec<String>,
-    /// The passes and their options; the lists and pins of the policy are not spelled in it.
+    /// The passes and their options, as [`Pipeline`] prints them.
     pub pipeline: String,
 }
 

@@ -4,7 +4,8 @@
 //! is; one that is empty or has a space, a control character or one of `, { } + " \` in it stands in double quotes, in
 //! which `\"`, `\\` and `\u{…}` stand for characters: `keep-io="a,b"+c` names `a,b` and `c`.
 
-use super::PipelineError;
+use super::{PipelineError, Setting};
+use crate::pass::Pass;
 
 /// A pass as a text spells it.
 pub(super) struct Spec {
@@ -94,6 +95,70 @@ fn unquoted(text: &str) -> Option<String> {
     }
     word.push_str(rest);
     Some(word)
+}
+
+/// Passes as a text, and the files that it names: the policies and targets that do not come with ampc as they are.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Spelling {
+    /// The passes. Empty for none.
+    pub text: String,
+    /// Names and contents of files, each of which is to be where names in the text are looked for.
+    pub files: Vec<(String, String)>,
+}
+
+impl Spelling {
+    /// Files are `STEM.policy.json` and `STEM.target.json`; those of further ones have numbers.
+    pub(super) fn new(passes: &[Box<dyn Pass>], stem: &str) -> Spelling {
+        let mut files: Vec<(String, String)> = Vec::new();
+        let mut file = |kind: &str, content: String| {
+            if let Some((name, _)) = files.iter().find(|(_, known)| *known == content) {
+                return quoted(name);
+            }
+            let ending = |n: usize| if n == 1 { format!("{kind}.json") } else { format!("{kind}-{n}.json") };
+            let mut names = (1..).map(|n| format!("{stem}.{}", ending(n)));
+            let is_free = |name: &String| files.iter().all(|(known, _)| known != name);
+            let name = names.find(is_free).expect("numbers do not end");
+            let word = quoted(&name);
+            files.push((name, content));
+            word
+        };
+        let text = spell(passes, &mut |setting| match setting {
+            Setting::Text(text) => text.clone(),
+            Setting::Policy(policy) if policy.is_preset() => quoted(&policy.name),
+            Setting::Policy(policy) => file("policy", policy.to_json()),
+            Setting::Target(target) if target.is_preset() => quoted(&target.name),
+            Setting::Target(target) => file("target", target.to_json()),
+        });
+        Spelling { text, files }
+    }
+}
+
+/// Passes as a text that names policies and targets.
+pub(super) fn name(passes: &[Box<dyn Pass>]) -> String {
+    let name = |name: &str, is_preset: bool, kind: &str| {
+        if is_preset { quoted(name) } else { quoted(&format!("{name}.{kind}.json")) }
+    };
+    spell(passes, &mut |setting| match setting {
+        Setting::Text(text) => text.clone(),
+        Setting::Policy(policy) => name(&policy.name, policy.is_preset(), "policy"),
+        Setting::Target(target) => name(&target.name, target.is_preset(), "target"),
+    })
+}
+
+fn spell(passes: &[Box<dyn Pass>], value: &mut dyn FnMut(&Setting) -> String) -> String {
+    let spelled: Vec<String> = passes
+        .iter()
+        .map(|pass| {
+            let settings = pass.options();
+            let options = settings.iter().map(|(name, setting)| format!("{name}={}", value(setting)));
+            let options: Vec<String> = options.collect();
+            match options[..] {
+                [] => pass.name().to_owned(),
+                _ => format!("{}{{{}}}", pass.name(), options.join(", ")),
+            }
+        })
+        .collect();
+    spelled.join(", ")
 }
 
 /// Splits `a{k=v, l=w}, b` into passes and options.

@@ -27,7 +27,7 @@ pub struct PassDef {
     /// What it does, as half a sentence.
     pub about: &'static str,
     options: fn() -> Vec<OptionDef>,
-    read: fn(&Spec, &dyn Names) -> Result<Box<dyn Pass>, PipelineError>,
+    read: fn(&Spec, &dyn Resolver) -> Result<Box<dyn Pass>, PipelineError>,
 }
 
 /// All passes, in the usual order.
@@ -98,7 +98,7 @@ impl Setting {
 
 /// What the names in a pipeline stand for. A function from names to policies is one, with the targets that come with
 /// ampc.
-pub trait Names {
+pub trait Resolver {
     /// The policy of this name.
     ///
     /// # Errors
@@ -113,7 +113,7 @@ pub trait Names {
     }
 }
 
-impl<F: Fn(&str) -> Result<Policy, PolicyError>> Names for F {
+impl<F: Fn(&str) -> Result<Policy, PolicyError>> Resolver for F {
     fn policy(&self, name: &str) -> Result<Policy, PolicyError> {
         self(name)
     }
@@ -190,7 +190,7 @@ pub(crate) const BY: Words = Words { no: "paint", yes: "cut" };
 /// The value of an option in a text.
 pub(crate) struct Given<'a> {
     value: &'a str,
-    names: &'a dyn Names,
+    names: &'a dyn Resolver,
 }
 
 /// Why a value is none.
@@ -270,7 +270,7 @@ fn options<P: Spelled>() -> Vec<OptionDef> {
 }
 
 /// The pass that a text spells.
-pub(super) fn build(spec: &Spec, names: &dyn Names) -> Result<Box<dyn Pass>, PipelineError> {
+pub(super) fn build(spec: &Spec, names: &dyn Resolver) -> Result<Box<dyn Pass>, PipelineError> {
     match PASSES.iter().find(|pass| pass.name == spec.name) {
         Some(pass) => (pass.read)(spec, names),
         None => Err(PipelineError::UnknownPass {
@@ -286,7 +286,7 @@ pub fn pass_names() -> impl Iterator<Item = &'static str> + Clone {
     PASSES.iter().map(|pass| pass.name)
 }
 
-fn read<P: Spelled>(spec: &Spec, names: &dyn Names) -> Result<Box<dyn Pass>, PipelineError> {
+fn read<P: Spelled>(spec: &Spec, names: &dyn Resolver) -> Result<Box<dyn Pass>, PipelineError> {
     let known = || P::OPTIONS.iter().map(|option| option.def.name);
     if let Some((option, _)) = spec.options.iter().find(|(name, _)| !known().any(|known| known == name)) {
         return Err(PipelineError::UnknownOption {

@@ -12,6 +12,7 @@ mod format;
 mod jmp;
 mod pins;
 mod presets;
+mod resolved;
 mod signature;
 
 pub use format::float_format;
