@@ -26,6 +26,7 @@ mod scratch;
 #[path = "docs/snippets.rs"]
 mod snippets;
 
+use ampc::passes::guard::{GUARDS, Judges};
 use ampc::passes::pipeline::{OptionDef, PASSES, PassDef};
 use scratch::{Ran, Scratch};
 use snippets::{Document, Snippet, documents};
@@ -193,5 +194,20 @@ fn values(option: &OptionDef) -> String {
     match option.default {
         None => option.values.to_owned(),
         Some(default) => format!("{} ({})", option.values, if default.is_empty() { "none" } else { default }),
+    }
+}
+
+/// `docs/guards.md` has a row and a section for every guard, and says which group it is in.
+#[test]
+fn guards_in_documents_are_those_of_the_table() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guards.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    for guard in GUARDS {
+        let name = guard.name;
+        assert!(text.contains(&format!("\n| [`{name}`](#{name}) |")), "`{name}` has no row");
+        assert!(text.contains(&format!("\n## {name}\n")), "`{name}` has no section");
+    }
+    for judges in Judges::ALL {
+        assert!(text.contains(&format!("`{}`", judges.group())), "{judges:?}");
     }
 }

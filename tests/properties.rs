@@ -4,8 +4,10 @@
 
 #[path = "common/random_graphs.rs"]
 mod random_graphs;
+#[path = "common/random_options.rs"]
+mod random_options;
 
-use ampc::options::{By, Objective, Opset};
+use ampc::options::{By, OPTIONS, Objective, Opset};
 use ampc::rewrite::rewrite_observed;
 use ampc::{RewriteOptions, rewrite};
 use ampc_ir::eq::same_module;
@@ -17,7 +19,6 @@ use ampc_ir::views::resolve_captures;
 use ampc_ir::{DType, Module, Node, Value};
 use ampc_passes::assign::{Optimum, recount};
 use ampc_passes::exact::is_exact;
-use ampc_passes::insert_casts::KeepIo;
 use ampc_passes::pipeline::Observer;
 use ampc_passes::policy::Pin;
 use ampc_passes::target::PROFILES;
@@ -25,6 +26,7 @@ use ampc_passes::{Changed, Pass, Paths, Policy, Profile};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use random_graphs::{Graph, Line, bytes_of, from_bytes, text_of};
+use random_options::choose;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::sync::{Arc, LazyLock};
@@ -64,29 +66,18 @@ fn fuses_all() -> Profile {
     Profile::from_json(&format!("{text}, {fusions}}}")).unwrap()
 }
 
+/// Choices of the table of options, on all targets.
 fn options() -> impl Strategy<Value = RewriteOptions> {
-    let format = prop_oneof![Just(DType::F16), Just(DType::BF16)];
-    let policy = prop_oneof![4 => Just("safe"), 1 => Just("all")];
-    let keep_io = prop_oneof![3 => Just(KeepIo::All), 1 => Just(KeepIo::None)];
-    let opset = prop_oneof![3 => Just(Opset::Keep), 1 => Just(Opset::Auto), 1 => Just(Opset::To(26))];
-    let by = prop_oneof![
-        Just(By::Paint),
-        (prop::sample::select(&Objective::ALL[..]), prop::sample::select(&TARGETS[..]))
-            .prop_map(|(objective, target)| By::Cut { objective, target }),
-    ];
-    let excess = prop::bool::weighted(0.2);
-    (format, policy, keep_io, opset, by, excess).prop_map(
-        |(to, policy, keep_io, opset, by, excess_precision)| RewriteOptions {
-            to,
-            keep_io,
-            opset,
-            by,
-            excess_precision,
-            policy: Arc::new(Policy::preset(policy).unwrap()),
-            verify_each: true,
-            ..RewriteOptions::default()
-        },
-    )
+    let bytes = prop::collection::vec(any::<u8>(), OPTIONS.len() + 1);
+    (bytes, prop::sample::select(&TARGETS[..])).prop_map(|(bytes, target)| {
+        let mut options = RewriteOptions { verify_each: true, ..RewriteOptions::default() };
+        let mut bytes = bytes.into_iter();
+        choose(&mut options, &[], || bytes.next().unwrap());
+        if let By::Cut { target: chosen, .. } = &mut options.by {
+            *chosen = target;
+        }
+        options
+    })
 }
 
 /// A cast and what it casts.

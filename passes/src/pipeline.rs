@@ -7,7 +7,7 @@
 mod spelling;
 mod table;
 
-pub use self::spelling::{Spelling, quoted};
+pub use self::spelling::{Spelling, list, quoted};
 pub(crate) use self::table::{
     BY, FORMAT, KEEP_IO, OBJECTIVE, POLICY, PassOption, Spelled, option, print_keep_io, settings,
 };
@@ -38,6 +38,7 @@ use ampc_ir::infer::{InferError, Inference, infer_module};
 use ampc_ir::verify::{Violation, verify_module};
 use ampc_ir::{DType, Module};
 use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 /// Passes in order.
@@ -193,6 +194,32 @@ pub enum Opset {
     Auto,
     /// This one.
     To(u16),
+}
+
+impl fmt::Display for Opset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Opset::Keep => f.write_str("keep"),
+            Opset::Auto => f.write_str("auto"),
+            Opset::To(opset) => write!(f, "{opset}"),
+        }
+    }
+}
+
+/// A text that says nothing about the opset.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("expected keep, auto or the number of an opset")]
+pub struct UnknownOpset;
+
+impl FromStr for Opset {
+    type Err = UnknownOpset;
+    fn from_str(text: &str) -> Result<Opset, UnknownOpset> {
+        match text {
+            "keep" => Ok(Opset::Keep),
+            "auto" => Ok(Opset::Auto),
+            number => number.parse().ok().filter(|&opset| opset > 0).map(Opset::To).ok_or(UnknownOpset),
+        }
+    }
 }
 
 impl Pipeline {

@@ -287,7 +287,7 @@ pub(crate) struct PrecisionArgs {
     pub(crate) keep_io: Option<String>,
     /// The opset of ai.onnx to raise the model to: keep, a number, or auto for the lowest at which all that is to be
     /// lowered has the format, but at most 26, the newest that ONNX Runtime 1.31 reads [default: keep]
-    #[arg(long, value_name = "keep|auto|N", value_parser = opset)]
+    #[arg(long, value_name = "keep|auto|N")]
     pub(crate) opset: Option<Opset>,
     /// What the placement of casts makes as small as can be: the time predicted for the target, the number of casts,
     /// or the bytes they read and write [default: time]
@@ -305,18 +305,6 @@ pub(crate) struct PrecisionArgs {
     pub(crate) excess_precision: Option<ExcessArg>,
     #[command(flatten)]
     pub(crate) peers: PeerArgs,
-}
-
-/// Reads `--opset`.
-fn opset(text: &str) -> Result<Opset, String> {
-    match text {
-        "keep" => Ok(Opset::Keep),
-        "auto" => Ok(Opset::Auto),
-        number => match number.parse() {
-            Ok(opset) if opset > 0 => Ok(Opset::To(opset)),
-            _ => Err("expected keep, auto or the number of an opset".into()),
-        },
-    }
 }
 
 /// How to write.

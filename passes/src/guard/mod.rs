@@ -58,11 +58,38 @@ impl OutOfRange {
     }
 }
 
+/// What a guard judges.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Judges {
+    /// Whether constants fit into the format.
+    Fit,
+    /// Constants and integers that fit, and what is computed with them.
+    Numbers,
+    /// Operators, and how much they add up: what lists of operators speak of as well.
+    Operators,
+}
+
+impl Judges {
+    /// All of them.
+    pub const ALL: [Judges; 3] = [Judges::Fit, Judges::Numbers, Judges::Operators];
+
+    /// The word that stands for all such guards where guards are left out.
+    pub fn group(self) -> &'static str {
+        match self {
+            Judges::Fit => "@fit",
+            Judges::Numbers => "@numbers",
+            Judges::Operators => "@operators",
+        }
+    }
+}
+
 /// A guard.
 #[derive(Clone, Copy, Debug)]
 pub struct GuardDef {
     /// Its name, for `--disable-guard` and as the rule `guard.<name>`.
     pub name: &'static str,
+    /// What it judges, by which policies leave guards out together.
+    pub judges: Judges,
     /// What it looks for.
     pub about: &'static str,
     run: fn(&mut Cx<'_>) -> Result<(), PassError>,
@@ -72,37 +99,49 @@ pub struct GuardDef {
 pub const GUARDS: &[GuardDef] = &[
     GuardDef {
         name: "range",
+        judges: Judges::Fit,
         about: "constants with finite values beyond the range of the format",
         run: ranges::range,
     },
     GuardDef {
         name: "mask",
+        judges: Judges::Numbers,
         about: "constants beyond half the range added to something: the sum leaves the range",
         run: masks::mask,
     },
     GuardDef {
         name: "eps",
+        judges: Judges::Numbers,
         about: "constants below the normal range added before a division, root, logarithm or power",
         run: ranges::eps,
     },
     GuardDef {
         name: "underflow",
+        judges: Judges::Numbers,
         about: "constants of few values all of which would round to 0",
         run: ranges::underflow,
     },
     GuardDef {
         name: "stash",
+        judges: Judges::Numbers,
         about: "norms that ask for another precision inside than f32",
         run: norms::stash,
     },
     GuardDef {
         name: "norm",
+        judges: Judges::Operators,
         about: "norms written out: squares that are summed, means that are subtracted",
         run: norms::norm,
     },
-    GuardDef { name: "depth", about: "reductions over more than 4096 elements", run: norms::depth },
+    GuardDef {
+        name: "depth",
+        judges: Judges::Operators,
+        about: "reductions over more than 4096 elements",
+        run: norms::depth,
+    },
     GuardDef {
         name: "int",
+        judges: Judges::Numbers,
         about: "integers carried in floats: shape arithmetic, positions, lengths, indices",
         run: integers::integers,
     },
@@ -129,7 +168,7 @@ impl Spelled for Guard {
             read: |pass, given| given.format().map(|to| pass.to = to),
         },
         PassOption {
-            def: option("disable", "guards with `+` between them", Some("")),
+            def: option("disable", "guards or groups of them with `+` between them", Some("")),
             print: |pass| {
                 let names: Vec<String> = pass.disabled.iter().map(|name| quoted(name)).collect();
                 (!names.is_empty()).then(|| Setting::Text(names.join("+")))

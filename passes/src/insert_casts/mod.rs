@@ -49,15 +49,6 @@ pub enum KeepIo {
 }
 
 impl KeepIo {
-    /// The spelling in pipelines; `None` for the default.
-    pub fn spelling(&self) -> Option<String> {
-        match self {
-            KeepIo::All => None,
-            KeepIo::None => Some("none".into()),
-            KeepIo::Names(names) => Some(names.join("+")),
-        }
-    }
-
     /// Whether an input or output of this name keeps its type.
     pub fn keeps(&self, name: &str) -> bool {
         match self {

@@ -37,6 +37,11 @@ pub(super) fn in_quotes(word: &str) -> String {
 
 /// The words of a value; `None` if the quotes make no sense.
 pub(super) fn words(value: &str) -> Option<Vec<String>> {
+    list(value, '+')
+}
+
+/// Words, in quotes or not, with a sign between them; `None` if the quotes make no sense.
+pub fn list(value: &str, between: char) -> Option<Vec<String>> {
     let mut words = Vec::new();
     let mut rest = value;
     loop {
@@ -44,11 +49,11 @@ pub(super) fn words(value: &str) -> Option<Vec<String>> {
             let (inside, behind) = rest.split_at(quotes(rest)?);
             (unquoted(inside)?, behind)
         } else {
-            let (word, behind) = rest.split_at(rest.find('+').unwrap_or(rest.len()));
+            let (word, behind) = rest.split_at(rest.find(between).unwrap_or(rest.len()));
             (word.to_owned(), behind)
         };
         words.push(word);
-        match behind.strip_prefix('+') {
+        match behind.strip_prefix(between) {
             Some(next) => rest = next,
             None => return behind.is_empty().then_some(words),
         }
