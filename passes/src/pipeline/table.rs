@@ -27,8 +27,11 @@ pub struct PassDef {
     /// What it does, as half a sentence.
     pub about: &'static str,
     options: fn() -> Vec<OptionDef>,
-    read: fn(&Spec, &dyn Resolver) -> Result<Box<dyn Pass>, PipelineError>,
+    read: Read,
 }
+
+/// Makes a pass of its text.
+type Read = fn(&Spec, &dyn Resolver) -> Result<Box<dyn Pass>, PipelineError>;
 
 /// All passes, in the usual order.
 pub const PASSES: &[PassDef] = &[
