@@ -19,6 +19,7 @@ use ampc_ir::views::resolve_captures;
 use ampc_ir::{DType, Module, Node, Value};
 use ampc_passes::assign::{Optimum, recount};
 use ampc_passes::exact::is_exact;
+use ampc_passes::insert_casts::KeepIo;
 use ampc_passes::pipeline::Observer;
 use ampc_passes::policy::Pin;
 use ampc_passes::target::PROFILES;
@@ -66,18 +67,45 @@ fn fuses_all() -> Profile {
     Profile::from_json(&format!("{text}, {fusions}}}")).unwrap()
 }
 
-/// Choices of the table of options, on all targets.
+/// Options of which the strategy below says how often they have which value, and `out_of_range`, which stays as it is;
+/// others of the table are drawn with it.
+const NAMED: &[&str] =
+    &["to", "policy", "keep_io", "opset", "objective", "target", "excess_precision", "out_of_range"];
+
 fn options() -> impl Strategy<Value = RewriteOptions> {
-    let bytes = prop::collection::vec(any::<u8>(), OPTIONS.len() + 1);
-    (bytes, prop::sample::select(&TARGETS[..])).prop_map(|(bytes, target)| {
-        let mut options = RewriteOptions { verify_each: true, ..RewriteOptions::default() };
-        let mut bytes = bytes.into_iter();
-        choose(&mut options, &[], || bytes.next().unwrap());
-        if let By::Cut { target: chosen, .. } = &mut options.by {
-            *chosen = target;
-        }
-        options
-    })
+    let format = prop_oneof![Just(DType::F16), Just(DType::BF16)];
+    let policy = prop_oneof![4 => Just("safe"), 1 => Just("all")];
+    let keep_io = prop_oneof![3 => Just(KeepIo::All), 1 => Just(KeepIo::None)];
+    let opset = prop_oneof![3 => Just(Opset::Keep), 1 => Just(Opset::Auto), 1 => Just(Opset::To(26))];
+    let by = prop_oneof![
+        Just(By::Paint),
+        (prop::sample::select(&Objective::ALL[..]), prop::sample::select(&TARGETS[..]))
+            .prop_map(|(objective, target)| By::Cut { objective, target }),
+    ];
+    let excess = prop::bool::weighted(0.2);
+    let others = OPTIONS.iter().filter(|option| !NAMED.contains(&option.name)).count();
+    let bytes = if others == 0 {
+        Just(Vec::new()).boxed()
+    } else {
+        prop::collection::vec(any::<u8>(), others).boxed()
+    };
+    (format, policy, keep_io, opset, by, excess, bytes).prop_map(
+        |(to, policy, keep_io, opset, by, excess_precision, bytes)| {
+            let mut options = RewriteOptions {
+                to,
+                keep_io,
+                opset,
+                by,
+                excess_precision,
+                policy: Arc::new(Policy::preset(policy).unwrap()),
+                verify_each: true,
+                ..RewriteOptions::default()
+            };
+            let mut bytes = bytes.into_iter();
+            choose(&mut options, NAMED, || bytes.next().unwrap());
+            options
+        },
+    )
 }
 
 /// A cast and what it casts.
