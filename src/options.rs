@@ -1,5 +1,10 @@
 //! What a rewrite may be told.
 
+mod table;
+
+pub(crate) use self::table::record;
+pub use self::table::{OPTIONS, OptionDef, OptionError, Recorded};
+
 use ampc_ir::DType;
 use ampc_passes::Policy;
 pub use ampc_passes::assign::By;

@@ -105,15 +105,29 @@ pub fn raised_for_casts(
 
 /// The passes of a rewrite.
 pub fn pipeline_of(options: &RewriteOptions) -> Pipeline {
+    // An option that is added has to be told whether passes have it.
+    let RewriteOptions {
+        to,
+        policy,
+        out_of_range,
+        keep_io,
+        opset,
+        by,
+        excess_precision,
+        alternative,
+        explain: _,
+        verify_each: _,
+        constant_statistics: _,
+    } = options.clone();
     Pipeline::lowering(&Lowering {
-        to: options.to,
-        policy: options.policy.clone(),
-        out_of_range: options.out_of_range,
-        keep_io: options.keep_io.clone(),
-        opset: options.opset,
-        by: options.by.clone(),
-        excess_precision: options.excess_precision,
-        alternative: options.alternative.clone(),
+        to,
+        policy,
+        out_of_range,
+        keep_io,
+        opset,
+        by,
+        excess_precision,
+        alternative,
     })
 }
 

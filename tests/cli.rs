@@ -11,6 +11,9 @@ mod answers;
 #[path = "cli/diagnostics.rs"]
 mod diagnostics;
 
+#[path = "cli/pipelines.rs"]
+mod pipelines;
+
 #[path = "cli/reading.rs"]
 mod reading;
 
@@ -23,6 +26,7 @@ mod signals;
 #[path = "cli/writing.rs"]
 mod writing;
 
+use ampc::passes::pipeline::PASSES;
 use std::collections::BTreeSet;
 use std::path::Path;
 use support::{Dir, MLP, snapshot};
@@ -32,6 +36,14 @@ fn help_and_version() {
     let dir = Dir::new();
     snapshot("help", &dir.run(&["--help"]));
     snapshot("help_rewrite", &dir.run(&["rewrite", "-h"]));
+    let passes = dir.run(&["opt", "-h"]).stdout;
+    for pass in PASSES {
+        let line = format!("  {:<20}  {}\n", pass.name, pass.about);
+        assert!(passes.contains(&line), "{line}{passes}");
+        for option in pass.options() {
+            assert!(passes.contains(&format!("{:24}{option}\n", "")), "{option}\n{passes}");
+        }
+    }
     let version = dir.run(&["--version"]);
     assert_eq!(version.stdout, format!("ampc {}\n", env!("CARGO_PKG_VERSION")));
 }

@@ -26,6 +26,8 @@ mod scratch;
 #[path = "docs/snippets.rs"]
 mod snippets;
 
+use ampc::passes::guard::{GUARDS, Judges};
+use ampc::passes::pipeline::{OptionDef, PASSES, PassDef};
 use scratch::{Package, Ran, Scratch};
 use snippets::{Document, Snippet, documents};
 use std::path::Path;
@@ -188,5 +190,48 @@ fn every_document_is_listed() {
     for name in ["SECURITY.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "CHANGELOG.md", "docs/"] {
         assert!(Path::new(env!("CARGO_MANIFEST_DIR")).join(name).exists());
         assert!(Document::read("README.md").text.contains(&format!("[{name}]")), "README.md: {name}");
+    }
+}
+
+/// The table of passes in `docs/cli.md` is written by this test, which fails if it was another one.
+#[test]
+fn the_table_of_passes_is_fresh() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/cli.md");
+    let text = std::fs::read_to_string(&path).unwrap();
+    let head = "| pass | what it does | options |\n|---|---|---|\n";
+    let (before, after) = text.split_once(head).expect("the table is there");
+    let end = after.split_inclusive('\n').take_while(|line| line.starts_with('|')).map(str::len).sum();
+    let row = |pass: &PassDef| {
+        let options =
+            pass.options().into_iter().map(|option| format!("`{}`: {}", option.name, values(&option)));
+        format!("| `{}` | {} | {} |\n", pass.name, pass.about, options.collect::<Vec<_>>().join("; "))
+    };
+    let rows: String = PASSES.iter().map(row).collect();
+    let fresh = format!("{before}{head}{rows}{}", &after[end..]);
+    if fresh != text {
+        std::fs::write(&path, fresh).unwrap();
+        panic!("docs/cli.md was stale and is written again");
+    }
+}
+
+fn values(option: &OptionDef) -> String {
+    match option.default {
+        None => option.values.to_owned(),
+        Some(default) => format!("{} ({})", option.values, if default.is_empty() { "none" } else { default }),
+    }
+}
+
+/// `docs/guards.md` has a row and a section for every guard, and says which group it is in.
+#[test]
+fn guards_in_documents_are_those_of_the_table() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/guards.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    for guard in GUARDS {
+        let name = guard.name;
+        assert!(text.contains(&format!("\n| [`{name}`](#{name}) |")), "`{name}` has no row");
+        assert!(text.contains(&format!("\n## {name}\n")), "`{name}` has no section");
+    }
+    for judges in Judges::ALL {
+        assert!(text.contains(&format!("`{}`", judges.group())), "{judges:?}");
     }
 }

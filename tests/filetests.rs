@@ -108,7 +108,7 @@ fn pass(path: &Path) -> Outcome {
     };
     let mut module = parse(&text, &NoData)?;
     round_trip(&module);
-    let pipeline = Pipeline::parse_on(Invariants::of(&module), spelling, &|name| policy(name, &asked))?;
+    let pipeline = Pipeline::parse_on(Invariants::of(&module), spelling, &|name: &str| policy(name, &asked))?;
     let mut shown = match pipeline.run(&mut module, true, &mut Claims::default()) {
         Ok(warnings) => {
             round_trip(&module);

@@ -4,8 +4,10 @@
 
 #[path = "common/random_graphs.rs"]
 mod random_graphs;
+#[path = "common/random_options.rs"]
+mod random_options;
 
-use ampc::options::{By, Objective, Opset};
+use ampc::options::{By, OPTIONS, Objective, Opset};
 use ampc::rewrite::rewrite_observed;
 use ampc::{RewriteOptions, rewrite};
 use ampc_ir::eq::same_module;
@@ -25,6 +27,7 @@ use ampc_passes::{Changed, Pass, Paths, Policy, Profile};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use random_graphs::{Graph, Line, bytes_of, from_bytes, text_of};
+use random_options::choose;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::sync::{Arc, LazyLock};
@@ -64,6 +67,11 @@ fn fuses_all() -> Profile {
     Profile::from_json(&format!("{text}, {fusions}}}")).unwrap()
 }
 
+/// Options of which the strategy below says how often they have which value, and `out_of_range`, which stays as it is;
+/// others of the table are drawn with it.
+const NAMED: &[&str] =
+    &["to", "policy", "keep_io", "opset", "objective", "target", "excess_precision", "out_of_range"];
+
 fn options() -> impl Strategy<Value = RewriteOptions> {
     let format = prop_oneof![Just(DType::F16), Just(DType::BF16)];
     let policy = prop_oneof![4 => Just("safe"), 1 => Just("all")];
@@ -75,16 +83,27 @@ fn options() -> impl Strategy<Value = RewriteOptions> {
             .prop_map(|(objective, target)| By::Cut { objective, target }),
     ];
     let excess = prop::bool::weighted(0.2);
-    (format, policy, keep_io, opset, by, excess).prop_map(
-        |(to, policy, keep_io, opset, by, excess_precision)| RewriteOptions {
-            to,
-            keep_io,
-            opset,
-            by,
-            excess_precision,
-            policy: Arc::new(Policy::preset(policy).unwrap()),
-            verify_each: true,
-            ..RewriteOptions::default()
+    let others = OPTIONS.iter().filter(|option| !NAMED.contains(&option.name)).count();
+    let bytes = if others == 0 {
+        Just(Vec::new()).boxed()
+    } else {
+        prop::collection::vec(any::<u8>(), others).boxed()
+    };
+    (format, policy, keep_io, opset, by, excess, bytes).prop_map(
+        |(to, policy, keep_io, opset, by, excess_precision, bytes)| {
+            let mut options = RewriteOptions {
+                to,
+                keep_io,
+                opset,
+                by,
+                excess_precision,
+                policy: Arc::new(Policy::preset(policy).unwrap()),
+                verify_each: true,
+                ..RewriteOptions::default()
+            };
+            let mut bytes = bytes.into_iter();
+            choose(&mut options, NAMED, || bytes.next().unwrap());
+            options
         },
     )
 }

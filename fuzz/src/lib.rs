@@ -16,6 +16,8 @@ mod policy;
 #[expect(dead_code, reason = "tests ask for more")]
 #[path = "../../tests/common/random_graphs.rs"]
 mod random_graphs;
+#[path = "../../tests/common/random_options.rs"]
+mod random_options;
 mod readers;
 mod rewrite;
 mod seeds;

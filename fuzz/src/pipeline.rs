@@ -40,10 +40,9 @@ impl Bytes<'_> {
 /// stays as it is when it is rewritten again (one exception), and is what its report repeats; pinned to fp32 nothing changes.
 pub fn pipeline(bytes: &[u8]) {
     let mut bytes = Bytes(bytes);
-    let mut options = rewrite::options(bytes.byte());
-    let mut policy = Policy::clone(&options.policy);
-    let counts = bytes.byte();
-    options.excess_precision = counts >= 192;
+    let (bits, counts) = (bytes.byte(), bytes.byte());
+    // Those of lists are for the policy; its base is the same in all that has the same bits.
+    let mut policy = Policy::clone(&rewrite::options(bits, || 0).policy);
     let pins: Vec<[u8; 3]> = (0..counts % 4).map(|_| [(); 3].map(|()| bytes.byte())).collect();
     for _ in 0..counts / 4 % 4 {
         let (op, class) = (bytes.pick(OPS), bytes.pick(CLASSES).parse::<Class>().unwrap());
@@ -55,6 +54,9 @@ pub fn pipeline(bytes: &[u8]) {
     while !bytes.0.is_empty() && steps.len() < MAX_STEPS {
         steps.push((bytes.byte(), bytes.number(), bytes.number()));
     }
+    // Behind the last step.
+    let mut options = rewrite::options(bits, || bytes.byte());
+    options.excess_precision |= counts >= 192;
     let graph = Graph::new(&steps, &outputs);
     for numbers in pins {
         pin(&mut policy, &graph, numbers);
@@ -146,8 +148,7 @@ fn check(graph: &Graph, options: &RewriteOptions) {
     }
 
     let report = serde_json::to_string(&once.report).unwrap();
-    let replayed =
-        RewriteOptions { policy: Arc::new(Policy::from_json(&report).unwrap()), ..options.clone() };
+    let replayed = RewriteOptions::from_report(&report).unwrap().unwrap();
     let again = ampc::rewrite(graph.model(), &replayed).unwrap_or_else(|e| panic!("{e}\n{text}"));
     assert!(written == bytes_of(&again.model), "{text}\n{after}\n{}", text_of(&again.model.module));
 

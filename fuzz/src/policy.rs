@@ -72,9 +72,9 @@ fn apply(policy: Policy) {
 /// A spelling that is read spells the same pipeline, which can be run.
 fn pipeline(text: &str) {
     let Ok(pipeline) = Pipeline::parse(text, &Policy::preset) else { return };
-    let spelled = pipeline.from(0);
+    let spelled = pipeline.to_string();
     let again = Pipeline::parse(&spelled, &Policy::preset).unwrap_or_else(|e| panic!("{e}: {spelled}"));
-    assert_eq!(spelled, again.from(0));
+    assert_eq!(spelled, again.to_string());
     let mut model = Model::from(MODEL.clone());
     if let Err(error) = ampc::rewrite::run_pipeline(&mut model, &pipeline, true, &mut ()) {
         assert!(error.kind() != ErrorKind::Bug, "{error}: {spelled}");

@@ -1,46 +1,44 @@
 //! Rewrites whatever valid model a text is.
 
 use crate::laws;
+use crate::random_options::{choose, set};
 use ampc::onnx::to_bytes;
-use ampc::options::By;
+use ampc::options::{By, OPTIONS, Opset};
 use ampc::{ErrorKind, Model, RewriteOptions};
-use ampc_ir::DType;
-use ampc_passes::Policy;
-use ampc_passes::insert_casts::KeepIo;
-use ampc_passes::pipeline::Opset;
-use std::sync::{Arc, LazyLock};
-
-/// The presets, made once.
-pub(crate) static PRESETS: LazyLock<[Arc<Policy>; 2]> =
-    LazyLock::new(|| ["safe", "all"].map(|name| Arc::new(Policy::preset(name).unwrap())));
 
 /// The bit of the options that chooses by painting.
 pub const PAINT: u8 = 1 << 7;
 
-/// Options as a byte says them.
-pub(crate) fn options(bits: u8) -> RewriteOptions {
-    let bit = |i: u8| bits >> i & 1 == 1;
-    RewriteOptions {
-        to: if bit(0) { DType::BF16 } else { DType::F16 },
-        policy: PRESETS[usize::from(bit(1))].clone(),
-        keep_io: if bit(2) { KeepIo::None } else { KeepIo::All },
-        opset: match bits >> 3 & 3 {
-            0 | 1 => Opset::Keep,
-            2 => Opset::Auto,
-            _ => Opset::To(26),
-        },
-        out_of_range: if bit(5) {
-            ampc_passes::guard::OutOfRange::Clamp
-        } else {
-            ampc_passes::guard::OutOfRange::Keep
-        },
-        by: if bits & PAINT != 0 { By::Paint } else { By::default() },
-        excess_precision: false,
-        explain: Vec::new(),
-        alternative: None,
+/// What the bits of the first byte choose: an option, its lowest bit, and its values.
+const BITS: &[(&str, u8, &[&str])] = &[
+    ("to", 0, &["fp16", "bf16"]),
+    ("policy", 1, &["safe", "all"]),
+    ("keep_io", 2, &["all", "none"]),
+    ("opset", 3, &["keep", "keep", "auto", "26"]),
+    ("out_of_range", 5, &["keep", "clamp"]),
+];
+
+/// The bit that has constants counted.
+const STATISTICS: u8 = 1 << 6;
+
+/// Options as a byte says them, and what it has no bits for as further ones do.
+pub(crate) fn options(bits: u8, more: impl FnMut() -> u8) -> RewriteOptions {
+    let mut options = RewriteOptions {
         verify_each: true,
-        constant_statistics: bit(6),
+        constant_statistics: bits & STATISTICS != 0,
+        ..RewriteOptions::default()
+    };
+    let names: Vec<&str> = BITS.iter().map(|(name, ..)| *name).collect();
+    for option in OPTIONS {
+        if let Some((_, bit, values)) = BITS.iter().find(|(name, ..)| *name == option.name) {
+            set(&mut options, option, Some(values[usize::from(bits >> bit) % values.len()]));
+        }
     }
+    choose(&mut options, &names, more);
+    if bits & PAINT != 0 {
+        options.by = By::Paint;
+    }
+    options
 }
 
 /// A letter that chooses options, then a text: a valid model becomes a valid one, and rewriting that again changes
@@ -53,7 +51,7 @@ pub fn rewrite(bytes: &[u8]) {
         return;
     }
     let before = laws::show(&module);
-    let mut options = options(bits);
+    let mut options = options(bits, || 0);
     if module.opset(module.main(), "").is_none() {
         // There is nothing to raise, but casts that are inserted are operators of an opset that there is.
         options.opset = Opset::Keep;

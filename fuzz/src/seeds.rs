@@ -114,7 +114,7 @@ fn policies(texts: &[Vec<u8>]) -> Vec<Vec<u8>> {
     seeds.sort();
     seeds.dedup();
     for module in texts.iter().filter_map(|text| module_of(text)).take(40) {
-        if let Ok(done) = ampc::rewrite(ampc::Model::from(module), &rewrite::options(0)) {
+        if let Ok(done) = ampc::rewrite(ampc::Model::from(module), &rewrite::options(0, || 0)) {
             seeds.extend(serde_json::to_string(&done.report));
         }
     }

@@ -6,6 +6,7 @@
 use crate::invariants::Invariants;
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::paths::Paths;
+use crate::pipeline::{POLICY, PassOption, Setting, Spelled, settings};
 use crate::policy::{Policy, node_key};
 use ampc_ir::infer::infer_module;
 use ampc_ir::op::OpSchema;
@@ -21,12 +22,25 @@ pub struct BindSignatures {
     pub policy: Arc<Policy>,
 }
 
+impl Spelled for BindSignatures {
+    const NAME: &'static str = "bind-signatures";
+    const ABOUT: &'static str = "operators of the user become what the signatures of the policy say";
+    const OPTIONS: &'static [PassOption<Self>] = &[PassOption {
+        def: POLICY,
+        print: |pass| Some(Setting::Policy(pass.policy.clone())),
+        read: |pass, given| given.policy().map(|policy| pass.policy = policy),
+    }];
+    fn blank() -> Self {
+        BindSignatures { policy: Arc::default() }
+    }
+}
+
 impl Pass for BindSignatures {
     fn name(&self) -> &'static str {
-        "bind-signatures"
+        Self::NAME
     }
-    fn options(&self) -> Vec<(&'static str, String)> {
-        vec![("policy", self.policy.spelling())]
+    fn options(&self) -> Vec<(&'static str, Setting)> {
+        settings(self)
     }
     fn renews_facts(&self) -> bool {
         true

@@ -12,7 +12,8 @@ use crate::flow::{self, Var};
 use crate::invariants::Invariants;
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::paths::Paths;
-use crate::policy::{Base, HoldingPin, Names, OpClass, Pin, Pins, Policy, is_pin, node_key};
+use crate::pipeline::{FORMAT, POLICY, PassOption, Setting, Spelled, settings};
+use crate::policy::{Base, HoldingPin, Names, OpClass, Pin, Pins, Policy, PolicyError, is_pin, node_key};
 use crate::sequences::{self, Groups};
 use crate::suggest::{did_you_mean, nearest};
 use ampc_ir::infer::misfit;
@@ -40,12 +41,35 @@ pub struct Classify {
     pub policy: Arc<Policy>,
 }
 
+impl Spelled for Classify {
+    const NAME: &'static str = "classify";
+    const ABOUT: &'static str = "every type variable of every node gets a precision class";
+    const OPTIONS: &'static [PassOption<Self>] = &[
+        PassOption {
+            def: FORMAT,
+            print: |pass| Some(Setting::word(pass.to)),
+            read: |pass, given| given.format().map(|to| pass.to = to),
+        },
+        PassOption {
+            def: POLICY,
+            print: |pass| Some(Setting::Policy(pass.policy.clone())),
+            read: |pass, given| given.policy().map(|policy| pass.policy = policy),
+        },
+    ];
+    fn blank() -> Self {
+        Classify { to: DType::F16, policy: Arc::default() }
+    }
+    fn check(&self) -> Result<(), PolicyError> {
+        self.policy.check_format(self.to)
+    }
+}
+
 impl Pass for Classify {
     fn name(&self) -> &'static str {
-        "classify"
+        Self::NAME
     }
-    fn options(&self) -> Vec<(&'static str, String)> {
-        vec![("to", self.to.to_string()), ("policy", self.policy.spelling())]
+    fn options(&self) -> Vec<(&'static str, Setting)> {
+        settings(self)
     }
     fn ensures(&self) -> Invariants {
         Invariants::CORE.with(Invariants::CLASSIFIED)

@@ -8,12 +8,16 @@
 use crate::flow::{self, Var};
 use crate::names;
 use crate::pass::{Changed, Pass, PassCx, PassError, sound};
+use crate::pipeline::{PassOption, Setting, Spelled, Words, option, settings};
 use ampc_ir::convert::{Conversion, can_convert};
 use ampc_ir::module::Provenance;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::{NodeView, constant_node_data};
 use ampc_ir::{AttrValue, DType, Inserter, Module, Node, NodeSpec, Payload, TensorData, Value};
 use std::sync::Arc;
+
+/// The words of the option `clamp`.
+const CLAMP: Words = Words { no: "false", yes: "true" };
 
 /// The pass.
 #[derive(Clone, Copy, Debug, Default)]
@@ -22,12 +26,25 @@ pub struct ConvertConstants {
     pub clamp: bool,
 }
 
+impl Spelled for ConvertConstants {
+    const NAME: &'static str = "convert-constants";
+    const ABOUT: &'static str = "casts of constants become converted constants";
+    const OPTIONS: &'static [PassOption<Self>] = &[PassOption {
+        def: option("clamp", "true or false", Some(CLAMP.no)),
+        print: |pass| pass.clamp.then(|| Setting::word(CLAMP.yes)),
+        read: |pass, given| given.either(CLAMP).map(|clamp| pass.clamp = clamp),
+    }];
+    fn blank() -> Self {
+        ConvertConstants { clamp: false }
+    }
+}
+
 impl Pass for ConvertConstants {
     fn name(&self) -> &'static str {
-        "convert-constants"
+        Self::NAME
     }
-    fn options(&self) -> Vec<(&'static str, String)> {
-        if self.clamp { vec![("clamp", "true".into())] } else { Vec::new() }
+    fn options(&self) -> Vec<(&'static str, Setting)> {
+        settings(self)
     }
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let mut changed = false;

@@ -5,6 +5,7 @@
 
 use crate::flow;
 use crate::pass::{Changed, Pass, PassCx, PassError};
+use crate::pipeline::Spelled;
 use ampc_ir::module::Provenance;
 use ampc_ir::op::OpKind;
 use ampc_ir::{GraphId, Module, Node, Value};
@@ -14,9 +15,17 @@ use rustc_hash::FxHashSet;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Dce;
 
+impl Spelled for Dce {
+    const NAME: &'static str = "dce";
+    const ABOUT: &'static str = "inserted casts and constants that nobody reads go";
+    fn blank() -> Self {
+        Dce
+    }
+}
+
 impl Pass for Dce {
     fn name(&self) -> &'static str {
-        "dce"
+        Self::NAME
     }
     fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let mut changed = false;

@@ -17,6 +17,7 @@ use crate::insert_casts::{new_cast, set_element_attribute};
 use crate::invariants::Invariants;
 use crate::names;
 use crate::pass::{Changed, Pass, PassCx, PassError};
+use crate::pipeline::Spelled;
 use crate::sequences::{Group, Groups, element, is_structural};
 use ampc_ir::convert::Conversion;
 use ampc_ir::edit::Position;
@@ -32,9 +33,17 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Emulate;
 
+impl Spelled for Emulate {
+    const NAME: &'static str = "emulate";
+    const ABOUT: &'static str = "16-bit values become f32 that is rounded alike";
+    fn blank() -> Self {
+        Emulate
+    }
+}
+
 impl Pass for Emulate {
     fn name(&self) -> &'static str {
-        "emulate"
+        Self::NAME
     }
     fn revokes(&self) -> Invariants {
         Invariants::DECISIONS

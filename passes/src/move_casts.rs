@@ -24,6 +24,7 @@ use crate::flow;
 use crate::invariants::Invariants;
 use crate::names;
 use crate::pass::{Changed, Pass, PassCx, PassError, sound};
+use crate::pipeline::{POLICY, PassOption, Setting, Spelled, Words, option, settings};
 use crate::policy::Policy;
 use crate::simplify_casts::{erase_unread, leave_out_wide, simplify_inserted};
 use ampc_ir::edit::Position;
@@ -37,6 +38,8 @@ use std::sync::Arc;
 
 /// The name of the pass.
 pub const NAME: &str = "move-casts";
+/// The words of the option `excess-precision`.
+pub const EXCESS_PRECISION: Words = Words { no: "forbid", yes: "allow" };
 
 /// The pass.
 #[derive(Clone, Debug)]
@@ -47,13 +50,32 @@ pub struct MoveCasts {
     pub excess_precision: bool,
 }
 
+impl Spelled for MoveCasts {
+    const NAME: &'static str = NAME;
+    const ABOUT: &'static str = "casts of the author move to where they have least to do";
+    const OPTIONS: &'static [PassOption<Self>] = &[
+        PassOption {
+            def: POLICY,
+            print: |pass| Some(Setting::Policy(pass.policy.clone())),
+            read: |pass, given| given.policy().map(|policy| pass.policy = policy),
+        },
+        PassOption {
+            def: option("excess-precision", "forbid or allow", Some(EXCESS_PRECISION.no)),
+            print: |pass| pass.excess_precision.then(|| Setting::word(EXCESS_PRECISION.yes)),
+            read: |pass, given| given.either(EXCESS_PRECISION).map(|allow| pass.excess_precision = allow),
+        },
+    ];
+    fn blank() -> Self {
+        MoveCasts { policy: Arc::default(), excess_precision: false }
+    }
+}
+
 impl Pass for MoveCasts {
     fn name(&self) -> &'static str {
-        NAME
+        Self::NAME
     }
-    fn options(&self) -> Vec<(&'static str, String)> {
-        let excess = self.excess_precision.then(|| ("excess-precision", "allow".into()));
-        [("policy", self.policy.spelling())].into_iter().chain(excess).collect()
+    fn options(&self) -> Vec<(&'static str, Setting)> {
+        settings(self)
     }
     fn renews_facts(&self) -> bool {
         true

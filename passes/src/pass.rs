@@ -6,6 +6,7 @@
 use crate::assign::Optimum;
 use crate::guard::Statistics;
 use crate::invariants::Invariants;
+use crate::pipeline::Setting;
 use ampc_ir::infer::Facts;
 use ampc_ir::{InsertError, Module, Node, Value};
 use std::fmt;
@@ -207,8 +208,8 @@ pub fn sound<T>(inserted: Result<T, InsertError>) -> T {
 pub trait Pass: fmt::Debug + Send + Sync {
     /// Its name: the file it is in, its spelling in pipelines, the folder of its cases.
     fn name(&self) -> &'static str;
-    /// Its configuration as `key=value` pairs, in the spelling of pipelines; what is at its default is left out.
-    fn options(&self) -> Vec<(&'static str, String)> {
+    /// Its configuration as pipelines spell it; what says nothing more than its default may be left out.
+    fn options(&self) -> Vec<(&'static str, Setting)> {
         Vec::new()
     }
     /// What must hold before.

@@ -1,8 +1,17 @@
 //! Pipelines: passes in order, with their conditions checked when the pipeline is built.
 //!
 //! A pipeline has a spelling, `classify{to=f16, policy=safe}, taint, assign{by=paint}`, which prints and parses
-//! back. Running it verifies the module at the end, and after every pass on request; a violation is a bug of the
+//! back by the table of passes. Running it verifies the module at the end, and after every pass on request; a violation is a bug of the
 //! pass, and the error carries what is needed to repeat it.
+
+mod spelling;
+mod table;
+
+pub use self::spelling::{Spelling, list, quoted};
+pub(crate) use self::table::{
+    BY, FORMAT, KEEP_IO, OBJECTIVE, POLICY, PassOption, Spelled, option, print_keep_io, settings,
+};
+pub use self::table::{OptionDef, PASSES, PassDef, Resolver, Setting, Words, pass_names};
 
 use crate::assign::{Alternative, Assign, By, Optimum};
 use crate::bind_signatures::BindSignatures;
@@ -11,27 +20,25 @@ use crate::convert_constants::ConvertConstants;
 use crate::cost::Objective;
 use crate::dce::Dce;
 use crate::declared::{self, BodyInputs};
-use crate::emulate::Emulate;
 use crate::flow;
 use crate::guard::{Guard, OutOfRange, Statistics};
 use crate::insert_casts::{InsertCasts, KeepIo};
 use crate::invariants::{Breach, Invariants};
 use crate::move_casts::MoveCasts;
 use crate::pass::{Changed, Pass, PassCx, PassError, Warning};
-use crate::policy::{Policy, PolicyError, float_format};
+use crate::policy::{Policy, PolicyError};
 use crate::raise_opset::{RaiseOpset, Target};
 use crate::share_functions::ShareFunctions;
 use crate::simplify_casts::SimplifyCasts;
 use crate::specialize_functions::SpecializeFunctions;
-use crate::suggest::{did_you_mean, nearest};
 use crate::taint::Taint;
-use crate::target::Profile;
+use crate::target::ProfileError;
 use crate::text_casts;
 use ampc_ir::infer::{InferError, Inference, infer};
 use ampc_ir::verify::{Violation, verify_structure, verify_types};
 use ampc_ir::{DType, Module};
-use std::collections::BTreeSet;
 use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 /// Passes in order.
@@ -97,6 +104,9 @@ pub enum PipelineError {
     /// The policy is none.
     #[error(transparent)]
     Policy(#[from] PolicyError),
+    /// The target is none.
+    #[error(transparent)]
+    Target(#[from] ProfileError),
 }
 
 /// Why a run ended early.
@@ -186,23 +196,31 @@ pub enum Opset {
     To(u16),
 }
 
-/// Names of all passes, in the usual order.
-pub const PASSES: &[&str] = &[
-    "bind-signatures",
-    "raise-opset",
-    "move-casts",
-    "specialize-functions",
-    "classify",
-    "guard",
-    "taint",
-    "assign",
-    "insert-casts",
-    "simplify-casts",
-    "convert-constants",
-    "dce",
-    "share-functions",
-    "emulate",
-];
+impl fmt::Display for Opset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Opset::Keep => f.write_str("keep"),
+            Opset::Auto => f.write_str("auto"),
+            Opset::To(opset) => write!(f, "{opset}"),
+        }
+    }
+}
+
+/// A text that says nothing about the opset.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("expected keep, auto or the number of an opset")]
+pub struct UnknownOpset;
+
+impl FromStr for Opset {
+    type Err = UnknownOpset;
+    fn from_str(text: &str) -> Result<Opset, UnknownOpset> {
+        match text {
+            "keep" => Ok(Opset::Keep),
+            "auto" => Ok(Opset::Auto),
+            number => number.parse().ok().filter(|&opset| opset > 0).map(Opset::To).ok_or(UnknownOpset),
+        }
+    }
+}
 
 impl Pipeline {
     /// A pipeline of these passes.
@@ -278,27 +296,21 @@ impl Pipeline {
         Pipeline { passes }
     }
 
-    /// Reads the spelling of a pipeline; `policy` finds a policy by the name in `classify{policy=…}`.
+    /// Reads the spelling of a pipeline; `names` says what `classify{policy=…}` and `assign{target=…}` name.
     ///
     /// # Errors
     /// If the text names unknown passes or options, or the order is impossible.
-    pub fn parse(
-        text: &str,
-        policy: &dyn Fn(&str) -> Result<Policy, PolicyError>,
-    ) -> Result<Pipeline, PipelineError> {
-        Pipeline::parse_on(Invariants::CORE, text, policy)
+    pub fn parse(text: &str, names: &dyn Resolver) -> Result<Pipeline, PipelineError> {
+        Pipeline::parse_on(Invariants::CORE, text, names)
     }
 
     /// [`Pipeline::parse`] for modules of which more is `known` than that they are valid.
     ///
     /// # Errors
     /// As [`Pipeline::parse`].
-    pub fn parse_on(
-        known: Invariants,
-        text: &str,
-        policy: &dyn Fn(&str) -> Result<Policy, PolicyError>,
-    ) -> Result<Pipeline, PipelineError> {
-        let passes: Result<Vec<_>, _> = split(text)?.into_iter().map(|spec| build(&spec, policy)).collect();
+    pub fn parse_on(known: Invariants, text: &str, names: &dyn Resolver) -> Result<Pipeline, PipelineError> {
+        let specs = spelling::split(text)?;
+        let passes: Result<Vec<_>, _> = specs.iter().map(|spec| table::build(spec, names)).collect();
         Pipeline::on(known, passes?)
     }
 
@@ -320,9 +332,9 @@ impl Pipeline {
         counts.then(chose).flatten().unwrap_or(pass)
     }
 
-    /// The spelling of the passes from number `first` (from 0) on.
-    pub fn from(&self, first: usize) -> String {
-        spell(self.passes.get(first..).unwrap_or_default())
+    /// The passes from number `first` (from 0) on, with the files that their text names.
+    pub fn spell(&self, first: usize, stem: &str) -> Spelling {
+        Spelling::new(self.passes.get(first..).unwrap_or_default(), stem)
     }
 
     /// Runs all passes and returns their warnings.
@@ -411,214 +423,17 @@ impl Pipeline {
         held.check(module).map_err(|breach| RunError::Broken {
             pass: if verify_each { self.passes[i].name().to_owned() } else { "pipeline".into() },
             first: breach.to_string(),
-            rest: spell(&self.passes[i..]),
+            rest: spelling::name(&self.passes[i..]),
         })
     }
 }
 
+/// A policy or target that does not come with ampc as it is stands as the file `NAME.policy.json` or `NAME.target.json`;
+/// [`Pipeline::spell`] has such files.
 impl fmt::Display for Pipeline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&spell(&self.passes))
+        f.write_str(&spelling::name(&self.passes))
     }
-}
-
-fn spell(passes: &[Box<dyn Pass>]) -> String {
-    let spelled: Vec<String> = passes
-        .iter()
-        .map(|pass| {
-            let options: Vec<String> = pass.options().into_iter().map(|(k, v)| format!("{k}={v}")).collect();
-            if options.is_empty() {
-                pass.name().to_owned()
-            } else {
-                format!("{}{{{}}}", pass.name(), options.join(", "))
-            }
-        })
-        .collect();
-    spelled.join(", ")
-}
-
-struct Spec {
-    name: String,
-    options: Vec<(String, String)>,
-}
-
-/// Splits `a{k=v, l=w}, b` into passes and options.
-fn split(text: &str) -> Result<Vec<Spec>, PipelineError> {
-    let mut specs = Vec::new();
-    let mut rest = text.trim_start();
-    let at = |rest: &str| text.len() - rest.len() + 1;
-    while !rest.is_empty() {
-        let end = rest.find(['{', ',']).unwrap_or(rest.len());
-        let name = rest[..end].trim().to_owned();
-        if name.is_empty() {
-            return Err(PipelineError::Syntax { at: at(rest), expected: "the name of a pass" });
-        }
-        rest = rest[end..].trim_start();
-        let mut options = Vec::new();
-        if let Some(inside) = rest.strip_prefix('{') {
-            let close = inside
-                .find('}')
-                .ok_or(PipelineError::Syntax { at: at(rest), expected: "a `}` that closes the options" })?;
-            for item in inside[..close].split(',').map(str::trim).filter(|i| !i.is_empty()) {
-                let (key, value) = item
-                    .split_once('=')
-                    .ok_or(PipelineError::Syntax { at: at(inside), expected: "options as `key=value`" })?;
-                options.push((key.trim().to_owned(), value.trim().to_owned()));
-            }
-            rest = inside[close + 1..].trim_start();
-        }
-        specs.push(Spec { name, options });
-        match rest.strip_prefix(',') {
-            Some(after) => rest = after.trim_start(),
-            None if rest.is_empty() => {}
-            None => return Err(PipelineError::Syntax { at: at(rest), expected: "`,` between passes" }),
-        }
-    }
-    Ok(specs)
-}
-
-fn build(
-    spec: &Spec,
-    policy: &dyn Fn(&str) -> Result<Policy, PolicyError>,
-) -> Result<Box<dyn Pass>, PipelineError> {
-    let known: &[&str] = match spec.name.as_str() {
-        "bind-signatures" => &["policy"],
-        "raise-opset" => &["to", "format", "policy"],
-        "classify" => &["to", "policy"],
-        "guard" => &["to", "disable", "out-of-range"],
-        "assign" => &["by", "objective", "target", "to", "keep-io"],
-        "insert-casts" => &["by", "keep-io", "objective"],
-        "simplify-casts" => &["by", "to"],
-        "convert-constants" => &["clamp"],
-        "move-casts" => &["policy", "excess-precision"],
-        _ => &[],
-    };
-    if !PASSES.contains(&spec.name.as_str()) {
-        let hint = nearest(&spec.name, PASSES.iter().copied());
-        return Err(PipelineError::UnknownPass {
-            found: spec.name.clone(),
-            hint: did_you_mean(hint),
-            passes: PASSES.join(", "),
-        });
-    }
-    if let Some((option, _)) = spec.options.iter().find(|(k, _)| !known.contains(&k.as_str())) {
-        let hint = nearest(option, known.iter().copied());
-        return Err(PipelineError::UnknownOption {
-            pass: spec.name.clone(),
-            option: option.clone(),
-            hint: did_you_mean(hint),
-        });
-    }
-    let get = |key: &str| spec.options.iter().rev().find(|(k, _)| k == key).map(|(_, v)| v.as_str());
-    let bad = |option: &str, expected: &'static str, found: &str| PipelineError::BadValue {
-        pass: spec.name.clone(),
-        option: option.to_owned(),
-        expected,
-        found: found.to_owned(),
-    };
-    let format = |option: &str| match get(option) {
-        None => Ok(DType::F16),
-        Some(word) => match float_format(word) {
-            Some(format) if format.is_low() => Ok(format),
-            Some(_) | None => Err(bad(option, "f16 or bf16", word)),
-        },
-    };
-    if spec.name == "bind-signatures" {
-        let policy = policy(get("policy").unwrap_or("safe"))?;
-        return Ok(Box::new(BindSignatures { policy: Arc::new(policy) }));
-    }
-    if spec.name == "move-casts" {
-        let excess_precision = match get("excess-precision") {
-            None | Some("forbid") => false,
-            Some("allow") => true,
-            Some(other) => return Err(bad("excess-precision", "forbid or allow", other)),
-        };
-        let policy = Arc::new(policy(get("policy").unwrap_or("safe"))?);
-        return Ok(Box::new(MoveCasts { policy, excess_precision }));
-    }
-    if spec.name == "raise-opset" {
-        let to = match get("to").map(|to| (to, to.parse())) {
-            Some(("auto", _)) => {
-                let (format, policy) = (format("format")?, policy(get("policy").unwrap_or("safe"))?);
-                policy.check_format(format)?;
-                Target::Auto { format, policy: Arc::new(policy) }
-            }
-            Some((_, Ok(opset))) => Target::Opset(opset),
-            Some((found, Err(_))) => return Err(bad("to", "an opset or auto", found)),
-            None => return Err(bad("to", "an opset or auto", "nothing")),
-        };
-        return Ok(Box::new(RaiseOpset { to }));
-    }
-    let to = format("to")?;
-    let keep_io = || match get("keep-io") {
-        None | Some("all") => KeepIo::All,
-        Some("none") => KeepIo::None,
-        Some(names) => KeepIo::Names(names.split('+').map(str::to_owned).collect()),
-    };
-    let objective = || -> Result<Option<Objective>, PipelineError> {
-        let word = get("objective");
-        let read = |word: &str| word.parse().map_err(|_| bad("objective", "time, casts or bytes", word));
-        word.map(read).transpose()
-    };
-    let by_cut = || match get("by") {
-        None => Ok(None),
-        Some("cut") => Ok(Some(true)),
-        Some("paint") => Ok(Some(false)),
-        Some(other) => Err(bad("by", "cut or paint", other)),
-    };
-    Ok(match spec.name.as_str() {
-        "classify" => {
-            let policy = policy(get("policy").unwrap_or("safe"))?;
-            policy.check_format(to)?;
-            Box::new(Classify { to, policy: Arc::new(policy) })
-        }
-        "guard" => {
-            let mut probe = Policy::default();
-            for name in get("disable").unwrap_or("").split('+').filter(|n| !n.is_empty()) {
-                probe.disable_guard(name)?;
-            }
-            let disabled: BTreeSet<String> = probe.disabled_guards().clone();
-            let out_of_range = match get("out-of-range") {
-                None | Some("keep") => OutOfRange::Keep,
-                Some("clamp") => OutOfRange::Clamp,
-                Some("error") => OutOfRange::Error,
-                Some(other) => return Err(bad("out-of-range", "keep, clamp or error", other)),
-            };
-            Box::new(Guard { to, disabled, out_of_range })
-        }
-        "taint" => Box::new(Taint),
-        "assign" => {
-            let by =
-                if by_cut()? == Some(false) { By::Paint } else { cut_of(objective()?, get("target"), &bad)? };
-            Box::new(Assign { to, keep_io: keep_io(), by, alternative: None })
-        }
-        "insert-casts" => {
-            let fewest = objective()? == Some(Objective::Casts);
-            Box::new(InsertCasts { keep_io: keep_io(), by_cut: by_cut()? == Some(true), fewest })
-        }
-        "simplify-casts" => Box::new(SimplifyCasts { by_cut: by_cut()?.filter(|&cut| cut).map(|_| to) }),
-        "convert-constants" => match get("clamp") {
-            None | Some("false") => Box::new(ConvertConstants { clamp: false }),
-            Some("true") => Box::new(ConvertConstants { clamp: true }),
-            Some(other) => return Err(bad("clamp", "true or false", other)),
-        },
-        "dce" => Box::new(Dce),
-        "specialize-functions" => Box::new(SpecializeFunctions),
-        "share-functions" => Box::new(ShareFunctions),
-        "emulate" => Box::new(Emulate),
-        other => unreachable!("{other} is in PASSES"),
-    })
-}
-
-/// How a minimum cut chooses, by the options of `assign`.
-fn cut_of(
-    objective: Option<Objective>,
-    target: Option<&str>,
-    bad: &dyn Fn(&str, &'static str, &str) -> PipelineError,
-) -> Result<By, PipelineError> {
-    let name = target.unwrap_or("generic");
-    let target = Profile::preset(name).map_err(|_| bad("target", "a profile", name))?;
-    Ok(By::Cut { objective: objective.unwrap_or_default(), target: Arc::new(target) })
 }
 
 #[cfg(test)]
@@ -643,6 +458,69 @@ mod tests {
         };
         let text = Pipeline::lowering(&lowering).to_string();
         assert_eq!(parse(&text).unwrap().to_string(), text);
+    }
+
+    /// Values that an option may have, by its name.
+    fn samples(option: OptionDef) -> Vec<String> {
+        let words = |words: &[&str]| words.iter().map(ToString::to_string).collect();
+        match option.name {
+            "to" | "format" if option.values == FORMAT.values => words(&["f16", "bf16"]),
+            "to" => words(&["26", "auto"]),
+            "policy" => words(&["safe", "all", "\"jmp:p=f32,c=f16,o=f32\""]),
+            "keep-io" => words(&["all", "none", "a", "a+b", "\"all\"", "\"a,b\"+\"c+d\"", ""]),
+            "objective" => Objective::ALL.map(|objective| objective.to_string()).into(),
+            "target" => words(&["generic", "h200"]),
+            "disable" => words(&["", "eps", "eps+norm"]),
+            "out-of-range" => OutOfRange::ALL.map(|action| action.as_str().to_owned()).into(),
+            "by" => words(&["cut", "paint"]),
+            "excess-precision" => words(&["forbid", "allow"]),
+            "clamp" => words(&["true", "false"]),
+            other => panic!("no values for the option `{other}`"),
+        }
+    }
+
+    /// What is printed says all that was read: the same pass comes out, whichever options are left out.
+    #[test]
+    fn every_value_of_every_option_is_printed() {
+        for pass in PASSES {
+            let known = Invariants::CORE.with(Invariants::CLASSIFIED).with(Invariants::ASSIGNED);
+            let read = |text: &str| {
+                Pipeline::parse_on(known, text, &Policy::preset).map_err(|e| format!("{text}: {e}"))
+            };
+            let mut texts = vec![String::new()];
+            for option in pass.options() {
+                let said = samples(option).into_iter().map(|value| format!("{}={value}", option.name));
+                let said: Vec<String> = said.chain(option.default.map(|_| String::new())).collect();
+                let longer =
+                    |text: &String| said.iter().map(|more| format!("{text}, {more}")).collect::<Vec<_>>();
+                texts = texts.iter().flat_map(longer).collect();
+            }
+            for options in texts {
+                let text = format!("{}{{{}}}", pass.name, options.trim_start_matches(", "));
+                let Ok(pipeline) = read(&text) else {
+                    assert!(text.contains("to=bf16") || text.contains("format=bf16"), "{text} is refused");
+                    continue;
+                };
+                let again = read(&pipeline.to_string()).unwrap();
+                assert_eq!(pipeline.to_string(), again.to_string());
+                assert_eq!(format!("{pipeline:?}"), format!("{again:?}"), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn defaults_are_what_is_read_when_nothing_is_said() {
+        for pass in PASSES {
+            let options = pass.options();
+            let said = options.iter().filter_map(|o| Some(format!("{}={}", o.name, o.default?)));
+            let required = options.iter().find(|o| o.default.is_none()).map(|o| format!("{}=26", o.name));
+            let required = required.unwrap_or_default();
+            let known = Invariants::CORE.with(Invariants::CLASSIFIED).with(Invariants::ASSIGNED);
+            let read = |text: &str| Pipeline::parse_on(known, text, &Policy::preset).unwrap();
+            let all = said.chain([required.clone()]).collect::<Vec<_>>().join(", ");
+            let [all, none] = [all, required].map(|o| read(&format!("{}{{{o}}}", pass.name)));
+            assert_eq!(format!("{all:?}"), format!("{none:?}"));
+        }
     }
 
     #[test]

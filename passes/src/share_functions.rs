@@ -11,6 +11,7 @@
 use crate::flow;
 use crate::invariants::Invariants;
 use crate::pass::{Changed, Pass, PassCx, PassError};
+use crate::pipeline::Spelled;
 use crate::specialize_functions::{INSTANCE_OF, original, spelling};
 use ampc_ir::attr::AttrValue;
 use ampc_ir::entity::EntityRef;
@@ -29,9 +30,17 @@ const SMALL: u64 = 1 << 10;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ShareFunctions;
 
+impl Spelled for ShareFunctions {
+    const NAME: &'static str = "share-functions";
+    const ABOUT: &'static str = "functions that came out the same become one";
+    fn blank() -> Self {
+        ShareFunctions
+    }
+}
+
 impl Pass for ShareFunctions {
     fn name(&self) -> &'static str {
-        "share-functions"
+        Self::NAME
     }
     fn revokes(&self) -> Invariants {
         // What is decided in a function that several calls share is about one of them.

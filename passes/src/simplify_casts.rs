@@ -19,6 +19,7 @@ use crate::flow::{self, Var};
 use crate::insert_casts::set_target;
 use crate::names;
 use crate::pass::{Changed, Pass, PassCx, PassError, sound};
+use crate::pipeline::{BY, FORMAT, PassOption, Setting, Spelled, option, settings};
 use ampc_ir::convert::Conversion;
 use ampc_ir::edit::Position;
 use ampc_ir::module::{Def, GraphOwner, Provenance};
@@ -35,13 +36,32 @@ pub struct SimplifyCasts {
     pub by_cut: Option<DType>,
 }
 
+impl Spelled for SimplifyCasts {
+    const NAME: &'static str = "simplify-casts";
+    const ABOUT: &'static str = "casts that repeat or undo each other exactly go";
+    const OPTIONS: &'static [PassOption<Self>] = &[
+        PassOption {
+            def: option("by", "cut or paint", Some(BY.no)),
+            print: |pass| pass.by_cut.map(|_| Setting::word(BY.yes)),
+            read: |pass, given| given.either(BY).map(|cut| pass.by_cut = cut.then_some(DType::F16)),
+        },
+        PassOption {
+            def: FORMAT,
+            print: |pass| pass.by_cut.map(Setting::word),
+            read: |pass, given| given.format().map(|to| pass.by_cut = pass.by_cut.map(|_| to)),
+        },
+    ];
+    fn blank() -> Self {
+        SimplifyCasts { by_cut: None }
+    }
+}
+
 impl Pass for SimplifyCasts {
     fn name(&self) -> &'static str {
-        "simplify-casts"
+        Self::NAME
     }
-    fn options(&self) -> Vec<(&'static str, String)> {
-        let by = |to: DType| [("by", "cut".to_owned()), ("to", to.to_string())];
-        self.by_cut.into_iter().flat_map(by).collect()
+    fn options(&self) -> Vec<(&'static str, Setting)> {
+        settings(self)
     }
     fn run(&self, module: &mut Module, _: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let chosen = self.by_cut;

@@ -15,6 +15,7 @@
 
 use crate::flow;
 use crate::pass::{Changed, Pass, PassCx, PassError};
+use crate::pipeline::Spelled;
 use ampc_ir::module::{FunctionData, GraphOwner, Op, Provenance};
 use ampc_ir::op::OpKind;
 use ampc_ir::{FunctionId, GraphId, Module, Node, Symbol};
@@ -64,9 +65,17 @@ pub fn instances(module: &Module) -> FxHashMap<FunctionId, FunctionId> {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SpecializeFunctions;
 
+impl Spelled for SpecializeFunctions {
+    const NAME: &'static str = "specialize-functions";
+    const ABOUT: &'static str = "every call gets a function of its own";
+    fn blank() -> Self {
+        SpecializeFunctions
+    }
+}
+
 impl Pass for SpecializeFunctions {
     fn name(&self) -> &'static str {
-        "specialize-functions"
+        Self::NAME
     }
     fn renews_facts(&self) -> bool {
         true

@@ -9,6 +9,7 @@ use crate::flow::{self, Var};
 use crate::invariants::Invariants;
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::paths::Paths;
+use crate::pipeline::Spelled;
 use crate::sequences::Groups;
 use ampc_ir::Module;
 use ampc_ir::module::{Decision, Reason};
@@ -24,9 +25,17 @@ pub const DOWNSTREAM_OF: &str = "downstream of ";
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Taint;
 
+impl Spelled for Taint {
+    const NAME: &'static str = "taint";
+    const ABOUT: &'static str = "what is downstream of a denied operator and may not be low goes with it";
+    fn blank() -> Self {
+        Taint
+    }
+}
+
 impl Pass for Taint {
     fn name(&self) -> &'static str {
-        "taint"
+        Self::NAME
     }
     fn requires(&self) -> Invariants {
         Invariants::CORE.with(Invariants::CLASSIFIED)

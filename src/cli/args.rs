@@ -3,6 +3,7 @@
 use super::peers::PeerArgs;
 use ampc::ir::DType;
 use ampc::options::{Objective, Opset};
+use ampc::passes::pipeline::{PASSES, PassDef};
 use ampc::passes::policy::{PRESETS, float_format};
 use clap::builder::{PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser};
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
@@ -286,7 +287,7 @@ pub(crate) struct PrecisionArgs {
     pub(crate) keep_io: Option<String>,
     /// The opset of ai.onnx to raise the model to: keep, a number, or auto for the lowest at which all that is to be
     /// lowered has the format, but at most 26, the newest that ONNX Runtime 1.31 reads [default: keep]
-    #[arg(long, value_name = "keep|auto|N", value_parser = opset)]
+    #[arg(long, value_name = "keep|auto|N")]
     pub(crate) opset: Option<Opset>,
     /// What the placement of casts makes as small as can be: the time predicted for the target, the number of casts,
     /// or the bytes they read and write [default: time]
@@ -304,18 +305,6 @@ pub(crate) struct PrecisionArgs {
     pub(crate) excess_precision: Option<ExcessArg>,
     #[command(flatten)]
     pub(crate) peers: PeerArgs,
-}
-
-/// Reads `--opset`.
-fn opset(text: &str) -> Result<Opset, String> {
-    match text {
-        "keep" => Ok(Opset::Keep),
-        "auto" => Ok(Opset::Auto),
-        number => match number.parse() {
-            Ok(opset) if opset > 0 => Ok(Opset::To(opset)),
-            _ => Err("expected keep, auto or the number of an opset".into()),
-        },
-    }
 }
 
 /// How to write.
@@ -348,7 +337,16 @@ pub(crate) struct DebugArgs {
     pub(crate) verify_each: bool,
 }
 
+/// The passes and their options, for the help of `opt`.
+fn passes() -> String {
+    let options =
+        |pass: &PassDef| pass.options().iter().map(|o| format!("\n{:24}{o}", "")).collect::<String>();
+    let lines = PASSES.iter().map(|pass| format!("  {:<20}  {}{}", pass.name, pass.about, options(pass)));
+    format!("Passes, in the usual order:\n{}", lines.collect::<Vec<_>>().join("\n"))
+}
+
 #[derive(Debug, Args)]
+#[command(after_help = passes())]
 pub(crate) struct OptArgs {
     /// The model: .onnx, .ir for the text form, .json for a graph; `-` is standard input
     pub(crate) model: PathBuf,

@@ -5,12 +5,13 @@ use super::emit::{Emit, Target};
 use super::pipeline::{Run, load};
 use super::problem::{Failure, Problem};
 use super::progress::Progress;
-use super::settings::{ReadFile, read_policy};
+use super::settings::{ReadFile, read_policy, read_target};
 use super::ui::{Stream, Ui};
 use super::{diagnose, shown, summary, targets};
-use ampc::passes::pipeline::Pipeline;
+use ampc::passes::pipeline::{Pipeline, Resolver};
 use ampc::passes::policy::PolicyError;
-use ampc::passes::{Invariants, Paths, Policy, Warning};
+use ampc::passes::target::ProfileError;
+use ampc::passes::{Invariants, Paths, Policy, Profile, Warning};
 use ampc::report::is_about_result;
 use std::cell::RefCell;
 use std::fs::File;
@@ -33,7 +34,9 @@ pub(crate) fn run(args: &OptArgs, ui: Ui) -> Result<(), Failure> {
     progress.stage("reading");
     let mut model = load(&args.model, ui)?;
     // A dump or reproducer is in the middle of a pipeline, and says so in every line.
-    let (pipeline, read) = parse(&passes, Invariants::of(&model.module))?;
+    // What a text names is beside it.
+    let folder = args.passes.is_none().then(|| args.model.parent()).flatten();
+    let (pipeline, read) = parse(&passes, folder, Invariants::of(&model.module))?;
     targets::check(&model, &args.model, &read, &emit, None, &args.debug, &pipeline)?;
     let force = emit.force();
     let run =
@@ -88,19 +91,59 @@ fn directive(path: &Path) -> Result<Option<String>, Failure> {
     Ok(found)
 }
 
-/// Reads a pipeline, and says which files it names.
-fn parse(passes: &str, known: Invariants) -> Result<(Pipeline, Vec<ReadFile>), Failure> {
-    // A policy that cannot be read says more than the pipeline's error type can carry.
-    let unread: RefCell<Option<Failure>> = RefCell::new(None);
-    let files: RefCell<Vec<ReadFile>> = RefCell::default();
-    let find = |name: &str| -> Result<Policy, PolicyError> {
-        files.borrow_mut().extend(ReadFile::named("the policy", name));
-        read_policy(name).map(|read| read.policy).map_err(|failure| {
-            *unread.borrow_mut() = Some(failure);
-            PolicyError::Precision { found: name.to_owned() }
+/// What names in a pipeline stand for: what comes with ampc, and files.
+#[derive(Default)]
+struct Named<'a> {
+    /// Where files are that have no absolute path; the folder of the process without it.
+    folder: Option<&'a Path>,
+    /// The files that were read.
+    files: RefCell<Vec<ReadFile>>,
+    /// Why something cannot be read; it says more than the pipeline's error type can carry.
+    unread: RefCell<Option<Failure>>,
+}
+
+impl Named<'_> {
+    /// What `read` reads of a preset or file; `error` stands for why it cannot.
+    fn read<T, E>(
+        &self,
+        what: &'static str,
+        name: &str,
+        read: impl FnOnce(&str) -> Result<T, Failure>,
+        error: impl FnOnce() -> E,
+    ) -> Result<T, E> {
+        let mut file = ReadFile::named(what, name);
+        if let (Some(file), Some(folder)) = (&mut file, self.folder) {
+            file.path = folder.join(&file.path);
+        }
+        let place = file.as_ref().map_or(name.into(), |file| file.path.to_string_lossy());
+        let read = read(&place);
+        self.files.borrow_mut().extend(file);
+        read.map_err(|failure| {
+            *self.unread.borrow_mut() = Some(failure);
+            error()
         })
-    };
-    let pipeline = Pipeline::parse_on(known, passes, &find)
-        .map_err(|error| unread.take().unwrap_or_else(|| diagnose::failure(&error.into(), None)))?;
-    Ok((pipeline, files.take()))
+    }
+}
+
+impl Resolver for Named<'_> {
+    fn policy(&self, name: &str) -> Result<Policy, PolicyError> {
+        let policy = |place: &str| read_policy(place).map(|read| read.policy);
+        self.read("the policy", name, policy, || PolicyError::Precision { found: name.to_owned() })
+    }
+
+    fn target(&self, name: &str) -> Result<Profile, ProfileError> {
+        self.read("the target", name, read_target, || ProfileError::TakenName { name: name.to_owned() })
+    }
+}
+
+/// Reads a pipeline, and says which files it names.
+fn parse(
+    passes: &str,
+    folder: Option<&Path>,
+    known: Invariants,
+) -> Result<(Pipeline, Vec<ReadFile>), Failure> {
+    let named = Named { folder, ..Named::default() };
+    let pipeline = Pipeline::parse_on(known, passes, &named)
+        .map_err(|error| named.unread.take().unwrap_or_else(|| diagnose::failure(&error.into(), None)))?;
+    Ok((pipeline, named.files.take()))
 }

@@ -6,9 +6,10 @@ use super::problem::{Failure, LINES, Problem};
 use super::progress::Progress;
 use super::table::count;
 use super::ui::{Stream, Ui};
+use ampc::files::Batch;
 use ampc::ir::Module;
 use ampc::ir::tensor::ByteSource;
-use ampc::passes::pipeline::{Observer, PASSES, Pipeline};
+use ampc::passes::pipeline::{Observer, Pipeline, Spelling, pass_names};
 use ampc::passes::suggest::did_you_mean;
 use ampc::passes::{Changed, Pass, suggest};
 use ampc::{Error, ErrorKind, Model};
@@ -96,15 +97,16 @@ impl Run<'_> {
         let mut fresh = self.reload(model)?;
         search = Search { stop: Some(first), index: 0, text: String::new() };
         let _ = run(&mut fresh, &mut search);
-        let text = format!("// pass: {}\n{}", self.pipeline.from(first), search.text);
         let folder = self.debug.dump_dir.clone().unwrap_or_else(std::env::temp_dir);
         std::fs::create_dir_all(&folder).ok()?;
-        let names = std::iter::once("ampc-repro.ir".to_owned())
-            .chain((2..=REPRODUCERS).map(|i| format!("ampc-repro-{i}.ir")));
+        let mut stems = std::iter::once("ampc-repro".to_owned())
+            .chain((2..=REPRODUCERS).map(|i| format!("ampc-repro-{i}")));
         // Nothing is replaced: the model itself may be an earlier reproducer.
-        let path = names
-            .map(|name| folder.join(name))
-            .find(|path| ampc::files::write(path, text.as_bytes(), false, &[]).is_ok())?;
+        let path = stems.find_map(|stem| {
+            let path = folder.join(format!("{stem}.ir"));
+            let spelling = self.pipeline.spell(first, &stem);
+            write(&path, &spelling, &search.text, false).ok().map(|()| path)
+        })?;
         Some((broken, path))
     }
 
@@ -141,6 +143,19 @@ impl Observer for Search {
     }
 }
 
+/// Writes a module with the passes that are left, and beside it the files that these name.
+fn write(path: &Path, passes: &Spelling, module: &str, force: bool) -> Result<(), Error> {
+    let mut batch = Batch::new();
+    for (name, content) in &passes.files {
+        batch.add(&path.with_file_name(name), content.as_bytes(), force, &[])?;
+    }
+    let directive =
+        if passes.text.is_empty() { String::new() } else { format!("// pass: {}\n", passes.text) };
+    batch.add(path, format!("{directive}{module}").as_bytes(), force, &[])?;
+    batch.commit()?;
+    Ok(())
+}
+
 /// After which passes to write the module, and where.
 struct Dump {
     after: String,
@@ -151,12 +166,14 @@ impl Dump {
     /// What the arguments ask for; makes no folder yet.
     fn asked(args: &DebugArgs) -> Result<Option<Dump>, Failure> {
         let (Some(after), Some(folder)) = (&args.dump_after, &args.dump_dir) else { return Ok(None) };
-        let words = || PASSES.iter().copied().chain(["all", "changed"]);
+        let words = || pass_names().chain(["all", "changed"]);
         if !words().any(|w| w == after) {
             let hint = did_you_mean(suggest::nearest(after, words()));
             let message = format!("`--dump-after {after}`: no pass is called so{hint}");
-            return Err(Failure::usage("dump_after", message)
-                .with_help(format!("expected all, changed or one of {}", PASSES.join(", "))));
+            return Err(Failure::usage("dump_after", message).with_help(format!(
+                "expected all, changed or one of {}",
+                pass_names().collect::<Vec<_>>().join(", ")
+            )));
         }
         Ok(Some(Dump { after: after.clone(), folder: folder.clone() }))
     }
@@ -169,8 +186,10 @@ impl Dump {
         Ok(dump)
     }
 
-    fn path(&self, index: usize, pass: &str) -> PathBuf {
-        self.folder.join(format!("{index:02}-{pass}.ir"))
+    /// Where the module goes after a pass, by its number from 1, and the passes that are left.
+    fn after(&self, pipeline: &Pipeline, index: usize, pass: &str) -> (PathBuf, Spelling) {
+        let stem = format!("{index:02}-{pass}");
+        (self.folder.join(format!("{stem}.ir")), pipeline.spell(index, &stem))
     }
 
     fn wants(&self, pass: &str, changed: Changed) -> bool {
@@ -189,7 +208,12 @@ impl Dump {
 pub(crate) fn dumps(args: &DebugArgs, pipeline: &Pipeline) -> Result<Vec<PathBuf>, Failure> {
     let Some(dump) = Dump::asked(args)? else { return Ok(Vec::new()) };
     let wanted = pipeline.passes().enumerate().filter(|(_, pass)| dump.wants(pass.name(), Changed::Yes));
-    Ok(wanted.map(|(i, pass)| dump.path(i + 1, pass.name())).collect())
+    let files = |(i, pass): (usize, &dyn Pass)| {
+        let (path, passes) = dump.after(pipeline, i + 1, pass.name());
+        let beside: Vec<PathBuf> = passes.files.iter().map(|(name, _)| path.with_file_name(name)).collect();
+        std::iter::once(path).chain(beside)
+    };
+    Ok(wanted.flat_map(files).collect())
 }
 
 struct Watch<'a> {
@@ -219,11 +243,8 @@ impl Observer for Watch<'_> {
             self.progress.suspend(|| self.ui.say(&line));
         }
         let Some(dump) = self.dump.as_ref().filter(|d| d.wants(pass.name(), changed)) else { return };
-        let path = dump.path(self.index, pass.name());
-        let rest = self.pipeline.from(self.index);
-        let directive = if rest.is_empty() { String::new() } else { format!("// pass: {rest}\n") };
-        let text = format!("{directive}{module}");
-        if let Err(error) = ampc::files::write(&path, text.as_bytes(), self.force, &[]) {
+        let (path, passes) = dump.after(self.pipeline, self.index, pass.name());
+        if let Err(error) = write(&path, &passes, &module.to_string(), self.force) {
             self.failed.get_or_insert_with(|| diagnose::failure(&error, None));
         }
     }

@@ -10,6 +10,7 @@ use ampc::ir::DType;
 use ampc::ir::op::{Class, Legality, OpKind, Signature, base_class, legality};
 use ampc::passes::Policy;
 use ampc::passes::guard::GUARDS;
+use ampc::passes::insert_casts::KeepIo;
 use ampc::passes::policy::{Base, PRESETS, op_key};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -115,8 +116,11 @@ fn show(policy: &Policy, decisions: Option<u64>) -> String {
 /// What the policy asks for beside classes.
 fn wants(policy: &Policy) -> String {
     let to = policy.wants().to.map(|to| format!(" --to {}", ampc::report::precision_name(to)));
-    let keep_io = policy.wants().keep_io.as_ref();
-    let keep_io = keep_io.map(|k| format!(" --keep-io {}", k.spelling().as_deref().unwrap_or("all")));
+    let keep_io = policy.wants().keep_io.as_ref().map(|keep_io| match keep_io {
+        KeepIo::All => " --keep-io all".to_owned(),
+        KeepIo::None => " --keep-io none".to_owned(),
+        KeepIo::Names(names) => format!(" --keep-io {}", names.join(",")),
+    });
     let asks = to.into_iter().chain(keep_io).collect::<String>();
     if asks.is_empty() { asks } else { format!("asks for{asks}\n") }
 }

@@ -5,7 +5,7 @@ use super::diagnose;
 use super::problem::{Failure, Problem};
 use ampc::ir::DType;
 use ampc::ir::op::Class;
-use ampc::options::{By, Opset, UnknownObjective};
+use ampc::options::{By, Objective, Opset, OptionError, Recorded};
 use ampc::passes::guard::OutOfRange;
 use ampc::passes::insert_casts::KeepIo;
 use ampc::passes::policy::{PRESETS, Pin, PolicyError, float_format};
@@ -40,20 +40,7 @@ pub(crate) struct Read {
     pub(crate) policy: Policy,
     /// Decisions that it repeats, if it is a report.
     pub(crate) decisions: Option<u64>,
-    repeated: Option<Repeated>,
-}
-
-/// The options in a report.
-#[derive(Deserialize)]
-struct Repeated {
-    to: String,
-    out_of_range: String,
-    keep_io: String,
-    /// Absent in reports of versions that knew no other.
-    opset: Option<String>,
-    objective: Option<String>,
-    target: Option<String>,
-    excess_precision: Option<String>,
+    repeated: Option<Recorded>,
 }
 
 /// Reads a preset or a file.
@@ -69,7 +56,8 @@ pub(crate) fn read_policy(name: &str) -> Result<Read, Failure> {
     let policy = is_object(&text)
         .and_then(|()| Policy::from_json(&text))
         .map_err(|e| diagnose::policy(&e, Some((path, &text))))?;
-    let (repeated, decisions) = repeated(&text).unzip();
+    let repeated = Recorded::read(&text);
+    let decisions = repeated.as_ref().and_then(|_| decisions(&text));
     Ok(Read { policy, decisions, repeated })
 }
 
@@ -113,12 +101,10 @@ fn is_object(text: &str) -> Result<(), PolicyError> {
     Err(PolicyError::Json { line: 1, column: 1, reason: format!("expected an object, found {found}") })
 }
 
-/// The options of a report, and how many decisions about type variables it has.
-fn repeated(text: &str) -> Option<(Repeated, u64)> {
+/// How many decisions about type variables a report has.
+fn decisions(report: &str) -> Option<u64> {
     #[derive(Deserialize)]
     struct Report {
-        schema: String,
-        options: Repeated,
         #[serde(default)]
         nodes: Vec<Node>,
     }
@@ -127,9 +113,8 @@ fn repeated(text: &str) -> Option<(Repeated, u64)> {
         #[serde(default)]
         vars: Vec<serde::de::IgnoredAny>,
     }
-    let report: Report = serde_json::from_str(text).ok()?;
-    let decisions = report.nodes.iter().map(|n| n.vars.len() as u64).sum();
-    (report.schema == "ampc-report/1").then_some((report.options, decisions))
+    let report: Report = serde_json::from_str(report).ok()?;
+    Some(report.nodes.iter().map(|n| n.vars.len() as u64).sum())
 }
 
 /// The options that the arguments ask for, and the files that were read for them.
@@ -141,63 +126,72 @@ pub(crate) fn options(
     verify_each: bool,
     statistics: bool,
 ) -> Result<(RewriteOptions, Vec<ReadFile>), Failure> {
-    let Read { mut policy, repeated, .. } = read_policy(&args.policy)?;
-    let to = match (args.to, &repeated) {
-        (Some(to), _) => to,
-        (None, Some(repeated)) if float_format(&repeated.to) == Some(DType::BF16) => DType::BF16,
-        (None, _) => policy.wants().to.unwrap_or(DType::F16),
+    let Read { policy, repeated, .. } = read_policy(&args.policy)?;
+    let mut options = match &repeated {
+        Some(report) => repeat(report.clone(), policy, args)?,
+        None => RewriteOptions::of(policy),
     };
-    if let Err(error) = policy.check_format(to) {
+    if let Some(to) = args.to {
+        options.to = to;
+    }
+    let to = options.to;
+    if let Err(error) = options.policy.check_format(to) {
         return Err(diagnose::policy(&error, None).with_help("leave `--to` out, or change the policy"));
     }
-    let format = if to == DType::BF16 { "bf16" } else { "fp16" };
-    if let Some(repeated) = repeated.as_ref().filter(|r| float_format(&r.to) != Some(to)) {
+    if let Some(other) = repeated.as_ref().and_then(|r| r.get("to")).filter(|r| float_format(r) != Some(to)) {
+        let format = if to == DType::BF16 { "bf16" } else { "fp16" };
         let message = format!(
-            "`--to {format}`: the report `{}` has decisions for {}; leave `--to` out to repeat them",
-            args.policy, repeated.to
+            "`--to {format}`: the report `{}` has decisions for {other}; leave `--to` out to repeat them",
+            args.policy
         );
         return Err(Failure::usage("format", message));
     }
-    let out_of_range = match (args.out_of_range, repeated.as_ref().map(|r| r.out_of_range.as_str())) {
-        (Some(OutOfRangeArg::Clamp), _) | (None, Some("clamp")) => OutOfRange::Clamp,
-        (Some(OutOfRangeArg::Error), _) | (None, Some("error")) => OutOfRange::Error,
-        (Some(OutOfRangeArg::Keep), _) | (None, _) => OutOfRange::Keep,
-    };
-    let asked = args.keep_io.as_deref().or(args.peers.keep_io_types.as_deref());
-    let keep_io = match asked.or(repeated.as_ref().map(|r| r.keep_io.as_str())) {
-        None => policy.wants().keep_io.clone().unwrap_or_default(),
-        Some("all") => KeepIo::All,
-        Some("none") => KeepIo::None,
-        Some(names) => KeepIo::Names(io_names(names)?),
-    };
-    let opset = match (args.opset, repeated.as_ref().and_then(|r| r.opset.as_deref())) {
-        (Some(opset), _) => opset,
-        (None, Some(repeated)) => repeated.parse().map_or(Opset::Keep, Opset::To),
-        (None, None) => Opset::Keep,
-    };
+    if let Some(out_of_range) = args.out_of_range {
+        options.out_of_range = match out_of_range {
+            OutOfRangeArg::Keep => OutOfRange::Keep,
+            OutOfRangeArg::Clamp => OutOfRange::Clamp,
+            OutOfRangeArg::Error => OutOfRange::Error,
+        };
+    }
+    match args.keep_io.as_deref().or(args.peers.keep_io_types.as_deref()) {
+        None => {}
+        Some("all") => options.keep_io = KeepIo::All,
+        Some("none") => options.keep_io = KeepIo::None,
+        Some(names) => options.keep_io = KeepIo::Names(io_names(names)?),
+    }
+    if let Some(opset) = args.opset {
+        options.opset = opset;
+    }
     no_empty_names(args)?;
+    let mut policy = Policy::clone(&options.policy);
     apply(&mut policy, args, to)?;
-    let target = args.target.as_deref().or(repeated.as_ref().and_then(|r| r.target.as_deref()));
+    options.policy = Arc::new(policy);
+    options.by = by(args, options.by)?;
+    if let Some(excess) = args.excess_precision {
+        options.excess_precision = excess == ExcessArg::Allow;
+    }
+    options.alternative = alternative(args, to, options.opset)?.map(Arc::new);
+    options.verify_each = verify_each;
+    options.constant_statistics = statistics;
     let files = ReadFile::named("the policy", &args.policy)
         .into_iter()
-        .chain(target.and_then(|name| ReadFile::named("the target", name)));
-    let options = RewriteOptions {
-        to,
-        policy: Arc::new(policy),
-        out_of_range,
-        keep_io,
-        opset,
-        by: by(args, repeated.as_ref(), target)?,
-        excess_precision: match args.excess_precision {
-            Some(excess) => excess == ExcessArg::Allow,
-            None => repeated.as_ref().is_some_and(|r| r.excess_precision.as_deref() == Some("allow")),
-        },
-        explain: Vec::new(),
-        alternative: alternative(args, to, opset)?.map(Arc::new),
-        verify_each,
-        constant_statistics: statistics,
-    };
+        .chain(args.target.as_deref().and_then(|name| ReadFile::named("the target", name)));
     Ok((options, files.collect()))
+}
+
+/// The options that a report repeats.
+fn repeat(mut report: Recorded, policy: Policy, args: &PrecisionArgs) -> Result<RewriteOptions, Failure> {
+    if args.target.is_some() {
+        report.remove("target");
+    }
+    report.options(policy).map_err(|error| match error {
+        // A report has the name of a profile, and not where it came from.
+        OptionError::Target(error) => diagnose::profile(&error, None)
+            .with_help("the report was made with a profile from a file: give it with `--target FILE.json`"),
+        error @ OptionError::Value { .. } => {
+            Failure::usage("report", format!("`{}`: `options`: {error}", args.policy))
+        }
+    })
 }
 
 /// The preset to compare others with: it leaves less in fp32 and is nearly as careful as the default.
@@ -216,30 +210,18 @@ fn alternative(args: &PrecisionArgs, to: DType, opset: Opset) -> Result<Option<P
     Ok(Some(policy))
 }
 
-/// How it is chosen what is low.
-fn by(args: &PrecisionArgs, repeated: Option<&Repeated>, target: Option<&str>) -> Result<By, Failure> {
-    let is_report = repeated.is_some();
-    let repeated = |read: fn(&Repeated) -> Option<&str>| repeated.and_then(read);
-    let objective = match (args.objective, repeated(|r| r.objective.as_deref())) {
-        (Some(objective), _) => Some(objective),
-        (None, Some(word)) => {
-            let read = word.parse();
-            Some(read.map_err(|e: UnknownObjective| Failure::usage("objective", e.to_string()))?)
-        }
-        (None, None) => None,
+/// How it is chosen what is low: `chosen`, with what the arguments say of it.
+fn by(args: &PrecisionArgs, chosen: By) -> Result<By, Failure> {
+    if args.objective.is_none() && args.target.is_none() {
+        return Ok(chosen);
+    }
+    let (objective, target) = match chosen {
+        By::Cut { objective, target } => (objective, target),
+        By::Paint => (Objective::default(), Arc::default()),
     };
-    if is_report && objective.is_none() && target.is_none() {
-        // It was painted.
-        return Ok(By::Paint);
-    }
-    let mut read = read_target(target.unwrap_or("generic"));
-    // A report has the name of a profile, and not where it came from.
-    if let (Err(failure), None) = (&mut read, &args.target) {
-        let help = "the report was made with a profile from a file: give it with `--target FILE.json`";
-        failure.problems.iter_mut().for_each(|problem| *problem = problem.clone().with_help(help));
-    }
-    let target = read?;
-    Ok(By::Cut { objective: objective.unwrap_or_default(), target: Arc::new(target) })
+    let objective = args.objective.unwrap_or(objective);
+    let target = args.target.as_deref().map_or(Ok(target), |name| read_target(name).map(Arc::new))?;
+    Ok(By::Cut { objective, target })
 }
 
 /// A problem of a policy, with the option that has it.

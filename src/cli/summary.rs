@@ -136,18 +136,18 @@ pub(crate) fn text(
     let Done { report, low, opsets } = done;
     let (summary, casts) = (&report.summary, &report.casts);
     let mut table = Table::new(2, &[]);
-    let to = &report.options.to;
+    let to = report.options.get("to").unwrap_or_default();
     let mut nodes: Vec<String> = [("fp16", low.fp16), ("bf16", low.bf16)]
         .into_iter()
-        .filter(|(format, n)| *n > 0 || format == to)
+        .filter(|(format, n)| *n > 0 || *format == to)
         .map(|(format, n)| format!("{} {format}", number(n)))
         .collect();
     nodes.push(format!("{} fp32", number(summary.full)));
     if summary.other > 0 {
         nodes.push(format!("{} without floats to lower", number(summary.other)));
     }
-    if report.options.opset != "keep" {
-        table.row(["opset".to_owned(), report.options.opset.clone()]);
+    if let Some(opset) = report.options.get("opset").filter(|opset| *opset != "keep") {
+        table.row(["opset".to_owned(), opset.to_owned()]);
     }
     table.row(["nodes".to_owned(), nodes.join(", ")]);
     table.row(["allow".to_owned(), allow(report)]);
@@ -189,8 +189,12 @@ pub(crate) fn text(
     for line in as_before(written).into_iter().chain(new).chain(spared(written)) {
         table.row(["data".to_owned(), line]);
     }
-    let heading =
-        format!("{} -> {} ({to}, policy {})", args.model.display(), emit.name(), report.options.policy);
+    let heading = format!(
+        "{} -> {} ({to}, policy {})",
+        args.model.display(),
+        emit.name(),
+        report.options.get("policy").unwrap_or_default()
+    );
     let heading = shown::message(&heading);
     format!("{heading}\n{table}{}", warnings(report, opsets, ui))
 }

@@ -10,7 +10,7 @@ pub use self::kept::{ElsewhereReport, Fp32Report};
 pub use self::time::TimeReport;
 
 use crate::model::Model;
-use crate::options::{By, Objective, Opset, RewriteOptions};
+use crate::options::{Objective, RewriteOptions};
 use ampc_ir::module::{Decision, Op, Provenance};
 use ampc_ir::op::{Class, OpKind, Signature, schema_class};
 use ampc_ir::tensor::Place;
@@ -20,12 +20,11 @@ use ampc_passes::assign::Optimum;
 use ampc_passes::classify::pin_of_node;
 use ampc_passes::flow;
 use ampc_passes::guard::ConstantStats;
-use ampc_passes::insert_casts::KeepIo;
 use ampc_passes::pipeline::Pipeline;
 use ampc_passes::policy::SignatureJson;
 use ampc_passes::{Paths, Warning};
 use rustc_hash::{FxHashMap, FxHashSet};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -76,28 +75,25 @@ pub struct Tool {
 /// The options that shaped the result.
 #[derive(Clone, Debug, Serialize)]
 pub struct Options {
-    /// `fp16` or `bf16`.
-    pub to: &'static str,
-    /// Name of the policy.
-    pub policy: String,
-    /// `keep`, `clamp` or `error`.
-    pub out_of_range: &'static str,
-    /// `forbid` or `allow`.
-    pub excess_precision: &'static str,
-    /// `all`, `none`, or the names that are kept.
-    pub keep_io: String,
-    /// `keep`, or the opset of ai.onnx that was asked for or that `auto` found.
-    pub opset: String,
-    /// `time`, `casts` or `bytes`; absent if formats were chosen by painting.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub objective: Option<&'static str>,
-    /// The profile of the target; absent if formats were chosen by painting.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub target: Option<String>,
+    /// Those of [`OPTIONS`](crate::options::OPTIONS), as words; `objective` and `target` are absent if formats were chosen by
+    /// painting. `opset` is what `auto` found.
+    #[serde(flatten, serialize_with = "in_order")]
+    pub recorded: Vec<(&'static str, String)>,
     /// Guards left out.
     pub disabled_guards: Vec<String>,
-    /// The passes and their options; the lists and pins of the policy are not spelled in it.
+    /// The passes and their options, as [`Pipeline`] prints them.
     pub pipeline: String,
+}
+
+impl Options {
+    /// What is recorded of an option of [`OPTIONS`](crate::options::OPTIONS).
+    pub fn get(&self, option: &str) -> Option<&str> {
+        self.recorded.iter().find(|(name, _)| *name == option).map(|(_, value)| value.as_str())
+    }
+}
+
+fn in_order<S: Serializer>(recorded: &[(&'static str, String)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(recorded.iter().map(|(name, value)| (name, value)))
 }
 
 /// What the choice of formats costs.
@@ -393,16 +389,7 @@ impl Report {
         warnings: Vec<Warning>,
         Decided { nodes, instances, time, optimum, elsewhere }: Decided,
     ) -> Report {
-        let (objective, target) = match &options.by {
-            By::Paint => (None, None),
-            By::Cut { objective, target } => (Some(objective.as_str()), Some(target.name.clone())),
-        };
         let module = &model.module;
-        let keep_io = match &options.keep_io {
-            KeepIo::All => "all".into(),
-            KeepIo::None => "none".into(),
-            KeepIo::Names(names) => names.join(","),
-        };
         let mut all: Vec<ReportWarning> = model
             .warnings
             .iter()
@@ -422,17 +409,7 @@ impl Report {
             schema: "ampc-report/1",
             tool: Tool { name: "ampc", version: env!("CARGO_PKG_VERSION") },
             options: Options {
-                to: if options.to == DType::BF16 { "bf16" } else { "fp16" },
-                policy: options.policy.name.clone(),
-                out_of_range: options.out_of_range.as_str(),
-                excess_precision: if options.excess_precision { "allow" } else { "forbid" },
-                keep_io,
-                opset: match (options.opset, ampc_passes::raise_opset::opset(module)) {
-                    (Opset::Keep, _) | (Opset::Auto, None) => "keep".into(),
-                    (Opset::To(opset), _) | (Opset::Auto, Some(opset)) => opset.to_string(),
-                },
-                objective,
-                target,
+                recorded: crate::options::record(options, module),
                 disabled_guards: options.policy.disabled_guards().iter().cloned().collect(),
                 pipeline: pipeline.to_string(),
             },

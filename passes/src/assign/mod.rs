@@ -23,6 +23,9 @@ use crate::flow::{self, Var};
 use crate::insert_casts::KeepIo;
 use crate::invariants::Invariants;
 use crate::pass::{Changed, Pass, PassCx, PassError};
+use crate::pipeline::{
+    BY, FORMAT, KEEP_IO, OBJECTIVE, PassOption, Setting, Spelled, option, print_keep_io, settings,
+};
 use crate::sequences::Groups;
 use crate::target::Profile;
 use crate::tensors::Tensors;
@@ -44,6 +47,21 @@ pub enum By {
         /// What costs how much.
         target: Arc<Profile>,
     },
+}
+
+impl By {
+    /// What a minimum cut goes by; `None` by painting.
+    pub fn cut(&self) -> Option<(Objective, &Arc<Profile>)> {
+        match self {
+            By::Paint => None,
+            By::Cut { objective, target } => Some((*objective, target)),
+        }
+    }
+
+    /// Whether a minimum cut chooses.
+    pub fn is_cut(&self) -> bool {
+        self.cut().is_some()
+    }
 }
 
 impl Default for By {
@@ -68,24 +86,63 @@ pub struct Assign {
     pub alternative: Option<Alternative>,
 }
 
+impl Spelled for Assign {
+    const NAME: &'static str = "assign";
+    const ABOUT: &'static str = "chooses the element type of every type variable that is free";
+    const OPTIONS: &'static [PassOption<Self>] = &[
+        PassOption {
+            def: option("by", "cut or paint", Some(BY.yes)),
+            print: |pass| Some(Setting::word(BY.of(pass.by.is_cut()))),
+            read: |pass, given| {
+                let cut = given.either(BY)?;
+                pass.by = if cut { By::default() } else { By::Paint };
+                Ok(())
+            },
+        },
+        PassOption {
+            def: OBJECTIVE,
+            print: |pass| pass.by.cut().map(|(objective, _)| Setting::word(objective)),
+            read: |pass, given| {
+                let read = given.objective()?;
+                if let By::Cut { objective, .. } = &mut pass.by {
+                    *objective = read;
+                }
+                Ok(())
+            },
+        },
+        PassOption {
+            def: option("target", "a target", Some("generic")),
+            print: |pass| pass.by.cut().map(|(_, target)| Setting::Target(target.clone())),
+            read: |pass, given| {
+                let read = given.target()?;
+                if let By::Cut { target, .. } = &mut pass.by {
+                    *target = read;
+                }
+                Ok(())
+            },
+        },
+        PassOption {
+            def: FORMAT,
+            print: |pass| Some(Setting::word(pass.to)),
+            read: |pass, given| given.format().map(|to| pass.to = to),
+        },
+        PassOption {
+            def: KEEP_IO,
+            print: |pass| print_keep_io(&pass.keep_io),
+            read: |pass, given| given.keep_io().map(|keep_io| pass.keep_io = keep_io),
+        },
+    ];
+    fn blank() -> Self {
+        Assign { to: DType::F16, keep_io: KeepIo::All, by: By::default(), alternative: None }
+    }
+}
+
 impl Pass for Assign {
     fn name(&self) -> &'static str {
-        "assign"
+        Self::NAME
     }
-    fn options(&self) -> Vec<(&'static str, String)> {
-        let mut options = match &self.by {
-            By::Paint => vec![("by", "paint".into())],
-            By::Cut { objective, target } => {
-                vec![
-                    ("by", "cut".into()),
-                    ("objective", objective.to_string()),
-                    ("target", target.name.clone()),
-                ]
-            }
-        };
-        options.push(("to", self.to.to_string()));
-        options.extend(self.keep_io.spelling().map(|s| ("keep-io", s)));
-        options
+    fn options(&self) -> Vec<(&'static str, Setting)> {
+        settings(self)
     }
     fn requires(&self) -> Invariants {
         Invariants::CORE.with(Invariants::CLASSIFIED)

@@ -17,6 +17,8 @@ pub use stats::{ConstantStats, Statistics};
 use crate::flow::{self, Var};
 use crate::invariants::Invariants;
 use crate::pass::{Changed, Pass, PassCx, PassError};
+use crate::pipeline::{FORMAT, PassOption, Setting, Spelled, option, quoted, settings};
+use crate::policy::Policy;
 use ampc_ir::convert::{Conversion, can_convert, convert, max_finite};
 use ampc_ir::module::{Def, Payload, Reason};
 use ampc_ir::op::{Class, OpKind};
@@ -38,12 +40,45 @@ pub enum OutOfRange {
 }
 
 impl OutOfRange {
-    /// The spelling on the command line.
-    pub fn as_str(self) -> &'static str {
+    /// All of them.
+    pub const ALL: [OutOfRange; 3] = [OutOfRange::Keep, OutOfRange::Clamp, OutOfRange::Error];
+
+    /// The one that a word stands for.
+    pub fn of(word: &str) -> Option<OutOfRange> {
+        OutOfRange::ALL.into_iter().find(|action| action.as_str() == word)
+    }
+
+    /// The word for it.
+    pub const fn as_str(self) -> &'static str {
         match self {
             OutOfRange::Keep => "keep",
             OutOfRange::Clamp => "clamp",
             OutOfRange::Error => "error",
+        }
+    }
+}
+
+/// What a guard judges.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Judges {
+    /// Whether constants fit into the format.
+    Fit,
+    /// Constants and integers that fit, and what is computed with them.
+    Numbers,
+    /// Operators, and how much they add up: what lists of operators speak of as well.
+    Operators,
+}
+
+impl Judges {
+    /// All of them.
+    pub const ALL: [Judges; 3] = [Judges::Fit, Judges::Numbers, Judges::Operators];
+
+    /// The word that stands for all such guards where guards are left out.
+    pub fn group(self) -> &'static str {
+        match self {
+            Judges::Fit => "@fit",
+            Judges::Numbers => "@numbers",
+            Judges::Operators => "@operators",
         }
     }
 }
@@ -53,6 +88,8 @@ impl OutOfRange {
 pub struct GuardDef {
     /// Its name, for `--disable-guard` and as the rule `guard.<name>`.
     pub name: &'static str,
+    /// What it judges, by which policies leave guards out together.
+    pub judges: Judges,
     /// What it looks for.
     pub about: &'static str,
     run: fn(&mut Cx<'_>) -> Result<(), PassError>,
@@ -62,37 +99,49 @@ pub struct GuardDef {
 pub const GUARDS: &[GuardDef] = &[
     GuardDef {
         name: "range",
+        judges: Judges::Fit,
         about: "constants with finite values beyond the range of the format",
         run: ranges::range,
     },
     GuardDef {
         name: "mask",
+        judges: Judges::Numbers,
         about: "constants beyond half the range added to something: the sum leaves the range",
         run: masks::mask,
     },
     GuardDef {
         name: "eps",
+        judges: Judges::Numbers,
         about: "constants below the normal range added before a division, root, logarithm or power",
         run: ranges::eps,
     },
     GuardDef {
         name: "underflow",
+        judges: Judges::Numbers,
         about: "constants of few values all of which would round to 0",
         run: ranges::underflow,
     },
     GuardDef {
         name: "stash",
+        judges: Judges::Numbers,
         about: "norms that ask for another precision inside than f32",
         run: norms::stash,
     },
     GuardDef {
         name: "norm",
+        judges: Judges::Operators,
         about: "norms written out: squares that are summed, means that are subtracted",
         run: norms::norm,
     },
-    GuardDef { name: "depth", about: "reductions over more than 4096 elements", run: norms::depth },
+    GuardDef {
+        name: "depth",
+        judges: Judges::Operators,
+        about: "reductions over more than 4096 elements",
+        run: norms::depth,
+    },
     GuardDef {
         name: "int",
+        judges: Judges::Numbers,
         about: "integers carried in floats: shape arithmetic, positions, lengths, indices",
         run: integers::integers,
     },
@@ -109,19 +158,50 @@ pub struct Guard {
     pub out_of_range: OutOfRange,
 }
 
+impl Spelled for Guard {
+    const NAME: &'static str = "guard";
+    const ABOUT: &'static str = "patterns and ranges that make a node riskier than its class";
+    const OPTIONS: &'static [PassOption<Self>] = &[
+        PassOption {
+            def: FORMAT,
+            print: |pass| Some(Setting::word(pass.to)),
+            read: |pass, given| given.format().map(|to| pass.to = to),
+        },
+        PassOption {
+            def: option("disable", "guards or groups of them with `+` between them", Some("")),
+            print: |pass| {
+                let names: Vec<String> = pass.disabled.iter().map(|name| quoted(name)).collect();
+                (!names.is_empty()).then(|| Setting::Text(names.join("+")))
+            },
+            read: |pass, given| {
+                let mut probe = Policy::default();
+                given.list()?.iter().try_for_each(|name| probe.disable_guard(name))?;
+                pass.disabled.clone_from(probe.disabled_guards());
+                Ok(())
+            },
+        },
+        PassOption {
+            def: option("out-of-range", "keep, clamp or error", Some(OutOfRange::Keep.as_str())),
+            print: |pass| {
+                (pass.out_of_range != OutOfRange::Keep).then(|| Setting::word(pass.out_of_range.as_str()))
+            },
+            read: |pass, given| {
+                pass.out_of_range = given.read(OutOfRange::of)?;
+                Ok(())
+            },
+        },
+    ];
+    fn blank() -> Self {
+        Guard { to: DType::F16, disabled: BTreeSet::new(), out_of_range: OutOfRange::Keep }
+    }
+}
+
 impl Pass for Guard {
     fn name(&self) -> &'static str {
-        "guard"
+        Self::NAME
     }
-    fn options(&self) -> Vec<(&'static str, String)> {
-        let mut options = vec![("to", self.to.to_string())];
-        if !self.disabled.is_empty() {
-            options.push(("disable", self.disabled.iter().cloned().collect::<Vec<_>>().join("+")));
-        }
-        if self.out_of_range != OutOfRange::Keep {
-            options.push(("out-of-range", self.out_of_range.as_str().into()));
-        }
-        options
+    fn options(&self) -> Vec<(&'static str, Setting)> {
+        settings(self)
     }
     fn requires(&self) -> Invariants {
         Invariants::CORE.with(Invariants::CLASSIFIED)

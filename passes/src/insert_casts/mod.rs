@@ -22,6 +22,9 @@ use crate::flow::{self, Reader, Var};
 use crate::invariants::Invariants;
 use crate::names;
 use crate::pass::{Changed, Pass, PassCx, PassError, sound};
+use crate::pipeline::{
+    BY, KEEP_IO, OBJECTIVE, PassOption, Setting, Spelled, option, print_keep_io, settings,
+};
 use crate::sequences::{element, is_container, is_structural_node};
 use crate::tensors::same_number;
 use ampc_ir::edit::Position;
@@ -46,15 +49,6 @@ pub enum KeepIo {
 }
 
 impl KeepIo {
-    /// The spelling in pipelines; `None` for the default.
-    pub fn spelling(&self) -> Option<String> {
-        match self {
-            KeepIo::All => None,
-            KeepIo::None => Some("none".into()),
-            KeepIo::Names(names) => Some(names.join("+")),
-        }
-    }
-
     /// Whether an input or output of this name keeps its type.
     pub fn keeps(&self, name: &str) -> bool {
         match self {
@@ -76,14 +70,39 @@ pub struct InsertCasts {
     pub fewest: bool,
 }
 
+impl Spelled for InsertCasts {
+    const NAME: &'static str = "insert-casts";
+    const ABOUT: &'static str = "values get the types that were assigned, and casts stand between them";
+    const OPTIONS: &'static [PassOption<Self>] = &[
+        PassOption {
+            def: option("by", "cut or paint", Some(BY.no)),
+            print: |pass| pass.by_cut.then(|| Setting::word(BY.yes)),
+            read: |pass, given| given.either(BY).map(|cut| pass.by_cut = cut),
+        },
+        PassOption {
+            def: KEEP_IO,
+            print: |pass| print_keep_io(&pass.keep_io),
+            read: |pass, given| given.keep_io().map(|keep_io| pass.keep_io = keep_io),
+        },
+        PassOption {
+            def: OBJECTIVE,
+            print: |pass| pass.fewest.then(|| Setting::word(Objective::Casts)),
+            read: |pass, given| {
+                given.objective().map(|objective| pass.fewest = objective == Objective::Casts)
+            },
+        },
+    ];
+    fn blank() -> Self {
+        InsertCasts::default()
+    }
+}
+
 impl Pass for InsertCasts {
     fn name(&self) -> &'static str {
-        "insert-casts"
+        Self::NAME
     }
-    fn options(&self) -> Vec<(&'static str, String)> {
-        let fewest = self.fewest.then(|| ("objective", Objective::Casts.to_string()));
-        let by = self.by_cut.then(|| ("by", "cut".to_owned()));
-        by.into_iter().chain(self.keep_io.spelling().map(|s| ("keep-io", s))).chain(fewest).collect()
+    fn options(&self) -> Vec<(&'static str, Setting)> {
+        settings(self)
     }
     fn requires(&self) -> Invariants {
         Invariants::CORE.with(Invariants::CLASSIFIED).with(Invariants::ASSIGNED)

@@ -101,6 +101,7 @@ impl Policy {
             "ampc-report/1" => {
                 Policy::from_report(serde_json::from_str(text).map_err(|e| json_error(&e))?, text)
             }
+            super::resolved::SCHEMA => Policy::from_resolved(text),
             other => {
                 let reason = format!("expected schema `ampc-policy/1` or `ampc-report/1`, found `{other}`");
                 Err(error_at(text, &["schema", other], reason))
@@ -159,7 +160,11 @@ impl Policy {
         self.signatures_from(file.signatures, text)
     }
 
-    fn signatures_from(&mut self, signatures: Entries<SignatureJson>, text: &str) -> Result<(), PolicyError> {
+    pub(super) fn signatures_from(
+        &mut self,
+        signatures: Entries<SignatureJson>,
+        text: &str,
+    ) -> Result<(), PolicyError> {
         for (op, signature) in signatures {
             let schema = signature.schema(&op).map_err(|error| {
                 let words: Vec<&str> =
@@ -200,7 +205,7 @@ impl Policy {
 }
 
 /// What `unlisted` says.
-fn unlisted(word: &str) -> Result<Base, String> {
+pub(super) fn unlisted(word: &str) -> Result<Base, String> {
     match word {
         "table" => Ok(Base::Table),
         "schema" => Ok(Base::Schema),
@@ -214,7 +219,7 @@ fn unlisted(word: &str) -> Result<Base, String> {
 }
 
 /// An error about the last of some words, each of which stands behind the one before.
-fn error_at(text: &str, words: &[&str], reason: String) -> PolicyError {
+pub(super) fn error_at(text: &str, words: &[&str], reason: String) -> PolicyError {
     let (mut from, mut at) = (0, 0);
     for word in words {
         let quoted = serde_json::Value::from(*word).to_string();
@@ -227,7 +232,7 @@ fn error_at(text: &str, words: &[&str], reason: String) -> PolicyError {
     PolicyError::Json { line, column, reason }
 }
 
-fn json_error(error: &serde_json::Error) -> PolicyError {
+pub(super) fn json_error(error: &serde_json::Error) -> PolicyError {
     PolicyError::Json { line: error.line(), column: error.column(), reason: json_reason(error) }
 }
 

@@ -12,6 +12,7 @@ mod format;
 mod jmp;
 mod pins;
 mod presets;
+mod resolved;
 mod signature;
 
 pub use format::float_format;
@@ -20,6 +21,7 @@ pub use pins::{HoldingPin, Names, Pattern, Pin, Pins, Reading};
 pub use presets::{PRESETS, Preset};
 pub use signature::{SignatureJson, reason};
 
+use crate::guard::{GUARDS, Judges};
 use crate::insert_casts::KeepIo;
 use crate::suggest::{did_you_mean, nearest};
 use ampc_ir::op::{self, Class, OpSchema};
@@ -226,27 +228,24 @@ impl Policy {
         self.layers.push((self.pins.len(), self.value_pins.len()));
     }
 
-    /// Leaves a guard out.
+    /// Leaves a guard out, or with the word for a group all of it ([`Judges::group`]).
     ///
     /// # Errors
-    /// If there is no such guard.
+    /// If there is no such guard or group.
     pub fn disable_guard(&mut self, name: &str) -> Result<(), PolicyError> {
-        let names = crate::guard::GUARDS.iter().map(|g| g.name);
-        if !names.clone().any(|g| g == name) {
-            return Err(PolicyError::UnknownGuard {
-                found: name.to_owned(),
-                hint: did_you_mean(nearest(name, names.clone())),
-                guards: names.collect::<Vec<_>>().join(", "),
-            });
+        let meant = GUARDS.iter().filter(|guard| guard.name == name || guard.judges.group() == name);
+        if meant.clone().next().is_some() {
+            self.disabled_guards.extend(meant.map(|guard| guard.name.to_owned()));
+            return Ok(());
         }
-        self.disabled_guards.insert(name.to_owned());
-        Ok(())
+        let words = || GUARDS.iter().map(|g| g.name).chain(Judges::ALL.map(Judges::group));
+        Err(PolicyError::UnknownGuard {
+            found: name.to_owned(),
+            hint: did_you_mean(nearest(name, words())),
+            guards: words().collect::<Vec<_>>().join(", "),
+        })
     }
 
-    /// The name as pipelines spell it, in which commas mean something else.
-    pub fn spelling(&self) -> String {
-        self.name.replace(',', "+")
-    }
     /// What it asks for beside classes.
     pub fn wants(&self) -> &Wants {
         &self.wants

@@ -124,6 +124,10 @@ impl Pattern {
     pub fn of_values(text: &str) -> Result<Pattern, PolicyError> {
         Ok(Pattern { whole: Name::new(text)?, split: None })
     }
+    /// The pattern as given.
+    pub fn given(&self) -> &str {
+        &self.whole.text
+    }
     /// The pattern as given, without what may be its type variable.
     pub fn text(&self) -> &str {
         self.split.as_ref().map_or(&self.whole.text, |(name, _)| &name.text)

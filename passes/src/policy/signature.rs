@@ -40,9 +40,9 @@ struct FormalJson {
 
 /// One of a few words.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Word<T>(T);
+pub(super) struct Word<T>(pub(super) T);
 
-trait Words: Sized + Copy + 'static + fmt::Display {
+pub(super) trait Words: Sized + Copy + 'static + fmt::Display {
     const ALL: &'static [Self];
     const WHAT: &'static str;
 }
@@ -85,7 +85,10 @@ impl<'de, T: Words> Deserialize<'de> for Word<T> {
     }
 }
 
-fn in_order<S: Serializer, T: Serialize>(entries: &Entries<T>, serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn in_order<S: Serializer, T: Serialize>(
+    entries: &Entries<T>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.collect_map(entries.iter().map(|(key, value)| (key, value)))
 }
 

@@ -23,13 +23,16 @@ mod target;
 use crate::invariants::Invariants;
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::paths::Paths;
+use crate::pipeline::{FORMAT, OptionDef, POLICY, PassOption, Setting, Spelled, option, settings};
+use crate::policy::PolicyError;
 use ampc_ir::infer::{Facts, infer_module};
 use ampc_ir::op::{Arity, OpKind, OpSchema};
-use ampc_ir::{GraphId, Module, Node};
+use ampc_ir::{DType, GraphId, Module, Node};
 use cx::{Cx, Refused};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use step::{Form, Step};
 pub use target::{NEWEST_READ, Target};
 
@@ -67,12 +70,59 @@ impl fmt::Display for NoForm {
     }
 }
 
+impl Spelled for RaiseOpset {
+    const NAME: &'static str = "raise-opset";
+    const ABOUT: &'static str = "the model becomes one of a newer operator set";
+    const OPTIONS: &'static [PassOption<Self>] = &[
+        PassOption {
+            def: option("to", "an opset or auto", None),
+            print: |pass| Some(pass.to.number().map_or_else(|| Setting::word("auto"), Setting::word)),
+            read: |pass, given| {
+                let auto = || Target::Auto { format: DType::F16, policy: Arc::default() };
+                pass.to = given.read(|word| match word {
+                    "auto" => Some(auto()),
+                    number => number.parse().ok().map(Target::Opset),
+                })?;
+                Ok(())
+            },
+        },
+        PassOption {
+            def: OptionDef { name: "format", ..FORMAT },
+            print: |pass| pass.to.auto().map(|(format, _)| Setting::word(format)),
+            read: |pass, given| {
+                let read = given.format()?;
+                if let Target::Auto { format, .. } = &mut pass.to {
+                    *format = read;
+                }
+                Ok(())
+            },
+        },
+        PassOption {
+            def: POLICY,
+            print: |pass| pass.to.auto().map(|(_, policy)| Setting::Policy(policy.clone())),
+            read: |pass, given| {
+                let read = given.policy()?;
+                if let Target::Auto { policy, .. } = &mut pass.to {
+                    *policy = read;
+                }
+                Ok(())
+            },
+        },
+    ];
+    fn blank() -> Self {
+        RaiseOpset { to: Target::Opset(0) }
+    }
+    fn check(&self) -> Result<(), PolicyError> {
+        self.to.auto().map_or(Ok(()), |(format, policy)| policy.check_format(format))
+    }
+}
+
 impl Pass for RaiseOpset {
     fn name(&self) -> &'static str {
-        "raise-opset"
+        Self::NAME
     }
-    fn options(&self) -> Vec<(&'static str, String)> {
-        self.to.options()
+    fn options(&self) -> Vec<(&'static str, Setting)> {
+        settings(self)
     }
     fn renews_facts(&self) -> bool {
         true

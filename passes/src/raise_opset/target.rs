@@ -26,12 +26,11 @@ pub enum Target {
 }
 
 impl Target {
-    pub(super) fn options(&self) -> Vec<(&'static str, String)> {
+    /// The format and the policy that say how far.
+    pub(super) fn auto(&self) -> Option<(DType, &Arc<Policy>)> {
         match self {
-            Target::Opset(to) => vec![("to", to.to_string())],
-            Target::Auto { format, policy } => {
-                vec![("to", "auto".into()), ("format", format.to_string()), ("policy", policy.spelling())]
-            }
+            Target::Opset(_) => None,
+            Target::Auto { format, policy } => Some((*format, policy)),
         }
     }
 

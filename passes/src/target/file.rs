@@ -5,14 +5,14 @@ use crate::policy::op_key;
 use crate::suggest::{did_you_mean, json_reason, nearest};
 use ampc_ir::op;
 use serde::de::Visitor;
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use std::fmt;
 
 /// The schema of the file.
 const SCHEMA: &str = "ampc-target/1";
 
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ProfileJson {
     schema: String,
@@ -24,13 +24,15 @@ struct ProfileJson {
     launch: LaunchJson,
     #[serde(default)]
     kernels: KernelsJson,
+    #[serde(skip_serializing_if = "Option::is_none")]
     fp32_inside: Option<ListJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     views: Option<ListJson>,
     #[serde(default)]
     fusions: Vec<FusionJson>,
 }
 
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NumberJson {
     #[serde(deserialize_with = "whole_number")]
@@ -52,7 +54,7 @@ fn whole_number<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u64, D::Er
     deserializer.deserialize_u64(WholeNumber)
 }
 
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct RatesJson {
     fp32: NumberJson,
@@ -60,36 +62,40 @@ struct RatesJson {
     bf16: NumberJson,
 }
 
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct LaunchJson {
     node: NumberJson,
     cast: NumberJson,
 }
 
-#[derive(Deserialize, Default)]
+#[derive(Serialize, Deserialize, Default)]
 #[serde(deny_unknown_fields)]
 struct KernelsJson {
+    #[serde(skip_serializing_if = "Option::is_none")]
     fp16: Option<KernelListJson>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     bf16: Option<KernelListJson>,
 }
 
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct KernelListJson {
+    #[serde(skip_serializing_if = "Option::is_none")]
     only: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     except: Option<Vec<String>>,
     source: String,
 }
 
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ListJson {
     ops: Vec<String>,
     source: String,
 }
 
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct FusionJson {
     from: Vec<String>,
@@ -124,6 +130,91 @@ impl Profile {
         let file: ProfileJson = serde_json::from_str(text).map_err(|e| json_error(&e))?;
         Reading { text }.profile(file)
     }
+
+    /// The profile as JSON that [`Profile::from_json`] reads back as the same profile.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(&ProfileJson::of(self)).expect("it has only strings as keys") + "\n"
+    }
+
+    /// Whether the profile is the one of its name that comes with ampc.
+    pub fn is_preset(&self) -> bool {
+        Profile::preset(&self.name).is_ok_and(|preset| preset == *self)
+    }
+}
+
+impl ProfileJson {
+    fn of(profile: &Profile) -> ProfileJson {
+        let Profile {
+            name,
+            description,
+            matmul,
+            elementwise,
+            memory,
+            node_launch,
+            cast_launch,
+            fp16_kernels,
+            bf16_kernels,
+            fp32_inside,
+            views,
+            fusions,
+        } = profile;
+        ProfileJson {
+            schema: SCHEMA.to_owned(),
+            name: name.clone(),
+            description: description.clone(),
+            matmul: RatesJson::of(matmul),
+            elementwise: RatesJson::of(elementwise),
+            memory: NumberJson::of(memory),
+            launch: LaunchJson { node: NumberJson::of(node_launch), cast: NumberJson::of(cast_launch) },
+            kernels: KernelsJson {
+                fp16: KernelListJson::of(fp16_kernels),
+                bf16: KernelListJson::of(bf16_kernels),
+            },
+            fp32_inside: ListJson::of(fp32_inside),
+            views: ListJson::of(views),
+            fusions: fusions.iter().map(FusionJson::of).collect(),
+        }
+    }
+}
+
+impl NumberJson {
+    fn of(Number { value, source }: &Number) -> NumberJson {
+        NumberJson { value: *value, source: source.clone() }
+    }
+}
+
+impl RatesJson {
+    fn of(Rates { fp32, fp16, bf16 }: &Rates) -> RatesJson {
+        RatesJson { fp32: NumberJson::of(fp32), fp16: NumberJson::of(fp16), bf16: NumberJson::of(bf16) }
+    }
+}
+
+impl KernelListJson {
+    /// `None` for the list of a file that has none.
+    fn of(kernels: &Kernels) -> Option<KernelListJson> {
+        let (only, except, source) = match kernels {
+            Kernels::Only(list) => (Some(words(&list.ops)), None, &list.source),
+            Kernels::Except(list) => (None, Some(words(&list.ops)), &list.source),
+        };
+        (*kernels != Kernels::default()).then(|| KernelListJson { only, except, source: source.clone() })
+    }
+}
+
+impl ListJson {
+    /// `None` for the list of a file that has none.
+    fn of(list: &OpList) -> Option<ListJson> {
+        (*list != OpList::default()).then(|| ListJson { ops: words(&list.ops), source: list.source.clone() })
+    }
+}
+
+impl FusionJson {
+    fn of(Fusion { from, to, source }: &Fusion) -> FusionJson {
+        FusionJson { from: words(from), to: words(to), source: source.clone() }
+    }
+}
+
+fn words(ops: &OpSet) -> Vec<String> {
+    ops.words().map(str::to_owned).collect()
 }
 
 /// The text of a file, for the places of its mistakes.

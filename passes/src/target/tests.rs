@@ -157,3 +157,18 @@ fn mistakes_are_shown_where_they_are() {
         "line 2, column 0: the file is empty or ends too early (EOF while parsing an object)"
     );
 }
+
+#[test]
+fn profiles_are_written_as_they_are_read() {
+    for (name, text) in PROFILES {
+        let profile = Profile::from_json(text).unwrap();
+        assert_eq!(Profile::from_json(&profile.to_json()).unwrap(), profile, "{name}");
+        let mut other = profile.clone();
+        other.fp16_kernels =
+            Kernels::Only(OpList { ops: profile.fp32_inside.ops.clone(), source: "a test".into() });
+        let set = OpSet { products: true, ops: ["Add".to_owned()].into(), ..OpSet::default() };
+        other.fusions.push(Fusion { from: set.clone(), to: set, source: "a test".into() });
+        assert_eq!(Profile::from_json(&other.to_json()).unwrap(), other, "{name}");
+        assert!(profile.is_preset() && !other.is_preset());
+    }
+}

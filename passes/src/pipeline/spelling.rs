@@ -1,0 +1,261 @@
+//! The text of pipelines: `a{k=v, l=w+x}, b`.
+//!
+//! A value is one word or a list of words with `+` between them. A word of letters, digits and most signs stands as it
+//! is; one that is empty or has a space, a control character or one of `, { } + " \` in it stands in double quotes, in
+//! which `\"`, `\\` and `\u{…}` stand for characters: `keep-io="a,b"+c` names `a,b` and `c`.
+
+use super::{PipelineError, Setting};
+use crate::pass::Pass;
+
+/// A pass as a text spells it.
+pub(super) struct Spec {
+    pub(super) name: String,
+    /// Options and their values, quoted as in the text.
+    pub(super) options: Vec<(String, String)>,
+}
+
+/// A word as pipelines spell it, in quotes if it needs them.
+pub fn quoted(word: &str) -> String {
+    let is_plain = |c: char| !c.is_whitespace() && !c.is_control() && !r#",{}+"\"#.contains(c);
+    if !word.is_empty() && word.chars().all(is_plain) { word.to_owned() } else { in_quotes(word) }
+}
+
+/// A word in quotes.
+pub(super) fn in_quotes(word: &str) -> String {
+    let mut text = String::from('"');
+    for c in word.chars() {
+        match c {
+            '"' | '\\' => text.extend(['\\', c]),
+            // Line ends among them: a pipeline is one line.
+            _ if c.is_control() || c.is_whitespace() && c != ' ' => text.extend(c.escape_unicode()),
+            _ => text.push(c),
+        }
+    }
+    text.push('"');
+    text
+}
+
+/// The words of a value; `None` if the quotes make no sense.
+pub(super) fn words(value: &str) -> Option<Vec<String>> {
+    list(value, '+')
+}
+
+/// Words, in quotes or not, with a sign between them; `None` if the quotes make no sense.
+pub fn list(value: &str, between: char) -> Option<Vec<String>> {
+    let mut words = Vec::new();
+    let mut rest = value;
+    loop {
+        let (word, behind) = if rest.starts_with('"') {
+            let (inside, behind) = rest.split_at(quotes(rest)?);
+            (unquoted(inside)?, behind)
+        } else {
+            let (word, behind) = rest.split_at(rest.find(between).unwrap_or(rest.len()));
+            (word.to_owned(), behind)
+        };
+        words.push(word);
+        match behind.strip_prefix(between) {
+            Some(next) => rest = next,
+            None => return behind.is_empty().then_some(words),
+        }
+    }
+}
+
+/// The word that a whole value is; outside of quotes it may have a `+`.
+pub(super) fn word(value: &str) -> Option<String> {
+    if value.starts_with('"') {
+        return unquoted(value).filter(|_| quotes(value) == Some(value.len()));
+    }
+    Some(value.to_owned())
+}
+
+/// How long what stands in quotes at the beginning of a text is, with its quotes; `None` if they do not end.
+fn quotes(text: &str) -> Option<usize> {
+    let mut escaped = false;
+    for (at, c) in text.char_indices().skip(1) {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            '"' => return Some(at + 1),
+            _ => {}
+        }
+    }
+    None
+}
+
+/// What stands between quotes, which are the first and the last character.
+fn unquoted(text: &str) -> Option<String> {
+    let mut rest = text.strip_prefix('"')?.strip_suffix('"')?;
+    let mut word = String::new();
+    while let Some((before, escape)) = rest.split_once('\\') {
+        word.push_str(before);
+        if let Some(code) = escape.strip_prefix("u{") {
+            let (digits, behind) = code.split_once('}')?;
+            word.push(char::from_u32(u32::from_str_radix(digits, 16).ok()?)?);
+            rest = behind;
+        } else {
+            let c = escape.chars().next().filter(|c| r#""\"#.contains(*c))?;
+            word.push(c);
+            rest = &escape[c.len_utf8()..];
+        }
+    }
+    word.push_str(rest);
+    Some(word)
+}
+
+/// Passes as a text, and the files that it names: the policies and targets that do not come with ampc as they are.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Spelling {
+    /// The passes. Empty for none.
+    pub text: String,
+    /// Names and contents of files, each of which is to be where names in the text are looked for.
+    pub files: Vec<(String, String)>,
+}
+
+impl Spelling {
+    /// Files are `STEM.policy.json` and `STEM.target.json`; those of further ones have numbers.
+    pub(super) fn new(passes: &[Box<dyn Pass>], stem: &str) -> Spelling {
+        let mut files: Vec<(String, String)> = Vec::new();
+        let mut file = |kind: &str, content: String| {
+            if let Some((name, _)) = files.iter().find(|(_, known)| *known == content) {
+                return quoted(name);
+            }
+            let ending = |n: usize| if n == 1 { format!("{kind}.json") } else { format!("{kind}-{n}.json") };
+            let mut names = (1..).map(|n| format!("{stem}.{}", ending(n)));
+            let is_free = |name: &String| files.iter().all(|(known, _)| known != name);
+            let name = names.find(is_free).expect("numbers do not end");
+            let word = quoted(&name);
+            files.push((name, content));
+            word
+        };
+        let text = spell(passes, &mut |setting| match setting {
+            Setting::Text(text) => text.clone(),
+            Setting::Policy(policy) if policy.is_preset() => quoted(&policy.name),
+            Setting::Policy(policy) => file("policy", policy.to_json()),
+            Setting::Target(target) if target.is_preset() => quoted(&target.name),
+            Setting::Target(target) => file("target", target.to_json()),
+        });
+        Spelling { text, files }
+    }
+}
+
+/// Passes as a text that names policies and targets.
+pub(super) fn name(passes: &[Box<dyn Pass>]) -> String {
+    let name = |name: &str, is_preset: bool, kind: &str| {
+        if is_preset { quoted(name) } else { quoted(&format!("{name}.{kind}.json")) }
+    };
+    spell(passes, &mut |setting| match setting {
+        Setting::Text(text) => text.clone(),
+        Setting::Policy(policy) => name(&policy.name, policy.is_preset(), "policy"),
+        Setting::Target(target) => name(&target.name, target.is_preset(), "target"),
+    })
+}
+
+fn spell(passes: &[Box<dyn Pass>], value: &mut dyn FnMut(&Setting) -> String) -> String {
+    let spelled: Vec<String> = passes
+        .iter()
+        .map(|pass| {
+            let settings = pass.options();
+            let options = settings.iter().map(|(name, setting)| format!("{name}={}", value(setting)));
+            let options: Vec<String> = options.collect();
+            match options[..] {
+                [] => pass.name().to_owned(),
+                _ => format!("{}{{{}}}", pass.name(), options.join(", ")),
+            }
+        })
+        .collect();
+    spelled.join(", ")
+}
+
+/// Splits `a{k=v, l=w}, b` into passes and options.
+pub(super) fn split(text: &str) -> Result<Vec<Spec>, PipelineError> {
+    let mut specs = Vec::new();
+    let mut rest = text.trim_start();
+    let at = |rest: &str| text.len() - rest.len() + 1;
+    while !rest.is_empty() {
+        let end = rest.find(['{', ',']).unwrap_or(rest.len());
+        let name = rest[..end].trim().to_owned();
+        if name.is_empty() {
+            return Err(PipelineError::Syntax { at: at(rest), expected: "the name of a pass" });
+        }
+        rest = rest[end..].trim_start();
+        let mut options = Vec::new();
+        if rest.starts_with('{') {
+            let open = rest;
+            loop {
+                rest = rest[1..].trim_start();
+                let end = item(rest).map_err(|expected| PipelineError::Syntax {
+                    at: at(if expected.starts_with("a `}`") { open } else { rest }),
+                    expected,
+                })?;
+                let spelled = rest[..end].trim();
+                if !spelled.is_empty() {
+                    let (key, value) = spelled
+                        .split_once('=')
+                        .ok_or(PipelineError::Syntax { at: at(rest), expected: "options as `key=value`" })?;
+                    options.push((key.trim().to_owned(), value.trim().to_owned()));
+                }
+                rest = &rest[end..];
+                if rest.starts_with('}') {
+                    break;
+                }
+            }
+            rest = rest[1..].trim_start();
+        }
+        specs.push(Spec { name, options });
+        match rest.strip_prefix(',') {
+            Some(after) => rest = after.trim_start(),
+            None if rest.is_empty() => {}
+            None => return Err(PipelineError::Syntax { at: at(rest), expected: "`,` between passes" }),
+        }
+    }
+    Ok(specs)
+}
+
+/// Where an option ends: at the next `,` or `}` that is not in quotes. What was expected if there is none.
+fn item(text: &str) -> Result<usize, &'static str> {
+    let mut at = 0;
+    loop {
+        let next = text[at..].find([',', '}', '"']).ok_or("a `}` that closes the options")?;
+        at += next;
+        if !text[at..].starts_with('"') {
+            return Ok(at);
+        }
+        at += quotes(&text[at..]).ok_or("a `\"` that closes the quotes")?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_round_trip() {
+        let all =
+            ["", "a", "a+b", "a,b", "a}{b", "a b", "é\u{a0}", "\"", "\\", "\\u{a}", "a\nb\u{7f}", "a=b"];
+        for (one, two) in all.iter().flat_map(|one| all.map(|two| (*one, two))) {
+            assert_eq!(word(&quoted(one)).as_deref(), Some(one));
+            let list = format!("{}+{}", quoted(one), quoted(two));
+            assert_eq!(words(&list).unwrap(), [one, two], "{list}");
+            let spelled = format!("p{{k={list}, l={}}}, q", quoted(two));
+            let specs = split(&spelled).unwrap();
+            assert!(!spelled.contains('\n') && specs.len() == 2, "{spelled:?}");
+            let [first, second] = &specs[0].options[..] else { panic!("{spelled}") };
+            assert_eq!(words(&first.1).unwrap(), [one, two], "{spelled}");
+            assert_eq!(word(&second.1).as_deref(), Some(two), "{spelled}");
+        }
+    }
+
+    #[test]
+    fn quotes_that_make_no_sense_are_refused() {
+        for value in ["\"a", "\"a\"b", "\"\\n\"", "\"\\u{110000}\"", "\"\\u{a\"", "\"", "\"\\\""] {
+            assert_eq!((word(value), words(value)), (None, None), "{value}");
+        }
+        let expected = |text: &str| match split(text) {
+            Err(PipelineError::Syntax { at, expected }) => (at, expected),
+            _ => panic!("{text} is read"),
+        };
+        assert_eq!(expected("p{k=\"a}"), (3, "a `\"` that closes the quotes"));
+        assert_eq!(expected("p{k=\"}\""), (2, "a `}` that closes the options"));
+        assert_eq!(expected("p{k=v, l}"), (8, "options as `key=value`"));
+    }
+}

@@ -1,0 +1,319 @@
+//! The table of passes: what each is called, what it does, and its options.
+//!
+//! A pass has a row of [`PASSES`] and an implementation of [`Spelled`] beside it, whose options say both how a value is
+//! read and how it is printed. Parsing, printing, the help of `ampc opt` and the list in `docs/cli.md` go by them.
+
+use super::PipelineError;
+use super::spelling::{self, Spec, in_quotes, quoted};
+use crate::cost::Objective;
+use crate::insert_casts::KeepIo;
+use crate::pass::Pass;
+use crate::policy::{Policy, PolicyError, float_format};
+use crate::suggest::{did_you_mean, nearest};
+use crate::target::{Profile, ProfileError};
+use crate::{
+    assign, bind_signatures, classify, convert_constants, dce, emulate, guard, insert_casts, move_casts,
+    raise_opset, share_functions, simplify_casts, specialize_functions, taint,
+};
+use ampc_ir::DType;
+use std::fmt;
+use std::sync::Arc;
+
+/// A pass that pipelines can name.
+#[derive(Clone, Copy, Debug)]
+pub struct PassDef {
+    /// Its name.
+    pub name: &'static str,
+    /// What it does, as half a sentence.
+    pub about: &'static str,
+    options: fn() -> Vec<OptionDef>,
+    read: Read,
+}
+
+/// Makes a pass of its text.
+type Read = fn(&Spec, &dyn Resolver) -> Result<Box<dyn Pass>, PipelineError>;
+
+/// All passes, in the usual order.
+pub const PASSES: &[PassDef] = &[
+    row::<bind_signatures::BindSignatures>(),
+    row::<raise_opset::RaiseOpset>(),
+    row::<move_casts::MoveCasts>(),
+    row::<specialize_functions::SpecializeFunctions>(),
+    row::<classify::Classify>(),
+    row::<guard::Guard>(),
+    row::<taint::Taint>(),
+    row::<assign::Assign>(),
+    row::<insert_casts::InsertCasts>(),
+    row::<simplify_casts::SimplifyCasts>(),
+    row::<convert_constants::ConvertConstants>(),
+    row::<dce::Dce>(),
+    row::<share_functions::ShareFunctions>(),
+    row::<emulate::Emulate>(),
+];
+
+/// An option of a pass.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OptionDef {
+    /// Its name.
+    pub name: &'static str,
+    /// What it may be, as messages say it.
+    pub values: &'static str,
+    /// What it is if nothing is said; `None` if something must be.
+    pub default: Option<&'static str>,
+}
+
+impl PassDef {
+    /// Its options, in the order in which they are printed.
+    pub fn options(&self) -> Vec<OptionDef> {
+        (self.options)()
+    }
+}
+
+impl fmt::Display for OptionDef {
+    /// `to=f16 or bf16 [default: f16]`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let OptionDef { name, values, default } = self;
+        match default {
+            None => write!(f, "{name}={values}"),
+            Some("") => write!(f, "{name}={values} [default: none]"),
+            Some(default) => write!(f, "{name}={values} [default: {default}]"),
+        }
+    }
+}
+
+/// The value of an option, as a pass prints it.
+#[derive(Clone, Debug)]
+pub enum Setting {
+    /// A text, with quotes where it needs them.
+    Text(String),
+    /// A policy.
+    Policy(Arc<Policy>),
+    /// The profile of a target.
+    Target(Arc<Profile>),
+}
+
+impl Setting {
+    /// A word or number.
+    pub fn word(word: impl ToString) -> Setting {
+        Setting::Text(quoted(&word.to_string()))
+    }
+}
+
+/// What the names in a pipeline stand for. A function from names to policies is one, with the targets that come with
+/// ampc.
+pub trait Resolver {
+    /// The policy of this name.
+    ///
+    /// # Errors
+    /// If there is none.
+    fn policy(&self, name: &str) -> Result<Policy, PolicyError>;
+    /// The profile of the target of this name.
+    ///
+    /// # Errors
+    /// If there is none.
+    fn target(&self, name: &str) -> Result<Profile, ProfileError> {
+        Profile::preset(name)
+    }
+}
+
+impl<F: Fn(&str) -> Result<Policy, PolicyError>> Resolver for F {
+    fn policy(&self, name: &str) -> Result<Policy, PolicyError> {
+        self(name)
+    }
+}
+
+/// A pass of the table: its row.
+pub(crate) trait Spelled: Pass + Sized + 'static {
+    /// Its name.
+    const NAME: &'static str;
+    /// What it does, as half a sentence.
+    const ABOUT: &'static str;
+    /// Its options. Each is read after those before it, whatever the order in the text.
+    const OPTIONS: &'static [PassOption<Self>] = &[];
+    /// The pass before its options are read. Those that have a default are always read.
+    fn blank() -> Self;
+    /// Checks what one option alone cannot say.
+    fn check(&self) -> Result<(), PolicyError> {
+        Ok(())
+    }
+}
+
+/// An option of a pass: how it is printed and how it is read.
+pub(crate) struct PassOption<P> {
+    pub(crate) def: OptionDef,
+    /// The value; `None` if the pass is the same without it.
+    pub(crate) print: fn(&P) -> Option<Setting>,
+    pub(crate) read: fn(&mut P, &Given<'_>) -> Result<(), Wrong>,
+}
+
+/// An option with its name, what it may be and what it is if nothing is said.
+pub(crate) const fn option(
+    name: &'static str,
+    values: &'static str,
+    default: Option<&'static str>,
+) -> OptionDef {
+    OptionDef { name, values, default }
+}
+
+/// The option `to`: a format.
+pub(crate) const FORMAT: OptionDef = option("to", "f16 or bf16", Some("f16"));
+/// The option `policy`.
+pub(crate) const POLICY: OptionDef = option("policy", "a policy", Some("safe"));
+/// The option `keep-io`.
+pub(crate) const KEEP_IO: OptionDef =
+    option("keep-io", "all, none or names with `+` between them", Some("all"));
+
+/// The option `objective`.
+pub(crate) const OBJECTIVE: OptionDef = option("objective", "time, casts or bytes", Some("time"));
+
+/// Two words, for a truth value.
+#[derive(Clone, Copy, Debug)]
+pub struct Words {
+    /// The word for no.
+    pub no: &'static str,
+    /// The word for yes.
+    pub yes: &'static str,
+}
+
+impl Words {
+    /// The word for a value.
+    pub fn of(self, value: bool) -> &'static str {
+        if value { self.yes } else { self.no }
+    }
+
+    /// What a word stands for.
+    pub fn read(self, word: &str) -> Option<bool> {
+        [self.no, self.yes].iter().position(|known| *known == word).map(|at| at == 1)
+    }
+}
+
+/// How formats are chosen: by a minimum cut, or not.
+pub(crate) const BY: Words = Words { no: "paint", yes: "cut" };
+
+/// The value of an option in a text.
+pub(crate) struct Given<'a> {
+    value: &'a str,
+    names: &'a dyn Resolver,
+}
+
+/// Why a value is none.
+pub(crate) enum Wrong {
+    /// It is not what the option may be.
+    Value,
+    /// What it names is not there or wrong.
+    Named(PipelineError),
+}
+
+impl From<PolicyError> for Wrong {
+    fn from(error: PolicyError) -> Wrong {
+        Wrong::Named(error.into())
+    }
+}
+
+impl Given<'_> {
+    pub(crate) fn word(&self) -> Result<String, Wrong> {
+        spelling::word(self.value).ok_or(Wrong::Value)
+    }
+    /// What a function reads the word as.
+    pub(crate) fn read<T>(&self, read: impl FnOnce(&str) -> Option<T>) -> Result<T, Wrong> {
+        read(&self.word()?).ok_or(Wrong::Value)
+    }
+    pub(crate) fn either(&self, words: Words) -> Result<bool, Wrong> {
+        self.read(|word| words.read(word))
+    }
+    pub(crate) fn objective(&self) -> Result<Objective, Wrong> {
+        self.read(|word| word.parse().ok())
+    }
+    pub(crate) fn format(&self) -> Result<DType, Wrong> {
+        self.read(|word| float_format(word).filter(|format| format.is_low()))
+    }
+    pub(crate) fn policy(&self) -> Result<Arc<Policy>, Wrong> {
+        Ok(Arc::new(self.names.policy(&self.word()?)?))
+    }
+    pub(crate) fn target(&self) -> Result<Arc<Profile>, Wrong> {
+        let profile = self.names.target(&self.word()?).map_err(|error| Wrong::Named(error.into()))?;
+        Ok(Arc::new(profile))
+    }
+    /// The words of a list; an empty text is an empty list.
+    pub(crate) fn list(&self) -> Result<Vec<String>, Wrong> {
+        if self.value.is_empty() { Ok(Vec::new()) } else { spelling::words(self.value).ok_or(Wrong::Value) }
+    }
+    pub(crate) fn keep_io(&self) -> Result<KeepIo, Wrong> {
+        match self.value {
+            "all" => Ok(KeepIo::All),
+            "none" => Ok(KeepIo::None),
+            _ => Ok(KeepIo::Names(self.list()?)),
+        }
+    }
+}
+
+/// How [`KEEP_IO`] is printed; `None` for the default.
+pub(crate) fn print_keep_io(keep_io: &KeepIo) -> Option<Setting> {
+    // In quotes, the words that stand for sets are names.
+    let name =
+        |name: &String| if ["all", "none"].contains(&name.as_str()) { in_quotes(name) } else { quoted(name) };
+    match keep_io {
+        KeepIo::All => None,
+        KeepIo::None => Some(Setting::word("none")),
+        KeepIo::Names(names) => Some(Setting::Text(names.iter().map(name).collect::<Vec<_>>().join("+"))),
+    }
+}
+
+/// The options of a pass that are to be printed.
+pub(crate) fn settings<P: Spelled>(pass: &P) -> Vec<(&'static str, Setting)> {
+    P::OPTIONS.iter().filter_map(|option| Some((option.def.name, (option.print)(pass)?))).collect()
+}
+
+const fn row<P: Spelled>() -> PassDef {
+    PassDef { name: P::NAME, about: P::ABOUT, options: options::<P>, read: read::<P> }
+}
+
+fn options<P: Spelled>() -> Vec<OptionDef> {
+    P::OPTIONS.iter().map(|option| option.def).collect()
+}
+
+/// The pass that a text spells.
+pub(super) fn build(spec: &Spec, names: &dyn Resolver) -> Result<Box<dyn Pass>, PipelineError> {
+    match PASSES.iter().find(|pass| pass.name == spec.name) {
+        Some(pass) => (pass.read)(spec, names),
+        None => Err(PipelineError::UnknownPass {
+            found: spec.name.clone(),
+            hint: did_you_mean(nearest(&spec.name, pass_names())),
+            passes: pass_names().collect::<Vec<_>>().join(", "),
+        }),
+    }
+}
+
+/// The names of all passes, in the usual order.
+pub fn pass_names() -> impl Iterator<Item = &'static str> + Clone {
+    PASSES.iter().map(|pass| pass.name)
+}
+
+fn read<P: Spelled>(spec: &Spec, names: &dyn Resolver) -> Result<Box<dyn Pass>, PipelineError> {
+    let known = || P::OPTIONS.iter().map(|option| option.def.name);
+    if let Some((option, _)) = spec.options.iter().find(|(name, _)| !known().any(|known| known == name)) {
+        return Err(PipelineError::UnknownOption {
+            pass: spec.name.clone(),
+            option: option.clone(),
+            hint: did_you_mean(nearest(option, known())),
+        });
+    }
+    let mut pass = P::blank();
+    for option in P::OPTIONS {
+        let OptionDef { name, values, default } = option.def;
+        let said = spec.options.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
+        let bad = |found: &str| PipelineError::BadValue {
+            pass: spec.name.clone(),
+            option: name.to_owned(),
+            expected: values,
+            found: found.to_owned(),
+        };
+        let value = said.or(default).ok_or_else(|| bad("nothing"))?;
+        (option.read)(&mut pass, &Given { value, names }).map_err(|wrong| match wrong {
+            Wrong::Value => bad(value),
+            Wrong::Named(error) => error,
+        })?;
+    }
+    pass.check()?;
+    Ok(Box::new(pass))
+}

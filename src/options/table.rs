@@ -1,0 +1,391 @@
+//! The table of the options of a rewrite: how each is spelled, which passes it ends in, and what a report records of it.
+//!
+//! A report records all of them, and as a policy it repeats them; tests over random options choose by the table.
+
+use super::RewriteOptions;
+use crate::error::Error;
+use ampc_ir::{DType, Module};
+use ampc_passes::assign::By;
+use ampc_passes::cost::Objective;
+use ampc_passes::guard::OutOfRange;
+use ampc_passes::insert_casts::KeepIo;
+use ampc_passes::move_casts::EXCESS_PRECISION;
+use ampc_passes::pipeline::{Opset, list, quoted};
+use ampc_passes::policy::float_format;
+use ampc_passes::target::{PROFILES, ProfileError};
+use ampc_passes::{Policy, Profile, raise_opset};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// An option of a rewrite.
+#[derive(Clone, Copy, Debug)]
+pub struct OptionDef {
+    /// Its name in reports; its flag has hyphens in it.
+    pub name: &'static str,
+    /// What it may be, as messages say it.
+    pub values: &'static str,
+    /// Values with which every model can be rewritten, the default first; `None` for an option that is absent.
+    pub choices: fn() -> Vec<Option<&'static str>>,
+    /// The passes that it ends in.
+    pub passes: &'static [&'static str],
+    print: fn(&RewriteOptions) -> Option<String>,
+    read: fn(&mut RewriteOptions, Option<&str>) -> Option<()>,
+}
+
+/// Why a text is no value of an option.
+#[derive(Debug, thiserror::Error)]
+pub enum OptionError {
+    /// It is not what the option may be.
+    #[error("`{option}`: expected {expected}, found `{found}`")]
+    Value {
+        /// The option.
+        option: &'static str,
+        /// What it may be.
+        expected: &'static str,
+        /// What it is.
+        found: String,
+    },
+    /// It names no target that comes with ampc.
+    #[error("`target`: {0}")]
+    Target(ProfileError),
+}
+
+impl From<OptionError> for Error {
+    fn from(error: OptionError) -> Error {
+        Error::Usage(error.to_string())
+    }
+}
+
+/// The option that says which policy.
+const POLICY: &str = "policy";
+
+/// All options, in the order of reports.
+pub const OPTIONS: &[OptionDef] = &[
+    OptionDef {
+        name: "to",
+        values: "fp16 or bf16",
+        choices: || vec![Some("fp16"), Some("bf16")],
+        passes: &["raise-opset", "classify", "guard", "assign", "simplify-casts"],
+        print: |options| Some(if options.to == DType::BF16 { "bf16" } else { "fp16" }.to_owned()),
+        read: |options, value| {
+            options.to = value.map_or(Some(DType::F16), float_format).filter(|format| format.is_low())?;
+            Some(())
+        },
+    },
+    OptionDef {
+        name: POLICY,
+        values: "a preset",
+        choices: || vec![Some("safe"), Some("all")],
+        passes: &["raise-opset", "move-casts", "classify", "guard"],
+        print: |options| Some(options.policy.name.clone()),
+        read: |options, value| {
+            options.policy = Arc::new(Policy::preset(value.unwrap_or("safe")).ok()?);
+            Some(())
+        },
+    },
+    OptionDef {
+        name: "out_of_range",
+        values: "keep, clamp or error",
+        choices: || vec![Some("keep"), Some("clamp")],
+        passes: &["guard", "convert-constants"],
+        print: |options| Some(options.out_of_range.as_str().to_owned()),
+        read: |options, value| {
+            options.out_of_range = value.map_or(Some(OutOfRange::Keep), OutOfRange::of)?;
+            Some(())
+        },
+    },
+    OptionDef {
+        name: "excess_precision",
+        values: "forbid or allow",
+        choices: || vec![Some(EXCESS_PRECISION.no), Some(EXCESS_PRECISION.yes)],
+        passes: &["move-casts"],
+        print: |options| Some(EXCESS_PRECISION.of(options.excess_precision).to_owned()),
+        read: |options, value| {
+            options.excess_precision = value.map_or(Some(false), |word| EXCESS_PRECISION.read(word))?;
+            Some(())
+        },
+    },
+    OptionDef {
+        name: "keep_io",
+        values: "all, none or names with `,` between them",
+        choices: || vec![Some("all"), Some("none")],
+        passes: &["assign", "insert-casts"],
+        print: |options| Some(print_keep_io(&options.keep_io)),
+        read: |options, value| {
+            options.keep_io = match value {
+                None | Some("all") => KeepIo::All,
+                Some("none") => KeepIo::None,
+                Some(names) => {
+                    KeepIo::Names(list(names, ',').filter(|names| !names.contains(&String::new()))?)
+                }
+            };
+            Some(())
+        },
+    },
+    OptionDef {
+        name: "opset",
+        values: "keep, auto or the number of an opset",
+        choices: || vec![Some("keep"), Some("auto"), Some("26")],
+        passes: &["raise-opset"],
+        print: |options| Some(options.opset.to_string()),
+        read: |options, value| {
+            options.opset = value.map_or(Some(Opset::Keep), |word| word.parse().ok())?;
+            Some(())
+        },
+    },
+    OptionDef {
+        name: "objective",
+        values: "time, casts or bytes",
+        choices: || Objective::ALL.map(|objective| Some(objective.as_str())).into(),
+        passes: &["assign", "insert-casts"],
+        print: |options| options.by.cut().map(|(objective, _)| objective.to_string()),
+        // What is absent is so because formats were painted, unless a target is there.
+        read: |options, value| {
+            options.by = match value {
+                None => By::Paint,
+                Some(word) => match By::default() {
+                    By::Cut { target, .. } => By::Cut { objective: word.parse().ok()?, target },
+                    By::Paint => By::Paint,
+                },
+            };
+            Some(())
+        },
+    },
+    OptionDef {
+        name: "target",
+        values: "a target",
+        choices: || PROFILES.iter().map(|&(name, _)| Some(name)).collect(),
+        passes: &["assign"],
+        print: |options| options.by.cut().map(|(_, target)| target.name.clone()),
+        read: |options, value| {
+            if let Some(name) = value {
+                let objective = options.by.cut().map_or_else(Objective::default, |(objective, _)| objective);
+                options.by = By::Cut { objective, target: Arc::new(Profile::preset(name).ok()?) };
+            }
+            Some(())
+        },
+    },
+];
+
+fn print_keep_io(keep_io: &KeepIo) -> String {
+    match keep_io {
+        KeepIo::All => "all".to_owned(),
+        KeepIo::None => "none".to_owned(),
+        KeepIo::Names(names) => {
+            // As few quotes as can be.
+            let name = |name: &String| if name.contains([',', '"']) { quoted(name) } else { name.clone() };
+            names.iter().map(name).collect::<Vec<_>>().join(",")
+        }
+    }
+}
+
+impl OptionDef {
+    /// The value as a report records it; `None` if it is absent there.
+    pub fn print(&self, options: &RewriteOptions) -> Option<String> {
+        (self.print)(options)
+    }
+
+    /// Sets the option to a value, or to what its absence from a report means.
+    ///
+    /// # Errors
+    /// If that is no value of it.
+    pub fn set(&self, options: &mut RewriteOptions, value: Option<&str>) -> Result<(), OptionError> {
+        if let ("target", Some(name)) = (self.name, value) {
+            Profile::preset(name).map_err(OptionError::Target)?;
+        }
+        (self.read)(options, value).ok_or_else(|| OptionError::Value {
+            option: self.name,
+            expected: self.values,
+            found: value.unwrap_or_default().to_owned(),
+        })
+    }
+}
+
+/// What a report records of the options of a run: those that repeat it.
+pub(crate) fn record(options: &RewriteOptions, module: &Module) -> Vec<(&'static str, String)> {
+    let opset = match (options.opset, raise_opset::opset(module)) {
+        (Opset::Auto, found) => found.map_or(Opset::Keep, Opset::To),
+        (asked @ (Opset::Keep | Opset::To(_)), _) => asked,
+    };
+    let repeats = RewriteOptions { opset, ..options.clone() };
+    OPTIONS.iter().filter_map(|option| Some((option.name, option.print(&repeats)?))).collect()
+}
+
+impl RewriteOptions {
+    /// The options that repeat the run that a report is of, with the report as policy; `None` if the text is no report.
+    ///
+    /// # Errors
+    /// If the report says something that is none of the values of an option, or names a target that does not come with
+    /// ampc.
+    pub fn from_report(text: &str) -> Result<Option<RewriteOptions>, Error> {
+        let Some(recorded) = Recorded::read(text) else { return Ok(None) };
+        let policy = Policy::from_json(text)?;
+        Ok(Some(recorded.options(policy)?))
+    }
+}
+
+/// What a report records of the options of its run.
+#[derive(Clone, Debug)]
+pub struct Recorded(BTreeMap<String, String>);
+
+impl Recorded {
+    /// The options that stand in a report; `None` if the text is none.
+    pub fn read(text: &str) -> Option<Recorded> {
+        #[derive(Deserialize)]
+        struct Report {
+            schema: String,
+            options: BTreeMap<String, serde_json::Value>,
+        }
+        let report: Report =
+            serde_json::from_str(text).ok().filter(|r: &Report| r.schema == "ampc-report/1")?;
+        // Others of the file are lists.
+        let words =
+            report.options.into_iter().filter_map(|(name, value)| Some((name, value.as_str()?.to_owned())));
+        Some(Recorded(words.collect()))
+    }
+
+    /// What is recorded of an option.
+    pub fn get(&self, option: &str) -> Option<&str> {
+        self.0.get(option).map(String::as_str)
+    }
+
+    /// Leaves an option out, as if the report did not have it.
+    pub fn remove(&mut self, option: &str) {
+        self.0.remove(option);
+    }
+
+    /// The options, with this policy: a report has the name of the one that it was made with.
+    ///
+    /// # Errors
+    /// If something is none of the values of its option.
+    pub fn options(&self, policy: Policy) -> Result<RewriteOptions, OptionError> {
+        let mut options = RewriteOptions { policy: Arc::new(policy), ..RewriteOptions::default() };
+        let rest = OPTIONS.iter().filter(|option| option.name != POLICY);
+        rest.into_iter().try_for_each(|option| option.set(&mut options, self.get(option.name)))?;
+        Ok(options)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Model;
+    use crate::rewrite::{pipeline_of, rewrite};
+    use ampc_ir::text::{NoData, parse};
+    use std::collections::{BTreeMap, BTreeSet};
+
+    const MODEL: &str = "module ir=10\nopset ai.onnx=21\n\ngraph @main {\n  input %x : f32[4, 4]\n  \
+                         const %w : f32[4, 4] = random(1)\n  %y = MatMul(%x, %w) : f32[4, 4] @a\n  \
+                         output %y : f32[4, 4]\n}\n";
+
+    /// Options that differ from the default ones in one or all of those of the table.
+    fn changed() -> Vec<(&'static str, RewriteOptions)> {
+        let mut all = RewriteOptions::default();
+        let mut found = Vec::new();
+        for option in OPTIONS {
+            for choice in (option.choices)().into_iter().skip(1) {
+                let mut options = RewriteOptions::default();
+                option.set(&mut options, choice).unwrap();
+                option.set(&mut all, choice).unwrap();
+                found.push((option.name, options));
+            }
+        }
+        found.push(("all", all));
+        found
+    }
+
+    #[test]
+    fn the_first_choice_is_the_default() {
+        for option in OPTIONS {
+            let default = option.print(&RewriteOptions::default());
+            assert_eq!((option.choices)()[0], default.as_deref(), "{}", option.name);
+        }
+    }
+
+    #[test]
+    fn options_end_in_the_passes_that_the_table_names() {
+        let spelled = |options: &RewriteOptions| -> BTreeMap<String, String> {
+            let passes = pipeline_of(options).into_passes();
+            passes.iter().map(|pass| (pass.name().to_owned(), format!("{pass:?}"))).collect()
+        };
+        let mut met: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
+        // With `auto`, the pass that raises the opset is there in any case.
+        for base in
+            [RewriteOptions::default(), RewriteOptions { opset: Opset::Auto, ..RewriteOptions::default() }]
+        {
+            let before = spelled(&base);
+            for (name, options) in changed().into_iter().filter(|(name, _)| *name != "all") {
+                let opset = if name == "opset" { options.opset } else { base.opset };
+                let after = spelled(&RewriteOptions { opset, ..options });
+                let names =
+                    before.keys().chain(after.keys()).filter(|pass| before.get(*pass) != after.get(*pass));
+                met.entry(name).or_default().extend(names.cloned());
+            }
+        }
+        for option in OPTIONS {
+            let listed: BTreeSet<String> = option.passes.iter().map(ToString::to_string).collect();
+            assert_eq!(met[option.name], listed, "{}", option.name);
+        }
+    }
+
+    /// Every option that differs from its default in a run comes back from the report of the run.
+    #[test]
+    fn a_report_repeats_every_option() {
+        let names = KeepIo::Names(vec!["x".into(), "y".into()]);
+        let named = RewriteOptions { keep_io: names, ..RewriteOptions::default() };
+        let painted = RewriteOptions { by: By::Paint, ..RewriteOptions::default() };
+        for (name, asked) in changed().into_iter().chain([("names", named), ("painted", painted)]) {
+            let model = Model::from(parse(MODEL, &NoData).unwrap());
+            let report = serde_json::to_string(&rewrite(model, &asked).unwrap().report).unwrap();
+            let repeated = RewriteOptions::from_report(&report).unwrap().unwrap();
+            // An option that is added has to be told whether it comes back.
+            let RewriteOptions {
+                to,
+                policy,
+                out_of_range,
+                keep_io,
+                opset,
+                by,
+                excess_precision,
+                // They change nothing but what is said.
+                explain: _,
+                alternative: _,
+                verify_each: _,
+                constant_statistics: _,
+            } = repeated;
+            assert_eq!(policy.name, "report");
+            assert_eq!(to, asked.to, "{name}");
+            assert_eq!(out_of_range, asked.out_of_range, "{name}");
+            assert_eq!(keep_io, asked.keep_io, "{name}");
+            assert_eq!(opset, if asked.opset == Opset::Auto { Opset::To(21) } else { asked.opset }, "{name}");
+            assert_eq!(by.cut(), asked.by.cut(), "{name}");
+            assert_eq!(excess_precision, asked.excess_precision, "{name}");
+        }
+    }
+
+    #[test]
+    fn names_come_back_from_a_report() {
+        let names = ["x", "a,b", "\"", "a b", "a+b", "{"].map(str::to_owned).to_vec();
+        let asked = RewriteOptions { keep_io: KeepIo::Names(names), ..RewriteOptions::default() };
+        let option = OPTIONS.iter().find(|option| option.name == "keep_io").unwrap();
+        let mut read = RewriteOptions::default();
+        option.set(&mut read, option.print(&asked).as_deref()).unwrap();
+        assert_eq!(read.keep_io, asked.keep_io);
+        assert!(option.set(&mut read, Some("a,,b")).unwrap_err().to_string().contains("found `a,,b`"));
+    }
+
+    #[test]
+    fn a_report_of_something_else_is_an_error() {
+        let report = |options: &str| {
+            format!(r#"{{"schema": "ampc-report/1", "options": {{{options}}}, "nodes": []}}"#)
+        };
+        let error = |options: &str| RewriteOptions::from_report(&report(options)).unwrap_err().to_string();
+        assert_eq!(error(r#""to": "fp8""#), "`to`: expected fp16 or bf16, found `fp8`");
+        assert!(error(r#""target": "h20""#).contains("did you mean `h200`"));
+        assert!(RewriteOptions::from_report("{}").unwrap().is_none());
+        // Reports of versions that knew only painting.
+        let old = RewriteOptions::from_report(&report(r#""to": "bf16", "keep_io": "all""#)).unwrap().unwrap();
+        assert!(matches!((old.to, old.by), (DType::BF16, By::Paint)));
+    }
+}
