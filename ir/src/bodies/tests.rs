@@ -27,7 +27,8 @@ fn both(form: Form, opset: u16, operands: &[String], attrs: &str) -> String {
     let (node, call) = (results("node"), results("call"));
     out += &format!("  {} = ai.ampc::{name}({names}) {{{attrs}}} : {types}\n", node.join(", "));
     let overload = form.overload();
-    out += &format!("  {} = ai.ampc::{name}:\"{overload}\"({names}) {{{attrs}}} : {types}\n", call.join(", "));
+    out +=
+        &format!("  {} = ai.ampc::{name}:\"{overload}\"({names}) {{{attrs}}} : {types}\n", call.join(", "));
     node.iter().chain(&call).for_each(|value| out += &format!("  output {value}\n"));
     let body = text(form, opset);
     out + "}\n\n" + &body[body.find("//").unwrap()..]
@@ -147,7 +148,9 @@ fn every_operator_of_the_domain_has_a_body() {
 fn a_template_is_expanded() {
     let (module, _) = super::function(Form::GradCheck { n: 2 }, 18);
     let text = print(&module, &PrintOptions::default()).text;
-    for line in ["  input %g1 : ?\n", "  %sumsq = Sum(%part0, %part1) : ?\n", "function ai.ampc::GradCheck:\"2\" "] {
+    for line in
+        ["  input %g1 : ?\n", "  %sumsq = Sum(%part0, %part1) : ?\n", "function ai.ampc::GradCheck:\"2\" "]
+    {
         assert!(text.contains(line), "{line}\n{text}");
     }
 }

@@ -1,8 +1,8 @@
 //! Which function infers which operator.
 
 use super::{
-    InferFn, attention, cast, contrib, control, declared, elementwise, gather, image, join, linear, ml, norm, optimizer,
-    quantize, recurrent, reduce, reshape, sequence, signal, source, window,
+    InferFn, attention, cast, contrib, control, declared, elementwise, gather, image, join, linear, ml, norm,
+    optimizer, quantize, recurrent, reduce, reshape, sequence, signal, source, window,
 };
 use crate::op::OpKind;
 

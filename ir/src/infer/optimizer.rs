@@ -21,7 +21,8 @@ pub(super) fn infer_adam_w(view: &NodeView<'_>, out: &mut Inferred) -> Result<()
     for i in 0..4 {
         let found = view.shape(i);
         shape = shape.meet(&found).ok_or_else(|| {
-            let expected = format!("the shape {} of the operands before it", show(shape.dims().unwrap_or(&[])));
+            let expected =
+                format!("the shape {} of the operands before it", show(shape.dims().unwrap_or(&[])));
             shape_error(i, expected, found.dims().unwrap_or(&[]))
         })?;
     }

@@ -104,7 +104,9 @@ fn double(view: &NodeView<'_>, name: &str) -> Result<f64, OpError> {
             let found = format!("a tensor of {} with dims {:?}", data.dtype(), data.dims());
             Err(OpError::attr(name, EXPECTED, found))
         }
-        Some(other) => Err(OpError::attr(name, EXPECTED, format!("an attribute of kind {}", other.kind().as_str()))),
+        Some(other) => {
+            Err(OpError::attr(name, EXPECTED, format!("an attribute of kind {}", other.kind().as_str())))
+        }
         None => Err(OpError::attr(name, EXPECTED, "none")),
     }
 }
