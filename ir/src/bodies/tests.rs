@@ -144,6 +144,25 @@ fn every_operator_of_the_domain_has_a_body() {
     }
 }
 
+/// docs/ampc-ops.md has a section for each operator, and in it the formals and attributes.
+#[test]
+fn the_documentation_has_every_operator() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/ampc-ops.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let mut documented = Vec::new();
+    for section in text.split("\n## ") {
+        let name = section.lines().next().unwrap();
+        let Some(schema) = crate::op::versions(DOMAIN, name).first() else { continue };
+        documented.push(schema.kind);
+        let formals = schema.inputs.iter().chain(schema.outputs).map(|f| f.name);
+        for name in formals.chain(schema.attrs.iter().map(|a| a.name)) {
+            assert!(section.contains(&format!("`{name}`")), "{}: {name}", schema.name);
+        }
+    }
+    documented.sort_unstable();
+    assert!(documented.iter().eq(OpKind::ALL.iter().filter(|&&k| has_body(k))));
+}
+
 #[test]
 fn a_template_is_expanded() {
     let (module, _) = super::function(Form::GradCheck { n: 2 }, 18);
