@@ -138,6 +138,47 @@ fn count(haystack: &[u8], needle: &[u8]) -> usize {
     haystack.windows(needle.len()).filter(|w| *w == needle).count()
 }
 
+/// Functions are found by where they are in the source: one that is erased leaves the next ones what they are.
+#[test]
+fn an_erased_function_takes_no_other_with_it() {
+    let text = "\
+module ir=10
+opset ai.onnx=17, my=1
+
+graph @main {
+  input %x : f32[2]
+  %a = my::A(%x) : f32[2]
+  %b = my::B(%x) : f32[2]
+  output %a
+  output %b
+}
+
+function my::A {
+  opset ai.onnx=17
+  input %x : f32[2]
+  %y = Neg(%x) : f32[2]
+  output %y
+}
+
+function my::B {
+  opset ai.onnx=17
+  input %x : f32[2]
+  %y = Abs(%x) : f32[2]
+  output %y
+}
+";
+    let bytes = to_bytes(&parse(text, &NoData).unwrap(), None).unwrap().0;
+    let before = ModelProto::decode(&*bytes).unwrap();
+    let (mut module, source) = load(&before);
+    let nodes: Vec<_> = module.nodes(module.main()).collect();
+    let Op::Call(first) = module.node(nodes[0]).op else { panic!("a call") };
+    let other = module.node(nodes[1]).result(0).unwrap();
+    module.set_output(module.main(), 0, other);
+    module.erase_node(nodes[0]);
+    module.erase_function(first);
+    assert_eq!(written(&module, &source).functions, before.functions[1..]);
+}
+
 #[test]
 fn unknown_fields_survive_wherever_something_changes() {
     let attr =

@@ -8,6 +8,7 @@
 //! This crate does no I/O, knows no file format but its own text, and runs no kernel.
 
 pub mod attr;
+pub mod bodies;
 pub mod builder;
 mod captures;
 pub mod convert;

@@ -309,6 +309,18 @@ pub enum ProblemKind {
         /// What is missing.
         missing: &'static str,
     },
+    /// A node of an operator of ai.ampc names a form that is not its own.
+    #[error(
+        "the node calls `{name}` with the overload `{found}`, which no function has; its operands and attributes ask for `{expected}`"
+    )]
+    Overload {
+        /// The operator.
+        name: &'static str,
+        /// The overload.
+        found: String,
+        /// That of its form.
+        expected: String,
+    },
     /// Two functions have one name.
     #[error("function `{name}` is defined twice")]
     DuplicateFunction {
@@ -365,6 +377,16 @@ pub enum Warning {
         op: &'static str,
         /// The opset that holds where it is.
         opset: u16,
+        /// The first node.
+        first: String,
+        /// How many others there are.
+        more: usize,
+    },
+    /// Operators of ai.ampc without their functions.
+    #[error("the model has no function for `ai.ampc::{op}`, so other runtimes do not read it (`{first}`{}); it is added where the model is written", match .more { 0 => String::new(), n => format!(" and {n} more nodes") })]
+    NoFunction {
+        /// The first such operator.
+        op: &'static str,
         /// The first node.
         first: String,
         /// How many others there are.
@@ -450,7 +472,9 @@ impl Warning {
             return false;
         }
         match self {
-            Warning::MissingOpset { more, .. } | Warning::NegativeDim { more, .. } => {
+            Warning::MissingOpset { more, .. }
+            | Warning::NegativeDim { more, .. }
+            | Warning::NoFunction { more, .. } => {
                 *more += 1;
                 true
             }
@@ -471,6 +495,7 @@ impl Warning {
         match self {
             Warning::Unsorted { .. }
             | Warning::MissingOpset { .. }
+            | Warning::NoFunction { .. }
             | Warning::RuntimeOnly { .. }
             | Warning::SparseInitializers { .. }
             | Warning::NegativeDim { .. } => true,
@@ -488,6 +513,7 @@ impl Warning {
             Warning::Unsorted { .. } => "onnx.unsorted",
             Warning::MissingOpset { .. } => "onnx.missing-opset",
             Warning::RuntimeOnly { .. } => "onnx.runtime-only",
+            Warning::NoFunction { .. } => "onnx.no-function",
             Warning::UnnamedGraph { .. } => "onnx.unnamed-graph",
             Warning::SparseInitializers { .. } => "onnx.sparse-initializers",
             Warning::ListedInitializers { .. } => "onnx.listed-initializers",
@@ -524,6 +550,14 @@ pub enum ExportError {
         /// The type asked for.
         to: ampc_ir::DType,
     },
+    /// An operator of ai.ampc cannot be written as a call of a function.
+    #[error("`{node}` cannot be written as a call of a function of ai.ampc: {issue}")]
+    Body {
+        /// The node.
+        node: String,
+        /// What is in the way.
+        issue: BodyIssue,
+    },
     /// A sparse constant is not one that readers accept.
     #[error("constant `{name}`: {issue}")]
     Sparse {
@@ -559,6 +593,38 @@ pub enum ExportError {
     },
 }
 
+/// What is in the way of a function of ai.ampc.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum BodyIssue {
+    /// The operator has no such form.
+    #[error("its operands and attributes are none that the operator has")]
+    NoForm,
+    /// The name is taken.
+    #[error("the model has another function called `{name}`; rename it")]
+    Taken {
+        /// Name and overload.
+        name: String,
+    },
+    /// The model is of an IR version without overloads.
+    #[error("its overload takes IR version {needed}, and the model is of {found}")]
+    IrVersion {
+        /// The first version that has overloads.
+        needed: i64,
+        /// That of the model.
+        found: i64,
+    },
+    /// The model imports an opset that bodies are not written for.
+    #[error(
+        "its body takes opset {needed} of ai.onnx or a newer one, and the model imports {found}; raise it (`--opset {needed}`)"
+    )]
+    Opset {
+        /// The first opset.
+        needed: u16,
+        /// That of the model.
+        found: u16,
+    },
+}
+
 impl ExportError {
     /// Whose fault it is.
     pub fn blame(&self) -> Blame {
@@ -566,6 +632,10 @@ impl ExportError {
             ExportError::Target(TargetError::Twice { .. }) => Blame::Usage,
             ExportError::Target(_) | ExportError::Source { .. } => Blame::Io,
             ExportError::Sparse { .. } => Blame::Input,
+            ExportError::Body { issue: BodyIssue::NoForm | BodyIssue::Taken { .. }, .. } => Blame::Input,
+            ExportError::Body { issue: BodyIssue::IrVersion { .. } | BodyIssue::Opset { .. }, .. } => {
+                Blame::NotSupported
+            }
             ExportError::Conversion { .. } | ExportError::TooLarge { .. } => Blame::NotSupported,
             ExportError::NoFolder { .. } => Blame::Usage,
             ExportError::NameNotUtf8 { .. } => Blame::Io,

@@ -6,6 +6,7 @@
 use super::bytes::SourceBytes;
 use super::external::ExternalFiles;
 use super::scan::Located;
+use ampc_ir::bodies::Form;
 use ampc_ir::module::{Header, Output};
 use ampc_ir::tensor::ByteSource;
 use ampc_ir::{GraphId, Node, Type, Value};
@@ -30,6 +31,21 @@ pub struct Source {
     pub(crate) external_nodes: FxHashSet<Node>,
     /// Values that are initializers and inputs at once: the message of the initializer. Their origin is the input.
     pub(crate) initializers: FxHashMap<Value, Located>,
+    /// The functions that are operators of ai.ampc.
+    pub(crate) bodies: Vec<BodySource>,
+    /// The opset of ai.onnx that the main graph imports.
+    pub(crate) opset: Option<u16>,
+}
+
+/// A function that is an operator of ai.ampc.
+#[derive(Debug)]
+pub(crate) struct BodySource {
+    /// The operator, and its form.
+    pub(crate) form: Form,
+    /// The message.
+    pub(crate) at: Located,
+    /// Whether something calls it. What nothing calls stays where nothing changes.
+    pub(crate) called: bool,
 }
 
 /// A graph as the file has it.

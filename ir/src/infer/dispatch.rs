@@ -2,7 +2,7 @@
 
 use super::{
     InferFn, attention, cast, contrib, control, declared, elementwise, gather, image, join, linear, ml, norm,
-    quantize, recurrent, reduce, reshape, sequence, signal, source, window,
+    optimizer, quantize, recurrent, reduce, reshape, sequence, signal, source, window,
 };
 use crate::op::OpKind;
 
@@ -238,6 +238,10 @@ pub(super) fn infer_fn(kind: OpKind) -> Option<InferFn> {
         OpKind::LRN => norm::infer_lrn,
         OpKind::MeanVarianceNormalization => norm::infer_mean_variance_norm,
         OpKind::Hardmax | OpKind::LogSoftmax | OpKind::Softmax => norm::infer_softmax,
+
+        // optimizer.rs
+        OpKind::AdamW => optimizer::infer_adam_w,
+        OpKind::GradCheck => optimizer::infer_grad_check,
 
         // recurrent.rs
         OpKind::GRU | OpKind::LSTM | OpKind::RNN => recurrent::infer_recurrent,

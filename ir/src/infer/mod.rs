@@ -28,6 +28,7 @@ mod join;
 mod linear;
 mod ml;
 mod norm;
+mod optimizer;
 mod quantize;
 mod recurrent;
 mod reduce;

@@ -289,6 +289,9 @@ pub fn base_class(kind: OpKind, format: DType) -> Class {
         | K::ContribQLinearMul
         | K::ContribQuantizeLinear => Class::Fixed,
 
+        // Optimizers and checks of gradients: states are fp32, gradients come as they are.
+        K::AdamW | K::GradCheck => Class::Fixed,
+
         // A user says what it is: see `schema_class`.
         K::Declared => Class::Fixed,
 
@@ -409,6 +412,9 @@ static EXCEPTIONS: &[Exception] = &[
     keeps(K::Split, Side::Operand, &["split"]),
     keeps(K::Tile, Side::Operand, &["tiles", "axis"]),
     keeps(K::Upsample, Side::Operand, &["scales"]),
+    // Converted to fp32 by the operator.
+    accepts(K::AdamW, &["g"]),
+    accepts(K::GradCheck, &["g"]),
     // Masks and biases of position share `T` with the query, and a float mask holds the least number of its format.
     taints(K::ContribAttention, &["attention_bias"]),
     // Scale and bias have a variable of their own.

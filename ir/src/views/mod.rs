@@ -15,6 +15,7 @@ pub mod image;
 mod layout;
 pub mod linear;
 pub mod norm;
+pub mod optimizer;
 mod quantize;
 pub mod recurrent;
 pub mod reduce;

@@ -1,12 +1,13 @@
 //! New messages. Fields go out in the order of their numbers, as protobuf's own encoders do.
 
-use super::{Elements, Exporter, Location, plan};
+use super::{Elements, Exporter, Location, bodies, plan};
 use crate::onnx::data_file::ENDING;
 use crate::onnx::layout::{Digest, Layout};
 use crate::onnx::proto::{OperatorSetIdProto, StringStringEntryProto, ValueInfoProto};
 use crate::onnx::provenance::{NODE_KEY, NODE_METADATA_SINCE, NODE_VALUE};
 use crate::onnx::types::{kind_number, message_of};
 use ampc_ir::attr::{Attr, AttrValue};
+use ampc_ir::bodies::Form;
 use ampc_ir::module::{Def, Output, Provenance};
 use ampc_ir::tensor::{SparseData, Storage};
 use ampc_ir::{FunctionId, GraphId, Module, Node, Payload, Symbol, TensorData, Type, Value};
@@ -37,6 +38,7 @@ impl Exporter<'_> {
             let function = self.content(function.graph);
             out.message_field(25, function);
         }
+        self.new_bodies(&mut out);
         out
     }
 
@@ -163,7 +165,8 @@ impl Exporter<'_> {
     pub(super) fn new_node(&mut self, node: Node) -> Layout {
         let module = self.module;
         let data = module.node(node);
-        let (domain, op, overload) = module.op_name(node);
+        let (domain, op, _) = module.op_name(node);
+        let overload = bodies::overload(module, node);
         let mut out = Layout::new();
         self.operand_fields(&mut out, node);
         self.result_fields(&mut out, node);
@@ -174,7 +177,7 @@ impl Exporter<'_> {
             out.message_field(5, attr);
         }
         text_field(&mut out, 7, domain);
-        text_field(&mut out, 8, overload);
+        text_field(&mut out, 8, &overload);
         self.metadata_fields(&mut out, node);
         out
     }
@@ -186,8 +189,11 @@ impl Exporter<'_> {
     }
 
     pub(super) fn result_fields(&self, out: &mut Layout, node: Node) {
-        for &result in self.module.node(node).results() {
-            out.bytes_field(2, self.name(result).as_bytes());
+        let results = self.module.node(node).results();
+        let n = Form::of_node(self.module, node).map_or(results.len(), Form::n_results);
+        // A call of a function of ai.ampc names all results, an absent one by no name.
+        for j in 0..n {
+            out.bytes_field(2, self.name(results.get(j).copied().flatten()).as_bytes());
         }
     }
 

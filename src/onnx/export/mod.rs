@@ -5,9 +5,10 @@
 //! unknown ones included, copied. Without a file, or for what is new, messages are encoded afresh.
 //! So an untouched model is the identity, and the size of a change decides the size of the difference.
 //!
-//! `plan` decides what is untouched, `patch` corrects messages, `encode` makes new ones; none of them reads or
+//! `bodies` adds the functions of the operators of ai.ampc. `plan` decides what is untouched, `patch` corrects messages, `encode` makes new ones; none of them reads or
 //! copies a weight, and none recurses: bodies are laid out before the graphs around them.
 
+mod bodies;
 mod encode;
 mod patch;
 mod plan;
@@ -326,6 +327,7 @@ fn lay_out(module: &Module, source: Option<&Source>, placement: Placement) -> Re
     let mut exporter = Exporter::new(module, source, placement);
     plan::check_constants(module, &order)?;
     exporter.clean = plan::clean(&exporter, &order);
+    exporter.functions = bodies::plan(&exporter, &order)?;
     let metadata = provenance::model_metadata(module, &order, exporter.ir_version());
     let model = if exporter.is_identical(&order, &metadata) {
         let mut model = Layout::new();
@@ -351,6 +353,8 @@ struct Exporter<'a> {
     placement: Placement,
     reader: Option<Reader<'a>>,
     clean: plan::Clean,
+    /// The functions of the operators of ai.ampc.
+    functions: bodies::Functions,
     /// Contents of the graphs that changed, bodies before their owners; taken out when the owner is laid out.
     bodies: FxHashMap<GraphId, Layout>,
     data: Layout,
@@ -365,6 +369,7 @@ impl<'a> Exporter<'a> {
             placement,
             reader: source.map(|s| Reader::new(&*s.shared)),
             clean: plan::Clean::default(),
+            functions: bodies::Functions::default(),
             bodies: FxHashMap::default(),
             data: Layout::new(),
             warnings: Vec::new(),

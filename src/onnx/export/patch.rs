@@ -1,12 +1,13 @@
 //! Messages of the source with corrections: what changed is replaced where it stands, everything else is copied.
 
 use super::encode::{dims_fields, entry_field, opset_fields, text_field};
-use super::{Exporter, plan};
+use super::{Exporter, bodies, plan};
 use crate::onnx::layout::Layout;
 use crate::onnx::provenance::same_entries;
 use crate::onnx::scan::Located;
 use crate::onnx::wire::{Field, Fields, WireError};
 use ampc_ir::attr::{Attr, AttrValue};
+use ampc_ir::bodies::Form;
 use ampc_ir::module::{Def, GraphOwner, Header};
 use ampc_ir::{FunctionId, GraphId, Node, Payload, Symbol, TensorData, Type, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -18,7 +19,9 @@ impl Exporter<'_> {
         let Some(source) = self.source else { return false };
         let header = Header { metadata: source.header.metadata.clone(), ..self.module.header.clone() };
         let same_header = header == source.header && same_entries(metadata, &source.header.metadata);
-        same_header && order.iter().all(|g| self.clean.graphs.contains(g))
+        same_header
+            && self.functions.are_those_of(source)
+            && order.iter().all(|g| self.clean.graphs.contains(g))
     }
 
     pub(super) fn patched_model(&mut self, metadata: &[(String, String)]) -> Result<Layout, WireError> {
@@ -27,7 +30,10 @@ impl Exporter<'_> {
         let (now, then) = (&module.header, &source.header);
         let same_opsets = now.opsets == then.opsets;
         let same_metadata = same_entries(metadata, &then.metadata);
-        let mut functions = module.functions().map(|(_, f)| (f.graph, f.origin)).peekable();
+        let mut functions: FxHashMap<u64, GraphId> = FxHashMap::default();
+        for (_, function) in module.functions() {
+            functions.extend(source.message(function.origin).map(|at| (at.start, function.graph)));
+        }
         let mut seen = Seen::default();
         let mut out = Layout::new();
         let mut fields = Fields::of(self.reader().all());
@@ -54,8 +60,10 @@ impl Exporter<'_> {
                     }
                 }
                 25 => {
-                    if let Some((graph, _)) = functions.next_if(|(_, origin)| origin.is_some()) {
+                    if let Some(&graph) = functions.get(&field.start) {
                         self.message(&mut out, &field, graph);
+                    } else if self.functions.keep(field.start) {
+                        self.copy(&mut out, &field);
                     }
                 }
                 _ => self.copy(&mut out, &field),
@@ -77,10 +85,11 @@ impl Exporter<'_> {
         if !seen.has(14) {
             metadata_fields(&mut out, metadata);
         }
-        for (graph, _) in functions {
-            let function = self.content(graph);
+        for (_, function) in module.functions().filter(|(_, f)| source.message(f.origin).is_none()) {
+            let function = self.content(function.graph);
             out.message_field(25, function);
         }
+        self.new_bodies(&mut out);
         Ok(out)
     }
 
@@ -366,11 +375,13 @@ impl Exporter<'_> {
     fn node(&mut self, node: Node, at: Located) -> Result<Layout, WireError> {
         let module = self.module;
         let data = module.node(node);
-        let (domain, op, overload) = module.op_name(node);
+        let (domain, op, _) = module.op_name(node);
+        let overload = bodies::overload(module, node);
         let name = data.name.map_or("", |n| module.text(n));
         let mut attrs: Vec<Option<&Attr>> = data.attrs().iter().map(Some).collect();
         let index: FxHashMap<Symbol, usize> = data.attrs().iter().map(|a| a.name).zip(0..).collect();
-        let other_op = data.dirty.header || data.dirty.callee;
+        // The overload of an operator of ai.ampc says which operands and attributes there are.
+        let other_op = data.dirty.header || data.dirty.callee || Form::of_node(module, node).is_some();
         let mut seen = Seen::default();
         let mut out = Layout::new();
         let mut fields = Fields::of(at.body);
@@ -405,7 +416,7 @@ impl Exporter<'_> {
                         text_field(&mut out, 7, domain);
                     }
                 }
-                8 if other_op => self.text(&mut out, &field, overload)?,
+                8 if other_op => self.text(&mut out, &field, &overload)?,
                 9 if data.dirty.header => {
                     if first {
                         self.metadata_fields(&mut out, node);
@@ -425,7 +436,7 @@ impl Exporter<'_> {
         if !seen.has(2) {
             self.result_fields(&mut out, node);
         }
-        for (number, text) in [(3, name), (4, op), (7, domain), (8, overload)] {
+        for (number, text) in [(3, name), (4, op), (7, domain), (8, &*overload)] {
             if !seen.has(number) {
                 text_field(&mut out, number, text);
             }

@@ -1,4 +1,4 @@
-//! Step 4: the module, from tables that are known to be sound.
+//! Step 5: the module, from tables that are known to be sound.
 
 use super::names::NameTable;
 use super::raw::{RawAttrValue, RawGraph, RawNode, RawOwner, Tables};
@@ -6,10 +6,12 @@ use crate::onnx::bytes::SourceBytes;
 use crate::onnx::external::ExternalFiles;
 use crate::onnx::provenance;
 use crate::onnx::scan::Located;
-use crate::onnx::source::{GraphSource, Source};
+use crate::onnx::source::{BodySource, GraphSource, Source};
 use ampc_ir::attr::AttrValue;
+use ampc_ir::bodies::has_body;
 use ampc_ir::edit::NewNode;
 use ampc_ir::edit::Position;
+use ampc_ir::entity::EntityRef;
 use ampc_ir::module::{FunctionData, Op, Output, Provenance};
 use ampc_ir::op::OpKind;
 use ampc_ir::tensor::ByteSource;
@@ -39,13 +41,31 @@ pub(super) fn build(
         external_values: FxHashSet::default(),
         external_nodes: FxHashSet::default(),
         initializers: FxHashMap::default(),
+        bodies: Vec::new(),
+        opset: None,
     };
-    let mut builder =
-        Builder { module, source, inserted, ids: Vec::new(), captured: Vec::new(), scope: NameTable::new() };
+    let mut builder = Builder {
+        module,
+        source,
+        inserted,
+        callees: Vec::new(),
+        without_function: Vec::new(),
+        ids: Vec::new(),
+        captured: Vec::new(),
+        scope: NameTable::new(),
+    };
     builder.module.header = header;
+    builder.source.opset = builder.module.opset(builder.module.main(), "");
     builder.ids.push(Some(builder.module.main()));
-    for function in functions {
+    let called = called(&graphs, functions.len());
+    for (function, called) in functions.into_iter().zip(called) {
         let m = &function.message;
+        if let Some(form) = function.form {
+            builder.source.bodies.push(BodySource { form, at: function.at, called });
+            builder.callees.push(Op::Schema(form.kind().newest()));
+            builder.ids.push(None);
+            continue;
+        }
         let name = builder.module.intern(&m.name);
         let data = FunctionData {
             domain: builder.module.intern(&m.domain),
@@ -64,19 +84,36 @@ pub(super) fn build(
             origin: Some(builder.origin(function.at)),
         };
         builder.ids.push(Some(data.graph));
-        builder.module.add_function(data);
+        let function = builder.module.add_function(data);
+        builder.callees.push(Op::Call(function));
     }
     builder.ids.resize(graphs.len(), None);
     builder.captured.resize_with(graphs.len(), Vec::new);
     let names: Vec<String> = graphs.iter().map(|g| g.name.clone()).collect();
     let free: Vec<Vec<Symbol>> = graphs.iter().map(|g| g.free.clone()).collect();
     for (g, raw) in graphs.into_iter().enumerate() {
-        builder.graph(g, raw, &names, &free);
+        let is_operator = matches!(raw.owner, RawOwner::Function(_)) && builder.ids[g].is_none();
+        if !is_operator {
+            builder.graph(g, raw, &names, &free);
+        }
     }
-    let Builder { mut module, source, inserted, .. } = builder;
+    let Builder { mut module, source, inserted, without_function, .. } = builder;
     module.mark_clean();
+    // What they call is added when the model is written.
+    without_function.into_iter().for_each(|node| module.node_mut(node).dirty.callee = true);
     let stale = inserted.into_iter().filter(|(_, found)| !found).map(|(name, _)| name).collect();
     (module, source, stale)
+}
+
+/// Which functions are called.
+fn called(graphs: &[RawGraph], n: usize) -> Vec<bool> {
+    let mut called = vec![false; n];
+    for node in graphs.iter().flat_map(|g| &g.nodes) {
+        if let Some(Op::Call(function)) = node.op {
+            called[function.index()] = true;
+        }
+    }
+    called
 }
 
 struct Builder {
@@ -85,6 +122,10 @@ struct Builder {
     /// The casts that an earlier run inserted, where the file says so outside the nodes: a line of [`provenance`] each,
     /// and whether it has been met.
     inserted: BTreeMap<String, bool>,
+    /// What a call of each function is: a call, or a node of an operator of ai.ampc.
+    callees: Vec<Op>,
+    /// Nodes of such operators that call no function of the file.
+    without_function: Vec<ampc_ir::Node>,
     /// The graph of each table; `None` until its owner has been made.
     ids: Vec<Option<GraphId>>,
     /// What each graph takes from the graph around it; known once that one has been made.
@@ -216,8 +257,10 @@ impl Builder {
             *found = true;
             true
         });
+        let op = raw.op.expect("unknown operators have been reported");
+        let without_function = matches!(op, Op::Schema(schema) if has_body(schema.kind));
         let new = NewNode {
-            op: raw.op.expect("unknown operators have been reported"),
+            op: if let Op::Call(function) = op { self.callees[function.index()] } else { op },
             name: raw.name,
             operands: raw.inputs.iter().map(|input| input.map(|name| self.value(name))).collect(),
             attrs,
@@ -225,6 +268,9 @@ impl Builder {
             provenance: if marked || listed { Provenance::Inserted } else { Provenance::User },
         };
         let node = self.module.add_node(graph, Position::Last, new);
+        if without_function {
+            self.without_function.push(node);
+        }
         for (g, id) in bodies {
             self.ids[g] = Some(id);
         }

@@ -5,13 +5,15 @@
 //! Types other than those of constants, inputs and outputs are left to inference; `value_info` is not believed.
 //!
 //! Before anything else `wellformed` walks the file: every field that ONNX has, used or not, is encoded as it should.
-//! Then four steps, none of which recurses, so that hostile nesting meets a limit and not the end of the stack:
+//! Then five steps, none of which recurses, so that hostile nesting meets a limit and not the end of the stack:
 //!
 //! 1. `raw` reads every graph into a table, bodies after the graph of their owner;
 //! 2. `scope` resolves names: what a body does not define it takes from outside;
 //! 3. `scope` sorts the nodes of every graph, captures counted as operands;
-//! 4. `build` makes the module, graph by graph, in the order of the table.
+//! 4. `bodies` finds the functions that are operators of ai.ampc;
+//! 5. `build` makes the module, graph by graph, in the order of the table.
 
+mod bodies;
 mod build;
 mod foreign;
 mod names;
@@ -168,11 +170,12 @@ struct Import<'s> {
 }
 
 impl Import<'_> {
-    /// Steps 1 to 3; `None` if a problem leaves nothing to go on with.
+    /// Steps 1 to 4; `None` if a problem leaves nothing to go on with.
     fn tables(&mut self) -> Result<Option<raw::Tables>, WireError> {
         let Some(mut tables) = self.read_tables()? else { return Ok(None) };
         scope::resolve(self, &mut tables);
         scope::check_calls(self, &tables);
+        bodies::recognise(self, &mut tables);
         Ok(Some(tables))
     }
 

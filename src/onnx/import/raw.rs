@@ -14,6 +14,7 @@ use crate::onnx::tensor::{TensorFailure, TensorIssue, TensorMessage, read_sparse
 use crate::onnx::types::{TypeIssue, kind_of, type_of};
 use crate::onnx::wire::{Span, WireError};
 use ampc_ir::attr::{Attr, AttrValue};
+use ampc_ir::bodies::Form;
 use ampc_ir::module::Header;
 use ampc_ir::{Op, Payload, Symbol, Type};
 use rustc_hash::FxHashSet;
@@ -35,6 +36,8 @@ pub(super) struct RawFunction {
     pub(super) message: FunctionMessage,
     pub(super) opsets: Vec<(Symbol, u16)>,
     pub(super) attr_defaults: Vec<Attr>,
+    /// The operator of ai.ampc that it is, in which form; known once `bodies` has looked at it.
+    pub(super) form: Option<Form>,
 }
 
 /// Whose graph it is.
@@ -81,6 +84,7 @@ pub(super) struct RawNode {
     pub(super) at: Located,
     /// `None` if there is no such operator, which has been reported.
     pub(super) op: Option<Op>,
+    pub(super) overload: Option<Symbol>,
     pub(super) name: Option<Symbol>,
     pub(super) inputs: SmallVec<[Option<Symbol>; 4]>,
     pub(super) outputs: SmallVec<[Option<Symbol>; 2]>,
@@ -182,7 +186,7 @@ impl Import<'_> {
                 self.problem(place.clone(), ProblemKind::BodyAsDefault { name });
             }
         }
-        Ok(RawFunction { at, message, opsets, attr_defaults })
+        Ok(RawFunction { at, message, opsets, attr_defaults, form: None })
     }
 
     /// Reads the next pending graph into the tables; its bodies become pending.
@@ -227,6 +231,7 @@ impl Import<'_> {
             let mut node = RawNode {
                 at,
                 op,
+                overload: message.overload,
                 name: message.name,
                 inputs: message.inputs,
                 outputs: message.outputs,

@@ -48,6 +48,7 @@ mod strided;
 mod strings;
 #[cfg(test)]
 mod tests;
+mod training;
 mod transposed;
 mod unique;
 mod vector;
@@ -86,6 +87,7 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
         recurrent::find,
         loss::find,
         optimizer::find,
+        training::find,
         quantize::find,
         quantize_product::find,
         random::find,
