@@ -82,7 +82,7 @@ fn some(seed: u32, n: usize, scale: f32) -> Vec<f32> {
         state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         f32::from_bits(0x3f80_0000 | state >> 9) - 1.5
     };
-    (0..n).map(|_| scale * next() * 10f32.powi(-(8.0 * (next() + 0.5)) as i32)).collect()
+    (0..n).map(|_| scale * next() * 10f32.powf(-8.0 * (next() + 0.5))).collect()
 }
 
 struct Case {
