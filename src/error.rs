@@ -10,7 +10,6 @@ use std::path::PathBuf;
 
 /// Whose an error is to solve; the binary's exit codes follow it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[non_exhaustive]
 pub enum ErrorKind {
     /// A comparison failed: 1.
     Mismatch,
@@ -66,7 +65,6 @@ impl std::fmt::Display for Finding {
 
 /// Why something could not be done.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum Error {
     /// The file is no valid ONNX model.
     #[error(transparent)]
@@ -122,7 +120,7 @@ pub enum Error {
     Pipeline(#[from] PipelineError),
     /// A pass needs a decision of the user.
     #[error("{0}")]
-    Pass(#[source] ampc_passes::PassError),
+    Pass(#[source] PassError),
     /// A pass broke the module.
     #[error("a bug in ampc: {0}")]
     Bug(String),
@@ -169,12 +167,17 @@ impl Error {
             #[cfg(feature = "run")]
             Error::Inputs(_) => ErrorKind::Usage,
             Error::Pass(e) => match e {
-                ampc_passes::PassError::Constant { .. } => ErrorKind::Io,
-                ampc_passes::PassError::OutOfRange { .. } => ErrorKind::InvalidInput,
-                ampc_passes::PassError::NoForm { .. }
-                | ampc_passes::PassError::Expansion { .. }
-                | ampc_passes::PassError::TextCasts { .. } => ErrorKind::Unsupported,
-                _ => ErrorKind::Usage,
+                PassError::Constant { .. } => ErrorKind::Io,
+                PassError::OutOfRange { .. } => ErrorKind::InvalidInput,
+                PassError::NoForm { .. } | PassError::Expansion { .. } | PassError::TextCasts { .. } => {
+                    ErrorKind::Unsupported
+                }
+                PassError::PinMatchesNothing { .. }
+                | PassError::PinsContradict { .. }
+                | PassError::OpsetDown { .. }
+                | PassError::OpsetUnknown { .. }
+                | PassError::Signatures { .. } => ErrorKind::Usage,
+                PassError::Recount { .. } => ErrorKind::Bug,
             },
             Error::Bug(_) => ErrorKind::Bug,
             Error::Unsupported(_) => ErrorKind::Unsupported,
@@ -202,7 +205,7 @@ impl Error {
             RunError::IllTyped(errors) => Error::Invalid(crate::rewrite::findings_of_types(module, &errors)),
             RunError::Pass { error: error @ PassError::Recount { .. }, .. } => Error::Bug(error.to_string()),
             RunError::Pass { error, .. } => Error::Pass(error),
-            other => Error::Bug(other.to_string()),
+            error @ (RunError::Unprepared { .. } | RunError::Broken { .. }) => Error::Bug(error.to_string()),
         }
     }
 }

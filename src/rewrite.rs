@@ -251,7 +251,7 @@ fn code_of(problem: &Problem) -> &'static str {
         Problem::UnknownDType { .. } => "unknown_dtype",
         Problem::TypeDisagrees { .. } => "type_disagrees",
         Problem::BoundaryDisagrees { .. } => "boundary_disagrees",
-        _ => "invalid",
+        Problem::Body { .. } => "body",
     }
 }
 

@@ -36,7 +36,6 @@ use std::sync::Arc;
 
 /// Why a node cannot be built, or a built module is not valid.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[non_exhaustive]
 pub enum BuildError {
     /// There is no such operator in the imported operator set.
     #[error("`{op}` in operator set {opset} of `{domain}`: {why}")]

@@ -91,7 +91,6 @@ pub struct TensorData {
 
 /// Why a payload cannot be made or read.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum TensorError {
     /// The number of bytes is not what dtype and dims ask for.
     #[error("expected {expected} bytes for {dtype}{dims:?}, found {found}")]

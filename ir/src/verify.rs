@@ -30,7 +30,6 @@ pub struct Violation {
 
 /// The kinds of violations, by invariant.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum Problem {
     /// I1: something names an entity that is erased or belongs to another graph.
     #[error("{what} names `{name}`, which is not a live value of the same graph")]

@@ -69,7 +69,6 @@ impl<'a> PassCx<'a> {
 /// Why a pass cannot go on. These are the user's to solve; a pass that breaks the module is a bug, which the
 /// pipeline finds by verifying.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum PassError {
     /// Something constant does not fit and the user asked for an error then: a constant, the fill of a
     /// ConstantOfShape, or a number in an attribute.

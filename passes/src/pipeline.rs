@@ -49,7 +49,6 @@ pub struct Pipeline {
 
 /// Why a text is no pipeline.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum PipelineError {
     /// No pass has this name.
     #[error("no pass is called `{found}`; passes are {passes}{hint}")]
@@ -111,7 +110,6 @@ pub enum PipelineError {
 
 /// Why a run ended early.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum RunError {
     /// The module was invalid before the first pass.
     #[error("the module is invalid: {} problems", .0.len())]

@@ -101,7 +101,6 @@ impl fmt::Display for Scalar {
 
 /// Why two tensors cannot be compared element by element.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum CompareError {
     /// The dims differ.
     #[error("expected dims {want:?}, found {got:?}")]

@@ -6,7 +6,6 @@ use ampc_ir::{DType, Shape, Type};
 
 /// A value at run time.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub enum Data {
     /// A tensor.
     Tensor(HostTensor),
@@ -54,7 +53,6 @@ impl Sequence {
 
 /// A borrowed value.
 #[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
 pub enum DataRef<'a> {
     /// A tensor.
     Tensor(TensorRef<'a>),

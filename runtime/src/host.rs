@@ -31,7 +31,6 @@ enum Elements {
 
 /// Why a tensor cannot be made or viewed.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum HostError {
     /// The elements are not what dtype and dims ask for, or cannot be read.
     #[error(transparent)]

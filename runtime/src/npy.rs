@@ -21,7 +21,6 @@ const ALIGNMENT: usize = 64;
 
 /// Why an array cannot be read or written.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum NpyError {
     /// Reading or writing failed; the data being shorter than the header says is one way.
     #[error("reading or writing fails: {0}")]

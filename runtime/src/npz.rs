@@ -14,7 +14,6 @@ use zip::{CompressionMethod, ZipArchive, ZipWriter};
 
 /// Why an archive cannot be read or written.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum NpzError {
     /// Reading or writing failed.
     #[error("the npz archive cannot be read or written: {0}")]

@@ -43,7 +43,6 @@ pub(crate) fn failure(error: &Error, module: Option<&Module>) -> Failure {
         Error::Unsupported(message) => one("ampc::unsupported".into(), message.clone()),
         Error::Io { path, source } if is_open(source) => return cannot_open(path, source),
         Error::Io { .. } => one("ampc::io".into(), error.to_string()),
-        _ => one("ampc::error".into(), error.to_string()),
     };
     let failure = Failure { code: error.kind().exit_code(), problems, see: None };
     match std::error::Error::source(error).and_then(of_system) {

@@ -117,7 +117,6 @@ fn rows(table: &mut Table, name: &str, output: &Data) {
             Some(value) => rows(table, name, value),
             None => table.row([name, "none"]),
         },
-        _ => table.row([name]),
     }
 }
 

@@ -116,7 +116,6 @@ fn kind(data: &Data) -> &'static str {
         Data::Tensor(_) => "a tensor",
         Data::Sequence(_) => "a list",
         Data::Optional(_) => "an optional",
-        _ => "another kind of value",
     }
 }
 

@@ -102,7 +102,11 @@ impl Inputs {
             npz::NpzError::Array { name, source: NpyError::Host(refused) } if refused.is_no_memory() => {
                 no_memory(name, refused)
             }
-            _ => Error::Data { path: path.to_owned(), reason: error.to_string() },
+            npz::NpzError::Archive(_)
+            | npz::NpzError::NoArchive
+            | npz::NpzError::Unsupported { .. }
+            | npz::NpzError::NotAnArray { .. }
+            | npz::NpzError::Array { .. } => Error::Data { path: path.to_owned(), reason: error.to_string() },
         };
         let bytes = SourceBytes::open(path).map_err(|e| io_error(path, e))?;
         let file = File::open(path).map_err(|e| io_error(path, e))?;
@@ -577,7 +581,12 @@ impl DataFile {
             DataError::Host(refused) if refused.is_no_memory() => {
                 no_memory(&self.path.display().to_string(), refused)
             }
-            _ => Error::Data { path: self.path.clone(), reason: e.to_string() },
+            DataError::Wire(_)
+            | DataError::Tensor(_)
+            | DataError::Host(_)
+            | DataError::Unsupported(_)
+            | DataError::TooLarge { .. }
+            | DataError::Depth => Error::Data { path: self.path.clone(), reason: e.to_string() },
         })
     }
 }

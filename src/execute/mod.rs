@@ -97,7 +97,6 @@ fn of_prepare(module: &Module, error: &PrepareError) -> Error {
         PrepareError::Constant { value, error } => {
             Error::Run(of_value(module, *value, format!("the constant cannot be read: {error}")))
         }
-        other => Error::Unsupported(other.to_string()),
     }
 }
 
@@ -140,7 +139,7 @@ pub fn of_run(module: &Module, error: &RunError) -> Error {
         RunError::Time { node: Some(node), .. } => Error::Run(at("time", *node)),
         RunError::Time { node: None, .. } => Error::Run(graph("time")),
         RunError::Stopped => Error::Run(graph("stopped")),
-        _ => Error::Run(graph("output")),
+        RunError::Output(_) | RunError::NoOutput { .. } => Error::Run(graph("output")),
     }
 }
 

@@ -14,7 +14,6 @@ use std::sync::Arc;
 
 /// Why a file is not the value it should be.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum DataError {
     /// It is no protobuf message.
     #[error("it is no protobuf message: {0}")]
@@ -200,7 +199,6 @@ pub(crate) fn message(value: &Data, name: &str) -> Option<Layout> {
         Data::Tensor(tensor) => Some(tensor_message(tensor, name)),
         Data::Sequence(sequence) => list_message(&sequence.element, sequence.items.iter(), name),
         Data::Optional(maybe) => list_message(&maybe.element, maybe.value.as_deref().into_iter(), name),
-        _ => None,
     }
 }
 

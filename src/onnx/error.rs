@@ -35,7 +35,6 @@ impl Blame {
 
 /// Why a model could not be read.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum ImportError {
     /// The file cannot be opened.
     #[error("cannot open `{path}`: {source}")]
@@ -149,7 +148,6 @@ impl Problem {
 
 /// The kinds of things that can be wrong with a model.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum ProblemKind {
     /// There is no graph.
     #[error("the model has no graph")]
@@ -348,7 +346,6 @@ impl fmt::Display for Maybe<'_> {
 
 /// Something that was noticed, and read or written all the same.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum Warning {
     /// Nodes were not in topological order; they are now.
     #[error("the nodes of {graph} are not in topological order; they have been sorted{}", others(*.more, "graph"))]
@@ -527,7 +524,6 @@ impl Warning {
 
 /// Why a model could not be written.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum ExportError {
     /// The target cannot be written.
     #[error(transparent)]

@@ -29,7 +29,6 @@ pub struct ExternalEntry {
 
 /// What is wrong with a tensor's external data.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum ExternalError {
     /// The `location` entry is missing.
     #[error("its data is external but it has no `location`")]

@@ -26,7 +26,6 @@ const MAX_LINKS: u32 = 40;
 
 /// Why a file could not be written.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum TargetError {
     /// The target exists.
     #[error("`{path}` exists; choose another name or allow it to be replaced (`--force`)")]

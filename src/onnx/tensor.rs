@@ -29,7 +29,6 @@ pub struct TensorMessage {
 
 /// What is wrong with a tensor that is well-formed protobuf.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum TensorIssue {
     /// The element type is 0 or missing.
     #[error("it has no element type")]

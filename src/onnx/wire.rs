@@ -172,7 +172,6 @@ impl fmt::Display for Place<'_> {
 
 /// What can be wrong with bytes that should be a message.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum WireErrorKind {
     /// The bytes end inside a field.
     #[error("the message ends in the middle of a field; the file is truncated or is not an ONNX model")]

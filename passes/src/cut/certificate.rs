@@ -15,7 +15,6 @@ pub struct Certificate {
 
 /// Why a certificate proves nothing about a problem and labels.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum Uncertified {
     /// No labelling is allowed.
     #[error(transparent)]

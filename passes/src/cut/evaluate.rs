@@ -4,7 +4,6 @@ use super::problem::{Label, Problem, Scoped, Vertex};
 
 /// Why a labelling is not allowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum Broken {
     /// Not one label per vertex.
     #[error("there are {found} labels for {expected} vertices")]

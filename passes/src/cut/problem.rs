@@ -44,7 +44,6 @@ pub struct Place<'a> {
 
 /// Why a term was not added. The problem is as before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum Invalid {
     /// A vertex that does not exist.
     #[error("{vertex} is not one of the {vertices} vertices")]

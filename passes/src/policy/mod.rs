@@ -97,7 +97,6 @@ pub struct Policy {
 
 /// Why something is no policy.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum PolicyError {
     /// No preset has this name.
     #[error("no policy is called `{found}`; presets are {presets}; a file ends in `.json`{hint}")]

@@ -166,7 +166,6 @@ pub struct Profile {
 
 /// Why something is no profile.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum ProfileError {
     /// No profile has this name.
     #[error("no target is called `{found}`; targets are {targets}; a file ends in `.json`{hint}")]

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 /// Why a module cannot be prepared.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum PrepareError {
     /// There are no kernels for some nodes: all of them, each with what is missing.
     #[error("the CPU backend lacks {} of the operators in use, the first is {}", .0.len(), first(.0))]
@@ -36,7 +35,6 @@ fn first(list: &[(Node, String)]) -> &str {
 
 /// Why a run failed.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum RunError {
     /// An input is missing, or is none that the graph declares.
     #[error("input {input}: expected {expected}, found {found}")]

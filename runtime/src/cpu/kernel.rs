@@ -20,7 +20,6 @@ pub(crate) type Dims = SmallVec<[usize; 6]>;
 
 /// Why a kernel cannot be prepared or run.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum KernelError {
     /// The node is none that its operator allows.
     #[error(transparent)]
