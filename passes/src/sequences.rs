@@ -56,7 +56,7 @@ pub fn is_structural_node(module: &Module, node: Node) -> bool {
 
 /// Why a group stays as it is.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Held {
+pub enum FixedBy {
     /// A value of it is an input or output of the model: its name.
     Public(String),
     /// Nobody knows what an operator makes of a value of it: the operator, or the value.
@@ -71,7 +71,7 @@ pub struct Group {
     /// Its sequences and optionals.
     pub containers: Vec<Value>,
     /// Why it stays as it is.
-    pub held: Option<Held>,
+    pub held: Option<FixedBy>,
 }
 
 /// All groups of a module.
@@ -107,7 +107,7 @@ impl Groups {
                 }
             }
         }
-        let mut held: Vec<(usize, Held)> = Vec::new();
+        let mut held: Vec<(usize, FixedBy)> = Vec::new();
         for &node in &nodes {
             let data = module.node(node);
             let values = || data.formal_operands().iter().chain(data.results()).flatten();
@@ -117,7 +117,7 @@ impl Groups {
             let refers = data.attrs().iter().any(|a| matches!(a.value, AttrValue::Reference { .. }));
             let unknown = unknown.or_else(|| refers.then(|| node_key(module, node)));
             let var = flow::vars(module, node).find_map(|var| union.of.get(&var).copied());
-            held.extend(var.zip(unknown.map(Held::Unknown)));
+            held.extend(var.zip(unknown.map(FixedBy::Unknown)));
         }
         let outputs = flow::outputs(module, module.main());
         let mut of_value: Vec<(Value, usize)> = Vec::new();
@@ -134,15 +134,15 @@ impl Groups {
             }
             let is_input = module.producer(value).is_none() && module.value(value).graph == module.main();
             if is_input || outputs.contains(&value) {
-                held.push((at, Held::Public(name_of(module, value))));
+                held.push((at, FixedBy::Public(name_of(module, value))));
             } else if producer.is_none() {
-                held.push((at, Held::Unknown(name_of(module, value))));
+                held.push((at, FixedBy::Unknown(name_of(module, value))));
             }
             let unknown = readers.iter().zip(&vars).filter(|(_, var)| var.is_none()).map(|(r, _)| match *r {
                 flow::Reader::Operand(node, _) => node_key(module, node),
                 flow::Reader::Output(..) => name_of(module, value),
             });
-            held.extend(unknown.min().map(|by| (at, Held::Unknown(by))));
+            held.extend(unknown.min().map(|by| (at, FixedBy::Unknown(by))));
         }
         Groups::of_union(module, union, &of_value, held)
     }
@@ -151,7 +151,7 @@ impl Groups {
         module: &Module,
         mut union: Union,
         of_value: &[(Value, usize)],
-        held: Vec<(usize, Held)>,
+        held: Vec<(usize, FixedBy)>,
     ) -> Groups {
         let mut groups = Groups::default();
         let mut at: FxHashMap<usize, usize> = FxHashMap::default();
@@ -176,9 +176,9 @@ impl Groups {
             if let Some(&group) = at.get(&union.find(known)) {
                 let group = &mut groups.groups[group];
                 // The same whatever the order of nodes is.
-                let rank = |held: &Held| match held {
-                    Held::Public(name) => (0, name.clone()),
-                    Held::Unknown(name) => (1, name.clone()),
+                let rank = |held: &FixedBy| match held {
+                    FixedBy::Public(name) => (0, name.clone()),
+                    FixedBy::Unknown(name) => (1, name.clone()),
                 };
                 if group.held.as_ref().is_none_or(|held| rank(&why) < rank(held)) {
                     group.held = Some(why);
@@ -279,11 +279,11 @@ pub fn agree(module: &mut Module, groups: &Groups, paths: &Paths) {
 fn common(module: &Module, group: &Group, members: &[Var], paths: &Paths) -> Option<(DType, Arc<Reason>)> {
     let reason = |rule: String, evidence: String| Arc::new(Reason { rule, evidence });
     match &group.held {
-        Some(Held::Public(name)) => {
+        Some(FixedBy::Public(name)) => {
             let evidence = format!("{name} is public");
             return Some((DType::F32, reason("sequence.public".into(), evidence)));
         }
-        Some(Held::Unknown(by)) => {
+        Some(FixedBy::Unknown(by)) => {
             let evidence = format!("nobody knows what {by} makes of it");
             return Some((DType::F32, reason("sequence.unknown".into(), evidence)));
         }

@@ -1,6 +1,6 @@
 //! What all backends have in common: they prepare a module, and what is prepared runs as often as it is asked to.
 
-use crate::cpu::{Observer, PrepareError, RunError};
+use crate::cpu::{ExecuteError, NodeObserver, PrepareError};
 use crate::data::{Data, DataRef};
 use ampc_ir::Module;
 
@@ -25,7 +25,7 @@ pub trait Execute {
     ///
     /// # Errors
     /// If inputs do not fit the graph, or it needs more memory than it may take.
-    fn bind(&mut self, inputs: &[Option<DataRef<'_>>]) -> Result<(), RunError>;
+    fn bind(&mut self, inputs: &[Option<DataRef<'_>>]) -> Result<(), ExecuteError>;
 
     /// Computes the outputs, in order. There is an input for every formal input of the graph, in order; one that has
     /// a default, or is a state and was given before, may be `None`. `observer` sees every value that is computed.
@@ -35,6 +35,6 @@ pub trait Execute {
     fn run(
         &mut self,
         inputs: &[Option<DataRef<'_>>],
-        observer: Option<&mut (dyn Observer + Send)>,
-    ) -> Result<Vec<Data>, RunError>;
+        observer: Option<&mut (dyn NodeObserver + Send)>,
+    ) -> Result<Vec<Data>, ExecuteError>;
 }

@@ -9,7 +9,7 @@ use super::progress::Progress;
 use super::table::{Table, bytes, number};
 use super::ui::{self, Ui};
 use ampc::execute::outputs::{self, OutputForm, Results};
-use ampc::execute::{self, Inputs, Profile, input_names, output_names, statistics};
+use ampc::execute::{self, Inputs, NodeTimes, input_names, output_names, statistics};
 use ampc::ir::Node;
 use ampc::passes::Paths;
 use ampc::runtime::{Data, Executable, HostTensor};
@@ -176,7 +176,7 @@ const SLOWEST: usize = 10;
 /// The share of each operator in the time of `n` runs, and the nodes that take the most.
 fn profile(executable: &mut Executable, inputs: &Inputs, n: u32, model: &Model) -> Result<String, Failure> {
     let views = execute::views(&inputs.values);
-    let mut profile = Profile::new();
+    let mut profile = NodeTimes::new();
     for _ in 0..n {
         profile.restart();
         let ran = executable.run_observed(&views, Some(&mut profile));

@@ -10,7 +10,7 @@ use ampc_ir::infer::infer_module;
 use ampc_ir::module::Def;
 use ampc_ir::{DType, Dim, Module, Symbol, Type};
 use ampc_passes::suggest::{did_you_mean, nearest};
-use ampc_runtime::cpu::RunError;
+use ampc_runtime::cpu::ExecuteError;
 use ampc_runtime::npy::NpyError;
 use ampc_runtime::npz::{self, Archive};
 use ampc_runtime::{Data, HostError, HostTensor};
@@ -198,7 +198,7 @@ impl Inputs {
                 typed.set_type(value, ty.clone());
             }
         }
-        infer_module(&mut typed).map_err(|errors| of_run(module, &RunError::Shapes(errors)))?;
+        infer_module(&mut typed).map_err(|errors| of_run(module, &ExecuteError::Shapes(errors)))?;
         let roles = random::roles(&typed);
         let mut values = Vec::with_capacity(types.len());
         for (k, ((ty, role), name)) in types.iter().zip(roles).zip(input_names(module)).enumerate() {

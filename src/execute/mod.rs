@@ -31,7 +31,7 @@ pub use agree::{Agreement, agree, agree_in_type};
 pub use inputs::{Inputs, TestData, read_test_data};
 pub use outputs::{Statistics, statistics};
 pub use pins::{PinSearch, find_pins};
-pub use profile::Profile;
+pub use profile::NodeTimes;
 pub use report::VerifyReport;
 pub use verify::{Verification, VerifyOptions, of_outputs, verify};
 
@@ -39,7 +39,7 @@ use crate::error::{Error, Finding};
 use crate::rewrite::{findings_of_types, op_of};
 use ampc_ir::{Module, Node, Type, Value};
 use ampc_passes::Paths;
-use ampc_runtime::cpu::{KernelError, PrepareError, RunError};
+use ampc_runtime::cpu::{ExecuteError, KernelError, PrepareError};
 use ampc_runtime::{Backend, Data, DataRef, Execute};
 use std::collections::BTreeMap;
 
@@ -106,7 +106,7 @@ fn of_value(module: &Module, value: Value, message: String) -> Finding {
 }
 
 /// An error of a run, with the node's path.
-pub fn of_run(module: &Module, error: &RunError) -> Error {
+pub fn of_run(module: &Module, error: &ExecuteError) -> Error {
     let at = |code: &'static str, node: Node| Finding {
         code,
         node: Some(node),
@@ -119,27 +119,27 @@ pub fn of_run(module: &Module, error: &RunError) -> Error {
         Finding { code, node: None, place, op: None, message: error.to_string() }
     };
     match error {
-        RunError::Input { input, found, .. } => {
+        ExecuteError::Input { input, found, .. } => {
             let expected = input_types(module).get(*input).map(|ty| inputs::describe(module, ty));
             let name = input_names(module).get(*input).cloned().unwrap_or_default();
             Error::Usage(format!("input `{name}`: expected {}, found {found}", expected.unwrap_or_default()))
         }
-        RunError::Shapes(errors) => Error::Invalid(findings_of_types(module, errors)),
-        RunError::Node { node, error: KernelError::Unsupported(_) } => {
+        ExecuteError::Shapes(errors) => Error::Invalid(findings_of_types(module, errors)),
+        ExecuteError::Node { node, error: KernelError::Unsupported(_) } => {
             Error::Unsupported(at("unsupported", *node).to_string())
         }
-        RunError::Node { node, error } if error.is_no_memory() => Error::NoMemory(at("no_memory", *node)),
-        RunError::Node { node, .. } => Error::Run(at("node", *node)),
-        RunError::Iterations { node, .. } => Error::Run(at("iterations", *node)),
-        RunError::Memory { node: Some(node), .. } => Error::Run(at("memory", *node)),
-        RunError::Memory { node: None, .. } => Error::Run(graph("memory")),
-        RunError::NoMemory { node: Some(node), .. } => Error::NoMemory(at("no_memory", *node)),
-        RunError::NoMemory { node: None, .. } => Error::NoMemory(graph("no_memory")),
-        RunError::Output(error) if error.is_no_memory() => Error::NoMemory(graph("no_memory")),
-        RunError::Time { node: Some(node), .. } => Error::Run(at("time", *node)),
-        RunError::Time { node: None, .. } => Error::Run(graph("time")),
-        RunError::Stopped => Error::Run(graph("stopped")),
-        RunError::Output(_) | RunError::NoOutput { .. } => Error::Run(graph("output")),
+        ExecuteError::Node { node, error } if error.is_no_memory() => Error::NoMemory(at("no_memory", *node)),
+        ExecuteError::Node { node, .. } => Error::Run(at("node", *node)),
+        ExecuteError::Iterations { node, .. } => Error::Run(at("iterations", *node)),
+        ExecuteError::Memory { node: Some(node), .. } => Error::Run(at("memory", *node)),
+        ExecuteError::Memory { node: None, .. } => Error::Run(graph("memory")),
+        ExecuteError::NoMemory { node: Some(node), .. } => Error::NoMemory(at("no_memory", *node)),
+        ExecuteError::NoMemory { node: None, .. } => Error::NoMemory(graph("no_memory")),
+        ExecuteError::Output(error) if error.is_no_memory() => Error::NoMemory(graph("no_memory")),
+        ExecuteError::Time { node: Some(node), .. } => Error::Run(at("time", *node)),
+        ExecuteError::Time { node: None, .. } => Error::Run(graph("time")),
+        ExecuteError::Stopped => Error::Run(graph("stopped")),
+        ExecuteError::Output(_) | ExecuteError::NoOutput { .. } => Error::Run(graph("output")),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use ampc_ir::{GraphId, Node};
 use ampc_runtime::DataRef;
-use ampc_runtime::cpu::Observer;
+use ampc_runtime::cpu::NodeObserver;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -11,17 +11,17 @@ use std::time::{Duration, Instant};
 /// A node's time is from the end of the node before it to its own end, so that what the executor does between two
 /// nodes counts too. Of a node with bodies it is what is left when that of the nodes in there is counted for these.
 #[derive(Debug)]
-pub struct Profile {
+pub struct NodeTimes {
     since: Instant,
     entered: Vec<Node>,
     times: BTreeMap<Node, Duration>,
 }
 
-impl Profile {
+impl NodeTimes {
     /// The clock runs from now on.
     #[expect(clippy::new_without_default, reason = "it starts a clock")]
-    pub fn new() -> Profile {
-        Profile { since: Instant::now(), entered: Vec::new(), times: BTreeMap::new() }
+    pub fn new() -> NodeTimes {
+        NodeTimes { since: Instant::now(), entered: Vec::new(), times: BTreeMap::new() }
     }
 
     /// The clock starts again, for one more run.
@@ -42,7 +42,7 @@ impl Profile {
     }
 }
 
-impl Observer for Profile {
+impl NodeObserver for NodeTimes {
     fn value(&mut self, node: Node, _: usize, _: DataRef<'_>) {
         self.count(node);
     }
@@ -71,7 +71,7 @@ mod tests {
         let inputs = Inputs::random(&model.module, 1, &Default::default(), u64::MAX).unwrap();
         let mut executable = prepare(&mut model.module, &Cpu::default()).unwrap();
         let start = Instant::now();
-        let mut profile = Profile::new();
+        let mut profile = NodeTimes::new();
         executable.run_observed(&views(&inputs.values), Some(&mut profile)).unwrap();
         let whole = start.elapsed();
         assert_eq!(profile.times().count(), model.module.nodes(model.module.main()).count());

@@ -9,7 +9,7 @@ use ampc_ir::module::{GraphOwner, Op};
 use ampc_ir::op::OpKind;
 use ampc_ir::{GraphId, Module, Node, Value};
 use ampc_passes::Paths;
-use ampc_runtime::cpu::Observer;
+use ampc_runtime::cpu::NodeObserver;
 use ampc_runtime::{Data, DataRef, Executable, HostError};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeSet;
@@ -126,7 +126,7 @@ impl<'a> Teller<'a> {
     }
 }
 
-impl Observer for Teller<'_> {
+impl NodeObserver for Teller<'_> {
     fn value(&mut self, node: Node, slot: usize, data: DataRef<'_>) {
         let module = self.side.module;
         // Once, whatever the number of results.

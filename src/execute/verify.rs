@@ -17,7 +17,7 @@ use crate::rewrite::op_of;
 use ampc_ir::module::{Def, GraphOwner};
 use ampc_ir::{DType, GraphId, Module, Node, Value};
 use ampc_passes::Paths;
-use ampc_runtime::cpu::RunError;
+use ampc_runtime::cpu::ExecuteError;
 use ampc_runtime::float::Format;
 use ampc_runtime::{Cpu, Data, Executable, HostError, Tolerance};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -223,7 +223,7 @@ pub fn verify(
     let (wanted, found) = match (wanted, found) {
         (Ok(wanted), Ok(found)) => (wanted, found),
         // Who was stopped was so because of the other one.
-        (Ok(_) | Err(RunError::Stopped), Err(error)) => return Err(in_other(of_run(other, &error))),
+        (Ok(_) | Err(ExecuteError::Stopped), Err(error)) => return Err(in_other(of_run(other, &error))),
         (Err(error), _) => return Err(of_run(model, &error)),
     };
     let comparer = match &mut comparer {
@@ -285,7 +285,7 @@ fn run_told(
     ran
 }
 
-type Ran = Result<Vec<Data>, RunError>;
+type Ran = Result<Vec<Data>, ExecuteError>;
 
 fn joined(result: std::thread::Result<Ran>) -> Ran {
     result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))

@@ -293,7 +293,7 @@ impl<'m> Choice<'m> {
         let cost = |graph, cast: Option<(DType, DType)>| {
             cast.map_or(0, |(from, to)| self.costs.cast_cost(value, graph, from, to))
         };
-        let scopes = Scopes::new(self.tensors.module, self.costs, value, readers);
+        let scopes = ReadingGraphs::new(self.tensors.module, self.costs, value, readers);
         let places: Vec<Place<'_>> = (0..scopes.graphs.len())
             .map(|i| Place {
                 parent: scopes.parents[i],
@@ -508,16 +508,21 @@ impl<'m> Choice<'m> {
 
 /// The graphs in which casts of a value are worth being considered, outermost first, with what reads it there: the
 /// one where it is made, and branches outside every loop that are run less often than what is around them.
-struct Scopes {
+struct ReadingGraphs {
     graphs: Vec<GraphId>,
     parents: Vec<Option<usize>>,
     readers: Vec<Vec<Vertex>>,
 }
 
-impl Scopes {
-    fn new(module: &Module, costs: &CostModel<'_>, value: Value, by_scope: &[(GraphId, Vertex)]) -> Scopes {
+impl ReadingGraphs {
+    fn new(
+        module: &Module,
+        costs: &CostModel<'_>,
+        value: Value,
+        by_scope: &[(GraphId, Vertex)],
+    ) -> ReadingGraphs {
         let home = module.value(value).graph;
-        let mut scopes = Scopes { graphs: vec![home], parents: vec![None], readers: vec![Vec::new()] };
+        let mut scopes = ReadingGraphs { graphs: vec![home], parents: vec![None], readers: vec![Vec::new()] };
         let mut known: FxHashMap<GraphId, usize> = FxHashMap::default();
         for &(graph, vertex) in by_scope {
             let mut path = Vec::new();

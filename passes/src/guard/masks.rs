@@ -22,7 +22,7 @@ use rustc_hash::FxHashMap;
 
 /// A large constant that a value may hold.
 #[derive(Clone, Copy)]
-struct Held {
+struct LargeConstant {
     /// Its magnitude in the format, scaled as it was on the way.
     magnitude: f64,
     /// The constant, and its magnitude there.
@@ -30,7 +30,7 @@ struct Held {
     max_abs: f32,
 }
 
-impl Held {
+impl LargeConstant {
     /// Whether the constant does not fit, and nothing on the way scaled it down.
     fn is_beyond(&self, cx: &Cx<'_>) -> bool {
         // The largest number of the format may be what an earlier run has clamped to it.
@@ -43,16 +43,16 @@ impl Held {
 /// What a node does with the large constants it reads.
 enum Effect {
     /// Its results hold this one.
-    Holds(Held),
+    Holds(LargeConstant),
     /// Adding to it leaves the range.
-    Sum(Held),
+    Sum(LargeConstant),
     /// Multiplied by so much it leaves the range.
-    Product(Held, f64),
+    Product(LargeConstant, f64),
 }
 
 /// The guard.
 pub(super) fn mask(cx: &mut Cx<'_>) -> Result<(), PassError> {
-    let mut held: FxHashMap<Value, Held> = FxHashMap::default();
+    let mut held: FxHashMap<Value, LargeConstant> = FxHashMap::default();
     for _ in 0..super::MAX_WALKS {
         let before = held.len();
         walk(cx, &mut held)?;
@@ -63,7 +63,7 @@ pub(super) fn mask(cx: &mut Cx<'_>) -> Result<(), PassError> {
     Ok(())
 }
 
-fn walk(cx: &mut Cx<'_>, held: &mut FxHashMap<Value, Held>) -> Result<(), PassError> {
+fn walk(cx: &mut Cx<'_>, held: &mut FxHashMap<Value, LargeConstant>) -> Result<(), PassError> {
     for node in flow::nodes(cx.module) {
         for port in
             flow::vars(cx.module, node).filter(|&var| flow::is_port(cx.module, var)).collect::<Vec<_>>()
@@ -103,7 +103,7 @@ fn walk(cx: &mut Cx<'_>, held: &mut FxHashMap<Value, Held>) -> Result<(), PassEr
 
 /// Keeps operators fp32 that would always be low, if a constant that does not fit stands somewhere in what they read:
 /// the cast before them would make it infinite.
-fn multiplied(cx: &mut Cx<'_>, held: &FxHashMap<Value, Held>, node: Node) {
+fn multiplied(cx: &mut Cx<'_>, held: &FxHashMap<Value, LargeConstant>, node: Node) {
     for var in flow::vars(cx.module, node).collect::<Vec<_>>() {
         if flow::decision(cx.module, var).is_none_or(|d| d.class != Class::Allow) {
             continue;
@@ -120,7 +120,7 @@ fn multiplied(cx: &mut Cx<'_>, held: &FxHashMap<Value, Held>, node: Node) {
 
 fn effect(
     cx: &mut Cx<'_>,
-    held: &FxHashMap<Value, Held>,
+    held: &FxHashMap<Value, LargeConstant>,
     node: Node,
     kind: OpKind,
 ) -> Result<Option<Effect>, PassError> {
@@ -146,11 +146,11 @@ fn effect(
 /// The largest of the large constants that values hold for a variable that reads them.
 fn largest(
     cx: &mut Cx<'_>,
-    held: &FxHashMap<Value, Held>,
+    held: &FxHashMap<Value, LargeConstant>,
     values: &[Value],
     reader: Option<Var>,
-) -> Result<Option<Held>, PassError> {
-    let mut largest: Option<Held> = None;
+) -> Result<Option<LargeConstant>, PassError> {
+    let mut largest: Option<LargeConstant> = None;
     for &value in values {
         let Some(here) = held_by(cx, held, value, reader)? else { continue };
         if largest.is_none_or(|l| l.magnitude < here.magnitude) {
@@ -164,10 +164,10 @@ fn largest(
 /// fit is stored as an infinite one for it, unless it is clamped.
 fn held_by(
     cx: &mut Cx<'_>,
-    held: &FxHashMap<Value, Held>,
+    held: &FxHashMap<Value, LargeConstant>,
     value: Value,
     reader: Option<Var>,
-) -> Result<Option<Held>, PassError> {
+) -> Result<Option<LargeConstant>, PassError> {
     let value = resolve_captures(cx.module, value);
     if let Some(&held) = held.get(&value) {
         return Ok(Some(held));
@@ -178,17 +178,17 @@ fn held_by(
 }
 
 /// The largest number that is known, if it is large.
-fn large(cx: &Cx<'_>, known: &Known) -> Option<Held> {
+fn large(cx: &Cx<'_>, known: &Known) -> Option<LargeConstant> {
     // As the format stores it, so that rewriting what is stored so finds the same.
     let magnitude = cx.stored(known.stats.max_abs);
     let large = magnitude > cx.most() / 2.0;
-    large.then_some(Held { magnitude, from: known.largest, max_abs: known.stats.max_abs })
+    large.then_some(LargeConstant { magnitude, from: known.largest, max_abs: known.stats.max_abs })
 }
 
 /// What a product, or a quotient, makes of a large constant.
 fn scaled(
     cx: &mut Cx<'_>,
-    held: &FxHashMap<Value, Held>,
+    held: &FxHashMap<Value, LargeConstant>,
     node: Node,
     var: Option<Var>,
     divides: bool,
@@ -212,6 +212,6 @@ fn scaled(
     Ok(if magnitude > cx.most() {
         Some(Effect::Product(what, factor))
     } else {
-        (magnitude > cx.most() / 2.0).then_some(Effect::Holds(Held { magnitude, ..what }))
+        (magnitude > cx.most() / 2.0).then_some(Effect::Holds(LargeConstant { magnitude, ..what }))
     })
 }

@@ -146,11 +146,11 @@ mod tests {
 #[derive(Debug, Default)]
 pub struct Statistics {
     /// By where the constant is in memory, which it keeps as long as it is held here.
-    known: FxHashMap<(*const TensorData, DType), Held>,
+    known: FxHashMap<(*const TensorData, DType), Kept>,
 }
 
 #[derive(Debug)]
-struct Held {
+struct Kept {
     _constant: Arc<TensorData>,
     stats: Arc<ConstantStats>,
 }
@@ -175,7 +175,7 @@ impl Statistics {
         }
         let wide = constant.converted(Conversion { to: DType::F32, clamp: false });
         let stats = Arc::new(ConstantStats::of(&wide, to)?);
-        self.known.insert(key, Held { _constant: constant.clone(), stats: stats.clone() });
+        self.known.insert(key, Kept { _constant: constant.clone(), stats: stats.clone() });
         Ok(Some(stats))
     }
 }

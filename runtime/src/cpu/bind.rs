@@ -2,7 +2,7 @@
 
 use super::kernel::{Prepared, Site};
 use super::room::Room;
-use super::{Cpu, RunError, exec, kernels};
+use super::{Cpu, ExecuteError, exec, kernels};
 use crate::data::DataRef;
 use crate::host::HostTensor;
 use crate::plan::{GraphPlan, Index, Needs, plan_graph};
@@ -63,10 +63,10 @@ const FOLDED_BYTES: u64 = 1 << 16;
 
 impl Binder<'_> {
     /// The program for inputs of these types; one with a default may be `None`.
-    pub(super) fn program(&self, types: &[Option<Type>]) -> Result<Program, RunError> {
+    pub(super) fn program(&self, types: &[Option<Type>]) -> Result<Program, ExecuteError> {
         let mut module = self.module.clone();
         self.declare(&mut module, types)?;
-        let facts = infer_module(&mut module).map_err(RunError::Shapes)?;
+        let facts = infer_module(&mut module).map_err(ExecuteError::Shapes)?;
         let mut constants = self.constants.clone();
         let mut kernels: SecondaryMap<Node, Option<Arc<Prepared>>> = SecondaryMap::default();
         let mut index = Index::default();
@@ -101,7 +101,7 @@ impl Binder<'_> {
     }
 
     /// Gives the inputs of the main graph their types.
-    fn declare(&self, module: &mut Module, types: &[Option<Type>]) -> Result<(), RunError> {
+    fn declare(&self, module: &mut Module, types: &[Option<Type>]) -> Result<(), ExecuteError> {
         let formals = module.graph(module.main()).inputs().to_vec();
         for (input, &value) in formals.iter().enumerate() {
             let declared = &module.value(value).ty;
@@ -112,7 +112,7 @@ impl Binder<'_> {
                 (None, Some(ty)) => module.set_type(value, ty),
                 (given, _) => {
                     let found = given.map_or_else(|| "none".into(), describe);
-                    return Err(RunError::Input { input, expected: describe(declared), found });
+                    return Err(ExecuteError::Input { input, expected: describe(declared), found });
                 }
             }
         }

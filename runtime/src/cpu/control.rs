@@ -6,7 +6,7 @@ mod flex;
 mod loops;
 mod rows;
 
-use super::RunError;
+use super::ExecuteError;
 use super::exec::{Frame, Given, Run, Scope, run_graph};
 use super::kernel::KernelError;
 use crate::data::{Data, DataRef};
@@ -37,10 +37,10 @@ pub(super) fn run(
     frames: &mut Frames,
     operands: &Operands<'_>,
     attrs: Option<&[Attr]>,
-) -> Result<Vec<Option<Data>>, RunError> {
+) -> Result<Vec<Option<Data>>, ExecuteError> {
     let program = run.program;
     let data = program.module.node(node);
-    let at_node = |error: KernelError| RunError::Node { node, error };
+    let at_node = |error: KernelError| ExecuteError::Node { node, error };
     match data.op {
         Op::Call(function) => {
             let attrs = call_attrs(&program.module, node, function, attrs.unwrap_or_default());
@@ -70,7 +70,7 @@ fn body(
     graph: GraphId,
     given: Given<'_>,
     node: Node,
-) -> Result<Vec<Option<Data>>, RunError> {
+) -> Result<Vec<Option<Data>>, ExecuteError> {
     let frame = frames.entry(graph).or_default();
     if let Some(observer) = run.observer.as_deref_mut() {
         observer.enter(node, graph);
@@ -83,14 +83,16 @@ fn body(
     let scope = Scope { program: run.program, plan, given };
     let outputs = 0..plan.outputs.len();
     let taken = outputs.map(|i| frame.take_output(scope, i));
-    taken.collect::<Result<_, HostError>>().map_err(|e| RunError::Node { node, error: e.into() })
+    taken.collect::<Result<_, HostError>>().map_err(|e| ExecuteError::Node { node, error: e.into() })
 }
 
 /// An error of a body that names no node names that of the body.
-fn named(error: RunError, owner: Node) -> RunError {
+fn named(error: ExecuteError, owner: Node) -> ExecuteError {
     match error {
-        RunError::Time { node: None, limit } => RunError::Time { node: Some(owner), limit },
-        RunError::Memory { node: None, bytes, limit } => RunError::Memory { node: Some(owner), bytes, limit },
+        ExecuteError::Time { node: None, limit } => ExecuteError::Time { node: Some(owner), limit },
+        ExecuteError::Memory { node: None, bytes, limit } => {
+            ExecuteError::Memory { node: Some(owner), bytes, limit }
+        }
         other => other,
     }
 }
@@ -104,8 +106,8 @@ struct Call<'c, 'r, 'a> {
 }
 
 impl<'a> Call<'_, '_, 'a> {
-    fn error(&self, error: impl Into<KernelError>) -> RunError {
-        RunError::Node { node: self.node, error: error.into() }
+    fn error(&self, error: impl Into<KernelError>) -> ExecuteError {
+        ExecuteError::Node { node: self.node, error: error.into() }
     }
 
     fn n_formal(&self) -> usize {
@@ -116,7 +118,7 @@ impl<'a> Call<'_, '_, 'a> {
         self.operands[..self.n_formal()].get(i).copied().flatten()
     }
 
-    fn graph(&self, name: &str) -> Result<GraphId, RunError> {
+    fn graph(&self, name: &str) -> Result<GraphId, ExecuteError> {
         let module = &self.run.program.module;
         let attrs = module.node(self.node).attrs();
         match attrs.iter().find(|a| module.text(a.name) == name).map(|a| &a.value) {
@@ -125,18 +127,18 @@ impl<'a> Call<'_, '_, 'a> {
         }
     }
 
-    fn body(&mut self, graph: GraphId, inputs: &Operands<'_>) -> Result<Vec<Option<Data>>, RunError> {
+    fn body(&mut self, graph: GraphId, inputs: &Operands<'_>) -> Result<Vec<Option<Data>>, ExecuteError> {
         let given = Given { inputs, operands: self.operands, attrs: self.attrs };
         body(self.run, self.frames, graph, given, self.node)
     }
 
-    fn run_if(&mut self) -> Result<Vec<Option<Data>>, RunError> {
+    fn run_if(&mut self) -> Result<Vec<Option<Data>>, ExecuteError> {
         let taken = flag(self.operand(0)).ok_or_else(|| self.no_flag(0))?;
         let graph = self.graph(if taken { "then_branch" } else { "else_branch" })?;
         self.body(graph, &[])
     }
 
-    fn no_flag(&self, operand: usize) -> RunError {
+    fn no_flag(&self, operand: usize) -> ExecuteError {
         self.error(OpError::operand(operand, "a condition, one boolean", "something else"))
     }
 }

@@ -35,7 +35,7 @@ fn first(list: &[(Node, String)]) -> &str {
 
 /// Why a run failed.
 #[derive(Debug, thiserror::Error)]
-pub enum RunError {
+pub enum ExecuteError {
     /// An input is missing, or is none that the graph declares.
     #[error("input {input}: expected {expected}, found {found}")]
     Input {
@@ -105,20 +105,20 @@ pub enum RunError {
     Output(#[from] HostError),
 }
 
-impl RunError {
+impl ExecuteError {
     /// Whether the system refused memory.
     pub fn is_no_memory(&self) -> bool {
         match self {
-            RunError::NoMemory { .. } => true,
-            RunError::Node { error, .. } => error.is_no_memory(),
-            RunError::Output(error) => error.is_no_memory(),
-            RunError::Input { .. }
-            | RunError::Shapes(_)
-            | RunError::Memory { .. }
-            | RunError::Iterations { .. }
-            | RunError::Time { .. }
-            | RunError::Stopped
-            | RunError::NoOutput { .. } => false,
+            ExecuteError::NoMemory { .. } => true,
+            ExecuteError::Node { error, .. } => error.is_no_memory(),
+            ExecuteError::Output(error) => error.is_no_memory(),
+            ExecuteError::Input { .. }
+            | ExecuteError::Shapes(_)
+            | ExecuteError::Memory { .. }
+            | ExecuteError::Iterations { .. }
+            | ExecuteError::Time { .. }
+            | ExecuteError::Stopped
+            | ExecuteError::NoOutput { .. } => false,
         }
     }
 }

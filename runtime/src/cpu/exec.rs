@@ -1,6 +1,6 @@
 //! The walk over a plan: for each step the operands where they are, the results where they go, and the kernel.
 
-use super::RunError;
+use super::ExecuteError;
 use super::bind::Program;
 use super::control;
 use super::kernel::{Io, KernelError, Out, Prepared, Site, check_size};
@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// Looks at every value that is computed, in order. Bodies and functions are looked at each time they run.
-pub trait Observer {
+pub trait NodeObserver {
     /// Result `slot` of `node` was computed.
     fn value(&mut self, node: Node, slot: usize, data: DataRef<'_>);
 
@@ -41,7 +41,7 @@ pub trait Observer {
 /// What holds during one run.
 pub(crate) struct Run<'a> {
     pub(crate) program: &'a Program,
-    pub(crate) observer: Option<&'a mut (dyn Observer + Send)>,
+    pub(crate) observer: Option<&'a mut (dyn NodeObserver + Send)>,
     pub(crate) deadline: Option<Instant>,
     pub(crate) time_limit: std::time::Duration,
     pub(crate) stop: Option<&'a AtomicBool>,
@@ -51,13 +51,13 @@ pub(crate) struct Run<'a> {
 
 impl Run<'_> {
     /// An error if the time is over or the run is stopped; `node` would be next.
-    fn in_time(&self, node: Option<Node>) -> Result<(), RunError> {
+    fn in_time(&self, node: Option<Node>) -> Result<(), ExecuteError> {
         if self.stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
-            return Err(RunError::Stopped);
+            return Err(ExecuteError::Stopped);
         }
         match self.deadline {
             Some(deadline) if Instant::now() >= deadline => {
-                Err(RunError::Time { node, limit: self.time_limit })
+                Err(ExecuteError::Time { node, limit: self.time_limit })
             }
             _ => Ok(()),
         }
@@ -91,16 +91,16 @@ impl Frame {
         plan: &GraphPlan,
         taken: u64,
         limit: u64,
-    ) -> Result<(), RunError> {
+    ) -> Result<(), ExecuteError> {
         if self.arena.is_some() {
             return Ok(());
         }
         let bytes = taken.saturating_add(plan.arena as u64);
         if bytes > limit {
-            return Err(RunError::Memory { node: largest(module, plan), bytes, limit });
+            return Err(ExecuteError::Memory { node: largest(module, plan), bytes, limit });
         }
         let bytes = plan.arena as u64;
-        let no_memory = || RunError::NoMemory { node: largest(module, plan), bytes };
+        let no_memory = || ExecuteError::NoMemory { node: largest(module, plan), bytes };
         self.arena = Some(AlignedBytes::zeroed(plan.arena).ok_or_else(no_memory)?);
         self.heap = vec![None; plan.values.len()];
         Ok(())
@@ -196,7 +196,7 @@ pub(crate) fn run_graph(
     graph: GraphId,
     frame: &mut Frame,
     given: Given<'_>,
-) -> Result<(), RunError> {
+) -> Result<(), ExecuteError> {
     let program = run.program;
     let plan = program.plan(graph);
     let scope = Scope { program, plan, given };
@@ -209,7 +209,7 @@ pub(crate) fn run_graph(
         let done = if is_nested(&program.module, step.node) {
             run_nested(run, scope, step, frame)
         } else {
-            run_step(run, scope, step, frame).map_err(|error| RunError::Node { node: step.node, error })
+            run_step(run, scope, step, frame).map_err(|error| ExecuteError::Node { node: step.node, error })
         };
         done?;
         if run.observer.is_some() {
@@ -287,7 +287,12 @@ pub(crate) fn is_nested(module: &Module, node: Node) -> bool {
 }
 
 /// A node with bodies, or a call: its results are on the heap.
-fn run_nested(run: &mut Run<'_>, scope: Scope<'_>, step: &Step, frame: &mut Frame) -> Result<(), RunError> {
+fn run_nested(
+    run: &mut Run<'_>,
+    scope: Scope<'_>,
+    step: &Step,
+    frame: &mut Frame,
+) -> Result<(), ExecuteError> {
     let Frame { arena, heap, children } = frame;
     let arena = arena.as_ref().map_or(&[][..], |arena| arena.as_slice());
     let operands: SmallVec<[Option<DataRef<'_>>; 8]> = step

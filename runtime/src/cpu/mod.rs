@@ -19,8 +19,8 @@ mod memory;
 mod pool;
 mod room;
 
-pub use error::{PrepareError, RunError};
-pub use exec::Observer;
+pub use error::{ExecuteError, PrepareError};
+pub use exec::NodeObserver;
 pub use kernel::KernelError;
 pub use memory::{available_memory, left_of_limit};
 
@@ -53,7 +53,7 @@ pub struct Cpu {
     pub time_limit: Option<Duration>,
     /// Set from another thread, it ends a run before the next node.
     pub stop: Option<Arc<AtomicBool>>,
-    /// Whether what depends on constants alone is computed once, before the graph runs; an [`Observer`] sees it
+    /// Whether what depends on constants alone is computed once, before the graph runs; an [`NodeObserver`] sees it
     /// otherwise.
     pub fold: bool,
 }
@@ -105,15 +105,15 @@ impl Execute for Executable {
         Executable::module(self)
     }
 
-    fn bind(&mut self, inputs: &[Option<DataRef<'_>>]) -> Result<(), RunError> {
+    fn bind(&mut self, inputs: &[Option<DataRef<'_>>]) -> Result<(), ExecuteError> {
         Executable::bind(self, inputs)
     }
 
     fn run(
         &mut self,
         inputs: &[Option<DataRef<'_>>],
-        observer: Option<&mut (dyn Observer + Send)>,
-    ) -> Result<Vec<Data>, RunError> {
+        observer: Option<&mut (dyn NodeObserver + Send)>,
+    ) -> Result<Vec<Data>, ExecuteError> {
         self.run_observed(inputs, observer)
     }
 }
@@ -215,7 +215,7 @@ impl Executable {
     ///
     /// # Errors
     /// If inputs do not fit the graph, a node cannot be computed, or a limit is reached.
-    pub fn run(&mut self, inputs: &[Option<DataRef<'_>>]) -> Result<Vec<Data>, RunError> {
+    pub fn run(&mut self, inputs: &[Option<DataRef<'_>>]) -> Result<Vec<Data>, ExecuteError> {
         self.run_observed(inputs, None)
     }
 
@@ -226,13 +226,13 @@ impl Executable {
     pub fn run_observed(
         &mut self,
         inputs: &[Option<DataRef<'_>>],
-        observer: Option<&mut (dyn Observer + Send)>,
-    ) -> Result<Vec<Data>, RunError> {
+        observer: Option<&mut (dyn NodeObserver + Send)>,
+    ) -> Result<Vec<Data>, ExecuteError> {
         let mut outputs = Vec::new();
         self.run_visiting(inputs, observer, |frame, scope| {
             for output in 0..scope.plan.outputs.len() {
                 let taken = frame.take_output(scope, output)?;
-                outputs.push(taken.ok_or(RunError::NoOutput { output })?);
+                outputs.push(taken.ok_or(ExecuteError::NoOutput { output })?);
             }
             Ok(())
         })?;
@@ -248,10 +248,10 @@ impl Executable {
         &mut self,
         inputs: &[Option<DataRef<'_>>],
         mut visit: impl FnMut(usize, DataRef<'_>) + Send,
-    ) -> Result<(), RunError> {
+    ) -> Result<(), ExecuteError> {
         self.run_visiting(inputs, None, |frame, scope| {
             for output in 0..scope.plan.outputs.len() {
-                visit(output, frame.output(scope, output).ok_or(RunError::NoOutput { output })?);
+                visit(output, frame.output(scope, output).ok_or(ExecuteError::NoOutput { output })?);
             }
             Ok(())
         })
@@ -278,9 +278,9 @@ impl Executable {
     fn run_visiting(
         &mut self,
         inputs: &[Option<DataRef<'_>>],
-        observer: Option<&mut (dyn Observer + Send)>,
-        visit: impl FnOnce(&mut Frame, Scope<'_>) -> Result<(), RunError> + Send,
-    ) -> Result<(), RunError> {
+        observer: Option<&mut (dyn NodeObserver + Send)>,
+        visit: impl FnOnce(&mut Frame, Scope<'_>) -> Result<(), ExecuteError> + Send,
+    ) -> Result<(), ExecuteError> {
         let deadline = self.deadline();
         let states = self.states_for(inputs)?;
         let inputs = with_states(inputs, &states);
@@ -295,7 +295,7 @@ impl Executable {
 
     /// The states that have to be given with these inputs: those that are in no arena, and all of them if there is to
     /// be another arena.
-    fn states_for(&self, inputs: &[Option<DataRef<'_>>]) -> Result<BTreeMap<usize, Data>, RunError> {
+    fn states_for(&self, inputs: &[Option<DataRef<'_>>]) -> Result<BTreeMap<usize, Data>, ExecuteError> {
         let mut found = self.moved.clone();
         if let Some(bound) = &self.bound
             && !bound.fits(inputs)
@@ -310,15 +310,15 @@ impl Executable {
     fn walk(
         &mut self,
         inputs: &[Option<DataRef<'_>>],
-        observer: Option<&mut (dyn Observer + Send)>,
+        observer: Option<&mut (dyn NodeObserver + Send)>,
         deadline: Option<Instant>,
-        visit: impl FnOnce(&mut Frame, Scope<'_>) -> Result<(), RunError> + Send,
-    ) -> Result<BTreeMap<usize, Data>, RunError> {
+        visit: impl FnOnce(&mut Frame, Scope<'_>) -> Result<(), ExecuteError> + Send,
+    ) -> Result<BTreeMap<usize, Data>, ExecuteError> {
         let Executable { options, pool, bound, .. } = self;
         let Some(Bound { program, frame, .. }) = bound else { return Ok(BTreeMap::new()) };
         let mut run = Run {
             program,
-            observer: observer.map(|o| -> &mut (dyn Observer + Send) { o }),
+            observer: observer.map(|o| -> &mut (dyn NodeObserver + Send) { o }),
             deadline,
             time_limit: options.time_limit.unwrap_or_default(),
             stop: options.stop.as_deref(),
@@ -340,7 +340,7 @@ impl Executable {
     ///
     /// # Errors
     /// If inputs do not fit the graph.
-    pub fn bind(&mut self, inputs: &[Option<DataRef<'_>>]) -> Result<(), RunError> {
+    pub fn bind(&mut self, inputs: &[Option<DataRef<'_>>]) -> Result<(), ExecuteError> {
         let states = self.states_for(inputs)?;
         self.bind_until(&with_states(inputs, &states), &states, self.deadline())
     }
@@ -350,7 +350,7 @@ impl Executable {
         inputs: &[Option<DataRef<'_>>],
         states: &BTreeMap<usize, Data>,
         deadline: Option<Instant>,
-    ) -> Result<(), RunError> {
+    ) -> Result<(), ExecuteError> {
         if self.bound.as_ref().is_some_and(|bound| bound.fits(inputs)) {
             return Ok(());
         }

@@ -1,7 +1,7 @@
 //! FlexAttention: `softmax(score_mod(scale · Q·Kᵀ))` goes through `prob_mod` and is multiplied with V. Scores of all
 //! heads are one tensor, in the element type that `softmax_precision` says, since bodies take and give it.
 
-use super::{Call, KernelError, NodeView, RunError};
+use super::{Call, ExecuteError, KernelError, NodeView};
 use crate::cpu::kernel::check_size;
 use crate::cpu::kernels::lanes::{Real, Wide};
 use crate::cpu::kernels::linear::{Matrix, multiply};
@@ -57,7 +57,7 @@ impl Extents {
 }
 
 impl Call<'_, '_, '_> {
-    pub(super) fn flex_attention(&mut self) -> std::result::Result<Vec<Option<Data>>, RunError> {
+    pub(super) fn flex_attention(&mut self) -> std::result::Result<Vec<Option<Data>>, ExecuteError> {
         let wide = |dtype: DType| dtype == DType::F64;
         let [q, k, v] = [0, 1, 2].map(|i| self.operand(i).and_then(DataRef::tensor));
         let (Some(q), Some(k), Some(v)) = (q, k, v) else {
@@ -80,7 +80,7 @@ impl Call<'_, '_, '_> {
         [q, k, v]: [TensorRef<'_>; 3],
         precision: DType,
         scale: Option<f32>,
-    ) -> std::result::Result<Vec<Option<Data>>, RunError> {
+    ) -> std::result::Result<Vec<Option<Data>>, ExecuteError> {
         let it = Extents::new(q.dims(), k.dims(), v.dims()).map_err(|e| self.error(e))?;
         let count = it.scores().iter().try_fold(8u64, |n, &d| n.checked_mul(d)).unwrap_or(u64::MAX);
         check_size(count, self.run.max_bytes).map_err(|e| self.error(e))?;
@@ -94,7 +94,7 @@ impl Call<'_, '_, '_> {
     }
 
     /// What a body makes of a tensor; the tensor itself if there is none.
-    fn modified(&mut self, name: &str, tensor: HostTensor) -> std::result::Result<HostTensor, RunError> {
+    fn modified(&mut self, name: &str, tensor: HostTensor) -> std::result::Result<HostTensor, ExecuteError> {
         let Ok(graph) = self.graph(name) else { return Ok(tensor) };
         let outputs = self.body(graph, &[Some(DataRef::Tensor(tensor.view()))])?;
         match outputs.into_iter().next() {

@@ -2,7 +2,7 @@
 
 use super::rows::{Stacks, empty, slice_at};
 use super::{Call, Operands, flag};
-use crate::cpu::RunError;
+use crate::cpu::ExecuteError;
 use crate::cpu::kernel::KernelError;
 use crate::data::{Data, DataRef, Sequence};
 use crate::host::{HostError, HostTensor, TensorRef};
@@ -31,7 +31,7 @@ impl Call<'_, '_, '_> {
     }
 
     /// A scalar of the type that formal `i` of a body has: some declare a list of one.
-    fn scalar(&self, graph: GraphId, i: usize, dtype: DType, bytes: &[u8]) -> Result<Data, RunError> {
+    fn scalar(&self, graph: GraphId, i: usize, dtype: DType, bytes: &[u8]) -> Result<Data, ExecuteError> {
         let module = &self.run.program.module;
         let formal = module.graph(graph).inputs().get(i);
         let rank = formal.and_then(|&v| module.value(v).ty.shape()?.rank()).unwrap_or(0);
@@ -40,7 +40,7 @@ impl Call<'_, '_, '_> {
     }
 
     /// The number of iterations that a Loop may do by its first operand.
-    fn trip_count(&self) -> Result<Option<i128>, RunError> {
+    fn trip_count(&self) -> Result<Option<i128>, ExecuteError> {
         let Some(data) = self.operand(0) else { return Ok(None) };
         let mut numbers = data.tensor().and_then(|t| t.ints()).into_iter().flatten();
         match (numbers.next(), numbers.next()) {
@@ -52,7 +52,7 @@ impl Call<'_, '_, '_> {
     }
 
     /// Loop. Without a condition the first time the body's still ends it, as in other runtimes.
-    pub(super) fn run_loop(&mut self) -> Result<Vec<Option<Data>>, RunError> {
+    pub(super) fn run_loop(&mut self) -> Result<Vec<Option<Data>>, ExecuteError> {
         let graph = self.graph("body")?;
         let most = self.trip_count()?;
         let mut goes_on = match self.operand(1) {
@@ -65,7 +65,7 @@ impl Call<'_, '_, '_> {
         let mut done: u64 = 0;
         while goes_on && most.is_none_or(|most| i128::from(done) < most) {
             if done >= self.run.max_iterations {
-                return Err(RunError::Iterations { node: self.node, limit: self.run.max_iterations });
+                return Err(ExecuteError::Iterations { node: self.node, limit: self.run.max_iterations });
             }
             let iteration = i64::try_from(done).unwrap_or(i64::MAX);
             let number = self.scalar(graph, 0, DType::I64, &iteration.to_le_bytes())?;
@@ -98,11 +98,11 @@ impl Call<'_, '_, '_> {
         Ok(results)
     }
 
-    fn no_condition(&self) -> RunError {
+    fn no_condition(&self) -> ExecuteError {
         self.error(KernelError::value("one boolean as the body's condition", "something else"))
     }
 
-    pub(super) fn scan(&mut self) -> Result<Vec<Option<Data>>, RunError> {
+    pub(super) fn scan(&mut self) -> Result<Vec<Option<Data>>, ExecuteError> {
         let graph = self.graph("body")?;
         let module = &self.run.program.module;
         let view = NodeView::new(module, self.node);
@@ -142,7 +142,7 @@ impl Call<'_, '_, '_> {
     }
 
     /// Results of the types that inference says, without elements.
-    fn nothing(&self) -> Result<Vec<Option<Data>>, RunError> {
+    fn nothing(&self) -> Result<Vec<Option<Data>>, ExecuteError> {
         let module = &self.run.program.module;
         let results = module.node(self.node).results().iter();
         let none = results.map(|v| v.map(|v| empty(&module.value(v).ty).map(Data::Tensor)).transpose());
@@ -155,7 +155,7 @@ impl Call<'_, '_, '_> {
         scan: &ScanView,
         operands: &Operands<'t>,
         length: Option<u64>,
-    ) -> Result<(Vec<Scanned<'t>>, u64), RunError> {
+    ) -> Result<(Vec<Scanned<'t>>, u64), ExecuteError> {
         let n_state = scan.n_state;
         let mut scanned = Vec::new();
         let mut steps = length;
@@ -178,7 +178,7 @@ impl Call<'_, '_, '_> {
         }
         let steps = steps.unwrap_or(0);
         if steps > self.run.max_iterations {
-            return Err(RunError::Iterations { node: self.node, limit: self.run.max_iterations });
+            return Err(ExecuteError::Iterations { node: self.node, limit: self.run.max_iterations });
         }
         Ok((scanned, steps))
     }
@@ -190,7 +190,7 @@ impl Call<'_, '_, '_> {
         scan: &ScanView,
         operands: &Operands<'_>,
         length: Option<u64>,
-    ) -> Result<Vec<Option<Data>>, RunError> {
+    ) -> Result<Vec<Option<Data>>, ExecuteError> {
         let n_state = scan.n_state;
         let (scanned, steps) = self.scanned(scan, operands, length)?;
         let n_stacks = self.n_results().saturating_sub(n_state);
@@ -230,7 +230,7 @@ impl Call<'_, '_, '_> {
         Ok(results)
     }
 
-    pub(super) fn sequence_map(&mut self) -> Result<Vec<Option<Data>>, RunError> {
+    pub(super) fn sequence_map(&mut self) -> Result<Vec<Option<Data>>, ExecuteError> {
         let graph = self.graph("body")?;
         let n = match self.operand(0) {
             Some(DataRef::Sequence(sequence)) => sequence.items.len(),
