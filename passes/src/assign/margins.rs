@@ -4,6 +4,20 @@
 //! most visibly. So, as painting does, the choice leaves infer variables fp32 that make an output of the graph, that
 //! nothing low comes before but constants, or that nothing low comes after. Unlike painting it looks across deny
 //! operators: the scores of an attention are between products, with the softmax in between.
+//!
+//! For example, where MatMul is low and `y` leaves the model in fp32:
+//!
+//! ```text
+//! a = Mul(x, s)        fp32: nothing low comes before it but constants
+//! b = MatMul(a, w)     low
+//! c = Add(b, s)        free: between two products
+//! d = MatMul(c, v)     low
+//! e = Tanh(d)          fp32: nothing low comes after it, since y is not
+//! y = Add(e, s)        fp32: it makes what leaves in fp32
+//! ```
+//!
+//! The walk from the products forwards meets c, e and y, that backwards c and a. What both meet is inside, and what makes
+//! an output that keeps its type is not.
 
 use super::Found;
 use super::cut::Held;

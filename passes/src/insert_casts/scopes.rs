@@ -1,4 +1,19 @@
 //! Where casts of captured values stand: outside every loop, within the one branch that reads them.
+//!
+//! A body that reads a captured value in another format needs a cast of it, and there is a choice of graphs: its own,
+//! or any around it. Out of a Loop, Scan or SequenceMap the cast always moves, to run once. Among branches of Ifs those
+//! places are taken that run least often together: one branch alone, which runs every other time, has the cast for
+//! itself; where both branches of an If, or what is around it, read the value so, one cast stands around. For example:
+//!
+//! ```text
+//! h = Softmax(x)
+//! y = If(c) { then: MatMul(h, h)     low: only this branch reads h low, so h is cast in it,
+//!             else: Exp(h) }         and where c is false no cast runs
+//! g = Softmax(y)
+//! g.f16 = Cast(g)                    the body reads g low: the cast stands before the Loop,
+//! z = Loop(n, x) { MatMul(p, g.f16)  and what the body captures is its result
+//!   p.f16 = Cast(p) … }              p is state, another value in each iteration: cast in the body
+//! ```
 
 use super::{InsertCasts, decided};
 use crate::classify::REPLAY;
