@@ -266,7 +266,7 @@ impl Cx<'_> {
         self.report(node, Some(value), Problem::Dangling { what: what.into(), name });
     }
 
-    /// I1 for inputs, captures, constants, outputs; I3 for captures; I9.
+    /// I1 and I9 for inputs, constants, outputs, roles and states, then captures.
     fn boundary(&mut self) {
         let data = self.module.graph(self.graph);
         for &value in data.inputs.iter().chain(data.captures()).chain(&data.constants) {
@@ -316,6 +316,12 @@ impl Cx<'_> {
                 self.dangling(None, next, "the next value of a state");
             }
         }
+        self.captures();
+    }
+
+    /// I1, I3 and I9 for captures.
+    fn captures(&mut self) {
+        let data = self.module.graph(self.graph);
         for &capture in data.captures() {
             let (Def::Capture { slot }, GraphOwner::Body { node, .. }) =
                 (&self.module.value(capture).def, data.owner)

@@ -13,36 +13,21 @@ use super::verified::{Source, Verdict, VerdictReport};
 use super::{data, diagnose, settings, shown, summary, targets};
 use ampc::files::Batch;
 use ampc::ir::DType;
-use ampc::passes::Paths;
+use ampc::passes::{Paths, Warning};
 use ampc::report::ReportWarning;
 use ampc::{ErrorKind, Model, Report};
 use serde::Serialize;
 use std::path::Path;
 
 pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<(), Failure> {
-    if (args.data.is_given() || args.limits.is_given()) && !args.verify.verify {
-        let message = "`--inputs`, `--random`, `--dim`, `--max-iterations` and `--time-limit` are for `--verify`, \
-                       which was not asked for";
-        return Err(Failure::usage("verify", message));
-    }
+    check_data(args)?;
     let (mut options, mut read) =
         settings::options(&args.precision, args.debug.verify_each, args.report.is_some())?;
     let format = if options.to == DType::BF16 { "bf16" } else { "fp16" };
     let emit = Emit::of(&args.write, args.output.as_deref(), EmitArg::Onnx, |kind| {
         emit::beside(&args.model, format, kind)
     })?;
-    if emit.target == Target::Stdout && !args.explain.is_empty() {
-        let message =
-            "`--explain` and the model cannot both go to standard output: name a file with `--output`";
-        return Err(Failure::usage("stdout", message));
-    }
-    let report_to_stdout = args.report.as_deref() == Some(Path::new("-"));
-    if report_to_stdout && (emit.target == Target::Stdout || !args.explain.is_empty()) {
-        let other = if emit.target == Target::Stdout { "the model" } else { "`--explain`" };
-        let message = format!("the report and {other} cannot both go to standard output: name a file");
-        return Err(Failure::usage("stdout", message));
-    }
-    let report_file = args.report.as_deref().filter(|_| !report_to_stdout);
+    let report_file = report_file(args, &emit)?;
 
     let progress = Progress::start(ui);
     progress.stage("reading");
@@ -95,17 +80,7 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     if emit.kind == EmitArg::Emulated {
         let (emulated, told) = ampc::emulate(model).map_err(|e| diagnose::failure(&e, None))?;
         model = emulated;
-        let paths = Paths::new(&model.module);
-        for warning in told {
-            // Of declared types the rewrite has warned before.
-            if report.warnings.iter().all(|said| said.message != warning.message) {
-                report.warnings.push(ReportWarning {
-                    code: warning.code.to_owned(),
-                    message: warning.message,
-                    node: warning.node.map(|node| paths.path(node).to_owned()),
-                });
-            }
-        }
+        add_warnings(&mut report, told, &Paths::new(&model.module));
     }
     let mut batch = Batch::new();
     let mut written = emit.stage(&model, &mut batch)?;
@@ -130,6 +105,45 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     // The program ends here, and the system takes back the memory of a large model sooner than it is freed.
     std::mem::forget((report, model));
     Ok(())
+}
+
+/// That what only a verification reads is not given without one.
+fn check_data(args: &RewriteArgs) -> Result<(), Failure> {
+    if (args.data.is_given() || args.limits.is_given()) && !args.verify.verify {
+        let message = "`--inputs`, `--random`, `--dim`, `--max-iterations` and `--time-limit` are for `--verify`, \
+                       which was not asked for";
+        return Err(Failure::usage("verify", message));
+    }
+    Ok(())
+}
+
+/// The file of the report, if it goes into one; at most one thing goes to standard output.
+fn report_file<'a>(args: &'a RewriteArgs, emit: &Emit) -> Result<Option<&'a Path>, Failure> {
+    if emit.target == Target::Stdout && !args.explain.is_empty() {
+        let message =
+            "`--explain` and the model cannot both go to standard output: name a file with `--output`";
+        return Err(Failure::usage("stdout", message));
+    }
+    let to_stdout = args.report.as_deref() == Some(Path::new("-"));
+    if to_stdout && (emit.target == Target::Stdout || !args.explain.is_empty()) {
+        let other = if emit.target == Target::Stdout { "the model" } else { "`--explain`" };
+        let message = format!("the report and {other} cannot both go to standard output: name a file");
+        return Err(Failure::usage("stdout", message));
+    }
+    Ok(args.report.as_deref().filter(|_| !to_stdout))
+}
+
+/// Adds the warnings of an emulation to those of the rewrite, which has warned of declared types before.
+fn add_warnings(report: &mut Report, told: Vec<Warning>, paths: &Paths) {
+    for warning in told {
+        if report.warnings.iter().all(|said| said.message != warning.message) {
+            report.warnings.push(ReportWarning {
+                code: warning.code.to_owned(),
+                message: warning.message,
+                node: warning.node.map(|node| paths.path(node).to_owned()),
+            });
+        }
+    }
 }
 
 /// Where the report and the explanation go.
