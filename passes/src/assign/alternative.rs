@@ -73,7 +73,8 @@ impl Assign {
         let (disabled, out_of_range) = (policy.disabled_guards().clone(), *out_of_range);
         Guard { to: self.to, disabled, out_of_range }.run(module, &mut cx)?;
         Taint.run(module, &mut cx)?;
-        Assign { alternative: None, ..self.clone() }.run(module, &mut cx)?;
+        // How long it would take is not asked.
+        self.choose(module, false);
         Ok(())
     }
 }

@@ -154,6 +154,19 @@ impl Pass for Assign {
         Invariants::LOWERED
     }
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
+        let changed;
+        (changed, *cx.optimum) = self.choose(module, true);
+        if cx.optimum.is_some() {
+            let elsewhere = self.elsewhere(module, cx);
+            cx.optimum.as_mut().expect("it is there").elsewhere = elsewhere;
+        }
+        Ok(Changed::when(changed))
+    }
+}
+
+impl Assign {
+    /// Decides all that is free; whether there was any, and what a minimum cut found, with times if it `predicts`.
+    fn choose(&self, module: &mut Module, predicts: bool) -> (bool, Option<Optimum>) {
         free_casts(module, self.to);
         let painted = paint(module, self.to, &self.keep_io);
         let (found, optimum) = match &self.by {
@@ -161,11 +174,10 @@ impl Pass for Assign {
             By::Cut { objective, target } => {
                 let other = paint_other(module, self.to, &self.keep_io);
                 let painted = Painted { all: painted, other };
-                let (found, optimum) = self.cut(module, &painted, *objective, target);
+                let (found, optimum) = self.cut(module, &painted, (*objective, target), predicts);
                 (found, Some(optimum))
             }
         };
-        *cx.optimum = optimum;
         let mut changed = false;
         for (var, precision) in decisions(module, &found.low) {
             changed = true;
@@ -176,30 +188,26 @@ impl Pass for Assign {
             }
             decision.precision = Some(precision);
         }
-        if cx.optimum.is_some() {
-            let elsewhere = self.elsewhere(module, cx);
-            cx.optimum.as_mut().expect("it is there").elsewhere = elsewhere;
-        }
-        Ok(Changed::when(changed))
+        (changed, optimum)
     }
-}
 
-impl Assign {
     fn cut(
         &self,
         module: &Module,
         painted: &Painted,
-        objective: Objective,
-        target: &Arc<Profile>,
+        (objective, target): (Objective, &Arc<Profile>),
+        predicts: bool,
     ) -> (Found, Optimum) {
         let groups = Groups::new(module);
         let costs = CostModel::new(module, target, self.to, objective);
         let tensors = Tensors::new(module, self.to, &self.keep_io, &groups, costs.fusions());
         let choice = Choice::new(&tensors, &costs, painted, target.clone()).expect("costs are bounded");
         let (found, mut optimum) = choice.solve().expect("what is held does not contradict itself");
-        let time =
-            (objective != Objective::Time).then(|| CostModel::new(module, target, self.to, Objective::Time));
-        optimum.predicted = Predicted::of_source(module, time.as_ref().unwrap_or(&costs), &optimum);
+        if predicts {
+            let time = || CostModel::new(module, target, self.to, Objective::Time);
+            let time = (objective != Objective::Time).then(time);
+            optimum.predicted = Predicted::of_source(module, time.as_ref().unwrap_or(&costs), &optimum);
+        }
         (found, optimum)
     }
 }
