@@ -37,7 +37,8 @@ impl Bytes<'_> {
 }
 
 /// Options, pins, classes, and the steps of a graph: the rewritten model is valid, can be written in every form,
-/// stays as it is when it is rewritten again (one exception), and is what its report repeats; pinned to fp32 nothing changes.
+/// stays as it is when it is rewritten again (one exception), and is what its report repeats; pinned to fp32 nothing
+/// changes.
 pub fn pipeline(bytes: &[u8]) {
     let mut bytes = Bytes(bytes);
     let (bits, counts) = (bytes.byte(), bytes.byte());

@@ -1,4 +1,4 @@
-//! Building nodes inside a module: the door for passes.
+//! Building nodes inside a module: what passes add, they add through this.
 //!
 //! An [`Inserter`] knows a *place* and an *origin*: where the next node goes, and the node of the author that it
 //! stands for, whose name the new names begin with. [`op`](Inserter::op) and [`insert`](Inserter::insert) look the
@@ -301,7 +301,7 @@ impl<'m> Inserter<'m> {
     ///
     /// # Errors
     /// If there is no such operator at the place, an operand is not in scope there, or operands, results and attributes
-    /// are not what the operator takes.
+    /// are not what the operator takes. Captures that were made for its operands stay, as ones that nobody reads.
     pub fn insert<const N: usize>(&mut self, spec: NodeSpec) -> Result<[Value; N], InsertError> {
         let node = self.add(spec, N)?;
         let results = self.module.node(node).results();
@@ -365,7 +365,7 @@ impl<'m> Inserter<'m> {
         Ok(self.constant(suffix, data))
     }
 
-    /// Adds a node with `n` results, types them, and goes behind it.
+    /// Adds a node with `n` results and types them; what is inserted next comes after it.
     fn add(&mut self, spec: NodeSpec, n: usize) -> Result<Node, InsertError> {
         let NodeSpec { kind, operands, attrs, suffix, result_name, node_name } = spec;
         let schema = self.schema(kind)?;

@@ -1,8 +1,8 @@
 //! Pipelines: passes in order, with their conditions checked when the pipeline is built.
 //!
-//! A pipeline has a spelling, `classify{to=f16, policy=safe}, taint, assign{by=paint}`, which prints and parses
-//! back by the table of passes. Running it verifies the module at the end, and after every pass on request; a violation is a bug of the
-//! pass, and the error carries what is needed to repeat it.
+//! A pipeline has a spelling, `classify{to=f16, policy=safe}, taint, assign{by=paint}`, which prints and parses back by
+//! the table of passes. Running it verifies the module at the start and at the end, and after every pass on request; a
+//! violation after the start is a bug of a pass, and the error carries what is needed to repeat it.
 
 mod spelling;
 mod table;

@@ -5,8 +5,8 @@
 //! who reads what. Names do not count, nor do types, which functions of ONNX do not have.
 //!
 //! The one with the least in a 16-bit format keeps the name; the others get one that says what they hold: `F__f16`.
-//! Overloads, which IR version 10 has for this, are not used: ONNX Runtime 1.31 takes any overload of a name for any
-//! other where a body calls it.
+//! Overloads, which IR version 10 has for this, are not used: ONNX Runtime 1.31 does not look at them where the body of
+//! a function calls, and takes the function without one or does not load the model.
 
 use crate::flow;
 use crate::invariants::Invariants;

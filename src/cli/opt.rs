@@ -33,9 +33,9 @@ pub(crate) fn run(args: &OptArgs, ui: Ui) -> Result<(), Failure> {
     let progress = Progress::start(ui);
     progress.stage("reading");
     let mut model = load(&args.model, ui)?;
-    // A dump or reproducer is in the middle of a pipeline, and says so in every line.
     // What a text names is beside it.
     let folder = args.passes.is_none().then(|| args.model.parent()).flatten();
+    // A dump or reproducer is in the middle of a pipeline, and says so in every line.
     let (pipeline, read) = parse(&passes, folder, Invariants::of(&model.module))?;
     targets::check(&model, &args.model, &read, &emit, None, &args.debug, &pipeline)?;
     let force = emit.force();

@@ -1,4 +1,5 @@
-//! Bodies against the operators they are of: types, at every opset. `runtime/tests/bodies.rs` compares what they compute.
+//! Bodies and their operators have the same types, at every opset. `runtime/tests/bodies.rs` compares what they
+//! compute.
 
 use super::*;
 use crate::op::LATEST_OPSETS;

@@ -16,8 +16,8 @@
 //! y = Add(e, s)        fp32: it makes what leaves in fp32
 //! ```
 //!
-//! The walk from the products forwards meets c, e and y, that backwards c and a. What both meet is inside, and what makes
-//! an output that keeps its type is not.
+//! The walk forwards from the products meets c, e and y, the walk backwards c and a. What both meet is between products
+//! and free, unless it makes an output that keeps its type.
 
 use super::Found;
 use super::cut::Held;

@@ -5,8 +5,9 @@
 //! unknown ones included, copied. Without a file, or for what is new, messages are encoded afresh.
 //! So an untouched model is the identity, and the size of a change decides the size of the difference.
 //!
-//! `bodies` adds the functions of the operators of ai.ampc. `plan` decides what is untouched, `patch` corrects messages, `encode` makes new ones; none of them reads or
-//! copies a weight, and none recurses: bodies are laid out before the graphs around them.
+//! `plan` decides what is untouched, `bodies` which functions the operators of ai.ampc need, `patch` corrects messages,
+//! `encode` makes new ones; none of them reads or copies a weight, and none recurses: bodies of nodes are laid out before
+//! the graphs around them.
 
 mod bodies;
 mod encode;
