@@ -593,7 +593,7 @@ pub enum ExportError {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BodyIssue {
     /// The operator has no such form.
-    #[error("its operands and attributes are none that the operator has")]
+    #[error("no form of the operator has its operands and attributes")]
     NoForm,
     /// The name is taken.
     #[error("the model has another function called `{name}`; rename it")]
@@ -602,7 +602,7 @@ pub enum BodyIssue {
         name: String,
     },
     /// The model is of an IR version without overloads.
-    #[error("its overload takes IR version {needed}, and the model is of {found}")]
+    #[error("its overload takes IR version {needed}, and the model is of {found}; raise it (`--opset 21`)")]
     IrVersion {
         /// The first version that has overloads.
         needed: i64,
@@ -611,7 +611,7 @@ pub enum BodyIssue {
     },
     /// The model imports an opset that bodies are not written for.
     #[error(
-        "its body takes opset {needed} of ai.onnx or a newer one, and the model imports {found}; raise it (`--opset {needed}`)"
+        "its body takes opset {needed} of ai.onnx or a newer one, and the model imports {found}; raise it (`--opset 21`)"
     )]
     Opset {
         /// The first opset.

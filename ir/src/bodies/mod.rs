@@ -27,7 +27,7 @@ use crate::attr::AttrValue;
 use crate::op::OpKind;
 use crate::text::{NoData, parse};
 use crate::views::optimizer::AdamWMode;
-use crate::{FunctionId, Module, Node};
+use crate::{DType, FunctionId, Module, Node};
 
 #[cfg(test)]
 mod tests;
@@ -37,6 +37,9 @@ pub const DOMAIN: &str = "ai.ampc";
 
 /// The oldest opset of ai.onnx that bodies are written for.
 pub const MIN_OPSET: u16 = 17;
+
+/// The most gradients that a GradCheck takes: as many operands as a schema can ask for, without the scale.
+const MAX_GRADIENTS: usize = i32::MAX as usize - 1;
 
 /// An operator of ai.ampc in the form that a node has: what its overload says.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -59,7 +62,9 @@ impl Form {
     /// The form that an overload of an operator names.
     pub fn named(kind: OpKind, overload: &str) -> Option<Form> {
         let form = match kind {
-            OpKind::GradCheck => Form::GradCheck { n: overload.parse().ok().filter(|&n| n > 0)? },
+            OpKind::GradCheck => {
+                Form::GradCheck { n: overload.parse().ok().filter(|n| (1..=MAX_GRADIENTS).contains(n))? }
+            }
             OpKind::AdamW => {
                 let (mode, lo) = match overload.strip_suffix("_lo") {
                     Some(mode) => (mode, true),
@@ -85,7 +90,15 @@ impl Form {
             OpKind::AdamW => {
                 let Some(AttrValue::String(mode)) = attr("mode") else { return None };
                 let mode = AdamWMode::from_name(std::str::from_utf8(mode).ok()?)?;
-                Some(Form::AdamW { mode, lo: attr("w_lo_dtype").is_some() })
+                let lo = match attr("w_lo_dtype") {
+                    None => false,
+                    Some(AttrValue::Int(10 | 16)) => true,
+                    Some(_) => return None,
+                };
+                let corrects = matches!(attr("bias_correction"), None | Some(AttrValue::Int(0 | 1)));
+                let numbers = ["beta1", "beta2", "epsilon", "weight_decay"].into_iter().filter_map(attr);
+                let is_scalar = |value: &AttrValue| matches!(value, AttrValue::Tensor(t) if t.dtype() == DType::F64 && t.dims().is_empty());
+                (corrects && numbers.into_iter().all(is_scalar)).then_some(Form::AdamW { mode, lo })
             }
             _ => None,
         }

@@ -129,6 +129,8 @@ fn overloads_name_forms() {
         (OpKind::GradCheck, "02"),
         (OpKind::GradCheck, "+2"),
         (OpKind::GradCheck, ""),
+        (OpKind::GradCheck, "2147483647"),
+        (OpKind::GradCheck, "18446744073709551615"),
         (OpKind::AdamW, ""),
         (OpKind::AdamW, "torch_lo_lo"),
         (OpKind::AdamW, "Torch"),

@@ -381,7 +381,11 @@ impl Exporter<'_> {
         let mut attrs: Vec<Option<&Attr>> = data.attrs().iter().map(Some).collect();
         let index: FxHashMap<Symbol, usize> = data.attrs().iter().map(|a| a.name).zip(0..).collect();
         // The overload of an operator of ai.ampc says which operands and attributes there are.
-        let other_op = data.dirty.header || data.dirty.callee || Form::of_node(module, node).is_some();
+        let form = Form::of_node(module, node);
+        let other_op = data.dirty.header || data.dirty.callee || form.is_some();
+        // A call names all results of the function.
+        let results_differ = form.is_some_and(|form| form.n_results() != data.results().len());
+        let new_results = data.dirty.results || results_differ;
         let mut seen = Seen::default();
         let mut out = Layout::new();
         let mut fields = Fields::of(at.body);
@@ -393,7 +397,7 @@ impl Exporter<'_> {
                         self.operand_fields(&mut out, node);
                     }
                 }
-                2 if data.dirty.results => {
+                2 if new_results => {
                     if first {
                         self.result_fields(&mut out, node);
                     }
@@ -422,7 +426,7 @@ impl Exporter<'_> {
                         self.metadata_fields(&mut out, node);
                     }
                 }
-                10 if data.dirty.operands || data.dirty.results => {
+                10 if data.dirty.operands || new_results => {
                     let names = self.renamed_ports(node, at)?;
                     // The tensors of its sharding specifications.
                     self.renamed(&mut out, &field, None, Some((2, 1)), &names)?;
