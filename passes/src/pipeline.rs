@@ -7,7 +7,7 @@
 mod spelling;
 mod table;
 
-pub use self::spelling::{Spelling, list, quoted};
+pub use self::spelling::{Spelling, in_quotes, list, quoted};
 pub(crate) use self::table::{
     BY, FORMAT, KEEP_IO, OBJECTIVE, POLICY, PassOption, Spelled, option, print_keep_io, settings,
 };

@@ -10,7 +10,7 @@ use ampc_passes::cost::Objective;
 use ampc_passes::guard::OutOfRange;
 use ampc_passes::insert_casts::KeepIo;
 use ampc_passes::move_casts::EXCESS_PRECISION;
-use ampc_passes::pipeline::{Opset, list, quoted};
+use ampc_passes::pipeline::{Opset, in_quotes, list};
 use ampc_passes::policy::float_format;
 use ampc_passes::target::{PROFILES, ProfileError};
 use ampc_passes::{Policy, Profile, raise_opset};
@@ -174,7 +174,8 @@ fn print_keep_io(keep_io: &KeepIo) -> String {
         KeepIo::None => "none".to_owned(),
         KeepIo::Names(names) => {
             // As few quotes as can be.
-            let name = |name: &String| if name.contains([',', '"']) { quoted(name) } else { name.clone() };
+            let means_more = |name: &str| name.contains([',', '"']) || ["all", "none"].contains(&name);
+            let name = |name: &String| if means_more(name) { in_quotes(name) } else { name.clone() };
             names.iter().map(name).collect::<Vec<_>>().join(",")
         }
     }
@@ -227,7 +228,7 @@ impl RewriteOptions {
 
 /// What a report records of the options of its run.
 #[derive(Clone, Debug)]
-pub struct Recorded(BTreeMap<String, String>);
+pub struct Recorded(BTreeMap<String, serde_json::Value>);
 
 impl Recorded {
     /// The options that stand in a report; `None` if the text is none.
@@ -239,15 +240,12 @@ impl Recorded {
         }
         let report: Report =
             serde_json::from_str(text).ok().filter(|r: &Report| r.schema == "ampc-report/1")?;
-        // Others of the file are lists.
-        let words =
-            report.options.into_iter().filter_map(|(name, value)| Some((name, value.as_str()?.to_owned())));
-        Some(Recorded(words.collect()))
+        Some(Recorded(report.options))
     }
 
     /// What is recorded of an option.
     pub fn get(&self, option: &str) -> Option<&str> {
-        self.0.get(option).map(String::as_str)
+        self.0.get(option)?.as_str()
     }
 
     /// Leaves an option out, as if the report did not have it.
@@ -262,7 +260,15 @@ impl Recorded {
     pub fn options(&self, policy: Policy) -> Result<RewriteOptions, OptionError> {
         let mut options = RewriteOptions { policy: Arc::new(policy), ..RewriteOptions::default() };
         let rest = OPTIONS.iter().filter(|option| option.name != POLICY);
-        rest.into_iter().try_for_each(|option| option.set(&mut options, self.get(option.name)))?;
+        for option in rest {
+            match self.0.get(option.name) {
+                Some(value) if !value.is_string() && !value.is_null() => {
+                    let found = value.to_string();
+                    return Err(OptionError::Value { option: option.name, expected: option.values, found });
+                }
+                _ => option.set(&mut options, self.get(option.name))?,
+            }
+        }
         Ok(options)
     }
 }
@@ -366,12 +372,15 @@ mod tests {
 
     #[test]
     fn names_come_back_from_a_report() {
-        let names = ["x", "a,b", "\"", "a b", "a+b", "{"].map(str::to_owned).to_vec();
+        let names = ["all", "none", "x", "a,b", "\"", "a b", "a+b", "{"].map(str::to_owned).to_vec();
         let asked = RewriteOptions { keep_io: KeepIo::Names(names), ..RewriteOptions::default() };
         let option = OPTIONS.iter().find(|option| option.name == "keep_io").unwrap();
         let mut read = RewriteOptions::default();
         option.set(&mut read, option.print(&asked).as_deref()).unwrap();
         assert_eq!(read.keep_io, asked.keep_io);
+        let one = RewriteOptions { keep_io: KeepIo::Names(vec!["all".to_owned()]), ..asked };
+        option.set(&mut read, option.print(&one).as_deref()).unwrap();
+        assert_eq!(read.keep_io, one.keep_io);
         assert!(option.set(&mut read, Some("a,,b")).unwrap_err().to_string().contains("found `a,,b`"));
     }
 
@@ -382,6 +391,8 @@ mod tests {
         };
         let error = |options: &str| RewriteOptions::from_report(&report(options)).unwrap_err().to_string();
         assert_eq!(error(r#""to": "fp8""#), "`to`: expected fp16 or bf16, found `fp8`");
+        assert_eq!(error(r#""to": 5"#), "`to`: expected fp16 or bf16, found `5`");
+        assert!(error(r#""keep_io": ["x"]"#).contains(r#"found `["x"]`"#));
         assert!(error(r#""target": "h20""#).contains("did you mean `h200`"));
         assert!(RewriteOptions::from_report("{}").unwrap().is_none());
         // Reports of versions that knew only painting.

@@ -20,8 +20,8 @@ pub fn quoted(word: &str) -> String {
     if !word.is_empty() && word.chars().all(is_plain) { word.to_owned() } else { in_quotes(word) }
 }
 
-/// A word in quotes.
-pub(super) fn in_quotes(word: &str) -> String {
+/// A word in quotes, as pipelines spell those that would mean something else without.
+pub fn in_quotes(word: &str) -> String {
     let mut text = String::from('"');
     for c in word.chars() {
         match c {
