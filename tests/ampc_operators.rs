@@ -315,6 +315,19 @@ fn results_that_are_left_off_are_named_again() {
     assert_eq!(operators(&read(&written).0), ["GradCheck", "GradCheck", "AdamW"]);
 }
 
+/// Without an overload a function has the name that texts give the operator, so then all of that name are functions.
+#[test]
+fn beside_a_function_without_an_overload_there_is_no_operator() {
+    let mut file = file();
+    let mut plain = file.functions.iter().find(|f| f.overload() == "2").unwrap().clone();
+    plain.overload = None;
+    file.functions.push(plain);
+    let (module, ..) = read(&file);
+    assert_eq!(operators(&module), ["GradCheck:2!", "GradCheck:3!", "AdamW"]);
+    assert_eq!(operators(&self::module(&printed(&module))), operators(&module));
+    assert_identity(&file);
+}
+
 /// The body says nothing of values that the operator does not have: such a call stays a call.
 #[test]
 fn calls_with_values_that_the_operator_lacks_stay_calls() {

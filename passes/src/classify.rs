@@ -18,7 +18,7 @@ use crate::sequences::{self, Groups};
 use crate::suggest::{did_you_mean, nearest};
 use ampc_ir::infer::misfit;
 use ampc_ir::module::{Decision, Op, Reason};
-use ampc_ir::op::{self, Class, Legality, OpKind, OpSchema, is_open};
+use ampc_ir::op::{self, Arity, Class, FormalType, Legality, OpKind, OpSchema, is_open};
 use ampc_ir::views::{NodeView, constant_of, resolve_captures};
 use ampc_ir::{DType, GraphId, Module, Node, Type, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -122,6 +122,15 @@ impl Pass for Classify {
 fn is_mixed(module: &Module, var: Var) -> bool {
     let mut types = flow::operands_of(module, var).filter_map(|(_, v)| module.value(v).ty.dtype());
     types.next().is_some_and(|first| types.any(|other| other != first))
+}
+
+/// Whether a variable types operands that may be of different types: those of a variadic formal that is not homogeneous.
+fn takes_several_types(schema: &OpSchema, var: Var) -> bool {
+    let last = schema.inputs.last();
+    last.is_some_and(|formal| {
+        matches!(formal.arity, Arity::Variadic { homogeneous: false, .. })
+            && u8::try_from(var.var).is_ok_and(|var| formal.ty == FormalType::Var(var))
+    })
 }
 
 /// What a user says of single nodes.
@@ -271,8 +280,14 @@ impl State<'_> {
             Base::Class(_) if moves || declared || flow::is_port(module, var) => Base::Table,
             base => base,
         };
-        if schema.is_some_and(|s| is_open(s.domain)) && !flow::is_port(module, var) && is_mixed(module, var) {
-            return self.decide(Class::Fixed, None, "type.unknown");
+        if !flow::is_port(module, var) && is_mixed(module, var) {
+            if schema.is_some_and(|s| is_open(s.domain)) {
+                return self.decide(Class::Fixed, None, "type.unknown");
+            }
+            // Each comes as it is.
+            if schema.is_some_and(|s| takes_several_types(s, var)) {
+                return self.decide(Class::Fixed, None, "type");
+            }
         }
         let full = match flow::bound_type(module, var) {
             Some(Type::Tensor(t)) if t.dtype == DType::F32 => Some(DType::F32),

@@ -9,6 +9,9 @@ use crate::{DType, Shape};
 /// GradCheck: two scalars, whatever the shapes of the gradients.
 pub(super) fn infer_grad_check(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {
     ranked(view, 0, 0)?;
+    if let Some(absent) = (1..view.n_operands()).find(|&i| !view.has(i)) {
+        return Err(OpError::operand(absent, "a gradient", "none"));
+    }
     for i in 0..2 {
         out.tensor(i, DType::F32, Shape::scalar());
     }

@@ -80,10 +80,16 @@ pub(super) fn plan(exporter: &Exporter<'_>, order: &[GraphId]) -> Result<Functio
 
 /// The name of the function of a form, if another function has it.
 fn taken(module: &Module, form: Form) -> Option<String> {
-    let overload = form.overload();
-    let key = [DOMAIN, form.kind().name(), &overload].map(|text| module.symbol(text));
-    let is_taken = module.functions().any(|(_, f)| [f.domain, f.name, f.overload].map(Some) == key);
-    is_taken.then(|| format!("{DOMAIN}::{}:{overload}", form.kind().name()))
+    let (name, overload) = (form.kind().name(), form.overload());
+    let is_taken = |overload: &str| {
+        let key = [DOMAIN, name, overload].map(|text| module.symbol(text));
+        module.functions().any(|(_, f)| [f.domain, f.name, f.overload].map(Some) == key)
+    };
+    // Without an overload it would be called by the name of the operator.
+    if is_taken("") {
+        return Some(format!("{DOMAIN}::{name}"));
+    }
+    is_taken(&overload).then(|| format!("{DOMAIN}::{name}:{overload}"))
 }
 
 /// The overload that a node is written with.

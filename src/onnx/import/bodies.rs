@@ -6,12 +6,12 @@
 //! says, so a name alone decides nothing.
 
 use super::Import;
-use super::raw::{RawAttrValue, RawGraph, RawNode, Tables};
+use super::raw::{RawAttrValue, RawFunction, RawGraph, RawNode, Tables};
 use crate::onnx::error::{ProblemKind, Warning};
 use ampc_ir::attr::AttrValue;
 use ampc_ir::bodies::{self, DOMAIN, Form};
 use ampc_ir::entity::EntityRef;
-use ampc_ir::op::{OpSchema, latest_opset, versions};
+use ampc_ir::op::{Arity, OpSchema, latest_opset, versions};
 use ampc_ir::{GraphId, Module, Op, Symbol, Value};
 use rustc_hash::FxHashMap;
 
@@ -24,6 +24,17 @@ pub(super) fn recognise(import: &mut Import<'_>, tables: &mut Tables) {
             && !fits(&import.module, node, form)
         {
             forms[function.index()] = None;
+        }
+    }
+    // Beside a function without an overload a node of the operator would be spelled as its call.
+    for i in 0..tables.functions.len() {
+        let message = &tables.functions[i].message;
+        if message.domain == DOMAIN && message.overload.is_empty() {
+            let same = |function: &RawFunction| {
+                function.message.domain == DOMAIN && function.message.name == message.name
+            };
+            let others = tables.functions.iter().zip(&mut forms).filter(|(function, _)| same(function));
+            others.for_each(|(_, form)| *form = None);
         }
     }
     tables.functions.iter_mut().zip(forms).for_each(|(function, form)| function.form = form);
@@ -119,8 +130,14 @@ fn fits(names: &Module, node: &RawNode, form: Form) -> bool {
     node.inputs.len() == form.n_operands()
         && node.inputs.iter().all(Option::is_some)
         && node.outputs.len() == form.n_results()
+        && (0..).zip(&node.outputs).all(|(i, name)| name.is_some() || may_be_absent(schema, i))
         && has_attrs(names, node, schema)
         && form_of(names, node, schema) == Some(form)
+}
+
+/// Whether a result of an operator is optional.
+fn may_be_absent(schema: &OpSchema, result: usize) -> bool {
+    schema.output(result).is_some_and(|formal| formal.arity == Arity::Optional)
 }
 
 fn has_attrs(names: &Module, node: &RawNode, schema: &OpSchema) -> bool {
