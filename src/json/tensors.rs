@@ -151,7 +151,7 @@ impl Reader<'_, '_> {
                 self.error(at, expected, found.to_string());
             }
             TensorError::NoSize { .. } => self.error(at, "a size in bytes that can be", error.to_string()),
-            other => self.error(at, "bytes that can be read", other.to_string()),
+            other @ TensorError::Read { .. } => self.error(at, "bytes that can be read", other.to_string()),
         }
     }
 
