@@ -145,6 +145,11 @@ class Run:
             row["checks"][f"{kind}-error"] = error["note"]
         else:
             fine = error["max"] <= bound
+            if not fine and script is None:
+                # Stored outputs are of another processor, on which ONNX Runtime may have other kernels for products of
+                # integers: a rewrite need not be nearer to them than the source is here.
+                own = call("error_of", str(source), str(source), verdict["spec"], None, draws).get("ok", {})
+                fine = error["max"] <= own.get("max", 0.0)
             row["checks"][f"{kind}-error"] = "ok" if fine else f"{error['max']:.2e} > {bound:.2e}"
 
 
