@@ -23,8 +23,8 @@
 //! // end
 //! ```
 
-use crate::attr::AttrValue;
-use crate::op::OpKind;
+use crate::attr::{Attr, AttrValue};
+use crate::op::{Arity, AttrSchema, OpKind};
 use crate::text::{NoData, parse};
 use crate::views::optimizer::AdamWMode;
 use crate::{DType, FunctionId, Module, Node};
@@ -104,13 +104,26 @@ impl Form {
         }
     }
 
-    /// The form of a node; `None` as for [`Form::of`].
+    /// The form of a node; `None` as for [`Form::of`], and where operands, results or attributes
+    /// are not those of its operator.
     pub fn of_node(module: &Module, node: Node) -> Option<Form> {
         let data = module.node(node);
-        let kind = data.schema().filter(|s| has_body(s.kind))?.kind;
-        Form::of(kind, data.n_formal(), |name| {
-            data.attrs().iter().find(|a| module.text(a.name) == name).map(|a| &a.value)
-        })
+        let schema = data.schema().filter(|s| has_body(s.kind))?;
+        let attr = |name: &str| data.attrs().iter().find(|a| module.text(a.name) == name).map(|a| &a.value);
+        let is_known =
+            |a: &Attr| schema.attr(module.text(a.name)).is_some_and(|known| known.kind == a.value.kind());
+        let is_there = |known: &AttrSchema| !known.required || attr(known.name).is_some();
+        if !data.attrs().iter().all(is_known) || !schema.attrs.iter().all(is_there) {
+            return None;
+        }
+        let form = Form::of(schema.kind, data.n_formal(), attr)?;
+        let is_needed = |i: usize| schema.output(i).is_some_and(|formal| formal.arity == Arity::Single);
+        let reads =
+            data.n_formal() == form.n_operands() && data.formal_operands().iter().all(Option::is_some);
+        let n = data.results().len();
+        let makes =
+            n <= form.n_results() && (0..form.n_results()).all(|i| !is_needed(i) || data.result(i).is_some());
+        (reads && makes).then_some(form)
     }
 
     /// The operator.
