@@ -319,6 +319,18 @@ pub enum ProblemKind {
         /// That of its form.
         expected: String,
     },
+    /// A node names an overload that no function has, beside a function of the name that has none.
+    #[error(
+        "the node calls `{name}` of {domain} with the overload `{overload}`, which no function has; there is one without overload"
+    )]
+    NoOverload {
+        /// The domain.
+        domain: String,
+        /// The name.
+        name: String,
+        /// The overload.
+        overload: String,
+    },
     /// Two functions have one name.
     #[error("function `{name}` is defined twice")]
     DuplicateFunction {

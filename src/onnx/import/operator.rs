@@ -165,6 +165,13 @@ impl Import<'_> {
         let shown_name = || name_text.to_owned();
         let kind = match lookup_overload(domain_text, name_text, self.module.text(overload), opset) {
             Lookup::UnknownDomain => return Some(Op::Custom { domain, name, overload }),
+            // Without its overload, which an operator has none of, it would be spelled as a call of that function.
+            Lookup::Found(_)
+                if overload != empty && functions.by_name.contains_key(&(domain, name, empty)) =>
+            {
+                let overload = self.module.text(overload).to_owned();
+                ProblemKind::NoOverload { domain: shown(domain_text), name: shown_name(), overload }
+            }
             Lookup::Found(schema) => {
                 if schema.is_runtime_only() {
                     let first = place_of(self, place, node);
