@@ -50,7 +50,7 @@ fn plan(module: Module) -> Result<Vec<Step>, ampc::Error> {
     let options = RewriteOptions { to: DType::BF16, ..RewriteOptions::default() };
     let rewritten = ampc::rewrite(Model::from(module), &options)?;
     let module = &rewritten.model.module;
-    let paths = ampc::passes::Paths::new(module);
+    let paths = ampc::passes::Paths::of(module);
     let step = |node| {
         let data = module.node(node);
         let result = data.result(0).map(|value| &module.value(value).ty);

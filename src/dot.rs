@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 /// The main graph in the DOT language.
 pub fn print(module: &Module) -> String {
     let graph = module.main();
-    let paths = Paths::new(module);
+    let paths = Paths::of(module);
     let mut out = String::from("digraph {\n  node [shape=box, style=filled, fontname=\"Helvetica\"];\n");
     for &input in module.graph(graph).inputs() {
         let _ = writeln!(

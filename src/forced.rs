@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// rewrite without more pins. Variables that cannot have the other format are left out.
 pub(crate) fn forced(source: &Module, options: &RewriteOptions, report: &Report) -> Vec<ForcedReport> {
     let Some(cost) = Cost::of(report) else { return Vec::new() };
-    let paths = Paths::new(source);
+    let paths = Paths::of(source);
     let mut seen: FxHashSet<&str> = FxHashSet::default();
     let mut forced = Vec::new();
     for path in options.explain.iter().filter(|path| seen.insert(path)) {

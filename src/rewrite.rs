@@ -196,7 +196,7 @@ pub(crate) fn op_of(module: &Module, node: Node) -> String {
 }
 
 pub(crate) fn findings_of(module: &Module, violations: &[Violation]) -> Vec<Finding> {
-    let paths = Paths::new(module);
+    let paths = Paths::of(module);
     violations
         .iter()
         .map(|v| match v.node {
@@ -219,7 +219,7 @@ pub(crate) fn findings_of(module: &Module, violations: &[Violation]) -> Vec<Find
 }
 
 pub(crate) fn findings_of_types(module: &Module, errors: &[InferError]) -> Vec<Finding> {
-    let paths = Paths::new(module);
+    let paths = Paths::of(module);
     errors
         .iter()
         .map(|e| Finding {

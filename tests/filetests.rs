@@ -171,7 +171,7 @@ fn presets(path: &Path) -> Outcome {
 
 /// Paths, operators and variables of what is f32, below a heading.
 fn rows(module: &Module) -> Vec<String> {
-    let paths = Paths::new(module);
+    let paths = Paths::of(module);
     let mut rows = vec![String::new()];
     for &node in paths.nodes() {
         let (_, op, _) = module.op_name(node);
@@ -194,7 +194,7 @@ fn decided(module: &Module, pipeline: &str) -> datatest_stable::Result<Vec<(Clas
     let pipeline = Pipeline::parse(pipeline, &Policy::preset)?;
     pipeline.run(&mut decided, true, &mut ())?;
     let mut decisions = Vec::new();
-    for &node in Paths::new(module).nodes() {
+    for &node in Paths::of(module).nodes() {
         let of_node = &decided.node(node).decisions;
         decisions.extend(f32_vars(module, node).map(|var| (of_node[var].class, of_node[var].precision)));
     }

@@ -152,7 +152,7 @@ impl Observer for Decisions {
         if pass.name() != "simplify-casts" {
             return;
         }
-        let paths = Paths::new(module);
+        let paths = Paths::of(module);
         for node in module.graph_ids().flat_map(|graph| module.nodes(graph)) {
             let data = module.node(node);
             if data.provenance == Provenance::User {

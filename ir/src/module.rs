@@ -518,8 +518,12 @@ impl Module {
     /// The imported version of a domain (`""` for ai.onnx) in a graph.
     pub fn opset(&self, graph: GraphId, domain: &str) -> Option<u16> {
         let other = if domain.is_empty() { "ai.onnx" } else { domain };
-        let spellings = [self.symbol(domain), self.symbol(other)];
-        self.opsets(graph).iter().find(|(d, _)| spellings.contains(&Some(*d))).map(|&(_, v)| v)
+        // Of the few imports there are, the one is found sooner by reading than by looking symbols up.
+        let is_wanted = |&&(found, _): &&(Symbol, u16)| {
+            let found = self.text(found);
+            found == domain || found == other
+        };
+        self.opsets(graph).iter().find(is_wanted).map(|&(_, version)| version)
     }
 
     /// The name under which a value is known where it is: its own, or for a capture that of what it captures.

@@ -1,12 +1,26 @@
-//! The graphs and nodes of a module in program order: asked for by nearly every pass, changed by few. They are listed
-//! when somebody asks and kept until an edit verb changes which nodes there are, or where.
+//! What nearly every pass asks for and few change: the graphs and nodes of a module in program order, and what is made
+//! of their names. It is found when somebody asks and kept until an edit verb changes what it is made of: which nodes
+//! there are, where they stand, or what they, their results and functions are called.
 
 use crate::{GraphId, Module, Node};
-use std::sync::OnceLock;
+use std::any::Any;
+use std::fmt;
+use std::sync::{Arc, OnceLock};
 
-/// Lists of graphs and nodes, if somebody has asked since the last change.
-#[derive(Debug, Default)]
-pub(crate) struct Program(OnceLock<Listed>);
+/// What somebody has asked for since the last change.
+#[derive(Default)]
+pub(crate) struct Program {
+    listed: OnceLock<Listed>,
+    /// What [`Module::by_names`] was asked for first.
+    named: OnceLock<Arc<dyn Any + Send + Sync>>,
+}
+
+impl fmt::Debug for Program {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let named = self.named.get().is_some();
+        f.debug_struct("Program").field("listed", &self.listed).field("named", &named).finish()
+    }
+}
 
 #[derive(Debug, PartialEq, Eq)]
 struct Listed {
@@ -14,10 +28,10 @@ struct Listed {
     nodes: Vec<Node>,
 }
 
-/// A copy of a module lists its own.
+/// A copy of a module lists its own; what is made of names it shares.
 impl Clone for Program {
     fn clone(&self) -> Program {
-        Program::default()
+        Program { listed: OnceLock::new(), named: self.named.clone() }
     }
 }
 
@@ -33,7 +47,7 @@ impl Module {
     }
 
     fn listed(&self) -> &Listed {
-        let listed = self.program.0.get_or_init(|| self.list());
+        let listed = self.program.listed.get_or_init(|| self.list());
         // Where checks are on, that no verb has forgotten to say what it changed.
         debug_assert_eq!(*listed, self.list());
         listed
@@ -53,8 +67,20 @@ impl Module {
         Listed { graphs, nodes }
     }
 
+    /// What a function makes of the names, the order and the calls of nodes and functions: kept until one of them
+    /// changes. A module keeps one such thing; what another type is asked for is made each time.
+    pub fn by_names<T: Any + Send + Sync>(&self, make: impl Fn(&Module) -> T) -> Arc<T> {
+        let kept = self.program.named.get_or_init(|| Arc::new(make(self)));
+        Arc::clone(kept).downcast().unwrap_or_else(|_| Arc::new(make(self)))
+    }
+
     /// What edit verbs call that change which nodes there are, or where.
     pub(crate) fn forget_program(&mut self) {
         self.program = Program::default();
+    }
+
+    /// What edit verbs call that change what something is called, or which function a node calls.
+    pub(crate) fn forget_names(&mut self) {
+        self.program.named = OnceLock::new();
     }
 }

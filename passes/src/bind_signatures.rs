@@ -82,7 +82,7 @@ impl Pass for BindSignatures {
 fn agree(module: &mut Module) -> Result<(), PassError> {
     let contradiction = |module: &Module, node: Option<Node>, reason: String| {
         let place = node.map_or_else(String::new, |node| {
-            let paths = Paths::new(module);
+            let paths = Paths::of(module);
             format!("{} `{}`: ", node_key(module, node), paths.path(node))
         });
         PassError::Signatures { reason: format!("{place}{reason}") }

@@ -78,9 +78,9 @@ impl Pass for Classify {
         Invariants::ASSIGNED.with(Invariants::LOWERED)
     }
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
-        let paths = Paths::new(module);
+        let paths = Paths::of(module);
         let values = ValueNames::new(module, !self.policy.value_pins().is_empty());
-        let pins = self.policy.pins_in(&paths, &values);
+        let pins = self.policy.pins_in(&*paths, &values);
         check_pins(&self.policy, &pins, module, &paths, &values)?;
         warn_of_foreign_report(&self.policy, &paths, cx);
         let groups = Groups::new(module);
@@ -203,9 +203,9 @@ pub(crate) fn pinned_nodes(module: &Module, policy: &Policy) -> FxHashSet<Node> 
     if !denied && !has_pins {
         return FxHashSet::default();
     }
-    let paths = Paths::new(module);
+    let paths = Paths::of(module);
     let values = ValueNames::new(module, !policy.value_pins().is_empty());
-    let wishes = Wishes { policy, pins: &policy.pins_in(&paths, &values) };
+    let wishes = Wishes { policy, pins: &policy.pins_in(&*paths, &values) };
     let mut nodes = paths.nodes().to_vec();
     nodes.retain(|&node| {
         let names: Vec<&str> = paths.names(node).collect();

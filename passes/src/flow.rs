@@ -186,45 +186,70 @@ pub fn is_free(module: &Module, var: Var) -> bool {
 /// What the variable types on the way in: formal operands of the node with their slots, and for a port the outputs
 /// of bodies that it reads, with theirs.
 pub fn operands_of(module: &Module, var: Var) -> impl Iterator<Item = (usize, Value)> + '_ {
-    let data = module.node(var.node);
-    let (at, ports) = (usize::from(var.var), Ports::of(module, var.node));
-    let formals = match ports {
-        Some(_) => &[][..],
-        None => data.formal_operands(),
-    };
-    let schema = data.schema();
-    let typed = formals.iter().enumerate().filter_map(move |(i, &v)| {
-        (schema?.input(i)?.ty == FormalType::Var(u8::try_from(var.var).ok()?)).then_some((i, v?))
-    });
-    let of_nodes = ports.as_ref().and_then(|ports| Some((ports.nodes(module), ports.operand(at)?)));
-    let of_nodes = of_nodes
-        .into_iter()
-        .flat_map(move |(nodes, i)| nodes.filter_map(move |node| Some((i, module.node(node).operand(i)?))));
-    let of_bodies = ports.map(|ports| ports.body_outputs(module, at));
-    let of_bodies = of_bodies.into_iter().flatten();
-    let of_bodies = of_bodies.map(|(body, slot)| (slot, module.graph(body).outputs()[slot].value));
-    typed.chain(of_nodes).chain(of_bodies)
+    match Ports::of(module, var.node) {
+        None => Typed::Formals(formals_of(module, var, Side::Operand)),
+        Some(ports) => Typed::Port(Box::new(operands_of_port(module, ports, usize::from(var.var)))),
+    }
 }
 
 /// What the variable types on the way out: results of the node with their slots, and for a port the inputs of
 /// bodies that it makes.
 pub fn results_of(module: &Module, var: Var) -> impl Iterator<Item = (usize, Value)> + '_ {
+    match Ports::of(module, var.node) {
+        None => Typed::Formals(formals_of(module, var, Side::Result)),
+        Some(ports) => Typed::Port(Box::new(results_of_port(module, ports, usize::from(var.var)))),
+    }
+}
+
+/// What a variable or a port types. Nearly every variable is of a node without ports, and everything asks for what it
+/// types: ports, which are large, are behind a pointer.
+enum Typed<'m, F> {
+    Formals(F),
+    Port(Box<dyn Iterator<Item = (usize, Value)> + 'm>),
+}
+
+impl<F: Iterator<Item = (usize, Value)>> Iterator for Typed<'_, F> {
+    type Item = (usize, Value);
+    fn next(&mut self) -> Option<(usize, Value)> {
+        match self {
+            Typed::Formals(formals) => formals.next(),
+            Typed::Port(port) => port.next(),
+        }
+    }
+}
+
+/// The operands or results of a node whose formal a variable types, with their slots.
+fn formals_of(module: &Module, var: Var, side: Side) -> impl Iterator<Item = (usize, Value)> + '_ {
     let data = module.node(var.node);
-    let (at, ports) = (usize::from(var.var), Ports::of(module, var.node));
-    let formals = match ports {
-        Some(_) => &[][..],
-        None => data.results(),
-    };
     let schema = data.schema();
-    let typed = formals.iter().enumerate().filter_map(move |(i, &v)| {
-        (schema?.output(i)?.ty == FormalType::Var(u8::try_from(var.var).ok()?)).then_some((i, v?))
+    let values = match side {
+        Side::Operand => data.formal_operands(),
+        Side::Result => data.results(),
+    };
+    let typed = u8::try_from(var.var).ok().map(FormalType::Var);
+    values.iter().enumerate().filter_map(move |(slot, &value)| {
+        let formal = match side {
+            Side::Operand => schema?.input(slot)?,
+            Side::Result => schema?.output(slot)?,
+        };
+        (Some(formal.ty) == typed).then_some((slot, value?))
+    })
+}
+
+fn operands_of_port(module: &Module, ports: Ports, at: usize) -> impl Iterator<Item = (usize, Value)> + '_ {
+    let of_nodes = ports.operand(at).map(|slot| {
+        ports.nodes(module).filter_map(move |node| Some((slot, module.node(node).operand(slot)?)))
     });
-    let of_nodes = ports.as_ref().and_then(|ports| Some((ports.nodes(module), ports.result(at)?)));
-    let of_nodes = of_nodes
-        .into_iter()
-        .flat_map(move |(nodes, i)| nodes.filter_map(move |node| Some((i, module.node(node).result(i)?))));
-    let of_bodies = ports.map(|ports| ports.body_inputs(module, at).enumerate());
-    typed.chain(of_nodes).chain(of_bodies.into_iter().flatten())
+    let outputs = ports.body_outputs(module, at);
+    let of_bodies = outputs.map(|(body, slot)| (slot, module.graph(body).outputs()[slot].value));
+    of_nodes.into_iter().flatten().chain(of_bodies)
+}
+
+fn results_of_port(module: &Module, ports: Ports, at: usize) -> impl Iterator<Item = (usize, Value)> + '_ {
+    let of_nodes = ports.result(at).map(|slot| {
+        ports.nodes(module).filter_map(move |node| Some((slot, module.node(node).result(slot)?)))
+    });
+    of_nodes.into_iter().flatten().chain(ports.body_inputs(module, at).enumerate())
 }
 
 /// The variables of a node.

@@ -28,8 +28,16 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// Names every node. Linear in the length of the names.
-    pub fn new(module: &Module) -> Paths {
+    /// Names every node, if none has been renamed, added or moved since somebody asked. Linear in the length of the
+    /// names.
+    pub fn of(module: &Module) -> Arc<Paths> {
+        let paths = module.by_names(Paths::new);
+        // Where checks are on, that no verb has forgotten to say what it changed.
+        debug_assert!(paths.is_as(&Paths::new(module)), "names have changed");
+        paths
+    }
+
+    fn new(module: &Module) -> Paths {
         let mut paths = Paths {
             of: SecondaryMap::default(),
             other: SecondaryMap::default(),
@@ -151,6 +159,11 @@ impl Paths {
         }
     }
 
+    fn is_as(&self, other: &Paths) -> bool {
+        let all_names = |paths: &Paths, node| paths.names(node).map(str::to_owned).collect::<Vec<_>>();
+        self.order == other.order && self.order.iter().all(|&n| all_names(self, n) == all_names(other, n))
+    }
+
     /// The path of a node; `?` for one that came after.
     pub fn path(&self, node: Node) -> &str {
         self.of[node].as_deref().unwrap_or("?")
@@ -261,7 +274,7 @@ mod tests {
   } : f32[2] @loop1
   output %y : f32[2]\n}\n";
         let module = parse(text, &NoData).unwrap_or_else(|errors| panic!("{errors}"));
-        let paths = Paths::new(&module);
+        let paths = Paths::of(&module);
         for (wanted, found) in [
             ("rs", Some("loop1/body/rs")),
             ("loop1/rs", Some("loop1/body/rs")),

@@ -94,7 +94,7 @@ impl Pass for Taint {
             }
         }
         let changed = !tainted.is_empty();
-        let paths = if changed { Some(Paths::new(module)) } else { None };
+        let paths = if changed { Some(Paths::of(module)) } else { None };
         for (var, origin) in tainted {
             let path = paths.as_ref().map_or("?", |p| p.path(origin.node));
             let (domain, op, _) = module.op_name(origin.node);

@@ -30,7 +30,7 @@ pub(crate) fn refuse(module: &Module) -> Result<(), PassError> {
     let Some(first) = casts.next() else { return Ok(()) };
     let main = module.opset(module.main(), "").unwrap_or(CAST_BY_NUMBER);
     Err(PassError::TextCasts {
-        first: Paths::new(module).path(first).to_owned(),
+        first: Paths::of(module).path(first).to_owned(),
         more: casts.count(),
         opset: module.opset(module.node(first).graph, "").unwrap_or(1),
         to: main.max(CAST_BY_NUMBER),

@@ -17,6 +17,7 @@ use ampc::passes::suggest::did_you_mean;
 use ampc::passes::{Paths, Policy};
 use ampc::report::is_cast;
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 /// Nodes that one pattern explains at most.
 const SHOWN_NODES: usize = 20;
@@ -26,7 +27,7 @@ pub(crate) struct Explained {
     nodes: Vec<Wanted>,
     /// What to say of patterns that match more than is shown.
     more: String,
-    paths: Option<Paths>,
+    paths: Option<Arc<Paths>>,
 }
 
 /// A node to explain.
@@ -47,7 +48,7 @@ impl Explained {
         if wanted.is_empty() {
             return Ok(Explained { nodes: Vec::new(), more: String::new(), paths: None });
         }
-        let paths = Paths::new(module);
+        let paths = Paths::of(module);
         let (mut nodes, mut more) = (Vec::new(), String::new());
         for pattern in wanted {
             if let Some(node) = paths.by_call(module, pattern).filter(|_| paths.node(pattern).is_none()) {
@@ -82,7 +83,7 @@ impl Explained {
     /// What was decided about them.
     pub(crate) fn text(&self, module: &Module, report: &Report) -> String {
         let Some(paths) = &self.paths else { return String::new() };
-        let result = self.nodes.iter().any(|n| n.by_call).then(|| Paths::new(module));
+        let result = self.nodes.iter().any(|n| n.by_call).then(|| Paths::of(module));
         let text = |Wanted { path, node, by_call }: &Wanted| {
             // What was decided alike for all calls stands under the function's name.
             let listed = if report.node(path).is_some() { path } else { paths.path(*node) };

@@ -54,7 +54,7 @@ pub(crate) fn run(args: &OptArgs, ui: Ui) -> Result<(), Failure> {
     }
     let written = emit.write(&model)?;
     drop(progress);
-    let paths = (!warnings.is_empty()).then(|| Paths::new(&model.module));
+    let paths = (!warnings.is_empty()).then(|| Paths::of(&model.module));
     for warning in &warnings {
         let place = match (warning.node, &paths) {
             (Some(node), Some(paths)) => format!("`{}`: ", paths.path(node)),

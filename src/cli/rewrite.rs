@@ -80,7 +80,7 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     if emit.kind == EmitArg::Emulated {
         let (emulated, told) = ampc::emulate(model).map_err(|e| diagnose::failure(&e, None))?;
         model = emulated;
-        add_warnings(&mut report, told, &Paths::new(&model.module));
+        add_warnings(&mut report, told, &Paths::of(&model.module));
     }
     let mut batch = Batch::new();
     let mut written = emit.stage(&model, &mut batch)?;

@@ -183,7 +183,7 @@ fn profile(executable: &mut Executable, inputs: &Inputs, n: u32, model: &Model) 
         ran.map_err(|e| diagnose::failure(&execute::of_run(&model.module, &e), Some(&model.module)))?;
     }
     let module = executable.module();
-    let paths = Paths::new(module);
+    let paths = Paths::of(module);
     let mut nodes: Vec<(Node, Duration)> = profile.times().collect();
     let mut operators: BTreeMap<&str, (u64, Duration)> = BTreeMap::new();
     for &(node, time) in &nodes {

@@ -86,7 +86,7 @@ fn of_prepare(module: &Module, error: &PrepareError) -> Error {
             for (node, op) in list {
                 nodes.entry(op).or_insert(*node);
             }
-            let paths = Paths::new(module);
+            let paths = Paths::of(module);
             let ops: Vec<String> =
                 nodes.into_iter().map(|(op, node)| format!("{op} (`{}`)", paths.path(node))).collect();
             Error::Unsupported(format!("the CPU backend has no kernel for {}", ops.join(", ")))
@@ -110,7 +110,7 @@ pub fn of_run(module: &Module, error: &ExecuteError) -> Error {
     let at = |code: &'static str, node: Node| Finding {
         code,
         node: Some(node),
-        place: Paths::new(module).path(node).to_owned(),
+        place: Paths::of(module).path(node).to_owned(),
         op: Some(op_of(module, node)),
         message: error.to_string(),
     };

@@ -58,7 +58,7 @@ pub fn find_pins(
     found: &Verification,
 ) -> Result<PinSearch, Error> {
     let mut search = Search { source, options, inputs, verify_options, tried: 0 };
-    let paths = Paths::new(source);
+    let paths = Paths::of(source);
     let mut pins: Vec<Candidate> = Vec::new();
     let mut pinned: FxHashSet<String> = FxHashSet::default();
     let mut last: Option<Trial> = None;
@@ -100,7 +100,7 @@ struct Candidate {
 
 /// The nodes that can be pinned, what adds most first.
 fn ranked(source: &Module, paths: &Paths, rewritten: &Module, found: &Verification) -> Vec<Candidate> {
-    let result = Paths::new(rewritten);
+    let result = Paths::of(rewritten);
     let places: FxHashMap<Node, usize> = paths.nodes().iter().copied().zip(0..).collect();
     let place = |node| places.get(&node).copied().unwrap_or(usize::MAX);
     let mut ranked: Vec<Candidate> = Vec::new();
@@ -207,7 +207,7 @@ fn is_lowered(module: &Module, node: Node) -> bool {
 
 /// The paths of the nodes that were lowered.
 fn lowered(module: &Module) -> Vec<String> {
-    let paths = Paths::new(module);
+    let paths = Paths::of(module);
     let nodes = paths.nodes().iter().filter(|&&node| is_lowered(module, node));
     nodes.map(|&node| paths.path(node).to_owned()).collect()
 }

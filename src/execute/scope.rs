@@ -46,7 +46,7 @@ pub(super) enum Event {
 /// A model, and which of its values are told under which names.
 pub(super) struct Side<'m> {
     pub(super) module: &'m Module,
-    pub(super) paths: Paths,
+    pub(super) paths: Arc<Paths>,
     names: SecondaryMap<Value, Option<Arc<str>>>,
 }
 
@@ -57,7 +57,7 @@ impl<'m> Side<'m> {
         for value in computed(module, executable) {
             names[value] = module.value_name(value).map(|name| module.text(name).into());
         }
-        Side { module, paths: Paths::new(module), names }
+        Side { module, paths: Paths::of(module), names }
     }
 
     /// Tells only what the other model may have as well.

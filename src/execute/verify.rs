@@ -315,7 +315,7 @@ fn lone_outputs(other: &Module, pairs: &[usize]) -> Lone {
 
 /// What was found of the outputs of a model, with the nodes that make them.
 pub fn of_outputs(module: &Module, found: impl IntoIterator<Item = Agreement>) -> Vec<Compared> {
-    let paths = Paths::new(module);
+    let paths = Paths::of(module);
     let outputs = module.graph(module.main()).outputs();
     let rows = outputs.iter().zip(output_names(module)).zip(found);
     rows.map(|((output, value), agreement)| {

@@ -11,6 +11,7 @@ use ampc_passes::policy::{SignatureJson, op_key};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::borrow::Cow;
 use std::fmt::Write;
+use std::sync::Arc;
 
 /// A module as JSON.
 #[derive(Debug, Default)]
@@ -27,7 +28,7 @@ pub struct Printed {
 pub fn print(module: &Module) -> Printed {
     let mut writer = Writer {
         module,
-        paths: Paths::new(module),
+        paths: Paths::of(module),
         done: Printed::default(),
         depth: 0,
         nesting: 0,
@@ -41,7 +42,7 @@ pub fn print(module: &Module) -> Printed {
 
 pub(super) struct Writer<'m> {
     pub(super) module: &'m Module,
-    paths: Paths,
+    paths: Arc<Paths>,
     pub(super) done: Printed,
     /// Indentation.
     pub(super) depth: usize,

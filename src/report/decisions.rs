@@ -113,7 +113,7 @@ impl<'a> Decisions<'a> {
     /// Finds the nodes that a raised opset needed.
     fn find_raised(&mut self, module: &Module) {
         let known = self.known();
-        let paths = Paths::new(module);
+        let paths = Paths::of(module);
         let new = paths.nodes().iter().filter(|node| !known.contains(node));
         self.raised = new.map(|&node| (node, paths.path(node).to_owned())).collect();
     }
@@ -126,7 +126,7 @@ impl<'a> Decisions<'a> {
         let is_new = |&node: &Node| is_cast(module, node) && !known.contains(&node);
         let mut new = flow::nodes(module).into_iter().filter(is_new).peekable();
         if new.peek().is_some() {
-            let paths = Paths::new(module);
+            let paths = Paths::of(module);
             self.hoisted = new.map(|node| (node, paths.path(node).to_owned())).collect();
         }
     }
@@ -145,7 +145,7 @@ impl<'a> Decisions<'a> {
     }
 
     fn find_instances(&mut self, module: &Module) {
-        let paths = Paths::new(module);
+        let paths = Paths::of(module);
         let of = instances(module);
         let mut copies: Vec<(FunctionId, FunctionId)> =
             of.iter().map(|(&copy, &source)| (source, copy)).collect();

@@ -326,7 +326,7 @@ pub struct VarReport {
 /// What a report needs to know of the source.
 #[derive(Debug)]
 pub(crate) struct Before {
-    paths: Paths,
+    paths: Arc<Paths>,
     casts: Vec<(Node, Provenance)>,
     constant_bytes: u64,
 }
@@ -338,7 +338,7 @@ impl Before {
             .filter(|&n| is_cast(module, n))
             .map(|n| (n, module.node(n).provenance))
             .collect();
-        Before { paths: Paths::new(module), casts, constant_bytes: constant_bytes(module) }
+        Before { paths: Paths::of(module), casts, constant_bytes: constant_bytes(module) }
     }
 }
 
@@ -527,7 +527,7 @@ fn summary(module: &Module, paths: &Paths) -> Summary {
 fn casts(module: &Module, before: &Before) -> Casts {
     let mut casts = Casts { present: before.casts.len() as u64, ..Casts::default() };
     let known: BTreeSet<Node> = before.casts.iter().map(|&(n, _)| n).collect();
-    let paths = Paths::new(module);
+    let paths = Paths::of(module);
     for node in flow::nodes(module) {
         if !is_cast(module, node) {
             continue;

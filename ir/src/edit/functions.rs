@@ -22,6 +22,8 @@ impl Module {
         if (data.name, data.overload) == (name, overload) {
             return;
         }
+        self.forget_names();
+        let data = &mut self.functions[function];
         (data.name, data.overload) = (name, overload);
         self.graphs[data.graph].dirty = true;
         for &call in self.calls.get(&function).map_or(&[][..], |calls| calls) {
@@ -35,6 +37,7 @@ impl Module {
     /// If the node is no call.
     pub fn set_callee(&mut self, call: Node, function: FunctionId) {
         assert!(matches!(self.nodes[call].op, Op::Call(_)), "{call} is no call");
+        self.forget_names();
         self.forget_call(call);
         self.calls.entry(function).or_default().push(call);
         self.nodes[call].op = Op::Call(function);
@@ -44,6 +47,7 @@ impl Module {
 
     /// Sets what a function says of itself under a key; `None` removes the entry.
     pub fn set_function_entry(&mut self, function: FunctionId, key: &str, value: Option<&str>) {
+        self.forget_names();
         let key = self.intern(key);
         let value = value.map(|value| self.intern(value));
         let metadata = &mut self.functions[function].metadata;
@@ -73,6 +77,7 @@ impl Module {
     /// each body right after the graph that it is in. Of the calls of a function, only the first has decisions; they
     /// move to the one that is first now.
     pub fn order_calls(&mut self) {
+        self.forget_names();
         let mut ordered: BTreeMap<FunctionId, Vec<Node>> = BTreeMap::new();
         let mut work: Vec<GraphId> = self.functions().map(|(_, f)| f.graph).collect();
         work.reverse();

@@ -132,6 +132,7 @@ impl Module {
 
     /// Renames a value; everything that spells its name is dirty.
     pub fn set_value_name(&mut self, value: Value, name: Symbol) {
+        self.forget_names();
         self.values[value].name = Some(name);
         self.values[value].dirty = true;
         self.taken.insert(name);

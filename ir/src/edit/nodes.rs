@@ -156,6 +156,7 @@ impl Module {
 
     /// Renames a node.
     pub fn set_node_name(&mut self, node: Node, name: Option<Symbol>) {
+        self.forget_names();
         self.nodes[node].name = name;
         self.nodes[node].dirty.header = true;
         self.taken.extend(name);
@@ -163,6 +164,7 @@ impl Module {
 
     /// Lets a node compute something else: another version of its operator, another function.
     pub fn set_op(&mut self, node: Node, op: Op) {
+        self.forget_names();
         self.forget_call(node);
         if let Op::Call(function) = op {
             self.calls.entry(function).or_default().push(node);
@@ -203,6 +205,7 @@ impl Module {
     /// # Panics
     /// If one of them is read or leaves the graph.
     pub fn truncate_results(&mut self, node: Node, n: usize) {
+        self.forget_names();
         while self.nodes[node].results.len() > n {
             if let Some(value) = self.nodes[node].results.pop().flatten() {
                 assert!(self.uses(value).next().is_none() && !self.is_output(value), "{value} is still read");

@@ -219,7 +219,7 @@ impl Raise<'_> {
 
     /// What has no form, for the error.
     fn missing(&self, module: &Module) -> Vec<NoForm> {
-        let paths = Paths::new(module);
+        let paths = Paths::of(module);
         let form = |(key, (from, nodes)): (&(&'static str, u16, String), &(u16, Vec<Node>))| NoForm {
             op: key.0,
             from: *from,

@@ -52,7 +52,7 @@ pub(super) fn plan(exporter: &Exporter<'_>, order: &[GraphId]) -> Result<Functio
             continue;
         }
         let refuse = |issue| {
-            let node = Paths::new(module).path(node).to_owned();
+            let node = Paths::of(module).path(node).to_owned();
             Err(ExportError::Body { node, issue })
         };
         let Some(form) = Form::of_node(module, node) else { return refuse(BodyIssue::NoForm) };
