@@ -38,8 +38,8 @@ pub(crate) fn forced(source: &Module, options: &RewriteOptions, report: &Report)
             let more = Cost::of(&pinned).filter(|_| is_met).map(|pinned| pinned.more_than(cost));
             forced.extend(more.map(|costs_more| ForcedReport {
                 node: path.clone(),
-                var: var.var.clone(),
-                precision,
+                var: var.var.to_string(),
+                precision: precision.into_owned(),
                 costs_more,
             }));
         }

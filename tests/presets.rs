@@ -95,7 +95,7 @@ fn torch_rounds_a_mask_that_is_an_input() {
         let narrowed = report.casts.list.iter().any(|cast| cast.tensor == "mask" && cast.to == "fp16");
         (report.node("masked").unwrap().precision.clone().unwrap(), narrowed)
     };
-    assert_eq!(masked(Policy::preset("torch").unwrap()), ("fp16".to_owned(), true));
+    assert_eq!(masked(Policy::preset("torch").unwrap()), ("fp16".into(), true));
     let promoted = r#"{"schema": "ampc-policy/1", "base": "torch", "ops": {"promote": ["Add"]}}"#;
-    assert_eq!(masked(Policy::from_json(promoted).unwrap()), ("fp32".to_owned(), false));
+    assert_eq!(masked(Policy::from_json(promoted).unwrap()), ("fp32".into(), false));
 }

@@ -88,6 +88,10 @@ impl<K: EntityRef, V> PrimaryMap<K, V> {
         self.items.push(item);
         K::new(self.items.len() - 1)
     }
+    /// Makes room for so many items more.
+    pub fn reserve(&mut self, additional: usize) {
+        self.items.reserve(additional);
+    }
     /// The id that the next [`push`](Self::push) will return.
     pub fn next_key(&self) -> K {
         K::new(self.items.len())
@@ -137,9 +141,16 @@ pub struct SecondaryMap<K, V> {
     key: PhantomData<K>,
 }
 
+impl<K: EntityRef, V: Clone + Default> SecondaryMap<K, V> {
+    /// A map with room for the ids that have been handed out so far.
+    pub fn with_capacity(ids: usize) -> Self {
+        Self { items: Vec::with_capacity(ids), default: V::default(), key: PhantomData }
+    }
+}
+
 impl<K: EntityRef, V: Clone + Default> Default for SecondaryMap<K, V> {
     fn default() -> Self {
-        Self { items: Vec::new(), default: V::default(), key: PhantomData }
+        Self::with_capacity(0)
     }
 }
 
@@ -151,6 +162,10 @@ impl<K: EntityRef, V: Clone> SecondaryMap<K, V> {
 }
 
 impl<K: EntityRef, V> SecondaryMap<K, V> {
+    /// All ids up to the last one that was written, with what the map has for them.
+    pub fn iter(&self) -> impl Iterator<Item = (K, &V)> {
+        self.items.iter().enumerate().map(|(index, item)| (K::new(index), item))
+    }
     /// All ids up to the last one that was written, with what the map has for them.
     pub fn into_entries(self) -> impl Iterator<Item = (K, V)> {
         self.items.into_iter().enumerate().map(|(index, item)| (K::new(index), item))

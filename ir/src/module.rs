@@ -517,11 +517,11 @@ impl Module {
 
     /// The imported version of a domain (`""` for ai.onnx) in a graph.
     pub fn opset(&self, graph: GraphId, domain: &str) -> Option<u16> {
-        let other = if domain.is_empty() { "ai.onnx" } else { domain };
         // Of the few imports there are, the one is found sooner by reading than by looking symbols up.
-        let is_wanted = |&&(found, _): &&(Symbol, u16)| {
-            let found = self.text(found);
-            found == domain || found == other
+        let is_wanted = |&&(found, _): &&(Symbol, u16)| match (self.text(found), domain) {
+            ("" | "ai.onnx", "") => true,
+            ("", _) | (_, "") => false,
+            (found, domain) => found == domain,
         };
         self.opsets(graph).iter().find(is_wanted).map(|&(_, version)| version)
     }

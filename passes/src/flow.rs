@@ -8,6 +8,7 @@ use ampc_ir::ports::Ports;
 pub use ampc_ir::views::resolve_captures;
 use ampc_ir::{DType, FunctionId, GraphId, Module, Node, Type, Value};
 use rustc_hash::FxHashSet;
+use smallvec::{SmallVec, smallvec};
 
 /// A type variable of a node of the operator table, or a port of a node with bodies or of the calls of a function.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -379,9 +380,9 @@ pub fn origin_var(module: &Module, value: Value) -> Option<Var> {
 
 /// Readers of a value here and in bodies, looking through casts that an earlier run inserted. Outputs are readers in
 /// bodies only: see [`outputs`]. In no order that means anything; sort where order matters.
-pub fn readers(module: &Module, value: Value) -> Vec<Reader> {
-    let mut readers = Vec::new();
-    let mut work = vec![value];
+pub fn readers(module: &Module, value: Value) -> SmallVec<[Reader; 4]> {
+    let mut readers = SmallVec::new();
+    let mut work: SmallVec<[Value; 4]> = smallvec![value];
     while let Some(value) = work.pop() {
         let graph = module.value(value).graph;
         if graph != module.main() {

@@ -51,6 +51,7 @@ pub mod taint;
 pub mod target;
 pub mod tensors;
 pub mod text_casts;
+mod var_map;
 
 pub use invariants::{Breach, Invariants};
 pub use pass::{Changed, Pass, PassCx, PassError, Warning, sound};

@@ -12,7 +12,8 @@ use crate::specialize_functions::{MAX_DEPTH, instances};
 use ampc_ir::entity::SecondaryMap;
 use ampc_ir::module::{FunctionData, GraphOwner, Module, Op};
 use ampc_ir::{FunctionId, GraphId, Node};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxBuildHasher, FxHashMap};
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 /// The paths of all nodes of a module.
@@ -38,12 +39,13 @@ impl Paths {
     }
 
     fn new(module: &Module) -> Paths {
+        let n = module.n_nodes();
         let mut paths = Paths {
-            of: SecondaryMap::default(),
+            of: SecondaryMap::with_capacity(n),
             other: SecondaryMap::default(),
-            local: SecondaryMap::default(),
-            nodes: FxHashMap::default(),
-            order: Vec::new(),
+            local: SecondaryMap::with_capacity(n),
+            nodes: FxHashMap::with_capacity_and_hasher(n, FxBuildHasher),
+            order: Vec::with_capacity(n),
         };
         let mut counts: FxHashMap<String, u32> = FxHashMap::default();
         paths.walk(module, module.main(), String::new(), &mut counts);
@@ -71,17 +73,15 @@ impl Paths {
         while let Some((graph, prefix)) = work.pop() {
             let mut bodies = Vec::new();
             for node in module.nodes(graph) {
-                let base = format!("{prefix}{}", own_name(module, node));
-                let path = self.unique(base, counts);
+                let path = self.unique(&prefix, own_name(module, node), node, counts);
                 bodies.extend(
                     module
                         .node(node)
                         .bodies()
                         .map(|body| (body, format!("{path}/{}/", attr_of(module, body)))),
                 );
-                self.of[node] = Some(path.clone());
+                self.of[node] = Some(path);
                 self.local[node] = prefix.len();
-                self.nodes.insert(path, node);
                 self.order.push(node);
             }
             work.extend(bodies.into_iter().rev());
@@ -145,16 +145,28 @@ impl Paths {
         }
     }
 
-    fn unique(&self, base: String, counts: &mut FxHashMap<String, u32>) -> Arc<str> {
-        if !self.nodes.contains_key(base.as_str()) {
-            return base.into();
-        }
-        let count = counts.entry(base.clone()).or_insert(1);
+    /// Gives a node its path, which no other has.
+    fn unique(
+        &mut self,
+        prefix: &str,
+        name: &str,
+        node: Node,
+        counts: &mut FxHashMap<String, u32>,
+    ) -> Arc<str> {
+        let base: Arc<str> = if prefix.is_empty() { name.into() } else { format!("{prefix}{name}").into() };
+        let mut path = base.clone();
         loop {
-            *count += 1;
-            let path = format!("{base}~{count}");
-            if !self.nodes.contains_key(path.as_str()) {
-                return path.into();
+            match self.nodes.entry(path) {
+                Entry::Vacant(free) => {
+                    let path = free.key().clone();
+                    free.insert(node);
+                    return path;
+                }
+                Entry::Occupied(_) => {
+                    let count = counts.entry(base.to_string()).or_insert(1);
+                    *count += 1;
+                    path = format!("{base}~{count}").into();
+                }
             }
         }
     }

@@ -173,7 +173,8 @@ impl Cx<'_> {
             };
             let other = self.other(path, &var.var).map_or_else(String::new, |other| format!("; {other}"));
             let class = format!("class {}", var.class);
-            table.row([&var.var, &var.precision, &class, &format!("by {rule}{other}")]);
+            let by = format!("by {rule}{other}");
+            table.row([&*var.var, &*var.precision, &class, &by]);
         }
         table
     }

@@ -1,6 +1,6 @@
 //! What passes decide, gathered while they run.
 
-use super::{Before, NodeReport, OptimumReport, TimeReport, is_cast, node_report};
+use super::{Before, NodeReport, OptimumReport, TimeReport, VarReport, is_cast, node_report};
 use crate::options::{By, Opset, RewriteOptions};
 use ampc_ir::{FunctionId, Module, Node};
 use ampc_passes::assign::{Elsewhere, Optimum, time_as_it_stands};
@@ -214,9 +214,7 @@ impl Observer for Decisions<'_> {
 impl NodeReport {
     /// Whether the same was decided, for whatever reason.
     fn agrees(&self, other: &NodeReport) -> bool {
-        let decided = |n: &NodeReport| -> Vec<(String, String, String)> {
-            n.vars.iter().map(|v| (v.var.clone(), v.class.clone(), v.precision.clone())).collect()
-        };
-        decided(self) == decided(other)
+        let decided = |v: &VarReport| (v.var.clone(), v.class, v.precision.clone());
+        self.vars.iter().map(decided).eq(other.vars.iter().map(decided))
     }
 }

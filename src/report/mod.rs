@@ -25,6 +25,7 @@ use ampc_passes::policy::SignatureJson;
 use ampc_passes::{Paths, Warning};
 use rustc_hash::{FxHashMap, FxHashSet};
 use serde::{Serialize, Serializer};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -291,13 +292,13 @@ pub struct NodeReport {
     /// Its path.
     pub path: String,
     /// Its operator.
-    pub op: String,
+    pub op: Cow<'static, str>,
     /// The operator's domain, empty for ai.onnx.
-    pub domain: String,
+    pub domain: Cow<'static, str>,
     /// Strictest class of its float type variables.
-    pub class: Option<String>,
+    pub class: Option<&'static str>,
     /// `fp16`, `bf16` or `fp32` if a float type variable has it, in this order; else the element type.
-    pub precision: Option<String>,
+    pub precision: Option<Cow<'static, str>>,
     /// The rule that decided the class or precision.
     pub rule: String,
     /// The pin that speaks of it, or of a cast the list: then it stays where it is.
@@ -311,11 +312,11 @@ pub struct NodeReport {
 #[derive(Clone, Debug, Serialize)]
 pub struct VarReport {
     /// ONNX's name of the variable.
-    pub var: String,
+    pub var: Cow<'static, str>,
     /// Its class.
-    pub class: String,
+    pub class: &'static str,
     /// Its element type.
-    pub precision: String,
+    pub precision: Cow<'static, str>,
     /// The rule that decided.
     pub rule: String,
     /// The evidence.
@@ -372,11 +373,12 @@ fn constant_bytes(module: &Module) -> u64 {
 }
 
 /// The spelling of a precision in reports and policies.
-pub fn precision_name(dtype: DType) -> String {
+pub fn precision_name(dtype: DType) -> Cow<'static, str> {
     match dtype {
         DType::F32 => "fp32".into(),
         DType::F16 => "fp16".into(),
-        other => other.to_string(),
+        DType::BF16 => "bf16".into(),
+        other => other.to_string().into(),
     }
 }
 
@@ -455,11 +457,15 @@ fn node_report(
         Op::Call(function) => sources.get(&function).map(|&source| module.function(source)),
         Op::Schema(_) | Op::Custom { .. } => None,
     };
-    let (domain, op) = match source {
-        Some(function) => (module.text(function.domain), module.text(function.name)),
-        None => {
+    let owned = |symbol| Cow::Owned(module.text(symbol).to_owned());
+    let (domain, op) = match (source, data.schema()) {
+        (Some(function), _) => (owned(function.domain), owned(function.name)),
+        (None, Some(schema)) if schema.declared.is_none() => {
+            (Cow::Borrowed(schema.domain), Cow::Borrowed(schema.name))
+        }
+        (None, _) => {
             let (domain, op, _) = module.op_name(node);
-            (domain, op)
+            (Cow::Owned(domain.to_owned()), Cow::Owned(op.to_owned()))
         }
     };
     let leading = float_decisions(module, node)
@@ -472,9 +478,9 @@ fn node_report(
     };
     NodeReport {
         path: path.to_owned(),
-        op: op.to_owned(),
-        domain: domain.to_owned(),
-        class: leading.map(|d| d.class.to_string()),
+        op,
+        domain,
+        class: leading.map(|d| d.class.as_str()),
         precision: leading.and_then(|d| d.precision).map(precision_name),
         rule: leading.map_or_else(|| unknown.to_owned(), |d| d.reason.rule.clone()),
         pin: pin_of_node(module, node).map(str::to_owned),
@@ -486,13 +492,13 @@ fn vars(module: &Module, node: Node) -> Vec<VarReport> {
     let data = module.node(node);
     module
         .var_names(node)
-        .iter()
+        .into_iter()
         .zip(&data.decisions)
         .filter(|(_, d)| d.precision.is_some_and(|p| p == DType::F32 || p.is_low()))
         .map(|(var, d)| VarReport {
-            var: var.to_string(),
-            class: d.class.to_string(),
-            precision: d.precision.map_or_else(|| "unknown".into(), precision_name),
+            var,
+            class: d.class.as_str(),
+            precision: d.precision.map_or(Cow::Borrowed("unknown"), precision_name),
             rule: d.reason.rule.clone(),
             evidence: d.reason.evidence.clone(),
         })
@@ -541,7 +547,10 @@ fn casts(module: &Module, before: &Before) -> Casts {
             continue;
         };
         let bytes = |v| module.value(v).ty.as_tensor().and_then(|t| t.storage_bytes());
-        let dtype = |v| module.value(v).ty.dtype().map_or_else(|| "unknown".into(), precision_name);
+        let dtype = |v| {
+            let name = module.value(v).ty.dtype().map(precision_name);
+            name.map_or_else(|| "unknown".to_owned(), Cow::into_owned)
+        };
         let mut readers: Vec<String> = module.uses(to).map(|(n, _)| paths.path(n).to_owned()).collect();
         readers.sort();
         readers.dedup();
@@ -578,8 +587,8 @@ fn constants_report(module: &Module, before: &Before, options: &RewriteOptions) 
                 .map(|s| Loss { overflow: s.overflow, flushed: s.underflow, min: s.min, max: s.max });
             ConstantReport {
                 name: name.clone(),
-                from: precision_name(data.stored_dtype()),
-                to: precision_name(data.dtype()),
+                from: precision_name(data.stored_dtype()).into_owned(),
+                to: precision_name(data.dtype()).into_owned(),
                 count: data.element_count(),
                 duplicated: options.constant_statistics && original(data),
                 loss,

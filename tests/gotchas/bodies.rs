@@ -417,7 +417,7 @@ fn g32_functions_per_signature() {
     assert_eq!(other.precision.as_deref(), Some("fp16"));
     // Calls are those of the source, and each is counted as what it is.
     let called: BTreeSet<&str> =
-        done.report.nodes.iter().filter(|n| n.domain == "local").map(|n| n.op.as_str()).collect();
+        done.report.nodes.iter().filter(|n| n.domain == "local").map(|n| &*n.op).collect();
     assert_eq!(called, ["Inner", "Outer"].into());
     let other = done.report.nodes.iter().filter(|n| n.vars.is_empty()).count() as u64;
     assert_eq!(done.report.summary.other, other);

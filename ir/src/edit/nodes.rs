@@ -36,6 +36,12 @@ pub struct NewNode {
 }
 
 impl Module {
+    /// Makes room for so many nodes more, and so many results.
+    pub fn reserve_nodes(&mut self, nodes: usize, results: usize) {
+        self.nodes.reserve(nodes);
+        self.values.reserve(results);
+    }
+
     /// Adds a node.
     ///
     /// # Panics

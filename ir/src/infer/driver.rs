@@ -31,7 +31,7 @@ pub struct InferError {
 pub fn infer(module: &Module) -> (Inference, Vec<InferError>) {
     let mut cx = Driver {
         module,
-        types: Types::default(),
+        types: Types::with_room_for(module),
         facts: Facts::default(),
         errors: Vec::new(),
         calls: Calls::default(),

@@ -88,6 +88,10 @@ impl Facts {
 pub struct Types(SecondaryMap<Value, Option<Type>>);
 
 impl Types {
+    /// None yet, with room for those of a module.
+    fn with_room_for(module: &Module) -> Types {
+        Types(SecondaryMap::with_capacity(module.n_values()))
+    }
     /// The type of a value: as inferred, or as the module has it where nothing is inferred, which is so of constants,
     /// inputs of the model, and results of operators that nobody knows.
     pub fn of<'a>(&'a self, module: &'a Module, value: Value) -> &'a Type {

@@ -25,6 +25,7 @@ use crate::cut::{Contradiction, DEFAULT_BUDGET, Invalid, Label, Place, Problem, 
 use crate::flow::{self, Var};
 use crate::target::Profile;
 use crate::tensors::{End, Producer, Reading, Tensor, Tensors, same_number};
+use crate::var_map::VarMap;
 use ampc_ir::op::{Class, Legality, OpKind};
 use ampc_ir::{DType, GraphId, Module, Node, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -58,8 +59,8 @@ pub(super) struct Choice<'m> {
     all: Vec<Tensor>,
     problem: Problem,
     /// The free variables, of groups the first, and the sources that may change, with their vertices.
-    vertices: FxHashMap<End, Vertex>,
-    held: FxHashMap<Var, Held>,
+    vertices: Vertices,
+    held: VarMap<Held>,
     /// What belongs to sums that loops keep.
     sums: FxHashSet<Var>,
     /// What is outside of the low regions, and why it is left so.
@@ -93,8 +94,8 @@ impl<'m> Choice<'m> {
             target,
             all: tensors.all(),
             problem: Problem::with_vertices(2)?,
-            vertices: FxHashMap::default(),
-            held: FxHashMap::default(),
+            vertices: Vertices::default(),
+            held: VarMap::default(),
             sums: sums(tensors.module),
             margins: FxHashMap::default(),
             order: Vec::new(),
@@ -184,7 +185,7 @@ impl<'m> Choice<'m> {
     }
 
     fn vertex(&mut self, end: End) -> Result<Vertex, Invalid> {
-        if let Some(&known) = self.vertices.get(&end) {
+        if let Some(known) = self.vertices.get(end) {
             return Ok(known);
         }
         let vertex = self.problem.add_vertex()?;
@@ -342,7 +343,7 @@ impl<'m> Choice<'m> {
         let mut left: Vec<Var> = self.margins.keys().copied().collect();
         left.sort_unstable();
         for var in left {
-            self.problem.fix(self.vertices[&End::Var(var)], Label::Full)?;
+            self.problem.fix(self.vertices.of(var), Label::Full)?;
             self.held.insert(var, Held::Full);
         }
         Ok(())
@@ -353,8 +354,8 @@ impl<'m> Choice<'m> {
         let all = vec![Label::Low; self.problem.vertices() as usize];
         let components = self.components(&all);
         let gaining: FxHashSet<usize> = self.gaining().map(|vertex| components.of(vertex)).collect();
-        let free = self.held.iter().filter(|(_, held)| **held == Held::Free).map(|(&var, _)| var);
-        let vertices = free.map(|var| (self.vertices[&End::Var(var)], var));
+        let free = self.held.iter().filter(|(_, held)| **held == Held::Free).map(|(var, _)| var);
+        let vertices = free.map(|var| (self.vertices.of(var), var));
         let mut left: Vec<(Vertex, Var)> =
             vertices.filter(|&(vertex, _)| !gaining.contains(&components.of(vertex))).collect();
         left.sort_unstable();
@@ -368,7 +369,7 @@ impl<'m> Choice<'m> {
     /// What is low, whatever is around it.
     fn gaining(&self) -> impl Iterator<Item = Vertex> + '_ {
         let low = self.held.iter().filter(|(_, held)| **held == Held::Low);
-        low.map(|(&var, _)| self.vertices[&End::Var(var)]).chain([LOW])
+        low.map(|(var, _)| self.vertices.of(var)).chain([LOW])
     }
 
     /// What low vertices are connected, through tensors and constants that they share.
@@ -393,7 +394,7 @@ impl<'m> Choice<'m> {
         let vertex = match end {
             End::Low => LOW,
             End::Full | End::Other(_) => return None,
-            End::Var(_) | End::Source(_) => *self.vertices.get(&end)?,
+            End::Var(_) | End::Source(_) => self.vertices.get(end)?,
         };
         (labels[vertex.index()] == Label::Low && self.other(end).is_none()).then_some(vertex)
     }
@@ -441,19 +442,16 @@ impl<'m> Choice<'m> {
             casts: self.casts.clone(),
             alone: self.alone.clone(),
             apart: self.apart.clone(),
-            recast: self.vertices.keys().filter_map(|&end| self.recast(end)).collect(),
+            recast: self.vertices.sources.keys().filter_map(|&source| self.recast(source)).collect(),
             fusions: self.costs.fusions().clone(),
             limit: self.costs.limit(),
         };
         Ok((found, optimum))
     }
 
-    /// What a cast of the author makes, if an end is that.
-    fn recast(&self, end: End) -> Option<Value> {
-        match end {
-            End::Source(value) => self.tensors.module.producer(value).map(|_| value),
-            End::Var(_) | End::Full | End::Low | End::Other(_) => None,
-        }
+    /// A source, if it is what a cast of the author makes.
+    fn recast(&self, source: Value) -> Option<Value> {
+        self.tensors.module.producer(source).map(|_| source)
     }
 
     /// The 16-bit format of an end.
@@ -465,7 +463,7 @@ impl<'m> Choice<'m> {
             End::Full | End::Other(_) => false,
             End::Low => true,
             End::Var(_) | End::Source(_) => {
-                self.vertices.get(&end).is_some_and(|vertex| labels[vertex.index()] == Label::Low)
+                self.vertices.get(end).is_some_and(|vertex| labels[vertex.index()] == Label::Low)
             }
         };
         low.then_some(self.tensors.to)
@@ -488,7 +486,7 @@ impl<'m> Choice<'m> {
         for &(var, time) in &self.timed {
             if time.full > time.low {
                 let leader = self.tensors.groups.leader(var);
-                grounded.insert(components.of(self.vertices[&End::Var(leader)]));
+                grounded.insert(components.of(self.vertices.of(leader)));
             }
         }
         // A cast from another 16-bit format may cost less than one to fp32.
@@ -551,6 +549,40 @@ impl ReadingGraphs {
             scopes.readers[place].push(vertex);
         }
         scopes
+    }
+}
+
+/// The vertices of variables and of sources.
+#[derive(Default)]
+struct Vertices {
+    vars: VarMap<Vertex>,
+    sources: FxHashMap<Value, Vertex>,
+}
+
+impl Vertices {
+    fn get(&self, end: End) -> Option<Vertex> {
+        match end {
+            End::Var(var) => self.vars.get(&var).copied(),
+            End::Source(value) => self.sources.get(&value).copied(),
+            End::Full | End::Low | End::Other(_) => None,
+        }
+    }
+
+    /// The vertex of a variable that something is known of.
+    fn of(&self, var: Var) -> Vertex {
+        *self.vars.get(&var).expect("every variable that is held or free has a vertex")
+    }
+
+    fn insert(&mut self, end: End, vertex: Vertex) {
+        match end {
+            End::Var(var) => {
+                self.vars.insert(var, vertex);
+            }
+            End::Source(value) => {
+                self.sources.insert(value, vertex);
+            }
+            End::Full | End::Low | End::Other(_) => {}
+        }
     }
 }
 

@@ -23,26 +23,29 @@ use super::Found;
 use super::cut::Held;
 use crate::flow::{self, Reader, Var};
 use crate::tensors::{Tensors, kept_outputs};
+use crate::var_map::VarMap;
+use ampc_ir::entity::SecondaryMap;
 use ampc_ir::op::{Class, OpKind};
 use ampc_ir::ports::Ports;
 use ampc_ir::verify::name_of;
-use ampc_ir::{Node, Value};
+use ampc_ir::{DType, Node, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The free infer variables that stay fp32, and why.
 pub(super) fn margins(
     tensors: &Tensors<'_>,
     painted: &Found,
-    held: &FxHashMap<Var, Held>,
+    held: &VarMap<Held>,
 ) -> FxHashMap<Var, &'static str> {
     let walk = Walk { tensors, painted, held, kept: kept_outputs(tensors.module, tensors.keep_io) };
-    let (behind, before) = (walk.behind_products(), walk.before_products());
-    let free = held.iter().filter(|(_, held)| **held == Held::Free).map(|(&var, _)| var);
+    let products: Vec<At> = walk.products().collect();
+    let (behind, before) = (walk.behind(&products), walk.before(&products));
+    let free = held.iter().filter(|(_, held)| **held == Held::Free).map(|(var, _)| var);
     let infers = |var| flow::decision(tensors.module, var).is_some_and(|d| d.class == Class::Infer);
     let why = |var| match walk.at(var) {
         _ if walk.is_last(var) => Some("makes what leaves in fp32"),
-        at if !behind.contains(&at) => Some("has nothing low before it"),
-        at if !before.contains(&at) => Some("has nothing low behind it"),
+        at if !behind.contains(at) => Some("has nothing low before it"),
+        at if !before.contains(at) => Some("has nothing low behind it"),
         _ => None,
     };
     free.filter(|&var| infers(var)).filter_map(|var| Some((var, why(var)?))).collect()
@@ -55,10 +58,33 @@ enum At {
     Port(Var),
 }
 
+/// Where a walk has been.
+#[derive(Default)]
+struct Visited {
+    nodes: SecondaryMap<Node, bool>,
+    ports: FxHashSet<Var>,
+}
+
+impl Visited {
+    /// Notes a place; whether it is new.
+    fn insert(&mut self, at: At) -> bool {
+        match at {
+            At::Node(node) => !std::mem::replace(&mut self.nodes[node], true),
+            At::Port(port) => self.ports.insert(port),
+        }
+    }
+    fn contains(&self, at: At) -> bool {
+        match at {
+            At::Node(node) => self.nodes[node],
+            At::Port(port) => self.ports.contains(&port),
+        }
+    }
+}
+
 struct Walk<'a> {
     tensors: &'a Tensors<'a>,
     painted: &'a Found,
-    held: &'a FxHashMap<Var, Held>,
+    held: &'a VarMap<Held>,
     /// Outputs of the model that keep their types, as they are or cast to it by an earlier run.
     kept: FxHashSet<Value>,
 }
@@ -89,39 +115,37 @@ impl Walk<'_> {
         flow::producer_var(module, value).map(|var| self.at(var)).or_else(node)
     }
 
-    /// The floats that are read somewhere.
-    fn operands(&self, at: At) -> Vec<Value> {
+    /// Adds the floats that are read somewhere.
+    fn add_operands(&self, at: At, found: &mut Vec<Value>) {
         let module = self.tensors.module;
-        let operands = match at {
-            At::Node(node) => module.node(node).formal_operands().iter().flatten().copied().collect(),
-            At::Port(port) => self.tensors.groups.operands(module, port),
-        };
-        self.floats(operands)
+        match at {
+            At::Node(node) => self.add_floats(module.node(node).formal_operands().iter().flatten(), found),
+            At::Port(port) => self.add_floats(&self.tensors.groups.operands(module, port), found),
+        }
     }
 
-    /// The floats that are made somewhere.
-    fn results(&self, at: At) -> Vec<Value> {
+    /// Adds the floats that are made somewhere.
+    fn add_results(&self, at: At, found: &mut Vec<Value>) {
         let module = self.tensors.module;
-        let results = match at {
-            At::Node(node) => module.node(node).results().iter().flatten().copied().collect(),
-            At::Port(port) => self.tensors.groups.results(module, port),
-        };
-        self.floats(results)
+        match at {
+            At::Node(node) => self.add_floats(module.node(node).results().iter().flatten(), found),
+            At::Port(port) => self.add_floats(&self.tensors.groups.results(module, port), found),
+        }
     }
 
-    fn floats(&self, mut values: Vec<Value>) -> Vec<Value> {
+    fn add_floats<'v>(&self, values: impl IntoIterator<Item = &'v Value>, found: &mut Vec<Value>) {
         let dtype = |value| self.tensors.module.value(value).ty.dtype();
-        values.retain(|&value| dtype(value).is_none_or(|dtype| dtype.is_float()));
-        values
+        let is_float = |value: &&Value| dtype(**value).is_none_or(DType::is_float);
+        found.extend(values.into_iter().filter(is_float).copied());
     }
 
     /// Where something computes in 16 bits whatever is chosen. What only follows others does not count, nor what is
     /// computed from constants alone: they may be low because an earlier run chose so.
-    fn products(&self) -> FxHashSet<At> {
+    fn products(&self) -> impl Iterator<Item = At> + '_ {
         let module = self.tensors.module;
         let vars = flow::nodes(module).into_iter().flat_map(|node| flow::vars(module, node));
-        let is_cast = |node: Node| module.node(node).schema().is_some_and(|s| s.kind == OpKind::Cast);
-        let low = vars.filter(|&var| {
+        let is_cast = move |node: Node| module.node(node).schema().is_some_and(|s| s.kind == OpKind::Cast);
+        let low = vars.filter(move |&var| {
             let class = flow::decision(module, var).map(|d| d.class);
             let tied = self.tensors.groups.get(var).is_some();
             let follows = match class {
@@ -133,7 +157,7 @@ impl Walk<'_> {
             // A cast computes nothing, whatever a pin makes it read.
             !follows && !is_cast(var.node) && self.is_low(var) && !self.painted.derived.contains(&var)
         });
-        low.map(|var| self.at(var)).collect()
+        low.map(|var| self.at(var))
     }
 
     /// Whether a variable is low whatever is chosen.
@@ -144,16 +168,18 @@ impl Walk<'_> {
     }
 
     /// What something low comes before.
-    fn behind_products(&self) -> FxHashSet<At> {
+    fn behind(&self, products: &[At]) -> Visited {
         let module = self.tensors.module;
-        let mut work: Vec<Value> = self.products().into_iter().flat_map(|at| self.results(at)).collect();
+        let mut work = Vec::new();
+        products.iter().for_each(|&at| self.add_results(at, &mut work));
         let inputs = module.graph(module.main()).inputs();
         work.extend(inputs.iter().filter(|&&input| !self.tensors.keep_io.keeps(&name_of(module, input))));
-        let mut found = FxHashSet::default();
+        let mut found = Visited::default();
         while let Some(value) = work.pop() {
             for reader in flow::readers(module, value) {
-                let at = self.of_reader(reader).filter(|&at| found.insert(at));
-                work.extend(at.into_iter().flat_map(|at| self.results(at)));
+                if let Some(at) = self.of_reader(reader).filter(|&at| found.insert(at)) {
+                    self.add_results(at, &mut work);
+                }
             }
         }
         found
@@ -161,17 +187,18 @@ impl Walk<'_> {
 
     /// What something low comes after. Outputs of the graph that keep their types end the walk, so that what
     /// comes before one of them alone is as it is.
-    fn before_products(&self) -> FxHashSet<At> {
+    fn before(&self, products: &[At]) -> Visited {
         let module = self.tensors.module;
-        let mut work: Vec<Value> = self.products().into_iter().flat_map(|at| self.operands(at)).collect();
+        let mut work = Vec::new();
+        products.iter().for_each(|&at| self.add_operands(at, &mut work));
         let outputs = module.graph(module.main()).outputs().iter().map(|output| output.value);
         work.extend(outputs.filter(|&output| !self.tensors.keep_io.keeps(&name_of(module, output))));
-        let (mut seen, mut found) = (FxHashSet::default(), FxHashSet::default());
+        let (mut seen, mut found) = (Visited::default(), Visited::default());
         while let Some(value) = work.pop() {
             let at = self.of_value(value).filter(|&at| seen.insert(at) && !self.ends(at));
             if let Some(at) = at {
                 found.insert(at);
-                work.extend(self.operands(at));
+                self.add_operands(at, &mut work);
             }
         }
         found
@@ -205,7 +232,9 @@ impl Walk<'_> {
     fn is_read_low(&self, port: Var) -> bool {
         let module = self.tensors.module;
         let is_allow = |var| flow::decision(module, var).is_some_and(|d| d.class == Class::Allow);
-        self.results(At::Port(port)).into_iter().all(|value| {
+        let mut results = Vec::new();
+        self.add_results(At::Port(port), &mut results);
+        results.into_iter().all(|value| {
             // Of outputs only those count that keep their type.
             let readers = flow::readers_beyond_casts(module, value);
             let mut operands = readers.into_iter().filter_map(Reader::operand);

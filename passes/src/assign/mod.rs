@@ -29,10 +29,11 @@ use crate::pipeline::{
 use crate::sequences::Groups;
 use crate::target::Profile;
 use crate::tensors::Tensors;
+use crate::var_map::VarMap;
 use ampc_ir::module::Reason;
 use ampc_ir::op::{Class, Legality, OpKind};
 use ampc_ir::{DType, Module, Type};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 use std::sync::Arc;
 
 /// How it is chosen what is low.
@@ -233,9 +234,9 @@ fn free_casts(module: &mut Module, to: DType) {
 #[derive(Debug, Default)]
 struct Found {
     /// What is low, in which format.
-    low: FxHashMap<Var, DType>,
+    low: VarMap<DType>,
     /// The rule and why, of what was chosen and did not follow from the class.
-    why: FxHashMap<Var, (&'static str, &'static str)>,
+    why: VarMap<(&'static str, &'static str)>,
     /// What is computed from constants alone, and is not allow.
     derived: FxHashSet<Var>,
 }
@@ -249,7 +250,7 @@ struct Painted {
 }
 
 /// Element types of all variables without one, in program order.
-fn decisions(module: &Module, low: &FxHashMap<Var, DType>) -> Vec<(Var, DType)> {
+fn decisions(module: &Module, low: &VarMap<DType>) -> Vec<(Var, DType)> {
     let mut order = Vec::new();
     for node in flow::nodes(module) {
         for var in flow::vars(module, node) {

@@ -26,6 +26,7 @@ use crate::flow::{self, Reader, Var};
 use crate::insert_casts::KeepIo;
 use crate::sequences::Groups;
 use crate::tensors;
+use crate::var_map::VarMap;
 use ampc_ir::module::{Decision, Op};
 use ampc_ir::op::{Class, Legality, OpKind};
 use ampc_ir::views::constant_of;
@@ -72,13 +73,13 @@ struct Paint<'m> {
     /// Sequences and optionals with what passes them through: vertices of their own.
     groups: Groups,
     /// The groups that may be lowered, by their first variables: clear, or of a class that takes what arrives.
-    free: FxHashMap<Var, Class>,
+    free: VarMap<Class>,
     /// All variables, of a group the first.
     order: Vec<Var>,
     /// What is low, in which format.
-    low: FxHashMap<Var, DType>,
+    low: VarMap<DType>,
     /// Why what was painted is low.
-    why: FxHashMap<Var, &'static str>,
+    why: VarMap<&'static str>,
     /// What computes from constants alone.
     derived: FxHashSet<Var>,
     /// What moves constants and does nothing else.
@@ -95,7 +96,7 @@ struct Paint<'m> {
 impl<'m> Paint<'m> {
     fn new(module: &'m Module, to: DType, keep_io: &KeepIo) -> Paint<'m> {
         let mut order = Vec::new();
-        let mut low = FxHashMap::default();
+        let mut low = VarMap::default();
         let groups = Groups::new(module);
         for node in flow::nodes(module) {
             for var in flow::vars(module, node) {
@@ -129,10 +130,10 @@ impl<'m> Paint<'m> {
             module,
             to,
             groups,
-            free: FxHashMap::default(),
+            free: VarMap::default(),
             order,
             low,
-            why: FxHashMap::default(),
+            why: VarMap::default(),
             derived,
             moves,
             cast_of_constant: RefCell::default(),
@@ -237,8 +238,8 @@ impl<'m> Paint<'m> {
     }
 
     fn found(self) -> Found {
-        let why = self.why.into_iter().map(|(var, why)| (var, ("paint", why)));
-        Found { low: self.low, why: why.collect(), derived: self.derived }
+        let why = self.why.iter().map(|(var, &why)| (var, ("paint", why)));
+        Found { why: why.collect(), low: self.low, derived: self.derived }
     }
 
     fn run(&mut self) {

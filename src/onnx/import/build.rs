@@ -58,6 +58,8 @@ pub(super) fn build(
     builder.source.opset = builder.module.opset(builder.module.main(), "");
     builder.ids.push(Some(builder.module.main()));
     let called = called(&graphs, functions.len());
+    let nodes = || graphs.iter().flat_map(|graph| &graph.nodes);
+    builder.module.reserve_nodes(nodes().count(), nodes().map(|node| node.outputs.len()).sum());
     for (function, called) in functions.into_iter().zip(called) {
         let m = &function.message;
         if let Some(form) = function.form {
@@ -259,12 +261,18 @@ impl Builder {
         });
         let op = raw.op.expect("unknown operators have been reported");
         let without_function = matches!(op, Op::Schema(schema) if has_body(schema.kind));
+        let op = if let Op::Call(function) = op { self.callees[function.index()] } else { op };
+        let mut results: Vec<_> = raw.outputs.iter().map(|o| o.map(|name| (name, Type::Unknown))).collect();
+        // A call names all results of its function; a node of the operator none after its last.
+        if matches!(op, Op::Schema(schema) if has_body(schema.kind)) {
+            results.truncate(results.iter().rposition(Option::is_some).map_or(0, |last| last + 1));
+        }
         let new = NewNode {
-            op: if let Op::Call(function) = op { self.callees[function.index()] } else { op },
+            op,
             name: raw.name,
             operands: raw.inputs.iter().map(|input| input.map(|name| self.value(name))).collect(),
             attrs,
-            results: raw.outputs.iter().map(|o| o.map(|name| (name, Type::Unknown))).collect(),
+            results,
             provenance: if marked || listed { Provenance::Inserted } else { Provenance::User },
         };
         let node = self.module.add_node(graph, Position::Last, new);
