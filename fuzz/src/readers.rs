@@ -20,8 +20,10 @@ pub fn importer(bytes: &[u8]) {
         same_module(&module, &again).unwrap_or_else(|e| panic!("{how}: {e}\n{}", laws::show(&module)));
     };
     if let Ok((written, _)) = to_bytes(&module, Some(&source)) {
-        // Before IR version 10 nodes have no metadata, so what they say of casts moves to that of the model.
-        let said_elsewhere = module.header.ir_version < 10 && !laws::is_all_of_user(&module);
+        // Before IR version 10 nodes have no metadata, so what they say of casts moves to that of the model; from it on
+        // what the model says moves to nodes.
+        let by_model = bytes.windows(15).any(|name| name == b"ampc.provenance");
+        let said_elsewhere = (module.header.ir_version < 10 || by_model) && !laws::is_all_of_user(&module);
         let may_change = !warnings.is_empty() || said_elsewhere;
         assert!(written == bytes || may_change, "changed\n{}", laws::show(&module));
         if declares_kinds(&module) {

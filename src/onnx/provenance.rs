@@ -16,18 +16,27 @@ const MODEL_KEY: &str = "ampc.provenance";
 /// The first IR version in which nodes have metadata.
 pub(crate) const NODE_METADATA_SINCE: i64 = 10;
 
-/// Takes the entry out of a header: the [lines](line) of inserted nodes, of which none has been met yet.
+/// Takes the entry out of a header: the [lines](line) of inserted nodes, of which none has been met yet. It counts in
+/// every IR version: tools that raise that keep the metadata of the model.
 pub(crate) fn take(header: &mut Header) -> BTreeMap<String, bool> {
     let mut lines = BTreeMap::new();
-    header.metadata.retain(|(key, value)| {
-        // One that says nothing is not ours.
-        let is_ours = key == MODEL_KEY && !value.is_empty();
-        if is_ours {
-            lines.extend(value.lines().map(|line| (line.to_owned(), false)));
+    header.metadata.retain(|entry| {
+        if is_ours(entry) {
+            lines.extend(entry.1.lines().map(|line| (line.to_owned(), false)));
         }
-        !is_ours
+        !is_ours(entry)
     });
     lines
+}
+
+/// Whether a header has the entry.
+pub(crate) fn has_entry(header: &Header) -> bool {
+    header.metadata.iter().any(is_ours)
+}
+
+/// Whether an entry of a model's metadata names inserted nodes. One that says nothing is not ours.
+fn is_ours((key, value): &(String, String)) -> bool {
+    key == MODEL_KEY && !value.is_empty()
 }
 
 /// Takes the entry out of a node's metadata; true if it was there.

@@ -2,7 +2,7 @@
 
 use super::{Elements, Exporter};
 use crate::onnx::error::ExportError;
-use crate::onnx::provenance::NODE_METADATA_SINCE;
+use crate::onnx::provenance::{NODE_METADATA_SINCE, has_entry};
 use crate::onnx::source::GraphSource;
 use crate::onnx::sparse;
 use ampc_ir::attr::AttrValue;
@@ -46,7 +46,8 @@ pub(super) fn clean(exporter: &Exporter<'_>, order: &[GraphId]) -> Clean {
     let mut clean = Clean::default();
     let module = exporter.module;
     let then = exporter.source.map_or(0, |s| s.header.ir_version);
-    let moves_provenance = then < NODE_METADATA_SINCE && exporter.ir_version() >= NODE_METADATA_SINCE;
+    let said_by_model = then < NODE_METADATA_SINCE || exporter.source.is_some_and(|s| has_entry(&s.header));
+    let moves_provenance = said_by_model && exporter.ir_version() >= NODE_METADATA_SINCE;
     for &graph in order.iter().rev() {
         let mut changed = false;
         for node in module.nodes(graph) {
