@@ -42,6 +42,7 @@ pub mod paths;
 pub mod pipeline;
 pub mod policy;
 pub mod raise_opset;
+mod results;
 pub mod sequences;
 pub mod share_functions;
 pub mod simplify_casts;

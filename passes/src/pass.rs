@@ -3,10 +3,10 @@
 //! Passes keep no state between runs and read nothing but the module and their configuration: what a later pass
 //! needs is in the IR (classes, decisions with their reasons, provenance of casts) and so in its text.
 
-use crate::assign::Optimum;
 use crate::guard::Statistics;
 use crate::invariants::Invariants;
 use crate::pipeline::Setting;
+pub use crate::results::Results;
 use ampc_ir::infer::Facts;
 use ampc_ir::{InsertError, Module, Node, Value};
 use std::fmt;
@@ -45,24 +45,18 @@ pub struct PassCx<'a> {
     pub facts: &'a Facts,
     /// Statistics of constants, which passes share.
     pub statistics: &'a mut Statistics,
-    /// What the choice of formats costs, from the pass that chooses on.
-    pub optimum: &'a mut Option<Optimum>,
-    warnings: &'a mut Vec<Warning>,
+    /// What passes hand on beside the module.
+    pub results: &'a mut Results,
 }
 
 impl<'a> PassCx<'a> {
-    /// A context that collects warnings into `warnings`.
-    pub fn new(
-        facts: &'a Facts,
-        statistics: &'a mut Statistics,
-        optimum: &'a mut Option<Optimum>,
-        warnings: &'a mut Vec<Warning>,
-    ) -> PassCx<'a> {
-        PassCx { facts, statistics, optimum, warnings }
+    /// A context for one pass of a run.
+    pub fn new(facts: &'a Facts, statistics: &'a mut Statistics, results: &'a mut Results) -> PassCx<'a> {
+        PassCx { facts, statistics, results }
     }
     /// Tells the user something.
     pub fn warn(&mut self, code: &'static str, node: Option<Node>, message: impl Into<String>) {
-        self.warnings.push(Warning { code, message: message.into(), node });
+        self.results.warn(Warning { code, message: message.into(), node });
     }
 }
 

@@ -25,7 +25,7 @@ use crate::guard::{Guard, OutOfRange, Statistics};
 use crate::insert_casts::{InsertCasts, KeepIo};
 use crate::invariants::{Breach, Invariants};
 use crate::move_casts::MoveCasts;
-use crate::pass::{Changed, Pass, PassCx, PassError, Warning};
+use crate::pass::{Changed, Pass, PassCx, PassError, Results, Warning};
 use crate::policy::{Policy, PolicyError};
 use crate::raise_opset::{RaiseOpset, Target};
 use crate::share_functions::ShareFunctions;
@@ -365,8 +365,8 @@ impl Pipeline {
         let mut facts = inference.facts;
         flow::withdraw_false_marks(module);
         let mut held = Invariants::of(module);
-        let mut warnings = declared::contradictions(module, &inputs);
-        let (mut statistics, mut optimum) = (Statistics::default(), None);
+        let (mut statistics, mut results) = (Statistics::default(), Results::default());
+        declared::contradictions(module, &inputs).into_iter().for_each(|warning| results.warn(warning));
         // Whether the module is another one than the one that was inferred, and whether it is any.
         let (mut stale, mut any) = (false, false);
         for (i, pass) in self.passes.iter().enumerate() {
@@ -375,16 +375,13 @@ impl Pipeline {
                 return Err(RunError::Unprepared { pass: pass.name(), missing, first });
             }
             observer.before(pass.as_ref(), module);
-            let mut cx = PassCx::new(&facts, &mut statistics, &mut optimum, &mut warnings);
+            let mut cx = PassCx::new(&facts, &mut statistics, &mut results);
             let changed =
                 pass.run(module, &mut cx).map_err(|error| RunError::Pass { pass: pass.name(), error })?;
             held = held.without(pass.revokes()).with(pass.ensures());
             stale |= changed == Changed::Yes;
             any |= changed == Changed::Yes;
-            // What a pass in between changes is not what was chosen for.
-            if changed == Changed::Yes && pass.name() != "assign" {
-                optimum = optimum.filter(|o| o.counted);
-            }
+            results.end_pass(changed);
             let last = i + 1 == self.passes.len();
             let renews = stale && (last || changed == Changed::Yes && pass.renews_facts());
             if renews || verify_each || last {
@@ -404,10 +401,12 @@ impl Pipeline {
             // Between passes they may come and go.
             text_casts::refuse(module).map_err(|error| RunError::Pass { pass: "pipeline", error })?;
         }
-        if let Some(optimum) = &optimum {
+        // What has been counted is the cost of the casts that stand, whatever passes change after.
+        let is_current = results.current::<Optimum>().is_some();
+        if let Some(optimum) = results.get::<Optimum>().filter(|optimum| optimum.counted || is_current) {
             observer.chosen(optimum);
         }
-        Ok(warnings)
+        Ok(results.into_warnings())
     }
 
     /// What inference says of a module of which everything holds that is to hold after pass number `i`.

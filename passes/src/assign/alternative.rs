@@ -8,7 +8,7 @@ use super::Assign;
 use crate::classify::Classify;
 use crate::flow::{self, Var};
 use crate::guard::{Guard, OutOfRange};
-use crate::pass::{Pass, PassCx, PassError};
+use crate::pass::{Pass, PassCx, PassError, Results};
 use crate::policy::Policy;
 use crate::taint::Taint;
 use ampc_ir::module::Decision;
@@ -67,8 +67,8 @@ impl Assign {
         Alternative { policy, out_of_range }: &Alternative,
     ) -> Result<(), PassError> {
         // Its warnings are about a rewrite that does not happen.
-        let (mut warnings, mut optimum) = (Vec::new(), None);
-        let mut cx = PassCx::new(cx.facts, cx.statistics, &mut optimum, &mut warnings);
+        let mut results = Results::default();
+        let mut cx = PassCx::new(cx.facts, cx.statistics, &mut results);
         Classify { to: self.to, policy: policy.clone() }.run(module, &mut cx)?;
         let (disabled, out_of_range) = (policy.disabled_guards().clone(), *out_of_range);
         Guard { to: self.to, disabled, out_of_range }.run(module, &mut cx)?;

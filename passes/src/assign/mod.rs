@@ -155,11 +155,11 @@ impl Pass for Assign {
         Invariants::LOWERED
     }
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
-        let changed;
-        (changed, *cx.optimum) = self.choose(module, true);
-        if cx.optimum.is_some() {
-            let elsewhere = self.elsewhere(module, cx);
-            cx.optimum.as_mut().expect("it is there").elsewhere = elsewhere;
+        let (changed, optimum) = self.choose(module, true);
+        cx.results.remove::<Optimum>();
+        if let Some(mut optimum) = optimum {
+            optimum.elsewhere = self.elsewhere(module, cx);
+            cx.results.put(optimum);
         }
         Ok(Changed::when(changed))
     }

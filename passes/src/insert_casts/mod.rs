@@ -137,7 +137,7 @@ impl Pass for InsertCasts {
             let fewest = o.objective == Objective::Casts;
             self.by_cut && fewest == self.fewest && o.keep_io == self.keep_io && !o.counted
         };
-        if let Some(optimum) = cx.optimum.as_mut().filter(placed_so) {
+        if let Some(optimum) = cx.results.current::<Optimum>().filter(placed_so) {
             let counted = count_rewritten(module, optimum);
             (optimum.merged, optimum.counted) = (optimum.cost - counted, true);
             if state.followed {
