@@ -215,6 +215,16 @@ pub(crate) fn pinned_nodes(module: &Module, policy: &Policy) -> FxHashSet<Node> 
     nodes.into_iter().collect()
 }
 
+/// What is said of a variable before anybody says anything of its model.
+#[derive(Clone, Copy)]
+struct ByTable {
+    class: Class,
+    /// The rule behind the class.
+    rule: &'static str,
+    /// What the policy makes of classes.
+    base: Base,
+}
+
 struct State<'a> {
     to: DType,
     groups: &'a Groups,
@@ -268,49 +278,13 @@ impl State<'_> {
         name: &str,
         paths: &[&str],
     ) -> Decision {
-        let group = self.groups.get(var);
-        let table = class_by_table(module, schema, var, self.to);
-        // What goes into a sequence or comes out of it is moved.
-        let moves = group.is_some() && sequences::is_structural_node(module, var.node);
-        let table = if moves { Class::Clear } else { table };
-        let declared = schema.is_some_and(|s| s.declared.is_some());
-        let table_rule = if declared { "policy.signature" } else { "table" };
-        // A class for all operators is not one for what only hands values on, or for what the user described.
-        let base = match self.wishes.policy.base {
-            Base::Class(_) if moves || declared || flow::is_port(module, var) => Base::Table,
-            base => base,
+        let table = self.by_table(module, schema, var);
+        let full = match self.full_type(module, schema, var, table, paths, name) {
+            Ok(full) => full,
+            Err(decided) => return decided,
         };
-        if !flow::is_port(module, var) && is_mixed(module, var) {
-            if schema.is_some_and(|s| is_open(s.domain)) {
-                return self.decide(Class::Fixed, None, "type.unknown");
-            }
-            // Each comes as it is.
-            if schema.is_some_and(|s| takes_several_types(s, var)) {
-                return self.decide(Class::Fixed, None, "type");
-            }
-        }
-        let full = match flow::bound_type(module, var) {
-            Some(Type::Tensor(t)) if t.dtype == DType::F32 => Some(DType::F32),
-            Some(Type::Tensor(t)) if t.dtype.is_low() => {
-                let class = self.class_of_low(module, var, (table, table_rule, base), paths, name);
-                return self.decide(class, Some(t.dtype), ALREADY_LOW);
-            }
-            Some(ty) if group.is_some() && sequences::element(ty) == Some(DType::F32) => Some(DType::F32),
-            Some(ty) if group.is_some() && sequences::element(ty).is_some_and(DType::is_low) => {
-                let class = self.class_of_low(module, var, (table, table_rule, base), paths, name);
-                return self.decide(class, sequences::element(ty), ALREADY_LOW);
-            }
-            Some(other) => return self.decide(Class::Fixed, other.element_dtype(), "type"),
-            None => return self.decide(Class::Fixed, None, "type.unknown"),
-        };
-        // An operand of unknown type is of the type of the others, but it cannot be cast; a result of unknown type
-        // (in the body of a custom operator) has readers that cannot be told of another one.
-        let mut values = flow::operands_of(module, var).chain(flow::results_of(module, var));
-        if values.any(|(_, v)| module.value(v).ty == Type::Unknown && !self.is_dead(module, v)) {
-            return self.decide(Class::Fixed, full, "type.unknown");
-        }
         if let Some(rule) = immovable(module, schema, var) {
-            return self.decide(Class::Fixed, full, rule);
+            return self.decide(Class::Fixed, Some(full), rule);
         }
         // Where nothing can be cast on the way in, neither a pin nor a list makes the result another type.
         let castable = self.is_castable(module, var);
@@ -326,30 +300,118 @@ impl State<'_> {
             (&Some((Pin::To(to), _)), _) | (None, Some(to)) if to.is_low() => to,
             _ => self.to,
         };
+        if let Some(rule) = self.lacks_format(module, schema, var, wanted, table.class) {
+            return self.decide(Class::Fixed, Some(full), &rule);
+        }
+        if castable {
+            let class_is_asked = speaks && table.class != Class::Fixed;
+            return self.by_wishes(module, var, table, pin, replayed, class_is_asked);
+        }
+        if table.class != Class::Fixed {
+            return self.decide(table.class, None, table.rule);
+        }
+        // The element of an optional has the type of what is in it.
+        let by_attribute = schema.is_some_and(|s| !s.attrs.is_empty());
+        self.decide(Class::Fixed, Some(full), if by_attribute { "attribute" } else { table.rule })
+    }
+
+    /// What is said of a variable before anybody says anything of its model.
+    fn by_table(&self, module: &Module, schema: Option<&'static OpSchema>, var: Var) -> ByTable {
+        // What goes into a sequence or comes out of it is moved.
+        let moves = self.groups.get(var).is_some() && sequences::is_structural_node(module, var.node);
+        let class = if moves { Class::Clear } else { class_by_table(module, schema, var, self.to) };
+        let declared = schema.is_some_and(|s| s.declared.is_some());
+        // A class for all operators is not one for what only hands values on, or for what the user described.
+        let base = match self.wishes.policy.base {
+            Base::Class(_) if moves || declared || flow::is_port(module, var) => Base::Table,
+            base => base,
+        };
+        ByTable { class, rule: if declared { "policy.signature" } else { "table" }, base }
+    }
+
+    /// The type of a variable that is fp32 or has fp32 elements; the decision about one that is not, or of which not
+    /// enough is known.
+    fn full_type(
+        &mut self,
+        module: &Module,
+        schema: Option<&'static OpSchema>,
+        var: Var,
+        table: ByTable,
+        paths: &[&str],
+        name: &str,
+    ) -> Result<DType, Decision> {
+        if !flow::is_port(module, var) && is_mixed(module, var) {
+            if schema.is_some_and(|s| is_open(s.domain)) {
+                return Err(self.decide(Class::Fixed, None, "type.unknown"));
+            }
+            // Each comes as it is.
+            if schema.is_some_and(|s| takes_several_types(s, var)) {
+                return Err(self.decide(Class::Fixed, None, "type"));
+            }
+        }
+        let is_grouped = self.groups.get(var).is_some();
+        let element = match flow::bound_type(module, var) {
+            Some(Type::Tensor(tensor)) => Some(tensor.dtype),
+            Some(ty) if is_grouped => sequences::element(ty),
+            Some(_) => None,
+            None => return Err(self.decide(Class::Fixed, None, "type.unknown")),
+        };
+        match element {
+            Some(DType::F32) => {}
+            Some(low) if low.is_low() => {
+                let class = self.class_of_low(module, var, table, paths, name);
+                return Err(self.decide(class, Some(low), ALREADY_LOW));
+            }
+            _ => {
+                let other = flow::bound_type(module, var).and_then(Type::element_dtype);
+                return Err(self.decide(Class::Fixed, other, "type"));
+            }
+        }
+        // An operand of unknown type is of the type of the others, but it cannot be cast; a result of unknown type
+        // (in the body of a custom operator) has readers that cannot be told of another one.
+        let mut values = flow::operands_of(module, var).chain(flow::results_of(module, var));
+        if values.any(|(_, v)| module.value(v).ty == Type::Unknown && !self.is_dead(module, v)) {
+            return Err(self.decide(Class::Fixed, Some(DType::F32), "type.unknown"));
+        }
+        Ok(DType::F32)
+    }
+
+    /// The rule that keeps a variable fp32 because its operator does not have a format, which is noted if it would gain
+    /// by that.
+    fn lacks_format(
+        &mut self,
+        module: &Module,
+        schema: Option<&'static OpSchema>,
+        var: Var,
+        wanted: DType,
+        class: Class,
+    ) -> Option<String> {
         match legality(module, var, wanted) {
-            Legality::Legal => {}
-            Legality::NotFloat => return self.decide(Class::Fixed, full, "schema"),
-            Legality::NoSuchFormat { first_opset_with_it: None } => {
-                return self.decide(Class::Fixed, full, "schema");
+            Legality::Legal => None,
+            Legality::NotFloat | Legality::NoSuchFormat { first_opset_with_it: None } => {
+                Some("schema".to_owned())
             }
             Legality::NoSuchFormat { first_opset_with_it: Some(first) } => {
                 let gains =
-                    |s: &&OpSchema| table == Class::Allow || op::schema_class(s, wanted) == Class::Allow;
+                    |s: &&OpSchema| class == Class::Allow || op::schema_class(s, wanted) == Class::Allow;
                 if let Some(schema) = schema.filter(gains) {
                     *self.without_format.entry((schema.name, first, wanted)).or_default() += 1;
                 }
-                return self.decide(Class::Fixed, full, &format!("opset.{wanted}"));
+                Some(format!("opset.{wanted}"))
             }
         }
-        if !castable {
-            return if table == Class::Fixed {
-                // The element of an optional has the type of what is in it.
-                let by_attribute = schema.is_some_and(|s| !s.attrs.is_empty());
-                self.decide(Class::Fixed, full, if by_attribute { "attribute" } else { table_rule })
-            } else {
-                self.decide(table, None, table_rule)
-            };
-        }
+    }
+
+    /// The decision about a variable that may have the format: by pin, list, report and policy.
+    fn by_wishes(
+        &mut self,
+        module: &Module,
+        var: Var,
+        table: ByTable,
+        pin: Option<(Pin, String)>,
+        replayed: Option<DType>,
+        class_is_asked: bool,
+    ) -> Decision {
         let of_precision = |p: DType| if p == DType::F32 { Class::Fixed } else { Class::Allow };
         let listed = match pin {
             Some((Pin::To(precision), rule)) => {
@@ -357,12 +419,8 @@ impl State<'_> {
             }
             Some((Pin::Auto, _)) => None,
             None => {
-                let listed = self
-                    .wishes
-                    .policy
-                    .class_of(&node_key(module, var.node))
-                    .filter(|_| speaks && table != Class::Fixed);
-                match (listed, replayed) {
+                let listed = self.wishes.policy.class_of(&node_key(module, var.node));
+                match (listed.filter(|_| class_is_asked), replayed) {
                     (Some(listed), Some(_)) if listed.from == LIST => Some(listed),
                     (_, Some(precision)) => {
                         return self.decide(of_precision(precision), Some(precision), REPLAY);
@@ -371,7 +429,7 @@ impl State<'_> {
                 }
             }
         };
-        let (class, rule) = class_by_policy((table, table_rule, base), listed);
+        let (class, rule) = class_by_policy(table, listed);
         let precision = (class == Class::Fixed).then_some(DType::F32);
         self.decide(class, precision, &rule)
     }
@@ -398,12 +456,12 @@ impl State<'_> {
         &mut self,
         module: &Module,
         var: Var,
-        table: (Class, &str, Base),
+        table: ByTable,
         paths: &[&str],
         name: &str,
     ) -> Class {
         if flow::inserted_result(module, var.node).is_some() {
-            return table.0;
+            return table.class;
         }
         let pin = match self.is_castable(module, var) {
             true => self.pin(module, var, paths, name),
@@ -411,7 +469,7 @@ impl State<'_> {
         };
         let listed = || self.wishes.policy.class_of(&node_key(module, var.node));
         match pin {
-            Some((Pin::To(to), _)) if to.is_low() && table.0 != Class::Fixed => Class::Allow,
+            Some((Pin::To(to), _)) if to.is_low() && table.class != Class::Fixed => Class::Allow,
             Some((Pin::Auto, _)) => class_by_policy(table, None).0,
             _ => class_by_policy(table, listed()).0,
         }
@@ -419,15 +477,15 @@ impl State<'_> {
 }
 
 /// The class of an operator that is in a list, or in none, and its rule.
-fn class_by_policy((table, rule, base): (Class, &str, Base), listed: Option<OpClass>) -> (Class, String) {
-    if table == Class::Fixed {
-        return (table, rule.into());
+fn class_by_policy(table: ByTable, listed: Option<OpClass>) -> (Class, String) {
+    if table.class == Class::Fixed {
+        return (table.class, table.rule.into());
     }
     if let Some(listed) = listed {
         return (listed.class, format!("{}.{}", listed.from, listed.class));
     }
-    let (class, of_base) = base.class_of(table);
-    (class, of_base.unwrap_or(rule).into())
+    let (class, of_base) = table.base.class_of(table.class);
+    (class, of_base.unwrap_or(table.rule).into())
 }
 
 /// The operator table's class of a variable of this node: that of the formals it uses, refined by attributes.

@@ -12,6 +12,7 @@
 //!
 //! A cast of the author whose operand now has the type it casts to does nothing any more and is left out.
 
+mod opsets;
 mod scopes;
 
 use self::scopes::{Behind, Scopes};
@@ -133,6 +134,7 @@ impl Pass for InsertCasts {
                 module.prune_captures(node);
             }
         }
+        opsets::agree(module);
         let placed_so = |o: &&mut Optimum| {
             let fewest = o.objective == Objective::Casts;
             self.by_cut && fewest == self.fewest && o.keep_io == self.keep_io && !o.counted
