@@ -9,6 +9,7 @@
 
 mod file;
 mod format;
+mod glob;
 mod jmp;
 mod pins;
 mod presets;

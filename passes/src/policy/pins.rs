@@ -1,8 +1,7 @@
 //! Pins: patterns of nodes and values, and how a model reads them.
 
-use super::{Policy, PolicyError, float_format};
+use super::{Policy, PolicyError, float_format, glob};
 use ampc_ir::DType;
-use globset::{Glob, GlobMatcher};
 use regex::Regex;
 use rustc_hash::FxHashMap;
 
@@ -57,7 +56,6 @@ struct Name {
 #[derive(Clone, Debug)]
 enum Matcher {
     Exact,
-    Glob(GlobMatcher),
     Regex(Regex),
 }
 
@@ -81,7 +79,7 @@ impl Name {
                 .map_err(wrong)?
         } else if text.contains(['*', '?', '[', '{']) {
             // What is no glob may still be a name.
-            Glob::new(text).map_or(Matcher::Exact, |glob| Matcher::Glob(glob.compile_matcher()))
+            glob::compile(text).map_or(Matcher::Exact, Matcher::Regex)
         } else {
             Matcher::Exact
         };
@@ -94,7 +92,6 @@ impl Name {
     fn matches(&self, name: &str) -> bool {
         match &self.matcher {
             Matcher::Exact => false,
-            Matcher::Glob(glob) => glob.is_match(name),
             Matcher::Regex(regex) => regex.is_match(name),
         }
     }

@@ -1,0 +1,168 @@
+//! Globs of names.
+//!
+//! | glob | matches |
+//! |---|---|
+//! | `*` | any text, `/` included |
+//! | `?` | one character |
+//! | `[abc]`, `[a-z]`, `[!a]`, `[^a]` | one of these, one that is none of these |
+//! | `{a,b*}` | one of the globs in it |
+//! | `**/` at the begin, `/**/` | as `*`, and no text between the names around it |
+//! | `\*` | a `*` |
+//!
+//! A glob is read into a regular expression: `a{b,c}/?` into `^(?:a(?:b|c)/.)$`.
+
+use regex::Regex;
+use std::iter::Peekable;
+use std::str::Chars;
+
+/// The regular expression that matches what a glob does; `None` if the text is no glob: a bracket or brace without its
+/// other, a range that runs backwards, a `\` at the end.
+pub(super) fn compile(glob: &str) -> Option<Regex> {
+    let mut pattern = String::from("^(?s:");
+    let mut alternatives = Vec::new();
+    let mut chars = glob.chars().peekable();
+    let mut before = None;
+    while let Some(c) = chars.next() {
+        match c {
+            '*' => stars(&mut pattern, before, &mut chars),
+            '?' => pattern.push('.'),
+            '[' => class(&mut pattern, &mut chars)?,
+            '{' => {
+                alternatives.push(pattern.len());
+                pattern.push_str("(?:");
+            }
+            ',' if !alternatives.is_empty() => pattern.push('|'),
+            '}' => {
+                alternatives.pop()?;
+                pattern.push(')');
+            }
+            '\\' => literal(&mut pattern, chars.next()?),
+            c => literal(&mut pattern, c),
+        }
+        before = Some(c);
+    }
+    pattern.push_str(")$");
+    Regex::new(&pattern).ok().filter(|_| alternatives.is_empty())
+}
+
+/// One `*` or more; `before` is the character before them.
+fn stars(pattern: &mut String, before: Option<char>, chars: &mut Peekable<Chars<'_>>) {
+    let mut n = 1;
+    while chars.next_if_eq(&'*').is_some() {
+        n += 1;
+    }
+    match (n, before, chars.peek()) {
+        (2, None, Some('/')) => {
+            chars.next();
+            pattern.push_str("(?:/?|.*/)");
+        }
+        // The `/` before them is there already.
+        (2, Some('/'), Some('/')) => {
+            chars.next();
+            pattern.push_str("(?:.*/)?");
+        }
+        _ => pattern.push_str(".*"),
+    }
+}
+
+/// What is between brackets: characters, and ranges of them.
+fn class(pattern: &mut String, chars: &mut Peekable<Chars<'_>>) -> Option<()> {
+    let negated = chars.next_if(|&c| c == '!' || c == '^').is_some();
+    pattern.push_str(if negated { "[^" } else { "[" });
+    let mut is_first = true;
+    loop {
+        let from = chars.next()?;
+        if from == ']' && !is_first {
+            break;
+        }
+        is_first = false;
+        literal(pattern, from);
+        let mut ahead = chars.clone();
+        if ahead.next() == Some('-')
+            && let Some(to) = ahead.next().filter(|&to| to != ']')
+        {
+            if to < from {
+                return None;
+            }
+            pattern.push('-');
+            literal(pattern, to);
+            *chars = ahead;
+        }
+    }
+    pattern.push(']');
+    Some(())
+}
+
+fn literal(pattern: &mut String, c: char) {
+    pattern.push_str(&regex::escape(c.encode_utf8(&mut [0; 4])));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::compile;
+    use proptest::prelude::*;
+
+    #[test]
+    fn globs_match_whole_names() {
+        for (glob, names, others) in [
+            ("enc*", &["enc", "enc/0/fc"][..], &["dec/enc"][..]),
+            ("h.?/w", &["h.1/w", "h.é/w"], &["h.10/w"]),
+            ("[ab-d!]x", &["ax", "cx", "!x"], &["ex", "x"]),
+            ("[!a]", &["b", "/"], &["a", ""]),
+            ("{fc{1,2},out}/*", &["fc1/w", "out/"], &["fc3/w"]),
+            ("a/**/b", &["a/b", "a/x/y/b"], &["ab", "a/xb"]),
+            ("**/b", &["b", "/b", "a/b"], &["ab"]),
+            (r"a\*.b", &["a*.b"], &["axxb"]),
+        ] {
+            let regex = compile(glob).unwrap();
+            assert!(names.iter().all(|name| regex.is_match(name)), "{glob}");
+            assert!(!others.iter().any(|name| regex.is_match(name)), "{glob}");
+        }
+        for text in ["a[b", "a{b", "a}b", "[b-a]", "a\\"] {
+            assert!(compile(text).is_none(), "{text}");
+        }
+    }
+
+    /// Globs of up to six parts. What globset makes of `**` in braces and of empty alternatives is its own.
+    fn globs() -> impl Strategy<Value = String> {
+        let simple = || {
+            prop_oneof![
+                "[ab/-]".prop_map(String::from),
+                prop::sample::select(vec![
+                    "?", "[ab]", "[!a]", "[^/]", "[a-b]", "[]a]", "[a-]", "[!-]", r"\*", r"\["
+                ])
+                .prop_map(String::from),
+            ]
+        };
+        let one = prop_oneof![Just("*".to_owned()), simple()];
+        let several =
+            prop::collection::vec(prop::collection::vec(one, 1..3).prop_map(|parts| parts.concat()), 1..4);
+        let part = prop_oneof![
+            4 => simple(),
+            2 => prop::sample::select(vec!["*", "***", "a/**/b"]).prop_map(String::from),
+            1 => several.prop_map(|several| format!("{{{}}}", several.join(","))),
+        ];
+        let parts = prop::collection::vec(part, 0..6).prop_map(|parts| parts.concat());
+        let ends = prop::sample::select(vec![("", ""), ("", ""), ("**/a", ""), ("", "b/**")]);
+        (ends, parts).prop_map(|((first, last), parts)| format!("{first}{parts}{last}"))
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 4096, failure_persistence: None, ..ProptestConfig::default() })]
+
+        /// Names are of one byte per character: globset's `?` is a byte.
+        #[test]
+        fn globs_are_those_of_globset(glob in globs(), names in prop::collection::vec(r"[ab/*\[\]-]{0,5}", 24)) {
+            let theirs = globset::Glob::new(&glob).expect("a glob").compile_matcher();
+            let ours = compile(&glob).expect("a glob");
+            for name in names {
+                prop_assert_eq!(ours.is_match(&name), theirs.is_match(&name), "{} and {}", glob, name);
+            }
+        }
+
+        #[test]
+        fn no_text_panics(text in r"[ab/*?!^\-{},\[\]\\]{0,12}") {
+            compile(&text);
+        }
+    }
+}
