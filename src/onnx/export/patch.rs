@@ -69,28 +69,34 @@ impl Exporter<'_> {
                 _ => self.copy(&mut out, &field),
             }
         }
-        let texts =
-            [(2, &now.producer_name), (3, &now.producer_version), (4, &now.domain), (6, &now.doc_string)];
-        for (number, text) in texts {
-            if !seen.has(number) {
-                text_field(&mut out, number, text);
-            }
-        }
-        if !seen.has(5) && now.model_version != 0 {
-            out.int_field(5, now.model_version);
-        }
-        if !seen.has(8) {
-            opset_fields(&mut out, 8, module, &now.opsets);
-        }
-        if !seen.has(14) {
-            metadata_fields(&mut out, metadata);
-        }
+        self.new_model_fields(&mut out, &seen, metadata);
         for (_, function) in module.functions().filter(|(_, f)| source.message(f.origin).is_none()) {
             let function = self.content(function.graph);
             out.message_field(25, function);
         }
         self.new_bodies(&mut out);
         Ok(out)
+    }
+
+    /// Fields of the model that the source does not have.
+    fn new_model_fields(&self, out: &mut Layout, seen: &Seen, metadata: &[(String, String)]) {
+        let now = &self.module.header;
+        let texts =
+            [(2, &now.producer_name), (3, &now.producer_version), (4, &now.domain), (6, &now.doc_string)];
+        for (number, text) in texts {
+            if !seen.has(number) {
+                text_field(out, number, text);
+            }
+        }
+        if !seen.has(5) && now.model_version != 0 {
+            out.int_field(5, now.model_version);
+        }
+        if !seen.has(8) {
+            opset_fields(out, 8, self.module, &now.opsets);
+        }
+        if !seen.has(14) {
+            metadata_fields(out, metadata);
+        }
     }
 
     fn copy(&self, out: &mut Layout, field: &Field) {
@@ -154,23 +160,11 @@ impl Exporter<'_> {
                     }
                 }
                 12 => {
-                    if let (Some(output), Some(then)) =
-                        (data.outputs().get(n_outputs), record.outputs.get(n_outputs))
-                    {
-                        let ty = self.output_type(output).clone();
-                        self.value_message(&mut out, &field, output.value, &ty, Some(&then.declared))?;
-                    }
+                    self.output(&mut out, &field, graph, n_outputs)?;
                     n_outputs += 1;
                 }
                 13 => self.declared_type(&mut out, &field, graph, &mut types)?,
-                14 => {
-                    let names = match &names {
-                        Some(names) => names,
-                        None => names.insert(self.renamed_values(graph)?),
-                    };
-                    // The tensor, and the values of the entries that name its parameters.
-                    self.renamed(&mut out, &field, Some(1), Some((2, 2)), names)?;
-                }
+                14 => self.quantization(&mut out, &field, graph, &mut names)?,
                 _ => self.copy(&mut out, &field),
             }
         }
@@ -180,22 +174,55 @@ impl Exporter<'_> {
         if !seen.has(2) {
             text_field(&mut out, 2, module.text(data.name));
         }
+        self.new_values(&mut out, graph, n_outputs);
+        Ok(out)
+    }
+
+    /// Output number `n` of a graph; nothing if the graph has it no more.
+    fn output(&mut self, out: &mut Layout, field: &Field, graph: GraphId, n: usize) -> Result<(), WireError> {
+        let then = self.source.and_then(|s| s.graphs.get(&graph)?.outputs.get(n));
+        if let (Some(output), Some(then)) = (self.module.graph(graph).outputs().get(n), then) {
+            let ty = self.output_type(output).clone();
+            self.value_message(out, field, output.value, &ty, Some(&then.declared))?;
+        }
+        Ok(())
+    }
+
+    /// What a graph says about how a tensor was quantized. `names` are those of its values, once they are asked for.
+    fn quantization(
+        &mut self,
+        out: &mut Layout,
+        field: &Field,
+        graph: GraphId,
+        names: &mut Option<FxHashMap<String, String>>,
+    ) -> Result<(), WireError> {
+        let names = match names {
+            Some(names) => names,
+            None => names.insert(self.renamed_values(graph)?),
+        };
+        // The tensor, and the values of the entries that name its parameters.
+        self.renamed(out, field, Some(1), Some((2, 2)), names)
+    }
+
+    /// Constants, inputs and outputs of a graph that the source does not have, which has the first `n_outputs` outputs.
+    fn new_values(&mut self, out: &mut Layout, graph: GraphId, n_outputs: usize) {
+        let module = self.module;
+        let data = module.graph(graph);
         let mut fresh: Vec<Value> = data.constants().iter().chain(data.inputs()).copied().collect();
         fresh.retain(|v| module.value(*v).origin.is_none());
-        fresh.iter().for_each(|&v| self.new_initializer(&mut out, v, false));
+        fresh.iter().for_each(|&v| self.new_initializer(out, v, false));
         for &value in fresh.iter().filter(|v| module.constant(**v).is_none()) {
-            self.new_input(&mut out, value);
+            self.new_input(out, value);
         }
         if self.lists_constants(graph) {
             for &value in fresh.iter().filter(|v| module.constant(**v).is_some()) {
-                self.new_input(&mut out, value);
+                self.new_input(out, value);
             }
         }
         for output in data.outputs().iter().skip(n_outputs) {
-            self.new_output(&mut out, output);
+            self.new_output(out, output);
         }
-        fresh.iter().for_each(|&v| self.new_initializer(&mut out, v, true));
-        Ok(out)
+        fresh.iter().for_each(|&v| self.new_initializer(out, v, true));
     }
 
     /// The values of a graph that have an initializer in the source, by where its message starts.
@@ -371,6 +398,17 @@ impl Exporter<'_> {
         Ok(())
     }
 
+    /// The domain of a node: copied if it is the same in either of its spellings.
+    fn domain(&mut self, out: &mut Layout, field: &Field, domain: &str) -> Result<(), WireError> {
+        let spelled = self.reader().text(field.bytes("domain")?, "domain")?;
+        if spelled == domain || (spelled == "ai.onnx" && domain.is_empty()) {
+            self.copy(out, field);
+        } else {
+            text_field(out, field.number, domain);
+        }
+        Ok(())
+    }
+
     /// The content of a node message.
     fn node(&mut self, node: Node, at: Located) -> Result<Layout, WireError> {
         let module = self.module;
@@ -411,15 +449,7 @@ impl Exporter<'_> {
                         self.attr(&mut out, &field, node, attr)?;
                     }
                 }
-                7 if other_op => {
-                    let spelled = self.reader().text(field.bytes("domain")?, "domain")?;
-                    let same = spelled == domain || (spelled == "ai.onnx" && domain.is_empty());
-                    if same {
-                        self.copy(&mut out, &field);
-                    } else {
-                        text_field(&mut out, 7, domain);
-                    }
-                }
+                7 if other_op => self.domain(&mut out, &field, domain)?,
                 8 if other_op => self.text(&mut out, &field, &overload)?,
                 9 if data.dirty.header => {
                     if first {
@@ -434,25 +464,38 @@ impl Exporter<'_> {
                 _ => self.copy(&mut out, &field),
             }
         }
+        let texts = [(3, name), (4, op), (7, domain), (8, &*overload)];
+        self.new_node_fields(&mut out, node, &seen, texts, attrs.into_iter().flatten());
+        Ok(out)
+    }
+
+    /// Fields of a node that the source does not have.
+    fn new_node_fields<'a>(
+        &mut self,
+        out: &mut Layout,
+        node: Node,
+        seen: &Seen,
+        texts: [(u32, &str); 4],
+        attrs: impl Iterator<Item = &'a Attr>,
+    ) {
         if !seen.has(1) {
-            self.operand_fields(&mut out, node);
+            self.operand_fields(out, node);
         }
         if !seen.has(2) {
-            self.result_fields(&mut out, node);
+            self.result_fields(out, node);
         }
-        for (number, text) in [(3, name), (4, op), (7, domain), (8, &*overload)] {
+        for (number, text) in texts {
             if !seen.has(number) {
-                text_field(&mut out, number, text);
+                text_field(out, number, text);
             }
         }
-        for attr in attrs.into_iter().flatten() {
+        for attr in attrs {
             let attr = self.new_attr(attr);
             out.message_field(5, attr);
         }
         if !seen.has(9) {
-            self.metadata_fields(&mut out, node);
+            self.metadata_fields(out, node);
         }
-        Ok(out)
     }
 
     /// An attribute of a node: copied, encoded afresh, or copied around its changed bodies.
@@ -556,24 +599,17 @@ impl Exporter<'_> {
                 1 => self.text(&mut out, &field, module.text(data.name))?,
                 4 => {
                     if first {
-                        graph
-                            .inputs()
-                            .iter()
-                            .for_each(|&v| out.bytes_field(4, self.name(Some(v)).as_bytes()));
+                        self.name_fields(&mut out, 4, graph.inputs().iter().copied());
                     }
                 }
                 5 => {
                     if first {
-                        graph
-                            .outputs()
-                            .iter()
-                            .for_each(|o| out.bytes_field(5, self.name(Some(o.value)).as_bytes()));
+                        self.name_fields(&mut out, 5, graph.outputs().iter().map(|o| o.value));
                     }
                 }
                 7 => {
                     if first {
-                        self.constant_nodes(data.graph).into_iter().for_each(|n| out.message_field(7, n));
-                        self.nodes(&mut out, 7, data.graph)?;
+                        self.function_nodes(&mut out, data.graph)?;
                     }
                 }
                 9 => {
@@ -593,8 +629,7 @@ impl Exporter<'_> {
             }
         }
         if !seen.has(7) {
-            self.constant_nodes(data.graph).into_iter().for_each(|n| out.message_field(7, n));
-            self.nodes(&mut out, 7, data.graph)?;
+            self.function_nodes(&mut out, data.graph)?;
         }
         if !seen.has(9) {
             opset_fields(&mut out, 9, module, &data.opsets);
@@ -603,6 +638,16 @@ impl Exporter<'_> {
             text_field(&mut out, 13, module.text(data.overload));
         }
         Ok(out)
+    }
+
+    fn name_fields(&self, out: &mut Layout, number: u32, values: impl Iterator<Item = Value>) {
+        values.for_each(|value| out.bytes_field(number, self.name(Some(value)).as_bytes()));
+    }
+
+    /// All nodes of a function, those that make its constants first.
+    fn function_nodes(&mut self, out: &mut Layout, graph: GraphId) -> Result<(), WireError> {
+        self.constant_nodes(graph).into_iter().for_each(|node| out.message_field(7, node));
+        self.nodes(out, 7, graph)
     }
 
     /// Whether a graph is the body of a function or inside one: its types are those of the last call looked at.
