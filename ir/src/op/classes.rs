@@ -52,6 +52,8 @@ pub enum Legality {
 /// The class of an operator for a format, before exceptions for single formals.
 ///
 /// Formats other than bf16 have the classes of f16, the stricter ones.
+///
+/// One flat table, so that the compiler says which operator has no class yet.
 pub fn base_class(kind: OpKind, format: DType) -> Class {
     match kind {
         // ONNX Runtime's own, which sum in f32 as well. An EmbedLayerNormalization begins with tables: storing them low
