@@ -350,19 +350,7 @@ impl Pipeline {
         observer: &mut dyn Observer,
     ) -> Result<Vec<Warning>, RunError> {
         let inputs = BodyInputs::of(module);
-        let (inference, errors) = infer(module);
-        inference.types.clone().apply(module);
-        if !errors.is_empty() {
-            return Err(RunError::IllTyped(errors));
-        }
-        let mut found = verify_structure(module);
-        if found.is_empty() {
-            found = verify_types(module, &inference);
-        }
-        if !found.is_empty() {
-            return Err(RunError::Invalid(found));
-        }
-        let mut facts = inference.facts;
+        let mut facts = inferred(module)?.facts;
         flow::withdraw_false_marks(module);
         let mut held = Invariants::of(module);
         let mut warnings = declared::contradictions(module, &inputs);
@@ -424,6 +412,24 @@ impl Pipeline {
             rest: spelling::name(&self.passes[i..]),
         })
     }
+}
+
+/// What inference says of a module that is to be run through passes, with the types that it found; an error if the
+/// module is ill-typed or invalid.
+fn inferred(module: &mut Module) -> Result<Inference, RunError> {
+    let (inference, errors) = infer(module);
+    inference.types.clone().apply(module);
+    if !errors.is_empty() {
+        return Err(RunError::IllTyped(errors));
+    }
+    let mut found = verify_structure(module);
+    if found.is_empty() {
+        found = verify_types(module, &inference);
+    }
+    if !found.is_empty() {
+        return Err(RunError::Invalid(found));
+    }
+    Ok(inference)
 }
 
 /// A policy or target that does not come with ampc as it is stands as the file `NAME.policy.json` or `NAME.target.json`;

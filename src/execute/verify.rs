@@ -200,25 +200,7 @@ pub fn verify(
     for ((side, executable), names) in sides.iter_mut().zip(&executables).zip(&names) {
         side.keep(executable, names);
     }
-    let [first, second] = &mut executables;
-    let told = std::thread::scope(|scope| {
-        let (to_wanted, wanted_events) = sync_channel(WAITING);
-        let (to_found, found_events) = sync_channel(WAITING);
-        let [side, other_side] = &sides;
-        let (teller, other_teller) = (Teller::new(side, to_wanted), Teller::new(other_side, to_found));
-        let thread = || std::thread::Builder::new().name("verify".into()).stack_size(STACK);
-        let run_first = || run_told(first, &inputs.values, teller, &stop);
-        let wanted = thread().spawn_scoped(scope, run_first)?;
-        let run_second = || run_told(second, &other_inputs.values, other_teller, &stop);
-        // Without the second one, the first has nobody to wait for it.
-        let found =
-            thread().spawn_scoped(scope, run_second).inspect_err(|_| stop.store(true, Ordering::Relaxed))?;
-        let mut comparer = Comparer::new(side, tolerance);
-        let compared = comparer.compare(&wanted_events, &found_events);
-        // Runs go on without anybody who listens.
-        drop((wanted_events, found_events));
-        Ok((joined(wanted.join()), joined(found.join()), compared.map(|()| comparer)))
-    });
+    let told = run_both(&mut executables, [inputs, &other_inputs], &sides, tolerance, &stop);
     let (wanted, found, mut comparer) = told.map_err(|error| no_thread(model, &error))?;
     let (wanted, found) = match (wanted, found) {
         (Ok(wanted), Ok(found)) => (wanted, found),
@@ -240,6 +222,33 @@ pub fn verify(
     let lone_outputs = lone_outputs(other, &pairs);
     let values = std::mem::take(&mut comparer.values);
     Ok(Verification { tolerance, reason, outputs, values, first, lone_values, lone_outputs })
+}
+
+/// Runs both models at the same time and compares their values as they come. An error if no thread can be started.
+fn run_both<'s>(
+    [first, second]: &mut [Executable; 2],
+    [inputs, other_inputs]: [&Inputs; 2],
+    [side, other_side]: &'s [Side<'s>; 2],
+    tolerance: Tolerance,
+    stop: &AtomicBool,
+) -> std::io::Result<(Ran, Ran, Result<Comparer<'s>, HostError>)> {
+    std::thread::scope(|scope| {
+        let (to_wanted, wanted_events) = sync_channel(WAITING);
+        let (to_found, found_events) = sync_channel(WAITING);
+        let (teller, other_teller) = (Teller::new(side, to_wanted), Teller::new(other_side, to_found));
+        let thread = || std::thread::Builder::new().name("verify".into()).stack_size(STACK);
+        let run_first = || run_told(first, &inputs.values, teller, stop);
+        let wanted = thread().spawn_scoped(scope, run_first)?;
+        let run_second = || run_told(second, &other_inputs.values, other_teller, stop);
+        // Without the second one, the first has nobody to wait for it.
+        let found =
+            thread().spawn_scoped(scope, run_second).inspect_err(|_| stop.store(true, Ordering::Relaxed))?;
+        let mut comparer = Comparer::new(side, tolerance);
+        let compared = comparer.compare(&wanted_events, &found_events);
+        // Runs go on without anybody who listens.
+        drop((wanted_events, found_events));
+        Ok((joined(wanted.join()), joined(found.join()), compared.map(|()| comparer)))
+    })
 }
 
 /// The stack of the two threads that run models. Graphs run in the runtime's own threads; only if the system starts none
