@@ -230,7 +230,8 @@ impl Builder {
 
     fn node(&mut self, graph: GraphId, mut raw: RawNode, names: &[String]) -> ampc_ir::Node {
         let attrs = std::mem::take(&mut raw.attrs);
-        let (attrs, bodies) = self.attrs(attrs, names);
+        let mut bodies = Vec::new();
+        let attrs = self.attrs(attrs, names, &mut bodies);
         let provenance = self.provenance(graph, &mut raw);
         let op = raw.op.expect("unknown operators have been reported");
         let without_function = matches!(op, Op::Schema(schema) if has_body(schema.kind));
@@ -264,13 +265,13 @@ impl Builder {
         node
     }
 
-    /// Attributes of a node, and the graphs made for its bodies, each with the number of its table.
+    /// Attributes of a node. `bodies` gets the graphs made for its bodies, each with the number of its table.
     fn attrs(
         &mut self,
         raw: Vec<RawAttr>,
         names: &[String],
-    ) -> (Vec<(Symbol, AttrValue)>, Vec<(usize, GraphId)>) {
-        let mut bodies = Vec::new();
+        bodies: &mut Vec<(usize, GraphId)>,
+    ) -> Vec<(Symbol, AttrValue)> {
         let attrs = raw.into_iter().map(|attr| {
             let value = match attr.value {
                 RawAttrValue::Ready(value) => value,
@@ -290,7 +291,7 @@ impl Builder {
             };
             (attr.name, value)
         });
-        (attrs.collect(), bodies)
+        attrs.collect()
     }
 
     /// Who made a node: an earlier run if it is a cast that is marked or listed as inserted. A mark is taken from it.
