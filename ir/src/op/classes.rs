@@ -438,7 +438,7 @@ fn exception(schema: &OpSchema, side: Side, formal: &str) -> Option<Class> {
 /// The class of a formal for a format.
 ///
 /// A formal that is never float is [`Class::Fixed`]. Whether the schema admits the format does not matter here:
-/// a newer version of the operator may, and [`var_class`] and [`formal_legality`] say so.
+/// a newer version of the operator may, and [`var_class`] and [`formal_legality`](super::formal_legality) say so.
 pub fn formal_class(schema: &'static OpSchema, side: Side, formal: &Formal, format: DType) -> Class {
     formal_class_given(schema, side, formal, schema_class(schema, format))
 }
