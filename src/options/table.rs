@@ -18,9 +18,9 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// An option of a rewrite.
+/// An option of a rewrite, as reports record it.
 #[derive(Clone, Copy, Debug)]
-pub struct OptionDef {
+pub struct RecordedOption {
     /// Its name in reports; its flag has hyphens in it.
     pub name: &'static str,
     /// What it may be, as messages say it.
@@ -61,8 +61,8 @@ impl From<OptionError> for Error {
 const POLICY: &str = "policy";
 
 /// All options, in the order of reports.
-pub const OPTIONS: &[OptionDef] = &[
-    OptionDef {
+pub const OPTIONS: &[RecordedOption] = &[
+    RecordedOption {
         name: "to",
         values: "fp16 or bf16",
         choices: || vec![Some("fp16"), Some("bf16")],
@@ -73,7 +73,7 @@ pub const OPTIONS: &[OptionDef] = &[
             Some(())
         },
     },
-    OptionDef {
+    RecordedOption {
         name: POLICY,
         values: "a preset",
         choices: || vec![Some("safe"), Some("all")],
@@ -84,7 +84,7 @@ pub const OPTIONS: &[OptionDef] = &[
             Some(())
         },
     },
-    OptionDef {
+    RecordedOption {
         name: "out_of_range",
         values: "keep, clamp or error",
         choices: || vec![Some("keep"), Some("clamp")],
@@ -95,7 +95,7 @@ pub const OPTIONS: &[OptionDef] = &[
             Some(())
         },
     },
-    OptionDef {
+    RecordedOption {
         name: "excess_precision",
         values: "forbid or allow",
         choices: || vec![Some(EXCESS_PRECISION.no), Some(EXCESS_PRECISION.yes)],
@@ -106,7 +106,7 @@ pub const OPTIONS: &[OptionDef] = &[
             Some(())
         },
     },
-    OptionDef {
+    RecordedOption {
         name: "keep_io",
         values: "all, none or names with `,` between them",
         choices: || vec![Some("all"), Some("none")],
@@ -123,7 +123,7 @@ pub const OPTIONS: &[OptionDef] = &[
             Some(())
         },
     },
-    OptionDef {
+    RecordedOption {
         name: "opset",
         values: "keep, auto or the number of an opset",
         choices: || vec![Some("keep"), Some("auto"), Some("26")],
@@ -134,7 +134,7 @@ pub const OPTIONS: &[OptionDef] = &[
             Some(())
         },
     },
-    OptionDef {
+    RecordedOption {
         name: "objective",
         values: "time, casts or bytes",
         choices: || Objective::ALL.map(|objective| Some(objective.as_str())).into(),
@@ -152,7 +152,7 @@ pub const OPTIONS: &[OptionDef] = &[
             Some(())
         },
     },
-    OptionDef {
+    RecordedOption {
         name: "target",
         values: "a target",
         choices: || PROFILES.iter().map(|&(name, _)| Some(name)).collect(),
@@ -181,7 +181,7 @@ fn print_keep_io(keep_io: &KeepIo) -> String {
     }
 }
 
-impl OptionDef {
+impl RecordedOption {
     /// The value as a report records it; `None` if it is absent there.
     pub fn print(&self, options: &RewriteOptions) -> Option<String> {
         (self.print)(options)
