@@ -1,7 +1,44 @@
-//! What is wrong with a JSON file of the user's, a policy or a target, and where.
+//! JSON files of the user's, policies, targets and reports: objects in the order of the file, and what is wrong and where.
 
 use crate::suggest::{did_you_mean, nearest};
+use rustc_hash::FxHashSet;
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use std::fmt;
+use std::marker::PhantomData;
+
+/// The entries of an object in the order of the file.
+pub type Entries<T> = Vec<(String, T)>;
+
+/// The entries of an object in the order of the file. No key may come twice.
+///
+/// # Errors
+/// If it is no object, a key comes twice, or a value is no `T`.
+pub fn entries<'de, D, T>(deserializer: D) -> Result<Entries<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    struct InOrder<T>(PhantomData<T>);
+    impl<'de, T: Deserialize<'de>> Visitor<'de> for InOrder<T> {
+        type Value = Entries<T>;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("an object")
+        }
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut entries = Vec::new();
+            let mut known = FxHashSet::default();
+            while let Some(key) = map.next_key::<String>()? {
+                if !known.insert(key.clone()) {
+                    return Err(A::Error::custom(format!("`{key}` is there twice: keep one")));
+                }
+                entries.push((key, map.next_value()?));
+            }
+            Ok(entries)
+        }
+    }
+    deserializer.deserialize_map(InOrder(PhantomData))
+}
 
 /// A place in a text.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -70,6 +70,14 @@ pub enum PipelineError {
         /// The nearest option.
         hint: String,
     },
+    /// The option is there twice.
+    #[error("pass `{pass}` has the option `{option}` twice: keep one")]
+    OptionTwice {
+        /// The pass.
+        pass: String,
+        /// The option.
+        option: String,
+    },
     /// The option has no such value.
     #[error("option `{option}` of pass `{pass}`: expected {expected}, found `{found}`")]
     BadValue {
@@ -539,6 +547,11 @@ mod tests {
         assert!(message("clasify").contains("did you mean `classify`"));
         assert!(message("classify{too=f16}").contains("did you mean `to`"));
         assert!(message("classify{to=f8}").contains("expected f16 or bf16"));
+        assert_eq!(
+            message("classify{to=f16, policy=safe, to=bf16}"),
+            "pass `classify` has the option `to` twice: keep one"
+        );
+        assert!(message("dce, classify{to=f16, to=f16}").contains("`to` twice"));
         assert!(message("taint").contains("put `classify` before it"));
         assert!(message("classify, insert-casts").contains("put `assign` before it"));
         assert!(message("classify{to=f16").contains("`}`"));

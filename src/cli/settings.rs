@@ -57,7 +57,8 @@ pub(crate) fn read_policy(name: &str) -> Result<Read, Failure> {
     let policy = is_object(&text)
         .and_then(|()| Policy::from_json(&text))
         .map_err(|e| diagnose::policy(&e, Some((path, &text))))?;
-    let repeated = Recorded::read(&text);
+    let repeated =
+        Recorded::read(&text).map_err(|e| diagnose::policy(&PolicyError::from(e), Some((path, &text))))?;
     let decisions = repeated.as_ref().and_then(|_| decisions(&text));
     Ok(Read { policy, decisions, repeated })
 }

@@ -9,9 +9,10 @@ use ampc_passes::assign::By;
 use ampc_passes::cost::Objective;
 use ampc_passes::guard::OutOfRange;
 use ampc_passes::insert_casts::KeepIo;
+use ampc_passes::json::{Entries, JsonError, entries};
 use ampc_passes::move_casts::EXCESS_PRECISION;
 use ampc_passes::pipeline::{Opset, in_quotes, list};
-use ampc_passes::policy::float_format;
+use ampc_passes::policy::{PolicyError, float_format};
 use ampc_passes::target::{PROFILES, ProfileError};
 use ampc_passes::{Policy, Profile, raise_opset};
 use serde::Deserialize;
@@ -217,10 +218,10 @@ impl RewriteOptions {
     /// The options that repeat the run that a report is of, with the report as policy; `None` if the text is no report.
     ///
     /// # Errors
-    /// If the report says something that is none of the values of an option, or names a target that does not come with
-    /// ampc.
+    /// If the report has no options or one of them twice, says something that is none of the values of an option, or names
+    /// a target that does not come with ampc.
     pub fn from_report(text: &str) -> Result<Option<RewriteOptions>, Error> {
-        let Some(recorded) = Recorded::read(text) else { return Ok(None) };
+        let Some(recorded) = Recorded::read(text).map_err(PolicyError::from)? else { return Ok(None) };
         let policy = Policy::from_json(text)?;
         Ok(Some(recorded.options(policy)?))
     }
@@ -232,15 +233,25 @@ pub struct Recorded(BTreeMap<String, serde_json::Value>);
 
 impl Recorded {
     /// The options that stand in a report; `None` if the text is none.
-    pub fn read(text: &str) -> Option<Recorded> {
+    ///
+    /// # Errors
+    /// With line and column, if the report has no options, or one of them twice.
+    pub fn read(text: &str) -> Result<Option<Recorded>, JsonError> {
         #[derive(Deserialize)]
         struct Report {
-            schema: String,
-            options: BTreeMap<String, serde_json::Value>,
+            #[serde(rename = "schema")]
+            _schema: String,
+            #[serde(deserialize_with = "entries")]
+            options: Entries<serde_json::Value>,
         }
-        let report: Report =
-            serde_json::from_str(text).ok().filter(|r: &Report| r.schema == "ampc-report/1")?;
-        Some(Recorded(report.options))
+        let schema = serde_json::from_str(text).ok().and_then(|json: serde_json::Value| {
+            json.get("schema").and_then(serde_json::Value::as_str).map(str::to_owned)
+        });
+        if schema.is_none_or(|schema| schema != "ampc-report/1") {
+            return Ok(None);
+        }
+        let report: Report = serde_json::from_str(text)?;
+        Ok(Some(Recorded(report.options.into_iter().collect())))
     }
 
     /// What is recorded of an option.
@@ -395,6 +406,17 @@ mod tests {
         assert!(error(r#""keep_io": ["x"]"#).contains(r#"found `["x"]`"#));
         assert!(error(r#""target": "h20""#).contains("did you mean `h200`"));
         assert!(RewriteOptions::from_report("{}").unwrap().is_none());
+        assert_eq!(
+            error("\n\"to\": \"bf16\",\n\"keep_io\": \"none\",\n\"to\": \"fp16\""),
+            "line 4, column 4: `to` is there twice: keep one"
+        );
+        let error = |report: &str| RewriteOptions::from_report(report).unwrap_err().to_string();
+        assert_eq!(
+            error(r#"{"schema": "ampc-report/1", "nodes": []}"#),
+            "line 1, column 40: missing field `options`"
+        );
+        let twice = r#"{"schema": "ampc-report/1", "options": {"to": "bf16"}, "options": {}, "nodes": []}"#;
+        assert!(error(twice).contains("duplicate field `options`"));
         // Reports of versions that knew only painting.
         let old = RewriteOptions::from_report(&report(r#""to": "bf16", "keep_io": "all""#)).unwrap().unwrap();
         assert!(matches!((old.to, old.by), (DType::BF16, By::Paint)));

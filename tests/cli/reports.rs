@@ -121,6 +121,31 @@ fn reports_as_policies() {
     snapshot("rewrite_two_formats", &dir.run(&["rewrite", "UP.bf16.onnx", "--to", "fp16", "-o", "two.onnx"]));
 }
 
+#[test]
+fn a_report_says_its_options_once() {
+    let dir = Dir::new();
+    dir.copy(MLP, "m.onnx");
+    let report = |options: &str| format!("{{\"schema\": \"ampc-report/1\",{options}\n\"nodes\": []}}");
+    dir.write("without.json", report(""));
+    dir.write(
+        "twice.json",
+        report("\n\"options\": {\"to\": \"bf16\", \"keep_io\": \"all\", \"to\": \"fp16\"},"),
+    );
+    for (file, said) in [
+        ("without.json", "line 2, column 12: missing field `options`"),
+        ("twice.json", "line 2, column 48: `to` is there twice: keep one"),
+    ] {
+        for command in [&["rewrite", "m.onnx", "--policy", file][..], &["policy", "check", file]] {
+            let run = dir.run(command);
+            assert!(run.code == 2 && run.stderr.contains(said), "{run}");
+        }
+        let passes = format!("classify{{policy={file}}}");
+        let run = dir.run(&["opt", "m.onnx", "--passes", &passes]);
+        assert!(run.code == 2 && run.stderr.contains(said), "{run}");
+    }
+    assert_eq!(dir.files(), ["m.onnx", "twice.json", "without.json"]);
+}
+
 /// The predicted times of a run: of the source, of the rewrite, and what is said of them.
 fn times(dir: &Dir, args: &[&str]) -> (u64, u64, String) {
     let run = dir.run(&[&["rewrite", "-o", "out.onnx", "--force", "--report", "r.json"], args].concat());

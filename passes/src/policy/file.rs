@@ -3,15 +3,11 @@
 
 use super::signature::{SignatureJson, reason};
 use super::{Base, Pin, Policy, PolicyError, is_pin};
-use crate::json::JsonError;
+use crate::json::{Entries, JsonError, entries};
 use crate::suggest::{did_you_mean, nearest};
 use ampc_ir::DType;
 use ampc_ir::op::{self, Class};
-use rustc_hash::FxHashSet;
-use serde::de::{Error as _, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer};
-use std::fmt;
-use std::marker::PhantomData;
+use serde::Deserialize;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -30,36 +26,6 @@ struct PolicyFile {
     disable_guards: Vec<String>,
     #[serde(default, deserialize_with = "entries")]
     signatures: Entries<SignatureJson>,
-}
-
-/// The entries of an object in the order of the file.
-pub(super) type Entries<T> = Vec<(String, T)>;
-
-/// The entries of an object in the order of the file. No key may come twice.
-pub(super) fn entries<'de, D, T>(deserializer: D) -> Result<Entries<T>, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Deserialize<'de>,
-{
-    struct InOrder<T>(PhantomData<T>);
-    impl<'de, T: Deserialize<'de>> Visitor<'de> for InOrder<T> {
-        type Value = Entries<T>;
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("an object")
-        }
-        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-            let mut entries = Vec::new();
-            let mut known = FxHashSet::default();
-            while let Some(key) = map.next_key::<String>()? {
-                if !known.insert(key.clone()) {
-                    return Err(A::Error::custom(format!("`{key}` is there twice: keep one")));
-                }
-                entries.push((key, map.next_value()?));
-            }
-            Ok(entries)
-        }
-    }
-    deserializer.deserialize_map(InOrder(PhantomData))
 }
 
 #[derive(Deserialize)]

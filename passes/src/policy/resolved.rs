@@ -4,11 +4,11 @@
 //! with where it comes from, so that a run can be repeated without them. Programs write it; people write
 //! `ampc-policy/1`.
 
-use super::file::{Entries, entries, unlisted};
+use super::file::unlisted;
 use super::signature::{SignatureJson, Word, in_order};
 use super::{Base, OpClass, Pattern, Pin, Policy, PolicyError, Wants};
 use crate::insert_casts::KeepIo;
-use crate::json::JsonError;
+use crate::json::{Entries, JsonError, entries};
 use ampc_ir::DType;
 use ampc_ir::op::{Class, OpSchema, Signature};
 use serde::{Deserialize, Serialize};
