@@ -3,7 +3,7 @@
 mod table;
 
 pub(crate) use self::table::record;
-pub use self::table::{OPTIONS, OptionDef, OptionError, Recorded};
+pub use self::table::{OPTIONS, OptionError, Recorded, RecordedOption};
 
 use ampc_ir::DType;
 use ampc_passes::Policy;

@@ -2,141 +2,25 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails and tells by panicking and printing")]
 
+#[path = "onnx_write/files.rs"]
+mod files;
+
+#[path = "onnx_write/support.rs"]
+mod support;
+
 use ampc::onnx::proto::{
     AttributeProto, GraphProto, ModelProto, NodeDeviceConfigurationProto, NodeProto, OperatorSetIdProto,
-    ShardingSpecProto, StringStringEntryProto, TensorAnnotation, TensorProto, TypeProto, ValueInfoProto,
-    type_proto,
+    ShardingSpecProto, StringStringEntryProto, TensorAnnotation, TensorProto, ValueInfoProto, type_proto,
 };
-use ampc::onnx::{
-    ExportError, ExternalData, ReadOptions, Source, Warning, WriteOptions, read, read_bytes, to_bytes, write,
-};
-use ampc_ir::convert::Conversion;
-use ampc_ir::edit::{NewNode, Position};
+use ampc::onnx::{ReadOptions, Warning, read_bytes, to_bytes};
 use ampc_ir::module::Provenance;
 use ampc_ir::text::{NoData, parse};
-use ampc_ir::{AttrValue, DType, Module, Op, Payload, Type, Value};
+use ampc_ir::{DType, Module, Op, Type};
 use prost::Message;
-use std::fs;
-use std::sync::Arc;
-
-fn text(s: &str) -> Option<String> {
-    Some(s.to_owned())
-}
-
-fn typed(name: &str, dtype: i32) -> ValueInfoProto {
-    let tensor = type_proto::Tensor { elem_type: Some(dtype), shape: None };
-    let ty = TypeProto { value: Some(type_proto::Value::TensorType(tensor)), denotation: None };
-    ValueInfoProto { name: text(name), r#type: Some(ty), ..ValueInfoProto::default() }
-}
-
-fn node(op: &str, inputs: &[&str], outputs: &[&str]) -> NodeProto {
-    NodeProto {
-        op_type: text(op),
-        input: inputs.iter().map(|s| (*s).to_owned()).collect(),
-        output: outputs.iter().map(|s| (*s).to_owned()).collect(),
-        ..NodeProto::default()
-    }
-}
-
-fn weight(name: &str, n: u16) -> TensorProto {
-    let raw = (0..n).flat_map(|i| f32::from(i).to_le_bytes()).collect();
-    TensorProto {
-        name: text(name),
-        dims: vec![i64::from(n)],
-        data_type: Some(1),
-        raw_data: Some(raw),
-        doc_string: text("kept"),
-        ..TensorProto::default()
-    }
-}
-
-fn model(ir_version: i64, graph: GraphProto) -> ModelProto {
-    ModelProto {
-        ir_version: Some(ir_version),
-        opset_import: vec![OperatorSetIdProto { domain: text(""), version: Some(17) }],
-        graph: Some(graph),
-        ..ModelProto::default()
-    }
-}
-
-fn adder() -> GraphProto {
-    GraphProto {
-        name: text("g"),
-        node: vec![node("Add", &["x", "w"], &["h"]), node("Relu", &["h"], &["y"])],
-        initializer: vec![weight("w", 600)],
-        input: vec![typed("x", 1)],
-        output: vec![typed("y", 1)],
-        value_info: vec![typed("h", 1), typed("gone", 1)],
-        ..GraphProto::default()
-    }
-}
-
-fn load(model: &ModelProto) -> (Module, Source) {
-    let (module, source, _) = read_bytes("test", model.encode_to_vec(), &ReadOptions::default()).unwrap();
-    (module, source)
-}
-
-fn written(module: &Module, source: &Source) -> ModelProto {
-    ModelProto::decode(&*to_bytes(module, Some(source)).unwrap().0).unwrap()
-}
-
-fn named(module: &Module, name: &str) -> Value {
-    let symbol = module.symbol(name).unwrap();
-    let graph = module.graph(module.main());
-    let results =
-        module.nodes(module.main()).flat_map(|n| module.node(n).results().iter().flatten().copied());
-    let sources = graph.inputs().iter().chain(graph.constants()).copied();
-    sources.chain(results).find(|&v| module.value(v).name == Some(symbol)).unwrap()
-}
-
-fn lower(module: &mut Module, name: &str) {
-    let value = named(module, name);
-    let Some(Payload::Dense(data)) = module.constant(value) else { panic!("{name} is a dense constant") };
-    let low = data.converted(Conversion { to: DType::F16, clamp: false });
-    module.set_constant(value, Payload::Dense(Arc::new(low)));
-}
-
-/// Puts a cast to f16 after a value of the main graph, read by the first node that reads it.
-fn cast(module: &mut Module, name: &str) -> ampc_ir::Node {
-    let value = named(module, name);
-    let (reader, slot) = module.uses(value).last().unwrap();
-    let ampc_ir::op::Lookup::Found(schema) = ampc_ir::op::lookup("", "Cast", 17) else {
-        panic!("Cast exists")
-    };
-    let to = module.intern("to");
-    let result = module.fresh_name(&format!("{name}_f16"));
-    let ty = module.value(value).ty.with_element_dtype(DType::F16);
-    let new = NewNode {
-        op: Op::Schema(schema),
-        name: None,
-        operands: [Some(value)].into_iter().collect(),
-        attrs: vec![(to, AttrValue::Int(10))],
-        results: vec![Some((result, ty))],
-        provenance: Provenance::Inserted,
-    };
-    let cast = module.add_node(module.main(), Position::Before(reader), new);
-    let low = module.node(cast).result(0);
-    module.set_operand(reader, slot as usize, low);
-    cast
-}
-
-/// A field of number 1000 with three bytes: nothing that this version knows.
-const UNKNOWN: [u8; 6] = [0xc2, 0x3e, 3, b'n', b'e', b'w'];
-
-fn with_unknown(message: &impl Message) -> Vec<u8> {
-    [message.encode_to_vec(), UNKNOWN.to_vec()].concat()
-}
-
-fn field(number: u8, content: &[u8]) -> Vec<u8> {
-    let mut out = vec![number << 3 | 2];
-    prost::encoding::encode_varint(content.len() as u64, &mut out);
-    out.extend_from_slice(content);
-    out
-}
-
-fn count(haystack: &[u8], needle: &[u8]) -> usize {
-    haystack.windows(needle.len()).filter(|w| *w == needle).count()
-}
+use support::{
+    UNKNOWN, adder, branch, cast, count, field, load, lower, model, named, node, text, typed, weight,
+    with_bodies, with_unknown, written,
+};
 
 /// Functions are found by where they are in the source: one that is erased leaves the next ones what they are.
 #[test]
@@ -318,39 +202,6 @@ fn raising_the_ir_version_moves_what_depends_on_it() {
     assert_eq!((graph.node[1].metadata_props[0].key(), out.metadata_props.len()), ("ampc.cast", 0));
 }
 
-fn branch(op: &str, inputs: &[&str], output: &str) -> GraphProto {
-    GraphProto {
-        name: text(output),
-        node: vec![node(op, inputs, &[output])],
-        output: vec![typed(output, 1)],
-        ..GraphProto::default()
-    }
-}
-
-fn with_bodies() -> ModelProto {
-    let attr = |name: &str, g: GraphProto| AttributeProto {
-        name: text(name),
-        r#type: Some(5),
-        g: Some(Box::new(g)),
-        doc_string: text("kept"),
-        ..AttributeProto::default()
-    };
-    let mut branches = node("If", &["c"], &["y"]);
-    branches.attribute = vec![
-        attr("then_branch", branch("Add", &["h", "w"], "t")),
-        attr("else_branch", branch("Neg", &["x"], "e")),
-    ];
-    let graph = GraphProto {
-        name: text("g"),
-        node: vec![node("Relu", &["x"], &["h"]), branches],
-        initializer: vec![weight("w", 3)],
-        input: vec![typed("x", 1), typed("c", 9)],
-        output: vec![typed("y", 1)],
-        ..GraphProto::default()
-    };
-    model(10, graph)
-}
-
 #[test]
 fn captures_are_operands_inside_and_names_outside() {
     let model = with_bodies();
@@ -524,195 +375,6 @@ fn floats_of_six_bits_are_packed() {
             assert!(error.contains(&format!("needs {dims} elements, found {n}")), "{error}");
         }
     }
-}
-
-/// A model with one large constant in an external file.
-fn external_model(folder: &std::path::Path) -> std::path::PathBuf {
-    let (module, _) = load(&model(10, adder()));
-    let path = folder.join("m.onnx");
-    let options = WriteOptions { external_data: ExternalData::Always, ..WriteOptions::default() };
-    let report = write(&module, None, &path, &options).unwrap();
-    assert_eq!(report.data_file, Some((data_of(folder, "m.onnx"), 2400)));
-    path
-}
-
-/// The one data file of a model: it has the name of the model and a hash in its own.
-fn data_of(folder: &std::path::Path, model: &str) -> std::path::PathBuf {
-    let files = fs::read_dir(folder).unwrap().map(|e| e.unwrap().path());
-    let name = |p: &std::path::PathBuf| p.file_name().unwrap().to_str().unwrap().to_owned();
-    let mut files = files.filter(|p| name(p).starts_with(model) && name(p).ends_with(".data"));
-    let file = files.next().unwrap();
-    assert!(files.next().is_none(), "{model} has one data file");
-    assert_eq!(name(&file).len(), model.len() + ".0123456789abcdef.data".len());
-    let hash = xxhash_rust::xxh3::xxh3_64(&fs::read(&file).unwrap());
-    assert_eq!(name(&file), format!("{model}.{hash:016x}.data"));
-    file
-}
-
-fn name_of(path: &std::path::Path) -> Option<String> {
-    Some(path.file_name()?.to_str()?.to_owned())
-}
-
-fn location(path: &std::path::Path) -> Option<String> {
-    let model = ModelProto::decode(&*fs::read(path).unwrap()).unwrap();
-    let tensor = model.graph.unwrap().initializer.remove(0);
-    tensor.external_data.iter().find(|e| e.key() == "location").map(|e| e.value().to_owned())
-}
-
-#[test]
-fn external_data_stays_moves_or_comes_in() {
-    let (folder, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let path = external_model(folder.path());
-    let (mut module, source, _) = read(&path, &ReadOptions::default()).unwrap();
-    let options = WriteOptions::default();
-    // Into the same folder: the reference stays.
-    let beside = folder.path().join("beside.onnx");
-    assert!(write(&module, Some(&source), &beside, &options).unwrap().identical);
-    assert_eq!(location(&beside), name_of(&data_of(folder.path(), "m.onnx")));
-    // Into another one: the data goes along.
-    let away = other.path().join("away.onnx");
-    let report = write(&module, Some(&source), &away, &options).unwrap();
-    let moved = data_of(other.path(), "away.onnx");
-    assert_eq!(report.data_file, Some((moved.clone(), 2400)));
-    assert_eq!(location(&away), name_of(&moved));
-    assert_eq!(fs::read(moved).unwrap(), fs::read(data_of(folder.path(), "m.onnx")).unwrap());
-    // Told so: into the model.
-    let inline = other.path().join("inline.onnx");
-    let never = WriteOptions { external_data: ExternalData::Never, ..options.clone() };
-    assert_eq!(write(&module, Some(&source), &inline, &never).unwrap().data_file, None);
-    assert_eq!(location(&inline), None);
-    // Changed: into a file of its own, half the size.
-    lower(&mut module, "w");
-    let low = folder.path().join("low.onnx");
-    let report = write(&module, Some(&source), &low, &options).unwrap();
-    assert_eq!(report.data_file, Some((data_of(folder.path(), "low.onnx"), 1200)));
-    for path in [&beside, &away, &inline, &low] {
-        let (module, _, _) = read(path, &ReadOptions::default()).unwrap();
-        let Some(Payload::Dense(data)) = module.constant(named(&module, "w")) else { panic!("dense") };
-        let values = data.small_floats(600).unwrap();
-        assert!(values.iter().enumerate().all(|(i, v)| *v == i as f64), "{}", path.display());
-    }
-}
-
-#[test]
-fn the_source_and_its_data_are_never_written() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = external_model(folder.path());
-    let (module, source, _) = read(&path, &ReadOptions::default()).unwrap();
-    let force = WriteOptions { force: true, external_data: ExternalData::Always };
-    let data = data_of(folder.path(), "m.onnx");
-    let data_name = name_of(&data).unwrap();
-    for target in ["m.onnx", &data_name, "m"] {
-        let before = fs::read(&data).unwrap();
-        let refused = write(&module, Some(&source), &folder.path().join(target), &force);
-        match target {
-            // `m` has a data file of its own.
-            "m" => assert!(refused.is_ok()),
-            _ => assert!(refused.unwrap_err().to_string().contains("is read from"), "{target}"),
-        }
-        assert_eq!(fs::read(&data).unwrap(), before);
-    }
-}
-
-/// Names in a folder, sorted.
-fn names(folder: &std::path::Path) -> Vec<String> {
-    let mut names: Vec<String> =
-        fs::read_dir(folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-    names.sort();
-    names
-}
-
-#[test]
-fn the_data_file_of_a_replaced_model_goes_when_nobody_needs_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = external_model(folder.path());
-    let old = name_of(&data_of(folder.path(), "m.onnx")).unwrap();
-    // Names that others may have given.
-    for name in ["m.onnx.data", "m.onnx.0123456789abcdef.data", "n.onnx.0123456789abcdef.data"] {
-        fs::write(folder.path().join(name), b"theirs").unwrap();
-    }
-    let (mut module, _, _) = read(&path, &ReadOptions::default()).unwrap();
-    lower(&mut module, "w");
-    let force = WriteOptions { force: true, external_data: ExternalData::Always };
-    let report = write(&module, None, &path, &force).unwrap();
-    let new = name_of(&report.data_file.unwrap().0).unwrap();
-    assert_ne!(old, new);
-    let mut expected = vec![
-        "m.onnx".to_owned(),
-        "m.onnx.0123456789abcdef.data".into(),
-        "m.onnx.data".into(),
-        "n.onnx.0123456789abcdef.data".into(),
-        new.clone(),
-    ];
-    expected.sort();
-    assert_eq!(names(folder.path()), expected);
-    // The same again: the file that is there is the new one.
-    write(&module, None, &path, &force).unwrap();
-    assert_eq!(names(folder.path()), expected);
-    read(&path, &ReadOptions::default()).unwrap();
-    // Into the model: no data file is left of it.
-    let inline = WriteOptions { external_data: ExternalData::Never, ..force };
-    write(&module, None, &path, &inline).unwrap();
-    expected.retain(|name| *name != new);
-    assert_eq!(names(folder.path()), expected);
-}
-
-#[test]
-fn a_data_file_of_the_source_stays_when_what_named_it_is_replaced() {
-    let folder = tempfile::tempdir().unwrap();
-    let first = external_model(folder.path());
-    let (module, source, _) = read(&first, &ReadOptions::default()).unwrap();
-    // `second` refers to the data of `m.onnx`, which is then replaced by what is made of `second`.
-    let second = folder.path().join("second.onnx");
-    write(&module, Some(&source), &second, &WriteOptions::default()).unwrap();
-    drop(source);
-    let (mut module, source, _) = read(&second, &ReadOptions::default()).unwrap();
-    lower(&mut module, "w");
-    let force = WriteOptions { force: true, external_data: ExternalData::Auto };
-    write(&module, Some(&source), &first, &force).unwrap();
-    for path in [&first, &second] {
-        read(path, &ReadOptions::default()).unwrap();
-    }
-    assert_eq!(names(folder.path()).len(), 4);
-}
-
-/// What is under the name of a data file has to be what the name says.
-#[test]
-fn a_file_that_has_the_name_of_the_data_file_is_replaced_only_when_told() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = external_model(folder.path());
-    let data = data_of(folder.path(), "m.onnx");
-    let right = fs::read(&data).unwrap();
-    let (module, _) = load(&model(10, adder()));
-    let options = |force| WriteOptions { force, external_data: ExternalData::Always };
-    for wrong in [b"short".to_vec(), vec![7; right.len()]] {
-        fs::remove_file(&path).unwrap();
-        fs::write(&data, wrong).unwrap();
-        let error = write(&module, None, &path, &options(false)).unwrap_err().to_string();
-        assert!(error.contains("exists"), "{error}");
-        write(&module, None, &path, &options(true)).unwrap();
-        assert_eq!(fs::read(&data).unwrap(), right);
-    }
-    // The right bytes are as good as new ones, as a run leaves that is killed before it writes the model.
-    fs::remove_file(&path).unwrap();
-    write(&module, None, &path, &options(false)).unwrap();
-    assert_eq!(fs::read(&data).unwrap(), right);
-}
-
-#[test]
-fn what_readers_refuse_is_not_written() {
-    let mut module = Module::new();
-    for i in 0..3u64 {
-        let data = ampc_ir::TensorData::new(
-            DType::F32,
-            [1 << 28],
-            ampc_ir::tensor::Storage::Random { seed: i, amplitude: 1.0 },
-        );
-        let name = module.intern(&format!("w{i}"));
-        module.add_constant(module.main(), name, Payload::Dense(Arc::new(data.unwrap())));
-    }
-    let error = to_bytes(&module, None).unwrap_err();
-    assert!(matches!(error, ExportError::TooLarge { bytes, .. } if bytes > 3 << 30), "{error}");
 }
 
 /// What readers refuse is not written.

@@ -35,6 +35,7 @@ pub mod fusions;
 pub mod guard;
 pub mod insert_casts;
 pub mod invariants;
+pub mod json;
 pub mod move_casts;
 mod names;
 pub mod pass;

@@ -70,6 +70,14 @@ pub enum PipelineError {
         /// The nearest option.
         hint: String,
     },
+    /// The option is there twice.
+    #[error("pass `{pass}` has the option `{option}` twice: keep one")]
+    OptionTwice {
+        /// The pass.
+        pass: String,
+        /// The option.
+        option: String,
+    },
     /// The option has no such value.
     #[error("option `{option}` of pass `{pass}`: expected {expected}, found `{found}`")]
     BadValue {
@@ -350,19 +358,7 @@ impl Pipeline {
         observer: &mut dyn Observer,
     ) -> Result<Vec<Warning>, RunError> {
         let inputs = BodyInputs::of(module);
-        let (inference, errors) = infer(module);
-        inference.types.clone().apply(module);
-        if !errors.is_empty() {
-            return Err(RunError::IllTyped(errors));
-        }
-        let mut found = verify_structure(module);
-        if found.is_empty() {
-            found = verify_types(module, &inference);
-        }
-        if !found.is_empty() {
-            return Err(RunError::Invalid(found));
-        }
-        let mut facts = inference.facts;
+        let mut facts = inferred(module)?.facts;
         flow::withdraw_false_marks(module);
         let mut held = Invariants::of(module);
         let (mut statistics, mut results) = (Statistics::default(), Results::default());
@@ -423,6 +419,24 @@ impl Pipeline {
             rest: spelling::name(&self.passes[i..]),
         })
     }
+}
+
+/// What inference says of a module that is to be run through passes, with the types that it found; an error if the
+/// module is ill-typed or invalid.
+fn inferred(module: &mut Module) -> Result<Inference, RunError> {
+    let (inference, errors) = infer(module);
+    inference.types.clone().apply(module);
+    if !errors.is_empty() {
+        return Err(RunError::IllTyped(errors));
+    }
+    let mut found = verify_structure(module);
+    if found.is_empty() {
+        found = verify_types(module, &inference);
+    }
+    if !found.is_empty() {
+        return Err(RunError::Invalid(found));
+    }
+    Ok(inference)
 }
 
 /// A policy or target that does not come with ampc as it is stands as the file `NAME.policy.json` or `NAME.target.json`;
@@ -532,6 +546,11 @@ mod tests {
         assert!(message("clasify").contains("did you mean `classify`"));
         assert!(message("classify{too=f16}").contains("did you mean `to`"));
         assert!(message("classify{to=f8}").contains("expected f16 or bf16"));
+        assert_eq!(
+            message("classify{to=f16, policy=safe, to=bf16}"),
+            "pass `classify` has the option `to` twice: keep one"
+        );
+        assert!(message("dce, classify{to=f16, to=f16}").contains("`to` twice"));
         assert!(message("taint").contains("put `classify` before it"));
         assert!(message("classify, insert-casts").contains("put `assign` before it"));
         assert!(message("classify{to=f16").contains("`}`"));

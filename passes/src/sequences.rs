@@ -97,27 +97,12 @@ impl Groups {
         }
         let mut union = Union::default();
         for &node in &nodes {
-            let mut first = None;
-            for var in flow::vars(module, node) {
-                let binds =
-                    flow::operands_of(module, var).chain(flow::results_of(module, var)).next().is_some();
-                if binds && flow::legality(module, var, DType::F16) != Legality::NotFloat {
-                    let at = union.find_or_add(var);
-                    union.join(*first.get_or_insert(at), at);
-                }
-            }
+            union.join_vars(module, node);
         }
         let mut held: Vec<(usize, FixedBy)> = Vec::new();
         for &node in &nodes {
-            let data = module.node(node);
-            let values = || data.formal_operands().iter().chain(data.results()).flatten();
-            let unknown =
-                values().find(|&&v| module.value(v).ty == Type::Unknown).map(|&v| name_of(module, v));
-            // Types in references to attributes of a function are not this node's to change.
-            let refers = data.attrs().iter().any(|a| matches!(a.value, AttrValue::Reference { .. }));
-            let unknown = unknown.or_else(|| refers.then(|| node_key(module, node)));
             let var = flow::vars(module, node).find_map(|var| union.of.get(&var).copied());
-            held.extend(var.zip(unknown.map(FixedBy::Unknown)));
+            held.extend(var.zip(unknown_in(module, node).map(FixedBy::Unknown)));
         }
         let outputs = flow::outputs(module, module.main());
         let mut of_value: Vec<(Value, usize)> = Vec::new();
@@ -254,6 +239,27 @@ impl Union {
         let (a, b) = (self.find(a), self.find(b));
         self.parents[a.max(b)] = a.min(b);
     }
+    /// Joins the variables of a node that may be float and bind a value.
+    fn join_vars(&mut self, module: &Module, node: Node) {
+        let mut first = None;
+        for var in flow::vars(module, node) {
+            let binds = flow::operands_of(module, var).chain(flow::results_of(module, var)).next().is_some();
+            if binds && flow::legality(module, var, DType::F16) != Legality::NotFloat {
+                let at = self.find_or_add(var);
+                self.join(*first.get_or_insert(at), at);
+            }
+        }
+    }
+}
+
+/// A value of a node of unknown type, or the operator of the node if its attributes refer to those of a function: such
+/// types are not this node's to change.
+fn unknown_in(module: &Module, node: Node) -> Option<String> {
+    let data = module.node(node);
+    let mut values = data.formal_operands().iter().chain(data.results()).flatten();
+    let unknown = values.find(|&&v| module.value(v).ty == Type::Unknown).map(|&v| name_of(module, v));
+    let refers = || data.attrs().iter().any(|a| matches!(a.value, AttrValue::Reference { .. }));
+    unknown.or_else(|| refers().then(|| node_key(module, node)))
 }
 
 /// Makes the decisions for the variables of each group agree: one that stays fp32 holds the others, and one that

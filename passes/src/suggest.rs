@@ -38,26 +38,6 @@ fn distance(a: &str, b: &str, limit: usize) -> usize {
     row[b.len()]
 }
 
-/// Why a text is not the JSON that is expected, without the place, with the field that may have been meant.
-pub(crate) fn json_reason(error: &serde_json::Error) -> String {
-    let mut reason = error.to_string();
-    if let Some(at) = reason.rfind(" at line ") {
-        reason.truncate(at);
-    }
-    if error.is_eof() {
-        return format!("the file is empty or ends too early ({reason})");
-    }
-    if reason.starts_with("unknown field `") {
-        // The field, and behind it those that there are, all in quotes.
-        let words: Vec<&str> = reason.split('`').skip(1).step_by(2).collect();
-        if let Some((found, fields)) = words.split_first() {
-            let hint = did_you_mean(nearest(found, fields.iter().copied()));
-            reason.push_str(&hint);
-        }
-    }
-    reason
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

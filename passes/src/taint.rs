@@ -44,14 +44,9 @@ impl Pass for Taint {
         Invariants::ASSIGNED.with(Invariants::LOWERED)
     }
     fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
-        let mut work: VecDeque<(Var, Var)> = VecDeque::new();
-        for node in flow::nodes(module) {
-            for var in flow::vars(module, node) {
-                if flow::decision(module, var).is_some_and(|d| d.class == Class::Deny) {
-                    work.push_back((var, var));
-                }
-            }
-        }
+        let denied = |var: &Var| flow::decision(module, *var).is_some_and(|d| d.class == Class::Deny);
+        let vars = flow::nodes(module).into_iter().flat_map(|node| flow::vars(module, node));
+        let mut work: VecDeque<(Var, Var)> = vars.filter(denied).map(|var| (var, var)).collect();
         // What is put into a sequence is as dangerous when it comes out.
         let groups = Groups::new(module);
         let mut seen: FxHashSet<Var> = FxHashSet::default();
@@ -93,17 +88,24 @@ impl Pass for Taint {
                 }
             }
         }
-        let changed = !tainted.is_empty();
-        let paths = if changed { Some(Paths::of(module)) } else { None };
-        for (var, origin) in tainted {
-            let path = paths.as_ref().map_or("?", |p| p.path(origin.node));
-            let (domain, op, _) = module.op_name(origin.node);
-            let evidence = format!("{DOWNSTREAM_OF}{}", crate::policy::op_key(domain, op));
-            let reason = Arc::new(Reason { rule: format!("taint:{path}"), evidence });
-            let decision = &mut module.node_mut(var.node).decisions[usize::from(var.var)];
-            decision.class = Class::Deny;
-            decision.reason = reason;
-        }
-        Ok(Changed::when(changed))
+        deny(module, &tainted);
+        Ok(Changed::when(!tainted.is_empty()))
+    }
+}
+
+/// Makes variables deny ones, each because of the other variable of its pair.
+fn deny(module: &mut Module, tainted: &[(Var, Var)]) {
+    if tainted.is_empty() {
+        return;
+    }
+    let paths = Paths::of(module);
+    for (var, origin) in tainted {
+        let path = paths.path(origin.node);
+        let (domain, op, _) = module.op_name(origin.node);
+        let evidence = format!("{DOWNSTREAM_OF}{}", crate::policy::op_key(domain, op));
+        let reason = Arc::new(Reason { rule: format!("taint:{path}"), evidence });
+        let decision = &mut module.node_mut(var.node).decisions[usize::from(var.var)];
+        decision.class = Class::Deny;
+        decision.reason = reason;
     }
 }

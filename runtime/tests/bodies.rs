@@ -27,7 +27,7 @@ fn both(form: Form, operands: &[HostTensor], attrs: &str, threads: usize) -> [Ve
         results.iter().for_each(|result| text += &format!("  output {result}\n"));
         text += "}\n\n";
         if !overload.is_empty() {
-            let (body, _) = bodies::function(form, 21);
+            let (body, _) = bodies::function(form, 21).unwrap();
             let body = print(&body, &PrintOptions::default()).text;
             text += &body[body.find("function ").unwrap()..];
         }

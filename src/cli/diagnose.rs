@@ -11,6 +11,7 @@ use ampc::onnx::target::TargetError;
 use ampc::onnx::tensor::TensorIssue;
 use ampc::onnx::{ExportError, ImportError, ProblemKind, Warning};
 use ampc::passes::PassError;
+use ampc::passes::json::Place;
 use ampc::passes::policy::PolicyError;
 use ampc::passes::target::ProfileError;
 use ampc::{Error, ErrorKind};
@@ -116,7 +117,7 @@ pub(crate) fn policy(error: &PolicyError, file: Option<(&Path, &str)>) -> Failur
 /// A profile of a target that is wrong, shown in its file.
 pub(crate) fn profile(error: &ProfileError, file: Option<(&Path, &str)>) -> Failure {
     let place = match (error, file) {
-        (ProfileError::Json { line, column, .. }, Some((_, text))) => Some(place_of(*line, *column, text)),
+        (ProfileError::Json(error), Some((_, text))) => Some(place_of(error.place, text)),
         _ => None,
     };
     in_file(Problem::new(format!("ampc::target::{}", variant(error)), error.to_string()), file, place)
@@ -160,8 +161,8 @@ fn excerpt(text: &str, range: std::ops::Range<usize>) -> String {
     format!("`{}{part}{}`", dots(from > 0), dots(to < text.len()))
 }
 
-/// The word or character at a line and column, both from 1.
-fn place_of(line: usize, column: usize, text: &str) -> std::ops::Range<usize> {
+/// The word or character at a place.
+fn place_of(Place { line, column }: Place, text: &str) -> std::ops::Range<usize> {
     let start: usize = text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
     let at = (start + column.saturating_sub(1)).min(text.len());
     let at = (0..=at).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
@@ -181,7 +182,7 @@ fn place_in_policy(error: &PolicyError, text: &str) -> Option<std::ops::Range<us
         Some(at..at + quoted.len())
     };
     let word = match error {
-        PolicyError::Json { line, column, .. } => return Some(place_of(*line, *column, text)),
+        PolicyError::Json(error) => return Some(place_of(error.place, text)),
         PolicyError::UnknownPreset { found, .. }
         | PolicyError::UnknownOp { found, .. }
         | PolicyError::UnknownGuard { found, .. }

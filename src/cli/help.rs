@@ -2,7 +2,7 @@
 
 use std::io;
 
-/// The advice for a code.
+/// The advice for a code. One flat table, so that a code is looked for in one place.
 pub(crate) fn help(code: &str) -> Option<&'static str> {
     Some(match code.strip_prefix("ampc::")? {
         "import::open" => "check the name of the file and whether you may read it",

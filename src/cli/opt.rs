@@ -74,21 +74,40 @@ pub(crate) fn run(args: &OptArgs, ui: Ui) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The pipeline that a text names in its first comments: `// pass: classify, taint`.
+/// Bytes at the beginning of a text in which the line that names passes is looked for.
+const LOOKED_AT: u64 = 1 << 16;
+
+/// The pipeline that a text names in its first comments: `// pass: classify, taint`. An error if that line does not end
+/// where it is looked for.
 fn directive(path: &Path) -> Result<Option<String>, Failure> {
-    const LONGEST: u64 = 1 << 16;
     // A pipe can be read once, and the model is in it.
     let pipe = std::fs::metadata(path).is_ok_and(|m| !m.is_file());
     if pipe || path.extension().is_none_or(|e| e != "ir") {
         return Ok(None);
     }
     let file = File::open(path).map_err(|e| diagnose::cannot_open(path, &e))?;
-    let found = BufReader::new(file.take(LONGEST))
-        .lines()
-        .map_while(Result::ok)
-        .map_while(|line| line.trim().strip_prefix("//").map(str::to_owned))
-        .find_map(|comment| Some(comment.trim_start().strip_prefix("pass:")?.trim().to_owned()));
-    Ok(found)
+    let mut lines = BufReader::new(file.take(LOOKED_AT));
+    let mut left = LOOKED_AT;
+    let mut line = Vec::new();
+    // What cannot be read is said when the model is.
+    while let Ok(n @ 1..) = lines.read_until(b'\n', &mut line) {
+        left -= n as u64;
+        let is_cut = left == 0 && !line.ends_with(b"\n");
+        let text = String::from_utf8_lossy(&line);
+        let Some(comment) = text.trim().strip_prefix("//") else { break };
+        if is_cut {
+            let message =
+                format!("the line `// pass: …` has to end within the first {LOOKED_AT} bytes of the text");
+            return Err(Failure::usage("passes", message).with_help(
+                "name the passes with `--passes`; a policy file takes lists that are too long for the line",
+            ));
+        }
+        if let Some(passes) = comment.trim_start().strip_prefix("pass:") {
+            return Ok(Some(passes.trim().to_owned()));
+        }
+        line.clear();
+    }
+    Ok(None)
 }
 
 /// What names in a pipeline stand for: what comes with ampc, and files.

@@ -13,20 +13,19 @@ use super::verified::{Source, Verdict, VerdictReport};
 use super::{data, diagnose, settings, shown, summary, targets};
 use ampc::files::Batch;
 use ampc::ir::DType;
-use ampc::passes::{Paths, Warning};
+use ampc::passes::Paths;
 use ampc::report::ReportWarning;
 use ampc::{ErrorKind, Model, Report};
 use serde::Serialize;
 use std::path::Path;
 
+/// The steps of the command, one after the other: what can be refused before the model is read, computed or written is
+/// refused there.
 pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<(), Failure> {
     check_data(args)?;
     let (mut options, mut read) =
         settings::options(&args.precision, args.debug.verify_each, args.report.is_some())?;
-    let format = if options.to == DType::BF16 { "bf16" } else { "fp16" };
-    let emit = Emit::of(&args.write, args.output.as_deref(), EmitArg::Onnx, |kind| {
-        emit::beside(&args.model, format, kind)
-    })?;
+    let emit = emit_of(args, options.to)?;
     let report_file = report_file(args, &emit)?;
 
     let progress = Progress::start(ui);
@@ -61,36 +60,19 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     let explanation = explained.text(&model.module, &report);
     let opsets = OpsetAdvice::of(&run, &model, &options, &report);
 
-    let hand_out = HandOut { report_file, force: emit.force(), explanation };
+    let hand_out = HandOut { args, before, report_file, force: emit.force(), explanation };
     let verdict = source.as_ref().map(|source| source.compare(&run, &model, &options)).transpose()?;
-    if let Some(verdict @ Verdict::Beyond { .. }) = &verdict {
-        let told = report_text(args, &report, before, None, Some(verdict)).and_then(|text| {
-            let (mut batch, mut written) = (Batch::new(), Written::default());
-            hand_out.stage(&text, &model, &mut batch, &mut written)?;
-            progress.suspend(|| emit::finish(batch, written))
-        });
-        let failure = verdict.failure(args.report.is_some() && told.is_ok());
-        if let Some(mut failure) = failure {
-            failure.problems.extend(told.err().into_iter().flat_map(|failure| failure.problems));
-            return Err(failure);
-        }
+    if let Some(verdict @ Verdict::Beyond { .. }) = &verdict
+        && let Some(failure) = hand_out.without_model(verdict, &report, &model, &progress)
+    {
+        return Err(failure);
     }
     let low = Low::of(&nodes, &model.module, options.to);
     progress.stage("writing");
     if emit.kind == EmitArg::Emulated {
-        let (emulated, told) = ampc::emulate(model).map_err(|e| diagnose::failure(&e, None))?;
-        model = emulated;
-        add_warnings(&mut report, told, &Paths::of(&model.module));
+        model = emulated(model, &mut report)?;
     }
-    let mut batch = Batch::new();
-    let mut written = emit.stage(&model, &mut batch)?;
-    report.warnings.extend(written.warnings.iter().map(|w| ReportWarning {
-        code: w.code().to_owned(),
-        message: w.to_string(),
-        node: None,
-    }));
-    let text = report_text(args, &report, before, Some(&written), verdict.as_ref())?;
-    hand_out.stage(&text, &model, &mut batch, &mut written)?;
+    let (batch, written) = hand_out.with_model(&emit, &model, &mut report, verdict.as_ref())?;
     drop(progress);
     // If they cannot be printed, no file appears either.
     let written = emit::finish(batch, written)?;
@@ -117,6 +99,14 @@ fn check_data(args: &RewriteArgs) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Where the model goes; beside the source, with the format in its name, if nothing else is said.
+fn emit_of(args: &RewriteArgs, to: DType) -> Result<Emit, Failure> {
+    let format = if to == DType::BF16 { "bf16" } else { "fp16" };
+    Emit::of(&args.write, args.output.as_deref(), EmitArg::Onnx, |kind| {
+        emit::beside(&args.model, format, kind)
+    })
+}
+
 /// The file of the report, if it goes into one; at most one thing goes to standard output.
 fn report_file<'a>(args: &'a RewriteArgs, emit: &Emit) -> Result<Option<&'a Path>, Failure> {
     if emit.target == Target::Stdout && !args.explain.is_empty() {
@@ -133,8 +123,11 @@ fn report_file<'a>(args: &'a RewriteArgs, emit: &Emit) -> Result<Option<&'a Path
     Ok(args.report.as_deref().filter(|_| !to_stdout))
 }
 
-/// Adds the warnings of an emulation to those of the rewrite, which has warned of declared types before.
-fn add_warnings(report: &mut Report, told: Vec<Warning>, paths: &Paths) {
+/// The fp32 model that rounds like this one. Its warnings are added to those of the rewrite, which has warned of
+/// declared types before.
+fn emulated(model: Model, report: &mut Report) -> Result<Model, Failure> {
+    let (model, told) = ampc::emulate(model).map_err(|e| diagnose::failure(&e, None))?;
+    let paths = Paths::of(&model.module);
     for warning in told {
         if report.warnings.iter().all(|said| said.message != warning.message) {
             report.warnings.push(ReportWarning {
@@ -144,16 +137,58 @@ fn add_warnings(report: &mut Report, told: Vec<Warning>, paths: &Paths) {
             });
         }
     }
+    Ok(model)
 }
 
-/// Where the report and the explanation go.
+/// Where the report and the explanation go, and what the report has beside what the passes did.
 struct HandOut<'a> {
+    args: &'a RewriteArgs,
+    /// Bytes of the model before and of its data files, where they are known.
+    before: Option<(u64, u64)>,
     report_file: Option<&'a Path>,
     force: bool,
     explanation: String,
 }
 
 impl HandOut<'_> {
+    /// Has the model, the report and the explanation appear with a batch.
+    fn with_model(
+        &self,
+        emit: &Emit,
+        model: &Model,
+        report: &mut Report,
+        verdict: Option<&Verdict>,
+    ) -> Result<(Batch, Written), Failure> {
+        let mut batch = Batch::new();
+        let mut written = emit.stage(model, &mut batch)?;
+        report.warnings.extend(written.warnings.iter().map(|w| ReportWarning {
+            code: w.code().to_owned(),
+            message: w.to_string(),
+            node: None,
+        }));
+        let text = report_text(self.args, report, self.before, Some(&written), verdict)?;
+        self.stage(&text, model, &mut batch, &mut written)?;
+        Ok((batch, written))
+    }
+
+    /// The failure that a verdict is, after the report and the explanation have been handed out without a model.
+    fn without_model(
+        &self,
+        verdict: &Verdict,
+        report: &Report,
+        model: &Model,
+        progress: &Progress,
+    ) -> Option<Failure> {
+        let told = report_text(self.args, report, self.before, None, Some(verdict)).and_then(|text| {
+            let (mut batch, mut written) = (Batch::new(), Written::default());
+            self.stage(&text, model, &mut batch, &mut written)?;
+            progress.suspend(|| emit::finish(batch, written))
+        });
+        let mut failure = verdict.failure(self.args.report.is_some() && told.is_ok())?;
+        failure.problems.extend(told.err().into_iter().flat_map(|failure| failure.problems));
+        Some(failure)
+    }
+
     /// Has the report, which is empty if none was asked for, and the explanation appear with the files of a batch.
     fn stage(
         &self,

@@ -8,6 +8,7 @@ use ampc::ir::op::Class;
 use ampc::options::{By, Objective, Opset, OptionError, Recorded};
 use ampc::passes::guard::OutOfRange;
 use ampc::passes::insert_casts::KeepIo;
+use ampc::passes::json::{JsonError, Place};
 use ampc::passes::policy::{PRESETS, Pin, PolicyError, float_format};
 use ampc::passes::suggest::did_you_mean;
 use ampc::passes::{Policy, Profile, suggest};
@@ -56,7 +57,8 @@ pub(crate) fn read_policy(name: &str) -> Result<Read, Failure> {
     let policy = is_object(&text)
         .and_then(|()| Policy::from_json(&text))
         .map_err(|e| diagnose::policy(&e, Some((path, &text))))?;
-    let repeated = Recorded::read(&text);
+    let repeated =
+        Recorded::read(&text).map_err(|e| diagnose::policy(&PolicyError::from(e), Some((path, &text))))?;
     let decisions = repeated.as_ref().and_then(|_| decisions(&text));
     Ok(Read { policy, decisions, repeated })
 }
@@ -98,7 +100,8 @@ fn is_object(text: &str) -> Result<(), PolicyError> {
         Ok(Value::Bool(_)) => "a truth value",
         Ok(Value::Null) => "null",
     };
-    Err(PolicyError::Json { line: 1, column: 1, reason: format!("expected an object, found {found}") })
+    let reason = format!("expected an object, found {found}");
+    Err(JsonError { place: Place { line: 1, column: 1 }, reason }.into())
 }
 
 /// How many decisions about type variables a report has.

@@ -124,6 +124,33 @@ fn kept(fp32: &Fp32Report) -> Option<String> {
     (!words.is_empty()).then(|| words.join(", ") + &less)
 }
 
+/// How many nodes have which format; the one asked for is said even of none.
+fn nodes(report: &Report, low: Low, to: &str) -> String {
+    let summary = &report.summary;
+    let mut nodes: Vec<String> = [("fp16", low.fp16), ("bf16", low.bf16)]
+        .into_iter()
+        .filter(|(format, n)| *n > 0 || *format == to)
+        .map(|(format, n)| format!("{} {format}", number(n)))
+        .collect();
+    nodes.push(format!("{} fp32", number(summary.full)));
+    if summary.other > 0 {
+        nodes.push(format!("{} without floats to lower", number(summary.other)));
+    }
+    nodes.join(", ")
+}
+
+/// What became of casts.
+fn casts(report: &Report) -> String {
+    let casts = &report.casts;
+    format!(
+        "{} present, {} kept, {} inserted, {} folded into constants",
+        number(casts.present),
+        number(casts.kept),
+        number(casts.inserted),
+        number(casts.folded)
+    )
+}
+
 /// The table after a rewrite.
 pub(crate) fn text(
     args: &RewriteArgs,
@@ -134,22 +161,12 @@ pub(crate) fn text(
     ui: Ui,
 ) -> String {
     let Done { report, low, opsets } = done;
-    let (summary, casts) = (&report.summary, &report.casts);
     let mut table = Table::new(2, &[]);
     let to = report.options.get("to").unwrap_or_default();
-    let mut nodes: Vec<String> = [("fp16", low.fp16), ("bf16", low.bf16)]
-        .into_iter()
-        .filter(|(format, n)| *n > 0 || *format == to)
-        .map(|(format, n)| format!("{} {format}", number(n)))
-        .collect();
-    nodes.push(format!("{} fp32", number(summary.full)));
-    if summary.other > 0 {
-        nodes.push(format!("{} without floats to lower", number(summary.other)));
-    }
     if let Some(opset) = report.options.get("opset").filter(|opset| *opset != "keep") {
         table.row(["opset".to_owned(), opset.to_owned()]);
     }
-    table.row(["nodes".to_owned(), nodes.join(", ")]);
+    table.row(["nodes".to_owned(), nodes(report, *low, to)]);
     table.row(["allow".to_owned(), allow(report)]);
     if let Some(kept) = kept(&report.fp32) {
         table.row(["fp32 kept".to_owned(), kept]);
@@ -160,16 +177,7 @@ pub(crate) fn text(
     if let Some(optimum) = report.optimum.as_ref().filter(|optimum| !optimum.optimal) {
         table.row(["optimum".to_owned(), unproven(optimum)]);
     }
-    table.row([
-        "casts".to_owned(),
-        format!(
-            "{} present, {} kept, {} inserted, {} folded into constants",
-            number(casts.present),
-            number(casts.kept),
-            number(casts.inserted),
-            number(casts.folded)
-        ),
-    ]);
+    table.row(["casts".to_owned(), casts(report)]);
     let constants = &report.constants;
     table.row([
         "constants".to_owned(),

@@ -1,10 +1,15 @@
 //! Values for the inputs of a model: from files, or random.
 
+mod test_data;
+
+pub use self::test_data::{TestData, read_test_data};
+
+use self::test_data::{DataFile, numbered};
 use super::random::{self, Refused};
-use super::{input_names, input_types, of_run, output_names, output_types};
+use super::{input_names, input_types, of_run};
 use crate::error::{Error, Finding};
 use crate::onnx::bytes::SourceBytes;
-use crate::onnx::data::{self, DataError, Names};
+use crate::onnx::data::{self, Names};
 use crate::safetensors::Tensors;
 use ampc_ir::infer::infer_module;
 use ampc_ir::module::Def;
@@ -18,7 +23,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::{File, Metadata};
 use std::io::{self, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 /// Numbers for dims that have none in the model, by name; `x[1]` is axis 1 of an input `x` that says nothing there.
@@ -494,100 +499,6 @@ pub fn describe(module: &Module, ty: &Type) -> String {
         Type::Sparse(_) => "a sparse tensor".into(),
         Type::Map { .. } => "a map".into(),
         Type::Opaque { .. } => "an opaque value".into(),
-    }
-}
-
-/// One data set of a test-data folder.
-#[derive(Debug)]
-pub struct TestData {
-    /// The inputs, in order; `None` where the default holds.
-    pub inputs: Vec<Option<Data>>,
-    /// The outputs, in order.
-    pub outputs: Vec<Data>,
-}
-
-/// Reads `input_0.pb` … as [`Inputs::read`] does, and `output_0.pb` … in the order of the model.
-///
-/// # Errors
-/// If a file cannot be read or is no value of the type that the model has there; if files are missing or are for no
-/// input or output: all of them.
-pub fn read_test_data(folder: &Path, module: &Module, most: u64) -> Result<TestData, Error> {
-    let mut named = Named::of(module);
-    named.read_folder(folder, most)?;
-    let (outputs, of_outputs) = read_outputs(folder, module, most)?;
-    let mut problems = named.problems();
-    problems.extend(of_outputs);
-    if problems.is_empty() {
-        Ok(TestData { inputs: named.values, outputs })
-    } else {
-        Err(Error::Inputs(problems))
-    }
-}
-
-/// The outputs that are stored, and what is wrong with them.
-fn read_outputs(folder: &Path, module: &Module, most: u64) -> Result<(Vec<Data>, Vec<InputProblem>), Error> {
-    let (types, numbers) =
-        (output_types(module), numbered(folder, "output").map_err(|e| io_error(folder, e))?);
-    let mut problems = Vec::new();
-    let mut problem = |code, number: usize, message: String| {
-        let help = format!("its outputs are {}", output_names(module).join(", "));
-        let name = format!("output_{number}.pb");
-        problems.push(InputProblem { code, kind: "output", name, message, help: Some(help) });
-    };
-    for &extra in numbers.iter().filter(|&&number| number >= types.len()) {
-        problem("unknown", extra, "the model has no such output".into());
-    }
-    let mut outputs = Vec::with_capacity(types.len());
-    for (number, ty) in types.iter().enumerate() {
-        if numbers.contains(&number) {
-            outputs.push(DataFile::open(folder, "output", number)?.read(ty, most)?);
-        } else {
-            problem("missing", number, format!("expected {}, found no such file", describe(module, ty)));
-        }
-    }
-    Ok((outputs, problems))
-}
-
-/// The numbers `i` of the files `PREFIX_i.pb` of a folder, in order.
-fn numbered(folder: &Path, prefix: &str) -> io::Result<Vec<usize>> {
-    let mut numbers = Vec::new();
-    for entry in std::fs::read_dir(folder)? {
-        let name = entry?.file_name();
-        let text = name.to_str().and_then(|n| n.strip_prefix(prefix)?.strip_prefix('_')?.strip_suffix(".pb"));
-        let number = text.and_then(|text| text.parse::<usize>().ok().filter(|n| n.to_string() == text));
-        numbers.extend(number);
-    }
-    numbers.sort_unstable();
-    Ok(numbers)
-}
-
-/// A file of a folder of test data.
-struct DataFile {
-    path: PathBuf,
-    bytes: Arc<SourceBytes>,
-}
-
-impl DataFile {
-    fn open(folder: &Path, prefix: &str, number: usize) -> Result<DataFile, Error> {
-        let path = folder.join(format!("{prefix}_{number}.pb"));
-        regular(&path)?;
-        let bytes = SourceBytes::open(&path).map_err(|e| io_error(&path, e))?;
-        Ok(DataFile { path, bytes: Arc::new(bytes) })
-    }
-
-    fn read(&self, ty: &Type, most: u64) -> Result<Data, Error> {
-        let value = data::read_data(self.bytes.clone(), ty, most);
-        value.map_err(|e| match &e {
-            DataError::Host(refused) if refused.is_no_memory() => {
-                no_memory(&self.path.display().to_string(), refused)
-            }
-            DataError::Wire(_)
-            | DataError::Tensor(_)
-            | DataError::Host(_)
-            | DataError::Unsupported(_)
-            | DataError::TooLarge { .. }
-            | DataError::Depth => Error::Data { path: self.path.clone(), reason: e.to_string() },
-        })
     }
 }
 

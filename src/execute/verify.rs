@@ -9,23 +9,23 @@
 //! is where a difference comes from: everything before it agrees. What a node *adds* is its error less the largest
 //! of what it reads; where errors accumulate, that tells who is worth looking at.
 
-use super::agree::{Agreement, agree};
-use super::scope::{Closed, Event, Scope, Side, Teller, computed, is_nested};
+mod comparer;
+
+use self::comparer::Comparer;
+use super::agree::Agreement;
+use super::scope::{Side, Teller, computed};
 use super::{Inputs, bind, of_run, output_names, prepare, views};
 use crate::error::{Error, Finding};
 use crate::rewrite::op_of;
-use ampc_ir::module::{Def, GraphOwner};
-use ampc_ir::{DType, GraphId, Module, Node, Value};
+use ampc_ir::{DType, Module, Node, Value};
 use ampc_passes::Paths;
 use ampc_runtime::cpu::ExecuteError;
 use ampc_runtime::float::Format;
 use ampc_runtime::{Cpu, Data, Executable, HostError, Tolerance};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 use std::cmp;
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::sync_channel;
 
 /// Values of one model that may wait for the other one.
 const WAITING: usize = 2;
@@ -200,25 +200,7 @@ pub fn verify(
     for ((side, executable), names) in sides.iter_mut().zip(&executables).zip(&names) {
         side.keep(executable, names);
     }
-    let [first, second] = &mut executables;
-    let told = std::thread::scope(|scope| {
-        let (to_wanted, wanted_events) = sync_channel(WAITING);
-        let (to_found, found_events) = sync_channel(WAITING);
-        let [side, other_side] = &sides;
-        let (teller, other_teller) = (Teller::new(side, to_wanted), Teller::new(other_side, to_found));
-        let thread = || std::thread::Builder::new().name("verify".into()).stack_size(STACK);
-        let run_first = || run_told(first, &inputs.values, teller, &stop);
-        let wanted = thread().spawn_scoped(scope, run_first)?;
-        let run_second = || run_told(second, &other_inputs.values, other_teller, &stop);
-        // Without the second one, the first has nobody to wait for it.
-        let found =
-            thread().spawn_scoped(scope, run_second).inspect_err(|_| stop.store(true, Ordering::Relaxed))?;
-        let mut comparer = Comparer::new(side, tolerance);
-        let compared = comparer.compare(&wanted_events, &found_events);
-        // Runs go on without anybody who listens.
-        drop((wanted_events, found_events));
-        Ok((joined(wanted.join()), joined(found.join()), compared.map(|()| comparer)))
-    });
+    let told = run_both(&mut executables, [inputs, &other_inputs], &sides, tolerance, &stop);
     let (wanted, found, mut comparer) = told.map_err(|error| no_thread(model, &error))?;
     let (wanted, found) = match (wanted, found) {
         (Ok(wanted), Ok(found)) => (wanted, found),
@@ -240,6 +222,33 @@ pub fn verify(
     let lone_outputs = lone_outputs(other, &pairs);
     let values = std::mem::take(&mut comparer.values);
     Ok(Verification { tolerance, reason, outputs, values, first, lone_values, lone_outputs })
+}
+
+/// Runs both models at the same time and compares their values as they come. An error if no thread can be started.
+fn run_both<'s>(
+    [first, second]: &mut [Executable; 2],
+    [inputs, other_inputs]: [&Inputs; 2],
+    [side, other_side]: &'s [Side<'s>; 2],
+    tolerance: Tolerance,
+    stop: &AtomicBool,
+) -> std::io::Result<(Ran, Ran, Result<Comparer<'s>, HostError>)> {
+    std::thread::scope(|scope| {
+        let (to_wanted, wanted_events) = sync_channel(WAITING);
+        let (to_found, found_events) = sync_channel(WAITING);
+        let (teller, other_teller) = (Teller::new(side, to_wanted), Teller::new(other_side, to_found));
+        let thread = || std::thread::Builder::new().name("verify".into()).stack_size(STACK);
+        let run_first = || run_told(first, &inputs.values, teller, stop);
+        let wanted = thread().spawn_scoped(scope, run_first)?;
+        let run_second = || run_told(second, &other_inputs.values, other_teller, stop);
+        // Without the second one, the first has nobody to wait for it.
+        let found =
+            thread().spawn_scoped(scope, run_second).inspect_err(|_| stop.store(true, Ordering::Relaxed))?;
+        let mut comparer = Comparer::new(side, tolerance);
+        let compared = comparer.compare(&wanted_events, &found_events);
+        // Runs go on without anybody who listens.
+        drop((wanted_events, found_events));
+        Ok((joined(wanted.join()), joined(found.join()), compared.map(|()| comparer)))
+    })
 }
 
 /// The stack of the two threads that run models. Graphs run in the runtime's own threads; only if the system starts none
@@ -331,180 +340,6 @@ pub fn of_outputs(module: &Module, found: impl IntoIterator<Item = Agreement>) -
         }
     })
     .collect()
-}
-
-/// Compares values as they come, in the order of the model.
-struct Comparer<'a> {
-    side: &'a Side<'a>,
-    tolerance: Tolerance,
-    values: Vec<Compared>,
-    first: Option<Compared>,
-    /// Where in `values` a value of a path is.
-    index: FxHashMap<(Arc<str>, Value), usize>,
-    /// The error of each value when it was computed last.
-    errors: FxHashMap<Value, f64>,
-    /// The call that a function runs for.
-    calls: FxHashMap<GraphId, Node>,
-    /// Values of the other model that came before their turn, by scope and name.
-    waiting: BTreeMap<(Arc<str>, Arc<str>), Result<Data, HostError>>,
-    /// Values that the other one did not compute in the same place.
-    missed: FxHashSet<Value>,
-    /// What the model has behind it and the other one has not.
-    done: Closed,
-    /// What the other one has behind it and the model has not.
-    closed: Closed,
-}
-
-impl<'a> Comparer<'a> {
-    fn new(side: &'a Side<'a>, tolerance: Tolerance) -> Comparer<'a> {
-        Comparer {
-            side,
-            tolerance,
-            values: Vec::new(),
-            first: None,
-            index: FxHashMap::default(),
-            errors: FxHashMap::default(),
-            calls: FxHashMap::default(),
-            waiting: BTreeMap::new(),
-            missed: FxHashSet::default(),
-            done: Closed::default(),
-            closed: Closed::default(),
-        }
-    }
-
-    /// Whether a value was computed, and never by the other model as well.
-    fn is_lone(&self, value: Value) -> bool {
-        self.missed.contains(&value) && !self.errors.contains_key(&value)
-    }
-
-    fn compare(&mut self, wanted: &Receiver<Event>, found: &Receiver<Event>) -> Result<(), HostError> {
-        for event in wanted {
-            self.event(event, found)?;
-        }
-        // What nobody asked for.
-        found.iter().for_each(drop);
-        Ok(())
-    }
-
-    /// Takes what the model tells.
-    fn event(&mut self, event: Event, found: &Receiver<Event>) -> Result<(), HostError> {
-        match event {
-            Event::Enter { node, graph } => {
-                self.calls.insert(graph, node);
-            }
-            Event::Done { prefix } => self.leave(prefix),
-            Event::Value { scope, node, value, name, data } => {
-                if let Some(got) = self.find(&scope, &name, found) {
-                    self.value(&scope, (node, value), &name, &got?, &data?);
-                } else {
-                    self.missed.insert(value);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// The model has all behind it that begins so: nobody asks for it any more.
-    fn leave(&mut self, prefix: Arc<str>) {
-        let inside = |(scope, _): &(Arc<str>, Arc<str>)| scope.starts_with(&*prefix);
-        let first = (prefix.clone(), "".into());
-        let keys: Vec<_> =
-            self.waiting.range(first..).map(|(key, _)| key).take_while(|k| inside(k)).collect();
-        for key in keys.into_iter().cloned().collect::<Vec<_>>() {
-            self.waiting.remove(&key);
-        }
-        // If the other one has it behind it too, nothing comes that would have to be dropped.
-        if !self.closed.forget(&prefix) {
-            self.done.close(prefix);
-        }
-    }
-
-    /// The other model's value of this name, if it computes one.
-    fn find(
-        &mut self,
-        scope: &Scope,
-        name: &Arc<str>,
-        found: &Receiver<Event>,
-    ) -> Option<Result<Data, HostError>> {
-        if let Some(data) = self.waiting.remove(&(scope.key.clone(), name.clone())) {
-            return Some(data);
-        }
-        while !self.closed.has(&scope.key) {
-            match found.recv().ok()? {
-                Event::Enter { .. } => {}
-                Event::Done { prefix } => {
-                    if !self.done.forget(&prefix) {
-                        self.closed.close(prefix);
-                    }
-                }
-                Event::Value { scope: s, name: n, data, .. } if s.key == scope.key && n == *name => {
-                    return Some(data);
-                }
-                Event::Value { scope, .. } if self.done.has(&scope.key) => {}
-                Event::Value { scope, name, data, .. } => {
-                    self.waiting.insert((scope.key.clone(), name), data);
-                }
-            }
-        }
-        None
-    }
-
-    fn value(&mut self, scope: &Scope, (node, value): (Node, Value), name: &str, got: &Data, want: &Data) {
-        let module = self.side.module;
-        let agreement = agree(got, want, &self.tolerance);
-        let error = agreement.error();
-        self.errors.insert(value, error);
-        let compared = Compared {
-            value: name.to_owned(),
-            node: Some(node),
-            path: self.side.path(scope, node),
-            op: op_of(module, node),
-            iterations: scope.iterations.clone(),
-            adds: self.read_error(node).map(|read| if error > read { error - read } else { 0.0 }),
-            agreement,
-        };
-        if self.first.is_none() && !compared.agreement.passed() {
-            self.first = Some(compared.clone());
-        }
-        let next = self.values.len();
-        let at = *self.index.entry((scope.path.clone(), value)).or_insert(next);
-        match self.values.get_mut(at) {
-            None => self.values.push(compared),
-            Some(old) if error > old.agreement.error() => *old = compared,
-            Some(_) => {}
-        }
-    }
-
-    /// The largest error of what a node reads.
-    fn read_error(&self, node: Node) -> Option<f64> {
-        if is_nested(self.side.module, node) {
-            return None;
-        }
-        let operands = self.side.module.node(node).operands().iter().flatten();
-        operands.map(|&v| self.error_of(v)).try_fold(0.0, |most: f64, error| Some(most.max(error?)))
-    }
-
-    fn error_of(&self, mut value: Value) -> Option<f64> {
-        let module = self.side.module;
-        loop {
-            let data = module.value(value);
-            let owner = module.graph(data.graph).owner;
-            let (node, slot) = match (&data.def, owner) {
-                (Def::Constant(_), _) | (Def::Input { .. }, GraphOwner::Main) => return Some(0.0),
-                (Def::Result { .. }, _) => return self.errors.get(&value).copied(),
-                (Def::Input { slot, .. }, GraphOwner::Function(_)) => (*self.calls.get(&data.graph)?, *slot),
-                (Def::Capture { slot }, GraphOwner::Body { node, .. }) => (node, *slot),
-                _ => return None,
-            };
-            value = module.node(node).operand(slot as usize)?;
-        }
-    }
-
-    fn outputs(&self, wanted: &[Data], found: &[Data], pairs: &[usize]) -> Vec<Compared> {
-        let pairs = wanted.iter().zip(pairs);
-        let agreements = pairs.filter_map(|(want, &at)| Some(agree(found.get(at)?, want, &self.tolerance)));
-        of_outputs(self.side.module, agreements)
-    }
 }
 
 #[cfg(test)]

@@ -11,6 +11,24 @@ use smallvec::SmallVec;
 use std::rc::Rc;
 use std::sync::Arc;
 
+/// The fields of a node.
+const NODE_FIELDS: [&str; 14] = [
+    "path",
+    "name",
+    "domain",
+    "op",
+    "overload",
+    "version",
+    "operands",
+    "captures",
+    "results",
+    "types",
+    "attributes",
+    "decisions",
+    "inserted",
+    "metadata",
+];
+
 impl Reader<'_, '_> {
     pub(super) fn graph(&mut self, work: &Work) {
         if work.depth > MAX_DEPTH {
@@ -162,35 +180,12 @@ impl Reader<'_, '_> {
     }
 
     fn node(&mut self, work: &Work, scope: &mut Scope, at: At, bodies: &mut Vec<Work>) {
-        let names = [
-            "path",
-            "name",
-            "domain",
-            "op",
-            "overload",
-            "version",
-            "operands",
-            "captures",
-            "results",
-            "types",
-            "attributes",
-            "decisions",
-            "inserted",
-            "metadata",
-        ];
-        let Some(fields) = self.fields(at, names) else { return };
+        let Some(fields) = self.fields(at, NODE_FIELDS) else { return };
         let [_, name, domain, op, overload, version, operands, captures, results, types, attrs, ..] = fields;
         let [.., decisions, inserted, metadata] = fields;
         let operands = self.values(scope, operands);
         let captured = self.values(scope, captures);
-        let mut by_name = FxHashMap::default();
-        for (slot, at) in self.items(captures, "names of values").into_iter().enumerate() {
-            if let Token::Text(name) = self.tape.token(at)
-                && let Some(symbol) = self.module.symbol(&name)
-            {
-                by_name.entry(symbol).or_insert(slot);
-            }
-        }
+        let by_name = self.slots_by_name(captures);
         let results = self.results(at, results, types);
         let name = name.and_then(|at| self.symbol(at, "a string"));
         let mut graphs = Vec::new();
@@ -206,14 +201,7 @@ impl Reader<'_, '_> {
             }
             return;
         };
-        let provenance = match inserted.map(|at| (at, self.tape.token(at))) {
-            None | Some((_, Token::Bool(false))) => Provenance::User,
-            Some((_, Token::Bool(true))) => Provenance::Inserted,
-            Some((at, _)) => {
-                self.wrong(at, "true or false");
-                Provenance::User
-            }
-        };
+        let provenance = self.provenance(inserted);
         let defined = results.iter().map(|r| r.as_ref().map(|(_, name, ty)| (*name, ty.clone()))).collect();
         let new = NewNode { op, name, operands, attrs: new_attrs, results: defined, provenance };
         let node = self.module.add_node(work.graph, Position::Last, new);
@@ -238,6 +226,30 @@ impl Reader<'_, '_> {
             owner: Some(owner.clone()),
             depth: work.depth + 1,
         }));
+    }
+
+    /// Which of the captured operands has a name; of several the first.
+    fn slots_by_name(&mut self, captures: Option<At>) -> FxHashMap<Symbol, usize> {
+        let mut by_name = FxHashMap::default();
+        for (slot, at) in self.items(captures, "names of values").into_iter().enumerate() {
+            if let Token::Text(name) = self.tape.token(at)
+                && let Some(symbol) = self.module.symbol(&name)
+            {
+                by_name.entry(symbol).or_insert(slot);
+            }
+        }
+        by_name
+    }
+
+    fn provenance(&mut self, inserted: Option<At>) -> Provenance {
+        match inserted.map(|at| (at, self.tape.token(at))) {
+            None | Some((_, Token::Bool(false))) => Provenance::User,
+            Some((_, Token::Bool(true))) => Provenance::Inserted,
+            Some((at, _)) => {
+                self.wrong(at, "true or false");
+                Provenance::User
+            }
+        }
     }
 
     /// Place, name and type of each result.
@@ -311,12 +323,7 @@ impl Reader<'_, '_> {
                 format!("an operator of `{shown}`"),
             ),
             Lookup::Found(schema) => {
-                let said = version.map(|at| self.int::<u16>(at, "the version of an operator"));
-                if said.is_some_and(|said| said.is_some_and(|said| said != schema.since)) {
-                    let expected =
-                        format!("version {} of the operator, which opset {} has", schema.since, opset?);
-                    self.wrong(version?, expected);
-                }
+                self.check_version(version, schema.since, opset?);
                 return Some(Op::Schema(schema));
             }
             Lookup::TooNew { since } => {
@@ -333,6 +340,14 @@ impl Reader<'_, '_> {
         };
         self.error(op_at, expected, found);
         None
+    }
+
+    /// That a node says the version of its operator that its opset has, if it says one.
+    fn check_version(&mut self, version: Option<At>, since: u16, opset: u16) {
+        let Some(at) = version else { return };
+        if self.int::<u16>(at, "the version of an operator").is_some_and(|said| said != since) {
+            self.wrong(at, format!("version {since} of the operator, which opset {opset} has"));
+        }
     }
 
     fn decisions(&mut self, node: Node, at: Option<At>) {

@@ -9,18 +9,19 @@ use ampc_passes::assign::By;
 use ampc_passes::cost::Objective;
 use ampc_passes::guard::OutOfRange;
 use ampc_passes::insert_casts::KeepIo;
+use ampc_passes::json::{Entries, JsonError, entries};
 use ampc_passes::move_casts::EXCESS_PRECISION;
 use ampc_passes::pipeline::{Opset, in_quotes, list};
-use ampc_passes::policy::float_format;
+use ampc_passes::policy::{PolicyError, float_format};
 use ampc_passes::target::{PROFILES, ProfileError};
 use ampc_passes::{Policy, Profile, raise_opset};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// An option of a rewrite.
+/// An option of a rewrite, as reports record it.
 #[derive(Clone, Copy, Debug)]
-pub struct OptionDef {
+pub struct RecordedOption {
     /// Its name in reports; its flag has hyphens in it.
     pub name: &'static str,
     /// What it may be, as messages say it.
@@ -61,8 +62,8 @@ impl From<OptionError> for Error {
 const POLICY: &str = "policy";
 
 /// All options, in the order of reports.
-pub const OPTIONS: &[OptionDef] = &[
-    OptionDef {
+pub const OPTIONS: &[RecordedOption] = &[
+    RecordedOption {
         name: "to",
         values: "fp16 or bf16",
         choices: || vec![Some("fp16"), Some("bf16")],
@@ -73,7 +74,7 @@ pub const OPTIONS: &[OptionDef] = &[
             Some(())
         },
     },
-    OptionDef {
+    RecordedOption {
         name: POLICY,
         values: "a preset",
         choices: || vec![Some("safe"), Some("all")],
@@ -84,7 +85,7 @@ pub const OPTIONS: &[OptionDef] = &[
             Some(())
         },
     },
-    OptionDef {
+    RecordedOption {
         name: "out_of_range",
         values: "keep, clamp or error",
         choices: || vec![Some("keep"), Some("clamp")],
@@ -95,7 +96,7 @@ pub const OPTIONS: &[OptionDef] = &[
             Some(())
         },
     },
-    OptionDef {
+    RecordedOption {
         name: "excess_precision",
         values: "forbid or allow",
         choices: || vec![Some(EXCESS_PRECISION.no), Some(EXCESS_PRECISION.yes)],
@@ -106,7 +107,7 @@ pub const OPTIONS: &[OptionDef] = &[
             Some(())
         },
     },
-    OptionDef {
+    RecordedOption {
         name: "keep_io",
         values: "all, none or names with `,` between them",
         choices: || vec![Some("all"), Some("none")],
@@ -123,7 +124,7 @@ pub const OPTIONS: &[OptionDef] = &[
             Some(())
         },
     },
-    OptionDef {
+    RecordedOption {
         name: "opset",
         values: "keep, auto or the number of an opset",
         choices: || vec![Some("keep"), Some("auto"), Some("26")],
@@ -134,7 +135,7 @@ pub const OPTIONS: &[OptionDef] = &[
             Some(())
         },
     },
-    OptionDef {
+    RecordedOption {
         name: "objective",
         values: "time, casts or bytes",
         choices: || Objective::ALL.map(|objective| Some(objective.as_str())).into(),
@@ -152,7 +153,7 @@ pub const OPTIONS: &[OptionDef] = &[
             Some(())
         },
     },
-    OptionDef {
+    RecordedOption {
         name: "target",
         values: "a target",
         choices: || PROFILES.iter().map(|&(name, _)| Some(name)).collect(),
@@ -181,7 +182,7 @@ fn print_keep_io(keep_io: &KeepIo) -> String {
     }
 }
 
-impl OptionDef {
+impl RecordedOption {
     /// The value as a report records it; `None` if it is absent there.
     pub fn print(&self, options: &RewriteOptions) -> Option<String> {
         (self.print)(options)
@@ -217,10 +218,10 @@ impl RewriteOptions {
     /// The options that repeat the run that a report is of, with the report as policy; `None` if the text is no report.
     ///
     /// # Errors
-    /// If the report says something that is none of the values of an option, or names a target that does not come with
-    /// ampc.
+    /// If the report has no options or one of them twice, says something that is none of the values of an option, or names
+    /// a target that does not come with ampc.
     pub fn from_report(text: &str) -> Result<Option<RewriteOptions>, Error> {
-        let Some(recorded) = Recorded::read(text) else { return Ok(None) };
+        let Some(recorded) = Recorded::read(text).map_err(PolicyError::from)? else { return Ok(None) };
         let policy = Policy::from_json(text)?;
         Ok(Some(recorded.options(policy)?))
     }
@@ -232,15 +233,25 @@ pub struct Recorded(BTreeMap<String, serde_json::Value>);
 
 impl Recorded {
     /// The options that stand in a report; `None` if the text is none.
-    pub fn read(text: &str) -> Option<Recorded> {
+    ///
+    /// # Errors
+    /// With line and column, if the report has no options, or one of them twice.
+    pub fn read(text: &str) -> Result<Option<Recorded>, JsonError> {
         #[derive(Deserialize)]
         struct Report {
-            schema: String,
-            options: BTreeMap<String, serde_json::Value>,
+            #[serde(rename = "schema")]
+            _schema: String,
+            #[serde(deserialize_with = "entries")]
+            options: Entries<serde_json::Value>,
         }
-        let report: Report =
-            serde_json::from_str(text).ok().filter(|r: &Report| r.schema == "ampc-report/1")?;
-        Some(Recorded(report.options))
+        let schema = serde_json::from_str(text).ok().and_then(|json: serde_json::Value| {
+            json.get("schema").and_then(serde_json::Value::as_str).map(str::to_owned)
+        });
+        if schema.is_none_or(|schema| schema != "ampc-report/1") {
+            return Ok(None);
+        }
+        let report: Report = serde_json::from_str(text)?;
+        Ok(Some(Recorded(report.options.into_iter().collect())))
     }
 
     /// What is recorded of an option.
@@ -395,6 +406,17 @@ mod tests {
         assert!(error(r#""keep_io": ["x"]"#).contains(r#"found `["x"]`"#));
         assert!(error(r#""target": "h20""#).contains("did you mean `h200`"));
         assert!(RewriteOptions::from_report("{}").unwrap().is_none());
+        assert_eq!(
+            error("\n\"to\": \"bf16\",\n\"keep_io\": \"none\",\n\"to\": \"fp16\""),
+            "line 4, column 4: `to` is there twice: keep one"
+        );
+        let error = |report: &str| RewriteOptions::from_report(report).unwrap_err().to_string();
+        assert_eq!(
+            error(r#"{"schema": "ampc-report/1", "nodes": []}"#),
+            "line 1, column 40: missing field `options`"
+        );
+        let twice = r#"{"schema": "ampc-report/1", "options": {"to": "bf16"}, "options": {}, "nodes": []}"#;
+        assert!(error(twice).contains("duplicate field `options`"));
         // Reports of versions that knew only painting.
         let old = RewriteOptions::from_report(&report(r#""to": "bf16", "keep_io": "all""#)).unwrap().unwrap();
         assert!(matches!((old.to, old.by), (DType::BF16, By::Paint)));

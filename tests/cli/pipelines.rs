@@ -1,6 +1,6 @@
 //! What a rewrite ran is repeated by `ampc opt`, with its policies and targets.
 
-use crate::support::{Dir, module};
+use crate::support::{Dir, MATMUL, module};
 use ampc::Model;
 use ampc::ir::text::{NoData, PrintOptions, parse, print};
 use ampc::ir::{DType, Module};
@@ -165,4 +165,36 @@ fn dumps_have_the_policies_and_targets_that_they_name() {
     let run = dir.run(&rewrite);
     assert!(run.code == 5 && run.stderr.contains("01-bind-signatures.policy.json"), "{run}");
     assert_eq!(std::fs::read(dir.path("dumps/01-bind-signatures.policy.json")).unwrap(), b"mine");
+}
+
+/// A line that is cut would be another pipeline, and comments may hide it.
+#[test]
+fn a_directive_is_whole_or_an_error() {
+    let dir = Dir::new();
+    let with = |comments: &str| format!("{comments}{}", module(MATMUL));
+    let long = format!("// pass: classify{}, dce\n", " ".repeat(1 << 16));
+    let after = format!("// {}\n// pass: classify\n", "é".repeat(1 << 15));
+    for comments in [long, after] {
+        dir.write("m.ir", with(&comments));
+        let run = dir.run(&["opt", "m.ir"]);
+        assert!(run.code == 2 && run.stderr.contains("within the first 65536 bytes"), "{run}");
+        let run = dir.run(&["opt", "m.ir", "--passes", "classify"]);
+        assert_eq!((run.code, run.stderr.as_str()), (0, ""));
+    }
+    let directive = "// pass: classify";
+    dir.write("m.ir", with(&format!("{directive}{}\n", " ".repeat((1 << 16) - 1 - directive.len()))));
+    let run = dir.run(&["opt", "m.ir"]);
+    assert!(run.code == 0 && run.stdout.contains("class=allow"), "{run}");
+    // Nor is one looked for behind the comments.
+    dir.write("m.ir", with("").replace("graph @main", &format!("{}\ngraph @main", " ".repeat(1 << 16))));
+    let run = dir.run(&["opt", "m.ir"]);
+    assert!(run.code == 2 && run.stderr.contains("`--passes` is missing"), "{run}");
+}
+
+#[test]
+fn an_option_is_said_once() {
+    let dir = Dir::new();
+    dir.write("m.ir", module(MATMUL));
+    let run = dir.run(&["opt", "m.ir", "--passes", "classify{to=f16, to=bf16}"]);
+    assert!(run.code == 2 && run.stderr.contains("pass `classify` has the option `to` twice"), "{run}");
 }

@@ -4,10 +4,10 @@ use super::support::{self, Dir, Run};
 use std::fs;
 use std::io::Write as _;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 
 /// Constants of more than 1 KiB, so that all forms keep them in a file of their own; `value` is what they are.
-fn model(value: &str) -> String {
+pub(super) fn model(value: &str) -> String {
     let weights = vec![value; 1024].join(", ");
     support::module(&format!(
         "  input %x : f32[2, 32]\n  const %w : f32[32, 32] = [{weights}]\n  %y = MatMul(%x, %w) : f32[2, 32] \
@@ -16,17 +16,17 @@ fn model(value: &str) -> String {
 }
 
 /// The data files of a model in a folder.
-fn data_files(dir: &Dir, model: &str) -> Vec<String> {
+pub(super) fn data_files(dir: &Dir, model: &str) -> Vec<String> {
     let start = format!("{model}.");
     dir.files().into_iter().filter(|name| name.starts_with(&start) && name.ends_with(".data")).collect()
 }
 
 /// All names but those of temporary files.
-fn lasting(dir: &Dir) -> Vec<String> {
+pub(super) fn lasting(dir: &Dir) -> Vec<String> {
     dir.files().into_iter().filter(|name| !name.starts_with(".ampc-")).collect()
 }
 
-fn temporaries(dir: &Dir) -> Vec<String> {
+pub(super) fn temporaries(dir: &Dir) -> Vec<String> {
     dir.files().into_iter().filter(|name| name.starts_with(".ampc-")).collect()
 }
 
@@ -40,171 +40,8 @@ fn limited(dir: &Dir, limits: &str, run: &str) -> Run {
 }
 
 /// Names and contents in a folder.
-fn content(dir: &Dir) -> Vec<(String, Option<Vec<u8>>)> {
+pub(super) fn content(dir: &Dir) -> Vec<(String, Option<Vec<u8>>)> {
     dir.files().into_iter().map(|name| (name.clone(), fs::read(dir.path(&name)).ok())).collect()
-}
-
-#[cfg(target_os = "linux")]
-mod injected {
-    use super::*;
-
-    /// System calls that change what is in a folder, or wait until it has. Between two of them nothing changes, so a
-    /// kill before each of them, and after the last, is a kill at every moment.
-    const CALLS: &[&str] = &[
-        "write",
-        "copy_file_range",
-        "sendfile",
-        "flock",
-        "fsync",
-        "fdatasync",
-        "rename",
-        "renameat",
-        "renameat2",
-        "link",
-        "linkat",
-        "unlink",
-        "unlinkat",
-    ];
-    /// Calls of one kind that one run makes; a run that makes more is one that never ends.
-    const MOST: u32 = 400;
-
-    /// Whether system calls can be tampered with here.
-    fn strace() -> bool {
-        let args = ["-q", "-e", "inject=fsync:error=EIO", "-o", "/dev/null", "true"];
-        Command::new("strace").args(args).output().is_ok_and(|done| done.status.success())
-    }
-
-    /// Runs the binary with a fault at the `n`th call of a kind; `None` if it made fewer.
-    fn faulty(dir: &Dir, call: &str, fault: &str, n: u32, run: &str) -> Option<Output> {
-        let log = tempfile::NamedTempFile::new().unwrap();
-        let inject = format!("inject={call}:{fault}:when={n}");
-        let mut command = Command::new("strace");
-        command.args(["-f", "-q", "-e", &format!("trace={call}"), "-e", &inject, "-o"]).arg(log.path());
-        command.arg(env!("CARGO_BIN_EXE_ampc")).args(run.split(' ')).current_dir(dir.path(""));
-        let done = command.output().unwrap();
-        let said = fs::read_to_string(log.path()).unwrap();
-        // strace ends as the program does.
-        (said.contains("(INJECTED)") || done.status.code().is_none()).then_some(done)
-    }
-
-    /// Does something for a fault at every call.
-    fn at_each_call(fault: &str, mut check: impl FnMut(&str, u32) -> bool) -> u32 {
-        let mut faults = 0;
-        for call in CALLS {
-            let last =
-                (1..MOST).find(|&n| !check(call, n)).unwrap_or_else(|| panic!("{call} with {fault}: no end"));
-            faults += last - 1;
-        }
-        faults
-    }
-
-    /// The two models, in a form, and what they say they are.
-    struct Pair {
-        output: &'static str,
-        run: &'static str,
-    }
-
-    const PAIRS: &[Pair] = &[
-        Pair { output: "o.onnx", run: "opt new.ir --passes= --force -q -o o.onnx --external-data always" },
-        Pair { output: "o.ir", run: "opt new.ir --passes= --force -q -o o.ir" },
-        Pair { output: "o.json", run: "opt new.ir --passes= --force -q -o o.json" },
-    ];
-
-    /// The whole of a model, weights included.
-    fn meaning(dir: &Dir, output: &str) -> Option<Vec<u8>> {
-        let checked = dir.run(&["check", output]);
-        if checked.code != 0 {
-            assert_eq!(checked.code, 3, "{checked}");
-            return None;
-        }
-        let whole = dir.run(&["opt", output, "--passes=", "--emit", "onnx", "-o", "-"]);
-        assert_eq!(whole.code, 0, "{whole}");
-        Some(whole.bytes)
-    }
-
-    fn prepared(pair: &Pair) -> (Dir, Vec<u8>) {
-        let dir = Dir::new();
-        dir.write("new.ir", model("0.25"));
-        dir.write("old.ir", model("0.5"));
-        let run = pair.run.replace("new.ir", "old.ir");
-        let done = dir.run(&run.split(' ').collect::<Vec<_>>());
-        assert_eq!(done.code, 0, "{done}");
-        let old = meaning(&dir, pair.output).unwrap();
-        (dir, old)
-    }
-
-    /// A model and its data are those of one run at every moment, or are refused.
-    #[test]
-    fn a_kill_at_any_system_call_leaves_the_old_pair_or_the_new_one() {
-        if !strace() {
-            let _ = writeln!(std::io::stderr(), "skipped: there is no strace that may inject faults");
-            return;
-        }
-        for pair in PAIRS {
-            let (dir, _) = prepared(pair);
-            assert_eq!(dir.run(&pair.run.split(' ').collect::<Vec<_>>()).code, 0);
-            let new = meaning(&dir, pair.output).unwrap();
-            let after = lasting(&dir).len();
-            let (mut olds, mut news, mut refused) = (0, 0, 0);
-            let kills = at_each_call("a kill", |call, n| {
-                let (dir, old) = prepared(pair);
-                if faulty(&dir, call, "signal=KILL", n, pair.run).is_none() {
-                    return false;
-                }
-                match meaning(&dir, pair.output) {
-                    Some(found) if found == old => olds += 1,
-                    Some(found) if found == new => news += 1,
-                    Some(_) => panic!("{}: kill at {call} {n} leaves a mixture", pair.output),
-                    None => {
-                        assert!(!pair.output.ends_with(".onnx"), "kill at {call} {n}: the pair is broken");
-                        refused += 1;
-                    }
-                }
-                // The next run cleans up and is as if nothing had been.
-                let again = dir.run(&pair.run.split(' ').collect::<Vec<_>>());
-                assert_eq!(again.code, 0, "after {call} {n}: {again}");
-                assert_eq!(meaning(&dir, pair.output).unwrap(), new, "after {call} {n}");
-                assert_eq!(temporaries(&dir), [""; 0], "after {call} {n}");
-                assert!(lasting(&dir).len() <= after + 1, "after {call} {n}: {:?}", lasting(&dir));
-                true
-            });
-            println!("{}: {kills} kills: {olds} old, {news} new, {refused} refused", pair.output);
-            assert!(olds > 0 && kills > 10);
-        }
-    }
-
-    /// A call that fails is an error, or does not matter; nothing is left, whatever it was.
-    #[test]
-    fn a_failure_of_any_system_call_leaves_the_old_pair_or_the_new_one() {
-        if !strace() {
-            let _ = writeln!(std::io::stderr(), "skipped: there is no strace that may inject faults");
-            return;
-        }
-        let pair = &PAIRS[0];
-        let (dir, _) = prepared(pair);
-        assert_eq!(dir.run(&pair.run.split(' ').collect::<Vec<_>>()).code, 0);
-        let new = meaning(&dir, pair.output).unwrap();
-        for fault in ["error=EIO", "error=ENOSPC"] {
-            at_each_call(fault, |call, n| {
-                let (dir, old) = prepared(pair);
-                let before = content(&dir);
-                let Some(done) = faulty(&dir, call, fault, n, pair.run) else { return false };
-                let found =
-                    meaning(&dir, pair.output).unwrap_or_else(|| panic!("{call} {n} {fault}: broken"));
-                match done.status.code() {
-                    Some(0) => assert_eq!(found, new, "{call} {n} {fault}"),
-                    Some(5) => {
-                        assert_eq!(found, old, "{call} {n} {fault}");
-                        assert!(content(&dir) == before, "{call} {n} {fault}: {:?}", dir.files());
-                    }
-                    other => panic!("{call} {n} {fault}: exit {other:?}"),
-                }
-                // A file that cannot be removed stays, unless somebody says that it was left.
-                assert!(call.starts_with("unlink") || temporaries(&dir).is_empty(), "{call} {n} {fault}");
-                true
-            });
-        }
-    }
 }
 
 /// Runs into one folder at once take no temporary file of each other for one that was left, and of several that replace
@@ -344,7 +181,7 @@ fn a_source_that_is_overwritten_during_the_run_is_noticed() {
 }
 
 /// Every command that writes, every form that it writes: what is written, and how.
-const WRITERS: &[&str] = &[
+pub(super) const WRITERS: &[&str] = &[
     "rewrite m.ir -o o.onnx",
     "rewrite m.ir -o o.onnx --external-data always",
     "rewrite m.ir -o o.ir",
@@ -592,201 +429,4 @@ fn too_few_open_files_are_named() {
         }
     }
     assert!(refused > 0);
-}
-
-/// Runs a line of arguments, which has to succeed.
-fn done(dir: &Dir, run: &str) -> Run {
-    let done = dir.run(&run.split(' ').collect::<Vec<_>>());
-    assert_eq!(done.code, 0, "{run}: {done}");
-    done
-}
-
-/// What replaces a model whose data another one shares.
-const REPLACING: &[&str] = &[
-    "rewrite m.onnx -o half.onnx --force --external-data always --pin fc2=fp32",
-    "rewrite m.onnx -o half.onnx --force --external-data never",
-    "opt m.onnx --passes= -o half.onnx --force",
-];
-
-/// A folder with `m.onnx` and `half.onnx`, and the name of the data file of that.
-fn with_half() -> (Dir, String) {
-    let dir = Dir::new();
-    dir.copy(support::MLP, "m.onnx");
-    done(&dir, "rewrite m.onnx -o half.onnx --external-data always");
-    let data = data_files(&dir, "half.onnx").remove(0);
-    (dir, data)
-}
-
-#[test]
-fn data_that_another_model_refers_to_stays() {
-    for replacing in REPLACING {
-        for (other, check) in [("final.onnx", "check final.onnx"), ("copy", "check copy")] {
-            let (dir, data) = with_half();
-            if other == "copy" {
-                fs::copy(dir.path("half.onnx"), dir.path(other)).unwrap();
-            } else {
-                let made = done(&dir, "opt half.onnx --passes raise-opset{to=21} -o final.onnx");
-                assert_eq!(made.stderr, format!("data in {data}, as before\n"));
-            }
-            let said = done(&dir, replacing).stderr;
-            let line = format!("{data} of the replaced model stays: {other} refers to it");
-            assert!(said.contains(&line), "{replacing}: {said}");
-            assert!(data_files(&dir, "half.onnx").contains(&data), "{replacing}");
-            done(&dir, check);
-            done(&dir, "check half.onnx");
-        }
-        // Nobody else's goes, and nothing is said with -q.
-        let (dir, data) = with_half();
-        fs::copy(dir.path("m.onnx"), dir.path("other.onnx")).unwrap();
-        let said = done(&dir, replacing).stderr;
-        assert!(!said.contains("stays") && !data_files(&dir, "half.onnx").contains(&data), "{said}");
-        let (dir, _) = with_half();
-        fs::copy(dir.path("half.onnx"), dir.path("copy.onnx")).unwrap();
-        assert_eq!(done(&dir, &format!("{replacing} -q")).stderr, "");
-        done(&dir, "check copy.onnx");
-    }
-}
-
-#[test]
-fn data_that_a_model_may_refer_to_stays() {
-    let (dir, data) = with_half();
-    dir.write("broken.onnx", "no model");
-    dir.write("notes.txt", "no model");
-    let said = done(&dir, REPLACING[1]).stderr;
-    let line = format!("{data} of the replaced model stays: broken.onnx cannot be read and may refer to it");
-    assert!(said.contains(&line), "{said}");
-    assert_eq!(data_files(&dir, "half.onnx"), [data]);
-}
-
-/// Data that stays is part of the size before and after.
-#[test]
-fn sizes_before_and_after_are_of_the_same_files() {
-    let (dir, data) = with_half();
-    let made = done(&dir, "rewrite half.onnx -o final.onnx --opset 21 --report r.json");
-    assert!(made.stderr.contains(&format!("data       in {data}, as before")), "{made}");
-    let report: serde_json::Value = serde_json::from_slice(&fs::read(dir.path("r.json")).unwrap()).unwrap();
-    let len = fs::metadata(dir.path(&data)).unwrap().len();
-    assert_eq!(report["files"]["data_bytes_before"], len);
-    assert_eq!(report["files"]["data_bytes_after"], len);
-    let size = |name: &str| fs::metadata(dir.path(name)).unwrap().len() + len;
-    let kilo = |bytes: u64| format!("{:.1} kB", f64::from(u32::try_from(bytes).unwrap()) / 1e3);
-    let line = format!("file       {} -> {}", kilo(size("half.onnx")), kilo(size("final.onnx")));
-    assert!(made.stderr.contains(&line), "{line}: {made}");
-}
-
-/// Policies, targets and values for inputs are read like the model, and as little written to.
-#[test]
-fn no_file_that_a_run_reads_is_replaced() {
-    let dir = Dir::new();
-    dir.write("m.ir", support::module(support::MATMUL));
-    dir.write("p.json", "{\"pins\": {\"matmul\": \"fp32\"}}");
-    dir.write(
-        "t.json",
-        include_str!("../../passes/src/target/profiles/generic.json").replacen("\"generic\"", "\"mine\"", 1),
-    );
-    done(&dir, "rewrite m.ir -o o.onnx --report r.json");
-    done(&dir, "run m.ir --random 1 --outputs d/");
-    done(&dir, "run m.ir --random 1 --outputs y.npz");
-    fs::hard_link(dir.path("p.json"), dir.path("hard.json")).unwrap();
-    let before = content(&dir);
-    for (run, what) in [
-        ("rewrite m.ir -o o.ir --policy p.json --report p.json", "the report `p.json`"),
-        ("rewrite m.ir -o o.ir --policy p.json --report ./p.json", "the report `./p.json`"),
-        ("rewrite m.ir -o o.ir --policy p.json --report hard.json", "the report `hard.json`"),
-        ("rewrite m.ir -o p.json --policy p.json", "the output `p.json`"),
-        ("rewrite m.ir -o o.ir --policy r.json --report r.json", "the report `r.json`"),
-        ("rewrite m.ir -o o.ir --target t.json --report t.json", "the report `t.json`"),
-        ("rewrite m.ir -o t.json --target t.json", "the output `t.json`"),
-        ("opt m.ir --passes classify{to=f16,policy=p.json} -o p.json", "the output `p.json`"),
-        ("rewrite m.ir --verify --inputs y.npz --emit onnx -o y.npz", "the output `y.npz`"),
-        ("rewrite m.ir --verify --inputs d --emit onnx -o d/input_0.pb", "the output `d/input_0.pb`"),
-    ] {
-        let refused = dir.run(&format!("{run} --force").split(' ').collect::<Vec<_>>());
-        assert_eq!(refused.code, 2, "{run}: {refused}");
-        let words =
-            refused.stderr.split_whitespace().filter(|word| *word != "│").collect::<Vec<_>>().join(" ");
-        assert!(words.contains(&format!("{what} is the same file as the ")), "{run}: {refused}");
-        assert!(content(&dir) == before, "{run}: {:?}", dir.files());
-    }
-    done(&dir, "rewrite m.ir -o o.ir --policy p.json --target t.json --report r.json --force");
-}
-
-/// The constants of a text go to a file whose name any program may use.
-#[test]
-fn tensors_of_others_are_not_replaced_by_those_of_a_text() {
-    for (text, data) in [("o.json", "o.safetensors"), ("o.ir", "o.ir.safetensors")] {
-        let dir = Dir::new();
-        dir.write("m.ir", model("0.5"));
-        dir.write("n.ir", model("0.25").replace("%w", "%other"));
-        let opt = |from: &str| format!("opt {from} --passes= -o {text} --force");
-        let refused = |why: &str| {
-            let before = content(&dir);
-            let refused = dir.run(&opt("m.ir").split(' ').collect::<Vec<_>>());
-            assert!(refused.code == 5 && refused.stderr.contains("target_not_its_data"), "{why}: {refused}");
-            assert!(content(&dir) == before, "{why}: {:?}", dir.files());
-        };
-        done(&dir, "run m.ir --outputs y.safetensors");
-        let tensors = fs::read(dir.path("y.safetensors")).unwrap();
-        dir.write(data, &tensors);
-        refused("without a text");
-        dir.write(text, "no text");
-        refused("with something else under its name");
-        fs::remove_file(dir.path(data)).unwrap();
-        done(&dir, &opt("n.ir"));
-        let pair = fs::read(dir.path(data)).unwrap();
-        dir.write(data, &tensors);
-        refused("with tensors that the text does not name");
-        // The same tensors by another program.
-        let at = pair.windows(4).position(|word| word == b"ampc").unwrap();
-        dir.write(data, [&pair[..at], b"else", &pair[at + 4..]].concat());
-        refused("with those of another program");
-        dir.write(data, &pair);
-        done(&dir, &opt("m.ir"));
-        done(&dir, &format!("check {text}"));
-    }
-}
-
-#[cfg(unix)]
-#[test]
-fn what_is_replaced_keeps_its_permissions() {
-    use std::os::unix::fs::PermissionsExt;
-    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-    for run in WRITERS {
-        let dir = Dir::new();
-        dir.write("m.ir", model("0.5"));
-        done(&dir, run);
-        let new = |name: &String| dir.path(name);
-        let mut made: Vec<_> = dir.files().iter().filter(|name| *name != "m.ir").map(new).collect();
-        if run.ends_with("o/") {
-            made = Dir::files_of(&dir.path("o")).iter().map(|name| dir.path("o").join(name)).collect();
-        }
-        dir.write("other", "");
-        for path in &made {
-            assert_eq!(mode(path), mode(&dir.path("other")), "{run}: {path:?}");
-        }
-        for bits in [0o600, 0o444, 0o664] {
-            for path in &made {
-                fs::set_permissions(path, fs::Permissions::from_mode(bits)).unwrap();
-            }
-            done(&dir, &format!("{run} --force"));
-            for path in &made {
-                assert_eq!(mode(path), bits, "{run}: {path:?}");
-            }
-        }
-    }
-    // Data under a new name is for those who may read the model that it belongs to.
-    for (output, run) in [
-        ("o.onnx", "rewrite m.ir -o o.onnx --force --external-data always"),
-        ("o.json", "opt m.ir --passes= -o o.json --force"),
-    ] {
-        let dir = Dir::new();
-        dir.write("m.ir", model("0.5"));
-        dir.write(output, "old");
-        fs::set_permissions(dir.path(output), fs::Permissions::from_mode(0o600)).unwrap();
-        done(&dir, run);
-        assert_eq!(dir.files().len(), 3, "{:?}", dir.files());
-        for name in dir.files().iter().filter(|name| *name != "m.ir") {
-            assert_eq!(mode(&dir.path(name)), 0o600, "{run}: {name}");
-        }
-    }
 }

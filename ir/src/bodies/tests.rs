@@ -120,7 +120,7 @@ proptest! {
 fn overloads_name_forms() {
     for form in ADAM_W.into_iter().chain([1, 2, 161].map(|n| Form::GradCheck { n })) {
         assert_eq!(Form::named(form.kind(), &form.overload()), Some(form));
-        let (module, function) = super::function(form, 21);
+        let (module, function) = super::function(form, 21).unwrap();
         let graph = module.graph(module.function(function).graph);
         assert_eq!((graph.inputs().len(), graph.outputs().len()), (form.n_operands(), form.n_results()));
     }
@@ -167,8 +167,16 @@ fn the_documentation_has_every_operator() {
 }
 
 #[test]
+fn bodies_are_of_every_opset_but_the_oldest() {
+    for form in ADAM_W.into_iter().chain([Form::GradCheck { n: 2 }]) {
+        assert!(super::function(form, MIN_OPSET - 1).is_none());
+        assert!(super::function(form, MIN_OPSET).is_some() && super::function(form, u16::MAX).is_some());
+    }
+}
+
+#[test]
 fn a_template_is_expanded() {
-    let (module, _) = super::function(Form::GradCheck { n: 2 }, 18);
+    let (module, _) = super::function(Form::GradCheck { n: 2 }, 18).unwrap();
     let text = print(&module, &PrintOptions::default()).text;
     for line in
         ["  input %g1 : ?\n", "  %sumsq = Sum(%part0, %part1) : ?\n", "function ai.ampc::GradCheck:\"2\" "]

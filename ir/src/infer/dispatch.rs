@@ -12,6 +12,8 @@ pub fn is_inferred(kind: OpKind) -> bool {
 }
 
 /// The family function of an operator; `None` where the schema alone has to do.
+///
+/// One flat table, so that the compiler says which operator has no function yet.
 pub(super) fn infer_fn(kind: OpKind) -> Option<InferFn> {
     Some(match kind {
         OpKind::BitCast => cast::infer_bit_cast,

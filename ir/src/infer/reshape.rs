@@ -57,8 +57,16 @@ pub(super) fn infer_reshape(view: &NodeView<'_>, out: &mut Inferred) -> Result<(
     Ok(())
 }
 
-/// The dims of the result of a Reshape.
-fn reshaped(data: Option<&[Dim]>, target: &[Int], allow_zero: bool, part: &Part) -> Result<Dims, OpError> {
+/// What the target of a Reshape says by itself.
+struct Asked {
+    dims: Dims,
+    /// Axes that are copied from the data.
+    copied: Vec<usize>,
+    /// The axis that takes what is left.
+    rest: Option<usize>,
+}
+
+fn asked(data: Option<&[Dim]>, target: &[Int], allow_zero: bool, part: &Part) -> Result<Asked, OpError> {
     let error = |expected: String, found: String| OpError { part: part.clone(), expected, found };
     let (mut rest, mut copied) = (None, Vec::new());
     let mut dims = Dims::new();
@@ -84,6 +92,13 @@ fn reshaped(data: Option<&[Dim]>, target: &[Int], allow_zero: bool, part: &Part)
             n => n.dim(),
         });
     }
+    Ok(Asked { dims, copied, rest })
+}
+
+/// The dims of the result of a Reshape.
+fn reshaped(data: Option<&[Dim]>, target: &[Int], allow_zero: bool, part: &Part) -> Result<Dims, OpError> {
+    let error = |expected: String, found: String| OpError { part: part.clone(), expected, found };
+    let Asked { mut dims, copied, rest } = asked(data, target, allow_zero, part)?;
     if allow_zero && rest.is_some() && target.contains(&Int::Known(0)) {
         return Err(error("no -1 beside an extent of 0".into(), super::show(&dims)));
     }

@@ -25,6 +25,7 @@
 mod class;
 mod classes;
 mod generated;
+mod legality;
 mod rows;
 mod schema;
 mod signature;
@@ -33,10 +34,10 @@ mod work;
 
 pub use class::{Class, UnknownClass};
 pub use classes::{
-    Legality, Side, base_class, formal_class, formal_class_given, formal_legality, legality, legality_at,
-    schema_class, type_legality, var_class, var_class_given,
+    Side, base_class, formal_class, formal_class_given, schema_class, var_class, var_class_given,
 };
 pub use generated::{LATEST_IR_VERSION, LATEST_OPSETS, OpKind, SCHEMAS};
+pub use legality::{Legality, formal_legality, legality, legality_at, type_legality};
 pub use schema::{Arity, AttrDefault, AttrKind, AttrSchema, Formal, FormalType, OpSchema, TypeSet, TypeVar};
 pub use signature::{Count, Declared, Signature, SignatureError, SignatureFormal};
 pub use traits::{

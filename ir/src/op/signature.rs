@@ -222,38 +222,43 @@ impl Signature {
                     });
                 }
             }
-            if side == "inputs" {
-                if formal.shape.is_some() {
-                    return Err(SignatureError::new(&[side, name, "shape"], "`shape` is for outputs"));
-                }
-                continue;
-            }
-            // The type of a result comes from an operand, or there is but one.
-            if let Some((var, dtypes)) = var
-                && dtypes.len() > 1
-                && !self.inputs.iter().any(|input| input.ty == *var)
-            {
-                let reason = format!("`{name}` is of type `{var}`, which no input has: which one is it?");
-                return Err(SignatureError::new(&[side, name], reason));
-            }
-            let Some(shape) = &formal.shape else { continue };
-            let place = [side, name, "shape", shape];
-            match self.inputs.iter().find(|input| input.name == *shape) {
-                Some(input) if input.count == Count::Variadic => {
-                    let reason = format!("`{shape}` is variadic, so its shape is not one");
-                    return Err(SignatureError::new(&place, reason));
-                }
-                Some(_) => {}
-                None => {
-                    let names = self.inputs.iter().map(|input| input.name.clone()).collect();
-                    return Err(SignatureError {
-                        instead: Some((shape.clone(), names)),
-                        ..SignatureError::new(&place, format!("no input is called `{shape}`"))
-                    });
-                }
+            if side == "outputs" {
+                self.check_result(formal)?;
+            } else if formal.shape.is_some() {
+                return Err(SignatureError::new(&[side, name, "shape"], "`shape` is for outputs"));
             }
         }
         Ok(())
+    }
+
+    /// That type and shape of a result follow from the operands.
+    fn check_result(&self, formal: &SignatureFormal) -> Result<(), SignatureError> {
+        let (side, name) = ("outputs", formal.name.as_str());
+        // The type of a result comes from an operand, or there is but one.
+        let var = self.types.iter().find(|(var, _)| *var == formal.ty);
+        if let Some((var, dtypes)) = var
+            && dtypes.len() > 1
+            && !self.inputs.iter().any(|input| input.ty == *var)
+        {
+            let reason = format!("`{name}` is of type `{var}`, which no input has: which one is it?");
+            return Err(SignatureError::new(&[side, name], reason));
+        }
+        let Some(shape) = &formal.shape else { return Ok(()) };
+        let place = [side, name, "shape", shape];
+        match self.inputs.iter().find(|input| input.name == *shape) {
+            Some(input) if input.count == Count::Variadic => {
+                let reason = format!("`{shape}` is variadic, so its shape is not one");
+                Err(SignatureError::new(&place, reason))
+            }
+            Some(_) => Ok(()),
+            None => {
+                let names = self.inputs.iter().map(|input| input.name.clone()).collect();
+                Err(SignatureError {
+                    instead: Some((shape.clone(), names)),
+                    ..SignatureError::new(&place, format!("no input is called `{shape}`"))
+                })
+            }
+        }
     }
 
     /// About how many bytes the schema takes.

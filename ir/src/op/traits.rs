@@ -66,7 +66,7 @@ pub fn adds(kind: OpKind) -> bool {
 /// broadcast to one shape (the bounds of Clip are scalars, and of the second operand of CastLike counts the type).
 ///
 /// Operators that draw numbers are none, nor those that quantize, whose scales are broadcast along an axis; those of
-/// ai.onnx.ml are not looked at.
+/// ai.onnx.ml are not looked at. One flat list by name, which a test compares with inference.
 pub fn is_elementwise(kind: OpKind) -> bool {
     matches!(
         kind,

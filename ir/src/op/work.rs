@@ -90,6 +90,7 @@ fn is_made_of_nothing(kind: OpKind) -> bool {
     )
 }
 
+/// Operations that make one element of the result. One flat table by what they cost.
 fn per_element(kind: OpKind) -> u32 {
     match kind {
         K::Div | K::Mod | K::Reciprocal | K::Softsign | K::Sqrt => DIVISION,

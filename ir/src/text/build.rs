@@ -6,6 +6,7 @@
 
 use super::ast::{CaptureAst, Decided, FunctionAst, Lines, Name, NodeAst, SourceAst, Tail};
 use super::parser::{Parser, clip};
+use crate::attr::AttrValue;
 use crate::edit::{NewNode, Position};
 use crate::module::{Decision, FunctionData, Op, Payload, Reason, Role};
 use crate::op::{Class, Lookup, lookup_overload};
@@ -55,6 +56,23 @@ pub(super) fn build(parser: &mut Parser<'_, '_>) {
     while let Some(work) = builder.work.pop() {
         builder.graph(&work);
     }
+}
+
+fn has_name_twice(attrs: &[(Symbol, AttrValue)]) -> bool {
+    let mut names: SmallVec<[Symbol; 8]> = attrs.iter().map(|(name, _)| *name).collect();
+    names.sort_unstable();
+    names.windows(2).any(|pair| pair[0] == pair[1])
+}
+
+/// Which of the captured operands has a name; of several the first.
+fn slots_by_name(captures: &[Option<Name>]) -> FxHashMap<Symbol, u32> {
+    let mut by_name = FxHashMap::default();
+    for (slot, name) in (0u32..).zip(captures) {
+        if let Some(name) = name {
+            by_name.entry(name.symbol).or_insert(slot);
+        }
+    }
+    by_name
 }
 
 struct Builder<'p, 'a, 'r> {
@@ -204,9 +222,7 @@ impl Builder<'_, '_, '_> {
         bodies: &mut Vec<Work>,
     ) {
         let op = self.op(work, &ast);
-        let mut names: SmallVec<[Symbol; 8]> = ast.attrs.iter().map(|(name, _)| *name).collect();
-        names.sort_unstable();
-        if names.windows(2).any(|pair| pair[0] == pair[1]) {
+        if has_name_twice(&ast.attrs) {
             self.parser.error(ast.span, "attributes of different names", "a name given twice");
         }
         let operands: SmallVec<[Option<Value>; 4]> =
@@ -250,13 +266,8 @@ impl Builder<'_, '_, '_> {
         if owned.is_empty() {
             return;
         }
-        let mut by_name = FxHashMap::default();
-        for (slot, name) in (0u32..).zip(&ast.captures) {
-            if let Some(name) = name {
-                by_name.entry(name.symbol).or_insert(slot);
-            }
-        }
-        let owner = Owner { node, n_captures: ast.captures.len(), by_name: Rc::new(by_name) };
+        let by_name = Rc::new(slots_by_name(&ast.captures));
+        let owner = Owner { node, n_captures: ast.captures.len(), by_name };
         for graph in owned {
             bodies.push(Work { graph, opsets: work.opsets.clone(), owner: Some(owner.clone()) });
         }

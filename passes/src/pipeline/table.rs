@@ -298,10 +298,17 @@ fn read<P: Spelled>(spec: &Spec, names: &dyn Resolver) -> Result<Box<dyn Pass>, 
             hint: did_you_mean(nearest(option, known())),
         });
     }
+    let is_twice = |i: usize| spec.options[..i].iter().any(|(name, _)| *name == spec.options[i].0);
+    if let Some(i) = (0..spec.options.len()).find(|&i| is_twice(i)) {
+        return Err(PipelineError::OptionTwice {
+            pass: spec.name.clone(),
+            option: spec.options[i].0.clone(),
+        });
+    }
     let mut pass = P::blank();
     for option in P::OPTIONS {
         let OptionDef { name, values, default } = option.def;
-        let said = spec.options.iter().rev().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
+        let said = spec.options.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str());
         let bad = |found: &str| PipelineError::BadValue {
             pass: spec.name.clone(),
             option: name.to_owned(),

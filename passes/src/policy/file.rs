@@ -3,14 +3,11 @@
 
 use super::signature::{SignatureJson, reason};
 use super::{Base, Pin, Policy, PolicyError, is_pin};
-use crate::suggest::{did_you_mean, json_reason, nearest};
+use crate::json::{Entries, JsonError, entries};
+use crate::suggest::{did_you_mean, nearest};
 use ampc_ir::DType;
 use ampc_ir::op::{self, Class};
-use rustc_hash::FxHashSet;
-use serde::de::{Error as _, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer};
-use std::fmt;
-use std::marker::PhantomData;
+use serde::Deserialize;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -29,36 +26,6 @@ struct PolicyFile {
     disable_guards: Vec<String>,
     #[serde(default, deserialize_with = "entries")]
     signatures: Entries<SignatureJson>,
-}
-
-/// The entries of an object in the order of the file.
-pub(super) type Entries<T> = Vec<(String, T)>;
-
-/// The entries of an object in the order of the file. No key may come twice.
-pub(super) fn entries<'de, D, T>(deserializer: D) -> Result<Entries<T>, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Deserialize<'de>,
-{
-    struct InOrder<T>(PhantomData<T>);
-    impl<'de, T: Deserialize<'de>> Visitor<'de> for InOrder<T> {
-        type Value = Entries<T>;
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            f.write_str("an object")
-        }
-        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-            let mut entries = Vec::new();
-            let mut known = FxHashSet::default();
-            while let Some(key) = map.next_key::<String>()? {
-                if !known.insert(key.clone()) {
-                    return Err(A::Error::custom(format!("`{key}` is there twice: keep one")));
-                }
-                entries.push((key, map.next_value()?));
-            }
-            Ok(entries)
-        }
-    }
-    deserializer.deserialize_map(InOrder(PhantomData))
 }
 
 #[derive(Deserialize)]
@@ -92,19 +59,17 @@ impl Policy {
     /// # Errors
     /// With line and column, if the text is neither.
     pub fn from_json(text: &str) -> Result<Policy, PolicyError> {
-        let probe: serde_json::Value = serde_json::from_str(text).map_err(|e| json_error(&e))?;
+        let probe: serde_json::Value = serde_json::from_str(text).map_err(JsonError::from)?;
         let schema = probe.get("schema").and_then(|s| s.as_str()).unwrap_or("ampc-policy/1");
         match schema {
-            "ampc-policy/1" => {
-                Policy::from_file(serde_json::from_str(text).map_err(|e| json_error(&e))?, text)
-            }
+            "ampc-policy/1" => Policy::from_file(serde_json::from_str(text).map_err(JsonError::from)?, text),
             "ampc-report/1" => {
-                Policy::from_report(serde_json::from_str(text).map_err(|e| json_error(&e))?, text)
+                Policy::from_report(serde_json::from_str(text).map_err(JsonError::from)?, text)
             }
             super::resolved::SCHEMA => Policy::from_resolved(text),
             other => {
                 let reason = format!("expected schema `ampc-policy/1` or `ampc-report/1`, found `{other}`");
-                Err(error_at(text, &["schema", other], reason))
+                Err(JsonError::at(text, &["schema", other], reason).into())
             }
         }
     }
@@ -115,9 +80,9 @@ impl Policy {
         let mut policy = Policy::preset(base).map_err(|error| match error {
             PolicyError::UnknownPreset { found, hint, presets } => {
                 let reason = format!("no preset is called `{found}`; presets are {presets}{hint}");
-                error_at(text, &["base", base], reason)
+                JsonError::at(text, &["base", base], reason).into()
             }
-            error @ PolicyError::Jmp { .. } => error_at(text, &["base", base], error.to_string()),
+            error @ PolicyError::Jmp { .. } => JsonError::at(text, &["base", base], error.to_string()).into(),
             other => other,
         })?;
         policy.name = file.name.clone().unwrap_or_else(|| "custom".into());
@@ -128,7 +93,7 @@ impl Policy {
 
     /// The policy of a file of ours, which starts from nothing but the operator table.
     pub(super) fn from_preset(name: &str, text: &str) -> Result<Policy, PolicyError> {
-        let file: PolicyFile = serde_json::from_str(text).map_err(|e| json_error(&e))?;
+        let file: PolicyFile = serde_json::from_str(text).map_err(JsonError::from)?;
         debug_assert!(file.base.is_none() && file.name.as_deref() == Some(name), "{name}");
         let mut policy = Policy { name: name.to_owned(), ..Policy::default() };
         policy.take(file, text, "preset")?;
@@ -138,12 +103,12 @@ impl Policy {
     /// What a file says on top of its base; `from` is what rules call its lists.
     fn take(&mut self, file: PolicyFile, text: &str, from: &'static str) -> Result<(), PolicyError> {
         if let Some(word) = &file.unlisted {
-            self.base = unlisted(word).map_err(|reason| error_at(text, &["unlisted", word], reason))?;
+            self.base = unlisted(word).map_err(|reason| JsonError::at(text, &["unlisted", word], reason))?;
         }
         for (class, ops) in &file.ops {
-            let class = class
-                .parse()
-                .map_err(|e: op::UnknownClass| error_at(text, &["ops", class], format!("in `ops`: {e}")))?;
+            let class = class.parse().map_err(|e: op::UnknownClass| {
+                JsonError::at(text, &["ops", class], format!("in `ops`: {e}"))
+            })?;
             for op in ops {
                 self.set_class(op, class, from)?;
             }
@@ -169,10 +134,10 @@ impl Policy {
             let schema = signature.schema(&op).map_err(|error| {
                 let words: Vec<&str> =
                     ["signatures", &op].into_iter().chain(error.path.iter().map(String::as_str)).collect();
-                error_at(text, &words, format!("the signature of `{op}`: {}", reason(&error)))
+                JsonError::at(text, &words, format!("the signature of `{op}`: {}", reason(&error)))
             })?;
             self.add_schema(schema)
-                .map_err(|error| error_at(text, &["signatures", &op], format!("`{op}`: {error}")))?;
+                .map_err(|error| JsonError::at(text, &["signatures", &op], format!("`{op}`: {error}")))?;
         }
         Ok(())
     }
@@ -218,24 +183,6 @@ pub(super) fn unlisted(word: &str) -> Result<Base, String> {
     }
 }
 
-/// An error about the last of some words, each of which stands behind the one before.
-pub(super) fn error_at(text: &str, words: &[&str], reason: String) -> PolicyError {
-    let (mut from, mut at) = (0, 0);
-    for word in words {
-        let quoted = serde_json::Value::from(*word).to_string();
-        let Some(found) = text[from..].find(&quoted) else { break };
-        at = from + found;
-        from = at + quoted.len();
-    }
-    let line = text[..at].matches('\n').count() + 1;
-    let column = at - text[..at].rfind('\n').map_or(0, |at| at + 1) + 1;
-    PolicyError::Json { line, column, reason }
-}
-
-pub(super) fn json_error(error: &serde_json::Error) -> PolicyError {
-    PolicyError::Json { line: error.line(), column: error.column(), reason: json_reason(error) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -243,7 +190,7 @@ mod tests {
     #[test]
     fn errors_say_where() {
         let at = |text: &str| match Policy::from_json(text).unwrap_err() {
-            PolicyError::Json { line, column, reason } => (line, column, reason),
+            PolicyError::Json(JsonError { place, reason }) => (place.line, place.column, reason),
             other => panic!("{other}"),
         };
         let (line, column, _) = at("{\"schema\": \"ampc-policy/7\"}");
@@ -287,7 +234,7 @@ mod tests {
     fn signature_error(signature: &str) -> (usize, String) {
         let text = format!("{{\"signatures\": {{\n\"acme::A\": {signature}\n}}}}");
         match Policy::from_json(&text).unwrap_err() {
-            PolicyError::Json { line, reason, .. } => (line, reason),
+            PolicyError::Json(JsonError { place, reason }) => (place.line, reason),
             other => panic!("{other}"),
         }
     }
@@ -330,7 +277,7 @@ mod tests {
     fn no_key_comes_twice() {
         let text = "{\"pins\": {\"fc\": \"fp32\",\n \"fc\": \"fp16\"}}";
         let error = Policy::from_json(text).unwrap_err();
-        assert!(matches!(error, PolicyError::Json { line: 2, .. }), "{error}");
+        assert!(error.to_string().starts_with("line 2, "), "{error}");
         assert!(error.to_string().contains("`fc` is there twice"), "{error}");
     }
 }

@@ -4,10 +4,11 @@
 //! with where it comes from, so that a run can be repeated without them. Programs write it; people write
 //! `ampc-policy/1`.
 
-use super::file::{Entries, entries, error_at, json_error, unlisted};
+use super::file::unlisted;
 use super::signature::{SignatureJson, Word, in_order};
 use super::{Base, OpClass, Pattern, Pin, Policy, PolicyError, Wants};
 use crate::insert_casts::KeepIo;
+use crate::json::{Entries, JsonError, entries};
 use ampc_ir::DType;
 use ampc_ir::op::{Class, OpSchema, Signature};
 use serde::{Deserialize, Serialize};
@@ -152,10 +153,10 @@ impl Policy {
     }
 
     pub(super) fn from_resolved(text: &str) -> Result<Policy, PolicyError> {
-        let file: Resolved = serde_json::from_str(text).map_err(|e| json_error(&e))?;
+        let file: Resolved = serde_json::from_str(text).map_err(JsonError::from)?;
         let mut policy = Policy { name: file.name, ..Policy::default() };
         policy.base = unlisted(&file.unlisted)
-            .map_err(|reason| error_at(text, &["unlisted", &file.unlisted], reason))?;
+            .map_err(|reason| JsonError::at(text, &["unlisted", &file.unlisted], reason))?;
         policy.wants = Wants {
             to: file.to.map(|word| word.0),
             keep_io: file.keep_io.map(|keep_io| match keep_io {
@@ -168,7 +169,7 @@ impl Policy {
         for ListedJson { op, class, from } in &file.ops {
             let from = SOURCES.iter().find(|known| *known == from).ok_or_else(|| {
                 let reason = format!("`from` is `{from}`: expected one of {}", SOURCES.join(", "));
-                error_at(text, &["ops", op, "from", from], reason)
+                JsonError::at(text, &["ops", op, "from", from], reason)
             })?;
             policy.set_class(op, class.0, from)?;
         }

@@ -1,7 +1,7 @@
 //! Signatures as JSON: in policies, reports and graphs.
 
-use super::file::{Entries, entries};
 use super::{PolicyError, op_key};
+use crate::json::{Entries, entries};
 use crate::suggest::{did_you_mean, nearest};
 use ampc_ir::DType;
 use ampc_ir::op::{Class, Count, OpSchema, Signature, SignatureError, SignatureFormal};

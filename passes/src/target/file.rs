@@ -1,8 +1,9 @@
 //! Profiles as JSON: `ampc-target/1`.
 
 use super::{Fusion, GROUPS, Kernels, Number, OpList, OpSet, Profile, ProfileError, Rates};
+use crate::json::JsonError;
 use crate::policy::op_key;
-use crate::suggest::{did_you_mean, json_reason, nearest};
+use crate::suggest::{did_you_mean, nearest};
 use ampc_ir::op;
 use serde::de::Visitor;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -109,25 +110,30 @@ impl Profile {
     /// # Errors
     /// With line and column, if the text is none.
     pub fn from_json(text: &str) -> Result<Profile, ProfileError> {
-        let probe: Value = serde_json::from_str(text).map_err(|e| json_error(&e))?;
+        let probe: Value = serde_json::from_str(text).map_err(JsonError::from)?;
         let schema = match &probe {
             Value::Object(fields) => fields.get("schema").and_then(Value::as_str),
             other => {
                 let reason = format!("expected an object, found {}", what(other));
-                return Err(error_at(text, &[], reason));
+                return Err(JsonError::at(text, &[], reason).into());
             }
         };
         match schema {
             Some(SCHEMA) => {}
             Some(other) => {
                 let reason = format!("expected schema `{SCHEMA}`, found `{other}`");
-                return Err(error_at(text, &["schema", other], reason));
+                return Err(JsonError::at(text, &["schema", other], reason).into());
             }
             None => {
-                return Err(error_at(text, &[], format!("expected `\"schema\": \"{SCHEMA}\"`, found none")));
+                return Err(JsonError::at(
+                    text,
+                    &[],
+                    format!("expected `\"schema\": \"{SCHEMA}\"`, found none"),
+                )
+                .into());
             }
         }
-        let file: ProfileJson = serde_json::from_str(text).map_err(|e| json_error(&e))?;
+        let file: ProfileJson = serde_json::from_str(text).map_err(JsonError::from)?;
         Reading { text }.profile(file)
     }
 
@@ -229,10 +235,10 @@ impl Reading<'_> {
         if !file.name.chars().all(is_plain) {
             let reason =
                 format!("expected a name of letters, digits, `.`, `-` and `_`, found `{}`", file.name);
-            return Err(error_at(self.text, &["name"], reason));
+            return Err(JsonError::at(self.text, &["name"], reason).into());
         }
         if file.name.is_empty() {
-            return Err(error_at(self.text, &["name"], "expected a name, found none".into()));
+            return Err(JsonError::at(self.text, &["name"], "expected a name, found none".into()).into());
         }
         let kernels = file.kernels;
         Ok(Profile {
@@ -263,7 +269,7 @@ impl Reading<'_> {
     fn rate(&self, number: NumberJson, path: &[&str]) -> Result<Number, ProfileError> {
         if number.value == 0 {
             let reason = format!("`{}`: expected a rate of at least 1, found 0", path.join("."));
-            return Err(error_at(self.text, path, reason));
+            return Err(JsonError::at(self.text, path, reason).into());
         }
         self.number(number, path)
     }
@@ -279,7 +285,7 @@ impl Reading<'_> {
         }
         let path = [path, &["source"]].concat();
         let reason = format!("`{}`: expected a document or `assumption: …`, found nothing", path.join("."));
-        Err(error_at(self.text, &path, reason))
+        Err(JsonError::at(self.text, &path, reason).into())
     }
 
     fn kernels(&self, list: Option<KernelListJson>, format: &str) -> Result<Kernels, ProfileError> {
@@ -294,7 +300,7 @@ impl Reading<'_> {
                 let found = if both.is_some() { "both" } else { "none" };
                 let reason =
                     format!("`kernels.{format}`: expected one of `only` and `except`, found {found}");
-                Err(error_at(self.text, &path, reason))
+                Err(JsonError::at(self.text, &path, reason).into())
             }
         }
     }
@@ -324,7 +330,7 @@ impl Reading<'_> {
                 name => {
                     let key = known(name).map_err(|reason| {
                         let path = [path, &[name]].concat();
-                        error_at(self.text, &path, reason)
+                        JsonError::at(self.text, &path, reason)
                     })?;
                     set.ops.insert(key);
                 }
@@ -359,22 +365,4 @@ fn what(json: &Value) -> &'static str {
         Value::Bool(_) => "a truth value",
         Value::Null => "null",
     }
-}
-
-/// An error about the last of some words, each of which stands behind the one before.
-fn error_at(text: &str, words: &[&str], reason: String) -> ProfileError {
-    let (mut from, mut at) = (0, 0);
-    for word in words {
-        let quoted = Value::from(*word).to_string();
-        let Some(found) = text[from..].find(&quoted) else { break };
-        at = from + found;
-        from = at + quoted.len();
-    }
-    let line = text[..at].matches('\n').count() + 1;
-    let column = at - text[..at].rfind('\n').map_or(0, |at| at + 1) + 1;
-    ProfileError::Json { line, column, reason }
-}
-
-fn json_error(error: &serde_json::Error) -> ProfileError {
-    ProfileError::Json { line: error.line(), column: error.column(), reason: json_reason(error) }
 }

@@ -8,6 +8,7 @@
 
 mod file;
 
+use crate::json::JsonError;
 use crate::suggest::{did_you_mean, nearest};
 use ampc_ir::DType;
 use ampc_ir::op::{self, OpSchema, Work};
@@ -186,15 +187,8 @@ pub enum ProfileError {
         name: String,
     },
     /// The file is no JSON of the schema.
-    #[error("line {line}, column {column}: {reason}")]
-    Json {
-        /// Line, from 1.
-        line: usize,
-        /// Column, from 1.
-        column: usize,
-        /// What was expected and found.
-        reason: String,
-    },
+    #[error(transparent)]
+    Json(#[from] JsonError),
 }
 
 impl Default for Profile {

@@ -151,26 +151,7 @@ pub fn plan_graph(
     mut needs: impl FnMut(Node) -> Needs,
 ) -> GraphPlan {
     let data = module.graph(graph);
-    let mut values = Vec::new();
-    let mut add = |value: Value, place: Place| {
-        index.0[value] = u32::try_from(values.len()).expect("fewer than 2^32 values");
-        values.push(Planned { value, place, tensor: known_tensor(module, value) });
-    };
-    for (i, &value) in data.inputs().iter().enumerate() {
-        add(value, Place::Input(u32::try_from(i).expect("fewer than 2^32 inputs")));
-    }
-    for &value in data.captures() {
-        let Def::Capture { slot } = module.value(value).def else { continue };
-        add(value, Place::Capture(slot));
-    }
-    for &value in data.constants() {
-        add(value, Place::Constant);
-    }
-    for node in module.nodes(graph) {
-        for &value in module.node(node).results().iter().flatten() {
-            add(value, Place::Unused);
-        }
-    }
+    let values = listed(module, graph, index);
     let outputs: Vec<u32> = data.outputs().iter().map(|o| index.of(o.value)).collect();
     let next = data.states.iter().map(|&(_, next)| index.of(next));
     let roots: Vec<u32> = outputs.iter().copied().chain(next).collect();
@@ -204,6 +185,32 @@ pub fn plan_graph(
     let mut is_done = is_done.into_iter();
     plan.steps.retain(|_| !is_done.next().unwrap_or(false));
     plan
+}
+
+/// All values of a graph, at the places that they have before it is planned, with their indices.
+fn listed(module: &Module, graph: GraphId, index: &mut Index) -> Vec<Planned> {
+    let data = module.graph(graph);
+    let mut values = Vec::new();
+    let mut add = |value: Value, place: Place| {
+        index.0[value] = u32::try_from(values.len()).expect("fewer than 2^32 values");
+        values.push(Planned { value, place, tensor: known_tensor(module, value) });
+    };
+    for (i, &value) in data.inputs().iter().enumerate() {
+        add(value, Place::Input(u32::try_from(i).expect("fewer than 2^32 inputs")));
+    }
+    for &value in data.captures() {
+        let Def::Capture { slot } = module.value(value).def else { continue };
+        add(value, Place::Capture(slot));
+    }
+    for &value in data.constants() {
+        add(value, Place::Constant);
+    }
+    for node in module.nodes(graph) {
+        for &value in module.node(node).results().iter().flatten() {
+            add(value, Place::Unused);
+        }
+    }
+    values
 }
 
 /// The nodes that `roots` depend on, outputs and next values of states, in program order.

@@ -9,7 +9,7 @@ use crate::onnx::error::{BodyIssue, ExportError};
 use crate::onnx::layout::Layout;
 use crate::onnx::source::Source;
 use ampc_ir::bodies::{DOMAIN, Form, MIN_OPSET, function, has_body};
-use ampc_ir::{GraphId, Module, Node};
+use ampc_ir::{FunctionId, GraphId, Module, Node};
 use ampc_passes::paths::Paths;
 use rustc_hash::FxHashSet;
 use std::borrow::Cow;
@@ -22,8 +22,8 @@ const OVERLOADS_SINCE: i64 = 10;
 pub(super) struct Functions {
     /// Where the messages start that are copied.
     kept: FxHashSet<u64>,
-    /// Those that are made.
-    new: Vec<(Form, u16)>,
+    /// Those that are made, each in a module of its own.
+    new: Vec<(Module, FunctionId)>,
 }
 
 impl Functions {
@@ -70,9 +70,10 @@ pub(super) fn plan(exporter: &Exporter<'_>, order: &[GraphId]) -> Result<Functio
             let found = exporter.ir_version();
             return refuse(BodyIssue::IrVersion { needed: OVERLOADS_SINCE, found });
         }
-        match opset {
-            Some(found) if found < MIN_OPSET => return refuse(BodyIssue::Opset { needed: MIN_OPSET, found }),
-            opset => functions.new.push((form, opset.unwrap_or(MIN_OPSET))),
+        let opset = opset.unwrap_or(MIN_OPSET);
+        match function(form, opset) {
+            Some(made) => functions.new.push(made),
+            None => return refuse(BodyIssue::Opset { needed: MIN_OPSET, found: opset }),
         }
     }
     Ok(functions)
@@ -103,9 +104,8 @@ pub(super) fn overload(module: &Module, node: Node) -> Cow<'_, str> {
 impl Exporter<'_> {
     /// The functions that the source does not have.
     pub(super) fn new_bodies(&self, out: &mut Layout) {
-        for &(form, opset) in &self.functions.new {
-            let (module, id) = function(form, opset);
-            let content = Exporter::new(&module, None, Placement::inline()).new_function(id);
+        for (module, id) in &self.functions.new {
+            let content = Exporter::new(module, None, Placement::inline()).new_function(*id);
             out.message_field(25, content);
         }
     }

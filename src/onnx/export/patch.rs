@@ -1,17 +1,18 @@
 //! Messages of the source with corrections: what changed is replaced where it stands, everything else is copied.
 
-use super::encode::{dims_fields, entry_field, opset_fields, text_field};
-use super::{Exporter, bodies, plan};
+mod graph;
+mod node;
+mod renamed;
+
+use super::Exporter;
+use super::encode::{entry_field, opset_fields, text_field};
 use crate::onnx::layout::Layout;
 use crate::onnx::provenance::same_entries;
 use crate::onnx::scan::Located;
 use crate::onnx::wire::{Field, Fields, WireError};
-use ampc_ir::attr::{Attr, AttrValue};
-use ampc_ir::bodies::Form;
-use ampc_ir::module::{Def, GraphOwner, Header};
-use ampc_ir::{FunctionId, GraphId, Node, Payload, Symbol, TensorData, Type, Value};
+use ampc_ir::module::{GraphOwner, Header};
+use ampc_ir::{FunctionId, GraphId, Symbol, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
-use std::sync::Arc;
 
 impl Exporter<'_> {
     /// Whether the model is the source, byte for byte.
@@ -69,28 +70,34 @@ impl Exporter<'_> {
                 _ => self.copy(&mut out, &field),
             }
         }
-        let texts =
-            [(2, &now.producer_name), (3, &now.producer_version), (4, &now.domain), (6, &now.doc_string)];
-        for (number, text) in texts {
-            if !seen.has(number) {
-                text_field(&mut out, number, text);
-            }
-        }
-        if !seen.has(5) && now.model_version != 0 {
-            out.int_field(5, now.model_version);
-        }
-        if !seen.has(8) {
-            opset_fields(&mut out, 8, module, &now.opsets);
-        }
-        if !seen.has(14) {
-            metadata_fields(&mut out, metadata);
-        }
+        self.new_model_fields(&mut out, &seen, metadata);
         for (_, function) in module.functions().filter(|(_, f)| source.message(f.origin).is_none()) {
             let function = self.content(function.graph);
             out.message_field(25, function);
         }
         self.new_bodies(&mut out);
         Ok(out)
+    }
+
+    /// Fields of the model that the source does not have.
+    fn new_model_fields(&self, out: &mut Layout, seen: &Seen, metadata: &[(String, String)]) {
+        let now = &self.module.header;
+        let texts =
+            [(2, &now.producer_name), (3, &now.producer_version), (4, &now.domain), (6, &now.doc_string)];
+        for (number, text) in texts {
+            if !seen.has(number) {
+                text_field(out, number, text);
+            }
+        }
+        if !seen.has(5) && now.model_version != 0 {
+            out.int_field(5, now.model_version);
+        }
+        if !seen.has(8) {
+            opset_fields(out, 8, self.module, &now.opsets);
+        }
+        if !seen.has(14) {
+            metadata_fields(out, metadata);
+        }
     }
 
     fn copy(&self, out: &mut Layout, field: &Field) {
@@ -109,223 +116,6 @@ impl Exporter<'_> {
             let content = self.content(graph);
             out.message_field(field.number, content);
         }
-    }
-
-    /// The content of a graph message.
-    pub(super) fn graph(&mut self, graph: GraphId) -> Result<Layout, WireError> {
-        let Some(record) = self.source.and_then(|s| s.graphs.get(&graph)) else {
-            return Ok(self.new_graph(graph));
-        };
-        let module = self.module;
-        let data = module.graph(graph);
-        let mut initializers = self.by_initializer(graph);
-        let mut inputs = self.by_input(graph);
-        let declared: FxHashMap<Value, &Type> = record.inputs.iter().map(|(v, ty)| (*v, ty)).collect();
-        let listed_constants = self.listed_constants(graph);
-        let mut names = None;
-        let mut n_outputs = 0;
-        let mut types = None;
-        let mut seen = Seen::default();
-        let mut out = Layout::new();
-        let mut fields = Fields::of(record.at.body);
-        while let Some(field) = fields.next(self.reader())? {
-            let first = seen.first(field.number);
-            match field.number {
-                1 => {
-                    if first {
-                        self.nodes(&mut out, 1, graph)?;
-                    }
-                }
-                2 => self.text(&mut out, &field, module.text(data.name))?,
-                5 | 15 => {
-                    if let Some(value) = initializers.remove(&field.start) {
-                        self.initializer(&mut out, &field, value)?;
-                    }
-                }
-                11 => {
-                    let value = match inputs.remove(&field.start) {
-                        Some(value) => Some(value),
-                        None => self.field_name(&field, 1)?.and_then(|n| listed_constants.get(&n).copied()),
-                    };
-                    if let Some(value) = value {
-                        let ty = &module.value(value).ty;
-                        let declared = declared.get(&value).copied();
-                        self.value_message(&mut out, &field, value, ty, declared)?;
-                    }
-                }
-                12 => {
-                    if let (Some(output), Some(then)) =
-                        (data.outputs().get(n_outputs), record.outputs.get(n_outputs))
-                    {
-                        let ty = self.output_type(output).clone();
-                        self.value_message(&mut out, &field, output.value, &ty, Some(&then.declared))?;
-                    }
-                    n_outputs += 1;
-                }
-                13 => self.declared_type(&mut out, &field, graph, &mut types)?,
-                14 => {
-                    let names = match &names {
-                        Some(names) => names,
-                        None => names.insert(self.renamed_values(graph)?),
-                    };
-                    // The tensor, and the values of the entries that name its parameters.
-                    self.renamed(&mut out, &field, Some(1), Some((2, 2)), names)?;
-                }
-                _ => self.copy(&mut out, &field),
-            }
-        }
-        if !seen.has(1) {
-            self.nodes(&mut out, 1, graph)?;
-        }
-        if !seen.has(2) {
-            text_field(&mut out, 2, module.text(data.name));
-        }
-        let mut fresh: Vec<Value> = data.constants().iter().chain(data.inputs()).copied().collect();
-        fresh.retain(|v| module.value(*v).origin.is_none());
-        fresh.iter().for_each(|&v| self.new_initializer(&mut out, v, false));
-        for &value in fresh.iter().filter(|v| module.constant(**v).is_none()) {
-            self.new_input(&mut out, value);
-        }
-        if self.lists_constants(graph) {
-            for &value in fresh.iter().filter(|v| module.constant(**v).is_some()) {
-                self.new_input(&mut out, value);
-            }
-        }
-        for output in data.outputs().iter().skip(n_outputs) {
-            self.new_output(&mut out, output);
-        }
-        fresh.iter().for_each(|&v| self.new_initializer(&mut out, v, true));
-        Ok(out)
-    }
-
-    /// The values of a graph that have an initializer in the source, by where its message starts.
-    fn by_initializer(&self, graph: GraphId) -> FxHashMap<u64, Value> {
-        let data = self.module.graph(graph);
-        let source = self.source.expect("patching needs a source");
-        let constants =
-            data.constants().iter().filter_map(|&v| Some((source.message(self.module.value(v).origin)?, v)));
-        let defaults = data.inputs().iter().filter_map(|v| Some((*source.initializers.get(v)?, *v)));
-        constants.chain(defaults).map(|(at, v)| (at.start, v)).collect()
-    }
-
-    fn by_input(&self, graph: GraphId) -> FxHashMap<u64, Value> {
-        let data = self.module.graph(graph);
-        let source = self.source.expect("patching needs a source");
-        let inputs =
-            data.inputs().iter().filter_map(|&v| Some((source.message(self.module.value(v).origin)?, v)));
-        inputs.map(|(at, v)| (at.start, v)).collect()
-    }
-
-    /// The constants that are listed as inputs, by name; none where they are not to be listed.
-    fn listed_constants(&self, graph: GraphId) -> FxHashMap<Symbol, Value> {
-        if !self.lists_constants(graph) {
-            return FxHashMap::default();
-        }
-        let module = self.module;
-        let constants = module.graph(graph).constants();
-        constants.iter().filter_map(|&v| Some((module.value(v).name?, v))).collect()
-    }
-
-    /// Names in the source, and now, of what a node reads and makes, where they differ. By position: what is read in
-    /// place of an operand is its cast.
-    fn renamed_ports(&mut self, node: Node, at: Located) -> Result<FxHashMap<String, String>, WireError> {
-        let data = self.module.node(node);
-        let (mut operands, mut results) = (data.formal_operands().iter(), data.results().iter());
-        let mut names = FxHashMap::default();
-        let mut fields = Fields::of(at.body);
-        while let Some(field) = fields.next(self.reader())? {
-            let now = match field.number {
-                1 => operands.next(),
-                2 => results.next(),
-                _ => None,
-            };
-            if let Some(now) = now {
-                self.note_renamed(&mut names, &field, *now)?;
-            }
-        }
-        Ok(names)
-    }
-
-    /// Names in the source, and now, of the values of a graph, where they differ.
-    fn renamed_values(&mut self, graph: GraphId) -> Result<FxHashMap<String, String>, WireError> {
-        let module = self.module;
-        let source = self.source.expect("patching needs a source");
-        let data = module.graph(graph);
-        let mut names = FxHashMap::default();
-        for (values, number) in [(data.inputs(), 1), (data.constants(), 8)] {
-            for &value in values {
-                let Some(at) = source.message(module.value(value).origin) else { continue };
-                let mut fields = Fields::of(at.body);
-                while let Some(field) = fields.next(self.reader())? {
-                    if field.number == number {
-                        self.note_renamed(&mut names, &field, Some(value))?;
-                    }
-                }
-            }
-        }
-        for node in module.nodes(graph) {
-            let Some(at) = source.message(module.node(node).origin) else { continue };
-            let mut results = module.node(node).results().iter();
-            let mut fields = Fields::of(at.body);
-            while let Some(field) = fields.next(self.reader())? {
-                if field.number == 2
-                    && let Some(&result) = results.next()
-                {
-                    self.note_renamed(&mut names, &field, result)?;
-                }
-            }
-        }
-        Ok(names)
-    }
-
-    fn note_renamed(
-        &mut self,
-        names: &mut FxHashMap<String, String>,
-        field: &Field,
-        value: Option<Value>,
-    ) -> Result<(), WireError> {
-        let now = self.name(value);
-        let then = self.reader().text(field.bytes("name")?, "name")?;
-        if then != now && !then.is_empty() && !now.is_empty() {
-            // What a node reads twice is one tensor: the first name stands for it.
-            names.entry(then.to_owned()).or_insert(now);
-        }
-        Ok(())
-    }
-
-    /// A message whose text field `text`, and the text field of whose messages `inner` (number of the message, number
-    /// of the text in it), are names of values.
-    fn renamed(
-        &mut self,
-        out: &mut Layout,
-        field: &Field,
-        text: Option<u32>,
-        inner: Option<(u32, u32)>,
-        names: &FxHashMap<String, String>,
-    ) -> Result<(), WireError> {
-        if names.is_empty() {
-            self.copy(out, field);
-            return Ok(());
-        }
-        let mut message = Layout::new();
-        let mut fields = Fields::of(field.bytes("message")?);
-        while let Some(found) = fields.next(self.reader())? {
-            match inner {
-                Some((number, name)) if number == found.number => {
-                    self.renamed(&mut message, &found, Some(name), None, names)?;
-                }
-                _ if Some(found.number) == text => {
-                    let then = self.reader().text(found.bytes("name")?, "name")?;
-                    match names.get(then) {
-                        Some(now) => text_field(&mut message, found.number, now),
-                        None => self.copy(&mut message, &found),
-                    }
-                }
-                _ => self.copy(&mut message, &found),
-            }
-        }
-        out.message_field(field.number, message);
-        Ok(())
     }
 
     /// The symbol of a text field of the message in `field`.
@@ -351,193 +141,6 @@ impl Exporter<'_> {
         Ok(())
     }
 
-    /// All nodes of a graph, in program order.
-    fn nodes(&mut self, out: &mut Layout, number: u32, graph: GraphId) -> Result<(), WireError> {
-        let module = self.module;
-        for node in module.nodes(graph) {
-            let at = self.source.and_then(|s| s.message(module.node(node).origin));
-            match at {
-                Some(at) if self.clean.node(module, node) => self.copy_message(out, at),
-                Some(at) => {
-                    let node = self.node(node, at)?;
-                    out.message_field(number, node);
-                }
-                None => {
-                    let node = self.new_node(node);
-                    out.message_field(number, node);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// The content of a node message.
-    fn node(&mut self, node: Node, at: Located) -> Result<Layout, WireError> {
-        let module = self.module;
-        let data = module.node(node);
-        let (domain, op, _) = module.op_name(node);
-        let overload = bodies::overload(module, node);
-        let name = data.name.map_or("", |n| module.text(n));
-        let mut attrs: Vec<Option<&Attr>> = data.attrs().iter().map(Some).collect();
-        let index: FxHashMap<Symbol, usize> = data.attrs().iter().map(|a| a.name).zip(0..).collect();
-        // The overload of an operator of ai.ampc says which operands and attributes there are.
-        let form = Form::of_node(module, node);
-        let other_op = data.dirty.header || data.dirty.callee || form.is_some();
-        // A call names all results of the function.
-        let results_differ = form.is_some_and(|form| form.n_results() != data.results().len());
-        let new_results = data.dirty.results || results_differ;
-        let mut seen = Seen::default();
-        let mut out = Layout::new();
-        let mut fields = Fields::of(at.body);
-        while let Some(field) = fields.next(self.reader())? {
-            let first = seen.first(field.number);
-            match field.number {
-                1 if data.dirty.operands => {
-                    if first {
-                        self.operand_fields(&mut out, node);
-                    }
-                }
-                2 if new_results => {
-                    if first {
-                        self.result_fields(&mut out, node);
-                    }
-                }
-                3 if data.dirty.header => self.text(&mut out, &field, name)?,
-                4 if other_op => self.text(&mut out, &field, op)?,
-                5 => {
-                    let attr_name = self.field_name(&field, 1)?;
-                    let at = attr_name.and_then(|name| index.get(&name));
-                    if let Some(attr) = at.and_then(|&i| attrs[i].take()) {
-                        self.attr(&mut out, &field, node, attr)?;
-                    }
-                }
-                7 if other_op => {
-                    let spelled = self.reader().text(field.bytes("domain")?, "domain")?;
-                    let same = spelled == domain || (spelled == "ai.onnx" && domain.is_empty());
-                    if same {
-                        self.copy(&mut out, &field);
-                    } else {
-                        text_field(&mut out, 7, domain);
-                    }
-                }
-                8 if other_op => self.text(&mut out, &field, &overload)?,
-                9 if data.dirty.header => {
-                    if first {
-                        self.metadata_fields(&mut out, node);
-                    }
-                }
-                10 if data.dirty.operands || new_results => {
-                    let names = self.renamed_ports(node, at)?;
-                    // The tensors of its sharding specifications.
-                    self.renamed(&mut out, &field, None, Some((2, 1)), &names)?;
-                }
-                _ => self.copy(&mut out, &field),
-            }
-        }
-        if !seen.has(1) {
-            self.operand_fields(&mut out, node);
-        }
-        if !seen.has(2) {
-            self.result_fields(&mut out, node);
-        }
-        for (number, text) in [(3, name), (4, op), (7, domain), (8, &*overload)] {
-            if !seen.has(number) {
-                text_field(&mut out, number, text);
-            }
-        }
-        for attr in attrs.into_iter().flatten() {
-            let attr = self.new_attr(attr);
-            out.message_field(5, attr);
-        }
-        if !seen.has(9) {
-            self.metadata_fields(&mut out, node);
-        }
-        Ok(out)
-    }
-
-    /// An attribute of a node: copied, encoded afresh, or copied around its changed bodies.
-    fn attr(&mut self, out: &mut Layout, field: &Field, node: Node, attr: &Attr) -> Result<(), WireError> {
-        let bodies = attr.value.graphs();
-        let holds_tensor = matches!(
-            attr.value,
-            AttrValue::Tensor(_)
-                | AttrValue::Tensors(_)
-                | AttrValue::SparseTensor(_)
-                | AttrValue::SparseTensors(_)
-        );
-        if attr.dirty || (holds_tensor && plan::moves_attribute(self, node)) {
-            let attr = self.new_attr(attr);
-            out.message_field(5, attr);
-        } else if bodies.iter().all(|b| self.clean.graphs.contains(b)) {
-            self.copy(out, field);
-        } else {
-            let mut message = Layout::new();
-            let mut bodies = bodies.iter();
-            let mut fields = Fields::of(field.bytes("attribute")?);
-            while let Some(inner) = fields.next(self.reader())? {
-                match (inner.number, bodies.as_slice()) {
-                    (6 | 11, [_, ..]) => {
-                        let body = bodies.next().expect("the list is not empty");
-                        self.message(&mut message, &inner, *body);
-                    }
-                    _ => self.copy(&mut message, &inner),
-                }
-            }
-            out.message_field(5, message);
-        }
-        Ok(())
-    }
-
-    /// An initializer that is in the source: copied, or corrected.
-    fn initializer(&mut self, out: &mut Layout, field: &Field, value: Value) -> Result<(), WireError> {
-        let module = self.module;
-        if plan::keeps_message(self, value) {
-            self.copy(out, field);
-            return Ok(());
-        }
-        let (Def::Constant(payload) | Def::Input { default: Some(payload), .. }) = &module.value(value).def
-        else {
-            return Ok(());
-        };
-        match payload {
-            Payload::Dense(data) if field.number == 5 => {
-                let tensor = self.patched_tensor(field, value, data)?;
-                out.message_field(5, tensor);
-            }
-            Payload::Dense(_) => self.new_initializer(out, value, false),
-            Payload::Sparse(_) => self.new_initializer(out, value, true),
-        }
-        Ok(())
-    }
-
-    fn patched_tensor(
-        &mut self,
-        field: &Field,
-        value: Value,
-        data: &Arc<TensorData>,
-    ) -> Result<Layout, WireError> {
-        let name = self.name(Some(value));
-        let outside = self.goes_outside(value, data);
-        let mut seen = Seen::default();
-        let mut out = Layout::new();
-        dims_fields(&mut out, 1, data.dims());
-        let mut fields = Fields::of(field.bytes("initializer")?);
-        while let Some(inner) = fields.next(self.reader())? {
-            let first = seen.first(inner.number);
-            match inner.number {
-                1 | 3 | 4 | 5 | 7 | 9 | 10 | 11 | 13 | 14 => {}
-                2 if first => out.int_field(2, i64::from(data.dtype().number())),
-                2 => {}
-                6 if data.dtype() == ampc_ir::DType::String => self.copy(&mut out, &inner),
-                6 => {}
-                8 => self.text(&mut out, &inner, &name)?,
-                _ => self.copy(&mut out, &inner),
-            }
-        }
-        self.element_fields(&mut out, data, &name, outside);
-        Ok(out)
-    }
-
     /// The content of a function message.
     pub(super) fn function(&mut self, function: FunctionId) -> Result<Layout, WireError> {
         let module = self.module;
@@ -556,24 +159,17 @@ impl Exporter<'_> {
                 1 => self.text(&mut out, &field, module.text(data.name))?,
                 4 => {
                     if first {
-                        graph
-                            .inputs()
-                            .iter()
-                            .for_each(|&v| out.bytes_field(4, self.name(Some(v)).as_bytes()));
+                        self.name_fields(&mut out, 4, graph.inputs().iter().copied());
                     }
                 }
                 5 => {
                     if first {
-                        graph
-                            .outputs()
-                            .iter()
-                            .for_each(|o| out.bytes_field(5, self.name(Some(o.value)).as_bytes()));
+                        self.name_fields(&mut out, 5, graph.outputs().iter().map(|o| o.value));
                     }
                 }
                 7 => {
                     if first {
-                        self.constant_nodes(data.graph).into_iter().for_each(|n| out.message_field(7, n));
-                        self.nodes(&mut out, 7, data.graph)?;
+                        self.function_nodes(&mut out, data.graph)?;
                     }
                 }
                 9 => {
@@ -593,8 +189,7 @@ impl Exporter<'_> {
             }
         }
         if !seen.has(7) {
-            self.constant_nodes(data.graph).into_iter().for_each(|n| out.message_field(7, n));
-            self.nodes(&mut out, 7, data.graph)?;
+            self.function_nodes(&mut out, data.graph)?;
         }
         if !seen.has(9) {
             opset_fields(&mut out, 9, module, &data.opsets);
@@ -603,6 +198,16 @@ impl Exporter<'_> {
             text_field(&mut out, 13, module.text(data.overload));
         }
         Ok(out)
+    }
+
+    fn name_fields(&self, out: &mut Layout, number: u32, values: impl Iterator<Item = Value>) {
+        values.for_each(|value| out.bytes_field(number, self.name(Some(value)).as_bytes()));
+    }
+
+    /// All nodes of a function, those that make its constants first.
+    fn function_nodes(&mut self, out: &mut Layout, graph: GraphId) -> Result<(), WireError> {
+        self.constant_nodes(graph).into_iter().for_each(|node| out.message_field(7, node));
+        self.nodes(out, 7, graph)
     }
 
     /// Whether a graph is the body of a function or inside one: its types are those of the last call looked at.

@@ -53,14 +53,14 @@ fn form(import: &Import<'_>, tables: &Tables, index: usize) -> Option<Form> {
     let form = Form::named(schema.kind, &message.overload)?;
     let opset =
         function.opsets.iter().find(|(domain, _)| matches!(import.module.text(*domain), "" | "ai.onnx"));
-    let opset = opset.map(|&(_, version)| version).filter(|&version| version >= bodies::MIN_OPSET)?;
+    let opset = opset.map(|&(_, version)| version)?;
     let newest = latest_opset("").unwrap_or(u16::MAX);
     let graph = tables.graphs.get(index + 1)?;
     // A template is expanded for as many operands as there are, never for a number that an overload claims.
     if graph.inputs.len() != form.n_operands() || opset > newest || !function.attr_defaults.is_empty() {
         return None;
     }
-    let (body, id) = bodies::function(form, opset);
+    let (body, id) = bodies::function(form, opset)?;
     let own = body.function(id);
     let mut attrs: Vec<&str> = message.attrs.iter().map(String::as_str).collect();
     attrs.sort_unstable();

@@ -1,7 +1,7 @@
 //! Step 5: the module, from tables that are known to be sound.
 
 use super::names::NameTable;
-use super::raw::{RawAttrValue, RawGraph, RawNode, RawOwner, Tables};
+use super::raw::{RawAttr, RawAttrValue, RawFunction, RawGraph, RawNode, RawOwner, Tables};
 use crate::onnx::bytes::SourceBytes;
 use crate::onnx::external::ExternalFiles;
 use crate::onnx::provenance;
@@ -61,33 +61,7 @@ pub(super) fn build(
     let nodes = || graphs.iter().flat_map(|graph| &graph.nodes);
     builder.module.reserve_nodes(nodes().count(), nodes().map(|node| node.outputs.len()).sum());
     for (function, called) in functions.into_iter().zip(called) {
-        let m = &function.message;
-        if let Some(form) = function.form {
-            builder.source.bodies.push(BodySource { form, at: function.at, called });
-            builder.callees.push(Op::Schema(form.kind().newest()));
-            builder.ids.push(None);
-            continue;
-        }
-        let name = builder.module.intern(&m.name);
-        let data = FunctionData {
-            domain: builder.module.intern(&m.domain),
-            name,
-            overload: builder.module.intern(&m.overload),
-            graph: builder.module.new_graph(name),
-            opsets: function.opsets,
-            attrs: m.attrs.iter().map(|a| builder.module.intern(a)).collect(),
-            attr_defaults: function.attr_defaults,
-            doc_string: m.doc_string.clone(),
-            metadata: m
-                .metadata
-                .iter()
-                .map(|(k, v)| (builder.module.intern(k), builder.module.intern(v)))
-                .collect(),
-            origin: Some(builder.origin(function.at)),
-        };
-        builder.ids.push(Some(data.graph));
-        let function = builder.module.add_function(data);
-        builder.callees.push(Op::Call(function));
+        builder.function(function, called);
     }
     builder.ids.resize(graphs.len(), None);
     builder.captured.resize_with(graphs.len(), Vec::new);
@@ -141,6 +115,37 @@ impl Builder {
         self.source.messages.push(at);
         u32::try_from(self.source.messages.len() - 1)
             .expect("a message takes two bytes, and 8 GB of graph do not fit")
+    }
+
+    /// A function, without its nodes, or the operator of ai.ampc that it is.
+    fn function(&mut self, function: RawFunction, called: bool) {
+        if let Some(form) = function.form {
+            self.source.bodies.push(BodySource { form, at: function.at, called });
+            self.callees.push(Op::Schema(form.kind().newest()));
+            self.ids.push(None);
+            return;
+        }
+        let m = &function.message;
+        let name = self.module.intern(&m.name);
+        let data = FunctionData {
+            domain: self.module.intern(&m.domain),
+            name,
+            overload: self.module.intern(&m.overload),
+            graph: self.module.new_graph(name),
+            opsets: function.opsets,
+            attrs: m.attrs.iter().map(|a| self.module.intern(a)).collect(),
+            attr_defaults: function.attr_defaults,
+            doc_string: m.doc_string.clone(),
+            metadata: m
+                .metadata
+                .iter()
+                .map(|(k, v)| (self.module.intern(k), self.module.intern(v)))
+                .collect(),
+            origin: Some(self.origin(function.at)),
+        };
+        self.ids.push(Some(data.graph));
+        let function = self.module.add_function(data);
+        self.callees.push(Op::Call(function));
     }
 
     fn graph(&mut self, g: usize, mut raw: RawGraph, names: &[String], free: &[Vec<Symbol>]) {
@@ -225,40 +230,11 @@ impl Builder {
         }
     }
 
-    fn node(&mut self, graph: GraphId, raw: RawNode, names: &[String]) -> ampc_ir::Node {
+    fn node(&mut self, graph: GraphId, mut raw: RawNode, names: &[String]) -> ampc_ir::Node {
+        let attrs = std::mem::take(&mut raw.attrs);
         let mut bodies = Vec::new();
-        let attrs = raw.attrs.into_iter().map(|attr| {
-            let value = match attr.value {
-                RawAttrValue::Ready(value) => value,
-                RawAttrValue::Graphs { graphs, list } => {
-                    let ids: Vec<GraphId> = graphs
-                        .iter()
-                        .map(|&g| {
-                            let name = self.module.intern(&names[g]);
-                            let id = self.module.new_graph(name);
-                            bodies.push((g, id));
-                            id
-                        })
-                        .collect();
-                    match ids[..] {
-                        [only] if !list => AttrValue::Graph(only),
-                        _ => AttrValue::Graphs(ids),
-                    }
-                }
-            };
-            (attr.name, value)
-        });
-        let attrs = attrs.collect();
-        let first_result = raw.outputs.iter().flatten().next().copied();
-        let mut metadata = raw.metadata;
-        let is_cast = matches!(raw.op, Some(Op::Schema(schema)) if schema.kind == OpKind::Cast);
-        let marked = is_cast && provenance::take_from_node(&mut self.module, &mut metadata);
-        let listed = first_result.filter(|_| is_cast && !self.inserted.is_empty());
-        let line = listed.map(|r| provenance::line(&self.module, graph, self.module.text(r)));
-        let listed = line.and_then(|line| self.inserted.get_mut(&line)).is_some_and(|found| {
-            *found = true;
-            true
-        });
+        let attrs = self.attrs(attrs, names, &mut bodies);
+        let provenance = self.provenance(graph, &mut raw);
         let op = raw.op.expect("unknown operators have been reported");
         let without_function = matches!(op, Op::Schema(schema) if has_body(schema.kind));
         let op = if let Op::Call(function) = op { self.callees[function.index()] } else { op };
@@ -273,7 +249,7 @@ impl Builder {
             operands: raw.inputs.iter().map(|input| input.map(|name| self.value(name))).collect(),
             attrs,
             results,
-            provenance: if marked || listed { Provenance::Inserted } else { Provenance::User },
+            provenance,
         };
         let node = self.module.add_node(graph, Position::Last, new);
         if without_function {
@@ -288,12 +264,56 @@ impl Builder {
         let origin = self.origin(raw.at);
         let fields = self.module.node_mut(node);
         *fields.origin = Some(origin);
-        *fields.metadata = metadata;
+        *fields.metadata = raw.metadata;
         for (slot, name) in raw.outputs.iter().enumerate() {
             if let (Some(name), Some(value)) = (name, self.module.node(node).result(slot)) {
                 self.scope.insert(*name, value);
             }
         }
         node
+    }
+
+    /// Attributes of a node. `bodies` gets the graphs made for its bodies, each with the number of its table.
+    fn attrs(
+        &mut self,
+        raw: Vec<RawAttr>,
+        names: &[String],
+        bodies: &mut Vec<(usize, GraphId)>,
+    ) -> Vec<(Symbol, AttrValue)> {
+        let attrs = raw.into_iter().map(|attr| {
+            let value = match attr.value {
+                RawAttrValue::Ready(value) => value,
+                RawAttrValue::Graphs { graphs, list } => {
+                    let new_body = |&g: &usize| {
+                        let name = self.module.intern(&names[g]);
+                        let id = self.module.new_graph(name);
+                        bodies.push((g, id));
+                        id
+                    };
+                    let ids: Vec<GraphId> = graphs.iter().map(new_body).collect();
+                    match ids[..] {
+                        [only] if !list => AttrValue::Graph(only),
+                        _ => AttrValue::Graphs(ids),
+                    }
+                }
+            };
+            (attr.name, value)
+        });
+        attrs.collect()
+    }
+
+    /// Who made a node: an earlier run if it is a cast that is marked or listed as inserted. A mark is taken from it.
+    fn provenance(&mut self, graph: GraphId, raw: &mut RawNode) -> Provenance {
+        if !matches!(raw.op, Some(Op::Schema(schema)) if schema.kind == OpKind::Cast) {
+            return Provenance::User;
+        }
+        let marked = provenance::take_from_node(&mut self.module, &mut raw.metadata);
+        let first_result = raw.outputs.iter().flatten().next().filter(|_| !self.inserted.is_empty());
+        let line = first_result.map(|&r| provenance::line(&self.module, graph, self.module.text(r)));
+        let listed = line.and_then(|line| self.inserted.get_mut(&line)).is_some_and(|found| {
+            *found = true;
+            true
+        });
+        if marked || listed { Provenance::Inserted } else { Provenance::User }
     }
 }

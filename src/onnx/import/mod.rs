@@ -91,18 +91,7 @@ fn read_source(
         return Err(ImportError::NotAModel { path, found });
     }
     if let Err(source) = wellformed::check(&mut reader) {
-        // Only bodies nest as deep as that.
-        if matches!(source.kind, WireErrorKind::TooDeep { limit: wellformed::MAX_DEPTH }) {
-            let kind = ProblemKind::TooDeep { limit: options.max_depth };
-            let problems = vec![Problem { place: String::new(), kind }];
-            return Err(ImportError::Invalid { path, problems, more: 0 });
-        }
-        return Err(match foreign::likely(&mut reader) {
-            Some(found) if !matches!(source.kind, WireErrorKind::Io(_)) => {
-                ImportError::NotAModel { path, found }
-            }
-            Some(_) | None => wire(source),
-        });
+        return Err(malformed(&mut reader, path, source, options));
     }
     let mut import = Import {
         module: Module::new(),
@@ -137,6 +126,20 @@ fn read_source(
             Ok((module, source, warnings))
         }
         _ => Err(ImportError::Invalid { path, problems: import.problems, more: import.more_problems }),
+    }
+}
+
+/// The error of a file that breaks the wire format.
+fn malformed(reader: &mut Reader<'_>, path: String, source: WireError, options: &ReadOptions) -> ImportError {
+    // Only bodies nest as deep as that.
+    if matches!(source.kind, WireErrorKind::TooDeep { limit: wellformed::MAX_DEPTH }) {
+        let kind = ProblemKind::TooDeep { limit: options.max_depth };
+        let problems = vec![Problem { place: String::new(), kind }];
+        return ImportError::Invalid { path, problems, more: 0 };
+    }
+    match foreign::likely(reader) {
+        Some(found) if !matches!(source.kind, WireErrorKind::Io(_)) => ImportError::NotAModel { path, found },
+        Some(_) | None => ImportError::Wire { path, source },
     }
 }
 

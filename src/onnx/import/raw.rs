@@ -108,6 +108,24 @@ pub(super) enum RawAttrValue {
     },
 }
 
+impl RawGraph {
+    fn new(owner: RawOwner, function: Option<usize>, at: Located) -> RawGraph {
+        RawGraph {
+            owner,
+            function,
+            at,
+            name: String::new(),
+            inputs: Vec::new(),
+            constants: Vec::new(),
+            outputs: Vec::new(),
+            nodes: Vec::new(),
+            bodies: BTreeMap::new(),
+            order: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+}
+
 /// A graph still to be read.
 struct Pending {
     owner: RawOwner,
@@ -199,19 +217,7 @@ impl Import<'_> {
         let index = tables.graphs.len();
         let Pending { owner, depth, function, at } = pending[index];
         let place = super::scope::path_of(&self.module, &tables.graphs, owner);
-        let mut graph = RawGraph {
-            owner,
-            function,
-            at,
-            name: String::new(),
-            inputs: Vec::new(),
-            constants: Vec::new(),
-            outputs: Vec::new(),
-            nodes: Vec::new(),
-            bodies: BTreeMap::new(),
-            order: Vec::new(),
-            free: Vec::new(),
-        };
+        let mut graph = RawGraph::new(owner, function, at);
         let located = match owner {
             RawOwner::Function(i) => self.formals_of_function(&tables.functions[i], &mut graph),
             RawOwner::Main | RawOwner::Body { .. } => self.graph_parts(at, &mut graph, &place)?,
@@ -239,42 +245,56 @@ impl Import<'_> {
                 metadata: message.metadata,
                 external: false,
             };
-            let mut names_seen = FxHashSet::default();
-            for attr in message.attrs {
-                let name = attr.name;
-                if !names_seen.insert(name) {
-                    let place = self.node_place(&place, &node, i);
-                    let name = self.module.text(name).to_owned();
-                    self.problem(place, ProblemKind::DuplicateAttribute { name });
-                    continue;
-                }
-                let spans = attr.value.graphs();
-                let value = if spans.is_empty() && !matches!(attr.value, AttrContent::Graphs(_)) {
-                    let before = self.problems.len();
-                    self.external_attr = false;
-                    let value = self.attr_value(attr, "").map_err(within)?;
-                    node.external |= self.external_attr;
-                    for j in before..self.problems.len() {
-                        self.problems[j].place = self.node_place(&place, &node, i);
-                    }
-                    let Some(value) = value else { continue };
-                    RawAttrValue::Ready(value)
-                } else {
-                    let mut graphs = SmallVec::new();
-                    for &body in spans {
-                        graphs.push(pending.len());
-                        graph.bodies.entry(i).or_default().push(pending.len());
-                        let owner = RawOwner::Body { graph: index, node: i, attr: name };
-                        let at = Located { start: body.offset, body };
-                        pending.push(Pending { owner, depth: depth + 1, function, at });
-                    }
-                    RawAttrValue::Graphs { graphs, list: matches!(attr.value, AttrContent::Graphs(_)) }
-                };
-                node.attrs.push(RawAttr { name, value });
-            }
+            let body = |attr: Symbol, body: Span| {
+                let body_index = pending.len();
+                graph.bodies.entry(i).or_default().push(body_index);
+                let owner = RawOwner::Body { graph: index, node: i, attr };
+                let at = Located { start: body.offset, body };
+                pending.push(Pending { owner, depth: depth + 1, function, at });
+                body_index
+            };
+            self.node_attrs(&mut node, message.attrs, (&place, i), body).map_err(within)?;
             graph.nodes.push(node);
         }
         tables.graphs.push(graph);
+        Ok(())
+    }
+
+    /// Reads the attributes of node number `i` of the graph at `place`. `body` is told each body, with its attribute,
+    /// and gives its index.
+    fn node_attrs(
+        &mut self,
+        node: &mut RawNode,
+        attrs: Vec<AttrMessage>,
+        (place, i): (&str, usize),
+        mut body: impl FnMut(Symbol, Span) -> usize,
+    ) -> Result<(), WireError> {
+        let mut names_seen = FxHashSet::default();
+        for attr in attrs {
+            let name = attr.name;
+            if !names_seen.insert(name) {
+                let place = self.node_place(place, node, i);
+                let name = self.module.text(name).to_owned();
+                self.problem(place, ProblemKind::DuplicateAttribute { name });
+                continue;
+            }
+            let spans = attr.value.graphs();
+            let list = matches!(attr.value, AttrContent::Graphs(_));
+            let value = if spans.is_empty() && !list {
+                let before = self.problems.len();
+                self.external_attr = false;
+                let value = self.attr_value(attr, "")?;
+                node.external |= self.external_attr;
+                for j in before..self.problems.len() {
+                    self.problems[j].place = self.node_place(place, node, i);
+                }
+                let Some(value) = value else { continue };
+                RawAttrValue::Ready(value)
+            } else {
+                RawAttrValue::Graphs { graphs: spans.iter().map(|&span| body(name, span)).collect(), list }
+            };
+            node.attrs.push(RawAttr { name, value });
+        }
         Ok(())
     }
 

@@ -291,6 +291,30 @@ struct Block {
 }
 
 impl<W: Wide> Plan<W> {
+    /// The plan of a node with such queries, keys and values, of which `past` are of earlier runs.
+    fn new(site: &Site<'_>, view: AttentionView, [q, k, v]: [Layout; 3], past: usize) -> Result<Plan<W>> {
+        let total = past + k.length;
+        let softmax: fn(&mut [W]) = match view.softmax {
+            Some(DType::F64) => softmax::<W, f64>,
+            Some(DType::F32 | DType::F16 | DType::BF16) => softmax::<W, f32>,
+            Some(_) => return Err(site.no_kernel()),
+            None => softmax::<W, W>,
+        };
+        let scale = view.scale.map_or_else(|| 1.0 / to_f64(q.size).sqrt(), f64::from);
+        Ok(Plan {
+            q,
+            v_size: v.size,
+            total,
+            group: q.heads.checked_div(k.heads).unwrap_or(1).max(1),
+            past,
+            scale: W::of(scale),
+            view,
+            mask: Mask::new(site, [q.batch, q.heads, q.length, total], view.short_masks)?,
+            softmax,
+            rows: (SCORES / total.max(1)).clamp(ROWS.0, ROWS.1).min(q.length.max(1)),
+        })
+    }
+
     /// The keys that a query may attend to, the mask aside. Both ends grow with the query.
     fn keys(&self, lengths: Option<&[i64]>, batch: usize, query: usize) -> Range<usize> {
         let index = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
@@ -342,40 +366,7 @@ impl<W: Wide> Plan<W> {
             multiply((at.rows, n, self.q.size), q, k, scores, None);
         }
         for (i, row) in scores.chunks_exact_mut(n.max(1)).enumerate() {
-            let query = at.first + i;
-            row.iter_mut().for_each(|x| *x = *x * self.scale);
-            let mut at_stage = |stage: Scores, start: usize, row: &[W], rest: W| {
-                if let Some(save) = save.as_mut().filter(|_| self.view.scores == stage) {
-                    save(query, start, row, rest);
-                }
-            };
-            at_stage(Scores::Raw, seen.start, row, W::zero());
-            if self.view.softcap > 0.0 {
-                let cap = W::of(self.view.softcap.into());
-                row.iter_mut().for_each(|x| *x = cap * tanh(*x / cap));
-            }
-            at_stage(Scores::Capped, seen.start, row, W::zero());
-            let keys = keys(query);
-            let (start, end) =
-                if keys.is_empty() { (0, 0) } else { (keys.start - seen.start, keys.end - seen.start) };
-            row[..start].fill(W::zero());
-            row[end..].fill(W::zero());
-            let row = &mut row[start..end];
-            let attends = match &self.mask {
-                Some(mask) => {
-                    let [batch, head, query] =
-                        [at.batch * mask.steps[0], at.head * mask.steps[1], query * mask.steps[2]];
-                    (mask.add)(operands.mask, batch + head + query + keys.start * mask.step, mask.step, row)
-                }
-                None => true,
-            };
-            at_stage(Scores::Masked, keys.start, row, W::neg_infinity());
-            if attends {
-                (self.softmax)(row);
-            } else {
-                row.fill(W::zero());
-            }
-            at_stage(Scores::Softmax, keys.start, row, W::zero());
+            self.weigh(operands, at, at.first + i, seen.start, row, save);
         }
         if n == 0 {
             to.fill(W::zero());
@@ -385,6 +376,51 @@ impl<W: Wide> Plan<W> {
         let v = operands.v.from(at.batch, kv_head, seen.start);
         let v = Matrix { elements: v, row: operands.v.row, column: 1 };
         multiply((at.rows, self.v_size, n), scores, v, to, None);
+    }
+
+    /// Makes weights of the products of a query with the keys from `first_key` on.
+    fn weigh(
+        &self,
+        operands: &Operands<'_, W>,
+        at: Block,
+        query: usize,
+        first_key: usize,
+        row: &mut [W],
+        save: &mut Option<impl FnMut(usize, usize, &[W], W)>,
+    ) {
+        row.iter_mut().for_each(|x| *x = *x * self.scale);
+        let mut at_stage = |stage: Scores, start: usize, row: &[W], rest: W| {
+            if let Some(save) = save.as_mut().filter(|_| self.view.scores == stage) {
+                save(query, start, row, rest);
+            }
+        };
+        at_stage(Scores::Raw, first_key, row, W::zero());
+        if self.view.softcap > 0.0 {
+            let cap = W::of(self.view.softcap.into());
+            row.iter_mut().for_each(|x| *x = cap * tanh(*x / cap));
+        }
+        at_stage(Scores::Capped, first_key, row, W::zero());
+        let keys = self.keys(operands.lengths, at.batch, query);
+        let (start, end) =
+            if keys.is_empty() { (0, 0) } else { (keys.start - first_key, keys.end - first_key) };
+        row[..start].fill(W::zero());
+        row[end..].fill(W::zero());
+        let row = &mut row[start..end];
+        let attends = match &self.mask {
+            Some(mask) => {
+                let [batch, head, query] =
+                    [at.batch * mask.steps[0], at.head * mask.steps[1], query * mask.steps[2]];
+                (mask.add)(operands.mask, batch + head + query + keys.start * mask.step, mask.step, row)
+            }
+            None => true,
+        };
+        at_stage(Scores::Masked, keys.start, row, W::neg_infinity());
+        if attends {
+            (self.softmax)(row);
+        } else {
+            row.fill(W::zero());
+        }
+        at_stage(Scores::Softmax, keys.start, row, W::zero());
     }
 
     /// Elements of scratch memory that blocks of one slot need.
@@ -466,26 +502,7 @@ fn attention_of<T: Real, V: Real<Wide = T::Wide>>(site: &Site<'_>) -> Result<Pre
         Ok(Cache { new, past, moves: !is_wide || past > 0 && !site.wants(i) })
     };
     let (k, v) = (cache(1, T::IS_WIDE)?, cache(2, V::IS_WIDE)?);
-    let total = past + k.new.length;
-    let softmax: fn(&mut [T::Wide]) = match view.softmax {
-        Some(DType::F64) => softmax::<T::Wide, f64>,
-        Some(DType::F32 | DType::F16 | DType::BF16) => softmax::<T::Wide, f32>,
-        Some(_) => return Err(site.no_kernel()),
-        None => softmax::<T::Wide, T::Wide>,
-    };
-    let scale = view.scale.map_or_else(|| 1.0 / to_f64(q.size).sqrt(), f64::from);
-    let plan = Plan {
-        q,
-        v_size: v.new.size,
-        total,
-        group: q.heads.checked_div(k.new.heads).unwrap_or(1).max(1),
-        past,
-        scale: T::Wide::of(scale),
-        view,
-        mask: Mask::new(site, [q.batch, q.heads, q.length, total], view.short_masks)?,
-        softmax,
-        rows: (SCORES / total.max(1)).clamp(ROWS.0, ROWS.1).min(q.length.max(1)),
-    };
+    let plan = Plan::<T::Wide>::new(site, view, [q, k.new, v.new], past)?;
     let saves = site.wants(3);
     let items = q.batch * q.length * if q.packed { 1 } else { q.heads };
     // Rows of all scores are one result, which is not cut.

@@ -218,29 +218,18 @@ impl Plan {
         for (i, order) in orders.iter().enumerate() {
             let is_matrix =
                 inner.is_empty() || order[1..].iter().all(|axes| self.joined(axes, &steps[i]).is_some());
-            if is_matrix && alone[i].is_empty() {
-                continue;
+            if !is_matrix || !alone[i].is_empty() {
+                let all: Vec<Axis> = order.iter().flat_map(|axes| axes.iter().copied()).collect();
+                let (copy, packed) = self.packed((sources[i], &steps[i]), &all, &alone[i])?;
+                (sources[i], steps[i]) = (Source::Room(copy.at), packed);
+                copies.push(copy);
             }
-            let all: Vec<Axis> = order.iter().flat_map(|axes| axes.iter().copied()).collect();
-            let (at, packed) = self.make(&all)?;
-            copies.push(Copied {
-                from: sources[i],
-                kept: self.walk(&all, &[&steps[i]]),
-                gone: self.walk(&alone[i], &[&steps[i]]),
-                at,
-            });
-            (sources[i], steps[i]) = (Source::Room(at), packed);
         }
         let order: Vec<Axis> = [&batch[..], &rows, &columns].concat();
-        let joined = |axes: &[Axis], i: usize| self.joined(axes, &steps[i]).unwrap_or(0);
         let combination = if inner.is_empty() {
             Combination::Elements(self.walk(&order, &[&steps[0], &steps[1]]))
         } else {
-            Combination::Matrices {
-                sizes: (self.size(&rows)?, self.size(&columns)?, self.size(&inner)?),
-                steps: [(joined(&rows, 0), joined(&inner, 0)), (joined(&inner, 1), joined(&columns, 1))],
-                batch: self.walk(&batch, &[&steps[0], &steps[1]]),
-            }
+            self.matrices(&batch, [&rows, &columns, &inner], &steps)?
         };
         let len = self.size(&order)?;
         let (at, made) = if is_last && order == result {
@@ -251,6 +240,33 @@ impl Plan {
         };
         self.contractions.push(Contraction { copies, sources, combination, at, len });
         Ok((Source::Room(at.unwrap_or(0)), made))
+    }
+
+    /// A copy of an operand whose axes are `kept`, in this order, one after the other; it is summed along `gone`.
+    fn packed(
+        &mut self,
+        (from, steps): (Source, &Steps),
+        kept: &[Axis],
+        gone: &[Axis],
+    ) -> Result<(Copied, Steps)> {
+        let (at, packed) = self.make(kept)?;
+        let (kept, gone) = (self.walk(kept, &[steps]), self.walk(gone, &[steps]));
+        Ok((Copied { from, kept, gone, at }, packed))
+    }
+
+    /// A product of matrices for each element of `batch`, of operands with such steps.
+    fn matrices(
+        &self,
+        batch: &[Axis],
+        [rows, columns, inner]: [&[Axis]; 3],
+        steps: &[Steps; 2],
+    ) -> Result<Combination> {
+        let joined = |axes: &[Axis], i: usize| self.joined(axes, &steps[i]).unwrap_or(0);
+        Ok(Combination::Matrices {
+            sizes: (self.size(rows)?, self.size(columns)?, self.size(inner)?),
+            steps: [(joined(rows, 0), joined(inner, 0)), (joined(inner, 1), joined(columns, 1))],
+            batch: self.walk(batch, &[&steps[0], &steps[1]]),
+        })
     }
 
     fn extent(&self, axis: Axis) -> usize {

@@ -238,6 +238,22 @@ enum Mode {
     Member,
 }
 
+impl Mode {
+    /// By its number in `nodes_modes`.
+    fn numbered(number: i64) -> Result<Mode> {
+        Ok(match number {
+            0 => Mode::LessOrEqual,
+            1 => Mode::Less,
+            2 => Mode::GreaterOrEqual,
+            3 => Mode::Greater,
+            4 => Mode::Equal,
+            5 => Mode::NotEqual,
+            6 => Mode::Member,
+            other => return Err(KernelError::value("modes from 0 to 6", other)),
+        })
+    }
+}
+
 struct Decision {
     feature: usize,
     mode: Mode,
@@ -273,6 +289,19 @@ enum Aggregate {
     Max,
 }
 
+impl Aggregate {
+    /// As `aggregate_function` says.
+    fn of(site: &Site<'_>) -> Result<Aggregate> {
+        Ok(match site.view.int("aggregate_function").unwrap_or(1) {
+            0 => Aggregate::Average,
+            1 => Aggregate::Sum,
+            2 => Aggregate::Min,
+            3 => Aggregate::Max,
+            other => return Err(KernelError::value("an aggregate_function from 0 to 3", other)),
+        })
+    }
+}
+
 #[derive(Clone, Copy)]
 enum Transform {
     None,
@@ -280,6 +309,20 @@ enum Transform {
     Logistic,
     SoftmaxZero,
     Probit,
+}
+
+impl Transform {
+    /// As `post_transform` says.
+    fn of(site: &Site<'_>) -> Result<Transform> {
+        Ok(match site.view.int("post_transform").unwrap_or(0) {
+            0 => Transform::None,
+            1 => Transform::Softmax,
+            2 => Transform::Logistic,
+            3 => Transform::SoftmaxZero,
+            4 => Transform::Probit,
+            other => return Err(KernelError::value("a post_transform from 0 to 4", other)),
+        })
+    }
 }
 
 struct Ensemble {
@@ -335,16 +378,7 @@ impl Ensemble {
         let mut sets = members.split(|x| x.is_nan());
         let mut decisions = site.room.list(n)?;
         for i in 0..n {
-            let mode = match modes[i] {
-                0 => Mode::LessOrEqual,
-                1 => Mode::Less,
-                2 => Mode::GreaterOrEqual,
-                3 => Mode::Greater,
-                4 => Mode::Equal,
-                5 => Mode::NotEqual,
-                6 => Mode::Member,
-                other => return Err(KernelError::value("modes from 0 to 6", other)),
-            };
+            let mode = Mode::numbered(modes[i])?;
             let members = if mode == Mode::Member { sets.next().unwrap_or_default() } else { &[] };
             let members = site.room.gathered(members.iter().copied())?;
             decisions.push(Decision {
@@ -361,21 +395,8 @@ impl Ensemble {
             decisions,
             leaves: site.room.gathered(of_target.into_iter().zip(weights))?,
             roots: indices(site, "tree_roots", n)?,
-            aggregate: match site.view.int("aggregate_function").unwrap_or(1) {
-                0 => Aggregate::Average,
-                1 => Aggregate::Sum,
-                2 => Aggregate::Min,
-                3 => Aggregate::Max,
-                other => return Err(KernelError::value("an aggregate_function from 0 to 3", other)),
-            },
-            transform: match site.view.int("post_transform").unwrap_or(0) {
-                0 => Transform::None,
-                1 => Transform::Softmax,
-                2 => Transform::Logistic,
-                3 => Transform::SoftmaxZero,
-                4 => Transform::Probit,
-                other => return Err(KernelError::value("a post_transform from 0 to 4", other)),
-            },
+            aggregate: Aggregate::of(site)?,
+            transform: Transform::of(site)?,
         })
     }
 

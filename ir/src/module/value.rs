@@ -1,0 +1,83 @@
+//! Values, and where they come from.
+
+use crate::tensor::{SparseData, TensorData};
+use crate::{GraphId, Node, Shape, Symbol, TensorType, Type};
+use petgraph::stable_graph::NodeIndex;
+use std::sync::Arc;
+
+/// Where a value comes from.
+#[derive(Clone, Debug)]
+pub enum Def {
+    /// A result of a node.
+    Result {
+        /// The node.
+        node: Node,
+        /// Which of its results.
+        slot: u32,
+    },
+    /// A formal input of its graph.
+    Input {
+        /// Which of its inputs.
+        slot: u32,
+        /// The value it has if nobody gives one: an IR 3 initializer that is listed as input.
+        default: Option<Payload>,
+    },
+    /// An operand of the node that owns the graph.
+    Capture {
+        /// The operand slot, at least [`NodeData::n_formal`](super::NodeData::n_formal).
+        slot: u32,
+    },
+    /// A constant of its graph.
+    Constant(Payload),
+    /// Nowhere: it was erased.
+    Erased,
+}
+
+/// The payload of a constant.
+#[derive(Clone, Debug)]
+pub enum Payload {
+    /// A dense tensor.
+    Dense(Arc<TensorData>),
+    /// A sparse tensor.
+    Sparse(Arc<SparseData>),
+}
+
+impl Payload {
+    /// The dense payload, if it is one.
+    pub fn dense(&self) -> Option<&Arc<TensorData>> {
+        match self {
+            Payload::Dense(data) => Some(data),
+            Payload::Sparse(_) => None,
+        }
+    }
+    /// The type of a value that it is all of.
+    pub fn ty(&self) -> Type {
+        match self {
+            Payload::Dense(data) => Type::Tensor(TensorType { dtype: data.dtype(), shape: data.shape() }),
+            Payload::Sparse(data) => {
+                Type::Sparse(TensorType { dtype: data.values.dtype(), shape: Shape::known(&data.dims) })
+            }
+        }
+    }
+}
+
+/// One value.
+#[derive(Clone, Debug)]
+pub struct ValueData {
+    /// Its type.
+    pub ty: Type,
+    /// Where it comes from.
+    pub def: Def,
+    /// Its name; captures take the name of what they capture.
+    pub name: Option<Symbol>,
+    /// The graph it is in.
+    pub graph: GraphId,
+    /// For sources: its vertex in the use graph.
+    pub(crate) vertex: Option<NodeIndex>,
+    /// Which message of the source file it came from (an initializer, an input); the table is the reader's.
+    pub origin: Option<u32>,
+    /// Whether name, type or payload changed since.
+    pub dirty: bool,
+    /// Whether an edit took a reader from it. A constant that nobody reads and that lost none is the author's.
+    pub lost_reader: bool,
+}

@@ -1,0 +1,76 @@
+//! Why a tensor cannot be made or viewed.
+
+use ampc_ir::DType;
+use ampc_ir::tensor::TensorError;
+
+/// Why a tensor cannot be made or viewed.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    /// The elements are not what dtype and dims ask for, or cannot be read.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+    /// There is not so much memory.
+    #[error("no memory for a tensor of {dtype}{dims:?}")]
+    OutOfMemory {
+        /// Element type.
+        dtype: DType,
+        /// Dims.
+        dims: Vec<u64>,
+    },
+    /// The tensor has more bytes than it may have.
+    #[error("expected at most {limit} bytes, found a tensor of {dtype}{dims:?}")]
+    Limit {
+        /// What it may have.
+        limit: u64,
+        /// Element type.
+        dtype: DType,
+        /// Dims.
+        dims: Vec<u64>,
+    },
+    /// The system has no memory for a list that a tensor is made from, or for a buffer that it is read with.
+    #[error("the system has no {bytes} bytes of memory")]
+    NoMemory {
+        /// What was asked for.
+        bytes: u64,
+    },
+    /// The number of strings is not what the dims ask for.
+    #[error("expected {expected} strings for string{dims:?}, found {found}")]
+    StringCount {
+        /// Dims.
+        dims: Vec<u64>,
+        /// Product of the dims.
+        expected: u64,
+        /// Strings that are there.
+        found: u64,
+    },
+    /// An index of a sparse tensor is beyond its dims.
+    #[error("expected indices within {dims:?}, found {index:?}")]
+    SparseIndex {
+        /// The index.
+        index: Vec<i64>,
+        /// Dims.
+        dims: Vec<u64>,
+    },
+    /// A view does not fit the element type.
+    #[error("a tensor of {found} cannot be viewed as {view}")]
+    View {
+        /// What was asked for.
+        view: &'static str,
+        /// Element type of the tensor.
+        found: DType,
+    },
+}
+
+impl HostError {
+    /// Whether the system refused memory.
+    pub fn is_no_memory(&self) -> bool {
+        match self {
+            HostError::OutOfMemory { .. } | HostError::NoMemory { .. } => true,
+            HostError::Tensor(error) => error.is_no_memory(),
+            HostError::Limit { .. }
+            | HostError::StringCount { .. }
+            | HostError::SparseIndex { .. }
+            | HostError::View { .. } => false,
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Values of two models, compared as they come.
+
+use super::{Compared, of_outputs};
+use crate::execute::agree::agree;
+use crate::execute::scope::{Closed, Event, Scope, Side, is_nested};
+use crate::rewrite::op_of;
+use ampc_ir::module::{Def, GraphOwner};
+use ampc_ir::{GraphId, Node, Value};
+use ampc_runtime::{Data, HostError, Tolerance};
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+
+/// Compares values as they come, in the order of the model.
+pub(super) struct Comparer<'a> {
+    side: &'a Side<'a>,
+    tolerance: Tolerance,
+    pub(super) values: Vec<Compared>,
+    pub(super) first: Option<Compared>,
+    /// Where in `values` a value of a path is.
+    index: FxHashMap<(Arc<str>, Value), usize>,
+    /// The error of each value when it was computed last.
+    errors: FxHashMap<Value, f64>,
+    /// The call that a function runs for.
+    calls: FxHashMap<GraphId, Node>,
+    /// Values of the other model that came before their turn, by scope and name.
+    pub(super) waiting: BTreeMap<(Arc<str>, Arc<str>), Result<Data, HostError>>,
+    /// Values that the other one did not compute in the same place.
+    missed: FxHashSet<Value>,
+    /// What the model has behind it and the other one has not.
+    pub(super) done: Closed,
+    /// What the other one has behind it and the model has not.
+    pub(super) closed: Closed,
+}
+
+impl<'a> Comparer<'a> {
+    pub(super) fn new(side: &'a Side<'a>, tolerance: Tolerance) -> Comparer<'a> {
+        Comparer {
+            side,
+            tolerance,
+            values: Vec::new(),
+            first: None,
+            index: FxHashMap::default(),
+            errors: FxHashMap::default(),
+            calls: FxHashMap::default(),
+            waiting: BTreeMap::new(),
+            missed: FxHashSet::default(),
+            done: Closed::default(),
+            closed: Closed::default(),
+        }
+    }
+
+    /// Whether a value was computed, and never by the other model as well.
+    pub(super) fn is_lone(&self, value: Value) -> bool {
+        self.missed.contains(&value) && !self.errors.contains_key(&value)
+    }
+
+    pub(super) fn compare(
+        &mut self,
+        wanted: &Receiver<Event>,
+        found: &Receiver<Event>,
+    ) -> Result<(), HostError> {
+        for event in wanted {
+            self.event(event, found)?;
+        }
+        // What nobody asked for.
+        found.iter().for_each(drop);
+        Ok(())
+    }
+
+    /// Takes what the model tells.
+    pub(super) fn event(&mut self, event: Event, found: &Receiver<Event>) -> Result<(), HostError> {
+        match event {
+            Event::Enter { node, graph } => {
+                self.calls.insert(graph, node);
+            }
+            Event::Done { prefix } => self.leave(prefix),
+            Event::Value { scope, node, value, name, data } => {
+                if let Some(got) = self.find(&scope, &name, found) {
+                    self.value(&scope, (node, value), &name, &got?, &data?);
+                } else {
+                    self.missed.insert(value);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The model has all behind it that begins so: nobody asks for it any more.
+    fn leave(&mut self, prefix: Arc<str>) {
+        let inside = |(scope, _): &(Arc<str>, Arc<str>)| scope.starts_with(&*prefix);
+        let first = (prefix.clone(), "".into());
+        let keys: Vec<_> =
+            self.waiting.range(first..).map(|(key, _)| key).take_while(|k| inside(k)).collect();
+        for key in keys.into_iter().cloned().collect::<Vec<_>>() {
+            self.waiting.remove(&key);
+        }
+        // If the other one has it behind it too, nothing comes that would have to be dropped.
+        if !self.closed.forget(&prefix) {
+            self.done.close(prefix);
+        }
+    }
+
+    /// The other model's value of this name, if it computes one.
+    fn find(
+        &mut self,
+        scope: &Scope,
+        name: &Arc<str>,
+        found: &Receiver<Event>,
+    ) -> Option<Result<Data, HostError>> {
+        if let Some(data) = self.waiting.remove(&(scope.key.clone(), name.clone())) {
+            return Some(data);
+        }
+        while !self.closed.has(&scope.key) {
+            match found.recv().ok()? {
+                Event::Enter { .. } => {}
+                Event::Done { prefix } => {
+                    if !self.done.forget(&prefix) {
+                        self.closed.close(prefix);
+                    }
+                }
+                Event::Value { scope: s, name: n, data, .. } if s.key == scope.key && n == *name => {
+                    return Some(data);
+                }
+                Event::Value { scope, .. } if self.done.has(&scope.key) => {}
+                Event::Value { scope, name, data, .. } => {
+                    self.waiting.insert((scope.key.clone(), name), data);
+                }
+            }
+        }
+        None
+    }
+
+    fn value(&mut self, scope: &Scope, (node, value): (Node, Value), name: &str, got: &Data, want: &Data) {
+        let module = self.side.module;
+        let agreement = agree(got, want, &self.tolerance);
+        let error = agreement.error();
+        self.errors.insert(value, error);
+        let compared = Compared {
+            value: name.to_owned(),
+            node: Some(node),
+            path: self.side.path(scope, node),
+            op: op_of(module, node),
+            iterations: scope.iterations.clone(),
+            adds: self.read_error(node).map(|read| if error > read { error - read } else { 0.0 }),
+            agreement,
+        };
+        if self.first.is_none() && !compared.agreement.passed() {
+            self.first = Some(compared.clone());
+        }
+        let next = self.values.len();
+        let at = *self.index.entry((scope.path.clone(), value)).or_insert(next);
+        match self.values.get_mut(at) {
+            None => self.values.push(compared),
+            Some(old) if error > old.agreement.error() => *old = compared,
+            Some(_) => {}
+        }
+    }
+
+    /// The largest error of what a node reads.
+    fn read_error(&self, node: Node) -> Option<f64> {
+        if is_nested(self.side.module, node) {
+            return None;
+        }
+        let operands = self.side.module.node(node).operands().iter().flatten();
+        operands.map(|&v| self.error_of(v)).try_fold(0.0, |most: f64, error| Some(most.max(error?)))
+    }
+
+    fn error_of(&self, mut value: Value) -> Option<f64> {
+        let module = self.side.module;
+        loop {
+            let data = module.value(value);
+            let owner = module.graph(data.graph).owner;
+            let (node, slot) = match (&data.def, owner) {
+                (Def::Constant(_), _) | (Def::Input { .. }, GraphOwner::Main) => return Some(0.0),
+                (Def::Result { .. }, _) => return self.errors.get(&value).copied(),
+                (Def::Input { slot, .. }, GraphOwner::Function(_)) => (*self.calls.get(&data.graph)?, *slot),
+                (Def::Capture { slot }, GraphOwner::Body { node, .. }) => (node, *slot),
+                _ => return None,
+            };
+            value = module.node(node).operand(slot as usize)?;
+        }
+    }
+
+    pub(super) fn outputs(&self, wanted: &[Data], found: &[Data], pairs: &[usize]) -> Vec<Compared> {
+        let pairs = wanted.iter().zip(pairs);
+        let agreements = pairs.filter_map(|(want, &at)| Some(agree(found.get(at)?, want, &self.tolerance)));
+        of_outputs(self.side.module, agreements)
+    }
+}
