@@ -5,13 +5,13 @@
 //! so a pass that needs that to be as it still is asks for what is [up to date](Results::current).
 
 use crate::pass::{Changed, Warning};
+use rustc_hash::FxHashMap;
 use std::any::{Any, TypeId};
-use std::collections::HashMap;
 
 /// What the passes of a run have handed on so far.
 #[derive(Debug, Default)]
 pub struct Results {
-    found: HashMap<TypeId, Entry>,
+    found: FxHashMap<TypeId, Entry>,
     warnings: Vec<Warning>,
     /// How many passes have run.
     passes: usize,
