@@ -3,6 +3,12 @@
 //! What is folded is cut in halves down to blocks, so that errors of sums grow with the logarithm of their length, and
 //! the order depends on the dims alone.
 
+mod load;
+mod number;
+
+pub(crate) use self::load::Load;
+pub(crate) use self::number::Number;
+
 use super::broadcast::Walk;
 use super::functions::exp;
 use super::lanes::{BLOCK, PIECE, Real, Wide, pieces};
@@ -13,167 +19,6 @@ use ampc_ir::DType;
 use half::{bf16, f16};
 use num_traits::Float;
 use std::ops::Range;
-
-/// Numbers that are folded: floats, and integers that wrap.
-pub(crate) trait Number: Copy + Default + PartialOrd + Send + Sync + 'static {
-    /// One.
-    const ONE: Self;
-    /// The sum.
-    fn plus(self, other: Self) -> Self;
-    /// The difference.
-    fn minus(self, other: Self) -> Self;
-    /// The product.
-    fn times(self, other: Self) -> Self;
-    /// The absolute value.
-    fn magnitude(self) -> Self;
-    /// Whether it is not a number.
-    fn is_no_number(self) -> bool;
-}
-
-macro_rules! float_numbers {
-    ($($ty:ident),*) => {$(
-        impl Number for $ty {
-            const ONE: Self = 1.0;
-            fn plus(self, other: Self) -> Self {
-                self + other
-            }
-            fn minus(self, other: Self) -> Self {
-                self - other
-            }
-            fn times(self, other: Self) -> Self {
-                self * other
-            }
-            fn magnitude(self) -> Self {
-                self.abs()
-            }
-            fn is_no_number(self) -> bool {
-                self.is_nan()
-            }
-        }
-    )*};
-}
-
-macro_rules! integer_numbers {
-    ($($ty:ident: $magnitude:expr),*) => {$(
-        impl Number for $ty {
-            const ONE: Self = 1;
-            fn plus(self, other: Self) -> Self {
-                self.wrapping_add(other)
-            }
-            fn minus(self, other: Self) -> Self {
-                self.wrapping_sub(other)
-            }
-            fn times(self, other: Self) -> Self {
-                self.wrapping_mul(other)
-            }
-            fn magnitude(self) -> Self {
-                let magnitude: fn($ty) -> $ty = $magnitude;
-                magnitude(self)
-            }
-            fn is_no_number(self) -> bool {
-                false
-            }
-        }
-    )*};
-}
-
-float_numbers!(f32, f64);
-integer_numbers!(
-    i128: i128::wrapping_abs, i64: i64::wrapping_abs, i32: i32::wrapping_abs, i16: i16::wrapping_abs,
-    i8: i8::wrapping_abs, u64: |x| x, u32: |x| x, u16: |x| x, u8: |x| x
-);
-
-/// Elements that are folded as `A`s.
-pub(crate) trait Load<A>: Element + Send + Sync {
-    /// Elements as `A`s.
-    fn load(from: &[Self], to: &mut [A]);
-    /// Elements as `A`s, if that is what they are.
-    fn same(from: &[Self]) -> Option<&[A]>;
-    /// Elements as `A`s, if that is what they are.
-    fn same_mut(from: &mut [Self]) -> Option<&mut [A]>;
-    /// `A`s as elements: floats rounded once, what is no integer cut off.
-    fn store(from: &[A], to: &mut [Self]);
-}
-
-impl<A: Number + Element> Load<A> for A {
-    fn load(from: &[A], to: &mut [A]) {
-        to.copy_from_slice(from);
-    }
-    fn same(from: &[A]) -> Option<&[A]> {
-        Some(from)
-    }
-    fn same_mut(from: &mut [A]) -> Option<&mut [A]> {
-        Some(from)
-    }
-    fn store(from: &[A], to: &mut [A]) {
-        to.copy_from_slice(from);
-    }
-}
-
-macro_rules! load_low {
-    ($($ty:ident),*) => {$(
-        impl Load<f32> for $ty {
-            fn load(from: &[$ty], to: &mut [f32]) {
-                $ty::widen(from, to);
-            }
-            fn same(_: &[$ty]) -> Option<&[f32]> {
-                None
-            }
-            fn same_mut(_: &mut [$ty]) -> Option<&mut [f32]> {
-                None
-            }
-            fn store(from: &[f32], to: &mut [$ty]) {
-                $ty::narrow(from, to);
-            }
-        }
-    )*};
-}
-
-macro_rules! load_each {
-    ($($ty:ident as $wide:ident: $load:expr, $store:expr;)*) => {$(
-        impl Load<$wide> for $ty {
-            fn load(from: &[$ty], to: &mut [$wide]) {
-                let load: fn($ty) -> $wide = $load;
-                to.iter_mut().zip(from).for_each(|(y, &x)| *y = load(x));
-            }
-            fn same(_: &[$ty]) -> Option<&[$wide]> {
-                None
-            }
-            fn same_mut(_: &mut [$ty]) -> Option<&mut [$wide]> {
-                None
-            }
-            fn store(from: &[$wide], to: &mut [$ty]) {
-                let store: fn($wide) -> $ty = $store;
-                to.iter_mut().zip(from).for_each(|(y, &x)| *y = store(x));
-            }
-        }
-    )*};
-}
-
-macro_rules! load_integers {
-    ($($ty:ident),*) => {
-        load_each!($(
-            $ty as i128: i128::from, {
-                #[expect(clippy::cast_possible_truncation, reason = "what does not fit is cut off")]
-                |x| x as $ty
-            };
-        )*);
-        load_each!($(
-            $ty as f64: |x| x as f64, {
-                #[expect(clippy::cast_possible_truncation, reason = "what does not fit is cut off")]
-                |x| x as $ty
-            };
-        )*);
-    };
-}
-
-load_low!(f16, bf16);
-load_each!(
-    f32 as f64: f64::from, f32::of;
-    f16 as f64: f16::to_f64, f16::round_f64;
-    bf16 as f64: bf16::to_f64, bf16::round_f64;
-);
-load_integers!(i64, i32, u64, u32);
 
 /// What is done with the elements.
 pub(crate) trait Fold<A>: Copy + Send + Sync {
