@@ -15,6 +15,11 @@
 //! type is low only if everything reads it low. Among equally cheap choices the one with most low variables is taken,
 //! but for those that are connected, through low ones, with nothing that gains.
 
+mod reading;
+mod vertices;
+
+use self::reading::ReadingGraphs;
+use self::vertices::{Components, Vertices};
 use super::margins::margins;
 use super::predicted::Predicted;
 use super::sums::sums;
@@ -26,8 +31,8 @@ use crate::flow::{self, Var};
 use crate::target::Profile;
 use crate::tensors::{End, Producer, Reading, Tensor, Tensors, same_number};
 use crate::var_map::VarMap;
-use ampc_ir::op::{Class, Legality, OpKind};
-use ampc_ir::{DType, GraphId, Module, Node, Value};
+use ampc_ir::op::{Class, Legality};
+use ampc_ir::{DType, GraphId, Node, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -77,6 +82,19 @@ pub(super) struct Choice<'m> {
     alone: FxHashSet<Node>,
     /// Others of the author that take what arrives: what they make is a tensor of its own.
     apart: FxHashSet<Node>,
+}
+
+/// What reads a tensor, with the graph in which a cast for it stands.
+struct Readers {
+    read: Vec<(GraphId, Vertex)>,
+    /// The same, where the author has cast to fp32 before.
+    widened: Vec<(GraphId, Vertex)>,
+    /// What casts for itself alone.
+    own: Vec<(GraphId, Vertex)>,
+    /// What reads in the kernel that makes the tensor, by node.
+    fused: BTreeMap<Node, Vec<Vertex>>,
+    /// Casts of the author that serve nobody else.
+    casts: Vec<(DType, GraphId)>,
 }
 
 impl<'m> Choice<'m> {
@@ -243,20 +261,8 @@ impl<'m> Choice<'m> {
             Producer::End(end) => end,
         };
         if let Some(format) = self.other(end) {
-            for readers in fused.values() {
-                self.problem.tensor(FULL, self.costs.fused_cast_cost(value, format, to), 0, readers)?;
-                self.problem.tensor(LOW, 0, self.costs.fused_cast_cost(value, format, full), readers)?;
-            }
-            for &(result, graph) in &casts {
-                self.problem.tensor(FULL, self.costs.cast_cost(value, graph, format, result), 0, &[LOW])?;
-            }
-            // A producer that is neither: one that everything low is cast from, and one that everything fp32 is.
-            for (graph, vertex) in own {
-                self.problem.tensor(FULL, self.costs.cast_cost(value, graph, format, to), 0, &[vertex])?;
-                self.problem.tensor(LOW, 0, self.costs.cast_cost(value, graph, format, full), &[vertex])?;
-            }
-            self.casts_of(FULL, value, &read, [Some((format, to)), None])?;
-            return self.casts_of(LOW, value, &widened, [None, Some((format, full))]);
+            let readers = Readers { read, widened, own, fused, casts };
+            return self.tensor_of_other(value, format, &readers);
         }
         let Some(producer) = self.of_end(end)? else { return Ok(()) };
         for readers in fused.values() {
@@ -280,6 +286,25 @@ impl<'m> Choice<'m> {
         }
         self.casts_of(producer, value, &read, [Some((full, to)), None])?;
         self.casts_of(producer, value, &widened, [None, Some((to, full))])
+    }
+
+    /// What the casts of a tensor of another 16-bit format cost. Its producer is neither fp32 nor low, so it counts as
+    /// two: one that everything low is cast from, and one that everything fp32 is.
+    fn tensor_of_other(&mut self, value: Value, format: DType, readers: &Readers) -> Result<(), Invalid> {
+        let (to, full) = (self.tensors.to, DType::F32);
+        for fused in readers.fused.values() {
+            self.problem.tensor(FULL, self.costs.fused_cast_cost(value, format, to), 0, fused)?;
+            self.problem.tensor(LOW, 0, self.costs.fused_cast_cost(value, format, full), fused)?;
+        }
+        for &(result, graph) in &readers.casts {
+            self.problem.tensor(FULL, self.costs.cast_cost(value, graph, format, result), 0, &[LOW])?;
+        }
+        for &(graph, vertex) in &readers.own {
+            self.problem.tensor(FULL, self.costs.cast_cost(value, graph, format, to), 0, &[vertex])?;
+            self.problem.tensor(LOW, 0, self.costs.cast_cost(value, graph, format, full), &[vertex])?;
+        }
+        self.casts_of(FULL, value, &readers.read, [Some((format, to)), None])?;
+        self.casts_of(LOW, value, &readers.widened, [None, Some((format, full))])
     }
 
     /// One cast for what is low and one for what is fp32, each from a type to another, as few and as seldom run as
@@ -501,116 +526,5 @@ impl<'m> Choice<'m> {
                 labels[vertex.index()] = Label::Full;
             }
         }
-    }
-}
-
-/// The graphs in which casts of a value are worth being considered, outermost first, with what reads it there: the
-/// one where it is made, and branches outside every loop that are run less often than what is around them.
-struct ReadingGraphs {
-    graphs: Vec<GraphId>,
-    parents: Vec<Option<usize>>,
-    readers: Vec<Vec<Vertex>>,
-}
-
-impl ReadingGraphs {
-    fn new(
-        module: &Module,
-        costs: &CostModel<'_>,
-        value: Value,
-        by_scope: &[(GraphId, Vertex)],
-    ) -> ReadingGraphs {
-        let home = module.value(value).graph;
-        let mut scopes = ReadingGraphs { graphs: vec![home], parents: vec![None], readers: vec![Vec::new()] };
-        let mut known: FxHashMap<GraphId, usize> = FxHashMap::default();
-        for &(graph, vertex) in by_scope {
-            let mut path = Vec::new();
-            let mut at = graph;
-            while at != home {
-                path.push(at);
-                let Some(owner) = module.owner(at) else { break };
-                at = module.node(owner).graph;
-            }
-            let mut place = 0;
-            for &inside in path.iter().rev() {
-                // What a loop does not change is cast outside it.
-                let owner = module.owner(inside).and_then(|owner| module.node(owner).schema());
-                if owner.map(|s| s.kind) != Some(OpKind::If) {
-                    break;
-                }
-                if costs.executions(inside) < costs.executions(scopes.graphs[place]) {
-                    place = *known.entry(inside).or_insert_with(|| {
-                        scopes.graphs.push(inside);
-                        scopes.parents.push(Some(place));
-                        scopes.readers.push(Vec::new());
-                        scopes.graphs.len() - 1
-                    });
-                }
-            }
-            scopes.readers[place].push(vertex);
-        }
-        scopes
-    }
-}
-
-/// The vertices of variables and of sources.
-#[derive(Default)]
-struct Vertices {
-    vars: VarMap<Vertex>,
-    sources: FxHashMap<Value, Vertex>,
-}
-
-impl Vertices {
-    fn get(&self, end: End) -> Option<Vertex> {
-        match end {
-            End::Var(var) => self.vars.get(&var).copied(),
-            End::Source(value) => self.sources.get(&value).copied(),
-            End::Full | End::Low | End::Other(_) => None,
-        }
-    }
-
-    /// The vertex of a variable that something is known of.
-    fn of(&self, var: Var) -> Vertex {
-        *self.vars.get(&var).expect("every variable that is held or free has a vertex")
-    }
-
-    fn insert(&mut self, end: End, vertex: Vertex) {
-        match end {
-            End::Var(var) => {
-                self.vars.insert(var, vertex);
-            }
-            End::Source(value) => {
-                self.sources.insert(value, vertex);
-            }
-            End::Full | End::Low | End::Other(_) => {}
-        }
-    }
-}
-
-/// Vertices that are connected.
-struct Components {
-    parents: Vec<usize>,
-}
-
-impl Components {
-    fn new(vertices: usize) -> Components {
-        Components { parents: (0..vertices).collect() }
-    }
-    fn of(&self, vertex: Vertex) -> usize {
-        let mut at = vertex.index();
-        while self.parents[at] != at {
-            at = self.parents[at];
-        }
-        at
-    }
-    fn join(&mut self, a: Vertex, b: Vertex) {
-        let (a, b) = (self.root(a.index()), self.root(b.index()));
-        self.parents[a.max(b)] = a.min(b);
-    }
-    fn root(&mut self, mut at: usize) -> usize {
-        while self.parents[at] != at {
-            self.parents[at] = self.parents[self.parents[at]];
-            at = self.parents[at];
-        }
-        at
     }
 }
