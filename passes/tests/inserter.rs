@@ -2,7 +2,7 @@
 
 use ampc_ir::op::OpKind;
 use ampc_ir::text::{NoData, PrintOptions, parse, print};
-use ampc_ir::{GraphId, InsertError, Inserter, Module, Node, Position};
+use ampc_ir::{GraphId, InsertError, Inserter, Module, Node, NodeSpec, Position};
 use ampc_passes::pipeline::Pipeline;
 use ampc_passes::{Changed, Pass, PassCx, PassError, sound};
 
@@ -37,16 +37,17 @@ fn decompose(inserter: &mut Inserter<'_>, node: Node) -> Result<bool, InsertErro
     let (Some(x), Some(y)) = (data.operand(0), data.result(0)) else { return Ok(false) };
     // In a function whose calls differ the element type is not known.
     let Some(dtype) = inserter.module.value(x).ty.dtype() else { return Ok(false) };
+    let name = data.name;
     inserter.move_before(node);
     let one = inserter.scalar("one", dtype, 1.0)?;
     let exp = inserter.op(OpKind::Exp, &[x], &[])?;
     let sum = inserter.op(OpKind::Add, &[exp, one], &[])?;
-    let log = inserter.op(OpKind::Log, &[sum], &[])?;
-    // The logarithm is read in place of the result, and has its name.
-    let name = inserter.module.value(y).name.expect("results have names");
+    // The logarithm stands in place of the node: it has its name, by which users pin it, and its result that of y.
+    let [log] = inserter.insert(NodeSpec::new(OpKind::Log, &[sum]).node_name(name))?;
+    let result = inserter.module.value(y).name.expect("results have names");
     inserter.module.replace_value(y, log);
     inserter.module.erase_node(node);
-    inserter.module.set_value_name(log, name);
+    inserter.module.set_value_name(log, result);
     Ok(true)
 }
 
@@ -91,7 +92,7 @@ graph @main {
   const %a.one : f16 = 1.0
   %a.Exp = Exp(%x) : f16[2, N]
   %a.Add = Add(%a.Exp, %a.one) : f16[2, N]
-  %a = Log(%a.Add) : f16[2, N]
+  %a = Log(%a.Add) : f16[2, N] @outer
   %b.Exp = Exp(%a) : f16[2, N]
   %b.Add = Add(%b.Exp, %a.one) : f16[2, N]
   %b = Log(%b.Add) : f16[2, N]
