@@ -1,6 +1,7 @@
 //! What nearly every pass asks for and few change: the graphs and nodes of a module in program order, and what is made
 //! of their names. It is found when somebody asks and kept until an edit verb changes what it is made of: which nodes
-//! there are, where they stand, or what they, their results and functions are called.
+//! there are and where they stand, what they, their results and functions are called, which function a node calls, and
+//! the metadata of functions.
 
 use crate::{GraphId, Module, Node};
 use std::any::Any;
@@ -67,8 +68,9 @@ impl Module {
         Listed { graphs, nodes }
     }
 
-    /// What a function makes of the names, the order and the calls of nodes and functions: kept until one of them
-    /// changes. A module keeps one such thing; what another type is asked for is made each time.
+    /// The value that `make` computes from the names and the order of nodes, and the names, metadata and calls of
+    /// functions: it may look at nothing else. The value is kept until one of these changes. A module keeps a value of
+    /// one type, that of the paths by which users name nodes; of another type it is computed each time.
     pub fn by_names<T: Any + Send + Sync>(&self, make: impl Fn(&Module) -> T) -> Arc<T> {
         let kept = self.program.named.get_or_init(|| Arc::new(make(self)));
         Arc::clone(kept).downcast().unwrap_or_else(|_| Arc::new(make(self)))

@@ -219,7 +219,8 @@ pub(crate) fn pinned_nodes(module: &Module, policy: &Policy) -> FxHashSet<Node> 
     nodes.into_iter().collect()
 }
 
-/// What is said of a variable before anybody says anything of its model.
+/// The class of a variable by the operator table alone, before pins, lists and reports, and what the policy makes of
+/// classes.
 #[derive(Clone, Copy)]
 struct ByTable {
     class: Class,
@@ -283,12 +284,12 @@ impl State<'_> {
         paths: &[&str],
     ) -> Decision {
         let table = self.by_table(module, schema, var);
-        let full = match self.full_type(module, schema, var, table, paths, name) {
-            Ok(full) => full,
-            Err(decided) => return decided,
-        };
+        if let Some(decided) = self.not_full(module, schema, var, table, paths, name) {
+            return decided;
+        }
+        let full = Some(DType::F32);
         if let Some(rule) = immovable(module, schema, var) {
-            return self.decide(Class::Fixed, Some(full), rule);
+            return self.decide(Class::Fixed, full, rule);
         }
         // Where nothing can be cast on the way in, neither a pin nor a list makes the result another type.
         let castable = self.is_castable(module, var);
@@ -305,21 +306,22 @@ impl State<'_> {
             _ => self.to,
         };
         if let Some(rule) = self.lacks_format(module, schema, var, wanted, table.class) {
-            return self.decide(Class::Fixed, Some(full), &rule);
+            return self.decide(Class::Fixed, full, &rule);
         }
         if castable {
-            let class_is_asked = speaks && table.class != Class::Fixed;
-            return self.by_wishes(module, var, table, pin, replayed, class_is_asked);
+            let listed = self.wishes.policy.class_of(&node_key(module, var.node));
+            let listed = listed.filter(|_| speaks && table.class != Class::Fixed);
+            return self.by_wishes(table, pin, listed, replayed);
         }
         if table.class != Class::Fixed {
             return self.decide(table.class, None, table.rule);
         }
         // The element of an optional has the type of what is in it.
         let by_attribute = schema.is_some_and(|s| !s.attrs.is_empty());
-        self.decide(Class::Fixed, Some(full), if by_attribute { "attribute" } else { table.rule })
+        self.decide(Class::Fixed, full, if by_attribute { "attribute" } else { table.rule })
     }
 
-    /// What is said of a variable before anybody says anything of its model.
+    /// The class of a variable before pins, lists and reports.
     fn by_table(&self, module: &Module, schema: Option<&'static OpSchema>, var: Var) -> ByTable {
         // What goes into a sequence or comes out of it is moved.
         let moves = self.groups.get(var).is_some() && sequences::is_structural_node(module, var.node);
@@ -333,9 +335,8 @@ impl State<'_> {
         ByTable { class, rule: if declared { "policy.signature" } else { "table" }, base }
     }
 
-    /// The type of a variable that is fp32 or has fp32 elements; the decision about one that is not, or of which not
-    /// enough is known.
-    fn full_type(
+    /// The decision about a variable that is not fp32, nor has fp32 elements, or of which not enough is known.
+    fn not_full(
         &mut self,
         module: &Module,
         schema: Option<&'static OpSchema>,
@@ -343,14 +344,14 @@ impl State<'_> {
         table: ByTable,
         paths: &[&str],
         name: &str,
-    ) -> Result<DType, Decision> {
+    ) -> Option<Decision> {
         if !flow::is_port(module, var) && is_mixed(module, var) {
             if schema.is_some_and(|s| is_open(s.domain)) {
-                return Err(self.decide(Class::Fixed, None, "type.unknown"));
+                return Some(self.decide(Class::Fixed, None, "type.unknown"));
             }
             // Each comes as it is.
             if schema.is_some_and(|s| takes_several_types(s, var)) {
-                return Err(self.decide(Class::Fixed, None, "type"));
+                return Some(self.decide(Class::Fixed, None, "type"));
             }
         }
         let is_grouped = self.groups.get(var).is_some();
@@ -358,30 +359,30 @@ impl State<'_> {
             Some(Type::Tensor(tensor)) => Some(tensor.dtype),
             Some(ty) if is_grouped => sequences::element(ty),
             Some(_) => None,
-            None => return Err(self.decide(Class::Fixed, None, "type.unknown")),
+            None => return Some(self.decide(Class::Fixed, None, "type.unknown")),
         };
         match element {
             Some(DType::F32) => {}
             Some(low) if low.is_low() => {
                 let class = self.class_of_low(module, var, table, paths, name);
-                return Err(self.decide(class, Some(low), ALREADY_LOW));
+                return Some(self.decide(class, Some(low), ALREADY_LOW));
             }
             _ => {
                 let other = flow::bound_type(module, var).and_then(Type::element_dtype);
-                return Err(self.decide(Class::Fixed, other, "type"));
+                return Some(self.decide(Class::Fixed, other, "type"));
             }
         }
         // An operand of unknown type is of the type of the others, but it cannot be cast; a result of unknown type
         // (in the body of a custom operator) has readers that cannot be told of another one.
         let mut values = flow::operands_of(module, var).chain(flow::results_of(module, var));
         if values.any(|(_, v)| module.value(v).ty == Type::Unknown && !self.is_dead(module, v)) {
-            return Err(self.decide(Class::Fixed, Some(DType::F32), "type.unknown"));
+            return Some(self.decide(Class::Fixed, Some(DType::F32), "type.unknown"));
         }
-        Ok(DType::F32)
+        None
     }
 
-    /// The rule that keeps a variable fp32 because its operator does not have a format, which is noted if it would gain
-    /// by that.
+    /// The rule that keeps a variable fp32 because its operator does not have a format; an operator that would gain by it
+    /// and has it at a newer opset is counted, for the advice to raise that.
     fn lacks_format(
         &mut self,
         module: &Module,
@@ -409,12 +410,10 @@ impl State<'_> {
     /// The decision about a variable that may have the format: by pin, list, report and policy.
     fn by_wishes(
         &mut self,
-        module: &Module,
-        var: Var,
         table: ByTable,
         pin: Option<(Pin, String)>,
+        listed: Option<OpClass>,
         replayed: Option<DType>,
-        class_is_asked: bool,
     ) -> Decision {
         let of_precision = |p: DType| if p == DType::F32 { Class::Fixed } else { Class::Allow };
         let listed = match pin {
@@ -422,16 +421,13 @@ impl State<'_> {
                 return self.decide(of_precision(precision), Some(precision), &rule);
             }
             Some((Pin::Auto, _)) => None,
-            None => {
-                let listed = self.wishes.policy.class_of(&node_key(module, var.node));
-                match (listed.filter(|_| class_is_asked), replayed) {
-                    (Some(listed), Some(_)) if listed.from == LIST => Some(listed),
-                    (_, Some(precision)) => {
-                        return self.decide(of_precision(precision), Some(precision), REPLAY);
-                    }
-                    (listed, None) => listed,
+            None => match (listed, replayed) {
+                (Some(listed), Some(_)) if listed.from == LIST => Some(listed),
+                (_, Some(precision)) => {
+                    return self.decide(of_precision(precision), Some(precision), REPLAY);
                 }
-            }
+                (listed, None) => listed,
+            },
         };
         let (class, rule) = class_by_policy(table, listed);
         let precision = (class == Class::Fixed).then_some(DType::F32);

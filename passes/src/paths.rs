@@ -29,8 +29,8 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// Names every node, if none has been renamed, added or moved since somebody asked. Linear in the length of the
-    /// names.
+    /// The names of all nodes. The module keeps them until a node, value or function is renamed, added, moved or erased,
+    /// or calls another; then they are found anew, in time linear in the length of the names.
     pub fn of(module: &Module) -> Arc<Paths> {
         let paths = module.by_names(Paths::new);
         // Where checks are on, that no verb has forgotten to say what it changed.

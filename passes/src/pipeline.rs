@@ -371,6 +371,7 @@ impl Pipeline {
                 return Err(RunError::Unprepared { pass: pass.name(), missing, first });
             }
             observer.before(pass.as_ref(), module);
+            results.begin_pass();
             let mut cx = PassCx::new(&facts, &mut statistics, &mut results);
             let changed =
                 pass.run(module, &mut cx).map_err(|error| RunError::Pass { pass: pass.name(), error })?;

@@ -1,8 +1,9 @@
 //! What passes of a run hand on beside the module: one thing of each type, and warnings.
 //!
 //! What a pass decides is in the IR. What it has found out *about* the module, such as what the choice of formats costs,
-//! goes here: for a later pass that adds to it, and for whoever watches the run. It is about the module as it was then,
-//! so a pass that needs that to be as it still is asks for what is [up to date](Results::current).
+//! goes here: for a later pass that adds to it, and for whoever watches the run. An entry describes the module as it was
+//! when it was put: [`get`](Results::get) returns it always, [`current`](Results::current) only if no later pass has
+//! changed the module. What a pass changes counts once that pass is over.
 
 use crate::pass::{Changed, Warning};
 use rustc_hash::FxHashMap;
@@ -13,15 +14,15 @@ use std::any::{Any, TypeId};
 pub struct Results {
     found: FxHashMap<TypeId, Entry>,
     warnings: Vec<Warning>,
-    /// How many passes have run.
+    /// How many passes have begun.
     passes: usize,
-    /// The number of passes that had run when the module last changed.
+    /// Which of them, counted from 1, has changed the module last.
     changed: usize,
 }
 
 #[derive(Debug)]
 struct Entry {
-    /// The number of passes that had run when it was handed on.
+    /// How many passes had begun when it was handed on.
     since: usize,
     value: Box<dyn Any + Send>,
 }
@@ -52,16 +53,21 @@ impl Results {
         self.warnings.push(warning);
     }
 
-    pub(crate) fn into_warnings(self) -> Vec<Warning> {
+    /// What passes have told the user.
+    pub fn into_warnings(self) -> Vec<Warning> {
         self.warnings
     }
 
+    /// Notes that a pass begins.
+    pub fn begin_pass(&mut self) {
+        self.passes += 1;
+    }
+
     /// Notes that a pass is over. What it has handed on is about the module that it left.
-    pub(crate) fn end_pass(&mut self, changed: Changed) {
+    pub fn end_pass(&mut self, changed: Changed) {
         if changed == Changed::Yes {
             self.changed = self.passes;
         }
-        self.passes += 1;
     }
 }
 
@@ -72,13 +78,20 @@ mod tests {
     #[test]
     fn a_result_is_current_until_a_later_pass_changes_the_module() {
         let mut results = Results::default();
-        results.end_pass(Changed::Yes);
+        let end_pass = |results: &mut Results, changed| {
+            results.end_pass(changed);
+            results.begin_pass();
+        };
+        results.put(0u8);
+        results.begin_pass();
+        end_pass(&mut results, Changed::Yes);
+        assert_eq!(results.current::<u8>(), None);
         results.put(1u8);
-        results.end_pass(Changed::Yes);
+        end_pass(&mut results, Changed::Yes);
         assert_eq!(results.current::<u8>(), Some(&mut 1), "its own pass made what it is about");
-        results.end_pass(Changed::No);
+        end_pass(&mut results, Changed::No);
         *results.current::<u8>().unwrap() += 1;
-        results.end_pass(Changed::Yes);
+        end_pass(&mut results, Changed::Yes);
         assert_eq!(results.current::<u8>(), None);
         assert_eq!(results.get::<u8>(), Some(&2));
         results.put(3u8);

@@ -5,8 +5,8 @@ use ampc_ir::Node;
 use ampc_ir::entity::SecondaryMap;
 use rustc_hash::FxHashMap;
 
-/// A map from variables. Most nodes have one variable, so that of the first of each node is found by its number, and that
-/// of others, such as ports, by hashing. In no order that means anything; sort where order matters.
+/// A map from variables. Entries of variable (or port) 0 are in a table by node, all others in a hash map: most nodes have
+/// one variable. In no order that means anything; sort where order matters.
 #[derive(Clone, Debug)]
 pub(crate) struct VarMap<V> {
     first: SecondaryMap<Node, Option<V>>,

@@ -86,8 +86,9 @@ fn directive(path: &Path) -> Result<Option<String>, Failure> {
         return Ok(None);
     }
     let file = File::open(path).map_err(|e| diagnose::cannot_open(path, &e))?;
-    let mut lines = BufReader::new(file.take(LOOKED_AT));
-    let mut left = LOOKED_AT;
+    // One byte more says whether there is more.
+    let mut left = LOOKED_AT + 1;
+    let mut lines = BufReader::new(file.take(left));
     let mut line = Vec::new();
     // What cannot be read is said when the model is.
     while let Ok(n @ 1..) = lines.read_until(b'\n', &mut line) {
@@ -96,8 +97,11 @@ fn directive(path: &Path) -> Result<Option<String>, Failure> {
         let text = String::from_utf8_lossy(&line);
         let Some(comment) = text.trim().strip_prefix("//") else { break };
         if is_cut {
-            let message =
-                format!("the line `// pass: …` has to end within the first {LOOKED_AT} bytes of the text");
+            let what = match comment.trim_start().starts_with("pass:") {
+                true => "the line `// pass: …` has",
+                false => "the comments before the graph have",
+            };
+            let message = format!("{what} to end within the first {LOOKED_AT} bytes of the text");
             return Err(Failure::usage("passes", message).with_help(
                 "name the passes with `--passes`; a policy file takes lists that are too long for the line",
             ));

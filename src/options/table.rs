@@ -239,6 +239,7 @@ impl Recorded {
     pub fn read(text: &str) -> Result<Option<Recorded>, JsonError> {
         #[derive(Deserialize)]
         struct Report {
+            // Read, so that a second one is an error.
             #[serde(rename = "schema")]
             _schema: String,
             #[serde(deserialize_with = "entries")]

@@ -460,9 +460,7 @@ fn node_report(
     let owned = |symbol| Cow::Owned(module.text(symbol).to_owned());
     let (domain, op) = match (source, data.schema()) {
         (Some(function), _) => (owned(function.domain), owned(function.name)),
-        (None, Some(schema)) if schema.declared.is_none() => {
-            (Cow::Borrowed(schema.domain), Cow::Borrowed(schema.name))
-        }
+        (None, Some(schema)) => (Cow::Borrowed(schema.domain), Cow::Borrowed(schema.name)),
         (None, _) => {
             let (domain, op, _) = module.op_name(node);
             (Cow::Owned(domain.to_owned()), Cow::Owned(op.to_owned()))

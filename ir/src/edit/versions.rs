@@ -24,6 +24,7 @@ impl Module {
     /// If the node is of another operator, or the schema of none that is described so.
     pub fn declare(&mut self, node: Node, schema: &'static OpSchema) {
         assert_eq!(self.op_name(node), (schema.domain, schema.name, ""), "{node} is of another operator");
+        assert!(!matches!(self.nodes[node].op, Op::Call(_)), "{node} is a call");
         assert!(schema.declared.is_some(), "the schema is of the table");
         let data = &mut self.nodes[node];
         data.op = Op::Schema(schema);

@@ -134,7 +134,7 @@ impl Pass for InsertCasts {
                 module.prune_captures(node);
             }
         }
-        opsets::agree(module);
+        let reimported = opsets::agree(module);
         let placed_so = |o: &&mut Optimum| {
             let fewest = o.objective == Objective::Casts;
             self.by_cut && fewest == self.fewest && o.keep_io == self.keep_io && !o.counted
@@ -149,7 +149,7 @@ impl Pass for InsertCasts {
                 return Err(PassError::Recount { chosen: optimum.cost, counted });
             }
         }
-        Ok(Changed::when(state.changed))
+        Ok(Changed::when(state.changed || reimported))
     }
 }
 

@@ -1,29 +1,36 @@
 //! Casts in functions that import another version of ai.onnx than the model does.
 //!
-//! onnx.checker takes such a function only if each of its nodes is of the same version of its operator by both imports. A
-//! cast that is inserted may be the first of which that is not so: Cast-13 by opset 17, Cast-19 by opset 20. The function
-//! then imports what the model does, by which all else in it is what it was.
+//! onnx.checker takes such a function only if each of its nodes is of the same version of its operator by both imports. An
+//! inserted cast can break this: in a function of opset 17 it is Cast-13, by a model of opset 20 it is Cast-19. Then the
+//! function gets the model's import; its other nodes have the same version by both, so nothing else changes.
 
 use crate::flow;
+use ampc_ir::Attr;
 use ampc_ir::module::Provenance;
 use ampc_ir::op::{Legality, Lookup, OpKind, OpSchema, lookup};
 use ampc_ir::{GraphId, Module, Node};
 
 /// Lets functions import the version that the model does, where inserted casts alone are of another version by that.
-pub(super) fn agree(module: &mut Module) {
+/// Whether there was any.
+pub(super) fn agree(module: &mut Module) -> bool {
     let functions: Vec<GraphId> = module.functions().map(|(_, function)| function.graph).collect();
+    let Some(opset) = module.opset(module.main(), "") else { return false };
+    let mut changed = false;
     for graph in functions {
-        let Some(opset) = module.opset(module.main(), "") else { return };
         if module.opset(graph, "").is_none_or(|own| own == opset) {
             continue;
         }
-        for (node, schema) in casts_of_another_version(module, graph, opset).unwrap_or_default() {
-            module.set_opset(graph, "", opset);
+        let casts = casts_of_another_version(module, graph, opset).unwrap_or_default();
+        if !casts.is_empty() {
+            changed |= module.set_opset(graph, "", opset);
+        }
+        for (node, schema) in casts {
             let decisions = std::mem::take(module.node_mut(node).decisions);
             module.set_version(node, schema);
             *module.node_mut(node).decisions = decisions;
         }
     }
+    changed
 }
 
 /// The inserted casts of a function that are of another version by an opset, with that version; `None` if anything else
@@ -46,9 +53,11 @@ fn casts_of_another_version(
         let mut formats = values.filter_map(|value| module.value(value).ty.dtype());
         let is_legal =
             formats.all(|format| flow::cast_legality(module, module.main(), format) == Legality::Legal);
-        // The oldest spell their type in text.
-        let same_form = schema.attr("to").map(|to| to.kind) == other.attr("to").map(|to| to.kind);
-        if !(is_inserted && is_legal && same_form) {
+        // The oldest spell their type in text, and newer ones have attributes that older ones lack.
+        let has = |attr: &Attr| {
+            other.attr(module.text(attr.name)).is_some_and(|known| known.kind == attr.value.kind())
+        };
+        if !(is_inserted && is_legal && data.attrs().iter().all(has)) {
             return None;
         }
         casts.push((node, other));

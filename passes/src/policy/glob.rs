@@ -6,7 +6,7 @@
 //! | `?` | one character |
 //! | `[abc]`, `[a-z]`, `[!a]`, `[^a]` | one of these, one that is none of these |
 //! | `{a,b*}` | one of the globs in it |
-//! | `**/` at the begin, `/**/` | as `*`, and no text between the names around it |
+//! | `a/**/b`, `**/b` at the beginning | as `a/*/b` and `*/b`, and also `a/b` and `b` |
 //! | `\*` | a `*` |
 //!
 //! A glob is read into a regular expression: `a{b,c}/?` into `^(?:a(?:b|c)/.)$`.
@@ -16,52 +16,65 @@ use std::iter::Peekable;
 use std::str::Chars;
 
 /// The regular expression that matches what a glob does; `None` if the text is no glob: a bracket or brace without its
-/// other, a range that runs backwards, a `\` at the end.
+/// other, a range that runs backwards, a `\` at the end, or more than a regular expression may have.
 pub(super) fn compile(glob: &str) -> Option<Regex> {
     let mut pattern = String::from("^(?s:");
-    let mut alternatives = Vec::new();
+    let mut alternatives = 0;
     let mut chars = glob.chars().peekable();
+    // What the next part follows: nothing at the beginning of the glob or of an alternative.
     let mut before = None;
     while let Some(c) = chars.next() {
+        let mut last = Some(c);
         match c {
-            '*' => stars(&mut pattern, before, &mut chars),
+            '*' => last = stars(&mut pattern, before, &mut chars),
             '?' => pattern.push('.'),
             '[' => class(&mut pattern, &mut chars)?,
             '{' => {
-                alternatives.push(pattern.len());
+                alternatives += 1;
                 pattern.push_str("(?:");
+                last = None;
             }
-            ',' if !alternatives.is_empty() => pattern.push('|'),
+            ',' if alternatives > 0 => {
+                pattern.push('|');
+                last = None;
+            }
             '}' => {
-                alternatives.pop()?;
+                alternatives = usize::checked_sub(alternatives, 1)?;
                 pattern.push(')');
             }
-            '\\' => literal(&mut pattern, chars.next()?),
+            '\\' => {
+                last = chars.next();
+                literal(&mut pattern, last?);
+            }
             c => literal(&mut pattern, c),
         }
-        before = Some(c);
+        before = last;
     }
     pattern.push_str(")$");
-    Regex::new(&pattern).ok().filter(|_| alternatives.is_empty())
+    Regex::new(&pattern).ok().filter(|_| alternatives == 0)
 }
 
-/// One `*` or more; `before` is the character before them.
-fn stars(pattern: &mut String, before: Option<char>, chars: &mut Peekable<Chars<'_>>) {
+/// One `*` or more, and the `/` behind two that stand for whole names; `before` is the character before them. Returns the
+/// last character of them.
+fn stars(pattern: &mut String, before: Option<char>, chars: &mut Peekable<Chars<'_>>) -> Option<char> {
     let mut n = 1;
     while chars.next_if_eq(&'*').is_some() {
         n += 1;
     }
     match (n, before, chars.peek()) {
         (2, None, Some('/')) => {
-            chars.next();
             pattern.push_str("(?:/?|.*/)");
+            chars.next()
         }
         // The `/` before them is there already.
         (2, Some('/'), Some('/')) => {
-            chars.next();
             pattern.push_str("(?:.*/)?");
+            chars.next()
         }
-        _ => pattern.push_str(".*"),
+        _ => {
+            pattern.push_str(".*");
+            Some('*')
+        }
     }
 }
 
@@ -113,6 +126,10 @@ mod tests {
             ("{fc{1,2},out}/*", &["fc1/w", "out/"], &["fc3/w"]),
             ("a/**/b", &["a/b", "a/x/y/b"], &["ab", "a/xb"]),
             ("**/b", &["b", "/b", "a/b"], &["ab"]),
+            ("**/**/b", &["b", "a/b", "a/a/b"], &["ab"]),
+            ("a/**/**/b", &["a/b", "a/x/b"], &["ab"]),
+            ("{**/fc1,**/fc2}", &["fc1", "enc/fc2"], &["fc3"]),
+            (r"a\/**/b", &["a/b", "a/x/b"], &["ab"]),
             (r"a\*.b", &["a*.b"], &["axxb"]),
         ] {
             let regex = compile(glob).unwrap();

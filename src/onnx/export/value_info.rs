@@ -51,7 +51,7 @@ impl Exporter<'_> {
                     let at = inner.bytes("type")?;
                     let mut proto: TypeProto = decode(self.reader(), at)?;
                     match agreement(&proto, ty) {
-                        // It says nothing that import could read, so nothing in it can have become false.
+                        // To import a type without element type is unknown: it is copied, whatever else it says.
                         _ if declared == Some(&Type::Unknown) => message.range(self.shared(), inner.whole()),
                         Agreement::Agrees if same_type => message.range(self.shared(), inner.whole()),
                         Agreement::OtherElement if retype(&mut proto, ty) => message.prost_field(2, &proto),

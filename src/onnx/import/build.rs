@@ -239,7 +239,7 @@ impl Builder {
         let without_function = matches!(op, Op::Schema(schema) if has_body(schema.kind));
         let op = if let Op::Call(function) = op { self.callees[function.index()] } else { op };
         let mut results: Vec<_> = raw.outputs.iter().map(|o| o.map(|name| (name, Type::Unknown))).collect();
-        // A call names all results of its function; a node of the operator none after its last.
+        // A call has an empty name for each absent result; a node of the operator ends at its last present one.
         if matches!(op, Op::Schema(schema) if has_body(schema.kind)) {
             results.truncate(results.iter().rposition(Option::is_some).map_or(0, |last| last + 1));
         }

@@ -165,7 +165,7 @@ impl Import<'_> {
         let shown_name = || name_text.to_owned();
         let kind = match lookup_overload(domain_text, name_text, self.module.text(overload), opset) {
             Lookup::UnknownDomain => return Some(Op::Custom { domain, name, overload }),
-            // Without its overload, which an operator has none of, it would be spelled as a call of that function.
+            // Operators have no overload, so that the text form would print `domain::Name`, a call of that function.
             Lookup::Found(_)
                 if overload != empty && functions.by_name.contains_key(&(domain, name, empty)) =>
             {

@@ -1,4 +1,4 @@
-//! The vertices of the choice of formats: of what they are, and which are connected.
+//! Which variable or source each vertex of the choice of formats stands for, and which vertices are connected.
 
 use crate::cut::Vertex;
 use crate::flow::Var;
@@ -23,7 +23,7 @@ impl Vertices {
         }
     }
 
-    /// The vertex of a variable that something is known of.
+    /// The vertex of a variable, of a group its first, that the choice has added before.
     pub(super) fn of(&self, var: Var) -> Vertex {
         *self.vars.get(&var).expect("every variable that is held or free has a vertex")
     }
@@ -36,7 +36,7 @@ impl Vertices {
             End::Source(value) => {
                 self.sources.insert(value, vertex);
             }
-            End::Full | End::Low | End::Other(_) => {}
+            End::Full | End::Low | End::Other(_) => unreachable!("only variables and sources have vertices"),
         }
     }
 }

@@ -8,6 +8,7 @@ use crate::onnx::scan::Located;
 use crate::onnx::wire::{Field, Fields, WireError};
 use ampc_ir::attr::{Attr, AttrValue};
 use ampc_ir::bodies::Form;
+use ampc_ir::module::Provenance;
 use ampc_ir::{GraphId, Node, Symbol};
 use rustc_hash::FxHashMap;
 
@@ -85,7 +86,8 @@ impl Exporter<'_> {
                 }
                 7 if other_op => self.domain(&mut out, &field, domain)?,
                 8 if other_op => self.text(&mut out, &field, &overload)?,
-                9 if data.dirty.header => {
+                // The mark of an inserted cast may have been in the metadata of the model.
+                9 if data.dirty.header || data.provenance == Provenance::Inserted => {
                     if first {
                         self.metadata_fields(&mut out, node);
                     }
