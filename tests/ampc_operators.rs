@@ -365,7 +365,7 @@ fn what_cannot_be_written_says_why() {
     assert_eq!(
         old,
         "`found` cannot be written as a call of a function of ai.ampc: its overload takes IR version 10, and the \
-         model is of 9; raise it (`--opset 21`)"
+         model is of 9; a higher opset raises it (`--opset N`), or export the model in that version"
     );
     let old = refused(&text_at(16));
     assert!(

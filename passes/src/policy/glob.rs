@@ -15,9 +15,15 @@ use regex::Regex;
 use std::iter::Peekable;
 use std::str::Chars;
 
+/// Longer globs are names: a node of the expression takes a few hundred bytes, and a name takes time for each.
+const MAX_LENGTH: usize = 4096;
+
 /// The regular expression that matches what a glob does; `None` if the text is no glob: a bracket or brace without its
-/// other, a range that runs backwards, a `\` at the end, or more than a regular expression may have.
+/// other, a range that runs backwards, a `\` at the end, too many characters, or more than a regular expression may have.
 pub(super) fn compile(glob: &str) -> Option<Regex> {
+    if glob.len() > MAX_LENGTH {
+        return None;
+    }
     let mut pattern = String::from("^(?s:");
     let mut alternatives = 0;
     let mut chars = glob.chars().peekable();

@@ -85,7 +85,9 @@ pub enum BodyIssue {
         name: String,
     },
     /// The model is of an IR version without overloads.
-    #[error("its overload takes IR version {needed}, and the model is of {found}; raise it (`--opset 21`)")]
+    #[error(
+        "its overload takes IR version {needed}, and the model is of {found}; a higher opset raises it (`--opset N`), or export the model in that version"
+    )]
     IrVersion {
         /// The first version that has overloads.
         needed: i64,
