@@ -32,6 +32,16 @@ pub fn min_normal(dtype: DType) -> Option<f64> {
     limits(dtype).map(|(_, min)| min)
 }
 
+/// The unit roundoff of a 16-bit format: by how much of a number rounding to nearest changes it at most, if it is normal.
+/// 2^-11 for f16, 2^-8 for bf16; `None` for what is neither.
+pub fn unit_roundoff(dtype: DType) -> Option<f64> {
+    match dtype {
+        DType::F16 => Some(power_of_two(-11)),
+        DType::BF16 => Some(power_of_two(-8)),
+        _ => None,
+    }
+}
+
 /// The largest finite and the smallest positive normal value.
 fn limits(dtype: DType) -> Option<(f64, f64)> {
     match dtype {

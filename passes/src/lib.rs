@@ -38,6 +38,7 @@ pub mod invariants;
 pub mod json;
 pub mod move_casts;
 mod names;
+mod numerics;
 pub mod pass;
 pub mod paths;
 pub mod pipeline;

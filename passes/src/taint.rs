@@ -3,17 +3,23 @@
 //! From every result of a deny variable a mark runs forward through infer and clear variables. A marked infer
 //! variable becomes deny; a clear one only passes the mark on, and so does a cast from float to float, the author's
 //! too; so do sequences, from what goes in to what comes out. Allow, discrete and fixed ones stop it. This is the rule
-//! of TensorFlow's `auto_mixed_precision` (its deny set), without its clear tails. One walk, linear.
+//! of TensorFlow's `auto_mixed_precision` (its deny set), without its clear tails.
+//!
+//! What lies between −1 and 1 (results of Softmax, Sigmoid, Sin, Cos, and what is moved of them) is not dangerous by
+//! its size: it marks a reader only on the way to something that makes small errors large
+//! ([`numerics`](crate::numerics)). So a gate does not keep its experts fp32, nor rotary tables the queries and keys.
+//! One walk, linear.
 
-use crate::flow::{self, Var};
+use crate::flow::{self, Reader, Var};
 use crate::invariants::Invariants;
+use crate::numerics::{Interval, Lead, Numerics};
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::paths::Paths;
 use crate::pipeline::Spelled;
 use crate::sequences::Groups;
-use ampc_ir::Module;
 use ampc_ir::module::{Decision, Reason};
 use ampc_ir::op::Class;
+use ampc_ir::{DType, Module, Value};
 use rustc_hash::FxHashSet;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -49,6 +55,7 @@ impl Pass for Taint {
         let mut work: VecDeque<(Var, Var)> = vars.filter(denied).map(|var| (var, var)).collect();
         // What is put into a sequence is as dangerous when it comes out.
         let groups = Groups::new(module);
+        let harmless = Harmless::of(module, &work);
         let mut seen: FxHashSet<Var> = FxHashSet::default();
         let mut tainted: Vec<(Var, Var)> = Vec::new();
         while let Some((var, origin)) = work.pop_front() {
@@ -62,6 +69,7 @@ impl Pass for Taint {
                 // An output of the model has no variable to taint.
                 let mut readers: Vec<Var> = flow::readers_beyond_casts(module, value)
                     .into_iter()
+                    .filter(|&reader| !harmless.marks_nothing(module, value, reader))
                     .filter_map(|reader| flow::var_of_reader(module, reader))
                     .collect();
                 readers.sort_unstable();
@@ -90,6 +98,26 @@ impl Pass for Taint {
         }
         deny(module, &tainted);
         Ok(Changed::when(!tainted.is_empty()))
+    }
+}
+
+/// What lies between −1 and 1, and where it leads.
+struct Harmless {
+    /// Nothing is known where nothing is denied.
+    numerics: Option<Numerics>,
+}
+
+impl Harmless {
+    fn of(module: &Module, denied: &VecDeque<(Var, Var)>) -> Harmless {
+        // Of the format depends which constants vanish as divisors: those of the one with the smaller range.
+        Harmless { numerics: (!denied.is_empty()).then(|| Numerics::of(module, DType::F16)) }
+    }
+
+    /// Whether a value marks nothing by being read there: it is small, and leads to nothing that makes errors large.
+    fn marks_nothing(&self, module: &Module, value: Value, reader: Reader) -> bool {
+        let (Some(numerics), Reader::Operand(node, slot)) = (&self.numerics, reader) else { return false };
+        let small = numerics.interval(module, value).is_some_and(Interval::is_within_one);
+        small && !numerics.through(module, node, slot, DType::F16).some.any(Lead::AMPLIFIED)
     }
 }
 

@@ -6,7 +6,8 @@
 //!
 //! An operator is described once. What ONNX's schemas say (formals, type variables, legal types, attributes) is
 //! generated into [`SCHEMAS`]; written by hand beside it are the precision classes ([`formal_class`],
-//! [`var_class`]) and what operators do with numbers ([`moves`], [`sums`] and their like) and how much ([`work`]). Nobody else lists
+//! [`var_class`]), what operators do with numbers ([`moves`], [`sums`] and their like) and with errors ([`AMPLIFIERS`]), and how
+//! much they compute ([`work`]). Nobody else lists
 //! operators by what they do: passes ask the table.
 //!
 //! A node means the newest version of its operator that is not newer than the operator set its model imports:
@@ -22,6 +23,7 @@
 //! Every node is looked up once, so look-up takes constant time and allocates nothing: the name's hash leads into
 //! a table of 1024 slots, computed by the compiler, with a quarter of them taken.
 
+mod amplifiers;
 mod class;
 mod classes;
 mod generated;
@@ -32,6 +34,7 @@ mod signature;
 mod traits;
 mod work;
 
+pub use amplifiers::{AMPLIFIERS, Amplified, Amplifier, amplifier, is_periodic, singular_at_zero};
 pub use class::{Class, UnknownClass};
 pub use classes::{
     Side, base_class, formal_class, formal_class_given, schema_class, var_class, var_class_given,
@@ -41,8 +44,7 @@ pub use legality::{Legality, formal_legality, legality, legality_at, type_legali
 pub use schema::{Arity, AttrDefault, AttrKind, AttrSchema, Formal, FormalType, OpSchema, TypeSet, TypeVar};
 pub use signature::{Count, Declared, Signature, SignatureError, SignatureFormal};
 pub use traits::{
-    Sign, adds, dtype_follows_operand, is_deterministic, is_elementwise, is_periodic, may_reduce, moves,
-    replacement, singular_at_zero, sums,
+    Sign, adds, dtype_follows_operand, is_deterministic, is_elementwise, may_reduce, moves, replacement, sums,
 };
 pub use work::{Work, work};
 

@@ -196,20 +196,6 @@ pub fn replacement(kind: OpKind) -> &'static str {
     }
 }
 
-/// Whether the operator is undefined, infinite or infinitely steep where the operand is 0.
-pub fn singular_at_zero(kind: OpKind, operand: usize) -> bool {
-    match kind {
-        K::Div => operand == 1,
-        K::Log | K::Pow | K::Reciprocal | K::Sqrt => operand == 0,
-        _ => false,
-    }
-}
-
-/// Whether the result repeats as the first operand grows, so that the absolute error of a large one counts.
-pub fn is_periodic(kind: OpKind) -> bool {
-    matches!(kind, K::Cos | K::Mod | K::Sin | K::Tan)
-}
-
 /// Whether the result has the element type of the first operand where the attribute `dtype` is absent, although the
 /// two share no type variable: EyeLike, Bernoulli and the random numbers like something.
 pub fn dtype_follows_operand(schema: &OpSchema) -> bool {
@@ -282,40 +268,6 @@ mod tests {
         assert_eq!(rest, expected);
         assert!(OpKind::ALL.iter().all(|&k| !sums(k) || reduces(k)));
         assert_eq!(names(adds), ["Add", "Sub", "Sum"]);
-    }
-
-    type Function = fn(f64) -> f64;
-
-    /// Against the functions themselves, at 0 and over several periods.
-    #[test]
-    fn singular_and_periodic_functions() {
-        let functions: [(OpKind, Function); 12] = [
-            (K::Reciprocal, |x| 1.0 / x),
-            (K::Sqrt, f64::sqrt),
-            (K::Log, f64::ln),
-            (K::Exp, f64::exp),
-            (K::Tanh, f64::tanh),
-            (K::Atan, f64::atan),
-            (K::Sinh, f64::sinh),
-            (K::Softsign, |x| x / (1.0 + x.abs())),
-            (K::Softplus, |x| x.exp().ln_1p()),
-            (K::Sin, f64::sin),
-            (K::Cos, f64::cos),
-            (K::Tan, f64::tan),
-        ];
-        for (kind, f) in functions {
-            let slope = (f(1e-12) - f(1e-13)).abs() / 9e-13;
-            assert_eq!(singular_at_zero(kind, 0), slope.is_nan() || slope > 1e3, "{kind:?}");
-            let turns = std::f64::consts::TAU * 1000.0;
-            assert_eq!(is_periodic(kind), (f(1.0 + turns) - f(1.0)).abs() < 1e-6, "{kind:?}");
-        }
-        assert!(singular_at_zero(K::Div, 1) && !singular_at_zero(K::Div, 0));
-        assert!(singular_at_zero(K::Pow, 0) && !singular_at_zero(K::Pow, 1));
-        assert_eq!(
-            names(|k| (0..2).any(|i| singular_at_zero(k, i))),
-            ["Div", "Log", "Pow", "Reciprocal", "Sqrt"]
-        );
-        assert_eq!(names(is_periodic), ["Cos", "Mod", "Sin", "Tan"]);
     }
 
     /// Operators that draw numbers have a seed.

@@ -1,15 +1,16 @@
-//! Sums that loops keep: `h + x` that is the next `h`. In 16 bits every round would round the sum again, and from some
-//! size on what is added is lost, so they are worth more than the casts they cost.
+//! Sums that loops keep: `h + x` that is the next `h`, and gated ones, `f·c + i·g` that is the next `c`. In 16 bits every
+//! round would round the sum again, and from some size on what is added is lost, so they are worth more than the casts
+//! they cost.
 
 use crate::flow::{self, Var};
 use ampc_ir::module::Op;
 use ampc_ir::op::{self, Class, OpKind};
 use ampc_ir::ports::Ports;
 use ampc_ir::{Module, Node, Value};
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 
-/// The infer variables of additions and subtractions that make the next state of a loop from the state, and those
-/// states.
+/// The infer variables of additions and subtractions that make the next state of a loop from the state, of products by
+/// which they scale it, and those states.
 pub(super) fn sums(module: &Module) -> FxHashSet<Var> {
     let mut sums = FxHashSet::default();
     for node in flow::nodes(module) {
@@ -21,7 +22,7 @@ pub(super) fn sums(module: &Module) -> FxHashSet<Var> {
             let next = ports.body_outputs(module, port);
             let next =
                 next.filter_map(|(graph, slot)| module.graph(graph).outputs().get(slot).map(|o| o.value));
-            let found: Vec<Var> = next.filter_map(|next| sum_of(module, next, &states)).collect();
+            let found: Vec<Var> = next.flat_map(|next| sum_of(module, next, &states)).collect();
             if !found.is_empty() {
                 sums.extend(found);
                 sums.extend(u16::try_from(port).map(|var| Var { node, var }));
@@ -31,16 +32,84 @@ pub(super) fn sums(module: &Module) -> FxHashSet<Var> {
     sums
 }
 
-/// The variable of the addition that makes a value from one of these.
-fn sum_of(module: &Module, value: Value, of: &[Value]) -> Option<Var> {
+/// The variables of the addition that makes a value from one of these, and of the products in it that scale them: none
+/// if there is no such addition.
+fn sum_of(module: &Module, value: Value, of: &[Value]) -> Vec<Var> {
+    let Some((node, var)) = infers(module, value, op::adds) else { return Vec::new() };
+    let mut found = Vec::new();
+    for &operand in module.node(node).formal_operands().iter().flatten() {
+        if of.contains(&flow::behind_inserted(module, operand)) {
+            found.push(var);
+        } else if let Some((product, scales)) = infers(module, operand, |kind| kind == OpKind::Mul)
+            && reads(module, product, of)
+        {
+            found.extend([var, scales]);
+        }
+    }
+    found
+}
+
+/// The node that makes a value, if it is an infer one of some kind, with its variable.
+fn infers(module: &Module, value: Value, is: impl Fn(OpKind) -> bool) -> Option<(Node, Var)> {
     let (node, _) = module.producer(flow::behind_inserted(module, value))?;
     let kind = module.node(node).schema()?.kind;
-    let var = flow::vars(module, node).next().filter(|_| op::adds(kind))?;
-    let infers = flow::decision(module, var)?.class == Class::Infer;
-    (infers && reads(module, node, of)).then_some(var)
+    let var = flow::vars(module, node).next().filter(|_| is(kind))?;
+    (flow::decision(module, var)?.class == Class::Infer).then_some((node, var))
 }
 
 fn reads(module: &Module, node: Node, values: &[Value]) -> bool {
     let operands = module.node(node).formal_operands();
     operands.iter().flatten().any(|&value| values.contains(&flow::behind_inserted(module, value)))
+}
+
+/// A gated state that was unrolled: a chain of sums, each of which scales the one before it, `c' = f·c + i·g`.
+pub(super) struct Unrolled {
+    /// The sums, first to last.
+    pub(super) steps: Vec<Node>,
+    /// The infer variables of the sums, and of the products by which they scale the one before.
+    pub(super) vars: Vec<Var>,
+}
+
+/// Fewer steps than this add up to no more than what other operators round.
+const MIN_STEPS: usize = 8;
+
+/// Gated states that were unrolled into [`MIN_STEPS`] steps and more, in program order of their first sums.
+///
+/// For example, with `s1` to `s3` the steps of one chain:
+///
+/// ```text
+/// m1 = Mul(f1, c0)    s1 = Add(m1, g1)
+/// m2 = Mul(f2, s1)    s2 = Add(m2, g2)
+/// m3 = Mul(f3, s2)    s3 = Add(m3, g3)
+/// ```
+///
+/// Where two sums scale one, as in a tree, the chain goes on with the first.
+pub(super) fn unrolled(module: &Module) -> Vec<Unrolled> {
+    let mut chain_of: FxHashMap<Node, usize> = FxHashMap::default();
+    let mut chains: Vec<Unrolled> = Vec::new();
+    for node in flow::nodes(module) {
+        let Some(sum) = module.node(node).result(0) else { continue };
+        let Some((_, var)) = infers(module, sum, op::adds) else { continue };
+        let scaled = module.node(node).formal_operands().iter().flatten().find_map(|&operand| {
+            let (product, scales) = infers(module, operand, |kind| kind == OpKind::Mul)?;
+            let states = module.node(product).formal_operands().iter().flatten();
+            let mut before =
+                states.filter_map(|&state| Some(module.producer(flow::behind_casts(module, state))?.0));
+            let last = before.find(|state| chain_of.contains_key(state));
+            Some((scales, last))
+        });
+        let Some((scales, before)) = scaled else { continue };
+        let continued = before
+            .and_then(|before| chain_of.get(&before).copied())
+            .filter(|&chain| chains[chain].steps.last() == before.as_ref());
+        let chain = continued.unwrap_or_else(|| {
+            chains.push(Unrolled { steps: Vec::new(), vars: Vec::new() });
+            chains.len() - 1
+        });
+        chains[chain].steps.push(node);
+        chains[chain].vars.extend([scales, var]);
+        chain_of.insert(node, chain);
+    }
+    chains.retain(|chain| chain.steps.len() >= MIN_STEPS);
+    chains
 }

@@ -3,6 +3,7 @@
 
 use super::{ConstantStats, Cx, OutOfRange};
 use crate::flow::{self, Var};
+use crate::numerics::Interval;
 use crate::pass::PassError;
 use ampc_ir::op::{self, OpKind, Sign};
 use ampc_ir::tensor::TensorError;
@@ -11,6 +12,9 @@ use ampc_ir::views::{NodeView, PadView};
 use ampc_ir::{AttrValue, DType, Node, TensorData, Value};
 use std::sync::Arc;
 
+/// Elements of the largest constant whose elements are looked at one by one.
+const MAX_NUMBERS: u64 = 1 << 16;
+
 /// Where a number comes from.
 #[derive(Clone, Copy)]
 pub(super) enum Origin {
@@ -18,6 +22,8 @@ pub(super) enum Origin {
     Constant(Value),
     /// The fill of a ConstantOfShape.
     Fill(Value),
+    /// What is computed of constants.
+    Computed(Value),
     /// An attribute of this operator.
     Attr(Node, &'static str),
 }
@@ -27,7 +33,7 @@ impl Origin {
     pub(super) fn of_epsilon(self, cx: &Cx<'_>) -> String {
         match self {
             Origin::Constant(value) => format!("`{}`", cx.name(value)),
-            Origin::Fill(_) | Origin::Attr(..) => self.name(cx),
+            Origin::Fill(_) | Origin::Computed(_) | Origin::Attr(..) => self.name(cx),
         }
     }
 
@@ -36,6 +42,7 @@ impl Origin {
         match self {
             Origin::Constant(value) => format!("constant `{}`", cx.name(value)),
             Origin::Fill(value) => format!("fill `{}`", cx.name(value)),
+            Origin::Computed(value) => format!("computed constant `{}`", cx.name(value)),
             Origin::Attr(node, name) => {
                 let op = cx.module.op_name(node).1;
                 let called = cx.module.node(node).name;
@@ -102,7 +109,10 @@ impl Cx<'_> {
             let known = if self.kind(node) == Some(OpKind::ConstantOfShape) {
                 self.fill(node, first)?
             } else {
-                self.moved_by(node)?
+                match self.moved_by(node)? {
+                    Some(moved) => Some(moved),
+                    None => self.computed_by(node, first)?,
+                }
             };
             let makes = flow::producer_var(self.module, first);
             let infinite = makes.is_some_and(|var| self.is_infinite_beyond(var));
@@ -152,6 +162,47 @@ impl Cx<'_> {
         }
         // The value of Pad is moved beside its operand.
         Ok(all.map(|all| self.moved_numbers(node).into_iter().fold(all, Known::and)))
+    }
+
+    /// What a node computes of constants alone, by their extremes: it may be less than that.
+    fn computed_by(&mut self, node: Node, result: Value) -> Result<Option<Known>, PassError> {
+        let Some(kind) = self.kind(node) else { return Ok(None) };
+        let operands = self.module.node(node).formal_operands();
+        let (&[Some(a), Some(b)], true) = (operands, is_arithmetic(kind)) else { return Ok(None) };
+        let (Some(a), Some(b)) = (self.known(a)?, self.known(b)?) else { return Ok(None) };
+        let of = |known: &Known| Interval::between(known.stats.min.into(), known.stats.max.into());
+        let Some((range_a, range_b)) = of(&a).zip(of(&b)) else { return Ok(None) };
+        let (least_a, least_b) = (f64::from(a.stats.min_abs), f64::from(b.stats.min_abs));
+        let (range, least) = match kind {
+            OpKind::Mul => (range_a.times(range_b), least_a * least_b),
+            OpKind::Div => (range_a.divided_by(range_b), least_a / f64::from(b.stats.max_abs)),
+            OpKind::Sub => (range_a.plus(range_b.negated()), 0.0),
+            _ => (range_a.plus(range_b), 0.0),
+        };
+        let Some(range) = range.filter(|range| range.magnitude().is_finite()) else { return Ok(None) };
+        // Of two constants that are not 0 nothing else is known than that a sum lies between those of the extremes.
+        let least = if op::adds(kind) { range.magnitudes().lo } else { least };
+        let count = a.stats.count.max(b.stats.count);
+        let numbers = [range.lo, range.hi, least].map(nearest);
+        let Ok(extremes) = self.numbers(&numbers) else { return Ok(None) };
+        let stats = ConstantStats {
+            count,
+            nonzero: if range.magnitude() > 0.0 { count } else { 0 },
+            overflow: extremes.overflow.min(1),
+            underflow: if extremes.underflow == extremes.nonzero { count } else { 0 },
+            ..*extremes
+        };
+        let origin = Origin::Computed(result);
+        Ok(Some(Known { stats: Arc::new(stats), largest: origin, smallest: origin, value: Some(result) }))
+    }
+
+    /// The numbers of a constant of few values, or one of them.
+    pub(super) fn numbers_of(&self, known: &Known, number: f64) -> Vec<f64> {
+        let numbers = match known.smallest {
+            Origin::Constant(value) => ampc_ir::views::constant_of(self.module, value),
+            Origin::Fill(_) | Origin::Computed(_) | Origin::Attr(..) => None,
+        };
+        numbers.and_then(|data| data.small_floats(MAX_NUMBERS)).unwrap_or_else(|| vec![number])
     }
 
     /// Numbers in attributes that a node moves into its results as it does its operands.
@@ -247,6 +298,16 @@ impl Cx<'_> {
             }
         }
     }
+}
+
+/// Whether an operator is one of the four of arithmetic on two operands.
+fn is_arithmetic(kind: OpKind) -> bool {
+    matches!(kind, OpKind::Add | OpKind::Sub | OpKind::Mul | OpKind::Div)
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "a number as its format stores it")]
+fn nearest(number: f64) -> f32 {
+    number as f32
 }
 
 fn number(bound: Bound) -> Option<f32> {

@@ -12,8 +12,10 @@
 
 use super::Cx;
 use crate::flow::{self, Reader, Var};
+use crate::numerics::{Held, terms};
 use crate::pass::PassError;
 use ampc_ir::op::{self, Class, OpKind};
+use ampc_ir::views::NodeView;
 use ampc_ir::{DType, Node};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -67,11 +69,57 @@ pub(super) fn integers(cx: &mut Cx<'_>) -> Result<(), PassError> {
     for &var in exact.intersection(&forward).collect::<std::collections::BTreeSet<_>>() {
         cx.deny(var, || "integers carried in floats on the way to an integer or an angle".into());
     }
+    accumulators(cx);
     for &var in near.iter().collect::<std::collections::BTreeSet<_>>() {
         cx.deny(var, || "on the way to a cast to an integer".into());
     }
     Ok(())
 }
+
+/// What an integer product adds up, before it is scaled; and products of codes in floats that may add up as much.
+fn accumulators(cx: &mut Cx<'_>) {
+    for var in cx.free_vars() {
+        let holds = |held: Held| {
+            let mut operands = flow::operands_of(cx.module, var);
+            operands.any(|(_, value)| cx.numerics.held(cx.module, value).has(held))
+        };
+        if holds(Held::ACCUMULATOR) {
+            cx.deny(var, || "what an integer product adds up, up to millions".into());
+        } else if adds_up_codes(cx, var, holds(Held::CODES)) {
+            cx.deny(var, || "a product of integers in floats, up to millions".into());
+        }
+    }
+}
+
+/// Whether a variable is that of a product of codes of 8 bits with constants that may leave the range: `codes`, or what
+/// is multiplied by integers of the size of codes.
+fn adds_up_codes(cx: &Cx<'_>, var: Var, codes: bool) -> bool {
+    let Some(view) = NodeView::new(cx.module, var.node).filter(|_| cx.is_product(var)) else { return false };
+    let terms = terms(cx.module, &view);
+    let weights = [0, 1]
+        .into_iter()
+        .filter_map(|i| view.operand(i))
+        .find_map(|v| ampc_ir::views::constant_of(cx.module, v));
+    let weights = weights.and_then(|data| data.small_floats(MAX_WEIGHTS)).unwrap_or_default();
+    let largest = weights.iter().fold(0.0, |most: f64, number| most.max(number.abs()));
+    let integers = largest >= LARGE && weights.iter().all(|weight| weight.fract() == 0.0);
+    if !codes && !integers {
+        return false;
+    }
+    // As large as the root of the number of terms, as sums of either sign are.
+    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+    let reaches = CODE * largest * (terms as f64).sqrt();
+    reaches > cx.most()
+}
+
+/// Integers up to this are written by hand: filters of images, say.
+const LARGE: f64 = 17.0;
+
+/// The largest code of 8 bits.
+const CODE: f64 = 255.0;
+
+/// Elements of the largest constant that is looked at.
+const MAX_WEIGHTS: u64 = 1 << 20;
 
 /// How an operator passes on an integer that one of its operands holds.
 ///

@@ -5,6 +5,7 @@
 //! fp32 must not be narrowed one operator later. Each guard has a name, can be left out, and has a test that
 //! fails without it.
 
+mod amplifiers;
 mod constants;
 mod integers;
 mod masks;
@@ -16,6 +17,7 @@ pub use stats::{ConstantStats, Statistics};
 
 use crate::flow::{self, Var};
 use crate::invariants::Invariants;
+use crate::numerics::Numerics;
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::pipeline::{FORMAT, PassOption, Setting, Spelled, option, quoted, settings};
 use crate::policy::Policy;
@@ -136,7 +138,7 @@ pub const GUARDS: &[GuardDef] = &[
     GuardDef {
         name: "depth",
         judges: Judges::Operators,
-        about: "reductions over more than 4096 elements",
+        about: "reductions over more than 4096 elements, and products of as many terms",
         run: norms::depth,
     },
     GuardDef {
@@ -144,6 +146,36 @@ pub const GUARDS: &[GuardDef] = &[
         judges: Judges::Numbers,
         about: "integers carried in floats: shape arithmetic, positions, lengths, indices",
         run: integers::integers,
+    },
+    GuardDef {
+        name: "square",
+        judges: Judges::Operators,
+        about: "squares on the way to a root, a logarithm or a divisor",
+        run: amplifiers::square,
+    },
+    GuardDef {
+        name: "difference",
+        judges: Judges::Operators,
+        about: "differences of nearly equal numbers: variances, distances, divisors",
+        run: amplifiers::difference,
+    },
+    GuardDef {
+        name: "bound",
+        judges: Judges::Operators,
+        about: "what rounds to 0 or 1 before its distance from there counts",
+        run: amplifiers::bound,
+    },
+    GuardDef {
+        name: "scores",
+        judges: Judges::Operators,
+        about: "numbers of unknown range added on the way to an exponent: masks, positions",
+        run: amplifiers::scores,
+    },
+    GuardDef {
+        name: "place",
+        judges: Judges::Operators,
+        about: "what leads to an angle or a coordinate, from the last product on",
+        run: amplifiers::place,
     },
 ];
 
@@ -217,6 +249,7 @@ impl Pass for Guard {
             stats: pass.statistics,
             free: Vec::new(),
             moved: FxHashMap::default(),
+            numerics: Numerics::default(),
             changed: false,
             rule: "",
         };
@@ -228,6 +261,7 @@ impl Pass for Guard {
             return Ok(Changed::No);
         }
         cx.find_moved()?;
+        cx.numerics = Numerics::of(cx.module, cx.to);
         for guard in GUARDS.iter().filter(|g| !self.disabled.contains(g.name)) {
             cx.rule = guard.name;
             (guard.run)(&mut cx)?;
@@ -253,6 +287,8 @@ struct Cx<'a> {
     free: Vec<Var>,
     /// What values hold that nodes make of nothing but constants.
     moved: FxHashMap<Value, constants::Known>,
+    /// What values hold and lead to.
+    numerics: Numerics,
     changed: bool,
     rule: &'static str,
 }

@@ -1,14 +1,16 @@
 //! Guards on norms and reductions.
 
 use super::Cx;
+use super::amplifiers::SMALL;
 use crate::flow::{self, Reader, Var};
+use crate::numerics::{Held, Lead, MAX_TERMS, squares};
 use crate::pass::PassError;
 use ampc_ir::op::{self, OpKind};
 use ampc_ir::views::NodeView;
-use ampc_ir::{DType, Node};
+use ampc_ir::{DType, Node, Value};
 
 /// A reduction over more elements than this stays fp32.
-const MAX_DEPTH: u64 = 4096;
+const MAX_DEPTH: u64 = MAX_TERMS;
 
 /// `stash_type` other than float: the operator would compute in the low format inside.
 pub(super) fn stash(cx: &mut Cx<'_>) -> Result<(), PassError> {
@@ -39,9 +41,8 @@ fn readers(cx: &Cx<'_>, var: Var) -> Vec<Node> {
 /// The operators named here are the pattern: how exporters write a norm.
 pub(super) fn norm(cx: &mut Cx<'_>) -> Result<(), PassError> {
     for var in cx.free_vars() {
-        let data = cx.module.node(var.node);
         let square = match cx.kind(var.node) {
-            Some(OpKind::Mul) => data.operand(0) == data.operand(1),
+            Some(OpKind::Mul) => squares(cx.module, var.node),
             Some(OpKind::Pow) => true,
             _ => false,
         };
@@ -49,6 +50,8 @@ pub(super) fn norm(cx: &mut Cx<'_>) -> Result<(), PassError> {
         {
             let op = cx.module.op_name(sum).1.to_owned();
             cx.deny(var, || format!("a square that {op} sums"));
+        } else if square && cx.leads(var).some.any(Lead::SUM) {
+            cx.deny(var, || "a square that is summed".into());
         }
         if cx.kind(var.node) == Some(OpKind::ReduceMean) {
             let x = cx.module.node(var.node).operand(0).map(|v| flow::behind_casts(cx.module, v));
@@ -57,6 +60,11 @@ pub(super) fn norm(cx: &mut Cx<'_>) -> Result<(), PassError> {
                 cx.kind(n) == Some(OpKind::Sub) && from == x
             });
             if let Some(sub) = subtracts {
+                if let Some(shift) = x.and_then(|x| shifted(cx, x)) {
+                    cx.deny(shift, || {
+                        "adds a large constant, which a mean that is subtracted takes away".into()
+                    });
+                }
                 cx.deny(var, || "a mean that is subtracted from what it is the mean of".into());
                 if let Some(sub) = flow::reader_var(cx.module, sub, 0) {
                     cx.deny(sub, || "subtracts the mean: cancellation".into());
@@ -67,9 +75,22 @@ pub(super) fn norm(cx: &mut Cx<'_>) -> Result<(), PassError> {
     Ok(())
 }
 
-/// Long reductions: the sum leaves the range or loses the addends.
+/// The variable of the addition of a large constant that makes a value.
+fn shifted(cx: &Cx<'_>, value: Value) -> Option<Var> {
+    let var = flow::producer_var(cx.module, value)?;
+    let large = |value| cx.numerics.interval(cx.module, value).is_some_and(|i| i.magnitude() > SMALL);
+    let adds = cx.kind(var.node).is_some_and(op::adds);
+    let constant = |&(_, value): &(usize, Value)| cx.numerics.is_constant(cx.module, value) && large(value);
+    (adds && flow::operands_of(cx.module, var).any(|operand| constant(&operand))).then_some(var)
+}
+
+/// Long reductions: the sum leaves the range or loses the addends. So do long products, unless one of the factors is a
+/// constant, whose signs differ, or adds up to 1; and so does what multiplies such a sum.
 pub(super) fn depth(cx: &mut Cx<'_>) -> Result<(), PassError> {
     for var in cx.free_vars() {
+        if cx.is_product(var) && cx.held(var).has(Held::LONG_SUM) {
+            cx.deny(var, || format!("sums, or multiplies a sum of, more than {MAX_TERMS} computed products"));
+        }
         if !cx.kind(var.node).is_some_and(op::sums) {
             continue;
         }

@@ -3,9 +3,10 @@
 use super::constants::{Known, Origin};
 use super::{Cx, OutOfRange};
 use crate::flow::{self, Reader, Var};
+use crate::numerics::{is_product, worst_rounding_error};
 use crate::pass::PassError;
 use ampc_ir::DType;
-use ampc_ir::convert::min_normal;
+use ampc_ir::convert::{min_normal, unit_roundoff};
 use ampc_ir::op::{self, Class, OpKind};
 use rustc_hash::FxHashSet;
 
@@ -26,7 +27,8 @@ pub(super) fn range(cx: &mut Cx<'_>) -> Result<(), PassError> {
                 (_, OutOfRange::Error) if reads => return Err(out_of_range(cx, var, &known)),
                 // What is in an attribute of an operator is not converted, so that nothing clamps it.
                 (Origin::Constant(_) | Origin::Fill(_), OutOfRange::Clamp) => continue,
-                (_, OutOfRange::Keep | OutOfRange::Error) | (Origin::Attr(..), OutOfRange::Clamp) => {}
+                (_, OutOfRange::Keep | OutOfRange::Error)
+                | (Origin::Attr(..) | Origin::Computed(_), OutOfRange::Clamp) => {}
             }
             let (name, to) = (known.largest.name(cx), cx.to);
             cx.deny(var, || {
@@ -43,7 +45,7 @@ pub(super) fn range(cx: &mut Cx<'_>) -> Result<(), PassError> {
 /// The error for something that a variable reads, or has in an attribute.
 fn out_of_range(cx: &Cx<'_>, var: Var, known: &Known) -> PassError {
     let (remedy, node, value) = match known.largest {
-        Origin::Constant(value) | Origin::Fill(value) => {
+        Origin::Constant(value) | Origin::Fill(value) | Origin::Computed(value) => {
             ("pin its readers to fp32, or use `--out-of-range keep` or `clamp`", var.node, Some(value))
         }
         // Attributes are not converted, so nothing clamps them.
@@ -98,18 +100,57 @@ pub(super) fn large_weights(cx: &mut Cx<'_>) -> Result<Vec<(Var, String)>, PassE
     Ok(found)
 }
 
-/// Constants of few values all of which would become 0.
+/// Constants of few values all of which would become 0; and those that are multiplied or divided by although rounding
+/// them to the format changes them by more than it changes normal numbers.
 pub(super) fn underflow(cx: &mut Cx<'_>) -> Result<(), PassError> {
+    let smallest = min_normal(cx.to).unwrap_or(0.0);
+    let roundoff = unit_roundoff(cx.to).unwrap_or(1.0);
     for var in cx.free_vars() {
         for known in cx.constants_at(var)? {
-            let stats = &known.stats;
+            let (stats, to) = (&known.stats, cx.to);
             if stats.count <= FEW && stats.nonzero > 0 && stats.underflow == stats.nonzero {
-                let (name, to) = (known.largest.name(cx), cx.to);
+                let name = known.largest.name(cx);
                 cx.deny(var, || format!("{name} ({:e}) is 0 in {to}", stats.max_abs));
+                continue;
+            }
+            if stats.nonzero == 0 || f64::from(stats.min_abs) >= smallest {
+                continue;
+            }
+            let Some(use_of) = multiplied_by(cx, var, &known) else { continue };
+            // Elements near 0 do not matter beside larger ones, unless something is divided by them.
+            let (worst, name) = match use_of {
+                Use::Divisor => (stats.min_abs, known.smallest.name(cx)),
+                Use::Factor => (stats.max_abs, known.largest.name(cx)),
+            };
+            let lost = worst_rounding_error(&cx.numbers_of(&known, worst.into()), cx.to);
+            if f64::from(worst) < smallest && lost > roundoff {
+                let what = if matches!(use_of, Use::Divisor) { "divides by" } else { "multiplies by" };
+                cx.deny(var, || format!("{what} {name}: {worst:e} has few digits in {to}, or none"));
             }
         }
     }
     Ok(())
+}
+
+/// What a constant is for an operator.
+#[derive(Clone, Copy)]
+enum Use {
+    Factor,
+    Divisor,
+}
+
+/// Whether a variable multiplies or divides by a constant.
+fn multiplied_by(cx: &Cx<'_>, var: Var, known: &Known) -> Option<Use> {
+    let value = known.value?;
+    let data = cx.module.node(var.node);
+    let is_at =
+        |slot: usize| data.operand(slot).is_some_and(|v| flow::resolve_captures(cx.module, v) == value);
+    match cx.kind(var.node)? {
+        OpKind::Div if is_at(1) => Some(Use::Divisor),
+        OpKind::Div | OpKind::Mul => Some(Use::Factor),
+        kind if is_product(kind) && (is_at(0) || is_at(1)) => Some(Use::Factor),
+        _ => None,
+    }
 }
 
 /// An epsilon: a small constant added to, or bounding from below, what is then divided by, rooted, raised to a

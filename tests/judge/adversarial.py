@@ -1,0 +1,211 @@
+#!/usr/bin/env python3
+"""Realistic models on which lowering goes wrong unless the right operators stay fp32, against pins made by hand.
+
+Rows come from two places: `adversarial/index.csv` of the corpus, where figures of hand-made pins are stored, and the
+generators of `realistic/` beside this file, whose pins were written with the models; both have inputs of realistic size.
+For each row the model is rewritten with the policy `safe`, exported emulated, and run by ONNX Runtime without
+optimizations; the error is max|err| / max|wanted|, the largest of all outputs.
+
+- A row with the error of a person's pins: at most 3 times that, or 2e-3 in fp16 and 1.5e-2 in bf16 if that is more.
+- A row with a person's casts: at most as many are inserted.
+- A row without the error of pins has to be no worse than `error_today` says.
+
+    tests/judge/adversarial.py --corpus DIR --ampc target/release/ampc [--filter GLOB] [--generated] [--table]
+
+`--generated` judges the generators, with the pins given to `--pin` for the error to compare with; it needs no corpus.
+Of those, 95 % have to be within the bound; `realistic/beyond.txt` lists the rest, with reasons.
+"""
+
+from __future__ import annotations
+
+import csv
+import fnmatch
+import json
+import math
+import os
+import sys
+import tempfile
+from argparse import ArgumentParser
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+import ampc
+import measure
+
+FACTOR = 3.0
+FLOOR = {"fp16": 2e-3, "bf16": 1.5e-2}
+OPSET = {"fp16": (), "bf16": ("--opset", "auto")}
+
+
+def run(path: Path, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The outputs of a model in ONNX Runtime, as its nodes are."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = 1
+    session = ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    taken = {value.name for value in session.get_inputs()}
+    found = session.run(names, {name: value for name, value in given.items() if name in taken})
+    return dict(zip(names, found))
+
+
+def run_anyhow(args: Any, path: Path, given: dict[str, np.ndarray], folder: Path) -> dict[str, np.ndarray]:
+    """The same; by the CPU runtime where ONNX Runtime has no kernel for an operator at the opset of the model."""
+    try:
+        return run(path, given)
+    except Exception as problem:
+        if "NOT_IMPLEMENTED" not in str(problem):
+            raise
+    feeds, out = folder / "in.npz", folder / "out.npz"
+    np.savez(feeds, **given)
+    out.unlink(missing_ok=True)
+    done = ampc.execute(args.ampc, path, "--inputs", str(feeds), "--outputs", str(out), "--quiet", timeout=args.timeout)
+    if done.code != 0:
+        raise RuntimeError(ampc.problem(done))
+    with np.load(out) as arrays:
+        return {name: arrays[name] for name in arrays.files}
+
+
+def error(wanted: dict[str, np.ndarray], got: dict[str, np.ndarray]) -> float:
+    """The largest of the errors of all float outputs, as a share of the largest element that is wanted."""
+    worst = 0.0
+    for name, full in wanted.items():
+        if full.dtype.kind != "f" or not full.size:
+            continue
+        full, low = full.astype(np.float64), np.asarray(got[name]).astype(np.float64)
+        same = (full == low) | (np.isnan(full) & np.isnan(low))
+        if same.all():
+            continue
+        off = np.abs(np.where(same, 0.0, low - full)).max()
+        scale = np.abs(full[np.isfinite(full)]).max(initial=0.0)
+        worst = max(worst, math.inf if not np.isfinite(off) or scale == 0.0 else float(off / scale))
+    return worst
+
+
+def rewritten(args: Any, source: Path, form: str, folder: Path, pins: list[str]) -> tuple[Path, dict[str, Any]] | str:
+    """The emulated export of a model and the report of the rewrite, or what went wrong."""
+    out, report = folder / "emulated.onnx", folder / "report.json"
+    more = [word for pin in pins for word in ("--pin", f"{pin}=fp32")]
+    options = ("--to", form, *OPSET[form], "--emit", "emulated", "--report", str(report), "--force", "--quiet", *more)
+    done = ampc.rewrite(args.ampc, source, out, *options, timeout=args.timeout)
+    if done.code != 0:
+        return ampc.problem(done)
+    return out, json.loads(report.read_text())
+
+
+def judge(args: Any, row: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The row with its error, its casts and what is wrong."""
+    source, given, form = row["source"], row["given"], row["format"]
+    wanted = run(source, given)
+    found = rewritten(args, source, form, folder, [])
+    if isinstance(found, str):
+        return {**row, "wrong": found}
+    emulated, report = found
+    row["error"], row["casts"] = error(wanted, run_anyhow(args, emulated, given, folder)), report["casts"]["inserted"]
+    row["low"] = report["summary"]["allow_low"]
+    if row.get("pins") is not None:
+        found = rewritten(args, source, form, folder, row["pins"])
+        if isinstance(found, str):
+            return {**row, "wrong": found}
+        row["alt"] = error(wanted, run_anyhow(args, found[0], given, folder))
+        row["low_alt"] = found[1]["summary"]["allow_low"]
+        row["casts_pinned"] = found[1]["casts"]["inserted"]
+    wrong = []
+    bound = max(FACTOR * row["alt"], FLOOR[form]) if row.get("alt") is not None else row.get("before", math.inf)
+    if math.isnan(bound):
+        bound = math.inf
+    # A figure of the list has two digits.
+    if not row["error"] <= bound * (1.0 if row.get("alt") is not None else 1.05):
+        wrong.append(f"error {row['error']:.1e}, at most {bound:.1e}")
+    if row.get("casts_alt") is not None and row["casts"] > row["casts_alt"]:
+        wrong.append(f"{row['casts']} casts, at most {row['casts_alt']}")
+    return {**row, "wrong": "; ".join(wrong)}
+
+
+def number(text: str) -> float | None:
+    return float(text) if text else None
+
+
+def stored_rows(args: Any) -> list[dict[str, Any]]:
+    """The rows of the corpus."""
+    folder = args.corpus / "adversarial"
+    rows = []
+    with (folder / "index.csv").open() as file:
+        for line in csv.DictReader(file):
+            name = line["model"]
+            # Of the emulated export alone: what it must be is no error.
+            if not fnmatch.fnmatchcase(name, args.filter) or name == "scatter_add_emul":
+                continue
+            with np.load(folder / f"{name}.npz") as arrays:
+                given = {key: arrays[key] for key in arrays.files}
+            casts = number(line["casts_alt"])
+            rows.append({
+                "model": name, "format": line["format"], "source": folder / f"{name}.onnx", "given": given,
+                "alt": number(line["alt"]), "before": number(line["error_today"]) or math.inf,
+                "casts_alt": None if casts is None else int(casts), "casts_before": line["casts_today"],
+            })
+    return rows
+
+
+def generated_rows(args: Any, folder: Path) -> list[dict[str, Any]]:
+    """The rows of the generators, whose models are written into a folder."""
+    from realistic import MODELS, build
+
+    rows = []
+    for name, listed in sorted(MODELS.items()):
+        if not fnmatch.fnmatchcase(name, args.filter):
+            continue
+        model, given = build(name)
+        source = folder / f"{name}.onnx"
+        onnx.save(model, source)
+        for form, pins in (("fp16", listed.pins), ("bf16", listed.pins_bf16)):
+            rows.append({"model": name, "format": form, "source": source, "given": given, "pins": pins})
+    return rows
+
+
+def main() -> int:
+    parser = ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--corpus", type=Path, default=os.environ.get("AMPC_CORPUS"), help="[AMPC_CORPUS]")
+    parser.add_argument("--ampc", default=os.environ.get("AMPC_BIN"), help="the binary [AMPC_BIN]")
+    parser.add_argument("--filter", default="*", help="glob over names of models")
+    parser.add_argument("--generated", action="store_true", help="judge the generators of realistic/")
+    parser.add_argument("--timeout", type=float, default=60, help="seconds per step [60]")
+    parser.add_argument("--workers", type=int, default=2, help="processes [2]")
+    parser.add_argument("--table", action="store_true", help="print every row")
+    args = parser.parse_args()
+    args.ampc = str(Path(args.ampc).resolve())
+    with tempfile.TemporaryDirectory() as name:
+        scratch = Path(name)
+        rows = generated_rows(args, scratch) if args.generated else stored_rows(args)
+
+        def judged(numbered: tuple[int, dict[str, Any]]) -> dict[str, Any]:
+            folder = scratch / str(numbered[0])
+            folder.mkdir()
+            try:
+                return judge(args, numbered[1], folder)
+            except Exception as problem:  # noqa: BLE001  what a library raises is a verdict about the row
+                return {**numbered[1], "wrong": f"{type(problem).__name__}: {problem}"[:300]}
+
+        with ThreadPoolExecutor(args.workers) as pool:
+            done = list(pool.map(judged, enumerate(rows)))
+    for row in done:
+        if args.table or row["wrong"]:
+            figures = " ".join(
+                f"{key}={row[key]:.1e}" if isinstance(row[key], float) else f"{key}={row[key]}"
+                for key in ("error", "alt", "before", "casts", "casts_alt", "casts_pinned", "low", "low_alt")
+                if row.get(key) is not None
+            )
+            print(f"{row['model']:32} {row['format']}  {figures}  {row['wrong']}")
+    failed = [row for row in done if row["wrong"]]
+    print(f"{len(done)} rows, {len(failed)} beyond their bound")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
