@@ -289,7 +289,7 @@ impl Pipeline {
                 out_of_range: *out_of_range,
             }),
             Box::new(Taint),
-            Box::new(Assign { to: *to, keep_io: keep_io.clone(), by: by.clone(), alternative }),
+            Box::new(Assign { keep_io: keep_io.clone(), by: by.clone(), alternative, ..Assign::new(*to) }),
             Box::new(InsertCasts { keep_io: keep_io.clone(), by_cut, fewest }),
             // Before constants, so that a constant cast twice is converted once.
             Box::new(SimplifyCasts { by_cut: by_cut.then_some(*to) }),
@@ -487,6 +487,8 @@ mod tests {
             "by" => words(&["cut", "paint"]),
             "excess-precision" => words(&["forbid", "allow"]),
             "clamp" => words(&["true", "false"]),
+            "negligible" => words(&["0", "1", "6"]),
+            "quantized" => words(&["keep", "lower"]),
             other => panic!("no values for the option `{other}`"),
         }
     }

@@ -44,7 +44,8 @@ pub use legality::{Legality, formal_legality, legality, legality_at, type_legali
 pub use schema::{Arity, AttrDefault, AttrKind, AttrSchema, Formal, FormalType, OpSchema, TypeSet, TypeVar};
 pub use signature::{Count, Declared, Signature, SignatureError, SignatureFormal};
 pub use traits::{
-    Sign, adds, dtype_follows_operand, is_deterministic, is_elementwise, may_reduce, moves, replacement, sums,
+    Sign, adds, dequantizes, dtype_follows_operand, is_deterministic, is_elementwise, may_reduce, moves,
+    quantizes, replacement, sums,
 };
 pub use work::{Work, work};
 

@@ -62,6 +62,16 @@ pub fn adds(kind: OpKind) -> bool {
     matches!(kind, K::Add | K::Sub | K::Sum)
 }
 
+/// Whether the operator makes integers of floats, by a scale and a zero point.
+pub fn quantizes(kind: OpKind) -> bool {
+    matches!(kind, K::QuantizeLinear | K::ContribQuantizeLinear)
+}
+
+/// Whether the operator makes floats of integers, by a scale and a zero point.
+pub fn dequantizes(kind: OpKind) -> bool {
+    matches!(kind, K::DequantizeLinear | K::ContribDequantizeLinear)
+}
+
 /// Whether element i of the result depends on element i of each operand and on attributes alone, once operands are
 /// broadcast to one shape (the bounds of Clip are scalars, and of the second operand of CastLike counts the type).
 ///

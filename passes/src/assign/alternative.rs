@@ -74,7 +74,7 @@ impl Assign {
         Guard { to: self.to, disabled, out_of_range }.run(module, &mut cx)?;
         Taint.run(module, &mut cx)?;
         // How long it would take is not asked.
-        self.choose(module, false);
+        self.choose(module, cx.statistics, false);
         Ok(())
     }
 }

@@ -5,8 +5,9 @@
 //! [fused](crate::fusions) with what makes it; [`cut`](crate::cut) says how the minimum is found.
 //! Held are:
 //!
-//! - low: allow variables, whatever the target's profile says of them; what is low already or pinned so; large
-//!   constants that are only moved, in f16 (as in painting);
+//! - low: allow variables, whatever the target's profile says of them, but for [products](super::negligible) that are
+//!   next to nothing of the work; what is low already or pinned so; large constants that are only moved, in f16 (as in
+//!   painting);
 //! - fp32: inputs and outputs that keep their type, readers without a variable, [sums](super::sums) that loops keep,
 //!   what is [outside](super::margins) of the low regions, and every free variable that is connected with nothing that gains by being low, through tensors and constants;
 //! - in another 16-bit format: what painting makes so of what is around it alone.
@@ -21,6 +22,7 @@ mod vertices;
 use self::reading::ReadingGraphs;
 use self::vertices::{Components, Vertices};
 use super::margins::margins;
+use super::negligible;
 use super::predicted::Predicted;
 use super::sums::sums;
 use super::{Found, Optimum, Painted, paint};
@@ -34,6 +36,7 @@ use crate::var_map::VarMap;
 use ampc_ir::op::{Class, Legality};
 use ampc_ir::{DType, GraphId, Node, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -60,6 +63,8 @@ pub(super) struct Choice<'m> {
     tensors: &'m Tensors<'m>,
     costs: &'m CostModel<'m>,
     painted: &'m Painted,
+    /// Products that need not be low, with their share of the work.
+    negligible: FxHashMap<Var, u32>,
     target: Arc<Profile>,
     all: Vec<Tensor>,
     problem: Problem,
@@ -103,12 +108,14 @@ impl<'m> Choice<'m> {
         tensors: &'m Tensors<'m>,
         costs: &'m CostModel<'m>,
         painted: &'m Painted,
+        negligible: FxHashMap<Var, u32>,
         target: Arc<Profile>,
     ) -> Result<Choice<'m>, Invalid> {
         let mut choice = Choice {
             tensors,
             costs,
             painted,
+            negligible,
             target,
             all: tensors.all(),
             problem: Problem::with_vertices(2)?,
@@ -191,6 +198,7 @@ impl<'m> Choice<'m> {
             Some(&format) if format != to && !self.is_stored_low(leader) => Held::Other(format),
             _ if !members.iter().all(is_free) => Held::Full,
             _ if self.is_stored_low(leader) => Held::Low,
+            _ if self.negligible.contains_key(&leader) => Held::Free,
             _ if members.iter().any(is_allow) => Held::Low,
             _ if members.iter().any(|var| self.sums.contains(var)) => Held::Full,
             _ => Held::Free,
@@ -199,7 +207,7 @@ impl<'m> Choice<'m> {
 
     /// Whether it moves a large constant, which is stored low for its size.
     fn is_stored_low(&self, leader: Var) -> bool {
-        self.painted.all.why.get(&leader).is_some_and(|&(_, why)| why == paint::STORED_LOW)
+        self.painted.all.stored.contains(&leader)
     }
 
     fn vertex(&mut self, end: End) -> Result<Vertex, Invalid> {
@@ -364,7 +372,7 @@ impl<'m> Choice<'m> {
 
     /// Keeps fp32 what is outside of the low regions.
     fn hold_margins(&mut self) -> Result<(), Invalid> {
-        self.margins = margins(self.tensors, &self.painted.all, &self.held);
+        self.margins = margins(self.tensors, &self.painted.all, &self.held, &self.negligible);
         let mut left: Vec<Var> = self.margins.keys().copied().collect();
         left.sort_unstable();
         for var in left {
@@ -391,10 +399,10 @@ impl<'m> Choice<'m> {
         Ok(())
     }
 
-    /// What is low, whatever is around it.
+    /// What is low, whatever is around it, and products that need not be: they gain, too, if only a little.
     fn gaining(&self) -> impl Iterator<Item = Vertex> + '_ {
-        let low = self.held.iter().filter(|(_, held)| **held == Held::Low);
-        low.map(|(var, _)| self.vertices.of(var)).chain([LOW])
+        let gains = |&(var, held): &(Var, &Held)| *held == Held::Low || self.negligible.contains_key(&var);
+        self.held.iter().filter(gains).map(|(var, _)| self.vertices.of(var)).chain([LOW])
     }
 
     /// What low vertices are connected, through tensors and constants that they share.
@@ -435,19 +443,7 @@ impl<'m> Choice<'m> {
             let end = if self.arriving.contains(&var) { self.cast_end(var) } else { End::Var(leader) };
             let format = self.format(end, &solution.labels);
             found.low.extend(format.map(|format| (var, format)));
-            let why = match (self.held.get(&leader), format) {
-                (Some(Held::Other(_)), _) => self.painted.other.why.get(&leader).copied(),
-                (Some(Held::Low), _) if self.is_stored_low(leader) => Some(("cut", paint::STORED_LOW)),
-                (Some(Held::Free), _) if self.tensors.follows(leader) => Some(("cut", "takes what arrives")),
-                (Some(Held::Free), Some(_)) => Some(("cut", "costs least low")),
-                (Some(Held::Free), None) => Some(("cut", "costs least in fp32")),
-                (Some(Held::Full), None) if self.sums.contains(&var) => {
-                    Some(("cut", "adds up in the state of a loop"))
-                }
-                (Some(Held::Full), None) => self.margins.get(&leader).map(|&why| ("cut", why)),
-                (Some(Held::Full | Held::Low) | None, _) => None,
-            };
-            found.why.extend(why.map(|why| (var, why)));
+            found.why.extend(self.why(var, leader, format).map(|why| (var, why)));
         }
         let optimum = Optimum {
             objective: self.costs.objective(),
@@ -472,6 +468,26 @@ impl<'m> Choice<'m> {
             limit: self.costs.limit(),
         };
         Ok((found, optimum))
+    }
+
+    /// The rule and why of a variable that has come to have a format, if they are not those of its class.
+    fn why(&self, var: Var, leader: Var, format: Option<DType>) -> Option<(&'static str, Cow<'static, str>)> {
+        let share = self.negligible.get(&leader);
+        let why = match (self.held.get(&leader)?, format) {
+            (Held::Other(_), _) => return self.painted.other.why.get(&leader).cloned(),
+            (Held::Low, _) if self.is_stored_low(leader) => paint::STORED_LOW,
+            (Held::Free, None) if let Some(&share) = share => {
+                return Some(("cut", negligible::why(share).into()));
+            }
+            (Held::Free, Some(_)) if share.is_some() => return None,
+            (Held::Free, _) if self.tensors.follows(leader) => "takes what arrives",
+            (Held::Free, Some(_)) => "costs least low",
+            (Held::Free, None) => "costs least in fp32",
+            (Held::Full, None) if self.sums.contains(&var) => "adds up in the state of a loop",
+            (Held::Full, None) => self.margins.get(&leader)?,
+            (Held::Full | Held::Low, _) => return None,
+        };
+        Some(("cut", why.into()))
     }
 
     /// A source, if it is what a cast of the author makes.

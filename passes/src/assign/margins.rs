@@ -36,8 +36,10 @@ pub(super) fn margins(
     tensors: &Tensors<'_>,
     painted: &Found,
     held: &VarMap<Held>,
+    negligible: &FxHashMap<Var, u32>,
 ) -> FxHashMap<Var, &'static str> {
-    let walk = Walk { tensors, painted, held, kept: kept_outputs(tensors.module, tensors.keep_io) };
+    let kept = kept_outputs(tensors.module, tensors.keep_io);
+    let walk = Walk { tensors, painted, held, negligible, kept };
     let products: Vec<At> = walk.products().collect();
     let (behind, before) = (walk.behind(&products), walk.before(&products));
     let free = held.iter().filter(|(_, held)| **held == Held::Free).map(|(var, _)| var);
@@ -85,6 +87,8 @@ struct Walk<'a> {
     tensors: &'a Tensors<'a>,
     painted: &'a Found,
     held: &'a VarMap<Held>,
+    /// Products that need not be low.
+    negligible: &'a FxHashMap<Var, u32>,
     /// Outputs of the model that keep their types, as they are or cast to it by an earlier run.
     kept: FxHashSet<Value>,
 }
@@ -139,7 +143,7 @@ impl Walk<'_> {
         found.extend(values.into_iter().filter(is_float).copied());
     }
 
-    /// Where something computes in 16 bits whatever is chosen. What only follows others does not count, nor what is
+    /// Where something computes in 16 bits whatever is chosen, or is a product that need not. What only follows others does not count, nor what is
     /// computed from constants alone: they may be low because an earlier run chose so.
     fn products(&self) -> impl Iterator<Item = At> + '_ {
         let module = self.tensors.module;
@@ -155,7 +159,8 @@ impl Walk<'_> {
                 Some(Class::Allow | Class::Deny) | None => false,
             };
             // A cast computes nothing, whatever a pin makes it read.
-            !follows && !is_cast(var.node) && self.is_low(var) && !self.painted.derived.contains(&var)
+            let is_product = self.is_low(var) || self.negligible.contains_key(&var);
+            !follows && !is_cast(var.node) && is_product && !self.painted.derived.contains(&var)
         });
         low.map(|var| self.at(var))
     }

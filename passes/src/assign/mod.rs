@@ -6,25 +6,31 @@
 mod alternative;
 mod cut;
 mod margins;
+mod negligible;
 mod optimum;
 mod paint;
 mod predicted;
+mod quantized;
 mod sums;
 
 pub use self::alternative::{Alternative, Elsewhere, NOTICEABLE, is_left_full};
+pub use self::negligible::TOGETHER;
 pub(crate) use self::optimum::count_rewritten;
 pub use self::optimum::{Optimum, recount};
 pub use self::predicted::{Predicted, time_as_it_stands};
 
 use self::cut::Choice;
+use self::negligible::negligible;
 use self::paint::{paint, paint_other};
+use self::quantized::hold_quantized;
 use crate::cost::{CostModel, Objective};
 use crate::flow::{self, Var};
+use crate::guard::Statistics;
 use crate::insert_casts::KeepIo;
 use crate::invariants::Invariants;
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::pipeline::{
-    BY, FORMAT, KEEP_IO, OBJECTIVE, PassOption, Setting, Spelled, option, print_keep_io, settings,
+    BY, FORMAT, KEEP_IO, OBJECTIVE, PassOption, Setting, Spelled, Words, option, print_keep_io, settings,
 };
 use crate::sequences::Groups;
 use crate::target::Profile;
@@ -34,6 +40,7 @@ use ampc_ir::module::Reason;
 use ampc_ir::op::{Class, Legality, OpKind};
 use ampc_ir::{DType, Module, Type};
 use rustc_hash::FxHashSet;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// How it is chosen what is low.
@@ -82,9 +89,38 @@ pub struct Assign {
     pub keep_io: KeepIo,
     /// How it is chosen.
     pub by: By,
+    /// In percent of the work of all products that may be low: a minimum cut may leave fp32 what is below, if all that is
+    /// so is below [`TOGETHER`] times that. 0: none. Products that somebody asked for are low all the same.
+    pub negligible: u8,
+    /// Whether what is computed in integers stays fp32: operators between DequantizeLinear and QuantizeLinear.
+    pub keeps_quantized: bool,
     /// A policy for which the report is to say what it would leave fp32, if a minimum cut chooses; no decision depends on
     /// it.
     pub alternative: Option<Alternative>,
+}
+
+/// What is so little of the work, in percent, that it may stay fp32.
+const NEGLIGIBLE: u8 = 1;
+/// What is most of the work if it comes [`TOGETHER`] times.
+const MAX_NEGLIGIBLE: u8 = 100 / TOGETHER;
+/// Whether what is computed in integers stays as it is.
+const QUANTIZED: Words = Words { no: "lower", yes: "keep" };
+/// The rules by which an operator is allow without anybody having asked for it.
+const UNASKED: [&str; 2] = ["table", "preset.allow"];
+
+impl Assign {
+    /// The pass with its defaults: a minimum cut of the time that is predicted for the profile `generic`, inputs and
+    /// outputs as they are.
+    pub fn new(to: DType) -> Assign {
+        Assign {
+            to,
+            keep_io: KeepIo::All,
+            by: By::default(),
+            negligible: NEGLIGIBLE,
+            keeps_quantized: true,
+            alternative: None,
+        }
+    }
 }
 
 impl Spelled for Assign {
@@ -132,9 +168,23 @@ impl Spelled for Assign {
             print: |pass| print_keep_io(&pass.keep_io),
             read: |pass, given| given.keep_io().map(|keep_io| pass.keep_io = keep_io),
         },
+        PassOption {
+            def: option("negligible", "percent from 0 to 6", Some("1")),
+            print: |pass| (pass.negligible != NEGLIGIBLE).then(|| Setting::word(pass.negligible)),
+            read: |pass, given| {
+                let read = |word: &str| word.parse().ok().filter(|&percent| percent <= MAX_NEGLIGIBLE);
+                pass.negligible = given.read(read)?;
+                Ok(())
+            },
+        },
+        PassOption {
+            def: option("quantized", "keep or lower", Some(QUANTIZED.yes)),
+            print: |pass| (!pass.keeps_quantized).then(|| Setting::word(QUANTIZED.no)),
+            read: |pass, given| given.either(QUANTIZED).map(|keeps| pass.keeps_quantized = keeps),
+        },
     ];
     fn blank() -> Self {
-        Assign { to: DType::F16, keep_io: KeepIo::All, by: By::default(), alternative: None }
+        Assign::new(DType::F16)
     }
 }
 
@@ -155,7 +205,7 @@ impl Pass for Assign {
         Invariants::LOWERED
     }
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
-        let (changed, optimum) = self.choose(module, true);
+        let (changed, optimum) = self.choose(module, cx.statistics, true);
         cx.results.remove::<Optimum>();
         if let Some(mut optimum) = optimum {
             optimum.elsewhere = self.elsewhere(module, cx);
@@ -167,9 +217,15 @@ impl Pass for Assign {
 
 impl Assign {
     /// Decides all that is free; whether there was any, and what a minimum cut found, with times if it `predicts`.
-    fn choose(&self, module: &mut Module, predicts: bool) -> (bool, Option<Optimum>) {
+    fn choose(
+        &self,
+        module: &mut Module,
+        statistics: &mut Statistics,
+        predicts: bool,
+    ) -> (bool, Option<Optimum>) {
+        let mut changed = self.keeps_quantized && hold_quantized(module);
         free_casts(module, self.to);
-        let painted = paint(module, self.to, &self.keep_io);
+        let painted = paint(module, self.to, &self.keep_io, statistics);
         let (found, optimum) = match &self.by {
             By::Paint => (painted, None),
             By::Cut { objective, target } => {
@@ -179,13 +235,12 @@ impl Assign {
                 (found, Some(optimum))
             }
         };
-        let mut changed = false;
         for (var, precision) in decisions(module, &found.low) {
             changed = true;
             let decision = &mut module.node_mut(var.node).decisions[usize::from(var.var)];
-            if let Some(&(rule, why)) = found.why.get(&var) {
+            if let Some((rule, why)) = found.why.get(&var) {
                 let evidence = format!("{} {why}", decision.class);
-                decision.reason = Arc::new(Reason { rule: rule.into(), evidence });
+                decision.reason = Arc::new(Reason { rule: (*rule).into(), evidence });
             }
             decision.precision = Some(precision);
         }
@@ -202,7 +257,9 @@ impl Assign {
         let groups = Groups::new(module);
         let costs = CostModel::new(module, target, self.to, objective);
         let tensors = Tensors::new(module, self.to, &self.keep_io, &groups, costs.fusions());
-        let choice = Choice::new(&tensors, &costs, painted, target.clone()).expect("costs are bounded");
+        let negligible = negligible(module, self.to, &costs, self.negligible);
+        let choice =
+            Choice::new(&tensors, &costs, painted, negligible, target.clone()).expect("costs are bounded");
         let (found, mut optimum) = choice.solve().expect("what is held does not contradict itself");
         if predicts {
             let time = || CostModel::new(module, target, self.to, Objective::Time);
@@ -236,9 +293,11 @@ struct Found {
     /// What is low, in which format.
     low: VarMap<DType>,
     /// The rule and why, of what was chosen and did not follow from the class.
-    why: VarMap<(&'static str, &'static str)>,
+    why: VarMap<(&'static str, Cow<'static, str>)>,
     /// What is computed from constants alone, and is not allow.
     derived: FxHashSet<Var>,
+    /// What moves a large constant that is stored low for its size.
+    stored: FxHashSet<Var>,
 }
 
 /// What painting says to a minimum cut.

@@ -21,8 +21,13 @@
 //! Everything else stays fp32 as well. Linear in nodes and uses for each
 //! round; two or three rounds are usual.
 
+mod tables;
+
+pub(super) use self::tables::{MIN_TABLE, STORED_LOW};
+
 use super::Found;
 use crate::flow::{self, Reader, Var};
+use crate::guard::Statistics;
 use crate::insert_casts::KeepIo;
 use crate::sequences::Groups;
 use crate::tensors;
@@ -35,8 +40,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::cell::RefCell;
 
 /// Paints a module.
-pub(super) fn paint(module: &Module, to: DType, keep_io: &KeepIo) -> Found {
-    let mut paint = Paint::new(module, to, keep_io);
+pub(super) fn paint(module: &Module, to: DType, keep_io: &KeepIo, statistics: &mut Statistics) -> Found {
+    let mut paint = Paint::new(module, to, keep_io, Some(statistics));
     paint.run();
     paint.found()
 }
@@ -51,21 +56,14 @@ pub(super) fn paint_other(module: &Module, to: DType, keep_io: &KeepIo) -> Found
     if !flow::nodes(module).iter().any(any) {
         return Found::default();
     }
-    let mut paint = Paint::new(module, to, keep_io);
+    let mut paint = Paint::new(module, to, keep_io, None);
     paint.only_other = true;
     paint.run();
     paint.found()
 }
 
-/// Why a large constant is low that is only moved.
-pub(super) const STORED_LOW: &str = "stores a large constant in half the bytes";
-
 /// Rounds that are worth it: more than this takes models made to be slow.
 const MAX_ROUNDS: usize = 100;
-
-/// Elements of the smallest constant that is stored low for its size alone: below, the cast takes up in the file
-/// and in time about what it saves.
-const MIN_TABLE: u64 = 1024;
 
 struct Paint<'m> {
     module: &'m Module,
@@ -84,8 +82,14 @@ struct Paint<'m> {
     derived: FxHashSet<Var>,
     /// What moves constants and does nothing else.
     moves: FxHashSet<Var>,
+    /// What calls of functions hand in that is a constant, or was only moved since.
+    handed_in: FxHashSet<Var>,
+    /// What moves a large constant that is stored low for its size.
+    stored: FxHashSet<Var>,
     /// Of results of casts, whether what is behind all casts is a constant.
     cast_of_constant: RefCell<FxHashMap<Value, bool>>,
+    /// What is known of the numbers in constants; without it none is stored low for its size.
+    statistics: Option<&'m mut Statistics>,
     outputs: FxHashSet<Value>,
     /// Outputs that keep their type, as they are or cast to it by an earlier run.
     kept: FxHashSet<Value>,
@@ -94,7 +98,12 @@ struct Paint<'m> {
 }
 
 impl<'m> Paint<'m> {
-    fn new(module: &'m Module, to: DType, keep_io: &KeepIo) -> Paint<'m> {
+    fn new(
+        module: &'m Module,
+        to: DType,
+        keep_io: &KeepIo,
+        statistics: Option<&'m mut Statistics>,
+    ) -> Paint<'m> {
         let mut order = Vec::new();
         let mut low = VarMap::default();
         let groups = Groups::new(module);
@@ -136,6 +145,9 @@ impl<'m> Paint<'m> {
             why: VarMap::default(),
             derived,
             moves,
+            handed_in: FxHashSet::default(),
+            stored: FxHashSet::default(),
+            statistics,
             cast_of_constant: RefCell::default(),
             outputs,
             kept,
@@ -211,7 +223,11 @@ impl<'m> Paint<'m> {
     fn constants(&mut self) {
         for i in 0..self.order.len() {
             let var = self.order[i];
-            if flow::is_port(self.module, var) || self.groups.get(var).is_some() {
+            if self.groups.get(var).is_some() {
+                continue;
+            }
+            let is_port = flow::is_port(self.module, var);
+            if is_port && !self.is_handed_in(var) {
                 continue;
             }
             let (mut n, mut all_derived, mut all_moved) = (0, true, true);
@@ -220,12 +236,18 @@ impl<'m> Paint<'m> {
                 if !self.is_constant(value) {
                     let from = flow::origin_var(self.module, value);
                     all_derived &= from.is_some_and(|p| self.derived.contains(&p));
-                    all_moved &= from.is_some_and(|p| self.moves.contains(&p));
+                    all_moved &= from.is_some_and(|p| self.moves.contains(&p) || self.handed_in.contains(&p));
                 }
             }
             // What is in the other format was wanted so, by the author or a pin, like what is allow.
             let other = self.low.get(&var).is_some_and(|&format| format != self.to);
             if n == 0 || other {
+                continue;
+            }
+            if is_port {
+                if all_moved {
+                    self.handed_in.insert(var);
+                }
                 continue;
             }
             if all_derived && self.class(var) != Some(Class::Allow) {
@@ -238,8 +260,8 @@ impl<'m> Paint<'m> {
     }
 
     fn found(self) -> Found {
-        let why = self.why.iter().map(|(var, &why)| (var, ("paint", why)));
-        Found { why: why.collect(), low: self.low, derived: self.derived }
+        let why = self.why.iter().map(|(var, &why)| (var, ("paint", why.into())));
+        Found { why: why.collect(), low: self.low, derived: self.derived, stored: self.stored }
     }
 
     fn run(&mut self) {
@@ -380,42 +402,6 @@ impl<'m> Paint<'m> {
             }
         }
         above
-    }
-
-    /// The end of step 2: large constants that are only moved, wherever they are moved to. For f16 alone: the 8 bits
-    /// of bf16 round an embedding so much that what is summed onto it in fp32 cannot make up for it (a Llama with
-    /// outliers: error 0.43 instead of 0.03; in f16 0.005).
-    fn tables(&mut self) {
-        if self.to != DType::F16 {
-            return;
-        }
-        let module = self.module;
-        let mut known: FxHashMap<Value, bool> = FxHashMap::default();
-        for i in 0..self.order.len() {
-            let var = self.order[i];
-            if self.may_store_low(var)
-                && flow::operands_of(module, var).any(|(_, value)| {
-                    let value = flow::behind_inserted(module, value);
-                    *known.entry(value).or_insert_with(|| self.is_table(value))
-                })
-            {
-                self.low.insert(var, self.to);
-                self.why.insert(var, STORED_LOW);
-            }
-        }
-    }
-    fn may_store_low(&self, var: Var) -> bool {
-        self.moves.contains(&var) && self.may_join(var)
-    }
-    /// Whether a value is a constant worth a cast of what is moved out of it, and is left in fp32 by no reader:
-    /// then it would be stored twice.
-    fn is_table(&self, value: Value) -> bool {
-        constant_of(self.module, value).is_some_and(|data| data.element_count() >= MIN_TABLE)
-            && !self.outputs.contains(&value)
-            && flow::readers(self.module, value).into_iter().all(|reader| {
-                flow::var_of_reader(self.module, reader)
-                    .is_some_and(|r| self.low.get(&r) == Some(&self.to) || self.may_store_low(r))
-            })
     }
 
     /// Step 3.
