@@ -8,6 +8,9 @@ mod support;
 #[path = "cli/answers.rs"]
 mod answers;
 
+#[path = "cli/bounds.rs"]
+mod bounds;
+
 #[path = "cli/diagnostics.rs"]
 mod diagnostics;
 

@@ -5,7 +5,8 @@
 //! made it, low constants are rounded beforehand, and public types stay: stock runtimes then round truly, one
 //! rounding per operator, with fp32 arithmetic inside, as kernels with fp32 accumulators do.
 //!
-//! Results of clear operators need no rounding: they move values that are rounded already. Functions are
+//! Results of clear operators need no rounding: they move values that are rounded already. The scatters with a
+//! `reduction` compute: 16-bit ones in fp32, rounded once when all updates are in, as here. Functions are
 //! emulated once for all their calls. Sequences and optionals hold f32 that is rounded already, but for those that are
 //! public or that custom operators know, which stay 16-bit; custom operators get the 16-bit operands they had.
 //!
@@ -23,8 +24,9 @@ use ampc_ir::convert::Conversion;
 use ampc_ir::edit::Position;
 use ampc_ir::infer::{Facts, check_node};
 use ampc_ir::module::{Def, Op};
-use ampc_ir::op::{Class, Formal, OpKind, OpSchema, schema_class};
+use ampc_ir::op::{self, Class, Formal, OpKind, OpSchema, schema_class};
 use ampc_ir::ports::Ports;
+use ampc_ir::views::NodeView;
 use ampc_ir::{AttrValue, DType, GraphId, Module, Node, Payload, Type, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
@@ -157,6 +159,18 @@ fn low_behind(module: &Module, value: Value, format: DType) -> Option<Value> {
     let (cast, _) = module.producer(value)?;
     flow::inserted_result(module, cast)?;
     module.node(cast).operand(0).filter(|&v| module.value(v).ty.dtype() == Some(format))
+}
+
+/// Whether all results are elements of operands, which are rounded already. The scatters are no such nodes where they
+/// add or multiply: in 16 bits that is in fp32, and rounded once.
+fn rounds_nothing(module: &Module, node: Node) -> bool {
+    let Some(schema) = module.node(node).schema() else { return false };
+    let reduces = op::may_reduce(schema)
+        && NodeView::new(module, node).and_then(|view| view.string("reduction")) != Some("none");
+    // An attribute (the bounds of a Clip, the value of a Pad, in old versions) is f32 and rounded by nobody.
+    let is_given = module.node(node).attrs().iter().any(|a| matches!(a.value, AttrValue::Float(_)));
+    let moves = schema_class(schema, DType::F16) == Class::Clear || is_structural(schema.kind);
+    moves && !is_given && !reduces
 }
 
 /// The graph of the function that a node calls.
@@ -399,10 +413,7 @@ impl State<'_> {
 
     fn results(&mut self, module: &mut Module, node: Node) {
         let inferred = check_node(module, node, self.facts).ok().flatten();
-        // An attribute (the bounds of a Clip, the value of a Pad, in old versions) is f32 and rounded by nobody.
-        let moves = |s: &OpSchema| schema_class(s, DType::F16) == Class::Clear || is_structural(s.kind);
-        let clear = module.node(node).schema().is_some_and(moves)
-            && !module.node(node).attrs().iter().any(|a| matches!(a.value, AttrValue::Float(_)));
+        let clear = rounds_nothing(module, node);
         for (slot, value) in module.node(node).results().to_vec().into_iter().enumerate() {
             let Some(value) = value else { continue };
             self.widen_container(module, value);

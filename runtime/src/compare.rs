@@ -14,7 +14,7 @@
 
 mod state;
 
-use self::state::{HUGE, State, largest};
+use self::state::{HUGE, State, largest, share};
 use crate::float::Format;
 use crate::host::{HostTensor, TensorRef};
 use ampc_ir::DType;
@@ -58,8 +58,16 @@ pub struct Comparison {
     pub max_of_max: f64,
     /// Mean |got − want| as a share of the mean |want|.
     pub mean_of_mean: f64,
-    /// Largest |got − want| in units in the last place of `want` in the format of `got`; 0 for integers.
-    pub max_ulp: f64,
+    /// Largest |got − want| in units in the last place of `want` in the format of `got`, if that has at most 16 bits:
+    /// a unit of a wider format is far below what any two ways to compute a value differ by, so that thousands of
+    /// them say nothing.
+    pub max_ulp: Option<f64>,
+    /// The largest |want| of finite elements.
+    pub max_want: f64,
+    /// What floats were held to; `None` for other elements, which have to be equal.
+    pub held_to: Option<Tolerance>,
+    /// Whether there are elements and 0 is wanted for all of them, so that nothing is a share of what is wanted.
+    pub all_zero: bool,
     /// Elements of which exactly one is NaN.
     pub nan_disagreements: u64,
     /// Elements of which at least one is infinite, none is NaN, and which are not equal.
@@ -131,15 +139,21 @@ impl Comparison {
 
     /// Says that no number tells how far apart the values are.
     pub fn no_number(&mut self) {
-        for error in [
-            &mut self.max_abs,
-            &mut self.max_rel,
-            &mut self.max_of_max,
-            &mut self.mean_of_mean,
-            &mut self.max_ulp,
-        ] {
+        for error in [&mut self.max_abs, &mut self.max_rel, &mut self.max_of_max, &mut self.mean_of_mean] {
             *error = f64::INFINITY;
         }
+        self.max_ulp = self.max_ulp.map(|_| f64::INFINITY);
+    }
+
+    /// The bound that every element was held to, less its own share: `abs + of_max · max|want|`.
+    pub fn bound(&self) -> f64 {
+        self.held_to.map_or(0.0, |held_to| held_to.abs + held_to.of_max * self.max_want)
+    }
+
+    /// Largest |got − want| as a share of the [bound](Comparison::bound), which is more than 1 if an element is beyond
+    /// it; infinite where nothing may be off and something is.
+    pub fn of_bound(&self) -> f64 {
+        if self.max_abs == f64::INFINITY { f64::INFINITY } else { share(self.max_abs, self.bound()) }
     }
 
     /// Elements of which one is finite and the other is not, or is so in another way.
@@ -152,6 +166,7 @@ impl Comparison {
         let Some(first) = &self.first_mismatch else {
             return match self.elements {
                 0 => f.write_str("no elements to compare"),
+                1 if self.all_zero => f.write_str("the one element agrees (it is wanted zero)"),
                 1 => write!(f, "the one element agrees{}", self.nans()),
                 n => write!(f, "all {n} elements agree{}", self.nans()),
             };
@@ -164,9 +179,10 @@ impl Comparison {
         write!(f, "at {:?}: expected {}, found {}", first.at, first.want, first.got)
     }
 
-    /// Elements that agree for want of a number.
+    /// Elements that agree for want of a number, or of one that is not 0.
     fn nans(&self) -> String {
         match self.nan_in_both {
+            0 if self.all_zero => " (all are wanted zero)".into(),
             0 => String::new(),
             1 => " (1 is NaN in both)".into(),
             n => format!(" ({n} are NaN in both)"),
@@ -185,8 +201,14 @@ impl fmt::Display for Comparison {
             n => return write!(f, "; {n} disagree on being finite"),
         }
         write!(f, "; max |err| {:.3e}, of max {:.3e}, ", self.max_abs, self.max_of_max)?;
-        write!(f, "elementwise {:.3e}, mean {:.3e}, {:.1} ulp", self.max_rel, self.mean_of_mean, self.max_ulp)
+        write!(f, "elementwise {:.3e}, mean {:.3e}", self.max_rel, self.mean_of_mean)?;
+        self.max_ulp.map_or(Ok(()), |ulp| write!(f, ", {ulp:.1} ulp"))
     }
+}
+
+/// The largest magnitude of a finite element; 0 of a tensor without numbers.
+pub fn largest_magnitude(tensor: &HostTensor) -> f64 {
+    if Format::of(tensor.dtype()).is_some() { largest(tensor) } else { 0.0 }
 }
 
 /// Compares `got` with `want`, the reference. The element types are equal, or both are real floats: a
@@ -213,6 +235,7 @@ pub fn compare(
         state.blocks(got, want, TensorRef::read_ints, State::ints);
     } else if Format::of(dtypes.0).is_some() {
         state.max_want = largest(want);
+        state.is_float = true;
         state.scale = if state.max_want > HUGE { 1.0 / HUGE } else { 1.0 };
         state.blocks(got, want, TensorRef::read_f64s, State::floats);
     }
@@ -247,7 +270,8 @@ mod tests {
             max_rel: 0.5,
             max_of_max: 0.25,
             mean_of_mean: 1.5 / 7.0,
-            max_ulp: 0.5 * 2f64.powi(52),
+            max_want: 4.0,
+            held_to: Some(Tolerance::EXACT),
             finite: 4,
             ..Comparison::default()
         };
@@ -255,7 +279,7 @@ mod tests {
         assert_eq!(
             found.to_string(),
             "2 of 4 elements differ, the first at [0]: expected 1.0, found 1.5; max |err| 1.000e0, \
-             of max 2.500e-1, elementwise 5.000e-1, mean 2.143e-1, 2251799813685248.0 ulp"
+             of max 2.500e-1, elementwise 5.000e-1, mean 2.143e-1"
         );
     }
 
@@ -283,7 +307,7 @@ mod tests {
             "6 of 9 elements differ (1 is NaN in both), the first at [1]: expected 1.0, found NaN; \
              6 disagree on being finite"
         );
-        assert_eq!((found.max_abs, found.mean_of_mean, found.max_rel, found.max_ulp), (INF, INF, INF, INF));
+        assert_eq!((found.max_abs, found.mean_of_mean, found.max_rel, found.max_ulp), (INF, INF, INF, None));
         assert!(check(&[-0.0], &[0.0], Tolerance::EXACT).passed());
         assert_eq!(check(&[0.5], &[0.0], huge).max_rel, INF);
         assert_eq!(check(&[0.5], &[0.0], huge).max_of_max, INF);
@@ -305,17 +329,34 @@ mod tests {
     }
 
     #[test]
+    fn the_bound_is_a_share_of_the_largest_and_zeros_are_said() {
+        let tolerance = Tolerance { abs: 0.5, rel: 0.0, of_max: 0.25 };
+        let found = check(&[3.0, -8.0], &[4.0, -8.0], tolerance);
+        assert_eq!((found.max_want, found.bound(), found.of_bound()), (8.0, 2.5, 0.4));
+        let zeros = check(&[0.0, 0.5], &[0.0, -0.0], tolerance);
+        assert_eq!((zeros.all_zero, zeros.bound(), zeros.passed()), (true, 0.5, true));
+        assert!(zeros.to_string().starts_with("all 2 elements agree (all are wanted zero); max"), "{zeros}");
+        let one = check(&[0.0], &[0.0], tolerance).to_string();
+        assert!(one.starts_with("the one element agrees (it is wanted zero); max"), "{one}");
+        assert_eq!(check(&[0.0], &[0.0], Tolerance::EXACT).of_bound(), 0.0);
+        assert_eq!(check(&[0.5], &[0.0], Tolerance::EXACT).of_bound(), INF);
+        assert!(!check(&[], &[], tolerance).all_zero && !check(&[0.0], &[INF], tolerance).all_zero);
+        assert!(!check(&[0.0], &[f64::NAN], tolerance).all_zero);
+    }
+
+    #[test]
     fn ulps_are_those_of_the_format_of_the_result() {
         let ulps =
             |got: HostTensor, want: HostTensor| compare(&got, &want, &Tolerance::EXACT).unwrap().max_ulp;
         let low = |v: f32| HostTensor::from_slice(&[1], &[f16::from_f32(v)]).unwrap();
         let brain = |v: f32| HostTensor::from_slice(&[1], &[bf16::from_f32(v)]).unwrap();
         let single = |v: f32| HostTensor::from_slice(&[1], &[v]).unwrap();
-        assert_eq!(ulps(low(1.0 + 1.0 / 512.0), low(1.0)), 2.0);
-        assert_eq!(ulps(brain(1.0 + 1.0 / 64.0), brain(1.0)), 2.0);
-        assert_eq!(ulps(low(1.0), single(1.0 + 1.0 / 4096.0)), 0.25);
-        assert_eq!(ulps(single(f32::from_bits(5)), single(0.0)), 5.0);
-        assert_eq!(ulps(low(2.0f32.powi(-24)), low(0.0)), 1.0);
+        assert_eq!(ulps(low(1.0 + 1.0 / 512.0), low(1.0)), Some(2.0));
+        assert_eq!(ulps(brain(1.0 + 1.0 / 64.0), brain(1.0)), Some(2.0));
+        assert_eq!(ulps(low(1.0), single(1.0 + 1.0 / 4096.0)), Some(0.25));
+        assert_eq!(ulps(low(2.0f32.powi(-24)), low(0.0)), Some(1.0));
+        assert_eq!(ulps(low(f32::INFINITY), low(0.0)), Some(INF));
+        assert_eq!(ulps(single(f32::from_bits(5)), single(0.0)), None, "of wider formats they say nothing");
     }
 
     #[test]
@@ -323,7 +364,7 @@ mod tests {
         let loose = Tolerance { abs: 1e9, rel: 1e9, of_max: 1e9 };
         let ints = |values: &[u64]| HostTensor::from_slice(&[1, 2], values).unwrap();
         let found = compare(&ints(&[7, u64::MAX]), &ints(&[7, u64::MAX - 1]), &loose).unwrap();
-        assert_eq!((found.mismatches, found.max_abs, found.max_ulp), (1, 1.0, 0.0));
+        assert_eq!((found.mismatches, found.max_abs, found.max_ulp), (1, 1.0, None));
         let first = found.first_mismatch.unwrap();
         assert_eq!((first.at, first.got), (vec![0, 1], Scalar::Int(u64::MAX.into())));
         let flags = |bytes: &[u8]| HostTensor::from_bytes(DType::Bool, &[2], bytes).unwrap();
@@ -360,7 +401,10 @@ mod tests {
         );
         assert_eq!(refused(of(DType::F16, &[2, 1]), of(DType::F16, &[2])), "expected dims [2], found [2, 1]");
         let empty = compare(&of(DType::F16, &[0]), &of(DType::F32, &[0]), &Tolerance::EXACT).unwrap();
-        assert_eq!(empty, Comparison::default());
+        assert_eq!(
+            empty,
+            Comparison { max_ulp: Some(0.0), held_to: Some(Tolerance::EXACT), ..Comparison::default() }
+        );
     }
 
     #[test]
@@ -384,7 +428,7 @@ mod tests {
             let brain: Vec<bf16> = values.iter().map(|&v| bf16::from_f32(v)).collect();
             for got in [HostTensor::from_slice(&dims, &half).unwrap(), HostTensor::from_slice(&dims, &brain).unwrap()] {
                 let found = compare(&got, &want, &Tolerance::EXACT).unwrap();
-                prop_assert!(found.max_ulp <= 0.5, "{}", found);
+                prop_assert!(found.max_ulp.is_some_and(|ulp| ulp <= 0.5), "{}", found);
             }
         }
 
@@ -411,7 +455,7 @@ mod tests {
             let loose = Tolerance { abs: 1.0, rel: 0.0, of_max: 0.0 };
             let found = compare(&got, &want, &loose).unwrap();
             let mut state = State::new(&got, &want, loose);
-            state.max_want = largest(&want);
+            (state.max_want, state.is_float) = (largest(&want), true);
             got.f64s().unwrap().zip(want.f64s().unwrap()).for_each(|(g, w)| state.float(g, w));
             let each = state.finish();
             prop_assert!((found.mean_of_mean - each.mean_of_mean).abs() <= 1e-12 * each.mean_of_mean);

@@ -88,7 +88,8 @@ pub(crate) struct DataArgs {
     /// Values for the inputs: an .npz or .safetensors file with their names, or a folder of `input_0.pb` …
     #[arg(long, value_name = "DATA", conflicts_with_all = ["random", "dim"])]
     pub(crate) inputs: Option<PathBuf>,
-    /// Random values, the same for the same seed [default: 0, if no data is given]
+    /// Random values, the same for the same seed; models are compared on several draws of them, of other magnitudes
+    /// [default: 0, if no data is given]
     #[arg(long, value_name = "SEED")]
     pub(crate) random: Option<u64>,
     /// The size of a dim that has a name instead of a number, or of axis 1 of `x` if it has neither (`x[1]=8`), for

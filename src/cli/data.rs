@@ -7,7 +7,7 @@ use super::settings::ReadFile;
 use super::shown;
 use super::ui::Ui;
 use ampc::execute::Inputs;
-use ampc::execute::inputs::{BoundDim, Dims};
+use ampc::execute::inputs::Dims;
 use ampc::ir::Module;
 use ampc::runtime::Cpu;
 use std::fs;
@@ -43,39 +43,63 @@ pub(crate) fn files(args: &DataArgs) -> Vec<ReadFile> {
     }
 }
 
-/// The values that were asked for. Dims that neither the model nor the command line gives a size get `otherwise`, or 1
-/// if the model does not fit that. What was chosen for want of a word is said on standard error.
+/// The values that were asked for, to run a model on. Dims that neither the model nor the command line gives a size get
+/// 1. What was chosen for want of a word is said on standard error.
 ///
 /// # Errors
 /// If they cannot be read, or do not fit the model.
-pub(crate) fn inputs(
+pub(crate) fn inputs(args: &DataArgs, module: &Module, cpu: &Cpu, ui: Ui) -> Result<Inputs, Failure> {
+    let one = |dims: &Dims, seed| Ok(vec![Inputs::random(module, seed, dims, cpu.max_bytes)?]);
+    let mut drawn = drawn(args, module, cpu, ONE, ui, one)?;
+    drawn.pop().ok_or_else(|| Failure::usage("inputs", "expected values for the inputs, found none"))
+}
+
+/// The values that were asked for, to compare models on: in several draws if they are random. Dims that neither the
+/// model nor the command line gives a size get [`SOME`], or 1 if the model does not fit that.
+///
+/// # Errors
+/// If they cannot be read, or do not fit the model.
+pub(crate) fn draws(args: &DataArgs, module: &Module, cpu: &Cpu, ui: Ui) -> Result<Vec<Inputs>, Failure> {
+    drawn(args, module, cpu, SOME, ui, |dims, seed| Inputs::draws(module, seed, dims, cpu.max_bytes))
+}
+
+fn drawn(
     args: &DataArgs,
     module: &Module,
     cpu: &Cpu,
     otherwise: u64,
     ui: Ui,
-) -> Result<Inputs, Failure> {
+    draw: impl Fn(&Dims, u64) -> Result<Vec<Inputs>, ampc::Error>,
+) -> Result<Vec<Inputs>, Failure> {
     let fail = |error: ampc::Error| diagnose::failure(&error, Some(module));
     if let Some(path) = &args.inputs {
-        return Inputs::read(path, module, cpu.max_bytes).map_err(fail);
+        return Ok(vec![Inputs::read(path, module, cpu.max_bytes).map_err(fail)?]);
     }
     let dims: Dims = args.dim.iter().cloned().collect();
     if dims.len() < args.dim.len() {
         return Err(Failure::usage("dim", "`--dim`: one dim has two sizes"));
     }
     let seed = args.random.unwrap_or(0);
-    let mut inputs = Inputs::random(module, seed, &dims, cpu.max_bytes).map_err(fail)?;
-    if otherwise != ONE && inputs.dims.iter().any(|dim| !dim.asked) {
-        let sizes =
-            inputs.dims.iter().map(|dim| (dim.name.clone(), if dim.asked { dim.size } else { otherwise }));
-        if let Ok(larger) = Inputs::random(module, seed, &sizes.collect(), cpu.max_bytes) {
-            let asked = inputs.dims.iter().map(|dim| dim.asked);
-            let dims = larger.dims.into_iter().zip(asked).map(|(dim, asked)| BoundDim { asked, ..dim });
-            inputs = Inputs { dims: dims.collect(), ..larger };
+    let mut drawn = draw(&dims, seed).map_err(fail)?;
+    let bound = drawn.first().map_or_else(Vec::new, |inputs| inputs.dims.clone());
+    if otherwise != ONE && bound.iter().any(|dim| !dim.asked) {
+        let sizes = bound.iter().map(|dim| (dim.name.clone(), if dim.asked { dim.size } else { otherwise }));
+        if let Ok(mut larger) = draw(&sizes.collect(), seed) {
+            for inputs in &mut larger {
+                inputs.dims.iter_mut().zip(&bound).for_each(|(dim, bound)| dim.asked = bound.asked);
+            }
+            drawn = larger;
         }
     }
+    let Some(inputs) = drawn.first() else { return Ok(drawn) };
     if args.random.is_none() && inputs.values.iter().any(Option::is_some) {
-        ui.say(&format!("inputs are random, of seed {seed}; `--inputs DATA` gives others"));
+        let draws: Vec<&str> = drawn.iter().map(|inputs| inputs.about.as_str()).collect();
+        let several = if draws.len() > 1 {
+            format!(", in {} draws: {}", draws.len(), draws.join(", then "))
+        } else {
+            String::new()
+        };
+        ui.say(&format!("inputs are random, of seed {seed}{several}; `--inputs DATA` gives others"));
     }
     let chosen: Vec<String> = inputs
         .dims
@@ -93,5 +117,5 @@ pub(crate) fn inputs(
             format!("inputs without a number of dims, which got none: {names}; `--inputs DATA` gives others");
         ui.say(&shown::message(&said));
     }
-    Ok(inputs)
+    Ok(drawn)
 }

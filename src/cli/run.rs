@@ -33,7 +33,7 @@ pub(crate) fn run(args: &RunArgs, threads: Option<u32>, ui: Ui) -> Result<(), Fa
         prepared.map_err(|e| diagnose::failure(&e, Some(&model.module)))?
     };
     let fail = |error: Error| diagnose::failure(&error, Some(&model.module));
-    let inputs = progress.suspend(|| data::inputs(&args.data, &model.module, &cpu, data::ONE, ui))?;
+    let inputs = progress.suspend(|| data::inputs(&args.data, &model.module, &cpu, ui))?;
     let names = output_names(&model.module);
     if let Some(path) = &args.outputs {
         outputs::check(path, &inputs, names.len(), args.force, &model.files()).map_err(fail)?;

@@ -8,8 +8,9 @@ use super::problem::{Failure, Problem};
 use super::shown;
 use super::table::count;
 use super::ui::Ui;
-use super::verify::{first, warn_of_nothing};
-use ampc::execute::{Inputs, PinSearch, Verification, VerifyOptions, find_pins, verify};
+use super::verify::{drawn, first, warn_of_nothing};
+use ampc::execute::verify::Compared;
+use ampc::execute::{Inputs, PinSearch, Verification, VerifyOptions, find_pins, verify_draws};
 use ampc::ir::text::is_hidden;
 use ampc::ir::{DType, Module};
 use ampc::passes::policy::Pin;
@@ -20,7 +21,7 @@ use serde::{Serialize, Serializer};
 /// The model as it was read, and what both are run on.
 pub(crate) struct Source {
     module: Module,
-    inputs: Inputs,
+    draws: Vec<Inputs>,
     options: VerifyOptions,
 }
 
@@ -39,9 +40,9 @@ impl Source {
             return Ok(None);
         }
         let cpu = data::cpu(threads, &args.limits);
-        let inputs = data::inputs(&args.data, &model.module, &cpu, data::SOME, ui)?;
+        let draws = data::draws(&args.data, &model.module, &cpu, ui)?;
         let tolerance = args.verify.tolerance.map(|of_max| Tolerance { of_max, ..Tolerance::EXACT });
-        Ok(Some(Source { module: model.module.clone(), inputs, options: VerifyOptions { cpu, tolerance } }))
+        Ok(Some(Source { module: model.module.clone(), draws, options: VerifyOptions { cpu, tolerance } }))
     }
 
     /// Compares the rewrite with the model, and looks for pins that help if an output is too far off.
@@ -57,7 +58,7 @@ impl Source {
         let fail = |error: Error| diagnose::failure(&error, None);
         run.progress.stage("verifying");
         let (mut source, mut rewritten) = (self.module.clone(), model.module.clone());
-        let found = verify(&mut source, &mut rewritten, &self.inputs, &self.options).map_err(fail)?;
+        let found = verify_draws(&mut source, &mut rewritten, &self.draws, &self.options).map_err(fail)?;
         if found.passed() && !found.says_something() {
             run.progress.suspend(|| warn_of_nothing(run.ui));
             return Ok(Verdict::Passed("verified nothing: the outputs have no finite elements".into()));
@@ -66,7 +67,7 @@ impl Source {
             return Ok(Verdict::Passed(shown::message(&format!("verified: {}", summary(&found)))));
         }
         run.progress.stage("looking for nodes that have to stay fp32");
-        let pins = find_pins(&source, options, &self.inputs, &self.options, &rewritten, &found);
+        let pins = find_pins(&source, options, &self.draws, &self.options, &rewritten, &found);
         let message = format!("the rewrite is too far from the model: {}", first(&found));
         Ok(Verdict::Beyond { message, pins })
     }
@@ -128,16 +129,41 @@ impl Serialize for Pins<'_> {
     }
 }
 
-/// How far the outputs are off.
+/// How far the outputs are off, and how far they may be.
 fn summary(found: &Verification) -> String {
-    let worst = found.outputs.iter().max_by(|a, b| a.agreement.error().total_cmp(&b.agreement.error()));
-    let Some(worst) = worst else { return "there are no outputs".into() };
-    let error = worst.agreement.error();
-    let most = match found.tolerance.of_max {
-        of_max if of_max > 0.0 => format!("of {of_max:.2e} that they may be"),
-        _ => "as they may be".into(),
-    };
-    format!("the outputs are at most {error:.2e} of their largest element off (`{}`), {most}", worst.value)
+    if found.outputs.is_empty() {
+        return "there are no outputs".into();
+    }
+    let (zeros, others): (Vec<&Compared>, Vec<&Compared>) =
+        found.outputs.iter().partition(|output| output.agreement.found.all_zero);
+    let mut said: Vec<String> = Vec::new();
+    let of_bound = |output: &Compared| output.agreement.found.of_bound();
+    if let Some(worst) = others.into_iter().max_by(|a, b| of_bound(a).total_cmp(&of_bound(b))) {
+        let errors = &worst.agreement.found;
+        let most = match errors.bound() {
+            bound if bound > 0.0 => {
+                let share = bound / errors.max_want;
+                format!("of {share:.2e} that they may be: {:.2e}, of {bound:.2e}", errors.max_abs)
+            }
+            _ => "as they may be".into(),
+        };
+        let (error, drawn) = (worst.agreement.error(), drawn(found, worst));
+        let name = &worst.value;
+        said.push(format!(
+            "the outputs are at most {error:.2e} of their largest element off (`{name}`), {most}{drawn}"
+        ));
+    }
+    for zero in zeros {
+        let errors = &zero.agreement.found;
+        let is = match errors.max_abs {
+            0.0 => "and is".to_owned(),
+            error => {
+                format!("and is at most {error:.2e}, of {:.2e} that rounding makes of it", errors.bound())
+            }
+        };
+        said.push(format!("`{}` is wanted all zero, {is}{}", zero.value, drawn(found, zero)));
+    }
+    said.join("; ")
 }
 
 /// Pins that are shown if the report has them all.

@@ -11,7 +11,9 @@ use super::table::{Table, count, number};
 use super::ui::{self, Stream, Ui};
 use ampc::execute::report::{SCHEMA, ToleranceReport, ValueReport, VerifyReport};
 use ampc::execute::verify::{Compared, Lone};
-use ampc::execute::{Verification, VerifyOptions, agree_in_type, of_outputs, prepare, read_test_data};
+use ampc::execute::{
+    StoredTolerance, Verification, VerifyOptions, prepare, read_test_data, verify_draws, verify_stored,
+};
 use ampc::runtime::{Cpu, Tolerance};
 use ampc::{Error, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -57,10 +59,10 @@ fn two_models(args: &VerifyArgs, other_path: &Path, cpu: Cpu, ui: Ui) -> Result<
     if !findings.is_empty() {
         return Err(diagnose::failure(&Error::Invalid(findings), Some(&model.module)));
     }
-    let inputs = progress.suspend(|| data::inputs(&args.data, &model.module, &cpu, data::SOME, ui))?;
+    let draws = progress.suspend(|| data::draws(&args.data, &model.module, &cpu, ui))?;
     progress.stage("running");
     let options = VerifyOptions { cpu, tolerance: tolerance(args) };
-    let found = ampc::execute::verify(&mut model.module, &mut other.module, &inputs, &options);
+    let found = verify_draws(&mut model.module, &mut other.module, &draws, &options);
     let found = found.map_err(|e| diagnose::failure(&e, None))?;
     drop(progress);
     for read in [&model, &other] {
@@ -101,7 +103,8 @@ const WORST: usize = 5;
 fn text(found: &Verification, ui: Ui) -> String {
     let mut text = String::new();
     for output in found.outputs.iter().filter(|output| !ui.quiet || !output.agreement.passed()) {
-        text.push_str(&format!("output {}: {}\n", shown::name(&output.value), output.agreement));
+        let said = format!("{}{}{}", output.agreement, held(output), drawn(found, output));
+        text.push_str(&format!("output {}: {said}\n", shown::name(&output.value)));
     }
     if ui.quiet && found.passed() {
         return text;
@@ -109,6 +112,10 @@ fn text(found: &Verification, ui: Ui) -> String {
     text.push_str(&format!("{}\n", shown::message(&first(found))));
     if ui.quiet {
         return text;
+    }
+    for &draw in &found.without {
+        let about = found.draws.get(draw).map_or("", String::as_str);
+        text.push_str(&format!("draw {} says nothing: MODEL cannot be computed on {about}\n", draw + 1));
     }
     text.push_str(&lone(&found.lone_values, "value", "MODEL"));
     text.push_str(&lone(&found.lone_outputs, "output", "OTHER"));
@@ -130,6 +137,30 @@ fn text(found: &Verification, ui: Ui) -> String {
         text.push_str(&format!("what nodes add to the error of what they read, the most first:\n{table}"));
     }
     text
+}
+
+/// The bound that held for an output, if its elements are floats and something may be off.
+pub(crate) fn held(value: &Compared) -> String {
+    let found = &value.agreement.found;
+    let Some(held_to) = found.held_to.filter(|_| found.finite > 0) else { return String::new() };
+    let bound = found.bound();
+    if held_to.rel > 0.0 {
+        return format!("; at most {:.2e} of each and {bound:.2e} allowed", held_to.rel);
+    }
+    match held_to.of_max {
+        _ if bound == 0.0 => String::new(),
+        of_max if of_max == 0.0 => format!("; at most {bound:.2e} allowed"),
+        _ if found.all_zero => format!("; at most {bound:.2e} allowed, which is what rounding makes of it"),
+        of_max => format!(
+            "; at most {bound:.2e} allowed, {of_max:.2e} of the largest wanted ({:.2e})",
+            found.max_want
+        ),
+    }
+}
+
+/// On which of several draws of inputs a value is so far off.
+pub(crate) fn drawn(found: &Verification, value: &Compared) -> String {
+    found.draw_of(value).map_or_else(String::new, |about| format!(" (draw {}: {about})", value.draw + 1))
 }
 
 /// What was compared with nothing, on a line, if there is any.
@@ -160,7 +191,7 @@ pub(crate) fn first(found: &Verification) -> String {
     match &found.first {
         None => format!("of {compared} that both models compute none is beyond {tolerance}"),
         Some(first) if first.node.is_some() => format!(
-            "of {compared} that both models compute {} beyond {tolerance}; the first is `{}` of {} `{}`{}: {}",
+            "of {compared} that both models compute {} beyond {tolerance}; the first is `{}` of {} `{}`{}: {}{}{}",
             match found.beyond() {
                 1 => "1 is".to_owned(),
                 n => format!("{n} are"),
@@ -169,9 +200,17 @@ pub(crate) fn first(found: &Verification) -> String {
             first.op,
             first.path,
             iterations(first),
-            first.agreement
+            first.agreement,
+            held(first),
+            drawn(found, first)
         ),
-        Some(first) => format!("output `{}` is beyond {tolerance}: {}", first.value, first.agreement),
+        Some(first) => format!(
+            "output `{}` is beyond {tolerance}: {}{}{}",
+            first.value,
+            first.agreement,
+            held(first),
+            drawn(found, first)
+        ),
     }
 }
 
@@ -182,14 +221,11 @@ fn with_data(args: &VerifyArgs, folder: &Path, cpu: &Cpu, ui: Ui) -> Result<bool
     let mut executable = prepared.map_err(|e| diagnose::failure(&e, Some(&model.module)))?;
     let fail = |error: Error| diagnose::failure(&error, Some(&model.module));
     let folders = data_sets(folder)?;
-    let (tolerance, reason) = of_test_data(args);
+    let (stored_tolerance, reason) = of_test_data(args);
     let mut rows = Vec::new();
     for folder in folders {
         let data = read_test_data(&folder, &model.module, cpu.max_bytes).map_err(fail)?;
-        let outputs = ampc::execute::run(&mut executable, &data.inputs).map_err(fail)?;
-        let pairs = outputs.iter().zip(&data.outputs);
-        let found = pairs.map(|(got, want)| agree_in_type(got, want, &tolerance));
-        for output in of_outputs(&model.module, found) {
+        for output in verify_stored(&model.module, &mut executable, &data, &stored_tolerance).map_err(fail)? {
             let shown = !ui.quiet || !output.agreement.passed();
             if shown && !args.json {
                 ui::show(&stored(&folder, &output))?;
@@ -208,7 +244,9 @@ fn with_data(args: &VerifyArgs, folder: &Path, cpu: &Cpu, ui: Ui) -> Result<bool
             model: args.model.display().to_string(),
             against: folder.display().to_string(),
             passed,
-            tolerance: ToleranceReport::new(&tolerance, reason),
+            tolerance: ToleranceReport::new(&stored_tolerance.tolerance, reason),
+            draws: Vec::new(),
+            draws_without: Vec::new(),
             first: rows.iter().find(|row| !row.passed).cloned(),
             outputs: rows,
             values: Vec::new(),
@@ -225,22 +263,25 @@ fn stored(folder: &Path, output: &Compared) -> String {
         Some(_) => format!(" of {} `{}`", output.op, output.path),
         None => String::new(),
     };
-    let said = format!("{} output {}{node}: {}", folder.display(), output.value, output.agreement);
+    let (agreement, held) = (&output.agreement, held(output));
+    let said = format!("{} output {}{node}: {agreement}{held}", folder.display(), output.value);
     format!("{}\n", shown::message(&said))
 }
 
 /// How far off stored outputs may be, and where that comes from.
-fn of_test_data(args: &VerifyArgs) -> (Tolerance, &'static str) {
-    let default = Tolerance { abs: 1e-7, rel: 1e-3, of_max: 0.0 };
+fn of_test_data(args: &VerifyArgs) -> (StoredTolerance, &'static str) {
+    let default = StoredTolerance::default();
+    let asked = |tolerance| StoredTolerance { tolerance, abs_is_asked: true };
     match (args.tolerance, args.atol, args.rtol) {
-        (Some(of_max), ..) => (Tolerance { of_max, ..Tolerance::EXACT }, "asked for"),
+        (Some(of_max), ..) => (asked(Tolerance { of_max, ..Tolerance::EXACT }), "asked for"),
         (None, None, None) => (default, "the default for test data"),
-        (None, Some(abs), Some(rel)) => (Tolerance { abs, rel, of_max: 0.0 }, "asked for"),
+        (None, Some(abs), Some(rel)) => (asked(Tolerance { abs, rel, of_max: 0.0 }), "asked for"),
         (None, Some(abs), None) => {
-            (Tolerance { abs, ..default }, "abs asked for, rel the default for test data")
+            (asked(Tolerance { abs, ..default.tolerance }), "abs asked for, rel the default for test data")
         }
         (None, None, Some(rel)) => {
-            (Tolerance { rel, ..default }, "rel asked for, abs the default for test data")
+            let tolerance = Tolerance { rel, ..default.tolerance };
+            (StoredTolerance { tolerance, ..default }, "rel asked for, abs the default for test data")
         }
     }
 }

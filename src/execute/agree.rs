@@ -7,7 +7,8 @@ use std::fmt;
 /// What comparing two values found.
 #[derive(Clone, Debug, Default)]
 pub struct Agreement {
-    /// The errors: of a list the sums of counts and the largest errors.
+    /// The errors: of a list the sums of counts, the largest errors, and the bound of the tensor that comes nearest to
+    /// its own.
     pub found: Comparison,
     /// Why the values cannot be compared, if they cannot: they do not agree.
     pub obstacle: Option<String>,
@@ -34,6 +35,12 @@ impl Agreement {
     /// The agreement of both.
     fn and(mut self, other: Agreement) -> Agreement {
         let (a, b) = (&mut self.found, other.found);
+        // Each tensor is held to a bound of its own; what is told is the one that was come nearest to.
+        let is_first = a.elements == 0;
+        if is_first || b.of_bound() > a.of_bound() {
+            (a.held_to, a.max_want) = (b.held_to, b.max_want);
+        }
+        a.all_zero = b.all_zero && (is_first || a.all_zero);
         a.elements += b.elements;
         a.mismatches += b.mismatches;
         a.first_mismatch = a.first_mismatch.take().or(b.first_mismatch);
@@ -41,7 +48,7 @@ impl Agreement {
         a.max_rel = a.max_rel.max(b.max_rel);
         a.max_of_max = a.max_of_max.max(b.max_of_max);
         a.mean_of_mean = a.mean_of_mean.max(b.mean_of_mean);
-        a.max_ulp = a.max_ulp.max(b.max_ulp);
+        a.max_ulp = a.max_ulp.into_iter().chain(b.max_ulp).reduce(f64::max);
         a.nan_disagreements += b.nan_disagreements;
         a.inf_disagreements += b.inf_disagreements;
         a.nan_in_both += b.nan_in_both;

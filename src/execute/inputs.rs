@@ -5,7 +5,7 @@ mod test_data;
 pub use self::test_data::{TestData, read_test_data};
 
 use self::test_data::{DataFile, numbered};
-use super::random::{self, Refused};
+use super::random::{self, Draw, Refused, Role};
 use super::{input_names, input_types, of_run};
 use crate::error::{Error, Finding};
 use crate::onnx::bytes::SourceBytes;
@@ -40,6 +40,8 @@ pub struct Inputs {
     pub scalars: Vec<String>,
     /// The files that were read: what writes results writes to none of them.
     pub files: Vec<Arc<SourceBytes>>,
+    /// How far random values reach; empty if they are read.
+    pub about: String,
 }
 
 /// A dim that has no number in the model, and the one it has in a run.
@@ -189,46 +191,24 @@ impl Inputs {
         named.finish(files)
     }
 
-    /// Random values, the same for the same seed: floats in [−1, 1), integers that make sense where they go,
-    /// as the documentation of the command line says. Dims without a number are those of `dims`, or 1.
+    /// Random values, the same for the same seed: floats in [−1, 1), integers that make sense where they go, masks that
+    /// are masks, as the documentation of the command line says. Dims without a number are those of `dims`, or 1.
     ///
     /// # Errors
     /// If no input has one of the dims, the dims do not fit the graph, or an input has more than `most` bytes.
     pub fn random(module: &Module, seed: u64, dims: &Dims, most: u64) -> Result<Inputs, Error> {
-        let (types, bound) = random::with_dims(module, dims)?;
-        let mut typed = module.clone();
-        let formals = module.graph(module.main()).inputs().to_vec();
-        for (&value, ty) in formals.iter().zip(&types) {
-            if let Some(ty) = ty {
-                typed.set_type(value, ty.clone());
-            }
-        }
-        infer_module(&mut typed).map_err(|errors| of_run(module, &ExecuteError::Shapes(errors)))?;
-        let roles = random::roles(&typed);
-        let mut values = Vec::with_capacity(types.len());
-        for (k, ((ty, role), name)) in types.iter().zip(roles).zip(input_names(module)).enumerate() {
-            let Some(ty) = ty else {
-                values.push(None);
-                continue;
-            };
-            if random::bytes(ty).is_none_or(|bytes| bytes > most) {
-                let problem = InputProblem {
-                    code: "size",
-                    kind: "input",
-                    name,
-                    message: format!("expected at most {most} bytes, found {}", describe(&typed, ty)),
-                    help: Some("give smaller dims with `--dim NAME=N`".into()),
-                };
-                return Err(Error::Inputs(vec![problem]));
-            }
-            let k = u32::try_from(k).unwrap_or(u32::MAX);
-            values
-                .push(Some(random::value(seed, k, ty, role).map_err(|refused| refused_as(refused, &name))?));
-        }
-        let drawn = input_types(module).into_iter().zip(input_names(module)).zip(&values);
-        let scalars = drawn.filter(|((ty, _), value)| value.is_some() && is_of_any_rank(ty));
-        let scalars = scalars.map(|((_, name), _)| name).collect();
-        Ok(Inputs { values, dims: bound, scalars, files: Vec::new() })
+        let plan = Plan::new(module, dims, most)?;
+        plan.draw(module, Draw::first(seed))
+    }
+
+    /// Random values as [`random`](Self::random) makes them, then of other magnitudes: what two models are compared on.
+    /// Only the first if all inputs are of a kind that has no magnitude, such as indices.
+    ///
+    /// # Errors
+    /// Those of [`random`](Self::random).
+    pub fn draws(module: &Module, seed: u64, dims: &Dims, most: u64) -> Result<Vec<Inputs>, Error> {
+        let plan = Plan::new(module, dims, most)?;
+        plan.draws(seed).into_iter().map(|draw| plan.draw(module, draw)).collect()
     }
 
     /// The values for the inputs of another model with inputs of the same names, in its order. A float of another
@@ -251,6 +231,68 @@ impl Inputs {
             named.set(slot, value);
         }
         named.finish(Vec::new())
+    }
+}
+
+/// What random values are drawn for.
+struct Plan {
+    types: Vec<Option<Type>>,
+    bound: Vec<BoundDim>,
+    roles: Vec<Role>,
+}
+
+impl Plan {
+    fn new(module: &Module, dims: &Dims, most: u64) -> Result<Plan, Error> {
+        let (types, bound) = random::with_dims(module, dims)?;
+        let mut typed = module.clone();
+        let formals = module.graph(module.main()).inputs().to_vec();
+        for (&value, ty) in formals.iter().zip(&types) {
+            if let Some(ty) = ty {
+                typed.set_type(value, ty.clone());
+            }
+        }
+        infer_module(&mut typed).map_err(|errors| of_run(module, &ExecuteError::Shapes(errors)))?;
+        let too_large = |ty: &Type| random::bytes(ty).is_none_or(|bytes| bytes > most);
+        for (ty, name) in types.iter().zip(input_names(module)) {
+            if let Some(ty) = ty.as_ref().filter(|ty| too_large(ty)) {
+                let problem = InputProblem {
+                    code: "size",
+                    kind: "input",
+                    name,
+                    message: format!("expected at most {most} bytes, found {}", describe(&typed, ty)),
+                    help: Some("give smaller dims with `--dim NAME=N`".into()),
+                };
+                return Err(Error::Inputs(vec![problem]));
+            }
+        }
+        Ok(Plan { types, bound, roles: random::roles(&typed) })
+    }
+
+    fn draws(&self, seed: u64) -> Vec<Draw> {
+        let drawn = self.types.iter().zip(&self.roles).filter_map(|(ty, &role)| {
+            let dtype = ty.as_ref()?.element_dtype()?;
+            Some((dtype, role))
+        });
+        Draw::all(seed, &drawn.collect::<Vec<_>>())
+    }
+
+    fn draw(&self, module: &Module, draw: Draw) -> Result<Inputs, Error> {
+        let mut values = Vec::with_capacity(self.types.len());
+        let rows = self.types.iter().zip(&self.roles).zip(input_names(module));
+        for (k, ((ty, &role), name)) in (0u32..).zip(rows) {
+            let value = ty.as_ref().map(|ty| random::value(draw, k, ty, role)).transpose();
+            values.push(value.map_err(|refused| refused_as(refused, &name))?);
+        }
+        let drawn = input_types(module).into_iter().zip(input_names(module)).zip(&values);
+        let scalars = drawn.filter(|((ty, _), value)| value.is_some() && is_of_any_rank(ty));
+        let scalars = scalars.map(|((_, name), _)| name).collect();
+        Ok(Inputs {
+            values,
+            dims: self.bound.clone(),
+            scalars,
+            files: Vec::new(),
+            about: draw.about().into(),
+        })
     }
 }
 

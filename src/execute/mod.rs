@@ -18,6 +18,7 @@
 //! [`find_pins`] looks for nodes of a rewritten model that have to stay fp32.
 
 pub mod agree;
+mod bound;
 pub mod inputs;
 pub mod outputs;
 pub mod pins;
@@ -25,6 +26,7 @@ mod profile;
 mod random;
 pub mod report;
 mod scope;
+mod stored;
 pub mod verify;
 
 pub use agree::{Agreement, agree, agree_in_type};
@@ -33,7 +35,8 @@ pub use outputs::{Statistics, statistics};
 pub use pins::{PinSearch, find_pins};
 pub use profile::NodeTimes;
 pub use report::VerifyReport;
-pub use verify::{Verification, VerifyOptions, of_outputs, verify};
+pub use stored::{StoredTolerance, verify_stored};
+pub use verify::{Verification, VerifyOptions, of_outputs, verify, verify_draws};
 
 use crate::error::{Error, Finding};
 use crate::rewrite::{findings_of_types, op_of};

@@ -7,7 +7,7 @@
 //! At the end halves, quarters and so on of the pins are left out as long as the outputs stay near enough, as in delta
 //! debugging (Zeller and Hildebrandt 2002). The rewrites of both parts are bounded.
 
-use super::verify::{Compared, Verification, VerifyOptions, verify};
+use super::verify::{Compared, Verification, VerifyOptions, verify_draws};
 use super::{Inputs, scope};
 use crate::error::Error;
 use crate::model::Model;
@@ -45,19 +45,24 @@ pub struct PinSearch {
     pub has_low_source: bool,
 }
 
-/// Looks for nodes that have to stay fp32. `found` is what [`verify`] says of `source` and its rewrite by `options`.
+/// Looks for nodes that have to stay fp32. `found` is what [`verify_draws`] says of `source` and its rewrite by
+/// `options` on these draws of inputs.
 ///
 /// # Errors
 /// If a model cannot be rewritten or run.
 pub fn find_pins(
     source: &Module,
     options: &RewriteOptions,
-    inputs: &Inputs,
+    draws: &[Inputs],
     verify_options: &VerifyOptions,
     rewritten: &Module,
     found: &Verification,
 ) -> Result<PinSearch, Error> {
-    let mut search = Search { source, options, inputs, verify_options, tried: 0 };
+    let failing = found.first.as_ref().map_or(0, |first| first.draw);
+    // The draw that showed it goes first, so that a rewrite that does not help is found out by one.
+    let mut order: Vec<usize> = (0..draws.len()).filter(|draw| !found.without.contains(draw)).collect();
+    order.sort_by_key(|&draw| draw != failing);
+    let mut search = Search { source, options, draws, order, verify_options, tried: 0 };
     let paths = Paths::of(source);
     let mut pins: Vec<Candidate> = Vec::new();
     let mut pinned: FxHashSet<String> = FxHashSet::default();
@@ -148,7 +153,9 @@ struct Trial {
 struct Search<'a> {
     source: &'a Module,
     options: &'a RewriteOptions,
-    inputs: &'a Inputs,
+    draws: &'a [Inputs],
+    /// Which draws to compare on, and in which order.
+    order: Vec<usize>,
     verify_options: &'a VerifyOptions,
     tried: usize,
 }
@@ -168,8 +175,15 @@ impl Search<'_> {
         let mut model = Model::from(self.source.clone());
         rewrite_in_place(&mut model, &options, &mut ())?;
         let (mut source, mut rewritten) = (self.source.clone(), model.module);
-        let found = verify(&mut source, &mut rewritten, self.inputs, self.verify_options)?;
-        Ok(Trial { rewritten, found })
+        for at in 0..self.order.len() {
+            let draw = std::slice::from_ref(&self.draws[self.order[at]]);
+            let found = verify_draws(&mut source, &mut rewritten, draw, self.verify_options)?;
+            if !found.passed() || at + 1 == self.order.len() {
+                self.order[..=at].rotate_right(usize::from(!found.passed()));
+                return Ok(Trial { rewritten, found });
+            }
+        }
+        Err(Error::Usage("there are no inputs to compare on".into()))
     }
 
     /// Of pins that help those that are needed, as far as a bounded number of rewrites tells.

@@ -1,55 +1,88 @@
 //! Random values for inputs: the same for the same seed, on every machine.
 //!
-//! Element `i` of input `k` (counted from 0 in the order of the model) is made of word `i mod 4` of Philox4x32-10
-//! ([`ampc_ir::random`]) with the seed as key and the counter `(i div 4, k, 1)`: two words of 32 bits for `i`, one
-//! for each of the others. Streams of constants end in 0 instead, so no input has the numbers of a constant. A word
-//! `w` stands for
+//! A *draw* is values for all inputs. The first one is what a model runs on; models are compared on several, since what
+//! overflows, cancels or vanishes in 16 bits does so at some magnitudes only ([`Draw`]).
 //!
-//! - a float in [−1, 1), as in constants, rounded once to the element type; a complex element is two floats;
+//! Element `i` of input `k` (counted from 0 in the order of the model) of draw `d` (from 0) is made of word `i mod 4` of
+//! Philox4x32-10 ([`ampc_ir::random`]) with the seed as key and the counter `(i div 4, k, 1 + d)`: two words of 32 bits
+//! for `i`, one for each of the others. Streams of constants end in 0 instead, so no input has the numbers of a
+//! constant. A word `w` stands for
+//!
+//! - a float of the draw's range, in the first [−1, 1) as in constants, rounded once to the element type; a complex
+//!   element is two floats;
 //! - `true` if its highest bit is set;
 //! - the integer `low + (w · count) div 2^32` for one of the [`Role`]s that graphs give their integers;
 //! - one of the strings "0" and "1".
+//!
+//! Of masks a word stands for a row, the elements along the last axis: how many at its end, or at its beginning, are
+//! not seen ([`Rows`]).
 
+mod masks;
+mod roles;
+
+pub(super) use self::roles::{Role, roles};
+
+use self::masks::Rows;
 use super::input_names;
 use super::inputs::{BoundDim, Dims};
 use crate::error::Error;
-use ampc_ir::attr::AttrValue;
 use ampc_ir::convert::{Conversion, can_convert, convert};
-use ampc_ir::module::{Def, Op};
-use ampc_ir::op::OpKind;
+use ampc_ir::module::Def;
 use ampc_ir::random::{philox4x32, unit};
-use ampc_ir::{DType, Dim, Module, Node, Type, Value};
+use ampc_ir::{DType, Dim, Module, Type};
 use ampc_runtime::data::{Data, Maybe, Sequence};
 use ampc_runtime::{HostError, HostTensor};
-use rustc_hash::FxHashSet;
 
-/// Which integers make sense for an input.
+/// One of several values for the inputs of a model.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Role {
-    /// Nothing is known of it: 0 or 1.
-    Flag,
-    /// `mask` is in its name: 1, so that nothing is masked.
-    Mask,
-    /// Indices or class numbers: below this extent.
-    Index(u64),
-    /// Lengths of sequences: from 1 to this extent.
-    Length(u64),
-    /// How often a loop runs: from 1 to 4.
-    Trips,
-    /// A shape, or a number of elements: 1.
-    Extent,
+pub(super) struct Draw {
+    seed: u64,
+    number: u32,
 }
 
-impl Role {
-    /// The least integer and how many there are.
-    fn range(self) -> (u64, u64) {
-        match self {
-            Role::Flag => (0, 2),
-            Role::Mask | Role::Extent => (1, 1),
-            Role::Index(extent) => (0, extent.max(1)),
-            Role::Length(extent) => (1, extent.max(1)),
-            Role::Trips => (1, 4),
+/// How far floats and integers of which nothing is known reach in each draw: a unit, what pixels are, and what is
+/// left where those are scaled down.
+const RANGES: [&str; 3] =
+    ["floats in [-1, 1)", "floats and integers in [0, 255)", "floats in [-1/256, 1/256)"];
+
+impl Draw {
+    /// The first one: what a model runs on.
+    pub(super) fn first(seed: u64) -> Draw {
+        Draw { seed, number: 0 }
+    }
+
+    /// The draws in which inputs of these types and roles differ in more than the numbers drawn.
+    pub(super) fn all(seed: u64, inputs: &[(DType, Role)]) -> Vec<Draw> {
+        let of = |&(dtype, role): &(DType, Role)| match role {
+            Role::Any if dtype.is_float() => 3,
+            Role::Any if dtype.is_integer() => 2,
+            Role::Additive => 3,
+            Role::Mask => 2,
+            Role::Any | Role::Position(_) | Role::Index(_) | Role::Length(_) | Role::Trips | Role::Extent => {
+                1
+            }
+        };
+        let count = inputs.iter().map(of).max().unwrap_or(1);
+        (0..count).map(|number| Draw { seed, number }).collect()
+    }
+
+    /// What is drawn, on a line.
+    pub(super) fn about(self) -> &'static str {
+        RANGES[self.number as usize]
+    }
+
+    /// The float that a word stands for.
+    fn float(self, word: u32) -> f32 {
+        match self.number {
+            0 => unit(word),
+            1 => (unit(word) + 1.0) * 127.5,
+            _ => unit(word) / 256.0,
         }
+    }
+
+    /// The least integer of which nothing is known, and how many there are.
+    fn integers(self) -> (u64, u64) {
+        if self.number == 1 { (0, 255) } else { Role::Any.range() }
     }
 }
 
@@ -73,19 +106,19 @@ pub(super) fn bytes(ty: &Type) -> Option<u64> {
 }
 
 /// A random value of this type for input `k`.
-pub(super) fn value(seed: u64, k: u32, ty: &Type, role: Role) -> Result<Data, Refused> {
+pub(super) fn value(draw: Draw, k: u32, ty: &Type, role: Role) -> Result<Data, Refused> {
     match ty {
         Type::Tensor(tensor) => {
             let dims = tensor.shape.to_known().unwrap_or_default();
-            Stream { seed, k, next: 0 }.tensor(tensor.dtype, &dims, role).map(Data::Tensor)
+            Stream { draw, k, next: 0 }.tensor(tensor.dtype, &dims, role).map(Data::Tensor)
         }
         Type::Sequence(element) => {
-            let mut stream = Stream { seed, k, next: 0 };
+            let mut stream = Stream { draw, k, next: 0 };
             let items = (0..ITEMS).map(|_| stream.item(element, role)).collect::<Result<_, _>>()?;
             Ok(Data::Sequence(Sequence { element: (**element).clone(), items }))
         }
         Type::Optional(element) => {
-            let value = value(seed, k, element, role)?;
+            let value = value(draw, k, element, role)?;
             Ok(Data::Optional(Maybe { element: (**element).clone(), value: Some(Box::new(value)) }))
         }
         Type::Unknown | Type::Sparse(_) | Type::Map { .. } | Type::Opaque { .. } => {
@@ -109,7 +142,7 @@ impl From<HostError> for Refused {
 
 /// The words of one input.
 struct Stream {
-    seed: u64,
+    draw: Draw,
     k: u32,
     next: u64,
 }
@@ -119,7 +152,7 @@ impl Stream {
         let index = self.next;
         self.next += 1;
         let [lo, hi] = words(index / 4);
-        philox4x32([lo, hi, self.k, 1], words(self.seed))[(index % 4) as usize]
+        philox4x32([lo, hi, self.k, 1 + self.draw.number], words(self.draw.seed))[(index % 4) as usize]
     }
 
     fn item(&mut self, ty: &Type, role: Role) -> Result<Data, Refused> {
@@ -135,25 +168,31 @@ impl Stream {
             let strings = (0..count).map(|_| digit(self)).collect();
             return Ok(HostTensor::from_strings(dims, strings)?);
         }
-        HostTensor::filled(dtype, dims, |bytes| self.fill(dtype, role, bytes))
+        let rows = Rows { dims, draw: self.draw.number };
+        HostTensor::filled(dtype, dims, |bytes| self.fill(dtype, role, rows, bytes))
     }
 
-    fn fill(&mut self, dtype: DType, role: Role, bytes: &mut [u8]) -> Result<(), Refused> {
-        let (low, count) = role.range();
+    fn fill(&mut self, dtype: DType, role: Role, rows: Rows<'_>, bytes: &mut [u8]) -> Result<(), Refused> {
         let part = match dtype {
             DType::Complex64 => DType::F32,
             DType::Complex128 => DType::F64,
             other => other,
         };
         if can_convert(DType::F32, part) {
-            self.floats(part, bytes);
+            match role {
+                Role::Additive => rounded(part, bytes, rows.additive(part, || self.word())),
+                Role::Mask => {
+                    rounded(part, bytes, rows.seen(|| self.word()).map(|seen| f32::from(u8::from(seen))))
+                }
+                _ => rounded(part, bytes, std::iter::repeat_with(|| self.draw.float(self.word()))),
+            }
             return Ok(());
         }
         match dtype {
-            DType::Bool => {
-                let set = |w: u32| u8::from(role == Role::Mask || w >> 31 == 1);
-                bytes.iter_mut().for_each(|b| *b = set(self.word()));
+            DType::Bool if role == Role::Mask => {
+                bytes.iter_mut().zip(rows.seen(|| self.word())).for_each(|(b, seen)| *b = u8::from(seen));
             }
+            DType::Bool => bytes.iter_mut().for_each(|b| *b = (self.word() >> 31) as u8),
             DType::I64
             | DType::U64
             | DType::I32
@@ -165,12 +204,8 @@ impl Stream {
                 let size = (dtype.bits().unwrap_or(8) / 8) as usize;
                 // No more than the type holds.
                 let most = u64::MAX >> (65 - 8 * size);
-                let count = count.min(most - low + 1);
-                for element in bytes.chunks_exact_mut(size) {
-                    let drawn = (u128::from(self.word()) * u128::from(count)) >> 32;
-                    let number = u64::try_from(drawn).unwrap_or(0) + low;
-                    element.copy_from_slice(&number.to_le_bytes()[..size]);
-                }
+                let elements = bytes.chunks_exact_mut(size).zip(self.integers(role, rows, most));
+                elements.for_each(|(e, number)| e.copy_from_slice(&number.to_le_bytes()[..size]));
             }
             // Packed integers of 2 and 4 bits: each is 0 or 1.
             DType::I4 | DType::U4 => bytes.iter_mut().for_each(|b| *b = (self.word() >> 24) as u8 & 0x11),
@@ -180,19 +215,42 @@ impl Stream {
         Ok(())
     }
 
-    fn floats(&mut self, dtype: DType, bytes: &mut [u8]) {
-        const BLOCK: usize = 1 << 14;
-        let size = (dtype.bits().unwrap_or(8) / 8) as usize;
-        let (mut wide, mut narrow) = (Vec::new(), Vec::new());
-        for block in bytes.chunks_mut(BLOCK * size) {
-            wide.clear();
-            narrow.clear();
-            for _ in 0..block.len() / size {
-                wide.extend_from_slice(&unit(self.word()).to_le_bytes());
+    /// Integers for as long as somebody asks for one, none of them larger than `most`.
+    fn integers<'a>(
+        &'a mut self,
+        role: Role,
+        rows: Rows<'a>,
+        most: u64,
+    ) -> Box<dyn Iterator<Item = u64> + 'a> {
+        let width = rows.width().max(1);
+        match role {
+            Role::Mask => Box::new(rows.seen(|| self.word()).map(u64::from)),
+            Role::Position(extent) => {
+                let extent = extent.clamp(1, most);
+                Box::new((0u64..).map(move |at| at % width % extent))
             }
-            convert(DType::F32, Conversion { to: dtype, clamp: false }, &wide, &mut narrow);
-            block.copy_from_slice(&narrow);
+            _ => {
+                let (low, count) = if role == Role::Any { self.draw.integers() } else { role.range() };
+                let count = count.min(most - low + 1);
+                let drawn = move |w: u32| (u128::from(w) * u128::from(count)) >> 32;
+                Box::new(std::iter::repeat_with(move || u64::try_from(drawn(self.word())).unwrap_or(0) + low))
+            }
         }
+    }
+}
+
+/// Fills a tensor with numbers, each rounded once to its element type.
+fn rounded(dtype: DType, bytes: &mut [u8], mut numbers: impl Iterator<Item = f32>) {
+    const BLOCK: usize = 1 << 14;
+    let size = (dtype.bits().unwrap_or(8) / 8) as usize;
+    let (mut wide, mut narrow) = (Vec::new(), Vec::new());
+    for block in bytes.chunks_mut(BLOCK * size) {
+        wide.clear();
+        narrow.clear();
+        let block_numbers = numbers.by_ref().take(block.len() / size);
+        block_numbers.for_each(|number| wide.extend_from_slice(&number.to_le_bytes()));
+        convert(DType::F32, Conversion { to: dtype, clamp: false }, &wide, &mut narrow);
+        block.copy_from_slice(&narrow);
     }
 }
 
@@ -200,126 +258,6 @@ impl Stream {
 fn words(n: u64) -> [u32; 2] {
     let b = n.to_le_bytes();
     [u32::from_le_bytes([b[0], b[1], b[2], b[3]]), u32::from_le_bytes([b[4], b[5], b[6], b[7]])]
-}
-
-/// What the integers of each input are for, in a module whose values have their types.
-pub(super) fn roles(module: &Module) -> Vec<Role> {
-    let inputs = module.graph(module.main()).inputs();
-    let names = input_names(module);
-    inputs.iter().zip(&names).map(|(&input, name)| role(module, input, name)).collect()
-}
-
-fn role(module: &Module, input: Value, name: &str) -> Role {
-    if module.value(input).ty.element_dtype().is_some_and(DType::is_float) {
-        return Role::Flag;
-    }
-    let mut found: Option<Role> = None;
-    let mut seen: FxHashSet<Value> = FxHashSet::default();
-    let mut work = vec![input];
-    while let Some(value) = work.pop() {
-        if !seen.insert(value) {
-            continue;
-        }
-        for (node, slot) in module.uses(value) {
-            if let Some(role) = role_at(module, node, slot) {
-                found = Some(stricter(found, role));
-            }
-            follow(module, node, slot, &mut work);
-        }
-    }
-    let masked = || name.to_ascii_lowercase().contains("mask").then_some(Role::Mask);
-    found.or_else(masked).unwrap_or(Role::Flag)
-}
-
-/// The role that leaves less.
-fn stricter(old: Option<Role>, new: Role) -> Role {
-    let largest = |role: Role| role.range().0 + role.range().1;
-    match old {
-        Some(old) if largest(old) <= largest(new) => old,
-        _ => new,
-    }
-}
-
-/// What a node takes an operand for.
-fn role_at(module: &Module, node: Node, slot: u32) -> Option<Role> {
-    let data = module.node(node);
-    let kind = data.schema()?.kind;
-    let extent = |operand: usize, axis: i64| -> Option<u64> {
-        let dims = module.value(data.operand(operand)?).ty.shape()?.dims()?;
-        let rank = i64::try_from(dims.len()).ok()?;
-        let axis = usize::try_from(if axis < 0 { axis + rank } else { axis }).ok()?;
-        dims.get(axis)?.known()
-    };
-    let axis = |otherwise: i64| match module.symbol("axis").and_then(|s| data.attr(s)).map(|a| &a.value) {
-        Some(AttrValue::Int(axis)) => *axis,
-        _ => otherwise,
-    };
-    match (kind, slot) {
-        (OpKind::Gather, 1) => extent(0, axis(0)).map(Role::Index),
-        (OpKind::GatherElements | OpKind::ScatterElements, 1) => extent(0, axis(0)).map(Role::Index),
-        (OpKind::GatherND | OpKind::ScatterND, 1) => least_indexed(module, node).map(Role::Index),
-        (OpKind::SoftmaxCrossEntropyLoss | OpKind::NegativeLogLikelihoodLoss, 1) => {
-            extent(0, 1).map(Role::Index)
-        }
-        (OpKind::LSTM | OpKind::GRU | OpKind::RNN, 4) => extent(0, 0).map(Role::Length),
-        (OpKind::ReverseSequence, 1) => extent(0, 0).map(Role::Length),
-        (OpKind::Loop, 0) => Some(Role::Trips),
-        (OpKind::Reshape | OpKind::Expand | OpKind::Tile | OpKind::TopK, 1) => Some(Role::Extent),
-        (OpKind::ConstantOfShape, 0) => Some(Role::Extent),
-        _ => None,
-    }
-}
-
-/// The least extent of the axes that rows of indices of GatherND and ScatterND are for: as many as a row is long, from
-/// `batch_dims` on.
-fn least_indexed(module: &Module, node: Node) -> Option<u64> {
-    let data = module.node(node);
-    let dims = |operand: usize| module.value(data.operand(operand)?).ty.shape()?.dims();
-    let batch = match module.symbol("batch_dims").and_then(|s| data.attr(s)).map(|a| &a.value) {
-        Some(AttrValue::Int(batch)) => usize::try_from(*batch).ok()?,
-        _ => 0,
-    };
-    let row = usize::try_from(dims(1)?.last()?.known()?).ok()?;
-    let extents = dims(0)?.get(batch..batch.checked_add(row)?)?;
-    let known: Option<Vec<u64>> = extents.iter().map(|dim| dim.known()).collect();
-    known?.into_iter().min()
-}
-
-/// Where the elements of an operand go on unchanged.
-fn follow(module: &Module, node: Node, slot: u32, work: &mut Vec<Value>) {
-    let data = module.node(node);
-    let slot = slot as usize;
-    if slot >= data.n_formal() {
-        for body in data.bodies() {
-            let captures = u32::try_from(slot).map_or(&[][..], |slot| module.graph(body).captures_of(slot));
-            work.extend(captures);
-        }
-        return;
-    }
-    if let Op::Call(function) = data.op {
-        work.extend(module.graph(module.function(function).graph).inputs().get(slot));
-        return;
-    }
-    let Some(schema) = data.schema() else { return };
-    let carries = match schema.kind {
-        OpKind::Cast
-        | OpKind::Identity
-        | OpKind::Reshape
-        | OpKind::Flatten
-        | OpKind::Squeeze
-        | OpKind::Unsqueeze
-        | OpKind::Transpose
-        | OpKind::Slice
-        | OpKind::Split
-        | OpKind::Expand
-        | OpKind::Tile => slot == 0,
-        OpKind::Concat => true,
-        OpKind::Where => slot > 0,
-        _ => false,
-    };
-    if carries {
-        work.extend(data.results().iter().flatten());
-    }
 }
 
 /// Gives every dim of the tensors in a type a number.
@@ -381,80 +319,4 @@ pub(super) fn with_dims(module: &Module, asked: &Dims) -> Result<(Vec<Option<Typ
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn floats(seed: u64, k: u32) -> Vec<f32> {
-        let ty = Type::tensor(DType::F32, ampc_ir::Shape::known(&[5]));
-        let Ok(Data::Tensor(tensor)) = value(seed, k, &ty, Role::Flag) else { panic!("floats are drawn") };
-        tensor.as_slice::<f32>().unwrap().to_vec()
-    }
-
-    #[test]
-    fn the_numbers_are_those_that_are_documented() {
-        let drawn = floats(7, 2);
-        let word = |i: u32| philox4x32([i / 4, 0, 2, 1], [7, 0])[(i % 4) as usize];
-        let unit = |w: u32| (w >> 8) as f32 * 2f32.powi(-23) - 1.0;
-        assert_eq!(drawn, (0..5).map(|i| unit(word(i))).collect::<Vec<_>>());
-        assert_ne!(drawn, floats(7, 1));
-        assert_ne!(drawn, floats(8, 2));
-    }
-
-    #[test]
-    fn integers_are_below_the_extent_of_what_they_index() {
-        let text = "module ir=10\nopset ai.onnx=21\n\ngraph @main {
-  input %ids : i64[2, 3]\n  input %mask : i64[2]\n  input %other : i32[4]
-  const %table : f32[7, 2] = random(1, 1.0)\n  const %one : i64[1] = [1]
-  %wide = Unsqueeze(%ids, %one) : i64[2, 1, 3]
-  %y = Gather(%table, %wide) : f32[2, 1, 3, 2]
-  output %y : f32[2, 1, 3, 2]\n  output %mask : i64[2]\n  output %other : i32[4]\n}\n";
-        let mut module = ampc_ir::text::parse(text, &ampc_ir::text::NoData).unwrap();
-        ampc_ir::infer::infer_module(&mut module).unwrap();
-        assert_eq!(roles(&module), [Role::Index(7), Role::Mask, Role::Flag]);
-        let ty = Type::tensor(DType::I64, ampc_ir::Shape::known(&[1000]));
-        let Ok(Data::Tensor(drawn)) = value(0, 0, &ty, Role::Index(7)) else { panic!("integers are drawn") };
-        let numbers: Vec<i64> = drawn.i64s().unwrap().collect();
-        assert_eq!((numbers.iter().min(), numbers.iter().max()), (Some(&0), Some(&6)));
-    }
-
-    fn parsed(body: &str) -> Module {
-        let text = format!("module ir=10\nopset ai.onnx=21\n\ngraph @main {{\n{body}}}\n");
-        ampc_ir::text::parse(&text, &ampc_ir::text::NoData).unwrap_or_else(|errors| panic!("{errors}"))
-    }
-
-    #[test]
-    fn rows_of_indices_are_below_the_least_extent_that_they_index() {
-        for (attributes, indices, want) in [
-            ("", "3, 1", Role::Index(7)),
-            ("", "3, 2", Role::Index(2)),
-            (" {batch_dims=1}", "7, 1", Role::Index(2)),
-            (" {batch_dims=2}", "7, 2, 1", Role::Index(5)),
-        ] {
-            let mut module = parsed(&format!(
-                "  input %d : f32[7, 2, 5]\n  input %i : i64[{indices}]\n  \
-                 %y = GatherND(%d, %i){attributes} : f32[*]\n  output %y : f32[*]\n"
-            ));
-            ampc_ir::infer::infer_module(&mut module).unwrap();
-            assert_eq!(roles(&module)[1], want, "{attributes} {indices}");
-        }
-    }
-
-    #[test]
-    fn dims_in_sequences_and_optionals_are_bound_and_counted() {
-        let module = parsed(
-            "  input %s : seq(f32[N, 4])\n  input %o : optional(f32[N, ?])\n  input %t : string[N]\n  \
-             %n = SequenceLength(%s) : i64[]\n  output %n : i64[]\n  output %o : optional(f32[N, ?])\n  \
-             output %t : string[N]\n",
-        );
-        let dims = [("N".to_owned(), 3), ("o[1]".to_owned(), 5)].into();
-        let most = |most| crate::execute::Inputs::random(&module, 1, &dims, most);
-        let inputs = most(2 * 3 * 4 * 4).unwrap();
-        let Some(Data::Sequence(list)) = &inputs.values[0] else { panic!("a sequence") };
-        assert_eq!(list.items.iter().map(|i| i.tensor().unwrap().dims()).collect::<Vec<_>>(), [[3, 4]; 2]);
-        let Some(Data::Optional(maybe)) = &inputs.values[1] else { panic!("an optional") };
-        assert_eq!(maybe.value.as_ref().unwrap().tensor().unwrap().dims(), [3, 5]);
-        assert!(matches!(most(2 * 3 * 4 * 4 - 1), Err(Error::Inputs(_))));
-        let strings = Type::tensor(DType::String, ampc_ir::Shape::known(&[3]));
-        assert_eq!(bytes(&strings), Some(3 * 17));
-    }
-}
+mod tests;

@@ -22,6 +22,10 @@ pub struct VerifyReport {
     pub passed: bool,
     /// How far apart floats may be.
     pub tolerance: ToleranceReport,
+    /// What each draw of random inputs is; empty where inputs were read.
+    pub draws: Vec<String>,
+    /// Draws on which the model cannot be computed, by number from 0.
+    pub draws_without: Vec<usize>,
     /// The first value beyond the tolerance.
     pub first: Option<ValueReport>,
     /// The outputs.
@@ -93,6 +97,8 @@ pub struct ValueReport {
     pub op: Option<String>,
     /// The iterations of the loops around it.
     pub iterations: Vec<u64>,
+    /// The draw of inputs on which it is so, from 0.
+    pub draw: usize,
     /// Whether it is within the tolerance.
     pub passed: bool,
     /// Why it cannot be compared.
@@ -111,9 +117,21 @@ pub struct ValueReport {
     /// Largest |got − want| as a share of the largest |want|.
     #[serde(serialize_with = "number")]
     pub max_of_max: f64,
-    /// Largest |got − want| in units in the last place.
+    /// Largest |got − want| in units in the last place, of formats of at most 16 bits.
+    #[serde(serialize_with = "optional")]
+    pub max_ulp: Option<f64>,
+    /// The largest |want|.
     #[serde(serialize_with = "number")]
-    pub max_ulp: f64,
+    pub max_want: f64,
+    /// Whether 0 is wanted for all elements.
+    pub all_zero: bool,
+    /// The bound that held: what each element may be off, less its own share (`rel`); `None` where elements have to be
+    /// equal whatever the tolerance.
+    #[serde(serialize_with = "optional")]
+    pub bound: Option<f64>,
+    /// What rounding alone makes of the value.
+    #[serde(serialize_with = "number")]
+    pub noise: f64,
     /// Elements of which exactly one is NaN.
     pub nan_disagreements: u64,
     /// Elements of which one is infinite and the other is not the same.
@@ -145,7 +163,7 @@ pub struct MismatchReport {
 impl ValueReport {
     /// A value of two models, or of a model and test data.
     pub fn of(compared: &Compared) -> ValueReport {
-        let Compared { value, path, op, iterations, agreement, adds, .. } = compared;
+        let Compared { value, path, op, iterations, draw, agreement, noise, adds, .. } = compared;
         let text = |text: &String| (!text.is_empty()).then(|| text.clone());
         let found = &agreement.found;
         ValueReport {
@@ -154,6 +172,7 @@ impl ValueReport {
             node: text(path),
             op: text(op),
             iterations: iterations.clone(),
+            draw: *draw,
             passed: agreement.passed(),
             obstacle: agreement.obstacle.clone(),
             elements: found.elements,
@@ -162,6 +181,10 @@ impl ValueReport {
             max_rel: found.max_rel,
             max_of_max: found.max_of_max,
             max_ulp: found.max_ulp,
+            max_want: found.max_want,
+            all_zero: found.all_zero,
+            bound: found.held_to.map(|_| found.bound()),
+            noise: *noise,
             nan_disagreements: found.nan_disagreements,
             inf_disagreements: found.inf_disagreements,
             nan_in_both: found.nan_in_both,
@@ -186,6 +209,8 @@ impl VerifyReport {
             against: other.to_owned(),
             passed: found.passed(),
             tolerance: ToleranceReport::new(&found.tolerance, found.reason.clone()),
+            draws: found.draws.iter().filter(|about| !about.is_empty()).cloned().collect(),
+            draws_without: found.without.clone(),
             first: found.first.as_ref().map(ValueReport::of),
             outputs: list(&found.outputs),
             values: list(&found.values),

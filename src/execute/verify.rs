@@ -46,17 +46,24 @@ pub struct Verification {
     pub tolerance: Tolerance,
     /// Where that comes from.
     pub reason: String,
-    /// The outputs, in order.
+    /// The outputs, in order; of several draws of inputs the one that is furthest off.
     pub outputs: Vec<Compared>,
-    /// Every value that both compute, in the order in which the model does; of several iterations or calls of the
-    /// same path the one with the largest error.
+    /// Every value that both compute, in the order in which the model does; of several draws, iterations or calls of
+    /// the same path the one with the largest error.
     pub values: Vec<Compared>,
-    /// The first that is beyond the tolerance, outputs after all other values.
+    /// The first that is beyond the tolerance, outputs after all other values: on the first draw of inputs on which an
+    /// output is, if there is one.
     pub first: Option<Compared>,
     /// Values of the model that were compared with nothing.
     pub lone_values: Lone,
     /// Outputs of the other model that were compared with nothing.
     pub lone_outputs: Lone,
+    /// What each draw of inputs is, if there were several.
+    pub draws: Vec<String>,
+    /// Draws after the first on which the model cannot be computed: they say nothing.
+    pub without: Vec<usize>,
+    /// Whether an element of an output was compared with a number.
+    is_about_numbers: bool,
 }
 
 /// What one of the models has and the other one has not.
@@ -91,8 +98,13 @@ pub struct Compared {
     pub op: String,
     /// The iterations of the loops around it.
     pub iterations: Vec<u64>,
-    /// The errors.
+    /// The draw of inputs, from 0.
+    pub draw: usize,
+    /// The errors, and the bound that the elements were held to.
     pub agreement: Agreement,
+    /// What rounding in its element type makes of it: the part of the bound that is no share of the largest element,
+    /// where that is what is allowed.
+    pub noise: f64,
     /// Its error, as a share of the largest wanted element, less the largest of what the node reads; `None` where
     /// that is not known.
     pub adds: Option<f64>,
@@ -106,7 +118,12 @@ impl Verification {
 
     /// Whether an element of an output was compared with a number: NaN that meets NaN says nothing.
     pub fn says_something(&self) -> bool {
-        self.outputs.iter().any(|output| output.agreement.found.finite > 0)
+        self.is_about_numbers
+    }
+
+    /// On which of several draws of inputs a value was found to be as it is said to be.
+    pub fn draw_of(&self, value: &Compared) -> Option<&str> {
+        self.draws.get(value.draw).map(String::as_str).filter(|_| self.draws.len() > 1)
     }
 
     /// Values that are beyond the tolerance.
@@ -159,8 +176,7 @@ pub fn default_tolerance(modules: &[&Module]) -> Result<(Tolerance, String), Err
     };
     let is_wide = matches!(dtype, DType::F32 | DType::F64 | DType::Complex64 | DType::Complex128);
     let n = if is_wide { ROUNDOFFS_WIDE } else { ROUNDOFFS_LOW };
-    let tolerance =
-        Tolerance { abs: n * format.least_spacing(), rel: 0.0, of_max: n * format.unit_roundoff() };
+    let tolerance = Tolerance { of_max: n * format.unit_roundoff(), ..Tolerance::EXACT };
     let of_those = if narrow.is_empty() { "" } else { " of 16 bits and more" };
     let reason =
         format!("{n} unit roundoffs of {dtype}, the least precise format{of_those}, of the largest element");
@@ -177,16 +193,31 @@ pub fn verify(
     inputs: &Inputs,
     options: &VerifyOptions,
 ) -> Result<Verification, Error> {
+    verify_draws(model, other, std::slice::from_ref(inputs), options)
+}
+
+/// As [`verify`], on several values for the inputs, of the same dims: of each value what is worst is kept. A draw after
+/// the first on which the model cannot be computed is left out.
+///
+/// # Errors
+/// Those of [`verify`]; also if there are no inputs.
+pub fn verify_draws(
+    model: &mut Module,
+    other: &mut Module,
+    draws: &[Inputs],
+    options: &VerifyOptions,
+) -> Result<Verification, Error> {
     let pairs = pair_outputs(model, other)?;
+    let first = draws.first().ok_or_else(|| Error::Usage("there are no inputs to compare on".into()))?;
     // What depends on constants alone is looked at as well.
     let stop = options.cpu.stop.clone().unwrap_or_default();
     let (max_bytes, stop_either) = (options.cpu.max_bytes / 2, Some(stop.clone()));
     let cpu = Cpu { fold: false, max_bytes, stop: stop_either, ..options.cpu.clone() };
     let mut executables = [prepare(model, &cpu)?, prepare(other, &cpu).map_err(in_other)?];
     let (model, other) = (&*model, &*other);
-    let other_inputs = inputs.for_other(model, other).map_err(in_other)?;
-    bind(&mut executables[0], &inputs.values)?;
-    bind(&mut executables[1], &other_inputs.values).map_err(in_other)?;
+    let other_first = first.for_other(model, other).map_err(in_other)?;
+    bind(&mut executables[0], &first.values)?;
+    bind(&mut executables[1], &other_first.values).map_err(in_other)?;
     let (tolerance, reason) = match options.tolerance {
         Some(tolerance) => (tolerance, "asked for".to_owned()),
         None => default_tolerance(&[model, other])?,
@@ -200,28 +231,89 @@ pub fn verify(
     for ((side, executable), names) in sides.iter_mut().zip(&executables).zip(&names) {
         side.keep(executable, names);
     }
-    let told = run_both(&mut executables, [inputs, &other_inputs], &sides, tolerance, &stop);
-    let (wanted, found, mut comparer) = told.map_err(|error| no_thread(model, &error))?;
-    let (wanted, found) = match (wanted, found) {
-        (Ok(wanted), Ok(found)) => (wanted, found),
-        // Who was stopped was so because of the other one.
-        (Ok(_) | Err(ExecuteError::Stopped), Err(error)) => return Err(in_other(of_run(other, &error))),
-        (Err(error), _) => return Err(of_run(model, &error)),
-    };
-    let comparer = match &mut comparer {
-        Ok(comparer) => comparer,
-        Err(error) => return Err(Error::Unsupported(error.to_string())),
-    };
-    let outputs = comparer.outputs(&wanted, &found, &pairs);
-    let mut first = comparer.first.take();
-    if first.is_none() {
-        first = outputs.iter().find(|output| !output.agreement.passed()).cloned();
+    let mut comparer = Comparer::new(&sides[0], tolerance);
+    let mut summary = Summary::default();
+    for (draw, inputs) in draws.iter().enumerate() {
+        let other_inputs = inputs.for_other(model, other).map_err(in_other)?;
+        comparer.begin(draw);
+        let both = [inputs, &other_inputs];
+        let told = run_both(&mut executables, both, &sides, &mut comparer, &stop);
+        let (wanted, found, compared) = told.map_err(|error| no_thread(model, &error))?;
+        let (wanted, found) = match (wanted, found) {
+            (Ok(wanted), Ok(found)) => (wanted, found),
+            (Err(error), _) if draw > 0 && is_of_values(&error) => {
+                summary.without.push(draw);
+                stop.store(false, Ordering::Relaxed);
+                continue;
+            }
+            // Who was stopped was so because of the other one.
+            (Ok(_) | Err(ExecuteError::Stopped), Err(error)) => return Err(in_other(of_run(other, &error))),
+            (Err(error), _) => return Err(of_run(model, &error)),
+        };
+        compared.map_err(|error| Error::Unsupported(error.to_string()))?;
+        summary.add(comparer.outputs(&wanted, &found, &pairs), comparer.first.take());
     }
     let lone = values.iter().filter(|v| without.contains(v) || comparer.is_lone(**v));
     let lone_values = Lone::new(lone.map(|&v| ampc_ir::verify::name_of(model, v)), values.len());
-    let lone_outputs = lone_outputs(other, &pairs);
-    let values = std::mem::take(&mut comparer.values);
-    Ok(Verification { tolerance, reason, outputs, values, first, lone_values, lone_outputs })
+    let Summary { outputs, first, without, is_about_numbers, .. } = summary;
+    Ok(Verification {
+        tolerance,
+        reason,
+        outputs,
+        values: std::mem::take(&mut comparer.values),
+        first,
+        lone_values,
+        lone_outputs: lone_outputs(other, &pairs),
+        draws: draws.iter().map(|inputs| inputs.about.clone()).collect(),
+        without,
+        is_about_numbers,
+    })
+}
+
+/// What draws have found so far.
+#[derive(Default)]
+struct Summary {
+    outputs: Vec<Compared>,
+    first: Option<Compared>,
+    /// Whether an output is beyond the tolerance.
+    failed: bool,
+    without: Vec<usize>,
+    is_about_numbers: bool,
+}
+
+impl Summary {
+    fn add(&mut self, outputs: Vec<Compared>, first: Option<Compared>) {
+        let off = outputs.iter().find(|output| !output.agreement.passed());
+        self.is_about_numbers |= outputs.iter().any(|output| output.agreement.found.finite > 0);
+        if self.first.is_none() || (off.is_some() && !self.failed) {
+            self.first = first.or_else(|| off.cloned()).or_else(|| self.first.take());
+        }
+        self.failed |= off.is_some();
+        if self.outputs.is_empty() {
+            self.outputs = outputs;
+            return;
+        }
+        for (old, new) in self.outputs.iter_mut().zip(outputs) {
+            if is_worse(&new.agreement, &old.agreement) {
+                *old = new;
+            }
+        }
+    }
+}
+
+/// Whether a value is further off than another one.
+fn is_worse(new: &Agreement, old: &Agreement) -> bool {
+    match (new.passed(), old.passed()) {
+        (false, true) => true,
+        (true, false) => false,
+        _ => new.found.of_bound() > old.found.of_bound() || new.error() > old.error(),
+    }
+}
+
+/// Whether a run failed for what its inputs are: an index that is not there, say.
+fn is_of_values(error: &ExecuteError) -> bool {
+    matches!(error, ExecuteError::Node { error, .. } if !error.is_no_memory())
+        || matches!(error, ExecuteError::Iterations { .. } | ExecuteError::NoOutput { .. })
 }
 
 /// Runs both models at the same time and compares their values as they come. An error if no thread can be started.
@@ -229,9 +321,9 @@ fn run_both<'s>(
     [first, second]: &mut [Executable; 2],
     [inputs, other_inputs]: [&Inputs; 2],
     [side, other_side]: &'s [Side<'s>; 2],
-    tolerance: Tolerance,
+    comparer: &mut Comparer<'s>,
     stop: &AtomicBool,
-) -> std::io::Result<(Ran, Ran, Result<Comparer<'s>, HostError>)> {
+) -> std::io::Result<(Ran, Ran, Result<(), HostError>)> {
     std::thread::scope(|scope| {
         let (to_wanted, wanted_events) = sync_channel(WAITING);
         let (to_found, found_events) = sync_channel(WAITING);
@@ -243,11 +335,10 @@ fn run_both<'s>(
         // Without the second one, the first has nobody to wait for it.
         let found =
             thread().spawn_scoped(scope, run_second).inspect_err(|_| stop.store(true, Ordering::Relaxed))?;
-        let mut comparer = Comparer::new(side, tolerance);
         let compared = comparer.compare(&wanted_events, &found_events);
         // Runs go on without anybody who listens.
         drop((wanted_events, found_events));
-        Ok((joined(wanted.join()), joined(found.join()), compared.map(|()| comparer)))
+        Ok((joined(wanted.join()), joined(found.join()), compared))
     })
 }
 
@@ -322,12 +413,12 @@ fn lone_outputs(other: &Module, pairs: &[usize]) -> Lone {
     Lone::new(lone.map(|(_, name)| name), of)
 }
 
-/// What was found of the outputs of a model, with the nodes that make them.
-pub fn of_outputs(module: &Module, found: impl IntoIterator<Item = Agreement>) -> Vec<Compared> {
+/// What was found of the outputs of a model, and the noise of each, with the nodes that make them.
+pub fn of_outputs(module: &Module, found: impl IntoIterator<Item = (Agreement, f64)>) -> Vec<Compared> {
     let paths = Paths::of(module);
     let outputs = module.graph(module.main()).outputs();
     let rows = outputs.iter().zip(output_names(module)).zip(found);
-    rows.map(|((output, value), agreement)| {
+    rows.map(|((output, value), (agreement, noise))| {
         let node = module.producer(output.value).map(|(node, _)| node);
         Compared {
             value,
@@ -335,7 +426,9 @@ pub fn of_outputs(module: &Module, found: impl IntoIterator<Item = Agreement>) -
             path: node.map_or_else(String::new, |node| paths.path(node).to_owned()),
             op: node.map_or_else(String::new, |node| op_of(module, node)),
             iterations: Vec::new(),
+            draw: 0,
             agreement,
+            noise,
             adds: None,
         }
     })

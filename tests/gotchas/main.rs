@@ -17,6 +17,7 @@ mod bodies;
 mod constants;
 mod contrib;
 mod decisions;
+mod emulated;
 mod guards;
 mod names;
 mod order;

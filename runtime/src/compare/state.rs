@@ -57,7 +57,14 @@ pub(super) struct State<'a> {
     format: Option<Format>,
     tolerance: Tolerance,
     found: Comparison,
+    max_ulp: f64,
     pub(super) max_want: f64,
+    /// Whether elements are floats: `max_want` is known before they are compared.
+    pub(super) is_float: bool,
+    /// Whether an element is wanted that is not finite.
+    wants_special: bool,
+    /// Whether units in the last place are measured.
+    counts_ulps: bool,
     /// What the sums are of is multiplied by this, so that they are finite where the elements wanted are huge.
     pub(super) scale: f64,
     sum_error: f64,
@@ -73,7 +80,12 @@ impl<'a> State<'a> {
             format: Format::of(got.dtype()),
             tolerance,
             found: Comparison::default(),
+            max_ulp: 0.0,
             max_want: 0.0,
+            is_float: false,
+            wants_special: false,
+            counts_ulps: Format::of(got.dtype()).is_some()
+                && got.dtype().bits().is_some_and(|bits| bits <= 16),
             scale: 1.0,
             sum_error: 0.0,
             sum_want: 0.0,
@@ -167,7 +179,7 @@ impl<'a> State<'a> {
         found.finite += elements;
         sums.max_abs.iter().for_each(|&v| raise(&mut found.max_abs, v));
         sums.max_rel.iter().for_each(|&v| raise(&mut found.max_rel, v));
-        sums.max_ulp.iter().for_each(|&v| raise(&mut found.max_ulp, v));
+        sums.max_ulp.iter().for_each(|&v| raise(&mut self.max_ulp, v));
         self.sum_error += sums.error.iter().sum::<f64>();
         self.sum_want += sums.want.iter().sum::<f64>();
     }
@@ -187,6 +199,7 @@ impl<'a> State<'a> {
             self.found.finite += 1;
             self.tolerance.allows(error, want, self.max_want)
         } else {
+            self.wants_special |= !want.is_finite();
             let both_nan = got.is_nan() && want.is_nan();
             let same = got == want || both_nan;
             let nan = got.is_nan() || want.is_nan();
@@ -208,13 +221,20 @@ impl<'a> State<'a> {
         self.found.max_abs = self.found.max_abs.max(error);
         self.found.max_rel = self.found.max_rel.max(share(error, want.abs()));
         if let Some(format) = self.format {
-            self.found.max_ulp = self.found.max_ulp.max(error / format.spacing(want));
+            self.max_ulp = self.max_ulp.max(error / format.spacing(want));
         }
     }
 
     pub(super) fn finish(mut self) -> Comparison {
         self.found.max_of_max = share(self.found.max_abs, self.max_want);
         self.found.mean_of_mean = share(self.sum_error, self.sum_want);
+        self.found.max_ulp = self.counts_ulps.then_some(self.max_ulp);
+        self.found.max_want = self.max_want;
+        if self.is_float {
+            self.found.held_to = Some(self.tolerance);
+            let is_zero = self.max_want == 0.0 && !self.wants_special;
+            self.found.all_zero = is_zero && self.found.elements > 0;
+        }
         if self.found.not_finite() > 0 {
             self.found.no_number();
         }

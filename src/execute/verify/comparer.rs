@@ -1,7 +1,8 @@
 //! Values of two models, compared as they come.
 
-use super::{Compared, of_outputs};
+use super::{Compared, is_worse, of_outputs};
 use crate::execute::agree::agree;
+use crate::execute::bound;
 use crate::execute::scope::{Closed, Event, Scope, Side, is_nested};
 use crate::rewrite::op_of;
 use ampc_ir::module::{Def, GraphOwner};
@@ -16,12 +17,16 @@ use std::sync::mpsc::Receiver;
 pub(super) struct Comparer<'a> {
     side: &'a Side<'a>,
     tolerance: Tolerance,
+    /// The draw of inputs that is compared.
+    draw: usize,
     pub(super) values: Vec<Compared>,
     pub(super) first: Option<Compared>,
     /// Where in `values` a value of a path is.
     index: FxHashMap<(Arc<str>, Value), usize>,
     /// The error of each value when it was computed last.
     errors: FxHashMap<Value, f64>,
+    /// The noise of each value when it was computed last.
+    noises: FxHashMap<Value, f64>,
     /// The call that a function runs for.
     calls: FxHashMap<GraphId, Node>,
     /// Values of the other model that came before their turn, by scope and name.
@@ -39,16 +44,27 @@ impl<'a> Comparer<'a> {
         Comparer {
             side,
             tolerance,
+            draw: 0,
             values: Vec::new(),
             first: None,
             index: FxHashMap::default(),
             errors: FxHashMap::default(),
+            noises: FxHashMap::default(),
             calls: FxHashMap::default(),
             waiting: BTreeMap::new(),
             missed: FxHashSet::default(),
             done: Closed::default(),
             closed: Closed::default(),
         }
+    }
+
+    /// Begins with another draw of inputs: what is held of the one before goes, what was found stays.
+    pub(super) fn begin(&mut self, draw: usize) {
+        self.draw = draw;
+        self.first = None;
+        self.calls.clear();
+        self.waiting.clear();
+        (self.done, self.closed) = (Closed::default(), Closed::default());
     }
 
     /// Whether a value was computed, and never by the other model as well.
@@ -81,6 +97,9 @@ impl<'a> Comparer<'a> {
                     self.value(&scope, (node, value), &name, &got?, &data?);
                 } else {
                     self.missed.insert(value);
+                    let want = data?;
+                    let noise = bound::noise(&want, bound::magnitude(&want), self.carried(node));
+                    self.noises.insert(value, noise);
                 }
             }
         }
@@ -134,17 +153,22 @@ impl<'a> Comparer<'a> {
 
     fn value(&mut self, scope: &Scope, (node, value): (Node, Value), name: &str, got: &Data, want: &Data) {
         let module = self.side.module;
-        let agreement = agree(got, want, &self.tolerance);
+        let carried = self.carried(node);
+        let agreement = agree(got, want, &bound::of_value(&self.tolerance, want, carried));
         let error = agreement.error();
         self.errors.insert(value, error);
+        let noise = bound::noise(want, agreement.found.max_want, carried);
+        self.noises.insert(value, noise);
         let compared = Compared {
             value: name.to_owned(),
             node: Some(node),
             path: self.side.path(scope, node),
             op: op_of(module, node),
             iterations: scope.iterations.clone(),
+            draw: self.draw,
             adds: self.read_error(node).map(|read| if error > read { error - read } else { 0.0 }),
             agreement,
+            noise,
         };
         if self.first.is_none() && !compared.agreement.passed() {
             self.first = Some(compared.clone());
@@ -153,7 +177,7 @@ impl<'a> Comparer<'a> {
         let at = *self.index.entry((scope.path.clone(), value)).or_insert(next);
         match self.values.get_mut(at) {
             None => self.values.push(compared),
-            Some(old) if error > old.agreement.error() => *old = compared,
+            Some(old) if is_worse(&compared.agreement, &old.agreement) => *old = compared,
             Some(_) => {}
         }
     }
@@ -167,14 +191,31 @@ impl<'a> Comparer<'a> {
         operands.map(|&v| self.error_of(v)).try_fold(0.0, |most: f64, error| Some(most.max(error?)))
     }
 
-    fn error_of(&self, mut value: Value) -> Option<f64> {
+    fn error_of(&self, value: Value) -> Option<f64> {
+        match self.origin(value)? {
+            Origin::Given => Some(0.0),
+            Origin::Result(value) => self.errors.get(&value).copied(),
+        }
+    }
+
+    /// What a node's results carry of the noise of its operands.
+    fn carried(&self, node: Node) -> f64 {
+        let noise_of = |value| match self.origin(value) {
+            Some(Origin::Result(value)) => self.noises.get(&value).copied().unwrap_or(0.0),
+            Some(Origin::Given) | None => 0.0,
+        };
+        bound::carried(self.side.module, node, noise_of)
+    }
+
+    /// Where a value comes from, through captures and calls; `None` for what a node hands into its bodies.
+    fn origin(&self, mut value: Value) -> Option<Origin> {
         let module = self.side.module;
         loop {
             let data = module.value(value);
             let owner = module.graph(data.graph).owner;
             let (node, slot) = match (&data.def, owner) {
-                (Def::Constant(_), _) | (Def::Input { .. }, GraphOwner::Main) => return Some(0.0),
-                (Def::Result { .. }, _) => return self.errors.get(&value).copied(),
+                (Def::Constant(_), _) | (Def::Input { .. }, GraphOwner::Main) => return Some(Origin::Given),
+                (Def::Result { .. }, _) => return Some(Origin::Result(value)),
                 (Def::Input { slot, .. }, GraphOwner::Function(_)) => (*self.calls.get(&data.graph)?, *slot),
                 (Def::Capture { slot }, GraphOwner::Body { node, .. }) => (node, *slot),
                 _ => return None,
@@ -184,8 +225,25 @@ impl<'a> Comparer<'a> {
     }
 
     pub(super) fn outputs(&self, wanted: &[Data], found: &[Data], pairs: &[usize]) -> Vec<Compared> {
-        let pairs = wanted.iter().zip(pairs);
-        let agreements = pairs.filter_map(|(want, &at)| Some(agree(found.get(at)?, want, &self.tolerance)));
-        of_outputs(self.side.module, agreements)
+        let module = self.side.module;
+        let outputs = module.graph(module.main()).outputs().iter();
+        let carried = outputs.map(|o| module.producer(o.value).map_or(0.0, |(node, _)| self.carried(node)));
+        let rows = wanted.iter().zip(pairs).zip(carried);
+        let agreements = rows.filter_map(|((want, &at), carried)| {
+            let agreement = agree(found.get(at)?, want, &bound::of_value(&self.tolerance, want, carried));
+            let noise = bound::noise(want, agreement.found.max_want, carried);
+            Some((agreement, noise))
+        });
+        let mut outputs = of_outputs(module, agreements);
+        outputs.iter_mut().for_each(|output| output.draw = self.draw);
+        outputs
     }
+}
+
+/// Where a value comes from.
+enum Origin {
+    /// An input of the model or a constant.
+    Given,
+    /// A node computes it.
+    Result(Value),
 }

@@ -1,0 +1,68 @@
+//! Masks: rows of which some elements are not seen, as in batches of texts that are padded to one length.
+
+use ampc_ir::DType;
+use ampc_runtime::float::Format;
+
+/// The rows of a mask: what stands along its last axis.
+///
+/// Of a row of `n > 1` elements `1 + (w · (n div 2)) div 2^32` are not seen: those at its end if the number of the row
+/// and of the draw are both even or both odd, those at its beginning otherwise.
+#[derive(Clone, Copy)]
+pub(super) struct Rows<'a> {
+    pub(super) dims: &'a [u64],
+    pub(super) draw: u32,
+}
+
+/// What is added where nothing is to be seen, in each draw: what fits in 16 bits, what does not fit in f16, and the
+/// lowest number of all.
+const UNSEEN: [f32; 3] = [-1e4, -1e9, f32::MIN];
+
+/// Of so many queries the first sees nothing in the last draw.
+const BLIND: u64 = 8;
+
+impl Rows<'_> {
+    pub(super) fn width(self) -> u64 {
+        self.dims.last().copied().unwrap_or(1)
+    }
+
+    /// How many elements of a row are not seen.
+    fn hidden(width: u64, word: u32) -> u64 {
+        if width < 2 { 0 } else { 1 + ((u128::from(word) * u128::from(width / 2)) >> 32) as u64 }
+    }
+
+    /// Whether each element is seen, row by row.
+    pub(super) fn seen(self, mut word: impl FnMut() -> u32) -> impl Iterator<Item = bool> {
+        let (width, draw) = (self.width(), u64::from(self.draw));
+        (0u64..).flat_map(move |row| {
+            let hidden = Rows::hidden(width, word());
+            let at_end = (row + draw).is_multiple_of(2);
+            (0..width).map(move |at| if at_end { at < width - hidden } else { at >= hidden })
+        })
+    }
+
+    /// What is added to scores, row by row: 0 where something is seen. In the last draw the first of every eight queries
+    /// (the axis before the last, of masks of three axes and more) sees nothing at all, as what pads a text from the
+    /// left does under a causal mask.
+    pub(super) fn additive(self, dtype: DType, word: impl FnMut() -> u32) -> impl Iterator<Item = f32> {
+        let width = self.width().max(1);
+        let queries = match self.dims {
+            [_, .., queries, _] if self.draw as usize == UNSEEN.len() - 1 && *queries > 1 => *queries,
+            _ => 0,
+        };
+        let unseen = lowest(dtype).max(UNSEEN[(self.draw as usize).min(UNSEEN.len() - 1)]);
+        (0u64..).zip(self.seen(word)).map(move |(at, seen)| {
+            let is_blind = queries > 0 && (at / width % queries).is_multiple_of(BLIND);
+            if seen && !is_blind { 0.0 } else { unseen }
+        })
+    }
+}
+
+/// The lowest number of a float type, if f32 has it.
+fn lowest(dtype: DType) -> f32 {
+    match dtype {
+        DType::F16 => -65504.0,
+        DType::BF16 => f32::from_bits(0xff7f_0000),
+        _ if Format::of(dtype).is_some_and(|format| format.precision < 8) => -1.0,
+        _ => f32::MIN,
+    }
+}

@@ -1,0 +1,68 @@
+//! What a model computes against stored outputs.
+//!
+//! By default an element may be off by `1e-3 · |want| + abs`, as ONNX's backend tests have it, with `abs` 1e-7 where
+//! outputs are as large as theirs. It never dwarfs what is stored: it is at most 1e-3 of the largest element and what
+//! the output carries of fp32 noise ([`bound`](super::bound)), so that an output whose elements are all near 1e-14 is
+//! compared, and one that is stored as zeros is zeros.
+
+use super::agree::{Agreement, agree_in_type};
+use super::bound::{self, Meter};
+use super::verify::{Compared, of_outputs};
+use super::{TestData, of_run, views};
+use crate::error::Error;
+use ampc_ir::Module;
+use ampc_runtime::{Data, Executable, Tolerance};
+
+/// How far off stored outputs may be.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct StoredTolerance {
+    /// The tolerance.
+    pub tolerance: Tolerance,
+    /// Whether its absolute part is meant as it is; otherwise it is [limited](StoredTolerance::for_output) by each
+    /// output.
+    pub abs_is_asked: bool,
+}
+
+impl Default for StoredTolerance {
+    fn default() -> StoredTolerance {
+        StoredTolerance { tolerance: Tolerance { abs: 1e-7, rel: SHARE, of_max: 0.0 }, abs_is_asked: false }
+    }
+}
+
+/// The share of the largest element that an absolute part may reach, and of each element that it may be off.
+const SHARE: f64 = 1e-3;
+
+impl StoredTolerance {
+    /// The tolerance for an output that carries this much noise.
+    fn for_output(&self, want: &Data, carried: f64) -> Tolerance {
+        if self.abs_is_asked || self.tolerance.of_max > 0.0 {
+            return bound::of_value(&self.tolerance, want, carried);
+        }
+        let most = SHARE * bound::magnitude(want) + bound::noise(want, 0.0, carried);
+        Tolerance { abs: self.tolerance.abs.min(most), ..self.tolerance }
+    }
+}
+
+/// Runs a model on stored inputs, and compares its outputs, in order, with those that are stored.
+///
+/// # Errors
+/// If a node cannot be computed, inputs do not fit or a limit is reached: with the node's path.
+pub fn verify_stored(
+    module: &Module,
+    executable: &mut Executable,
+    data: &TestData,
+    tolerance: &StoredTolerance,
+) -> Result<Vec<Compared>, Error> {
+    let mut meter = Meter::new(module);
+    let outputs = executable.run_observed(&views(&data.inputs), Some(&mut meter));
+    let outputs = outputs.map_err(|error| of_run(module, &error))?;
+    let rows = outputs.iter().zip(&data.outputs).zip(meter.outputs());
+    let found: Vec<(Agreement, f64)> = rows
+        .map(|((got, want), carried)| {
+            let agreement = agree_in_type(got, want, &tolerance.for_output(want, carried));
+            let noise = bound::noise(want, agreement.found.max_want, carried);
+            (agreement, noise)
+        })
+        .collect();
+    Ok(of_outputs(module, found))
+}
