@@ -133,7 +133,7 @@ mod tests {
                 let slope = ((f(at + 1e-12 * towards) - f(at + 1e-13 * towards)) / 9e-13).abs();
                 slope.is_nan() || slope > 1e3
             };
-            let zero = steep(0.0, 1.0);
+            let zero = f(1e-3).is_finite() && steep(0.0, 1.0);
             let one = !zero && steep(1.0, -1.0) && steep(1.0, if f(1.1).is_nan() { -1.0 } else { 1.0 })
                 || kind == K::Acosh && steep(1.0, 1.0);
             let turns = std::f64::consts::TAU * 1000.0;

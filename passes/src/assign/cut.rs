@@ -24,7 +24,6 @@ use self::vertices::{Components, Vertices};
 use super::margins::margins;
 use super::negligible;
 use super::predicted::Predicted;
-use super::sums::sums;
 use super::{Found, Optimum, Painted, paint};
 use crate::classify::pin_of_cast;
 use crate::cost::{CostModel, NodeTime};
@@ -109,6 +108,7 @@ impl<'m> Choice<'m> {
         costs: &'m CostModel<'m>,
         painted: &'m Painted,
         negligible: FxHashMap<Var, u32>,
+        sums: FxHashSet<Var>,
         target: Arc<Profile>,
     ) -> Result<Choice<'m>, Invalid> {
         let mut choice = Choice {
@@ -121,7 +121,7 @@ impl<'m> Choice<'m> {
             problem: Problem::with_vertices(2)?,
             vertices: Vertices::default(),
             held: VarMap::default(),
-            sums: sums(tensors.module),
+            sums,
             margins: FxHashMap::default(),
             order: Vec::new(),
             timed: Vec::new(),
@@ -433,7 +433,9 @@ impl<'m> Choice<'m> {
     }
 
     /// Chooses.
-    pub(super) fn solve(&self) -> Result<(Found, Optimum), Contradiction> {
+    ///
+    /// Says how many casts there are besides, counted by tensors and formats.
+    pub(super) fn solve(&self) -> Result<(Found, Optimum, usize), Contradiction> {
         let mut solution = self.problem.solve(DEFAULT_BUDGET)?;
         self.ground(&mut solution.labels);
         let cost = self.problem.cost(&solution.labels).expect("what is held stays so");
@@ -466,8 +468,22 @@ impl<'m> Choice<'m> {
             recast: self.vertices.sources.keys().filter_map(|&source| self.recast(source)).collect(),
             fusions: self.costs.fusions().clone(),
             limit: self.costs.limit(),
+            rounded: Vec::new(),
         };
-        Ok((found, optimum))
+        Ok((found, optimum, self.casts(&solution.labels)))
+    }
+
+    /// The casts of tensors: one for each format that a tensor is read in and not made in.
+    fn casts(&self, labels: &[Label]) -> usize {
+        let of_tensor = |tensor: &Tensor| {
+            let Producer::End(from) = tensor.producer else { return 0 };
+            let made = self.format(from, labels);
+            let read = tensor.readers.iter().filter(|reading| reading.fused.is_none());
+            let formats =
+                read.map(|reading| self.format(reading.end, labels)).filter(|&format| format != made);
+            formats.collect::<FxHashSet<_>>().len()
+        };
+        self.all.iter().map(of_tensor).sum()
     }
 
     /// The rule and why of a variable that has come to have a format, if they are not those of its class.

@@ -23,6 +23,7 @@ use self::cut::Choice;
 use self::negligible::negligible;
 use self::paint::{paint, paint_other};
 use self::quantized::hold_quantized;
+use self::sums::{Unrolled, sums, unrolled};
 use crate::cost::{CostModel, Objective};
 use crate::flow::{self, Var};
 use crate::guard::Statistics;
@@ -208,6 +209,12 @@ impl Pass for Assign {
         let (changed, optimum) = self.choose(module, cx.statistics, true);
         cx.results.remove::<Optimum>();
         if let Some(mut optimum) = optimum {
+            for (node, steps) in std::mem::take(&mut optimum.rounded) {
+                let message = format!(
+                    "a state that is summed up in {steps} steps is rounded in each: pin it to fp32 if its value matters, for as many casts"
+                );
+                cx.warn("state.rounded", Some(node), message);
+            }
             optimum.elsewhere = self.elsewhere(module, cx);
             cx.results.put(optimum);
         }
@@ -258,9 +265,11 @@ impl Assign {
         let costs = CostModel::new(module, target, self.to, objective);
         let tensors = Tensors::new(module, self.to, &self.keep_io, &groups, costs.fusions());
         let negligible = negligible(module, self.to, &costs, self.negligible);
-        let choice =
-            Choice::new(&tensors, &costs, painted, negligible, target.clone()).expect("costs are bounded");
-        let (found, mut optimum) = choice.solve().expect("what is held does not contradict itself");
+        let choose = |kept: FxHashSet<Var>| {
+            let choice = Choice::new(&tensors, &costs, painted, negligible.clone(), kept, target.clone());
+            choice.expect("costs are bounded").solve().expect("what is held does not contradict itself")
+        };
+        let (found, mut optimum) = keeping_states(module, choose);
         if predicts {
             let time = || CostModel::new(module, target, self.to, Objective::Time);
             let time = (objective != Objective::Time).then(time);
@@ -269,6 +278,50 @@ impl Assign {
         (found, optimum)
     }
 }
+
+/// The choice that keeps in fp32 what loops add up, and the gated states of unrolled ones that cost few casts by it: at
+/// most one for each ten steps. What is rounded in every step else is in the optimum.
+fn keeping_states(
+    module: &Module,
+    choose: impl Fn(FxHashSet<Var>) -> (Found, Optimum, usize),
+) -> (Found, Optimum) {
+    let of_loops = sums(module);
+    let (found, mut optimum, casts) = choose(of_loops.clone());
+    let is_low = |var: &Var| found.low.contains_key(var);
+    let chains: Vec<Unrolled> =
+        unrolled(module).into_iter().filter(|chain| chain.vars.iter().any(is_low)).collect();
+    if chains.is_empty() {
+        return (found, optimum);
+    }
+    let with = |chains: &[&Unrolled]| {
+        let vars = chains.iter().flat_map(|chain| chain.vars.iter().copied());
+        choose(of_loops.iter().copied().chain(vars).collect())
+    };
+    let budget = |chains: &[&Unrolled]| chains.iter().map(|chain| chain.steps.len() / 10).sum::<usize>();
+    let pays = |chains: &[&Unrolled]| with(chains).2 <= casts + budget(chains);
+    let all: Vec<&Unrolled> = chains.iter().collect();
+    // Together they may share casts; if they do not pay so, each is looked at alone.
+    let kept = if pays(&all) {
+        all
+    } else if all.len() <= MAX_CHAINS {
+        all.into_iter().filter(|chain| pays(&[chain])).collect()
+    } else {
+        Vec::new()
+    };
+    let is_kept = |chain: &Unrolled| kept.iter().any(|kept| kept.steps == chain.steps);
+    let left = chains.iter().filter(|chain| !is_kept(chain));
+    let rounded = left.filter_map(|chain| Some((*chain.steps.last()?, chain.steps.len()))).collect();
+    if kept.is_empty() {
+        optimum.rounded = rounded;
+        return (found, optimum);
+    }
+    let (found, mut optimum, _) = with(&kept);
+    optimum.rounded = rounded;
+    (found, optimum)
+}
+
+/// More unrolled states than this are kept all or none.
+const MAX_CHAINS: usize = 16;
 
 /// Makes casts take what arrives, unless they were to read a 16-bit format: from a narrower format than they were to
 /// read they make the same number.

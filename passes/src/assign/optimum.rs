@@ -75,6 +75,8 @@ pub struct Optimum {
     pub(crate) fusions: Fusions,
     /// No cost counts as more.
     pub(crate) limit: i64,
+    /// The last sums of gated states that are rounded in each of so many steps.
+    pub(crate) rounded: Vec<(Node, usize)>,
 }
 
 /// What the casts of a graph cost, constants in two formats, and what was free. Casts of one tensor to one format in

@@ -113,3 +113,61 @@ pub(super) fn unrolled(module: &Module) -> Vec<Unrolled> {
     chains.retain(|chain| chain.steps.len() >= MIN_STEPS);
     chains
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::assign::Assign;
+    use crate::flow;
+    use crate::invariants::Invariants;
+    use crate::pass::Pass;
+    use crate::pipeline::Pipeline;
+    use ampc_ir::infer::infer_module;
+    use ampc_ir::text::{NoData, parse};
+    use ampc_ir::{DType, Node};
+
+    /// A gated state of so many steps, whose gates come from one product, or from one in each step. Which of its sums
+    /// are fp32, and how many states are said to be rounded.
+    fn fp32_sums(steps: usize, product_each: bool) -> (usize, usize) {
+        let mut lines = vec![
+            "  input %x : f32[1, 64]".to_owned(),
+            "  const %w : f32[64, 64] = random(1, 1.0)".to_owned(),
+            "  %p = MatMul(%x, %w) : ? class=allow why=table".to_owned(),
+            "  %s0 = Relu(%p) : ? class=clear why=table".to_owned(),
+        ];
+        for i in 0..steps {
+            let j = i + 1;
+            let gate = if product_each { format!("%g{j}") } else { "%p".to_owned() };
+            if product_each {
+                lines.push(format!("  %q{j} = MatMul(%s{i}, %w) : ? class=allow why=table"));
+                lines.push(format!("  {gate} = Sigmoid(%q{j}) : ? class=infer why=table"));
+            }
+            lines.push(format!("  %m{j} = Mul({gate}, %s{i}) : ? class=infer why=table"));
+            lines.push(format!("  %s{j} = Add(%m{j}, {gate}) : ? class=infer why=table"));
+        }
+        lines.push(format!("  %y = MatMul(%s{steps}, %w) : ? class=allow why=table"));
+        let text = format!(
+            "module ir=10\nopset ai.onnx=20\n\ngraph @main {{\n{}\n  output %y\n}}\n",
+            lines.join("\n")
+        );
+        let mut module = parse(&text, &NoData).unwrap_or_else(|e| panic!("{e}\n{text}"));
+        infer_module(&mut module).unwrap();
+        let assign = Assign { negligible: 0, ..Assign::new(DType::F16) };
+        let known = Invariants::CORE.with(Invariants::CLASSIFIED);
+        let pipeline = Pipeline::on(known, vec![Box::new(assign) as Box<dyn Pass>]).unwrap();
+        let warnings = pipeline.run(&mut module, true, &mut ()).unwrap();
+        let warned = warnings.iter().filter(|warning| warning.code == "state.rounded").count();
+        let is_sum = |node: &Node| module.op_name(*node).1 == "Add";
+        let sums = flow::nodes(&module).into_iter().filter(is_sum);
+        let full = sums.filter(|&n| module.node(n).decisions[0].precision == Some(DType::F32)).count();
+        (full, warned)
+    }
+
+    /// A state whose gates are widened once stays fp32; one that is narrowed in each step for a product is said to be
+    /// rounded; one of few steps is left alone.
+    #[test]
+    fn unrolled_states() {
+        assert_eq!(fp32_sums(20, false), (20, 0));
+        assert_eq!(fp32_sums(20, true), (0, 1));
+        assert_eq!(fp32_sums(4, false), (0, 0));
+    }
+}
