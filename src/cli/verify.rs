@@ -149,7 +149,7 @@ pub(crate) fn held(value: &Compared) -> String {
     }
     match held_to.of_max {
         _ if bound == 0.0 => String::new(),
-        of_max if of_max == 0.0 => format!("; at most {bound:.2e} allowed"),
+        0.0 => format!("; at most {bound:.2e} allowed"),
         _ if found.all_zero => format!("; at most {bound:.2e} allowed, which is what rounding makes of it"),
         of_max => format!(
             "; at most {bound:.2e} allowed, {of_max:.2e} of the largest wanted ({:.2e})",

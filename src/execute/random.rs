@@ -40,10 +40,16 @@ pub(super) struct Draw {
     number: u32,
 }
 
-/// How far floats and integers of which nothing is known reach in each draw: a unit, what pixels are, and what is
-/// left where those are scaled down.
+/// How far floats and integers of which nothing is known reach in each draw: a unit, what pixels are (or features that
+/// are not normalized), and what is left where those are scaled down.
 const RANGES: [&str; 3] =
-    ["floats in [-1, 1)", "floats and integers in [0, 255)", "floats in [-1/256, 1/256)"];
+    ["floats in [-1, 1)", "pixels in [0, 255), other floats in [-8, 8)", "floats in [-1/256, 1/256)"];
+
+/// Whether floats of these dims may be pixels, points, boxes or numbers of steps, which networks take as they are: at
+/// most 4 channels along axis 1 of images, at most 4 elements along the last axis, or no more than one axis.
+fn is_raw(dims: &[u64]) -> bool {
+    dims.len() < 2 || dims.last().is_some_and(|&n| n <= 4) || (dims.len() > 3 && dims[1] <= 4)
+}
 
 impl Draw {
     /// The first one: what a model runs on.
@@ -72,10 +78,11 @@ impl Draw {
     }
 
     /// The float that a word stands for.
-    fn float(self, word: u32) -> f32 {
+    fn float(self, word: u32, is_raw: bool) -> f32 {
         match self.number {
             0 => unit(word),
-            1 => (unit(word) + 1.0) * 127.5,
+            1 if is_raw => (unit(word) + 1.0) * 127.5,
+            1 => unit(word) * 8.0,
             _ => unit(word) / 256.0,
         }
     }
@@ -184,7 +191,11 @@ impl Stream {
                 Role::Mask => {
                     rounded(part, bytes, rows.seen(|| self.word()).map(|seen| f32::from(u8::from(seen))))
                 }
-                _ => rounded(part, bytes, std::iter::repeat_with(|| self.draw.float(self.word()))),
+                _ => {
+                    let is_raw = is_raw(rows.dims);
+                    let next = || self.draw.float(self.word(), is_raw);
+                    rounded(part, bytes, std::iter::repeat_with(next));
+                }
             }
             return Ok(());
         }

@@ -222,22 +222,14 @@ pub fn verify_draws(
         Some(tolerance) => (tolerance, "asked for".to_owned()),
         None => default_tolerance(&[model, other])?,
     };
-    let mut sides = [Side::new(model, &executables[0]), Side::new(other, &executables[1])];
-    let names = [sides[1].names(&executables[1]), sides[0].names(&executables[0])];
-    let shared =
-        |value: &Value| model.value_name(*value).is_some_and(|name| names[0].contains(model.text(name)));
     let values: Vec<Value> = computed(model, &executables[0]).collect();
-    let without: FxHashSet<Value> = values.iter().copied().filter(|value| !shared(value)).collect();
-    for ((side, executable), names) in sides.iter_mut().zip(&executables).zip(&names) {
-        side.keep(executable, names);
-    }
+    let (sides, without) = sides_of([model, other], &executables, &values);
     let mut comparer = Comparer::new(&sides[0], tolerance);
     let mut summary = Summary::default();
     for (draw, inputs) in draws.iter().enumerate() {
         let other_inputs = inputs.for_other(model, other).map_err(in_other)?;
         comparer.begin(draw);
-        let both = [inputs, &other_inputs];
-        let told = run_both(&mut executables, both, &sides, &mut comparer, &stop);
+        let told = run_both(&mut executables, [inputs, &other_inputs], &sides, &mut comparer, &stop);
         let (wanted, found, compared) = told.map_err(|error| no_thread(model, &error))?;
         let (wanted, found) = match (wanted, found) {
             (Ok(wanted), Ok(found)) => (wanted, found),
@@ -255,19 +247,35 @@ pub fn verify_draws(
     }
     let lone = values.iter().filter(|v| without.contains(v) || comparer.is_lone(**v));
     let lone_values = Lone::new(lone.map(|&v| ampc_ir::verify::name_of(model, v)), values.len());
-    let Summary { outputs, first, without, is_about_numbers, .. } = summary;
     Ok(Verification {
         tolerance,
         reason,
-        outputs,
+        outputs: summary.outputs,
         values: std::mem::take(&mut comparer.values),
-        first,
+        first: summary.first,
         lone_values,
         lone_outputs: lone_outputs(other, &pairs),
         draws: draws.iter().map(|inputs| inputs.about.clone()).collect(),
-        without,
-        is_about_numbers,
+        without: summary.without,
+        is_about_numbers: summary.is_about_numbers,
     })
+}
+
+/// What both models tell, and which of the first one's values the other one has not.
+fn sides_of<'m>(
+    [model, other]: [&'m Module; 2],
+    executables: &[Executable; 2],
+    values: &[Value],
+) -> ([Side<'m>; 2], FxHashSet<Value>) {
+    let mut sides = [Side::new(model, &executables[0]), Side::new(other, &executables[1])];
+    let names = [sides[1].names(&executables[1]), sides[0].names(&executables[0])];
+    let shared =
+        |value: &Value| model.value_name(*value).is_some_and(|name| names[0].contains(model.text(name)));
+    let without: FxHashSet<Value> = values.iter().copied().filter(|value| !shared(value)).collect();
+    for ((side, executable), names) in sides.iter_mut().zip(executables).zip(&names) {
+        side.keep(executable, names);
+    }
+    (sides, without)
 }
 
 /// What draws have found so far.

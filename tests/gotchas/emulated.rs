@@ -1,7 +1,8 @@
 //! The emulated export in ONNX Runtime gives what the lowered model gives here, infinities and NaN included.
 
-use crate::runtime::{exec, f32s, i64s};
-use crate::support::policy;
+use crate::runtime::{f32s, i64s, run as run_there};
+use crate::support::{model, options, policy, rewrite};
+use ampc::SaveOptions;
 use ampc::execute::{Inputs, prepare, run};
 use ampc::ir::DType;
 use ampc::passes::Policy;
@@ -23,13 +24,21 @@ const SUMS: &str = "  input %x : f32[8, 4]
 
 #[test]
 fn emulated_scatter_rounds() {
-    // The last update rounds to nothing in f16 beside the others, but not if the sum is rounded once.
+    // The first overflows f16; of the second each update loses digits if the sum is rounded every time.
     for x in [20000.0f32, 1.0 + 1.0 / 1024.0] {
         let values = [x; 32];
         let feeds =
             [f32s("x", &[8, 4], &values), i64s("at", &[8, 4], &[0; 32]), i64s("rows", &[8, 1], &[0; 8])];
-        let (mut done, runs) =
-            exec(DType::F16, SUMS, &feeds, |o| *policy(o) = Policy::preset("all").unwrap());
+        let mut options = options(DType::F16);
+        *policy(&mut options) = Policy::preset("all").unwrap();
+        let mut done = rewrite(model(SUMS), &options);
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        ampc::save(&done.model, path("low.onnx"), &SaveOptions::default()).unwrap();
+        let (emulated, _) = ampc::emulate(ampc::load(path("low.onnx")).unwrap()).unwrap();
+        ampc::save(&emulated, path("emulated.onnx"), &SaveOptions::default()).unwrap();
+        // The lowered model itself has sums that ONNX Runtime has no kernel for.
+        let runs = run_there(folder.path(), &feeds, &[path("emulated.onnx")]);
         let ints =
             |dims: &[u64], n: usize| Some(Data::from(HostTensor::from_slice(dims, &vec![0i64; n]).unwrap()));
         let x = Some(Data::from(HostTensor::from_slice(&[8, 4], &values).unwrap()));
@@ -37,12 +46,12 @@ fn emulated_scatter_rounds() {
         let mut low = prepare(&mut done.model.module, &Cpu::default()).unwrap();
         let low = run(&mut low, &inputs.values).unwrap();
         let low: Vec<Vec<f64>> = low.iter().map(|y| y.tensor().unwrap().f64s().unwrap().collect()).collect();
-        let Some(runs) = runs else { continue };
-        for (emulated, low) in runs.emulated.iter().zip(&low) {
-            let said: Vec<String> = emulated.values.iter().map(|v| format!("{v:?}")).collect();
-            assert_eq!(said, low.iter().map(|v| format!("{v:?}")).collect::<Vec<_>>(), "{}", emulated.name);
+        let Some(Some(emulated)) = runs.map(|mut runs| runs.remove(0)) else { continue };
+        for (there, low) in emulated.iter().zip(&low) {
+            let said: Vec<String> = there.values.iter().map(|v| format!("{v:?}")).collect();
+            assert_eq!(said, low.iter().map(|v| format!("{v:?}")).collect::<Vec<_>>(), "{}", there.name);
         }
-        let first = runs.emulated.iter().map(|y| y.values[0]);
+        let first = emulated.iter().map(|y| y.values[0]);
         match values[0] {
             20000.0 => assert!(first.clone().take(2).all(|v| v == f64::INFINITY)),
             _ => assert!(first.clone().take(2).all(|v| v == 8.0078125)),

@@ -27,7 +27,8 @@ impl Rows<'_> {
 
     /// How many elements of a row are not seen.
     fn hidden(width: u64, word: u32) -> u64 {
-        if width < 2 { 0 } else { 1 + ((u128::from(word) * u128::from(width / 2)) >> 32) as u64 }
+        let more = (u128::from(word) * u128::from(width / 2)) >> 32;
+        if width < 2 { 0 } else { 1 + u64::try_from(more).unwrap_or(0) }
     }
 
     /// Whether each element is seen, row by row.

@@ -179,8 +179,24 @@ fn draws_are_of_several_magnitudes() {
         both[1].iter().map(|values| reach(values).1 > 200.0).collect::<Vec<_>>(),
         [false, true, false]
     );
-    assert!(both[2].iter().all(|values| values.iter().enumerate().all(|(i, &v)| v as usize == i % 50 % 30)));
+    assert!(
+        both[2].iter().all(|values| values.iter().zip(0u32..).all(|(&v, i)| v == f64::from(i % 50 % 30)))
+    );
     assert!(both[3].iter().all(|values| reach(values).1 < 30.0) && both[3][0] != both[3][1]);
+    // Features are no pixels.
+    for (dims, is_pixel) in [
+        ("1, 3, 8, 8", true),
+        ("8, 8, 3", true),
+        ("4, 4", true),
+        ("", true),
+        ("2, 8, 16", false),
+        ("1, 8, 8, 8", false),
+    ] {
+        let values =
+            drawn(&format!("  input %x : f32[{dims}]\n  output %x : f32[{dims}]\n")).remove(0).remove(1);
+        let (least, most) = reach(&values);
+        assert!(if is_pixel { (0.0..255.0).contains(&least) } else { least < -7.0 && most < 8.0 }, "{dims}");
+    }
     // Where only numbers would differ, one is enough.
     let ids = "  input %ids : i64[4]\n  const %t : f32[30, 2] = random(1)\n  %g = Gather(%t, %ids) : f32[4, 2]\n  output %g : f32[4, 2]\n";
     assert_eq!(drawn(ids)[0].len(), 1);
