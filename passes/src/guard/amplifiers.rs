@@ -3,10 +3,12 @@
 //! Each asks what a variable holds and what it leads to ([`numerics`](crate::numerics)).
 
 use super::Cx;
+use crate::cost::Sizes;
 use crate::flow::{self, Var};
-use crate::numerics::{Held, Lead, Leads, is_plain_product, squares, subtracts};
+use crate::numerics::{Held, Lead, Leads, is_plain_product, squares, subtracts, terms};
 use crate::pass::PassError;
 use ampc_ir::op::{self, Class, OpKind};
+use ampc_ir::views::NodeView;
 use ampc_ir::{Node, Value};
 
 /// Numbers of a range that is known to be smaller than this are no farther off than scores of ordinary size are.
@@ -114,14 +116,23 @@ pub(super) fn place(cx: &mut Cx<'_>) -> Result<(), PassError> {
         if cx.is_between(var) && leads.some.any(Lead::PLACE) {
             cx.deny(var, || format!("on the way to {}", end(leads)));
         } else if cx.is_product(var) && leads.some.any(Lead::PLACE) && !cx.held(var).has(Held::WAVES) {
-            let positions = flow::operands_of(cx.module, var).any(|(_, value)| cx.is_unknown(value));
-            if positions || leads.all.any(Lead::PLACE) {
+            if leads.all.any(Lead::PLACE) || multiplies_positions(cx, var) {
                 cx.deny(var, || format!("the last product before {}", end(leads)));
             }
         }
     }
     Ok(())
 }
+
+/// Whether a product is one of a few numbers of unknown range each: of a time, or of coordinates.
+fn multiplies_positions(cx: &Cx<'_>, var: Var) -> bool {
+    let unknown = flow::operands_of(cx.module, var).any(|(_, value)| cx.is_unknown(value));
+    let view = NodeView::new(cx.module, var.node).filter(|_| unknown);
+    view.is_some_and(|view| terms(cx.module, &view, Sizes::default().other) <= MAX_COORDINATES)
+}
+
+/// A product of more numbers than this is one of features.
+const MAX_COORDINATES: u64 = 16;
 
 /// Squares and sums of them on the way to a root, a logarithm or a divisor, and the products that are squared before a
 /// logarithm.

@@ -11,6 +11,7 @@
 //! last allow operator on that leads into a cast to an integer, whatever it started from: `floor(size · scale)`.
 
 use super::Cx;
+use crate::cost::Sizes;
 use crate::flow::{self, Reader, Var};
 use crate::numerics::{Held, terms};
 use crate::pass::PassError;
@@ -95,14 +96,16 @@ fn accumulators(cx: &mut Cx<'_>) {
 /// is multiplied by integers of the size of codes.
 fn adds_up_codes(cx: &Cx<'_>, var: Var, codes: bool) -> bool {
     let Some(view) = NodeView::new(cx.module, var.node).filter(|_| cx.is_product(var)) else { return false };
-    let terms = terms(cx.module, &view);
+    let terms = terms(cx.module, &view, Sizes::default().other);
     let weights = [0, 1]
         .into_iter()
         .filter_map(|i| view.operand(i))
         .find_map(|v| ampc_ir::views::constant_of(cx.module, v));
     let weights = weights.and_then(|data| data.small_floats(MAX_WEIGHTS)).unwrap_or_default();
     let largest = weights.iter().fold(0.0, |most: f64, number| most.max(number.abs()));
-    let integers = largest >= LARGE && weights.iter().all(|weight| weight.fract() == 0.0);
+    let integers = (LARGE..=CODE).contains(&largest)
+        && weights.len() > FEW
+        && weights.iter().all(|weight| weight.fract() == 0.0);
     if !codes && !integers {
         return false;
     }
@@ -114,6 +117,9 @@ fn adds_up_codes(cx: &Cx<'_>, var: Var, codes: bool) -> bool {
 
 /// Integers up to this are written by hand: filters of images, say.
 const LARGE: f64 = 17.0;
+
+/// So few weights are written by hand as well.
+const FEW: usize = 16;
 
 /// The largest code of 8 bits.
 const CODE: f64 = 255.0;

@@ -53,6 +53,9 @@ pub(super) fn norm(cx: &mut Cx<'_>) -> Result<(), PassError> {
         } else if square && cx.leads(var).some.any(Lead::SUM) {
             cx.deny(var, || "a square that is summed".into());
         }
+        if is_shifted(cx, var) {
+            cx.deny(var, || "adds a large constant, which a mean that is subtracted takes away".into());
+        }
         if cx.kind(var.node) == Some(OpKind::ReduceMean) {
             let x = cx.module.node(var.node).operand(0).map(|v| flow::behind_casts(cx.module, v));
             let subtracts = readers(cx, var).into_iter().find(|&n| {
@@ -60,11 +63,6 @@ pub(super) fn norm(cx: &mut Cx<'_>) -> Result<(), PassError> {
                 cx.kind(n) == Some(OpKind::Sub) && from == x
             });
             if let Some(sub) = subtracts {
-                if let Some(shift) = x.and_then(|x| shifted(cx, x)) {
-                    cx.deny(shift, || {
-                        "adds a large constant, which a mean that is subtracted takes away".into()
-                    });
-                }
                 cx.deny(var, || "a mean that is subtracted from what it is the mean of".into());
                 if let Some(sub) = flow::reader_var(cx.module, sub, 0) {
                     cx.deny(sub, || "subtracts the mean: cancellation".into());
@@ -75,13 +73,14 @@ pub(super) fn norm(cx: &mut Cx<'_>) -> Result<(), PassError> {
     Ok(())
 }
 
-/// The variable of the addition of a large constant that makes a value.
-fn shifted(cx: &Cx<'_>, value: Value) -> Option<Var> {
-    let var = flow::producer_var(cx.module, value)?;
+/// Whether a variable adds a large constant to something from which a mean is subtracted then.
+fn is_shifted(cx: &Cx<'_>, var: Var) -> bool {
     let large = |value| cx.numerics.interval(cx.module, value).is_some_and(|i| i.magnitude() > SMALL);
-    let adds = cx.kind(var.node).is_some_and(op::adds);
     let constant = |&(_, value): &(usize, Value)| cx.numerics.is_constant(cx.module, value) && large(value);
-    (adds && flow::operands_of(cx.module, var).any(|operand| constant(&operand))).then_some(var)
+    let shifts = cx.kind(var.node).is_some_and(op::adds)
+        && flow::operands_of(cx.module, var).any(|operand| constant(&operand));
+    let reads = |kind| readers(cx, var).into_iter().any(|node| cx.kind(node) == Some(kind));
+    shifts && reads(OpKind::ReduceMean) && reads(OpKind::Sub)
 }
 
 /// Long reductions: the sum leaves the range or loses the addends. So do long products, unless one of the factors is a

@@ -205,11 +205,18 @@ impl Numerics {
         if computed.len() > 1
             && is_plain_product(view.kind())
             && !any.has(Held::SHARES)
-            && terms(module, view) > if is_gram(module, view) { MAX_SQUARES } else { MAX_TERMS }
+            && self.terms_of(module, view, any) > if is_gram(module, view) { MAX_SQUARES } else { MAX_TERMS }
         {
             made |= Held::LONG_SUM;
         }
         made
+    }
+
+    /// How many terms a product of computed factors sums: of an axis of unknown extent many, unless a factor is an input
+    /// of the model, about which nothing is known at all.
+    fn terms_of(&self, module: &Module, view: &NodeView<'_>, factors: Held) -> u64 {
+        let unknown = if factors.has(Held::UNKNOWN) { Sizes::default().other } else { UNKNOWN_EXTENT };
+        terms(module, view, unknown)
     }
 
     /// What the factors of a product hold.
@@ -249,9 +256,9 @@ fn is_gram(module: &Module, view: &NodeView<'_>) -> bool {
     origin(0).is_some() && origin(0) == origin(1)
 }
 
-/// How many products an element of a product of matrices sums up.
-pub(crate) fn terms(module: &Module, view: &NodeView<'_>) -> u64 {
-    let sizes = Sizes { other: UNKNOWN_EXTENT, ..Sizes::default() };
+/// How many products an element of a product of matrices sums up, if axes of unknown extent have so many elements.
+pub(crate) fn terms(module: &Module, view: &NodeView<'_>, unknown: u64) -> u64 {
+    let sizes = Sizes { other: unknown, ..Sizes::default() };
     let extents = Extents { module, sizes: &sizes };
     let results = view.data().result(0).map_or(0, |value| extents.elements(value));
     (amount(view, extents).product / 2).checked_div(results).unwrap_or(0)

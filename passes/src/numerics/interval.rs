@@ -29,6 +29,13 @@ impl Interval {
         (lo <= hi).then_some(Interval { lo, hi })
     }
 
+    /// The interval of the finite elements of a small constant.
+    pub(super) fn of_constant(module: &Module, value: Value) -> Option<Interval> {
+        let numbers = constant_of(module, value)?.small_floats(MAX_ELEMENTS)?;
+        let finite = numbers.into_iter().filter(|number| number.is_finite());
+        finite.map(|n| Interval { lo: n, hi: n }).reduce(Interval::hull)
+    }
+
     /// The greatest magnitude.
     pub(crate) fn magnitude(self) -> f64 {
         self.lo.abs().max(self.hi.abs())
@@ -134,10 +141,7 @@ impl Numerics {
     fn any_interval(&mut self, module: &Module, value: Value) -> Option<Interval> {
         let value = resolve_captures(module, value);
         if self.intervals[value].is_none() {
-            let numbers = constant_of(module, value)?.small_floats(MAX_ELEMENTS)?;
-            let finite = numbers.into_iter().filter(|number| number.is_finite());
-            let hull = finite.map(|n| Interval { lo: n, hi: n }).reduce(Interval::hull);
-            self.intervals[value] = hull;
+            self.intervals[value] = Interval::of_constant(module, value);
         }
         self.intervals[value]
     }

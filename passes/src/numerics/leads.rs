@@ -334,11 +334,11 @@ fn scaled(module: &Module, node: Node) -> Lead {
     if is_large { Lead::SCALED } else { Lead::NOTHING }
 }
 
-/// Whether the second value is a convolution, or a mean, of the first: what is smooth of it.
+/// Whether the second value is a convolution, or the means of windows, of the first: what is smooth of it.
 fn is_detail(module: &Module, value: Value, smooth: Value) -> bool {
     let value = flow::behind_casts(module, value);
     let Some((node, _)) = module.producer(flow::behind_casts(module, smooth)) else { return false };
-    if !kind(module, node).is_some_and(|kind| kind == OpKind::Conv || op::sums(kind)) {
+    if !matches!(kind(module, node), Some(OpKind::Conv | OpKind::AveragePool)) {
         return false;
     }
     let mut of = module.node(node).operand(0);

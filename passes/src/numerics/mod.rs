@@ -67,7 +67,8 @@ impl Numerics {
 
     /// Between which numbers all elements of a value lie, if that is known.
     pub(crate) fn interval(&self, module: &Module, value: Value) -> Option<Interval> {
-        self.intervals[resolve_captures(module, value)]
+        let value = resolve_captures(module, value);
+        self.intervals[value].or_else(|| Interval::of_constant(module, value))
     }
 
     /// What a value leads to.
