@@ -115,10 +115,12 @@ pub(super) fn place(cx: &mut Cx<'_>) -> Result<(), PassError> {
         let leads = cx.leads(var);
         if cx.is_between(var) && leads.some.any(Lead::PLACE) {
             cx.deny(var, || format!("on the way to {}", end(leads)));
-        } else if cx.is_product(var) && leads.some.any(Lead::PLACE) && !cx.held(var).has(Held::WAVES) {
-            if leads.all.any(Lead::PLACE) || multiplies_positions(cx, var) {
-                cx.deny(var, || format!("the last product before {}", end(leads)));
-            }
+        } else if cx.is_product(var)
+            && leads.some.any(Lead::PLACE)
+            && !cx.held(var).has(Held::WAVES)
+            && (leads.all.any(Lead::PLACE) || multiplies_positions(cx, var))
+        {
+            cx.deny(var, || format!("the last product before {}", end(leads)));
         }
     }
     Ok(())

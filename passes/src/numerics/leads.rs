@@ -190,8 +190,8 @@ impl Numerics {
         let results = read.map(|value| self.leads[value]).reduce(Leads::and).unwrap_or_default();
         let mut leads = results.among(self.passed(module, node, kind, at));
         let amplifier = op::amplifier(kind, at).filter(|row| {
-            !is_low_anyway(module, node, slot)
-                && !(row.what == Amplified::Zero && self.is_far_from_zero(module, operand))
+            let far = row.what == Amplified::Zero && self.is_far_from_zero(module, operand);
+            !far && !is_low_anyway(module, node, slot)
         });
         if let Some(amplifier) = amplifier {
             leads = leads.with(lead_of(amplifier.what));

@@ -121,7 +121,6 @@ pub(crate) fn squares(module: &Module, node: Node) -> bool {
     }
 }
 
-#[expect(clippy::float_cmp, reason = "an exponent is exactly an even number or it is none")]
 fn is_even(exponent: f64) -> bool {
     exponent != 0.0 && exponent % 2.0 == 0.0
 }
