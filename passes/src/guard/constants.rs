@@ -236,10 +236,11 @@ impl Cx<'_> {
         Ok(stats.map(|stats| Known::new(stats, Origin::Constant(value), Some(value))))
     }
 
-    /// The constants that a variable reads or makes, each once.
+    /// The constants that a variable reads or makes, each once; and what it computes of constants, which has to fit too.
     pub(super) fn constants_at(&mut self, var: Var) -> Result<Vec<Known>, PassError> {
         let mut values: Vec<Value> = flow::operands_of(self.module, var).map(|(_, v)| v).collect();
-        if matches!(self.kind(var.node), Some(OpKind::Constant | OpKind::ConstantOfShape)) {
+        let makes = |kind| matches!(kind, OpKind::Constant | OpKind::ConstantOfShape) || is_arithmetic(kind);
+        if self.kind(var.node).is_some_and(makes) {
             values.extend(flow::results_of(self.module, var).map(|(_, v)| v));
         }
         values.sort_unstable();
