@@ -7,7 +7,7 @@
 //!
 //! What lies between −1 and 1 (results of Softmax, Sigmoid, Sin, Cos, and what is moved of them) is not dangerous by
 //! its size: it marks a reader only on the way to something that makes small errors large
-//! ([`numerics`](crate::numerics)). So a gate does not keep its experts fp32, nor rotary tables the queries and keys.
+//! (`numerics`). So a gate does not keep its experts fp32, nor rotary tables the queries and keys.
 //! One walk, linear.
 
 use crate::flow::{self, Reader, Var};

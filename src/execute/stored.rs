@@ -18,7 +18,7 @@ use ampc_runtime::{Data, Executable, Tolerance};
 pub struct StoredTolerance {
     /// The tolerance.
     pub tolerance: Tolerance,
-    /// Whether its absolute part is meant as it is; otherwise it is [limited](StoredTolerance::for_output) by each
+    /// Whether its absolute part is meant as it is; otherwise it is limited by each
     /// output.
     pub abs_is_asked: bool,
 }
