@@ -13,8 +13,8 @@ optimizations; the error is max|err| / max|wanted|, the largest of all outputs.
     tests/judge/adversarial.py --corpus DIR --ampc target/release/ampc [--filter GLOB] [--generated] [--table]
 
 `--generated` judges the generators, with the pins given to `--pin` for the error to compare with; it needs no corpus.
-Of those, `realistic/beyond.tsv` lists the rows beyond the bound, with reasons: at most 5 %. A row that is within it
-again must leave the list.
+Of those, `realistic/beyond.tsv` lists the rows beyond the bound, with reasons: at most 5 %. Sums of other processors round
+elsewhere, so a row that is not listed fails from 1.5 times its bound on, and one that is within it again is only named.
 """
 
 from __future__ import annotations
@@ -121,6 +121,7 @@ def judge(args: Any, row: dict[str, Any], folder: Path) -> dict[str, Any]:
     bound = max(FACTOR * row["alt"], FLOOR[form]) if row.get("alt") is not None else row.get("before", math.inf)
     if math.isnan(bound):
         bound = math.inf
+    row["bound"] = bound
     # A figure of the list has two digits.
     if not row["error"] <= bound * (1.0 if row.get("alt") is not None else 1.05):
         wrong.append(f"error {row['error']:.1e}, at most {bound:.1e}")
@@ -213,9 +214,15 @@ def main() -> int:
     listed = known_beyond() if args.generated else set()
     listed = {row for row in listed if fnmatch.fnmatchcase(row[0], args.filter)}
     for name, form in sorted(listed - set(beyond)):
-        print(f"{name} {form} is within its bound: remove it from realistic/beyond.tsv")
+        print(f"{name} {form} is within its bound: it may leave realistic/beyond.tsv")
     print(f"{len(done)} rows, {len(beyond)} beyond their bound, of which {len(listed & set(beyond))} are listed")
-    return 1 if set(beyond) != listed or len(beyond) > len(done) * 0.05 else 0
+    if not args.generated:
+        return 1 if beyond else 0
+    far = [row for row in done if row["wrong"] and not row.get("error", math.inf) <= 1.5 * row.get("bound", 0.0)]
+    unlisted = sorted({(row["model"], row["format"]) for row in far} - listed)
+    for name, form in unlisted:
+        print(f"{name} {form} is beyond its bound and not listed")
+    return 1 if unlisted or len(beyond) > len(done) * 0.05 else 0
 
 
 if __name__ == "__main__":
