@@ -232,7 +232,8 @@ const MAX_SQUARES: u64 = 256;
 /// The extent of a dim that is unknown: the number of tokens or pixels, which may be thousands.
 const UNKNOWN_EXTENT: u64 = 2 * MAX_TERMS;
 
-/// What is left out of what is multiplied by a constant of the size of one over a count: the sum is a mean then.
+/// The properties that end where a value is divided by a count, or multiplied by its reciprocal (1/64 or less): a long
+/// sum becomes a mean.
 fn by_count(module: &Module, view: &NodeView<'_>) -> Held {
     let constant = |i| view.operand(i).and_then(|value| scalar(module, value)).map(f64::abs);
     let by = match view.kind() {
