@@ -3,6 +3,8 @@
 use crate::onnx::{Blame, ExportError, ImportError};
 use ampc_ir::Node;
 use ampc_ir::text::ParseErrors;
+use ampc_passes::autodiff::GradientError;
+use ampc_passes::parameters::ParameterError;
 use ampc_passes::PassError;
 use ampc_passes::pipeline::{PipelineError, RunError};
 use ampc_passes::policy::PolicyError;
@@ -169,9 +171,22 @@ impl Error {
             Error::Pass(e) => match e {
                 PassError::Constant { .. } => ErrorKind::Io,
                 PassError::OutOfRange { .. } => ErrorKind::InvalidInput,
-                PassError::NoForm { .. } | PassError::Expansion { .. } | PassError::TextCasts { .. } => {
+                PassError::NoForm { .. }
+                | PassError::Expansion { .. }
+                | PassError::TextCasts { .. }
+                | PassError::Gradient(GradientError::NoRule { .. } | GradientError::Node { .. }) => {
                     ErrorKind::Unsupported
                 }
+                PassError::Gradient(GradientError::NotScalar { .. } | GradientError::Unreached { .. }) => {
+                    ErrorKind::InvalidInput
+                }
+                PassError::Gradient(GradientError::Role { .. })
+                | PassError::Parameters(
+                    ParameterError::NoSuchLoss { .. }
+                    | ParameterError::MatchesNothing { .. }
+                    | ParameterError::Pattern(_),
+                ) => ErrorKind::Usage,
+                PassError::Parameters(ParameterError::None { .. }) => ErrorKind::InvalidInput,
                 PassError::PinMatchesNothing { .. }
                 | PassError::PinsContradict { .. }
                 | PassError::OpsetDown { .. }

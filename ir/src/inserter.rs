@@ -225,6 +225,11 @@ impl<'m> Inserter<'m> {
         Inserter { facts: Cow::Borrowed(facts), ..self }
     }
 
+    /// What is known of the elements of values: what it was told, and what inference has found of what it inserted.
+    pub fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
     /// Takes operators of a domain (`""` for ai.onnx) from this opset instead of the imported one, which the caller is
     /// about to change.
     #[must_use]

@@ -17,10 +17,13 @@
 //! 9. [`dce`]: what the passes left without a reader goes;
 //! 10. [`share_functions`]: functions that came out the same become one.
 //!
+//! A training step is made of a forward graph by [`autodiff`], which adds the gradients.
+//!
 //! Passes run no kernel and name no backend; facts about a target come in as data ([`target`]), from which [`cost`]
 //! says what a precision costs, and [`fusions`] what becomes one kernel.
 
 pub mod assign;
+pub mod autodiff;
 pub mod bind_signatures;
 pub mod classify;
 pub mod convert_constants;
@@ -39,6 +42,7 @@ pub mod json;
 pub mod move_casts;
 mod names;
 mod numerics;
+pub mod parameters;
 pub mod pass;
 pub mod paths;
 pub mod pipeline;

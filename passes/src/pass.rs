@@ -178,6 +178,12 @@ pub enum PassError {
         /// The opset to raise to.
         to: u16,
     },
+    /// Parameters or the loss cannot be found.
+    #[error(transparent)]
+    Parameters(#[from] crate::parameters::ParameterError),
+    /// There is no gradient.
+    #[error(transparent)]
+    Gradient(#[from] crate::autodiff::GradientError),
     /// Casts cost something else than the choice that they follow from: a bug.
     #[error("the choice of formats costs {chosen}, but the casts that follow from it cost {counted}")]
     Recount {

@@ -53,20 +53,7 @@ impl Module {
         self.taken.extend(new.name);
         let mut results = SmallVec::new();
         for (slot, result) in (0u32..).zip(new.results) {
-            results.push(result.map(|(name, ty)| {
-                self.taken.insert(name);
-                let def = Def::Result { node, slot };
-                self.values.push(ValueData {
-                    ty,
-                    def,
-                    name: Some(name),
-                    graph,
-                    vertex: None,
-                    origin: None,
-                    dirty: true,
-                    lost_reader: false,
-                })
-            }));
+            results.push(result.map(|(name, ty)| self.push_result(graph, node, slot, name, ty)));
         }
         for (attr, value) in &new.attrs {
             for &body in value.graphs() {
@@ -101,6 +88,14 @@ impl Module {
         }
         self.place(node, graph, at);
         node
+    }
+
+    /// A value that is a result; the node is told of it by the caller.
+    fn push_result(&mut self, graph: GraphId, node: Node, slot: u32, name: Symbol, ty: Type) -> Value {
+        self.taken.insert(name);
+        let (def, name) = (Def::Result { node, slot }, Some(name));
+        let (vertex, origin, dirty, lost_reader) = (None, None, true, false);
+        self.values.push(ValueData { ty, def, name, graph, vertex, origin, dirty, lost_reader })
     }
 
     fn place(&mut self, node: Node, graph: GraphId, at: Position) {
@@ -219,6 +214,25 @@ impl Module {
             }
             self.nodes[node].dirty.results = true;
         }
+    }
+
+    /// Gives a node a result that it did not have, in slot `slot`; results before it that are absent stay so.
+    ///
+    /// # Panics
+    /// If the result is there.
+    pub fn add_result(&mut self, node: Node, slot: usize, name: Symbol, ty: Type) -> Value {
+        self.forget_names();
+        let graph = self.nodes[node].graph;
+        let slot_number = u32::try_from(slot).expect("fewer than 2^32 results");
+        let value = self.push_result(graph, node, slot_number, name, ty);
+        let data = &mut self.nodes[node];
+        while data.results.len() <= slot {
+            data.results.push(None);
+        }
+        assert!(data.results[slot].is_none(), "result {slot} of {node} is there");
+        data.results[slot] = Some(value);
+        data.dirty.results = true;
+        value
     }
 
     /// Erases a node whose results nobody reads, and its bodies.

@@ -12,8 +12,8 @@ use crate::policy::{Policy, PolicyError, float_format};
 use crate::suggest::{did_you_mean, nearest};
 use crate::target::{Profile, ProfileError};
 use crate::{
-    assign, bind_signatures, classify, convert_constants, dce, emulate, guard, insert_casts, move_casts,
-    raise_opset, share_functions, simplify_casts, specialize_functions, taint,
+    assign, autodiff, bind_signatures, classify, convert_constants, dce, emulate, guard, insert_casts, move_casts,
+    parameters, raise_opset, share_functions, simplify_casts, specialize_functions, taint,
 };
 use ampc_ir::DType;
 use std::fmt;
@@ -48,6 +48,9 @@ pub const PASSES: &[PassDef] = &[
     row::<convert_constants::ConvertConstants>(),
     row::<dce::Dce>(),
     row::<share_functions::ShareFunctions>(),
+    row::<parameters::Parameters>(),
+    row::<parameters::ExposeParameters>(),
+    row::<autodiff::Autodiff>(),
     row::<emulate::Emulate>(),
 ];
 

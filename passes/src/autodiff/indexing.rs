@@ -1,0 +1,181 @@
+//! Gradients of what reads and writes by indices. An element that is read twice gets both gradients: they are added in
+//! f32 or wider, since runtimes add 16-bit floats by index badly or not at all.
+
+use super::RuleError;
+use super::backward::{Backward, Ruled, signed};
+use ampc_ir::op::OpKind;
+use ampc_ir::views::{Part, normalize_axis};
+use ampc_ir::{AttrValue, NodeSpec, Value};
+
+fn add_up() -> AttrValue {
+    AttrValue::String(b"add".as_slice().into())
+}
+
+/// Zeros like a value, in the type of the widened gradient.
+fn zeros_for(b: &mut Backward<'_>, x: Value, dy: Value) -> Ruled<Value> {
+    let dtype = b.dtype(dy)?;
+    b.zeros(dtype, x)
+}
+
+/// The axis attribute, counted from the front.
+fn axis(b: &Backward<'_>, rank: usize) -> Ruled<usize> {
+    let axis = b.view()?.int("axis").unwrap_or(0);
+    Ok(normalize_axis(axis, rank, Part::Attr("axis".into()))?)
+}
+
+/// The numbers of the elements of a value, in its shape: what an operator that moves elements does with them says where
+/// each element went.
+pub(super) fn numbered(b: &mut Backward<'_>, x: Value) -> Ruled<Value> {
+    let (start, step) = (integer(b, 0)?, integer(b, 1)?);
+    let n = b.unary(OpKind::Size, x)?;
+    let numbers = b.op(OpKind::Range, &[start, n, step], &[])?;
+    b.reshape_as(numbers, x)
+}
+
+/// A constant i64 of rank 0.
+fn integer(b: &mut Backward<'_>, number: i64) -> Ruled<Value> {
+    let bytes = number.to_le_bytes().to_vec();
+    let data = ampc_ir::TensorData::from_bytes(ampc_ir::DType::I64, &[], bytes);
+    let data = data.map_err(|error| RuleError::Unsupported(format!("bug: {error}")))?;
+    Ok(b.constant(data))
+}
+
+/// A value of the shape of `x`, of zeros but for `dy`, added up where `at`, of the shape of `dy`, has the number of the
+/// element.
+pub(super) fn scatter_flat(b: &mut Backward<'_>, x: Value, at: Value, dy: Value) -> Ruled<Value> {
+    let dy = b.wide(dy)?;
+    let zeros = zeros_for(b, x, dy)?;
+    let (zeros, at, dy) = (b.reshape(zeros, &[-1])?, b.reshape(at, &[-1])?, b.reshape(dy, &[-1])?);
+    let attrs = [("axis", AttrValue::Int(0)), ("reduction", add_up())];
+    let flat = b.op(OpKind::ScatterElements, &[zeros, at, dy], &attrs)?;
+    b.reshape_as(flat, x)
+}
+
+/// Rows: ScatterND. Other axes: ScatterElements, with the indices repeated along the other axes.
+pub(super) fn gather(b: &mut Backward<'_>) -> Ruled {
+    let (x, indices, dy) = (b.x(0)?, b.x(1)?, b.dy0()?);
+    let (rank, n) = (b.rank(x)?, b.rank(indices)?);
+    let axis = axis(b, rank)?;
+    let indices = b.cast(indices, ampc_ir::DType::I64)?;
+    let dy = b.wide(dy)?;
+    let zeros = zeros_for(b, x, dy)?;
+    if axis == 0 {
+        let at = b.unsqueeze(indices, &[n])?;
+        let dx = b.op(OpKind::ScatterND, &[zeros, at, dy], &[("reduction", add_up())])?;
+        return b.add(0, dx);
+    }
+    // All indices along one axis.
+    let dims = b.shape(x)?;
+    let flat = b.reshape(indices, &[-1])?;
+    let behind: Vec<usize> = (1..rank - axis).collect();
+    let mut at = b.unsqueeze(flat, &behind)?;
+    let dy = if n == 1 {
+        dy
+    } else {
+        // The axes of the indices become one.
+        let outer = dims.iter().enumerate().filter(|&(i, _)| i != axis);
+        let known: Option<Vec<i64>> =
+            outer.map(|(_, dim)| dim.known().and_then(|n| i64::try_from(n).ok())).collect();
+        if let Some(known) = known {
+            let mut shape = known;
+            shape.insert(axis, -1);
+            b.reshape(dy, &shape)?
+        } else {
+            let (before, after) = (
+                super::window::dim_range(b, x, 0, Some(axis))?,
+                super::window::dim_range(b, x, axis + 1, None)?,
+            );
+            let free = b.ints(&[-1]);
+            let shape = b.op(OpKind::Concat, &[before, free, after], &[("axis", AttrValue::Int(0))])?;
+            b.op(OpKind::Reshape, &[dy, shape], &[])?
+        }
+    };
+    at = b.expand_as(at, dy)?;
+    let attrs = [("axis", AttrValue::Int(signed(axis))), ("reduction", add_up())];
+    let dx = b.op(OpKind::ScatterElements, &[zeros, at, dy], &attrs)?;
+    b.add(0, dx)
+}
+
+pub(super) fn gather_elements(b: &mut Backward<'_>) -> Ruled {
+    let (x, indices, dy) = (b.x(0)?, b.x(1)?, b.dy0()?);
+    let axis = axis(b, b.rank(x)?)?;
+    let dy = b.wide(dy)?;
+    let zeros = zeros_for(b, x, dy)?;
+    let attrs = [("axis", AttrValue::Int(signed(axis))), ("reduction", add_up())];
+    let dx = b.op(OpKind::ScatterElements, &[zeros, indices, dy], &attrs)?;
+    b.add(0, dx)
+}
+
+pub(super) fn gather_nd(b: &mut Backward<'_>) -> Ruled {
+    let (x, indices, dy) = (b.x(0)?, b.x(1)?, b.dy0()?);
+    let batch = b.view()?.int("batch_dims").unwrap_or(0);
+    if batch == 0 {
+        let dy = b.wide(dy)?;
+        let zeros = zeros_for(b, x, dy)?;
+        let dx = b.op(OpKind::ScatterND, &[zeros, indices, dy], &[("reduction", add_up())])?;
+        return b.add(0, dx);
+    }
+    let numbers = numbered(b, x)?;
+    let at = b.op(OpKind::GatherND, &[numbers, indices], &[("batch_dims", AttrValue::Int(batch))])?;
+    let dx = scatter_flat(b, x, at, dy)?;
+    b.add(0, dx)
+}
+
+/// Whether what is scattered replaces elements, or is added to them.
+fn replaces(b: &Backward<'_>) -> Ruled<bool> {
+    match b.view()?.string("reduction").unwrap_or("none") {
+        "none" => Ok(true),
+        "add" => Ok(false),
+        other => Err(RuleError::Unsupported(format!("with the reduction `{other}` it is not differentiated"))),
+    }
+}
+
+pub(super) fn scatter_elements(b: &mut Backward<'_>) -> Ruled {
+    let (indices, updates, dy) = (b.x(1)?, b.x(2)?, b.dy0()?);
+    let axis = axis(b, b.rank(dy)?)?;
+    let attrs = [("axis", AttrValue::Int(signed(axis)))];
+    if b.needs(0) {
+        let dx = if replaces(b)? {
+            let zeros = zeros_for(b, updates, dy)?;
+            b.op(OpKind::ScatterElements, &[dy, indices, zeros], &attrs)?
+        } else {
+            dy
+        };
+        b.add(0, dx)?;
+    }
+    if b.needs(2) {
+        replaces(b)?;
+        let d = b.op(OpKind::GatherElements, &[dy, indices], &attrs)?;
+        b.add(2, d)?;
+    }
+    Ok(())
+}
+
+pub(super) fn scatter_nd(b: &mut Backward<'_>) -> Ruled {
+    let (indices, updates, dy) = (b.x(1)?, b.x(2)?, b.dy0()?);
+    if b.needs(0) {
+        let dx = if replaces(b)? {
+            let zeros = zeros_for(b, updates, dy)?;
+            b.op(OpKind::ScatterND, &[dy, indices, zeros], &[])?
+        } else {
+            dy
+        };
+        b.add(0, dx)?;
+    }
+    if b.needs(2) {
+        replaces(b)?;
+        let d = b.op(OpKind::GatherND, &[dy, indices], &[])?;
+        b.add(2, d)?;
+    }
+    Ok(())
+}
+
+pub(super) fn top_k(b: &mut Backward<'_>) -> Ruled {
+    let (x, indices, dy) = (b.x(0)?, b.y(1)?, b.dy0()?);
+    let axis = b.view()?.int("axis").unwrap_or(-1);
+    let dy = b.wide(dy)?;
+    let zeros = zeros_for(b, x, dy)?;
+    let spec = NodeSpec::new(OpKind::ScatterElements, &[zeros, indices, dy]).attr("axis", AttrValue::Int(axis));
+    let [dx] = b.insert(spec)?;
+    b.add(0, dx)
+}

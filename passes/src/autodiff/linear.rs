@@ -1,0 +1,158 @@
+//! Gradients of matrix products.
+
+use super::RuleError;
+use super::backward::{Backward, Ruled};
+use ampc_ir::op::OpKind;
+use ampc_ir::views::linear::{Equation, GemmView, Label};
+use ampc_ir::{AttrValue, Dim, Value};
+
+/// dA = dY·Bᵀ and dB = Aᵀ·dY, each without what was broadcast.
+///
+/// A matrix that multiplies a whole batch gets its gradient by one product that sums over the batch as well, so that it
+/// is rounded once:
+///
+/// ```text
+/// A f16[8, 16, 32] · B f16[32, 64]      dB = Gemm(A as [128, 32], dY as [128, 64]) {transA=1} : f16[32, 64]
+/// ```
+pub(super) fn matmul(b: &mut Backward<'_>) -> Ruled {
+    let (left, right, dy) = (b.x(0)?, b.x(1)?, b.dy0()?);
+    // A vector counts as a row on the left and as a column on the right; the result has no such axis then.
+    let (left_rank, right_rank) = (b.rank(left)?, b.rank(right)?);
+    let mut dy = dy;
+    let mut ranks = (left_rank, right_rank);
+    let (mut l, mut r) = (left, right);
+    if right_rank == 1 {
+        r = b.unsqueeze(right, &[1])?;
+        let last = b.rank(dy)?;
+        dy = b.unsqueeze(dy, &[last])?;
+        ranks.1 = 2;
+    }
+    if left_rank == 1 {
+        l = b.unsqueeze(left, &[0])?;
+        let rank = b.rank(dy)?;
+        dy = b.unsqueeze(dy, &[rank - 1])?;
+        ranks.0 = 2;
+    }
+    if b.needs(0) {
+        let d = if ranks == (2, 2) {
+            b.gemm((dy, false), (r, true), 1.0)?
+        } else if ranks.0 == 2 {
+            let (dy, r) = (batch_as_columns(b, dy)?, batch_as_columns(b, r)?);
+            // Both have the rows of A, or those of B, and all that is summed over as columns.
+            b.gemm((dy, false), (r, true), 1.0)?
+        } else {
+            let transposed = b.transpose_last(r)?;
+            let d = b.matmul(dy, transposed)?;
+            b.unbroadcast(d, l)?
+        };
+        let d = b.reshape_as(d, left)?;
+        b.add(0, d)?;
+    }
+    if b.needs(1) {
+        let d = if ranks.1 == 2 {
+            let (l, dy) = (b.as_matrix(l)?, b.as_matrix(dy)?);
+            b.gemm((l, true), (dy, false), 1.0)?
+        } else {
+            let transposed = b.transpose_last(l)?;
+            let d = b.matmul(transposed, dy)?;
+            b.unbroadcast(d, r)?
+        };
+        let d = b.reshape_as(d, right)?;
+        b.add(1, d)?;
+    }
+    Ok(())
+}
+
+/// A batch of matrices [.., m, n] as one matrix [m, .. · n].
+fn batch_as_columns(b: &mut Backward<'_>, a: Value) -> Ruled<Value> {
+    let rank = b.rank(a)?;
+    let perm: Vec<usize> = std::iter::once(rank - 2).chain(0..rank - 2).chain([rank - 1]).collect();
+    let moved = b.transpose(a, &perm)?;
+    b.op(OpKind::Flatten, &[moved], &[("axis", AttrValue::Int(1))])
+}
+
+/// Of αA'B' + βC, where a prime is a transposition or none.
+pub(super) fn gemm(b: &mut Backward<'_>) -> Ruled {
+    let view = GemmView::read(&b.view()?);
+    let (left, right, dy) = (b.x(0)?, b.x(1)?, b.dy0()?);
+    if b.needs(0) {
+        let d = if view.trans_a {
+            b.gemm((right, view.trans_b), (dy, true), view.alpha)?
+        } else {
+            b.gemm((dy, false), (right, !view.trans_b), view.alpha)?
+        };
+        b.add(0, d)?;
+    }
+    if b.needs(1) {
+        let d = if view.trans_b {
+            b.gemm((dy, true), (left, view.trans_a), view.alpha)?
+        } else {
+            b.gemm((left, !view.trans_a), (dy, false), view.alpha)?
+        };
+        b.add(1, d)?;
+    }
+    if b.needs(2) {
+        let wide = b.wide(dy)?;
+        let d = b.unbroadcast(wide, b.x(2)?)?;
+        let d = b.scaled(d, f64::from(view.beta))?;
+        b.add(2, d)?;
+    }
+    Ok(())
+}
+
+/// Of an operand: the sum of products of dY and the other operands, with the operand's indices as result. An index that
+/// nobody else has was summed over: its elements all get the same.
+pub(super) fn einsum(b: &mut Backward<'_>) -> Ruled {
+    let equation = Equation::read(&b.view()?)?;
+    for (i, term) in equation.operands.iter().enumerate() {
+        if !b.needs(i) {
+            continue;
+        }
+        let repeated = term.iter().enumerate().any(|(at, label)| term[..at].contains(label));
+        if repeated {
+            return Err(RuleError::Unsupported(format!(
+                "an index is there twice in the term of operand {i}: take the diagonal before"
+            )));
+        }
+        let others: Vec<usize> = (0..equation.operands.len()).filter(|&other| other != i).collect();
+        let known = |label: &Label| {
+            equation.result.contains(label) || others.iter().any(|&other| equation.operands[other].contains(label))
+        };
+        if term.contains(&Label::Ellipsis) && !known(&Label::Ellipsis) {
+            return Err(RuleError::Unsupported("the axes of `...` are summed over: name them".into()));
+        }
+        let found: Vec<Label> = term.iter().copied().filter(known).collect();
+        let mut operands = vec![b.dy0()?];
+        let mut terms = vec![spell(&equation.result)];
+        for &other in &others {
+            operands.push(b.x(other)?);
+            terms.push(spell(&equation.operands[other]));
+        }
+        let text = format!("{}->{}", terms.join(","), spell(&found));
+        let mut d = b.op(OpKind::Einsum, &operands, &[("equation", AttrValue::String(text.into_bytes().into()))])?;
+        let x = b.x(i)?;
+        let lost: Vec<usize> = (0..term.len()).filter(|&at| !known(&term[at])).collect();
+        if !lost.is_empty() {
+            if term.contains(&Label::Ellipsis) {
+                return Err(RuleError::Unsupported("an index beside `...` is summed over: name the axes".into()));
+            }
+            d = b.unsqueeze(d, &lost)?;
+            d = b.expand_as(d, x)?;
+        }
+        // Axes of extent 1 that met longer ones.
+        let is_one = |dim: &Dim| dim.known() == Some(1);
+        if b.shape(x)?.iter().any(is_one) {
+            d = b.unbroadcast(d, x)?;
+        }
+        b.add(i, d)?;
+    }
+    Ok(())
+}
+
+fn spell(term: &[Label]) -> String {
+    let spell = |label: &Label| match label {
+        Label::Ellipsis => "...".to_owned(),
+        Label::Letter(letter) => char::from(*letter).to_string(),
+    };
+    term.iter().map(spell).collect()
+}

@@ -1,0 +1,385 @@
+//! `autodiff`: the gradients of a loss with respect to parameters, as nodes behind those of the forward graph.
+//!
+//! Reverse-mode differentiation of the main graph as it stands, casts included: the gradient of a value has the element
+//! type of the value, so that every operator runs backward in the precision in which it ran forward. What the pass
+//! needs to know it finds as roles of the main graph, and what it finds out it leaves as roles:
+//!
+//! | role | before or after | values |
+//! |---|---|---|
+//! | `parameter(%w)` | before | what is to get a gradient; one role for each |
+//! | `loss(%loss)` | before | a float with one element |
+//! | `seed(%s)` | before, optional | the gradient of the loss, such as a loss scale; 1 without it |
+//! | `grad(%w, %dw)` | after | a parameter and its gradient |
+//!
+//! For example, from `loss = sum(relu(x · w))`:
+//!
+//! ```text
+//! %h = MatMul(%x, %w)                        %y = Relu(%h)        %loss = ReduceSum(%y)
+//!
+//! %dy = Expand(%seed, Shape(%y))             ReduceSum: every term counts once
+//! %dh = Where(%h > 0, %dy, 0)                Relu
+//! %dw = Gemm(%x, %dh) {transA=1}             MatMul; nobody asked for the gradient of %x
+//! ```
+//!
+//! How it goes:
+//! 1. *Which values need a gradient* (forwards): parameters, and float results of nodes that read one that does in an
+//!    operand that the node can be differentiated by ([`rules`]).
+//! 2. *Gradients* (backwards, from the loss): the contributions of all readers of a value are added, then the rule of the
+//!    node that made it adds a contribution to each of its operands that needs one. A value that contributes nothing to
+//!    the loss gets no gradient, and no node is made for it.
+//! 3. A parameter that got none is an error, unless the pass is told to leave such parameters frozen.
+//!
+//! # Precision
+//! A rule that takes more than one operation computes in f32 from the 16-bit values as they are stored, and rounds once,
+//! to the type of the operand. So does what undoes a broadcast, which adds up many elements. Contributions to what a
+//! cast makes of a parameter are widened one by one and added in f32: where a weight is shared, no sum is rounded.
+
+mod arithmetic;
+mod backward;
+mod indexing;
+mod linear;
+mod loss;
+mod movement;
+mod norm;
+mod pointwise;
+mod pool;
+mod reduce;
+mod rules;
+mod softmax;
+mod window;
+
+pub use self::backward::Backward;
+pub use self::rules::{GradientFn, is_differentiable};
+
+use self::rules::Rule;
+use crate::invariants::Invariants;
+use crate::pass::{Changed, Pass, PassCx, PassError};
+use crate::paths::Paths;
+use crate::pipeline::{PassOption, Setting, Spelled, Words, option, settings};
+use ampc_ir::entity::SecondaryMap;
+use ampc_ir::infer::describe;
+use ampc_ir::inserter::InsertError;
+use ampc_ir::module::{Op, Role};
+use ampc_ir::views::OpError;
+use ampc_ir::{Module, Node, Type, Value};
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+/// Why there is no gradient.
+#[derive(Debug, thiserror::Error)]
+pub enum GradientError {
+    /// No value, or more than one, has a role that one value has.
+    #[error("role `{role}`: expected one value of the main graph, found {found}")]
+    Role {
+        /// The role.
+        role: &'static str,
+        /// How many values have it.
+        found: usize,
+    },
+    /// The loss is no number.
+    #[error("the loss `{name}` is {found}: expected a float with one element; reduce it with ReduceMean or ReduceSum")]
+    NotScalar {
+        /// The loss.
+        name: String,
+        /// Its type.
+        found: String,
+    },
+    /// The gradient of an operator is needed that has none here.
+    #[error("{op} `{node}` has no gradient: {why}")]
+    NoRule {
+        /// The operator.
+        op: String,
+        /// The node's path.
+        node: String,
+        /// What it lacks, and the way out.
+        why: &'static str,
+    },
+    /// A rule cannot be applied to a node.
+    #[error("the gradient of {op} `{node}`: {what}")]
+    Node {
+        /// The operator.
+        op: String,
+        /// The node's path.
+        node: String,
+        /// What is wrong or not known.
+        what: String,
+    },
+    /// Parameters from which no path leads to the loss that can be differentiated.
+    #[error(
+        "the loss does not depend on {} in a way that can be differentiated: freeze {} (`--freeze`)",
+        .names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", "),
+        if .names.len() == 1 { "it" } else { "them" }
+    )]
+    Unreached {
+        /// Their names.
+        names: Vec<String>,
+    },
+}
+
+/// What went wrong while a rule was applied, without the node.
+#[derive(Debug)]
+pub enum RuleError {
+    /// The node has parameters with which it has no gradient here, or a fact about it is not known.
+    Unsupported(String),
+    /// The node is not what its operator allows.
+    Operator(OpError),
+    /// A bug of the rule: what it inserts does not fit.
+    Insert(InsertError),
+}
+
+impl From<OpError> for RuleError {
+    fn from(error: OpError) -> Self {
+        RuleError::Operator(error)
+    }
+}
+
+impl From<InsertError> for RuleError {
+    fn from(error: InsertError) -> Self {
+        RuleError::Insert(error)
+    }
+}
+
+impl fmt::Display for RuleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RuleError::Unsupported(what) => f.write_str(what),
+            RuleError::Operator(error) => error.fmt(f),
+            RuleError::Insert(error) => error.fmt(f),
+        }
+    }
+}
+
+/// The gradient of an operator that the table does not know, or that is to be differentiated otherwise.
+pub type CustomGradient = Arc<dyn Fn(&mut Backward<'_>) -> Result<(), RuleError> + Send + Sync>;
+
+/// Gradients of a user, by domain (`""` for ai.onnx) and name of the operator. They outrank those of the table.
+#[derive(Clone, Default)]
+pub struct CustomGradients(BTreeMap<(String, String), CustomGradient>);
+
+impl CustomGradients {
+    /// Gives an operator a gradient.
+    pub fn insert(
+        &mut self,
+        domain: &str,
+        op: &str,
+        gradient: impl Fn(&mut Backward<'_>) -> Result<(), RuleError> + Send + Sync + 'static,
+    ) {
+        self.0.insert((domain.to_owned(), op.to_owned()), Arc::new(gradient));
+    }
+
+    fn get(&self, module: &Module, node: Node) -> Option<&CustomGradient> {
+        if self.0.is_empty() {
+            return None;
+        }
+        let (domain, op, _) = module.op_name(node);
+        self.0.get(&(domain.to_owned(), op.to_owned()))
+    }
+}
+
+impl fmt::Debug for CustomGradients {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+/// The words of the option `outputs`.
+const OUTPUTS: Words = Words { no: "none", yes: "gradients" };
+
+/// The words of the option `unreached`.
+const UNREACHED: Words = Words { no: "error", yes: "freeze" };
+
+/// The pass.
+#[derive(Clone, Debug, Default)]
+pub struct Autodiff {
+    /// Whether a parameter that the loss does not depend on is left without a gradient; otherwise it is an error.
+    pub freezes_unreached: bool,
+    /// Whether gradients leave the graph, each as an output called after its parameter: `w.grad`.
+    pub gives_gradients: bool,
+    /// Gradients of operators that the table does not know.
+    pub custom: CustomGradients,
+}
+
+impl Spelled for Autodiff {
+    const NAME: &'static str = "autodiff";
+    const ABOUT: &'static str = "gradients of the loss with respect to parameters";
+    const OPTIONS: &'static [PassOption<Self>] = &[
+        PassOption {
+            def: option("unreached", "error or freeze", Some(UNREACHED.no)),
+            print: |pass| pass.freezes_unreached.then(|| Setting::word(UNREACHED.yes)),
+            read: |pass, given| given.either(UNREACHED).map(|freeze| pass.freezes_unreached = freeze),
+        },
+        PassOption {
+            def: option("outputs", "none or gradients", Some(OUTPUTS.no)),
+            print: |pass| pass.gives_gradients.then(|| Setting::word(OUTPUTS.yes)),
+            read: |pass, given| given.either(OUTPUTS).map(|gives| pass.gives_gradients = gives),
+        },
+    ];
+    fn blank() -> Self {
+        Autodiff::default()
+    }
+}
+
+/// The role of what is to get a gradient.
+pub const PARAMETER: &str = "parameter";
+/// The role of the loss.
+pub const LOSS: &str = "loss";
+/// The role of the gradient of the loss.
+pub const SEED: &str = "seed";
+/// The role of a parameter and its gradient.
+pub const GRAD: &str = "grad";
+
+impl Pass for Autodiff {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+    fn options(&self) -> Vec<(&'static str, Setting)> {
+        settings(self)
+    }
+    fn revokes(&self) -> Invariants {
+        Invariants::DECISIONS
+    }
+    fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
+        let parameters: Vec<Value> = with_role(module, PARAMETER).collect();
+        let loss = one_with_role(module, LOSS)?.ok_or(GradientError::Role { role: LOSS, found: 0 })?;
+        let seed = one_with_role(module, SEED)?;
+        check_loss(module, loss)?;
+        let needs = self.needs(module, &parameters);
+        let nodes: Vec<Node> = module.nodes(module.main()).collect();
+        let mut backward = Backward::new(module, cx.facts, needs, &parameters);
+        backward.seed(loss, seed).map_err(|error| of_node(backward.module(), None, &error))?;
+        for node in nodes.into_iter().rev() {
+            self.differentiate(&mut backward, node)?;
+        }
+        let found = backward.finish(&parameters).map_err(|(module, error)| of_node(module, None, &error))?;
+        let mut unreached = Vec::new();
+        for (&parameter, gradient) in parameters.iter().zip(&found) {
+            match gradient {
+                Some(gradient) => {
+                    let role = Role { name: module.intern(GRAD), values: vec![parameter, *gradient] };
+                    module.graph_roles_mut(module.main()).0.push(role);
+                    if self.gives_gradients {
+                        let declared = module.value(*gradient).ty.clone();
+                        module.add_output(module.main(), *gradient, declared);
+                    }
+                }
+                None => unreached.push(ampc_ir::verify::name_of(module, parameter)),
+            }
+        }
+        if !unreached.is_empty() && !self.freezes_unreached {
+            return Err(GradientError::Unreached { names: unreached }.into());
+        }
+        Ok(Changed::Yes)
+    }
+}
+
+impl Autodiff {
+    /// Which values of the main graph need a gradient.
+    fn needs(&self, module: &Module, parameters: &[Value]) -> SecondaryMap<Value, bool> {
+        let mut needs: SecondaryMap<Value, bool> = SecondaryMap::default();
+        for &parameter in parameters {
+            needs[parameter] = true;
+        }
+        for node in module.nodes(module.main()) {
+            let data = module.node(node);
+            let rule = self.custom.get(module, node).map_or_else(|| rules::of(module, node), |_| Rule::Custom);
+            let by = |(slot, value): (usize, &Option<Value>)| {
+                value.is_some_and(|value| needs[value]) && rule.depends_on(slot)
+            };
+            if !data.operands().iter().enumerate().any(by) {
+                continue;
+            }
+            for &result in data.results().iter().flatten() {
+                // What a rule is not known of may be a float as well.
+                let ty = &module.value(result).ty;
+                needs[result] = ty.element_dtype().is_none_or(ampc_ir::DType::is_float);
+            }
+        }
+        needs
+    }
+
+    /// Adds the contributions of a node to the gradients of its operands.
+    fn differentiate(&self, backward: &mut Backward<'_>, node: Node) -> Result<(), PassError> {
+        let in_node = |backward: &Backward<'_>, error: RuleError| of_node(backward.module(), Some(node), &error);
+        if !backward.enter(node).map_err(|error| in_node(backward, error))? {
+            return Ok(());
+        }
+        let module = backward.module();
+        let done = if let Some(custom) = self.custom.get(module, node) {
+            custom(backward)
+        } else {
+            match rules::of(module, node) {
+                Rule::Gradient(gradient, _) => gradient(backward),
+                Rule::Stop | Rule::Custom => Ok(()),
+                Rule::None(why) => {
+                    let (op, node) = named(module, node);
+                    return Err(GradientError::NoRule { op, node, why }.into());
+                }
+            }
+        };
+        done.map_err(|error| in_node(backward, error))
+    }
+}
+
+/// Whether what a node computes depends on an operand in a way that can be differentiated.
+pub(crate) fn depends_on(module: &Module, node: Node, slot: usize) -> bool {
+    rules::of(module, node).depends_on(slot)
+}
+
+/// The values of a role of the main graph, in order.
+pub fn with_role<'m>(module: &'m Module, role: &'m str) -> impl Iterator<Item = Value> + 'm {
+    let roles = &module.graph(module.main()).roles;
+    roles.iter().filter(move |r| module.text(r.name) == role).flat_map(|r| r.values.iter().copied())
+}
+
+/// The value of a role that at most one has.
+fn one_with_role(module: &Module, role: &'static str) -> Result<Option<Value>, GradientError> {
+    let values: Vec<Value> = with_role(module, role).collect();
+    match values[..] {
+        [] => Ok(None),
+        [value] => Ok(Some(value)),
+        _ => Err(GradientError::Role { role, found: values.len() }),
+    }
+}
+
+fn check_loss(module: &Module, loss: Value) -> Result<(), GradientError> {
+    let ty = &module.value(loss).ty;
+    let is_scalar = match ty {
+        Type::Tensor(t) => t.dtype.is_float() && t.shape.element_count().is_none_or(|n| n == 1),
+        Type::Unknown => true,
+        _ => false,
+    };
+    // An unknown extent may be 1, but nothing says so.
+    let is_known = ty.shape().is_some_and(|shape| shape.element_count().is_some());
+    if is_scalar && is_known {
+        return Ok(());
+    }
+    let name = ampc_ir::verify::name_of(module, loss);
+    Err(GradientError::NotScalar { name, found: describe(ty) })
+}
+
+/// The operator of a node and the path by which users name it.
+fn named(module: &Module, node: Node) -> (String, String) {
+    let (domain, op, _) = module.op_name(node);
+    let op = crate::policy::op_key(domain, op);
+    // Nodes that autodiff itself has made have no path of the author.
+    let path = Paths::of(module).path(node).to_owned();
+    (op, path)
+}
+
+fn of_node(module: &Module, node: Option<Node>, error: &RuleError) -> PassError {
+    let (op, path) = match node {
+        Some(node) => named(module, node),
+        None => ("the loss".to_owned(), module.text(module.graph(module.main()).name).to_owned()),
+    };
+    GradientError::Node { op, node: path, what: error.to_string() }.into()
+}
+
+/// Whether a node is a call of a function of the model.
+fn is_call(module: &Module, node: Node) -> bool {
+    matches!(module.node(node).op, Op::Call(_))
+}
+
+/// Contributions to gradients, by value.
+type Contributions = FxHashMap<Value, Vec<Value>>;

@@ -1,0 +1,168 @@
+//! Gradients of reductions: every element gets the gradient of the result that it went into, times a slope.
+
+use super::RuleError;
+use super::backward::{Backward, Ruled};
+use ampc_ir::op::OpKind;
+use ampc_ir::views::reduce::{CumulativeView, ReduceView};
+use ampc_ir::{AttrValue, DType, NodeSpec, Value};
+
+/// The axes that a reduction adds up over, and whether they stay.
+fn axes(b: &Backward<'_>) -> Ruled<(Vec<usize>, bool)> {
+    let view = ReduceView::read(&b.view()?)?;
+    let axes = view.axes.ok_or_else(|| RuleError::Unsupported("its axes are not known".into()))?;
+    Ok((axes.as_slice().to_vec(), view.keep))
+}
+
+/// A value of the shape of the result, with the axes that went put in again.
+fn kept(b: &mut Backward<'_>, value: Value) -> Ruled<Value> {
+    let (axes, keep) = axes(b)?;
+    if keep { Ok(value) } else { b.unsqueeze(value, &axes) }
+}
+
+/// The gradient of the result, with the axes that went put in again, in f32 or wider.
+fn wide_dy(b: &mut Backward<'_>) -> Ruled<Value> {
+    let dy = b.dy0()?;
+    let dy = kept(b, dy)?;
+    b.wide(dy)
+}
+
+fn wide_x(b: &mut Backward<'_>) -> Ruled<Value> {
+    let x = b.x(0)?;
+    b.wide(x)
+}
+
+/// The result, with the axes that went put in again, in f32 or wider.
+fn wide_y(b: &mut Backward<'_>) -> Ruled<Value> {
+    let y = b.y(0)?;
+    let y = kept(b, y)?;
+    b.wide(y)
+}
+
+pub(super) fn sum(b: &mut Backward<'_>) -> Ruled {
+    let (x, dy) = (b.x(0)?, b.dy0()?);
+    let dy = kept(b, dy)?;
+    let dx = b.expand_as(dy, x)?;
+    b.add(0, dx)
+}
+
+/// dy / n
+pub(super) fn mean(b: &mut Backward<'_>) -> Ruled {
+    let (axes, _) = axes(b)?;
+    let x = b.x(0)?;
+    let dy = wide_dy(b)?;
+    let n = count(b, x, &axes, b.dtype(dy)?)?;
+    let share = b.over(dy, n)?;
+    let dx = b.expand_as(share, x)?;
+    b.add(0, dx)
+}
+
+/// How many elements axes have together, as a number of a float type.
+pub(super) fn count(b: &mut Backward<'_>, x: Value, axes: &[usize], dtype: DType) -> Ruled<Value> {
+    let dims = b.shape(x)?;
+    let known: Option<Vec<u64>> = axes.iter().map(|&axis| dims.get(axis)?.known()).collect();
+    if let Some(known) = known {
+        #[expect(clippy::cast_precision_loss, reason = "a number of elements, rounded to a float")]
+        return b.number(known.iter().product::<u64>() as f64, dtype);
+    }
+    let shape = b.shape_of(x)?;
+    let list: Vec<i64> = axes.iter().map(|&axis| super::backward::signed(axis)).collect();
+    let at = b.ints(&list);
+    let extents = b.op(OpKind::Gather, &[shape, at], &[])?;
+    let n = b.reduce(OpKind::ReduceProd, extents, &[0], false)?;
+    b.cast(n, dtype)
+}
+
+/// dy, shared equally by the elements that are the result
+pub(super) fn extreme(b: &mut Backward<'_>) -> Ruled {
+    let (axes, _) = axes(b)?;
+    let (x, y) = (b.x(0)?, b.y(0)?);
+    let y = kept(b, y)?;
+    let dy = wide_dy(b)?;
+    let dtype = b.dtype(dy)?;
+    let is_result = b.op(OpKind::Equal, &[x, y], &[])?;
+    let mark = b.cast(is_result, dtype)?;
+    let n = b.sum_over(mark, &axes, true)?;
+    let share = b.over(dy, n)?;
+    let dx = b.times(mark, share)?;
+    b.add(0, dx)
+}
+
+/// dy · sign(x)
+pub(super) fn l1(b: &mut Backward<'_>) -> Ruled {
+    let (x, dy) = (wide_x(b)?, wide_dy(b)?);
+    let sign = b.unary(OpKind::Sign, x)?;
+    let dx = b.times(dy, sign)?;
+    b.add(0, dx)
+}
+
+/// dy · x / y, 0 where y is 0
+pub(super) fn l2(b: &mut Backward<'_>) -> Ruled {
+    let (x, y, dy) = (wide_x(b)?, wide_y(b)?, wide_dy(b)?);
+    let (zero, one) = (b.number_like(0.0, y)?, b.number_like(1.0, y)?);
+    let is_zero = b.op(OpKind::Equal, &[y, zero], &[])?;
+    let divisor = b.select(is_zero, one, y)?;
+    let share = b.over(dy, divisor)?;
+    // x is 0 wherever y is.
+    let dx = b.times(share, x)?;
+    b.add(0, dx)
+}
+
+/// dy / Σx = dy / eʸ
+pub(super) fn log_sum(b: &mut Backward<'_>) -> Ruled {
+    let x = b.x(0)?;
+    let (y, dy) = (wide_y(b)?, wide_dy(b)?);
+    let sum = b.unary(OpKind::Exp, y)?;
+    let share = b.over(dy, sum)?;
+    let dx = b.expand_as(share, x)?;
+    b.add(0, dx)
+}
+
+/// dy · e^(x − y)
+pub(super) fn log_sum_exp(b: &mut Backward<'_>) -> Ruled {
+    let (x, y, dy) = (wide_x(b)?, wide_y(b)?, wide_dy(b)?);
+    let difference = b.minus(x, y)?;
+    let share = b.unary(OpKind::Exp, difference)?;
+    let dx = b.times(dy, share)?;
+    b.add(0, dx)
+}
+
+/// dy times the product of all other elements: y/x, and where there are zeros, the product of the others, which is 0
+/// but for the element that is the only zero.
+pub(super) fn prod(b: &mut Backward<'_>) -> Ruled {
+    let (axes, _) = axes(b)?;
+    let (x, dy) = (wide_x(b)?, wide_dy(b)?);
+    let dtype = b.dtype(x)?;
+    let (zero, one) = (b.number(0.0, dtype)?, b.number(1.0, dtype)?);
+    let is_zero = b.op(OpKind::Equal, &[x, zero], &[])?;
+    let mark = b.cast(is_zero, dtype)?;
+    let zeros = b.sum_over(mark, &axes, true)?;
+    // The product of the elements that are not 0.
+    let safe = b.select(is_zero, one, x)?;
+    let product = b.reduce(OpKind::ReduceProd, safe, &axes, true)?;
+    let others = b.over(product, safe)?;
+    // How many zeros there are beside the element itself.
+    let beside = b.minus(zeros, mark)?;
+    let none = b.op(OpKind::Equal, &[beside, zero], &[])?;
+    let others = b.select(none, others, zero)?;
+    let dx = b.times(dy, others)?;
+    b.add(0, dx)
+}
+
+/// 2 · dy · x
+pub(super) fn sum_square(b: &mut Backward<'_>) -> Ruled {
+    let (x, dy) = (wide_x(b)?, wide_dy(b)?);
+    let double = b.scaled(dy, 2.0)?;
+    let dx = b.times(double, x)?;
+    b.add(0, dx)
+}
+
+/// The cumulative sum of dy the other way round.
+pub(super) fn cum_sum(b: &mut Backward<'_>) -> Ruled {
+    let view = CumulativeView::read(&b.view()?)?;
+    let (axis, dy) = (b.x(1)?, b.dy0()?);
+    let spec = NodeSpec::new(OpKind::CumSum, &[dy, axis])
+        .attr("exclusive", AttrValue::Int(i64::from(view.exclusive)))
+        .attr("reverse", AttrValue::Int(i64::from(!view.reverse)));
+    let [dx] = b.insert(spec)?;
+    b.add(0, dx)
+}

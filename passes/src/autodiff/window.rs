@@ -1,0 +1,244 @@
+//! Gradients of convolutions.
+//!
+//! The convolution of x with weights w and strides s, dilations d and padding p is differentiated by convolutions:
+//!
+//! ```text
+//! dx = ConvTranspose(dy, w)       with s, d, p, and so much at the end that the extents of x come out
+//! dw = Conv(x, dy)                batch and channels exchanged: dy is the filter, s are its dilations and d the strides
+//! db = Σ dy                       over all axes but the channels
+//! ```
+//!
+//! For x [N, C, 9] and w [O, C, 3] with stride 2, dy is [N, O, 4]. x as [C, N, 9] meets dy as O filters [N, 4] with
+//! dilation 2: they reach 7 far, so there are 3 positions, one for each element of the window: [C, O, 3].
+
+use super::RuleError;
+use super::backward::{Backward, Ruled, signed};
+use ampc_ir::op::OpKind;
+use ampc_ir::views::window::{ConvView, TransposedView, WindowView};
+use ampc_ir::{AttrValue, Dim, NodeSpec, Value};
+
+/// A window whose padding is numbers.
+#[derive(Clone, Debug)]
+pub(super) struct Window {
+    pub(super) kernel: Vec<u64>,
+    pub(super) strides: Vec<u64>,
+    pub(super) dilations: Vec<u64>,
+    /// Before and after each axis.
+    pub(super) pads: Vec<(u64, u64)>,
+}
+
+impl Window {
+    /// How far the window reaches on an axis.
+    pub(super) fn reach(&self, axis: usize) -> u64 {
+        (self.kernel[axis] - 1) * self.dilations[axis] + 1
+    }
+
+    /// The window of a convolution or pool.
+    pub(super) fn of(view: &WindowView, input: &[Dim], output: &[Dim]) -> Ruled<Window> {
+        let unknown = || RuleError::Unsupported("the extents of its window and its padding have to be known".into());
+        let kernel: Option<Vec<u64>> = view.kernel.iter().map(|dim| dim.known()).collect();
+        let axes = 0..view.kernel.len();
+        let pads = axes.map(|axis| match &view.padding {
+            ampc_ir::views::window::Padding::Explicit(pads) => pads.get(axis).copied(),
+            ampc_ir::views::window::Padding::Same { .. } => {
+                Some(view.pads(axis, input.get(axis)?.known()?, output.get(axis)?.known()?))
+            }
+        });
+        Ok(Window {
+            kernel: kernel.ok_or_else(unknown)?,
+            strides: view.strides.clone(),
+            dilations: view.dilations.clone(),
+            pads: pads.collect::<Option<_>>().ok_or_else(unknown)?,
+        })
+    }
+
+    fn attrs(&self, spec: NodeSpec) -> NodeSpec {
+        let ints = |list: &[u64]| AttrValue::Ints(list.iter().map(|&n| wide(n)).collect());
+        let pads = self.pads.iter().map(|p| p.0).chain(self.pads.iter().map(|p| p.1)).map(wide).collect();
+        spec.attr("strides", ints(&self.strides))
+            .attr("dilations", ints(&self.dilations))
+            .attr("pads", AttrValue::Ints(pads))
+    }
+}
+
+/// A number as attributes have it. Those of windows are small.
+pub(super) fn wide(n: u64) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}
+
+/// The transposed convolution of `dy` with weights that has these spatial extents.
+pub(super) fn transposed(
+    b: &mut Backward<'_>,
+    dy: Value,
+    weights: Value,
+    window: &Window,
+    group: u64,
+    input: &[Dim],
+    output: &[Dim],
+) -> Ruled<Value> {
+    let mut window = window.clone();
+    let mut end = Vec::with_capacity(input.len());
+    for axis in 0..input.len() {
+        let (Some(input), Some(output)) = (input[axis].known(), output[axis].known()) else {
+            if window.strides[axis] == 1 {
+                end.push(0);
+                continue;
+            }
+            return Err(RuleError::Unsupported(
+                "its spatial extents have to be known, as it has strides: give them (`--dim N=8`)".into(),
+            ));
+        };
+        // All that the windows cover, padding included.
+        let covered = (output.max(1) - 1) * window.strides[axis] + window.reach(axis);
+        let (before, after) = &mut window.pads[axis];
+        *after = covered.saturating_sub(*before + input);
+        end.push(input + *before + *after - covered);
+    }
+    let spec = NodeSpec::new(OpKind::ConvTranspose, &[dy, weights]).attr("group", AttrValue::Int(wide(group)));
+    let end = AttrValue::Ints(end.into_iter().map(wide).collect());
+    let [dx] = b.insert(window.attrs(spec).attr("output_padding", end))?;
+    Ok(dx)
+}
+
+/// The gradient of the weights of a convolution of `x` with the result `dy`.
+fn weights(b: &mut Backward<'_>, x: Value, dy: Value, w: Value, window: &Window, group: u64) -> Ruled<Value> {
+    let rank = b.rank(x)?;
+    let spatial: Vec<usize> = (2..rank).collect();
+    // x as [C/g, g·N, ...].
+    let exchanged: Vec<usize> = [1, 0].into_iter().chain(spatial.iter().copied()).collect();
+    let x = if group == 1 {
+        b.transpose(x, &exchanged)?
+    } else {
+        let per_group = b.shape(w)?[1];
+        let per_group = per_group
+            .known()
+            .ok_or_else(|| RuleError::Unsupported("the number of its channels has to be known".into()))?;
+        let grouped = regroup(b, x, group, per_group)?;
+        let perm: Vec<usize> = [2, 1, 0].into_iter().chain(spatial.iter().map(|axis| axis + 1)).collect();
+        let grouped = b.transpose(grouped, &perm)?;
+        join(b, grouped)?
+    };
+    let filters = b.transpose(dy, &exchanged)?;
+    let turned =
+        Window { strides: window.dilations.clone(), dilations: window.strides.clone(), ..window.clone() };
+    let spec = NodeSpec::new(OpKind::Conv, &[x, filters]).attr("group", AttrValue::Int(wide(group)));
+    let [all] = b.insert(turned.attrs(spec))?;
+    // Behind the last window there may be elements of x that no window reached.
+    let starts = b.ints(&vec![0; spatial.len()]);
+    let ends: Vec<i64> = window.kernel.iter().map(|&k| wide(k)).collect();
+    let ends = b.ints(&ends);
+    let axes: Vec<i64> = spatial.iter().map(|&axis| signed(axis)).collect();
+    let axes = b.ints(&axes);
+    let cut = b.op(OpKind::Slice, &[all, starts, ends, axes], &[])?;
+    b.transpose(cut, &exchanged)
+}
+
+/// [N, g·c, ...] as [N, g, c, ...].
+fn regroup(b: &mut Backward<'_>, x: Value, group: u64, per_group: u64) -> Ruled<Value> {
+    let dims = b.shape(x)?;
+    let mut shape: Vec<i64> = vec![0, wide(group), wide(per_group)];
+    if dims[2..].iter().filter(|dim| dim.known().is_none()).count() <= 1 {
+        shape.extend(dims[2..].iter().map(|dim| dim.known().map_or(-1, wide)));
+        return b.reshape(x, &shape);
+    }
+    let first = dim_range(b, x, 0, Some(1))?;
+    let groups = b.ints(&[wide(group), wide(per_group)]);
+    let rest = dim_range(b, x, 2, None)?;
+    let shape = b.op(OpKind::Concat, &[first, groups, rest], &[("axis", AttrValue::Int(0))])?;
+    b.op(OpKind::Reshape, &[x, shape], &[])
+}
+
+/// [c, g, N, ...] as [c, g·N, ...].
+fn join(b: &mut Backward<'_>, x: Value) -> Ruled<Value> {
+    let dims = b.shape(x)?;
+    if dims[3..].iter().all(|dim| dim.known().is_some()) {
+        let mut shape: Vec<i64> = vec![0, -1];
+        shape.extend(dims[3..].iter().map(|dim| dim.known().map_or(-1, wide)));
+        return b.reshape(x, &shape);
+    }
+    let (first, rest) = (dim_range(b, x, 0, Some(1))?, dim_range(b, x, 3, None)?);
+    let free = b.ints(&[-1]);
+    let shape = b.op(OpKind::Concat, &[first, free, rest], &[("axis", AttrValue::Int(0))])?;
+    b.op(OpKind::Reshape, &[x, shape], &[])
+}
+
+/// The dims of a value from one axis to another, as a list.
+pub(super) fn dim_range(b: &mut Backward<'_>, x: Value, from: usize, to: Option<usize>) -> Ruled<Value> {
+    let mut spec = NodeSpec::new(OpKind::Shape, &[x]).attr("start", AttrValue::Int(signed(from)));
+    if let Some(to) = to {
+        spec = spec.attr("end", AttrValue::Int(signed(to)));
+    }
+    let [dims] = b.insert(spec)?;
+    Ok(dims)
+}
+
+/// The gradient of a bias: the sum of `dy` over all axes but the channels.
+fn bias(b: &mut Backward<'_>, dy: Value) -> Ruled<Value> {
+    let dy = b.wide(dy)?;
+    let axes: Vec<usize> = (0..b.rank(dy)?).filter(|&axis| axis != 1).collect();
+    b.sum_over(dy, &axes, false)
+}
+
+pub(super) fn conv(b: &mut Backward<'_>) -> Ruled {
+    let (x, w, dy) = (b.x(0)?, b.x(1)?, b.dy0()?);
+    let (x_dims, w_dims, y_dims) = (b.shape(x)?, b.shape(w)?, b.shape(dy)?);
+    let view = b.view()?;
+    let group = ConvView::read(&view)?.group;
+    let window = WindowView::read(&view, x_dims.len() - 2, Some(&w_dims[2..]))?;
+    let window = Window::of(&window, &x_dims[2..], &y_dims[2..])?;
+    if b.needs(0) {
+        let d = transposed(b, dy, w, &window, group, &x_dims[2..], &y_dims[2..])?;
+        b.add(0, d)?;
+    }
+    if b.needs(1) {
+        let d = weights(b, x, dy, w, &window, group)?;
+        b.add(1, d)?;
+    }
+    if b.needs(2) {
+        let d = bias(b, dy)?;
+        b.add(2, d)?;
+    }
+    Ok(())
+}
+
+/// A transposed convolution is differentiated as the convolution is that it undoes: with x and dy exchanged.
+pub(super) fn conv_transpose(b: &mut Backward<'_>) -> Ruled {
+    let (x, w, dy) = (b.x(0)?, b.x(1)?, b.dy0()?);
+    let (x_dims, w_dims, y_dims) = (b.shape(x)?, b.shape(w)?, b.shape(dy)?);
+    let n = x_dims.len() - 2;
+    let view = b.view()?;
+    let group = ConvView::read(&view)?.group;
+    let window = WindowView::read(&view, n, Some(&w_dims[2..]))?;
+    let beside = TransposedView::read(&view, n)?;
+    let unknown = || RuleError::Unsupported("its spatial extents have to be known: give them (`--dim N=8`)".into());
+    let kernel: Vec<u64> = window.kernel.iter().map(|dim| dim.known()).collect::<Option<_>>().ok_or_else(unknown)?;
+    let mut found = Window {
+        kernel,
+        strides: window.strides.clone(),
+        dilations: window.dilations.clone(),
+        pads: vec![(0, 0); n],
+    };
+    for axis in 0..n {
+        let (Some(input), Some(output)) = (x_dims[axis + 2].known(), y_dims[axis + 2].known()) else {
+            return Err(unknown());
+        };
+        let before = beside.before(&window, axis, input, output);
+        // The convolution of dy with these windows has the extents of x.
+        let covered = (input.max(1) - 1) * found.strides[axis] + found.reach(axis);
+        found.pads[axis] = (before, covered.saturating_sub(before + output));
+    }
+    if b.needs(0) {
+        let spec = NodeSpec::new(OpKind::Conv, &[dy, w]).attr("group", AttrValue::Int(wide(group)));
+        let [d] = b.insert(found.attrs(spec))?;
+        b.add(0, d)?;
+    }
+    if b.needs(1) {
+        let d = weights(b, dy, x, w, &found, group)?;
+        b.add(1, d)?;
+    }
+    if b.needs(2) {
+        let d = bias(b, dy)?;
+        b.add(2, d)?;
+    }
+    Ok(())
+}

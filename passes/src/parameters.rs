@@ -1,0 +1,266 @@
+//! Parameters: which constants of a model are trained.
+//!
+//! A file says nothing of it: weights, running statistics, masks and tables are initializers alike. [`Parameters`] finds
+//! those that a gradient can reach and gives them the role `parameter`; [`ExposeParameters`] makes them inputs.
+
+use crate::autodiff::{self, LOSS, PARAMETER};
+use crate::invariants::Invariants;
+use crate::pass::{Changed, Pass, PassCx, PassError};
+use crate::pipeline::{PassOption, Setting, Spelled, option, quoted, settings};
+use crate::policy::Pattern;
+use ampc_ir::module::{Def, Role};
+use ampc_ir::op::OpKind;
+use ampc_ir::tensor::{Storage, TensorData};
+use ampc_ir::views::NodeView;
+use ampc_ir::{DType, Module, Payload, Value};
+use std::sync::Arc;
+
+/// The pass that gives parameters, and the loss, their roles.
+///
+/// A parameter is an initializer of the main graph
+/// - of floats, in fp32 or another type that is kept in fp32 while training,
+/// - that has an axis: numbers without are constants of formulas in most files,
+/// - that some node reads in an operand by which it can be differentiated, so no running statistics and no bounds,
+/// - whose elements are all of ordinary size: a table with infinities or numbers of 10⁴ and more is a mask.
+#[derive(Clone, Debug, Default)]
+pub struct Parameters {
+    /// The output that is the loss, if one is; otherwise a value has the role already, or gets it later.
+    pub loss: Option<String>,
+    /// Names of constants that are parameters whatever they look like.
+    pub train: Vec<String>,
+    /// Names of constants that are none. They outrank `train`.
+    pub freeze: Vec<String>,
+}
+
+impl Spelled for Parameters {
+    const NAME: &'static str = "parameters";
+    const ABOUT: &'static str = "constants that are trained, and the loss, are given their roles";
+    const OPTIONS: &'static [PassOption<Self>] = &[
+        PassOption {
+            def: option("loss", "the name of an output", Some("")),
+            print: |pass| pass.loss.as_deref().map(Setting::word),
+            read: |pass, given| given.word().map(|name| pass.loss = Some(name)),
+        },
+        PassOption {
+            def: option("train", "names or globs with `+` between them", Some("")),
+            print: |pass| print_list(&pass.train),
+            read: |pass, given| given.list().map(|list| pass.train = list),
+        },
+        PassOption {
+            def: option("freeze", "names or globs with `+` between them", Some("")),
+            print: |pass| print_list(&pass.freeze),
+            read: |pass, given| given.list().map(|list| pass.freeze = list),
+        },
+    ];
+    fn blank() -> Self {
+        Parameters::default()
+    }
+}
+
+fn print_list(list: &[String]) -> Option<Setting> {
+    let words = || list.iter().map(|word| quoted(word)).collect::<Vec<_>>().join("+");
+    (!list.is_empty()).then(|| Setting::Text(words()))
+}
+
+/// From this magnitude on, an element says that a constant is a mask or a limit.
+const LARGE: f64 = 1e4;
+
+/// Why parameters cannot be found.
+#[derive(Debug, thiserror::Error)]
+pub enum ParameterError {
+    /// The loss is no output.
+    #[error("no output of the model is called `{name}`; its outputs are {outputs}")]
+    NoSuchLoss {
+        /// The name that was given.
+        name: String,
+        /// The names that there are.
+        outputs: String,
+    },
+    /// A pattern matches no constant that could be trained.
+    #[error("`{pattern}` matches no float constant of the main graph")]
+    MatchesNothing {
+        /// The pattern as given.
+        pattern: String,
+    },
+    /// There is nothing to train.
+    #[error(
+        "the model has no parameters: no float initializer of its main graph is read by what can be differentiated{}",
+        if *.frozen { ", but for those that are frozen" } else { "" }
+    )]
+    None {
+        /// Whether some would be parameters if they were not frozen.
+        frozen: bool,
+    },
+    /// What is taken as a pattern is none.
+    #[error(transparent)]
+    Pattern(#[from] crate::policy::PolicyError),
+}
+
+impl Pass for Parameters {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+    fn options(&self) -> Vec<(&'static str, Setting)> {
+        settings(self)
+    }
+    fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
+        if let Some(name) = &self.loss {
+            let loss = output_named(module, name)?;
+            add_role(module, LOSS, vec![loss]);
+        }
+        let (train, freeze) = (patterns(&self.train)?, patterns(&self.freeze)?);
+        let mut matched = vec![false; train.len() + freeze.len()];
+        let (mut found, mut frozen, mut numbers) = (Vec::new(), false, Vec::new());
+        for value in module.graph(module.main()).constants().to_vec() {
+            let Some(data) = module.constant(value).and_then(Payload::dense).cloned() else { continue };
+            if !matches!(data.dtype(), DType::F32 | DType::F16 | DType::BF16 | DType::F64) {
+                continue;
+            }
+            let name = ampc_ir::verify::name_of(module, value);
+            let mut is_match = |patterns: &[Pattern], from: usize| {
+                let mut any = false;
+                for (i, pattern) in patterns.iter().enumerate() {
+                    let matches = pattern.matches(&name);
+                    matched[from + i] |= matches;
+                    any |= matches;
+                }
+                any
+            };
+            let (wanted, unwanted) = (is_match(&train, 0), is_match(&freeze, train.len()));
+            let could = is_read_differentiably(module, value);
+            if unwanted {
+                frozen |= could;
+            } else if wanted {
+                found.push(value);
+            } else if could && data.dims().is_empty() {
+                numbers.push(name);
+            } else if could && is_ordinary(&data, &ampc_ir::verify::name_of(module, value))? {
+                found.push(value);
+            }
+        }
+        if let Some(at) = matched.iter().position(|matched| !matched) {
+            let pattern = self.train.iter().chain(&self.freeze).nth(at).cloned().unwrap_or_default();
+            return Err(ParameterError::MatchesNothing { pattern }.into());
+        }
+        if found.is_empty() {
+            return Err(ParameterError::None { frozen }.into());
+        }
+        if !numbers.is_empty() {
+            let some: Vec<String> = numbers.iter().take(3).map(|name| format!("`{name}`")).collect();
+            let more = if numbers.len() > 3 { " …" } else { "" };
+            let message = format!(
+                "{} constants without an axis are not trained ({}{more}): name those that are parameters (`--train`)",
+                numbers.len(),
+                some.join(", ")
+            );
+            cx.warn("parameters.numbers", None, message);
+        }
+        for value in found {
+            add_role(module, PARAMETER, vec![value]);
+        }
+        Ok(Changed::Yes)
+    }
+}
+
+/// Gives values a role of the main graph.
+pub(crate) fn add_role(module: &mut Module, role: &str, values: Vec<Value>) {
+    let name = module.intern(role);
+    module.graph_roles_mut(module.main()).0.push(Role { name, values });
+}
+
+fn patterns(list: &[String]) -> Result<Vec<Pattern>, ParameterError> {
+    Ok(list.iter().map(|text| Pattern::of_values(text)).collect::<Result<_, _>>()?)
+}
+
+/// The value that leaves the main graph under a name.
+pub(crate) fn output_named(module: &Module, name: &str) -> Result<Value, ParameterError> {
+    let outputs = module.graph(module.main()).outputs();
+    let named = |value: Value| ampc_ir::verify::name_of(module, value);
+    let found = outputs.iter().map(|output| output.value).find(|&value| named(value) == name);
+    found.ok_or_else(|| ParameterError::NoSuchLoss {
+        name: name.to_owned(),
+        outputs: outputs.iter().map(|o| format!("`{}`", named(o.value))).collect::<Vec<_>>().join(", "),
+    })
+}
+
+/// Whether a node, in the main graph or in a body, reads a value in an operand that it can be differentiated by.
+fn is_read_differentiably(module: &Module, value: Value) -> bool {
+    module.uses(value).any(|(node, slot)| {
+        let slot = slot as usize;
+        let Some(view) = NodeView::new(module, node) else { return true };
+        // Bounds and exponents are no weights.
+        let is_bound = matches!(view.kind(), OpKind::Clip | OpKind::Pad | OpKind::Dropout | OpKind::Pow) && slot > 0;
+        !is_bound && autodiff::depends_on(module, node, slot)
+    })
+}
+
+/// Whether no element is infinite or of the size that masks have.
+fn is_ordinary(data: &Arc<TensorData>, name: &str) -> Result<bool, PassError> {
+    // Random constants of cases are small, and their values need not be made for that.
+    if let Storage::Random { .. } = data.storage() {
+        return Ok(true);
+    }
+    let wide = data.converted(ampc_ir::convert::Conversion { to: DType::F64, clamp: false });
+    let wide = if data.dtype() == DType::F64 { data.as_ref().clone() } else { wide };
+    let mut ordinary = true;
+    let read = wide.visit_converted(|bytes| {
+        let (numbers, _) = bytes.as_chunks::<8>();
+        ordinary &= numbers.iter().all(|&number| f64::from_le_bytes(number).abs() < LARGE);
+        if ordinary { std::ops::ControlFlow::Continue(()) } else { std::ops::ControlFlow::Break(()) }
+    });
+    read.map_err(|source| PassError::Constant { name: name.to_owned(), source })?;
+    Ok(ordinary)
+}
+
+/// The pass that makes parameters inputs, whose values are those inputs' defaults.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ExposeParameters;
+
+impl Spelled for ExposeParameters {
+    const NAME: &'static str = "expose-parameters";
+    const ABOUT: &'static str = "parameters become inputs, in fp32";
+    fn blank() -> Self {
+        ExposeParameters
+    }
+}
+
+impl Pass for ExposeParameters {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+    fn requires(&self) -> Invariants {
+        Invariants::CORE
+    }
+    fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
+        let parameters: Vec<Value> = autodiff::with_role(module, PARAMETER).collect();
+        let mut changed = false;
+        for value in parameters {
+            if module.constant(value).is_some() {
+                expose(module, value);
+                changed = true;
+            }
+        }
+        Ok(Changed::when(changed))
+    }
+}
+
+/// Makes a constant of the main graph an input of its name.
+pub(crate) fn expose(module: &mut Module, value: Value) -> Value {
+    let Some(payload) = module.constant(value).cloned() else { return value };
+    let main = module.main();
+    let ty = module.value(value).ty.clone();
+    let name = ampc_ir::verify::name_of(module, value);
+    let fresh = module.fresh_name(&name);
+    let input = module.add_input(main, fresh, ty, Some(payload));
+    let kept = module.value(value).name;
+    for role in module.graph_roles_mut(main).0.iter_mut() {
+        role.values.iter_mut().filter(|v| **v == value).for_each(|v| *v = input);
+    }
+    module.replace_value(value, input);
+    module.erase_constant(value);
+    if let Some(name) = kept {
+        module.set_value_name(input, name);
+    }
+    debug_assert!(matches!(module.value(input).def, Def::Input { .. }));
+    input
+}
