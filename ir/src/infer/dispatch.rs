@@ -242,8 +242,11 @@ pub(super) fn infer_fn(kind: OpKind) -> Option<InferFn> {
         OpKind::Hardmax | OpKind::LogSoftmax | OpKind::Softmax => norm::infer_softmax,
 
         // optimizer.rs
-        OpKind::AdamW => optimizer::infer_adam_w,
+        OpKind::Adam | OpKind::AdamW => optimizer::infer_adam,
+        OpKind::ClipCoef => optimizer::infer_clip_coef,
         OpKind::GradCheck => optimizer::infer_grad_check,
+        OpKind::SGD => optimizer::infer_sgd,
+        OpKind::UpdateLossScale => optimizer::infer_update_loss_scale,
 
         // recurrent.rs
         OpKind::GRU | OpKind::LSTM | OpKind::RNN => recurrent::infer_recurrent,

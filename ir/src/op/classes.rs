@@ -275,8 +275,8 @@ pub fn base_class(kind: OpKind, format: DType) -> Class {
         | K::ContribQLinearMul
         | K::ContribQuantizeLinear => Class::Fixed,
 
-        // Optimizers and checks of gradients: states are fp32, gradients come as they are.
-        K::AdamW | K::GradCheck => Class::Fixed,
+        // Optimizers, checks of gradients and the loss scale: states are fp32, gradients come as they are.
+        K::Adam | K::AdamW | K::ClipCoef | K::GradCheck | K::SGD | K::UpdateLossScale => Class::Fixed,
 
         // A user says what it is: see `schema_class`.
         K::Declared => Class::Fixed,
@@ -399,8 +399,10 @@ static EXCEPTIONS: &[Exception] = &[
     keeps(K::Tile, Side::Operand, &["tiles", "axis"]),
     keeps(K::Upsample, Side::Operand, &["scales"]),
     // Converted to fp32 by the operator.
+    accepts(K::Adam, &["g"]),
     accepts(K::AdamW, &["g"]),
     accepts(K::GradCheck, &["g"]),
+    accepts(K::SGD, &["g"]),
     // Masks and biases of position share `T` with the query, and a float mask holds the least number of its format.
     taints(K::ContribAttention, &["attention_bias"]),
     // Scale and bias have a variable of their own.
