@@ -281,8 +281,12 @@ fn rule(kind: OpKind) -> Rule {
         | OpKind::TensorScatter
         | OpKind::PreviewFlexAttention
         | OpKind::Declared => None(RARE),
-        OpKind::AdamW
+        OpKind::Adam
+        | OpKind::AdamW
+        | OpKind::ClipCoef
         | OpKind::GradCheck
+        | OpKind::SGD
+        | OpKind::UpdateLossScale
         | OpKind::TrainingAdagrad
         | OpKind::TrainingAdam
         | OpKind::TrainingGradient

@@ -25,6 +25,7 @@ fn kind(error: &PassError) -> usize {
         PassError::NoForm { .. } => 8,
         PassError::TextCasts { .. } => 9,
         PassError::Recount { .. } => 10,
+        PassError::Parameters(_) | PassError::Loss(_) | PassError::Gradient(_) | PassError::Update(_) => 11,
     }
 }
 

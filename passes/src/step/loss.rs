@@ -11,14 +11,17 @@
 //! classes (Szegedy et al., arXiv 1512.00567, as torch.nn.CrossEntropyLoss has it). Everything is computed in fp32: the
 //! pass pins its nodes.
 
+use super::LOSS_ROLE;
 use crate::autodiff::LOSS;
 use crate::parameters::{ParameterError, add_role, output_named};
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::pipeline::{PassOption, Setting, Spelled, option, settings};
 use ampc_ir::edit::Position;
+use ampc_ir::entity::EntityRef;
 use ampc_ir::inserter::InsertError;
 use ampc_ir::op::OpKind;
-use ampc_ir::{AttrValue, DType, Dim, Inserter, Module, NodeSpec, Shape, Type, Value};
+use ampc_ir::{AttrValue, DType, Dim, Inserter, Module, Node, NodeSpec, Shape, Type, Value};
+use rustc_hash::FxHashSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -268,6 +271,9 @@ impl Pass for Loss {
         if let LossKind::Output(name) = &self.spec.kind {
             let loss = output_named(module, name)?;
             add_role(module, LOSS, vec![loss]);
+            if self.keeps_fp32 {
+                mark_downstream(module, &self.target, loss);
+            }
             return Ok(Changed::Yes);
         }
         let outputs = module.graph(module.main()).outputs();
@@ -287,10 +293,35 @@ impl Pass for Loss {
         module.add_output(module.main(), loss, declared);
         add_role(module, LOSS, vec![loss]);
         let nodes: Vec<_> = module.nodes(module.main()).filter(|node| node.index() >= before).collect();
-        for node in nodes {
-            super::mark(module, node, "fwd", "loss");
+        for node in nodes.into_iter().filter(|_| self.keeps_fp32) {
+            super::mark(module, node, "fwd", LOSS_ROLE);
         }
         Ok(Changed::Yes)
+    }
+}
+
+/// Marks the nodes of a loss that the model has: those of the main graph that compute with the targets on the way to it.
+fn mark_downstream(module: &mut Module, target: &str, loss: Value) {
+    let inputs = module.graph(module.main()).inputs();
+    let named = |&&input: &&Value| ampc_ir::verify::name_of(module, input) == target;
+    let Some(&target) = inputs.iter().find(named) else { return };
+    let nodes: Vec<Node> = module.nodes(module.main()).collect();
+    let mut of_target: FxHashSet<Value> = std::iter::once(target).collect();
+    for &node in &nodes {
+        let data = module.node(node);
+        if data.operands().iter().flatten().any(|value| of_target.contains(value)) {
+            of_target.extend(data.results().iter().flatten());
+        }
+    }
+    let mut to_loss: FxHashSet<Value> = std::iter::once(loss).collect();
+    for &node in nodes.iter().rev() {
+        let data = module.node(node);
+        if data.results().iter().flatten().any(|value| to_loss.contains(value)) {
+            to_loss.extend(data.operands().iter().flatten());
+            if data.results().iter().flatten().any(|value| of_target.contains(value)) {
+                super::mark(module, node, "fwd", LOSS_ROLE);
+            }
+        }
     }
 }
 

@@ -23,6 +23,16 @@ use ampc_ir::{Module, Node};
 /// The key of the node metadata that says what a node is for.
 pub const ROLE: &str = "ampc.role";
 
+/// Whether a node computes a loss, which stays in fp32.
+pub(crate) fn is_loss(module: &Module, node: Node) -> bool {
+    let metadata = &module.node(node).metadata;
+    !metadata.is_empty()
+        && metadata.iter().any(|&(key, value)| module.text(key) == ROLE && module.text(value) == LOSS_ROLE)
+}
+
+/// The role of nodes that compute a loss.
+pub(crate) const LOSS_ROLE: &str = "loss";
+
 /// Gives a node its phase (`bwd`, `opt`) and role, which text, drawings and files show.
 pub(crate) fn mark(module: &mut Module, node: Node, phase: &str, role: &str) {
     for (key, value) in [(crate::autodiff::PHASE, phase), (ROLE, role)] {

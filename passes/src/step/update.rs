@@ -20,7 +20,7 @@ use super::mark;
 use crate::autodiff::{GRAD, SEED, one_with_role};
 use crate::parameters::{ParameterError, expose};
 use crate::pass::{Changed, Pass, PassCx, PassError};
-use crate::pipeline::{PassOption, Setting, Spelled, option, quoted, settings};
+use crate::pipeline::{PassOption, Setting, Spelled, Wrong, option, quoted, settings};
 use crate::policy::Pattern;
 use ampc_ir::edit::Position;
 use ampc_ir::inserter::InsertError;
@@ -206,7 +206,7 @@ impl Spelled for Update {
             read: |pass, given| {
                 let list = given.list()?;
                 let pairs: Option<Vec<_>> = list.iter().map(|entry| decay_of(entry)).collect();
-                pairs.map(|pairs| pass.decay = pairs).ok_or_else(|| given.wrong())
+                pairs.map(|pairs| pass.decay = pairs).ok_or(Wrong::Value)
             },
         },
     ];
@@ -469,17 +469,11 @@ impl<'a, 'm> Tail<'a, 'm> {
             }
         };
         spec = number(spec, "weight_decay", decay);
-        let dtype = low.and_then(|low| self.inserter.module.value(low).ty.dtype());
-        if let Some(dtype) = dtype {
-            spec = spec.attr("w_lo_dtype", AttrValue::Int(i64::from(dtype.number())));
-        }
         let is_sgd = matches!(self.update.optimizer.kind, OptimizerKind::Sgd { .. });
         let n_states = states.iter().flatten().count();
-        // SGD without momentum has its low copy behind an absent result.
-        let slots = 1 + if is_sgd { 1 } else { 2 };
-        let n = if low.is_some() { slots + 1 } else { 1 + n_states };
-        let results = self.inserter.insert_n(spec, n)?;
+        let results = self.inserter.insert_n(spec, 1 + n_states)?;
         self.mark(&results, "master-weight");
+        let low_next = low.map(|low| self.write_low(results[0], low, if is_sgd { 2 } else { 3 }));
         let mut results = results.into_iter();
         let next = results.next().expect("a weight");
         self.states.push(State { input: parameter, next, kind: "weight" });
@@ -487,11 +481,21 @@ impl<'a, 'm> Tail<'a, 'm> {
             let next = results.next().expect("a state");
             self.states.push(State { input: state, next, kind });
         }
-        if let Some(low) = low {
-            let next = results.next_back().expect("a low copy");
+        if let (Some(low), Some(next)) = (low, low_next) {
             self.states.push(State { input: low, next, kind: "low" });
         }
         Ok(())
+    }
+
+    /// Lets the optimizer that makes a weight make its low copy too, as result `slot`; results before it may be absent.
+    fn write_low(&mut self, weight: Value, low: Value, slot: usize) -> Value {
+        let module = &mut *self.inserter.module;
+        let ty = module.value(low).ty.clone();
+        let (node, _) = module.producer(weight).expect("an optimizer makes it");
+        let number = ty.dtype().map_or(0, DType::number);
+        let (key, name) = (module.intern("w_lo_dtype"), module.fresh_name("lo"));
+        module.set_attr(node, key, AttrValue::Int(i64::from(number)));
+        module.add_result(node, slot, name, ty)
     }
 
     /// The input in place of what an inserted cast makes of a parameter.
