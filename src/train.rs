@@ -64,7 +64,7 @@ pub struct TrainStep {
     /// The model: data and state in, loss and next state out. It has no initial state itself.
     pub model: Model,
     /// The state in the beginning, by the names of the inputs.
-    pub state: Vec<(String, Arc<TensorData>)>,
+    pub state: State,
     /// What passes have to say.
     pub warnings: Vec<Warning>,
 }
@@ -77,19 +77,32 @@ const MIN_OPSET: u16 = ampc_ir::bodies::MIN_OPSET;
 /// # Errors
 /// If the model is invalid or a step already, the loss does not fit it, or an operator on the way from a parameter to the
 /// loss has no gradient.
-pub fn train_step(
-    mut model: Model,
+pub fn train_step(mut model: Model, options: &TrainOptions) -> Result<TrainStep, Error> {
+    let (state, warnings) = train_step_in_place(&mut model, options, &mut ())?;
+    Ok(TrainStep { model, state, warnings })
+}
+
+/// A state by the names of the inputs of a step.
+pub type State = Vec<(String, Arc<TensorData>)>;
+
+/// [`train_step`], watched, on a model that stays with the caller, who can look at it after an error. Returns the state
+/// that the step begins with, and warnings.
+///
+/// # Errors
+/// As [`train_step`].
+pub fn train_step_in_place(
+    model: &mut Model,
     options: &TrainOptions,
     observer: &mut dyn Observer,
-) -> Result<TrainStep, Error> {
+) -> Result<(State, Vec<Warning>), Error> {
     if is_step(&model.module) {
         let message = "the model is a training step already: take the model that it was made of";
-        return Err(Error::Usage(message.into()));
+        return Err(Error::Unsupported(message.into()));
     }
-    let pipeline = pipeline(&model.module, options)?;
-    let warnings = run_pipeline(&mut model, &pipeline, options.verify_each, observer)?;
+    let pipeline = pipeline_of_step(&model.module, options)?;
+    let warnings = run_pipeline(model, &pipeline, options.verify_each, observer)?;
     let state = take_state(&mut model.module);
-    Ok(TrainStep { model, state, warnings })
+    Ok((state, warnings))
 }
 
 /// Whether a model is a training step.
@@ -97,8 +110,11 @@ pub fn is_step(module: &Module) -> bool {
     module.header.metadata.iter().any(|(key, _)| key == METADATA)
 }
 
-/// The passes that make a step.
-fn pipeline(module: &Module, options: &TrainOptions) -> Result<Pipeline, Error> {
+/// The passes that make a step of a model.
+///
+/// # Errors
+/// If they do not fit each other, which is a bug.
+pub fn pipeline_of_step(module: &Module, options: &TrainOptions) -> Result<Pipeline, Error> {
     let mut passes: Vec<Box<dyn Pass>> = Vec::new();
     if module.opset(module.main(), "").is_some_and(|opset| opset < MIN_OPSET) {
         passes.push(Box::new(RaiseOpset { to: Target::Opset(MIN_OPSET) }));
@@ -139,7 +155,7 @@ fn pipeline(module: &Module, options: &TrainOptions) -> Result<Pipeline, Error> 
 }
 
 /// Takes the values with which states begin from the inputs.
-fn take_state(module: &mut Module) -> Vec<(String, Arc<TensorData>)> {
+fn take_state(module: &mut Module) -> State {
     let inputs = module.graph(module.main()).inputs().to_vec();
     let parameters = ampc_passes::autodiff::with_role(module, ampc_passes::autodiff::PARAMETER);
     let states = module.graph(module.main()).states.iter().map(|&(input, _)| input);
@@ -158,10 +174,16 @@ fn take_state(module: &mut Module) -> Vec<(String, Arc<TensorData>)> {
 ///
 /// # Errors
 /// If the file exists and `force` is not set, is one that the model was read from, or cannot be written.
-pub fn stage_state(step: &TrainStep, path: &Path, force: bool, batch: &mut Batch) -> Result<u64, Error> {
-    let layout = safetensors::layout(step.state.clone());
+pub fn stage_state(
+    state: &State,
+    model: &Model,
+    path: &Path,
+    force: bool,
+    batch: &mut Batch,
+) -> Result<u64, Error> {
+    let layout = safetensors::layout(state.clone());
     let bytes = layout.len();
-    let read = step.model.files();
+    let read = model.files();
     batch.stage(layout, path, force, &read).map_err(ExportError::from)?;
     Ok(bytes)
 }

@@ -39,7 +39,7 @@ impl Spelled for Parameters {
         PassOption {
             def: option("loss", "the name of an output", Some("")),
             print: |pass| pass.loss.as_deref().map(Setting::word),
-            read: |pass, given| given.word().map(|name| pass.loss = Some(name)),
+            read: |pass, given| given.word().map(|name| pass.loss = Some(name).filter(|name| !name.is_empty())),
         },
         PassOption {
             def: option("train", "names or globs with `+` between them", Some("")),

@@ -189,11 +189,12 @@ impl Spelled for Update {
             read: |pass, given| given.read(|word| word.parse().ok()).map(|scaler| pass.scaler = scaler),
         },
         PassOption {
-            def: option("clip_norm", "a positive number", Some("")),
+            def: option("clip_norm", "a positive number or none", Some("none")),
             print: |pass| pass.clip_norm.map(Setting::word),
             read: |pass, given| {
-                let norm = given.read(|word| word.parse().ok().filter(|&norm: &f64| norm > 0.0 && norm.is_finite()));
-                norm.map(|norm| pass.clip_norm = Some(norm))
+                let positive = |word: &str| word.parse().ok().filter(|&norm: &f64| norm > 0.0 && norm.is_finite());
+                let norm = given.read(|word| if word == "none" { Some(None) } else { positive(word).map(Some) });
+                norm.map(|norm| pass.clip_norm = norm)
             },
         },
         PassOption {
