@@ -25,7 +25,7 @@ pub(crate) fn run(args: &TrainStepArgs, ui: Ui) -> Result<(), Failure> {
     progress.stage("reading");
     let mut model = load(&args.model, ui)?;
     let pipeline = ampc::train::pipeline_of_step(&model.module, &options).map_err(|e| diagnose::failure(&e, None))?;
-    targets::check(&model, &args.model, &read, &emit, Some(&args.state), &args.debug, &pipeline)?;
+    targets::check(&model, &args.model, &read, &emit, None, &args.debug, &pipeline)?;
     let run = Run {
         ui,
         progress: &progress,
