@@ -446,6 +446,55 @@ fn calls_of_other_forms_stay_calls() {
     assert_eq!(change(5, &int("backoff_every", 2)), called(5));
 }
 
+/// A dropout and its gradient, which is the same of another tensor.
+fn dropout_at(opset: u16) -> String {
+    format!(
+        "\
+module ir=10
+opset ai.onnx={opset}, ai.ampc=1
+
+graph @main {{
+  input %x : f32[N, 3]
+  input %dy : f16[N, 3]
+  input %seed : u64
+  input %offset : u64
+  input %ratio : f32
+  %y = ai.ampc::PhiloxDropout(%x, %seed, %offset, %ratio) {{stream=7}} : f32[N, 3]
+  %dx = ai.ampc::PhiloxDropout(%dy, %seed, %offset, %ratio) {{stream=7}} : f16[N, 3]
+  output %y : f32[N, 3]
+  output %dx : f16[N, 3]
+}}
+"
+    )
+}
+
+/// Its body takes operators on bits, and so a newer opset.
+#[test]
+fn a_dropout_is_written_from_opset_18_on() {
+    for opset in [18, 21, 28] {
+        let text = dropout_at(opset);
+        let bytes = encoded(&module(&text));
+        let file = ModelProto::decode(&*bytes).unwrap();
+        assert_eq!(overloads(&file), ["PhiloxDropout:philox4x32_10"]);
+        assert_identity(&file);
+        assert_eq!(typed(read(&file).0), text);
+    }
+    let old = to_bytes(&module(&dropout_at(17)), None).map(|_| ()).unwrap_err().to_string();
+    assert!(
+        old.contains("its body takes opset 18 of ai.onnx or a newer one, and the model imports 17"),
+        "{old}"
+    );
+
+    let file = ModelProto::decode(&*encoded(&module(&dropout_at(18)))).unwrap();
+    let mut left = file.clone();
+    let shift = left.functions[0].node.iter_mut().find(|node| node.op_type() == "BitShift").unwrap();
+    attr(shift, "direction").s = Some(b"LEFT".to_vec());
+    assert_eq!(operators(&read(&left).0), ["PhiloxDropout:philox4x32_10!"; 2]);
+    let mut stream = file;
+    attr(&mut stream.graph.as_mut().unwrap().node[1], "stream").i = Some(-1);
+    assert_eq!(operators(&read(&stream).0), ["PhiloxDropout:philox4x32_10!"; 2]);
+}
+
 /// The body of a model that was raised is that of the new opset: onnx.checker compares the two.
 #[test]
 fn a_raised_model_has_raised_bodies() {

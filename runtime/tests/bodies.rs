@@ -4,6 +4,7 @@
 
 use ampc_ir::DType;
 use ampc_ir::bodies::{self, Form};
+use ampc_ir::random::philox4x32;
 use ampc_ir::text::{NoData, PrintOptions, parse, print};
 use ampc_ir::views::loss_scale::Arith;
 use ampc_ir::views::optimizer::{AdamWMode, Momentum, OnOverflow};
@@ -356,6 +357,43 @@ fn clip_coef_is_its_body() {
         both(Form::ClipCoef, &[scalar(sumsq), scalar(0.5)], attrs, 1)[0][0].as_slice::<f32>().unwrap()[0]
     };
     assert_eq!([mult(16.0), mult(0.5), mult(1.0), mult(f32::INFINITY)], [0.125, 0.5, 0.5, 0.0]);
+}
+
+/// What is dropped, what its body drops, and what the definition says: the same elements for every type.
+#[test]
+fn philox_dropout_is_its_body() {
+    let word = |n: u64| HostTensor::from_slice(&[], &[n]).unwrap();
+    let mut n = 0;
+    for dtype in GRADS {
+        for dims in [vec![], vec![0, 3], vec![5], vec![7, 409], vec![70_001]] {
+            for ratio in [0.0, 0.1, 0.5, 1.0, -1.0, f32::NAN] {
+                let seed = [0, 1, 0x0123_4567_89ab_cdef, u64::MAX][n % 4];
+                let offset = [0, 7, 1 << 32, u64::MAX][n / 4 % 4];
+                let stream = [0, 3, u32::MAX][n % 3];
+                n += 1;
+                let count = usize::try_from(dims.iter().product::<u64>()).unwrap();
+                let x = tensor(dtype, &dims, &some(5, count, 100.0));
+                let operands = [x, word(seed), word(offset), scalar(ratio)];
+                let [node, body] = both(Form::PhiloxDropout, &operands, &format!("stream={stream}"), 2);
+                let what = format!("{dtype} {dims:?} {ratio} {seed} {offset} {stream}");
+                assert_same(&node, &body, &what);
+                if ratio == 0.0 {
+                    assert_eq!(node[0].bytes(), operands[0].bytes(), "{what}");
+                }
+                let halves = |n: u64| [n & u64::from(u32::MAX), n >> 32].map(|n| u32::try_from(n).unwrap());
+                let [low, high] = halves(offset);
+                let expected: Vec<f32> = (0u32..)
+                    .zip(widened(&operands[0]))
+                    .map(|(i, x)| {
+                        let words = philox4x32([i / 4, stream, low, high], halves(seed));
+                        let uniform = (words[i as usize % 4] >> 8) as f32 / 16_777_216.0;
+                        if uniform >= ratio { x / (1.0 - ratio) } else { 0.0 }
+                    })
+                    .collect();
+                assert_eq!(node[0].bytes(), tensor(dtype, &dims, &expected).bytes(), "{what}");
+            }
+        }
+    }
 }
 
 /// The formulas in f64, three steps from w = 1 with gradients 0.5, -0.25, 2 that are scaled by 8.

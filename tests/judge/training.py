@@ -27,6 +27,7 @@ import onnxruntime
 import ampc
 
 OPSETS = (17, 21, 23, 26)
+OLDEST_OF_BITS = 18
 NUMBERS = {"f32": 1, "f16": 10, "bf16": 16}
 SHAPE = (5, 7)
 STEPS, SKIPPED = 20, 7
@@ -133,6 +134,16 @@ def grad_check(grads: list[str], opset: int) -> str:
     operands = ", ".join(f"%c{i}" for i in range(len(grads)))
     node = f"  %found_inf, %sumsq = ai.ampc::GradCheck(%inv_scale, {operands}) : f32, f32"
     return text(opset, [*inputs, *casts, node, "  output %found_inf", "  output %sumsq"])
+
+
+def philox_dropout(dtype: str, stream: int, opset: int) -> str:
+    lines = ["  input %x : f32[N, M]", "  input %seed : u64", "  input %offset : u64", "  input %ratio : f32"]
+    lines += [
+        f"  %lo = Cast(%x) {{to={NUMBERS[dtype]}}} : ?",
+        f"  %dropped = ai.ampc::PhiloxDropout(%lo, %seed, %offset, %ratio) {{stream={stream}}} : ?",
+        "  %y = Cast(%dropped) {to=1} : ?",
+    ]
+    return text(opset, [*lines, "  output %y"])
 
 
 def rounded(x: np.ndarray, dtype: str) -> np.ndarray:
@@ -326,6 +337,40 @@ def judge_clip_coef(binary: str, folder: Path, max_norm: float, opset: int) -> l
     return problems
 
 
+def philox(counter: np.ndarray, key: tuple[int, int]) -> np.ndarray:
+    """Philox4x32-10 of Salmon et al. (SC 2011): four words for each row of four."""
+    mask = np.uint64(0xFFFFFFFF)
+    a, b, c, d = (counter[:, i].astype(np.uint64) for i in range(4))
+    k, j = (np.uint64(word) for word in key)
+    for _ in range(10):
+        e, f = a * np.uint64(0xD2511F53), c * np.uint64(0xCD9E8D57)
+        a, b, c, d = (f >> np.uint64(32)) ^ b ^ k, f & mask, (e >> np.uint64(32)) ^ d ^ j, e & mask
+        k, j = (k + np.uint64(0x9E3779B9)) & mask, (j + np.uint64(0xBB67AE85)) & mask
+    return np.stack([a, b, c, d], axis=1).astype(np.uint32)
+
+
+def judge_philox_dropout(binary: str, folder: Path, dtype: str, stream: int, opset: int) -> list[str]:
+    both = Both(binary, philox_dropout(dtype, stream, opset), folder)
+    random = np.random.default_rng(11)
+    problems = []
+    cases = [(0, 0, 0.1), (2**63 + 5, 2**40 + 3, 0.5), (2**64 - 1, 2**64 - 1, 0.0), (9, 1, 1.0)]
+    for (seed, offset, ratio), shape in product(cases, ((3, 5), (0, 4), (41, 25))):
+        x = rounded(random.normal(size=shape).astype(np.float32), dtype)
+        ratio32 = np.float32(ratio)
+        counter = np.zeros(((x.size + 3) // 4, 4), np.uint64)
+        counter[:, 0], counter[:, 1] = np.arange(len(counter)), stream
+        counter[:, 2], counter[:, 3] = offset % 2**32, offset >> 32
+        words = philox(counter, (seed % 2**32, seed >> 32)).reshape(-1)[: x.size].reshape(shape)
+        keep = (words >> 8) * 2.0**-24 >= ratio32
+        with np.errstate(all="ignore"):
+            want = np.where(keep, rounded(x / (np.float32(1) - ratio32), dtype), np.float32(0))
+        feeds = {"x": x, "seed": np.array(seed, np.uint64), "offset": np.array(offset, np.uint64), "ratio": np.array(ratio32)}
+        for who, (found,) in (("ONNX Runtime", both.peer(feeds)), ("the CPU runtime", both.own(feeds))):
+            if not np.array_equal(found, want):
+                problems.append(f"{who}: {shape} with {seed}, {offset}, {ratio}: {np.sum(found != want)} elements differ")
+    return problems
+
+
 def judge_grad_check(binary: str, folder: Path, grads: list[str], opset: int) -> list[str]:
     both = Both(binary, grad_check(grads, opset), folder)
     random = np.random.default_rng(5)
@@ -367,7 +412,10 @@ def main() -> int:
     for arith, least, most, every in product(("f32_product", "f64_product"), (None, 1.0), (None, 3000.0), (1, 2)):
         config = {"arith": arith, "min": least, "max": most, "backoff_every": every, "growth": 1.7, "backoff": 0.3}
         forms += [(judge_update_loss_scale, ({**config, "interval": 2, "reset_good": every - 1},))]
+    opsets = [OLDEST_OF_BITS, *OPSETS[1:]]
+    dropouts = [(dtype, stream) for dtype, stream in product(grads, (0, 5, 2**32 - 1))]
     cases = [(judge, (*form, OPSETS[i % len(OPSETS)])) for i, (judge, form) in enumerate(forms)]
+    cases += [(judge_philox_dropout, (*form, opsets[i % len(opsets)])) for i, form in enumerate(dropouts)]
     lists = [["f16"], ["bf16", "f32"], ["f32", "f16", "bf16"] * 3]
     cases += [(judge_grad_check, form) for form in product(lists, (OPSETS[0], OPSETS[-1]))]
     failed = 0

@@ -15,7 +15,7 @@
 //! // end
 //! ```
 //!
-//! `{i}`, `{N}`, `{opset}` and `{overload}` stand for their values, and `%x{0..N}` for `%x0, %x1, …` up to N - 1.
+//! `{i}`, `{i+1}`, `{N}`, `{opset}` and `{overload}` stand for their values, and `%x{0..N}` for `%x0, %x1, …` up to N - 1.
 //! Blocks do not nest. The form `GradCheck:2` begins:
 //!
 //! ```text
@@ -37,8 +37,15 @@ mod tests;
 /// The domain of these operators.
 pub const DOMAIN: &str = "ai.ampc";
 
-/// The oldest opset of ai.onnx that bodies are written for.
+/// The oldest opset of ai.onnx that bodies are written for, but for those that need a newer one
+/// ([`Form::min_opset`]).
 pub const MIN_OPSET: u16 = 17;
+
+/// The opset in which ai.onnx has operators on bits.
+const BITS_SINCE: u16 = 18;
+
+/// How many rounds a number of a PhiloxDropout goes through.
+const ROUNDS: usize = 10;
 
 /// The most gradients that a GradCheck takes: as many operands as a schema can ask for, without the scale.
 const MAX_GRADIENTS: usize = i32::MAX as usize - 1;
@@ -65,6 +72,8 @@ pub enum Form {
         /// How many, at least 1.
         n: usize,
     },
+    /// PhiloxDropout; the overload is `philox4x32_10`.
+    PhiloxDropout,
     /// SGD; the overload is `plain`, `momentum` or `nesterov`, with `_zero_grad` behind it for steps that an overflow
     /// does not skip, and `_lo` if there is a low copy.
     Sgd {
@@ -103,6 +112,7 @@ impl Form {
                 }
             }
             OpKind::ClipCoef => forms.push(Form::ClipCoef),
+            OpKind::PhiloxDropout => forms.push(Form::PhiloxDropout),
             OpKind::SGD => {
                 for direction in [Momentum::Plain, Momentum::Momentum, Momentum::Nesterov] {
                     for on_overflow in [OnOverflow::Skip, OnOverflow::ZeroGrad] {
@@ -155,6 +165,10 @@ impl Form {
             }
             OpKind::ClipCoef => attrs.are_scalars(&["max_norm", "epsilon"]).then_some(Form::ClipCoef),
             OpKind::GradCheck => Some(Form::GradCheck { n: n_operands.checked_sub(1).filter(|&n| n > 0)? }),
+            OpKind::PhiloxDropout => {
+                let fits = attrs.int("stream").is_none_or(|stream| u32::try_from(stream).is_ok());
+                fits.then_some(Form::PhiloxDropout)
+            }
             OpKind::SGD => {
                 let direction = match (n_operands, attrs.flag("nesterov")?) {
                     (6, false) if attrs.number("momentum")? == 0.0 => Momentum::Plain,
@@ -211,6 +225,7 @@ impl Form {
             Form::AdamW { .. } => OpKind::AdamW,
             Form::ClipCoef => OpKind::ClipCoef,
             Form::GradCheck { .. } => OpKind::GradCheck,
+            Form::PhiloxDropout => OpKind::PhiloxDropout,
             Form::Sgd { .. } => OpKind::SGD,
             Form::UpdateLossScale { .. } => OpKind::UpdateLossScale,
         }
@@ -228,6 +243,7 @@ impl Form {
             Form::AdamW { mode, lo } => marked(mode.as_str(), &[("lo", lo)]),
             Form::ClipCoef => "norm".to_owned(),
             Form::GradCheck { n } => n.to_string(),
+            Form::PhiloxDropout => "philox4x32_10".to_owned(),
             Form::Sgd { direction, on_overflow, lo } => {
                 let zero_grad = (on_overflow.as_str(), on_overflow == OnOverflow::ZeroGrad);
                 marked(direction.as_str(), &[zero_grad, ("lo", lo)])
@@ -238,12 +254,26 @@ impl Form {
         }
     }
 
+    /// The oldest opset of ai.onnx that its body is written for.
+    pub fn min_opset(self) -> u16 {
+        match self {
+            Form::PhiloxDropout => BITS_SINCE,
+            Form::Adam { .. }
+            | Form::AdamW { .. }
+            | Form::ClipCoef
+            | Form::GradCheck { .. }
+            | Form::Sgd { .. }
+            | Form::UpdateLossScale { .. } => MIN_OPSET,
+        }
+    }
+
     /// The number of operands of its function.
     pub fn n_operands(self) -> usize {
         match self {
             Form::Adam { .. } | Form::AdamW { .. } => 8,
             Form::ClipCoef => 2,
             Form::GradCheck { n } => n + 1,
+            Form::PhiloxDropout => 4,
             Form::Sgd { direction, .. } => 6 + usize::from(direction != Momentum::Plain),
             Form::UpdateLossScale { bad, .. } => 3 + usize::from(bad),
         }
@@ -254,6 +284,7 @@ impl Form {
         match self {
             Form::Adam { lo } | Form::AdamW { lo, .. } => 3 + usize::from(lo),
             Form::ClipCoef | Form::GradCheck { .. } => 2,
+            Form::PhiloxDropout => 1,
             Form::Sgd { lo: true, .. } => 3,
             Form::Sgd { direction, lo: false, .. } => 1 + usize::from(direction != Momentum::Plain),
             Form::UpdateLossScale { bad, .. } => 2 + usize::from(bad),
@@ -281,6 +312,7 @@ impl Form {
             }
             Form::ClipCoef => include_str!("clip_coef.ir"),
             Form::GradCheck { n } => return (include_str!("grad_check.ir"), n, flags),
+            Form::PhiloxDropout => return (include_str!("philox_dropout.ir"), ROUNDS, flags),
             Form::Sgd { direction, on_overflow, lo } => {
                 flags.extend([direction.as_str(), on_overflow.as_str()]);
                 flags.extend((direction != Momentum::Plain).then_some("buffer"));
@@ -352,6 +384,7 @@ pub fn has_body(kind: OpKind) -> bool {
             | OpKind::AdamW
             | OpKind::ClipCoef
             | OpKind::GradCheck
+            | OpKind::PhiloxDropout
             | OpKind::SGD
             | OpKind::UpdateLossScale
     )
@@ -359,10 +392,10 @@ pub fn has_body(kind: OpKind) -> bool {
 
 /// A module of opset `opset` of ai.onnx with nothing in it but the function of a form.
 ///
-/// The body is the same at every opset from [`MIN_OPSET`] on; `None` for older ones. At an opset that the operator table
+/// The body is the same at every opset from [`Form::min_opset`] on; `None` for older ones. At an opset that the operator table
 /// does not know yet it is that of the newest one.
 pub fn function(form: Form, opset: u16) -> Option<(Module, FunctionId)> {
-    if opset < MIN_OPSET {
+    if opset < form.min_opset() {
         return None;
     }
     // Templates are ours, and tests expand them.
@@ -378,8 +411,9 @@ fn text(form: Form, opset: u16) -> String {
     let (template, n, flags) = form.template();
     let (n_text, opset, overload) = (n.to_string(), opset.to_string(), form.overload());
     let mut out = format!("module ir=10\nopset ai.onnx={opset}\n\ngraph @main {{\n}}\n\n");
-    let mut add = |line: &str, i: &str| {
-        let line = listed(line, n).replace("{i}", i).replace("{N}", &n_text);
+    let mut add = |line: &str, i: usize| {
+        let (i, next) = (i.to_string(), (i + 1).to_string());
+        let line = listed(line, n).replace("{i}", &i).replace("{i+1}", &next).replace("{N}", &n_text);
         out += &line.replace("{opset}", &opset).replace("{overload}", &overload);
         out.push('\n');
     };
@@ -389,15 +423,15 @@ fn text(form: Form, opset: u16) -> String {
         match line.trim().strip_prefix("// ") {
             Some("for i in 0..N") => {
                 let block = block();
-                (0..n).for_each(|i| block.iter().for_each(|line| add(line, &i.to_string())));
+                (0..n).for_each(|i| block.iter().for_each(|line| add(line, i)));
             }
             Some(words) if words.starts_with("if ") => {
                 let block = block();
                 if words[3..].split(" and ").all(|flag| flags.contains(&flag)) {
-                    block.iter().for_each(|line| add(line, ""));
+                    block.iter().for_each(|line| add(line, 0));
                 }
             }
-            _ => add(line, ""),
+            _ => add(line, 0),
         }
     }
     out

@@ -47,6 +47,7 @@ fn attrs(form: Form, w_lo: DType) -> String {
         Form::Adam { .. } | Form::AdamW { .. } => numbers(&["beta1", "beta2", "epsilon", "weight_decay"]),
         Form::ClipCoef => numbers(&["epsilon", "max_norm"]),
         Form::GradCheck { .. } => Vec::new(),
+        Form::PhiloxDropout => vec!["stream=7".into()],
         Form::Sgd { .. } => numbers(&["dampening", "weight_decay"]),
         Form::UpdateLossScale { .. } => numbers(&["backoff", "growth"]),
     };
@@ -72,7 +73,7 @@ fn attrs(form: Form, w_lo: DType) -> String {
             all.extend(min.then(|| "min=tensor(f64 = 1.0)".into()));
             all.extend(max.then(|| "max=tensor(f64 = 1024.0)".into()));
         }
-        Form::ClipCoef | Form::GradCheck { .. } => {}
+        Form::ClipCoef | Form::GradCheck { .. } | Form::PhiloxDropout => {}
     }
     all.join(", ")
 }
@@ -104,6 +105,10 @@ fn operands(form: Form, grads: &[(DType, String)]) -> Vec<String> {
             tensors.into_iter().chain(scalars).collect()
         }
         Form::ClipCoef => vec!["f32".to_owned(); 2],
+        Form::PhiloxDropout => {
+            let (dtype, shape) = &grads[0];
+            vec![format!("{dtype}{shape}"), "u64".into(), "u64".into(), "f32".into()]
+        }
         Form::Sgd { direction, .. } => {
             let (dtype, shape) = &grads[0];
             let mut all = vec![format!("f32{shape}"), format!("{dtype}{shape}")];
@@ -130,7 +135,7 @@ fn bodies_are_valid_at_every_opset() {
     let newest = LATEST_OPSETS.iter().find(|(domain, _)| domain.is_empty()).unwrap().1;
     let forms = [1, 2, 11].map(|n| Form::GradCheck { n }).into_iter().chain(finite());
     for form in forms {
-        for opset in MIN_OPSET..=newest {
+        for opset in form.min_opset()..=newest {
             let grads = vec![(DType::F16, shape(&["N", "3"])); form.n_operands() - 1];
             let [node, call] = pair(form, opset, &grads, DType::BF16);
             assert_eq!(node, call, "{form:?} at {opset}");
@@ -157,7 +162,7 @@ proptest! {
             finite.get(which).copied().unwrap_or_else(|| Form::GradCheck { n: which + 1 - finite.len() });
         let n = form.n_operands() - 1;
         let grads: Vec<_> = grads.iter().cycle().take(n).map(|(d, dims)| (*d, shape(dims))).collect();
-        let [node, call] = pair(form, MIN_OPSET, &grads, w_lo);
+        let [node, call] = pair(form, form.min_opset(), &grads, w_lo);
         prop_assert_eq!(node, call);
     }
 }
@@ -223,8 +228,9 @@ fn the_documentation_has_every_operator() {
 #[test]
 fn bodies_are_of_every_opset_but_the_oldest() {
     for form in finite().into_iter().chain([Form::GradCheck { n: 2 }]) {
-        assert!(super::function(form, MIN_OPSET - 1).is_none());
-        assert!(super::function(form, MIN_OPSET).is_some() && super::function(form, u16::MAX).is_some());
+        let oldest = form.min_opset();
+        assert!(super::function(form, oldest - 1).is_none());
+        assert!(super::function(form, oldest).is_some() && super::function(form, u16::MAX).is_some());
     }
 }
 

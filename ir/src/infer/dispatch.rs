@@ -168,6 +168,7 @@ pub(super) fn infer_fn(kind: OpKind) -> Option<InferFn> {
         OpKind::Clip => elementwise::infer_clip,
         OpKind::Det => elementwise::infer_det,
         OpKind::Dropout => elementwise::infer_dropout,
+        OpKind::PhiloxDropout => elementwise::infer_philox_dropout,
         OpKind::ImageDecoder => elementwise::infer_image_decoder,
         OpKind::Abs
         | OpKind::Acos

@@ -105,6 +105,7 @@ pub fn base_class(kind: OpKind, format: DType) -> Class {
         | K::Mean
         | K::Mul
         | K::PRelu
+        | K::PhiloxDropout
         | K::RMSNormalization
         | K::Resize
         | K::RotaryEmbedding

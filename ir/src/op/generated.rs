@@ -440,6 +440,8 @@ pub enum OpKind {
     ClipCoef,
     /// GradCheck of ai.ampc: 1.
     GradCheck,
+    /// PhiloxDropout of ai.ampc: 1.
+    PhiloxDropout,
     /// SGD of ai.ampc: 1.
     SGD,
     /// UpdateLossScale of ai.ampc: 1.
@@ -780,6 +782,7 @@ impl OpKind {
         OpKind::AdamW,
         OpKind::ClipCoef,
         OpKind::GradCheck,
+        OpKind::PhiloxDropout,
         OpKind::SGD,
         OpKind::UpdateLossScale,
         OpKind::MlArrayFeatureExtractor,
@@ -846,7 +849,7 @@ impl OpKind {
 }
 
 /// Domain and name of each operator, in the order of [`OpKind::ALL`].
-pub(super) static IDENTITIES: [(&str, &str); 271] = [
+pub(super) static IDENTITIES: [(&str, &str); 272] = [
     ("", "Abs"),
     ("", "Acos"),
     ("", "Acosh"),
@@ -1056,6 +1059,7 @@ pub(super) static IDENTITIES: [(&str, &str); 271] = [
     ("ai.ampc", "AdamW"),
     ("ai.ampc", "ClipCoef"),
     ("ai.ampc", "GradCheck"),
+    ("ai.ampc", "PhiloxDropout"),
     ("ai.ampc", "SGD"),
     ("ai.ampc", "UpdateLossScale"),
     ("ai.onnx.ml", "ArrayFeatureExtractor"),
@@ -1200,6 +1204,8 @@ const T_CEA: TypeSet = tensors(0xcea);
 const T_EC2: TypeSet = tensors(0xec2);
 // tensor: int32 uint32
 const T_1040: TypeSet = tensors(0x1040);
+// tensor: uint64
+const T_2000: TypeSet = tensors(0x2000);
 // tensor: uint8 uint16 uint32 uint64
 const T_3014: TypeSet = tensors(0x3014);
 // tensor: uint8 int8 uint16 int16 int32 int64 uint32 uint64
@@ -6415,6 +6421,14 @@ pub static SCHEMAS: &[OpSchema] = &[
         &[one_is("inv_scale", T_2), mixed("g", 0, 1)],
         &[one_is("found_inf", T_2), one_is("sumsq", T_2)],
         &[],
+    ),
+    function(
+        OpKind::PhiloxDropout,
+        1,
+        &[var("T", T_10402)],
+        &[one("x", 0), one_is("seed", T_2000), one_is("offset", T_2000), one_is("ratio", T_2)],
+        &[one("y", 0)],
+        &[required("stream", AttrKind::Int)],
     ),
     function(
         OpKind::SGD,

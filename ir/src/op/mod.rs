@@ -331,7 +331,7 @@ mod tests {
         let rows = |domain| all().iter().filter(|s| s.domain == domain).count();
         assert_eq!(rows(""), 629 + 5, "and what ONNX Runtime has beside ONNX");
         assert_eq!(rows("com.microsoft"), 36);
-        assert_eq!(rows("ai.ampc"), 6);
+        assert_eq!(rows("ai.ampc"), 7);
         assert_eq!(rows("ai.onnx.ml"), 25);
         assert_eq!(rows("ai.onnx.preview"), 1);
         assert_eq!(rows("ai.onnx.preview.training"), 4);

@@ -178,7 +178,8 @@ impl Numerics {
             | OpKind::ReduceMin
             | OpKind::MaxPool
             | OpKind::GlobalMaxPool
-            | OpKind::CumSum => operand(0),
+            | OpKind::CumSum
+            | OpKind::PhiloxDropout => operand(0),
             OpKind::Round | OpKind::Floor => operand(0) | Held::CODES,
             OpKind::Ceil | OpKind::Mod | OpKind::TopK => operand(0),
             _ => operands()

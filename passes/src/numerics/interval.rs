@@ -191,7 +191,7 @@ impl Numerics {
             OpKind::Cast if view.dtype(0) == Some(DType::Bool) => Some(Interval::UNIT),
             OpKind::ReduceMean | OpKind::ReduceMax | OpKind::ReduceMin | OpKind::MaxPool => at(0),
             OpKind::GlobalAveragePool | OpKind::GlobalMaxPool | OpKind::TopK | OpKind::Dropout => at(0),
-            OpKind::ReduceSum | OpKind::CumSum => {
+            OpKind::ReduceSum | OpKind::CumSum | OpKind::PhiloxDropout => {
                 at(0).filter(|a| a.lo >= 0.0).map(|_| Interval::NOT_NEGATIVE)
             }
             kind => moved(kind, view, at),

@@ -240,7 +240,9 @@ impl Numerics {
             OpKind::ReduceMax | OpKind::ReduceMin | OpKind::MaxPool | OpKind::GlobalMaxPool => {
                 everything.without(linear)
             }
-            OpKind::CumSum | OpKind::Dropout | OpKind::Resize | OpKind::Upsample if slot == 0 => {
+            OpKind::CumSum | OpKind::Dropout | OpKind::PhiloxDropout | OpKind::Resize | OpKind::Upsample
+                if slot == 0 =>
+            {
                 everything.without(linear)
             }
             OpKind::Floor | OpKind::Ceil | OpKind::Round | OpKind::Mod => Lead::PLACE,

@@ -105,6 +105,7 @@ fn same_graph(names: &Module, raw: &RawGraph, body: &Module, graph: GraphId) -> 
 fn same_value(names: &Module, found: &AttrValue, body: &Module, own: &AttrValue) -> bool {
     match (found, own) {
         (AttrValue::Int(x), AttrValue::Int(y)) => x == y,
+        (AttrValue::String(x), AttrValue::String(y)) => x == y,
         (AttrValue::Tensor(x), AttrValue::Tensor(y)) => {
             x.dtype() == y.dtype()
                 && x.dims() == y.dims()
