@@ -49,7 +49,7 @@ mod softmax;
 mod window;
 
 pub use self::backward::Backward;
-pub use self::rules::{GradientFn, is_differentiable};
+pub use self::rules::{GradientFn, has_gradient, is_differentiable};
 
 use self::rules::Rule;
 use crate::invariants::Invariants;

@@ -53,6 +53,11 @@ pub fn is_differentiable(kind: OpKind) -> bool {
     !matches!(rule(kind), Rule::None(_))
 }
 
+/// Whether nodes of an operator pass gradients on.
+pub fn has_gradient(kind: OpKind) -> bool {
+    matches!(rule(kind), Rule::Gradient(..))
+}
+
 /// The rule of a node.
 pub(super) fn of(module: &Module, node: Node) -> Rule {
     match module.node(node).schema() {
