@@ -363,6 +363,19 @@ impl Backward<'_> {
         Ok(self.inserter.schema(kind)?.attr("axes").is_none())
     }
 
+    /// A node that takes axes beside its operand.
+    fn with_axes(&mut self, spec: NodeSpec, kind: OpKind, a: Value, axes: &[usize]) -> Ruled<Value> {
+        let axes: Vec<i64> = axes.iter().map(|&axis| signed(axis)).collect();
+        let spec = if self.takes_axes(kind)? {
+            let axes = self.ints(&axes);
+            spec.operands(&[Some(a), Some(axes)])
+        } else {
+            spec.attr("axes", AttrValue::Ints(axes))
+        };
+        let [result] = self.insert(spec)?;
+        Ok(result)
+    }
+
     /// A constant number of a float type.
     ///
     /// # Errors
@@ -526,16 +539,8 @@ impl Backward<'_> {
         if axes.is_empty() {
             return Ok(a);
         }
-        let axes: Vec<i64> = axes.iter().map(|&axis| signed(axis)).collect();
-        let mut spec = NodeSpec::new(kind, &[a]).attr("keepdims", AttrValue::Int(i64::from(keep)));
-        if self.takes_axes(kind)? {
-            let axes = self.ints(&axes);
-            spec = spec.operands(&[Some(a), Some(axes)]);
-        } else {
-            spec = spec.attr("axes", AttrValue::Ints(axes));
-        }
-        let [reduced] = self.insert(spec)?;
-        Ok(reduced)
+        let spec = NodeSpec::new(kind, &[a]).attr("keepdims", AttrValue::Int(i64::from(keep)));
+        self.with_axes(spec, kind, a, axes)
     }
 
     /// The sum over axes.
@@ -562,9 +567,7 @@ impl Backward<'_> {
         if axes.is_empty() {
             return Ok(a);
         }
-        let axes: Vec<i64> = axes.iter().map(|&axis| signed(axis)).collect();
-        let axes = self.ints(&axes);
-        self.op(OpKind::Unsqueeze, &[a, axes], &[])
+        self.with_axes(NodeSpec::new(OpKind::Unsqueeze, &[a]), OpKind::Unsqueeze, a, axes)
     }
 
     /// The value without these axes of extent 1.
@@ -575,9 +578,7 @@ impl Backward<'_> {
         if axes.is_empty() {
             return Ok(a);
         }
-        let axes: Vec<i64> = axes.iter().map(|&axis| signed(axis)).collect();
-        let axes = self.ints(&axes);
-        self.op(OpKind::Squeeze, &[a, axes], &[])
+        self.with_axes(NodeSpec::new(OpKind::Squeeze, &[a]), OpKind::Squeeze, a, axes)
     }
 
     /// The value with its axes in another order.

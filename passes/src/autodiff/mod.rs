@@ -373,8 +373,18 @@ fn of_node(module: &Module, node: Option<Node>, error: &RuleError) -> PassError 
         Some(node) => named(module, node),
         None => ("the loss".to_owned(), module.text(module.graph(module.main()).name).to_owned()),
     };
-    GradientError::Node { op, node: path, what: error.to_string() }.into()
+    let opset = module.opset(module.main(), "").unwrap_or(OPSET);
+    let what = match error {
+        RuleError::Insert(_) if opset < OPSET => {
+            format!("{error}; its opset is {opset}: raise it first (`--opset {OPSET}`)")
+        }
+        _ => error.to_string(),
+    };
+    GradientError::Node { op, node: path, what }.into()
 }
+
+/// From this opset on, there is everything that rules insert.
+const OPSET: u16 = 18;
 
 /// Whether a node is a call of a function of the model.
 fn is_call(module: &Module, node: Node) -> bool {

@@ -276,12 +276,25 @@ pub(super) fn depth_to_space(b: &mut Backward<'_>) -> Ruled {
         return b.add(0, dx);
     }
     let x = b.x(0)?;
-    let extents = b.extents(x)?;
-    let [n, channels, height, width] = extents[..] else {
+    let dims = b.shape(x)?;
+    let [n, channels, height, width] = dims[..] else {
         return Err(RuleError::Unsupported("it does not have four axes".into()));
     };
-    let channels = wide(channels) / (size * size).max(1);
-    let apart = b.reshape(dy, &[wide(n), channels, wide(height), size, wide(width), size])?;
+    let per_block = |channels: u64| wide(channels) / (size * size).max(1);
+    let known = [n.known().map(wide), channels.known().map(per_block), height.known().map(wide), width.known().map(wide)];
+    let apart = if let [Some(n), Some(channels), Some(height), Some(width)] = known {
+        b.reshape(dy, &[n, channels, height, size, width, size])?
+    } else {
+        let (n, height, width) =
+            (dim_range(b, x, 0, Some(1))?, dim_range(b, x, 2, Some(3))?, dim_range(b, x, 3, None)?);
+        let channels = match known[1] {
+            Some(channels) => b.ints(&[channels]),
+            None => dim_range(b, dy, 1, Some(2))?,
+        };
+        let size = b.ints(&[size]);
+        let shape = b.op(OpKind::Concat, &[n, channels, height, size, width, size], &[("axis", AttrValue::Int(0))])?;
+        b.op(OpKind::Reshape, &[dy, shape], &[])?
+    };
     let turned = b.transpose(apart, &[0, 1, 3, 5, 2, 4])?;
     let dx = b.reshape_as(turned, x)?;
     b.add(0, dx)

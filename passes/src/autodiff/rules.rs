@@ -75,6 +75,7 @@ const QUANTIZED: &str = "it computes with integers: take the model from before i
 const SEQUENCES: &str = "sequences and optionals are not differentiated: export with tensors";
 const RARE: &str = "freeze what is before it, or give its gradient through the library";
 const FUSED: &str = "it is an operator that an optimizer of ONNX Runtime has fused: take the model from before that";
+const OLD: &str = "it is an operator of old opsets: raise the opset first (`--opset 18`)";
 const STEP: &str = "it belongs to a training step: take the model that the step was made of";
 
 fn rule(kind: OpKind) -> Rule {
@@ -141,7 +142,7 @@ fn rule(kind: OpKind) -> Rule {
         OpKind::GlobalAveragePool => Gradient(pool::global_average, All),
         OpKind::GlobalMaxPool => Gradient(pool::global_max, All),
         OpKind::MaxPool => Gradient(pool::max, All),
-        OpKind::Resize | OpKind::Upsample => None(RARE),
+        OpKind::Resize => None(RARE),
         // Norms.
         OpKind::BatchNormalization => Gradient(norm::batch, First(3)),
         OpKind::GroupNormalization => Gradient(norm::group, All),
@@ -190,9 +191,11 @@ fn rule(kind: OpKind) -> Rule {
         OpKind::Gather => Gradient(indexing::gather, First(1)),
         OpKind::GatherElements => Gradient(indexing::gather_elements, First(1)),
         OpKind::GatherND => Gradient(indexing::gather_nd, First(1)),
-        OpKind::Scatter | OpKind::ScatterElements => Gradient(indexing::scatter_elements, FirstAndThird),
+        OpKind::ScatterElements => Gradient(indexing::scatter_elements, FirstAndThird),
         OpKind::ScatterND => Gradient(indexing::scatter_nd, FirstAndThird),
         OpKind::TopK => Gradient(indexing::top_k, First(1)),
+        // What its successor is differentiated by is newer.
+        OpKind::Scatter | OpKind::Upsample => None(OLD),
         // Constant but for jumps, integers, booleans, strings, random numbers, and what makes something of nothing.
         OpKind::And
         | OpKind::ArgMax
