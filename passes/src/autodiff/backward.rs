@@ -318,6 +318,20 @@ impl Backward<'_> {
 
 /// Building nodes.
 impl Backward<'_> {
+    /// What makes a node like the one at hand: operator and attributes, but for some by name, without operands.
+    ///
+    /// # Panics
+    /// If no node has been entered, which no rule sees.
+    #[must_use]
+    pub fn like_node(&self, without: &[&str]) -> NodeSpec {
+        let data = self.module().node(self.node());
+        let kind = data.schema().expect("rules are of operators with a schema").kind;
+        let attrs = data.attrs().iter().map(|attr| (self.module().text(attr.name), &attr.value));
+        attrs
+            .filter(|(name, _)| !without.contains(name))
+            .fold(NodeSpec::new(kind, &[]), |spec, (name, value)| spec.attr(name.to_owned(), value.clone()))
+    }
+
     /// A node with one result.
     ///
     /// # Errors

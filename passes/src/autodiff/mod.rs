@@ -35,6 +35,7 @@
 //! cast makes of a parameter are widened one by one and added in f32: where a weight is shared, no sum is rounded.
 
 mod arithmetic;
+mod attention;
 mod backward;
 mod indexing;
 mod linear;
@@ -44,6 +45,7 @@ mod norm;
 mod pointwise;
 mod pool;
 mod reduce;
+mod resize;
 mod rules;
 mod softmax;
 mod window;

@@ -66,17 +66,13 @@ pub(super) fn tile(b: &mut Backward<'_>) -> Ruled {
 
 /// The rule of any operator that moves elements of its first operand: it moves their numbers in the same way, and dy is
 /// added up by them.
-fn by_numbers(b: &mut Backward<'_>) -> Ruled {
+pub(super) fn by_numbers(b: &mut Backward<'_>) -> Ruled {
     let (x, dy) = (b.x(0)?, b.dy0()?);
     let numbers = numbered(b, x)?;
     let data = b.module().node(b.node());
     let mut operands: Vec<Option<Value>> = data.formal_operands().to_vec();
     operands[0] = Some(numbers);
-    let kind = b.view()?.kind();
-    let mut spec = NodeSpec::new(kind, &[]).operands(&operands);
-    for attr in b.module().node(b.node()).attrs() {
-        spec = spec.attr(b.module().text(attr.name).to_owned(), attr.value.clone());
-    }
+    let spec = b.like_node(&[]).operands(&operands);
     let [moved] = b.insert(spec)?;
     let dx = scatter_flat(b, x, moved, dy)?;
     b.add(0, dx)
@@ -209,6 +205,14 @@ pub(super) fn pad(b: &mut Backward<'_>) -> Ruled {
         b.add(i, d)?;
     }
     Ok(())
+}
+
+/// What was cut off at the center is put around it again, and what was put around it is cut off.
+pub(super) fn center_crop_pad(b: &mut Backward<'_>) -> Ruled {
+    let (x, dy) = (b.x(0)?, b.dy0()?);
+    let shape = b.shape_of(x)?;
+    let dx = b.op(OpKind::CenterCropPad, &[dy, shape], &[])?;
+    b.add(0, dx)
 }
 
 /// dy · mask / (1 − ratio) while training, dy otherwise.
