@@ -39,7 +39,7 @@ impl Spelled for Parameters {
         PassOption {
             def: option("loss", "the name of an output", Some("")),
             print: |pass| pass.loss.as_deref().map(Setting::word),
-            read: |pass, given| given.word().map(|name| pass.loss = Some(name)),
+            read: |pass, given| given.word().map(|name| pass.loss = Some(name).filter(|name| !name.is_empty())),
         },
         PassOption {
             def: option("train", "names or globs with `+` between them", Some("")),
@@ -120,7 +120,7 @@ impl Pass for Parameters {
             let mut is_match = |patterns: &[Pattern], from: usize| {
                 let mut any = false;
                 for (i, pattern) in patterns.iter().enumerate() {
-                    let matches = pattern.matches(&name);
+                    let matches = pattern.given() == name || pattern.matches(&name);
                     matched[from + i] |= matches;
                     any |= matches;
                 }
