@@ -41,7 +41,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 datatest_stable::harness! {
-    { test = pass, root = "tests/cases", pattern = r"^(?!verify/|parse/|presets/).*\.ir$" },
+    { test = pass, root = "tests/cases", pattern = r"^(?!verify/|parse/|presets/|gradient/).*\.ir$" },
     { test = presets, root = "tests/cases", pattern = r"^presets/.*\.ir$" },
     { test = verifier, root = "tests/cases", pattern = r"^verify/.*\.ir$" },
     { test = parser, root = "tests/cases", pattern = r"^parse/.*\.ir$" },

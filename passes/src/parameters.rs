@@ -120,7 +120,7 @@ impl Pass for Parameters {
             let mut is_match = |patterns: &[Pattern], from: usize| {
                 let mut any = false;
                 for (i, pattern) in patterns.iter().enumerate() {
-                    let matches = pattern.matches(&name);
+                    let matches = pattern.given() == name || pattern.matches(&name);
                     matched[from + i] |= matches;
                     any |= matches;
                 }
@@ -188,8 +188,12 @@ fn is_read_differentiably(module: &Module, value: Value) -> bool {
     module.uses(value).any(|(node, slot)| {
         let slot = slot as usize;
         let Some(view) = NodeView::new(module, node) else { return true };
-        // Bounds and exponents are no weights.
-        let is_bound = matches!(view.kind(), OpKind::Clip | OpKind::Pad | OpKind::Dropout | OpKind::Pow) && slot > 0;
+        // Bounds, exponents and tables of angles are no weights.
+        let is_bound = match view.kind() {
+            OpKind::Clip | OpKind::Pad | OpKind::Dropout | OpKind::Pow | OpKind::RotaryEmbedding => slot > 0,
+            OpKind::OneHot => true,
+            _ => false,
+        };
         !is_bound && autodiff::depends_on(module, node, slot)
     })
 }

@@ -318,6 +318,20 @@ impl Backward<'_> {
 
 /// Building nodes.
 impl Backward<'_> {
+    /// What makes a node like the one at hand: operator and attributes, but for some by name, without operands.
+    ///
+    /// # Panics
+    /// If no node has been entered, which no rule sees.
+    #[must_use]
+    pub fn like_node(&self, without: &[&str]) -> NodeSpec {
+        let data = self.module().node(self.node());
+        let kind = data.schema().expect("rules are of operators with a schema").kind;
+        let attrs = data.attrs().iter().map(|attr| (self.module().text(attr.name), &attr.value));
+        attrs
+            .filter(|(name, _)| !without.contains(name))
+            .fold(NodeSpec::new(kind, &[]), |spec, (name, value)| spec.attr(name.to_owned(), value.clone()))
+    }
+
     /// A node with one result.
     ///
     /// # Errors
@@ -361,6 +375,19 @@ impl Backward<'_> {
     /// Whether the operator, at the opset of the graph, takes its axes as an operand.
     fn takes_axes(&self, kind: OpKind) -> Ruled<bool> {
         Ok(self.inserter.schema(kind)?.attr("axes").is_none())
+    }
+
+    /// A node that takes axes beside its operand.
+    fn with_axes(&mut self, spec: NodeSpec, kind: OpKind, a: Value, axes: &[usize]) -> Ruled<Value> {
+        let axes: Vec<i64> = axes.iter().map(|&axis| signed(axis)).collect();
+        let spec = if self.takes_axes(kind)? {
+            let axes = self.ints(&axes);
+            spec.operands(&[Some(a), Some(axes)])
+        } else {
+            spec.attr("axes", AttrValue::Ints(axes))
+        };
+        let [result] = self.insert(spec)?;
+        Ok(result)
     }
 
     /// A constant number of a float type.
@@ -526,16 +553,8 @@ impl Backward<'_> {
         if axes.is_empty() {
             return Ok(a);
         }
-        let axes: Vec<i64> = axes.iter().map(|&axis| signed(axis)).collect();
-        let mut spec = NodeSpec::new(kind, &[a]).attr("keepdims", AttrValue::Int(i64::from(keep)));
-        if self.takes_axes(kind)? {
-            let axes = self.ints(&axes);
-            spec = spec.operands(&[Some(a), Some(axes)]);
-        } else {
-            spec = spec.attr("axes", AttrValue::Ints(axes));
-        }
-        let [reduced] = self.insert(spec)?;
-        Ok(reduced)
+        let spec = NodeSpec::new(kind, &[a]).attr("keepdims", AttrValue::Int(i64::from(keep)));
+        self.with_axes(spec, kind, a, axes)
     }
 
     /// The sum over axes.
@@ -562,9 +581,7 @@ impl Backward<'_> {
         if axes.is_empty() {
             return Ok(a);
         }
-        let axes: Vec<i64> = axes.iter().map(|&axis| signed(axis)).collect();
-        let axes = self.ints(&axes);
-        self.op(OpKind::Unsqueeze, &[a, axes], &[])
+        self.with_axes(NodeSpec::new(OpKind::Unsqueeze, &[a]), OpKind::Unsqueeze, a, axes)
     }
 
     /// The value without these axes of extent 1.
@@ -575,9 +592,7 @@ impl Backward<'_> {
         if axes.is_empty() {
             return Ok(a);
         }
-        let axes: Vec<i64> = axes.iter().map(|&axis| signed(axis)).collect();
-        let axes = self.ints(&axes);
-        self.op(OpKind::Squeeze, &[a, axes], &[])
+        self.with_axes(NodeSpec::new(OpKind::Squeeze, &[a]), OpKind::Squeeze, a, axes)
     }
 
     /// The value with its axes in another order.

@@ -33,7 +33,7 @@ pub(super) fn numbered(b: &mut Backward<'_>, x: Value) -> Ruled<Value> {
 }
 
 /// A constant i64 of rank 0.
-fn integer(b: &mut Backward<'_>, number: i64) -> Ruled<Value> {
+pub(super) fn integer(b: &mut Backward<'_>, number: i64) -> Ruled<Value> {
     let bytes = number.to_le_bytes().to_vec();
     let data = ampc_ir::TensorData::from_bytes(ampc_ir::DType::I64, &[], bytes);
     let data = data.map_err(|error| RuleError::Unsupported(format!("bug: {error}")))?;
@@ -93,6 +93,38 @@ pub(super) fn gather(b: &mut Backward<'_>) -> Ruled {
     at = b.expand_as(at, dy)?;
     let attrs = [("axis", AttrValue::Int(signed(axis))), ("reduction", add_up())];
     let dx = b.op(OpKind::ScatterElements, &[zeros, at, dy], &attrs)?;
+    b.add(0, dx)
+}
+
+/// By numbers: which elements stay is found while the model runs.
+pub(super) fn compress(b: &mut Backward<'_>) -> Ruled {
+    super::movement::by_numbers(b)
+}
+
+/// Of the numbers for off and on, as many elements as have either: Σ dy where an element is off, and where it is on.
+pub(super) fn one_hot(b: &mut Backward<'_>) -> Ruled {
+    let (indices, depth, dy) = (b.x(0)?, b.x(1)?, b.dy0()?);
+    let dy = b.wide(dy)?;
+    let ends = ampc_ir::TensorData::from_f32(&[2], &[0.0, 1.0]);
+    let ends = ends.map_err(|error| RuleError::Unsupported(format!("bug: {error}")))?;
+    let ends = b.constant(ends);
+    let spec = b.like_node(&[]).operands(&[Some(indices), Some(depth), Some(ends)]);
+    let [is_on] = b.insert(spec)?;
+    let is_on = b.cast(is_on, b.dtype(dy)?)?;
+    let axes: Vec<usize> = (0..b.rank(dy)?).collect();
+    let part = b.times(dy, is_on)?;
+    let (all, on) = (b.sum_over(dy, &axes, false)?, b.sum_over(part, &axes, false)?);
+    let off = b.minus(all, on)?;
+    let (off, on) = (b.unsqueeze(off, &[0])?, b.unsqueeze(on, &[0])?);
+    let d = b.op(OpKind::Concat, &[off, on], &[("axis", AttrValue::Int(0))])?;
+    b.add(2, d)
+}
+
+/// The same sequences, reversed again.
+pub(super) fn reverse_sequence(b: &mut Backward<'_>) -> Ruled {
+    let (lengths, dy) = (b.x(1)?, b.dy0()?);
+    let spec = b.like_node(&[]).operands(&[Some(dy), Some(lengths)]);
+    let [dx] = b.insert(spec)?;
     b.add(0, dx)
 }
 

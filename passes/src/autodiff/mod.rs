@@ -35,6 +35,7 @@
 //! cast makes of a parameter are widened one by one and added in f32: where a weight is shared, no sum is rounded.
 
 mod arithmetic;
+mod attention;
 mod backward;
 mod indexing;
 mod linear;
@@ -44,13 +45,14 @@ mod norm;
 mod pointwise;
 mod pool;
 mod reduce;
+mod resize;
 mod rules;
 mod softmax;
 mod window;
 
 pub use self::backward::Backward;
 pub(crate) use self::backward::PHASE;
-pub use self::rules::{GradientFn, is_differentiable};
+pub use self::rules::{GradientFn, has_gradient, is_differentiable};
 
 use self::rules::Rule;
 use crate::invariants::Invariants;
@@ -374,8 +376,18 @@ fn of_node(module: &Module, node: Option<Node>, error: &RuleError) -> PassError 
         Some(node) => named(module, node),
         None => ("the loss".to_owned(), module.text(module.graph(module.main()).name).to_owned()),
     };
-    GradientError::Node { op, node: path, what: error.to_string() }.into()
+    let opset = module.opset(module.main(), "").unwrap_or(OPSET);
+    let what = match error {
+        RuleError::Insert(_) if opset < OPSET => {
+            format!("{error}; its opset is {opset}: raise it first (`--opset {OPSET}`)")
+        }
+        _ => error.to_string(),
+    };
+    GradientError::Node { op, node: path, what }.into()
 }
+
+/// From this opset on, there is everything that rules insert.
+const OPSET: u16 = 18;
 
 /// Whether a node is a call of a function of the model.
 fn is_call(module: &Module, node: Node) -> bool {

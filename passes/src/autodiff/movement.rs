@@ -66,17 +66,13 @@ pub(super) fn tile(b: &mut Backward<'_>) -> Ruled {
 
 /// The rule of any operator that moves elements of its first operand: it moves their numbers in the same way, and dy is
 /// added up by them.
-fn by_numbers(b: &mut Backward<'_>) -> Ruled {
+pub(super) fn by_numbers(b: &mut Backward<'_>) -> Ruled {
     let (x, dy) = (b.x(0)?, b.dy0()?);
     let numbers = numbered(b, x)?;
     let data = b.module().node(b.node());
     let mut operands: Vec<Option<Value>> = data.formal_operands().to_vec();
     operands[0] = Some(numbers);
-    let kind = b.view()?.kind();
-    let mut spec = NodeSpec::new(kind, &[]).operands(&operands);
-    for attr in b.module().node(b.node()).attrs() {
-        spec = spec.attr(b.module().text(attr.name).to_owned(), attr.value.clone());
-    }
+    let spec = b.like_node(&[]).operands(&operands);
     let [moved] = b.insert(spec)?;
     let dx = scatter_flat(b, x, moved, dy)?;
     b.add(0, dx)
@@ -211,6 +207,14 @@ pub(super) fn pad(b: &mut Backward<'_>) -> Ruled {
     Ok(())
 }
 
+/// What was cut off at the center is put around it again, and what was put around it is cut off.
+pub(super) fn center_crop_pad(b: &mut Backward<'_>) -> Ruled {
+    let (x, dy) = (b.x(0)?, b.dy0()?);
+    let shape = b.shape_of(x)?;
+    let dx = b.op(OpKind::CenterCropPad, &[dy, shape], &[])?;
+    b.add(0, dx)
+}
+
 /// dy · mask / (1 − ratio) while training, dy otherwise.
 pub(super) fn dropout(b: &mut Backward<'_>) -> Ruled {
     let dy = b.dy0()?;
@@ -276,12 +280,25 @@ pub(super) fn depth_to_space(b: &mut Backward<'_>) -> Ruled {
         return b.add(0, dx);
     }
     let x = b.x(0)?;
-    let extents = b.extents(x)?;
-    let [n, channels, height, width] = extents[..] else {
+    let dims = b.shape(x)?;
+    let [n, channels, height, width] = dims[..] else {
         return Err(RuleError::Unsupported("it does not have four axes".into()));
     };
-    let channels = wide(channels) / (size * size).max(1);
-    let apart = b.reshape(dy, &[wide(n), channels, wide(height), size, wide(width), size])?;
+    let per_block = |channels: u64| wide(channels) / (size * size).max(1);
+    let known = [n.known().map(wide), channels.known().map(per_block), height.known().map(wide), width.known().map(wide)];
+    let apart = if let [Some(n), Some(channels), Some(height), Some(width)] = known {
+        b.reshape(dy, &[n, channels, height, size, width, size])?
+    } else {
+        let (n, height, width) =
+            (dim_range(b, x, 0, Some(1))?, dim_range(b, x, 2, Some(3))?, dim_range(b, x, 3, None)?);
+        let channels = match known[1] {
+            Some(channels) => b.ints(&[channels]),
+            None => dim_range(b, dy, 1, Some(2))?,
+        };
+        let size = b.ints(&[size]);
+        let shape = b.op(OpKind::Concat, &[n, channels, height, size, width, size], &[("axis", AttrValue::Int(0))])?;
+        b.op(OpKind::Reshape, &[dy, shape], &[])?
+    };
     let turned = b.transpose(apart, &[0, 1, 3, 5, 2, 4])?;
     let dx = b.reshape_as(turned, x)?;
     b.add(0, dx)

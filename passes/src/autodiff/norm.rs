@@ -15,7 +15,9 @@ use super::RuleError;
 use super::backward::{Backward, Ruled, signed};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::norm::{BatchNormView, ChannelNormView, LayerNormView};
-use ampc_ir::Value;
+use ampc_ir::views::Part;
+use ampc_ir::views::norm::lp_normalization;
+use ampc_ir::{AttrValue, NodeSpec, Value};
 
 /// What the normalised value is made of.
 #[derive(Clone, Copy)]
@@ -196,4 +198,87 @@ fn of_last_axes(b: &mut Backward<'_>, centers: bool) -> Ruled {
         b.add_unbroadcast(1, product)?;
     }
     b.add_unbroadcast(2, dy)
+}
+
+/// Of x/n: (dy − y · Σ dy·y) / n for n = √Σx², and with the sign of x instead of the second y for n = Σ|x|. 0 where n is 0.
+pub(super) fn lp(b: &mut Backward<'_>) -> Ruled {
+    let (axis, p) = lp_normalization(&b.view()?)?;
+    let axis = axis.ok_or_else(|| RuleError::Unsupported("its axis is not known".into()))?;
+    let (x, y, dy) = (b.x(0)?, b.y(0)?, b.dy0()?);
+    let (x, y, dy) = (b.wide(x)?, b.wide(y)?, b.wide(dy)?);
+    let norm = b.reduce(if p == 1 { OpKind::ReduceL1 } else { OpKind::ReduceL2 }, x, &[axis], true)?;
+    let direction = if p == 1 { b.unary(OpKind::Sign, x)? } else { y };
+    let product = b.times(dy, y)?;
+    let sum = b.sum_over(product, &[axis], true)?;
+    let along = b.times(direction, sum)?;
+    let rest = b.minus(dy, along)?;
+    let zero = b.number_like(0.0, x)?;
+    let is_zero = b.op(OpKind::Equal, &[norm, zero], &[])?;
+    let one = b.number_like(1.0, x)?;
+    let divisor = b.select(is_zero, one, norm)?;
+    let quotient = b.over(rest, divisor)?;
+    let dx = b.select(is_zero, zero, quotient)?;
+    b.add(0, dx)
+}
+
+/// Of (x − μ) / (σ + 10⁻⁹), where 10⁻⁹ counts as 0 beside σ but keeps it from being 0.
+pub(super) fn mean_variance(b: &mut Backward<'_>) -> Ruled {
+    let (x, y, dy) = (b.x(0)?, b.y(0)?, b.dy0()?);
+    let (x, y, dy) = (b.wide(x)?, b.wide(y)?, b.wide(dy)?);
+    let rank = b.rank(x)?;
+    let axes = b.view()?.int_list("axes").unwrap_or(&[0, 2, 3]).to_vec();
+    let axes = ampc_ir::views::distinct_axes(&axes, rank, &Part::Attr("axes".into()))?;
+    let mean = b.mean_over(x, &axes, true)?;
+    let centered = b.minus(x, mean)?;
+    let square = b.times(centered, centered)?;
+    let variance = b.mean_over(square, &axes, true)?;
+    let root = b.unary(OpKind::Sqrt, variance)?;
+    let deviation = b.plus_number(root, 1e-9)?;
+    let rate = b.unary(OpKind::Reciprocal, deviation)?;
+    let dx = through(b, Normalized { x: y, rate }, dy, &axes, true)?;
+    b.add(0, dx)
+}
+
+/// Of x · d^−β with d = bias + α/n · Σ x² over n neighbouring channels:
+///
+/// ```text
+/// dx = dy · d^−β − 2αβ/n · x · Σ dy · x · d^(−β−1)       the sum is over the channels in whose d the channel is
+/// ```
+pub(super) fn local_response(b: &mut Backward<'_>) -> Ruled {
+    let view = b.view()?;
+    let size = view.int("size").unwrap_or(1).max(1);
+    let number = |name, default: f32| f64::from(view.float(name).unwrap_or(default));
+    let (alpha, beta, bias) = (number("alpha", 1e-4), number("beta", 0.75), number("bias", 1.0));
+    #[expect(clippy::cast_precision_loss, reason = "windows of channels are small")]
+    let alpha = alpha / size as f64;
+    let (input, dy) = (b.x(0)?, b.dy0()?);
+    let (x, dy) = (b.wide(input)?, b.wide(dy)?);
+    // Channels are the spatial axis of images of one channel: [N, 1, C, all others].
+    let (x, dy) = (b.reshape(x, &[0, 0, -1])?, b.reshape(dy, &[0, 0, -1])?);
+    let square = b.times(x, x)?;
+    let (before, behind) = ((size - 1) / 2, size / 2);
+    let sum = over_channels(b, square, size, (before, behind))?;
+    let scaled = b.scaled(sum, alpha)?;
+    let base = b.plus_number(scaled, bias)?;
+    let exponent = b.number_like(-beta, x)?;
+    let power = b.op(OpKind::Pow, &[base, exponent], &[])?;
+    let first = b.times(dy, power)?;
+    let product = b.times(first, x)?;
+    let share = b.over(product, base)?;
+    let sum = over_channels(b, share, size, (behind, before))?;
+    let sum = b.scaled(sum, 2.0 * alpha * beta)?;
+    let second = b.times(x, sum)?;
+    let dx = b.minus(first, second)?;
+    let dx = b.reshape_as(dx, input)?;
+    b.add(0, dx)
+}
+
+/// Sums over so many neighbours along the second of three axes, those before and behind that count.
+fn over_channels(b: &mut Backward<'_>, x: Value, size: i64, (before, behind): (i64, i64)) -> Ruled<Value> {
+    let apart = b.unsqueeze(x, &[1])?;
+    let (one, shape) = (b.number_like(1.0, x)?, b.ints(&[1, 1, size, 1]));
+    let ones = b.op(OpKind::Expand, &[one, shape], &[])?;
+    let pads = AttrValue::Ints(vec![before, 0, behind, 0]);
+    let [sums] = b.insert(NodeSpec::new(OpKind::Conv, &[apart, ones]).attr("pads", pads))?;
+    b.squeeze(sums, &[1])
 }

@@ -399,6 +399,30 @@ pub(super) fn swish(b: &mut Backward<'_>) -> Ruled {
     })
 }
 
+/// Of a·s·b with s = σ(αa): dy · b · s(1 + αa(1 − s)) and dy · a·s
+pub(super) fn swi_glu(b: &mut Backward<'_>) -> Ruled {
+    let alpha = float(b, "alpha", 1.0)?;
+    let (gate, value, dy) = (b.x(0)?, b.x(1)?, b.dy0()?);
+    let (gate, value, dy) = (b.wide(gate)?, b.wide(value)?, b.wide(dy)?);
+    let scaled = b.scaled(gate, alpha)?;
+    let sigmoid = b.unary(OpKind::Sigmoid, scaled)?;
+    if b.needs(0) {
+        let rest = b.from_number(1.0, sigmoid)?;
+        let second = b.times(scaled, rest)?;
+        let sum = b.plus_number(second, 1.0)?;
+        let slope = b.times(sigmoid, sum)?;
+        let share = b.times(dy, value)?;
+        let d = b.times(share, slope)?;
+        b.add(0, d)?;
+    }
+    if b.needs(1) {
+        let swish = b.times(gate, sigmoid)?;
+        let d = b.times(dy, swish)?;
+        b.add(1, d)?;
+    }
+    Ok(())
+}
+
 /// 1 + y²
 pub(super) fn tan(b: &mut Backward<'_>) -> Ruled {
     by_y(b, |b, y| {

@@ -49,18 +49,83 @@ pub(super) fn average(b: &mut Backward<'_>) -> Ruled {
         let counts = b.cast(counts, b.dtype(share)?)?;
         share = b.over(share, counts)?;
     }
+    let dx = to_windows(b, share, x, &window)?;
+    b.add(0, dx)
+}
+
+/// Elements of results, added up by the elements in their windows. All extents are known.
+fn to_windows(b: &mut Backward<'_>, share: Value, x: Value, window: &Window) -> Ruled<Value> {
+    let (x_dims, y_dims) = (b.shape(x)?, b.shape(share)?);
     // Channels are independent: as many images of one channel.
     let mut shape = vec![-1, 1];
-    shape.extend(output.iter().map(|&extent| wide(extent)));
+    shape.extend(b.extents(share)?[2..].iter().map(|&extent| wide(extent)));
     let share = b.reshape(share, &shape)?;
     let one = b.number_like(1.0, share)?;
     let mut kernel = vec![1, 1];
     kernel.extend(window.kernel.iter().map(|&extent| wide(extent)));
     let kernel = b.ints(&kernel);
     let ones = b.op(OpKind::Expand, &[one, kernel], &[])?;
-    let dx = transposed(b, share, ones, &window, 1, &x_dims[2..], &y_dims[2..])?;
-    let dx = b.reshape_as(dx, x)?;
+    let dx = transposed(b, share, ones, window, 1, &x_dims[2..], &y_dims[2..])?;
+    b.reshape_as(dx, x)
+}
+
+/// Of (Σ|x|ᵖ)^(1/p): dy · sign(x) · (|x| / y)^(p−1), 0 where y is 0
+pub(super) fn global_lp(b: &mut Backward<'_>) -> Ruled {
+    let p = exponent(b)?;
+    let x = b.x(0)?;
+    let x = b.wide(x)?;
+    let share = over_norm(b, p)?;
+    let slope = magnitude(b, x, p)?;
+    let dx = b.times(share, slope)?;
     b.add(0, dx)
+}
+
+/// As a norm of all elements, for each window.
+pub(super) fn lp(b: &mut Backward<'_>) -> Ruled {
+    let p = exponent(b)?;
+    let (input, y) = (b.x(0)?, b.y(0)?);
+    let (inputs, _) = (b.extents(input)?, b.extents(y)?);
+    let (x_dims, y_dims) = (b.shape(input)?, b.shape(y)?);
+    let window = WindowView::read(&b.view()?, inputs.len() - 2, None)?;
+    let window = Window::of(&window, &x_dims[2..], &y_dims[2..])?;
+    let share = over_norm(b, p)?;
+    let sums = to_windows(b, share, input, &window)?;
+    let x = b.wide(input)?;
+    let slope = magnitude(b, x, p)?;
+    let dx = b.times(sums, slope)?;
+    b.add(0, dx)
+}
+
+fn exponent(b: &Backward<'_>) -> Ruled<f64> {
+    let view = b.view()?;
+    // Version 1 has a float.
+    let p = view.int("p").and_then(|p| u32::try_from(p).ok()).map(f64::from);
+    Ok(p.or_else(|| view.float("p").map(f64::from)).unwrap_or(2.0))
+}
+
+/// dy / y^(p−1), 0 where y is 0
+fn over_norm(b: &mut Backward<'_>, p: f64) -> Ruled<Value> {
+    let (y, dy) = (b.y(0)?, b.dy0()?);
+    let (y, dy) = (b.wide(y)?, b.wide(dy)?);
+    let (zero, one) = (b.number_like(0.0, y)?, b.number_like(1.0, y)?);
+    let is_zero = b.op(OpKind::Equal, &[y, zero], &[])?;
+    let safe = b.select(is_zero, one, y)?;
+    let power = power(b, safe, p - 1.0)?;
+    let share = b.over(dy, power)?;
+    b.select(is_zero, zero, share)
+}
+
+/// sign(x) · |x|^(p−1)
+fn magnitude(b: &mut Backward<'_>, x: Value, p: f64) -> Ruled<Value> {
+    let sign = b.unary(OpKind::Sign, x)?;
+    let size = b.unary(OpKind::Abs, x)?;
+    let power = power(b, size, p - 1.0)?;
+    b.times(sign, power)
+}
+
+fn power(b: &mut Backward<'_>, x: Value, exponent: f64) -> Ruled<Value> {
+    let exponent = b.number_like(exponent, x)?;
+    b.op(OpKind::Pow, &[x, exponent], &[])
 }
 
 /// How many elements the windows along an axis have: those of the input, and of the padding if it counts.

@@ -166,3 +166,36 @@ pub(super) fn cum_sum(b: &mut Backward<'_>) -> Ruled {
     let [dx] = b.insert(spec)?;
     b.add(0, dx)
 }
+
+/// What goes into the products of later elements: Σ dy·y / x over these. Behind a zero the products are 0; the first
+/// zero itself gets Σ dy times the products without it.
+pub(super) fn cum_prod(b: &mut Backward<'_>) -> Ruled {
+    let view = CumulativeView::read(&b.view()?)?;
+    let (x, axis, y, dy) = (b.x(0)?, b.x(1)?, b.y(0)?, b.dy0()?);
+    let (x, y, dy) = (b.wide(x)?, b.wide(y)?, b.wide(dy)?);
+    let flag = |flag: bool| AttrValue::Int(i64::from(flag));
+    let cumulative = |b: &mut Backward<'_>, kind, a, exclusive: bool, reverse: bool| {
+        b.op(kind, &[a, axis], &[("exclusive", flag(exclusive)), ("reverse", flag(reverse))])
+    };
+    let dtype = b.dtype(x)?;
+    let (zero, one) = (b.number(0.0, dtype)?, b.number(1.0, dtype)?);
+    let is_zero = b.op(OpKind::Equal, &[x, zero], &[])?;
+    let mark = b.cast(is_zero, dtype)?;
+    let zeros = cumulative(b, OpKind::CumSum, mark, false, view.reverse)?;
+    let is_before = b.op(OpKind::Equal, &[zeros, zero], &[])?;
+    let counts_one = b.op(OpKind::Equal, &[zeros, one], &[])?;
+    let is_first = b.op(OpKind::And, &[is_zero, counts_one], &[])?;
+    // Elements before the first zero.
+    let product = b.times(dy, y)?;
+    let sums = cumulative(b, OpKind::CumSum, product, view.exclusive, !view.reverse)?;
+    let safe = b.select(is_zero, one, x)?;
+    let before = b.over(sums, safe)?;
+    // The first zero.
+    let without = b.select(is_first, one, x)?;
+    let products = cumulative(b, OpKind::CumProd, without, view.exclusive, view.reverse)?;
+    let product = b.times(dy, products)?;
+    let sums = cumulative(b, OpKind::CumSum, product, view.exclusive, !view.reverse)?;
+    let rest = b.select(is_first, sums, zero)?;
+    let dx = b.select(is_before, before, rest)?;
+    b.add(0, dx)
+}

@@ -1,8 +1,8 @@
 //! Which operator has which gradient.
 
 use super::{
-    RuleError, arithmetic, backward::Backward, indexing, is_call, linear, loss, movement, norm, pointwise, pool,
-    reduce, softmax, window,
+    RuleError, arithmetic, attention, backward::Backward, indexing, is_call, linear, loss, movement, norm, pointwise, pool,
+    reduce, resize, softmax, window,
 };
 use ampc_ir::op::OpKind;
 use ampc_ir::{Module, Node};
@@ -53,6 +53,11 @@ pub fn is_differentiable(kind: OpKind) -> bool {
     !matches!(rule(kind), Rule::None(_))
 }
 
+/// Whether nodes of an operator pass gradients on.
+pub fn has_gradient(kind: OpKind) -> bool {
+    matches!(rule(kind), Rule::Gradient(..))
+}
+
 /// The rule of a node.
 pub(super) fn of(module: &Module, node: Node) -> Rule {
     match module.node(node).schema() {
@@ -70,6 +75,7 @@ const QUANTIZED: &str = "it computes with integers: take the model from before i
 const SEQUENCES: &str = "sequences and optionals are not differentiated: export with tensors";
 const RARE: &str = "freeze what is before it, or give its gradient through the library";
 const FUSED: &str = "it is an operator that an optimizer of ONNX Runtime has fused: take the model from before that";
+const OLD: &str = "it is an operator of old opsets: raise the opset first (`--opset 18`)";
 const STEP: &str = "it belongs to a training step: take the model that the step was made of";
 
 fn rule(kind: OpKind) -> Rule {
@@ -109,7 +115,7 @@ fn rule(kind: OpKind) -> Rule {
         OpKind::Softplus => Gradient(pointwise::softplus, All),
         OpKind::Softsign => Gradient(pointwise::softsign, All),
         OpKind::Sqrt => Gradient(pointwise::sqrt, All),
-        OpKind::SwiGLU => None(RARE),
+        OpKind::SwiGLU => Gradient(pointwise::swi_glu, All),
         OpKind::Swish => Gradient(pointwise::swish, All),
         OpKind::Tan => Gradient(pointwise::tan, All),
         OpKind::Tanh => Gradient(pointwise::tanh, All),
@@ -134,24 +140,27 @@ fn rule(kind: OpKind) -> Rule {
         // Windows.
         OpKind::AveragePool => Gradient(pool::average, All),
         OpKind::GlobalAveragePool => Gradient(pool::global_average, All),
+        OpKind::GlobalLpPool => Gradient(pool::global_lp, All),
+        OpKind::LpPool => Gradient(pool::lp, All),
         OpKind::GlobalMaxPool => Gradient(pool::global_max, All),
         OpKind::MaxPool => Gradient(pool::max, All),
-        OpKind::Resize | OpKind::Upsample => None(RARE),
+        OpKind::Resize => Gradient(resize::resize, First(1)),
         // Norms.
         OpKind::BatchNormalization => Gradient(norm::batch, First(3)),
         OpKind::GroupNormalization => Gradient(norm::group, All),
         OpKind::InstanceNormalization => Gradient(norm::instance, All),
         OpKind::LayerNormalization => Gradient(norm::layer, All),
         OpKind::RMSNormalization | OpKind::SimplifiedLayerNormalization => Gradient(norm::rms, All),
-        OpKind::LRN => None(RARE),
-        OpKind::LpNormalization => None(RARE),
-        OpKind::MeanVarianceNormalization => None(RARE),
+        OpKind::LRN => Gradient(norm::local_response, All),
+        OpKind::LpNormalization => Gradient(norm::lp, All),
+        OpKind::MeanVarianceNormalization => Gradient(norm::mean_variance, All),
         // Softmax and losses.
         OpKind::LogSoftmax => Gradient(softmax::log_softmax, All),
         OpKind::Softmax => Gradient(softmax::softmax, All),
         OpKind::NegativeLogLikelihoodLoss => Gradient(loss::negative_log_likelihood, First(1)),
         OpKind::SoftmaxCrossEntropyLoss => Gradient(loss::cross_entropy, First(1)),
-        OpKind::Attention => None(RARE),
+        OpKind::Attention => Gradient(attention::attention, First(6)),
+        OpKind::RotaryEmbedding => Gradient(attention::rotary, First(3)),
         // Reductions.
         OpKind::ReduceL1 => Gradient(reduce::l1, First(1)),
         OpKind::ReduceL2 => Gradient(reduce::l2, First(1)),
@@ -163,9 +172,10 @@ fn rule(kind: OpKind) -> Rule {
         OpKind::ReduceSum => Gradient(reduce::sum, First(1)),
         OpKind::ReduceSumSquare => Gradient(reduce::sum_square, First(1)),
         OpKind::CumSum => Gradient(reduce::cum_sum, First(1)),
-        OpKind::CumProd => None(RARE),
+        OpKind::CumProd => Gradient(reduce::cum_prod, First(1)),
         // Movement.
         OpKind::Cast | OpKind::CastLike => Gradient(movement::cast, First(1)),
+        OpKind::CenterCropPad => Gradient(movement::center_crop_pad, First(1)),
         OpKind::Concat => Gradient(movement::concat, All),
         OpKind::DepthToSpace => Gradient(movement::depth_to_space, All),
         OpKind::Dropout => Gradient(movement::dropout, First(1)),
@@ -182,12 +192,17 @@ fn rule(kind: OpKind) -> Rule {
         OpKind::Transpose => Gradient(movement::transpose, All),
         OpKind::Trilu => Gradient(movement::trilu, First(1)),
         // Indexing.
+        OpKind::Compress => Gradient(indexing::compress, First(1)),
+        OpKind::OneHot => Gradient(indexing::one_hot, From(2)),
+        OpKind::ReverseSequence => Gradient(indexing::reverse_sequence, First(1)),
         OpKind::Gather => Gradient(indexing::gather, First(1)),
         OpKind::GatherElements => Gradient(indexing::gather_elements, First(1)),
         OpKind::GatherND => Gradient(indexing::gather_nd, First(1)),
-        OpKind::Scatter | OpKind::ScatterElements => Gradient(indexing::scatter_elements, FirstAndThird),
+        OpKind::ScatterElements => Gradient(indexing::scatter_elements, FirstAndThird),
         OpKind::ScatterND => Gradient(indexing::scatter_nd, FirstAndThird),
         OpKind::TopK => Gradient(indexing::top_k, First(1)),
+        // What its successor is differentiated by is newer.
+        OpKind::Scatter | OpKind::Upsample => None(OLD),
         // Constant but for jumps, integers, booleans, strings, random numbers, and what makes something of nothing.
         OpKind::And
         | OpKind::ArgMax
@@ -261,22 +276,15 @@ fn rule(kind: OpKind) -> Rule {
         | OpKind::SequenceInsert
         | OpKind::SplitToSequence => None(SEQUENCES),
         OpKind::AffineGrid
-        | OpKind::CenterCropPad
         | OpKind::Col2Im
-        | OpKind::Compress
         | OpKind::DFT
         | OpKind::DeformConv
         | OpKind::Det
-        | OpKind::GlobalLpPool
         | OpKind::GridSample
         | OpKind::ImageScaler
-        | OpKind::LpPool
         | OpKind::MaxRoiPool
         | OpKind::MaxUnpool
-        | OpKind::OneHot
-        | OpKind::ReverseSequence
         | OpKind::RoiAlign
-        | OpKind::RotaryEmbedding
         | OpKind::STFT
         | OpKind::TensorScatter
         | OpKind::PreviewFlexAttention

@@ -1,10 +1,14 @@
 //! Every error of a pass, from a model and options that lead to it.
 
 use crate::assign::By;
+use crate::autodiff::GradientError;
 use crate::guard::OutOfRange;
 use crate::insert_casts::KeepIo;
+use crate::parameters::{ParameterError, Parameters};
 use crate::pipeline::{Lowering, Opset, Pipeline, RunError};
 use crate::policy::Pin;
+use crate::step::loss::LossError;
+use crate::step::update::UpdateError;
 use crate::{Changed, Pass, PassCx, PassError, Policy};
 use ampc_ir::DType;
 use ampc_ir::Module;
@@ -25,11 +29,24 @@ fn kind(error: &PassError) -> usize {
         PassError::NoForm { .. } => 8,
         PassError::TextCasts { .. } => 9,
         PassError::Recount { .. } => 10,
-        PassError::Parameters(_) | PassError::Loss(_) | PassError::Gradient(_) | PassError::Update(_) => 11,
+        PassError::Parameters(ParameterError::NoSuchLoss { .. }) => 11,
+        PassError::Parameters(ParameterError::MatchesNothing { .. }) => 12,
+        PassError::Parameters(ParameterError::None { .. }) => 13,
+        PassError::Parameters(ParameterError::Pattern(_)) => 14,
+        PassError::Gradient(GradientError::Role { .. }) => 15,
+        PassError::Gradient(GradientError::NotScalar { .. }) => 16,
+        PassError::Gradient(GradientError::NoRule { .. }) => 17,
+        PassError::Gradient(GradientError::Node { .. }) => 18,
+        PassError::Gradient(GradientError::Unreached { .. }) => 19,
+        PassError::Loss(LossError::Prediction { .. }) => 20,
+        PassError::Loss(LossError::Target { .. }) => 21,
+        PassError::Loss(LossError::Insert(_)) => 22,
+        PassError::Update(UpdateError::NoGradients) => 23,
+        PassError::Update(UpdateError::Insert(_)) => 24,
     }
 }
 
-const KINDS: usize = 11;
+const KINDS: usize = 25;
 
 fn module(opset: u16, lines: &str) -> Module {
     let text = format!("module ir=10\nopset ai.onnx={opset}\n\ngraph @main {{\n{lines}}}\n");
@@ -134,12 +151,68 @@ fn contradicting() -> Pipeline {
     Pipeline::lowering(&lowering(policy))
 }
 
+/// A loss of a weight, by these nodes: `%w` is f32[4, 4], `%loss` a number.
+fn trained(nodes: &str) -> Module {
+    module(
+        21,
+        &format!(
+            "  input %x : f32[N, 4]\n  const %w : f32[4, 4] = random(1)\n{nodes}  output %loss\n  \
+             role parameter(%w)\n  role loss(%loss)\n"
+        ),
+    )
+}
+
+/// The product of the input and a weight, with this input of targets.
+fn with_target(target: &str) -> Module {
+    module(
+        21,
+        &format!(
+            "  input %x : f32[4, 4]\n  input %target : {target}\n  const %w : f32[4, 4] = random(1)\n  \
+             %y = MatMul(%x, %w) : f32[4, 4] @fc\n  output %y : f32[4, 4]\n"
+        ),
+    )
+}
+
+/// The errors of `parameters`, `loss`, `autodiff` and `update`.
+fn training_cases() -> Vec<(usize, Module, Pipeline)> {
+    const SUM: &str = "  %loss = ReduceSum(%w) {keepdims=0} : f32\n";
+    let product = || product_with("random(1)");
+    let no_pattern = Parameters { train: vec!["re:[".into()], ..Parameters::default() };
+    vec![
+        (11, product(), parsed("parameters{loss=nothing}")),
+        (12, product(), parsed("parameters{freeze=nothing}")),
+        (13, module(21, PRODUCT), parsed("parameters")),
+        (13, product(), parsed("parameters{freeze=w}")),
+        (14, product(), Pipeline::new(vec![Box::new(no_pattern)]).expect("an order")),
+        (15, product(), parsed("parameters, autodiff")),
+        (15, trained(&format!("  %more = ReduceSum(%x) {{keepdims=0}} : f32\n  role loss(%more)\n{SUM}")), parsed("autodiff")),
+        (16, trained("  %loss = Exp(%w) : f32[4, 4]\n"), parsed("autodiff")),
+        (16, trained("  %a = MatMul(%x, %w) : f32[N, 4]\n  %loss = Flatten(%a) {axis=0} : f32[1, ?]\n"), parsed("autodiff")),
+        (17, trained("  %d = Det(%w) : f32\n  %loss = Exp(%d) : f32\n"), parsed("autodiff")),
+        (18, trained("  %d = Einsum(%w) {equation=\"ii->\"} : f32\n  %loss = Exp(%d) : f32\n"), parsed("autodiff")),
+        (19, trained("  %loss = ReduceSum(%x) {keepdims=0} : f32\n"), parsed("autodiff")),
+        (19, trained("  %f = Floor(%w) : f32[4, 4]\n  %loss = ReduceSum(%f) {keepdims=0} : f32\n"), parsed("autodiff")),
+        (20, module(21, "  input %x : i64[4]\n  %y = Neg(%x) : i64[4]\n  output %y\n"), parsed("loss{kind=mse}")),
+        (20, module(21, "  input %x : f32[4]\n  %y = Neg(%x) : f32[4]\n  output %y\n"), parsed("loss{kind=cross-entropy}")),
+        (21, with_target("f32[4]"), parsed("loss{kind=cross-entropy}")),
+        (21, with_target("i64[4, 4]"), parsed("loss{kind=l1}")),
+        (22, module(11, PRODUCT), parsed("loss{kind=cross-entropy}")),
+        (23, product(), parsed("update")),
+        (24, of_doubles(), parsed("parameters{loss=y}, autodiff, update{optimizer=adam}")),
+    ]
+}
+
+/// A weight of f64, which no optimizer takes.
+fn of_doubles() -> Module {
+    module(21, "  const %w : f64[4] = random(1)\n  %y = ReduceSum(%w) {keepdims=0} : f64\n  output %y\n")
+}
+
 fn cases() -> Vec<(usize, Module, Pipeline)> {
     let lowered = |lowering: Lowering| Pipeline::lowering(&lowering);
     let strict = Lowering { out_of_range: OutOfRange::Error, ..lowering(safe()) };
     let acme = "module ir=10\nopset ai.onnx=21, acme=1\n\ngraph @main {\n  input %x : i64[4]\n  \
                 %y = acme::Op(%x) : ? @own\n  %z = Exp(%y) : f32[4]\n  output %z\n}\n";
-    vec![
+    let of_casts = vec![
         (0, product_with(&format!("[{}]", ["1e9"; 16].join(", "))), lowered(strict)),
         (1, product_with("data(\"w\", 0x0123456789abcdef0123456789abcdef)"), lowered(lowering(safe()))),
         (2, module(21, PRODUCT), lowered(pinned(&[("nothing", DType::F32)]))),
@@ -158,7 +231,8 @@ fn cases() -> Vec<(usize, Module, Pipeline)> {
         ),
         (9, module(5, PRODUCT), lowered(lowering(safe()))),
         (10, module(21, PRODUCT), meddled()),
-    ]
+    ];
+    of_casts.into_iter().chain(training_cases()).collect()
 }
 
 #[test]
@@ -174,6 +248,7 @@ fn every_error_of_a_pass_is_met() {
 
 #[test]
 fn every_kind_has_a_case() {
-    let cases: Vec<usize> = cases().iter().map(|(kind, _, _)| *kind).collect();
+    let mut cases: Vec<usize> = cases().iter().map(|(kind, _, _)| *kind).collect();
+    cases.dedup();
     assert_eq!(cases, (0..KINDS).collect::<Vec<_>>());
 }

@@ -1,0 +1,282 @@
+//! Gradients of autodiff, computed on the CPU backend, against central differences.
+//!
+//! The loss of a graph is the sum of its float outputs, each element times a fixed number of its own, in f64. A gradient
+//! g is compared with (loss(x + h) − loss(x − h)) / 2h: element by element, or if there are more than [`ELEMENTS`], along
+//! [`DIRECTIONS`] random directions. With h = [`STEP`] the difference is off by h² of the third derivative and by the
+//! rounding of the loss over h, both below 10⁻⁹ for numbers around 1; [`TOLERANCE`] leaves room for steeper functions
+//! and is far below what any wrong term of a formula makes.
+
+use ampc_ir::edit::Position;
+use ampc_ir::module::{Def, Role};
+use ampc_ir::op::OpKind;
+use ampc_ir::text::{NoData, PrintOptions, parse, print};
+use ampc_ir::verify::name_of;
+use ampc_ir::{AttrValue, DType, Inserter, Module, NodeSpec, Payload, Type, Value};
+use ampc_passes::Policy;
+use ampc_passes::autodiff::{LOSS, PARAMETER, with_role};
+use ampc_passes::pipeline::Pipeline;
+use ampc_runtime::{Cpu, DataRef, Executable, HostTensor};
+use half::f16;
+
+/// The step of a difference, and how far a gradient may be off, relative to the largest element of its tensor.
+const STEP: f64 = 1e-5;
+const TOLERANCE: f64 = 1e-6;
+/// The same where something is computed in f32: the loss is rounded at 10⁻⁷.
+const STEP_F32: f64 = 1e-2;
+const TOLERANCE_F32: f64 = 1e-3;
+/// The same for graphs that are computed in f16, where every value on the way has an error of up to 2⁻¹¹ of itself.
+const LOW_TOLERANCE: f64 = 0.03;
+/// How many elements are looked at one by one.
+const ELEMENTS: usize = 64;
+/// How many directions are looked at where there are more.
+const DIRECTIONS: usize = 8;
+
+/// Numbers in [−1, 1) that are the same every time and that f16 holds.
+fn numbers(seed: u64) -> impl FnMut() -> f64 {
+    let mut state = seed;
+    move || {
+        // splitmix64 (Steele, Lea and Flood, 2014).
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^= z >> 31;
+        let number = u32::try_from(z >> 54).expect("ten bits");
+        f64::from(number) / 512.0 - 1.0
+    }
+}
+
+/// A graph with its loss, and the same with gradients.
+pub(crate) struct Differentiated {
+    forward: Executable,
+    backward: Executable,
+    inputs: Vec<HostTensor>,
+    /// The inputs that are parameters, with their names.
+    parameters: Vec<(usize, String)>,
+    text: String,
+    step: f64,
+    tolerance: f64,
+}
+
+fn text_of(module: &Module) -> String {
+    print(module, &PrintOptions::default()).text
+}
+
+fn read(text: &str) -> Result<Module, String> {
+    let mut module = parse(text, &NoData).map_err(|errors| format!("{errors}"))?;
+    ampc_ir::infer::infer_module(&mut module).map_err(|errors| format!("{errors:?}"))?;
+    Ok(module)
+}
+
+fn default_of(module: &Module, value: Value) -> Result<HostTensor, String> {
+    let payload = match &module.value(value).def {
+        Def::Input { default, .. } => default.as_ref().and_then(Payload::dense),
+        _ => None,
+    };
+    let data = payload.ok_or_else(|| format!("input `{}` has no value", name_of(module, value)))?;
+    HostTensor::from_data(data).map_err(|error| error.to_string())
+}
+
+fn is_float(ty: &Type) -> bool {
+    ty.dtype().is_some_and(DType::is_float)
+}
+
+fn add_role(module: &mut Module, role: &str, value: Value) {
+    let name = module.intern(role);
+    let main = module.main();
+    module.graph_roles_mut(main).0.push(Role { name, values: vec![value] });
+}
+
+fn run(pipeline: &str, module: &mut Module) -> Result<(), String> {
+    let pipeline = Pipeline::parse(pipeline, &Policy::preset).map_err(|error| error.to_string())?;
+    match pipeline.run(module, true, &mut ()) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!("{error}")),
+    }
+}
+
+fn prepare(module: &Module) -> Result<Executable, String> {
+    let cpu = Cpu { threads: 1, ..Cpu::default() };
+    cpu.prepare(module).map_err(|error| format!("{error}\n{}", text_of(module)))
+}
+
+fn outputs(executable: &mut Executable, inputs: &[HostTensor]) -> Result<Vec<HostTensor>, String> {
+    let inputs: Vec<_> = inputs.iter().map(|input| Some(DataRef::Tensor(input.view()))).collect();
+    let outputs = executable.run(&inputs).map_err(|error| error.to_string())?;
+    let host = |output: &ampc_runtime::Data| {
+        let tensor = output.tensor().ok_or("an output is no tensor")?;
+        tensor.view().to_host().map_err(|error| error.to_string())
+    };
+    outputs.iter().map(host).collect()
+}
+
+fn f64s(tensor: &HostTensor) -> Vec<f64> {
+    tensor.f64s().map(Iterator::collect).unwrap_or_default()
+}
+
+/// The tensor with these elements in place of its own.
+fn with_elements(tensor: &HostTensor, elements: &[f64]) -> HostTensor {
+    let dims = tensor.dims();
+    #[expect(clippy::cast_possible_truncation, reason = "elements are rounded to the type of the tensor")]
+    let made = match tensor.dtype() {
+        DType::F64 => HostTensor::from_slice(dims, elements),
+        DType::F32 => HostTensor::from_slice(dims, &elements.iter().map(|&x| x as f32).collect::<Vec<_>>()),
+        _ => HostTensor::from_slice(dims, &elements.iter().map(|&x| f16::from_f64(x)).collect::<Vec<_>>()),
+    };
+    made.expect("as many elements")
+}
+
+impl Differentiated {
+    /// Of a graph in text form. Float constants and float inputs, which need defaults, are parameters, unless the text
+    /// has roles that say which are.
+    pub(crate) fn new(text: &str) -> Result<Differentiated, String> {
+        let mut module = read(text)?;
+        let main = module.main();
+        if with_role(&module, PARAMETER).next().is_none() {
+            let graph = module.graph(main);
+            let values: Vec<Value> = graph.constants().iter().chain(graph.inputs()).copied().collect();
+            for value in values {
+                if is_float(&module.value(value).ty) {
+                    add_role(&mut module, PARAMETER, value);
+                }
+            }
+        }
+        run("expose-parameters", &mut module)?;
+        let formals = module.graph(main).inputs().to_vec();
+        let mut inputs: Vec<HostTensor> =
+            formals.iter().map(|&input| default_of(&module, input)).collect::<Result<_, _>>()?;
+        let found = outputs(&mut prepare(&module)?, &inputs)?;
+        let mut number = numbers(1);
+        let mut terms = Vec::new();
+        let results: Vec<Value> = module.graph(main).outputs().iter().map(|output| output.value).collect();
+        for (result, found) in results.into_iter().zip(found) {
+            let ty = module.value(result).ty.clone();
+            if !is_float(&ty) {
+                continue;
+            }
+            let (name, shape) = (module.fresh_name("weights"), ty.shape().cloned().unwrap_or_default());
+            let weights = module.add_input(main, name, Type::tensor(DType::F64, shape), None);
+            let elements: Vec<f64> = (0..found.element_count()).map(|_| number()).collect();
+            inputs.push(HostTensor::from_slice(found.dims(), &elements).map_err(|error| error.to_string())?);
+            let mut at = Inserter::new(&mut module, main, Position::Last);
+            let wide = NodeSpec::new(OpKind::Cast, &[result]);
+            let wide = wide.attr("to", AttrValue::Int(i64::from(DType::F64.number())));
+            let inserted = (|| {
+                let [wide] = at.insert(wide)?;
+                let product = at.op(OpKind::Mul, &[wide, weights], &[])?;
+                at.op(OpKind::ReduceSum, &[product], &[("keepdims", AttrValue::Int(0))])
+            })();
+            terms.push(inserted.map_err(|error: ampc_ir::inserter::InsertError| error.to_string())?);
+        }
+        let mut at = Inserter::new(&mut module, main, Position::Last);
+        let loss = at.op(OpKind::Sum, &terms, &[]).map_err(|error| error.to_string())?;
+        let declared = module.value(loss).ty.clone();
+        module.add_output(main, loss, declared);
+        add_role(&mut module, LOSS, loss);
+        let forward = prepare(&module)?;
+        run("autodiff{outputs=gradients}", &mut module)?;
+        let formals = module.graph(main).inputs().to_vec();
+        let parameters = with_role(&module, PARAMETER)
+            .map(|value| {
+                let at = formals.iter().position(|&input| input == value).expect("parameters are inputs");
+                (at, name_of(&module, value))
+            })
+            .collect();
+        let backward = prepare(&module)?;
+        let wide = !text.lines().any(|line| line.starts_with("// f32: "));
+        let (step, tolerance) = if wide { (STEP, TOLERANCE) } else { (STEP_F32, TOLERANCE_F32) };
+        Ok(Differentiated { forward, backward, inputs, parameters, text: text_of(&module), step, tolerance })
+    }
+
+    fn loss(&mut self) -> Result<f64, String> {
+        let outputs = outputs(&mut self.forward, &self.inputs)?;
+        outputs.last().and_then(|loss| f64s(loss).first().copied()).ok_or_else(|| "no loss".to_owned())
+    }
+
+    /// The gradients of the parameters, in order.
+    fn gradients(&mut self) -> Result<Vec<HostTensor>, String> {
+        let mut outputs = outputs(&mut self.backward, &self.inputs)?;
+        Ok(outputs.split_off(outputs.len() - self.parameters.len()))
+    }
+
+    /// (loss(x + h·direction) − loss(x − h·direction)) / 2h
+    fn slope(&mut self, at: usize, direction: &[f64]) -> Result<f64, String> {
+        let (step, original) = (self.step, self.inputs[at].clone());
+        let elements = f64s(&original);
+        let mut side = |h: f64| {
+            let moved: Vec<f64> = elements.iter().zip(direction).map(|(x, d)| x + h * d).collect();
+            self.inputs[at] = with_elements(&original, &moved);
+            self.loss()
+        };
+        let (up, down) = (side(step)?, side(-step)?);
+        self.inputs[at] = original;
+        Ok((up - down) / (2.0 * step))
+    }
+
+    /// Compares all gradients with differences.
+    pub(crate) fn compare(&mut self) -> Result<(), String> {
+        let gradients = self.gradients()?;
+        let mut wrong = Vec::new();
+        for ((at, name), gradient) in self.parameters.clone().into_iter().zip(gradients) {
+            let (want, found) = (&self.inputs[at], &gradient);
+            if (want.dtype(), want.dims()) != (found.dtype(), found.dims()) {
+                wrong.push(format!("%{name}: {:?} instead of {:?}", found.dims(), want.dims()));
+                continue;
+            }
+            let gradient = f64s(&gradient);
+            let directions = directions(gradient.len());
+            let mut pairs = Vec::new();
+            for direction in &directions {
+                let along: f64 = direction.iter().zip(&gradient).map(|(d, g)| d * g).sum();
+                pairs.push((along, self.slope(at, direction)?));
+            }
+            let largest = pairs.iter().fold(0f64, |largest, (_, slope)| largest.max(slope.abs()));
+            if largest == 0.0 {
+                wrong.push(format!("%{name}: the loss does not depend on it, so nothing is tested"));
+            }
+            let tolerance = self.tolerance;
+            let is_off = |(found, want): &&(f64, f64)| {
+                !((found - want).abs() <= tolerance * largest.max(f64::MIN_POSITIVE))
+            };
+            let off: Vec<_> = pairs.iter().filter(is_off).take(4).collect();
+            if !off.is_empty() {
+                wrong.push(format!("%{name}: (gradient, difference) {off:?}"));
+            }
+        }
+        if wrong.is_empty() { Ok(()) } else { Err(format!("{}\n{}", wrong.join("\n"), self.text)) }
+    }
+
+    /// Compares all gradients with those of the same graph in f16.
+    pub(crate) fn compare_low(&mut self, low: &mut Differentiated) -> Result<(), String> {
+        let mut wrong = Vec::new();
+        // Both start from what f16 holds.
+        for (input, low) in self.inputs.iter_mut().zip(&low.inputs) {
+            if low.dtype() == DType::F16 {
+                *input = with_elements(input, &f64s(low));
+            }
+        }
+        let (wide, found) = (self.gradients()?, low.gradients()?);
+        for ((at, name), (wide, found)) in low.parameters.iter().zip(wide.iter().zip(&found)) {
+            let parameter = &low.inputs[*at];
+            if (parameter.dtype(), parameter.dims()) != (found.dtype(), found.dims()) {
+                wrong.push(format!("%{name}: {}{:?}", found.dtype(), found.dims()));
+            }
+            let (wide, found) = (f64s(wide), f64s(found));
+            let largest = wide.iter().fold(0f64, |largest, g| largest.max(g.abs()));
+            let is_off = |(wide, found): &(&f64, &f64)| !((*wide - *found).abs() <= LOW_TOLERANCE * largest);
+            let off: Vec<_> = wide.iter().zip(&found).filter(is_off).take(4).collect();
+            if !off.is_empty() {
+                wrong.push(format!("%{name}: (f64, f16) {off:?}"));
+            }
+        }
+        if wrong.is_empty() { Ok(()) } else { Err(format!("{}\n{}", wrong.join("\n"), low.text)) }
+    }
+}
+
+/// Axes, or random signs where these are too many.
+fn directions(n: usize) -> Vec<Vec<f64>> {
+    if n <= ELEMENTS {
+        return (0..n).map(|i| (0..n).map(|j| f64::from(u8::from(i == j))).collect()).collect();
+    }
+    let mut number = numbers(2);
+    (0..DIRECTIONS).map(|_| (0..n).map(|_| if number() < 0.0 { -1.0 } else { 1.0 }).collect()).collect()
+}
