@@ -13,7 +13,7 @@
 use super::Cx;
 use crate::cost::Sizes;
 use crate::flow::{self, Reader, Var};
-use crate::numerics::{Held, terms};
+use crate::numerics::{Properties, terms};
 use crate::pass::PassError;
 use ampc_ir::op::{self, Class, OpKind};
 use ampc_ir::views::NodeView;
@@ -77,24 +77,27 @@ pub(super) fn integers(cx: &mut Cx<'_>) -> Result<(), PassError> {
     Ok(())
 }
 
-/// What an integer product adds up, before it is scaled; and products of codes in floats that may add up as much.
+/// What a product of integers adds up, before it is scaled; and products of integers in floats that may add up as much.
 fn accumulators(cx: &mut Cx<'_>) {
     for var in cx.free_vars() {
-        let holds = |held: Held| {
+        let reads = |properties: Properties| {
             let mut operands = flow::operands_of(cx.module, var);
-            operands.any(|(_, value)| cx.numerics.held(cx.module, value).has(held))
+            operands.any(|(_, value)| cx.numerics.properties(cx.module, value).has(properties))
         };
-        if holds(Held::ACCUMULATOR) {
-            cx.deny(var, || "what an integer product adds up, up to millions".into());
-        } else if adds_up_codes(cx, var, holds(Held::CODES)) {
+        if reads(Properties::ACCUMULATOR) {
+            cx.deny(var, || "the accumulator of a product of integers, up to millions".into());
+        } else if adds_up_integers(cx, var, reads(Properties::INTEGERS)) {
             cx.deny(var, || "a product of integers in floats, up to millions".into());
         }
     }
 }
 
-/// Whether a variable is that of a product of codes of 8 bits with constants that may leave the range: `codes`, or what
-/// is multiplied by integers of the size of codes.
-fn adds_up_codes(cx: &Cx<'_>, var: Var, codes: bool) -> bool {
+/// Whether a variable is that of a product, with a constant, of integers of 8 bits in floats that may leave the range.
+///
+/// A factor is taken for such integers if it is one of `integers`, by how it is computed, or if the constant is a
+/// quantized weight: many integers, of which some are beyond what is written by hand. For example, 512 terms of 255 · 127
+/// are up to 16 million, and 733,000 if their signs are drawn by lot: both beyond the 65,504 of f16.
+fn adds_up_integers(cx: &Cx<'_>, var: Var, integers: bool) -> bool {
     let Some(view) = NodeView::new(cx.module, var.node).filter(|_| cx.is_product(var)) else { return false };
     let terms = terms(cx.module, &view, Sizes::default().other);
     let weights = [0, 1]
@@ -103,28 +106,29 @@ fn adds_up_codes(cx: &Cx<'_>, var: Var, codes: bool) -> bool {
         .find_map(|v| ampc_ir::views::constant_of(cx.module, v));
     let weights = weights.and_then(|data| data.small_floats(MAX_WEIGHTS)).unwrap_or_default();
     let largest = weights.iter().fold(0.0, |most: f64, number| most.max(number.abs()));
-    let integers = (LARGE..=CODE).contains(&largest)
+    let is_quantized = (MIN_QUANTIZED..=MAX_QUANTIZED).contains(&largest)
         && weights.len() > FEW
         && weights.iter().all(|weight| weight.fract() == 0.0);
-    if !codes && !integers {
+    if !integers && !is_quantized {
         return false;
     }
-    // As large as the root of the number of terms, as sums of either sign are.
+    // A sum of terms of either sign grows with the root of their number.
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-    let reaches = CODE * largest * (terms as f64).sqrt();
+    let reaches = MAX_QUANTIZED * largest * (terms as f64).sqrt();
     reaches > cx.most()
 }
 
-/// Integers up to this are written by hand: filters of images, say.
-const LARGE: f64 = 17.0;
+/// Integer weights that are all below this are written by hand (filters of images go up to 16), and what they multiply
+/// need not be integers.
+const MIN_QUANTIZED: f64 = 17.0;
 
-/// So few weights are written by hand as well.
+/// The largest integer of 8 bits: larger weights are not quantized to 8 bits.
+const MAX_QUANTIZED: f64 = 255.0;
+
+/// At most so many weights are taken to be written by hand as well, whatever their size.
 const FEW: usize = 16;
 
-/// The largest code of 8 bits.
-const CODE: f64 = 255.0;
-
-/// Elements of the largest constant that is looked at.
+/// Elements of the largest constant that is read for this; a larger one is taken for weights that are no integers.
 const MAX_WEIGHTS: u64 = 1 << 20;
 
 /// How an operator passes on an integer that one of its operands holds.

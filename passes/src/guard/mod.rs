@@ -154,16 +154,16 @@ pub const GUARDS: &[GuardDef] = &[
         run: amplifiers::square,
     },
     GuardDef {
-        name: "difference",
+        name: "cancellation",
         judges: Judges::Operators,
         about: "differences of nearly equal numbers: variances, distances, divisors",
-        run: amplifiers::difference,
+        run: amplifiers::cancellation,
     },
     GuardDef {
-        name: "bound",
+        name: "saturation",
         judges: Judges::Operators,
-        about: "what rounds to 0 or 1 before its distance from there counts",
-        run: amplifiers::bound,
+        about: "numbers near 0 or 1 that round to it where their distance from it counts",
+        run: amplifiers::saturation,
     },
     GuardDef {
         name: "scores",
@@ -172,10 +172,10 @@ pub const GUARDS: &[GuardDef] = &[
         run: amplifiers::scores,
     },
     GuardDef {
-        name: "place",
+        name: "position",
         judges: Judges::Operators,
-        about: "what leads to an angle or a coordinate, from the last product on",
-        run: amplifiers::place,
+        about: "angles and coordinates, and what they are computed from, from the last product on",
+        run: amplifiers::position,
     },
 ];
 
@@ -287,7 +287,7 @@ struct Cx<'a> {
     free: Vec<Var>,
     /// What values hold that nodes make of nothing but constants.
     moved: FxHashMap<Value, constants::Known>,
-    /// What values hold and lead to.
+    /// The facts about the numbers of the module.
     numerics: Numerics,
     changed: bool,
     rule: &'static str,
