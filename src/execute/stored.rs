@@ -2,8 +2,8 @@
 //!
 //! By default an element may be off by `1e-3 · |want| + abs`, as ONNX's backend tests have it, with `abs` 1e-7 where
 //! outputs are as large as theirs. It never dwarfs what is stored: it is at most 1e-3 of the largest element and what
-//! the fp32 noise that is propagated to the output ([`bound`](super::bound)), so that an output whose elements are all near 1e-14 is
-//! compared, and one that is stored as zeros is zeros.
+//! the fp32 noise that is propagated to the output ([`bound`](super::bound)), so that an output whose elements are all
+//! near 1e-14 is compared, and one that is stored as zeros is zeros.
 
 use super::agree::{Agreement, agree_in_type};
 use super::bound::{self, Meter};

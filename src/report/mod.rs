@@ -76,8 +76,8 @@ pub struct Tool {
 /// The options that shaped the result.
 #[derive(Clone, Debug, Serialize)]
 pub struct Options {
-    /// Those of [`OPTIONS`](crate::options::OPTIONS), as words; `objective` and `target` are absent if formats were chosen by
-    /// painting. `opset` is what `auto` found.
+    /// Those of [`OPTIONS`](crate::options::OPTIONS), as words; `objective` and `target` are absent if formats were
+    /// chosen by painting. `opset` is what `auto` found.
     #[serde(flatten, serialize_with = "in_order")]
     pub recorded: Vec<(&'static str, String)>,
     /// Guards left out.
@@ -104,7 +104,8 @@ pub struct OptimumReport {
     pub objective: &'static str,
     /// What costs are counted in: `ps` (picoseconds), `casts`, `bytes`.
     pub unit: &'static str,
-    /// How many runs of the model the costs are of, so that branches that are taken every other time count as whole runs.
+    /// How many runs of the model the costs are of, so that branches that are taken every other time count as whole
+    /// runs.
     pub scale: i64,
     /// The cost of the choice.
     pub cost: i64,

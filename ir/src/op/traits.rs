@@ -59,8 +59,8 @@ pub fn moves(kind: OpKind, operand: usize) -> Option<Sign> {
 
 /// Whether the results have every element of the operands, in some order, changed in sign or type at most.
 ///
-/// These are the operators that [move](moves) all of the operands with data and leave nothing out: Concat and Transpose, but not
-/// Slice or Gather. What is largest among the operands is largest in the result.
+/// These are the operators that [move](moves) all of their operands with data and leave nothing out: Concat and
+/// Transpose, but not Slice or Gather. What is largest among the operands is largest in the result.
 pub fn moves_all(kind: OpKind) -> bool {
     matches!(
         kind,

@@ -38,7 +38,8 @@ pub fn work(kind: OpKind) -> Work {
     }
 }
 
-/// Whether the operator is one product: MatMul, Gemm, Conv and their like, with a bias or an activation behind it at most.
+/// Whether the operator is one product: MatMul, Gemm, Conv and their like, with at most a bias or an activation behind
+/// it.
 ///
 /// Attentions and recurrences are none: they do several products, of which one reads what another makes.
 pub fn is_single_product(kind: OpKind) -> bool {

@@ -1,8 +1,9 @@
 //! Guards on errors that are amplified: what is rounded on the way to an amplifier, and how it comes about.
 //!
-//! Each asks [`numerics`](crate::numerics) for the properties of what a variable makes, and for the sinks that it reaches.
-//! What stays fp32 is the way from the last product on, of `infer` and `clear` operators. A product itself stays fp32 only
-//! where its rounding alone would show, since that costs most of the time that the format saves. For example:
+//! Each asks [`numerics`](crate::numerics) for the properties of what a variable makes, and for the sinks that it
+//! reaches. What stays fp32 is the way from the last product on, of `infer` and `clear` operators. A product itself
+//! stays fp32 only where its rounding alone would show, since that costs most of the time that the format saves. For
+//! example:
 //!
 //! ```text
 //! %h = MatMul(%x, %w)          low, unless every use of it reaches the angle
@@ -19,8 +20,8 @@ use ampc_ir::op::{self, Class, OpKind};
 use ampc_ir::views::NodeView;
 use ampc_ir::{Node, Value};
 
-/// Numbers that are known to be at most this large are of the size of ordinary activations and scores: f16 rounds them by
-/// 2^-8 at most, bf16 by 2^-5. What is larger takes those digits from what it is added to.
+/// Numbers that are known to be at most this large are of the size of ordinary activations and scores: f16 rounds them
+/// by 2^-8 at most, bf16 by 2^-5. What is larger takes those digits from what it is added to.
 pub(super) const SMALL: f64 = 16.0;
 
 /// A table of numbers whose magnitudes differ by this factor is one of distances, in which digits count; one whose
@@ -183,9 +184,9 @@ pub(super) fn square(cx: &mut Cx<'_>) -> Result<(), PassError> {
 /// Cancellation: differences of nearly equal numbers, and what is computed from their terms on.
 ///
 /// These are E[x²] − E[x]², ‖a‖² + ‖b‖² − 2ab, an image less its blur, and differences that are multiplied by a large
-/// factor, divided by, or taken the root or logarithm of. Products that are divided by norms, as in a cosine, are treated
-/// alike, for the quotient may be much smaller than they are. For example, with a mean of 10 and a variance of 0.01, E[x²]
-/// is 100.01, which is 100 in f16: the variance is 0.
+/// factor, divided by, or taken the root or logarithm of. Products that are divided by norms, as in a cosine, are
+/// treated alike, for the quotient may be much smaller than they are. For example, with a mean of 10 and a variance of
+/// 0.01, E[x²] is 100.01, which is 100 in f16: the variance is 0.
 pub(super) fn cancellation(cx: &mut Cx<'_>) -> Result<(), PassError> {
     for var in cx.free_vars() {
         let sinks = cx.sinks(var);
@@ -212,8 +213,8 @@ fn adds_norms(cx: &Cx<'_>, node: Node) -> bool {
     third.is_some_and(|value| cx.numerics.properties(cx.module, value).has(Properties::SUMMED_SQUARES))
 }
 
-/// Saturation: what rounds to 1 or to 0, behind which its distance from there counts. These are probabilities before 1 − p,
-/// a logarithm or a division, and what reaches Atanh or Acos.
+/// Saturation: what rounds to 1 or to 0, behind which its distance from there counts. These are probabilities before 1
+/// − p, a logarithm or a division, and what reaches Atanh or Acos.
 ///
 /// For example, 0.9999 is 1 in f16, so that log(1 − 0.9999) is −∞ instead of −9.2.
 pub(super) fn saturation(cx: &mut Cx<'_>) -> Result<(), PassError> {

@@ -95,8 +95,8 @@ fn accumulators(cx: &mut Cx<'_>) {
 /// Whether a variable is that of a product, with a constant, of integers of 8 bits in floats that may leave the range.
 ///
 /// A factor is taken for such integers if it is one of `integers`, by how it is computed, or if the constant is a
-/// quantized weight: many integers, of which some are beyond what is written by hand. For example, 512 terms of 255 · 127
-/// are up to 16 million, and 733,000 if their signs are drawn by lot: both beyond the 65,504 of f16.
+/// quantized weight: many integers, of which some are beyond what is written by hand. For example, 512 terms of 255 ·
+/// 127 are up to 16 million, and 733,000 if their signs are drawn by lot: both beyond the 65,504 of f16.
 fn adds_up_integers(cx: &Cx<'_>, var: Var, integers: bool) -> bool {
     let Some(view) = NodeView::new(cx.module, var.node).filter(|_| cx.is_product(var)) else { return false };
     let terms = terms(cx.module, &view, Sizes::default().other);

@@ -120,7 +120,7 @@ pub const GUARDS: &[GuardDef] = &[
     GuardDef {
         name: "underflow",
         judges: Judges::Numbers,
-        about: "constants of few values all of which would round to 0",
+        about: "constants of few values that would all round to 0, factors and divisors that lose digits",
         run: ranges::underflow,
     },
     GuardDef {

@@ -21,8 +21,8 @@ use ampc_ir::views::{NodeView, resolve_captures};
 use ampc_ir::{DType, Module, Node, Type, Value};
 use std::ops::{BitOr, BitOrAssign};
 
-/// A sum of more terms than this is long, if all of them may have one sign: 4,096 terms of magnitude 16 add up to 65,536,
-/// which is beyond f16. Products with a constant are not long, since weights have either sign.
+/// A sum of more terms than this is long, if all of them may have one sign: 4,096 terms of magnitude 16 add up to
+/// 65,536, which is beyond f16. Products with a constant are not long, since weights have either sign.
 pub(crate) const MAX_TERMS: u64 = 4096;
 
 /// A product of a value with itself is long with more terms than this: its diagonal is a sum of squares, and 256 squares

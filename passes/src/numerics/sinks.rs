@@ -22,13 +22,12 @@ use ampc_ir::views::constant_of;
 use ampc_ir::{DType, Module, Node, Value};
 use std::ops::{BitOr, BitOrAssign};
 
-/// An operand all of whose elements are at least this far from 0, as those of 1 + |x| are, has no small denominators,
-/// roots or logarithms in it: its relative error is the relative rounding error or little more. Below, the operand
-/// may come arbitrarily near 0, and what it loses on the way there counts.
+/// Of a divisor, or of what a root or logarithm is taken, all of whose elements are at least this far from 0, as those
+/// of 1 + |x| are, errors are not amplified much. One that may come nearer may come arbitrarily near, and is a sink.
 const FAR_FROM_ZERO: f64 = 0.5;
 
-/// A difference that is multiplied by this or more is magnified: 3 of the 11 bits that f16 has for its terms are gone
-/// from it. Smaller factors, the 2 of 2ab or the 4 of a square, are part of ordinary formulas and left alone.
+/// A difference that is multiplied by this or more is magnified, and the rounding errors of its terms with it: by 3 of
+/// the 11 bits that f16 has. Smaller factors, such as the 2 of 2ab, are part of ordinary formulas and left alone.
 const MAGNIFIED: f64 = 8.0;
 
 /// Elements of the largest divisor in which elements are looked for that vanish; larger ones are taken to have none.
@@ -144,8 +143,8 @@ fn sink_of(what: Amplified) -> Sink {
 }
 
 impl Numerics {
-    /// Finds the sinks of all values. Bodies come after the nodes that they belong to, so one walk backwards sees what is
-    /// inside before what is around; what goes out of a body is looked at again in the next walk.
+    /// Finds the sinks of all values. Bodies come after the nodes that they belong to, so one walk backwards sees what
+    /// is inside before what is around; what goes out of a body is looked at again in the next walk.
     pub(super) fn find_sinks(&mut self, module: &Module, nodes: &[Node], to: DType) {
         repeat(module, || {
             let mut found = false;
@@ -243,20 +242,25 @@ impl Numerics {
             let others = module.node(node).formal_operands().iter().enumerate();
             others.filter(|&(i, _)| i != slot).filter_map(|(_, &v)| v).all(|v| self.is_constant(module, v))
         };
-        // These kinds are about the value itself, which only moving, adding and scaling leave: a sum of |x| is none of x.
+        // These kinds are about the value itself, which only moving, adding and scaling leave: a sum of |x| is none of
+        // x.
         let linear = Sink::SUM | Sink::DISTANCE | Sink::LOG_OF_SQUARES | Sink::MAGNIFIED;
         match kind {
             OpKind::Mul if scales() => everything,
             OpKind::Div if slot == 0 && scales() => everything,
             _ if op::sums(kind) => everything.without(linear),
-            OpKind::Mul | OpKind::Div | OpKind::Pow | OpKind::Sqrt | OpKind::Reciprocal | OpKind::Abs => {
-                everything.without(linear)
-            }
+            OpKind::Mul
+            | OpKind::Div
+            | OpKind::Pow
+            | OpKind::Sqrt
+            | OpKind::Reciprocal
+            | OpKind::Abs
+            | OpKind::ReduceMax
+            | OpKind::ReduceMin
+            | OpKind::MaxPool
+            | OpKind::GlobalMaxPool => everything.without(linear),
             OpKind::Relu | OpKind::LeakyRelu | OpKind::Clip | OpKind::Max | OpKind::Min => {
                 everything.without(Sink::DISTANCE)
-            }
-            OpKind::ReduceMax | OpKind::ReduceMin | OpKind::MaxPool | OpKind::GlobalMaxPool => {
-                everything.without(linear)
             }
             OpKind::CumSum | OpKind::Dropout | OpKind::Resize | OpKind::Upsample if slot == 0 => {
                 everything.without(linear)
@@ -277,8 +281,8 @@ impl Numerics {
         }
     }
 
-    /// The sinks that an operand reaches by being a term of a node that cancels, or the dividend of a quotient that is of
-    /// another size. Its `results` reach those sinks.
+    /// The sinks that an operand reaches by being a term of a sum that may cancel, a dividend, or a factor of what is
+    /// magnified. `results` are the sinks of what the node makes.
     fn cancels(&self, module: &Module, node: Node, operand: Value, results: Sink, to: DType) -> Sink {
         let data = module.node(node);
         let (Some(a), Some(b)) = (data.operand(0), data.operand(1)) else { return Sink::NOTHING };
@@ -362,8 +366,8 @@ fn magnifies(module: &Module, node: Node) -> Sink {
     when(is_large, Sink::MAGNIFIED)
 }
 
-/// Whether the second value is the first one smoothed: a convolution of it, or the means of its windows. Their difference
-/// is a high-pass filter.
+/// Whether the second value is the first one smoothed: a convolution of it, or the means of its windows. Their
+/// difference is a high-pass filter.
 fn is_smoothed(module: &Module, value: Value, smooth: Value) -> bool {
     let value = flow::behind_casts(module, value);
     let Some((node, _)) = module.producer(flow::behind_casts(module, smooth)) else { return false };
