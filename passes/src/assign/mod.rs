@@ -100,7 +100,8 @@ pub struct Assign {
     pub alternative: Option<Alternative>,
 }
 
-/// What is so little of the work, in percent, that it may stay fp32: the model is slower by no more than that for it.
+/// What is so little of the work, in percent, that it may stay fp32: the model is slower by no more than that for one
+/// such product.
 const NEGLIGIBLE: u8 = 1;
 /// The most that may be asked for: [`TOGETHER`] times more than this would be all of the work.
 const MAX_NEGLIGIBLE: u8 = 100 / TOGETHER;
