@@ -93,6 +93,7 @@ impl Known {
                 min_abs: a.min_abs.min(b.min_abs),
                 min: a.min.min(b.min),
                 max: a.max.max(b.max),
+                integers: a.integers && b.integers,
             }),
             value: None,
         }
@@ -191,6 +192,8 @@ impl Cx<'_> {
             nonzero: if range.magnitude() > 0.0 { count } else { 0 },
             overflow: extremes.overflow.min(1),
             underflow: if extremes.underflow == extremes.nonzero { count } else { 0 },
+            // A quotient of integers is none; what else is computed of them is left to who reads it.
+            integers: false,
             ..*extremes
         };
         let origin = Origin::Computed(result);
