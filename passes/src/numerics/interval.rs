@@ -15,7 +15,7 @@ use crate::flow;
 use ampc_ir::op::{self, OpKind, Sign};
 use ampc_ir::views::broadcast::{Bound, ClipView};
 use ampc_ir::views::{NodeView, constant_of, resolve_captures};
-use ampc_ir::{DType, Module, Node, Value};
+use ampc_ir::{AttrValue, DType, Module, Node, Value};
 
 /// How many operators may add an epsilon to a sum that is divided by, or bound it from below by one.
 const MAX_EPSILONS: usize = 2;
@@ -180,6 +180,7 @@ impl Numerics {
             OpKind::Div => at(0)?.divided_by(at(1)?),
             OpKind::Reciprocal => Interval { lo: 1.0, hi: 1.0 }.divided_by(at(0)?),
             OpKind::Clip => clipped(module, view, at(0)),
+            OpKind::ConstantOfShape => filled(view),
             OpKind::Max | OpKind::Min => {
                 let greatest = view.kind() == OpKind::Max;
                 let all: Vec<Interval> =
@@ -236,6 +237,15 @@ fn powered(base: Option<Interval>, module: &Module, view: &NodeView<'_>) -> Opti
         return base.magnitudes().grown(|x| x.powf(exponent));
     }
     (base.lo >= 0.0 && exponent > 0.0).then(|| base.grown(|x| x.powf(exponent))).flatten()
+}
+
+/// What a ConstantOfShape is filled with.
+fn filled(view: &NodeView<'_>) -> Option<Interval> {
+    let number = match view.attr("value") {
+        Some(AttrValue::Tensor(data)) => *data.small_floats(1)?.first()?,
+        _ => 0.0,
+    };
+    Interval::between(number, number)
 }
 
 /// What a Clip leaves.

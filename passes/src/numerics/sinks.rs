@@ -14,7 +14,7 @@
 //!
 //! An operator that is in none of the matches below passes nothing on: then guards find less.
 
-use super::{Numerics, Properties, is_product, kind, repeat, scalar, squares};
+use super::{Interval, Numerics, Properties, is_product, kind, repeat, scalar, squares};
 use crate::flow;
 use ampc_ir::convert::{Conversion, can_convert, convert, max_finite, min_normal, unit_roundoff};
 use ampc_ir::op::{self, AMPLIFIERS, Amplified, Amplifier, Class, OpKind};
@@ -29,6 +29,10 @@ const FAR_FROM_ZERO: f64 = 0.5;
 /// A difference that is multiplied by this or more is magnified, and the rounding errors of its terms with it: by 3 of
 /// the 11 bits that f16 has. Smaller factors, such as the 2 of 2ab, are part of ordinary formulas and left alone.
 const MAGNIFIED: f64 = 8.0;
+
+/// A difference of a constant and what lies near 1 cancels if all elements of the constant are at most this far from 1
+/// or −1: 1 − p, and 1.0001 − p. The distance from 2, or from the bias of a norm, is not small.
+const NEAR_ONE: f64 = 0.125;
 
 /// Elements of the largest divisor in which elements are looked for that vanish; larger ones are taken to have none.
 const MAX_DIVISORS: u64 = 1 << 16;
@@ -293,12 +297,18 @@ impl Numerics {
                 let other = if operand == a { b } else { a };
                 self.of_sum(module, node, [a, b], results)
                     | when(
-                        results.any(Sink::ZERO) && subtracts(module, node) && self.is_constant(module, other),
+                        results.any(Sink::ZERO) && subtracts(module, node) && self.is_one(module, other),
                         Sink::ONE,
                     )
             }
             _ => Sink::NOTHING,
         }
+    }
+
+    /// Whether a value is a constant of nothing but numbers near 1, or near −1.
+    fn is_one(&self, module: &Module, value: Value) -> bool {
+        let magnitudes = self.interval(module, value).filter(|_| self.is_constant(module, value));
+        magnitudes.map(Interval::magnitudes).is_some_and(|i| i.lo >= 1.0 - NEAR_ONE && i.hi <= 1.0 + NEAR_ONE)
     }
 
     /// The sinks of a dividend: a quotient by tiny numbers is large, and a cosine as small as its product may be.
