@@ -26,6 +26,7 @@ fn every_guard_is_tested_below() {
         "saturation",
         "scores",
         "position",
+        "choice",
     ];
     assert_eq!(GUARDS.iter().map(|g| g.name).collect::<Vec<_>>(), tested);
 }
@@ -486,6 +487,17 @@ fn position_of_an_angle() {
         // Sines are rounded once, and sums of eight of them.
         runs.are_within(0.004);
     }
+}
+
+/// Probabilities by which something is chosen are not rounded: all experts of a row might be tied. The values that are
+/// chosen are numbers like others.
+#[test]
+fn choice_of_experts_by_probability() {
+    let graph = |after: &str| between(&format!("const %k : i64[1] = [8]\n%p = Softmax(%t) : ?\n{after}"));
+    let chosen = graph("%z, %i = TopK(%p, %k) : ?, ?");
+    guarded(DType::BF16, "choice", "p", &chosen);
+    let mixed = graph("%z = MatMul(%p, %w) : ?");
+    assert_eq!(lower_to(DType::BF16, &mixed, |_| ()).precision("p"), "bf16");
 }
 
 /// Squares before a root stay fp32: those of gradients of 400 would be infinite.

@@ -23,6 +23,9 @@ pub enum Amplified {
     Zero,
     /// The error relative to the distance from 1 or −1, where the function is infinite or infinitely steep: atanh(x).
     One,
+    /// The error relative to the distance from the next element: numbers that round to the same are a tie, and the
+    /// operator chooses another element.
+    Choice,
 }
 
 /// An operand whose errors an operator amplifies.
@@ -80,6 +83,10 @@ pub const AMPLIFIERS: &[Amplifier] = &[
     row(K::Acosh, 0, Amplified::One, "the argument of Acosh"),
     row(K::Asin, 0, Amplified::One, "the argument of Asin"),
     row(K::Atanh, 0, Amplified::One, "the argument of Atanh"),
+    row(K::TopK, 0, Amplified::Choice, "the choice of TopK"),
+    row(K::ArgMax, 0, Amplified::Choice, "the choice of ArgMax"),
+    row(K::ArgMin, 0, Amplified::Choice, "the choice of ArgMin"),
+    row(K::NonMaxSuppression, 1, Amplified::Choice, "the choice of NonMaxSuppression"),
 ];
 
 /// The row of an operand, if its errors are amplified.

@@ -154,6 +154,22 @@ fn multiplies_coordinates(cx: &Cx<'_>, var: Var) -> bool {
     view.is_some_and(|view| terms(cx.module, &view, Sizes::default().other) <= MAX_COORDINATES)
 }
 
+/// Functions with bounds (Softmax, Sigmoid, Tanh) on the way to what TopK, ArgMax, ArgMin or NonMaxSuppression choose by.
+///
+/// Such a function brings numbers together that a product has told apart: the scores 8 and 9 have the Sigmoids 0.99966
+/// and 0.99988, both of which are 1 in bf16. That makes a tie, and another expert or class is chosen. What was a tie
+/// before the function is one behind it, so the product itself may be low.
+pub(super) fn choice(cx: &mut Cx<'_>) -> Result<(), PassError> {
+    for var in cx.free_vars() {
+        let sinks = cx.sinks(var);
+        let bounded = cx.kind(var.node).and_then(op::result_range).is_some_and(|(_, most)| most.is_finite());
+        if bounded && cx.is_between(var) && sinks.some.any(Sink::CHOICE) {
+            cx.deny(var, || format!("may make ties on the way to {}", end(sinks)));
+        }
+    }
+    Ok(())
+}
+
 /// Squares and sums of them on the way to a root, a logarithm or a divisor; and what is squared before a logarithm, a
 /// product too if all its uses are.
 ///

@@ -177,6 +177,12 @@ pub const GUARDS: &[GuardDef] = &[
         about: "angles and coordinates, and what they are computed from, from the last product on",
         run: amplifiers::position,
     },
+    GuardDef {
+        name: "choice",
+        judges: Judges::Operators,
+        about: "functions with bounds before TopK, ArgMax, ArgMin or NonMaxSuppression: what rounds alike is a tie",
+        run: amplifiers::choice,
+    },
 ];
 
 /// The pass.

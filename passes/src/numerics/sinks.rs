@@ -66,6 +66,8 @@ impl Sink {
     pub(crate) const LOG_OF_SQUARES: Sink = Sink(1 << 8);
     /// A multiplication by [`MAGNIFIED`] or more.
     pub(crate) const MAGNIFIED: Sink = Sink(1 << 9);
+    /// [`Amplified::Choice`].
+    pub(crate) const CHOICE: Sink = Sink(1 << 10);
 
     /// All kinds that amplify errors; the others say more of how.
     pub(crate) const AMPLIFIERS: Sink = Sink(
@@ -74,7 +76,8 @@ impl Sink {
             | Sink::ZERO.0
             | Sink::ONE.0
             | Sink::CANCELLATION.0
-            | Sink::DISTANCE.0,
+            | Sink::DISTANCE.0
+            | Sink::CHOICE.0,
     );
 
     /// Whether one of some kinds is there.
@@ -143,6 +146,7 @@ fn sink_of(what: Amplified) -> Sink {
         Amplified::Angle | Amplified::Position => Sink::POSITION,
         Amplified::Zero => Sink::ZERO,
         Amplified::One => Sink::ONE,
+        Amplified::Choice => Sink::CHOICE,
     }
 }
 
