@@ -300,9 +300,9 @@ const ANSWERS: &[Answer] = &[
         "dims may stay open; `--dim NAME=N` gives one a size where a model is run",
     ),
     (
-        &["train", "train-step", "--loss-scale", "--scaler"],
-        "nothing is trained yet; `ampc rewrite` lowers inference models, `run` and `verify` compute and \
-         compare them",
+        &["train", "--loss-scale", "--scaler"],
+        "`ampc train-step MODEL -o STEP --state STATE --loss LOSS` makes a training step, with loss scale and \
+         optimizer; a loop around it is not there yet",
     ),
     (
         &["convert", "lower", "autocast", "cast", "quantize", "optimize"],
