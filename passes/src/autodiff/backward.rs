@@ -772,7 +772,7 @@ impl Backward<'_> {
         let axes = self.squeeze(at, &[0])?;
         let attrs = [("keepdims", AttrValue::Int(1)), ("noop_with_empty_axes", AttrValue::Int(1))];
         let sum = self.op(OpKind::ReduceSum, &[dy, axes], &attrs)?;
-        let shape = self.op(OpKind::Shape, &[like], &[])?;
+        let shape = self.shape_of(like)?;
         self.op(OpKind::Reshape, &[sum, shape], &[("allowzero", AttrValue::Int(1))])
     }
 
