@@ -207,7 +207,11 @@ impl Differentiated {
         };
         let parameters = with_role(&module, PARAMETER)
             .map(|value| Parameter {
-                input: graph.inputs().iter().position(|&input| input == value).expect("parameters are inputs"),
+                input: graph
+                    .inputs()
+                    .iter()
+                    .position(|&input| input == value)
+                    .expect("parameters are inputs"),
                 name: name_of(&module, value),
                 gradient: gradient_of(value),
             })
@@ -296,7 +300,9 @@ impl Differentiated {
             }
         }
         let (wide, found) = (self.gradients()?, low.gradients()?);
-        for (Parameter { input, name, .. }, (wide, found)) in low.parameters.iter().zip(wide.iter().zip(&found)) {
+        for (Parameter { input, name, .. }, (wide, found)) in
+            low.parameters.iter().zip(wide.iter().zip(&found))
+        {
             let parameter = &low.inputs[*input];
             if (parameter.dtype(), parameter.dims()) != (found.dtype(), found.dims()) {
                 wrong.push(format!("%{name}: {}{:?}", found.dtype(), found.dims()));

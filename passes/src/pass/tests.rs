@@ -167,13 +167,29 @@ fn training_cases() -> Vec<(usize, Module, Pipeline)> {
         (13, product(), parsed("parameters{freeze=w}")),
         (14, product(), Pipeline::new(vec![Box::new(no_pattern)]).expect("an order")),
         (15, product(), parsed("parameters, autodiff")),
-        (15, trained(&format!("  %more = ReduceSum(%x) {{keepdims=0}} : f32\n  role loss(%more)\n{SUM}")), parsed("autodiff")),
+        (
+            15,
+            trained(&format!("  %more = ReduceSum(%x) {{keepdims=0}} : f32\n  role loss(%more)\n{SUM}")),
+            parsed("autodiff"),
+        ),
         (16, trained("  %loss = Exp(%w) : f32[4, 4]\n"), parsed("autodiff")),
-        (16, trained("  %a = MatMul(%x, %w) : f32[N, 4]\n  %loss = Flatten(%a) {axis=0} : f32[1, ?]\n"), parsed("autodiff")),
+        (
+            16,
+            trained("  %a = MatMul(%x, %w) : f32[N, 4]\n  %loss = Flatten(%a) {axis=0} : f32[1, ?]\n"),
+            parsed("autodiff"),
+        ),
         (17, trained("  %d = Det(%w) : f32\n  %loss = Exp(%d) : f32\n"), parsed("autodiff")),
-        (18, trained("  %d = Einsum(%w) {equation=\"ii->\"} : f32\n  %loss = Exp(%d) : f32\n"), parsed("autodiff")),
+        (
+            18,
+            trained("  %d = Einsum(%w) {equation=\"ii->\"} : f32\n  %loss = Exp(%d) : f32\n"),
+            parsed("autodiff"),
+        ),
         (19, trained("  %loss = ReduceSum(%x) {keepdims=0} : f32\n"), parsed("autodiff")),
-        (19, trained("  %f = Floor(%w) : f32[4, 4]\n  %loss = ReduceSum(%f) {keepdims=0} : f32\n"), parsed("autodiff")),
+        (
+            19,
+            trained("  %f = Floor(%w) : f32[4, 4]\n  %loss = ReduceSum(%f) {keepdims=0} : f32\n"),
+            parsed("autodiff"),
+        ),
     ]
 }
 
