@@ -277,11 +277,11 @@ impl Differentiated {
             }
             let most = self.tolerance * largest.max(LEAST);
             for (found, want, direction) in pairs {
-                let is_off = |want: f64| !((found - want).abs() <= most);
+                let is_near = |want: f64| (found - want).abs() <= most;
                 // A kink within the step is behind a smaller one.
-                if is_off(want)
-                    && is_off(self.slope(input, &direction, self.step / 10.0)?)
-                    && is_off(self.slope(input, &direction, self.step / 100.0)?)
+                if !is_near(want)
+                    && !is_near(self.slope(input, &direction, self.step / 10.0)?)
+                    && !is_near(self.slope(input, &direction, self.step / 100.0)?)
                 {
                     wrong.push(format!("%{name}: {found} instead of {want}"));
                 }
@@ -309,8 +309,8 @@ impl Differentiated {
             }
             let (wide, found) = (f64s(wide), f64s(found));
             let largest = wide.iter().fold(0f64, |largest, g| largest.max(g.abs()));
-            let is_off = |(wide, found): &(&f64, &f64)| !((*wide - *found).abs() <= LOW_TOLERANCE * largest);
-            let off: Vec<_> = wide.iter().zip(&found).filter(is_off).take(4).collect();
+            let is_near = |wide: f64, found: f64| (wide - found).abs() <= LOW_TOLERANCE * largest;
+            let off: Vec<_> = wide.iter().zip(&found).filter(|(wide, found)| !is_near(**wide, **found)).take(4).collect();
             if !off.is_empty() {
                 wrong.push(format!("%{name}: (f64, f16) {off:?}"));
             }

@@ -179,9 +179,6 @@ fn is_shorter(b: &Backward<'_>, view: &AttentionView, heads: &Heads, mask: Value
 }
 
 pub(super) fn attention(b: &mut Backward<'_>) -> Ruled {
-    if b.dy(3).is_some() {
-        return Err(RuleError::Unsupported("its scores, result 3, lead to the loss".into()));
-    }
     let view = AttentionView::read(&b.view()?)?;
     let (q, k, v) = (apart(b, 0, view.q_heads)?, apart(b, 1, view.kv_heads)?, apart(b, 2, view.kv_heads)?);
     let (q_heads, kv_heads) =
