@@ -310,7 +310,8 @@ impl Differentiated {
             let (wide, found) = (f64s(wide), f64s(found));
             let largest = wide.iter().fold(0f64, |largest, g| largest.max(g.abs()));
             let is_near = |wide: f64, found: f64| (wide - found).abs() <= LOW_TOLERANCE * largest;
-            let off: Vec<_> = wide.iter().zip(&found).filter(|(wide, found)| !is_near(**wide, **found)).take(4).collect();
+            let off: Vec<_> =
+                wide.iter().zip(&found).filter(|(wide, found)| !is_near(**wide, **found)).take(4).collect();
             if !off.is_empty() {
                 wrong.push(format!("%{name}: (f64, f16) {off:?}"));
             }

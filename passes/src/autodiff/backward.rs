@@ -114,7 +114,7 @@ impl<'m> Backward<'m> {
         let mut renamed = FxHashSet::default();
         for &parameter in parameters {
             let parts = self.contributions.remove(&parameter);
-            let gradient = match parts.map(|parts| self.sum(&parts)).transpose() {
+            let gradient = match parts.map(|parts| self.sum_for(parameter, &parts)).transpose() {
                 Ok(gradient) => gradient,
                 Err(error) => return Err((self.inserter.module, error)),
             };
@@ -301,7 +301,9 @@ impl Backward<'_> {
 
     fn add_to(&mut self, value: Value, gradient: Value) -> Ruled {
         let dtype = self.dtype(value)?;
-        let gradient = self.cast(gradient, dtype)?;
+        // Contributions to a parameter are rounded when all are added.
+        let waits = self.parameters.contains(&value) && self.module().producer(value).is_none();
+        let gradient = if waits { gradient } else { self.cast(gradient, dtype)? };
         if let (Some(want), Some(found)) = (self.dims(value), self.dims(gradient)) {
             let differ = |(a, b): (&Dim, &Dim)| matches!((a.known(), b.known()), (Some(a), Some(b)) if a != b);
             if want.len() != found.len() || want.iter().zip(&found).any(differ) {
@@ -313,6 +315,23 @@ impl Backward<'_> {
         }
         self.contributions.entry(value).or_default().push(gradient);
         Ok(())
+    }
+
+    /// The sum of contributions to a parameter: added in f32 or wider, and rounded once.
+    fn sum_for(&mut self, parameter: Value, parts: &[Value]) -> Ruled<Value> {
+        let dtype = self.dtype(parameter)?;
+        let sum = match *parts {
+            [one] => one,
+            _ => {
+                let mut wide = Vec::with_capacity(parts.len());
+                for &part in parts {
+                    let part = self.wide(part)?;
+                    wide.push(if dtype.is_low() { part } else { self.cast(part, dtype)? });
+                }
+                self.sum(&wide)?
+            }
+        };
+        self.cast(sum, dtype)
     }
 
     /// The sum of values of one type.
