@@ -5,6 +5,8 @@ use ampc_ir::Node;
 use ampc_ir::text::ParseErrors;
 use ampc_passes::autodiff::GradientError;
 use ampc_passes::parameters::ParameterError;
+use ampc_passes::step::loss::LossError;
+use ampc_passes::step::update::UpdateError;
 use ampc_passes::PassError;
 use ampc_passes::pipeline::{PipelineError, RunError};
 use ampc_passes::policy::PolicyError;
@@ -186,7 +188,15 @@ impl Error {
                     | ParameterError::MatchesNothing { .. }
                     | ParameterError::Pattern(_),
                 ) => ErrorKind::Usage,
-                PassError::Parameters(ParameterError::None { .. }) => ErrorKind::InvalidInput,
+                PassError::Parameters(ParameterError::None { .. })
+                | PassError::Loss(LossError::Prediction { .. } | LossError::Target { .. }) => {
+                    ErrorKind::InvalidInput
+                }
+                PassError::Update(UpdateError::NoGradients) => ErrorKind::Usage,
+                // At this opset the operators that it is made of are not there, or not for these types.
+                PassError::Loss(LossError::Insert(_)) | PassError::Update(UpdateError::Insert(_)) => {
+                    ErrorKind::Unsupported
+                }
                 PassError::PinMatchesNothing { .. }
                 | PassError::PinsContradict { .. }
                 | PassError::OpsetDown { .. }

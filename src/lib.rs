@@ -51,6 +51,7 @@ pub mod rewrite;
 mod safetensors;
 mod temporary;
 pub mod text_files;
+pub mod train;
 
 /// The programs in documents, which are compiled as programs of users are.
 #[cfg(doctest)]

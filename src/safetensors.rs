@@ -122,15 +122,15 @@ impl Entry {
 
 /// Header and tensors, as they are stored: the widest element types first, so that all are aligned, then by name.
 pub(crate) fn layout(mut tensors: Vec<(String, Arc<TensorData>)>) -> Layout {
-    let width = |data: &TensorData| data.stored_dtype().bits().unwrap_or(0).max(8);
+    let width = |data: &TensorData| data.dtype().bits().unwrap_or(0).max(8);
     tensors.sort_by(|(a, x), (b, y)| width(y).cmp(&width(x)).then_with(|| a.cmp(b)));
     let mut header = serde_json::Map::new();
     header.insert("__metadata__".into(), serde_json::json!({ "format": FORMAT }));
     let mut offset = 0;
     for (name, data) in &tensors {
-        let end = offset + data.stored_byte_len();
+        let end = offset + data.byte_len();
         let size = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
-        let (dtype, shape) = match stored_as(data.stored_dtype()) {
+        let (dtype, shape) = match stored_as(data.dtype()) {
             Some(dtype) => (dtype, data.dims().iter().map(|&dim| size(dim)).collect()),
             None => (Dtype::U8, vec![size(end - offset)]),
         };

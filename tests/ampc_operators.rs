@@ -48,6 +48,59 @@ f32[N, 3], f32[N, 3], f32[N, 3], f16[N, 3]
     )
 }
 
+/// The rest of a step: a clip, a step of each other optimizer, and the loss scale.
+fn tail_at(opset: u16) -> String {
+    format!(
+        "\
+module ir=10
+opset ai.onnx={opset}, ai.ampc=1
+
+graph @main {{
+  input %w : f32[N, 3]
+  input %g : f16[N, 3]
+  input %m : f32[N, 3]
+  input %v : f32[N, 3]
+  input %lr : f32
+  input %inv_scale : f32
+  input %step : i64
+  input %found : f32
+  input %sumsq : f32
+  input %scale : f32
+  input %good : i32
+  input %bad : i32
+  %mult, %norm = ai.ampc::ClipCoef(%sumsq, %inv_scale) {{epsilon=tensor(f64 = 1e-6), max_norm=tensor(f64 = 1.0)}} : f32, f32
+  %a, %a_m, %a_v = ai.ampc::Adam(%w, %g, %m, %v, %lr, %mult, %step, %found) {{beta1=tensor(f64 = 0.9), beta2=tensor(f64 = 0.999), bias_correction=1, epsilon=tensor(f64 = 1e-8), weight_decay=tensor(f64 = 0.01)}} : f32[N, 3], f32[N, 3], f32[N, 3]
+  %s, _, %s_lo = ai.ampc::SGD(%w, %g, %lr, %mult, %step, %found) {{dampening=tensor(f64 = 0.0), momentum=tensor(f64 = 0.0), nesterov=0, on_overflow=\"zero_grad\", w_lo_dtype=10, weight_decay=tensor(f64 = 0.01)}} : f32[N, 3], _, f16[N, 3]
+  %n, %n_v = ai.ampc::SGD(%w, %g, %lr, %mult, %step, %found, %v) {{dampening=tensor(f64 = 0.0), momentum=tensor(f64 = 0.9), nesterov=1, on_overflow=\"skip\", weight_decay=tensor(f64 = 0.01)}} : f32[N, 3], f32[N, 3]
+  %scale_next, %good_next, %bad_next = ai.ampc::UpdateLossScale(%scale, %good, %found, %bad) {{arith=\"f64_product\", backoff=tensor(f64 = 0.5), backoff_every=2, growth=tensor(f64 = 2.0), interval=1000, min=tensor(f64 = 1.0), reset_good=1}} : f32, i32, i32
+  %plain, %count = ai.ampc::UpdateLossScale(%scale, %good, %found) {{arith=\"f64_product\", backoff=tensor(f64 = 0.5), backoff_every=1, growth=tensor(f64 = 2.0), interval=2000, reset_good=1}} : f32, i32
+  output %norm : f32
+  output %a : f32[N, 3]
+  output %a_m : f32[N, 3]
+  output %a_v : f32[N, 3]
+  output %s : f32[N, 3]
+  output %s_lo : f16[N, 3]
+  output %n : f32[N, 3]
+  output %n_v : f32[N, 3]
+  output %scale_next : f32
+  output %good_next : i32
+  output %bad_next : i32
+  output %plain : f32
+  output %count : i32
+}}
+"
+    )
+}
+
+const TAIL: [&str; 6] = [
+    "ClipCoef:norm",
+    "Adam:torch",
+    "SGD:plain_zero_grad_lo",
+    "SGD:nesterov",
+    "UpdateLossScale:f64_product_min_bad",
+    "UpdateLossScale:f64_product",
+];
+
 fn module(text: &str) -> Module {
     parse(text, &NoData).unwrap_or_else(|errors| panic!("{errors}\n{text}"))
 }
@@ -106,8 +159,8 @@ fn assert_identity(file: &ModelProto) {
 
 #[test]
 fn a_text_survives_a_file() {
-    for opset in [17, 18, 21, 28] {
-        let text = text_at(opset);
+    let texts = [17, 18, 21, 28].into_iter().flat_map(|opset| [text_at(opset), tail_at(opset)]);
+    for text in texts {
         let bytes = encoded(&module(&text));
         assert_eq!(bytes, encoded(&module(&text)));
         let (read, source, warnings) = read_bytes("test", bytes.clone(), &ReadOptions::default()).unwrap();
@@ -118,15 +171,22 @@ fn a_text_survives_a_file() {
         assert_eq!(typed(read), text);
     }
     assert_eq!(overloads(&file()), ["GradCheck:2", "GradCheck:3", "AdamW:torch_lo"]);
+    assert_eq!(overloads(&tail()), TAIL);
+}
+
+/// The file of [`tail_at`] opset 17.
+fn tail() -> ModelProto {
+    ModelProto::decode(&*encoded(&module(&tail_at(17)))).unwrap()
 }
 
 #[test]
 fn json_has_them_as_it_has_any_operator() {
-    let module = module(&text_at(21));
-    let json = ampc::json::print(&module).text;
-    assert!(!json.contains("functions"));
-    let again = ampc::json::parse(&json, &NoData, &ParseOptions::default()).unwrap();
-    assert_eq!(printed(&again), text_at(21));
+    for text in [text_at(21), tail_at(21)] {
+        let json = ampc::json::print(&module(&text)).text;
+        assert!(!json.contains("functions"));
+        let again = ampc::json::parse(&json, &NoData, &ParseOptions::default()).unwrap();
+        assert_eq!(printed(&again), text);
+    }
 }
 
 /// Names of values and nodes, what is documented, and the order of attributes do not count.
@@ -342,6 +402,97 @@ fn calls_with_values_that_the_operator_lacks_stay_calls() {
     assert_eq!(change("bias_correction", 2).unwrap(), "AdamW:torch_lo!");
     assert_eq!(change("w_lo_dtype", 16).unwrap(), "AdamW");
     assert_eq!(change("w_lo_dtype", 1).unwrap(), "AdamW:torch_lo!");
+}
+
+/// The same for the rest of a step, where an attribute decides which operands and results there are as well.
+#[test]
+fn calls_of_other_forms_stay_calls() {
+    let change = |i: usize, change: &dyn Fn(&mut NodeProto)| {
+        let mut file = tail();
+        change(&mut file.graph.as_mut().unwrap().node[i]);
+        let (module, ..) = read(&file);
+        assert_identity(&file);
+        operators(&module).swap_remove(i)
+    };
+    let int = |name: &'static str, value: i64| move |node: &mut NodeProto| attr(node, name).i = Some(value);
+    let number = |name: &'static str, value: f64| {
+        move |node: &mut NodeProto| {
+            attr(node, name).t.as_mut().unwrap().raw_data = Some(value.to_le_bytes().to_vec());
+        }
+    };
+    let word = |name: &'static str, value: &'static str| {
+        move |node: &mut NodeProto| attr(node, name).s = Some(value.as_bytes().to_vec())
+    };
+    let called = |i: usize| format!("{}!", TAIL[i]);
+    for (i, name) in TAIL.iter().enumerate() {
+        assert_eq!(change(i, &|_| {}), name.split(':').next().unwrap());
+    }
+    assert_eq!(change(1, &int("bias_correction", 2)), called(1));
+    assert_eq!(change(2, &int("w_lo_dtype", 16)), "SGD");
+    assert_eq!(change(2, &int("w_lo_dtype", 1)), called(2));
+    assert_eq!(change(2, &number("momentum", 0.9)), called(2));
+    assert_eq!(change(2, &int("nesterov", 1)), called(2));
+    assert_eq!(change(2, &word("on_overflow", "skip")), called(2));
+    assert_eq!(change(2, &|node| node.output[1] = "what the body has in its place".into()), called(2));
+    assert_eq!(change(3, &number("momentum", 0.0)), "SGD");
+    assert_eq!(change(3, &int("nesterov", 0)), called(3));
+    assert_eq!(change(3, &int("nesterov", 2)), called(3));
+    assert_eq!(change(4, &int("backoff_every", 1)), "UpdateLossScale");
+    assert_eq!(change(4, &int("backoff_every", 0)), called(4));
+    assert_eq!(change(4, &int("interval", 1 << 31)), called(4));
+    assert_eq!(change(4, &int("reset_good", 0)), "UpdateLossScale");
+    assert_eq!(change(4, &int("reset_good", -1)), called(4));
+    assert_eq!(change(4, &word("arith", "f32_product")), called(4));
+    assert_eq!(change(5, &int("backoff_every", 2)), called(5));
+}
+
+/// A dropout and its gradient, which is the same of another tensor.
+fn dropout_at(opset: u16) -> String {
+    format!(
+        "\
+module ir=10
+opset ai.onnx={opset}, ai.ampc=1
+
+graph @main {{
+  input %x : f32[N, 3]
+  input %dy : f16[N, 3]
+  input %seed : u64
+  input %offset : u64
+  input %ratio : f32
+  %y = ai.ampc::PhiloxDropout(%x, %seed, %offset, %ratio) {{stream=7}} : f32[N, 3]
+  %dx = ai.ampc::PhiloxDropout(%dy, %seed, %offset, %ratio) {{stream=7}} : f16[N, 3]
+  output %y : f32[N, 3]
+  output %dx : f16[N, 3]
+}}
+"
+    )
+}
+
+/// Its body takes operators on bits, and so a newer opset.
+#[test]
+fn a_dropout_is_written_from_opset_18_on() {
+    for opset in [18, 21, 28] {
+        let text = dropout_at(opset);
+        let bytes = encoded(&module(&text));
+        let file = ModelProto::decode(&*bytes).unwrap();
+        assert_eq!(overloads(&file), ["PhiloxDropout:philox4x32_10"]);
+        assert_identity(&file);
+        assert_eq!(typed(read(&file).0), text);
+    }
+    let old = to_bytes(&module(&dropout_at(17)), None).map(|_| ()).unwrap_err().to_string();
+    assert!(
+        old.contains("its body takes opset 18 of ai.onnx or a newer one, and the model imports 17"),
+        "{old}"
+    );
+
+    let file = ModelProto::decode(&*encoded(&module(&dropout_at(18)))).unwrap();
+    let mut left = file.clone();
+    let shift = left.functions[0].node.iter_mut().find(|node| node.op_type() == "BitShift").unwrap();
+    attr(shift, "direction").s = Some(b"LEFT".to_vec());
+    assert_eq!(operators(&read(&left).0), ["PhiloxDropout:philox4x32_10!"; 2]);
+    let mut stream = file;
+    attr(&mut stream.graph.as_mut().unwrap().node[1], "stream").i = Some(-1);
+    assert_eq!(operators(&read(&stream).0), ["PhiloxDropout:philox4x32_10!"; 2]);
 }
 
 /// The body of a model that was raised is that of the new opset: onnx.checker compares the two.

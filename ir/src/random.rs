@@ -30,7 +30,7 @@ fn mul_hi_lo(a: u32, b: u32) -> (u32, u32) {
 }
 
 /// The low and the high word.
-fn words(n: u64) -> [u32; 2] {
+pub fn words(n: u64) -> [u32; 2] {
     let b = n.to_le_bytes();
     [u32::from_le_bytes([b[0], b[1], b[2], b[3]]), u32::from_le_bytes([b[4], b[5], b[6], b[7]])]
 }
@@ -50,6 +50,13 @@ pub fn unit(word: u32) -> f32 {
     #[expect(clippy::cast_precision_loss, reason = "24 bits are exact in f32")]
     let number = (word >> 8) as f32;
     number * 2f32.powi(-23) - 1.0
+}
+
+/// A word as a uniform value in [0, 1): one of 2^24.
+pub fn unit_interval(word: u32) -> f32 {
+    #[expect(clippy::cast_precision_loss, reason = "24 bits are exact in f32")]
+    let number = (word >> 8) as f32;
+    number * 2f32.powi(-24)
 }
 
 /// Visits the bytes of `count` elements, a bounded number at a time; types other than the floats that

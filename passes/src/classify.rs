@@ -21,6 +21,7 @@ use crate::paths::Paths;
 use crate::pipeline::{FORMAT, POLICY, PassOption, Setting, Spelled, settings};
 use crate::policy::{Base, HoldingPin, OpClass, Pin, Pins, Policy, PolicyError, is_pin, node_key};
 use crate::sequences::{self, Groups};
+use crate::step;
 use ampc_ir::module::{Decision, Op, Reason};
 use ampc_ir::op::{self, Arity, Class, FormalType, Legality, OpKind, OpSchema, is_open};
 use ampc_ir::views::{NodeView, constant_of, resolve_captures};
@@ -325,14 +326,24 @@ impl State<'_> {
     fn by_table(&self, module: &Module, schema: Option<&'static OpSchema>, var: Var) -> ByTable {
         // What goes into a sequence or comes out of it is moved.
         let moves = self.groups.get(var).is_some() && sequences::is_structural_node(module, var.node);
-        let class = if moves { Class::Clear } else { class_by_table(module, schema, var, self.to) };
+        let is_loss = step::is_loss(module, var.node);
+        let class = match moves {
+            true => Class::Clear,
+            false if is_loss => Class::Deny,
+            false => class_by_table(module, schema, var, self.to),
+        };
         let declared = schema.is_some_and(|s| s.declared.is_some());
         // A class for all operators is not one for what only hands values on, or for what the user described.
         let base = match self.wishes.policy.base {
             Base::Class(_) if moves || declared || flow::is_port(module, var) => Base::Table,
             base => base,
         };
-        ByTable { class, rule: if declared { "policy.signature" } else { "table" }, base }
+        let rule = match declared {
+            true => "policy.signature",
+            false if is_loss => "loss",
+            false => "table",
+        };
+        ByTable { class, rule, base }
     }
 
     /// The decision about a variable that is not fp32, nor has fp32 elements, or of which not enough is known.

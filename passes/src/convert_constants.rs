@@ -3,8 +3,9 @@
 //! The bytes are not touched: the constant gets a pending conversion, done once while it is written or uploaded.
 //! A constant that only low readers read keeps its name and changes its type; one that is read in both types is
 //! stored twice. Constant nodes and ConstantOfShape are converted in their attribute. Initializers that are also
-//! graph inputs can be overridden, so their cast stays.
+//! graph inputs can be overridden, so their cast stays; so does that of a parameter, which is trained.
 
+use crate::autodiff;
 use crate::flow::{self, Var};
 use crate::names;
 use crate::pass::{Changed, Pass, PassCx, PassError, sound};
@@ -115,6 +116,10 @@ impl ConvertConstants {
         result: Value,
     ) -> bool {
         let Some(to) = module.value(result).ty.dtype() else { return false };
+        // What is trained stays fp32, and is cast anew in every step.
+        if autodiff::with_role(module, autodiff::PARAMETER).any(|parameter| parameter == operand) {
+            return false;
+        }
         let Some(source) = source(module, operand) else { return false };
         let (Source::Initializer(data) | Source::ConstantNode(_, data) | Source::Fill(_, data)) = &source;
         // What leaves the model stays what the author made it; what leaves a body has no public name.

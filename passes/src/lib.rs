@@ -53,6 +53,7 @@ pub mod sequences;
 pub mod share_functions;
 pub mod simplify_casts;
 pub mod specialize_functions;
+pub mod step;
 pub mod suggest;
 pub mod taint;
 pub mod target;

@@ -181,6 +181,12 @@ pub enum PassError {
     /// Parameters or the loss cannot be found.
     #[error(transparent)]
     Parameters(#[from] crate::parameters::ParameterError),
+    /// A loss does not fit the model.
+    #[error(transparent)]
+    Loss(#[from] crate::step::loss::LossError),
+    /// Weights cannot be updated.
+    #[error(transparent)]
+    Update(#[from] crate::step::update::UpdateError),
     /// There is no gradient.
     #[error(transparent)]
     Gradient(#[from] crate::autodiff::GradientError),

@@ -9,7 +9,7 @@ mod table;
 
 pub use self::spelling::{Spelling, in_quotes, list, quoted};
 pub(crate) use self::table::{
-    BY, FORMAT, KEEP_IO, OBJECTIVE, POLICY, PassOption, Spelled, option, print_keep_io, settings,
+    BY, FORMAT, KEEP_IO, OBJECTIVE, POLICY, PassOption, Spelled, Wrong, option, print_keep_io, settings,
 };
 pub use self::table::{OptionDef, PASSES, PassDef, Resolver, Setting, Words, pass_names};
 

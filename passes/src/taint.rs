@@ -6,13 +6,13 @@
 //! of TensorFlow's `auto_mixed_precision` (its deny set), without its clear tails.
 //!
 //! What lies between −1 and 1 (results of Softmax, Sigmoid, Sin, Cos, and what is moved of them) is not dangerous by
-//! its size: it marks a reader only on the way to something that makes small errors large
+//! its size: it marks a reader only on the way to something that amplifies errors
 //! (`numerics`). So a gate does not keep its experts fp32, nor rotary tables the queries and keys.
 //! One walk, linear.
 
 use crate::flow::{self, Reader, Var};
 use crate::invariants::Invariants;
-use crate::numerics::{Interval, Lead, Numerics};
+use crate::numerics::{Interval, Numerics, Sink};
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::paths::Paths;
 use crate::pipeline::Spelled;
@@ -101,23 +101,23 @@ impl Pass for Taint {
     }
 }
 
-/// What lies between −1 and 1, and where it leads.
+/// What need not mark its readers: what lies between −1 and 1 and reaches no amplifier.
 struct Harmless {
-    /// Nothing is known where nothing is denied.
+    /// `None` where nothing is denied, so that nothing is asked.
     numerics: Option<Numerics>,
 }
 
 impl Harmless {
     fn of(module: &Module, denied: &VecDeque<(Var, Var)>) -> Harmless {
-        // Of the format depends which constants vanish as divisors: those of the one with the smaller range.
+        // Which divisors vanish depends on the format: f16 has the smaller range, so that none is missed.
         Harmless { numerics: (!denied.is_empty()).then(|| Numerics::of(module, DType::F16)) }
     }
 
-    /// Whether a value marks nothing by being read there: it is small, and leads to nothing that makes errors large.
+    /// Whether a value marks nothing by being read there: it is small, and reaches no amplifier.
     fn marks_nothing(&self, module: &Module, value: Value, reader: Reader) -> bool {
         let (Some(numerics), Reader::Operand(node, slot)) = (&self.numerics, reader) else { return false };
         let small = numerics.interval(module, value).is_some_and(Interval::is_within_one);
-        small && !numerics.through(module, node, slot, DType::F16).some.any(Lead::AMPLIFIED)
+        small && !numerics.through(module, node, slot, DType::F16).some.any(Sink::AMPLIFIERS)
     }
 }
 

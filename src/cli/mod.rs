@@ -27,6 +27,7 @@ mod summary;
 mod table;
 mod target;
 mod targets;
+mod train_step;
 mod ui;
 mod verified;
 mod verify;
@@ -130,6 +131,7 @@ fn run(cli: &Cli, ui: Ui) -> Result<(), Failure> {
     match &cli.command {
         Command::Rewrite(args) => rewrite::run(args, threads, ui),
         Command::Opt(args) => opt::run(args, ui),
+        Command::TrainStep(args) => train_step::run(args, ui),
         Command::Check(args) => check::run(args, ui),
         Command::Inspect(args) => inspect::run(args, ui),
         Command::Run(args) => run::run(args, threads, ui),

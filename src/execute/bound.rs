@@ -1,23 +1,29 @@
-//! How far off a value may be: a share of its largest element, and what rounding alone makes of it.
+//! How far off a value may be: a share of its largest element, and the noise that rounding makes in the model itself.
 //!
 //! ```text
 //! bound(v)  =  of_max · max|v|  +  noise(v)
-//! noise(v)  =  u · max|v|  +  s  +  carried(v)
+//! noise(v)  =  u · max|v|  +  s  +  propagated(v)
 //! ```
 //!
-//! with `u` the unit roundoff of the element type of `v` and `s` its least spacing: one rounding of `v` itself (2^-24
-//! and 1.4e-45 for fp32). *Carried* is what operands bring whose own rounding does not shrink with them: the sum of
-//! their noise for Add, Sub and Sum, the largest for what keeps every element (Reshape, Transpose, Concat, Cast …), and
-//! 0 for everything else. Inputs and constants are what they are and have none.
+//! with `u` the unit roundoff of the element type of `v` and `s` its least spacing (2^-24 and 1.4e-45 for fp32): one
+//! rounding of `v` itself. *Propagated* is the noise of its operands: their sum for Add, Sub and Sum, the largest for
+//! what moves every element (Reshape, Transpose, Concat, Cast …), and 0 for everything else. Inputs and constants are
+//! what they are and have none.
 //!
-//! So it is nearly nothing beside a share of the largest element, but where a sum cancels: what is left of two numbers
-//! of magnitude 100 is known to 2 · 6e-6, however small it is, and if it is 0, nothing else may be asked of it. Errors
-//! are left out wherever a product, a function or a choice is between, so that this is at most what fp32 makes of a
-//! value, and never a number that dwarfs a small output.
+//! Beside a share of the largest element noise is next to nothing, but where a sum cancels. For example, in fp32:
+//!
+//! ```text
+//! %a = Add(%x, %y)        at most 100: noise 6e-6
+//! %b = Add(%x, %z)        at most 100: noise 6e-6
+//! %d = Sub(%a, %b)        at most 1e-5: noise 1.2e-5, all of it propagated
+//! ```
+//!
+//! so nothing can be asked of `%d`. Errors that go through products, functions or choices are left out, so that noise is
+//! at most what fp32 makes of a value, and never a number that dwarfs a small output.
 
 use crate::execute::scope::is_nested;
 use ampc_ir::module::Op;
-use ampc_ir::op::{OpKind, adds};
+use ampc_ir::op::{adds, moves_all};
 use ampc_ir::{DType, Module, Node, Value};
 use ampc_runtime::compare::largest_magnitude;
 use ampc_runtime::cpu::NodeObserver;
@@ -25,54 +31,39 @@ use ampc_runtime::float::Format;
 use ampc_runtime::{Data, DataRef, Tolerance};
 use rustc_hash::FxHashMap;
 
-/// What a node makes of the noise of its operands.
+/// How a node propagates the noise of its operands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Carries {
+enum Propagation {
     /// It adds up.
     Sum,
-    /// Every element is there in the result.
+    /// Every element is there in the result: the largest noise is.
     Largest,
+    /// It is left out.
     Nothing,
 }
 
-fn carries(module: &Module, node: Node) -> Carries {
+fn propagation(module: &Module, node: Node) -> Propagation {
     if is_nested(module, node) || matches!(module.node(node).op, Op::Custom { .. }) {
-        return Carries::Nothing;
+        return Propagation::Nothing;
     }
     match module.node(node).schema().map(|schema| schema.kind) {
-        Some(kind) if adds(kind) => Carries::Sum,
-        Some(
-            OpKind::Cast
-            | OpKind::CastLike
-            | OpKind::Concat
-            | OpKind::DepthToSpace
-            | OpKind::Expand
-            | OpKind::Flatten
-            | OpKind::Identity
-            | OpKind::Neg
-            | OpKind::Reshape
-            | OpKind::ReverseSequence
-            | OpKind::SpaceToDepth
-            | OpKind::Squeeze
-            | OpKind::Tile
-            | OpKind::Transpose
-            | OpKind::Unsqueeze,
-        ) => Carries::Largest,
-        _ => Carries::Nothing,
+        Some(kind) if adds(kind) => Propagation::Sum,
+        Some(kind) if moves_all(kind) => Propagation::Largest,
+        Some(_) | None => Propagation::Nothing,
     }
 }
 
-/// What the results of a node carry, from the noise of its operands.
-pub(super) fn carried(module: &Module, node: Node, noise_of: impl Fn(Value) -> f64) -> f64 {
+/// The noise that a node propagates to its results, from that of its operands.
+pub(super) fn propagated(module: &Module, node: Node, noise_of: impl Fn(Value) -> f64) -> f64 {
     let operands = module.node(node).operands().iter().flatten().map(|&value| noise_of(value));
-    match carries(module, node) {
-        Carries::Sum => operands.sum(),
-        Carries::Largest => operands.fold(0.0, f64::max),
-        Carries::Nothing => 0.0,
+    match propagation(module, node) {
+        Propagation::Sum => operands.sum(),
+        Propagation::Largest => operands.fold(0.0, f64::max),
+        Propagation::Nothing => 0.0,
     }
 }
 
-/// What one rounding to an element type is: the share of the largest element, and what is left of one that is 0.
+/// The error of one rounding to an element type: its share of the largest element, and what there is beside that.
 fn rounding(dtype: DType) -> (f64, f64) {
     Format::of(dtype).map_or((0.0, 0.0), |format| (format.unit_roundoff(), format.least_spacing()))
 }
@@ -85,27 +76,26 @@ fn dtype_of(value: &Data) -> Option<DType> {
     }
 }
 
-/// Whether the noise of a value counts: where a share of the largest element is allowed. Who allows none, or a share of
-/// each element, gets what was asked for.
+/// Whether noise is allowed for: where a share of the largest element is. A tolerance without that is meant exactly.
 fn counts_noise(tolerance: &Tolerance) -> bool {
     tolerance.of_max > 0.0
 }
 
-/// The tolerance for a value that carries this much.
-pub(super) fn of_value(tolerance: &Tolerance, want: &Data, carried: f64) -> Tolerance {
+/// The tolerance for a value to which this much noise is propagated.
+pub(super) fn of_value(tolerance: &Tolerance, want: &Data, propagated: f64) -> Tolerance {
     let Some(dtype) = dtype_of(want).filter(|_| counts_noise(tolerance)) else { return *tolerance };
     let (roundoff, least) = rounding(dtype);
     Tolerance {
-        abs: tolerance.abs + least + carried,
+        abs: tolerance.abs + least + propagated,
         of_max: tolerance.of_max + roundoff,
         rel: tolerance.rel,
     }
 }
 
 /// The noise of a value of which the largest magnitude is known.
-pub(super) fn noise(want: &Data, max_want: f64, carried: f64) -> f64 {
+pub(super) fn noise(want: &Data, max_want: f64, propagated: f64) -> f64 {
     let (roundoff, least) = dtype_of(want).map_or((0.0, 0.0), rounding);
-    let noise = roundoff * max_want + least + carried;
+    let noise = roundoff * max_want + least + propagated;
     if noise.is_finite() { noise } else { f64::MAX }
 }
 
@@ -118,10 +108,10 @@ pub(super) fn magnitude(value: &Data) -> f64 {
     }
 }
 
-/// Measures what the outputs of a run carry.
+/// Measures the noise that is propagated to the outputs in a run.
 pub(super) struct Meter<'m> {
     module: &'m Module,
-    /// The noise of values that an output may carry, as far as they are computed.
+    /// The noise of the values from which it is propagated to an output, as far as they are computed.
     noises: FxHashMap<Value, Option<f64>>,
 }
 
@@ -131,7 +121,7 @@ impl<'m> Meter<'m> {
         let mut work: Vec<Value> = module.graph(module.main()).outputs().iter().map(|o| o.value).collect();
         while let Some(value) = work.pop() {
             let Some((node, _)) = module.producer(value) else { continue };
-            if carries(module, node) == Carries::Nothing {
+            if propagation(module, node) == Propagation::Nothing {
                 continue;
             }
             let operands = module.node(node).operands().iter().copied().flatten();
@@ -140,14 +130,16 @@ impl<'m> Meter<'m> {
         Meter { module, noises }
     }
 
-    fn carried(&self, node: Node) -> f64 {
-        carried(self.module, node, |value| self.noises.get(&value).copied().flatten().unwrap_or(0.0))
+    fn propagated(&self, node: Node) -> f64 {
+        propagated(self.module, node, |value| self.noises.get(&value).copied().flatten().unwrap_or(0.0))
     }
 
-    /// What each output carries.
+    /// The noise propagated to each output.
     pub(super) fn outputs(&self) -> Vec<f64> {
         let outputs = self.module.graph(self.module.main()).outputs().iter();
-        outputs.map(|o| self.module.producer(o.value).map_or(0.0, |(node, _)| self.carried(node))).collect()
+        outputs
+            .map(|o| self.module.producer(o.value).map_or(0.0, |(node, _)| self.propagated(node)))
+            .collect()
     }
 }
 
@@ -158,7 +150,7 @@ impl NodeObserver for Meter<'_> {
             return;
         }
         // Where there is no memory to look at it, it has no noise.
-        let noise = data.to_data().ok().map(|data| noise(&data, magnitude(&data), self.carried(node)));
+        let noise = data.to_data().ok().map(|data| noise(&data, magnitude(&data), self.propagated(node)));
         self.noises.insert(value, noise);
     }
 }

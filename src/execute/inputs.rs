@@ -197,8 +197,8 @@ impl Inputs {
     /// # Errors
     /// If no input has one of the dims, the dims do not fit the graph, or an input has more than `most` bytes.
     pub fn random(module: &Module, seed: u64, dims: &Dims, most: u64) -> Result<Inputs, Error> {
-        let plan = Plan::new(module, dims, most)?;
-        plan.draw(module, Draw::first(seed))
+        let specs = InputSpecs::new(module, dims, most)?;
+        specs.draw(module, Draw::first(seed))
     }
 
     /// Random values as [`random`](Self::random) makes them, then of other magnitudes: what two models are compared on.
@@ -207,8 +207,8 @@ impl Inputs {
     /// # Errors
     /// Those of [`random`](Self::random).
     pub fn draws(module: &Module, seed: u64, dims: &Dims, most: u64) -> Result<Vec<Inputs>, Error> {
-        let plan = Plan::new(module, dims, most)?;
-        plan.draws(seed).into_iter().map(|draw| plan.draw(module, draw)).collect()
+        let specs = InputSpecs::new(module, dims, most)?;
+        specs.draws(seed).into_iter().map(|draw| specs.draw(module, draw)).collect()
     }
 
     /// The values for the inputs of another model with inputs of the same names, in its order. A float of another
@@ -234,15 +234,15 @@ impl Inputs {
     }
 }
 
-/// What random values are drawn for.
-struct Plan {
+/// The inputs that random values are drawn for: their types with all dims known, and what each is for.
+struct InputSpecs {
     types: Vec<Option<Type>>,
     bound: Vec<BoundDim>,
     roles: Vec<Role>,
 }
 
-impl Plan {
-    fn new(module: &Module, dims: &Dims, most: u64) -> Result<Plan, Error> {
+impl InputSpecs {
+    fn new(module: &Module, dims: &Dims, most: u64) -> Result<InputSpecs, Error> {
         let (types, bound) = random::with_dims(module, dims)?;
         let mut typed = module.clone();
         let formals = module.graph(module.main()).inputs().to_vec();
@@ -265,7 +265,7 @@ impl Plan {
                 return Err(Error::Inputs(vec![problem]));
             }
         }
-        Ok(Plan { types, bound, roles: random::roles(&typed) })
+        Ok(InputSpecs { types, bound, roles: random::roles(&typed) })
     }
 
     fn draws(&self, seed: u64) -> Vec<Draw> {

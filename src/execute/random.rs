@@ -45,10 +45,20 @@ pub(super) struct Draw {
 const RANGES: [&str; 3] =
     ["floats in [-1, 1)", "pixels in [0, 255), other floats in [-8, 8)", "floats in [-1/256, 1/256)"];
 
-/// Whether floats of these dims may be pixels, points, boxes or numbers of steps, which networks take as they are: at
-/// most 4 channels along axis 1 of images, at most 4 elements along the last axis, or no more than one axis.
+/// Features are below this in the second draw: a few standard deviations, as a norm leaves them.
+const FEATURE: f32 = 8.0;
+
+/// Floats are below this in the last draw: the squares of all of them are subnormal in f16.
+const TINY: f32 = 1.0 / 256.0;
+
+/// Images have at most so many channels, and points, boxes and colours so many coordinates; features have more.
+const MAX_CHANNELS: u64 = 4;
+
+/// Whether floats of these dims may be pixels, points, boxes or numbers of steps, which networks take as they are: few
+/// channels along axis 1 of images, few elements along the last axis ([`MAX_CHANNELS`]), or no more than one axis.
 fn is_raw(dims: &[u64]) -> bool {
-    dims.len() < 2 || dims.last().is_some_and(|&n| n <= 4) || (dims.len() > 3 && dims[1] <= 4)
+    let few = |n: u64| n <= MAX_CHANNELS;
+    dims.len() < 2 || dims.last().is_some_and(|&n| few(n)) || (dims.len() > 3 && few(dims[1]))
 }
 
 impl Draw {
@@ -82,8 +92,8 @@ impl Draw {
         match self.number {
             0 => unit(word),
             1 if is_raw => (unit(word) + 1.0) * 127.5,
-            1 => unit(word) * 8.0,
-            _ => unit(word) / 256.0,
+            1 => unit(word) * FEATURE,
+            _ => unit(word) * TINY,
         }
     }
 

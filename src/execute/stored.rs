@@ -2,8 +2,8 @@
 //!
 //! By default an element may be off by `1e-3 · |want| + abs`, as ONNX's backend tests have it, with `abs` 1e-7 where
 //! outputs are as large as theirs. It never dwarfs what is stored: it is at most 1e-3 of the largest element and what
-//! the output carries of fp32 noise ([`bound`](super::bound)), so that an output whose elements are all near 1e-14 is
-//! compared, and one that is stored as zeros is zeros.
+//! the fp32 noise that is propagated to the output ([`bound`](super::bound)), so that an output whose elements are all
+//! near 1e-14 is compared, and one that is stored as zeros is zeros.
 
 use super::agree::{Agreement, agree_in_type};
 use super::bound::{self, Meter};
@@ -18,8 +18,7 @@ use ampc_runtime::{Data, Executable, Tolerance};
 pub struct StoredTolerance {
     /// The tolerance.
     pub tolerance: Tolerance,
-    /// Whether its absolute part is meant as it is; otherwise it is limited by each
-    /// output.
+    /// Whether its absolute part is meant as it is; otherwise each output limits it.
     pub abs_is_asked: bool,
 }
 
@@ -33,12 +32,12 @@ impl Default for StoredTolerance {
 const SHARE: f64 = 1e-3;
 
 impl StoredTolerance {
-    /// The tolerance for an output that carries this much noise.
-    fn for_output(&self, want: &Data, carried: f64) -> Tolerance {
+    /// The tolerance for an output to which this much noise is propagated.
+    fn for_output(&self, want: &Data, propagated: f64) -> Tolerance {
         if self.abs_is_asked || self.tolerance.of_max > 0.0 {
-            return bound::of_value(&self.tolerance, want, carried);
+            return bound::of_value(&self.tolerance, want, propagated);
         }
-        let most = SHARE * bound::magnitude(want) + bound::noise(want, 0.0, carried);
+        let most = SHARE * bound::magnitude(want) + bound::noise(want, 0.0, propagated);
         Tolerance { abs: self.tolerance.abs.min(most), ..self.tolerance }
     }
 }
@@ -58,9 +57,9 @@ pub fn verify_stored(
     let outputs = outputs.map_err(|error| of_run(module, &error))?;
     let rows = outputs.iter().zip(&data.outputs).zip(meter.outputs());
     let found: Vec<(Agreement, f64)> = rows
-        .map(|((got, want), carried)| {
-            let agreement = agree_in_type(got, want, &tolerance.for_output(want, carried));
-            let noise = bound::noise(want, agreement.found.max_want, carried);
+        .map(|((got, want), propagated)| {
+            let agreement = agree_in_type(got, want, &tolerance.for_output(want, propagated));
+            let noise = bound::noise(want, agreement.found.max_want, propagated);
             (agreement, noise)
         })
         .collect();

@@ -1,29 +1,29 @@
 //! The report: every decision with its reason, every cast, every converted constant (schema `ampc-report/1`,
 //! documented in `docs/report.md`). A report is accepted as a policy, which repeats its decisions.
 
+mod constants;
 mod decisions;
 mod kept;
 mod time;
 
+pub use self::constants::{ConstantReport, Constants, Loss};
 pub(crate) use self::decisions::{Decided, Decisions};
 pub use self::kept::{ElsewhereReport, Fp32Report};
 pub use self::time::TimeReport;
 
+use self::constants::{constant_bytes, constants, constants_report};
 use crate::model::Model;
 use crate::options::{Objective, RewriteOptions};
 use ampc_ir::module::{Decision, Op, Provenance};
 use ampc_ir::op::{Class, OpKind, Signature, schema_class};
-use ampc_ir::tensor::Place;
-use ampc_ir::views::{NodeView, constant_node_data};
-use ampc_ir::{DType, FunctionId, Module, Node, Payload, TensorData};
+use ampc_ir::{DType, FunctionId, Module, Node};
 use ampc_passes::assign::Optimum;
 use ampc_passes::classify::pin_of_node;
 use ampc_passes::flow;
-use ampc_passes::guard::ConstantStats;
 use ampc_passes::pipeline::Pipeline;
 use ampc_passes::policy::SignatureJson;
 use ampc_passes::{Paths, Warning};
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashMap;
 use serde::{Serialize, Serializer};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -76,8 +76,8 @@ pub struct Tool {
 /// The options that shaped the result.
 #[derive(Clone, Debug, Serialize)]
 pub struct Options {
-    /// Those of [`OPTIONS`](crate::options::OPTIONS), as words; `objective` and `target` are absent if formats were chosen by
-    /// painting. `opset` is what `auto` found.
+    /// Those of [`OPTIONS`](crate::options::OPTIONS), as words; `objective` and `target` are absent if formats were
+    /// chosen by painting. `opset` is what `auto` found.
     #[serde(flatten, serialize_with = "in_order")]
     pub recorded: Vec<(&'static str, String)>,
     /// Guards left out.
@@ -104,7 +104,8 @@ pub struct OptimumReport {
     pub objective: &'static str,
     /// What costs are counted in: `ps` (picoseconds), `casts`, `bytes`.
     pub unit: &'static str,
-    /// How many runs of the model the costs are of, so that branches that are taken every other time count as whole runs.
+    /// How many runs of the model the costs are of, so that branches that are taken every other time count as whole
+    /// runs.
     pub scale: i64,
     /// The cost of the choice.
     pub cost: i64,
@@ -208,48 +209,6 @@ pub struct CastReport {
     pub readers: Vec<String>,
 }
 
-/// Constants of the main graph.
-#[derive(Clone, Debug, Default, Serialize)]
-pub struct Constants {
-    /// Bytes before.
-    pub bytes_before: u64,
-    /// Bytes after.
-    pub bytes_after: u64,
-    /// Each converted constant.
-    pub converted: Vec<ConstantReport>,
-}
-
-/// A converted constant.
-#[derive(Clone, Debug, Serialize)]
-pub struct ConstantReport {
-    /// Its name.
-    pub name: String,
-    /// From this element type.
-    pub from: String,
-    /// To this one.
-    pub to: String,
-    /// Number of values.
-    pub count: u64,
-    /// Whether the original is still there because it is read as well.
-    pub duplicated: bool,
-    /// What does not survive, if it was counted.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub loss: Option<Loss>,
-}
-
-/// What of a constant does not survive the conversion.
-#[derive(Clone, Debug, Serialize)]
-pub struct Loss {
-    /// Finite values beyond the range.
-    pub overflow: u64,
-    /// Values other than 0 that become 0.
-    pub flushed: u64,
-    /// Least finite value.
-    pub min: f32,
-    /// Greatest finite value.
-    pub max: f32,
-}
-
 /// Something to know.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReportWarning {
@@ -346,30 +305,6 @@ impl Before {
 /// Whether a node is a Cast of ai.onnx.
 pub fn is_cast(module: &Module, node: Node) -> bool {
     module.node(node).schema().is_some_and(|s| s.kind == OpKind::Cast)
-}
-
-/// The constants of the main graph and all bodies: name and payload of initializers and Constant nodes.
-fn constants(module: &Module) -> Vec<(String, Arc<TensorData>)> {
-    let name = |v| ampc_ir::verify::name_of(module, v);
-    let graphs = flow::graphs(module);
-    let mut found: Vec<(String, Arc<TensorData>)> = graphs
-        .iter()
-        .flat_map(|&graph| module.graph(graph).constants())
-        .filter_map(|&v| Some((name(v), module.constant(v).and_then(Payload::dense)?.clone())))
-        .collect();
-    for node in flow::nodes(module) {
-        let Some(view) = NodeView::new(module, node).filter(|v| v.kind() == OpKind::Constant) else {
-            continue;
-        };
-        if let (Some(data), Some(value)) = (constant_node_data(&view), module.node(node).result(0)) {
-            found.push((name(value), data));
-        }
-    }
-    found
-}
-
-fn constant_bytes(module: &Module) -> u64 {
-    constants(module).iter().map(|(_, data)| data.byte_len()).sum()
 }
 
 /// The spelling of a precision in reports and policies.
@@ -564,38 +499,4 @@ fn casts(module: &Module, before: &Before) -> Casts {
     casts.removed = casts.present.saturating_sub(casts.kept);
     casts.folded = constants(module).iter().filter(|(_, d)| !d.pending().is_empty()).count() as u64;
     casts
-}
-
-fn constants_report(module: &Module, before: &Before, options: &RewriteOptions) -> Constants {
-    let all = constants(module);
-    let place = |data: &TensorData| (data.storage().place(), data.dims().to_vec());
-    let originals: FxHashSet<(Place, Vec<u64>)> =
-        all.iter().filter(|(_, data)| data.pending().is_empty()).map(|(_, data)| place(data)).collect();
-    let original = |data: &TensorData| originals.contains(&place(data));
-    let converted = all
-        .iter()
-        .filter(|(_, data)| !data.pending().is_empty())
-        .map(|(name, data)| {
-            let stored =
-                TensorData::new(data.stored_dtype(), data.dims().iter().copied(), data.storage().clone());
-            let loss = stored
-                .ok()
-                .filter(|_| options.constant_statistics)
-                .and_then(|stored| ConstantStats::of(&stored, data.dtype()).ok())
-                .map(|s| Loss { overflow: s.overflow, flushed: s.underflow, min: s.min, max: s.max });
-            ConstantReport {
-                name: name.clone(),
-                from: precision_name(data.stored_dtype()).into_owned(),
-                to: precision_name(data.dtype()).into_owned(),
-                count: data.element_count(),
-                duplicated: options.constant_statistics && original(data),
-                loss,
-            }
-        })
-        .collect();
-    Constants {
-        bytes_before: before.constant_bytes,
-        bytes_after: all.iter().map(|(_, d)| d.byte_len()).sum(),
-        converted,
-    }
 }

@@ -22,10 +22,11 @@ fn every_guard_is_tested_below() {
         "depth",
         "int",
         "square",
-        "difference",
-        "bound",
+        "cancellation",
+        "saturation",
         "scores",
-        "place",
+        "position",
+        "choice",
     ];
     assert_eq!(GUARDS.iter().map(|g| g.name).collect::<Vec<_>>(), tested);
 }
@@ -388,7 +389,7 @@ const ROTARY: &str = "input %ids : i64[P]
 #[test]
 fn g24_int_positions_to_5000() {
     for to in [DType::F16, DType::BF16] {
-        guarded_given(to, "int", "angle", ROTARY, |o| without(o, &["place"]));
+        guarded_given(to, "int", "angle", ROTARY, |o| without(o, &["position"]));
         let ids: Vec<i64> = (0..5000).step_by(7).chain([4999]).collect();
         let feeds = [i64s("ids", &[ids.len()], &ids)];
         let (done, runs) = exec(to, ROTARY, &feeds, |_| ());
@@ -397,7 +398,7 @@ fn g24_int_positions_to_5000() {
             // Nothing is lowered: the same operators in the same precision.
             runs.are_within(1e-6);
         }
-        let (_, runs) = exec(to, ROTARY, &feeds, |o| without(o, &["int", "place"]));
+        let (_, runs) = exec(to, ROTARY, &feeds, |o| without(o, &["int", "position"]));
         if let Some(runs) = runs {
             let off = runs.emulated[0].values.iter().zip(&runs.source[0].values).map(|(a, b)| (a - b).abs());
             assert!(off.fold(0.0, f64::max) > 0.5, "{to} moves an angle of 5000 by a whole radian");
@@ -418,7 +419,7 @@ fn g24_int_ranges_and_sizes() {
          %angle = MatMul(%col, %freq) : ?
          %cos = Cos(%angle) : ?
          output %cos";
-    guarded_given(DType::BF16, "int", "angle", range, |o| without(o, &["place"]));
+    guarded_given(DType::BF16, "int", "angle", range, |o| without(o, &["position"]));
     let size = "input %s : f32[1, 2]
          const %w : f32[2, 2] = [0.5, 1.0, -1.0, 0.25]
          const %two : f32 = 2.0
@@ -476,16 +477,27 @@ fn scores_of_a_mask_that_is_an_input() {
     }
 }
 
-/// What leads to an angle alone is not rounded, the product included; without the guard it is.
+/// What is only used as an angle is not rounded, the product included; without the guard it is.
 #[test]
-fn place_of_an_angle() {
+fn position_of_an_angle() {
     let graph = between("%z = Sin(%t) : ?");
-    guarded(DType::F16, "place", "t", &graph);
+    guarded(DType::F16, "position", "t", &graph);
     let feeds = [f32s("x", &[4, 8], &uniform(3, 32, 1000.0))];
     if let (_, Some(runs)) = exec(DType::F16, &graph, &feeds, |_| ()) {
         // Sines are rounded once, and sums of eight of them.
         runs.are_within(0.004);
     }
+}
+
+/// Probabilities by which something is chosen are not rounded: all experts of a row might be tied. The values that are
+/// chosen are numbers like others.
+#[test]
+fn choice_of_experts_by_probability() {
+    let graph = |after: &str| between(&format!("const %k : i64[1] = [8]\n%p = Softmax(%t) : ?\n{after}"));
+    let chosen = graph("%z, %i = TopK(%p, %k) : ?, ?");
+    guarded(DType::BF16, "choice", "p", &chosen);
+    let mixed = graph("%z = MatMul(%p, %w) : ?");
+    assert_eq!(lower_to(DType::BF16, &mixed, |_| ()).precision("p"), "bf16");
 }
 
 /// Squares before a root stay fp32: those of gradients of 400 would be infinite.
@@ -509,11 +521,11 @@ fn square_before_a_root() {
     assert_eq!(lower(&between("%r = Relu(%t) : ?\n%z = Mul(%r, %r) : ?")).precision("z"), "fp16");
 }
 
-/// What is subtracted from what is nearly equal keeps its digits.
+/// Differences of nearly equal numbers keep their digits.
 #[test]
-fn difference_of_nearly_equal_numbers() {
+fn cancellation_of_nearly_equal_numbers() {
     let divided = "%u = MatMul(%t, %w) : ?\n%d = Sub(%t, %u) : ?\n%z = Div(%x, %d) : ?";
-    guarded(DType::F16, "difference", "d", &between(divided));
+    guarded(DType::F16, "cancellation", "d", &between(divided));
     let feature = "%u = MatMul(%t, %w) : ?\n%z = Sub(%t, %u) : ?";
     assert_eq!(lower(&between(feature)).precision("z"), "fp16");
     let variance = "%m = ReduceMean(%t, %axis) : ?
@@ -523,19 +535,19 @@ fn difference_of_nearly_equal_numbers() {
          %v = Sub(%e, %mm) : ?
          %z = Add(%t, %v) : ?";
     for path in ["v", "mm", "m"] {
-        guarded_given(DType::BF16, "difference", path, &between(variance), |o| without(o, &["norm"]));
+        guarded_given(DType::BF16, "cancellation", path, &between(variance), |o| without(o, &["norm"]));
     }
     let distance = "%n = ReduceSumSquare(%t, %axis) : ?
          %tr = Transpose(%t) {perm=[1, 0]} : ?
          %p = MatMul(%t, %tr) : ?
          %d = Sub(%n, %p) : ?
          %z = MatMul(%d, %t) : ?";
-    guarded(DType::F16, "difference", "p", &between(distance));
+    guarded(DType::F16, "cancellation", "p", &between(distance));
 }
 
 /// A probability rounds to 1 before its distance from 1 is taken the logarithm of.
 #[test]
-fn bound_before_a_logarithm() {
+fn saturation_before_a_logarithm() {
     let graph = |after: &str| {
         between(&format!(
             "%p = Sigmoid(%t) : ?
@@ -545,10 +557,10 @@ fn bound_before_a_logarithm() {
              %z = Add(%l, %v) : ?"
         ))
     };
-    guarded_given(DType::F16, "bound", "p", &graph("Log"), |o| without(o, &["difference"]));
+    guarded_given(DType::F16, "saturation", "p", &graph("Log"), |o| without(o, &["cancellation"]));
     assert_eq!(lower(&graph("Relu")).precision("p"), "fp16");
     let tanh = "%c = Tanh(%t) : ?\n%v = MatMul(%c, %w) : ?\n%a = Atanh(%c) : ?\n%z = Add(%a, %v) : ?";
-    guarded(DType::F16, "bound", "c", &between(tanh));
+    guarded(DType::F16, "saturation", "c", &between(tanh));
 }
 
 /// A product over thousands of computed terms leaves the range, unless its weights add up to 1.

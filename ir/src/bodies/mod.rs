@@ -11,10 +11,11 @@
 //! ```text
 //! // for i in 0..N     the lines down to the end, for every i from 0 to N - 1
 //! // if lo             the lines down to the end, if the form has the flag lo
+//! // if lo and skip    if it has both
 //! // end
 //! ```
 //!
-//! `{i}`, `{N}`, `{opset}` and `{overload}` stand for their values, and `%x{0..N}` for `%x0, %x1, …` up to N - 1.
+//! `{i}`, `{i+1}`, `{N}`, `{opset}` and `{overload}` stand for their values, and `%x{0..N}` for `%x0, %x1, …` up to N - 1.
 //! Blocks do not nest. The form `GradCheck:2` begins:
 //!
 //! ```text
@@ -26,7 +27,8 @@
 use crate::attr::{Attr, AttrValue};
 use crate::op::{Arity, AttrSchema, OpKind};
 use crate::text::{NoData, parse};
-use crate::views::optimizer::AdamWMode;
+use crate::views::loss_scale::{Arith, is_count};
+use crate::views::optimizer::{AdamWMode, Momentum, OnOverflow};
 use crate::{DType, FunctionId, Module, Node};
 
 #[cfg(test)]
@@ -35,8 +37,15 @@ mod tests;
 /// The domain of these operators.
 pub const DOMAIN: &str = "ai.ampc";
 
-/// The oldest opset of ai.onnx that bodies are written for.
+/// The oldest opset of ai.onnx that bodies are written for, but for those that need a newer one
+/// ([`Form::min_opset`]).
 pub const MIN_OPSET: u16 = 17;
+
+/// The opset in which ai.onnx has operators on bits.
+const BITS_SINCE: u16 = 18;
+
+/// How many rounds a number of a PhiloxDropout goes through.
+const ROUNDS: usize = 10;
 
 /// The most gradients that a GradCheck takes: as many operands as a schema can ask for, without the scale.
 const MAX_GRADIENTS: usize = i32::MAX as usize - 1;
@@ -44,10 +53,10 @@ const MAX_GRADIENTS: usize = i32::MAX as usize - 1;
 /// An operator of ai.ampc in the form that a node has: what its overload says.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Form {
-    /// GradCheck of so many gradients; the overload is the number.
-    GradCheck {
-        /// How many, at least 1.
-        n: usize,
+    /// Adam; the overload is `torch`, with `_lo` behind it if there is a low copy.
+    Adam {
+        /// Whether it makes a low copy.
+        lo: bool,
     },
     /// AdamW; the overload is `torch` or `hf`, with `_lo` behind it if there is a low copy.
     AdamW {
@@ -56,49 +65,130 @@ pub enum Form {
         /// Whether it makes a low copy.
         lo: bool,
     },
+    /// ClipCoef; the overload is `norm`.
+    ClipCoef,
+    /// GradCheck of so many gradients; the overload is the number.
+    GradCheck {
+        /// How many, at least 1.
+        n: usize,
+    },
+    /// PhiloxDropout; the overload is `philox4x32_10`.
+    PhiloxDropout,
+    /// SGD; the overload is `plain`, `momentum` or `nesterov`, with `_zero_grad` behind it for steps that an overflow
+    /// does not skip, and `_lo` if there is a low copy.
+    Sgd {
+        /// What moves the weights.
+        direction: Momentum,
+        /// What becomes of a step with a gradient that is not finite.
+        on_overflow: OnOverflow,
+        /// Whether it makes a low copy.
+        lo: bool,
+    },
+    /// UpdateLossScale; the overload is `f32_product` or `f64_product`, with `_min`, `_max` and `_bad` behind it for
+    /// what there is.
+    UpdateLossScale {
+        /// In which type products are computed.
+        arith: Arith,
+        /// Whether there is a least scale.
+        min: bool,
+        /// Whether there is a greatest scale.
+        max: bool,
+        /// Whether overflows in a row are counted.
+        bad: bool,
+    },
 }
 
+const EITHER: [bool; 2] = [false, true];
+
 impl Form {
+    /// All forms of an operator, but for GradCheck, which has one for every number of gradients.
+    fn all(kind: OpKind) -> Vec<Form> {
+        let mut forms = Vec::new();
+        match kind {
+            OpKind::Adam => forms.extend(EITHER.map(|lo| Form::Adam { lo })),
+            OpKind::AdamW => {
+                for mode in [AdamWMode::Torch, AdamWMode::Hf] {
+                    forms.extend(EITHER.map(|lo| Form::AdamW { mode, lo }));
+                }
+            }
+            OpKind::ClipCoef => forms.push(Form::ClipCoef),
+            OpKind::PhiloxDropout => forms.push(Form::PhiloxDropout),
+            OpKind::SGD => {
+                for direction in [Momentum::Plain, Momentum::Momentum, Momentum::Nesterov] {
+                    for on_overflow in [OnOverflow::Skip, OnOverflow::ZeroGrad] {
+                        forms.extend(EITHER.map(|lo| Form::Sgd { direction, on_overflow, lo }));
+                    }
+                }
+            }
+            OpKind::UpdateLossScale => {
+                for arith in [Arith::F32Product, Arith::F64Product] {
+                    for (min, max) in [(false, false), (false, true), (true, false), (true, true)] {
+                        forms.extend(EITHER.map(|bad| Form::UpdateLossScale { arith, min, max, bad }));
+                    }
+                }
+            }
+            _ => {}
+        }
+        forms
+    }
+
     /// The form that an overload of an operator names.
     pub fn named(kind: OpKind, overload: &str) -> Option<Form> {
-        let form = match kind {
-            OpKind::GradCheck => {
-                Form::GradCheck { n: overload.parse().ok().filter(|n| (1..=MAX_GRADIENTS).contains(n))? }
-            }
-            OpKind::AdamW => {
-                let (mode, lo) = match overload.strip_suffix("_lo") {
-                    Some(mode) => (mode, true),
-                    None => (overload, false),
-                };
-                Form::AdamW { mode: AdamWMode::from_name(mode)?, lo }
-            }
-            _ => return None,
-        };
         // One spelling for each: not `02`.
-        (form.overload() == overload).then_some(form)
+        let is_spelled = |form: &Form| form.overload() == overload;
+        if kind == OpKind::GradCheck {
+            let n = overload.parse().ok().filter(|n| (1..=MAX_GRADIENTS).contains(n))?;
+            return Some(Form::GradCheck { n }).filter(is_spelled);
+        }
+        Form::all(kind).into_iter().find(is_spelled)
     }
 
     /// The form of a node with so many operands and these attributes; `None` if it is of no operator of ai.ampc, or an
-    /// attribute that the form depends on is none that the operator has.
+    /// attribute is none that the operator has.
     pub fn of<'a>(
         kind: OpKind,
         n_operands: usize,
         attr: impl Fn(&str) -> Option<&'a AttrValue>,
     ) -> Option<Form> {
+        let attrs = Attrs(&attr);
         match kind {
-            OpKind::GradCheck => Some(Form::GradCheck { n: n_operands.checked_sub(1).filter(|&n| n > 0)? }),
+            OpKind::Adam => {
+                let fits = attrs.is_flag("bias_correction")
+                    && attrs.are_scalars(&["beta1", "beta2", "epsilon", "weight_decay"]);
+                fits.then_some(Form::Adam { lo: attrs.lo()? })
+            }
             OpKind::AdamW => {
-                let Some(AttrValue::String(mode)) = attr("mode") else { return None };
-                let mode = AdamWMode::from_name(std::str::from_utf8(mode).ok()?)?;
-                let lo = match attr("w_lo_dtype") {
-                    None => false,
-                    Some(AttrValue::Int(10 | 16)) => true,
-                    Some(_) => return None,
+                let mode = AdamWMode::from_name(attrs.word("mode")?)?;
+                let fits = attrs.is_flag("bias_correction")
+                    && attrs.are_scalars(&["beta1", "beta2", "epsilon", "weight_decay"]);
+                fits.then_some(Form::AdamW { mode, lo: attrs.lo()? })
+            }
+            OpKind::ClipCoef => attrs.are_scalars(&["max_norm", "epsilon"]).then_some(Form::ClipCoef),
+            OpKind::GradCheck => Some(Form::GradCheck { n: n_operands.checked_sub(1).filter(|&n| n > 0)? }),
+            OpKind::PhiloxDropout => {
+                let fits = attrs.int("stream").is_none_or(|stream| u32::try_from(stream).is_ok());
+                fits.then_some(Form::PhiloxDropout)
+            }
+            OpKind::SGD => {
+                let direction = match (n_operands, attrs.flag("nesterov")?) {
+                    (6, false) if attrs.number("momentum")? == 0.0 => Momentum::Plain,
+                    (7, false) => Momentum::Momentum,
+                    (7, true) => Momentum::Nesterov,
+                    _ => return None,
                 };
-                let corrects = matches!(attr("bias_correction"), None | Some(AttrValue::Int(0 | 1)));
-                let numbers = ["beta1", "beta2", "epsilon", "weight_decay"].into_iter().filter_map(attr);
-                let is_scalar = |value: &AttrValue| matches!(value, AttrValue::Tensor(t) if t.dtype() == DType::F64 && t.dims().is_empty());
-                (corrects && numbers.into_iter().all(is_scalar)).then_some(Form::AdamW { mode, lo })
+                let on_overflow = OnOverflow::from_name(attrs.word("on_overflow")?)?;
+                let fits = attrs.are_scalars(&["dampening", "momentum", "weight_decay"]);
+                fits.then_some(Form::Sgd { direction, on_overflow, lo: attrs.lo()? })
+            }
+            OpKind::UpdateLossScale => {
+                let arith = Arith::from_name(attrs.word("arith")?)?;
+                let (min, max, bad) = (attr("min").is_some(), attr("max").is_some(), n_operands == 4);
+                let counts = [attrs.int("interval"), attrs.int("backoff_every")];
+                let fits = attrs.are_scalars(&["growth", "backoff", "min", "max"])
+                    && attrs.is_flag("reset_good")
+                    && counts.into_iter().flatten().all(is_count)
+                    && (bad || counts[1].is_none_or(|every| every == 1));
+                fits.then_some(Form::UpdateLossScale { arith, min, max, bad })
             }
             _ => None,
         }
@@ -120,68 +210,192 @@ impl Form {
         let is_needed = |i: usize| schema.output(i).is_some_and(|formal| formal.arity == Arity::Single);
         let reads =
             data.n_formal() == form.n_operands() && data.formal_operands().iter().all(Option::is_some);
-        let n = data.results().len();
-        let makes =
-            n <= form.n_results() && (0..form.n_results()).all(|i| !is_needed(i) || data.result(i).is_some());
+        let n = data.results().len().max(form.n_results());
+        let makes = (0..n).all(|i| match data.result(i) {
+            Some(_) => form.has_result(i),
+            None => !is_needed(i),
+        });
         (reads && makes).then_some(form)
     }
 
     /// The operator.
     pub fn kind(self) -> OpKind {
         match self {
-            Form::GradCheck { .. } => OpKind::GradCheck,
+            Form::Adam { .. } => OpKind::Adam,
             Form::AdamW { .. } => OpKind::AdamW,
+            Form::ClipCoef => OpKind::ClipCoef,
+            Form::GradCheck { .. } => OpKind::GradCheck,
+            Form::PhiloxDropout => OpKind::PhiloxDropout,
+            Form::Sgd { .. } => OpKind::SGD,
+            Form::UpdateLossScale { .. } => OpKind::UpdateLossScale,
         }
     }
 
     /// The overload of its function.
     pub fn overload(self) -> String {
+        let marked = |start: &str, marks: &[(&str, bool)]| {
+            let mut text = start.to_owned();
+            marks.iter().filter(|(_, there)| *there).for_each(|(mark, _)| text = format!("{text}_{mark}"));
+            text
+        };
         match self {
+            Form::Adam { lo } => marked("torch", &[("lo", lo)]),
+            Form::AdamW { mode, lo } => marked(mode.as_str(), &[("lo", lo)]),
+            Form::ClipCoef => "norm".to_owned(),
             Form::GradCheck { n } => n.to_string(),
-            Form::AdamW { mode, lo } => format!("{}{}", mode.as_str(), if lo { "_lo" } else { "" }),
+            Form::PhiloxDropout => "philox4x32_10".to_owned(),
+            Form::Sgd { direction, on_overflow, lo } => {
+                let zero_grad = (on_overflow.as_str(), on_overflow == OnOverflow::ZeroGrad);
+                marked(direction.as_str(), &[zero_grad, ("lo", lo)])
+            }
+            Form::UpdateLossScale { arith, min, max, bad } => {
+                marked(arith.as_str(), &[("min", min), ("max", max), ("bad", bad)])
+            }
+        }
+    }
+
+    /// The oldest opset of ai.onnx that its body is written for.
+    pub fn min_opset(self) -> u16 {
+        match self {
+            Form::PhiloxDropout => BITS_SINCE,
+            Form::Adam { .. }
+            | Form::AdamW { .. }
+            | Form::ClipCoef
+            | Form::GradCheck { .. }
+            | Form::Sgd { .. }
+            | Form::UpdateLossScale { .. } => MIN_OPSET,
         }
     }
 
     /// The number of operands of its function.
     pub fn n_operands(self) -> usize {
         match self {
+            Form::Adam { .. } | Form::AdamW { .. } => 8,
+            Form::ClipCoef => 2,
             Form::GradCheck { n } => n + 1,
-            Form::AdamW { .. } => 8,
+            Form::PhiloxDropout => 4,
+            Form::Sgd { direction, .. } => 6 + usize::from(direction != Momentum::Plain),
+            Form::UpdateLossScale { bad, .. } => 3 + usize::from(bad),
         }
     }
 
-    /// The number of results of its function: a node in a file names them all.
+    /// The number of results of its function: a node in a file has a place for each.
     pub fn n_results(self) -> usize {
         match self {
-            Form::GradCheck { .. } => 2,
-            Form::AdamW { lo, .. } => 3 + usize::from(lo),
+            Form::Adam { lo } | Form::AdamW { lo, .. } => 3 + usize::from(lo),
+            Form::ClipCoef | Form::GradCheck { .. } => 2,
+            Form::PhiloxDropout => 1,
+            Form::Sgd { lo: true, .. } => 3,
+            Form::Sgd { direction, lo: false, .. } => 1 + usize::from(direction != Momentum::Plain),
+            Form::UpdateLossScale { bad, .. } => 2 + usize::from(bad),
         }
+    }
+
+    /// Whether a node may have result `i`: the place of an absent one stays empty.
+    pub fn has_result(self, i: usize) -> bool {
+        let is_absent = matches!(self, Form::Sgd { direction: Momentum::Plain, .. }) && i == 1;
+        i < self.n_results() && !is_absent
     }
 
     /// The file of its operator, how often its loops run, and its flags.
     fn template(self) -> (&'static str, usize, Vec<&'static str>) {
-        match self {
-            Form::GradCheck { n } => (include_str!("grad_check.ir"), n, Vec::new()),
-            Form::AdamW { mode, lo } => {
-                let mut flags = vec![mode.as_str()];
+        let mut flags = Vec::new();
+        let text = match self {
+            Form::Adam { lo } => {
                 flags.extend(lo.then_some("lo"));
-                (include_str!("adam_w.ir"), 0, flags)
+                include_str!("adam.ir")
             }
+            Form::AdamW { mode, lo } => {
+                flags.push(mode.as_str());
+                flags.extend(lo.then_some("lo"));
+                include_str!("adam_w.ir")
+            }
+            Form::ClipCoef => include_str!("clip_coef.ir"),
+            Form::GradCheck { n } => return (include_str!("grad_check.ir"), n, flags),
+            Form::PhiloxDropout => return (include_str!("philox_dropout.ir"), ROUNDS, flags),
+            Form::Sgd { direction, on_overflow, lo } => {
+                flags.extend([direction.as_str(), on_overflow.as_str()]);
+                flags.extend((direction != Momentum::Plain).then_some("buffer"));
+                flags.extend(lo.then_some("lo"));
+                include_str!("sgd.ir")
+            }
+            Form::UpdateLossScale { arith, min, max, bad } => {
+                flags.push(arith.as_str());
+                flags.push(if min { "min" } else { "no_min" });
+                flags.push(if max { "max" } else { "no_max" });
+                flags.push(if bad { "bad" } else { "no_bad" });
+                include_str!("update_loss_scale.ir")
+            }
+        };
+        (text, 0, flags)
+    }
+}
+
+/// The attributes of a node, as far as its form depends on them.
+struct Attrs<'f, F>(&'f F);
+
+impl<'a, F: Fn(&str) -> Option<&'a AttrValue>> Attrs<'_, F> {
+    fn word(&self, name: &str) -> Option<&'a str> {
+        let Some(AttrValue::String(text)) = (self.0)(name) else { return None };
+        std::str::from_utf8(text).ok()
+    }
+
+    fn int(&self, name: &str) -> Option<i64> {
+        let Some(&AttrValue::Int(n)) = (self.0)(name) else { return None };
+        Some(n)
+    }
+
+    fn flag(&self, name: &str) -> Option<bool> {
+        self.int(name).filter(|n| (0..2).contains(n)).map(|n| n == 1)
+    }
+
+    /// Whether it is 0 or 1, if it is there.
+    fn is_flag(&self, name: &str) -> bool {
+        (self.0)(name).is_none() || self.flag(name).is_some()
+    }
+
+    /// The number that is a scalar of f64.
+    fn number(&self, name: &str) -> Option<f64> {
+        let Some(AttrValue::Tensor(tensor)) = (self.0)(name) else { return None };
+        tensor.small_floats(1).and_then(|numbers| numbers.first().copied())
+    }
+
+    /// Whether these are scalars of f64, as far as they are there.
+    fn are_scalars(&self, names: &[&str]) -> bool {
+        let is_scalar = |value: &AttrValue| matches!(value, AttrValue::Tensor(t) if t.dtype() == DType::F64 && t.dims().is_empty());
+        names.iter().filter_map(|name| (self.0)(name)).all(is_scalar)
+    }
+
+    /// Whether there is a low copy.
+    fn lo(&self) -> Option<bool> {
+        match (self.0)("w_lo_dtype") {
+            None => Some(false),
+            Some(AttrValue::Int(10 | 16)) => Some(true),
+            Some(_) => None,
         }
     }
 }
 
 /// Whether a kind is an operator of ai.ampc, whose nodes are calls of functions in files.
 pub fn has_body(kind: OpKind) -> bool {
-    matches!(kind, OpKind::AdamW | OpKind::GradCheck)
+    matches!(
+        kind,
+        OpKind::Adam
+            | OpKind::AdamW
+            | OpKind::ClipCoef
+            | OpKind::GradCheck
+            | OpKind::PhiloxDropout
+            | OpKind::SGD
+            | OpKind::UpdateLossScale
+    )
 }
 
 /// A module of opset `opset` of ai.onnx with nothing in it but the function of a form.
 ///
-/// The body is the same at every opset from [`MIN_OPSET`] on; `None` for older ones. At an opset that the operator table
+/// The body is the same at every opset from [`Form::min_opset`] on; `None` for older ones. At an opset that the operator table
 /// does not know yet it is that of the newest one.
 pub fn function(form: Form, opset: u16) -> Option<(Module, FunctionId)> {
-    if opset < MIN_OPSET {
+    if opset < form.min_opset() {
         return None;
     }
     // Templates are ours, and tests expand them.
@@ -197,8 +411,9 @@ fn text(form: Form, opset: u16) -> String {
     let (template, n, flags) = form.template();
     let (n_text, opset, overload) = (n.to_string(), opset.to_string(), form.overload());
     let mut out = format!("module ir=10\nopset ai.onnx={opset}\n\ngraph @main {{\n}}\n\n");
-    let mut add = |line: &str, i: &str| {
-        let line = listed(line, n).replace("{i}", i).replace("{N}", &n_text);
+    let mut add = |line: &str, i: usize| {
+        let (i, next) = (i.to_string(), (i + 1).to_string());
+        let line = listed(line, n).replace("{i}", &i).replace("{i+1}", &next).replace("{N}", &n_text);
         out += &line.replace("{opset}", &opset).replace("{overload}", &overload);
         out.push('\n');
     };
@@ -208,15 +423,15 @@ fn text(form: Form, opset: u16) -> String {
         match line.trim().strip_prefix("// ") {
             Some("for i in 0..N") => {
                 let block = block();
-                (0..n).for_each(|i| block.iter().for_each(|line| add(line, &i.to_string())));
+                (0..n).for_each(|i| block.iter().for_each(|line| add(line, i)));
             }
             Some(words) if words.starts_with("if ") => {
                 let block = block();
-                if flags.contains(&&words[3..]) {
-                    block.iter().for_each(|line| add(line, ""));
+                if words[3..].split(" and ").all(|flag| flags.contains(&flag)) {
+                    block.iter().for_each(|line| add(line, 0));
                 }
             }
-            _ => add(line, ""),
+            _ => add(line, 0),
         }
     }
     out

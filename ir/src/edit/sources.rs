@@ -23,6 +23,15 @@ impl Module {
         value
     }
 
+    /// Takes the value that an input has if nobody gives one from it: from then on somebody has to.
+    pub fn take_default(&mut self, input: Value) -> Option<Payload> {
+        let data = &mut self.values[input];
+        let Def::Input { default, .. } = &mut data.def else { return None };
+        let taken = default.take();
+        data.dirty |= taken.is_some();
+        taken
+    }
+
     /// Adds a constant.
     pub fn add_constant(&mut self, graph: GraphId, name: Symbol, payload: Payload) -> Value {
         let value = self.push_source(graph, Some(name), payload_type(&payload), Def::Constant(payload));

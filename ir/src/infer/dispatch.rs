@@ -168,6 +168,7 @@ pub(super) fn infer_fn(kind: OpKind) -> Option<InferFn> {
         OpKind::Clip => elementwise::infer_clip,
         OpKind::Det => elementwise::infer_det,
         OpKind::Dropout => elementwise::infer_dropout,
+        OpKind::PhiloxDropout => elementwise::infer_philox_dropout,
         OpKind::ImageDecoder => elementwise::infer_image_decoder,
         OpKind::Abs
         | OpKind::Acos
@@ -242,8 +243,11 @@ pub(super) fn infer_fn(kind: OpKind) -> Option<InferFn> {
         OpKind::Hardmax | OpKind::LogSoftmax | OpKind::Softmax => norm::infer_softmax,
 
         // optimizer.rs
-        OpKind::AdamW => optimizer::infer_adam_w,
+        OpKind::Adam | OpKind::AdamW => optimizer::infer_adam,
+        OpKind::ClipCoef => optimizer::infer_clip_coef,
         OpKind::GradCheck => optimizer::infer_grad_check,
+        OpKind::SGD => optimizer::infer_sgd,
+        OpKind::UpdateLossScale => optimizer::infer_update_loss_scale,
 
         // recurrent.rs
         OpKind::GRU | OpKind::LSTM | OpKind::RNN => recurrent::infer_recurrent,

@@ -2,7 +2,7 @@
 
 use super::size::{one_element, ranked};
 use super::{Inferred, arithmetic, shape_error, show};
-use crate::views::broadcast::{Bound, Broadcast, ClipView, DropoutView, Shift};
+use crate::views::broadcast::{Bound, Broadcast, ClipView, DropoutView, PhiloxDropoutView, Shift};
 use crate::views::{NodeView, OpError, Part, broadcast, normalize_axis};
 use crate::{Dim, Dims, Shape};
 
@@ -114,6 +114,16 @@ pub(super) fn infer_dropout(view: &NodeView<'_>, out: &mut Inferred) -> Result<(
     one_element(view, 2)?;
     out.shape(0, view.shape(0));
     out.shape(1, view.shape(0));
+    Ok(())
+}
+
+/// PhiloxDropout: what is dropped has its place.
+pub(super) fn infer_philox_dropout(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {
+    (1..4).try_for_each(|i| ranked(view, i, 0).map(drop))?;
+    out.shape(0, view.shape(0));
+    if !view.lacks_attributes() {
+        PhiloxDropoutView::read(view)?;
+    }
     Ok(())
 }
 

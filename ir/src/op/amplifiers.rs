@@ -1,37 +1,43 @@
-//! Which operands of which operators make a small error large.
+//! Which operands of which operators amplify errors.
 //!
-//! A 16-bit format rounds each number relatively: f16 by at most 2^-11 of it, bf16 by 2^-8. For most operators that is
-//! what the results are off as well. The rows of [`AMPLIFIERS`] are the others: there the error of the result does not
-//! follow from the relative error of the operand, and guards ask how the operand comes about.
+//! A 16-bit format rounds each number relatively: f16 by at most 2^-11 of it, bf16 by 2^-8. Of most operators the result
+//! is then off by about as much: they are well-conditioned. The rows of [`AMPLIFIERS`] are the others, whose condition
+//! number has no bound: a small relative error of the operand may be a large one of the result. For example, 100.03 is
+//! 100 in f16, and exp(100.03) is 3 % more than exp(100). Whether that happens depends on how the operand comes about,
+//! which guards look at.
 
 use super::OpKind;
 use super::OpKind as K;
 
-/// What of an operand must be small, so that the error of the result is.
+/// Which error of an operand must be small for the relative error of the result to be small.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Amplified {
-    /// The absolute error: the relative error of the result is as large. exp(x + e) = exp(x)·exp(e).
+    /// The absolute error, which becomes the relative error of the result: exp(x + e) = exp(x)·exp(e).
     Exponent,
-    /// The absolute error, which is that of the result, however large the operand is. sin(x + e) ≈ sin(x) + e·cos(x).
+    /// The absolute error, which becomes that of the result, however large the operand is:
+    /// sin(x + e) ≈ sin(x) + e·cos(x).
     Angle,
-    /// The absolute error, in units of what the operand points into.
+    /// The absolute error, in units of what the operand is a coordinate of: half a pixel is half a pixel at pixel 1000.
     Position,
-    /// The error relative to the distance from 0, where the function is infinite or infinitely steep.
+    /// The error relative to the distance from 0, where the function is infinite or infinitely steep: log(x).
     Zero,
-    /// The error relative to the distance from 1 or −1, where the function is infinite or infinitely steep.
+    /// The error relative to the distance from 1 or −1, where the function is infinite or infinitely steep: atanh(x).
     One,
+    /// The error relative to the distance from the next element: numbers that round to the same are a tie, and the
+    /// operator chooses another element.
+    Choice,
 }
 
-/// An operand that makes a small error large.
+/// An operand whose errors an operator amplifies.
 #[derive(Clone, Copy, Debug)]
 pub struct Amplifier {
     /// The operator.
     pub kind: OpKind,
     /// The operand; for a variadic formal its first.
     pub operand: usize,
-    /// What of it must be small.
+    /// Which of its errors must be small.
     pub what: Amplified,
-    /// Why, for the evidence of a decision: what the operand is for the operator.
+    /// What the operand is for the operator, in words for the evidence of a decision.
     pub why: &'static str,
 }
 
@@ -39,7 +45,7 @@ const fn row(kind: OpKind, operand: usize, what: Amplified, why: &'static str) -
     Amplifier { kind, operand, what, why }
 }
 
-/// All of them, sorted by what they amplify.
+/// All amplifiers, sorted by what they amplify.
 pub const AMPLIFIERS: &[Amplifier] = &[
     row(K::Exp, 0, Amplified::Exponent, "the exponent of Exp"),
     row(K::Softmax, 0, Amplified::Exponent, "the scores of Softmax"),
@@ -77,9 +83,13 @@ pub const AMPLIFIERS: &[Amplifier] = &[
     row(K::Acosh, 0, Amplified::One, "the argument of Acosh"),
     row(K::Asin, 0, Amplified::One, "the argument of Asin"),
     row(K::Atanh, 0, Amplified::One, "the argument of Atanh"),
+    row(K::TopK, 0, Amplified::Choice, "the choice of TopK"),
+    row(K::ArgMax, 0, Amplified::Choice, "the choice of ArgMax"),
+    row(K::ArgMin, 0, Amplified::Choice, "the choice of ArgMin"),
+    row(K::NonMaxSuppression, 1, Amplified::Choice, "the choice of NonMaxSuppression"),
 ];
 
-/// The row of an operand, if it makes a small error large.
+/// The row of an operand, if its errors are amplified.
 pub fn amplifier(kind: OpKind, operand: usize) -> Option<&'static Amplifier> {
     AMPLIFIERS.iter().find(|row| row.kind == kind && row.operand == operand)
 }
@@ -89,7 +99,7 @@ pub fn singular_at_zero(kind: OpKind, operand: usize) -> bool {
     amplifier(kind, operand).is_some_and(|row| row.what == Amplified::Zero)
 }
 
-/// Whether the result repeats as the first operand grows, so that the absolute error of a large one counts.
+/// Whether the result repeats as the first operand grows, so that the absolute error of a large operand counts.
 pub fn is_periodic(kind: OpKind) -> bool {
     amplifier(kind, 0).is_some_and(|row| row.what == Amplified::Angle)
 }
@@ -101,7 +111,7 @@ mod tests {
 
     type Function = fn(f64) -> f64;
 
-    /// The functions of one operand, each with its inverse where that is in the table of operators too.
+    /// Functions of one operand: if one is here, so is its inverse, as far as that is an operator.
     const FUNCTIONS: [(OpKind, Function); 20] = [
         (K::Acos, f64::acos),
         (K::Acosh, f64::acosh),
@@ -125,7 +135,7 @@ mod tests {
         (K::Tanh, f64::tanh),
     ];
 
-    /// What a function does to errors, found by computing it: what it amplifies is what the table says.
+    /// A function amplifies what the table says, as its slope near 0, 1, 30 and 1000 turns shows.
     #[test]
     fn functions_amplify_what_the_table_says() {
         for (kind, f) in FUNCTIONS {
@@ -152,7 +162,16 @@ mod tests {
     }
 
     #[test]
-    fn operands_of_the_table_exist_and_are_floats_once() {
+    fn functions_stay_in_their_range() {
+        for (kind, f) in FUNCTIONS {
+            let Some((least, greatest)) = crate::op::result_range(kind) else { continue };
+            let at = (-4000..=4000).map(|i| f(f64::from(i) / 100.0));
+            assert!(at.into_iter().all(|y| (least..=greatest).contains(&y)), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn operands_of_the_table_exist_and_are_there_once() {
         for (at, row) in AMPLIFIERS.iter().enumerate() {
             let schema = all().iter().rfind(|s| s.kind == row.kind).unwrap();
             let formal = schema.input(row.operand).unwrap_or_else(|| panic!("{}: {}", schema.name, row.why));

@@ -432,10 +432,20 @@ pub enum OpKind {
     Where,
     /// Xor of ai.onnx: 1, 7.
     Xor,
+    /// Adam of ai.ampc: 1.
+    Adam,
     /// AdamW of ai.ampc: 1.
     AdamW,
+    /// ClipCoef of ai.ampc: 1.
+    ClipCoef,
     /// GradCheck of ai.ampc: 1.
     GradCheck,
+    /// PhiloxDropout of ai.ampc: 1.
+    PhiloxDropout,
+    /// SGD of ai.ampc: 1.
+    SGD,
+    /// UpdateLossScale of ai.ampc: 1.
+    UpdateLossScale,
     /// ArrayFeatureExtractor of ai.onnx.ml: 1.
     MlArrayFeatureExtractor,
     /// Binarizer of ai.onnx.ml: 1.
@@ -768,8 +778,13 @@ impl OpKind {
         OpKind::Upsample,
         OpKind::Where,
         OpKind::Xor,
+        OpKind::Adam,
         OpKind::AdamW,
+        OpKind::ClipCoef,
         OpKind::GradCheck,
+        OpKind::PhiloxDropout,
+        OpKind::SGD,
+        OpKind::UpdateLossScale,
         OpKind::MlArrayFeatureExtractor,
         OpKind::MlBinarizer,
         OpKind::MlCastMap,
@@ -834,7 +849,7 @@ impl OpKind {
 }
 
 /// Domain and name of each operator, in the order of [`OpKind::ALL`].
-pub(super) static IDENTITIES: [(&str, &str); 267] = [
+pub(super) static IDENTITIES: [(&str, &str); 272] = [
     ("", "Abs"),
     ("", "Acos"),
     ("", "Acosh"),
@@ -1040,8 +1055,13 @@ pub(super) static IDENTITIES: [(&str, &str); 267] = [
     ("", "Upsample"),
     ("", "Where"),
     ("", "Xor"),
+    ("ai.ampc", "Adam"),
     ("ai.ampc", "AdamW"),
+    ("ai.ampc", "ClipCoef"),
     ("ai.ampc", "GradCheck"),
+    ("ai.ampc", "PhiloxDropout"),
+    ("ai.ampc", "SGD"),
+    ("ai.ampc", "UpdateLossScale"),
     ("ai.onnx.ml", "ArrayFeatureExtractor"),
     ("ai.onnx.ml", "Binarizer"),
     ("ai.onnx.ml", "CastMap"),
@@ -1184,6 +1204,8 @@ const T_CEA: TypeSet = tensors(0xcea);
 const T_EC2: TypeSet = tensors(0xec2);
 // tensor: int32 uint32
 const T_1040: TypeSet = tensors(0x1040);
+// tensor: uint64
+const T_2000: TypeSet = tensors(0x2000);
 // tensor: uint8 uint16 uint32 uint64
 const T_3014: TypeSet = tensors(0x3014);
 // tensor: uint8 int8 uint16 int16 int32 int64 uint32 uint64
@@ -6336,6 +6358,30 @@ pub static SCHEMAS: &[OpSchema] = &[
         &[],
     ),
     function(
+        OpKind::Adam,
+        1,
+        &[var("G", T_10402), var("L", T_10400)],
+        &[
+            one_is("w32", T_2),
+            one("g", 0),
+            one_is("m", T_2),
+            one_is("v", T_2),
+            one_is("lr", T_2),
+            one_is("mult", T_2),
+            one_is("step", T_80),
+            one_is("found_inf", T_2),
+        ],
+        &[one_is("w32_next", T_2), one_is("m_next", T_2), one_is("v_next", T_2), opt("w_lo_next", 1)],
+        &[
+            required("beta1", AttrKind::Tensor),
+            required("beta2", AttrKind::Tensor),
+            required("bias_correction", AttrKind::Int),
+            required("epsilon", AttrKind::Tensor),
+            absent("w_lo_dtype", AttrKind::Int),
+            required("weight_decay", AttrKind::Tensor),
+        ],
+    ),
+    function(
         OpKind::AdamW,
         1,
         &[var("G", T_10402), var("L", T_10400)],
@@ -6361,12 +6407,68 @@ pub static SCHEMAS: &[OpSchema] = &[
         ],
     ),
     function(
+        OpKind::ClipCoef,
+        1,
+        &[],
+        &[one_is("sumsq", T_2), one_is("inv_scale", T_2)],
+        &[one_is("mult", T_2), one_is("norm", T_2)],
+        &[required("epsilon", AttrKind::Tensor), required("max_norm", AttrKind::Tensor)],
+    ),
+    function(
         OpKind::GradCheck,
         1,
         &[var("G", T_10402)],
         &[one_is("inv_scale", T_2), mixed("g", 0, 1)],
         &[one_is("found_inf", T_2), one_is("sumsq", T_2)],
         &[],
+    ),
+    function(
+        OpKind::PhiloxDropout,
+        1,
+        &[var("T", T_10402)],
+        &[one("x", 0), one_is("seed", T_2000), one_is("offset", T_2000), one_is("ratio", T_2)],
+        &[one("y", 0)],
+        &[required("stream", AttrKind::Int)],
+    ),
+    function(
+        OpKind::SGD,
+        1,
+        &[var("G", T_10402), var("L", T_10400)],
+        &[
+            one_is("w32", T_2),
+            one("g", 0),
+            one_is("lr", T_2),
+            one_is("mult", T_2),
+            one_is("step", T_80),
+            one_is("found_inf", T_2),
+            opt_is("v", T_2),
+        ],
+        &[one_is("w32_next", T_2), opt_is("v_next", T_2), opt("w_lo_next", 1)],
+        &[
+            required("dampening", AttrKind::Tensor),
+            required("momentum", AttrKind::Tensor),
+            required("nesterov", AttrKind::Int),
+            required("on_overflow", AttrKind::String),
+            absent("w_lo_dtype", AttrKind::Int),
+            required("weight_decay", AttrKind::Tensor),
+        ],
+    ),
+    function(
+        OpKind::UpdateLossScale,
+        1,
+        &[],
+        &[one_is("scale", T_2), one_is("good", T_40), one_is("found_inf", T_2), opt_is("bad", T_40)],
+        &[one_is("scale_next", T_2), one_is("good_next", T_40), opt_is("bad_next", T_40)],
+        &[
+            required("arith", AttrKind::String),
+            required("backoff", AttrKind::Tensor),
+            required("backoff_every", AttrKind::Int),
+            required("growth", AttrKind::Tensor),
+            required("interval", AttrKind::Int),
+            absent("max", AttrKind::Tensor),
+            absent("min", AttrKind::Tensor),
+            required("reset_good", AttrKind::Int),
+        ],
     ),
     op(
         OpKind::MlArrayFeatureExtractor,

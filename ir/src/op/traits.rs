@@ -57,6 +57,61 @@ pub fn moves(kind: OpKind, operand: usize) -> Option<Sign> {
     moved.then_some(Sign::Kept)
 }
 
+/// Whether the results have every element of the operands, in some order, changed in sign or type at most.
+///
+/// These are the operators that [move](moves) all of their operands with data and leave nothing out: Concat and
+/// Transpose, but not Slice or Gather. What is largest among the operands is largest in the result.
+pub fn moves_all(kind: OpKind) -> bool {
+    matches!(
+        kind,
+        K::Cast
+            | K::CastLike
+            | K::Concat
+            | K::DepthToSpace
+            | K::Expand
+            | K::Flatten
+            | K::Identity
+            | K::Neg
+            | K::Reshape
+            | K::ReverseSequence
+            | K::SpaceToDepth
+            | K::Squeeze
+            | K::Tile
+            | K::Transpose
+            | K::Unsqueeze
+    )
+}
+
+/// Whether every element of the first result lies between the least and the greatest element of the first operand:
+/// means, and what chooses by value. Dropout does where it drops nothing, as in inference.
+pub fn stays_within_operand(kind: OpKind) -> bool {
+    matches!(
+        kind,
+        K::Dropout
+            | K::GlobalAveragePool
+            | K::GlobalMaxPool
+            | K::MaxPool
+            | K::ReduceMax
+            | K::ReduceMean
+            | K::ReduceMin
+            | K::TopK
+    )
+}
+
+/// Between which numbers, ends included, all results lie, whatever the operands are; `None` where that is not known of
+/// the operator alone.
+pub fn result_range(kind: OpKind) -> Option<(f64, f64)> {
+    match kind {
+        K::HardSigmoid | K::Hardmax | K::Sigmoid | K::Softmax => Some((0.0, 1.0)),
+        K::Cos | K::Erf | K::LpNormalization | K::Sin | K::Softsign | K::Tanh => Some((-1.0, 1.0)),
+        K::LogSoftmax => Some((f64::NEG_INFINITY, 0.0)),
+        K::LpPool | K::ReduceL1 | K::ReduceL2 | K::ReduceSumSquare | K::Softplus => {
+            Some((0.0, f64::INFINITY))
+        }
+        _ => None,
+    }
+}
+
 /// Whether each element of the result is a sum or difference of one element of each operand.
 pub fn adds(kind: OpKind) -> bool {
     matches!(kind, K::Add | K::Sub | K::Sum)
@@ -265,6 +320,8 @@ mod tests {
                 schema.since
             );
         }
+        // What moves all of its operands moves the first at least.
+        assert!(OpKind::ALL.iter().all(|&k| !moves_all(k) || moves(k, 0).is_some()));
         assert_eq!((moves(K::Where, 0), moves(K::Where, 2)), (None, Some(Sign::Kept)));
         assert_eq!((moves(K::Gather, 0), moves(K::Gather, 1)), (Some(Sign::Kept), None));
         assert_eq!(moves(K::Concat, 17), Some(Sign::Kept));
@@ -277,6 +334,10 @@ mod tests {
         let expected = ["GlobalMaxPool", "MaxPool", "MaxRoiPool", "ReduceMax", "ReduceMin", "ReduceProd"];
         assert_eq!(rest, expected);
         assert!(OpKind::ALL.iter().all(|&k| !sums(k) || reduces(k)));
+        let stays = names(|k| reduces(k) && stays_within_operand(k));
+        let expected =
+            ["GlobalAveragePool", "GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMean", "ReduceMin"];
+        assert_eq!(stays, expected);
         assert_eq!(names(adds), ["Add", "Sub", "Sum"]);
     }
 

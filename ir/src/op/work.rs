@@ -29,7 +29,7 @@ const DIVISION: u32 = 4;
 
 /// The work of an operator.
 pub fn work(kind: OpKind) -> Work {
-    if is_product(kind) {
+    if is_single_product(kind) || is_compound_product(kind) {
         Work::Product
     } else if (0..3).any(|operand| moves(kind, operand).is_some()) || is_made_of_nothing(kind) {
         Work::Move
@@ -38,31 +38,42 @@ pub fn work(kind: OpKind) -> Work {
     }
 }
 
-fn is_product(kind: OpKind) -> bool {
+/// Whether the operator is one product: MatMul, Gemm, Conv and their like, with at most a bias or an activation behind
+/// it.
+///
+/// Attentions and recurrences are none: they do several products, of which one reads what another makes.
+pub fn is_single_product(kind: OpKind) -> bool {
     matches!(
         kind,
-        K::Attention
-            | K::CausalConvWithState
-            | K::ContribAttention
-            | K::ContribFusedConv
+        K::ContribFusedConv
             | K::ContribFusedGemm
             | K::ContribFusedMatMul
             | K::ContribGemmFastGelu
-            | K::ContribGroupQueryAttention
             | K::ContribMatMulNBits
-            | K::ContribMultiHeadAttention
             | K::ContribNhwcConv
-            | K::ContribPackedMultiHeadAttention
             | K::ContribTransposeMatMul
             | K::Conv
             | K::ConvTranspose
             | K::DeformConv
             | K::Einsum
-            | K::GRU
             | K::Gemm
+            | K::MatMul
+    )
+}
+
+/// Whether the operator does several products, or one in every step of a recurrence.
+fn is_compound_product(kind: OpKind) -> bool {
+    matches!(
+        kind,
+        K::Attention
+            | K::CausalConvWithState
+            | K::ContribAttention
+            | K::ContribGroupQueryAttention
+            | K::ContribMultiHeadAttention
+            | K::ContribPackedMultiHeadAttention
+            | K::GRU
             | K::LSTM
             | K::LinearAttention
-            | K::MatMul
             | K::PreviewFlexAttention
             | K::RNN
     )

@@ -41,6 +41,28 @@ impl Broadcast {
     }
 }
 
+/// PhiloxDropout of ai.ampc.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PhiloxDropoutView {
+    /// Which of the sequences of a seed and offset it is.
+    pub stream: u32,
+}
+
+impl PhiloxDropoutView {
+    /// Reads a PhiloxDropout.
+    ///
+    /// # Errors
+    /// If `stream` is no word of 32 bits.
+    pub fn read(view: &NodeView<'_>) -> Result<PhiloxDropoutView, OpError> {
+        let found = view.int("stream");
+        let stream = found.and_then(|n| u32::try_from(n).ok()).ok_or_else(|| {
+            let found = found.map_or_else(|| "none".to_owned(), |n| n.to_string());
+            OpError::attr("stream", "an integer from 0 to 4294967295", found)
+        })?;
+        Ok(PhiloxDropoutView { stream })
+    }
+}
+
 /// Dropout at its versions: ratio and mode as attributes or operands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DropoutView {

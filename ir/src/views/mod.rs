@@ -14,6 +14,7 @@ pub mod control;
 pub mod image;
 mod layout;
 pub mod linear;
+pub mod loss_scale;
 pub mod norm;
 pub mod optimizer;
 mod quantize;

@@ -3,6 +3,7 @@
 use super::{NodeView, OpError, Part};
 use crate::DType;
 use crate::attr::AttrValue;
+use crate::op::OpKind;
 
 /// Whose AdamW it is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -33,18 +34,18 @@ impl AdamWMode {
     }
 }
 
-/// AdamW of ai.ampc.
+/// Adam or AdamW of ai.ampc.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct AdamWView {
-    /// Whose formula it is.
-    pub mode: AdamWMode,
+pub struct AdamView {
+    /// Whose AdamW it is; `None` for Adam, whose decay is added to the gradient.
+    pub mode: Option<AdamWMode>,
     /// How much of the mean of gradients stays.
     pub beta1: f64,
     /// How much of the mean of their squares stays.
     pub beta2: f64,
     /// What is added to the root.
     pub epsilon: f64,
-    /// The decay of the weights, times the learning rate.
+    /// The decay of the weights: times the learning rate for AdamW.
     pub weight_decay: f64,
     /// Whether means are corrected for having begun at 0.
     pub bias_correction: bool,
@@ -52,48 +53,167 @@ pub struct AdamWView {
     pub w_lo: Option<DType>,
 }
 
-impl AdamWView {
-    /// Reads an AdamW.
+impl AdamView {
+    /// Reads an Adam or AdamW.
     ///
     /// # Errors
     /// If an attribute is absent or has a value that the operator does not have.
-    pub fn read(view: &NodeView<'_>) -> Result<AdamWView, OpError> {
-        let mode = match view.attr("mode") {
-            Some(AttrValue::String(text)) => String::from_utf8_lossy(text).into_owned(),
-            _ => "none".to_owned(),
+    pub fn read(view: &NodeView<'_>) -> Result<AdamView, OpError> {
+        let mode = match view.kind() {
+            OpKind::Adam => None,
+            _ => Some(word(view, "mode", "torch or hf", AdamWMode::from_name)?),
         };
-        Ok(AdamWView {
-            mode: AdamWMode::from_name(&mode).ok_or_else(|| OpError::attr("mode", "torch or hf", mode))?,
+        Ok(AdamView {
+            mode,
             beta1: double(view, "beta1")?,
             beta2: double(view, "beta2")?,
             epsilon: double(view, "epsilon")?,
             weight_decay: double(view, "weight_decay")?,
-            bias_correction: match view.int("bias_correction") {
-                Some(0) => false,
-                Some(1) => true,
-                Some(n) => return Err(OpError::attr("bias_correction", "0 or 1", n.to_string())),
-                None => return Err(OpError::attr("bias_correction", "0 or 1", "none")),
-            },
-            w_lo: w_lo(view)?,
+            bias_correction: flag(view, "bias_correction")?,
+            w_lo: w_lo(view, 3)?,
         })
     }
 }
 
-/// The element type that `w_lo_dtype` names.
-fn w_lo(view: &NodeView<'_>) -> Result<Option<DType>, OpError> {
+/// What becomes of a step with a gradient that is not finite.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum OnOverflow {
+    /// Nothing changes.
+    Skip,
+    /// The gradient counts as zeros, and the step is taken.
+    ZeroGrad,
+}
+
+impl OnOverflow {
+    /// What the attribute `on_overflow` spells.
+    pub fn from_name(name: &str) -> Option<OnOverflow> {
+        match name {
+            "skip" => Some(OnOverflow::Skip),
+            "zero_grad" => Some(OnOverflow::ZeroGrad),
+            _ => None,
+        }
+    }
+
+    /// Its spelling.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            OnOverflow::Skip => "skip",
+            OnOverflow::ZeroGrad => "zero_grad",
+        }
+    }
+}
+
+/// What an SGD moves weights by.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Momentum {
+    /// The gradient: there is no state but the weights.
+    Plain,
+    /// The momentum.
+    Momentum,
+    /// The gradient, and the momentum as it is next.
+    Nesterov,
+}
+
+impl Momentum {
+    /// The word by which overloads name it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Momentum::Plain => "plain",
+            Momentum::Momentum => "momentum",
+            Momentum::Nesterov => "nesterov",
+        }
+    }
+}
+
+/// SGD of ai.ampc.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct SgdView {
+    /// What moves the weights.
+    pub direction: Momentum,
+    /// What becomes of a step with a gradient that is not finite.
+    pub on_overflow: OnOverflow,
+    /// How much of the momentum stays.
+    pub momentum: f64,
+    /// How much of the gradient is left out of the momentum.
+    pub dampening: f64,
+    /// The decay of the weights, which is added to the gradient.
+    pub weight_decay: f64,
+    /// The element type of the low copy; `None` if the node makes none.
+    pub w_lo: Option<DType>,
+}
+
+impl SgdView {
+    /// Reads an SGD.
+    ///
+    /// # Errors
+    /// If an attribute is absent or has a value that the operator does not have, or the state does not fit them.
+    pub fn read(view: &NodeView<'_>) -> Result<SgdView, OpError> {
+        let (momentum, nesterov) = (double(view, "momentum")?, flag(view, "nesterov")?);
+        let direction = match (view.has(6), nesterov) {
+            (true, false) => Momentum::Momentum,
+            (true, true) => Momentum::Nesterov,
+            (false, false) => Momentum::Plain,
+            (false, true) => return Err(OpError::attr("nesterov", "0 where there is no `v`", "1")),
+        };
+        if direction == Momentum::Plain {
+            if momentum != 0.0 {
+                return Err(OpError::attr("momentum", "0 where there is no `v`", momentum.to_string()));
+            }
+            if view.data().result(1).is_some() {
+                let expected = "none where there is no `v`".into();
+                return Err(OpError { part: Part::Result(1), expected, found: "the next momentum".into() });
+            }
+        }
+        Ok(SgdView {
+            direction,
+            on_overflow: word(view, "on_overflow", "skip or zero_grad", OnOverflow::from_name)?,
+            momentum,
+            dampening: double(view, "dampening")?,
+            weight_decay: double(view, "weight_decay")?,
+            w_lo: w_lo(view, 2)?,
+        })
+    }
+}
+
+/// The element type that `w_lo_dtype` names, for the low copy that result `j` is.
+fn w_lo(view: &NodeView<'_>, j: usize) -> Result<Option<DType>, OpError> {
     let dtype = view.dtype_attr("w_lo_dtype")?;
     match dtype {
-        None if view.data().result(3).is_some() => {
+        None if view.data().result(j).is_some() => {
             let expected = "no low copy, or the attribute `w_lo_dtype`".into();
-            Err(OpError { part: Part::Result(3), expected, found: "a low copy".into() })
+            Err(OpError { part: Part::Result(j), expected, found: "a low copy".into() })
         }
         None | Some(DType::F16 | DType::BF16) => Ok(dtype),
         Some(other) => Err(OpError::attr("w_lo_dtype", "float16 (10) or bfloat16 (16)", other.to_string())),
     }
 }
 
+/// What an attribute that is one of some words means.
+pub(super) fn word<T>(
+    view: &NodeView<'_>,
+    name: &str,
+    expected: &str,
+    meaning: impl Fn(&str) -> Option<T>,
+) -> Result<T, OpError> {
+    let found = match view.attr(name) {
+        Some(AttrValue::String(text)) => String::from_utf8_lossy(text).into_owned(),
+        _ => "none".to_owned(),
+    };
+    meaning(&found).ok_or_else(|| OpError::attr(name, expected, found))
+}
+
+/// What an attribute that is 0 or 1 says.
+pub(super) fn flag(view: &NodeView<'_>, name: &str) -> Result<bool, OpError> {
+    match view.int(name) {
+        Some(0) => Ok(false),
+        Some(1) => Ok(true),
+        Some(n) => Err(OpError::attr(name, "0 or 1", n.to_string())),
+        None => Err(OpError::attr(name, "0 or 1", "none")),
+    }
+}
+
 /// The number in an attribute that is a scalar tensor of f64.
-fn double(view: &NodeView<'_>, name: &str) -> Result<f64, OpError> {
+pub(super) fn double(view: &NodeView<'_>, name: &str) -> Result<f64, OpError> {
     const EXPECTED: &str = "a scalar of f64";
     match view.attr(name) {
         Some(AttrValue::Tensor(data)) if data.dtype() == DType::F64 && data.dims().is_empty() => {

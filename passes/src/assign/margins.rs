@@ -143,8 +143,8 @@ impl Walk<'_> {
         found.extend(values.into_iter().filter(is_float).copied());
     }
 
-    /// Where something computes in 16 bits whatever is chosen, or is a product that need not. What only follows others does not count, nor what is
-    /// computed from constants alone: they may be low because an earlier run chose so.
+    /// Where something computes in 16 bits whatever is chosen, or is a product that need not. What only follows others
+    /// does not count, nor what is computed from constants alone: they may be low because an earlier run chose so.
     fn products(&self) -> impl Iterator<Item = At> + '_ {
         let module = self.tensors.module;
         let vars = flow::nodes(module).into_iter().flat_map(|node| flow::vars(module, node));

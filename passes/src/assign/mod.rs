@@ -90,19 +90,20 @@ pub struct Assign {
     pub keep_io: KeepIo,
     /// How it is chosen.
     pub by: By,
-    /// In percent of the work of all products that may be low: a minimum cut may leave fp32 what is below, if all that is
-    /// so is below [`TOGETHER`] times that. 0: none. Products that somebody asked for are low all the same.
+    /// In percent of the work of all products that may be low: a minimum cut may leave fp32 what is below, if all that
+    /// is so is below [`TOGETHER`] times that. 0: none. Products that somebody asked for are low all the same.
     pub negligible: u8,
     /// Whether what is computed in integers stays fp32: operators between DequantizeLinear and QuantizeLinear.
     pub keeps_quantized: bool,
-    /// A policy for which the report is to say what it would leave fp32, if a minimum cut chooses; no decision depends on
-    /// it.
+    /// A policy for which the report is to say what it would leave fp32, if a minimum cut chooses; no decision depends
+    /// on it.
     pub alternative: Option<Alternative>,
 }
 
-/// What is so little of the work, in percent, that it may stay fp32.
+/// What is so little of the work, in percent, that it may stay fp32: the model is slower by no more than that for one
+/// such product.
 const NEGLIGIBLE: u8 = 1;
-/// What is most of the work if it comes [`TOGETHER`] times.
+/// The most that may be asked for: [`TOGETHER`] times more than this would be all of the work.
 const MAX_NEGLIGIBLE: u8 = 100 / TOGETHER;
 /// Whether what is computed in integers stays as it is.
 const QUANTIZED: Words = Words { no: "lower", yes: "keep" };
@@ -279,8 +280,8 @@ impl Assign {
     }
 }
 
-/// The choice that keeps in fp32 what loops add up, and the gated states of unrolled ones that cost few casts by it: at
-/// most one for each ten steps. What is rounded in every step else is in the optimum.
+/// The choice that keeps fp32 what loops add up, and those gated states of unrolled loops that cost few casts by it: at
+/// most one for each [`STEPS_PER_CAST`] steps. The others, which are rounded in every step, are listed in the optimum.
 fn keeping_states(
     module: &Module,
     choose: impl Fn(FxHashSet<Var>) -> (Found, Optimum, usize),
@@ -297,7 +298,8 @@ fn keeping_states(
         let vars = chains.iter().flat_map(|chain| chain.vars.iter().copied());
         choose(of_loops.iter().copied().chain(vars).collect())
     };
-    let budget = |chains: &[&Unrolled]| chains.iter().map(|chain| chain.steps.len() / 10).sum::<usize>();
+    let budget =
+        |chains: &[&Unrolled]| chains.iter().map(|chain| chain.steps.len() / STEPS_PER_CAST).sum::<usize>();
     let pays = |chains: &[&Unrolled]| with(chains).2 <= casts + budget(chains);
     let all: Vec<&Unrolled> = chains.iter().collect();
     // Together they may share casts; if they do not pay so, each is looked at alone.
@@ -320,7 +322,11 @@ fn keeping_states(
     (found, optimum)
 }
 
-/// More unrolled states than this are kept all or none.
+/// An unrolled state that is kept fp32 may cost a cast for so many of its steps: its gates come from one product, then,
+/// or from a few. One whose gates are computed in each step costs two casts a step, and is left low with a warning.
+const STEPS_PER_CAST: usize = 10;
+
+/// More unrolled states than this are kept all or none: to look at each alone takes another choice.
 const MAX_CHAINS: usize = 16;
 
 /// Makes casts take what arrives, unless they were to read a 16-bit format: from a narrower format than they were to

@@ -1,5 +1,5 @@
-//! Products that are next to nothing of the model's work, and may be fp32 if that costs least: the product of a time step
-//! with some frequencies, a 4×4 projection, the product of one step of a recurrence.
+//! Products that are next to nothing of the model's work, and may be fp32 if that costs least: the product of a time
+//! step with some frequencies, a 4×4 projection, the product of one step of a recurrence.
 //!
 //! Products are low for the sake of those that take the time. One that takes none gains nothing, and its operand is
 //! rounded for it all the same; so the choice is free where four things hold:
@@ -25,7 +25,8 @@ use ampc_ir::{DType, Module, Node, Value};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 
-/// All products that are free are below so many times what one has to be below.
+/// All products that are free are together below so many times the percentage that one has to be below: with 1 %, 85 %
+/// of the work and more stays low.
 pub const TOGETHER: u8 = 15;
 
 /// A product that may be low.

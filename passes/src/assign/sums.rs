@@ -1,6 +1,6 @@
-//! Sums that loops keep: `h + x` that is the next `h`, and gated ones, `f·c + i·g` that is the next `c`. In 16 bits every
-//! round would round the sum again, and from some size on what is added is lost, so they are worth more than the casts
-//! they cost.
+//! Sums that loops keep: `h + x` that is the next `h`, and gated ones, `f·c + i·g` that is the next `c`. In 16 bits
+//! every iteration would round the sum again, and once it is large what is added to it is lost, so they are worth more
+//! than the casts they cost.
 
 use crate::flow::{self, Var};
 use ampc_ir::module::Op;
@@ -35,12 +35,12 @@ pub(super) fn sums(module: &Module) -> FxHashSet<Var> {
 /// The variables of the addition that makes a value from one of these, and of the products in it that scale them: none
 /// if there is no such addition.
 fn sum_of(module: &Module, value: Value, of: &[Value]) -> Vec<Var> {
-    let Some((node, var)) = infers(module, value, op::adds) else { return Vec::new() };
+    let Some((node, var)) = infer_producer(module, value, op::adds) else { return Vec::new() };
     let mut found = Vec::new();
     for &operand in module.node(node).formal_operands().iter().flatten() {
         if of.contains(&flow::behind_inserted(module, operand)) {
             found.push(var);
-        } else if let Some((product, scales)) = infers(module, operand, |kind| kind == OpKind::Mul)
+        } else if let Some((product, scales)) = infer_producer(module, operand, |kind| kind == OpKind::Mul)
             && reads(module, product, of)
         {
             found.extend([var, scales]);
@@ -49,8 +49,8 @@ fn sum_of(module: &Module, value: Value, of: &[Value]) -> Vec<Var> {
     found
 }
 
-/// The node that makes a value, if it is an infer one of some kind, with its variable.
-fn infers(module: &Module, value: Value, is: impl Fn(OpKind) -> bool) -> Option<(Node, Var)> {
+/// The node that makes a value, with its variable, if that is infer and the operator of some kind.
+fn infer_producer(module: &Module, value: Value, is: impl Fn(OpKind) -> bool) -> Option<(Node, Var)> {
     let (node, _) = module.producer(flow::behind_inserted(module, value))?;
     let kind = module.node(node).schema()?.kind;
     let var = flow::vars(module, node).next().filter(|_| is(kind))?;
@@ -70,7 +70,7 @@ pub(super) struct Unrolled {
     pub(super) vars: Vec<Var>,
 }
 
-/// Fewer steps than this add up to no more than what other operators round.
+/// A state of fewer steps is left alone: its rounding errors are no more than those of as many operators in a row.
 const MIN_STEPS: usize = 8;
 
 /// Gated states that were unrolled into [`MIN_STEPS`] steps and more, in program order of their first sums.
@@ -89,9 +89,9 @@ pub(super) fn unrolled(module: &Module) -> Vec<Unrolled> {
     let mut chains: Vec<Unrolled> = Vec::new();
     for node in flow::nodes(module) {
         let Some(sum) = module.node(node).result(0) else { continue };
-        let Some((_, var)) = infers(module, sum, op::adds) else { continue };
+        let Some((_, var)) = infer_producer(module, sum, op::adds) else { continue };
         let scaled = module.node(node).formal_operands().iter().flatten().find_map(|&operand| {
-            let (product, scales) = infers(module, operand, |kind| kind == OpKind::Mul)?;
+            let (product, scales) = infer_producer(module, operand, |kind| kind == OpKind::Mul)?;
             let states = module.node(product).formal_operands().iter().flatten();
             let mut before =
                 states.filter_map(|&state| Some(module.producer(flow::behind_casts(module, state))?.0));

@@ -51,6 +51,7 @@ mod softmax;
 mod window;
 
 pub use self::backward::Backward;
+pub(crate) use self::backward::PHASE;
 pub use self::rules::{GradientFn, has_gradient, is_differentiable};
 
 use self::rules::Rule;
@@ -341,7 +342,7 @@ pub fn with_role<'m>(module: &'m Module, role: &'m str) -> impl Iterator<Item = 
 }
 
 /// The value of a role that at most one has.
-fn one_with_role(module: &Module, role: &'static str) -> Result<Option<Value>, GradientError> {
+pub(crate) fn one_with_role(module: &Module, role: &'static str) -> Result<Option<Value>, GradientError> {
     let values: Vec<Value> = with_role(module, role).collect();
     match values[..] {
         [] => Ok(None),

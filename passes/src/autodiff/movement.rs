@@ -251,6 +251,15 @@ pub(super) fn dropout(b: &mut Backward<'_>) -> Ruled {
     b.add(0, dx)
 }
 
+/// The same elements are kept, with the same factor: the operator itself, of dy.
+pub(super) fn philox_dropout(b: &mut Backward<'_>) -> Ruled {
+    let (dy, seed, offset, ratio) = (b.dy0()?, b.x(1)?, b.x(2)?, b.x(3)?);
+    let stream = b.view()?.int("stream").unwrap_or(0);
+    let spec = NodeSpec::new(OpKind::PhiloxDropout, &[dy, seed, offset, ratio]);
+    let [dx] = b.insert(spec.attr("stream", AttrValue::Int(stream)))?;
+    b.add(0, dx)
+}
+
 pub(super) fn trilu(b: &mut Backward<'_>) -> Ruled {
     let dy = b.dy0()?;
     let upper = b.view()?.int("upper").unwrap_or(1);

@@ -184,6 +184,7 @@ fn rule(kind: OpKind) -> Rule {
             Gradient(movement::reshape, First(1))
         }
         OpKind::Identity => Gradient(movement::identity, All),
+        OpKind::PhiloxDropout => Gradient(movement::philox_dropout, First(1)),
         OpKind::Pad => Gradient(movement::pad, FirstAndThird),
         OpKind::Slice => Gradient(movement::slice, First(1)),
         OpKind::SpaceToDepth => Gradient(movement::space_to_depth, All),
@@ -289,8 +290,12 @@ fn rule(kind: OpKind) -> Rule {
         | OpKind::TensorScatter
         | OpKind::PreviewFlexAttention
         | OpKind::Declared => None(RARE),
-        OpKind::AdamW
+        OpKind::Adam
+        | OpKind::AdamW
+        | OpKind::ClipCoef
         | OpKind::GradCheck
+        | OpKind::SGD
+        | OpKind::UpdateLossScale
         | OpKind::TrainingAdagrad
         | OpKind::TrainingAdam
         | OpKind::TrainingGradient

@@ -1,44 +1,67 @@
-//! Guards on what makes small errors large: what is rounded on the way there, and how it comes about.
+//! Guards on errors that are amplified: what is rounded on the way to an amplifier, and how it comes about.
 //!
-//! Each asks what a variable holds and what it leads to ([`numerics`](crate::numerics)).
+//! Each asks [`numerics`](crate::numerics) for the properties of what a variable makes, and for the sinks that it
+//! reaches. What stays fp32 is the way from the last product on, of `infer` and `clear` operators. A product itself
+//! stays fp32 only where its rounding alone would show, since that costs most of the time that the format saves. For
+//! example:
+//!
+//! ```text
+//! %h = MatMul(%x, %w)          low, unless every use of it reaches the angle
+//! %a = Add(%h, %bias)          fp32, by the guard `position`: on the way to the angle of Sin
+//! %y = Sin(%a)
+//! ```
 
 use super::Cx;
 use crate::cost::Sizes;
 use crate::flow::{self, Var};
-use crate::numerics::{Held, Lead, Leads, is_plain_product, squares, subtracts, terms};
+use crate::numerics::{Properties, Sink, Sinks, squares, subtracts, terms};
 use crate::pass::PassError;
 use ampc_ir::op::{self, Class, OpKind};
 use ampc_ir::views::NodeView;
 use ampc_ir::{Node, Value};
 
-/// Numbers of a range that is known to be smaller than this are no farther off than scores of ordinary size are.
+/// Numbers that are known to be at most this large are of the size of ordinary activations and scores: f16 rounds them
+/// by 2^-8 at most, bf16 by 2^-5. What is larger takes those digits from what it is added to.
 pub(super) const SMALL: f64 = 16.0;
 
+/// A table of numbers whose magnitudes differ by this factor is one of distances, in which digits count; one whose
+/// numbers are nearly alike is a mask, in which they do not.
+const SPREAD: f32 = 2.0;
+
+/// Products of at most so many terms compute coordinates (a 4×4 projection, a time step with a frequency); those of more
+/// compute features, which a network was trained to have rounded.
+const MAX_COORDINATES: u64 = 16;
+
+/// The slot of the mask of Attention.
+const MASK: u32 = 3;
+
 impl Cx<'_> {
-    /// What the results of a variable hold.
-    pub(super) fn held(&self, var: Var) -> Held {
+    /// The properties of the results of a variable.
+    pub(super) fn properties(&self, var: Var) -> Properties {
         let results = flow::results_of(self.module, var);
-        results.fold(Held::NOTHING, |held, (_, value)| held | self.numerics.held(self.module, value))
+        results.fold(Properties::NOTHING, |properties, (_, value)| {
+            properties | self.numerics.properties(self.module, value)
+        })
     }
 
-    /// What the results of a variable lead to.
-    pub(super) fn leads(&self, var: Var) -> Leads {
+    /// The sinks that the results of a variable reach, as far as they are read.
+    pub(super) fn sinks(&self, var: Var) -> Sinks {
         let read = flow::results_of(self.module, var).filter(|&(_, value)| {
             self.module.uses(value).next().is_some() || self.module.output_slots(value).next().is_some()
         });
-        read.map(|(_, value)| self.numerics.leads(self.module, value)).reduce(Leads::and).unwrap_or_default()
+        read.map(|(_, value)| self.numerics.sinks(self.module, value)).reduce(Sinks::and).unwrap_or_default()
     }
 
     fn class(&self, var: Var) -> Option<Class> {
         flow::decision(self.module, var).map(|decision| decision.class)
     }
 
-    /// Whether a variable is that of a product of its operands.
+    /// Whether a variable is that of a single product.
     pub(super) fn is_product(&self, var: Var) -> bool {
-        self.class(var) == Some(Class::Allow) && self.kind(var.node).is_some_and(is_plain_product)
+        self.class(var) == Some(Class::Allow) && self.kind(var.node).is_some_and(op::is_single_product)
     }
 
-    /// Whether a variable may be denied for what it leads to: what is between products.
+    /// Whether a variable is that of an operator between products.
     fn is_between(&self, var: Var) -> bool {
         matches!(self.class(var), Some(Class::Infer | Class::Clear))
     }
@@ -46,13 +69,14 @@ impl Cx<'_> {
     /// Whether the range of a value is unknown, and nothing says that it is small.
     fn is_unknown(&self, value: Value) -> bool {
         let small = self.numerics.interval(self.module, value).is_some_and(|i| i.magnitude() <= SMALL);
-        self.numerics.held(self.module, value).has(Held::UNKNOWN) && !small
+        self.numerics.properties(self.module, value).has(Properties::UNKNOWN_RANGE) && !small
     }
 
-    /// Whether a constant has large numbers of several magnitudes: a table of distances, not a mask.
+    /// Whether a constant has large numbers of several magnitudes: a table of distances, not a mask ([`SPREAD`]).
     fn is_spread(&mut self, value: Value) -> Result<bool, PassError> {
         let stats = self.known(value)?.map(|known| known.stats);
-        Ok(stats.is_some_and(|stats| f64::from(stats.max_abs) > SMALL && stats.min_abs < stats.max_abs / 2.0))
+        Ok(stats
+            .is_some_and(|stats| f64::from(stats.max_abs) > SMALL && stats.min_abs < stats.max_abs / SPREAD))
     }
 
     fn operand(&self, node: Node, slot: usize) -> Option<Value> {
@@ -60,27 +84,27 @@ impl Cx<'_> {
     }
 }
 
-/// Where a way ends, in words.
-fn end(leads: Leads) -> &'static str {
-    leads.amplifier().map_or("what makes small errors large", |row| row.why)
+/// The amplifier that is reached, in words.
+fn end(sinks: Sinks) -> &'static str {
+    sinks.amplifier().map_or("what amplifies errors", |row| row.why)
 }
 
-/// Sums with numbers of unknown range that lead to an exponent: a mask that is an input, a slope times a position; and
-/// with a table of such.
+/// Sums that reach an exponent and have an operand of unknown range (a mask that is an input, a slope times a position),
+/// or a constant that is a table of large numbers.
 ///
-/// Such a number may be as large as it likes, and what is added to it keeps the digits that are left; in f16 a mask of
-/// −1e9 is −∞ besides, and a row of those has no Softmax.
+/// Such an operand may be of any size, and what is added to it keeps only the digits that are left: 3.2 + 1000 is 1003
+/// in f16. A mask of −1e9 is −∞ there besides, and the Softmax of a row of those is NaN.
 pub(super) fn scores(cx: &mut Cx<'_>) -> Result<(), PassError> {
     for var in cx.free_vars() {
-        let leads = cx.leads(var);
+        let sinks = cx.sinks(var);
         let unknown = match cx.kind(var.node) {
-            Some(kind) if op::adds(kind) && leads.some.any(Lead::EXPONENT) => {
+            Some(kind) if op::adds(kind) && sinks.some.any(Sink::EXPONENT) => {
                 let operands: Vec<Value> =
                     flow::operands_of(cx.module, var).map(|(_, value)| value).collect();
                 let mut unknown = None;
                 for value in operands {
-                    // 1 − m is a mask, whatever m was.
-                    let stays = cx.held(var).has(Held::UNKNOWN);
+                    // The range of the sum is known if this is 1 − m of an integer m, whatever the range of m is.
+                    let stays = cx.properties(var).has(Properties::UNKNOWN_RANGE);
                     if stays && cx.is_unknown(value) || cx.is_spread(value)? {
                         unknown = unknown.or(Some(value));
                     }
@@ -95,117 +119,139 @@ pub(super) fn scores(cx: &mut Cx<'_>) -> Result<(), PassError> {
         };
         if let Some(value) = unknown {
             let name = cx.name(value);
-            let to = leads.amplifier().map_or("the scores of Attention", |row| row.why);
+            let to = sinks.amplifier().map_or("the scores of Attention", |row| row.why);
             cx.deny(var, || format!("adds `{name}`, which may be large, on the way to {to}"));
         }
     }
     Ok(())
 }
 
-/// The mask of Attention.
-const MASK: u32 = 3;
-
-/// What leads to an angle or a coordinate, from the last product on; the product too, if it leads nowhere else, or is
-/// one of numbers of unknown range.
+/// What reaches an angle or a coordinate, from the last product on; the product too, if all its uses do, or if it is one
+/// of a few numbers of unknown range.
 ///
-/// A position of 300 is off by 1/8 in f16 and by 1 in bf16. A product of what Sin and Cos make is a layer of a network
-/// of waves and no position: it stays as it is.
-pub(super) fn place(cx: &mut Cx<'_>) -> Result<(), PassError> {
+/// A coordinate of 300 is off by up to 1/8 in f16 and by up to 1 in bf16. A product of sines and cosines is a layer of a
+/// sinusoidal network and no coordinate: it may be low.
+pub(super) fn position(cx: &mut Cx<'_>) -> Result<(), PassError> {
     for var in cx.free_vars() {
-        let leads = cx.leads(var);
-        if cx.is_between(var) && leads.some.any(Lead::PLACE) {
-            cx.deny(var, || format!("on the way to {}", end(leads)));
+        let sinks = cx.sinks(var);
+        if cx.is_between(var) && sinks.some.any(Sink::POSITION) {
+            cx.deny(var, || format!("on the way to {}", end(sinks)));
         } else if cx.is_product(var)
-            && leads.some.any(Lead::PLACE)
-            && !cx.held(var).has(Held::WAVES)
-            && (leads.all.any(Lead::PLACE) || multiplies_positions(cx, var))
+            && sinks.some.any(Sink::POSITION)
+            && !cx.properties(var).has(Properties::SINUSOIDS)
+            && (sinks.all.any(Sink::POSITION) || multiplies_coordinates(cx, var))
         {
-            cx.deny(var, || format!("the last product before {}", end(leads)));
+            cx.deny(var, || format!("the last product before {}", end(sinks)));
         }
     }
     Ok(())
 }
 
 /// Whether a product is one of a few numbers of unknown range each: of a time, or of coordinates.
-fn multiplies_positions(cx: &Cx<'_>, var: Var) -> bool {
+fn multiplies_coordinates(cx: &Cx<'_>, var: Var) -> bool {
     let unknown = flow::operands_of(cx.module, var).any(|(_, value)| cx.is_unknown(value));
     let view = NodeView::new(cx.module, var.node).filter(|_| unknown);
     view.is_some_and(|view| terms(cx.module, &view, Sizes::default().other) <= MAX_COORDINATES)
 }
 
-/// A product of more numbers than this is one of features.
-const MAX_COORDINATES: u64 = 16;
-
-/// Squares and sums of them on the way to a root, a logarithm or a divisor, and the products that are squared before a
-/// logarithm.
+/// Functions with bounds (Softmax, Sigmoid, Tanh) on the way to what TopK, ArgMax, ArgMin or NonMaxSuppression choose by.
 ///
-/// The square of 256 is beyond f16 and that of 2e-4 is 0 in it, while the root of the sum is of ordinary size. What is
-/// squared before a logarithm is small where others are large: a spectrum, of which the logarithm shows every digit.
+/// Such a function brings numbers together that a product has told apart: the scores 8 and 9 have the Sigmoids 0.99966
+/// and 0.99988, both of which are 1 in bf16. That makes a tie, and another expert or class is chosen. What was a tie
+/// before the function is one behind it, so the product itself may be low.
+pub(super) fn choice(cx: &mut Cx<'_>) -> Result<(), PassError> {
+    for var in cx.free_vars() {
+        let sinks = cx.sinks(var);
+        let bounded = cx.kind(var.node).and_then(op::result_range).is_some_and(|(_, most)| most.is_finite());
+        if bounded && cx.is_between(var) && sinks.some.any(Sink::CHOICE) {
+            cx.deny(var, || format!("may make ties on the way to {}", end(sinks)));
+        }
+    }
+    Ok(())
+}
+
+/// Squares and sums of them on the way to a root, a logarithm or a divisor; and what is squared before a logarithm, a
+/// product too if all its uses are.
+///
+/// The square of 256 is beyond f16 and that of 1e-4 is 0 in it, while the root of the sum is of ordinary size. What is
+/// squared before a logarithm is a spectrum, say: small values stand beside large ones, and the logarithm shows every
+/// digit of theirs.
 pub(super) fn square(cx: &mut Cx<'_>) -> Result<(), PassError> {
     for var in cx.free_vars() {
-        let (held, leads) = (cx.held(var), cx.leads(var));
+        let (properties, sinks) = (cx.properties(var), cx.sinks(var));
         let (between, product) = (cx.is_between(var), cx.is_product(var));
-        // What is summed is what the guard `norm` looks at.
-        let summed = squares(cx.module, var.node) && leads.some.any(Lead::SUM);
-        if (between || product) && held.has(Held::SQUARES) && leads.some.any(Lead::ZERO) && !summed {
-            cx.deny(var, || format!("squares on the way to {}", end(leads)));
-        } else if between && leads.some.any(Lead::LOG_OF_SQUARES) {
+        // Squares that are summed are found by the guard `norm`.
+        let summed = squares(cx.module, var.node) && sinks.some.any(Sink::SUM);
+        if (between || product)
+            && properties.has(Properties::SQUARES)
+            && sinks.some.any(Sink::ZERO)
+            && !summed
+        {
+            cx.deny(var, || format!("squares on the way to {}", end(sinks)));
+        } else if between && sinks.some.any(Sink::LOG_OF_SQUARES) {
             cx.deny(var, || "is squared before a logarithm".into());
-        } else if product && leads.all.any(Lead::LOG_OF_SQUARES) {
+        } else if product && sinks.all.any(Sink::LOG_OF_SQUARES) {
             cx.deny(var, || "a product that is squared before a logarithm".into());
         }
     }
     Ok(())
 }
 
-/// Differences of nearly equal numbers: E[x²] − E[x]², ‖a‖² + ‖b‖² − 2ab, an image less its blur, those that are scaled
-/// up, and those that are divided by, rooted or taken the logarithm of. So are products that are divided by norms.
-pub(super) fn difference(cx: &mut Cx<'_>) -> Result<(), PassError> {
+/// Cancellation: differences of nearly equal numbers, and what is computed from their terms on.
+///
+/// These are E[x²] − E[x]², ‖a‖² + ‖b‖² − 2ab, an image less its blur, and differences that are multiplied by a large
+/// factor, divided by, or taken the root or logarithm of. Products that are divided by norms, as in a cosine, are
+/// treated alike, for the quotient may be much smaller than they are. For example, with a mean of 10 and a variance of
+/// 0.01, E[x²] is 100.01, which is 100 in f16: the variance is 0.
+pub(super) fn cancellation(cx: &mut Cx<'_>) -> Result<(), PassError> {
     for var in cx.free_vars() {
-        let leads = cx.leads(var);
+        let sinks = cx.sinks(var);
         let (between, product) = (cx.is_between(var), cx.is_product(var));
         let node = var.node;
         if between && cx.numerics.is_difference_of_squares(cx.module, node) {
             cx.deny(var, || "a difference of squares".into());
         } else if between && cx.numerics.is_distance(cx.module, node) {
             cx.deny(var, || "a distance: sums of squares and a product".into());
-        } else if product && (leads.some.any(Lead::DISTANCE) || adds_norms(cx, node)) {
-            cx.deny(var, || "a product of which a difference or a quotient is of another size".into());
-        } else if between && leads.some.any(Lead::DIFFERENCE) {
+        } else if product && (sinks.some.any(Sink::DISTANCE) || adds_norms(cx, node)) {
+            cx.deny(var, || "a product in a difference or quotient that may be much smaller than it".into());
+        } else if between && sinks.some.any(Sink::CANCELLATION) {
             cx.deny(var, || "on the way to a difference of nearly equal numbers".into());
-        } else if between && subtracts(cx.module, node) && leads.some.any(Lead::ZERO) {
-            cx.deny(var, || format!("a difference on the way to {}", end(leads)));
+        } else if between && subtracts(cx.module, node) && sinks.some.any(Sink::ZERO) {
+            cx.deny(var, || format!("a difference on the way to {}", end(sinks)));
         }
     }
     Ok(())
 }
 
-/// Whether what a product adds are sums of squares.
+/// Whether a product has a third operand that it adds, and that is sums of squares.
 fn adds_norms(cx: &Cx<'_>, node: Node) -> bool {
     let third = cx.operand(node, 2).filter(|_| cx.kind(node) != Some(OpKind::Einsum));
-    third.is_some_and(|value| cx.numerics.held(cx.module, value).has(Held::SUMMED_SQUARES))
+    third.is_some_and(|value| cx.numerics.properties(cx.module, value).has(Properties::SUMMED_SQUARES))
 }
 
-/// What rounds to 1 or to 0 before its distance from there counts: probabilities before 1 − p, logarithms, divisions.
-pub(super) fn bound(cx: &mut Cx<'_>) -> Result<(), PassError> {
+/// Saturation: what rounds to 1 or to 0, behind which its distance from there counts. These are probabilities before 1
+/// − p, a logarithm or a division, and what reaches Atanh or Acos.
+///
+/// For example, 0.9999 is 1 in f16, so that log(1 − 0.9999) is −∞ instead of −9.2.
+pub(super) fn saturation(cx: &mut Cx<'_>) -> Result<(), PassError> {
     for var in cx.free_vars() {
-        let leads = cx.leads(var);
-        if cx.is_product(var) && leads.all.any(Lead::ONE) {
-            cx.deny(var, || format!("the last product before {}", end(leads)));
+        let sinks = cx.sinks(var);
+        if cx.is_product(var) && sinks.all.any(Sink::ONE) {
+            cx.deny(var, || format!("the last product before {}", end(sinks)));
         }
         if !cx.is_between(var) {
             continue;
         }
-        let to_zero = leads.some.any(Lead::ZERO) && is_probability(cx, var);
-        if leads.some.any(Lead::ONE) || to_zero {
+        let to_zero = sinks.some.any(Sink::ZERO) && is_probability(cx, var);
+        if sinks.some.any(Sink::ONE) || to_zero {
             let limit = if to_zero { "0 or 1" } else { "1" };
-            cx.deny(var, || format!("may round to {limit} on the way to {}", end(leads)));
+            cx.deny(var, || format!("may round to {limit} on the way to {}", end(sinks)));
         }
     }
     Ok(())
 }
 
-/// Whether a variable makes what is between 0 and 1 and never either.
+/// Whether a variable makes numbers between 0 and 1 that are neither.
 fn is_probability(cx: &Cx<'_>, var: Var) -> bool {
     matches!(cx.kind(var.node), Some(OpKind::Sigmoid | OpKind::Softmax))
 }

@@ -12,7 +12,8 @@ use ampc_ir::views::{NodeView, PadView};
 use ampc_ir::{AttrValue, DType, Node, TensorData, Value};
 use std::sync::Arc;
 
-/// Elements of the largest constant whose elements are looked at one by one.
+/// Elements of the largest constant whose elements are looked at one by one; of a larger one statistics are all there
+/// is.
 const MAX_NUMBERS: u64 = 1 << 16;
 
 /// Where a number comes from.
@@ -92,6 +93,7 @@ impl Known {
                 min_abs: a.min_abs.min(b.min_abs),
                 min: a.min.min(b.min),
                 max: a.max.max(b.max),
+                integers: a.integers && b.integers,
             }),
             value: None,
         }
@@ -164,7 +166,7 @@ impl Cx<'_> {
         Ok(all.map(|all| self.moved_numbers(node).into_iter().fold(all, Known::and)))
     }
 
-    /// What a node computes of constants alone, by their extremes: it may be less than that.
+    /// What a node computes of constants alone, by their extremes: a range that is as wide as the results or wider.
     fn computed_by(&mut self, node: Node, result: Value) -> Result<Option<Known>, PassError> {
         let Some(kind) = self.kind(node) else { return Ok(None) };
         let operands = self.module.node(node).formal_operands();
@@ -180,7 +182,7 @@ impl Cx<'_> {
             _ => (range_a.plus(range_b), 0.0),
         };
         let Some(range) = range.filter(|range| range.magnitude().is_finite()) else { return Ok(None) };
-        // Of two constants that are not 0 nothing else is known than that a sum lies between those of the extremes.
+        // All that is known of a sum is that it lies between those of the extremes.
         let least = if op::adds(kind) { range.magnitudes().lo } else { least };
         let count = a.stats.count.max(b.stats.count);
         let numbers = [range.lo, range.hi, least].map(nearest);
@@ -190,13 +192,15 @@ impl Cx<'_> {
             nonzero: if range.magnitude() > 0.0 { count } else { 0 },
             overflow: extremes.overflow.min(1),
             underflow: if extremes.underflow == extremes.nonzero { count } else { 0 },
+            // A quotient of integers is none; what else is computed of them is left to who reads it.
+            integers: false,
             ..*extremes
         };
         let origin = Origin::Computed(result);
         Ok(Some(Known { stats: Arc::new(stats), largest: origin, smallest: origin, value: Some(result) }))
     }
 
-    /// The numbers of a constant of few values, or one of them.
+    /// The numbers of a constant that is small enough to be read; of any other the one that is given.
     pub(super) fn numbers_of(&self, known: &Known, number: f64) -> Vec<f64> {
         let numbers = match known.smallest {
             Origin::Constant(value) => ampc_ir::views::constant_of(self.module, value),
@@ -236,7 +240,7 @@ impl Cx<'_> {
         Ok(stats.map(|stats| Known::new(stats, Origin::Constant(value), Some(value))))
     }
 
-    /// The constants that a variable reads or makes, each once; and what it computes of constants, which has to fit too.
+    /// The constants that a variable reads or makes, each once, and what it computes of constants alone.
     pub(super) fn constants_at(&mut self, var: Var) -> Result<Vec<Known>, PassError> {
         let mut values: Vec<Value> = flow::operands_of(self.module, var).map(|(_, v)| v).collect();
         let makes = |kind| matches!(kind, OpKind::Constant | OpKind::ConstantOfShape) || is_arithmetic(kind);

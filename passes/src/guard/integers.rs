@@ -13,10 +13,10 @@
 use super::Cx;
 use crate::cost::Sizes;
 use crate::flow::{self, Reader, Var};
-use crate::numerics::{Held, terms};
+use crate::numerics::{Properties, terms};
 use crate::pass::PassError;
 use ampc_ir::op::{self, Class, OpKind};
-use ampc_ir::views::NodeView;
+use ampc_ir::views::{NodeView, constant_of};
 use ampc_ir::{DType, Node};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -70,62 +70,62 @@ pub(super) fn integers(cx: &mut Cx<'_>) -> Result<(), PassError> {
     for &var in exact.intersection(&forward).collect::<std::collections::BTreeSet<_>>() {
         cx.deny(var, || "integers carried in floats on the way to an integer or an angle".into());
     }
-    accumulators(cx);
+    accumulators(cx)?;
     for &var in near.iter().collect::<std::collections::BTreeSet<_>>() {
         cx.deny(var, || "on the way to a cast to an integer".into());
     }
     Ok(())
 }
 
-/// What an integer product adds up, before it is scaled; and products of codes in floats that may add up as much.
-fn accumulators(cx: &mut Cx<'_>) {
+/// What a product of integers adds up, before it is scaled; and products of integers in floats that may add up as much.
+fn accumulators(cx: &mut Cx<'_>) -> Result<(), PassError> {
     for var in cx.free_vars() {
-        let holds = |held: Held| {
-            let mut operands = flow::operands_of(cx.module, var);
-            operands.any(|(_, value)| cx.numerics.held(cx.module, value).has(held))
-        };
-        if holds(Held::ACCUMULATOR) {
-            cx.deny(var, || "what an integer product adds up, up to millions".into());
-        } else if adds_up_codes(cx, var, holds(Held::CODES)) {
+        let mut properties = Properties::NOTHING;
+        for (_, value) in flow::operands_of(cx.module, var) {
+            properties = properties | cx.numerics.properties(cx.module, value);
+        }
+        if properties.has(Properties::ACCUMULATOR) {
+            cx.deny(var, || "the accumulator of a product of integers, up to millions".into());
+        } else if adds_up_integers(cx, var, properties.has(Properties::INTEGERS))? {
             cx.deny(var, || "a product of integers in floats, up to millions".into());
         }
     }
+    Ok(())
 }
 
-/// Whether a variable is that of a product of codes of 8 bits with constants that may leave the range: `codes`, or what
-/// is multiplied by integers of the size of codes.
-fn adds_up_codes(cx: &Cx<'_>, var: Var, codes: bool) -> bool {
-    let Some(view) = NodeView::new(cx.module, var.node).filter(|_| cx.is_product(var)) else { return false };
-    let terms = terms(cx.module, &view, Sizes::default().other);
-    let weights = [0, 1]
-        .into_iter()
-        .filter_map(|i| view.operand(i))
-        .find_map(|v| ampc_ir::views::constant_of(cx.module, v));
-    let weights = weights.and_then(|data| data.small_floats(MAX_WEIGHTS)).unwrap_or_default();
-    let largest = weights.iter().fold(0.0, |most: f64, number| most.max(number.abs()));
-    let integers = (LARGE..=CODE).contains(&largest)
-        && weights.len() > FEW
-        && weights.iter().all(|weight| weight.fract() == 0.0);
-    if !codes && !integers {
-        return false;
+/// Whether a variable is that of a product, with a constant, of integers of 8 bits in floats that may leave the range.
+///
+/// A factor is taken for such integers if it is one of `integers`, by how it is computed, or if the constant is a
+/// quantized weight: many integers, of which some are beyond what is written by hand. For example, 512 terms of 255 ·
+/// 127 are up to 16 million, and 733,000 if their signs are drawn by lot: both beyond the 65,504 of f16.
+fn adds_up_integers(cx: &mut Cx<'_>, var: Var, integers: bool) -> Result<bool, PassError> {
+    if !cx.is_product(var) {
+        return Ok(false);
     }
-    // As large as the root of the number of terms, as sums of either sign are.
+    let factors = [0, 1].map(|slot| cx.module.node(var.node).operand(slot));
+    let constant = factors.into_iter().flatten().find(|&v| constant_of(cx.module, v).is_some());
+    let Some(weights) = constant.map_or(Ok(None), |value| cx.stats(value))? else { return Ok(false) };
+    let largest = f64::from(weights.max_abs);
+    let is_quantized =
+        (MIN_QUANTIZED..=MAX_QUANTIZED).contains(&largest) && weights.count > FEW && weights.integers;
+    let view = NodeView::new(cx.module, var.node).filter(|_| integers || is_quantized);
+    // A sum of terms of either sign grows with the root of their number.
     #[expect(clippy::cast_precision_loss, reason = "an estimate")]
-    let reaches = CODE * largest * (terms as f64).sqrt();
-    reaches > cx.most()
+    let reaches = |view: NodeView<'_>| {
+        MAX_QUANTIZED * largest * (terms(cx.module, &view, Sizes::default().other) as f64).sqrt()
+    };
+    Ok(view.is_some_and(|view| reaches(view) > cx.most()))
 }
 
-/// Integers up to this are written by hand: filters of images, say.
-const LARGE: f64 = 17.0;
+/// Integer weights that are all below this are written by hand (filters of images go up to 16), and what they multiply
+/// need not be integers.
+const MIN_QUANTIZED: f64 = 17.0;
 
-/// So few weights are written by hand as well.
-const FEW: usize = 16;
+/// The largest integer of 8 bits: larger weights are not quantized to 8 bits.
+const MAX_QUANTIZED: f64 = 255.0;
 
-/// The largest code of 8 bits.
-const CODE: f64 = 255.0;
-
-/// Elements of the largest constant that is looked at.
-const MAX_WEIGHTS: u64 = 1 << 20;
+/// At most so many weights are taken to be written by hand as well, whatever their size.
+const FEW: u64 = 16;
 
 /// How an operator passes on an integer that one of its operands holds.
 ///

@@ -120,7 +120,7 @@ pub const GUARDS: &[GuardDef] = &[
     GuardDef {
         name: "underflow",
         judges: Judges::Numbers,
-        about: "constants of few values all of which would round to 0",
+        about: "constants of few values that would all round to 0, factors and divisors that lose digits",
         run: ranges::underflow,
     },
     GuardDef {
@@ -154,16 +154,16 @@ pub const GUARDS: &[GuardDef] = &[
         run: amplifiers::square,
     },
     GuardDef {
-        name: "difference",
+        name: "cancellation",
         judges: Judges::Operators,
         about: "differences of nearly equal numbers: variances, distances, divisors",
-        run: amplifiers::difference,
+        run: amplifiers::cancellation,
     },
     GuardDef {
-        name: "bound",
+        name: "saturation",
         judges: Judges::Operators,
-        about: "what rounds to 0 or 1 before its distance from there counts",
-        run: amplifiers::bound,
+        about: "numbers near 0 or 1 that round to it where their distance from it counts",
+        run: amplifiers::saturation,
     },
     GuardDef {
         name: "scores",
@@ -172,10 +172,16 @@ pub const GUARDS: &[GuardDef] = &[
         run: amplifiers::scores,
     },
     GuardDef {
-        name: "place",
+        name: "position",
         judges: Judges::Operators,
-        about: "what leads to an angle or a coordinate, from the last product on",
-        run: amplifiers::place,
+        about: "angles and coordinates, and what they are computed from, from the last product on",
+        run: amplifiers::position,
+    },
+    GuardDef {
+        name: "choice",
+        judges: Judges::Operators,
+        about: "functions with bounds before TopK, ArgMax, ArgMin or NonMaxSuppression: what rounds alike is a tie",
+        run: amplifiers::choice,
     },
 ];
 
@@ -287,7 +293,7 @@ struct Cx<'a> {
     free: Vec<Var>,
     /// What values hold that nodes make of nothing but constants.
     moved: FxHashMap<Value, constants::Known>,
-    /// What values hold and lead to.
+    /// The facts about the numbers of the module.
     numerics: Numerics,
     changed: bool,
     rule: &'static str,

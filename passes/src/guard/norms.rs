@@ -3,7 +3,7 @@
 use super::Cx;
 use super::amplifiers::SMALL;
 use crate::flow::{self, Reader, Var};
-use crate::numerics::{Held, Lead, MAX_TERMS, squares};
+use crate::numerics::{MAX_TERMS, Properties, Sink, squares};
 use crate::pass::PassError;
 use ampc_ir::op::{self, OpKind};
 use ampc_ir::views::NodeView;
@@ -50,7 +50,7 @@ pub(super) fn norm(cx: &mut Cx<'_>) -> Result<(), PassError> {
         {
             let op = cx.module.op_name(sum).1.to_owned();
             cx.deny(var, || format!("a square that {op} sums"));
-        } else if square && cx.leads(var).some.any(Lead::SUM) {
+        } else if square && cx.sinks(var).some.any(Sink::SUM) {
             cx.deny(var, || "a square that is summed".into());
         }
         if is_shifted(cx, var) {
@@ -73,7 +73,8 @@ pub(super) fn norm(cx: &mut Cx<'_>) -> Result<(), PassError> {
     Ok(())
 }
 
-/// Whether a variable adds a large constant to something from which a mean is subtracted then.
+/// Whether a variable adds a large constant to something that then has its mean subtracted: the constant goes again, and
+/// the digits that it took do not come back.
 fn is_shifted(cx: &Cx<'_>, var: Var) -> bool {
     let large = |value| cx.numerics.interval(cx.module, value).is_some_and(|i| i.magnitude() > SMALL);
     let constant = |&(_, value): &(usize, Value)| cx.numerics.is_constant(cx.module, value) && large(value);
@@ -83,12 +84,14 @@ fn is_shifted(cx: &Cx<'_>, var: Var) -> bool {
     shifts && reads(OpKind::ReduceMean) && reads(OpKind::Sub)
 }
 
-/// Long reductions: the sum leaves the range or loses the addends. So do long products, unless one of the factors is a
-/// constant, whose signs differ, or adds up to 1; and so does what multiplies such a sum.
+/// Long reductions: the sum leaves the range or loses small addends. So do long products, unless one of the factors is a
+/// constant, whose signs differ, or adds up to 1, as results of Softmax do; and so do products with such a sum.
 pub(super) fn depth(cx: &mut Cx<'_>) -> Result<(), PassError> {
     for var in cx.free_vars() {
-        if cx.is_product(var) && cx.held(var).has(Held::LONG_SUM) {
-            cx.deny(var, || format!("sums, or multiplies a sum of, more than {MAX_TERMS} computed products"));
+        if cx.is_product(var) && cx.properties(var).has(Properties::LONG_SUM) {
+            cx.deny(var, || {
+                format!("a sum of more than {MAX_TERMS} computed products, or a product with such a sum")
+            });
         }
         if !cx.kind(var.node).is_some_and(op::sums) {
             continue;

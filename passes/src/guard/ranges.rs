@@ -100,8 +100,9 @@ pub(super) fn large_weights(cx: &mut Cx<'_>) -> Result<Vec<(Var, String)>, PassE
     Ok(found)
 }
 
-/// Constants of few values all of which would become 0; and those that are multiplied or divided by although rounding
-/// them to the format changes them by more than it changes normal numbers.
+/// Constants of few values all of which would become 0; and factors and divisors below the normal range that rounding
+/// changes by more than the unit roundoff. For example, a factor of 2e-7 is 1.8e-7 in f16: 11 % off, where normal
+/// numbers are off by 0.05 %.
 pub(super) fn underflow(cx: &mut Cx<'_>) -> Result<(), PassError> {
     let smallest = min_normal(cx.to).unwrap_or(0.0);
     let roundoff = unit_roundoff(cx.to).unwrap_or(1.0);

@@ -27,6 +27,8 @@ pub struct ConstantStats {
     pub min: f32,
     /// Greatest finite value; 0 if there is none.
     pub max: f32,
+    /// Whether all values are integers.
+    pub integers: bool,
 }
 
 /// Bits of the magnitude from which on, and up to which, f32 values round to infinity and to zero. Halfway cases
@@ -81,6 +83,10 @@ fn value_of(order: i32) -> f32 {
     f32::from_ne_bytes(order_of(order).to_ne_bytes())
 }
 
+fn is_integer(value: f32) -> bool {
+    value.fract() == 0.0
+}
+
 impl ConstantStats {
     /// Reads an f32 constant once. Other element types give empty statistics.
     ///
@@ -94,12 +100,15 @@ impl ConstantStats {
         }
         let (high, low) = limits(to);
         let mut seen = Extremes::NONE;
+        stats.integers = true;
         data.visit_converted(|bytes| {
             for block in bytes.as_chunks::<4>().0.chunks(1024) {
                 let counts = seen.add(block, high, low);
                 stats.overflow += u64::from(counts[0]);
                 stats.underflow += u64::from(counts[1]);
                 stats.nonzero += block.len() as u64 - u64::from(counts[2]);
+                // Of weights that are none the first few say so, and no more are looked at.
+                stats.integers = stats.integers && block.iter().all(|&b| is_integer(f32::from_le_bytes(b)));
             }
             ControlFlow::Continue(())
         })?;
@@ -139,6 +148,20 @@ mod tests {
         let stats = ConstantStats::of(&data, DType::F16).unwrap();
         assert_eq!((stats.overflow, stats.underflow, stats.nonzero), (1, 0, 4));
         assert_eq!((stats.min, stats.max, stats.max_abs, stats.min_abs), (-1e9, 3.0, 1e9, 3.0));
+    }
+
+    #[test]
+    fn integers() {
+        let mut numbers: Vec<f32> = (0..5000u16).map(|n| f32::from(n) - 2500.0).collect();
+        let are_integers = |numbers: &[f32]| {
+            let data = TensorData::from_f32(&[numbers.len() as u64], numbers).unwrap();
+            ConstantStats::of(&data, DType::F16).unwrap().integers
+        };
+        assert!(are_integers(&numbers));
+        for other in [0.5, f32::NAN, f32::INFINITY] {
+            *numbers.last_mut().unwrap() = other;
+            assert!(!are_integers(&numbers), "{other}");
+        }
     }
 }
 

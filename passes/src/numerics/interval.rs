@@ -1,15 +1,24 @@
-//! Between which numbers the elements of values lie, as far as constants and the operators themselves say.
+//! Interval analysis: between which numbers the elements of values lie, as far as constants and operators say.
 //!
-//! Interval arithmetic on real numbers, without what rounding adds. Inputs and results of products can be anything, so
-//! most values of a network have no interval: those that have one come from constants, from functions with bounds
-//! (Sigmoid, Softmax, Sin, Clip), or from booleans.
+//! A walk forwards with interval arithmetic on real numbers, without what rounding adds. Inputs and results of products
+//! can be anything, so most values of a network have no interval: those that have one come from constants, from
+//! functions with bounds (Sigmoid, Softmax, Sin, Clip), or from booleans. For example:
+//!
+//! ```text
+//! %p = Sigmoid(%x)             [0, 1]
+//! %q = Sub(%one, %p)           [0, 1], since %one is the constant 1
+//! %l = Add(%q, %eps)           [1e-5, 1.00001]
+//! ```
 
 use super::{MAX_ELEMENTS, Numerics, kind, repeat, scalar};
 use crate::flow;
 use ampc_ir::op::{self, OpKind, Sign};
 use ampc_ir::views::broadcast::{Bound, ClipView};
 use ampc_ir::views::{NodeView, constant_of, resolve_captures};
-use ampc_ir::{DType, Module, Node, Value};
+use ampc_ir::{AttrValue, DType, Module, Node, Value};
+
+/// How many operators may add an epsilon to a sum that is divided by, or bound it from below by one.
+const MAX_EPSILONS: usize = 2;
 
 /// All numbers from the lower to the upper end, which may be infinite.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -21,7 +30,6 @@ pub(crate) struct Interval {
 impl Interval {
     const ALL: Interval = Interval { lo: f64::NEG_INFINITY, hi: f64::INFINITY };
     const UNIT: Interval = Interval { lo: 0.0, hi: 1.0 };
-    const WITHIN_ONE: Interval = Interval { lo: -1.0, hi: 1.0 };
     const NOT_NEGATIVE: Interval = Interval { lo: 0.0, hi: f64::INFINITY };
 
     /// The interval from one number to the other; `None` if one is no number.
@@ -94,8 +102,9 @@ impl Interval {
 }
 
 impl Numerics {
-    /// One walk finds most; bodies are looked at again once what is handed out of them is known. Intervals only ever get
-    /// known, so each is one of every run. What goes round in a loop has none.
+    /// Finds the intervals of all values. One walk finds most; a body is looked at again once it is known what is handed
+    /// into it and out of it. An interval that is found holds for every execution, so it is never taken back. What goes
+    /// round in a loop has none.
     pub(super) fn find_intervals(&mut self, module: &Module, nodes: &[Node]) {
         repeat(module, || {
             let mut found = false;
@@ -149,21 +158,14 @@ impl Numerics {
     fn interval_of(&mut self, module: &Module, view: &NodeView<'_>) -> Option<Interval> {
         let node_operand = |i: usize| view.operand(i);
         let mut at = |i: usize| node_operand(i).and_then(|value| self.any_interval(module, value));
+        if let Some((lo, hi)) = op::result_range(view.kind()) {
+            return Some(Interval { lo, hi });
+        }
         match view.kind() {
-            OpKind::Sigmoid | OpKind::HardSigmoid | OpKind::Softmax | OpKind::Hardmax => Some(Interval::UNIT),
-            OpKind::Tanh | OpKind::Softsign | OpKind::Erf | OpKind::Sin | OpKind::Cos => {
-                Some(Interval::WITHIN_ONE)
-            }
-            OpKind::LpNormalization => Some(Interval::WITHIN_ONE),
-            OpKind::LogSoftmax => Some(Interval { lo: f64::NEG_INFINITY, hi: 0.0 }),
-            OpKind::Softplus => Some(Interval::NOT_NEGATIVE),
             OpKind::Exp => at(0).unwrap_or(Interval::ALL).grown(f64::exp),
             OpKind::Relu => at(0).unwrap_or(Interval::ALL).grown(|x| x.max(0.0)),
             OpKind::Abs => Some(at(0).unwrap_or(Interval::ALL).magnitudes()),
             OpKind::Sqrt => at(0).filter(|a| a.lo >= 0.0).unwrap_or(Interval::NOT_NEGATIVE).grown(f64::sqrt),
-            OpKind::ReduceSumSquare | OpKind::ReduceL1 | OpKind::ReduceL2 | OpKind::LpPool => {
-                Some(Interval::NOT_NEGATIVE)
-            }
             OpKind::Pow => powered(at(0), module, view),
             OpKind::Mul if super::squares(module, view.node) => {
                 let a = at(0).unwrap_or(Interval::ALL).magnitudes();
@@ -172,12 +174,13 @@ impl Numerics {
             OpKind::Mul => at(0)?.times(at(1)?),
             OpKind::Add => at(0)?.plus(at(1)?),
             OpKind::Sub => at(0)?.plus(at(1)?.negated()),
-            OpKind::Div if normalizes(module, view) && at(0).is_some_and(|a| a.lo >= 0.0) => {
+            OpKind::Div if divides_by_own_sum(module, view) && at(0).is_some_and(|a| a.lo >= 0.0) => {
                 Some(Interval::UNIT)
             }
             OpKind::Div => at(0)?.divided_by(at(1)?),
             OpKind::Reciprocal => Interval { lo: 1.0, hi: 1.0 }.divided_by(at(0)?),
             OpKind::Clip => clipped(module, view, at(0)),
+            OpKind::ConstantOfShape => filled(view),
             OpKind::Max | OpKind::Min => {
                 let greatest = view.kind() == OpKind::Max;
                 let all: Vec<Interval> =
@@ -189,11 +192,10 @@ impl Numerics {
                 joined.filter(|&a| a != Interval::ALL)
             }
             OpKind::Cast if view.dtype(0) == Some(DType::Bool) => Some(Interval::UNIT),
-            OpKind::ReduceMean | OpKind::ReduceMax | OpKind::ReduceMin | OpKind::MaxPool => at(0),
-            OpKind::GlobalAveragePool | OpKind::GlobalMaxPool | OpKind::TopK | OpKind::Dropout => at(0),
-            OpKind::ReduceSum | OpKind::CumSum => {
+            OpKind::ReduceSum | OpKind::CumSum | OpKind::PhiloxDropout => {
                 at(0).filter(|a| a.lo >= 0.0).map(|_| Interval::NOT_NEGATIVE)
             }
+            kind if op::stays_within_operand(kind) => at(0),
             kind => moved(kind, view, at),
         }
     }
@@ -237,6 +239,15 @@ fn powered(base: Option<Interval>, module: &Module, view: &NodeView<'_>) -> Opti
     (base.lo >= 0.0 && exponent > 0.0).then(|| base.grown(|x| x.powf(exponent))).flatten()
 }
 
+/// What a ConstantOfShape is filled with.
+fn filled(view: &NodeView<'_>) -> Option<Interval> {
+    let number = match view.attr("value") {
+        Some(AttrValue::Tensor(data)) => *data.small_floats(1)?.first()?,
+        _ => 0.0,
+    };
+    Interval::between(number, number)
+}
+
 /// What a Clip leaves.
 fn clipped(module: &Module, view: &NodeView<'_>, operand: Option<Interval>) -> Option<Interval> {
     let clip = ClipView::read(view);
@@ -252,12 +263,11 @@ fn clipped(module: &Module, view: &NodeView<'_>, operand: Option<Interval>) -> O
     (found != Interval::ALL).then_some(found)
 }
 
-/// Whether a quotient is one of a value and its own sum, so that no quotient is above 1: shares of a whole.
-fn normalizes(module: &Module, view: &NodeView<'_>) -> bool {
+/// Whether a node divides a value by its own sum, so that no quotient is above 1 where none is negative.
+fn divides_by_own_sum(module: &Module, view: &NodeView<'_>) -> bool {
     let (Some(value), Some(mut divisor)) = (view.operand(0), view.operand(1)) else { return false };
     let value = flow::behind_casts(module, value);
-    // The divisor may have an epsilon added to it, or be bounded from below by one.
-    for _ in 0..3 {
+    for _ in 0..=MAX_EPSILONS {
         divisor = flow::behind_casts(module, divisor);
         let Some((node, _)) = module.producer(divisor) else { return false };
         let data = module.node(node);

@@ -1,32 +1,37 @@
-//! What rounding does to the numbers of a graph: what values hold, and what they lead to.
+//! Dataflow analyses of the numbers in a graph: what rounding does to them.
 //!
-//! A deciding pass asks two questions about a node. What is in its operands: a position of unknown range, a square,
-//! the sum of thousands of terms, something between 0 and 1 ([`Held`], found by a walk forwards; [`Interval`])? And
-//! where do its results go: to the scores of a Softmax, to an angle, into a logarithm ([`Leads`], found by a walk
-//! backwards from the rows of [`AMPLIFIERS`](ampc_ir::op::AMPLIFIERS))? Most rules of guards are one answer to each.
-//! For example:
+//! Three facts are found about every value, which deciding passes ask for:
+//!
+//! - its [`Properties`], by a walk forwards: that it is of unknown range, a square, a sum of thousands of terms;
+//! - its [`Interval`], by a walk forwards too: between which numbers it lies, if that is known;
+//! - the [`Sinks`] that it reaches, by a walk backwards: the scores of Softmax, an angle, a logarithm, and whatever else
+//!   amplifies errors (the rows of [`AMPLIFIERS`](ampc_ir::op::AMPLIFIERS)).
+//!
+//! Most guards ask for a property together with a sink. For example:
 //!
 //! ```text
-//! input %mask, %pos                 both hold a number of unknown range
-//! %s = MatMul(%q, %k)               holds a product
-//! %a = Mul(%pos, %slope)            unknown range still: an operator that scales
-//! %b = Add(%s, %a)                  unknown range; leads to an exponent
-//! %p = Softmax(%b)                  within [0, 1]
-//! %t = MatMul(%p, %v)               a product: nothing is known of its range, and nothing %p leads to comes of it
+//!                                   properties       interval   sinks
+//! input %mask, %pos                 unknown range               exponent
+//! %s = MatMul(%q, %k)               product                     exponent
+//! %a = Mul(%pos, %slope)            unknown range               exponent   (%slope is a constant)
+//! %b = Add(%s, %a)                  unknown range               exponent
+//! %c = Add(%b, %mask)               unknown range               exponent
+//! %p = Softmax(%c)                  distribution     [0, 1]
+//! %y = MatMul(%p, %v)               product
 //! ```
 //!
-//! so `%b`, which adds something of unknown range on the way to an exponent, is what the guard `scores` keeps fp32.
+//! so `%b` and `%c`, which add something of unknown range and reach an exponent, are what the guard `scores` keeps fp32.
 //!
-//! Facts are about the fp32 graph: they depend on no decision. Walks see into bodies and functions; each is linear,
-//! and repeated only while bodies hand something on.
+//! Facts are about the graph in fp32, whatever is decided. Walks see into bodies and functions; each is linear in the
+//! nodes, and is repeated only while bodies hand something on.
 
-mod held;
 mod interval;
-mod leads;
+mod properties;
+mod sinks;
 
-pub(crate) use self::held::{Held, MAX_TERMS, terms};
 pub(crate) use self::interval::Interval;
-pub(crate) use self::leads::{Lead, Leads, subtracts, worst_rounding_error};
+pub(crate) use self::properties::{MAX_TERMS, Properties, terms};
+pub(crate) use self::sinks::{Sink, Sinks, subtracts, worst_rounding_error};
 
 use crate::flow;
 use ampc_ir::entity::SecondaryMap;
@@ -34,35 +39,36 @@ use ampc_ir::op::{self, OpKind, Work};
 use ampc_ir::views::{constant_of, resolve_captures};
 use ampc_ir::{DType, Module, Node, Value};
 
-/// Walks that are made for the sake of bodies: what comes out of one, or goes round, is seen in the next walk.
+/// The most walks of one analysis. What comes out of a body, or goes round a loop, is seen in the next walk, so bodies
+/// nested deeper than this are not seen through completely: some facts are missing then, none is wrong.
 const MAX_WALKS: usize = 16;
 
-/// Elements of the largest constant that is read for its interval: larger ones are weights.
+/// Elements of the largest constant that is read for its interval. Larger ones are weights, whose range says little.
 const MAX_ELEMENTS: u64 = 4096;
 
-/// What values hold and lead to.
+/// The facts of all values of a module.
 #[derive(Debug, Default)]
 pub(crate) struct Numerics {
-    held: SecondaryMap<Value, Held>,
+    properties: SecondaryMap<Value, Properties>,
     intervals: SecondaryMap<Value, Option<Interval>>,
-    leads: SecondaryMap<Value, Leads>,
+    sinks: SecondaryMap<Value, Sinks>,
 }
 
 impl Numerics {
-    /// Looks at a module that is to be lowered to a format. Small constants are read; one that cannot be read is one of
-    /// which nothing is known.
+    /// Analyses a module that is to be lowered to a format. Small constants are read; of one that cannot be read nothing
+    /// is known.
     pub(crate) fn of(module: &Module, to: DType) -> Numerics {
         let mut numerics = Numerics::default();
         let nodes = flow::nodes(module);
         numerics.find_intervals(module, &nodes);
-        numerics.find_held(module, &nodes);
-        numerics.find_leads(module, &nodes, to);
+        numerics.find_properties(module, &nodes);
+        numerics.find_sinks(module, &nodes, to);
         numerics
     }
 
-    /// What a value holds.
-    pub(crate) fn held(&self, module: &Module, value: Value) -> Held {
-        self.held[resolve_captures(module, value)]
+    /// The properties of a value.
+    pub(crate) fn properties(&self, module: &Module, value: Value) -> Properties {
+        self.properties[resolve_captures(module, value)]
     }
 
     /// Between which numbers all elements of a value lie, if that is known.
@@ -71,9 +77,9 @@ impl Numerics {
         self.intervals[value].or_else(|| Interval::of_constant(module, value))
     }
 
-    /// What a value leads to.
-    pub(crate) fn leads(&self, module: &Module, value: Value) -> Leads {
-        self.leads[resolve_captures(module, value)]
+    /// The sinks that a value reaches.
+    pub(crate) fn sinks(&self, module: &Module, value: Value) -> Sinks {
+        self.sinks[resolve_captures(module, value)]
     }
 }
 
@@ -85,25 +91,6 @@ fn kind(module: &Module, node: Node) -> Option<OpKind> {
 /// Whether an operator is a product of matrices, or does one inside.
 pub(crate) fn is_product(kind: OpKind) -> bool {
     op::work(kind) == Work::Product
-}
-
-/// Whether a product is one of all its operands: no recurrence, and no attention.
-pub(crate) fn is_plain_product(kind: OpKind) -> bool {
-    is_product(kind)
-        && !matches!(
-            kind,
-            OpKind::Attention
-                | OpKind::CausalConvWithState
-                | OpKind::ContribAttention
-                | OpKind::ContribGroupQueryAttention
-                | OpKind::ContribMultiHeadAttention
-                | OpKind::ContribPackedMultiHeadAttention
-                | OpKind::GRU
-                | OpKind::LSTM
-                | OpKind::LinearAttention
-                | OpKind::PreviewFlexAttention
-                | OpKind::RNN
-        )
 }
 
 /// Whether a node squares its operand, through casts between floats: x·x, a power by an even constant, or the sum of

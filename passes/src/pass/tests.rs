@@ -7,6 +7,8 @@ use crate::insert_casts::KeepIo;
 use crate::parameters::{ParameterError, Parameters};
 use crate::pipeline::{Lowering, Opset, Pipeline, RunError};
 use crate::policy::Pin;
+use crate::step::loss::LossError;
+use crate::step::update::UpdateError;
 use crate::{Changed, Pass, PassCx, PassError, Policy};
 use ampc_ir::DType;
 use ampc_ir::Module;
@@ -36,10 +38,15 @@ fn kind(error: &PassError) -> usize {
         PassError::Gradient(GradientError::NoRule { .. }) => 17,
         PassError::Gradient(GradientError::Node { .. }) => 18,
         PassError::Gradient(GradientError::Unreached { .. }) => 19,
+        PassError::Loss(LossError::Prediction { .. }) => 20,
+        PassError::Loss(LossError::Target { .. }) => 21,
+        PassError::Loss(LossError::Insert(_)) => 22,
+        PassError::Update(UpdateError::NoGradients) => 23,
+        PassError::Update(UpdateError::Insert(_)) => 24,
     }
 }
 
-const KINDS: usize = 20;
+const KINDS: usize = 25;
 
 fn module(opset: u16, lines: &str) -> Module {
     let text = format!("module ir=10\nopset ai.onnx={opset}\n\ngraph @main {{\n{lines}}}\n");
@@ -155,7 +162,18 @@ fn trained(nodes: &str) -> Module {
     )
 }
 
-/// The errors of `parameters` and `autodiff`.
+/// The product of the input and a weight, with this input of targets.
+fn with_target(target: &str) -> Module {
+    module(
+        21,
+        &format!(
+            "  input %x : f32[4, 4]\n  input %target : {target}\n  const %w : f32[4, 4] = random(1)\n  \
+             %y = MatMul(%x, %w) : f32[4, 4] @fc\n  output %y : f32[4, 4]\n"
+        ),
+    )
+}
+
+/// The errors of `parameters`, `loss`, `autodiff` and `update`.
 fn training_cases() -> Vec<(usize, Module, Pipeline)> {
     const SUM: &str = "  %loss = ReduceSum(%w) {keepdims=0} : f32\n";
     let product = || product_with("random(1)");
@@ -190,7 +208,27 @@ fn training_cases() -> Vec<(usize, Module, Pipeline)> {
             trained("  %f = Floor(%w) : f32[4, 4]\n  %loss = ReduceSum(%f) {keepdims=0} : f32\n"),
             parsed("autodiff"),
         ),
+        (
+            20,
+            module(21, "  input %x : i64[4]\n  %y = Neg(%x) : i64[4]\n  output %y\n"),
+            parsed("loss{kind=mse}"),
+        ),
+        (
+            20,
+            module(21, "  input %x : f32[4]\n  %y = Neg(%x) : f32[4]\n  output %y\n"),
+            parsed("loss{kind=cross-entropy}"),
+        ),
+        (21, with_target("f32[4]"), parsed("loss{kind=cross-entropy}")),
+        (21, with_target("i64[4, 4]"), parsed("loss{kind=l1}")),
+        (22, module(11, PRODUCT), parsed("loss{kind=cross-entropy}")),
+        (23, product(), parsed("update")),
+        (24, of_doubles(), parsed("parameters{loss=y}, autodiff, update{optimizer=adam}")),
     ]
+}
+
+/// A weight of f64, which no optimizer takes.
+fn of_doubles() -> Module {
+    module(21, "  const %w : f64[4] = random(1)\n  %y = ReduceSum(%w) {keepdims=0} : f64\n  output %y\n")
 }
 
 fn cases() -> Vec<(usize, Module, Pipeline)> {

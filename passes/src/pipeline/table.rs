@@ -13,7 +13,7 @@ use crate::suggest::{did_you_mean, nearest};
 use crate::target::{Profile, ProfileError};
 use crate::{
     assign, autodiff, bind_signatures, classify, convert_constants, dce, emulate, guard, insert_casts, move_casts,
-    parameters, raise_opset, share_functions, simplify_casts, specialize_functions, taint,
+    parameters, raise_opset, share_functions, simplify_casts, specialize_functions, step, taint,
 };
 use ampc_ir::DType;
 use std::fmt;
@@ -50,7 +50,10 @@ pub const PASSES: &[PassDef] = &[
     row::<share_functions::ShareFunctions>(),
     row::<parameters::Parameters>(),
     row::<parameters::ExposeParameters>(),
+    row::<step::loss::Loss>(),
+    row::<step::loss_scale::ScaleLoss>(),
     row::<autodiff::Autodiff>(),
+    row::<step::update::Update>(),
     row::<emulate::Emulate>(),
 ];
 

@@ -17,7 +17,7 @@ pub(super) struct Rows<'a> {
 /// lowest number of all.
 const UNSEEN: [f32; 3] = [-1e4, -1e9, f32::MIN];
 
-/// Of so many queries the first sees nothing in the last draw.
+/// In the last draw the first of every so many queries sees nothing.
 const BLIND: u64 = 8;
 
 impl Rows<'_> {
@@ -63,6 +63,7 @@ fn lowest(dtype: DType) -> f32 {
     match dtype {
         DType::F16 => -65504.0,
         DType::BF16 => f32::from_bits(0xff7f_0000),
+        // Formats of 8 bits and less reach less far.
         _ if Format::of(dtype).is_some_and(|format| format.precision < 8) => -1.0,
         _ => f32::MIN,
     }

@@ -98,7 +98,7 @@ impl<'a> Comparer<'a> {
                 } else {
                     self.missed.insert(value);
                     let want = data?;
-                    let noise = bound::noise(&want, bound::magnitude(&want), self.carried(node));
+                    let noise = bound::noise(&want, bound::magnitude(&want), self.propagated(node));
                     self.noises.insert(value, noise);
                 }
             }
@@ -153,11 +153,11 @@ impl<'a> Comparer<'a> {
 
     fn value(&mut self, scope: &Scope, (node, value): (Node, Value), name: &str, got: &Data, want: &Data) {
         let module = self.side.module;
-        let carried = self.carried(node);
-        let agreement = agree(got, want, &bound::of_value(&self.tolerance, want, carried));
+        let propagated = self.propagated(node);
+        let agreement = agree(got, want, &bound::of_value(&self.tolerance, want, propagated));
         let error = agreement.error();
         self.errors.insert(value, error);
-        let noise = bound::noise(want, agreement.found.max_want, carried);
+        let noise = bound::noise(want, agreement.found.max_want, propagated);
         self.noises.insert(value, noise);
         let compared = Compared {
             value: name.to_owned(),
@@ -198,13 +198,13 @@ impl<'a> Comparer<'a> {
         }
     }
 
-    /// What a node's results carry of the noise of its operands.
-    fn carried(&self, node: Node) -> f64 {
+    /// The noise that a node propagates to its results.
+    fn propagated(&self, node: Node) -> f64 {
         let noise_of = |value| match self.origin(value) {
             Some(Origin::Result(value)) => self.noises.get(&value).copied().unwrap_or(0.0),
             Some(Origin::Given) | None => 0.0,
         };
-        bound::carried(self.side.module, node, noise_of)
+        bound::propagated(self.side.module, node, noise_of)
     }
 
     /// Where a value comes from, through captures and calls; `None` for what a node hands into its bodies.
@@ -227,11 +227,12 @@ impl<'a> Comparer<'a> {
     pub(super) fn outputs(&self, wanted: &[Data], found: &[Data], pairs: &[usize]) -> Vec<Compared> {
         let module = self.side.module;
         let outputs = module.graph(module.main()).outputs().iter();
-        let carried = outputs.map(|o| module.producer(o.value).map_or(0.0, |(node, _)| self.carried(node)));
-        let rows = wanted.iter().zip(pairs).zip(carried);
-        let agreements = rows.filter_map(|((want, &at), carried)| {
-            let agreement = agree(found.get(at)?, want, &bound::of_value(&self.tolerance, want, carried));
-            let noise = bound::noise(want, agreement.found.max_want, carried);
+        let propagated =
+            outputs.map(|o| module.producer(o.value).map_or(0.0, |(node, _)| self.propagated(node)));
+        let rows = wanted.iter().zip(pairs).zip(propagated);
+        let agreements = rows.filter_map(|((want, &at), propagated)| {
+            let agreement = agree(found.get(at)?, want, &bound::of_value(&self.tolerance, want, propagated));
+            let noise = bound::noise(want, agreement.found.max_want, propagated);
             Some((agreement, noise))
         });
         let mut outputs = of_outputs(module, agreements);

@@ -8,7 +8,7 @@ use super::{Exporter, Placement};
 use crate::onnx::error::{BodyIssue, ExportError};
 use crate::onnx::layout::Layout;
 use crate::onnx::source::Source;
-use ampc_ir::bodies::{DOMAIN, Form, MIN_OPSET, function, has_body};
+use ampc_ir::bodies::{DOMAIN, Form, function, has_body};
 use ampc_ir::{FunctionId, GraphId, Module, Node};
 use ampc_passes::paths::Paths;
 use rustc_hash::FxHashSet;
@@ -70,10 +70,11 @@ pub(super) fn plan(exporter: &Exporter<'_>, order: &[GraphId]) -> Result<Functio
             let found = exporter.ir_version();
             return refuse(BodyIssue::IrVersion { needed: OVERLOADS_SINCE, found });
         }
-        let opset = opset.unwrap_or(MIN_OPSET);
+        let needed = form.min_opset();
+        let opset = opset.unwrap_or(needed);
         match function(form, opset) {
             Some(made) => functions.new.push(made),
-            None => return refuse(BodyIssue::Opset { needed: MIN_OPSET, found: opset }),
+            None => return refuse(BodyIssue::Opset { needed, found: opset }),
         }
     }
     Ok(functions)

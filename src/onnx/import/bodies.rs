@@ -105,6 +105,7 @@ fn same_graph(names: &Module, raw: &RawGraph, body: &Module, graph: GraphId) -> 
 fn same_value(names: &Module, found: &AttrValue, body: &Module, own: &AttrValue) -> bool {
     match (found, own) {
         (AttrValue::Int(x), AttrValue::Int(y)) => x == y,
+        (AttrValue::String(x), AttrValue::String(y)) => x == y,
         (AttrValue::Tensor(x), AttrValue::Tensor(y)) => {
             x.dtype() == y.dtype()
                 && x.dims() == y.dims()
@@ -130,7 +131,10 @@ fn fits(names: &Module, node: &RawNode, form: Form) -> bool {
     node.inputs.len() == form.n_operands()
         && node.inputs.iter().all(Option::is_some)
         && node.outputs.len() == form.n_results()
-        && (0..).zip(&node.outputs).all(|(i, name)| name.is_some() || may_be_absent(schema, i))
+        && (0..).zip(&node.outputs).all(|(i, name)| match name {
+            Some(_) => form.has_result(i),
+            None => may_be_absent(schema, i),
+        })
         && has_attrs(names, node, schema)
         && form_of(names, node, schema) == Some(form)
 }

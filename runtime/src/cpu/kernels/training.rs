@@ -1,27 +1,20 @@
-//! Operators of ai.ampc that train: GradCheck and AdamW.
+//! Operators of ai.ampc that train: the check of gradients, the factor by which they are clipped, the loss scale,
+//! dropout, and in `steps` the steps of Adam, AdamW and SGD.
 //!
 //! Each computes what its body says (`ir/src/bodies/`), in the order in which the body says it, so that the two agree
 //! bit for bit: what depends on scalars alone in f64, elements in f32.
 
 use super::fold::{Fold, Load, fold_run};
 use super::lanes::{BLOCK, PIECE, Real, Wide, pieces};
-use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
+use crate::cpu::kernel::{Io, Prepare, Prepared, Result, Site};
 use crate::host::Element;
 use ampc_ir::DType;
 use ampc_ir::op::OpKind;
+use ampc_ir::random::{philox4x32, unit_interval, words};
 use ampc_ir::views::OpError;
-use ampc_ir::views::optimizer::{AdamWMode, AdamWView};
+use ampc_ir::views::broadcast::PhiloxDropoutView;
+use ampc_ir::views::loss_scale::{Arith, ClipCoefView, UpdateLossScaleView};
 use half::{bf16, f16};
-use rayon::prelude::*;
-
-/// The kernels of this family.
-pub(super) fn find(kind: OpKind) -> Option<Prepare> {
-    Some(match kind {
-        OpKind::AdamW => adam_w,
-        OpKind::GradCheck => grad_check,
-        _ => return None,
-    })
-}
 
 /// Calls a generic function or expression with `T` bound to the Rust type of an element type that gradients have.
 macro_rules! for_grad {
@@ -42,6 +35,21 @@ macro_rules! for_grad {
             _ => return Err($site.no_kernel()),
         }
     };
+}
+
+mod steps;
+
+/// The kernels of this family.
+pub(super) fn find(kind: OpKind) -> Option<Prepare> {
+    Some(match kind {
+        OpKind::Adam | OpKind::AdamW => steps::adam,
+        OpKind::ClipCoef => clip_coef,
+        OpKind::GradCheck => grad_check,
+        OpKind::PhiloxDropout => philox_dropout,
+        OpKind::SGD => steps::sgd,
+        OpKind::UpdateLossScale => update_loss_scale,
+        _ => return None,
+    })
 }
 
 /// What GradCheck finds in one gradient, given the factor that unscales it: whether an element is not finite, and the
@@ -125,139 +133,108 @@ fn scalar<T: Element>(io: &Io<'_>, i: usize) -> Result<T> {
     }
 }
 
-fn adam_w(site: &Site<'_>) -> Result<Prepared> {
-    let view = AdamWView::read(&site.view)?;
-    let n: usize = site.dims(0)?.iter().product();
-    // What nobody asks for is computed all the same.
-    let absent = (0..3).filter(|&j| !site.wants(j)).count();
-    let bytes = n.saturating_mul(size_of::<f32>()).saturating_mul(absent);
-    Ok(for_grad!(site.dtype(1)?, site, T => Prepared::new(move |io| step::<T>(io, &view, n))).scratch(bytes))
+fn clip_coef(site: &Site<'_>) -> Result<Prepared> {
+    let view = ClipCoefView::read(&site.view)?;
+    Ok(Prepared::new(move |io| {
+        let (sumsq, inv_scale) = (scalar::<f32>(io, 0)?, scalar::<f32>(io, 1)?);
+        let norm = f64::from(sumsq).sqrt();
+        let ratio = view.max_norm / (norm + view.epsilon);
+        let coefficient = if ratio >= 1.0 { 1.0 } else { ratio };
+        write(io, 0, f32::of(f64::from(inv_scale) * coefficient))?;
+        write(io, 1, f32::of(norm))
+    }))
 }
 
-fn step<'a, T: Real<Wide = f32>>(io: &mut Io<'a>, view: &AdamWView, n: usize) -> Result<()> {
-    let (w, m, v) = (sized(0, io.slice(0)?, n)?, sized(2, io.slice(2)?, n)?, sized(3, io.slice(3)?, n)?);
-    let g = sized(1, io.slice::<T>(1)?, n)?;
-    let (rate, mult) = (scalar::<f32>(io, 4)?, scalar::<f32>(io, 5)?);
-    let (count, found_inf) = (scalar::<i64>(io, 6)?, scalar::<f32>(io, 7)?);
-    let mut room = io.scratch::<f32>().chunks_exact_mut(n.max(1));
-    let mut result = |io: &mut Io<'a>, j| -> Result<&'a mut [f32]> {
-        if io.wants(j) { io.out(j) } else { Ok(room.next().unwrap_or_default()) }
-    };
-    let (to_w, to_m, to_v) = (result(io, 0)?, result(io, 1)?, result(io, 2)?);
-    if found_inf == 0.0 {
-        let step = Step::new(view, f64::from(rate), count.wrapping_add(1).max(1));
-        let chunks =
-            to_w.par_chunks_mut(PIECE).zip(to_m.par_chunks_mut(PIECE)).zip(to_v.par_chunks_mut(PIECE));
-        chunks.enumerate().for_each(|(i, ((to_w, to_m), to_v))| {
-            let here = i * PIECE..i * PIECE + to_w.len();
-            step.piece(
-                (&w[here.clone()], &g[here.clone()], &m[here.clone()], &v[here]),
-                mult,
-                (to_w, to_m, to_v),
-            );
-        });
-    } else {
-        to_w.copy_from_slice(w);
-        to_m.copy_from_slice(m);
-        to_v.copy_from_slice(v);
+fn update_loss_scale(site: &Site<'_>) -> Result<Prepared> {
+    let view = UpdateLossScaleView::read(&site.view)?;
+    let counts_bad = site.has(3);
+    Ok(Prepared::new(move |io| {
+        let (scale, found_inf) = (scalar::<f32>(io, 0)?, scalar::<f32>(io, 2)?);
+        let good = scalar::<i32>(io, 1)?;
+        let bad = if counts_bad { scalar::<i32>(io, 3)? } else { 0 };
+        // A count that is not enough is below an i32, and so it does not overflow.
+        let is_enough = |count: i32, needed: i64| i64::from(count) + 1 >= needed;
+        let (next, good, bad) = if found_inf == 0.0 {
+            let grows = is_enough(good, view.interval);
+            (if grows { grown(&view, scale) } else { scale }, if grows { 0 } else { good + 1 }, 0)
+        } else {
+            let backs = is_enough(bad, view.backoff_every);
+            let good = if view.reset_good { 0 } else { good };
+            (if backs { backed(&view, scale) } else { scale }, good, if backs { 0 } else { bad + 1 })
+        };
+        write(io, 0, next)?;
+        write(io, 1, good)?;
+        write(io, 2, bad)
+    }))
+}
+
+/// The scale times the factor of growth, as far as it may grow.
+fn grown(view: &UpdateLossScaleView, scale: f32) -> f32 {
+    let up = product(view, scale, view.growth);
+    match view.max.map(f32::of) {
+        Some(most) if up > most => most,
+        None if !up.is_finite() => scale,
+        Some(_) | None => up,
     }
-    match view.w_lo.filter(|_| io.wants(3)) {
-        None => {}
-        Some(DType::F16) => low(to_w, io.out::<f16>(3)?),
-        Some(DType::BF16) => low(to_w, io.out::<bf16>(3)?),
-        Some(other) => return Err(KernelError::unsupported(format!("a low copy of {other}"))),
+}
+
+/// The scale after an overflow.
+fn backed(view: &UpdateLossScaleView, scale: f32) -> f32 {
+    let down = product(view, scale, view.backoff);
+    match view.min.map(f32::of) {
+        Some(least) if down < least => least,
+        Some(_) | None => down,
+    }
+}
+
+fn product(view: &UpdateLossScaleView, scale: f32, factor: f64) -> f32 {
+    match view.arith {
+        Arith::F32Product => scale * f32::of(factor),
+        Arith::F64Product => f32::of(f64::from(scale) * factor),
+    }
+}
+
+/// The one element of result `j`, if anybody asks for it.
+fn write<T: Element>(io: &mut Io<'_>, j: usize, number: T) -> Result<()> {
+    if io.wants(j) {
+        io.out(j)?.fill(number);
     }
     Ok(())
 }
 
-fn sized<T>(i: usize, found: &[T], n: usize) -> Result<&[T]> {
-    if found.len() == n {
-        return Ok(found);
+/// PhiloxDropout: each of four words of a counter decides about an element.
+fn philox_dropout(site: &Site<'_>) -> Result<Prepared> {
+    let stream = PhiloxDropoutView::read(&site.view)?.stream;
+    Ok(for_grad!(site.dtype(0)?, site, T => Prepared::new(move |io| drop_elements::<T>(io, stream))))
+}
+
+fn drop_elements<T: Real<Wide = f32>>(io: &mut Io<'_>, stream: u32) -> Result<()> {
+    let (from, to) = (io.slice::<T>(0)?, io.out::<T>(0)?);
+    let (seed, offset) = (scalar::<u64>(io, 1)?, scalar::<u64>(io, 2)?);
+    let ratio = scalar::<f32>(io, 3)?;
+    if ratio == 0.0 {
+        to.copy_from_slice(from);
+        return Ok(());
     }
-    Err(OpError::operand(i, format!("{n} elements"), found.len().to_string()).into())
-}
-
-fn low<T: Real<Wide = f32>>(from: &[f32], to: &mut [T]) {
-    pieces(to, PIECE, |at, to| T::narrow(&from[at..at + to.len()], to));
-}
-
-/// One step, with what its scalars give.
-struct Step {
-    mode: AdamWMode,
-    /// 1 − β₁, and β₁.
-    new1: f32,
-    old1: f32,
-    /// 1 − β₂, and β₂.
-    new2: f32,
-    old2: f32,
-    epsilon: f32,
-    /// The learning rate, corrected.
-    size: f32,
-    /// The root of the correction of the second moment.
-    root: f32,
-    /// 1 − lr · λ, and lr · λ.
-    kept: f32,
-    decay: f32,
-}
-
-impl Step {
-    /// Step `t`, 1 for the first.
-    fn new(view: &AdamWView, rate: f64, t: i64) -> Step {
-        let t = t as f64;
-        let correction = |beta: f64| if view.bias_correction { 1.0 - beta.powf(t) } else { 1.0 };
-        let (correction1, root) = (correction(view.beta1), correction(view.beta2).sqrt());
-        let size = match view.mode {
-            AdamWMode::Torch => rate / correction1,
-            AdamWMode::Hf => rate * root / correction1,
-        };
-        let decay = rate * view.weight_decay;
-        Step {
-            mode: view.mode,
-            new1: f32::of(1.0 - view.beta1),
-            old1: f32::of(view.beta1),
-            new2: f32::of(1.0 - view.beta2),
-            old2: f32::of(view.beta2),
-            epsilon: f32::of(view.epsilon),
-            size: f32::of(size),
-            root: f32::of(root),
-            kept: f32::of(1.0 - decay),
-            decay: f32::of(decay),
-        }
-    }
-
-    /// Neighbouring elements: of weights, gradient and moments, to the next weights and moments.
-    fn piece<T: Real<Wide = f32>>(
-        &self,
-        (w, g, m, v): (&[f32], &[T], &[f32], &[f32]),
-        mult: f32,
-        (to_w, to_m, to_v): (&mut [f32], &mut [f32], &mut [f32]),
-    ) {
+    let (key, share) = (words(seed), 1.0 - ratio);
+    let [low, high] = words(offset);
+    // A block begins with the first of four elements.
+    const { assert!(PIECE.is_multiple_of(BLOCK) && BLOCK.is_multiple_of(4)) };
+    pieces(to, PIECE, |at, to| {
         let mut wide = [0f32; BLOCK];
-        for start in (0..w.len()).step_by(BLOCK) {
-            let here = start..w.len().min(start + BLOCK);
-            let wide = &mut wide[..here.len()];
-            T::widen(&g[here.clone()], wide);
-            for (i, &g) in here.zip(&*wide) {
-                (to_w[i], to_m[i], to_v[i]) = self.element(w[i], g * mult, m[i], v[i]);
+        for (i, to) in to.chunks_mut(BLOCK).enumerate() {
+            let start = at + i * BLOCK;
+            let wide = &mut wide[..to.len()];
+            T::widen(&from[start..start + to.len()], wide);
+            for (j, four) in wide.chunks_mut(4).enumerate() {
+                let [counter, _] = words((start / 4 + j) as u64);
+                let four_words = philox4x32([counter, stream, low, high], key);
+                for (x, word) in four.iter_mut().zip(four_words) {
+                    *x = if unit_interval(word) >= ratio { *x / share } else { 0.0 };
+                }
             }
+            T::narrow(wide, to);
         }
-    }
-
-    /// The next weight and moments of one element.
-    #[inline]
-    fn element(&self, w: f32, g: f32, m: f32, v: f32) -> (f32, f32, f32) {
-        let m = match self.mode {
-            AdamWMode::Torch => m + (g - m) * self.new1,
-            AdamWMode::Hf => m * self.old1 + g * self.new1,
-        };
-        let v = v * self.old2 + g * self.new2 * g;
-        let w = match self.mode {
-            AdamWMode::Torch => w * self.kept - m * self.size / (v.sqrt() / self.root + self.epsilon),
-            AdamWMode::Hf => {
-                let w = w - m * self.size / (v.sqrt() + self.epsilon);
-                w - w * self.decay
-            }
-        };
-        (w, m, v)
-    }
+    });
+    Ok(())
 }

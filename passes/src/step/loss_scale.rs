@@ -1,0 +1,266 @@
+//! `scale-loss`: the loss scale becomes an input, which is the gradient of the loss.
+//!
+//! The loss itself is not multiplied: what the step gives is the loss as it is, and a large scale cannot make it overflow.
+//! How the scale changes is the matter of a [`Scaler`]; the presets follow the system that they are called after.
+
+use super::loss::{Settings, SpecError};
+use crate::autodiff::{LOSS, SEED, with_role};
+use crate::parameters::add_role;
+use crate::pass::{Changed, Pass, PassCx, PassError};
+use crate::pipeline::{PassOption, Setting, Spelled, option, settings};
+use ampc_ir::{DType, Module, Payload, Shape, TensorData, Type};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// What becomes of a step whose gradients are not finite.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum OnOverflow {
+    /// Nothing but the scaler's own state changes.
+    Skip,
+    /// SGD takes the step with gradients of 0; Adam and AdamW skip it.
+    ZeroGrad,
+}
+
+/// How scale times factor is computed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Arith {
+    /// The factor in f32, the product in f32.
+    F32Product,
+    /// The product in f64, rounded to f32.
+    F64Product,
+}
+
+/// A loss scale that adapts: it grows after `interval` steps whose gradients were finite, and backs off where they were
+/// not.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Dynamic {
+    /// The scale in the beginning.
+    pub init: f64,
+    /// What it is multiplied with to grow.
+    pub growth: f64,
+    /// What it is multiplied with to back off.
+    pub backoff: f64,
+    /// After how many finite steps it grows.
+    pub interval: u32,
+    /// After how many steps in a row that are not finite it backs off.
+    pub backoff_every: u32,
+    /// It never falls below.
+    pub min: Option<f64>,
+    /// It never grows beyond; without it, it grows while it is a finite f32.
+    pub max: Option<f64>,
+    /// Whether a step that is not finite sets the count of finite ones back to 0.
+    pub reset_good_on_overflow: bool,
+    /// What becomes of a step that is not finite.
+    pub on_overflow: OnOverflow,
+    /// How products are computed.
+    pub arith: Arith,
+}
+
+/// A loss scaler.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Scaler {
+    /// No scale, no check.
+    None,
+    /// Always the same scale; steps that are not finite are skipped.
+    Static(f64),
+    /// One that adapts.
+    Dynamic(Dynamic),
+}
+
+/// The presets by name.
+pub const PRESETS: &[&str] =
+    &["ampc", "torch", "paddle-fleet", "paddle-old", "paddle-new", "jmp", "fastai", "ort-trainer"];
+
+impl Dynamic {
+    /// The preset of a name.
+    ///
+    /// `torch` is torch.amp.GradScaler, `paddle-*` are Paddle's AMP configurations, `jmp` is jmp.DynamicLossScale, `fastai`
+    /// fastai's MixedPrecision of version 1, `ort-trainer` that of ONNX Runtime training. `ampc` is torch's with a scale of
+    /// at least 1, where torch's can fall to 0.
+    pub fn preset(name: &str) -> Option<Dynamic> {
+        let torch = Dynamic {
+            init: 65536.0,
+            growth: 2.0,
+            backoff: 0.5,
+            interval: 2000,
+            backoff_every: 1,
+            min: None,
+            max: None,
+            reset_good_on_overflow: true,
+            on_overflow: OnOverflow::Skip,
+            arith: Arith::F64Product,
+        };
+        let paddle = Dynamic {
+            min: Some(1.0),
+            on_overflow: OnOverflow::ZeroGrad,
+            arith: Arith::F32Product,
+            ..torch.clone()
+        };
+        Some(match name {
+            "ampc" => Dynamic { min: Some(1.0), ..torch },
+            "torch" => torch,
+            "paddle-fleet" => Dynamic { init: 32768.0, interval: 1000, backoff_every: 2, ..paddle },
+            "paddle-old" => Dynamic { init: 32768.0, backoff: 0.8, interval: 1000, backoff_every: 2, ..paddle },
+            "paddle-new" => paddle,
+            "jmp" => Dynamic { init: 32768.0, min: Some(1.0), ..torch },
+            "fastai" => {
+                Dynamic { init: 16_777_216.0, interval: 500, reset_good_on_overflow: false, ..torch }
+            }
+            "ort-trainer" => Dynamic { min: Some(1.0), max: Some(16_777_216.0), ..torch },
+            _ => return None,
+        })
+    }
+
+    /// Why a configuration cannot be one.
+    pub fn problem(&self) -> Option<String> {
+        let ordered = |name: &str, ok: bool, expected: &str| (!ok).then(|| format!("`{name}` has to be {expected}"));
+        let f32_max = f64::from(f32::MAX);
+        ordered("init", self.init > 0.0 && self.init <= f32_max, "positive and a finite f32")
+            .or_else(|| ordered("growth", self.growth > 1.0 && self.growth.is_finite(), "greater than 1"))
+            .or_else(|| ordered("backoff", self.backoff > 0.0 && self.backoff < 1.0, "between 0 and 1"))
+            .or_else(|| ordered("interval", self.interval > 0, "at least 1"))
+            .or_else(|| ordered("backoff_every", self.backoff_every > 0, "at least 1"))
+            .or_else(|| ordered("min", self.min.is_none_or(|min| min >= 0.0 && min <= self.init), "from 0 to `init`"))
+            .or_else(|| ordered("max", self.max.is_none_or(|max| max >= self.init), "at least `init`"))
+    }
+}
+
+impl FromStr for Scaler {
+    type Err = SpecError;
+    /// `none`, `static:1024`, the name of a preset, with settings behind it or without: `torch:init=1024,interval=50`.
+    fn from_str(text: &str) -> Result<Scaler, SpecError> {
+        if text == "none" {
+            return Ok(Scaler::None);
+        }
+        if let Some(number) = text.strip_prefix("static:") {
+            let scale = number.parse().ok().filter(|&s: &f64| s > 0.0 && s <= f64::from(f32::MAX));
+            let wrong = || SpecError { expected: "a positive number behind `static:`".into(), found: number.into() };
+            return scale.map(Scaler::Static).ok_or_else(wrong);
+        }
+        let mut given = Settings::of(text)?;
+        let Some(mut dynamic) = Dynamic::preset(given.kind()) else {
+            let expected = format!("none, static:N, a JSON file or one of {}", PRESETS.join(", "));
+            return Err(SpecError { expected, found: given.kind().into() });
+        };
+        let number = "a number";
+        let fields = [
+            ("init", &mut dynamic.init),
+            ("growth", &mut dynamic.growth),
+            ("backoff", &mut dynamic.backoff),
+        ];
+        for (key, field) in fields {
+            *field = given.number(key, number)?.unwrap_or(*field);
+        }
+        dynamic.interval = given.number("interval", number)?.unwrap_or(dynamic.interval);
+        dynamic.backoff_every = given.number("backoff_every", number)?.unwrap_or(dynamic.backoff_every);
+        dynamic.min = given.number("min", number)?.or(dynamic.min);
+        dynamic.max = given.number("max", number)?.or(dynamic.max);
+        given.finish("init, growth, backoff, interval, backoff_every, min, max")?;
+        match dynamic.problem() {
+            Some(problem) => Err(SpecError { expected: problem, found: text.into() }),
+            None => Ok(Scaler::Dynamic(dynamic)),
+        }
+    }
+}
+
+impl fmt::Display for Scaler {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let dynamic = match self {
+            Scaler::None => return f.write_str("none"),
+            Scaler::Static(scale) => return write!(f, "static:{scale}"),
+            Scaler::Dynamic(dynamic) => dynamic,
+        };
+        // The preset that it differs from least, and in what.
+        let differences = |name: &str| {
+            let preset = Dynamic::preset(name)?;
+            let mut list = Vec::new();
+            for (key, a, b) in [
+                ("init", preset.init, dynamic.init),
+                ("growth", preset.growth, dynamic.growth),
+                ("backoff", preset.backoff, dynamic.backoff),
+                ("interval", preset.interval.into(), dynamic.interval.into()),
+                ("backoff_every", preset.backoff_every.into(), dynamic.backoff_every.into()),
+            ] {
+                if a != b {
+                    list.push(format!("{key}={b}"));
+                }
+            }
+            for (key, a, b) in [("min", preset.min, dynamic.min), ("max", preset.max, dynamic.max)] {
+                match b {
+                    _ if a == b => {}
+                    Some(b) => list.push(format!("{key}={b}")),
+                    None => return None,
+                }
+            }
+            let same = preset.reset_good_on_overflow == dynamic.reset_good_on_overflow
+                && preset.on_overflow == dynamic.on_overflow
+                && preset.arith == dynamic.arith;
+            same.then_some((list, name.to_owned()))
+        };
+        let best = PRESETS.iter().filter_map(|name| differences(name)).min_by_key(|(list, _)| list.len());
+        match best {
+            Some((list, name)) if list.is_empty() => f.write_str(&name),
+            Some((list, name)) => write!(f, "{name}:{}", list.join(",")),
+            None => f.write_str("custom"),
+        }
+    }
+}
+
+/// The pass.
+#[derive(Clone, Debug)]
+pub struct ScaleLoss {
+    /// The scaler.
+    pub scaler: Scaler,
+}
+
+impl Spelled for ScaleLoss {
+    const NAME: &'static str = "scale-loss";
+    const ABOUT: &'static str = "the loss scale becomes an input, and the gradient of the loss";
+    const OPTIONS: &'static [PassOption<Self>] = &[PassOption {
+        def: option("scaler", "none, static:N or the name of a preset, with `:key=value`", Some("ampc")),
+        print: |pass| Some(Setting::word(&pass.scaler)),
+        read: |pass, given| given.read(|word| word.parse().ok()).map(|scaler| pass.scaler = scaler),
+    }];
+    fn blank() -> Self {
+        ScaleLoss { scaler: Scaler::Dynamic(Dynamic::preset("ampc").expect("it is a preset")) }
+    }
+}
+
+/// The name of the input that is the loss scale.
+pub const SCALE: &str = "loss_scale";
+
+impl Pass for ScaleLoss {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+    fn options(&self) -> Vec<(&'static str, Setting)> {
+        settings(self)
+    }
+    fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
+        let main = module.main();
+        let scale = match &self.scaler {
+            Scaler::None => return Ok(Changed::No),
+            Scaler::Static(scale) => *scale,
+            Scaler::Dynamic(dynamic) => dynamic.init,
+        };
+        #[expect(clippy::cast_possible_truncation, reason = "a loss scale is an f32")]
+        let data = TensorData::from_f32(&[], &[scale as f32]).expect("one element");
+        let name = module.fresh_name(SCALE);
+        let payload = Payload::Dense(Arc::new(data));
+        let seed = match self.scaler {
+            Scaler::Dynamic(_) => {
+                let ty = Type::tensor(DType::F32, Shape::scalar());
+                module.add_input(main, name, ty, Some(payload))
+            }
+            Scaler::Static(_) | Scaler::None => module.add_constant(main, name, payload),
+        };
+        debug_assert!(with_role(module, LOSS).count() <= 1);
+        add_role(module, SEED, vec![seed]);
+        Ok(Changed::Yes)
+    }
+}

@@ -1,0 +1,189 @@
+//! From a forward model to a training step.
+//!
+//! [`train_step`] adds a loss, decides precisions as a rewrite does, differentiates, and adds the update of the weights: a
+//! model whose inputs are data and state, and whose outputs are the loss and the next state. The passes are those of
+//! [`ampc_passes::step`].
+
+use crate::batch::Batch;
+use crate::error::Error;
+use crate::model::Model;
+use crate::onnx::ExportError;
+use crate::options::RewriteOptions;
+use crate::rewrite::{pipeline_of, run_pipeline};
+use crate::safetensors;
+use ampc_ir::{Module, Payload, TensorData};
+use ampc_passes::autodiff::{Autodiff, CustomGradients};
+use ampc_passes::dce::Dce;
+use ampc_passes::parameters::{ExposeParameters, Parameters};
+use ampc_passes::pipeline::{Observer, Pipeline};
+use ampc_passes::raise_opset::{RaiseOpset, Target};
+use ampc_passes::step::loss::LossSpec;
+use ampc_passes::step::loss_scale::ScaleLoss;
+use ampc_passes::step::update::METADATA;
+use ampc_passes::step::{Loss, Optimizer, Scaler, Update};
+use ampc_passes::{Pass, Warning};
+use std::path::Path;
+use std::sync::Arc;
+
+/// How a training step is made.
+#[derive(Clone, Debug)]
+pub struct TrainOptions {
+    /// How precisions are decided; `None` leaves everything in fp32.
+    pub precision: Option<RewriteOptions>,
+    /// The loss.
+    pub loss: LossSpec,
+    /// The input of targets: one that the model has, or a new one.
+    pub target: String,
+    /// Whether the loss is computed in fp32 whatever the policy says.
+    pub keeps_loss_fp32: bool,
+    /// The optimizer.
+    pub optimizer: Optimizer,
+    /// The loss scaler.
+    pub scaler: Scaler,
+    /// The largest norm of all gradients together.
+    pub clip_norm: Option<f64>,
+    /// Decays of parameters, by name or glob.
+    pub decay: Vec<(String, f64)>,
+    /// Names or globs of constants that are parameters whatever they look like.
+    pub train: Vec<String>,
+    /// Names or globs of constants that are none.
+    pub freeze: Vec<String>,
+    /// Whether parameters that the loss does not depend on are left out, instead of being an error.
+    pub freezes_unreached: bool,
+    /// Whether the optimizer writes low copies of weights, or every step casts them.
+    pub writes_low_copies: bool,
+    /// Gradients of operators that ampc has none of, or another one.
+    pub gradients: CustomGradients,
+    /// Whether every pass is verified.
+    pub verify_each: bool,
+}
+
+/// A training step and the state that it begins with.
+#[derive(Debug)]
+pub struct TrainStep {
+    /// The model: data and state in, loss and next state out. It has no initial state itself.
+    pub model: Model,
+    /// The state in the beginning, by the names of the inputs.
+    pub state: State,
+    /// What passes have to say.
+    pub warnings: Vec<Warning>,
+}
+
+/// The oldest opset of ai.onnx that the operators of a step can be written for.
+const MIN_OPSET: u16 = ampc_ir::bodies::MIN_OPSET;
+
+/// Makes a training step of a forward model.
+///
+/// # Errors
+/// If the model is invalid or a step already, the loss does not fit it, or an operator on the way from a parameter to the
+/// loss has no gradient.
+pub fn train_step(mut model: Model, options: &TrainOptions) -> Result<TrainStep, Error> {
+    let (state, warnings) = train_step_in_place(&mut model, options, &mut ())?;
+    Ok(TrainStep { model, state, warnings })
+}
+
+/// A state by the names of the inputs of a step.
+pub type State = Vec<(String, Arc<TensorData>)>;
+
+/// [`train_step`], watched, on a model that stays with the caller, who can look at it after an error. Returns the state
+/// that the step begins with, and warnings.
+///
+/// # Errors
+/// As [`train_step`].
+pub fn train_step_in_place(
+    model: &mut Model,
+    options: &TrainOptions,
+    observer: &mut dyn Observer,
+) -> Result<(State, Vec<Warning>), Error> {
+    if is_step(&model.module) {
+        let message = "the model is a training step already: take the model that it was made of";
+        return Err(Error::Unsupported(message.into()));
+    }
+    let pipeline = pipeline_of_step(&model.module, options)?;
+    let warnings = run_pipeline(model, &pipeline, options.verify_each, observer)?;
+    let state = take_state(&mut model.module);
+    Ok((state, warnings))
+}
+
+/// Whether a model is a training step.
+pub fn is_step(module: &Module) -> bool {
+    module.header.metadata.iter().any(|(key, _)| key == METADATA)
+}
+
+/// The passes that make a step of a model.
+///
+/// # Errors
+/// If they do not fit each other, which is a bug.
+pub fn pipeline_of_step(module: &Module, options: &TrainOptions) -> Result<Pipeline, Error> {
+    let mut passes: Vec<Box<dyn Pass>> = Vec::new();
+    if module.opset(module.main(), "").is_some_and(|opset| opset < MIN_OPSET) {
+        passes.push(Box::new(RaiseOpset { to: Target::Opset(MIN_OPSET) }));
+    }
+    let loss = Loss {
+        spec: options.loss.clone(),
+        target: options.target.clone(),
+        keeps_fp32: options.keeps_loss_fp32,
+    };
+    passes.push(Box::new(Parameters {
+        loss: None,
+        train: options.train.clone(),
+        freeze: options.freeze.clone(),
+    }));
+    passes.push(Box::new(loss));
+    if let Some(precision) = &options.precision {
+        passes.extend(pipeline_of(precision).into_passes());
+    }
+    let step: [Box<dyn Pass>; 5] = [
+        Box::new(ExposeParameters),
+        Box::new(ScaleLoss { scaler: options.scaler.clone() }),
+        Box::new(Autodiff {
+            freezes_unreached: options.freezes_unreached,
+            gives_gradients: false,
+            custom: options.gradients.clone(),
+        }),
+        Box::new(Update {
+            optimizer: options.optimizer,
+            scaler: options.scaler.clone(),
+            clip_norm: options.clip_norm,
+            decay: options.decay.clone(),
+            writes_low_copies: options.writes_low_copies,
+        }),
+        Box::new(Dce),
+    ];
+    passes.extend(step);
+    Ok(Pipeline::new(passes)?)
+}
+
+/// Takes the values with which states begin from the inputs.
+fn take_state(module: &mut Module) -> State {
+    let inputs = module.graph(module.main()).inputs().to_vec();
+    let parameters = ampc_passes::autodiff::with_role(module, ampc_passes::autodiff::PARAMETER);
+    let states = module.graph(module.main()).states.iter().map(|&(input, _)| input);
+    let known: std::collections::BTreeSet<_> = parameters.chain(states).collect();
+    let mut state = Vec::new();
+    for input in inputs.into_iter().filter(|input| known.contains(input)) {
+        let name = ampc_ir::verify::name_of(module, input);
+        if let Some(Payload::Dense(data)) = module.take_default(input) {
+            state.push((name, data));
+        }
+    }
+    state
+}
+
+/// Writes a state as safetensors, by the names of the inputs of the step.
+///
+/// # Errors
+/// If the file exists and `force` is not set, is one that the model was read from, or cannot be written.
+pub fn stage_state(
+    state: &State,
+    model: &Model,
+    path: &Path,
+    force: bool,
+    batch: &mut Batch,
+) -> Result<u64, Error> {
+    let layout = safetensors::layout(state.clone());
+    let bytes = layout.len();
+    let read = model.files();
+    batch.stage(layout, path, force, &read).map_err(ExportError::from)?;
+    Ok(bytes)
+}

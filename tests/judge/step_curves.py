@@ -1,0 +1,100 @@
+"""Training steps in fp32 against stored curves, run by ONNX Runtime.
+
+For each model of train/ with stored losses, `ampc train-step --fp32` makes a step for SGD and for Adam; ONNX Runtime runs it
+20 times from the state that comes with it. The stored losses are those of torch in float32 and in float64. A loss may be
+off the one in float64 by 10 times the most that torch in float32 is off it, and by 1e-5 of the first loss besides: two
+implementations in float32 differ like that, and a ReLU whose operand is near 0 opens in one of them only.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from argparse import ArgumentParser
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+from safetensors.numpy import load_file
+
+import ampc
+import measure
+
+onnxruntime.set_default_logger_severity(3)
+OPTIMIZERS = {"sgd": ("sgd", 0.05), "adam": ("adam", 1e-3)}
+REFUSED = {"lstm_cls": "LSTM", "rnn_cls": "RNN"}
+# A deep network of 8 images whose loss is chaotic after some steps.
+STEPS = {"resnet50": 10}
+
+
+def make(binary: str, model: Path, step: Path, *options: str) -> measure.Run:
+    """`ampc train-step MODEL -o STEP --state STATE OPTIONS`."""
+    state = step.with_suffix(".safetensors")
+    command = [binary, "train-step", str(model), "-o", str(step), "--state", str(state), "--force", "-q", *options]
+    return measure.run(command, 120)
+
+
+def run(step: Path, feeds: dict, rate: float, steps: int) -> np.ndarray:
+    """The losses of some steps on the same data."""
+    session = onnxruntime.InferenceSession(step, providers=["CPUExecutionProvider"])
+    state = load_file(step.with_suffix(".safetensors"))
+    names = [output.name for output in session.get_outputs()]
+    given = {i.name for i in session.get_inputs()}
+    data = {name: value for name, value in feeds.items() if name in given}
+    losses = []
+    for _ in range(steps):
+        found = dict(zip(names, session.run(None, {**data, **state, "lr": np.array(rate, np.float32)})))
+        losses.append(found["loss"].item())
+        state = {name: np.asarray(found[f"{name}_next"]) for name in state}
+    return np.array(losses)
+
+
+def judge(binary: str, model: Path, work: Path) -> list[str]:
+    name, problems = model.parent.name, []
+    oracle = np.load(model.parent / "oracle.npz")
+    feeds = {key.removeprefix("in_"): oracle[key] for key in oracle.files if key.startswith("in_")}
+    for optimizer, (spelling, rate) in OPTIMIZERS.items():
+        step = work / f"{name}.{optimizer}.onnx"
+        made = make(binary, model, step, "--fp32", "--loss", "output:loss", "--optimizer", spelling)
+        if name in REFUSED:
+            if made.code != 4 or REFUSED[name] not in made.stderr:
+                problems.append(f"expected exit code 4 and an error that names {REFUSED[name]}: {made.stderr}")
+            continue
+        if made.code != 0:
+            problems.append(f"{optimizer}: exit code {made.code}: {made.stderr.strip()}")
+            continue
+        onnx.checker.check_model(onnx.load(step), full_check=True)
+        onnx.shape_inference.infer_shapes(onnx.load(step), check_type=True, strict_mode=True, data_prop=True)
+        want, torch32 = oracle[f"losses_{optimizer}64"], oracle[f"losses_{optimizer}"]
+        got = run(step, feeds, rate, min(len(want), STEPS.get(name, len(want))))
+        want, torch32 = want[: len(got)], torch32[: len(got)]
+        finite = np.isfinite(torch32)
+        until = len(got) if finite.all() else int(np.argmin(finite))
+        off, noise = np.abs(got - want)[:until], np.abs(torch32 - want)[:until].max()
+        worst, allowed = int(np.argmax(off)), 10 * noise + 1e-5 * abs(want[0])
+        print(f"{name:20} {optimizer:5} {until:2} losses, at most {off.max():.1e} off ({noise:.1e} in torch)")
+        if not (off <= allowed).all():
+            problems.append(f"{optimizer}: loss {worst} is {got[worst]} instead of {want[worst]} +- {allowed:.1e}")
+        if until < len(got) and np.isfinite(got[until:]).any():
+            problems.append(f"{optimizer}: loss {until} is {got[until]} where it diverges")
+    return problems
+
+
+def main() -> int:
+    parser = ArgumentParser(description=__doc__)
+    ampc.add_arguments(parser, "train")
+    args = parser.parse_args()
+    ampc.require(parser, args)
+    failed = 0
+    with tempfile.TemporaryDirectory() as work:
+        for model in ampc.models(args.corpus, args.sets, args.filter):
+            if (model.parent / "oracle.npz").exists():
+                for problem in judge(args.ampc, model, Path(work)):
+                    failed += 1
+                    print(f"{model.parent.name}: {problem}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
