@@ -149,8 +149,9 @@ impl Pass for Parameters {
             let some: Vec<String> = numbers.iter().take(3).map(|name| format!("`{name}`")).collect();
             let more = if numbers.len() > 3 { " …" } else { "" };
             let message = format!(
-                "{} constants without an axis are not trained ({}{more}): name those that are parameters (`--train`)",
-                numbers.len(),
+                "{} without an axis {} not trained ({}{more}): name those that are parameters (`--train`)",
+                if numbers.len() == 1 { "a constant".to_owned() } else { format!("{} constants", numbers.len()) },
+                if numbers.len() == 1 { "is" } else { "are" },
                 some.join(", ")
             );
             cx.warn("parameters.numbers", None, message);

@@ -34,7 +34,8 @@ fn apart(b: &mut Backward<'_>, i: usize, heads: Option<u64>) -> Ruled<Value> {
     if b.rank(x)? != 3 {
         return Ok(x);
     }
-    let heads = heads.ok_or_else(|| RuleError::Unsupported("it does not say how many heads there are".into()))?;
+    let heads =
+        heads.ok_or_else(|| RuleError::Unsupported("it does not say how many heads there are".into()))?;
     let each = b.shape(x)?[2].known().and_then(|n| n.checked_div(heads));
     let split = b.reshape(x, &[0, 0, wide(heads), each.map_or(-1, wide)])?;
     b.transpose(split, &[0, 2, 1, 3])
@@ -157,7 +158,8 @@ fn mask(b: &mut Backward<'_>, view: &AttentionView, heads: &Heads, dtype: DType)
     let Some(mask) = b.operand(3) else { return Ok(None) };
     let least = b.number(f64::NEG_INFINITY, dtype)?;
     let zero = b.number(0.0, dtype)?;
-    let mask = if b.dtype(mask)? == DType::Bool { b.select(mask, zero, least)? } else { b.cast(mask, dtype)? };
+    let mask =
+        if b.dtype(mask)? == DType::Bool { b.select(mask, zero, least)? } else { b.cast(mask, dtype)? };
     let rank = b.rank(mask)?;
     if rank == 0 || !is_shorter(b, view, heads, mask)? {
         return Ok(Some(mask));
@@ -177,12 +179,10 @@ fn is_shorter(b: &Backward<'_>, view: &AttentionView, heads: &Heads, mask: Value
 }
 
 pub(super) fn attention(b: &mut Backward<'_>) -> Ruled {
-    if b.dy(3).is_some() {
-        return Err(RuleError::Unsupported("its scores, result 3, lead to the loss".into()));
-    }
     let view = AttentionView::read(&b.view()?)?;
     let (q, k, v) = (apart(b, 0, view.q_heads)?, apart(b, 1, view.kv_heads)?, apart(b, 2, view.kv_heads)?);
-    let (q_heads, kv_heads) = (known(b, q, 1, "the number of heads")?, known(b, k, 1, "the number of heads")?);
+    let (q_heads, kv_heads) =
+        (known(b, q, 1, "the number of heads")?, known(b, k, 1, "the number of heads")?);
     let (k, v) = (with_past(b, k, 4)?, with_past(b, v, 5)?);
     let heads = Heads { q, k, v, group: q_heads.checked_div(kv_heads).unwrap_or(1).max(1) };
     let (keys, values) = (repeated(b, heads.k, heads.group)?, repeated(b, heads.v, heads.group)?);

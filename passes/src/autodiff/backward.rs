@@ -9,6 +9,7 @@ use ampc_ir::views::NodeView;
 use ampc_ir::edit::Position;
 use ampc_ir::{AttrValue, DType, Dim, Inserter, Module, Node, NodeSpec, Type, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::cell::Cell;
 
 /// What a rule returns.
 pub(super) type Ruled<T = ()> = Result<T, RuleError>;
@@ -28,6 +29,8 @@ pub struct Backward<'m> {
     inserter: Inserter<'m>,
     node: Option<Node>,
     dy: Vec<Option<Value>>,
+    /// Which of these the rule has asked for, those from the 64th on as one.
+    asked: Cell<u64>,
     needs: SecondaryMap<Value, bool>,
     parameters: FxHashSet<Value>,
     contributions: Contributions,
@@ -49,6 +52,7 @@ impl<'m> Backward<'m> {
             inserter: Inserter::new(module, main, Position::Last).with_facts(facts),
             node: None,
             dy: Vec::new(),
+            asked: Cell::new(0),
             needs,
             parameters: parameters.iter().copied().collect(),
             contributions: Contributions::default(),
@@ -75,7 +79,7 @@ impl<'m> Backward<'m> {
         self.node = Some(node);
         self.inserter.set_origin(Some(node));
         let data = self.inserter.module.node(node);
-        let results: Vec<Option<Value>> = data.results().iter().copied().collect();
+        let results: Vec<Option<Value>> = data.results().to_vec();
         if !data.operands().iter().flatten().any(|&value| self.needs[value]) {
             return Ok(false);
         }
@@ -89,12 +93,18 @@ impl<'m> Backward<'m> {
             return Ok(false);
         }
         self.dy.clear();
+        self.asked.set(0);
         for result in results {
             let parts = result.and_then(|result| self.contributions.remove(&result));
             let dy = parts.map(|parts| self.sum(&parts)).transpose()?;
             self.dy.push(dy);
         }
         Ok(self.dy.iter().any(Option::is_some))
+    }
+
+    /// A result whose gradient the rule has not asked for.
+    pub(super) fn unasked(&self) -> Option<usize> {
+        (0..self.dy.len()).find(|&i| self.dy[i].is_some() && self.asked.get() & bit(i) == 0)
     }
 
     /// The gradients of parameters, `None` where there is none.
@@ -104,7 +114,7 @@ impl<'m> Backward<'m> {
         let mut renamed = FxHashSet::default();
         for &parameter in parameters {
             let parts = self.contributions.remove(&parameter);
-            let gradient = match parts.map(|parts| self.sum(&parts)).transpose() {
+            let gradient = match parts.map(|parts| self.sum_for(parameter, &parts)).transpose() {
                 Ok(gradient) => gradient,
                 Err(error) => return Err((self.inserter.module, error)),
             };
@@ -190,6 +200,7 @@ impl Backward<'_> {
 
     /// The gradient of a result, of its element type; `None` if the loss does not depend on it.
     pub fn dy(&self, i: usize) -> Option<Value> {
+        self.asked.set(self.asked.get() | bit(i));
         self.dy.get(i).copied().flatten()
     }
 
@@ -290,7 +301,9 @@ impl Backward<'_> {
 
     fn add_to(&mut self, value: Value, gradient: Value) -> Ruled {
         let dtype = self.dtype(value)?;
-        let gradient = self.cast(gradient, dtype)?;
+        // Contributions to a parameter are rounded when all are added.
+        let waits = self.parameters.contains(&value) && self.module().producer(value).is_none();
+        let gradient = if waits { gradient } else { self.cast(gradient, dtype)? };
         if let (Some(want), Some(found)) = (self.dims(value), self.dims(gradient)) {
             let differ = |(a, b): (&Dim, &Dim)| matches!((a.known(), b.known()), (Some(a), Some(b)) if a != b);
             if want.len() != found.len() || want.iter().zip(&found).any(differ) {
@@ -302,6 +315,23 @@ impl Backward<'_> {
         }
         self.contributions.entry(value).or_default().push(gradient);
         Ok(())
+    }
+
+    /// The sum of contributions to a parameter: added in f32 or wider, and rounded once.
+    fn sum_for(&mut self, parameter: Value, parts: &[Value]) -> Ruled<Value> {
+        let dtype = self.dtype(parameter)?;
+        let sum = match *parts {
+            [one] => one,
+            _ => {
+                let mut wide = Vec::with_capacity(parts.len());
+                for &part in parts {
+                    let part = self.wide(part)?;
+                    wide.push(if dtype.is_low() { part } else { self.cast(part, dtype)? });
+                }
+                self.sum(&wide)?
+            }
+        };
+        self.cast(sum, dtype)
     }
 
     /// The sum of values of one type.
@@ -772,7 +802,7 @@ impl Backward<'_> {
         let axes = self.squeeze(at, &[0])?;
         let attrs = [("keepdims", AttrValue::Int(1)), ("noop_with_empty_axes", AttrValue::Int(1))];
         let sum = self.op(OpKind::ReduceSum, &[dy, axes], &attrs)?;
-        let shape = self.op(OpKind::Shape, &[like], &[])?;
+        let shape = self.shape_of(like)?;
         self.op(OpKind::Reshape, &[sum, shape], &[("allowzero", AttrValue::Int(1))])
     }
 
@@ -808,6 +838,10 @@ impl Backward<'_> {
     pub fn ty(&self, value: Value) -> &Type {
         &self.module().value(value).ty
     }
+}
+
+fn bit(i: usize) -> u64 {
+    1 << i.min(63)
 }
 
 /// An axis as attributes have it. Ranks are small.

@@ -128,8 +128,18 @@ pub(super) fn einsum(b: &mut Backward<'_>) -> Ruled {
             operands.push(b.x(other)?);
             terms.push(spell(&equation.operands[other]));
         }
-        let text = format!("{}->{}", terms.join(","), spell(&found));
+        // Axes of `...` cannot be summed over by leaving them out of the result.
+        let has_ellipsis = |term: &Vec<Label>| term.contains(&Label::Ellipsis);
+        let sums_ellipsis = !has_ellipsis(&found)
+            && (has_ellipsis(&equation.result) || others.iter().any(|&i| has_ellipsis(&equation.operands[i])));
+        let ahead = if sums_ellipsis { "..." } else { "" };
+        let text = format!("{}->{ahead}{}", terms.join(","), spell(&found));
         let mut d = b.op(OpKind::Einsum, &operands, &[("equation", AttrValue::String(text.into_bytes().into()))])?;
+        if sums_ellipsis {
+            let ahead = b.rank(d)?.saturating_sub(found.len());
+            let wide = b.wide(d)?;
+            d = b.sum_over(wide, &(0..ahead).collect::<Vec<_>>(), false)?;
+        }
         let x = b.x(i)?;
         let lost: Vec<usize> = (0..term.len()).filter(|&at| !known(&term[at])).collect();
         if !lost.is_empty() {

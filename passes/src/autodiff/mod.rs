@@ -313,7 +313,12 @@ impl Autodiff {
             custom(backward)
         } else {
             match rules::of(module, node) {
-                Rule::Gradient(gradient, _) => gradient(backward),
+                Rule::Gradient(gradient, _) => gradient(backward).and_then(|()| match backward.unasked() {
+                    None => Ok(()),
+                    Some(i) => {
+                        Err(RuleError::Unsupported(format!("result {i} leads to the loss, and has no gradient here")))
+                    }
+                }),
                 Rule::Stop | Rule::Custom => Ok(()),
                 Rule::None(why) => {
                     let (op, node) = named(module, node);

@@ -22,9 +22,10 @@ pub(super) fn resize(b: &mut Backward<'_>) -> Ruled {
     let mut region = None;
     if sampling.coordinates == Coordinates::CropAndResize {
         let data = b.view()?.constant(1).and_then(|data| data.small_floats(2 * wide(64).unsigned_abs()));
-        region = Some(data.filter(|r| r.len() == 2 * view.axes.len()).ok_or_else(|| {
-            RuleError::Unsupported("its region has to be a constant".into())
-        })?);
+        region = Some(
+            data.filter(|r| r.len() == 2 * view.axes.len())
+                .ok_or_else(|| RuleError::Unsupported("its region has to be a constant".into()))?,
+        );
     }
     let mut d = b.wide(dy)?;
     for (i, &axis) in view.axes.iter().enumerate() {
@@ -32,13 +33,20 @@ pub(super) fn resize(b: &mut Backward<'_>) -> Ruled {
             Target::Scales { scales, .. } => Some(scales[i]),
             Target::Sizes(_, AspectRatio::Stretch) => None,
             Target::Sizes(..) => {
-                return Err(RuleError::Unsupported("with a policy for its aspect ratio it is not differentiated".into()));
+                return Err(RuleError::Unsupported(
+                    "with a policy for its aspect ratio it is not differentiated".into(),
+                ));
             }
-            Target::Unknown => return Err(RuleError::Unsupported("its scales or sizes are not known".into())),
+            Target::Unknown => {
+                return Err(RuleError::Unsupported("its scales or sizes are not known".into()));
+            }
         };
         let ends = region.as_ref().map(|region| (region[i], region[i + view.axes.len()]));
         let is_whole = ends.is_none_or(|ends| ends == (0.0, 1.0));
-        if inputs[axis] == outputs[axis] && is_whole && scale.is_none_or(|scale| scale.to_bits() == 1f64.to_bits()) {
+        if inputs[axis] == outputs[axis]
+            && is_whole
+            && scale.is_none_or(|scale| scale.to_bits() == 1f64.to_bits())
+        {
             continue;
         }
         let weights = weights(b, d, inputs[axis], outputs[axis], scale, ends)?;
