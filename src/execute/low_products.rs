@@ -4,7 +4,7 @@
 //! errors, a rewrite whose every choice is right may be beyond them: low products are what was asked for, and already
 //! their rounding is. So where a draw of inputs shows an output beyond its bound, a third model is run on it, in which
 //! products of matrices are low as in the rewrite and all else is fp32. The draw is *excused* if no output is off by more
-//! than [`TIMES`] of what it is off there. For example, with a bound of 7.8e-3:
+//! than 3 times what it is off there. For example, with a bound of 7.8e-3:
 //!
 //! ```text
 //!                rewrite    low products alone
