@@ -3,13 +3,13 @@
 use crate::onnx::{Blame, ExportError, ImportError};
 use ampc_ir::Node;
 use ampc_ir::text::ParseErrors;
+use ampc_passes::PassError;
 use ampc_passes::autodiff::GradientError;
 use ampc_passes::parameters::ParameterError;
-use ampc_passes::step::loss::LossError;
-use ampc_passes::step::update::UpdateError;
-use ampc_passes::PassError;
 use ampc_passes::pipeline::{PipelineError, RunError};
 use ampc_passes::policy::PolicyError;
+use ampc_passes::step::loss::LossError;
+use ampc_passes::step::update::UpdateError;
 use std::path::PathBuf;
 
 /// Whose an error is to solve; the binary's exit codes follow it.

@@ -49,7 +49,8 @@ struct Training {
 
 impl Training {
     fn of(step: TrainStep) -> Training {
-        let state = step.state.iter().map(|(name, data)| (name.clone(), HostTensor::from_data(data).unwrap()));
+        let state =
+            step.state.iter().map(|(name, data)| (name.clone(), HostTensor::from_data(data).unwrap()));
         Training { state: state.collect(), module: step.model.module }
     }
 
@@ -112,7 +113,8 @@ fn a_loss_falls_in_both_precisions() {
 
 #[test]
 fn a_step_that_overflows_changes_nothing_but_the_scaler() {
-    let mut training = Training::of(step_of(LINEAR, &options("mse", "sgd:momentum=0.9", "torch:init=1024", true)));
+    let mut training =
+        Training::of(step_of(LINEAR, &options("mse", "sgd:momentum=0.9", "torch:init=1024", true)));
     let target = tensor(&[4, 2], &[0.0; 8]);
     let lr = || tensor(&[], &[0.1]);
     training.step(&[("x", tensor(&[4, 3], &[0.5; 12])), ("target", target.clone()), ("lr", lr())]);

@@ -39,7 +39,9 @@ impl Spelled for Parameters {
         PassOption {
             def: option("loss", "the name of an output", Some("")),
             print: |pass| pass.loss.as_deref().map(Setting::word),
-            read: |pass, given| given.word().map(|name| pass.loss = Some(name).filter(|name| !name.is_empty())),
+            read: |pass, given| {
+                given.word().map(|name| pass.loss = Some(name).filter(|name| !name.is_empty()))
+            },
         },
         PassOption {
             def: option("train", "names or globs with `+` between them", Some("")),
@@ -150,7 +152,11 @@ impl Pass for Parameters {
             let more = if numbers.len() > 3 { " …" } else { "" };
             let message = format!(
                 "{} without an axis {} not trained ({}{more}): name those that are parameters (`--train`)",
-                if numbers.len() == 1 { "a constant".to_owned() } else { format!("{} constants", numbers.len()) },
+                if numbers.len() == 1 {
+                    "a constant".to_owned()
+                } else {
+                    format!("{} constants", numbers.len())
+                },
                 if numbers.len() == 1 { "is" } else { "are" },
                 some.join(", ")
             );

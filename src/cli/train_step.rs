@@ -9,8 +9,8 @@ use super::ui::{Stream, Ui};
 use super::{diagnose, settings, shown, targets};
 use ampc::files::Batch;
 use ampc::ir::DType;
-use ampc::ir::op::OpKind;
 use ampc::ir::Module;
+use ampc::ir::op::OpKind;
 use ampc::passes::Paths;
 use ampc::passes::autodiff::{self, CustomGradients};
 use ampc::passes::step::Scaler;
@@ -24,7 +24,8 @@ pub(crate) fn run(args: &TrainStepArgs, ui: Ui) -> Result<(), Failure> {
     let progress = Progress::start(ui);
     progress.stage("reading");
     let mut model = load(&args.model, ui)?;
-    let pipeline = ampc::train::pipeline_of_step(&model.module, &options).map_err(|e| diagnose::failure(&e, None))?;
+    let pipeline =
+        ampc::train::pipeline_of_step(&model.module, &options).map_err(|e| diagnose::failure(&e, None))?;
     targets::check(&model, &args.model, &read, &emit, None, &args.debug, &pipeline)?;
     let run = Run {
         ui,
@@ -100,9 +101,7 @@ fn options(args: &TrainStepArgs) -> Result<(TrainOptions, Vec<settings::ReadFile
 }
 
 /// A scaler of a JSON file: its fields, as docs/training.md lists them.
-fn return_scaler(
-    path: &str,
-) -> Result<Result<Scaler, ampc::passes::step::loss::SpecError>, Failure> {
+fn return_scaler(path: &str) -> Result<Result<Scaler, ampc::passes::step::loss::SpecError>, Failure> {
     let text = ampc::files::read_text(Path::new(path)).map_err(|e| Failure::io(path, &e))?;
     let wrong = |problem: String| Failure::usage("scaler", format!("`{path}`: {problem}"));
     let dynamic: ampc::passes::step::Dynamic =

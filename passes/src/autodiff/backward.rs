@@ -1,12 +1,12 @@
 //! What rules of gradients work with: the node at hand, the gradients of its results, and the means to build nodes.
 
 use super::{Contributions, RuleError};
+use ampc_ir::edit::Position;
 use ampc_ir::entity::SecondaryMap;
 use ampc_ir::infer::{Facts, describe};
 use ampc_ir::module::Payload;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::NodeView;
-use ampc_ir::edit::Position;
 use ampc_ir::{AttrValue, DType, Dim, Inserter, Module, Node, NodeSpec, Type, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::cell::Cell;
@@ -108,7 +108,10 @@ impl<'m> Backward<'m> {
     }
 
     /// The gradients of parameters, `None` where there is none.
-    pub(super) fn finish(mut self, parameters: &[Value]) -> Result<Vec<Option<Value>>, (&'m Module, RuleError)> {
+    pub(super) fn finish(
+        mut self,
+        parameters: &[Value],
+    ) -> Result<Vec<Option<Value>>, (&'m Module, RuleError)> {
         self.inserter.set_origin(None);
         let mut found = Vec::with_capacity(parameters.len());
         let mut renamed = FxHashSet::default();
@@ -209,7 +212,9 @@ impl Backward<'_> {
     /// # Errors
     /// If there is none, because only other results lead to the loss.
     pub fn dy0(&self) -> Ruled<Value> {
-        self.dy(0).ok_or_else(|| RuleError::Unsupported("only another result than the first leads to the loss".into()))
+        self.dy(0).ok_or_else(|| {
+            RuleError::Unsupported("only another result than the first leads to the loss".into())
+        })
     }
 
     /// Whether an operand needs a gradient.
@@ -225,7 +230,8 @@ impl Backward<'_> {
         if !self.needs(i) {
             return Ok(());
         }
-        let name = self.operand(i).map(|value| ampc_ir::verify::name_of(self.module(), value)).unwrap_or_default();
+        let name =
+            self.operand(i).map(|value| ampc_ir::verify::name_of(self.module(), value)).unwrap_or_default();
         Err(RuleError::Unsupported(format!(
             "there is none for operand {i} (`{name}`), which depends on parameters: freeze these (`--freeze`)"
         )))
@@ -305,7 +311,8 @@ impl Backward<'_> {
         let waits = self.parameters.contains(&value) && self.module().producer(value).is_none();
         let gradient = if waits { gradient } else { self.cast(gradient, dtype)? };
         if let (Some(want), Some(found)) = (self.dims(value), self.dims(gradient)) {
-            let differ = |(a, b): (&Dim, &Dim)| matches!((a.known(), b.known()), (Some(a), Some(b)) if a != b);
+            let differ =
+                |(a, b): (&Dim, &Dim)| matches!((a.known(), b.known()), (Some(a), Some(b)) if a != b);
             if want.len() != found.len() || want.iter().zip(&found).any(differ) {
                 let name = ampc_ir::verify::name_of(self.module(), value);
                 return Err(RuleError::Unsupported(format!(
@@ -366,7 +373,12 @@ impl Backward<'_> {
     ///
     /// # Errors
     /// If it is not what its operator takes.
-    pub fn op(&mut self, kind: OpKind, operands: &[Value], attrs: &[(&'static str, AttrValue)]) -> Ruled<Value> {
+    pub fn op(
+        &mut self,
+        kind: OpKind,
+        operands: &[Value],
+        attrs: &[(&'static str, AttrValue)],
+    ) -> Ruled<Value> {
         let spec = attrs
             .iter()
             .fold(NodeSpec::new(kind, operands), |spec, (name, value)| spec.attr(*name, value.clone()));
@@ -645,7 +657,9 @@ impl Backward<'_> {
         let rank = self.rank(a)?;
         let mut perm: Vec<usize> = (0..rank).collect();
         if rank < 2 {
-            return Err(RuleError::Unsupported(format!("bug: {rank} axes, of which two are to be exchanged")));
+            return Err(RuleError::Unsupported(format!(
+                "bug: {rank} axes, of which two are to be exchanged"
+            )));
         }
         perm.swap(rank - 1, rank - 2);
         self.transpose(a, &perm)
@@ -682,9 +696,12 @@ impl Backward<'_> {
             }
             // One extent that is not known follows from the others.
             let mut free = dims.iter().filter(|dim| dim.known().is_none());
-            if free.next().is_some() && free.next().is_none() && dims.iter().all(|dim| dim.known() != Some(0)) {
-                let list: Vec<i64> =
-                    dims.iter().map(|dim| dim.known().and_then(|n| i64::try_from(n).ok()).unwrap_or(-1)).collect();
+            if free.next().is_some() && free.next().is_none() && dims.iter().all(|dim| dim.known() != Some(0))
+            {
+                let list: Vec<i64> = dims
+                    .iter()
+                    .map(|dim| dim.known().and_then(|n| i64::try_from(n).ok()).unwrap_or(-1))
+                    .collect();
                 return self.reshape(a, &list);
             }
         }
@@ -737,9 +754,15 @@ impl Backward<'_> {
     ///
     /// # Errors
     /// If they do not fit.
-    pub fn gemm(&mut self, (a, trans_a): (Value, bool), (b, trans_b): (Value, bool), alpha: f32) -> Ruled<Value> {
+    pub fn gemm(
+        &mut self,
+        (a, trans_a): (Value, bool),
+        (b, trans_b): (Value, bool),
+        alpha: f32,
+    ) -> Ruled<Value> {
         let flag = |flag: bool| AttrValue::Int(i64::from(flag));
-        let attrs = [("transA", flag(trans_a)), ("transB", flag(trans_b)), ("alpha", AttrValue::Float(alpha))];
+        let attrs =
+            [("transA", flag(trans_a)), ("transB", flag(trans_b)), ("alpha", AttrValue::Float(alpha))];
         self.op(OpKind::Gemm, &[a, b], &attrs)
     }
 

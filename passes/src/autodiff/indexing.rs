@@ -158,7 +158,9 @@ fn replaces(b: &Backward<'_>) -> Ruled<bool> {
     match b.view()?.string("reduction").unwrap_or("none") {
         "none" => Ok(true),
         "add" => Ok(false),
-        other => Err(RuleError::Unsupported(format!("with the reduction `{other}` it is not differentiated"))),
+        other => {
+            Err(RuleError::Unsupported(format!("with the reduction `{other}` it is not differentiated")))
+        }
     }
 }
 
@@ -207,7 +209,8 @@ pub(super) fn top_k(b: &mut Backward<'_>) -> Ruled {
     let axis = b.view()?.int("axis").unwrap_or(-1);
     let dy = b.wide(dy)?;
     let zeros = zeros_for(b, x, dy)?;
-    let spec = NodeSpec::new(OpKind::ScatterElements, &[zeros, indices, dy]).attr("axis", AttrValue::Int(axis));
+    let spec =
+        NodeSpec::new(OpKind::ScatterElements, &[zeros, indices, dy]).attr("axis", AttrValue::Int(axis));
     let [dx] = b.insert(spec)?;
     b.add(0, dx)
 }

@@ -116,7 +116,8 @@ pub(super) fn einsum(b: &mut Backward<'_>) -> Ruled {
         }
         let others: Vec<usize> = (0..equation.operands.len()).filter(|&other| other != i).collect();
         let known = |label: &Label| {
-            equation.result.contains(label) || others.iter().any(|&other| equation.operands[other].contains(label))
+            equation.result.contains(label)
+                || others.iter().any(|&other| equation.operands[other].contains(label))
         };
         if term.contains(&Label::Ellipsis) && !known(&Label::Ellipsis) {
             return Err(RuleError::Unsupported("the axes of `...` are summed over: name them".into()));
@@ -131,10 +132,12 @@ pub(super) fn einsum(b: &mut Backward<'_>) -> Ruled {
         // Axes of `...` cannot be summed over by leaving them out of the result.
         let has_ellipsis = |term: &Vec<Label>| term.contains(&Label::Ellipsis);
         let sums_ellipsis = !has_ellipsis(&found)
-            && (has_ellipsis(&equation.result) || others.iter().any(|&i| has_ellipsis(&equation.operands[i])));
+            && (has_ellipsis(&equation.result)
+                || others.iter().any(|&i| has_ellipsis(&equation.operands[i])));
         let ahead = if sums_ellipsis { "..." } else { "" };
         let text = format!("{}->{ahead}{}", terms.join(","), spell(&found));
-        let mut d = b.op(OpKind::Einsum, &operands, &[("equation", AttrValue::String(text.into_bytes().into()))])?;
+        let mut d =
+            b.op(OpKind::Einsum, &operands, &[("equation", AttrValue::String(text.into_bytes().into()))])?;
         if sums_ellipsis {
             let ahead = b.rank(d)?.saturating_sub(found.len());
             let wide = b.wide(d)?;
@@ -144,7 +147,9 @@ pub(super) fn einsum(b: &mut Backward<'_>) -> Ruled {
         let lost: Vec<usize> = (0..term.len()).filter(|&at| !known(&term[at])).collect();
         if !lost.is_empty() {
             if term.contains(&Label::Ellipsis) {
-                return Err(RuleError::Unsupported("an index beside `...` is summed over: name the axes".into()));
+                return Err(RuleError::Unsupported(
+                    "an index beside `...` is summed over: name the axes".into(),
+                ));
             }
             d = b.unsqueeze(d, &lost)?;
             d = b.expand_as(d, x)?;

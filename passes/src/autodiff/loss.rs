@@ -56,14 +56,17 @@ fn labels(b: &mut Backward<'_>, dloss: Value) -> Ruled<(Value, Value)> {
             b.over(share, sum)?
         }
         "sum" | "none" => b.times(weight, dloss)?,
-        other => return Err(RuleError::Unsupported(format!("its reduction `{other}` is none that there is"))),
+        other => {
+            return Err(RuleError::Unsupported(format!("its reduction `{other}` is none that there is")));
+        }
     };
     let k = b.unsqueeze(k, &[1])?;
     let classes = match b.shape(scores)?.get(1).and_then(|dim| dim.known()) {
         Some(n) => b.ints(&[wide(n)]),
         None => super::window::dim_range(b, scores, 1, Some(2))?,
     };
-    let ends = TensorData::from_f32(&[2], &[0.0, 1.0]).map_err(|e| RuleError::Unsupported(format!("bug: {e}")))?;
+    let ends =
+        TensorData::from_f32(&[2], &[0.0, 1.0]).map_err(|e| RuleError::Unsupported(format!("bug: {e}")))?;
     let ends = b.constant(ends);
     let onehot = b.op(OpKind::OneHot, &[safe, classes, ends], &[("axis", AttrValue::Int(1))])?;
     let onehot = b.cast(onehot, dtype)?;

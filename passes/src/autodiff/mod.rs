@@ -82,7 +82,9 @@ pub enum GradientError {
         found: usize,
     },
     /// The loss is no number.
-    #[error("the loss `{name}` is {found}: expected a float with one element; reduce it with ReduceMean or ReduceSum")]
+    #[error(
+        "the loss `{name}` is {found}: expected a float with one element; reduce it with ReduceMean or ReduceSum"
+    )]
     NotScalar {
         /// The loss.
         name: String,
@@ -286,7 +288,8 @@ impl Autodiff {
         }
         for node in module.nodes(module.main()) {
             let data = module.node(node);
-            let rule = self.custom.get(module, node).map_or_else(|| rules::of(module, node), |_| Rule::Custom);
+            let rule =
+                self.custom.get(module, node).map_or_else(|| rules::of(module, node), |_| Rule::Custom);
             let by = |(slot, value): (usize, &Option<Value>)| {
                 value.is_some_and(|value| needs[value]) && rule.depends_on(slot)
             };
@@ -304,7 +307,8 @@ impl Autodiff {
 
     /// Adds the contributions of a node to the gradients of its operands.
     fn differentiate(&self, backward: &mut Backward<'_>, node: Node) -> Result<(), PassError> {
-        let in_node = |backward: &Backward<'_>, error: RuleError| of_node(backward.module(), Some(node), &error);
+        let in_node =
+            |backward: &Backward<'_>, error: RuleError| of_node(backward.module(), Some(node), &error);
         if !backward.enter(node).map_err(|error| in_node(backward, error))? {
             return Ok(());
         }
@@ -315,9 +319,9 @@ impl Autodiff {
             match rules::of(module, node) {
                 Rule::Gradient(gradient, _) => gradient(backward).and_then(|()| match backward.unasked() {
                     None => Ok(()),
-                    Some(i) => {
-                        Err(RuleError::Unsupported(format!("result {i} leads to the loss, and has no gradient here")))
-                    }
+                    Some(i) => Err(RuleError::Unsupported(format!(
+                        "result {i} leads to the loss, and has no gradient here"
+                    ))),
                 }),
                 Rule::Stop | Rule::Custom => Ok(()),
                 Rule::None(why) => {

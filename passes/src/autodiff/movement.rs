@@ -51,7 +51,9 @@ pub(super) fn tile(b: &mut Backward<'_>) -> Ruled {
     let dims = b.shape(x)?;
     let extents: Option<Vec<i64>> = dims.iter().map(|dim| dim.known().map(wide)).collect();
     let repeats = match TileView::read(&b.view()?) {
-        TileView::All(Some(list)) => list.iter().map(|n| if let Int::Known(n) = n { Some(*n) } else { None }).collect(),
+        TileView::All(Some(list)) => {
+            list.iter().map(|n| if let Int::Known(n) = n { Some(*n) } else { None }).collect()
+        }
         TileView::All(None) | TileView::One { .. } => None,
     };
     let repeats: Option<Vec<i64>> = repeats;
@@ -294,7 +296,12 @@ pub(super) fn depth_to_space(b: &mut Backward<'_>) -> Ruled {
         return Err(RuleError::Unsupported("it does not have four axes".into()));
     };
     let per_block = |channels: u64| wide(channels) / (size * size).max(1);
-    let known = [n.known().map(wide), channels.known().map(per_block), height.known().map(wide), width.known().map(wide)];
+    let known = [
+        n.known().map(wide),
+        channels.known().map(per_block),
+        height.known().map(wide),
+        width.known().map(wide),
+    ];
     let apart = if let [Some(n), Some(channels), Some(height), Some(width)] = known {
         b.reshape(dy, &[n, channels, height, size, width, size])?
     } else {
@@ -305,7 +312,8 @@ pub(super) fn depth_to_space(b: &mut Backward<'_>) -> Ruled {
             None => dim_range(b, dy, 1, Some(2))?,
         };
         let size = b.ints(&[size]);
-        let shape = b.op(OpKind::Concat, &[n, channels, height, size, width, size], &[("axis", AttrValue::Int(0))])?;
+        let shape =
+            b.op(OpKind::Concat, &[n, channels, height, size, width, size], &[("axis", AttrValue::Int(0))])?;
         b.op(OpKind::Reshape, &[dy, shape], &[])?
     };
     let turned = b.transpose(apart, &[0, 1, 3, 5, 2, 4])?;

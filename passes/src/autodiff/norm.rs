@@ -14,9 +14,9 @@
 use super::RuleError;
 use super::backward::{Backward, Ruled, signed};
 use ampc_ir::op::OpKind;
-use ampc_ir::views::norm::{BatchNormView, ChannelNormView, LayerNormView};
 use ampc_ir::views::Part;
 use ampc_ir::views::norm::lp_normalization;
+use ampc_ir::views::norm::{BatchNormView, ChannelNormView, LayerNormView};
 use ampc_ir::{AttrValue, NodeSpec, Value};
 
 /// What the normalised value is made of.
@@ -29,7 +29,13 @@ struct Normalized {
 }
 
 /// Normalises over axes; without the mean if nothing is subtracted.
-fn normalize(b: &mut Backward<'_>, x: Value, axes: &[usize], epsilon: f32, centers: bool) -> Ruled<Normalized> {
+fn normalize(
+    b: &mut Backward<'_>,
+    x: Value,
+    axes: &[usize],
+    epsilon: f32,
+    centers: bool,
+) -> Ruled<Normalized> {
     let centered = if centers {
         let mean = b.mean_over(x, axes, true)?;
         b.minus(x, mean)?
@@ -89,7 +95,9 @@ fn add_affine(b: &mut Backward<'_>, dy: Value, normalized: Value) -> Ruled {
 pub(super) fn batch(b: &mut Backward<'_>) -> Ruled {
     let view = BatchNormView::read(&b.view()?);
     if !view.spatial {
-        return Err(RuleError::Unsupported("statistics per activation (`spatial` = 0) are not differentiated".into()));
+        return Err(RuleError::Unsupported(
+            "statistics per activation (`spatial` = 0) are not differentiated".into(),
+        ));
     }
     let (x, scale, dy) = (b.x(0)?, b.x(1)?, b.dy0()?);
     let (x, dy) = (b.wide(x)?, b.wide(dy)?);
@@ -109,7 +117,11 @@ pub(super) fn batch(b: &mut Backward<'_>) -> Ruled {
     };
     if b.needs(0) {
         let u = b.times(dy, scale)?;
-        let dx = if view.training { through(b, normalized, u, &axes, true)? } else { b.times(u, normalized.rate)? };
+        let dx = if view.training {
+            through(b, normalized, u, &axes, true)?
+        } else {
+            b.times(u, normalized.rate)?
+        };
         b.add(0, dx)?;
     }
     add_affine(b, dy, normalized.x)
@@ -178,7 +190,9 @@ fn of_last_axes(b: &mut Backward<'_>, centers: bool) -> Ruled {
     let (x, dy) = (b.x(0)?, b.dy0()?);
     let (x, dy) = (b.wide(x)?, b.wide(dy)?);
     let rank = b.rank(x)?;
-    let first = view.axis.ok_or_else(|| RuleError::Unsupported(format!("its axis of {} is not known", signed(rank))))?;
+    let first = view
+        .axis
+        .ok_or_else(|| RuleError::Unsupported(format!("its axis of {} is not known", signed(rank))))?;
     let axes: Vec<usize> = (first..rank).collect();
     let normalized = normalize(b, x, &axes, view.epsilon, centers)?;
     if b.needs(0) {

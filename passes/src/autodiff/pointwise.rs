@@ -5,9 +5,9 @@
 //! Clip.
 
 use super::backward::{Backward, Ruled};
+use ampc_ir::Value;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::broadcast::{Bound, ClipView};
-use ampc_ir::Value;
 use std::f64::consts::{FRAC_2_SQRT_PI, PI};
 
 /// dy · slope(x), computed in f32 or wider.

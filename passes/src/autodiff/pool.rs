@@ -12,7 +12,9 @@ use ampc_ir::{DType, TensorData, Type, Value};
 /// dy goes to the element that was the maximum: the forward node says which, in its second result.
 pub(super) fn max(b: &mut Backward<'_>) -> Ruled {
     if b.view()?.int("storage_order").unwrap_or(0) != 0 {
-        return Err(RuleError::Unsupported("its indices are in column-major order: leave `storage_order` out".into()));
+        return Err(RuleError::Unsupported(
+            "its indices are in column-major order: leave `storage_order` out".into(),
+        ));
     }
     let (x, y, dy) = (b.x(0)?, b.y(0)?, b.dy0()?);
     let shape = b.ty(y).shape().cloned().unwrap_or_default();
@@ -30,7 +32,8 @@ pub(super) fn average(b: &mut Backward<'_>) -> Ruled {
     let counts_padding = view.int("count_include_pad").unwrap_or(0) != 0;
     let window = WindowView::read(&view, n, None)?;
     let window = Window::of(&window, &x_dims[2..], &y_dims[2..])?;
-    let unknown = || RuleError::Unsupported("its spatial extents have to be known: give them (`--dim N=8`)".into());
+    let unknown =
+        || RuleError::Unsupported("its spatial extents have to be known: give them (`--dim N=8`)".into());
     let known = |dims: &[ampc_ir::Dim]| -> Ruled<Vec<u64>> {
         dims.iter().map(|dim| dim.known()).collect::<Option<_>>().ok_or_else(unknown)
     };
@@ -129,11 +132,18 @@ fn power(b: &mut Backward<'_>, x: Value, exponent: f64) -> Ruled<Value> {
 }
 
 /// How many elements the windows along an axis have: those of the input, and of the padding if it counts.
-fn elements_in_windows(window: &Window, axis: usize, input: u64, output: u64, with_padding: bool) -> Vec<u64> {
+fn elements_in_windows(
+    window: &Window,
+    axis: usize,
+    input: u64,
+    output: u64,
+    with_padding: bool,
+) -> Vec<u64> {
     let (before, after) = window.pads[axis];
     let (first, last) = if with_padding { (0, before + input + after) } else { (before, before + input) };
     let in_window = |at: u64| {
-        let elements = (0..window.kernel[axis]).map(|k| at * window.strides[axis] + k * window.dilations[axis]);
+        let elements =
+            (0..window.kernel[axis]).map(|k| at * window.strides[axis] + k * window.dilations[axis]);
         elements.filter(|position| (first..last).contains(position)).count() as u64
     };
     (0..output).map(in_window).collect()

@@ -1,8 +1,8 @@
 //! Which operator has which gradient.
 
 use super::{
-    RuleError, arithmetic, attention, backward::Backward, indexing, is_call, linear, loss, movement, norm, pointwise, pool,
-    reduce, resize, softmax, window,
+    RuleError, arithmetic, attention, backward::Backward, indexing, is_call, linear, loss, movement, norm,
+    pointwise, pool, reduce, resize, softmax, window,
 };
 use ampc_ir::op::OpKind;
 use ampc_ir::{Module, Node};
@@ -62,7 +62,9 @@ pub fn has_gradient(kind: OpKind) -> bool {
 pub(super) fn of(module: &Module, node: Node) -> Rule {
     match module.node(node).schema() {
         Some(schema) => rule(schema.kind),
-        None if is_call(module, node) => Rule::None("calls of functions are not differentiated: inline them first"),
+        None if is_call(module, node) => {
+            Rule::None("calls of functions are not differentiated: inline them first")
+        }
         None => Rule::None("nobody here knows the operator: give its gradient through the library"),
     }
 }
@@ -74,7 +76,8 @@ const RECURRENT: &str = "recurrent operators are not differentiated yet: freeze 
 const QUANTIZED: &str = "it computes with integers: take the model from before it was quantised";
 const SEQUENCES: &str = "sequences and optionals are not differentiated: export with tensors";
 const RARE: &str = "freeze what is before it, or give its gradient through the library";
-const FUSED: &str = "it is an operator that an optimizer of ONNX Runtime has fused: take the model from before that";
+const FUSED: &str =
+    "it is an operator that an optimizer of ONNX Runtime has fused: take the model from before that";
 const OLD: &str = "it is an operator of old opsets: raise the opset first (`--opset 18`)";
 const STEP: &str = "it belongs to a training step: take the model that the step was made of";
 

@@ -1,9 +1,9 @@
 //! Gradients of Softmax and LogSoftmax.
 
-use super::backward::{Backward, Ruled, signed};
 use super::RuleError;
-use ampc_ir::views::norm::{SoftmaxAxes, SoftmaxView};
+use super::backward::{Backward, Ruled, signed};
 use ampc_ir::op::OpKind;
+use ampc_ir::views::norm::{SoftmaxAxes, SoftmaxView};
 
 /// The axes over which results add up to 1.
 fn axes(b: &Backward<'_>) -> Ruled<Vec<usize>> {

@@ -35,7 +35,8 @@ impl Window {
 
     /// The window of a convolution or pool.
     pub(super) fn of(view: &WindowView, input: &[Dim], output: &[Dim]) -> Ruled<Window> {
-        let unknown = || RuleError::Unsupported("the extents of its window and its padding have to be known".into());
+        let unknown =
+            || RuleError::Unsupported("the extents of its window and its padding have to be known".into());
         let kernel: Option<Vec<u64>> = view.kernel.iter().map(|dim| dim.known()).collect();
         let axes = 0..view.kernel.len();
         let pads = axes.map(|axis| match &view.padding {
@@ -94,7 +95,8 @@ pub(super) fn transposed(
         *after = covered.saturating_sub(*before + input);
         end.push(input + *before + *after - covered);
     }
-    let spec = NodeSpec::new(OpKind::ConvTranspose, &[dy, weights]).attr("group", AttrValue::Int(wide(group)));
+    let spec =
+        NodeSpec::new(OpKind::ConvTranspose, &[dy, weights]).attr("group", AttrValue::Int(wide(group)));
     let end = AttrValue::Ints(end.into_iter().map(wide).collect());
     let [dx] = b.insert(window.attrs(spec).attr("output_padding", end))?;
     Ok(dx)
@@ -210,8 +212,10 @@ pub(super) fn conv_transpose(b: &mut Backward<'_>) -> Ruled {
     let group = ConvView::read(&view)?.group;
     let window = WindowView::read(&view, n, Some(&w_dims[2..]))?;
     let beside = TransposedView::read(&view, n)?;
-    let unknown = || RuleError::Unsupported("its spatial extents have to be known: give them (`--dim N=8`)".into());
-    let kernel: Vec<u64> = window.kernel.iter().map(|dim| dim.known()).collect::<Option<_>>().ok_or_else(unknown)?;
+    let unknown =
+        || RuleError::Unsupported("its spatial extents have to be known: give them (`--dim N=8`)".into());
+    let kernel: Vec<u64> =
+        window.kernel.iter().map(|dim| dim.known()).collect::<Option<_>>().ok_or_else(unknown)?;
     let mut found = Window {
         kernel,
         strides: window.strides.clone(),

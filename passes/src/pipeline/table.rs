@@ -12,8 +12,8 @@ use crate::policy::{Policy, PolicyError, float_format};
 use crate::suggest::{did_you_mean, nearest};
 use crate::target::{Profile, ProfileError};
 use crate::{
-    assign, autodiff, bind_signatures, classify, convert_constants, dce, emulate, guard, insert_casts, move_casts,
-    parameters, raise_opset, share_functions, simplify_casts, specialize_functions, step, taint,
+    assign, autodiff, bind_signatures, classify, convert_constants, dce, emulate, guard, insert_casts,
+    move_casts, parameters, raise_opset, share_functions, simplify_casts, specialize_functions, step, taint,
 };
 use ampc_ir::DType;
 use std::fmt;

@@ -79,11 +79,15 @@ impl<'a> Settings<'a> {
         let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
         let pair = |entry: &'a str| {
             let pair = entry.split_once('=').map(|(key, value)| (key.trim(), value.trim()));
-            pair.ok_or_else(|| SpecError { expected: "settings like `key=value`".into(), found: entry.into() })
+            pair.ok_or_else(|| SpecError {
+                expected: "settings like `key=value`".into(),
+                found: entry.into(),
+            })
         };
         let entries = rest.split(',').filter(|entry| !entry.trim().is_empty());
         let rest: Vec<_> = entries.map(pair).collect::<Result<_, _>>()?;
-        let twice = rest.iter().enumerate().find(|(i, (key, _))| rest[..*i].iter().any(|(other, _)| other == key));
+        let twice =
+            rest.iter().enumerate().find(|(i, (key, _))| rest[..*i].iter().any(|(other, _)| other == key));
         if let Some((_, (key, _))) = twice {
             return Err(SpecError { expected: "every setting once".into(), found: (*key).into() });
         }
@@ -209,7 +213,11 @@ impl Spelled for Loss {
     const ABOUT: &'static str = "a loss is added to an output";
     const OPTIONS: &'static [PassOption<Self>] = &[
         PassOption {
-            def: option("kind", "cross-entropy, mse, l1, bce-with-logits or output:NAME, with `:key=value`", None),
+            def: option(
+                "kind",
+                "cross-entropy, mse, l1, bce-with-logits or output:NAME, with `:key=value`",
+                None,
+            ),
             print: |pass| Some(Setting::word(&pass.spec)),
             read: |pass, given| given.read(|word| word.parse().ok()).map(|spec| pass.spec = spec),
         },
@@ -332,7 +340,9 @@ impl Loss {
         let describe = |module: &Module, value| ampc_ir::infer::describe(&module.value(value).ty);
         let kind = self.spec.to_string();
         let ty = module.value(prediction).ty.clone();
-        let (Some(dtype), Some(dims)) = (ty.dtype().filter(|d| d.is_float()), ty.shape().and_then(Shape::dims)) else {
+        let (Some(dtype), Some(dims)) =
+            (ty.dtype().filter(|d| d.is_float()), ty.shape().and_then(Shape::dims))
+        else {
             let expected = "a float tensor whose number of axes is known";
             return Err(LossError::Prediction { kind, of, expected, found: describe(module, prediction) });
         };
@@ -340,7 +350,8 @@ impl Loss {
         let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
         let mut p = build.cast(prediction, wide)?;
         let LossKind::CrossEntropy { ignore_index, label_smoothing, weights, axis } = &self.spec.kind else {
-            let t = self.target(build.inserter.module, &Type::tensor(wide, Shape::of(dims.iter().copied())))?;
+            let t =
+                self.target(build.inserter.module, &Type::tensor(wide, Shape::of(dims.iter().copied())))?;
             let per_element = match self.spec.kind {
                 LossKind::Mse => {
                     let difference = build.op(OpKind::Sub, &[p, t])?;
@@ -359,7 +370,12 @@ impl Loss {
         let axis = if axis < 0 { axis + rank } else { axis };
         let Some(classes) = usize::try_from(axis).ok().filter(|&axis| rank >= 2 && axis < dims.len()) else {
             let expected = "an axis of classes and another one before it";
-            return Err(LossError::Prediction { kind, of, expected, found: describe(build.inserter.module, prediction) });
+            return Err(LossError::Prediction {
+                kind,
+                of,
+                expected,
+                found: describe(build.inserter.module, prediction),
+            });
         };
         let mut label_dims: Vec<Dim> = dims.to_vec();
         let n_classes = label_dims.remove(classes);
@@ -388,7 +404,8 @@ impl Loss {
     fn input(&self, module: &mut Module, name: &str, ty: &Type) -> Result<Value, LossError> {
         let main = module.main();
         let inputs = module.graph(main).inputs();
-        let Some(&found) = inputs.iter().find(|&&input| ampc_ir::verify::name_of(module, input) == name) else {
+        let Some(&found) = inputs.iter().find(|&&input| ampc_ir::verify::name_of(module, input) == name)
+        else {
             let name = module.fresh_name(name);
             return Ok(module.add_input(main, name, ty.clone(), None));
         };
@@ -492,7 +509,8 @@ impl Build<'_> {
         // The mean over the same elements with the same weights, of the sum over all classes.
         let mut per_class = self.op(OpKind::Neg, &[log_prob])?;
         let rank = self.inserter.module.value(p).ty.shape().and_then(Shape::rank).unwrap_or(2);
-        let (mut label_weight, dtype) = (None, self.inserter.module.value(p).ty.dtype().unwrap_or(DType::F32));
+        let (mut label_weight, dtype) =
+            (None, self.inserter.module.value(p).ty.dtype().unwrap_or(DType::F32));
         let (mut safe, mut ignored) = (t, None);
         if let Some(index) = ignore_index {
             let integers = self.inserter.module.value(t).ty.dtype().unwrap_or(DType::I64);
@@ -527,20 +545,23 @@ impl Build<'_> {
             let (total, weight) = (self.sum(spread)?, self.sum(weight)?);
             self.op(OpKind::Div, &[total, weight])?
         };
-        let classes = match self.inserter.module.value(p).ty.shape().and_then(Shape::dims).and_then(|d| d[1].known()) {
-            #[expect(clippy::cast_precision_loss, reason = "a number of classes")]
-            Some(n) => self.inserter.scalar("loss", dtype, n as f64)?,
-            None => {
-                let spec = NodeSpec::new(OpKind::Shape, &[p]).suffix("loss");
-                let spec = spec.attr("start", AttrValue::Int(1)).attr("end", AttrValue::Int(2));
-                let [n] = self.inserter.insert(spec)?;
-                let n = self.reshape(n, &[])?;
-                self.cast(n, dtype)?
-            }
-        };
+        let classes =
+            match self.inserter.module.value(p).ty.shape().and_then(Shape::dims).and_then(|d| d[1].known()) {
+                #[expect(clippy::cast_precision_loss, reason = "a number of classes")]
+                Some(n) => self.inserter.scalar("loss", dtype, n as f64)?,
+                None => {
+                    let spec = NodeSpec::new(OpKind::Shape, &[p]).suffix("loss");
+                    let spec = spec.attr("start", AttrValue::Int(1)).attr("end", AttrValue::Int(2));
+                    let [n] = self.inserter.insert(spec)?;
+                    let n = self.reshape(n, &[])?;
+                    self.cast(n, dtype)?
+                }
+            };
         let soft = self.op(OpKind::Div, &[mean, classes])?;
-        let (hard_share, soft_share) =
-            (self.inserter.scalar("loss", dtype, 1.0 - smoothing)?, self.inserter.scalar("loss", dtype, smoothing)?);
+        let (hard_share, soft_share) = (
+            self.inserter.scalar("loss", dtype, 1.0 - smoothing)?,
+            self.inserter.scalar("loss", dtype, smoothing)?,
+        );
         let hard = self.op(OpKind::Mul, &[hard, hard_share])?;
         let soft = self.op(OpKind::Mul, &[soft, soft_share])?;
         Ok(self.op(OpKind::Add, &[hard, soft])?)

@@ -105,12 +105,12 @@ impl Dynamic {
             "ampc" => Dynamic { min: Some(1.0), ..torch },
             "torch" => torch,
             "paddle-fleet" => Dynamic { init: 32768.0, interval: 1000, backoff_every: 2, ..paddle },
-            "paddle-old" => Dynamic { init: 32768.0, backoff: 0.8, interval: 1000, backoff_every: 2, ..paddle },
+            "paddle-old" => {
+                Dynamic { init: 32768.0, backoff: 0.8, interval: 1000, backoff_every: 2, ..paddle }
+            }
             "paddle-new" => paddle,
             "jmp" => Dynamic { init: 32768.0, min: Some(1.0), ..torch },
-            "fastai" => {
-                Dynamic { init: 16_777_216.0, interval: 500, reset_good_on_overflow: false, ..torch }
-            }
+            "fastai" => Dynamic { init: 16_777_216.0, interval: 500, reset_good_on_overflow: false, ..torch },
             "ort-trainer" => Dynamic { min: Some(1.0), max: Some(16_777_216.0), ..torch },
             _ => return None,
         })
@@ -118,14 +118,17 @@ impl Dynamic {
 
     /// Why a configuration cannot be one.
     pub fn problem(&self) -> Option<String> {
-        let ordered = |name: &str, ok: bool, expected: &str| (!ok).then(|| format!("`{name}` has to be {expected}"));
+        let ordered =
+            |name: &str, ok: bool, expected: &str| (!ok).then(|| format!("`{name}` has to be {expected}"));
         let f32_max = f64::from(f32::MAX);
         ordered("init", self.init > 0.0 && self.init <= f32_max, "positive and a finite f32")
             .or_else(|| ordered("growth", self.growth > 1.0 && self.growth.is_finite(), "greater than 1"))
             .or_else(|| ordered("backoff", self.backoff > 0.0 && self.backoff < 1.0, "between 0 and 1"))
             .or_else(|| ordered("interval", self.interval > 0, "at least 1"))
             .or_else(|| ordered("backoff_every", self.backoff_every > 0, "at least 1"))
-            .or_else(|| ordered("min", self.min.is_none_or(|min| min >= 0.0 && min <= self.init), "from 0 to `init`"))
+            .or_else(|| {
+                ordered("min", self.min.is_none_or(|min| min >= 0.0 && min <= self.init), "from 0 to `init`")
+            })
             .or_else(|| ordered("max", self.max.is_none_or(|max| max >= self.init), "at least `init`"))
     }
 }
@@ -139,7 +142,8 @@ impl FromStr for Scaler {
         }
         if let Some(number) = text.strip_prefix("static:") {
             let scale = number.parse().ok().filter(|&s: &f64| s > 0.0 && s <= f64::from(f32::MAX));
-            let wrong = || SpecError { expected: "a positive number behind `static:`".into(), found: number.into() };
+            let wrong =
+                || SpecError { expected: "a positive number behind `static:`".into(), found: number.into() };
             return scale.map(Scaler::Static).ok_or_else(wrong);
         }
         let mut given = Settings::of(text)?;
@@ -148,11 +152,8 @@ impl FromStr for Scaler {
             return Err(SpecError { expected, found: given.kind().into() });
         };
         let number = "a number";
-        let fields = [
-            ("init", &mut dynamic.init),
-            ("growth", &mut dynamic.growth),
-            ("backoff", &mut dynamic.backoff),
-        ];
+        let fields =
+            [("init", &mut dynamic.init), ("growth", &mut dynamic.growth), ("backoff", &mut dynamic.backoff)];
         for (key, field) in fields {
             *field = given.number(key, number)?.unwrap_or(*field);
         }

@@ -100,7 +100,11 @@ impl FromStr for Optimizer {
                     let expected = "a momentum and no dampening beside `nesterov`".into();
                     return Err(SpecError { expected, found: text.into() });
                 }
-                (OptimizerKind::Sgd { momentum, dampening, nesterov }, 0.0, "momentum, dampening, nesterov, weight_decay")
+                (
+                    OptimizerKind::Sgd { momentum, dampening, nesterov },
+                    0.0,
+                    "momentum, dampening, nesterov, weight_decay",
+                )
             }
             kind @ ("adam" | "adamw") => {
                 let beta1 = given.within("beta1", 0.0, below_one)?.unwrap_or(0.9);
@@ -139,14 +143,20 @@ impl fmt::Display for Optimizer {
             OptimizerKind::None => f.write_str("none"),
             OptimizerKind::Sgd { momentum, dampening, nesterov } => {
                 let nesterov = u8::from(nesterov);
-                write!(f, "sgd:momentum={momentum},dampening={dampening},nesterov={nesterov},weight_decay={decay}")
+                write!(
+                    f,
+                    "sgd:momentum={momentum},dampening={dampening},nesterov={nesterov},weight_decay={decay}"
+                )
             }
             OptimizerKind::Adam { beta1, beta2, epsilon } => {
                 write!(f, "adam:beta1={beta1},beta2={beta2},eps={epsilon:e},weight_decay={decay}")
             }
             OptimizerKind::AdamW { beta1, beta2, epsilon, hf } => {
                 let mode = if hf { "hf" } else { "torch" };
-                write!(f, "adamw:beta1={beta1},beta2={beta2},eps={epsilon:e},weight_decay={decay},mode={mode}")
+                write!(
+                    f,
+                    "adamw:beta1={beta1},beta2={beta2},eps={epsilon:e},weight_decay={decay},mode={mode}"
+                )
             }
         }
     }
@@ -176,12 +186,15 @@ pub fn decay_of(text: &str) -> Option<(String, f64)> {
 
 impl Spelled for Update {
     const NAME: &'static str = "update";
-    const ABOUT: &'static str = "gradients are checked, weights updated in fp32, and the loss scale with them";
+    const ABOUT: &'static str =
+        "gradients are checked, weights updated in fp32, and the loss scale with them";
     const OPTIONS: &'static [PassOption<Self>] = &[
         PassOption {
             def: option("optimizer", "sgd, adam, adamw or none, with `:key=value`", Some("adamw")),
             print: |pass| Some(Setting::word(pass.optimizer)),
-            read: |pass, given| given.read(|word| word.parse().ok()).map(|optimizer| pass.optimizer = optimizer),
+            read: |pass, given| {
+                given.read(|word| word.parse().ok()).map(|optimizer| pass.optimizer = optimizer)
+            },
         },
         PassOption {
             def: option("scaler", "none, static:N or the name of a preset, with `:key=value`", Some("ampc")),
@@ -192,8 +205,10 @@ impl Spelled for Update {
             def: option("clip_norm", "a positive number or none", Some("none")),
             print: |pass| pass.clip_norm.map(Setting::word),
             read: |pass, given| {
-                let positive = |word: &str| word.parse().ok().filter(|&norm: &f64| norm > 0.0 && norm.is_finite());
-                let norm = given.read(|word| if word == "none" { Some(None) } else { positive(word).map(Some) });
+                let positive =
+                    |word: &str| word.parse().ok().filter(|&norm: &f64| norm > 0.0 && norm.is_finite());
+                let norm =
+                    given.read(|word| if word == "none" { Some(None) } else { positive(word).map(Some) });
                 norm.map(|norm| pass.clip_norm = norm)
             },
         },
@@ -451,12 +466,14 @@ impl<'a, 'm> Tail<'a, 'm> {
                 spec = spec.attr("on_overflow", AttrValue::String(on_overflow.into()));
                 (spec.attr("nesterov", AttrValue::Int(i64::from(nesterov))), [v, None])
             }
-            OptimizerKind::Adam { beta1, beta2, epsilon } | OptimizerKind::AdamW { beta1, beta2, epsilon, .. } => {
+            OptimizerKind::Adam { beta1, beta2, epsilon }
+            | OptimizerKind::AdamW { beta1, beta2, epsilon, .. } => {
                 let (m, v) = (zeros(self, "m"), zeros(self, "v"));
                 let (Some(first), Some(second)) = (m, v) else { return Ok(()) };
                 let operands = [parameter, gradient, first, second, rate, mult, step, found];
                 let kind = self.update.optimizer.kind;
-                let op = if matches!(kind, OptimizerKind::Adam { .. }) { OpKind::Adam } else { OpKind::AdamW };
+                let op =
+                    if matches!(kind, OptimizerKind::Adam { .. }) { OpKind::Adam } else { OpKind::AdamW };
                 let mut spec = NodeSpec::new(op, &operands);
                 spec = number(spec, "beta1", beta1);
                 spec = number(spec, "beta2", beta2);
@@ -511,7 +528,9 @@ impl<'a, 'm> Tail<'a, 'm> {
         let cast = module.uses(parameter).map(|(node, _)| node).find(|&node| is_low(module, node))?;
         let result = module.node(cast).result(0).filter(|&value| !module.is_output(value))?;
         let to = module.value(result).ty.dtype()?;
-        let Def::Input { default: Some(Payload::Dense(data)), .. } = &module.value(parameter).def else { return None };
+        let Def::Input { default: Some(Payload::Dense(data)), .. } = &module.value(parameter).def else {
+            return None;
+        };
         let conversion = ampc_ir::convert::Conversion { to, clamp: false };
         let low = data.converted(conversion);
         let name = format!("lo.{}", ampc_ir::verify::name_of(module, parameter));
@@ -540,7 +559,8 @@ impl<'a, 'm> Tail<'a, 'm> {
     /// Running statistics of BatchNormalization while it trains: states, which a step that is skipped leaves alone.
     fn running_statistics(&mut self, found: Option<Value>) -> Result<(), InsertError> {
         let module = &*self.inserter.module;
-        let skips = !matches!(&self.update.scaler, Scaler::Dynamic(d) if d.on_overflow == OnOverflow::ZeroGrad);
+        let skips =
+            !matches!(&self.update.scaler, Scaler::Dynamic(d) if d.on_overflow == OnOverflow::ZeroGrad);
         let mut pairs = Vec::new();
         for node in module.nodes(module.main()) {
             let Some(view) = NodeView::new(module, node) else { continue };
@@ -597,9 +617,11 @@ impl<'a, 'm> Tail<'a, 'm> {
         }
         let results = self.inserter.insert_n(spec, operands.len() - 1)?;
         self.mark(&results, "loss-scale");
-        for ((input, next), kind) in
-            [Some(scale), Some(good), bad].into_iter().flatten().zip(results).zip(["loss-scale", "good", "bad"])
-        {
+        for ((input, next), kind) in [Some(scale), Some(good), bad].into_iter().flatten().zip(results).zip([
+            "loss-scale",
+            "good",
+            "bad",
+        ]) {
             self.states.push(State { input, next, kind });
         }
         Ok(self.states)
@@ -614,8 +636,11 @@ fn double(number: f64) -> AttrValue {
 
 /// A scalar integer.
 fn integer(dtype: DType, number: i32) -> TensorData {
-    let bytes =
-        if dtype == DType::I32 { number.to_le_bytes().to_vec() } else { i64::from(number).to_le_bytes().to_vec() };
+    let bytes = if dtype == DType::I32 {
+        number.to_le_bytes().to_vec()
+    } else {
+        i64::from(number).to_le_bytes().to_vec()
+    };
     TensorData::from_bytes(dtype, &[], bytes).expect("one element")
 }
 
