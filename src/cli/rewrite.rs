@@ -81,8 +81,8 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
         ui.complain_if_any(&summary::warnings(&report, &done.opsets, ui));
     }
     ui.say(&summary::text(args, &done, &emit, before, &written, ui));
-    if let Some(Verdict::Passed(verified)) = verdict {
-        ui.say(&verified);
+    if let Some(Verdict::Passed { said, .. }) = verdict {
+        ui.say(&said);
     }
     // The program ends here, and the system takes back the memory of a large model sooner than it is freed.
     std::mem::forget((report, model));

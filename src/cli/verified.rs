@@ -10,7 +10,7 @@ use super::table::count;
 use super::ui::Ui;
 use super::verify::{drawn, first, warn_of_nothing};
 use ampc::execute::verify::Compared;
-use ampc::execute::{Inputs, PinSearch, Verification, VerifyOptions, find_pins, verify_draws};
+use ampc::execute::{Excused, Inputs, PinSearch, Verification, VerifyOptions, find_pins, judge};
 use ampc::ir::text::is_hidden;
 use ampc::ir::{DType, Module};
 use ampc::passes::policy::Pin;
@@ -58,13 +58,18 @@ impl Source {
         let fail = |error: Error| diagnose::failure(&error, None);
         run.progress.stage("verifying");
         let (mut source, mut rewritten) = (self.module.clone(), model.module.clone());
-        let found = verify_draws(&mut source, &mut rewritten, &self.draws, &self.options).map_err(fail)?;
-        if found.passed() && !found.says_something() {
+        let judged = judge(&mut source, &mut rewritten, options, &self.draws, &self.options).map_err(fail)?;
+        let (found, excused) = (judged.found, judged.excused);
+        if found.passed() && !found.says_something() && excused.is_empty() {
             run.progress.suspend(|| warn_of_nothing(run.ui));
-            return Ok(Verdict::Passed("verified nothing: the outputs have no finite elements".into()));
+            let said = "verified nothing: the outputs have no finite elements".into();
+            return Ok(Verdict::Passed { said, excused });
         }
-        if found.passed() {
-            return Ok(Verdict::Passed(shown::message(&format!("verified: {}", summary(&found)))));
+        if judged.passed {
+            let within = found.passed().then(|| summary(&found));
+            let said: Vec<String> = within.into_iter().chain(worst_excused(&found, &excused)).collect();
+            let said = shown::message(&format!("verified: {}", said.join("; ")));
+            return Ok(Verdict::Passed { said, excused });
         }
         run.progress.stage("looking for nodes that have to stay fp32");
         let pins = find_pins(&source, options, &self.draws, &self.options, &rewritten, &found);
@@ -75,8 +80,8 @@ impl Source {
 
 /// What comparing a rewrite with its model found.
 pub(crate) enum Verdict {
-    /// The outputs agree: a word about it.
-    Passed(String),
+    /// The outputs agree, or low products alone make them differ as much: a word about it.
+    Passed { said: String, excused: Vec<Excused> },
     /// An output is too far off: where that is seen first, and what pins do about it.
     Beyond { message: String, pins: Result<PinSearch, Error> },
 }
@@ -96,12 +101,14 @@ impl Verdict {
     /// The same for the report.
     pub(crate) fn report(&self) -> VerdictReport<'_> {
         match self {
-            Verdict::Passed(_) => VerdictReport { passed: true, pins: None, left_low: &[] },
+            Verdict::Passed { excused, .. } => {
+                VerdictReport { passed: true, excused, pins: None, left_low: &[] }
+            }
             Verdict::Beyond { pins, .. } => {
                 let search = pins.as_ref().ok();
                 let pins = search.filter(|search| search.passes).map(|search| Pins(&search.pins));
                 let left_low = search.map_or(&[][..], |search| &search.left_low);
-                VerdictReport { passed: false, pins, left_low }
+                VerdictReport { passed: false, excused: &[], pins, left_low }
             }
         }
     }
@@ -110,14 +117,37 @@ impl Verdict {
 /// What the report says of `--verify`.
 #[derive(Serialize)]
 pub(crate) struct VerdictReport<'a> {
-    /// Whether all outputs agree.
+    /// Whether all outputs agree, or are excused.
     passed: bool,
+    /// Outputs beyond their bounds that low products alone make differ as much.
+    #[serde(skip_serializing_if = "<[Excused]>::is_empty")]
+    excused: &'a [Excused],
     /// If not: the pins with which they do, in the form of a policy's; absent if none help.
     #[serde(skip_serializing_if = "Option::is_none")]
     pins: Option<Pins<'a>>,
     /// If none help: the nodes that were low all the same.
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     left_low: &'a [String],
+}
+
+/// What is excused, on a line: the output that is furthest off.
+fn worst_excused(found: &Verification, excused: &[Excused]) -> Option<String> {
+    let worst = excused.iter().max_by(|a, b| a.error.total_cmp(&b.error))?;
+    let off = if worst.error.is_finite() {
+        let Excused { error, low_products, .. } = worst;
+        format!("is {error:.2e} of its largest element off, and low products alone make {low_products:.2e}")
+    } else {
+        "has elements that are not finite, and so it has with low products alone".to_owned()
+    };
+    let draw = match found.draws.get(worst.draw).filter(|_| found.draws.len() > 1) {
+        Some(about) => format!(" (draw {}: {about})", worst.draw + 1),
+        None => String::new(),
+    };
+    let others = match excused.len() - 1 {
+        0 => String::new(),
+        n => format!("; so are {n} more"),
+    };
+    Some(format!("`{}` {off}{draw}{others}", worst.output))
 }
 
 /// Nodes that are pinned to fp32.

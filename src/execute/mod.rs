@@ -15,11 +15,12 @@
 //! ```
 //!
 //! [`verify`](verify::verify) runs two models on the same inputs and names the first value in which they differ;
-//! [`find_pins`] looks for nodes of a rewritten model that have to stay fp32.
+//! [`judge`] does so for a model and its rewrite, and [`find_pins`] looks for nodes of a rewritten model that have to stay fp32.
 
 pub mod agree;
 mod bound;
 pub mod inputs;
+pub mod low_products;
 pub mod outputs;
 pub mod pins;
 mod profile;
@@ -31,6 +32,7 @@ pub mod verify;
 
 pub use agree::{Agreement, agree, agree_in_type};
 pub use inputs::{Inputs, TestData, read_test_data};
+pub use low_products::{Excused, Judgement, judge};
 pub use outputs::{Statistics, statistics};
 pub use pins::{PinSearch, find_pins};
 pub use profile::NodeTimes;

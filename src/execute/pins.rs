@@ -164,17 +164,8 @@ impl Search<'_> {
     /// Rewrites with these pins, and compares.
     fn trial<'c>(&mut self, pins: impl Iterator<Item = &'c Candidate>) -> Result<Trial, Error> {
         self.tried += 1;
-        let mut policy: Policy = (*self.options.policy).clone();
-        policy.next_layer();
-        for pin in pins {
-            policy.pin(&pin.path, Pin::To(DType::F32))?;
-        }
-        let policy = Arc::new(policy);
-        let options =
-            RewriteOptions { policy, alternative: None, explain: Vec::new(), ..self.options.clone() };
-        let mut model = Model::from(self.source.clone());
-        rewrite_in_place(&mut model, &options, &mut ())?;
-        let (mut source, mut rewritten) = (self.source.clone(), model.module);
+        let mut rewritten = with_pins(self.source, self.options, pins.map(|pin| pin.path.as_str()))?;
+        let mut source = self.source.clone();
         for at in 0..self.order.len() {
             let draw = std::slice::from_ref(&self.draws[self.order[at]]);
             let found = verify_draws(&mut source, &mut rewritten, draw, self.verify_options)?;
@@ -212,6 +203,24 @@ impl Search<'_> {
     }
 }
 
+/// A model rewritten with nodes pinned to fp32, whatever else is said of them.
+pub(super) fn with_pins<'c>(
+    source: &Module,
+    options: &RewriteOptions,
+    paths: impl Iterator<Item = &'c str>,
+) -> Result<Module, Error> {
+    let mut policy: Policy = (*options.policy).clone();
+    policy.next_layer();
+    for path in paths {
+        policy.pin(path, Pin::To(DType::F32))?;
+    }
+    let policy = Arc::new(policy);
+    let options = RewriteOptions { policy, alternative: None, explain: Vec::new(), ..options.clone() };
+    let mut model = Model::from(source.clone());
+    rewrite_in_place(&mut model, &options, &mut ())?;
+    Ok(model.module)
+}
+
 /// Whether a node was lowered: a 16-bit format was chosen for it that it did not have.
 fn is_lowered(module: &Module, node: Node) -> bool {
     let data = module.node(node);
@@ -220,7 +229,7 @@ fn is_lowered(module: &Module, node: Node) -> bool {
 }
 
 /// The paths of the nodes that were lowered.
-fn lowered(module: &Module) -> Vec<String> {
+pub(super) fn lowered(module: &Module) -> Vec<String> {
     let paths = Paths::of(module);
     let nodes = paths.nodes().iter().filter(|&&node| is_lowered(module, node));
     nodes.map(|&node| paths.path(node).to_owned()).collect()

@@ -222,7 +222,8 @@ impl VerifyReport {
     }
 }
 
-fn number<S: Serializer>(number: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+/// A number; one that is not finite as a string.
+pub(super) fn number<S: Serializer>(number: &f64, serializer: S) -> Result<S::Ok, S::Error> {
     match *number {
         number if number.is_finite() => serializer.serialize_f64(number),
         number if number.is_nan() => serializer.serialize_str("nan"),

@@ -206,3 +206,48 @@ fn stored_outputs_are_not_dwarfed_by_the_tolerance() {
         assert_eq!(found.code, code, "{error}: {found}");
     }
 }
+
+/// The difference of two products that are nearly equal: already the products round so that it has few digits.
+fn nearly_equal_products() -> String {
+    module(
+        "  input %x : f32[4, 16]\n  const %w : f32[16, 16] = random(1, 1.0)\n  const %u : f32[16, 16] = random(1, 1.01)\n  \
+         %h = MatMul(%x, %w) : f32[4, 16] @mm1\n  %g = MatMul(%x, %u) : f32[4, 16] @mm2\n  \
+         %y = Sub(%h, %g) : f32[4, 16] @sub\n  output %y : f32[4, 16]\n",
+    )
+}
+
+#[test]
+fn what_low_products_alone_make_is_no_fault_of_a_rewrite() {
+    let dir = Dir::new();
+    dir.write("m.ir", nearly_equal_products());
+    let lower = ["rewrite", "m.ir", "--verify", "--random", "1", "-o", "low.onnx", "--force"];
+    let run = dir.run(&[&lower[..], &["--report", "r.json"]].concat());
+    let said = run.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(run.code == 0 && said.contains("and low products alone make"), "{run}");
+    let report: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(dir.path("r.json")).unwrap()).unwrap();
+    let (verify, excused) = (&report["verify"], &report["verify"]["excused"][0]);
+    assert_eq!((&verify["passed"], &excused["output"]), (&true.into(), &"y".into()));
+    let error = |of: &str| excused[of].as_f64().unwrap();
+    assert!(error("max_of_max") > 7.8e-3 && error("max_of_max") < 3.0 * error("low_products"), "{excused}");
+    // Two models are held to the bounds whatever makes them differ, and so is who asks for a tolerance.
+    let verified = dir.run(&["verify", "m.ir", "low.onnx", "--random", "1"]);
+    assert_eq!(verified.code, 1, "{verified}");
+    let asked = dir.run(&[&lower[..], &["--tolerance", "0.0078"]].concat());
+    assert_eq!(asked.code, 1, "{asked}");
+}
+
+#[test]
+fn what_other_operators_make_is_a_fault_of_a_rewrite() {
+    let dir = Dir::new();
+    dir.write(
+        "m.ir",
+        module(
+            "  input %x : f32[4, 16]\n  const %w : f32[16, 16] = random(1, 1.0)\n  const %c : f32 = 1000.0\n  \
+             %h = MatMul(%x, %w) : f32[4, 16] @mm\n  %a = Add(%h, %c) : f32[4, 16] @add\n  \
+             %y = Sub(%a, %c) : f32[4, 16] @sub\n  output %y : f32[4, 16]\n",
+        ),
+    );
+    let run = dir.run(&["rewrite", "m.ir", "--policy", "all", "--verify", "--random", "1", "-o", "low.onnx"]);
+    assert!(run.code == 1 && run.stderr.contains("--pin add=fp32"), "{run}");
+}

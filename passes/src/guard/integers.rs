@@ -100,7 +100,7 @@ fn accumulators(cx: &mut Cx<'_>) -> Result<(), PassError> {
     for var in cx.free_vars() {
         let mut properties = Properties::NOTHING;
         for (_, value) in flow::operands_of(cx.module, var) {
-            properties = properties | cx.numerics.properties(cx.module, value);
+            properties |= cx.numerics.properties(cx.module, value);
         }
         if properties.has(Properties::ACCUMULATOR) {
             cx.deny(var, || "the accumulator of a product of integers, up to millions".into());
