@@ -253,14 +253,16 @@ impl InputSpecs {
         }
         infer_module(&mut typed).map_err(|errors| of_run(module, &ExecuteError::Shapes(errors)))?;
         let too_large = |ty: &Type| random::bytes(ty).is_none_or(|bytes| bytes > most);
-        for (ty, name) in types.iter().zip(input_names(module)) {
+        for ((ty, name), &value) in types.iter().zip(input_names(module)).zip(&formals) {
+            let dims = module.value(value).ty.shape().and_then(|shape| shape.dims());
+            let is_open = dims.is_none_or(|dims| dims.iter().any(|dim| dim.known().is_none()));
             if let Some(ty) = ty.as_ref().filter(|ty| too_large(ty)) {
                 let problem = InputProblem {
                     code: "size",
                     kind: "input",
                     name,
                     message: format!("expected at most {most} bytes, found {}", describe(&typed, ty)),
-                    help: Some("give smaller dims with `--dim NAME=N`".into()),
+                    help: is_open.then(|| "give smaller dims with `--dim NAME=N`".into()),
                 };
                 return Err(Error::Inputs(vec![problem]));
             }

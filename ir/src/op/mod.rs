@@ -45,8 +45,8 @@ pub use legality::{Legality, formal_legality, legality, legality_at, type_legali
 pub use schema::{Arity, AttrDefault, AttrKind, AttrSchema, Formal, FormalType, OpSchema, TypeSet, TypeVar};
 pub use signature::{Count, Declared, Signature, SignatureError, SignatureFormal};
 pub use traits::{
-    Sign, adds, dequantizes, dtype_follows_operand, is_deterministic, is_elementwise, may_reduce, moves,
-    moves_all, quantizes, replacement, result_range, stays_within_operand, sums,
+    Sign, adds, compares, dequantizes, dtype_follows_operand, is_deterministic, is_elementwise, may_reduce,
+    moves, moves_all, quantizes, replacement, result_range, stays_within_operand, sums,
 };
 pub use work::{Work, is_single_product, work};
 

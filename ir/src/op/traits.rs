@@ -117,6 +117,11 @@ pub fn adds(kind: OpKind) -> bool {
     matches!(kind, K::Add | K::Sub | K::Sum)
 }
 
+/// Whether the operator compares numbers.
+pub fn compares(kind: OpKind) -> bool {
+    matches!(kind, K::Equal | K::Greater | K::GreaterOrEqual | K::Less | K::LessOrEqual)
+}
+
 /// Whether the operator makes integers of floats, by a scale and a zero point.
 pub fn quantizes(kind: OpKind) -> bool {
     matches!(kind, K::QuantizeLinear | K::ContribQuantizeLinear)

@@ -12,9 +12,11 @@
 //! ```
 
 use super::Cx;
-use crate::cost::Sizes;
+use crate::cost::{Extents, Sizes, amount};
 use crate::flow::{self, Var};
-use crate::numerics::{Properties, Sink, Sinks, squares, subtracts, terms};
+use crate::numerics::{
+    FEW_TERMS, Properties, Sink, Sinks, covariance, is_stencil, squares, subtracts, terms,
+};
 use crate::pass::PassError;
 use ampc_ir::op::{self, Class, OpKind};
 use ampc_ir::views::NodeView;
@@ -27,10 +29,6 @@ pub(super) const SMALL: f64 = 16.0;
 /// A table of numbers whose magnitudes differ by this factor is one of distances, in which digits count; one whose
 /// numbers are nearly alike is a mask, in which they do not.
 const SPREAD: f32 = 2.0;
-
-/// Products of at most so many terms compute coordinates (a 4×4 projection, a time step with a frequency); those of more
-/// compute features, which a network was trained to have rounded.
-const MAX_COORDINATES: u64 = 16;
 
 /// The slot of the mask of Attention.
 const MASK: u32 = 3;
@@ -79,7 +77,7 @@ impl Cx<'_> {
             .is_some_and(|stats| f64::from(stats.max_abs) > SMALL && stats.min_abs < stats.max_abs / SPREAD))
     }
 
-    fn operand(&self, node: Node, slot: usize) -> Option<Value> {
+    pub(super) fn operand(&self, node: Node, slot: usize) -> Option<Value> {
         self.module.node(node).operand(slot)
     }
 }
@@ -151,7 +149,7 @@ pub(super) fn position(cx: &mut Cx<'_>) -> Result<(), PassError> {
 fn multiplies_coordinates(cx: &Cx<'_>, var: Var) -> bool {
     let unknown = flow::operands_of(cx.module, var).any(|(_, value)| cx.is_unknown(value));
     let view = NodeView::new(cx.module, var.node).filter(|_| unknown);
-    view.is_some_and(|view| terms(cx.module, &view, Sizes::default().other) <= MAX_COORDINATES)
+    view.is_some_and(|view| terms(cx.module, &view, Sizes::default().other) <= FEW_TERMS)
 }
 
 /// Functions with bounds (Softmax, Sigmoid, Tanh) on the way to what TopK, ArgMax, ArgMin or NonMaxSuppression choose by.
@@ -165,9 +163,19 @@ pub(super) fn choice(cx: &mut Cx<'_>) -> Result<(), PassError> {
         let bounded = cx.kind(var.node).and_then(op::result_range).is_some_and(|(_, most)| most.is_finite());
         if bounded && cx.is_between(var) && sinks.some.any(Sink::CHOICE) {
             cx.deny(var, || format!("may make ties on the way to {}", end(sinks)));
+        } else if sinks.some.any(Sink::THRESHOLD)
+            && (cx.is_between(var) || cx.is_product(var) && reads_raw(cx, var))
+        {
+            cx.deny(var, || "on the way to a threshold whose crossings are counted".into());
         }
     }
     Ok(())
+}
+
+/// Whether an operand of a variable is an input of the model.
+fn reads_raw(cx: &Cx<'_>, var: Var) -> bool {
+    let mut operands = flow::operands_of(cx.module, var);
+    operands.any(|(_, value)| cx.numerics.properties(cx.module, value).has(Properties::RAW))
 }
 
 /// Squares and sums of them on the way to a root, a logarithm or a divisor; and what is squared before a logarithm, a
@@ -204,15 +212,25 @@ pub(super) fn square(cx: &mut Cx<'_>) -> Result<(), PassError> {
 /// treated alike, for the quotient may be much smaller than they are. For example, with a mean of 10 and a variance of
 /// 0.01, E[x²] is 100.01, which is 100 in f16: the variance is 0.
 pub(super) fn cancellation(cx: &mut Cx<'_>) -> Result<(), PassError> {
+    let work = products(cx);
     for var in cx.free_vars() {
         let sinks = cx.sinks(var);
         let (between, product) = (cx.is_between(var), cx.is_product(var));
         let node = var.node;
-        if between && cx.numerics.is_difference_of_squares(cx.module, node) {
+        let arithmetic = cx.properties(var).has(Properties::ARITHMETIC);
+        if between && cx.numerics.is_residual(cx.module, node) {
+            cx.deny(var, || "a residual: an input and what arithmetic makes of inputs".into());
+        } else if (between || product) && sinks.some.any(Sink::RESIDUAL) && arithmetic {
+            cx.deny(var, || "arithmetic of inputs on the way to a residual".into());
+        } else if between && cx.numerics.is_difference_of_squares(cx.module, node) {
             cx.deny(var, || "a difference of squares".into());
         } else if between && cx.numerics.is_distance(cx.module, node) {
             cx.deny(var, || "a distance: sums of squares and a product".into());
-        } else if product && (sinks.some.any(Sink::DISTANCE) || adds_norms(cx, node)) {
+        } else if product
+            && (sinks.some.any(Sink::DISTANCE)
+                || adds_norms(cx, node)
+                || sinks.some.any(Sink::ENLARGED) && is_small(cx, node, work))
+        {
             cx.deny(var, || "a product in a difference or quotient that may be much smaller than it".into());
         } else if between && sinks.some.any(Sink::CANCELLATION) {
             cx.deny(var, || "on the way to a difference of nearly equal numbers".into());
@@ -220,7 +238,59 @@ pub(super) fn cancellation(cx: &mut Cx<'_>) -> Result<(), PassError> {
             cx.deny(var, || format!("a difference on the way to {}", end(sinks)));
         }
     }
+    formulas(cx);
     Ok(())
+}
+
+/// Formulas that are known by their terms: covariances, distances from 1, and differences of neighbours of inputs.
+fn formulas(cx: &mut Cx<'_>) {
+    for node in flow::nodes(cx.module) {
+        let covariance = covariance(cx.module, node);
+        let distance = cx.numerics.distance_from_one(cx.module, node);
+        let raw = cx.operand(node, 0).filter(|_| is_stencil(cx.module, node));
+        let is_stencil =
+            raw.is_some_and(|value| cx.numerics.properties(cx.module, value).has(Properties::RAW));
+        for kept in covariance.into_iter().flatten() {
+            cx.deny_node(kept, "in E[xy] − E[x]·E[y]");
+        }
+        if let Some(product) = distance {
+            cx.deny_node(product, "a product whose distance from 1 counts");
+            cx.deny_node(node, "the distance of a product from 1");
+            // What is squared is a coordinate itself, if it is a product of few terms.
+            let squared = cx.operand(product, 1).and_then(|value| flow::origin_var(cx.module, value));
+            let coordinates = squared.filter(|&var| cx.is_product(var) && multiplies_coordinates(cx, var));
+            if let Some(var) = coordinates {
+                cx.deny(var, || "a product whose square has a distance from 1".into());
+            }
+        }
+        if is_stencil {
+            cx.deny_node(node, "differences of neighbours of an input: the kernel adds up to 0");
+        }
+    }
+}
+
+/// A product that does more than one in so many of all multiplications, and more than
+/// [`FEW_MULTIPLICATIONS`], is not kept fp32 for
+/// being enlarged: it costs much of the time that the format saves.
+const SMALL_SHARE: u64 = 8;
+
+/// So many multiplications take a few microseconds in any format.
+const FEW_MULTIPLICATIONS: u64 = 1 << 25;
+
+/// The multiplications of all products of matrices.
+fn products(cx: &Cx<'_>) -> u64 {
+    flow::nodes(cx.module).into_iter().map(|node| multiplications(cx, node)).fold(0, u64::saturating_add)
+}
+
+fn multiplications(cx: &Cx<'_>, node: Node) -> u64 {
+    let sizes = Sizes::default();
+    let extents = Extents { module: cx.module, sizes: &sizes };
+    NodeView::new(cx.module, node).map_or(0, |view| amount(&view, extents).product)
+}
+
+/// Whether a product is small, or a small share of all of them.
+fn is_small(cx: &Cx<'_>, node: Node, work: u64) -> bool {
+    multiplications(cx, node) <= (work / SMALL_SHARE).max(FEW_MULTIPLICATIONS)
 }
 
 /// Whether a product has a third operand that it adds, and that is sums of squares.

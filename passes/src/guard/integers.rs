@@ -8,11 +8,13 @@
 //!   and their like, where the error of a large argument is absolute): what must be exact.
 //!
 //! What is in both stays fp32, allow operators included (`inv_freq @ positions`). So does everything from the
-//! last allow operator on that leads into a cast to an integer, whatever it started from: `floor(size · scale)`.
+//! last allow operator on that leads into a cast to an integer, whatever it started from: `floor(size · scale)`. That
+//! operator stays fp32 as well if it is a product that leads nowhere else, and an integer of more than 8 bits is made;
+//! and if it multiplies what was rounded or compared (digits by the powers of a base), so does what makes its operands.
 
 use super::Cx;
 use crate::cost::Sizes;
-use crate::flow::{self, Reader, Var};
+use crate::flow::{self, Var};
 use crate::numerics::{Properties, terms};
 use crate::pass::PassError;
 use ampc_ir::op::{self, Class, OpKind};
@@ -41,6 +43,16 @@ fn enters(cx: &Cx<'_>, node: Node) -> bool {
     (counts || converts) && dtype_of_result(cx, node).is_some_and(DType::is_float)
 }
 
+/// Whether a node makes small integers: 0 and 1 of what was compared, a sign, or what is rounded.
+fn makes_digits(cx: &Cx<'_>, node: Node) -> bool {
+    let of_bool = || dtype_of_operand(cx, node, 0) == Some(DType::Bool);
+    match cx.kind(node) {
+        Some(OpKind::Round | OpKind::Floor | OpKind::Ceil | OpKind::Sign) => true,
+        Some(OpKind::Cast) => of_bool() && dtype_of_result(cx, node).is_some_and(DType::is_float),
+        _ => false,
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sink {
     Integer,
@@ -65,14 +77,20 @@ fn carries(cx: &Cx<'_>, var: Var) -> bool {
 
 pub(super) fn integers(cx: &mut Cx<'_>) -> Result<(), PassError> {
     let nodes = flow::nodes(cx.module);
-    let forward = forward(cx, &nodes);
-    let (exact, near) = backward(cx, &nodes);
+    let digits = forward(cx, &nodes, makes_digits);
+    let forward = forward(cx, &nodes, enters);
+    let Backward { exact, near, only } = backward(cx, &nodes, &digits);
     for &var in exact.intersection(&forward).collect::<std::collections::BTreeSet<_>>() {
         cx.deny(var, || "integers carried in floats on the way to an integer or an angle".into());
     }
     accumulators(cx)?;
     for &var in near.iter().collect::<std::collections::BTreeSet<_>>() {
-        cx.deny(var, || "on the way to a cast to an integer".into());
+        let last = cx.is_product(var);
+        if !last {
+            cx.deny(var, || "on the way to a cast to an integer".into());
+        } else if only.contains(&var) {
+            cx.deny(var, || "the last product before a cast to an integer".into());
+        }
     }
     Ok(())
 }
@@ -154,11 +172,11 @@ enum Crossing {
 }
 
 /// Variables that may hold an integer. Program order is topological: one walk, and more only if there are bodies.
-fn forward(cx: &Cx<'_>, nodes: &[Node]) -> FxHashSet<Var> {
+fn forward(cx: &Cx<'_>, nodes: &[Node], enters: fn(&Cx<'_>, Node) -> bool) -> FxHashSet<Var> {
     let mut marked: FxHashMap<Var, Crossing> = FxHashMap::default();
     for _ in 0..super::MAX_WALKS {
         let before = marked.clone();
-        walk_forward(cx, nodes, &mut marked);
+        walk_forward(cx, nodes, enters, &mut marked);
         if !cx.has_bodies() || marked == before {
             break;
         }
@@ -166,7 +184,12 @@ fn forward(cx: &Cx<'_>, nodes: &[Node]) -> FxHashSet<Var> {
     marked.into_keys().collect()
 }
 
-fn walk_forward(cx: &Cx<'_>, nodes: &[Node], marked: &mut FxHashMap<Var, Crossing>) {
+fn walk_forward(
+    cx: &Cx<'_>,
+    nodes: &[Node],
+    enters: fn(&Cx<'_>, Node) -> bool,
+    marked: &mut FxHashMap<Var, Crossing>,
+) {
     let mut sources: FxHashSet<Node> = FxHashSet::default();
     for &node in nodes {
         if enters(cx, node) {
@@ -196,43 +219,93 @@ fn walk_forward(cx: &Cx<'_>, nodes: &[Node], marked: &mut FxHashMap<Var, Crossin
     }
 }
 
-/// Variables that lead into something exact: through everything, and without crossing an allow variable.
-fn backward(cx: &Cx<'_>, nodes: &[Node]) -> (FxHashSet<Var>, FxHashSet<Var>) {
-    let (mut exact, mut near): (FxHashSet<Var>, FxHashSet<Var>) = Default::default();
+/// What the walk backward finds.
+#[derive(Clone, PartialEq, Eq, Default)]
+struct Backward {
+    /// Variables that lead into something exact, through everything.
+    exact: FxHashSet<Var>,
+    /// Those that lead into a cast to an integer without crossing an allow variable, and the products that they end at.
+    near: FxHashSet<Var>,
+    /// Those that lead into a cast to an integer of more than 8 bits and nowhere else.
+    only: FxHashSet<Var>,
+}
+
+fn backward(cx: &Cx<'_>, nodes: &[Node], digits: &FxHashSet<Var>) -> Backward {
+    let mut found = Backward::default();
     for _ in 0..super::MAX_WALKS {
-        let before = exact.len() + near.len();
-        walk_backward(cx, nodes, &mut exact, &mut near);
-        if !cx.has_bodies() || exact.len() + near.len() == before {
+        let before = found.clone();
+        walk_backward(cx, nodes, digits, &mut found);
+        if !cx.has_bodies() || found == before {
             break;
         }
     }
-    (exact, near)
+    found
 }
 
-fn walk_backward(cx: &Cx<'_>, nodes: &[Node], exact: &mut FxHashSet<Var>, near: &mut FxHashSet<Var>) {
+fn walk_backward(cx: &Cx<'_>, nodes: &[Node], digits: &FxHashSet<Var>, found: &mut Backward) {
     for &node in nodes.iter().rev() {
         for var in flow::vars(cx.module, node).filter(|&v| carries(cx, v)) {
-            let (mut to_exact, mut to_near) = (false, false);
+            let (mut to_exact, mut to_near, mut to_only) = (false, false, true);
             for (_, value) in flow::results_of(cx.module, var) {
-                let readers = flow::readers_beyond_casts(cx.module, value).into_iter();
-                // An output of the model is a number, not an index.
-                for (reader, slot) in readers.filter_map(Reader::operand) {
+                for reader in flow::readers_beyond_casts(cx.module, value) {
+                    // An output of the model is a number, not an index.
+                    let Some((reader, slot)) = reader.operand() else {
+                        to_only = false;
+                        continue;
+                    };
                     let sink = leaves(cx, reader);
                     to_exact |= sink.is_some();
                     to_near |= sink == Some(Sink::Integer);
+                    let mut leads = sink == Some(Sink::Integer)
+                        && dtype_of_result(cx, reader).is_some_and(is_wide_integer);
                     if let Some(reader) = flow::reader_var(cx.module, reader, slot) {
-                        to_exact |= exact.contains(&reader);
-                        to_near |= near.contains(&reader);
+                        to_exact |= found.exact.contains(&reader);
+                        // Beyond a product only digits are looked for.
+                        let near = found.near.contains(&reader)
+                            && (!cx.is_product(reader)
+                                || found.only.contains(&reader) && digits.contains(&reader));
+                        to_near |= near;
+                        leads |= near && found.only.contains(&reader);
                     }
+                    if let Some(near) = outcome(cx, reader, found) {
+                        to_near |= near;
+                        leads |= near;
+                    }
+                    to_only &= leads || is_remainder(cx, reader);
                 }
             }
             if to_exact {
-                exact.insert(var);
+                found.exact.insert(var);
             }
-            let stops = flow::decision(cx.module, var).is_none_or(|d| d.class == Class::Allow);
-            if to_near && !stops {
-                near.insert(var);
+            let allow = flow::decision(cx.module, var).is_none_or(|d| d.class == Class::Allow);
+            if to_near && (!allow || cx.is_product(var)) {
+                found.near.insert(var);
+                if to_only {
+                    found.only.insert(var);
+                }
             }
         }
     }
+}
+
+/// Whether the outcome of a comparison leads into a cast to an integer and nowhere else, if the node compares.
+fn outcome(cx: &Cx<'_>, node: Node, found: &Backward) -> Option<bool> {
+    cx.kind(node).filter(|&kind| op::compares(kind))?;
+    let outcome = cx.module.node(node).result(0)?;
+    let mut readers = flow::readers(cx.module, outcome).into_iter();
+    let leads = |node| flow::vars(cx.module, node).any(|var| found.only.contains(&var));
+    Some(readers.all(|reader| reader.operand().is_some_and(|(node, _)| leads(node))))
+}
+
+/// Whether a node subtracts from a value its integer part: what is left is a position within a cell.
+fn is_remainder(cx: &Cx<'_>, node: Node) -> bool {
+    let data = cx.module.node(node);
+    let whole = data.operand(1).and_then(|value| cx.module.producer(flow::behind_casts(cx.module, value)));
+    let behind = |node| cx.operand(node, 0).map(|of| flow::behind_casts(cx.module, of));
+    let behind_self = behind(node);
+    let is_whole = |(node, _): (Node, u32)| {
+        matches!(cx.kind(node), Some(OpKind::Floor | OpKind::Round | OpKind::Ceil))
+            && behind(node) == behind_self
+    };
+    cx.kind(node) == Some(OpKind::Sub) && whole.is_some_and(is_whole)
 }

@@ -322,6 +322,13 @@ impl Cx<'_> {
         self.changed = true;
     }
 
+    /// Makes the variables of a node deny that are still free.
+    fn deny_node(&mut self, node: Node, evidence: &str) {
+        for var in flow::vars(self.module, node) {
+            self.deny(var, || evidence.to_owned());
+        }
+    }
+
     /// The statistics of the constant that a value is.
     fn stats(&mut self, value: Value) -> Result<Option<Arc<ConstantStats>>, PassError> {
         let value = flow::resolve_captures(self.module, flow::behind_inserted(self.module, value));

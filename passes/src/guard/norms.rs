@@ -87,6 +87,14 @@ fn is_shifted(cx: &Cx<'_>, var: Var) -> bool {
 /// Long reductions: the sum leaves the range or loses small addends. So do long products, unless one of the factors is a
 /// constant, whose signs differ, or adds up to 1, as results of Softmax do; and so do products with such a sum.
 pub(super) fn depth(cx: &mut Cx<'_>) -> Result<(), PassError> {
+    for node in flow::nodes(cx.module) {
+        if let Some(product) = cx.numerics.weighted_mean(cx.module, node) {
+            cx.deny_node(
+                product,
+                "a sum by weights of unknown range that is divided by the sum of the weights",
+            );
+        }
+    }
     for var in cx.free_vars() {
         if cx.is_product(var) && cx.properties(var).has(Properties::LONG_SUM) {
             cx.deny(var, || {

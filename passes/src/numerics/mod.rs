@@ -25,12 +25,14 @@
 //! Facts are about the graph in fp32, whatever is decided. Walks see into bodies and functions; each is linear in the
 //! nodes, and is repeated only while bodies hand something on.
 
+mod differences;
 mod interval;
 mod properties;
 mod sinks;
 
+pub(crate) use self::differences::{covariance, is_stencil};
 pub(crate) use self::interval::Interval;
-pub(crate) use self::properties::{MAX_TERMS, Properties, terms};
+pub(crate) use self::properties::{FEW_TERMS, MAX_TERMS, Properties, terms};
 pub(crate) use self::sinks::{Sink, Sinks, subtracts, worst_rounding_error};
 
 use crate::flow;

@@ -36,9 +36,13 @@ const UNKNOWN_EXTENT: u64 = 2 * MAX_TERMS;
 /// root of the size of a head, 8 or 11) stays long.
 const MIN_COUNT: f64 = 64.0;
 
+/// Products of at most so many terms compute coordinates (a 4×4 projection, a time step with a frequency); those of more
+/// compute features, which a network was trained to have rounded.
+pub(crate) const FEW_TERMS: u64 = 16;
+
 /// A set of properties of a value.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(crate) struct Properties(u16);
+pub(crate) struct Properties(u32);
 
 impl Properties {
     pub(crate) const NOTHING: Properties = Properties(0);
@@ -67,6 +71,19 @@ impl Properties {
     pub(crate) const ACCUMULATOR: Properties = Properties(1 << 10);
     /// Integers in floats, as quantization makes them: results of Round and Floor.
     pub(crate) const INTEGERS: Properties = Properties(1 << 11);
+    /// Inputs of the model, moved, scaled or shifted by constants at most: numbers as they were measured.
+    pub(crate) const RAW: Properties = Properties(1 << 12);
+    /// Arithmetic of inputs and constants alone: sums, differences, quotients and products, of matrices too. No function
+    /// or norm was applied to it, as a network does after its first layer.
+    pub(crate) const ARITHMETIC: Properties = Properties(1 << 13);
+    /// A product of matrices is among what was computed.
+    pub(crate) const OF_PRODUCT: Properties = Properties(1 << 14);
+    /// A product is among it that may be a layer: of more than [`FEW_TERMS`] terms, with constants.
+    pub(crate) const OF_LAYER: Properties = Properties(1 << 15);
+    /// What properties of arithmetic are about: all operands have them, or none of the results.
+    const OF_ARITHMETIC: Properties = Properties(
+        Properties::RAW.0 | Properties::ARITHMETIC.0 | Properties::OF_PRODUCT.0 | Properties::OF_LAYER.0,
+    );
 
     /// Whether all of some properties are there.
     pub(crate) fn has(self, other: Properties) -> bool {
@@ -105,7 +122,7 @@ impl Numerics {
     pub(super) fn find_properties(&mut self, module: &Module, nodes: &[Node]) {
         for &input in module.graph(module.main()).inputs() {
             if module.value(input).ty.element_dtype() != Some(DType::Bool) {
-                self.properties[input] = Properties::UNKNOWN_RANGE;
+                self.properties[input] = Properties::UNKNOWN_RANGE | Properties::RAW | Properties::ARITHMETIC;
             }
         }
         repeat(module, || {
@@ -133,8 +150,8 @@ impl Numerics {
         for port in flow::vars(module, node).filter(|&var| flow::is_port(module, var)).collect::<Vec<_>>() {
             let properties =
                 flow::operands_of(module, port).map(|(_, value)| self.properties_or_constant(module, value));
-            let properties =
-                properties.reduce(|a, b| a | b).unwrap_or_default().without(Properties::CONSTANT);
+            let properties = properties.reduce(|a, b| a | b).unwrap_or_default();
+            let properties = properties.without(Properties::CONSTANT | Properties::OF_ARITHMETIC);
             for (_, result) in flow::results_of(module, port) {
                 let all = self.properties[result] | properties;
                 found |= all != self.properties[result];
@@ -234,7 +251,44 @@ impl Numerics {
                 .filter(|&i| op::moves(kind, i).is_some())
                 .fold(Properties::NOTHING, |h, i| h | operand(i)),
         };
-        by(properties)
+        by(properties.without(Properties::OF_ARITHMETIC) | self.of_arithmetic(module, view))
+    }
+
+    /// The properties of arithmetic of what a node makes.
+    fn of_arithmetic(&self, module: &Module, view: &NodeView<'_>) -> Properties {
+        let kind = view.kind();
+        let operands = || {
+            (0..view.n_operands())
+                .filter_map(|i| Some((i, self.properties_or_constant(module, view.operand(i)?))))
+        };
+        let is_fixed = |properties: Properties| properties.has(Properties::CONSTANT);
+        // Where something is moved to is not computed with.
+        let read =
+            || operands().filter(|&(i, _)| op::moves(kind, 0).is_none() || op::moves(kind, i).is_some());
+        let all = read().filter(|&(_, p)| !is_fixed(p)).map(|(_, p)| p);
+        if !read().all(|(_, p)| is_fixed(p) || p.has(Properties::ARITHMETIC)) {
+            return Properties::NOTHING;
+        }
+        let Some(all) = all.reduce(|a, b| a | b) else { return Properties::NOTHING };
+        let all = all.among(Properties::OF_ARITHMETIC);
+        let computed = read().filter(|&(_, p)| !is_fixed(p));
+        let is_raw = computed.map(|(_, p)| p).all(|p| p.has(Properties::RAW));
+        let shifts = op::adds(kind) || matches!(kind, OpKind::Mul | OpKind::Div);
+        let is_scaled = shifts
+            && read().filter(|&(_, p)| !is_fixed(p)).count() == 1
+            && !is_fixed(operands().next().map_or(all, |(_, p)| p));
+        if op::moves(kind, 0).is_some() || is_scaled {
+            return if is_raw { all } else { all.without(Properties::RAW) };
+        }
+        let all = all.without(Properties::RAW);
+        if op::is_single_product(kind) {
+            let factors = self.factors(module, view);
+            let is_layer =
+                factors.into_iter().any(is_fixed) && terms(module, view, Sizes::default().other) > FEW_TERMS;
+            return all | Properties::OF_PRODUCT | when(is_layer, Properties::OF_LAYER);
+        }
+        let is_bound = matches!(kind, OpKind::Clip | OpKind::Max | OpKind::Min);
+        when(shifts || is_bound || matches!(kind, OpKind::ReduceSum | OpKind::ReduceMean), all)
     }
 
     /// The properties of a product of matrices.

@@ -14,11 +14,14 @@
 //!
 //! An operator that is in none of the matches below passes nothing on: then guards find less.
 
+use super::differences::averages;
+use super::properties::terms;
 use super::{Interval, Numerics, Properties, is_product, kind, repeat, scalar, squares};
+use crate::cost::Sizes;
 use crate::flow;
 use ampc_ir::convert::{Conversion, can_convert, convert, max_finite, min_normal, unit_roundoff};
 use ampc_ir::op::{self, AMPLIFIERS, Amplified, Amplifier, Class, OpKind};
-use ampc_ir::views::constant_of;
+use ampc_ir::views::{NodeView, constant_of};
 use ampc_ir::{DType, Module, Node, Value};
 use std::ops::{BitOr, BitOrAssign};
 
@@ -36,6 +39,12 @@ const NEAR_ONE: f64 = 0.125;
 
 /// Elements of the largest divisor in which elements are looked for that vanish; larger ones are taken to have none.
 const MAX_DIVISORS: u64 = 1 << 16;
+
+/// Terms of a product of homogeneous coordinates of space.
+const SPACE: u64 = 4;
+
+/// How many matrices may be multiplied to what is explained of an input: the components, and back.
+const MAX_FACTORS: usize = 2;
 
 /// How many Pads, which put a border around an image, may stand between a value and what smooths it.
 const MAX_PADS: usize = 1;
@@ -68,6 +77,12 @@ impl Sink {
     pub(crate) const MAGNIFIED: Sink = Sink(1 << 9);
     /// [`Amplified::Choice`].
     pub(crate) const CHOICE: Sink = Sink(1 << 10);
+    /// The difference of an input and what arithmetic makes of inputs: a residual.
+    pub(crate) const RESIDUAL: Sink = Sink(1 << 11);
+    /// A term of a difference that is magnified, or the dividend of a cosine.
+    pub(crate) const ENLARGED: Sink = Sink(1 << 12);
+    /// A comparison with a threshold that makes spikes: numbers 0 and 1 that are counted.
+    pub(crate) const THRESHOLD: Sink = Sink(1 << 13);
 
     /// All kinds that amplify errors; the others say more of how.
     pub(crate) const AMPLIFIERS: Sink = Sink(
@@ -77,7 +92,10 @@ impl Sink {
             | Sink::ONE.0
             | Sink::CANCELLATION.0
             | Sink::DISTANCE.0
-            | Sink::CHOICE.0,
+            | Sink::CHOICE.0
+            | Sink::RESIDUAL.0
+            | Sink::ENLARGED.0
+            | Sink::THRESHOLD.0,
     );
 
     /// Whether one of some kinds is there.
@@ -232,6 +250,9 @@ impl Numerics {
         if (squares(module, node) || kind == OpKind::ReduceL2) && results.some.any(Sink::LOG) {
             sinks = sinks.with(Sink::LOG_OF_SQUARES);
         }
+        if is_threshold(module, node, at) {
+            sinks = sinks.with(Sink::THRESHOLD);
+        }
         sinks.with(self.cancels(module, node, operand, results.some, to))
     }
 
@@ -252,7 +273,7 @@ impl Numerics {
         };
         // These kinds are about the value itself, which only moving, adding and scaling leave: a sum of |x| is none of
         // x.
-        let linear = Sink::SUM | Sink::DISTANCE | Sink::LOG_OF_SQUARES | Sink::MAGNIFIED;
+        let linear = Sink::SUM | Sink::DISTANCE | Sink::LOG_OF_SQUARES | Sink::MAGNIFIED | Sink::ENLARGED;
         match kind {
             OpKind::Mul if scales() => everything,
             OpKind::Div if slot == 0 && scales() => everything,
@@ -268,7 +289,7 @@ impl Numerics {
             | OpKind::MaxPool
             | OpKind::GlobalMaxPool => everything.without(linear),
             OpKind::Relu | OpKind::LeakyRelu | OpKind::Clip | OpKind::Max | OpKind::Min => {
-                everything.without(Sink::DISTANCE)
+                everything.without(Sink::DISTANCE | Sink::ENLARGED)
             }
             OpKind::CumSum | OpKind::Dropout | OpKind::PhiloxDropout | OpKind::Resize | OpKind::Upsample
                 if slot == 0 =>
@@ -282,10 +303,12 @@ impl Numerics {
             OpKind::Exp | OpKind::Log | OpKind::Atan | OpKind::Asin | OpKind::Acos => Sink::POSITION,
             // The third operand of a product is added to it.
             _ if is_product(kind) && slot == 2 && kind != OpKind::Einsum => everything,
-            _ if is_product(kind) && scales() => {
-                let operand = module.node(node).operand(slot);
-                let squares = operand.is_some_and(|v| self.properties(module, v).has(Properties::SQUARES));
-                if squares { Sink::ZERO | Sink::LOG | Sink::CANCELLATION } else { Sink::NOTHING }
+            _ if is_product(kind) => {
+                let has = |value: Option<Value>, p| value.is_some_and(|v| self.properties(module, v).has(p));
+                let data = module.node(node);
+                let squares = scales() && has(data.operand(slot), Properties::SQUARES);
+                when(squares, Sink::ZERO | Sink::LOG | Sink::CANCELLATION)
+                    | when(has(data.result(0), Properties::ARITHMETIC), Sink::RESIDUAL)
             }
             _ => Sink::NOTHING,
         }
@@ -321,7 +344,7 @@ impl Numerics {
     fn of_quotient(&self, module: &Module, dividend: Value, divisor: Value, to: DType) -> Sink {
         let is_cosine = self.properties(module, divisor).has(Properties::PRODUCTS_OF_NORMS)
             && self.properties(module, dividend).has(Properties::PRODUCT);
-        when(vanishes(module, divisor, to), Sink::CANCELLATION) | when(is_cosine, Sink::DISTANCE)
+        when(vanishes(module, divisor, to), Sink::CANCELLATION) | when(is_cosine, Sink::ENLARGED)
     }
 
     /// The sinks of the terms of a sum or difference that may be much smaller than they are.
@@ -334,13 +357,68 @@ impl Numerics {
             sink |= Sink::CANCELLATION;
         }
         let computed = terms.iter().all(|&term| !self.is_constant(module, term));
-        if subtracts(module, node)
-            && computed
-            && (results.any(Sink::MAGNIFIED) || is_smoothed(module, terms[0], terms[1]))
-        {
-            sink |= Sink::DISTANCE | Sink::CANCELLATION;
+        if subtracts(module, node) && computed {
+            sink |= when(results.any(Sink::MAGNIFIED), Sink::ENLARGED | Sink::CANCELLATION);
+            let smoothed = is_smoothed(module, terms[0], terms[1]);
+            sink |= when(smoothed, Sink::DISTANCE | Sink::CANCELLATION);
         }
-        sink
+        sink | when(self.is_residual(module, node), Sink::RESIDUAL)
+    }
+
+    /// Whether a node subtracts what arithmetic makes of inputs from an input, or adds the two: the residual of a fit, an
+    /// innovation, the distance from a plane. Arithmetic has a product of matrices here that is no layer of a network; of
+    /// a sum both factors are inputs, say, since layers of networks are added to inputs.
+    pub(crate) fn is_residual(&self, module: &Module, node: Node) -> bool {
+        let data = module.node(node);
+        let (Some(a), Some(b)) = (data.operand(0), data.operand(1)) else { return false };
+        let made = Properties::ARITHMETIC | Properties::OF_PRODUCT;
+        let is_made = |value: Value| {
+            let properties = self.properties(module, value);
+            properties.has(made) && !properties.has(Properties::OF_LAYER)
+        };
+        let is_raw = |value: Value| self.properties(module, value).has(Properties::RAW);
+        let fits = is_raw(a) && is_made(b) || is_made(a) && is_raw(b);
+        match kind(module, node) {
+            Some(OpKind::Sub) => fits || self.leaves_rest(module, a, b),
+            Some(OpKind::Add) => fits && [a, b].into_iter().any(|v| self.is_product_of_inputs(module, v)),
+            _ => false,
+        }
+    }
+
+    /// Whether a value is a product of coordinates of which no factor is a constant.
+    fn is_product_of_inputs(&self, module: &Module, value: Value) -> bool {
+        let Some((node, _)) = module.producer(flow::behind_casts(module, value)) else { return false };
+        let Some(view) = NodeView::new(module, node) else { return false };
+        let data = module.node(node);
+        op::is_single_product(view.kind())
+            && data.formal_operands().iter().flatten().all(|&v| !self.is_constant(module, v))
+            && terms(module, &view, Sizes::default().other) <= SPACE
+    }
+
+    /// Whether the second value is the first one, an input, multiplied by at most [`MAX_FACTORS`] constant matrices: what
+    /// principal components explain of it.
+    fn leaves_rest(&self, module: &Module, value: Value, explained: Value) -> bool {
+        let value = flow::behind_casts(module, value);
+        if !self.properties(module, value).has(Properties::RAW) {
+            return false;
+        }
+        let mut explained = flow::behind_casts(module, explained);
+        for _ in 0..MAX_FACTORS {
+            let Some((node, _)) = module.producer(explained) else { return false };
+            let data = module.node(node);
+            let others = || data.formal_operands().iter().skip(1).flatten();
+            if !kind(module, node).is_some_and(op::is_single_product)
+                || !others().all(|&v| self.is_constant(module, v))
+            {
+                return false;
+            }
+            let Some(of) = data.operand(0) else { return false };
+            explained = flow::behind_casts(module, of);
+            if explained == value {
+                return true;
+            }
+        }
+        false
     }
 
     /// Whether a node is E[x²] − E[x]² or another difference of squares of what is computed.
@@ -387,7 +465,8 @@ fn magnifies(module: &Module, node: Node) -> Sink {
 fn is_smoothed(module: &Module, value: Value, smooth: Value) -> bool {
     let value = flow::behind_casts(module, value);
     let Some((node, _)) = module.producer(flow::behind_casts(module, smooth)) else { return false };
-    if !matches!(kind(module, node), Some(OpKind::Conv | OpKind::AveragePool)) {
+    let is_window = matches!(kind(module, node), Some(OpKind::Conv | OpKind::AveragePool));
+    if !is_window && !averages(module, node) {
         return false;
     }
     let mut of = module.node(node).operand(0);
@@ -400,6 +479,27 @@ fn is_smoothed(module: &Module, value: Value, smooth: Value) -> bool {
         of = pad.and_then(|(pad, _)| module.node(pad).operand(0));
     }
     false
+}
+
+/// Whether an operand is compared with a constant other than 0, and the outcome is counted: cast to a float, and added to
+/// or subtracted from something.
+fn is_threshold(module: &Module, node: Node, slot: usize) -> bool {
+    let data = module.node(node);
+    let compares = kind(module, node).is_some_and(op::compares);
+    let by = data.operand(1 - slot.min(1)).and_then(|other| scalar(module, other));
+    let Some(outcome) = data.result(0).filter(|_| compares && by.is_some_and(|by| by != 0.0)) else {
+        return false;
+    };
+    module.uses(outcome).any(|(cast, _)| {
+        let counted = module.node(cast).result(0).filter(|_| kind(module, cast) == Some(OpKind::Cast));
+        counted.is_some_and(|value| {
+            module.uses(value).any(|(reader, _)| {
+                let others = module.node(reader).formal_operands().iter().flatten();
+                kind(module, reader).is_some_and(op::adds)
+                    && others.copied().all(|other| constant_of(module, other).is_none())
+            })
+        })
+    })
 }
 
 fn is_output(module: &Module, value: Value) -> bool {
