@@ -41,7 +41,8 @@ EARLY = 9
 def optimizer(kind: str, settings: dict) -> str:
     """The reference's optimizer as the command line spells it."""
     if kind == "sgd":
-        return f"sgd:momentum={settings['momentum']},weight_decay={settings['weight_decay']}"
+        nesterov = int(settings.get("nesterov", False))
+        return f"sgd:momentum={settings['momentum']},nesterov={nesterov},weight_decay={settings['weight_decay']}"
     beta1, beta2 = settings["betas"]
     return f"adamw:beta1={beta1},beta2={beta2},eps={settings['eps']},weight_decay={settings['weight_decay']}"
 
