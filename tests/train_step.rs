@@ -79,7 +79,10 @@ fn tensor(dims: &[u64], values: &[f32]) -> HostTensor {
 }
 
 fn number(tensor: &HostTensor) -> f64 {
-    tensor.f64s().unwrap().next().unwrap()
+    match tensor.dtype() {
+        DType::F32 => tensor.f64s().unwrap().next().unwrap(),
+        _ => i32::try_from(tensor.ints().unwrap().next().unwrap()).unwrap().into(),
+    }
 }
 
 /// A linear model of a number of features.

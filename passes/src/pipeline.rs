@@ -481,6 +481,7 @@ mod tests {
             "policy" => words(&["safe", "all", "\"jmp:p=f32,c=f16,o=f32\""]),
             "keep-io" => words(&["all", "none", "a", "a+b", "\"all\"", "\"a,b\"+\"c+d\"", ""]),
             "objective" => Objective::ALL.map(|objective| objective.to_string()).into(),
+            "target" if option.default == Some("target") => words(&["target", "label"]),
             "target" => words(&["generic", "h200"]),
             "disable" => words(&["", "eps", "eps+norm"]),
             "out-of-range" => OutOfRange::ALL.map(|action| action.as_str().to_owned()).into(),
@@ -489,6 +490,15 @@ mod tests {
             "clamp" => words(&["true", "false"]),
             "negligible" => words(&["0", "1", "6"]),
             "quantized" => words(&["keep", "lower"]),
+            "loss" => words(&["", "loss", "\"a,b\""]),
+            "kind" => words(&["mse", "output:y", "\"cross-entropy:ignore_index=-100,axis=1\""]),
+            "train" | "freeze" => words(&["", "w", "\"*.bias\"+v"]),
+            "unreached" => words(&["error", "freeze"]),
+            "outputs" => words(&["none", "gradients"]),
+            "optimizer" => words(&["adamw", "none", "\"sgd:momentum=0.9,nesterov=1\"", "adam"]),
+            "scaler" => words(&["ampc", "none", "static:128", "\"torch:init=1024,interval=50\""]),
+            "clip_norm" => words(&["none", "1", "0.5"]),
+            "decay" => words(&["", "w=0", "\"*.bias=0\"+v=0.1"]),
             other => panic!("no values for the option `{other}`"),
         }
     }

@@ -23,7 +23,7 @@
 //!
 //! How it goes:
 //! 1. *Which values need a gradient* (forwards): parameters, and float results of nodes that read one that does in an
-//!    operand that the node can be differentiated by ([`rules`]).
+//!    operand that the node can be differentiated by (`rules.rs`).
 //! 2. *Gradients* (backwards, from the loss): the contributions of all readers of a value are added, then the rule of the
 //!    node that made it adds a contribution to each of its operands that needs one. A value that contributes nothing to
 //!    the loss gets no gradient, and no node is made for it.

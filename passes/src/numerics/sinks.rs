@@ -15,13 +15,11 @@
 //! An operator that is in none of the matches below passes nothing on: then guards find less.
 
 use super::differences::averages;
-use super::properties::terms;
 use super::{Interval, Numerics, Properties, is_product, kind, repeat, scalar, squares};
-use crate::cost::Sizes;
 use crate::flow;
 use ampc_ir::convert::{Conversion, can_convert, convert, max_finite, min_normal, unit_roundoff};
 use ampc_ir::op::{self, AMPLIFIERS, Amplified, Amplifier, Class, OpKind};
-use ampc_ir::views::{NodeView, constant_of};
+use ampc_ir::views::constant_of;
 use ampc_ir::{DType, Module, Node, Value};
 use std::ops::{BitOr, BitOrAssign};
 
@@ -365,9 +363,8 @@ impl Numerics {
         sink | when(self.is_residual(module, node), Sink::RESIDUAL)
     }
 
-    /// Whether a node subtracts what arithmetic makes of inputs from an input, or adds the two: the residual of a fit, an
-    /// innovation, the distance from a plane. Arithmetic has a product of matrices here that is no layer of a network; of
-    /// a sum both factors are inputs, say, since layers of networks are added to inputs.
+    /// Whether a node subtracts what arithmetic makes of inputs from an input: the residual of a fit, an innovation, the
+    /// distance from a plane. Arithmetic has a product of matrices here that is no layer of a network.
     pub(crate) fn is_residual(&self, module: &Module, node: Node) -> bool {
         let data = module.node(node);
         let (Some(a), Some(b)) = (data.operand(0), data.operand(1)) else { return false };
@@ -380,19 +377,8 @@ impl Numerics {
         let fits = is_raw(a) && is_made(b) || is_made(a) && is_raw(b);
         match kind(module, node) {
             Some(OpKind::Sub) => fits || self.leaves_rest(module, a, b),
-            Some(OpKind::Add) => fits && [a, b].into_iter().any(|v| self.is_product_of_inputs(module, v)),
             _ => false,
         }
-    }
-
-    /// Whether a value is a product of coordinates of which no factor is a constant.
-    fn is_product_of_inputs(&self, module: &Module, value: Value) -> bool {
-        let Some((node, _)) = module.producer(flow::behind_casts(module, value)) else { return false };
-        let Some(view) = NodeView::new(module, node) else { return false };
-        let data = module.node(node);
-        op::is_single_product(view.kind())
-            && data.formal_operands().iter().flatten().all(|&v| !self.is_constant(module, v))
-            && terms(module, &view, Sizes::default().other) <= SPACE
     }
 
     /// Whether the second value is the first one, an input, multiplied by at most [`MAX_FACTORS`] constant matrices: what

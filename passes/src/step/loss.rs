@@ -213,11 +213,7 @@ impl Spelled for Loss {
     const ABOUT: &'static str = "a loss is added to an output";
     const OPTIONS: &'static [PassOption<Self>] = &[
         PassOption {
-            def: option(
-                "kind",
-                "cross-entropy, mse, l1, bce-with-logits or output:NAME, with `:key=value`",
-                None,
-            ),
+            def: option("kind", "a loss as `train-step --loss` has it", Some("mse")),
             print: |pass| Some(Setting::word(&pass.spec)),
             read: |pass, given| given.read(|word| word.parse().ok()).map(|spec| pass.spec = spec),
         },
@@ -438,7 +434,7 @@ impl Build<'_> {
         operands: &[Value],
         attrs: &[(&'static str, AttrValue)],
     ) -> Result<Value, InsertError> {
-        let spec = NodeSpec::new(kind, operands).suffix("loss");
+        let spec = NodeSpec::new(kind, operands).suffix("in_loss");
         let spec = attrs.iter().fold(spec, |spec, (name, value)| spec.attr(*name, value.clone()));
         let [value] = self.inserter.insert(spec)?;
         Ok(value)
@@ -453,7 +449,7 @@ impl Build<'_> {
 
     fn number(&mut self, number: f64, like: Value) -> Result<Value, InsertError> {
         let dtype = self.inserter.module.value(like).ty.dtype().unwrap_or(DType::F32);
-        self.inserter.scalar("loss", dtype, number)
+        self.inserter.scalar("in_loss", dtype, number)
     }
 
     fn flatten(&mut self, value: Value, axis: usize) -> Result<Value, InsertError> {
@@ -462,7 +458,7 @@ impl Build<'_> {
     }
 
     fn reshape(&mut self, value: Value, shape: &[i64]) -> Result<Value, InsertError> {
-        let shape = self.inserter.ints("loss", shape);
+        let shape = self.inserter.ints("in_loss", shape);
         self.op(OpKind::Reshape, &[value, shape])
     }
 
@@ -497,7 +493,7 @@ impl Build<'_> {
     ) -> Result<Value, LossError> {
         let mut operands = vec![p, t];
         operands.extend(weights);
-        let spec = NodeSpec::new(OpKind::SoftmaxCrossEntropyLoss, &operands).suffix("loss");
+        let spec = NodeSpec::new(OpKind::SoftmaxCrossEntropyLoss, &operands).suffix("in_loss");
         let mut spec = spec.attr("reduction", AttrValue::String(b"mean".as_slice().into()));
         if let Some(ignored) = ignore_index {
             spec = spec.attr("ignore_index", AttrValue::Int(ignored));
@@ -514,10 +510,10 @@ impl Build<'_> {
         let (mut safe, mut ignored) = (t, None);
         if let Some(index) = ignore_index {
             let integers = self.inserter.module.value(t).ty.dtype().unwrap_or(DType::I64);
-            let index = self.inserter.ints("loss", &[index]);
+            let index = self.inserter.ints("in_loss", &[index]);
             let index = self.cast(index, integers)?;
             let is_ignored = self.op(OpKind::Equal, &[t, index])?;
-            let zero = self.inserter.ints("loss", &[0]);
+            let zero = self.inserter.ints("in_loss", &[0]);
             let zero = self.cast(zero, integers)?;
             safe = self.op(OpKind::Where, &[is_ignored, zero, t])?;
             ignored = Some(is_ignored);
@@ -529,11 +525,11 @@ impl Build<'_> {
             let per_axis = self.reshape(weights, &shape)?;
             per_class = self.op(OpKind::Mul, &[per_class, per_axis])?;
         }
-        let axes = self.inserter.ints("loss", &[1]);
+        let axes = self.inserter.ints("in_loss", &[1]);
         let mut spread =
             self.with(OpKind::ReduceSum, &[per_class, axes], &[("keepdims", AttrValue::Int(0))])?;
-        let zero = self.inserter.scalar("loss", dtype, 0.0)?;
-        let one = self.inserter.scalar("loss", dtype, 1.0)?;
+        let zero = self.inserter.scalar("in_loss", dtype, 0.0)?;
+        let one = self.inserter.scalar("in_loss", dtype, 1.0)?;
         let mean = if label_weight.is_none() && ignored.is_none() {
             self.mean(spread)?
         } else {
@@ -548,9 +544,9 @@ impl Build<'_> {
         let classes =
             match self.inserter.module.value(p).ty.shape().and_then(Shape::dims).and_then(|d| d[1].known()) {
                 #[expect(clippy::cast_precision_loss, reason = "a number of classes")]
-                Some(n) => self.inserter.scalar("loss", dtype, n as f64)?,
+                Some(n) => self.inserter.scalar("in_loss", dtype, n as f64)?,
                 None => {
-                    let spec = NodeSpec::new(OpKind::Shape, &[p]).suffix("loss");
+                    let spec = NodeSpec::new(OpKind::Shape, &[p]).suffix("in_loss");
                     let spec = spec.attr("start", AttrValue::Int(1)).attr("end", AttrValue::Int(2));
                     let [n] = self.inserter.insert(spec)?;
                     let n = self.reshape(n, &[])?;
@@ -559,8 +555,8 @@ impl Build<'_> {
             };
         let soft = self.op(OpKind::Div, &[mean, classes])?;
         let (hard_share, soft_share) = (
-            self.inserter.scalar("loss", dtype, 1.0 - smoothing)?,
-            self.inserter.scalar("loss", dtype, smoothing)?,
+            self.inserter.scalar("in_loss", dtype, 1.0 - smoothing)?,
+            self.inserter.scalar("in_loss", dtype, smoothing)?,
         );
         let hard = self.op(OpKind::Mul, &[hard, hard_share])?;
         let soft = self.op(OpKind::Mul, &[soft, soft_share])?;

@@ -223,7 +223,7 @@ impl Spelled for ScaleLoss {
     const NAME: &'static str = "scale-loss";
     const ABOUT: &'static str = "the loss scale becomes an input, and the gradient of the loss";
     const OPTIONS: &'static [PassOption<Self>] = &[PassOption {
-        def: option("scaler", "none, static:N or the name of a preset, with `:key=value`", Some("ampc")),
+        def: option("scaler", "as `train-step --scaler`", Some("ampc")),
         print: |pass| Some(Setting::word(&pass.scaler)),
         read: |pass, given| given.read(|word| word.parse().ok()).map(|scaler| pass.scaler = scaler),
     }];

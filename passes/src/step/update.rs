@@ -190,14 +190,14 @@ impl Spelled for Update {
         "gradients are checked, weights updated in fp32, and the loss scale with them";
     const OPTIONS: &'static [PassOption<Self>] = &[
         PassOption {
-            def: option("optimizer", "sgd, adam, adamw or none, with `:key=value`", Some("adamw")),
+            def: option("optimizer", "as `train-step --optimizer`", Some("adamw")),
             print: |pass| Some(Setting::word(pass.optimizer)),
             read: |pass, given| {
                 given.read(|word| word.parse().ok()).map(|optimizer| pass.optimizer = optimizer)
             },
         },
         PassOption {
-            def: option("scaler", "none, static:N or the name of a preset, with `:key=value`", Some("ampc")),
+            def: option("scaler", "as `train-step --scaler`", Some("ampc")),
             print: |pass| Some(Setting::word(&pass.scaler)),
             read: |pass, given| given.read(|word| word.parse().ok()).map(|scaler| pass.scaler = scaler),
         },
