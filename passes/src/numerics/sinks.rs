@@ -38,9 +38,6 @@ const NEAR_ONE: f64 = 0.125;
 /// Elements of the largest divisor in which elements are looked for that vanish; larger ones are taken to have none.
 const MAX_DIVISORS: u64 = 1 << 16;
 
-/// Terms of a product of homogeneous coordinates of space.
-const SPACE: u64 = 4;
-
 /// How many matrices may be multiplied to what is explained of an input: the components, and back.
 const MAX_FACTORS: usize = 2;
 
