@@ -35,12 +35,14 @@ pub(crate) fn run(args: &TrainStepArgs, ui: Ui) -> Result<(), Failure> {
         pipeline: &pipeline,
         path: &args.model,
     };
-    let (state, warnings) =
+    let (state, mut warnings) =
         run.watched(&mut model, |model, observer| train_step_in_place(model, &options, observer))?;
     let summary = summary(&model.module);
     progress.stage("writing");
     if emit.kind == EmitArg::Emulated {
-        (model, _) = ampc::emulate(model).map_err(|e| diagnose::failure(&e, None))?;
+        let (emulated, told) = ampc::emulate(model).map_err(|e| diagnose::failure(&e, None))?;
+        model = emulated;
+        warnings.extend(told);
     }
     let mut batch = Batch::new();
     let bytes = stage_state(&state, &model, &args.state, emit.force(), &mut batch)
@@ -74,7 +76,7 @@ fn options(args: &TrainStepArgs) -> Result<(TrainOptions, Vec<settings::ReadFile
     let scaler = match &args.step.scaler {
         None if is_fp16 => "ampc".parse(),
         None => Ok(Scaler::None),
-        Some(text) if Path::new(text).extension().is_some_and(|e| e == "json") => return_scaler(text)?,
+        Some(text) if Path::new(text).extension().is_some_and(|e| e == "json") => Ok(scaler_of_file(text)?),
         Some(text) => text.parse(),
     };
     let scaler = scaler.map_err(|error| Failure::usage("scaler", format!("`--scaler`: {error}")))?;
@@ -101,14 +103,14 @@ fn options(args: &TrainStepArgs) -> Result<(TrainOptions, Vec<settings::ReadFile
 }
 
 /// A scaler of a JSON file: its fields, as docs/training.md lists them.
-fn return_scaler(path: &str) -> Result<Result<Scaler, ampc::passes::step::loss::SpecError>, Failure> {
+fn scaler_of_file(path: &str) -> Result<Scaler, Failure> {
     let text = ampc::files::read_text(Path::new(path)).map_err(|e| Failure::io(path, &e))?;
     let wrong = |problem: String| Failure::usage("scaler", format!("`{path}`: {problem}"));
     let dynamic: ampc::passes::step::Dynamic =
         serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?;
     match dynamic.problem() {
         Some(problem) => Err(wrong(problem)),
-        None => Ok(Ok(Scaler::Dynamic(dynamic))),
+        None => Ok(Scaler::Dynamic(dynamic)),
     }
 }
 

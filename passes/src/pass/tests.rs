@@ -43,10 +43,11 @@ fn kind(error: &PassError) -> usize {
         PassError::Loss(LossError::Insert(_)) => 22,
         PassError::Update(UpdateError::NoGradients) => 23,
         PassError::Update(UpdateError::Insert(_)) => 24,
+        PassError::Update(UpdateError::Unsized { .. }) => 25,
     }
 }
 
-const KINDS: usize = 25;
+const KINDS: usize = 26;
 
 fn module(opset: u16, lines: &str) -> Module {
     let text = format!("module ir=10\nopset ai.onnx={opset}\n\ngraph @main {{\n{lines}}}\n");
@@ -223,6 +224,14 @@ fn training_cases() -> Vec<(usize, Module, Pipeline)> {
         (22, module(11, PRODUCT), parsed("loss{kind=cross-entropy}")),
         (23, product(), parsed("update")),
         (24, of_doubles(), parsed("parameters{loss=y}, autodiff, update{optimizer=adam}")),
+        (
+            25,
+            module(
+                21,
+                "  input %w : f32[N]\n  %y = ReduceSum(%w) {keepdims=0} : f32\n  output %y\n  role parameter(%w)\n  role loss(%y)\n",
+            ),
+            parsed("autodiff, update"),
+        ),
     ]
 }
 

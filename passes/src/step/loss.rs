@@ -357,7 +357,7 @@ impl Loss {
                     let difference = build.op(OpKind::Sub, &[p, t])?;
                     build.op(OpKind::Abs, &[difference])?
                 }
-                _ => build.binary_cross_entropy(p, t, wide)?,
+                _ => build.binary_cross_entropy(p, t)?,
             };
             return build.mean(per_element);
         };
@@ -472,7 +472,7 @@ impl Build<'_> {
     }
 
     /// t · softplus(−p) + (1 − t) · softplus(p): no logarithm of something that has been rounded to 0.
-    fn binary_cross_entropy(&mut self, p: Value, t: Value, _wide: DType) -> Result<Value, InsertError> {
+    fn binary_cross_entropy(&mut self, p: Value, t: Value) -> Result<Value, InsertError> {
         let negated = self.op(OpKind::Neg, &[p])?;
         let positive = self.op(OpKind::Softplus, &[negated])?;
         let negative = self.op(OpKind::Softplus, &[p])?;

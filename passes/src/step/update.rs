@@ -243,6 +243,14 @@ pub enum UpdateError {
     /// There are no gradients.
     #[error("no value has the role `grad`: run `autodiff` before")]
     NoGradients,
+    /// The states of an optimizer have the extents of the parameter.
+    #[error("the extents of parameter `{name}` have to be known, and it is {found}")]
+    Unsized {
+        /// The parameter.
+        name: String,
+        /// Its type.
+        found: String,
+    },
     /// What is added does not fit.
     #[error("the update cannot be added: {0}")]
     Insert(#[from] InsertError),
@@ -269,6 +277,12 @@ impl Pass for Update {
             pairs.filter_map(|role| Some((*role.values.first()?, *role.values.get(1)?))).collect();
         if pairs.is_empty() {
             return Err(UpdateError::NoGradients.into());
+        }
+        let is_sized = |parameter: Value| zeros_like(&module.value(parameter).ty).is_some();
+        if let Some(&(parameter, _)) = pairs.iter().find(|&&(parameter, _)| !is_sized(parameter)) {
+            let name = ampc_ir::verify::name_of(module, parameter);
+            let found = ampc_ir::infer::describe(&module.value(parameter).ty);
+            return Err(UpdateError::Unsized { name, found }.into());
         }
         let decays = self.decays(module, &pairs)?;
         let scale = one_with_role(module, SEED)?;
@@ -446,14 +460,14 @@ impl<'a, 'm> Tail<'a, 'm> {
         let name = ampc_ir::verify::name_of(self.inserter.module, parameter);
         let low = if self.update.writes_low_copies { self.low_copy(parameter) } else { None };
         let zeros = |tail: &mut Self, prefix: &str| {
-            let data = zeros_like(&tail.inserter.module.value(parameter).ty)?;
-            Some(tail.state(&format!("{prefix}.{name}"), data))
+            let data = zeros_like(&tail.inserter.module.value(parameter).ty);
+            tail.state(&format!("{prefix}.{name}"), data.expect("its extents are known"))
         };
         let number = |spec: NodeSpec, key: &'static str, number: f64| spec.attr(key, double(number));
         let (mut spec, states) = match self.update.optimizer.kind {
             OptimizerKind::None => return Ok(()),
             OptimizerKind::Sgd { momentum, dampening, nesterov } => {
-                let v = if momentum == 0.0 { None } else { zeros(self, "v") };
+                let v = (momentum != 0.0).then(|| zeros(self, "v"));
                 let mut operands = vec![parameter, gradient, rate, mult, step, found];
                 operands.extend(v);
                 let mut spec = NodeSpec::new(OpKind::SGD, &operands);
@@ -469,8 +483,7 @@ impl<'a, 'm> Tail<'a, 'm> {
             OptimizerKind::Adam { beta1, beta2, epsilon }
             | OptimizerKind::AdamW { beta1, beta2, epsilon, .. } => {
                 let (m, v) = (zeros(self, "m"), zeros(self, "v"));
-                let (Some(first), Some(second)) = (m, v) else { return Ok(()) };
-                let operands = [parameter, gradient, first, second, rate, mult, step, found];
+                let operands = [parameter, gradient, m, v, rate, mult, step, found];
                 let kind = self.update.optimizer.kind;
                 let op =
                     if matches!(kind, OptimizerKind::Adam { .. }) { OpKind::Adam } else { OpKind::AdamW };
@@ -483,7 +496,7 @@ impl<'a, 'm> Tail<'a, 'm> {
                     let mode: &[u8] = if hf { b"hf" } else { b"torch" };
                     spec = spec.attr("mode", AttrValue::String(mode.into()));
                 }
-                (spec, [m, v])
+                (spec, [Some(m), Some(v)])
             }
         };
         spec = number(spec, "weight_decay", decay);
@@ -572,7 +585,7 @@ impl<'a, 'm> Tail<'a, 'm> {
             }
         }
         for (old, new) in pairs {
-            // Two nodes that share statistics update them twice: the second reads what it was given.
+            // Of nodes that share statistics, the first updates them.
             if self.inserter.module.constant(old).is_none() {
                 continue;
             }
