@@ -190,6 +190,7 @@ impl Error {
                 ) => ErrorKind::Usage,
                 PassError::Parameters(ParameterError::None { .. })
                 | PassError::Loss(LossError::Prediction { .. } | LossError::Target { .. })
+                | PassError::Inference(_)
                 | PassError::Update(UpdateError::Unsized { .. }) => ErrorKind::InvalidInput,
                 PassError::Update(UpdateError::NoGradients) => ErrorKind::Usage,
                 // At this opset the operators that it is made of are not there, or not for these types.

@@ -113,6 +113,12 @@ impl Entry {
         TensorData::new(dtype, dims.iter().copied(), Storage::File(self.range.clone())).ok()
     }
 
+    /// Element type and dims, as the format spells them.
+    pub(crate) fn describe(&self) -> String {
+        let dims: Vec<String> = self.dims.iter().map(u64::to_string).collect();
+        format!("{:?}[{}]", self.stored, dims.join(", "))
+    }
+
     /// The element type as the format spells it.
     #[cfg(feature = "run")]
     pub(crate) fn spelling(&self) -> String {

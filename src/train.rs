@@ -11,17 +11,20 @@ use crate::onnx::ExportError;
 use crate::options::RewriteOptions;
 use crate::rewrite::{pipeline_of, run_pipeline};
 use crate::safetensors;
-use ampc_ir::{Module, Payload, TensorData};
+use ampc_ir::{Module, Payload, TensorData, Type, Value};
 use ampc_passes::autodiff::{Autodiff, CustomGradients};
 use ampc_passes::dce::Dce;
 use ampc_passes::parameters::{ExposeParameters, Parameters};
 use ampc_passes::pipeline::{Observer, Pipeline};
 use ampc_passes::raise_opset::{RaiseOpset, Target};
+use ampc_passes::step::dropout::training_dropouts;
 use ampc_passes::step::loss::LossSpec;
 use ampc_passes::step::loss_scale::ScaleLoss;
-use ampc_passes::step::update::METADATA;
-use ampc_passes::step::{Loss, Optimizer, Scaler, Update};
+use ampc_passes::step::update::{BUFFER, METADATA, WEIGHT, states_of};
+use ampc_passes::step::{Inference, Loss, Optimizer, PhiloxDropout, Scaler, Update};
 use ampc_passes::{Pass, Warning};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -52,6 +55,8 @@ pub struct TrainOptions {
     pub freezes_unreached: bool,
     /// Whether the optimizer writes low copies of weights, or every step casts them.
     pub writes_low_copies: bool,
+    /// The seed of dropouts in the state that the step begins with.
+    pub dropout_seed: u64,
     /// Gradients of operators that ampc has none of, or another one.
     pub gradients: CustomGradients,
     /// Whether every pass is verified.
@@ -116,8 +121,10 @@ pub fn is_step(module: &Module) -> bool {
 /// If they do not fit each other, which is a bug.
 pub fn pipeline_of_step(module: &Module, options: &TrainOptions) -> Result<Pipeline, Error> {
     let mut passes: Vec<Box<dyn Pass>> = Vec::new();
-    if module.opset(module.main(), "").is_some_and(|opset| opset < MIN_OPSET) {
-        passes.push(Box::new(RaiseOpset { to: Target::Opset(MIN_OPSET) }));
+    let draws = training_dropouts(module).next().is_some();
+    let least = if draws { ampc_ir::bodies::BITS_SINCE } else { MIN_OPSET };
+    if module.opset(module.main(), "").is_some_and(|opset| opset < least) {
+        passes.push(Box::new(RaiseOpset { to: Target::Opset(least) }));
     }
     let loss = Loss {
         spec: options.loss.clone(),
@@ -130,6 +137,7 @@ pub fn pipeline_of_step(module: &Module, options: &TrainOptions) -> Result<Pipel
         freeze: options.freeze.clone(),
     }));
     passes.push(Box::new(loss));
+    passes.push(Box::new(PhiloxDropout { seed: options.dropout_seed }));
     if let Some(precision) = &options.precision {
         passes.extend(pipeline_of(precision).into_passes());
     }
@@ -153,6 +161,90 @@ pub fn pipeline_of_step(module: &Module, options: &TrainOptions) -> Result<Pipel
     passes.extend(step);
     Ok(Pipeline::new(passes)?)
 }
+
+/// The forward model that a step was made of, with the weights and running statistics of a state, of which the step's
+/// other tensors may be absent. It computes as the forward part of the step did, with what trains in inference mode.
+///
+/// # Errors
+/// If the model is no step, or the state lacks a weight or has one of another type.
+pub fn inference_model(mut step: Model, state: &State) -> Result<Model, Error> {
+    let module = &mut step.module;
+    let by_name: BTreeMap<&str, &Arc<TensorData>> =
+        state.iter().map(|(name, data)| (name.as_str(), data)).collect();
+    for input in trained(module)? {
+        let name = ampc_ir::verify::name_of(module, input);
+        let Some(&data) = by_name.get(name.as_str()) else {
+            return Err(Error::Usage(format!("the state has no tensor `{name}`, which the step reads")));
+        };
+        let (wanted, found) = (&module.value(input).ty, Type::tensor(data.dtype(), data.shape()));
+        if *wanted != found {
+            let (wanted, found) = (ampc_ir::infer::describe(wanted), ampc_ir::infer::describe(&found));
+            return Err(Error::Usage(format!("`{name}` of the state: expected {wanted}, found {found}")));
+        }
+        module.set_default(input, Payload::Dense(data.clone()));
+    }
+    let passes: Vec<Box<dyn Pass>> = vec![Box::new(Inference)];
+    let pipeline = Pipeline::new(passes)?;
+    run_pipeline(&mut step, &pipeline, false, &mut ())?;
+    Ok(step)
+}
+
+/// The inputs of a step that the forward model needs: weights and running statistics.
+fn trained(module: &Module) -> Result<Vec<Value>, Error> {
+    let states = states_of(module).map_err(|error| Error::Pass(error.into()))?;
+    let wanted: BTreeSet<&str> = states
+        .iter()
+        .filter(|state| [WEIGHT, BUFFER].contains(&state.kind.as_str()))
+        .map(|state| state.input.as_str())
+        .collect();
+    let inputs = module.graph(module.main()).inputs().iter().copied();
+    Ok(inputs.filter(|&input| wanted.contains(ampc_ir::verify::name_of(module, input).as_str())).collect())
+}
+
+/// Reads the weights and running statistics of a step from a safetensors file, where they have the names of its inputs.
+/// Nothing is read yet but the header: tensors are ranges of the file.
+///
+/// # Errors
+/// If the model is no step, the file cannot be read, or it lacks a weight or has one of another type: all that are wrong.
+pub fn read_weights(step: &Module, path: &Path) -> Result<State, Error> {
+    let bad = |reason: String| Error::Data { path: path.to_owned(), reason };
+    let (tensors, _) = safetensors::Tensors::open(path)?
+        .ok_or_else(|| Error::Io { path: path.to_owned(), source: std::io::ErrorKind::NotFound.into() })?;
+    let (mut state, mut wrong) = (State::new(), Vec::new());
+    for input in trained(step)? {
+        let name = ampc_ir::verify::name_of(step, input);
+        let ty = &step.value(input).ty;
+        let known = ty.dtype().zip(ty.shape().and_then(ampc_ir::Shape::to_known));
+        let Some((dtype, dims)) = known else {
+            wrong.push(format!("`{name}`: its type in the step is not known"));
+            continue;
+        };
+        match tensors.get(&name) {
+            None => wrong.push(format!("`{name}`: expected {}, found none", ampc_ir::infer::describe(ty))),
+            Some(entry) => match entry.read_as(dtype, &dims) {
+                Some(data) => state.push((name, Arc::new(data))),
+                None => wrong.push(format!(
+                    "`{name}`: expected {}, found {}",
+                    ampc_ir::infer::describe(ty),
+                    entry.describe()
+                )),
+            },
+        }
+    }
+    if wrong.is_empty() {
+        return Ok(state);
+    }
+    let more = wrong.len().saturating_sub(MOST_NAMED);
+    wrong.truncate(MOST_NAMED);
+    let mut reason = wrong.join("; ");
+    if more > 0 {
+        let _ = write!(reason, "; and {more} more");
+    }
+    Err(bad(format!("it is no state of this step: {reason}")))
+}
+
+/// How many tensors that do not fit a message names.
+const MOST_NAMED: usize = 5;
 
 /// Takes the values with which states begin from the inputs.
 fn take_state(module: &mut Module) -> State {

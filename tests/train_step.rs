@@ -28,6 +28,7 @@ fn options(loss: &str, optimizer: &str, scaler: &str, low: bool) -> TrainOptions
         freeze: Vec::new(),
         freezes_unreached: false,
         writes_low_copies: true,
+        dropout_seed: 7,
         gradients: CustomGradients::default(),
         verify_each: true,
     }

@@ -184,6 +184,9 @@ pub enum PassError {
     /// A loss does not fit the model.
     #[error(transparent)]
     Loss(#[from] crate::step::loss::LossError),
+    /// A training step has no forward part.
+    #[error(transparent)]
+    Inference(#[from] crate::step::inference::InferenceError),
     /// Weights cannot be updated.
     #[error(transparent)]
     Update(#[from] crate::step::update::UpdateError),

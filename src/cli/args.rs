@@ -241,13 +241,22 @@ pub(crate) struct RewriteArgs {
 }
 
 #[derive(Debug, Args)]
+#[command(
+    override_usage = "ampc train-step [OPTIONS] --loss <LOSS> --state <FILE.safetensors> --output <FILE> <MODEL>\n       \
+                      ampc train-step --export <STEP> --state <FILE.safetensors> --output <FILE>"
+)]
 pub(crate) struct TrainStepArgs {
     /// The forward model: .onnx, .ir for the text form, .json for a graph; `-` is standard input
-    pub(crate) model: PathBuf,
+    #[arg(required_unless_present = "export")]
+    pub(crate) model: Option<PathBuf>,
+    /// Instead of making a step: write the forward model that this step was made of, with the weights of a state
+    #[arg(long, value_name = "STEP", conflicts_with_all = ["model", "StepArgs", "PrecisionArgs", "fp32"])]
+    pub(crate) export: Option<PathBuf>,
     /// Where to write the step; `-` is standard output
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: PathBuf,
-    /// Where to write the state that the first step begins with, by the names of the step's inputs
+    /// Where to write the state that the first step begins with, by the names of the step's inputs; with `--export`, the
+    /// state to read
     #[arg(long, value_name = "FILE.safetensors")]
     pub(crate) state: PathBuf,
     #[command(flatten)]
@@ -269,8 +278,8 @@ pub(crate) struct TrainStepArgs {
 pub(crate) struct StepArgs {
     /// cross-entropy[:ignore_index=N,label_smoothing=X,weights=INPUT,axis=N], mse, l1 or bce-with-logits, each with
     /// `of=OUTPUT` for another output than the first one, or output:NAME for an output that is the loss
-    #[arg(long, value_name = "LOSS", value_parser = spec::<LossSpec>)]
-    pub(crate) loss: LossSpec,
+    #[arg(long, value_name = "LOSS", value_parser = spec::<LossSpec>, required_unless_present = "export")]
+    pub(crate) loss: Option<LossSpec>,
     /// The input of targets: one of the model's, or a new one
     #[arg(long, value_name = "NAME", default_value = "target")]
     pub(crate) target_input: String,
@@ -300,6 +309,9 @@ pub(crate) struct StepArgs {
     /// Leave parameters alone that the loss does not depend on, instead of refusing the model
     #[arg(long)]
     pub(crate) freeze_unused: bool,
+    /// The seed of dropouts in the state that the step begins with
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) dropout_seed: u64,
 }
 
 /// In which precision a loss is computed.

@@ -14,27 +14,57 @@ use ampc::ir::op::OpKind;
 use ampc::passes::Paths;
 use ampc::passes::autodiff::{self, CustomGradients};
 use ampc::passes::step::Scaler;
+use ampc::passes::step::loss::LossSpec;
 use ampc::train::{TrainOptions, stage_state, train_step_in_place};
 use std::fmt::Write;
 use std::path::Path;
 
 pub(crate) fn run(args: &TrainStepArgs, ui: Ui) -> Result<(), Failure> {
-    let (options, read) = options(args)?;
     let emit = Emit::of(&args.write, Some(&args.output), EmitArg::Onnx, |_| Target::Stdout)?;
+    match (&args.export, &args.model, &args.step.loss) {
+        (Some(step), ..) => export(args, step, &emit, ui),
+        (None, Some(model), Some(loss)) => make(args, model, loss, &emit, ui),
+        (None, ..) => unreachable!("the arguments ask for a model and a loss"),
+    }
+}
+
+/// Writes the forward model of a step.
+fn export(args: &TrainStepArgs, step: &Path, emit: &Emit, ui: Ui) -> Result<(), Failure> {
     let progress = Progress::start(ui);
     progress.stage("reading");
-    let mut model = load(&args.model, ui)?;
+    let model = load(step, ui)?;
+    emit.check(&model)?;
+    let failure = |e: ampc::Error| diagnose::failure(&e, None);
+    let state = ampc::train::read_weights(&model.module, &args.state).map_err(failure)?;
+    let mut model = ampc::train::inference_model(model, &state).map_err(failure)?;
+    progress.stage("writing");
+    if emit.kind == EmitArg::Emulated {
+        (model, _) = ampc::emulate(model).map_err(failure)?;
+    }
+    let mut batch = Batch::new();
+    let written = emit.stage(&model, &mut batch)?;
+    let written = emit::finish(batch, written)?;
+    drop(progress);
+    let output = shown::message(&args.output.display().to_string());
+    ui.say(&format!(
+        "wrote       {output} ({} bytes), with {} tensors of the state",
+        written.bytes,
+        state.len()
+    ));
+    Ok(())
+}
+
+/// Makes a step of a model.
+fn make(args: &TrainStepArgs, path: &Path, loss: &LossSpec, emit: &Emit, ui: Ui) -> Result<(), Failure> {
+    let (options, read) = options(args, loss)?;
+    let progress = Progress::start(ui);
+    progress.stage("reading");
+    let mut model = load(path, ui)?;
     let pipeline =
         ampc::train::pipeline_of_step(&model.module, &options).map_err(|e| diagnose::failure(&e, None))?;
-    targets::check(&model, &args.model, &read, &emit, None, &args.debug, &pipeline)?;
-    let run = Run {
-        ui,
-        progress: &progress,
-        debug: &args.debug,
-        force: emit.force(),
-        pipeline: &pipeline,
-        path: &args.model,
-    };
+    targets::check(&model, path, &read, emit, None, &args.debug, &pipeline)?;
+    let run =
+        Run { ui, progress: &progress, debug: &args.debug, force: emit.force(), pipeline: &pipeline, path };
     let (state, mut warnings) =
         run.watched(&mut model, |model, observer| train_step_in_place(model, &options, observer))?;
     let summary = summary(&model.module);
@@ -65,7 +95,10 @@ pub(crate) fn run(args: &TrainStepArgs, ui: Ui) -> Result<(), Failure> {
 }
 
 /// The options, and the files that they were read from.
-fn options(args: &TrainStepArgs) -> Result<(TrainOptions, Vec<settings::ReadFile>), Failure> {
+fn options(
+    args: &TrainStepArgs,
+    loss: &LossSpec,
+) -> Result<(TrainOptions, Vec<settings::ReadFile>), Failure> {
     let (precision, read) = if args.fp32 {
         (None, Vec::new())
     } else {
@@ -84,7 +117,7 @@ fn options(args: &TrainStepArgs) -> Result<(TrainOptions, Vec<settings::ReadFile
     let step = &args.step;
     let options = TrainOptions {
         precision,
-        loss: step.loss.clone(),
+        loss: loss.clone(),
         target: step.target_input.clone(),
         keeps_loss_fp32: step.loss_precision == LossPrecisionArg::Fp32,
         optimizer: step.optimizer,
@@ -96,6 +129,7 @@ fn options(args: &TrainStepArgs) -> Result<(TrainOptions, Vec<settings::ReadFile
         freezes_unreached: step.freeze_unused,
         // An fp32 model that rounds casts its weights itself.
         writes_low_copies: !emulated,
+        dropout_seed: step.dropout_seed,
         gradients: CustomGradients::default(),
         verify_each: args.debug.verify_each,
     };

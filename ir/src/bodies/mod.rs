@@ -42,7 +42,7 @@ pub const DOMAIN: &str = "ai.ampc";
 pub const MIN_OPSET: u16 = 17;
 
 /// The opset in which ai.onnx has operators on bits.
-const BITS_SINCE: u16 = 18;
+pub const BITS_SINCE: u16 = 18;
 
 /// How many rounds a number of a PhiloxDropout goes through.
 const ROUNDS: usize = 10;

@@ -119,6 +119,30 @@ impl Module {
         }
     }
 
+    /// Lets only those outputs of a main graph leave it for which `keep` holds. States whose next value leaves no more
+    /// are none any more.
+    ///
+    /// # Panics
+    /// If the graph is a body or a function, whose outputs are results of a node.
+    pub fn retain_outputs(&mut self, graph: GraphId, mut keep: impl FnMut(usize, &Output) -> bool) {
+        assert!(matches!(self.graphs[graph].owner, GraphOwner::Main), "its outputs are results of a node");
+        let before = std::mem::take(&mut self.graphs[graph].outputs);
+        for output in &before {
+            self.leaving.remove(&output.value);
+        }
+        for (i, output) in before.into_iter().enumerate() {
+            if keep(i, &output) {
+                self.add_output(graph, output.value, output.declared);
+            } else {
+                self.lose_reader(Some(output.value));
+            }
+        }
+        let mut states = std::mem::take(&mut self.graphs[graph].states);
+        states.retain(|&(_, next)| self.is_output(next));
+        self.graphs[graph].states = states;
+        self.graphs[graph].dirty = true;
+    }
+
     /// Declares the type of output `index`.
     pub fn set_output_type(&mut self, graph: GraphId, index: usize, declared: Type) {
         self.graphs[graph].outputs[index].declared = declared;

@@ -1,6 +1,6 @@
 //! Sources of a graph: inputs and constants.
 
-use crate::module::{Def, Module, Payload, ValueData, Vertex};
+use crate::module::{Def, GraphOwner, Module, Payload, ValueData, Vertex};
 use crate::{GraphId, Symbol, Type, Value};
 use rustc_hash::FxHashSet;
 
@@ -30,6 +30,43 @@ impl Module {
         let taken = default.take();
         data.dirty |= taken.is_some();
         taken
+    }
+
+    /// Gives an input of a main graph a value that it has if nobody gives one.
+    ///
+    /// # Panics
+    /// If the value is no input.
+    pub fn set_default(&mut self, input: Value, payload: Payload) {
+        let data = &mut self.values[input];
+        let Def::Input { default, .. } = &mut data.def else { panic!("{input} is no input") };
+        *default = Some(payload);
+        data.dirty = true;
+    }
+
+    /// Erases a formal input of a main graph that nobody reads, with its roles and as a state; those behind it move up.
+    ///
+    /// # Panics
+    /// If it is read, leaves the graph, is no input, or its graph is a body or a function, whose inputs are operands of
+    /// a node.
+    pub fn erase_input(&mut self, value: Value) {
+        let graph = self.values[value].graph;
+        assert!(matches!(self.values[value].def, Def::Input { .. }), "{value} is no input");
+        assert!(matches!(self.graphs[graph].owner, GraphOwner::Main), "{value} is an operand of a node");
+        assert!(self.uses(value).next().is_none() && !self.is_output(value), "{value} is still read");
+        if let Some(vertex) = self.values[value].vertex.take() {
+            self.graphs[graph].uses.remove_node(vertex);
+        }
+        let data = &mut self.graphs[graph];
+        data.inputs.retain(|&v| v != value);
+        data.roles.retain(|role| !role.values.contains(&value));
+        data.states.retain(|&(input, _)| input != value);
+        data.dirty = true;
+        self.values[value].def = Def::Erased;
+        for (i, input) in self.graphs[graph].inputs.clone().into_iter().enumerate() {
+            if let Def::Input { slot, .. } = &mut self.values[input].def {
+                *slot = u32::try_from(i).expect("fewer than 2^32 inputs");
+            }
+        }
     }
 
     /// Adds a constant.

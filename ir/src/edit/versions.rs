@@ -69,6 +69,23 @@ impl Module {
     }
 }
 
+impl Module {
+    /// Imports a domain no more where a graph takes its imports from. The caller sees to it that no node there is of it.
+    pub fn forget_import(&mut self, graph: GraphId, domain: &str) {
+        let Some(domain) = self.symbol(domain) else { return };
+        let root = self.root(graph);
+        match self.graphs[root].owner {
+            GraphOwner::Function(function) => {
+                self.graphs[root].dirty = true;
+                self.functions[function].opsets.retain(|&(imported, _)| imported != domain);
+            }
+            GraphOwner::Main | GraphOwner::Body { .. } | GraphOwner::Erased => {
+                self.header.opsets.retain(|&(imported, _)| imported != domain);
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

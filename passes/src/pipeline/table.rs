@@ -51,9 +51,11 @@ pub const PASSES: &[PassDef] = &[
     row::<parameters::Parameters>(),
     row::<parameters::ExposeParameters>(),
     row::<step::loss::Loss>(),
+    row::<step::dropout::PhiloxDropout>(),
     row::<step::loss_scale::ScaleLoss>(),
     row::<autodiff::Autodiff>(),
     row::<step::update::Update>(),
+    row::<step::inference::Inference>(),
     row::<emulate::Emulate>(),
 ];
 

@@ -11,7 +11,7 @@
 //! classes (Szegedy et al., arXiv 1512.00567, as torch.nn.CrossEntropyLoss has it). Everything is computed in fp32: the
 //! pass pins its nodes.
 
-use super::LOSS_ROLE;
+use super::{LOSS_ROLE, inference};
 use crate::autodiff::LOSS;
 use crate::parameters::{ParameterError, add_role, output_named};
 use crate::pass::{Changed, Pass, PassCx, PassError};
@@ -272,6 +272,7 @@ impl Pass for Loss {
         true
     }
     fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
+        inference::note_forward(module);
         if let LossKind::Output(name) = &self.spec.kind {
             let loss = output_named(module, name)?;
             add_role(module, LOSS, vec![loss]);

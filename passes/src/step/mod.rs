@@ -1,19 +1,26 @@
 //! A training step: what stands around a forward graph and its gradients.
 //!
 //! A step takes data and state and gives the loss and the next state; nothing is kept anywhere else. The passes in their
-//! order, of which those of a rewrite between the second and the third are left out for a step in fp32:
+//! order, of which those of a rewrite between the third and the fourth are left out for a step in fp32:
 //!
 //! 1. [`parameters`](crate::parameters) says what is trained;
 //! 2. [`loss`] adds a loss to an output, unless an output is one;
-//! 3. [`expose-parameters`](crate::parameters::ExposeParameters): weights become inputs;
-//! 4. [`scale-loss`](loss_scale): the loss scale becomes an input, and the gradient of the loss;
-//! 5. [`autodiff`](crate::autodiff): the gradients;
-//! 6. [`update`]: one look at all gradients, then the optimizer, parameter by parameter, and the next loss scale.
+//! 3. [`philox-dropout`](dropout): dropouts draw from a generator whose state the step carries;
+//! 4. [`expose-parameters`](crate::parameters::ExposeParameters): weights become inputs;
+//! 5. [`scale-loss`](loss_scale): the loss scale becomes an input, and the gradient of the loss;
+//! 6. [`autodiff`](crate::autodiff): the gradients;
+//! 7. [`update`]: one look at all gradients, then the optimizer, parameter by parameter, and the next loss scale.
+//!
+//! [`inference`] goes the other way: of a step the forward model stays.
 
+pub mod dropout;
+pub mod inference;
 pub mod loss;
 pub mod loss_scale;
 pub mod update;
 
+pub use self::dropout::PhiloxDropout;
+pub use self::inference::Inference;
 pub use self::loss::{Loss, LossKind};
 pub use self::loss_scale::{Dynamic, OnOverflow, Scaler};
 pub use self::update::{Optimizer, OptimizerKind, Update};

@@ -14,10 +14,11 @@
 //! counts steps; running statistics of BatchNormalization are selected for it. Every state is an input that the step
 //! gives back under its name with `_next` behind it; [`METADATA`] lists them.
 
+use super::inference::{self, InferenceError};
 use super::loss::{Settings, SpecError};
 use super::loss_scale::{Arith, OnOverflow, Scaler};
-use super::mark;
-use crate::autodiff::{GRAD, SEED, one_with_role};
+use super::{dropout, mark};
+use crate::autodiff::{GRAD, SEED, one_with_role, with_role};
 use crate::parameters::{ParameterError, expose};
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::pipeline::{PassOption, Setting, Spelled, Wrong, option, quoted, settings};
@@ -29,6 +30,8 @@ use ampc_ir::op::OpKind;
 use ampc_ir::views::NodeView;
 use ampc_ir::views::norm::BatchNormView;
 use ampc_ir::{AttrValue, DType, Inserter, Module, Node, NodeSpec, Payload, Shape, TensorData, Type, Value};
+use rustc_hash::FxHashSet;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -261,6 +264,57 @@ struct State {
     input: Value,
     next: Value,
     kind: &'static str,
+    /// The weight whose it is.
+    of: Option<Value>,
+}
+
+impl State {
+    /// A state of the step as a whole.
+    fn new(input: Value, next: Value, kind: &'static str) -> State {
+        State { input, next, kind, of: None }
+    }
+}
+
+/// A state as the metadata [`METADATA`] of a step lists it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct StateEntry {
+    /// The name of the input.
+    #[serde(rename = "in")]
+    pub input: String,
+    /// The name of the output that is the input next.
+    #[serde(rename = "out")]
+    pub output: String,
+    /// What it is: `weight`, `low` (the low copy of one), `m` or `v` (of an optimizer), `buffer` (running statistics),
+    /// `step`, `loss-scale`, `good`, `bad`, `dropout-seed`, `dropout-offset`.
+    pub kind: String,
+    /// The name of the weight that it belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<String>,
+}
+
+/// The kind of a parameter.
+pub const WEIGHT: &str = "weight";
+/// The kind of running statistics.
+pub const BUFFER: &str = "buffer";
+/// The kind of a low copy.
+pub const LOW: &str = "low";
+
+/// The states of a step, in the order of its outputs.
+///
+/// # Errors
+/// If the model is no step, or its metadata is damaged.
+pub fn states_of(module: &Module) -> Result<Vec<StateEntry>, InferenceError> {
+    let text = module.header.metadata.iter().find(|(key, _)| key == METADATA).map(|(_, text)| text);
+    let text = text.ok_or(InferenceError::NoStep)?;
+    let wrong = |problem: String| InferenceError::Metadata { key: METADATA, problem };
+    let entries: Vec<StateEntry> = serde_json::from_str(text).map_err(|e| wrong(e.to_string()))?;
+    let inputs = module.graph(module.main()).inputs();
+    let names: FxHashSet<String> =
+        inputs.iter().map(|&input| ampc_ir::verify::name_of(module, input)).collect();
+    match entries.iter().find(|entry| !names.contains(&entry.input)) {
+        Some(entry) => Err(wrong(format!("the model has no input `{}`", entry.input))),
+        None => Ok(entries),
+    }
 }
 
 impl Pass for Update {
@@ -291,6 +345,7 @@ impl Pass for Update {
             module.import_opset(main, ampc_ir::bodies::DOMAIN, 1);
         }
         module.header.ir_version = module.header.ir_version.max(IR_VERSION);
+        inference::note_forward(module);
         let states = Tail::new(self, module).build(&pairs, &decays, scale).map_err(UpdateError::from)?;
         declare(module, &states, &self.scaler);
         Ok(Changed::Yes)
@@ -338,10 +393,16 @@ fn declare(module: &mut Module, states: &[State], scaler: &Scaler) {
         let declared = module.value(state.next).ty.clone();
         module.add_output(main, state.next, declared);
         module.graph_roles_mut(main).1.push((state.input, state.next));
-        list.push(serde_json::json!({ "in": name, "out": module.text(next), "kind": state.kind }));
+        list.push(StateEntry {
+            input: name,
+            output: module.text(next).to_owned(),
+            kind: state.kind.to_owned(),
+            of: state.of.map(|weight| ampc_ir::verify::name_of(module, weight)),
+        });
     }
+    let list = serde_json::to_string(&list).expect("names are text");
     let metadata = &mut module.header.metadata;
-    metadata.push((METADATA.to_owned(), serde_json::Value::from(list).to_string()));
+    metadata.push((METADATA.to_owned(), list));
     metadata.push((SCALER_METADATA.to_owned(), scaler.to_string()));
 }
 
@@ -436,7 +497,7 @@ impl<'a, 'm> Tail<'a, 'm> {
             self.optimize(parameter, gradient, decay, [rate, mult, step, is_found])?;
         }
         let next = self.next_step(step, found)?;
-        self.states.push(State { input: step, next, kind: "step" });
+        self.states.push(State::new(step, next, "step"));
         self.running_statistics(found)?;
         self.scaled(scale, found)
     }
@@ -507,13 +568,13 @@ impl<'a, 'm> Tail<'a, 'm> {
         let low_next = low.map(|low| self.write_low(results[0], low, if is_sgd { 2 } else { 3 }));
         let mut results = results.into_iter();
         let next = results.next().expect("a weight");
-        self.states.push(State { input: parameter, next, kind: "weight" });
+        self.states.push(State::new(parameter, next, WEIGHT));
         for (state, kind) in states.into_iter().flatten().zip(if is_sgd { ["v", ""] } else { ["m", "v"] }) {
             let next = results.next().expect("a state");
-            self.states.push(State { input: state, next, kind });
+            self.states.push(State { of: Some(parameter), ..State::new(state, next, kind) });
         }
         if let (Some(low), Some(next)) = (low, low_next) {
-            self.states.push(State { input: low, next, kind: "low" });
+            self.states.push(State { of: Some(parameter), ..State::new(low, next, LOW) });
         }
         Ok(())
     }
@@ -598,13 +659,29 @@ impl<'a, 'm> Tail<'a, 'm> {
                     self.op(OpKind::Where, &[proceeds, new, input], "running-statistics")?
                 }
             };
-            self.states.push(State { input, next, kind: "buffer" });
+            self.states.push(State::new(input, next, BUFFER));
+        }
+        Ok(())
+    }
+
+    /// The seed of dropouts stays; the offset is another one in every step, whether it is skipped or not.
+    fn random_numbers(&mut self) -> Result<(), InsertError> {
+        if let [seed] = with_role(self.inserter.module, dropout::SEED).collect::<Vec<_>>()[..] {
+            let next = self.op(OpKind::Identity, &[seed], dropout::SEED)?;
+            self.states.push(State::new(seed, next, dropout::SEED));
+        }
+        if let [offset] = with_role(self.inserter.module, dropout::OFFSET).collect::<Vec<_>>()[..] {
+            let one = TensorData::from_bytes(DType::U64, &[], 1u64.to_le_bytes().to_vec());
+            let one = self.inserter.constant("one", one.expect("one element"));
+            let next = self.op(OpKind::Add, &[offset, one], dropout::OFFSET)?;
+            self.states.push(State::new(offset, next, dropout::OFFSET));
         }
         Ok(())
     }
 
     /// The next loss scale.
     fn scaled(mut self, scale: Option<Value>, found: Option<Value>) -> Result<Vec<State>, InsertError> {
+        self.random_numbers()?;
         let (Some(scale), Some(found), Scaler::Dynamic(dynamic)) = (scale, found, &self.update.scaler) else {
             return Ok(self.states);
         };
@@ -635,7 +712,7 @@ impl<'a, 'm> Tail<'a, 'm> {
             "good",
             "bad",
         ]) {
-            self.states.push(State { input, next, kind });
+            self.states.push(State::new(input, next, kind));
         }
         Ok(self.states)
     }

@@ -1,0 +1,305 @@
+//! `inference`: what is left of a training step when it is not trained any more: the forward model, with the weights that
+//! the step's inputs have as values.
+//!
+//! ```text
+//! input %x, input %target, input %lr, input %w = …, input %lo.w = …, input %m.w = … , input %loss_scale = …
+//! %y = MatMul(%x, %lo.w)
+//! …the loss, its gradients, the update…
+//! output %y, output %loss, output %w_next, …
+//!
+//! input %x
+//! const %w = (f16 of the value of %w)
+//! %y = MatMul(%x, %w)
+//! output %y
+//! ```
+//!
+//! 1. Of the outputs those stay that the forward model had, which [`FORWARD`] lists; nodes that lead to none of them go.
+//! 2. Inputs that are read and are states become constants: weights and running statistics with their values, low copies
+//!    with the values of their weights, rounded. The other inputs of the step go.
+//! 3. What trains does so no more: BatchNormalization takes its running statistics, Dropout drops nothing.
+//!
+//! Casts stay where they are: the model computes as the forward part of the step did.
+
+use super::update::{LOW, METADATA, SCALER_METADATA, StateEntry, states_of};
+use super::{ROLE, dropout};
+use crate::autodiff::{GRAD, PARAMETER, PHASE, SEED, with_role};
+use crate::flow;
+use crate::pass::{Changed, Pass, PassCx, PassError, sound};
+use crate::pipeline::Spelled;
+use ampc_ir::convert::Conversion;
+use ampc_ir::module::Def;
+use ampc_ir::op::OpKind;
+use ampc_ir::verify::name_of;
+use ampc_ir::views::NodeView;
+use ampc_ir::views::broadcast::DropoutView;
+use ampc_ir::views::norm::BatchNormView;
+use ampc_ir::{AttrValue, Inserter, Module, Node, NodeSpec, Payload, TensorData, Value};
+use rustc_hash::{FxHashMap, FxHashSet};
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// The key of the model metadata that says what of a step the forward model had, as JSON: [`Forward`].
+pub const FORWARD: &str = "ampc.forward";
+
+/// The interface of the forward model that a step was made of.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Forward {
+    /// The names of its inputs.
+    pub inputs: Vec<String>,
+    /// The names of its outputs.
+    pub outputs: Vec<String>,
+}
+
+/// The pass.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Inference;
+
+impl Spelled for Inference {
+    const NAME: &'static str = "inference";
+    const ABOUT: &'static str = "of a training step the forward model stays, with the weights of its state";
+    fn blank() -> Self {
+        Inference
+    }
+}
+
+/// Why a model has no forward part.
+#[derive(Debug, thiserror::Error)]
+pub enum InferenceError {
+    /// It is no step.
+    #[error(
+        "expected a training step, which lists its states in the metadata `{METADATA}`, found none there"
+    )]
+    NoStep,
+    /// What the metadata says is not true of the model.
+    #[error("the metadata `{key}` of the step: {problem}")]
+    Metadata {
+        /// The key.
+        key: &'static str,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A state of the forward part has no value.
+    #[error("state `{name}`, which the forward part reads, has no value")]
+    NoValue {
+        /// The input.
+        name: String,
+    },
+}
+
+impl Pass for Inference {
+    fn name(&self) -> &'static str {
+        Self::NAME
+    }
+    fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
+        let states = states_of(module)?;
+        let forward = forward_of(module)?;
+        let main = module.main();
+        let wanted: FxHashSet<&str> = forward.outputs.iter().map(String::as_str).collect();
+        let leaving: Vec<bool> = module
+            .graph(main)
+            .outputs()
+            .iter()
+            .map(|output| wanted.contains(name_of(module, output.value).as_str()))
+            .collect();
+        module.retain_outputs(main, |i, _| leaving[i]);
+        stop_training(module);
+        erase_dead_nodes(module);
+        fix_states(module, &forward, &states)?;
+        erase_unread_constants(module);
+        forget_step(module);
+        Ok(Changed::Yes)
+    }
+}
+
+/// Notes the interface of a model that is about to become a step, unless that was done before.
+pub(super) fn note_forward(module: &mut Module) {
+    if module.header.metadata.iter().any(|(key, _)| key == FORWARD) {
+        return;
+    }
+    let main = module.graph(module.main());
+    let of_step: FxHashSet<Value> = [PARAMETER, SEED, GRAD, dropout::SEED, dropout::OFFSET]
+        .into_iter()
+        .flat_map(|role| with_role(module, role))
+        .collect();
+    let names = |values: &mut dyn Iterator<Item = Value>| {
+        values.filter(|value| !of_step.contains(value)).map(|value| name_of(module, value)).collect()
+    };
+    let forward = Forward {
+        inputs: names(&mut main.inputs().iter().copied()),
+        outputs: names(&mut main.outputs().iter().map(|output| output.value)),
+    };
+    let json = serde_json::to_string(&forward).expect("names are text");
+    module.header.metadata.push((FORWARD.to_owned(), json));
+}
+
+fn forward_of(module: &Module) -> Result<Forward, InferenceError> {
+    let text = module.header.metadata.iter().find(|(key, _)| key == FORWARD).map(|(_, text)| text);
+    let wrong = |problem: String| InferenceError::Metadata { key: FORWARD, problem };
+    let text = text.ok_or_else(|| wrong("it is missing; make the step again".into()))?;
+    let forward: Forward = serde_json::from_str(text).map_err(|e| wrong(e.to_string()))?;
+    let main = module.graph(module.main());
+    let found: FxHashSet<String> = main
+        .outputs()
+        .iter()
+        .map(|o| o.value)
+        .chain(main.inputs().iter().copied())
+        .map(|v| name_of(module, v))
+        .collect();
+    match forward.inputs.iter().chain(&forward.outputs).find(|name| !found.contains(*name)) {
+        Some(name) => Err(wrong(format!("the step has no input or output `{name}`"))),
+        None => Ok(forward),
+    }
+}
+
+/// BatchNormalization and Dropout of all graphs become what they are in inference.
+fn stop_training(module: &mut Module) {
+    for graph in flow::graphs(module) {
+        for node in module.nodes(graph).collect::<Vec<_>>() {
+            let Some(view) = NodeView::new(module, node) else { continue };
+            match view.kind() {
+                OpKind::BatchNormalization if BatchNormView::read(&view).training => {
+                    take_running_statistics(module, node);
+                }
+                OpKind::Dropout if DropoutView::read(&view).training != Some(false) => {
+                    module.set_operand(node, 2, None);
+                }
+                OpKind::PhiloxDropout => sound(to_dropout(module, node)),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// What the running statistics would be next is not asked for any more; readers of it take what they are.
+fn take_running_statistics(module: &mut Module, node: Node) {
+    for (operand, result) in [(3, 1), (4, 2)] {
+        let data = module.node(node);
+        if let (Some(now), Some(next)) = (data.operand(operand), data.result(result)) {
+            module.replace_value(next, now);
+        }
+    }
+    let mode = module.intern("training_mode");
+    module.set_attr(node, mode, AttrValue::Int(0));
+    module.truncate_results(node, 1);
+}
+
+/// A PhiloxDropout as the Dropout that it stands for, which drops nothing.
+fn to_dropout(module: &mut Module, node: Node) -> Result<(), ampc_ir::InsertError> {
+    let data = module.node(node);
+    let (Some(x), Some(y), Some(ratio)) = (data.operand(0), data.result(0), data.operand(3)) else {
+        return Ok(());
+    };
+    let name = data.name;
+    let mut inserter = Inserter::before(module, node);
+    inserter.copies_metadata = true;
+    let [kept] = inserter.insert(NodeSpec::new(OpKind::Dropout, &[x, ratio]).suffix("kept"))?;
+    dropout::stand_for(module, node, y, kept, name);
+    Ok(())
+}
+
+/// Erases the nodes of the main graph that lead to no output.
+fn erase_dead_nodes(module: &mut Module) {
+    let nodes: Vec<Node> = module.nodes(module.main()).collect();
+    for node in nodes.into_iter().rev() {
+        let is_read = |v: &Value| module.is_output(*v) || module.uses(*v).next().is_some();
+        if !module.node(node).results().iter().flatten().any(is_read) {
+            module.erase_node(node);
+        }
+    }
+}
+
+/// States that are read become constants; inputs that the forward model does not have go.
+fn fix_states(module: &mut Module, forward: &Forward, states: &[StateEntry]) -> Result<(), InferenceError> {
+    let own: FxHashSet<&str> = forward.inputs.iter().map(String::as_str).collect();
+    let inputs: Vec<(Value, String)> =
+        module.graph(module.main()).inputs().iter().map(|&input| (input, name_of(module, input))).collect();
+    let weights: FxHashMap<&str, &str> = states
+        .iter()
+        .filter(|state| state.kind == LOW)
+        .filter_map(|state| Some((state.input.as_str(), state.of.as_deref()?)))
+        .collect();
+    let by_name: FxHashMap<&str, Value> =
+        inputs.iter().map(|(input, name)| (name.as_str(), *input)).collect();
+    // Values first: a low copy is made of its weight, which may be read or not.
+    let mut fixed: Vec<(Value, String, Arc<TensorData>)> = Vec::new();
+    let (mut gone, mut low_names) = (Vec::new(), FxHashMap::default());
+    for (input, name) in &inputs {
+        if own.contains(name.as_str()) {
+            continue;
+        }
+        gone.push(*input);
+        if module.uses(*input).next().is_none() && !module.is_output(*input) {
+            continue;
+        }
+        let missing = || InferenceError::NoValue { name: name.clone() };
+        let data = match weights.get(name.as_str()) {
+            Some(weight) => {
+                let weight_input = by_name.get(weight).copied().ok_or_else(missing)?;
+                let to = module.value(*input).ty.dtype().ok_or_else(missing)?;
+                low_names.insert(*input, weight_input);
+                let weight = value_of(module, weight_input).ok_or_else(missing)?;
+                Arc::new(weight.converted(Conversion { to, clamp: false }))
+            }
+            _ => value_of(module, *input).ok_or_else(missing)?,
+        };
+        fixed.push((*input, name.clone(), data));
+    }
+    let mut constants = Vec::new();
+    for (input, name, data) in fixed {
+        let fresh = module.fresh_name(&name);
+        let constant = module.add_constant(module.main(), fresh, Payload::Dense(data));
+        module.replace_value(input, constant);
+        constants.push((input, constant, name));
+    }
+    for &input in &gone {
+        module.erase_input(input);
+    }
+    let kept: FxHashSet<Value> = constants.iter().map(|&(input, ..)| input).collect();
+    for (input, constant, name) in &constants {
+        // A weight that is only read low is the weight.
+        let name = match low_names.get(input) {
+            Some(weight) if !kept.contains(weight) => {
+                &inputs.iter().find(|(v, _)| v == weight).expect("it is an input").1
+            }
+            _ => name,
+        };
+        let name = module.intern(name);
+        module.set_value_name(*constant, name);
+    }
+    Ok(())
+}
+
+fn value_of(module: &Module, input: Value) -> Option<Arc<TensorData>> {
+    match &module.value(input).def {
+        Def::Input { default: Some(payload), .. } => payload.dense().cloned(),
+        _ => None,
+    }
+}
+
+fn erase_unread_constants(module: &mut Module) {
+    let main = module.main();
+    let is_read = |v: &Value| module.is_output(*v) || module.uses(*v).next().is_some();
+    let unread = module.graph(main).constants().iter().copied().filter(|v| !is_read(v)).collect();
+    module.erase_constants(main, &unread);
+}
+
+/// Takes from the model what says that it was a step.
+fn forget_step(module: &mut Module) {
+    let main = module.main();
+    module.header.metadata.retain(|(key, _)| ![METADATA, SCALER_METADATA, FORWARD].contains(&key.as_str()));
+    let (roles, states) = module.graph_roles_mut(main);
+    roles.clear();
+    states.clear();
+    let keys = [PHASE, ROLE].map(|key| module.intern(key));
+    for node in module.nodes(main).collect::<Vec<_>>() {
+        let fields = module.node_mut(node);
+        let before = fields.metadata.len();
+        fields.metadata.retain(|(key, _)| !keys.contains(key));
+        fields.dirty.header |= fields.metadata.len() != before;
+    }
+    let is_of_ampc =
+        |node: Node| module.node(node).schema().is_some_and(|s| s.domain == ampc_ir::bodies::DOMAIN);
+    if !flow::graphs(module).into_iter().flat_map(|graph| module.nodes(graph)).any(is_of_ampc) {
+        module.forget_import(main, ampc_ir::bodies::DOMAIN);
+    }
+}
