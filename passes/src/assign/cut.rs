@@ -199,8 +199,8 @@ impl<'m> Choice<'m> {
             _ if !members.iter().all(is_free) => Held::Full,
             _ if self.is_stored_low(leader) => Held::Low,
             _ if self.negligible.contains_key(&leader) => Held::Free,
-            _ if members.iter().any(is_allow) => Held::Low,
             _ if members.iter().any(|var| self.sums.contains(var)) => Held::Full,
+            _ if members.iter().any(is_allow) => Held::Low,
             _ => Held::Free,
         }
     }

@@ -2,6 +2,7 @@
 //! every iteration would round the sum again, and once it is large what is added to it is lost, so they are worth more
 //! than the casts they cost.
 
+use super::UNASKED;
 use crate::flow::{self, Var};
 use ampc_ir::module::Op;
 use ampc_ir::op::{self, Class, OpKind};
@@ -32,29 +33,64 @@ pub(super) fn sums(module: &Module) -> FxHashSet<Var> {
     sums
 }
 
-/// The variables of the addition that makes a value from one of these, and of the products in it that scale them: none
-/// if there is no such addition.
+/// How many sums of sums are looked into: a complex number times another one is a sum of products.
+const MAX_NESTED: usize = 4;
+
+/// The variables of the additions that make a value from one of these, and of the products in them that scale them,
+/// products of matrices included: none if there is no such addition. For example, of `re`, and of `im` likewise:
+///
+/// ```text
+/// %a = Mul(%re, %cos)       %b = Mul(%im, %sin)
+/// %turned = Sub(%a, %b)     %next_re = Add(%turned, %x)       all four: a sum of a sum of what scales the state
+/// ```
 fn sum_of(module: &Module, value: Value, of: &[Value]) -> Vec<Var> {
-    let Some((node, var)) = infer_producer(module, value, op::adds) else { return Vec::new() };
     let mut found = Vec::new();
-    for &operand in module.node(node).formal_operands().iter().flatten() {
-        if of.contains(&flow::behind_inserted(module, operand)) {
-            found.push(var);
-        } else if let Some((product, scales)) = infer_producer(module, operand, |kind| kind == OpKind::Mul)
-            && reads(module, product, of)
-        {
-            found.extend([var, scales]);
+    // A sum with the sums that it is a term of.
+    let mut work = vec![(value, Vec::new())];
+    while let Some((value, mut sums)) = work.pop() {
+        let Some((node, var)) = infer_producer(module, value, op::adds) else { continue };
+        sums.push(var);
+        for &operand in module.node(node).formal_operands().iter().flatten() {
+            if of.contains(&flow::behind_inserted(module, operand)) {
+                found.extend(&sums);
+            } else if let Some((product, scales)) = scaling_producer(module, operand)
+                && reads(module, product, of)
+            {
+                found.extend(sums.iter().copied().chain([scales]));
+            } else if sums.len() < MAX_NESTED {
+                work.push((operand, sums.clone()));
+            }
         }
     }
     found
 }
 
+/// The product that makes a value, element by element or of matrices, with its variable; not one that somebody asked to
+/// be low.
+fn scaling_producer(module: &Module, value: Value) -> Option<(Node, Var)> {
+    let elementwise = infer_producer(module, value, |kind| kind == OpKind::Mul);
+    elementwise.or_else(|| {
+        let (node, var) = producer_of(module, value, op::is_single_product, Class::Allow)?;
+        let rule = &flow::decision(module, var)?.reason.rule;
+        UNASKED.contains(&rule.as_str()).then_some((node, var))
+    })
+}
+
 /// The node that makes a value, with its variable, if that is infer and the operator of some kind.
 fn infer_producer(module: &Module, value: Value, is: impl Fn(OpKind) -> bool) -> Option<(Node, Var)> {
+    producer_of(module, value, is, Class::Infer)
+}
+
+fn producer_of(
+    module: &Module,
+    value: Value,
+    is: impl Fn(OpKind) -> bool,
+    class: Class,
+) -> Option<(Node, Var)> {
     let (node, _) = module.producer(flow::behind_inserted(module, value))?;
     let kind = module.node(node).schema()?.kind;
     let var = flow::vars(module, node).next().filter(|_| is(kind))?;
-    (flow::decision(module, var)?.class == Class::Infer).then_some((node, var))
+    (flow::decision(module, var)?.class == class).then_some((node, var))
 }
 
 fn reads(module: &Module, node: Node, values: &[Value]) -> bool {

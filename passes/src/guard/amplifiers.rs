@@ -125,15 +125,22 @@ pub(super) fn scores(cx: &mut Cx<'_>) -> Result<(), PassError> {
 }
 
 /// What reaches an angle or a coordinate, from the last product on; the product too, if all its uses do, or if it is one
-/// of a few numbers of unknown range.
+/// of a few numbers of unknown range. Products of few terms that combine parts of a coordinate count for what they
+/// combine: control points before a spline, bones before a skin.
 ///
 /// A coordinate of 300 is off by up to 1/8 in f16 and by up to 1 in bf16. A product of sines and cosines is a layer of a
 /// sinusoidal network and no coordinate: it may be low.
 pub(super) fn position(cx: &mut Cx<'_>) -> Result<(), PassError> {
     for var in cx.free_vars() {
         let sinks = cx.sinks(var);
-        if cx.is_between(var) && sinks.some.any(Sink::POSITION) {
+        if cx.is_between(var) && sinks.some.any(Sink::POSITION | Sink::PART_OF_POSITION) {
             cx.deny(var, || format!("on the way to {}", end(sinks)));
+        } else if cx.is_product(var)
+            && sinks.all.any(Sink::PART_OF_POSITION)
+            && !sinks.some.any(Sink::POSITION)
+            && !cx.properties(var).has(Properties::SINUSOIDS)
+        {
+            cx.deny(var, || format!("a product that is part of {}", end(sinks)));
         } else if cx.is_product(var)
             && sinks.some.any(Sink::POSITION)
             && !cx.properties(var).has(Properties::SINUSOIDS)

@@ -15,11 +15,12 @@
 //! An operator that is in none of the matches below passes nothing on: then guards find less.
 
 use super::differences::averages;
-use super::{Interval, Numerics, Properties, is_product, kind, repeat, scalar, squares};
+use super::{Interval, Numerics, Properties, is_product, kind, repeat, scalar, squares, terms};
+use crate::cost::Sizes;
 use crate::flow;
 use ampc_ir::convert::{Conversion, can_convert, convert, max_finite, min_normal, unit_roundoff};
 use ampc_ir::op::{self, AMPLIFIERS, Amplified, Amplifier, Class, OpKind};
-use ampc_ir::views::constant_of;
+use ampc_ir::views::{NodeView, constant_of};
 use ampc_ir::{DType, Module, Node, Value};
 use std::ops::{BitOr, BitOrAssign};
 
@@ -40,6 +41,10 @@ const MAX_DIVISORS: u64 = 1 << 16;
 
 /// How many matrices may be multiplied to what is explained of an input: the components, and back.
 const MAX_FACTORS: usize = 2;
+
+/// Products of at most so many terms combine the parts of a coordinate (bones, control points, corners); those of more are
+/// layers of a network, which passes no coordinate on.
+const FEW_PARTS: u64 = 64;
 
 /// How many Pads, which put a border around an image, may stand between a value and what smooths it.
 const MAX_PADS: usize = 1;
@@ -78,6 +83,9 @@ impl Sink {
     pub(crate) const ENLARGED: Sink = Sink(1 << 12);
     /// A comparison with a threshold that makes spikes: numbers 0 and 1 that are counted.
     pub(crate) const THRESHOLD: Sink = Sink(1 << 13);
+    /// A coordinate or angle of which it is a linear function: through moves, sums, scaling and products of at most
+    /// [`FEW_PARTS`] terms, such as control points before a spline or bones before a skin.
+    pub(crate) const PART_OF_POSITION: Sink = Sink(1 << 14);
 
     /// All kinds that amplify errors; the others say more of how.
     pub(crate) const AMPLIFIERS: Sink = Sink(
@@ -90,7 +98,8 @@ impl Sink {
             | Sink::CHOICE.0
             | Sink::RESIDUAL.0
             | Sink::ENLARGED.0
-            | Sink::THRESHOLD.0,
+            | Sink::THRESHOLD.0
+            | Sink::PART_OF_POSITION.0,
     );
 
     /// Whether one of some kinds is there.
@@ -156,7 +165,7 @@ impl Sinks {
 fn sink_of(what: Amplified) -> Sink {
     match what {
         Amplified::Exponent => Sink::EXPONENT,
-        Amplified::Angle | Amplified::Position => Sink::POSITION,
+        Amplified::Angle | Amplified::Position => Sink::POSITION | Sink::PART_OF_POSITION,
         Amplified::Zero => Sink::ZERO,
         Amplified::One => Sink::ONE,
         Amplified::Choice => Sink::CHOICE,
@@ -268,7 +277,12 @@ impl Numerics {
         };
         // These kinds are about the value itself, which only moving, adding and scaling leave: a sum of |x| is none of
         // x.
-        let linear = Sink::SUM | Sink::DISTANCE | Sink::LOG_OF_SQUARES | Sink::MAGNIFIED | Sink::ENLARGED;
+        let linear = Sink::SUM
+            | Sink::DISTANCE
+            | Sink::LOG_OF_SQUARES
+            | Sink::MAGNIFIED
+            | Sink::ENLARGED
+            | Sink::PART_OF_POSITION;
         match kind {
             OpKind::Mul if scales() => everything,
             OpKind::Div if slot == 0 && scales() => everything,
@@ -284,7 +298,7 @@ impl Numerics {
             | OpKind::MaxPool
             | OpKind::GlobalMaxPool => everything.without(linear),
             OpKind::Relu | OpKind::LeakyRelu | OpKind::Clip | OpKind::Max | OpKind::Min => {
-                everything.without(Sink::DISTANCE | Sink::ENLARGED)
+                everything.without(Sink::DISTANCE | Sink::ENLARGED | Sink::PART_OF_POSITION)
             }
             OpKind::CumSum | OpKind::Dropout | OpKind::PhiloxDropout | OpKind::Resize | OpKind::Upsample
                 if slot == 0 =>
@@ -302,8 +316,12 @@ impl Numerics {
                 let has = |value: Option<Value>, p| value.is_some_and(|v| self.properties(module, v).has(p));
                 let data = module.node(node);
                 let squares = scales() && has(data.operand(slot), Properties::SQUARES);
+                let view = NodeView::new(module, node).filter(|_| op::is_single_product(kind));
+                let combines =
+                    view.is_some_and(|view| terms(module, &view, Sizes::default().other) <= FEW_PARTS);
                 when(squares, Sink::ZERO | Sink::LOG | Sink::CANCELLATION)
                     | when(has(data.result(0), Properties::ARITHMETIC), Sink::RESIDUAL)
+                    | when(combines, Sink::PART_OF_POSITION)
             }
             _ => Sink::NOTHING,
         }
