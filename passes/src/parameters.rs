@@ -12,6 +12,8 @@ use ampc_ir::module::{Def, Role};
 use ampc_ir::op::OpKind;
 use ampc_ir::tensor::{Storage, TensorData};
 use ampc_ir::views::NodeView;
+use ampc_ir::views::broadcast::DropoutView;
+use ampc_ir::views::norm::BatchNormView;
 use ampc_ir::{DType, Module, Payload, Value};
 use std::sync::Arc;
 
@@ -162,11 +164,40 @@ impl Pass for Parameters {
             );
             cx.warn("parameters.numbers", None, message);
         }
+        if let Some(message) = inference_mode(module) {
+            cx.warn("parameters.inference", None, message);
+        }
         for value in found {
             add_role(module, PARAMETER, vec![value]);
         }
         Ok(Changed::Yes)
     }
+}
+
+/// What is in inference mode of what trains differently, as a model that was exported for inference has it.
+fn inference_mode(module: &Module) -> Option<String> {
+    let (mut norms, mut dropouts) = (0, 0);
+    for node in module.nodes(module.main()) {
+        let Some(view) = NodeView::new(module, node) else { continue };
+        match view.kind() {
+            OpKind::BatchNormalization => norms += usize::from(!BatchNormView::read(&view).training),
+            OpKind::Dropout => dropouts += usize::from(DropoutView::read(&view).training == Some(false)),
+            _ => {}
+        }
+    }
+    let counted = |n: usize, op: &str, does: &str| (n > 0).then(|| format!("{n} {op} {does}"));
+    let parts = [
+        counted(norms, "BatchNormalization", "by running statistics, which stay as they are"),
+        counted(dropouts, "Dropout", "that drops nothing"),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    (!parts.is_empty()).then(|| {
+        format!(
+            "the model is in inference mode and is trained so: {}; export it for training (`training_mode` of its nodes) \
+             to have them train",
+            parts.join(", ")
+        )
+    })
 }
 
 /// Gives values a role of the main graph.
