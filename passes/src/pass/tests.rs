@@ -44,10 +44,12 @@ fn kind(error: &PassError) -> usize {
         PassError::Update(UpdateError::NoGradients) => 23,
         PassError::Update(UpdateError::Insert(_)) => 24,
         PassError::Update(UpdateError::Unsized { .. }) => 25,
+        PassError::Update(UpdateError::Wide { .. }) => 26,
+        PassError::Parameters(ParameterError::Insert(_)) => 27,
     }
 }
 
-const KINDS: usize = 26;
+const KINDS: usize = 28;
 
 fn module(opset: u16, lines: &str) -> Module {
     let text = format!("module ir=10\nopset ai.onnx={opset}\n\ngraph @main {{\n{lines}}}\n");
