@@ -1,10 +1,11 @@
-//! A drawing of the main graph for Graphviz: nodes coloured by precision, casts small, constants left out.
+//! A drawing of the main graph for Graphviz: nodes coloured by precision, with what they are for in a step, casts small,
+//! constants left out.
 
 use crate::report::is_cast;
 use ampc_ir::module::Provenance;
 use ampc_ir::verify::name_of;
 use ampc_ir::{DType, Module, Node, Type, Value};
-use ampc_passes::Paths;
+use ampc_passes::{Paths, step};
 use std::fmt::Write as _;
 
 /// The main graph in the DOT language.
@@ -25,7 +26,8 @@ pub fn print(module: &Module) -> String {
         let label = if is_inserted_cast(module, node) {
             format!("Cast {}", precision(module, node))
         } else {
-            format!("{op}\n{}", paths.path(node))
+            let role = step::role_of(module, node).map_or_else(String::new, |role| format!("\n{role}"));
+            format!("{op}\n{}{role}", paths.path(node))
         };
         let shape = if is_inserted_cast(module, node) { ", shape=cds" } else { "" };
         let _ =

@@ -192,11 +192,12 @@ impl Error {
                 | PassError::Loss(LossError::Prediction { .. } | LossError::Target { .. })
                 | PassError::Inference(_)
                 | PassError::Update(UpdateError::Unsized { .. }) => ErrorKind::InvalidInput,
+                PassError::Update(UpdateError::Wide { .. }) => ErrorKind::Unsupported,
                 PassError::Update(UpdateError::NoGradients) => ErrorKind::Usage,
                 // At this opset the operators that it is made of are not there, or not for these types.
-                PassError::Loss(LossError::Insert(_)) | PassError::Update(UpdateError::Insert(_)) => {
-                    ErrorKind::Unsupported
-                }
+                PassError::Parameters(ParameterError::Insert(_))
+                | PassError::Loss(LossError::Insert(_))
+                | PassError::Update(UpdateError::Insert(_)) => ErrorKind::Unsupported,
                 PassError::PinMatchesNothing { .. }
                 | PassError::PinsContradict { .. }
                 | PassError::OpsetDown { .. }

@@ -48,6 +48,9 @@ mod run;
 #[path = "cli/signals.rs"]
 mod signals;
 
+#[path = "cli/train_step.rs"]
+mod train_step;
+
 #[path = "cli/verify.rs"]
 mod verify;
 

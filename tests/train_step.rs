@@ -5,9 +5,10 @@
 
 use ampc::Model;
 use ampc::ir::text::{NoData, parse};
-use ampc::ir::{DType, Module};
-use ampc::passes::autodiff::CustomGradients;
+use ampc::ir::{DType, Module, Value};
+use ampc::passes::autodiff::{CustomGradients, GRAD};
 use ampc::passes::policy::Policy;
+use ampc::passes::step;
 use ampc::runtime::{Cpu, Data, HostTensor};
 use ampc::train::{TrainOptions, TrainStep, train_step};
 use ampc::{ErrorKind, RewriteOptions};
@@ -158,4 +159,166 @@ fn a_step_is_no_forward_model() {
     let error = train_step(step.model, &options("mse", "sgd", "none", false)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("a training step already"), "{error}");
+}
+
+/// Two features that are normalized by their batch, with running statistics.
+const NORMALIZED: &str = "module ir=10\nopset ai.onnx=21\n\ngraph @main {\n  input %x : f32[4, 3]\n  \
+                          const %w : f32[3, 2] = random(1)\n  const %scale : f32[2] = [1.0, 2.0]\n  \
+                          const %bias : f32[2] = [0.5, 0.25]\n  const %mean : f32[2] = [0.0, 0.0]\n  \
+                          const %var : f32[2] = [1.0, 1.0]\n  %h = MatMul(%x, %w) : f32[4, 2] @product\n  \
+                          %n, %m, %v = BatchNormalization(%h, %scale, %bias, %mean, %var) {training_mode=1} : \
+                          f32[4, 2], f32[2], f32[2] @norm\n  %y = Add(%n, %bias) : f32[4, 2] @sum\n  \
+                          output %y\n}\n";
+
+fn data(x: f32) -> [(&'static str, HostTensor); 3] {
+    let x = [0.5, -1.0, 0.25, 1.0, 0.75, -0.5, x, 0.125, 1.5, -0.75, 0.5, 1.0];
+    let target = [0.25, 3.0, -1.0, 0.5, 2.0, -2.0, 1.0, 0.0];
+    [("x", tensor(&[4, 3], &x)), ("target", tensor(&[4, 2], &target)), ("lr", tensor(&[], &[0.125]))]
+}
+
+/// The states of a scaler, which are all that a step that is skipped changes.
+const OF_SCALER: [&str; 3] = ["loss_scale", "good_steps", "bad_steps"];
+
+fn assert_same_but_scaler(
+    before: &BTreeMap<String, HostTensor>,
+    after: &BTreeMap<String, HostTensor>,
+    what: &str,
+) {
+    for (name, value) in after.iter().filter(|(name, _)| !OF_SCALER.contains(&name.as_str())) {
+        assert_eq!(value.bytes().unwrap(), before[name].bytes().unwrap(), "{what}: {name}");
+    }
+}
+
+/// In the middle of training and in the first step, whose states are all 0, with an infinity in the data, which reaches
+/// running statistics too, and with one in gradients alone.
+#[test]
+fn a_step_that_is_skipped_keeps_every_bit_of_weights_optimizer_and_running_statistics() {
+    for optimizer in ["sgd:momentum=0.9,weight_decay=0.1", "adam", "adamw:weight_decay=0.1", "adamw:mode=hf"]
+    {
+        for scaler in
+            ["torch:init=1024", "ampc:init=1024", "static:1024", "fastai:init=1024", "jmp:init=1e38"]
+        {
+            let mut options = options("mse", optimizer, scaler, true);
+            options.clip_norm = Some(1.0);
+            let mut training = Training::of(step_of(NORMALIZED, &options));
+            let what = format!("{optimizer} {scaler}");
+            let stats = [
+                "mean",
+                "var",
+                "w",
+                "lo.w",
+                "step",
+                if optimizer.starts_with("sgd") { "v.w" } else { "m.w" },
+            ];
+            for state in stats {
+                assert!(training.state.contains_key(state), "{what}: {state}");
+            }
+            let norm = training
+                .module
+                .nodes(training.module.main())
+                .find(|&node| training.module.op_name(node).1 == "BatchNormalization");
+            let norm = training.module.node(norm.unwrap()).operand(0).unwrap();
+            assert_eq!(training.module.value(norm).ty.dtype(), Some(DType::F16), "it normalizes in fp16");
+            for x in [f32::INFINITY, 2.0, 2.0, f32::INFINITY, f32::NAN, 2.0] {
+                let before = training.state.clone();
+                let found = training.step(&data(x));
+                // A scale of 1e38 makes gradients overflow whatever the data are.
+                let overflows = !x.is_finite() || scaler.ends_with("1e38");
+                assert_eq!(number(&found["found_inf"]), f64::from(u8::from(overflows)), "{what}");
+                if overflows {
+                    assert_same_but_scaler(&before, &training.state, &what);
+                } else {
+                    for state in stats {
+                        let same = training.state[state].bytes().unwrap() == before[state].bytes().unwrap();
+                        assert!(!same, "{what}: {state} has not moved");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What docs/training.md says of scalers after Paddle's.
+#[test]
+fn with_zero_gradients_sgd_takes_the_step_and_adam_skips_it() {
+    for (optimizer, skips) in [("sgd:momentum=0.5", false), ("adam", true), ("adamw", true)] {
+        for scaler in ["paddle-new:init=1024", "paddle-fleet:init=1024", "paddle-old:init=1024"] {
+            let mut training = Training::of(step_of(NORMALIZED, &options("mse", optimizer, scaler, true)));
+            training.step(&data(2.0));
+            let scale = training.state.get_mut("loss_scale").unwrap();
+            *scale = tensor(&[], &[1e38]);
+            let before = training.state.clone();
+            let found = training.step(&data(2.0));
+            assert_eq!(number(&found["found_inf"]), 1.0);
+            let what = format!("{optimizer} {scaler}");
+            let floats = |tensor: &HostTensor| tensor.f64s().unwrap().collect::<Vec<_>>();
+            // The forward pass was finite, and its statistics are kept.
+            for name in ["mean", "var"] {
+                let (old, new) = (floats(&before[name]), floats(&training.state[name]));
+                assert!(old != new && new.iter().all(|x| x.is_finite()), "{what}: {name} {old:?} {new:?}");
+            }
+            let mut after = training.state.clone();
+            for name in ["mean", "var"] {
+                after.insert(name.to_owned(), before[name].clone());
+            }
+            if skips {
+                assert_same_but_scaler(&before, &after, &what);
+                continue;
+            }
+            // Half the momentum, and a step along it: exact, since 0.5 and 0.125 are powers of 2.
+            let (w, v) = (floats(&before["w"]), floats(&before["v.w"]));
+            assert!(v.iter().all(|&v| v != 0.0), "{what}: {v:?}");
+            for (i, (w, v)) in w.iter().zip(&v).enumerate() {
+                #[expect(clippy::cast_possible_truncation, reason = "rounded as the step rounds")]
+                let moved = (w - 0.125 * (v / 2.0)) as f32;
+                assert_eq!(floats(&after["v.w"])[i], v / 2.0, "{what}");
+                assert_eq!(floats(&after["w"])[i], f64::from(moved), "{what}");
+                let (moved, low) = (f64::from(moved), floats(&after["lo.w"])[i]);
+                assert!((low - moved).abs() <= moved.abs() / 2048.0, "{what}: a copy {low} of {moved}");
+            }
+        }
+    }
+}
+
+/// What a node of the update may compute with: everything but 16 bits. Gradients come as they are, and low copies are
+/// written.
+#[test]
+fn nothing_behind_the_gradients_computes_low() {
+    let optimizers =
+        ["sgd", "sgd:momentum=0.9,nesterov=1", "adam:weight_decay=0.1", "adamw", "adamw:mode=hf"];
+    let scalers = ["none", "static:1024", "torch", "paddle-fleet", "ort-trainer", "fastai"];
+    let mut low_copies = 0;
+    for (text, clip_norm) in
+        [(LINEAR, None), (LINEAR, Some(1.0)), (NORMALIZED, None), (NORMALIZED, Some(0.5))]
+    {
+        for (optimizer, scaler) in optimizers.iter().flat_map(|o| scalers.map(|s| (o, s))) {
+            let mut options = options("mse", optimizer, scaler, true);
+            options.clip_norm = clip_norm;
+            let module = step_of(text, &options).model.module;
+            let roles = &module.graph(module.main()).roles;
+            let gradients: Vec<Value> = roles
+                .iter()
+                .filter(|role| module.text(role.name) == GRAD)
+                .map(|role| role.values[1])
+                .collect();
+            let is_low = |value: Value| module.value(value).ty.dtype().is_some_and(DType::is_low);
+            let tail =
+                module.nodes(module.main()).filter(|&node| step::phase_of(&module, node) == Some("opt"));
+            for node in tail {
+                let what = format!("{optimizer} {scaler} {}", module.op_name(node).1);
+                let reads =
+                    ["grad-check", "master-weight"].contains(&step::role_of(&module, node).expect(&what));
+                for &operand in module.node(node).operands().iter().flatten().filter(|&&value| is_low(value))
+                {
+                    assert!(reads && gradients.contains(&operand), "{what} reads a low operand");
+                }
+                let low =
+                    module.node(node).results().iter().flatten().filter(|&&value| is_low(value)).count();
+                let writes = step::role_of(&module, node) == Some("master-weight");
+                assert!(low <= usize::from(writes), "{what} has a low result");
+                low_copies += low;
+            }
+        }
+    }
+    assert!(low_copies > 0, "low copies are written");
 }

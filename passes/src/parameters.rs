@@ -8,13 +8,16 @@ use crate::invariants::Invariants;
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::pipeline::{PassOption, Setting, Spelled, option, quoted, settings};
 use crate::policy::Pattern;
-use ampc_ir::module::{Def, Role};
+use crate::suggest::{did_you_mean, nearest};
+use ampc_ir::edit::Position;
+use ampc_ir::inserter::InsertError;
+use ampc_ir::module::{Def, Provenance, Role};
 use ampc_ir::op::OpKind;
 use ampc_ir::tensor::{Storage, TensorData};
 use ampc_ir::views::NodeView;
 use ampc_ir::views::broadcast::DropoutView;
 use ampc_ir::views::norm::BatchNormView;
-use ampc_ir::{DType, Module, Payload, Value};
+use ampc_ir::{AttrValue, DType, Inserter, Module, NodeSpec, Payload, Value};
 use std::sync::Arc;
 
 /// The pass that gives parameters, and the loss, their roles.
@@ -23,7 +26,8 @@ use std::sync::Arc;
 /// - of floats, in fp32 or another type that is kept in fp32 while training,
 /// - that has an axis: numbers without are constants of formulas in most files,
 /// - that some node reads in an operand by which it can be differentiated, so no running statistics and no bounds,
-/// - whose elements are all of ordinary size: a table with infinities or numbers of 10⁴ and more is a mask.
+/// - whose elements are all of ordinary size, unless a product of matrices or a convolution reads it: a table with infinities
+///   or numbers of 10⁴ and more is a mask.
 #[derive(Clone, Debug, Default)]
 pub struct Parameters {
     /// The output that is the loss, if one is; otherwise a value has the role already, or gets it later.
@@ -80,21 +84,28 @@ pub enum ParameterError {
         /// The names that there are.
         outputs: String,
     },
-    /// A pattern matches no constant that could be trained.
-    #[error("`{pattern}` matches no float constant of the main graph")]
+    /// A pattern matches nothing.
+    #[error("`{pattern}` matches no {what}{}", did_you_mean(.near.as_deref()))]
     MatchesNothing {
         /// The pattern as given.
         pattern: String,
+        /// What it is about.
+        what: &'static str,
+        /// What was probably meant.
+        near: Option<String>,
     },
     /// There is nothing to train.
     #[error(
         "the model has no parameters: no float initializer of its main graph is read by what can be differentiated{}",
-        if *.frozen { ", but for those that are frozen" } else { "" }
+        if *.frozen { ", but for those that are frozen" } else { "; name constants that are trained (`--train`)" }
     )]
     None {
         /// Whether some would be parameters if they were not frozen.
         frozen: bool,
     },
+    /// The cast of a weight that is stored low does not fit.
+    #[error("a parameter cannot be widened: {0}")]
+    Insert(#[from] InsertError),
     /// What is taken as a pattern is none.
     #[error(transparent)]
     Pattern(#[from] crate::policy::PolicyError),
@@ -114,7 +125,7 @@ impl Pass for Parameters {
         }
         let (train, freeze) = (patterns(&self.train)?, patterns(&self.freeze)?);
         let mut matched = vec![false; train.len() + freeze.len()];
-        let (mut found, mut frozen, mut numbers) = (Vec::new(), false, Vec::new());
+        let (mut found, mut frozen, mut numbers, mut floats) = (Vec::new(), false, Vec::new(), Vec::new());
         for value in module.graph(module.main()).constants().to_vec() {
             let Some(data) = module.constant(value).and_then(Payload::dense).cloned() else { continue };
             if !matches!(data.dtype(), DType::F32 | DType::F16 | DType::BF16 | DType::F64) {
@@ -132,19 +143,25 @@ impl Pass for Parameters {
             };
             let (wanted, unwanted) = (is_match(&train, 0), is_match(&freeze, train.len()));
             let could = is_read_differentiably(module, value);
+            floats.push(name.clone());
             if unwanted {
                 frozen |= could;
             } else if wanted {
                 found.push(value);
             } else if could && data.dims().is_empty() {
                 numbers.push(name);
-            } else if could && is_ordinary(&data, &ampc_ir::verify::name_of(module, value))? {
-                found.push(value);
+            } else if could {
+                let limit = if is_factor(module, value) { f64::INFINITY } else { LARGE };
+                if magnitude(&data, &name)? < limit {
+                    found.push(value);
+                }
             }
         }
         if let Some(at) = matched.iter().position(|matched| !matched) {
             let pattern = self.train.iter().chain(&self.freeze).nth(at).cloned().unwrap_or_default();
-            return Err(ParameterError::MatchesNothing { pattern }.into());
+            let near = nearest(&pattern, floats.iter().map(String::as_str)).map(str::to_owned);
+            let what = "float constant of the main graph";
+            return Err(ParameterError::MatchesNothing { pattern, what, near }.into());
         }
         if found.is_empty() {
             return Err(ParameterError::None { frozen }.into());
@@ -236,22 +253,34 @@ fn is_read_differentiably(module: &Module, value: Value) -> bool {
     })
 }
 
-/// Whether no element is infinite or of the size that masks have.
-fn is_ordinary(data: &Arc<TensorData>, name: &str) -> Result<bool, PassError> {
+/// Whether a product of matrices or a convolution reads a value: then it is no mask.
+fn is_factor(module: &Module, value: Value) -> bool {
+    use OpKind::{Conv, ConvTranspose, Einsum, Gemm, MatMul};
+    module.uses(value).any(|(node, _)| {
+        let kind = module.node(node).schema().map(|schema| schema.kind);
+        matches!(kind, Some(Conv | ConvTranspose | Einsum | Gemm | MatMul))
+    })
+}
+
+/// The largest magnitude of elements; infinity where one is not finite.
+fn magnitude(data: &Arc<TensorData>, name: &str) -> Result<f64, PassError> {
     // Random constants of cases are small, and their values need not be made for that.
     if let Storage::Random { .. } = data.storage() {
-        return Ok(true);
+        return Ok(0.0);
     }
     let wide = data.converted(ampc_ir::convert::Conversion { to: DType::F64, clamp: false });
     let wide = if data.dtype() == DType::F64 { data.as_ref().clone() } else { wide };
-    let mut ordinary = true;
+    let mut largest = 0f64;
     let read = wide.visit_converted(|bytes| {
         let (numbers, _) = bytes.as_chunks::<8>();
-        ordinary &= numbers.iter().all(|&number| f64::from_le_bytes(number).abs() < LARGE);
-        if ordinary { std::ops::ControlFlow::Continue(()) } else { std::ops::ControlFlow::Break(()) }
+        for &number in numbers {
+            let number = f64::from_le_bytes(number).abs();
+            largest = if number.is_finite() { largest.max(number) } else { f64::INFINITY };
+        }
+        std::ops::ControlFlow::Continue(())
     });
     read.map_err(|source| PassError::Constant { name: name.to_owned(), source })?;
-    Ok(ordinary)
+    Ok(largest)
 }
 
 /// The pass that makes parameters inputs, whose values are those inputs' defaults.
@@ -278,7 +307,7 @@ impl Pass for ExposeParameters {
         let mut changed = false;
         for value in parameters {
             if module.constant(value).is_some() {
-                expose(module, value);
+                expose(module, value).map_err(ParameterError::from)?;
                 changed = true;
             }
         }
@@ -286,23 +315,47 @@ impl Pass for ExposeParameters {
     }
 }
 
-/// Makes a constant of the main graph an input of its name.
-pub(crate) fn expose(module: &mut Module, value: Value) -> Value {
-    let Some(payload) = module.constant(value).cloned() else { return value };
+/// Makes a constant of the main graph an input of its name, in fp32 if it is stored in 16 bits.
+///
+/// # Errors
+/// If the cast that its readers then need cannot be inserted.
+pub(crate) fn expose(module: &mut Module, value: Value) -> Result<Value, InsertError> {
+    let Some(payload) = module.constant(value).cloned() else { return Ok(value) };
     let main = module.main();
-    let ty = module.value(value).ty.clone();
+    let low = payload.dense().map(|data| data.dtype()).filter(|dtype| dtype.is_low());
+    let payload = match (low, payload) {
+        (Some(_), Payload::Dense(data)) => {
+            let to = ampc_ir::convert::Conversion { to: DType::F32, clamp: false };
+            Payload::Dense(Arc::new(data.converted(to)))
+        }
+        (_, payload) => payload,
+    };
     let name = ampc_ir::verify::name_of(module, value);
     let fresh = module.fresh_name(&name);
-    let input = module.add_input(main, fresh, ty, Some(payload));
+    let input = module.add_input(main, fresh, payload.ty(), Some(payload));
     let kept = module.value(value).name;
     for role in module.graph_roles_mut(main).0.iter_mut() {
         role.values.iter_mut().filter(|v| **v == value).for_each(|v| *v = input);
     }
-    module.replace_value(value, input);
+    let read = match low {
+        Some(low) => narrowed(module, input, &name, low)?,
+        None => input,
+    };
+    module.replace_value(value, read);
     module.erase_constant(value);
     if let Some(name) = kept {
         module.set_value_name(input, name);
     }
     debug_assert!(matches!(module.value(input).def, Def::Input { .. }));
-    input
+    Ok(input)
+}
+
+/// What readers of a weight read that a file stores low: a cast of the weight in fp32, which is exact at first.
+fn narrowed(module: &mut Module, weight: Value, name: &str, low: DType) -> Result<Value, InsertError> {
+    let (main, result) = (module.main(), module.fresh_name(&format!("{name}.{low}")));
+    let mut inserter = Inserter::new(module, main, Position::First);
+    inserter.provenance = Provenance::Inserted;
+    let spec = NodeSpec::new(OpKind::Cast, &[weight]).result_name(result);
+    let [read] = inserter.insert(spec.attr("to", AttrValue::Int(i64::from(low.number()))))?;
+    Ok(read)
 }

@@ -8,13 +8,12 @@ use super::progress::Progress;
 use super::ui::{Stream, Ui};
 use super::{diagnose, settings, shown, targets};
 use ampc::files::Batch;
-use ampc::ir::DType;
-use ampc::ir::Module;
 use ampc::ir::op::OpKind;
+use ampc::ir::{DType, Module, Node, Value};
 use ampc::passes::Paths;
 use ampc::passes::autodiff::{self, CustomGradients};
-use ampc::passes::step::Scaler;
 use ampc::passes::step::loss::LossSpec;
+use ampc::passes::step::{self, Scaler, update};
 use ampc::train::{TrainOptions, stage_state, train_step_in_place};
 use std::fmt::Write;
 use std::path::Path;
@@ -148,32 +147,89 @@ fn scaler_of_file(path: &str) -> Result<Scaler, Failure> {
     }
 }
 
-/// What the step has, in a few lines.
+/// What the step has, in a few lines: what it keeps from step to step by precision and use, and the nodes and casts of each
+/// phase.
 fn summary(module: &Module) -> String {
-    let main = module.main();
-    let count = |test: &dyn Fn(ampc::ir::Node) -> bool| module.nodes(main).filter(|&node| test(node)).count();
-    let phase = |node: ampc::ir::Node, wanted: &str| {
-        let metadata = &module.node(node).metadata;
-        metadata.iter().any(|&(key, value)| module.text(key) == "ampc.phase" && module.text(value) == wanted)
+    let kept = kept(module);
+    let of = |kind: Kept| -> Vec<Value> {
+        kept.iter().filter(|&&(_, found)| found == kind).map(|&(value, _)| value).collect()
     };
-    let is_low = |node: ampc::ir::Node| {
-        let results = module.node(node).results().iter().flatten();
-        results.copied().any(|value| module.value(value).ty.dtype().is_some_and(DType::is_low))
-    };
-    let is_cast = |node: ampc::ir::Node| module.node(node).schema().is_some_and(|s| s.kind == OpKind::Cast);
-    let (backward, update) = (count(&|node| phase(node, "bwd")), count(&|node| phase(node, "opt")));
-    let forward = count(&|_| true) - backward - update;
-    let mut text = String::new();
-    let parameters = autodiff::with_role(module, autodiff::PARAMETER).count();
-    let _ = writeln!(text, "trained     {parameters} parameters, {} states", module.graph(main).states.len());
-    for (what, n, test) in [
-        ("forward", forward, &(|node| !phase(node, "bwd") && !phase(node, "opt")) as &dyn Fn(_) -> bool),
-        ("backward", backward, &|node| phase(node, "bwd")),
-        ("update", update, &|node| phase(node, "opt")),
-    ] {
-        let low = count(&|node| test(node) && is_low(node));
-        let casts = count(&|node| test(node) && is_cast(node));
-        let _ = writeln!(text, "{what:11} {n} nodes, {low} of them low; {casts} casts");
+    let bytes = |values: Vec<Value>| values.into_iter().map(|value| bytes(module, value)).sum::<u64>();
+    let is_low = |&value: &Value| module.value(value).ty.dtype().is_some_and(DType::is_low);
+    let (low, full): (Vec<Value>, Vec<Value>) = of(Kept::Parameter).into_iter().partition(is_low);
+    let (parameters, states) = (low.len() + full.len(), module.graph(module.main()).states.len());
+    let mut text = format!("trained     {parameters} parameters, {states} states\n");
+    let (full, optimizer, statistics) = (bytes(full), bytes(of(Kept::Optimizer)), bytes(of(Kept::Statistic)));
+    let _ = writeln!(
+        text,
+        "fp32 bytes  {full} of parameters, {optimizer} of the optimizer, {statistics} of running statistics"
+    );
+    let (low, copies) = (bytes(low), bytes(of(Kept::LowCopy)));
+    let _ = writeln!(text, "low bytes   {low} of parameters, {copies} of low copies");
+    for (what, phase) in [("forward", None), ("backward", Some("bwd")), ("update", Some("opt"))] {
+        let _ = writeln!(text, "{what:11} {}", of_phase(module, phase));
     }
     text
+}
+
+/// What a step keeps.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kept {
+    Parameter,
+    LowCopy,
+    Optimizer,
+    Statistic,
+    /// Scales and counts.
+    Number,
+}
+
+/// The inputs that are kept from step to step, or parameters of an optimizer elsewhere.
+fn kept(module: &Module) -> Vec<(Value, Kept)> {
+    let parameters: Vec<Value> = autodiff::with_role(module, autodiff::PARAMETER).collect();
+    let kinds = update::kinds(module);
+    let states = &module.graph(module.main()).states;
+    let mut kept: Vec<(Value, Kept)> = parameters.into_iter().map(|value| (value, Kept::Parameter)).collect();
+    for (&(input, _), kind) in states.iter().zip(&kinds) {
+        let kind = match kind.as_str() {
+            "weight" => continue,
+            "low" => Kept::LowCopy,
+            "m" | "v" => Kept::Optimizer,
+            "buffer" => Kept::Statistic,
+            _ => Kept::Number,
+        };
+        kept.push((input, kind));
+    }
+    kept
+}
+
+fn bytes(module: &Module, value: Value) -> u64 {
+    module.value(value).ty.as_tensor().and_then(|tensor| tensor.storage_bytes()).unwrap_or(0)
+}
+
+/// The nodes and casts of a phase: how many compute low, and which way casts go.
+fn of_phase(module: &Module, phase: Option<&str>) -> String {
+    let is_of = |node: &Node| match step::phase_of(module, *node) {
+        Some(own @ ("bwd" | "opt")) => phase == Some(own),
+        _ => phase.is_none(),
+    };
+    let nodes: Vec<Node> = module.nodes(module.main()).filter(is_of).collect();
+    let dtype = |value: Option<Value>| value.and_then(|value| module.value(value).ty.dtype());
+    let is_low = |value: Option<Value>| dtype(value).is_some_and(DType::is_low);
+    let low = nodes.iter().filter(|&&node| module.node(node).results().iter().any(|&value| is_low(value)));
+    let casts = nodes.iter().map(|&node| module.node(node));
+    let casts = casts.filter(|node| node.schema().is_some_and(|s| s.kind == OpKind::Cast));
+    let (mut narrow, mut wide, mut other) = (0, 0, 0);
+    for cast in casts {
+        match (is_low(cast.operands()[0]), dtype(cast.result(0))) {
+            (false, Some(to)) if to.is_low() => narrow += 1,
+            (true, Some(DType::F32)) => wide += 1,
+            _ => other += 1,
+        }
+    }
+    let other = if other > 0 { format!(", {other} other") } else { String::new() };
+    format!(
+        "{} nodes, {} of them low; casts: {narrow} to low, {wide} to fp32{other}",
+        nodes.len(),
+        low.count()
+    )
 }

@@ -21,6 +21,7 @@ import onnx
 import onnxruntime
 
 import ampc
+import float64
 
 # Gradients in float64 are stored in float32.
 TOLERANCE64 = 1e-6
@@ -29,40 +30,6 @@ onnxruntime.set_default_logger_severity(3)
 TOLERANCE = 1e-4
 # Their operators have no gradient: the error names the first of these.
 REFUSED = {"lstm_cls": "LSTM", "rnn_cls": "RNN"}
-
-
-def widened(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with float64 for float32."""
-    wide, narrow = onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT
-
-    def tensor(data: onnx.TensorProto) -> None:
-        if data.data_type == narrow:
-            data.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(data).astype(np.float64), data.name))
-
-    del model.graph.value_info[:]
-    for data in model.graph.initializer:
-        tensor(data)
-    for value in (*model.graph.input, *model.graph.output):
-        if value.type.tensor_type.elem_type == narrow:
-            value.type.tensor_type.elem_type = wide
-    for node in model.graph.node:
-        for attribute in node.attribute:
-            if attribute.type == onnx.AttributeProto.TENSOR:
-                tensor(attribute.t)
-            if node.op_type == "Cast" and attribute.name == "to" and attribute.i == narrow:
-                attribute.i = wide
-    return model
-
-
-def in_float64(binary: str, model: Path, feeds: dict) -> dict:
-    """What the CPU runtime of ampc computes of a model in float64."""
-    work = model.parent
-    onnx.save(widened(onnx.load(model)), work / "wide.onnx")
-    feeds = {name: value.astype(np.float64) if value.dtype == np.float32 else value for name, value in feeds.items()}
-    np.savez(work / "feeds.npz", **feeds)
-    options = ["--inputs", str(work / "feeds.npz"), "--outputs", str(work / "found.npz"), "--force", "-q"]
-    run = ampc.execute(binary, work / "wide.onnx", *options, timeout=300)
-    return dict(np.load(work / "found.npz")) if run.code == 0 else {"error": run.stderr}
 
 
 def judge(binary: str, model: Path, work: Path) -> str | None:
@@ -95,7 +62,9 @@ def judge(binary: str, model: Path, work: Path) -> str | None:
     print(f"{name:20} {len(wanted):3} gradients, at most {off[at] / largest:.1e} of the largest element off (`{at}`)")
     if off[at] <= TOLERANCE * largest:
         return None
-    found = in_float64(binary, output, feeds)
+    wide = work / "wide.onnx"
+    onnx.save(float64.widened(onnx.load(output)), wide)
+    found = float64.run(binary, wide, float64.widened_feeds(feeds))
     if "error" in found:
         return f"in float64: {found['error']}"
     worst = max(float(np.abs(found[f"{p}.grad"] - want).max()) for p, want in wanted.items())

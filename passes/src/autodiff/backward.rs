@@ -277,7 +277,7 @@ impl Backward<'_> {
             let name = ampc_ir::verify::name_of(self.module(), value);
             let ty = describe(&self.module().value(value).ty);
             RuleError::Unsupported(format!(
-                "all extents of `{name}` have to be known, and it is {ty}: give its dims (`--dim N=8`)"
+                "all extents of `{name}` have to be known, and it is {ty}: export the model with fixed ones"
             ))
         })
     }

@@ -7,7 +7,7 @@ use super::reduce::count;
 use super::window::{Window, transposed, wide};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::window::WindowView;
-use ampc_ir::{DType, TensorData, Type, Value};
+use ampc_ir::{DType, Dim, TensorData, Type, Value};
 
 /// dy goes to the element that was the maximum: the forward node says which, in its second result.
 pub(super) fn max(b: &mut Backward<'_>) -> Ruled {
@@ -32,11 +32,6 @@ pub(super) fn average(b: &mut Backward<'_>) -> Ruled {
     let counts_padding = view.int("count_include_pad").unwrap_or(0) != 0;
     let window = WindowView::read(&view, n, None)?;
     let window = Window::of(&window, &x_dims[2..], &y_dims[2..])?;
-    let unknown =
-        || RuleError::Unsupported("its spatial extents have to be known: give them (`--dim N=8`)".into());
-    let known = |dims: &[ampc_ir::Dim]| -> Ruled<Vec<u64>> {
-        dims.iter().map(|dim| dim.known()).collect::<Option<_>>().ok_or_else(unknown)
-    };
     let (input, output) = (known(&x_dims[2..])?, known(&y_dims[2..])?);
     let mut share = b.wide(dy)?;
     // The number of elements is a product over the axes.
@@ -56,12 +51,22 @@ pub(super) fn average(b: &mut Backward<'_>) -> Ruled {
     b.add(0, dx)
 }
 
-/// Elements of results, added up by the elements in their windows. All extents are known.
+/// The extents of spatial axes.
+fn known(dims: &[Dim]) -> Ruled<Vec<u64>> {
+    let unknown = || {
+        RuleError::Unsupported(
+            "its spatial extents have to be known: export the model with fixed ones".into(),
+        )
+    };
+    dims.iter().map(|dim| dim.known()).collect::<Option<_>>().ok_or_else(unknown)
+}
+
+/// Elements of results, added up by the elements in their windows, whose spatial extents are known.
 fn to_windows(b: &mut Backward<'_>, share: Value, x: Value, window: &Window) -> Ruled<Value> {
     let (x_dims, y_dims) = (b.shape(x)?, b.shape(share)?);
     // Channels are independent: as many images of one channel.
     let mut shape = vec![-1, 1];
-    shape.extend(b.extents(share)?[2..].iter().map(|&extent| wide(extent)));
+    shape.extend(known(&y_dims[2..])?.into_iter().map(wide));
     let share = b.reshape(share, &shape)?;
     let one = b.number_like(1.0, share)?;
     let mut kernel = vec![1, 1];
@@ -87,9 +92,8 @@ pub(super) fn global_lp(b: &mut Backward<'_>) -> Ruled {
 pub(super) fn lp(b: &mut Backward<'_>) -> Ruled {
     let p = exponent(b)?;
     let (input, y) = (b.x(0)?, b.y(0)?);
-    let (inputs, _) = (b.extents(input)?, b.extents(y)?);
     let (x_dims, y_dims) = (b.shape(input)?, b.shape(y)?);
-    let window = WindowView::read(&b.view()?, inputs.len() - 2, None)?;
+    let window = WindowView::read(&b.view()?, x_dims.len() - 2, None)?;
     let window = Window::of(&window, &x_dims[2..], &y_dims[2..])?;
     let share = over_norm(b, p)?;
     let sums = to_windows(b, share, input, &window)?;

@@ -12,11 +12,11 @@ use super::backward::{Backward, Ruled};
 use super::window::wide;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::resize::{AspectRatio, Coordinates, ResizeView, SamplingView, Target};
-use ampc_ir::{AttrValue, TensorData, Value};
+use ampc_ir::{AttrValue, Dim, TensorData, Value};
 
 pub(super) fn resize(b: &mut Backward<'_>) -> Ruled {
     let (x, dy) = (b.x(0)?, b.dy0()?);
-    let (inputs, outputs) = (b.extents(x)?, b.extents(dy)?);
+    let (inputs, outputs) = (b.shape(x)?, b.shape(dy)?);
     let view = ResizeView::read(&b.view()?, inputs.len())?;
     let sampling = SamplingView::read(&b.view()?)?;
     let mut region = None;
@@ -43,13 +43,19 @@ pub(super) fn resize(b: &mut Backward<'_>) -> Ruled {
         };
         let ends = region.as_ref().map(|region| (region[i], region[i + view.axes.len()]));
         let is_whole = ends.is_none_or(|ends| ends == (0.0, 1.0));
-        if inputs[axis] == outputs[axis]
-            && is_whole
-            && scale.is_none_or(|scale| scale.to_bits() == 1f64.to_bits())
-        {
+        let stays = match scale {
+            Some(scale) => scale.to_bits() == 1f64.to_bits(),
+            None => inputs[axis] == outputs[axis] && inputs[axis] != Dim::Unknown,
+        };
+        if stays && is_whole {
             continue;
         }
-        let weights = weights(b, d, inputs[axis], outputs[axis], scale, ends)?;
+        let (Some(n), Some(m)) = (inputs[axis].known(), outputs[axis].known()) else {
+            return Err(RuleError::Unsupported(format!(
+                "the extents of axis {axis} have to be known, along which it resizes: export the model with fixed ones"
+            )));
+        };
+        let weights = weights(b, d, n, m, scale, ends)?;
         d = along(b, d, axis, weights)?;
     }
     b.add(0, d)

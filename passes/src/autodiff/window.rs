@@ -86,7 +86,8 @@ pub(super) fn transposed(
                 continue;
             }
             return Err(RuleError::Unsupported(
-                "its spatial extents have to be known, as it has strides: give them (`--dim N=8`)".into(),
+                "its spatial extents have to be known, as it has strides: export the model with fixed ones"
+                    .into(),
             ));
         };
         // All that the windows cover, padding included.
@@ -212,8 +213,11 @@ pub(super) fn conv_transpose(b: &mut Backward<'_>) -> Ruled {
     let group = ConvView::read(&view)?.group;
     let window = WindowView::read(&view, n, Some(&w_dims[2..]))?;
     let beside = TransposedView::read(&view, n)?;
-    let unknown =
-        || RuleError::Unsupported("its spatial extents have to be known: give them (`--dim N=8`)".into());
+    let unknown = || {
+        RuleError::Unsupported(
+            "its spatial extents have to be known: export the model with fixed ones".into(),
+        )
+    };
     let kernel: Vec<u64> =
         window.kernel.iter().map(|dim| dim.known()).collect::<Option<_>>().ok_or_else(unknown)?;
     let mut found = Window {

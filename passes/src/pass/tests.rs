@@ -7,6 +7,7 @@ use crate::insert_casts::KeepIo;
 use crate::parameters::{ParameterError, Parameters};
 use crate::pipeline::{Lowering, Opset, Pipeline, RunError};
 use crate::policy::Pin;
+use crate::step::inference::InferenceError;
 use crate::step::loss::LossError;
 use crate::step::update::UpdateError;
 use crate::{Changed, Pass, PassCx, PassError, Policy};
@@ -44,14 +45,22 @@ fn kind(error: &PassError) -> usize {
         PassError::Update(UpdateError::NoGradients) => 23,
         PassError::Update(UpdateError::Insert(_)) => 24,
         PassError::Update(UpdateError::Unsized { .. }) => 25,
+        PassError::Update(UpdateError::Wide { .. }) => 26,
+        PassError::Parameters(ParameterError::Insert(_)) => 27,
+        PassError::Inference(InferenceError::NoStep) => 28,
+        PassError::Inference(InferenceError::Metadata { .. }) => 29,
+        PassError::Inference(InferenceError::NoValue { .. }) => 30,
     }
 }
 
-const KINDS: usize = 26;
+const KINDS: usize = 31;
+
+fn text(opset: u16, lines: &str) -> String {
+    format!("module ir=10\nopset ai.onnx={opset}\n\ngraph @main {{\n{lines}}}\n")
+}
 
 fn module(opset: u16, lines: &str) -> Module {
-    let text = format!("module ir=10\nopset ai.onnx={opset}\n\ngraph @main {{\n{lines}}}\n");
-    read(&text)
+    read(&text(opset, lines))
 }
 
 fn read(text: &str) -> Module {
@@ -223,7 +232,14 @@ fn training_cases() -> Vec<(usize, Module, Pipeline)> {
         (21, with_target("i64[4, 4]"), parsed("loss{kind=l1}")),
         (22, module(11, PRODUCT), parsed("loss{kind=cross-entropy}")),
         (23, product(), parsed("update")),
-        (24, of_doubles(), parsed("parameters{loss=y}, autodiff, update{optimizer=adam}")),
+        (
+            24,
+            module(
+                9,
+                "  const %w : f32[4] = random(1)\n  %y = ReduceSum(%w) {keepdims=0} : f32\n  output %y\n",
+            ),
+            parsed("parameters{loss=y}, expose-parameters, scale-loss, autodiff, update{optimizer=sgd}"),
+        ),
         (
             25,
             module(
@@ -232,7 +248,39 @@ fn training_cases() -> Vec<(usize, Module, Pipeline)> {
             ),
             parsed("autodiff, update"),
         ),
+        (26, of_doubles(), parsed("parameters{loss=y}, autodiff, update{optimizer=adam}")),
+        (
+            27,
+            module(
+                5,
+                "  const %w : f16[4] = random(1)\n  %y = ReduceSum(%w) {keepdims=0} : f16\n  output %y\n",
+            ),
+            parsed("parameters{loss=y}, expose-parameters"),
+        ),
+        (28, module(21, PRODUCT), parsed("inference")),
+        (
+            29,
+            read(&text(21, PRODUCT).replace("\nopset", "\nmeta ampc.state = \"[]\"\nopset")),
+            parsed("inference"),
+        ),
+        (
+            29,
+            read(&text(21, PRODUCT).replace("\nopset", "\nmeta ampc.state = \"?\"\nopset")),
+            parsed("inference"),
+        ),
+        (30, read(&step_without_values()), parsed("inference")),
     ]
+}
+
+/// A step whose weight has no value.
+fn step_without_values() -> String {
+    let states = r#"[{\"in\":\"w\",\"out\":\"y\",\"kind\":\"weight\"}]"#;
+    let forward = r#"{\"inputs\":[],\"outputs\":[\"y\"]}"#;
+    let lines = "  input %w : f32[4]\n  %y = Neg(%w) : f32[4]\n  output %y\n";
+    text(21, lines).replace(
+        "\nopset",
+        &format!("\nmeta ampc.state = \"{states}\"\nmeta ampc.forward = \"{forward}\"\nopset"),
+    )
 }
 
 /// A weight of f64, which no optimizer takes.

@@ -123,6 +123,19 @@ impl<'a> Settings<'a> {
         }
     }
 
+    /// A number from 0 on, which 1 is too much for.
+    pub(super) fn share(&mut self, key: &str) -> Result<Option<f64>, SpecError> {
+        let text = self.rest.iter().find(|(found, _)| *found == key).map(|(_, text)| (*text).to_owned());
+        let expected = "a number of at least 0 and less than 1";
+        match self.number::<f64>(key, expected)? {
+            Some(number) if !(0.0..1.0).contains(&number) => Err(SpecError {
+                expected: format!("{expected} for `{key}`"),
+                found: text.unwrap_or_default(),
+            }),
+            number => Ok(number),
+        }
+    }
+
     pub(super) fn flag(&mut self, key: &str) -> Result<bool, SpecError> {
         match self.word(key) {
             None | Some("0" | "false") => Ok(false),
@@ -233,7 +246,7 @@ impl Spelled for Loss {
 #[derive(Debug, thiserror::Error)]
 pub enum LossError {
     /// The output is none that a loss is computed of.
-    #[error("the loss {kind} of `{of}`: expected {expected}, found {found}")]
+    #[error("the loss {kind} of `{of}`: expected {expected}, found {found}; name another output (`of=NAME`)")]
     Prediction {
         /// The loss.
         kind: String,
@@ -245,7 +258,10 @@ pub enum LossError {
         found: String,
     },
     /// The input of targets is of another type.
-    #[error("the loss {kind} reads the input `{target}`: expected {expected}, found {found}")]
+    #[error(
+        "the loss {kind} reads the input `{target}`: expected {expected}, found {found}; name another input, or one that \
+         the model has not and that is made"
+    )]
     Target {
         /// The loss.
         kind: String,
@@ -278,6 +294,11 @@ impl Pass for Loss {
             add_role(module, LOSS, vec![loss]);
             if self.keeps_fp32 {
                 mark_downstream(module, &self.target, loss);
+                // Its gradient is the loss scale, which may be more than 16 bits can hold.
+                let maker = module.producer(loss).map(|(node, _)| node);
+                if let Some(node) = maker.filter(|&node| !super::is_loss(module, node)) {
+                    super::mark(module, node, "fwd", LOSS_ROLE);
+                }
             }
             return Ok(Changed::Yes);
         }
@@ -378,10 +399,12 @@ impl Loss {
         let n_classes = label_dims.remove(classes);
         let labels = Type::tensor(DType::I64, Shape::of(label_dims.iter().copied()));
         let mut t = self.target(build.inserter.module, &labels)?;
-        if classes != 1 {
+        if classes + 1 == dims.len() && classes != 1 {
             // Classes last: rows of scores.
             p = build.flatten(p, classes)?;
             t = build.reshape(t, &[-1])?;
+        } else if classes != 1 {
+            p = build.second(p, classes, dims.len())?;
         }
         let w = match weights {
             Some(name) => {
@@ -458,6 +481,14 @@ impl Build<'_> {
         self.with(OpKind::Flatten, &[value], &[("axis", AttrValue::Int(axis))])
     }
 
+    /// An axis in the second place, the others in their order: where an operator has its classes.
+    fn second(&mut self, value: Value, axis: usize, rank: usize) -> Result<Value, InsertError> {
+        let mut order: Vec<usize> = (0..rank).filter(|&other| other != axis).collect();
+        order.insert(1, axis);
+        let order = order.into_iter().map(|axis| i64::try_from(axis).unwrap_or(i64::MAX)).collect();
+        self.with(OpKind::Transpose, &[value], &[("perm", AttrValue::Ints(order))])
+    }
+
     fn reshape(&mut self, value: Value, shape: &[i64]) -> Result<Value, InsertError> {
         let shape = self.inserter.ints("in_loss", shape);
         self.op(OpKind::Reshape, &[value, shape])
@@ -529,13 +560,15 @@ impl Build<'_> {
         let axes = self.inserter.ints("in_loss", &[1]);
         let mut spread =
             self.with(OpKind::ReduceSum, &[per_class, axes], &[("keepdims", AttrValue::Int(0))])?;
-        let zero = self.inserter.scalar("in_loss", dtype, 0.0)?;
-        let one = self.inserter.scalar("in_loss", dtype, 1.0)?;
         let mean = if label_weight.is_none() && ignored.is_none() {
             self.mean(spread)?
         } else {
-            let mut weight = label_weight.unwrap_or(one);
+            let mut weight = match label_weight {
+                Some(weight) => weight,
+                None => self.inserter.scalar("in_loss", dtype, 1.0)?,
+            };
             if let Some(ignored) = ignored {
+                let zero = self.inserter.scalar("in_loss", dtype, 0.0)?;
                 weight = self.op(OpKind::Where, &[ignored, zero, weight])?;
                 spread = self.op(OpKind::Where, &[ignored, zero, spread])?;
             }

@@ -163,7 +163,9 @@ impl FromStr for Scaler {
         dynamic.max = given.number("max", number)?.or(dynamic.max);
         given.finish("init, growth, backoff, interval, backoff_every, min, max")?;
         match dynamic.problem() {
-            Some(problem) => Err(SpecError { expected: problem, found: text.into() }),
+            Some(problem) => {
+                Err(SpecError { expected: problem.replace(" has to be ", " to be "), found: text.into() })
+            }
             None => Ok(Scaler::Dynamic(dynamic)),
         }
     }

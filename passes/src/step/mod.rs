@@ -30,11 +30,24 @@ use ampc_ir::{Module, Node};
 /// The key of the node metadata that says what a node is for.
 pub const ROLE: &str = "ampc.role";
 
+/// What a node is for, if it says so.
+pub fn role_of(module: &Module, node: Node) -> Option<&str> {
+    entry(module, node, ROLE)
+}
+
+/// The phase of a node that is of a step (`bwd`, `opt`); the forward pass says mostly nothing.
+pub fn phase_of(module: &Module, node: Node) -> Option<&str> {
+    entry(module, node, crate::autodiff::PHASE)
+}
+
+fn entry<'m>(module: &'m Module, node: Node, wanted: &str) -> Option<&'m str> {
+    let mut entries = module.node(node).metadata.iter();
+    entries.find(|&&(key, _)| module.text(key) == wanted).map(|&(_, value)| module.text(value))
+}
+
 /// Whether a node computes a loss, which stays in fp32.
 pub(crate) fn is_loss(module: &Module, node: Node) -> bool {
-    let metadata = &module.node(node).metadata;
-    !metadata.is_empty()
-        && metadata.iter().any(|&(key, value)| module.text(key) == ROLE && module.text(value) == LOSS_ROLE)
+    role_of(module, node) == Some(LOSS_ROLE)
 }
 
 /// The role of nodes that compute a loss.

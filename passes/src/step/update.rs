@@ -23,6 +23,7 @@ use crate::parameters::{ParameterError, expose};
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::pipeline::{PassOption, Setting, Spelled, Wrong, option, quoted, settings};
 use crate::policy::Pattern;
+use crate::suggest::nearest;
 use ampc_ir::edit::Position;
 use ampc_ir::inserter::InsertError;
 use ampc_ir::module::{Def, Provenance};
@@ -92,7 +93,7 @@ impl FromStr for Optimizer {
     type Err = SpecError;
     fn from_str(text: &str) -> Result<Optimizer, SpecError> {
         let mut given = Settings::of(text)?;
-        let (most, below_one) = (f64::from(f32::MAX), 1.0 - f64::EPSILON);
+        let most = f64::from(f32::MAX);
         let (kind, decay, known) = match given.kind() {
             "none" => (OptimizerKind::None, 0.0, "none"),
             "sgd" => {
@@ -110,8 +111,8 @@ impl FromStr for Optimizer {
                 )
             }
             kind @ ("adam" | "adamw") => {
-                let beta1 = given.within("beta1", 0.0, below_one)?.unwrap_or(0.9);
-                let beta2 = given.within("beta2", 0.0, below_one)?.unwrap_or(0.999);
+                let beta1 = given.share("beta1")?.unwrap_or(0.9);
+                let beta2 = given.share("beta2")?.unwrap_or(0.999);
                 let epsilon = given.within("eps", 0.0, most)?.unwrap_or(1e-8);
                 if kind == "adam" {
                     (OptimizerKind::Adam { beta1, beta2, epsilon }, 0.0, "beta1, beta2, eps, weight_decay")
@@ -254,6 +255,16 @@ pub enum UpdateError {
         /// Its type.
         found: String,
     },
+    /// Optimizers keep weights in fp32, which numbers of f64 would be rounded to.
+    #[error(
+        "parameter `{name}` is {found}: expected f32 or 16 bits; freeze it (`--freeze`), or convert the model to fp32"
+    )]
+    Wide {
+        /// The parameter.
+        name: String,
+        /// Its type.
+        found: String,
+    },
     /// What is added does not fit.
     #[error("the update cannot be added: {0}")]
     Insert(#[from] InsertError),
@@ -338,6 +349,13 @@ impl Pass for Update {
             let found = ampc_ir::infer::describe(&module.value(parameter).ty);
             return Err(UpdateError::Unsized { name, found }.into());
         }
+        let is_wide = |parameter: Value| module.value(parameter).ty.dtype() == Some(DType::F64);
+        let updates = self.optimizer.kind != OptimizerKind::None;
+        if let Some(&(parameter, _)) = pairs.iter().find(|&&(parameter, _)| updates && is_wide(parameter)) {
+            let name = ampc_ir::verify::name_of(module, parameter);
+            let found = ampc_ir::infer::describe(&module.value(parameter).ty);
+            return Err(UpdateError::Wide { name, found }.into());
+        }
         let decays = self.decays(module, &pairs)?;
         let scale = one_with_role(module, SEED)?;
         let main = module.main();
@@ -369,14 +387,20 @@ impl Update {
             let name = ampc_ir::verify::name_of(module, parameter);
             let mut decay = self.optimizer.weight_decay;
             for (i, (pattern, own)) in patterns.iter().enumerate() {
-                if pattern.matches(&name) {
+                if pattern.given() == name || pattern.matches(&name) {
                     (decay, matched[i]) = (*own, true);
                 }
             }
             decays.push(decay);
         }
         match matched.iter().position(|matched| !matched) {
-            Some(i) => Err(ParameterError::MatchesNothing { pattern: self.decay[i].0.clone() }),
+            Some(i) => {
+                let pattern = self.decay[i].0.clone();
+                let names = pairs.iter().map(|&(parameter, _)| ampc_ir::verify::name_of(module, parameter));
+                let names: Vec<String> = names.collect();
+                let near = nearest(&pattern, names.iter().map(String::as_str)).map(str::to_owned);
+                Err(ParameterError::MatchesNothing { pattern, what: "parameter", near })
+            }
             None => Ok(decays),
         }
     }
@@ -404,6 +428,16 @@ fn declare(module: &mut Module, states: &[State], scaler: &Scaler) {
     let metadata = &mut module.header.metadata;
     metadata.push((METADATA.to_owned(), list));
     metadata.push((SCALER_METADATA.to_owned(), scaler.to_string()));
+}
+
+/// The kinds of the states of a step, in their order: `weight`, `low`, `m`, `v`, `step`, `buffer`, `loss-scale`, `good` and
+/// `bad`. None of what is no step.
+pub fn kinds(module: &Module) -> Vec<String> {
+    let text = module.header.metadata.iter().find(|(key, _)| key == METADATA).map(|(_, text)| text.as_str());
+    let list: Vec<serde_json::Value> =
+        text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+    let kind = |state: &serde_json::Value| state["kind"].as_str().unwrap_or_default().to_owned();
+    list.iter().map(kind).collect()
 }
 
 /// What comes behind the gradients, while it is built.
@@ -650,7 +684,7 @@ impl<'a, 'm> Tail<'a, 'm> {
             if self.inserter.module.constant(old).is_none() {
                 continue;
             }
-            let input = expose(self.inserter.module, old);
+            let input = expose(self.inserter.module, old)?;
             let next = match found.filter(|_| skips) {
                 None => self.op(OpKind::Identity, &[new], "running-statistics")?,
                 Some(found) => {

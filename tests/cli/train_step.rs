@@ -1,0 +1,176 @@
+//! `ampc train-step`: what it writes and shows, and what it refuses.
+
+use super::support::{Dir, MLP, Run, module, snapshot};
+
+/// A linear model with normalization of what it makes.
+const NORMALIZED: &str = "  input %x : f32[4, 3]\n  const %w : f32[3, 2] = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]\n  \
+                          const %scale : f32[2] = [1.0, 2.0]\n  const %bias : f32[2] = [0.5, 0.25]\n  \
+                          const %mean : f32[2] = [0.0, 0.0]\n  const %var : f32[2] = [1.0, 1.0]\n  \
+                          %h = MatMul(%x, %w) : f32[4, 2] @product\n  \
+                          %n, %m, %v = BatchNormalization(%h, %scale, %bias, %mean, %var) {training_mode=1} : \
+                          f32[4, 2], f32[2], f32[2] @norm\n  output %n\n";
+
+const LINEAR: &str = "  input %x : f32[4, 3]\n  const %w : f32[3, 2] = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]\n  \
+                      %y = MatMul(%x, %w) : f32[4, 2] @product\n  output %y\n";
+
+/// `train-step m.ir -o s.onnx --state s.safetensors`, and more.
+fn step(dir: &Dir, more: &[&str]) -> Run {
+    dir.run(&[&["train-step", "m.ir", "-o", "s.onnx", "--state", "s.safetensors"], more].concat())
+}
+
+/// Bytes by precision and use, and which way casts go: 2 bytes a number for a low copy, 8 for the states of AdamW.
+#[test]
+fn the_summary_counts_bytes_and_casts() {
+    let dir = Dir::new();
+    dir.write("m.ir", module(NORMALIZED));
+    snapshot("train_step", &step(&dir, &["--loss", "mse", "--clip-norm", "1", "--force"]));
+    snapshot("train_step_fp32", &step(&dir, &["--loss", "mse", "--fp32", "--optimizer", "sgd", "--force"]));
+    let none = ["--loss", "mse", "--optimizer", "none", "--policy", "all", "--force"];
+    snapshot("train_step_gradients", &step(&dir, &none));
+}
+
+/// Roles in the text form and in a drawing.
+#[test]
+fn what_nodes_are_for_is_shown() {
+    let dir = Dir::new();
+    dir.write("m.ir", module(LINEAR));
+    let options =
+        ["--loss", "mse", "--optimizer", "sgd", "--clip-norm", "1", "--scaler", "torch", "--force", "-q"];
+    for (name, emit) in [("s.txt", "text"), ("s.dot", "dot")] {
+        let args = ["train-step", "m.ir", "-o", name, "--state", "s.safetensors", "--emit", emit];
+        let run = dir.run(&[&args[..], &options[..]].concat());
+        assert_eq!(run.code, 0, "{run}");
+        let text = std::fs::read_to_string(dir.path(name)).unwrap();
+        for role in ["loss", "unscale", "grad-check", "clip", "master-weight", "step", "loss-scale"] {
+            let shown = if emit == "text" { format!("ampc.role=\"{role}\"") } else { format!("\\n{role}\"") };
+            assert!(text.contains(&shown), "{emit} has no {role}:\n{text}");
+        }
+        insta::with_settings!({snapshot_path => "snapshots", prepend_module_to_snapshot => false, omit_expression => true}, {
+            insta::assert_snapshot!(format!("train_step_{emit}"), text);
+        });
+    }
+}
+
+/// A refusal: its text, and that nothing was written.
+fn refused(name: &str, body: &str, options: &[&str], code: i32) {
+    let dir = Dir::new();
+    dir.write("m.ir", module(body));
+    dir.write("scaler.json", r#"{"init": 1024, "factor": 2}"#);
+    let before = dir.files();
+    let run = step(&dir, options);
+    assert_eq!(run.code, code, "{run}");
+    assert_eq!(dir.files(), before, "nothing is left");
+    let errors = run.stderr.lines().filter(|line| line.starts_with("  x ") || line.starts_with("error: "));
+    assert_eq!(errors.count(), 1, "one error\n{run}");
+    snapshot(&format!("train_step_{name}"), &run);
+}
+
+#[test]
+fn losses_that_do_not_fit() {
+    let labels = format!("  input %labels : f32[4]\n{LINEAR}");
+    refused("float_labels", &labels, &["--loss", "cross-entropy", "--target-input", "labels"], 3);
+    refused("loss_is_no_scalar", LINEAR, &["--loss", "output:y"], 3);
+    refused("no_such_output", LINEAR, &["--loss", "mse:of=logits"], 2);
+    refused("no_such_loss", LINEAR, &["--loss", "output:loss"], 2);
+    let integers = "  input %x : i32[4]\n  %y = Neg(%x) : i32[4]\n  output %y\n";
+    refused("no_parameters", integers, &["--loss", "mse"], 3);
+}
+
+#[test]
+fn parameters_that_cannot_be_trained() {
+    let unused = format!(
+        "{LINEAR}  const %v : f32[3, 2] = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]\n  %z = MatMul(%x, %v) : f32[4, 2] @other\n  \
+         output %z\n"
+    );
+    refused("unused_parameter", &unused, &["--loss", "mse"], 3);
+    refused("freeze_matches_nothing", LINEAR, &["--loss", "mse", "--freeze", "layer.*"], 2);
+    refused("train_matches_nothing", LINEAR, &["--loss", "mse", "--train", "layer.*"], 2);
+    refused("decay_matches_nothing", LINEAR, &["--loss", "mse", "--decay", "*.bias=0"], 2);
+    refused("all_frozen", LINEAR, &["--loss", "mse", "--freeze", "*"], 3);
+    let none = "  input %x : f32[4]\n  %y = Neg(%x) : f32[4]\n  output %y\n";
+    refused("nothing_to_train", none, &["--loss", "mse"], 3);
+    let det = "  input %x : f32[3, 3]\n  const %w : f32[3, 3] = random(1)\n  %h = MatMul(%x, %w) : f32[3, 3] @product\n  \
+               %y = Det(%h) : f32 @volume\n  output %y\n";
+    refused("no_gradient", det, &["--loss", "mse"], 4);
+    let quantized = "  input %x : u8[4, 3]\n  const %w : i8[3, 2] = [1, 2, 3, 4, 5, 6]\n  const %s : f32 = 0.5\n  \
+                     %h = MatMulInteger(%x, %w) : i32[4, 2] @product\n  %f = Cast(%h) {to=1} : f32[4, 2]\n  \
+                     %y = Mul(%f, %s) : f32[4, 2]\n  output %y\n";
+    refused("quantized", quantized, &["--loss", "mse"], 3);
+}
+
+#[test]
+fn settings_that_nobody_knows() {
+    for (name, option, value) in [
+        ("loss_kind", "--loss", "huber"),
+        ("loss_setting", "--loss", "cross-entropy:smoothing=0.1"),
+        ("loss_value", "--loss", "cross-entropy:label_smoothing=2"),
+        ("optimizer_kind", "--optimizer", "lion"),
+        ("optimizer_setting", "--optimizer", "adamw:beta3=0.9"),
+        ("optimizer_value", "--optimizer", "adam:beta1=1"),
+        ("scaler_kind", "--scaler", "apex"),
+        ("scaler_setting", "--scaler", "torch:factor=2"),
+        ("scaler_value", "--scaler", "torch:growth=0.5"),
+        ("scaler_file", "--scaler", "scaler.json"),
+        ("scaler_missing_file", "--scaler", "none.json"),
+        ("clip_norm", "--clip-norm", "0"),
+        ("decay", "--decay", "bias"),
+    ] {
+        let loss: &[&str] = if option == "--loss" { &[] } else { &["--loss", "mse"] };
+        let code = if name == "scaler_missing_file" { 5 } else { 2 };
+        refused(name, LINEAR, &[loss, &[option, value]].concat(), code);
+    }
+}
+
+#[test]
+fn a_scaler_of_a_file_has_all_fields_and_numbers_that_make_sense() {
+    let dir = Dir::new();
+    dir.write("m.ir", module(LINEAR));
+    let whole = r#"{"init": 1024, "growth": 2, "backoff": 0.5, "interval": 100, "backoff_every": 1, "min": 1, "max": null,
+        "reset_good_on_overflow": true, "on_overflow": "skip", "arith": "f64_product"}"#;
+    for (what, text, message) in [
+        ("a wrong field", whole.replace("init", "scale"), "unknown field `scale`"),
+        ("a missing field", whole.replace("\"growth\": 2, ", ""), "missing field `growth`"),
+        ("a wrong word", whole.replace("\"skip\"", "\"stop\""), "unknown variant `stop`"),
+        ("a wrong type", whole.replace("1024", "\"1024\""), "invalid type: string"),
+        ("a wrong number", whole.replace("0.5", "1.5"), "`backoff` has to be between 0 and 1"),
+        ("no JSON", "init=1024".to_owned(), "expected value"),
+    ] {
+        dir.write("scaler.json", text);
+        let run = step(&dir, &["--loss", "mse", "--scaler", "scaler.json"]);
+        assert!(run.code == 2 && run.stderr.contains(message), "{what}: {run}");
+        assert!(run.stderr.contains("scaler.json"), "{what}: {run}");
+        assert_eq!(dir.files(), ["m.ir", "scaler.json"], "{what}");
+    }
+    dir.write("scaler.json", whole);
+    let run = step(&dir, &["--loss", "mse", "--scaler", "scaler.json"]);
+    assert_eq!(run.code, 0, "{run}");
+}
+
+#[test]
+fn a_step_is_no_forward_model() {
+    let dir = Dir::new();
+    dir.copy(MLP, "m.onnx");
+    let args = ["train-step", "m.onnx", "-o", "s.onnx", "--state", "s.safetensors", "--loss", "mse", "-q"];
+    assert_eq!(dir.run(&args).code, 0);
+    let args = ["train-step", "s.onnx", "-o", "t.onnx", "--state", "t.safetensors", "--loss", "mse"];
+    let run = dir.run(&args);
+    assert_eq!(run.code, 4, "{run}");
+    snapshot("train_step_of_a_step", &run);
+    assert_eq!(dir.files(), ["m.onnx", "s.onnx", "s.safetensors"]);
+}
+
+#[test]
+fn files_that_exist_stay() {
+    let dir = Dir::new();
+    dir.write("m.ir", module(LINEAR));
+    for name in ["s.onnx", "s.safetensors"] {
+        dir.write(name, "mine");
+        let run = step(&dir, &["--loss", "mse"]);
+        assert_eq!(run.code, 5, "{run}");
+        assert_eq!(dir.files(), ["m.ir", name], "{run}");
+        assert_eq!(std::fs::read(dir.path(name)).unwrap(), b"mine");
+        std::fs::remove_file(dir.path(name)).unwrap();
+    }
+    let run = dir.run(&["train-step", "m.ir", "-o", "s.onnx", "--state", "s.onnx", "--loss", "mse"]);
+    assert!(run.code == 2 && dir.files() == ["m.ir"], "{run}");
+}
