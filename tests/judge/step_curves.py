@@ -1,7 +1,8 @@
 """Training steps in fp32 against stored curves, run by ONNX Runtime.
 
 For each model of train/ with stored losses, `ampc train-step --fp32` makes a step for SGD and for Adam; ONNX Runtime runs it
-20 times from the state that comes with it. The stored losses are those of torch in float32 and in float64. A loss may be
+20 times from the state that comes with it. onnx.checker and strict inference accept the step, with the functions of ai.ampc
+and with these inlined. The stored losses are those of torch in float32 and in float64. A loss may be
 off the one in float64 by 10 times the most that torch in float32 is off it, and by 1e-5 of the first loss besides: two
 implementations in float32 differ like that, and a ReLU whose operand is near 0 opens in one of them only.
 """
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.inliner
 import onnxruntime
 from safetensors.numpy import load_file
 
@@ -50,6 +52,12 @@ def run(step: Path, feeds: dict, rate: float, steps: int) -> np.ndarray:
     return np.array(losses)
 
 
+def check(model: onnx.ModelProto) -> None:
+    """What onnx itself says of a model: its checker, and inference that is strict."""
+    onnx.checker.check_model(model, full_check=True)
+    onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
+
+
 def judge(binary: str, model: Path, work: Path) -> list[str]:
     name, problems = model.parent.name, []
     oracle = np.load(model.parent / "oracle.npz")
@@ -64,8 +72,8 @@ def judge(binary: str, model: Path, work: Path) -> list[str]:
         if made.code != 0:
             problems.append(f"{optimizer}: exit code {made.code}: {made.stderr.strip()}")
             continue
-        onnx.checker.check_model(onnx.load(step), full_check=True)
-        onnx.shape_inference.infer_shapes(onnx.load(step), check_type=True, strict_mode=True, data_prop=True)
+        check(onnx.load(step))
+        check(onnx.inliner.inline_local_functions(onnx.load(step)))
         want, torch32 = oracle[f"losses_{optimizer}64"], oracle[f"losses_{optimizer}"]
         got = run(step, feeds, rate, min(len(want), STEPS.get(name, len(want))))
         want, torch32 = want[: len(got)], torch32[: len(got)]

@@ -16,6 +16,7 @@
 //! A Dropout stays as it is where it drops nothing (in inference, or with a constant ratio of 0), where somebody reads its
 //! mask, in bodies and functions, in f64, and where its ratio is not known to be a scalar.
 
+use super::public_name;
 use crate::parameters::add_role;
 use crate::pass::{Changed, Pass, PassCx, PassError, sound};
 use crate::pipeline::{PassOption, Setting, Spelled, option, settings};
@@ -118,7 +119,7 @@ fn constant_number(module: &Module, value: Value) -> Option<f64> {
 fn input(module: &mut Module, name: &str, number: u64) -> Value {
     let data = TensorData::from_bytes(DType::U64, &[], number.to_le_bytes().to_vec());
     let payload = Payload::Dense(Arc::new(data.expect("one element")));
-    let (main, name) = (module.main(), module.fresh_name(name));
+    let (main, name) = (module.main(), public_name(module, name));
     module.add_input(main, name, payload.ty(), Some(payload))
 }
 

@@ -11,7 +11,7 @@
 //! classes (Szegedy et al., arXiv 1512.00567, as torch.nn.CrossEntropyLoss has it). Everything is computed in fp32: the
 //! pass pins its nodes.
 
-use super::{LOSS_ROLE, inference};
+use super::{LOSS_ROLE, inference, public_name};
 use crate::autodiff::LOSS;
 use crate::parameters::{ParameterError, add_role, output_named};
 use crate::pass::{Changed, Pass, PassCx, PassError};
@@ -313,7 +313,7 @@ impl Pass for Loss {
         };
         let before = module.n_nodes();
         let loss = self.add(module, prediction)?;
-        let name = module.fresh_name("loss");
+        let name = public_name(module, "loss");
         module.set_value_name(loss, name);
         let declared = module.value(loss).ty.clone();
         module.add_output(module.main(), loss, declared);
@@ -426,7 +426,7 @@ impl Loss {
         let inputs = module.graph(main).inputs();
         let Some(&found) = inputs.iter().find(|&&input| ampc_ir::verify::name_of(module, input) == name)
         else {
-            let name = module.fresh_name(name);
+            let name = public_name(module, name);
             return Ok(module.add_input(main, name, ty.clone(), None));
         };
         let has = &module.value(found).ty;

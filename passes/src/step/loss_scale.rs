@@ -4,6 +4,7 @@
 //! How the scale changes is the matter of a [`Scaler`]; the presets follow the system that they are called after.
 
 use super::loss::{Settings, SpecError};
+use super::public_name;
 use crate::autodiff::{LOSS, SEED, with_role};
 use crate::parameters::add_role;
 use crate::pass::{Changed, Pass, PassCx, PassError};
@@ -253,7 +254,7 @@ impl Pass for ScaleLoss {
         };
         #[expect(clippy::cast_possible_truncation, reason = "a loss scale is an f32")]
         let data = TensorData::from_f32(&[], &[scale as f32]).expect("one element");
-        let name = module.fresh_name(SCALE);
+        let name = public_name(module, SCALE);
         let payload = Payload::Dense(Arc::new(data));
         let seed = match self.scaler {
             Scaler::Dynamic(_) => {

@@ -25,7 +25,8 @@ pub use self::loss::{Loss, LossKind};
 pub use self::loss_scale::{Dynamic, OnOverflow, Scaler};
 pub use self::update::{Optimizer, OptimizerKind, Update};
 
-use ampc_ir::{Module, Node};
+use crate::flow;
+use ampc_ir::{Module, Node, Symbol};
 
 /// The key of the node metadata that says what a node is for.
 pub const ROLE: &str = "ampc.role";
@@ -59,4 +60,28 @@ pub(crate) fn mark(module: &mut Module, node: Node, phase: &str, role: &str) {
         let entry = (module.intern(key), module.intern(value));
         module.node_mut(node).metadata.push(entry);
     }
+}
+
+/// The name for an input or output of the step: the one that is wanted, which values inside of the model that have it give
+/// up, or another one if an input or output of the model has it.
+pub(crate) fn public_name(module: &mut Module, wanted: &str) -> Symbol {
+    let Some(symbol) = module.symbol(wanted) else { return module.fresh_name(wanted) };
+    let main = module.graph(module.main());
+    let public = main.inputs().iter().copied().chain(main.outputs().iter().map(|output| output.value));
+    if public.into_iter().any(|value| module.value(value).name == Some(symbol)) {
+        return module.fresh_name(wanted);
+    }
+    let mut inside = Vec::new();
+    for graph in flow::graphs(module) {
+        let data = module.graph(graph);
+        let sources = data.inputs().iter().chain(data.constants()).copied();
+        let results =
+            module.nodes(graph).flat_map(|node| module.node(node).results().iter().copied().flatten());
+        inside.extend(sources.chain(results).filter(|&value| module.value(value).name == Some(symbol)));
+    }
+    for value in inside {
+        let other = module.fresh_name(wanted);
+        module.set_value_name(value, other);
+    }
+    symbol
 }

@@ -17,7 +17,7 @@
 use super::inference::{self, InferenceError};
 use super::loss::{Settings, SpecError};
 use super::loss_scale::{Arith, OnOverflow, Scaler};
-use super::{dropout, mark};
+use super::{dropout, mark, public_name};
 use crate::autodiff::{GRAD, SEED, one_with_role, with_role};
 use crate::parameters::{ParameterError, expose};
 use crate::pass::{Changed, Pass, PassCx, PassError};
@@ -412,7 +412,7 @@ fn declare(module: &mut Module, states: &[State], scaler: &Scaler) {
     let mut list = Vec::new();
     for state in states {
         let name = ampc_ir::verify::name_of(module, state.input);
-        let next = module.fresh_name(&format!("{name}_next"));
+        let next = public_name(module, &format!("{name}_next"));
         module.set_value_name(state.next, next);
         let declared = module.value(state.next).ty.clone();
         module.add_output(main, state.next, declared);
@@ -474,7 +474,7 @@ impl<'a, 'm> Tail<'a, 'm> {
     /// A new input with a value to begin with.
     fn state(&mut self, name: &str, data: TensorData) -> Value {
         let module = &mut *self.inserter.module;
-        let (main, name) = (module.main(), module.fresh_name(name));
+        let (main, name) = (module.main(), public_name(module, name));
         let payload = Payload::Dense(Arc::new(data));
         module.add_input(main, name, payload.ty(), Some(payload))
     }
@@ -524,7 +524,7 @@ impl<'a, 'm> Tail<'a, 'm> {
             None => self.inserter.scalar("found_inf", DType::F32, 0.0)?,
         };
         let module = &mut *self.inserter.module;
-        let (main, name) = (module.main(), module.fresh_name("lr"));
+        let (main, name) = (module.main(), public_name(module, "lr"));
         let rate = module.add_input(main, name, Type::tensor(DType::F32, Shape::scalar()), None);
         let step = self.state("step", integer(DType::I64, 0));
         for (&(parameter, gradient), &decay) in pairs.iter().zip(decays) {
@@ -538,7 +538,7 @@ impl<'a, 'm> Tail<'a, 'm> {
 
     fn output(&mut self, name: &str, value: Value) {
         let module = &mut *self.inserter.module;
-        let (main, name) = (module.main(), module.fresh_name(name));
+        let (main, name) = (module.main(), public_name(module, name));
         module.set_value_name(value, name);
         let declared = module.value(value).ty.clone();
         module.add_output(main, value, declared);
