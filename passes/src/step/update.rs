@@ -314,7 +314,7 @@ impl Update {
             let name = ampc_ir::verify::name_of(module, parameter);
             let mut decay = self.optimizer.weight_decay;
             for (i, (pattern, own)) in patterns.iter().enumerate() {
-                if pattern.matches(&name) {
+                if pattern.given() == name || pattern.matches(&name) {
                     (decay, matched[i]) = (*own, true);
                 }
             }
