@@ -189,11 +189,15 @@ impl Error {
                     | ParameterError::Pattern(_),
                 ) => ErrorKind::Usage,
                 PassError::Parameters(ParameterError::None { .. })
-                | PassError::Loss(LossError::Prediction { .. } | LossError::Target { .. })
-                | PassError::Update(UpdateError::Unsized { .. }) => ErrorKind::InvalidInput,
+                | PassError::Loss(
+                    LossError::Prediction { .. } | LossError::Target { .. } | LossError::Custom { .. },
+                )
+                | PassError::Update(UpdateError::Unsized { .. } | UpdateError::Custom { .. }) => {
+                    ErrorKind::InvalidInput
+                }
                 PassError::Update(UpdateError::NoGradients) => ErrorKind::Usage,
                 // At this opset the operators that it is made of are not there, or not for these types.
-                PassError::Loss(LossError::Insert(_)) | PassError::Update(UpdateError::Insert(_)) => {
+                PassError::Loss(LossError::Build(_)) | PassError::Update(UpdateError::Insert(_)) => {
                     ErrorKind::Unsupported
                 }
                 PassError::PinMatchesNothing { .. }

@@ -20,7 +20,7 @@ use ampc_passes::raise_opset::{RaiseOpset, Target};
 use ampc_passes::step::loss::LossSpec;
 use ampc_passes::step::loss_scale::ScaleLoss;
 use ampc_passes::step::update::METADATA;
-use ampc_passes::step::{Loss, Optimizer, Scaler, Update};
+use ampc_passes::step::{Loss, LossKind, Optimizer, Scaler, Update};
 use ampc_passes::{Pass, Warning};
 use std::path::Path;
 use std::sync::Arc;
@@ -56,6 +56,28 @@ pub struct TrainOptions {
     pub gradients: CustomGradients,
     /// Whether every pass is verified.
     pub verify_each: bool,
+}
+
+impl Default for TrainOptions {
+    /// Mean squared errors, AdamW, and fp16 by the default policy with the default scaler.
+    fn default() -> Self {
+        TrainOptions {
+            precision: Some(RewriteOptions::default()),
+            loss: LossSpec { kind: LossKind::Mse, of: None },
+            target: "target".into(),
+            keeps_loss_fp32: true,
+            optimizer: "adamw".parse().expect("it is one"),
+            scaler: "ampc".parse().expect("it is one"),
+            clip_norm: None,
+            decay: Vec::new(),
+            train: Vec::new(),
+            freeze: Vec::new(),
+            freezes_unreached: false,
+            writes_low_copies: true,
+            gradients: CustomGradients::default(),
+            verify_each: cfg!(debug_assertions),
+        }
+    }
 }
 
 /// A training step and the state that it begins with.
@@ -142,7 +164,7 @@ pub fn pipeline_of_step(module: &Module, options: &TrainOptions) -> Result<Pipel
             custom: options.gradients.clone(),
         }),
         Box::new(Update {
-            optimizer: options.optimizer,
+            optimizer: options.optimizer.clone(),
             scaler: options.scaler.clone(),
             clip_norm: options.clip_norm,
             decay: options.decay.clone(),

@@ -11,16 +11,15 @@
 //! classes (Szegedy et al., arXiv 1512.00567, as torch.nn.CrossEntropyLoss has it). Everything is computed in fp32: the
 //! pass pins its nodes.
 
-use super::LOSS_ROLE;
-use crate::autodiff::LOSS;
+use super::custom::CustomLoss;
+use super::{LOSS_ROLE, ROLE};
+use crate::autodiff::{LOSS, PHASE, RuleError, check_loss};
+use crate::build::{Build, Nodes, Ruled};
 use crate::parameters::{ParameterError, add_role, output_named};
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::pipeline::{PassOption, Setting, Spelled, option, settings};
-use ampc_ir::edit::Position;
-use ampc_ir::entity::EntityRef;
-use ampc_ir::inserter::InsertError;
 use ampc_ir::op::OpKind;
-use ampc_ir::{AttrValue, DType, Dim, Inserter, Module, Node, NodeSpec, Shape, Type, Value};
+use ampc_ir::{AttrValue, DType, Dim, Module, Node, NodeSpec, Shape, Type, Value};
 use rustc_hash::FxHashSet;
 use std::fmt;
 use std::str::FromStr;
@@ -47,15 +46,37 @@ pub enum LossKind {
     BceWithLogits,
     /// An output is the loss.
     Output(String),
+    /// A function of the user builds it.
+    Custom(CustomLoss),
 }
 
-/// A loss as it is spelled: `cross-entropy:ignore_index=-100,label_smoothing=0.1,of=logits`.
+impl LossKind {
+    /// What it is called.
+    fn name(&self) -> &str {
+        match self {
+            LossKind::Output(_) => "output",
+            LossKind::Custom(custom) => custom.name(),
+            LossKind::Mse => "mse",
+            LossKind::L1 => "l1",
+            LossKind::BceWithLogits => "bce-with-logits",
+            LossKind::CrossEntropy { .. } => "cross-entropy",
+        }
+    }
+}
+
+/// A loss, mostly as it is spelled: `cross-entropy:ignore_index=-100,label_smoothing=0.1,of=logits`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LossSpec {
     /// Which.
     pub kind: LossKind,
     /// The output that it is the loss of: the first one without it.
     pub of: Option<String>,
+}
+
+impl From<CustomLoss> for LossSpec {
+    fn from(custom: CustomLoss) -> LossSpec {
+        LossSpec { kind: LossKind::Custom(custom), of: None }
+    }
 }
 
 /// Why a text is no loss.
@@ -177,11 +198,8 @@ impl FromStr for LossSpec {
 impl fmt::Display for LossSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut settings: Vec<String> = self.of.iter().map(|of| format!("of={of}")).collect();
-        let kind = match &self.kind {
+        match &self.kind {
             LossKind::Output(name) => return write!(f, "output:{name}"),
-            LossKind::Mse => "mse",
-            LossKind::L1 => "l1",
-            LossKind::BceWithLogits => "bce-with-logits",
             LossKind::CrossEntropy { ignore_index, label_smoothing, weights, axis } => {
                 settings.extend(ignore_index.map(|n| format!("ignore_index={n}")));
                 if *label_smoothing != 0.0 {
@@ -189,10 +207,10 @@ impl fmt::Display for LossSpec {
                 }
                 settings.extend(weights.iter().map(|name| format!("weights={name}")));
                 settings.extend(axis.map(|axis| format!("axis={axis}")));
-                "cross-entropy"
             }
-        };
-        f.write_str(kind)?;
+            LossKind::Mse | LossKind::L1 | LossKind::BceWithLogits | LossKind::Custom(_) => {}
+        }
+        f.write_str(self.kind.name())?;
         if settings.is_empty() { Ok(()) } else { write!(f, ":{}", settings.join(",")) }
     }
 }
@@ -258,7 +276,15 @@ pub enum LossError {
     },
     /// What is added does not fit.
     #[error("the loss cannot be added: {0}")]
-    Insert(#[from] InsertError),
+    Build(#[from] RuleError),
+    /// The function of a custom loss says that it cannot build it, or returns something else.
+    #[error("the loss {kind}: {what}")]
+    Custom {
+        /// The loss.
+        kind: String,
+        /// What is wrong.
+        what: String,
+    },
 }
 
 impl Pass for Loss {
@@ -280,26 +306,18 @@ impl Pass for Loss {
             }
             return Ok(Changed::Yes);
         }
-        let outputs = module.graph(module.main()).outputs();
-        let prediction = match (&self.spec.of, outputs.first()) {
-            (Some(name), _) => output_named(module, name)?,
-            (None, Some(first)) => first.value,
-            (None, None) => {
-                let (name, outputs) = ("loss".to_owned(), "none".to_owned());
-                return Err(ParameterError::NoSuchLoss { name, outputs }.into());
-            }
+        let loss = if let LossKind::Custom(custom) = &self.spec.kind {
+            custom.add(self, module)?
+        } else {
+            let prediction = self.prediction(module)?;
+            self.add(module, prediction)?
         };
-        let before = module.n_nodes();
-        let loss = self.add(module, prediction)?;
         let name = module.fresh_name("loss");
         module.set_value_name(loss, name);
+        check_loss(module, loss)?;
         let declared = module.value(loss).ty.clone();
         module.add_output(module.main(), loss, declared);
         add_role(module, LOSS, vec![loss]);
-        let nodes: Vec<_> = module.nodes(module.main()).filter(|node| node.index() >= before).collect();
-        for node in nodes.into_iter().filter(|_| self.keeps_fp32) {
-            super::mark(module, node, "fwd", LOSS_ROLE);
-        }
         Ok(Changed::Yes)
     }
 }
@@ -330,6 +348,25 @@ fn mark_downstream(module: &mut Module, target: &str, loss: Value) {
 }
 
 impl Loss {
+    /// The output that the loss is of.
+    pub(super) fn prediction(&self, module: &Module) -> Result<Value, ParameterError> {
+        let outputs = module.graph(module.main()).outputs();
+        match (&self.spec.of, outputs.first()) {
+            (Some(name), _) => output_named(module, name),
+            (None, Some(first)) => Ok(first.value),
+            (None, None) => {
+                let (name, outputs) = ("loss".to_owned(), "none".to_owned());
+                Err(ParameterError::NoSuchLoss { name, outputs })
+            }
+        }
+    }
+
+    /// What the nodes of the loss are built with.
+    pub(super) fn nodes<'m>(&self, module: &'m mut Module) -> Nodes<'m> {
+        let marks: &[_] = if self.keeps_fp32 { &[(PHASE, "fwd"), (ROLE, LOSS_ROLE)] } else { &[] };
+        Nodes::new(module, None, "in_loss", marks)
+    }
+
     /// Adds the nodes of the loss of a prediction.
     fn add(&self, module: &mut Module, prediction: Value) -> Result<Value, LossError> {
         let of = ampc_ir::verify::name_of(module, prediction);
@@ -342,24 +379,23 @@ impl Loss {
             let expected = "a float tensor whose number of axes is known";
             return Err(LossError::Prediction { kind, of, expected, found: describe(module, prediction) });
         };
-        let mut build = Build { inserter: Inserter::new(module, module.main(), Position::Last) };
+        let b = &mut self.nodes(module);
         let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
-        let mut p = build.cast(prediction, wide)?;
+        let mut p = b.cast(prediction, wide)?;
         let LossKind::CrossEntropy { ignore_index, label_smoothing, weights, axis } = &self.spec.kind else {
-            let t =
-                self.target(build.inserter.module, &Type::tensor(wide, Shape::of(dims.iter().copied())))?;
+            let t = self.target(b, &Type::tensor(wide, Shape::of(dims.iter().copied())))?;
             let per_element = match self.spec.kind {
                 LossKind::Mse => {
-                    let difference = build.op(OpKind::Sub, &[p, t])?;
-                    build.op(OpKind::Mul, &[difference, difference])?
+                    let difference = b.minus(p, t)?;
+                    b.times(difference, difference)?
                 }
                 LossKind::L1 => {
-                    let difference = build.op(OpKind::Sub, &[p, t])?;
-                    build.op(OpKind::Abs, &[difference])?
+                    let difference = b.minus(p, t)?;
+                    b.unary(OpKind::Abs, difference)?
                 }
-                _ => build.binary_cross_entropy(p, t)?,
+                _ => binary_cross_entropy(b, p, t)?,
             };
-            return build.mean(per_element);
+            return Ok(b.mean(per_element)?);
         };
         let rank = i64::try_from(dims.len()).unwrap_or(i64::MAX);
         let axis = axis.unwrap_or(if rank <= 3 { rank - 1 } else { 1 });
@@ -370,34 +406,35 @@ impl Loss {
                 kind,
                 of,
                 expected,
-                found: describe(build.inserter.module, prediction),
+                found: describe(b.module(), prediction),
             });
         };
         let mut label_dims: Vec<Dim> = dims.to_vec();
         let n_classes = label_dims.remove(classes);
         let labels = Type::tensor(DType::I64, Shape::of(label_dims.iter().copied()));
-        let mut t = self.target(build.inserter.module, &labels)?;
+        let mut t = self.target(b, &labels)?;
         if classes != 1 {
             // Classes last: rows of scores.
-            p = build.flatten(p, classes)?;
-            t = build.reshape(t, &[-1])?;
+            p = b.op(OpKind::Flatten, &[p], &[("axis", AttrValue::Int(axis))])?;
+            t = b.reshape(t, &[-1])?;
         }
         let w = match weights {
             Some(name) => {
                 let ty = Type::tensor(wide, Shape::of([n_classes]));
-                Some(self.input(build.inserter.module, name, &ty)?)
+                Some(self.input(b, name, &ty)?)
             }
             None => None,
         };
-        build.cross_entropy(p, t, w, *ignore_index, *label_smoothing)
+        Ok(cross_entropy(b, p, t, w, *ignore_index, *label_smoothing)?)
     }
 
-    fn target(&self, module: &mut Module, ty: &Type) -> Result<Value, LossError> {
-        self.input(module, &self.target, ty)
+    fn target(&self, b: &mut Nodes<'_>, ty: &Type) -> Result<Value, LossError> {
+        self.input(b, &self.target, ty)
     }
 
     /// The input of a name, which is made if there is none.
-    fn input(&self, module: &mut Module, name: &str, ty: &Type) -> Result<Value, LossError> {
+    pub(super) fn input(&self, b: &mut Nodes<'_>, name: &str, ty: &Type) -> Result<Value, LossError> {
+        let module = &mut *b.inserter.module;
         let main = module.main();
         let inputs = module.graph(main).inputs();
         let Some(&found) = inputs.iter().find(|&&input| ampc_ir::verify::name_of(module, input) == name)
@@ -418,148 +455,88 @@ impl Loss {
     }
 }
 
-/// Builds the nodes of a loss.
-struct Build<'m> {
-    inserter: Inserter<'m>,
+/// t · softplus(−p) + (1 − t) · softplus(p): no logarithm of something that has been rounded to 0.
+fn binary_cross_entropy(b: &mut Nodes<'_>, p: Value, t: Value) -> Ruled<Value> {
+    let negated = b.op(OpKind::Neg, &[p], &[])?;
+    let positive = b.op(OpKind::Softplus, &[negated], &[])?;
+    let negative = b.op(OpKind::Softplus, &[p], &[])?;
+    let one = b.number_like(1.0, p)?;
+    let rest = b.op(OpKind::Sub, &[one, t], &[])?;
+    let first = b.op(OpKind::Mul, &[t, positive], &[])?;
+    let second = b.op(OpKind::Mul, &[rest, negative], &[])?;
+    b.op(OpKind::Add, &[first, second], &[])
 }
 
-impl Build<'_> {
-    fn op(&mut self, kind: OpKind, operands: &[Value]) -> Result<Value, InsertError> {
-        self.with(kind, operands, &[])
+fn cross_entropy(
+    b: &mut Nodes<'_>,
+    p: Value,
+    t: Value,
+    weights: Option<Value>,
+    ignore_index: Option<i64>,
+    smoothing: f64,
+) -> Ruled<Value> {
+    let mut operands = vec![p, t];
+    operands.extend(weights);
+    let spec = NodeSpec::new(OpKind::SoftmaxCrossEntropyLoss, &operands);
+    let mut spec = spec.attr("reduction", AttrValue::String(b"mean".as_slice().into()));
+    if let Some(ignored) = ignore_index {
+        spec = spec.attr("ignore_index", AttrValue::Int(ignored));
     }
-
-    fn with(
-        &mut self,
-        kind: OpKind,
-        operands: &[Value],
-        attrs: &[(&'static str, AttrValue)],
-    ) -> Result<Value, InsertError> {
-        let spec = NodeSpec::new(kind, operands).suffix("in_loss");
-        let spec = attrs.iter().fold(spec, |spec, (name, value)| spec.attr(*name, value.clone()));
-        let [value] = self.inserter.insert(spec)?;
-        Ok(value)
+    let [hard, log_prob] = b.insert(spec)?;
+    if smoothing == 0.0 {
+        return Ok(hard);
     }
-
-    fn cast(&mut self, value: Value, to: DType) -> Result<Value, InsertError> {
-        if self.inserter.module.value(value).ty.dtype() == Some(to) {
-            return Ok(value);
+    // The mean over the same elements with the same weights, of the sum over all classes.
+    let mut per_class = b.op(OpKind::Neg, &[log_prob], &[])?;
+    let rank = b.module().value(p).ty.shape().and_then(Shape::rank).unwrap_or(2);
+    let (mut label_weight, dtype) = (None, b.module().value(p).ty.dtype().unwrap_or(DType::F32));
+    let (mut safe, mut ignored) = (t, None);
+    if let Some(index) = ignore_index {
+        let integers = b.module().value(t).ty.dtype().unwrap_or(DType::I64);
+        let index = b.ints(&[index]);
+        let index = b.cast(index, integers)?;
+        let is_ignored = b.op(OpKind::Equal, &[t, index], &[])?;
+        let zero = b.ints(&[0]);
+        let zero = b.cast(zero, integers)?;
+        safe = b.op(OpKind::Where, &[is_ignored, zero, t], &[])?;
+        ignored = Some(is_ignored);
+    }
+    if let Some(weights) = weights {
+        label_weight = Some(b.op(OpKind::Gather, &[weights, safe], &[])?);
+        let mut shape = vec![1i64; rank];
+        shape[1] = -1;
+        let per_axis = b.reshape(weights, &shape)?;
+        per_class = b.op(OpKind::Mul, &[per_class, per_axis], &[])?;
+    }
+    let axes = b.ints(&[1]);
+    let mut spread = b.op(OpKind::ReduceSum, &[per_class, axes], &[("keepdims", AttrValue::Int(0))])?;
+    let zero = b.number(0.0, dtype)?;
+    let one = b.number(1.0, dtype)?;
+    let mean = if label_weight.is_none() && ignored.is_none() {
+        b.mean(spread)?
+    } else {
+        let mut weight = label_weight.unwrap_or(one);
+        if let Some(ignored) = ignored {
+            weight = b.op(OpKind::Where, &[ignored, zero, weight], &[])?;
+            spread = b.op(OpKind::Where, &[ignored, zero, spread], &[])?;
         }
-        self.with(OpKind::Cast, &[value], &[("to", AttrValue::Int(i64::from(to.number())))])
-    }
-
-    fn number(&mut self, number: f64, like: Value) -> Result<Value, InsertError> {
-        let dtype = self.inserter.module.value(like).ty.dtype().unwrap_or(DType::F32);
-        self.inserter.scalar("in_loss", dtype, number)
-    }
-
-    fn flatten(&mut self, value: Value, axis: usize) -> Result<Value, InsertError> {
-        let axis = i64::try_from(axis).unwrap_or(i64::MAX);
-        self.with(OpKind::Flatten, &[value], &[("axis", AttrValue::Int(axis))])
-    }
-
-    fn reshape(&mut self, value: Value, shape: &[i64]) -> Result<Value, InsertError> {
-        let shape = self.inserter.ints("in_loss", shape);
-        self.op(OpKind::Reshape, &[value, shape])
-    }
-
-    /// The mean of all elements, a scalar.
-    fn mean(&mut self, value: Value) -> Result<Value, LossError> {
-        Ok(self.with(OpKind::ReduceMean, &[value], &[("keepdims", AttrValue::Int(0))])?)
-    }
-
-    fn sum(&mut self, value: Value) -> Result<Value, InsertError> {
-        self.with(OpKind::ReduceSum, &[value], &[("keepdims", AttrValue::Int(0))])
-    }
-
-    /// t · softplus(−p) + (1 − t) · softplus(p): no logarithm of something that has been rounded to 0.
-    fn binary_cross_entropy(&mut self, p: Value, t: Value) -> Result<Value, InsertError> {
-        let negated = self.op(OpKind::Neg, &[p])?;
-        let positive = self.op(OpKind::Softplus, &[negated])?;
-        let negative = self.op(OpKind::Softplus, &[p])?;
-        let one = self.number(1.0, p)?;
-        let rest = self.op(OpKind::Sub, &[one, t])?;
-        let first = self.op(OpKind::Mul, &[t, positive])?;
-        let second = self.op(OpKind::Mul, &[rest, negative])?;
-        self.op(OpKind::Add, &[first, second])
-    }
-
-    fn cross_entropy(
-        &mut self,
-        p: Value,
-        t: Value,
-        weights: Option<Value>,
-        ignore_index: Option<i64>,
-        smoothing: f64,
-    ) -> Result<Value, LossError> {
-        let mut operands = vec![p, t];
-        operands.extend(weights);
-        let spec = NodeSpec::new(OpKind::SoftmaxCrossEntropyLoss, &operands).suffix("in_loss");
-        let mut spec = spec.attr("reduction", AttrValue::String(b"mean".as_slice().into()));
-        if let Some(ignored) = ignore_index {
-            spec = spec.attr("ignore_index", AttrValue::Int(ignored));
+        let (total, weight) = (b.total(spread)?, b.total(weight)?);
+        b.op(OpKind::Div, &[total, weight], &[])?
+    };
+    let classes = match b.module().value(p).ty.shape().and_then(Shape::dims).and_then(|d| d[1].known()) {
+        #[expect(clippy::cast_precision_loss, reason = "a number of classes")]
+        Some(n) => b.number(n as f64, dtype)?,
+        None => {
+            let spec = NodeSpec::new(OpKind::Shape, &[p]);
+            let spec = spec.attr("start", AttrValue::Int(1)).attr("end", AttrValue::Int(2));
+            let [n] = b.insert(spec)?;
+            let n = b.reshape(n, &[])?;
+            b.cast(n, dtype)?
         }
-        let [hard, log_prob] = self.inserter.insert(spec)?;
-        if smoothing == 0.0 {
-            return Ok(hard);
-        }
-        // The mean over the same elements with the same weights, of the sum over all classes.
-        let mut per_class = self.op(OpKind::Neg, &[log_prob])?;
-        let rank = self.inserter.module.value(p).ty.shape().and_then(Shape::rank).unwrap_or(2);
-        let (mut label_weight, dtype) =
-            (None, self.inserter.module.value(p).ty.dtype().unwrap_or(DType::F32));
-        let (mut safe, mut ignored) = (t, None);
-        if let Some(index) = ignore_index {
-            let integers = self.inserter.module.value(t).ty.dtype().unwrap_or(DType::I64);
-            let index = self.inserter.ints("in_loss", &[index]);
-            let index = self.cast(index, integers)?;
-            let is_ignored = self.op(OpKind::Equal, &[t, index])?;
-            let zero = self.inserter.ints("in_loss", &[0]);
-            let zero = self.cast(zero, integers)?;
-            safe = self.op(OpKind::Where, &[is_ignored, zero, t])?;
-            ignored = Some(is_ignored);
-        }
-        if let Some(weights) = weights {
-            label_weight = Some(self.op(OpKind::Gather, &[weights, safe])?);
-            let mut shape = vec![1i64; rank];
-            shape[1] = -1;
-            let per_axis = self.reshape(weights, &shape)?;
-            per_class = self.op(OpKind::Mul, &[per_class, per_axis])?;
-        }
-        let axes = self.inserter.ints("in_loss", &[1]);
-        let mut spread =
-            self.with(OpKind::ReduceSum, &[per_class, axes], &[("keepdims", AttrValue::Int(0))])?;
-        let zero = self.inserter.scalar("in_loss", dtype, 0.0)?;
-        let one = self.inserter.scalar("in_loss", dtype, 1.0)?;
-        let mean = if label_weight.is_none() && ignored.is_none() {
-            self.mean(spread)?
-        } else {
-            let mut weight = label_weight.unwrap_or(one);
-            if let Some(ignored) = ignored {
-                weight = self.op(OpKind::Where, &[ignored, zero, weight])?;
-                spread = self.op(OpKind::Where, &[ignored, zero, spread])?;
-            }
-            let (total, weight) = (self.sum(spread)?, self.sum(weight)?);
-            self.op(OpKind::Div, &[total, weight])?
-        };
-        let classes =
-            match self.inserter.module.value(p).ty.shape().and_then(Shape::dims).and_then(|d| d[1].known()) {
-                #[expect(clippy::cast_precision_loss, reason = "a number of classes")]
-                Some(n) => self.inserter.scalar("in_loss", dtype, n as f64)?,
-                None => {
-                    let spec = NodeSpec::new(OpKind::Shape, &[p]).suffix("in_loss");
-                    let spec = spec.attr("start", AttrValue::Int(1)).attr("end", AttrValue::Int(2));
-                    let [n] = self.inserter.insert(spec)?;
-                    let n = self.reshape(n, &[])?;
-                    self.cast(n, dtype)?
-                }
-            };
-        let soft = self.op(OpKind::Div, &[mean, classes])?;
-        let (hard_share, soft_share) = (
-            self.inserter.scalar("in_loss", dtype, 1.0 - smoothing)?,
-            self.inserter.scalar("in_loss", dtype, smoothing)?,
-        );
-        let hard = self.op(OpKind::Mul, &[hard, hard_share])?;
-        let soft = self.op(OpKind::Mul, &[soft, soft_share])?;
-        Ok(self.op(OpKind::Add, &[hard, soft])?)
-    }
+    };
+    let soft = b.op(OpKind::Div, &[mean, classes], &[])?;
+    let (hard_share, soft_share) = (b.number(1.0 - smoothing, dtype)?, b.number(smoothing, dtype)?);
+    let hard = b.op(OpKind::Mul, &[hard, hard_share], &[])?;
+    let soft = b.op(OpKind::Mul, &[soft, soft_share], &[])?;
+    b.op(OpKind::Add, &[hard, soft], &[])
 }

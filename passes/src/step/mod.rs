@@ -10,10 +10,12 @@
 //! 5. [`autodiff`](crate::autodiff): the gradients;
 //! 6. [`update`]: one look at all gradients, then the optimizer, parameter by parameter, and the next loss scale.
 
+pub mod custom;
 pub mod loss;
 pub mod loss_scale;
 pub mod update;
 
+pub use self::custom::{CustomLoss, CustomOptimizer};
 pub use self::loss::{Loss, LossKind};
 pub use self::loss_scale::{Dynamic, OnOverflow, Scaler};
 pub use self::update::{Optimizer, OptimizerKind, Update};
