@@ -20,7 +20,7 @@ use ampc_passes::raise_opset::{RaiseOpset, Target};
 use ampc_passes::step::loss::LossSpec;
 use ampc_passes::step::loss_scale::ScaleLoss;
 use ampc_passes::step::update::METADATA;
-use ampc_passes::step::{Loss, LossKind, Optimizer, Scaler, Update};
+use ampc_passes::step::{Loss, LossKind, Optimizer, Scaler, StableLoss, Update};
 use ampc_passes::{Pass, Warning};
 use std::path::Path;
 use std::sync::Arc;
@@ -152,6 +152,7 @@ pub fn pipeline_of_step(module: &Module, options: &TrainOptions) -> Result<Pipel
         freeze: options.freeze.clone(),
     }));
     passes.push(Box::new(loss));
+    passes.push(Box::new(StableLoss { keeps_fp32: options.keeps_loss_fp32 }));
     if let Some(precision) = &options.precision {
         passes.extend(pipeline_of(precision).into_passes());
     }

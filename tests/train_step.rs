@@ -15,6 +15,8 @@ use std::collections::BTreeMap;
 
 #[path = "train_step/custom.rs"]
 mod custom;
+#[path = "train_step/stable.rs"]
+mod stable;
 
 /// Options by the spelling of the command line.
 fn options(loss: &str, optimizer: &str, scaler: &str, low: bool) -> TrainOptions {

@@ -18,7 +18,7 @@ use crate::build::{Build, Nodes, Ruled};
 use crate::parameters::{ParameterError, add_role, output_named};
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::pipeline::{PassOption, Setting, Spelled, option, settings};
-use ampc_ir::op::OpKind;
+use ampc_ir::op::{OpKind, Sign, moves};
 use ampc_ir::{AttrValue, DType, Dim, Module, Node, NodeSpec, Shape, Type, Value};
 use rustc_hash::FxHashSet;
 use std::fmt;
@@ -297,7 +297,7 @@ impl Pass for Loss {
     fn renews_facts(&self) -> bool {
         true
     }
-    fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
+    fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         if let LossKind::Output(name) = &self.spec.kind {
             let loss = output_named(module, name)?;
             add_role(module, LOSS, vec![loss]);
@@ -310,6 +310,9 @@ impl Pass for Loss {
             custom.add(self, module)?
         } else {
             let prediction = self.prediction(module)?;
+            if let Some((node, message)) = self.takes_probabilities(module, prediction) {
+                cx.warn("loss.probabilities", Some(node), message);
+            }
             self.add(module, prediction)?
         };
         let name = module.fresh_name("loss");
@@ -365,6 +368,40 @@ impl Loss {
     pub(super) fn nodes<'m>(&self, module: &'m mut Module) -> Nodes<'m> {
         let marks: &[_] = if self.keeps_fp32 { &[(PHASE, "fwd"), (ROLE, LOSS_ROLE)] } else { &[] };
         Nodes::new(module, None, "in_loss", marks)
+    }
+
+    /// What to say if a loss that takes scores is to be one of probabilities, and the node that makes these.
+    fn takes_probabilities(&self, module: &Module, prediction: Value) -> Option<(Node, String)> {
+        let maker = made_by(module, prediction)?;
+        let kind = module.node(maker).schema()?.kind;
+        let (of, loss) = (ampc_ir::verify::name_of(module, prediction), self.spec.kind.name());
+        let scores = module.node(maker).operand(0).map(|value| ampc_ir::verify::name_of(module, value));
+        let scores = scores.unwrap_or_default();
+        let is_output = module.node(maker).operand(0).is_some_and(|value| module.is_output(value));
+        let remedy = if is_output {
+            format!("name the scores before it (`{loss}:of={scores}`), or take another loss")
+        } else {
+            format!(
+                "make the scores before it (`{scores}`) an output and name them (`{loss}:of={scores}`), or take \
+                 another loss"
+            )
+        };
+        let message = match (&self.spec.kind, kind) {
+            (LossKind::BceWithLogits, OpKind::Sigmoid) => format!(
+                "the loss {loss} takes scores, and `{of}` is made of them by Sigmoid, which the loss applies once more: \
+                 {remedy}"
+            ),
+            (LossKind::CrossEntropy { .. }, OpKind::Softmax) => format!(
+                "the loss {loss} takes scores, and `{of}` is made of them by Softmax, which the loss applies once more: \
+                 {remedy}"
+            ),
+            (LossKind::CrossEntropy { .. }, OpKind::LogSoftmax) => format!(
+                "the loss {loss} takes scores, and `{of}` is made of them by LogSoftmax, which the loss applies once \
+                 more; of the same axis it changes nothing and costs time: {remedy}"
+            ),
+            _ => return None,
+        };
+        Some((maker, message))
     }
 
     /// Adds the nodes of the loss of a prediction.
@@ -452,6 +489,18 @@ impl Loss {
         }
         let (expected, found) = (ampc_ir::infer::describe(ty), ampc_ir::infer::describe(has));
         Err(LossError::Target { kind: self.spec.to_string(), target: name.to_owned(), expected, found })
+    }
+}
+
+/// The node whose elements a value has, behind nodes that only move them.
+fn made_by(module: &Module, mut value: Value) -> Option<Node> {
+    loop {
+        let (node, _) = module.producer(value)?;
+        let kind = module.node(node).schema()?.kind;
+        if moves(kind, 0) != Some(Sign::Kept) || moves(kind, 1).is_some() {
+            return Some(node);
+        }
+        value = module.node(node).operand(0)?;
     }
 }
 
