@@ -443,6 +443,7 @@ impl<'a, 'm> Tail<'a, 'm> {
                 let main = self.inserter.module.main();
                 self.inserter.module.add_output(main, gradient, declared);
             }
+            self.erase_unread(inverse);
             return Ok(self.scaled(scale, found)?);
         }
         let module = &mut *self.inserter.module;
@@ -453,9 +454,7 @@ impl<'a, 'm> Tail<'a, 'm> {
             let proceeds = found.map(|found| self.proceeds(found, "master-weight")).transpose()?;
             let shared = Shared { rate, step, mult: checks.then_some(mult), proceeds };
             self.customize(custom, pairs, decays, shared)?;
-            if self.inserter.module.uses(inverse).next().is_none() && !checks {
-                self.inserter.module.erase_constant(inverse);
-            }
+            self.erase_unread(inverse);
         } else {
             let is_found = match found {
                 Some(found) => found,
@@ -469,6 +468,14 @@ impl<'a, 'm> Tail<'a, 'm> {
         self.states.push(State { input: step, next, kind: "step" });
         self.running_statistics(found)?;
         Ok(self.scaled(scale, found)?)
+    }
+
+    /// Erases a constant that turned out not to be needed.
+    fn erase_unread(&mut self, value: Value) {
+        let module = &mut *self.inserter.module;
+        if module.constant(value).is_some() && module.uses(value).next().is_none() {
+            module.erase_constant(value);
+        }
     }
 
     /// Whether a step is taken.
