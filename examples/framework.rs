@@ -1,7 +1,8 @@
-//! A framework that is not ONNX asks ampc what to compute in 16 bits, without any file.
+//! A framework that is not ONNX asks ampc what to compute in 16 bits, and how to train in them, without any file.
 //!
 //! It builds its graph with [`ir::Builder`], has it rewritten, and reads the result from the module: the decision of
-//! every node, and the casts to be run. `cargo run --example framework` prints them.
+//! every node, and the casts to be run. Of the same graph it has a training step made, and takes it a few times on the
+//! CPU runtime: what is left of the loss, and what the loss scale does. `cargo run --example framework` prints both.
 
 #![allow(clippy::print_stdout, reason = "an example shows what it finds")]
 
@@ -27,7 +28,7 @@ fn build() -> Result<Module, Box<dyn std::error::Error>> {
     let mut b = Builder::new("block", 21);
     let x = b.input("x", DType::F32, ["N", "64"]);
     // A weight can be bytes of the framework's own; they are neither copied nor read until they are written.
-    let weight = vec![0.01f32; 64 * 64];
+    let weight: Vec<f32> = (0..64u8).flat_map(|i| (0..64u8).map(move |j| number(i, j) / 8.0)).collect();
     let w = b.constant("w", TensorData::from_f32(&[64, 64], &weight)?);
     let scale = b.constant("scale", TensorData::from_f32(&[64], &[1.0; 64])?);
     let h = b.op("MatMul", &[x, w])?;
@@ -43,6 +44,11 @@ fn build() -> Result<Module, Box<dyn std::error::Error>> {
     let y = b.results(norm)[0];
     b.output("y", y)?;
     Ok(b.finish()?)
+}
+
+/// Numbers between −1 and 1, as if they were random.
+fn number(i: u8, j: u8) -> f32 {
+    (f32::from(i) * 12.9898 + f32::from(j) * 78.233).sin()
 }
 
 /// Rewrites a module and lists what is to be run, in order.
@@ -68,13 +74,83 @@ fn plan(module: Module) -> Result<Vec<Step>, ampc::Error> {
     Ok(module.nodes(module.main()).map(step).collect())
 }
 
+/// What a framework shows of a step.
+#[cfg(feature = "run")]
+#[derive(Debug)]
+struct Taken {
+    loss: f64,
+    /// 1 if a gradient was not finite: nothing but the scale has changed then.
+    found_inf: f64,
+    scale: f64,
+}
+
+/// Has a training step made of a module and takes it a few times.
+#[cfg(feature = "run")]
+fn train(module: Module, steps: usize) -> Result<Vec<Taken>, Box<dyn std::error::Error>> {
+    use ampc::runtime::{Cpu, Data, HostTensor};
+    use std::collections::BTreeMap;
+    let options = ampc::train::TrainOptions {
+        loss: "mse".parse()?,
+        optimizer: "adamw:weight_decay=0".parse()?,
+        // So large that the first step overflows, and is taken again with less.
+        scaler: "torch:init=1e9,backoff=0.001".parse()?,
+        ..ampc::train::TrainOptions::default()
+    };
+    let mut step = ampc::train::train_step(Model::from(module), &options)?;
+    let data = (0..8).flat_map(|i| (0..64).map(move |j| number(j, i))).collect::<Vec<f32>>();
+    let wanted = data.iter().map(|x| x.abs()).collect::<Vec<f32>>();
+    // Everything that goes in by its name: data, and the state, which is what came out before.
+    let mut inputs = BTreeMap::from([
+        ("x".to_owned(), HostTensor::from_slice(&[8, 64], &data)?),
+        ("target".to_owned(), HostTensor::from_slice(&[8, 64], &wanted)?),
+        ("lr".to_owned(), HostTensor::from_slice(&[], &[0.02f32])?),
+    ]);
+    for (name, data) in &step.state {
+        inputs.insert(name.clone(), HostTensor::from_data(data)?);
+    }
+    let module = &mut step.model.module;
+    let mut executable = ampc::execute::prepare(module, &Cpu::default())?;
+    let (takes, gives) = (ampc::execute::input_names(module), ampc::execute::output_names(module));
+    let mut taken = Vec::new();
+    for _ in 0..steps {
+        let given: Vec<Option<Data>> =
+            takes.iter().map(|name| inputs.get(name).cloned().map(Data::Tensor)).collect();
+        let outputs = ampc::execute::run(&mut executable, &given)?;
+        let outputs: BTreeMap<&String, &HostTensor> =
+            gives.iter().zip(outputs.iter().filter_map(Data::tensor)).collect();
+        for (name, _) in &step.state {
+            inputs.extend(outputs.get(&format!("{name}_next")).map(|&next| (name.clone(), next.clone())));
+        }
+        let number = |name: &str| outputs.get(&name.to_owned())?.f64s().ok()?.next();
+        let [loss, found_inf, scale] =
+            ["loss", "found_inf", "loss_scale_next"].map(|name| number(name).unwrap_or(f64::NAN));
+        taken.push(Taken { loss, found_inf, scale });
+    }
+    Ok(taken)
+}
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     for step in plan(build()?)? {
         let dtype = step.computes_in.map(|d| d.to_string()).unwrap_or_default();
         let what = if step.inserted { "inserted" } else { &step.rule };
         println!("{:<20} {:<20} {dtype:<5} {what}", step.path, step.op);
     }
+    #[cfg(feature = "run")]
+    for (i, Taken { loss, found_inf, scale }) in train(build()?, 10)?.into_iter().enumerate() {
+        println!("step {i}: loss {loss:.4}, found_inf {found_inf}, scale {scale}");
+    }
     Ok(())
+}
+
+#[cfg(feature = "run")]
+#[test]
+fn a_step_that_overflows_is_taken_again_and_the_loss_falls() {
+    let steps = train(build().unwrap(), 10).unwrap();
+    assert_eq!(steps[0].found_inf, 1.0, "{steps:?}");
+    assert_eq!(steps[0].loss, steps[1].loss, "weights stay as they are: {steps:?}");
+    let skipped = steps.iter().take_while(|step| step.found_inf == 1.0).count();
+    assert!(steps[skipped..].iter().all(|step| step.found_inf == 0.0), "{steps:?}");
+    assert!(steps[9].loss < steps[skipped].loss, "{steps:?}");
 }
 
 #[test]

@@ -189,14 +189,18 @@ impl Error {
                     | ParameterError::Pattern(_),
                 ) => ErrorKind::Usage,
                 PassError::Parameters(ParameterError::None { .. })
-                | PassError::Loss(LossError::Prediction { .. } | LossError::Target { .. })
+                | PassError::Loss(
+                    LossError::Prediction { .. } | LossError::Target { .. } | LossError::Custom { .. },
+                )
                 | PassError::Inference(_)
-                | PassError::Update(UpdateError::Unsized { .. }) => ErrorKind::InvalidInput,
+                | PassError::Update(UpdateError::Unsized { .. } | UpdateError::Custom { .. }) => {
+                    ErrorKind::InvalidInput
+                }
                 PassError::Update(UpdateError::Wide { .. }) => ErrorKind::Unsupported,
                 PassError::Update(UpdateError::NoGradients) => ErrorKind::Usage,
                 // At this opset the operators that it is made of are not there, or not for these types.
                 PassError::Parameters(ParameterError::Insert(_))
-                | PassError::Loss(LossError::Insert(_))
+                | PassError::Loss(LossError::Build(_))
                 | PassError::Update(UpdateError::Insert(_)) => ErrorKind::Unsupported,
                 PassError::PinMatchesNothing { .. }
                 | PassError::PinsContradict { .. }

@@ -61,6 +61,8 @@ mod documents {
     #[cfg(feature = "run")]
     #[doc = include_str!("../docs/run.md")]
     mod run {}
+    #[doc = include_str!("../docs/training.md")]
+    mod training {}
 }
 
 pub use error::{Error, ErrorKind};

@@ -21,7 +21,7 @@ use ampc_passes::step::dropout::training_dropouts;
 use ampc_passes::step::loss::LossSpec;
 use ampc_passes::step::loss_scale::ScaleLoss;
 use ampc_passes::step::update::{BUFFER, METADATA, WEIGHT, states_of};
-use ampc_passes::step::{Inference, Loss, Optimizer, PhiloxDropout, Scaler, Update};
+use ampc_passes::step::{Inference, Loss, LossKind, Optimizer, PhiloxDropout, Scaler, StableLoss, Update};
 use ampc_passes::{Pass, Warning};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -61,6 +61,29 @@ pub struct TrainOptions {
     pub gradients: CustomGradients,
     /// Whether every pass is verified.
     pub verify_each: bool,
+}
+
+impl Default for TrainOptions {
+    /// Mean squared errors, AdamW, and fp16 by the default policy with the default scaler.
+    fn default() -> Self {
+        TrainOptions {
+            precision: Some(RewriteOptions::default()),
+            loss: LossSpec { kind: LossKind::Mse, of: None },
+            target: "target".into(),
+            keeps_loss_fp32: true,
+            optimizer: "adamw".parse().expect("it is one"),
+            scaler: "ampc".parse().expect("it is one"),
+            clip_norm: None,
+            decay: Vec::new(),
+            train: Vec::new(),
+            freeze: Vec::new(),
+            freezes_unreached: false,
+            writes_low_copies: true,
+            dropout_seed: 0,
+            gradients: CustomGradients::default(),
+            verify_each: cfg!(debug_assertions),
+        }
+    }
 }
 
 /// A training step and the state that it begins with.
@@ -137,6 +160,7 @@ pub fn pipeline_of_step(module: &Module, options: &TrainOptions) -> Result<Pipel
         freeze: options.freeze.clone(),
     }));
     passes.push(Box::new(loss));
+    passes.push(Box::new(StableLoss { keeps_fp32: options.keeps_loss_fp32 }));
     passes.push(Box::new(PhiloxDropout { seed: options.dropout_seed }));
     if let Some(precision) = &options.precision {
         passes.extend(pipeline_of(precision).into_passes());
@@ -150,7 +174,7 @@ pub fn pipeline_of_step(module: &Module, options: &TrainOptions) -> Result<Pipel
             custom: options.gradients.clone(),
         }),
         Box::new(Update {
-            optimizer: options.optimizer,
+            optimizer: options.optimizer.clone(),
             scaler: options.scaler.clone(),
             clip_norm: options.clip_norm,
             decay: options.decay.clone(),

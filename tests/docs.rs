@@ -30,7 +30,9 @@ use ampc::passes::guard::{GUARDS, Judges};
 use ampc::passes::pipeline::{OptionDef, PASSES, PassDef};
 use scratch::{Package, Ran, Scratch};
 use snippets::{Document, Snippet, documents};
+use std::io::Write as _;
 use std::path::Path;
+use std::process::Command;
 
 /// Runs the commands and programs of a document, and compares what follows them.
 fn run(document: &Document) -> usize {
@@ -234,4 +236,32 @@ fn guards_in_documents_are_those_of_the_table() {
     for judges in Judges::ALL {
         assert!(text.contains(&format!("`{}`", judges.group())), "{judges:?}");
     }
+}
+
+/// The example of [`docs/training.md`](../docs/training.md), in the runtime of somebody else.
+#[test]
+fn the_example_trains_in_onnx_runtime() {
+    #[expect(clippy::disallowed_methods, reason = "tests are told which Python has their packages")]
+    let Ok(python) = std::env::var("AMPC_PYTHON") else {
+        let skipped = "skipped: AMPC_PYTHON does not name a Python that has ONNX Runtime";
+        let _ = writeln!(std::io::stderr(), "{skipped}");
+        return;
+    };
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let folder = tempfile::tempdir().unwrap();
+    let output = Command::new(python)
+        .arg(root.join("examples/train_onnxruntime.py"))
+        .arg(root.join("testdata/mlp.onnx"))
+        .arg(folder.path())
+        .env("AMPC_BIN", env!("CARGO_BIN_EXE_ampc"))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let loss =
+        |line: &str| line.split_once("loss ").unwrap().1.split_once(',').unwrap().0.parse::<f64>().unwrap();
+    let losses: Vec<f64> = printed.lines().map(loss).collect();
+    // The teacher is linear, so that the model can learn it: a third of the loss is left with room to spare.
+    assert!(losses.len() == 7 && 3.0 * losses[6] < losses[0], "{printed}");
+    assert!(folder.path().join("state.safetensors").exists());
 }

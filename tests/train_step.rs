@@ -14,6 +14,11 @@ use ampc::train::{TrainOptions, TrainStep, train_step};
 use ampc::{ErrorKind, RewriteOptions};
 use std::collections::BTreeMap;
 
+#[path = "train_step/custom.rs"]
+mod custom;
+#[path = "train_step/stable.rs"]
+mod stable;
+
 /// Options by the spelling of the command line.
 fn options(loss: &str, optimizer: &str, scaler: &str, low: bool) -> TrainOptions {
     TrainOptions {
@@ -70,7 +75,10 @@ impl Training {
         let found: BTreeMap<String, HostTensor> =
             ampc::execute::output_names(&self.module).into_iter().zip(outputs).collect();
         for (name, value) in &mut self.state {
-            *value = found[&format!("{name}_next")].clone();
+            // Without an optimizer, parameters stay as they are.
+            if let Some(next) = found.get(&format!("{name}_next")) {
+                *value = next.clone();
+            }
         }
         found
     }

@@ -36,6 +36,8 @@ pub const ALREADY_LOW: &str = "already-low";
 pub(crate) const REPLAY: &str = "replay";
 /// Where a class comes from that is for this run, such as an option of the command line.
 const LIST: &str = "list";
+/// The rule of what computes a loss.
+const LOSS: &str = "loss";
 
 /// The pass.
 #[derive(Clone, Debug)]
@@ -311,7 +313,8 @@ impl State<'_> {
         }
         if castable {
             let listed = self.wishes.policy.class_of(&node_key(module, var.node));
-            let listed = listed.filter(|_| speaks && table.class != Class::Fixed);
+            // Lists speak of operators, and not of what they are there for.
+            let listed = listed.filter(|_| speaks && table.class != Class::Fixed && table.rule != LOSS);
             return self.by_wishes(table, pin, listed, replayed);
         }
         if table.class != Class::Fixed {
@@ -336,11 +339,12 @@ impl State<'_> {
         // A class for all operators is not one for what only hands values on, or for what the user described.
         let base = match self.wishes.policy.base {
             Base::Class(_) if moves || declared || flow::is_port(module, var) => Base::Table,
+            _ if is_loss => Base::Table,
             base => base,
         };
         let rule = match declared {
+            _ if is_loss => LOSS,
             true => "policy.signature",
-            false if is_loss => "loss",
             false => "table",
         };
         ByTable { class, rule, base }

@@ -25,6 +25,7 @@
 pub mod assign;
 pub mod autodiff;
 pub mod bind_signatures;
+pub mod build;
 pub mod classify;
 pub mod convert_constants;
 pub mod cost;

@@ -119,7 +119,7 @@ fn options(
         loss: loss.clone(),
         target: step.target_input.clone(),
         keeps_loss_fp32: step.loss_precision == LossPrecisionArg::Fp32,
-        optimizer: step.optimizer,
+        optimizer: step.optimizer.clone(),
         scaler,
         clip_norm: step.clip_norm,
         decay: step.decay.clone(),

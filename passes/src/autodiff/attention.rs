@@ -11,7 +11,7 @@
 //! these give. P is computed again from Q and K, in f32 or wider.
 
 use super::RuleError;
-use super::backward::{Backward, Ruled, signed};
+use super::backward::{Backward, Build, Ruled, signed};
 use super::indexing::integer;
 use super::window::{dim_range, wide};
 use ampc_ir::op::OpKind;
@@ -245,7 +245,7 @@ pub(super) fn attention(b: &mut Backward<'_>) -> Ruled {
         add_to_mask(b, &view, &heads, d)?;
         if let Some(tanh) = tanh {
             let square = b.times(tanh, tanh)?;
-            let slope = b.from_number(1.0, square)?;
+            let slope = b.number_minus(1.0, square)?;
             d = b.times(d, slope)?;
         }
         d = b.scaled(d, scale)?;

@@ -2,7 +2,7 @@
 //! f32 or wider, since runtimes add 16-bit floats by index badly or not at all.
 
 use super::RuleError;
-use super::backward::{Backward, Ruled, signed};
+use super::backward::{Backward, Build, Ruled, signed};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::{Part, normalize_axis};
 use ampc_ir::{AttrValue, NodeSpec, Value};

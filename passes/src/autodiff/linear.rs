@@ -1,7 +1,7 @@
 //! Gradients of matrix products.
 
 use super::RuleError;
-use super::backward::{Backward, Ruled};
+use super::backward::{Backward, Build, Ruled};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::linear::{Equation, GemmView, Label};
 use ampc_ir::{AttrValue, Dim, Value};

@@ -9,7 +9,7 @@
 //! ```
 
 use super::RuleError;
-use super::backward::{Backward, Ruled};
+use super::backward::{Backward, Build, Ruled};
 use super::window::wide;
 use ampc_ir::op::OpKind;
 use ampc_ir::{AttrValue, TensorData, Value};

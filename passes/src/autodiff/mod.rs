@@ -55,6 +55,7 @@ pub(crate) use self::backward::PHASE;
 pub use self::rules::{GradientFn, has_gradient, is_differentiable};
 
 use self::rules::Rule;
+use crate::build::Build;
 use crate::invariants::Invariants;
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::paths::Paths;
@@ -123,14 +124,14 @@ pub enum GradientError {
     },
 }
 
-/// What went wrong while a rule was applied, without the node.
+/// What went wrong while nodes were built, by a rule of a gradient, a loss or an optimizer.
 #[derive(Debug)]
 pub enum RuleError {
-    /// The node has parameters with which it has no gradient here, or a fact about it is not known.
+    /// There is no formula for what is at hand, or a fact about it is not known.
     Unsupported(String),
     /// The node is not what its operator allows.
     Operator(OpError),
-    /// A bug of the rule: what it inserts does not fit.
+    /// What is inserted does not fit.
     Insert(InsertError),
 }
 
@@ -155,6 +156,8 @@ impl fmt::Display for RuleError {
         }
     }
 }
+
+impl std::error::Error for RuleError {}
 
 /// The gradient of an operator that the table does not know, or that is to be differentiated otherwise.
 pub type CustomGradient = Arc<dyn Fn(&mut Backward<'_>) -> Result<(), RuleError> + Send + Sync>;
@@ -355,7 +358,8 @@ pub(crate) fn one_with_role(module: &Module, role: &'static str) -> Result<Optio
     }
 }
 
-fn check_loss(module: &Module, loss: Value) -> Result<(), GradientError> {
+/// Whether a value can be a loss.
+pub(crate) fn check_loss(module: &Module, loss: Value) -> Result<(), GradientError> {
     let ty = &module.value(loss).ty;
     let is_scalar = match ty {
         Type::Tensor(t) => t.dtype.is_float() && t.shape.element_count().is_none_or(|n| n == 1),

@@ -1,7 +1,7 @@
 //! Gradients of what moves elements, repeats them or leaves them out: exact but for sums.
 
 use super::RuleError;
-use super::backward::{Backward, Ruled, signed};
+use super::backward::{Backward, Build, Ruled, signed};
 use super::indexing::{numbered, scatter_flat};
 use super::window::{dim_range, wide};
 use ampc_ir::infer::Int;
@@ -246,7 +246,7 @@ pub(super) fn dropout(b: &mut Backward<'_>) -> Ruled {
             let i = view.ratio_operand.unwrap_or(1);
             let ratio = b.x(i)?;
             let ratio = b.cast(ratio, b.dtype(kept)?)?;
-            let rest = b.from_number(1.0, ratio)?;
+            let rest = b.number_minus(1.0, ratio)?;
             b.over(kept, rest)?
         }
     };

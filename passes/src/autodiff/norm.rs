@@ -12,7 +12,7 @@
 //! computed again from x, in f32 or wider.
 
 use super::RuleError;
-use super::backward::{Backward, Ruled, signed};
+use super::backward::{Backward, Build, Ruled, signed};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::Part;
 use ampc_ir::views::norm::lp_normalization;

@@ -4,7 +4,7 @@
 //! where a function has no derivative, the rule takes PyTorch's: 0 for Relu, Abs and outside of and at the bounds of
 //! Clip.
 
-use super::backward::{Backward, Ruled};
+use super::backward::{Backward, Build, Ruled};
 use ampc_ir::Value;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::broadcast::{Bound, ClipView};
@@ -80,14 +80,14 @@ pub(super) fn atan(b: &mut Backward<'_>) -> Ruled {
 pub(super) fn atanh(b: &mut Backward<'_>) -> Ruled {
     by_x(b, |b, x| {
         let square = b.times(x, x)?;
-        let rest = b.from_number(1.0, square)?;
+        let rest = b.number_minus(1.0, square)?;
         b.unary(OpKind::Reciprocal, rest)
     })
 }
 
 fn one_over_root_of_one_minus_square(b: &mut Backward<'_>, x: Value) -> Ruled<Value> {
     let square = b.times(x, x)?;
-    let rest = b.from_number(1.0, square)?;
+    let rest = b.number_minus(1.0, square)?;
     one_over_root(b, rest)
 }
 
@@ -223,7 +223,7 @@ fn gelu_by_tanh(b: &mut Backward<'_>, x: Value) -> Ruled<Value> {
     let half = b.scaled(tanh, 0.5)?;
     let first = b.plus_number(half, 0.5)?;
     let tanh_square = b.times(tanh, tanh)?;
-    let outer = b.from_number(1.0, tanh_square)?;
+    let outer = b.number_minus(1.0, tanh_square)?;
     let slope = b.scaled(square, 3.0 * CUBIC)?;
     let slope = b.plus_number(slope, 1.0)?;
     let slope = b.scaled(slope, 0.5 * root)?;
@@ -286,7 +286,7 @@ pub(super) fn mish(b: &mut Backward<'_>) -> Ruled {
         let softplus = b.unary(OpKind::Softplus, x)?;
         let tanh = b.unary(OpKind::Tanh, softplus)?;
         let square = b.times(tanh, tanh)?;
-        let rest = b.from_number(1.0, square)?;
+        let rest = b.number_minus(1.0, square)?;
         let sigmoid = b.unary(OpKind::Sigmoid, x)?;
         let second = b.times(x, rest)?;
         let second = b.times(second, sigmoid)?;
@@ -349,7 +349,7 @@ pub(super) fn shrink(b: &mut Backward<'_>) -> Ruled {
 /// y(1 − y)
 pub(super) fn sigmoid(b: &mut Backward<'_>) -> Ruled {
     by_y(b, |b, y| {
-        let rest = b.from_number(1.0, y)?;
+        let rest = b.number_minus(1.0, y)?;
         b.times(y, rest)
     })
 }
@@ -392,7 +392,7 @@ pub(super) fn swish(b: &mut Backward<'_>) -> Ruled {
     by_x(b, |b, x| {
         let scaled = b.scaled(x, alpha)?;
         let sigmoid = b.unary(OpKind::Sigmoid, scaled)?;
-        let rest = b.from_number(1.0, sigmoid)?;
+        let rest = b.number_minus(1.0, sigmoid)?;
         let second = b.times(scaled, rest)?;
         let sum = b.plus_number(second, 1.0)?;
         b.times(sigmoid, sum)
@@ -407,7 +407,7 @@ pub(super) fn swi_glu(b: &mut Backward<'_>) -> Ruled {
     let scaled = b.scaled(gate, alpha)?;
     let sigmoid = b.unary(OpKind::Sigmoid, scaled)?;
     if b.needs(0) {
-        let rest = b.from_number(1.0, sigmoid)?;
+        let rest = b.number_minus(1.0, sigmoid)?;
         let second = b.times(scaled, rest)?;
         let sum = b.plus_number(second, 1.0)?;
         let slope = b.times(sigmoid, sum)?;
@@ -435,7 +435,7 @@ pub(super) fn tan(b: &mut Backward<'_>) -> Ruled {
 pub(super) fn tanh(b: &mut Backward<'_>) -> Ruled {
     by_y(b, |b, y| {
         let square = b.times(y, y)?;
-        b.from_number(1.0, square)
+        b.number_minus(1.0, square)
     })
 }
 

@@ -1,7 +1,7 @@
 //! Gradients of pools.
 
 use super::RuleError;
-use super::backward::{Backward, Ruled};
+use super::backward::{Backward, Build, Ruled};
 use super::indexing::scatter_flat;
 use super::reduce::count;
 use super::window::{Window, transposed, wide};

@@ -1,7 +1,7 @@
 //! Gradients of reductions: every element gets the gradient of the result that it went into, times a slope.
 
 use super::RuleError;
-use super::backward::{Backward, Ruled};
+use super::backward::{Backward, Build, Ruled};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::reduce::{CumulativeView, ReduceView};
 use ampc_ir::{AttrValue, DType, NodeSpec, Value};

@@ -8,7 +8,7 @@
 //! ```
 
 use super::RuleError;
-use super::backward::{Backward, Ruled};
+use super::backward::{Backward, Build, Ruled};
 use super::window::wide;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::resize::{AspectRatio, Coordinates, ResizeView, SamplingView, Target};

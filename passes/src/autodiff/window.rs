@@ -12,7 +12,7 @@
 //! dilation 2: they reach 7 far, so there are 3 positions, one for each element of the window: [C, O, 3].
 
 use super::RuleError;
-use super::backward::{Backward, Ruled, signed};
+use super::backward::{Backward, Build, Ruled, signed};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::window::{ConvView, TransposedView, WindowView};
 use ampc_ir::{AttrValue, Dim, NodeSpec, Value};

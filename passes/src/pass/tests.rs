@@ -1,15 +1,16 @@
 //! Every error of a pass, from a model and options that lead to it.
 
 use crate::assign::By;
-use crate::autodiff::GradientError;
+use crate::autodiff::{Autodiff, GradientError};
 use crate::guard::OutOfRange;
 use crate::insert_casts::KeepIo;
 use crate::parameters::{ParameterError, Parameters};
-use crate::pipeline::{Lowering, Opset, Pipeline, RunError};
+use crate::pipeline::{Lowering, Opset, Pipeline, RunError, Spelled};
 use crate::policy::Pin;
 use crate::step::inference::InferenceError;
 use crate::step::loss::LossError;
 use crate::step::update::UpdateError;
+use crate::step::{CustomLoss, CustomOptimizer, Loss, Update};
 use crate::{Changed, Pass, PassCx, PassError, Policy};
 use ampc_ir::DType;
 use ampc_ir::Module;
@@ -41,7 +42,7 @@ fn kind(error: &PassError) -> usize {
         PassError::Gradient(GradientError::Unreached { .. }) => 19,
         PassError::Loss(LossError::Prediction { .. }) => 20,
         PassError::Loss(LossError::Target { .. }) => 21,
-        PassError::Loss(LossError::Insert(_)) => 22,
+        PassError::Loss(LossError::Build(_)) => 22,
         PassError::Update(UpdateError::NoGradients) => 23,
         PassError::Update(UpdateError::Insert(_)) => 24,
         PassError::Update(UpdateError::Unsized { .. }) => 25,
@@ -50,10 +51,12 @@ fn kind(error: &PassError) -> usize {
         PassError::Inference(InferenceError::NoStep) => 28,
         PassError::Inference(InferenceError::Metadata { .. }) => 29,
         PassError::Inference(InferenceError::NoValue { .. }) => 30,
+        PassError::Loss(LossError::Custom { .. }) => 31,
+        PassError::Update(UpdateError::Custom { .. }) => 32,
     }
 }
 
-const KINDS: usize = 31;
+const KINDS: usize = 33;
 
 fn text(opset: u16, lines: &str) -> String {
     format!("module ir=10\nopset ai.onnx={opset}\n\ngraph @main {{\n{lines}}}\n")
@@ -269,6 +272,8 @@ fn training_cases() -> Vec<(usize, Module, Pipeline)> {
             parsed("inference"),
         ),
         (30, read(&step_without_values()), parsed("inference")),
+        (31, product(), Pipeline::new(vec![Box::new(nothing_to_lose())]).expect("an order")),
+        (32, trained("  %loss = ReduceSum(%w) {keepdims=0} : f32\n"), forgetful()),
     ]
 }
 
@@ -281,6 +286,19 @@ fn step_without_values() -> String {
         "\nopset",
         &format!("\nmeta ampc.state = \"{states}\"\nmeta ampc.forward = \"{forward}\"\nopset"),
     )
+}
+
+/// A loss of an output that is not there.
+fn nothing_to_lose() -> Loss {
+    let spec = CustomLoss::new("mine", |b| b.output("nothing")).into();
+    Loss { spec, target: "target".into(), keeps_fp32: true }
+}
+
+/// An optimizer with a state that gets no next value.
+fn forgetful() -> Pipeline {
+    let optimizer = CustomOptimizer::new("mine", |b| b.state("m")).into();
+    let update = Update { optimizer, ..Update::blank() };
+    Pipeline::new(vec![Box::new(Autodiff::default()), Box::new(update)]).expect("an order")
 }
 
 /// A weight of f64, which no optimizer takes.

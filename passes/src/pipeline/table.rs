@@ -51,6 +51,7 @@ pub const PASSES: &[PassDef] = &[
     row::<parameters::Parameters>(),
     row::<parameters::ExposeParameters>(),
     row::<step::loss::Loss>(),
+    row::<step::stable::StableLoss>(),
     row::<step::dropout::PhiloxDropout>(),
     row::<step::loss_scale::ScaleLoss>(),
     row::<autodiff::Autodiff>(),

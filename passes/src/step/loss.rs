@@ -11,16 +11,15 @@
 //! classes (Szegedy et al., arXiv 1512.00567, as torch.nn.CrossEntropyLoss has it). Everything is computed in fp32: the
 //! pass pins its nodes.
 
-use super::{LOSS_ROLE, inference, public_name};
-use crate::autodiff::LOSS;
+use super::custom::CustomLoss;
+use super::{LOSS_ROLE, ROLE, inference, public_name};
+use crate::autodiff::{LOSS, PHASE, RuleError, check_loss};
+use crate::build::{Build, Nodes, Ruled};
 use crate::parameters::{ParameterError, add_role, output_named};
 use crate::pass::{Changed, Pass, PassCx, PassError};
-use crate::pipeline::{PassOption, Setting, Spelled, option, settings};
-use ampc_ir::edit::Position;
-use ampc_ir::entity::EntityRef;
-use ampc_ir::inserter::InsertError;
-use ampc_ir::op::OpKind;
-use ampc_ir::{AttrValue, DType, Dim, Inserter, Module, Node, NodeSpec, Shape, Type, Value};
+use crate::pipeline::{PassOption, Setting, Spelled, Words, option, settings};
+use ampc_ir::op::{OpKind, Sign, moves};
+use ampc_ir::{AttrValue, DType, Dim, Module, Node, NodeSpec, Shape, Type, Value};
 use rustc_hash::FxHashSet;
 use std::fmt;
 use std::str::FromStr;
@@ -47,15 +46,37 @@ pub enum LossKind {
     BceWithLogits,
     /// An output is the loss.
     Output(String),
+    /// A function of the user builds it.
+    Custom(CustomLoss),
 }
 
-/// A loss as it is spelled: `cross-entropy:ignore_index=-100,label_smoothing=0.1,of=logits`.
+impl LossKind {
+    /// What it is called.
+    fn name(&self) -> &str {
+        match self {
+            LossKind::Output(_) => "output",
+            LossKind::Custom(custom) => custom.name(),
+            LossKind::Mse => "mse",
+            LossKind::L1 => "l1",
+            LossKind::BceWithLogits => "bce-with-logits",
+            LossKind::CrossEntropy { .. } => "cross-entropy",
+        }
+    }
+}
+
+/// A loss, mostly as it is spelled: `cross-entropy:ignore_index=-100,label_smoothing=0.1,of=logits`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LossSpec {
     /// Which.
     pub kind: LossKind,
     /// The output that it is the loss of: the first one without it.
     pub of: Option<String>,
+}
+
+impl From<CustomLoss> for LossSpec {
+    fn from(custom: CustomLoss) -> LossSpec {
+        LossSpec { kind: LossKind::Custom(custom), of: None }
+    }
 }
 
 /// Why a text is no loss.
@@ -190,11 +211,8 @@ impl FromStr for LossSpec {
 impl fmt::Display for LossSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut settings: Vec<String> = self.of.iter().map(|of| format!("of={of}")).collect();
-        let kind = match &self.kind {
+        match &self.kind {
             LossKind::Output(name) => return write!(f, "output:{name}"),
-            LossKind::Mse => "mse",
-            LossKind::L1 => "l1",
-            LossKind::BceWithLogits => "bce-with-logits",
             LossKind::CrossEntropy { ignore_index, label_smoothing, weights, axis } => {
                 settings.extend(ignore_index.map(|n| format!("ignore_index={n}")));
                 if *label_smoothing != 0.0 {
@@ -202,10 +220,10 @@ impl fmt::Display for LossSpec {
                 }
                 settings.extend(weights.iter().map(|name| format!("weights={name}")));
                 settings.extend(axis.map(|axis| format!("axis={axis}")));
-                "cross-entropy"
             }
-        };
-        f.write_str(kind)?;
+            LossKind::Mse | LossKind::L1 | LossKind::BceWithLogits | LossKind::Custom(_) => {}
+        }
+        f.write_str(self.kind.name())?;
         if settings.is_empty() { Ok(()) } else { write!(f, ":{}", settings.join(",")) }
     }
 }
@@ -221,6 +239,9 @@ pub struct Loss {
     pub keeps_fp32: bool,
 }
 
+/// The words of the option `precision`.
+const PRECISION: Words = Words { no: "low", yes: "fp32" };
+
 impl Spelled for Loss {
     const NAME: &'static str = "loss";
     const ABOUT: &'static str = "a loss is added to an output";
@@ -234,6 +255,11 @@ impl Spelled for Loss {
             def: option("target", "the name of an input", Some("target")),
             print: |pass| (pass.target != "target").then(|| Setting::word(&pass.target)),
             read: |pass, given| given.word().map(|target| pass.target = target),
+        },
+        PassOption {
+            def: option("precision", "fp32 or low", Some(PRECISION.yes)),
+            print: |pass| (!pass.keeps_fp32).then(|| Setting::word(PRECISION.no)),
+            read: |pass, given| given.either(PRECISION).map(|keeps| pass.keeps_fp32 = keeps),
         },
     ];
     fn blank() -> Self {
@@ -274,7 +300,15 @@ pub enum LossError {
     },
     /// What is added does not fit.
     #[error("the loss cannot be added: {0}")]
-    Insert(#[from] InsertError),
+    Build(#[from] RuleError),
+    /// The function of a custom loss says that it cannot build it, or returns something else.
+    #[error("the loss {kind}: {what}")]
+    Custom {
+        /// The loss.
+        kind: String,
+        /// What is wrong.
+        what: String,
+    },
 }
 
 impl Pass for Loss {
@@ -287,7 +321,7 @@ impl Pass for Loss {
     fn renews_facts(&self) -> bool {
         true
     }
-    fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
+    fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         inference::note_forward(module);
         if let LossKind::Output(name) = &self.spec.kind {
             let loss = output_named(module, name)?;
@@ -302,26 +336,21 @@ impl Pass for Loss {
             }
             return Ok(Changed::Yes);
         }
-        let outputs = module.graph(module.main()).outputs();
-        let prediction = match (&self.spec.of, outputs.first()) {
-            (Some(name), _) => output_named(module, name)?,
-            (None, Some(first)) => first.value,
-            (None, None) => {
-                let (name, outputs) = ("loss".to_owned(), "none".to_owned());
-                return Err(ParameterError::NoSuchLoss { name, outputs }.into());
+        let loss = if let LossKind::Custom(custom) = &self.spec.kind {
+            custom.add(self, module)?
+        } else {
+            let prediction = self.prediction(module)?;
+            if let Some((node, message)) = self.takes_probabilities(module, prediction) {
+                cx.warn("loss.probabilities", Some(node), message);
             }
+            self.add(module, prediction)?
         };
-        let before = module.n_nodes();
-        let loss = self.add(module, prediction)?;
         let name = public_name(module, "loss");
         module.set_value_name(loss, name);
+        check_loss(module, loss)?;
         let declared = module.value(loss).ty.clone();
         module.add_output(module.main(), loss, declared);
         add_role(module, LOSS, vec![loss]);
-        let nodes: Vec<_> = module.nodes(module.main()).filter(|node| node.index() >= before).collect();
-        for node in nodes.into_iter().filter(|_| self.keeps_fp32) {
-            super::mark(module, node, "fwd", LOSS_ROLE);
-        }
         Ok(Changed::Yes)
     }
 }
@@ -352,6 +381,59 @@ fn mark_downstream(module: &mut Module, target: &str, loss: Value) {
 }
 
 impl Loss {
+    /// The output that the loss is of.
+    pub(super) fn prediction(&self, module: &Module) -> Result<Value, ParameterError> {
+        let outputs = module.graph(module.main()).outputs();
+        match (&self.spec.of, outputs.first()) {
+            (Some(name), _) => output_named(module, name),
+            (None, Some(first)) => Ok(first.value),
+            (None, None) => {
+                let (name, outputs) = ("loss".to_owned(), "none".to_owned());
+                Err(ParameterError::NoSuchLoss { name, outputs })
+            }
+        }
+    }
+
+    /// What the nodes of the loss are built with.
+    pub(super) fn nodes<'m>(&self, module: &'m mut Module) -> Nodes<'m> {
+        let marks: &[_] = if self.keeps_fp32 { &[(PHASE, "fwd"), (ROLE, LOSS_ROLE)] } else { &[] };
+        Nodes::new(module, None, "in_loss", marks)
+    }
+
+    /// What to say if a loss that takes scores is to be one of probabilities, and the node that makes these.
+    fn takes_probabilities(&self, module: &Module, prediction: Value) -> Option<(Node, String)> {
+        let maker = made_by(module, prediction)?;
+        let kind = module.node(maker).schema()?.kind;
+        let (of, loss) = (ampc_ir::verify::name_of(module, prediction), self.spec.kind.name());
+        let scores = module.node(maker).operand(0).map(|value| ampc_ir::verify::name_of(module, value));
+        let scores = scores.unwrap_or_default();
+        let is_output = module.node(maker).operand(0).is_some_and(|value| module.is_output(value));
+        let remedy = if is_output {
+            format!("name the scores before it (`{loss}:of={scores}`), or take another loss")
+        } else {
+            format!(
+                "make the scores before it (`{scores}`) an output and name them (`{loss}:of={scores}`), or take \
+                 another loss"
+            )
+        };
+        let message = match (&self.spec.kind, kind) {
+            (LossKind::BceWithLogits, OpKind::Sigmoid) => format!(
+                "the loss {loss} takes scores, and `{of}` is made of them by Sigmoid, which the loss applies once more: \
+                 {remedy}"
+            ),
+            (LossKind::CrossEntropy { .. }, OpKind::Softmax) => format!(
+                "the loss {loss} takes scores, and `{of}` is made of them by Softmax, which the loss applies once more: \
+                 {remedy}"
+            ),
+            (LossKind::CrossEntropy { .. }, OpKind::LogSoftmax) => format!(
+                "the loss {loss} takes scores, and `{of}` is made of them by LogSoftmax, which the loss applies once \
+                 more; of the same axis it changes nothing and costs time: {remedy}"
+            ),
+            _ => return None,
+        };
+        Some((maker, message))
+    }
+
     /// Adds the nodes of the loss of a prediction.
     fn add(&self, module: &mut Module, prediction: Value) -> Result<Value, LossError> {
         let of = ampc_ir::verify::name_of(module, prediction);
@@ -364,24 +446,23 @@ impl Loss {
             let expected = "a float tensor whose number of axes is known";
             return Err(LossError::Prediction { kind, of, expected, found: describe(module, prediction) });
         };
-        let mut build = Build { inserter: Inserter::new(module, module.main(), Position::Last) };
+        let b = &mut self.nodes(module);
         let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
-        let mut p = build.cast(prediction, wide)?;
+        let mut p = b.cast(prediction, wide)?;
         let LossKind::CrossEntropy { ignore_index, label_smoothing, weights, axis } = &self.spec.kind else {
-            let t =
-                self.target(build.inserter.module, &Type::tensor(wide, Shape::of(dims.iter().copied())))?;
+            let t = self.target(b, &Type::tensor(wide, Shape::of(dims.iter().copied())))?;
             let per_element = match self.spec.kind {
                 LossKind::Mse => {
-                    let difference = build.op(OpKind::Sub, &[p, t])?;
-                    build.op(OpKind::Mul, &[difference, difference])?
+                    let difference = b.minus(p, t)?;
+                    b.times(difference, difference)?
                 }
                 LossKind::L1 => {
-                    let difference = build.op(OpKind::Sub, &[p, t])?;
-                    build.op(OpKind::Abs, &[difference])?
+                    let difference = b.minus(p, t)?;
+                    b.unary(OpKind::Abs, difference)?
                 }
-                _ => build.binary_cross_entropy(p, t)?,
+                _ => binary_cross_entropy(b, p, t)?,
             };
-            return build.mean(per_element);
+            return Ok(b.mean(per_element)?);
         };
         let rank = i64::try_from(dims.len()).unwrap_or(i64::MAX);
         let axis = axis.unwrap_or(if rank <= 3 { rank - 1 } else { 1 });
@@ -392,36 +473,40 @@ impl Loss {
                 kind,
                 of,
                 expected,
-                found: describe(build.inserter.module, prediction),
+                found: describe(b.module(), prediction),
             });
         };
         let mut label_dims: Vec<Dim> = dims.to_vec();
         let n_classes = label_dims.remove(classes);
         let labels = Type::tensor(DType::I64, Shape::of(label_dims.iter().copied()));
-        let mut t = self.target(build.inserter.module, &labels)?;
+        let mut t = self.target(b, &labels)?;
         if classes + 1 == dims.len() && classes != 1 {
             // Classes last: rows of scores.
-            p = build.flatten(p, classes)?;
-            t = build.reshape(t, &[-1])?;
+            p = b.op(OpKind::Flatten, &[p], &[("axis", AttrValue::Int(axis))])?;
+            t = b.reshape(t, &[-1])?;
         } else if classes != 1 {
-            p = build.second(p, classes, dims.len())?;
+            // The operator has its classes in the second place.
+            let mut order: Vec<usize> = (0..dims.len()).filter(|&other| other != classes).collect();
+            order.insert(1, classes);
+            p = b.transpose(p, &order)?;
         }
         let w = match weights {
             Some(name) => {
                 let ty = Type::tensor(wide, Shape::of([n_classes]));
-                Some(self.input(build.inserter.module, name, &ty)?)
+                Some(self.input(b, name, &ty)?)
             }
             None => None,
         };
-        build.cross_entropy(p, t, w, *ignore_index, *label_smoothing)
+        Ok(cross_entropy(b, p, t, w, *ignore_index, *label_smoothing)?)
     }
 
-    fn target(&self, module: &mut Module, ty: &Type) -> Result<Value, LossError> {
-        self.input(module, &self.target, ty)
+    fn target(&self, b: &mut Nodes<'_>, ty: &Type) -> Result<Value, LossError> {
+        self.input(b, &self.target, ty)
     }
 
     /// The input of a name, which is made if there is none.
-    fn input(&self, module: &mut Module, name: &str, ty: &Type) -> Result<Value, LossError> {
+    pub(super) fn input(&self, b: &mut Nodes<'_>, name: &str, ty: &Type) -> Result<Value, LossError> {
+        let module = &mut *b.inserter.module;
         let main = module.main();
         let inputs = module.graph(main).inputs();
         let Some(&found) = inputs.iter().find(|&&input| ampc_ir::verify::name_of(module, input) == name)
@@ -442,158 +527,102 @@ impl Loss {
     }
 }
 
-/// Builds the nodes of a loss.
-struct Build<'m> {
-    inserter: Inserter<'m>,
+/// The node whose elements a value has, behind nodes that only move them.
+fn made_by(module: &Module, mut value: Value) -> Option<Node> {
+    loop {
+        let (node, _) = module.producer(value)?;
+        let kind = module.node(node).schema()?.kind;
+        if moves(kind, 0) != Some(Sign::Kept) || moves(kind, 1).is_some() {
+            return Some(node);
+        }
+        value = module.node(node).operand(0)?;
+    }
 }
 
-impl Build<'_> {
-    fn op(&mut self, kind: OpKind, operands: &[Value]) -> Result<Value, InsertError> {
-        self.with(kind, operands, &[])
-    }
+/// t · softplus(−p) + (1 − t) · softplus(p): no logarithm of something that has been rounded to 0.
+fn binary_cross_entropy(b: &mut Nodes<'_>, p: Value, t: Value) -> Ruled<Value> {
+    let negated = b.op(OpKind::Neg, &[p], &[])?;
+    let positive = b.op(OpKind::Softplus, &[negated], &[])?;
+    let negative = b.op(OpKind::Softplus, &[p], &[])?;
+    let one = b.number_like(1.0, p)?;
+    let rest = b.op(OpKind::Sub, &[one, t], &[])?;
+    let first = b.op(OpKind::Mul, &[t, positive], &[])?;
+    let second = b.op(OpKind::Mul, &[rest, negative], &[])?;
+    b.op(OpKind::Add, &[first, second], &[])
+}
 
-    fn with(
-        &mut self,
-        kind: OpKind,
-        operands: &[Value],
-        attrs: &[(&'static str, AttrValue)],
-    ) -> Result<Value, InsertError> {
-        let spec = NodeSpec::new(kind, operands).suffix("in_loss");
-        let spec = attrs.iter().fold(spec, |spec, (name, value)| spec.attr(*name, value.clone()));
-        let [value] = self.inserter.insert(spec)?;
-        Ok(value)
+fn cross_entropy(
+    b: &mut Nodes<'_>,
+    p: Value,
+    t: Value,
+    weights: Option<Value>,
+    ignore_index: Option<i64>,
+    smoothing: f64,
+) -> Ruled<Value> {
+    let mut operands = vec![p, t];
+    operands.extend(weights);
+    let spec = NodeSpec::new(OpKind::SoftmaxCrossEntropyLoss, &operands);
+    let mut spec = spec.attr("reduction", AttrValue::String(b"mean".as_slice().into()));
+    if let Some(ignored) = ignore_index {
+        spec = spec.attr("ignore_index", AttrValue::Int(ignored));
     }
-
-    fn cast(&mut self, value: Value, to: DType) -> Result<Value, InsertError> {
-        if self.inserter.module.value(value).ty.dtype() == Some(to) {
-            return Ok(value);
-        }
-        self.with(OpKind::Cast, &[value], &[("to", AttrValue::Int(i64::from(to.number())))])
+    let [hard, log_prob] = b.insert(spec)?;
+    if smoothing == 0.0 {
+        return Ok(hard);
     }
-
-    fn number(&mut self, number: f64, like: Value) -> Result<Value, InsertError> {
-        let dtype = self.inserter.module.value(like).ty.dtype().unwrap_or(DType::F32);
-        self.inserter.scalar("in_loss", dtype, number)
+    // The mean over the same elements with the same weights, of the sum over all classes.
+    let mut per_class = b.op(OpKind::Neg, &[log_prob], &[])?;
+    let rank = b.module().value(p).ty.shape().and_then(Shape::rank).unwrap_or(2);
+    let (mut label_weight, dtype) = (None, b.module().value(p).ty.dtype().unwrap_or(DType::F32));
+    let (mut safe, mut ignored) = (t, None);
+    if let Some(index) = ignore_index {
+        let integers = b.module().value(t).ty.dtype().unwrap_or(DType::I64);
+        let index = b.ints(&[index]);
+        let index = b.cast(index, integers)?;
+        let is_ignored = b.op(OpKind::Equal, &[t, index], &[])?;
+        let zero = b.ints(&[0]);
+        let zero = b.cast(zero, integers)?;
+        safe = b.op(OpKind::Where, &[is_ignored, zero, t], &[])?;
+        ignored = Some(is_ignored);
     }
-
-    fn flatten(&mut self, value: Value, axis: usize) -> Result<Value, InsertError> {
-        let axis = i64::try_from(axis).unwrap_or(i64::MAX);
-        self.with(OpKind::Flatten, &[value], &[("axis", AttrValue::Int(axis))])
+    if let Some(weights) = weights {
+        label_weight = Some(b.op(OpKind::Gather, &[weights, safe], &[])?);
+        let mut shape = vec![1i64; rank];
+        shape[1] = -1;
+        let per_axis = b.reshape(weights, &shape)?;
+        per_class = b.op(OpKind::Mul, &[per_class, per_axis], &[])?;
     }
-
-    /// An axis in the second place, the others in their order: where an operator has its classes.
-    fn second(&mut self, value: Value, axis: usize, rank: usize) -> Result<Value, InsertError> {
-        let mut order: Vec<usize> = (0..rank).filter(|&other| other != axis).collect();
-        order.insert(1, axis);
-        let order = order.into_iter().map(|axis| i64::try_from(axis).unwrap_or(i64::MAX)).collect();
-        self.with(OpKind::Transpose, &[value], &[("perm", AttrValue::Ints(order))])
-    }
-
-    fn reshape(&mut self, value: Value, shape: &[i64]) -> Result<Value, InsertError> {
-        let shape = self.inserter.ints("in_loss", shape);
-        self.op(OpKind::Reshape, &[value, shape])
-    }
-
-    /// The mean of all elements, a scalar.
-    fn mean(&mut self, value: Value) -> Result<Value, LossError> {
-        Ok(self.with(OpKind::ReduceMean, &[value], &[("keepdims", AttrValue::Int(0))])?)
-    }
-
-    fn sum(&mut self, value: Value) -> Result<Value, InsertError> {
-        self.with(OpKind::ReduceSum, &[value], &[("keepdims", AttrValue::Int(0))])
-    }
-
-    /// t · softplus(−p) + (1 − t) · softplus(p): no logarithm of something that has been rounded to 0.
-    fn binary_cross_entropy(&mut self, p: Value, t: Value) -> Result<Value, InsertError> {
-        let negated = self.op(OpKind::Neg, &[p])?;
-        let positive = self.op(OpKind::Softplus, &[negated])?;
-        let negative = self.op(OpKind::Softplus, &[p])?;
-        let one = self.number(1.0, p)?;
-        let rest = self.op(OpKind::Sub, &[one, t])?;
-        let first = self.op(OpKind::Mul, &[t, positive])?;
-        let second = self.op(OpKind::Mul, &[rest, negative])?;
-        self.op(OpKind::Add, &[first, second])
-    }
-
-    fn cross_entropy(
-        &mut self,
-        p: Value,
-        t: Value,
-        weights: Option<Value>,
-        ignore_index: Option<i64>,
-        smoothing: f64,
-    ) -> Result<Value, LossError> {
-        let mut operands = vec![p, t];
-        operands.extend(weights);
-        let spec = NodeSpec::new(OpKind::SoftmaxCrossEntropyLoss, &operands).suffix("in_loss");
-        let mut spec = spec.attr("reduction", AttrValue::String(b"mean".as_slice().into()));
-        if let Some(ignored) = ignore_index {
-            spec = spec.attr("ignore_index", AttrValue::Int(ignored));
-        }
-        let [hard, log_prob] = self.inserter.insert(spec)?;
-        if smoothing == 0.0 {
-            return Ok(hard);
-        }
-        // The mean over the same elements with the same weights, of the sum over all classes.
-        let mut per_class = self.op(OpKind::Neg, &[log_prob])?;
-        let rank = self.inserter.module.value(p).ty.shape().and_then(Shape::rank).unwrap_or(2);
-        let (mut label_weight, dtype) =
-            (None, self.inserter.module.value(p).ty.dtype().unwrap_or(DType::F32));
-        let (mut safe, mut ignored) = (t, None);
-        if let Some(index) = ignore_index {
-            let integers = self.inserter.module.value(t).ty.dtype().unwrap_or(DType::I64);
-            let index = self.inserter.ints("in_loss", &[index]);
-            let index = self.cast(index, integers)?;
-            let is_ignored = self.op(OpKind::Equal, &[t, index])?;
-            let zero = self.inserter.ints("in_loss", &[0]);
-            let zero = self.cast(zero, integers)?;
-            safe = self.op(OpKind::Where, &[is_ignored, zero, t])?;
-            ignored = Some(is_ignored);
-        }
-        if let Some(weights) = weights {
-            label_weight = Some(self.op(OpKind::Gather, &[weights, safe])?);
-            let mut shape = vec![1i64; rank];
-            shape[1] = -1;
-            let per_axis = self.reshape(weights, &shape)?;
-            per_class = self.op(OpKind::Mul, &[per_class, per_axis])?;
-        }
-        let axes = self.inserter.ints("in_loss", &[1]);
-        let mut spread =
-            self.with(OpKind::ReduceSum, &[per_class, axes], &[("keepdims", AttrValue::Int(0))])?;
-        let mean = if label_weight.is_none() && ignored.is_none() {
-            self.mean(spread)?
-        } else {
-            let mut weight = match label_weight {
-                Some(weight) => weight,
-                None => self.inserter.scalar("in_loss", dtype, 1.0)?,
-            };
-            if let Some(ignored) = ignored {
-                let zero = self.inserter.scalar("in_loss", dtype, 0.0)?;
-                weight = self.op(OpKind::Where, &[ignored, zero, weight])?;
-                spread = self.op(OpKind::Where, &[ignored, zero, spread])?;
-            }
-            let (total, weight) = (self.sum(spread)?, self.sum(weight)?);
-            self.op(OpKind::Div, &[total, weight])?
+    let axes = b.ints(&[1]);
+    let mut spread = b.op(OpKind::ReduceSum, &[per_class, axes], &[("keepdims", AttrValue::Int(0))])?;
+    let mean = if label_weight.is_none() && ignored.is_none() {
+        b.mean(spread)?
+    } else {
+        let mut weight = match label_weight {
+            Some(weight) => weight,
+            None => b.number(1.0, dtype)?,
         };
-        let classes =
-            match self.inserter.module.value(p).ty.shape().and_then(Shape::dims).and_then(|d| d[1].known()) {
-                #[expect(clippy::cast_precision_loss, reason = "a number of classes")]
-                Some(n) => self.inserter.scalar("in_loss", dtype, n as f64)?,
-                None => {
-                    let spec = NodeSpec::new(OpKind::Shape, &[p]).suffix("in_loss");
-                    let spec = spec.attr("start", AttrValue::Int(1)).attr("end", AttrValue::Int(2));
-                    let [n] = self.inserter.insert(spec)?;
-                    let n = self.reshape(n, &[])?;
-                    self.cast(n, dtype)?
-                }
-            };
-        let soft = self.op(OpKind::Div, &[mean, classes])?;
-        let (hard_share, soft_share) = (
-            self.inserter.scalar("in_loss", dtype, 1.0 - smoothing)?,
-            self.inserter.scalar("in_loss", dtype, smoothing)?,
-        );
-        let hard = self.op(OpKind::Mul, &[hard, hard_share])?;
-        let soft = self.op(OpKind::Mul, &[soft, soft_share])?;
-        Ok(self.op(OpKind::Add, &[hard, soft])?)
-    }
+        if let Some(ignored) = ignored {
+            let zero = b.number(0.0, dtype)?;
+            weight = b.op(OpKind::Where, &[ignored, zero, weight], &[])?;
+            spread = b.op(OpKind::Where, &[ignored, zero, spread], &[])?;
+        }
+        let (total, weight) = (b.total(spread)?, b.total(weight)?);
+        b.op(OpKind::Div, &[total, weight], &[])?
+    };
+    let classes = match b.module().value(p).ty.shape().and_then(Shape::dims).and_then(|d| d[1].known()) {
+        #[expect(clippy::cast_precision_loss, reason = "a number of classes")]
+        Some(n) => b.number(n as f64, dtype)?,
+        None => {
+            let spec = NodeSpec::new(OpKind::Shape, &[p]);
+            let spec = spec.attr("start", AttrValue::Int(1)).attr("end", AttrValue::Int(2));
+            let [n] = b.insert(spec)?;
+            let n = b.reshape(n, &[])?;
+            b.cast(n, dtype)?
+        }
+    };
+    let soft = b.op(OpKind::Div, &[mean, classes], &[])?;
+    let (hard_share, soft_share) = (b.number(1.0 - smoothing, dtype)?, b.number(smoothing, dtype)?);
+    let hard = b.op(OpKind::Mul, &[hard, hard_share], &[])?;
+    let soft = b.op(OpKind::Mul, &[soft, soft_share], &[])?;
+    b.op(OpKind::Add, &[hard, soft], &[])
 }

@@ -4,7 +4,7 @@
 //! order, of which those of a rewrite between the third and the fourth are left out for a step in fp32:
 //!
 //! 1. [`parameters`](crate::parameters) says what is trained;
-//! 2. [`loss`] adds a loss to an output, unless an output is one;
+//! 2. [`loss`] adds a loss to an output, unless an output is one, and [`stable-loss`](stable) has it stay finite;
 //! 3. [`philox-dropout`](dropout): dropouts draw from a generator whose state the step carries;
 //! 4. [`expose-parameters`](crate::parameters::ExposeParameters): weights become inputs;
 //! 5. [`scale-loss`](loss_scale): the loss scale becomes an input, and the gradient of the loss;
@@ -13,16 +13,20 @@
 //!
 //! [`inference`] goes the other way: of a step the forward model stays.
 
+pub mod custom;
 pub mod dropout;
 pub mod inference;
 pub mod loss;
 pub mod loss_scale;
+pub mod stable;
 pub mod update;
 
+pub use self::custom::{CustomLoss, CustomOptimizer};
 pub use self::dropout::PhiloxDropout;
 pub use self::inference::Inference;
 pub use self::loss::{Loss, LossKind};
 pub use self::loss_scale::{Dynamic, OnOverflow, Scaler};
+pub use self::stable::StableLoss;
 pub use self::update::{Optimizer, OptimizerKind, Update};
 
 use crate::flow;

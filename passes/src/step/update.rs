@@ -14,11 +14,13 @@
 //! counts steps; running statistics of BatchNormalization are selected for it. Every state is an input that the step
 //! gives back under its name with `_next` behind it; [`METADATA`] lists them.
 
+use super::custom::{CustomOptimizer, Shared, UpdateNodes};
 use super::inference::{self, InferenceError};
 use super::loss::{Settings, SpecError};
 use super::loss_scale::{Arith, OnOverflow, Scaler};
 use super::{dropout, mark, public_name};
-use crate::autodiff::{GRAD, SEED, one_with_role, with_role};
+use crate::autodiff::{GRAD, RuleError, SEED, one_with_role, with_role};
+use crate::build::Build;
 use crate::parameters::{ParameterError, expose};
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::pipeline::{PassOption, Setting, Spelled, Wrong, option, quoted, settings};
@@ -45,7 +47,7 @@ pub const SCALER_METADATA: &str = "ampc.loss_scale";
 const PHASE: &str = "opt";
 
 /// Which optimizer, with its numbers.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub enum OptimizerKind {
     /// None: gradients are outputs, for an optimizer outside of the step.
     None,
@@ -78,15 +80,23 @@ pub enum OptimizerKind {
         /// Whether it is Hugging Face's.
         hf: bool,
     },
+    /// A function of the user builds it.
+    Custom(CustomOptimizer),
 }
 
-/// An optimizer as it is spelled: `adamw:beta2=0.95,weight_decay=0.1`.
-#[derive(Clone, Copy, PartialEq, Debug)]
+/// An optimizer, mostly as it is spelled: `adamw:beta2=0.95,weight_decay=0.1`.
+#[derive(Clone, PartialEq, Debug)]
 pub struct Optimizer {
     /// Which.
     pub kind: OptimizerKind,
     /// The decay of weights that no group has.
     pub weight_decay: f64,
+}
+
+impl From<CustomOptimizer> for Optimizer {
+    fn from(custom: CustomOptimizer) -> Optimizer {
+        Optimizer { kind: OptimizerKind::Custom(custom), weight_decay: 0.0 }
+    }
 }
 
 impl FromStr for Optimizer {
@@ -143,10 +153,11 @@ impl FromStr for Optimizer {
 impl fmt::Display for Optimizer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let decay = self.weight_decay;
-        match self.kind {
+        match &self.kind {
             OptimizerKind::None => f.write_str("none"),
+            OptimizerKind::Custom(custom) => f.write_str(custom.name()),
             OptimizerKind::Sgd { momentum, dampening, nesterov } => {
-                let nesterov = u8::from(nesterov);
+                let nesterov = u8::from(*nesterov);
                 write!(
                     f,
                     "sgd:momentum={momentum},dampening={dampening},nesterov={nesterov},weight_decay={decay}"
@@ -156,7 +167,7 @@ impl fmt::Display for Optimizer {
                 write!(f, "adam:beta1={beta1},beta2={beta2},eps={epsilon:e},weight_decay={decay}")
             }
             OptimizerKind::AdamW { beta1, beta2, epsilon, hf } => {
-                let mode = if hf { "hf" } else { "torch" };
+                let mode = if *hf { "hf" } else { "torch" };
                 write!(
                     f,
                     "adamw:beta1={beta1},beta2={beta2},eps={epsilon:e},weight_decay={decay},mode={mode}"
@@ -195,7 +206,7 @@ impl Spelled for Update {
     const OPTIONS: &'static [PassOption<Self>] = &[
         PassOption {
             def: option("optimizer", "as `train-step --optimizer`", Some("adamw")),
-            print: |pass| Some(Setting::word(pass.optimizer)),
+            print: |pass| Some(Setting::word(&pass.optimizer)),
             read: |pass, given| {
                 given.read(|word| word.parse().ok()).map(|optimizer| pass.optimizer = optimizer)
             },
@@ -268,6 +279,16 @@ pub enum UpdateError {
     /// What is added does not fit.
     #[error("the update cannot be added: {0}")]
     Insert(#[from] InsertError),
+    /// The function of a custom optimizer says that it cannot build it, or returns something else.
+    #[error("the optimizer {name}, for parameter `{parameter}`: {what}")]
+    Custom {
+        /// The optimizer.
+        name: String,
+        /// The parameter.
+        parameter: String,
+        /// What is wrong.
+        what: String,
+    },
 }
 
 /// A state: the input, and the value that is the input next.
@@ -364,7 +385,7 @@ impl Pass for Update {
         }
         module.header.ir_version = module.header.ir_version.max(IR_VERSION);
         inference::note_forward(module);
-        let states = Tail::new(self, module).build(&pairs, &decays, scale).map_err(UpdateError::from)?;
+        let states = Tail::new(self, module).build(&pairs, &decays, scale)?;
         declare(module, &states, &self.scaler);
         Ok(Changed::Yes)
     }
@@ -484,7 +505,7 @@ impl<'a, 'm> Tail<'a, 'm> {
         pairs: &[(Value, Value)],
         decays: &[f64],
         scale: Option<Value>,
-    ) -> Result<Vec<State>, InsertError> {
+    ) -> Result<Vec<State>, UpdateError> {
         let update = self.update;
         let inverse = match scale {
             Some(scale) => self.op(OpKind::Reciprocal, &[scale], "unscale")?,
@@ -517,23 +538,81 @@ impl<'a, 'm> Tail<'a, 'm> {
                 let main = self.inserter.module.main();
                 self.inserter.module.add_output(main, gradient, declared);
             }
-            return self.scaled(scale, found);
+            self.erase_unread(inverse);
+            return Ok(self.scaled(scale, found)?);
         }
-        let is_found = match found {
-            Some(found) => found,
-            None => self.inserter.scalar("found_inf", DType::F32, 0.0)?,
-        };
         let module = &mut *self.inserter.module;
         let (main, name) = (module.main(), public_name(module, "lr"));
         let rate = module.add_input(main, name, Type::tensor(DType::F32, Shape::scalar()), None);
         let step = self.state("step", integer(DType::I64, 0));
-        for (&(parameter, gradient), &decay) in pairs.iter().zip(decays) {
-            self.optimize(parameter, gradient, decay, [rate, mult, step, is_found])?;
+        if let OptimizerKind::Custom(custom) = &update.optimizer.kind {
+            let proceeds = found.map(|found| self.proceeds(found, "master-weight")).transpose()?;
+            let shared = Shared { rate, step, mult: checks.then_some(mult), proceeds };
+            self.customize(custom, pairs, decays, shared)?;
+            self.erase_unread(inverse);
+        } else {
+            let is_found = match found {
+                Some(found) => found,
+                None => self.inserter.scalar("found_inf", DType::F32, 0.0)?,
+            };
+            for (&(parameter, gradient), &decay) in pairs.iter().zip(decays) {
+                self.optimize(parameter, gradient, decay, [rate, mult, step, is_found])?;
+            }
         }
         let next = self.next_step(step, found)?;
         self.states.push(State::new(step, next, "step"));
         self.running_statistics(found)?;
-        self.scaled(scale, found)
+        Ok(self.scaled(scale, found)?)
+    }
+
+    /// Erases a constant that turned out not to be needed.
+    fn erase_unread(&mut self, value: Value) {
+        let module = &mut *self.inserter.module;
+        if module.constant(value).is_some() && module.uses(value).next().is_none() {
+            module.erase_constant(value);
+        }
+    }
+
+    /// Whether a step is taken.
+    fn proceeds(&mut self, found: Value, role: &str) -> Result<Value, InsertError> {
+        let none = self.inserter.scalar("zero", DType::F32, 0.0)?;
+        self.op(OpKind::Equal, &[found, none], role)
+    }
+
+    /// All parameters, by an optimizer of the user.
+    fn customize(
+        &mut self,
+        custom: &CustomOptimizer,
+        pairs: &[(Value, Value)],
+        decays: &[f64],
+        shared: Shared,
+    ) -> Result<(), UpdateError> {
+        let mut lows = Vec::with_capacity(pairs.len());
+        for &(parameter, _) in pairs {
+            lows.push(if self.update.writes_low_copies { self.low_copy(parameter) } else { None });
+        }
+        let mut b = UpdateNodes::new(self.inserter.module, shared);
+        for ((&(parameter, gradient), &decay), low) in pairs.iter().zip(decays).zip(lows) {
+            let wrong = |module: &Module, error: &RuleError| UpdateError::Custom {
+                name: custom.name().to_owned(),
+                parameter: ampc_ir::verify::name_of(module, parameter),
+                what: error.to_string(),
+            };
+            let updated = b.enter(parameter, gradient, decay).and_then(|()| custom.add(&mut b));
+            let updated = updated.map_err(|error| wrong(b.module(), &error))?;
+            let weight = updated.weight;
+            self.states.push(State::new(weight.input, weight.next, WEIGHT));
+            let states = updated.states.into_iter();
+            self.states.extend(
+                states.map(|own| State { of: Some(parameter), ..State::new(own.input, own.next, "state") }),
+            );
+            if let Some(low) = low {
+                let to = b.dtype(low).unwrap_or(DType::F32);
+                let next = b.cast(weight.next, to).map_err(|error| wrong(b.module(), &error))?;
+                self.states.push(State { of: Some(parameter), ..State::new(low, next, LOW) });
+            }
+        }
+        Ok(())
     }
 
     fn output(&mut self, name: &str, value: Value) {
@@ -560,7 +639,7 @@ impl<'a, 'm> Tail<'a, 'm> {
         };
         let number = |spec: NodeSpec, key: &'static str, number: f64| spec.attr(key, double(number));
         let (mut spec, states) = match self.update.optimizer.kind {
-            OptimizerKind::None => return Ok(()),
+            OptimizerKind::None | OptimizerKind::Custom(_) => return Ok(()),
             OptimizerKind::Sgd { momentum, dampening, nesterov } => {
                 let v = (momentum != 0.0).then(|| zeros(self, "v"));
                 let mut operands = vec![parameter, gradient, rate, mult, step, found];
@@ -579,7 +658,7 @@ impl<'a, 'm> Tail<'a, 'm> {
             | OptimizerKind::AdamW { beta1, beta2, epsilon, .. } => {
                 let (m, v) = (zeros(self, "m"), zeros(self, "v"));
                 let operands = [parameter, gradient, m, v, rate, mult, step, found];
-                let kind = self.update.optimizer.kind;
+                let kind = &self.update.optimizer.kind;
                 let op =
                     if matches!(kind, OptimizerKind::Adam { .. }) { OpKind::Adam } else { OpKind::AdamW };
                 let mut spec = NodeSpec::new(op, &operands);
@@ -588,7 +667,7 @@ impl<'a, 'm> Tail<'a, 'm> {
                 spec = number(spec, "epsilon", epsilon);
                 spec = spec.attr("bias_correction", AttrValue::Int(1));
                 if let OptimizerKind::AdamW { hf, .. } = kind {
-                    let mode: &[u8] = if hf { b"hf" } else { b"torch" };
+                    let mode: &[u8] = if *hf { b"hf" } else { b"torch" };
                     spec = spec.attr("mode", AttrValue::String(mode.into()));
                 }
                 (spec, [Some(m), Some(v)])
@@ -653,8 +732,7 @@ impl<'a, 'm> Tail<'a, 'm> {
         let taken = match found {
             None => self.inserter.constant("one", integer(DType::I64, 1)),
             Some(found) => {
-                let none = self.inserter.scalar("zero", DType::F32, 0.0)?;
-                let proceeds = self.op(OpKind::Equal, &[found, none], "step")?;
+                let proceeds = self.proceeds(found, "step")?;
                 let spec = NodeSpec::new(OpKind::Cast, &[proceeds])
                     .attr("to", AttrValue::Int(i64::from(DType::I64.number())));
                 let [taken] = self.insert(spec, "step")?;
@@ -688,8 +766,7 @@ impl<'a, 'm> Tail<'a, 'm> {
             let next = match found.filter(|_| skips) {
                 None => self.op(OpKind::Identity, &[new], "running-statistics")?,
                 Some(found) => {
-                    let none = self.inserter.scalar("zero", DType::F32, 0.0)?;
-                    let proceeds = self.op(OpKind::Equal, &[found, none], "running-statistics")?;
+                    let proceeds = self.proceeds(found, "running-statistics")?;
                     self.op(OpKind::Where, &[proceeds, new, input], "running-statistics")?
                 }
             };
@@ -769,7 +846,7 @@ fn integer(dtype: DType, number: i32) -> TensorData {
 }
 
 /// Zeros of a type whose dims are known.
-fn zeros_like(ty: &Type) -> Option<TensorData> {
+pub(super) fn zeros_like(ty: &Type) -> Option<TensorData> {
     let tensor = ty.as_tensor()?;
     let dims = tensor.shape.to_known()?;
     let bytes = usize::try_from(tensor.storage_bytes()?).ok()?;

@@ -1,0 +1,16 @@
+//! Losses and optimizers of a user: functions in Rust that build nodes, as
+//! [`CustomGradients`](crate::autodiff::CustomGradients) are for gradients.
+//!
+//! A function says the formula; all else is as with those that ampc has: nodes have their phase and role, a loss stays
+//! in fp32, what an optimizer changes is left alone by a step whose gradients are not finite, and low copies of weights,
+//! names of states and metadata are made for it. A pipeline with one cannot be printed in a way that is read again: its
+//! text has the name only.
+
+mod function;
+mod loss;
+mod optimizer;
+
+pub use self::function::FunctionError;
+pub use self::loss::{CustomLoss, LossNodes};
+pub(super) use self::optimizer::Shared;
+pub use self::optimizer::{CustomOptimizer, UpdateNodes};
