@@ -15,7 +15,7 @@ use super::LOSS_ROLE;
 use crate::autodiff::LOSS;
 use crate::parameters::{ParameterError, add_role, output_named};
 use crate::pass::{Changed, Pass, PassCx, PassError};
-use crate::pipeline::{PassOption, Setting, Spelled, option, settings};
+use crate::pipeline::{PassOption, Setting, Spelled, Words, option, settings};
 use ampc_ir::edit::Position;
 use ampc_ir::entity::EntityRef;
 use ampc_ir::inserter::InsertError;
@@ -221,6 +221,9 @@ pub struct Loss {
     pub keeps_fp32: bool,
 }
 
+/// The words of the option `precision`.
+const PRECISION: Words = Words { no: "low", yes: "fp32" };
+
 impl Spelled for Loss {
     const NAME: &'static str = "loss";
     const ABOUT: &'static str = "a loss is added to an output";
@@ -234,6 +237,11 @@ impl Spelled for Loss {
             def: option("target", "the name of an input", Some("target")),
             print: |pass| (pass.target != "target").then(|| Setting::word(&pass.target)),
             read: |pass, given| given.word().map(|target| pass.target = target),
+        },
+        PassOption {
+            def: option("precision", "fp32 or low", Some(PRECISION.yes)),
+            print: |pass| (!pass.keeps_fp32).then(|| Setting::word(PRECISION.no)),
+            read: |pass, given| given.either(PRECISION).map(|keeps| pass.keeps_fp32 = keeps),
         },
     ];
     fn blank() -> Self {

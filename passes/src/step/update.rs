@@ -20,7 +20,7 @@ use super::mark;
 use crate::autodiff::{GRAD, SEED, one_with_role};
 use crate::parameters::{ParameterError, expose};
 use crate::pass::{Changed, Pass, PassCx, PassError};
-use crate::pipeline::{PassOption, Setting, Spelled, Wrong, option, quoted, settings};
+use crate::pipeline::{PassOption, Setting, Spelled, Words, Wrong, option, quoted, settings};
 use crate::policy::Pattern;
 use crate::suggest::nearest;
 use ampc_ir::edit::Position;
@@ -185,6 +185,9 @@ pub fn decay_of(text: &str) -> Option<(String, f64)> {
     (!pattern.is_empty()).then(|| (pattern.to_owned(), number))
 }
 
+/// The words of the option `low_copies`.
+const LOW_COPIES: Words = Words { no: "none", yes: "written" };
+
 impl Spelled for Update {
     const NAME: &'static str = "update";
     const ABOUT: &'static str =
@@ -225,6 +228,11 @@ impl Spelled for Update {
                 let pairs: Option<Vec<_>> = list.iter().map(|entry| decay_of(entry)).collect();
                 pairs.map(|pairs| pass.decay = pairs).ok_or(Wrong::Value)
             },
+        },
+        PassOption {
+            def: option("low_copies", "written or none", Some(LOW_COPIES.yes)),
+            print: |pass| (!pass.writes_low_copies).then(|| Setting::word(LOW_COPIES.no)),
+            read: |pass, given| given.either(LOW_COPIES).map(|writes| pass.writes_low_copies = writes),
         },
     ];
     fn blank() -> Self {
