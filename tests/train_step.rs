@@ -241,15 +241,21 @@ fn a_step_that_is_skipped_keeps_every_bit_of_weights_optimizer_and_running_stati
 #[test]
 fn with_zero_gradients_sgd_takes_the_step_and_adam_skips_it() {
     for (optimizer, skips) in [("sgd:momentum=0.5", false), ("adam", true), ("adamw", true)] {
-        for scaler in ["paddle-new:init=1024", "paddle-fleet:init=1024", "paddle-old:init=1024"] {
-            let mut training = Training::of(step_of(NORMALIZED, &options("mse", optimizer, scaler, true)));
+        let scalers = ["paddle-new:init=1024", "paddle-fleet:init=1024", "paddle-old:init=1024"];
+        for (scaler, clip_norm) in
+            scalers.into_iter().flat_map(|scaler| [(scaler, None), (scaler, Some(1.0))])
+        {
+            let mut options = options("mse", optimizer, scaler, true);
+            // The norm is infinite, or no number.
+            options.clip_norm = clip_norm;
+            let mut training = Training::of(step_of(NORMALIZED, &options));
             training.step(&data(2.0));
             let scale = training.state.get_mut("loss_scale").unwrap();
             *scale = tensor(&[], &[1e38]);
             let before = training.state.clone();
             let found = training.step(&data(2.0));
             assert_eq!(number(&found["found_inf"]), 1.0);
-            let what = format!("{optimizer} {scaler}");
+            let what = format!("{optimizer} {scaler} {clip_norm:?}");
             let floats = |tensor: &HostTensor| tensor.f64s().unwrap().collect::<Vec<_>>();
             // The forward pass was finite, and its statistics are kept.
             for name in ["mean", "var"] {

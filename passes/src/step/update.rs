@@ -464,6 +464,7 @@ impl<'a, 'm> Tail<'a, 'm> {
                 let main = self.inserter.module.main();
                 self.inserter.module.add_output(main, gradient, declared);
             }
+            self.running_statistics(found)?;
             return self.scaled(scale, found);
         }
         let is_found = match found {
@@ -631,7 +632,7 @@ impl<'a, 'm> Tail<'a, 'm> {
             if self.inserter.module.constant(old).is_none() {
                 continue;
             }
-            let input = expose(self.inserter.module, old)?;
+            let input = expose(self.inserter.module, old, false)?;
             let next = match found.filter(|_| skips) {
                 None => self.op(OpKind::Identity, &[new], "running-statistics")?,
                 Some(found) => {
