@@ -225,7 +225,11 @@ fn training_cases() -> Vec<(usize, Module, Pipeline)> {
         (21, with_target("i64[4, 4]"), parsed("loss{kind=l1}")),
         (22, module(11, PRODUCT), parsed("loss{kind=cross-entropy}")),
         (23, product(), parsed("update")),
-        (24, of_doubles(), parsed("parameters{loss=y}, autodiff, update{optimizer=adam}")),
+        (
+            24,
+            module(21, "  input %w : f32[4]\n  input %g : i64[4]\n  output %w\n  role grad(%w, %g)\n"),
+            parsed("update"),
+        ),
         (
             25,
             module(
@@ -233,6 +237,16 @@ fn training_cases() -> Vec<(usize, Module, Pipeline)> {
                 "  input %w : f32[N]\n  %y = ReduceSum(%w) {keepdims=0} : f32\n  output %y\n  role parameter(%w)\n  role loss(%y)\n",
             ),
             parsed("autodiff, update"),
+        ),
+        (26, of_doubles(), parsed("parameters{loss=y}, autodiff, update{optimizer=adam}")),
+        (
+            27,
+            module(
+                5,
+                "  input %x : f16[4]\n  const %w : f16[4] = random(1)\n  %y = Mul(%x, %w) : f16[4]\n  output %y\n  \
+                 role parameter(%w)\n",
+            ),
+            parsed("expose-parameters"),
         ),
     ]
 }
