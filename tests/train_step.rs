@@ -250,15 +250,21 @@ fn a_step_that_is_skipped_keeps_every_bit_of_weights_optimizer_and_running_stati
 #[test]
 fn with_zero_gradients_sgd_takes_the_step_and_adam_skips_it() {
     for (optimizer, skips) in [("sgd:momentum=0.5", false), ("adam", true), ("adamw", true)] {
-        for scaler in ["paddle-new:init=1024", "paddle-fleet:init=1024", "paddle-old:init=1024"] {
-            let mut training = Training::of(step_of(NORMALIZED, &options("mse", optimizer, scaler, true)));
+        let scalers = ["paddle-new:init=1024", "paddle-fleet:init=1024", "paddle-old:init=1024"];
+        for (scaler, clip_norm) in
+            scalers.into_iter().flat_map(|scaler| [(scaler, None), (scaler, Some(1.0))])
+        {
+            let mut options = options("mse", optimizer, scaler, true);
+            // The norm is infinite, or no number.
+            options.clip_norm = clip_norm;
+            let mut training = Training::of(step_of(NORMALIZED, &options));
             training.step(&data(2.0));
             let scale = training.state.get_mut("loss_scale").unwrap();
             *scale = tensor(&[], &[1e38]);
             let before = training.state.clone();
             let found = training.step(&data(2.0));
             assert_eq!(number(&found["found_inf"]), 1.0);
-            let what = format!("{optimizer} {scaler}");
+            let what = format!("{optimizer} {scaler} {clip_norm:?}");
             let floats = |tensor: &HostTensor| tensor.f64s().unwrap().collect::<Vec<_>>();
             // The forward pass was finite, and its statistics are kept.
             for name in ["mean", "var"] {
@@ -329,4 +335,114 @@ fn nothing_behind_the_gradients_computes_low() {
         }
     }
     assert!(low_copies > 0, "low copies are written");
+}
+
+/// Numbers without a pattern, from −2 to 2.
+fn scores(n: usize) -> Vec<f32> {
+    (0..n).map(|i| ((i * 37 + 11) % 41) as f32 / 10.25 - 2.0).collect()
+}
+
+/// The loss that the first step of `y = x + b`, where b is 0, gives for inputs.
+fn first_loss(loss: &str, dims: &[u64], inputs: &[(&str, HostTensor)]) -> f64 {
+    let list = dims.iter().map(u64::to_string).collect::<Vec<_>>().join(", ");
+    let text = format!(
+        "module ir=10\nopset ai.onnx=21\n\ngraph @main {{\n  input %x : f32[{list}]\n  const %b : f32[1] = [0.0]\n  \
+         %y = Add(%x, %b) : f32[{list}]\n  output %y\n}}\n"
+    );
+    let mut training = Training::of(step_of(&text, &options(loss, "sgd", "none", false)));
+    let given = [inputs, &[("lr", tensor(&[], &[0.1]))]].concat();
+    number(&training.step(&given)["loss"])
+}
+
+fn elements(dims: &[u64]) -> usize {
+    usize::try_from(dims.iter().product::<u64>()).unwrap()
+}
+
+/// The formula of docs/training.md, with classes along any axis.
+fn cross_entropy(
+    dims: &[u64],
+    axis: usize,
+    x: &[f32],
+    t: &[i64],
+    w: &[f32],
+    ignored: Option<i64>,
+    smoothing: f64,
+) -> f64 {
+    let (classes, inner) = (elements(&dims[axis..=axis]), elements(&dims[axis + 1..]));
+    let (mut hard, mut soft, mut total) = (0.0, 0.0, 0.0);
+    for (at, &label) in t.iter().enumerate().filter(|&(_, &label)| Some(label) != ignored) {
+        let (outer, inside) = (at / inner, at % inner);
+        let score = |class: usize| f64::from(x[(outer * classes + class) * inner + inside]);
+        let log_sum = (0..classes).map(|class| score(class).exp()).sum::<f64>().ln();
+        let cost = |class: usize| f64::from(w[class]) * (log_sum - score(class));
+        let label = usize::try_from(label).unwrap();
+        hard += cost(label);
+        soft += (0..classes).map(cost).sum::<f64>() / classes as f64;
+        total += f64::from(w[label]);
+    }
+    ((1.0 - smoothing) * hard + smoothing * soft) / total
+}
+
+#[test]
+fn cross_entropy_is_what_the_formula_says_along_every_axis_with_every_setting() {
+    let cases: &[(&[u64], &str, usize)] = &[
+        (&[4, 3], "", 1),
+        (&[2, 4, 3], "", 2),
+        (&[2, 3, 4, 2], "", 1),
+        (&[3, 4], ",axis=0", 0),
+        (&[3, 2, 4], ",axis=-3", 0),
+        (&[2, 3, 4], ",axis=1", 1),
+        (&[2, 4, 3, 2], ",axis=2", 2),
+        (&[2, 2, 2, 3], ",axis=-1", 3),
+    ];
+    for &(dims, axis, at) in cases {
+        let (x, labels) = (scores(elements(dims)), elements(dims) / 3);
+        let t: Vec<i64> = (0..labels).map(|i| (i * 5 + i / 3) as i64 % 3).collect();
+        let label_dims: Vec<u64> =
+            dims.iter().enumerate().filter(|&(i, _)| i != at).map(|(_, &dim)| dim).collect();
+        for ignored in [None, Some(1), Some(-100)] {
+            let mut t = t.clone();
+            if ignored == Some(-100) {
+                t[labels / 2] = -100;
+            }
+            for (smoothing, w) in
+                [(0.0, None), (0.1, None), (0.0, Some([0.5, 2.0, 1.5])), (0.3, Some([0.5, 2.0, 1.5]))]
+            {
+                let mut loss = format!("cross-entropy:label_smoothing={smoothing}{axis}");
+                let mut inputs = vec![
+                    ("x", tensor(dims, &x)),
+                    ("target", HostTensor::from_slice(&label_dims, &t).unwrap()),
+                ];
+                if let Some(index) = ignored {
+                    loss += &format!(",ignore_index={index}");
+                }
+                if let Some(w) = w {
+                    loss += ",weights=w";
+                    inputs.push(("w", tensor(&[3], &w)));
+                }
+                let found = first_loss(&loss, dims, &inputs);
+                let want = cross_entropy(dims, at, &x, &t, &w.unwrap_or([1.0; 3]), ignored, smoothing);
+                // A sum of at most 48 terms in f32.
+                assert!((found - want).abs() < 1e-5 * want, "{loss} of {dims:?}: {found}, not {want}");
+            }
+        }
+    }
+}
+
+#[test]
+fn losses_of_pairs_are_what_their_formulas_say() {
+    let x = scores(12);
+    let t: Vec<f32> = (0..12).map(|i| ((i * 7) % 12) as f32 / 11.0).collect();
+    let softplus = |x: f64| x.exp().ln_1p();
+    let cross = |p: f64, t: f64| t * softplus(-p) + (1.0 - t) * softplus(p);
+    for loss in ["mse", "l1", "bce-with-logits"] {
+        let formula = |p: f64, t: f64| match loss {
+            "mse" => (p - t) * (p - t),
+            "l1" => (p - t).abs(),
+            _ => cross(p, t),
+        };
+        let found = first_loss(loss, &[3, 4], &[("x", tensor(&[3, 4], &x)), ("target", tensor(&[3, 4], &t))]);
+        let want = x.iter().zip(&t).map(|(&p, &t)| formula(p.into(), t.into())).sum::<f64>() / 12.0;
+        assert!((found - want).abs() < 1e-5 * want, "{loss}: {found}, not {want}");
+    }
 }

@@ -307,7 +307,7 @@ impl Pass for ExposeParameters {
         let mut changed = false;
         for value in parameters {
             if module.constant(value).is_some() {
-                expose(module, value).map_err(ParameterError::from)?;
+                expose(module, value, true).map_err(ParameterError::from)?;
                 changed = true;
             }
         }
@@ -315,14 +315,14 @@ impl Pass for ExposeParameters {
     }
 }
 
-/// Makes a constant of the main graph an input of its name, in fp32 if it is stored in 16 bits.
+/// Makes a constant of the main graph an input of its name, on request in fp32 if it is stored in 16 bits.
 ///
 /// # Errors
 /// If the cast that its readers then need cannot be inserted.
-pub(crate) fn expose(module: &mut Module, value: Value) -> Result<Value, InsertError> {
+pub(crate) fn expose(module: &mut Module, value: Value, widens: bool) -> Result<Value, InsertError> {
     let Some(payload) = module.constant(value).cloned() else { return Ok(value) };
     let main = module.main();
-    let low = payload.dense().map(|data| data.dtype()).filter(|dtype| dtype.is_low());
+    let low = payload.dense().map(|data| data.dtype()).filter(|dtype| widens && dtype.is_low());
     let payload = match (low, payload) {
         (Some(_), Payload::Dense(data)) => {
             let to = ampc_ir::convert::Conversion { to: DType::F32, clamp: false };

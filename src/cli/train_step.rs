@@ -139,12 +139,7 @@ fn options(
 fn scaler_of_file(path: &str) -> Result<Scaler, Failure> {
     let text = ampc::files::read_text(Path::new(path)).map_err(|e| Failure::io(path, &e))?;
     let wrong = |problem: String| Failure::usage("scaler", format!("`{path}`: {problem}"));
-    let dynamic: ampc::passes::step::Dynamic =
-        serde_json::from_str(&text).map_err(|e| wrong(e.to_string()))?;
-    match dynamic.problem() {
-        Some(problem) => Err(wrong(problem)),
-        None => Ok(Scaler::Dynamic(dynamic)),
-    }
+    ampc::passes::step::Dynamic::from_json(&text).map(Scaler::Dynamic).map_err(wrong)
 }
 
 /// What the step has, in a few lines: what it keeps from step to step by precision and use, and the nodes and casts of each

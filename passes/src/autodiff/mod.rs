@@ -114,7 +114,7 @@ pub enum GradientError {
     },
     /// Parameters from which no path leads to the loss that can be differentiated.
     #[error(
-        "the loss does not depend on {} in a way that can be differentiated: freeze {} (`--freeze`)",
+        "the loss does not depend on {} in a way that can be differentiated: freeze {} (`--freeze`), or all such (`--freeze-unused`)",
         .names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", "),
         if .names.len() == 1 { "it" } else { "them" }
     )]

@@ -237,11 +237,8 @@ fn training_cases() -> Vec<(usize, Module, Pipeline)> {
         (23, product(), parsed("update")),
         (
             24,
-            module(
-                9,
-                "  const %w : f32[4] = random(1)\n  %y = ReduceSum(%w) {keepdims=0} : f32\n  output %y\n",
-            ),
-            parsed("parameters{loss=y}, expose-parameters, scale-loss, autodiff, update{optimizer=sgd}"),
+            module(21, "  input %w : f32[4]\n  input %g : i64[4]\n  output %w\n  role grad(%w, %g)\n"),
+            parsed("update"),
         ),
         (
             25,
@@ -256,9 +253,10 @@ fn training_cases() -> Vec<(usize, Module, Pipeline)> {
             27,
             module(
                 5,
-                "  const %w : f16[4] = random(1)\n  %y = ReduceSum(%w) {keepdims=0} : f16\n  output %y\n",
+                "  input %x : f16[4]\n  const %w : f16[4] = random(1)\n  %y = Mul(%x, %w) : f16[4]\n  output %y\n  \
+                 role parameter(%w)\n",
             ),
-            parsed("parameters{loss=y}, expose-parameters"),
+            parsed("expose-parameters"),
         ),
         (28, module(21, PRODUCT), parsed("inference")),
         (

@@ -117,6 +117,18 @@ impl Dynamic {
         })
     }
 
+    /// A scaler as JSON has it: all fields by name.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn from_json(text: &str) -> Result<Dynamic, String> {
+        let dynamic: Dynamic = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        match dynamic.problem() {
+            Some(problem) => Err(problem),
+            None => Ok(dynamic),
+        }
+    }
+
     /// Why a configuration cannot be one.
     pub fn problem(&self) -> Option<String> {
         let ordered =
@@ -136,7 +148,8 @@ impl Dynamic {
 
 impl FromStr for Scaler {
     type Err = SpecError;
-    /// `none`, `static:1024`, the name of a preset, with settings behind it or without: `torch:init=1024,interval=50`.
+    /// `none`, `static:1024`, the name of a preset, with settings behind it or without: `torch:init=1024,interval=50`; or
+    /// JSON.
     fn from_str(text: &str) -> Result<Scaler, SpecError> {
         if text == "none" {
             return Ok(Scaler::None);
@@ -146,6 +159,12 @@ impl FromStr for Scaler {
             let wrong =
                 || SpecError { expected: "a positive number behind `static:`".into(), found: number.into() };
             return scale.map(Scaler::Static).ok_or_else(wrong);
+        }
+        if text.starts_with('{') {
+            let read = Dynamic::from_json(text);
+            return read
+                .map(Scaler::Dynamic)
+                .map_err(|problem| SpecError { expected: "a scaler".into(), found: problem });
         }
         let mut given = Settings::of(text)?;
         let Some(mut dynamic) = Dynamic::preset(given.kind()) else {
@@ -210,7 +229,7 @@ impl fmt::Display for Scaler {
         match best {
             Some((list, name)) if list.is_empty() => f.write_str(&name),
             Some((list, name)) => write!(f, "{name}:{}", list.join(",")),
-            None => f.write_str("custom"),
+            None => f.write_str(&serde_json::to_string(dynamic).map_err(|_| fmt::Error)?),
         }
     }
 }
@@ -266,5 +285,24 @@ impl Pass for ScaleLoss {
         debug_assert!(with_role(module, LOSS).count() <= 1);
         add_role(module, SEED, vec![seed]);
         Ok(Changed::Yes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scalers_are_read_as_they_are_spelled() {
+        let torch = Dynamic::preset("torch").unwrap();
+        let own = Dynamic { min: None, on_overflow: OnOverflow::ZeroGrad, ..torch.clone() };
+        let dynamic = PRESETS.iter().map(|name| Dynamic::preset(name).unwrap());
+        let settings = Dynamic { interval: 7, backoff: 0.25, max: Some(131_072.0), ..torch };
+        let mut all: Vec<Scaler> = dynamic.chain([settings, own]).map(Scaler::Dynamic).collect();
+        all.extend([Scaler::None, Scaler::Static(0.5)]);
+        for scaler in all {
+            let text = scaler.to_string();
+            assert_eq!(text.parse().as_ref(), Ok(&scaler), "{text}");
+        }
     }
 }

@@ -23,7 +23,7 @@ use crate::autodiff::{GRAD, RuleError, SEED, one_with_role, with_role};
 use crate::build::Build;
 use crate::parameters::{ParameterError, expose};
 use crate::pass::{Changed, Pass, PassCx, PassError};
-use crate::pipeline::{PassOption, Setting, Spelled, Wrong, option, quoted, settings};
+use crate::pipeline::{PassOption, Setting, Spelled, Words, Wrong, option, quoted, settings};
 use crate::policy::Pattern;
 use crate::suggest::nearest;
 use ampc_ir::edit::Position;
@@ -199,6 +199,9 @@ pub fn decay_of(text: &str) -> Option<(String, f64)> {
     (!pattern.is_empty()).then(|| (pattern.to_owned(), number))
 }
 
+/// The words of the option `low_copies`.
+const LOW_COPIES: Words = Words { no: "none", yes: "written" };
+
 impl Spelled for Update {
     const NAME: &'static str = "update";
     const ABOUT: &'static str =
@@ -239,6 +242,11 @@ impl Spelled for Update {
                 let pairs: Option<Vec<_>> = list.iter().map(|entry| decay_of(entry)).collect();
                 pairs.map(|pairs| pass.decay = pairs).ok_or(Wrong::Value)
             },
+        },
+        PassOption {
+            def: option("low_copies", "written or none", Some(LOW_COPIES.yes)),
+            print: |pass| (!pass.writes_low_copies).then(|| Setting::word(LOW_COPIES.no)),
+            read: |pass, given| given.either(LOW_COPIES).map(|writes| pass.writes_low_copies = writes),
         },
     ];
     fn blank() -> Self {
@@ -539,6 +547,7 @@ impl<'a, 'm> Tail<'a, 'm> {
                 self.inserter.module.add_output(main, gradient, declared);
             }
             self.erase_unread(inverse);
+            self.running_statistics(found)?;
             return Ok(self.scaled(scale, found)?);
         }
         let module = &mut *self.inserter.module;
@@ -762,7 +771,7 @@ impl<'a, 'm> Tail<'a, 'm> {
             if self.inserter.module.constant(old).is_none() {
                 continue;
             }
-            let input = expose(self.inserter.module, old)?;
+            let input = expose(self.inserter.module, old, false)?;
             let next = match found.filter(|_| skips) {
                 None => self.op(OpKind::Identity, &[new], "running-statistics")?,
                 Some(found) => {
