@@ -498,6 +498,7 @@ mod tests {
             "optimizer" => words(&["adamw", "none", "\"sgd:momentum=0.9,nesterov=1\"", "adam"]),
             "scaler" => words(&["ampc", "none", "static:128", "\"torch:init=1024,interval=50\""]),
             "precision" => words(&["fp32", "low"]),
+            "seed" => words(&["0", "7"]),
             "low_copies" => words(&["written", "none"]),
             "clip_norm" => words(&["none", "1", "0.5"]),
             "decay" => words(&["", "w=0", "\"*.bias=0\"+v=0.1"]),
