@@ -179,9 +179,11 @@ impl Error {
                 | PassError::Gradient(GradientError::NoRule { .. } | GradientError::Node { .. }) => {
                     ErrorKind::Unsupported
                 }
-                PassError::Gradient(GradientError::NotScalar { .. } | GradientError::Unreached { .. }) => {
-                    ErrorKind::InvalidInput
-                }
+                PassError::Gradient(
+                    GradientError::NotScalar { .. }
+                    | GradientError::Unreached { .. }
+                    | GradientError::NoneReached { .. },
+                ) => ErrorKind::InvalidInput,
                 PassError::Gradient(GradientError::Role { .. })
                 | PassError::Parameters(
                     ParameterError::NoSuchLoss { .. }

@@ -17,7 +17,7 @@ use ampc_passes::dce::Dce;
 use ampc_passes::parameters::{ExposeParameters, Parameters};
 use ampc_passes::pipeline::{Observer, Pipeline};
 use ampc_passes::raise_opset::{RaiseOpset, Target};
-use ampc_passes::step::dropout::training_dropouts;
+use ampc_passes::step::dropout;
 use ampc_passes::step::loss::LossSpec;
 use ampc_passes::step::loss_scale::ScaleLoss;
 use ampc_passes::step::update::{BUFFER, METADATA, WEIGHT, states_of};
@@ -144,8 +144,7 @@ pub fn is_step(module: &Module) -> bool {
 /// If they do not fit each other, which is a bug.
 pub fn pipeline_of_step(module: &Module, options: &TrainOptions) -> Result<Pipeline, Error> {
     let mut passes: Vec<Box<dyn Pass>> = Vec::new();
-    let draws = training_dropouts(module).next().is_some();
-    let least = if draws { ampc_ir::bodies::BITS_SINCE } else { MIN_OPSET };
+    let least = if dropout::draws(module) { ampc_ir::bodies::BITS_SINCE } else { MIN_OPSET };
     if module.opset(module.main(), "").is_some_and(|opset| opset < least) {
         passes.push(Box::new(RaiseOpset { to: Target::Opset(least) }));
     }
@@ -232,8 +231,10 @@ fn trained(module: &Module) -> Result<Vec<Value>, Error> {
 /// If the model is no step, the file cannot be read, or it lacks a weight or has one of another type: all that are wrong.
 pub fn read_weights(step: &Module, path: &Path) -> Result<State, Error> {
     let bad = |reason: String| Error::Data { path: path.to_owned(), reason };
-    let (tensors, _) = safetensors::Tensors::open(path)?
-        .ok_or_else(|| Error::Io { path: path.to_owned(), source: std::io::ErrorKind::NotFound.into() })?;
+    let io = |source| Error::Io { path: path.to_owned(), source };
+    std::fs::metadata(path).map_err(io)?;
+    let opened = safetensors::Tensors::open(path)?;
+    let (tensors, _) = opened.ok_or_else(|| io(std::io::ErrorKind::NotFound.into()))?;
     let (mut state, mut wrong) = (State::new(), Vec::new());
     for input in trained(step)? {
         let name = ampc_ir::verify::name_of(step, input);

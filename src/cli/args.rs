@@ -250,7 +250,10 @@ pub(crate) struct TrainStepArgs {
     #[arg(required_unless_present = "export")]
     pub(crate) model: Option<PathBuf>,
     /// Instead of making a step: write the forward model that this step was made of, with the weights of a state
-    #[arg(long, value_name = "STEP", conflicts_with_all = ["model", "StepArgs", "PrecisionArgs", "fp32"])]
+    #[arg(long, value_name = "STEP", conflicts_with_all = [
+        "model", "StepArgs", "fp32", "to", "policy", "allow", "infer", "clear", "deny", "pin", "pin_value", "disable_guard",
+        "keep_io", "opset", "objective", "target", "out_of_range", "excess_precision",
+    ])]
     pub(crate) export: Option<PathBuf>,
     /// Where to write the step; `-` is standard output
     #[arg(short, long, value_name = "FILE")]
@@ -261,6 +264,10 @@ pub(crate) struct TrainStepArgs {
     pub(crate) state: PathBuf,
     #[command(flatten)]
     pub(crate) step: StepArgs,
+    /// Write what the step is made of as JSON: parameters, states, and every node and cast with its phase, role and
+    /// precision
+    #[arg(long, value_name = "FILE.json", help_heading = "Output", conflicts_with = "export")]
+    pub(crate) report: Option<PathBuf>,
     /// Leave everything in fp32
     #[arg(long, help_heading = "Precision", conflicts_with_all = ["to", "target", "objective"])]
     pub(crate) fp32: bool,

@@ -6,14 +6,16 @@ use super::pipeline::{Run, load};
 use super::problem::{Failure, Problem};
 use super::progress::Progress;
 use super::ui::{Stream, Ui};
-use super::{diagnose, settings, shown, targets};
+use super::{diagnose, settings, shown, table, targets};
 use ampc::files::Batch;
 use ampc::ir::op::OpKind;
 use ampc::ir::{DType, Module, Node, Value};
 use ampc::passes::Paths;
+use ampc::passes::Warning;
 use ampc::passes::autodiff::{self, CustomGradients};
 use ampc::passes::step::loss::LossSpec;
 use ampc::passes::step::{self, Scaler, update};
+use ampc::report::StepReport;
 use ampc::train::{TrainOptions, stage_state, train_step_in_place};
 use std::fmt::Write;
 use std::path::Path;
@@ -45,11 +47,8 @@ fn export(args: &TrainStepArgs, step: &Path, emit: &Emit, ui: Ui) -> Result<(), 
     let written = emit::finish(batch, written)?;
     drop(progress);
     let output = shown::message(&args.output.display().to_string());
-    ui.say(&format!(
-        "wrote       {output} ({} bytes), with {} tensors of the state",
-        written.bytes,
-        state.len()
-    ));
+    let tensors = table::count(state.len() as u64, "tensor");
+    ui.say(&format!("wrote       {output} ({} bytes), with {tensors} of the state", written.bytes));
     Ok(())
 }
 
@@ -61,12 +60,22 @@ fn make(args: &TrainStepArgs, path: &Path, loss: &LossSpec, emit: &Emit, ui: Ui)
     let mut model = load(path, ui)?;
     let pipeline =
         ampc::train::pipeline_of_step(&model.module, &options).map_err(|e| diagnose::failure(&e, None))?;
-    targets::check(&model, path, &read, emit, None, &args.debug, &pipeline)?;
+    let report_file = args.report.as_deref();
+    if report_file == Some(Path::new("-")) && emit.target == Target::Stdout {
+        let message = "the report and the model cannot both go to standard output: name a file";
+        return Err(Failure::usage("stdout", message));
+    }
+    let report_file = report_file.filter(|&path| path != Path::new("-"));
+    targets::check(&model, path, &read, emit, report_file, &args.debug, &pipeline)?;
     let run =
         Run { ui, progress: &progress, debug: &args.debug, force: emit.force(), pipeline: &pipeline, path };
     let (state, mut warnings) =
         run.watched(&mut model, |model, observer| train_step_in_place(model, &options, observer))?;
     let summary = summary(&model.module);
+    let report = match args.report {
+        Some(_) => report_of(&model.module, &options, &warnings)?,
+        None => String::new(),
+    };
     progress.stage("writing");
     if emit.kind == EmitArg::Emulated {
         let (emulated, told) = ampc::emulate(model).map_err(|e| diagnose::failure(&e, None))?;
@@ -76,7 +85,13 @@ fn make(args: &TrainStepArgs, path: &Path, loss: &LossSpec, emit: &Emit, ui: Ui)
     let mut batch = Batch::new();
     let bytes = stage_state(&state, &model, &args.state, emit.force(), &mut batch)
         .map_err(|e| diagnose::failure(&e, None))?;
-    let written = emit.stage(&model, &mut batch)?;
+    let mut written = emit.stage(&model, &mut batch)?;
+    match report_file {
+        Some(path) => batch
+            .add(path, report.as_bytes(), emit.force(), &model.files())
+            .map_err(|e| diagnose::failure(&e, None))?,
+        None => written.text.push_str(&report),
+    }
     let written = emit::finish(batch, written)?;
     drop(progress);
     let paths = Paths::of(&model.module);
@@ -91,6 +106,14 @@ fn make(args: &TrainStepArgs, path: &Path, loss: &LossSpec, emit: &Emit, ui: Ui)
     let _ = write!(text, "state       {} ({} tensors, {bytes} bytes)", name(&args.state), state.len());
     ui.say(&text);
     Ok(())
+}
+
+/// The report as JSON.
+fn report_of(module: &Module, options: &TrainOptions, warnings: &[Warning]) -> Result<String, Failure> {
+    let report = StepReport::new(module, options, warnings).map_err(|e| diagnose::failure(&e, None))?;
+    let mut text = serde_json::to_string_pretty(&report).expect("a report is numbers and text");
+    text.push('\n');
+    Ok(text)
 }
 
 /// The options, and the files that they were read from.

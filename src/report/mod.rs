@@ -4,11 +4,15 @@
 mod constants;
 mod decisions;
 mod kept;
+mod step;
 mod time;
 
 pub use self::constants::{ConstantReport, Constants, Loss};
 pub(crate) use self::decisions::{Decided, Decisions};
 pub use self::kept::{ElsewhereReport, Fp32Report};
+pub use self::step::{
+    StepCast, StepNode, StepOptions, StepParameter, StepPhase, StepReport, StepState, StepTensor,
+};
 pub use self::time::TimeReport;
 
 use self::constants::{constant_bytes, constants, constants_report};

@@ -51,6 +51,70 @@ fn what_nodes_are_for_is_shown() {
     }
 }
 
+/// The report: a weight and its states, casts and nodes with phases and roles.
+#[test]
+fn a_report_says_what_a_step_is_made_of() {
+    let dir = Dir::new();
+    dir.write("m.ir", module(LINEAR));
+    let options = ["--loss", "mse", "--optimizer", "sgd", "--policy", "all", "--report", "r.json", "-q"];
+    let run = step(&dir, &options);
+    assert_eq!(run.code, 0, "{run}");
+    let text = std::fs::read_to_string(dir.path("r.json")).unwrap();
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let roles: Vec<&str> =
+        report["nodes"].as_array().unwrap().iter().filter_map(|node| node["role"].as_str()).collect();
+    for role in ["loss", "unscale", "grad-check", "master-weight", "step", "loss-scale"] {
+        assert!(roles.contains(&role), "{role}: {text}");
+    }
+    let of_phase = |phase: &str, key: &str| {
+        let phases = report["phases"].as_array().unwrap();
+        phases.iter().find(|p| p["phase"] == phase).unwrap()[key].as_u64().unwrap()
+    };
+    // x is cast and y is cast back, 12 and 8 elements; the gradient of y is cast, and then that of w.
+    assert_eq!((of_phase("fwd", "casts_to_low"), of_phase("fwd", "casts_to_fp32")), (1, 1), "{text}");
+    assert_eq!(of_phase("fwd", "cast_bytes"), 2 * 12 + 4 * 8, "{text}");
+    assert_eq!(of_phase("opt", "casts_to_low") + of_phase("opt", "casts_to_fp32"), 0, "{text}");
+    let kinds: Vec<&str> =
+        report["states"].as_array().unwrap().iter().map(|s| s["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["weight", "low", "step", "loss-scale", "good"], "{text}");
+    assert_eq!(report["states"][1]["of"], "w");
+    assert_eq!(report["states"][1]["bytes"], 12);
+}
+
+/// A step, its forward model again, and what is refused on the way.
+#[test]
+fn a_step_is_exported() {
+    let dir = Dir::new();
+    dir.write("m.ir", module(LINEAR));
+    assert_eq!(step(&dir, &["--loss", "mse", "-q"]).code, 0);
+    let export = |more: &[&str]| dir.run(&[&["train-step", "--export"], more].concat());
+    snapshot("train_step_export", &export(&["s.onnx", "--state", "s.safetensors", "-o", "f.onnx"]));
+    snapshot("train_step_export_exists", &export(&["s.onnx", "--state", "s.safetensors", "-o", "f.onnx"]));
+    snapshot("train_step_export_no_step", &export(&["m.ir", "--state", "s.safetensors", "-o", "g.onnx"]));
+    snapshot(
+        "train_step_export_no_state",
+        &export(&["s.onnx", "--state", "none.safetensors", "-o", "g.onnx"]),
+    );
+    dir.write(
+        "n.ir",
+        module(
+            &LINEAR
+                .replace("[3, 2]", "[3, 1]")
+                .replace("2.0, 3.0, 4.0, 5.0, 6.0", "2.0, 3.0")
+                .replace("[4, 2]", "[4, 1]"),
+        ),
+    );
+    let other = ["train-step", "n.ir", "-o", "n.onnx", "--state", "n.safetensors", "--loss", "mse", "-q"];
+    assert_eq!(dir.run(&other).code, 0);
+    snapshot(
+        "train_step_export_other_state",
+        &export(&["s.onnx", "--state", "n.safetensors", "-o", "g.onnx"]),
+    );
+    let flags = ["s.onnx", "--state", "s.safetensors", "-o", "g.onnx", "--optimizer", "sgd"];
+    snapshot("train_step_export_flags", &export(&flags));
+    assert!(!dir.files().iter().any(|file| file.starts_with('g')), "{:?}", dir.files());
+}
+
 /// A refusal: its text, and that nothing was written.
 fn refused(name: &str, body: &str, options: &[&str], code: i32) {
     let dir = Dir::new();

@@ -66,7 +66,7 @@ use ampc_ir::inserter::InsertError;
 use ampc_ir::module::{Op, Role};
 use ampc_ir::views::OpError;
 use ampc_ir::{Module, Node, Type, Value};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -119,6 +119,16 @@ pub enum GradientError {
         if .names.len() == 1 { "it" } else { "them" }
     )]
     Unreached {
+        /// Their names.
+        names: Vec<String>,
+    },
+    /// There is no such path from any parameter.
+    #[error(
+        "the loss depends on none of the parameters ({}) in a way that can be differentiated: look at what is between them \
+         and the loss for rounding, integers and quantisation, and take the model from before these",
+        .names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+    )]
+    NoneReached {
         /// Their names.
         names: Vec<String>,
     },
@@ -255,6 +265,7 @@ impl Pass for Autodiff {
         check_loss(module, loss)?;
         let needs = self.needs(module, &parameters);
         let nodes: Vec<Node> = module.nodes(module.main()).collect();
+        let before: FxHashSet<Value> = module.graph(module.main()).constants().iter().copied().collect();
         let mut backward = Backward::new(module, cx.facts, needs, &parameters);
         backward.seed(loss, seed).map_err(|error| of_node(backward.module(), None, &error))?;
         for node in nodes.into_iter().rev() {
@@ -275,11 +286,24 @@ impl Pass for Autodiff {
                 None => unreached.push(ampc_ir::verify::name_of(module, parameter)),
             }
         }
+        if unreached.len() == parameters.len() {
+            return Err(GradientError::NoneReached { names: unreached }.into());
+        }
         if !unreached.is_empty() && !self.freezes_unreached {
             return Err(GradientError::Unreached { names: unreached }.into());
         }
+        erase_unread(module, &before);
         Ok(Changed::Yes)
     }
+}
+
+/// Erases the constants that rules have made and then not needed; those in `before` stay.
+fn erase_unread(module: &mut Module, before: &FxHashSet<Value>) {
+    let main = module.main();
+    let is_read = |value: Value| module.uses(value).next().is_some() || module.is_output(value);
+    let made = module.graph(main).constants().iter().copied().filter(|value| !before.contains(value));
+    let unread = made.filter(|&value| !is_read(value)).collect();
+    module.erase_constants(main, &unread);
 }
 
 impl Autodiff {

@@ -53,10 +53,11 @@ fn kind(error: &PassError) -> usize {
         PassError::Inference(InferenceError::NoValue { .. }) => 30,
         PassError::Loss(LossError::Custom { .. }) => 31,
         PassError::Update(UpdateError::Custom { .. }) => 32,
+        PassError::Gradient(GradientError::NoneReached { .. }) => 33,
     }
 }
 
-const KINDS: usize = 33;
+const KINDS: usize = 34;
 
 fn text(opset: u16, lines: &str) -> String {
     format!("module ir=10\nopset ai.onnx={opset}\n\ngraph @main {{\n{lines}}}\n")
@@ -215,10 +216,14 @@ fn training_cases() -> Vec<(usize, Module, Pipeline)> {
             trained("  %d = Einsum(%w) {equation=\"ii->\"} : f32\n  %loss = Exp(%d) : f32\n"),
             parsed("autodiff"),
         ),
-        (19, trained("  %loss = ReduceSum(%x) {keepdims=0} : f32\n"), parsed("autodiff")),
         (
             19,
-            trained("  %f = Floor(%w) : f32[4, 4]\n  %loss = ReduceSum(%f) {keepdims=0} : f32\n"),
+            module(
+                21,
+                "  const %w : f32[4] = random(1)\n  const %v : f32[4] = random(2)\n  %y = Floor(%v) : f32[4]\n  \
+                 %z = Mul(%w, %y) : f32[4]\n  %loss = ReduceSum(%z) {keepdims=0} : f32\n  output %loss\n  \
+                 role parameter(%w)\n  role parameter(%v)\n  role loss(%loss)\n",
+            ),
             parsed("autodiff"),
         ),
         (
@@ -272,6 +277,12 @@ fn training_cases() -> Vec<(usize, Module, Pipeline)> {
         (30, read(&step_without_values()), parsed("inference")),
         (31, product(), Pipeline::new(vec![Box::new(nothing_to_lose())]).expect("an order")),
         (32, trained("  %loss = ReduceSum(%w) {keepdims=0} : f32\n"), forgetful()),
+        (33, trained("  %loss = ReduceSum(%x) {keepdims=0} : f32\n"), parsed("autodiff")),
+        (
+            33,
+            trained("  %f = Floor(%w) : f32[4, 4]\n  %loss = ReduceSum(%f) {keepdims=0} : f32\n"),
+            parsed("autodiff"),
+        ),
     ]
 }
 

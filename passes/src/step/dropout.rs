@@ -16,7 +16,7 @@
 //! A Dropout stays as it is where it drops nothing (in inference, or with a constant ratio of 0), where somebody reads its
 //! mask, in bodies and functions, in f64, and where its ratio is not known to be a scalar.
 
-use super::public_name;
+use super::public_name_or_warn;
 use crate::parameters::add_role;
 use crate::pass::{Changed, Pass, PassCx, PassError, sound};
 use crate::pipeline::{PassOption, Setting, Spelled, option, settings};
@@ -65,7 +65,7 @@ impl Pass for PhiloxDropout {
     fn renews_facts(&self) -> bool {
         true
     }
-    fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
+    fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let dropouts: Vec<Node> = training_dropouts(module).collect();
         if dropouts.is_empty() {
             return Ok(Changed::No);
@@ -74,8 +74,8 @@ impl Pass for PhiloxDropout {
         if module.opset(main, ampc_ir::bodies::DOMAIN).is_none() {
             module.import_opset(main, ampc_ir::bodies::DOMAIN, 1);
         }
-        let seed = input(module, "dropout_seed", self.seed);
-        let offset = input(module, "dropout_offset", 0);
+        let seed = input(module, "dropout_seed", self.seed, cx);
+        let offset = input(module, "dropout_offset", 0, cx);
         add_role(module, SEED, vec![seed]);
         add_role(module, OFFSET, vec![offset]);
         for (stream, node) in (0..).zip(dropouts) {
@@ -85,8 +85,20 @@ impl Pass for PhiloxDropout {
     }
 }
 
+/// Whether a module may have dropouts that are replaced, as far as that is known without types.
+pub fn draws(module: &Module) -> bool {
+    module.nodes(module.main()).any(|node| {
+        let view = NodeView::new(module, node).filter(|view| view.kind() == OpKind::Dropout);
+        view.is_some_and(|view| {
+            let dropout = DropoutView::read(&view);
+            let ratio = dropout.ratio_operand.and_then(|i| view.operand(i));
+            dropout.training == Some(true) && ratio.and_then(|r| constant_number(module, r)) != Some(0.0)
+        })
+    })
+}
+
 /// The dropouts of the main graph that drop something and can be replaced.
-pub fn training_dropouts(module: &Module) -> impl Iterator<Item = Node> + '_ {
+fn training_dropouts(module: &Module) -> impl Iterator<Item = Node> + '_ {
     module.nodes(module.main()).filter(|&node| {
         let Some(view) = NodeView::new(module, node).filter(|view| view.kind() == OpKind::Dropout) else {
             return false;
@@ -116,10 +128,10 @@ fn constant_number(module: &Module, value: Value) -> Option<f64> {
 }
 
 /// An input of one u64, with a value to begin with.
-fn input(module: &mut Module, name: &str, number: u64) -> Value {
+fn input(module: &mut Module, name: &str, number: u64, cx: &mut PassCx<'_>) -> Value {
     let data = TensorData::from_bytes(DType::U64, &[], number.to_le_bytes().to_vec());
     let payload = Payload::Dense(Arc::new(data.expect("one element")));
-    let (main, name) = (module.main(), public_name(module, name));
+    let (main, name) = (module.main(), public_name_or_warn(module, name, cx));
     module.add_input(main, name, payload.ty(), Some(payload))
 }
 

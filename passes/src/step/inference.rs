@@ -20,8 +20,8 @@
 //!
 //! Casts stay where they are: the model computes as the forward part of the step did.
 
-use super::update::{LOW, METADATA, SCALER_METADATA, StateEntry, states_of};
-use super::{ROLE, dropout};
+use super::update::{LOW, METADATA, RUNNING_STATISTICS, SCALER_METADATA, StateEntry, states_of};
+use super::{ROLE, dropout, role_of};
 use crate::autodiff::{GRAD, PARAMETER, PHASE, SEED, with_role};
 use crate::flow;
 use crate::pass::{Changed, Pass, PassCx, PassError, sound};
@@ -67,7 +67,7 @@ impl Spelled for Inference {
 pub enum InferenceError {
     /// It is no step.
     #[error(
-        "expected a training step, which lists its states in the metadata `{METADATA}`, found none there"
+        "expected a training step, as `ampc train-step` makes it, found a model without the metadata `{METADATA}`"
     )]
     NoStep,
     /// What the metadata says is not true of the model.
@@ -173,6 +173,12 @@ fn stop_training(module: &mut Module) {
 /// What the running statistics would be next is not asked for any more; readers of it take what they are.
 fn take_running_statistics(module: &mut Module, node: Node) {
     for (operand, result) in [(3, 1), (4, 2)] {
+        // A step that may be skipped reads copies.
+        let copied = module.node(node).operand(operand).and_then(|value| module.producer(value));
+        if let Some((copy, _)) = copied.filter(|&(copy, _)| role_of(module, copy) == Some(RUNNING_STATISTICS))
+        {
+            module.set_operand(node, operand, module.node(copy).operand(0));
+        }
         let data = module.node(node);
         if let (Some(now), Some(next)) = (data.operand(operand), data.result(result)) {
             module.replace_value(next, now);

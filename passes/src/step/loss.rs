@@ -12,7 +12,7 @@
 //! pass pins its nodes.
 
 use super::custom::CustomLoss;
-use super::{LOSS_ROLE, ROLE, inference, public_name};
+use super::{LOSS_ROLE, ROLE, inference, public_name, public_name_or_warn};
 use crate::autodiff::{LOSS, PHASE, RuleError, check_loss};
 use crate::build::{Build, Nodes, Ruled};
 use crate::parameters::{ParameterError, add_role, output_named};
@@ -345,7 +345,7 @@ impl Pass for Loss {
             }
             self.add(module, prediction)?
         };
-        let name = public_name(module, "loss");
+        let name = public_name_or_warn(module, "loss", cx);
         module.set_value_name(loss, name);
         check_loss(module, loss)?;
         let declared = module.value(loss).ty.clone();
@@ -385,7 +385,12 @@ impl Loss {
     pub(super) fn prediction(&self, module: &Module) -> Result<Value, ParameterError> {
         let outputs = module.graph(module.main()).outputs();
         match (&self.spec.of, outputs.first()) {
-            (Some(name), _) => output_named(module, name),
+            (Some(name), _) => output_named(module, name).or_else(|error| {
+                // What the model computes on the way may be a prediction as well: the scores before a Softmax.
+                let results = module.nodes(module.main()).flat_map(|node| module.node(node).results());
+                let named = |value: &Value| ampc_ir::verify::name_of(module, *value) == *name;
+                results.flatten().copied().find(named).ok_or(error)
+            }),
             (None, Some(first)) => Ok(first.value),
             (None, None) => {
                 let (name, outputs) = ("loss".to_owned(), "none".to_owned());
@@ -407,15 +412,7 @@ impl Loss {
         let (of, loss) = (ampc_ir::verify::name_of(module, prediction), self.spec.kind.name());
         let scores = module.node(maker).operand(0).map(|value| ampc_ir::verify::name_of(module, value));
         let scores = scores.unwrap_or_default();
-        let is_output = module.node(maker).operand(0).is_some_and(|value| module.is_output(value));
-        let remedy = if is_output {
-            format!("name the scores before it (`{loss}:of={scores}`), or take another loss")
-        } else {
-            format!(
-                "make the scores before it (`{scores}`) an output and name them (`{loss}:of={scores}`), or take \
-                 another loss"
-            )
-        };
+        let remedy = format!("name the scores before it (`{loss}:of={scores}`), or take another loss");
         let message = match (&self.spec.kind, kind) {
             (LossKind::BceWithLogits, OpKind::Sigmoid) => format!(
                 "the loss {loss} takes scores, and `{of}` is made of them by Sigmoid, which the loss applies once more: \
@@ -511,20 +508,35 @@ impl Loss {
         let inputs = module.graph(main).inputs();
         let Some(&found) = inputs.iter().find(|&&input| ampc_ir::verify::name_of(module, input) == name)
         else {
-            let name = public_name(module, name);
-            return Ok(module.add_input(main, name, ty.clone(), None));
+            return match public_name(module, name) {
+                Ok(name) => Ok(module.add_input(main, name, ty.clone(), None)),
+                Err(_) => {
+                    let (kind, expected) = (self.spec.to_string(), ampc_ir::infer::describe(ty));
+                    let found = "an output or constant of that name".to_owned();
+                    Err(LossError::Target { kind, target: name.to_owned(), expected, found })
+                }
+            };
         };
         let has = &module.value(found).ty;
         let fits = match (has.dtype(), ty.dtype()) {
             (Some(DType::I32), Some(DType::I64)) => true,
             (a, b) => a == b,
-        } && has.shape().and_then(Shape::rank) == ty.shape().and_then(Shape::rank);
+        } && same_dims(has, ty);
         if fits {
             return Ok(found);
         }
         let (expected, found) = (ampc_ir::infer::describe(ty), ampc_ir::infer::describe(has));
         Err(LossError::Target { kind: self.spec.to_string(), target: name.to_owned(), expected, found })
     }
+}
+
+/// Whether two types have as many axes, whose extents are the same where both are numbers.
+fn same_dims(a: &Type, b: &Type) -> bool {
+    let (Some(a), Some(b)) = (a.shape().and_then(Shape::dims), b.shape().and_then(Shape::dims)) else {
+        return false;
+    };
+    let same = |(a, b): (&Dim, &Dim)| a.known().zip(b.known()).is_none_or(|(a, b)| a == b);
+    a.len() == b.len() && a.iter().zip(b).all(same)
 }
 
 /// The node whose elements a value has, behind nodes that only move them.

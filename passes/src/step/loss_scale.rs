@@ -4,7 +4,7 @@
 //! How the scale changes is the matter of a [`Scaler`]; the presets follow the system that they are called after.
 
 use super::loss::{Settings, SpecError};
-use super::public_name;
+use super::public_name_or_warn;
 use crate::autodiff::{LOSS, SEED, with_role};
 use crate::parameters::add_role;
 use crate::pass::{Changed, Pass, PassCx, PassError};
@@ -38,7 +38,7 @@ pub enum Arith {
 /// A loss scale that adapts: it grows after `interval` steps whose gradients were finite, and backs off where they were
 /// not.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, default)]
 pub struct Dynamic {
     /// The scale in the beginning.
     pub init: f64,
@@ -60,6 +60,13 @@ pub struct Dynamic {
     pub on_overflow: OnOverflow,
     /// How products are computed.
     pub arith: Arith,
+}
+
+impl Default for Dynamic {
+    /// The preset `ampc`.
+    fn default() -> Self {
+        Dynamic::preset("ampc").expect("it is a preset")
+    }
 }
 
 /// A loss scaler.
@@ -264,7 +271,7 @@ impl Pass for ScaleLoss {
     fn options(&self) -> Vec<(&'static str, Setting)> {
         settings(self)
     }
-    fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
+    fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let main = module.main();
         let scale = match &self.scaler {
             Scaler::None => return Ok(Changed::No),
@@ -273,7 +280,7 @@ impl Pass for ScaleLoss {
         };
         #[expect(clippy::cast_possible_truncation, reason = "a loss scale is an f32")]
         let data = TensorData::from_f32(&[], &[scale as f32]).expect("one element");
-        let name = public_name(module, SCALE);
+        let name = public_name_or_warn(module, SCALE, cx);
         let payload = Payload::Dense(Arc::new(data));
         let seed = match self.scaler {
             Scaler::Dynamic(_) => {

@@ -30,6 +30,7 @@ pub use self::stable::StableLoss;
 pub use self::update::{Optimizer, OptimizerKind, Update};
 
 use crate::flow;
+use crate::pass::PassCx;
 use ampc_ir::{Module, Node, Symbol};
 
 /// The key of the node metadata that says what a node is for.
@@ -67,13 +68,18 @@ pub(crate) fn mark(module: &mut Module, node: Node, phase: &str, role: &str) {
 }
 
 /// The name for an input or output of the step: the one that is wanted, which values inside of the model that have it give
-/// up, or another one if an input or output of the model has it.
-pub(crate) fn public_name(module: &mut Module, wanted: &str) -> Symbol {
-    let Some(symbol) = module.symbol(wanted) else { return module.fresh_name(wanted) };
+/// up, or another one if an input, output or constant of the model has it.
+///
+/// # Errors
+/// With the other name.
+fn public_name(module: &mut Module, wanted: &str) -> Result<Symbol, Symbol> {
+    let Some(symbol) = module.symbol(wanted) else { return Ok(module.fresh_name(wanted)) };
     let main = module.graph(module.main());
-    let public = main.inputs().iter().copied().chain(main.outputs().iter().map(|output| output.value));
+    // A constant may be a parameter, whose name is that of a state.
+    let public = main.inputs().iter().chain(main.constants()).copied();
+    let public = public.chain(main.outputs().iter().map(|output| output.value));
     if public.into_iter().any(|value| module.value(value).name == Some(symbol)) {
-        return module.fresh_name(wanted);
+        return Err(module.fresh_name(wanted));
     }
     let mut inside = Vec::new();
     for graph in flow::graphs(module) {
@@ -87,5 +93,21 @@ pub(crate) fn public_name(module: &mut Module, wanted: &str) -> Symbol {
         let other = module.fresh_name(wanted);
         module.set_value_name(value, other);
     }
-    symbol
+    Ok(symbol)
+}
+
+/// The same, and a warning if it is another name.
+pub(crate) fn public_name_or_warn(module: &mut Module, wanted: &str, cx: &mut PassCx<'_>) -> Symbol {
+    public_name(module, wanted).unwrap_or_else(|other| {
+        warn_of_name(wanted, module.text(other), cx);
+        other
+    })
+}
+
+/// Tells the user that something of a step has another name than steps promise.
+fn warn_of_name(wanted: &str, found: &str, cx: &mut PassCx<'_>) {
+    let message = format!(
+        "what steps call `{wanted}` is called `{found}` in this one: the model has an input, output or constant `{wanted}`"
+    );
+    cx.warn("step.name", None, message);
 }

@@ -18,7 +18,7 @@ use super::custom::{CustomOptimizer, Shared, UpdateNodes};
 use super::inference::{self, InferenceError};
 use super::loss::{Settings, SpecError};
 use super::loss_scale::{Arith, OnOverflow, Scaler};
-use super::{dropout, mark, public_name};
+use super::{dropout, mark, public_name, public_name_or_warn, warn_of_name};
 use crate::autodiff::{GRAD, RuleError, SEED, one_with_role, with_role};
 use crate::build::Build;
 use crate::parameters::{ParameterError, expose};
@@ -32,7 +32,9 @@ use ampc_ir::module::{Def, Provenance};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::NodeView;
 use ampc_ir::views::norm::BatchNormView;
-use ampc_ir::{AttrValue, DType, Inserter, Module, Node, NodeSpec, Payload, Shape, TensorData, Type, Value};
+use ampc_ir::{
+    AttrValue, DType, Inserter, Module, Node, NodeSpec, Payload, Shape, Symbol, TensorData, Type, Value,
+};
 use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -332,6 +334,8 @@ pub struct StateEntry {
     pub of: Option<String>,
 }
 
+/// The role of nodes that keep running statistics.
+pub(crate) const RUNNING_STATISTICS: &str = "running-statistics";
 /// The kind of a parameter.
 pub const WEIGHT: &str = "weight";
 /// The kind of running statistics.
@@ -364,7 +368,7 @@ impl Pass for Update {
     fn options(&self) -> Vec<(&'static str, Setting)> {
         settings(self)
     }
-    fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
+    fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let roles = &module.graph(module.main()).roles;
         let pairs = roles.iter().filter(|role| module.text(role.name) == GRAD);
         let pairs: Vec<(Value, Value)> =
@@ -393,8 +397,11 @@ impl Pass for Update {
         }
         module.header.ir_version = module.header.ir_version.max(IR_VERSION);
         inference::note_forward(module);
-        let states = Tail::new(self, module).build(&pairs, &decays, scale)?;
-        declare(module, &states, &self.scaler);
+        let mut tail = Tail::new(self, module);
+        tail.build(&pairs, &decays, scale)?;
+        let Tail { states, renamed, .. } = tail;
+        renamed.iter().for_each(|(wanted, found)| warn_of_name(wanted, found, cx));
+        declare(module, &states, &self.scaler, cx);
         Ok(Changed::Yes)
     }
 }
@@ -436,12 +443,12 @@ impl Update {
 }
 
 /// Gives states their names, declares them as outputs, and lists them.
-fn declare(module: &mut Module, states: &[State], scaler: &Scaler) {
+fn declare(module: &mut Module, states: &[State], scaler: &Scaler, cx: &mut PassCx<'_>) {
     let main = module.main();
     let mut list = Vec::new();
     for state in states {
         let name = ampc_ir::verify::name_of(module, state.input);
-        let next = public_name(module, &format!("{name}_next"));
+        let next = public_name_or_warn(module, &format!("{name}_next"), cx);
         module.set_value_name(state.next, next);
         let declared = module.value(state.next).ty.clone();
         module.add_output(main, state.next, declared);
@@ -474,12 +481,22 @@ struct Tail<'a, 'm> {
     update: &'a Update,
     inserter: Inserter<'m>,
     states: Vec<State>,
+    /// What has another name than it was to have.
+    renamed: Vec<Renamed>,
 }
+
+/// The name that something was to have, and the one that it has.
+type Renamed = (String, String);
 
 impl<'a, 'm> Tail<'a, 'm> {
     fn new(update: &'a Update, module: &'m mut Module) -> Tail<'a, 'm> {
         let main = module.main();
-        Tail { update, inserter: Inserter::new(module, main, Position::Last), states: Vec::new() }
+        Tail {
+            update,
+            inserter: Inserter::new(module, main, Position::Last),
+            states: Vec::new(),
+            renamed: Vec::new(),
+        }
     }
 
     fn insert<const N: usize>(&mut self, spec: NodeSpec, role: &str) -> Result<[Value; N], InsertError> {
@@ -500,20 +517,30 @@ impl<'a, 'm> Tail<'a, 'm> {
         }
     }
 
+    /// A name for an input or output.
+    fn name(&mut self, wanted: &str) -> Symbol {
+        let module = &mut *self.inserter.module;
+        public_name(module, wanted).unwrap_or_else(|other| {
+            self.renamed.push((wanted.to_owned(), module.text(other).to_owned()));
+            other
+        })
+    }
+
     /// A new input with a value to begin with.
     fn state(&mut self, name: &str, data: TensorData) -> Value {
+        let name = self.name(name);
         let module = &mut *self.inserter.module;
-        let (main, name) = (module.main(), public_name(module, name));
+        let main = module.main();
         let payload = Payload::Dense(Arc::new(data));
         module.add_input(main, name, payload.ty(), Some(payload))
     }
 
     fn build(
-        mut self,
+        &mut self,
         pairs: &[(Value, Value)],
         decays: &[f64],
         scale: Option<Value>,
-    ) -> Result<Vec<State>, UpdateError> {
+    ) -> Result<(), UpdateError> {
         let update = self.update;
         let inverse = match scale {
             Some(scale) => self.op(OpKind::Reciprocal, &[scale], "unscale")?,
@@ -550,8 +577,9 @@ impl<'a, 'm> Tail<'a, 'm> {
             self.running_statistics(found)?;
             return Ok(self.scaled(scale, found)?);
         }
+        let name = self.name("lr");
         let module = &mut *self.inserter.module;
-        let (main, name) = (module.main(), public_name(module, "lr"));
+        let main = module.main();
         let rate = module.add_input(main, name, Type::tensor(DType::F32, Shape::scalar()), None);
         let step = self.state("step", integer(DType::I64, 0));
         if let OptimizerKind::Custom(custom) = &update.optimizer.kind {
@@ -625,8 +653,9 @@ impl<'a, 'm> Tail<'a, 'm> {
     }
 
     fn output(&mut self, name: &str, value: Value) {
+        let name = self.name(name);
         let module = &mut *self.inserter.module;
-        let (main, name) = (module.main(), public_name(module, name));
+        let main = module.main();
         module.set_value_name(value, name);
         let declared = module.value(value).ty.clone();
         module.add_output(main, value, declared);
@@ -756,30 +785,56 @@ impl<'a, 'm> Tail<'a, 'm> {
         let module = &*self.inserter.module;
         let skips =
             !matches!(&self.update.scaler, Scaler::Dynamic(d) if d.on_overflow == OnOverflow::ZeroGrad);
-        let mut pairs = Vec::new();
+        let mut found_pairs = Vec::new();
         for node in module.nodes(module.main()) {
             let Some(view) = NodeView::new(module, node) else { continue };
             if view.kind() == OpKind::BatchNormalization && BatchNormView::read(&view).training {
                 for (operand, result) in [(3, 1), (4, 2)] {
                     let (old, new) = (view.operand(operand), module.node(node).result(result));
-                    pairs.extend(old.zip(new).filter(|(old, _)| module.constant(*old).is_some()));
+                    let pair = old.zip(new).filter(|(old, _)| module.constant(*old).is_some());
+                    found_pairs.extend(pair.map(|(old, new)| (node, old, new)));
                 }
             }
         }
-        for (old, new) in pairs {
+        for (norm, old, new) in found_pairs {
             // Of nodes that share statistics, the first updates them.
             if self.inserter.module.constant(old).is_none() {
                 continue;
             }
             let input = expose(self.inserter.module, old, false)?;
             let next = match found.filter(|_| skips) {
-                None => self.op(OpKind::Identity, &[new], "running-statistics")?,
+                None => self.op(OpKind::Identity, &[new], RUNNING_STATISTICS)?,
                 Some(found) => {
-                    let proceeds = self.proceeds(found, "running-statistics")?;
-                    self.op(OpKind::Where, &[proceeds, new, input], "running-statistics")?
+                    self.keep_from_norms(norm, input)?;
+                    let proceeds = self.proceeds(found, RUNNING_STATISTICS)?;
+                    self.op(OpKind::Where, &[proceeds, new, input], RUNNING_STATISTICS)?
                 }
             };
             self.states.push(State::new(input, next, BUFFER));
+        }
+        Ok(())
+    }
+
+    /// Lets BatchNormalization read a copy of a running statistic, from node `first` on. ONNX Runtime computes the next
+    /// statistic in the memory of the one that it reads, input of the model or not, and a step that is skipped goes back
+    /// to that. The copy is a Max of one operand, which optimizers of graphs leave alone.
+    fn keep_from_norms(&mut self, first: Node, statistic: Value) -> Result<(), InsertError> {
+        self.inserter.move_before(first);
+        let copy = self.inserter.op(OpKind::Max, &[statistic], &[]);
+        let main = self.inserter.module.main();
+        self.inserter.move_to(main, Position::Last);
+        self.inserter.set_origin(None);
+        let copy = copy?;
+        let module = &mut *self.inserter.module;
+        if let Some((node, _)) = module.producer(copy) {
+            mark(module, node, "fwd", RUNNING_STATISTICS);
+        }
+        let readers: Vec<(Node, u32)> = module.uses(statistic).collect();
+        for (node, slot) in readers {
+            let is_norm = module.node(node).schema().is_some_and(|s| s.kind == OpKind::BatchNormalization);
+            if is_norm && (slot == 3 || slot == 4) {
+                module.set_operand(node, slot as usize, Some(copy));
+            }
         }
         Ok(())
     }
@@ -800,10 +855,10 @@ impl<'a, 'm> Tail<'a, 'm> {
     }
 
     /// The next loss scale.
-    fn scaled(mut self, scale: Option<Value>, found: Option<Value>) -> Result<Vec<State>, InsertError> {
+    fn scaled(&mut self, scale: Option<Value>, found: Option<Value>) -> Result<(), InsertError> {
         self.random_numbers()?;
         let (Some(scale), Some(found), Scaler::Dynamic(dynamic)) = (scale, found, &self.update.scaler) else {
-            return Ok(self.states);
+            return Ok(());
         };
         let good = self.state("good_steps", integer(DType::I32, 0));
         let bad = (dynamic.backoff_every > 1).then(|| self.state("bad_steps", integer(DType::I32, 0)));
@@ -834,7 +889,7 @@ impl<'a, 'm> Tail<'a, 'm> {
         ]) {
             self.states.push(State::new(input, next, kind));
         }
-        Ok(self.states)
+        Ok(())
     }
 }
 

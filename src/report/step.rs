@@ -1,0 +1,320 @@
+//! The report of a training step, schema `ampc-step-report/1`: what is trained and kept, and every node and cast with its
+//! phase, role and precision.
+
+use super::{ReportWarning, Tool};
+use crate::error::Error;
+use crate::train::TrainOptions;
+use ampc_ir::module::Provenance;
+use ampc_ir::op::OpKind;
+use ampc_ir::verify::name_of;
+use ampc_ir::views::NodeView;
+use ampc_ir::{AttrValue, DType, Module, Node, Value};
+use ampc_passes::step::update::{StateEntry, states_of};
+use ampc_passes::step::{phase_of, role_of};
+use ampc_passes::{Paths, Warning, autodiff};
+use serde::Serialize;
+
+/// What was made of a model.
+#[derive(Clone, Debug, Serialize)]
+pub struct StepReport {
+    /// `ampc-step-report/1`.
+    pub schema: &'static str,
+    /// Who made it.
+    pub tool: Tool,
+    /// What was asked for.
+    pub options: StepOptions,
+    /// The parameters, in order.
+    pub parameters: Vec<StepParameter>,
+    /// What is kept from step to step, parameters included, in the order of the outputs.
+    pub states: Vec<StepState>,
+    /// Nodes and casts by phase: `fwd`, `bwd`, `opt`.
+    pub phases: Vec<StepPhase>,
+    /// Every cast, in order.
+    pub casts: Vec<StepCast>,
+    /// Every node of the main graph, in order.
+    pub nodes: Vec<StepNode>,
+    /// Things to know.
+    pub warnings: Vec<ReportWarning>,
+}
+
+/// The options of a step, as the command line spells them.
+#[derive(Clone, Debug, Serialize)]
+pub struct StepOptions {
+    /// The format that was lowered to; absent if all is fp32.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub to: Option<String>,
+    /// The policy; absent if all is fp32.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub policy: Option<String>,
+    /// The loss.
+    pub loss: String,
+    /// The optimizer.
+    pub optimizer: String,
+    /// The loss scaler.
+    pub scaler: String,
+    /// The largest norm of all gradients together.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub clip_norm: Option<f64>,
+}
+
+/// A named tensor.
+#[derive(Clone, Debug, Serialize)]
+pub struct StepTensor {
+    /// Its name.
+    pub name: String,
+    /// Its type, as texts spell it: `f32[64, 10]`.
+    #[serde(rename = "type")]
+    pub ty: String,
+    /// Its size.
+    pub bytes: u64,
+}
+
+/// A parameter.
+#[derive(Clone, Debug, Serialize)]
+pub struct StepParameter {
+    /// Its name, type and size.
+    #[serde(flatten)]
+    pub tensor: StepTensor,
+    /// The decay that its optimizer has; absent where the optimizer is a user's or none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight_decay: Option<f64>,
+}
+
+/// A state.
+#[derive(Clone, Debug, Serialize)]
+pub struct StepState {
+    /// Its names, kind, and the weight that it belongs to.
+    #[serde(flatten)]
+    pub entry: StateEntry,
+    /// Its type.
+    #[serde(rename = "type")]
+    pub ty: String,
+    /// Its size.
+    pub bytes: u64,
+}
+
+/// Numbers of the nodes of a phase.
+#[derive(Clone, Debug, Serialize)]
+pub struct StepPhase {
+    /// `fwd`, `bwd` or `opt`.
+    pub phase: &'static str,
+    /// Nodes.
+    pub nodes: usize,
+    /// Nodes with a result in f16 or bf16.
+    pub low: usize,
+    /// Casts from a wider type to f16 or bf16.
+    pub casts_to_low: usize,
+    /// Casts from f16 or bf16 to f32.
+    pub casts_to_fp32: usize,
+    /// Casts of other types.
+    pub other_casts: usize,
+    /// Bytes that casts to f16 and bf16, and from these to f32, make, where dims are known.
+    pub cast_bytes: u64,
+}
+
+/// A cast.
+#[derive(Clone, Debug, Serialize)]
+pub struct StepCast {
+    /// What it reads.
+    pub tensor: String,
+    /// The element type that it reads.
+    pub from: String,
+    /// The element type that it makes.
+    pub to: String,
+    /// In which phase.
+    pub phase: &'static str,
+    /// Whether the author's model has it.
+    pub is_of_author: bool,
+    /// What it makes, in bytes; absent if dims are not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+}
+
+/// A node.
+#[derive(Clone, Debug, Serialize)]
+pub struct StepNode {
+    /// The path by which users name it.
+    pub path: String,
+    /// Its operator.
+    pub op: String,
+    /// The operator's domain; absent for ai.onnx.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub domain: String,
+    /// `fwd`, `bwd` or `opt`.
+    pub phase: &'static str,
+    /// What it is for, if it has a role: `loss`, `unscale`, `grad-check`, `clip`, `master-weight`, `loss-scale`, …
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+    /// The types of its results.
+    pub results: Vec<String>,
+    /// Why a node of the forward graph has its precision: the rule.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
+    /// And the evidence.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub evidence: Option<String>,
+}
+
+impl StepReport {
+    /// The report of a step, with what passes said.
+    ///
+    /// # Errors
+    /// If the module is no step.
+    pub fn new(module: &Module, options: &TrainOptions, warnings: &[Warning]) -> Result<StepReport, Error> {
+        let paths = Paths::of(module);
+        let main = module.main();
+        let nodes: Vec<Node> = module.nodes(main).collect();
+        let inputs = module.graph(main).inputs();
+        let states = states_of(module).map_err(|error| Error::Pass(error.into()))?.into_iter().map(|entry| {
+            let input = inputs.iter().find(|&&input| name_of(module, input) == entry.input);
+            let StepTensor { ty, bytes, .. } = tensor(module, *input.expect("states are inputs"));
+            StepState { entry, ty, bytes }
+        });
+        let warnings = warnings.iter().map(|warning| ReportWarning {
+            code: warning.code.to_owned(),
+            message: warning.message.clone(),
+            node: warning.node.map(|node| paths.path(node).to_owned()),
+        });
+        Ok(StepReport {
+            schema: "ampc-step-report/1",
+            tool: Tool { name: "ampc", version: env!("CARGO_PKG_VERSION") },
+            options: StepOptions::of(options),
+            parameters: autodiff::with_role(module, autodiff::PARAMETER)
+                .map(|value| StepParameter {
+                    tensor: tensor(module, value),
+                    weight_decay: decay(module, value),
+                })
+                .collect(),
+            states: states.collect(),
+            phases: ["fwd", "bwd", "opt"].map(|phase| StepPhase::of(module, &nodes, phase)).into(),
+            casts: nodes.iter().filter_map(|&node| StepCast::of(module, node)).collect(),
+            nodes: nodes.iter().map(|&node| StepNode::of(module, &paths, node)).collect(),
+            warnings: warnings.collect(),
+        })
+    }
+}
+
+impl StepOptions {
+    fn of(options: &TrainOptions) -> StepOptions {
+        let precision = options.precision.as_ref();
+        StepOptions {
+            to: precision.map(|precision| precision.to.to_string()),
+            policy: precision.map(|precision| precision.policy.name.clone()),
+            loss: options.loss.to_string(),
+            optimizer: options.optimizer.to_string(),
+            scaler: options.scaler.to_string(),
+            clip_norm: options.clip_norm,
+        }
+    }
+}
+
+fn tensor(module: &Module, value: Value) -> StepTensor {
+    let ty = &module.value(value).ty;
+    StepTensor {
+        name: name_of(module, value),
+        ty: ampc_ir::infer::describe(ty),
+        bytes: bytes(module, value).unwrap_or(0),
+    }
+}
+
+/// The decay of the optimizer that reads a parameter.
+fn decay(module: &Module, parameter: Value) -> Option<f64> {
+    let readers = module.uses(parameter).map(|(node, _)| node);
+    let mut optimizers = readers.filter(|&node| phase_of(module, node) == Some("opt"));
+    optimizers.find_map(|node| match NodeView::new(module, node)?.attr("weight_decay")? {
+        AttrValue::Tensor(data) => data.small_floats(1)?.first().copied(),
+        _ => None,
+    })
+}
+
+fn bytes(module: &Module, value: Value) -> Option<u64> {
+    module.value(value).ty.as_tensor()?.storage_bytes()
+}
+
+fn dtype(module: &Module, value: Option<Value>) -> Option<DType> {
+    value.and_then(|value| module.value(value).ty.dtype())
+}
+
+/// The phase of a node; one that nobody marked is of the forward graph.
+fn phase(module: &Module, node: Node) -> &'static str {
+    match phase_of(module, node) {
+        Some("bwd") => "bwd",
+        Some("opt") => "opt",
+        Some(_) | None => "fwd",
+    }
+}
+
+impl StepPhase {
+    fn of(module: &Module, nodes: &[Node], of: &'static str) -> StepPhase {
+        let (mut nodes_of, mut low, mut to_low, mut to_fp32, mut other, mut cast_bytes) = (0, 0, 0, 0, 0, 0);
+        for &node in nodes.iter().filter(|&&node| phase(module, node) == of) {
+            nodes_of += 1;
+            let results = module.node(node).results();
+            low += usize::from(results.iter().any(|&v| dtype(module, v).is_some_and(DType::is_low)));
+            let Some((from, to, result)) = cast_of(module, node) else { continue };
+            match (from.is_low(), to) {
+                (false, to) if to.is_low() => to_low += 1,
+                (true, DType::F32) => to_fp32 += 1,
+                _ => {
+                    other += 1;
+                    continue;
+                }
+            }
+            cast_bytes += bytes(module, result).unwrap_or(0);
+        }
+        StepPhase {
+            phase: of,
+            nodes: nodes_of,
+            low,
+            casts_to_low: to_low,
+            casts_to_fp32: to_fp32,
+            other_casts: other,
+            cast_bytes,
+        }
+    }
+}
+
+/// The types that a cast reads and makes, and its result, if a node is one.
+fn cast_of(module: &Module, node: Node) -> Option<(DType, DType, Value)> {
+    let data = module.node(node);
+    let is_cast = data.schema().is_some_and(|schema| schema.kind == OpKind::Cast);
+    let result = data.result(0).filter(|_| is_cast)?;
+    Some((dtype(module, data.operand(0))?, dtype(module, Some(result))?, result))
+}
+
+impl StepCast {
+    fn of(module: &Module, node: Node) -> Option<StepCast> {
+        let (from, to, result) = cast_of(module, node)?;
+        let data = module.node(node);
+        let phase = phase(module, node);
+        Some(StepCast {
+            tensor: name_of(module, data.operand(0)?),
+            from: from.to_string(),
+            to: to.to_string(),
+            phase,
+            is_of_author: phase == "fwd"
+                && data.provenance == Provenance::User
+                && role_of(module, node).is_none(),
+            bytes: bytes(module, result),
+        })
+    }
+}
+
+impl StepNode {
+    fn of(module: &Module, paths: &Paths, node: Node) -> StepNode {
+        let data = module.node(node);
+        let (domain, op, _) = module.op_name(node);
+        let results = data.results().iter().flatten();
+        let reason = data.decisions.first().map(|decision| &decision.reason);
+        StepNode {
+            path: paths.path(node).to_owned(),
+            op: op.to_owned(),
+            domain: domain.to_owned(),
+            phase: phase(module, node),
+            role: role_of(module, node).map(str::to_owned),
+            results: results.map(|&value| ampc_ir::infer::describe(&module.value(value).ty)).collect(),
+            rule: reason.map(|reason| reason.rule.clone()),
+            evidence: reason.map(|reason| reason.evidence.clone()).filter(|evidence| !evidence.is_empty()),
+        }
+    }
+}
