@@ -98,9 +98,12 @@ class Judged:
         return found
 
 
-def in_onnxruntime(model: Path, values: dict) -> dict:
+def in_onnxruntime(model: Path, values: dict, level: onnxruntime.GraphOptimizationLevel | None = None) -> dict:
     """What ONNX Runtime computes of a model, of which it takes the inputs that it has."""
-    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    if level is not None:
+        options.graph_optimization_level = level
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     given = {i.name for i in session.get_inputs()}
     found = session.run(None, {name: value for name, value in values.items() if name in given})
     return dict(zip((output.name for output in session.get_outputs()), found))

@@ -8,7 +8,7 @@ that the step gave, bit for bit.
 
 A model with BatchNormalization and Dropout in training mode is among the judge's own: its step drops the same elements in
 ONNX Runtime as in the CPU runtime, other ones in the next step, and what is exported of it drops nothing and normalises by
-the running statistics of the state.
+the running statistics of the state. A step of it that is skipped keeps them in ONNX Runtime too.
 
     tests/judge/exported.py --corpus DIR --ampc target/release/ampc
 """
@@ -22,6 +22,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 from safetensors.numpy import load_file, save_file
 
 import ampc
@@ -155,6 +156,30 @@ def judge_training(binary: str, work: Path) -> list[str]:
     return problems
 
 
+def judge_skip(binary: str, work: Path) -> list[str]:
+    """Problems of a step of that model that is skipped, in ONNX Runtime: its BatchNormalization computes the next running
+    statistics in the memory of those that it reads."""
+    source, step = work / "training.ir", work / "skip.onnx"
+    source.write_text(TRAINING)
+    made = make(binary, source, step, "--fp32", "--loss", "mse", "--optimizer", "sgd", "--scaler", "torch:init=1024")
+    if made.code != 0:
+        return [f"exit code {made.code}: {made.stderr.strip()}"]
+    data, state = np.random.default_rng(0), load_file(step.with_suffix(".safetensors"))
+    given = {"x": data.normal(size=(8, 16)), "target": np.full((8, 4), np.inf), "lr": np.array(0.1)}
+    given = {name: value.astype(np.float32) for name, value in given.items()} | state
+    before = {name: value.tobytes() for name, value in given.items()}
+    problems = []
+    for level in (onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL, onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL):
+        found = in_onnxruntime(step, given, level)
+        changed = {name for name in state if found[f"{name}_next"].tobytes() != before[name]}
+        if found["found_inf"] != 1 or changed - {"loss_scale", "dropout_offset"}:
+            problems.append(f"a step that is skipped changes {sorted(changed)}")
+        overwritten = [name for name, value in given.items() if value.tobytes() != before[name]]
+        if overwritten:
+            problems.append(f"ONNX Runtime writes to its inputs {overwritten}")
+    return problems
+
+
 def main() -> int:
     parser = ArgumentParser(description=__doc__)
     ampc.add_arguments(parser, "small")
@@ -164,6 +189,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         found = [("a model in training mode", problem) for problem in judge_training(args.ampc, work)]
+        found += [("a step that is skipped", problem) for problem in judge_skip(args.ampc, work)]
         for model in ampc.models(args.corpus, args.sets, args.filter):
             found += [(model.name, problem) for problem in judge(args.ampc, model, work)]
     for where, problem in found:
