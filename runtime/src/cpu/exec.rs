@@ -392,7 +392,7 @@ impl<'a> Reach<'a> {
         let mut operands = SmallVec::new();
         let n_formal = scope.program.module.node(step.node).n_formal();
         for (slot, index) in step.operands.iter().enumerate().take(n_formal) {
-            let in_place = step.in_place == Some(slot);
+            let in_place = step.takes(slot);
             let data = index.filter(|_| !in_place).and_then(|index| {
                 scope.find(heap, index, &mut |_, _| {
                     next += 1;
@@ -421,8 +421,7 @@ fn parts_of(plan: &GraphPlan, step: &Step) -> SmallVec<[(std::ops::Range<usize>,
     let mut parts: SmallVec<[(std::ops::Range<usize>, bool); 8]> = SmallVec::new();
     for (slot, index) in step.operands.iter().enumerate() {
         let Some(index) = index else { continue };
-        if let (Place::Arena { offset, len }, true) =
-            (plan.values[*index as usize].place, step.in_place != Some(slot))
+        if let (Place::Arena { offset, len }, true) = (plan.values[*index as usize].place, !step.takes(slot))
         {
             parts.push((offset..offset + len, false));
         }
@@ -502,8 +501,9 @@ impl Job<'_, '_> {
             });
         }
         let Reach { operands, scratch, .. } = reach;
-        let in_place = self.step.in_place;
-        let mut io = Io { operands, results, scratch, in_place, max_bytes: self.run.max_bytes };
+        let taken = self.step.in_place.clone();
+        let in_place = taken.iter().find(|&&(result, _)| result == 0).map(|&(_, operand)| operand);
+        let mut io = Io { operands, results, scratch, in_place, taken, max_bytes: self.run.max_bytes };
         (prepared.run)(&mut io)
     }
 
@@ -556,7 +556,14 @@ pub(crate) fn run_alone(
         outs[0] = Out::Free(&mut shared);
     }
     let scratch = scratch.as_mut_slice();
-    let mut io = Io { operands: operands.into(), results: outs, scratch, in_place: None, max_bytes };
+    let mut io = Io {
+        operands: operands.into(),
+        results: outs,
+        scratch,
+        in_place: None,
+        taken: SmallVec::new(),
+        max_bytes,
+    };
     (prepared.run)(&mut io)?;
     drop(io);
     if let Some(Data::Tensor(tensor)) = shared {

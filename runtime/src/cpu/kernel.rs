@@ -95,6 +95,13 @@ impl Prepared {
         self
     }
 
+    /// It can compute these results in the place of these operands: [`Io::is_in_place`] says if it must. The first result
+    /// is not among them, of which [`in_place`](Self::in_place) speaks.
+    pub(crate) fn others_in_place(mut self, pairs: &[(usize, usize)]) -> Prepared {
+        self.needs.others_in_place = pairs.into();
+        self
+    }
+
     /// Its first result has the bytes of its first operand. `run` is for where they cannot be the same bytes.
     pub(crate) fn view(mut self) -> Prepared {
         self.needs.view = true;
@@ -200,6 +207,8 @@ pub(crate) struct Io<'a> {
     pub(crate) scratch: &'a mut [u8],
     /// The operand whose bytes are those of result 0 before it is written; it is not among the operands.
     pub(crate) in_place: Option<usize>,
+    /// All results that are computed in the place of operands, with these, which are not among the operands.
+    pub(crate) taken: SmallVec<[(usize, usize); 3]>,
     /// The most bytes that a result may have whose size the kernel says.
     pub(crate) max_bytes: u64,
 }
@@ -207,7 +216,8 @@ pub(crate) struct Io<'a> {
 impl<'a> Io<'a> {
     /// Whether operand `i` is there. One that is computed in place is.
     pub(crate) fn has(&self, i: usize) -> bool {
-        self.in_place == Some(i) || self.operands.get(i).is_some_and(Option::is_some)
+        self.taken.iter().any(|&(_, operand)| operand == i)
+            || self.operands.get(i).is_some_and(Option::is_some)
     }
 
     /// Operand `i`.
@@ -229,6 +239,11 @@ impl<'a> Io<'a> {
     /// The bytes of operand `i`, a tensor of numbers.
     pub(crate) fn bytes(&self, i: usize) -> Result<&'a [u8]> {
         self.tensor(i)?.bytes().ok_or_else(|| OpError::operand(i, "numbers", "strings").into())
+    }
+
+    /// Whether result `j` has the bytes of an operand before it is written.
+    pub(crate) fn is_in_place(&self, j: usize) -> bool {
+        self.taken.iter().any(|&(result, _)| result == j)
     }
 
     /// Whether result `j` is asked for.

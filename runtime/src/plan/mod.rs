@@ -32,6 +32,8 @@ pub struct Needs {
     pub scratch: usize,
     /// Operands in whose place it can compute its first result, best first.
     pub in_place: SmallVec<[usize; 2]>,
+    /// Other results, each with the operand in whose place it can compute it.
+    pub others_in_place: SmallVec<[(usize, usize); 2]>,
     /// Whether its first result has the bytes of its first operand: nothing is computed.
     pub view: bool,
     /// Whether its results are owned by the backend and not in the arena: those of nodes with bodies.
@@ -115,14 +117,21 @@ pub struct Step {
     pub operands: SmallVec<[Option<u32>; 4]>,
     /// Its results.
     pub results: SmallVec<[Option<u32>; 2]>,
-    /// The operand in whose place the first result is computed.
-    pub in_place: Option<usize>,
+    /// Results that are computed in the place of operands: which result, and which operand.
+    pub in_place: SmallVec<[(usize, usize); 3]>,
     /// Whether nothing is computed: the first result is a view of the first operand.
     pub view: bool,
     /// Its scratch memory in the arena: offset and bytes.
     pub scratch: (usize, usize),
     /// Values on the heap that nobody reads afterwards.
     pub ends: SmallVec<[u32; 2]>,
+}
+
+impl Step {
+    /// Whether a result is computed in the place of operand `slot`, which is not read by itself then.
+    pub fn takes(&self, slot: usize) -> bool {
+        self.in_place.iter().any(|&(_, operand)| operand == slot)
+    }
 }
 
 /// Where values are in the plans of their graphs.
@@ -234,7 +243,7 @@ fn schedule(module: &Module, graph: GraphId, index: &Index, n_values: usize, roo
             node,
             operands: data.operands().iter().map(of).collect(),
             results: data.results().iter().map(of).collect(),
-            in_place: None,
+            in_place: SmallVec::new(),
             view: false,
             scratch: (0, 0),
             ends: SmallVec::new(),
@@ -319,7 +328,13 @@ impl Planner {
                 self.values[result].place = Place::Heap;
                 continue;
             };
-            let taken = if slot == 0 { self.in_place(at, result, bytes, &needs.in_place) } else { None };
+            let others = needs.others_in_place.iter().filter(|&&(other, _)| other == slot);
+            let candidates: SmallVec<[usize; 2]> = match slot {
+                0 => needs.in_place.clone(),
+                _ => others.map(|&(_, operand)| operand).collect(),
+            };
+            let taken = self.in_place(at, (slot, result), bytes, &candidates);
+            let taken = taken.or_else(|| self.state_of(at, result, bytes));
             let storage = taken.unwrap_or_else(|| {
                 self.storages.push(Storage { bytes, first: at, last: at });
                 self.storages.len() - 1
@@ -371,23 +386,37 @@ impl Planner {
         true
     }
 
-    /// The storage of the first operand of `candidates` that ends at this step, has the result's size, and is read
-    /// through no other operand.
-    fn in_place(&mut self, at: usize, result: usize, bytes: usize, candidates: &[usize]) -> Option<usize> {
+    /// The storage of the state whose next value a result is, if nothing reads that at this step or later.
+    fn state_of(&self, at: usize, result: usize, bytes: usize) -> Option<usize> {
+        let state = self.states.iter().find(|s| s.next as usize == result)?;
+        let storage = self.storage[state.now as usize].filter(|&s| self.storages[s].bytes == bytes)?;
+        let others = self.storage.iter().zip(&self.last).filter(|(s, _)| **s == Some(storage));
+        others.into_iter().all(|(_, &last)| last < at).then_some(storage)
+    }
+
+    /// The storage of the first operand of `candidates` that ends at this step, has the size of result number `slot`, and
+    /// is read through no other operand.
+    fn in_place(
+        &mut self,
+        at: usize,
+        (slot, result): (usize, usize),
+        bytes: usize,
+        candidates: &[usize],
+    ) -> Option<usize> {
         let operands = &self.steps[at].operands;
         let tensor = |v: usize| self.values[v].tensor.as_ref();
-        let found = candidates.iter().find_map(|&slot| {
-            let operand = operands.get(slot).copied().flatten()? as usize;
+        let found = candidates.iter().find_map(|&candidate| {
+            let operand = operands.get(candidate).copied().flatten()? as usize;
             let storage = self.storage[operand]?;
             let readers =
                 operands.iter().flatten().filter(|&&v| self.storage[v as usize] == Some(storage)).count();
             let same_dims = tensor(operand).map(|t| &t.1) == tensor(result).map(|t| &t.1);
             let fits = self.bytes(operand) == Some(bytes) && same_dims && readers == 1;
             let ends = self.storages[storage].last == at || self.ends_state(at, result, storage);
-            (fits && ends).then_some((slot, storage))
+            (fits && ends).then_some((candidate, storage))
         });
-        let (slot, storage) = found?;
-        self.steps[at].in_place = Some(slot);
+        let (candidate, storage) = found?;
+        self.steps[at].in_place.push((slot, candidate));
         Some(storage)
     }
 

@@ -24,8 +24,13 @@ impl GraphPlan {
             if step.view {
                 notes.push_str(", view");
             }
-            if let Some(Some(operand)) = step.in_place.map(|i| step.operands[i]) {
-                notes += &format!(", in place of {}", self.name(module, operand));
+            let taken: Vec<String> = step
+                .in_place
+                .iter()
+                .filter_map(|&(_, operand)| Some(self.name(module, step.operands[operand]?)))
+                .collect();
+            if !taken.is_empty() {
+                notes += &format!(", in place of {}", taken.join(", "));
             }
             if step.scratch.1 > 0 {
                 notes += &format!(", scratch {}..{}", step.scratch.0, step.scratch.0 + step.scratch.1);

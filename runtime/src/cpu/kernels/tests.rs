@@ -79,6 +79,7 @@ pub(super) fn no_io() -> Io<'static> {
         results: SmallVec::new(),
         scratch: &mut [],
         in_place: None,
+        taken: SmallVec::new(),
         max_bytes: u64::MAX,
     }
 }

@@ -15,7 +15,9 @@ pub(super) fn adam(site: &Site<'_>) -> Result<Prepared> {
     let view = AdamView::read(&site.view)?;
     let (n, bytes) = sizes(site, 3)?;
     Ok(for_grad!(site.dtype(1)?, site, T => Prepared::new(move |io| adam_step::<T>(io, &view, n)))
-        .scratch(bytes))
+        .scratch(bytes)
+        .in_place(&[0])
+        .others_in_place(&[(1, 2), (2, 3)]))
 }
 
 /// How many elements a weight has, and the bytes of those of its first `states` results that nobody asks for: they are
@@ -26,39 +28,36 @@ fn sizes(site: &Site<'_>, states: usize) -> Result<(usize, usize)> {
     Ok((n, n.saturating_mul(size_of::<f32>()).saturating_mul(absent)))
 }
 
-/// The first `N` results, or scratch memory in place of those that nobody asks for.
-fn states<'a, const N: usize>(io: &mut Io<'a>, n: usize) -> Result<[&'a mut [f32]; N]> {
+/// The first `N` results, or scratch memory in place of those that nobody asks for, with the values that the states of
+/// `operands` have now: what is computed in place has them already.
+fn states<'a, const N: usize>(io: &mut Io<'a>, n: usize, operands: [usize; N]) -> Result<[&'a mut [f32]; N]> {
     let mut room = io.scratch::<f32>().chunks_exact_mut(n.max(1));
     let mut found = [(); N].map(|()| Default::default());
-    for (j, result) in found.iter_mut().enumerate() {
+    for (j, (result, operand)) in found.iter_mut().zip(operands).enumerate() {
         *result = if io.wants(j) { io.out(j)? } else { room.next().unwrap_or_default() };
+        if io.is_in_place(j) {
+            sized(operand, result, n)?;
+        } else {
+            result.copy_from_slice(sized(operand, io.slice(operand)?, n)?);
+        }
     }
     Ok(found)
 }
 
 fn adam_step<T: Real<Wide = f32>>(io: &mut Io<'_>, view: &AdamView, n: usize) -> Result<()> {
-    let (w, m, v) = (sized(0, io.slice(0)?, n)?, sized(2, io.slice(2)?, n)?, sized(3, io.slice(3)?, n)?);
     let g = sized(1, io.slice::<T>(1)?, n)?;
     let (rate, mult) = (scalar::<f32>(io, 4)?, scalar::<f32>(io, 5)?);
     let (count, found_inf) = (scalar::<i64>(io, 6)?, scalar::<f32>(io, 7)?);
-    let [to_w, to_m, to_v] = states(io, n)?;
+    let [w, m, v] = states(io, n, [0, 2, 3])?;
     if found_inf == 0.0 {
         let step = AdamStep::new(view, f64::from(rate), count.wrapping_add(1).max(1));
-        let chunks =
-            to_w.par_chunks_mut(PIECE).zip(to_m.par_chunks_mut(PIECE)).zip(to_v.par_chunks_mut(PIECE));
-        chunks.enumerate().for_each(|(i, ((to_w, to_m), to_v))| {
-            let here = i * PIECE..i * PIECE + to_w.len();
-            let (w, m, v) = (&w[here.clone()], &m[here.clone()], &v[here.clone()]);
-            gradients(&g[here], mult, |i, g| {
-                (to_w[i], to_m[i], to_v[i]) = step.element(w[i], g, m[i], v[i]);
-            });
+        let chunks = w.par_chunks_mut(PIECE).zip(m.par_chunks_mut(PIECE)).zip(v.par_chunks_mut(PIECE));
+        chunks.enumerate().for_each(|(i, ((w, m), v))| {
+            let here = i * PIECE..i * PIECE + w.len();
+            gradients(&g[here], mult, |i, g| (w[i], m[i], v[i]) = step.element(w[i], g, m[i], v[i]));
         });
-    } else {
-        to_w.copy_from_slice(w);
-        to_m.copy_from_slice(m);
-        to_v.copy_from_slice(v);
     }
-    low_copy(io, 3, view.w_lo, to_w)
+    low_copy(io, 3, view.w_lo, w)
 }
 
 /// Calls `each` with the index and the unscaled value of every element of a gradient.
@@ -170,11 +169,13 @@ pub(super) fn sgd(site: &Site<'_>) -> Result<Prepared> {
     let view = SgdView::read(&site.view)?;
     let (n, bytes) = sizes(site, if view.direction == Momentum::Plain { 1 } else { 2 })?;
     Ok(for_grad!(site.dtype(1)?, site, T => Prepared::new(move |io| sgd_step::<T>(io, &view, n)))
-        .scratch(bytes))
+        .scratch(bytes)
+        .in_place(&[0])
+        .others_in_place(&[(1, 6)]))
 }
 
 fn sgd_step<T: Real<Wide = f32>>(io: &mut Io<'_>, view: &SgdView, n: usize) -> Result<()> {
-    let (w, g) = (sized(0, io.slice::<f32>(0)?, n)?, sized(1, io.slice::<T>(1)?, n)?);
+    let g = sized(1, io.slice::<T>(1)?, n)?;
     let (rate, mult) = (scalar::<f32>(io, 2)?, scalar::<f32>(io, 3)?);
     let (count, found_inf) = (scalar::<i64>(io, 4)?, scalar::<f32>(io, 5)?);
     let proceeds = found_inf == 0.0;
@@ -188,35 +189,27 @@ fn sgd_step<T: Real<Wide = f32>>(io: &mut Io<'_>, view: &SgdView, n: usize) -> R
         new: f32::of(1.0 - view.dampening),
     };
     let skips = !proceeds && view.on_overflow == OnOverflow::Skip;
-    let to_w: &[f32] = if view.direction == Momentum::Plain {
-        let [to_w] = states(io, n)?;
-        if skips {
-            to_w.copy_from_slice(w);
-        } else {
-            pieces(to_w, PIECE, |at, to_w| {
-                let here = at..at + to_w.len();
-                let w = &w[here.clone()];
-                gradients(&g[here], mult, |i, g| to_w[i] = step.element(w[i], g, 0.0).0);
+    let w: &[f32] = if view.direction == Momentum::Plain {
+        let [w] = states(io, n, [0])?;
+        if !skips {
+            pieces(w, PIECE, |at, w| {
+                let here = at..at + w.len();
+                gradients(&g[here], mult, |i, g| w[i] = step.element(w[i], g, 0.0).0);
             });
         }
-        to_w
+        w
     } else {
-        let v = sized(6, io.slice::<f32>(6)?, n)?;
-        let [to_w, to_v] = states(io, n)?;
-        if skips {
-            to_w.copy_from_slice(w);
-            to_v.copy_from_slice(v);
-        } else {
-            let chunks = to_w.par_chunks_mut(PIECE).zip(to_v.par_chunks_mut(PIECE));
-            chunks.enumerate().for_each(|(i, (to_w, to_v))| {
-                let here = i * PIECE..i * PIECE + to_w.len();
-                let (w, v) = (&w[here.clone()], &v[here.clone()]);
-                gradients(&g[here], mult, |i, g| (to_w[i], to_v[i]) = step.element(w[i], g, v[i]));
+        let [w, v] = states(io, n, [0, 6])?;
+        if !skips {
+            let chunks = w.par_chunks_mut(PIECE).zip(v.par_chunks_mut(PIECE));
+            chunks.enumerate().for_each(|(i, (w, v))| {
+                let here = i * PIECE..i * PIECE + w.len();
+                gradients(&g[here], mult, |i, g| (w[i], v[i]) = step.element(w[i], g, v[i]));
             });
         }
-        to_w
+        w
     };
-    low_copy(io, 2, view.w_lo, to_w)
+    low_copy(io, 2, view.w_lo, w)
 }
 
 /// One step of SGD, with what its scalars give.
