@@ -28,6 +28,7 @@ mod random;
 pub mod report;
 mod scope;
 mod stored;
+pub mod trainer;
 pub mod verify;
 
 pub use agree::{Agreement, agree, agree_in_type};
@@ -38,6 +39,7 @@ pub use pins::{PinSearch, find_pins};
 pub use profile::NodeTimes;
 pub use report::VerifyReport;
 pub use stored::{StoredTolerance, verify_stored};
+pub use trainer::{Stepped, Trainer};
 pub use verify::{Verification, VerifyOptions, of_outputs, verify, verify_draws};
 
 use crate::error::{Error, Finding};

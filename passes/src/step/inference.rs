@@ -48,6 +48,9 @@ pub struct Forward {
     pub inputs: Vec<String>,
     /// The names of its outputs.
     pub outputs: Vec<String>,
+    /// The name of the output of the step that is the loss, one of these or another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub loss: Option<String>,
 }
 
 /// The pass.
@@ -111,10 +114,10 @@ impl Pass for Inference {
     }
 }
 
-/// Notes the interface of a model that is about to become a step, unless that was done before.
-pub(super) fn note_forward(module: &mut Module) {
+/// The interface of a model that is about to become a step, unless it was noted before.
+pub(super) fn forward_interface(module: &Module) -> Option<Forward> {
     if module.header.metadata.iter().any(|(key, _)| key == FORWARD) {
-        return;
+        return None;
     }
     let main = module.graph(module.main());
     let of_step: FxHashSet<Value> = [PARAMETER, SEED, GRAD, dropout::SEED, dropout::OFFSET]
@@ -124,15 +127,26 @@ pub(super) fn note_forward(module: &mut Module) {
     let names = |values: &mut dyn Iterator<Item = Value>| {
         values.filter(|value| !of_step.contains(value)).map(|value| name_of(module, value)).collect()
     };
-    let forward = Forward {
+    Some(Forward {
         inputs: names(&mut main.inputs().iter().copied()),
         outputs: names(&mut main.outputs().iter().map(|output| output.value)),
-    };
-    let json = serde_json::to_string(&forward).expect("names are text");
-    module.header.metadata.push((FORWARD.to_owned(), json));
+        loss: None,
+    })
 }
 
-fn forward_of(module: &Module) -> Result<Forward, InferenceError> {
+/// Notes what of a step is the forward model's, and its loss.
+pub(super) fn note_forward(module: &mut Module, forward: Option<Forward>) {
+    if let Some(forward) = forward {
+        let json = serde_json::to_string(&forward).expect("names are text");
+        module.header.metadata.push((FORWARD.to_owned(), json));
+    }
+}
+
+/// What of a step is the forward model's.
+///
+/// # Errors
+/// If the model is no step, or its metadata is damaged.
+pub fn forward_of(module: &Module) -> Result<Forward, InferenceError> {
     let text = module.header.metadata.iter().find(|(key, _)| key == FORWARD).map(|(_, text)| text);
     let wrong = |problem: String| InferenceError::Metadata { key: FORWARD, problem };
     let text = text.ok_or_else(|| wrong("it is missing; make the step again".into()))?;

@@ -322,10 +322,12 @@ impl Pass for Loss {
         true
     }
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
-        inference::note_forward(module);
+        let mut forward = inference::forward_interface(module);
         if let LossKind::Output(name) = &self.spec.kind {
             let loss = output_named(module, name)?;
             add_role(module, LOSS, vec![loss]);
+            forward.iter_mut().for_each(|forward| forward.loss = Some(name.clone()));
+            inference::note_forward(module, forward);
             if self.keeps_fp32 {
                 mark_downstream(module, &self.target, loss);
                 // Its gradient is the loss scale, which may be more than 16 bits can hold.
@@ -351,6 +353,9 @@ impl Pass for Loss {
         let declared = module.value(loss).ty.clone();
         module.add_output(module.main(), loss, declared);
         add_role(module, LOSS, vec![loss]);
+        let name = ampc_ir::verify::name_of(module, loss);
+        forward.iter_mut().for_each(|forward| forward.loss = Some(name.clone()));
+        inference::note_forward(module, forward);
         Ok(Changed::Yes)
     }
 }

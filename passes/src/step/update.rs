@@ -396,7 +396,8 @@ impl Pass for Update {
             module.import_opset(main, ampc_ir::bodies::DOMAIN, 1);
         }
         module.header.ir_version = module.header.ir_version.max(IR_VERSION);
-        inference::note_forward(module);
+        let forward = inference::forward_interface(module);
+        inference::note_forward(module, forward);
         let mut tail = Tail::new(self, module);
         tail.build(&pairs, &decays, scale)?;
         let Tail { states, renamed, .. } = tail;

@@ -1,0 +1,127 @@
+//! Training with a state that stays in the runtime.
+
+#![cfg(feature = "run")]
+#![allow(clippy::unwrap_used, reason = "a test: what cannot be made fails it")]
+
+use ampc::Model;
+use ampc::execute::Trainer;
+use ampc::ir::TensorData;
+use ampc::ir::text::{NoData, parse};
+use ampc::runtime::{Cpu, HostTensor};
+use ampc::train::{State, TrainOptions, TrainStep, train_step};
+use std::sync::Arc;
+
+const MODEL: &str = "module ir=10\nopset ai.onnx=21\n\ngraph @main {\n  input %x : f32[N, 6]\n  \
+                     const %w : f32[6, 16] = random(1)\n  const %b : f32[16] = random(2)\n  \
+                     const %v : f32[16, 4] = random(3)\n  %h = MatMul(%x, %w) : f32[N, 16] @first\n  \
+                     %a = Add(%h, %b) : f32[N, 16] @bias\n  %r = Relu(%a) : f32[N, 16] @relu\n  \
+                     %y = MatMul(%r, %v) : f32[N, 4] @last\n  output %y\n}\n";
+
+fn step() -> TrainStep {
+    let options = TrainOptions {
+        loss: "cross-entropy".parse().unwrap(),
+        scaler: "ampc:init=256,interval=3".parse().unwrap(),
+        clip_norm: Some(1.0),
+        ..TrainOptions::default()
+    };
+    let model = Model::from(parse(MODEL, &NoData).unwrap());
+    train_step(model, &options).unwrap_or_else(|error| panic!("{error}"))
+}
+
+fn trainer(threads: usize) -> Trainer {
+    let step = step();
+    Trainer::new(step.model, &step.state, &Cpu { threads, ..Cpu::default() }).unwrap()
+}
+
+/// Batch number `i`, of 8 rows or, every third time, of 5.
+fn batch(i: u16) -> [(&'static str, HostTensor); 3] {
+    let rows = if i % 3 == 2 { 5 } else { 8 };
+    let x: Vec<f32> = (0..rows * 6).map(|j| f32::from((j * 7 + i * 13) % 11) / 5.0 - 1.0).collect();
+    let labels: Vec<i64> = (0..rows).map(|j| i64::from((j + i) % 4)).collect();
+    let rows = u64::from(rows);
+    [
+        ("x", HostTensor::from_slice(&[rows, 6], &x).unwrap()),
+        ("target", HostTensor::from_slice(&[rows], &labels).unwrap()),
+        ("lr", HostTensor::from_slice(&[], &[1e-2f32]).unwrap()),
+    ]
+}
+
+fn run(trainer: &mut Trainer, i: u16) -> ampc::execute::Stepped {
+    let batch = batch(i);
+    let given: Vec<(&str, &HostTensor)> = batch.iter().map(|(name, tensor)| (*name, tensor)).collect();
+    trainer.step(&given).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// The state as files have it.
+fn state(trainer: &Trainer) -> State {
+    let data = |tensor: &HostTensor| {
+        TensorData::from_bytes(tensor.dtype(), tensor.dims(), tensor.bytes().unwrap().to_vec()).unwrap()
+    };
+    trainer.state().unwrap().into_iter().map(|(name, tensor)| (name, Arc::new(data(&tensor)))).collect()
+}
+
+fn bytes(trainer: &Trainer) -> Vec<(String, Vec<u8>)> {
+    let tensors = trainer.state().unwrap().into_iter();
+    tensors.map(|(name, tensor)| (name, tensor.bytes().unwrap().to_vec())).collect()
+}
+
+#[test]
+fn what_is_stopped_goes_on_bit_for_bit_with_any_number_of_threads() {
+    let mut whole = trainer(1);
+    let losses: Vec<f64> = (0..12).map(|i| run(&mut whole, i).loss.unwrap()).collect();
+    assert!(losses[9] < losses[0] && losses[10] < losses[1], "{losses:?}");
+    let mut first = trainer(2);
+    (0..5).for_each(|i| assert_eq!(run(&mut first, i).loss, Some(losses[usize::from(i)])));
+    let mut second =
+        Trainer::new(step().model, &state(&first), &Cpu { threads: 2, ..Cpu::default() }).unwrap();
+    (5..12).for_each(|i| assert_eq!(run(&mut second, i).loss, Some(losses[usize::from(i)])));
+    assert_eq!(bytes(&second), bytes(&whole));
+    // Another state takes the place of the one that is there.
+    second.set_state(&state(&first)).unwrap();
+    assert_eq!(bytes(&second), bytes(&first));
+    (5..12).for_each(|i| assert_eq!(run(&mut second, i).loss, Some(losses[usize::from(i)])));
+}
+
+#[test]
+fn a_step_says_that_it_was_skipped() {
+    let mut trainer = trainer(1);
+    assert_eq!(run(&mut trainer, 0).loss_scale, Some(256.0));
+    let before = bytes(&trainer);
+    let mut given = batch(1);
+    given[0].1 = HostTensor::from_slice(&[8, 6], &[f32::INFINITY; 48]).unwrap();
+    let given: Vec<(&str, &HostTensor)> = given.iter().map(|(name, tensor)| (*name, tensor)).collect();
+    let stepped = trainer.step(&given).unwrap();
+    assert!(stepped.skipped && stepped.loss_scale == Some(128.0), "{stepped:?}");
+    for (before, after) in before.iter().zip(bytes(&trainer)) {
+        assert!(*before == after || ["loss_scale", "good_steps"].contains(&after.0.as_str()), "{}", after.0);
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_said_and_nothing_is_lost() {
+    let mut trainer = trainer(1);
+    run(&mut trainer, 0);
+    let before = bytes(&trainer);
+    let [x, _, lr] = batch(1);
+    let mut refused = |batch: &[(&str, &HostTensor)], expected: &str| {
+        let error = trainer.step(batch).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    };
+    refused(&[("x", &x.1), ("lr", &lr.1)], "the batch has no `target`");
+    refused(&[("x", &x.1), ("w", &x.1)], "the step takes x, target, lr in a batch, found `w`");
+    let labels = HostTensor::from_slice(&[8], &[7i64; 8]).unwrap();
+    refused(&[("x", &x.1), ("target", &labels), ("lr", &lr.1)], "7");
+    let few = HostTensor::from_slice(&[3], &[1i64; 3]).unwrap();
+    refused(&[("x", &x.1), ("target", &few), ("lr", &lr.1)], "3");
+    let mut other = state(&trainer);
+    other.retain(|(name, _)| name != "m.b");
+    other[0].1 = Arc::new(TensorData::from_f32(&[2], &[1.0, 2.0]).unwrap());
+    other.push(("nobody".into(), other[0].1.clone()));
+    let error = trainer.set_state(&other).unwrap_err().to_string();
+    for name in ["m.b", "nobody", &other[0].0] {
+        assert!(error.contains(name), "{error}");
+    }
+    assert_eq!(bytes(&trainer), before);
+    assert_eq!(trainer.batch_inputs().collect::<Vec<_>>(), ["x", "target", "lr"]);
+    run(&mut trainer, 1);
+}
