@@ -96,12 +96,19 @@ pub enum ParameterError {
     },
     /// There is nothing to train.
     #[error(
-        "the model has no parameters: no float initializer of its main graph is read by what can be differentiated{}",
-        if *.frozen { ", but for those that are frozen" } else { "; name constants that are trained (`--train`)" }
+        "the model has no parameters: no float initializer of its main graph is read by what can be differentiated{}{}",
+        if *.frozen { ", but for those that are frozen" } else { "; name constants that are trained (`--train`)" },
+        match .replaceable {
+            None => String::new(),
+            Some(name) => format!("; those that are listed as inputs too, such as `{name}`, are data: list them as \
+                                   initializers only"),
+        }
     )]
     None {
         /// Whether some would be parameters if they were not frozen.
         frozen: bool,
+        /// A float input with a value, which would be a parameter if it were a constant.
+        replaceable: Option<String>,
     },
     /// The cast of a weight that is stored low does not fit.
     #[error("a parameter cannot be widened: {0}")]
@@ -164,7 +171,7 @@ impl Pass for Parameters {
             return Err(ParameterError::MatchesNothing { pattern, what, near }.into());
         }
         if found.is_empty() {
-            return Err(ParameterError::None { frozen }.into());
+            return Err(ParameterError::None { frozen, replaceable: replaceable(module) }.into());
         }
         if !numbers.is_empty() {
             let some: Vec<String> = numbers.iter().take(3).map(|name| format!("`{name}`")).collect();
@@ -189,6 +196,17 @@ impl Pass for Parameters {
         }
         Ok(Changed::Yes)
     }
+}
+
+/// A float input with a value by default that would be a parameter if it were a constant.
+fn replaceable(module: &Module) -> Option<String> {
+    let is_one = |&&input: &&Value| {
+        let is_float = module.value(input).ty.dtype().is_some_and(DType::is_float);
+        let has_value = matches!(module.value(input).def, Def::Input { default: Some(_), .. });
+        is_float && has_value && is_read_differentiably(module, input)
+    };
+    let inputs = module.graph(module.main()).inputs();
+    inputs.iter().find(is_one).map(|&input| ampc_ir::verify::name_of(module, input))
 }
 
 /// What is in inference mode of what trains differently, as a model that was exported for inference has it.
