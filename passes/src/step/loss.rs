@@ -515,15 +515,25 @@ impl Loss {
             return Ok(module.add_input(main, name, ty.clone(), None));
         };
         let has = &module.value(found).ty;
-        let fits = match (has.dtype(), ty.dtype()) {
+        let is_element_type = match (has.dtype(), ty.dtype()) {
             (Some(DType::I32), Some(DType::I64)) => true,
             (a, b) => a == b,
-        } && has.shape().and_then(Shape::rank) == ty.shape().and_then(Shape::rank);
-        if fits {
+        };
+        if is_element_type && may_be_one_shape(has.shape(), ty.shape()) {
             return Ok(found);
         }
         let (expected, found) = (ampc_ir::infer::describe(ty), ampc_ir::infer::describe(has));
         Err(LossError::Target { kind: self.spec.to_string(), target: name.to_owned(), expected, found })
+    }
+}
+
+/// Whether two shapes have as many axes, and no extents that are known to differ: a target [N, 1] of a prediction [N, 2]
+/// would be broadcast, to a loss that nobody has asked for.
+fn may_be_one_shape(a: Option<&Shape>, b: Option<&Shape>) -> bool {
+    let differ = |(a, b): (&Dim, &Dim)| matches!((a.known(), b.known()), (Some(a), Some(b)) if a != b);
+    match (a.and_then(Shape::dims), b.and_then(Shape::dims)) {
+        (Some(a), Some(b)) => a.len() == b.len() && !a.iter().zip(b).any(differ),
+        (a, b) => a.is_none() && b.is_none(),
     }
 }
 
