@@ -60,6 +60,7 @@ use crate::invariants::Invariants;
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::paths::Paths;
 use crate::pipeline::{PassOption, Setting, Spelled, Words, option, settings};
+use crate::step::give_gradient;
 use ampc_ir::entity::SecondaryMap;
 use ampc_ir::infer::describe;
 use ampc_ir::inserter::InsertError;
@@ -268,8 +269,8 @@ impl Pass for Autodiff {
                     let role = Role { name: module.intern(GRAD), values: vec![parameter, *gradient] };
                     module.graph_roles_mut(module.main()).0.push(role);
                     if self.gives_gradients {
-                        let declared = module.value(*gradient).ty.clone();
-                        module.add_output(module.main(), *gradient, declared);
+                        give_gradient(module, parameter, *gradient)
+                            .map_err(|error| of_node(module, None, &RuleError::Insert(error)))?;
                     }
                 }
                 None => unreached.push(ampc_ir::verify::name_of(module, parameter)),

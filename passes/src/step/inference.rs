@@ -20,6 +20,7 @@
 //!
 //! Casts stay where they are: the model computes as the forward part of the step did.
 
+use super::statistics::STATISTICS;
 use super::update::{LOW, METADATA, SCALER_METADATA, StateEntry, states_of};
 use super::{ROLE, dropout};
 use crate::autodiff::{GRAD, PARAMETER, PHASE, SEED, with_role};
@@ -172,7 +173,7 @@ fn stop_training(module: &mut Module) {
 
 /// What the running statistics would be next is not asked for any more; readers of it take what they are.
 fn take_running_statistics(module: &mut Module, node: Node) {
-    for (operand, result) in [(3, 1), (4, 2)] {
+    for (operand, result) in STATISTICS {
         let data = module.node(node);
         if let (Some(now), Some(next)) = (data.operand(operand), data.result(result)) {
             module.replace_value(next, now);

@@ -19,6 +19,7 @@ pub mod inference;
 pub mod loss;
 pub mod loss_scale;
 pub mod stable;
+mod statistics;
 pub mod update;
 
 pub use self::custom::{CustomLoss, CustomOptimizer};
@@ -29,8 +30,13 @@ pub use self::loss_scale::{Dynamic, OnOverflow, Scaler};
 pub use self::stable::StableLoss;
 pub use self::update::{Optimizer, OptimizerKind, Update};
 
+use crate::autodiff::PHASE;
 use crate::flow;
-use ampc_ir::{Module, Node, Symbol};
+use ampc_ir::edit::Position;
+use ampc_ir::inserter::InsertError;
+use ampc_ir::op::OpKind;
+use ampc_ir::verify::name_of;
+use ampc_ir::{Inserter, Module, Node, NodeSpec, Symbol, Value};
 
 /// The key of the node metadata that says what a node is for.
 pub const ROLE: &str = "ampc.role";
@@ -64,6 +70,39 @@ pub(crate) fn mark(module: &mut Module, node: Node, phase: &str, role: &str) {
         let entry = (module.intern(key), module.intern(value));
         module.node_mut(node).metadata.push(entry);
     }
+}
+
+/// Lets the gradient of a parameter leave the main graph as `NAME.grad`. What has to keep its name leaves as an Identity of
+/// it: an input, a constant, or the gradient of two parameters, such as that of `a` and `b` in `a + b`.
+pub(crate) fn give_gradient(
+    module: &mut Module,
+    parameter: Value,
+    gradient: Value,
+) -> Result<(), InsertError> {
+    let main = module.main();
+    let wanted = format!("{}.grad", name_of(module, parameter));
+    let has_name = name_of(module, gradient) == wanted;
+    let given = if module.producer(gradient).is_none() || module.is_output(gradient) {
+        if has_name {
+            return Ok(());
+        }
+        let mut inserter = Inserter::new(module, main, Position::Last);
+        let [copy] = inserter.insert(NodeSpec::new(OpKind::Identity, &[gradient]))?;
+        if let Some((node, _)) = module.producer(copy) {
+            let (phase, backward) = (module.intern(PHASE), module.intern("bwd"));
+            module.node_mut(node).metadata.push((phase, backward));
+        }
+        copy
+    } else {
+        gradient
+    };
+    if given != gradient || !has_name {
+        let name = public_name(module, &wanted);
+        module.set_value_name(given, name);
+    }
+    let declared = module.value(given).ty.clone();
+    module.add_output(main, given, declared);
+    Ok(())
 }
 
 /// The name for an input or output of the step: the one that is wanted, which values inside of the model that have it give

@@ -18,7 +18,8 @@ use super::custom::{CustomOptimizer, Shared, UpdateNodes};
 use super::inference::{self, InferenceError};
 use super::loss::{Settings, SpecError};
 use super::loss_scale::{Arith, OnOverflow, Scaler};
-use super::{dropout, mark, public_name};
+use super::statistics::Statistics;
+use super::{dropout, give_gradient, mark, public_name};
 use crate::autodiff::{GRAD, RuleError, SEED, one_with_role, with_role};
 use crate::build::Build;
 use crate::parameters::{ParameterError, expose};
@@ -30,8 +31,6 @@ use ampc_ir::edit::Position;
 use ampc_ir::inserter::InsertError;
 use ampc_ir::module::{Def, Provenance};
 use ampc_ir::op::OpKind;
-use ampc_ir::views::NodeView;
-use ampc_ir::views::norm::BatchNormView;
 use ampc_ir::{AttrValue, DType, Inserter, Module, Node, NodeSpec, Payload, Shape, TensorData, Type, Value};
 use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
@@ -364,7 +363,7 @@ impl Pass for Update {
     fn options(&self) -> Vec<(&'static str, Setting)> {
         settings(self)
     }
-    fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
+    fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let roles = &module.graph(module.main()).roles;
         let pairs = roles.iter().filter(|role| module.text(role.name) == GRAD);
         let pairs: Vec<(Value, Value)> =
@@ -393,6 +392,18 @@ impl Pass for Update {
         }
         module.header.ir_version = module.header.ir_version.max(IR_VERSION);
         inference::note_forward(module);
+        let fixed = Statistics::of(module).fixed;
+        if let Some((node, why)) = fixed.first() {
+            let others = match fixed.len() - 1 {
+                0 => String::new(),
+                n => format!(" (and those of {n} more)"),
+            };
+            let message = format!(
+                "running statistics stay as they are{others}: {why}; give every node constants of its own, and results for \
+                 their next values"
+            );
+            cx.warn("update.statistics", Some(*node), message);
+        }
         let states = Tail::new(self, module).build(&pairs, &decays, scale)?;
         declare(module, &states, &self.scaler);
         Ok(Changed::Yes)
@@ -541,10 +552,8 @@ impl<'a, 'm> Tail<'a, 'm> {
             self.output("found_inf", found);
         }
         if update.optimizer.kind == OptimizerKind::None {
-            for gradient in gradients {
-                let declared = self.inserter.module.value(gradient).ty.clone();
-                let main = self.inserter.module.main();
-                self.inserter.module.add_output(main, gradient, declared);
+            for &(parameter, gradient) in pairs {
+                give_gradient(self.inserter.module, parameter, gradient)?;
             }
             self.erase_unread(inverse);
             self.running_statistics(found)?;
@@ -753,24 +762,9 @@ impl<'a, 'm> Tail<'a, 'm> {
 
     /// Running statistics of BatchNormalization while it trains: states, which a step that is skipped leaves alone.
     fn running_statistics(&mut self, found: Option<Value>) -> Result<(), InsertError> {
-        let module = &*self.inserter.module;
         let skips =
             !matches!(&self.update.scaler, Scaler::Dynamic(d) if d.on_overflow == OnOverflow::ZeroGrad);
-        let mut pairs = Vec::new();
-        for node in module.nodes(module.main()) {
-            let Some(view) = NodeView::new(module, node) else { continue };
-            if view.kind() == OpKind::BatchNormalization && BatchNormView::read(&view).training {
-                for (operand, result) in [(3, 1), (4, 2)] {
-                    let (old, new) = (view.operand(operand), module.node(node).result(result));
-                    pairs.extend(old.zip(new).filter(|(old, _)| module.constant(*old).is_some()));
-                }
-            }
-        }
-        for (old, new) in pairs {
-            // Of nodes that share statistics, the first updates them.
-            if self.inserter.module.constant(old).is_none() {
-                continue;
-            }
+        for (old, new) in Statistics::of(self.inserter.module).updated {
             let input = expose(self.inserter.module, old, false)?;
             let next = match found.filter(|_| skips) {
                 None => self.op(OpKind::Identity, &[new], "running-statistics")?,

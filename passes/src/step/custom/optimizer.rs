@@ -3,8 +3,8 @@
 use super::function::{Function, FunctionError};
 use crate::autodiff::{PHASE, RuleError};
 use crate::build::{Build, Nodes};
-use crate::step::ROLE;
 use crate::step::update::zeros_like;
+use crate::step::{ROLE, public_name};
 use ampc_ir::infer::describe;
 use ampc_ir::module::Def;
 use ampc_ir::op::OpKind;
@@ -235,7 +235,7 @@ impl<'m> UpdateNodes<'m> {
         }
         let name = format!("{kind}.{}", self.name);
         let module = &mut *self.nodes.inserter.module;
-        let (main, name) = (module.main(), module.fresh_name(&name));
+        let (main, name) = (module.main(), public_name(module, &name));
         let payload = Payload::Dense(Arc::new(data));
         let input = module.add_input(main, name, payload.ty(), Some(payload));
         self.states.push(Asked { kind: kind.to_owned(), input, next: None });
