@@ -20,7 +20,7 @@ use ampc_passes::raise_opset::{RaiseOpset, Target};
 use ampc_passes::step::dropout::training_dropouts;
 use ampc_passes::step::loss::LossSpec;
 use ampc_passes::step::loss_scale::ScaleLoss;
-use ampc_passes::step::update::{BUFFER, METADATA, WEIGHT, states_of};
+use ampc_passes::step::state::{METADATA, StateKind, states_of};
 use ampc_passes::step::{Inference, Loss, LossKind, Optimizer, PhiloxDropout, Scaler, StableLoss, Update};
 use ampc_passes::{Pass, Warning};
 use std::collections::{BTreeMap, BTreeSet};
@@ -218,7 +218,7 @@ fn trained(module: &Module) -> Result<Vec<Value>, Error> {
     let states = states_of(module).map_err(|error| Error::Pass(error.into()))?;
     let wanted: BTreeSet<&str> = states
         .iter()
-        .filter(|state| [WEIGHT, BUFFER].contains(&state.kind.as_str()))
+        .filter(|state| matches!(state.kind, StateKind::Weight | StateKind::Buffer))
         .map(|state| state.input.as_str())
         .collect();
     let inputs = module.graph(module.main()).inputs().iter().copied();

@@ -316,8 +316,9 @@ fn nothing_behind_the_gradients_computes_low() {
                 .map(|role| role.values[1])
                 .collect();
             let is_low = |value: Value| module.value(value).ty.dtype().is_some_and(DType::is_low);
-            let tail =
-                module.nodes(module.main()).filter(|&node| step::phase_of(&module, node) == Some("opt"));
+            let tail = module
+                .nodes(module.main())
+                .filter(|&node| step::phase_of(&module, node) == Some(step::Phase::Update));
             for node in tail {
                 let what = format!("{optimizer} {scaler} {}", module.op_name(node).1);
                 let reads =

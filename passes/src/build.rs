@@ -5,6 +5,7 @@
 //! [`UpdateNodes`](crate::step::custom::UpdateNodes) share.
 
 use crate::autodiff::RuleError;
+use crate::marks::Mark;
 use ampc_ir::edit::Position;
 use ampc_ir::infer::{Facts, describe};
 use ampc_ir::module::Payload;
@@ -21,8 +22,8 @@ pub struct Nodes<'m> {
     pub(crate) inserter: Inserter<'m>,
     /// What names of values end in.
     suffix: &'static str,
-    /// Metadata of every node.
-    marks: &'static [(&'static str, &'static str)],
+    /// What every node is marked with.
+    mark: Option<Mark>,
     /// What was made of a value before: its widened form, its shape.
     wide: FxHashMap<Value, Value>,
     shapes: FxHashMap<Value, Value>,
@@ -34,7 +35,7 @@ impl<'m> Nodes<'m> {
         module: &'m mut Module,
         facts: Option<&'m Facts>,
         suffix: &'static str,
-        marks: &'static [(&'static str, &'static str)],
+        mark: Option<Mark>,
     ) -> Nodes<'m> {
         let main = module.main();
         let inserter = Inserter::new(module, main, Position::Last);
@@ -42,7 +43,7 @@ impl<'m> Nodes<'m> {
             Some(facts) => inserter.with_facts(facts),
             None => inserter,
         };
-        Nodes { inserter, suffix, marks, wide: FxHashMap::default(), shapes: FxHashMap::default() }
+        Nodes { inserter, suffix, mark, wide: FxHashMap::default(), shapes: FxHashMap::default() }
     }
 
     fn add<const N: usize>(&mut self, spec: NodeSpec) -> Ruled<[Value; N]> {
@@ -58,11 +59,8 @@ impl<'m> Nodes<'m> {
     }
 
     fn mark(&mut self, results: &[Value]) {
-        let module = &mut *self.inserter.module;
-        let Some((node, _)) = results.first().and_then(|&result| module.producer(result)) else { return };
-        for (key, value) in self.marks {
-            let entry = (module.intern(key), module.intern(value));
-            module.node_mut(node).metadata.push(entry);
+        if let Some(mark) = self.mark {
+            mark.put_on_maker(self.inserter.module, results);
         }
     }
 

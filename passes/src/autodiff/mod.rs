@@ -51,7 +51,6 @@ mod softmax;
 mod window;
 
 pub use self::backward::Backward;
-pub(crate) use self::backward::PHASE;
 pub use self::rules::{GradientFn, has_gradient, is_differentiable};
 
 use self::rules::Rule;

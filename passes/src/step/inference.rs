@@ -20,11 +20,12 @@
 //!
 //! Casts stay where they are: the model computes as the forward part of the step did.
 
+use super::dropout;
+use super::state::{METADATA, SCALER_METADATA, StateEntry, StateKind, states_of};
 use super::statistics::STATISTICS;
-use super::update::{LOW, METADATA, SCALER_METADATA, StateEntry, states_of};
-use super::{ROLE, dropout};
-use crate::autodiff::{GRAD, PARAMETER, PHASE, SEED, with_role};
+use crate::autodiff::{GRAD, PARAMETER, SEED, with_role};
 use crate::flow;
+use crate::marks::{PHASE, ROLE};
 use crate::pass::{Changed, Pass, PassCx, PassError, sound};
 use crate::pipeline::Spelled;
 use ampc_ir::convert::Conversion;
@@ -216,7 +217,7 @@ fn fix_states(module: &mut Module, forward: &Forward, states: &[StateEntry]) -> 
         module.graph(module.main()).inputs().iter().map(|&input| (input, name_of(module, input))).collect();
     let weights: FxHashMap<&str, &str> = states
         .iter()
-        .filter(|state| state.kind == LOW)
+        .filter(|state| state.kind == StateKind::Low)
         .filter_map(|state| Some((state.input.as_str(), state.of.as_deref()?)))
         .collect();
     let by_name: FxHashMap<&str, Value> =

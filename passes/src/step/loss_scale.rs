@@ -3,8 +3,8 @@
 //! The loss itself is not multiplied: what the step gives is the loss as it is, and a large scale cannot make it overflow.
 //! How the scale changes is the matter of a [`Scaler`]; the presets follow the system that they are called after.
 
-use super::loss::{Settings, SpecError};
 use super::public_name;
+use super::spec::{Settings, SpecError};
 use crate::autodiff::{LOSS, SEED, with_role};
 use crate::parameters::add_role;
 use crate::pass::{Changed, Pass, PassCx, PassError};
@@ -143,6 +143,16 @@ impl Dynamic {
                 ordered("min", self.min.is_none_or(|min| min >= 0.0 && min <= self.init), "from 0 to `init`")
             })
             .or_else(|| ordered("max", self.max.is_none_or(|max| max >= self.init), "at least `init`"))
+    }
+}
+
+impl Scaler {
+    /// Whether a step whose gradients are not finite is skipped as a whole: SGD and running statistics otherwise go on.
+    pub(super) fn skips(&self) -> bool {
+        match self {
+            Scaler::None | Scaler::Static(_) => true,
+            Scaler::Dynamic(dynamic) => dynamic.on_overflow == OnOverflow::Skip,
+        }
     }
 }
 

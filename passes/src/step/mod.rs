@@ -18,7 +18,10 @@ pub mod dropout;
 pub mod inference;
 pub mod loss;
 pub mod loss_scale;
+pub mod optimizer;
+pub mod spec;
 pub mod stable;
+pub mod state;
 mod statistics;
 pub mod update;
 
@@ -27,50 +30,21 @@ pub use self::dropout::PhiloxDropout;
 pub use self::inference::Inference;
 pub use self::loss::{Loss, LossKind};
 pub use self::loss_scale::{Dynamic, OnOverflow, Scaler};
+pub use self::optimizer::{Optimizer, OptimizerKind};
+pub use self::spec::SpecError;
 pub use self::stable::StableLoss;
-pub use self::update::{Optimizer, OptimizerKind, Update};
+pub use self::state::{StateEntry, StateKind, states_of};
+pub use self::update::Update;
 
-use crate::autodiff::PHASE;
+pub use crate::marks::{PHASE, Phase, Purpose, ROLE, phase_of, role_of};
+
 use crate::flow;
+use crate::marks::Mark;
 use ampc_ir::edit::Position;
 use ampc_ir::inserter::InsertError;
 use ampc_ir::op::OpKind;
 use ampc_ir::verify::name_of;
-use ampc_ir::{Inserter, Module, Node, NodeSpec, Symbol, Value};
-
-/// The key of the node metadata that says what a node is for.
-pub const ROLE: &str = "ampc.role";
-
-/// What a node is for, if it says so.
-pub fn role_of(module: &Module, node: Node) -> Option<&str> {
-    entry(module, node, ROLE)
-}
-
-/// The phase of a node that is of a step (`bwd`, `opt`); the forward pass says mostly nothing.
-pub fn phase_of(module: &Module, node: Node) -> Option<&str> {
-    entry(module, node, crate::autodiff::PHASE)
-}
-
-fn entry<'m>(module: &'m Module, node: Node, wanted: &str) -> Option<&'m str> {
-    let mut entries = module.node(node).metadata.iter();
-    entries.find(|&&(key, _)| module.text(key) == wanted).map(|&(_, value)| module.text(value))
-}
-
-/// Whether a node computes a loss, which stays in fp32.
-pub(crate) fn is_loss(module: &Module, node: Node) -> bool {
-    role_of(module, node) == Some(LOSS_ROLE)
-}
-
-/// The role of nodes that compute a loss.
-pub(crate) const LOSS_ROLE: &str = "loss";
-
-/// Gives a node its phase (`bwd`, `opt`) and role, which text, drawings and files show.
-pub(crate) fn mark(module: &mut Module, node: Node, phase: &str, role: &str) {
-    for (key, value) in [(crate::autodiff::PHASE, phase), (ROLE, role)] {
-        let entry = (module.intern(key), module.intern(value));
-        module.node_mut(node).metadata.push(entry);
-    }
-}
+use ampc_ir::{Inserter, Module, NodeSpec, Symbol, Value};
 
 /// Lets the gradient of a parameter leave the main graph as `NAME.grad`. What has to keep its name leaves as an Identity of
 /// it: an input, a constant, or the gradient of two parameters, such as that of `a` and `b` in `a + b`.
@@ -88,10 +62,7 @@ pub(crate) fn give_gradient(
         }
         let mut inserter = Inserter::new(module, main, Position::Last);
         let [copy] = inserter.insert(NodeSpec::new(OpKind::Identity, &[gradient]))?;
-        if let Some((node, _)) = module.producer(copy) {
-            let (phase, backward) = (module.intern(PHASE), module.intern("bwd"));
-            module.node_mut(node).metadata.push((phase, backward));
-        }
+        Mark::GRADIENT.put_on_maker(module, &[copy]);
         copy
     } else {
         gradient
