@@ -275,7 +275,7 @@ fn take_state(module: &mut Module) -> State {
     let inputs = module.graph(module.main()).inputs().to_vec();
     let parameters = ampc_passes::autodiff::with_role(module, ampc_passes::autodiff::PARAMETER);
     let states = module.graph(module.main()).states.iter().map(|&(input, _)| input);
-    let known: std::collections::BTreeSet<_> = parameters.chain(states).collect();
+    let known: BTreeSet<_> = parameters.chain(states).collect();
     let mut state = Vec::new();
     for input in inputs.into_iter().filter(|input| known.contains(input)) {
         let name = ampc_ir::verify::name_of(module, input);
@@ -286,7 +286,7 @@ fn take_state(module: &mut Module) -> State {
     state
 }
 
-/// Writes a state as safetensors, by the names of the inputs of the step.
+/// Stages a state in a batch as a safetensors file, by the names of the inputs of the step. Returns how many bytes it has.
 ///
 /// # Errors
 /// If the file exists and `force` is not set, is one that the model was read from, or cannot be written.

@@ -74,8 +74,11 @@ use std::sync::Arc;
 /// Why there is no gradient.
 #[derive(Debug, thiserror::Error)]
 pub enum GradientError {
-    /// No value, or more than one, has a role that one value has.
-    #[error("role `{role}`: expected one value of the main graph, found {found}")]
+    /// No value, or more than one, has a role that one value alone has.
+    #[error(
+        "role `{role}`: expected one value of the main graph, found {found}{}",
+        if *.found == 0 { ": add a loss (pass `loss`), or name an output that is one" } else { "" }
+    )]
     Role {
         /// The role.
         role: &'static str,

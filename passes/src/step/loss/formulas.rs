@@ -1,6 +1,6 @@
 //! The formulas of losses, as nodes: each returns a scalar of the element type of the prediction.
 
-use crate::build::{Build, Nodes, Ruled};
+use crate::build::{Build, Nodes, Ruled, without_ignored};
 use ampc_ir::op::OpKind;
 use ampc_ir::{AttrValue, DType, NodeSpec, Shape, Value};
 
@@ -81,14 +81,8 @@ impl CrossEntropy {
         let dtype = b.dtype(self.p)?;
         let (mut safe, mut ignored) = (self.t, None);
         if let Some(index) = self.ignore_index {
-            let integers = b.dtype(self.t)?;
-            let index = b.ints(&[index]);
-            let index = b.cast(index, integers)?;
-            let is_ignored = b.op(OpKind::Equal, &[self.t, index], &[])?;
-            let zero = b.ints(&[0]);
-            let zero = b.cast(zero, integers)?;
-            safe = b.select(is_ignored, zero, self.t)?;
-            ignored = Some(is_ignored);
+            let (others, is_ignored) = without_ignored(b, self.t, index)?;
+            (safe, ignored) = (others, Some(is_ignored));
         }
         let mut per_class = b.neg(log_prob)?;
         let mut of_label = None;
