@@ -20,7 +20,7 @@ use ampc_passes::raise_opset::{RaiseOpset, Target};
 use ampc_passes::step::dropout;
 use ampc_passes::step::loss::LossSpec;
 use ampc_passes::step::loss_scale::ScaleLoss;
-use ampc_passes::step::update::{BUFFER, METADATA, WEIGHT, states_of};
+use ampc_passes::step::state::{METADATA, StateKind, states_of};
 use ampc_passes::step::{Inference, Loss, LossKind, Optimizer, PhiloxDropout, Scaler, StableLoss, Update};
 use ampc_passes::{Pass, Warning};
 use std::collections::{BTreeMap, BTreeSet};
@@ -217,7 +217,7 @@ fn trained(module: &Module) -> Result<Vec<Value>, Error> {
     let states = states_of(module).map_err(|error| Error::Pass(error.into()))?;
     let wanted: BTreeSet<&str> = states
         .iter()
-        .filter(|state| [WEIGHT, BUFFER].contains(&state.kind.as_str()))
+        .filter(|state| matches!(state.kind, StateKind::Weight | StateKind::Buffer))
         .map(|state| state.input.as_str())
         .collect();
     let inputs = module.graph(module.main()).inputs().iter().copied();
@@ -276,7 +276,7 @@ fn take_state(module: &mut Module) -> State {
     let inputs = module.graph(module.main()).inputs().to_vec();
     let parameters = ampc_passes::autodiff::with_role(module, ampc_passes::autodiff::PARAMETER);
     let states = module.graph(module.main()).states.iter().map(|&(input, _)| input);
-    let known: std::collections::BTreeSet<_> = parameters.chain(states).collect();
+    let known: BTreeSet<_> = parameters.chain(states).collect();
     let mut state = Vec::new();
     for input in inputs.into_iter().filter(|input| known.contains(input)) {
         let name = ampc_ir::verify::name_of(module, input);
@@ -287,7 +287,7 @@ fn take_state(module: &mut Module) -> State {
     state
 }
 
-/// Writes a state as safetensors, by the names of the inputs of the step.
+/// Stages a state in a batch as a safetensors file, by the names of the inputs of the step. Returns how many bytes it has.
 ///
 /// # Errors
 /// If the file exists and `force` is not set, is one that the model was read from, or cannot be written.

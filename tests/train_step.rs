@@ -6,7 +6,7 @@
 use ampc::Model;
 use ampc::ir::text::{NoData, parse};
 use ampc::ir::{DType, Module, Value};
-use ampc::passes::autodiff::{CustomGradients, GRAD};
+use ampc::passes::autodiff::GRAD;
 use ampc::passes::policy::Policy;
 use ampc::passes::step;
 use ampc::runtime::{Cpu, Data, HostTensor};
@@ -24,19 +24,11 @@ fn options(loss: &str, optimizer: &str, scaler: &str, low: bool) -> TrainOptions
     TrainOptions {
         precision: low.then(|| RewriteOptions::of(Policy::preset("all").unwrap())),
         loss: loss.parse().unwrap(),
-        target: "target".into(),
-        keeps_loss_fp32: true,
         optimizer: optimizer.parse().unwrap(),
         scaler: scaler.parse().unwrap(),
-        clip_norm: None,
-        decay: Vec::new(),
-        train: Vec::new(),
-        freeze: Vec::new(),
-        freezes_unreached: false,
-        writes_low_copies: true,
         dropout_seed: 7,
-        gradients: CustomGradients::default(),
         verify_each: true,
+        ..TrainOptions::default()
     }
 }
 
@@ -316,8 +308,9 @@ fn nothing_behind_the_gradients_computes_low() {
                 .map(|role| role.values[1])
                 .collect();
             let is_low = |value: Value| module.value(value).ty.dtype().is_some_and(DType::is_low);
-            let tail =
-                module.nodes(module.main()).filter(|&node| step::phase_of(&module, node) == Some("opt"));
+            let tail = module
+                .nodes(module.main())
+                .filter(|&node| step::phase_of(&module, node) == Some(step::Phase::Update));
             for node in tail {
                 let what = format!("{optimizer} {scaler} {}", module.op_name(node).1);
                 let reads =

@@ -4,95 +4,18 @@
 //! top, which [`Backward`](crate::autodiff::Backward), [`LossNodes`](crate::step::custom::LossNodes) and
 //! [`UpdateNodes`](crate::step::custom::UpdateNodes) share.
 
+mod nodes;
+
+pub use self::nodes::Nodes;
+
 use crate::autodiff::RuleError;
-use ampc_ir::edit::Position;
-use ampc_ir::infer::{Facts, describe};
+use ampc_ir::infer::describe;
 use ampc_ir::module::Payload;
 use ampc_ir::op::OpKind;
-use ampc_ir::{AttrValue, DType, Dim, Inserter, Module, NodeSpec, TensorData, Type, Value};
-use rustc_hash::FxHashMap;
+use ampc_ir::{AttrValue, DType, Dim, Module, NodeSpec, TensorData, Type, Value};
 
 /// What building returns.
 pub(crate) type Ruled<T = ()> = Result<T, RuleError>;
-
-/// Where nodes go, and what they are marked with.
-#[derive(Debug)]
-pub struct Nodes<'m> {
-    pub(crate) inserter: Inserter<'m>,
-    /// What names of values end in.
-    suffix: &'static str,
-    /// Metadata of every node.
-    marks: &'static [(&'static str, &'static str)],
-    /// What was made of a value before: its widened form, its shape.
-    wide: FxHashMap<Value, Value>,
-    shapes: FxHashMap<Value, Value>,
-}
-
-impl<'m> Nodes<'m> {
-    /// Nodes at the end of the main graph.
-    pub(crate) fn new(
-        module: &'m mut Module,
-        facts: Option<&'m Facts>,
-        suffix: &'static str,
-        marks: &'static [(&'static str, &'static str)],
-    ) -> Nodes<'m> {
-        let main = module.main();
-        let inserter = Inserter::new(module, main, Position::Last);
-        let inserter = match facts {
-            Some(facts) => inserter.with_facts(facts),
-            None => inserter,
-        };
-        Nodes { inserter, suffix, marks, wide: FxHashMap::default(), shapes: FxHashMap::default() }
-    }
-
-    fn add<const N: usize>(&mut self, spec: NodeSpec) -> Ruled<[Value; N]> {
-        let results = self.inserter.insert(spec.suffix(self.suffix))?;
-        self.mark(&results);
-        Ok(results)
-    }
-
-    fn add_n(&mut self, spec: NodeSpec, n: usize) -> Ruled<Vec<Value>> {
-        let results = self.inserter.insert_n(spec.suffix(self.suffix), n)?;
-        self.mark(&results);
-        Ok(results)
-    }
-
-    fn mark(&mut self, results: &[Value]) {
-        let module = &mut *self.inserter.module;
-        let Some((node, _)) = results.first().and_then(|&result| module.producer(result)) else { return };
-        for (key, value) in self.marks {
-            let entry = (module.intern(key), module.intern(value));
-            module.node_mut(node).metadata.push(entry);
-        }
-    }
-
-    /// Whether the operator, at the opset of the graph, takes its axes as an operand.
-    fn takes_axes(&self, kind: OpKind) -> Ruled<bool> {
-        Ok(self.inserter.schema(kind)?.attr("axes").is_none())
-    }
-
-    /// A node that takes axes beside its operand.
-    fn with_axes(&mut self, spec: NodeSpec, kind: OpKind, a: Value, axes: &[usize]) -> Ruled<Value> {
-        let axes: Vec<i64> = axes.iter().map(|&axis| signed(axis)).collect();
-        let spec = if self.takes_axes(kind)? {
-            let axes = self.ints(&axes);
-            spec.operands(&[Some(a), Some(axes)])
-        } else {
-            spec.attr("axes", AttrValue::Ints(axes))
-        };
-        let [result] = self.insert(spec)?;
-        Ok(result)
-    }
-}
-
-impl<'m> Build<'m> for Nodes<'m> {
-    fn nodes(&self) -> &Nodes<'m> {
-        self
-    }
-    fn nodes_mut(&mut self) -> &mut Nodes<'m> {
-        self
-    }
-}
 
 /// Arithmetic, as nodes of the main graph.
 ///
@@ -650,6 +573,25 @@ pub trait Build<'m> {
 fn known_shape(module: &Module, a: Value) -> Option<Vec<i64>> {
     let dims = module.value(a).ty.shape()?.dims()?;
     dims.iter().map(|dim| i64::try_from(dim.known()?).ok()).collect()
+}
+
+/// Class numbers of which one counts for nothing: the same with 0 in its place, which is a class in any case, and where it
+/// is, as bools. `labels` are i64 or i32, of any shape.
+///
+/// # Errors
+/// If they are no integers.
+pub(crate) fn without_ignored<'m>(
+    b: &mut impl Build<'m>,
+    labels: Value,
+    ignored: i64,
+) -> Ruled<(Value, Value)> {
+    let integers = b.dtype(labels)?;
+    let ignored = b.ints(&[ignored]);
+    let ignored = b.cast(ignored, integers)?;
+    let is_ignored = b.op(OpKind::Equal, &[labels, ignored], &[])?;
+    let zero = b.ints(&[0]);
+    let zero = b.cast(zero, integers)?;
+    Ok((b.select(is_ignored, zero, labels)?, is_ignored))
 }
 
 /// An axis as attributes have it. Ranks are small.

@@ -16,12 +16,12 @@ use self::unmet::{
 };
 use crate::flow::{self, Var};
 use crate::invariants::Invariants;
+use crate::marks;
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::paths::Paths;
 use crate::pipeline::{FORMAT, POLICY, PassOption, Setting, Spelled, settings};
 use crate::policy::{Base, HoldingPin, OpClass, Pin, Pins, Policy, PolicyError, is_pin, node_key};
 use crate::sequences::{self, Groups};
-use crate::step;
 use ampc_ir::module::{Decision, Op, Reason};
 use ampc_ir::op::{self, Arity, Class, FormalType, Legality, OpKind, OpSchema, is_open};
 use ampc_ir::views::{NodeView, constant_of, resolve_captures};
@@ -329,7 +329,7 @@ impl State<'_> {
     fn by_table(&self, module: &Module, schema: Option<&'static OpSchema>, var: Var) -> ByTable {
         // What goes into a sequence or comes out of it is moved.
         let moves = self.groups.get(var).is_some() && sequences::is_structural_node(module, var.node);
-        let is_loss = step::is_loss(module, var.node);
+        let is_loss = marks::is_loss(module, var.node);
         let class = match moves {
             true => Class::Clear,
             false if is_loss => Class::Deny,

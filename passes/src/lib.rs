@@ -40,6 +40,7 @@ pub mod guard;
 pub mod insert_casts;
 pub mod invariants;
 pub mod json;
+mod marks;
 pub mod move_casts;
 mod names;
 mod numerics;

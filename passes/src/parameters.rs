@@ -96,12 +96,19 @@ pub enum ParameterError {
     },
     /// There is nothing to train.
     #[error(
-        "the model has no parameters: no float initializer of its main graph is read by what can be differentiated{}",
-        if *.frozen { ", but for those that are frozen" } else { "; name constants that are trained (`--train`)" }
+        "the model has no parameters: no float initializer of its main graph is read by what can be differentiated{}{}",
+        if *.frozen { ", but for those that are frozen" } else { "; name constants that are trained (`--train`)" },
+        match .replaceable {
+            None => String::new(),
+            Some(name) => format!("; those that are listed as inputs too, such as `{name}`, are data: list them as \
+                                   initializers only"),
+        }
     )]
     None {
         /// Whether some would be parameters if they were not frozen.
         frozen: bool,
+        /// A float input with a value, which would be a parameter if it were a constant.
+        replaceable: Option<String>,
     },
     /// The cast of a weight that is stored low does not fit.
     #[error("a parameter cannot be widened: {0}")]
@@ -123,11 +130,42 @@ impl Pass for Parameters {
             let loss = output_named(module, name)?;
             add_role(module, LOSS, vec![loss]);
         }
+        let found = self.find(module)?;
+        if found.parameters.is_empty() {
+            let (frozen, replaceable) = (found.frozen, replaceable(module));
+            return Err(ParameterError::None { frozen, replaceable }.into());
+        }
+        if let Some(message) = untrained_numbers(&found.numbers) {
+            cx.warn("parameters.numbers", None, message);
+        }
+        if let Some(message) = inference_mode(module) {
+            cx.warn("parameters.inference", None, message);
+        }
+        for value in found.parameters {
+            add_role(module, PARAMETER, vec![value]);
+        }
+        Ok(Changed::Yes)
+    }
+}
+
+/// What the float constants of the main graph are.
+#[derive(Default)]
+struct Found {
+    parameters: Vec<Value>,
+    /// Names of numbers without an axis that would be parameters if they had one.
+    numbers: Vec<String>,
+    /// Whether some would be parameters if they were not frozen.
+    frozen: bool,
+}
+
+impl Parameters {
+    /// Sorts the float constants of the main graph.
+    fn find(&self, module: &Module) -> Result<Found, PassError> {
         let (train, freeze) = (patterns(&self.train)?, patterns(&self.freeze)?);
         let mut matched = vec![false; train.len() + freeze.len()];
-        let (mut found, mut frozen, mut numbers, mut floats) = (Vec::new(), false, Vec::new(), Vec::new());
-        for value in module.graph(module.main()).constants().to_vec() {
-            let Some(data) = module.constant(value).and_then(Payload::dense).cloned() else { continue };
+        let (mut found, mut floats) = (Found::default(), Vec::new());
+        for &value in module.graph(module.main()).constants() {
+            let Some(data) = module.constant(value).and_then(Payload::dense) else { continue };
             if !matches!(data.dtype(), DType::F32 | DType::F16 | DType::BF16 | DType::F64) {
                 continue;
             }
@@ -145,15 +183,15 @@ impl Pass for Parameters {
             let could = is_read_differentiably(module, value);
             floats.push(name.clone());
             if unwanted {
-                frozen |= could;
+                found.frozen |= could;
             } else if wanted {
-                found.push(value);
+                found.parameters.push(value);
             } else if could && data.dims().is_empty() {
-                numbers.push(name);
+                found.numbers.push(name);
             } else if could {
                 let limit = if is_factor(module, value) { f64::INFINITY } else { LARGE };
-                if magnitude(&data, &name)? < limit {
-                    found.push(value);
+                if magnitude(data, &name)? < limit {
+                    found.parameters.push(value);
                 }
             }
         }
@@ -163,32 +201,32 @@ impl Pass for Parameters {
             let what = "float constant of the main graph";
             return Err(ParameterError::MatchesNothing { pattern, what, near }.into());
         }
-        if found.is_empty() {
-            return Err(ParameterError::None { frozen }.into());
-        }
-        if !numbers.is_empty() {
-            let some: Vec<String> = numbers.iter().take(3).map(|name| format!("`{name}`")).collect();
-            let more = if numbers.len() > 3 { " …" } else { "" };
-            let message = format!(
-                "{} without an axis {} not trained ({}{more}): name those that are parameters (`--train`)",
-                if numbers.len() == 1 {
-                    "a constant".to_owned()
-                } else {
-                    format!("{} constants", numbers.len())
-                },
-                if numbers.len() == 1 { "is" } else { "are" },
-                some.join(", ")
-            );
-            cx.warn("parameters.numbers", None, message);
-        }
-        if let Some(message) = inference_mode(module) {
-            cx.warn("parameters.inference", None, message);
-        }
-        for value in found {
-            add_role(module, PARAMETER, vec![value]);
-        }
-        Ok(Changed::Yes)
+        Ok(found)
     }
+}
+
+/// What to say of constants without an axis, by their names.
+fn untrained_numbers(names: &[String]) -> Option<String> {
+    const SHOWN: usize = 3;
+    let some: Vec<String> = names.iter().take(SHOWN).map(|name| format!("`{name}`")).collect();
+    let more = if names.len() > SHOWN { " …" } else { "" };
+    let are = match names.len() {
+        0 => return None,
+        1 => "a constant without an axis is".to_owned(),
+        n => format!("{n} constants without an axis are"),
+    };
+    Some(format!("{are} not trained ({}{more}): name those that are parameters (`--train`)", some.join(", ")))
+}
+
+/// A float input with a value by default that would be a parameter if it were a constant.
+fn replaceable(module: &Module) -> Option<String> {
+    let is_one = |&&input: &&Value| {
+        let is_float = module.value(input).ty.dtype().is_some_and(DType::is_float);
+        let has_value = matches!(module.value(input).def, Def::Input { default: Some(_), .. });
+        is_float && has_value && is_read_differentiably(module, input)
+    };
+    let inputs = module.graph(module.main()).inputs();
+    inputs.iter().find(is_one).map(|&input| ampc_ir::verify::name_of(module, input))
 }
 
 /// What is in inference mode of what trains differently, as a model that was exported for inference has it.

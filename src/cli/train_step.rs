@@ -14,7 +14,7 @@ use ampc::passes::Paths;
 use ampc::passes::Warning;
 use ampc::passes::autodiff::{self, CustomGradients};
 use ampc::passes::step::loss::LossSpec;
-use ampc::passes::step::{self, Scaler, update};
+use ampc::passes::step::{self, Phase, Scaler, StateKind};
 use ampc::report::StepReport;
 use ampc::train::{TrainOptions, stage_state, train_step_in_place};
 use std::fmt::Write;
@@ -184,7 +184,9 @@ fn summary(module: &Module) -> String {
     );
     let (low, copies) = (bytes(low), bytes(of(Kept::LowCopy)));
     let _ = writeln!(text, "low bytes   {low} of parameters, {copies} of low copies");
-    for (what, phase) in [("forward", None), ("backward", Some("bwd")), ("update", Some("opt"))] {
+    for (what, phase) in
+        [("forward", Phase::Forward), ("backward", Phase::Backward), ("update", Phase::Update)]
+    {
         let _ = writeln!(text, "{what:11} {}", of_phase(module, phase));
     }
     text
@@ -204,16 +206,21 @@ enum Kept {
 /// The inputs that are kept from step to step, or parameters of an optimizer elsewhere.
 fn kept(module: &Module) -> Vec<(Value, Kept)> {
     let parameters: Vec<Value> = autodiff::with_role(module, autodiff::PARAMETER).collect();
-    let kinds = update::kinds(module);
+    let listed = step::states_of(module).unwrap_or_default();
     let states = &module.graph(module.main()).states;
     let mut kept: Vec<(Value, Kept)> = parameters.into_iter().map(|value| (value, Kept::Parameter)).collect();
-    for (&(input, _), kind) in states.iter().zip(&kinds) {
-        let kind = match kind.as_str() {
-            "weight" => continue,
-            "low" => Kept::LowCopy,
-            "m" | "v" => Kept::Optimizer,
-            "buffer" => Kept::Statistic,
-            _ => Kept::Number,
+    for (&(input, _), state) in states.iter().zip(&listed) {
+        let kind = match state.kind {
+            StateKind::Weight => continue,
+            StateKind::Low => Kept::LowCopy,
+            StateKind::M | StateKind::V | StateKind::State => Kept::Optimizer,
+            StateKind::Buffer => Kept::Statistic,
+            StateKind::Step
+            | StateKind::LossScale
+            | StateKind::Good
+            | StateKind::Bad
+            | StateKind::DropoutSeed
+            | StateKind::DropoutOffset => Kept::Number,
         };
         kept.push((input, kind));
     }
@@ -225,11 +232,8 @@ fn bytes(module: &Module, value: Value) -> u64 {
 }
 
 /// The nodes and casts of a phase: how many compute low, and which way casts go.
-fn of_phase(module: &Module, phase: Option<&str>) -> String {
-    let is_of = |node: &Node| match step::phase_of(module, *node) {
-        Some(own @ ("bwd" | "opt")) => phase == Some(own),
-        _ => phase.is_none(),
-    };
+fn of_phase(module: &Module, phase: Phase) -> String {
+    let is_of = |node: &Node| step::phase_of(module, *node).unwrap_or(Phase::Forward) == phase;
     let nodes: Vec<Node> = module.nodes(module.main()).filter(is_of).collect();
     let dtype = |value: Option<Value>| value.and_then(|value| module.value(value).ty.dtype());
     let is_low = |value: Option<Value>| dtype(value).is_some_and(DType::is_low);

@@ -10,7 +10,7 @@ use crate::train::State;
 use ampc_ir::verify::name_of;
 use ampc_ir::{Module, Value};
 use ampc_passes::step::inference::forward_of;
-use ampc_passes::step::update::states_of;
+use ampc_passes::step::states_of;
 use ampc_runtime::cpu::Executable;
 use ampc_runtime::{Cpu, Data, DataRef, HostTensor};
 use std::collections::BTreeMap;

@@ -9,8 +9,8 @@ use ampc_ir::op::OpKind;
 use ampc_ir::verify::name_of;
 use ampc_ir::views::NodeView;
 use ampc_ir::{AttrValue, DType, Module, Node, Value};
-use ampc_passes::step::update::{StateEntry, states_of};
-use ampc_passes::step::{phase_of, role_of};
+use ampc_passes::step::{Phase, phase_of, role_of};
+use ampc_passes::step::{StateEntry, states_of};
 use ampc_passes::{Paths, Warning, autodiff};
 use serde::Serialize;
 
@@ -186,7 +186,7 @@ impl StepReport {
                 })
                 .collect(),
             states: states.collect(),
-            phases: ["fwd", "bwd", "opt"].map(|phase| StepPhase::of(module, &nodes, phase)).into(),
+            phases: Phase::ALL.map(|phase| StepPhase::of(module, &nodes, phase.spelling())).into(),
             casts: nodes.iter().filter_map(|&node| StepCast::of(module, node)).collect(),
             nodes: nodes.iter().map(|&node| StepNode::of(module, &paths, node)).collect(),
             warnings: warnings.collect(),
@@ -220,7 +220,7 @@ fn tensor(module: &Module, value: Value) -> StepTensor {
 /// The decay of the optimizer that reads a parameter.
 fn decay(module: &Module, parameter: Value) -> Option<f64> {
     let readers = module.uses(parameter).map(|(node, _)| node);
-    let mut optimizers = readers.filter(|&node| phase_of(module, node) == Some("opt"));
+    let mut optimizers = readers.filter(|&node| phase_of(module, node) == Some(Phase::Update));
     optimizers.find_map(|node| match NodeView::new(module, node)?.attr("weight_decay")? {
         AttrValue::Tensor(data) => data.small_floats(1)?.first().copied(),
         _ => None,
@@ -237,11 +237,7 @@ fn dtype(module: &Module, value: Option<Value>) -> Option<DType> {
 
 /// The phase of a node; one that nobody marked is of the forward graph.
 fn phase(module: &Module, node: Node) -> &'static str {
-    match phase_of(module, node) {
-        Some("bwd") => "bwd",
-        Some("opt") => "opt",
-        Some(_) | None => "fwd",
-    }
+    phase_of(module, node).unwrap_or(Phase::Forward).spelling()
 }
 
 impl StepPhase {

@@ -125,6 +125,18 @@ fn a_step_that_overflows_leaves_an_optimizer_of_the_user_alone() {
     }
 }
 
+/// A state has its promised name even if a value inside of the model is called so.
+#[test]
+fn states_of_an_optimizer_of_the_user_have_the_names_that_are_promised() {
+    let text = LINEAR.replace("%h", "%v.w");
+    assert_ne!(text, LINEAR);
+    let mut options = options("mse", "sgd", "none", false);
+    options.optimizer = rms_prop().into();
+    let step = step_of(&text, &options);
+    let names: Vec<&str> = step.state.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["w", "b", "step", "v.w", "power.w", "v.b", "power.b"]);
+}
+
 /// The optimizer as a graph, of any rank.
 const MOMENTUM: &str = "opset ai.onnx=21\n\ngraph @heavy_ball {\n  input %w : f32[*]\n  input %g : f32[*]\n  \
                         input %lr : f32\n  input %step : i64\n  input %v : f32[*]\n  const %mu : f32 = 0.9\n  \

@@ -36,12 +36,15 @@ pub(super) fn sums(module: &Module) -> FxHashSet<Var> {
 /// How many sums of sums are looked into: a complex number times another one is a sum of products.
 const MAX_NESTED: usize = 4;
 
-/// The variables of the additions that make a value from one of these, and of the products in them that scale them,
-/// products of matrices included: none if there is no such addition. For example, of `re`, and of `im` likewise:
+/// How a value is a sum of states `of` a loop: the variables of the additions that make it, of those that these add up, and
+/// of the products, of matrices too, by which they scale a state. None if no addition leads to a state. For example, with
+/// the states `re` and `im`:
 ///
 /// ```text
 /// %a = Mul(%re, %cos)       %b = Mul(%im, %sin)
-/// %turned = Sub(%a, %b)     %next_re = Add(%turned, %x)       all four: a sum of a sum of what scales the state
+/// %turned = Sub(%a, %b)     %next_re = Add(%turned, %x)
+///
+/// of %next_re: Add, Sub and both Mul, since %next_re = re · cos − im · sin + x
 /// ```
 fn sum_of(module: &Module, value: Value, of: &[Value]) -> Vec<Var> {
     let mut found = Vec::new();

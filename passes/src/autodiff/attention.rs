@@ -178,22 +178,24 @@ fn is_shorter(b: &Backward<'_>, view: &AttentionView, heads: &Heads, mask: Value
     Ok(view.short_masks && !is_same)
 }
 
-pub(super) fn attention(b: &mut Backward<'_>) -> Ruled {
-    let view = AttentionView::read(&b.view()?)?;
-    let (q, k, v) = (apart(b, 0, view.q_heads)?, apart(b, 1, view.kv_heads)?, apart(b, 2, view.kv_heads)?);
-    let (q_heads, kv_heads) =
-        (known(b, q, 1, "the number of heads")?, known(b, k, 1, "the number of heads")?);
-    let (k, v) = (with_past(b, k, 4)?, with_past(b, v, 5)?);
-    let heads = Heads { q, k, v, group: q_heads.checked_div(kv_heads).unwrap_or(1).max(1) };
-    let (keys, values) = (repeated(b, heads.k, heads.group)?, repeated(b, heads.v, heads.group)?);
-    let dtype = b.dtype(q)?;
-    let scale = match view.scale {
-        Some(scale) => f64::from(scale),
-        #[expect(clippy::cast_precision_loss, reason = "heads are small")]
-        None => 1.0 / (known(b, q, 3, "the size of a head")? as f64).sqrt(),
-    };
+/// P [batch, heads of queries, queries, keys], computed again.
+struct Weights {
+    weights: Value,
+    /// tanh(S / c), if scores are bounded by c.
+    tanh: Option<Value>,
+}
+
+/// P = softmax(S), of S = scale · Q·Kᵀ, bounded and masked. `keys` are those of every head of queries.
+fn weights(
+    b: &mut Backward<'_>,
+    view: &AttentionView,
+    heads: &Heads,
+    keys: Value,
+    scale: f64,
+) -> Ruled<Weights> {
+    let dtype = b.dtype(heads.q)?;
     let keys_turned = b.transpose_last(keys)?;
-    let products = b.matmul(q, keys_turned)?;
+    let products = b.matmul(heads.q, keys_turned)?;
     let mut scores = b.scaled(products, scale)?;
     let mut tanh = None;
     if view.softcap > 0.0 {
@@ -203,7 +205,7 @@ pub(super) fn attention(b: &mut Backward<'_>) -> Ruled {
         scores = b.scaled(found, bound)?;
         tanh = Some(found);
     }
-    let (mask, allowed) = (mask(b, &view, &heads, dtype)?, allowed(b, &view, &heads)?);
+    let (mask, allowed) = (mask(b, view, heads, dtype)?, allowed(b, view, heads)?);
     if let Some(mask) = mask {
         scores = b.plus(scores, mask)?;
     }
@@ -211,17 +213,34 @@ pub(super) fn attention(b: &mut Backward<'_>) -> Ruled {
     if let Some(allowed) = allowed {
         scores = b.select(allowed, scores, least)?;
     }
-    let weights = if mask.is_none() && allowed.is_none() {
-        b.op(OpKind::Softmax, &[scores], &[("axis", AttrValue::Int(-1))])?
-    } else {
-        // A query that attends to nothing has zeros.
-        let largest = b.reduce(OpKind::ReduceMax, scores, &[3], true)?;
-        let is_none = b.op(OpKind::Equal, &[largest, least], &[])?;
-        let zero = b.number(0.0, dtype)?;
-        let scores = b.select(is_none, zero, scores)?;
+    if mask.is_none() && allowed.is_none() {
         let weights = b.op(OpKind::Softmax, &[scores], &[("axis", AttrValue::Int(-1))])?;
-        b.select(is_none, zero, weights)?
+        return Ok(Weights { weights, tanh });
+    }
+    // A query that attends to nothing has zeros.
+    let largest = b.reduce(OpKind::ReduceMax, scores, &[3], true)?;
+    let is_none = b.op(OpKind::Equal, &[largest, least], &[])?;
+    let zero = b.number(0.0, dtype)?;
+    let scores = b.select(is_none, zero, scores)?;
+    let weights = b.op(OpKind::Softmax, &[scores], &[("axis", AttrValue::Int(-1))])?;
+    let weights = b.select(is_none, zero, weights)?;
+    Ok(Weights { weights, tanh })
+}
+
+pub(super) fn attention(b: &mut Backward<'_>) -> Ruled {
+    let view = AttentionView::read(&b.view()?)?;
+    let (q, k, v) = (apart(b, 0, view.q_heads)?, apart(b, 1, view.kv_heads)?, apart(b, 2, view.kv_heads)?);
+    let (q_heads, kv_heads) =
+        (known(b, q, 1, "the number of heads")?, known(b, k, 1, "the number of heads")?);
+    let (k, v) = (with_past(b, k, 4)?, with_past(b, v, 5)?);
+    let heads = Heads { q, k, v, group: q_heads.checked_div(kv_heads).unwrap_or(1).max(1) };
+    let (keys, values) = (repeated(b, heads.k, heads.group)?, repeated(b, heads.v, heads.group)?);
+    let scale = match view.scale {
+        Some(scale) => f64::from(scale),
+        #[expect(clippy::cast_precision_loss, reason = "heads are small")]
+        None => 1.0 / (known(b, q, 3, "the size of a head")? as f64).sqrt(),
     };
+    let Weights { weights, tanh } = weights(b, &view, &heads, keys, scale)?;
     let (mut d_keys, mut d_values) = (None, None);
     if let Some(dy) = b.dy(0) {
         let dy = b.wide(dy)?;

@@ -3,6 +3,7 @@
 use super::{Contributions, RuleError};
 use crate::build::Nodes;
 pub(super) use crate::build::{Build, Ruled, signed};
+use crate::marks::Mark;
 use ampc_ir::entity::SecondaryMap;
 use ampc_ir::infer::Facts;
 use ampc_ir::op::OpKind;
@@ -10,11 +11,6 @@ use ampc_ir::views::NodeView;
 use ampc_ir::{Dim, Module, Node, NodeSpec, Type, Value};
 use rustc_hash::FxHashSet;
 use std::cell::Cell;
-
-/// The key of the node metadata that says to which phase of a step a node belongs.
-pub(crate) const PHASE: &str = "ampc.phase";
-/// The phase of the nodes that autodiff makes.
-const BACKWARD: &str = "bwd";
 
 /// A node on the way back: the rule of its operator reads it and the gradients of its results (`dy`), and adds the
 /// gradients of its operands. Nodes are built with [`Build`].
@@ -48,7 +44,7 @@ impl<'m> Backward<'m> {
         parameters: &[Value],
     ) -> Backward<'m> {
         Backward {
-            nodes: Nodes::new(module, Some(facts), "grad", &[(PHASE, BACKWARD)]),
+            nodes: Nodes::new(module, Some(facts), "grad", Some(Mark::GRADIENT)),
             node: None,
             dy: Vec::new(),
             asked: Cell::new(0),

@@ -158,9 +158,10 @@ fn replaces(b: &Backward<'_>) -> Ruled<bool> {
     match b.view()?.string("reduction").unwrap_or("none") {
         "none" => Ok(true),
         "add" => Ok(false),
-        other => {
-            Err(RuleError::Unsupported(format!("with the reduction `{other}` it is not differentiated")))
-        }
+        other => Err(RuleError::Unsupported(format!(
+            "expected the reduction `none` or `add`, found `{other}`: freeze what is before it (`--freeze`), or give its \
+                 gradient through the library"
+        ))),
     }
 }
 

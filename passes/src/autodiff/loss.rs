@@ -11,6 +11,7 @@
 use super::RuleError;
 use super::backward::{Backward, Build, Ruled};
 use super::window::wide;
+use crate::build::without_ignored;
 use ampc_ir::op::OpKind;
 use ampc_ir::{AttrValue, TensorData, Value};
 
@@ -24,14 +25,8 @@ fn labels(b: &mut Backward<'_>, dloss: Value) -> Ruled<(Value, Value)> {
     let dtype = b.dtype(dloss)?;
     let (mut safe, mut skip) = (label, None);
     if let Some(ignored) = ignored {
-        let integers = b.dtype(label)?;
-        let ignored = b.ints(&[ignored]);
-        let ignored = b.cast(ignored, integers)?;
-        let is_ignored = b.op(OpKind::Equal, &[label, ignored], &[])?;
-        let zero = b.ints(&[0]);
-        let zero = b.cast(zero, integers)?;
-        safe = b.select(is_ignored, zero, label)?;
-        skip = Some(is_ignored);
+        let (others, is_ignored) = without_ignored(b, label, ignored)?;
+        (safe, skip) = (others, Some(is_ignored));
     }
     let one = b.number(1.0, dtype)?;
     let zero = b.number(0.0, dtype)?;

@@ -51,7 +51,6 @@ mod softmax;
 mod window;
 
 pub use self::backward::Backward;
-pub(crate) use self::backward::PHASE;
 pub use self::rules::{GradientFn, has_gradient, is_differentiable};
 
 use self::rules::Rule;
@@ -60,6 +59,7 @@ use crate::invariants::Invariants;
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::paths::Paths;
 use crate::pipeline::{PassOption, Setting, Spelled, Words, option, settings};
+use crate::step::give_gradient;
 use ampc_ir::entity::SecondaryMap;
 use ampc_ir::infer::describe;
 use ampc_ir::inserter::InsertError;
@@ -74,8 +74,11 @@ use std::sync::Arc;
 /// Why there is no gradient.
 #[derive(Debug, thiserror::Error)]
 pub enum GradientError {
-    /// No value, or more than one, has a role that one value has.
-    #[error("role `{role}`: expected one value of the main graph, found {found}")]
+    /// No value, or more than one, has a role that one value alone has.
+    #[error(
+        "role `{role}`: expected one value of the main graph, found {found}{}",
+        if *.found == 0 { ": add a loss (pass `loss`), or name an output that is one" } else { "" }
+    )]
     Role {
         /// The role.
         role: &'static str,
@@ -279,8 +282,8 @@ impl Pass for Autodiff {
                     let role = Role { name: module.intern(GRAD), values: vec![parameter, *gradient] };
                     module.graph_roles_mut(module.main()).0.push(role);
                     if self.gives_gradients {
-                        let declared = module.value(*gradient).ty.clone();
-                        module.add_output(module.main(), *gradient, declared);
+                        give_gradient(module, parameter, *gradient)
+                            .map_err(|error| of_node(module, None, &RuleError::Insert(error)))?;
                     }
                 }
                 None => unreached.push(ampc_ir::verify::name_of(module, parameter)),

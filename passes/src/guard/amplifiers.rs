@@ -124,9 +124,11 @@ pub(super) fn scores(cx: &mut Cx<'_>) -> Result<(), PassError> {
     Ok(())
 }
 
-/// What reaches an angle or a coordinate, from the last product on; the product too, if all its uses do, or if it is one
-/// of a few numbers of unknown range. Products of few terms that combine parts of a coordinate count for what they
-/// combine: control points before a spline, bones before a skin.
+/// What reaches an angle or a coordinate:
+/// - everything from the last product on;
+/// - that product, if all its uses do, or if it multiplies a few numbers of unknown range;
+/// - what is before it, as far as the coordinate is a linear function of that: of control points, say, which a product of
+///   few terms combines to points of a spline.
 ///
 /// A coordinate of 300 is off by up to 1/8 in f16 and by up to 1 in bf16. A product of sines and cosines is a layer of a
 /// sinusoidal network and no coordinate: it may be low.
@@ -135,18 +137,16 @@ pub(super) fn position(cx: &mut Cx<'_>) -> Result<(), PassError> {
         let sinks = cx.sinks(var);
         if cx.is_between(var) && sinks.some.any(Sink::POSITION | Sink::PART_OF_POSITION) {
             cx.deny(var, || format!("on the way to {}", end(sinks)));
-        } else if cx.is_product(var)
-            && sinks.all.any(Sink::PART_OF_POSITION)
-            && !sinks.some.any(Sink::POSITION)
-            && !cx.properties(var).has(Properties::SINUSOIDS)
-        {
+        }
+        if !cx.is_product(var) || cx.properties(var).has(Properties::SINUSOIDS) {
+            continue;
+        }
+        if sinks.some.any(Sink::POSITION) {
+            if sinks.all.any(Sink::POSITION) || multiplies_coordinates(cx, var) {
+                cx.deny(var, || format!("the last product before {}", end(sinks)));
+            }
+        } else if sinks.all.any(Sink::PART_OF_POSITION) {
             cx.deny(var, || format!("a product that is part of {}", end(sinks)));
-        } else if cx.is_product(var)
-            && sinks.some.any(Sink::POSITION)
-            && !cx.properties(var).has(Properties::SINUSOIDS)
-            && (sinks.all.any(Sink::POSITION) || multiplies_coordinates(cx, var))
-        {
-            cx.deny(var, || format!("the last product before {}", end(sinks)));
         }
     }
     Ok(())

@@ -83,8 +83,8 @@ impl Sink {
     pub(crate) const ENLARGED: Sink = Sink(1 << 12);
     /// A comparison with a threshold that makes spikes: numbers 0 and 1 that are counted.
     pub(crate) const THRESHOLD: Sink = Sink(1 << 13);
-    /// A coordinate or angle of which it is a linear function: through moves, sums, scaling and products of at most
-    /// [`FEW_PARTS`] terms, such as control points before a spline or bones before a skin.
+    /// A coordinate or angle that is a linear function of the value: one that moves, sums, scaling and products of at most
+    /// [`FEW_PARTS`] terms make of it. Control points are such parts of the points of a spline, and bones of a skin.
     pub(crate) const PART_OF_POSITION: Sink = Sink(1 << 14);
 
     /// All kinds that amplify errors; the others say more of how.

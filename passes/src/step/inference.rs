@@ -20,10 +20,12 @@
 //!
 //! Casts stay where they are: the model computes as the forward part of the step did.
 
-use super::update::{LOW, METADATA, RUNNING_STATISTICS, SCALER_METADATA, StateEntry, states_of};
-use super::{ROLE, dropout, role_of};
-use crate::autodiff::{GRAD, PARAMETER, PHASE, SEED, with_role};
+use super::dropout;
+use super::state::{METADATA, SCALER_METADATA, StateEntry, StateKind, states_of};
+use super::statistics::STATISTICS;
+use crate::autodiff::{GRAD, PARAMETER, SEED, with_role};
 use crate::flow;
+use crate::marks::{PHASE, Purpose, ROLE, role_of};
 use crate::pass::{Changed, Pass, PassCx, PassError, sound};
 use crate::pipeline::Spelled;
 use ampc_ir::convert::Conversion;
@@ -186,11 +188,11 @@ fn stop_training(module: &mut Module) {
 
 /// What the running statistics would be next is not asked for any more; readers of it take what they are.
 fn take_running_statistics(module: &mut Module, node: Node) {
-    for (operand, result) in [(3, 1), (4, 2)] {
+    for (operand, result) in STATISTICS {
         // A step that may be skipped reads copies.
         let copied = module.node(node).operand(operand).and_then(|value| module.producer(value));
-        if let Some((copy, _)) = copied.filter(|&(copy, _)| role_of(module, copy) == Some(RUNNING_STATISTICS))
-        {
+        let is_copy = |copy: Node| role_of(module, copy) == Some(Purpose::RunningStatistics.spelling());
+        if let Some((copy, _)) = copied.filter(|&(copy, _)| is_copy(copy)) {
             module.set_operand(node, operand, module.node(copy).operand(0));
         }
         let data = module.node(node);
@@ -235,7 +237,7 @@ fn fix_states(module: &mut Module, forward: &Forward, states: &[StateEntry]) -> 
         module.graph(module.main()).inputs().iter().map(|&input| (input, name_of(module, input))).collect();
     let weights: FxHashMap<&str, &str> = states
         .iter()
-        .filter(|state| state.kind == LOW)
+        .filter(|state| state.kind == StateKind::Low)
         .filter_map(|state| Some((state.input.as_str(), state.of.as_deref()?)))
         .collect();
     let by_name: FxHashMap<&str, Value> =

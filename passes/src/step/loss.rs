@@ -11,15 +11,20 @@
 //! classes (Szegedy et al., arXiv 1512.00567, as torch.nn.CrossEntropyLoss has it). Everything is computed in fp32: the
 //! pass pins its nodes.
 
+mod formulas;
+
+use self::formulas::CrossEntropy;
 use super::custom::CustomLoss;
-use super::{LOSS_ROLE, ROLE, inference, public_name, public_name_or_warn};
-use crate::autodiff::{LOSS, PHASE, RuleError, check_loss};
-use crate::build::{Build, Nodes, Ruled};
+use super::spec::{Settings, SpecError};
+use super::{free_name, inference, public_name_or_warn};
+use crate::autodiff::{LOSS, RuleError, check_loss};
+use crate::build::{Build, Nodes};
+use crate::marks::{self, Mark};
 use crate::parameters::{ParameterError, add_role, output_named};
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::pipeline::{PassOption, Setting, Spelled, Words, option, settings};
 use ampc_ir::op::{OpKind, Sign, moves};
-use ampc_ir::{AttrValue, DType, Dim, Module, Node, NodeSpec, Shape, Type, Value};
+use ampc_ir::{AttrValue, DType, Dim, Module, Node, Shape, Type, Value};
 use rustc_hash::FxHashSet;
 use std::fmt;
 use std::str::FromStr;
@@ -76,104 +81,6 @@ pub struct LossSpec {
 impl From<CustomLoss> for LossSpec {
     fn from(custom: CustomLoss) -> LossSpec {
         LossSpec { kind: LossKind::Custom(custom), of: None }
-    }
-}
-
-/// Why a text is no loss.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("expected {expected}, found `{found}`")]
-pub struct SpecError {
-    /// What would be right.
-    pub expected: String,
-    /// What is there.
-    pub found: String,
-}
-
-/// The settings behind the first `:` of a text, which all have to be taken.
-pub(super) struct Settings<'a> {
-    kind: &'a str,
-    rest: Vec<(&'a str, &'a str)>,
-}
-
-impl<'a> Settings<'a> {
-    pub(super) fn of(text: &'a str) -> Result<Settings<'a>, SpecError> {
-        let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
-        let pair = |entry: &'a str| {
-            let pair = entry.split_once('=').map(|(key, value)| (key.trim(), value.trim()));
-            pair.ok_or_else(|| SpecError {
-                expected: "settings like `key=value`".into(),
-                found: entry.into(),
-            })
-        };
-        let entries = rest.split(',').filter(|entry| !entry.trim().is_empty());
-        let rest: Vec<_> = entries.map(pair).collect::<Result<_, _>>()?;
-        let twice =
-            rest.iter().enumerate().find(|(i, (key, _))| rest[..*i].iter().any(|(other, _)| other == key));
-        if let Some((_, (key, _))) = twice {
-            return Err(SpecError { expected: "every setting once".into(), found: (*key).into() });
-        }
-        Ok(Settings { kind, rest })
-    }
-
-    pub(super) fn kind(&self) -> &'a str {
-        self.kind
-    }
-
-    /// The value of a setting, which is taken.
-    pub(super) fn word(&mut self, key: &str) -> Option<&'a str> {
-        let at = self.rest.iter().position(|(found, _)| *found == key)?;
-        Some(self.rest.remove(at).1)
-    }
-
-    pub(super) fn number<T: FromStr>(&mut self, key: &str, expected: &str) -> Result<Option<T>, SpecError> {
-        let Some(text) = self.word(key) else { return Ok(None) };
-        let wrong = || SpecError { expected: format!("{expected} for `{key}`"), found: text.into() };
-        text.parse().map(Some).map_err(|_| wrong())
-    }
-
-    /// A number of an interval.
-    pub(super) fn within(&mut self, key: &str, lo: f64, hi: f64) -> Result<Option<f64>, SpecError> {
-        let text = self.rest.iter().find(|(found, _)| *found == key).map(|(_, text)| (*text).to_owned());
-        let expected = format!("a number from {lo} to {hi}");
-        match self.number::<f64>(key, &expected)? {
-            Some(number) if !(lo..=hi).contains(&number) => Err(SpecError {
-                expected: format!("{expected} for `{key}`"),
-                found: text.unwrap_or_default(),
-            }),
-            number => Ok(number),
-        }
-    }
-
-    /// A number from 0 on, which 1 is too much for.
-    pub(super) fn share(&mut self, key: &str) -> Result<Option<f64>, SpecError> {
-        let text = self.rest.iter().find(|(found, _)| *found == key).map(|(_, text)| (*text).to_owned());
-        let expected = "a number of at least 0 and less than 1";
-        match self.number::<f64>(key, expected)? {
-            Some(number) if !(0.0..1.0).contains(&number) => Err(SpecError {
-                expected: format!("{expected} for `{key}`"),
-                found: text.unwrap_or_default(),
-            }),
-            number => Ok(number),
-        }
-    }
-
-    pub(super) fn flag(&mut self, key: &str) -> Result<bool, SpecError> {
-        match self.word(key) {
-            None | Some("0" | "false") => Ok(false),
-            Some("1" | "true") => Ok(true),
-            Some(other) => Err(SpecError { expected: format!("0 or 1 for `{key}`"), found: other.into() }),
-        }
-    }
-
-    /// What is left is known to nobody.
-    pub(super) fn finish(self, known: &str) -> Result<(), SpecError> {
-        match self.rest.first() {
-            None => Ok(()),
-            Some((key, _)) => {
-                let expected = format!("settings of `{}`: {known}", self.kind);
-                Err(SpecError { expected, found: (*key).into() })
-            }
-        }
     }
 }
 
@@ -332,8 +239,8 @@ impl Pass for Loss {
                 mark_downstream(module, &self.target, loss);
                 // Its gradient is the loss scale, which may be more than 16 bits can hold.
                 let maker = module.producer(loss).map(|(node, _)| node);
-                if let Some(node) = maker.filter(|&node| !super::is_loss(module, node)) {
-                    super::mark(module, node, "fwd", LOSS_ROLE);
+                if let Some(node) = maker.filter(|&node| !marks::is_loss(module, node)) {
+                    Mark::LOSS.put(module, node);
                 }
             }
             return Ok(Changed::Yes);
@@ -379,7 +286,7 @@ fn mark_downstream(module: &mut Module, target: &str, loss: Value) {
         if data.results().iter().flatten().any(|value| to_loss.contains(value)) {
             to_loss.extend(data.operands().iter().flatten());
             if data.results().iter().flatten().any(|value| of_target.contains(value)) {
-                super::mark(module, node, "fwd", LOSS_ROLE);
+                Mark::LOSS.put(module, node);
             }
         }
     }
@@ -406,8 +313,7 @@ impl Loss {
 
     /// What the nodes of the loss are built with.
     pub(super) fn nodes<'m>(&self, module: &'m mut Module) -> Nodes<'m> {
-        let marks: &[_] = if self.keeps_fp32 { &[(PHASE, "fwd"), (ROLE, LOSS_ROLE)] } else { &[] };
-        Nodes::new(module, None, "in_loss", marks)
+        Nodes::new(module, None, "in_loss", self.keeps_fp32.then_some(Mark::LOSS))
     }
 
     /// What to say if a loss that takes scores is to be one of probabilities, and the node that makes these.
@@ -438,68 +344,74 @@ impl Loss {
 
     /// Adds the nodes of the loss of a prediction.
     fn add(&self, module: &mut Module, prediction: Value) -> Result<Value, LossError> {
-        let of = ampc_ir::verify::name_of(module, prediction);
-        let describe = |module: &Module, value| ampc_ir::infer::describe(&module.value(value).ty);
-        let kind = self.spec.to_string();
         let ty = module.value(prediction).ty.clone();
         let (Some(dtype), Some(dims)) =
             (ty.dtype().filter(|d| d.is_float()), ty.shape().and_then(Shape::dims))
         else {
             let expected = "a float tensor whose number of axes is known";
-            return Err(LossError::Prediction { kind, of, expected, found: describe(module, prediction) });
+            return Err(self.no_prediction(module, prediction, expected));
         };
         let b = &mut self.nodes(module);
         let wide = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
-        let mut p = b.cast(prediction, wide)?;
-        let LossKind::CrossEntropy { ignore_index, label_smoothing, weights, axis } = &self.spec.kind else {
-            let t = self.target(b, &Type::tensor(wide, Shape::of(dims.iter().copied())))?;
-            let per_element = match self.spec.kind {
-                LossKind::Mse => {
-                    let difference = b.minus(p, t)?;
-                    b.times(difference, difference)?
-                }
-                LossKind::L1 => {
-                    let difference = b.minus(p, t)?;
-                    b.unary(OpKind::Abs, difference)?
-                }
-                _ => binary_cross_entropy(b, p, t)?,
-            };
-            return Ok(b.mean(per_element)?);
+        let p = b.cast(prediction, wide)?;
+        let formula = match self.spec.kind {
+            LossKind::Mse => formulas::squared_error,
+            LossKind::L1 => formulas::absolute_error,
+            LossKind::BceWithLogits => formulas::binary_cross_entropy,
+            LossKind::CrossEntropy { .. } => return self.add_cross_entropy(b, prediction, p),
+            // These are no formulas of a prediction, and have been added before.
+            LossKind::Output(_) | LossKind::Custom(_) => return Ok(prediction),
         };
+        let t = self.target(b, &Type::tensor(wide, Shape::of(dims.iter().copied())))?;
+        Ok(formula(b, p, t)?)
+    }
+
+    /// Adds cross-entropy of `p`, which is the prediction in fp32 or wider. The operator takes classes as axis 1.
+    fn add_cross_entropy(
+        &self,
+        b: &mut Nodes<'_>,
+        prediction: Value,
+        mut p: Value,
+    ) -> Result<Value, LossError> {
+        let LossKind::CrossEntropy { ignore_index, label_smoothing, weights, axis } = &self.spec.kind else {
+            return Ok(p);
+        };
+        let (dims, wide) = (b.shape(p)?, b.dtype(p)?);
         let rank = i64::try_from(dims.len()).unwrap_or(i64::MAX);
         let axis = axis.unwrap_or(if rank <= 3 { rank - 1 } else { 1 });
         let axis = if axis < 0 { axis + rank } else { axis };
         let Some(classes) = usize::try_from(axis).ok().filter(|&axis| rank >= 2 && axis < dims.len()) else {
-            let expected = "an axis of classes and another one before it";
-            return Err(LossError::Prediction {
-                kind,
-                of,
-                expected,
-                found: describe(b.module(), prediction),
-            });
+            return Err(self.no_prediction(
+                b.module(),
+                prediction,
+                "an axis of classes and another one beside it",
+            ));
         };
-        let mut label_dims: Vec<Dim> = dims.to_vec();
+        let mut label_dims: Vec<Dim> = dims.clone();
         let n_classes = label_dims.remove(classes);
-        let labels = Type::tensor(DType::I64, Shape::of(label_dims.iter().copied()));
+        let labels = Type::tensor(DType::I64, Shape::of(label_dims));
         let mut t = self.target(b, &labels)?;
         if classes + 1 == dims.len() && classes != 1 {
             // Classes last: rows of scores.
             p = b.op(OpKind::Flatten, &[p], &[("axis", AttrValue::Int(axis))])?;
             t = b.reshape(t, &[-1])?;
         } else if classes != 1 {
-            // The operator has its classes in the second place.
             let mut order: Vec<usize> = (0..dims.len()).filter(|&other| other != classes).collect();
             order.insert(1, classes);
             p = b.transpose(p, &order)?;
         }
-        let w = match weights {
-            Some(name) => {
-                let ty = Type::tensor(wide, Shape::of([n_classes]));
-                Some(self.input(b, name, &ty)?)
-            }
+        let weights = match weights {
+            Some(name) => Some(self.input(b, name, &Type::tensor(wide, Shape::of([n_classes])))?),
             None => None,
         };
-        Ok(cross_entropy(b, p, t, w, *ignore_index, *label_smoothing)?)
+        let (ignore_index, smoothing) = (*ignore_index, *label_smoothing);
+        Ok(CrossEntropy { p, t, weights, ignore_index, smoothing }.write(b)?)
+    }
+
+    fn no_prediction(&self, module: &Module, prediction: Value, expected: &'static str) -> LossError {
+        let of = ampc_ir::verify::name_of(module, prediction);
+        let found = ampc_ir::infer::describe(&module.value(prediction).ty);
+        LossError::Prediction { kind: self.spec.to_string(), of, expected, found }
     }
 
     fn target(&self, b: &mut Nodes<'_>, ty: &Type) -> Result<Value, LossError> {
@@ -513,7 +425,7 @@ impl Loss {
         let inputs = module.graph(main).inputs();
         let Some(&found) = inputs.iter().find(|&&input| ampc_ir::verify::name_of(module, input) == name)
         else {
-            return match public_name(module, name) {
+            return match free_name(module, name) {
                 Ok(name) => Ok(module.add_input(main, name, ty.clone(), None)),
                 Err(_) => {
                     let (kind, expected) = (self.spec.to_string(), ampc_ir::infer::describe(ty));
@@ -523,11 +435,11 @@ impl Loss {
             };
         };
         let has = &module.value(found).ty;
-        let fits = match (has.dtype(), ty.dtype()) {
+        let is_element_type = match (has.dtype(), ty.dtype()) {
             (Some(DType::I32), Some(DType::I64)) => true,
             (a, b) => a == b,
-        } && same_dims(has, ty);
-        if fits {
+        };
+        if is_element_type && may_be_one_shape(has.shape(), ty.shape()) {
             return Ok(found);
         }
         let (expected, found) = (ampc_ir::infer::describe(ty), ampc_ir::infer::describe(has));
@@ -535,13 +447,14 @@ impl Loss {
     }
 }
 
-/// Whether two types have as many axes, whose extents are the same where both are numbers.
-fn same_dims(a: &Type, b: &Type) -> bool {
-    let (Some(a), Some(b)) = (a.shape().and_then(Shape::dims), b.shape().and_then(Shape::dims)) else {
-        return false;
-    };
-    let same = |(a, b): (&Dim, &Dim)| a.known().zip(b.known()).is_none_or(|(a, b)| a == b);
-    a.len() == b.len() && a.iter().zip(b).all(same)
+/// Whether two shapes have as many axes, and no extents that are known to differ: a target [N, 1] of a prediction [N, 2]
+/// would be broadcast, to a loss that nobody has asked for.
+fn may_be_one_shape(a: Option<&Shape>, b: Option<&Shape>) -> bool {
+    let differ = |(a, b): (&Dim, &Dim)| matches!((a.known(), b.known()), (Some(a), Some(b)) if a != b);
+    match (a.and_then(Shape::dims), b.and_then(Shape::dims)) {
+        (Some(a), Some(b)) => a.len() == b.len() && !a.iter().zip(b).any(differ),
+        (a, b) => a.is_none() && b.is_none(),
+    }
 }
 
 /// The node whose elements a value has, behind nodes that only move them.
@@ -554,92 +467,4 @@ fn made_by(module: &Module, mut value: Value) -> Option<Node> {
         }
         value = module.node(node).operand(0)?;
     }
-}
-
-/// t · softplus(−p) + (1 − t) · softplus(p): no logarithm of something that has been rounded to 0.
-fn binary_cross_entropy(b: &mut Nodes<'_>, p: Value, t: Value) -> Ruled<Value> {
-    let negated = b.op(OpKind::Neg, &[p], &[])?;
-    let positive = b.op(OpKind::Softplus, &[negated], &[])?;
-    let negative = b.op(OpKind::Softplus, &[p], &[])?;
-    let one = b.number_like(1.0, p)?;
-    let rest = b.op(OpKind::Sub, &[one, t], &[])?;
-    let first = b.op(OpKind::Mul, &[t, positive], &[])?;
-    let second = b.op(OpKind::Mul, &[rest, negative], &[])?;
-    b.op(OpKind::Add, &[first, second], &[])
-}
-
-fn cross_entropy(
-    b: &mut Nodes<'_>,
-    p: Value,
-    t: Value,
-    weights: Option<Value>,
-    ignore_index: Option<i64>,
-    smoothing: f64,
-) -> Ruled<Value> {
-    let mut operands = vec![p, t];
-    operands.extend(weights);
-    let spec = NodeSpec::new(OpKind::SoftmaxCrossEntropyLoss, &operands);
-    let mut spec = spec.attr("reduction", AttrValue::String(b"mean".as_slice().into()));
-    if let Some(ignored) = ignore_index {
-        spec = spec.attr("ignore_index", AttrValue::Int(ignored));
-    }
-    let [hard, log_prob] = b.insert(spec)?;
-    if smoothing == 0.0 {
-        return Ok(hard);
-    }
-    // The mean over the same elements with the same weights, of the sum over all classes.
-    let mut per_class = b.op(OpKind::Neg, &[log_prob], &[])?;
-    let rank = b.module().value(p).ty.shape().and_then(Shape::rank).unwrap_or(2);
-    let (mut label_weight, dtype) = (None, b.module().value(p).ty.dtype().unwrap_or(DType::F32));
-    let (mut safe, mut ignored) = (t, None);
-    if let Some(index) = ignore_index {
-        let integers = b.module().value(t).ty.dtype().unwrap_or(DType::I64);
-        let index = b.ints(&[index]);
-        let index = b.cast(index, integers)?;
-        let is_ignored = b.op(OpKind::Equal, &[t, index], &[])?;
-        let zero = b.ints(&[0]);
-        let zero = b.cast(zero, integers)?;
-        safe = b.op(OpKind::Where, &[is_ignored, zero, t], &[])?;
-        ignored = Some(is_ignored);
-    }
-    if let Some(weights) = weights {
-        label_weight = Some(b.op(OpKind::Gather, &[weights, safe], &[])?);
-        let mut shape = vec![1i64; rank];
-        shape[1] = -1;
-        let per_axis = b.reshape(weights, &shape)?;
-        per_class = b.op(OpKind::Mul, &[per_class, per_axis], &[])?;
-    }
-    let axes = b.ints(&[1]);
-    let mut spread = b.op(OpKind::ReduceSum, &[per_class, axes], &[("keepdims", AttrValue::Int(0))])?;
-    let mean = if label_weight.is_none() && ignored.is_none() {
-        b.mean(spread)?
-    } else {
-        let mut weight = match label_weight {
-            Some(weight) => weight,
-            None => b.number(1.0, dtype)?,
-        };
-        if let Some(ignored) = ignored {
-            let zero = b.number(0.0, dtype)?;
-            weight = b.op(OpKind::Where, &[ignored, zero, weight], &[])?;
-            spread = b.op(OpKind::Where, &[ignored, zero, spread], &[])?;
-        }
-        let (total, weight) = (b.total(spread)?, b.total(weight)?);
-        b.op(OpKind::Div, &[total, weight], &[])?
-    };
-    let classes = match b.module().value(p).ty.shape().and_then(Shape::dims).and_then(|d| d[1].known()) {
-        #[expect(clippy::cast_precision_loss, reason = "a number of classes")]
-        Some(n) => b.number(n as f64, dtype)?,
-        None => {
-            let spec = NodeSpec::new(OpKind::Shape, &[p]);
-            let spec = spec.attr("start", AttrValue::Int(1)).attr("end", AttrValue::Int(2));
-            let [n] = b.insert(spec)?;
-            let n = b.reshape(n, &[])?;
-            b.cast(n, dtype)?
-        }
-    };
-    let soft = b.op(OpKind::Div, &[mean, classes], &[])?;
-    let (hard_share, soft_share) = (b.number(1.0 - smoothing, dtype)?, b.number(smoothing, dtype)?);
-    let hard = b.op(OpKind::Mul, &[hard, hard_share], &[])?;
-    let soft = b.op(OpKind::Mul, &[soft, soft_share], &[])?;
-    b.op(OpKind::Add, &[hard, soft], &[])
 }

@@ -3,9 +3,9 @@
 //! The loss itself is not multiplied: what the step gives is the loss as it is, and a large scale cannot make it overflow.
 //! How the scale changes is the matter of a [`Scaler`]; the presets follow the system that they are called after.
 
-use super::loss::{Settings, SpecError};
 use super::public_name_or_warn;
-use crate::autodiff::{LOSS, SEED, with_role};
+use super::spec::{Settings, SpecError};
+use crate::autodiff::SEED;
 use crate::parameters::add_role;
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::pipeline::{PassOption, Setting, Spelled, option, settings};
@@ -153,6 +153,16 @@ impl Dynamic {
     }
 }
 
+impl Scaler {
+    /// Whether a step whose gradients are not finite is skipped as a whole: SGD and running statistics otherwise go on.
+    pub(super) fn skips(&self) -> bool {
+        match self {
+            Scaler::None | Scaler::Static(_) => true,
+            Scaler::Dynamic(dynamic) => dynamic.on_overflow == OnOverflow::Skip,
+        }
+    }
+}
+
 impl FromStr for Scaler {
     type Err = SpecError;
     /// `none`, `static:1024`, the name of a preset, with settings behind it or without: `torch:init=1024,interval=50`; or
@@ -289,7 +299,6 @@ impl Pass for ScaleLoss {
             }
             Scaler::Static(_) | Scaler::None => module.add_constant(main, name, payload),
         };
-        debug_assert!(with_role(module, LOSS).count() <= 1);
         add_role(module, SEED, vec![seed]);
         Ok(Changed::Yes)
     }

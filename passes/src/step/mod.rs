@@ -18,7 +18,11 @@ pub mod dropout;
 pub mod inference;
 pub mod loss;
 pub mod loss_scale;
+pub mod optimizer;
+pub mod spec;
 pub mod stable;
+pub mod state;
+mod statistics;
 pub mod update;
 
 pub use self::custom::{CustomLoss, CustomOptimizer};
@@ -26,53 +30,77 @@ pub use self::dropout::PhiloxDropout;
 pub use self::inference::Inference;
 pub use self::loss::{Loss, LossKind};
 pub use self::loss_scale::{Dynamic, OnOverflow, Scaler};
+pub use self::optimizer::{Optimizer, OptimizerKind};
+pub use self::spec::SpecError;
 pub use self::stable::StableLoss;
-pub use self::update::{Optimizer, OptimizerKind, Update};
+pub use self::state::{StateEntry, StateKind, states_of};
+pub use self::update::Update;
+
+pub use crate::marks::{PHASE, Phase, Purpose, ROLE, phase_of, role_of};
 
 use crate::flow;
+use crate::marks::Mark;
 use crate::pass::PassCx;
-use ampc_ir::{Module, Node, Symbol};
+use ampc_ir::edit::Position;
+use ampc_ir::inserter::InsertError;
+use ampc_ir::op::OpKind;
+use ampc_ir::verify::name_of;
+use ampc_ir::{Inserter, Module, NodeSpec, Symbol, Value};
 
-/// The key of the node metadata that says what a node is for.
-pub const ROLE: &str = "ampc.role";
-
-/// What a node is for, if it says so.
-pub fn role_of(module: &Module, node: Node) -> Option<&str> {
-    entry(module, node, ROLE)
-}
-
-/// The phase of a node that is of a step (`bwd`, `opt`); the forward pass says mostly nothing.
-pub fn phase_of(module: &Module, node: Node) -> Option<&str> {
-    entry(module, node, crate::autodiff::PHASE)
-}
-
-fn entry<'m>(module: &'m Module, node: Node, wanted: &str) -> Option<&'m str> {
-    let mut entries = module.node(node).metadata.iter();
-    entries.find(|&&(key, _)| module.text(key) == wanted).map(|&(_, value)| module.text(value))
-}
-
-/// Whether a node computes a loss, which stays in fp32.
-pub(crate) fn is_loss(module: &Module, node: Node) -> bool {
-    role_of(module, node) == Some(LOSS_ROLE)
-}
-
-/// The role of nodes that compute a loss.
-pub(crate) const LOSS_ROLE: &str = "loss";
-
-/// Gives a node its phase (`bwd`, `opt`) and role, which text, drawings and files show.
-pub(crate) fn mark(module: &mut Module, node: Node, phase: &str, role: &str) {
-    for (key, value) in [(crate::autodiff::PHASE, phase), (ROLE, role)] {
-        let entry = (module.intern(key), module.intern(value));
-        module.node_mut(node).metadata.push(entry);
+/// Lets the gradient of a parameter leave the main graph as `NAME.grad`. What has to keep its name leaves as an Identity of
+/// it: an input, a constant, or the gradient of two parameters, such as that of `a` and `b` in `a + b`.
+pub(crate) fn give_gradient(
+    module: &mut Module,
+    parameter: Value,
+    gradient: Value,
+) -> Result<(), InsertError> {
+    let main = module.main();
+    let wanted = format!("{}.grad", name_of(module, parameter));
+    let has_name = name_of(module, gradient) == wanted;
+    let given = if module.producer(gradient).is_none() || module.is_output(gradient) {
+        if has_name {
+            return Ok(());
+        }
+        let mut inserter = Inserter::new(module, main, Position::Last);
+        let [copy] = inserter.insert(NodeSpec::new(OpKind::Identity, &[gradient]))?;
+        Mark::GRADIENT.put_on_maker(module, &[copy]);
+        copy
+    } else {
+        gradient
+    };
+    if given != gradient || !has_name {
+        let name = public_name(module, &wanted);
+        module.set_value_name(given, name);
     }
+    let declared = module.value(given).ty.clone();
+    module.add_output(main, given, declared);
+    Ok(())
 }
 
 /// The name for an input or output of the step: the one that is wanted, which values inside of the model that have it give
 /// up, or another one if an input, output or constant of the model has it.
-///
-/// # Errors
-/// With the other name.
-fn public_name(module: &mut Module, wanted: &str) -> Result<Symbol, Symbol> {
+pub(crate) fn public_name(module: &mut Module, wanted: &str) -> Symbol {
+    free_name(module, wanted).unwrap_or_else(|other| other)
+}
+
+/// The same, with a warning if it is another name.
+pub(crate) fn public_name_or_warn(module: &mut Module, wanted: &str, cx: &mut PassCx<'_>) -> Symbol {
+    free_name(module, wanted).unwrap_or_else(|other| {
+        warn_of_name(wanted, module.text(other), cx);
+        other
+    })
+}
+
+/// Tells the user that something of a step has another name than steps promise.
+fn warn_of_name(wanted: &str, found: &str, cx: &mut PassCx<'_>) {
+    let message = format!(
+        "what steps call `{wanted}` is called `{found}` in this one: the model has an input, output or constant `{wanted}`"
+    );
+    cx.warn("step.name", None, message);
+}
+
+/// The name that is wanted, or another one as an error.
+fn free_name(module: &mut Module, wanted: &str) -> Result<Symbol, Symbol> {
     let Some(symbol) = module.symbol(wanted) else { return Ok(module.fresh_name(wanted)) };
     let main = module.graph(module.main());
     // A constant may be a parameter, whose name is that of a state.
@@ -94,20 +122,4 @@ fn public_name(module: &mut Module, wanted: &str) -> Result<Symbol, Symbol> {
         module.set_value_name(value, other);
     }
     Ok(symbol)
-}
-
-/// The same, and a warning if it is another name.
-pub(crate) fn public_name_or_warn(module: &mut Module, wanted: &str, cx: &mut PassCx<'_>) -> Symbol {
-    public_name(module, wanted).unwrap_or_else(|other| {
-        warn_of_name(wanted, module.text(other), cx);
-        other
-    })
-}
-
-/// Tells the user that something of a step has another name than steps promise.
-fn warn_of_name(wanted: &str, found: &str, cx: &mut PassCx<'_>) {
-    let message = format!(
-        "what steps call `{wanted}` is called `{found}` in this one: the model has an input, output or constant `{wanted}`"
-    );
-    cx.warn("step.name", None, message);
 }

@@ -18,9 +18,9 @@
 //!
 //! Only the main graph is looked at, and of it what the loss depends on.
 
-use super::{LOSS_ROLE, mark};
 use crate::autodiff::{LOSS, RuleError, with_role};
 use crate::invariants::Invariants;
+use crate::marks::{self, Mark};
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::pipeline::Spelled;
 use crate::step::loss::LossError;
@@ -78,8 +78,8 @@ impl Pass for StableLoss {
 
 impl StableLoss {
     fn mark(self, module: &mut Module, node: Node) {
-        if self.keeps_fp32 && !super::is_loss(module, node) {
-            mark(module, node, "fwd", LOSS_ROLE);
+        if self.keeps_fp32 && !marks::is_loss(module, node) {
+            Mark::LOSS.put(module, node);
         }
     }
 }

@@ -1,10 +1,11 @@
 //! Optimizers of a user.
 
 use super::function::{Function, FunctionError};
-use crate::autodiff::{PHASE, RuleError};
+use crate::autodiff::RuleError;
 use crate::build::{Build, Nodes};
-use crate::step::ROLE;
-use crate::step::update::zeros_like;
+use crate::marks::{Mark, Purpose};
+use crate::step::public_name;
+use crate::step::state::zeros_like;
 use ampc_ir::infer::describe;
 use ampc_ir::module::Def;
 use ampc_ir::op::OpKind;
@@ -172,7 +173,7 @@ impl<'m> Build<'m> for UpdateNodes<'m> {
 
 impl<'m> UpdateNodes<'m> {
     pub(in crate::step) fn new(module: &'m mut Module, shared: Shared) -> UpdateNodes<'m> {
-        let nodes = Nodes::new(module, None, "in_update", &[(PHASE, "opt"), (ROLE, "master-weight")]);
+        let nodes = Nodes::new(module, None, "in_update", Some(Mark::update(Purpose::MasterWeight)));
         let (name, weight, gradient) = (String::new(), shared.rate, shared.rate);
         let (states, taken) = (Vec::new(), Vec::new());
         UpdateNodes { nodes, shared, name, weight, gradient, decay: 0.0, states, taken }
@@ -235,7 +236,7 @@ impl<'m> UpdateNodes<'m> {
         }
         let name = format!("{kind}.{}", self.name);
         let module = &mut *self.nodes.inserter.module;
-        let (main, name) = (module.main(), module.fresh_name(&name));
+        let (main, name) = (module.main(), public_name(module, &name));
         let payload = Payload::Dense(Arc::new(data));
         let input = module.add_input(main, name, payload.ty(), Some(payload));
         self.states.push(Asked { kind: kind.to_owned(), input, next: None });

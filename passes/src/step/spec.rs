@@ -1,0 +1,105 @@
+//! The spelling of losses, optimizers and loss scalers: a kind, and settings behind a colon.
+//!
+//! ```text
+//! cross-entropy:ignore_index=-100,label_smoothing=0.1
+//! ```
+
+use std::str::FromStr;
+
+/// Why a text is no loss.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("expected {expected}, found `{found}`")]
+pub struct SpecError {
+    /// What would be right.
+    pub expected: String,
+    /// What is there.
+    pub found: String,
+}
+
+/// The settings behind the first `:` of a text, which all have to be taken.
+pub(super) struct Settings<'a> {
+    kind: &'a str,
+    rest: Vec<(&'a str, &'a str)>,
+}
+
+impl<'a> Settings<'a> {
+    pub(super) fn of(text: &'a str) -> Result<Settings<'a>, SpecError> {
+        let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
+        let pair = |entry: &'a str| {
+            let pair = entry.split_once('=').map(|(key, value)| (key.trim(), value.trim()));
+            pair.ok_or_else(|| SpecError {
+                expected: "settings like `key=value`".into(),
+                found: entry.into(),
+            })
+        };
+        let entries = rest.split(',').filter(|entry| !entry.trim().is_empty());
+        let rest: Vec<_> = entries.map(pair).collect::<Result<_, _>>()?;
+        let twice =
+            rest.iter().enumerate().find(|(i, (key, _))| rest[..*i].iter().any(|(other, _)| other == key));
+        if let Some((_, (key, _))) = twice {
+            return Err(SpecError { expected: "every setting once".into(), found: (*key).into() });
+        }
+        Ok(Settings { kind, rest })
+    }
+
+    pub(super) fn kind(&self) -> &'a str {
+        self.kind
+    }
+
+    /// The value of a setting, which is taken.
+    pub(super) fn word(&mut self, key: &str) -> Option<&'a str> {
+        let at = self.rest.iter().position(|(found, _)| *found == key)?;
+        Some(self.rest.remove(at).1)
+    }
+
+    pub(super) fn number<T: FromStr>(&mut self, key: &str, expected: &str) -> Result<Option<T>, SpecError> {
+        let Some(text) = self.word(key) else { return Ok(None) };
+        let wrong = || SpecError { expected: format!("{expected} for `{key}`"), found: text.into() };
+        text.parse().map(Some).map_err(|_| wrong())
+    }
+
+    /// A number of an interval.
+    pub(super) fn within(&mut self, key: &str, lo: f64, hi: f64) -> Result<Option<f64>, SpecError> {
+        let text = self.rest.iter().find(|(found, _)| *found == key).map(|(_, text)| (*text).to_owned());
+        let expected = format!("a number from {lo} to {hi}");
+        match self.number::<f64>(key, &expected)? {
+            Some(number) if !(lo..=hi).contains(&number) => Err(SpecError {
+                expected: format!("{expected} for `{key}`"),
+                found: text.unwrap_or_default(),
+            }),
+            number => Ok(number),
+        }
+    }
+
+    /// A number from 0 on, which 1 is too much for.
+    pub(super) fn share(&mut self, key: &str) -> Result<Option<f64>, SpecError> {
+        let text = self.rest.iter().find(|(found, _)| *found == key).map(|(_, text)| (*text).to_owned());
+        let expected = "a number of at least 0 and less than 1";
+        match self.number::<f64>(key, expected)? {
+            Some(number) if !(0.0..1.0).contains(&number) => Err(SpecError {
+                expected: format!("{expected} for `{key}`"),
+                found: text.unwrap_or_default(),
+            }),
+            number => Ok(number),
+        }
+    }
+
+    pub(super) fn flag(&mut self, key: &str) -> Result<bool, SpecError> {
+        match self.word(key) {
+            None | Some("0" | "false") => Ok(false),
+            Some("1" | "true") => Ok(true),
+            Some(other) => Err(SpecError { expected: format!("0 or 1 for `{key}`"), found: other.into() }),
+        }
+    }
+
+    /// What is left is known to nobody.
+    pub(super) fn finish(self, known: &str) -> Result<(), SpecError> {
+        match self.rest.first() {
+            None => Ok(()),
+            Some((key, _)) => {
+                let expected = format!("settings of `{}`: {known}", self.kind);
+                Err(SpecError { expected, found: (*key).into() })
+            }
+        }
+    }
+}

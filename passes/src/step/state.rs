@@ -1,0 +1,139 @@
+//! The states of a training step: inputs whose next values are outputs, and the list of them in the metadata of the model.
+//!
+//! Of a weight `fc.w` that Adam updates, the metadata [`METADATA`] has
+//!
+//! ```text
+//! [{"in": "fc.w", "out": "fc.w_next", "kind": "weight"},
+//!  {"in": "m.fc.w", "out": "m.fc.w_next", "kind": "m", "of": "fc.w"},
+//!  {"in": "v.fc.w", "out": "v.fc.w_next", "kind": "v", "of": "fc.w"}, …]
+//! ```
+
+use super::inference::InferenceError;
+use super::loss_scale::Scaler;
+use super::public_name_or_warn;
+use crate::pass::PassCx;
+use ampc_ir::verify::name_of;
+use ampc_ir::{Module, TensorData, Type, Value};
+use rustc_hash::FxHashSet;
+use serde::{Deserialize, Serialize};
+
+/// The key of the model metadata that lists the states of a step, as JSON: `[{"in", "out", "kind"}, …]`.
+pub const METADATA: &str = "ampc.state";
+/// The key of the model metadata that says which loss scaler a step has.
+pub const SCALER_METADATA: &str = "ampc.loss_scale";
+
+/// What a state is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StateKind {
+    /// A parameter, in fp32.
+    Weight,
+    /// The low copy of a parameter.
+    Low,
+    /// The mean of gradients, of Adam and AdamW.
+    M,
+    /// The mean of squares of gradients, of Adam and AdamW; the momentum of SGD.
+    V,
+    /// A state of an optimizer of a user.
+    State,
+    /// Running statistics.
+    Buffer,
+    /// How many steps were taken.
+    Step,
+    /// The loss scale.
+    LossScale,
+    /// How many steps in a row were finite.
+    Good,
+    /// How many steps in a row were not.
+    Bad,
+    /// The seed of dropouts.
+    DropoutSeed,
+    /// How many steps have drawn random numbers for dropouts.
+    DropoutOffset,
+}
+
+/// A state: the input, and the value that is the input next, of the same type.
+pub(super) struct State {
+    pub(super) input: Value,
+    pub(super) next: Value,
+    pub(super) kind: StateKind,
+    /// The weight whose it is.
+    pub(super) of: Option<Value>,
+}
+
+impl State {
+    /// A weight, or a state of the step as a whole.
+    pub(super) fn new(input: Value, next: Value, kind: StateKind) -> State {
+        State { input, next, kind, of: None }
+    }
+
+    /// A state that belongs to a weight.
+    pub(super) fn of(weight: Value, input: Value, next: Value, kind: StateKind) -> State {
+        State { input, next, kind, of: Some(weight) }
+    }
+}
+
+/// A state as the metadata [`METADATA`] of a step lists it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct StateEntry {
+    /// The name of the input.
+    #[serde(rename = "in")]
+    pub input: String,
+    /// The name of the output that is the input next.
+    #[serde(rename = "out")]
+    pub output: String,
+    /// What it is.
+    pub kind: StateKind,
+    /// The name of the weight that it belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub of: Option<String>,
+}
+
+/// The states of a step, in the order of its outputs.
+///
+/// # Errors
+/// If the model is no step, or its metadata is damaged.
+pub fn states_of(module: &Module) -> Result<Vec<StateEntry>, InferenceError> {
+    let text = module.header.metadata.iter().find(|(key, _)| key == METADATA).map(|(_, text)| text);
+    let text = text.ok_or(InferenceError::NoStep)?;
+    let wrong = |problem: String| InferenceError::Metadata { key: METADATA, problem };
+    let entries: Vec<StateEntry> = serde_json::from_str(text).map_err(|e| wrong(e.to_string()))?;
+    let inputs = module.graph(module.main()).inputs();
+    let names: FxHashSet<String> = inputs.iter().map(|&input| name_of(module, input)).collect();
+    match entries.iter().find(|entry| !names.contains(&entry.input)) {
+        Some(entry) => Err(wrong(format!("the model has no input `{}`", entry.input))),
+        None => Ok(entries),
+    }
+}
+
+/// Gives states their names, declares them as outputs, and lists them.
+pub(super) fn declare(module: &mut Module, states: &[State], scaler: &Scaler, cx: &mut PassCx<'_>) {
+    let main = module.main();
+    let mut list = Vec::new();
+    for state in states {
+        let name = name_of(module, state.input);
+        let next = public_name_or_warn(module, &format!("{name}_next"), cx);
+        module.set_value_name(state.next, next);
+        let declared = module.value(state.next).ty.clone();
+        module.add_output(main, state.next, declared);
+        module.graph_roles_mut(main).1.push((state.input, state.next));
+        list.push(StateEntry {
+            input: name,
+            output: module.text(next).to_owned(),
+            kind: state.kind,
+            of: state.of.map(|weight| name_of(module, weight)),
+        });
+    }
+    let list = serde_json::to_string(&list).expect("names are text");
+    let metadata = &mut module.header.metadata;
+    metadata.push((METADATA.to_owned(), list));
+    metadata.push((SCALER_METADATA.to_owned(), scaler.to_string()));
+}
+
+/// Zeros of a type whose dims are known.
+pub(super) fn zeros_like(ty: &Type) -> Option<TensorData> {
+    let tensor = ty.as_tensor()?;
+    let dims = tensor.shape.to_known()?;
+    let bytes = usize::try_from(tensor.storage_bytes()?).ok()?;
+    TensorData::from_bytes(tensor.dtype, &dims, vec![0; bytes]).ok()
+}

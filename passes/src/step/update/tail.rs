@@ -1,0 +1,491 @@
+//! The nodes behind the gradients, in the order that the documentation of [`update`](super) shows.
+
+use super::{Update, UpdateError};
+use crate::autodiff::{RuleError, with_role};
+use crate::build::Build;
+use crate::marks::{Mark, Phase, Purpose};
+use crate::parameters::expose;
+use crate::step::custom::{CustomOptimizer, Shared, UpdateNodes};
+use crate::step::loss_scale::{Arith, Scaler};
+use crate::step::optimizer::OptimizerKind;
+use crate::step::state::{State, StateKind, zeros_like};
+use crate::step::statistics::{STATISTICS, Statistics};
+use crate::step::{dropout, free_name, give_gradient};
+use ampc_ir::edit::Position;
+use ampc_ir::inserter::InsertError;
+use ampc_ir::module::{Def, Provenance};
+use ampc_ir::op::OpKind;
+use ampc_ir::{
+    AttrValue, DType, Inserter, Module, Node, NodeSpec, Payload, Shape, Symbol, TensorData, Type, Value,
+};
+use std::sync::Arc;
+
+/// What comes behind the gradients, while it is built.
+pub(super) struct Tail<'a, 'm> {
+    update: &'a Update,
+    inserter: Inserter<'m>,
+    states: Vec<State>,
+    renamed: Vec<Renamed>,
+}
+
+/// The name that something was to have, and the one that it has.
+pub(super) type Renamed = (String, String);
+
+/// A parameter that is updated.
+#[derive(Clone, Copy)]
+pub(super) struct Trained {
+    pub(super) parameter: Value,
+    /// Its gradient, of its shape, times the loss scale.
+    pub(super) gradient: Value,
+    pub(super) decay: f64,
+}
+
+/// What is known of all gradients together.
+#[derive(Clone, Copy)]
+struct Checked {
+    /// 1 / loss scale, or 1: a scalar of f32.
+    inverse: Value,
+    /// What gradients are multiplied with: [`inverse`](Self::inverse) times the factor that clips them.
+    mult: Value,
+    /// A scalar of f32: 1 if a gradient is not finite, else 0. `None` without a loss scale, when nobody looks.
+    found: Option<Value>,
+}
+
+/// The scalars that the operators of optimizers take, in their order.
+struct Scalars {
+    rate: Value,
+    mult: Value,
+    step: Value,
+    found: Value,
+}
+
+/// An operator of an optimizer without its decay, and its states in the order of its results.
+struct Step {
+    spec: NodeSpec,
+    states: Vec<(Value, StateKind)>,
+    /// Which result is the low copy: the one behind all states that the operator can have.
+    low_slot: usize,
+}
+
+impl<'a, 'm> Tail<'a, 'm> {
+    pub(super) fn new(update: &'a Update, module: &'m mut Module) -> Tail<'a, 'm> {
+        let main = module.main();
+        Tail {
+            update,
+            inserter: Inserter::new(module, main, Position::Last),
+            states: Vec::new(),
+            renamed: Vec::new(),
+        }
+    }
+
+    /// Adds all nodes. Returns the states of the step, in the order of their outputs, and what has another name than it was
+    /// to have.
+    pub(super) fn build(
+        mut self,
+        trained: &[Trained],
+        scale: Option<Value>,
+    ) -> Result<(Vec<State>, Vec<Renamed>), UpdateError> {
+        let checked = self.check(trained, scale)?;
+        if self.update.optimizer.kind == OptimizerKind::None {
+            for trained in trained {
+                give_gradient(self.inserter.module, trained.parameter, trained.gradient)?;
+            }
+        } else {
+            self.step(trained, checked)?;
+        }
+        self.erase_unread(checked.inverse);
+        self.running_statistics(checked.found)?;
+        self.random_numbers()?;
+        self.next_scale(scale, checked.found)?;
+        Ok((self.states, self.renamed))
+    }
+
+    /// Looks at all gradients, and finds the factor that clips them.
+    fn check(&mut self, trained: &[Trained], scale: Option<Value>) -> Result<Checked, InsertError> {
+        let inverse = match scale {
+            Some(scale) => self.op(OpKind::Reciprocal, &[scale], Purpose::Unscale)?,
+            None => self.inserter.scalar("inv_scale", DType::F32, 1.0)?,
+        };
+        let mut checked = Checked { inverse, mult: inverse, found: None };
+        if scale.is_none() && self.update.clip_norm.is_none() {
+            return Ok(checked);
+        }
+        let gradients = trained.iter().map(|trained| trained.gradient);
+        let operands: Vec<Value> = std::iter::once(inverse).chain(gradients).collect();
+        let [found, squares] =
+            self.insert(NodeSpec::new(OpKind::GradCheck, &operands), Purpose::GradCheck)?;
+        if let Some(max_norm) = self.update.clip_norm {
+            let spec = NodeSpec::new(OpKind::ClipCoef, &[squares, inverse])
+                .attr("max_norm", double(max_norm))
+                .attr("epsilon", double(1e-6));
+            let [clipped, norm] = self.insert(spec, Purpose::Clip)?;
+            checked.mult = clipped;
+            self.output("grad_norm", norm);
+        }
+        if scale.is_some() {
+            checked.found = Some(found);
+            self.output("found_inf", found);
+        }
+        Ok(checked)
+    }
+
+    /// The step of the optimizer: all weights and their states, and the number of steps.
+    fn step(&mut self, trained: &[Trained], checked: Checked) -> Result<(), UpdateError> {
+        let name = self.name("lr");
+        let module = &mut *self.inserter.module;
+        let main = module.main();
+        let rate = module.add_input(main, name, Type::tensor(DType::F32, Shape::scalar()), None);
+        let step = self.state("step", integer(DType::I64, 0));
+        if let OptimizerKind::Custom(custom) = &self.update.optimizer.kind {
+            let proceeds =
+                checked.found.map(|found| self.proceeds(found, Purpose::MasterWeight)).transpose()?;
+            let is_scaled = checked.found.is_some() || self.update.clip_norm.is_some();
+            let shared = Shared { rate, step, mult: is_scaled.then_some(checked.mult), proceeds };
+            self.customize(custom, trained, shared)?;
+        } else {
+            let found = match checked.found {
+                Some(found) => found,
+                None => self.inserter.scalar("found_inf", DType::F32, 0.0)?,
+            };
+            let scalars = Scalars { rate, mult: checked.mult, step, found };
+            for &trained in trained {
+                self.optimize(trained, &scalars)?;
+            }
+        }
+        let next = self.next_step(step, checked.found)?;
+        self.states.push(State::new(step, next, StateKind::Step));
+        Ok(())
+    }
+
+    fn insert<const N: usize>(
+        &mut self,
+        spec: NodeSpec,
+        purpose: Purpose,
+    ) -> Result<[Value; N], InsertError> {
+        let results = self.inserter.insert(spec)?;
+        Mark::update(purpose).put_on_maker(self.inserter.module, &results);
+        Ok(results)
+    }
+
+    fn insert_n(&mut self, spec: NodeSpec, n: usize, purpose: Purpose) -> Result<Vec<Value>, InsertError> {
+        let results = self.inserter.insert_n(spec, n)?;
+        Mark::update(purpose).put_on_maker(self.inserter.module, &results);
+        Ok(results)
+    }
+
+    fn op(&mut self, kind: OpKind, operands: &[Value], purpose: Purpose) -> Result<Value, InsertError> {
+        let [value] = self.insert(NodeSpec::new(kind, operands), purpose)?;
+        Ok(value)
+    }
+
+    /// A name for an input or output.
+    fn name(&mut self, wanted: &str) -> Symbol {
+        let module = &mut *self.inserter.module;
+        free_name(module, wanted).unwrap_or_else(|other| {
+            self.renamed.push((wanted.to_owned(), module.text(other).to_owned()));
+            other
+        })
+    }
+
+    /// A new input with a value to begin with.
+    fn state(&mut self, name: &str, data: TensorData) -> Value {
+        let name = self.name(name);
+        let module = &mut *self.inserter.module;
+        let main = module.main();
+        let payload = Payload::Dense(Arc::new(data));
+        module.add_input(main, name, payload.ty(), Some(payload))
+    }
+
+    fn output(&mut self, name: &str, value: Value) {
+        let name = self.name(name);
+        let module = &mut *self.inserter.module;
+        let main = module.main();
+        module.set_value_name(value, name);
+        let declared = module.value(value).ty.clone();
+        module.add_output(main, value, declared);
+    }
+
+    /// Erases a constant that turned out not to be needed.
+    fn erase_unread(&mut self, value: Value) {
+        let module = &mut *self.inserter.module;
+        if module.constant(value).is_some() && module.uses(value).next().is_none() {
+            module.erase_constant(value);
+        }
+    }
+
+    /// Whether a step is taken.
+    fn proceeds(&mut self, found: Value, purpose: Purpose) -> Result<Value, InsertError> {
+        let none = self.inserter.scalar("zero", DType::F32, 0.0)?;
+        self.op(OpKind::Equal, &[found, none], purpose)
+    }
+
+    /// All parameters, by an optimizer of the user.
+    fn customize(
+        &mut self,
+        custom: &CustomOptimizer,
+        trained: &[Trained],
+        shared: Shared,
+    ) -> Result<(), UpdateError> {
+        let mut lows = Vec::with_capacity(trained.len());
+        for trained in trained {
+            lows.push(self.low_copy(trained.parameter));
+        }
+        let mut b = UpdateNodes::new(self.inserter.module, shared);
+        for (&Trained { parameter, gradient, decay }, low) in trained.iter().zip(lows) {
+            let wrong = |module: &Module, error: &RuleError| UpdateError::Custom {
+                name: custom.name().to_owned(),
+                parameter: ampc_ir::verify::name_of(module, parameter),
+                what: error.to_string(),
+            };
+            let updated = b.enter(parameter, gradient, decay).and_then(|()| custom.add(&mut b));
+            let updated = updated.map_err(|error| wrong(b.module(), &error))?;
+            let weight = updated.weight;
+            self.states.push(State::new(weight.input, weight.next, StateKind::Weight));
+            let states = updated.states.into_iter();
+            let own = states.map(|own| State::of(parameter, own.input, own.next, StateKind::State));
+            self.states.extend(own);
+            if let Some(low) = low {
+                let to = b.dtype(low).unwrap_or(DType::F32);
+                let next = b.cast(weight.next, to).map_err(|error| wrong(b.module(), &error))?;
+                self.states.push(State::of(parameter, low, next, StateKind::Low));
+            }
+        }
+        Ok(())
+    }
+
+    /// One parameter: its optimizer, its states, and its low copy.
+    fn optimize(&mut self, trained: Trained, scalars: &Scalars) -> Result<(), InsertError> {
+        let parameter = trained.parameter;
+        let low = self.low_copy(parameter);
+        let step = match self.update.optimizer.kind {
+            OptimizerKind::None | OptimizerKind::Custom(_) => return Ok(()),
+            OptimizerKind::Sgd { momentum, dampening, nesterov } => {
+                self.sgd(trained, scalars, momentum, dampening, nesterov)
+            }
+            OptimizerKind::Adam { beta1, beta2, epsilon } => {
+                self.adam(OpKind::Adam, trained, scalars, [beta1, beta2, epsilon])
+            }
+            OptimizerKind::AdamW { beta1, beta2, epsilon, hf } => {
+                let mode: &[u8] = if hf { b"hf" } else { b"torch" };
+                let step = self.adam(OpKind::AdamW, trained, scalars, [beta1, beta2, epsilon]);
+                Step { spec: step.spec.attr("mode", AttrValue::String(mode.into())), ..step }
+            }
+        };
+        let spec = step.spec.attr("weight_decay", double(trained.decay));
+        let results = self.insert_n(spec, 1 + step.states.len(), Purpose::MasterWeight)?;
+        let low = low.map(|low| (low, self.write_low(results[0], low, step.low_slot)));
+        self.states.push(State::new(parameter, results[0], StateKind::Weight));
+        let states = step.states.into_iter().zip(&results[1..]);
+        self.states.extend(states.map(|((input, kind), &next)| State::of(parameter, input, next, kind)));
+        self.states.extend(low.map(|(input, next)| State::of(parameter, input, next, StateKind::Low)));
+        Ok(())
+    }
+
+    /// SGD, whose momentum is a state if there is one.
+    fn sgd(
+        &mut self,
+        trained: Trained,
+        scalars: &Scalars,
+        momentum: f64,
+        dampening: f64,
+        nesterov: bool,
+    ) -> Step {
+        let &Scalars { rate, mult, step, found } = scalars;
+        let mut operands = vec![trained.parameter, trained.gradient, rate, mult, step, found];
+        let v = (momentum != 0.0).then(|| self.zeros("v", trained.parameter));
+        operands.extend(v);
+        let on_overflow: &[u8] = if self.update.scaler.skips() { b"skip" } else { b"zero_grad" };
+        let spec = NodeSpec::new(OpKind::SGD, &operands)
+            .attr("momentum", double(momentum))
+            .attr("dampening", double(dampening))
+            .attr("on_overflow", AttrValue::String(on_overflow.into()))
+            .attr("nesterov", AttrValue::Int(i64::from(nesterov)));
+        Step { spec, states: v.map(|v| (v, StateKind::V)).into_iter().collect(), low_slot: 2 }
+    }
+
+    /// Adam or AdamW, with the means of gradients and of their squares as states.
+    fn adam(
+        &mut self,
+        kind: OpKind,
+        trained: Trained,
+        scalars: &Scalars,
+        [beta1, beta2, epsilon]: [f64; 3],
+    ) -> Step {
+        let &Scalars { rate, mult, step, found } = scalars;
+        let (m, v) = (self.zeros("m", trained.parameter), self.zeros("v", trained.parameter));
+        let spec = NodeSpec::new(kind, &[trained.parameter, trained.gradient, m, v, rate, mult, step, found])
+            .attr("beta1", double(beta1))
+            .attr("beta2", double(beta2))
+            .attr("epsilon", double(epsilon))
+            .attr("bias_correction", AttrValue::Int(1));
+        Step { spec, states: vec![(m, StateKind::M), (v, StateKind::V)], low_slot: 3 }
+    }
+
+    /// A state `PREFIX.NAME` of a parameter, which begins with zeros of its shape.
+    fn zeros(&mut self, prefix: &str, parameter: Value) -> Value {
+        let module = &*self.inserter.module;
+        let name = ampc_ir::verify::name_of(module, parameter);
+        let data = zeros_like(&module.value(parameter).ty).expect("its extents are known");
+        self.state(&format!("{prefix}.{name}"), data)
+    }
+
+    /// Lets the optimizer that makes a weight make its low copy too, as result `slot`; results before it may be absent.
+    fn write_low(&mut self, weight: Value, low: Value, slot: usize) -> Value {
+        let module = &mut *self.inserter.module;
+        let ty = module.value(low).ty.clone();
+        let (node, _) = module.producer(weight).expect("an optimizer makes it");
+        let number = ty.dtype().map_or(0, DType::number);
+        let (key, name) = (module.intern("w_lo_dtype"), module.fresh_name("lo"));
+        module.set_attr(node, key, AttrValue::Int(i64::from(number)));
+        module.add_result(node, slot, name, ty)
+    }
+
+    /// The input that takes the place of what an inserted cast to 16 bits makes of a parameter, if there is such a cast
+    /// and low copies are wanted. The cast goes.
+    fn low_copy(&mut self, parameter: Value) -> Option<Value> {
+        if !self.update.writes_low_copies {
+            return None;
+        }
+        let module = &mut *self.inserter.module;
+        let is_low = |module: &Module, node: Node| {
+            let data = module.node(node);
+            let is_cast = data.schema().is_some_and(|s| s.kind == OpKind::Cast);
+            let to = data.result(0).and_then(|value| module.value(value).ty.dtype());
+            is_cast && data.provenance == Provenance::Inserted && to.is_some_and(DType::is_low)
+        };
+        let cast = module.uses(parameter).map(|(node, _)| node).find(|&node| is_low(module, node))?;
+        let result = module.node(cast).result(0).filter(|&value| !module.is_output(value))?;
+        let to = module.value(result).ty.dtype()?;
+        let Def::Input { default: Some(Payload::Dense(data)), .. } = &module.value(parameter).def else {
+            return None;
+        };
+        let conversion = ampc_ir::convert::Conversion { to, clamp: false };
+        let low = data.converted(conversion);
+        let name = format!("lo.{}", ampc_ir::verify::name_of(module, parameter));
+        let input = self.state(&name, low);
+        self.inserter.module.replace_value(result, input);
+        self.inserter.module.erase_node(cast);
+        Some(input)
+    }
+
+    /// The number of steps taken: one more, unless this one is skipped.
+    fn next_step(&mut self, step: Value, found: Option<Value>) -> Result<Value, InsertError> {
+        let taken = match found {
+            None => self.inserter.constant("one", integer(DType::I64, 1)),
+            Some(found) => {
+                let proceeds = self.proceeds(found, Purpose::Step)?;
+                let spec = NodeSpec::new(OpKind::Cast, &[proceeds])
+                    .attr("to", AttrValue::Int(i64::from(DType::I64.number())));
+                let [taken] = self.insert(spec, Purpose::Step)?;
+                taken
+            }
+        };
+        self.op(OpKind::Add, &[step, taken], Purpose::Step)
+    }
+
+    /// Running statistics of BatchNormalization while it trains: states, which a step that is skipped leaves alone.
+    fn running_statistics(&mut self, found: Option<Value>) -> Result<(), InsertError> {
+        let skips = self.update.scaler.skips();
+        for (old, new) in Statistics::of(self.inserter.module).updated {
+            let input = expose(self.inserter.module, old, false)?;
+            let next = match found.filter(|_| skips) {
+                None => self.op(OpKind::Identity, &[new], Purpose::RunningStatistics)?,
+                Some(found) => {
+                    self.keep_from_norms(input)?;
+                    let proceeds = self.proceeds(found, Purpose::RunningStatistics)?;
+                    self.op(OpKind::Where, &[proceeds, new, input], Purpose::RunningStatistics)?
+                }
+            };
+            self.states.push(State::new(input, next, StateKind::Buffer));
+        }
+        Ok(())
+    }
+
+    /// Lets BatchNormalization read a copy of a running statistic. ONNX Runtime computes the next statistic in the memory of
+    /// the one that it reads, input of the model or not, and a step that is skipped goes back to that. The copy is a Max of
+    /// one operand, which optimizers of graphs leave alone.
+    fn keep_from_norms(&mut self, statistic: Value) -> Result<(), InsertError> {
+        let module = &*self.inserter.module;
+        let is_norm =
+            |node: Node| module.node(node).schema().is_some_and(|s| s.kind == OpKind::BatchNormalization);
+        let is_statistic = |slot: u32| STATISTICS.iter().any(|&(operand, _)| operand == slot as usize);
+        let readers: Vec<(Node, u32)> =
+            module.uses(statistic).filter(|&(node, slot)| is_norm(node) && is_statistic(slot)).collect();
+        for (node, slot) in readers {
+            self.inserter.move_before(node);
+            let copy = self.inserter.op(OpKind::Max, &[statistic], &[]);
+            let main = self.inserter.module.main();
+            self.inserter.move_to(main, Position::Last);
+            self.inserter.set_origin(None);
+            let copy = copy?;
+            let mark = Mark { phase: Phase::Forward, purpose: Some(Purpose::RunningStatistics) };
+            mark.put_on_maker(self.inserter.module, &[copy]);
+            self.inserter.module.set_operand(node, slot as usize, Some(copy));
+        }
+        Ok(())
+    }
+
+    /// The seed of dropouts stays; the offset is another one in every step, whether it is skipped or not.
+    fn random_numbers(&mut self) -> Result<(), InsertError> {
+        if let [seed] = with_role(self.inserter.module, dropout::SEED).collect::<Vec<_>>()[..] {
+            let next = self.op(OpKind::Identity, &[seed], Purpose::DropoutSeed)?;
+            self.states.push(State::new(seed, next, StateKind::DropoutSeed));
+        }
+        if let [offset] = with_role(self.inserter.module, dropout::OFFSET).collect::<Vec<_>>()[..] {
+            let one = TensorData::from_bytes(DType::U64, &[], 1u64.to_le_bytes().to_vec());
+            let one = self.inserter.constant("one", one.expect("one element"));
+            let next = self.op(OpKind::Add, &[offset, one], Purpose::DropoutOffset)?;
+            self.states.push(State::new(offset, next, StateKind::DropoutOffset));
+        }
+        Ok(())
+    }
+
+    /// The next loss scale.
+    fn next_scale(&mut self, scale: Option<Value>, found: Option<Value>) -> Result<(), InsertError> {
+        let (Some(scale), Some(found), Scaler::Dynamic(dynamic)) = (scale, found, &self.update.scaler) else {
+            return Ok(());
+        };
+        let good = self.state("good_steps", integer(DType::I32, 0));
+        let bad = (dynamic.backoff_every > 1).then(|| self.state("bad_steps", integer(DType::I32, 0)));
+        let mut operands = vec![scale, good, found];
+        operands.extend(bad);
+        let arith: &[u8] = match dynamic.arith {
+            Arith::F32Product => b"f32_product",
+            Arith::F64Product => b"f64_product",
+        };
+        let mut spec = NodeSpec::new(OpKind::UpdateLossScale, &operands)
+            .attr("growth", double(dynamic.growth))
+            .attr("backoff", double(dynamic.backoff))
+            .attr("interval", AttrValue::Int(i64::from(dynamic.interval)))
+            .attr("backoff_every", AttrValue::Int(i64::from(dynamic.backoff_every)))
+            .attr("reset_good", AttrValue::Int(i64::from(dynamic.reset_good_on_overflow)))
+            .attr("arith", AttrValue::String(arith.into()));
+        for (key, bound) in [("min", dynamic.min), ("max", dynamic.max)] {
+            if let Some(bound) = bound {
+                spec = spec.attr(key, double(bound));
+            }
+        }
+        let results = self.insert_n(spec, operands.len() - 1, Purpose::LossScale)?;
+        let kinds = [StateKind::LossScale, StateKind::Good, StateKind::Bad];
+        let inputs = [Some(scale), Some(good), bad].into_iter().flatten();
+        let states = inputs.zip(results).zip(kinds);
+        self.states.extend(states.map(|((input, next), kind)| State::new(input, next, kind)));
+        Ok(())
+    }
+}
+
+/// A scalar of f64, as attributes of the optimizers are.
+fn double(number: f64) -> AttrValue {
+    let data = TensorData::from_bytes(DType::F64, &[], number.to_le_bytes().to_vec());
+    AttrValue::Tensor(Arc::new(data.expect("one element")))
+}
+
+/// A scalar integer.
+fn integer(dtype: DType, number: i32) -> TensorData {
+    let bytes = if dtype == DType::I32 {
+        number.to_le_bytes().to_vec()
+    } else {
+        i64::from(number).to_le_bytes().to_vec()
+    };
+    TensorData::from_bytes(dtype, &[], bytes).expect("one element")
+}
