@@ -57,6 +57,7 @@ pub use self::rules::{GradientFn, has_gradient, is_differentiable};
 use self::rules::Rule;
 use crate::build::Build;
 use crate::invariants::Invariants;
+use crate::parameters::conceal;
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::paths::Paths;
 use crate::pipeline::{PassOption, Setting, Spelled, Words, option, settings};
@@ -111,6 +112,15 @@ pub enum GradientError {
         node: String,
         /// What is wrong or not known.
         what: String,
+    },
+    /// No path that can be differentiated leads from any parameter to the loss.
+    #[error(
+        "the loss depends on none of the parameters ({}) in a way that can be differentiated: there is nothing to train",
+        .names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+    )]
+    NoneReached {
+        /// Their names.
+        names: Vec<String>,
     },
     /// Parameters from which no path leads to the loss that can be differentiated.
     #[error(
@@ -272,14 +282,32 @@ impl Pass for Autodiff {
                         module.add_output(module.main(), *gradient, declared);
                     }
                 }
-                None => unreached.push(ampc_ir::verify::name_of(module, parameter)),
+                None => unreached.push(parameter),
             }
         }
-        if !unreached.is_empty() && !self.freezes_unreached {
-            return Err(GradientError::Unreached { names: unreached }.into());
+        if unreached.is_empty() {
+            return Ok(Changed::Yes);
+        }
+        let named = |value: &Value| ampc_ir::verify::name_of(module, *value);
+        if !self.freezes_unreached {
+            return Err(GradientError::Unreached { names: unreached.iter().map(named).collect() }.into());
+        }
+        if unreached.len() == parameters.len() {
+            return Err(GradientError::NoneReached { names: unreached.iter().map(named).collect() }.into());
+        }
+        for parameter in unreached {
+            freeze(module, parameter);
         }
         Ok(Changed::Yes)
     }
+}
+
+/// Has a parameter that the loss does not depend on be a constant again, if its value is known.
+fn freeze(module: &mut Module, parameter: Value) {
+    let role = module.intern(PARAMETER);
+    let roles = module.graph_roles_mut(module.main()).0;
+    roles.retain(|r| r.name != role || !r.values.contains(&parameter));
+    conceal(module, parameter, true);
 }
 
 impl Autodiff {

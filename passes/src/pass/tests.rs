@@ -53,10 +53,14 @@ fn kind(error: &PassError) -> usize {
         PassError::Inference(InferenceError::NoValue { .. }) => 30,
         PassError::Loss(LossError::Custom { .. }) => 31,
         PassError::Update(UpdateError::Custom { .. }) => 32,
+        PassError::Gradient(GradientError::NoneReached { .. }) => 33,
+        PassError::Loss(LossError::Unnamed { .. }) => 34,
+        PassError::Update(UpdateError::IsStep) => 35,
+        PassError::Update(UpdateError::NoInput { .. }) => 36,
     }
 }
 
-const KINDS: usize = 33;
+const KINDS: usize = 37;
 
 fn text(opset: u16, lines: &str) -> String {
     format!("module ir=10\nopset ai.onnx={opset}\n\ngraph @main {{\n{lines}}}\n")
@@ -272,6 +276,10 @@ fn training_cases() -> Vec<(usize, Module, Pipeline)> {
         (30, read(&step_without_values()), parsed("inference")),
         (31, product(), Pipeline::new(vec![Box::new(nothing_to_lose())]).expect("an order")),
         (32, trained("  %loss = ReduceSum(%w) {keepdims=0} : f32\n"), forgetful()),
+        (33, trained("  %loss = ReduceSum(%x) {keepdims=0} : f32\n"), parsed("autodiff{unreached=freeze}")),
+        (34, product(), parsed("loss{target=\"\"}")),
+        (35, product(), parsed("parameters, loss, expose-parameters, autodiff, update, update")),
+        (36, product(), parsed("parameters, loss, autodiff, update")),
     ]
 }
 

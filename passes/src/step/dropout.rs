@@ -17,6 +17,7 @@
 //! mask, in bodies and functions, in f64, and where its ratio is not known to be a scalar.
 
 use super::public_name;
+use crate::invariants::Invariants;
 use crate::parameters::add_role;
 use crate::pass::{Changed, Pass, PassCx, PassError, sound};
 use crate::pipeline::{PassOption, Setting, Spelled, option, settings};
@@ -62,6 +63,9 @@ impl Pass for PhiloxDropout {
     fn options(&self) -> Vec<(&'static str, Setting)> {
         settings(self)
     }
+    fn revokes(&self) -> Invariants {
+        Invariants::DECISIONS
+    }
     fn renews_facts(&self) -> bool {
         true
     }
@@ -85,8 +89,16 @@ impl Pass for PhiloxDropout {
     }
 }
 
+/// Whether a model has a Dropout that trains, as far as that is known of a model whose types are not inferred yet.
+pub fn may_draw(module: &Module) -> bool {
+    module
+        .nodes(module.main())
+        .filter_map(|node| NodeView::new(module, node))
+        .any(|view| view.kind() == OpKind::Dropout && DropoutView::read(&view).training == Some(true))
+}
+
 /// The dropouts of the main graph that drop something and can be replaced.
-pub fn training_dropouts(module: &Module) -> impl Iterator<Item = Node> + '_ {
+fn training_dropouts(module: &Module) -> impl Iterator<Item = Node> + '_ {
     module.nodes(module.main()).filter(|&node| {
         let Some(view) = NodeView::new(module, node).filter(|view| view.kind() == OpKind::Dropout) else {
             return false;

@@ -24,6 +24,7 @@ use super::update::{LOW, METADATA, SCALER_METADATA, StateEntry, states_of};
 use super::{ROLE, dropout};
 use crate::autodiff::{GRAD, PARAMETER, PHASE, SEED, with_role};
 use crate::flow;
+use crate::invariants::Invariants;
 use crate::pass::{Changed, Pass, PassCx, PassError, sound};
 use crate::pipeline::Spelled;
 use ampc_ir::convert::Conversion;
@@ -90,6 +91,9 @@ impl Pass for Inference {
     fn name(&self) -> &'static str {
         Self::NAME
     }
+    fn revokes(&self) -> Invariants {
+        Invariants::DECISIONS
+    }
     fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let states = states_of(module)?;
         let forward = forward_of(module)?;
@@ -121,12 +125,14 @@ pub(super) fn note_forward(module: &mut Module) {
         .into_iter()
         .flat_map(|role| with_role(module, role))
         .collect();
-    let names = |values: &mut dyn Iterator<Item = Value>| {
-        values.filter(|value| !of_step.contains(value)).map(|value| name_of(module, value)).collect()
-    };
+    let gradients: FxHashSet<Value> = with_role(module, GRAD).collect();
+    let inputs = main.inputs().iter().filter(|value| !of_step.contains(value));
+    // A parameter may leave the model; its gradient leaves the step.
+    let is_gradient = |value: Value| gradients.contains(&value) && module.producer(value).is_some();
+    let outputs = main.outputs().iter().map(|output| output.value).filter(|&value| !is_gradient(value));
     let forward = Forward {
-        inputs: names(&mut main.inputs().iter().copied()),
-        outputs: names(&mut main.outputs().iter().map(|output| output.value)),
+        inputs: inputs.map(|&value| name_of(module, value)).collect(),
+        outputs: outputs.map(|value| name_of(module, value)).collect(),
     };
     let json = serde_json::to_string(&forward).expect("names are text");
     module.header.metadata.push((FORWARD.to_owned(), json));
@@ -151,6 +157,14 @@ fn forward_of(module: &Module) -> Result<Forward, InferenceError> {
     }
 }
 
+/// The names of the inputs of the forward model that a step was made of.
+///
+/// # Errors
+/// If the metadata that lists them is missing or damaged.
+pub fn inputs_of_forward(module: &Module) -> Result<Vec<String>, InferenceError> {
+    Ok(forward_of(module)?.inputs)
+}
+
 /// BatchNormalization and Dropout of all graphs become what they are in inference.
 fn stop_training(module: &mut Module) {
     for graph in flow::graphs(module) {
@@ -158,7 +172,7 @@ fn stop_training(module: &mut Module) {
             let Some(view) = NodeView::new(module, node) else { continue };
             match view.kind() {
                 OpKind::BatchNormalization if BatchNormView::read(&view).training => {
-                    take_running_statistics(module, node);
+                    sound(take_running_statistics(module, node));
                 }
                 OpKind::Dropout if DropoutView::read(&view).training != Some(false) => {
                     module.set_operand(node, 2, None);
@@ -171,16 +185,29 @@ fn stop_training(module: &mut Module) {
 }
 
 /// What the running statistics would be next is not asked for any more; readers of it take what they are.
-fn take_running_statistics(module: &mut Module, node: Node) {
+fn take_running_statistics(module: &mut Module, node: Node) -> Result<(), ampc_ir::InsertError> {
     for (operand, result) in [(3, 1), (4, 2)] {
         let data = module.node(node);
-        if let (Some(now), Some(next)) = (data.operand(operand), data.result(result)) {
-            module.replace_value(next, now);
+        let graph = data.graph;
+        let (Some(now), Some(next)) = (data.operand(operand), data.result(result)) else { continue };
+        if module.is_output(next) {
+            // What leaves the model is called as before.
+            let [copy] = Inserter::before(module, node).insert(NodeSpec::new(OpKind::Identity, &[now]))?;
+            for slot in module.output_slots(next).collect::<Vec<_>>() {
+                module.set_output(graph, slot as usize, copy);
+            }
+            let (name, other) = (module.value(next).name, module.fresh_name("next"));
+            module.set_value_name(next, other);
+            if let Some(name) = name {
+                module.set_value_name(copy, name);
+            }
         }
+        module.replace_value(next, now);
     }
     let mode = module.intern("training_mode");
     module.set_attr(node, mode, AttrValue::Int(0));
     module.truncate_results(node, 1);
+    Ok(())
 }
 
 /// A PhiloxDropout as the Dropout that it stands for, which drops nothing.

@@ -15,6 +15,7 @@ use super::custom::CustomLoss;
 use super::{LOSS_ROLE, ROLE, inference, public_name};
 use crate::autodiff::{LOSS, PHASE, RuleError, check_loss};
 use crate::build::{Build, Nodes, Ruled};
+use crate::invariants::Invariants;
 use crate::parameters::{ParameterError, add_role, output_named};
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::pipeline::{PassOption, Setting, Spelled, Words, option, settings};
@@ -298,6 +299,12 @@ pub enum LossError {
         /// What it is.
         found: String,
     },
+    /// The input that is to be made has no name.
+    #[error("the loss {kind} reads an input that it makes, and its name is empty")]
+    Unnamed {
+        /// The loss.
+        kind: String,
+    },
     /// What is added does not fit.
     #[error("the loss cannot be added: {0}")]
     Build(#[from] RuleError),
@@ -317,6 +324,9 @@ impl Pass for Loss {
     }
     fn options(&self) -> Vec<(&'static str, Setting)> {
         settings(self)
+    }
+    fn revokes(&self) -> Invariants {
+        Invariants::DECISIONS
     }
     fn renews_facts(&self) -> bool {
         true
@@ -511,6 +521,9 @@ impl Loss {
         let inputs = module.graph(main).inputs();
         let Some(&found) = inputs.iter().find(|&&input| ampc_ir::verify::name_of(module, input) == name)
         else {
+            if name.is_empty() {
+                return Err(LossError::Unnamed { kind: self.spec.to_string() });
+            }
             let name = public_name(module, name);
             return Ok(module.add_input(main, name, ty.clone(), None));
         };
@@ -518,7 +531,14 @@ impl Loss {
         let fits = match (has.dtype(), ty.dtype()) {
             (Some(DType::I32), Some(DType::I64)) => true,
             (a, b) => a == b,
-        } && has.shape().and_then(Shape::rank) == ty.shape().and_then(Shape::rank);
+        };
+        // Operands of another shape would broadcast, which no loss means.
+        let differ = |(a, b): (&Dim, &Dim)| matches!((a.known(), b.known()), (Some(a), Some(b)) if a != b);
+        let fits = fits
+            && match (has.shape().and_then(Shape::dims), ty.shape().and_then(Shape::dims)) {
+                (Some(a), Some(b)) => a.len() == b.len() && !a.iter().zip(b).any(differ),
+                (a, b) => a.is_none() && b.is_none(),
+            };
         if fits {
             return Ok(found);
         }

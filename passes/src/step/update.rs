@@ -21,6 +21,7 @@ use super::loss_scale::{Arith, OnOverflow, Scaler};
 use super::{dropout, mark, public_name};
 use crate::autodiff::{GRAD, RuleError, SEED, one_with_role, with_role};
 use crate::build::Build;
+use crate::invariants::Invariants;
 use crate::parameters::{ParameterError, expose};
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::pipeline::{PassOption, Setting, Spelled, Words, Wrong, option, quoted, settings};
@@ -266,6 +267,15 @@ pub enum UpdateError {
     /// There are no gradients.
     #[error("no value has the role `grad`: run `autodiff` before")]
     NoGradients,
+    /// The model has states already.
+    #[error("the model is a training step already: one `update` makes it")]
+    IsStep,
+    /// A parameter is a constant.
+    #[error("parameter `{name}` is no input, which states are: run `expose-parameters` before `autodiff`")]
+    NoInput {
+        /// The parameter.
+        name: String,
+    },
     /// The states of an optimizer have the extents of the parameter.
     #[error("the extents of parameter `{name}` have to be known, and it is {found}")]
     Unsized {
@@ -364,6 +374,9 @@ impl Pass for Update {
     fn options(&self) -> Vec<(&'static str, Setting)> {
         settings(self)
     }
+    fn revokes(&self) -> Invariants {
+        Invariants::DECISIONS
+    }
     fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let roles = &module.graph(module.main()).roles;
         let pairs = roles.iter().filter(|role| module.text(role.name) == GRAD);
@@ -371,6 +384,14 @@ impl Pass for Update {
             pairs.filter_map(|role| Some((*role.values.first()?, *role.values.get(1)?))).collect();
         if pairs.is_empty() {
             return Err(UpdateError::NoGradients.into());
+        }
+        if module.header.metadata.iter().any(|(key, _)| key == METADATA) {
+            return Err(UpdateError::IsStep.into());
+        }
+        let is_input = |parameter: Value| matches!(module.value(parameter).def, Def::Input { .. });
+        if let Some(&(parameter, _)) = pairs.iter().find(|&&(parameter, _)| !is_input(parameter)) {
+            let name = ampc_ir::verify::name_of(module, parameter);
+            return Err(UpdateError::NoInput { name }.into());
         }
         let is_sized = |parameter: Value| zeros_like(&module.value(parameter).ty).is_some();
         if let Some(&(parameter, _)) = pairs.iter().find(|&&(parameter, _)| !is_sized(parameter)) {
