@@ -50,6 +50,15 @@ fn canonical(path: &Path) -> PathBuf {
     }
 }
 
+/// What a run writes beside its output.
+#[derive(Clone, Copy)]
+pub(crate) enum Beside<'a> {
+    /// What was decided.
+    Report(&'a Path),
+    /// What a training step begins with.
+    State(&'a Path),
+}
+
 /// Checks all that a run is going to write: that nothing is what it reads, which is the model and `read`, that no two
 /// are the same file, that folders are there and writable, and that what exists may be replaced.
 ///
@@ -60,7 +69,7 @@ pub(crate) fn check(
     path: &Path,
     read: &[ReadFile],
     emit: &Emit,
-    report: Option<&Path>,
+    beside: Option<Beside<'_>>,
     debug: &DebugArgs,
     pipeline: &Pipeline,
 ) -> Result<(), Failure> {
@@ -95,15 +104,19 @@ pub(crate) fn check(
             add("the data file of the output", &data)?;
         }
     }
-    if let Some(path) = report {
-        add("the report", path)?;
+    match beside {
+        Some(Beside::Report(path)) => add("the report", path)?,
+        Some(Beside::State(path)) => add("the state", path)?,
+        None => {}
     }
     for dump in &dumps {
         add("the dump", dump)?;
     }
     emit.check(model)?;
-    if let Some(path) = report {
+    if let Some(Beside::Report(path)) = beside {
         endings::check_report(path)?;
+    }
+    if let Some(Beside::Report(path) | Beside::State(path)) = beside {
         emit::check(path, emit.force(), model)?;
     }
     for dump in dumps.iter().filter(|d| d.exists()) {
