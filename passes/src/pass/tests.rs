@@ -202,6 +202,7 @@ fn training_cases() -> Vec<(usize, Module, Pipeline)> {
         (13, product(), parsed("parameters{freeze=w}")),
         (14, product(), Pipeline::new(vec![Box::new(no_pattern)]).expect("an order")),
         (15, product(), parsed("parameters, autodiff")),
+        (15, product(), parsed("parameters, loss, loss, expose-parameters, scale-loss, autodiff")),
         (
             15,
             trained(&format!("  %more = ReduceSum(%x) {{keepdims=0}} : f32\n  role loss(%more)\n{SUM}")),

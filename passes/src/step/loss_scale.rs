@@ -5,7 +5,7 @@
 
 use super::loss::{Settings, SpecError};
 use super::public_name;
-use crate::autodiff::{LOSS, SEED, with_role};
+use crate::autodiff::SEED;
 use crate::parameters::add_role;
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::pipeline::{PassOption, Setting, Spelled, option, settings};
@@ -282,7 +282,6 @@ impl Pass for ScaleLoss {
             }
             Scaler::Static(_) | Scaler::None => module.add_constant(main, name, payload),
         };
-        debug_assert!(with_role(module, LOSS).count() <= 1);
         add_role(module, SEED, vec![seed]);
         Ok(Changed::Yes)
     }
