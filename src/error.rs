@@ -189,7 +189,8 @@ impl Error {
                     ParameterError::NoSuchLoss { .. }
                     | ParameterError::MatchesNothing { .. }
                     | ParameterError::Pattern(_),
-                ) => ErrorKind::Usage,
+                )
+                | PassError::Loss(LossError::Unnamed { .. }) => ErrorKind::Usage,
                 PassError::Parameters(ParameterError::None { .. })
                 | PassError::Loss(
                     LossError::Prediction { .. } | LossError::Target { .. } | LossError::Custom { .. },
@@ -199,7 +200,9 @@ impl Error {
                     ErrorKind::InvalidInput
                 }
                 PassError::Update(UpdateError::Wide { .. }) => ErrorKind::Unsupported,
-                PassError::Update(UpdateError::NoGradients) => ErrorKind::Usage,
+                PassError::Update(
+                    UpdateError::NoGradients | UpdateError::IsStep | UpdateError::NoInput { .. },
+                ) => ErrorKind::Usage,
                 // At this opset the operators that it is made of are not there, or not for these types.
                 PassError::Parameters(ParameterError::Insert(_))
                 | PassError::Loss(LossError::Build(_))

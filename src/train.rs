@@ -7,7 +7,7 @@
 use crate::batch::Batch;
 use crate::error::Error;
 use crate::model::Model;
-use crate::onnx::ExportError;
+use crate::onnx::{ExportError, ImportError};
 use crate::options::RewriteOptions;
 use crate::rewrite::{pipeline_of, run_pipeline};
 use crate::safetensors;
@@ -18,6 +18,7 @@ use ampc_passes::parameters::{ExposeParameters, Parameters};
 use ampc_passes::pipeline::{Observer, Pipeline};
 use ampc_passes::raise_opset::{RaiseOpset, Target};
 use ampc_passes::step::dropout;
+use ampc_passes::step::inference::inputs_of_forward;
 use ampc_passes::step::loss::LossSpec;
 use ampc_passes::step::loss_scale::ScaleLoss;
 use ampc_passes::step::state::{METADATA, StateKind, states_of};
@@ -206,10 +207,28 @@ pub fn inference_model(mut step: Model, state: &State) -> Result<Model, Error> {
         }
         module.set_default(input, Payload::Dense(data.clone()));
     }
+    for input in untold(module)? {
+        let data = by_name.get(ampc_ir::verify::name_of(module, input).as_str()).copied();
+        let fits =
+            |data: &&Arc<TensorData>| module.value(input).ty == Type::tensor(data.dtype(), data.shape());
+        if let Some(data) = data.filter(fits) {
+            module.set_default(input, Payload::Dense(data.clone()));
+        }
+    }
     let passes: Vec<Box<dyn Pass>> = vec![Box::new(Inference)];
     let pipeline = Pipeline::new(passes)?;
     run_pipeline(&mut step, &pipeline, false, &mut ())?;
     Ok(step)
+}
+
+/// The inputs of a step that may be weights though they are no states: without an optimizer weights are inputs alone.
+fn untold(module: &Module) -> Result<Vec<Value>, Error> {
+    let states = states_of(module).map_err(|error| Error::Pass(error.into()))?;
+    let own = inputs_of_forward(module).map_err(|error| Error::Pass(error.into()))?;
+    let told: BTreeSet<&str> =
+        states.iter().map(|state| &state.input).chain(&own).map(String::as_str).collect();
+    let inputs = module.graph(module.main()).inputs().iter().copied();
+    Ok(inputs.filter(|&input| !told.contains(ampc_ir::verify::name_of(module, input).as_str())).collect())
 }
 
 /// The inputs of a step that the forward model needs: weights and running statistics.
@@ -231,10 +250,10 @@ fn trained(module: &Module) -> Result<Vec<Value>, Error> {
 /// If the model is no step, the file cannot be read, or it lacks a weight or has one of another type: all that are wrong.
 pub fn read_weights(step: &Module, path: &Path) -> Result<State, Error> {
     let bad = |reason: String| Error::Data { path: path.to_owned(), reason };
-    let io = |source| Error::Io { path: path.to_owned(), source };
-    std::fs::metadata(path).map_err(io)?;
-    let opened = safetensors::Tensors::open(path)?;
-    let (tensors, _) = opened.ok_or_else(|| io(std::io::ErrorKind::NotFound.into()))?;
+    let (tensors, _) = safetensors::Tensors::open(path)?.ok_or_else(|| {
+        let source = std::io::ErrorKind::NotFound.into();
+        ImportError::Open { path: path.display().to_string(), source }
+    })?;
     let (mut state, mut wrong) = (State::new(), Vec::new());
     for input in trained(step)? {
         let name = ampc_ir::verify::name_of(step, input);
@@ -255,6 +274,12 @@ pub fn read_weights(step: &Module, path: &Path) -> Result<State, Error> {
                 )),
             },
         }
+    }
+    for input in untold(step)? {
+        let (name, ty) = (ampc_ir::verify::name_of(step, input), &step.value(input).ty);
+        let known = ty.dtype().zip(ty.shape().and_then(ampc_ir::Shape::to_known));
+        let data = known.and_then(|(dtype, dims)| tensors.get(&name)?.read_as(dtype, &dims));
+        state.extend(data.map(|data| (name, Arc::new(data))));
     }
     if wrong.is_empty() {
         return Ok(state);

@@ -1,7 +1,8 @@
 //! Parameters: which constants of a model are trained.
 //!
 //! A file says nothing of it: weights, running statistics, masks and tables are initializers alike. [`Parameters`] finds
-//! those that a gradient can reach and gives them the role `parameter`; [`ExposeParameters`] makes them inputs.
+//! those that a gradient can reach and gives them the role `parameter`, those that are listed as inputs too, which are plain
+//! constants from then on; [`ExposeParameters`] makes them inputs.
 
 use crate::autodiff::{self, LOSS, PARAMETER};
 use crate::invariants::Invariants;
@@ -17,7 +18,7 @@ use ampc_ir::tensor::{Storage, TensorData};
 use ampc_ir::views::NodeView;
 use ampc_ir::views::broadcast::DropoutView;
 use ampc_ir::views::norm::BatchNormView;
-use ampc_ir::{AttrValue, DType, Inserter, Module, NodeSpec, Payload, Value};
+use ampc_ir::{AttrValue, DType, Inserter, Module, Node, NodeSpec, Payload, Value};
 use std::sync::Arc;
 
 /// The pass that gives parameters, and the loss, their roles.
@@ -96,19 +97,12 @@ pub enum ParameterError {
     },
     /// There is nothing to train.
     #[error(
-        "the model has no parameters: no float initializer of its main graph is read by what can be differentiated{}{}",
-        if *.frozen { ", but for those that are frozen" } else { "; name constants that are trained (`--train`)" },
-        match .replaceable {
-            None => String::new(),
-            Some(name) => format!("; those that are listed as inputs too, such as `{name}`, are data: list them as \
-                                   initializers only"),
-        }
+        "the model has no parameters: no float initializer of its main graph is read by what can be differentiated{}",
+        if *.frozen { ", but for those that are frozen" } else { "; name constants that are trained (`--train`)" }
     )]
     None {
         /// Whether some would be parameters if they were not frozen.
         frozen: bool,
-        /// A float input with a value, which would be a parameter if it were a constant.
-        replaceable: Option<String>,
     },
     /// The cast of a weight that is stored low does not fit.
     #[error("a parameter cannot be widened: {0}")]
@@ -132,8 +126,7 @@ impl Pass for Parameters {
         }
         let found = self.find(module)?;
         if found.parameters.is_empty() {
-            let (frozen, replaceable) = (found.frozen, replaceable(module));
-            return Err(ParameterError::None { frozen, replaceable }.into());
+            return Err(ParameterError::None { frozen: found.frozen }.into());
         }
         if let Some(message) = untrained_numbers(&found.numbers) {
             cx.warn("parameters.numbers", None, message);
@@ -142,7 +135,11 @@ impl Pass for Parameters {
             cx.warn("parameters.inference", None, message);
         }
         for value in found.parameters {
+            let value = conceal(module, value, false);
             add_role(module, PARAMETER, vec![value]);
+        }
+        for input in running_statistics(module) {
+            conceal(module, input, false);
         }
         Ok(Changed::Yes)
     }
@@ -164,8 +161,7 @@ impl Parameters {
         let (train, freeze) = (patterns(&self.train)?, patterns(&self.freeze)?);
         let mut matched = vec![false; train.len() + freeze.len()];
         let (mut found, mut floats) = (Found::default(), Vec::new());
-        for &value in module.graph(module.main()).constants() {
-            let Some(data) = module.constant(value).and_then(Payload::dense) else { continue };
+        for (value, data) in initializers(module) {
             if !matches!(data.dtype(), DType::F32 | DType::F16 | DType::BF16 | DType::F64) {
                 continue;
             }
@@ -190,7 +186,7 @@ impl Parameters {
                 found.numbers.push(name);
             } else if could {
                 let limit = if is_factor(module, value) { f64::INFINITY } else { LARGE };
-                if magnitude(data, &name)? < limit {
+                if magnitude(&data, &name)? < limit {
                     found.parameters.push(value);
                 }
             }
@@ -218,15 +214,30 @@ fn untrained_numbers(names: &[String]) -> Option<String> {
     Some(format!("{are} not trained ({}{more}): name those that are parameters (`--train`)", some.join(", ")))
 }
 
-/// A float input with a value by default that would be a parameter if it were a constant.
-fn replaceable(module: &Module) -> Option<String> {
-    let is_one = |&&input: &&Value| {
-        let is_float = module.value(input).ty.dtype().is_some_and(DType::is_float);
-        let has_value = matches!(module.value(input).def, Def::Input { default: Some(_), .. });
-        is_float && has_value && is_read_differentiably(module, input)
-    };
-    let inputs = module.graph(module.main()).inputs();
-    inputs.iter().find(is_one).map(|&input| ampc_ir::verify::name_of(module, input))
+/// The initializers of the main graph, those that are listed as inputs too: a step lists all that it trains.
+fn initializers(module: &Module) -> Vec<(Value, Arc<TensorData>)> {
+    let main = module.graph(module.main());
+    let listed = main.inputs().iter().filter_map(|&input| match &module.value(input).def {
+        Def::Input { default: Some(payload), .. } => Some((input, payload)),
+        _ => None,
+    });
+    let constants = main.constants().iter().filter_map(|&value| Some((value, module.constant(value)?)));
+    let all = listed.chain(constants);
+    all.filter_map(|(value, payload)| Some((value, payload.dense()?.clone()))).collect()
+}
+
+/// Running statistics of BatchNormalization while it trains that are listed as inputs.
+fn running_statistics(module: &Module) -> Vec<Value> {
+    let norms = module
+        .nodes(module.main())
+        .filter_map(|node| NodeView::new(module, node))
+        .filter(|view| view.kind() == OpKind::BatchNormalization && BatchNormView::read(view).training);
+    let read = norms.flat_map(|view| [view.operand(3), view.operand(4)]).flatten();
+    let is_listed = |value: &Value| matches!(module.value(*value).def, Def::Input { default: Some(_), .. });
+    let mut found: Vec<Value> = read.filter(is_listed).collect();
+    found.sort_unstable();
+    found.dedup();
+    found
 }
 
 /// What is in inference mode of what trains differently, as a model that was exported for inference has it.
@@ -371,7 +382,7 @@ pub(crate) fn expose(module: &mut Module, value: Value, widens: bool) -> Result<
     let name = ampc_ir::verify::name_of(module, value);
     let fresh = module.fresh_name(&name);
     let input = module.add_input(main, fresh, payload.ty(), Some(payload));
-    let kept = module.value(value).name;
+    let (kept, leaves) = (module.value(value).name, module.is_output(value));
     for role in module.graph_roles_mut(main).0.iter_mut() {
         role.values.iter_mut().filter(|v| **v == value).for_each(|v| *v = input);
     }
@@ -382,10 +393,50 @@ pub(crate) fn expose(module: &mut Module, value: Value, widens: bool) -> Result<
     module.replace_value(value, read);
     module.erase_constant(value);
     if let Some(name) = kept {
-        module.set_value_name(input, name);
+        // What leaves the model keeps its name: of a weight that is stored low, that is the cast.
+        module.set_value_name(if leaves { read } else { input }, name);
     }
     debug_assert!(matches!(module.value(input).def, Def::Input { .. }));
     Ok(input)
+}
+
+/// Makes an input of the main graph that has a value a constant of its name, which keeps the input's roles. On request, what
+/// an inserted cast to 16 bits makes of it for all of its readers becomes that constant.
+pub(crate) fn conceal(module: &mut Module, input: Value, narrows: bool) -> Value {
+    let Def::Input { default: Some(payload), .. } = &module.value(input).def else { return input };
+    let (main, mut payload) = (module.main(), payload.clone());
+    let (name, mut read) = (ampc_ir::verify::name_of(module, input), input);
+    if let (true, Some((cast, to)), Payload::Dense(data)) = (narrows, only_cast(module, input), &payload) {
+        payload = Payload::Dense(Arc::new(data.converted(ampc_ir::convert::Conversion { to, clamp: false })));
+        read = module.node(cast).result(0).unwrap_or(input);
+    }
+    let fresh = module.fresh_name(&name);
+    let constant = module.add_constant(main, fresh, payload);
+    for role in module.graph_roles_mut(main).0.iter_mut() {
+        role.values.iter_mut().filter(|v| **v == input).for_each(|v| *v = constant);
+    }
+    module.replace_value(read, constant);
+    if let Some((cast, _)) = module.producer(read) {
+        module.erase_node(cast);
+    }
+    let kept = module.value(input).name;
+    module.erase_input(input);
+    if let Some(name) = kept {
+        module.set_value_name(constant, name);
+    }
+    constant
+}
+
+/// The inserted cast to 16 bits that alone reads a value, and what to.
+fn only_cast(module: &Module, value: Value) -> Option<(Node, DType)> {
+    let mut readers = module.uses(value).map(|(node, _)| node);
+    let (Some(node), None) = (readers.next(), readers.next()) else { return None };
+    let data = module.node(node);
+    let is_inserted = data.provenance == Provenance::Inserted
+        && data.schema().is_some_and(|schema| schema.kind == OpKind::Cast);
+    let to = data.result(0).filter(|&result| !module.is_output(result))?;
+    let to = module.value(to).ty.dtype().filter(|dtype| dtype.is_low())?;
+    (is_inserted && !module.is_output(value)).then_some((node, to))
 }
 
 /// What readers of a weight read that a file stores low: a cast of the weight in fp32, which is exact at first.

@@ -37,7 +37,7 @@ pub(crate) fn run(args: &OptArgs, ui: Ui) -> Result<(), Failure> {
     let folder = args.passes.is_none().then(|| args.model.parent()).flatten();
     // A dump or reproducer is in the middle of a pipeline, and says so in every line.
     let (pipeline, read) = parse(&passes, folder, Invariants::of(&model.module))?;
-    targets::check(&model, &args.model, &read, &emit, None, &args.debug, &pipeline)?;
+    targets::check(&model, &args.model, &read, &emit, &[], &args.debug, &pipeline)?;
     let force = emit.force();
     let run =
         Run { ui, progress: &progress, debug: &args.debug, force, pipeline: &pipeline, path: &args.model };

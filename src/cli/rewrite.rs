@@ -8,6 +8,7 @@ use super::pipeline::{Run, load};
 use super::problem::Failure;
 use super::progress::Progress;
 use super::summary::{Done, Low};
+use super::targets::Beside;
 use super::ui::Ui;
 use super::verified::{Source, Verdict, VerdictReport};
 use super::{data, diagnose, settings, shown, summary, targets};
@@ -41,7 +42,15 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
         ampc::rewrite::raised_for_casts(&model, &options).map_err(|e| diagnose::failure(&e, None))?;
     let pipeline = ampc::rewrite::pipeline_of(raised.as_ref().map_or(&options, |(raised, _)| raised));
     read.extend(data::files(&args.data));
-    targets::check(&model, &args.model, &read, &emit, report_file, &args.debug, &pipeline)?;
+    targets::check(
+        &model,
+        &args.model,
+        &read,
+        &emit,
+        report_file.map(Beside::Report).as_slice(),
+        &args.debug,
+        &pipeline,
+    )?;
     let source = progress.suspend(|| Source::of(args, threads, &model, ui))?;
     let before = emit::source_bytes(&model, &args.model);
     let nodes = model.module.program_nodes().to_vec();

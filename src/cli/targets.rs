@@ -50,6 +50,15 @@ fn canonical(path: &Path) -> PathBuf {
     }
 }
 
+/// What a run writes beside its output.
+#[derive(Clone, Copy)]
+pub(crate) enum Beside<'a> {
+    /// What was decided.
+    Report(&'a Path),
+    /// What a training step begins with.
+    State(&'a Path),
+}
+
 /// Checks all that a run is going to write: that nothing is what it reads, which is the model and `read`, that no two
 /// are the same file, that folders are there and writable, and that what exists may be replaced.
 ///
@@ -60,7 +69,7 @@ pub(crate) fn check(
     path: &Path,
     read: &[ReadFile],
     emit: &Emit,
-    report: Option<&Path>,
+    beside: &[Beside<'_>],
     debug: &DebugArgs,
     pipeline: &Pipeline,
 ) -> Result<(), Failure> {
@@ -95,15 +104,21 @@ pub(crate) fn check(
             add("the data file of the output", &data)?;
         }
     }
-    if let Some(path) = report {
-        add("the report", path)?;
+    for written in beside {
+        match written {
+            Beside::Report(path) => add("the report", path)?,
+            Beside::State(path) => add("the state", path)?,
+        }
     }
     for dump in &dumps {
         add("the dump", dump)?;
     }
     emit.check(model)?;
-    if let Some(path) = report {
-        endings::check_report(path)?;
+    for written in beside {
+        if let Beside::Report(path) = written {
+            endings::check_report(path)?;
+        }
+        let (Beside::Report(path) | Beside::State(path)) = written;
         emit::check(path, emit.force(), model)?;
     }
     for dump in dumps.iter().filter(|d| d.exists()) {

@@ -5,6 +5,7 @@ use super::emit::{self, Emit, Target};
 use super::pipeline::{Run, load};
 use super::problem::{Failure, Problem};
 use super::progress::Progress;
+use super::targets::Beside;
 use super::ui::{Stream, Ui};
 use super::{diagnose, settings, shown, table, targets};
 use ampc::files::Batch;
@@ -13,6 +14,7 @@ use ampc::ir::{DType, Module, Node, Value};
 use ampc::passes::Paths;
 use ampc::passes::Warning;
 use ampc::passes::autodiff::{self, CustomGradients};
+use ampc::passes::pipeline::Pipeline;
 use ampc::passes::step::loss::LossSpec;
 use ampc::passes::step::{self, Phase, Scaler, StateKind};
 use ampc::report::StepReport;
@@ -21,6 +23,10 @@ use std::fmt::Write;
 use std::path::Path;
 
 pub(crate) fn run(args: &TrainStepArgs, ui: Ui) -> Result<(), Failure> {
+    if args.state == Path::new("-") {
+        let message = "`--state -`: a state is a file; name one (`--state FILE.safetensors`)";
+        return Err(Failure::usage("state", message));
+    }
     let emit = Emit::of(&args.write, Some(&args.output), EmitArg::Onnx, |_| Target::Stdout)?;
     match (&args.export, &args.model, &args.step.loss) {
         (Some(step), ..) => export(args, step, &emit, ui),
@@ -34,7 +40,8 @@ fn export(args: &TrainStepArgs, step: &Path, emit: &Emit, ui: Ui) -> Result<(), 
     let progress = Progress::start(ui);
     progress.stage("reading");
     let model = load(step, ui)?;
-    emit.check(&model)?;
+    let read = [settings::ReadFile { what: "the state", path: args.state.clone() }];
+    targets::check(&model, step, &read, emit, &[], &args.debug, &Pipeline::default())?;
     let failure = |e: ampc::Error| diagnose::failure(&e, None);
     let state = ampc::train::read_weights(&model.module, &args.state).map_err(failure)?;
     let mut model = ampc::train::inference_model(model, &state).map_err(failure)?;
@@ -66,7 +73,9 @@ fn make(args: &TrainStepArgs, path: &Path, loss: &LossSpec, emit: &Emit, ui: Ui)
         return Err(Failure::usage("stdout", message));
     }
     let report_file = report_file.filter(|&path| path != Path::new("-"));
-    targets::check(&model, path, &read, emit, report_file, &args.debug, &pipeline)?;
+    let beside = report_file.map(Beside::Report).into_iter().chain([Beside::State(&args.state)]);
+    let beside: Vec<Beside<'_>> = beside.collect();
+    targets::check(&model, path, &read, emit, &beside, &args.debug, &pipeline)?;
     let run =
         Run { ui, progress: &progress, debug: &args.debug, force: emit.force(), pipeline: &pipeline, path };
     let (state, mut warnings) =

@@ -136,6 +136,9 @@ fn losses_that_do_not_fit() {
     refused("loss_is_no_scalar", LINEAR, &["--loss", "output:y"], 3);
     refused("no_such_output", LINEAR, &["--loss", "mse:of=logits"], 2);
     refused("no_such_loss", LINEAR, &["--loss", "output:loss"], 2);
+    let column = format!("  input %column : f32[4, 1]\n{LINEAR}");
+    refused("broadcast_targets", &column, &["--loss", "mse", "--target-input", "column"], 3);
+    refused("unnamed_targets", LINEAR, &["--loss", "mse", "--target-input", ""], 2);
     let integers = "  input %x : i32[4]\n  %y = Neg(%x) : i32[4]\n  output %y\n";
     refused("no_parameters", integers, &["--loss", "mse"], 3);
 }
@@ -239,4 +242,93 @@ fn files_that_exist_stay() {
     }
     let run = dir.run(&["train-step", "m.ir", "-o", "s.onnx", "--state", "s.onnx", "--loss", "mse"]);
     assert!(run.code == 2 && dir.files() == ["m.ir"], "{run}");
+}
+
+/// A parameter that the loss does not depend on is no input of the step: every tensor of the state comes back.
+#[test]
+fn a_state_has_a_next_value_for_all_that_is_in_it() {
+    let unused = format!(
+        "{LINEAR}  const %v : f16[2] = [1.0, 2.0]\n  %c = Cast(%v) {{to=1}} : f32[2]\n  %z = Mul(%y, %c) : f32[4, 2]\n  \
+         output %z\n"
+    );
+    for options in [&["--fp32"][..], &["--policy", "all"]] {
+        let dir = Dir::new();
+        dir.write("m.ir", module(&unused));
+        let run = step(&dir, &[&["--loss", "mse", "--freeze-unused", "-q"], options].concat());
+        assert_eq!(run.code, 0, "{run}");
+        let text = dir.run(&["opt", "s.onnx", "--passes", ""]).stdout;
+        assert!(text.contains("const %v : f16[2]"), "it stays the constant that it is\n{text}");
+        let exported =
+            ["train-step", "--export", "s.onnx", "--state", "s.safetensors", "-o", "e.onnx", "--force", "-q"];
+        let run = dir.run(&exported);
+        assert_eq!(run.code, 0, "{run}");
+    }
+    let dir = Dir::new();
+    dir.write("m.ir", module(&unused));
+    let options = ["--loss", "mse:of=z", "--freeze", "w", "--freeze-unused", "-q"];
+    assert_eq!(step(&dir, &options).code, 0, "a parameter that is reached");
+    let floor = "  input %x : f32[4]\n  const %w : f32[4] = random(1)\n  %h = Mul(%x, %w) : f32[4] @product\n  \
+                 %y = Floor(%h) : f32[4] @floor\n  output %y\n";
+    refused("none_reached", floor, &["--loss", "mse", "--freeze-unused"], 3);
+}
+
+/// Without an optimizer, weights are no states, and the state has them.
+#[test]
+fn a_step_without_an_optimizer_is_exported() {
+    let dir = Dir::new();
+    dir.write("m.ir", module(NORMALIZED));
+    let run = step(&dir, &["--loss", "mse", "--optimizer", "none", "--policy", "all", "-q"]);
+    assert_eq!(run.code, 0, "{run}");
+    let run = dir.run(&["train-step", "--export", "s.onnx", "--state", "s.safetensors", "-o", "e.ir", "-q"]);
+    assert_eq!(run.code, 0, "{run}");
+    let text = std::fs::read_to_string(dir.path("e.ir")).unwrap();
+    assert!(text.contains("const %w : f32[3, 2]") && !text.contains("input %w"), "{text}");
+}
+
+/// An opset below that of PhiloxDropout, in a file that says nothing of types inside.
+#[test]
+fn a_model_with_dropouts_is_raised_whether_types_are_declared_or_not() {
+    let dropout = "  input %x : f32[4, 3]\n  const %w : f32[3, 2] = random(1)\n  const %ratio : f32 = 0.5\n  \
+                   const %train : bool = true\n  %h = MatMul(%x, %w) : ? @product\n  \
+                   %y = Dropout(%h, %ratio, %train) : ? @drop\n  output %y : f32[4, 2]\n";
+    let dir = Dir::new();
+    dir.write("m.ir", module(dropout).replace("ai.onnx=21", "ai.onnx=13"));
+    let run = step(&dir, &["--loss", "mse", "-q"]);
+    assert_eq!(run.code, 0, "{run}");
+}
+
+/// A state is a file of its own, which is written only where a step is made, and read only where one is exported.
+#[test]
+fn states_are_files_of_their_own() {
+    let dir = Dir::new();
+    dir.write("m.ir", module(LINEAR));
+    assert_eq!(step(&dir, &["--loss", "mse", "-q"]).code, 0);
+    let state = std::fs::read(dir.path("s.safetensors")).unwrap();
+    let before = dir.files();
+    let export = ["train-step", "--export", "s.onnx", "--force"];
+    for (what, args, code, message) in [
+        (
+            "over the state",
+            &["--state", "s.safetensors", "-o", "s.safetensors", "--emit", "onnx"][..],
+            2,
+            "the state",
+        ),
+        ("over its constants", &["--state", "s.safetensors", "-o", "s.ir"], 0, ""),
+        ("no state", &["--state", "none.safetensors", "-o", "e.onnx"], 5, "cannot open `none.safetensors`"),
+        ("a stream", &["--state", "-", "-o", "e.onnx"], 2, "a state is a file"),
+    ] {
+        let run = dir.run(&[&export[..], args].concat());
+        assert!(run.code == code && run.stderr.contains(message), "{what}: {run}");
+        assert_eq!(std::fs::read(dir.path("s.safetensors")).unwrap(), state, "{what}");
+        for made in ["s.ir", "s.ir.safetensors"] {
+            let _ = std::fs::remove_file(dir.path(made));
+        }
+        assert_eq!(dir.files(), before, "{what}");
+    }
+    for name in ["-", "m.ir"] {
+        let args = ["train-step", "m.ir", "-o", "t.onnx", "--state", name, "--loss", "mse", "--force"];
+        let run = dir.run(&args);
+        assert_eq!(run.code, 2, "{run}");
+        assert_eq!(dir.files(), before, "{run}");
+    }
 }

@@ -159,6 +159,10 @@ pub(super) fn einsum(b: &mut Backward<'_>) -> Ruled {
         if b.shape(x)?.iter().any(is_one) {
             d = b.unbroadcast(d, x)?;
         }
+        // And the other way round: longer axes that were summed over beside axes of extent 1.
+        if b.shape(d)?.iter().zip(b.shape(x)?).any(|(d, x)| is_one(d) && !is_one(&x)) {
+            d = b.expand_as(d, x)?;
+        }
         b.add(i, d)?;
     }
     Ok(())

@@ -56,6 +56,7 @@ pub use self::rules::{GradientFn, has_gradient, is_differentiable};
 use self::rules::Rule;
 use crate::build::Build;
 use crate::invariants::Invariants;
+use crate::parameters::conceal;
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::paths::Paths;
 use crate::pipeline::{PassOption, Setting, Spelled, Words, option, settings};
@@ -286,14 +287,22 @@ impl Pass for Autodiff {
                             .map_err(|error| of_node(module, None, &RuleError::Insert(error)))?;
                     }
                 }
-                None => unreached.push(ampc_ir::verify::name_of(module, parameter)),
+                None => unreached.push(parameter),
             }
         }
-        if unreached.len() == parameters.len() {
-            return Err(GradientError::NoneReached { names: unreached }.into());
+        erase_unread(module, &before);
+        if unreached.is_empty() {
+            return Ok(Changed::Yes);
         }
-        if !unreached.is_empty() && !self.freezes_unreached {
-            return Err(GradientError::Unreached { names: unreached }.into());
+        let named = |value: &Value| ampc_ir::verify::name_of(module, *value);
+        if unreached.len() == parameters.len() {
+            return Err(GradientError::NoneReached { names: unreached.iter().map(named).collect() }.into());
+        }
+        if !self.freezes_unreached {
+            return Err(GradientError::Unreached { names: unreached.iter().map(named).collect() }.into());
+        }
+        for parameter in unreached {
+            freeze(module, parameter);
         }
         erase_unread(module, &before);
         Ok(Changed::Yes)
@@ -307,6 +316,14 @@ fn erase_unread(module: &mut Module, before: &FxHashSet<Value>) {
     let made = module.graph(main).constants().iter().copied().filter(|value| !before.contains(value));
     let unread = made.filter(|&value| !is_read(value)).collect();
     module.erase_constants(main, &unread);
+}
+
+/// Has a parameter that the loss does not depend on be a constant again, if its value is known.
+fn freeze(module: &mut Module, parameter: Value) {
+    let role = module.intern(PARAMETER);
+    let roles = module.graph_roles_mut(module.main()).0;
+    roles.retain(|r| r.name != role || !r.values.contains(&parameter));
+    conceal(module, parameter, true);
 }
 
 impl Autodiff {

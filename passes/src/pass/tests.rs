@@ -54,10 +54,13 @@ fn kind(error: &PassError) -> usize {
         PassError::Loss(LossError::Custom { .. }) => 31,
         PassError::Update(UpdateError::Custom { .. }) => 32,
         PassError::Gradient(GradientError::NoneReached { .. }) => 33,
+        PassError::Loss(LossError::Unnamed { .. }) => 34,
+        PassError::Update(UpdateError::IsStep) => 35,
+        PassError::Update(UpdateError::NoInput { .. }) => 36,
     }
 }
 
-const KINDS: usize = 34;
+const KINDS: usize = 37;
 
 fn text(opset: u16, lines: &str) -> String {
     format!("module ir=10\nopset ai.onnx={opset}\n\ngraph @main {{\n{lines}}}\n")
@@ -199,6 +202,7 @@ fn training_cases() -> Vec<(usize, Module, Pipeline)> {
         (13, product(), parsed("parameters{freeze=w}")),
         (14, product(), Pipeline::new(vec![Box::new(no_pattern)]).expect("an order")),
         (15, product(), parsed("parameters, autodiff")),
+        (15, product(), parsed("parameters, loss, loss, expose-parameters, scale-loss, autodiff")),
         (
             15,
             trained(&format!("  %more = ReduceSum(%x) {{keepdims=0}} : f32\n  role loss(%more)\n{SUM}")),
@@ -283,6 +287,9 @@ fn training_cases() -> Vec<(usize, Module, Pipeline)> {
             trained("  %f = Floor(%w) : f32[4, 4]\n  %loss = ReduceSum(%f) {keepdims=0} : f32\n"),
             parsed("autodiff"),
         ),
+        (34, product(), parsed("loss{target=\"\"}")),
+        (35, product(), parsed("parameters, loss, expose-parameters, autodiff, update, update")),
+        (36, product(), parsed("parameters, loss, autodiff, update")),
     ]
 }
 

@@ -17,6 +17,7 @@
 //! mask, in bodies and functions, in f64, and where its ratio is not known to be a scalar.
 
 use super::public_name_or_warn;
+use crate::invariants::Invariants;
 use crate::parameters::add_role;
 use crate::pass::{Changed, Pass, PassCx, PassError, sound};
 use crate::pipeline::{PassOption, Setting, Spelled, option, settings};
@@ -61,6 +62,9 @@ impl Pass for PhiloxDropout {
     }
     fn options(&self) -> Vec<(&'static str, Setting)> {
         settings(self)
+    }
+    fn revokes(&self) -> Invariants {
+        Invariants::DECISIONS
     }
     fn renews_facts(&self) -> bool {
         true

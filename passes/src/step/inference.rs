@@ -25,6 +25,7 @@ use super::state::{METADATA, SCALER_METADATA, StateEntry, StateKind, states_of};
 use super::statistics::STATISTICS;
 use crate::autodiff::{GRAD, PARAMETER, SEED, with_role};
 use crate::flow;
+use crate::invariants::Invariants;
 use crate::marks::{PHASE, Purpose, ROLE, role_of};
 use crate::pass::{Changed, Pass, PassCx, PassError, sound};
 use crate::pipeline::Spelled;
@@ -95,6 +96,9 @@ impl Pass for Inference {
     fn name(&self) -> &'static str {
         Self::NAME
     }
+    fn revokes(&self) -> Invariants {
+        Invariants::DECISIONS
+    }
     fn run(&self, module: &mut Module, _cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let states = states_of(module)?;
         let forward = forward_of(module)?;
@@ -126,12 +130,14 @@ pub(super) fn forward_interface(module: &Module) -> Option<Forward> {
         .into_iter()
         .flat_map(|role| with_role(module, role))
         .collect();
-    let names = |values: &mut dyn Iterator<Item = Value>| {
-        values.filter(|value| !of_step.contains(value)).map(|value| name_of(module, value)).collect()
-    };
+    let gradients: FxHashSet<Value> = with_role(module, GRAD).collect();
+    let inputs = main.inputs().iter().filter(|value| !of_step.contains(value));
+    // A parameter may leave the model; its gradient leaves the step.
+    let is_gradient = |value: Value| gradients.contains(&value) && module.producer(value).is_some();
+    let outputs = main.outputs().iter().map(|output| output.value).filter(|&value| !is_gradient(value));
     Some(Forward {
-        inputs: names(&mut main.inputs().iter().copied()),
-        outputs: names(&mut main.outputs().iter().map(|output| output.value)),
+        inputs: inputs.map(|&value| name_of(module, value)).collect(),
+        outputs: outputs.map(|value| name_of(module, value)).collect(),
         loss: None,
     })
 }
@@ -167,6 +173,14 @@ pub fn forward_of(module: &Module) -> Result<Forward, InferenceError> {
     }
 }
 
+/// The names of the inputs of the forward model that a step was made of.
+///
+/// # Errors
+/// If the metadata that lists them is missing or damaged.
+pub fn inputs_of_forward(module: &Module) -> Result<Vec<String>, InferenceError> {
+    Ok(forward_of(module)?.inputs)
+}
+
 /// BatchNormalization and Dropout of all graphs become what they are in inference.
 fn stop_training(module: &mut Module) {
     for graph in flow::graphs(module) {
@@ -174,7 +188,7 @@ fn stop_training(module: &mut Module) {
             let Some(view) = NodeView::new(module, node) else { continue };
             match view.kind() {
                 OpKind::BatchNormalization if BatchNormView::read(&view).training => {
-                    take_running_statistics(module, node);
+                    sound(take_running_statistics(module, node));
                 }
                 OpKind::Dropout if DropoutView::read(&view).training != Some(false) => {
                     module.set_operand(node, 2, None);
@@ -187,7 +201,7 @@ fn stop_training(module: &mut Module) {
 }
 
 /// What the running statistics would be next is not asked for any more; readers of it take what they are.
-fn take_running_statistics(module: &mut Module, node: Node) {
+fn take_running_statistics(module: &mut Module, node: Node) -> Result<(), ampc_ir::InsertError> {
     for (operand, result) in STATISTICS {
         // A step that may be skipped reads copies.
         let copied = module.node(node).operand(operand).and_then(|value| module.producer(value));
@@ -196,13 +210,26 @@ fn take_running_statistics(module: &mut Module, node: Node) {
             module.set_operand(node, operand, module.node(copy).operand(0));
         }
         let data = module.node(node);
-        if let (Some(now), Some(next)) = (data.operand(operand), data.result(result)) {
-            module.replace_value(next, now);
+        let graph = data.graph;
+        let (Some(now), Some(next)) = (data.operand(operand), data.result(result)) else { continue };
+        if module.is_output(next) {
+            // What leaves the model is called as before.
+            let [copy] = Inserter::before(module, node).insert(NodeSpec::new(OpKind::Identity, &[now]))?;
+            for slot in module.output_slots(next).collect::<Vec<_>>() {
+                module.set_output(graph, slot as usize, copy);
+            }
+            let (name, other) = (module.value(next).name, module.fresh_name("next"));
+            module.set_value_name(next, other);
+            if let Some(name) = name {
+                module.set_value_name(copy, name);
+            }
         }
+        module.replace_value(next, now);
     }
     let mode = module.intern("training_mode");
     module.set_attr(node, mode, AttrValue::Int(0));
     module.truncate_results(node, 1);
+    Ok(())
 }
 
 /// A PhiloxDropout as the Dropout that it stands for, which drops nothing.

@@ -19,6 +19,7 @@ use super::spec::{Settings, SpecError};
 use super::{free_name, inference, public_name_or_warn};
 use crate::autodiff::{LOSS, RuleError, check_loss};
 use crate::build::{Build, Nodes};
+use crate::invariants::Invariants;
 use crate::marks::{self, Mark};
 use crate::parameters::{ParameterError, add_role, output_named};
 use crate::pass::{Changed, Pass, PassCx, PassError};
@@ -205,6 +206,12 @@ pub enum LossError {
         /// What it is.
         found: String,
     },
+    /// The input that is to be made has no name.
+    #[error("the loss {kind} reads an input that it makes, and its name is empty")]
+    Unnamed {
+        /// The loss.
+        kind: String,
+    },
     /// What is added does not fit.
     #[error("the loss cannot be added: {0}")]
     Build(#[from] RuleError),
@@ -224,6 +231,9 @@ impl Pass for Loss {
     }
     fn options(&self) -> Vec<(&'static str, Setting)> {
         settings(self)
+    }
+    fn revokes(&self) -> Invariants {
+        Invariants::DECISIONS
     }
     fn renews_facts(&self) -> bool {
         true
@@ -425,6 +435,9 @@ impl Loss {
         let inputs = module.graph(main).inputs();
         let Some(&found) = inputs.iter().find(|&&input| ampc_ir::verify::name_of(module, input) == name)
         else {
+            if name.is_empty() {
+                return Err(LossError::Unnamed { kind: self.spec.to_string() });
+            }
             return match free_name(module, name) {
                 Ok(name) => Ok(module.add_input(main, name, ty.clone(), None)),
                 Err(_) => {

@@ -24,16 +24,18 @@ use self::tail::{Tail, Trained};
 use super::inference;
 use super::loss_scale::Scaler;
 use super::optimizer::{Optimizer, OptimizerKind};
-use super::state::{declare, zeros_like};
+use super::state::{METADATA, declare, zeros_like};
 use super::statistics::Statistics;
 use super::warn_of_name;
 use crate::autodiff::{GRAD, SEED, one_with_role};
+use crate::invariants::Invariants;
 use crate::parameters::ParameterError;
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::pipeline::{PassOption, Setting, Spelled, Words, Wrong, option, quoted, settings};
 use crate::policy::Pattern;
 use crate::suggest::nearest;
 use ampc_ir::inserter::InsertError;
+use ampc_ir::module::Def;
 use ampc_ir::{DType, Module, Value};
 
 /// The pass.
@@ -125,6 +127,15 @@ pub enum UpdateError {
     /// There are no gradients.
     #[error("no value has the role `grad`: run `autodiff` before")]
     NoGradients,
+    /// The model has states already.
+    #[error("the model is a training step already: one `update` makes it")]
+    IsStep,
+    /// A parameter is a constant.
+    #[error("parameter `{name}` is no input, which states are: run `expose-parameters` before `autodiff`")]
+    NoInput {
+        /// The parameter.
+        name: String,
+    },
     /// The states of an optimizer have the extents of the parameter.
     #[error("the extents of parameter `{name}` have to be known, and it is {found}")]
     Unsized {
@@ -165,6 +176,9 @@ impl Pass for Update {
     fn options(&self) -> Vec<(&'static str, Setting)> {
         settings(self)
     }
+    fn revokes(&self) -> Invariants {
+        Invariants::DECISIONS
+    }
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
         let roles = &module.graph(module.main()).roles;
         let pairs = roles.iter().filter(|role| module.text(role.name) == GRAD);
@@ -172,6 +186,14 @@ impl Pass for Update {
             pairs.filter_map(|role| Some((*role.values.first()?, *role.values.get(1)?))).collect();
         if pairs.is_empty() {
             return Err(UpdateError::NoGradients.into());
+        }
+        if module.header.metadata.iter().any(|(key, _)| key == METADATA) {
+            return Err(UpdateError::IsStep.into());
+        }
+        let is_input = |parameter: Value| matches!(module.value(parameter).def, Def::Input { .. });
+        if let Some(&(parameter, _)) = pairs.iter().find(|&&(parameter, _)| !is_input(parameter)) {
+            let name = ampc_ir::verify::name_of(module, parameter);
+            return Err(UpdateError::NoInput { name }.into());
         }
         let is_sized = |parameter: Value| zeros_like(&module.value(parameter).ty).is_some();
         if let Some(&(parameter, _)) = pairs.iter().find(|&&(parameter, _)| !is_sized(parameter)) {
