@@ -57,6 +57,8 @@ pub(crate) struct Differentiated {
     backward: Executable,
     inputs: Vec<HostTensor>,
     parameters: Vec<Parameter>,
+    /// Which of the inputs those of the graph with gradients are.
+    given: Vec<usize>,
     unreached: Unreached,
     text: String,
     step: f64,
@@ -197,6 +199,7 @@ impl Differentiated {
         module.add_output(main, loss, declared);
         add_role(&mut module, LOSS, loss);
         let forward = prepare(&module)?;
+        let names: Vec<String> = module.graph(main).inputs().iter().map(|&v| name_of(&module, v)).collect();
         let freezes = unreached == Unreached::Freeze;
         run(if freezes { FREEZING } else { PASSES }, &mut module)?;
         let graph = module.graph(main);
@@ -205,13 +208,15 @@ impl Differentiated {
             let gradient = roles.map(|role| &role.values).find(|values| values[0] == value)?[1];
             graph.outputs().iter().position(|output| output.value == gradient)
         };
+        // Parameters that are frozen are no inputs any more.
+        let place = |value: Value| {
+            let name = name_of(&module, value);
+            names.iter().position(|known| *known == name).expect("no input is new")
+        };
+        let given = graph.inputs().iter().map(|&input| place(input)).collect();
         let parameters = with_role(&module, PARAMETER)
             .map(|value| Parameter {
-                input: graph
-                    .inputs()
-                    .iter()
-                    .position(|&input| input == value)
-                    .expect("parameters are inputs"),
+                input: place(value),
                 name: name_of(&module, value),
                 gradient: gradient_of(value),
             })
@@ -220,7 +225,7 @@ impl Differentiated {
         let wide = !text.lines().any(|line| line.starts_with("// f32: "));
         let (step, tolerance) = if wide { (STEP, TOLERANCE) } else { (STEP_F32, TOLERANCE_F32) };
         let text = text_of(&module);
-        Ok(Differentiated { forward, backward, inputs, parameters, unreached, text, step, tolerance })
+        Ok(Differentiated { forward, backward, inputs, given, parameters, unreached, text, step, tolerance })
     }
 
     fn loss(&mut self) -> Result<f64, String> {
@@ -230,7 +235,8 @@ impl Differentiated {
 
     /// The gradients of the parameters, in order.
     fn gradients(&mut self) -> Result<Vec<HostTensor>, String> {
-        let outputs = outputs(&mut self.backward, &self.inputs)?;
+        let given: Vec<HostTensor> = self.given.iter().map(|&at| self.inputs[at].clone()).collect();
+        let outputs = outputs(&mut self.backward, &given)?;
         let gradient = |parameter: &Parameter| match parameter.gradient {
             Some(output) => Ok(outputs[output].clone()),
             None => {

@@ -4,7 +4,7 @@ use crate::assign::By;
 use crate::autodiff::{Autodiff, GradientError};
 use crate::guard::OutOfRange;
 use crate::insert_casts::KeepIo;
-use crate::parameters::{ParameterError, Parameters};
+use crate::parameters::{ExposeParameters, ParameterError, Parameters};
 use crate::pipeline::{Lowering, Opset, Pipeline, RunError, Spelled};
 use crate::policy::Pin;
 use crate::step::inference::InferenceError;
@@ -257,7 +257,7 @@ fn training_cases() -> Vec<(usize, Module, Pipeline)> {
             ),
             parsed("autodiff, update"),
         ),
-        (26, of_doubles(), parsed("parameters{loss=y}, autodiff, update{optimizer=adam}")),
+        (26, of_doubles(), parsed("parameters{loss=y}, expose-parameters, autodiff, update{optimizer=adam}")),
         (
             27,
             module(
@@ -314,7 +314,9 @@ fn nothing_to_lose() -> Loss {
 fn forgetful() -> Pipeline {
     let optimizer = CustomOptimizer::new("mine", |b| b.state("m")).into();
     let update = Update { optimizer, ..Update::blank() };
-    Pipeline::new(vec![Box::new(Autodiff::default()), Box::new(update)]).expect("an order")
+    let passes: Vec<Box<dyn Pass>> =
+        vec![Box::new(ExposeParameters), Box::new(Autodiff::default()), Box::new(update)];
+    Pipeline::new(passes).expect("an order")
 }
 
 /// A weight of f64, which no optimizer takes.
