@@ -16,7 +16,7 @@
 //! of steps stay as they are. The loss scale, the counters of the scaler and the offset of dropouts change all the same.
 //!
 //! Every state is an input, and its next value is an output of the same name with `_next` behind it;
-//! [`METADATA`](super::state::METADATA) lists them.
+//! [`METADATA`] lists them.
 
 mod tail;
 
