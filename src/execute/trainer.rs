@@ -13,6 +13,7 @@ use ampc_passes::step::inference::forward_of;
 use ampc_passes::step::states_of;
 use ampc_runtime::cpu::Executable;
 use ampc_runtime::{Cpu, Data, DataRef, HostTensor};
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 
 /// A training step with its state, which runs batch by batch on the CPU.
@@ -20,12 +21,14 @@ pub struct Trainer {
     executable: Executable,
     /// The names of the inputs, in order.
     inputs: Vec<String>,
+    /// Where an input of a name is among them.
+    places: FxHashMap<String, usize>,
+    /// Of each input, whether it is a state.
+    is_state: Vec<bool>,
     /// The names of the outputs, in order.
     outputs: Vec<String>,
     /// The state that the next run begins with, by input, if the runtime does not have it yet.
     given: BTreeMap<usize, HostTensor>,
-    /// Which inputs are states.
-    states: Vec<usize>,
     loss: Option<usize>,
     found_inf: Option<usize>,
     loss_scale: Option<usize>,
@@ -66,6 +69,9 @@ impl Trainer {
         let loss = forward_of(&module).map_err(|error| Error::Pass(error.into()))?.loss;
         let executable = super::prepare(&mut module, cpu)?;
         let (inputs, outputs) = (input_names(&module), output_names(&module));
+        let places: FxHashMap<String, usize> = inputs.iter().cloned().zip(0..).collect();
+        let mut is_state = vec![false; inputs.len()];
+        states.into_iter().for_each(|at| is_state[at] = true);
         let output = |name: &str| outputs.iter().position(|output| output == name);
         let mut trainer = Trainer {
             loss: loss.as_deref().and_then(output),
@@ -75,8 +81,9 @@ impl Trainer {
             executable,
             inputs,
             outputs,
+            places,
+            is_state,
             given: BTreeMap::new(),
-            states,
         };
         trainer.set_state(state)?;
         Ok(trainer)
@@ -84,8 +91,8 @@ impl Trainer {
 
     /// The names of the inputs that a batch gives: data, targets and `lr`.
     pub fn batch_inputs(&self) -> impl Iterator<Item = &str> {
-        let names = self.inputs.iter().enumerate();
-        names.filter(|(at, _)| !self.states.contains(at)).map(|(_, name)| name.as_str())
+        let names = self.inputs.iter().zip(&self.is_state);
+        names.filter(|(_, is_state)| !**is_state).map(|(name, _)| name.as_str())
     }
 
     /// Runs one batch, and moves the state on.
@@ -107,22 +114,24 @@ impl Trainer {
         batch: &[(&str, &HostTensor)],
         mut visit: impl FnMut(&str, DataRef<'_>) + Send,
     ) -> Result<Stepped, Error> {
-        for (name, _) in batch {
-            let known = self.inputs.iter().position(|input| input == name);
-            if known.is_none_or(|at| self.states.contains(&at)) {
+        let mut values: Vec<Option<DataRef<'_>>> = vec![None; self.inputs.len()];
+        for (&at, tensor) in &self.given {
+            values[at] = Some(DataRef::Tensor(tensor.view()));
+        }
+        for (name, tensor) in batch {
+            let Some(at) = self.places.get(*name).copied().filter(|&at| !self.is_state[at]) else {
                 let known: Vec<&str> = self.batch_inputs().collect();
                 let message = format!("the step takes {} in a batch, found `{name}`", known.join(", "));
                 return Err(Error::Usage(message));
-            }
+            };
+            values[at] = Some(DataRef::Tensor(tensor.view()));
         }
-        let mut values: Vec<Option<DataRef<'_>>> = Vec::with_capacity(self.inputs.len());
-        for (at, name) in self.inputs.iter().enumerate() {
-            let given = batch.iter().find(|(given, _)| given == name).map(|(_, tensor)| *tensor);
-            let given = given.or_else(|| self.given.get(&at));
-            if given.is_none() && !self.states.contains(&at) {
-                return Err(Error::Usage(format!("the batch has no `{name}`, which the step takes")));
-            }
-            values.push(given.map(|tensor| DataRef::Tensor(tensor.view())));
+        let missing = |at: &usize| values[*at].is_none() && !self.is_state[*at];
+        if let Some(at) = (0..values.len()).find(missing) {
+            return Err(Error::Usage(format!(
+                "the batch has no `{}`, which the step takes",
+                self.inputs[at]
+            )));
         }
         let mut stepped = Stepped::default();
         let (loss, found, scale, norm) = (self.loss, self.found_inf, self.loss_scale, self.grad_norm);
@@ -170,8 +179,7 @@ impl Trainer {
         let types = super::input_types(module);
         let (mut given, mut problems) = (BTreeMap::new(), Vec::new());
         for (name, data) in state {
-            let at = self.inputs.iter().position(|input| input == name);
-            let Some(at) = at.filter(|at| self.states.contains(at)) else {
+            let Some(at) = self.places.get(name).copied().filter(|&at| self.is_state[at]) else {
                 problems.push(finding(name, "no state of the step has this name".into()));
                 continue;
             };
@@ -189,9 +197,9 @@ impl Trainer {
                 Err(error) => problems.push(finding(name, error.to_string())),
             }
         }
-        for &at in &self.states {
-            let name = &self.inputs[at];
-            if !state.iter().any(|(given, _)| given == name) {
+        let named: FxHashSet<&str> = state.iter().map(|(name, _)| name.as_str()).collect();
+        for (at, name) in self.inputs.iter().enumerate() {
+            if self.is_state[at] && !named.contains(name.as_str()) {
                 let wanted = ampc_ir::infer::describe(&types[at]);
                 problems.push(finding(name, format!("expected {wanted}, found none")));
             }
@@ -214,11 +222,13 @@ fn declare_states(module: &mut Module) -> Result<Vec<usize>, Error> {
     let main = module.main();
     let inputs = module.graph(main).inputs().to_vec();
     let outputs: Vec<Value> = module.graph(main).outputs().iter().map(|output| output.value).collect();
-    let named =
-        |values: &[Value], name: &str| values.iter().position(|&value| name_of(module, value) == name);
+    let places = |values: &[Value]| -> FxHashMap<String, usize> {
+        values.iter().map(|&value| name_of(module, value)).zip(0..).collect()
+    };
+    let (of_inputs, of_outputs) = (places(&inputs), places(&outputs));
     let mut pairs = Vec::with_capacity(entries.len());
     for entry in &entries {
-        let pair = named(&inputs, &entry.input).zip(named(&outputs, &entry.output));
+        let pair = of_inputs.get(&entry.input).copied().zip(of_outputs.get(&entry.output).copied());
         pairs.push(pair.ok_or_else(|| {
             let message = format!("the step lists a state that it lacks: output `{}`", entry.output);
             Error::Invalid(vec![finding(&entry.input, message)])

@@ -12,6 +12,7 @@ use ampc_ir::{AttrValue, DType, Module, Node, Value};
 use ampc_passes::step::{Phase, phase_of, role_of};
 use ampc_passes::step::{StateEntry, states_of};
 use ampc_passes::{Paths, Warning, autodiff};
+use rustc_hash::FxHashMap;
 use serde::Serialize;
 
 /// What was made of a model.
@@ -165,9 +166,11 @@ impl StepReport {
         let main = module.main();
         let nodes: Vec<Node> = module.nodes(main).collect();
         let inputs = module.graph(main).inputs();
+        let by_name: FxHashMap<String, Value> =
+            inputs.iter().map(|&input| (name_of(module, input), input)).collect();
         let states = states_of(module).map_err(|error| Error::Pass(error.into()))?.into_iter().map(|entry| {
-            let input = inputs.iter().find(|&&input| name_of(module, input) == entry.input);
-            let StepTensor { ty, bytes, .. } = tensor(module, *input.expect("states are inputs"));
+            let input = by_name.get(&entry.input).expect("states are inputs");
+            let StepTensor { ty, bytes, .. } = tensor(module, *input);
             StepState { entry, ty, bytes }
         });
         let warnings = warnings.iter().map(|warning| ReportWarning {

@@ -57,7 +57,7 @@ pub(super) struct State {
     pub(super) input: Value,
     pub(super) next: Value,
     pub(super) kind: StateKind,
-    /// The weight whose it is.
+    /// The weight that it belongs to; none for a weight itself, and for what the step has once.
     pub(super) of: Option<Value>,
 }
 
