@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import tempfile
 from argparse import ArgumentParser
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,40 @@ def models(corpus: Path, sets: str, pattern: str) -> list[Path]:
     """The models of the sets whose path within the corpus matches, sorted."""
     found = {path for name in sets.split(",") for path in corpus.glob(SETS[name])}
     return sorted(path for path in found if path.relative_to(corpus).match(pattern))
+
+
+def judge_models(
+    description: str | None,
+    sets: str,
+    judge: Callable[[str, Path, Path], list[str]],
+    beside: str | None = None,
+    own: dict[str, Callable[[str, Path], list[str]]] | None = None,
+) -> int:
+    """The main program of a judge: prints a line per problem, and returns the exit status.
+
+    judge: the problems of a model, given the binary, the model and a folder to work in.
+    beside: a file of the corpus beside each model to judge; models without it are passed over.
+    own: what is judged of models that the judge writes itself, by what they are called.
+    """
+    parser = ArgumentParser(description=description)
+    add_arguments(parser, sets)
+    args = parser.parse_args()
+    require(parser, args)
+    found = models(args.corpus, args.sets, args.filter)
+    if beside:
+        found = [model for model in found if (model.parent / beside).exists()]
+    if not found:
+        parser.error(f"no model of {args.sets} that matches {args.filter} has {beside} beside it")
+    failed = 0
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder)
+        jobs = [(name, lambda one=one: one(args.ampc, work)) for name, one in (own or {}).items()]
+        jobs += [(str(path.relative_to(args.corpus)), lambda path=path: judge(args.ampc, path, work)) for path in found]
+        for name, job in jobs:
+            for text in job():
+                failed += 1
+                print(f"{name}: {text}")
+    return 1 if failed else 0
 
 
 def rewrite(ampc: str, source: Path, output: Path, *options: str, timeout: float = 60) -> measure.Run:

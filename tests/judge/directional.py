@@ -27,8 +27,6 @@ Operators without a gradient end both commands with one error that names a node 
 from __future__ import annotations
 
 import sys
-import tempfile
-from argparse import ArgumentParser
 from collections.abc import Callable
 from pathlib import Path
 
@@ -169,7 +167,8 @@ def gradients_of(judged: Judged, made: Path) -> list[str]:
             off = min(off, abs(slope(loss, step * scale) - want) / unit)
             if off <= TOLERANCE:
                 break
-        worst, worst32 = max(worst, off), max(worst32, abs(along(in_float32, towards) - want) / unit)
+        # Of numpy, so that a NaN stays.
+        worst, worst32 = np.maximum(worst, off), np.maximum(worst32, abs(along(in_float32, towards) - want) / unit)
     elements = sum(weight.size for weight in weights.values())
     print(f"{judged.name:28} {len(weights):3} parameters, {elements:5} elements: {worst:.1e} off, {worst32:.1e} in float32")
     problems = [f"derivatives are {worst:.1e} off"] if worst > TOLERANCE else []
@@ -209,19 +208,5 @@ def judge(binary: str, model: Path, work: Path) -> list[str]:
     return problems
 
 
-def main() -> int:
-    parser = ArgumentParser(description=__doc__)
-    ampc.add_arguments(parser, "small")
-    args = parser.parse_args()
-    ampc.require(parser, args)
-    failed = 0
-    with tempfile.TemporaryDirectory() as work:
-        for model in ampc.models(args.corpus, args.sets, args.filter):
-            for problem in judge(args.ampc, model, Path(work)):
-                failed += 1
-                print(f"{model.name}: {problem}")
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ampc.judge_models(__doc__, "small", judge))

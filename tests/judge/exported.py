@@ -16,8 +16,6 @@ the running statistics of the state. A step of it that is skipped keeps them in 
 from __future__ import annotations
 
 import sys
-import tempfile
-from argparse import ArgumentParser
 from pathlib import Path
 
 import numpy as np
@@ -180,23 +178,6 @@ def judge_skip(binary: str, work: Path) -> list[str]:
     return problems
 
 
-def main() -> int:
-    parser = ArgumentParser(description=__doc__)
-    ampc.add_arguments(parser, "small")
-    args = parser.parse_args()
-    ampc.require(parser, args)
-    failed = 0
-    with tempfile.TemporaryDirectory() as name:
-        work = Path(name)
-        found = [("a model in training mode", problem) for problem in judge_training(args.ampc, work)]
-        found += [("a step that is skipped", problem) for problem in judge_skip(args.ampc, work)]
-        for model in ampc.models(args.corpus, args.sets, args.filter):
-            found += [(model.name, problem) for problem in judge(args.ampc, model, work)]
-    for where, problem in found:
-        failed += 1
-        print(f"{where}: {problem}")
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    own = {"a model in training mode": judge_training, "a step that is skipped": judge_skip}
+    sys.exit(ampc.judge_models(__doc__, "small", judge, own=own))

@@ -12,8 +12,6 @@ ONNX Runtime has no convolutions in it: there it may be off by 1e-6.
 from __future__ import annotations
 
 import sys
-import tempfile
-from argparse import ArgumentParser
 from pathlib import Path
 
 import numpy as np
@@ -32,17 +30,17 @@ TOLERANCE = 1e-4
 REFUSED = {"lstm_cls": "LSTM", "rnn_cls": "RNN"}
 
 
-def judge(binary: str, model: Path, work: Path) -> str | None:
+def judge(binary: str, model: Path, work: Path) -> list[str]:
     name = model.parent.name
     output = work / f"{name}.onnx"
     made = ampc.opt(binary, model, output, "--passes", PASSES, "--force", "-q")
     if name in REFUSED:
         if made.code == 4 and REFUSED[name] in made.stderr:
             print(f"{name:20} refused: {made.stderr.splitlines()[0]}")
-            return None
-        return f"expected exit code 4 and an error that names {REFUSED[name]}, found {made.code}: {made.stderr}"
+            return []
+        return [f"expected exit code 4 and an error that names {REFUSED[name]}, found {made.code}: {made.stderr}"]
     if made.code != 0:
-        return f"exit code {made.code}: {made.stderr.strip()}"
+        return [f"exit code {made.code}: {made.stderr.strip()}"]
     onnx.checker.check_model(onnx.load(output), full_check=True)
     session = onnxruntime.InferenceSession(output, providers=["CPUExecutionProvider"])
     oracle = np.load(model.parent / "oracle.npz")
@@ -56,35 +54,23 @@ def judge(binary: str, model: Path, work: Path) -> str | None:
     missing = sorted(parameter for parameter in wanted if f"{parameter}.grad" not in found)
     more = sorted(key for key in found if key.endswith(".grad") and key.removesuffix(".grad") not in wanted)
     if missing or more:
-        return f"without gradient: {missing}; with one that is not wanted: {more}"
+        return [f"without gradient: {missing}; with one that is not wanted: {more}"]
     off = {p: float(np.abs(found[f"{p}.grad"].astype(np.float64) - want).max()) for p, want in wanted.items()}
     at = max(off, key=lambda parameter: np.nan_to_num(off[parameter], nan=np.inf))
     print(f"{name:20} {len(wanted):3} gradients, at most {off[at] / largest:.1e} of the largest element off (`{at}`)")
     if off[at] <= TOLERANCE * largest:
-        return None
+        return []
     wide = work / "wide.onnx"
     onnx.save(float64.widened(onnx.load(output)), wide)
     found = float64.run(binary, wide, float64.widened_feeds(feeds))
     if "error" in found:
-        return f"in float64: {found['error']}"
-    worst = max(float(np.abs(found[f"{p}.grad"] - want).max()) for p, want in wanted.items())
+        return [f"in float64: {found['error']}"]
+    worst = np.max([np.abs(found[f"{p}.grad"] - want).max() for p, want in wanted.items()])
     print(f"{'':20} in float64 at most {worst / largest:.1e} of it off")
-    return None if worst <= TOLERANCE64 * largest else f"{worst / largest:.2e} of the largest element off in float64"
-
-
-def main() -> int:
-    parser = ArgumentParser(description=__doc__)
-    ampc.add_arguments(parser, "train")
-    args = parser.parse_args()
-    ampc.require(parser, args)
-    failed = 0
-    with tempfile.TemporaryDirectory() as work:
-        for model in ampc.models(args.corpus, args.sets, args.filter):
-            if (model.parent / "oracle.npz").exists() and (problem := judge(args.ampc, model, Path(work))):
-                failed += 1
-                print(f"{model.parent.name}: {problem}")
-    return 1 if failed else 0
+    if worst <= TOLERANCE64 * largest:
+        return []
+    return [f"{worst / largest:.2e} of the largest element off in float64"]
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ampc.judge_models(__doc__, "train", judge, beside="oracle.npz"))

@@ -10,8 +10,6 @@ implementations in float32 differ like that, and a ReLU whose operand is near 0 
 from __future__ import annotations
 
 import sys
-import tempfile
-from argparse import ArgumentParser
 from pathlib import Path
 
 import numpy as np
@@ -89,20 +87,5 @@ def judge(binary: str, model: Path, work: Path) -> list[str]:
     return problems
 
 
-def main() -> int:
-    parser = ArgumentParser(description=__doc__)
-    ampc.add_arguments(parser, "train")
-    args = parser.parse_args()
-    ampc.require(parser, args)
-    failed = 0
-    with tempfile.TemporaryDirectory() as work:
-        for model in ampc.models(args.corpus, args.sets, args.filter):
-            if (model.parent / "oracle.npz").exists():
-                for problem in judge(args.ampc, model, Path(work)):
-                    failed += 1
-                    print(f"{model.parent.name}: {problem}")
-    return 1 if failed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(ampc.judge_models(__doc__, "train", judge, beside="oracle.npz"))
