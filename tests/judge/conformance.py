@@ -77,39 +77,55 @@ def write_node_case(case: Any, folder: Path) -> None:
 
 
 def cases(cache: Path) -> list[Case]:
-    """All cases of the suite; those made by the loader are written below `cache` once per version of onnx."""
+    """All cases of the suite, below `cache`, where they are written once per version of onnx.
+
+    What is written there names nothing outside of it: it stays right where it is moved, or the package is.
+    """
     here = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
     folder = cache / f"onnx-{onnx.__version__}-{here}"
     index = folder / "index.json"
     if not index.exists():
-        if folder.exists():
-            shutil.rmtree(folder)
-        folder.mkdir(parents=True)
-        rows = []
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            for kind in KINDS:
-                for case in load_model_tests(kind=kind):
-                    at = folder / "node" / case.name if case.model_dir is None else Path(case.model_dir)
-                    if case.model_dir is None:
-                        write_node_case(case, at)
-                    elif not (at / "model.onnx").exists():
-                        continue
-                    ops = ops_of(onnx.load(at / "model.onnx", load_external_data=False))
-                    rows.append([f"{kind}/{case.name}", str(at), case.rtol, case.atol, ops])
-            # Whole networks with weights that are all alike; their inputs come with the package.
-            light = Path(onnx.__file__).parent / "backend/test/data/light"
-            for model in sorted(light.glob("light_*.onnx")):
-                at = folder / "light" / model.stem
-                at.mkdir(parents=True)
-                shutil.copy(model, at / "model.onnx")
-                data = at / "test_data_set_0"
-                data.mkdir()
-                proto = onnx.load(model)
-                write_light(proto, light / f"{model.stem}_output_0.pb", data)
-                rows.append([f"light/{model.name}", str(at), 1e-3, 1e-7, ops_of(proto)])
-        index.write_text(json.dumps(rows))
-    return [Case(name, Path(at), rtol, atol, tuple(ops)) for name, at, rtol, atol, ops in json.loads(index.read_text())]
+        cache.mkdir(parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(dir=cache))
+        (fresh / index.name).write_text(json.dumps(write_cases(fresh)))
+        # Whole or not at all, and whoever else wrote the same meanwhile wrote the same.
+        shutil.rmtree(folder, ignore_errors=True)
+        fresh.rename(folder)
+    return [Case(name, folder / at, rtol, atol, tuple(ops)) for name, at, rtol, atol, ops in json.loads(index.read_text())]
+
+
+def write_cases(folder: Path) -> list[list[Any]]:
+    """Writes each case into a folder of its own: name, folder, relative and absolute tolerance, operators."""
+    rows = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for kind in KINDS:
+            for case in load_model_tests(kind=kind):
+                at = folder / kind / case.name
+                if case.model_dir is None:
+                    write_node_case(case, at)
+                elif (Path(case.model_dir) / "model.onnx").exists():
+                    shutil.copytree(case.model_dir, at)
+                else:
+                    continue
+                ops = ops_of(onnx.load(at / "model.onnx", load_external_data=False))
+                rows.append([f"{kind}/{case.name}", f"{kind}/{case.name}", case.rtol, case.atol, ops])
+    # Whole networks with weights that are all alike; their inputs come with the package.
+    light = Path(onnx.__file__).parent / "backend/test/data/light"
+    for model in sorted(light.glob("light_*.onnx")):
+        at = folder / "networks" / model.stem
+        data = at / "test_data_set_0"
+        data.mkdir(parents=True)
+        shutil.copy(model, at / "model.onnx")
+        proto = onnx.load(model)
+        write_light(proto, light / f"{model.stem}_output_0.pb", data)
+        rows.append([f"light/{model.name}", f"networks/{model.stem}", 1e-3, 1e-7, ops_of(proto)])
+    return rows
+
+
+def cache_of(ampc: str) -> Path:
+    """Where cases are written if nothing else is said: beside the binary, in the folder of what is built."""
+    return Path(ampc).resolve().parent / "conformance-cases"
 
 
 def write_light(model: onnx.ModelProto, output: Path, data: Path) -> None:
@@ -170,14 +186,13 @@ def main() -> int:
     parser.add_argument("--op", help="only cases with this operator")
     parser.add_argument("--table", action="store_true", help="print a table by operator")
     parser.add_argument("--workers", type=int, default=2, help="processes [2]")
-    parser.add_argument("--cache", type=Path, default=None, help="where cases are written [a folder of the system]")
+    parser.add_argument("--cache", type=Path, default=None, help="where cases are written [conformance-cases beside the binary]")
     args = parser.parse_args()
     if not args.ampc or not Path(args.ampc).exists():
         parser.error("no binary: give --ampc or set AMPC_BIN")
     ampc = str(Path(args.ampc).resolve())
-    cache = args.cache or Path(tempfile.gettempdir()) / "ampc-conformance"
     whole = args.filter == "*" and not args.op
-    chosen = [c for c in cases(cache) if fnmatch.fnmatch(c.name.split("/", 1)[1], args.filter)]
+    chosen = [c for c in cases(args.cache or cache_of(ampc)) if fnmatch.fnmatch(c.name.split("/", 1)[1], args.filter)]
     chosen = [c for c in chosen if not args.op or args.op in c.ops]
     with ThreadPoolExecutor(args.workers) as pool:
         results = list(pool.map(lambda case: run(ampc, case), chosen))

@@ -80,12 +80,12 @@ def main() -> int:
     parser = ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ampc", default=os.environ.get("AMPC_BIN"), required="AMPC_BIN" not in os.environ)
     parser.add_argument("--corpus", help="taken like other judges do, and not needed")
-    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "ampc-conformance")
+    parser.add_argument("--cache", type=Path, help="where cases are written [conformance-cases beside the binary]")
     parser.add_argument("--count", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--keep", type=Path, help="where models go that are a bug")
     args = parser.parse_args()
-    cases = [case for case in conformance.cases(args.cache) if case.name.startswith("node/")]
+    cases = [case for case in conformance.cases(args.cache or conformance.cache_of(args.ampc)) if case.name.startswith("node/")]
     draw = random.Random(args.seed)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(os.cpu_count()) as pool:
         models = []
