@@ -11,6 +11,8 @@ use crate::onnx::layout::Layout;
 use ::safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use ampc_ir::tensor::{ByteSource, FileRange, Storage};
 use ampc_ir::{DType, TensorData};
+#[cfg(feature = "run")]
+use ampc_runtime::TensorRef;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -25,7 +27,7 @@ const FORMAT: &str = "ampc";
 #[derive(Debug, Default)]
 pub(crate) struct Tensors {
     by_name: BTreeMap<String, Entry>,
-    is_of_ampc: bool,
+    metadata: BTreeMap<String, String>,
 }
 
 /// A tensor of a file.
@@ -72,9 +74,9 @@ impl Tensors {
             let dims = info.shape.iter().map(|&dim| dim as u64).collect();
             tensors.insert(name, Entry { stored: info.dtype, dims, range });
         }
-        let format = header.metadata().as_ref().and_then(|metadata| metadata.get("format"));
-        let is_of_ampc = format.is_some_and(|format| format == FORMAT);
-        Ok(Some((Tensors { by_name: tensors, is_of_ampc }, bytes)))
+        let metadata = header.metadata().iter().flatten();
+        let metadata = metadata.map(|(key, text)| (key.clone(), text.clone())).collect();
+        Ok(Some((Tensors { by_name: tensors, metadata }, bytes)))
     }
 
     /// All tensors, by name.
@@ -88,7 +90,13 @@ impl Tensors {
 
     /// Whether ampc wrote the file.
     pub(crate) fn is_of_ampc(&self) -> bool {
-        self.is_of_ampc
+        self.metadata.get("format").is_some_and(|format| format == FORMAT)
+    }
+
+    /// What the file says beside its tensors.
+    #[cfg(feature = "run")]
+    pub(crate) fn metadata(&self, key: &str) -> Option<&str> {
+        self.metadata.get(key).map(String::as_str)
     }
 }
 
@@ -126,33 +134,69 @@ impl Entry {
     }
 }
 
-/// Header and tensors, as they are stored: the widest element types first, so that all are aligned, then by name.
-pub(crate) fn layout(mut tensors: Vec<(String, Arc<TensorData>)>) -> Layout {
-    let width = |data: &TensorData| data.dtype().bits().unwrap_or(0).max(8);
-    tensors.sort_by(|(a, x), (b, y)| width(y).cmp(&width(x)).then_with(|| a.cmp(b)));
+/// A tensor as the header describes it: name, element type, dims and bytes.
+type Described<'a> = (&'a str, DType, &'a [u64], u64);
+
+/// The place of a tensor in a file: the widest element types first, so that all are aligned, then by name.
+fn place<'a>(&(name, dtype, ..): &Described<'a>) -> (std::cmp::Reverse<u32>, &'a str) {
+    (std::cmp::Reverse(dtype.bits().unwrap_or(0).max(8)), name)
+}
+
+/// What is before the bytes of tensors, which follow in this order.
+fn header(tensors: &[Described<'_>], metadata: &[(&str, &str)]) -> Vec<u8> {
+    let mut about = serde_json::Map::new();
+    about.insert("format".into(), FORMAT.into());
+    about.extend(metadata.iter().map(|&(key, text)| (key.to_owned(), text.into())));
     let mut header = serde_json::Map::new();
-    header.insert("__metadata__".into(), serde_json::json!({ "format": FORMAT }));
+    header.insert("__metadata__".into(), about.into());
     let mut offset = 0;
-    for (name, data) in &tensors {
-        let end = offset + data.byte_len();
+    for &(name, dtype, dims, bytes) in tensors {
+        let end = offset + bytes;
         let size = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
-        let (dtype, shape) = match stored_as(data.dtype()) {
-            Some(dtype) => (dtype, data.dims().iter().map(|&dim| size(dim)).collect()),
-            None => (Dtype::U8, vec![size(end - offset)]),
+        let (dtype, shape) = match stored_as(dtype) {
+            Some(dtype) => (dtype, dims.iter().map(|&dim| size(dim)).collect()),
+            None => (Dtype::U8, vec![size(bytes)]),
         };
         let info = TensorInfo { dtype, shape, data_offsets: (size(offset), size(end)) };
-        header.insert(name.clone(), serde_json::json!(info));
+        header.insert(name.to_owned(), serde_json::json!(info));
         offset = end;
     }
-    let mut header = serde_json::Value::Object(header).to_string().into_bytes();
-    header.resize(header.len().next_multiple_of(8), b' ');
+    let mut text = serde_json::Value::Object(header).to_string().into_bytes();
+    text.resize(text.len().next_multiple_of(8), b' ');
+    let mut bytes = (text.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(text);
+    bytes
+}
+
+/// Header and tensors, as they are stored.
+pub(crate) fn layout(mut tensors: Vec<(String, Arc<TensorData>)>) -> Layout {
+    fn described((name, data): &(String, Arc<TensorData>)) -> Described<'_> {
+        (name, data.dtype(), data.dims(), data.byte_len())
+    }
+    tensors.sort_by(|a, b| place(&described(a)).cmp(&place(&described(b))));
     let mut layout = Layout::new();
-    layout.bytes(&(header.len() as u64).to_le_bytes());
-    layout.bytes(&header);
+    layout.bytes(&header(&tensors.iter().map(described).collect::<Vec<_>>(), &[]));
     for (name, data) in tensors {
         layout.elements(&data, &name);
     }
     layout
+}
+
+/// Writes tensors that are in memory, and what is to be said beside them. Strings are left out.
+#[cfg(feature = "run")]
+pub(crate) fn write(
+    out: &mut impl std::io::Write,
+    tensors: &[(&str, TensorRef<'_>)],
+    metadata: &[(&str, &str)],
+) -> std::io::Result<()> {
+    let described = tensors.iter().filter_map(|(name, tensor)| {
+        let bytes = tensor.bytes()?;
+        Some(((*name, tensor.dtype(), tensor.dims(), bytes.len() as u64), bytes))
+    });
+    let mut described: Vec<(Described<'_>, &[u8])> = described.collect();
+    described.sort_by(|(a, _), (b, _)| place(a).cmp(&place(b)));
+    out.write_all(&header(&described.iter().map(|(tensor, _)| *tensor).collect::<Vec<_>>(), metadata))?;
+    described.iter().try_for_each(|(_, bytes)| out.write_all(bytes))
 }
 
 /// The format's element type, if it has it.

@@ -215,9 +215,20 @@ pub fn inference_model(mut step: Model, state: &State) -> Result<Model, Error> {
             module.set_default(input, Payload::Dense(data.clone()));
         }
     }
-    let passes: Vec<Box<dyn Pass>> = vec![Box::new(Inference)];
+    let passes: Vec<Box<dyn Pass>> = vec![Box::new(Inference::default())];
     let pipeline = Pipeline::new(passes)?;
     run_pipeline(&mut step, &pipeline, false, &mut ())?;
+    Ok(step)
+}
+
+/// What evaluates the loss of a step: the loss is its output, weights and running statistics are inputs, and what trains is
+/// in inference mode.
+///
+/// # Errors
+/// If the model is no step, or does not say which output is the loss.
+pub fn loss_model(mut step: Model) -> Result<Model, Error> {
+    let passes: Vec<Box<dyn Pass>> = vec![Box::new(Inference { of_loss: true })];
+    run_pipeline(&mut step, &Pipeline::new(passes)?, false, &mut ())?;
     Ok(step)
 }
 

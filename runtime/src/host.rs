@@ -238,8 +238,23 @@ impl HostTensor {
         TensorRef { dtype: self.dtype, dims: &self.dims, elements, owner: Some(&self.elements) }
     }
 
+    /// The index of the first element that is NaN; none if no element is, or the elements are no floats of 16 bits or more.
+    pub fn first_nan(&self) -> Option<u64> {
+        fn first<T: Element>(tensor: &HostTensor, is_nan: impl Fn(T) -> bool) -> Option<usize> {
+            tensor.as_slice::<T>().ok()?.iter().position(|&element| is_nan(element))
+        }
+        let found = match self.dtype {
+            DType::F32 => first(self, f32::is_nan),
+            DType::F64 => first(self, f64::is_nan),
+            DType::F16 => first(self, half::f16::is_nan),
+            DType::BF16 => first(self, half::bf16::is_nan),
+            _ => None,
+        };
+        found.map(|at| at as u64)
+    }
+
     /// The element bytes, to be written; `None` for strings, and for what is shared with a copy.
-    pub(crate) fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+    pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         match &mut self.elements {
             Elements::Numbers(bytes) => Arc::get_mut(bytes).map(AlignedBytes::as_mut_slice),
             Elements::Strings(_) => None,

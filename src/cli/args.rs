@@ -1,5 +1,9 @@
 //! What the command line accepts.
 
+mod train;
+
+pub(crate) use self::train::{LastArg, TrainArgs};
+
 use super::peers::PeerArgs;
 use ampc::ir::DType;
 use ampc::options::{Objective, Opset};
@@ -66,6 +70,8 @@ pub(crate) enum Command {
     Opt(OptArgs),
     /// Make a training step of a model: data and state in, loss and next state out
     TrainStep(Box<TrainStepArgs>),
+    /// Train with a step: run it over data, with checkpoints to go on from
+    Train(Box<TrainArgs>),
     /// Name every problem of a model
     Check(CheckArgs),
     /// Run a model

@@ -1,8 +1,30 @@
 //! What a signal does: temporary files go, then the program ends with the status that shells expect. That a file has
 //! reached the limit for its size is an error of writing like others, not the end.
+//!
+//! A command that has something to bring to an end first says so ([`patiently`]): the first signal is then a request, and the
+//! second one ends the program.
+
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 #[cfg(unix)]
 use std::sync::Arc;
+
+/// Whether a command looks at [`requested`].
+static PATIENT: AtomicBool = AtomicBool::new(false);
+
+/// The signal that came, or 0.
+static REQUESTED: AtomicI32 = AtomicI32::new(0);
+
+/// From now on the first signal ends nothing: [`requested`] says that it came.
+pub(crate) fn patiently() {
+    PATIENT.store(true, Ordering::SeqCst);
+}
+
+/// The exit status of the signal that asks for the end, once one came.
+pub(crate) fn requested() -> Option<u8> {
+    let signal = REQUESTED.load(Ordering::SeqCst);
+    (signal != 0).then(|| u8::try_from(128 + signal).unwrap_or(u8::MAX))
+}
 
 /// Ends the program on SIGINT, SIGTERM and SIGHUP with 128 and the number of the signal, except those that whoever
 /// started it has it ignore (`nohup`). Where there are no such signals, nothing happens.
@@ -19,8 +41,11 @@ pub(crate) fn watch() {
         let Ok(mut signals) = signal_hook::iterator::Signals::new(signals) else { return };
         let waiting = std::thread::Builder::new().name("signals".into());
         let _ = waiting.spawn(move || {
-            if let Some(signal) = signals.forever().next() {
-                end(128 + signal);
+            for signal in signals.forever() {
+                let is_first = REQUESTED.swap(signal, Ordering::SeqCst) == 0;
+                if !(is_first && PATIENT.load(Ordering::SeqCst)) {
+                    end(128 + signal);
+                }
             }
         });
     }

@@ -27,6 +27,7 @@ mod summary;
 mod table;
 mod target;
 mod targets;
+mod train;
 mod train_step;
 mod ui;
 mod verified;
@@ -132,6 +133,7 @@ fn run(cli: &Cli, ui: Ui) -> Result<(), Failure> {
         Command::Rewrite(args) => rewrite::run(args, threads, ui),
         Command::Opt(args) => opt::run(args, ui),
         Command::TrainStep(args) => train_step::run(args, ui),
+        Command::Train(args) => train::run(args, threads, ui),
         Command::Check(args) => check::run(args, ui),
         Command::Inspect(args) => inspect::run(args, ui),
         Command::Run(args) => run::run(args, threads, ui),

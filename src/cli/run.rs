@@ -77,7 +77,7 @@ fn not_saved(error: &Error) -> Failure {
     }
 }
 
-fn device(name: &str) -> Result<(), Failure> {
+pub(crate) fn device(name: &str) -> Result<(), Failure> {
     let is_cuda = name == "cuda" || name.strip_prefix("cuda:").is_some_and(|i| i.parse::<u32>().is_ok());
     if is_cuda {
         let error =
@@ -132,7 +132,7 @@ fn row(name: &str, tensor: &HostTensor) -> Vec<String> {
 }
 
 /// A number with six digits.
-fn digits(x: f64) -> String {
+pub(crate) fn digits(x: f64) -> String {
     if x == 0.0 || (x.abs() >= 1e-3 && x.abs() < 1e6) {
         let text = format!("{x:.6}");
         let short = text.trim_end_matches('0').trim_end_matches('.');

@@ -1,6 +1,6 @@
 //! Values for the inputs of a model: from files, or random.
 
-mod test_data;
+pub(in crate::execute) mod test_data;
 
 pub use self::test_data::{TestData, read_test_data};
 
@@ -58,9 +58,9 @@ pub struct BoundDim {
 /// What is wrong with the values for one input, or with what is stored for an output.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InputProblem {
-    /// A stable name of what is wrong: `missing`, `unknown`, `twice`, `type`, `size`.
+    /// A stable name of what is wrong: `missing`, `unknown`, `twice`, `type`, `size`, `samples`, `unreadable`.
     pub code: &'static str,
-    /// `input` or `output`.
+    /// `input`, `output` or `state`.
     pub kind: &'static str,
     /// Which one, as the data calls it.
     pub name: String,
@@ -317,7 +317,7 @@ fn rounded(tensor: &HostTensor, dtype: ampc_ir::DType) -> Option<HostTensor> {
 }
 
 /// The system refuses memory for the value of an input.
-fn no_memory(name: &str, error: &HostError) -> Error {
+pub(in crate::execute) fn no_memory(name: &str, error: &HostError) -> Error {
     let message = format!("its value cannot be held: {error}");
     Error::NoMemory(Finding { code: "no_memory", node: None, place: name.to_owned(), op: None, message })
 }
@@ -498,7 +498,7 @@ fn help_of_bits(name: &str, dtype: DType, bits: DType) -> String {
 }
 
 /// What to do about a value of another type than the declared one.
-fn help_of_type(name: &str, declared: &Type, given: &Type, in_npz: bool) -> String {
+pub(in crate::execute) fn help_of_type(name: &str, declared: &Type, given: &Type, in_npz: bool) -> String {
     match (declared, given) {
         (Type::Tensor(_), Type::Tensor(_)) => {}
         (Type::Sequence(_) | Type::Optional(_), Type::Tensor(_)) => {
@@ -547,7 +547,7 @@ pub fn describe(module: &Module, ty: &Type) -> String {
 }
 
 /// What is known of a regular file or a folder: values are read from no pipe or device, which may never say a word.
-fn regular(path: &Path) -> Result<Metadata, Error> {
+pub(in crate::execute) fn regular(path: &Path) -> Result<Metadata, Error> {
     let metadata = std::fs::metadata(path).map_err(|e| io_error(path, e))?;
     if metadata.is_file() || metadata.is_dir() {
         return Ok(metadata);
@@ -556,6 +556,6 @@ fn regular(path: &Path) -> Result<Metadata, Error> {
     Err(Error::Usage(format!("`{}`: {message}", path.display())))
 }
 
-fn io_error(path: &Path, source: io::Error) -> Error {
+pub(in crate::execute) fn io_error(path: &Path, source: io::Error) -> Error {
     Error::Io { path: path.to_owned(), source }
 }

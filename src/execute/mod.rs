@@ -29,6 +29,7 @@ pub mod report;
 mod scope;
 mod stored;
 pub mod trainer;
+pub mod training;
 pub mod verify;
 
 pub use agree::{Agreement, agree, agree_in_type};

@@ -3,16 +3,17 @@
 //! A [`Trainer`] takes a training step ([`train`](crate::train)) and the state that it begins with. [`Trainer::step`] runs
 //! one batch; the state is read and set by the names of the step's inputs, as files have it.
 
+use super::inputs::{InputProblem, describe, no_memory};
 use super::{input_names, of_run, output_names};
 use crate::error::{Error, Finding};
 use crate::model::Model;
 use crate::train::State;
 use ampc_ir::verify::name_of;
-use ampc_ir::{Module, Value};
-use ampc_passes::step::inference::forward_of;
-use ampc_passes::step::states_of;
-use ampc_runtime::cpu::Executable;
-use ampc_runtime::{Cpu, Data, DataRef, HostTensor};
+use ampc_ir::{Module, Type, Value};
+use ampc_passes::step::inference::{Forward, RATE, forward_of};
+use ampc_passes::step::{StateKind, states_of};
+use ampc_runtime::cpu::{Executable, NodeObserver};
+use ampc_runtime::{Cpu, DataRef, HostTensor, TensorRef};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 
@@ -20,7 +21,7 @@ use std::collections::BTreeMap;
 pub struct Trainer {
     executable: Executable,
     /// The names of the inputs, in order.
-    inputs: Vec<String>,
+    pub(super) inputs: Vec<String>,
     /// Where an input of a name is among them.
     places: FxHashMap<String, usize>,
     /// Of each input, whether it is a state.
@@ -29,6 +30,8 @@ pub struct Trainer {
     outputs: Vec<String>,
     /// The state that the next run begins with, by input, if the runtime does not have it yet.
     given: BTreeMap<usize, HostTensor>,
+    /// The input that is the learning rate.
+    pub(super) rate: Option<usize>,
     loss: Option<usize>,
     found_inf: Option<usize>,
     loss_scale: Option<usize>,
@@ -66,7 +69,9 @@ impl Trainer {
     pub fn new(step: Model, state: &State, cpu: &Cpu) -> Result<Trainer, Error> {
         let mut module = step.module;
         let states = declare_states(&mut module)?;
-        let loss = forward_of(&module).map_err(|error| Error::Pass(error.into()))?.loss;
+        let Forward { loss, lr, inputs: of_model, .. } =
+            forward_of(&module).map_err(|error| Error::Pass(error.into()))?;
+        let rate = lr.unwrap_or_else(|| RATE.to_owned());
         let executable = super::prepare(&mut module, cpu)?;
         let (inputs, outputs) = (input_names(&module), output_names(&module));
         let places: FxHashMap<String, usize> = inputs.iter().cloned().zip(0..).collect();
@@ -74,6 +79,7 @@ impl Trainer {
         states.into_iter().for_each(|at| is_state[at] = true);
         let output = |name: &str| outputs.iter().position(|output| output == name);
         let mut trainer = Trainer {
+            rate: places.get(&rate).copied().filter(|&at| !is_state[at] && !of_model.contains(&rate)),
             loss: loss.as_deref().and_then(output),
             found_inf: output("found_inf"),
             loss_scale: output("loss_scale_next"),
@@ -95,6 +101,34 @@ impl Trainer {
         names.filter(|(_, is_state)| !**is_state).map(|(name, _)| name.as_str())
     }
 
+    /// The name of the input that is the learning rate, if the step has an optimizer.
+    pub fn rate(&self) -> Option<&str> {
+        self.rate.map(|at| self.inputs[at].as_str())
+    }
+
+    /// The input that is the loss scale, if the step has one.
+    pub fn loss_scale(&self) -> Option<Value> {
+        let module = self.executable.module();
+        let entries = states_of(module).ok()?;
+        let entry = entries.iter().find(|entry| entry.kind == StateKind::LossScale)?;
+        module.graph(module.main()).inputs().get(*self.places.get(&entry.input)?).copied()
+    }
+
+    /// Whether the step has a state of this name.
+    pub fn has_state(&self, name: &str) -> bool {
+        self.places.get(name).is_some_and(|&at| self.is_state[at])
+    }
+
+    /// The step.
+    pub fn module(&self) -> &Module {
+        self.executable.module()
+    }
+
+    /// Bytes of the memory in which the last batch was computed: state, activations and gradients.
+    pub fn allocated_bytes(&self) -> u64 {
+        self.executable.allocated_bytes() as u64
+    }
+
     /// Runs one batch, and moves the state on.
     ///
     /// # Errors
@@ -112,6 +146,19 @@ impl Trainer {
     pub fn step_with(
         &mut self,
         batch: &[(&str, &HostTensor)],
+        visit: impl FnMut(&str, DataRef<'_>) + Send,
+    ) -> Result<Stepped, Error> {
+        self.step_observed(batch, None, visit)
+    }
+
+    /// As [`step_with`](Self::step_with); `observer` sees every value that is computed.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step).
+    pub fn step_observed(
+        &mut self,
+        batch: &[(&str, &HostTensor)],
+        observer: Option<&mut (dyn NodeObserver + Send)>,
         mut visit: impl FnMut(&str, DataRef<'_>) + Send,
     ) -> Result<Stepped, Error> {
         let mut values: Vec<Option<DataRef<'_>>> = vec![None; self.inputs.len()];
@@ -136,7 +183,7 @@ impl Trainer {
         let mut stepped = Stepped::default();
         let (loss, found, scale, norm) = (self.loss, self.found_inf, self.loss_scale, self.grad_norm);
         let outputs = &self.outputs;
-        let run = self.executable.run_to(&values, |at, data| {
+        let run = self.executable.run_to_observed(&values, observer, |at, data| {
             let number = || data.tensor().and_then(|tensor| tensor.f64s().ok()?.next());
             if Some(at) == loss {
                 stepped.loss = number();
@@ -159,15 +206,22 @@ impl Trainer {
     /// # Errors
     /// If there is not enough memory for them.
     pub fn state(&self) -> Result<Vec<(String, HostTensor)>, Error> {
-        let refused = |error: ampc_runtime::HostError| Error::NoMemory(finding("", error.to_string()));
-        let mut found: BTreeMap<usize, HostTensor> = BTreeMap::new();
-        for (at, data) in self.executable.states().map_err(refused)? {
-            if let Data::Tensor(tensor) = data {
-                found.insert(at, tensor);
-            }
-        }
-        found.extend(self.given.iter().map(|(&at, tensor)| (at, tensor.clone())));
-        Ok(found.into_iter().map(|(at, tensor)| (self.inputs[at].clone(), tensor)).collect())
+        let refused = |name: &str, error: ampc_runtime::HostError| {
+            let message = error.to_string();
+            let place = name.to_owned();
+            Error::NoMemory(Finding { code: "state", node: None, place, op: None, message })
+        };
+        let views = self.state_views().into_iter();
+        views.map(|(name, view)| Ok((name.to_owned(), view.to_host().map_err(|e| refused(name, e))?))).collect()
+    }
+
+    /// [`state`](Self::state) where it is: nothing is copied.
+    pub fn state_views(&self) -> Vec<(&str, TensorRef<'_>)> {
+        let mut found: BTreeMap<usize, TensorRef<'_>> = BTreeMap::new();
+        let views = self.executable.state_views().into_iter();
+        found.extend(views.filter_map(|(at, data)| Some((at, data.tensor()?))));
+        found.extend(self.given.iter().map(|(&at, tensor)| (at, tensor.view())));
+        found.into_iter().map(|(at, view)| (self.inputs[at].as_str(), view)).collect()
     }
 
     /// Takes another state for the next step. Tensors that are no state of the step are refused.
@@ -180,32 +234,32 @@ impl Trainer {
         let (mut given, mut problems) = (BTreeMap::new(), Vec::new());
         for (name, data) in state {
             let Some(at) = self.places.get(name).copied().filter(|&at| self.is_state[at]) else {
-                problems.push(finding(name, "no state of the step has this name".into()));
+                problems.push(problem("unknown", name, "the step has no such state".into()));
                 continue;
             };
-            let found = ampc_ir::Type::tensor(data.dtype(), data.shape());
+            let found = Type::tensor(data.dtype(), data.shape());
             if types[at] != found {
-                let (wanted, found) =
-                    (ampc_ir::infer::describe(&types[at]), ampc_ir::infer::describe(&found));
-                problems.push(finding(name, format!("expected {wanted}, found {found}")));
+                let (wanted, found) = (describe(module, &types[at]), describe(module, &found));
+                problems.push(problem("type", name, format!("expected {wanted}, found {found}")));
                 continue;
             }
             match HostTensor::from_data(data) {
                 Ok(tensor) => {
                     given.insert(at, tensor);
                 }
-                Err(error) => problems.push(finding(name, error.to_string())),
+                Err(error) if error.is_no_memory() => return Err(no_memory(name, &error)),
+                Err(error) => problems.push(problem("unreadable", name, error.to_string())),
             }
         }
         let named: FxHashSet<&str> = state.iter().map(|(name, _)| name.as_str()).collect();
         for (at, name) in self.inputs.iter().enumerate() {
             if self.is_state[at] && !named.contains(name.as_str()) {
-                let wanted = ampc_ir::infer::describe(&types[at]);
-                problems.push(finding(name, format!("expected {wanted}, found none")));
+                let wanted = describe(module, &types[at]);
+                problems.push(problem("missing", name, format!("expected {wanted}, found none")));
             }
         }
         if !problems.is_empty() {
-            return Err(Error::Invalid(problems));
+            return Err(Error::Inputs(problems));
         }
         self.given = given;
         Ok(())
@@ -214,6 +268,12 @@ impl Trainer {
 
 fn finding(name: &str, message: String) -> Finding {
     Finding { code: "state", node: None, place: name.to_owned(), op: None, message }
+}
+
+/// What is wrong with a state that is given.
+fn problem(code: &'static str, name: &str, message: String) -> InputProblem {
+    let help = Some("a state belongs to the step that it was made for or saved by".to_owned());
+    InputProblem { code, kind: "state", name: name.to_owned(), message, help }
 }
 
 /// Tells the module which inputs are states, as its metadata lists them; their places among the inputs.

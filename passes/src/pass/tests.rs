@@ -57,10 +57,11 @@ fn kind(error: &PassError) -> usize {
         PassError::Loss(LossError::Unnamed { .. }) => 34,
         PassError::Update(UpdateError::IsStep) => 35,
         PassError::Update(UpdateError::NoInput { .. }) => 36,
+        PassError::Inference(InferenceError::NoLoss) => 37,
     }
 }
 
-const KINDS: usize = 37;
+const KINDS: usize = 38;
 
 fn text(opset: u16, lines: &str) -> String {
     format!("module ir=10\nopset ai.onnx={opset}\n\ngraph @main {{\n{lines}}}\n")
@@ -290,6 +291,7 @@ fn training_cases() -> Vec<(usize, Module, Pipeline)> {
         (34, product(), parsed("loss{target=\"\"}")),
         (35, product(), parsed("parameters, loss, expose-parameters, autodiff, update, update")),
         (36, product(), parsed("parameters, loss, autodiff, update")),
+        (37, read(&step_without_values()), parsed("inference{of=loss}")),
     ]
 }
 

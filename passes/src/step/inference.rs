@@ -19,6 +19,9 @@
 //! 3. What trains does so no more: BatchNormalization takes its running statistics, Dropout drops nothing.
 //!
 //! Casts stay where they are: the model computes as the forward part of the step did.
+//!
+//! With `of=loss` what is left is what evaluates the loss on other data: the loss is the only output, and what it is computed
+//! from stays an input, targets, weights, low copies and running statistics alike.
 
 use super::dropout;
 use super::state::{METADATA, SCALER_METADATA, StateEntry, StateKind, states_of};
@@ -28,7 +31,7 @@ use crate::flow;
 use crate::invariants::Invariants;
 use crate::marks::{PHASE, Purpose, ROLE, role_of};
 use crate::pass::{Changed, Pass, PassCx, PassError, sound};
-use crate::pipeline::Spelled;
+use crate::pipeline::{PassOption, Setting, Spelled, Words, option, settings};
 use ampc_ir::convert::Conversion;
 use ampc_ir::module::Def;
 use ampc_ir::op::OpKind;
@@ -54,17 +57,34 @@ pub struct Forward {
     /// The name of the output of the step that is the loss, one of these or another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss: Option<String>,
+    /// The name of the input of the step that is the learning rate, where it is not `lr`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lr: Option<String>,
 }
+
+/// The name of the learning rate among the inputs of a step, unless [`Forward::lr`] says another one.
+pub const RATE: &str = "lr";
+
+/// What is left.
+const OF: Words = Words { no: "model", yes: "loss" };
 
 /// The pass.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Inference;
+pub struct Inference {
+    /// Whether the loss is what stays, with weights as inputs, instead of the forward model.
+    pub of_loss: bool,
+}
 
 impl Spelled for Inference {
     const NAME: &'static str = "inference";
-    const ABOUT: &'static str = "of a training step the forward model stays, with the weights of its state";
+    const ABOUT: &'static str = "of a training step the forward model stays, with the weights of its state, or the loss";
+    const OPTIONS: &'static [PassOption<Self>] = &[PassOption {
+        def: option("of", "model or loss", Some(OF.no)),
+        print: |pass| pass.of_loss.then(|| Setting::word(OF.yes)),
+        read: |pass, given| given.either(OF).map(|of_loss| pass.of_loss = of_loss),
+    }];
     fn blank() -> Self {
-        Inference
+        Inference::default()
     }
 }
 
@@ -84,6 +104,9 @@ pub enum InferenceError {
         /// What is wrong.
         problem: String,
     },
+    /// It has no loss.
+    #[error("the metadata `{FORWARD}` does not say which output of the step is the loss; make the step again")]
+    NoLoss,
     /// A state of the forward part has no value.
     #[error("state `{name}`, which the forward part reads, has no value")]
     NoValue {
@@ -96,6 +119,9 @@ impl Pass for Inference {
     fn name(&self) -> &'static str {
         Self::NAME
     }
+    fn options(&self) -> Vec<(&'static str, Setting)> {
+        settings(self)
+    }
     fn revokes(&self) -> Invariants {
         Invariants::DECISIONS
     }
@@ -103,7 +129,13 @@ impl Pass for Inference {
         let states = states_of(module)?;
         let forward = forward_of(module)?;
         let main = module.main();
-        let wanted: FxHashSet<&str> = forward.outputs.iter().map(String::as_str).collect();
+        let loss: Vec<String> = match (self.of_loss, &forward.loss) {
+            (false, _) => Vec::new(),
+            (true, Some(loss)) => vec![loss.clone()],
+            (true, None) => return Err(InferenceError::NoLoss.into()),
+        };
+        let outputs = if self.of_loss { &loss } else { &forward.outputs };
+        let wanted: FxHashSet<&str> = outputs.iter().map(String::as_str).collect();
         let leaving: Vec<bool> = module
             .graph(main)
             .outputs()
@@ -113,7 +145,11 @@ impl Pass for Inference {
         module.retain_outputs(main, |i, _| leaving[i]);
         stop_training(module);
         erase_dead_nodes(module);
-        fix_states(module, &forward, &states)?;
+        if self.of_loss {
+            erase_unread_inputs(module);
+        } else {
+            fix_states(module, &forward, &states)?;
+        }
         erase_unread_constants(module);
         forget_step(module);
         Ok(Changed::Yes)
@@ -139,7 +175,18 @@ pub(super) fn forward_interface(module: &Module) -> Option<Forward> {
         inputs: inputs.map(|&value| name_of(module, value)).collect(),
         outputs: outputs.map(|value| name_of(module, value)).collect(),
         loss: None,
+        lr: None,
     })
+}
+
+/// Notes that the learning rate of a step has another name than [`RATE`].
+pub(super) fn note_rate(module: &mut Module, name: &str) {
+    let entry = module.header.metadata.iter_mut().find(|(key, _)| key == FORWARD);
+    let Some((_, json)) = entry else { return };
+    if let Ok(mut forward) = serde_json::from_str::<Forward>(json) {
+        forward.lr = Some(name.to_owned());
+        *json = serde_json::to_string(&forward).expect("names are text");
+    }
 }
 
 /// Notes what of a step is the forward model's, and its loss.
@@ -316,6 +363,16 @@ fn fix_states(module: &mut Module, forward: &Forward, states: &[StateEntry]) -> 
         module.set_value_name(*constant, name);
     }
     Ok(())
+}
+
+/// Inputs of the main graph that nothing reads go.
+fn erase_unread_inputs(module: &mut Module) {
+    let inputs = module.graph(module.main()).inputs().to_vec();
+    for input in inputs {
+        if module.uses(input).next().is_none() && !module.is_output(input) {
+            module.erase_input(input);
+        }
+    }
 }
 
 fn value_of(module: &Module, input: Value) -> Option<Arc<TensorData>> {

@@ -6,7 +6,7 @@
 
 use std::str::FromStr;
 
-/// Why a text is no loss.
+/// Why a text is no loss, optimizer, loss scaler or learning-rate schedule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected {expected}, found `{found}`")]
 pub struct SpecError {
@@ -17,13 +17,17 @@ pub struct SpecError {
 }
 
 /// The settings behind the first `:` of a text, which all have to be taken.
-pub(super) struct Settings<'a> {
+pub struct Settings<'a> {
     kind: &'a str,
     rest: Vec<(&'a str, &'a str)>,
 }
 
 impl<'a> Settings<'a> {
-    pub(super) fn of(text: &'a str) -> Result<Settings<'a>, SpecError> {
+    /// Takes a text apart.
+    ///
+    /// # Errors
+    /// If a setting is no `key=value`, or is there twice.
+    pub fn of(text: &'a str) -> Result<Settings<'a>, SpecError> {
         let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
         let pair = |entry: &'a str| {
             let pair = entry.split_once('=').map(|(key, value)| (key.trim(), value.trim()));
@@ -42,24 +46,32 @@ impl<'a> Settings<'a> {
         Ok(Settings { kind, rest })
     }
 
-    pub(super) fn kind(&self) -> &'a str {
+    /// What is before the colon.
+    pub fn kind(&self) -> &'a str {
         self.kind
     }
 
     /// The value of a setting, which is taken.
-    pub(super) fn word(&mut self, key: &str) -> Option<&'a str> {
+    pub fn word(&mut self, key: &str) -> Option<&'a str> {
         let at = self.rest.iter().position(|(found, _)| *found == key)?;
         Some(self.rest.remove(at).1)
     }
 
-    pub(super) fn number<T: FromStr>(&mut self, key: &str, expected: &str) -> Result<Option<T>, SpecError> {
+    /// A number, which `expected` describes.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub fn number<T: FromStr>(&mut self, key: &str, expected: &str) -> Result<Option<T>, SpecError> {
         let Some(text) = self.word(key) else { return Ok(None) };
         let wrong = || SpecError { expected: format!("{expected} for `{key}`"), found: text.into() };
         text.parse().map(Some).map_err(|_| wrong())
     }
 
     /// A number of an interval.
-    pub(super) fn within(&mut self, key: &str, lo: f64, hi: f64) -> Result<Option<f64>, SpecError> {
+    ///
+    /// # Errors
+    /// If it is none, or outside.
+    pub fn within(&mut self, key: &str, lo: f64, hi: f64) -> Result<Option<f64>, SpecError> {
         let text = self.rest.iter().find(|(found, _)| *found == key).map(|(_, text)| (*text).to_owned());
         let expected = format!("a number from {lo} to {hi}");
         match self.number::<f64>(key, &expected)? {
@@ -72,7 +84,10 @@ impl<'a> Settings<'a> {
     }
 
     /// A number from 0 on, which 1 is too much for.
-    pub(super) fn share(&mut self, key: &str) -> Result<Option<f64>, SpecError> {
+    ///
+    /// # Errors
+    /// If it is none.
+    pub fn share(&mut self, key: &str) -> Result<Option<f64>, SpecError> {
         let text = self.rest.iter().find(|(found, _)| *found == key).map(|(_, text)| (*text).to_owned());
         let expected = "a number of at least 0 and less than 1";
         match self.number::<f64>(key, expected)? {
@@ -84,7 +99,11 @@ impl<'a> Settings<'a> {
         }
     }
 
-    pub(super) fn flag(&mut self, key: &str) -> Result<bool, SpecError> {
+    /// A switch, off if it is not there.
+    ///
+    /// # Errors
+    /// If it is neither 0 nor 1.
+    pub fn flag(&mut self, key: &str) -> Result<bool, SpecError> {
         match self.word(key) {
             None | Some("0" | "false") => Ok(false),
             Some("1" | "true") => Ok(true),
@@ -93,7 +112,10 @@ impl<'a> Settings<'a> {
     }
 
     /// What is left is known to nobody.
-    pub(super) fn finish(self, known: &str) -> Result<(), SpecError> {
+    ///
+    /// # Errors
+    /// If something is left; `known` lists what would have been taken.
+    pub fn finish(self, known: &str) -> Result<(), SpecError> {
         match self.rest.first() {
             None => Ok(()),
             Some((key, _)) => {

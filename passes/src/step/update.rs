@@ -21,7 +21,7 @@
 mod tail;
 
 use self::tail::{Tail, Trained};
-use super::inference;
+use super::inference::{self, RATE};
 use super::loss_scale::Scaler;
 use super::optimizer::{Optimizer, OptimizerKind};
 use super::state::{METADATA, declare, zeros_like};
@@ -233,6 +233,9 @@ impl Pass for Update {
         let trained: Vec<Trained> =
             pairs.map(|((parameter, gradient), decay)| Trained { parameter, gradient, decay }).collect();
         let (states, renamed) = Tail::new(self, module).build(&trained, scale)?;
+        if let Some((_, name)) = renamed.iter().find(|(wanted, _)| wanted == RATE) {
+            inference::note_rate(module, name);
+        }
         renamed.iter().for_each(|(wanted, found)| warn_of_name(wanted, found, cx));
         declare(module, &states, &self.scaler, cx);
         Ok(Changed::Yes)

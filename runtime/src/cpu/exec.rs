@@ -222,20 +222,20 @@ pub(crate) fn run_graph(
     run.in_time(None)
 }
 
-/// The bytes of the states of a graph that ran, by formal input.
-pub(crate) fn states(plan: &GraphPlan, frame: &Frame) -> Result<Vec<(usize, HostTensor)>, HostError> {
+/// The states of a graph that ran, where they are, by formal input.
+pub(crate) fn states<'a>(
+    plan: &'a GraphPlan,
+    frame: &'a Frame,
+) -> impl Iterator<Item = (usize, TensorRef<'a>)> {
     let arena = frame.arena.as_ref().map_or(&[][..], |arena| arena.as_slice());
-    let mut found = Vec::new();
-    for state in &plan.states {
+    plan.states.iter().filter_map(move |state| {
         let planned = &plan.values[state.now as usize];
-        if let (Place::Arena { offset, len }, Some((dtype, dims))) = (planned.place, &planned.tensor)
-            && arena.len() >= offset + len
-        {
-            let tensor = HostTensor::from_bytes(*dtype, dims, &arena[offset..offset + len])?;
-            found.push((state.now as usize, tensor));
-        }
-    }
-    Ok(found)
+        let (Place::Arena { offset, len }, Some((dtype, dims))) = (planned.place, &planned.tensor) else {
+            return None;
+        };
+        let bytes = arena.get(offset..offset + len)?;
+        Some((state.now as usize, TensorRef::of_numbers(*dtype, dims, bytes)))
+    })
 }
 
 /// Puts the states that are given into their places. The others are there from the last run.

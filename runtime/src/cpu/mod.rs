@@ -247,9 +247,22 @@ impl Executable {
     pub fn run_to(
         &mut self,
         inputs: &[Option<DataRef<'_>>],
+        visit: impl FnMut(usize, DataRef<'_>) + Send,
+    ) -> Result<(), ExecuteError> {
+        self.run_to_observed(inputs, None, visit)
+    }
+
+    /// As [`run_to`](Self::run_to); `observer` sees every value that is computed.
+    ///
+    /// # Errors
+    /// Those of [`run`](Self::run).
+    pub fn run_to_observed(
+        &mut self,
+        inputs: &[Option<DataRef<'_>>],
+        observer: Option<&mut (dyn NodeObserver + Send)>,
         mut visit: impl FnMut(usize, DataRef<'_>) + Send,
     ) -> Result<(), ExecuteError> {
-        self.run_visiting(inputs, None, |frame, scope| {
+        self.run_visiting(inputs, observer, |frame, scope| {
             for output in 0..scope.plan.outputs.len() {
                 visit(output, frame.output(scope, output).ok_or(ExecuteError::NoOutput { output })?);
             }
@@ -257,22 +270,23 @@ impl Executable {
         })
     }
 
-    /// The states of the graph as they are now, by formal input. A state is given with the first run and stays: later
-    /// ones may leave it out.
+    /// The states of the graph as they are now, by formal input: copies. A state is given with the first run and stays:
+    /// later ones may leave it out.
     ///
     /// # Errors
     /// If there is not enough memory for copies.
     pub fn states(&self) -> Result<Vec<(usize, Data)>, HostError> {
-        let mut found: Vec<(usize, Data)> = match &self.bound {
-            Some(bound) => {
-                let placed = exec::states(bound.program.main_plan(), &bound.frame)?;
-                placed.into_iter().map(|(at, tensor)| (at, tensor.into())).collect()
-            }
-            None => Vec::new(),
-        };
-        found.extend(self.moved.iter().map(|(&at, data)| (at, data.clone())));
+        self.state_views().into_iter().map(|(at, data)| Ok((at, data.to_data()?))).collect()
+    }
+
+    /// [`states`](Self::states) where they are: nothing is copied.
+    pub fn state_views(&self) -> Vec<(usize, DataRef<'_>)> {
+        let placed = self.bound.iter().flat_map(|bound| exec::states(bound.program.main_plan(), &bound.frame));
+        let placed = placed.map(|(at, tensor)| (at, DataRef::Tensor(tensor)));
+        let moved = self.moved.iter().map(|(&at, data)| (at, data.view()));
+        let mut found: Vec<(usize, DataRef<'_>)> = placed.chain(moved).collect();
         found.sort_unstable_by_key(|(at, _)| *at);
-        Ok(found)
+        found
     }
 
     fn run_visiting(
@@ -300,8 +314,9 @@ impl Executable {
         if let Some(bound) = &self.bound
             && !bound.fits(inputs)
         {
-            let placed = exec::states(bound.program.main_plan(), &bound.frame)?;
-            found.extend(placed.into_iter().map(|(at, tensor)| (at, tensor.into())));
+            for (at, tensor) in exec::states(bound.program.main_plan(), &bound.frame) {
+                found.insert(at, DataRef::Tensor(tensor).to_data()?);
+            }
         }
         Ok(found)
     }

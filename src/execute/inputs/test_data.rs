@@ -63,7 +63,7 @@ fn read_outputs(folder: &Path, module: &Module, most: u64) -> Result<(Vec<Data>,
 }
 
 /// The numbers `i` of the files `PREFIX_i.pb` of a folder, in order.
-pub(super) fn numbered(folder: &Path, prefix: &str) -> io::Result<Vec<usize>> {
+pub(in crate::execute) fn numbered(folder: &Path, prefix: &str) -> io::Result<Vec<usize>> {
     let mut numbers = Vec::new();
     for entry in std::fs::read_dir(folder)? {
         let name = entry?.file_name();
@@ -76,20 +76,20 @@ pub(super) fn numbered(folder: &Path, prefix: &str) -> io::Result<Vec<usize>> {
 }
 
 /// A file of a folder of test data.
-pub(super) struct DataFile {
+pub(in crate::execute) struct DataFile {
     path: PathBuf,
-    pub(super) bytes: Arc<SourceBytes>,
+    pub(in crate::execute) bytes: Arc<SourceBytes>,
 }
 
 impl DataFile {
-    pub(super) fn open(folder: &Path, prefix: &str, number: usize) -> Result<DataFile, Error> {
+    pub(in crate::execute) fn open(folder: &Path, prefix: &str, number: usize) -> Result<DataFile, Error> {
         let path = folder.join(format!("{prefix}_{number}.pb"));
         regular(&path)?;
         let bytes = SourceBytes::open(&path).map_err(|e| io_error(&path, e))?;
         Ok(DataFile { path, bytes: Arc::new(bytes) })
     }
 
-    pub(super) fn read(&self, ty: &Type, most: u64) -> Result<Data, Error> {
+    pub(in crate::execute) fn read(&self, ty: &Type, most: u64) -> Result<Data, Error> {
         let value = data::read_data(self.bytes.clone(), ty, most);
         value.map_err(|e| match &e {
             DataError::Host(refused) if refused.is_no_memory() => {

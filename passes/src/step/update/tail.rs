@@ -1,6 +1,6 @@
 //! The nodes behind the gradients, in the order that the documentation of [`update`](super) shows.
 
-use super::{Update, UpdateError};
+use super::{RATE, Update, UpdateError};
 use crate::autodiff::{RuleError, with_role};
 use crate::build::Build;
 use crate::marks::{Mark, Phase, Purpose};
@@ -131,7 +131,7 @@ impl<'a, 'm> Tail<'a, 'm> {
 
     /// The step of the optimizer: all weights and their states, and the number of steps.
     fn step(&mut self, trained: &[Trained], checked: Checked) -> Result<(), UpdateError> {
-        let name = self.name("lr");
+        let name = self.name(RATE);
         let module = &mut *self.inserter.module;
         let main = module.main();
         let rate = module.add_input(main, name, Type::tensor(DType::F32, Shape::scalar()), None);

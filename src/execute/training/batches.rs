@@ -1,0 +1,157 @@
+//! In which order samples are trained on, and which of them are a batch.
+
+use ampc_ir::random::{philox4x32, words};
+
+/// What becomes of the samples of an epoch that are fewer than a batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Incomplete {
+    /// They are a smaller batch.
+    Kept,
+    /// They are left out; in a shuffled order, others in every epoch.
+    Dropped,
+}
+
+/// The batches of all epochs.
+///
+/// An epoch goes once over all samples. Which samples are batch `step` depends on the seed and the numbers alone: an order
+/// that was interrupted goes on anywhere.
+#[derive(Clone, Debug)]
+pub struct Batches {
+    samples: u64,
+    size: u64,
+    seed: u64,
+    is_shuffled: bool,
+    per_epoch: u64,
+    /// The order of one epoch, and which.
+    order: Vec<u64>,
+    epoch: Option<u64>,
+}
+
+impl Batches {
+    /// Batches of `size` of so many samples. There is one at least.
+    pub fn new(samples: u64, size: u64, incomplete: Incomplete) -> Batches {
+        let size = size.clamp(1, samples.max(1));
+        let per_epoch = match incomplete {
+            Incomplete::Kept => samples.div_ceil(size),
+            Incomplete::Dropped => samples / size,
+        };
+        Batches {
+            samples,
+            size,
+            seed: 0,
+            is_shuffled: false,
+            per_epoch: per_epoch.max(1),
+            order: Vec::new(),
+            epoch: None,
+        }
+    }
+
+    /// The same in an order that `seed` shuffles anew for every epoch.
+    #[must_use]
+    pub fn shuffled(self, seed: u64) -> Batches {
+        Batches { seed, is_shuffled: true, epoch: None, ..self }
+    }
+
+    /// How many batches an epoch has.
+    pub fn per_epoch(&self) -> u64 {
+        self.per_epoch
+    }
+
+    /// How many samples an epoch leaves out.
+    pub fn left_out(&self) -> u64 {
+        self.samples.saturating_sub(self.per_epoch * self.size)
+    }
+
+    /// The samples of batch `step`, counted from 0 over all epochs.
+    pub fn samples(&mut self, step: u64) -> &[u64] {
+        let (epoch, batch) = (step / self.per_epoch, step % self.per_epoch);
+        if self.epoch.is_none() || self.is_shuffled && self.epoch != Some(epoch) {
+            self.order.clear();
+            self.order.extend(0..self.samples);
+            if self.is_shuffled {
+                shuffle(&mut self.order, self.seed, epoch);
+            }
+            self.epoch = Some(epoch);
+        }
+        let at = |batch: u64| usize::try_from((batch * self.size).min(self.samples)).unwrap_or(usize::MAX);
+        &self.order[at(batch)..at(batch + 1)]
+    }
+}
+
+/// Shuffles a list (Durstenfeld, "Algorithm 235: Random permutation", CACM 7, 1964): from the last place on, the element of a
+/// place changes places with one before it, or with itself.
+///
+/// The two 64-bit numbers that Philox4x32-10 gives for the counter (k, epoch) and the seed as key are draws 2k and 2k + 1;
+/// a draw d chooses place ⌊d · n / 2⁶⁴⌋ of n.
+fn shuffle(list: &mut [u64], seed: u64, epoch: u64) {
+    let (key, [high0, high1]) = (words(seed), words(epoch));
+    let mut drawn = [0u64; 2];
+    for (draw, last) in (1..list.len()).rev().enumerate() {
+        let (k, half) = (draw / 2, draw % 2);
+        if half == 0 {
+            let [low0, low1] = words(k as u64);
+            let [a, b, c, d] = philox4x32([low0, low1, high0, high1], key);
+            drawn = [u64::from(a) | u64::from(b) << 32, u64::from(c) | u64::from(d) << 32];
+        }
+        let place = (u128::from(drawn[half]) * (last as u128 + 1)) >> 64;
+        list.swap(last, usize::try_from(place).unwrap_or(0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn epoch(batches: &mut Batches, epoch: u64) -> Vec<u64> {
+        let steps = epoch * batches.per_epoch()..(epoch + 1) * batches.per_epoch();
+        steps.flat_map(|step| batches.samples(step).to_vec()).collect()
+    }
+
+    #[test]
+    fn an_epoch_has_every_sample_once() {
+        for (samples, size) in [(1, 1), (10, 3), (12, 4), (5, 9), (1000, 7)] {
+            let mut batches = Batches::new(samples, size, Incomplete::Kept).shuffled(3);
+            let orders: Vec<Vec<u64>> = (0..3).map(|e| epoch(&mut batches, e)).collect();
+            for order in &orders {
+                let mut sorted = order.clone();
+                sorted.sort_unstable();
+                assert_eq!(sorted, (0..samples).collect::<Vec<_>>());
+            }
+            assert!(samples < 9 || orders[0] != orders[1] && orders[1] != orders[2]);
+            // Any batch, asked for alone.
+            let mut again = Batches::new(samples, size, Incomplete::Kept).shuffled(3);
+            let step = 2 * batches.per_epoch();
+            assert_eq!(again.samples(step), &orders[2][..again.samples(step).len()]);
+        }
+    }
+
+    #[test]
+    fn what_is_left_over_is_dropped_if_asked() {
+        let mut batches = Batches::new(10, 4, Incomplete::Dropped);
+        assert_eq!((batches.per_epoch(), batches.left_out()), (2, 2));
+        assert_eq!(epoch(&mut batches, 0), (0..8).collect::<Vec<_>>());
+        let mut kept = Batches::new(10, 4, Incomplete::Kept);
+        assert_eq!((kept.per_epoch(), kept.left_out()), (3, 0));
+        assert_eq!(kept.samples(5), [8, 9]);
+    }
+
+    #[test]
+    fn places_are_equally_likely() {
+        let mut counts = [[0u32; 5]; 5];
+        for round in 0..20_000 {
+            let mut list = [0, 1, 2, 3, 4];
+            shuffle(&mut list, 7, round);
+            list.iter().enumerate().for_each(|(at, &v)| counts[at][usize::try_from(v).unwrap_or(0)] += 1);
+        }
+        // 4,000 expected, with a standard deviation of 57.
+        assert!(counts.iter().flatten().all(|n| (3_700..4_300).contains(n)), "{counts:?}");
+    }
+
+    /// The order is documented: a change would have runs go on otherwise than they began.
+    #[test]
+    fn the_order_is_fixed() {
+        let mut list: Vec<u64> = (0..10).collect();
+        shuffle(&mut list, 1, 0);
+        assert_eq!(list, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    }
+}

@@ -1,0 +1,127 @@
+//! Checkpoints: the state of a step in a safetensors file, with where the training stood.
+//!
+//! The tensors have the names of the step's inputs, as in the state that `train-step` writes. Where the training stood is a
+//! text of JSON beside them, under [`METADATA`]: whatever else reads the file passes it over.
+
+use super::dataset::Dataset;
+use super::{Incomplete, TrainingOptions};
+use crate::batch::Batch;
+use crate::error::Error;
+use crate::execute::trainer::Trainer;
+use crate::onnx::{ExportError, ImportError};
+use crate::safetensors::{self, Tensors};
+use crate::train::State;
+use serde::{Deserialize, Serialize};
+use std::io::{BufWriter, ErrorKind, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+/// The key of the metadata of a checkpoint.
+pub(super) const METADATA: &str = "ampc.training";
+
+/// Where a training stood, and by which options it came there.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Position {
+    /// How many steps were taken.
+    pub step: u64,
+    /// How many of them were skipped because a gradient was not finite.
+    pub skipped: u64,
+    /// How many steps there are altogether.
+    pub steps: u64,
+    /// The learning-rate schedule, as it is spelled.
+    pub lr: String,
+    /// Samples of a batch.
+    pub batch: u64,
+    /// How many samples there are.
+    pub samples: u64,
+    /// The seed of their order; none if it is that of the data.
+    pub seed: Option<u64>,
+    /// Whether an epoch leaves out samples that are fewer than a batch.
+    pub drops_incomplete: bool,
+}
+
+impl Position {
+    pub(super) fn of(options: &TrainingOptions, data: &Dataset, step: u64, skipped: u64) -> Position {
+        Position {
+            step,
+            skipped,
+            steps: options.steps,
+            lr: options.schedule.to_string(),
+            batch: options.batch,
+            samples: data.samples(),
+            seed: options.shuffles.then_some(options.seed),
+            drops_incomplete: options.incomplete == Some(Incomplete::Dropped),
+        }
+    }
+
+    /// In what another position goes on otherwise than this one would: what each says, with its name.
+    pub fn differences(&self, other: &Position) -> Vec<(&'static str, String, String)> {
+        let mut found = Vec::new();
+        let mut compare = |name, a: String, b: String| {
+            if a != b {
+                found.push((name, a, b));
+            }
+        };
+        let order = |seed: Option<u64>| seed.map_or_else(|| "none".into(), |seed| seed.to_string());
+        compare("steps", self.steps.to_string(), other.steps.to_string());
+        compare("lr", self.lr.clone(), other.lr.clone());
+        compare("batch", self.batch.to_string(), other.batch.to_string());
+        compare("samples", self.samples.to_string(), other.samples.to_string());
+        compare("seed", order(self.seed), order(other.seed));
+        let last = |drops: bool| if drops { "drop" } else { "keep" }.to_owned();
+        compare("last", last(self.drops_incomplete), last(other.drops_incomplete));
+        found
+    }
+}
+
+/// The state of a file, and where the training stood that wrote it.
+#[derive(Debug)]
+pub struct Checkpoint {
+    /// The tensors, by the names of the step's inputs.
+    pub state: State,
+    /// Where the training stood; none if the file is a state that was not trained yet.
+    pub position: Option<Position>,
+}
+
+impl Checkpoint {
+    /// Reads a safetensors file. Tensors are ranges of the file until they are asked for.
+    ///
+    /// # Errors
+    /// If the file cannot be read or is damaged.
+    pub fn read(path: &Path) -> Result<Checkpoint, Error> {
+        let bad = |reason: String| Error::Data { path: path.to_owned(), reason };
+        let (tensors, _) = Tensors::open(path)?.ok_or_else(|| {
+            let source = ErrorKind::NotFound.into();
+            ImportError::Open { path: path.display().to_string(), source }
+        })?;
+        let mut state = State::new();
+        for (name, entry) in tensors.iter() {
+            let data = entry.read();
+            let unknown = || bad(format!("`{name}`: elements of {} are not supported", entry.spelling()));
+            state.push((name.to_owned(), Arc::new(data.ok_or_else(unknown)?)));
+        }
+        let position = tensors.metadata(METADATA).map(serde_json::from_str::<Position>).transpose();
+        let position = position.map_err(|e| bad(format!("its metadata `{METADATA}` cannot be read: {e}")))?;
+        Ok(Checkpoint { state, position })
+    }
+}
+
+/// Writes a checkpoint, whole or not at all.
+pub(super) fn save(trainer: &Trainer, position: &Position, path: &Path, force: bool) -> Result<u64, Error> {
+    let views = trainer.state_views();
+    let text = serde_json::to_string(position).expect("numbers and text");
+    let tensors: u64 = views.iter().filter_map(|(_, view)| view.bytes()).map(|b| b.len() as u64).sum();
+    let mut written = 0;
+    let mut batch = Batch::new();
+    let staged = batch.stage_with(path, tensors, force, &[], |file| {
+        let mut out = BufWriter::with_capacity(1 << 16, &mut *file);
+        safetensors::write(&mut out, &views, &[(METADATA, &text)])?;
+        out.flush()?;
+        drop(out);
+        written = file.metadata()?.len();
+        Ok(())
+    });
+    staged.map_err(ExportError::from)?;
+    batch.commit()?;
+    Ok(written)
+}

@@ -1,0 +1,219 @@
+//! Training: a step, run over samples in an order that a seed gives, with a learning rate that changes, and checkpoints to
+//! go on from.
+//!
+//! A [`Training`] is a [`Trainer`] with a [`Dataset`], [`Batches`] and a [`Schedule`]. What it does next depends on these and
+//! on how many steps were taken, and nothing else: one that was saved ([`Training::save`]) and goes on from there
+//! ([`Checkpoint`]) computes bit for bit what it would have computed without the stop.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use ampc::execute::Trainer;
+//! use ampc::execute::training::{Checkpoint, Dataset, Training, TrainingOptions};
+//!
+//! let checkpoint = Checkpoint::read("state.safetensors".as_ref())?;
+//! let trainer = Trainer::new(ampc::load("step.onnx")?, &checkpoint.state, &ampc::runtime::Cpu::default())?;
+//! let data = Dataset::of_batches("data.npz".as_ref(), &trainer, u64::MAX)?;
+//! let options = TrainingOptions { steps: 1000, schedule: "cosine:lr=1e-3".parse()?, ..TrainingOptions::default() };
+//! let mut training = Training::new(trainer, data, options)?;
+//! while let Some(step) = training.step()? {
+//!     println!("{} {:?}", step.number, step.of.loss);
+//! }
+//! training.save("trained.safetensors".as_ref(), true)?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod batches;
+mod checkpoint;
+mod dataset;
+mod evaluation;
+mod histogram;
+mod schedule;
+
+pub use batches::{Batches, Incomplete};
+pub use checkpoint::{Checkpoint, Position};
+pub use dataset::{Batch, Dataset};
+pub use evaluation::{Evaluated, Evaluation};
+pub use histogram::{GradientHistograms, Log2Histogram};
+pub use schedule::{Schedule, ScheduleKind};
+
+use super::trainer::{Stepped, Trainer};
+use crate::error::Error;
+use ampc_runtime::cpu::NodeObserver;
+use ampc_runtime::{DataRef, HostTensor};
+use std::path::Path;
+
+/// How a step is trained with.
+#[derive(Clone, PartialEq, Debug)]
+pub struct TrainingOptions {
+    /// How many steps there are altogether, those before a checkpoint included.
+    pub steps: u64,
+    /// Samples of a batch, if the step takes any number.
+    pub batch: u64,
+    /// The learning rate of each step.
+    pub schedule: Schedule,
+    /// The seed of the order of samples.
+    pub seed: u64,
+    /// Whether samples are shuffled, anew in every epoch.
+    pub shuffles: bool,
+    /// What becomes of the samples of an epoch that are fewer than a batch; by default they are kept if the step takes any
+    /// number.
+    pub incomplete: Option<Incomplete>,
+}
+
+/// Samples of a batch if nobody says.
+const BATCH: u64 = 32;
+
+impl Default for TrainingOptions {
+    fn default() -> TrainingOptions {
+        TrainingOptions {
+            steps: 0,
+            batch: BATCH,
+            schedule: Schedule::constant(1e-3),
+            seed: 0,
+            shuffles: true,
+            incomplete: None,
+        }
+    }
+}
+
+/// A step that is trained with.
+#[derive(Debug)]
+pub struct Training {
+    trainer: Trainer,
+    data: Dataset,
+    batches: Batches,
+    options: TrainingOptions,
+    /// How many steps were taken, and how many of them were skipped.
+    taken: u64,
+    skipped: u64,
+    /// A whole batch, and the one at the end of an epoch if that has fewer samples.
+    buffers: [Option<Batch>; 2],
+    rate: HostTensor,
+}
+
+/// What was done in one step.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Taken {
+    /// Its number, counted from 1.
+    pub number: u64,
+    /// Which time the samples are gone over, counted from 0.
+    pub epoch: u64,
+    /// How many samples it had.
+    pub samples: u64,
+    /// The learning rate.
+    pub rate: f64,
+    /// What the step says of itself.
+    pub of: Stepped,
+}
+
+impl Training {
+    /// Training from the beginning, or from what the trainer's state is.
+    ///
+    /// # Errors
+    /// If the step has no optimizer, or the data or the options do not fit it.
+    pub fn new(trainer: Trainer, data: Dataset, mut options: TrainingOptions) -> Result<Training, Error> {
+        if trainer.rate().is_none() {
+            let message = "the step has no optimizer and no learning rate: make it with one (`--optimizer adamw`)";
+            return Err(Error::Usage(message.into()));
+        }
+        if options.batch == 0 {
+            return Err(Error::Usage("expected a batch of 1 sample or more, found 0".into()));
+        }
+        let fixed = data.batch();
+        options.batch = fixed.unwrap_or(options.batch.min(data.samples()));
+        let incomplete = match (options.incomplete, fixed) {
+            (Some(incomplete), None) => incomplete,
+            (_, Some(_)) => Incomplete::Dropped,
+            (None, None) => Incomplete::Kept,
+        };
+        options.incomplete = Some(incomplete);
+        let batches = Batches::new(data.samples(), options.batch, incomplete);
+        let batches = if options.shuffles { batches.shuffled(options.seed) } else { batches };
+        let rate = HostTensor::from_slice(&[], &[0.0f32]).map_err(|e| super::inputs::no_memory("lr", &e))?;
+        Ok(Training { trainer, data, batches, options, taken: 0, skipped: 0, buffers: [None, None], rate })
+    }
+
+    /// Goes on behind the steps of a checkpoint, whose state the trainer has.
+    pub fn resume(&mut self, position: &Position) {
+        (self.taken, self.skipped) = (position.step, position.skipped);
+    }
+
+    /// The options, with what was left open filled in.
+    pub fn options(&self) -> &TrainingOptions {
+        &self.options
+    }
+
+    /// The samples.
+    pub fn data(&self) -> &Dataset {
+        &self.data
+    }
+
+    /// The batches.
+    pub fn batches(&self) -> &Batches {
+        &self.batches
+    }
+
+    /// The step and its state.
+    pub fn trainer(&self) -> &Trainer {
+        &self.trainer
+    }
+
+    /// Where it stands.
+    pub fn position(&self) -> Position {
+        Position::of(&self.options, &self.data, self.taken, self.skipped)
+    }
+
+    /// Takes the next step; `None` if all are taken.
+    ///
+    /// # Errors
+    /// If samples cannot be read, do not fit the step, or a node cannot be computed: the state is then what it was before.
+    pub fn step(&mut self) -> Result<Option<Taken>, Error> {
+        self.step_observed(None, |_, _| {})
+    }
+
+    /// As [`step`](Self::step); `observer` sees every value that is computed, such as [`GradientHistograms`], and `visit`
+    /// each output of the step, by its name.
+    ///
+    /// # Errors
+    /// As [`step`](Self::step).
+    pub fn step_observed(
+        &mut self,
+        observer: Option<&mut (dyn NodeObserver + Send)>,
+        visit: impl FnMut(&str, DataRef<'_>) + Send,
+    ) -> Result<Option<Taken>, Error> {
+        if self.taken >= self.options.steps {
+            return Ok(None);
+        }
+        let epoch = self.taken / self.batches.per_epoch();
+        let rate = self.options.schedule.rate_of(self.taken, self.options.steps);
+        let samples = self.batches.samples(self.taken);
+        let rows = samples.len() as u64;
+        let buffer = &mut self.buffers[usize::from(rows < self.options.batch)];
+        let batch = match buffer {
+            Some(batch) => batch,
+            None => buffer.insert(self.data.buffer(rows)?),
+        };
+        self.data.read(samples, batch)?;
+        #[expect(clippy::cast_possible_truncation, reason = "the step takes rates in f32")]
+        if let Some(bytes) = self.rate.bytes_mut() {
+            bytes.copy_from_slice(&(rate as f32).to_le_bytes());
+        }
+        let name = self.trainer.rate.map(|at| self.trainer.inputs[at].clone()).unwrap_or_default();
+        let rate_of = [(name.as_str(), &self.rate)];
+        let given: Vec<(&str, &HostTensor)> = self.data.named(batch).chain(rate_of).collect();
+        let of = self.trainer.step_observed(&given, observer, visit)?;
+        self.taken += 1;
+        self.skipped += u64::from(of.skipped);
+        Ok(Some(Taken { number: self.taken, epoch, samples: rows, rate, of }))
+    }
+
+    /// Writes the state and where it stands to a safetensors file, whole or not at all. What is there before is replaced
+    /// if `force` is set. Returns how many bytes it has.
+    ///
+    /// # Errors
+    /// If the file exists and `force` is not set, or cannot be written: what was there is then there still.
+    pub fn save(&self, path: &Path, force: bool) -> Result<u64, Error> {
+        checkpoint::save(&self.trainer, &self.position(), path, force)
+    }
+}
