@@ -173,6 +173,12 @@ impl Failure {
         Failure { code: 0, problems: Vec::new(), see: None }
     }
 
+    /// The failure with other words, made of those that each problem has.
+    pub(crate) fn retold(mut self, words: impl Fn(&str) -> String) -> Failure {
+        self.problems = self.problems.into_iter().map(|problem| problem.retold(&words)).collect();
+        self
+    }
+
     /// Draws the problems on standard error.
     pub(crate) fn show(&self, ui: Ui) {
         let drawn: Vec<String> = self.problems.iter().take(DRAWN).map(|p| p.draw(ui, Stream::Err)).collect();

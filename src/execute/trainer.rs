@@ -212,7 +212,9 @@ impl Trainer {
             Error::NoMemory(Finding { code: "state", node: None, place, op: None, message })
         };
         let views = self.state_views().into_iter();
-        views.map(|(name, view)| Ok((name.to_owned(), view.to_host().map_err(|e| refused(name, e))?))).collect()
+        views
+            .map(|(name, view)| Ok((name.to_owned(), view.to_host().map_err(|e| refused(name, e))?)))
+            .collect()
     }
 
     /// [`state`](Self::state) where it is: nothing is copied.

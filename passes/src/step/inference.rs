@@ -77,7 +77,8 @@ pub struct Inference {
 
 impl Spelled for Inference {
     const NAME: &'static str = "inference";
-    const ABOUT: &'static str = "of a training step the forward model stays, with the weights of its state, or the loss";
+    const ABOUT: &'static str =
+        "of a training step the forward model stays, with the weights of its state, or the loss";
     const OPTIONS: &'static [PassOption<Self>] = &[PassOption {
         def: option("of", "model or loss", Some(OF.no)),
         print: |pass| pass.of_loss.then(|| Setting::word(OF.yes)),
@@ -105,7 +106,9 @@ pub enum InferenceError {
         problem: String,
     },
     /// It has no loss.
-    #[error("the metadata `{FORWARD}` does not say which output of the step is the loss; make the step again")]
+    #[error(
+        "the metadata `{FORWARD}` does not say which output of the step is the loss; make the step again"
+    )]
     NoLoss,
     /// A state of the forward part has no value.
     #[error("state `{name}`, which the forward part reads, has no value")]

@@ -281,7 +281,8 @@ impl Executable {
 
     /// [`states`](Self::states) where they are: nothing is copied.
     pub fn state_views(&self) -> Vec<(usize, DataRef<'_>)> {
-        let placed = self.bound.iter().flat_map(|bound| exec::states(bound.program.main_plan(), &bound.frame));
+        let placed =
+            self.bound.iter().flat_map(|bound| exec::states(bound.program.main_plan(), &bound.frame));
         let placed = placed.map(|(at, tensor)| (at, DataRef::Tensor(tensor)));
         let moved = self.moved.iter().map(|(&at, data)| (at, data.view()));
         let mut found: Vec<(usize, DataRef<'_>)> = placed.chain(moved).collect();

@@ -6,13 +6,20 @@ use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
 #[derive(Debug, Args)]
-#[command(override_usage = "ampc train [OPTIONS] --state <FILE.safetensors> --data <DATA> --steps <N> <STEP>\n       \
-                            ampc train [OPTIONS] --resume <FILE.safetensors> --data <DATA> <STEP>")]
+#[command(
+    override_usage = "ampc train [OPTIONS] --state <FILE.safetensors> --data <DATA> --steps <N> <STEP>\n       \
+                            ampc train [OPTIONS] --resume <FILE.safetensors> --data <DATA> <STEP>"
+)]
 pub(crate) struct TrainArgs {
     /// The training step, as `ampc train-step` makes it
     pub(crate) step: PathBuf,
     /// The state to begin with, as `ampc train-step` writes it
-    #[arg(long, value_name = "FILE.safetensors", required_unless_present = "resume", conflicts_with = "resume")]
+    #[arg(
+        long,
+        value_name = "FILE.safetensors",
+        required_unless_present = "resume",
+        conflicts_with = "resume"
+    )]
     pub(crate) state: Option<PathBuf>,
     /// Go on from a checkpoint, bit for bit as if there had been no stop; options that are not given are those of the run
     /// that wrote it

@@ -47,7 +47,7 @@ impl Position {
             skipped,
             steps: options.steps,
             lr: options.schedule.to_string(),
-            batch: options.batch,
+            batch: options.batch.unwrap_or_else(|| data.samples()),
             samples: data.samples(),
             seed: options.shuffles.then_some(options.seed),
             drops_incomplete: options.incomplete == Some(Incomplete::Dropped),

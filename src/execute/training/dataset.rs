@@ -222,9 +222,8 @@ impl Dataset {
                 let first = samples[filled];
                 let at = pieces.partition_point(|piece| piece.samples.end <= first);
                 let piece = &pieces[at];
-                let follow = |(i, sample): (usize, &u64)| {
-                    *sample == first + i as u64 && *sample < piece.samples.end
-                };
+                let follow =
+                    |(i, sample): (usize, &u64)| *sample == first + i as u64 && *sample < piece.samples.end;
                 let run = samples[filled..].iter().enumerate().take_while(|&pair| follow(pair)).count();
                 let part = &mut to[filled * bytes..(filled + run) * bytes];
                 piece.read(first, bytes, part).map_err(|source| io_error(&self.path, source))?;
@@ -323,9 +322,15 @@ impl Problems<'_> {
 
     fn missing(&mut self, name: &str, ty: &Type) {
         let near = nearest(name, self.unread.iter().map(String::as_str));
-        let found = near.map_or_else(|| "found none".into(), |near| format!("found none{}", did_you_mean(Some(near))));
+        let found = near
+            .map_or_else(|| "found none".into(), |near| format!("found none{}", did_you_mean(Some(near))));
         let message = format!("expected {}, {found}", describe(self.module, ty));
-        self.add("missing", name, message, "the data needs an array of this name, with a row for each sample".into());
+        self.add(
+            "missing",
+            name,
+            message,
+            "the data needs an array of this name, with a row for each sample".into(),
+        );
     }
 
     /// The values of an input, if they fit it.
@@ -383,7 +388,8 @@ impl Problems<'_> {
     /// All inputs have as many samples, and a batch at least.
     fn sizes(&mut self, columns: &[Column], declared: &[Option<u64>]) {
         let lists = columns.iter().zip(declared);
-        let lists: Vec<_> = lists.filter_map(|(column, batch)| Some((column, column.samples()?, *batch))).collect();
+        let lists: Vec<_> =
+            lists.filter_map(|(column, batch)| Some((column, column.samples()?, *batch))).collect();
         let Some(&(first, samples, _)) = lists.first() else { return };
         for &(column, other, _) in &lists {
             if other != samples {
@@ -401,11 +407,17 @@ impl Problems<'_> {
         let Some((of, batch)) = batches.next() else { return };
         if let Some((other, size)) = batches.find(|&(_, size)| size != batch) {
             let message = format!("the step takes {size} samples of it, and {batch} of `{}`", of.name);
-            let help = "an array that is no list of samples has exactly the dims that the step declares".into();
+            let help =
+                "an array that is no list of samples has exactly the dims that the step declares".into();
             self.add("samples", &other.name, message, help);
         } else if samples < batch {
             let message = format!("the step takes {batch} samples at once, found {samples}");
-            self.add("samples", &of.name, message, "give more samples, or make the step of a model for fewer".into());
+            self.add(
+                "samples",
+                &of.name,
+                message,
+                "give more samples, or make the step of a model for fewer".into(),
+            );
         }
     }
 }
@@ -503,7 +515,13 @@ impl Arrays {
     }
 
     /// Reads all files of a folder, or its test data.
-    fn read_folder(&mut self, path: &Path, module: &Module, wanted: &[String], most: u64) -> Result<(), Error> {
+    fn read_folder(
+        &mut self,
+        path: &Path,
+        module: &Module,
+        wanted: &[String],
+        most: u64,
+    ) -> Result<(), Error> {
         let entries = std::fs::read_dir(path).and_then(Iterator::collect::<io::Result<Vec<_>>>);
         let mut paths: Vec<PathBuf> =
             entries.map_err(|e| io_error(path, e))?.iter().map(std::fs::DirEntry::path).collect();
@@ -521,7 +539,8 @@ impl Arrays {
         }
         let mut found = 0;
         for file in paths.iter().filter(|file| file.is_file()) {
-            let before: Vec<usize> = wanted.iter().map(|name| self.by_name.get(name).map_or(0, Vec::len)).collect();
+            let before: Vec<usize> =
+                wanted.iter().map(|name| self.by_name.get(name).map_or(0, Vec::len)).collect();
             if !self.read_file(file, wanted, most)? {
                 continue;
             }
@@ -546,7 +565,13 @@ impl Arrays {
     }
 
     /// Reads a data set: a file per input, counted as in test data of the step, or named.
-    fn read_set(&mut self, folder: &Path, module: &Module, wanted: &[String], most: u64) -> Result<(), Error> {
+    fn read_set(
+        &mut self,
+        folder: &Path,
+        module: &Module,
+        wanted: &[String],
+        most: u64,
+    ) -> Result<(), Error> {
         let (names, types) = (input_names(module), input_types(module));
         for number in numbered(folder, "input").map_err(|e| io_error(folder, e))? {
             let file = DataFile::open(folder, "input", number)?;

@@ -25,7 +25,10 @@ pub struct Evaluation {
 
 impl std::fmt::Debug for Evaluation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Evaluation").field("inputs", &self.inputs).field("data", &self.data).finish_non_exhaustive()
+        f.debug_struct("Evaluation")
+            .field("inputs", &self.inputs)
+            .field("data", &self.data)
+            .finish_non_exhaustive()
     }
 }
 
@@ -86,7 +89,8 @@ impl Evaluation {
             self.data.read(list, batch)?;
             let given: FxHashMap<&str, DataRef<'_>> =
                 self.data.named(batch).map(|(name, tensor)| (name, DataRef::Tensor(tensor.view()))).collect();
-            let value = |name: &String| given.get(name.as_str()).or_else(|| states.get(name.as_str())).copied();
+            let value =
+                |name: &String| given.get(name.as_str()).or_else(|| states.get(name.as_str())).copied();
             let values: Vec<Option<DataRef<'_>>> = self.inputs.iter().map(value).collect();
             let mut loss = f64::NAN;
             let ran = self.executable.run_to(&values, |_, data| {

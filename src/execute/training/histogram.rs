@@ -187,8 +187,7 @@ mod tests {
         ] {
             histogram.add(number);
         }
-        let expected =
-            [(-1074, 1), (-1073, 1), (-1022, 1), (-24, 1), (-2, 1), (-1, 1), (0, 2), (1023, 1)];
+        let expected = [(-1074, 1), (-1073, 1), (-1022, 1), (-24, 1), (-2, 1), (-1, 1), (0, 2), (1023, 1)];
         assert_eq!(histogram.counts().collect::<Vec<_>>(), expected);
         assert_eq!((histogram.zero, histogram.nan, histogram.inf, histogram.total()), (1, 1, 1, 12));
     }

@@ -48,8 +48,8 @@ use std::path::Path;
 pub struct TrainingOptions {
     /// How many steps there are altogether, those before a checkpoint included.
     pub steps: u64,
-    /// Samples of a batch, if the step takes any number.
-    pub batch: u64,
+    /// Samples of a batch; by default as many as the step takes, and 32 if it takes any number.
+    pub batch: Option<u64>,
     /// The learning rate of each step.
     pub schedule: Schedule,
     /// The seed of the order of samples.
@@ -68,7 +68,7 @@ impl Default for TrainingOptions {
     fn default() -> TrainingOptions {
         TrainingOptions {
             steps: 0,
-            batch: BATCH,
+            batch: None,
             schedule: Schedule::constant(1e-3),
             seed: 0,
             shuffles: true,
@@ -84,6 +84,8 @@ pub struct Training {
     data: Dataset,
     batches: Batches,
     options: TrainingOptions,
+    /// Samples of a whole batch.
+    size: u64,
     /// How many steps were taken, and how many of them were skipped.
     taken: u64,
     skipped: u64,
@@ -114,29 +116,63 @@ impl Training {
     /// If the step has no optimizer, or the data or the options do not fit it.
     pub fn new(trainer: Trainer, data: Dataset, mut options: TrainingOptions) -> Result<Training, Error> {
         if trainer.rate().is_none() {
-            let message = "the step has no optimizer and no learning rate: make it with one (`--optimizer adamw`)";
+            let message =
+                "the step has no optimizer and no learning rate: make it with one (`--optimizer adamw`)";
             return Err(Error::Usage(message.into()));
         }
-        if options.batch == 0 {
-            return Err(Error::Usage("expected a batch of 1 sample or more, found 0".into()));
-        }
-        let fixed = data.batch();
-        options.batch = fixed.unwrap_or(options.batch.min(data.samples()));
+        let (fixed, samples) = (data.batch(), data.samples());
+        let size = match (options.batch, fixed) {
+            (Some(asked), Some(fixed)) if asked != fixed => {
+                let message = format!("expected a batch of {fixed}, which the step takes, found {asked}");
+                return Err(Error::Usage(message));
+            }
+            (Some(asked), None) if asked == 0 || asked > samples => {
+                let message =
+                    format!("expected a batch of 1 to {samples} samples, which there are, found {asked}");
+                return Err(Error::Usage(message));
+            }
+            (Some(asked), _) => asked,
+            (None, Some(fixed)) => fixed,
+            (None, None) => BATCH.min(samples),
+        };
+        options.batch = Some(size);
         let incomplete = match (options.incomplete, fixed) {
-            (Some(incomplete), None) => incomplete,
-            (_, Some(_)) => Incomplete::Dropped,
+            (Some(Incomplete::Kept), Some(fixed)) if !samples.is_multiple_of(fixed) => {
+                let message = format!(
+                    "the step takes {fixed} samples at once: the last {} of an epoch cannot be a batch",
+                    samples % fixed
+                );
+                return Err(Error::Usage(message));
+            }
+            (Some(incomplete), _) => incomplete,
+            (None, Some(_)) => Incomplete::Dropped,
             (None, None) => Incomplete::Kept,
         };
         options.incomplete = Some(incomplete);
-        let batches = Batches::new(data.samples(), options.batch, incomplete);
+        let batches = Batches::new(samples, size, incomplete);
         let batches = if options.shuffles { batches.shuffled(options.seed) } else { batches };
         let rate = HostTensor::from_slice(&[], &[0.0f32]).map_err(|e| super::inputs::no_memory("lr", &e))?;
-        Ok(Training { trainer, data, batches, options, taken: 0, skipped: 0, buffers: [None, None], rate })
+        Ok(Training {
+            trainer,
+            data,
+            batches,
+            options,
+            size,
+            taken: 0,
+            skipped: 0,
+            buffers: [None, None],
+            rate,
+        })
     }
 
     /// Goes on behind the steps of a checkpoint, whose state the trainer has.
     pub fn resume(&mut self, position: &Position) {
         (self.taken, self.skipped) = (position.step, position.skipped);
+    }
+
+    /// Takes so many epochs altogether, instead of so many steps.
+    pub fn set_epochs(&mut self, epochs: u64) {
+        self.options.steps = epochs.saturating_mul(self.batches.per_epoch());
     }
 
     /// The options, with what was left open filled in.
@@ -189,7 +225,7 @@ impl Training {
         let rate = self.options.schedule.rate_of(self.taken, self.options.steps);
         let samples = self.batches.samples(self.taken);
         let rows = samples.len() as u64;
-        let buffer = &mut self.buffers[usize::from(rows < self.options.batch)];
+        let buffer = &mut self.buffers[usize::from(rows < self.size)];
         let batch = match buffer {
             Some(batch) => batch,
             None => buffer.insert(self.data.buffer(rows)?),

@@ -138,8 +138,7 @@ impl FromStr for Schedule {
             }
             _ => {
                 schedule.last = rate_of(&mut settings, "final")?.unwrap_or(0.0);
-                schedule.kind =
-                    if kind == "linear" { ScheduleKind::Linear } else { ScheduleKind::Cosine };
+                schedule.kind = if kind == "linear" { ScheduleKind::Linear } else { ScheduleKind::Cosine };
             }
         }
         settings.finish(known)?;

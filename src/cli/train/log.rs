@@ -1,0 +1,115 @@
+//! The log of a training: a line of JSON for every step, schema `ampc-train-log/1` ([docs/training.md]).
+//!
+//! [docs/training.md]: https://docs.rs/ampc
+
+use crate::cli::diagnose;
+use crate::cli::problem::Failure;
+use ampc::execute::training::{Evaluated, GradientHistograms, Log2Histogram, Taken};
+use serde_json::{Map, Value, json};
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, BufWriter, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+/// A log that is written to.
+#[derive(Debug)]
+pub(super) struct Log {
+    path: PathBuf,
+    out: BufWriter<File>,
+}
+
+/// The name of the log in a folder.
+const NAME: &str = "train.jsonl";
+
+/// The file that a log is written to.
+pub(super) fn path_of(path: &Path) -> PathBuf {
+    if path.is_dir() { path.join(NAME) } else { path.to_owned() }
+}
+
+impl Log {
+    /// A new log, in the place of one that is there.
+    pub(super) fn start(path: &Path) -> Result<Log, Failure> {
+        let file = File::create(path).map_err(|e| failed(path, &e))?;
+        let mut log = Log { path: path.to_owned(), out: BufWriter::new(file) };
+        log.write(&json!({ "schema": "ampc-train-log/1" }))?;
+        Ok(log)
+    }
+
+    /// Goes on with a log behind step `step`: what it has of later ones goes, as does a line that is not whole.
+    pub(super) fn go_on(path: &Path, step: u64) -> Result<Log, Failure> {
+        if !path.exists() {
+            return Log::start(path);
+        }
+        let fail = |e: &std::io::Error| failed(path, e);
+        let mut file = OpenOptions::new().read(true).write(true).open(path).map_err(|e| fail(&e))?;
+        let mut reader = BufReader::new(&mut file);
+        let (mut kept, mut line) = (0, Vec::new());
+        loop {
+            line.clear();
+            let read = reader.read_until(b'\n', &mut line).map_err(|e| fail(&e))?;
+            let record = serde_json::from_slice::<Value>(&line).ok();
+            let of = record.as_ref().and_then(|record| record.get("step"));
+            let is_later = of.and_then(Value::as_u64).is_some_and(|of| of > step);
+            if record.is_none() || is_later || line.last() != Some(&b'\n') {
+                break;
+            }
+            kept += read as u64;
+        }
+        drop(reader);
+        file.set_len(kept).and_then(|()| file.seek(SeekFrom::Start(kept))).map_err(|e| fail(&e))?;
+        Ok(Log { path: path.to_owned(), out: BufWriter::new(file) })
+    }
+
+    fn write(&mut self, record: &Value) -> Result<(), Failure> {
+        let line = format!("{record}\n");
+        let written = self.out.write_all(line.as_bytes()).and_then(|()| self.out.flush());
+        written.map_err(|e| failed(&self.path, &e))
+    }
+
+    /// A step, and how many seconds it took.
+    pub(super) fn step(&mut self, taken: &Taken, seconds: f64) -> Result<(), Failure> {
+        let mut record = Map::new();
+        record.insert("step".into(), taken.number.into());
+        record.insert("epoch".into(), taken.epoch.into());
+        record.extend(taken.of.loss.map(|loss| ("loss".into(), number(loss))));
+        record.insert("lr".into(), number(taken.rate));
+        record.extend(taken.of.loss_scale.map(|scale| ("loss_scale".into(), number(scale))));
+        record.insert("skipped".into(), taken.of.skipped.into());
+        record.extend(taken.of.grad_norm.map(|norm| ("grad_norm".into(), number(norm))));
+        record.insert("samples".into(), taken.samples.into());
+        record.insert("seconds".into(), number(seconds));
+        self.write(&Value::Object(record))
+    }
+
+    /// The loss on samples that are not trained on.
+    pub(super) fn evaluation(&mut self, step: u64, found: Evaluated) -> Result<(), Failure> {
+        self.write(&json!({ "step": step, "eval_loss": number(found.loss), "eval_samples": found.samples }))
+    }
+
+    /// The gradients of a step.
+    pub(super) fn histograms(&mut self, step: u64, found: &GradientHistograms) -> Result<(), Failure> {
+        let (weights, activations) = (histogram(&found.weights), histogram(&found.activations));
+        self.write(&json!({ "step": step, "gradients": { "weights": weights, "activations": activations } }))
+    }
+}
+
+fn failed(path: &Path, error: &std::io::Error) -> Failure {
+    let source = std::io::Error::new(error.kind(), error.to_string());
+    diagnose::failure(&ampc::Error::Io { path: path.to_owned(), source }, None)
+        .with_help("the log is written to `--log`: free some space, or write it elsewhere")
+}
+
+/// A number, or its name where JSON has no number for it.
+fn number(number: f64) -> Value {
+    match serde_json::Number::from_f64(number) {
+        Some(number) => Value::Number(number),
+        None if number.is_nan() => "NaN".into(),
+        None if number > 0.0 => "Infinity".into(),
+        None => "-Infinity".into(),
+    }
+}
+
+fn histogram(found: &Log2Histogram) -> Value {
+    let log2: Map<String, Value> =
+        found.counts().map(|(exponent, count)| (exponent.to_string(), count.into())).collect();
+    json!({ "elements": found.total(), "zero": found.zero, "inf": found.inf, "nan": found.nan, "log2": log2 })
+}
