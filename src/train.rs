@@ -18,7 +18,7 @@ use ampc_passes::parameters::{ExposeParameters, Parameters};
 use ampc_passes::pipeline::{Observer, Pipeline};
 use ampc_passes::raise_opset::{RaiseOpset, Target};
 use ampc_passes::step::dropout;
-use ampc_passes::step::inference::inputs_of_forward;
+use ampc_passes::step::inference::{RATE, forward_of, inputs_of_forward};
 use ampc_passes::step::loss::LossSpec;
 use ampc_passes::step::loss_scale::ScaleLoss;
 use ampc_passes::step::state::{METADATA, StateKind, states_of};
@@ -137,6 +137,20 @@ pub fn train_step_in_place(
 /// Whether a model is a training step.
 pub fn is_step(module: &Module) -> bool {
     module.header.metadata.iter().any(|(key, _)| key == METADATA)
+}
+
+/// The name of the input of a step that is the learning rate; none if the step has no optimizer.
+///
+/// # Errors
+/// If the model is no step, or its metadata is damaged.
+pub fn rate_of(step: &Module) -> Result<Option<String>, Error> {
+    let forward = forward_of(step).map_err(|error| Error::Pass(error.into()))?;
+    let states = states_of(step).map_err(|error| Error::Pass(error.into()))?;
+    let name = forward.lr.unwrap_or_else(|| RATE.to_owned());
+    let is_own = forward.inputs.contains(&name) || states.iter().any(|state| state.input == name);
+    let mut inputs = step.graph(step.main()).inputs().iter();
+    let is_there = inputs.any(|&input| ampc_ir::verify::name_of(step, input) == name);
+    Ok(Some(name).filter(|_| is_there && !is_own))
 }
 
 /// The passes that make a step of a model.

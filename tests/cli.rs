@@ -48,6 +48,9 @@ mod run;
 #[path = "cli/signals.rs"]
 mod signals;
 
+#[path = "cli/train.rs"]
+mod train;
+
 #[path = "cli/train_step.rs"]
 mod train_step;
 

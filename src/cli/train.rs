@@ -14,8 +14,8 @@ use super::{diagnose, interrupt, shown};
 use ampc::ErrorKind;
 use ampc::execute::Trainer;
 use ampc::execute::training::{
-    Checkpoint, Dataset, Evaluation, GradientHistograms, Incomplete, Position, Schedule, Taken, Training,
-    TrainingOptions,
+    Checkpoint, Dataset, Evaluation, GradientHistograms, Incomplete, NO_OPTIMIZER, Position, Schedule, Taken,
+    Training, TrainingOptions,
 };
 use ampc::ir::{DType, Module};
 use ampc::onnx::bytes::SourceBytes;
@@ -37,6 +37,9 @@ pub(crate) fn run(args: &TrainArgs, threads: Option<u32>, ui: Ui) -> Result<(), 
             args.step.display()
         );
         return Err(Failure::usage("step", message));
+    }
+    if ampc::train::rate_of(&model.module).map_err(fail)?.is_none() {
+        return Err(Failure::usage("step", format!("`{}`: {NO_OPTIMIZER}", args.step.display())));
     }
     let checkpoint = checkpoint(args)?;
     let position = checkpoint.position.as_ref().filter(|_| args.resume.is_some());
@@ -118,11 +121,11 @@ fn is_same(a: &Path, b: &Path) -> bool {
 fn check_outputs(args: &TrainArgs, read: &[Arc<SourceBytes>]) -> Result<(), Failure> {
     let fail = |error: ampc::Error| diagnose::failure(&error, None);
     if let Some(save) = &args.output.save {
-        if args.state.as_ref().is_some_and(|state| is_same(state, save)) {
-            let message = format!(
-                "`--save {}` is the state that the training begins with; choose another name",
-                save.display()
-            );
+        let begins = args.state.as_ref().map(|path| ("the state that the training begins with", path));
+        let data = [Some(&args.data.data), args.data.eval.as_ref()].into_iter().flatten();
+        let data = data.map(|path| ("data that is trained with", path));
+        if let Some((what, _)) = begins.into_iter().chain(data).find(|(_, path)| is_same(path, save)) {
+            let message = format!("`--save {}` is {what}; choose another name", save.display());
             return Err(Failure::usage("same_file", message));
         }
         let goes_on = args.resume.as_ref().is_some_and(|resume| is_same(resume, save));
@@ -247,7 +250,9 @@ impl<'a> Session<'a> {
             );
         }
         let differences = position.map(|before| before.differences(&training.position())).unwrap_or_default();
-        for (name, before, now) in differences {
+        // More steps are another run only if a rate depends on how many there are.
+        let matters = |name: &str| name != "steps" || training.options().schedule.depends_on_steps();
+        for (name, before, now) in differences.into_iter().filter(|(name, ..)| matters(name)) {
             let message =
                 format!("`{name}` is {now}, and was {before}: this is not the run that was stopped");
             warn("train.other_run", message);
@@ -372,7 +377,7 @@ impl<'a> Session<'a> {
             ("loss", taken.of.loss.map_or("-".into(), digits)),
             ("lr", digits(taken.rate)),
         ];
-        cells.extend(taken.of.loss_scale.map(|scale| ("loss scale", digits(scale))));
+        cells.extend(taken.of.loss_scale.map(|scale| ("loss scale", scale.to_string())));
         if taken.of.loss_scale.is_some() || self.training.position().skipped > 0 {
             cells.push(("skipped", number(self.training.position().skipped)));
         }

@@ -10,7 +10,7 @@ use crate::model::Model;
 use crate::train::State;
 use ampc_ir::verify::name_of;
 use ampc_ir::{Module, Type, Value};
-use ampc_passes::step::inference::{Forward, RATE, forward_of};
+use ampc_passes::step::inference::forward_of;
 use ampc_passes::step::{StateKind, states_of};
 use ampc_runtime::cpu::{Executable, NodeObserver};
 use ampc_runtime::{Cpu, DataRef, HostTensor, TensorRef};
@@ -69,9 +69,8 @@ impl Trainer {
     pub fn new(step: Model, state: &State, cpu: &Cpu) -> Result<Trainer, Error> {
         let mut module = step.module;
         let states = declare_states(&mut module)?;
-        let Forward { loss, lr, inputs: of_model, .. } =
-            forward_of(&module).map_err(|error| Error::Pass(error.into()))?;
-        let rate = lr.unwrap_or_else(|| RATE.to_owned());
+        let loss = forward_of(&module).map_err(|error| Error::Pass(error.into()))?.loss;
+        let rate = crate::train::rate_of(&module)?;
         let executable = super::prepare(&mut module, cpu)?;
         let (inputs, outputs) = (input_names(&module), output_names(&module));
         let places: FxHashMap<String, usize> = inputs.iter().cloned().zip(0..).collect();
@@ -79,7 +78,7 @@ impl Trainer {
         states.into_iter().for_each(|at| is_state[at] = true);
         let output = |name: &str| outputs.iter().position(|output| output == name);
         let mut trainer = Trainer {
-            rate: places.get(&rate).copied().filter(|&at| !is_state[at] && !of_model.contains(&rate)),
+            rate: rate.and_then(|name| places.get(&name).copied()),
             loss: loss.as_deref().and_then(output),
             found_inf: output("found_inf"),
             loss_scale: output("loss_scale_next"),

@@ -61,6 +61,9 @@ pub struct TrainingOptions {
     pub incomplete: Option<Incomplete>,
 }
 
+/// What is said of a step that only makes gradients.
+pub const NO_OPTIMIZER: &str = "the step has no optimizer, so that its weights are no state: make it with one, such as `--optimizer adamw`";
+
 /// Samples of a batch if nobody says.
 const BATCH: u64 = 32;
 
@@ -116,9 +119,7 @@ impl Training {
     /// If the step has no optimizer, or the data or the options do not fit it.
     pub fn new(trainer: Trainer, data: Dataset, mut options: TrainingOptions) -> Result<Training, Error> {
         if trainer.rate().is_none() {
-            let message =
-                "the step has no optimizer and no learning rate: make it with one (`--optimizer adamw`)";
-            return Err(Error::Usage(message.into()));
+            return Err(Error::Usage(NO_OPTIMIZER.into()));
         }
         let (fixed, samples) = (data.batch(), data.samples());
         let size = match (options.batch, fixed) {
