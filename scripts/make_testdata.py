@@ -44,6 +44,14 @@ def mlp():
     )
 
 
+def mlp_samples(count=512):
+    """Samples for the model: the class is the largest of ten scores that are linear in the sample."""
+    generator = numpy.random.Generator(numpy.random.PCG64(11))
+    x = generator.standard_normal((count, 32)).astype(numpy.float32)
+    scores = x.astype(numpy.float64) @ generator.standard_normal((32, 10))
+    return {"x": x, "target": scores.argmax(axis=1).astype(numpy.int64)}
+
+
 def main():
     here = pathlib.Path(__file__).resolve().parent.parent / "testdata"
     folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else here
@@ -52,6 +60,8 @@ def main():
         onnx.checker.check_model(model, full_check=True)
         (folder / name).write_bytes(model.SerializeToString(deterministic=True))
         print(name)
+    numpy.savez(folder / "mlp_samples.npz", **mlp_samples())
+    print("mlp_samples.npz")
 
 
 if __name__ == "__main__":

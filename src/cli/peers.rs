@@ -300,9 +300,9 @@ const ANSWERS: &[Answer] = &[
         "dims may stay open; `--dim NAME=N` gives one a size where a model is run",
     ),
     (
-        &["train", "--loss-scale", "--scaler"],
+        &["fit", "finetune", "--loss-scale", "--scaler"],
         "`ampc train-step MODEL -o STEP --state STATE --loss LOSS` makes a training step, with loss scale and \
-         optimizer; a loop around it is not there yet",
+         optimizer, and `ampc train STEP --state STATE --data DATA --steps N` trains with it",
     ),
     (
         &["convert", "lower", "autocast", "cast", "quantize", "optimize"],

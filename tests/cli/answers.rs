@@ -211,7 +211,7 @@ fn flags_of_other_tools_are_answered() {
     }
     answered(&["--saveEngine=m.plan", "m.onnx"], "--saveEngine", "ONNX is written");
     snapshot("answer_flag", &dir.run(&["rewrite", "m.onnx", "--min_positive_val", "1e-7"]));
-    snapshot("answer_command", &dir.run(&["train", "m.onnx"]));
+    snapshot("answer_command", &dir.run(&["fit", "m.onnx"]));
     snapshot("answer_model", &dir.run(&["m.onnx"]));
     snapshot("answer_second_model", &dir.run(&["rewrite", "m.onnx", "out.onnx"]));
     assert_eq!(dir.files(), ["m.onnx"]);

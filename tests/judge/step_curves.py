@@ -56,6 +56,22 @@ def check(model: onnx.ModelProto) -> None:
     onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data_prop=True)
 
 
+def compare(name: str, optimizer: str, got: np.ndarray, oracle: dict) -> list[str]:
+    """What is wrong with the losses of a model, which are judged against those that are stored."""
+    problems = []
+    want, torch32 = oracle[f"losses_{optimizer}64"][: len(got)], oracle[f"losses_{optimizer}"][: len(got)]
+    finite = np.isfinite(torch32)
+    until = len(got) if finite.all() else int(np.argmin(finite))
+    off, noise = np.abs(got - want)[:until], np.abs(torch32 - want)[:until].max()
+    worst, allowed = int(np.argmax(off)), 10 * noise + 1e-5 * abs(want[0])
+    print(f"{name:20} {optimizer:5} {until:2} losses, at most {off.max():.1e} off ({noise:.1e} in torch)")
+    if not (off <= allowed).all():
+        problems.append(f"{optimizer}: loss {worst} is {got[worst]} instead of {want[worst]} +- {allowed:.1e}")
+    if until < len(got) and np.isfinite(got[until:]).any():
+        problems.append(f"{optimizer}: loss {until} is {got[until]} where it diverges")
+    return problems
+
+
 def judge(binary: str, model: Path, work: Path) -> list[str]:
     name, problems = model.parent.name, []
     oracle = np.load(model.parent / "oracle.npz")
@@ -72,18 +88,8 @@ def judge(binary: str, model: Path, work: Path) -> list[str]:
             continue
         check(onnx.load(step))
         check(onnx.inliner.inline_local_functions(onnx.load(step)))
-        want, torch32 = oracle[f"losses_{optimizer}64"], oracle[f"losses_{optimizer}"]
-        got = run(step, feeds, rate, min(len(want), STEPS.get(name, len(want))))
-        want, torch32 = want[: len(got)], torch32[: len(got)]
-        finite = np.isfinite(torch32)
-        until = len(got) if finite.all() else int(np.argmin(finite))
-        off, noise = np.abs(got - want)[:until], np.abs(torch32 - want)[:until].max()
-        worst, allowed = int(np.argmax(off)), 10 * noise + 1e-5 * abs(want[0])
-        print(f"{name:20} {optimizer:5} {until:2} losses, at most {off.max():.1e} off ({noise:.1e} in torch)")
-        if not (off <= allowed).all():
-            problems.append(f"{optimizer}: loss {worst} is {got[worst]} instead of {want[worst]} +- {allowed:.1e}")
-        if until < len(got) and np.isfinite(got[until:]).any():
-            problems.append(f"{optimizer}: loss {until} is {got[until]} where it diverges")
+        count = len(oracle[f"losses_{optimizer}64"])
+        problems += compare(name, optimizer, run(step, feeds, rate, min(count, STEPS.get(name, count))), oracle)
     return problems
 
 
