@@ -77,8 +77,7 @@ pub struct Inference {
 
 impl Spelled for Inference {
     const NAME: &'static str = "inference";
-    const ABOUT: &'static str =
-        "of a training step the forward model stays, with the weights of its state, or the loss";
+    const ABOUT: &'static str = "of a training step the forward model stays, or what computes its loss";
     const OPTIONS: &'static [PassOption<Self>] = &[PassOption {
         def: option("of", "model or loss", Some(OF.no)),
         print: |pass| pass.of_loss.then(|| Setting::word(OF.yes)),
