@@ -6,8 +6,8 @@ that steps are skipped: it is trained with in one thread and in two, which give 
 trained with in ONNX Runtime for 100 steps.
 
 Both runtimes round every result to fp16, but sum products in another order, so that a result that lies between two numbers
-of fp16 may become either: losses drift apart. The first step that is not skipped computes with the same weights, and its
-loss may be 1e-3 of itself apart; the mean of the last 10 of 100 losses 10 % of the first loss.
+of fp16 may become either, and losses drift apart: by at most 0.3 % of the first loss in 100 steps of the models here. They
+may be 2 % of it apart.
 """
 
 from __future__ import annotations
@@ -101,15 +101,13 @@ def low(binary: str, name: str, model: Path, feeds: dict, data: Path, work: Path
     if not shown or not skipped or int(shown[1]) == 0:
         return problems + [f"the summary does not say what is low and skipped: {done.stderr}"]
     ours, theirs = losses(saves[0]), emulated(steps["emulated"], feeds, rate)
-    first = next((i for i, record in enumerate(records(saves[0])) if not record["skipped"]), 0)
-    apart = abs(ours[first] - theirs[first]) / abs(ours[first])
-    ends = abs(ours[-10:].mean() - theirs[-10:].mean()) / abs(ours[0])
+    apart = np.abs(ours - theirs).max() / abs(ours[0])
     print(
         f"{name:20} fp16  {LOW_STEPS} losses, {ours[0]:.4f} to {ours[-1]:.4f}; ONNX Runtime at most "
-        f"{np.abs(ours - theirs).max():.1e} off; {shown[1]} of {shown[2]} nodes low, {skipped[1]} steps skipped"
+        f"{apart:.1e} of the first apart; {shown[1]} of {shown[2]} nodes low, {skipped[1]} steps skipped"
     )
-    if not apart <= 1e-3 or not ends <= 0.1:
-        problems.append(f"fp16: ONNX Runtime's losses are {apart:.1e} off at first and {ends:.1e} at the end")
+    if not apart <= 0.02:
+        problems.append(f"fp16: ONNX Runtime's losses are up to {apart:.1e} of the first loss apart")
     if int(skipped[1]) == 0:
         problems.append("fp16: no step was skipped, with a loss scale that is too high")
     return problems
