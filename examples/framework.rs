@@ -6,8 +6,14 @@
 
 #![allow(clippy::print_stdout, reason = "an example shows what it finds")]
 
+#[cfg(feature = "run")]
+use ampc::execute::training::{Dataset, Training, TrainingOptions};
+#[cfg(feature = "run")]
+use ampc::execute::{Stepped, Trainer};
 use ampc::ir::module::Provenance;
 use ampc::ir::{AttrValue, Builder, DType, Module, TensorData, Type};
+#[cfg(feature = "run")]
+use ampc::runtime::{Cpu, HostTensor};
 use ampc::{Model, RewriteOptions};
 
 /// What a framework has to know of a node.
@@ -74,21 +80,9 @@ fn plan(module: Module) -> Result<Vec<Step>, ampc::Error> {
     Ok(module.nodes(module.main()).map(step).collect())
 }
 
-/// What a framework shows of a step.
+/// Has a training step made of a module and takes it a few times, each time on all samples.
 #[cfg(feature = "run")]
-#[derive(Debug)]
-struct Taken {
-    loss: f64,
-    /// 1 if a gradient was not finite: nothing but the scale has changed then.
-    found_inf: f64,
-    scale: f64,
-}
-
-/// Has a training step made of a module and takes it a few times.
-#[cfg(feature = "run")]
-fn train(module: Module, steps: usize) -> Result<Vec<Taken>, Box<dyn std::error::Error>> {
-    use ampc::runtime::{Cpu, Data, HostTensor};
-    use std::collections::BTreeMap;
+fn train(module: Module, steps: u64) -> Result<Vec<Stepped>, Box<dyn std::error::Error>> {
     let options = ampc::train::TrainOptions {
         loss: "mse".parse()?,
         optimizer: "adamw:weight_decay=0".parse()?,
@@ -96,35 +90,21 @@ fn train(module: Module, steps: usize) -> Result<Vec<Taken>, Box<dyn std::error:
         scaler: "torch:init=1e9,backoff=0.001".parse()?,
         ..ampc::train::TrainOptions::default()
     };
-    let mut step = ampc::train::train_step(Model::from(module), &options)?;
-    let data = (0..8).flat_map(|i| (0..64).map(move |j| number(j, i))).collect::<Vec<f32>>();
-    let wanted = data.iter().map(|x| x.abs()).collect::<Vec<f32>>();
-    // Everything that goes in by its name: data, and the state, which is what came out before.
-    let mut inputs = BTreeMap::from([
-        ("x".to_owned(), HostTensor::from_slice(&[8, 64], &data)?),
+    let step = ampc::train::train_step(Model::from(module), &options)?;
+    let trainer = Trainer::new(step.model, &step.state, &Cpu::default())?;
+    let samples = (0..8).flat_map(|i| (0..64).map(move |j| number(j, i))).collect::<Vec<f32>>();
+    let wanted = samples.iter().map(|x| x.abs()).collect::<Vec<f32>>();
+    let tensors = vec![
+        ("x".to_owned(), HostTensor::from_slice(&[8, 64], &samples)?),
         ("target".to_owned(), HostTensor::from_slice(&[8, 64], &wanted)?),
-        ("lr".to_owned(), HostTensor::from_slice(&[], &[0.02f32])?),
-    ]);
-    for (name, data) in &step.state {
-        inputs.insert(name.clone(), HostTensor::from_data(data)?);
-    }
-    let module = &mut step.model.module;
-    let mut executable = ampc::execute::prepare(module, &Cpu::default())?;
-    let (takes, gives) = (ampc::execute::input_names(module), ampc::execute::output_names(module));
+    ];
+    let data = Dataset::of_tensors(tensors, &trainer)?;
+    let options =
+        TrainingOptions { steps, schedule: "0.02".parse()?, shuffles: false, ..TrainingOptions::default() };
+    let mut training = Training::new(trainer, data, options)?;
     let mut taken = Vec::new();
-    for _ in 0..steps {
-        let given: Vec<Option<Data>> =
-            takes.iter().map(|name| inputs.get(name).cloned().map(Data::Tensor)).collect();
-        let outputs = ampc::execute::run(&mut executable, &given)?;
-        let outputs: BTreeMap<&String, &HostTensor> =
-            gives.iter().zip(outputs.iter().filter_map(Data::tensor)).collect();
-        for (name, _) in &step.state {
-            inputs.extend(outputs.get(&format!("{name}_next")).map(|&next| (name.clone(), next.clone())));
-        }
-        let number = |name: &str| outputs.get(&name.to_owned())?.f64s().ok()?.next();
-        let [loss, found_inf, scale] =
-            ["loss", "found_inf", "loss_scale_next"].map(|name| number(name).unwrap_or(f64::NAN));
-        taken.push(Taken { loss, found_inf, scale });
+    while let Some(step) = training.step()? {
+        taken.push(step.of);
     }
     Ok(taken)
 }
@@ -136,8 +116,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("{:<20} {:<20} {dtype:<5} {what}", step.path, step.op);
     }
     #[cfg(feature = "run")]
-    for (i, Taken { loss, found_inf, scale }) in train(build()?, 10)?.into_iter().enumerate() {
-        println!("step {i}: loss {loss:.4}, found_inf {found_inf}, scale {scale}");
+    for (i, Stepped { loss, skipped, loss_scale, .. }) in train(build()?, 10)?.into_iter().enumerate() {
+        let (loss, scale) = (loss.unwrap_or(f64::NAN), loss_scale.unwrap_or(1.0));
+        println!("step {i}: loss {loss:.4}, skipped: {skipped}, scale {scale}");
     }
     Ok(())
 }
@@ -146,10 +127,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 #[test]
 fn a_step_that_overflows_is_taken_again_and_the_loss_falls() {
     let steps = train(build().unwrap(), 10).unwrap();
-    assert_eq!(steps[0].found_inf, 1.0, "{steps:?}");
+    assert!(steps[0].skipped, "{steps:?}");
     assert_eq!(steps[0].loss, steps[1].loss, "weights stay as they are: {steps:?}");
-    let skipped = steps.iter().take_while(|step| step.found_inf == 1.0).count();
-    assert!(steps[skipped..].iter().all(|step| step.found_inf == 0.0), "{steps:?}");
+    let skipped = steps.iter().take_while(|step| step.skipped).count();
+    assert!(steps[skipped..].iter().all(|step| !step.skipped), "{steps:?}");
     assert!(steps[9].loss < steps[skipped].loss, "{steps:?}");
 }
 

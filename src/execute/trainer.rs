@@ -8,6 +8,7 @@ use super::{input_names, of_run, output_names};
 use crate::error::{Error, Finding};
 use crate::model::Model;
 use crate::train::State;
+use ampc_ir::module::Def;
 use ampc_ir::verify::name_of;
 use ampc_ir::{Module, Type, Value};
 use ampc_passes::step::inference::forward_of;
@@ -21,7 +22,7 @@ use std::collections::BTreeMap;
 pub struct Trainer {
     executable: Executable,
     /// The names of the inputs, in order.
-    pub(super) inputs: Vec<String>,
+    inputs: Vec<String>,
     /// Where an input of a name is among them.
     places: FxHashMap<String, usize>,
     /// Of each input, whether it is a state.
@@ -31,7 +32,7 @@ pub struct Trainer {
     /// The state that the next run begins with, by input, if the runtime does not have it yet.
     given: BTreeMap<usize, HostTensor>,
     /// The input that is the learning rate.
-    pub(super) rate: Option<usize>,
+    rate: Option<usize>,
     loss: Option<usize>,
     found_inf: Option<usize>,
     loss_scale: Option<usize>,
@@ -94,7 +95,7 @@ impl Trainer {
         Ok(trainer)
     }
 
-    /// The names of the inputs that a batch gives: data, targets and `lr`.
+    /// The names of the inputs that a batch gives: data, targets and `lr`. Those with a default may be absent.
     pub fn batch_inputs(&self) -> impl Iterator<Item = &str> {
         let names = self.inputs.iter().zip(&self.is_state);
         names.filter(|(_, is_state)| !**is_state).map(|(name, _)| name.as_str())
@@ -172,7 +173,11 @@ impl Trainer {
             };
             values[at] = Some(DataRef::Tensor(tensor.view()));
         }
-        let missing = |at: &usize| values[*at].is_none() && !self.is_state[*at];
+        let module = self.executable.module();
+        let formals = module.graph(module.main()).inputs();
+        let has_default =
+            |at: usize| matches!(module.value(formals[at]).def, Def::Input { default: Some(_), .. });
+        let missing = |at: &usize| values[*at].is_none() && !self.is_state[*at] && !has_default(*at);
         if let Some(at) = (0..values.len()).find(missing) {
             return Err(Error::Usage(format!(
                 "the batch has no `{}`, which the step takes",

@@ -376,9 +376,13 @@ impl Executable {
         let program = self.pool.install(|| binder.program(&types))?;
         let plan = program.main_plan();
         let mut frame = Frame::default();
+        // The memory of the last program goes before that of the next one is taken; states are kept until they are in it.
+        if self.bound.take().is_some() {
+            self.moved.clone_from(states);
+        }
         let given: u64 = inputs.iter().flatten().map(|data| data.byte_count()).sum();
         let taken = given + self.constant_bytes() + output_bytes(plan);
-        frame.reserve(&program.module, plan, taken, options.max_bytes)?;
+        frame.reserve(&program.module, plan, taken, self.options.max_bytes)?;
         // A state that was never given is what it is by default.
         let formals = program.module.graph(program.module.main()).inputs();
         let first: Vec<_> =

@@ -19,6 +19,7 @@ use crate::error::Error;
 use crate::onnx::bytes::SourceBytes;
 use crate::onnx::data;
 use crate::safetensors::Tensors;
+use ampc_ir::module::Def;
 use ampc_ir::tensor::{FileRange, Storage};
 use ampc_ir::{DType, Dim, Module, Shape, Type};
 use ampc_passes::suggest::{did_you_mean, nearest};
@@ -117,9 +118,30 @@ impl Dataset {
                 path.display()
             )));
         }
+        Dataset::of(path.to_owned(), arrays, module, wanted)
+    }
+
+    /// Samples that are in memory, by the names of the inputs that a step takes in a batch.
+    ///
+    /// # Errors
+    /// If they do not fit the inputs: all that they do not fit.
+    pub fn of_tensors(tensors: Vec<(String, HostTensor)>, trainer: &Trainer) -> Result<Dataset, Error> {
+        let wanted = wanted_by(trainer);
+        let mut arrays = Arrays::default();
+        for (name, tensor) in tensors {
+            match wanted.contains(&name) {
+                true => arrays.add(&name, Stored::in_memory(tensor)),
+                false => arrays.leave(&name),
+            }
+        }
+        Dataset::of(PathBuf::from("memory"), arrays, trainer.module(), &wanted)
+    }
+
+    fn of(path: PathBuf, mut arrays: Arrays, module: &Module, wanted: &[String]) -> Result<Dataset, Error> {
         let (names, types) = (input_names(module), input_types(module));
+        let inputs = module.graph(module.main()).inputs();
         let mut dataset = Dataset {
-            path: path.to_owned(),
+            path,
             columns: Vec::new(),
             samples: 1,
             batch: None,
@@ -132,7 +154,9 @@ impl Dataset {
             let Some(at) = names.iter().position(|input| input == name) else { continue };
             let ty = &types[at];
             let Some(stored) = arrays.by_name.remove(name) else {
-                problems.missing(name, ty);
+                if !matches!(module.value(inputs[at]).def, Def::Input { default: Some(_), .. }) {
+                    problems.missing(name, ty);
+                }
                 continue;
             };
             if let Some(column) = problems.column(name, ty, stored, arrays.is_npz) {
@@ -164,9 +188,7 @@ impl Dataset {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn of_batches(path: &Path, trainer: &Trainer, most: u64) -> Result<Dataset, Error> {
-        let wanted = trainer.batch_inputs().filter(|name| Some(*name) != trainer.rate());
-        let wanted: Vec<String> = wanted.map(str::to_owned).collect();
-        Dataset::open(path, trainer.module(), &wanted, most)
+        Dataset::open(path, trainer.module(), &wanted_by(trainer), most)
     }
 
     /// How many samples there are.
@@ -257,6 +279,12 @@ impl Dataset {
         let reason = format!("`{name}`: {what} has a NaN, of which every gradient would become NaN");
         Error::Data { path: self.path.clone(), reason }
     }
+}
+
+/// What a step takes in a batch, but for the learning rate.
+fn wanted_by(trainer: &Trainer) -> Vec<String> {
+    let wanted = trainer.batch_inputs().filter(|name| Some(*name) != trainer.rate());
+    wanted.map(str::to_owned).collect()
 }
 
 /// The values of one batch, for each input that a dataset has.

@@ -41,6 +41,7 @@ use super::trainer::{Stepped, Trainer};
 use crate::error::Error;
 use ampc_runtime::cpu::NodeObserver;
 use ampc_runtime::{DataRef, HostTensor};
+use smallvec::SmallVec;
 use std::path::Path;
 
 /// How a step is trained with.
@@ -95,6 +96,8 @@ pub struct Training {
     /// A whole batch, and the one at the end of an epoch if that has fewer samples.
     buffers: [Option<Batch>; 2],
     rate: HostTensor,
+    /// The input that it is for.
+    rate_name: String,
 }
 
 /// What was done in one step.
@@ -118,9 +121,9 @@ impl Training {
     /// # Errors
     /// If the step has no optimizer, or the data or the options do not fit it.
     pub fn new(trainer: Trainer, data: Dataset, mut options: TrainingOptions) -> Result<Training, Error> {
-        if trainer.rate().is_none() {
+        let Some(rate_name) = trainer.rate().map(str::to_owned) else {
             return Err(Error::Usage(NO_OPTIMIZER.into()));
-        }
+        };
         let (fixed, samples) = (data.batch(), data.samples());
         let size = match (options.batch, fixed) {
             (Some(asked), Some(fixed)) if asked != fixed => {
@@ -163,6 +166,7 @@ impl Training {
             skipped: 0,
             buffers: [None, None],
             rate,
+            rate_name,
         })
     }
 
@@ -236,9 +240,8 @@ impl Training {
         if let Some(bytes) = self.rate.bytes_mut() {
             bytes.copy_from_slice(&(rate as f32).to_le_bytes());
         }
-        let name = self.trainer.rate.map(|at| self.trainer.inputs[at].clone()).unwrap_or_default();
-        let rate_of = [(name.as_str(), &self.rate)];
-        let given: Vec<(&str, &HostTensor)> = self.data.named(batch).chain(rate_of).collect();
+        let rate_of = [(self.rate_name.as_str(), &self.rate)];
+        let given: SmallVec<[(&str, &HostTensor); 8]> = self.data.named(batch).chain(rate_of).collect();
         let of = self.trainer.step_observed(&given, observer, visit)?;
         self.taken += 1;
         self.skipped += u64::from(of.skipped);
