@@ -3,6 +3,7 @@
 use super::RuleError;
 use super::backward::{Backward, Build, Ruled};
 use ampc_ir::op::OpKind;
+use ampc_ir::views::NodeView;
 use ampc_ir::views::linear::{Equation, GemmView, Label};
 use ampc_ir::{AttrValue, Dim, Value};
 
@@ -40,6 +41,9 @@ pub(super) fn matmul(b: &mut Backward<'_>) -> Ruled {
             let (dy, r) = (batch_as_columns(b, dy)?, batch_as_columns(b, r)?);
             // Both have the rows of A, or those of B, and all that is summed over as columns.
             b.gemm((dy, false), (r, true), 1.0)?
+        } else if ranks.1 == 2 {
+            let rows = b.as_matrix(dy)?;
+            b.gemm((rows, false), (r, true), 1.0)?
         } else {
             let transposed = b.transpose_last(r)?;
             let d = b.matmul(dy, transposed)?;
@@ -61,6 +65,18 @@ pub(super) fn matmul(b: &mut Backward<'_>) -> Ruled {
         b.add(1, d)?;
     }
     Ok(())
+}
+
+/// A value with its two axes exchanged. Of a product Gemm(A, B) it is Gemm(Bᵀ, Aᵀ), so that no matrix is moved; the first
+/// product is left without readers.
+pub(super) fn turned(b: &mut Backward<'_>, a: Value) -> Ruled<Value> {
+    let module = b.module();
+    let node = module.producer(a).and_then(|(node, _)| NodeView::new(module, node));
+    let is_free = |node: &NodeView<'_>| node.kind() == OpKind::Gemm && !node.has(2);
+    let product = node.filter(|node| is_free(node) && module.uses(a).next().is_none());
+    let read = |node: NodeView<'_>| Some((GemmView::read(&node), node.operand(0)?, node.operand(1)?));
+    let Some((view, left, right)) = product.and_then(read) else { return b.transpose(a, &[1, 0]) };
+    b.gemm((right, !view.trans_b), (left, !view.trans_a), view.alpha)
 }
 
 /// A batch of matrices [.., m, n] as one matrix [m, .. · n].

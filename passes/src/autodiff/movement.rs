@@ -36,7 +36,7 @@ pub(super) fn transpose(b: &mut Backward<'_>) -> Ruled {
     for (to, &from) in perm.iter().enumerate() {
         inverse[from] = to;
     }
-    let dx = b.transpose(dy, &inverse)?;
+    let dx = if inverse == [1, 0] { super::linear::turned(b, dy)? } else { b.transpose(dy, &inverse)? };
     b.add(0, dx)
 }
 

@@ -107,6 +107,7 @@ pub(super) fn transposed(
 fn weights(b: &mut Backward<'_>, x: Value, dy: Value, w: Value, window: &Window, group: u64) -> Ruled<Value> {
     let rank = b.rank(x)?;
     let spatial: Vec<usize> = (2..rank).collect();
+    let (x, window, fits) = cropped(b, x, dy, window)?;
     // x as [C/g, g·N, ...].
     let exchanged: Vec<usize> = [1, 0].into_iter().chain(spatial.iter().copied()).collect();
     let x = if group == 1 {
@@ -126,6 +127,9 @@ fn weights(b: &mut Backward<'_>, x: Value, dy: Value, w: Value, window: &Window,
         Window { strides: window.dilations.clone(), dilations: window.strides.clone(), ..window.clone() };
     let spec = NodeSpec::new(OpKind::Conv, &[x, filters]).attr("group", AttrValue::Int(wide(group)));
     let [all] = b.insert(turned.attrs(spec))?;
+    if fits {
+        return b.transpose(all, &exchanged);
+    }
     // Behind the last window there may be elements of x that no window reached.
     let starts = b.ints(&vec![0; spatial.len()]);
     let ends: Vec<i64> = window.kernel.iter().map(|&k| wide(k)).collect();
@@ -134,6 +138,37 @@ fn weights(b: &mut Backward<'_>, x: Value, dy: Value, w: Value, window: &Window,
     let axes = b.ints(&axes);
     let cut = b.op(OpKind::Slice, &[all, starts, ends, axes], &[])?;
     b.transpose(cut, &exchanged)
+}
+
+/// What windows meet of `x`: without the elements behind the last window, nor those between windows of one element. Also
+/// the window over this, and whether nothing else is left; where extents are not known there may be.
+fn cropped(b: &mut Backward<'_>, x: Value, dy: Value, window: &Window) -> Ruled<(Value, Window, bool)> {
+    let (dims, result) = (b.shape(x)?, b.shape(dy)?);
+    let mut window = window.clone();
+    let (mut ends, mut steps, mut fits) = (Vec::new(), Vec::new(), true);
+    for axis in 0..window.kernel.len() {
+        let (Some(input), Some(output)) = (dims[axis + 2].known(), result[axis + 2].known()) else {
+            (ends, steps, fits) = ([ends, vec![i64::MAX]].concat(), [steps, vec![1]].concat(), false);
+            continue;
+        };
+        let covered = (output.max(1) - 1) * window.strides[axis] + window.reach(axis);
+        let (before, after) = &mut window.pads[axis];
+        let end = covered.saturating_sub(*before).max(1).min(input);
+        *after = covered.saturating_sub(*before + end);
+        fits &= *before + end + *after == covered;
+        let is_sparse = window.kernel[axis] == 1 && *before == 0 && *after == 0;
+        let step = if is_sparse { std::mem::replace(&mut window.strides[axis], 1) } else { 1 };
+        ends.push(if end == input { i64::MAX } else { wide(end) });
+        steps.push(wide(step));
+    }
+    if ends.iter().all(|&end| end == i64::MAX) && steps.iter().all(|&step| step == 1) {
+        return Ok((x, window, fits));
+    }
+    let starts = b.ints(&vec![0; ends.len()]);
+    let axes: Vec<i64> = (0..ends.len()).map(|axis| signed(axis + 2)).collect();
+    let (ends, axes, steps) = (b.ints(&ends), b.ints(&axes), b.ints(&steps));
+    let x = b.op(OpKind::Slice, &[x, starts, ends, axes, steps], &[])?;
+    Ok((x, window, fits))
 }
 
 /// [N, g·c, ...] as [N, g, c, ...].

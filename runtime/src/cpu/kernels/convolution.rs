@@ -4,9 +4,12 @@
 //! `c` are of one group. It is a product of matrices: the weights, and *columns*, which have a row per `(c, k)` and a
 //! column per position `o`. They are written a block of positions at a time, as many as fit the second-level cache.
 //! Convolutions of one tap need none, for there the input is the columns. Where a group has one input channel there
-//! is nothing to multiply, see [`depthwise`](super::depthwise).
+//! is nothing to multiply, see [`depthwise`](super::depthwise), and where there are more taps than positions the two
+//! change places, see [`few_positions`].
 //!
 //! Integers are computed in f64, which holds every sum of fewer than 2^37 products.
+
+mod few_positions;
 
 use super::lanes::{PIECE, Real, Wide, for_real, pieces, widened};
 use super::linear::{Matrix, multiply, multiply_alone};
@@ -83,7 +86,9 @@ impl Sizes {
 fn conv(site: &Site<'_>) -> Result<Prepared> {
     let (sizes, _) = Sizes::of(site)?;
     Ok(for_real!(site.dtype(0)?, site, T => {
-        if super::depthwise::fits(&sizes) {
+        if few_positions::fits(&sizes) {
+            few_positions::conv::<T>(sizes)
+        } else if super::depthwise::fits(&sizes) {
             super::depthwise::conv::<T>(sizes, site.room)?
         } else if <T as Real>::IS_WIDE && sizes.is_product() {
             conv_of_one_tap::<T>(sizes)

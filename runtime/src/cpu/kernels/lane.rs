@@ -4,12 +4,12 @@
 //! Floats become integers without their fraction; where that is out of range, what the low bits of the 64-bit integer
 //! say, as for integers. Integers become floats rounded to nearest even, and booleans by whether they differ from 0.
 
+use super::lanes::Real;
 use crate::cpu::kernel::{KernelError, Result};
 use crate::float::Format;
 use ampc_ir::DType;
 use ampc_ir::convert::round_to_odd;
 use bytemuck::Pod;
-use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use std::sync::OnceLock;
 
@@ -217,10 +217,7 @@ impl Lane for u64 {
 }
 
 /// Elements of 16 bits, a block at a time as f32.
-fn halves<T: Pod, L>(bytes: &[u8], to: &mut [L], f: impl Fn(f32) -> L)
-where
-    [T]: HalfFloatSliceExt,
-{
+fn halves<T: Real<Wide = f32>, L>(bytes: &[u8], to: &mut [L], f: impl Fn(f32) -> L) {
     if to.is_empty() {
         return;
     }
@@ -228,7 +225,7 @@ where
     let mut block = [0f32; BLOCK];
     for (from, to) in from.chunks(BLOCK).zip(to.chunks_mut(BLOCK)) {
         let block = &mut block[..from.len()];
-        from.convert_to_f32_slice(block);
+        T::widen(from, block);
         to.iter_mut().zip(&*block).for_each(|(y, &x)| *y = f(x));
     }
 }
@@ -332,23 +329,20 @@ pub(super) fn encode<L: Lane>(from: &[L], encoding: Encoding, bytes: &mut [u8]) 
 }
 
 /// To elements of 16 bits, a block at a time.
-fn narrow<T: Pod, L: Lane>(from: &[L], bytes: &mut [u8])
-where
-    [T]: HalfFloatSliceExt,
-{
+fn narrow<T: Real<Wide = f32>, L: Lane>(from: &[L], bytes: &mut [u8]) {
     if from.is_empty() {
         return;
     }
     let to: &mut [T] = bytemuck::cast_slice_mut(bytes);
     if let Some(from) = L::as_f32(from) {
-        to.convert_from_f32_slice(from);
+        T::narrow(from, to);
         return;
     }
     let mut block = [0f32; BLOCK];
     for (from, to) in from.chunks(BLOCK).zip(to.chunks_mut(BLOCK)) {
         let block = &mut block[..from.len()];
         block.iter_mut().zip(from).for_each(|(y, &x)| *y = x.to_odd_f32());
-        to.convert_from_f32_slice(block);
+        T::narrow(block, to);
     }
 }
 

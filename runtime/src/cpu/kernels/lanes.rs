@@ -1,10 +1,12 @@
 //! Floats as kernels compute with them: a block at a time is widened, computed in the wide type, and rounded once.
 
+mod halves;
+
+use self::halves::Halves;
 use super::functions::Elementary;
 use super::vector::widest;
 use crate::host::Element;
 use ampc_ir::convert::round_to_odd;
-use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use rayon::prelude::*;
 
@@ -96,10 +98,10 @@ macro_rules! low {
             type Wide = f32;
             const IS_WIDE: bool = false;
             fn widen(from: &[Self], to: &mut [f32]) {
-                from.convert_to_f32_slice(to);
+                Halves::widen(from, to);
             }
             fn narrow(from: &[f32], to: &mut [Self]) {
-                to.convert_from_f32_slice(from);
+                Halves::narrow(from, to);
             }
             fn wide(self) -> f32 {
                 self.to_f32()

@@ -8,7 +8,7 @@ use super::convolution::{spatial, to_f64};
 use super::fold::{Fold, Greatest, Load, Number, Sum, fold_run, greatest};
 use super::lanes::{Real, Wide, for_int, for_real, pieces};
 use super::vector::widest;
-use super::window::{SLOTS, Window, work_through, zip_strided};
+use super::window::{Axis, SLOTS, Window, work_through, zip_strided};
 use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
 use crate::cpu::room::Room;
 use ampc_ir::op::OpKind;
@@ -65,7 +65,7 @@ impl Pool {
     /// [`count`](Self::count) for each axis and position.
     fn counts(&self, with_padding: bool, room: Room) -> Result<Vec<Vec<f64>>> {
         let axes = self.window.axes.iter().enumerate();
-        let counts = |(i, axis): (usize, &super::window::Axis)| {
+        let counts = |(i, axis): (usize, &Axis)| {
             room.gathered((0..axis.grid).map(|position| self.count(i, position, with_padding)))
         };
         axes.map(counts).collect()
@@ -237,30 +237,62 @@ fn max_pool_with_indices<T: Load<A> + PartialOrd, A: Number>(
         T::store(&[fold.start()], &mut lowest);
         let tasks = to.par_chunks_mut(task).zip(indices.par_chunks_mut(task)).enumerate();
         tasks.for_each(|(i, (to, indices))| {
-            for (j, (y, index)) in to.iter_mut().zip(indices).enumerate() {
-                let (row, position) = ((i * task + j) / inner.grid, (i * task + j) % inner.grid);
+            let to = to.chunks_mut(inner.grid).zip(indices.chunks_mut(inner.grid));
+            for (row, (to, indices)) in (i * task / inner.grid..).zip(to) {
                 let plane = row / rows;
                 let x = &x[plane * image..(plane + 1) * image];
-                let mut best: Option<usize> = None;
-                let taps = inner.taps(position);
-                window.rows_of(row % rows, |base| {
-                    for tap in taps.clone() {
-                        let at = base + inner.at(position, tap);
-                        if best.is_none_or(|best| x[at] > x[best] || (is_nan(x[at]) && !is_nan(x[best]))) {
-                            best = Some(at);
-                        }
-                    }
-                });
-                *y = best.map_or(lowest[0], |best| x[best]);
-                let within = best.map_or(0, |best| reorder(&window, &strides, best));
-                *index = i64::try_from(plane * image + within).unwrap_or(i64::MAX);
+                to.fill(lowest[0]);
+                indices.fill(NOWHERE);
+                window.rows_of(row % rows, |base| largest_of_row(&inner, base, x, to, indices));
+                for index in indices {
+                    let within = usize::try_from(*index).unwrap_or(0);
+                    let within = if by_column { reorder(&window, &strides, within) } else { within };
+                    *index = i64::try_from(plane * image + within).unwrap_or(i64::MAX);
+                }
             }
         });
         Ok(())
     })
 }
 
+/// The index of the largest element of a window that has met none yet.
+const NOWHERE: i64 = -1;
+
+/// Has each position of a row of the result look at what it meets of a row of the image, which begins at `base`.
+fn largest_of_row<T: Copy + PartialOrd>(
+    inner: &Axis,
+    base: usize,
+    x: &[T],
+    to: &mut [T],
+    indices: &mut [i64],
+) {
+    for tap in 0..inner.kernel {
+        let met = inner.positions(tap);
+        if met.is_empty() {
+            continue;
+        }
+        let first = base + inner.at(met.start, tap);
+        let from = &x[first..=base + inner.at(met.end - 1, tap)];
+        let (to, indices) = (&mut to[met.clone()], &mut indices[met]);
+        let (first, step) = (signed(first), signed(inner.stride));
+        widest(|| {
+            let mut at = first;
+            for ((y, index), &x) in to.iter_mut().zip(indices).zip(from.iter().step_by(inner.stride)) {
+                let is_larger = (*index == NOWHERE) | (x > *y) | (is_nan(x) & !is_nan(*y));
+                *y = if is_larger { x } else { *y };
+                *index = if is_larger { at } else { *index };
+                at += step;
+            }
+        });
+    }
+}
+
+fn signed(n: usize) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}
+
 #[expect(clippy::eq_op, reason = "only a NaN differs from itself")]
+#[inline]
 fn is_nan<T: PartialOrd>(x: T) -> bool {
     x != x
 }

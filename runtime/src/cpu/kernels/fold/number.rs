@@ -20,18 +20,23 @@ macro_rules! float_numbers {
     ($($ty:ident),*) => {$(
         impl Number for $ty {
             const ONE: Self = 1.0;
+            #[inline]
             fn plus(self, other: Self) -> Self {
                 self + other
             }
+            #[inline]
             fn minus(self, other: Self) -> Self {
                 self - other
             }
+            #[inline]
             fn times(self, other: Self) -> Self {
                 self * other
             }
+            #[inline]
             fn magnitude(self) -> Self {
                 self.abs()
             }
+            #[inline]
             fn is_no_number(self) -> bool {
                 self.is_nan()
             }
@@ -43,19 +48,24 @@ macro_rules! integer_numbers {
     ($($ty:ident: $magnitude:expr),*) => {$(
         impl Number for $ty {
             const ONE: Self = 1;
+            #[inline]
             fn plus(self, other: Self) -> Self {
                 self.wrapping_add(other)
             }
+            #[inline]
             fn minus(self, other: Self) -> Self {
                 self.wrapping_sub(other)
             }
+            #[inline]
             fn times(self, other: Self) -> Self {
                 self.wrapping_mul(other)
             }
+            #[inline]
             fn magnitude(self) -> Self {
                 let magnitude: fn($ty) -> $ty = $magnitude;
                 magnitude(self)
             }
+            #[inline]
             fn is_no_number(self) -> bool {
                 false
             }

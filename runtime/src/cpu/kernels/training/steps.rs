@@ -5,6 +5,7 @@
 use super::scalar;
 use crate::cpu::kernel::{Io, KernelError, Prepared, Result, Site};
 use crate::cpu::kernels::lanes::{BLOCK, PIECE, Real, Wide, pieces};
+use crate::cpu::kernels::vector::widest;
 use ampc_ir::DType;
 use ampc_ir::views::OpError;
 use ampc_ir::views::optimizer::{AdamView, AdamWMode, Momentum, OnOverflow, SgdView};
@@ -53,8 +54,7 @@ fn adam_step<T: Real<Wide = f32>>(io: &mut Io<'_>, view: &AdamView, n: usize) ->
         let step = AdamStep::new(view, f64::from(rate), count.wrapping_add(1).max(1));
         let chunks = w.par_chunks_mut(PIECE).zip(m.par_chunks_mut(PIECE)).zip(v.par_chunks_mut(PIECE));
         chunks.enumerate().for_each(|(i, ((w, m), v))| {
-            let here = i * PIECE..i * PIECE + w.len();
-            gradients(&g[here], mult, |i, g| (w[i], m[i], v[i]) = step.element(w[i], g, m[i], v[i]));
+            step.piece(&g[i * PIECE..][..w.len()], mult, w, m, v);
         });
     }
     low_copy(io, 3, view.w_lo, w)
@@ -144,24 +144,56 @@ impl AdamStep {
         }
     }
 
-    /// The next weight and moments of one element.
-    #[inline]
-    fn element(&self, w: f32, g: f32, m: f32, v: f32) -> (f32, f32, f32) {
-        let g = if self.mode.is_none() { g + w * self.decay } else { g };
-        let m = match self.mode {
-            None | Some(AdamWMode::Torch) => m + (g - m) * self.new1,
-            Some(AdamWMode::Hf) => m * self.old1 + g * self.new1,
-        };
-        let v = v * self.old2 + g * self.new2 * g;
-        let w = match self.mode {
-            None => w - m * self.size / (v.sqrt() / self.root + self.epsilon),
-            Some(AdamWMode::Torch) => w * self.kept - m * self.size / (v.sqrt() / self.root + self.epsilon),
-            Some(AdamWMode::Hf) => {
+    /// Moves elements of a weight and its moments on.
+    fn piece<T: Real<Wide = f32>>(&self, g: &[T], mult: f32, w: &mut [f32], m: &mut [f32], v: &mut [f32]) {
+        match self.mode {
+            None => each_of(g, mult, w, m, v, |w, g, m, v| {
+                let g = g + w * self.decay;
+                let m = m + (g - m) * self.new1;
+                let v = self.second(g, v);
+                (w - m * self.size / (v.sqrt() / self.root + self.epsilon), m, v)
+            }),
+            Some(AdamWMode::Torch) => each_of(g, mult, w, m, v, |w, g, m, v| {
+                let m = m + (g - m) * self.new1;
+                let v = self.second(g, v);
+                (w * self.kept - m * self.size / (v.sqrt() / self.root + self.epsilon), m, v)
+            }),
+            Some(AdamWMode::Hf) => each_of(g, mult, w, m, v, |w, g, m, v| {
+                let m = m * self.old1 + g * self.new1;
+                let v = self.second(g, v);
                 let w = w - m * self.size / (v.sqrt() + self.epsilon);
-                w - w * self.decay
+                (w - w * self.decay, m, v)
+            }),
+        }
+    }
+
+    /// The next second moment.
+    #[inline(always)]
+    fn second(&self, g: f32, v: f32) -> f32 {
+        v * self.old2 + g * self.new2 * g
+    }
+}
+
+/// Replaces the elements of a weight and its moments by what `next` makes of them and the unscaled gradient.
+#[inline(always)]
+fn each_of<T: Real<Wide = f32>>(
+    g: &[T],
+    mult: f32,
+    w: &mut [f32],
+    m: &mut [f32],
+    v: &mut [f32],
+    next: impl Fn(f32, f32, f32, f32) -> (f32, f32, f32),
+) {
+    let mut wide = [0f32; BLOCK];
+    let blocks = w.chunks_mut(BLOCK).zip(m.chunks_mut(BLOCK)).zip(v.chunks_mut(BLOCK)).zip(g.chunks(BLOCK));
+    for (((w, m), v), g) in blocks {
+        let wide = &mut wide[..g.len()];
+        T::widen(g, wide);
+        widest(|| {
+            for (((w, m), v), &g) in w.iter_mut().zip(m).zip(v).zip(&*wide) {
+                (*w, *m, *v) = next(*w, g * mult, *m, *v);
             }
-        };
-        (w, m, v)
+        });
     }
 }
 

@@ -1,0 +1,247 @@
+//! Convolutions with fewer positions than taps, such as those that make the gradient of weights.
+//!
+//! A position `o` and a tap `k` meet the image at `o · stride + k · dilation - before`, so the two can change places: the
+//! columns of the window with position and tap exchanged have a row per position and a column per tap. The result is the
+//! product of the weights and these columns, transposed, for many images at once: `m` times `images · positions`. Its sum
+//! goes over channels and taps, a block of taps at a time; where there are few products, the sum is cut into parts as
+//! well, which are added in order.
+
+use super::{COLUMNS, Sizes, WORTH_A_THREAD, Widen, fill_columns};
+use crate::cpu::kernel::{Prepared, Result};
+use crate::cpu::kernels::lanes::{Real, widened};
+use crate::cpu::kernels::linear::{Matrix, multiply_alone};
+use crate::cpu::kernels::window::{Axis, SLOTS, Window, try_work_through};
+use crate::cpu::room::Room;
+use num_traits::{One, Zero};
+use rayon::prelude::*;
+use std::marker::PhantomData;
+use std::ops::Range;
+
+/// Rows of the columns that a product is efficient with.
+const ROWS: usize = 256;
+
+/// The most taps at a time.
+const TAPS: usize = 1024;
+
+/// Whether a convolution is one of these.
+pub(super) fn fits(sizes: &Sizes) -> bool {
+    let window = &sizes.window;
+    window.grid() > 0 && window.image() > 0 && window.kernel() > window.grid().max(ROWS / 8)
+}
+
+/// How the work is cut.
+struct Cut {
+    sizes: Sizes,
+    /// The window with positions and taps exchanged.
+    window: Window,
+    /// Images at a time.
+    images: usize,
+    /// Taps at a time.
+    taps: usize,
+    /// Parts of the sum.
+    parts: usize,
+    slots: usize,
+}
+
+impl Cut {
+    fn of(sizes: Sizes) -> Cut {
+        let exchanged = |a: &Axis| Axis {
+            image: a.image,
+            grid: a.kernel,
+            kernel: a.grid,
+            stride: a.dilation,
+            dilation: a.stride,
+            before: a.before,
+        };
+        let window = Window { axes: sizes.window.axes.iter().map(exchanged).collect() };
+        let (positions, taps) = (sizes.window.grid(), sizes.window.kernel());
+        let images = (ROWS / positions).clamp(1, sizes.batch.max(1));
+        let taps = (COLUMNS / (images * positions)).clamp(1, TAPS).min(taps);
+        let products = sizes.groups.saturating_mul(sizes.batch.div_ceil(images)).max(1);
+        let each = sizes.outputs.saturating_mul(images * positions).saturating_mul(sizes.depth());
+        let blocks = sizes.inputs.saturating_mul(sizes.window.kernel().div_ceil(taps));
+        let parts = SLOTS.div_ceil(products).min(each / WORTH_A_THREAD).clamp(1, blocks.max(1));
+        let slots = products.saturating_mul(parts).clamp(1, SLOTS);
+        Cut { window, images, taps, parts, slots, sizes }
+    }
+
+    /// Elements of the result.
+    fn result(&self) -> usize {
+        let Sizes { batch, groups, outputs, .. } = self.sizes;
+        batch.saturating_mul(groups).saturating_mul(outputs).saturating_mul(self.window.kernel())
+    }
+
+    /// Elements of the columns.
+    fn columns(&self) -> usize {
+        self.images * self.window.kernel() * self.taps
+    }
+
+    /// Which blocks of taps of which channels a part of the sum has, counted through.
+    fn blocks(&self, part: usize) -> Range<usize> {
+        let all = self.sizes.inputs * self.window.grid().div_ceil(self.taps);
+        part * all / self.parts..(part + 1) * all / self.parts
+    }
+
+    /// A part of the product for the images from `first` on, in a group: a row for each output channel.
+    fn multiply<T: Real>(
+        &self,
+        (part, group, first): (usize, usize, usize),
+        (x, w): (&[T], &[T::Wide]),
+        columns: &mut [T::Wide],
+        to: &mut [T::Wide],
+        room: Room,
+    ) -> Result<()> {
+        let Sizes { groups, inputs, outputs, .. } = self.sizes;
+        let (positions, all_taps, image) = (self.window.kernel(), self.window.grid(), self.window.image());
+        let rows = to.len() / outputs;
+        let depth = inputs * all_taps;
+        let per_channel = all_taps.div_ceil(self.taps);
+        to.fill(T::Wide::zero());
+        for block in self.blocks(part) {
+            let (channel, tap) = (block / per_channel, block % per_channel * self.taps);
+            let n = self.taps.min(all_taps - tap);
+            let met = self.window.block(tap..tap + n, room)?;
+            for (i, columns) in columns[..rows * n].chunks_mut(positions * n).enumerate() {
+                let plane = ((first + i) * groups + group) * inputs + channel;
+                let x = &x[plane * image..(plane + 1) * image];
+                fill_columns(&self.window, &met, x, Widen::<T>(PhantomData), columns);
+            }
+            let w = Matrix {
+                elements: &w[group * outputs * depth + channel * all_taps + tap..],
+                row: depth,
+                column: 1,
+            };
+            let columns = Matrix { elements: &columns[..rows * n], row: 1, column: n };
+            multiply_alone((outputs, rows, n), w, columns, to, Some(T::Wide::one()));
+        }
+        Ok(())
+    }
+
+    /// Adds the parts of the sum and takes them to where they belong.
+    fn store<T: Real>(&self, sums: &[T::Wide], bias: Option<&[T]>, to: &mut [T]) {
+        let Sizes { batch, groups, outputs, .. } = self.sizes;
+        let positions = self.window.kernel();
+        let all = to.len();
+        to.par_chunks_mut(outputs * positions).enumerate().for_each(|(i, to)| {
+            let (image, group) = (i / groups, i % groups);
+            let first = image / self.images * self.images;
+            let rows = self.images.min(batch - first) * positions;
+            let start = (group * batch + first) * outputs * positions + (image - first) * positions;
+            for (m, to) in to.chunks_mut(positions).enumerate() {
+                let bias = bias.map_or(T::Wide::zero(), |bias| bias[group * outputs + m].wide());
+                let sums = &sums[start + m * rows..];
+                for (o, y) in to.iter_mut().enumerate() {
+                    let parts = sums[o..].iter().step_by(all).take(self.parts);
+                    *y = T::round(parts.fold(T::Wide::zero(), |sum, &part| sum + part) + bias);
+                }
+            }
+        });
+    }
+}
+
+pub(super) fn conv<T: Real>(sizes: Sizes) -> Prepared {
+    let weights = if T::IS_WIDE { 0 } else { sizes.weights() };
+    let cut = Cut::of(sizes);
+    let (result, slot) = (cut.result(), cut.columns());
+    let words = weights
+        .saturating_add(result.saturating_mul(cut.parts))
+        .saturating_add(cut.slots.saturating_mul(slot));
+    Prepared::new(move |io| {
+        let (x, w) = (io.slice::<T>(0)?, io.slice::<T>(1)?);
+        let bias = if io.has(2) { Some(io.slice::<T>(2)?) } else { None };
+        let to = io.out::<T>(0)?;
+        if to.is_empty() {
+            return Ok(());
+        }
+        let memory = io.room();
+        let (room, scratch) = io.scratch::<T::Wide>().split_at_mut(weights);
+        let w = widened(w, room);
+        let (sums, scratch) = scratch.split_at_mut(result * cut.parts);
+        let image = cut.sizes.outputs * cut.window.kernel();
+        let (group, block) = (cut.sizes.batch * image, cut.images * image);
+        let tasks = sums.chunks_mut(result).enumerate().flat_map(|(part, sums)| {
+            let groups = sums.chunks_mut(group).enumerate();
+            groups.flat_map(move |(group, sums)| {
+                let blocks = sums.chunks_mut(block).enumerate();
+                blocks.map(move |(i, sums)| ((part, group, i), sums))
+            })
+        });
+        try_work_through(tasks, scratch, slot, |columns, ((part, group, i), sums)| {
+            cut.multiply::<T>((part, group, i * cut.images), (x, w), columns, sums, memory)
+        })?;
+        cut.store(sums, bias, to);
+        Ok(())
+    })
+    .scratch(words.saturating_mul(size_of::<T::Wide>()))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Cpu;
+    use crate::cpu::kernels::tests::{floats, run_with};
+
+    /// Small integers, whose sums are exact.
+    fn numbers(n: usize) -> Vec<f32> {
+        (0..n).map(|i| f32::from(u8::try_from(i * 7 % 11).unwrap()) - 5.0).collect()
+    }
+
+    /// The result of a convolution of `x`, [2, 4, H, W], in two groups with 3 output channels each and this window.
+    fn check(
+        image: [usize; 2],
+        kernel: [usize; 2],
+        strides: [usize; 2],
+        dilations: [usize; 2],
+        pads: [usize; 4],
+    ) {
+        let size = |i: usize| {
+            (image[i] + pads[i] + pads[i + 2] - (kernel[i] - 1) * dilations[i] - 1) / strides[i] + 1
+        };
+        let grid = [size(0), size(1)];
+        let x = numbers(8 * image[0] * image[1]);
+        let w = numbers(12 * kernel[0] * kernel[1]);
+        let bias = numbers(6);
+        let at = |n: usize, c: usize, m: usize, o: [usize; 2], k: [usize; 2]| {
+            let place = |i: usize| (o[i] * strides[i] + k[i] * dilations[i]).checked_sub(pads[i]);
+            let (Some(row), Some(column)) = (place(0), place(1)) else { return 0.0 };
+            if row >= image[0] || column >= image[1] {
+                return 0.0;
+            }
+            let plane = (n * 4 + m / 3 * 2 + c) * image[0];
+            x[(plane + row) * image[1] + column] * w[((m * 2 + c) * kernel[0] + k[0]) * kernel[1] + k[1]]
+        };
+        let mut want = Vec::new();
+        for (n, m) in (0..2).flat_map(|n| (0..6).map(move |m| (n, m))) {
+            for o in (0..grid[0]).flat_map(|i| (0..grid[1]).map(move |j| [i, j])) {
+                let taps = (0..kernel[0]).flat_map(|i| (0..kernel[1]).map(move |j| [i, j]));
+                let sum: f32 = taps.map(|k| at(n, 0, m, o, k) + at(n, 1, m, o, k)).sum();
+                want.push(sum + bias[m]);
+            }
+        }
+        let node = format!(
+            "Conv(%0, %1, %2) {{group=2, strides={strides:?}, dilations={dilations:?}, pads={pads:?}}}"
+        );
+        let inputs = [
+            floats(&[2, 4, image[0], image[1]], &x),
+            floats(&[6, 2, kernel[0], kernel[1]], &w),
+            floats(&[6], &bias),
+        ];
+        for threads in [1, 3] {
+            let y = run_with(&Cpu { threads, ..Cpu::default() }, &node, &["f32"], &inputs).unwrap();
+            assert_eq!(y[0].as_slice::<f32>().unwrap(), want, "{node} of {image:?} by {kernel:?}");
+        }
+    }
+
+    #[test]
+    fn positions_and_taps_change_places() {
+        check([9, 8], [7, 6], [1, 1], [1, 1], [0, 0, 0, 0]);
+        check([9, 8], [7, 6], [1, 2], [1, 1], [1, 2, 1, 1]);
+        check([15, 16], [6, 8], [2, 1], [2, 2], [1, 0, 0, 1]);
+        check([6, 40], [6, 40], [1, 1], [1, 1], [0, 0, 0, 0]);
+    }
+
+    /// The sum is cut into parts, of more than one block of taps.
+    #[test]
+    fn long_sums() {
+        check([130, 140], [128, 139], [1, 1], [1, 1], [0, 0, 0, 0]);
+    }
+}
