@@ -121,7 +121,8 @@ mod tests {
             // Any batch, asked for alone.
             let mut again = Batches::new(samples, size, Incomplete::Kept).shuffled(3);
             let step = 2 * batches.per_epoch();
-            assert_eq!(again.samples(step), &orders[2][..again.samples(step).len()]);
+            let found = again.samples(step);
+            assert_eq!(found, &orders[2][..found.len()]);
         }
     }
 
@@ -147,11 +148,12 @@ mod tests {
         assert!(counts.iter().flatten().all(|n| (3_700..4_300).contains(n)), "{counts:?}");
     }
 
-    /// The order is documented: a change would have runs go on otherwise than they began.
+    /// The order is documented: a change would have runs go on otherwise than they began. The list is that of the same
+    /// formulas written down in Python.
     #[test]
     fn the_order_is_fixed() {
         let mut list: Vec<u64> = (0..10).collect();
         shuffle(&mut list, 1, 0);
-        assert_eq!(list, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]);
+        assert_eq!(list, [2, 1, 5, 0, 7, 3, 4, 9, 6, 8]);
     }
 }
