@@ -154,6 +154,16 @@ impl Trainer {
         Ok(stepped)
     }
 
+    /// Bytes of the arena that the plan of the last batch asks for: state, activations and gradients.
+    pub fn planned_bytes(&self) -> usize {
+        self.executable.arena_bytes()
+    }
+
+    /// Bytes that the arenas of the runtime hold now.
+    pub fn allocated_bytes(&self) -> usize {
+        self.executable.allocated_bytes()
+    }
+
     /// The state as it is now, by the names of the step's inputs, in their order: copies.
     ///
     /// # Errors
