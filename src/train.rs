@@ -17,6 +17,7 @@ use ampc_passes::dce::Dce;
 use ampc_passes::parameters::{ExposeParameters, Parameters};
 use ampc_passes::pipeline::{Observer, Pipeline};
 use ampc_passes::raise_opset::{RaiseOpset, Target};
+use ampc_passes::recompute::Recompute;
 use ampc_passes::step::dropout;
 use ampc_passes::step::inference::{RATE, forward_of, inputs_of_forward};
 use ampc_passes::step::loss::LossSpec;
@@ -54,6 +55,9 @@ pub struct TrainOptions {
     pub freeze: Vec<String>,
     /// Whether parameters that the loss does not depend on are left out, instead of being an error.
     pub freezes_unreached: bool,
+    /// Whether cheap activations are computed again for gradients where that lowers the peak of memory; the bits of all
+    /// outputs are the same.
+    pub recomputes: bool,
     /// Whether the optimizer writes low copies of weights, or every step casts them.
     pub writes_low_copies: bool,
     /// The seed of dropouts in the state that the step begins with.
@@ -79,6 +83,7 @@ impl Default for TrainOptions {
             train: Vec::new(),
             freeze: Vec::new(),
             freezes_unreached: false,
+            recomputes: true,
             writes_low_copies: true,
             dropout_seed: 0,
             gradients: CustomGradients::default(),
@@ -197,6 +202,9 @@ pub fn pipeline_of_step(module: &Module, options: &TrainOptions) -> Result<Pipel
         Box::new(Dce),
     ];
     passes.extend(step);
+    if options.recomputes {
+        passes.push(Box::new(Recompute));
+    }
     Ok(Pipeline::new(passes)?)
 }
 

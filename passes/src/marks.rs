@@ -60,6 +60,8 @@ pub enum Purpose {
     DropoutSeed,
     /// It makes the next offset of dropouts.
     DropoutOffset,
+    /// It computes an activation again, for gradients.
+    Recompute,
 }
 
 impl Purpose {
@@ -76,6 +78,7 @@ impl Purpose {
             Purpose::LossScale => "loss-scale",
             Purpose::DropoutSeed => "dropout-seed",
             Purpose::DropoutOffset => "dropout-offset",
+            Purpose::Recompute => "recompute",
         }
     }
 }

@@ -323,9 +323,21 @@ pub(crate) struct StepArgs {
     /// Leave parameters alone that the loss does not depend on, instead of refusing the model
     #[arg(long)]
     pub(crate) freeze_unused: bool,
+    /// What is computed again for gradients instead of kept, where that lowers the peak of memory
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "cheap")]
+    pub(crate) recompute: RecomputeArg,
     /// The seed of dropouts in the state that the step begins with
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) dropout_seed: u64,
+}
+
+/// What is computed again for gradients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RecomputeArg {
+    /// Nothing: activations are kept
+    None,
+    /// Casts, moves, dropouts, and what is computed element by element
+    Cheap,
 }
 
 /// In which precision a loss is computed.

@@ -1,6 +1,6 @@
 //! `ampc train-step`: from a forward model to a training step.
 
-use super::args::{EmitArg, LossPrecisionArg, TrainStepArgs};
+use super::args::{EmitArg, LossPrecisionArg, RecomputeArg, TrainStepArgs};
 use super::emit::{self, Emit, Target};
 use super::pipeline::{Run, load};
 use super::problem::{Failure, Problem};
@@ -14,6 +14,7 @@ use ampc::ir::{DType, Module, Node, Value};
 use ampc::passes::Paths;
 use ampc::passes::Warning;
 use ampc::passes::autodiff::{self, CustomGradients};
+use ampc::passes::liveness::estimated_peak;
 use ampc::passes::pipeline::Pipeline;
 use ampc::passes::step::loss::LossSpec;
 use ampc::passes::step::{self, Phase, Scaler, StateKind};
@@ -160,6 +161,7 @@ fn options(
         freezes_unreached: step.freeze_unused,
         // An fp32 model that rounds casts its weights itself.
         writes_low_copies: !emulated,
+        recomputes: step.recompute == RecomputeArg::Cheap,
         dropout_seed: step.dropout_seed,
         gradients: CustomGradients::default(),
         verify_each: args.debug.verify_each,
@@ -198,6 +200,39 @@ fn summary(module: &Module) -> String {
     {
         let _ = writeln!(text, "{what:11} {}", of_phase(module, phase));
     }
+    text.push_str(&memory(module));
+    text
+}
+
+/// What is computed again for gradients, and the estimated peak of a step beside its inputs and states.
+fn memory(module: &Module) -> String {
+    let (nodes, bytes) = ampc::report::recomputed(module);
+    let peak = estimated_peak(module);
+    let mut formats = [("fp32", 0), ("fp16", 0), ("bf16", 0), ("other", 0)];
+    for (&dtype, &bytes) in &peak.by_dtype {
+        let at = match dtype {
+            DType::F32 => 0,
+            DType::F16 => 1,
+            DType::BF16 => 2,
+            _ => 3,
+        };
+        formats[at].1 += bytes;
+    }
+    let mut text = format!("recomputed  {}, {bytes} bytes\n", table::count(nodes as u64, "node"));
+    let megabytes = |bytes: u64| format!("{:.1} MB", bytes as f64 / 1e6);
+    let parts: Vec<String> = formats
+        .iter()
+        .filter(|(_, bytes)| *bytes > 0)
+        .map(|(format, bytes)| format!("{} of {format}", megabytes(*bytes)))
+        .collect();
+    let kept = kept(module).into_iter().map(|(value, _)| self::bytes(module, value)).sum();
+    let _ = writeln!(
+        text,
+        "peak        {} of weights and states; about {} of activations and gradients ({})",
+        megabytes(kept),
+        megabytes(peak.bytes),
+        parts.join(", ")
+    );
     text
 }
 

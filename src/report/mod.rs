@@ -11,7 +11,8 @@ pub use self::constants::{ConstantReport, Constants, Loss};
 pub(crate) use self::decisions::{Decided, Decisions};
 pub use self::kept::{ElsewhereReport, Fp32Report};
 pub use self::step::{
-    StepCast, StepNode, StepOptions, StepParameter, StepPhase, StepReport, StepState, StepTensor,
+    StepCast, StepNode, StepOptions, StepParameter, StepPhase, StepRecomputed, StepReport, StepState,
+    StepTensor, recomputed,
 };
 pub use self::time::TimeReport;
 

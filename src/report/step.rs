@@ -9,7 +9,7 @@ use ampc_ir::op::OpKind;
 use ampc_ir::verify::name_of;
 use ampc_ir::views::NodeView;
 use ampc_ir::{AttrValue, DType, Module, Node, Value};
-use ampc_passes::step::{Phase, phase_of, role_of};
+use ampc_passes::step::{Phase, Purpose, phase_of, role_of};
 use ampc_passes::step::{StateEntry, states_of};
 use ampc_passes::{Paths, Warning, autodiff};
 use rustc_hash::FxHashMap;
@@ -30,6 +30,8 @@ pub struct StepReport {
     pub states: Vec<StepState>,
     /// Nodes and casts by phase: `fwd`, `bwd`, `opt`.
     pub phases: Vec<StepPhase>,
+    /// What is computed again for gradients instead of kept.
+    pub recomputed: StepRecomputed,
     /// Every cast, in order.
     pub casts: Vec<StepCast>,
     /// Every node of the main graph, in order.
@@ -56,6 +58,17 @@ pub struct StepOptions {
     /// The largest norm of all gradients together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clip_norm: Option<f64>,
+    /// What is computed again for gradients: `cheap` or `none`.
+    pub recompute: &'static str,
+}
+
+/// What is computed again for gradients.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct StepRecomputed {
+    /// How many nodes.
+    pub nodes: usize,
+    /// The bytes that they make, as far as sizes are known.
+    pub bytes: u64,
 }
 
 /// A named tensor.
@@ -190,6 +203,10 @@ impl StepReport {
                 .collect(),
             states: states.collect(),
             phases: Phase::ALL.map(|phase| StepPhase::of(module, &nodes, phase.spelling())).into(),
+            recomputed: {
+                let (nodes, bytes) = recomputed(module);
+                StepRecomputed { nodes, bytes }
+            },
             casts: nodes.iter().filter_map(|&node| StepCast::of(module, node)).collect(),
             nodes: nodes.iter().map(|&node| StepNode::of(module, &paths, node)).collect(),
             warnings: warnings.collect(),
@@ -207,8 +224,19 @@ impl StepOptions {
             optimizer: options.optimizer.to_string(),
             scaler: options.scaler.to_string(),
             clip_norm: options.clip_norm,
+            recompute: if options.recomputes { "cheap" } else { "none" },
         }
     }
+}
+
+/// How many nodes of a step compute an activation again, and the bytes that they make, as far as sizes are known.
+pub fn recomputed(module: &Module) -> (usize, u64) {
+    let role = Purpose::Recompute.spelling();
+    let nodes = module.nodes(module.main()).filter(|&node| role_of(module, node) == Some(role));
+    nodes.fold((0, 0), |(count, sum), node| {
+        let results = module.node(node).results().iter().flatten();
+        (count + 1, sum + results.filter_map(|&value| bytes(module, value)).sum::<u64>())
+    })
 }
 
 fn tensor(module: &Module, value: Value) -> StepTensor {

@@ -13,7 +13,8 @@ use crate::suggest::{did_you_mean, nearest};
 use crate::target::{Profile, ProfileError};
 use crate::{
     assign, autodiff, bind_signatures, classify, convert_constants, dce, emulate, guard, insert_casts,
-    move_casts, parameters, raise_opset, share_functions, simplify_casts, specialize_functions, step, taint,
+    move_casts, parameters, raise_opset, recompute, share_functions, simplify_casts, specialize_functions,
+    step, taint,
 };
 use ampc_ir::DType;
 use std::fmt;
@@ -56,6 +57,7 @@ pub const PASSES: &[PassDef] = &[
     row::<step::loss_scale::ScaleLoss>(),
     row::<autodiff::Autodiff>(),
     row::<step::update::Update>(),
+    row::<recompute::Recompute>(),
     row::<step::inference::Inference>(),
     row::<emulate::Emulate>(),
 ];

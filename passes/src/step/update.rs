@@ -12,6 +12,9 @@
 //! Weights are kept in fp32. Where an inserted cast to 16 bits reads a weight, the optimizer writes what the cast would make
 //! of the next weight: this *low copy* is a state too, and the cast goes.
 //!
+//! Without a loss scale and without clipping, nobody looks at all gradients together: every optimizer then stands right
+//! behind its gradient and the last reader of its weight, so that the gradient ends there.
+//!
 //! A step with a gradient that is not finite is skipped: weights, states of the optimizer, running statistics and the number
 //! of steps stay as they are. The loss scale, the counters of the scaler and the offset of dropouts change all the same.
 //!

@@ -17,7 +17,10 @@
 //! Every graph has a plan of its own: that of a body is used for every iteration, that of a function for every call.
 
 pub(crate) mod arena;
+mod peak;
 mod text;
+
+pub use peak::Peak;
 
 use ampc_ir::entity::SecondaryMap;
 use ampc_ir::module::Def;

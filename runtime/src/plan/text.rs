@@ -47,6 +47,15 @@ impl GraphPlan {
             let (now, next) = (self.result(module, state.now), self.name(module, state.next));
             text += &format!("      state {now} -> {next}, moved\n");
         }
+        if let Some(peak) = self.peak() {
+            let step = &self.steps[peak.step];
+            let op = shown(module.op_name(step.node).1);
+            let parts = peak.by_dtype.iter().map(|(dtype, bytes)| format!("{bytes} of {dtype}"));
+            let parts: Vec<String> =
+                parts.chain((peak.scratch > 0).then(|| format!("{} scratch", peak.scratch))).collect();
+            let (bytes, at) = (count(peak.bytes as u64, "byte"), peak.step);
+            text += &format!("      peak {bytes} live at step {at} ({op}): {}\n", parts.join(", "));
+        }
         let outputs: Vec<String> = self.outputs.iter().map(|&v| self.name(module, v)).collect();
         text += &format!("      return {}\n", outputs.join(", "));
         text

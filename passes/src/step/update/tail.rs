@@ -18,6 +18,8 @@ use ampc_ir::op::OpKind;
 use ampc_ir::{
     AttrValue, DType, Inserter, Module, Node, NodeSpec, Payload, Shape, Symbol, TensorData, Type, Value,
 };
+use rustc_hash::FxHashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What comes behind the gradients, while it is built.
@@ -97,7 +99,39 @@ impl<'a, 'm> Tail<'a, 'm> {
         self.running_statistics(checked.found)?;
         self.random_numbers()?;
         self.next_scale(scale, checked.found)?;
+        if scale.is_none() && self.update.clip_norm.is_none() {
+            self.bring_forward();
+        }
         Ok((self.states, self.renamed))
+    }
+
+    /// Moves every optimizer right behind its gradient, or behind what still reads the weight: where nobody looks at all
+    /// gradients together, none has to live until all are there.
+    fn bring_forward(&mut self) {
+        let module = &mut *self.inserter.module;
+        let nodes: Vec<Node> = module.nodes(module.main()).collect();
+        let places: FxHashMap<Node, usize> = nodes.iter().copied().zip(0..).collect();
+        let mut written: BTreeMap<Node, Vec<Value>> = BTreeMap::new();
+        for state in &self.states {
+            let maker = module.producer(state.next).map(|(node, _)| node);
+            let optimizers = [OpKind::SGD, OpKind::Adam, OpKind::AdamW];
+            let is_optimizer =
+                |&node: &Node| module.node(node).schema().is_some_and(|s| optimizers.contains(&s.kind));
+            if let Some(node) = maker.filter(is_optimizer) {
+                written.entry(node).or_default().push(state.input);
+            }
+        }
+        // What was moved behind a node so far: the next one goes behind that.
+        let mut behind: FxHashMap<Node, Node> = FxHashMap::default();
+        for (node, inputs) in written {
+            let makers = module.node(node).operands().iter().flatten();
+            let makers = makers.filter_map(|&value| module.producer(value)).map(|(maker, _)| maker);
+            let readers = inputs.iter().flat_map(|&input| module.uses(input)).map(|(reader, _)| reader);
+            let before = makers.chain(readers).filter(|&other| other != node);
+            let Some(last) = before.max_by_key(|other| places[other]) else { continue };
+            let at = behind.insert(last, node).unwrap_or(last);
+            module.move_node(node, Position::After(at));
+        }
     }
 
     /// Looks at all gradients, and finds the factor that clips them.

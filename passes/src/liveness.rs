@@ -1,0 +1,175 @@
+//! How long values live and how many bytes live at each node, as a runtime's plan would find: an estimate of the peak.
+//!
+//! A *storage* is what one or more values of the main graph share: a view (Reshape and the like) has the bytes of its
+//! operand. It lives from the node that makes it to the last that reads one of its values; an element-by-element operator
+//! computes in the place of an operand that ends there; the next value of a state takes the place of the state. Inputs,
+//! states and constants are there all the time and not counted. Dims that are names or unknown have the extents of
+//! [`Sizes::default`].
+
+use crate::cost::{Extents, Sizes};
+use ampc_ir::entity::SecondaryMap;
+use ampc_ir::module::Def;
+use ampc_ir::op::OpKind;
+use ampc_ir::op::is_elementwise;
+use ampc_ir::{DType, Module, Node, Value};
+use rustc_hash::FxHashSet;
+use std::collections::BTreeMap;
+
+/// Bytes that are counted for one storage at most, so that sums never overflow.
+const MOST: u64 = 1 << 44;
+
+/// The bytes that several values share while they live.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Storage {
+    /// The value that is computed; the others are views of it.
+    pub(crate) value: Value,
+    pub(crate) bytes: i64,
+    /// The place of the node that makes it, and of the last that reads it; the number of nodes if it leaves the graph.
+    pub(crate) first: usize,
+    pub(crate) last: usize,
+}
+
+/// The nodes of the main graph in order, and the storages of their results.
+#[derive(Debug)]
+pub(crate) struct Liveness {
+    pub(crate) nodes: Vec<Node>,
+    /// The place of each node.
+    pub(crate) places: SecondaryMap<Node, usize>,
+    pub(crate) storages: Vec<Storage>,
+    /// The storage of a value, one more than its index; 0 for what lives outside.
+    of: SecondaryMap<Value, usize>,
+    /// The storage that the result of each node takes the place of.
+    taken: Vec<Option<usize>>,
+}
+
+/// The most bytes that live at once.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Peak {
+    /// All of them.
+    pub bytes: u64,
+    /// The node that runs meanwhile; `None` of an empty graph.
+    pub node: Option<Node>,
+    /// They by element type.
+    pub by_dtype: BTreeMap<DType, u64>,
+}
+
+/// The estimated peak of the main graph, without inputs, states and constants.
+pub fn estimated_peak(module: &Module) -> Peak {
+    let liveness = Liveness::of(module);
+    let ends = |storage: usize| liveness.end(storage, liveness.storages[storage].last);
+    let mut change = vec![0i64; liveness.nodes.len() + 1];
+    for (i, storage) in liveness.storages.iter().enumerate() {
+        change[storage.first] += storage.bytes;
+        change[ends(i) + 1] -= storage.bytes;
+    }
+    let (mut now, mut most, mut at) = (0, 0, 0);
+    for (place, change) in change.iter().enumerate() {
+        now += change;
+        if now > most {
+            (most, at) = (now, place);
+        }
+    }
+    let mut by_dtype: BTreeMap<DType, u64> = BTreeMap::new();
+    for (i, storage) in liveness.storages.iter().enumerate() {
+        let alive = storage.first <= at && at <= ends(i);
+        if let (true, Some(dtype)) = (alive, module.value(storage.value).ty.dtype()) {
+            *by_dtype.entry(dtype).or_default() += storage.bytes.unsigned_abs();
+        }
+    }
+    Peak { bytes: most.unsigned_abs(), node: liveness.nodes.get(at).copied(), by_dtype }
+}
+
+/// Whether the result has the bytes of the first operand.
+pub(crate) fn is_view(module: &Module, node: Node) -> bool {
+    module.node(node).schema().is_some_and(|schema| {
+        matches!(
+            schema.kind,
+            OpKind::Reshape | OpKind::Flatten | OpKind::Squeeze | OpKind::Unsqueeze | OpKind::Identity
+        )
+    })
+}
+
+impl Liveness {
+    pub(crate) fn of(module: &Module) -> Liveness {
+        let main = module.main();
+        let nodes: Vec<Node> = module.nodes(main).collect();
+        let next: FxHashSet<Value> = module.graph(main).states.iter().map(|&(_, next)| next).collect();
+        let mut places = SecondaryMap::default();
+        nodes.iter().enumerate().for_each(|(place, &node)| places[node] = place);
+        let taken = vec![None; nodes.len()];
+        let mut found = Liveness { nodes, places, storages: Vec::new(), of: SecondaryMap::default(), taken };
+        let sizes = Sizes::default();
+        for place in 0..found.nodes.len() {
+            let node = found.nodes[place];
+            let view = is_view(module, node);
+            let data = module.node(node);
+            for &value in data.results().iter().flatten() {
+                let last = found.last(module, value, place);
+                let operand = data.operand(0).filter(|_| view);
+                match operand.map(|operand| found.of[operand]) {
+                    Some(0) => {}
+                    Some(storage) => {
+                        found.of[value] = storage;
+                        let storage = &mut found.storages[storage - 1];
+                        storage.last = storage.last.max(last);
+                    }
+                    None => {
+                        let bytes = if next.contains(&value) { 0 } else { bytes(module, &sizes, value) };
+                        found.storages.push(Storage { value, bytes, first: place, last });
+                        found.of[value] = found.storages.len();
+                    }
+                }
+            }
+        }
+        found.take_places(module);
+        found
+    }
+
+    /// The last place where a value is read.
+    fn last(&self, module: &Module, value: Value, made: usize) -> usize {
+        if module.is_output(value) {
+            return self.nodes.len();
+        }
+        module.uses(value).map(|(node, _)| self.places[node]).max().unwrap_or(made)
+    }
+
+    /// Finds which results are computed in the place of an operand.
+    fn take_places(&mut self, module: &Module) {
+        for place in 0..self.nodes.len() {
+            let data = module.node(self.nodes[place]);
+            if !data.schema().is_some_and(|schema| is_elementwise(schema.kind)) {
+                continue;
+            }
+            let Some(result) = data.result(0).and_then(|value| self.storage(value)) else { continue };
+            let bytes = self.storages[result].bytes;
+            let ends = |&storage: &usize| {
+                let found = self.storages[storage];
+                storage != result && found.last == place && found.bytes == bytes
+            };
+            self.taken[place] = data.operands().iter().flatten().filter_map(|&v| self.storage(v)).find(ends);
+        }
+    }
+
+    /// The storage of a value; `None` for inputs and constants, and views of them.
+    pub(crate) fn storage(&self, value: Value) -> Option<usize> {
+        self.of[value].checked_sub(1)
+    }
+
+    /// The last place where a storage takes bytes of its own, if `last` is the last that reads it.
+    pub(crate) fn end(&self, storage: usize, last: usize) -> usize {
+        match self.taken.get(last) {
+            Some(&taken) if taken == Some(storage) && last > self.storages[storage].first => last - 1,
+            Some(_) => last,
+            None => self.nodes.len().saturating_sub(1),
+        }
+    }
+}
+
+/// The size of a tensor, at most [`MOST`]; 0 of what is none.
+fn bytes(module: &Module, sizes: &Sizes, value: Value) -> i64 {
+    let elements = Extents { module, sizes }.elements(value);
+    let dtype = module.value(value).ty.dtype();
+    let is_source = matches!(module.value(value).def, Def::Constant(_) | Def::Input { .. });
+    let bytes = dtype.filter(|_| !is_source).map_or(Some(0), |dtype| dtype.storage_bytes(elements));
+    i64::try_from(bytes.unwrap_or(MOST).min(MOST)).unwrap_or(0)
+}

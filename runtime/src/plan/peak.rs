@@ -1,0 +1,90 @@
+//! How many bytes of an arena live at once, and at which step.
+
+use super::{GraphPlan, Place};
+use ampc_ir::DType;
+use std::collections::BTreeMap;
+
+/// The step at which most bytes of the arena live.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Peak {
+    /// All bytes that live then. The arena may have more: gaps, and ends that are rounded up.
+    pub bytes: usize,
+    /// The step, an index of [`GraphPlan::steps`].
+    pub step: usize,
+    /// Values by element type.
+    pub by_dtype: BTreeMap<DType, usize>,
+    /// Scratch memory of the step.
+    pub scratch: usize,
+}
+
+/// The bytes that one or more values share, and the steps that they live for.
+struct Range {
+    at: (usize, usize),
+    first: usize,
+    last: usize,
+    dtype: DType,
+}
+
+impl GraphPlan {
+    /// The step at which most bytes of the arena live; `None` if there is none.
+    pub fn peak(&self) -> Option<Peak> {
+        let ranges = self.ranges();
+        let mut change = vec![0isize; self.steps.len() + 1];
+        for range in &ranges {
+            change[range.first] += range.at.1.cast_signed();
+            change[range.last + 1] -= range.at.1.cast_signed();
+        }
+        let (mut now, mut most) = (0isize, None);
+        for (at, step) in self.steps.iter().enumerate() {
+            now += change[at];
+            let bytes = now.unsigned_abs() + step.scratch.1;
+            if most.is_none_or(|(least, _)| bytes > least) {
+                most = Some((bytes, at));
+            }
+        }
+        let (bytes, step) = most.filter(|&(bytes, _)| bytes > 0)?;
+        let mut by_dtype: BTreeMap<DType, usize> = BTreeMap::new();
+        for range in ranges.iter().filter(|range| range.first <= step && step <= range.last) {
+            *by_dtype.entry(range.dtype).or_default() += range.at.1;
+        }
+        Some(Peak { bytes, step, by_dtype, scratch: self.steps[step].scratch.1 })
+    }
+
+    /// What lives in the arena: values that share bytes one after the other, views and results in place, are one range.
+    fn ranges(&self) -> Vec<Range> {
+        let Some(end) = self.steps.len().checked_sub(1) else { return Vec::new() };
+        let mut lives = vec![None; self.values.len()];
+        let mut live = |value: u32, at: usize| {
+            let (first, last) = lives[value as usize].unwrap_or((at, at));
+            lives[value as usize] = Some((at.min(first), at.max(last)));
+        };
+        for (at, step) in self.steps.iter().enumerate() {
+            step.operands.iter().chain(&step.results).flatten().for_each(|&value| live(value, at));
+        }
+        for state in &self.states {
+            live(state.now, 0);
+            live(state.now, end);
+            live(state.next, end);
+        }
+        self.outputs.iter().for_each(|&output| live(output, end));
+        let mut found = Vec::new();
+        for (value, lives) in self.values.iter().zip(lives) {
+            if let (Place::Arena { offset, len }, Some((first, last)), Some((dtype, _))) =
+                (value.place, lives, &value.tensor)
+            {
+                found.push(Range { at: (offset, len), first, last, dtype: *dtype });
+            }
+        }
+        found.sort_by_key(|range| (range.at, range.first, range.last));
+        let mut ranges: Vec<Range> = Vec::new();
+        for range in found {
+            match ranges.last_mut() {
+                Some(before) if before.at == range.at && range.first <= before.last => {
+                    before.last = before.last.max(range.last);
+                }
+                _ => ranges.push(range),
+            }
+        }
+        ranges
+    }
+}
