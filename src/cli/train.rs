@@ -54,6 +54,15 @@ pub(crate) fn run(args: &TrainArgs, threads: Option<u32>, ui: Ui) -> Result<(), 
     if let Some(position) = position {
         training.resume(position);
     }
+    let (steps, taken) = (training.options().steps, training.position().step);
+    if taken >= steps {
+        let message =
+            format!("expected more than {taken} steps, which the checkpoint has taken, found {steps}");
+        let failure = Failure::usage("steps", message);
+        return Err(
+            failure.with_help("`--steps` and `--epochs` count those before the checkpoint; give more")
+        );
+    }
     let batch = training.options().batch.unwrap_or(1);
     let evaluation = args.data.eval.as_ref();
     let evaluation =
@@ -446,24 +455,10 @@ impl<'a> Session<'a> {
         let (position, trainer) = (self.training.position(), self.training.trainer());
         let mut text = String::new();
         let loss = |taken: Option<Taken>| taken.and_then(|taken| taken.of.loss).map_or("-".into(), digits);
-        match (self.first, self.last) {
-            (Some(first), Some(last)) => {
-                let steps = last.number - first.number + 1;
-                let _ = writeln!(
-                    text,
-                    "trained     {}, loss {} to {}",
-                    count(steps, "step"),
-                    loss(Some(first)),
-                    loss(Some(last))
-                );
-            }
-            _ => {
-                let _ = writeln!(
-                    text,
-                    "trained     no step: all {} are taken; `--steps` takes more",
-                    number(position.steps)
-                );
-            }
+        if let Some((first, last)) = self.first.zip(self.last) {
+            let steps = last.number - first.number + 1;
+            let (begin, end) = (loss(Some(first)), loss(Some(last)));
+            let _ = writeln!(text, "trained     {}, loss {begin} to {end}", count(steps, "step"));
         }
         let _ =
             writeln!(text, "skipped     {} of {}", number(position.skipped), count(position.step, "step"));

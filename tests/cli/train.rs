@@ -281,6 +281,13 @@ fn what_does_not_fit_is_refused() {
     refused(&format!("{state} --data none.npz"), 2, &["expected a sample at least, found none"]);
     npz::write(File::create(dir.path("missing.npz")).unwrap(), [("x", &x), ("targets", &target)]).unwrap();
     refused(&format!("{state} --data missing.npz"), 2, &["`target`: expected i64[N], found none", "targets"]);
+    trained(&dir, "--state s.safetensors --data d.npz --steps 4 --save full.safetensors");
+    let before = bytes(&dir, "full.safetensors");
+    for more in ["--steps 4", "--steps 2", "--epochs 1", ""] {
+        let words = format!("--resume full.safetensors --data d.npz --save full.safetensors {more}");
+        refused(&words, 2, &["expected more than 4 steps"]);
+    }
+    assert!(bytes(&dir, "full.safetensors") == before);
     // Files that are not there, or are none.
     refused(&format!("{state} --data nobody.npz"), 5, &["nobody.npz"]);
     refused(&format!("{state} --data m.ir"), 2, &["expected a file that ends in .npz or .safetensors"]);

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "ampc train [OPTIONS] --state <FILE.safetensors> --data <DATA> --steps <N> <STEP>\n       \
+    override_usage = "ampc train [OPTIONS] --state <FILE.safetensors> --data <DATA> (--steps <N> | --epochs <N>) <STEP>\n       \
                             ampc train [OPTIONS] --resume <FILE.safetensors> --data <DATA> <STEP>"
 )]
 pub(crate) struct TrainArgs {
@@ -76,8 +76,8 @@ pub(crate) struct LoopArgs {
     /// Instead of steps: how often to go over all samples
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) epochs: Option<u64>,
-    /// The learning rate, or constant, linear or cosine[:lr=X,warmup=N,final=X,steps=N] or
-    /// one-cycle[:lr=X,start=X,final=X,rise=SHARE,steps=N] [default: 0.001]
+    /// The learning rate, or a schedule: constant:lr=X[,warmup=N], linear or cosine:lr=X[,warmup=N,final=X,steps=N], or
+    /// one-cycle:lr=X[,start=X,final=X,rise=SHARE,steps=N] [default: 0.001]
     #[arg(long, value_name = "SCHEDULE", value_parser = spec::<Schedule>)]
     pub(crate) lr: Option<Schedule>,
 }

@@ -149,8 +149,9 @@ impl FromStr for Schedule {
 /// What is expected of a rate.
 const RATE: &str = "a finite learning rate, 0 or more";
 
+/// Whether a number is a rate that f32 holds, in which a step takes it.
 fn is_rate(rate: f64) -> bool {
-    rate.is_finite() && rate >= 0.0
+    (0.0..=f64::from(f32::MAX)).contains(&rate)
 }
 
 fn rate_of(settings: &mut Settings<'_>, key: &str) -> Result<Option<f64>, SpecError> {
@@ -246,6 +247,7 @@ mod tests {
         for (text, expected) in [
             ("fast", "a number, constant, linear, cosine or one-cycle"),
             ("-1", "0 or more"),
+            ("1e39", "finite"),
             ("nan", "finite"),
             ("cosine", "`cosine:lr=X`"),
             ("cosine:lr=inf", "finite"),
