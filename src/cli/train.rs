@@ -55,9 +55,9 @@ pub(crate) fn run(args: &TrainArgs, threads: Option<u32>, ui: Ui) -> Result<(), 
         training.resume(position);
     }
     let (steps, taken) = (training.options().steps, training.position().step);
-    if taken >= steps {
+    if taken > steps {
         let message =
-            format!("expected more than {taken} steps, which the checkpoint has taken, found {steps}");
+            format!("expected {taken} steps, which the checkpoint has taken, or more, found {steps}");
         let failure = Failure::usage("steps", message);
         return Err(
             failure.with_help("`--steps` and `--epochs` count those before the checkpoint; give more")
@@ -200,6 +200,9 @@ impl<'a> Session<'a> {
     ) -> Session<'a> {
         let histograms = args.output.histogram_every.map(|_| GradientHistograms::new(training.trainer()));
         let now = Instant::now();
+        // What is gone on with is there already.
+        let begins = args.resume.as_ref().zip(args.output.save.as_ref()).filter(|(a, b)| is_same(a, b));
+        let saved = begins.map(|_| training.position().step);
         Session {
             args,
             ui,
@@ -210,7 +213,7 @@ impl<'a> Session<'a> {
             histograms,
             first: None,
             last: None,
-            saved: None,
+            saved,
             evaluated: None,
             since: now,
             samples: 0,
@@ -459,6 +462,9 @@ impl<'a> Session<'a> {
             let steps = last.number - first.number + 1;
             let (begin, end) = (loss(Some(first)), loss(Some(last)));
             let _ = writeln!(text, "trained     {}, loss {begin} to {end}", count(steps, "step"));
+        } else {
+            let _ = writeln!(text, "trained     no step: all {} are taken", number(position.steps));
+            return text;
         }
         let _ =
             writeln!(text, "skipped     {} of {}", number(position.skipped), count(position.step, "step"));

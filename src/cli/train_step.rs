@@ -219,18 +219,17 @@ fn memory(module: &Module) -> String {
         formats[at].1 += bytes;
     }
     let mut text = format!("recomputed  {}, {bytes} bytes\n", table::count(nodes as u64, "node"));
-    let megabytes = |bytes: u64| format!("{:.1} MB", bytes as f64 / 1e6);
     let parts: Vec<String> = formats
         .iter()
         .filter(|(_, bytes)| *bytes > 0)
-        .map(|(format, bytes)| format!("{} of {format}", megabytes(*bytes)))
+        .map(|(format, bytes)| format!("{} of {format}", table::bytes(*bytes)))
         .collect();
     let kept = kept(module).into_iter().map(|(value, _)| self::bytes(module, value)).sum();
     let _ = writeln!(
         text,
         "peak        {} of weights and states; about {} of activations and gradients ({})",
-        megabytes(kept),
-        megabytes(peak.bytes),
+        table::bytes(kept),
+        table::bytes(peak.bytes),
         parts.join(", ")
     );
     text

@@ -133,7 +133,7 @@ fn a_resumed_run_is_the_one_that_was_not_stopped() {
 fn a_killed_run_goes_on() {
     const KILLS: u32 = 50;
     let dir = folder(&[]);
-    let state = format!("{RUN} --steps 600 --save-every 1 -q");
+    let state = format!("{RUN} --steps 2000 --save-every 1 -q");
     let whole = format!("--state s.safetensors {state} --save whole.safetensors --log whole.jsonl");
     trained(&dir, &whole.replace("--save-every 1 ", ""));
     // A linear congruence gives other instants each time, and the same in every test.
@@ -283,9 +283,17 @@ fn what_does_not_fit_is_refused() {
     refused(&format!("{state} --data missing.npz"), 2, &["`target`: expected i64[N], found none", "targets"]);
     trained(&dir, "--state s.safetensors --data d.npz --steps 4 --save full.safetensors");
     let before = bytes(&dir, "full.safetensors");
-    for more in ["--steps 4", "--steps 2", "--epochs 1", ""] {
-        let words = format!("--resume full.safetensors --data d.npz --save full.safetensors {more}");
-        refused(&words, 2, &["expected more than 4 steps"]);
+    let resume = "--resume full.safetensors --data d.npz --save full.safetensors";
+    for more in ["--steps 2", "--epochs 1"] {
+        refused(
+            &format!("{resume} {more}"),
+            2,
+            &["expected 4 steps, which the checkpoint has taken, or more"],
+        );
+    }
+    for more in ["--steps 4", "--lr 1", ""] {
+        let run = trained(&dir, &format!("{resume} {more}"));
+        assert!(run.stderr.contains("no step: all 4 are taken"), "{run}");
     }
     assert!(bytes(&dir, "full.safetensors") == before);
     // Files that are not there, or are none.
