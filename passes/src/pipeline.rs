@@ -495,6 +495,7 @@ mod tests {
             "train" | "freeze" => words(&["", "w", "\"*.bias\"+v"]),
             "unreached" => words(&["error", "freeze"]),
             "outputs" => words(&["none", "gradients"]),
+            "of" => words(&["model", "loss"]),
             "optimizer" => words(&["adamw", "none", "\"sgd:momentum=0.9,nesterov=1\"", "adam"]),
             "scaler" => words(&["ampc", "none", "static:128", "\"torch:init=1024,interval=50\""]),
             "precision" => words(&["fp32", "low"]),

@@ -21,7 +21,7 @@
 //! raises ranges and finds maxima in logarithmic time (`recompute/load.rs`):
 //! 1. Candidates are gone through in program order. For each, the copy is tried: its bytes go between its last forward
 //!    reader and its first backward reader, and what the copy reads is demanded at the copy's place: from what lives there,
-//!    from a copy that is moved there, from another copy, or by a longer life. At most [`MOST_AT_ONCE`] copies are made
+//!    from a copy that is moved there, from another copy, or by a longer life. At most 24 copies are made
 //!    or moved for one candidate.
 //! 2. The trial stays if the peak is not above what it was and, summed over all nodes, fewer bytes live.
 //! 3. That gives the lowest peak that is found, F. Everything is then done again, and candidates whose life crosses no

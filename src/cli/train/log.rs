@@ -1,6 +1,5 @@
-//! The log of a training: a line of JSON for every step, schema `ampc-train-log/1` ([docs/training.md]).
+//! The log of a training: a line of JSON for every step, schema `ampc-train-log/1`, which docs/training.md describes.
 //!
-//! [docs/training.md]: https://docs.rs/ampc
 
 use crate::cli::diagnose;
 use crate::cli::problem::Failure;
