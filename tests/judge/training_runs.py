@@ -23,12 +23,15 @@ from safetensors.numpy import load_file
 
 import ampc
 import measure
-from step_curves import OPTIMIZERS, REFUSED, STEPS, compare, make
+from step_curves import OPTIMIZERS, REFUSED, compare, make
 
 LOW_STEPS = 100
 # Those with few enough operations for 100 steps in two runtimes.
 LOW = ("mlp", "conv1d3d", "nanogpt", "resnet18_cifar", "unet")
 SCALER = "ampc:init=16777216"
+# Its loss of 8 images is chaotic: six losses are as near as torch's in float32, then one event that another order of sums
+# decides, such as a ReLU whose operand is near 0, moves them by 5e-5.
+STEPS = {"resnet50": 6}
 
 
 def train(binary: str, step: Path, data: Path, steps: int, rate: float, save: Path, *options: str) -> measure.Run:
