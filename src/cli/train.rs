@@ -154,6 +154,12 @@ fn open_log(
 ) -> Result<Option<Log>, Failure> {
     let Some(path) = &args.output.log else { return Ok(None) };
     let path = log::path_of(path);
+    let states = [args.state.as_ref(), args.resume.as_ref()].into_iter().flatten();
+    if let Some(state) = states.into_iter().find(|state| is_same(state, &path)) {
+        let message =
+            format!("`--log {}` is the state `{}`; choose another name", path.display(), state.display());
+        return Err(Failure::usage("same_file", message));
+    }
     let force = args.output.force || position.is_some();
     ampc::files::check(&path, force, read).map_err(|e| diagnose::failure(&e, None))?;
     match position {
@@ -327,7 +333,7 @@ impl<'a> Session<'a> {
     /// Takes a step, and does what is due behind it; false if there is none to take.
     fn step(&mut self) -> Result<bool, Failure> {
         let due = |every: Option<u64>, step: u64| every.is_some_and(|every| step.is_multiple_of(every));
-        let next = self.training.position().step + 1;
+        let next = self.training.position().step.saturating_add(1);
         let started = Instant::now();
         let histograms = self.histograms.as_mut().filter(|_| due(self.args.output.histogram_every, next));
         let taken = match histograms {

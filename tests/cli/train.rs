@@ -295,6 +295,13 @@ fn what_does_not_fit_is_refused() {
         let run = trained(&dir, &format!("{resume} {more}"));
         assert!(run.stderr.contains("no step: all 4 are taken"), "{run}");
     }
+    // A log is no other file, whatever is resumed.
+    dir.write("notes.txt", "mine\n");
+    let resume = "--resume full.safetensors --data d.npz --steps 6";
+    refused(&format!("{resume} --log notes.txt"), 2, &["expected a log of `ampc train`"]);
+    refused(&format!("{resume} --log full.safetensors"), 2, &["is the state `full.safetensors`"]);
+    refused(&format!("{state} --data d.npz --log s.safetensors"), 2, &["is the state `s.safetensors`"]);
+    assert_eq!(bytes(&dir, "notes.txt"), b"mine\n");
     assert!(bytes(&dir, "full.safetensors") == before);
     // Files that are not there, or are none.
     refused(&format!("{state} --data nobody.npz"), 5, &["nobody.npz"]);

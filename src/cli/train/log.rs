@@ -16,6 +16,9 @@ pub(super) struct Log {
     out: BufWriter<File>,
 }
 
+/// What the first line of a log says.
+const SCHEMA: &str = "ampc-train-log/1";
+
 /// The name of the log in a folder.
 const NAME: &str = "train.jsonl";
 
@@ -29,13 +32,14 @@ impl Log {
     pub(super) fn start(path: &Path) -> Result<Log, Failure> {
         let file = File::create(path).map_err(|e| failed(path, &e))?;
         let mut log = Log { path: path.to_owned(), out: BufWriter::new(file) };
-        log.write(&json!({ "schema": "ampc-train-log/1" }))?;
+        log.write(&json!({ "schema": SCHEMA }))?;
         Ok(log)
     }
 
-    /// Goes on with a log behind step `step`: what it has of later ones goes, as does a line that is not whole.
+    /// Goes on with a log behind step `step`: what it has of later ones goes, as does a line that is not whole. A file that
+    /// is no log is left alone.
     pub(super) fn go_on(path: &Path, step: u64) -> Result<Log, Failure> {
-        if !path.exists() {
+        if std::fs::metadata(path).map_or(true, |found| found.is_file() && found.len() == 0) {
             return Log::start(path);
         }
         let fail = |e: &std::io::Error| failed(path, e);
@@ -48,6 +52,14 @@ impl Log {
             let record = serde_json::from_slice::<Value>(&line).ok();
             let of = record.as_ref().and_then(|record| record.get("step"));
             let is_later = of.and_then(Value::as_u64).is_some_and(|of| of > step);
+            let schema = record.as_ref().and_then(|record| record.get("schema"));
+            if kept == 0 && schema.and_then(Value::as_str) != Some(SCHEMA) {
+                let message = format!(
+                    "`--log {}`: expected a log of `ampc train` to go on with, found another file; choose another name",
+                    path.display()
+                );
+                return Err(Failure::usage("log", message));
+            }
             if record.is_none() || is_later || line.last() != Some(&b'\n') {
                 break;
             }

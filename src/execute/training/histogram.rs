@@ -6,7 +6,7 @@
 use crate::execute::trainer::Trainer;
 use ampc_ir::module::Def;
 use ampc_ir::{Node, Type, Value};
-use ampc_passes::step::{Phase, phase_of};
+use ampc_passes::step::{Phase, Purpose, phase_of, role_of};
 use ampc_runtime::cpu::NodeObserver;
 use ampc_runtime::{DataRef, TensorRef};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -95,7 +95,8 @@ enum Kind {
 /// Histograms of the gradients of one step, as they are computed: multiplied by the loss scale.
 ///
 /// Those of weights are what the check of gradients and the optimizer read. Those of activations are the other tensors of
-/// floats that the backward phase computes from the loss scale; in a step without one, all of that phase. What a formula
+/// floats that the backward phase computes from the loss scale; in a step without one, all of that phase but activations that
+/// are computed again. What a formula
 /// computes on the way counts among them.
 #[derive(Debug)]
 pub struct GradientHistograms {
@@ -128,7 +129,8 @@ impl GradientHistograms {
                 }
                 continue;
             }
-            if phase_of(step, node) != Some(Phase::Backward) {
+            let is_recomputed = role_of(step, node) == Some(Purpose::Recompute.spelling());
+            if phase_of(step, node) != Some(Phase::Backward) || is_recomputed {
                 continue;
             }
             let reads = step.node(node).operands().iter().flatten().any(|value| of_loss.contains(value));
