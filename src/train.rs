@@ -58,6 +58,8 @@ pub struct TrainOptions {
     /// Whether cheap activations are computed again for gradients where that lowers the peak of memory; the bits of all
     /// outputs are the same.
     pub recomputes: bool,
+    /// Whether weights are kept in fp32 though they are read in 16 bits only.
+    pub keeps_master_weights: bool,
     /// Whether the optimizer writes low copies of weights, or every step casts them.
     pub writes_low_copies: bool,
     /// The seed of dropouts in the state that the step begins with.
@@ -84,6 +86,7 @@ impl Default for TrainOptions {
             freeze: Vec::new(),
             freezes_unreached: false,
             recomputes: true,
+            keeps_master_weights: true,
             writes_low_copies: true,
             dropout_seed: 0,
             gradients: CustomGradients::default(),
@@ -197,6 +200,7 @@ pub fn pipeline_of_step(module: &Module, options: &TrainOptions) -> Result<Pipel
             scaler: options.scaler.clone(),
             clip_norm: options.clip_norm,
             decay: options.decay.clone(),
+            keeps_master_weights: options.keeps_master_weights,
             writes_low_copies: options.writes_low_copies,
         }),
         Box::new(Dce),

@@ -16,6 +16,8 @@ use std::collections::BTreeMap;
 
 #[path = "train_step/custom.rs"]
 mod custom;
+#[path = "train_step/masters.rs"]
+mod masters;
 #[path = "train_step/stable.rs"]
 mod stable;
 

@@ -428,7 +428,7 @@ pub(crate) fn conceal(module: &mut Module, input: Value, narrows: bool) -> Value
 }
 
 /// The inserted cast to 16 bits that alone reads a value, and what to.
-fn only_cast(module: &Module, value: Value) -> Option<(Node, DType)> {
+pub(crate) fn only_cast(module: &Module, value: Value) -> Option<(Node, DType)> {
     let mut readers = module.uses(value).map(|(node, _)| node);
     let (Some(node), None) = (readers.next(), readers.next()) else { return None };
     let data = module.node(node);

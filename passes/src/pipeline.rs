@@ -501,6 +501,7 @@ mod tests {
             "precision" => words(&["fp32", "low"]),
             "seed" => words(&["0", "7"]),
             "low_copies" => words(&["written", "none"]),
+            "master_weights" => words(&["fp32", "none"]),
             "clip_norm" => words(&["none", "1", "0.5"]),
             "decay" => words(&["", "w=0", "\"*.bias=0\"+v=0.1"]),
             other => panic!("no values for the option `{other}`"),

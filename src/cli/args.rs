@@ -304,6 +304,9 @@ pub(crate) struct StepArgs {
     /// `weight_decay=X`; or none, for which gradients are outputs
     #[arg(long, value_name = "OPTIMIZER", default_value = "adamw", value_parser = spec::<Optimizer>)]
     pub(crate) optimizer: Optimizer,
+    /// How weights are kept that are read in 16 bits only
+    #[arg(long, value_enum, value_name = "FORMAT", default_value = "fp32")]
+    pub(crate) master_weights: MasterWeightsArg,
     /// ampc, torch, paddle-fleet, paddle-old, paddle-new, jmp, fastai or ort-trainer, each with settings behind it
     /// (`torch:init=1024,interval=50`); static:N, none, or a JSON file [default: ampc for fp16, none otherwise]
     #[arg(long, value_name = "SCALER|FILE.json")]
@@ -338,6 +341,15 @@ pub(crate) enum RecomputeArg {
     None,
     /// Casts, moves, dropouts, and what is computed element by element
     Cheap,
+}
+
+/// How weights are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum MasterWeightsArg {
+    /// In fp32, with a copy in 16 bits that the optimizer writes
+    Fp32,
+    /// In 16 bits alone: small updates are lost
+    None,
 }
 
 /// In which precision a loss is computed.

@@ -14,8 +14,8 @@ use super::{diagnose, interrupt, shown};
 use ampc::ErrorKind;
 use ampc::execute::Trainer;
 use ampc::execute::training::{
-    Checkpoint, Dataset, Evaluation, GradientHistograms, Incomplete, NO_OPTIMIZER, Position, Schedule, Taken,
-    Training, TrainingOptions,
+    Checkpoint, Dataset, Evaluation, GradientHistograms, Incomplete, LostUpdates, NO_OPTIMIZER, Position,
+    Schedule, Taken, Training, TrainingOptions,
 };
 use ampc::ir::{DType, Module};
 use ampc::onnx::bytes::SourceBytes;
@@ -73,7 +73,7 @@ pub(crate) fn run(args: &TrainArgs, threads: Option<u32>, ui: Ui) -> Result<(), 
     read.extend(evaluation.iter().flat_map(|evaluation| evaluation.data().files().iter().cloned()));
     check_outputs(args, &read)?;
     let log = open_log(args, position, &read)?;
-    let session = Session::new(args, ui, &progress, training, evaluation, log);
+    let session = Session::new(args, ui, &progress, training, evaluation, log).map_err(fail)?;
     progress.suspend(|| session.begin(position));
     session.train()
 }
@@ -169,6 +169,18 @@ fn open_log(
     .map(Some)
 }
 
+/// Takes a step, and looks at its gradients and updates.
+fn take_watched(
+    training: &mut Training,
+    watched: &mut (GradientHistograms, LostUpdates),
+) -> Result<Option<Taken>, ampc::Error> {
+    watched.0.clear();
+    watched.1.begin(training.trainer())?;
+    let taken = training.step_observed(Some(watched), |_, _| {})?;
+    watched.1.end(training.trainer());
+    Ok(taken)
+}
+
 /// How often the line on the terminal is written anew.
 const REFRESH: Duration = Duration::from_millis(100);
 
@@ -180,7 +192,8 @@ struct Session<'a> {
     training: Training,
     evaluation: Option<Evaluation>,
     log: Option<Log>,
-    histograms: Option<GradientHistograms>,
+    /// What the log says of gradients and updates.
+    watched: Option<(GradientHistograms, LostUpdates)>,
     /// The first step of this run, and the last.
     first: Option<Taken>,
     last: Option<Taken>,
@@ -203,20 +216,25 @@ impl<'a> Session<'a> {
         training: Training,
         evaluation: Option<Evaluation>,
         log: Option<Log>,
-    ) -> Session<'a> {
-        let histograms = args.output.histogram_every.map(|_| GradientHistograms::new(training.trainer()));
+    ) -> Result<Session<'a>, ampc::Error> {
+        let trainer = training.trainer();
+        let watched = args
+            .output
+            .histogram_every
+            .map(|_| LostUpdates::new(trainer).map(|updates| (GradientHistograms::new(trainer), updates)));
+        let watched = watched.transpose()?;
         let now = Instant::now();
         // What is gone on with is there already.
         let begins = args.resume.as_ref().zip(args.output.save.as_ref()).filter(|(a, b)| is_same(a, b));
         let saved = begins.map(|_| training.position().step);
-        Session {
+        Ok(Session {
             args,
             ui,
             progress,
             training,
             evaluation,
             log,
-            histograms,
+            watched,
             first: None,
             last: None,
             saved,
@@ -225,7 +243,7 @@ impl<'a> Session<'a> {
             samples: 0,
             shown: now,
             has_heading: false,
-        }
+        })
     }
 
     /// Says what is about to be done, and what is odd about it.
@@ -335,12 +353,9 @@ impl<'a> Session<'a> {
         let due = |every: Option<u64>, step: u64| every.is_some_and(|every| step.is_multiple_of(every));
         let next = self.training.position().step.saturating_add(1);
         let started = Instant::now();
-        let histograms = self.histograms.as_mut().filter(|_| due(self.args.output.histogram_every, next));
-        let taken = match histograms {
-            Some(histograms) => {
-                histograms.clear();
-                self.training.step_observed(Some(histograms), |_, _| {})
-            }
+        let watched = self.watched.as_mut().filter(|_| due(self.args.output.histogram_every, next));
+        let taken = match watched {
+            Some(watched) => take_watched(&mut self.training, watched),
             None => self.training.step(),
         };
         let taken = taken.map_err(|error| self.of_step(&error, next))?;
@@ -350,10 +365,9 @@ impl<'a> Session<'a> {
         self.samples += taken.samples;
         if let Some(log) = &mut self.log {
             log.step(&taken, started.elapsed().as_secs_f64())?;
-            if let Some(found) =
-                self.histograms.as_ref().filter(|_| due(self.args.output.histogram_every, next))
-            {
-                log.histograms(taken.number, found)?;
+            let watched = self.watched.as_ref().filter(|_| due(self.args.output.histogram_every, next));
+            if let Some((histograms, updates)) = watched {
+                log.histograms(&taken, histograms, updates)?;
             }
         }
         let steps = self.training.options().steps;

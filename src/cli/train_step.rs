@@ -1,6 +1,6 @@
 //! `ampc train-step`: from a forward model to a training step.
 
-use super::args::{EmitArg, LossPrecisionArg, RecomputeArg, TrainStepArgs};
+use super::args::{EmitArg, LossPrecisionArg, MasterWeightsArg, RecomputeArg, TrainStepArgs};
 use super::emit::{self, Emit, Target};
 use super::pipeline::{Run, load};
 use super::problem::{Failure, Problem};
@@ -161,6 +161,7 @@ fn options(
         freezes_unreached: step.freeze_unused,
         // An fp32 model that rounds casts its weights itself.
         writes_low_copies: !emulated,
+        keeps_master_weights: step.master_weights == MasterWeightsArg::Fp32,
         recomputes: step.recompute == RecomputeArg::Cheap,
         dropout_seed: step.dropout_seed,
         gradients: CustomGradients::default(),

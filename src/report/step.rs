@@ -58,6 +58,8 @@ pub struct StepOptions {
     /// The largest norm of all gradients together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clip_norm: Option<f64>,
+    /// How weights are kept that are read in 16 bits only: `fp32` or `none`.
+    pub master_weights: &'static str,
     /// What is computed again for gradients: `cheap` or `none`.
     pub recompute: &'static str,
 }
@@ -224,6 +226,7 @@ impl StepOptions {
             optimizer: options.optimizer.to_string(),
             scaler: options.scaler.to_string(),
             clip_norm: options.clip_norm,
+            master_weights: if options.keeps_master_weights { "fp32" } else { "none" },
             recompute: if options.recomputes { "cheap" } else { "none" },
         }
     }
@@ -250,11 +253,16 @@ fn tensor(module: &Module, value: Value) -> StepTensor {
 
 /// The decay of the optimizer that reads a parameter.
 fn decay(module: &Module, parameter: Value) -> Option<f64> {
-    let readers = module.uses(parameter).map(|(node, _)| node);
-    let mut optimizers = readers.filter(|&node| phase_of(module, node) == Some(Phase::Update));
-    optimizers.find_map(|node| match NodeView::new(module, node)?.attr("weight_decay")? {
-        AttrValue::Tensor(data) => data.small_floats(1)?.first().copied(),
-        _ => None,
+    let of_update = |node: &Node| phase_of(module, *node) == Some(Phase::Update);
+    let readers: Vec<Node> = module.uses(parameter).map(|(node, _)| node).filter(of_update).collect();
+    // One that is stored low is cast for its optimizer.
+    let casts = readers.iter().filter_map(|&node| cast_of(module, node)).map(|(.., wide)| wide);
+    let of_casts: Vec<Node> = casts.flat_map(|wide| module.uses(wide)).map(|(node, _)| node).collect();
+    readers.into_iter().chain(of_casts).find_map(|node| {
+        match NodeView::new(module, node)?.attr("weight_decay")? {
+            AttrValue::Tensor(data) => data.small_floats(1)?.first().copied(),
+            _ => None,
+        }
     })
 }
 

@@ -9,8 +9,10 @@
 //! %loss_scale_next, %good_next = UpdateLossScale(%loss_scale, %good, %found)
 //! ```
 //!
-//! Weights are kept in fp32. Where an inserted cast to 16 bits reads a weight, the optimizer writes what the cast would make
-//! of the next weight: this *low copy* is a state too, and the cast goes.
+//! Weights are kept in fp32: *master weights*. Where an inserted cast to 16 bits reads a weight, the optimizer writes what
+//! the cast would make of the next weight: this *low copy* is a state too, and the cast goes. Without master weights, what
+//! only such a cast reads is kept in 16 bits alone ([`weights`]), and updates that are less than half a unit in the last
+//! place of the weight are lost.
 //!
 //! Without a loss scale and without clipping, nobody looks at all gradients together: every optimizer then stands right
 //! behind its gradient and the last reader of its weight, so that the gradient ends there.
@@ -22,12 +24,13 @@
 //! [`METADATA`] lists them.
 
 mod tail;
+mod weights;
 
 use self::tail::{Tail, Trained};
 use super::inference::{self, RATE};
 use super::loss_scale::Scaler;
 use super::optimizer::{Optimizer, OptimizerKind};
-use super::state::{METADATA, declare, zeros_like};
+use super::state::{METADATA, State, declare, zeros_like};
 use super::statistics::Statistics;
 use super::warn_of_name;
 use crate::autodiff::{GRAD, SEED, one_with_role};
@@ -52,7 +55,9 @@ pub struct Update {
     pub clip_norm: Option<f64>,
     /// Decays of parameters by name, of which the last that matches holds.
     pub decay: Vec<(String, f64)>,
-    /// Whether the optimizer writes low copies of weights.
+    /// Whether weights are kept in fp32 though they are read in 16 bits only.
+    pub keeps_master_weights: bool,
+    /// Whether the optimizer writes low copies of weights in fp32.
     pub writes_low_copies: bool,
 }
 
@@ -63,6 +68,8 @@ pub fn decay_of(text: &str) -> Option<(String, f64)> {
     (!pattern.is_empty()).then(|| (pattern.to_owned(), number))
 }
 
+/// The words of the option `master_weights`.
+const MASTER_WEIGHTS: Words = Words { no: "none", yes: "fp32" };
 /// The words of the option `low_copies`.
 const LOW_COPIES: Words = Words { no: "none", yes: "written" };
 
@@ -108,6 +115,11 @@ impl Spelled for Update {
             },
         },
         PassOption {
+            def: option("master_weights", "fp32 or none", Some(MASTER_WEIGHTS.yes)),
+            print: |pass| (!pass.keeps_master_weights).then(|| Setting::word(MASTER_WEIGHTS.no)),
+            read: |pass, given| given.either(MASTER_WEIGHTS).map(|keeps| pass.keeps_master_weights = keeps),
+        },
+        PassOption {
             def: option("low_copies", "written or none", Some(LOW_COPIES.yes)),
             print: |pass| (!pass.writes_low_copies).then(|| Setting::word(LOW_COPIES.no)),
             read: |pass, given| given.either(LOW_COPIES).map(|writes| pass.writes_low_copies = writes),
@@ -119,6 +131,7 @@ impl Spelled for Update {
             scaler: "ampc".parse().expect("it is one"),
             clip_norm: None,
             decay: Vec::new(),
+            keeps_master_weights: true,
             writes_low_copies: true,
         }
     }
@@ -240,6 +253,11 @@ impl Pass for Update {
             inference::note_rate(module, name);
         }
         renamed.iter().for_each(|(wanted, found)| warn_of_name(wanted, found, cx));
+        let is_low = |state: &State| module.value(state.input).ty.dtype().is_some_and(DType::is_low);
+        if !self.keeps_master_weights && !states.iter().any(is_low) {
+            let message = "every weight is kept in fp32: none is read in 16 bits alone".to_owned();
+            cx.warn("update.master_weights", None, message);
+        }
         declare(module, &states, &self.scaler, cx);
         Ok(Changed::Yes)
     }

@@ -38,6 +38,22 @@ pub trait NodeObserver {
     fn leave(&mut self) {}
 }
 
+/// Two observers see what one would see, the first one first.
+impl<A: NodeObserver, B: NodeObserver> NodeObserver for (A, B) {
+    fn value(&mut self, node: Node, slot: usize, data: DataRef<'_>) {
+        self.0.value(node, slot, data);
+        self.1.value(node, slot, data);
+    }
+    fn enter(&mut self, node: Node, graph: GraphId) {
+        self.0.enter(node, graph);
+        self.1.enter(node, graph);
+    }
+    fn leave(&mut self) {
+        self.0.leave();
+        self.1.leave();
+    }
+}
+
 /// What holds during one run.
 pub(crate) struct Run<'a> {
     pub(crate) program: &'a Program,

@@ -98,7 +98,8 @@ pub(crate) struct TrainOutputArgs {
     /// Write a line of JSON for every step to this file, or to `train.jsonl` in this folder
     #[arg(long, value_name = "FILE.jsonl|DIR")]
     pub(crate) log: Option<PathBuf>,
-    /// Write histograms of the exponents of all gradients to the log, after every N steps
+    /// Write histograms of the exponents of all gradients to the log, and how many updates of weights were lost to rounding,
+    /// after every N steps
     #[arg(long, value_name = "N", requires = "log", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) histogram_every: Option<u64>,
     /// Print a line after every N steps [default: a tenth of them]

@@ -3,7 +3,7 @@
 
 use crate::cli::diagnose;
 use crate::cli::problem::Failure;
-use ampc::execute::training::{Evaluated, GradientHistograms, Log2Histogram, Taken};
+use ampc::execute::training::{Evaluated, GradientHistograms, Log2Histogram, LostUpdates, Taken};
 use serde_json::{Map, Value, json};
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, BufWriter, Seek, SeekFrom, Write};
@@ -96,10 +96,21 @@ impl Log {
         self.write(&json!({ "step": step, "eval_loss": number(found.loss), "eval_samples": found.samples }))
     }
 
-    /// The gradients of a step.
-    pub(super) fn histograms(&mut self, step: u64, found: &GradientHistograms) -> Result<(), Failure> {
+    /// The gradients of a step, and which updates of weights were lost unless it was skipped.
+    pub(super) fn histograms(
+        &mut self,
+        taken: &Taken,
+        found: &GradientHistograms,
+        updates: &LostUpdates,
+    ) -> Result<(), Failure> {
         let (weights, activations) = (histogram(&found.weights), histogram(&found.activations));
-        self.write(&json!({ "step": step, "gradients": { "weights": weights, "activations": activations } }))
+        let mut record = json!({
+            "step": taken.number, "gradients": { "weights": weights, "activations": activations },
+        });
+        if !taken.of.skipped {
+            record["updates"] = json!({ "elements": updates.updates, "lost": updates.lost });
+        }
+        self.write(&record)
     }
 }
 

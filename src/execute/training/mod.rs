@@ -29,6 +29,7 @@ mod dataset;
 mod evaluation;
 mod histogram;
 mod schedule;
+mod updates;
 
 pub use batches::{Batches, Incomplete};
 pub use checkpoint::{Checkpoint, Position};
@@ -36,6 +37,7 @@ pub use dataset::{Batch, Dataset};
 pub use evaluation::{Evaluated, Evaluation};
 pub use histogram::{GradientHistograms, Log2Histogram};
 pub use schedule::{Schedule, ScheduleKind};
+pub use updates::LostUpdates;
 
 use super::trainer::{Stepped, Trainer};
 use crate::error::Error;
@@ -213,7 +215,7 @@ impl Training {
         self.step_observed(None, |_, _| {})
     }
 
-    /// As [`step`](Self::step); `observer` sees every value that is computed, such as [`GradientHistograms`], and `visit`
+    /// As [`step`](Self::step); `observer` sees every value that is computed, such as [`GradientHistograms`] and [`LostUpdates`], and `visit`
     /// each output of the step, by its name.
     ///
     /// # Errors

@@ -12,5 +12,5 @@ mod optimizer;
 
 pub use self::function::FunctionError;
 pub use self::loss::{CustomLoss, LossNodes};
-pub(super) use self::optimizer::Shared;
 pub use self::optimizer::{CustomOptimizer, UpdateNodes};
+pub(super) use self::optimizer::{Shared, Updated};

@@ -88,7 +88,7 @@ impl CustomOptimizer {
     /// Adds the nodes for one parameter: the next weight, and the states.
     pub(in crate::step) fn add(&self, b: &mut UpdateNodes<'_>) -> Result<Updated, RuleError> {
         let next = (self.build)(b)?;
-        let weight = Next { input: b.weight, next: b.settle(b.weight, next)? };
+        let weight = b.settle(b.weight, next)?;
         let mut states = Vec::new();
         for Asked { kind, input, next } in std::mem::take(&mut b.states) {
             let Some(next) = next else {
@@ -97,7 +97,7 @@ impl CustomOptimizer {
             };
             states.push(Next { input, next: b.settle(input, next)? });
         }
-        Ok(Updated { weight, states })
+        Ok(Updated { next: weight, states })
     }
 }
 
@@ -115,7 +115,8 @@ impl fmt::Debug for CustomOptimizer {
 
 /// What came of a parameter.
 pub(in crate::step) struct Updated {
-    pub(in crate::step) weight: Next,
+    /// The next weight, in fp32.
+    pub(in crate::step) next: Value,
     pub(in crate::step) states: Vec<Next>,
 }
 
@@ -179,19 +180,20 @@ impl<'m> UpdateNodes<'m> {
         UpdateNodes { nodes, shared, name, weight, gradient, decay: 0.0, states, taken }
     }
 
-    /// Goes to a parameter.
+    /// Goes to a parameter, whose value in fp32 is `weight`.
     pub(in crate::step) fn enter(
         &mut self,
         parameter: Value,
+        weight: Value,
         gradient: Value,
         decay: f64,
     ) -> Result<(), RuleError> {
         self.name = name_of(self.module(), parameter);
-        (self.weight, self.decay) = (parameter, decay);
+        (self.weight, self.decay) = (weight, decay);
         self.states.clear();
-        self.gradient = self.cast(gradient, self.dtype(parameter)?)?;
+        self.gradient = self.cast(gradient, self.dtype(weight)?)?;
         if let Some(mult) = self.shared.mult {
-            let mult = self.cast(mult, self.dtype(parameter)?)?;
+            let mult = self.cast(mult, self.dtype(weight)?)?;
             self.gradient = self.times(self.gradient, mult)?;
         }
         Ok(())

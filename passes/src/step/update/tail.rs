@@ -3,9 +3,9 @@
 use super::{RATE, Update, UpdateError};
 use crate::autodiff::{RuleError, with_role};
 use crate::build::Build;
-use crate::marks::{Mark, Phase, Purpose};
+use crate::marks::{Mark, Phase, Purpose, role_of};
 use crate::parameters::expose;
-use crate::step::custom::{CustomOptimizer, Shared, UpdateNodes};
+use crate::step::custom::{CustomOptimizer, Shared, UpdateNodes, Updated};
 use crate::step::loss_scale::{Arith, Scaler};
 use crate::step::optimizer::OptimizerKind;
 use crate::step::state::{State, StateKind, zeros_like};
@@ -13,7 +13,6 @@ use crate::step::statistics::{STATISTICS, Statistics};
 use crate::step::{dropout, free_name, give_gradient};
 use ampc_ir::edit::Position;
 use ampc_ir::inserter::InsertError;
-use ampc_ir::module::{Def, Provenance};
 use ampc_ir::op::OpKind;
 use ampc_ir::{
     AttrValue, DType, Inserter, Module, Node, NodeSpec, Payload, Shape, Symbol, TensorData, Type, Value,
@@ -24,8 +23,8 @@ use std::sync::Arc;
 
 /// What comes behind the gradients, while it is built.
 pub(super) struct Tail<'a, 'm> {
-    update: &'a Update,
-    inserter: Inserter<'m>,
+    pub(super) update: &'a Update,
+    pub(super) inserter: Inserter<'m>,
     states: Vec<State>,
     renamed: Vec<Renamed>,
 }
@@ -126,11 +125,18 @@ impl<'a, 'm> Tail<'a, 'm> {
         for (node, inputs) in written {
             let makers = module.node(node).operands().iter().flatten();
             let makers = makers.filter_map(|&value| module.producer(value)).map(|(maker, _)| maker);
+            let makers: Vec<Node> = makers.collect();
             let readers = inputs.iter().flat_map(|&input| module.uses(input)).map(|(reader, _)| reader);
-            let before = makers.chain(readers).filter(|&other| other != node);
+            // A weight that is stored low: its cast goes with the optimizer.
+            let cast = makers.iter().copied().find(|&maker| widens(module, maker));
+            let before = makers.iter().copied().chain(readers);
+            let before = before.filter(|&other| other != node && Some(other) != cast);
             let Some(last) = before.max_by_key(|other| places[other]) else { continue };
             let at = behind.insert(last, node).unwrap_or(last);
             module.move_node(node, Position::After(at));
+            if let Some(cast) = cast {
+                module.move_node(cast, Position::Before(node));
+            }
         }
     }
 
@@ -191,7 +197,7 @@ impl<'a, 'm> Tail<'a, 'm> {
         Ok(())
     }
 
-    fn insert<const N: usize>(
+    pub(super) fn insert<const N: usize>(
         &mut self,
         spec: NodeSpec,
         purpose: Purpose,
@@ -222,7 +228,7 @@ impl<'a, 'm> Tail<'a, 'm> {
     }
 
     /// A new input with a value to begin with.
-    fn state(&mut self, name: &str, data: TensorData) -> Value {
+    pub(super) fn state(&mut self, name: &str, data: TensorData) -> Value {
         let name = self.name(name);
         let module = &mut *self.inserter.module;
         let main = module.main();
@@ -260,73 +266,79 @@ impl<'a, 'm> Tail<'a, 'm> {
         trained: &[Trained],
         shared: Shared,
     ) -> Result<(), UpdateError> {
-        let mut lows = Vec::with_capacity(trained.len());
+        let mut weights = Vec::with_capacity(trained.len());
         for trained in trained {
-            lows.push(self.low_copy(trained.parameter));
+            weights.push(self.weight_of(trained.parameter)?);
         }
         let mut b = UpdateNodes::new(self.inserter.module, shared);
-        for (&Trained { parameter, gradient, decay }, low) in trained.iter().zip(lows) {
+        for (&Trained { parameter, gradient, decay }, weight) in trained.iter().zip(weights) {
             let wrong = |module: &Module, error: &RuleError| UpdateError::Custom {
                 name: custom.name().to_owned(),
                 parameter: ampc_ir::verify::name_of(module, parameter),
                 what: error.to_string(),
             };
-            let updated = b.enter(parameter, gradient, decay).and_then(|()| custom.add(&mut b));
-            let updated = updated.map_err(|error| wrong(b.module(), &error))?;
-            let weight = updated.weight;
-            self.states.push(State::new(weight.input, weight.next, StateKind::Weight));
-            let states = updated.states.into_iter();
+            let updated = b.enter(parameter, weight.wide, gradient, decay).and_then(|()| custom.add(&mut b));
+            let Updated { next, states } = updated.map_err(|error| wrong(b.module(), &error))?;
+            let mut low_next = None;
+            if let Some(low) = weight.low {
+                let to = b.dtype(low).unwrap_or(DType::F32);
+                low_next = Some(b.cast(next, to).map_err(|error| wrong(b.module(), &error))?);
+            }
+            let (own, copy) = if weight.is_stored_low() { (low_next, None) } else { (None, low_next) };
+            self.states.push(State::new(parameter, own.unwrap_or(next), StateKind::Weight));
+            let states = states.into_iter();
             let own = states.map(|own| State::of(parameter, own.input, own.next, StateKind::State));
             self.states.extend(own);
-            if let Some(low) = low {
-                let to = b.dtype(low).unwrap_or(DType::F32);
-                let next = b.cast(weight.next, to).map_err(|error| wrong(b.module(), &error))?;
-                self.states.push(State::of(parameter, low, next, StateKind::Low));
-            }
+            let copy = weight.low.zip(copy);
+            self.states.extend(copy.map(|(low, next)| State::of(parameter, low, next, StateKind::Low)));
         }
         Ok(())
     }
 
-    /// One parameter: its optimizer, its states, and its low copy.
+    /// One parameter: its optimizer, its states, and what is kept low.
     fn optimize(&mut self, trained: Trained, scalars: &Scalars) -> Result<(), InsertError> {
         let parameter = trained.parameter;
-        let low = self.low_copy(parameter);
+        let weight = self.weight_of(parameter)?;
+        let trained = Trained { parameter: weight.wide, ..trained };
+        let name = ampc_ir::verify::name_of(self.inserter.module, parameter);
         let step = match self.update.optimizer.kind {
             OptimizerKind::None | OptimizerKind::Custom(_) => return Ok(()),
             OptimizerKind::Sgd { momentum, dampening, nesterov } => {
-                self.sgd(trained, scalars, momentum, dampening, nesterov)
+                self.sgd(&name, trained, scalars, [momentum, dampening], nesterov)
             }
             OptimizerKind::Adam { beta1, beta2, epsilon } => {
-                self.adam(OpKind::Adam, trained, scalars, [beta1, beta2, epsilon])
+                self.adam(OpKind::Adam, &name, trained, scalars, [beta1, beta2, epsilon])
             }
             OptimizerKind::AdamW { beta1, beta2, epsilon, hf } => {
                 let mode: &[u8] = if hf { b"hf" } else { b"torch" };
-                let step = self.adam(OpKind::AdamW, trained, scalars, [beta1, beta2, epsilon]);
+                let step = self.adam(OpKind::AdamW, &name, trained, scalars, [beta1, beta2, epsilon]);
                 Step { spec: step.spec.attr("mode", AttrValue::String(mode.into())), ..step }
             }
         };
         let spec = step.spec.attr("weight_decay", double(trained.decay));
         let results = self.insert_n(spec, 1 + step.states.len(), Purpose::MasterWeight)?;
-        let low = low.map(|low| (low, self.write_low(results[0], low, step.low_slot)));
-        self.states.push(State::new(parameter, results[0], StateKind::Weight));
+        let low = weight.low.map(|low| (low, self.write_low(results[0], low, step.low_slot)));
+        let (own, copy) = if weight.is_stored_low() { (low, None) } else { (None, low) };
+        let (_, next) = own.unwrap_or((parameter, results[0]));
+        self.states.push(State::new(parameter, next, StateKind::Weight));
         let states = step.states.into_iter().zip(&results[1..]);
         self.states.extend(states.map(|((input, kind), &next)| State::of(parameter, input, next, kind)));
-        self.states.extend(low.map(|(input, next)| State::of(parameter, input, next, StateKind::Low)));
+        self.states.extend(copy.map(|(input, next)| State::of(parameter, input, next, StateKind::Low)));
         Ok(())
     }
 
     /// SGD, whose momentum is a state if there is one.
     fn sgd(
         &mut self,
+        name: &str,
         trained: Trained,
         scalars: &Scalars,
-        momentum: f64,
-        dampening: f64,
+        [momentum, dampening]: [f64; 2],
         nesterov: bool,
     ) -> Step {
         let &Scalars { rate, mult, step, found } = scalars;
         let mut operands = vec![trained.parameter, trained.gradient, rate, mult, step, found];
-        let v = (momentum != 0.0).then(|| self.zeros("v", trained.parameter));
+        let v = (momentum != 0.0).then(|| self.zeros("v", name, trained.parameter));
         operands.extend(v);
         let on_overflow: &[u8] = if self.update.scaler.skips() { b"skip" } else { b"zero_grad" };
         let spec = NodeSpec::new(OpKind::SGD, &operands)
@@ -341,12 +353,13 @@ impl<'a, 'm> Tail<'a, 'm> {
     fn adam(
         &mut self,
         kind: OpKind,
+        name: &str,
         trained: Trained,
         scalars: &Scalars,
         [beta1, beta2, epsilon]: [f64; 3],
     ) -> Step {
         let &Scalars { rate, mult, step, found } = scalars;
-        let (m, v) = (self.zeros("m", trained.parameter), self.zeros("v", trained.parameter));
+        let [m, v] = ["m", "v"].map(|prefix| self.zeros(prefix, name, trained.parameter));
         let spec = NodeSpec::new(kind, &[trained.parameter, trained.gradient, m, v, rate, mult, step, found])
             .attr("beta1", double(beta1))
             .attr("beta2", double(beta2))
@@ -355,51 +368,10 @@ impl<'a, 'm> Tail<'a, 'm> {
         Step { spec, states: vec![(m, StateKind::M), (v, StateKind::V)], low_slot: 3 }
     }
 
-    /// A state `PREFIX.NAME` of a parameter, which begins with zeros of its shape.
-    fn zeros(&mut self, prefix: &str, parameter: Value) -> Value {
-        let module = &*self.inserter.module;
-        let name = ampc_ir::verify::name_of(module, parameter);
-        let data = zeros_like(&module.value(parameter).ty).expect("its extents are known");
+    /// A state `PREFIX.NAME`, which begins with zeros of the type of a weight.
+    fn zeros(&mut self, prefix: &str, name: &str, weight: Value) -> Value {
+        let data = zeros_like(&self.inserter.module.value(weight).ty).expect("its extents are known");
         self.state(&format!("{prefix}.{name}"), data)
-    }
-
-    /// Lets the optimizer that makes a weight make its low copy too, as result `slot`; results before it may be absent.
-    fn write_low(&mut self, weight: Value, low: Value, slot: usize) -> Value {
-        let module = &mut *self.inserter.module;
-        let ty = module.value(low).ty.clone();
-        let (node, _) = module.producer(weight).expect("an optimizer makes it");
-        let number = ty.dtype().map_or(0, DType::number);
-        let (key, name) = (module.intern("w_lo_dtype"), module.fresh_name("lo"));
-        module.set_attr(node, key, AttrValue::Int(i64::from(number)));
-        module.add_result(node, slot, name, ty)
-    }
-
-    /// The input that takes the place of what an inserted cast to 16 bits makes of a parameter, if there is such a cast
-    /// and low copies are wanted. The cast goes.
-    fn low_copy(&mut self, parameter: Value) -> Option<Value> {
-        if !self.update.writes_low_copies {
-            return None;
-        }
-        let module = &mut *self.inserter.module;
-        let is_low = |module: &Module, node: Node| {
-            let data = module.node(node);
-            let is_cast = data.schema().is_some_and(|s| s.kind == OpKind::Cast);
-            let to = data.result(0).and_then(|value| module.value(value).ty.dtype());
-            is_cast && data.provenance == Provenance::Inserted && to.is_some_and(DType::is_low)
-        };
-        let cast = module.uses(parameter).map(|(node, _)| node).find(|&node| is_low(module, node))?;
-        let result = module.node(cast).result(0).filter(|&value| !module.is_output(value))?;
-        let to = module.value(result).ty.dtype()?;
-        let Def::Input { default: Some(Payload::Dense(data)), .. } = &module.value(parameter).def else {
-            return None;
-        };
-        let conversion = ampc_ir::convert::Conversion { to, clamp: false };
-        let low = data.converted(conversion);
-        let name = format!("lo.{}", ampc_ir::verify::name_of(module, parameter));
-        let input = self.state(&name, low);
-        self.inserter.module.replace_value(result, input);
-        self.inserter.module.erase_node(cast);
-        Some(input)
     }
 
     /// The number of steps taken: one more, unless this one is skipped.
@@ -506,6 +478,12 @@ impl<'a, 'm> Tail<'a, 'm> {
         self.states.extend(states.map(|((input, next), kind)| State::new(input, next, kind)));
         Ok(())
     }
+}
+
+/// Whether a node of the update casts a weight that is stored low.
+fn widens(module: &Module, node: Node) -> bool {
+    let is_cast = module.node(node).schema().is_some_and(|s| s.kind == OpKind::Cast);
+    is_cast && role_of(module, node) == Some(Purpose::MasterWeight.spelling())
 }
 
 /// A scalar of f64, as attributes of the optimizers are.

@@ -1,0 +1,131 @@
+"""Trains a small ResNet in fp32 and four ways in fp16 with `ampc train`, and prints what each loses as a table.
+
+    python examples/fp16_variants.py [--ampc BINARY] [--steps N] [--batch N] [--seed N]
+
+The variants add one thing after the other to fp16 alone: BatchNormalization and the loss in fp32; master weights in fp32
+and a loss scale; a loss scale that finds itself. A weight near 1 has steps of 2^-11 to 2^-10 in fp16, so that an update of
+learning rate times gradient is rounded away unless it is larger: the share of updates that are lost says so, and the
+weights of BatchNormalization, which begin as 1, do not move at all. Images are 3x32x32, drawn around ten patterns; every
+step takes new ones.
+"""
+
+import argparse, json, shutil, subprocess, tempfile
+from pathlib import Path
+
+import numpy as np
+from onnx import TensorProto, helper, numpy_helper, save
+from safetensors.numpy import load_file
+
+ALONE = "--policy all --loss-precision low --scaler none --master-weights none --pin batchnorm*#T1=fp16"
+# The policy is that of fastai: everything but BatchNormalization and losses.
+VARIANTS = {
+    "fp32": "--fp32 --scaler none",
+    "fp16 alone": ALONE,
+    "norms, loss fp32": "--policy fastai --scaler none --master-weights none",
+    "+ masters, 128": "--policy fastai --scaler static:128",
+    "+ dynamic scale": "--policy fastai --scaler fastai",
+}
+HELD_OUT = 512
+
+
+def build_model(seed):
+    """A ResNet of 78,042 parameters in training mode: `images: f32[N, 3, 32, 32]` to `logits: f32[N, 10]`."""
+    draw, nodes, constants = np.random.default_rng(seed), [], {}
+
+    def parameter(name, array):
+        constants[name] = np.asarray(array, np.float32)
+        return name
+
+    def uniform(name, *dims):
+        bound = 1 / np.sqrt(np.prod(dims[1:]))
+        return parameter(name, draw.uniform(-bound, bound, dims))
+
+    def op(kind, *inputs, outputs=1, **attributes):
+        names = [f"{kind.lower()}_{len(nodes)}" + f".{i}" * (i > 0) for i in range(outputs)]
+        nodes.append(helper.make_node(kind, inputs, names, name=names[0], **attributes))
+        return names[0]
+
+    def conv(name, x, inputs, outputs, kernel=3, stride=1):
+        weight, pads = uniform(f"{name}.weight", outputs, inputs, kernel, kernel), [kernel // 2] * 4
+        return op("Conv", x, weight, strides=[stride] * 2, pads=pads)
+
+    def norm(name, x, channels):
+        ends = {"weight": 1, "bias": 0, "running_mean": 0, "running_var": 1}
+        inputs = [parameter(f"{name}.{end}", np.full(channels, value)) for end, value in ends.items()]
+        return op("BatchNormalization", x, *inputs, outputs=3, training_mode=1)
+
+    def block(name, x, inputs, outputs, stride):
+        y = op("Relu", norm(f"{name}.norm1", conv(f"{name}.conv1", x, inputs, outputs, 3, stride), outputs))
+        y = norm(f"{name}.norm2", conv(f"{name}.conv2", y, outputs, outputs), outputs)
+        if inputs != outputs:
+            x = norm(f"{name}.norm3", conv(f"{name}.conv3", x, inputs, outputs, 1, stride), outputs)
+        return op("Relu", op("Add", y, x))
+
+    x = op("Relu", norm("norm", conv("conv", "images", 3, 16), 16))
+    for i, (inputs, outputs, stride) in enumerate([(16, 16, 1), (16, 32, 2), (32, 64, 2)]):
+        x = block(f"block{i}", x, inputs, outputs, stride)
+    x = op("Flatten", op("GlobalAveragePool", x))
+    logits = op("Gemm", x, uniform("fc.weight", 10, 64), parameter("fc.bias", draw.uniform(-0.125, 0.125, 10)), transB=1)
+    images = helper.make_tensor_value_info("images", TensorProto.FLOAT, ["N", 3, 32, 32])
+    logits = helper.make_tensor_value_info(logits, TensorProto.FLOAT, ["N", 10])
+    initializers = [numpy_helper.from_array(array, name) for name, array in constants.items()]
+    graph = helper.make_graph(nodes, "resnet", [images], [logits], initializers)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+
+
+def save_images(file, count, seed):
+    """Images of ten classes: a smooth pattern for each, at half strength under noise of deviation 1."""
+    draw, patterns = np.random.default_rng(seed), np.random.default_rng(99).normal(size=(10, 3, 8, 8))
+    labels = draw.integers(0, 10, count)
+    smooth = np.kron(patterns, np.ones((4, 4)))
+    for axis in (2, 3):
+        smooth = sum(np.roll(smooth, shift, axis) for shift in (-1, 0, 1)) / 3
+    images = (0.5 * smooth).astype(np.float32)[labels]
+    for part in np.array_split(images, max(1, count // 1024)):
+        part += draw.normal(size=part.shape).astype(np.float32)
+    np.savez(file, images=images, target=labels)
+
+
+def train(ampc, folder, name, flags, steps, batch):
+    """Trains a variant; returns a row of the table."""
+    step, state, trained, log = (folder / f"{name}.{end}" for end in ("onnx", "start", "end.safetensors", "jsonl"))
+    state = state.with_suffix(".start.safetensors")
+    make = f"train-step --loss cross-entropy --optimizer sgd -q {flags}"
+    subprocess.run([ampc, *make.split(), folder / "model.onnx", "-o", step, "--state", state], check=True)
+    loop = f"train --steps {steps} --batch {batch} --no-shuffle --lr 1e-3 --histogram-every 5 --eval-every {steps} -q"
+    files = ["--data", folder / "images.npz", "--eval", folder / "held_out.npz", "--log", log, "--save", trained]
+    subprocess.run([ampc, *loop.split(), step, "--state", state, *files], check=True)
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    taken, updates = ([line for line in lines if field in line] for field in ("loss", "updates"))
+    loss = taken[0]["loss"]
+    for line in taken[1:]:
+        loss = 0.98 * loss + 0.02 * line["loss"]
+    counts = [line["updates"] for line in updates]
+    lost = np.mean([count["lost"] / max(1, count["elements"]) for count in counts])
+    norms = {k: v for k, v in load_file(trained).items() if "norm" in k and k.endswith(".weight") and k[:3] != "lo."}
+    weights = np.concatenate([weight.astype(np.float32) for weight in norms.values()])
+    scale, skipped = taken[-1].get("loss_scale"), sum(line["skipped"] for line in taken)
+    scale = scale or {"+ masters, 128": 128}.get(name, 1)
+    return loss, lines[-1]["eval_loss"], lost, f"{np.sum(weights != 1)} of {weights.size}", 3 * weights.std(), scale, skipped
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ampc", default=shutil.which("ampc") or "target/release/ampc", help="the binary")
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        save(build_model(options.seed), folder / "model.onnx")
+        save_images(folder / "images.npz", options.steps * options.batch, seed=10_000 + options.seed)
+        save_images(folder / "held_out.npz", HELD_OUT, seed=5_000_000)
+        print("variant           train loss  held-out  lost updates  norm weights moved     3 std  loss scale  skipped")
+        row = "{:<16}  {:10.4f}  {:8.4f}  {:12.2%}  {:>18}  {:8.6f}  {:10.0f}  {:7}".format
+        for name, flags in VARIANTS.items():
+            print(row(name, *train(options.ampc, folder, name, flags, options.steps, options.batch)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

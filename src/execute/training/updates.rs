@@ -1,0 +1,123 @@
+//! Updates that are lost: elements of weights that stay what they are though their gradient is not 0.
+//!
+//! A weight moves by its learning rate times its gradient. Where that is less than half a unit in the last place of the
+//! weight, the sum is rounded back to the weight: in fp16 that is a 4096th of it or more, in fp32 a
+//! 33,000,000th. Weights
+//! kept in fp32 are there for this reason (Micikevicius et al., "Mixed Precision Training", arXiv 1710.03740, section 3.1).
+
+use crate::error::Error;
+use crate::execute::trainer::Trainer;
+use ampc_ir::module::Def;
+use ampc_ir::op::OpKind;
+use ampc_ir::verify::name_of;
+use ampc_ir::{Module, Node, Value};
+use ampc_passes::step::{StateKind, states_of};
+use ampc_runtime::cpu::NodeObserver;
+use ampc_runtime::{DataRef, HostTensor, TensorRef};
+use rustc_hash::FxHashMap;
+
+/// Counts the updates of one step, and those of them that were lost.
+///
+/// [`begin`](Self::begin) notes the weights before a step, the step is observed, and [`end`](Self::end) compares. Weights
+/// that a custom optimizer updates are not counted.
+#[derive(Debug)]
+pub struct LostUpdates {
+    weights: Vec<Weight>,
+    /// Whose gradients a result of a node is.
+    of_gradients: FxHashMap<(Node, usize), Vec<usize>>,
+    /// Elements with a gradient that is not 0.
+    pub updates: u64,
+    /// Those of them that are what they were.
+    pub lost: u64,
+}
+
+#[derive(Debug)]
+struct Weight {
+    /// The input that is its state.
+    name: String,
+    before: Option<HostTensor>,
+    /// Of each element, whether its gradient is another number than 0.
+    moves: Vec<bool>,
+}
+
+impl LostUpdates {
+    /// Of the weights of a trainer's step.
+    ///
+    /// # Errors
+    /// If the step does not say which states it has.
+    pub fn new(trainer: &Trainer) -> Result<LostUpdates, Error> {
+        let step = trainer.module();
+        let outputs = step.graph(step.main()).outputs();
+        let makers: FxHashMap<String, Value> =
+            outputs.iter().map(|output| (name_of(step, output.value), output.value)).collect();
+        let mut found =
+            LostUpdates { weights: Vec::new(), of_gradients: FxHashMap::default(), updates: 0, lost: 0 };
+        let states = states_of(step).map_err(|error| Error::Pass(error.into()))?;
+        for state in states.into_iter().filter(|state| state.kind == StateKind::Weight) {
+            let next = makers.get(&state.output).copied();
+            let Some(gradient) = next.and_then(|next| gradient_of(step, next)) else { continue };
+            if let Def::Result { node, slot } = step.value(gradient).def {
+                let at = found.weights.len();
+                found.of_gradients.entry((node, slot as usize)).or_default().push(at);
+                found.weights.push(Weight { name: state.input, before: None, moves: Vec::new() });
+            }
+        }
+        Ok(found)
+    }
+
+    /// Notes what the weights are before a step.
+    ///
+    /// # Errors
+    /// If there is not enough memory for them.
+    pub fn begin(&mut self, trainer: &Trainer) -> Result<(), Error> {
+        (self.updates, self.lost) = (0, 0);
+        let views: FxHashMap<&str, TensorRef<'_>> = trainer.state_views().into_iter().collect();
+        for weight in &mut self.weights {
+            weight.moves.clear();
+            let view = views.get(weight.name.as_str());
+            let before = view.map(|view| view.to_host()).transpose();
+            weight.before =
+                before.map_err(|error| crate::execute::inputs::no_memory(&weight.name, &error))?;
+        }
+        Ok(())
+    }
+
+    /// Counts, after the step.
+    pub fn end(&mut self, trainer: &Trainer) {
+        let views: FxHashMap<&str, TensorRef<'_>> = trainer.state_views().into_iter().collect();
+        for Weight { name, before, moves } in &mut self.weights {
+            let (Some(before), Some(after)) = (before.take(), views.get(name.as_str())) else { continue };
+            let (Some(old), Some(new)) = (before.view().bytes(), after.bytes()) else { continue };
+            let size = old.len() / moves.len().max(1);
+            let elements = old.chunks_exact(size.max(1)).zip(new.chunks_exact(size.max(1)));
+            for ((old, new), _) in elements.zip(&*moves).filter(|(_, moves)| **moves) {
+                self.updates += 1;
+                self.lost += u64::from(old == new);
+            }
+        }
+    }
+}
+
+/// The gradient by which the optimizer that makes the next value of a weight moves it.
+fn gradient_of(step: &Module, next: Value) -> Option<Value> {
+    const GRADIENT: usize = 1;
+    let (maker, _) = step.producer(next)?;
+    let kind = step.node(maker).schema()?.kind;
+    let is_optimizer = matches!(kind, OpKind::SGD | OpKind::Adam | OpKind::AdamW);
+    step.node(maker).operand(GRADIENT).filter(|_| is_optimizer)
+}
+
+impl NodeObserver for LostUpdates {
+    fn value(&mut self, node: Node, slot: usize, data: DataRef<'_>) {
+        let Some((of, gradient)) = self.of_gradients.get(&(node, slot)).zip(data.tensor()) else { return };
+        for &at in of {
+            let moves = &mut self.weights[at].moves;
+            moves.clear();
+            match (gradient.as_slice::<f32>(), gradient.f64s()) {
+                (Ok(numbers), _) => moves.extend(numbers.iter().map(|&number| number != 0.0)),
+                (_, Ok(numbers)) => moves.extend(numbers.map(|number| number != 0.0)),
+                _ => {}
+            }
+        }
+    }
+}
