@@ -9,8 +9,9 @@ weights of BatchNormalization, which begin as 1, do not move at all. Images are 
 step takes new ones.
 """
 
-import argparse, json, shutil, subprocess, tempfile
+import argparse, json, re, shutil, subprocess, tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper, save
@@ -26,6 +27,24 @@ VARIANTS = {
     "+ dynamic scale": "--policy fastai --scaler fastai",
 }
 HELD_OUT = 512
+
+
+class Row(NamedTuple):
+    """What came of a variant."""
+
+    train: float
+    """The loss, averaged over the last 50 steps or so."""
+    held_out: float
+    lost: float
+    """The share of updates that left the weight what it was."""
+    moved: int
+    """The weights of BatchNormalization that are not 1 any more."""
+    norms: int
+    """All of them."""
+    spread: float
+    """Three times their standard deviation."""
+    scale: float
+    skipped: int
 
 
 def build_model(seed):
@@ -86,27 +105,50 @@ def save_images(file, count, seed):
     np.savez(file, images=images, target=labels)
 
 
+def prepare(folder, steps, batch, seed):
+    """Writes the model and the images to a folder."""
+    save(build_model(seed), folder / "model.onnx")
+    save_images(folder / "images.npz", steps * batch, seed=10_000 + seed)
+    save_images(folder / "held_out.npz", HELD_OUT, seed=5_000_000)
+
+
 def train(ampc, folder, name, flags, steps, batch):
     """Trains a variant; returns a row of the table."""
-    step, state, trained, log = (folder / f"{name}.{end}" for end in ("onnx", "start", "end.safetensors", "jsonl"))
-    state = state.with_suffix(".start.safetensors")
+    step, state, trained, log = (folder / f"{name}.{end}" for end in ("onnx", "safetensors", "end.safetensors", "jsonl"))
     make = f"train-step --loss cross-entropy --optimizer sgd -q {flags}"
     subprocess.run([ampc, *make.split(), folder / "model.onnx", "-o", step, "--state", state], check=True)
     loop = f"train --steps {steps} --batch {batch} --no-shuffle --lr 1e-3 --histogram-every 5 --eval-every {steps} -q"
     files = ["--data", folder / "images.npz", "--eval", folder / "held_out.npz", "--log", log, "--save", trained]
     subprocess.run([ampc, *loop.split(), step, "--state", state, *files], check=True)
     lines = [json.loads(line) for line in log.read_text().splitlines()]
-    taken, updates = ([line for line in lines if field in line] for field in ("loss", "updates"))
+    taken = [line for line in lines if "loss" in line]
+    counts = [line["updates"] for line in lines if "updates" in line]
     loss = taken[0]["loss"]
     for line in taken[1:]:
         loss = 0.98 * loss + 0.02 * line["loss"]
-    counts = [line["updates"] for line in updates]
-    lost = np.mean([count["lost"] / max(1, count["elements"]) for count in counts])
-    norms = {k: v for k, v in load_file(trained).items() if "norm" in k and k.endswith(".weight") and k[:3] != "lo."}
-    weights = np.concatenate([weight.astype(np.float32) for weight in norms.values()])
-    scale, skipped = taken[-1].get("loss_scale"), sum(line["skipped"] for line in taken)
-    scale = scale or {"+ masters, 128": 128}.get(name, 1)
-    return loss, lines[-1]["eval_loss"], lost, f"{np.sum(weights != 1)} of {weights.size}", 3 * weights.std(), scale, skipped
+    is_weight = re.compile(r"(block\d\.)?norm\d?\.weight").fullmatch
+    norms = np.concatenate([array.astype(np.float32) for key, array in load_file(trained).items() if is_weight(key)])
+    return Row(
+        train=loss,
+        held_out=lines[-1]["eval_loss"],
+        lost=np.mean([count["lost"] / max(1, count["elements"]) for count in counts]),
+        moved=int(np.sum(norms != 1)),
+        norms=norms.size,
+        spread=3 * float(norms.std()),
+        # A static scale is no state, so that the log does not have it.
+        scale=taken[-1].get("loss_scale", 128 if "static:128" in flags else 1),
+        skipped=sum(line["skipped"] for line in taken),
+    )
+
+
+HEADING = "variant           train loss  held-out  lost updates  norm weights moved  3 x deviation  loss scale  skipped"
+
+
+def line(name, row):
+    """A row as text, to stand below HEADING."""
+    moved = f"{row.moved} of {row.norms}"
+    losses = f"{name:<16}  {row.train:10.4f}  {row.held_out:8.4f}  {row.lost:12.2%}"
+    return f"{losses}  {moved:>18}  {row.spread:13.6f}  {row.scale:10.0f}  {row.skipped:7}"
 
 
 def main():
@@ -118,13 +160,11 @@ def main():
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        save(build_model(options.seed), folder / "model.onnx")
-        save_images(folder / "images.npz", options.steps * options.batch, seed=10_000 + options.seed)
-        save_images(folder / "held_out.npz", HELD_OUT, seed=5_000_000)
-        print("variant           train loss  held-out  lost updates  norm weights moved     3 std  loss scale  skipped")
-        row = "{:<16}  {:10.4f}  {:8.4f}  {:12.2%}  {:>18}  {:8.6f}  {:10.0f}  {:7}".format
+        prepare(folder, options.steps, options.batch, options.seed)
+        print(HEADING)
         for name, flags in VARIANTS.items():
-            print(row(name, *train(options.ampc, folder, name, flags, options.steps, options.batch)), flush=True)
+            row = train(options.ampc, folder, name, flags, options.steps, options.batch)
+            print(line(name, row), flush=True)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ use std::collections::BTreeMap;
 mod custom;
 #[path = "train_step/masters.rs"]
 mod masters;
+#[path = "train_step/recompute.rs"]
+mod recompute;
 #[path = "train_step/stable.rs"]
 mod stable;
 
@@ -439,62 +441,5 @@ fn losses_of_pairs_are_what_their_formulas_say() {
         let found = first_loss(loss, &[3, 4], &[("x", tensor(&[3, 4], &x)), ("target", tensor(&[3, 4], &t))]);
         let want = x.iter().zip(&t).map(|(&p, &t)| formula(p.into(), t.into())).sum::<f64>() / 12.0;
         assert!((found - want).abs() < 1e-5 * want, "{loss}: {found}, not {want}");
-    }
-}
-
-/// Models with activations that are cheap to compute: a chain of element-by-element operators, a dropout, views.
-const CHEAP: [&str; 2] = [
-    "module ir=10\nopset ai.onnx=21\n\ngraph @main {\n  input %x : f32[256, 16]\n  \
-     const %w : f32[16, 64] = random(1)\n  const %v : f32[64, 64] = random(2)\n  const %u : f32[64, 4] = random(3)\n  \
-     const %half : f32 = 0.5\n  const %ratio : f32 = 0.25\n  const %on : bool = true\n  \
-     const %deep : i64[3] = [256, 8, 8]\n  const %flat : i64[2] = [256, 64]\n  \
-     %a = MatMul(%x, %w) : f32[256, 64]\n  %b = Gelu(%a) : f32[256, 64]\n  \
-     %c, %mask = Dropout(%b, %ratio, %on) : f32[256, 64], bool[256, 64]\n  %d = MatMul(%c, %v) : f32[256, 64]\n  \
-     %e = Erf(%d) : f32[256, 64]\n  %f = Add(%e, %half) : f32[256, 64]\n  %g = Mul(%d, %f) : f32[256, 64]\n  \
-     %h = Reshape(%g, %deep) : f32[256, 8, 8]\n  %i = Tanh(%h) : f32[256, 8, 8]\n  \
-     %j = Reshape(%i, %flat) : f32[256, 64]\n  %k = MatMul(%j, %v) : f32[256, 64]\n  %l = Gelu(%k) : f32[256, 64]\n  \
-     %m = MatMul(%l, %v) : f32[256, 64]\n  %n = Gelu(%m) : f32[256, 64]\n  \
-     %y = MatMul(%n, %u) : f32[256, 4]\n  output %y\n}\n",
-    "module ir=10\nopset ai.onnx=21\n\ngraph @main {\n  input %x : f32[8, 3, 8, 8]\n  \
-     const %w : f32[6, 3, 3, 3] = random(1)\n  const %v : f32[6, 6, 3, 3] = random(2)\n  \
-     const %flat : i64[2] = [8, 384]\n  const %u : f32[384, 4] = random(3)\n  \
-     %a = Conv(%x, %w) {pads=[1, 1, 1, 1]} : f32[8, 6, 8, 8]\n  %b = HardSwish(%a) : f32[8, 6, 8, 8]\n  \
-     %c = Conv(%b, %v) {pads=[1, 1, 1, 1]} : f32[8, 6, 8, 8]\n  %d = Add(%c, %b) : f32[8, 6, 8, 8]\n  \
-     %e = Relu(%d) : f32[8, 6, 8, 8]\n  %f = Reshape(%e, %flat) : f32[8, 384]\n  \
-     %y = MatMul(%f, %u) : f32[8, 4]\n  output %y\n}\n",
-];
-
-/// The bytes of all outputs over some steps, and the estimated peak.
-fn outputs_of(
-    model: Model,
-    options: &TrainOptions,
-    data: &[(&str, HostTensor)],
-) -> (Vec<Vec<u8>>, u64, usize) {
-    let step = train_step(model, options).unwrap_or_else(|error| panic!("{error}"));
-    let peak = ampc::passes::liveness::estimated_peak(&step.model.module).bytes;
-    let (copies, _) = ampc::report::recomputed(&step.model.module);
-    let mut training = Training::of(step);
-    let outputs = (0..3).flat_map(|_| training.step(data).into_values().collect::<Vec<_>>());
-    (outputs.map(|output| output.bytes().unwrap().to_vec()).collect(), peak, copies)
-}
-
-#[test]
-fn recomputation_lowers_the_peak_and_keeps_every_bit() {
-    for (text, dims) in [(CHEAP[0], &[256, 16][..]), (CHEAP[1], &[8, 3, 8, 8][..])] {
-        for (low, scaler) in [(false, "none"), (true, "ampc:init=256")] {
-            let targets = [dims[0], 4];
-            let data = [
-                ("x", tensor(dims, &scores(elements(dims)))),
-                ("target", tensor(&targets, &scores(elements(&targets)))),
-                ("lr", tensor(&[], &[1e-2])),
-            ];
-            let with = options("mse", "adamw", scaler, low);
-            let without = TrainOptions { recomputes: false, ..with.clone() };
-            let (outputs, peak, copies) = outputs_of(module(text), &with, &data);
-            let (expected, full, none) = outputs_of(module(text), &without, &data);
-            assert!(outputs == expected, "other bits, low: {low}\n{text}");
-            assert!(none == 0 && (copies > 0) == (peak < full), "{copies} copies, {peak} of {full}\n{text}");
-            assert!(copies > 0 || text != CHEAP[0], "nothing is computed again\n{text}");
-        }
     }
 }

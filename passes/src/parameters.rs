@@ -19,6 +19,7 @@ use ampc_ir::views::NodeView;
 use ampc_ir::views::broadcast::DropoutView;
 use ampc_ir::views::norm::BatchNormView;
 use ampc_ir::{AttrValue, DType, Inserter, Module, Node, NodeSpec, Payload, Value};
+use rustc_hash::FxHashSet;
 use std::sync::Arc;
 
 /// The pass that gives parameters, and the loss, their roles.
@@ -134,9 +135,14 @@ impl Pass for Parameters {
         if let Some(message) = inference_mode(module) {
             cx.warn("parameters.inference", None, message);
         }
-        for value in found.parameters {
-            let value = conceal(module, value, false);
-            add_role(module, PARAMETER, vec![value]);
+        let parameters: Vec<Value> =
+            found.parameters.into_iter().map(|value| conceal(module, value, false)).collect();
+        // The author of a text may have said of some that they are parameters.
+        let mut known: FxHashSet<Value> = autodiff::with_role(module, PARAMETER).collect();
+        for value in parameters {
+            if known.insert(value) {
+                add_role(module, PARAMETER, vec![value]);
+            }
         }
         for input in running_statistics(module) {
             conceal(module, input, false);

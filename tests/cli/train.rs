@@ -234,6 +234,31 @@ fn histograms_are_of_all_gradients() {
     assert!(scaled["activations"]["elements"].as_u64() > Some(100));
 }
 
+/// A rate so small that hardly a weight of fp16 moves, though most of fp32 do; steps that are skipped have no updates.
+#[test]
+fn updates_that_are_lost_are_counted() {
+    let words =
+        "--state s.safetensors --data d.npz --batch 10 --steps 4 --lr 1e-5 --log t.jsonl --histogram-every 1";
+    let found = |flags: &[&str]| {
+        let dir = folder(flags);
+        trained(&dir, words);
+        let records = log(&dir, "t.jsonl").into_iter();
+        records.filter(|record| record.get("gradients").is_some()).collect::<Vec<_>>()
+    };
+    let alone =
+        ["--policy", "all", "--optimizer", "sgd", "--scaler", "static:1024", "--master-weights", "none"];
+    for record in found(&alone) {
+        let [due, lost] = ["elements", "lost"].map(|key| record["updates"][key].as_u64().unwrap());
+        assert!(due > 100 && 10 * lost > 9 * due, "{record}");
+    }
+    for record in found(&alone[..6]) {
+        let [due, lost] = ["elements", "lost"].map(|key| record["updates"][key].as_u64().unwrap());
+        assert!(due > 100 && 4 * lost < due, "{record}");
+    }
+    let skipped = found(&["--optimizer", "sgd", "--scaler", "static:1e30"]);
+    assert!(skipped.len() == 4 && skipped.iter().all(|record| record.get("updates").is_none()));
+}
+
 /// One clear error each, and nothing lost.
 #[test]
 fn what_does_not_fit_is_refused() {
