@@ -304,9 +304,9 @@ pub(crate) struct StepArgs {
     /// `weight_decay=X`; or none, for which gradients are outputs
     #[arg(long, value_name = "OPTIMIZER", default_value = "adamw", value_parser = spec::<Optimizer>)]
     pub(crate) optimizer: Optimizer,
-    /// How weights are kept that are read in 16 bits only
-    #[arg(long, value_enum, value_name = "FORMAT", default_value = "fp32")]
-    pub(crate) master_weights: MasterWeightsArg,
+    /// How weights are kept that are read in 16 bits only [default: fp32, or as the policy of jmp says]
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub(crate) master_weights: Option<MasterWeightsArg>,
     /// ampc, torch, paddle-fleet, paddle-old, paddle-new, jmp, fastai or ort-trainer, each with settings behind it
     /// (`torch:init=1024,interval=50`); static:N, none, or a JSON file [default: ampc for fp16, none otherwise]
     #[arg(long, value_name = "SCALER|FILE.json")]

@@ -121,7 +121,9 @@ fn wants(policy: &Policy) -> String {
         KeepIo::None => " --keep-io none".to_owned(),
         KeepIo::Names(names) => format!(" --keep-io {}", names.join(",")),
     });
-    let asks = to.into_iter().chain(keep_io).collect::<String>();
+    let masters =
+        policy.wants().master_weights.filter(|keeps| !keeps).map(|_| " --master-weights none".to_owned());
+    let asks = to.into_iter().chain(keep_io).chain(masters).collect::<String>();
     if asks.is_empty() { asks } else { format!("asks for{asks}\n") }
 }
 

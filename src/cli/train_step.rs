@@ -145,8 +145,11 @@ fn options(
         Some(text) => text.parse(),
     };
     let scaler = scaler.map_err(|error| Failure::usage("scaler", format!("`--scaler`: {error}")))?;
-    let emulated = args.write.emit == Some(EmitArg::Emulated);
     let step = &args.step;
+    let asked = step.master_weights.map(|given| given == MasterWeightsArg::Fp32);
+    let wanted = precision.as_ref().and_then(|options| options.policy.wants().master_weights);
+    let keeps_master_weights = asked.or(wanted).unwrap_or(true);
+    let emulated = args.write.emit == Some(EmitArg::Emulated);
     let options = TrainOptions {
         precision,
         loss: loss.clone(),
@@ -161,7 +164,7 @@ fn options(
         freezes_unreached: step.freeze_unused,
         // An fp32 model that rounds casts its weights itself.
         writes_low_copies: !emulated,
-        keeps_master_weights: step.master_weights == MasterWeightsArg::Fp32,
+        keeps_master_weights,
         recomputes: step.recompute == RecomputeArg::Cheap,
         dropout_seed: step.dropout_seed,
         gradients: CustomGradients::default(),

@@ -29,6 +29,26 @@ fn the_summary_counts_bytes_and_casts() {
     snapshot("train_step_gradients", &step(&dir, &none));
 }
 
+/// Without master weights: 2 bytes a number for a weight, and no copy. A policy of jmp says the same by its parameters,
+/// and the option has the last word.
+#[test]
+fn weights_are_kept_in_16_bits_on_request() {
+    let dir = Dir::new();
+    dir.write("m.ir", module(LINEAR));
+    let asked = ["--loss", "mse", "--policy", "all", "--master-weights", "none", "--force"];
+    snapshot("train_step_low_weights", &step(&dir, &asked));
+    let line = |policy: &str, more: &[&str]| {
+        let run = step(&dir, &[&["--loss", "mse", "--force", "--policy", policy], more].concat());
+        assert_eq!(run.code, 0, "{run}");
+        run.stderr.lines().find(|line| line.starts_with("low bytes")).unwrap().to_owned()
+    };
+    let none = "low bytes   12 of parameters, 0 of low copies";
+    let fp32 = "low bytes   0 of parameters, 12 of low copies";
+    assert_eq!(line("jmp:p=f16,c=f16,o=f32", &[]), none);
+    assert_eq!(line("jmp:p=f32,c=f16,o=f32", &[]), fp32);
+    assert_eq!(line("jmp:p=f16,c=f16,o=f32", &["--master-weights", "fp32"]), fp32);
+}
+
 /// Roles in the text form and in a drawing.
 #[test]
 fn what_nodes_are_for_is_shown() {

@@ -35,7 +35,8 @@ pub(super) fn policy(text: &str) -> Result<Policy, PolicyError> {
         return Ok(Policy { name, base: Base::Class(Class::Fixed), ..Policy::default() });
     }
     let keep_io = if output == DType::F32 { KeepIo::All } else { KeepIo::None };
-    let wants = Wants { to: Some(compute), keep_io: Some(keep_io) };
+    let master_weights = Some(params == DType::F32);
+    let wants = Wants { to: Some(compute), keep_io: Some(keep_io), master_weights };
     Ok(Policy { name, wants, ..Policy::preset("all")? })
 }
 

@@ -64,6 +64,8 @@ pub struct Wants {
     pub to: Option<DType>,
     /// Which inputs and outputs keep their types.
     pub keep_io: Option<KeepIo>,
+    /// Whether a training step keeps weights in fp32 that are read in 16 bits only.
+    pub master_weights: Option<bool>,
 }
 
 /// A class for an operator, and which list says so.

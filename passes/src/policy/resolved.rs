@@ -30,6 +30,8 @@ struct Resolved {
     to: Option<Word<DType>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     keep_io: Option<KeepIoJson>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    master_weights: Option<bool>,
     ops: Vec<ListedJson>,
     /// The layers of pins, the weakest first.
     pins: Vec<LayerJson>,
@@ -79,7 +81,7 @@ impl Policy {
         let Policy {
             name,
             base,
-            wants: Wants { to, keep_io },
+            wants: Wants { to, keep_io, master_weights },
             ops,
             signatures,
             pins: _,
@@ -119,6 +121,7 @@ impl Policy {
                 KeepIo::None => KeepIoJson::All(false),
                 KeepIo::Names(names) => KeepIoJson::Names(names.clone()),
             }),
+            master_weights: *master_weights,
             ops: ops.iter().map(listed).collect(),
             pins: self.layers_of_pins(),
             decisions: decisions.into_iter().map(decision).collect(),
@@ -164,6 +167,7 @@ impl Policy {
                 KeepIoJson::All(false) => KeepIo::None,
                 KeepIoJson::Names(names) => KeepIo::Names(names),
             }),
+            master_weights: file.master_weights,
         };
         policy.signatures_from(file.signatures, text)?;
         for ListedJson { op, class, from } in &file.ops {
@@ -220,7 +224,11 @@ mod tests {
         let mut policy = Policy::from_json(&report).unwrap();
         policy.name = "name, with {signs}".into();
         policy.base = Base::Class(Class::Deny);
-        policy.wants = Wants { to: Some(DType::BF16), keep_io: Some(KeepIo::Names(vec!["x".into()])) };
+        policy.wants = Wants {
+            to: Some(DType::BF16),
+            keep_io: Some(KeepIo::Names(vec!["x".into()])),
+            master_weights: Some(false),
+        };
         policy.set_class("MatMul", Class::Deny, "list").unwrap();
         policy.set_class("com.example::Op", Class::Clear, "policy").unwrap();
         policy.disable_guard("eps").unwrap();
