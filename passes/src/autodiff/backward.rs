@@ -8,7 +8,7 @@ use ampc_ir::entity::SecondaryMap;
 use ampc_ir::infer::Facts;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::NodeView;
-use ampc_ir::{Dim, Module, Node, NodeSpec, Type, Value};
+use ampc_ir::{DType, Dim, Module, Node, NodeSpec, Type, Value};
 use rustc_hash::FxHashSet;
 use std::cell::Cell;
 
@@ -252,6 +252,19 @@ impl Backward<'_> {
             Some(value) if self.needs[value] => self.add_to(value, gradient),
             _ => Ok(()),
         }
+    }
+
+    /// Takes back a gradient that was added to an operand, of an element type, for a rule that adds to it in its own way
+    /// and then adds the sum.
+    ///
+    /// Of an embedding that is the weight of the last layer, too, the gradient of that product is there when the rows that
+    /// were looked up get theirs: they are added to it by index, instead of to zeros of the same size.
+    pub fn take(&mut self, i: usize, dtype: DType) -> Option<Value> {
+        let value = self.operand(i)?;
+        let module = &*self.nodes.inserter.module;
+        let parts = self.contributions.get_mut(&value)?;
+        let at = parts.iter().position(|&part| module.value(part).ty.dtype() == Some(dtype))?;
+        Some(parts.remove(at))
     }
 
     fn add_to(&mut self, value: Value, gradient: Value) -> Ruled {

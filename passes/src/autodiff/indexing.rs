@@ -11,6 +11,15 @@ fn add_up() -> AttrValue {
     AttrValue::String(b"add".as_slice().into())
 }
 
+/// What the widened gradient of the elements that were read is added to: another gradient of operand 0, or zeros.
+fn base_for(b: &mut Backward<'_>, x: Value, dy: Value) -> Ruled<Value> {
+    let dtype = b.dtype(dy)?;
+    match b.take(0, dtype) {
+        Some(other) => Ok(other),
+        None => b.zeros(dtype, x),
+    }
+}
+
 /// Zeros like a value, in the type of the widened gradient.
 fn zeros_for(b: &mut Backward<'_>, x: Value, dy: Value) -> Ruled<Value> {
     let dtype = b.dtype(dy)?;
@@ -58,10 +67,10 @@ pub(super) fn gather(b: &mut Backward<'_>) -> Ruled {
     let axis = axis(b, rank)?;
     let indices = b.cast(indices, ampc_ir::DType::I64)?;
     let dy = b.wide(dy)?;
-    let zeros = zeros_for(b, x, dy)?;
+    let base = base_for(b, x, dy)?;
     if axis == 0 {
         let at = b.unsqueeze(indices, &[n])?;
-        let dx = b.op(OpKind::ScatterND, &[zeros, at, dy], &[("reduction", add_up())])?;
+        let dx = b.op(OpKind::ScatterND, &[base, at, dy], &[("reduction", add_up())])?;
         return b.add(0, dx);
     }
     // All indices along one axis.
@@ -92,7 +101,7 @@ pub(super) fn gather(b: &mut Backward<'_>) -> Ruled {
     };
     at = b.expand_as(at, dy)?;
     let attrs = [("axis", AttrValue::Int(signed(axis))), ("reduction", add_up())];
-    let dx = b.op(OpKind::ScatterElements, &[zeros, at, dy], &attrs)?;
+    let dx = b.op(OpKind::ScatterElements, &[base, at, dy], &attrs)?;
     b.add(0, dx)
 }
 
@@ -132,9 +141,9 @@ pub(super) fn gather_elements(b: &mut Backward<'_>) -> Ruled {
     let (x, indices, dy) = (b.x(0)?, b.x(1)?, b.dy0()?);
     let axis = axis(b, b.rank(x)?)?;
     let dy = b.wide(dy)?;
-    let zeros = zeros_for(b, x, dy)?;
+    let base = base_for(b, x, dy)?;
     let attrs = [("axis", AttrValue::Int(signed(axis))), ("reduction", add_up())];
-    let dx = b.op(OpKind::ScatterElements, &[zeros, indices, dy], &attrs)?;
+    let dx = b.op(OpKind::ScatterElements, &[base, indices, dy], &attrs)?;
     b.add(0, dx)
 }
 
@@ -143,8 +152,8 @@ pub(super) fn gather_nd(b: &mut Backward<'_>) -> Ruled {
     let batch = b.view()?.int("batch_dims").unwrap_or(0);
     if batch == 0 {
         let dy = b.wide(dy)?;
-        let zeros = zeros_for(b, x, dy)?;
-        let dx = b.op(OpKind::ScatterND, &[zeros, indices, dy], &[("reduction", add_up())])?;
+        let base = base_for(b, x, dy)?;
+        let dx = b.op(OpKind::ScatterND, &[base, indices, dy], &[("reduction", add_up())])?;
         return b.add(0, dx);
     }
     let numbers = numbered(b, x)?;
