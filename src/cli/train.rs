@@ -14,7 +14,7 @@ use super::{diagnose, interrupt, shown};
 use ampc::ErrorKind;
 use ampc::execute::Trainer;
 use ampc::execute::training::{
-    Checkpoint, Dataset, Evaluation, GradientHistograms, Incomplete, NO_OPTIMIZER, Position, Schedule, Taken,
+    Checkpoint, Dataset, Evaluated, Evaluation, GradientHistograms, Incomplete, NO_OPTIMIZER, Position, Schedule, Taken,
     Training, TrainingOptions,
 };
 use ampc::ir::{DType, Module};
@@ -186,7 +186,8 @@ struct Session<'a> {
     last: Option<Taken>,
     /// The step that the state was saved after.
     saved: Option<u64>,
-    evaluated: Option<u64>,
+    /// The last evaluation, and the step behind which it was.
+    evaluated: Option<(u64, Evaluated)>,
     /// Since when samples are counted for the rate of the next line.
     since: Instant,
     samples: u64,
@@ -417,15 +418,16 @@ impl<'a> Session<'a> {
     /// Computes the loss on samples that are not trained on, unless that was done behind this step.
     fn evaluate(&mut self) -> Result<(), Failure> {
         let step = self.training.position().step;
-        let Some(evaluation) = self.evaluation.as_mut().filter(|_| self.evaluated != Some(step)) else {
+        let Some(evaluation) = self.evaluation.as_mut().filter(|_| self.evaluated.is_none_or(|(of, _)| of != step)) else {
             return Ok(());
         };
         self.progress.stage("evaluating");
-        let found = evaluation.run(self.training.trainer());
+        let found = evaluation.run(self.training.trainer(), || interrupt::requested().is_none());
         let found = found.map_err(|error| {
             diagnose::failure(&error, None).retold(|said| format!("evaluation after step {step}: {said}"))
         })?;
-        self.evaluated = Some(step);
+        let Some(found) = found else { return Ok(()) };
+        self.evaluated = Some((step, found));
         if let Some(log) = &mut self.log {
             log.evaluation(step, found)?;
         }
@@ -433,9 +435,9 @@ impl<'a> Session<'a> {
             return Ok(());
         }
         let line = format!(
-            "{:>WIDTH$}  evaluated: loss {} on {}\n",
+            "{:>WIDTH$}  evaluated: {} on {}\n",
             number(step),
-            digits(found.loss),
+            told_of(found),
             count(found.samples, "sample")
         );
         self.progress.suspend(|| ui::show(&line))
@@ -472,6 +474,10 @@ impl<'a> Session<'a> {
             let _ = writeln!(text, "trained     no step: all {} are taken", number(position.steps));
             return text;
         }
+        if let Some((step, found)) = self.evaluated {
+            let (told, samples) = (told_of(found), count(found.samples, "sample"));
+            let _ = writeln!(text, "evaluated   {told} on {samples} after step {}", number(step));
+        }
         let _ =
             writeln!(text, "skipped     {} of {}", number(position.skipped), count(position.step, "step"));
         let (low, all) = low_nodes(trainer.module());
@@ -490,6 +496,12 @@ impl<'a> Session<'a> {
 
 /// Columns of a line.
 const WIDTH: usize = 12;
+
+/// What an evaluation found.
+fn told_of(found: Evaluated) -> String {
+    let accuracy = found.accuracy.map(|accuracy| format!(", accuracy {}", digits(accuracy)));
+    format!("loss {}{}", digits(found.loss), accuracy.unwrap_or_default())
+}
 
 /// Samples per second, with three digits.
 fn digits_of_speed(speed: f64) -> String {

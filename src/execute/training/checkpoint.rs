@@ -4,7 +4,7 @@
 //! text of JSON beside them, under [`METADATA`]: whatever else reads the file passes it over.
 
 use super::dataset::Dataset;
-use super::{Incomplete, TrainingOptions};
+use super::{Incomplete, Schedule, TrainingOptions};
 use crate::batch::Batch;
 use crate::error::Error;
 use crate::execute::trainer::Trainer;
@@ -54,6 +54,22 @@ impl Position {
         }
     }
 
+    /// What contradicts itself, as in a file that was edited or damaged: what was expected, and what was found.
+    fn contradiction(&self) -> Option<String> {
+        let Position { step, skipped, steps, batch, samples, .. } = self;
+        if step > steps {
+            return Some(format!("expected at most {steps} steps, which there are (`steps`), found {step} (`step`)"));
+        }
+        if skipped > step {
+            return Some(format!("expected at most {step} skipped steps (`skipped`), found {skipped}"));
+        }
+        if *batch == 0 || batch > samples {
+            return Some(format!("expected a batch of 1 to {samples} samples (`batch`), found {batch}"));
+        }
+        let lr = self.lr.parse::<Schedule>().err()?;
+        Some(format!("`lr`: {lr}"))
+    }
+
     /// In what another position goes on otherwise than this one would: what each says, with its name.
     pub fn differences(&self, other: &Position) -> Vec<(&'static str, String, String)> {
         let mut found = Vec::new();
@@ -87,7 +103,7 @@ impl Checkpoint {
     /// Reads a safetensors file. Tensors are ranges of the file until they are asked for.
     ///
     /// # Errors
-    /// If the file cannot be read or is damaged.
+    /// If the file cannot be read, is damaged, or says of the training what cannot be.
     pub fn read(path: &Path) -> Result<Checkpoint, Error> {
         let bad = |reason: String| Error::Data { path: path.to_owned(), reason };
         let (tensors, _) = Tensors::open(path)?.ok_or_else(|| {
@@ -102,6 +118,9 @@ impl Checkpoint {
         }
         let position = tensors.metadata(METADATA).map(serde_json::from_str::<Position>).transpose();
         let position = position.map_err(|e| bad(format!("its metadata `{METADATA}` cannot be read: {e}")))?;
+        if let Some(what) = position.as_ref().and_then(Position::contradiction) {
+            return Err(bad(format!("its metadata `{METADATA}` contradicts itself: {what}")));
+        }
         Ok(Checkpoint { state, position })
     }
 }
