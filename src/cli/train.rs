@@ -14,8 +14,8 @@ use super::{diagnose, interrupt, shown};
 use ampc::ErrorKind;
 use ampc::execute::Trainer;
 use ampc::execute::training::{
-    Checkpoint, Dataset, Evaluated, Evaluation, GradientHistograms, Incomplete, NO_OPTIMIZER, Position, Schedule, Taken,
-    Training, TrainingOptions,
+    Checkpoint, Dataset, Evaluated, Evaluation, GradientHistograms, Incomplete, NO_OPTIMIZER, Position,
+    Schedule, Taken, Training, TrainingOptions,
 };
 use ampc::ir::{DType, Module};
 use ampc::onnx::bytes::SourceBytes;
@@ -45,7 +45,8 @@ pub(crate) fn run(args: &TrainArgs, threads: Option<u32>, ui: Ui) -> Result<(), 
     let position = checkpoint.position.as_ref().filter(|_| args.resume.is_some());
     let files = model.files();
     let cpu = Cpu { threads: threads.map_or(0, |n| usize::try_from(n).unwrap_or(0)), ..Cpu::default() };
-    let trainer = Trainer::new(model, &checkpoint.state, &cpu).map_err(fail)?;
+    let trainer = Trainer::new(model, &checkpoint.state, &cpu);
+    let trainer = trainer.map_err(|error| of_state(&error, args))?;
     let data = Dataset::of_batches(&args.data.data, &trainer, cpu.max_bytes).map_err(fail)?;
     let mut training = Training::new(trainer, data, options(args, position)?).map_err(fail)?;
     if let Some(epochs) = args.run.epochs {
@@ -78,10 +79,39 @@ pub(crate) fn run(args: &TrainArgs, threads: Option<u32>, ui: Ui) -> Result<(), 
     session.train()
 }
 
+/// The file of the state to begin with.
+fn state_path(args: &TrainArgs) -> &Path {
+    let path = args.resume.as_ref().or(args.state.as_ref());
+    path.expect("the arguments ask for a state")
+}
+
+/// How many of the tensors that do not fit are named.
+const NAMED: usize = 4;
+
+/// Why a step cannot begin with a state: one problem, however many tensors do not fit.
+fn of_state(error: &ampc::Error, args: &TrainArgs) -> Failure {
+    let failure = diagnose::failure(error, None);
+    let ampc::Error::Inputs(problems) = error else { return failure };
+    let path = state_path(args).display().to_string();
+    let [_, _, ..] = &problems[..] else { return failure.retold(|said| format!("`{path}`: {said}")) };
+    let mut lines: Vec<String> =
+        problems.iter().take(NAMED).map(|problem| shown::message(&problem.to_string())).collect();
+    if problems.len() > NAMED {
+        lines.push(format!("and {} more", problems.len() - NAMED));
+    }
+    let message = format!(
+        "`{path}`: expected the state of `{}`, found one of which {} do not fit",
+        args.step.display(),
+        count(problems.len() as u64, "tensor")
+    );
+    let problem = Problem::new("ampc::states::other", message).with_lines(lines);
+    let help = "a state belongs to the step that it was made for or saved by";
+    Failure::of(error.kind(), problem.with_help(help))
+}
+
 /// The state to begin with, and where it stands.
 fn checkpoint(args: &TrainArgs) -> Result<Checkpoint, Failure> {
-    let path = args.resume.as_ref().or(args.state.as_ref());
-    let Some(path) = path else { unreachable!("the arguments ask for a state") };
+    let path = state_path(args);
     let checkpoint = Checkpoint::read(path).map_err(|e| diagnose::failure(&e, None))?;
     if args.resume.is_some() && checkpoint.position.is_none() {
         let message = format!(
@@ -130,6 +160,13 @@ fn is_same(a: &Path, b: &Path) -> bool {
 fn check_outputs(args: &TrainArgs, read: &[Arc<SourceBytes>]) -> Result<(), Failure> {
     let fail = |error: ampc::Error| diagnose::failure(&error, None);
     if let Some(save) = &args.output.save {
+        if ampc::files::is_stream(save) || save.as_os_str() == "-" {
+            let message = format!(
+                "`--save {}`: expected the name of a file, found a pipe or device, which no checkpoint can be replaced in",
+                save.display()
+            );
+            return Err(Failure::usage("save", message));
+        }
         let begins = args.state.as_ref().map(|path| ("the state that the training begins with", path));
         let data = [Some(&args.data.data), args.data.eval.as_ref()].into_iter().flatten();
         let data = data.map(|path| ("data that is trained with", path));
@@ -418,7 +455,9 @@ impl<'a> Session<'a> {
     /// Computes the loss on samples that are not trained on, unless that was done behind this step.
     fn evaluate(&mut self) -> Result<(), Failure> {
         let step = self.training.position().step;
-        let Some(evaluation) = self.evaluation.as_mut().filter(|_| self.evaluated.is_none_or(|(of, _)| of != step)) else {
+        let Some(evaluation) =
+            self.evaluation.as_mut().filter(|_| self.evaluated.is_none_or(|(of, _)| of != step))
+        else {
             return Ok(());
         };
         self.progress.stage("evaluating");

@@ -90,7 +90,9 @@ impl Tellers {
         let result = |kind: OpKind, slot: usize| {
             outputs.iter().position(|&output| {
                 let maker = module.producer(output).filter(|&(_, at)| at as usize == slot);
-                maker.and_then(|(node, _)| module.node(node).schema()).is_some_and(|schema| schema.kind == kind)
+                maker
+                    .and_then(|(node, _)| module.node(node).schema())
+                    .is_some_and(|schema| schema.kind == kind)
             })
         };
         let named = |name: &str| outputs.iter().position(|&output| name_of(module, output) == name);
@@ -296,7 +298,7 @@ impl Trainer {
     /// Takes another state for the next step. Tensors that are no state of the step are refused.
     ///
     /// # Errors
-    /// If a tensor is missing, unknown, or of another type: all of them. The state is then what it was.
+    /// If a tensor is missing, unknown, of another type, or has a NaN: all of them. The state is then what it was.
     pub fn set_state(&mut self, state: &State) -> Result<(), Error> {
         let module = self.executable.module();
         let types = super::input_types(module);
@@ -313,6 +315,10 @@ impl Trainer {
                 continue;
             }
             match HostTensor::from_data(data) {
+                Ok(tensor) if tensor.first_nan().is_some() => {
+                    let message = "expected numbers, found a NaN, of which every loss would become NaN";
+                    problems.push(problem("nan", name, message.into()));
+                }
                 Ok(tensor) => {
                     given.insert(at, tensor);
                 }

@@ -296,7 +296,8 @@ impl Column {
         while filled < samples.len() {
             let first = samples[filled];
             let piece = &pieces[piece_of(pieces, first)];
-            let follow = |(i, sample): (usize, &u64)| *sample == first + i as u64 && *sample < piece.samples.end;
+            let follow =
+                |(i, sample): (usize, &u64)| *sample == first + i as u64 && *sample < piece.samples.end;
             let run = samples[filled..].iter().enumerate().take_while(|&pair| follow(pair)).count();
             let part = &mut to[filled * bytes..(filled + run) * bytes];
             let read = piece.array.read((first - piece.samples.start) * bytes as u64, part);
@@ -351,7 +352,9 @@ impl Problems<'_> {
         if let Some(wrong) = arrays.iter().find(|array| !fits(array, ty)) {
             let (expected, found) = (describe(self.module, ty), self.found(wrong));
             let help = match ty.shape().and_then(Shape::dims) {
-                Some([]) if wrong.dtype == dtype => "give one number, which is the same for every batch".into(),
+                Some([]) if wrong.dtype == dtype => {
+                    "give one number, which is the same for every batch".into()
+                }
                 _ => help_of_type(name, ty, &wrong.ty(), is_npz),
             };
             self.add("type", name, format!("expected {expected}, found {found}"), help);
@@ -369,8 +372,7 @@ impl Problems<'_> {
     /// The element type of an input, if a step can be trained on samples of it.
     fn element_type(&mut self, name: &str, ty: &Type) -> Option<DType> {
         let has_bytes = |dtype: &DType| {
-            *dtype != DType::String
-                && dtype.storage_bytes(2) == dtype.storage_bytes(1).map(|bytes| bytes * 2)
+            *dtype != DType::String && dtype.storage_bytes(2) == dtype.storage_bytes(1).map(|bytes| bytes * 2)
         };
         let dtype = ty.as_tensor().map(|tensor| tensor.dtype).filter(has_bytes);
         if dtype.is_none() {
@@ -385,7 +387,9 @@ impl Problems<'_> {
         let first = arrays.first()?;
         if let Some(number) = arrays.iter().find(|array| array.dims.is_empty()) {
             let found = self.found(number);
-            let message = format!("expected one number for all batches, or samples, found several arrays, of which one is {found}");
+            let message = format!(
+                "expected one number for all batches, or samples, found several arrays, of which one is {found}"
+            );
             self.add("samples", name, message, "give every batch the same number".into());
             return None;
         }
