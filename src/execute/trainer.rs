@@ -64,7 +64,7 @@ pub struct Stepped {
 /// Why a batch could not be run, and the row that is to blame where that is known.
 pub(super) struct StepError {
     pub(super) error: Error,
-    pub(super) culprit: Option<Culprit>,
+    pub(super) culprit: Option<Box<Culprit>>,
 }
 
 impl From<Error> for StepError {
@@ -239,7 +239,10 @@ impl Trainer {
         });
         run.map_err(|error| {
             let module = self.executable.module();
-            StepError { error: of_run(module, &error), culprit: Culprit::of(module, &error, batch) }
+            StepError {
+                error: of_run(module, &error),
+                culprit: Culprit::of(module, &error, batch).map(Box::new),
+            }
         })?;
         self.given.clear();
         Ok(stepped)

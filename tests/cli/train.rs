@@ -332,7 +332,11 @@ fn what_does_not_fit_is_refused() {
     dir.write("wide.ir", module(&MODEL.replace("16", "24")));
     let step = ["train-step", "wide.ir", "-o", "wide.onnx", "--state", "wide.safetensors", "--loss", "mse"];
     assert_eq!(dir.run(&step).code, 0);
-    refused("--state wide.safetensors --data d.npz --steps 3", 2, &["expected f32[6, 16], found f32[6, 24]"]);
+    refused(
+        "--state wide.safetensors --data d.npz --steps 3",
+        2,
+        &["found one of which 12 tensors do not fit", "state `b`: expected f32[16], found f32[24]"],
+    );
     refused("--resume s.safetensors --data d.npz", 2, &["does not say how many steps were taken"]);
     refused("--state nobody.safetensors --data d.npz --steps 3", 5, &["nobody.safetensors"]);
     // Batches, and options that do not go together.

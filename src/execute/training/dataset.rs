@@ -19,9 +19,10 @@ use super::arrays::{Array, Arrays, Bytes};
 use crate::error::Error;
 use crate::onnx::bytes::SourceBytes;
 use ampc_ir::module::Def;
-use ampc_ir::{DType, Dim, Module, Shape, Type};
+use ampc_ir::{DType, Dim, Module, Shape, Symbol, Type};
 use ampc_passes::suggest::{did_you_mean, nearest};
 use ampc_runtime::HostTensor;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -118,6 +119,7 @@ impl Dataset {
             }
         }
         problems.sizes(&dataset.columns, &declared);
+        problems.named_dims(&dataset.columns, &names, &types);
         if !problems.list.is_empty() {
             return Err(Error::Inputs(problems.list));
         }
@@ -415,6 +417,26 @@ impl Problems<'_> {
         match &array.file {
             Some(file) => format!("{ty} in `{}`", file.display()),
             None => ty,
+        }
+    }
+
+    /// A dim that has a name has one size in all inputs; that of axis 0 of a list is the batch.
+    fn named_dims(&mut self, columns: &[Column], names: &[String], types: &[Type]) {
+        let mut known: BTreeMap<Symbol, (u64, &str)> = BTreeMap::new();
+        for column in columns {
+            let at = names.iter().position(|name| *name == column.name);
+            let declared = at.and_then(|at| types[at].shape()?.dims()).unwrap_or_default();
+            let inner = declared.iter().skip(usize::from(column.samples().is_some()));
+            for (dim, &size) in inner.zip(&column.dims) {
+                let Dim::Sym(symbol) = dim else { continue };
+                let &mut (first, of) = known.entry(*symbol).or_insert((size, &column.name));
+                if first != size {
+                    let dim = self.module.text(*symbol);
+                    let message = format!("expected {first} for the dim `{dim}`, as in `{of}`, found {size}");
+                    let help = "give inputs that share a dim the same size there";
+                    self.add("dims", &column.name, message, help.into());
+                }
+            }
         }
     }
 
