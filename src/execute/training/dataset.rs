@@ -287,7 +287,8 @@ impl Column {
     }
 
     fn sample_bytes(&self) -> u64 {
-        self.dtype.storage_bytes(self.dims.iter().product()).unwrap_or(0)
+        let elements = self.dims.iter().fold(1u64, |elements, &dim| elements.saturating_mul(dim));
+        self.dtype.storage_bytes(elements).unwrap_or(0)
     }
 
     /// Reads samples, of which those that follow each other are read at once. `path` is where the data is.
