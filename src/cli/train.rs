@@ -286,9 +286,7 @@ impl<'a> Session<'a> {
             options.schedule
         );
         self.ui.say(&text);
-        let warn = |code: &str, message: String| {
-            self.ui.say(Problem::warning(code, message).draw(self.ui, Stream::Err).trim_start_matches('\n'));
-        };
+        let warn = |code: &str, message: String| self.warning(code, message);
         if !data.unread().is_empty() {
             let names = data.unread().join(", ");
             warn("train.unread", format!("arrays that no input of the step has the name of: {names}"));
@@ -312,6 +310,22 @@ impl<'a> Session<'a> {
             let message =
                 format!("`{name}` is {now}, and was {before}: this is not the run that was stopped");
             warn("train.other_run", message);
+        }
+    }
+
+    fn warning(&self, code: &str, message: String) {
+        self.ui.say(Problem::warning(code, message).draw(self.ui, Stream::Err).trim_start_matches('\n'));
+    }
+
+    /// Says which data was not the same from the first step to the last.
+    fn warn_of_written_data(&self) {
+        let of_evaluation = self.evaluation.iter().flat_map(|evaluation| evaluation.data().written_to());
+        for path in self.training.data().written_to().chain(of_evaluation) {
+            let path = shown::message(&path.display().to_string());
+            let message = format!(
+                "`{path}` was written to while it was read: batches may have had some of its old samples and some of the new"
+            );
+            self.warning("train.written", message);
         }
     }
 
@@ -353,7 +367,10 @@ impl<'a> Session<'a> {
             (Ok(_), _) => saved?,
         }
         let summary = self.summary();
-        self.progress.suspend(|| self.ui.say(&summary));
+        self.progress.suspend(|| {
+            self.ui.say(&summary);
+            self.warn_of_written_data();
+        });
         Ok(())
     }
 

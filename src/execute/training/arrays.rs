@@ -92,6 +92,8 @@ pub(super) struct Arrays {
     pub(super) unread: Vec<String>,
     /// The files.
     pub(super) files: Vec<Arc<SourceBytes>>,
+    /// Those of them that samples are read from batch by batch.
+    pub(super) streamed: Vec<Arc<SourceBytes>>,
     pub(super) is_npz: bool,
 }
 
@@ -197,6 +199,7 @@ impl Arrays {
             let (dtype, dims, bytes) = (data.dtype(), data.dims().to_vec(), Bytes::File(range.clone()));
             self.add(name, Array { dtype, dims, bytes, file: Some(shared.clone()) });
         }
+        self.streamed.push(file.clone());
         self.files.push(file);
         Ok(())
     }

@@ -36,6 +36,7 @@ pub struct Dataset {
     batch: Option<u64>,
     unread: Vec<String>,
     files: Vec<Arc<SourceBytes>>,
+    streamed: Vec<Arc<SourceBytes>>,
 }
 
 /// The values of one input.
@@ -101,6 +102,7 @@ impl Dataset {
             batch: None,
             unread: std::mem::take(&mut arrays.unread),
             files: std::mem::take(&mut arrays.files),
+            streamed: std::mem::take(&mut arrays.streamed),
         };
         let mut problems = Problems { module, unread: &dataset.unread, list: Vec::new() };
         let mut declared = Vec::new();
@@ -161,9 +163,15 @@ impl Dataset {
         &self.unread
     }
 
-    /// The files that samples are read from.
+    /// The files that samples are from.
     pub fn files(&self) -> &[Arc<SourceBytes>] {
         &self.files
+    }
+
+    /// The files that samples are read from batch by batch and that were written to meanwhile: batches may have had some of the
+    /// old samples and some of the new ones.
+    pub fn written_to(&self) -> impl Iterator<Item = &Path> {
+        self.streamed.iter().filter(|file| file.was_written()).filter_map(|file| file.path())
     }
 
     /// Memory for batches of `rows` samples.
