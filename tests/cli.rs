@@ -51,6 +51,9 @@ mod signals;
 #[path = "cli/train.rs"]
 mod train;
 
+#[path = "cli/train_faults.rs"]
+mod train_faults;
+
 #[path = "cli/train_step.rs"]
 mod train_step;
 

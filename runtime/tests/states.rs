@@ -143,3 +143,35 @@ graph @main {{
         assert_eq!(numbers(&stateful.states().unwrap()[0].1), w, "step {step}");
     }
 }
+
+/// Dims that take turns, as a smaller batch at the end of an epoch: the memory stays that of the larger ones, and results are
+/// those of a run by itself.
+#[test]
+fn dims_that_take_turns_share_their_memory() {
+    let text = "\
+graph @main {
+  input %w : f32[2]
+  input %x : f32[N]
+  %double = Add(%x, %x) : f32[N]
+  %square = Mul(%double, %double) : f32[N]
+  %sum = ReduceSum(%square) {keepdims=0} : f32
+  %next = Add(%w, %sum) : f32[2]
+  output %next : f32[2]
+  output %square : f32[N]
+  state %w -> %next
+}
+";
+    let mut executable = prepared(text);
+    let (long, short) = (vec![1f32; 1000], vec![1f32; 3]);
+    let mut state = vec![0f32, 1.0];
+    let mut held = Vec::new();
+    for (step, x) in [&long, &short, &long, &short, &short, &long].into_iter().enumerate() {
+        let given = (step == 0).then_some(&state[..]);
+        let outputs = run(&mut executable, &[given, Some(x)]);
+        let alone = run(&mut prepared(text), &[Some(&state), Some(x)]);
+        assert_eq!(outputs, alone, "{step}");
+        state.clone_from(&outputs[0]);
+        held.push(executable.allocated_bytes());
+    }
+    assert!(held.iter().all(|&bytes| bytes == held[0]), "{held:?}");
+}

@@ -1,24 +1,25 @@
 //! What the command line accepts.
 
+mod run;
 mod train;
+mod train_step;
 
+pub(crate) use self::run::{DataArgs, LimitArgs, RunArgs, VerifyArgs};
 pub(crate) use self::train::{LastArg, TrainArgs};
+pub(crate) use self::train_step::{LossPrecisionArg, MasterWeightsArg, RecomputeArg, TrainStepArgs};
 
+use self::run::tolerance;
 use super::peers::PeerArgs;
 use ampc::ir::DType;
 use ampc::options::{Objective, Opset};
 use ampc::passes::pipeline::{PASSES, PassDef};
 use ampc::passes::policy::{PRESETS, float_format};
-use ampc::passes::step::Optimizer;
 use ampc::passes::step::SpecError;
-use ampc::passes::step::loss::LossSpec;
-use ampc::passes::step::update::decay_of;
 use clap::builder::{PossibleValue, PossibleValuesParser, StringValueParser, TypedValueParser};
-use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 use std::ffi::OsStr;
 use std::path::PathBuf;
-use std::time::Duration;
 
 /// A mixed-precision compiler for ONNX models: lowers them to fp16 or bf16 where it is safe, with a reason for
 /// every decision.
@@ -93,131 +94,6 @@ pub(crate) enum Command {
     },
 }
 
-/// Values for the inputs of a model.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Inputs")]
-pub(crate) struct DataArgs {
-    /// Values for the inputs: an .npz or .safetensors file with their names, or a folder of `input_0.pb` …
-    #[arg(long, value_name = "DATA", conflicts_with_all = ["random", "dim"])]
-    pub(crate) inputs: Option<PathBuf>,
-    /// Random values, the same for the same seed; models are compared on several draws of them, of other magnitudes
-    /// [default: 0, if no data is given]
-    #[arg(long, value_name = "SEED")]
-    pub(crate) random: Option<u64>,
-    /// The size of a dim that has a name instead of a number, or of axis 1 of `x` if it has neither (`x[1]=8`), for
-    /// random values [default: 1; 8 where models are compared, if that fits]
-    #[arg(long, value_name = "NAME=N,…", value_delimiter = ',', value_parser = dim)]
-    pub(crate) dim: Vec<(String, u64)>,
-}
-
-impl LimitArgs {
-    /// Whether any of them was given.
-    pub(crate) fn is_given(&self) -> bool {
-        self.max_iterations.is_some() || self.time_limit.is_some()
-    }
-}
-
-impl DataArgs {
-    /// Whether any of them was given.
-    pub(crate) fn is_given(&self) -> bool {
-        self.inputs.is_some() || self.random.is_some() || !self.dim.is_empty()
-    }
-}
-
-/// Reads `--dim`.
-fn dim(text: &str) -> Result<(String, u64), String> {
-    let (name, size) = text.rsplit_once('=').ok_or("expected NAME=N")?;
-    match size.parse() {
-        Ok(size) if !name.is_empty() => Ok((name.to_owned(), size)),
-        _ => Err("expected a name, `=` and a number".into()),
-    }
-}
-
-/// What a run may take.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Limits")]
-pub(crate) struct LimitArgs {
-    /// The most iterations of one loop [default: any number]
-    #[arg(long, value_name = "N")]
-    pub(crate) max_iterations: Option<u64>,
-    /// The most seconds that a run may take, looked at between nodes [default: any number]
-    #[arg(long, value_name = "S", value_parser = seconds, allow_negative_numbers = true)]
-    pub(crate) time_limit: Option<Duration>,
-}
-
-/// Reads a time in seconds.
-fn seconds(text: &str) -> Result<Duration, String> {
-    let number: f64 = text.parse().map_err(|_| "expected a number of seconds")?;
-    Duration::try_from_secs_f64(number).map_err(|_| "expected a number of seconds, 0 or more".into())
-}
-
-/// Reads a tolerance.
-fn tolerance(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(number) if number.is_finite() && number >= 0.0 => Ok(number),
-        _ => Err("expected a finite number, 0 or more".into()),
-    }
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct RunArgs {
-    /// The model: .onnx, .ir for the text form, .json for a graph; `-` is standard input
-    pub(crate) model: PathBuf,
-    #[command(flatten)]
-    pub(crate) data: DataArgs,
-    /// Write the outputs: an .npz or .safetensors file, or a folder of test data, whose name ends in `/`
-    #[arg(long, value_name = "FILE")]
-    pub(crate) outputs: Option<PathBuf>,
-    /// Replace files that exist
-    #[arg(long)]
-    pub(crate) force: bool,
-    /// Where to run: cpu, or cuda or cuda:N, which are not supported yet
-    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
-    pub(crate) device: String,
-    /// Run N more times, and say how long that takes
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub(crate) bench: Option<u32>,
-    /// With `--bench`: run N times more, and say which operators and nodes take how much of the time
-    #[arg(long, requires = "bench")]
-    pub(crate) profile: bool,
-    /// Print in which order the graphs are computed and where every value is
-    #[arg(long)]
-    pub(crate) print_plan: bool,
-    #[command(flatten)]
-    pub(crate) limits: LimitArgs,
-}
-
-#[derive(Debug, Args)]
-#[command(
-    override_usage = "ampc verify [OPTIONS] <MODEL> <OTHER>\n       ampc verify [OPTIONS] <MODEL> --test-data <DIR>"
-)]
-#[command(group = ArgGroup::new("reference").args(["other", "test_data"]).required(true))]
-pub(crate) struct VerifyArgs {
-    /// The model that is right
-    pub(crate) model: PathBuf,
-    /// The model that is compared with it, on the same inputs
-    pub(crate) other: Option<PathBuf>,
-    #[command(flatten)]
-    pub(crate) data: DataArgs,
-    /// Instead of another model: a folder of `input_0.pb` … and `output_0.pb` …, or of such folders
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["inputs", "random", "dim"])]
-    pub(crate) test_data: Option<PathBuf>,
-    /// Largest error as a share of the largest wanted element [default: by the least precise float format]
-    #[arg(long, value_name = "X", value_parser = tolerance, allow_negative_numbers = true, conflicts_with_all = ["rtol", "atol"])]
-    pub(crate) tolerance: Option<f64>,
-    /// Largest relative error of an element [default: 1e-3 for test data]
-    #[arg(long, value_name = "X", value_parser = tolerance, allow_negative_numbers = true)]
-    pub(crate) rtol: Option<f64>,
-    /// Largest absolute error of an element, beside the relative one [default: 1e-7 for test data]
-    #[arg(long, value_name = "X", value_parser = tolerance, allow_negative_numbers = true)]
-    pub(crate) atol: Option<f64>,
-    /// Print what was found as JSON
-    #[arg(long)]
-    pub(crate) json: bool,
-    #[command(flatten)]
-    pub(crate) limits: LimitArgs,
-}
-
 #[derive(Debug, Args)]
 pub(crate) struct RewriteArgs {
     /// The model: .onnx, .ir for the text form, .json for a graph; `-` is standard input
@@ -247,134 +123,9 @@ pub(crate) struct RewriteArgs {
     pub(crate) debug: DebugArgs,
 }
 
-#[derive(Debug, Args)]
-#[command(
-    override_usage = "ampc train-step [OPTIONS] --loss <LOSS> --state <FILE.safetensors> --output <FILE> <MODEL>\n       \
-                      ampc train-step --export <STEP> --state <FILE.safetensors> --output <FILE>"
-)]
-pub(crate) struct TrainStepArgs {
-    /// The forward model: .onnx, .ir for the text form, .json for a graph; `-` is standard input
-    #[arg(required_unless_present = "export")]
-    pub(crate) model: Option<PathBuf>,
-    /// Instead of making a step: write the forward model that this step was made of, with the weights of a state
-    #[arg(long, value_name = "STEP", conflicts_with_all = [
-        "model", "StepArgs", "fp32", "to", "policy", "allow", "infer", "clear", "deny", "pin", "pin_value", "disable_guard",
-        "keep_io", "opset", "objective", "target", "out_of_range", "excess_precision",
-    ])]
-    pub(crate) export: Option<PathBuf>,
-    /// Where to write the step; `-` is standard output
-    #[arg(short, long, value_name = "FILE")]
-    pub(crate) output: PathBuf,
-    /// Where to write the state that the first step begins with, by the names of the step's inputs; with `--export`, the
-    /// state to read
-    #[arg(long, value_name = "FILE.safetensors")]
-    pub(crate) state: PathBuf,
-    #[command(flatten)]
-    pub(crate) step: StepArgs,
-    /// Write what the step is made of as JSON: parameters, states, and every node and cast with its phase, role and
-    /// precision
-    #[arg(long, value_name = "FILE.json", help_heading = "Output", conflicts_with = "export")]
-    pub(crate) report: Option<PathBuf>,
-    /// Leave everything in fp32
-    #[arg(long, help_heading = "Precision", conflicts_with_all = ["to", "target", "objective"])]
-    pub(crate) fp32: bool,
-    #[command(flatten)]
-    pub(crate) precision: PrecisionArgs,
-    #[command(flatten)]
-    pub(crate) write: WriteArgs,
-    #[command(flatten)]
-    pub(crate) debug: DebugArgs,
-}
-
-/// What a step does.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Training")]
-pub(crate) struct StepArgs {
-    /// cross-entropy[:ignore_index=N,label_smoothing=X,weights=INPUT,axis=N], mse, l1 or bce-with-logits, each with
-    /// `of=OUTPUT` for another output than the first one, or output:NAME for an output that is the loss
-    #[arg(long, value_name = "LOSS", value_parser = spec::<LossSpec>, required_unless_present = "export")]
-    pub(crate) loss: Option<LossSpec>,
-    /// The input of targets: one of the model's, or a new one
-    #[arg(long, value_name = "NAME", default_value = "target")]
-    pub(crate) target_input: String,
-    /// Whether the loss is computed in fp32, or as the policy says
-    #[arg(long, value_enum, value_name = "PRECISION", default_value = "fp32")]
-    pub(crate) loss_precision: LossPrecisionArg,
-    /// sgd[:momentum=X,dampening=X,nesterov=1], adam or adamw[:beta1=X,beta2=X,eps=X,mode=hf], each with
-    /// `weight_decay=X`; or none, for which gradients are outputs
-    #[arg(long, value_name = "OPTIMIZER", default_value = "adamw", value_parser = spec::<Optimizer>)]
-    pub(crate) optimizer: Optimizer,
-    /// How weights are kept that are read in 16 bits only [default: fp32, or as the policy of jmp says]
-    #[arg(long, value_enum, value_name = "FORMAT")]
-    pub(crate) master_weights: Option<MasterWeightsArg>,
-    /// ampc, torch, paddle-fleet, paddle-old, paddle-new, jmp, fastai or ort-trainer, each with settings behind it
-    /// (`torch:init=1024,interval=50`); static:N, none, or a JSON file [default: ampc for fp16, none otherwise]
-    #[arg(long, value_name = "SCALER|FILE.json")]
-    pub(crate) scaler: Option<String>,
-    /// Scale gradients so that their norm, all together, is at most this
-    #[arg(long, value_name = "X", value_parser = positive)]
-    pub(crate) clip_norm: Option<f64>,
-    /// The weight decay of parameters with these names, instead of the optimizer's; may be repeated, the last one holds
-    #[arg(long, value_name = "GLOB=X", value_parser = decay)]
-    pub(crate) decay: Vec<(String, f64)>,
-    /// Constants that are not trained, by name, glob or `re:REGEX`; may be repeated
-    #[arg(long, value_name = "GLOB")]
-    pub(crate) freeze: Vec<String>,
-    /// Constants that are trained though they look like none; may be repeated
-    #[arg(long, value_name = "GLOB")]
-    pub(crate) train: Vec<String>,
-    /// Leave parameters alone that the loss does not depend on, instead of refusing the model
-    #[arg(long)]
-    pub(crate) freeze_unused: bool,
-    /// What is computed again for gradients instead of kept, where that lowers the peak of memory
-    #[arg(long, value_enum, value_name = "WHAT", default_value = "cheap")]
-    pub(crate) recompute: RecomputeArg,
-    /// The seed of dropouts in the state that the step begins with
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(crate) dropout_seed: u64,
-}
-
-/// What is computed again for gradients.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum RecomputeArg {
-    /// Nothing: activations are kept
-    None,
-    /// Casts, moves, dropouts, and what is computed element by element
-    Cheap,
-}
-
-/// How weights are kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum MasterWeightsArg {
-    /// In fp32, with a copy in 16 bits that the optimizer writes
-    Fp32,
-    /// In 16 bits alone: small updates are lost
-    None,
-}
-
-/// In which precision a loss is computed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LossPrecisionArg {
-    /// In fp32
-    Fp32,
-    /// As the policy says
-    Low,
-}
-
 /// Reads what has a spelling.
 fn spec<T: std::str::FromStr<Err = SpecError>>(text: &str) -> Result<T, String> {
     text.parse().map_err(|error: SpecError| error.to_string())
-}
-
-/// Reads a positive number.
-fn positive(text: &str) -> Result<f64, String> {
-    let number = text.parse().ok().filter(|&number: &f64| number > 0.0 && number.is_finite());
-    number.ok_or_else(|| "expected a positive number".into())
-}
-
-/// Reads `--decay`.
-fn decay(text: &str) -> Result<(String, f64), String> {
-    decay_of(text).ok_or_else(|| "expected a name or glob, `=` and a number, 0 or more".into())
 }
 
 /// Whether to run what was made.

@@ -75,6 +75,7 @@ pub(crate) fn main() -> ExitCode {
                 return ExitCode::from(failure.code);
             }
             // Help and versions go to standard output and are no error; nobody may be reading.
+            let error = peers::without_far_tips(error);
             let _ = error.print();
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }

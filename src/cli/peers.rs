@@ -4,13 +4,15 @@
 //!
 //! Flags and commands that mean nothing here have an answer in a table: what to use instead, or why nothing is needed.
 
+use super::args::Cli;
 use super::problem::Failure;
 use super::settings::of_option;
 use ampc::ir::DType;
 use ampc::ir::op::{self, Class};
 use ampc::passes::policy::{Pattern, Pin, Policy, PolicyError, op_key};
-use clap::Args;
+use ampc::passes::suggest::nearest;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{Args, CommandFactory};
 use std::convert::Infallible;
 use std::ffi::OsString;
 
@@ -395,6 +397,9 @@ pub(crate) fn answer(error: &clap::Error, args: &[OsString]) -> Option<Failure> 
         );
         return Some(Failure::usage("argument", text));
     }
+    if let Some(text) = of_other_command(error, given, &args) {
+        return Some(Failure::usage("argument", text));
+    }
     let is_command = error.get(ContextKind::InvalidSubcommand).is_some();
     is_model(given).then(|| match is_command {
         true => Failure::usage(
@@ -408,11 +413,55 @@ pub(crate) fn answer(error: &clap::Error, args: &[OsString]) -> Option<Failure> 
     })
 }
 
+/// What to say of an option that this command lacks and others have, unless it begins like one of this command.
+fn of_other_command(error: &clap::Error, given: &str, args: &[String]) -> Option<String> {
+    let name = given.split('=').next()?;
+    let long = name.strip_prefix("--")?;
+    let begins_alike = |near: &str| near.starts_with(name) || name.starts_with(near);
+    if error.kind() != ErrorKind::UnknownArgument || suggested(error).is_some_and(begins_alike) {
+        return None;
+    }
+    let cli = Cli::command();
+    let is_named = |command: &&clap::Command| args.iter().skip(1).any(|arg| arg == command.get_name());
+    let this = cli.get_subcommands().find(is_named)?.get_name();
+    let has = |command: &&clap::Command| {
+        command.get_arguments().any(|arg| arg.get_long() == Some(long) && !arg.is_hide_set())
+    };
+    let others: Vec<String> =
+        cli.get_subcommands().filter(has).map(|command| format!("`ampc {}`", command.get_name())).collect();
+    let list = others.join(" and ");
+    (!others.is_empty()).then(|| format!("`{name}` is an option of {list}, not of `ampc {this}`"))
+}
+
+/// The option that an error suggests.
+fn suggested(error: &clap::Error) -> Option<&str> {
+    match error.get(ContextKind::SuggestedArg) {
+        Some(ContextValue::String(text)) => Some(text),
+        _ => None,
+    }
+}
+
+/// The error without tips that do not help: an option that looks otherwise than the one that was given, and how an unknown
+/// option would be a value.
+pub(crate) fn without_far_tips(mut error: clap::Error) -> clap::Error {
+    if error.kind() == ErrorKind::UnknownArgument {
+        let given = match error.get(ContextKind::InvalidArg) {
+            Some(ContextValue::String(text)) => text.clone(),
+            _ => return error,
+        };
+        if suggested(&error).is_some_and(|near| nearest(&given, [near]).is_none()) {
+            error.remove(ContextKind::SuggestedArg);
+        }
+        if given.starts_with('-') {
+            error.remove(ContextKind::Suggested);
+        }
+    }
+    error
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::args::Cli;
-    use clap::CommandFactory;
 
     /// No answer is for a flag of `rewrite` or for a command, and none is there twice.
     #[test]

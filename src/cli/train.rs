@@ -14,8 +14,8 @@ use super::{diagnose, interrupt, shown};
 use ampc::ErrorKind;
 use ampc::execute::Trainer;
 use ampc::execute::training::{
-    Checkpoint, Dataset, Evaluation, GradientHistograms, Incomplete, LostUpdates, NO_OPTIMIZER, Position,
-    Schedule, Taken, Training, TrainingOptions,
+    Checkpoint, Dataset, Evaluated, Evaluation, GradientHistograms, Incomplete, LostUpdates, NO_OPTIMIZER,
+    Position, Schedule, Taken, Training, TrainingOptions,
 };
 use ampc::ir::{DType, Module};
 use ampc::onnx::bytes::SourceBytes;
@@ -45,7 +45,8 @@ pub(crate) fn run(args: &TrainArgs, threads: Option<u32>, ui: Ui) -> Result<(), 
     let position = checkpoint.position.as_ref().filter(|_| args.resume.is_some());
     let files = model.files();
     let cpu = Cpu { threads: threads.map_or(0, |n| usize::try_from(n).unwrap_or(0)), ..Cpu::default() };
-    let trainer = Trainer::new(model, &checkpoint.state, &cpu).map_err(fail)?;
+    let trainer = Trainer::new(model, &checkpoint.state, &cpu);
+    let trainer = trainer.map_err(|error| of_state(&error, args))?;
     let data = Dataset::of_batches(&args.data.data, &trainer, cpu.max_bytes).map_err(fail)?;
     let mut training = Training::new(trainer, data, options(args, position)?).map_err(fail)?;
     if let Some(epochs) = args.run.epochs {
@@ -78,10 +79,39 @@ pub(crate) fn run(args: &TrainArgs, threads: Option<u32>, ui: Ui) -> Result<(), 
     session.train()
 }
 
+/// The file of the state to begin with.
+fn state_path(args: &TrainArgs) -> &Path {
+    let path = args.resume.as_ref().or(args.state.as_ref());
+    path.expect("the arguments ask for a state")
+}
+
+/// How many of the tensors that do not fit are named.
+const NAMED: usize = 4;
+
+/// Why a step cannot begin with a state: one problem, however many tensors do not fit.
+fn of_state(error: &ampc::Error, args: &TrainArgs) -> Failure {
+    let failure = diagnose::failure(error, None);
+    let ampc::Error::Inputs(problems) = error else { return failure };
+    let path = state_path(args).display().to_string();
+    let [_, _, ..] = &problems[..] else { return failure.retold(|said| format!("`{path}`: {said}")) };
+    let mut lines: Vec<String> =
+        problems.iter().take(NAMED).map(|problem| shown::message(&problem.to_string())).collect();
+    if problems.len() > NAMED {
+        lines.push(format!("and {} more", problems.len() - NAMED));
+    }
+    let message = format!(
+        "`{path}`: expected the state of `{}`, found one of which {} do not fit",
+        args.step.display(),
+        count(problems.len() as u64, "tensor")
+    );
+    let problem = Problem::new("ampc::states::other", message).with_lines(lines);
+    let help = "a state belongs to the step that it was made for or saved by";
+    Failure::of(error.kind(), problem.with_help(help))
+}
+
 /// The state to begin with, and where it stands.
 fn checkpoint(args: &TrainArgs) -> Result<Checkpoint, Failure> {
-    let path = args.resume.as_ref().or(args.state.as_ref());
-    let Some(path) = path else { unreachable!("the arguments ask for a state") };
+    let path = state_path(args);
     let checkpoint = Checkpoint::read(path).map_err(|e| diagnose::failure(&e, None))?;
     if args.resume.is_some() && checkpoint.position.is_none() {
         let message = format!(
@@ -130,6 +160,13 @@ fn is_same(a: &Path, b: &Path) -> bool {
 fn check_outputs(args: &TrainArgs, read: &[Arc<SourceBytes>]) -> Result<(), Failure> {
     let fail = |error: ampc::Error| diagnose::failure(&error, None);
     if let Some(save) = &args.output.save {
+        if ampc::files::is_stream(save) || save.as_os_str() == "-" {
+            let message = format!(
+                "`--save {}`: expected the name of a file, found a pipe or device, which no checkpoint can be replaced in",
+                save.display()
+            );
+            return Err(Failure::usage("save", message));
+        }
         let begins = args.state.as_ref().map(|path| ("the state that the training begins with", path));
         let data = [Some(&args.data.data), args.data.eval.as_ref()].into_iter().flatten();
         let data = data.map(|path| ("data that is trained with", path));
@@ -199,7 +236,8 @@ struct Session<'a> {
     last: Option<Taken>,
     /// The step that the state was saved after.
     saved: Option<u64>,
-    evaluated: Option<u64>,
+    /// The last evaluation, and the step behind which it was.
+    evaluated: Option<(u64, Evaluated)>,
     /// Since when samples are counted for the rate of the next line.
     since: Instant,
     samples: u64,
@@ -266,9 +304,7 @@ impl<'a> Session<'a> {
             options.schedule
         );
         self.ui.say(&text);
-        let warn = |code: &str, message: String| {
-            self.ui.say(Problem::warning(code, message).draw(self.ui, Stream::Err).trim_start_matches('\n'));
-        };
+        let warn = |code: &str, message: String| self.warning(code, message);
         if !data.unread().is_empty() {
             let names = data.unread().join(", ");
             warn("train.unread", format!("arrays that no input of the step has the name of: {names}"));
@@ -292,6 +328,22 @@ impl<'a> Session<'a> {
             let message =
                 format!("`{name}` is {now}, and was {before}: this is not the run that was stopped");
             warn("train.other_run", message);
+        }
+    }
+
+    fn warning(&self, code: &str, message: String) {
+        self.ui.say(Problem::warning(code, message).draw(self.ui, Stream::Err).trim_start_matches('\n'));
+    }
+
+    /// Says which data was not the same from the first step to the last.
+    fn warn_of_written_data(&self) {
+        let of_evaluation = self.evaluation.iter().flat_map(|evaluation| evaluation.data().written_to());
+        for path in self.training.data().written_to().chain(of_evaluation) {
+            let path = shown::message(&path.display().to_string());
+            let message = format!(
+                "`{path}` was written to while it was read: batches may have had some of its old samples and some of the new"
+            );
+            self.warning("train.written", message);
         }
     }
 
@@ -333,7 +385,10 @@ impl<'a> Session<'a> {
             (Ok(_), _) => saved?,
         }
         let summary = self.summary();
-        self.progress.suspend(|| self.ui.say(&summary));
+        self.progress.suspend(|| {
+            self.ui.say(&summary);
+            self.warn_of_written_data();
+        });
         Ok(())
     }
 
@@ -431,15 +486,18 @@ impl<'a> Session<'a> {
     /// Computes the loss on samples that are not trained on, unless that was done behind this step.
     fn evaluate(&mut self) -> Result<(), Failure> {
         let step = self.training.position().step;
-        let Some(evaluation) = self.evaluation.as_mut().filter(|_| self.evaluated != Some(step)) else {
+        let Some(evaluation) =
+            self.evaluation.as_mut().filter(|_| self.evaluated.is_none_or(|(of, _)| of != step))
+        else {
             return Ok(());
         };
         self.progress.stage("evaluating");
-        let found = evaluation.run(self.training.trainer());
+        let found = evaluation.run(self.training.trainer(), || interrupt::requested().is_none());
         let found = found.map_err(|error| {
             diagnose::failure(&error, None).retold(|said| format!("evaluation after step {step}: {said}"))
         })?;
-        self.evaluated = Some(step);
+        let Some(found) = found else { return Ok(()) };
+        self.evaluated = Some((step, found));
         if let Some(log) = &mut self.log {
             log.evaluation(step, found)?;
         }
@@ -447,9 +505,9 @@ impl<'a> Session<'a> {
             return Ok(());
         }
         let line = format!(
-            "{:>WIDTH$}  evaluated: loss {} on {}\n",
+            "{:>WIDTH$}  evaluated: {} on {}\n",
             number(step),
-            digits(found.loss),
+            told_of(found),
             count(found.samples, "sample")
         );
         self.progress.suspend(|| ui::show(&line))
@@ -486,6 +544,10 @@ impl<'a> Session<'a> {
             let _ = writeln!(text, "trained     no step: all {} are taken", number(position.steps));
             return text;
         }
+        if let Some((step, found)) = self.evaluated {
+            let (told, samples) = (told_of(found), count(found.samples, "sample"));
+            let _ = writeln!(text, "evaluated   {told} on {samples} after step {}", number(step));
+        }
         let _ =
             writeln!(text, "skipped     {} of {}", number(position.skipped), count(position.step, "step"));
         let (low, all) = low_nodes(trainer.module());
@@ -504,6 +566,12 @@ impl<'a> Session<'a> {
 
 /// Columns of a line.
 const WIDTH: usize = 12;
+
+/// What an evaluation found.
+fn told_of(found: Evaluated) -> String {
+    let accuracy = found.accuracy.map(|accuracy| format!(", accuracy {}", digits(accuracy)));
+    format!("loss {}{}", digits(found.loss), accuracy.unwrap_or_default())
+}
 
 /// Samples per second, with three digits.
 fn digits_of_speed(speed: f64) -> String {

@@ -58,7 +58,8 @@ pub struct BoundDim {
 /// What is wrong with the values for one input, or with what is stored for an output.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InputProblem {
-    /// A stable name of what is wrong: `missing`, `unknown`, `twice`, `type`, `size`, `samples`, `unreadable`.
+    /// A stable name of what is wrong: `missing`, `unknown`, `twice`, `type`, `dims`, `size`, `samples`, `nan`,
+    /// `unreadable`.
     pub code: &'static str,
     /// `input`, `output` or `state`.
     pub kind: &'static str,

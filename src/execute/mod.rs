@@ -19,6 +19,7 @@
 
 pub mod agree;
 mod bound;
+mod culprit;
 pub mod inputs;
 pub mod low_products;
 pub mod outputs;

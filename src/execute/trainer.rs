@@ -3,12 +3,14 @@
 //! A [`Trainer`] takes a training step ([`train`](crate::train)) and the state that it begins with. [`Trainer::step`] runs
 //! one batch; the state is read and set by the names of the step's inputs, as files have it.
 
+use super::culprit::Culprit;
 use super::inputs::{InputProblem, describe, no_memory};
 use super::{input_names, of_run, output_names};
 use crate::error::{Error, Finding};
 use crate::model::Model;
 use crate::train::State;
 use ampc_ir::module::Def;
+use ampc_ir::op::OpKind;
 use ampc_ir::verify::name_of;
 use ampc_ir::{Module, Type, Value};
 use ampc_passes::step::inference::forward_of;
@@ -33,10 +35,7 @@ pub struct Trainer {
     given: BTreeMap<usize, HostTensor>,
     /// The input that is the learning rate.
     rate: Option<usize>,
-    loss: Option<usize>,
-    found_inf: Option<usize>,
-    loss_scale: Option<usize>,
-    grad_norm: Option<usize>,
+    tellers: Tellers,
 }
 
 impl std::fmt::Debug for Trainer {
@@ -62,6 +61,66 @@ pub struct Stepped {
     pub grad_norm: Option<f64>,
 }
 
+/// Why a batch could not be run, and the row that is to blame where that is known.
+pub(super) struct StepError {
+    pub(super) error: Error,
+    pub(super) culprit: Option<Box<Culprit>>,
+}
+
+impl From<Error> for StepError {
+    fn from(error: Error) -> StepError {
+        StepError { error, culprit: None }
+    }
+}
+
+/// The outputs by which a step says how it went, by their places.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tellers {
+    loss: Option<usize>,
+    found_inf: Option<usize>,
+    loss_scale: Option<usize>,
+    grad_norm: Option<usize>,
+}
+
+impl Tellers {
+    /// Those of a step, of which `loss` is the output that is the loss. The model may have outputs of the names that a step
+    /// gives its own.
+    fn of(module: &Module, loss: Option<&str>) -> Result<Tellers, Error> {
+        let outputs: Vec<Value> = module.graph(module.main()).outputs().iter().map(|o| o.value).collect();
+        let result = |kind: OpKind, slot: usize| {
+            outputs.iter().position(|&output| {
+                let maker = module.producer(output).filter(|&(_, at)| at as usize == slot);
+                maker
+                    .and_then(|(node, _)| module.node(node).schema())
+                    .is_some_and(|schema| schema.kind == kind)
+            })
+        };
+        let named = |name: &str| outputs.iter().position(|&output| name_of(module, output) == name);
+        let states = states_of(module).map_err(|error| Error::Pass(error.into()))?;
+        let scale = states.iter().find(|state| state.kind == StateKind::LossScale);
+        Ok(Tellers {
+            loss: loss.and_then(named),
+            found_inf: result(OpKind::GradCheck, 0),
+            loss_scale: scale.and_then(|state| named(&state.output)),
+            grad_norm: result(OpKind::ClipCoef, 1),
+        })
+    }
+
+    /// Takes what an output says.
+    fn tell(self, output: usize, data: DataRef<'_>, stepped: &mut Stepped) {
+        let number = || data.tensor().and_then(|tensor| tensor.f64s().ok()?.next());
+        if Some(output) == self.loss {
+            stepped.loss = number();
+        } else if Some(output) == self.found_inf {
+            stepped.skipped = number().is_some_and(|found| found != 0.0);
+        } else if Some(output) == self.loss_scale {
+            stepped.loss_scale = number();
+        } else if Some(output) == self.grad_norm {
+            stepped.grad_norm = number();
+        }
+    }
+}
+
 impl Trainer {
     /// A step with the state that it begins with.
     ///
@@ -77,13 +136,10 @@ impl Trainer {
         let places: FxHashMap<String, usize> = inputs.iter().cloned().zip(0..).collect();
         let mut is_state = vec![false; inputs.len()];
         states.into_iter().for_each(|at| is_state[at] = true);
-        let output = |name: &str| outputs.iter().position(|output| output == name);
+        let tellers = Tellers::of(&module, loss.as_deref())?;
         let mut trainer = Trainer {
             rate: rate.and_then(|name| places.get(&name).copied()),
-            loss: loss.as_deref().and_then(output),
-            found_inf: output("found_inf"),
-            loss_scale: output("loss_scale_next"),
-            grad_norm: output("grad_norm"),
+            tellers,
             executable,
             inputs,
             outputs,
@@ -159,50 +215,62 @@ impl Trainer {
         &mut self,
         batch: &[(&str, &HostTensor)],
         observer: Option<&mut (dyn NodeObserver + Send)>,
-        mut visit: impl FnMut(&str, DataRef<'_>) + Send,
+        visit: impl FnMut(&str, DataRef<'_>) + Send,
     ) -> Result<Stepped, Error> {
+        self.try_step(batch, observer, visit).map_err(|failed| failed.error)
+    }
+
+    /// [`step_observed`](Self::step_observed) with the row that an error is about.
+    pub(super) fn try_step(
+        &mut self,
+        batch: &[(&str, &HostTensor)],
+        observer: Option<&mut (dyn NodeObserver + Send)>,
+        mut visit: impl FnMut(&str, DataRef<'_>) + Send,
+    ) -> Result<Stepped, StepError> {
+        let slots = self.slots(batch)?;
         let mut values: Vec<Option<DataRef<'_>>> = vec![None; self.inputs.len()];
-        for (&at, tensor) in &self.given {
-            values[at] = Some(DataRef::Tensor(tensor.view()));
-        }
-        for (name, tensor) in batch {
-            let Some(at) = self.places.get(*name).copied().filter(|&at| !self.is_state[at]) else {
+        let given = self.given.iter().map(|(&at, tensor)| (at, tensor));
+        given.chain(slots).for_each(|(at, tensor)| values[at] = Some(DataRef::Tensor(tensor.view())));
+        let mut stepped = Stepped::default();
+        let (tellers, outputs) = (self.tellers, &self.outputs);
+        let run = self.executable.run_to_observed(&values, observer, |at, data| {
+            tellers.tell(at, data, &mut stepped);
+            visit(&outputs[at], data);
+        });
+        run.map_err(|error| {
+            let module = self.executable.module();
+            StepError {
+                error: of_run(module, &error),
+                culprit: Culprit::of(module, &error, batch).map(Box::new),
+            }
+        })?;
+        self.given.clear();
+        Ok(stepped)
+    }
+
+    /// The inputs that the tensors of a batch are for: all that have no default.
+    fn slots<'a>(&self, batch: &[(&str, &'a HostTensor)]) -> Result<Vec<(usize, &'a HostTensor)>, Error> {
+        let mut slots = Vec::with_capacity(batch.len());
+        for &(name, tensor) in batch {
+            let Some(at) = self.places.get(name).copied().filter(|&at| !self.is_state[at]) else {
                 let known: Vec<&str> = self.batch_inputs().collect();
                 let message = format!("the step takes {} in a batch, found `{name}`", known.join(", "));
                 return Err(Error::Usage(message));
             };
-            values[at] = Some(DataRef::Tensor(tensor.view()));
+            slots.push((at, tensor));
         }
         let module = self.executable.module();
         let formals = module.graph(module.main()).inputs();
         let has_default =
             |at: usize| matches!(module.value(formals[at]).def, Def::Input { default: Some(_), .. });
-        let missing = |at: &usize| values[*at].is_none() && !self.is_state[*at] && !has_default(*at);
-        if let Some(at) = (0..values.len()).find(missing) {
-            return Err(Error::Usage(format!(
-                "the batch has no `{}`, which the step takes",
-                self.inputs[at]
-            )));
-        }
-        let mut stepped = Stepped::default();
-        let (loss, found, scale, norm) = (self.loss, self.found_inf, self.loss_scale, self.grad_norm);
-        let outputs = &self.outputs;
-        let run = self.executable.run_to_observed(&values, observer, |at, data| {
-            let number = || data.tensor().and_then(|tensor| tensor.f64s().ok()?.next());
-            if Some(at) == loss {
-                stepped.loss = number();
-            } else if Some(at) == found {
-                stepped.skipped = number().is_some_and(|found| found != 0.0);
-            } else if Some(at) == scale {
-                stepped.loss_scale = number();
-            } else if Some(at) == norm {
-                stepped.grad_norm = number();
+        let is_given = |at: usize| slots.iter().any(|&(slot, _)| slot == at);
+        let is_missing = |&at: &usize| !self.is_state[at] && !has_default(at) && !is_given(at);
+        match (0..formals.len()).find(is_missing) {
+            Some(at) => {
+                Err(Error::Usage(format!("the batch has no `{}`, which the step takes", self.inputs[at])))
             }
-            visit(&outputs[at], data);
-        });
-        run.map_err(|error| of_run(self.executable.module(), &error))?;
-        self.given.clear();
-        Ok(stepped)
+            None => Ok(slots),
+        }
     }
 
     /// The state as it is now, by the names of the step's inputs, in their order: copies.
@@ -233,7 +301,7 @@ impl Trainer {
     /// Takes another state for the next step. Tensors that are no state of the step are refused.
     ///
     /// # Errors
-    /// If a tensor is missing, unknown, or of another type: all of them. The state is then what it was.
+    /// If a tensor is missing, unknown, of another type, or has a NaN: all of them. The state is then what it was.
     pub fn set_state(&mut self, state: &State) -> Result<(), Error> {
         let module = self.executable.module();
         let types = super::input_types(module);
@@ -250,6 +318,10 @@ impl Trainer {
                 continue;
             }
             match HostTensor::from_data(data) {
+                Ok(tensor) if tensor.first_nan().is_some() => {
+                    let message = "expected numbers, found a NaN, of which every loss would become NaN";
+                    problems.push(problem("nan", name, message.into()));
+                }
                 Ok(tensor) => {
                     given.insert(at, tensor);
                 }

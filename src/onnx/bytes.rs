@@ -157,6 +157,13 @@ impl SourceBytes {
         }
     }
 
+    /// Whether something was written to the file since it was opened. That it was replaced or removed is nothing to what is
+    /// read of it.
+    pub fn was_written(&self) -> bool {
+        let Store::File { file, len, modified, .. } = &self.store else { return false };
+        file.metadata().is_ok_and(|now| now.len() != *len || now.modified().ok() != *modified)
+    }
+
     /// Appends a range to a file, inside the kernel where it can.
     ///
     /// # Errors

@@ -233,6 +233,12 @@ fn words_in_the_wrong_place() {
     says(&["rewrite", "m.onnx", "--keep_io_types", "False"], "`--keep-io-types=False`");
     says(&["run", "m.onnx", "-o", "x.npz"], "`--outputs FILE`");
     says(&["run", "m.onnx", "--input", "x.npz"], "`--inputs DATA`");
+    says(&["rewrite", "m.onnx", "--lr", "1"], "`--lr` is an option of `ampc train`, not of `ampc rewrite`");
+    says(
+        &["check", "m.onnx", "--explain=x"],
+        "`--explain` is an option of `ampc rewrite`, not of `ampc check`",
+    );
+    says(&["rewrite", "m.onnx", "--outputs", "x.onnx"], "'--output'");
     says(&["verify", "m.onnx", "m.onnx", "--tolerance", "-1"], "expected a finite number, 0 or more");
     assert_eq!(dir.files(), ["m.onnx"]);
 }
@@ -243,6 +249,10 @@ fn words_that_nobody_knows() {
     let dir = Dir::new();
     let unknown: Run = dir.run(&["rewrite", "m.onnx", "--keep-oi"]);
     assert!(unknown.code == 2 && unknown.stderr.contains("'--keep-io'"), "{unknown}");
+    for word in ["--zzzz", "-z"] {
+        let unknown = dir.run(&["rewrite", "m.onnx", word]);
+        assert!(unknown.code == 2 && !unknown.stderr.contains("tip:"), "{unknown}");
+    }
     dir.write("m.ir", module(super::support::MATMUL));
     let nothing = dir.run(&["m.txt"]);
     assert!(nothing.code == 2 && nothing.stderr.contains("unrecognized subcommand"), "{nothing}");

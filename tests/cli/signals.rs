@@ -38,14 +38,20 @@ fn ignored(signal: u32) -> bool {
     u64::from_str_radix(mask.trim(), 16).unwrap() >> (signal - 1) & 1 == 1
 }
 
+/// Whether what is run would ignore a signal, so that a test of it says that it was skipped.
+pub(super) fn is_skipped(name: &str, number: u32) -> bool {
+    let skipped = ignored(number);
+    if skipped {
+        let text = "is ignored here, and stays so in what is run";
+        let _ = writeln!(std::io::stderr(), "skipped: SIG{name} {text}");
+    }
+    skipped
+}
+
 #[test]
 fn an_interrupted_run_leaves_nothing_behind() {
     for (name, number) in [("INT", 2), ("TERM", 15), ("HUP", 1)] {
-        if ignored(number) {
-            let _ = writeln!(
-                std::io::stderr(),
-                "skipped: SIG{name} is ignored here, and stays so in what is run"
-            );
+        if is_skipped(name, number) {
             continue;
         }
         let dir = Dir::new();

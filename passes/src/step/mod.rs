@@ -11,8 +11,10 @@
 //! 6. [`autodiff`](crate::autodiff): the gradients;
 //! 7. [`update`]: one look at all gradients, then the optimizer, parameter by parameter, and the next loss scale.
 //!
-//! [`inference`] goes the other way: of a step the forward model stays.
+//! [`inference`] goes the other way: of a step the forward model stays. [`accuracy`] adds to what evaluates a loss how often
+//! the class of the label is chosen.
 
+pub mod accuracy;
 pub mod custom;
 pub mod dropout;
 pub mod inference;

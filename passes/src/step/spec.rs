@@ -111,17 +111,25 @@ impl<'a> Settings<'a> {
         }
     }
 
+    /// Looks for settings that are none of `known`, a list with `, ` between them, before any is taken.
+    ///
+    /// # Errors
+    /// If there is one.
+    pub fn check(&self, known: &str) -> Result<(), SpecError> {
+        let unknown = self.rest.iter().find(|(key, _)| !known.split(", ").any(|known| known == *key));
+        unknown.map_or(Ok(()), |(key, _)| Err(self.unknown(key, known)))
+    }
+
     /// What is left is known to nobody.
     ///
     /// # Errors
     /// If something is left; `known` lists what would have been taken.
     pub fn finish(self, known: &str) -> Result<(), SpecError> {
-        match self.rest.first() {
-            None => Ok(()),
-            Some((key, _)) => {
-                let expected = format!("settings of `{}`: {known}", self.kind);
-                Err(SpecError { expected, found: (*key).into() })
-            }
-        }
+        self.rest.first().map_or(Ok(()), |(key, _)| Err(self.unknown(key, known)))
+    }
+
+    fn unknown(&self, key: &str, known: &str) -> SpecError {
+        let expected = format!("settings of `{}`: {known}", self.kind);
+        SpecError { expected, found: key.into() }
     }
 }

@@ -84,6 +84,8 @@ impl Run<'_> {
 #[derive(Default)]
 pub(crate) struct Frame {
     arena: Option<AlignedBytes>,
+    /// Memory of an earlier plan.
+    spare: Option<AlignedBytes>,
     heap: Vec<Option<Data>>,
     pub(crate) children: FxHashMap<GraphId, Box<Frame>>,
 }
@@ -117,9 +119,16 @@ impl Frame {
         }
         let bytes = plan.arena as u64;
         let no_memory = || ExecuteError::NoMemory { node: largest(module, plan), bytes };
-        self.arena = Some(AlignedBytes::zeroed(plan.arena).ok_or_else(no_memory)?);
+        // A spare that is too small goes before the arena is taken.
+        let spare = self.spare.take().filter(|spare| spare.as_slice().len() >= plan.arena);
+        self.arena = Some(spare.or_else(|| AlignedBytes::zeroed(plan.arena)).ok_or_else(no_memory)?);
         self.heap = vec![None; plan.values.len()];
         Ok(())
+    }
+
+    /// A frame for another plan, which takes the arena of this one if it is large enough.
+    pub(crate) fn recycled(self) -> Frame {
+        Frame { spare: self.arena, ..Frame::default() }
     }
 
     /// The bytes that the frame and its children hold.
@@ -309,7 +318,7 @@ fn run_nested(
     step: &Step,
     frame: &mut Frame,
 ) -> Result<(), ExecuteError> {
-    let Frame { arena, heap, children } = frame;
+    let Frame { arena, heap, children, .. } = frame;
     let arena = arena.as_ref().map_or(&[][..], |arena| arena.as_slice());
     let operands: SmallVec<[Option<DataRef<'_>>; 8]> = step
         .operands

@@ -6,8 +6,8 @@
 //! into pieces by its size alone, and sums are in one order.
 //!
 //! [`Cpu::prepare`] checks that there is a kernel for everything and reads the constants; [`Executable::run`] plans
-//! the graph for the dims of the inputs at hand ([`plan`](crate::plan)), once for as long as they stay the same, and
-//! walks the plan. `cpu/kernel.rs` says what a kernel is; `cpu/kernels/` has them by family.
+//! the graph for the dims of the inputs at hand ([`plan`](crate::plan)), once for as long as they stay the same or take
+//! turns with one other, and walks the plan. `cpu/kernel.rs` says what a kernel is; `cpu/kernels/` has them by family.
 
 mod bind;
 mod control;
@@ -81,15 +81,23 @@ pub struct Executable {
     /// What was computed of constants alone.
     folded: Constants,
     bound: Option<Bound>,
+    /// The program of the dims before the last ones, such as those of the smaller batch at the end of an epoch: going back
+    /// to them plans nothing.
+    other: Option<Planned>,
     /// States that are not in an arena, as the last run left them, by formal input.
     moved: BTreeMap<usize, Data>,
 }
 
 /// The program for the dims of the inputs of the last run, and its memory.
 struct Bound {
+    planned: Planned,
+    frame: Frame,
+}
+
+/// A program, and the types of the inputs that it is for.
+struct Planned {
     types: Vec<Option<Type>>,
     program: Program,
-    frame: Frame,
 }
 
 impl Backend for Cpu {
@@ -121,14 +129,15 @@ impl Execute for Executable {
 impl Bound {
     /// Whether the program is that for these inputs. A state that is not given has the type it had.
     fn fits(&self, inputs: &[Option<DataRef<'_>>]) -> bool {
-        let states = &self.program.main_plan().states;
-        let fits = |(at, given): (usize, &Option<DataRef<'_>>)| match (given, self.types.get(at)) {
+        let Planned { types, program } = &self.planned;
+        let states = &program.main_plan().states;
+        let fits = |(at, given): (usize, &Option<DataRef<'_>>)| match (given, types.get(at)) {
             (Some(data), Some(ty)) => ty.as_ref() == Some(&data.ty()),
             (None, Some(None)) => true,
             (None, Some(Some(_))) => states.iter().any(|state| state.now as usize == at),
             (_, None) => false,
         };
-        inputs.len() == self.types.len() && inputs.iter().enumerate().all(fits)
+        inputs.len() == types.len() && inputs.iter().enumerate().all(fits)
     }
 }
 
@@ -197,6 +206,7 @@ impl Cpu {
             constants,
             folded: Constants::default(),
             bound: None,
+            other: None,
             moved: BTreeMap::new(),
         })
     }
@@ -282,7 +292,7 @@ impl Executable {
     /// [`states`](Self::states) where they are: nothing is copied.
     pub fn state_views(&self) -> Vec<(usize, DataRef<'_>)> {
         let placed =
-            self.bound.iter().flat_map(|bound| exec::states(bound.program.main_plan(), &bound.frame));
+            self.bound.iter().flat_map(|bound| exec::states(bound.planned.program.main_plan(), &bound.frame));
         let placed = placed.map(|(at, tensor)| (at, DataRef::Tensor(tensor)));
         let moved = self.moved.iter().map(|(&at, data)| (at, data.view()));
         let mut found: Vec<(usize, DataRef<'_>)> = placed.chain(moved).collect();
@@ -315,7 +325,7 @@ impl Executable {
         if let Some(bound) = &self.bound
             && !bound.fits(inputs)
         {
-            for (at, tensor) in exec::states(bound.program.main_plan(), &bound.frame) {
+            for (at, tensor) in exec::states(bound.planned.program.main_plan(), &bound.frame) {
                 found.insert(at, DataRef::Tensor(tensor).to_data()?);
             }
         }
@@ -331,7 +341,9 @@ impl Executable {
         visit: impl FnOnce(&mut Frame, Scope<'_>) -> Result<(), ExecuteError> + Send,
     ) -> Result<BTreeMap<usize, Data>, ExecuteError> {
         let Executable { options, pool, bound, .. } = self;
-        let Some(Bound { program, frame, .. }) = bound else { return Ok(BTreeMap::new()) };
+        let Some(Bound { planned: Planned { program, .. }, frame }) = bound else {
+            return Ok(BTreeMap::new());
+        };
         let mut run = Run {
             program,
             observer: observer.map(|o| -> &mut (dyn NodeObserver + Send) { o }),
@@ -371,14 +383,14 @@ impl Executable {
             return Ok(());
         }
         let types: Vec<Option<Type>> = inputs.iter().map(|i| i.map(DataRef::ty)).collect();
-        let Executable { options, module, constants, folded, .. } = &*self;
-        let binder = Binder { options, module, constants, folded, deadline };
-        let program = self.pool.install(|| binder.program(&types))?;
+        let Planned { types, program } = self.planned(types, deadline)?;
         let plan = program.main_plan();
         let mut frame = Frame::default();
-        // The memory of the last program goes before that of the next one is taken; states are kept until they are in it.
-        if self.bound.take().is_some() {
+        // States are kept until they are in the next memory, which is that of the last program if it is large enough.
+        if let Some(last) = self.bound.take() {
             self.moved.clone_from(states);
+            frame = last.frame.recycled();
+            self.other = Some(last.planned);
         }
         let given: u64 = inputs.iter().flatten().map(|data| data.byte_count()).sum();
         let taken = given + self.constant_bytes() + output_bytes(plan);
@@ -392,25 +404,40 @@ impl Executable {
         self.moved =
             states.iter().filter(|(at, _)| moves(at)).map(|(&at, data)| (at, data.clone())).collect();
         self.folded = program.constants.clone();
-        self.bound = Some(Bound { types, program, frame });
+        self.bound = Some(Bound { planned: Planned { types, program }, frame });
         Ok(())
+    }
+
+    /// The program for inputs of these types: the one before the last, if that is it.
+    fn planned(
+        &mut self,
+        types: Vec<Option<Type>>,
+        deadline: Option<Instant>,
+    ) -> Result<Planned, ExecuteError> {
+        if let Some(known) = self.other.take_if(|other| other.types == types) {
+            return Ok(known);
+        }
+        let Executable { options, module, constants, folded, .. } = &*self;
+        let binder = Binder { options, module, constants, folded, deadline };
+        let program = self.pool.install(|| binder.program(&types))?;
+        Ok(Planned { types, program })
     }
 
     /// The plans of the last [`bind`](Self::bind) as text, the main graph first.
     pub fn plan_text(&self) -> String {
-        let Some(Bound { program, .. }) = &self.bound else { return String::new() };
+        let Some(Bound { planned: Planned { program, .. }, .. }) = &self.bound else { return String::new() };
         let graphs = program.graphs.iter();
         graphs.map(|&graph| program.plan(graph).to_text(&program.module)).collect()
     }
 
     /// Bytes of the arena of the main graph for the inputs of the last [`bind`](Self::bind).
     pub fn arena_bytes(&self) -> usize {
-        self.bound.as_ref().map_or(0, |bound| bound.program.main_plan().arena)
+        self.bound.as_ref().map_or(0, |bound| bound.planned.program.main_plan().arena)
     }
 
     /// The plan of a graph of the module for the inputs of the last [`bind`](Self::bind).
     pub fn plan(&self, graph: GraphId) -> Option<&GraphPlan> {
-        self.bound.as_ref().and_then(|bound| bound.program.plans[graph].as_deref())
+        self.bound.as_ref().and_then(|bound| bound.planned.program.plans[graph].as_deref())
     }
 
     /// Bytes of all constants.

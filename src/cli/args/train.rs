@@ -56,8 +56,8 @@ pub(crate) struct SampleArgs {
     /// What becomes of the samples of an epoch that are fewer than a batch [default: keep, if the step takes any number]
     #[arg(long, value_enum, value_name = "WHAT")]
     pub(crate) last: Option<LastArg>,
-    /// Samples to evaluate the loss on, with BatchNormalization and dropouts as in inference: after every epoch, and at the
-    /// end
+    /// Samples to evaluate the loss on, and the accuracy of a classification, with BatchNormalization and dropouts as in
+    /// inference: after every epoch, and at the end
     #[arg(long, value_name = "DATA")]
     pub(crate) eval: Option<PathBuf>,
     /// Evaluate after every N steps, instead of every epoch

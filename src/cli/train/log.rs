@@ -1,5 +1,4 @@
 //! The log of a training: a line of JSON for every step, schema `ampc-train-log/1`, which docs/training.md describes.
-//!
 
 use crate::cli::diagnose;
 use crate::cli::problem::Failure;
@@ -37,9 +36,10 @@ impl Log {
     }
 
     /// Goes on with a log behind step `step`: what it has of later ones goes, as does a line that is not whole. A file that
-    /// is no log is left alone.
+    /// is no log is left alone; a pipe or device begins anew.
     pub(super) fn go_on(path: &Path, step: u64) -> Result<Log, Failure> {
-        if std::fs::metadata(path).map_or(true, |found| found.is_file() && found.len() == 0) {
+        // A pipe or a device has no lines that could be read again.
+        if std::fs::metadata(path).map_or(true, |found| !found.is_file() || found.len() == 0) {
             return Log::start(path);
         }
         let fail = |e: &std::io::Error| failed(path, e);
@@ -93,7 +93,12 @@ impl Log {
 
     /// The loss on samples that are not trained on.
     pub(super) fn evaluation(&mut self, step: u64, found: Evaluated) -> Result<(), Failure> {
-        self.write(&json!({ "step": step, "eval_loss": number(found.loss), "eval_samples": found.samples }))
+        let mut record = Map::new();
+        record.insert("step".into(), step.into());
+        record.insert("eval_loss".into(), number(found.loss));
+        record.extend(found.accuracy.map(|accuracy| ("eval_accuracy".into(), number(accuracy))));
+        record.insert("eval_samples".into(), found.samples.into());
+        self.write(&Value::Object(record))
     }
 
     /// The gradients of a step, and which updates of weights were lost unless it was skipped.

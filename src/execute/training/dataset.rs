@@ -11,23 +11,18 @@
 //! input %weights : f32[10]         weights  f32[10]                   the same for every batch
 //! ```
 
-use super::super::inputs::test_data::{DataFile, numbered};
-use super::super::inputs::{InputProblem, describe, help_of_type, io_error, no_memory, regular};
+use super::super::culprit::Culprit;
+use super::super::inputs::{InputProblem, describe, help_of_type, io_error, no_memory};
 use super::super::trainer::Trainer;
 use super::super::{input_names, input_types};
+use super::arrays::{Array, Arrays, Bytes};
 use crate::error::Error;
 use crate::onnx::bytes::SourceBytes;
-use crate::onnx::data;
-use crate::safetensors::Tensors;
 use ampc_ir::module::Def;
-use ampc_ir::tensor::{FileRange, Storage};
-use ampc_ir::{DType, Dim, Module, Shape, Type};
+use ampc_ir::{DType, Dim, Module, Shape, Symbol, Type};
 use ampc_passes::suggest::{did_you_mean, nearest};
-use ampc_runtime::npz::{self, Archive, NpzError};
-use ampc_runtime::{Data, HostTensor};
+use ampc_runtime::HostTensor;
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{self, BufReader};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -41,6 +36,7 @@ pub struct Dataset {
     batch: Option<u64>,
     unread: Vec<String>,
     files: Vec<Arc<SourceBytes>>,
+    streamed: Vec<Arc<SourceBytes>>,
 }
 
 /// The values of one input.
@@ -65,40 +61,7 @@ enum Values {
 #[derive(Debug)]
 struct Piece {
     samples: Range<u64>,
-    bytes: Bytes,
-}
-
-#[derive(Debug)]
-enum Bytes {
-    Memory(HostTensor),
-    File(FileRange),
-}
-
-/// An array of a file.
-#[derive(Debug)]
-struct Stored {
-    dtype: DType,
-    dims: Vec<u64>,
-    bytes: Bytes,
-}
-
-impl Stored {
-    fn in_memory(tensor: HostTensor) -> Stored {
-        Stored { dtype: tensor.dtype(), dims: tensor.dims().to_vec(), bytes: Bytes::Memory(tensor) }
-    }
-
-    fn ty(&self) -> Type {
-        Type::tensor(self.dtype, Shape::known(&self.dims))
-    }
-}
-
-/// The arrays of the files that were read, by name: several of one name are pieces of one list.
-#[derive(Default)]
-struct Arrays {
-    by_name: BTreeMap<String, Vec<Stored>>,
-    unread: Vec<String>,
-    files: Vec<Arc<SourceBytes>>,
-    is_npz: bool,
+    array: Array,
 }
 
 impl Dataset {
@@ -109,15 +72,7 @@ impl Dataset {
     /// # Errors
     /// If nothing is there, it cannot be read, or does not fit the inputs: all that it does not fit.
     pub fn open(path: &Path, module: &Module, wanted: &[String], most: u64) -> Result<Dataset, Error> {
-        let mut arrays = Arrays::default();
-        if regular(path)?.is_dir() {
-            arrays.read_folder(path, module, wanted, most)?;
-        } else if !arrays.read_file(path, wanted, most)? {
-            return Err(Error::Usage(format!(
-                "`{}`: expected a file that ends in .npz or .safetensors, or a folder of such files or of test data",
-                path.display()
-            )));
-        }
+        let arrays = Arrays::open(path, module, wanted, most)?;
         Dataset::of(path.to_owned(), arrays, module, wanted)
     }
 
@@ -130,7 +85,7 @@ impl Dataset {
         let mut arrays = Arrays::default();
         for (name, tensor) in tensors {
             match wanted.contains(&name) {
-                true => arrays.add(&name, Stored::in_memory(tensor)),
+                true => arrays.add(&name, Array::in_memory(tensor, None)),
                 false => arrays.leave(&name),
             }
         }
@@ -147,24 +102,26 @@ impl Dataset {
             batch: None,
             unread: std::mem::take(&mut arrays.unread),
             files: std::mem::take(&mut arrays.files),
+            streamed: std::mem::take(&mut arrays.streamed),
         };
         let mut problems = Problems { module, unread: &dataset.unread, list: Vec::new() };
         let mut declared = Vec::new();
         for name in wanted {
             let Some(at) = names.iter().position(|input| input == name) else { continue };
             let ty = &types[at];
-            let Some(stored) = arrays.by_name.remove(name) else {
+            let Some(found) = arrays.by_name.remove(name) else {
                 if !matches!(module.value(inputs[at]).def, Def::Input { default: Some(_), .. }) {
-                    problems.missing(name, ty);
+                    problems.missing(name, ty, &dataset.path);
                 }
                 continue;
             };
-            if let Some(column) = problems.column(name, ty, stored, arrays.is_npz) {
+            if let Some(column) = problems.column(name, ty, found, arrays.is_npz)? {
                 declared.push(declared_batch(ty));
                 dataset.columns.push(column);
             }
         }
         problems.sizes(&dataset.columns, &declared);
+        problems.named_dims(&dataset.columns, &names, &types);
         if !problems.list.is_empty() {
             return Err(Error::Inputs(problems.list));
         }
@@ -206,9 +163,15 @@ impl Dataset {
         &self.unread
     }
 
-    /// The files that samples are read from.
+    /// The files that samples are from.
     pub fn files(&self) -> &[Arc<SourceBytes>] {
         &self.files
+    }
+
+    /// The files that samples are read from batch by batch and that were written to meanwhile: batches may have had some of the
+    /// old samples and some of the new ones.
+    pub fn written_to(&self) -> impl Iterator<Item = &Path> {
+        self.streamed.iter().filter(|file| file.was_written()).filter_map(|file| file.path())
     }
 
     /// Memory for batches of `rows` samples.
@@ -236,28 +199,50 @@ impl Dataset {
     pub fn read(&self, samples: &[u64], batch: &mut Batch) -> Result<(), Error> {
         debug_assert_eq!(samples.len() as u64, batch.rows, "a batch has room for its samples");
         for (column, tensor) in self.columns.iter().zip(&mut batch.tensors) {
-            let Values::Samples(pieces) = &column.values else { continue };
-            let Some(to) = tensor.bytes_mut() else { continue };
-            let bytes = usize::try_from(column.sample_bytes()).unwrap_or(usize::MAX);
-            let mut filled = 0;
-            while filled < samples.len() {
-                let first = samples[filled];
-                let at = pieces.partition_point(|piece| piece.samples.end <= first);
-                let piece = &pieces[at];
-                let follow =
-                    |(i, sample): (usize, &u64)| *sample == first + i as u64 && *sample < piece.samples.end;
-                let run = samples[filled..].iter().enumerate().take_while(|&pair| follow(pair)).count();
-                let part = &mut to[filled * bytes..(filled + run) * bytes];
-                piece.read(first, bytes, part).map_err(|source| io_error(&self.path, source))?;
-                filled += run;
+            if matches!(column.values, Values::Whole(_)) {
+                continue;
+            }
+            if let Some(to) = tensor.bytes_mut() {
+                column.read(samples, to, &self.path)?;
             }
             if let Some(at) = tensor.first_nan() {
                 let row = at / (tensor.element_count() / batch.rows.max(1)).max(1);
                 let sample = samples.get(usize::try_from(row).unwrap_or(0)).copied().unwrap_or(0);
-                return Err(self.has_nan(&column.name, &format!("sample {sample}, counted from 0,")));
+                return Err(self.has_nan(&column.name, &self.describe_sample(sample)));
             }
         }
         Ok(())
+    }
+
+    /// A sample as messages name it: by its number, and where it is if there are several files.
+    pub fn describe_sample(&self, sample: u64) -> String {
+        let lists = self.columns.iter().filter_map(|column| match &column.values {
+            Values::Samples(pieces) if pieces.len() > 1 => pieces.get(piece_of(pieces, sample)),
+            Values::Samples(_) | Values::Whole(_) => None,
+        });
+        let file = lists.into_iter().find_map(|piece| Some((piece, piece.array.file.as_ref()?)));
+        match file {
+            Some((piece, file)) => {
+                let row = sample - piece.samples.start;
+                format!("sample {sample}, counted from 0 (row {row} of `{}`)", file.display())
+            }
+            None => format!("sample {sample}, counted from 0"),
+        }
+    }
+
+    /// The error of a run over `samples`, with the sample that it is about.
+    pub(super) fn blame(&self, error: Error, culprit: Option<&Culprit>, samples: &[u64]) -> Error {
+        let Some(culprit) = culprit else { return error };
+        let sample = usize::try_from(culprit.row).ok().and_then(|row| samples.get(row));
+        let is_list = |column: &Column| column.name == culprit.input && column.samples().is_some();
+        match (error, sample.filter(|_| self.columns.iter().any(is_list))) {
+            (Error::Run(mut finding), Some(&sample)) => {
+                let place = self.describe_sample(sample);
+                finding.message.push_str(&format!(" in `{}` of {place}", culprit.input));
+                Error::Run(finding)
+            }
+            (error, _) => error,
+        }
     }
 
     /// The values of a batch, by the names of inputs.
@@ -272,11 +257,11 @@ impl Dataset {
             Values::Samples(_) => None,
         });
         let found = whole.into_iter().find(|(_, tensor)| tensor.first_nan().is_some());
-        found.map_or(Ok(()), |(column, _)| Err(self.has_nan(&column.name, "it")))
+        found.map_or(Ok(()), |(column, _)| Err(self.has_nan(&column.name, "it, the same for every batch")))
     }
 
     fn has_nan(&self, name: &str, what: &str) -> Error {
-        let reason = format!("`{name}`: {what} has a NaN, of which every gradient would become NaN");
+        let reason = format!("`{name}`: {what}, has a NaN, of which every gradient would become NaN");
         Error::Data { path: self.path.clone(), reason }
     }
 }
@@ -310,24 +295,33 @@ impl Column {
     }
 
     fn sample_bytes(&self) -> u64 {
-        self.dtype.storage_bytes(self.dims.iter().product()).unwrap_or(0)
+        let elements = self.dims.iter().fold(1u64, |elements, &dim| elements.saturating_mul(dim));
+        self.dtype.storage_bytes(elements).unwrap_or(0)
+    }
+
+    /// Reads samples, of which those that follow each other are read at once. `path` is where the data is.
+    fn read(&self, samples: &[u64], to: &mut [u8], path: &Path) -> Result<(), Error> {
+        let Values::Samples(pieces) = &self.values else { return Ok(()) };
+        let bytes = usize::try_from(self.sample_bytes()).unwrap_or(usize::MAX);
+        let mut filled = 0;
+        while filled < samples.len() {
+            let first = samples[filled];
+            let piece = &pieces[piece_of(pieces, first)];
+            let follow =
+                |(i, sample): (usize, &u64)| *sample == first + i as u64 && *sample < piece.samples.end;
+            let run = samples[filled..].iter().enumerate().take_while(|&pair| follow(pair)).count();
+            let part = &mut to[filled * bytes..(filled + run) * bytes];
+            let read = piece.array.read((first - piece.samples.start) * bytes as u64, part);
+            read.map_err(|source| io_error(piece.array.file.as_deref().unwrap_or(path), source))?;
+            filled += run;
+        }
+        Ok(())
     }
 }
 
-impl Piece {
-    /// Reads as many samples as `to` has room for, from sample `first` of the list on.
-    fn read(&self, first: u64, sample_bytes: usize, to: &mut [u8]) -> io::Result<()> {
-        let offset = (first - self.samples.start) * sample_bytes as u64;
-        match &self.bytes {
-            Bytes::Memory(tensor) => {
-                let from = usize::try_from(offset).unwrap_or(usize::MAX);
-                let bytes = tensor.bytes().and_then(|bytes| bytes.get(from..from + to.len()));
-                to.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
-                Ok(())
-            }
-            Bytes::File(range) => range.source.read_exact_at(to, range.offset + offset),
-        }
-    }
+/// Which of the pieces of a list has a sample.
+fn piece_of(pieces: &[Piece], sample: u64) -> usize {
+    pieces.partition_point(|piece| piece.samples.end <= sample)
 }
 
 /// The number of samples that the step takes at once, if its input says so.
@@ -348,69 +342,111 @@ impl Problems<'_> {
         self.list.push(InputProblem { code, kind: "input", name, message, help });
     }
 
-    fn missing(&mut self, name: &str, ty: &Type) {
+    fn missing(&mut self, name: &str, ty: &Type, path: &Path) {
         let near = nearest(name, self.unread.iter().map(String::as_str));
-        let found = near
-            .map_or_else(|| "found none".into(), |near| format!("found none{}", did_you_mean(Some(near))));
-        let message = format!("expected {}, {found}", describe(self.module, ty));
-        self.add(
-            "missing",
-            name,
-            message,
-            "the data needs an array of this name, with a row for each sample".into(),
-        );
+        let near = near.map(|near| did_you_mean(Some(near))).unwrap_or_default();
+        let expected = describe(self.module, ty);
+        let message = format!("expected {expected}, found none in `{}`{near}", path.display());
+        let help = "the data needs an array of this name, with a row for each sample";
+        self.add("missing", name, message, help.into());
     }
 
     /// The values of an input, if they fit it.
-    fn column(&mut self, name: &str, ty: &Type, stored: Vec<Stored>, is_npz: bool) -> Option<Column> {
-        let first = stored.first()?;
-        let Some(dtype) = ty.as_tensor().map(|tensor| tensor.dtype).filter(|dtype| {
-            dtype.storage_bytes(2) == dtype.storage_bytes(1).map(|bytes| bytes * 2) && *dtype != DType::String
-        }) else {
+    fn column(
+        &mut self,
+        name: &str,
+        ty: &Type,
+        arrays: Vec<Array>,
+        is_npz: bool,
+    ) -> Result<Option<Column>, Error> {
+        let Some(dtype) = self.element_type(name, ty) else { return Ok(None) };
+        if let Some(wrong) = arrays.iter().find(|array| !fits(array, ty)) {
+            let (expected, found) = (describe(self.module, ty), self.found(wrong));
+            let help = match ty.shape().and_then(Shape::dims) {
+                Some([]) if wrong.dtype == dtype => {
+                    "give one number, which is the same for every batch".into()
+                }
+                _ => help_of_type(name, ty, &wrong.ty(), is_npz),
+            };
+            self.add("type", name, format!("expected {expected}, found {found}"), help);
+            return Ok(None);
+        }
+        let is_whole = |array: &Array| *ty == array.ty() || array.dims.is_empty();
+        if arrays.iter().all(is_whole) && are_alike(&arrays)? {
+            let Some(first) = arrays.into_iter().next() else { return Ok(None) };
+            let (dims, tensor) = (first.dims.clone(), first.into_tensor(name)?);
+            return Ok(Some(Column { name: name.into(), dtype, dims, values: Values::Whole(tensor) }));
+        }
+        Ok(self.list(name, dtype, arrays))
+    }
+
+    /// The element type of an input, if a step can be trained on samples of it.
+    fn element_type(&mut self, name: &str, ty: &Type) -> Option<DType> {
+        let has_bytes = |dtype: &DType| {
+            *dtype != DType::String && dtype.storage_bytes(2) == dtype.storage_bytes(1).map(|bytes| bytes * 2)
+        };
+        let dtype = ty.as_tensor().map(|tensor| tensor.dtype).filter(has_bytes);
+        if dtype.is_none() {
             let message = format!("a step cannot be trained on samples of {}", describe(self.module, ty));
             self.add("type", name, message, "make the step of a model with inputs of numbers".into());
-            return None;
-        };
-        let declared = ty.shape().and_then(Shape::dims);
-        let fits = |stored: &Stored| {
-            let dims = declared.is_none_or(|dims| {
-                let inner = dims.iter().zip(&stored.dims).skip(1);
-                let is_row = |(dim, &size): (&Dim, &u64)| dim.known().is_none_or(|known| known == size);
-                dims.len() == stored.dims.len() && inner.into_iter().all(is_row)
-            });
-            stored.dtype == dtype && dims
-        };
-        if let Some(wrong) = stored.iter().find(|stored| !fits(stored)) {
-            let (expected, found) = (describe(self.module, ty), describe(self.module, &wrong.ty()));
-            let help = help_of_type(name, ty, &wrong.ty(), is_npz);
-            self.add("type", name, format!("expected {expected}, found {found}"), help);
-            return None;
         }
-        let is_whole = |stored: &Stored| *ty == stored.ty() || stored.dims.is_empty();
-        if stored.iter().all(is_whole) && are_alike(&stored) {
-            let tensor = stored.into_iter().next().and_then(Stored::tensor)?;
-            let dims = tensor.dims().to_vec();
-            return Some(Column { name: name.into(), dtype, dims, values: Values::Whole(tensor) });
-        }
-        if first.dims.is_empty() {
-            let message = "expected one number for all batches, found several".into();
+        dtype
+    }
+
+    /// The samples of arrays, one behind the other, if they have one size.
+    fn list(&mut self, name: &str, dtype: DType, arrays: Vec<Array>) -> Option<Column> {
+        let first = arrays.first()?;
+        if let Some(number) = arrays.iter().find(|array| array.dims.is_empty()) {
+            let found = self.found(number);
+            let message = format!(
+                "expected one number for all batches, or samples, found several arrays, of which one is {found}"
+            );
             self.add("samples", name, message, "give every batch the same number".into());
             return None;
         }
         let dims = first.dims.get(1..).unwrap_or_default().to_vec();
-        if let Some(other) = stored.iter().find(|stored| stored.dims.get(1..) != Some(&dims[..])) {
-            let (expected, found) = (describe(self.module, &first.ty()), describe(self.module, &other.ty()));
+        if let Some(other) = arrays.iter().find(|array| array.dims.get(1..) != Some(&dims[..])) {
+            let (expected, found) = (self.found(first), self.found(other));
             let message = format!("expected samples of one size, found {expected} and {found}");
             self.add("samples", name, message, "pad the samples to one size".into());
             return None;
         }
         let mut end = 0;
-        let pieces = stored.into_iter().map(|stored| {
+        let pieces = arrays.into_iter().map(|array| {
             let start = end;
-            end += stored.dims.first().copied().unwrap_or(0);
-            Piece { samples: start..end, bytes: stored.bytes }
+            end += array.dims.first().copied().unwrap_or(0);
+            Piece { samples: start..end, array }
         });
         Some(Column { name: name.into(), dtype, dims, values: Values::Samples(pieces.collect()) })
+    }
+
+    /// The type of an array and the file that it is in.
+    fn found(&self, array: &Array) -> String {
+        let ty = describe(self.module, &array.ty());
+        match &array.file {
+            Some(file) => format!("{ty} in `{}`", file.display()),
+            None => ty,
+        }
+    }
+
+    /// A dim that has a name has one size in all inputs; that of axis 0 of a list is the batch.
+    fn named_dims(&mut self, columns: &[Column], names: &[String], types: &[Type]) {
+        let mut known: BTreeMap<Symbol, (u64, &str)> = BTreeMap::new();
+        for column in columns {
+            let at = names.iter().position(|name| *name == column.name);
+            let declared = at.and_then(|at| types[at].shape()?.dims()).unwrap_or_default();
+            let inner = declared.iter().skip(usize::from(column.samples().is_some()));
+            for (dim, &size) in inner.zip(&column.dims) {
+                let Dim::Sym(symbol) = dim else { continue };
+                let &mut (first, of) = known.entry(*symbol).or_insert((size, &column.name));
+                if first != size {
+                    let dim = self.module.text(*symbol);
+                    let message = format!("expected {first} for the dim `{dim}`, as in `{of}`, found {size}");
+                    let help = "give inputs that share a dim the same size there";
+                    self.add("dims", &column.name, message, help.into());
+                }
+            }
+        }
     }
 
     /// All inputs have as many samples, and a batch at least.
@@ -450,181 +486,34 @@ impl Problems<'_> {
     }
 }
 
+/// Whether an array has the element type of an input, and its dims but for the first.
+fn fits(array: &Array, ty: &Type) -> bool {
+    let dims = ty.shape().and_then(Shape::dims).is_none_or(|dims| {
+        let mut inner = dims.iter().zip(&array.dims).skip(1);
+        let is_row = |(dim, &size): (&Dim, &u64)| dim.known().is_none_or(|known| known == size);
+        dims.len() == array.dims.len() && inner.all(is_row)
+    });
+    ty.dtype() == Some(array.dtype) && dims
+}
+
 /// Whether arrays have the same bytes, as one that is no list of samples has in every file.
-fn are_alike(stored: &[Stored]) -> bool {
-    let bytes = |stored: &Stored| match &stored.bytes {
-        Bytes::Memory(tensor) => tensor.bytes().map(<[u8]>::to_vec),
-        Bytes::File(range) => {
-            let mut bytes = vec![0; usize::try_from(range.len).ok()?];
-            range.source.read_exact_at(&mut bytes, range.offset).ok().map(|()| bytes)
+fn are_alike(arrays: &[Array]) -> Result<bool, Error> {
+    let bytes = |array: &Array| {
+        let file = array.file.as_deref().unwrap_or(Path::new("memory"));
+        match &array.bytes {
+            Bytes::Memory(tensor) => Ok(tensor.bytes().unwrap_or_default().to_vec()),
+            Bytes::File(range) => {
+                let mut bytes = vec![0; usize::try_from(range.len).unwrap_or(0)];
+                let read = range.source.read_exact_at(&mut bytes, range.offset);
+                read.map(|()| bytes).map_err(|e| io_error(file, e))
+            }
         }
     };
-    let [first, others @ ..] = stored else { return true };
-    others.is_empty() || others.iter().all(|other| bytes(other).is_some() && bytes(other) == bytes(first))
-}
-
-impl Stored {
-    fn tensor(self) -> Option<HostTensor> {
-        match self.bytes {
-            Bytes::Memory(tensor) => Some(tensor),
-            Bytes::File(range) => {
-                let mut tensor = HostTensor::zeros(self.dtype, &self.dims).ok()?;
-                range.source.read_exact_at(tensor.bytes_mut()?, range.offset).ok()?;
-                Some(tensor)
-            }
+    let [first, others @ ..] = arrays else { return Ok(true) };
+    for other in others {
+        if bytes(other)? != bytes(first)? {
+            return Ok(false);
         }
     }
-}
-
-impl Arrays {
-    fn add(&mut self, name: &str, stored: Stored) {
-        self.by_name.entry(name.to_owned()).or_default().push(stored);
-    }
-
-    fn leave(&mut self, name: &str) {
-        if !self.unread.iter().any(|known| known == name) {
-            self.unread.push(name.to_owned());
-        }
-    }
-
-    /// Reads a file of arrays; false if it is none by its name.
-    fn read_file(&mut self, path: &Path, wanted: &[String], most: u64) -> Result<bool, Error> {
-        match ending(path).as_str() {
-            "npz" => self.read_npz(path, wanted, most)?,
-            "safetensors" => self.read_safetensors(path, wanted)?,
-            _ => return Ok(false),
-        }
-        Ok(true)
-    }
-
-    fn read_npz(&mut self, path: &Path, wanted: &[String], most: u64) -> Result<(), Error> {
-        let bad = |error: &NpzError| Error::Data { path: path.to_owned(), reason: error.to_string() };
-        let source = SourceBytes::open(path).map_err(|e| io_error(path, e))?;
-        let file = File::open(path).map_err(|e| io_error(path, e))?;
-        let mut archive = Archive::open(BufReader::new(file)).map_err(|e| bad(&e))?;
-        for index in 0..archive.names().len() {
-            let entry = archive.names()[index].clone();
-            let is_wanted = |name: &str| wanted.iter().any(|wanted| wanted == name);
-            if !is_wanted(&entry) && !is_wanted(npz::plain_name(&entry)) {
-                self.leave(&entry);
-                continue;
-            }
-            let tensor = archive.read(index, most).map_err(|e| bad(&e))?;
-            let (name, tensor) = match is_wanted(&entry) {
-                true => (entry.as_str(), tensor),
-                false => npz::restored(&entry, tensor).map_err(|e| bad(&e))?,
-            };
-            self.add(name, Stored::in_memory(tensor));
-        }
-        self.is_npz = true;
-        self.files.push(Arc::new(source));
-        Ok(())
-    }
-
-    fn read_safetensors(&mut self, path: &Path, wanted: &[String]) -> Result<(), Error> {
-        let (tensors, file) =
-            Tensors::open(path)?.ok_or_else(|| io_error(path, io::ErrorKind::NotFound.into()))?;
-        for (name, entry) in tensors.iter() {
-            if !wanted.iter().any(|wanted| wanted == name) {
-                self.leave(name);
-                continue;
-            }
-            let unknown = || {
-                let reason = format!("`{name}`: elements of {} are not supported", entry.spelling());
-                Error::Data { path: path.to_owned(), reason }
-            };
-            let data = entry.read().ok_or_else(unknown)?;
-            let Storage::File(range) = data.storage() else { return Err(unknown()) };
-            let bytes = Bytes::File(range.clone());
-            self.add(name, Stored { dtype: data.dtype(), dims: data.dims().to_vec(), bytes });
-        }
-        self.files.push(file);
-        Ok(())
-    }
-
-    /// Reads all files of a folder, or its test data.
-    fn read_folder(
-        &mut self,
-        path: &Path,
-        module: &Module,
-        wanted: &[String],
-        most: u64,
-    ) -> Result<(), Error> {
-        let entries = std::fs::read_dir(path).and_then(Iterator::collect::<io::Result<Vec<_>>>);
-        let mut paths: Vec<PathBuf> =
-            entries.map_err(|e| io_error(path, e))?.iter().map(std::fs::DirEntry::path).collect();
-        paths.sort();
-        let mut sets: Vec<PathBuf> = paths.iter().filter(|path| is_set(path)).cloned().collect();
-        sets.sort_by_key(|path| (path.as_os_str().len(), path.clone()));
-        if is_set(path) {
-            sets = vec![path.to_owned()];
-        }
-        for set in &sets {
-            self.read_set(set, module, wanted, most)?;
-        }
-        if !sets.is_empty() {
-            return Ok(());
-        }
-        let mut found = 0;
-        for file in paths.iter().filter(|file| file.is_file()) {
-            let before: Vec<usize> =
-                wanted.iter().map(|name| self.by_name.get(name).map_or(0, Vec::len)).collect();
-            if !self.read_file(file, wanted, most)? {
-                continue;
-            }
-            // A file without an input that others have would move its samples against those of the others.
-            let lacks = wanted.iter().zip(&before).find(|(name, before)| {
-                found > 0 && **before > 0 && self.by_name.get(*name).map_or(0, Vec::len) == **before
-            });
-            if let Some((name, _)) = lacks {
-                let reason = format!("expected an array `{name}`, as the files before it have, found none");
-                return Err(Error::Data { path: file.clone(), reason });
-            }
-            found += 1;
-        }
-        if found > 0 {
-            return Ok(());
-        }
-        Err(Error::Usage(format!(
-            "`{}`: expected .npz or .safetensors files in the folder, input_0.pb, input_1.pb …, or folders of these, \
-             found none",
-            path.display()
-        )))
-    }
-
-    /// Reads a data set: a file per input, counted as in test data of the step, or named.
-    fn read_set(
-        &mut self,
-        folder: &Path,
-        module: &Module,
-        wanted: &[String],
-        most: u64,
-    ) -> Result<(), Error> {
-        let (names, types) = (input_names(module), input_types(module));
-        for number in numbered(folder, "input").map_err(|e| io_error(folder, e))? {
-            let file = DataFile::open(folder, "input", number)?;
-            let told = data::names(&file.bytes).of_tensor.filter(|name| wanted.contains(name));
-            let Some(name) = told.or_else(|| wanted.get(number).cloned()) else {
-                self.leave(&format!("input_{number}.pb"));
-                continue;
-            };
-            let Some(at) = names.iter().position(|input| *input == name) else { continue };
-            let Data::Tensor(tensor) = file.read(&types[at], most)? else {
-                let reason = format!("`{name}`: expected a tensor");
-                return Err(Error::Data { path: folder.to_owned(), reason });
-            };
-            self.add(&name, Stored::in_memory(tensor));
-            self.files.push(file.bytes);
-        }
-        Ok(())
-    }
-}
-
-fn ending(path: &Path) -> String {
-    path.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase()
-}
-
-/// Whether a folder has `input_0.pb`.
-fn is_set(path: &Path) -> bool {
-    path.join("input_0.pb").is_file()
+    Ok(true)
 }

@@ -1,13 +1,16 @@
-//! The loss on samples that are not trained on.
+//! The loss, and the accuracy of a classification, on samples that are not trained on.
 
 use super::batches::{Batches, Incomplete};
 use super::dataset::{Batch, Dataset};
 use crate::error::Error;
+use crate::execute::culprit::Culprit;
 use crate::execute::trainer::Trainer;
 use crate::execute::{input_names, of_run, prepare};
 use crate::model::Model;
 use crate::train::loss_model;
-use ampc_runtime::{Cpu, DataRef, Executable};
+use ampc_ir::Module;
+use ampc_passes::step::accuracy::add_classes;
+use ampc_runtime::{Cpu, DataRef, Executable, HostTensor};
 use rustc_hash::FxHashMap;
 use std::path::Path;
 
@@ -21,6 +24,10 @@ pub struct Evaluation {
     batches: Batches,
     buffers: [Option<Batch>; 2],
     size: u64,
+    /// Whether the classes that are chosen, and those of the labels, are outputs behind the loss.
+    has_classes: bool,
+    /// The label that counts for nothing.
+    ignored: Option<i64>,
 }
 
 impl std::fmt::Debug for Evaluation {
@@ -37,6 +44,8 @@ impl std::fmt::Debug for Evaluation {
 pub struct Evaluated {
     /// The mean of the losses of batches, each counted with its samples.
     pub loss: f64,
+    /// The share of labels whose class has the largest score; absent if the loss is none of classes, or no label counts.
+    pub accuracy: Option<f64>,
     /// How many samples it is of.
     pub samples: u64,
 }
@@ -48,6 +57,8 @@ impl Evaluation {
     /// If the step does not say what its loss is, or the samples do not fit it.
     pub fn new(trainer: &Trainer, path: &Path, batch: u64, cpu: &Cpu) -> Result<Evaluation, Error> {
         let mut model = loss_model(Model::from(trainer.module().clone()))?;
+        let classes = model.module.graph(model.module.main()).outputs().first().map(|output| output.value);
+        let classes = classes.and_then(|loss| add_classes(&mut model.module, loss));
         let executable = prepare(&mut model.module, cpu)?;
         let inputs = input_names(&model.module);
         let of_data = inputs.iter().filter(|name| !trainer.has_state(name));
@@ -56,7 +67,16 @@ impl Evaluation {
         let size = data.batch().unwrap_or(batch.min(data.samples()));
         let incomplete = if data.batch().is_some() { Incomplete::Dropped } else { Incomplete::Kept };
         let batches = Batches::new(data.samples(), size, incomplete);
-        Ok(Evaluation { executable, inputs, data, batches, buffers: [None, None], size })
+        Ok(Evaluation {
+            executable,
+            inputs,
+            data,
+            batches,
+            buffers: [None, None],
+            size,
+            has_classes: classes.is_some(),
+            ignored: classes.and_then(|classes| classes.ignored),
+        })
     }
 
     /// The samples.
@@ -69,38 +89,82 @@ impl Evaluation {
         &self.batches
     }
 
-    /// Computes the loss with the state that the trainer has now.
+    /// Computes the loss with the state that the trainer has now. `goes_on` is asked before each batch: the evaluation ends
+    /// without a result once it says no.
     ///
     /// # Errors
     /// If samples cannot be read or a node cannot be computed.
-    #[expect(clippy::cast_precision_loss, reason = "samples are counted, and far fewer than 2^53")]
-    pub fn run(&mut self, trainer: &Trainer) -> Result<Evaluated, Error> {
+    #[expect(clippy::cast_precision_loss, reason = "samples and labels are counted, and far fewer than 2^53")]
+    pub fn run(&mut self, trainer: &Trainer, goes_on: impl Fn() -> bool) -> Result<Option<Evaluated>, Error> {
         let states: FxHashMap<&str, DataRef<'_>> =
             trainer.state_views().into_iter().map(|(name, view)| (name, DataRef::Tensor(view))).collect();
-        let (mut sum, mut samples) = (0.0, 0);
+        let (mut sum, mut samples, mut hits) = (0.0, 0, Hits::default());
         for step in 0..self.batches.per_epoch() {
-            let list = self.batches.samples(step);
-            let rows = list.len() as u64;
-            let buffer = &mut self.buffers[usize::from(rows < self.size)];
-            let batch = match buffer {
-                Some(batch) => batch,
-                None => buffer.insert(self.data.buffer(rows)?),
-            };
-            self.data.read(list, batch)?;
-            let given: FxHashMap<&str, DataRef<'_>> =
-                self.data.named(batch).map(|(name, tensor)| (name, DataRef::Tensor(tensor.view()))).collect();
-            let value =
-                |name: &String| given.get(name.as_str()).or_else(|| states.get(name.as_str())).copied();
-            let values: Vec<Option<DataRef<'_>>> = self.inputs.iter().map(value).collect();
-            let mut loss = f64::NAN;
-            let ran = self.executable.run_to(&values, |_, data| {
-                let number = data.tensor().and_then(|tensor| tensor.f64s().ok()?.next());
-                loss = number.unwrap_or(f64::NAN);
-            });
-            ran.map_err(|error| of_run(self.executable.module(), &error))?;
+            if !goes_on() {
+                return Ok(None);
+            }
+            let (loss, rows) = self.batch(step, &states, &mut hits)?;
             sum += loss * rows as f64;
             samples += rows;
         }
-        Ok(Evaluated { loss: sum / (samples.max(1) as f64), samples })
+        let accuracy = (hits.labels > 0).then(|| hits.right as f64 / hits.labels as f64);
+        Ok(Some(Evaluated { loss: sum / (samples.max(1) as f64), accuracy, samples }))
+    }
+
+    /// Computes the loss of a batch, counts its labels, and says how many samples it has.
+    fn batch(
+        &mut self,
+        step: u64,
+        states: &FxHashMap<&str, DataRef<'_>>,
+        hits: &mut Hits,
+    ) -> Result<(f64, u64), Error> {
+        let list = self.batches.samples(step);
+        let rows = list.len() as u64;
+        let buffer = &mut self.buffers[usize::from(rows < self.size)];
+        let batch = match buffer {
+            Some(batch) => batch,
+            None => buffer.insert(self.data.buffer(rows)?),
+        };
+        self.data.read(list, batch)?;
+        let named: Vec<(&str, &HostTensor)> = self.data.named(batch).collect();
+        let given: FxHashMap<&str, DataRef<'_>> =
+            named.iter().map(|(name, tensor)| (*name, DataRef::Tensor(tensor.view()))).collect();
+        let value = |name: &String| given.get(name.as_str()).or_else(|| states.get(name.as_str())).copied();
+        let values: Vec<Option<DataRef<'_>>> = self.inputs.iter().map(value).collect();
+        let (mut loss, mut chosen) = (f64::NAN, Vec::new());
+        let (has_classes, ignored) = (self.has_classes, self.ignored);
+        let ran = self.executable.run_to(&values, |output, data| {
+            let Some(tensor) = data.tensor() else { return };
+            match output {
+                0 => loss = tensor.f64s().ok().and_then(|mut numbers| numbers.next()).unwrap_or(f64::NAN),
+                1 if has_classes => chosen.extend(tensor.i64s().into_iter().flatten()),
+                _ if has_classes => hits.count(&chosen, tensor.i64s().into_iter().flatten(), ignored),
+                _ => {}
+            }
+        });
+        ran.map_err(|error| {
+            let module: &Module = self.executable.module();
+            let culprit = Culprit::of(module, &error, &named);
+            self.data.blame(of_run(module, &error), culprit.as_ref(), list)
+        })?;
+        Ok((loss, rows))
+    }
+}
+
+/// How many labels there were, and how many had the largest score.
+#[derive(Default)]
+struct Hits {
+    right: u64,
+    labels: u64,
+}
+
+impl Hits {
+    fn count(&mut self, chosen: &[i64], labels: impl Iterator<Item = i64>, ignored: Option<i64>) {
+        for (chosen, label) in chosen.iter().zip(labels) {
+            if ignored != Some(label) {
+                self.labels += 1;
+                self.right += u64::from(*chosen == label);
+            }
+        }
     }
 }

@@ -23,6 +23,7 @@
 //! # }
 //! ```
 
+mod arrays;
 mod batches;
 mod checkpoint;
 mod dataset;
@@ -244,7 +245,8 @@ impl Training {
         }
         let rate_of = [(self.rate_name.as_str(), &self.rate)];
         let given: SmallVec<[(&str, &HostTensor); 8]> = self.data.named(batch).chain(rate_of).collect();
-        let of = self.trainer.step_observed(&given, observer, visit)?;
+        let of = self.trainer.try_step(&given, observer, visit);
+        let of = of.map_err(|failed| self.data.blame(failed.error, failed.culprit.as_deref(), samples))?;
         self.taken += 1;
         self.skipped += u64::from(of.skipped);
         Ok(Some(Taken { number: self.taken, epoch, samples: rows, rate, of }))

@@ -114,6 +114,7 @@ impl FromStr for Schedule {
                 return Err(SpecError { expected, found: found.into() });
             }
         };
+        settings.check(known)?;
         let missing = || SpecError { expected: format!("`{kind}:lr=X`, with {RATE}"), found: text.into() };
         let rate = rate_of(&mut settings, "lr")?.ok_or_else(missing)?;
         let mut schedule = Schedule::constant(rate);
@@ -141,7 +142,6 @@ impl FromStr for Schedule {
                 schedule.kind = if kind == "linear" { ScheduleKind::Linear } else { ScheduleKind::Cosine };
             }
         }
-        settings.finish(known)?;
         Ok(schedule)
     }
 }
@@ -250,6 +250,7 @@ mod tests {
             ("1e39", "finite"),
             ("nan", "finite"),
             ("cosine", "`cosine:lr=X`"),
+            ("cosine:foo=1", "settings of `cosine`: lr, warmup, final, steps, found `foo`"),
             ("cosine:lr=inf", "finite"),
             ("linear:lr=1,rise=0.5", "lr, warmup, final, steps"),
             ("one-cycle:lr=1,rise=2", "from 0 to 1"),

@@ -1,0 +1,130 @@
+//! What `ampc run` and `ampc verify` accept: values for the inputs of models, and limits.
+
+use clap::{ArgGroup, Args};
+use std::path::PathBuf;
+use std::time::Duration;
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    /// The model: .onnx, .ir for the text form, .json for a graph; `-` is standard input
+    pub(crate) model: PathBuf,
+    #[command(flatten)]
+    pub(crate) data: DataArgs,
+    /// Write the outputs: an .npz or .safetensors file, or a folder of test data, whose name ends in `/`
+    #[arg(long, value_name = "FILE")]
+    pub(crate) outputs: Option<PathBuf>,
+    /// Replace files that exist
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Where to run: cpu, or cuda or cuda:N, which are not supported yet
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    pub(crate) device: String,
+    /// Run N more times, and say how long that takes
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) bench: Option<u32>,
+    /// With `--bench`: run N times more, and say which operators and nodes take how much of the time
+    #[arg(long, requires = "bench")]
+    pub(crate) profile: bool,
+    /// Print in which order the graphs are computed and where every value is
+    #[arg(long)]
+    pub(crate) print_plan: bool,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
+}
+
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "ampc verify [OPTIONS] <MODEL> <OTHER>\n       ampc verify [OPTIONS] <MODEL> --test-data <DIR>"
+)]
+#[command(group = ArgGroup::new("reference").args(["other", "test_data"]).required(true))]
+pub(crate) struct VerifyArgs {
+    /// The model that is right
+    pub(crate) model: PathBuf,
+    /// The model that is compared with it, on the same inputs
+    pub(crate) other: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) data: DataArgs,
+    /// Instead of another model: a folder of `input_0.pb` … and `output_0.pb` …, or of such folders
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["inputs", "random", "dim"])]
+    pub(crate) test_data: Option<PathBuf>,
+    /// Largest error as a share of the largest wanted element [default: by the least precise float format]
+    #[arg(long, value_name = "X", value_parser = tolerance, allow_negative_numbers = true, conflicts_with_all = ["rtol", "atol"])]
+    pub(crate) tolerance: Option<f64>,
+    /// Largest relative error of an element [default: 1e-3 for test data]
+    #[arg(long, value_name = "X", value_parser = tolerance, allow_negative_numbers = true)]
+    pub(crate) rtol: Option<f64>,
+    /// Largest absolute error of an element, beside the relative one [default: 1e-7 for test data]
+    #[arg(long, value_name = "X", value_parser = tolerance, allow_negative_numbers = true)]
+    pub(crate) atol: Option<f64>,
+    /// Print what was found as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
+}
+
+/// Values for the inputs of a model.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Inputs")]
+pub(crate) struct DataArgs {
+    /// Values for the inputs: an .npz or .safetensors file with their names, or a folder of `input_0.pb` …
+    #[arg(long, value_name = "DATA", conflicts_with_all = ["random", "dim"])]
+    pub(crate) inputs: Option<PathBuf>,
+    /// Random values, the same for the same seed; models are compared on several draws of them, of other magnitudes
+    /// [default: 0, if no data is given]
+    #[arg(long, value_name = "SEED")]
+    pub(crate) random: Option<u64>,
+    /// The size of a dim that has a name instead of a number, or of axis 1 of `x` if it has neither (`x[1]=8`), for
+    /// random values [default: 1; 8 where models are compared, if that fits]
+    #[arg(long, value_name = "NAME=N,…", value_delimiter = ',', value_parser = dim)]
+    pub(crate) dim: Vec<(String, u64)>,
+}
+
+/// What a run may take.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Limits")]
+pub(crate) struct LimitArgs {
+    /// The most iterations of one loop [default: any number]
+    #[arg(long, value_name = "N")]
+    pub(crate) max_iterations: Option<u64>,
+    /// The most seconds that a run may take, looked at between nodes [default: any number]
+    #[arg(long, value_name = "S", value_parser = seconds, allow_negative_numbers = true)]
+    pub(crate) time_limit: Option<Duration>,
+}
+
+impl LimitArgs {
+    /// Whether any of them was given.
+    pub(crate) fn is_given(&self) -> bool {
+        self.max_iterations.is_some() || self.time_limit.is_some()
+    }
+}
+
+impl DataArgs {
+    /// Whether any of them was given.
+    pub(crate) fn is_given(&self) -> bool {
+        self.inputs.is_some() || self.random.is_some() || !self.dim.is_empty()
+    }
+}
+
+/// Reads `--dim`.
+fn dim(text: &str) -> Result<(String, u64), String> {
+    let (name, size) = text.rsplit_once('=').ok_or("expected NAME=N")?;
+    match size.parse() {
+        Ok(size) if !name.is_empty() => Ok((name.to_owned(), size)),
+        _ => Err("expected a name, `=` and a number".into()),
+    }
+}
+
+/// Reads a time in seconds.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let number: f64 = text.parse().map_err(|_| "expected a number of seconds")?;
+    Duration::try_from_secs_f64(number).map_err(|_| "expected a number of seconds, 0 or more".into())
+}
+
+/// Reads a tolerance.
+pub(super) fn tolerance(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if number.is_finite() && number >= 0.0 => Ok(number),
+        _ => Err("expected a finite number, 0 or more".into()),
+    }
+}

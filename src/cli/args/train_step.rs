@@ -1,0 +1,133 @@
+//! What `ampc train-step` accepts.
+
+use super::{DebugArgs, PrecisionArgs, WriteArgs, spec};
+use ampc::passes::step::Optimizer;
+use ampc::passes::step::loss::LossSpec;
+use ampc::passes::step::update::decay_of;
+use clap::{Args, ValueEnum};
+use std::path::PathBuf;
+
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "ampc train-step [OPTIONS] --loss <LOSS> --state <FILE.safetensors> --output <FILE> <MODEL>\n       \
+                      ampc train-step --export <STEP> --state <FILE.safetensors> --output <FILE>"
+)]
+pub(crate) struct TrainStepArgs {
+    /// The forward model: .onnx, .ir for the text form, .json for a graph; `-` is standard input
+    #[arg(required_unless_present = "export")]
+    pub(crate) model: Option<PathBuf>,
+    /// Instead of making a step: write the forward model that this step was made of, with the weights of a state
+    #[arg(long, value_name = "STEP", conflicts_with_all = [
+        "model", "StepArgs", "fp32", "to", "policy", "allow", "infer", "clear", "deny", "pin", "pin_value", "disable_guard",
+        "keep_io", "opset", "objective", "target", "out_of_range", "excess_precision",
+    ])]
+    pub(crate) export: Option<PathBuf>,
+    /// Where to write the step; `-` is standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) output: PathBuf,
+    /// Where to write the state that the first step begins with, by the names of the step's inputs; with `--export`, the
+    /// state to read
+    #[arg(long, value_name = "FILE.safetensors")]
+    pub(crate) state: PathBuf,
+    #[command(flatten)]
+    pub(crate) step: StepArgs,
+    /// Write what the step is made of as JSON: parameters, states, and every node and cast with its phase, role and
+    /// precision
+    #[arg(long, value_name = "FILE.json", help_heading = "Output", conflicts_with = "export")]
+    pub(crate) report: Option<PathBuf>,
+    /// Leave everything in fp32
+    #[arg(long, help_heading = "Precision", conflicts_with_all = ["to", "target", "objective"])]
+    pub(crate) fp32: bool,
+    #[command(flatten)]
+    pub(crate) precision: PrecisionArgs,
+    #[command(flatten)]
+    pub(crate) write: WriteArgs,
+    #[command(flatten)]
+    pub(crate) debug: DebugArgs,
+}
+
+/// What a step does.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Training")]
+pub(crate) struct StepArgs {
+    /// cross-entropy[:ignore_index=N,label_smoothing=X,weights=INPUT,axis=N], mse, l1 or bce-with-logits, each with
+    /// `of=OUTPUT` for another output than the first one, or output:NAME for an output that is the loss
+    #[arg(long, value_name = "LOSS", value_parser = spec::<LossSpec>, required_unless_present = "export")]
+    pub(crate) loss: Option<LossSpec>,
+    /// The input of targets: one of the model's, or a new one
+    #[arg(long, value_name = "NAME", default_value = "target")]
+    pub(crate) target_input: String,
+    /// Whether the loss is computed in fp32, or as the policy says
+    #[arg(long, value_enum, value_name = "PRECISION", default_value = "fp32")]
+    pub(crate) loss_precision: LossPrecisionArg,
+    /// sgd[:momentum=X,dampening=X,nesterov=1], adam or adamw[:beta1=X,beta2=X,eps=X,mode=hf], each with
+    /// `weight_decay=X`; or none, for which gradients are outputs
+    #[arg(long, value_name = "OPTIMIZER", default_value = "adamw", value_parser = spec::<Optimizer>)]
+    pub(crate) optimizer: Optimizer,
+    /// How weights are kept that are read in 16 bits only [default: fp32, or as the policy of jmp says]
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub(crate) master_weights: Option<MasterWeightsArg>,
+    /// ampc, torch, paddle-fleet, paddle-old, paddle-new, jmp, fastai or ort-trainer, each with settings behind it
+    /// (`torch:init=1024,interval=50`); static:N, none, or a JSON file [default: ampc for fp16, none otherwise]
+    #[arg(long, value_name = "SCALER|FILE.json")]
+    pub(crate) scaler: Option<String>,
+    /// Scale gradients so that their norm, all together, is at most this
+    #[arg(long, value_name = "X", value_parser = positive)]
+    pub(crate) clip_norm: Option<f64>,
+    /// The weight decay of parameters with these names, instead of the optimizer's; may be repeated, the last one holds
+    #[arg(long, value_name = "GLOB=X", value_parser = decay)]
+    pub(crate) decay: Vec<(String, f64)>,
+    /// Constants that are not trained, by name, glob or `re:REGEX`; may be repeated
+    #[arg(long, value_name = "GLOB")]
+    pub(crate) freeze: Vec<String>,
+    /// Constants that are trained though they look like none; may be repeated
+    #[arg(long, value_name = "GLOB")]
+    pub(crate) train: Vec<String>,
+    /// Leave parameters alone that the loss does not depend on, instead of refusing the model
+    #[arg(long)]
+    pub(crate) freeze_unused: bool,
+    /// What is computed again for gradients instead of kept, where that lowers the peak of memory
+    #[arg(long, value_enum, value_name = "WHAT", default_value = "cheap")]
+    pub(crate) recompute: RecomputeArg,
+    /// The seed of dropouts in the state that the step begins with
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) dropout_seed: u64,
+}
+
+/// What is computed again for gradients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RecomputeArg {
+    /// Nothing: activations are kept
+    None,
+    /// Casts, moves, dropouts, and what is computed element by element
+    Cheap,
+}
+
+/// How weights are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum MasterWeightsArg {
+    /// In fp32, with a copy in 16 bits that the optimizer writes
+    Fp32,
+    /// In 16 bits alone: small updates are lost
+    None,
+}
+
+/// In which precision a loss is computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LossPrecisionArg {
+    /// In fp32
+    Fp32,
+    /// As the policy says
+    Low,
+}
+
+/// Reads a positive number.
+fn positive(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|&number: &f64| number > 0.0 && number.is_finite());
+    number.ok_or_else(|| "expected a positive number".into())
+}
+
+/// Reads `--decay`.
+fn decay(text: &str) -> Result<(String, f64), String> {
+    decay_of(text).ok_or_else(|| "expected a name or glob, `=` and a number, 0 or more".into())
+}

@@ -1,0 +1,81 @@
+//! Which row of a batch an error of a node is about.
+//!
+//! A kernel that refuses an element, such as a label that is no class, says what it found. Where the operand with that
+//! element has the elements of an input of the batch, all of them and moved at most, the row of the input that has it first
+//! is the culprit.
+//!
+//! ```text
+//! %t = Reshape(%target, [-1])                  %target : i64[N, 2] = [[0, 3], [1, 9]]
+//! %loss = SoftmaxCrossEntropyLoss(%p, %t)      expected a class in [0, 4), found 9: row 1 of `target`
+//! ```
+
+use ampc_ir::module::Def;
+use ampc_ir::op::{OpKind, Sign, moves, moves_all};
+use ampc_ir::verify::name_of;
+use ampc_ir::{DType, Module, Node, Value};
+use ampc_runtime::HostTensor;
+use ampc_runtime::cpu::{ExecuteError, KernelError};
+
+/// A row of an input.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(in crate::execute) struct Culprit {
+    /// The name of the input.
+    pub(in crate::execute) input: String,
+    /// The row, counted from 0.
+    pub(in crate::execute) row: u64,
+}
+
+impl Culprit {
+    /// The row of a batch that an error is about, where that is known.
+    pub(in crate::execute) fn of(
+        module: &Module,
+        error: &ExecuteError,
+        batch: &[(&str, &HostTensor)],
+    ) -> Option<Culprit> {
+        let ExecuteError::Node { node, error: KernelError::Value { found, .. } } = error else { return None };
+        let found: i64 = found.parse().ok()?;
+        let input = origin(module, index_of(module, *node)?)?;
+        let name = name_of(module, input);
+        let (_, tensor) = batch.iter().find(|(given, _)| *given == name)?;
+        let at = position(tensor, found)?;
+        let rows = tensor.dims().first().copied()?;
+        Some(Culprit { input: name, row: at / (tensor.element_count() / rows.max(1)).max(1) })
+    }
+}
+
+/// The operand of a node that holds labels or indices, each of which may be refused.
+fn index_of(module: &Module, node: Node) -> Option<Value> {
+    let data = module.node(node);
+    match data.schema()?.kind {
+        OpKind::SoftmaxCrossEntropyLoss
+        | OpKind::NegativeLogLikelihoodLoss
+        | OpKind::Gather
+        | OpKind::GatherElements
+        | OpKind::ScatterElements => data.operand(1),
+        _ => None,
+    }
+}
+
+/// The input of the main graph that has the elements of a value, all of them and no others.
+fn origin(module: &Module, mut value: Value) -> Option<Value> {
+    loop {
+        let Some((node, _)) = module.producer(value) else {
+            return matches!(module.value(value).def, Def::Input { .. }).then_some(value);
+        };
+        let kind = module.node(node).schema()?.kind;
+        if !moves_all(kind) || moves(kind, 0) != Some(Sign::Kept) || moves(kind, 1).is_some() {
+            return None;
+        }
+        value = module.node(node).operand(0)?;
+    }
+}
+
+/// Where an integer is first among the elements of a tensor.
+fn position(tensor: &HostTensor, wanted: i64) -> Option<u64> {
+    let at = match tensor.dtype() {
+        DType::I64 => tensor.as_slice::<i64>().ok()?.iter().position(|&found| found == wanted),
+        DType::I32 => tensor.as_slice::<i32>().ok()?.iter().position(|&found| i64::from(found) == wanted),
+        _ => None,
+    };
+    at.map(|at| at as u64)
+}

@@ -1,0 +1,298 @@
+//! The arrays of files: of `.npz` and `.safetensors` files, of folders of them, and of test data.
+//!
+//! Several arrays of one name, in several files, are the pieces of one list. Arrays of safetensors files stay where they
+//! are, others are read.
+
+use super::super::inputs::test_data::{DataFile, numbered};
+use super::super::inputs::{io_error, no_memory, regular};
+use super::super::{input_names, input_types};
+use crate::error::Error;
+use crate::onnx::bytes::SourceBytes;
+use crate::onnx::data;
+use crate::safetensors::Tensors;
+use ampc_ir::tensor::{FileRange, Storage};
+use ampc_ir::{DType, Module, Shape, Type};
+use ampc_runtime::npy::NpyError;
+use ampc_runtime::npz::{self, Archive, NpzError};
+use ampc_runtime::{Data, HostTensor};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufReader};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// An array of a file.
+#[derive(Debug)]
+pub(super) struct Array {
+    pub(super) dtype: DType,
+    pub(super) dims: Vec<u64>,
+    pub(super) bytes: Bytes,
+    /// The file; none if it never was in one.
+    pub(super) file: Option<Arc<Path>>,
+}
+
+/// Where the bytes of an array are.
+#[derive(Debug)]
+pub(super) enum Bytes {
+    Memory(HostTensor),
+    File(FileRange),
+}
+
+impl Array {
+    pub(super) fn in_memory(tensor: HostTensor, file: Option<&Arc<Path>>) -> Array {
+        let (dtype, dims) = (tensor.dtype(), tensor.dims().to_vec());
+        Array { dtype, dims, bytes: Bytes::Memory(tensor), file: file.cloned() }
+    }
+
+    pub(super) fn ty(&self) -> Type {
+        Type::tensor(self.dtype, Shape::known(&self.dims))
+    }
+
+    /// All of it, in memory.
+    ///
+    /// # Errors
+    /// If the file cannot be read any more, or there is not enough memory for it.
+    pub(super) fn into_tensor(self, name: &str) -> Result<HostTensor, Error> {
+        let range = match self.bytes {
+            Bytes::Memory(tensor) => return Ok(tensor),
+            Bytes::File(range) => range,
+        };
+        let mut tensor = HostTensor::zeros(self.dtype, &self.dims).map_err(|e| no_memory(name, &e))?;
+        if let Some(bytes) = tensor.bytes_mut() {
+            let read = range.source.read_exact_at(bytes, range.offset);
+            read.map_err(|e| io_error(self.file.as_deref().unwrap_or(Path::new(name)), e))?;
+        }
+        Ok(tensor)
+    }
+
+    /// Reads bytes of it.
+    pub(super) fn read(&self, offset: u64, to: &mut [u8]) -> io::Result<()> {
+        match &self.bytes {
+            Bytes::Memory(tensor) => {
+                let from = usize::try_from(offset).unwrap_or(usize::MAX);
+                let end = from.saturating_add(to.len());
+                let bytes = tensor.bytes().and_then(|bytes| bytes.get(from..end));
+                to.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
+                Ok(())
+            }
+            Bytes::File(range) => range.source.read_exact_at(to, range.offset + offset),
+        }
+    }
+}
+
+/// How many arrays there are, by name.
+type Counts = BTreeMap<String, usize>;
+
+/// The arrays that were found.
+#[derive(Default)]
+pub(super) struct Arrays {
+    /// Those of inputs, by name.
+    pub(super) by_name: BTreeMap<String, Vec<Array>>,
+    /// The names of those of no input.
+    pub(super) unread: Vec<String>,
+    /// The files.
+    pub(super) files: Vec<Arc<SourceBytes>>,
+    /// Those of them that samples are read from batch by batch.
+    pub(super) streamed: Vec<Arc<SourceBytes>>,
+    pub(super) is_npz: bool,
+}
+
+impl Arrays {
+    /// Finds the arrays of the inputs `wanted` of a module at a path: a file, or a folder.
+    ///
+    /// # Errors
+    /// If nothing is there, or it cannot be read.
+    pub(super) fn open(path: &Path, module: &Module, wanted: &[String], most: u64) -> Result<Arrays, Error> {
+        let mut arrays = Arrays::default();
+        if regular(path)?.is_dir() {
+            arrays.read_folder(path, module, wanted, most)?;
+        } else if !arrays.read_file(path, wanted, most)? {
+            return Err(Error::Usage(format!(
+                "`{}`: expected a file that ends in .npz or .safetensors, or a folder of such files or of test data",
+                path.display()
+            )));
+        }
+        Ok(arrays)
+    }
+
+    pub(super) fn add(&mut self, name: &str, array: Array) {
+        self.by_name.entry(name.to_owned()).or_default().push(array);
+    }
+
+    pub(super) fn leave(&mut self, name: &str) {
+        if !self.unread.iter().any(|known| known == name) {
+            self.unread.push(name.to_owned());
+        }
+    }
+
+    /// How many arrays there are of each name.
+    fn counts(&self) -> Counts {
+        self.by_name.iter().map(|(name, arrays)| (name.clone(), arrays.len())).collect()
+    }
+
+    /// Adds an array of a file or data set, before which there were as many arrays as `before` says: it has one of a name.
+    fn add_once(&mut self, name: &str, array: Array, before: &Counts) -> Result<(), Error> {
+        if self.by_name.get(name).map_or(0, Vec::len) > before.get(name).copied().unwrap_or(0) {
+            let path = array.file.as_deref().unwrap_or(Path::new(name)).to_owned();
+            let reason = format!("expected one array `{name}`, found two; leave one of the two out");
+            return Err(Error::Data { path, reason });
+        }
+        self.add(name, array);
+        Ok(())
+    }
+
+    /// Reads a file of arrays; false if it is none by its name.
+    fn read_file(&mut self, path: &Path, wanted: &[String], most: u64) -> Result<bool, Error> {
+        match ending(path).as_str() {
+            "npz" => self.read_npz(path, wanted, most)?,
+            "safetensors" => self.read_safetensors(path, wanted)?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn read_npz(&mut self, path: &Path, wanted: &[String], most: u64) -> Result<(), Error> {
+        let bad = |error: &NpzError| match error {
+            NpzError::Array { name, source: NpyError::Host(refused) } if refused.is_no_memory() => {
+                no_memory(name, refused)
+            }
+            other => Error::Data { path: path.to_owned(), reason: other.to_string() },
+        };
+        let (before, shared): (_, Arc<Path>) = (self.counts(), path.into());
+        let source = SourceBytes::open(path).map_err(|e| io_error(path, e))?;
+        let file = File::open(path).map_err(|e| io_error(path, e))?;
+        let mut archive = Archive::open(BufReader::new(file)).map_err(|e| bad(&e))?;
+        for index in 0..archive.names().len() {
+            let entry = archive.names()[index].clone();
+            let is_wanted = |name: &str| wanted.iter().any(|wanted| wanted == name);
+            if !is_wanted(&entry) && !is_wanted(npz::plain_name(&entry)) {
+                self.leave(&entry);
+                continue;
+            }
+            let tensor = archive.read(index, most).map_err(|e| bad(&e))?;
+            let (name, tensor) = match is_wanted(&entry) {
+                true => (entry.as_str(), tensor),
+                false => npz::restored(&entry, tensor).map_err(|e| bad(&e))?,
+            };
+            self.add_once(name, Array::in_memory(tensor, Some(&shared)), &before)?;
+        }
+        self.is_npz = true;
+        self.files.push(Arc::new(source));
+        Ok(())
+    }
+
+    fn read_safetensors(&mut self, path: &Path, wanted: &[String]) -> Result<(), Error> {
+        let shared: Arc<Path> = path.into();
+        let (tensors, file) =
+            Tensors::open(path)?.ok_or_else(|| io_error(path, io::ErrorKind::NotFound.into()))?;
+        for (name, entry) in tensors.iter() {
+            if !wanted.iter().any(|wanted| wanted == name) {
+                self.leave(name);
+                continue;
+            }
+            let unknown = || {
+                let reason = format!("`{name}`: elements of {} are not supported", entry.spelling());
+                Error::Data { path: path.to_owned(), reason }
+            };
+            let data = entry.read().ok_or_else(unknown)?;
+            let Storage::File(range) = data.storage() else { return Err(unknown()) };
+            let (dtype, dims, bytes) = (data.dtype(), data.dims().to_vec(), Bytes::File(range.clone()));
+            self.add(name, Array { dtype, dims, bytes, file: Some(shared.clone()) });
+        }
+        self.streamed.push(file.clone());
+        self.files.push(file);
+        Ok(())
+    }
+
+    /// Reads all files of a folder, or its test data.
+    fn read_folder(
+        &mut self,
+        path: &Path,
+        module: &Module,
+        wanted: &[String],
+        most: u64,
+    ) -> Result<(), Error> {
+        let entries = std::fs::read_dir(path).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+        let mut paths: Vec<PathBuf> =
+            entries.map_err(|e| io_error(path, e))?.iter().map(std::fs::DirEntry::path).collect();
+        paths.sort();
+        let mut sets: Vec<PathBuf> = paths.iter().filter(|path| is_set(path)).cloned().collect();
+        sets.sort_by_key(|path| (path.as_os_str().len(), path.clone()));
+        if is_set(path) {
+            sets = vec![path.to_owned()];
+        }
+        for set in &sets {
+            let before = self.counts();
+            self.read_set(set, module, wanted, most)?;
+            self.refuse_gap(set, wanted, &before)?;
+        }
+        if !sets.is_empty() {
+            return Ok(());
+        }
+        let mut found = 0;
+        for file in paths.iter().filter(|file| file.is_file()) {
+            let before = self.counts();
+            if self.read_file(file, wanted, most)? {
+                self.refuse_gap(file, wanted, &before)?;
+                found += 1;
+            }
+        }
+        if found > 0 {
+            return Ok(());
+        }
+        Err(Error::Usage(format!(
+            "`{}`: expected .npz or .safetensors files in the folder, input_0.pb, input_1.pb …, or folders of these, \
+             found none",
+            path.display()
+        )))
+    }
+
+    /// Refuses a file or data set without an array that those before it have: its samples would move against theirs.
+    fn refuse_gap(&self, path: &Path, wanted: &[String], before: &Counts) -> Result<(), Error> {
+        let lacks = |name: &&String| {
+            let count = before.get(*name).copied().unwrap_or(0);
+            count > 0 && self.by_name.get(*name).map_or(0, Vec::len) == count
+        };
+        let Some(name) = wanted.iter().find(lacks) else { return Ok(()) };
+        let reason = format!("expected an array `{name}`, as the files before it have, found none");
+        Err(Error::Data { path: path.to_owned(), reason })
+    }
+
+    /// Reads a data set: a file per input, counted as in test data of the step, or named.
+    fn read_set(
+        &mut self,
+        folder: &Path,
+        module: &Module,
+        wanted: &[String],
+        most: u64,
+    ) -> Result<(), Error> {
+        let (names, types) = (input_names(module), input_types(module));
+        let before = self.counts();
+        for number in numbered(folder, "input").map_err(|e| io_error(folder, e))? {
+            let file = DataFile::open(folder, "input", number)?;
+            let told = data::names(&file.bytes).of_tensor.filter(|name| wanted.contains(name));
+            let Some(name) = told.or_else(|| wanted.get(number).cloned()) else {
+                self.leave(&format!("input_{number}.pb"));
+                continue;
+            };
+            let Some(at) = names.iter().position(|input| *input == name) else { continue };
+            let path: Arc<Path> = folder.join(format!("input_{number}.pb")).into();
+            let Data::Tensor(tensor) = file.read(&types[at], most)? else {
+                let reason = format!("`{name}`: expected a tensor, found a sequence or an optional");
+                return Err(Error::Data { path: path.to_path_buf(), reason });
+            };
+            self.add_once(&name, Array::in_memory(tensor, Some(&path)), &before)?;
+            self.files.push(file.bytes);
+        }
+        Ok(())
+    }
+}
+
+fn ending(path: &Path) -> String {
+    path.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase()
+}
+
+/// Whether a folder has `input_0.pb`.
+fn is_set(path: &Path) -> bool {
+    path.join("input_0.pb").is_file()
+}

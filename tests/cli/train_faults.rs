@@ -1,0 +1,355 @@
+//! `ampc train` where something is wrong: damaged checkpoints, odd data, and outputs that cannot be written.
+
+use super::support::{self, Dir, module};
+use super::train::{MODEL, RUN, bytes, folder, folder_of, log, samples, tensors, train, trained, write};
+use ampc::runtime::{HostTensor, npz};
+use std::fs::{self, File};
+
+/// A run that ends with this code and one error, which says all of this, on however many lines.
+#[track_caller]
+fn refused(dir: &Dir, words: &str, code: i32, expected: &[&str]) {
+    let run = train(dir, words);
+    let said = run.stderr.replace("\n  |", "").split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!((run.code, run.stderr.matches("  x ").count()), (code, 1), "{words}: {run}");
+    for expected in expected {
+        assert!(said.contains(expected), "{words}: expected `{expected}` in {said}");
+    }
+}
+
+/// A safetensors file with another header.
+fn with_header(file: &[u8], change: impl Fn(&mut serde_json::Value)) -> Vec<u8> {
+    let length = usize::try_from(u64::from_le_bytes(file[..8].try_into().unwrap())).unwrap();
+    let mut header: serde_json::Value = serde_json::from_slice(&file[8..8 + length]).unwrap();
+    change(&mut header);
+    let mut text = header.to_string();
+    while !text.len().is_multiple_of(8) {
+        text.push(' ');
+    }
+    [&(text.len() as u64).to_le_bytes()[..], text.as_bytes(), &file[8 + length..]].concat()
+}
+
+/// A checkpoint whose training stood elsewhere, and that says nothing of its hash.
+fn with_position(file: &[u8], key: &str, value: serde_json::Value) -> Vec<u8> {
+    with_header(file, |header| {
+        let metadata = header["__metadata__"].as_object_mut().unwrap();
+        metadata.remove("ampc.hash");
+        let mut position: serde_json::Value =
+            serde_json::from_str(metadata["ampc.training"].as_str().unwrap()).unwrap();
+        position[key] = value.clone();
+        metadata["ampc.training"] = position.to_string().into();
+    })
+}
+
+/// Cut off anywhere, with any bit changed, or edited: one error, and the file is as it was.
+#[test]
+fn a_damaged_checkpoint_is_refused() {
+    let dir = folder(&[]);
+    trained(&dir, &format!("--state s.safetensors {RUN} --steps 4 --save t.safetensors"));
+    let whole = bytes(&dir, "t.safetensors");
+    let resume = format!("--resume c.safetensors {RUN} --steps 8 --save c.safetensors");
+    let damaged = |content: &[u8], code: i32, expected: &[&str]| {
+        dir.write("c.safetensors", content);
+        refused(&dir, &resume, code, expected);
+        assert!(bytes(&dir, "c.safetensors") == content);
+    };
+    let header = 8 + usize::try_from(u64::from_le_bytes(whole[..8].try_into().unwrap())).unwrap();
+    for cut in [0, 4, 8, 9, header / 2, header - 1, header, header + 1, whole.len() - 1] {
+        damaged(&whole[..cut], 3, &["c.safetensors"]);
+    }
+    for at in (header..whole.len()).step_by(whole.len() / 16) {
+        let mut flipped = whole.clone();
+        flipped[at] ^= 1;
+        damaged(&flipped, 3, &["its content is not what was written"]);
+    }
+    let edited = |key: &str, value: &str| String::from_utf8_lossy(&whole[..header]).replace(key, value);
+    let longer = edited("\\\"step\\\":4", "\\\"step\\\":3");
+    damaged(&[longer.as_bytes(), &whole[header..]].concat(), 3, &["its content is not what was written"]);
+    for (key, value, expected) in [
+        ("step", u64::MAX.into(), "expected at most 4 steps, which there are (`steps`)"),
+        ("skipped", 5.into(), "expected at most 4 skipped steps (`skipped`), found 5"),
+        ("batch", 0.into(), "expected a batch of 1 to 50 samples (`batch`), found 0"),
+        ("lr", "cosine:lr=nan".into(), "`lr`: expected a finite learning rate"),
+        ("samples", "many".into(), "cannot be read"),
+    ] {
+        damaged(&with_position(&whole, key, value), 3, &[expected]);
+    }
+    let plain = |change: &dyn Fn(&mut serde_json::Value)| {
+        with_header(&whole, |header| {
+            header["__metadata__"].as_object_mut().unwrap().remove("ampc.hash");
+            change(header);
+        })
+    };
+    let shape = |shape: serde_json::Value| plain(&|header| header["b"]["shape"] = shape.clone());
+    damaged(&shape([1u64 << 62, 4].as_slice().into()), 3, &["c.safetensors"]);
+    damaged(&shape([4, 4].as_slice().into()), 2, &["`c.safetensors`: state `b`: expected f32[16]"]);
+    damaged(&plain(&|header| header["b"]["dtype"] = "I32".into()), 2, &["state `b`", "found i32[16]"]);
+    let mut nan = plain(&|_| {});
+    let end = nan.len() - 16;
+    nan[end..].fill(0xff);
+    damaged(&nan, 2, &["found a NaN"]);
+}
+
+/// A state of another model is one error, however many tensors do not fit.
+#[test]
+fn a_state_of_another_model_is_one_error() {
+    let dir = folder(&[]);
+    dir.write("wide.ir", module(&MODEL.replace("16", "24")));
+    let step = ["train-step", "wide.ir", "-o", "wide.onnx", "--state", "wide.safetensors", "--loss", "mse"];
+    assert_eq!(dir.run(&step).code, 0);
+    let expected = ["`wide.safetensors`: expected the state of `s.onnx`", "found f32[24]", "more", "help: "];
+    refused(&dir, "--state wide.safetensors --data d.npz --steps 3", 2, &expected);
+}
+
+/// Which sample a kernel refuses, and in which file; a file of another type.
+#[test]
+fn errors_name_samples_and_files() {
+    let dir = folder(&[]);
+    fs::create_dir(dir.path("shards")).unwrap();
+    let (x, target) = samples(0, 20);
+    write(&dir.path("shards/0.npz"), &x, &target);
+    let mut labels: Vec<i64> = target.as_slice::<i64>().unwrap().to_vec();
+    labels[7] = -1;
+    write(&dir.path("shards/1.npz"), &x, &HostTensor::from_slice(&[20], &labels).unwrap());
+    let place = "found -1 in `target` of sample 27, counted from 0 (row 7 of `shards/1.npz`)";
+    refused(&dir, "--state s.safetensors --data shards --steps 9 --batch 8", 3, &["step", place]);
+    refused(
+        &dir,
+        "--state s.safetensors --data d.npz --eval shards --eval-every 1 --steps 9",
+        3,
+        &["evaluation after step 1", place],
+    );
+    write(&dir.path("shards/1.npz"), &HostTensor::from_slice(&[20, 5], &[0f32; 100]).unwrap(), &target);
+    let place = "input `x`: expected f32[N, 6], found f32[20, 5] in `shards/1.npz`";
+    refused(&dir, "--state s.safetensors --data shards --steps 9", 2, &[place]);
+    let low = HostTensor::from_slice(&[20, 6], &[0u16; 120]).unwrap();
+    let arrays = [("x", &x), ("x__bf16", &low), ("target", &target)];
+    npz::write(File::create(dir.path("twice.npz")).unwrap(), arrays).unwrap();
+    refused(
+        &dir,
+        "--state s.safetensors --data twice.npz --steps 9",
+        3,
+        &["`twice.npz`: expected one array `x`, found two"],
+    );
+}
+
+/// A run over samples of a safetensors file, to which `change` does something once it is under way.
+#[cfg(unix)]
+fn run_over_changing_data(dir: &Dir, steps: &str, change: impl Fn(&File)) -> std::process::Output {
+    let (x, target) = samples(0, 5000);
+    let header = "{\"x\":{\"dtype\":\"F32\",\"shape\":[5000,6],\"data_offsets\":[40000,160000]},\
+                  \"target\":{\"dtype\":\"I64\",\"shape\":[5000],\"data_offsets\":[0,40000]}}";
+    let padded = format!("{header:<256}");
+    let content = [&256u64.to_le_bytes()[..], padded.as_bytes(), target.bytes().unwrap(), x.bytes().unwrap()];
+    dir.write("d.safetensors", content.concat());
+    let words = format!(
+        "train s.onnx --state s.safetensors --data d.safetensors --steps {steps} --save t.safetensors --log t.jsonl"
+    );
+    let mut child = support::command(&words.split_whitespace().collect::<Vec<_>>());
+    let child = child.current_dir(dir.path("")).spawn().unwrap();
+    while !fs::metadata(dir.path("t.jsonl")).is_ok_and(|log| log.len() > 1000) {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    change(&fs::OpenOptions::new().write(true).open(dir.path("d.safetensors")).unwrap());
+    child.wait_with_output().unwrap()
+}
+
+/// Samples in a file that becomes shorter while they are read, and in one that is written to.
+#[cfg(unix)]
+#[test]
+fn data_that_changes_is_told() {
+    let dir = folder(&[]);
+    let done = run_over_changing_data(&dir, "100000000", |file| file.set_len(50_000).unwrap());
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(done.status.code() == Some(5) && said.contains("has become shorter"), "{said}");
+    let step = log(&dir, "t.jsonl").last().unwrap()["step"].as_u64().unwrap();
+    assert!(said.contains(&format!("the state after step {step} is in `t.safetensors`")), "{said}");
+    let dir = folder(&[]);
+    let later = std::time::SystemTime::now() + std::time::Duration::from_secs(60);
+    let done = run_over_changing_data(&dir, "20000", |file| file.set_modified(later).unwrap());
+    let said = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(done.status.code() == Some(0) && said.contains("train.written"), "{said}");
+}
+
+/// Two signals, one right behind the other: the program ends at once, and the checkpoint is whole or not there.
+#[cfg(target_os = "linux")]
+#[test]
+fn two_signals_end_the_program() {
+    if super::signals::is_skipped("INT", 2) {
+        return;
+    }
+    let dir = folder(&[]);
+    for _ in 0..5 {
+        let words = format!(
+            "train s.onnx --state s.safetensors {RUN} --steps 100000000 --save t.safetensors --log t.jsonl --force"
+        );
+        let mut child = support::command(&words.split_whitespace().collect::<Vec<_>>());
+        let child = child.current_dir(dir.path("")).spawn().unwrap();
+        while !fs::metadata(dir.path("t.jsonl")).is_ok_and(|log| log.len() > 1000) {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        let id = child.id();
+        let script = format!("kill -INT {id}; kill -INT {id}; true");
+        std::process::Command::new("sh").args(["-c", &script]).output().unwrap();
+        let done = child.wait_with_output().unwrap();
+        assert_eq!(done.status.code(), Some(130), "{}", String::from_utf8_lossy(&done.stderr));
+        if dir.path("t.safetensors").exists() {
+            assert!(!tensors(&dir, "t.safetensors").is_empty());
+        }
+        assert!(!dir.files().iter().any(|name| name.starts_with(".ampc-")), "{:?}", dir.files());
+        fs::remove_file(dir.path("t.jsonl")).unwrap();
+    }
+}
+
+/// Full devices, pipes, folders and links.
+#[cfg(target_os = "linux")]
+#[test]
+fn outputs_that_are_no_plain_files() {
+    let dir = folder(&[]);
+    let state = format!("--state s.safetensors {RUN} --steps 4");
+    let pipe = "found a pipe or device, which no checkpoint can be replaced in";
+    std::process::Command::new("mkfifo").arg(dir.path("pipe")).status().unwrap();
+    for save in ["/dev/full", "/dev/null", "pipe", "-"] {
+        refused(&dir, &format!("{state} --save {save}"), 2, &[pipe]);
+    }
+    fs::create_dir(dir.path("folder")).unwrap();
+    refused(&dir, &format!("{state} --save folder"), 5, &["`folder` is a folder"]);
+    refused(
+        &dir,
+        &format!("{state} --save t.safetensors --log /dev/full"),
+        5,
+        &["/dev/full", "No space left"],
+    );
+    // A link stays one: what it leads to is written, whether it was there or not.
+    std::os::unix::fs::symlink("behind.safetensors", dir.path("link.safetensors")).unwrap();
+    std::os::unix::fs::symlink("behind.jsonl", dir.path("link.jsonl")).unwrap();
+    trained(&dir, &format!("{state} --save link.safetensors --log link.jsonl"));
+    assert!(
+        fs::read_link(dir.path("link.safetensors")).is_ok() && fs::read_link(dir.path("link.jsonl")).is_ok()
+    );
+    assert_eq!(log(&dir, "behind.jsonl").len(), 5);
+    let resume = "--data d.npz --steps 8 --save link.safetensors --log link.jsonl";
+    trained(&dir, &format!("--resume link.safetensors {resume}"));
+    assert!(bytes(&dir, "behind.safetensors") == bytes(&dir, "link.safetensors"));
+    assert_eq!(log(&dir, "behind.jsonl").len(), 9);
+    // A log that goes to a pipe or device begins anew.
+    trained(&dir, "--resume link.safetensors --data d.npz --steps 9 --save link.safetensors --log /dev/null");
+}
+
+/// Inputs with defaults, of no axis, and with names that a step has for its own.
+#[test]
+fn odd_inputs() {
+    let dir = Dir::new();
+    let body = "  input %lr : f32[N, 6]\n  input %loss_scale : f32\n  input %step : f32[6] = [1.0, 1.0, 1.0, 1.0, 1.0, 1.0]\n  \
+                const %w : f32[6, 4] = random(1)\n  %a = Mul(%lr, %step) : f32[N, 6] @scaled\n  \
+                %found_inf = ReduceMax(%a) {keepdims=0} : f32 @largest\n  \
+                %b = Mul(%a, %loss_scale) : f32[N, 6] @more\n  %y = MatMul(%b, %w) : f32[N, 4] @last\n  \
+                output %y\n  output %found_inf\n";
+    dir.write("m.ir", module(body));
+    let step = "train-step m.ir -o s.onnx --state s.safetensors --loss cross-entropy --clip-norm 1 -q";
+    let made = dir.run(&step.split(' ').collect::<Vec<_>>());
+    assert_eq!(made.code, 0, "{made}");
+    let ((x, target), one) = (samples(0, 50), HostTensor::from_slice(&[], &[1f32]).unwrap());
+    let arrays = |scale: &HostTensor| {
+        let arrays = [("lr", &x), ("target", &target), ("loss_scale", scale)];
+        npz::write(File::create(dir.path("d.npz")).unwrap(), arrays).unwrap();
+    };
+    arrays(&one);
+    trained(
+        &dir,
+        "--state s.safetensors --data d.npz --steps 5 --batch 8 --log t.jsonl --save t.safetensors",
+    );
+    // An output of the model that is called `found_inf` skips nothing, and the step has its own scale and norm.
+    for record in &log(&dir, "t.jsonl")[1..] {
+        assert_eq!(record["skipped"], false, "{record}");
+        assert!(record["loss_scale"].as_f64() >= Some(1024.0) && record["grad_norm"].is_number(), "{record}");
+    }
+    arrays(&HostTensor::from_slice(&[50], &[1f32; 50]).unwrap());
+    refused(
+        &dir,
+        "--state s.safetensors --data d.npz --steps 5",
+        2,
+        &["`loss_scale`: expected f32[], found f32[50] in `d.npz`", "give one number"],
+    );
+}
+
+/// A dim of one name has one size in all inputs.
+#[test]
+fn named_dims_are_compared() {
+    let dir = Dir::new();
+    let body = "  input %x : f32[N, T]\n  input %mask : f32[N, T]\n  const %w : f32[1] = [0.5]\n  \
+                %a = Mul(%x, %mask) : f32[N, T] @masked\n  %y = Mul(%a, %w) : f32[N, T] @last\n  output %y\n";
+    dir.write("m.ir", module(body));
+    let step = "train-step m.ir -o s.onnx --state s.safetensors --loss mse -q";
+    let made = dir.run(&step.split(' ').collect::<Vec<_>>());
+    assert_eq!(made.code, 0, "{made}");
+    let (six, five) = (samples(0, 20).0, HostTensor::from_slice(&[20, 5], &[1f32; 100]).unwrap());
+    let arrays = [("x", &six), ("mask", &five), ("target", &six)];
+    npz::write(File::create(dir.path("d.npz")).unwrap(), arrays).unwrap();
+    let message = "for the dim `T`, as in";
+    refused(&dir, "--state s.safetensors --data d.npz --steps 3", 2, &[message, "share a dim"]);
+}
+
+/// Samples of no elements, infinities, one step, and steps in other formats.
+#[test]
+fn odd_data_and_steps() {
+    let dir = folder(&[]);
+    let (x, target) = samples(0, 50);
+    let mut numbers: Vec<f32> = x.as_slice::<f32>().unwrap().to_vec();
+    numbers[8] = f32::INFINITY;
+    write(&dir.path("inf.npz"), &HostTensor::from_slice(&[50, 6], &numbers).unwrap(), &target);
+    let run = "--data d.npz --batch 8 --steps 1 --lr one-cycle:lr=1e-2";
+    trained(&dir, &format!("--state s.safetensors {run}"));
+    // A batch with an infinity is skipped by the loss scale.
+    let skipping = "--data inf.npz --batch 50 --steps 2 --log t.jsonl --save t.safetensors";
+    trained(&dir, &format!("--state s.safetensors {skipping}"));
+    assert!(log(&dir, "t.jsonl")[1..].iter().all(|record| record["skipped"] == true));
+    for more in [&["--to", "bf16"][..], &["--emit", "emulated"], &["--fp32"]] {
+        let dir = folder(more);
+        trained(&dir, &format!("--state s.safetensors {run} --save t.safetensors"));
+        trained(&dir, "--resume t.safetensors --data d.npz --steps 3");
+    }
+    let dir = Dir::new();
+    dir.write("m.ir", module(&MODEL.replace("6, 16", "0, 16").replace("[N, 6]", "[N, 0]")));
+    let step = "train-step m.ir -o s.onnx --state s.safetensors --loss cross-entropy -q";
+    let made = dir.run(&step.split(' ').collect::<Vec<_>>());
+    assert_eq!(made.code, 0, "{made}");
+    write(&dir.path("d.npz"), &HostTensor::from_slice::<f32>(&[50, 0], &[]).unwrap(), &target);
+    trained(&dir, &format!("--state s.safetensors {run}"));
+}
+
+/// The accuracy is that of a count by hand, with a label that counts for nothing; a loss without classes has none.
+#[test]
+fn accuracy_is_counted() {
+    let dir = folder_of("cross-entropy:ignore_index=-100,label_smoothing=0.1", &["--fp32"]);
+    let (x, target) = samples(0, 50);
+    let mut labels: Vec<i64> = target.as_slice::<i64>().unwrap().to_vec();
+    labels[3] = -100;
+    labels[30] = -100;
+    write(&dir.path("e.npz"), &x, &HostTensor::from_slice(&[50], &labels).unwrap());
+    let run = trained(
+        &dir,
+        "--state s.safetensors --data d.npz --steps 8 --batch 8 --lr 1e-2 --eval e.npz --log t.jsonl --save t.safetensors",
+    );
+    let found = log(&dir, "t.jsonl").last().unwrap()["eval_accuracy"].as_f64().unwrap();
+    // The forward model with the weights of the state, and the largest score of each row.
+    let export = "train-step --export s.onnx --state t.safetensors -o f.onnx";
+    assert_eq!(dir.run(&export.split(' ').collect::<Vec<_>>()).code, 0);
+    npz::write(File::create(dir.path("x.npz")).unwrap(), [("x", &x)]).unwrap();
+    assert_eq!(dir.run(&["run", "f.onnx", "--inputs", "x.npz", "--outputs", "y.npz"]).code, 0);
+    let mut outputs = npz::Archive::open(File::open(dir.path("y.npz")).unwrap()).unwrap();
+    let scores = outputs.read(0, u64::MAX).unwrap();
+    let (mut right, mut counted) = (0, 0);
+    for (row, &label) in scores.as_slice::<f32>().unwrap().chunks(4).zip(&labels) {
+        let chosen = (0..4).fold(0, |best, class| if row[class] > row[best] { class } else { best });
+        counted += u32::from(label != -100);
+        right += u32::from(i64::try_from(chosen).unwrap() == label);
+    }
+    assert_eq!(counted, 48);
+    assert!((found - f64::from(right) / f64::from(counted)).abs() < 1e-12, "{found}: {right} of {counted}");
+    assert!(0.3 < found && found < 1.0 && run.stderr.contains(", accuracy 0."), "{run}");
+    let other = folder_of("mse", &[]);
+    write(&other.path("d.npz"), &x, &HostTensor::from_slice(&[50, 4], &[0.5f32; 200]).unwrap());
+    let run = trained(&other, "--state s.safetensors --data d.npz --steps 3 --eval d.npz --log t.jsonl");
+    assert!(!run.stdout.contains("accuracy"), "{run}");
+    assert!(log(&other, "t.jsonl").last().unwrap().get("eval_accuracy").is_none());
+}
