@@ -10,13 +10,17 @@ use crate::model::Model;
 use crate::train::State;
 use ampc_ir::module::Def;
 use ampc_ir::verify::name_of;
-use ampc_ir::{Module, Type, Value};
+use ampc_ir::{Module, TensorData, Type, Value};
 use ampc_passes::step::inference::forward_of;
 use ampc_passes::step::{StateKind, states_of};
 use ampc_runtime::cpu::{Executable, NodeObserver};
-use ampc_runtime::{Cpu, DataRef, HostTensor, TensorRef};
+use ampc_runtime::data::emptied;
+use ampc_runtime::host::read_constant;
+use ampc_runtime::plan::Peak;
+use ampc_runtime::{Cpu, DataRef, HostError, HostTensor, TensorRef};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// A training step with its state, which runs batch by batch on the CPU.
 pub struct Trainer {
@@ -29,8 +33,10 @@ pub struct Trainer {
     is_state: Vec<bool>,
     /// The names of the outputs, in order.
     outputs: Vec<String>,
-    /// The state that the next run begins with, by input, if the runtime does not have it yet.
+    /// The states that the next run begins with, by input, for which the runtime has no place before.
     given: BTreeMap<usize, HostTensor>,
+    /// Room for the values of the inputs, empty between steps.
+    values: Vec<Option<DataRef<'static>>>,
     /// The input that is the learning rate.
     rate: Option<usize>,
     loss: Option<usize>,
@@ -90,6 +96,7 @@ impl Trainer {
             places,
             is_state,
             given: BTreeMap::new(),
+            values: Vec::new(),
         };
         trainer.set_state(state)?;
         Ok(trainer)
@@ -129,6 +136,12 @@ impl Trainer {
         self.executable.allocated_bytes() as u64
     }
 
+    /// What this memory is for at its fullest, by the plan for the last batch; none before the first one.
+    pub fn peak(&self) -> Option<Peak> {
+        let main = self.module().main();
+        self.executable.plan(main)?.peak()
+    }
+
     /// Runs one batch, and moves the state on.
     ///
     /// # Errors
@@ -161,7 +174,8 @@ impl Trainer {
         observer: Option<&mut (dyn NodeObserver + Send)>,
         mut visit: impl FnMut(&str, DataRef<'_>) + Send,
     ) -> Result<Stepped, Error> {
-        let mut values: Vec<Option<DataRef<'_>>> = vec![None; self.inputs.len()];
+        let mut values = emptied(std::mem::take(&mut self.values));
+        values.resize(self.inputs.len(), None);
         for (&at, tensor) in &self.given {
             values[at] = Some(DataRef::Tensor(tensor.view()));
         }
@@ -188,7 +202,7 @@ impl Trainer {
         let (loss, found, scale, norm) = (self.loss, self.found_inf, self.loss_scale, self.grad_norm);
         let outputs = &self.outputs;
         let run = self.executable.run_to_observed(&values, observer, |at, data| {
-            let number = || data.tensor().and_then(|tensor| tensor.f64s().ok()?.next());
+            let number = || data.tensor().and_then(TensorRef::first_f64);
             if Some(at) == loss {
                 stepped.loss = number();
             } else if Some(at) == found {
@@ -201,6 +215,7 @@ impl Trainer {
             visit(&outputs[at], data);
         });
         run.map_err(|error| of_run(self.executable.module(), &error))?;
+        self.values = emptied(values);
         self.given.clear();
         Ok(stepped)
     }
@@ -249,13 +264,7 @@ impl Trainer {
                 problems.push(problem("type", name, format!("expected {wanted}, found {found}")));
                 continue;
             }
-            match HostTensor::from_data(data) {
-                Ok(tensor) => {
-                    given.insert(at, tensor);
-                }
-                Err(error) if error.is_no_memory() => return Err(no_memory(name, &error)),
-                Err(error) => problems.push(problem("unreadable", name, error.to_string())),
-            }
+            given.insert(at, (name.as_str(), data));
         }
         let named: FxHashSet<&str> = state.iter().map(|(name, _)| name.as_str()).collect();
         for (at, name) in self.inputs.iter().enumerate() {
@@ -267,9 +276,34 @@ impl Trainer {
         if !problems.is_empty() {
             return Err(Error::Inputs(problems));
         }
-        self.given = given;
+        let placed = self.executable.placed_states();
+        let (placed, others): (Vec<_>, Vec<_>) =
+            given.iter().partition(|(at, _)| placed.binary_search(at).is_ok());
+        let placed: FxHashMap<usize, (&str, &Arc<TensorData>)> =
+            placed.into_iter().map(|(&at, &state)| (at, state)).collect();
+        let read = |&(name, data): &(&str, &Arc<TensorData>)| {
+            HostTensor::from_data(data).map_err(|error| unreadable(name, &error))
+        };
+        let others = others.into_iter().map(|(&at, state)| Ok((at, read(state)?)));
+        let others = others.collect::<Result<_, Error>>()?;
+        let mut failed = "state";
+        let set = self.executable.set_states(|at, bytes| {
+            let (name, data) = placed[&at];
+            failed = name;
+            read_constant(data, bytes)
+        });
+        set.map_err(|error| unreadable(failed, &error))?;
+        self.given = others;
         Ok(())
     }
+}
+
+/// The error of a state that cannot be read.
+fn unreadable(name: &str, error: &HostError) -> Error {
+    if error.is_no_memory() {
+        return no_memory(name, error);
+    }
+    Error::Inputs(vec![problem("unreadable", name, error.to_string())])
 }
 
 fn finding(name: &str, message: String) -> Finding {

@@ -67,6 +67,17 @@ impl<'a> TensorRef<'a> {
         self.dims.iter().product()
     }
 
+    /// The first element of a tensor of floats; `None` if there is none, or elements are no floats of 16 bits or more.
+    pub fn first_f64(self) -> Option<f64> {
+        match self.dtype {
+            DType::F64 => self.as_slice::<f64>().ok()?.first().copied(),
+            DType::F32 => self.as_slice::<f32>().ok()?.first().map(|&x| x.into()),
+            DType::F16 => self.as_slice::<f16>().ok()?.first().map(|&x| x.into()),
+            DType::BF16 => self.as_slice::<bf16>().ok()?.first().map(|&x| x.into()),
+            _ => None,
+        }
+    }
+
     /// The element bytes; `None` for strings.
     pub fn bytes(&self) -> Option<&'a [u8]> {
         match self.elements {
