@@ -65,6 +65,7 @@ def measure(args: Namespace, folder: Path, name: str, precision: str, threads: i
         "torch_ms": f"{other['seconds'] * 1e3:.0f}",
         "ratio": f"{own['seconds'] / other['seconds']:.2f}",
         "ampc_MB": f"{own['peak'] / 1e6:.0f}",
+        "predicted_MB": f"{own['predicted'] / 1e6:.0f}",
         "torch_MB": f"{other['peak'] / 1e6:.0f}",
         "apart": f"{apart:.0e}",
     }
@@ -89,7 +90,8 @@ def main() -> None:
                     rows.append(measure(args, Path(folder), name, precision, threads))
                     print(*rows[-1].values(), file=sys.stderr, flush=True)
     print(f"{args.rounds} rounds of {args.steps} steps\n")
-    heads = ["model", "precision", "threads", "ampc ms", "torch ms", "ratio", "ampc MB", "torch MB", "apart"]
+    heads = ["model", "precision", "threads", "ampc ms", "torch ms", "ratio"]
+    heads += ["ampc MB", "predicted MB", "torch MB", "apart"]
     print(markdown(heads, rows))
 
 

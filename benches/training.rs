@@ -2,7 +2,7 @@
 //!
 //! `training MODEL LOSS PRECISION BATCH THREADS STEPS` makes a training step with AdamW of a model, takes so many steps
 //! with the batch of an `.npz` file, and prints a line of JSON: the median time of a step, the peak memory above what the
-//! process begins with (VmHWM of Linux), and the losses. PRECISION is `fp32`, `fp16` or `bf16`.
+//! process begins with (VmHWM of Linux), what the plan predicts of it, and the losses. PRECISION is `fp32`, `fp16` or `bf16`.
 //! Without arguments, as in a test, it does nothing.
 
 #![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a benchmark prints, and fails by panicking")]
@@ -40,7 +40,10 @@ fn main() {
     let times = &mut times[WARM_UP..];
     times.sort_by(f64::total_cmp);
     let peak = memory("VmHWM:").saturating_sub(before);
-    println!("{{\"seconds\": {}, \"peak\": {peak}, \"losses\": {losses:?}}}", times[times.len() / 2]);
+    let (seconds, predicted) = (times[times.len() / 2], trainer.peak().map_or(0, |peak| peak.bytes));
+    println!(
+        "{{\"seconds\": {seconds}, \"peak\": {peak}, \"predicted\": {predicted}, \"losses\": {losses:?}}}"
+    );
 }
 
 /// The arrays of an `.npz` file, by name.

@@ -86,7 +86,8 @@ pub fn needs_data_file(module: &Module) -> bool {
     module.graph(module.main()).constants().iter().any(|&v| {
         let data = module.constant(v).and_then(Payload::dense);
         let large = |d: &Arc<TensorData>| {
-            matches!(d.storage(), Storage::Bytes(_) | Storage::File(_)) && d.element_count() > MAX_INLINE
+            matches!(d.storage(), Storage::Bytes(_) | Storage::File(_) | Storage::Zeros)
+                && d.element_count() > MAX_INLINE
         };
         data.is_some_and(large) && module.uses(v).next().is_some()
     })

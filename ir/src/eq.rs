@@ -420,6 +420,14 @@ fn same_storage(left: &Storage, right: &Storage) -> bool {
         (Storage::Random { seed: s, amplitude: x }, Storage::Random { seed: t, amplitude: y }) => {
             s == t && x.to_bits() == y.to_bits()
         }
-        (Storage::Bytes(_) | Storage::Strings(_) | Storage::File(_) | Storage::Random { .. }, _) => false,
+        (Storage::Zeros, Storage::Zeros) => true,
+        (
+            Storage::Bytes(_)
+            | Storage::Strings(_)
+            | Storage::File(_)
+            | Storage::Random { .. }
+            | Storage::Zeros,
+            _,
+        ) => false,
     }
 }

@@ -330,7 +330,11 @@ impl<'m> Inserter<'m> {
                 let dims = data.dims().iter().copied().collect();
                 Some((self.place.graph, data.dtype(), dims, bytes.clone()))
             }
-            Storage::Bytes(_) | Storage::File(_) | Storage::Strings(_) | Storage::Random { .. } => None,
+            Storage::Bytes(_)
+            | Storage::File(_)
+            | Storage::Strings(_)
+            | Storage::Random { .. }
+            | Storage::Zeros => None,
         };
         if let Some((value, made)) = key.as_ref().and_then(|key| self.constants.get(key)) {
             // A pass may have changed or erased it since.

@@ -48,6 +48,8 @@ pub enum Storage {
     File(FileRange),
     /// Strings, one per element.
     Strings(Arc<[Box<[u8]>]>),
+    /// Zeros, which take no memory.
+    Zeros,
     /// Uniform values in [−amplitude, amplitude) from the documented generator, rounded once to the dtype.
     Random {
         /// Key of the generator.
@@ -66,6 +68,8 @@ pub enum Place {
     File(usize, u64, u64),
     /// Made by the generator from this seed, with the bits of this amplitude.
     Random(u64, u32),
+    /// Nowhere: they are zeros.
+    Zeros,
 }
 
 impl Storage {
@@ -76,6 +80,7 @@ impl Storage {
             Storage::Strings(strings) => Place::Memory(strings.as_ptr().addr(), strings.len()),
             Storage::File(range) => Place::File(Arc::as_ptr(&range.source).addr(), range.offset, range.len),
             &Storage::Random { seed, amplitude } => Place::Random(seed, amplitude.to_bits()),
+            Storage::Zeros => Place::Zeros,
         }
     }
 }
@@ -141,6 +146,18 @@ fn room_for(bytes: usize) -> Result<Vec<u8>, TensorError> {
     }
 }
 
+/// Calls `visit` with so many zeros, some at a time.
+fn visit_zeros(mut left: usize, visit: &mut impl FnMut(&[u8]) -> ControlFlow<()>) {
+    const ZEROS: [u8; 1 << 12] = [0; 1 << 12];
+    while left > 0 {
+        let chunk = &ZEROS[..left.min(ZEROS.len())];
+        if visit(chunk).is_break() {
+            return;
+        }
+        left -= chunk.len();
+    }
+}
+
 /// Bytes handed to the visitor of [`TensorData::visit_stored`] at a time.
 pub const CHUNK_BYTES: usize = 1 << 20;
 
@@ -161,7 +178,7 @@ impl TensorData {
             Storage::Strings(s) if dtype == DType::String => (count, s.len() as u64),
             Storage::Bytes(b) => (dtype.storage_bytes(count).ok_or_else(no_size)?, b.len() as u64),
             Storage::File(r) => (dtype.storage_bytes(count).ok_or_else(no_size)?, r.len),
-            Storage::Random { .. } => {
+            Storage::Random { .. } | Storage::Zeros => {
                 let n = dtype.storage_bytes(count).ok_or_else(no_size)?;
                 (n, n)
             }
@@ -180,6 +197,14 @@ impl TensorData {
         bytes: impl Into<Arc<[u8]>>,
     ) -> Result<TensorData, TensorError> {
         TensorData::new(dtype, dims.iter().copied(), Storage::Bytes(bytes.into()))
+    }
+
+    /// A constant of zeros, which takes no memory.
+    ///
+    /// # Errors
+    /// If `dtype` and `dims` have no size.
+    pub fn zeros(dtype: DType, dims: &[u64]) -> Result<TensorData, TensorError> {
+        TensorData::new(dtype, dims.iter().copied(), Storage::Zeros)
     }
 
     /// An f32 constant.
@@ -285,6 +310,7 @@ impl TensorData {
                     &mut visit,
                 );
             }
+            Storage::Zeros => visit_zeros(self.byte_room(self.stored), &mut visit),
         }
         Ok(())
     }

@@ -151,7 +151,9 @@ impl Choices {
             let strings: Vec<_> = (0..count).map(|_| self.string()).collect();
             return TensorData::new(dtype, dims, Storage::Strings(strings.into())).expect("as many strings");
         }
-        let storage = if self.below(4) == 0 {
+        let storage = if self.below(8) == 0 {
+            Storage::Zeros
+        } else if self.below(4) == 0 {
             Storage::Random { seed: self.long(), amplitude: f32::from_bits(self.raw()) }
         } else {
             let n = dtype.storage_bytes(count).expect("a small tensor");

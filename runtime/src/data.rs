@@ -87,6 +87,14 @@ impl Data {
     }
 }
 
+/// An empty list with the memory of another, whose elements are of the same size: mostly those of one type that live for
+/// different times.
+pub fn emptied<A, B>(mut list: Vec<A>) -> Vec<B> {
+    list.clear();
+    // The standard library collects into the memory that it iterates over.
+    list.into_iter().map(|_| -> B { unreachable!("the list is empty") }).collect()
+}
+
 impl<'a> DataRef<'a> {
     /// The tensor, if it is one.
     pub fn tensor(self) -> Option<TensorRef<'a>> {
@@ -102,6 +110,20 @@ impl<'a> DataRef<'a> {
             DataRef::Tensor(tensor) => Type::tensor(tensor.dtype(), Shape::known(tensor.dims())),
             DataRef::Sequence(sequence) => Type::Sequence(Box::new(sequence.element.clone())),
             DataRef::Optional(maybe) => Type::Optional(Box::new(maybe.element.clone())),
+        }
+    }
+
+    /// Whether it has a type that is known to the last dim.
+    pub(crate) fn is_of(self, ty: &Type) -> bool {
+        match (self, ty) {
+            (DataRef::Tensor(tensor), Type::Tensor(ty)) => {
+                let dims = ty.shape.dims().unwrap_or_default();
+                let known = dims.iter().map(|dim| dim.known());
+                tensor.dtype() == ty.dtype
+                    && ty.shape.dims().is_some()
+                    && known.eq(tensor.dims().iter().map(|&d| Some(d)))
+            }
+            _ => self.ty() == *ty,
         }
     }
 

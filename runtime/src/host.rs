@@ -158,15 +158,7 @@ impl HostTensor {
         if let Storage::Strings(strings) = data.storage() {
             return HostTensor::from_strings(data.dims(), copies_of_strings(strings)?);
         }
-        HostTensor::filled(data.dtype(), data.dims(), |target| {
-            let mut filled = 0;
-            data.visit_converted(|chunk| {
-                target[filled..filled + chunk.len()].copy_from_slice(chunk);
-                filled += chunk.len();
-                ControlFlow::Continue(())
-            })?;
-            Ok(())
-        })
+        HostTensor::filled(data.dtype(), data.dims(), |target| read_constant(data, target))
     }
 
     /// A sparse constant as a dense tensor: its indices are flat, or have a row of coordinates per element.
@@ -238,21 +230,6 @@ impl HostTensor {
         TensorRef { dtype: self.dtype, dims: &self.dims, elements, owner: Some(&self.elements) }
     }
 
-    /// The index of the first element that is NaN; none if no element is, or the elements are no floats of 16 bits or more.
-    pub fn first_nan(&self) -> Option<u64> {
-        fn first<T: Element>(tensor: &HostTensor, is_nan: impl Fn(T) -> bool) -> Option<usize> {
-            tensor.as_slice::<T>().ok()?.iter().position(|&element| is_nan(element))
-        }
-        let found = match self.dtype {
-            DType::F32 => first(self, f32::is_nan),
-            DType::F64 => first(self, f64::is_nan),
-            DType::F16 => first(self, half::f16::is_nan),
-            DType::BF16 => first(self, half::bf16::is_nan),
-            _ => None,
-        };
-        found.map(|at| at as u64)
-    }
-
     /// The element bytes, to be written; `None` for strings, and for what is shared with a copy.
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         match &mut self.elements {
@@ -295,6 +272,31 @@ impl HostTensor {
     pub fn ints(&self) -> Option<Box<dyn Iterator<Item = i128> + '_>> {
         self.view().ints()
     }
+}
+
+/// Writes the elements of a constant of numbers, read from where they are, all pending conversions applied, into zeroed
+/// bytes, as many as they have.
+///
+/// # Errors
+/// If they cannot be read, or there are more of them.
+pub fn read_constant(data: &TensorData, target: &mut [u8]) -> Result<(), HostError> {
+    let expected = target.len() as u64;
+    let mut filled = 0;
+    if let Storage::Zeros = data.storage() {
+        return Ok(());
+    }
+    data.visit_converted(|chunk| {
+        if let Some(target) = target.get_mut(filled..filled + chunk.len()) {
+            target.copy_from_slice(chunk);
+        }
+        filled += chunk.len();
+        ControlFlow::Continue(())
+    })?;
+    if filled as u64 == expected {
+        return Ok(());
+    }
+    let (dtype, dims, found) = (data.dtype(), data.dims().to_vec(), filled as u64);
+    Err(TensorError::WrongLength { dtype, dims, expected, found }.into())
 }
 
 /// An empty list with room for so many elements.

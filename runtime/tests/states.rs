@@ -175,3 +175,30 @@ graph @main {
     }
     assert!(held.iter().all(|&bytes| bytes == held[0]), "{held:?}");
 }
+
+/// Thousands of states, each in its own place, updated there.
+#[test]
+fn thousands_of_states_are_updated_in_place() {
+    let graph = |n: usize| {
+        let inputs: String = (0..n).map(|i| format!("  input %w{i} : f32[2]\n")).collect();
+        let nodes: String = (0..n).map(|i| format!("  %v{i} = Add(%w{i}, %g) : f32[2]\n")).collect();
+        let states: String = (0..n).map(|i| format!("  state %w{i} -> %v{i}\n")).collect();
+        format!("graph @main {{\n  input %g : f32[2]\n{inputs}{nodes}  output %v0\n{states}}}\n")
+    };
+    for n in [1, 16_000] {
+        let mut executable = prepared(&graph(n));
+        let one = HostTensor::from_slice(&[2], &[1.0f32; 2]).unwrap();
+        let mut inputs = vec![None; n + 1];
+        inputs[0] = Some(DataRef::Tensor(one.view()));
+        executable.set_states(|_, _| Ok::<(), ampc_runtime::HostError>(())).unwrap();
+        executable.bind(&inputs).unwrap();
+        for want in [1.0, 2.0] {
+            executable
+                .run_to(&inputs, |_, y| assert_eq!(y.tensor().unwrap().first_f64(), Some(want)))
+                .unwrap();
+        }
+        assert!(executable.state_views().iter().all(|(_, w)| w.tensor().unwrap().first_f64() == Some(2.0)));
+        let plan = executable.plan(executable.module().main()).unwrap();
+        assert!(plan.states.iter().all(|state| !state.copied));
+    }
+}

@@ -12,13 +12,17 @@ use crate::train::State;
 use ampc_ir::module::Def;
 use ampc_ir::op::OpKind;
 use ampc_ir::verify::name_of;
-use ampc_ir::{Module, Type, Value};
+use ampc_ir::{Module, TensorData, Type, Value};
 use ampc_passes::step::inference::forward_of;
 use ampc_passes::step::{StateKind, states_of};
 use ampc_runtime::cpu::{Executable, NodeObserver};
-use ampc_runtime::{Cpu, DataRef, HostTensor, TensorRef};
+use ampc_runtime::data::emptied;
+use ampc_runtime::host::read_constant;
+use ampc_runtime::plan::Peak;
+use ampc_runtime::{Cpu, DataRef, HostError, HostTensor, TensorRef};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// A training step with its state, which runs batch by batch on the CPU.
 pub struct Trainer {
@@ -31,8 +35,10 @@ pub struct Trainer {
     is_state: Vec<bool>,
     /// The names of the outputs, in order.
     outputs: Vec<String>,
-    /// The state that the next run begins with, by input, if the runtime does not have it yet.
+    /// The states that the next run begins with, by input, for which the runtime has no place before.
     given: BTreeMap<usize, HostTensor>,
+    /// Room for the values of the inputs, empty between steps.
+    values: Vec<Option<DataRef<'static>>>,
     /// The input that is the learning rate.
     rate: Option<usize>,
     tellers: Tellers,
@@ -108,7 +114,7 @@ impl Tellers {
 
     /// Takes what an output says.
     fn tell(self, output: usize, data: DataRef<'_>, stepped: &mut Stepped) {
-        let number = || data.tensor().and_then(|tensor| tensor.f64s().ok()?.next());
+        let number = || data.tensor().and_then(TensorRef::first_f64);
         if Some(output) == self.loss {
             stepped.loss = number();
         } else if Some(output) == self.found_inf {
@@ -146,6 +152,7 @@ impl Trainer {
             places,
             is_state,
             given: BTreeMap::new(),
+            values: Vec::new(),
         };
         trainer.set_state(state)?;
         Ok(trainer)
@@ -185,6 +192,12 @@ impl Trainer {
         self.executable.allocated_bytes() as u64
     }
 
+    /// What this memory is for at its fullest, by the plan for the last batch; none before the first one.
+    pub fn peak(&self) -> Option<Peak> {
+        let main = self.module().main();
+        self.executable.plan(main)?.peak()
+    }
+
     /// Runs one batch, and moves the state on.
     ///
     /// # Errors
@@ -195,7 +208,7 @@ impl Trainer {
     }
 
     /// As [`step`](Self::step); `visit` looks at each output, by its name, where it is. From the second batch of the same
-    /// dims on, no memory is taken for tensors.
+    /// dims on, nothing is allocated but by products of matrices, for as long as they run.
     ///
     /// # Errors
     /// As [`step`](Self::step).
@@ -227,10 +240,12 @@ impl Trainer {
         observer: Option<&mut (dyn NodeObserver + Send)>,
         mut visit: impl FnMut(&str, DataRef<'_>) + Send,
     ) -> Result<Stepped, StepError> {
-        let slots = self.slots(batch)?;
-        let mut values: Vec<Option<DataRef<'_>>> = vec![None; self.inputs.len()];
-        let given = self.given.iter().map(|(&at, tensor)| (at, tensor));
-        given.chain(slots).for_each(|(at, tensor)| values[at] = Some(DataRef::Tensor(tensor.view())));
+        let mut values = emptied(std::mem::take(&mut self.values));
+        values.resize(self.inputs.len(), None);
+        for (&at, tensor) in &self.given {
+            values[at] = Some(DataRef::Tensor(tensor.view()));
+        }
+        self.take_batch(batch, &mut values)?;
         let mut stepped = Stepped::default();
         let (tellers, outputs) = (self.tellers, &self.outputs);
         let run = self.executable.run_to_observed(&values, observer, |at, data| {
@@ -244,32 +259,35 @@ impl Trainer {
                 culprit: Culprit::of(module, &error, batch).map(Box::new),
             }
         })?;
+        self.values = emptied(values);
         self.given.clear();
         Ok(stepped)
     }
 
-    /// The inputs that the tensors of a batch are for: all that have no default.
-    fn slots<'a>(&self, batch: &[(&str, &'a HostTensor)]) -> Result<Vec<(usize, &'a HostTensor)>, Error> {
-        let mut slots = Vec::with_capacity(batch.len());
+    /// Puts the tensors of a batch where the inputs of their names are. All that have no default have to be there.
+    fn take_batch<'a>(
+        &self,
+        batch: &[(&str, &'a HostTensor)],
+        values: &mut [Option<DataRef<'a>>],
+    ) -> Result<(), Error> {
         for &(name, tensor) in batch {
             let Some(at) = self.places.get(name).copied().filter(|&at| !self.is_state[at]) else {
                 let known: Vec<&str> = self.batch_inputs().collect();
                 let message = format!("the step takes {} in a batch, found `{name}`", known.join(", "));
                 return Err(Error::Usage(message));
             };
-            slots.push((at, tensor));
+            values[at] = Some(DataRef::Tensor(tensor.view()));
         }
         let module = self.executable.module();
         let formals = module.graph(module.main()).inputs();
         let has_default =
             |at: usize| matches!(module.value(formals[at]).def, Def::Input { default: Some(_), .. });
-        let is_given = |at: usize| slots.iter().any(|&(slot, _)| slot == at);
-        let is_missing = |&at: &usize| !self.is_state[at] && !has_default(at) && !is_given(at);
-        match (0..formals.len()).find(is_missing) {
+        let is_missing = |&at: &usize| values[at].is_none() && !self.is_state[at] && !has_default(at);
+        match (0..values.len()).find(is_missing) {
             Some(at) => {
                 Err(Error::Usage(format!("the batch has no `{}`, which the step takes", self.inputs[at])))
             }
-            None => Ok(slots),
+            None => Ok(()),
         }
     }
 
@@ -317,17 +335,7 @@ impl Trainer {
                 problems.push(problem("type", name, format!("expected {wanted}, found {found}")));
                 continue;
             }
-            match HostTensor::from_data(data) {
-                Ok(tensor) if tensor.first_nan().is_some() => {
-                    let message = "expected numbers, found a NaN, of which every loss would become NaN";
-                    problems.push(problem("nan", name, message.into()));
-                }
-                Ok(tensor) => {
-                    given.insert(at, tensor);
-                }
-                Err(error) if error.is_no_memory() => return Err(no_memory(name, &error)),
-                Err(error) => problems.push(problem("unreadable", name, error.to_string())),
-            }
+            given.insert(at, (name.as_str(), data));
         }
         let named: FxHashSet<&str> = state.iter().map(|(name, _)| name.as_str()).collect();
         for (at, name) in self.inputs.iter().enumerate() {
@@ -339,8 +347,55 @@ impl Trainer {
         if !problems.is_empty() {
             return Err(Error::Inputs(problems));
         }
-        self.given = given;
+        let placed = self.executable.placed_states();
+        let (placed, others): (Vec<_>, Vec<_>) =
+            given.iter().partition(|(at, _)| placed.binary_search(at).is_ok());
+        let placed: FxHashMap<usize, (&str, &Arc<TensorData>)> =
+            placed.into_iter().map(|(&at, &state)| (at, state)).collect();
+        let read = |&(name, data): &(&str, &Arc<TensorData>)| {
+            let tensor = HostTensor::from_data(data).map_err(|error| unusable(name, &error.into()))?;
+            if tensor.view().first_nan().is_some() {
+                return Err(unusable(name, &Unusable::NaN));
+            }
+            Ok(tensor)
+        };
+        let others = others.into_iter().map(|(&at, state)| Ok((at, read(state)?)));
+        let others = others.collect::<Result<_, Error>>()?;
+        let mut failed = "state";
+        let set = self.executable.set_states(|at, bytes| {
+            let (name, data) = placed[&at];
+            failed = name;
+            read_constant(data, bytes)?;
+            let tensor = TensorRef::of_numbers(data.dtype(), data.dims(), bytes);
+            tensor.first_nan().map_or(Ok(()), |_| Err(Unusable::NaN))
+        });
+        set.map_err(|error| unusable(failed, &error))?;
+        self.given = others;
         Ok(())
+    }
+}
+
+/// Why a state cannot be used.
+enum Unusable {
+    Unreadable(HostError),
+    NaN,
+}
+
+impl From<HostError> for Unusable {
+    fn from(error: HostError) -> Unusable {
+        Unusable::Unreadable(error)
+    }
+}
+
+/// The error of a state that cannot be used.
+fn unusable(name: &str, why: &Unusable) -> Error {
+    match why {
+        Unusable::Unreadable(error) if error.is_no_memory() => no_memory(name, error),
+        Unusable::Unreadable(error) => Error::Inputs(vec![problem("unreadable", name, error.to_string())]),
+        Unusable::NaN => {
+            let message = "expected numbers, found a NaN, of which every loss would become NaN";
+            Error::Inputs(vec![problem("nan", name, message.into())])
+        }
     }
 }
 

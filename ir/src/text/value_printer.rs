@@ -225,7 +225,7 @@ impl Printer<'_> {
                 }
                 self.out.push_str(if scalar { "" } else { "]" });
             }
-            Storage::Bytes(_) | Storage::File(_) | Storage::Random { .. } => {
+            Storage::Bytes(_) | Storage::File(_) | Storage::Random { .. } | Storage::Zeros => {
                 match data.small_bytes(MAX_INLINE) {
                     Some(bytes) => self.small(data, &bytes),
                     None => self.large(data, base),

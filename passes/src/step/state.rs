@@ -134,6 +134,5 @@ pub(super) fn declare(module: &mut Module, states: &[State], scaler: &Scaler, cx
 pub(super) fn zeros_like(ty: &Type) -> Option<TensorData> {
     let tensor = ty.as_tensor()?;
     let dims = tensor.shape.to_known()?;
-    let bytes = usize::try_from(tensor.storage_bytes()?).ok()?;
-    TensorData::from_bytes(tensor.dtype, &dims, vec![0; bytes]).ok()
+    TensorData::zeros(tensor.dtype, &dims).ok()
 }

@@ -6,8 +6,9 @@ use super::control;
 use super::kernel::{Io, KernelError, Out, Prepared, Site, check_size};
 use super::kernels;
 use super::room::Room;
+use super::states::StateMemory;
 use crate::bytes::AlignedBytes;
-use crate::data::{Data, DataRef};
+use crate::data::{Data, DataRef, emptied};
 use crate::host::{HostError, HostTensor, TensorRef};
 use crate::plan::arena::{Part, split};
 use crate::plan::{GraphPlan, Place, Planned, Step};
@@ -18,7 +19,6 @@ use ampc_ir::views::{Actual, MAX_INTS, NodeView};
 use ampc_ir::{Attr, DType, GraphId, Module, Node, Shape, TensorData, Type};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -83,11 +83,27 @@ impl Run<'_> {
 /// The memory of a graph that runs. It stays for the next time.
 #[derive(Default)]
 pub(crate) struct Frame {
+    /// Its states, which are the beginning of the arena as plans have it.
+    pub(super) states: StateMemory,
+    /// What of the arena is behind the states.
     arena: Option<AlignedBytes>,
     /// Memory of an earlier plan.
     spare: Option<AlignedBytes>,
     heap: Vec<Option<Data>>,
+    lists: Lists,
     pub(crate) children: FxHashMap<GraphId, Box<Frame>>,
+}
+
+/// Lists that a step makes. Their memory stays from step to step.
+#[derive(Default)]
+struct Lists {
+    ranges: Vec<(std::ops::Range<usize>, bool)>,
+    order: Vec<usize>,
+    parts: Vec<Part<'static>>,
+    operands: Vec<Option<DataRef<'static>>>,
+    placed: Vec<Option<&'static mut [u8]>>,
+    results: Vec<Out<'static>>,
+    made: Vec<Option<Data>>,
 }
 
 /// What a graph is given when it runs.
@@ -113,28 +129,42 @@ impl Frame {
         if self.arena.is_some() {
             return Ok(());
         }
-        let bytes = taken.saturating_add(plan.arena as u64);
-        if bytes > limit {
-            return Err(ExecuteError::Memory { node: largest(module, plan), bytes, limit });
-        }
+        check_memory(module, plan, taken, limit)?;
         let bytes = plan.arena as u64;
         let no_memory = || ExecuteError::NoMemory { node: largest(module, plan), bytes };
+        if !self.states.is_of(plan) {
+            self.states = StateMemory::of_plan(plan).ok_or_else(no_memory)?;
+        }
+        let rest = plan.arena - plan.state_bytes;
         // A spare that is too small goes before the arena is taken.
-        let spare = self.spare.take().filter(|spare| spare.as_slice().len() >= plan.arena);
-        self.arena = Some(spare.or_else(|| AlignedBytes::zeroed(plan.arena)).ok_or_else(no_memory)?);
+        let spare = self.spare.take().filter(|spare| spare.as_slice().len() >= rest);
+        self.arena = Some(spare.or_else(|| AlignedBytes::zeroed(rest)).ok_or_else(no_memory)?);
         self.heap = vec![None; plan.values.len()];
         Ok(())
     }
 
-    /// A frame for another plan, which takes the arena of this one if it is large enough.
-    pub(crate) fn recycled(self) -> Frame {
-        Frame { spare: self.arena, ..Frame::default() }
+    /// Gives up what belongs to a plan: the states stay, and the arena for the next plan if that is no larger.
+    pub(super) fn release(&mut self) {
+        let (states, spare) = (std::mem::take(&mut self.states), self.arena.take());
+        *self = Frame { states, spare, ..Frame::default() };
+    }
+
+    /// The states and what is behind them.
+    fn memory(&self) -> Memory<'_> {
+        let rest = self.arena.as_ref().map_or(&[][..], |arena| arena.as_slice());
+        Memory { states: self.states.as_slice(), rest }
+    }
+
+    /// The states and what is behind them, to be written.
+    pub(super) fn memory_mut(&mut self) -> (&mut [u8], &mut [u8]) {
+        let rest = self.arena.as_mut().map_or(&mut [][..], |arena| arena.as_mut_slice());
+        (self.states.as_mut_slice(), rest)
     }
 
     /// The bytes that the frame and its children hold.
     pub(crate) fn arena_bytes(&self) -> usize {
-        let own = self.arena.as_ref().map_or(0, |a| a.as_slice().len());
-        let mut total = own;
+        let Memory { states, rest } = self.memory();
+        let mut total = states.len() + rest.len();
         #[expect(clippy::iter_over_hash_type, reason = "a sum does not depend on the order")]
         for child in self.children.values() {
             total += child.arena_bytes();
@@ -142,9 +172,9 @@ impl Frame {
         total
     }
 
-    fn get<'a>(&'a self, scope: Scope<'a>, index: u32) -> Option<DataRef<'a>> {
-        let arena = self.arena.as_ref().map_or(&[][..], |arena| arena.as_slice());
-        scope.find(&self.heap, index, &mut |offset, len| Some(&arena[offset..offset + len]))
+    pub(super) fn get<'a>(&'a self, scope: Scope<'a>, index: u32) -> Option<DataRef<'a>> {
+        let memory = self.memory();
+        scope.find(&self.heap, index, &mut |offset, len| Some(memory.bytes(offset, len)))
     }
 
     /// Output `i` of the graph, after it ran.
@@ -160,6 +190,36 @@ impl Frame {
             return Ok(self.heap[index as usize].take());
         }
         self.get(scope, index).map(DataRef::to_data).transpose()
+    }
+}
+
+/// An error if a plan asks for more memory than the limit, with what is `taken` besides.
+pub(super) fn check_memory(
+    module: &Module,
+    plan: &GraphPlan,
+    taken: u64,
+    limit: u64,
+) -> Result<(), ExecuteError> {
+    let bytes = taken.saturating_add(plan.arena as u64);
+    if bytes > limit {
+        return Err(ExecuteError::Memory { node: largest(module, plan), bytes, limit });
+    }
+    Ok(())
+}
+
+/// The arena, to be read.
+#[derive(Clone, Copy)]
+struct Memory<'a> {
+    states: &'a [u8],
+    rest: &'a [u8],
+}
+
+impl<'a> Memory<'a> {
+    fn bytes(self, offset: usize, len: usize) -> &'a [u8] {
+        match offset.checked_sub(self.states.len()) {
+            Some(offset) => &self.rest[offset..offset + len],
+            None => &self.states[offset..offset + len],
+        }
     }
 }
 
@@ -226,7 +286,7 @@ pub(crate) fn run_graph(
     let plan = program.plan(graph);
     let scope = Scope { program, plan, given };
     frame.reserve(&program.module, plan, 0, run.max_bytes)?;
-    load_states(plan, frame, given);
+    frame.states.take(given.inputs);
     // A body without steps takes time as well.
     run.in_time(None)?;
     for step in &plan.steps {
@@ -247,64 +307,6 @@ pub(crate) fn run_graph(
     run.in_time(None)
 }
 
-/// The states of a graph that ran, where they are, by formal input.
-pub(crate) fn states<'a>(
-    plan: &'a GraphPlan,
-    frame: &'a Frame,
-) -> impl Iterator<Item = (usize, TensorRef<'a>)> {
-    let arena = frame.arena.as_ref().map_or(&[][..], |arena| arena.as_slice());
-    plan.states.iter().filter_map(move |state| {
-        let planned = &plan.values[state.now as usize];
-        let (Place::Arena { offset, len }, Some((dtype, dims))) = (planned.place, &planned.tensor) else {
-            return None;
-        };
-        let bytes = arena.get(offset..offset + len)?;
-        Some((state.now as usize, TensorRef::of_numbers(*dtype, dims, bytes)))
-    })
-}
-
-/// Puts the states that are given into their places. The others are there from the last run.
-pub(crate) fn load_states(plan: &GraphPlan, frame: &mut Frame, given: Given<'_>) {
-    let Some(arena) = frame.arena.as_mut() else { return };
-    for state in &plan.states {
-        let input = given.inputs.get(state.now as usize).copied().flatten();
-        let bytes = input.and_then(DataRef::tensor).and_then(|t| t.bytes());
-        if let (Place::Arena { offset, len }, Some(bytes)) = (plan.values[state.now as usize].place, bytes) {
-            arena.as_mut_slice()[offset..offset + len].copy_from_slice(bytes);
-        }
-    }
-}
-
-/// The next values of the states that are not in place already, by formal input. They are read before any output is
-/// taken and any state is written.
-pub(crate) fn next_states(scope: Scope<'_>, frame: &Frame) -> Result<BTreeMap<usize, Data>, HostError> {
-    let copied = scope.plan.states.iter().filter(|s| s.copied);
-    let mut next = BTreeMap::new();
-    for state in copied.chain(&scope.plan.moved) {
-        if let Some(data) = frame.get(scope, state.next) {
-            next.insert(state.now as usize, data.to_data()?);
-        }
-    }
-    Ok(next)
-}
-
-/// Puts next values of states into their places, and gives back those that have none.
-pub(crate) fn store_states(
-    plan: &GraphPlan,
-    frame: &mut Frame,
-    mut next: BTreeMap<usize, Data>,
-) -> BTreeMap<usize, Data> {
-    let Some(arena) = frame.arena.as_mut() else { return next };
-    for state in &plan.states {
-        let data = next.remove(&(state.now as usize));
-        let bytes = data.as_ref().and_then(Data::tensor).and_then(HostTensor::bytes);
-        if let (Place::Arena { offset, len }, Some(bytes)) = (plan.values[state.now as usize].place, bytes) {
-            arena.as_mut_slice()[offset..offset + len].copy_from_slice(bytes);
-        }
-    }
-    next
-}
-
 /// Whether a node has bodies or may have, or is a call: its results are on the heap.
 pub(crate) fn is_nested(module: &Module, node: Node) -> bool {
     let op = module.node(node).op;
@@ -318,12 +320,13 @@ fn run_nested(
     step: &Step,
     frame: &mut Frame,
 ) -> Result<(), ExecuteError> {
-    let Frame { arena, heap, children, .. } = frame;
-    let arena = arena.as_ref().map_or(&[][..], |arena| arena.as_slice());
+    let Frame { states, arena, heap, children, .. } = frame;
+    let rest = arena.as_ref().map_or(&[][..], |arena| arena.as_slice());
+    let memory = Memory { states: states.as_slice(), rest };
     let operands: SmallVec<[Option<DataRef<'_>>; 8]> = step
         .operands
         .iter()
-        .map(|index| scope.find(heap, (*index)?, &mut |at, len| Some(&arena[at..at + len])))
+        .map(|index| scope.find(heap, (*index)?, &mut |at, len| Some(memory.bytes(at, len))))
         .collect();
     let results = control::run(run, step.node, children, &operands, scope.given.attrs)?;
     drop(operands);
@@ -369,14 +372,15 @@ fn run_step(run: &mut Run<'_>, scope: Scope<'_>, step: &Step, frame: &mut Frame)
     }
     // Results on the heap are made apart, so that operands there can be read meanwhile.
     let mut own;
-    let mut made: SmallVec<[Option<Data>; 2]> = step.results.iter().map(|_| None).collect();
+    let mut made = std::mem::take(&mut frame.lists.made);
+    made.resize_with(step.results.len(), || None);
     {
-        let Frame { arena, heap, .. } = &mut *frame;
-        let arena = arena.as_mut().map_or(&mut [][..], |arena| arena.as_mut_slice());
-        let mut reach = Reach::of(scope, step, arena, heap);
+        let Frame { states, arena, heap, lists, .. } = &mut *frame;
+        let rest = arena.as_mut().map_or(&mut [][..], |arena| arena.as_mut_slice());
+        let mut reach = Reach::of(scope, step, [states.as_mut_slice(), rest], heap, lists);
         let job = Job { run: &*run, plan, step };
         match program.prepared(step.node) {
-            Some(prepared) => job.execute(prepared, reach, &[], &mut made)?,
+            Some(prepared) => job.execute(prepared, reach, &[], &mut made, lists)?,
             None => {
                 let found = look_at(&reach.operands);
                 let actual = Actual { types: &found.types, values: &found.values, call_attrs: given.attrs };
@@ -387,63 +391,74 @@ fn run_step(run: &mut Run<'_>, scope: Scope<'_>, step: &Step, frame: &mut Frame)
                 let prepared = job.prepare(actual, &types)?;
                 own = scratch_of(&prepared, run.max_bytes)?;
                 reach.scratch = own.as_mut_slice();
-                job.execute(&prepared, reach, &types, &mut made)?;
+                job.execute(&prepared, reach, &types, &mut made, lists)?;
             }
         }
     }
-    for (index, data) in step.results.iter().zip(made) {
+    for (index, data) in step.results.iter().zip(made.drain(..)) {
         if let (Some(index), Some(data)) = (index, data) {
             frame.heap[*index as usize] = Some(data);
         }
     }
+    frame.lists.made = made;
     Ok(())
 }
 
 /// What a step reads and writes, where it is.
 struct Reach<'a> {
     /// The formal operands but for the one in whose place the first result is computed.
-    operands: SmallVec<[Option<DataRef<'a>>; 4]>,
+    operands: Vec<Option<DataRef<'a>>>,
     /// The results that are in the arena.
-    placed: SmallVec<[Option<&'a mut [u8]>; 2]>,
+    placed: Vec<Option<&'a mut [u8]>>,
     scratch: &'a mut [u8],
 }
 
 impl<'a> Reach<'a> {
-    fn of(scope: Scope<'a>, step: &Step, arena: &'a mut [u8], heap: &'a [Option<Data>]) -> Reach<'a> {
+    fn of(
+        scope: Scope<'a>,
+        step: &Step,
+        arena: [&'a mut [u8]; 2],
+        heap: &'a [Option<Data>],
+        lists: &mut Lists,
+    ) -> Reach<'a> {
         let plan = scope.plan;
-        let parts = parts_of(plan, step);
-        let mut parts: SmallVec<[Option<Part<'a>>; 8]> = split(arena, &parts).into_iter().map(Some).collect();
-        let mut next = 0;
-        let mut operands = SmallVec::new();
+        list_parts(plan, step, &mut lists.ranges);
+        let mut parts: Vec<Part<'a>> = emptied(std::mem::take(&mut lists.parts));
+        split(arena, &lists.ranges, &mut lists.order, &mut parts);
+        let mut operands = emptied(std::mem::take(&mut lists.operands));
+        let mut taken = parts.iter_mut().map(std::mem::take);
         let n_formal = scope.program.module.node(step.node).n_formal();
-        for (slot, index) in step.operands.iter().enumerate().take(n_formal) {
-            let in_place = step.takes(slot);
-            let data = index.filter(|_| !in_place).and_then(|index| {
-                scope.find(heap, index, &mut |_, _| {
-                    next += 1;
-                    match parts[next - 1].take() {
-                        Some(Part::Read(bytes)) => Some(bytes),
-                        Some(Part::Write(_)) | None => None,
-                    }
+        for (slot, index) in step.operands.iter().enumerate() {
+            let data = index.filter(|_| !step.takes(slot)).and_then(|index| {
+                scope.find(heap, index, &mut |_, _| match taken.next() {
+                    Some(Part::Read(bytes)) => Some(bytes),
+                    Some(Part::Write(_)) | None => None,
                 })
             });
-            operands.push(data);
+            if slot < n_formal {
+                operands.push(data);
+            }
         }
-        let mut writes = parts.into_iter().skip(next).map(|part| match part {
-            Some(Part::Write(bytes)) => bytes,
-            Some(Part::Read(_)) | None => &mut [],
+        let mut writes = taken.map(|part| match part {
+            Part::Write(bytes) => bytes,
+            Part::Read(_) => &mut [],
         });
         let is_placed = |index: u32| matches!(plan.values[index as usize].place, Place::Arena { .. });
-        let placed = step.results.iter().map(|index| (*index).filter(|&i| is_placed(i)));
-        let placed = placed.map(|index| index.and_then(|_| writes.next())).collect();
+        let mut placed = emptied(std::mem::take(&mut lists.placed));
+        placed.extend(step.results.iter().map(|index| {
+            let index = (*index).filter(|&index| is_placed(index));
+            index.and_then(|_| writes.next())
+        }));
         let scratch = if step.scratch.1 > 0 { writes.next().unwrap_or_default() } else { &mut [] };
+        drop(writes);
+        lists.parts = emptied(parts);
         Reach { operands, placed, scratch }
     }
 }
 
-/// The parts of the arena that a step reads and writes: operands, results, scratch memory.
-fn parts_of(plan: &GraphPlan, step: &Step) -> SmallVec<[(std::ops::Range<usize>, bool); 8]> {
-    let mut parts: SmallVec<[(std::ops::Range<usize>, bool); 8]> = SmallVec::new();
+/// Lists the parts of the arena that a step reads and writes: operands, results, scratch memory.
+fn list_parts(plan: &GraphPlan, step: &Step, parts: &mut Vec<(std::ops::Range<usize>, bool)>) {
+    parts.clear();
     for (slot, index) in step.operands.iter().enumerate() {
         let Some(index) = index else { continue };
         if let (Place::Arena { offset, len }, true) = (plan.values[*index as usize].place, !step.takes(slot))
@@ -459,7 +474,6 @@ fn parts_of(plan: &GraphPlan, step: &Step) -> SmallVec<[(std::ops::Range<usize>,
     if step.scratch.1 > 0 {
         parts.push((step.scratch.0..step.scratch.0 + step.scratch.1, true));
     }
-    parts
 }
 
 /// One node with a kernel, as it runs.
@@ -470,7 +484,7 @@ struct Job<'r, 'a> {
     step: &'r Step,
 }
 
-impl Job<'_, '_> {
+impl<'r> Job<'r, '_> {
     /// The types of the results of a node whose operands are these.
     fn result_types(&self, actual: Actual<'_>) -> Result<Vec<Option<Type>>, KernelError> {
         let module = &self.run.program.module;
@@ -498,7 +512,11 @@ impl Job<'_, '_> {
         reach: Reach<'d>,
         types: &[Option<Type>],
         made: &'d mut [Option<Data>],
-    ) -> Result<(), KernelError> {
+        lists: &mut Lists,
+    ) -> Result<(), KernelError>
+    where
+        'r: 'd,
+    {
         for (slot, data) in made.iter_mut().enumerate() {
             let known = types.get(slot).and_then(Option::as_ref).and_then(known_tensor);
             // A view says itself whose bytes it shares.
@@ -507,8 +525,9 @@ impl Job<'_, '_> {
                 *data = self.room_for(&self.plan.values[index as usize], known, is_shared)?;
             }
         }
-        let mut results: SmallVec<[Out<'d>; 2]> = SmallVec::new();
-        for ((slot, data), placed) in made.iter_mut().enumerate().zip(reach.placed) {
+        let Reach { operands, mut placed, scratch } = reach;
+        let mut results: Vec<Out<'d>> = emptied(std::mem::take(&mut lists.results));
+        for ((slot, data), placed) in made.iter_mut().enumerate().zip(placed.drain(..)) {
             let dtype = || {
                 let index = self.step.results[slot]?;
                 self.plan.values[index as usize].tensor.as_ref().map(|t| t.0)
@@ -525,11 +544,14 @@ impl Job<'_, '_> {
                 },
             });
         }
-        let Reach { operands, scratch, .. } = reach;
-        let taken = self.step.in_place.clone();
+        let taken = &self.step.in_place[..];
         let in_place = taken.iter().find(|&&(result, _)| result == 0).map(|&(_, operand)| operand);
         let mut io = Io { operands, results, scratch, in_place, taken, max_bytes: self.run.max_bytes };
-        (prepared.run)(&mut io)
+        let done = (prepared.run)(&mut io);
+        lists.placed = emptied(placed);
+        lists.operands = emptied(io.operands);
+        lists.results = emptied(io.results);
+        done
     }
 
     /// The tensor for a result on the heap whose type is known by now, unless it shares its bytes. One in the arena has
@@ -576,19 +598,13 @@ pub(crate) fn run_alone(
         made.push(ty.map(|(dtype, dims)| HostTensor::zeros(*dtype, dims)).transpose()?);
     }
     let mut scratch = scratch_of(prepared, max_bytes)?;
-    let mut outs: SmallVec<[Out<'_>; 2]> = made.iter_mut().map(out_of).collect();
+    let mut outs: Vec<Out<'_>> = made.iter_mut().map(out_of).collect();
     if prepared.needs.view {
         outs[0] = Out::Free(&mut shared);
     }
     let scratch = scratch.as_mut_slice();
-    let mut io = Io {
-        operands: operands.into(),
-        results: outs,
-        scratch,
-        in_place: None,
-        taken: SmallVec::new(),
-        max_bytes,
-    };
+    let mut io =
+        Io { operands: operands.to_vec(), results: outs, scratch, in_place: None, taken: &[], max_bytes };
     (prepared.run)(&mut io)?;
     drop(io);
     if let Some(Data::Tensor(tensor)) = shared {

@@ -202,13 +202,13 @@ pub(crate) enum Out<'a> {
 
 /// The operands and results of a node that runs.
 pub(crate) struct Io<'a> {
-    pub(crate) operands: SmallVec<[Option<DataRef<'a>>; 4]>,
-    pub(crate) results: SmallVec<[Out<'a>; 2]>,
+    pub(crate) operands: Vec<Option<DataRef<'a>>>,
+    pub(crate) results: Vec<Out<'a>>,
     pub(crate) scratch: &'a mut [u8],
     /// The operand whose bytes are those of result 0 before it is written; it is not among the operands.
     pub(crate) in_place: Option<usize>,
     /// All results that are computed in the place of operands, with these, which are not among the operands.
-    pub(crate) taken: SmallVec<[(usize, usize); 3]>,
+    pub(crate) taken: &'a [(usize, usize)],
     /// The most bytes that a result may have whose size the kernel says.
     pub(crate) max_bytes: u64,
 }

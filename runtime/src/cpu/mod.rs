@@ -18,6 +18,7 @@ mod kernels;
 mod memory;
 mod pool;
 mod room;
+mod states;
 
 pub use error::{ExecuteError, PrepareError};
 pub use exec::NodeObserver;
@@ -33,6 +34,7 @@ use ampc_ir::{DType, GraphId, Module, Type};
 use bind::{Binder, Constants, Program};
 use exec::{Frame, Given, Run, Scope, run_graph};
 use pool::Pool;
+use states::StateMemory;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -83,20 +85,18 @@ pub struct Executable {
     bound: Option<Bound>,
     /// The program of the dims before the last ones, such as those of the smaller batch at the end of an epoch: going back
     /// to them plans nothing.
-    other: Option<Planned>,
+    previous: Option<Bound>,
+    /// The memory of the main graph. That of its states is there before it is planned if they were set, and stays.
+    frame: Frame,
     /// States that are not in an arena, as the last run left them, by formal input.
     moved: BTreeMap<usize, Data>,
 }
 
-/// The program for the dims of the inputs of the last run, and its memory.
+/// The program for the dims of the inputs of the last run.
 struct Bound {
-    planned: Planned,
-    frame: Frame,
-}
-
-/// A program, and the types of the inputs that it is for.
-struct Planned {
     types: Vec<Option<Type>>,
+    /// Of each input, whether it is a state that the arena has.
+    is_state: Vec<bool>,
     program: Program,
 }
 
@@ -129,15 +129,13 @@ impl Execute for Executable {
 impl Bound {
     /// Whether the program is that for these inputs. A state that is not given has the type it had.
     fn fits(&self, inputs: &[Option<DataRef<'_>>]) -> bool {
-        let Planned { types, program } = &self.planned;
-        let states = &program.main_plan().states;
-        let fits = |(at, given): (usize, &Option<DataRef<'_>>)| match (given, types.get(at)) {
-            (Some(data), Some(ty)) => ty.as_ref() == Some(&data.ty()),
-            (None, Some(None)) => true,
-            (None, Some(Some(_))) => states.iter().any(|state| state.now as usize == at),
-            (_, None) => false,
+        let fits = |(at, given): (usize, &Option<DataRef<'_>>)| match (given, &self.types[at]) {
+            (Some(data), Some(ty)) => data.is_of(ty),
+            (None, Some(_)) => self.is_state[at],
+            (None, None) => true,
+            (Some(_), None) => false,
         };
-        inputs.len() == types.len() && inputs.iter().enumerate().all(fits)
+        inputs.len() == self.types.len() && inputs.iter().enumerate().all(fits)
     }
 }
 
@@ -206,7 +204,8 @@ impl Cpu {
             constants,
             folded: Constants::default(),
             bound: None,
-            other: None,
+            previous: None,
+            frame: Frame::default(),
             moved: BTreeMap::new(),
         })
     }
@@ -291,13 +290,32 @@ impl Executable {
 
     /// [`states`](Self::states) where they are: nothing is copied.
     pub fn state_views(&self) -> Vec<(usize, DataRef<'_>)> {
-        let placed =
-            self.bound.iter().flat_map(|bound| exec::states(bound.planned.program.main_plan(), &bound.frame));
-        let placed = placed.map(|(at, tensor)| (at, DataRef::Tensor(tensor)));
+        let placed = self.frame.states.iter().map(|(at, tensor)| (at, DataRef::Tensor(tensor)));
         let moved = self.moved.iter().map(|(&at, data)| (at, data.view()));
         let mut found: Vec<(usize, DataRef<'_>)> = placed.chain(moved).collect();
         found.sort_unstable_by_key(|(at, _)| *at);
         found
+    }
+
+    /// The states that [`set_states`](Self::set_states) sets, by formal input: those whose sizes are known. Others are
+    /// given with a run.
+    pub fn placed_states(&self) -> Vec<usize> {
+        self.frame.states.inputs(&self.module)
+    }
+
+    /// Sets states where runs keep them, so that no run has to be given them: `write` is told of each which formal input
+    /// it is, and writes its bytes, which are zeros before.
+    ///
+    /// # Errors
+    /// Those of `write`, and if there is not so much memory. The states are then what they were.
+    pub fn set_states<E: From<HostError>>(
+        &mut self,
+        write: impl FnMut(usize, &mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut states = self.frame.states.anew(&self.module, self.options.max_bytes)?;
+        states.fill(write)?;
+        self.frame.states = states;
+        Ok(())
     }
 
     fn run_visiting(
@@ -307,29 +325,21 @@ impl Executable {
         visit: impl FnOnce(&mut Frame, Scope<'_>) -> Result<(), ExecuteError> + Send,
     ) -> Result<(), ExecuteError> {
         let deadline = self.deadline();
-        let states = self.states_for(inputs)?;
-        let inputs = with_states(inputs, &states);
-        self.bind_until(&inputs, &states, deadline)?;
-        self.moved = self.walk(&inputs, observer, deadline, visit)?;
+        let moved = self.moved.clone();
+        let all;
+        let inputs = if moved.is_empty() {
+            inputs
+        } else {
+            all = with_states(inputs, &moved);
+            &all
+        };
+        self.bind_until(inputs, deadline)?;
+        self.moved = self.walk(inputs, observer, deadline, visit)?;
         Ok(())
     }
 
     fn deadline(&self) -> Option<Instant> {
         self.options.time_limit.map(|limit| Instant::now() + limit)
-    }
-
-    /// The states that have to be given with these inputs: those that are in no arena, and all of them if there is to
-    /// be another arena.
-    fn states_for(&self, inputs: &[Option<DataRef<'_>>]) -> Result<BTreeMap<usize, Data>, ExecuteError> {
-        let mut found = self.moved.clone();
-        if let Some(bound) = &self.bound
-            && !bound.fits(inputs)
-        {
-            for (at, tensor) in exec::states(bound.planned.program.main_plan(), &bound.frame) {
-                found.insert(at, DataRef::Tensor(tensor).to_data()?);
-            }
-        }
-        Ok(found)
     }
 
     /// Walks the program, shows `visit` the outputs, and moves the states on. Gives those that are not in the arena.
@@ -340,10 +350,8 @@ impl Executable {
         deadline: Option<Instant>,
         visit: impl FnOnce(&mut Frame, Scope<'_>) -> Result<(), ExecuteError> + Send,
     ) -> Result<BTreeMap<usize, Data>, ExecuteError> {
-        let Executable { options, pool, bound, .. } = self;
-        let Some(Bound { planned: Planned { program, .. }, frame }) = bound else {
-            return Ok(BTreeMap::new());
-        };
+        let Executable { options, pool, bound, frame, .. } = self;
+        let Some(Bound { program, .. }) = bound else { return Ok(BTreeMap::new()) };
         let mut run = Run {
             program,
             observer: observer.map(|o| -> &mut (dyn NodeObserver + Send) { o }),
@@ -358,9 +366,9 @@ impl Executable {
         let scope = Scope { program, plan: program.plan(main), given };
         pool.install(|| {
             run_graph(&mut run, main, frame, given)?;
-            let next = exec::next_states(scope, frame)?;
+            let next = states::next_states(scope, frame)?;
             visit(frame, scope)?;
-            Ok(exec::store_states(scope.plan, frame, next))
+            Ok(states::store_states(scope.plan, frame, next))
         })
     }
 
@@ -369,75 +377,104 @@ impl Executable {
     /// # Errors
     /// If inputs do not fit the graph.
     pub fn bind(&mut self, inputs: &[Option<DataRef<'_>>]) -> Result<(), ExecuteError> {
-        let states = self.states_for(inputs)?;
-        self.bind_until(&with_states(inputs, &states), &states, self.deadline())
+        let moved = self.moved.clone();
+        self.bind_until(&with_states(inputs, &moved), self.deadline())
     }
 
     fn bind_until(
         &mut self,
         inputs: &[Option<DataRef<'_>>],
-        states: &BTreeMap<usize, Data>,
         deadline: Option<Instant>,
     ) -> Result<(), ExecuteError> {
         if self.bound.as_ref().is_some_and(|bound| bound.fits(inputs)) {
             return Ok(());
         }
-        let types: Vec<Option<Type>> = inputs.iter().map(|i| i.map(DataRef::ty)).collect();
-        let Planned { types, program } = self.planned(types, deadline)?;
+        let types = self.types_of(inputs);
+        let next = self.program_for(types, deadline)?;
+        let program = &next.program;
         let plan = program.main_plan();
-        let mut frame = Frame::default();
-        // States are kept until they are in the next memory, which is that of the last program if it is large enough.
+        // The memory of the last program goes, or is that of the next one, before more is taken.
         if let Some(last) = self.bound.take() {
-            self.moved.clone_from(states);
-            frame = last.frame.recycled();
-            self.other = Some(last.planned);
+            self.previous = Some(last);
         }
+        self.frame.release();
         let given: u64 = inputs.iter().flatten().map(|data| data.byte_count()).sum();
         let taken = given + self.constant_bytes() + output_bytes(plan);
-        frame.reserve(&program.module, plan, taken, self.options.max_bytes)?;
-        // A state that was never given is what it is by default.
-        let formals = program.module.graph(program.module.main()).inputs();
-        let first: Vec<_> =
-            formals.iter().zip(inputs).map(|(&v, given)| given.or_else(|| program.constant(v))).collect();
-        exec::load_states(plan, &mut frame, Given { inputs: &first, operands: &[], attrs: None });
-        let moves = |at: &usize| plan.moved.iter().any(|state| state.now as usize == *at);
-        self.moved =
-            states.iter().filter(|(at, _)| moves(at)).map(|(&at, data)| (at, data.clone())).collect();
+        exec::check_memory(&program.module, plan, taken, self.options.max_bytes)?;
+        self.place_states(program, inputs)?;
+        self.frame.reserve(&program.module, plan, taken, self.options.max_bytes)?;
         self.folded = program.constants.clone();
-        self.bound = Some(Bound { planned: Planned { types, program }, frame });
+        self.bound = Some(next);
         Ok(())
     }
 
     /// The program for inputs of these types: the one before the last, if that is it.
-    fn planned(
+    fn program_for(
         &mut self,
         types: Vec<Option<Type>>,
         deadline: Option<Instant>,
-    ) -> Result<Planned, ExecuteError> {
-        if let Some(known) = self.other.take_if(|other| other.types == types) {
+    ) -> Result<Bound, ExecuteError> {
+        if let Some(known) = self.previous.take_if(|previous| previous.types == types) {
             return Ok(known);
         }
         let Executable { options, module, constants, folded, .. } = &*self;
         let binder = Binder { options, module, constants, folded, deadline };
         let program = self.pool.install(|| binder.program(&types))?;
-        Ok(Planned { types, program })
+        let mut is_state = vec![false; types.len()];
+        program.main_plan().states.iter().for_each(|state| is_state[state.now as usize] = true);
+        Ok(Bound { types, is_state, program })
+    }
+
+    /// The types of inputs; a state that is not given has the one it had.
+    fn types_of(&self, inputs: &[Option<DataRef<'_>>]) -> Vec<Option<Type>> {
+        let mut types: Vec<Option<Type>> = inputs.iter().map(|i| i.map(DataRef::ty)).collect();
+        for (at, tensor) in self.frame.states.iter() {
+            if let Some(ty @ None) = types.get_mut(at) {
+                *ty = Some(DataRef::Tensor(tensor).ty());
+            }
+        }
+        types
+    }
+
+    /// Has the states where a program has them: those that are given, the others as they were, or as they are by default
+    /// if they were never given.
+    fn place_states(
+        &mut self,
+        program: &Program,
+        inputs: &[Option<DataRef<'_>>],
+    ) -> Result<(), ExecuteError> {
+        let plan = program.main_plan();
+        let left = states::left_over(&self.frame.states, plan)?;
+        if !self.frame.states.is_of(plan) {
+            let no_memory = || ExecuteError::NoMemory { node: None, bytes: plan.state_bytes as u64 };
+            let mut states = StateMemory::of_plan(plan).ok_or_else(no_memory)?;
+            let formals = program.module.graph(program.module.main()).inputs();
+            let mut first: Vec<_> = formals.iter().map(|&value| program.constant(value)).collect();
+            self.frame.states.iter().for_each(|(at, tensor)| first[at] = Some(DataRef::Tensor(tensor)));
+            states.take(&first);
+            self.frame.states = states;
+        }
+        self.frame.states.take(inputs);
+        self.moved.extend(left);
+        self.moved.retain(|&at, _| plan.moved.iter().any(|state| state.now as usize == at));
+        Ok(())
     }
 
     /// The plans of the last [`bind`](Self::bind) as text, the main graph first.
     pub fn plan_text(&self) -> String {
-        let Some(Bound { planned: Planned { program, .. }, .. }) = &self.bound else { return String::new() };
+        let Some(Bound { program, .. }) = &self.bound else { return String::new() };
         let graphs = program.graphs.iter();
         graphs.map(|&graph| program.plan(graph).to_text(&program.module)).collect()
     }
 
     /// Bytes of the arena of the main graph for the inputs of the last [`bind`](Self::bind).
     pub fn arena_bytes(&self) -> usize {
-        self.bound.as_ref().map_or(0, |bound| bound.planned.program.main_plan().arena)
+        self.bound.as_ref().map_or(0, |bound| bound.program.main_plan().arena)
     }
 
     /// The plan of a graph of the module for the inputs of the last [`bind`](Self::bind).
     pub fn plan(&self, graph: GraphId) -> Option<&GraphPlan> {
-        self.bound.as_ref().and_then(|bound| bound.planned.program.plans[graph].as_deref())
+        self.bound.as_ref().and_then(|bound| bound.program.plans[graph].as_deref())
     }
 
     /// Bytes of all constants.
@@ -449,7 +486,7 @@ impl Executable {
 
     /// Bytes that the arenas of all graphs hold now.
     pub fn allocated_bytes(&self) -> usize {
-        self.bound.as_ref().map_or(0, |bound| bound.frame.arena_bytes())
+        self.frame.arena_bytes()
     }
 
     /// The module it runs.

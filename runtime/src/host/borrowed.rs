@@ -27,13 +27,31 @@ pub(super) enum ElementsRef<'a> {
 
 impl<'a> TensorRef<'a> {
     /// A tensor of numbers in these bytes, which are as many as `dtype` and `dims` ask for, and aligned for it.
-    pub(crate) fn of_numbers(dtype: DType, dims: &'a [u64], bytes: &'a [u8]) -> TensorRef<'a> {
+    ///
+    /// # Panics
+    /// If they are not, when an element is read.
+    pub fn of_numbers(dtype: DType, dims: &'a [u64], bytes: &'a [u8]) -> TensorRef<'a> {
         TensorRef { dtype, dims, elements: ElementsRef::Numbers(bytes), owner: None }
     }
 
     /// The same elements with other dims, as many of them.
     pub(crate) fn with_dims(self, dims: &'a [u64]) -> TensorRef<'a> {
         TensorRef { dims, ..self }
+    }
+
+    /// The index of the first element that is NaN; none if no element is, or the elements are no floats of 16 bits or more.
+    pub fn first_nan(&self) -> Option<u64> {
+        fn first<T: Element>(tensor: &TensorRef<'_>, is_nan: impl Fn(T) -> bool) -> Option<usize> {
+            tensor.as_slice::<T>().ok()?.iter().position(|&element| is_nan(element))
+        }
+        let found = match self.dtype {
+            DType::F32 => first(self, f32::is_nan),
+            DType::F64 => first(self, f64::is_nan),
+            DType::F16 => first(self, f16::is_nan),
+            DType::BF16 => first(self, bf16::is_nan),
+            _ => None,
+        };
+        found.map(|at| at as u64)
     }
 
     /// A copy that owns its elements; those of a [`HostTensor`] are shared with it.
@@ -65,6 +83,17 @@ impl<'a> TensorRef<'a> {
     /// Number of elements.
     pub fn element_count(&self) -> u64 {
         self.dims.iter().product()
+    }
+
+    /// The first element of a tensor of floats; `None` if there is none, or elements are no floats of 16 bits or more.
+    pub fn first_f64(self) -> Option<f64> {
+        match self.dtype {
+            DType::F64 => self.as_slice::<f64>().ok()?.first().copied(),
+            DType::F32 => self.as_slice::<f32>().ok()?.first().map(|&x| x.into()),
+            DType::F16 => self.as_slice::<f16>().ok()?.first().map(|&x| x.into()),
+            DType::BF16 => self.as_slice::<bf16>().ok()?.first().map(|&x| x.into()),
+            _ => None,
+        }
     }
 
     /// The element bytes; `None` for strings.

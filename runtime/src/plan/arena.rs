@@ -1,7 +1,6 @@
 //! The arena: offsets of storages that live at overlapping times, and the parts of it that one step reads and
 //! writes.
 
-use smallvec::SmallVec;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -38,7 +37,8 @@ pub(crate) fn lay_out(requests: &[Request]) -> Layout {
     if in_size.bytes < in_time.bytes { in_size } else { in_time }
 }
 
-fn rounded(bytes: usize) -> usize {
+/// As many bytes as a storage takes, up to where the next one may begin.
+pub(crate) fn rounded(bytes: usize) -> usize {
     bytes.saturating_add(ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT
 }
 
@@ -146,15 +146,31 @@ pub(crate) enum Part<'a> {
     Write(&'a mut [u8]),
 }
 
-/// The parts of the arena that one step reads (`false`) and writes (`true`). Parts that are read may overlap.
+impl Default for Part<'_> {
+    fn default() -> Self {
+        Part::Read(&[])
+    }
+}
+
+/// The parts of the arena that one step reads (`false`) and writes (`true`). Parts that are read may overlap. The arena is
+/// in two pieces, one behind the other, and a part in one of them. The parts are left in `found`; `order` is room for the
+/// order in which they lie.
 ///
 /// # Panics
 /// If a part that is written overlaps another: the plan would be wrong.
-pub(crate) fn split<'a>(arena: &'a mut [u8], parts: &[(Range<usize>, bool)]) -> SmallVec<[Part<'a>; 8]> {
-    let mut order: SmallVec<[usize; 8]> = (0..parts.len()).collect();
+pub(crate) fn split<'a>(
+    [first, second]: [&'a mut [u8]; 2],
+    parts: &[(Range<usize>, bool)],
+    order: &mut Vec<usize>,
+    found: &mut Vec<Part<'a>>,
+) {
+    order.clear();
+    order.extend(0..parts.len());
     order.sort_unstable_by_key(|&i| (parts[i].0.start, parts[i].0.end));
-    let mut found: SmallVec<[Part<'a>; 8]> = parts.iter().map(|_| Part::Read(&[])).collect();
-    let (mut rest, mut base) = (arena, 0);
+    found.clear();
+    found.resize_with(parts.len(), Part::default);
+    let border = first.len();
+    let (mut rest, mut base, mut second) = (first, 0, Some(second));
     let mut next = 0;
     while next < order.len() {
         let first = &parts[order[next]];
@@ -171,6 +187,9 @@ pub(crate) fn split<'a>(arena: &'a mut [u8], parts: &[(Range<usize>, bool)]) -> 
             end = end.max(parts[order[until]].0.end);
             until += 1;
         }
+        if let Some(second) = second.take_if(|_| start >= border) {
+            (rest, base) = (second, border);
+        }
         let (_, tail) = rest.split_at_mut(start - base);
         let (chunk, tail) = tail.split_at_mut(end - start);
         (rest, base) = (tail, end);
@@ -186,7 +205,6 @@ pub(crate) fn split<'a>(arena: &'a mut [u8], parts: &[(Range<usize>, bool)]) -> 
         }
         next = until;
     }
-    found
 }
 
 #[cfg(test)]
@@ -238,9 +256,13 @@ mod tests {
     #[test]
     fn parts_of_a_step() {
         let mut arena: Vec<u8> = (0..100).collect();
-        let parts = split(
-            &mut arena,
+        let (first, second) = arena.split_at_mut(20);
+        let mut parts = Vec::new();
+        split(
+            [first, second],
             &[(20..30, false), (40..50, true), (25..35, false), (7..7, true), (0..1, false)],
+            &mut Vec::new(),
+            &mut parts,
         );
         let read = |i: usize| if let Part::Read(bytes) = &parts[i] { bytes.to_vec() } else { panic!() };
         assert_eq!((read(0)[0], read(2)[0], read(4)), (20, 25, vec![0]));
@@ -251,6 +273,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "writes what it reads")]
     fn overlapping_writes_are_a_bug() {
-        split(&mut [0; 10], &[(0..5, false), (4..6, true)]);
+        split([&mut [], &mut [0; 10]], &[(0..5, false), (4..6, true)], &mut Vec::new(), &mut Vec::new());
     }
 }

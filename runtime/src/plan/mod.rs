@@ -9,7 +9,8 @@
 //!   operand, and a result computed in place takes those of an operand that nobody reads afterwards.
 //! - Storages live from the step that writes them to the last that reads one of their values; scratch memory lives
 //!   for one step. Storages that live at the same time do not overlap (`plan/arena.rs` lays them out).
-//! - A state keeps its storage from run to run. Its next value is computed in place of it if everything else reads it
+//! - A state keeps its storage from run to run. Those of all states are the beginning of the arena, in the order of the
+//!   states, so that plans for other dims have them at the same offsets. Its next value is computed in place of it if everything else reads it
 //!   before; if not, it is copied there when all steps are done.
 //!   One whose size is not known, or changes, is *moved*: whoever runs the graph keeps it.
 //! - A value whose dims are known only once it is there, and what is no tensor of numbers, is on the *heap*.
@@ -26,6 +27,7 @@ use ampc_ir::entity::SecondaryMap;
 use ampc_ir::module::Def;
 use ampc_ir::{DType, GraphId, Module, Node, Value};
 use arena::{ALIGNMENT, Request};
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 /// What a backend says of a node before it is planned.
@@ -61,8 +63,10 @@ pub struct GraphPlan {
     /// States that are in no arena, since nobody knows their size or it changes: whoever runs the graph takes the next
     /// value out and gives it next time.
     pub moved: Vec<State>,
-    /// Bytes of the arena.
+    /// Bytes of the arena, those of the states included.
     pub arena: usize,
+    /// Bytes of the beginning of the arena in which the states are, and nothing else.
+    pub state_bytes: usize,
 }
 
 /// An input that stays in the arena from run to run.
@@ -153,6 +157,8 @@ struct Storage {
     bytes: usize,
     first: usize,
     last: usize,
+    /// The last step that reads one of its values: of a state earlier than the last step that it lives for.
+    read: usize,
 }
 
 /// Plans a graph. `needs` is asked once for every node that is computed.
@@ -173,6 +179,7 @@ pub fn plan_graph(
     let mut planner = Planner {
         last: last_reads(&steps, values.len(), &roots),
         storage: vec![None; values.len()],
+        of_next: FxHashMap::default(),
         states: data.states.iter().map(state).collect(),
         moved: Vec::new(),
         values,
@@ -287,6 +294,8 @@ struct Planner {
     storage: Vec<Option<usize>>,
     storages: Vec<Storage>,
     states: Vec<State>,
+    /// The storages of the states that have a value as their next one.
+    of_next: FxHashMap<usize, SmallVec<[usize; 1]>>,
     moved: Vec<State>,
     /// Steps with scratch memory, and how much.
     scratch: Vec<(usize, usize)>,
@@ -300,19 +309,19 @@ impl Planner {
             self.bytes(s.now as usize).is_some() && self.bytes(s.now as usize) == self.bytes(s.next as usize)
         };
         (self.states, self.moved) = self.states.iter().partition(|s| sized(s));
-        for state in self.states.clone() {
+        for (storage, state) in self.states.clone().into_iter().enumerate() {
             let now = state.now as usize;
             let bytes = self.bytes(now).unwrap_or(0);
-            self.storages.push(Storage { bytes, first: 0, last: end });
-            self.join(now, self.storages.len() - 1);
+            self.storages.push(Storage { bytes, first: 0, last: end, read: 0 });
+            self.join(now, storage);
+            self.of_next.entry(state.next as usize).or_default().push(storage);
         }
     }
 
     /// Whether `result` is the next value of the state in `storage` and nothing reads that after step `at`.
     fn ends_state(&self, at: usize, result: usize, storage: usize) -> bool {
-        let is_next = |s: &State| s.next as usize == result && self.storage[s.now as usize] == Some(storage);
-        let others = self.storage.iter().zip(&self.last).filter(|(s, _)| **s == Some(storage));
-        self.states.iter().any(is_next) && others.into_iter().all(|(_, &last)| last <= at)
+        let is_next = self.of_next.get(&result).is_some_and(|storages| storages.contains(&storage));
+        is_next && self.storages[storage].read <= at
     }
 
     fn step(&mut self, at: usize, needs: &Needs) {
@@ -339,7 +348,7 @@ impl Planner {
             let taken = self.in_place(at, (slot, result), bytes, &candidates);
             let taken = taken.or_else(|| self.state_of(at, result, bytes));
             let storage = taken.unwrap_or_else(|| {
-                self.storages.push(Storage { bytes, first: at, last: at });
+                self.storages.push(Storage { bytes, first: at, last: at, read: at });
                 self.storages.len() - 1
             });
             self.join(result, storage);
@@ -360,6 +369,7 @@ impl Planner {
         let last = self.last[value];
         let storage = &mut self.storages[storage];
         storage.last = storage.last.max(last);
+        storage.read = storage.read.max(last);
     }
 
     fn bytes(&self, value: usize) -> Option<usize> {
@@ -391,10 +401,9 @@ impl Planner {
 
     /// The storage of the state whose next value a result is, if nothing reads that at this step or later.
     fn state_of(&self, at: usize, result: usize, bytes: usize) -> Option<usize> {
-        let state = self.states.iter().find(|s| s.next as usize == result)?;
-        let storage = self.storage[state.now as usize].filter(|&s| self.storages[s].bytes == bytes)?;
-        let others = self.storage.iter().zip(&self.last).filter(|(s, _)| **s == Some(storage));
-        others.into_iter().all(|(_, &last)| last < at).then_some(storage)
+        let &storage = self.of_next.get(&result)?.first()?;
+        let state = &self.storages[storage];
+        (state.bytes == bytes && state.read < at).then_some(storage)
     }
 
     /// The storage of the first operand of `candidates` that ends at this step, has the size of result number `slot`, and
@@ -424,24 +433,38 @@ impl Planner {
     }
 
     fn finish(mut self, graph: GraphId, outputs: Vec<u32>) -> GraphPlan {
-        let of_storage = |s: &Storage| Request { bytes: s.bytes, first: s.first, last: s.last };
-        let of_scratch = |&(at, bytes): &(usize, usize)| Request { bytes, first: at, last: at };
-        let requests: Vec<Request> =
-            self.storages.iter().map(of_storage).chain(self.scratch.iter().map(of_scratch)).collect();
-        let layout = arena::lay_out(&requests);
+        let (offsets, state_bytes, arena) = self.offsets();
         for (value, storage) in self.values.iter_mut().zip(&self.storage) {
             if let (Place::Arena { offset, .. }, Some(storage)) = (&mut value.place, storage) {
-                *offset = layout.offsets[*storage];
+                *offset = offsets[*storage];
             }
         }
         for (i, &(at, bytes)) in self.scratch.iter().enumerate() {
-            self.steps[at].scratch = (layout.offsets[self.storages.len() + i], bytes);
+            self.steps[at].scratch = (offsets[self.storages.len() + i], bytes);
         }
         for state in &mut self.states {
             state.copied = self.storage[state.now as usize] != self.storage[state.next as usize];
         }
-        debug_assert!(layout.bytes.is_multiple_of(ALIGNMENT));
+        debug_assert!(arena.is_multiple_of(ALIGNMENT));
         let Planner { values, steps, states, moved, .. } = self;
-        GraphPlan { graph, values, steps, outputs, states, moved, arena: layout.bytes }
+        GraphPlan { graph, values, steps, outputs, states, moved, arena, state_bytes }
+    }
+
+    /// The offsets of storages and of scratch memory, the bytes of the states, which are first, and those of all.
+    fn offsets(&self) -> (Vec<usize>, usize, usize) {
+        let (states, others) = self.storages.split_at(self.states.len());
+        let mut offsets = Vec::with_capacity(self.storages.len() + self.scratch.len());
+        let mut state_bytes: usize = 0;
+        for state in states {
+            offsets.push(state_bytes);
+            state_bytes = state_bytes.saturating_add(arena::rounded(state.bytes));
+        }
+        let of_storage = |s: &Storage| Request { bytes: s.bytes, first: s.first, last: s.last };
+        let of_scratch = |&(at, bytes): &(usize, usize)| Request { bytes, first: at, last: at };
+        let requests: Vec<Request> =
+            others.iter().map(of_storage).chain(self.scratch.iter().map(of_scratch)).collect();
+        let layout = arena::lay_out(&requests);
+        offsets.extend(layout.offsets.into_iter().map(|offset| offset.saturating_add(state_bytes)));
+        (offsets, state_bytes, layout.bytes.saturating_add(state_bytes))
     }
 }

@@ -1,13 +1,13 @@
-//! How many bytes of an arena live at once, and at which step.
+//! What an arena takes, and for what: the bytes that live at its fullest step.
 
 use super::{GraphPlan, Place};
 use ampc_ir::DType;
 use std::collections::BTreeMap;
 
-/// The step at which most bytes of the arena live.
+/// The bytes of an arena, which are those that it takes at the step at which most of them live.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Peak {
-    /// All bytes that live then. The arena may have more: gaps, and ends that are rounded up.
+    /// All bytes of the arena, which are what a runtime allocates for it.
     pub bytes: usize,
     /// The step, an index of [`GraphPlan::steps`].
     pub step: usize,
@@ -15,6 +15,8 @@ pub struct Peak {
     pub by_dtype: BTreeMap<DType, usize>,
     /// Scratch memory of the step.
     pub scratch: usize,
+    /// What nothing uses at that step: gaps, and the ends of storages, which are rounded up.
+    pub unused: usize,
 }
 
 /// The bytes that one or more values share, and the steps that they live for.
@@ -26,7 +28,7 @@ struct Range {
 }
 
 impl GraphPlan {
-    /// The step at which most bytes of the arena live; `None` if there is none.
+    /// What the arena takes, by the step at which most bytes live; `None` if there is none.
     pub fn peak(&self) -> Option<Peak> {
         let ranges = self.ranges();
         let mut change = vec![0isize; self.steps.len() + 1];
@@ -42,12 +44,13 @@ impl GraphPlan {
                 most = Some((bytes, at));
             }
         }
-        let (bytes, step) = most.filter(|&(bytes, _)| bytes > 0)?;
+        let (live, step) = most.filter(|&(live, _)| live > 0)?;
         let mut by_dtype: BTreeMap<DType, usize> = BTreeMap::new();
         for range in ranges.iter().filter(|range| range.first <= step && step <= range.last) {
             *by_dtype.entry(range.dtype).or_default() += range.at.1;
         }
-        Some(Peak { bytes, step, by_dtype, scratch: self.steps[step].scratch.1 })
+        let (bytes, scratch) = (self.arena, self.steps[step].scratch.1);
+        Some(Peak { bytes, step, by_dtype, scratch, unused: bytes.saturating_sub(live) })
     }
 
     /// What lives in the arena: values that share bytes one after the other, views and results in place, are one range.

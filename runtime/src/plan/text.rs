@@ -51,10 +51,12 @@ impl GraphPlan {
             let step = &self.steps[peak.step];
             let op = shown(module.op_name(step.node).1);
             let parts = peak.by_dtype.iter().map(|(dtype, bytes)| format!("{bytes} of {dtype}"));
+            let others = [(peak.scratch, "scratch"), (peak.unused, "unused")];
+            let others = others.iter().filter(|(bytes, _)| *bytes > 0);
             let parts: Vec<String> =
-                parts.chain((peak.scratch > 0).then(|| format!("{} scratch", peak.scratch))).collect();
+                parts.chain(others.map(|(bytes, what)| format!("{bytes} {what}"))).collect();
             let (bytes, at) = (count(peak.bytes as u64, "byte"), peak.step);
-            text += &format!("      peak {bytes} live at step {at} ({op}): {}\n", parts.join(", "));
+            text += &format!("      peak {bytes} at step {at} ({op}): {}\n", parts.join(", "));
         }
         let outputs: Vec<String> = self.outputs.iter().map(|&v| self.name(module, v)).collect();
         text += &format!("      return {}\n", outputs.join(", "));

@@ -205,7 +205,7 @@ impl Dataset {
             if let Some(to) = tensor.bytes_mut() {
                 column.read(samples, to, &self.path)?;
             }
-            if let Some(at) = tensor.first_nan() {
+            if let Some(at) = tensor.view().first_nan() {
                 let row = at / (tensor.element_count() / batch.rows.max(1)).max(1);
                 let sample = samples.get(usize::try_from(row).unwrap_or(0)).copied().unwrap_or(0);
                 return Err(self.has_nan(&column.name, &self.describe_sample(sample)));
@@ -256,7 +256,7 @@ impl Dataset {
             Values::Whole(tensor) => Some((column, tensor)),
             Values::Samples(_) => None,
         });
-        let found = whole.into_iter().find(|(_, tensor)| tensor.first_nan().is_some());
+        let found = whole.into_iter().find(|(_, tensor)| tensor.view().first_nan().is_some());
         found.map_or(Ok(()), |(column, _)| Err(self.has_nan(&column.name, "it, the same for every batch")))
     }
 

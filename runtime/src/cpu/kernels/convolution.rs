@@ -13,7 +13,8 @@ mod few_positions;
 
 use super::lanes::{PIECE, Real, Wide, for_real, pieces, widened};
 use super::linear::{Matrix, multiply, multiply_alone};
-use super::window::{Block, SLOTS, Tile, Window, tiles, try_work_through, zip_strided};
+use super::tiles::{Tile, TileRows};
+use super::window::{Block, SLOTS, Window, work_through, zip_strided};
 use crate::cpu::kernel::{Dims, Io, KernelError, Prepare, Prepared, Result, Site};
 use crate::cpu::room::Room;
 use crate::host::Element;
@@ -87,13 +88,13 @@ fn conv(site: &Site<'_>) -> Result<Prepared> {
     let (sizes, _) = Sizes::of(site)?;
     Ok(for_real!(site.dtype(0)?, site, T => {
         if few_positions::fits(&sizes) {
-            few_positions::conv::<T>(sizes)
+            few_positions::conv::<T>(sizes, site.room)?
         } else if super::depthwise::fits(&sizes) {
             super::depthwise::conv::<T>(sizes, site.room)?
         } else if <T as Real>::IS_WIDE && sizes.is_product() {
             conv_of_one_tap::<T>(sizes)
         } else {
-            conv_by_columns::<T>(sizes)
+            conv_by_columns::<T>(sizes, site.room)?
         }
     }))
 }
@@ -155,6 +156,12 @@ impl Cut {
         Cut { channels, positions, slots: tasks(channels).clamp(1, SLOTS) }
     }
 
+    /// The positions of each column of tiles.
+    fn blocks(&self, sizes: &Sizes, room: Room) -> Result<Vec<Block>> {
+        let has_results = sizes.batch * sizes.groups * sizes.outputs > 0;
+        if has_results { sizes.window.blocks(self.positions, room) } else { Ok(Vec::new()) }
+    }
+
     /// Scratch elements of a slot: columns and their products with the weights.
     fn slot(&self, depth: usize) -> usize {
         self.positions * (depth + self.channels)
@@ -163,28 +170,31 @@ impl Cut {
 
 /// The products of weights and columns. `fill` writes the columns of a tile, row by row; `store` takes what belongs to
 /// an output channel to where it belongs.
-fn multiply_columns<W: Wide, T: Send>(
-    (sizes, cut): (&Sizes, Cut),
+fn multiply_columns<W: Wide, T: Send + 'static>(
+    (sizes, cut, rows): (&Sizes, Cut, &TileRows<T>),
     weights: &[W],
     scratch: &mut [W],
     to: &mut [T],
     room: Room,
-    fill: impl Fn(&Tile<'_, T>, &mut [W]) -> Result<()> + Sync + Send,
+    fill: impl Fn(&Tile<'_, '_, T>, &mut [W]) + Sync + Send,
     store: impl Fn(usize, &[W], &mut [T]) + Sync + Send,
 ) -> Result<()> {
     let depth = sizes.depth();
-    let tiles = tiles(to, (sizes.outputs, sizes.window.grid()), (cut.channels, cut.positions), room)?;
-    try_work_through(tiles.into_iter(), scratch, cut.slot(depth), |slot, tile| {
+    let work = |slot: &mut [W], tile: Tile<'_, '_, T>| {
         let (n, m) = (tile.columns.len(), tile.rows.len());
         let (columns, products) = slot.split_at_mut(depth * n);
-        fill(&tile, columns)?;
+        fill(&tile, columns);
         let first = tile.matrix % sizes.groups * sizes.outputs + tile.row;
         let a = Matrix { elements: &weights[first * depth..], row: depth, column: 1 };
         let b = Matrix { elements: columns, row: n, column: 1 };
         multiply_alone((m, n, depth), a, b, products, None);
-        for (i, (row, products)) in tile.rows.into_iter().zip(products.chunks(n)).enumerate() {
+        for (i, (row, products)) in tile.rows.iter_mut().zip(products.chunks(n)).enumerate() {
             store(first + i, products, row);
         }
+    };
+    let matrix = (sizes.outputs, sizes.window.grid());
+    rows.cut(to, matrix, (cut.channels, cut.positions), room, |tiles| {
+        work_through(tiles, scratch, cut.slot(depth), work);
         Ok(())
     })
 }
@@ -272,11 +282,13 @@ fn store_row<T: Real>(row: &[T::Wide], bias: T::Wide, to: &mut [T]) {
     }
 }
 
-fn conv_by_columns<T: Real>(sizes: Sizes) -> Prepared {
+fn conv_by_columns<T: Real>(sizes: Sizes, room: Room) -> Result<Prepared> {
     let cut = Cut::of(&sizes);
+    let blocks = cut.blocks(&sizes, room)?;
+    let rows = TileRows::default();
     let weights = if T::IS_WIDE { 0 } else { sizes.weights() };
     let words = weights.saturating_add(cut.slots.saturating_mul(cut.slot(sizes.depth())));
-    Prepared::new(move |io| {
+    let prepared = Prepared::new(move |io| {
         let (x, w) = (io.slice::<T>(0)?, io.slice::<T>(1)?);
         let bias = if io.has(2) { Some(io.slice::<T>(2)?) } else { None };
         let to = io.out::<T>(0)?;
@@ -284,17 +296,16 @@ fn conv_by_columns<T: Real>(sizes: Sizes) -> Prepared {
         let (room, scratch) = io.scratch::<T::Wide>().split_at_mut(weights);
         let w = widened(w, room);
         let group = sizes.inputs * sizes.window.image();
-        let fill = |tile: &Tile<'_, T>, to: &mut [T::Wide]| {
-            let block = sizes.window.block(tile.columns.clone(), memory)?;
+        let fill = |tile: &Tile<'_, '_, T>, to: &mut [T::Wide]| {
+            let block = &blocks[tile.columns.start / cut.positions];
             let x = &x[tile.matrix * group..(tile.matrix + 1) * group];
-            fill_columns(&sizes.window, &block, x, Widen::<T>(PhantomData), to);
-            Ok(())
+            fill_columns(&sizes.window, block, x, Widen::<T>(PhantomData), to);
         };
-        multiply_columns((&sizes, cut), w, scratch, to, memory, fill, |channel, row, to| {
+        multiply_columns((&sizes, cut, &rows), w, scratch, to, memory, fill, |channel, row, to| {
             store_row(row, bias.map_or(Zero::zero(), |b| b[channel].wide()), to);
         })
-    })
-    .scratch(words.saturating_mul(size_of::<T::Wide>()))
+    });
+    Ok(prepared.scratch(words.saturating_mul(size_of::<T::Wide>())))
 }
 
 fn deform_conv(site: &Site<'_>) -> Result<Prepared> {
@@ -315,6 +326,7 @@ fn deform_conv_of<T: Real>(sizes: Sizes, offset_groups: usize) -> Prepared {
     let cut = Cut::of(&sizes);
     let weights = if T::IS_WIDE { 0 } else { sizes.weights() };
     let words = weights.saturating_add(cut.slots.saturating_mul(cut.slot(sizes.depth())));
+    let rows = TileRows::default();
     Prepared::new(move |io| {
         let (x, w, offsets) = (io.slice::<T>(0)?, io.slice::<T>(1)?, io.slice::<T>(2)?);
         let bias = if io.has(3) { Some(io.slice::<T>(3)?) } else { None };
@@ -324,15 +336,12 @@ fn deform_conv_of<T: Real>(sizes: Sizes, offset_groups: usize) -> Prepared {
         let w = widened(w, room);
         let deformed = Deformed { sizes: &sizes, offset_groups, x, offsets, mask };
         multiply_columns(
-            (&sizes, cut),
+            (&sizes, cut, &rows),
             w,
             scratch,
             to,
             io.room(),
-            |tile, to| {
-                deformed.fill(tile, to);
-                Ok(())
-            },
+            |tile, to| deformed.fill(tile, to),
             |channel, row, to| store_row(row, bias.map_or(Zero::zero(), |b| b[channel].wide()), to),
         )
     })
@@ -349,7 +358,7 @@ struct Deformed<'a, T> {
 }
 
 impl<T: Real> Deformed<'_, T> {
-    fn fill<U>(&self, tile: &Tile<'_, U>, to: &mut [T::Wide]) {
+    fn fill<U>(&self, tile: &Tile<'_, '_, U>, to: &mut [T::Wide]) {
         let Sizes { groups, inputs, ref window, .. } = *self.sizes;
         let (image, taps, grid) = (window.image(), window.kernel(), window.grid());
         let (batch, group) = (tile.matrix / groups, tile.matrix % groups);
@@ -453,6 +462,7 @@ where
     let (weights_operand, zero_points) = if is_linear { (3, [2, 5]) } else { (1, [2, 3]) };
     let cut = Cut::of(&sizes);
     let words = sizes.weights().saturating_add(cut.slots.saturating_mul(cut.slot(sizes.depth())));
+    let blocks = cut.blocks(&sizes, site.room)?;
     let run = move |io: &mut Io<'_>| {
         let (x, w) = (io.slice::<X>(0)?, io.slice::<V>(weights_operand)?);
         let channels = sizes.groups * sizes.outputs;
@@ -465,7 +475,7 @@ where
                 *y = w.into() - of_channel(&w_zeros, (at + i) / depth);
             }
         });
-        let job = IntegerJob { sizes: &sizes, cut, x, x_zero, weights: centered };
+        let job = IntegerJob { sizes: &sizes, cut, blocks: &blocks, x, x_zero, weights: centered };
         if !is_linear {
             return job.run(scratch, io.out::<i32>(0)?, memory, |_, x| wrap(x));
         }
@@ -485,13 +495,15 @@ where
 struct IntegerJob<'a, X> {
     sizes: &'a Sizes,
     cut: Cut,
+    /// The positions of each column of tiles.
+    blocks: &'a [Block],
     x: &'a [X],
     x_zero: f64,
     weights: &'a [f64],
 }
 
 impl<X: Element + Into<f64> + Send + Sync> IntegerJob<'_, X> {
-    fn run<T: Copy + Send>(
+    fn run<T: Copy + Send + 'static>(
         &self,
         scratch: &mut [f64],
         to: &mut [T],
@@ -500,15 +512,23 @@ impl<X: Element + Into<f64> + Send + Sync> IntegerJob<'_, X> {
     ) -> Result<()> {
         let window = &self.sizes.window;
         let group = self.sizes.inputs * window.image();
-        let fill = |tile: &Tile<'_, T>, to: &mut [f64]| {
-            let block = window.block(tile.columns.clone(), room)?;
+        let fill = |tile: &Tile<'_, '_, T>, to: &mut [f64]| {
+            let block = &self.blocks[tile.columns.start / self.cut.positions];
             let x = &self.x[tile.matrix * group..(tile.matrix + 1) * group];
-            fill_columns(window, &block, x, Centered::<X>(self.x_zero, PhantomData), to);
-            Ok(())
+            fill_columns(window, block, x, Centered::<X>(self.x_zero, PhantomData), to);
         };
-        multiply_columns((self.sizes, self.cut), self.weights, scratch, to, room, fill, |channel, row, to| {
-            to.iter_mut().zip(row).for_each(|(y, &x)| *y = store(channel, x));
-        })
+        let rows = TileRows::default();
+        multiply_columns(
+            (self.sizes, self.cut, &rows),
+            self.weights,
+            scratch,
+            to,
+            room,
+            fill,
+            |channel, row, to| {
+                to.iter_mut().zip(row).for_each(|(y, &x)| *y = store(channel, x));
+            },
+        )
     }
 }
 

@@ -8,7 +8,6 @@ use super::gather::axis_of;
 use super::lanes::{BLOCK, PIECE, Real, for_int, for_real, pieces};
 use crate::cpu::kernel::{Io, KernelError, Prepare, Prepared, Result, Site};
 use crate::host::Element;
-use ampc_ir::DType;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::OpError;
 use ampc_ir::views::norm::{SoftmaxAxes, SoftmaxView};
@@ -320,14 +319,12 @@ impl Movement for OneHot {
                 to[(i / self.inner * self.depth + found) * self.inner + i % self.inner] = *on;
             }
         };
-        match (indices.dtype(), indices.ints()) {
-            (DType::I64, _) => {
-                indices.as_slice::<i64>()?.iter().enumerate().for_each(|(i, &n)| set(i, Some(n)))
-            }
-            (_, Some(ints)) => ints.enumerate().for_each(|(i, n)| set(i, i64::try_from(n).ok())),
-            (_, None) => {
-                indices.f64s()?.enumerate().for_each(|(i, n)| set(i, ampc_ir::views::whole(n.trunc())))
-            }
+        if let Ok(indices) = indices.as_slice::<i64>() {
+            indices.iter().enumerate().for_each(|(i, &n)| set(i, Some(n)));
+        } else if let Some(ints) = indices.ints() {
+            ints.enumerate().for_each(|(i, n)| set(i, i64::try_from(n).ok()));
+        } else {
+            indices.f64s()?.enumerate().for_each(|(i, n)| set(i, ampc_ir::views::whole(n.trunc())));
         }
         Ok(())
     }

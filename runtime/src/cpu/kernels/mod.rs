@@ -48,6 +48,7 @@ mod strided;
 mod strings;
 #[cfg(test)]
 mod tests;
+mod tiles;
 mod training;
 mod transposed;
 mod unique;

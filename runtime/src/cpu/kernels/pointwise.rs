@@ -15,6 +15,7 @@ use ampc_ir::op::OpKind;
 use ampc_ir::views::broadcast::{Bound, Broadcast, ClipView};
 use ampc_ir::views::{OpError, Part};
 use num_traits::{Float, PrimInt, Zero};
+use smallvec::SmallVec;
 
 /// The kernels of this family.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
@@ -185,7 +186,7 @@ fn folded<T: Real>(
         return zipped::<T>(walk, move |a, b| last(f(a, b)));
     }
     Prepared::new(move |io| {
-        let operands = (0..n).map(|i| io.slice::<T>(i)).collect::<Result<Vec<_>>>()?;
+        let operands = (0..n).map(|i| io.slice::<T>(i)).collect::<Result<SmallVec<[_; 16]>>>()?;
         fold_real::<T>(&walk, &operands, io.out(0)?, f, last);
         Ok(())
     })

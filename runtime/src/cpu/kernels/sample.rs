@@ -7,7 +7,8 @@ use super::convolution::{floor, spatial};
 use super::elements::to_f64;
 use super::lanes::{PIECE, Real, Wide, for_int, for_real, pieces};
 use super::resize::{Sampled, cubic};
-use super::window::{Tile, tiles, try_work_through};
+use super::tiles::{Tile, TileRows};
+use super::window::try_work_through;
 use crate::cpu::kernel::{Dims, KernelError, Prepare, Prepared, Result, Site};
 use crate::cpu::room::Room;
 use crate::host::TensorRef;
@@ -219,7 +220,7 @@ impl Sampler {
     fn made_of<T>(
         &self,
         grid: Grid<'_>,
-        tile: &Tile<'_, T>,
+        tile: &Tile<'_, '_, T>,
         room: Room,
     ) -> Result<Vec<(Option<usize>, f64)>> {
         let rank = self.image.len();
@@ -248,7 +249,7 @@ impl Sampler {
 
     /// Calls `row` with each channel of a tile: the plane's first element, what its positions are made of, and the
     /// results to be written.
-    fn run<T: Send>(
+    fn run<T: Send + 'static>(
         &self,
         grid: Grid<'_>,
         to: &mut [T],
@@ -256,14 +257,15 @@ impl Sampler {
         row: impl Fn(usize, &[(Option<usize>, f64)], &mut [T]) + Send + Sync,
     ) -> Result<()> {
         let plane: usize = self.image.iter().product();
-        let tiles = tiles(to, (self.channels, self.positions), (self.channels, self.tile()), room)?;
-        try_work_through(tiles.into_iter(), &mut [(); 0], 0, |_, tile| {
+        let work = |_: &mut [()], tile: Tile<'_, '_, T>| {
             let made_of = self.made_of(grid, &tile, room)?;
-            for (channel, to) in tile.rows.into_iter().enumerate() {
+            for (channel, to) in tile.rows.iter_mut().enumerate() {
                 row((tile.matrix * self.channels + channel) * plane, &made_of, to);
             }
             Ok(())
-        })
+        };
+        let (matrix, tile) = ((self.channels, self.positions), (self.channels, self.tile()));
+        TileRows::default().cut(to, matrix, tile, room, |tiles| try_work_through(tiles, &mut [], 0, work))
     }
 }
 

@@ -5,7 +5,6 @@ use crate::cpu::kernel::Io;
 use crate::{Cpu, DataRef, HostTensor};
 use ampc_ir::op::OpKind;
 use ampc_ir::text::{NoData, parse};
-use smallvec::SmallVec;
 
 /// What a node computes whose operands `%0`, `%1` … are inputs, or its error; results are of these types.
 pub(super) fn run(node: &str, results: &[&str], inputs: &[HostTensor]) -> Result<Vec<HostTensor>, String> {
@@ -75,11 +74,11 @@ pub(super) fn strings(dims: &[usize], values: &[&str]) -> HostTensor {
 /// For what does not look at operands itself.
 pub(super) fn no_io() -> Io<'static> {
     Io {
-        operands: SmallVec::new(),
-        results: SmallVec::new(),
+        operands: Vec::new(),
+        results: Vec::new(),
         scratch: &mut [],
         in_place: None,
-        taken: SmallVec::new(),
+        taken: &[],
         max_bytes: u64::MAX,
     }
 }

@@ -7,7 +7,7 @@
 use super::convolution::spatial;
 use super::lanes::{Real, for_int, for_real, widened};
 use super::linear::{Matrix, multiply_alone};
-use super::window::{Axis, SLOTS, Window, scatter, try_work_through, work_through};
+use super::window::{Axis, Block, SLOTS, Window, scatter, work_through};
 use crate::cpu::kernel::{KernelError, Prepare, Prepared, Result, Site};
 use crate::cpu::room::Room;
 use crate::host::Element;
@@ -38,6 +38,8 @@ struct Transposed {
     /// Output channels and positions at a time.
     channels: usize,
     positions: usize,
+    /// The positions at a time.
+    blocks: Vec<Block>,
     slots: usize,
 }
 
@@ -66,7 +68,9 @@ fn conv_transpose(site: &Site<'_>) -> Result<Prepared> {
     let slots = x[0].saturating_mul(groups).saturating_mul(outputs.div_ceil(channels)).clamp(1, SLOTS);
     let sizes = [x.iter().product(), w.iter().product()];
     let inputs = x[1] / groups;
-    let plan = Transposed { groups, inputs, outputs, window, sizes, channels, positions, slots };
+    let has_results = y.iter().all(|&extent| extent > 0);
+    let blocks = if has_results { window.blocks(positions, site.room)? } else { Vec::new() };
+    let plan = Transposed { groups, inputs, outputs, window, sizes, channels, positions, blocks, slots };
     Ok(for_real!(site.dtype(0)?, site, T => conv_transpose_of::<T>(plan)))
 }
 
@@ -93,24 +97,24 @@ fn conv_transpose_of<T: Real>(plan: Transposed) -> Prepared {
             let parts = to.chunks_mut(plan.channels * image).enumerate();
             parts.map(move |(j, to)| (i, j * plan.channels, to))
         });
-        let memory = io.room();
-        try_work_through(tasks, scratch, slot, |slot, (group, first, to)| {
+        work_through(tasks, scratch, slot, |slot, (group, first, to)| {
             let (columns, wide) = slot.split_at_mut(columns);
             let mut add = |to: &mut [T::Wide]| {
                 for (channel, plane) in to.chunks_mut(image).enumerate() {
                     let channel = group % plan.groups * plan.outputs + first + channel;
                     plane.fill(bias.map_or(T::Wide::zero(), |b| b[channel].wide()));
                 }
-                plan.add((group, first), x, w, columns, to, memory)
+                plan.add((group, first), x, w, columns, to);
             };
             if let Some(to) = T::as_wide_mut(to) {
-                return add(to);
+                add(to);
+                return;
             }
             let wide = &mut wide[..to.len()];
-            add(wide)?;
+            add(wide);
             T::narrow(wide, to);
-            Ok(())
-        })
+        });
+        Ok(())
     })
     .scratch(words.saturating_mul(size_of::<T::Wide>()))
 }
@@ -124,12 +128,11 @@ impl Transposed {
         w: &[W],
         columns: &mut [W],
         to: &mut [W],
-        room: Room,
-    ) -> Result<()> {
+    ) {
         let (image, kernel, grid) = (self.window.image(), self.window.kernel(), self.window.grid());
         let channels = to.len() / image;
         let of_input = self.outputs * kernel;
-        for at in (0..grid).step_by(self.positions) {
+        for (at, block) in (0..grid).step_by(self.positions).zip(&self.blocks) {
             let n = self.positions.min(grid - at);
             let weights = group % self.groups * self.inputs * of_input + first * kernel;
             let w = Matrix { elements: w.get(weights..).unwrap_or_default(), row: 1, column: of_input };
@@ -137,13 +140,11 @@ impl Transposed {
             let x = Matrix { elements: x, row: grid, column: 1 };
             let columns = &mut columns[..channels * kernel * n];
             multiply_alone((channels * kernel, n, self.inputs), w, x, columns, None);
-            let block = self.window.block(at..at + n, room)?;
             for (i, row) in columns.chunks(n).enumerate() {
                 let plane = &mut to[i / kernel * image..(i / kernel + 1) * image];
-                scatter(&self.window, &block, i % kernel, row, plane, |y, x| y + x);
+                scatter(&self.window, block, i % kernel, row, plane, |y, x| y + x);
             }
         }
-        Ok(())
     }
 }
 
@@ -174,42 +175,46 @@ fn col2im(site: &Site<'_>) -> Result<Prepared> {
     }
     let planes = result[0].saturating_mul(result[1]);
     if site.dtype(0)?.is_integer() {
-        return Ok(for_int!(site.dtype(0)?, site, T => col2im_of::<T>(window)));
+        return Ok(for_int!(site.dtype(0)?, site, T => col2im_of::<T>(window, site.room)?));
     }
-    Ok(for_real!(site.dtype(0)?, site, T => col2im_real::<T>(window, planes)))
+    Ok(for_real!(site.dtype(0)?, site, T => col2im_real::<T>(window, planes, site.room)?))
 }
 
 /// Columns of integers, whose sums wrap.
-fn col2im_of<T: Element + WrappingAdd + Zero + Send + Sync>(window: Window) -> Prepared {
-    Prepared::new(move |io| {
+fn col2im_of<T: Element + WrappingAdd + Zero + Send + Sync>(window: Window, room: Room) -> Result<Prepared> {
+    let blocks = window.blocks(window.grid(), room)?;
+    Ok(Prepared::new(move |io| {
         let (x, to) = (io.slice::<T>(0)?, io.out::<T>(0)?);
         if to.is_empty() {
             return Ok(());
         }
         let (grid, kernel) = (window.grid(), window.kernel());
-        let block = window.block(0..grid, io.room())?;
+        let block = blocks.first();
         let planes = to.chunks_mut(window.image()).enumerate();
         work_through(planes, &mut [(); 0], 0, |_, (i, plane)| {
             plane.fill(T::zero());
             for tap in 0..kernel {
                 let row = &x[(i * kernel + tap) * grid..][..grid];
-                scatter(&window, &block, tap, row, plane, |y, x| y.wrapping_add(&x));
+                if let Some(block) = block {
+                    scatter(&window, block, tap, row, plane, |y, x| y.wrapping_add(&x));
+                }
             }
         });
         Ok(())
-    })
+    }))
 }
 
-fn col2im_real<T: Real>(window: Window, planes: usize) -> Prepared {
+fn col2im_real<T: Real>(window: Window, planes: usize, room: Room) -> Result<Prepared> {
+    let blocks = window.blocks(window.grid(), room)?;
     let (grid, kernel, image) = (window.grid(), window.kernel(), window.image());
     let slot = if T::IS_WIDE { 0 } else { grid + image };
     let slots = planes.clamp(1, SLOTS);
-    Prepared::new(move |io| {
+    let prepared = Prepared::new(move |io| {
         let (x, to) = (io.slice::<T>(0)?, io.out::<T>(0)?);
         if to.is_empty() {
             return Ok(());
         }
-        let block = window.block(0..grid, io.room())?;
+        let block = blocks.first();
         let planes = to.chunks_mut(image).enumerate();
         work_through(planes, io.scratch::<T::Wide>(), slot, |slot, (i, to)| {
             let (row_room, room) = slot.split_at_mut(if T::IS_WIDE { 0 } else { grid });
@@ -224,7 +229,9 @@ fn col2im_real<T: Real>(window: Window, planes: usize) -> Prepared {
                             &*row_room
                         }
                     };
-                    scatter(&window, &block, tap, row, plane, |y, x| y + x);
+                    if let Some(block) = block {
+                        scatter(&window, block, tap, row, plane, |y, x| y + x);
+                    }
                 }
             };
             if let Some(to) = T::as_wide_mut(to) {
@@ -235,6 +242,6 @@ fn col2im_real<T: Real>(window: Window, planes: usize) -> Prepared {
             T::narrow(room, to);
         });
         Ok(())
-    })
-    .scratch(slots.saturating_mul(slot).saturating_mul(size_of::<T::Wide>()))
+    });
+    Ok(prepared.scratch(slots.saturating_mul(slot).saturating_mul(size_of::<T::Wide>())))
 }

@@ -134,8 +134,15 @@ impl Window {
         self.axes.iter().fold(1, |n: usize, a| n.saturating_mul(a.kernel))
     }
 
+    /// All positions of the grid, so many at a time.
+    pub(super) fn blocks(&self, positions: usize, room: Room) -> Result<Vec<Block>> {
+        let grid = self.grid();
+        let parts = (0..grid).step_by(positions.max(1));
+        room.try_gathered(parts.map(|at| self.block(at..grid.min(at + positions.max(1)), room)))
+    }
+
     /// The part `positions` of the grid, cut into rows.
-    pub(super) fn block(&self, positions: Range<usize>, room: Room) -> Result<Block> {
+    fn block(&self, positions: Range<usize>, room: Room) -> Result<Block> {
         let inner = self.inner();
         let mut rows = room.list(positions.len() / inner.grid.max(1) + 2)?;
         let mut at = positions.start;
@@ -313,50 +320,6 @@ pub(super) fn try_work_through<W: Send, T: Send>(
     failed.result()
 }
 
-/// Rows of a result from a column on, to be written.
-pub(super) struct Tile<'a, T> {
-    /// Which matrix.
-    pub(super) matrix: usize,
-    /// The first of the rows.
-    pub(super) row: usize,
-    /// The columns.
-    pub(super) columns: Range<usize>,
-    /// The columns of each row.
-    pub(super) rows: Vec<&'a mut [T]>,
-}
-
-/// Matrices of `rows` times `columns`, one after the other, cut into tiles of at most `tile` rows and columns.
-pub(super) fn tiles<T>(
-    to: &mut [T],
-    (rows, columns): (usize, usize),
-    tile: (usize, usize),
-    room: Room,
-) -> Result<Vec<Tile<'_, T>>> {
-    if rows == 0 || columns == 0 {
-        return Ok(Vec::new());
-    }
-    let matrices = to.len() / rows.saturating_mul(columns).max(1);
-    let count = rows.div_ceil(tile.0).saturating_mul(columns.div_ceil(tile.1)).saturating_mul(matrices);
-    let parts = rows.saturating_mul(columns.div_ceil(tile.1)).saturating_mul(matrices);
-    room.check::<&mut [T]>(parts.saturating_add(count.saturating_mul(8)))?;
-    let mut tiles: Vec<Tile<'_, T>> = room.list(count)?;
-    for (matrix, to) in to.chunks_mut(rows * columns).enumerate() {
-        for (i, to) in to.chunks_mut(tile.0 * columns).enumerate() {
-            let first = tiles.len();
-            for column in (0..columns).step_by(tile.1) {
-                let columns = column..(column + tile.1).min(columns);
-                tiles.push(Tile { matrix, row: i * tile.0, columns, rows: room.list(tile.0.min(rows))? });
-            }
-            for row in to.chunks_mut(columns) {
-                for (tile, part) in tiles[first..].iter_mut().zip(row.chunks_mut(tile.1)) {
-                    tile.rows.push(part);
-                }
-            }
-        }
-    }
-    Ok(tiles)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -392,18 +355,5 @@ mod tests {
                 assert!(to.iter().enumerate().all(|(i, &x)| x == i * stride), "{n} by {stride}: {to:?}");
             }
         }
-    }
-
-    #[test]
-    fn tiles_are_all_of_a_result() {
-        let mut to = [0; 2 * 3 * 5];
-        for tile in tiles(&mut to, (3, 5), (2, 2), Room::of(1 << 12)).unwrap() {
-            for (i, row) in tile.rows.into_iter().enumerate() {
-                for (j, x) in row.iter_mut().enumerate() {
-                    *x += tile.matrix * 15 + (tile.row + i) * 5 + tile.columns.start + j;
-                }
-            }
-        }
-        assert!(to.iter().enumerate().all(|(i, &x)| i == x));
     }
 }

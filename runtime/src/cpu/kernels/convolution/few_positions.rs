@@ -10,7 +10,7 @@ use super::{COLUMNS, Sizes, WORTH_A_THREAD, Widen, fill_columns};
 use crate::cpu::kernel::{Prepared, Result};
 use crate::cpu::kernels::lanes::{Real, widened};
 use crate::cpu::kernels::linear::{Matrix, multiply_alone};
-use crate::cpu::kernels::window::{Axis, SLOTS, Window, try_work_through};
+use crate::cpu::kernels::window::{Axis, Block, SLOTS, Window, work_through};
 use crate::cpu::room::Room;
 use num_traits::{One, Zero};
 use rayon::prelude::*;
@@ -41,10 +41,12 @@ struct Cut {
     /// Parts of the sum.
     parts: usize,
     slots: usize,
+    /// What each block of taps meets.
+    met: Vec<Block>,
 }
 
 impl Cut {
-    fn of(sizes: Sizes) -> Cut {
+    fn of(sizes: Sizes, room: Room) -> Result<Cut> {
         let exchanged = |a: &Axis| Axis {
             image: a.image,
             grid: a.kernel,
@@ -62,7 +64,9 @@ impl Cut {
         let blocks = sizes.inputs.saturating_mul(sizes.window.kernel().div_ceil(taps));
         let parts = SLOTS.div_ceil(products).min(each / WORTH_A_THREAD).clamp(1, blocks.max(1));
         let slots = products.saturating_mul(parts).clamp(1, SLOTS);
-        Cut { window, images, taps, parts, slots, sizes }
+        let has_results = sizes.batch * sizes.groups * sizes.outputs > 0;
+        let met = if has_results { window.blocks(taps, room)? } else { Vec::new() };
+        Ok(Cut { window, images, taps, parts, slots, met, sizes })
     }
 
     /// Elements of the result.
@@ -89,8 +93,7 @@ impl Cut {
         (x, w): (&[T], &[T::Wide]),
         columns: &mut [T::Wide],
         to: &mut [T::Wide],
-        room: Room,
-    ) -> Result<()> {
+    ) {
         let Sizes { groups, inputs, outputs, .. } = self.sizes;
         let (positions, all_taps, image) = (self.window.kernel(), self.window.grid(), self.window.image());
         let rows = to.len() / outputs;
@@ -100,11 +103,11 @@ impl Cut {
         for block in self.blocks(part) {
             let (channel, tap) = (block / per_channel, block % per_channel * self.taps);
             let n = self.taps.min(all_taps - tap);
-            let met = self.window.block(tap..tap + n, room)?;
+            let met = &self.met[tap / self.taps];
             for (i, columns) in columns[..rows * n].chunks_mut(positions * n).enumerate() {
                 let plane = ((first + i) * groups + group) * inputs + channel;
                 let x = &x[plane * image..(plane + 1) * image];
-                fill_columns(&self.window, &met, x, Widen::<T>(PhantomData), columns);
+                fill_columns(&self.window, met, x, Widen::<T>(PhantomData), columns);
             }
             let w = Matrix {
                 elements: &w[group * outputs * depth + channel * all_taps + tap..],
@@ -114,7 +117,6 @@ impl Cut {
             let columns = Matrix { elements: &columns[..rows * n], row: 1, column: n };
             multiply_alone((outputs, rows, n), w, columns, to, Some(T::Wide::one()));
         }
-        Ok(())
     }
 
     /// Adds the parts of the sum and takes them to where they belong.
@@ -139,21 +141,20 @@ impl Cut {
     }
 }
 
-pub(super) fn conv<T: Real>(sizes: Sizes) -> Prepared {
+pub(super) fn conv<T: Real>(sizes: Sizes, room: Room) -> Result<Prepared> {
     let weights = if T::IS_WIDE { 0 } else { sizes.weights() };
-    let cut = Cut::of(sizes);
+    let cut = Cut::of(sizes, room)?;
     let (result, slot) = (cut.result(), cut.columns());
     let words = weights
         .saturating_add(result.saturating_mul(cut.parts))
         .saturating_add(cut.slots.saturating_mul(slot));
-    Prepared::new(move |io| {
+    let prepared = Prepared::new(move |io| {
         let (x, w) = (io.slice::<T>(0)?, io.slice::<T>(1)?);
         let bias = if io.has(2) { Some(io.slice::<T>(2)?) } else { None };
         let to = io.out::<T>(0)?;
         if to.is_empty() {
             return Ok(());
         }
-        let memory = io.room();
         let (room, scratch) = io.scratch::<T::Wide>().split_at_mut(weights);
         let w = widened(w, room);
         let (sums, scratch) = scratch.split_at_mut(result * cut.parts);
@@ -166,13 +167,13 @@ pub(super) fn conv<T: Real>(sizes: Sizes) -> Prepared {
                 blocks.map(move |(i, sums)| ((part, group, i), sums))
             })
         });
-        try_work_through(tasks, scratch, slot, |columns, ((part, group, i), sums)| {
-            cut.multiply::<T>((part, group, i * cut.images), (x, w), columns, sums, memory)
-        })?;
+        work_through(tasks, scratch, slot, |columns, ((part, group, i), sums)| {
+            cut.multiply::<T>((part, group, i * cut.images), (x, w), columns, sums);
+        });
         cut.store(sums, bias, to);
         Ok(())
-    })
-    .scratch(words.saturating_mul(size_of::<T::Wide>()))
+    });
+    Ok(prepared.scratch(words.saturating_mul(size_of::<T::Wide>())))
 }
 
 #[cfg(test)]

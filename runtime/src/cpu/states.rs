@@ -1,0 +1,195 @@
+//! States: inputs that stay in memory from run to run, and from plan to plan.
+//!
+//! They have a memory of their own, the beginning of the arena as plans lay it out. It is there before the first run if
+//! somebody sets the states, and every plan that puts them where the last one did takes it over: no state is copied.
+
+use super::ExecuteError;
+use super::exec::{Frame, Scope, known_tensor};
+use crate::bytes::AlignedBytes;
+use crate::data::{Data, DataRef};
+use crate::host::{HostError, TensorRef};
+use crate::plan::arena::rounded;
+use crate::plan::{GraphPlan, Place, State};
+use ampc_ir::{DType, Module, Value};
+use rustc_hash::FxHashMap;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+/// The memory of the states of a graph.
+#[derive(Default)]
+pub(super) struct StateMemory {
+    slots: Vec<Slot>,
+    bytes: AlignedBytes,
+}
+
+/// A state, and where it is.
+#[derive(Clone, PartialEq, Eq)]
+struct Slot {
+    /// Which formal input it is.
+    input: usize,
+    offset: usize,
+    len: usize,
+    dtype: DType,
+    dims: Vec<u64>,
+}
+
+impl StateMemory {
+    /// Memory for the states that a plan keeps; zeros. `None` if there is not so much.
+    pub(super) fn of_plan(plan: &GraphPlan) -> Option<StateMemory> {
+        let bytes = AlignedBytes::zeroed(plan.state_bytes)?;
+        Some(StateMemory { slots: slots_of(plan).collect(), bytes })
+    }
+
+    /// Other memory for the states that are here; before there are any, for those that a module will have. It is zeroed.
+    ///
+    /// # Errors
+    /// If there is not so much, or it is more than `most`.
+    pub(super) fn anew(&self, module: &Module, most: u64) -> Result<StateMemory, HostError> {
+        let slots = self.slots_or_of(module).into_owned();
+        let end = slots.last().map_or(0, |slot| slot.offset.saturating_add(rounded(slot.len)));
+        let bytes = AlignedBytes::zeroed(end).filter(|_| end as u64 <= most);
+        Ok(StateMemory { slots, bytes: bytes.ok_or(HostError::NoMemory { bytes: end as u64 })? })
+    }
+
+    /// The formal inputs that have a place here, or will have one when the module is planned, in order.
+    pub(super) fn inputs(&self, module: &Module) -> Vec<usize> {
+        let mut inputs: Vec<usize> = self.slots_or_of(module).iter().map(|slot| slot.input).collect();
+        inputs.sort_unstable();
+        inputs
+    }
+
+    /// The states that are here; before there are any, those that a module will have.
+    fn slots_or_of(&self, module: &Module) -> Cow<'_, [Slot]> {
+        if self.slots.is_empty() { slots_of_module(module).into() } else { self.slots.as_slice().into() }
+    }
+
+    /// Whether the states are where a plan has them.
+    pub(super) fn is_of(&self, plan: &GraphPlan) -> bool {
+        self.bytes.as_slice().len() == plan.state_bytes && self.slots.iter().cloned().eq(slots_of(plan))
+    }
+
+    pub(super) fn as_slice(&self) -> &[u8] {
+        self.bytes.as_slice()
+    }
+
+    pub(super) fn as_mut_slice(&mut self) -> &mut [u8] {
+        self.bytes.as_mut_slice()
+    }
+
+    /// The states, by formal input.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (usize, TensorRef<'_>)> {
+        self.slots.iter().map(|slot| {
+            let bytes = &self.as_slice()[slot.offset..slot.offset + slot.len];
+            (slot.input, TensorRef::of_numbers(slot.dtype, &slot.dims, bytes))
+        })
+    }
+
+    /// Lets `fill` write each state, of which it is told the formal input.
+    ///
+    /// # Errors
+    /// Those of `fill`.
+    pub(super) fn fill<E>(
+        &mut self,
+        mut fill: impl FnMut(usize, &mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let bytes = self.bytes.as_mut_slice();
+        let mut slots = self.slots.iter();
+        slots.try_for_each(|slot| fill(slot.input, &mut bytes[slot.offset..slot.offset + slot.len]))
+    }
+
+    /// Takes the states that are given.
+    pub(super) fn take(&mut self, given: &[Option<DataRef<'_>>]) {
+        let bytes = self.bytes.as_mut_slice();
+        for slot in &self.slots {
+            let tensor = given.get(slot.input).copied().flatten().and_then(DataRef::tensor);
+            if let Some(from) = tensor.and_then(|tensor| tensor.bytes()).filter(|from| from.len() == slot.len)
+            {
+                bytes[slot.offset..slot.offset + slot.len].copy_from_slice(from);
+            }
+        }
+    }
+}
+
+/// The states whose sizes the types of a module say, where its plan will put them.
+fn slots_of_module(module: &Module) -> Vec<Slot> {
+    let graph = module.graph(module.main());
+    let ty = |value| {
+        let (dtype, dims) = known_tensor(&module.value(value).ty)?;
+        let count = dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d))?;
+        Some((dtype, usize::try_from(dtype.storage_bytes(count)?).ok()?, dims))
+    };
+    let inputs: FxHashMap<Value, usize> = graph.inputs().iter().copied().zip(0..).collect();
+    let (mut slots, mut end) = (Vec::new(), 0usize);
+    for &(now, next) in &graph.states {
+        let (Some(&input), Some((dtype, len, dims))) = (inputs.get(&now), ty(now)) else { continue };
+        if ty(next).is_some_and(|next| next.1 == len) {
+            slots.push(Slot { input, offset: end, len, dtype, dims });
+            end = end.saturating_add(rounded(len));
+        }
+    }
+    slots
+}
+
+/// The states that a plan keeps, where it has them.
+fn slots_of(plan: &GraphPlan) -> impl Iterator<Item = Slot> {
+    plan.states.iter().filter_map(|state| {
+        let planned = &plan.values[state.now as usize];
+        let (Place::Arena { offset, len }, Some((dtype, dims))) = (planned.place, &planned.tensor) else {
+            return None;
+        };
+        Some(Slot { input: state.now as usize, offset, len, dtype: *dtype, dims: dims.clone() })
+    })
+}
+
+/// Where the next value of a state is that can be copied into its place as it is: in the arena behind the states, where
+/// no other state is written.
+fn copied_from(plan: &GraphPlan, state: &State) -> Option<(usize, usize)> {
+    match plan.values[state.next as usize].place {
+        Place::Arena { offset, len } if offset >= plan.state_bytes => Some((offset, len)),
+        _ => None,
+    }
+}
+
+/// The next values of the states that neither are in place already nor can be copied there as they are, by formal input.
+/// They are read before any output is taken and any state is written.
+pub(super) fn next_states(scope: Scope<'_>, frame: &Frame) -> Result<BTreeMap<usize, Data>, HostError> {
+    let copied = scope.plan.states.iter().filter(|s| s.copied && copied_from(scope.plan, s).is_none());
+    let mut next = BTreeMap::new();
+    for state in copied.chain(&scope.plan.moved) {
+        if let Some(data) = frame.get(scope, state.next) {
+            next.insert(state.now as usize, data.to_data()?);
+        }
+    }
+    Ok(next)
+}
+
+/// Puts next values of states into their places, and gives back those that have none.
+pub(super) fn store_states(
+    plan: &GraphPlan,
+    frame: &mut Frame,
+    mut next: BTreeMap<usize, Data>,
+) -> BTreeMap<usize, Data> {
+    for state in plan.states.iter().filter(|state| state.copied) {
+        let Place::Arena { offset, len } = plan.values[state.now as usize].place else { continue };
+        let data = next.remove(&(state.now as usize));
+        let (states, rest) = frame.memory_mut();
+        let from = match copied_from(plan, state) {
+            Some((from, len)) => Some(&rest[from - plan.state_bytes..][..len]),
+            None => data.as_ref().and_then(Data::tensor).and_then(|tensor| tensor.bytes()),
+        };
+        if let Some(from) = from {
+            states[offset..offset + len].copy_from_slice(from);
+        }
+    }
+    next
+}
+
+/// What remains of the states of an earlier plan where a new one has no place for them, by formal input.
+///
+/// # Errors
+/// If there is not enough memory for a copy.
+pub(super) fn left_over(states: &StateMemory, plan: &GraphPlan) -> Result<Vec<(usize, Data)>, ExecuteError> {
+    let moves = |at: usize| plan.moved.iter().any(|state| state.now as usize == at);
+    let left = states.iter().filter(|&(at, _)| moves(at));
+    left.map(|(at, tensor)| Ok((at, DataRef::Tensor(tensor).to_data()?))).collect()
+}
