@@ -15,7 +15,7 @@ mod formulas;
 
 use self::formulas::CrossEntropy;
 use super::custom::CustomLoss;
-use super::spec::{Settings, SpecError};
+use super::spec::{Settings, SpecError, setting};
 use super::{free_name, inference, public_name_or_warn};
 use crate::autodiff::{LOSS, RuleError, check_loss};
 use crate::build::{Build, Nodes};
@@ -97,7 +97,7 @@ impl FromStr for LossSpec {
                 let kind = LossKind::CrossEntropy {
                     ignore_index: given.number("ignore_index", "an integer")?,
                     label_smoothing: given.within("label_smoothing", 0.0, 1.0)?.unwrap_or(0.0),
-                    weights: given.word("weights").map(str::to_owned),
+                    weights: given.word("weights"),
                     axis: given.number("axis", "an axis")?,
                 };
                 (kind, "of, ignore_index, label_smoothing, weights, axis")
@@ -110,7 +110,7 @@ impl FromStr for LossSpec {
                 return Err(SpecError { expected, found: other.into() });
             }
         };
-        let of = given.word("of").map(str::to_owned);
+        let of = given.word("of");
         given.finish(known)?;
         Ok(LossSpec { kind, of })
     }
@@ -118,7 +118,7 @@ impl FromStr for LossSpec {
 
 impl fmt::Display for LossSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut settings: Vec<String> = self.of.iter().map(|of| format!("of={of}")).collect();
+        let mut settings: Vec<String> = self.of.iter().map(|of| setting("of", of)).collect();
         match &self.kind {
             LossKind::Output(name) => return write!(f, "output:{name}"),
             LossKind::CrossEntropy { ignore_index, label_smoothing, weights, axis } => {
@@ -126,7 +126,7 @@ impl fmt::Display for LossSpec {
                 if *label_smoothing != 0.0 {
                     settings.push(format!("label_smoothing={label_smoothing}"));
                 }
-                settings.extend(weights.iter().map(|name| format!("weights={name}")));
+                settings.extend(weights.iter().map(|name| setting("weights", name)));
                 settings.extend(axis.map(|axis| format!("axis={axis}")));
             }
             LossKind::Mse | LossKind::L1 | LossKind::BceWithLogits | LossKind::Custom(_) => {}
@@ -479,5 +479,30 @@ fn made_by(module: &Module, mut value: Value) -> Option<Node> {
             return Some(node);
         }
         value = module.node(node).operand(0)?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn losses_are_read_as_they_are_spelled() {
+        let names = ["y", "a,b", "a,\"b\"", "a=b", "\\,", "a b"];
+        for (of, weights) in names.iter().flat_map(|of| names.map(|weights| (*of, weights))) {
+            let kind = LossKind::CrossEntropy {
+                ignore_index: Some(-100),
+                label_smoothing: 0.5,
+                weights: Some(weights.into()),
+                axis: None,
+            };
+            for kind in [kind, LossKind::Mse] {
+                let spec = LossSpec { kind, of: Some(of.into()) };
+                let text = spec.to_string();
+                assert_eq!(text.parse().as_ref(), Ok(&spec), "{text}");
+            }
+        }
+        assert_eq!("mse:\"of=a,b\"".parse::<LossSpec>().unwrap().of.as_deref(), Some("a,b"));
+        assert!("mse:\"of=a,b".parse::<LossSpec>().is_err());
     }
 }

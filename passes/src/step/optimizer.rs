@@ -86,7 +86,7 @@ impl FromStr for Optimizer {
                 if kind == "adam" {
                     (OptimizerKind::Adam { beta1, beta2, epsilon }, 0.0, "beta1, beta2, eps, weight_decay")
                 } else {
-                    let hf = match given.word("mode") {
+                    let hf = match given.word("mode").as_deref() {
                         None | Some("torch") => false,
                         Some("hf") => true,
                         Some(other) => {
