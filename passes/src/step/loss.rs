@@ -2,14 +2,14 @@
 //!
 //! | kind | what it computes | target |
 //! |---|---|---|
-//! | `cross-entropy` | mean of −w\[t\] · log softmax(p)\[t\], over the sum of all w\[t\] | class numbers, i64, p's shape without the axis of classes |
+//! | `cross-entropy` | mean of −w\[t\] · log softmax(p)\[t\], over the sum of all w\[t\] | class numbers, i64 or i32, p's shape without the axis of classes |
 //! | `mse` | mean of (p − t)² | p's type and shape |
 //! | `l1` | mean of abs(p − t) | p's type and shape |
 //! | `bce-with-logits` | mean of t · softplus(−p) + (1 − t) · softplus(p) | p's type and shape, within \[0, 1\] |
 //!
 //! With label smoothing ε, cross-entropy is (1 − ε) times the above plus ε/C times the same mean of the sum over all C
-//! classes (Szegedy et al., arXiv 1512.00567, as torch.nn.CrossEntropyLoss has it). Everything is computed in fp32: the
-//! pass pins its nodes.
+//! classes (Szegedy et al., arXiv 1512.00567, as torch.nn.CrossEntropyLoss has it). The nodes get the role `loss`, which
+//! keeps them in fp32 whatever the policy says (not with `precision=low`). A prediction in f64 is computed in f64.
 
 mod formulas;
 
@@ -73,7 +73,7 @@ impl LossKind {
 /// A loss, mostly as it is spelled: `cross-entropy:ignore_index=-100,label_smoothing=0.1,of=logits`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LossSpec {
-    /// Which.
+    /// The formula, or the output of the model that is the loss.
     pub kind: LossKind,
     /// The output that it is the loss of: the first one without it.
     pub of: Option<String>,
@@ -193,8 +193,8 @@ pub enum LossError {
     },
     /// The input of targets is of another type.
     #[error(
-        "the loss {kind} reads the input `{target}`: expected {expected}, found {found}; name another input, or one that \
-         the model has not and that is made"
+        "the loss {kind} reads the input `{target}`: expected {expected}, found {found}; name another input, or a name \
+         that the model does not use, for which an input is added"
     )]
     Target {
         /// The loss.
@@ -470,7 +470,7 @@ fn may_be_one_shape(a: Option<&Shape>, b: Option<&Shape>) -> bool {
     }
 }
 
-/// The node whose elements a value has, behind nodes that only move them.
+/// The node that computed the elements of a value; nodes that only move them are looked through.
 fn made_by(module: &Module, mut value: Value) -> Option<Node> {
     loop {
         let (node, _) = module.producer(value)?;

@@ -19,9 +19,9 @@ use std::sync::Arc;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnOverflow {
-    /// Nothing but the scaler's own state changes.
+    /// The step is skipped: only the scaler's state and the offset of dropouts change.
     Skip,
-    /// SGD takes the step with gradients of 0; Adam and AdamW skip it.
+    /// SGD takes the step with gradients of 0, and running statistics move on; Adam, AdamW and custom optimizers skip it.
     ZeroGrad,
 }
 

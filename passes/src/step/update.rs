@@ -320,7 +320,7 @@ impl Update {
         let message = if self.has_optimizer() {
             "every weight is kept in fp32: none is read in 16 bits alone"
         } else {
-            "without an optimizer the option has no effect: weights are inputs of the step, and no states"
+            "`master_weights=none` has no effect without an optimizer: weights are inputs of the step, and no states"
         };
         cx.warn("update.master_weights", None, message.to_owned());
     }
