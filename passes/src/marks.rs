@@ -44,7 +44,7 @@ pub enum Purpose {
     Loss,
     /// It makes the factor that undoes the loss scale.
     Unscale,
-    /// It looks for gradients that are not finite.
+    /// It finds whether all gradients are finite, so that the step is taken.
     GradCheck,
     /// It makes the factor that clips gradients.
     Clip,

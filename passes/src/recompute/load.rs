@@ -63,12 +63,13 @@ impl Load {
     /// The most live bytes at an index of `range`; 0 if it is empty.
     pub(super) fn max(&self, range: RangeInclusive<usize>) -> i64 {
         let (first, last) = range.into_inner();
-        self.max_below(1, (0, self.size - 1), (first, last)).unwrap_or(0)
+        let max = (first <= last).then(|| self.max_below(1, (0, self.size - 1), (first, last)));
+        max.flatten().unwrap_or(0)
     }
 
     /// The maximum in the subtree of `at`, of the leaves `low` to `high`; `None` if none of them is in the range.
     fn max_below(&self, at: usize, (low, high): (usize, usize), range: (usize, usize)) -> Option<i64> {
-        if range.0 > range.1 || range.1 < low || high < range.0 {
+        if range.1 < low || high < range.0 {
             return None;
         }
         if range.0 <= low && high <= range.1 {
