@@ -1,9 +1,11 @@
-//! `dce`: what the passes left without a reader goes: inserted casts, and constants (initializers and Constant nodes)
-//! that had a reader before, because their readers read another version, or compute without them.
+//! `dce`: what the passes left without a reader goes: inserted casts, nodes that compute gradients, and constants
+//! (initializers and Constant nodes) that had a reader before, because their readers read another version, or compute
+//! without them.
 //! Other nodes of the author stay, read or not, and so do constants that nobody read in the beginning: an untouched
 //! model comes back as it was.
 
 use crate::flow;
+use crate::marks::{Phase, phase_of};
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::pipeline::Spelled;
 use ampc_ir::module::Provenance;
@@ -17,7 +19,7 @@ pub struct Dce;
 
 impl Spelled for Dce {
     const NAME: &'static str = "dce";
-    const ABOUT: &'static str = "inserted casts and constants that nobody reads go";
+    const ABOUT: &'static str = "inserted casts, gradients and constants that nobody reads go";
     fn blank() -> Self {
         Dce
     }
@@ -37,12 +39,16 @@ impl Pass for Dce {
     }
 }
 
-/// Whether a node goes when nobody reads its results: an inserted cast, or a constant that lost its readers.
+/// Whether a node goes when nobody reads its results: an inserted cast, one that computes gradients, or a constant that
+/// lost its readers.
 fn may_go(module: &Module, node: Node) -> bool {
     let data = module.node(node);
     let is_constant = data.schema().is_some_and(|s| s.kind == OpKind::Constant);
     let lost = |v: &Value| module.value(*v).lost_reader;
-    data.provenance == Provenance::Inserted || is_constant && data.results().iter().flatten().any(lost)
+    let is_gradient = phase_of(module, node) == Some(Phase::Backward);
+    data.provenance == Provenance::Inserted
+        || is_gradient
+        || is_constant && data.results().iter().flatten().any(lost)
 }
 
 fn clean(module: &mut Module, graph: GraphId) -> bool {

@@ -143,16 +143,18 @@ impl Liveness {
     fn take_places(&mut self, module: &Module) {
         for place in 0..self.nodes.len() {
             let data = module.node(self.nodes[place]);
-            if !data.schema().is_some_and(|schema| is_elementwise(schema.kind)) {
-                continue;
-            }
+            let candidates = match data.schema().map(|schema| schema.kind) {
+                Some(kind) if is_elementwise(kind) => data.operands(),
+                Some(kind) if OVERWRITES_FIRST.contains(&kind) => &data.operands()[..1],
+                _ => continue,
+            };
             let Some(result) = data.result(0).and_then(|value| self.storage(value)) else { continue };
             let bytes = self.storages[result].bytes;
             let ends = |&storage: &usize| {
                 let found = self.storages[storage];
                 storage != result && found.last == place && found.bytes == bytes
             };
-            self.taken[place] = data.operands().iter().flatten().filter_map(|&v| self.storage(v)).find(ends);
+            self.taken[place] = candidates.iter().flatten().filter_map(|&v| self.storage(v)).find(ends);
         }
     }
 
@@ -170,6 +172,16 @@ impl Liveness {
         }
     }
 }
+
+/// Operators that are not element by element, and compute their result in the buffer of operand 0 if it is not read later.
+const OVERWRITES_FIRST: [OpKind; 6] = [
+    OpKind::BatchNormalization,
+    OpKind::LogSoftmax,
+    OpKind::LpNormalization,
+    OpKind::ScatterElements,
+    OpKind::ScatterND,
+    OpKind::Softmax,
+];
 
 /// The size of a tensor, at most [`MOST`]; 0 of what is none.
 fn bytes(module: &Module, sizes: &Sizes, value: Value) -> i64 {

@@ -16,7 +16,7 @@ pub(super) const MODEL: &str = "  input %x : f32[N, 6]\n  const %w : f32[6, 16] 
 
 /// The numbers of samples `from` to `to`: four classes that a linear model tells apart.
 pub(super) fn samples(from: u16, to: u16) -> (HostTensor, HostTensor) {
-    let value = |sample: u16, i: u16| f32::from((sample * 31 + i * 17) % 23) / 11.0 - 1.0;
+    let value = |sample: u16, i: u16| f32::from((sample % 23 * 31 + i * 17) % 23) / 11.0 - 1.0;
     let x: Vec<f32> = (from..to).flat_map(|sample| (0..6).map(move |i| value(sample, i))).collect();
     let labels: Vec<i64> = (from..to)
         .map(|sample| i64::from(value(sample, 0) > 0.0) * 2 + i64::from(value(sample, 1) > 0.0))

@@ -4,8 +4,9 @@ use super::RuleError;
 use super::backward::{Backward, Build, Ruled};
 use ampc_ir::op::OpKind;
 use ampc_ir::views::NodeView;
+use ampc_ir::views::TransposeView;
 use ampc_ir::views::linear::{Equation, GemmView, Label};
-use ampc_ir::{AttrValue, Dim, Value};
+use ampc_ir::{AttrValue, Dim, Module, Node, Value};
 
 /// dA = dY·Bᵀ and dB = Aᵀ·dY, each without what was broadcast.
 ///
@@ -36,14 +37,14 @@ pub(super) fn matmul(b: &mut Backward<'_>) -> Ruled {
     }
     if b.needs(0) {
         let d = if ranks == (2, 2) {
-            b.gemm((dy, false), (r, true), 1.0)?
+            multiply(b, (dy, false), (r, true), 1.0)?
         } else if ranks.0 == 2 {
             let (dy, r) = (batch_as_columns(b, dy)?, batch_as_columns(b, r)?);
             // Both have the rows of A, or those of B, and all that is summed over as columns.
-            b.gemm((dy, false), (r, true), 1.0)?
+            multiply(b, (dy, false), (r, true), 1.0)?
         } else if ranks.1 == 2 {
             let rows = b.as_matrix(dy)?;
-            b.gemm((rows, false), (r, true), 1.0)?
+            multiply(b, (rows, false), (r, true), 1.0)?
         } else {
             let transposed = b.transpose_last(r)?;
             let d = b.matmul(dy, transposed)?;
@@ -55,7 +56,7 @@ pub(super) fn matmul(b: &mut Backward<'_>) -> Ruled {
     if b.needs(1) {
         let d = if ranks.1 == 2 {
             let (l, dy) = (b.as_matrix(l)?, b.as_matrix(dy)?);
-            b.gemm((l, true), (dy, false), 1.0)?
+            multiply(b, (l, true), (dy, false), 1.0)?
         } else {
             let transposed = b.transpose_last(l)?;
             let d = b.matmul(transposed, dy)?;
@@ -67,6 +68,42 @@ pub(super) fn matmul(b: &mut Backward<'_>) -> Ruled {
     Ok(())
 }
 
+/// The product α·A'·B', where a prime is a transposition or none. Of a weight that the forward pass transposes, the weight
+/// itself is read the other way round, so that its transposition need not be kept until the gradients are computed:
+///
+/// ```text
+/// %t = Transpose(%w) {perm=[1, 0]}      %dx = Gemm(%dy, %w), and not Gemm(%dy, %t) {transB=1}
+/// %y = MatMul(%x, %t)
+/// ```
+fn multiply(
+    b: &mut Backward<'_>,
+    (left, trans_a): (Value, bool),
+    (right, trans_b): (Value, bool),
+    alpha: f32,
+) -> Ruled<Value> {
+    let of = |value: Value, trans: bool| match transposed_weight(b.module(), value) {
+        Some(weight) => (weight, !trans),
+        None => (value, trans),
+    };
+    let (left, right) = (of(left, trans_a), of(right, trans_b));
+    b.gemm(left, right, alpha)
+}
+
+/// The weight, or its cast, of which a matrix is the transposition; `None` if it is something else.
+fn transposed_weight(module: &Module, value: Value) -> Option<Value> {
+    let (node, _) = module.producer(value)?;
+    let view = NodeView::new(module, node).filter(|view| view.kind() == OpKind::Transpose)?;
+    let source = view.operand(0)?;
+    let turns = TransposeView::read(&view).perm(2).is_ok_and(|perm| perm == [1, 0]);
+    let is_kept = |value: Value| module.producer(value).is_none();
+    let casts = |(node, _): (Node, u32)| {
+        let data = module.node(node);
+        let is_cast = data.schema().is_some_and(|schema| schema.kind == OpKind::Cast);
+        is_cast && data.operand(0).is_some_and(is_kept)
+    };
+    (turns && (is_kept(source) || module.producer(source).is_some_and(casts))).then_some(source)
+}
+
 /// A value with its two axes exchanged. Of a product Gemm(A, B) it is Gemm(Bᵀ, Aᵀ), so that no matrix is moved; the first
 /// product is left without readers.
 pub(super) fn turned(b: &mut Backward<'_>, a: Value) -> Ruled<Value> {
@@ -76,7 +113,7 @@ pub(super) fn turned(b: &mut Backward<'_>, a: Value) -> Ruled<Value> {
     let product = node.filter(|node| is_free(node) && module.uses(a).next().is_none());
     let read = |node: NodeView<'_>| Some((GemmView::read(&node), node.operand(0)?, node.operand(1)?));
     let Some((view, left, right)) = product.and_then(read) else { return b.transpose(a, &[1, 0]) };
-    b.gemm((right, !view.trans_b), (left, !view.trans_a), view.alpha)
+    multiply(b, (right, !view.trans_b), (left, !view.trans_a), view.alpha)
 }
 
 /// A batch of matrices [.., m, n] as one matrix [m, .. · n].
@@ -93,17 +130,17 @@ pub(super) fn gemm(b: &mut Backward<'_>) -> Ruled {
     let (left, right, dy) = (b.x(0)?, b.x(1)?, b.dy0()?);
     if b.needs(0) {
         let d = if view.trans_a {
-            b.gemm((right, view.trans_b), (dy, true), view.alpha)?
+            multiply(b, (right, view.trans_b), (dy, true), view.alpha)?
         } else {
-            b.gemm((dy, false), (right, !view.trans_b), view.alpha)?
+            multiply(b, (dy, false), (right, !view.trans_b), view.alpha)?
         };
         b.add(0, d)?;
     }
     if b.needs(1) {
         let d = if view.trans_b {
-            b.gemm((dy, true), (left, view.trans_a), view.alpha)?
+            multiply(b, (dy, true), (left, view.trans_a), view.alpha)?
         } else {
-            b.gemm((left, !view.trans_a), (dy, false), view.alpha)?
+            multiply(b, (left, !view.trans_a), (dy, false), view.alpha)?
         };
         b.add(1, d)?;
     }
