@@ -2,7 +2,7 @@
 //!
 //! A *storage* is a buffer that one value and its views (Reshape, Flatten, Squeeze, Unsqueeze, Identity) share. It lives from
 //! the index of its producer to that of its last reader. An element-wise node writes into the buffer of an operand of the same
-//! byte size whose last reader it is. The next value of a state is written into the state's buffer. Inputs, states and
+//! byte size whose last reader it is; some other nodes, such as Softmax, into that of operand 0. The next value of a state is written into the state's buffer. Inputs, states and
 //! constants are not counted. Dims that are names or unknown have the extents of [`Sizes::default`]. Time O(n).
 //!
 //! ```text
