@@ -12,8 +12,8 @@
 //!
 //! Weights are kept in fp32: *master weights*. If an inserted cast to 16 bits reads a weight, the optimizer writes what the
 //! cast would make of the next weight: this *low copy* is a state too, and the cast is erased. Without master weights, a
-//! weight that only such a cast reads is kept in 16 bits alone ([`weights`]), and updates that are less than half a unit in
-//! the last place of the weight are lost.
+//! weight that only such a cast reads is kept in 16 bits alone (`update/weights.rs`), and updates that are less than half a
+//! unit in the last place of the weight are lost.
 //!
 //! Without a loss scale and without clipping there is no gradient check: every optimizer then stands right after its
 //! gradient and the last reader of its weight, so that the gradient's memory is free from there on.
