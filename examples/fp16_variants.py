@@ -3,10 +3,10 @@
     python examples/fp16_variants.py [--ampc BINARY] [--steps N] [--batch N] [--seed N]
 
 The variants add one thing after the other to fp16 alone: BatchNormalization and the loss in fp32; master weights in fp32
-and a loss scale; a loss scale that finds itself. A weight near 1 has steps of 2^-11 to 2^-10 in fp16, so that an update of
-learning rate times gradient is rounded away unless it is larger: the share of updates that are lost says so, and the
-weights of BatchNormalization, which begin as 1, do not move at all. Images are 3x32x32, drawn around ten patterns; every
-step takes new ones.
+and a loss scale; a dynamic loss scale. fp16 numbers near 1 are 2^-11 (below) to 2^-10 (above) apart, so an update of a
+weight near 1 is rounded away if it is less than half of that. The column `lost updates` is the share of such updates.
+BatchNormalization weights start at 1, and in fp16 alone none of them moves. Images are 3x32x32, drawn around ten patterns;
+every step takes new ones.
 """
 
 import argparse, json, re, shutil, subprocess, tempfile
@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper, save
 from safetensors.numpy import load_file
 
 ALONE = "--policy all --loss-precision low --scaler none --master-weights none --pin batchnorm*#T1=fp16"
-# The policy is that of fastai: everything but BatchNormalization and losses.
+# fastai's policy: fp16 everywhere except BatchNormalization and the loss.
 VARIANTS = {
     "fp32": "--fp32 --scaler none",
     "fp16 alone": ALONE,
@@ -30,21 +30,25 @@ HELD_OUT = 512
 
 
 class Row(NamedTuple):
-    """What came of a variant."""
+    """One line of the table."""
 
     train: float
-    """The loss, averaged over the last 50 steps or so."""
+    """Training loss, exponential moving average with weight 0.02 per step."""
     held_out: float
+    """Loss on the 512 held-out images after training."""
     lost: float
-    """The share of updates that left the weight what it was."""
+    """Share of weight elements with a gradient other than 0 whose value did not change, mean over every 5th step that was
+    not skipped."""
     moved: int
-    """The weights of BatchNormalization that are not 1 any more."""
+    """Number of BatchNormalization weight elements that are not 1."""
     norms: int
-    """All of them."""
+    """Number of BatchNormalization weight elements."""
     spread: float
-    """Three times their standard deviation."""
+    """3 x standard deviation of the BatchNormalization weights."""
     scale: float
+    """Loss scale of the next step; 1 without one."""
     skipped: int
+    """Number of skipped steps."""
 
 
 def build_model(seed):
@@ -154,10 +158,12 @@ def line(name, row):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--ampc", default=shutil.which("ampc") or "target/release/ampc", help="the binary")
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=300, help="10 or more")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    if options.steps < 10:
+        parser.error("--steps has to be 10 or more")
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         prepare(folder, options.steps, options.batch, options.seed)

@@ -201,7 +201,10 @@ impl Error {
                 }
                 PassError::Update(UpdateError::Wide { .. }) => ErrorKind::Unsupported,
                 PassError::Update(
-                    UpdateError::NoGradients | UpdateError::IsStep | UpdateError::NoInput { .. },
+                    UpdateError::NoGradients
+                    | UpdateError::IsStep
+                    | UpdateError::NoInput { .. }
+                    | UpdateError::NoOptimizer { .. },
                 ) => ErrorKind::Usage,
                 // At this opset the operators that it is made of are not there, or not for these types.
                 PassError::Parameters(ParameterError::Insert(_))

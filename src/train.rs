@@ -58,7 +58,7 @@ pub struct TrainOptions {
     /// Whether cheap activations are computed again for gradients where that lowers the peak of memory; the bits of all
     /// outputs are the same.
     pub recomputes: bool,
-    /// Whether weights are kept in fp32 though they are read in 16 bits only.
+    /// Keep fp32 weights even if only a cast to 16 bits reads them.
     pub keeps_master_weights: bool,
     /// Whether the optimizer writes low copies of weights, or every step casts them.
     pub writes_low_copies: bool,

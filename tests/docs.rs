@@ -293,3 +293,26 @@ fn the_example_trains_a_small_gpt_in_three_precisions() {
         assert!(held_out < 0.9 * first, "{printed}");
     }
 }
+
+/// The tables about fp16 count every fifth step that is not skipped, and the first ones are: with fewer than ten steps
+/// there is nothing to count.
+#[test]
+fn tables_about_fp16_refuse_fewer_than_ten_steps() {
+    #[expect(clippy::disallowed_methods, reason = "tests are told which Python has their packages")]
+    let Ok(python) = std::env::var("AMPC_PYTHON") else {
+        let skipped = "skipped: AMPC_PYTHON does not name a Python that has onnx";
+        let _ = writeln!(std::io::stderr(), "{skipped}");
+        return;
+    };
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for script in ["examples/fp16_variants.py", "tests/judge/master_weights.py"] {
+        let output = Command::new(&python)
+            .arg(root.join(script))
+            .args(["--steps", "9", "--ampc", env!("CARGO_BIN_EXE_ampc")])
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{script}: {said}");
+        assert!(said.contains("--steps has to be 10 or more"), "{script}: {said}");
+    }
+}

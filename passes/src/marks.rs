@@ -19,7 +19,7 @@ pub enum Phase {
     Forward,
     /// The gradients.
     Backward,
-    /// What is behind the gradients: their check, the optimizer, and the next state.
+    /// What comes after the gradients: their check, the optimizer, and the next state.
     Update,
 }
 
@@ -44,7 +44,7 @@ pub enum Purpose {
     Loss,
     /// It makes the factor that undoes the loss scale.
     Unscale,
-    /// It looks for gradients that are not finite.
+    /// It finds whether all gradients are finite, so that the step is taken.
     GradCheck,
     /// It makes the factor that clips gradients.
     Clip,
@@ -97,7 +97,7 @@ impl Mark {
     /// The mark of gradients.
     pub(crate) const GRADIENT: Mark = Mark { phase: Phase::Backward, purpose: None };
 
-    /// The mark of a node behind the gradients.
+    /// The mark of a node after the gradients.
     pub(crate) const fn update(purpose: Purpose) -> Mark {
         Mark { phase: Phase::Update, purpose: Some(purpose) }
     }

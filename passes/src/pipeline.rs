@@ -491,7 +491,12 @@ mod tests {
             "negligible" => words(&["0", "1", "6"]),
             "quantized" => words(&["keep", "lower"]),
             "loss" => words(&["", "loss", "\"a,b\""]),
-            "kind" => words(&["mse", "output:y", "\"cross-entropy:ignore_index=-100,axis=1\""]),
+            "kind" => words(&[
+                "mse",
+                "output:y",
+                "\"cross-entropy:ignore_index=-100,axis=1\"",
+                "\"mse:\\\"of=a,b\\\"\"",
+            ]),
             "train" | "freeze" => words(&["", "w", "\"*.bias\"+v"]),
             "unreached" => words(&["error", "freeze"]),
             "outputs" => words(&["none", "gradients"]),

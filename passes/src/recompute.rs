@@ -1,34 +1,43 @@
 //! `recompute`: activations that are cheap to compute are computed again for the backward part instead of kept for it
-//! (activation recomputation, rematerialisation).
+//! (activation recomputation, rematerialization).
 //!
-//! A step keeps an activation from the node that makes it to the gradient that reads it. Where the node is cheap (element
-//! by element, a cast, a move, a dropout that draws from its state), a copy of it is put right before the first reader
-//! of the backward part, and those readers read the copy. The copy has the same operator, attributes and operands, so it
-//! computes the same bits. What it reads has to be there as well: values that live until then anyway, copies, or values
-//! whose life becomes longer.
+//! A step keeps an activation from the node that makes it to the gradient that reads it. If the node is cheap (element-wise,
+//! a cast, a move, a dropout that draws from its state), a copy of it is put right before the first reader of the backward
+//! part, and the readers there read the copy. The copy has the same operator, attributes and operands, so it computes the
+//! same bits. The estimated peak is never higher than before; if it would not be lower, nothing changes. A graph without a
+//! backward part is left as it is.
+//!
+//! # Search (greedy rematerialization over live ranges)
+//!
+//! Input: live bytes per node (`liveness.rs`), in a segment tree (`recompute/load.rs`).
+//!
+//! 1. For each cheap storage in program order: end its live range at its last forward reader, and give a copy a range that
+//!    begins at its first backward reader. Operands of the copy that no longer live there are copied too, or live longer; at
+//!    most 24 copies are made or moved per candidate.
+//! 2. Keep the change if the peak does not rise and the sum over all nodes of live bytes falls; else undo it.
+//! 3. The peak reached is F. Start again from the original graph with F as threshold: a candidate is tried only if some node
+//!    between its last forward and first backward reader has more than F live bytes. This leaves out copies that do not
+//!    lower the peak.
+//! 4. Apply the copies; if the estimate of the new graph is not lower, remove them.
+//!
+//! Every value below is f32\[64, 64\], 16 KiB; the columns count how many live at a node, before and after.
 //!
 //! ```text
-//! %y = MatMul(%x, %w)                           %y is kept: the gradient of Gelu reads it
-//! %g = Gelu(%y)                                 %g is kept: the gradient of the next product reads it
-//! %z = MatMul(%g, %v)
-//! ...                                           the peak is here, with %y and %g
-//! %g.recomputed = Gelu(%y)                      %g ends at %z, and half as much is kept
-//! %dv = MatMul(%g.recomputedᵀ, %dz)
-//! %dy = ... %y ...
+//! 0  %y  = MatMul(%x, %w)     1  1
+//! 1  %g  = Gelu(%y)           2  2
+//! 2  %z  = MatMul(%g, %v)     3  3     the last forward reader of %g
+//! 3  %h  = Softmax(%z)        4  3
+//! 4  %s  = MatMul(%h, %v)     5  4
+//! 5  %t  = MatMul(%s, %z)     6  5     the peak: 96 KiB, then F = 80 KiB
+//! 6  %dz = MatMul(%t, %h)     5  4     the backward part begins
+//! 7  %dv = MatMul(%g, %dz)    4  4     the first backward reader of %g: %g.recomputed = Gelu(%y) goes before it
+//! 8  %dw = MatMul(%y, %dv)    3  3
 //! ```
 //!
-//! How it is decided, with the bytes that live at each node (`liveness.rs`, counted as runtimes plan) in a tree that
-//! raises ranges and finds maxima in logarithmic time (`recompute/load.rs`):
-//! 1. Candidates are gone through in program order. For each, the copy is tried: its bytes go between its last forward
-//!    reader and its first backward reader, and what the copy reads is demanded at the copy's place: from what lives there,
-//!    from a copy that is moved there, from another copy, or by a longer life. At most 24 copies are made
-//!    or moved for one candidate.
-//! 2. The trial stays if the peak is not above what it was and, summed over all nodes, fewer bytes live.
-//! 3. That gives the lowest peak that is found, F. Everything is then done again, and candidates whose life crosses no
-//!    node with more than F bytes are left alone: nothing is computed again that does not lower the peak.
+//! Of the forward part only `%g` is cheap. Its range 1 to 7 becomes 1 to 2, and 7 to 7 for the copy; `%y` lives at 7 anyway.
+//! The second search tries `%g` again, since node 5, between 2 and 7, has more than F.
 //!
-//! The estimated peak is never higher than before; where it would not be lower, nothing changes. A graph without a backward
-//! part is left as it is.
+//! Cost: O(log n) per changed range, plus the readers and operands of each candidate. Greedy, not optimal.
 
 mod load;
 
@@ -43,7 +52,7 @@ use ampc_ir::module::{Op, Provenance};
 use ampc_ir::op::OpKind;
 use ampc_ir::op::{is_deterministic, is_elementwise, moves};
 use ampc_ir::{Module, Node, Value};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 
 /// The pass.
@@ -70,24 +79,25 @@ impl Pass for Recompute {
         let Some(border) = module.nodes(module.main()).position(is_backward) else {
             return Ok(Changed::No);
         };
-        let peak = estimated_peak(module).bytes;
+        let old_peak = estimated_peak(module).bytes;
         let liveness = Liveness::of(module);
-        let mut first = Search::new(module, &liveness, border);
-        let before = first.load.peak();
-        first.run(i64::MIN);
-        let lowest = first.load.peak();
-        if lowest >= before {
+        let mut unrestricted = Search::new(module, &liveness, border);
+        let before = unrestricted.load.peak();
+        unrestricted.run(i64::MIN);
+        let threshold = unrestricted.load.peak();
+        if threshold >= before {
             return Ok(Changed::No);
         }
         let mut search = Search::new(module, &liveness, border);
-        search.run(lowest);
+        search.run(threshold);
         let copies = search.copies();
         let readers = search.readers();
-        let (made, first) = (copy(module, &liveness, &copies, &readers), estimated_peak(module).bytes);
-        if first < peak {
+        let made = copy(module, &liveness, &copies, &readers);
+        let new_peak = estimated_peak(module).bytes;
+        if new_peak < old_peak {
             return Ok(Changed::Yes);
         }
-        // Copies that stand at one place may need more than one after the other.
+        // The search counts all copies before one node at that node's index. As nodes of their own they may need more memory.
         take_back(module, &made, &readers);
         Ok(Changed::No)
     }
@@ -96,18 +106,24 @@ impl Pass for Recompute {
 /// So many copies are made or moved for one candidate at most.
 const MOST_AT_ONCE: usize = 24;
 
-/// How long a storage lives, and its copy, while the search goes on.
+/// Where a storage and its copy live, as indices in program order, while the search goes on.
 #[derive(Clone, Copy, Debug)]
-struct Life {
-    /// The last place where it is read itself.
+struct LiveRange {
+    /// The last index where the storage itself is read; its range begins at its producer.
     last: usize,
-    /// The places of its copy and of the last reader of that.
-    copy: Option<(usize, usize)>,
-    /// Whether another copy, at the same place, is computed in the place of its copy.
-    passes: bool,
+    copy: Option<CopyRange>,
 }
 
-/// A reader in the backward part: which value of a storage, and where.
+/// Where a copy lives.
+#[derive(Clone, Copy, Debug)]
+struct CopyRange {
+    start: usize,
+    last: usize,
+    /// Whether the element-wise copy that reads it reuses its buffer, so that it adds no bytes.
+    is_overwritten: bool,
+}
+
+/// A reader in the backward part: the value of a storage that it reads, and in which operand.
 #[derive(Clone, Copy, Debug)]
 struct Reader {
     value: Value,
@@ -115,22 +131,22 @@ struct Reader {
     slot: u32,
 }
 
-/// What decides. See the [module documentation](self).
+/// The greedy search of the [module documentation](self).
 struct Search<'a> {
     module: &'a Module,
     liveness: &'a Liveness,
-    /// The place of the first node of the backward part.
+    /// The index of the first node of the backward part.
     border: usize,
     load: Load,
-    lives: Vec<Life>,
+    ranges: Vec<LiveRange>,
     /// Storages whose backward readers read the copy.
     accepted: Vec<bool>,
     /// The forward values of each storage.
     values: Vec<Vec<Value>>,
-    /// What a trial has changed, to be taken back.
-    journal: Vec<(usize, Life)>,
-    /// By how much bytes times places have grown in a trial.
-    grown: i128,
+    /// The ranges that a trial has changed, as they were before.
+    journal: Vec<(usize, LiveRange)>,
+    /// By how much a trial has changed the sum over all nodes of live bytes.
+    live_bytes_change: i128,
 }
 
 impl<'a> Search<'a> {
@@ -143,52 +159,63 @@ impl<'a> Search<'a> {
                 }
             }
         }
-        let lives =
-            liveness.storages.iter().map(|s| Life { last: s.last, copy: None, passes: false }).collect();
+        let ranges = liveness.storages.iter().map(|s| LiveRange { last: s.last, copy: None }).collect();
         let mut load = Load::new(liveness.nodes.len());
         for (i, storage) in liveness.storages.iter().enumerate() {
             load.add(storage.first..=liveness.end(i, storage.last), storage.bytes);
         }
         let accepted = vec![false; liveness.storages.len()];
-        Search { module, liveness, border, load, lives, accepted, values, journal: Vec::new(), grown: 0 }
+        Search {
+            module,
+            liveness,
+            border,
+            load,
+            ranges,
+            accepted,
+            values,
+            journal: Vec::new(),
+            live_bytes_change: 0,
+        }
     }
 
-    /// Tries every candidate whose life crosses a place with a load above `lowest`.
-    fn run(&mut self, lowest: i64) {
-        for storage in 0..self.lives.len() {
+    /// Tries every cheap storage of the forward part where some index between its last forward and its first backward reader
+    /// has more than `threshold` live bytes.
+    fn run(&mut self, threshold: i64) {
+        for storage in 0..self.ranges.len() {
             if self.liveness.storages[storage].first >= self.border {
                 break;
             }
             if self.is_cheap(storage) {
-                self.consider(storage, lowest);
+                self.try_candidate(storage, threshold);
             }
         }
     }
 
-    /// Tries to compute a storage again.
-    fn consider(&mut self, storage: usize, lowest: i64) {
+    /// Tries to compute a storage again, and keeps that if it saves memory.
+    fn try_candidate(&mut self, storage: usize, threshold: i64) {
         let Some((early, late)) = self.gap(storage) else { return };
-        if early + 1 >= late || self.load.max(early + 1..=late - 1) <= lowest {
+        if early + 1 >= late || self.load.max(early + 1..=late - 1) <= threshold {
             return;
         }
         let before = self.load.peak();
         self.journal.clear();
-        self.grown = 0;
-        let last = self.lives[storage].last;
-        self.set(storage, Life { last: early, copy: Some((late, last)), passes: false });
+        self.live_bytes_change = 0;
+        let copy = CopyRange { start: late, last: self.ranges[storage].last, is_overwritten: false };
+        self.set(storage, LiveRange { last: early, copy: Some(copy) });
         let mut budget = MOST_AT_ONCE;
-        let fits = self.demand_operands(storage, late, &mut budget);
-        if fits && self.load.peak() <= before && self.grown < 0 {
+        let fits = self.keep_operands_alive(storage, late, &mut budget);
+        if fits && self.load.peak() <= before && self.live_bytes_change < 0 {
             self.accepted[storage] = true;
             return;
         }
-        while let Some((storage, life)) = self.journal.pop() {
-            self.put(storage, life);
+        while let Some((storage, range)) = self.journal.pop() {
+            self.put(storage, range);
         }
     }
 
-    /// The last forward and the first backward place where a storage is read; `None` if it cannot be computed again there,
-    /// or nobody reads it there.
+    /// Index of the last forward reader (or of the producer, if there is none) and of the first backward reader. `None`
+    /// without a backward reader, if a value of the storage is a graph output, or if a backward reader needs a view that
+    /// cannot be rebuilt.
     fn gap(&self, storage: usize) -> Option<(usize, usize)> {
         let (mut early, mut late) = (self.liveness.storages[storage].first, None);
         for &value in &self.values[storage] {
@@ -196,19 +223,21 @@ impl<'a> Search<'a> {
                 return None;
             }
             for (node, _) in self.module.uses(value) {
-                let place = self.liveness.places[node];
-                if place < self.border {
-                    early = early.max(place);
+                let index = self.liveness.places[node];
+                if index < self.border {
+                    early = early.max(index);
                 } else {
                     self.views_of(value)?;
-                    late = Some(late.map_or(place, |late: usize| late.min(place)));
+                    late = Some(late.map_or(index, |late: usize| late.min(index)));
                 }
             }
         }
         Some((early, late?))
     }
 
-    /// The views by which a value is made of what its storage is; `None` if one of them reads more than is there anyway.
+    /// The chain of views (Reshape and the like) from `value` back to the value that owns its storage, the last view first;
+    /// empty if `value` owns it. `None` if a view has a second operand that is computed (a shape, say), since a copy would
+    /// have to keep that live too.
     fn views_of(&self, mut value: Value) -> Option<Vec<(Node, Value)>> {
         let root = self.liveness.storages[self.liveness.storage(value)?].value;
         let mut views = Vec::new();
@@ -244,8 +273,10 @@ impl<'a> Search<'a> {
             && data.bodies().next().is_none()
     }
 
-    /// Sees to it that what a copy at `place` reads is there. `false` if that takes too many copies.
-    fn demand_operands(&mut self, storage: usize, place: usize, budget: &mut usize) -> bool {
+    /// Makes every operand of the copy of `storage` live at `index`: as it is, by moving an existing copy to an earlier
+    /// index, by a new copy of a cheap operand, or by a longer live range; recursively for the operands of those copies.
+    /// Returns `false` if `budget` runs out, or if an operand is a view that cannot be rebuilt. The caller then rolls back.
+    fn keep_operands_alive(&mut self, storage: usize, index: usize, budget: &mut usize) -> bool {
         let mut work = vec![storage];
         while let Some(storage) = work.pop() {
             let root = self.liveness.storages[storage].value;
@@ -254,27 +285,29 @@ impl<'a> Search<'a> {
             let mut in_place = data.schema().is_some_and(|schema| is_elementwise(schema.kind));
             for &operand in data.operands().iter().flatten() {
                 let Some(needed) = self.liveness.storage(operand) else { continue };
-                let life = self.lives[needed];
-                if place <= life.last {
+                let range = self.ranges[needed];
+                if index <= range.last {
                     continue;
                 }
-                match life.copy {
+                match range.copy {
                     Some(_) if self.views_of(operand).is_none() => return false,
-                    Some((start, last)) => {
-                        let copy = Some((start.min(place), last.max(place)));
-                        self.set(needed, Life { copy, passes: false, ..life });
-                        if start <= place {
+                    Some(CopyRange { start, last, .. }) => {
+                        let (first, last) = (start.min(index), last.max(index));
+                        let copy = CopyRange { start: first, last, is_overwritten: false };
+                        self.set(needed, LiveRange { copy: Some(copy), ..range });
+                        if start <= index {
                             continue;
                         }
                     }
                     None if self.is_cheap(needed) && self.views_of(operand).is_some() && *budget > 0 => {
                         let bytes = |storage: usize| self.liveness.storages[storage].bytes;
-                        let passes = in_place && bytes(needed) == bytes(storage);
-                        in_place &= !passes;
-                        self.set(needed, Life { copy: Some((place, place)), passes, ..life });
+                        let is_overwritten = in_place && bytes(needed) == bytes(storage);
+                        in_place &= !is_overwritten;
+                        let copy = CopyRange { start: index, last: index, is_overwritten };
+                        self.set(needed, LiveRange { copy: Some(copy), ..range });
                     }
                     None => {
-                        self.set(needed, Life { last: place, ..life });
+                        self.set(needed, LiveRange { last: index, ..range });
                         continue;
                     }
                 }
@@ -288,31 +321,31 @@ impl<'a> Search<'a> {
         true
     }
 
-    /// Changes how long a storage and its copy live, and notes how long they did.
-    fn set(&mut self, storage: usize, life: Life) {
-        self.journal.push((storage, self.lives[storage]));
-        self.put(storage, life);
+    /// Changes the live range of a storage and its copy, and notes the old one in the journal.
+    fn set(&mut self, storage: usize, range: LiveRange) {
+        self.journal.push((storage, self.ranges[storage]));
+        self.put(storage, range);
     }
 
-    fn put(&mut self, storage: usize, life: Life) {
+    fn put(&mut self, storage: usize, range: LiveRange) {
         let bytes = self.liveness.storages[storage].bytes;
-        for (life, sign) in [(self.lives[storage], -1), (life, 1)] {
-            let own = self.liveness.storages[storage].first..=self.liveness.end(storage, life.last);
-            // A copy ends where the original would, in whose place a node may compute.
-            let copy = life.copy.filter(|_| !life.passes);
-            let copy = copy.map(|(start, last)| start..=self.liveness.end(storage, last).max(start));
-            for range in std::iter::once(own).chain(copy) {
-                let places = range.end() + 1 - range.start();
-                self.grown += i128::from(sign * bytes) * places as i128;
-                self.load.add(range, sign * bytes);
+        for (range, sign) in [(self.ranges[storage], -1), (range, 1)] {
+            let own = self.liveness.storages[storage].first..=self.liveness.end(storage, range.last);
+            // A copy ends where the original would, whose buffer its last reader may overwrite.
+            let copy = range.copy.filter(|copy| !copy.is_overwritten);
+            let copy = copy.map(|copy| copy.start..=self.liveness.end(storage, copy.last).max(copy.start));
+            for indices in std::iter::once(own).chain(copy) {
+                let count = indices.end() + 1 - indices.start();
+                self.live_bytes_change += i128::from(sign * bytes) * count as i128;
+                self.load.add(indices, sign * bytes);
             }
         }
-        self.lives[storage] = life;
+        self.ranges[storage] = range;
     }
 
     /// The readers in the backward part that read copies.
     fn readers(&self) -> Vec<Reader> {
-        let accepted = (0..self.lives.len()).filter(|&storage| self.accepted[storage]);
+        let accepted = (0..self.ranges.len()).filter(|&storage| self.accepted[storage]);
         let mut readers = Vec::new();
         for &value in accepted.flat_map(|storage| &self.values[storage]) {
             let uses = self.module.uses(value);
@@ -323,58 +356,57 @@ impl<'a> Search<'a> {
         readers
     }
 
-    /// What is copied: the node that makes each value, and the place before which the copy goes, in the order of places and
-    /// then of the originals.
+    /// The copies to insert, as (index of the node before which each goes, value copied), sorted so that operands come first.
     fn copies(&self) -> Copies {
-        let mut places: BTreeMap<Value, usize> = BTreeMap::new();
-        let mut ask = |value: Value, place: usize| {
+        let mut indices: BTreeMap<Value, usize> = BTreeMap::new();
+        let mut ask = |value: Value, index: usize| {
             for (_, view) in self.views_of(value).unwrap_or_default() {
-                places.entry(view).and_modify(|found| *found = place.min(*found)).or_insert(place);
+                indices.entry(view).and_modify(|found| *found = index.min(*found)).or_insert(index);
             }
         };
         for reader in self.readers() {
             ask(reader.value, self.liveness.places[reader.node]);
         }
-        let mut reads = FxHashMap::default();
-        for (life, storage) in self.lives.iter().zip(&self.liveness.storages) {
-            let (Some((place, _)), Some((node, _))) = (life.copy, self.module.producer(storage.value)) else {
+        let mut reads = FxHashSet::default();
+        for (range, storage) in self.ranges.iter().zip(&self.liveness.storages) {
+            let (Some(copy), Some((node, _))) = (range.copy, self.module.producer(storage.value)) else {
                 continue;
             };
             for &operand in self.module.node(node).operands().iter().flatten() {
                 let Some(needed) = self.liveness.storage(operand) else { continue };
-                if place > self.lives[needed].last {
-                    ask(operand, place);
-                    reads.insert((storage.value, operand), ());
+                if copy.start > self.ranges[needed].last {
+                    ask(operand, copy.start);
+                    reads.insert((storage.value, operand));
                 }
             }
         }
-        let roots = self.lives.iter().zip(&self.liveness.storages);
-        places.extend(roots.filter_map(|(life, storage)| Some((storage.value, life.copy?.0))));
+        let roots = self.ranges.iter().zip(&self.liveness.storages);
+        indices.extend(roots.filter_map(|(range, storage)| Some((storage.value, range.copy?.start))));
         let order = |value: Value| self.module.producer(value).map(|(node, _)| self.liveness.places[node]);
-        let mut list: Vec<(usize, Value)> = places.iter().map(|(&value, &place)| (place, value)).collect();
-        list.sort_by_key(|&(place, value)| (place, order(value)));
+        let mut list: Vec<(usize, Value)> = indices.iter().map(|(&value, &index)| (index, value)).collect();
+        list.sort_by_key(|&(index, value)| (index, order(value)));
         Copies { list, reads }
     }
 }
 
 /// What is copied, and which operands of copies are copies as well.
 struct Copies {
-    /// The place before which a copy goes, and the value that it is of.
+    /// The index of the node before which each copy goes, and the value copied; operands come first.
     list: Vec<(usize, Value)>,
-    /// Pairs of a value and an operand of its node.
-    reads: FxHashMap<(Value, Value), ()>,
+    /// Pairs of a copied value and an operand of its node that the copy reads as a copy.
+    reads: FxHashSet<(Value, Value)>,
 }
 
 /// Puts the copies into the graph and has the readers read them. Returns the copies, in order.
 fn copy(module: &mut Module, liveness: &Liveness, copies: &Copies, readers: &[Reader]) -> Vec<Node> {
     let mut made: FxHashMap<Value, Value> = FxHashMap::default();
     let mut nodes = Vec::new();
-    for &(place, value) in &copies.list {
+    for &(index, value) in &copies.list {
         let Some((node, _)) = module.producer(value) else { continue };
         let data = module.node(node);
         let view = is_view(module, node);
         let of_copy = |operand: Value, slot: usize| {
-            let copied = (view && slot == 0) || copies.reads.contains_key(&(value, operand));
+            let copied = (view && slot == 0) || copies.reads.contains(&(value, operand));
             made.get(&operand).copied().filter(|_| copied).unwrap_or(operand)
         };
         let operands = data.operands().iter().enumerate();
@@ -394,7 +426,7 @@ fn copy(module: &mut Module, liveness: &Liveness, copies: &Copies, readers: &[Re
             results: vec![Some((name, ty))],
             provenance: Provenance::User,
         };
-        let copy = module.add_node(module.main(), Position::Before(liveness.nodes[place]), new);
+        let copy = module.add_node(module.main(), Position::Before(liveness.nodes[index]), new);
         *module.node_mut(copy).metadata = metadata;
         Mark { phase: Phase::Backward, purpose: Some(Purpose::Recompute) }.put(module, copy);
         nodes.push(copy);
@@ -414,5 +446,51 @@ fn take_back(module: &mut Module, copies: &[Node], readers: &[Reader]) {
     module.set_operands(edits.collect());
     for &copy in copies.iter().rev() {
         module.erase_node(copy);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ampc_ir::text::{NoData, parse};
+
+    /// The example of the module documentation.
+    const GELU: &str = "opset ai.onnx=21
+
+graph @main {
+  input %x : f32[64, 8]
+  input %w : f32[8, 64]
+  input %v : f32[64, 64]
+  %y = MatMul(%x, %w) : f32[64, 64]
+  %g = Gelu(%y) : f32[64, 64]
+  %z = MatMul(%g, %v) : f32[64, 64]
+  %h = Softmax(%z) : f32[64, 64]
+  %s = MatMul(%h, %v) : f32[64, 64]
+  %t = MatMul(%s, %z) : f32[64, 64]
+  %dz = MatMul(%t, %h) : f32[64, 64] meta {ampc.phase=\"bwd\"}
+  %dv = MatMul(%g, %dz) : f32[64, 64] meta {ampc.phase=\"bwd\"}
+  %dw = MatMul(%y, %dv) : f32[64, 64] meta {ampc.phase=\"bwd\"}
+  output %dw
+}
+";
+
+    #[test]
+    fn the_example_has_the_loads_of_the_documentation() {
+        let module = parse(GELU, &NoData).unwrap();
+        let liveness = Liveness::of(&module);
+        let loads = |search: &Search<'_>| -> Vec<i64> {
+            (0..liveness.nodes.len()).map(|index| search.load.max(index..=index) / (16 << 10)).collect()
+        };
+        let mut search = Search::new(&module, &liveness, 6);
+        assert_eq!(loads(&search), [1, 2, 3, 4, 5, 6, 5, 4, 3]);
+        search.run(i64::MIN);
+        assert_eq!(loads(&search), [1, 2, 3, 3, 4, 5, 4, 4, 3]);
+        assert_eq!(search.load.peak(), 80 << 10);
+        let mut again = Search::new(&module, &liveness, 6);
+        again.run(search.load.peak());
+        assert_eq!(loads(&again), loads(&search));
+        let mut none = Search::new(&module, &liveness, 6);
+        none.run(96 << 10);
+        assert_eq!(none.load.peak(), 96 << 10);
     }
 }

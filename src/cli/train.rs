@@ -236,7 +236,7 @@ struct Session<'a> {
     last: Option<Taken>,
     /// The step that the state was saved after.
     saved: Option<u64>,
-    /// The last evaluation, and the step behind which it was.
+    /// The last evaluation, and the step after which it was.
     evaluated: Option<(u64, Evaluated)>,
     /// Since when samples are counted for the rate of the next line.
     since: Instant,
@@ -403,7 +403,7 @@ impl<'a> Session<'a> {
         Ok(true)
     }
 
-    /// Takes a step, and does what is due behind it; false if there is none to take.
+    /// Takes a step, and does what is due after it; false if there is none to take.
     fn step(&mut self) -> Result<bool, Failure> {
         let due = |every: Option<u64>, step: u64| every.is_some_and(|every| step.is_multiple_of(every));
         let next = self.training.position().step.saturating_add(1);
@@ -483,7 +483,7 @@ impl<'a> Session<'a> {
         self.progress.suspend(|| ui::show(&text))
     }
 
-    /// Computes the loss on samples that are not trained on, unless that was done behind this step.
+    /// Computes the loss on samples that are not trained on, unless that was done after this step.
     fn evaluate(&mut self) -> Result<(), Failure> {
         let step = self.training.position().step;
         let Some(evaluation) =

@@ -241,6 +241,20 @@ fn histograms_are_of_all_gradients() {
     assert!(scaled["activations"]["elements"].as_u64() > Some(100));
 }
 
+/// A static scale is a constant, and one that changes an input: the same tensors are counted.
+#[test]
+fn histograms_of_static_scales_count_what_depends_on_the_scale() {
+    let words = "--state s.safetensors --data d.npz --batch 10 --steps 1 --log t.jsonl --histogram-every 1";
+    let [fixed, dynamic] = ["static:1024", "torch:init=1024"].map(|scaler| {
+        let dir = folder(&["--scaler", scaler]);
+        trained(&dir, words);
+        let records = log(&dir, "t.jsonl");
+        let found = records.iter().find(|record| record.get("gradients").is_some());
+        found.unwrap()["gradients"].clone()
+    });
+    assert_eq!(fixed, dynamic);
+}
+
 /// A rate so small that hardly a weight of fp16 moves, though most of fp32 do; steps that are skipped have no updates.
 #[test]
 fn updates_that_are_lost_are_counted() {

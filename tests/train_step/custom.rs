@@ -171,13 +171,29 @@ fn a_graph_that_is_no_optimizer_is_an_error() {
     assert!(missing.contains("`heavy_ball` has 5 inputs and 1 outputs"), "{missing}");
     let unknown = MOMENTUM.replace("ai.onnx=21", "ai.onnx=21, com.example=1");
     let unknown = of(&unknown.replace("= Mul(%v_next", "= com.example::Mul(%v_next"));
-    assert!(unknown.contains("`change` is of an operator that nobody knows"), "{unknown}");
+    assert!(unknown.contains("`change` is of an unknown operator"), "{unknown}");
     let old = MOMENTUM.replace("ai.onnx=21", "ai.onnx=6");
     let old = CustomOptimizer::of_function(parse(&old, &NoData).unwrap()).unwrap();
     let mut options = options("mse", "sgd", "none", false);
     options.optimizer = old.into();
     let error = train_step(module(LINEAR), &options).unwrap_err().to_string();
     assert!(error.contains("its Mul is that of opset 6, and the model's that of opset 14"), "{error}");
+}
+
+/// A state whose name the model has is renamed, and a warning says so.
+#[test]
+fn states_with_other_names_are_told() {
+    let mut options = options("mse", "sgd", "none", false);
+    options.optimizer = CustomOptimizer::new("mine", |b: &mut UpdateNodes<'_>| {
+        let (m, w, g) = (b.state("m")?, b.weight(), b.gradient());
+        b.next(m, g)?;
+        b.minus(w, m)
+    })
+    .into();
+    let text = LINEAR.replace("output %y", "%m.w = Relu(%x) : f32[4, 3]\n  output %y\n  output %m.w");
+    let step = step_of(&text, &options);
+    let warnings: Vec<_> = step.warnings.iter().filter(|warning| warning.code == "step.name").collect();
+    assert!(warnings.len() == 1 && warnings[0].message.contains("`m.w` is named `m.w.2`"), "{warnings:?}");
 }
 
 fn error_of(

@@ -77,6 +77,7 @@ fn the_next_weight_is_the_low_copy_that_there_would_be() {
         for name in ["w", "b"] {
             assert_eq!(without.state[name].dtype(), DType::F16, "{optimizer}: {name}");
             assert!(!without.state.contains_key(&format!("lo.{name}")), "{optimizer}: {name}");
+            #[expect(clippy::cast_possible_truncation, reason = "f32 holds every number of 16 bits")]
             let start: Vec<f32> = without.state[name].f64s().unwrap().map(|x| x as f32).collect();
             let start = tensor(without.state[name].dims(), &start);
             with.state.insert(name.to_owned(), start);

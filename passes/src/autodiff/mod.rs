@@ -1,4 +1,4 @@
-//! `autodiff`: the gradients of a loss with respect to parameters, as nodes behind those of the forward graph.
+//! `autodiff`: the gradients of a loss with respect to parameters, as nodes after those of the forward graph.
 //!
 //! Reverse-mode differentiation of the main graph as it stands, casts included: the gradient of a value has the element
 //! type of the value, so that every operator runs backward in the precision in which it ran forward. What the pass

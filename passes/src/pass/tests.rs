@@ -58,10 +58,11 @@ fn kind(error: &PassError) -> usize {
         PassError::Update(UpdateError::IsStep) => 35,
         PassError::Update(UpdateError::NoInput { .. }) => 36,
         PassError::Inference(InferenceError::NoLoss) => 37,
+        PassError::Update(UpdateError::NoOptimizer { .. }) => 38,
     }
 }
 
-const KINDS: usize = 38;
+const KINDS: usize = 39;
 
 fn text(opset: u16, lines: &str) -> String {
     format!("module ir=10\nopset ai.onnx={opset}\n\ngraph @main {{\n{lines}}}\n")
@@ -292,6 +293,11 @@ fn training_cases() -> Vec<(usize, Module, Pipeline)> {
         (35, product(), parsed("parameters, loss, expose-parameters, autodiff, update, update")),
         (36, product(), parsed("parameters, loss, autodiff, update")),
         (37, read(&step_without_values()), parsed("inference{of=loss}")),
+        (
+            38,
+            product(),
+            parsed("parameters, loss, expose-parameters, autodiff, update{optimizer=none, clip_norm=1}"),
+        ),
     ]
 }
 

@@ -16,7 +16,7 @@
 //! A Dropout stays as it is where it drops nothing (in inference, or with a constant ratio of 0), where somebody reads its
 //! mask, in bodies and functions, in f64, and where its ratio is not known to be a scalar.
 
-use super::public_name_or_warn;
+use super::{import_ampc, public_name_or_warn, state_input};
 use crate::invariants::Invariants;
 use crate::parameters::add_role;
 use crate::pass::{Changed, Pass, PassCx, PassError, sound};
@@ -25,8 +25,7 @@ use ampc_ir::inserter::InsertError;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::NodeView;
 use ampc_ir::views::broadcast::DropoutView;
-use ampc_ir::{AttrValue, DType, Inserter, Module, Node, NodeSpec, Payload, Symbol, TensorData, Value};
-use std::sync::Arc;
+use ampc_ir::{AttrValue, DType, Inserter, Module, Node, NodeSpec, Symbol, TensorData, Value};
 
 /// The role of the input that is the seed of all dropouts.
 pub const SEED: &str = "dropout-seed";
@@ -74,10 +73,7 @@ impl Pass for PhiloxDropout {
         if dropouts.is_empty() {
             return Ok(Changed::No);
         }
-        let main = module.main();
-        if module.opset(main, ampc_ir::bodies::DOMAIN).is_none() {
-            module.import_opset(main, ampc_ir::bodies::DOMAIN, 1);
-        }
+        import_ampc(module);
         let seed = input(module, "dropout_seed", self.seed, cx);
         let offset = input(module, "dropout_offset", 0, cx);
         add_role(module, SEED, vec![seed]);
@@ -134,9 +130,8 @@ fn constant_number(module: &Module, value: Value) -> Option<f64> {
 /// An input of one u64, with a value to begin with.
 fn input(module: &mut Module, name: &str, number: u64, cx: &mut PassCx<'_>) -> Value {
     let data = TensorData::from_bytes(DType::U64, &[], number.to_le_bytes().to_vec());
-    let payload = Payload::Dense(Arc::new(data.expect("one element")));
-    let (main, name) = (module.main(), public_name_or_warn(module, name, cx));
-    module.add_input(main, name, payload.ty(), Some(payload))
+    let name = public_name_or_warn(module, name, cx);
+    state_input(module, name, data.expect("one element"))
 }
 
 /// Lets PhiloxDropout number `stream` stand for a Dropout, with its name and that of its result.

@@ -1,5 +1,4 @@
-//! `inference`: what is left of a training step when it is not trained any more: the forward model, with the weights that
-//! the step's inputs have as values.
+//! `inference`: extracts the forward model from a training step, with the weights stored as constants.
 //!
 //! ```text
 //! input %x, input %target, input %lr, input %w = …, input %lo.w = …, input %m.w = … , input %loss_scale = …
@@ -16,12 +15,12 @@
 //! 1. Of the outputs those stay that the forward model had, which [`FORWARD`] lists; nodes that lead to none of them go.
 //! 2. Inputs that are read and are states become constants: weights and running statistics with their values, low copies
 //!    with the values of their weights, rounded. The other inputs of the step go.
-//! 3. What trains does so no more: BatchNormalization takes its running statistics, Dropout drops nothing.
+//! 3. BatchNormalization uses its running statistics, and Dropout drops nothing.
 //!
 //! Casts stay where they are: the model computes as the forward part of the step did.
 //!
-//! With `of=loss` what is left is what evaluates the loss on other data: the loss is the only output, and what it is computed
-//! from stays an input, targets, weights, low copies and running statistics alike.
+//! With `of=loss` the result computes the loss only; targets, weights, low copies and running statistics stay inputs, so
+//! that a caller can evaluate with the current state.
 
 use super::dropout;
 use super::state::{METADATA, SCALER_METADATA, StateEntry, StateKind, states_of};
@@ -150,7 +149,7 @@ impl Pass for Inference {
         if self.of_loss {
             erase_unread_inputs(module);
         } else {
-            fix_states(module, &forward, &states)?;
+            states_to_constants(module, &forward, &states)?;
         }
         erase_unread_constants(module);
         forget_step(module);
@@ -307,7 +306,11 @@ fn erase_dead_nodes(module: &mut Module) {
 }
 
 /// States that are read become constants; inputs that the forward model does not have go.
-fn fix_states(module: &mut Module, forward: &Forward, states: &[StateEntry]) -> Result<(), InferenceError> {
+fn states_to_constants(
+    module: &mut Module,
+    forward: &Forward,
+    states: &[StateEntry],
+) -> Result<(), InferenceError> {
     let own: FxHashSet<&str> = forward.inputs.iter().map(String::as_str).collect();
     let inputs: Vec<(Value, String)> =
         module.graph(module.main()).inputs().iter().map(|&input| (input, name_of(module, input))).collect();

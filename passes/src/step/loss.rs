@@ -2,20 +2,20 @@
 //!
 //! | kind | what it computes | target |
 //! |---|---|---|
-//! | `cross-entropy` | mean of −w\[t\] · log softmax(p)\[t\], over the sum of all w\[t\] | class numbers, i64, p's shape without the axis of classes |
+//! | `cross-entropy` | mean of −w\[t\] · log softmax(p)\[t\], over the sum of all w\[t\] | class numbers, i64 or i32, p's shape without the axis of classes |
 //! | `mse` | mean of (p − t)² | p's type and shape |
 //! | `l1` | mean of abs(p − t) | p's type and shape |
 //! | `bce-with-logits` | mean of t · softplus(−p) + (1 − t) · softplus(p) | p's type and shape, within \[0, 1\] |
 //!
 //! With label smoothing ε, cross-entropy is (1 − ε) times the above plus ε/C times the same mean of the sum over all C
-//! classes (Szegedy et al., arXiv 1512.00567, as torch.nn.CrossEntropyLoss has it). Everything is computed in fp32: the
-//! pass pins its nodes.
+//! classes (Szegedy et al., arXiv 1512.00567, as torch.nn.CrossEntropyLoss has it). The nodes get the role `loss`, which
+//! keeps them in fp32 whatever the policy says (not with `precision=low`). A prediction in f64 is computed in f64.
 
 mod formulas;
 
 use self::formulas::CrossEntropy;
 use super::custom::CustomLoss;
-use super::spec::{Settings, SpecError};
+use super::spec::{Settings, SpecError, setting};
 use super::{free_name, inference, public_name_or_warn};
 use crate::autodiff::{LOSS, RuleError, check_loss};
 use crate::build::{Build, Nodes};
@@ -73,7 +73,7 @@ impl LossKind {
 /// A loss, mostly as it is spelled: `cross-entropy:ignore_index=-100,label_smoothing=0.1,of=logits`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LossSpec {
-    /// Which.
+    /// The formula, or the output of the model that is the loss.
     pub kind: LossKind,
     /// The output that it is the loss of: the first one without it.
     pub of: Option<String>,
@@ -97,7 +97,7 @@ impl FromStr for LossSpec {
                 let kind = LossKind::CrossEntropy {
                     ignore_index: given.number("ignore_index", "an integer")?,
                     label_smoothing: given.within("label_smoothing", 0.0, 1.0)?.unwrap_or(0.0),
-                    weights: given.word("weights").map(str::to_owned),
+                    weights: given.word("weights"),
                     axis: given.number("axis", "an axis")?,
                 };
                 (kind, "of, ignore_index, label_smoothing, weights, axis")
@@ -110,7 +110,7 @@ impl FromStr for LossSpec {
                 return Err(SpecError { expected, found: other.into() });
             }
         };
-        let of = given.word("of").map(str::to_owned);
+        let of = given.word("of");
         given.finish(known)?;
         Ok(LossSpec { kind, of })
     }
@@ -118,7 +118,7 @@ impl FromStr for LossSpec {
 
 impl fmt::Display for LossSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut settings: Vec<String> = self.of.iter().map(|of| format!("of={of}")).collect();
+        let mut settings: Vec<String> = self.of.iter().map(|of| setting("of", of)).collect();
         match &self.kind {
             LossKind::Output(name) => return write!(f, "output:{name}"),
             LossKind::CrossEntropy { ignore_index, label_smoothing, weights, axis } => {
@@ -126,7 +126,7 @@ impl fmt::Display for LossSpec {
                 if *label_smoothing != 0.0 {
                     settings.push(format!("label_smoothing={label_smoothing}"));
                 }
-                settings.extend(weights.iter().map(|name| format!("weights={name}")));
+                settings.extend(weights.iter().map(|name| setting("weights", name)));
                 settings.extend(axis.map(|axis| format!("axis={axis}")));
             }
             LossKind::Mse | LossKind::L1 | LossKind::BceWithLogits | LossKind::Custom(_) => {}
@@ -193,8 +193,8 @@ pub enum LossError {
     },
     /// The input of targets is of another type.
     #[error(
-        "the loss {kind} reads the input `{target}`: expected {expected}, found {found}; name another input, or one that \
-         the model has not and that is made"
+        "the loss {kind} reads the input `{target}`: expected {expected}, found {found}; name another input, or a name \
+         that the model does not use, for which an input is added"
     )]
     Target {
         /// The loss.
@@ -470,7 +470,7 @@ fn may_be_one_shape(a: Option<&Shape>, b: Option<&Shape>) -> bool {
     }
 }
 
-/// The node whose elements a value has, behind nodes that only move them.
+/// The node that computed the elements of a value; nodes that only move them are looked through.
 fn made_by(module: &Module, mut value: Value) -> Option<Node> {
     loop {
         let (node, _) = module.producer(value)?;
@@ -479,5 +479,30 @@ fn made_by(module: &Module, mut value: Value) -> Option<Node> {
             return Some(node);
         }
         value = module.node(node).operand(0)?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn losses_are_read_as_they_are_spelled() {
+        let names = ["y", "a,b", "a,\"b\"", "a=b", "\\,", "a b"];
+        for (of, weights) in names.iter().flat_map(|of| names.map(|weights| (*of, weights))) {
+            let kind = LossKind::CrossEntropy {
+                ignore_index: Some(-100),
+                label_smoothing: 0.5,
+                weights: Some(weights.into()),
+                axis: None,
+            };
+            for kind in [kind, LossKind::Mse] {
+                let spec = LossSpec { kind, of: Some(of.into()) };
+                let text = spec.to_string();
+                assert_eq!(text.parse().as_ref(), Ok(&spec), "{text}");
+            }
+        }
+        assert_eq!("mse:\"of=a,b\"".parse::<LossSpec>().unwrap().of.as_deref(), Some("a,b"));
+        assert!("mse:\"of=a,b".parse::<LossSpec>().is_err());
     }
 }

@@ -3,13 +3,13 @@
 //! The loss itself is not multiplied: what the step gives is the loss as it is, and a large scale cannot make it overflow.
 //! How the scale changes is the matter of a [`Scaler`]; the presets follow the system that they are called after.
 
-use super::public_name_or_warn;
 use super::spec::{Settings, SpecError};
+use super::{public_name_or_warn, state_input};
 use crate::autodiff::SEED;
 use crate::parameters::add_role;
 use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::pipeline::{PassOption, Setting, Spelled, option, settings};
-use ampc_ir::{DType, Module, Payload, Shape, TensorData, Type};
+use ampc_ir::{Module, Payload, TensorData};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -19,9 +19,9 @@ use std::sync::Arc;
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnOverflow {
-    /// Nothing but the scaler's own state changes.
+    /// The step is skipped: only the scaler's state and the offset of dropouts change.
     Skip,
-    /// SGD takes the step with gradients of 0; Adam and AdamW skip it.
+    /// SGD takes the step with gradients of 0, and running statistics move on; Adam, AdamW and custom optimizers skip it.
     ZeroGrad,
 }
 
@@ -140,8 +140,7 @@ impl Dynamic {
     pub fn problem(&self) -> Option<String> {
         let ordered =
             |name: &str, ok: bool, expected: &str| (!ok).then(|| format!("`{name}` has to be {expected}"));
-        let f32_max = f64::from(f32::MAX);
-        ordered("init", self.init > 0.0 && self.init <= f32_max, "positive and a finite f32")
+        ordered("init", is_scale(self.init), SCALES)
             .or_else(|| ordered("growth", self.growth > 1.0 && self.growth.is_finite(), "greater than 1"))
             .or_else(|| ordered("backoff", self.backoff > 0.0 && self.backoff < 1.0, "between 0 and 1"))
             .or_else(|| ordered("interval", self.interval > 0, "at least 1"))
@@ -151,6 +150,17 @@ impl Dynamic {
             })
             .or_else(|| ordered("max", self.max.is_none_or(|max| max >= self.init), "at least `init`"))
     }
+}
+
+/// The numbers that can be loss scales.
+const SCALES: &str = "a number that f32 holds and whose reciprocal is finite in f32";
+
+/// Whether a number is a loss scale. Gradients are multiplied with its reciprocal in f32, which is infinite for numbers
+/// below 2.94e-39: every step would be skipped.
+fn is_scale(scale: f64) -> bool {
+    #[expect(clippy::cast_possible_truncation, reason = "a loss scale is an f32")]
+    let reciprocal = (scale as f32).recip();
+    scale > 0.0 && scale <= f64::from(f32::MAX) && reciprocal.is_finite()
 }
 
 impl Scaler {
@@ -165,16 +175,15 @@ impl Scaler {
 
 impl FromStr for Scaler {
     type Err = SpecError;
-    /// `none`, `static:1024`, the name of a preset, with settings behind it or without: `torch:init=1024,interval=50`; or
+    /// `none`, `static:1024`, the name of a preset, with settings after it or without: `torch:init=1024,interval=50`; or
     /// JSON.
     fn from_str(text: &str) -> Result<Scaler, SpecError> {
         if text == "none" {
             return Ok(Scaler::None);
         }
         if let Some(number) = text.strip_prefix("static:") {
-            let scale = number.parse().ok().filter(|&s: &f64| s > 0.0 && s <= f64::from(f32::MAX));
-            let wrong =
-                || SpecError { expected: "a positive number behind `static:`".into(), found: number.into() };
+            let scale = number.parse().ok().filter(|&scale| is_scale(scale));
+            let wrong = || SpecError { expected: format!("{SCALES} after `static:`"), found: number.into() };
             return scale.map(Scaler::Static).ok_or_else(wrong);
         }
         if text.starts_with('{') {
@@ -282,7 +291,6 @@ impl Pass for ScaleLoss {
         settings(self)
     }
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
-        let main = module.main();
         let scale = match &self.scaler {
             Scaler::None => return Ok(Changed::No),
             Scaler::Static(scale) => *scale,
@@ -291,13 +299,11 @@ impl Pass for ScaleLoss {
         #[expect(clippy::cast_possible_truncation, reason = "a loss scale is an f32")]
         let data = TensorData::from_f32(&[], &[scale as f32]).expect("one element");
         let name = public_name_or_warn(module, SCALE, cx);
-        let payload = Payload::Dense(Arc::new(data));
         let seed = match self.scaler {
-            Scaler::Dynamic(_) => {
-                let ty = Type::tensor(DType::F32, Shape::scalar());
-                module.add_input(main, name, ty, Some(payload))
+            Scaler::Dynamic(_) => state_input(module, name, data),
+            Scaler::Static(_) | Scaler::None => {
+                module.add_constant(module.main(), name, Payload::Dense(Arc::new(data)))
             }
-            Scaler::Static(_) | Scaler::None => module.add_constant(main, name, payload),
         };
         add_role(module, SEED, vec![seed]);
         Ok(Changed::Yes)
@@ -319,6 +325,19 @@ mod tests {
         for scaler in all {
             let text = scaler.to_string();
             assert_eq!(text.parse().as_ref(), Ok(&scaler), "{text}");
+        }
+    }
+
+    #[test]
+    fn scales_have_finite_reciprocals() {
+        for number in ["0", "-1", "1e-46", "1e-40", "2.9e-39", "1e39", "inf", "nan"] {
+            for text in [format!("static:{number}"), format!("torch:init={number}")] {
+                let error = text.parse::<Scaler>().unwrap_err().to_string();
+                assert!(error.contains("whose reciprocal is finite"), "{text}: {error}");
+            }
+        }
+        for number in ["3e-39", "1", "3.4028234663852886e38"] {
+            assert!(format!("static:{number}").parse::<Scaler>().is_ok(), "{number}");
         }
     }
 }

@@ -1,18 +1,20 @@
-//! A training step: what stands around a forward graph and its gradients.
+//! A training step: a function from data and state to the loss and the next state.
 //!
-//! A step takes data and state and gives the loss and the next state; nothing is kept anywhere else. The passes in their
-//! order, of which those of a rewrite between the third and the fourth are left out for a step in fp32:
+//! `ampc train-step` runs these passes (passes of a precision rewrite run between 3 and 4, unless `--fp32`):
 //!
-//! 1. [`parameters`](crate::parameters) says what is trained;
-//! 2. [`loss`] adds a loss to an output, unless an output is one, and [`stable-loss`](stable) has it stay finite;
-//! 3. [`philox-dropout`](dropout): dropouts draw from a generator whose state the step carries;
-//! 4. [`expose-parameters`](crate::parameters::ExposeParameters): weights become inputs;
-//! 5. [`scale-loss`](loss_scale): the loss scale becomes an input, and the gradient of the loss;
-//! 6. [`autodiff`](crate::autodiff): the gradients;
-//! 7. [`update`]: one look at all gradients, then the optimizer, parameter by parameter, and the next loss scale.
+//! 1. [`parameters`](crate::parameters) decides which constants are trained;
+//! 2. [`loss`] adds a loss to an output, unless an output is the loss, and [`stable-loss`](stable) rewrites logarithms that
+//!    could become -inf;
+//! 3. [`philox-dropout`](dropout) makes dropouts draw from a generator whose state is part of the step's;
+//! 4. [`expose-parameters`](crate::parameters::ExposeParameters) makes the parameters inputs;
+//! 5. [`scale-loss`](loss_scale) makes the loss scale an input, and the gradient of the loss;
+//! 6. [`autodiff`](crate::autodiff) adds the gradients;
+//! 7. [`update`] adds the gradient check, the optimizers and the next loss scale;
+//! 8. [`dce`](crate::dce), then [`recompute`](crate::recompute), which recomputes cheap activations in the backward part
+//!    where that lowers peak memory.
 //!
-//! [`inference`] goes the other way: of a step the forward model stays. [`accuracy`] adds to what evaluates a loss how often
-//! the class of the label is chosen.
+//! [`inference`] extracts the forward model from a step. [`accuracy`] extends the model that evaluates the loss: it counts
+//! how often the class of the label has the largest score.
 
 pub mod accuracy;
 pub mod custom;
@@ -47,7 +49,22 @@ use ampc_ir::edit::Position;
 use ampc_ir::inserter::InsertError;
 use ampc_ir::op::OpKind;
 use ampc_ir::verify::name_of;
-use ampc_ir::{Inserter, Module, NodeSpec, Symbol, Value};
+use ampc_ir::{Inserter, Module, NodeSpec, Payload, Symbol, TensorData, Value};
+use std::sync::Arc;
+
+/// Adds a state to the step: an input whose default is the value that the state begins with.
+pub(crate) fn state_input(module: &mut Module, name: Symbol, data: TensorData) -> Value {
+    let (main, payload) = (module.main(), Payload::Dense(Arc::new(data)));
+    module.add_input(main, name, payload.ty(), Some(payload))
+}
+
+/// Imports the operators of ampc into the main graph, unless the model does.
+fn import_ampc(module: &mut Module) {
+    let main = module.main();
+    if module.opset(main, ampc_ir::bodies::DOMAIN).is_none() {
+        module.import_opset(main, ampc_ir::bodies::DOMAIN, 1);
+    }
+}
 
 /// Lets the gradient of a parameter leave the main graph as `NAME.grad`. What has to keep its name leaves as an Identity of
 /// it: an input, a constant, or the gradient of two parameters, such as that of `a` and `b` in `a + b`.
@@ -79,13 +96,12 @@ pub(crate) fn give_gradient(
     Ok(())
 }
 
-/// The name for an input or output of the step: the one that is wanted, which values inside of the model that have it give
-/// up, or another one if an input, output or constant of the model has it.
+/// The name for an input or output of the step: `wanted` if [`free_name`] can make it available, else a fresh one.
 pub(crate) fn public_name(module: &mut Module, wanted: &str) -> Symbol {
     free_name(module, wanted).unwrap_or_else(|other| other)
 }
 
-/// The same, with a warning if it is another name.
+/// The same, with a warning if it is a fresh name.
 pub(crate) fn public_name_or_warn(module: &mut Module, wanted: &str, cx: &mut PassCx<'_>) -> Symbol {
     free_name(module, wanted).unwrap_or_else(|other| {
         warn_of_name(wanted, module.text(other), cx);
@@ -93,15 +109,27 @@ pub(crate) fn public_name_or_warn(module: &mut Module, wanted: &str, cx: &mut Pa
     })
 }
 
-/// Tells the user that something of a step has another name than steps promise.
+/// The name that an input or output of the step was to have, and the one that it has.
+pub(crate) type Renamed = (String, String);
+
+/// The same, with a fresh name noted in `renamed`, for passes to warn of.
+pub(crate) fn name_or_note(module: &mut Module, wanted: &str, renamed: &mut Vec<Renamed>) -> Symbol {
+    free_name(module, wanted).unwrap_or_else(|other| {
+        renamed.push((wanted.to_owned(), module.text(other).to_owned()));
+        other
+    })
+}
+
+/// Warns that an input or output of the step has another name than the documentation says.
 fn warn_of_name(wanted: &str, found: &str, cx: &mut PassCx<'_>) {
     let message = format!(
-        "what steps call `{wanted}` is called `{found}` in this one: the model has an input, output or constant `{wanted}`"
+        "the step's `{wanted}` is named `{found}`, because the model already has an input, output or constant `{wanted}`"
     );
     cx.warn("step.name", None, message);
 }
 
-/// The name that is wanted, or another one as an error.
+/// Makes `wanted` available as the name of an input or output of the step: an inner value that has it is renamed. If an
+/// input, output or constant of the model has it, a fresh name is returned, as an error.
 fn free_name(module: &mut Module, wanted: &str) -> Result<Symbol, Symbol> {
     let Some(symbol) = module.symbol(wanted) else { return Ok(module.fresh_name(wanted)) };
     let main = module.graph(module.main());

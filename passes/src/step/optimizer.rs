@@ -12,31 +12,31 @@ pub enum OptimizerKind {
     None,
     /// torch.optim.SGD.
     Sgd {
-        /// How much of the momentum stays; 0 for none.
+        /// mu in v = mu*v + (1 - dampening)*g; 0: no momentum state.
         momentum: f64,
-        /// By how much of itself a gradient is less in the momentum.
+        /// The gradient enters v with the factor 1 - dampening, from 0 to 1.
         dampening: f64,
-        /// Whether weights move by where the momentum would go next.
+        /// Nesterov momentum: the update is g + mu*v instead of v.
         nesterov: bool,
     },
     /// torch.optim.Adam: decay is added to gradients.
     Adam {
-        /// How much of the mean of gradients stays.
+        /// Decay rate of the moving average of gradients, in \[0, 1).
         beta1: f64,
-        /// How much of the mean of their squares stays.
+        /// Decay rate of the moving average of squared gradients, in \[0, 1).
         beta2: f64,
-        /// What is added to the root.
+        /// Added to sqrt(v) in the denominator.
         epsilon: f64,
     },
     /// torch.optim.AdamW, or that of Hugging Face's transformers: decay goes to weights.
     AdamW {
-        /// How much of the mean of gradients stays.
+        /// Decay rate of the moving average of gradients, in \[0, 1).
         beta1: f64,
-        /// How much of the mean of their squares stays.
+        /// Decay rate of the moving average of squared gradients, in \[0, 1).
         beta2: f64,
-        /// What is added to the root.
+        /// Added to sqrt(v) in the denominator.
         epsilon: f64,
-        /// Whether it is Hugging Face's.
+        /// Use the formula of Hugging Face transformers' AdamW (`mode=hf`) instead of torch's.
         hf: bool,
     },
     /// A function of the user builds it.
@@ -46,9 +46,9 @@ pub enum OptimizerKind {
 /// An optimizer, mostly as it is spelled: `adamw:beta2=0.95,weight_decay=0.1`.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Optimizer {
-    /// Which.
+    /// The formula, with its numbers.
     pub kind: OptimizerKind,
-    /// The decay of weights that no group has.
+    /// Weight decay of parameters that no `--decay` pattern matches.
     pub weight_decay: f64,
 }
 
@@ -86,7 +86,7 @@ impl FromStr for Optimizer {
                 if kind == "adam" {
                     (OptimizerKind::Adam { beta1, beta2, epsilon }, 0.0, "beta1, beta2, eps, weight_decay")
                 } else {
-                    let hf = match given.word("mode") {
+                    let hf = match given.word("mode").as_deref() {
                         None | Some("torch") => false,
                         Some("hf") => true,
                         Some(other) => {

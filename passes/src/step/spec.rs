@@ -1,25 +1,34 @@
-//! The spelling of losses, optimizers and loss scalers: a kind, and settings behind a colon.
+//! The spelling of losses, optimizers, loss scalers and learning-rate schedules: a kind, and settings after a colon. A
+//! setting whose value has a comma stands in quotes as a whole.
 //!
 //! ```text
 //! cross-entropy:ignore_index=-100,label_smoothing=0.1
+//! mse:"of=a,b"
 //! ```
 
+use crate::pipeline::{in_quotes, list};
 use std::str::FromStr;
 
 /// Why a text is no loss, optimizer, loss scaler or learning-rate schedule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected {expected}, found `{found}`")]
 pub struct SpecError {
-    /// What would be right.
+    /// What the parser expected, as it follows `expected` in the message.
     pub expected: String,
-    /// What is there.
+    /// The text it found.
     pub found: String,
 }
 
-/// The settings behind the first `:` of a text, which all have to be taken.
+/// The settings after the first `:` of a text, which all have to be taken.
 pub struct Settings<'a> {
     kind: &'a str,
-    rest: Vec<(&'a str, &'a str)>,
+    rest: Vec<(String, String)>,
+}
+
+/// A setting as [`Settings`] reads it, in quotes if its value has a comma.
+pub(super) fn setting(key: &str, value: &str) -> String {
+    let text = format!("{key}={value}");
+    if value.contains(',') { in_quotes(&text) } else { text }
 }
 
 impl<'a> Settings<'a> {
@@ -29,19 +38,24 @@ impl<'a> Settings<'a> {
     /// If a setting is no `key=value`, or is there twice.
     pub fn of(text: &'a str) -> Result<Settings<'a>, SpecError> {
         let (kind, rest) = text.split_once(':').unwrap_or((text, ""));
-        let pair = |entry: &'a str| {
-            let pair = entry.split_once('=').map(|(key, value)| (key.trim(), value.trim()));
+        let pair = |entry: &String| {
+            let pair = entry.split_once('=');
+            let pair = pair.map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned()));
             pair.ok_or_else(|| SpecError {
                 expected: "settings like `key=value`".into(),
-                found: entry.into(),
+                found: entry.clone(),
             })
         };
-        let entries = rest.split(',').filter(|entry| !entry.trim().is_empty());
-        let rest: Vec<_> = entries.map(pair).collect::<Result<_, _>>()?;
+        let entries = list(rest, ',').ok_or_else(|| SpecError {
+            expected: "settings with quotes that end".into(),
+            found: rest.into(),
+        })?;
+        let entries = entries.iter().filter(|entry| !entry.trim().is_empty());
+        let rest: Vec<(String, String)> = entries.map(pair).collect::<Result<_, _>>()?;
         let twice =
             rest.iter().enumerate().find(|(i, (key, _))| rest[..*i].iter().any(|(other, _)| other == key));
         if let Some((_, (key, _))) = twice {
-            return Err(SpecError { expected: "every setting once".into(), found: (*key).into() });
+            return Err(SpecError { expected: "every setting once".into(), found: key.clone() });
         }
         Ok(Settings { kind, rest })
     }
@@ -52,8 +66,8 @@ impl<'a> Settings<'a> {
     }
 
     /// The value of a setting, which is taken.
-    pub fn word(&mut self, key: &str) -> Option<&'a str> {
-        let at = self.rest.iter().position(|(found, _)| *found == key)?;
+    pub fn word(&mut self, key: &str) -> Option<String> {
+        let at = self.rest.iter().position(|(found, _)| found == key)?;
         Some(self.rest.remove(at).1)
     }
 
@@ -62,40 +76,36 @@ impl<'a> Settings<'a> {
     /// # Errors
     /// If it is none.
     pub fn number<T: FromStr>(&mut self, key: &str, expected: &str) -> Result<Option<T>, SpecError> {
-        let Some(text) = self.word(key) else { return Ok(None) };
-        let wrong = || SpecError { expected: format!("{expected} for `{key}`"), found: text.into() };
-        text.parse().map(Some).map_err(|_| wrong())
+        self.checked(key, expected, |_| true)
     }
 
-    /// A number of an interval.
+    /// A number in \[lo, hi\], or `None` if the setting is absent.
     ///
     /// # Errors
-    /// If it is none, or outside.
+    /// If it is no number or outside.
     pub fn within(&mut self, key: &str, lo: f64, hi: f64) -> Result<Option<f64>, SpecError> {
-        let text = self.rest.iter().find(|(found, _)| *found == key).map(|(_, text)| (*text).to_owned());
-        let expected = format!("a number from {lo} to {hi}");
-        match self.number::<f64>(key, &expected)? {
-            Some(number) if !(lo..=hi).contains(&number) => Err(SpecError {
-                expected: format!("{expected} for `{key}`"),
-                found: text.unwrap_or_default(),
-            }),
-            number => Ok(number),
-        }
+        self.checked(key, &format!("a number from {lo} to {hi}"), |number| (lo..=hi).contains(number))
     }
 
-    /// A number from 0 on, which 1 is too much for.
+    /// A number in \[0, 1), or `None` if the setting is absent.
     ///
     /// # Errors
-    /// If it is none.
+    /// If it is no number or outside.
     pub fn share(&mut self, key: &str) -> Result<Option<f64>, SpecError> {
-        let text = self.rest.iter().find(|(found, _)| *found == key).map(|(_, text)| (*text).to_owned());
-        let expected = "a number of at least 0 and less than 1";
-        match self.number::<f64>(key, expected)? {
-            Some(number) if !(0.0..1.0).contains(&number) => Err(SpecError {
-                expected: format!("{expected} for `{key}`"),
-                found: text.unwrap_or_default(),
-            }),
-            number => Ok(number),
+        self.checked(key, "a number of at least 0 and less than 1", |number| (0.0..1.0).contains(number))
+    }
+
+    /// A value that parses and fulfils `is_valid`, which `expected` describes.
+    fn checked<T: FromStr>(
+        &mut self,
+        key: &str,
+        expected: &str,
+        is_valid: impl FnOnce(&T) -> bool,
+    ) -> Result<Option<T>, SpecError> {
+        let Some(text) = self.word(key) else { return Ok(None) };
+        match text.parse() {
+            Ok(value) if is_valid(&value) => Ok(Some(value)),
+            _ => Err(SpecError { expected: format!("{expected} for `{key}`"), found: text }),
         }
     }
 
@@ -104,7 +114,7 @@ impl<'a> Settings<'a> {
     /// # Errors
     /// If it is neither 0 nor 1.
     pub fn flag(&mut self, key: &str) -> Result<bool, SpecError> {
-        match self.word(key) {
+        match self.word(key).as_deref() {
             None | Some("0" | "false") => Ok(false),
             Some("1" | "true") => Ok(true),
             Some(other) => Err(SpecError { expected: format!("0 or 1 for `{key}`"), found: other.into() }),
@@ -116,14 +126,14 @@ impl<'a> Settings<'a> {
     /// # Errors
     /// If there is one.
     pub fn check(&self, known: &str) -> Result<(), SpecError> {
-        let unknown = self.rest.iter().find(|(key, _)| !known.split(", ").any(|known| known == *key));
+        let unknown = self.rest.iter().find(|(key, _)| !known.split(", ").any(|known| known == key));
         unknown.map_or(Ok(()), |(key, _)| Err(self.unknown(key, known)))
     }
 
-    /// What is left is known to nobody.
+    /// Fails if a setting was not read by any of the calls above. `known` lists the valid ones for the message.
     ///
     /// # Errors
-    /// If something is left; `known` lists what would have been taken.
+    /// If there is such a setting.
     pub fn finish(self, known: &str) -> Result<(), SpecError> {
         self.rest.first().map_or(Ok(()), |(key, _)| Err(self.unknown(key, known)))
     }

@@ -7,14 +7,14 @@
 //! | Log(1 − Sigmoid(x)) | −Softplus(x) |
 //! | Log(Softmax(x)) | LogSoftmax(x), of the same axis |
 //!
-//! Identity between them is looked through. A sigmoid of 17 is 1 in fp32, and of 8 in fp16: the logarithm of the rest is
-//! −∞ then, and the gradient 0 · ∞. The forms are finite wherever x is, and so are their gradients: (1 − σ(x))·dy and
-//! −σ(x)·dy. New nodes have the role of a loss, so that they stay in fp32, and take the name of the logarithm; what
-//! nobody reads any more goes.
+//! Identity between them is looked through. From x = 17.4 on in fp32 and x = 8.4 on in fp16, sigmoid(x) is rounded to 1.
+//! Log(1 - sigmoid(x)) is then -inf, and its gradient 0 * inf = NaN. The forms are finite wherever x is, and so are their
+//! gradients: (1 − σ(x))·dy and −σ(x)·dy. New nodes have the role of a loss, so that they stay in fp32, and take the name
+//! of the logarithm; nodes that are no longer read are erased.
 //!
-//! Where the author has put a bound between them, as in Log(Clip(Sigmoid(x), ε, 1 − ε)) or Log(Sigmoid(x) + ε), it stays
-//! and nothing is rewritten: it decides what the loss of a wrong answer is. In fp16 the bound itself would be rounded
-//! away, so these nodes get the role too.
+//! The author may have put a bound between them, as in Log(Clip(Sigmoid(x), ε, 1 − ε)) or Log(Sigmoid(x) + ε). Such a bound
+//! limits the loss of a confident wrong prediction; a rewrite would remove that limit, so the graph stays as it is. In fp16
+//! the bound itself would be rounded away, so these nodes get the role too.
 //!
 //! Only the main graph is looked at, and of it what the loss depends on.
 
@@ -107,7 +107,7 @@ enum Form {
     /// −Softplus(−x)
     Sigmoid(Value),
     /// −Softplus(x)
-    Rest(Value),
+    OneMinusSigmoid(Value),
     /// LogSoftmax(x)
     Softmax(Value, Option<AttrValue>),
 }
@@ -126,7 +126,7 @@ impl Form {
                 let (one, rest) = (data.operand(0)?, data.operand(1)?);
                 let (sigmoid, value) = maker(module, rest)?;
                 let fits = is(module, sigmoid, OpKind::Sigmoid) && are_ones(module, one, value);
-                fits.then(|| module.node(sigmoid).operand(0).map(Form::Rest))?
+                fits.then(|| module.node(sigmoid).operand(0).map(Form::OneMinusSigmoid))?
             }
             _ => None,
         }
@@ -142,7 +142,7 @@ impl Form {
         let mut inserter = Inserter::before(module, log);
         let mut made = Vec::new();
         let x = match self {
-            Form::Sigmoid(x) | Form::Rest(x) | Form::Softmax(x, _) => x,
+            Form::Sigmoid(x) | Form::OneMinusSigmoid(x) | Form::Softmax(x, _) => x,
         };
         let narrow = dtype.filter(|dtype| dtype.is_low());
         let cast =
@@ -162,7 +162,7 @@ impl Form {
                 let soft = add(NodeSpec::new(OpKind::Softplus, &[negated]))?;
                 NodeSpec::new(OpKind::Neg, &[soft])
             }
-            Form::Rest(_) => {
+            Form::OneMinusSigmoid(_) => {
                 let soft = add(NodeSpec::new(OpKind::Softplus, &[wide]))?;
                 NodeSpec::new(OpKind::Neg, &[soft])
             }
@@ -187,7 +187,7 @@ impl Form {
     }
 }
 
-/// The node that makes a value, behind Identity, and what it makes.
+/// The node that makes a value, and what it makes; an Identity is looked through.
 fn maker(module: &Module, mut value: Value) -> Option<(Node, Value)> {
     loop {
         let (node, _) = module.producer(value)?;
@@ -203,7 +203,7 @@ const MOST_ONES: u64 = 1 << 20;
 
 /// Whether a value is 1, as a constant that does not widen what it is broadcast with.
 fn are_ones(module: &Module, value: Value, beside: Value) -> bool {
-    let Some(data) = maker_or_self(module, value) else { return false };
+    let Some(data) = constant_through_identity(module, value) else { return false };
     let shape = module.value(beside).ty.shape();
     let keeps_shape = match shape.and_then(Shape::rank) {
         Some(rank) if data.element_count() == 1 => data.dims().len() <= rank,
@@ -213,8 +213,11 @@ fn are_ones(module: &Module, value: Value, beside: Value) -> bool {
         && data.small_floats(MOST_ONES).is_some_and(|numbers| numbers.iter().all(|&number| number == 1.0))
 }
 
-/// The constant that a value is, behind Identity.
-fn maker_or_self(module: &Module, mut value: Value) -> Option<std::sync::Arc<ampc_ir::TensorData>> {
+/// The constant that a value is; an Identity is looked through.
+fn constant_through_identity(
+    module: &Module,
+    mut value: Value,
+) -> Option<std::sync::Arc<ampc_ir::TensorData>> {
     while let Some((node, _)) = module.producer(value).filter(|&(node, _)| is(module, node, OpKind::Identity))
     {
         value = module.node(node).operand(0)?;
@@ -222,7 +225,8 @@ fn maker_or_self(module: &Module, mut value: Value) -> Option<std::sync::Arc<amp
     constant_of(module, value)
 }
 
-/// The nodes from a Sigmoid or Softmax to a logarithm of what the author has bounded of it; none if it is something else.
+/// The nodes of a chain Sigmoid or Softmax -> (Identity, Clip, or Add, Sub, Max, Min with one constant)* -> `log`, from `log`
+/// on; empty if the operand of `log` is no such chain. They are kept in fp32, since a bound of 1e-7 vanishes in fp16.
 fn bounded(module: &Module, log: Node) -> Vec<Node> {
     let mut chain = vec![log];
     let mut value = module.node(log).operand(0);
@@ -235,7 +239,8 @@ fn bounded(module: &Module, log: Node) -> Vec<Node> {
             OpKind::Identity | OpKind::Clip => data.operand(0),
             OpKind::Add | OpKind::Sub | OpKind::Max | OpKind::Min => {
                 let mut computed = data.operands().iter().flatten();
-                let mut computed = computed.by_ref().filter(|&&value| maker_or_self(module, value).is_none());
+                let mut computed =
+                    computed.by_ref().filter(|&&value| constant_through_identity(module, value).is_none());
                 match (computed.next(), computed.next()) {
                     (Some(&one), None) => Some(one),
                     _ => None,

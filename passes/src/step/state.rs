@@ -17,7 +17,8 @@ use ampc_ir::{Module, TensorData, Type, Value};
 use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
 
-/// The key of the model metadata that lists the states of a step, as JSON: `[{"in", "out", "kind"}, …]`.
+/// The key of the model metadata that lists the states of a step, as JSON: `[{"in", "out", "kind"}, …]`, with `of` for
+/// states that belong to a weight.
 pub const METADATA: &str = "ampc.state";
 /// The key of the model metadata that says which loss scaler a step has.
 pub const SCALER_METADATA: &str = "ampc.loss_scale";
@@ -26,13 +27,13 @@ pub const SCALER_METADATA: &str = "ampc.loss_scale";
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StateKind {
-    /// A parameter, in fp32.
+    /// A parameter: fp32, or f16 or bf16 without master weights.
     Weight,
     /// The low copy of a parameter.
     Low,
-    /// The mean of gradients, of Adam and AdamW.
+    /// The moving average of gradients, of Adam and AdamW.
     M,
-    /// The mean of squares of gradients, of Adam and AdamW; the momentum of SGD.
+    /// The moving average of squared gradients, of Adam and AdamW; the momentum of SGD.
     V,
     /// A state of an optimizer of a user.
     State,
@@ -42,9 +43,9 @@ pub enum StateKind {
     Step,
     /// The loss scale.
     LossScale,
-    /// How many steps in a row were finite.
+    /// Steps with finite gradients since the loss scale last grew, or since the last overflow if the scaler resets there.
     Good,
-    /// How many steps in a row were not.
+    /// Overflows in a row since the last finite step or the last backoff.
     Bad,
     /// The seed of dropouts.
     DropoutSeed,
@@ -82,7 +83,7 @@ pub struct StateEntry {
     /// The name of the output that is the input next.
     #[serde(rename = "out")]
     pub output: String,
-    /// What it is.
+    /// The role of the state in the step.
     pub kind: StateKind,
     /// The name of the weight that it belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -23,8 +23,8 @@ pub(super) const STATISTICS: [(usize, usize); 2] = [(3, 1), (4, 2)];
 pub(super) struct Statistics {
     /// Constants of the main graph, each with its next value, of the same shape, in program order.
     pub(super) updated: Vec<(Value, Value)>,
-    /// Nodes with running statistics that stay as they are, and why, as `NAME is …`.
-    pub(super) fixed: Vec<(Node, String)>,
+    /// BatchNormalization nodes with a running statistic that training cannot update, and why, as `NAME is …`.
+    pub(super) unchanged: Vec<(Node, String)>,
 }
 
 impl Statistics {
@@ -57,7 +57,7 @@ impl Statistics {
                 }
             }
             if !why.is_empty() {
-                found.fixed.push((node, why.join(", and ")));
+                found.unchanged.push((node, why.join(", and ")));
             }
         }
         found

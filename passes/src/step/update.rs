@@ -1,38 +1,41 @@
-//! `update`: the end of a step: one look at all gradients, the optimizer, and the next loss scale.
+//! `update`: adds the update to a model with gradients: gradient check, optimizers, and the next loss scale.
 //!
 //! ```text
-//! %inv   = Reciprocal(%loss_scale)                              unscale
-//! %found, %sumsq = GradCheck(%inv, %w.grad, %b.grad)            is any gradient not finite?
+//! %inv = Reciprocal(%loss_scale)                                unscale
+//! %found_inf, %sumsq = GradCheck(%inv, %w.grad, %b.grad)        is any gradient infinite or NaN?
 //! %mult, %grad_norm = ClipCoef(%sumsq, %inv)                    only if gradients are clipped
-//! %w_next, ... = AdamW(%w, %w.grad, %m.w, %v.w, %lr, %mult, %step, %found)       for each parameter
-//! %step_next = Add(%step, not found)
-//! %loss_scale_next, %good_next = UpdateLossScale(%loss_scale, %good, %found)
+//! %w_next, ... = AdamW(%w, %w.grad, %m.w, %v.w, %lr, %mult, %step, %found_inf)   for each parameter
+//! %proceeds = Equal(%found_inf, 0)
+//! %step_next = Add(%step, Cast(%proceeds))
+//! %loss_scale_next, %good_steps_next = UpdateLossScale(%loss_scale, %good_steps, %found_inf)
 //! ```
 //!
-//! Weights are kept in fp32: *master weights*. Where an inserted cast to 16 bits reads a weight, the optimizer writes what
-//! the cast would make of the next weight: this *low copy* is a state too, and the cast goes. Without master weights, what
-//! only such a cast reads is kept in 16 bits alone ([`weights`]), and updates that are less than half a unit in the last
-//! place of the weight are lost.
+//! Weights are kept in fp32: *master weights*. If an inserted cast to 16 bits reads a weight, the optimizer writes what the
+//! cast would make of the next weight: this *low copy* is a state too, and the cast is erased. Without master weights, a
+//! weight that only such a cast reads is kept in 16 bits alone (`update/weights.rs`), and updates that are less than half a
+//! unit in the last place of the weight are lost.
 //!
-//! Without a loss scale and without clipping, nobody looks at all gradients together: every optimizer then stands right
-//! behind its gradient and the last reader of its weight, so that the gradient ends there.
+//! Without a loss scale and without clipping there is no gradient check: every optimizer then stands right after its
+//! gradient and the last reader of its weight, so that the gradient's memory is free from there on.
 //!
-//! A step with a gradient that is not finite is skipped: weights, states of the optimizer, running statistics and the number
-//! of steps stay as they are. The loss scale, the counters of the scaler and the offset of dropouts change all the same.
+//! With a loss scale, a step with a gradient that is infinite or NaN is skipped: weights, optimizer states, running
+//! statistics and the step count keep their values; the loss scale, its counters and the dropout offset change all the same.
+//! With [`OnOverflow::ZeroGrad`](super::OnOverflow::ZeroGrad) only Adam, AdamW and custom optimizers skip: SGD takes the
+//! step with gradients of 0, and running statistics move on. Without a loss scale nothing is skipped, and a NaN reaches the
+//! weights.
 //!
-//! Every state is an input, and its next value is an output of the same name with `_next` behind it;
-//! [`METADATA`] lists them.
+//! Every state is an input, and its next value is an output of the same name followed by `_next`; [`METADATA`] lists them.
 
 mod tail;
 mod weights;
 
-use self::tail::{Tail, Trained};
+use self::tail::{Trained, UpdateBuilder};
 use super::inference::{self, RATE};
 use super::loss_scale::Scaler;
 use super::optimizer::{Optimizer, OptimizerKind};
-use super::state::{METADATA, State, declare, zeros_like};
+use super::state::{METADATA, State, StateKind, declare, zeros_like};
 use super::statistics::Statistics;
-use super::warn_of_name;
+use super::{import_ampc, warn_of_name};
 use crate::autodiff::{GRAD, SEED, one_with_role};
 use crate::invariants::Invariants;
 use crate::parameters::ParameterError;
@@ -40,8 +43,10 @@ use crate::pass::{Changed, Pass, PassCx, PassError};
 use crate::pipeline::{PassOption, Setting, Spelled, Words, Wrong, option, quoted, settings};
 use crate::policy::Pattern;
 use crate::suggest::nearest;
+use ampc_ir::infer::describe;
 use ampc_ir::inserter::InsertError;
 use ampc_ir::module::Def;
+use ampc_ir::verify::name_of;
 use ampc_ir::{DType, Module, Value};
 
 /// The pass.
@@ -55,7 +60,7 @@ pub struct Update {
     pub clip_norm: Option<f64>,
     /// Decays of parameters by name, of which the last that matches holds.
     pub decay: Vec<(String, f64)>,
-    /// Whether weights are kept in fp32 though they are read in 16 bits only.
+    /// Keep fp32 weights even if only a cast to 16 bits reads them.
     pub keeps_master_weights: bool,
     /// Whether the optimizer writes low copies of weights in fp32.
     pub writes_low_copies: bool,
@@ -144,16 +149,21 @@ pub enum UpdateError {
     #[error("no value has the role `grad`: run `autodiff` before")]
     NoGradients,
     /// The model has states already.
-    #[error("the model is a training step already: one `update` makes it")]
+    #[error("the model already is a training step: run `update` once")]
     IsStep,
     /// A parameter is a constant.
-    #[error("parameter `{name}` is no input, which states are: run `expose-parameters` before `autodiff`")]
+    #[error(
+        "parameter `{name}` is a constant, but a trained parameter has to be a graph input: run `expose-parameters` \
+         before `autodiff`"
+    )]
     NoInput {
         /// The parameter.
         name: String,
     },
-    /// The states of an optimizer have the extents of the parameter.
-    #[error("the extents of parameter `{name}` have to be known, and it is {found}")]
+    /// The shape of a parameter is not known.
+    #[error(
+        "parameter `{name}` is {found}: its shape has to be known, since optimizer states have the same shape"
+    )]
     Unsized {
         /// The parameter.
         name: String,
@@ -169,6 +179,14 @@ pub enum UpdateError {
         name: String,
         /// Its type.
         found: String,
+    },
+    /// An option that changes what the optimizer does, and no optimizer.
+    #[error("`{option}` (`{flag}`) needs an optimizer: without one the step gives gradients as they are")]
+    NoOptimizer {
+        /// The option of the pass.
+        option: &'static str,
+        /// That of the command.
+        flag: &'static str,
     },
     /// What is added does not fit.
     #[error("the update cannot be added: {0}")]
@@ -196,77 +214,117 @@ impl Pass for Update {
         Invariants::DECISIONS
     }
     fn run(&self, module: &mut Module, cx: &mut PassCx<'_>) -> Result<Changed, PassError> {
-        let roles = &module.graph(module.main()).roles;
-        let pairs = roles.iter().filter(|role| module.text(role.name) == GRAD);
-        let pairs: Vec<(Value, Value)> =
-            pairs.filter_map(|role| Some((*role.values.first()?, *role.values.get(1)?))).collect();
-        if pairs.is_empty() {
-            return Err(UpdateError::NoGradients.into());
+        let pairs = parameters_and_gradients(module)?;
+        for &(parameter, _) in &pairs {
+            self.check_parameter(module, parameter)?;
         }
-        if module.header.metadata.iter().any(|(key, _)| key == METADATA) {
-            return Err(UpdateError::IsStep.into());
-        }
-        let is_input = |parameter: Value| matches!(module.value(parameter).def, Def::Input { .. });
-        if let Some(&(parameter, _)) = pairs.iter().find(|&&(parameter, _)| !is_input(parameter)) {
-            let name = ampc_ir::verify::name_of(module, parameter);
-            return Err(UpdateError::NoInput { name }.into());
-        }
-        let is_sized = |parameter: Value| zeros_like(&module.value(parameter).ty).is_some();
-        if let Some(&(parameter, _)) = pairs.iter().find(|&&(parameter, _)| !is_sized(parameter)) {
-            let name = ampc_ir::verify::name_of(module, parameter);
-            let found = ampc_ir::infer::describe(&module.value(parameter).ty);
-            return Err(UpdateError::Unsized { name, found }.into());
-        }
-        let is_wide = |parameter: Value| module.value(parameter).ty.dtype() == Some(DType::F64);
-        let updates = self.optimizer.kind != OptimizerKind::None;
-        if let Some(&(parameter, _)) = pairs.iter().find(|&&(parameter, _)| updates && is_wide(parameter)) {
-            let name = ampc_ir::verify::name_of(module, parameter);
-            let found = ampc_ir::infer::describe(&module.value(parameter).ty);
-            return Err(UpdateError::Wide { name, found }.into());
-        }
+        self.check_options()?;
         let decays = self.decays(module, &pairs)?;
         let scale = one_with_role(module, SEED)?;
-        let main = module.main();
-        if module.opset(main, ampc_ir::bodies::DOMAIN).is_none() {
-            module.import_opset(main, ampc_ir::bodies::DOMAIN, 1);
-        }
+        import_ampc(module);
         module.header.ir_version = module.header.ir_version.max(IR_VERSION);
         let forward = inference::forward_interface(module);
         inference::note_forward(module, forward);
-        let fixed = Statistics::of(module).fixed;
-        if let Some((node, why)) = fixed.first() {
-            let others = match fixed.len() - 1 {
-                0 => String::new(),
-                n => format!(" (and those of {n} more)"),
-            };
-            let message = format!(
-                "running statistics stay as they are{others}: {why}; give every node constants of its own, and results for \
-                 their next values"
-            );
-            cx.warn("update.statistics", Some(*node), message);
-        }
+        warn_of_statistics(module, cx);
         let pairs = pairs.into_iter().zip(decays);
         let trained: Vec<Trained> =
             pairs.map(|((parameter, gradient), decay)| Trained { parameter, gradient, decay }).collect();
-        let (states, renamed) = Tail::new(self, module).build(&trained, scale)?;
+        let (states, renamed) = UpdateBuilder::new(self, module).build(&trained, scale)?;
         if let Some((_, name)) = renamed.iter().find(|(wanted, _)| wanted == RATE) {
             inference::note_rate(module, name);
         }
         renamed.iter().for_each(|(wanted, found)| warn_of_name(wanted, found, cx));
-        let is_low = |state: &State| module.value(state.input).ty.dtype().is_some_and(DType::is_low);
-        if !self.keeps_master_weights && !states.iter().any(is_low) {
-            let message = "every weight is kept in fp32: none is read in 16 bits alone".to_owned();
-            cx.warn("update.master_weights", None, message);
-        }
+        self.warn_of_master_weights(module, &states, cx);
         declare(module, &states, &self.scaler, cx);
         Ok(Changed::Yes)
     }
+}
+
+/// The parameters of a model that is no step yet, each with its gradient.
+fn parameters_and_gradients(module: &Module) -> Result<Vec<(Value, Value)>, UpdateError> {
+    let roles = &module.graph(module.main()).roles;
+    let pairs = roles.iter().filter(|role| module.text(role.name) == GRAD);
+    let pairs: Vec<(Value, Value)> =
+        pairs.filter_map(|role| Some((*role.values.first()?, *role.values.get(1)?))).collect();
+    if pairs.is_empty() {
+        return Err(UpdateError::NoGradients);
+    }
+    if module.header.metadata.iter().any(|(key, _)| key == METADATA) {
+        return Err(UpdateError::IsStep);
+    }
+    Ok(pairs)
+}
+
+/// Warns of running statistics that training cannot update.
+fn warn_of_statistics(module: &Module, cx: &mut PassCx<'_>) {
+    let unchanged = Statistics::of(module).unchanged;
+    let Some((node, why)) = unchanged.first() else { return };
+    let others = match unchanged.len() - 1 {
+        0 => String::new(),
+        n => format!(" (and those of {n} more)"),
+    };
+    let message = format!(
+        "running statistics stay as they are{others}: {why}; give every node constants of its own, and results for their \
+         next values"
+    );
+    cx.warn("update.statistics", Some(*node), message);
 }
 
 /// The version of the IR from which on functions have overloads.
 const IR_VERSION: i64 = 10;
 
 impl Update {
+    /// Whether the step has an optimizer.
+    fn has_optimizer(&self) -> bool {
+        self.optimizer.kind != OptimizerKind::None
+    }
+
+    /// Checks that a parameter can be updated.
+    fn check_parameter(&self, module: &Module, parameter: Value) -> Result<(), UpdateError> {
+        let data = module.value(parameter);
+        let described = || (name_of(module, parameter), describe(&data.ty));
+        if !matches!(data.def, Def::Input { .. }) {
+            return Err(UpdateError::NoInput { name: name_of(module, parameter) });
+        }
+        if zeros_like(&data.ty).is_none() {
+            let (name, found) = described();
+            return Err(UpdateError::Unsized { name, found });
+        }
+        if self.has_optimizer() && data.ty.dtype() == Some(DType::F64) {
+            let (name, found) = described();
+            return Err(UpdateError::Wide { name, found });
+        }
+        Ok(())
+    }
+
+    /// Checks that options that only an optimizer can fulfil have one.
+    fn check_options(&self) -> Result<(), UpdateError> {
+        let given = [
+            ("decay", "--decay", !self.decay.is_empty()),
+            ("clip_norm", "--clip-norm", self.clip_norm.is_some()),
+        ];
+        match given.into_iter().find(|(.., is_given)| *is_given && !self.has_optimizer()) {
+            Some((option, flag, _)) => Err(UpdateError::NoOptimizer { option, flag }),
+            None => Ok(()),
+        }
+    }
+
+    /// Warns if weights were to be kept in 16 bits alone, and none is.
+    fn warn_of_master_weights(&self, module: &Module, states: &[State], cx: &mut PassCx<'_>) {
+        let is_low = |state: &State| {
+            state.kind == StateKind::Weight && module.value(state.input).ty.dtype().is_some_and(DType::is_low)
+        };
+        if self.keeps_master_weights || states.iter().any(is_low) {
+            return;
+        }
+        let message = if self.has_optimizer() {
+            "every weight is kept in fp32: none is read in 16 bits alone"
+        } else {
+            "`master_weights=none` has no effect without an optimizer: weights are inputs of the step, and no states"
+        };
+        cx.warn("update.master_weights", None, message.to_owned());
+    }
+
     /// The decay of each parameter.
     fn decays(&self, module: &Module, pairs: &[(Value, Value)]) -> Result<Vec<f64>, ParameterError> {
         let patterns: Vec<(Pattern, f64)> = self
@@ -277,7 +335,7 @@ impl Update {
         let mut matched = vec![false; patterns.len()];
         let mut decays = Vec::with_capacity(pairs.len());
         for &(parameter, _) in pairs {
-            let name = ampc_ir::verify::name_of(module, parameter);
+            let name = name_of(module, parameter);
             let mut decay = self.optimizer.weight_decay;
             for (i, (pattern, own)) in patterns.iter().enumerate() {
                 if pattern.given() == name || pattern.matches(&name) {
@@ -289,7 +347,7 @@ impl Update {
         match matched.iter().position(|matched| !matched) {
             Some(i) => {
                 let pattern = self.decay[i].0.clone();
-                let names = pairs.iter().map(|&(parameter, _)| ampc_ir::verify::name_of(module, parameter));
+                let names = pairs.iter().map(|&(parameter, _)| name_of(module, parameter));
                 let names: Vec<String> = names.collect();
                 let near = nearest(&pattern, names.iter().map(String::as_str)).map(str::to_owned);
                 Err(ParameterError::MatchesNothing { pattern, what: "parameter", near })

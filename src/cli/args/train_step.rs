@@ -67,7 +67,7 @@ pub(crate) struct StepArgs {
     /// How weights are kept that are read in 16 bits only [default: fp32, or as the policy of jmp says]
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub(crate) master_weights: Option<MasterWeightsArg>,
-    /// ampc, torch, paddle-fleet, paddle-old, paddle-new, jmp, fastai or ort-trainer, each with settings behind it
+    /// ampc, torch, paddle-fleet, paddle-old, paddle-new, jmp, fastai or ort-trainer, each with settings after it
     /// (`torch:init=1024,interval=50`); static:N, none, or a JSON file [default: ampc for fp16, none otherwise]
     #[arg(long, value_name = "SCALER|FILE.json")]
     pub(crate) scaler: Option<String>,

@@ -2,7 +2,7 @@
 
 use ampc_ir::random::{philox4x32, words};
 
-/// What becomes of the samples of an epoch that are fewer than a batch.
+/// What to do with the last samples of an epoch if they do not fill a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Incomplete {
     /// They are a smaller batch.
@@ -13,8 +13,8 @@ pub enum Incomplete {
 
 /// The batches of all epochs.
 ///
-/// An epoch goes once over all samples. Which samples are batch `step` depends on the seed and the numbers alone: an order
-/// that was interrupted goes on anywhere.
+/// An epoch goes once over all samples. The samples of a batch depend on its number, the seed, the number of samples, the
+/// batch size and [`Incomplete`] alone, so a resumed run sees the same batches.
 #[derive(Clone, Debug)]
 pub struct Batches {
     samples: u64,
@@ -28,7 +28,7 @@ pub struct Batches {
 }
 
 impl Batches {
-    /// Batches of `size` of so many samples. There is one at least.
+    /// Splits `samples` samples into batches of `size` (clamped to 1..=`samples`). An epoch has at least one batch.
     pub fn new(samples: u64, size: u64, incomplete: Incomplete) -> Batches {
         let size = size.clamp(1, samples.max(1));
         let per_epoch = match incomplete {

@@ -57,7 +57,7 @@ enum Values {
     Samples(Vec<Piece>),
 }
 
-/// Samples that lie one behind the other.
+/// Samples that lie one after the other.
 #[derive(Debug)]
 struct Piece {
     samples: Range<u64>,
@@ -66,7 +66,7 @@ struct Piece {
 
 impl Dataset {
     /// Opens the samples of the inputs `wanted` of a module: of an `.npz` or `.safetensors` file, of all such files of a
-    /// folder, in the order of their names, or of a folder of test data, whose data sets are samples one behind the other.
+    /// folder, in the order of their names, or of a folder of test data, whose data sets are samples one after the other.
     /// What takes more than `most` bytes in memory is an error.
     ///
     /// # Errors
@@ -393,7 +393,7 @@ impl Problems<'_> {
         dtype
     }
 
-    /// The samples of arrays, one behind the other, if they have one size.
+    /// The samples of arrays, one after the other, if they have one size.
     fn list(&mut self, name: &str, dtype: DType, arrays: Vec<Array>) -> Option<Column> {
         let first = arrays.first()?;
         if let Some(number) = arrays.iter().find(|array| array.dims.is_empty()) {

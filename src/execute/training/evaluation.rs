@@ -24,7 +24,7 @@ pub struct Evaluation {
     batches: Batches,
     buffers: [Option<Batch>; 2],
     size: u64,
-    /// Whether the classes that are chosen, and those of the labels, are outputs behind the loss.
+    /// Whether the classes that are chosen, and those of the labels, are outputs after the loss.
     has_classes: bool,
     /// The label that counts for nothing.
     ignored: Option<i64>,

@@ -65,11 +65,16 @@ impl Log2Histogram {
     }
 
     fn add_all(&mut self, tensor: &TensorRef<'_>) {
-        match (tensor.as_slice::<f32>(), tensor.f64s()) {
-            (Ok(numbers), _) => numbers.iter().for_each(|&number| self.add(f64::from(number))),
-            (_, Ok(numbers)) => numbers.for_each(|number| self.add(number)),
-            _ => {}
-        }
+        for_each_number(tensor, |number| self.add(number));
+    }
+}
+
+/// Calls `visit` with every element of a tensor of floats.
+pub(super) fn for_each_number(tensor: &TensorRef<'_>, mut visit: impl FnMut(f64)) {
+    match (tensor.as_slice::<f32>(), tensor.f64s()) {
+        (Ok(numbers), _) => numbers.iter().for_each(|&number| visit(f64::from(number))),
+        (_, Ok(numbers)) => numbers.for_each(visit),
+        _ => {}
     }
 }
 
@@ -92,12 +97,12 @@ enum Kind {
     Activation,
 }
 
-/// Histograms of the gradients of one step, as they are computed: multiplied by the loss scale.
+/// Counts the gradients of one step as the graph computes them, so still multiplied by the loss scale.
 ///
-/// Those of weights are what the check of gradients and the optimizer read. Those of activations are the other tensors of
-/// floats that the backward phase computes from the loss scale; in a step without one, all of that phase but activations that
-/// are computed again. What a formula
-/// computes on the way counts among them.
+/// `weights`: backward results that a node of the update phase reads. `activations`: all other float results of the backward
+/// phase that depend on the loss scale, intermediate values of gradient formulas included. A step without a loss scale has
+/// nothing to trace from: there all float results of the backward phase count except recomputed activations. Tensors without
+/// axes are not counted.
 #[derive(Debug)]
 pub struct GradientHistograms {
     kinds: FxHashMap<(Node, usize), Kind>,
@@ -110,8 +115,12 @@ pub struct GradientHistograms {
 impl GradientHistograms {
     /// Of the gradients of a trainer's step.
     pub fn new(trainer: &Trainer) -> GradientHistograms {
-        let (step, scale) = (trainer.module(), trainer.loss_scale());
+        let step = trainer.module();
         let main = step.main();
+        // An input, or the constant of a static scale.
+        let is_unscale = |&node: &Node| role_of(step, node) == Some(Purpose::Unscale.spelling());
+        let unscale = step.nodes(main).find(is_unscale);
+        let scale = unscale.and_then(|node| step.node(node).operand(0));
         let is_float = |value: Value| {
             let Type::Tensor(tensor) = &step.value(value).ty else { return false };
             tensor.dtype.is_float() && tensor.shape.dims().is_none_or(|dims| !dims.is_empty())

@@ -173,7 +173,7 @@ impl Training {
         })
     }
 
-    /// Goes on behind the steps of a checkpoint, whose state the trainer has.
+    /// Goes on after the steps of a checkpoint, whose state the trainer has.
     pub fn resume(&mut self, position: &Position) {
         (self.taken, self.skipped) = (position.step, position.skipped);
     }

@@ -16,13 +16,13 @@ use std::str::FromStr;
 ///
 /// The first three begin with a warm-up: of its w steps, step t has the rate lr · (t + 1) / w. With p = (t − w) / (n − w),
 /// `linear` is lr + (final − lr) · p and `cosine` is final + (lr − final) · (1 + cos πp) / 2, as
-/// `torch.optim.lr_scheduler.CosineAnnealingLR` has it behind a warm-up. `one-cycle` is `OneCycleLR` of the same module,
+/// `torch.optim.lr_scheduler.CosineAnnealingLR` has it after a warm-up. `one-cycle` is `OneCycleLR` of the same module,
 /// without its cycle of momenta.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Schedule {
     /// How the rate changes.
     pub kind: ScheduleKind,
-    /// The largest rate.
+    /// The rate after the warm-up; for `one-cycle`, the rate at the top.
     pub rate: f64,
     /// How many steps warm up.
     pub warmup: u64,
@@ -35,7 +35,7 @@ pub struct Schedule {
 /// How a learning rate changes.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum ScheduleKind {
-    /// It does not, behind the warm-up.
+    /// It does not, after the warm-up.
     Constant,
     /// It falls in a line.
     Linear,

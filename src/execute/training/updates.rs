@@ -1,12 +1,12 @@
 //! Updates that are lost: elements of weights that stay what they are though their gradient is not 0.
 //!
-//! A weight moves by its learning rate times its gradient. Where that is less than half a unit in the last place of the
-//! weight, the sum is rounded back to the weight: in fp16 that is a 4096th of it or more, in fp32 a
-//! 33,000,000th. Weights
-//! kept in fp32 are there for this reason (Micikevicius et al., "Mixed Precision Training", arXiv 1710.03740, section 3.1).
+//! If an update is smaller than half a unit in the last place of the weight, rounding gives back the old weight. For fp16
+//! that limit is 2^-12 to 2^-11 of the weight, for bf16 2^-9 to 2^-8, for fp32 2^-25 to 2^-24. This is why master weights
+//! are kept in fp32 (Micikevicius et al., "Mixed Precision Training", arXiv 1710.03740, section 3.1).
 
 use crate::error::Error;
 use crate::execute::trainer::Trainer;
+use crate::execute::training::histogram::for_each_number;
 use ampc_ir::module::Def;
 use ampc_ir::op::OpKind;
 use ampc_ir::verify::name_of;
@@ -23,7 +23,7 @@ use rustc_hash::FxHashMap;
 #[derive(Debug)]
 pub struct LostUpdates {
     weights: Vec<Weight>,
-    /// Whose gradients a result of a node is.
+    /// For each (node, result slot) that is a weight gradient: indices into `weights`.
     of_gradients: FxHashMap<(Node, usize), Vec<usize>>,
     /// Elements with a gradient that is not 0.
     pub updates: u64,
@@ -113,11 +113,7 @@ impl NodeObserver for LostUpdates {
         for &at in of {
             let moves = &mut self.weights[at].moves;
             moves.clear();
-            match (gradient.as_slice::<f32>(), gradient.f64s()) {
-                (Ok(numbers), _) => moves.extend(numbers.iter().map(|&number| number != 0.0)),
-                (_, Ok(numbers)) => moves.extend(numbers.map(|number| number != 0.0)),
-                _ => {}
-            }
+            for_each_number(&gradient, |number| moves.push(number != 0.0));
         }
     }
 }

@@ -25,7 +25,7 @@ pub enum FunctionError {
         outputs: usize,
     },
     /// A node cannot be copied.
-    #[error("graph `{graph}`: {node} {why}: expected operators of the table alone")]
+    #[error("graph `{graph}`: {node} {why}: only built-in operators can be copied")]
     Node {
         /// The graph.
         graph: String,
@@ -157,6 +157,6 @@ fn cannot_copy(module: &Module, node: Node) -> Option<&'static str> {
         Op::Call(_) => Some("calls a function"),
         Op::Schema(_) if data.bodies().next().is_some() => Some("has bodies"),
         Op::Schema(_) => None,
-        Op::Custom { .. } => Some("is of an operator that nobody knows"),
+        Op::Custom { .. } => Some("is of an unknown operator"),
     }
 }

@@ -4,13 +4,13 @@ use super::function::{Function, FunctionError};
 use crate::autodiff::RuleError;
 use crate::build::{Build, Nodes};
 use crate::marks::{Mark, Purpose};
-use crate::step::public_name;
 use crate::step::state::zeros_like;
+use crate::step::{Renamed, name_or_note, state_input};
 use ampc_ir::infer::describe;
 use ampc_ir::module::Def;
 use ampc_ir::op::OpKind;
 use ampc_ir::verify::name_of;
-use ampc_ir::{Module, Payload, TensorData, Value};
+use ampc_ir::{Module, TensorData, Value};
 use std::fmt;
 use std::sync::Arc;
 
@@ -161,6 +161,8 @@ pub struct UpdateNodes<'m> {
     states: Vec<Asked>,
     /// Values that are the next of something already.
     taken: Vec<Value>,
+    /// States of all parameters whose names were not free.
+    renamed: Vec<Renamed>,
 }
 
 impl<'m> Build<'m> for UpdateNodes<'m> {
@@ -176,8 +178,13 @@ impl<'m> UpdateNodes<'m> {
     pub(in crate::step) fn new(module: &'m mut Module, shared: Shared) -> UpdateNodes<'m> {
         let nodes = Nodes::new(module, None, "in_update", Some(Mark::update(Purpose::MasterWeight)));
         let (name, weight, gradient) = (String::new(), shared.rate, shared.rate);
-        let (states, taken) = (Vec::new(), Vec::new());
-        UpdateNodes { nodes, shared, name, weight, gradient, decay: 0.0, states, taken }
+        let (states, taken, renamed) = (Vec::new(), Vec::new(), Vec::new());
+        UpdateNodes { nodes, shared, name, weight, gradient, decay: 0.0, states, taken, renamed }
+    }
+
+    /// The names of states that were not free.
+    pub(in crate::step) fn into_renamed(self) -> Vec<Renamed> {
+        self.renamed
     }
 
     /// Goes to a parameter, whose value in fp32 is `weight`.
@@ -236,11 +243,10 @@ impl<'m> UpdateNodes<'m> {
             let why = if kind.is_empty() { "has no name" } else { "is asked for twice" };
             return Err(RuleError::Unsupported(format!("state `{kind}` {why}")));
         }
-        let name = format!("{kind}.{}", self.name);
+        let wanted = format!("{kind}.{}", self.name);
         let module = &mut *self.nodes.inserter.module;
-        let (main, name) = (module.main(), public_name(module, &name));
-        let payload = Payload::Dense(Arc::new(data));
-        let input = module.add_input(main, name, payload.ty(), Some(payload));
+        let name = name_or_note(module, &wanted, &mut self.renamed);
+        let input = state_input(module, name, data);
         self.states.push(Asked { kind: kind.to_owned(), input, next: None });
         Ok(input)
     }

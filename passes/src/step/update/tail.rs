@@ -1,5 +1,6 @@
-//! The nodes behind the gradients, in the order that the documentation of [`update`](super) shows.
+//! The nodes after the gradients, in the order that the documentation of [`update`](super) shows.
 
+use super::weights::Weight;
 use super::{RATE, Update, UpdateError};
 use crate::autodiff::{RuleError, with_role};
 use crate::build::Build;
@@ -10,27 +11,24 @@ use crate::step::loss_scale::{Arith, Scaler};
 use crate::step::optimizer::OptimizerKind;
 use crate::step::state::{State, StateKind, zeros_like};
 use crate::step::statistics::{STATISTICS, Statistics};
-use crate::step::{dropout, free_name, give_gradient};
+use crate::step::{Renamed, dropout, give_gradient, name_or_note, state_input};
 use ampc_ir::edit::Position;
 use ampc_ir::inserter::InsertError;
 use ampc_ir::op::OpKind;
-use ampc_ir::{
-    AttrValue, DType, Inserter, Module, Node, NodeSpec, Payload, Shape, Symbol, TensorData, Type, Value,
-};
+use ampc_ir::{AttrValue, DType, Inserter, Module, Node, NodeSpec, Shape, Symbol, TensorData, Type, Value};
 use rustc_hash::FxHashMap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What comes behind the gradients, while it is built.
-pub(super) struct Tail<'a, 'm> {
+/// Builds the update part of a training step: gradient check, optimizers, next states.
+pub(super) struct UpdateBuilder<'a, 'm> {
     pub(super) update: &'a Update,
     pub(super) inserter: Inserter<'m>,
     states: Vec<State>,
     renamed: Vec<Renamed>,
+    /// What [`proceeds`](Self::proceeds) has built.
+    proceeds: Option<Value>,
 }
-
-/// The name that something was to have, and the one that it has.
-pub(super) type Renamed = (String, String);
 
 /// A parameter that is updated.
 #[derive(Clone, Copy)]
@@ -41,14 +39,15 @@ pub(super) struct Trained {
     pub(super) decay: f64,
 }
 
-/// What is known of all gradients together.
+/// Factors that apply to all gradients, and whether one of them is not finite.
 #[derive(Clone, Copy)]
-struct Checked {
+struct GradientScaling {
     /// 1 / loss scale, or 1: a scalar of f32.
     inverse: Value,
     /// What gradients are multiplied with: [`inverse`](Self::inverse) times the factor that clips them.
     mult: Value,
-    /// A scalar of f32: 1 if a gradient is not finite, else 0. `None` without a loss scale, when nobody looks.
+    /// 1.0 if any gradient is infinite or NaN, else 0.0: a scalar of f32. `None` without a loss scale, even if gradients
+    /// are checked in order to be clipped.
     found: Option<Value>,
 }
 
@@ -56,57 +55,57 @@ struct Checked {
 struct Scalars {
     rate: Value,
     mult: Value,
-    step: Value,
+    step_count: Value,
     found: Value,
 }
 
-/// An operator of an optimizer without its decay, and its states in the order of its results.
-struct Step {
+/// An SGD, Adam or AdamW node without `weight_decay`, and the states that its results from 1 on update.
+struct OptimizerNode {
     spec: NodeSpec,
     states: Vec<(Value, StateKind)>,
-    /// Which result is the low copy: the one behind all states that the operator can have.
+    /// Which result is the low copy: the one after all states that the operator can have.
     low_slot: usize,
 }
 
-impl<'a, 'm> Tail<'a, 'm> {
-    pub(super) fn new(update: &'a Update, module: &'m mut Module) -> Tail<'a, 'm> {
+impl<'a, 'm> UpdateBuilder<'a, 'm> {
+    pub(super) fn new(update: &'a Update, module: &'m mut Module) -> UpdateBuilder<'a, 'm> {
         let main = module.main();
-        Tail {
+        UpdateBuilder {
             update,
             inserter: Inserter::new(module, main, Position::Last),
             states: Vec::new(),
             renamed: Vec::new(),
+            proceeds: None,
         }
     }
 
-    /// Adds all nodes. Returns the states of the step, in the order of their outputs, and what has another name than it was
-    /// to have.
+    /// Adds all nodes. Returns the states of the step, in the order of their outputs, and the names that were not free.
     pub(super) fn build(
         mut self,
         trained: &[Trained],
         scale: Option<Value>,
     ) -> Result<(Vec<State>, Vec<Renamed>), UpdateError> {
-        let checked = self.check(trained, scale)?;
+        let scaling = self.check(trained, scale)?;
         if self.update.optimizer.kind == OptimizerKind::None {
             for trained in trained {
                 give_gradient(self.inserter.module, trained.parameter, trained.gradient)?;
             }
         } else {
-            self.step(trained, checked)?;
+            self.optimize_all(trained, scaling)?;
         }
-        self.erase_unread(checked.inverse);
-        self.running_statistics(checked.found)?;
+        self.erase_unread(scaling.inverse);
+        self.running_statistics(scaling.found)?;
         self.random_numbers()?;
-        self.next_scale(scale, checked.found)?;
+        self.next_scale(scale, scaling.found)?;
         if scale.is_none() && self.update.clip_norm.is_none() {
-            self.bring_forward();
+            self.move_optimizers_early();
         }
         Ok((self.states, self.renamed))
     }
 
-    /// Moves every optimizer right behind its gradient, or behind what still reads the weight: where nobody looks at all
-    /// gradients together, none has to live until all are there.
-    fn bring_forward(&mut self) {
+    /// Moves every optimizer to right after its gradient, or after the last reader of its weight if that comes later. Only
+    /// without a gradient check: no gradient then has to live until all are computed.
+    fn move_optimizers_early(&mut self) {
         let module = &mut *self.inserter.module;
         let nodes: Vec<Node> = module.nodes(module.main()).collect();
         let places: FxHashMap<Node, usize> = nodes.iter().copied().zip(0..).collect();
@@ -120,8 +119,8 @@ impl<'a, 'm> Tail<'a, 'm> {
                 written.entry(node).or_default().push(state.input);
             }
         }
-        // What was moved behind a node so far: the next one goes behind that.
-        let mut behind: FxHashMap<Node, Node> = FxHashMap::default();
+        // The last optimizer that was moved to after a node: the next one goes after that.
+        let mut after: FxHashMap<Node, Node> = FxHashMap::default();
         for (node, inputs) in written {
             let makers = module.node(node).operands().iter().flatten();
             let makers = makers.filter_map(|&value| module.producer(value)).map(|(maker, _)| maker);
@@ -132,7 +131,7 @@ impl<'a, 'm> Tail<'a, 'm> {
             let before = makers.iter().copied().chain(readers);
             let before = before.filter(|&other| other != node && Some(other) != cast);
             let Some(last) = before.max_by_key(|other| places[other]) else { continue };
-            let at = behind.insert(last, node).unwrap_or(last);
+            let at = after.insert(last, node).unwrap_or(last);
             module.move_node(node, Position::After(at));
             if let Some(cast) = cast {
                 module.move_node(cast, Position::Before(node));
@@ -140,15 +139,15 @@ impl<'a, 'm> Tail<'a, 'm> {
         }
     }
 
-    /// Looks at all gradients, and finds the factor that clips them.
-    fn check(&mut self, trained: &[Trained], scale: Option<Value>) -> Result<Checked, InsertError> {
+    /// Adds the gradient check, and the factor that clips gradients.
+    fn check(&mut self, trained: &[Trained], scale: Option<Value>) -> Result<GradientScaling, InsertError> {
         let inverse = match scale {
             Some(scale) => self.op(OpKind::Reciprocal, &[scale], Purpose::Unscale)?,
             None => self.inserter.scalar("inv_scale", DType::F32, 1.0)?,
         };
-        let mut checked = Checked { inverse, mult: inverse, found: None };
+        let mut scaling = GradientScaling { inverse, mult: inverse, found: None };
         if scale.is_none() && self.update.clip_norm.is_none() {
-            return Ok(checked);
+            return Ok(scaling);
         }
         let gradients = trained.iter().map(|trained| trained.gradient);
         let operands: Vec<Value> = std::iter::once(inverse).chain(gradients).collect();
@@ -159,41 +158,41 @@ impl<'a, 'm> Tail<'a, 'm> {
                 .attr("max_norm", double(max_norm))
                 .attr("epsilon", double(1e-6));
             let [clipped, norm] = self.insert(spec, Purpose::Clip)?;
-            checked.mult = clipped;
+            scaling.mult = clipped;
             self.output("grad_norm", norm);
         }
         if scale.is_some() {
-            checked.found = Some(found);
+            scaling.found = Some(found);
             self.output("found_inf", found);
         }
-        Ok(checked)
+        Ok(scaling)
     }
 
-    /// The step of the optimizer: all weights and their states, and the number of steps.
-    fn step(&mut self, trained: &[Trained], checked: Checked) -> Result<(), UpdateError> {
+    /// The optimizers of all parameters, and the number of steps.
+    fn optimize_all(&mut self, trained: &[Trained], scaling: GradientScaling) -> Result<(), UpdateError> {
         let name = self.name(RATE);
         let module = &mut *self.inserter.module;
         let main = module.main();
         let rate = module.add_input(main, name, Type::tensor(DType::F32, Shape::scalar()), None);
-        let step = self.state("step", integer(DType::I64, 0));
+        let step_count = self.state("step", integer(DType::I64, 0));
         if let OptimizerKind::Custom(custom) = &self.update.optimizer.kind {
-            let proceeds =
-                checked.found.map(|found| self.proceeds(found, Purpose::MasterWeight)).transpose()?;
-            let is_scaled = checked.found.is_some() || self.update.clip_norm.is_some();
-            let shared = Shared { rate, step, mult: is_scaled.then_some(checked.mult), proceeds };
+            let proceeds = self.proceeds(scaling.found)?;
+            let is_scaled = scaling.found.is_some() || self.update.clip_norm.is_some();
+            let mult = is_scaled.then_some(scaling.mult);
+            let shared = Shared { rate, step: step_count, mult, proceeds };
             self.customize(custom, trained, shared)?;
         } else {
-            let found = match checked.found {
+            let found = match scaling.found {
                 Some(found) => found,
                 None => self.inserter.scalar("found_inf", DType::F32, 0.0)?,
             };
-            let scalars = Scalars { rate, mult: checked.mult, step, found };
+            let scalars = Scalars { rate, mult: scaling.mult, step_count, found };
             for &trained in trained {
-                self.optimize(trained, &scalars)?;
+                self.optimize_one(trained, &scalars)?;
             }
         }
-        let next = self.next_step(step, checked.found)?;
-        self.states.push(State::new(step, next, StateKind::Step));
+        let next = self.next_step(step_count, scaling.found)?;
+        self.states.push(State::new(step_count, next, StateKind::Step));
         Ok(())
     }
 
@@ -220,20 +219,13 @@ impl<'a, 'm> Tail<'a, 'm> {
 
     /// A name for an input or output.
     fn name(&mut self, wanted: &str) -> Symbol {
-        let module = &mut *self.inserter.module;
-        free_name(module, wanted).unwrap_or_else(|other| {
-            self.renamed.push((wanted.to_owned(), module.text(other).to_owned()));
-            other
-        })
+        name_or_note(self.inserter.module, wanted, &mut self.renamed)
     }
 
     /// A new input with a value to begin with.
     pub(super) fn state(&mut self, name: &str, data: TensorData) -> Value {
         let name = self.name(name);
-        let module = &mut *self.inserter.module;
-        let main = module.main();
-        let payload = Payload::Dense(Arc::new(data));
-        module.add_input(main, name, payload.ty(), Some(payload))
+        state_input(self.inserter.module, name, data)
     }
 
     fn output(&mut self, name: &str, value: Value) {
@@ -253,10 +245,29 @@ impl<'a, 'm> Tail<'a, 'm> {
         }
     }
 
-    /// Whether a step is taken.
-    fn proceeds(&mut self, found: Value, purpose: Purpose) -> Result<Value, InsertError> {
-        let none = self.inserter.scalar("zero", DType::F32, 0.0)?;
-        self.op(OpKind::Equal, &[found, none], purpose)
+    /// A scalar of bool: true if all gradients are finite, so that the step is taken. `None` without a loss scale.
+    fn proceeds(&mut self, found: Option<Value>) -> Result<Option<Value>, InsertError> {
+        if let (Some(found), None) = (found, self.proceeds) {
+            let zero = self.inserter.scalar("zero", DType::F32, 0.0)?;
+            self.proceeds = Some(self.op(OpKind::Equal, &[found, zero], Purpose::GradCheck)?);
+        }
+        Ok(self.proceeds)
+    }
+
+    /// Adds the states of a parameter: the weight, those of the optimizer, and the low copy if there is one. `low` is the
+    /// next weight rounded to 16 bits: the next low copy, or the next value of the parameter itself if that is stored low.
+    fn push_weight_states(
+        &mut self,
+        (parameter, weight): (Value, Weight),
+        (next, low): (Value, Option<Value>),
+        states: impl IntoIterator<Item = (Value, Value, StateKind)>,
+    ) {
+        let (next, copy) = if weight.is_stored_low() { (low.unwrap_or(next), None) } else { (next, low) };
+        self.states.push(State::new(parameter, next, StateKind::Weight));
+        let states = states.into_iter();
+        self.states.extend(states.map(|(input, next, kind)| State::of(parameter, input, next, kind)));
+        let copy = weight.low.zip(copy);
+        self.states.extend(copy.map(|(input, next)| State::of(parameter, input, next, StateKind::Low)));
     }
 
     /// All parameters, by an optimizer of the user.
@@ -270,6 +281,7 @@ impl<'a, 'm> Tail<'a, 'm> {
         for trained in trained {
             weights.push(self.weight_of(trained.parameter)?);
         }
+        let mut updates = Vec::with_capacity(trained.len());
         let mut b = UpdateNodes::new(self.inserter.module, shared);
         for (&Trained { parameter, gradient, decay }, weight) in trained.iter().zip(weights) {
             let wrong = |module: &Module, error: &RuleError| UpdateError::Custom {
@@ -279,29 +291,28 @@ impl<'a, 'm> Tail<'a, 'm> {
             };
             let updated = b.enter(parameter, weight.wide, gradient, decay).and_then(|()| custom.add(&mut b));
             let Updated { next, states } = updated.map_err(|error| wrong(b.module(), &error))?;
-            let mut low_next = None;
-            if let Some(low) = weight.low {
-                let to = b.dtype(low).unwrap_or(DType::F32);
-                low_next = Some(b.cast(next, to).map_err(|error| wrong(b.module(), &error))?);
+            let mut low = None;
+            if let Some(copy) = weight.low {
+                let to = b.dtype(copy).unwrap_or(DType::F32);
+                low = Some(b.cast(next, to).map_err(|error| wrong(b.module(), &error))?);
             }
-            let (own, copy) = if weight.is_stored_low() { (low_next, None) } else { (None, low_next) };
-            self.states.push(State::new(parameter, own.unwrap_or(next), StateKind::Weight));
-            let states = states.into_iter();
-            let own = states.map(|own| State::of(parameter, own.input, own.next, StateKind::State));
-            self.states.extend(own);
-            let copy = weight.low.zip(copy);
-            self.states.extend(copy.map(|(low, next)| State::of(parameter, low, next, StateKind::Low)));
+            updates.push(((parameter, weight), (next, low), states));
+        }
+        self.renamed.extend(b.into_renamed());
+        for (weight, next, states) in updates {
+            let states = states.into_iter().map(|own| (own.input, own.next, StateKind::State));
+            self.push_weight_states(weight, next, states);
         }
         Ok(())
     }
 
-    /// One parameter: its optimizer, its states, and what is kept low.
-    fn optimize(&mut self, trained: Trained, scalars: &Scalars) -> Result<(), InsertError> {
+    /// One parameter: its optimizer, its states, and its low copy.
+    fn optimize_one(&mut self, trained: Trained, scalars: &Scalars) -> Result<(), InsertError> {
         let parameter = trained.parameter;
         let weight = self.weight_of(parameter)?;
         let trained = Trained { parameter: weight.wide, ..trained };
         let name = ampc_ir::verify::name_of(self.inserter.module, parameter);
-        let step = match self.update.optimizer.kind {
+        let node = match self.update.optimizer.kind {
             OptimizerKind::None | OptimizerKind::Custom(_) => return Ok(()),
             OptimizerKind::Sgd { momentum, dampening, nesterov } => {
                 self.sgd(&name, trained, scalars, [momentum, dampening], nesterov)
@@ -311,19 +322,16 @@ impl<'a, 'm> Tail<'a, 'm> {
             }
             OptimizerKind::AdamW { beta1, beta2, epsilon, hf } => {
                 let mode: &[u8] = if hf { b"hf" } else { b"torch" };
-                let step = self.adam(OpKind::AdamW, &name, trained, scalars, [beta1, beta2, epsilon]);
-                Step { spec: step.spec.attr("mode", AttrValue::String(mode.into())), ..step }
+                let node = self.adam(OpKind::AdamW, &name, trained, scalars, [beta1, beta2, epsilon]);
+                OptimizerNode { spec: node.spec.attr("mode", AttrValue::String(mode.into())), ..node }
             }
         };
-        let spec = step.spec.attr("weight_decay", double(trained.decay));
-        let results = self.insert_n(spec, 1 + step.states.len(), Purpose::MasterWeight)?;
-        let low = weight.low.map(|low| (low, self.write_low(results[0], low, step.low_slot)));
-        let (own, copy) = if weight.is_stored_low() { (low, None) } else { (None, low) };
-        let (_, next) = own.unwrap_or((parameter, results[0]));
-        self.states.push(State::new(parameter, next, StateKind::Weight));
-        let states = step.states.into_iter().zip(&results[1..]);
-        self.states.extend(states.map(|((input, kind), &next)| State::of(parameter, input, next, kind)));
-        self.states.extend(copy.map(|(input, next)| State::of(parameter, input, next, StateKind::Low)));
+        let spec = node.spec.attr("weight_decay", double(trained.decay));
+        let results = self.insert_n(spec, 1 + node.states.len(), Purpose::MasterWeight)?;
+        let low = weight.low.map(|low| self.write_low(results[0], low, node.low_slot));
+        let states = node.states.into_iter().zip(&results[1..]);
+        let states = states.map(|((input, kind), &next)| (input, next, kind));
+        self.push_weight_states((parameter, weight), (results[0], low), states);
         Ok(())
     }
 
@@ -335,9 +343,9 @@ impl<'a, 'm> Tail<'a, 'm> {
         scalars: &Scalars,
         [momentum, dampening]: [f64; 2],
         nesterov: bool,
-    ) -> Step {
-        let &Scalars { rate, mult, step, found } = scalars;
-        let mut operands = vec![trained.parameter, trained.gradient, rate, mult, step, found];
+    ) -> OptimizerNode {
+        let &Scalars { rate, mult, step_count, found } = scalars;
+        let mut operands = vec![trained.parameter, trained.gradient, rate, mult, step_count, found];
         let v = (momentum != 0.0).then(|| self.zeros("v", name, trained.parameter));
         operands.extend(v);
         let on_overflow: &[u8] = if self.update.scaler.skips() { b"skip" } else { b"zero_grad" };
@@ -346,10 +354,10 @@ impl<'a, 'm> Tail<'a, 'm> {
             .attr("dampening", double(dampening))
             .attr("on_overflow", AttrValue::String(on_overflow.into()))
             .attr("nesterov", AttrValue::Int(i64::from(nesterov)));
-        Step { spec, states: v.map(|v| (v, StateKind::V)).into_iter().collect(), low_slot: 2 }
+        OptimizerNode { spec, states: v.map(|v| (v, StateKind::V)).into_iter().collect(), low_slot: 2 }
     }
 
-    /// Adam or AdamW, with the means of gradients and of their squares as states.
+    /// Adam or AdamW, with the moving averages of gradients and of their squares as states.
     fn adam(
         &mut self,
         kind: OpKind,
@@ -357,15 +365,16 @@ impl<'a, 'm> Tail<'a, 'm> {
         trained: Trained,
         scalars: &Scalars,
         [beta1, beta2, epsilon]: [f64; 3],
-    ) -> Step {
-        let &Scalars { rate, mult, step, found } = scalars;
+    ) -> OptimizerNode {
+        let &Scalars { rate, mult, step_count, found } = scalars;
         let [m, v] = ["m", "v"].map(|prefix| self.zeros(prefix, name, trained.parameter));
-        let spec = NodeSpec::new(kind, &[trained.parameter, trained.gradient, m, v, rate, mult, step, found])
+        let operands = [trained.parameter, trained.gradient, m, v, rate, mult, step_count, found];
+        let spec = NodeSpec::new(kind, &operands)
             .attr("beta1", double(beta1))
             .attr("beta2", double(beta2))
             .attr("epsilon", double(epsilon))
             .attr("bias_correction", AttrValue::Int(1));
-        Step { spec, states: vec![(m, StateKind::M), (v, StateKind::V)], low_slot: 3 }
+        OptimizerNode { spec, states: vec![(m, StateKind::M), (v, StateKind::V)], low_slot: 3 }
     }
 
     /// A state `PREFIX.NAME`, which begins with zeros of the type of a weight.
@@ -375,18 +384,17 @@ impl<'a, 'm> Tail<'a, 'm> {
     }
 
     /// The number of steps taken: one more, unless this one is skipped.
-    fn next_step(&mut self, step: Value, found: Option<Value>) -> Result<Value, InsertError> {
-        let taken = match found {
+    fn next_step(&mut self, step_count: Value, found: Option<Value>) -> Result<Value, InsertError> {
+        let taken = match self.proceeds(found)? {
             None => self.inserter.constant("one", integer(DType::I64, 1)),
-            Some(found) => {
-                let proceeds = self.proceeds(found, Purpose::Step)?;
+            Some(proceeds) => {
                 let spec = NodeSpec::new(OpKind::Cast, &[proceeds])
                     .attr("to", AttrValue::Int(i64::from(DType::I64.number())));
                 let [taken] = self.insert(spec, Purpose::Step)?;
                 taken
             }
         };
-        self.op(OpKind::Add, &[step, taken], Purpose::Step)
+        self.op(OpKind::Add, &[step_count, taken], Purpose::Step)
     }
 
     /// Running statistics of BatchNormalization while it trains: states, which a step that is skipped leaves alone.
@@ -394,11 +402,11 @@ impl<'a, 'm> Tail<'a, 'm> {
         let skips = self.update.scaler.skips();
         for (old, new) in Statistics::of(self.inserter.module).updated {
             let input = expose(self.inserter.module, old, false)?;
-            let next = match found.filter(|_| skips) {
+            let proceeds = if skips { self.proceeds(found)? } else { None };
+            let next = match proceeds {
                 None => self.op(OpKind::Identity, &[new], Purpose::RunningStatistics)?,
-                Some(found) => {
-                    self.keep_from_norms(input)?;
-                    let proceeds = self.proceeds(found, Purpose::RunningStatistics)?;
+                Some(proceeds) => {
+                    self.copy_statistic_for_norms(input)?;
                     self.op(OpKind::Where, &[proceeds, new, input], Purpose::RunningStatistics)?
                 }
             };
@@ -407,10 +415,10 @@ impl<'a, 'm> Tail<'a, 'm> {
         Ok(())
     }
 
-    /// Lets BatchNormalization read a copy of a running statistic. ONNX Runtime computes the next statistic in the memory of
-    /// the one that it reads, input of the model or not, and a step that is skipped goes back to that. The copy is a Max of
-    /// one operand, which optimizers of graphs leave alone.
-    fn keep_from_norms(&mut self, statistic: Value) -> Result<(), InsertError> {
+    /// Makes BatchNormalization read a copy of `statistic`. ONNX Runtime writes the next running statistic into the buffer
+    /// of the one it reads, even if that is a graph input; a skipped step would then have lost the old value. The copy is
+    /// Max with one operand, which ONNX Runtime's graph optimizers do not remove (unlike Identity).
+    fn copy_statistic_for_norms(&mut self, statistic: Value) -> Result<(), InsertError> {
         let module = &*self.inserter.module;
         let is_norm =
             |node: Node| module.node(node).schema().is_some_and(|s| s.kind == OpKind::BatchNormalization);

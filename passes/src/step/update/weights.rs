@@ -11,7 +11,7 @@
 //!     = SGD(%w, …)                                                    = SGD(%wide, …)
 //! ```
 
-use super::tail::Tail;
+use super::tail::UpdateBuilder;
 use crate::marks::Purpose;
 use crate::parameters::only_cast;
 use ampc_ir::inserter::InsertError;
@@ -38,8 +38,9 @@ impl Weight {
     }
 }
 
-impl Tail<'_, '_> {
-    /// How a parameter is kept; readers of an inserted cast to 16 bits then read what is kept low, and the cast goes.
+impl UpdateBuilder<'_, '_> {
+    /// Decides how `parameter` is stored: f16 or bf16 alone, fp32 with a low copy, or fp32. An inserted cast that the stored
+    /// 16-bit value replaces is erased.
     pub(super) fn weight_of(&mut self, parameter: Value) -> Result<Weight, InsertError> {
         if !self.update.keeps_master_weights
             && let Some(wide) = self.store_low(parameter)?
@@ -49,7 +50,8 @@ impl Tail<'_, '_> {
         Ok(Weight { state: parameter, wide: parameter, low: self.low_copy(parameter) })
     }
 
-    /// Makes a parameter that is only read by way of an inserted cast to 16 bits one of 16 bits. Returns its value in fp32.
+    /// If an inserted cast to 16 bits is the only reader of `parameter`: gives the parameter the cast's type, converts its
+    /// value, erases the cast. Returns a cast back to fp32 for the optimizer; `None` if the parameter stays fp32.
     fn store_low(&mut self, parameter: Value) -> Result<Option<Value>, InsertError> {
         let module = &mut *self.inserter.module;
         let Some((cast, to)) = only_cast(module, parameter) else { return Ok(None) };
@@ -69,8 +71,8 @@ impl Tail<'_, '_> {
         wide.map(|[wide]| Some(wide))
     }
 
-    /// The input that takes the place of what an inserted cast to 16 bits makes of a parameter, if there is such a cast
-    /// and low copies are wanted. The cast goes.
+    /// Replaces an inserted cast of `parameter` to 16 bits by a new state `lo.NAME` with the same value. `None` if there is
+    /// no such cast, its result is a graph output, or low copies are off.
     fn low_copy(&mut self, parameter: Value) -> Option<Value> {
         if !self.update.writes_low_copies {
             return None;
@@ -93,7 +95,8 @@ impl Tail<'_, '_> {
         Some(input)
     }
 
-    /// Lets the optimizer that makes a weight make what is kept low too, as result `slot`; results before it may be absent.
+    /// Adds result `slot` to the optimizer node that makes `weight`: the next weight rounded to the type of `low`. Results
+    /// before it may be absent.
     pub(super) fn write_low(&mut self, weight: Value, low: Value, slot: usize) -> Value {
         let module = &mut *self.inserter.module;
         let ty = module.value(low).ty.clone();
