@@ -279,7 +279,9 @@ fn the_predicted_peak_is_what_is_allocated() {
                 let before = TENSORS.load(Ordering::SeqCst);
                 MOST.store(before, Ordering::SeqCst);
                 let mut trainer = trainer(model, format, "adamw", recomputes, 1);
-                (0..3).for_each(|_| drop(trainer.step(&given).unwrap()));
+                for _ in 0..3 {
+                    trainer.step(&given).unwrap();
+                }
                 let allocated = TENSORS.load(Ordering::SeqCst) - before;
                 let most = MOST.load(Ordering::SeqCst) - before;
                 let predicted = trainer.peak().unwrap();
