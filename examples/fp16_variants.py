@@ -2,6 +2,13 @@
 
     python examples/fp16_variants.py [--ampc BINARY] [--steps N] [--batch N] [--seed N]
 
+    variant           train loss  held-out  lost updates  norm weights moved  3 x deviation  loss scale  skipped
+    fp32                  2.3163    2.2917         0.06%          336 of 336       0.001216           1        0
+    fp16 alone            2.3248    2.3013        90.78%            0 of 336       0.000000           1        0
+    norms, loss fp32      2.3247    2.3014        90.35%          336 of 336       0.001216           1        0
+    + masters, 128        2.3163    2.2917         0.06%          336 of 336       0.001217         128        0
+    + dynamic scale       2.3174    2.2924         0.07%          336 of 336       0.001198      262144        6
+
 The variants add one thing after the other to fp16 alone: BatchNormalization and the loss in fp32; master weights in fp32
 and a loss scale; a dynamic loss scale. fp16 numbers near 1 are 2^-11 (below) to 2^-10 (above) apart, so an update of a
 weight near 1 is rounded away if it is less than half of that. The column `lost updates` is the share of such updates.

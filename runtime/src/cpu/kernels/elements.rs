@@ -136,11 +136,11 @@ pub(super) fn moved<M: Movement>(site: &Site<'_>, operands: &[usize], movement: 
 impl<M: Movement> Moved<M> {
     fn whole<T: Cell>(self) -> Prepared {
         let prepared = Prepared::new(move |io| {
-            let mut from: SmallVec<[&[T]; 8]> = SmallVec::new();
+            let mut from: SmallVec<[&[T]; 16]> = SmallVec::new();
             for &(i, count) in &self.operands {
                 from.push(if io.in_place == Some(i) { &[] } else { cells(&operand(io, i, count)?)? });
             }
-            let mut to: SmallVec<[&mut [T]; 8]> = SmallVec::new();
+            let mut to: SmallVec<[&mut [T]; 16]> = SmallVec::new();
             for j in 0..self.results.len() {
                 to.push(if io.wants(j) { elements_mut(io.out_bytes(j)?) } else { &mut [] });
             }
