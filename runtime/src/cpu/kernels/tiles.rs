@@ -44,9 +44,10 @@ impl<T: Send> TileRows<T> {
     ) -> Result<()> {
         let kept = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         let mut list = emptied(kept);
+        let matrices = to.len().checked_div(sizes.0.saturating_mul(sizes.1)).unwrap_or(0);
         list_rows(&mut list, to, sizes, tile, room)?;
         let mut rest = &mut list[..];
-        let mut tiles = tiles(sizes, tile).map_while(|(matrix, row, n, columns)| {
+        let mut tiles = tiles(matrices, sizes, tile).map_while(|(matrix, row, n, columns)| {
             let (rows, behind) = std::mem::take(&mut rest).split_at_mut_checked(n)?;
             rest = behind;
             (n > 0 && !rows.is_empty()).then_some(Tile { matrix, row, columns, rows })
@@ -58,12 +59,13 @@ impl<T: Send> TileRows<T> {
     }
 }
 
-/// The tiles of matrices without end: which matrix, the first row, the number of rows, the columns.
+/// The tiles of so many matrices: which matrix, the first row, the number of rows, the columns.
 fn tiles(
+    matrices: usize,
     (rows, columns): (usize, usize),
     tile: (usize, usize),
 ) -> impl Iterator<Item = (usize, usize, usize, Range<usize>)> {
-    (0..).flat_map(move |matrix| {
+    (0..matrices).flat_map(move |matrix| {
         (0..rows).step_by(tile.0).flat_map(move |row| {
             let n = tile.0.min(rows - row);
             let of = move |column| (matrix, row, n, column..columns.min(column + tile.1));
