@@ -238,15 +238,21 @@ fn guards_in_documents_are_those_of_the_table() {
     }
 }
 
+/// The Python that has the packages of tests/requirements.txt; says that a test is skipped if there is none.
+fn python() -> Option<String> {
+    #[expect(clippy::disallowed_methods, reason = "tests are told which Python has their packages")]
+    let python = std::env::var("AMPC_PYTHON").ok();
+    if python.is_none() {
+        let _ =
+            writeln!(std::io::stderr(), "skipped: AMPC_PYTHON does not name a Python that has ONNX Runtime");
+    }
+    python
+}
+
 /// The example of [`docs/training.md`](../docs/training.md), in the runtime of somebody else.
 #[test]
 fn the_example_trains_in_onnx_runtime() {
-    #[expect(clippy::disallowed_methods, reason = "tests are told which Python has their packages")]
-    let Ok(python) = std::env::var("AMPC_PYTHON") else {
-        let skipped = "skipped: AMPC_PYTHON does not name a Python that has ONNX Runtime";
-        let _ = writeln!(std::io::stderr(), "{skipped}");
-        return;
-    };
+    let Some(python) = python() else { return };
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let folder = tempfile::tempdir().unwrap();
     let output = Command::new(python)
@@ -269,12 +275,7 @@ fn the_example_trains_in_onnx_runtime() {
 /// The example that trains a small GPT, in a few steps: the loss falls in all three precisions.
 #[test]
 fn the_example_trains_a_small_gpt_in_three_precisions() {
-    #[expect(clippy::disallowed_methods, reason = "tests are told which Python has their packages")]
-    let Ok(python) = std::env::var("AMPC_PYTHON") else {
-        let skipped = "skipped: AMPC_PYTHON does not name a Python that has onnx";
-        let _ = writeln!(std::io::stderr(), "{skipped}");
-        return;
-    };
+    let Some(python) = python() else { return };
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let output = Command::new(python)
         .arg(root.join("examples/nanogpt.py"))
@@ -298,12 +299,7 @@ fn the_example_trains_a_small_gpt_in_three_precisions() {
 /// there is nothing to count.
 #[test]
 fn tables_about_fp16_refuse_fewer_than_ten_steps() {
-    #[expect(clippy::disallowed_methods, reason = "tests are told which Python has their packages")]
-    let Ok(python) = std::env::var("AMPC_PYTHON") else {
-        let skipped = "skipped: AMPC_PYTHON does not name a Python that has onnx";
-        let _ = writeln!(std::io::stderr(), "{skipped}");
-        return;
-    };
+    let Some(python) = python() else { return };
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     for script in ["examples/fp16_variants.py", "tests/judge/master_weights.py"] {
         let output = Command::new(&python)

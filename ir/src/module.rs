@@ -300,6 +300,12 @@ impl Module {
         self.leaving.get(&value).is_some_and(|slots| !slots.is_empty())
     }
 
+    /// Whether a role of its graph names a value. Takes time in proportion to the roles of the graph.
+    pub fn has_role(&self, value: Value) -> bool {
+        let roles = &self.graphs[self.values[value].graph].roles;
+        roles.iter().any(|role| role.values.contains(&value))
+    }
+
     /// The uses of a graph, for petgraph's algorithms.
     pub fn use_graph(&self, graph: GraphId) -> &StableDiGraph<Vertex, Use> {
         &self.graphs[graph].uses

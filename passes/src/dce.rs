@@ -58,7 +58,8 @@ fn clean(module: &mut Module, graph: GraphId) -> bool {
     for node in nodes {
         changed |= module.prune_captures(node);
         let data = module.node(node);
-        let dead = |v: &Value| !module.is_output(*v) && module.uses(*v).next().is_none();
+        let is_read = |v: Value| module.uses(v).next().is_some() || module.has_role(v);
+        let dead = |v: &Value| !module.is_output(*v) && !is_read(*v);
         if may_go(module, node) && data.results().iter().flatten().all(dead) {
             module.erase_node(node);
             changed = true;

@@ -177,7 +177,8 @@ fn read_around(module: &mut Module, node: Node, keep_digits: bool, pinned: &FxHa
         && (is_one(module, &inner, &outer) || keep_digits && inner.is_of_floats() && outer.is_of_floats())
     {
         module.set_operand(node, 0, Some(inner.operand));
-        if module.uses(inner.result).next().is_none() && !module.is_output(inner.result) {
+        let is_read = module.uses(inner.result).next().is_some();
+        if !is_read && !module.is_output(inner.result) && !module.has_role(inner.result) {
             module.erase_node(before);
         }
         changed = true;

@@ -237,7 +237,10 @@ pub(crate) fn erase_unread(module: &mut Module, pinned: impl Fn(&Module, Node) -
         let of_function = module.root(graph) != module.main();
         for node in module.nodes(graph).collect::<Vec<_>>().into_iter().rev() {
             module.prune_captures(node);
-            let unread = |result: Value| !module.is_output(result) && module.uses(result).next().is_none();
+            let unread = |result: Value| {
+                let is_read = module.uses(result).next().is_some();
+                !is_read && !module.is_output(result) && !module.has_role(result)
+            };
             let cast = Cast::read(module, node).filter(|cast| unread(cast.result));
             // One that an earlier run inserted keeps nothing alive.
             if cast.is_some_and(|cast| cast.inserted || !of_function && !pinned(module, node)) {

@@ -18,8 +18,8 @@
 //! [`judge`] does so for a model and its rewrite, and [`find_pins`] looks for nodes of a rewritten model that have to stay fp32.
 
 pub mod agree;
+mod batch_row;
 mod bound;
-mod culprit;
 pub mod inputs;
 pub mod low_products;
 pub mod outputs;

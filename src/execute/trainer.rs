@@ -3,7 +3,7 @@
 //! A [`Trainer`] takes a training step ([`train`](crate::train)) and the state that it begins with. [`Trainer::step`] runs
 //! one batch; the state is read and set by the names of the step's inputs, as files have it.
 
-use super::culprit::Culprit;
+use super::batch_row::BatchRow;
 use super::inputs::{InputProblem, describe, no_memory};
 use super::{input_names, of_run, output_names};
 use crate::error::{Error, Finding};
@@ -41,7 +41,7 @@ pub struct Trainer {
     values: Vec<Option<DataRef<'static>>>,
     /// The input that is the learning rate.
     rate: Option<usize>,
-    tellers: Tellers,
+    scalars: ScalarOutputs,
 }
 
 impl std::fmt::Debug for Trainer {
@@ -67,31 +67,31 @@ pub struct Stepped {
     pub grad_norm: Option<f64>,
 }
 
-/// Why a batch could not be run, and the row that is to blame where that is known.
+/// Why a batch could not be run, and the row of it that the error is about, where that is known.
 pub(super) struct StepError {
     pub(super) error: Error,
-    pub(super) culprit: Option<Box<Culprit>>,
+    pub(super) row: Option<Box<BatchRow>>,
 }
 
 impl From<Error> for StepError {
     fn from(error: Error) -> StepError {
-        StepError { error, culprit: None }
+        StepError { error, row: None }
     }
 }
 
-/// The outputs by which a step says how it went, by their places.
+/// The indices of the outputs that [`Stepped`] is read from.
 #[derive(Clone, Copy, Debug, Default)]
-struct Tellers {
+struct ScalarOutputs {
     loss: Option<usize>,
     found_inf: Option<usize>,
     loss_scale: Option<usize>,
     grad_norm: Option<usize>,
 }
 
-impl Tellers {
+impl ScalarOutputs {
     /// Those of a step, of which `loss` is the output that is the loss. The model may have outputs of the names that a step
     /// gives its own.
-    fn of(module: &Module, loss: Option<&str>) -> Result<Tellers, Error> {
+    fn of(module: &Module, loss: Option<&str>) -> Result<ScalarOutputs, Error> {
         let outputs: Vec<Value> = module.graph(module.main()).outputs().iter().map(|o| o.value).collect();
         let result = |kind: OpKind, slot: usize| {
             outputs.iter().position(|&output| {
@@ -104,7 +104,7 @@ impl Tellers {
         let named = |name: &str| outputs.iter().position(|&output| name_of(module, output) == name);
         let states = states_of(module).map_err(|error| Error::Pass(error.into()))?;
         let scale = states.iter().find(|state| state.kind == StateKind::LossScale);
-        Ok(Tellers {
+        Ok(ScalarOutputs {
             loss: loss.and_then(named),
             found_inf: result(OpKind::GradCheck, 0),
             loss_scale: scale.and_then(|state| named(&state.output)),
@@ -112,8 +112,8 @@ impl Tellers {
         })
     }
 
-    /// Takes what an output says.
-    fn tell(self, output: usize, data: DataRef<'_>, stepped: &mut Stepped) {
+    /// Writes the number that an output is to its field of `stepped`, if it has one.
+    fn read(self, output: usize, data: DataRef<'_>, stepped: &mut Stepped) {
         let number = || data.tensor().and_then(TensorRef::first_f64);
         if Some(output) == self.loss {
             stepped.loss = number();
@@ -142,10 +142,10 @@ impl Trainer {
         let places: FxHashMap<String, usize> = inputs.iter().cloned().zip(0..).collect();
         let mut is_state = vec![false; inputs.len()];
         states.into_iter().for_each(|at| is_state[at] = true);
-        let tellers = Tellers::of(&module, loss.as_deref())?;
+        let scalars = ScalarOutputs::of(&module, loss.as_deref())?;
         let mut trainer = Trainer {
             rate: rate.and_then(|name| places.get(&name).copied()),
-            tellers,
+            scalars,
             executable,
             inputs,
             outputs,
@@ -167,14 +167,6 @@ impl Trainer {
     /// The name of the input that is the learning rate, if the step has an optimizer.
     pub fn rate(&self) -> Option<&str> {
         self.rate.map(|at| self.inputs[at].as_str())
-    }
-
-    /// The input that is the loss scale, if the step has one.
-    pub fn loss_scale(&self) -> Option<Value> {
-        let module = self.executable.module();
-        let entries = states_of(module).ok()?;
-        let entry = entries.iter().find(|entry| entry.kind == StateKind::LossScale)?;
-        module.graph(module.main()).inputs().get(*self.places.get(&entry.input)?).copied()
     }
 
     /// Whether the step has a state of this name.
@@ -247,16 +239,16 @@ impl Trainer {
         }
         self.take_batch(batch, &mut values)?;
         let mut stepped = Stepped::default();
-        let (tellers, outputs) = (self.tellers, &self.outputs);
+        let (scalars, outputs) = (self.scalars, &self.outputs);
         let run = self.executable.run_to_observed(&values, observer, |at, data| {
-            tellers.tell(at, data, &mut stepped);
+            scalars.read(at, data, &mut stepped);
             visit(&outputs[at], data);
         });
         run.map_err(|error| {
             let module = self.executable.module();
             StepError {
                 error: of_run(module, &error),
-                culprit: Culprit::of(module, &error, batch).map(Box::new),
+                row: BatchRow::of(module, &error, batch).map(Box::new),
             }
         })?;
         self.values = emptied(values);
@@ -319,7 +311,8 @@ impl Trainer {
     /// Takes another state for the next step. Tensors that are no state of the step are refused.
     ///
     /// # Errors
-    /// If a tensor is missing, unknown, of another type, or has a NaN: all of them. The state is then what it was.
+    /// If tensors are missing, unknown or of another type: all of them; else the first that has a NaN or cannot be read. The
+    /// state is then what it was.
     pub fn set_state(&mut self, state: &State) -> Result<(), Error> {
         let module = self.executable.module();
         let types = super::input_types(module);

@@ -11,7 +11,7 @@
 //! input %weights : f32[10]         weights  f32[10]                   the same for every batch
 //! ```
 
-use super::super::culprit::Culprit;
+use super::super::batch_row::BatchRow;
 use super::super::inputs::{InputProblem, describe, help_of_type, io_error, no_memory};
 use super::super::trainer::Trainer;
 use super::super::{input_names, input_types};
@@ -230,15 +230,32 @@ impl Dataset {
         }
     }
 
+    /// Reads samples into a batch, which is made if there is none yet.
+    ///
+    /// # Errors
+    /// Those of [`buffer`](Self::buffer) and [`read`](Self::read).
+    pub(super) fn read_into<'b>(
+        &self,
+        batch: &'b mut Option<Batch>,
+        samples: &[u64],
+    ) -> Result<&'b mut Batch, Error> {
+        let batch = match batch {
+            Some(batch) => batch,
+            None => batch.insert(self.buffer(samples.len() as u64)?),
+        };
+        self.read(samples, batch)?;
+        Ok(batch)
+    }
+
     /// The error of a run over `samples`, with the sample that it is about.
-    pub(super) fn blame(&self, error: Error, culprit: Option<&Culprit>, samples: &[u64]) -> Error {
-        let Some(culprit) = culprit else { return error };
-        let sample = usize::try_from(culprit.row).ok().and_then(|row| samples.get(row));
-        let is_list = |column: &Column| column.name == culprit.input && column.samples().is_some();
+    pub(super) fn with_sample(&self, error: Error, found: Option<&BatchRow>, samples: &[u64]) -> Error {
+        let Some(found) = found else { return error };
+        let sample = usize::try_from(found.row).ok().and_then(|row| samples.get(row));
+        let is_list = |column: &Column| column.name == found.input && column.samples().is_some();
         match (error, sample.filter(|_| self.columns.iter().any(is_list))) {
             (Error::Run(mut finding), Some(&sample)) => {
                 let place = self.describe_sample(sample);
-                finding.message.push_str(&format!(" in `{}` of {place}", culprit.input));
+                finding.message.push_str(&format!(" in `{}` of {place}", found.input));
                 Error::Run(finding)
             }
             (error, _) => error,

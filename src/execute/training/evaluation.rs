@@ -3,7 +3,7 @@
 use super::batches::{Batches, Incomplete};
 use super::dataset::{Batch, Dataset};
 use crate::error::Error;
-use crate::execute::culprit::Culprit;
+use crate::execute::batch_row::BatchRow;
 use crate::execute::trainer::Trainer;
 use crate::execute::{input_names, of_run, prepare};
 use crate::model::Model;
@@ -121,11 +121,7 @@ impl Evaluation {
         let list = self.batches.samples(step);
         let rows = list.len() as u64;
         let buffer = &mut self.buffers[usize::from(rows < self.size)];
-        let batch = match buffer {
-            Some(batch) => batch,
-            None => buffer.insert(self.data.buffer(rows)?),
-        };
-        self.data.read(list, batch)?;
+        let batch = self.data.read_into(buffer, list)?;
         let named: Vec<(&str, &HostTensor)> = self.data.named(batch).collect();
         let given: FxHashMap<&str, DataRef<'_>> =
             named.iter().map(|(name, tensor)| (*name, DataRef::Tensor(tensor.view()))).collect();
@@ -144,8 +140,8 @@ impl Evaluation {
         });
         ran.map_err(|error| {
             let module: &Module = self.executable.module();
-            let culprit = Culprit::of(module, &error, &named);
-            self.data.blame(of_run(module, &error), culprit.as_ref(), list)
+            let row = BatchRow::of(module, &error, &named);
+            self.data.with_sample(of_run(module, &error), row.as_ref(), list)
         })?;
         Ok((loss, rows))
     }

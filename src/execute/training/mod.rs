@@ -234,11 +234,7 @@ impl Training {
         let samples = self.batches.samples(self.taken);
         let rows = samples.len() as u64;
         let buffer = &mut self.buffers[usize::from(rows < self.size)];
-        let batch = match buffer {
-            Some(batch) => batch,
-            None => buffer.insert(self.data.buffer(rows)?),
-        };
-        self.data.read(samples, batch)?;
+        let batch = self.data.read_into(buffer, samples)?;
         #[expect(clippy::cast_possible_truncation, reason = "the step takes rates in f32")]
         if let Some(bytes) = self.rate.bytes_mut() {
             bytes.copy_from_slice(&(rate as f32).to_le_bytes());
@@ -246,7 +242,7 @@ impl Training {
         let rate_of = [(self.rate_name.as_str(), &self.rate)];
         let given: SmallVec<[(&str, &HostTensor); 8]> = self.data.named(batch).chain(rate_of).collect();
         let of = self.trainer.try_step(&given, observer, visit);
-        let of = of.map_err(|failed| self.data.blame(failed.error, failed.culprit.as_deref(), samples))?;
+        let of = of.map_err(|failed| self.data.with_sample(failed.error, failed.row.as_deref(), samples))?;
         self.taken += 1;
         self.skipped += u64::from(of.skipped);
         Ok(Some(Taken { number: self.taken, epoch, samples: rows, rate, of }))

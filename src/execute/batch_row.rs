@@ -1,8 +1,8 @@
 //! Which row of a batch an error of a node is about.
 //!
 //! A kernel that refuses an element, such as a label that is no class, says what it found. Where the operand with that
-//! element has the elements of an input of the batch, all of them and moved at most, the row of the input that has it first
-//! is the culprit.
+//! element has all elements of an input of the batch, in their order, the error is about the first row of that input that
+//! has the element.
 //!
 //! ```text
 //! %t = Reshape(%target, [-1])                  %target : i64[N, 2] = [[0, 3], [1, 9]]
@@ -18,20 +18,20 @@ use ampc_runtime::cpu::{ExecuteError, KernelError};
 
 /// A row of an input.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(in crate::execute) struct Culprit {
+pub(in crate::execute) struct BatchRow {
     /// The name of the input.
     pub(in crate::execute) input: String,
     /// The row, counted from 0.
     pub(in crate::execute) row: u64,
 }
 
-impl Culprit {
+impl BatchRow {
     /// The row of a batch that an error is about, where that is known.
     pub(in crate::execute) fn of(
         module: &Module,
         error: &ExecuteError,
         batch: &[(&str, &HostTensor)],
-    ) -> Option<Culprit> {
+    ) -> Option<BatchRow> {
         let ExecuteError::Node { node, error: KernelError::Value { found, .. } } = error else { return None };
         let found: i64 = found.parse().ok()?;
         let input = origin(module, index_of(module, *node)?)?;
@@ -39,7 +39,7 @@ impl Culprit {
         let (_, tensor) = batch.iter().find(|(given, _)| *given == name)?;
         let at = position(tensor, found)?;
         let rows = tensor.dims().first().copied()?;
-        Some(Culprit { input: name, row: at / (tensor.element_count() / rows.max(1)).max(1) })
+        Some(BatchRow { input: name, row: at / (tensor.element_count() / rows.max(1)).max(1) })
     }
 }
 
