@@ -10,6 +10,7 @@
 use ampc::RewriteOptions;
 use ampc::execute::Trainer;
 use ampc::ir::DType;
+use ampc::options::Opset;
 use ampc::runtime::npz::{Archive, plain_name};
 use ampc::runtime::{Cpu, HostTensor};
 use ampc::train::{TrainOptions, train_step};
@@ -55,7 +56,8 @@ fn read(path: &str) -> Vec<(String, HostTensor)> {
 }
 
 fn options(loss: &str, precision: &str) -> TrainOptions {
-    let rewrite = |to| Some(RewriteOptions { to, ..RewriteOptions::default() });
+    // Convolutions take bf16 from an opset on that the models are below.
+    let rewrite = |to| Some(RewriteOptions { to, opset: Opset::Auto, ..RewriteOptions::default() });
     let (precision, scaler) = match precision {
         "fp16" => (rewrite(DType::F16), "ampc"),
         "bf16" => (rewrite(DType::BF16), "none"),

@@ -9,7 +9,7 @@
 #[cfg(feature = "run")]
 use ampc::execute::training::{Dataset, Training, TrainingOptions};
 #[cfg(feature = "run")]
-use ampc::execute::{Stepped, Trainer};
+use ampc::execute::{StepResult, Trainer};
 use ampc::ir::module::Provenance;
 use ampc::ir::{AttrValue, Builder, DType, Module, TensorData, Type};
 #[cfg(feature = "run")]
@@ -82,7 +82,7 @@ fn plan(module: Module) -> Result<Vec<Step>, ampc::Error> {
 
 /// Has a training step made of a module and takes it a few times, each time on all samples.
 #[cfg(feature = "run")]
-fn train(module: Module, steps: u64) -> Result<Vec<Stepped>, Box<dyn std::error::Error>> {
+fn train(module: Module, steps: u64) -> Result<Vec<StepResult>, Box<dyn std::error::Error>> {
     let options = ampc::train::TrainOptions {
         loss: "mse".parse()?,
         optimizer: "adamw:weight_decay=0".parse()?,
@@ -104,7 +104,7 @@ fn train(module: Module, steps: u64) -> Result<Vec<Stepped>, Box<dyn std::error:
     let mut training = Training::new(trainer, data, options)?;
     let mut taken = Vec::new();
     while let Some(step) = training.step()? {
-        taken.push(step.of);
+        taken.push(step.result);
     }
     Ok(taken)
 }
@@ -116,7 +116,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         println!("{:<20} {:<20} {dtype:<5} {what}", step.path, step.op);
     }
     #[cfg(feature = "run")]
-    for (i, Stepped { loss, skipped, loss_scale, .. }) in train(build()?, 10)?.into_iter().enumerate() {
+    for (i, StepResult { loss, skipped, loss_scale, .. }) in train(build()?, 10)?.into_iter().enumerate() {
         let (loss, scale) = (loss.unwrap_or(f64::NAN), loss_scale.unwrap_or(1.0));
         println!("step {i}: loss {loss:.4}, skipped: {skipped}, scale {scale}");
     }

@@ -49,6 +49,7 @@ pub mod options;
 pub mod report;
 pub mod rewrite;
 mod safetensors;
+mod state_hash;
 mod temporary;
 pub mod text_files;
 pub mod train;

@@ -94,7 +94,6 @@ impl Tensors {
     }
 
     /// What the file says beside its tensors.
-    #[cfg(feature = "run")]
     pub(crate) fn metadata(&self, key: &str) -> Option<&str> {
         self.metadata.get(key).map(String::as_str)
     }
@@ -111,7 +110,6 @@ impl Entry {
     }
 
     /// The tensor, if it is of a type that we have.
-    #[cfg(feature = "run")]
     pub(crate) fn read(&self) -> Option<TensorData> {
         let dtype = DType::ALL.iter().copied().find(|&dtype| stored_as(dtype) == Some(self.stored))?;
         self.with(dtype, &self.dims)
@@ -127,10 +125,9 @@ impl Entry {
         format!("{:?}[{}]", self.stored, dims.join(", "))
     }
 
-    /// The element type as the format spells it.
-    #[cfg(feature = "run")]
-    pub(crate) fn spelling(&self) -> String {
-        format!("{:?}", self.stored)
+    /// What is said of an entry called `name` whose type we do not have.
+    pub(crate) fn unsupported(&self, name: &str) -> String {
+        format!("`{name}`: elements of {:?} are not supported", self.stored)
     }
 }
 

@@ -11,6 +11,7 @@ use crate::onnx::{ExportError, ImportError};
 use crate::options::RewriteOptions;
 use crate::rewrite::{pipeline_of, run_pipeline};
 use crate::safetensors;
+use crate::state_hash;
 use ampc_ir::{Module, Payload, TensorData, Type, Value};
 use ampc_passes::autodiff::{Autodiff, CustomGradients};
 use ampc_passes::dce::Dce;
@@ -281,16 +282,17 @@ fn trained(module: &Module) -> Result<Vec<Value>, Error> {
 }
 
 /// Reads the weights and running statistics of a step from a safetensors file, where they have the names of its inputs.
-/// Nothing is read yet but the header: tensors are ranges of the file.
+/// Tensors are ranges of the file; those of a checkpoint are read once, for its hash.
 ///
 /// # Errors
-/// If the model is no step, the file cannot be read, or it lacks a weight or has one of another type: all that are wrong.
+/// If the model is no step, the file cannot be read or is a checkpoint that was damaged or edited, or it lacks a weight or has one of another type: all that are wrong.
 pub fn read_weights(step: &Module, path: &Path) -> Result<State, Error> {
     let bad = |reason: String| Error::Data { path: path.to_owned(), reason };
     let (tensors, _) = safetensors::Tensors::open(path)?.ok_or_else(|| {
         let source = std::io::ErrorKind::NotFound.into();
         ImportError::Open { path: path.display().to_string(), source }
     })?;
+    state_hash::check(&tensors, path)?;
     let (mut state, mut wrong) = (State::new(), Vec::new());
     for input in trained(step)? {
         let name = ampc_ir::verify::name_of(step, input);

@@ -5,11 +5,14 @@
 
 use ampc::Model;
 use ampc::execute::Trainer;
-use ampc::ir::TensorData;
+use ampc::ir::op::OpKind;
 use ampc::ir::text::{NoData, parse};
-use ampc::runtime::{Cpu, HostTensor};
+use ampc::ir::{Node, TensorData};
+use ampc::runtime::cpu::NodeObserver;
+use ampc::runtime::{Cpu, DataRef, HostTensor};
 use ampc::train::{State, TrainOptions, TrainStep, train_step};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const MODEL: &str = "module ir=10\nopset ai.onnx=21\n\ngraph @main {\n  input %x : f32[N, 6]\n  \
                      const %w : f32[6, 16] = random(1)\n  const %b : f32[16] = random(2)\n  \
@@ -46,7 +49,7 @@ fn batch(i: u16) -> [(&'static str, HostTensor); 3] {
     ]
 }
 
-fn run(trainer: &mut Trainer, i: u16) -> ampc::execute::Stepped {
+fn run(trainer: &mut Trainer, i: u16) -> ampc::execute::StepResult {
     let batch = batch(i);
     let given: Vec<(&str, &HostTensor)> = batch.iter().map(|(name, tensor)| (*name, tensor)).collect();
     trainer.step(&given).unwrap_or_else(|error| panic!("{error}"))
@@ -95,6 +98,62 @@ fn a_step_says_that_it_was_skipped() {
     for (before, after) in before.iter().zip(bytes(&trainer)) {
         assert!(*before == after || ["loss_scale", "good_steps"].contains(&after.0.as_str()), "{}", after.0);
     }
+}
+
+/// Stops a run as soon as an optimizer has written a weight.
+struct StopsAtUpdate<'a> {
+    updates: Vec<Node>,
+    stop: &'a AtomicBool,
+}
+
+impl NodeObserver for StopsAtUpdate<'_> {
+    fn value(&mut self, node: Node, _: usize, _: DataRef<'_>) {
+        self.stop.fetch_or(self.updates.contains(&node), Ordering::Relaxed);
+    }
+}
+
+/// Without a loss scale and clipping, weights are updated as soon as their gradient is there: a run that is stopped then leaves
+/// some that are new and some that are old, with which nothing goes on.
+#[test]
+fn a_state_of_which_some_was_updated_is_not_used() {
+    let stop = Arc::new(AtomicBool::new(false));
+    let options = TrainOptions { loss: "cross-entropy".parse().unwrap(), ..TrainOptions::default() };
+    let step = train_step(Model::from(parse(MODEL, &NoData).unwrap()), &options).unwrap();
+    let cpu = Cpu { stop: Some(stop.clone()), ..Cpu::default() };
+    let mut trainer = Trainer::new(step.model, &step.state, &cpu).unwrap();
+    run(&mut trainer, 0);
+    let (before, kept) = (state(&trainer), bytes(&trainer));
+    let module = trainer.module();
+    let is_update = |node: &Node| module.node(*node).schema().is_some_and(|s| s.kind == OpKind::AdamW);
+    let updates: Vec<Node> = module.nodes(module.main()).filter(is_update).collect();
+    assert!(updates.len() > 1);
+    let batch = batch(1);
+    let given: Vec<(&str, &HostTensor)> = batch.iter().map(|(name, tensor)| (*name, tensor)).collect();
+    let mut observer = StopsAtUpdate { updates, stop: &stop };
+    let stopped = trainer.step_observed(&given, Some(&mut observer), |_, _| {}).unwrap_err().to_string();
+    assert!(stopped.contains("stopped"), "{stopped}");
+    assert!(trainer.has_torn_state());
+    stop.store(false, Ordering::Relaxed);
+    for error in [trainer.state().unwrap_err(), trainer.step(&given).unwrap_err()] {
+        assert!(error.to_string().contains("updated some of the states"), "{error}");
+    }
+    trainer.set_state(&before).unwrap();
+    assert!(!trainer.has_torn_state() && bytes(&trainer) == kept);
+    run(&mut trainer, 1);
+    // A run that is stopped before loses nothing.
+    let before = bytes(&trainer);
+    stop.store(true, Ordering::Relaxed);
+    trainer.step(&given).unwrap_err();
+    assert!(!trainer.has_torn_state() && bytes(&trainer) == before);
+}
+
+/// A state beyond the limit is refused as such, not as if there were no memory.
+#[test]
+fn a_state_beyond_the_limit_says_the_limit() {
+    let step = step();
+    let error =
+        Trainer::new(step.model, &step.state, &Cpu { max_bytes: 1000, ..Cpu::default() }).unwrap_err();
+    assert!(error.to_string().contains("at most 1000 bytes"), "{error}");
 }
 
 #[test]

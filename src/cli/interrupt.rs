@@ -1,7 +1,7 @@
 //! What a signal does: temporary files go, then the program ends with the status that shells expect. That a file has
 //! reached the limit for its size is an error of writing like others, not the end.
 //!
-//! A command that has something to bring to an end first says so ([`patiently`]): the first signal is then a request, and the
+//! A command that has something to bring to an end first says so ([`defer_first_signal`]): the first signal is then a request, and the
 //! second one ends the program.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -10,14 +10,14 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::Arc;
 
 /// Whether a command looks at [`requested`].
-static PATIENT: AtomicBool = AtomicBool::new(false);
+static DEFERS_FIRST: AtomicBool = AtomicBool::new(false);
 
 /// The signal that came, or 0.
 static REQUESTED: AtomicI32 = AtomicI32::new(0);
 
 /// From now on the first signal ends nothing: [`requested`] says that it came.
-pub(crate) fn patiently() {
-    PATIENT.store(true, Ordering::SeqCst);
+pub(crate) fn defer_first_signal() {
+    DEFERS_FIRST.store(true, Ordering::SeqCst);
 }
 
 /// The exit status of the signal that asks for the end, once one came.
@@ -43,7 +43,7 @@ pub(crate) fn watch() {
         let _ = waiting.spawn(move || {
             for signal in signals.forever() {
                 let is_first = REQUESTED.swap(signal, Ordering::SeqCst) == 0;
-                if !(is_first && PATIENT.load(Ordering::SeqCst)) {
+                if !(is_first && DEFERS_FIRST.load(Ordering::SeqCst)) {
                     end(128 + signal);
                 }
             }

@@ -1,28 +1,28 @@
 //! `ampc train`: runs a training step over samples.
 
 mod log;
+mod outputs;
+mod told;
 
 use self::log::Log;
+use self::outputs::{check_outputs, is_same, open_log};
+use self::told::{WIDTH, told_of};
 use super::args::{LastArg, TrainArgs};
 use super::pipeline::load;
 use super::problem::{Failure, Problem};
 use super::progress::Progress;
 use super::run::{device, digits};
-use super::table::{bytes, count, number};
-use super::ui::{self, Stream, Ui};
+use super::table::{count, number};
+use super::ui::{self, Ui};
 use super::{diagnose, interrupt, shown};
 use ampc::ErrorKind;
 use ampc::execute::Trainer;
 use ampc::execute::training::{
     Checkpoint, Dataset, Evaluated, Evaluation, GradientHistograms, Incomplete, LostUpdates, NO_OPTIMIZER,
-    Position, Schedule, Taken, Training, TrainingOptions,
+    Position, Schedule, StepRecord, Training, TrainingOptions,
 };
-use ampc::ir::{DType, Module};
-use ampc::onnx::bytes::SourceBytes;
 use ampc::runtime::Cpu;
-use std::fmt::Write;
 use std::path::Path;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub(crate) fn run(args: &TrainArgs, threads: Option<u32>, ui: Ui) -> Result<(), Failure> {
@@ -53,16 +53,10 @@ pub(crate) fn run(args: &TrainArgs, threads: Option<u32>, ui: Ui) -> Result<(), 
         training.set_epochs(epochs);
     }
     if let Some(position) = position {
-        training.resume(position);
-    }
-    let (steps, taken) = (training.options().steps, training.position().step);
-    if taken > steps {
-        let message =
-            format!("expected {taken} steps, which the checkpoint has taken, or more, found {steps}");
-        let failure = Failure::usage("steps", message);
-        return Err(
-            failure.with_help("`--steps` and `--epochs` count those before the checkpoint; give more")
-        );
+        training.resume(position).map_err(|error| {
+            let help = "`--steps` and `--epochs` count those before the checkpoint; give more";
+            Failure::usage("steps", error.to_string()).with_help(help)
+        })?;
     }
     let batch = training.options().batch.unwrap_or(1);
     let evaluation = args.data.eval.as_ref();
@@ -150,67 +144,11 @@ fn options(args: &TrainArgs, position: Option<&Position>) -> Result<TrainingOpti
     })
 }
 
-/// Whether two paths lead to one file.
-fn is_same(a: &Path, b: &Path) -> bool {
-    let canonical = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    canonical(a) == canonical(b)
-}
-
-/// Checks that what is to be written may be, before any work is done for it.
-fn check_outputs(args: &TrainArgs, read: &[Arc<SourceBytes>]) -> Result<(), Failure> {
-    let fail = |error: ampc::Error| diagnose::failure(&error, None);
-    if let Some(save) = &args.output.save {
-        if ampc::files::is_stream(save) || save.as_os_str() == "-" {
-            let message = format!(
-                "`--save {}`: expected the name of a file, found a pipe or device, which no checkpoint can be replaced in",
-                save.display()
-            );
-            return Err(Failure::usage("save", message));
-        }
-        let begins = args.state.as_ref().map(|path| ("the state that the training begins with", path));
-        let data = [Some(&args.data.data), args.data.eval.as_ref()].into_iter().flatten();
-        let data = data.map(|path| ("data that is trained with", path));
-        if let Some((what, _)) = begins.into_iter().chain(data).find(|(_, path)| is_same(path, save)) {
-            let message = format!("`--save {}` is {what}; choose another name", save.display());
-            return Err(Failure::usage("same_file", message));
-        }
-        let goes_on = args.resume.as_ref().is_some_and(|resume| is_same(resume, save));
-        ampc::files::check(save, args.output.force || goes_on, read).map_err(fail)?;
-        if args.output.log.as_ref().is_some_and(|log| is_same(&log::path_of(log), save)) {
-            let message = "`--save` and `--log` name one file; choose another name for one of them";
-            return Err(Failure::usage("same_file", message));
-        }
-    }
-    Ok(())
-}
-
-fn open_log(
-    args: &TrainArgs,
-    position: Option<&Position>,
-    read: &[Arc<SourceBytes>],
-) -> Result<Option<Log>, Failure> {
-    let Some(path) = &args.output.log else { return Ok(None) };
-    let path = log::path_of(path);
-    let states = [args.state.as_ref(), args.resume.as_ref()].into_iter().flatten();
-    if let Some(state) = states.into_iter().find(|state| is_same(state, &path)) {
-        let message =
-            format!("`--log {}` is the state `{}`; choose another name", path.display(), state.display());
-        return Err(Failure::usage("same_file", message));
-    }
-    let force = args.output.force || position.is_some();
-    ampc::files::check(&path, force, read).map_err(|e| diagnose::failure(&e, None))?;
-    match position {
-        Some(position) => Log::go_on(&path, position.step),
-        None => Log::start(&path),
-    }
-    .map(Some)
-}
-
 /// Takes a step, and looks at its gradients and updates.
 fn take_watched(
     training: &mut Training,
     watched: &mut (GradientHistograms, LostUpdates),
-) -> Result<Option<Taken>, ampc::Error> {
+) -> Result<Option<StepRecord>, ampc::Error> {
     watched.0.clear();
     watched.1.begin(training.trainer())?;
     let taken = training.step_observed(Some(watched), |_, _| {})?;
@@ -232,8 +170,8 @@ struct Session<'a> {
     /// What the log says of gradients and updates.
     watched: Option<(GradientHistograms, LostUpdates)>,
     /// The first step of this run, and the last.
-    first: Option<Taken>,
-    last: Option<Taken>,
+    first: Option<StepRecord>,
+    last: Option<StepRecord>,
     /// The step that the state was saved after.
     saved: Option<u64>,
     /// The last evaluation, and the step after which it was.
@@ -284,75 +222,13 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Says what is about to be done, and what is odd about it.
-    fn begin(&self, position: Option<&Position>) {
-        let (training, data) = (&self.training, self.training.data());
-        let options = training.options();
-        let order =
-            if options.shuffles { format!("shuffled by seed {}", options.seed) } else { "in order".into() };
-        let mut text = format!(
-            "data        {}, {} in a batch, {} an epoch, {order}\n",
-            count(data.samples(), "sample"),
-            number(options.batch.unwrap_or(1)),
-            count(training.batches().per_epoch(), "step"),
-        );
-        let begin = position.map_or(String::new(), |position| format!("{} to ", number(position.step)));
-        let _ = writeln!(
-            text,
-            "steps       {begin}{}, learning rate {}",
-            number(options.steps),
-            options.schedule
-        );
-        self.ui.say(&text);
-        let warn = |code: &str, message: String| self.warning(code, message);
-        if !data.unread().is_empty() {
-            let names = data.unread().join(", ");
-            warn("train.unread", format!("arrays that no input of the step has the name of: {names}"));
-        }
-        let left_out = training.batches().left_out();
-        if left_out > 0 {
-            let message =
-                format!("{} of an epoch are fewer than a batch and left out", count(left_out, "sample"));
-            warn("train.left_out", message);
-        }
-        if self.args.output.save.is_none() {
-            warn(
-                "train.not_saved",
-                "the trained state is kept nowhere: `--save FILE.safetensors` writes it".into(),
-            );
-        }
-        let differences = position.map(|before| before.differences(&training.position())).unwrap_or_default();
-        // More steps are another run only if a rate depends on how many there are.
-        let matters = |name: &str| name != "steps" || training.options().schedule.depends_on_steps();
-        for (name, before, now) in differences.into_iter().filter(|(name, ..)| matters(name)) {
-            let message =
-                format!("`{name}` is {now}, and was {before}: this is not the run that was stopped");
-            warn("train.other_run", message);
-        }
-    }
-
-    fn warning(&self, code: &str, message: String) {
-        self.ui.say(Problem::warning(code, message).draw(self.ui, Stream::Err).trim_start_matches('\n'));
-    }
-
-    /// Says which data was not the same from the first step to the last.
-    fn warn_of_written_data(&self) {
-        let of_evaluation = self.evaluation.iter().flat_map(|evaluation| evaluation.data().written_to());
-        for path in self.training.data().written_to().chain(of_evaluation) {
-            let path = shown::message(&path.display().to_string());
-            let message = format!(
-                "`{path}` was written to while it was read: batches may have had some of its old samples and some of the new"
-            );
-            self.warning("train.written", message);
-        }
-    }
-
     /// Trains to the end, or until a signal or an error. The state is saved whatever happens.
     fn train(mut self) -> Result<(), Failure> {
-        interrupt::patiently();
+        interrupt::defer_first_signal();
         let ended = self.steps();
         let stopped = interrupt::requested();
         let saved = self.save_unless_saved();
+        self.progress.suspend(|| self.warn_of_written_data());
         let step = self.training.position().step;
         let place = match (&self.args.output.save, self.saved == Some(step)) {
             (Some(path), true) => format!(
@@ -360,7 +236,8 @@ impl<'a> Session<'a> {
                 shown::message(&path.display().to_string())
             ),
             (Some(path), false) => {
-                format!("the state after step {step} could not be written to `{}`", path.display())
+                let path = shown::message(&path.display().to_string());
+                format!("the state after step {step} could not be written to `{path}`")
             }
             (None, _) => "the state was not saved (`--save`)".into(),
         };
@@ -372,7 +249,12 @@ impl<'a> Session<'a> {
             (Err(failure), _) if failure.problems.is_empty() => return saved.and(Err(failure)),
             (Err(failure), _) => {
                 let mut failure = told(failure);
-                failure.problems.extend(saved.err().into_iter().flat_map(|other| other.problems));
+                let others = saved.err().into_iter().flat_map(|other| other.problems);
+                // A checkpoint that could not be written may be what ended the run.
+                let others: Vec<Problem> = others
+                    .filter(|other| failure.problems.iter().all(|known| known.message != other.message))
+                    .collect();
+                failure.problems.extend(others);
                 return Err(failure);
             }
             (Ok(false), Some(status)) => {
@@ -385,22 +267,36 @@ impl<'a> Session<'a> {
             (Ok(_), _) => saved?,
         }
         let summary = self.summary();
-        self.progress.suspend(|| {
-            self.ui.say(&summary);
-            self.warn_of_written_data();
-        });
+        self.progress.suspend(|| self.ui.say(&summary));
         Ok(())
     }
 
-    /// Takes all steps; false if a signal came before the last one.
+    /// Takes all steps; false if a signal came before the last one, or before the evaluation after it.
     fn steps(&mut self) -> Result<bool, Failure> {
-        while self.step()? {
-            if interrupt::requested().is_some() {
-                return Ok(self.training.position().step >= self.training.options().steps);
+        // A signal may have ended the evaluation after the last step.
+        let step = self.training.position().step;
+        if self.log.is_some() && step > 0 && self.evaluation_is_due(step) {
+            self.evaluate()?;
+        }
+        while interrupt::requested().is_none() {
+            if !self.step()? {
+                self.evaluate()?;
+                break;
             }
         }
-        self.evaluate()?;
-        Ok(true)
+        let position = self.training.position();
+        Ok(position.step >= position.steps && (self.evaluation.is_none() || self.is_evaluated(position.step)))
+    }
+
+    /// Whether the loss is to be evaluated after this step, even if it is not the last.
+    fn evaluation_is_due(&self, step: u64) -> bool {
+        step.is_multiple_of(self.args.data.eval_every.unwrap_or(self.training.batches().per_epoch()))
+    }
+
+    /// Whether the loss was evaluated after this step.
+    fn is_evaluated(&self, step: u64) -> bool {
+        self.evaluated.is_some_and(|(of, _)| of == step)
+            || self.log.as_ref().is_some_and(|log| log.has_evaluation(step))
     }
 
     /// Takes a step, and does what is due after it; false if there is none to take.
@@ -431,14 +327,11 @@ impl<'a> Session<'a> {
             self.row(&taken)?;
         } else if self.shown.elapsed() > REFRESH {
             self.shown = Instant::now();
-            let loss = taken.of.loss.map_or(String::new(), |loss| format!(", loss {}", digits(loss)));
+            let loss = taken.result.loss.map_or(String::new(), |loss| format!(", loss {}", digits(loss)));
             self.progress.stage(format!("step {} of {}{loss}", number(taken.number), number(steps)));
         }
-        let epoch_ends = taken.number.is_multiple_of(self.training.batches().per_epoch());
-        match self.args.data.eval_every {
-            Some(every) if !taken.number.is_multiple_of(every) => {}
-            None if !epoch_ends => {}
-            Some(_) | None => self.evaluate()?,
+        if self.evaluation_is_due(taken.number) {
+            self.evaluate()?;
         }
         if due(self.args.output.save_every, taken.number) {
             self.save_unless_saved()?;
@@ -452,45 +345,13 @@ impl<'a> Session<'a> {
         failure.retold(|said| format!("step {step}: {said}"))
     }
 
-    /// Prints a line about a step, under a heading if it is the first one.
-    fn row(&mut self, taken: &Taken) -> Result<(), Failure> {
-        #[expect(clippy::cast_precision_loss, reason = "shown with four digits")]
-        let speed = self.samples as f64 / self.since.elapsed().as_secs_f64().max(1e-9);
-        let has_heading = std::mem::replace(&mut self.has_heading, true);
-        (self.since, self.samples) = (Instant::now(), 0);
-        let mut cells = vec![
-            ("step", number(taken.number)),
-            ("epoch", number(taken.epoch)),
-            ("loss", taken.of.loss.map_or("-".into(), digits)),
-            ("lr", digits(taken.rate)),
-        ];
-        cells.extend(taken.of.loss_scale.map(|scale| ("loss scale", scale.to_string())));
-        if taken.of.loss_scale.is_some() || self.training.position().skipped > 0 {
-            cells.push(("skipped", number(self.training.position().skipped)));
-        }
-        cells.extend(taken.of.grad_norm.map(|norm| ("grad norm", digits(norm))));
-        cells.push(("samples/s", digits_of_speed(speed)));
-        let mut text = String::new();
-        if !has_heading {
-            let heads: Vec<String> = cells.iter().map(|(head, _)| format!("{head:>WIDTH$}")).collect();
-            let _ = writeln!(text, "{}", heads.join(""));
-        }
-        let row: Vec<String> = cells.iter().map(|(_, cell)| format!("{cell:>WIDTH$}")).collect();
-        let _ = writeln!(text, "{}", row.join(""));
-        if self.ui.quiet {
-            return Ok(());
-        }
-        self.progress.suspend(|| ui::show(&text))
-    }
-
     /// Computes the loss on samples that are not trained on, unless that was done after this step.
     fn evaluate(&mut self) -> Result<(), Failure> {
         let step = self.training.position().step;
-        let Some(evaluation) =
-            self.evaluation.as_mut().filter(|_| self.evaluated.is_none_or(|(of, _)| of != step))
-        else {
+        if self.is_evaluated(step) {
             return Ok(());
-        };
+        }
+        let Some(evaluation) = &mut self.evaluation else { return Ok(()) };
         self.progress.stage("evaluating");
         let found = evaluation.run(self.training.trainer(), || interrupt::requested().is_none());
         let found = found.map_err(|error| {
@@ -531,61 +392,4 @@ impl<'a> Session<'a> {
         self.saved = Some(step);
         Ok(())
     }
-
-    fn summary(&self) -> String {
-        let (position, trainer) = (self.training.position(), self.training.trainer());
-        let mut text = String::new();
-        let loss = |taken: Option<Taken>| taken.and_then(|taken| taken.of.loss).map_or("-".into(), digits);
-        if let Some((first, last)) = self.first.zip(self.last) {
-            let steps = last.number - first.number + 1;
-            let (begin, end) = (loss(Some(first)), loss(Some(last)));
-            let _ = writeln!(text, "trained     {}, loss {begin} to {end}", count(steps, "step"));
-        } else {
-            let _ = writeln!(text, "trained     no step: all {} are taken", number(position.steps));
-            return text;
-        }
-        if let Some((step, found)) = self.evaluated {
-            let (told, samples) = (told_of(found), count(found.samples, "sample"));
-            let _ = writeln!(text, "evaluated   {told} on {samples} after step {}", number(step));
-        }
-        let _ =
-            writeln!(text, "skipped     {} of {}", number(position.skipped), count(position.step, "step"));
-        let (low, all) = low_nodes(trainer.module());
-        let _ = writeln!(text, "low         {} of {}", number(low), count(all, "node"));
-        let _ = writeln!(
-            text,
-            "memory      {} of state, activations and gradients",
-            bytes(trainer.allocated_bytes())
-        );
-        if let (Some(path), Some(_)) = (&self.args.output.save, self.saved) {
-            let _ = writeln!(text, "wrote       {}", shown::message(&path.display().to_string()));
-        }
-        text
-    }
-}
-
-/// Columns of a line.
-const WIDTH: usize = 12;
-
-/// What an evaluation found.
-fn told_of(found: Evaluated) -> String {
-    let accuracy = found.accuracy.map(|accuracy| format!(", accuracy {}", digits(accuracy)));
-    format!("loss {}{}", digits(found.loss), accuracy.unwrap_or_default())
-}
-
-/// Samples per second, with three digits.
-fn digits_of_speed(speed: f64) -> String {
-    if speed >= 100.0 { format!("{speed:.0}") } else { format!("{speed:.2}") }
-}
-
-/// How many nodes have a low result, and how many there are.
-fn low_nodes(module: &Module) -> (u64, u64) {
-    let (mut low, mut all) = (0, 0);
-    for node in module.nodes(module.main()) {
-        let results = module.node(node).results().iter().flatten();
-        let mut dtypes = results.filter_map(|&value| module.value(value).ty.dtype());
-        all += 1;
-        low += u64::from(dtypes.any(DType::is_low));
-    }
-    (low, all)
 }

@@ -113,7 +113,8 @@ fn make(args: &TrainStepArgs, path: &Path, loss: &LossSpec, emit: &Emit, ui: Ui)
     let name = |path: &Path| shown::message(&path.display().to_string());
     let mut text = summary;
     let _ = writeln!(text, "wrote       {} ({} bytes)", name(&args.output), written.bytes);
-    let _ = write!(text, "state       {} ({} tensors, {bytes} bytes)", name(&args.state), state.len());
+    let tensors = table::count(state.len() as u64, "tensor");
+    let _ = write!(text, "state       {} ({tensors}, {bytes} bytes)", name(&args.state));
     ui.say(&text);
     Ok(())
 }
@@ -190,8 +191,9 @@ fn summary(module: &Module) -> String {
     let bytes = |values: Vec<Value>| values.into_iter().map(|value| bytes(module, value)).sum::<u64>();
     let is_low = |&value: &Value| module.value(value).ty.dtype().is_some_and(DType::is_low);
     let (low, full): (Vec<Value>, Vec<Value>) = of(Kept::Parameter).into_iter().partition(is_low);
-    let (parameters, states) = (low.len() + full.len(), module.graph(module.main()).states.len());
-    let mut text = format!("trained     {parameters} parameters, {states} states\n");
+    let parameters = table::count((low.len() + full.len()) as u64, "parameter");
+    let states = table::count(module.graph(module.main()).states.len() as u64, "state");
+    let mut text = format!("trained     {parameters}, {states}\n");
     let (full, optimizer, statistics) = (bytes(full), bytes(of(Kept::Optimizer)), bytes(of(Kept::Statistic)));
     let _ = writeln!(
         text,
@@ -297,8 +299,8 @@ fn of_phase(module: &Module, phase: Phase) -> String {
     }
     let other = if other > 0 { format!(", {other} other") } else { String::new() };
     format!(
-        "{} nodes, {} of them low; casts: {narrow} to low, {wide} to fp32{other}",
-        nodes.len(),
+        "{}, {} of them low; casts: {narrow} to low, {wide} to fp32{other}",
+        table::count(nodes.len() as u64, "node"),
         low.count()
     )
 }

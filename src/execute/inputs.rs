@@ -155,9 +155,7 @@ impl Inputs {
                 named.unknown(name);
                 continue;
             }
-            let data = entry.read().ok_or_else(|| {
-                bad(format!("`{name}`: elements of {} are not supported", entry.spelling()))
-            })?;
+            let data = entry.read().ok_or_else(|| bad(entry.unsupported(name)))?;
             if data.byte_len() > most {
                 return Err(bad(format!(
                     "`{name}`: expected a tensor of at most {most} bytes, found one of {}",

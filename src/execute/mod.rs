@@ -41,7 +41,7 @@ pub use pins::{PinSearch, find_pins};
 pub use profile::NodeTimes;
 pub use report::VerifyReport;
 pub use stored::{StoredTolerance, verify_stored};
-pub use trainer::{Stepped, Trainer};
+pub use trainer::{StepResult, Trainer};
 pub use verify::{Verification, VerifyOptions, of_outputs, verify, verify_draws};
 
 use crate::error::{Error, Finding};
@@ -148,6 +148,7 @@ pub fn of_run(module: &Module, error: &ExecuteError) -> Error {
         ExecuteError::Time { node: Some(node), .. } => Error::Run(at("time", *node)),
         ExecuteError::Time { node: None, .. } => Error::Run(graph("time")),
         ExecuteError::Stopped => Error::Run(graph("stopped")),
+        ExecuteError::TornStates => Error::Run(graph("state")),
         ExecuteError::Output(_) | ExecuteError::NoOutput { .. } => Error::Run(graph("output")),
     }
 }

@@ -15,7 +15,7 @@ use ampc_ir::verify::name_of;
 use ampc_ir::{Module, TensorData, Type, Value};
 use ampc_passes::step::inference::forward_of;
 use ampc_passes::step::{StateKind, states_of};
-use ampc_runtime::cpu::{Executable, NodeObserver};
+use ampc_runtime::cpu::{Executable, ExecuteError, NodeObserver};
 use ampc_runtime::data::emptied;
 use ampc_runtime::host::read_constant;
 use ampc_runtime::plan::Peak;
@@ -40,7 +40,7 @@ pub struct Trainer {
     /// Room for the values of the inputs, empty between steps.
     values: Vec<Option<DataRef<'static>>>,
     /// The input that is the learning rate.
-    rate: Option<usize>,
+    lr: Option<usize>,
     scalars: ScalarOutputs,
 }
 
@@ -55,11 +55,11 @@ impl std::fmt::Debug for Trainer {
 
 /// What a step says of itself.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub struct Stepped {
+pub struct StepResult {
     /// The loss of the batch, with the weights before the step; absent for a step whose maker did not say which output it
     /// is.
     pub loss: Option<f64>,
-    /// Whether a gradient was not finite, so that the step was skipped.
+    /// Whether a gradient was not finite. The step was then skipped, unless its scaler takes it with gradients of 0.
     pub skipped: bool,
     /// The loss scale of the next step, if there is one that changes.
     pub loss_scale: Option<f64>,
@@ -79,7 +79,7 @@ impl From<Error> for StepError {
     }
 }
 
-/// The indices of the outputs that [`Stepped`] is read from.
+/// The indices of the outputs that [`StepResult`] is read from.
 #[derive(Clone, Copy, Debug, Default)]
 struct ScalarOutputs {
     loss: Option<usize>,
@@ -113,7 +113,7 @@ impl ScalarOutputs {
     }
 
     /// Writes the number that an output is to its field of `stepped`, if it has one.
-    fn read(self, output: usize, data: DataRef<'_>, stepped: &mut Stepped) {
+    fn read(self, output: usize, data: DataRef<'_>, stepped: &mut StepResult) {
         let number = || data.tensor().and_then(TensorRef::first_f64);
         if Some(output) == self.loss {
             stepped.loss = number();
@@ -136,7 +136,7 @@ impl Trainer {
         let mut module = step.module;
         let states = declare_states(&mut module)?;
         let loss = forward_of(&module).map_err(|error| Error::Pass(error.into()))?.loss;
-        let rate = crate::train::rate_of(&module)?;
+        let lr = crate::train::rate_of(&module)?;
         let executable = super::prepare(&mut module, cpu)?;
         let (inputs, outputs) = (input_names(&module), output_names(&module));
         let places: FxHashMap<String, usize> = inputs.iter().cloned().zip(0..).collect();
@@ -144,7 +144,7 @@ impl Trainer {
         states.into_iter().for_each(|at| is_state[at] = true);
         let scalars = ScalarOutputs::of(&module, loss.as_deref())?;
         let mut trainer = Trainer {
-            rate: rate.and_then(|name| places.get(&name).copied()),
+            lr: lr.and_then(|name| places.get(&name).copied()),
             scalars,
             executable,
             inputs,
@@ -165,8 +165,8 @@ impl Trainer {
     }
 
     /// The name of the input that is the learning rate, if the step has an optimizer.
-    pub fn rate(&self) -> Option<&str> {
-        self.rate.map(|at| self.inputs[at].as_str())
+    pub fn lr_input(&self) -> Option<&str> {
+        self.lr.map(|at| self.inputs[at].as_str())
     }
 
     /// Whether the step has a state of this name.
@@ -193,14 +193,16 @@ impl Trainer {
     /// Runs one batch, and moves the state on.
     ///
     /// # Errors
-    /// If an input is missing or nobody knows it, does not fit the step, or a node cannot be computed. The state is then
-    /// what it was, unless a limit of time ended the run while weights were updated.
-    pub fn step(&mut self, batch: &[(&str, &HostTensor)]) -> Result<Stepped, Error> {
+    /// If an input is missing or nobody knows it, does not fit the step, or a node cannot be computed. The state is then what
+    /// it was. Only where weights were updated before the error was found ([`Cpu::time_limit`], [`Cpu::stop`], no memory) is
+    /// it [torn](Self::has_torn_state).
+    pub fn step(&mut self, batch: &[(&str, &HostTensor)]) -> Result<StepResult, Error> {
         self.step_with(batch, |_, _| {})
     }
 
     /// As [`step`](Self::step); `visit` looks at each output, by its name, where it is. From the second batch of the same
-    /// dims on, nothing is allocated but by products of matrices, for as long as they run.
+    /// dims on, no tensor is allocated, and nothing else but what the crate `gemm` takes for a product and a block of the
+    /// thread queue with every 63rd step.
     ///
     /// # Errors
     /// As [`step`](Self::step).
@@ -208,7 +210,7 @@ impl Trainer {
         &mut self,
         batch: &[(&str, &HostTensor)],
         visit: impl FnMut(&str, DataRef<'_>) + Send,
-    ) -> Result<Stepped, Error> {
+    ) -> Result<StepResult, Error> {
         self.step_observed(batch, None, visit)
     }
 
@@ -221,7 +223,7 @@ impl Trainer {
         batch: &[(&str, &HostTensor)],
         observer: Option<&mut (dyn NodeObserver + Send)>,
         visit: impl FnMut(&str, DataRef<'_>) + Send,
-    ) -> Result<Stepped, Error> {
+    ) -> Result<StepResult, Error> {
         self.try_step(batch, observer, visit).map_err(|failed| failed.error)
     }
 
@@ -231,14 +233,14 @@ impl Trainer {
         batch: &[(&str, &HostTensor)],
         observer: Option<&mut (dyn NodeObserver + Send)>,
         mut visit: impl FnMut(&str, DataRef<'_>) + Send,
-    ) -> Result<Stepped, StepError> {
+    ) -> Result<StepResult, StepError> {
         let mut values = emptied(std::mem::take(&mut self.values));
         values.resize(self.inputs.len(), None);
         for (&at, tensor) in &self.given {
             values[at] = Some(DataRef::Tensor(tensor.view()));
         }
         self.take_batch(batch, &mut values)?;
-        let mut stepped = Stepped::default();
+        let mut stepped = StepResult::default();
         let (scalars, outputs) = (self.scalars, &self.outputs);
         let run = self.executable.run_to_observed(&values, observer, |at, data| {
             scalars.read(at, data, &mut stepped);
@@ -283,23 +285,45 @@ impl Trainer {
         }
     }
 
+    /// Whether the state is torn: a step that failed had updated some of it, the rest is what it was. No step begins then
+    /// until [`set_state`](Self::set_state) has set it.
+    pub fn has_torn_state(&self) -> bool {
+        self.executable.has_torn_states()
+    }
+
     /// The state as it is now, by the names of the step's inputs, in their order: copies.
     ///
     /// # Errors
-    /// If there is not enough memory for them.
+    /// If the state is [torn](Self::has_torn_state), or there is not enough memory for copies.
     pub fn state(&self) -> Result<Vec<(String, HostTensor)>, Error> {
-        let refused = |name: &str, error: ampc_runtime::HostError| {
-            let message = error.to_string();
-            let place = name.to_owned();
-            Error::NoMemory(Finding { code: "state", node: None, place, op: None, message })
-        };
+        self.refuse_torn()?;
         let views = self.state_views().into_iter();
         views
-            .map(|(name, view)| Ok((name.to_owned(), view.to_host().map_err(|e| refused(name, e))?)))
+            .map(|(name, view)| Ok((name.to_owned(), view.to_host().map_err(|e| no_memory(name, &e))?)))
             .collect()
     }
 
-    /// [`state`](Self::state) where it is: nothing is copied.
+    /// An error if the state is not one that a training can go on from: it is torn, or has a NaN, of which every later loss
+    /// would become NaN.
+    pub(super) fn refuse_unusable(&self) -> Result<(), Error> {
+        self.refuse_torn()?;
+        let views = self.state_views();
+        match views.iter().find(|(_, view)| view.first_nan().is_some()) {
+            Some((name, _)) => Err(Error::Run(finding(name, format!("expected numbers, found {NAN}")))),
+            None => Ok(()),
+        }
+    }
+
+    fn refuse_torn(&self) -> Result<(), Error> {
+        if !self.has_torn_state() {
+            return Ok(());
+        }
+        let main = self.module().graph(self.module().main()).name;
+        let message = ExecuteError::TornStates.to_string();
+        Err(Error::Run(finding(self.module().text(main), message)))
+    }
+
+    /// [`state`](Self::state) where it is, torn or not: nothing is copied.
     pub fn state_views(&self) -> Vec<(&str, TensorRef<'_>)> {
         let mut found: BTreeMap<usize, TensorRef<'_>> = BTreeMap::new();
         let views = self.executable.state_views().into_iter();
@@ -368,6 +392,9 @@ impl Trainer {
     }
 }
 
+/// What is said of a state that has a NaN.
+const NAN: &str = "a NaN, of which every loss would become NaN";
+
 /// Why a state cannot be used.
 enum Unusable {
     Unreadable(HostError),
@@ -385,10 +412,7 @@ fn unusable(name: &str, why: &Unusable) -> Error {
     match why {
         Unusable::Unreadable(error) if error.is_no_memory() => no_memory(name, error),
         Unusable::Unreadable(error) => Error::Inputs(vec![problem("unreadable", name, error.to_string())]),
-        Unusable::NaN => {
-            let message = "expected numbers, found a NaN, of which every loss would become NaN";
-            Error::Inputs(vec![problem("nan", name, message.into())])
-        }
+        Unusable::NaN => Error::Inputs(vec![problem("nan", name, format!("expected numbers, found {NAN}"))]),
     }
 }
 

@@ -132,6 +132,44 @@ fn a_resumed_run_is_the_one_that_was_not_stopped() {
     }
 }
 
+/// Weights that became NaN take the place of no checkpoint: the one before can be gone on with.
+#[test]
+fn a_state_with_a_nan_is_not_saved() {
+    let dir = folder(&["--fp32"]);
+    let state =
+        "--data d.npz --no-shuffle --save-every 1 --save t.safetensors --steps 9 --last drop --batch 25";
+    let run = train(&dir, &format!("--state s.safetensors {state} --steps 9 --lr 1e20"));
+    let said = run.stderr.replace("\n  | ", " ");
+    assert!(run.code == 3 && said.contains("found a NaN") && said.contains("is as it was"), "{run}");
+    let step = Checkpoint::read(&dir.path("t.safetensors")).unwrap().position.unwrap().step;
+    assert!((1..9).contains(&step), "{step}");
+    let run = trained(&dir, &format!("--resume t.safetensors {state} --steps {step}"));
+    assert!(run.stderr.contains("no step: all"), "{run}");
+}
+
+/// An evaluation that a log lacks, as after a signal that came before it, is done first; one that it has is not repeated.
+#[test]
+fn an_evaluation_that_is_missing_is_made_up_for() {
+    let dir = folder(&[]);
+    let words = format!("{RUN} --epochs 2 --eval d.npz --save t.safetensors --log t.jsonl");
+    trained(&dir, &format!("--state s.safetensors {words}"));
+    let whole = log(&dir, "t.jsonl");
+    assert_eq!(whole.iter().filter(|line| line.get("eval_loss").is_some()).count(), 2);
+    trained(&dir, &format!("--resume t.safetensors {words}"));
+    assert_eq!(log(&dir, "t.jsonl"), whole);
+    // The state after the first epoch, and the log without what came after its last step.
+    let half = format!("{RUN} --steps 7 --save h.safetensors --log h.jsonl --eval d.npz --force");
+    trained(&dir, &format!("--state s.safetensors {}", half.replace("warmup=5", "warmup=5,steps=14")));
+    let text = fs::read_to_string(dir.path("h.jsonl")).unwrap();
+    let lines: Vec<&str> = text.lines().filter(|line| !line.contains("eval_loss")).collect();
+    dir.write("h.jsonl", format!("{}\n", lines.join("\n")));
+    trained(
+        &dir,
+        "--resume h.safetensors --data d.npz --steps 14 --eval d.npz --save h.safetensors --log h.jsonl",
+    );
+    assert_eq!(log(&dir, "h.jsonl"), whole);
+}
+
 /// Killed at random instants, gone on with from the checkpoint that is there.
 #[test]
 fn a_killed_run_goes_on() {
@@ -419,11 +457,21 @@ fn a_step_for_a_fixed_batch() {
         (samples(0, 50), HostTensor::from_slice(&[4], &[1f32, 2.0, 3.0, 4.0]).unwrap());
     let arrays = [("x", &x), ("target", &target), ("costs", &costs)];
     npz::write(File::create(dir.path("d.npz")).unwrap(), arrays).unwrap();
-    let run = trained(&dir, "--state s.safetensors --data d.npz --epochs 2");
+    let run = trained(&dir, "--state s.safetensors --data d.npz --epochs 2 --eval d.npz");
     assert!(run.stderr.contains("2 samples of an epoch are fewer than a batch"), "{run}");
+    assert!(run.stderr.contains("2 samples of the evaluation are fewer than a batch"), "{run}");
+    assert!(run.stderr.contains("on 48 samples after step 12"), "{run}");
     assert!(run.stderr.contains("50 samples, 8 in a batch, 6 steps an epoch"), "{run}");
     let refused = train(&dir, "--state s.safetensors --data d.npz --epochs 2 --batch 16");
     assert!(refused.code == 2 && refused.stderr.contains("expected a batch of 8"), "{refused}");
     let refused = train(&dir, "--state s.safetensors --data d.npz --epochs 2 --last keep");
     assert!(refused.code == 2 && refused.stderr.contains("the last 2 of an epoch"), "{refused}");
+    // Eight rows of `x` are its dims in the step, and the labels of 50 samples are a list.
+    let few = samples(0, 8).0;
+    let arrays = [("x", &few), ("target", &target), ("costs", &costs)];
+    npz::write(File::create(dir.path("e.npz")).unwrap(), arrays).unwrap();
+    let run = trained(&dir, "--state s.safetensors --data e.npz --steps 2");
+    let said = run.stderr.replace("\n  | ", " ");
+    assert!(said.contains("train.same_for_all") && said.contains("input: x"), "{run}");
+    assert!(!said.contains("input: x, costs"), "{run}");
 }

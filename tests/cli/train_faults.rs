@@ -60,6 +60,10 @@ fn a_damaged_checkpoint_is_refused() {
         let mut flipped = whole.clone();
         flipped[at] ^= 1;
         damaged(&flipped, 3, &["its content is not what was written"]);
+        let export =
+            dir.run(&["train-step", "--export", "s.onnx", "--state", "c.safetensors", "-o", "f.onnx"]);
+        assert!(export.code == 3 && export.stderr.contains("is not what was written"), "{export}");
+        assert!(!dir.path("f.onnx").exists());
     }
     let edited = |key: &str, value: &str| String::from_utf8_lossy(&whole[..header]).replace(key, value);
     let longer = edited("\\\"step\\\":4", "\\\"step\\\":3");

@@ -7,7 +7,8 @@ mod loops;
 mod rows;
 
 use super::ExecuteError;
-use super::exec::{Frame, Given, Run, Scope, run_graph};
+use super::exec::{Run, run_graph};
+use super::frame::{Frame, Given, Scope};
 use super::kernel::KernelError;
 use crate::data::{Data, DataRef};
 use crate::host::HostError;

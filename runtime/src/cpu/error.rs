@@ -94,6 +94,9 @@ pub enum ExecuteError {
     /// Another thread asked for an end.
     #[error("stopped")]
     Stopped,
+    /// A run that failed has updated some states in place, and they were not all given anew.
+    #[error("a run that failed had updated some of the states: set all of them before the next one")]
+    TornStates,
     /// An output has no value: what makes it gave none.
     #[error("output {output} has no value")]
     NoOutput {
@@ -118,6 +121,7 @@ impl ExecuteError {
             | ExecuteError::Iterations { .. }
             | ExecuteError::Time { .. }
             | ExecuteError::Stopped
+            | ExecuteError::TornStates
             | ExecuteError::NoOutput { .. } => false,
         }
     }

@@ -3,21 +3,21 @@
 use super::ExecuteError;
 use super::bind::Program;
 use super::control;
+use super::frame::{Frame, Given, Lists, Memory, Scope};
 use super::kernel::{Io, KernelError, Out, Prepared, Site, check_size};
 use super::kernels;
 use super::room::Room;
-use super::states::StateMemory;
+use super::states::writes_states;
 use crate::bytes::AlignedBytes;
 use crate::data::{Data, DataRef, emptied};
-use crate::host::{HostError, HostTensor, TensorRef};
+use crate::host::{HostError, HostTensor};
 use crate::plan::arena::{Part, split};
 use crate::plan::{GraphPlan, Place, Planned, Step};
 use ampc_ir::infer::infer_actual;
-use ampc_ir::module::{Def, Op};
+use ampc_ir::module::Op;
 use ampc_ir::op::OpKind;
 use ampc_ir::views::{Actual, MAX_INTS, NodeView};
-use ampc_ir::{Attr, DType, GraphId, Module, Node, Shape, TensorData, Type};
-use rustc_hash::FxHashMap;
+use ampc_ir::{DType, GraphId, Module, Node, Shape, TensorData, Type};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -80,201 +80,6 @@ impl Run<'_> {
     }
 }
 
-/// The memory of a graph that runs. It stays for the next time.
-#[derive(Default)]
-pub(crate) struct Frame {
-    /// Its states, which are the beginning of the arena as plans have it.
-    pub(super) states: StateMemory,
-    /// What of the arena is behind the states.
-    arena: Option<AlignedBytes>,
-    /// Memory of an earlier plan.
-    spare: Option<AlignedBytes>,
-    heap: Vec<Option<Data>>,
-    lists: Lists,
-    pub(crate) children: FxHashMap<GraphId, Box<Frame>>,
-}
-
-/// Lists that a step makes. Their memory stays from step to step.
-#[derive(Default)]
-struct Lists {
-    ranges: Vec<(std::ops::Range<usize>, bool)>,
-    order: Vec<usize>,
-    parts: Vec<Part<'static>>,
-    operands: Vec<Option<DataRef<'static>>>,
-    placed: Vec<Option<&'static mut [u8]>>,
-    results: Vec<Out<'static>>,
-    made: Vec<Option<Data>>,
-}
-
-/// What a graph is given when it runs.
-#[derive(Clone, Copy)]
-pub(crate) struct Given<'a> {
-    /// Its formal inputs.
-    pub(crate) inputs: &'a [Option<DataRef<'a>>],
-    /// The operands of the owning node, of which its captures are some.
-    pub(crate) operands: &'a [Option<DataRef<'a>>],
-    /// The attributes of the call, in functions.
-    pub(crate) attrs: Option<&'a [Attr]>,
-}
-
-impl Frame {
-    /// Takes the memory that a plan asks for, unless it is there; `taken` is what is taken besides.
-    pub(crate) fn reserve(
-        &mut self,
-        module: &Module,
-        plan: &GraphPlan,
-        taken: u64,
-        limit: u64,
-    ) -> Result<(), ExecuteError> {
-        if self.arena.is_some() {
-            return Ok(());
-        }
-        check_memory(module, plan, taken, limit)?;
-        let bytes = plan.arena as u64;
-        let no_memory = || ExecuteError::NoMemory { node: largest(module, plan), bytes };
-        if !self.states.is_of(plan) {
-            self.states = StateMemory::of_plan(plan).ok_or_else(no_memory)?;
-        }
-        let rest = plan.arena - plan.state_bytes;
-        // A spare that is too small goes before the arena is taken.
-        let spare = self.spare.take().filter(|spare| spare.as_slice().len() >= rest);
-        self.arena = Some(spare.or_else(|| AlignedBytes::zeroed(rest)).ok_or_else(no_memory)?);
-        self.heap = vec![None; plan.values.len()];
-        Ok(())
-    }
-
-    /// Gives up what belongs to a plan: the states stay, and the arena for the next plan if that is no larger.
-    pub(super) fn release(&mut self) {
-        let (states, spare) = (std::mem::take(&mut self.states), self.arena.take());
-        *self = Frame { states, spare, ..Frame::default() };
-    }
-
-    /// The states and what is behind them.
-    fn memory(&self) -> Memory<'_> {
-        let rest = self.arena.as_ref().map_or(&[][..], |arena| arena.as_slice());
-        Memory { states: self.states.as_slice(), rest }
-    }
-
-    /// The states and what is behind them, to be written.
-    pub(super) fn memory_mut(&mut self) -> (&mut [u8], &mut [u8]) {
-        let rest = self.arena.as_mut().map_or(&mut [][..], |arena| arena.as_mut_slice());
-        (self.states.as_mut_slice(), rest)
-    }
-
-    /// The bytes that the frame and its children hold.
-    pub(crate) fn arena_bytes(&self) -> usize {
-        let Memory { states, rest } = self.memory();
-        let mut total = states.len() + rest.len();
-        #[expect(clippy::iter_over_hash_type, reason = "a sum does not depend on the order")]
-        for child in self.children.values() {
-            total += child.arena_bytes();
-        }
-        total
-    }
-
-    pub(super) fn get<'a>(&'a self, scope: Scope<'a>, index: u32) -> Option<DataRef<'a>> {
-        let memory = self.memory();
-        scope.find(&self.heap, index, &mut |offset, len| Some(memory.bytes(offset, len)))
-    }
-
-    /// Output `i` of the graph, after it ran.
-    pub(crate) fn output<'a>(&'a self, scope: Scope<'a>, i: usize) -> Option<DataRef<'a>> {
-        self.get(scope, *scope.plan.outputs.get(i)?)
-    }
-
-    /// Output `i` of the graph, owned: what is on the heap is not copied, so once only.
-    pub(crate) fn take_output(&mut self, scope: Scope<'_>, i: usize) -> Result<Option<Data>, HostError> {
-        let index = scope.plan.outputs[i];
-        let is_last = !scope.plan.outputs[i + 1..].contains(&index);
-        if scope.plan.values[index as usize].place == Place::Heap && is_last {
-            return Ok(self.heap[index as usize].take());
-        }
-        self.get(scope, index).map(DataRef::to_data).transpose()
-    }
-}
-
-/// An error if a plan asks for more memory than the limit, with what is `taken` besides.
-pub(super) fn check_memory(
-    module: &Module,
-    plan: &GraphPlan,
-    taken: u64,
-    limit: u64,
-) -> Result<(), ExecuteError> {
-    let bytes = taken.saturating_add(plan.arena as u64);
-    if bytes > limit {
-        return Err(ExecuteError::Memory { node: largest(module, plan), bytes, limit });
-    }
-    Ok(())
-}
-
-/// The arena, to be read.
-#[derive(Clone, Copy)]
-struct Memory<'a> {
-    states: &'a [u8],
-    rest: &'a [u8],
-}
-
-impl<'a> Memory<'a> {
-    fn bytes(self, offset: usize, len: usize) -> &'a [u8] {
-        match offset.checked_sub(self.states.len()) {
-            Some(offset) => &self.rest[offset..offset + len],
-            None => &self.states[offset..offset + len],
-        }
-    }
-}
-
-/// The node whose result takes the most bytes of the arena.
-fn largest(module: &Module, plan: &GraphPlan) -> Option<Node> {
-    let bytes = |place: Place| if let Place::Arena { len, .. } = place { len } else { 0 };
-    let results = plan.values.iter().filter_map(|v| match module.value(v.value).def {
-        Def::Result { node, .. } => Some((bytes(v.place), node)),
-        _ => None,
-    });
-    results.max_by_key(|(bytes, node)| (*bytes, std::cmp::Reverse(*node))).map(|(_, node)| node)
-}
-
-/// A graph that runs, with what it is given.
-#[derive(Clone, Copy)]
-pub(crate) struct Scope<'a> {
-    pub(crate) program: &'a Program,
-    pub(crate) plan: &'a GraphPlan,
-    pub(crate) given: Given<'a>,
-}
-
-impl<'a> Scope<'a> {
-    /// A value of the graph, wherever it is; `arena` has bytes by offset and length.
-    fn find(
-        self,
-        heap: &'a [Option<Data>],
-        index: u32,
-        arena: &mut dyn FnMut(usize, usize) -> Option<&'a [u8]>,
-    ) -> Option<DataRef<'a>> {
-        let planned = &self.plan.values[index as usize];
-        match planned.place {
-            // An initializer that is listed as an input need not be given.
-            Place::Input(i) => {
-                let given = self.given.inputs.get(i as usize).copied().flatten();
-                given.or_else(|| self.program.constant(planned.value))
-            }
-            Place::Capture(slot) => self.given.operands.get(slot as usize).copied().flatten(),
-            Place::Constant => self.program.constant(planned.value),
-            Place::Arena { offset, len } => {
-                let (dtype, dims) = planned.tensor.as_ref()?;
-                Some(DataRef::Tensor(TensorRef::of_numbers(*dtype, dims, arena(offset, len)?)))
-            }
-            Place::View(of) => {
-                let (_, dims) = planned.tensor.as_ref()?;
-                match self.find(heap, of, arena)? {
-                    DataRef::Tensor(tensor) => Some(DataRef::Tensor(tensor.with_dims(dims))),
-                    other => Some(other),
-                }
-            }
-            Place::Heap => heap[index as usize].as_ref().map(Data::view),
-            Place::Unused => None,
-        }
-    }
-}
-
 /// Runs a graph: afterwards its outputs are in the frame.
 pub(crate) fn run_graph(
     run: &mut Run<'_>,
@@ -291,6 +96,9 @@ pub(crate) fn run_graph(
     run.in_time(None)?;
     for step in &plan.steps {
         run.in_time(Some(step.node))?;
+        if writes_states(plan, step) {
+            frame.states.set_torn(true);
+        }
         let done = if is_nested(&program.module, step.node) {
             run_nested(run, scope, step, frame)
         } else {

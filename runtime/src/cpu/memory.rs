@@ -12,8 +12,20 @@ pub fn available_memory() -> u64 {
     let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
     // Without a limit the file says `max`.
     let limit = number("/sys/fs/cgroup/memory.max");
-    let group = limit.map(|max| max.saturating_sub(number("/sys/fs/cgroup/memory.current").unwrap_or(0)));
+    let stat = fs::read_to_string("/sys/fs/cgroup/memory.stat").unwrap_or_default();
+    let taken = number("/sys/fs/cgroup/memory.current").map(|current| taken_of_group(current, &stat));
+    let group = limit.map(|max| max.saturating_sub(taken.unwrap_or(0)));
     system.into_iter().chain(group).chain(left_of_limit()).min().unwrap_or(OTHERWISE)
+}
+
+/// What a control group has taken and cannot give back: without the pages of files that are kept in case they are read again,
+/// as `memory.stat` counts them.
+fn taken_of_group(current: u64, stat: &str) -> u64 {
+    let counted = |name: &str| {
+        let line = stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.and_then(|number| number.trim().parse::<u64>().ok()).unwrap_or(0)
+    };
+    current.saturating_sub(counted("active_file")).saturating_sub(counted("inactive_file"))
 }
 
 /// What is left of the limit of the address space of the process (`ulimit -v`); `None` if there is no limit, or
@@ -55,6 +67,14 @@ mod tests {
         assert_eq!(of_meminfo(text), Some(12 << 10));
         assert_eq!(of_meminfo("MemTotal: 32 kB\n"), None);
         assert!(available_memory() > 1 << 20);
+    }
+
+    #[test]
+    fn pages_of_files_are_not_taken() {
+        let stat = "anon 40\nfile 70\ninactive_file 50\nactive_file 20\n";
+        assert_eq!(taken_of_group(115, stat), 45);
+        assert_eq!(taken_of_group(60, stat), 0);
+        assert_eq!(taken_of_group(60, ""), 60);
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod bind;
 mod control;
 mod error;
 mod exec;
+mod frame;
 pub(crate) mod kernel;
 mod kernels;
 mod memory;
@@ -32,7 +33,8 @@ use crate::plan::{GraphPlan, Place};
 use ampc_ir::module::{Def, Op, Payload};
 use ampc_ir::{DType, GraphId, Module, Type};
 use bind::{Binder, Constants, Program};
-use exec::{Frame, Given, Run, Scope, run_graph};
+use exec::{Run, run_graph};
+use frame::{Frame, Given, Scope};
 use pool::Pool;
 use states::StateMemory;
 use std::collections::BTreeMap;
@@ -46,8 +48,8 @@ pub struct Cpu {
     /// Threads; 0 for as many as there are processors. If the system starts no more, there are fewer; if it starts none,
     /// the thread of the caller does the work.
     pub threads: usize,
-    /// The most bytes that the main graph may take with constants, inputs and outputs, and one tensor or the arena of
-    /// another graph alone.
+    /// A limit in bytes. It holds for the main graph as a whole (arena, constants, inputs, outputs), and separately for each
+    /// tensor on the heap and for the arena of each body or function.
     pub max_bytes: u64,
     /// The most iterations of one Loop or Scan.
     pub max_iterations: u64,
@@ -249,7 +251,8 @@ impl Executable {
     }
 
     /// As [`run`](Self::run), but nothing is copied: `visit` looks at each output where it is. From the second run with
-    /// the same dims on, a graph whose dims are all known before it runs takes no memory at all.
+    /// the same dims on, a graph whose dims are all known before it runs allocates no tensor, and nothing else but what the
+    /// crate `gemm` takes for a product and a block of the thread queue with every 63rd run.
     ///
     /// # Errors
     /// Those of [`run`](Self::run).
@@ -303,11 +306,17 @@ impl Executable {
         self.frame.states.inputs(&self.module)
     }
 
+    /// Whether the states are torn: some were updated in place by a run that failed afterwards, others were not. Such states
+    /// have to be set, or given with a run, all of them; without that no run begins.
+    pub fn has_torn_states(&self) -> bool {
+        self.frame.states.is_torn()
+    }
+
     /// Sets states where runs keep them, so that no run has to be given them: `write` is told of each which formal input
     /// it is, and writes its bytes, which are zeros before.
     ///
     /// # Errors
-    /// Those of `write`, and if there is not so much memory. The states are then what they were.
+    /// Those of `write`, and if there is not so much memory or it is beyond the limit. The states are then what they were.
     pub fn set_states<E: From<HostError>>(
         &mut self,
         write: impl FnMut(usize, &mut [u8]) -> Result<(), E>,
@@ -334,12 +343,15 @@ impl Executable {
             &all
         };
         self.bind_until(inputs, deadline)?;
+        if self.frame.states.lacks_whole(inputs) {
+            return Err(ExecuteError::TornStates);
+        }
         self.moved = self.walk(inputs, observer, deadline, visit)?;
         Ok(())
     }
 
     fn deadline(&self) -> Option<Instant> {
-        self.options.time_limit.map(|limit| Instant::now() + limit)
+        self.options.time_limit.and_then(|limit| Instant::now().checked_add(limit))
     }
 
     /// Walks the program, shows `visit` the outputs, and moves the states on. Gives those that are not in the arena.
@@ -368,11 +380,14 @@ impl Executable {
             run_graph(&mut run, main, frame, given)?;
             let next = states::next_states(scope, frame)?;
             visit(frame, scope)?;
-            Ok(states::store_states(scope.plan, frame, next))
+            let moved = states::store_states(scope.plan, frame, next);
+            frame.states.set_torn(false);
+            Ok(moved)
         })
     }
 
-    /// Plans the graph for these inputs, unless it is planned for their dims.
+    /// Plans the graph for these inputs, unless it is planned for their dims. States that are given are taken over, those that
+    /// are not stay.
     ///
     /// # Errors
     /// If inputs do not fit the graph.
@@ -400,7 +415,7 @@ impl Executable {
         self.frame.release();
         let given: u64 = inputs.iter().flatten().map(|data| data.byte_count()).sum();
         let taken = given + self.constant_bytes() + output_bytes(plan);
-        exec::check_memory(&program.module, plan, taken, self.options.max_bytes)?;
+        frame::check_memory(&program.module, plan, taken, self.options.max_bytes)?;
         self.place_states(program, inputs)?;
         self.frame.reserve(&program.module, plan, taken, self.options.max_bytes)?;
         self.folded = program.constants.clone();
@@ -452,6 +467,7 @@ impl Executable {
             let mut first: Vec<_> = formals.iter().map(|&value| program.constant(value)).collect();
             self.frame.states.iter().for_each(|(at, tensor)| first[at] = Some(DataRef::Tensor(tensor)));
             states.take(&first);
+            states.set_torn(self.frame.states.is_torn());
             self.frame.states = states;
         }
         self.frame.states.take(inputs);

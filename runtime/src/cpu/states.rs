@@ -4,12 +4,13 @@
 //! somebody sets the states, and every plan that puts them where the last one did takes it over: no state is copied.
 
 use super::ExecuteError;
-use super::exec::{Frame, Scope, known_tensor};
+use super::exec::known_tensor;
+use super::frame::{Frame, Scope};
 use crate::bytes::AlignedBytes;
 use crate::data::{Data, DataRef};
 use crate::host::{HostError, TensorRef};
 use crate::plan::arena::rounded;
-use crate::plan::{GraphPlan, Place, State};
+use crate::plan::{GraphPlan, Place, State, Step};
 use ampc_ir::{DType, Module, Value};
 use rustc_hash::FxHashMap;
 use std::borrow::Cow;
@@ -20,10 +21,12 @@ use std::collections::BTreeMap;
 pub(super) struct StateMemory {
     slots: Vec<Slot>,
     bytes: AlignedBytes,
+    /// Whether a run has written to some of them and has not ended.
+    is_torn: bool,
 }
 
 /// A state, and where it is.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone)]
 struct Slot {
     /// Which formal input it is.
     input: usize,
@@ -37,7 +40,14 @@ impl StateMemory {
     /// Memory for the states that a plan keeps; zeros. `None` if there is not so much.
     pub(super) fn of_plan(plan: &GraphPlan) -> Option<StateMemory> {
         let bytes = AlignedBytes::zeroed(plan.state_bytes)?;
-        Some(StateMemory { slots: slots_of(plan).collect(), bytes })
+        let slots = placed(plan).map(|(input, offset, len, dtype, dims)| Slot {
+            input,
+            offset,
+            len,
+            dtype,
+            dims: dims.to_vec(),
+        });
+        Some(StateMemory { slots: slots.collect(), bytes, is_torn: false })
     }
 
     /// Other memory for the states that are here; before there are any, for those that a module will have. It is zeroed.
@@ -47,8 +57,11 @@ impl StateMemory {
     pub(super) fn anew(&self, module: &Module, most: u64) -> Result<StateMemory, HostError> {
         let slots = self.slots_or_of(module).into_owned();
         let end = slots.last().map_or(0, |slot| slot.offset.saturating_add(rounded(slot.len)));
-        let bytes = AlignedBytes::zeroed(end).filter(|_| end as u64 <= most);
-        Ok(StateMemory { slots, bytes: bytes.ok_or(HostError::NoMemory { bytes: end as u64 })? })
+        if end as u64 > most {
+            return Err(HostError::Limit { limit: most, dtype: DType::U8, dims: vec![end as u64] });
+        }
+        let bytes = AlignedBytes::zeroed(end).ok_or(HostError::NoMemory { bytes: end as u64 })?;
+        Ok(StateMemory { slots, bytes, is_torn: false })
     }
 
     /// The formal inputs that have a place here, or will have one when the module is planned, in order.
@@ -65,7 +78,8 @@ impl StateMemory {
 
     /// Whether the states are where a plan has them.
     pub(super) fn is_of(&self, plan: &GraphPlan) -> bool {
-        self.bytes.as_slice().len() == plan.state_bytes && self.slots.iter().cloned().eq(slots_of(plan))
+        self.bytes.as_slice().len() == plan.state_bytes
+            && self.slots.iter().map(Slot::as_placed).eq(placed(plan))
     }
 
     pub(super) fn as_slice(&self) -> &[u8] {
@@ -97,8 +111,23 @@ impl StateMemory {
         slots.try_for_each(|slot| fill(slot.input, &mut bytes[slot.offset..slot.offset + slot.len]))
     }
 
+    /// Whether some were updated by a run that has not ended, and others not.
+    pub(super) fn is_torn(&self) -> bool {
+        self.is_torn
+    }
+
+    pub(super) fn set_torn(&mut self, is_torn: bool) {
+        self.is_torn = is_torn;
+    }
+
+    /// Whether they are torn, and not all of them are given.
+    pub(super) fn lacks_whole(&self, given: &[Option<DataRef<'_>>]) -> bool {
+        self.is_torn && !self.slots.iter().all(|slot| given.get(slot.input).is_some_and(Option::is_some))
+    }
+
     /// Takes the states that are given.
     pub(super) fn take(&mut self, given: &[Option<DataRef<'_>>]) {
+        self.is_torn = self.lacks_whole(given);
         let bytes = self.bytes.as_mut_slice();
         for slot in &self.slots {
             let tensor = given.get(slot.input).copied().flatten().and_then(DataRef::tensor);
@@ -107,6 +136,15 @@ impl StateMemory {
                 bytes[slot.offset..slot.offset + slot.len].copy_from_slice(from);
             }
         }
+    }
+}
+
+/// A state that a plan keeps: which formal input it is, offset and length, element type and dims.
+type Placed<'a> = (usize, usize, usize, DType, &'a [u64]);
+
+impl Slot {
+    fn as_placed(&self) -> Placed<'_> {
+        (self.input, self.offset, self.len, self.dtype, &self.dims)
     }
 }
 
@@ -131,14 +169,20 @@ fn slots_of_module(module: &Module) -> Vec<Slot> {
 }
 
 /// The states that a plan keeps, where it has them.
-fn slots_of(plan: &GraphPlan) -> impl Iterator<Item = Slot> {
+fn placed(plan: &GraphPlan) -> impl Iterator<Item = Placed<'_>> {
     plan.states.iter().filter_map(|state| {
         let planned = &plan.values[state.now as usize];
         let (Place::Arena { offset, len }, Some((dtype, dims))) = (planned.place, &planned.tensor) else {
             return None;
         };
-        Some(Slot { input: state.now as usize, offset, len, dtype: *dtype, dims: dims.clone() })
+        Some((state.now as usize, offset, len, *dtype, dims.as_slice()))
     })
+}
+
+/// Whether a step writes to states in place.
+pub(super) fn writes_states(plan: &GraphPlan, step: &Step) -> bool {
+    let is_state = |&index: &u32| matches!(plan.values[index as usize].place, Place::Arena { offset, len } if len > 0 && offset < plan.state_bytes);
+    step.results.iter().flatten().any(is_state)
 }
 
 /// Where the next value of a state is that can be copied into its place as it is: in the arena behind the states, where

@@ -2,7 +2,7 @@
 
 use crate::cli::diagnose;
 use crate::cli::problem::Failure;
-use ampc::execute::training::{Evaluated, GradientHistograms, Log2Histogram, LostUpdates, Taken};
+use ampc::execute::training::{Evaluated, GradientHistograms, Log2Histogram, LostUpdates, StepRecord};
 use serde_json::{Map, Value, json};
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, BufWriter, Seek, SeekFrom, Write};
@@ -13,6 +13,8 @@ use std::path::{Path, PathBuf};
 pub(super) struct Log {
     path: PathBuf,
     out: BufWriter<File>,
+    /// The step of the last evaluation.
+    evaluated: Option<u64>,
 }
 
 /// What the first line of a log says.
@@ -30,7 +32,7 @@ impl Log {
     /// A new log, in the place of one that is there.
     pub(super) fn start(path: &Path) -> Result<Log, Failure> {
         let file = File::create(path).map_err(|e| failed(path, &e))?;
-        let mut log = Log { path: path.to_owned(), out: BufWriter::new(file) };
+        let mut log = Log { path: path.to_owned(), out: BufWriter::new(file), evaluated: None };
         log.write(&json!({ "schema": SCHEMA }))?;
         Ok(log)
     }
@@ -45,13 +47,13 @@ impl Log {
         let fail = |e: &std::io::Error| failed(path, e);
         let mut file = OpenOptions::new().read(true).write(true).open(path).map_err(|e| fail(&e))?;
         let mut reader = BufReader::new(&mut file);
-        let (mut kept, mut line) = (0, Vec::new());
+        let (mut kept, mut line, mut evaluated) = (0, Vec::new(), None);
         loop {
             line.clear();
             let read = reader.read_until(b'\n', &mut line).map_err(|e| fail(&e))?;
             let record = serde_json::from_slice::<Value>(&line).ok();
-            let of = record.as_ref().and_then(|record| record.get("step"));
-            let is_later = of.and_then(Value::as_u64).is_some_and(|of| of > step);
+            let of = record.as_ref().and_then(|record| record.get("step")).and_then(Value::as_u64);
+            let is_later = of.is_some_and(|of| of > step);
             let schema = record.as_ref().and_then(|record| record.get("schema"));
             if kept == 0 && schema.and_then(Value::as_str) != Some(SCHEMA) {
                 let message = format!(
@@ -64,10 +66,13 @@ impl Log {
                 break;
             }
             kept += read as u64;
+            if record.is_some_and(|record| record.get("eval_loss").is_some()) {
+                evaluated = of;
+            }
         }
         drop(reader);
         file.set_len(kept).and_then(|()| file.seek(SeekFrom::Start(kept))).map_err(|e| fail(&e))?;
-        Ok(Log { path: path.to_owned(), out: BufWriter::new(file) })
+        Ok(Log { path: path.to_owned(), out: BufWriter::new(file), evaluated })
     }
 
     fn write(&mut self, record: &Value) -> Result<(), Failure> {
@@ -77,18 +82,23 @@ impl Log {
     }
 
     /// A step, and how many seconds it took.
-    pub(super) fn step(&mut self, taken: &Taken, seconds: f64) -> Result<(), Failure> {
+    pub(super) fn step(&mut self, taken: &StepRecord, seconds: f64) -> Result<(), Failure> {
         let mut record = Map::new();
         record.insert("step".into(), taken.number.into());
         record.insert("epoch".into(), taken.epoch.into());
-        record.extend(taken.of.loss.map(|loss| ("loss".into(), number(loss))));
+        record.extend(taken.result.loss.map(|loss| ("loss".into(), number(loss))));
         record.insert("lr".into(), number(taken.rate));
-        record.extend(taken.of.loss_scale.map(|scale| ("loss_scale".into(), number(scale))));
-        record.insert("skipped".into(), taken.of.skipped.into());
-        record.extend(taken.of.grad_norm.map(|norm| ("grad_norm".into(), number(norm))));
+        record.extend(taken.result.loss_scale.map(|scale| ("loss_scale".into(), number(scale))));
+        record.insert("skipped".into(), taken.result.skipped.into());
+        record.extend(taken.result.grad_norm.map(|norm| ("grad_norm".into(), number(norm))));
         record.insert("samples".into(), taken.samples.into());
         record.insert("seconds".into(), number(seconds));
         self.write(&Value::Object(record))
+    }
+
+    /// Whether it has an evaluation after this step.
+    pub(super) fn has_evaluation(&self, step: u64) -> bool {
+        self.evaluated == Some(step)
     }
 
     /// The loss on samples that are not trained on.
@@ -98,13 +108,14 @@ impl Log {
         record.insert("eval_loss".into(), number(found.loss));
         record.extend(found.accuracy.map(|accuracy| ("eval_accuracy".into(), number(accuracy))));
         record.insert("eval_samples".into(), found.samples.into());
+        self.evaluated = Some(step);
         self.write(&Value::Object(record))
     }
 
     /// The gradients of a step, and which updates of weights were lost unless it was skipped.
     pub(super) fn histograms(
         &mut self,
-        taken: &Taken,
+        taken: &StepRecord,
         found: &GradientHistograms,
         updates: &LostUpdates,
     ) -> Result<(), Failure> {
@@ -112,7 +123,7 @@ impl Log {
         let mut record = json!({
             "step": taken.number, "gradients": { "weights": weights, "activations": activations },
         });
-        if !taken.of.skipped {
+        if !taken.result.skipped {
             record["updates"] = json!({ "elements": updates.updates, "lost": updates.lost });
         }
         self.write(&record)

@@ -48,6 +48,13 @@ impl Array {
         Type::tensor(self.dtype, Shape::known(&self.dims))
     }
 
+    pub(super) fn byte_len(&self) -> u64 {
+        match &self.bytes {
+            Bytes::Memory(tensor) => tensor.bytes().map_or(0, |bytes| bytes.len() as u64),
+            Bytes::File(range) => range.len,
+        }
+    }
+
     /// All of it, in memory.
     ///
     /// # Errors
@@ -84,7 +91,6 @@ impl Array {
 type Counts = BTreeMap<String, usize>;
 
 /// The arrays that were found.
-#[derive(Default)]
 pub(super) struct Arrays {
     /// Those of inputs, by name.
     pub(super) by_name: BTreeMap<String, Vec<Array>>,
@@ -95,18 +101,20 @@ pub(super) struct Arrays {
     /// Those of them that samples are read from batch by batch.
     pub(super) streamed: Vec<Arc<SourceBytes>>,
     pub(super) is_npz: bool,
+    /// How many bytes more may be held in memory.
+    left: u64,
 }
 
 impl Arrays {
     /// Finds the arrays of the inputs `wanted` of a module at a path: a file, or a folder.
     ///
     /// # Errors
-    /// If nothing is there, or it cannot be read.
+    /// If nothing is there, it cannot be read, or takes more than `most` bytes in memory.
     pub(super) fn open(path: &Path, module: &Module, wanted: &[String], most: u64) -> Result<Arrays, Error> {
-        let mut arrays = Arrays::default();
+        let mut arrays = Arrays::with_room(most);
         if regular(path)?.is_dir() {
-            arrays.read_folder(path, module, wanted, most)?;
-        } else if !arrays.read_file(path, wanted, most)? {
+            arrays.read_folder(path, module, wanted)?;
+        } else if !arrays.read_file(path, wanted)? {
             return Err(Error::Usage(format!(
                 "`{}`: expected a file that ends in .npz or .safetensors, or a folder of such files or of test data",
                 path.display()
@@ -115,7 +123,22 @@ impl Arrays {
         Ok(arrays)
     }
 
+    /// No arrays yet; those that come may take so many bytes in memory.
+    pub(super) fn with_room(most: u64) -> Arrays {
+        Arrays {
+            by_name: BTreeMap::new(),
+            unread: Vec::new(),
+            files: Vec::new(),
+            streamed: Vec::new(),
+            is_npz: false,
+            left: most,
+        }
+    }
+
     pub(super) fn add(&mut self, name: &str, array: Array) {
+        if matches!(array.bytes, Bytes::Memory(_)) {
+            self.left = self.left.saturating_sub(array.byte_len());
+        }
         self.by_name.entry(name.to_owned()).or_default().push(array);
     }
 
@@ -142,16 +165,16 @@ impl Arrays {
     }
 
     /// Reads a file of arrays; false if it is none by its name.
-    fn read_file(&mut self, path: &Path, wanted: &[String], most: u64) -> Result<bool, Error> {
+    fn read_file(&mut self, path: &Path, wanted: &[String]) -> Result<bool, Error> {
         match ending(path).as_str() {
-            "npz" => self.read_npz(path, wanted, most)?,
+            "npz" => self.read_npz(path, wanted)?,
             "safetensors" => self.read_safetensors(path, wanted)?,
             _ => return Ok(false),
         }
         Ok(true)
     }
 
-    fn read_npz(&mut self, path: &Path, wanted: &[String], most: u64) -> Result<(), Error> {
+    fn read_npz(&mut self, path: &Path, wanted: &[String]) -> Result<(), Error> {
         let bad = |error: &NpzError| match error {
             NpzError::Array { name, source: NpyError::Host(refused) } if refused.is_no_memory() => {
                 no_memory(name, refused)
@@ -169,7 +192,7 @@ impl Arrays {
                 self.leave(&entry);
                 continue;
             }
-            let tensor = archive.read(index, most).map_err(|e| bad(&e))?;
+            let tensor = archive.read(index, self.left).map_err(|e| bad(&e))?;
             let (name, tensor) = match is_wanted(&entry) {
                 true => (entry.as_str(), tensor),
                 false => npz::restored(&entry, tensor).map_err(|e| bad(&e))?,
@@ -191,7 +214,7 @@ impl Arrays {
                 continue;
             }
             let unknown = || {
-                let reason = format!("`{name}`: elements of {} are not supported", entry.spelling());
+                let reason = entry.unsupported(name);
                 Error::Data { path: path.to_owned(), reason }
             };
             let data = entry.read().ok_or_else(unknown)?;
@@ -205,25 +228,18 @@ impl Arrays {
     }
 
     /// Reads all files of a folder, or its test data.
-    fn read_folder(
-        &mut self,
-        path: &Path,
-        module: &Module,
-        wanted: &[String],
-        most: u64,
-    ) -> Result<(), Error> {
+    fn read_folder(&mut self, path: &Path, module: &Module, wanted: &[String]) -> Result<(), Error> {
         let entries = std::fs::read_dir(path).and_then(Iterator::collect::<io::Result<Vec<_>>>);
         let mut paths: Vec<PathBuf> =
             entries.map_err(|e| io_error(path, e))?.iter().map(std::fs::DirEntry::path).collect();
-        paths.sort();
+        paths.sort_by(|a, b| natural(a).cmp(&natural(b)));
         let mut sets: Vec<PathBuf> = paths.iter().filter(|path| is_set(path)).cloned().collect();
-        sets.sort_by_key(|path| (path.as_os_str().len(), path.clone()));
         if is_set(path) {
             sets = vec![path.to_owned()];
         }
         for set in &sets {
             let before = self.counts();
-            self.read_set(set, module, wanted, most)?;
+            self.read_set(set, module, wanted)?;
             self.refuse_gap(set, wanted, &before)?;
         }
         if !sets.is_empty() {
@@ -232,7 +248,7 @@ impl Arrays {
         let mut found = 0;
         for file in paths.iter().filter(|file| file.is_file()) {
             let before = self.counts();
-            if self.read_file(file, wanted, most)? {
+            if self.read_file(file, wanted)? {
                 self.refuse_gap(file, wanted, &before)?;
                 found += 1;
             }
@@ -259,25 +275,20 @@ impl Arrays {
     }
 
     /// Reads a data set: a file per input, counted as in test data of the step, or named.
-    fn read_set(
-        &mut self,
-        folder: &Path,
-        module: &Module,
-        wanted: &[String],
-        most: u64,
-    ) -> Result<(), Error> {
+    fn read_set(&mut self, folder: &Path, module: &Module, wanted: &[String]) -> Result<(), Error> {
         let (names, types) = (input_names(module), input_types(module));
         let before = self.counts();
         for number in numbered(folder, "input").map_err(|e| io_error(folder, e))? {
             let file = DataFile::open(folder, "input", number)?;
-            let told = data::names(&file.bytes).of_tensor.filter(|name| wanted.contains(name));
-            let Some(name) = told.or_else(|| wanted.get(number).cloned()) else {
+            let told = data::names(&file.bytes).of_tensor.filter(|name| names.contains(name));
+            let name = told.or_else(|| wanted.get(number).cloned()).filter(|name| wanted.contains(name));
+            let Some(name) = name else {
                 self.leave(&format!("input_{number}.pb"));
                 continue;
             };
             let Some(at) = names.iter().position(|input| *input == name) else { continue };
             let path: Arc<Path> = folder.join(format!("input_{number}.pb")).into();
-            let Data::Tensor(tensor) = file.read(&types[at], most)? else {
+            let Data::Tensor(tensor) = file.read(&types[at], self.left)? else {
                 let reason = format!("`{name}`: expected a tensor, found a sequence or an optional");
                 return Err(Error::Data { path: path.to_path_buf(), reason });
             };
@@ -288,6 +299,21 @@ impl Arrays {
     }
 }
 
+/// A key by which paths are in the order that people count in: digits by their number, so that `part_2` is before `part_10`.
+fn natural(path: &Path) -> (Vec<(String, usize, String)>, PathBuf) {
+    let text = path.to_string_lossy();
+    let (mut parts, mut rest) = (Vec::new(), &*text);
+    while !rest.is_empty() {
+        let (word, digits) = rest.split_at(rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len()));
+        let (digits, after) =
+            digits.split_at(digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len()));
+        let number = digits.trim_start_matches('0');
+        parts.push((word.to_owned(), number.len(), number.to_owned()));
+        rest = after;
+    }
+    (parts, path.to_owned())
+}
+
 fn ending(path: &Path) -> String {
     path.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase()
 }
@@ -295,4 +321,40 @@ fn ending(path: &Path) -> String {
 /// Whether a folder has `input_0.pb`.
 fn is_set(path: &Path) -> bool {
     path.join("input_0.pb").is_file()
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test: what cannot be made fails it")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_in_names_are_numbers() {
+        let mut names =
+            ["b", "part_10", "part_2", "part_02", "part_1a", "part_1", "a10b2", "a9b10", "10", "9"];
+        names.sort_by_key(|name| natural(Path::new(name)));
+        assert_eq!(
+            names,
+            ["9", "10", "a9b10", "a10b2", "b", "part_1", "part_1a", "part_02", "part_2", "part_10"]
+        );
+    }
+
+    /// The limit is of all arrays together, not of each.
+    #[test]
+    fn the_limit_is_of_all_arrays() {
+        let folder = tempfile::tempdir().unwrap();
+        let x = HostTensor::from_slice(&[64], &[1.0f32; 64]).unwrap();
+        for i in 0..4 {
+            let file = File::create(folder.path().join(format!("{i}.npz"))).unwrap();
+            npz::write(file, [("x", &x)]).unwrap();
+        }
+        let module = ampc_ir::text::parse(
+            "module ir=10\nopset ai.onnx=21\n\ngraph @main {\n  input %x : f32[N]\n  output %x\n}\n",
+            &ampc_ir::text::NoData,
+        );
+        let open = |most| Arrays::open(folder.path(), module.as_ref().unwrap(), &["x".to_owned()], most);
+        assert_eq!(open(1024).unwrap().by_name["x"].len(), 4);
+        let error = open(1023).err().unwrap().to_string();
+        assert!(error.contains("3.npz") && error.contains("at most 255 bytes"), "{error}");
+    }
 }

@@ -1,6 +1,8 @@
 //! In which order samples are trained on, and which of them are a batch.
 
+use crate::error::{Error, Finding};
 use ampc_ir::random::{philox4x32, words};
+use std::ops::Range;
 
 /// What to do with the last samples of an epoch if they do not fill a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,7 +24,7 @@ pub struct Batches {
     seed: u64,
     is_shuffled: bool,
     per_epoch: u64,
-    /// The order of one epoch, and which.
+    /// The order of the epoch that the last batch was of, if it is shuffled, and which epoch; else the samples of that batch.
     order: Vec<u64>,
     epoch: Option<u64>,
 }
@@ -62,19 +64,41 @@ impl Batches {
         self.samples.saturating_sub(self.per_epoch * self.size)
     }
 
-    /// The samples of batch `step`, counted from 0 over all epochs.
-    pub fn samples(&mut self, step: u64) -> &[u64] {
+    /// The samples of batch `step`, counted from 0 over all epochs. A shuffled order takes 8 bytes per sample.
+    ///
+    /// # Errors
+    /// If there is not enough memory for the order.
+    pub fn samples(&mut self, step: u64) -> Result<&[u64], Error> {
         let (epoch, batch) = (step / self.per_epoch, step % self.per_epoch);
-        if self.epoch.is_none() || self.is_shuffled && self.epoch != Some(epoch) {
-            self.order.clear();
-            self.order.extend(0..self.samples);
-            if self.is_shuffled {
-                shuffle(&mut self.order, self.seed, epoch);
-            }
+        let start = batch * self.size;
+        let end = start.saturating_add(self.size).min(self.samples);
+        if !self.is_shuffled {
+            self.fill(start..end)?;
+            return Ok(&self.order);
+        }
+        if self.epoch != Some(epoch) {
+            self.epoch = None;
+            self.fill(0..self.samples)?;
+            shuffle(&mut self.order, self.seed, epoch);
             self.epoch = Some(epoch);
         }
-        let at = |batch: u64| usize::try_from((batch * self.size).min(self.samples)).unwrap_or(usize::MAX);
-        &self.order[at(batch)..at(batch + 1)]
+        let at = |sample: u64| usize::try_from(sample).unwrap_or(usize::MAX);
+        Ok(&self.order[at(start)..at(end)])
+    }
+
+    /// Has the list be these samples.
+    fn fill(&mut self, samples: Range<u64>) -> Result<(), Error> {
+        let count = samples.end - samples.start;
+        self.order.clear();
+        let reserved = usize::try_from(count).map(|count| self.order.try_reserve(count));
+        if !matches!(reserved, Ok(Ok(()))) {
+            let message =
+                format!("not enough memory for a list of {count} samples, which takes 8 bytes for each");
+            let place = "samples".to_owned();
+            return Err(Error::NoMemory(Finding { code: "no_memory", node: None, place, op: None, message }));
+        }
+        self.order.extend(samples);
+        Ok(())
     }
 }
 
@@ -99,12 +123,13 @@ fn shuffle(list: &mut [u64], seed: u64, epoch: u64) {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test: what is no list fails it")]
 mod tests {
     use super::*;
 
     fn epoch(batches: &mut Batches, epoch: u64) -> Vec<u64> {
         let steps = epoch * batches.per_epoch()..(epoch + 1) * batches.per_epoch();
-        steps.flat_map(|step| batches.samples(step).to_vec()).collect()
+        steps.flat_map(|step| batches.samples(step).unwrap().to_vec()).collect()
     }
 
     #[test]
@@ -121,7 +146,7 @@ mod tests {
             // Any batch, asked for alone.
             let mut again = Batches::new(samples, size, Incomplete::Kept).shuffled(3);
             let step = 2 * batches.per_epoch();
-            let found = again.samples(step);
+            let found = again.samples(step).unwrap();
             assert_eq!(found, &orders[2][..found.len()]);
         }
     }
@@ -133,7 +158,18 @@ mod tests {
         assert_eq!(epoch(&mut batches, 0), (0..8).collect::<Vec<_>>());
         let mut kept = Batches::new(10, 4, Incomplete::Kept);
         assert_eq!((kept.per_epoch(), kept.left_out()), (3, 0));
-        assert_eq!(kept.samples(5), [8, 9]);
+        assert_eq!(kept.samples(5).unwrap(), [8, 9]);
+    }
+
+    /// A list in order takes the memory of a batch, and a shuffled one that no memory is for is an error.
+    #[test]
+    fn many_samples_take_little_memory_or_are_an_error() {
+        let many = 1 << 60;
+        let mut batches = Batches::new(many, 4, Incomplete::Kept);
+        assert_eq!(batches.samples(many / 4 - 1).unwrap(), [many - 4, many - 3, many - 2, many - 1]);
+        assert!(batches.order.capacity() < 100);
+        let error = batches.shuffled(1).samples(0).unwrap_err().to_string();
+        assert!(error.contains("not enough memory for a list of 1152921504606846976 samples"), "{error}");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Checkpoints: the state of a step in a safetensors file, with where the training stood.
 //!
 //! The tensors have the names of the step's inputs, as in the state that `train-step` writes. Where the training stood is a
-//! text of JSON beside them, under [`METADATA`]: whatever else reads the file passes it over. A hash of both, under
-//! [`HASH`], tells a file that was damaged or edited.
+//! text of JSON beside them, under [`POSITION`]: whatever else reads the file passes it over. A [hash](crate::state_hash) of
+//! both tells a file that was damaged or edited.
 
 use super::dataset::Dataset;
 use super::{Incomplete, Schedule, TrainingOptions};
@@ -11,20 +11,13 @@ use crate::error::Error;
 use crate::execute::trainer::Trainer;
 use crate::onnx::{ExportError, ImportError};
 use crate::safetensors::{self, Tensors};
+use crate::state_hash::{self, HASH, POSITION};
 use crate::train::State;
-use ampc_ir::DType;
-use ampc_ir::tensor::TensorError;
 use serde::{Deserialize, Serialize};
 use std::io::{BufWriter, ErrorKind, Write};
 use std::path::Path;
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_128;
-
-/// The key of the metadata of a checkpoint.
-pub(super) const METADATA: &str = "ampc.training";
-
-/// The key of the metadata with the xxh3-128 of all that a checkpoint says.
-const HASH: &str = "ampc.hash";
 
 /// Where a training stood, and by which options it came there.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
@@ -79,7 +72,8 @@ impl Position {
         Some(format!("`lr`: {lr}"))
     }
 
-    /// In what another position goes on otherwise than this one would: what each says, with its name.
+    /// The options in which another position differs from this one, and with which training would go on otherwise: the name
+    /// of each, its value here, and its value there.
     pub fn differences(&self, other: &Position) -> Vec<(&'static str, String, String)> {
         let mut found = Vec::new();
         let mut compare = |name, a: String, b: String| {
@@ -122,55 +116,34 @@ impl Checkpoint {
         let mut state = State::new();
         for (name, entry) in tensors.iter() {
             let data = entry.read();
-            let unknown = || bad(format!("`{name}`: elements of {} are not supported", entry.spelling()));
-            state.push((name.to_owned(), Arc::new(data.ok_or_else(unknown)?)));
+            state.push((name.to_owned(), Arc::new(data.ok_or_else(|| bad(entry.unsupported(name)))?)));
         }
-        if let Some(hash) = tensors.metadata(HASH) {
-            let found = hash_of_state(&state, tensors.metadata(METADATA).unwrap_or_default());
-            if found.map_err(|e| bad(e.to_string()))? != hash {
-                return Err(bad("its content is not what was written: it is damaged or was edited; take another \
-                                checkpoint, or write the tensors alone to a file, without metadata, to begin with".into()));
-            }
-        }
-        let position = tensors.metadata(METADATA).map(serde_json::from_str::<Position>).transpose();
-        let position = position.map_err(|e| bad(format!("its metadata `{METADATA}` cannot be read: {e}")))?;
+        state_hash::check(&tensors, path)?;
+        let position = tensors.metadata(POSITION).map(serde_json::from_str::<Position>).transpose();
+        let position = position.map_err(|e| bad(format!("its metadata `{POSITION}` cannot be read: {e}")))?;
         if let Some(what) = position.as_ref().and_then(Position::contradiction) {
-            return Err(bad(format!("its metadata `{METADATA}` contradicts itself: {what}")));
+            return Err(bad(format!("its metadata `{POSITION}` contradicts itself: {what}")));
         }
         Ok(Checkpoint { state, position })
     }
 }
 
-/// The hash of tensors, each with the hash of its bytes, and of where the training stood.
-fn hash_of<'a>(tensors: impl Iterator<Item = (&'a str, DType, &'a [u64], u128)>, position: &str) -> String {
-    let mut lines: Vec<String> =
-        tensors.map(|(name, dtype, dims, hash)| format!("{name:?} {dtype} {dims:?} {hash:032x}\n")).collect();
-    lines.sort();
-    format!("{:032x}", xxh3_128(format!("{}{position}", lines.concat()).as_bytes()))
-}
-
-/// The hash of a state that is read.
-fn hash_of_state(state: &State, position: &str) -> Result<String, TensorError> {
-    let hashes = state.iter().map(|(_, data)| data.content_hash()).collect::<Result<Vec<_>, _>>()?;
-    let tensors = state.iter().zip(hashes);
-    let tensors = tensors.map(|((name, data), hash)| (name.as_str(), data.dtype(), data.dims(), hash));
-    Ok(hash_of(tensors, position))
-}
-
-/// Writes a checkpoint, whole or not at all.
+/// Writes the state of a trainer and where the training stands to a file, whole or not at all. What is there before is
+/// replaced if `force` is set. Returns how many bytes it has.
 pub(super) fn save(trainer: &Trainer, position: &Position, path: &Path, force: bool) -> Result<u64, Error> {
+    trainer.refuse_unusable()?;
     let views = trainer.state_views();
     let text = serde_json::to_string(position).expect("numbers and text");
     let tensors: u64 = views.iter().filter_map(|(_, view)| view.bytes()).map(|b| b.len() as u64).sum();
     let hashed = views
         .iter()
         .filter_map(|(name, view)| Some((*name, view.dtype(), view.dims(), xxh3_128(view.bytes()?))));
-    let hash = hash_of(hashed, &text);
+    let hash = state_hash::hash_of(hashed, &text);
     let mut written = 0;
     let mut batch = Batch::new();
     let staged = batch.stage_with(path, tensors, force, &[], |file| {
         let mut out = BufWriter::with_capacity(1 << 16, &mut *file);
-        safetensors::write(&mut out, &views, &[(METADATA, &text), (HASH, &hash)])?;
+        safetensors::write(&mut out, &views, &[(POSITION, &text), (HASH, &hash)])?;
         out.flush()?;
         drop(out);
         written = file.metadata()?.len();

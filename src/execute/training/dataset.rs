@@ -15,7 +15,7 @@ use super::super::batch_row::BatchRow;
 use super::super::inputs::{InputProblem, describe, help_of_type, io_error, no_memory};
 use super::super::trainer::Trainer;
 use super::super::{input_names, input_types};
-use super::arrays::{Array, Arrays, Bytes};
+use super::arrays::{Array, Arrays};
 use crate::error::Error;
 use crate::onnx::bytes::SourceBytes;
 use ampc_ir::module::Def;
@@ -34,6 +34,7 @@ pub struct Dataset {
     columns: Vec<Column>,
     samples: u64,
     batch: Option<u64>,
+    same_for_all: Vec<String>,
     unread: Vec<String>,
     files: Vec<Arc<SourceBytes>>,
     streamed: Vec<Arc<SourceBytes>>,
@@ -66,7 +67,7 @@ struct Piece {
 
 impl Dataset {
     /// Opens the samples of the inputs `wanted` of a module: of an `.npz` or `.safetensors` file, of all such files of a
-    /// folder, in the order of their names, or of a folder of test data, whose data sets are samples one after the other.
+    /// folder, in the order of their names with digits as numbers, or of a folder of test data, whose data sets are samples one after the other.
     /// What takes more than `most` bytes in memory is an error.
     ///
     /// # Errors
@@ -82,7 +83,7 @@ impl Dataset {
     /// If they do not fit the inputs: all that they do not fit.
     pub fn of_tensors(tensors: Vec<(String, HostTensor)>, trainer: &Trainer) -> Result<Dataset, Error> {
         let wanted = wanted_by(trainer);
-        let mut arrays = Arrays::default();
+        let mut arrays = Arrays::with_room(u64::MAX);
         for (name, tensor) in tensors {
             match wanted.contains(&name) {
                 true => arrays.add(&name, Array::in_memory(tensor, None)),
@@ -100,6 +101,7 @@ impl Dataset {
             columns: Vec::new(),
             samples: 1,
             batch: None,
+            same_for_all: Vec::new(),
             unread: std::mem::take(&mut arrays.unread),
             files: std::mem::take(&mut arrays.files),
             streamed: std::mem::take(&mut arrays.streamed),
@@ -136,6 +138,12 @@ impl Dataset {
             }
         }
         dataset.batch = dataset.batch.or_else(|| lists().find_map(|(_, declared)| *declared));
+        if lists().next().is_some() {
+            let is_batch = |declared: &Option<u64>| declared.is_some() && *declared == dataset.batch;
+            let columns = dataset.columns.iter().zip(&declared);
+            let whole = columns.filter(|(column, declared)| column.samples().is_none() && is_batch(declared));
+            dataset.same_for_all = whole.map(|(column, _)| column.name.clone()).collect();
+        }
         dataset.refuse_nan()?;
         Ok(dataset)
     }
@@ -156,6 +164,12 @@ impl Dataset {
     /// How many samples the step takes at once, if it takes no other number.
     pub fn batch(&self) -> Option<u64> {
         self.batch
+    }
+
+    /// Inputs whose array is the same for every batch although it has as many rows as a batch: it may be meant as samples of
+    /// one batch.
+    pub fn same_for_all(&self) -> &[String] {
+        &self.same_for_all
     }
 
     /// Arrays of the files that no input has the name of.
@@ -230,23 +244,6 @@ impl Dataset {
         }
     }
 
-    /// Reads samples into a batch, which is made if there is none yet.
-    ///
-    /// # Errors
-    /// Those of [`buffer`](Self::buffer) and [`read`](Self::read).
-    pub(super) fn read_into<'b>(
-        &self,
-        batch: &'b mut Option<Batch>,
-        samples: &[u64],
-    ) -> Result<&'b mut Batch, Error> {
-        let batch = match batch {
-            Some(batch) => batch,
-            None => batch.insert(self.buffer(samples.len() as u64)?),
-        };
-        self.read(samples, batch)?;
-        Ok(batch)
-    }
-
     /// The error of a run over `samples`, with the sample that it is about.
     pub(super) fn with_sample(&self, error: Error, found: Option<&BatchRow>, samples: &[u64]) -> Error {
         let Some(found) = found else { return error };
@@ -285,7 +282,7 @@ impl Dataset {
 
 /// What a step takes in a batch, but for the learning rate.
 fn wanted_by(trainer: &Trainer) -> Vec<String> {
-    let wanted = trainer.batch_inputs().filter(|name| Some(*name) != trainer.rate());
+    let wanted = trainer.batch_inputs().filter(|name| Some(*name) != trainer.lr_input());
     wanted.map(str::to_owned).collect()
 }
 
@@ -515,22 +512,29 @@ fn fits(array: &Array, ty: &Type) -> bool {
 
 /// Whether arrays have the same bytes, as one that is no list of samples has in every file.
 fn are_alike(arrays: &[Array]) -> Result<bool, Error> {
-    let bytes = |array: &Array| {
-        let file = array.file.as_deref().unwrap_or(Path::new("memory"));
-        match &array.bytes {
-            Bytes::Memory(tensor) => Ok(tensor.bytes().unwrap_or_default().to_vec()),
-            Bytes::File(range) => {
-                let mut bytes = vec![0; usize::try_from(range.len).unwrap_or(0)];
-                let read = range.source.read_exact_at(&mut bytes, range.offset);
-                read.map(|()| bytes).map_err(|e| io_error(file, e))
-            }
-        }
-    };
     let [first, others @ ..] = arrays else { return Ok(true) };
+    let bytes = first.byte_len();
+    let read = |array: &Array, at: u64, to: &mut [u8]| {
+        let read = array.read(at, to);
+        read.map_err(|error| io_error(array.file.as_deref().unwrap_or(Path::new("memory")), error))
+    };
+    let (mut left, mut right) = ([0; COMPARED], [0; COMPARED]);
     for other in others {
-        if bytes(other)? != bytes(first)? {
+        if other.byte_len() != bytes {
             return Ok(false);
+        }
+        for at in (0..bytes).step_by(COMPARED) {
+            let count = usize::try_from(bytes - at).map_or(COMPARED, |rest| rest.min(COMPARED));
+            let (left, right) = (&mut left[..count], &mut right[..count]);
+            read(first, at, left)?;
+            read(other, at, right)?;
+            if left != right {
+                return Ok(false);
+            }
         }
     }
     Ok(true)
 }
+
+/// How many bytes are compared at once.
+const COMPARED: usize = 1 << 14;

@@ -1,7 +1,8 @@
 //! The loss, and the accuracy of a classification, on samples that are not trained on.
 
 use super::batches::{Batches, Incomplete};
-use super::dataset::{Batch, Dataset};
+use super::dataset::Dataset;
+use super::reader::BatchReader;
 use crate::error::Error;
 use crate::execute::batch_row::BatchRow;
 use crate::execute::trainer::Trainer;
@@ -20,10 +21,7 @@ pub struct Evaluation {
     executable: Executable,
     /// The names of its inputs.
     inputs: Vec<String>,
-    data: Dataset,
-    batches: Batches,
-    buffers: [Option<Batch>; 2],
-    size: u64,
+    reader: BatchReader,
     /// Whether the classes that are chosen, and those of the labels, are outputs after the loss.
     has_classes: bool,
     /// The label that counts for nothing.
@@ -34,7 +32,7 @@ impl std::fmt::Debug for Evaluation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Evaluation")
             .field("inputs", &self.inputs)
-            .field("data", &self.data)
+            .field("data", self.data())
             .finish_non_exhaustive()
     }
 }
@@ -70,10 +68,7 @@ impl Evaluation {
         Ok(Evaluation {
             executable,
             inputs,
-            data,
-            batches,
-            buffers: [None, None],
-            size,
+            reader: BatchReader::new(data, batches, size),
             has_classes: classes.is_some(),
             ignored: classes.and_then(|classes| classes.ignored),
         })
@@ -81,12 +76,17 @@ impl Evaluation {
 
     /// The samples.
     pub fn data(&self) -> &Dataset {
-        &self.data
+        self.reader.data()
     }
 
     /// The batches.
     pub fn batches(&self) -> &Batches {
-        &self.batches
+        self.reader.batches()
+    }
+
+    /// Bytes of the memory in which the last batch was computed.
+    pub fn allocated_bytes(&self) -> u64 {
+        self.executable.allocated_bytes() as u64
     }
 
     /// Computes the loss with the state that the trainer has now. `goes_on` is asked before each batch: the evaluation ends
@@ -99,7 +99,7 @@ impl Evaluation {
         let states: FxHashMap<&str, DataRef<'_>> =
             trainer.state_views().into_iter().map(|(name, view)| (name, DataRef::Tensor(view))).collect();
         let (mut sum, mut samples, mut hits) = (0.0, 0, Hits::default());
-        for step in 0..self.batches.per_epoch() {
+        for step in 0..self.batches().per_epoch() {
             if !goes_on() {
                 return Ok(None);
             }
@@ -118,11 +118,8 @@ impl Evaluation {
         states: &FxHashMap<&str, DataRef<'_>>,
         hits: &mut Hits,
     ) -> Result<(f64, u64), Error> {
-        let list = self.batches.samples(step);
-        let rows = list.len() as u64;
-        let buffer = &mut self.buffers[usize::from(rows < self.size)];
-        let batch = self.data.read_into(buffer, list)?;
-        let named: Vec<(&str, &HostTensor)> = self.data.named(batch).collect();
+        let read = self.reader.read(step)?;
+        let named: Vec<(&str, &HostTensor)> = read.data.named(read.batch).collect();
         let given: FxHashMap<&str, DataRef<'_>> =
             named.iter().map(|(name, tensor)| (*name, DataRef::Tensor(tensor.view()))).collect();
         let value = |name: &String| given.get(name.as_str()).or_else(|| states.get(name.as_str())).copied();
@@ -141,9 +138,9 @@ impl Evaluation {
         ran.map_err(|error| {
             let module: &Module = self.executable.module();
             let row = BatchRow::of(module, &error, &named);
-            self.data.with_sample(of_run(module, &error), row.as_ref(), list)
+            read.data.with_sample(of_run(module, &error), row.as_ref(), read.samples)
         })?;
-        Ok((loss, rows))
+        Ok((loss, read.samples.len() as u64))
     }
 }
 

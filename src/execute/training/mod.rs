@@ -29,6 +29,7 @@ mod checkpoint;
 mod dataset;
 mod evaluation;
 mod histogram;
+mod reader;
 mod schedule;
 mod updates;
 
@@ -40,10 +41,11 @@ pub use histogram::{GradientHistograms, Log2Histogram};
 pub use schedule::{Schedule, ScheduleKind};
 pub use updates::LostUpdates;
 
-use super::trainer::{Stepped, Trainer};
+use super::trainer::{StepResult, Trainer};
 use crate::error::Error;
 use ampc_runtime::cpu::NodeObserver;
 use ampc_runtime::{DataRef, HostTensor};
+use reader::BatchReader;
 use smallvec::SmallVec;
 use std::path::Path;
 
@@ -88,24 +90,19 @@ impl Default for TrainingOptions {
 #[derive(Debug)]
 pub struct Training {
     trainer: Trainer,
-    data: Dataset,
-    batches: Batches,
+    reader: BatchReader,
     options: TrainingOptions,
-    /// Samples of a whole batch.
-    size: u64,
     /// How many steps were taken, and how many of them were skipped.
     taken: u64,
     skipped: u64,
-    /// A whole batch, and the one at the end of an epoch if that has fewer samples.
-    buffers: [Option<Batch>; 2],
-    rate: HostTensor,
-    /// The input that it is for.
-    rate_name: String,
+    /// The learning rate, and the input that it is for.
+    lr: HostTensor,
+    lr_input: String,
 }
 
 /// What was done in one step.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Taken {
+pub struct StepRecord {
     /// Its number, counted from 1.
     pub number: u64,
     /// Which time the samples are gone over, counted from 0.
@@ -114,8 +111,8 @@ pub struct Taken {
     pub samples: u64,
     /// The learning rate.
     pub rate: f64,
-    /// What the step says of itself.
-    pub of: Stepped,
+    /// What the step computed of itself.
+    pub result: StepResult,
 }
 
 impl Training {
@@ -124,7 +121,7 @@ impl Training {
     /// # Errors
     /// If the step has no optimizer, or the data or the options do not fit it.
     pub fn new(trainer: Trainer, data: Dataset, mut options: TrainingOptions) -> Result<Training, Error> {
-        let Some(rate_name) = trainer.rate().map(str::to_owned) else {
+        let Some(lr_input) = trainer.lr_input().map(str::to_owned) else {
             return Err(Error::Usage(NO_OPTIMIZER.into()));
         };
         let (fixed, samples) = (data.batch(), data.samples());
@@ -158,29 +155,36 @@ impl Training {
         options.incomplete = Some(incomplete);
         let batches = Batches::new(samples, size, incomplete);
         let batches = if options.shuffles { batches.shuffled(options.seed) } else { batches };
-        let rate = HostTensor::from_slice(&[], &[0.0f32]).map_err(|e| super::inputs::no_memory("lr", &e))?;
+        let lr = HostTensor::from_slice(&[], &[0.0f32]).map_err(|e| super::inputs::no_memory("lr", &e))?;
         Ok(Training {
             trainer,
-            data,
-            batches,
+            reader: BatchReader::new(data, batches, size),
             options,
-            size,
             taken: 0,
             skipped: 0,
-            buffers: [None, None],
-            rate,
-            rate_name,
+            lr,
+            lr_input,
         })
     }
 
     /// Goes on after the steps of a checkpoint, whose state the trainer has.
-    pub fn resume(&mut self, position: &Position) {
-        (self.taken, self.skipped) = (position.step, position.skipped);
+    ///
+    /// # Errors
+    /// If the checkpoint has taken more steps than there are.
+    pub fn resume(&mut self, position: &Position) -> Result<(), Error> {
+        let (taken, steps) = (position.step, self.options.steps);
+        if taken > steps {
+            let message =
+                format!("expected {taken} steps, which the checkpoint has taken, or more, found {steps}");
+            return Err(Error::Usage(message));
+        }
+        (self.taken, self.skipped) = (taken, position.skipped);
+        Ok(())
     }
 
     /// Takes so many epochs altogether, instead of so many steps.
     pub fn set_epochs(&mut self, epochs: u64) {
-        self.options.steps = epochs.saturating_mul(self.batches.per_epoch());
+        self.options.steps = epochs.saturating_mul(self.batches().per_epoch());
     }
 
     /// The options, with what was left open filled in.
@@ -190,12 +194,12 @@ impl Training {
 
     /// The samples.
     pub fn data(&self) -> &Dataset {
-        &self.data
+        self.reader.data()
     }
 
     /// The batches.
     pub fn batches(&self) -> &Batches {
-        &self.batches
+        self.reader.batches()
     }
 
     /// The step and its state.
@@ -205,19 +209,19 @@ impl Training {
 
     /// Where it stands.
     pub fn position(&self) -> Position {
-        Position::of(&self.options, &self.data, self.taken, self.skipped)
+        Position::of(&self.options, self.data(), self.taken, self.skipped)
     }
 
     /// Takes the next step; `None` if all are taken.
     ///
     /// # Errors
-    /// If samples cannot be read, do not fit the step, or a node cannot be computed: the state is then what it was before.
-    pub fn step(&mut self) -> Result<Option<Taken>, Error> {
+    /// If samples cannot be read or do not fit the step, or as [`Trainer::step`].
+    pub fn step(&mut self) -> Result<Option<StepRecord>, Error> {
         self.step_observed(None, |_, _| {})
     }
 
-    /// As [`step`](Self::step); `observer` sees every value that is computed, such as [`GradientHistograms`] and [`LostUpdates`], and `visit`
-    /// each output of the step, by its name.
+    /// As [`step`](Self::step); `observer`, such as [`GradientHistograms`] or [`LostUpdates`], sees every value that is
+    /// computed, and `visit` each output of the step, by its name.
     ///
     /// # Errors
     /// As [`step`](Self::step).
@@ -225,34 +229,34 @@ impl Training {
         &mut self,
         observer: Option<&mut (dyn NodeObserver + Send)>,
         visit: impl FnMut(&str, DataRef<'_>) + Send,
-    ) -> Result<Option<Taken>, Error> {
+    ) -> Result<Option<StepRecord>, Error> {
         if self.taken >= self.options.steps {
             return Ok(None);
         }
-        let epoch = self.taken / self.batches.per_epoch();
+        let epoch = self.taken / self.batches().per_epoch();
         let rate = self.options.schedule.rate_of(self.taken, self.options.steps);
-        let samples = self.batches.samples(self.taken);
-        let rows = samples.len() as u64;
-        let buffer = &mut self.buffers[usize::from(rows < self.size)];
-        let batch = self.data.read_into(buffer, samples)?;
+        let read = self.reader.read(self.taken)?;
+        let rows = read.samples.len() as u64;
         #[expect(clippy::cast_possible_truncation, reason = "the step takes rates in f32")]
-        if let Some(bytes) = self.rate.bytes_mut() {
+        if let Some(bytes) = self.lr.bytes_mut() {
             bytes.copy_from_slice(&(rate as f32).to_le_bytes());
         }
-        let rate_of = [(self.rate_name.as_str(), &self.rate)];
-        let given: SmallVec<[(&str, &HostTensor); 8]> = self.data.named(batch).chain(rate_of).collect();
-        let of = self.trainer.try_step(&given, observer, visit);
-        let of = of.map_err(|failed| self.data.with_sample(failed.error, failed.row.as_deref(), samples))?;
+        let lr = [(self.lr_input.as_str(), &self.lr)];
+        let given: SmallVec<[(&str, &HostTensor); 8]> = read.data.named(read.batch).chain(lr).collect();
+        let result = self.trainer.try_step(&given, observer, visit);
+        let result = result
+            .map_err(|failed| read.data.with_sample(failed.error, failed.row.as_deref(), read.samples))?;
         self.taken += 1;
-        self.skipped += u64::from(of.skipped);
-        Ok(Some(Taken { number: self.taken, epoch, samples: rows, rate, of }))
+        self.skipped += u64::from(result.skipped);
+        Ok(Some(StepRecord { number: self.taken, epoch, samples: rows, rate, result }))
     }
 
     /// Writes the state and where it stands to a safetensors file, whole or not at all. What is there before is replaced
     /// if `force` is set. Returns how many bytes it has.
     ///
     /// # Errors
-    /// If the file exists and `force` is not set, or cannot be written: what was there is then there still.
+    /// If the file exists and `force` is not set, it cannot be written, or the state has a NaN, of which every later loss would
+    /// be NaN, or is [torn](Trainer::has_torn_state): what was there is then there still.
     pub fn save(&self, path: &Path, force: bool) -> Result<u64, Error> {
         checkpoint::save(&self.trainer, &self.position(), path, force)
     }

@@ -72,7 +72,7 @@ impl Schedule {
             ScheduleKind::Linear => falls(1.0 - after),
             ScheduleKind::Cosine => falls(half_cosine(after)),
             ScheduleKind::OneCycle { start, rise } => {
-                let top = (rise * steps as f64 - 1.0).max(0.0);
+                let top = rise * steps as f64 - 1.0;
                 let (step, end) = (step as f64, steps.saturating_sub(1) as f64);
                 if step <= top && top > 0.0 {
                     return self.rate + (start - self.rate) * half_cosine(step / top);
@@ -212,8 +212,8 @@ mod tests {
         near(&rates("linear:lr=1,steps=2", 4), &[1.0, 0.5, 0.0, 0.0]);
     }
 
-    /// The rates of torch 2.15: CosineAnnealingLR(T_max=8, eta_min=0.1) of a rate of 1, and OneCycleLR(max_lr=1,
-    /// total_steps=10).
+    /// The rates of torch 2.15: CosineAnnealingLR(T_max=8, eta_min=0.1) of a rate of 1, and OneCycleLR(max_lr=1)
+    /// of 10, 1 and 3 steps.
     #[test]
     fn rates_are_those_of_torch() {
         let cosine = [
@@ -240,6 +240,9 @@ mod tests {
             0.000_004,
         ];
         near(&rates("one-cycle:lr=1", 10), &one_cycle);
+        // So few steps that the top lies before the first.
+        near(&rates("one-cycle:lr=1", 1), &[0.000_004]);
+        near(&rates("one-cycle:lr=1", 3), &[0.994_415_435_450_911_7, 0.462_637_102_666_975, 0.000_004]);
     }
 
     #[test]

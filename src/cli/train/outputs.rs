@@ -1,0 +1,67 @@
+//! What a training writes: where it may be written, before any work is done for it.
+
+use super::log::{self, Log};
+use crate::cli::args::TrainArgs;
+use crate::cli::diagnose;
+use crate::cli::problem::Failure;
+use ampc::execute::training::Position;
+use ampc::onnx::bytes::SourceBytes;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Whether two paths lead to one file.
+pub(super) fn is_same(a: &Path, b: &Path) -> bool {
+    let canonical = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    canonical(a) == canonical(b)
+}
+
+/// Checks that what is to be written may be, before any work is done for it.
+pub(super) fn check_outputs(args: &TrainArgs, read: &[Arc<SourceBytes>]) -> Result<(), Failure> {
+    let fail = |error: ampc::Error| diagnose::failure(&error, None);
+    if let Some(save) = &args.output.save {
+        if ampc::files::is_stream(save) || save.as_os_str() == "-" {
+            let message = format!(
+                "`--save {}`: expected the name of a file, found a pipe or device, which no checkpoint can be replaced in",
+                save.display()
+            );
+            return Err(Failure::usage("save", message));
+        }
+        let begins = args.state.as_ref().map(|path| ("the state that the training begins with", path));
+        let data = [Some(&args.data.data), args.data.eval.as_ref()].into_iter().flatten();
+        let data = data.map(|path| ("data that is trained with", path));
+        if let Some((what, _)) = begins.into_iter().chain(data).find(|(_, path)| is_same(path, save)) {
+            let message = format!("`--save {}` is {what}; choose another name", save.display());
+            return Err(Failure::usage("same_file", message));
+        }
+        let goes_on = args.resume.as_ref().is_some_and(|resume| is_same(resume, save));
+        ampc::files::check(save, args.output.force || goes_on, read).map_err(fail)?;
+        if args.output.log.as_ref().is_some_and(|log| is_same(&log::path_of(log), save)) {
+            let message = "`--save` and `--log` name one file; choose another name for one of them";
+            return Err(Failure::usage("same_file", message));
+        }
+    }
+    Ok(())
+}
+
+/// Opens the log that was asked for, before any work is done for it.
+pub(super) fn open_log(
+    args: &TrainArgs,
+    position: Option<&Position>,
+    read: &[Arc<SourceBytes>],
+) -> Result<Option<Log>, Failure> {
+    let Some(path) = &args.output.log else { return Ok(None) };
+    let path = log::path_of(path);
+    let states = [args.state.as_ref(), args.resume.as_ref()].into_iter().flatten();
+    if let Some(state) = states.into_iter().find(|state| is_same(state, &path)) {
+        let message =
+            format!("`--log {}` is the state `{}`; choose another name", path.display(), state.display());
+        return Err(Failure::usage("same_file", message));
+    }
+    let force = args.output.force || position.is_some();
+    ampc::files::check(&path, force, read).map_err(|e| diagnose::failure(&e, None))?;
+    match position {
+        Some(position) => Log::go_on(&path, position.step),
+        None => Log::start(&path),
+    }
+    .map(Some)
+}

@@ -1,0 +1,181 @@
+//! What a training says on the terminal: before it begins, after steps, and at the end.
+
+use super::Session;
+use crate::cli::problem::{Failure, Problem};
+use crate::cli::run::digits;
+use crate::cli::shown;
+use crate::cli::table::{bytes, count, number};
+use crate::cli::ui::{self, Stream};
+use ampc::execute::training::{Evaluated, Position, StepRecord};
+use ampc::ir::{DType, Module};
+use std::fmt::Write;
+use std::time::Instant;
+
+impl Session<'_> {
+    /// Says what is about to be done, and what is odd about it.
+    pub(super) fn begin(&self, position: Option<&Position>) {
+        let (training, data) = (&self.training, self.training.data());
+        let options = training.options();
+        let order =
+            if options.shuffles { format!("shuffled by seed {}", options.seed) } else { "in order".into() };
+        let mut text = format!(
+            "data        {}, {} in a batch, {} an epoch, {order}\n",
+            count(data.samples(), "sample"),
+            number(options.batch.unwrap_or(1)),
+            count(training.batches().per_epoch(), "step"),
+        );
+        let begin = position.map_or(String::new(), |position| format!("{} to ", number(position.step)));
+        let _ = writeln!(
+            text,
+            "steps       {begin}{}, learning rate {}",
+            number(options.steps),
+            options.schedule
+        );
+        self.ui.say(&text);
+        let warn = |code: &str, message: String| self.warning(code, message);
+        let of_evaluation = self
+            .evaluation
+            .as_ref()
+            .map(|evaluation| ("the evaluation", evaluation.data(), evaluation.batches()));
+        for (what, data, batches) in [("an epoch", data, training.batches())].into_iter().chain(of_evaluation)
+        {
+            if !data.unread().is_empty() {
+                let names = data.unread().join(", ");
+                warn("train.unread", format!("arrays that no input of the step has the name of: {names}"));
+            }
+            if !data.same_for_all().is_empty() {
+                let names = data.same_for_all().join(", ");
+                let message = format!(
+                    "arrays that are the same for every batch, as they have exactly the dims of the step's input: {names}"
+                );
+                warn("train.same_for_all", message);
+            }
+            if batches.left_out() > 0 {
+                let samples = count(batches.left_out(), "sample");
+                warn("train.left_out", format!("{samples} of {what} are fewer than a batch and left out"));
+            }
+        }
+        if self.args.output.save.is_none() {
+            warn(
+                "train.not_saved",
+                "the trained state is kept nowhere: `--save FILE.safetensors` writes it".into(),
+            );
+        }
+        let differences = position.map(|before| before.differences(&training.position())).unwrap_or_default();
+        // More steps are another run only if a rate depends on how many there are.
+        let matters = |name: &str| name != "steps" || training.options().schedule.depends_on_steps();
+        for (name, before, now) in differences.into_iter().filter(|(name, ..)| matters(name)) {
+            let message =
+                format!("`{name}` is {now}, and was {before}: this is not the run that was stopped");
+            warn("train.other_run", message);
+        }
+    }
+
+    fn warning(&self, code: &str, message: String) {
+        self.ui.say(Problem::warning(code, message).draw(self.ui, Stream::Err).trim_start_matches('\n'));
+    }
+
+    /// Says which data was not the same from the first step to the last.
+    pub(super) fn warn_of_written_data(&self) {
+        let of_evaluation = self.evaluation.iter().flat_map(|evaluation| evaluation.data().written_to());
+        for path in self.training.data().written_to().chain(of_evaluation) {
+            let path = shown::message(&path.display().to_string());
+            let message = format!(
+                "`{path}` was written to while it was read: batches may have had some of its old samples and some of the new"
+            );
+            self.warning("train.written", message);
+        }
+    }
+
+    /// Prints a line about a step, under a heading if it is the first one.
+    pub(super) fn row(&mut self, taken: &StepRecord) -> Result<(), Failure> {
+        #[expect(clippy::cast_precision_loss, reason = "shown with four digits")]
+        let speed = self.samples as f64 / self.since.elapsed().as_secs_f64().max(1e-9);
+        let has_heading = std::mem::replace(&mut self.has_heading, true);
+        (self.since, self.samples) = (Instant::now(), 0);
+        let mut cells = vec![
+            ("step", number(taken.number)),
+            ("epoch", number(taken.epoch)),
+            ("loss", taken.result.loss.map_or("-".into(), digits)),
+            ("lr", digits(taken.rate)),
+        ];
+        cells.extend(taken.result.loss_scale.map(|scale| ("loss scale", scale.to_string())));
+        if taken.result.loss_scale.is_some() || self.training.position().skipped > 0 {
+            cells.push(("skipped", number(self.training.position().skipped)));
+        }
+        cells.extend(taken.result.grad_norm.map(|norm| ("grad norm", digits(norm))));
+        cells.push(("samples/s", digits_of_speed(speed)));
+        let mut text = String::new();
+        if !has_heading {
+            let heads: Vec<String> = cells.iter().map(|(head, _)| format!("{head:>WIDTH$}")).collect();
+            let _ = writeln!(text, "{}", heads.join(""));
+        }
+        let row: Vec<String> = cells.iter().map(|(_, cell)| format!("{cell:>WIDTH$}")).collect();
+        let _ = writeln!(text, "{}", row.join(""));
+        if self.ui.quiet {
+            return Ok(());
+        }
+        self.progress.suspend(|| ui::show(&text))
+    }
+
+    /// What was done, when it is done.
+    pub(super) fn summary(&self) -> String {
+        let (position, trainer) = (self.training.position(), self.training.trainer());
+        let mut text = String::new();
+        let loss =
+            |taken: Option<StepRecord>| taken.and_then(|taken| taken.result.loss).map_or("-".into(), digits);
+        if let Some((first, last)) = self.first.zip(self.last) {
+            let steps = last.number - first.number + 1;
+            let (begin, end) = (loss(Some(first)), loss(Some(last)));
+            let _ = writeln!(text, "trained     {}, loss {begin} to {end}", count(steps, "step"));
+        } else {
+            let _ = writeln!(text, "trained     no step: all {} are taken", number(position.steps));
+            return text;
+        }
+        if let Some((step, found)) = self.evaluated {
+            let (told, samples) = (told_of(found), count(found.samples, "sample"));
+            let _ = writeln!(text, "evaluated   {told} on {samples} after step {}", number(step));
+        }
+        let _ =
+            writeln!(text, "skipped     {} of {}", number(position.skipped), count(position.step, "step"));
+        let (low, all) = low_nodes(trainer.module());
+        let _ = writeln!(text, "low         {} of {}", number(low), count(all, "node"));
+        let of_evaluation = self.evaluation.as_ref().map(|evaluation| bytes(evaluation.allocated_bytes()));
+        let _ = writeln!(
+            text,
+            "memory      {} of state, activations and gradients{}",
+            bytes(trainer.allocated_bytes()),
+            of_evaluation.map_or(String::new(), |bytes| format!("; {bytes} of the evaluation"))
+        );
+        if let (Some(path), Some(_)) = (&self.args.output.save, self.saved) {
+            let _ = writeln!(text, "wrote       {}", shown::message(&path.display().to_string()));
+        }
+        text
+    }
+}
+
+/// Columns of a line.
+pub(super) const WIDTH: usize = 12;
+
+/// What an evaluation found.
+pub(super) fn told_of(found: Evaluated) -> String {
+    let accuracy = found.accuracy.map(|accuracy| format!(", accuracy {}", digits(accuracy)));
+    format!("loss {}{}", digits(found.loss), accuracy.unwrap_or_default())
+}
+
+/// Samples per second, with three digits.
+fn digits_of_speed(speed: f64) -> String {
+    if speed >= 100.0 { format!("{speed:.0}") } else { format!("{speed:.2}") }
+}
+
+/// How many nodes have a low result, and how many there are.
+fn low_nodes(module: &Module) -> (u64, u64) {
+    let (mut low, mut all) = (0, 0);
+    for node in module.nodes(module.main()) {
+        let results = module.node(node).results().iter().flatten();
+        let mut dtypes = results.filter_map(|&value| module.value(value).ty.dtype());
+        all += 1;
+        low += u64::from(dtypes.any(DType::is_low));
+    }
+    (low, all)
+}
