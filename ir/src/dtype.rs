@@ -138,6 +138,11 @@ impl DType {
         Some(count.checked_mul(u64::from(self.bits()?))?.checked_add(7)? / 8)
     }
 
+    /// Bytes that a tensor of these dims takes; `None` where [`storage_bytes`](Self::storage_bytes) has no number.
+    pub fn tensor_bytes(self, dims: &[u64]) -> Option<u64> {
+        self.storage_bytes(dims.iter().try_fold(1u64, |count, &dim| count.checked_mul(dim))?)
+    }
+
     /// Whether this is a real floating-point type of any width.
     pub fn is_float(self) -> bool {
         use DType::{

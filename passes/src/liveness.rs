@@ -2,8 +2,9 @@
 //!
 //! A *storage* is a buffer that one value and its views (Reshape, Flatten, Squeeze, Unsqueeze, Identity) share. It lives from
 //! the index of its producer to that of its last reader. An element-wise node writes into the buffer of an operand of the same
-//! byte size whose last reader it is; some other nodes, such as Softmax, into that of operand 0. The next value of a state is written into the state's buffer. Inputs, states and
-//! constants are not counted. Dims that are names or unknown have the extents of [`Sizes::default`]. Time O(n).
+//! byte size whose last reader it is; some other nodes, such as Softmax, into that of operand 0. The next value of a state is
+//! written into the state's buffer. Inputs, states and constants are not counted. Dims that are names or unknown have the
+//! extents of [`Sizes::default`]. Time O(n).
 //!
 //! ```text
 //! 0  %y = MatMul(%x, %w)          %y lives from 0 to 1
@@ -30,7 +31,7 @@ pub(crate) struct Storage {
     /// The value that is computed; the others are views of it.
     pub(crate) value: Value,
     pub(crate) bytes: i64,
-    /// The place of the node that makes it, and of the last that reads it; the number of nodes if it leaves the graph.
+    /// The index of the node that makes it, and of the last that reads it; the number of nodes if it leaves the graph.
     pub(crate) first: usize,
     pub(crate) last: usize,
 }
@@ -39,18 +40,18 @@ pub(crate) struct Storage {
 #[derive(Debug)]
 pub(crate) struct Liveness {
     pub(crate) nodes: Vec<Node>,
-    /// The place of each node.
-    pub(crate) places: SecondaryMap<Node, usize>,
+    /// The index of each node.
+    pub(crate) index_of: SecondaryMap<Node, usize>,
     pub(crate) storages: Vec<Storage>,
     /// The storage of a value, one more than its index; 0 for what lives outside.
     of: SecondaryMap<Value, usize>,
-    /// The storage that the result of each node takes the place of.
-    taken: Vec<Option<usize>>,
+    /// The storage whose buffer the result of each node is written into.
+    reused: Vec<Option<usize>>,
 }
 
-/// The most bytes that live at once.
+/// The most bytes that live at once, estimated before there is a plan.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Peak {
+pub struct EstimatedPeak {
     /// Live bytes at the peak.
     pub bytes: u64,
     /// The node that runs at the peak; `None` of an empty graph.
@@ -60,7 +61,7 @@ pub struct Peak {
 }
 
 /// The estimated peak of the main graph, without inputs, states and constants.
-pub fn estimated_peak(module: &Module) -> Peak {
+pub fn estimated_peak(module: &Module) -> EstimatedPeak {
     let liveness = Liveness::of(module);
     let ends = |storage: usize| liveness.end(storage, liveness.storages[storage].last);
     let mut change = vec![0i64; liveness.nodes.len() + 1];
@@ -69,10 +70,10 @@ pub fn estimated_peak(module: &Module) -> Peak {
         change[ends(i) + 1] -= storage.bytes;
     }
     let (mut now, mut most, mut at) = (0, 0, 0);
-    for (place, change) in change.iter().enumerate() {
+    for (index, change) in change.iter().enumerate() {
         now += change;
         if now > most {
-            (most, at) = (now, place);
+            (most, at) = (now, index);
         }
     }
     let mut by_dtype: BTreeMap<DType, u64> = BTreeMap::new();
@@ -82,7 +83,7 @@ pub fn estimated_peak(module: &Module) -> Peak {
             *by_dtype.entry(dtype).or_default() += storage.bytes.unsigned_abs();
         }
     }
-    Peak { bytes: most.unsigned_abs(), node: liveness.nodes.get(at).copied(), by_dtype }
+    EstimatedPeak { bytes: most.unsigned_abs(), node: liveness.nodes.get(at).copied(), by_dtype }
 }
 
 /// Whether the result has the bytes of the first operand.
@@ -100,17 +101,18 @@ impl Liveness {
         let main = module.main();
         let nodes: Vec<Node> = module.nodes(main).collect();
         let next: FxHashSet<Value> = module.graph(main).states.iter().map(|&(_, next)| next).collect();
-        let mut places = SecondaryMap::default();
-        nodes.iter().enumerate().for_each(|(place, &node)| places[node] = place);
-        let taken = vec![None; nodes.len()];
-        let mut found = Liveness { nodes, places, storages: Vec::new(), of: SecondaryMap::default(), taken };
+        let mut index_of = SecondaryMap::default();
+        nodes.iter().enumerate().for_each(|(index, &node)| index_of[node] = index);
+        let reused = vec![None; nodes.len()];
+        let mut found =
+            Liveness { nodes, index_of, storages: Vec::new(), of: SecondaryMap::default(), reused };
         let sizes = Sizes::default();
-        for place in 0..found.nodes.len() {
-            let node = found.nodes[place];
+        for index in 0..found.nodes.len() {
+            let node = found.nodes[index];
             let view = is_view(module, node);
             let data = module.node(node);
             for &value in data.results().iter().flatten() {
-                let last = found.last(module, value, place);
+                let last = found.last(module, value, index);
                 let operand = data.operand(0).filter(|_| view);
                 match operand.map(|operand| found.of[operand]) {
                     Some(0) => {}
@@ -121,28 +123,28 @@ impl Liveness {
                     }
                     None => {
                         let bytes = if next.contains(&value) { 0 } else { bytes(module, &sizes, value) };
-                        found.storages.push(Storage { value, bytes, first: place, last });
+                        found.storages.push(Storage { value, bytes, first: index, last });
                         found.of[value] = found.storages.len();
                     }
                 }
             }
         }
-        found.take_places(module);
+        found.reuse_buffers(module);
         found
     }
 
-    /// The last place where a value is read.
+    /// The index of the last node that reads a value.
     fn last(&self, module: &Module, value: Value, made: usize) -> usize {
         if module.is_output(value) {
             return self.nodes.len();
         }
-        module.uses(value).map(|(node, _)| self.places[node]).max().unwrap_or(made)
+        module.uses(value).map(|(node, _)| self.index_of[node]).max().unwrap_or(made)
     }
 
-    /// Finds which results are computed in the place of an operand.
-    fn take_places(&mut self, module: &Module) {
-        for place in 0..self.nodes.len() {
-            let data = module.node(self.nodes[place]);
+    /// Finds which results are written into the buffer of an operand.
+    fn reuse_buffers(&mut self, module: &Module) {
+        for index in 0..self.nodes.len() {
+            let data = module.node(self.nodes[index]);
             let candidates = match data.schema().map(|schema| schema.kind) {
                 Some(kind) if is_elementwise(kind) => data.operands(),
                 Some(kind) if OVERWRITES_FIRST.contains(&kind) => &data.operands()[..1],
@@ -152,9 +154,9 @@ impl Liveness {
             let bytes = self.storages[result].bytes;
             let ends = |&storage: &usize| {
                 let found = self.storages[storage];
-                storage != result && found.last == place && found.bytes == bytes
+                storage != result && found.last == index && found.bytes == bytes
             };
-            self.taken[place] = candidates.iter().flatten().filter_map(|&v| self.storage(v)).find(ends);
+            self.reused[index] = candidates.iter().flatten().filter_map(|&v| self.storage(v)).find(ends);
         }
     }
 
@@ -163,10 +165,10 @@ impl Liveness {
         self.of[value].checked_sub(1)
     }
 
-    /// The last place where a storage takes bytes of its own, if `last` is the last that reads it.
+    /// The index of the last node at which a storage takes bytes of its own, if `last` is the last that reads it.
     pub(crate) fn end(&self, storage: usize, last: usize) -> usize {
-        match self.taken.get(last) {
-            Some(&taken) if taken == Some(storage) && last > self.storages[storage].first => last - 1,
+        match self.reused.get(last) {
+            Some(&reused) if reused == Some(storage) && last > self.storages[storage].first => last - 1,
             Some(_) => last,
             None => self.nodes.len().saturating_sub(1),
         }

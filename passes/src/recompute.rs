@@ -223,7 +223,7 @@ impl<'a> Search<'a> {
                 return None;
             }
             for (node, _) in self.module.uses(value) {
-                let index = self.liveness.places[node];
+                let index = self.liveness.index_of[node];
                 if index < self.border {
                     early = early.max(index);
                 } else {
@@ -349,10 +349,10 @@ impl<'a> Search<'a> {
         let mut readers = Vec::new();
         for &value in accepted.flat_map(|storage| &self.values[storage]) {
             let uses = self.module.uses(value);
-            let late = uses.filter(|(node, _)| self.liveness.places[*node] >= self.border);
+            let late = uses.filter(|(node, _)| self.liveness.index_of[*node] >= self.border);
             readers.extend(late.map(|(node, slot)| Reader { value, node, slot }));
         }
-        readers.sort_unstable_by_key(|reader| (self.liveness.places[reader.node], reader.slot));
+        readers.sort_unstable_by_key(|reader| (self.liveness.index_of[reader.node], reader.slot));
         readers
     }
 
@@ -365,7 +365,7 @@ impl<'a> Search<'a> {
             }
         };
         for reader in self.readers() {
-            ask(reader.value, self.liveness.places[reader.node]);
+            ask(reader.value, self.liveness.index_of[reader.node]);
         }
         let mut reads = FxHashSet::default();
         for (range, storage) in self.ranges.iter().zip(&self.liveness.storages) {
@@ -382,7 +382,7 @@ impl<'a> Search<'a> {
         }
         let roots = self.ranges.iter().zip(&self.liveness.storages);
         indices.extend(roots.filter_map(|(range, storage)| Some((storage.value, range.copy?.start))));
-        let order = |value: Value| self.module.producer(value).map(|(node, _)| self.liveness.places[node]);
+        let order = |value: Value| self.module.producer(value).map(|(node, _)| self.liveness.index_of[node]);
         let mut list: Vec<(usize, Value)> = indices.iter().map(|(&value, &index)| (index, value)).collect();
         list.sort_by_key(|&(index, value)| (index, order(value)));
         Copies { list, reads }

@@ -243,8 +243,7 @@ impl MissingData {
     /// A constant whose bytes are missing.
     fn tensor(name: &str, dtype: DType, dims: &[u64], hash: Option<u128>) -> Result<TensorData, TensorError> {
         // A size that does not fit is refused by `TensorData::new` itself.
-        let count = dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d));
-        let len = count.and_then(|n| dtype.storage_bytes(n)).unwrap_or(0);
+        let len = dtype.tensor_bytes(dims).unwrap_or(0);
         let source = Arc::new(MissingData { name: name.to_owned(), len, hash });
         TensorData::new(dtype, dims.iter().copied(), Storage::File(FileRange { source, offset: 0, len }))
     }

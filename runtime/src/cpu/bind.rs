@@ -157,9 +157,7 @@ impl Binder<'_> {
             None => Some(None),
         };
         let types: Vec<_> = data.results().iter().map(ty).collect::<Option<_>>()?;
-        let bytes = |(dtype, dims): &(DType, Vec<u64>)| {
-            dtype.storage_bytes(dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d))?)
-        };
+        let bytes = |(dtype, dims): &(DType, Vec<u64>)| dtype.tensor_bytes(dims);
         let total = types.iter().flatten().try_fold(0u64, |sum, ty| sum.checked_add(bytes(ty)?))?;
         // Views share the bytes.
         if total > given as u64 + FOLDED_BYTES && !prepared.needs.view {

@@ -380,9 +380,7 @@ impl<'r> Job<'r, '_> {
                 }
             },
             Place::Heap if !is_shared => {
-                let count = dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d));
-                let bytes = count.and_then(|n| dtype.storage_bytes(n)).unwrap_or(u64::MAX);
-                check_size(bytes, self.run.max_bytes)?;
+                check_size(dtype.tensor_bytes(&dims).unwrap_or(u64::MAX), self.run.max_bytes)?;
                 Ok(Some(Data::Tensor(HostTensor::zeros(dtype, &dims)?)))
             }
             _ => Ok(None),

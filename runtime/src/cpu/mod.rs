@@ -160,8 +160,7 @@ impl Cpu {
         if dtype == DType::String {
             return Ok(());
         }
-        let count = dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d));
-        match count.and_then(|n| dtype.storage_bytes(n)) {
+        match dtype.tensor_bytes(&dims) {
             Some(bytes) if bytes <= self.max_bytes => Ok(()),
             _ => Err(HostError::Limit { limit: self.max_bytes, dtype, dims }),
         }

@@ -153,8 +153,7 @@ fn slots_of_module(module: &Module) -> Vec<Slot> {
     let graph = module.graph(module.main());
     let ty = |value| {
         let (dtype, dims) = known_tensor(&module.value(value).ty)?;
-        let count = dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d))?;
-        Some((dtype, usize::try_from(dtype.storage_bytes(count)?).ok()?, dims))
+        Some((dtype, usize::try_from(dtype.tensor_bytes(&dims)?).ok()?, dims))
     };
     let inputs: FxHashMap<Value, usize> = graph.inputs().iter().copied().zip(0..).collect();
     let (mut slots, mut end) = (Vec::new(), 0usize);

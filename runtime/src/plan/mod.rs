@@ -374,8 +374,7 @@ impl Planner {
 
     fn bytes(&self, value: usize) -> Option<usize> {
         let (dtype, dims) = self.values[value].tensor.as_ref()?;
-        let count = dims.iter().try_fold(1u64, |n, &d| n.checked_mul(d))?;
-        usize::try_from(dtype.storage_bytes(count)?).ok()
+        usize::try_from(dtype.tensor_bytes(dims)?).ok()
     }
 
     /// Makes a result a view of the first operand, if that has as many bytes and a place.

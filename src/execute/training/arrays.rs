@@ -232,7 +232,7 @@ impl Arrays {
         let entries = std::fs::read_dir(path).and_then(Iterator::collect::<io::Result<Vec<_>>>);
         let mut paths: Vec<PathBuf> =
             entries.map_err(|e| io_error(path, e))?.iter().map(std::fs::DirEntry::path).collect();
-        paths.sort_by(|a, b| natural(a).cmp(&natural(b)));
+        paths.sort_by_key(|path| natural(path));
         let mut sets: Vec<PathBuf> = paths.iter().filter(|path| is_set(path)).cloned().collect();
         if is_set(path) {
             sets = vec![path.to_owned()];

@@ -1,7 +1,8 @@
 //! How large gradients are: histograms of the exponents of their elements.
 //!
 //! Whether fp16 holds the gradients of a model, and with which loss scale, shows in the share of their elements that are
-//! below 2⁻²⁴, fp16's smallest number (Micikevicius et al., "Mixed Precision Training", arXiv 1710.03740, figure 3).
+//! below 2⁻²⁴, fp16's smallest number (Micikevicius et al., "Mixed Precision Training", arXiv 1710.03740, figure 3); those of at
+//! most 2⁻²⁵ are rounded to 0.
 
 use crate::execute::trainer::Trainer;
 use ampc_ir::module::Def;
