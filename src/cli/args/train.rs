@@ -21,8 +21,8 @@ pub(crate) struct TrainArgs {
         conflicts_with = "resume"
     )]
     pub(crate) state: Option<PathBuf>,
-    /// Go on from a checkpoint, bit for bit as if there had been no stop; options that are not given are those of the run
-    /// that wrote it
+    /// Go on from a checkpoint, bit for bit as if there had been no stop; steps, lr, batch, order of samples and last are those
+    /// of the checkpoint where they are not given
     #[arg(long, value_name = "FILE.safetensors")]
     pub(crate) resume: Option<PathBuf>,
     #[command(flatten)]

@@ -87,7 +87,7 @@ impl Log {
         record.insert("step".into(), taken.number.into());
         record.insert("epoch".into(), taken.epoch.into());
         record.extend(taken.result.loss.map(|loss| ("loss".into(), number(loss))));
-        record.insert("lr".into(), number(taken.rate));
+        record.insert("lr".into(), number(taken.lr));
         record.extend(taken.result.loss_scale.map(|scale| ("loss_scale".into(), number(scale))));
         record.insert("skipped".into(), taken.result.skipped.into());
         record.extend(taken.result.grad_norm.map(|norm| ("grad_norm".into(), number(norm))));

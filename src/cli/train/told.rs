@@ -97,7 +97,7 @@ impl Session<'_> {
             ("step", number(taken.number)),
             ("epoch", number(taken.epoch)),
             ("loss", taken.result.loss.map_or("-".into(), digits)),
-            ("lr", digits(taken.rate)),
+            ("lr", digits(taken.lr)),
         ];
         cells.extend(taken.result.loss_scale.map(|scale| ("loss scale", scale.to_string())));
         if taken.result.loss_scale.is_some() || self.training.position().skipped > 0 {

@@ -12,17 +12,16 @@
 //! ```
 
 use super::super::batch_row::BatchRow;
-use super::super::inputs::{InputProblem, describe, help_of_type, io_error, no_memory};
+use super::super::inputs::{io_error, no_memory};
 use super::super::trainer::Trainer;
 use super::super::{input_names, input_types};
 use super::arrays::{Array, Arrays};
+use super::fit::Problems;
 use crate::error::Error;
 use crate::onnx::bytes::SourceBytes;
 use ampc_ir::module::Def;
-use ampc_ir::{DType, Dim, Module, Shape, Symbol, Type};
-use ampc_passes::suggest::{did_you_mean, nearest};
+use ampc_ir::{DType, Module, Shape, Type};
 use ampc_runtime::HostTensor;
-use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -42,16 +41,16 @@ pub struct Dataset {
 
 /// The values of one input.
 #[derive(Debug)]
-struct Column {
-    name: String,
-    dtype: DType,
+pub(super) struct Column {
+    pub(super) name: String,
+    pub(super) dtype: DType,
     /// The dims of one sample.
-    dims: Vec<u64>,
-    values: Values,
+    pub(super) dims: Vec<u64>,
+    pub(super) values: Values,
 }
 
 #[derive(Debug)]
-enum Values {
+pub(super) enum Values {
     /// For every batch the same.
     Whole(HostTensor),
     /// Along axis 0, in one or more pieces.
@@ -60,9 +59,9 @@ enum Values {
 
 /// Samples that lie one after the other.
 #[derive(Debug)]
-struct Piece {
-    samples: Range<u64>,
-    array: Array,
+pub(super) struct Piece {
+    pub(super) samples: Range<u64>,
+    pub(super) array: Array,
 }
 
 impl Dataset {
@@ -301,7 +300,8 @@ impl Batch {
 }
 
 impl Column {
-    fn samples(&self) -> Option<u64> {
+    /// How many samples there are; none of what is the same for every batch.
+    pub(super) fn samples(&self) -> Option<u64> {
         match &self.values {
             Values::Whole(_) => None,
             Values::Samples(pieces) => Some(pieces.last().map_or(0, |piece| piece.samples.end)),
@@ -342,199 +342,3 @@ fn piece_of(pieces: &[Piece], sample: u64) -> usize {
 fn declared_batch(ty: &Type) -> Option<u64> {
     ty.shape().and_then(Shape::dims).and_then(|dims| dims.first()?.known())
 }
-
-/// What is wrong with the arrays for the inputs of a module.
-struct Problems<'a> {
-    module: &'a Module,
-    unread: &'a [String],
-    list: Vec<InputProblem>,
-}
-
-impl Problems<'_> {
-    fn add(&mut self, code: &'static str, name: &str, message: String, help: String) {
-        let (name, help) = (name.to_owned(), Some(help));
-        self.list.push(InputProblem { code, kind: "input", name, message, help });
-    }
-
-    fn missing(&mut self, name: &str, ty: &Type, path: &Path) {
-        let near = nearest(name, self.unread.iter().map(String::as_str));
-        let near = near.map(|near| did_you_mean(Some(near))).unwrap_or_default();
-        let expected = describe(self.module, ty);
-        let message = format!("expected {expected}, found none in `{}`{near}", path.display());
-        let help = "the data needs an array of this name, with a row for each sample";
-        self.add("missing", name, message, help.into());
-    }
-
-    /// The values of an input, if they fit it.
-    fn column(
-        &mut self,
-        name: &str,
-        ty: &Type,
-        arrays: Vec<Array>,
-        is_npz: bool,
-    ) -> Result<Option<Column>, Error> {
-        let Some(dtype) = self.element_type(name, ty) else { return Ok(None) };
-        if let Some(wrong) = arrays.iter().find(|array| !fits(array, ty)) {
-            let (expected, found) = (describe(self.module, ty), self.found(wrong));
-            let help = match ty.shape().and_then(Shape::dims) {
-                Some([]) if wrong.dtype == dtype => {
-                    "give one number, which is the same for every batch".into()
-                }
-                _ => help_of_type(name, ty, &wrong.ty(), is_npz),
-            };
-            self.add("type", name, format!("expected {expected}, found {found}"), help);
-            return Ok(None);
-        }
-        let is_whole = |array: &Array| *ty == array.ty() || array.dims.is_empty();
-        if arrays.iter().all(is_whole) && are_alike(&arrays)? {
-            let Some(first) = arrays.into_iter().next() else { return Ok(None) };
-            let (dims, tensor) = (first.dims.clone(), first.into_tensor(name)?);
-            return Ok(Some(Column { name: name.into(), dtype, dims, values: Values::Whole(tensor) }));
-        }
-        Ok(self.list(name, dtype, arrays))
-    }
-
-    /// The element type of an input, if a step can be trained on samples of it.
-    fn element_type(&mut self, name: &str, ty: &Type) -> Option<DType> {
-        let has_bytes = |dtype: &DType| {
-            *dtype != DType::String && dtype.storage_bytes(2) == dtype.storage_bytes(1).map(|bytes| bytes * 2)
-        };
-        let dtype = ty.as_tensor().map(|tensor| tensor.dtype).filter(has_bytes);
-        if dtype.is_none() {
-            let message = format!("a step cannot be trained on samples of {}", describe(self.module, ty));
-            self.add("type", name, message, "make the step of a model with inputs of numbers".into());
-        }
-        dtype
-    }
-
-    /// The samples of arrays, one after the other, if they have one size.
-    fn list(&mut self, name: &str, dtype: DType, arrays: Vec<Array>) -> Option<Column> {
-        let first = arrays.first()?;
-        if let Some(number) = arrays.iter().find(|array| array.dims.is_empty()) {
-            let found = self.found(number);
-            let message = format!(
-                "expected one number for all batches, or samples, found several arrays, of which one is {found}"
-            );
-            self.add("samples", name, message, "give every batch the same number".into());
-            return None;
-        }
-        let dims = first.dims.get(1..).unwrap_or_default().to_vec();
-        if let Some(other) = arrays.iter().find(|array| array.dims.get(1..) != Some(&dims[..])) {
-            let (expected, found) = (self.found(first), self.found(other));
-            let message = format!("expected samples of one size, found {expected} and {found}");
-            self.add("samples", name, message, "pad the samples to one size".into());
-            return None;
-        }
-        let mut end = 0;
-        let pieces = arrays.into_iter().map(|array| {
-            let start = end;
-            end += array.dims.first().copied().unwrap_or(0);
-            Piece { samples: start..end, array }
-        });
-        Some(Column { name: name.into(), dtype, dims, values: Values::Samples(pieces.collect()) })
-    }
-
-    /// The type of an array and the file that it is in.
-    fn found(&self, array: &Array) -> String {
-        let ty = describe(self.module, &array.ty());
-        match &array.file {
-            Some(file) => format!("{ty} in `{}`", file.display()),
-            None => ty,
-        }
-    }
-
-    /// A dim that has a name has one size in all inputs; that of axis 0 of a list is the batch.
-    fn named_dims(&mut self, columns: &[Column], names: &[String], types: &[Type]) {
-        let mut known: BTreeMap<Symbol, (u64, &str)> = BTreeMap::new();
-        for column in columns {
-            let at = names.iter().position(|name| *name == column.name);
-            let declared = at.and_then(|at| types[at].shape()?.dims()).unwrap_or_default();
-            let inner = declared.iter().skip(usize::from(column.samples().is_some()));
-            for (dim, &size) in inner.zip(&column.dims) {
-                let Dim::Sym(symbol) = dim else { continue };
-                let &mut (first, of) = known.entry(*symbol).or_insert((size, &column.name));
-                if first != size {
-                    let dim = self.module.text(*symbol);
-                    let message = format!("expected {first} for the dim `{dim}`, as in `{of}`, found {size}");
-                    let help = "give inputs that share a dim the same size there";
-                    self.add("dims", &column.name, message, help.into());
-                }
-            }
-        }
-    }
-
-    /// All inputs have as many samples, and a batch at least.
-    fn sizes(&mut self, columns: &[Column], declared: &[Option<u64>]) {
-        let lists = columns.iter().zip(declared);
-        let lists: Vec<_> =
-            lists.filter_map(|(column, batch)| Some((column, column.samples()?, *batch))).collect();
-        let Some(&(first, samples, _)) = lists.first() else { return };
-        for &(column, other, _) in &lists {
-            if other != samples {
-                let message = format!("expected {samples} samples, as in `{}`, found {other}", first.name);
-                self.add("samples", &column.name, message, "give every input a row for each sample".into());
-                return;
-            }
-        }
-        if samples == 0 {
-            let message = "expected a sample at least, found none".into();
-            self.add("samples", &first.name, message, "give data with samples".into());
-            return;
-        }
-        let mut batches = lists.iter().filter_map(|&(column, _, batch)| Some((column, batch?)));
-        let Some((of, batch)) = batches.next() else { return };
-        if let Some((other, size)) = batches.find(|&(_, size)| size != batch) {
-            let message = format!("the step takes {size} samples of it, and {batch} of `{}`", of.name);
-            let help =
-                "an array that is no list of samples has exactly the dims that the step declares".into();
-            self.add("samples", &other.name, message, help);
-        } else if samples < batch {
-            let message = format!("the step takes {batch} samples at once, found {samples}");
-            self.add(
-                "samples",
-                &of.name,
-                message,
-                "give more samples, or make the step of a model for fewer".into(),
-            );
-        }
-    }
-}
-
-/// Whether an array has the element type of an input, and its dims but for the first.
-fn fits(array: &Array, ty: &Type) -> bool {
-    let dims = ty.shape().and_then(Shape::dims).is_none_or(|dims| {
-        let mut inner = dims.iter().zip(&array.dims).skip(1);
-        let is_row = |(dim, &size): (&Dim, &u64)| dim.known().is_none_or(|known| known == size);
-        dims.len() == array.dims.len() && inner.all(is_row)
-    });
-    ty.dtype() == Some(array.dtype) && dims
-}
-
-/// Whether arrays have the same bytes, as one that is no list of samples has in every file.
-fn are_alike(arrays: &[Array]) -> Result<bool, Error> {
-    let [first, others @ ..] = arrays else { return Ok(true) };
-    let bytes = first.byte_len();
-    let read = |array: &Array, at: u64, to: &mut [u8]| {
-        let read = array.read(at, to);
-        read.map_err(|error| io_error(array.file.as_deref().unwrap_or(Path::new("memory")), error))
-    };
-    let (mut left, mut right) = ([0; COMPARED], [0; COMPARED]);
-    for other in others {
-        if other.byte_len() != bytes {
-            return Ok(false);
-        }
-        for at in (0..bytes).step_by(COMPARED) {
-            let count = usize::try_from(bytes - at).map_or(COMPARED, |rest| rest.min(COMPARED));
-            let (left, right) = (&mut left[..count], &mut right[..count]);
-            read(first, at, left)?;
-            read(other, at, right)?;
-            if left != right {
-                return Ok(false);
-            }
-        }
-    }
-    Ok(true)
-}
-
-/// How many bytes are compared at once.
-const COMPARED: usize = 1 << 14;

@@ -28,6 +28,7 @@ mod batches;
 mod checkpoint;
 mod dataset;
 mod evaluation;
+mod fit;
 mod histogram;
 mod reader;
 mod schedule;
@@ -110,7 +111,7 @@ pub struct StepRecord {
     /// How many samples it had.
     pub samples: u64,
     /// The learning rate.
-    pub rate: f64,
+    pub lr: f64,
     /// What the step computed of itself.
     pub result: StepResult,
 }
@@ -248,7 +249,7 @@ impl Training {
             .map_err(|failed| read.data.with_sample(failed.error, failed.row.as_deref(), read.samples))?;
         self.taken += 1;
         self.skipped += u64::from(result.skipped);
-        Ok(Some(StepRecord { number: self.taken, epoch, samples: rows, rate, result }))
+        Ok(Some(StepRecord { number: self.taken, epoch, samples: rows, lr: rate, result }))
     }
 
     /// Writes the state and where it stands to a safetensors file, whole or not at all. What is there before is replaced

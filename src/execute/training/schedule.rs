@@ -23,11 +23,11 @@ pub struct Schedule {
     /// How the rate changes.
     pub kind: ScheduleKind,
     /// The rate after the warm-up; for `one-cycle`, the rate at the top.
-    pub rate: f64,
+    pub lr: f64,
     /// How many steps warm up.
     pub warmup: u64,
     /// The rate at the end.
-    pub last: f64,
+    pub final_lr: f64,
     /// How many steps the schedule has, if it is not as many as the run.
     pub steps: Option<u64>,
 }
@@ -52,30 +52,30 @@ pub enum ScheduleKind {
 
 impl Schedule {
     /// One rate for all steps.
-    pub fn constant(rate: f64) -> Schedule {
-        Schedule { kind: ScheduleKind::Constant, rate, warmup: 0, last: rate, steps: None }
+    pub fn constant(lr: f64) -> Schedule {
+        Schedule { kind: ScheduleKind::Constant, lr, warmup: 0, final_lr: lr, steps: None }
     }
 
     /// The rate of step `step`, counted from 0, in a run of `steps`.
     #[expect(clippy::cast_precision_loss, reason = "steps are counted, and far fewer than 2^53")]
     pub fn rate_of(&self, step: u64, steps: u64) -> f64 {
         if step < self.warmup {
-            return self.rate * (step + 1) as f64 / self.warmup as f64;
+            return self.lr * (step + 1) as f64 / self.warmup as f64;
         }
         let steps = self.steps.unwrap_or(steps);
-        let falls = |share: f64| self.last + (self.rate - self.last) * share;
+        let falls = |share: f64| self.final_lr + (self.lr - self.final_lr) * share;
         let after = (step - self.warmup) as f64 / steps.saturating_sub(self.warmup).max(1) as f64;
         let after = after.min(1.0);
         let half_cosine = |part: f64| f64::midpoint(1.0, (std::f64::consts::PI * part).cos());
         match self.kind {
-            ScheduleKind::Constant => self.rate,
+            ScheduleKind::Constant => self.lr,
             ScheduleKind::Linear => falls(1.0 - after),
             ScheduleKind::Cosine => falls(half_cosine(after)),
             ScheduleKind::OneCycle { start, rise } => {
                 let top = rise * steps as f64 - 1.0;
                 let (step, end) = (step as f64, steps.saturating_sub(1) as f64);
                 if step <= top && top > 0.0 {
-                    return self.rate + (start - self.rate) * half_cosine(step / top);
+                    return self.lr + (start - self.lr) * half_cosine(step / top);
                 }
                 falls(half_cosine(((step - top) / (end - top).max(f64::MIN_POSITIVE)).min(1.0)))
             }
@@ -134,11 +134,11 @@ impl FromStr for Schedule {
             "one-cycle" => {
                 let start = rate_of(&mut settings, "start")?.unwrap_or(rate / START);
                 let rise = settings.within("rise", 0.0, 1.0)?.unwrap_or(RISE);
-                schedule.last = rate_of(&mut settings, "final")?.unwrap_or(start / LAST);
+                schedule.final_lr = rate_of(&mut settings, "final")?.unwrap_or(start / LAST);
                 schedule.kind = ScheduleKind::OneCycle { start, rise };
             }
             _ => {
-                schedule.last = rate_of(&mut settings, "final")?.unwrap_or(0.0);
+                schedule.final_lr = rate_of(&mut settings, "final")?.unwrap_or(0.0);
                 schedule.kind = if kind == "linear" { ScheduleKind::Linear } else { ScheduleKind::Cosine };
             }
         }
@@ -166,15 +166,15 @@ fn rate_of(settings: &mut Settings<'_>, key: &str) -> Result<Option<f64>, SpecEr
 impl fmt::Display for Schedule {
     /// As it is spelled.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Schedule { kind, rate, warmup, last, steps } = self;
+        let Schedule { kind, lr, warmup, final_lr, steps } = self;
         let name = match kind {
-            ScheduleKind::Constant if *warmup == 0 => return write!(f, "{rate}"),
-            ScheduleKind::Constant => return write!(f, "constant:lr={rate},warmup={warmup}"),
+            ScheduleKind::Constant if *warmup == 0 => return write!(f, "{lr}"),
+            ScheduleKind::Constant => return write!(f, "constant:lr={lr},warmup={warmup}"),
             ScheduleKind::Linear => "linear",
             ScheduleKind::Cosine => "cosine",
             ScheduleKind::OneCycle { .. } => "one-cycle",
         };
-        write!(f, "{name}:lr={rate},final={last}")?;
+        write!(f, "{name}:lr={lr},final={final_lr}")?;
         match kind {
             ScheduleKind::OneCycle { start, rise } => write!(f, ",start={start},rise={rise}")?,
             _ if *warmup > 0 => write!(f, ",warmup={warmup}")?,
