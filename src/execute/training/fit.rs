@@ -137,7 +137,8 @@ impl Problems<'_> {
         let Some(&(first, samples, _)) = lists.first() else { return };
         for &(column, other, _) in &lists {
             if other != samples {
-                let message = format!("expected {samples} samples, as in `{}`, found {other}", first.name);
+                let s = if samples == 1 { "" } else { "s" };
+                let message = format!("expected {samples} sample{s}, as in `{}`, found {other}", first.name);
                 self.add("samples", &column.name, message, "give every input a row for each sample".into());
                 return;
             }
