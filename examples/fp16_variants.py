@@ -171,6 +171,8 @@ def main():
     options = parser.parse_args()
     if options.steps < 10:
         parser.error("--steps has to be 10 or more")
+    if not shutil.which(options.ampc):
+        parser.error(f"{options.ampc} is not there: build it with `cargo build --release`, or name it with --ampc")
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         prepare(folder, options.steps, options.batch, options.seed)

@@ -133,6 +133,10 @@ def main():
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--dropout", type=float, default=0.0, help="the share that is dropped in training")
     options = parser.parse_args()
+    if options.steps < 1 or not 0 <= options.dropout < 1:
+        parser.error("--steps has to be 1 or more, and --dropout from 0 to below 1")
+    if not shutil.which(options.ampc):
+        parser.error(f"{options.ampc} is not there: build it with `cargo build --release`, or name it with --ampc")
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         texts = {"text": write_text(2400, seed=1), "held_out": write_text(120, seed=2)}

@@ -36,4 +36,4 @@ def main(model, folder="."):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(*sys.argv[1:]) if len(sys.argv) in (2, 3) and sys.argv[1][0] != "-" else sys.exit(__doc__)

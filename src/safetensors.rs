@@ -23,6 +23,13 @@ const MAX_HEADER: u64 = 100 << 20;
 /// What files of ampc say that they are.
 const FORMAT: &str = "ampc";
 
+/// The error of a file that is not there.
+pub(crate) fn not_found(path: &Path) -> Error {
+    /// What the system says, on Unix and on Windows.
+    const NOT_FOUND: i32 = 2;
+    Error::Io { path: path.to_owned(), source: std::io::Error::from_raw_os_error(NOT_FOUND) }
+}
+
 /// The tensors of a file, by name.
 #[derive(Debug, Default)]
 pub(crate) struct Tensors {

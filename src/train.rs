@@ -7,7 +7,7 @@
 use crate::batch::Batch;
 use crate::error::Error;
 use crate::model::Model;
-use crate::onnx::{ExportError, ImportError};
+use crate::onnx::ExportError;
 use crate::options::RewriteOptions;
 use crate::rewrite::{pipeline_of, run_pipeline};
 use crate::safetensors;
@@ -288,10 +288,7 @@ fn trained(module: &Module) -> Result<Vec<Value>, Error> {
 /// If the model is no step, the file cannot be read or is a checkpoint that was damaged or edited, or it lacks a weight or has one of another type: all that are wrong.
 pub fn read_weights(step: &Module, path: &Path) -> Result<State, Error> {
     let bad = |reason: String| Error::Data { path: path.to_owned(), reason };
-    let (tensors, _) = safetensors::Tensors::open(path)?.ok_or_else(|| {
-        let source = std::io::ErrorKind::NotFound.into();
-        ImportError::Open { path: path.display().to_string(), source }
-    })?;
+    let (tensors, _) = safetensors::Tensors::open(path)?.ok_or_else(|| safetensors::not_found(path))?;
     state_hash::check(&tensors, path)?;
     let (mut state, mut wrong) = (State::new(), Vec::new());
     for input in trained(step)? {

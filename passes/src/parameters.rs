@@ -26,7 +26,8 @@ use std::sync::Arc;
 ///
 /// A parameter is an initializer of the main graph
 /// - of floats, in fp32 or another type that is kept in fp32 while training,
-/// - that has an axis: numbers without are constants of formulas in most files,
+/// - that is no single number without an axis, or by which nodes only multiply and divide: in most files these are constants
+///   of formulas,
 /// - that some node reads in an operand by which it can be differentiated, so no running statistics and no bounds,
 /// - whose elements are all of ordinary size, unless a product of matrices or a convolution reads it: a table with infinities
 ///   or numbers of 10⁴ and more is a mask.
@@ -132,6 +133,9 @@ impl Pass for Parameters {
         if let Some(message) = untrained_numbers(&found.numbers) {
             cx.warn("parameters.numbers", None, message);
         }
+        if let Some(message) = merged_parameters(&found.merged) {
+            cx.warn("parameters.merged", None, message);
+        }
         if let Some(message) = inference_mode(module) {
             cx.warn("parameters.inference", None, message);
         }
@@ -155,8 +159,10 @@ impl Pass for Parameters {
 #[derive(Default)]
 struct Found {
     parameters: Vec<Value>,
-    /// Names of numbers without an axis that would be parameters if they had one.
+    /// Names of single numbers that would be parameters if they had more elements.
     numbers: Vec<String>,
+    /// Names of parameters that several nodes read and whose elements are all the same.
+    merged: Vec<String>,
     /// Whether some would be parameters if they were not frozen.
     frozen: bool,
 }
@@ -188,12 +194,16 @@ impl Parameters {
                 found.frozen |= could;
             } else if wanted {
                 found.parameters.push(value);
-            } else if could && data.dims().is_empty() {
+            } else if could && is_number(module, value, &data) {
                 found.numbers.push(name);
             } else if could {
                 let limit = if is_factor(module, value) { f64::INFINITY } else { LARGE };
-                if magnitude(&data, &name)? < limit {
+                let range = Magnitudes::of(&data, &name)?;
+                if range.largest < limit {
                     found.parameters.push(value);
+                    if range.are_same && readers(module, value) > 1 {
+                        found.merged.push(name);
+                    }
                 }
             }
         }
@@ -207,17 +217,49 @@ impl Parameters {
     }
 }
 
-/// What to say of constants without an axis, by their names.
-fn untrained_numbers(names: &[String]) -> Option<String> {
+/// The first of some names, for a message.
+fn first_of(names: &[String]) -> String {
     const SHOWN: usize = 3;
     let some: Vec<String> = names.iter().take(SHOWN).map(|name| format!("`{name}`")).collect();
-    let more = if names.len() > SHOWN { " …" } else { "" };
+    format!("{}{}", some.join(", "), if names.len() > SHOWN { " …" } else { "" })
+}
+
+/// What to say of single numbers, by their names.
+fn untrained_numbers(names: &[String]) -> Option<String> {
     let are = match names.len() {
         0 => return None,
-        1 => "a constant without an axis is".to_owned(),
-        n => format!("{n} constants without an axis are"),
+        1 => "a constant of one number is".to_owned(),
+        n => format!("{n} constants of one number are"),
     };
-    Some(format!("{are} not trained ({}{more}): name those that are parameters (`--train`)", some.join(", ")))
+    Some(format!("{are} not trained ({}): name those that are parameters (`--train`)", first_of(names)))
+}
+
+/// What to say of parameters that may be several which an exporter has made one, as it does of equal constants.
+fn merged_parameters(names: &[String]) -> Option<String> {
+    let are = match names.len() {
+        0 => return None,
+        1 => "a parameter whose elements are all the same is".to_owned(),
+        n => format!("{n} parameters whose elements are all the same are"),
+    };
+    Some(format!(
+        "{are} read by several nodes ({}): if the exporter has merged weights that begin alike, they are trained as one; \
+         export the model with a weight for each",
+        first_of(names)
+    ))
+}
+
+/// How many nodes read a value.
+fn readers(module: &Module, value: Value) -> usize {
+    module.uses(value).map(|(node, _)| node).collect::<FxHashSet<Node>>().len()
+}
+
+/// Whether a constant is one number that stands in a formula: it has no axis, or nodes only multiply by it or divide.
+fn is_number(module: &Module, value: Value, data: &TensorData) -> bool {
+    let scales = |(node, _): (Node, u32)| {
+        let kind = module.node(node).schema().map(|schema| schema.kind);
+        matches!(kind, Some(OpKind::Mul | OpKind::Div))
+    };
+    data.dims().is_empty() || data.element_count() == 1 && module.uses(value).all(scales)
 }
 
 /// The initializers of the main graph, those that are listed as inputs too: a step lists all that it trains.
@@ -317,25 +359,35 @@ fn is_factor(module: &Module, value: Value) -> bool {
     })
 }
 
-/// The largest magnitude of elements; infinity where one is not finite.
-fn magnitude(data: &Arc<TensorData>, name: &str) -> Result<f64, PassError> {
-    // Random constants of cases are small, and their values need not be made for that.
-    if let Storage::Random { .. } = data.storage() {
-        return Ok(0.0);
-    }
-    let wide = data.converted(ampc_ir::convert::Conversion { to: DType::F64, clamp: false });
-    let wide = if data.dtype() == DType::F64 { data.as_ref().clone() } else { wide };
-    let mut largest = 0f64;
-    let read = wide.visit_converted(|bytes| {
-        let (numbers, _) = bytes.as_chunks::<8>();
-        for &number in numbers {
-            let number = f64::from_le_bytes(number).abs();
-            largest = if number.is_finite() { largest.max(number) } else { f64::INFINITY };
+/// What the elements of a constant are like.
+struct Magnitudes {
+    /// The largest magnitude; infinity where an element is not finite.
+    largest: f64,
+    /// Whether all elements are the same number.
+    are_same: bool,
+}
+
+impl Magnitudes {
+    fn of(data: &Arc<TensorData>, name: &str) -> Result<Magnitudes, PassError> {
+        // Random constants of cases are small, and their values need not be made for that.
+        if let Storage::Random { .. } = data.storage() {
+            return Ok(Magnitudes { largest: 0.0, are_same: false });
         }
-        std::ops::ControlFlow::Continue(())
-    });
-    read.map_err(|source| PassError::Constant { name: name.to_owned(), source })?;
-    Ok(largest)
+        let wide = data.converted(ampc_ir::convert::Conversion { to: DType::F64, clamp: false });
+        let wide = if data.dtype() == DType::F64 { data.as_ref().clone() } else { wide };
+        let (mut largest, mut first, mut are_same) = (0f64, None, true);
+        let read = wide.visit_converted(|bytes| {
+            let (numbers, _) = bytes.as_chunks::<8>();
+            for &number in numbers {
+                let number = f64::from_le_bytes(number);
+                are_same &= *first.get_or_insert(number) == number;
+                largest = if number.is_finite() { largest.max(number.abs()) } else { f64::INFINITY };
+            }
+            std::ops::ControlFlow::Continue(())
+        });
+        read.map_err(|source| PassError::Constant { name: name.to_owned(), source })?;
+        Ok(Magnitudes { largest, are_same })
+    }
 }
 
 /// The pass that makes parameters inputs, whose values are those inputs' defaults.

@@ -156,6 +156,18 @@ fn take_watched(
     Ok(taken)
 }
 
+/// The error of a loss that is NaN in a step that was not skipped: its weights are NaN as well.
+fn nan_loss(step: u64) -> Failure {
+    let message =
+        format!("step {step}: expected a number as the loss, found a NaN, of which all weights become NaN");
+    let help = "train with a lower `--lr`, or make the step with `--clip-norm`; look for infinities in the data, and for \
+                batches whose labels are all ignored";
+    Failure::of(ErrorKind::InvalidInput, Problem::new("train.nan", message).with_help(help))
+}
+
+/// What an error says of a label that stands for none, as -100 does in PyTorch.
+const NEGATIVE_CLASS: &str = "found -100";
+
 /// How often the line on the terminal is written anew.
 const REFRESH: Duration = Duration::from_millis(100);
 
@@ -182,6 +194,10 @@ struct Session<'a> {
     shown: Instant,
     /// Whether the heading of the lines was printed.
     has_heading: bool,
+    /// Whether somebody still reads the lines.
+    is_read: bool,
+    /// Whether the loss became NaN, and with it the weights.
+    diverged: bool,
 }
 
 impl<'a> Session<'a> {
@@ -219,6 +235,8 @@ impl<'a> Session<'a> {
             samples: 0,
             shown: now,
             has_heading: false,
+            is_read: true,
+            diverged: false,
         })
     }
 
@@ -227,7 +245,7 @@ impl<'a> Session<'a> {
         interrupt::defer_first_signal();
         let ended = self.steps();
         let stopped = interrupt::requested();
-        let saved = self.save_unless_saved();
+        let saved = if self.diverged { Ok(()) } else { self.save_unless_saved() };
         self.progress.suspend(|| self.warn_of_written_data());
         let step = self.training.position().step;
         let place = match (&self.args.output.save, self.saved == Some(step)) {
@@ -235,6 +253,13 @@ impl<'a> Session<'a> {
                 "the state after step {step} is in `{0}`; `--resume {0}` goes on",
                 shown::message(&path.display().to_string())
             ),
+            (Some(path), false) if self.diverged => match self.saved {
+                Some(step) => {
+                    let path = shown::message(&path.display().to_string());
+                    format!("the state after step {step} is in `{path}`; `--resume {path}` goes on")
+                }
+                None => "no state was saved before (`--save-every N`)".into(),
+            },
             (Some(path), false) => {
                 let path = shown::message(&path.display().to_string());
                 format!("the state after step {step} could not be written to `{path}`")
@@ -321,6 +346,10 @@ impl<'a> Session<'a> {
                 log.histograms(&taken, histograms, updates)?;
             }
         }
+        if taken.result.loss.is_some_and(f64::is_nan) && !taken.result.skipped {
+            self.diverged = true;
+            return Err(nan_loss(taken.number));
+        }
         let steps = self.training.options().steps;
         let every = self.args.output.print_every.unwrap_or((steps / 10).max(1));
         if taken.number.is_multiple_of(every) || taken.number == steps {
@@ -342,7 +371,13 @@ impl<'a> Session<'a> {
     /// The error of a step, with its number.
     fn of_step(&self, error: &ampc::Error, step: u64) -> Failure {
         let failure = diagnose::failure(error, Some(self.training.trainer().module()));
-        failure.retold(|said| format!("step {step}: {said}"))
+        let failure = failure.retold(|said| format!("step {step}: {said}"));
+        match failure.problems.iter().any(|problem| problem.message.contains(NEGATIVE_CLASS)) {
+            true => failure.with_help(
+                "`--loss cross-entropy:ignore_index=-100` makes a step that ignores labels of -100",
+            ),
+            false => failure,
+        }
     }
 
     /// Computes the loss on samples that are not trained on, unless that was done after this step.
@@ -362,16 +397,25 @@ impl<'a> Session<'a> {
         if let Some(log) = &mut self.log {
             log.evaluation(step, found)?;
         }
-        if self.ui.quiet {
-            return Ok(());
-        }
         let line = format!(
             "{:>WIDTH$}  evaluated: {} on {}\n",
             number(step),
             told_of(found),
             count(found.samples, "sample")
         );
-        self.progress.suspend(|| ui::show(&line))
+        self.show(&line)
+    }
+
+    /// Writes lines to standard output, as long as somebody reads them: training goes on without.
+    fn show(&mut self, lines: &str) -> Result<(), Failure> {
+        if self.ui.quiet || !self.is_read {
+            return Ok(());
+        }
+        match self.progress.suspend(|| ui::show(lines)) {
+            Err(failure) if failure.problems.is_empty() => self.is_read = false,
+            shown => shown?,
+        }
+        Ok(())
     }
 
     /// Writes the state, if it changed since it was written.

@@ -81,7 +81,10 @@ fn make(args: &TrainStepArgs, path: &Path, loss: &LossSpec, emit: &Emit, ui: Ui)
         Run { ui, progress: &progress, debug: &args.debug, force: emit.force(), pipeline: &pipeline, path };
     let (state, mut warnings) =
         run.watched(&mut model, |model, observer| train_step_in_place(model, &options, observer))?;
-    let summary = summary(&model.module);
+    let mut summary = summary(&model.module);
+    if ui.verbose {
+        summary.insert_str(0, &parameters(&model.module));
+    }
     let report = match args.report {
         Some(_) => report_of(&model.module, &options, &warnings)?,
         None => String::new(),
@@ -181,6 +184,17 @@ fn scaler_of_file(path: &str) -> Result<Scaler, Failure> {
     ampc::passes::step::Dynamic::from_json(&text).map(Scaler::Dynamic).map_err(wrong)
 }
 
+/// The parameters that are trained, a line each.
+fn parameters(module: &Module) -> String {
+    let mut text = String::new();
+    for (value, _) in kept(module).into_iter().filter(|&(_, kind)| kind == Kept::Parameter) {
+        let name = ampc::ir::verify::name_of(module, value);
+        let ty = ampc::ir::infer::describe(&module.value(value).ty);
+        let _ = writeln!(text, "parameter   {} {ty}", shown::message(&name));
+    }
+    text
+}
+
 /// What the step has, in a few lines: what it keeps from step to step by precision and use, and the nodes and casts of each
 /// phase.
 fn summary(module: &Module) -> String {
@@ -233,12 +247,23 @@ fn memory(module: &Module) -> String {
     let kept = kept(module).into_iter().map(|(value, _)| self::bytes(module, value)).sum();
     let _ = writeln!(
         text,
-        "peak        {} of weights and states; about {} of activations and gradients ({})",
+        "peak        {} of weights and states; about {} of activations and gradients ({}{})",
         table::bytes(kept),
         table::bytes(peak.bytes),
-        parts.join(", ")
+        parts.join(", "),
+        if has_open_dims(module) { "; batch 1, other open dims 128" } else { "" }
     );
     text
+}
+
+/// Whether a result of the main graph has a dim that is not known.
+fn has_open_dims(module: &Module) -> bool {
+    let results =
+        module.nodes(module.main()).flat_map(|node| module.node(node).results().iter().flatten().copied());
+    let is_open = |value: Value| {
+        module.value(value).ty.as_tensor().is_some_and(|tensor| tensor.shape.to_known().is_none())
+    };
+    results.into_iter().any(is_open)
 }
 
 /// What a step keeps.

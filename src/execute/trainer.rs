@@ -444,6 +444,15 @@ fn declare_states(module: &mut Module) -> Result<Vec<usize>, Error> {
             Error::Invalid(vec![finding(&entry.input, message)])
         })?);
     }
+    for &(input, output) in &pairs {
+        let (now, next) = (&module.value(inputs[input]).ty, &module.value(outputs[output]).ty);
+        let known = |ty: &Type| ty.dtype().zip(ty.shape().and_then(ampc_ir::Shape::to_known));
+        if known(now).zip(known(next)).is_some_and(|(now, next)| now != next) {
+            let (now, next) = (describe(module, now), describe(module, next));
+            let message = format!("the next value of a state has its type: expected {now}, found {next}");
+            return Err(Error::Invalid(vec![finding(&name_of(module, inputs[input]), message)]));
+        }
+    }
     let states = pairs.iter().map(|&(input, output)| (inputs[input], outputs[output])).collect();
     *module.graph_roles_mut(main).1 = states;
     Ok(pairs.into_iter().map(|(input, _)| input).collect())

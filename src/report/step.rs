@@ -9,6 +9,7 @@ use ampc_ir::op::OpKind;
 use ampc_ir::verify::name_of;
 use ampc_ir::views::NodeView;
 use ampc_ir::{AttrValue, DType, Module, Node, Value};
+use ampc_passes::cost::{Extents, Sizes};
 use ampc_passes::step::{Phase, Purpose, phase_of, role_of};
 use ampc_passes::step::{StateEntry, states_of};
 use ampc_passes::{Paths, Warning, autodiff};
@@ -232,13 +233,17 @@ impl StepOptions {
     }
 }
 
-/// How many nodes of a step compute an activation again, and the bytes that they make, as far as sizes are known.
+/// How many nodes of a step compute an activation again, and the bytes that they make, with the extents of
+/// [`Sizes::default`] for dims that are not known.
 pub fn recomputed(module: &Module) -> (usize, u64) {
     let role = Purpose::Recompute.spelling();
     let nodes = module.nodes(module.main()).filter(|&node| role_of(module, node) == Some(role));
+    let sizes = Sizes::default();
     nodes.fold((0, 0), |(count, sum), node| {
         let results = module.node(node).results().iter().flatten();
-        (count + 1, sum + results.filter_map(|&value| bytes(module, value)).sum::<u64>())
+        let extents = Extents { module, sizes: &sizes };
+        let bytes = |&value: &Value| module.value(value).ty.dtype()?.storage_bytes(extents.elements(value));
+        (count + 1, results.filter_map(bytes).fold(sum, u64::saturating_add))
     })
 }
 

@@ -132,18 +132,68 @@ fn a_resumed_run_is_the_one_that_was_not_stopped() {
     }
 }
 
-/// Weights that became NaN take the place of no checkpoint: the one before can be gone on with.
+/// A run ends with the first loss that is NaN, and weights that became NaN take the place of no checkpoint: the one before can
+/// be gone on with.
 #[test]
-fn a_state_with_a_nan_is_not_saved() {
+fn a_run_that_diverges_ends_and_keeps_the_checkpoint_before() {
     let dir = folder(&["--fp32"]);
     let state = "--data d.npz --no-shuffle --save-every 1 --save t.safetensors --last drop --batch 25";
     let run = train(&dir, &format!("--state s.safetensors {state} --steps 9 --lr 1e20"));
     let said = run.stderr.replace("\n  | ", " ");
-    assert!(run.code == 3 && said.contains("found a NaN") && said.contains("is as it was"), "{run}");
+    assert!(run.code == 3 && said.contains("x step 2: expected a number as the loss, found a NaN"), "{run}");
+    assert!(said.contains("the state after step 1 is in `t.safetensors`") && said.contains("help:"), "{run}");
     let step = Checkpoint::read(&dir.path("t.safetensors")).unwrap().position.unwrap().step;
-    assert!((1..9).contains(&step), "{step}");
+    assert_eq!(step, 1);
     let run = trained(&dir, &format!("--resume t.safetensors {state} --steps {step}"));
     assert!(run.stderr.contains("no step: all"), "{run}");
+    // A rate with which the weights are NaN before any loss is.
+    let before = bytes(&dir, "t.safetensors");
+    let run = train(&dir, &format!("--state s.safetensors {state} --steps 9 --lr 1e38 --force"));
+    let said = run.stderr.replace("\n  | ", " ");
+    assert!(
+        run.code == 3 && said.contains("checkpoint after step 1: `w`: expected numbers, found a NaN"),
+        "{run}"
+    );
+    assert!(
+        said.contains("the checkpoint that was there is as it was") && said.matches("  x ").count() == 1,
+        "{run}"
+    );
+    assert!(bytes(&dir, "t.safetensors") == before);
+}
+
+/// A run whose lines nobody reads any more, such as `| head`, goes on to its end.
+#[cfg(unix)]
+#[test]
+fn a_run_goes_on_when_nobody_reads() {
+    let dir = folder(&[]);
+    let words =
+        format!("train s.onnx --state s.safetensors {RUN} --steps 400 --print-every 1 --save t.safetensors");
+    let mut child = support::command(&words.split_whitespace().collect::<Vec<_>>());
+    let mut child = child.current_dir(dir.path("")).stdout(std::process::Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert!(child.wait().unwrap().success());
+    assert_eq!(Checkpoint::read(&dir.path("t.safetensors")).unwrap().position.unwrap().step, 400);
+}
+
+/// The loss of an evaluation is the mean over the labels that count, however they are spread over batches.
+#[test]
+fn an_evaluation_counts_the_labels_that_count() {
+    let dir = folder_of("cross-entropy:ignore_index=-100", &["--fp32"]);
+    let (x, target) = samples(0, 50);
+    let mut labels = target.as_slice::<i64>().unwrap().to_vec();
+    // The first batch of 8 has no label at all, others have few.
+    labels.iter_mut().enumerate().filter(|(i, _)| *i < 8 || i % 3 == 0).for_each(|(_, label)| *label = -100);
+    write(&dir.path("e.npz"), &x, &HostTensor::from_slice(&[50], &labels).unwrap());
+    let losses = [8, 50].map(|batch| {
+        let log = format!("e{batch}.jsonl");
+        let words = format!(
+            "--state s.safetensors --data d.npz --batch {batch} --steps 1 --lr 0 --eval e.npz --log {log}"
+        );
+        trained(&dir, &words);
+        let line = self::log(&dir, &log).pop().unwrap();
+        line["eval_loss"].as_f64().unwrap()
+    });
+    assert!((losses[0] - losses[1]).abs() < 1e-6, "{losses:?}");
 }
 
 /// An evaluation that a log lacks, as after a signal that came before it, is done first; one that it has is not repeated.
@@ -419,7 +469,7 @@ fn what_does_not_fit_is_refused() {
     refused("--resume s.safetensors --data d.npz", 2, &["does not say how many steps were taken"]);
     refused("--state nobody.safetensors --data d.npz --steps 3", 5, &["nobody.safetensors"]);
     // Batches, and options that do not go together.
-    refused(&format!("{state} --data d.npz --batch 51"), 2, &["a batch of 1 to 50 samples", "found 51"]);
+    refused(&format!("{state} --data d.npz --batch 51"), 2, &["a batch of at most 50 samples", "found 51"]);
     refused(
         &format!("{state} --data d.npz --lr fast"),
         2,

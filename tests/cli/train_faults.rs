@@ -93,6 +93,71 @@ fn a_damaged_checkpoint_is_refused() {
     damaged(&nan, 2, &["found a NaN"]);
 }
 
+/// Files of a folder whose inputs have not the same samples, and arrays that may be samples or the same for every batch.
+#[test]
+fn rows_that_belong_to_other_rows_are_refused() {
+    let dir = folder(&[]);
+    fs::create_dir(dir.path("shards")).unwrap();
+    let ((x, target), (few, _)) = (samples(0, 20), samples(0, 9));
+    let labels = HostTensor::from_slice(&[9], &[0i64; 9]).unwrap();
+    write(&dir.path("shards/0.npz"), &few, &target);
+    npz::write(File::create(dir.path("shards/1.npz")).unwrap(), [("x", &x), ("target", &labels)]).unwrap();
+    let expected = ["input `x`: expected 20 samples, as in `target`", "shards/0.npz"];
+    let swapped = ["input `target`: expected 9 samples, as in `x`", "shards/0.npz"];
+    let run = train(&dir, "--state s.safetensors --data shards --steps 3");
+    let said = run.stderr.replace("\n  | ", " ");
+    let says = |all: &[&str]| all.iter().all(|expected| said.contains(expected));
+    assert!(run.code == 2 && (says(&expected) || says(&swapped)), "{run}");
+
+    let dir = Dir::new();
+    dir.write("m.ir", module(&MODEL.replace('N', "4")));
+    let made =
+        dir.run(&["train-step", "m.ir", "-o", "s.onnx", "--state", "s.safetensors", "--loss", "mse", "-q"]);
+    assert_eq!(made.code, 0, "{made}");
+    fs::create_dir(dir.path("shards")).unwrap();
+    let target = HostTensor::from_slice(&[4, 4], &[0.5f32; 16]).unwrap();
+    for i in 0..2 {
+        let x = samples(i * 4, i * 4 + 4).0;
+        let file = File::create(dir.path(&format!("shards/{i}.npz"))).unwrap();
+        npz::write(file, [("x", &x), ("target", &target)]).unwrap();
+    }
+    refused(
+        &dir,
+        "--state s.safetensors --data shards --steps 3",
+        2,
+        &["found the same 4 rows in each of 2 files"],
+    );
+}
+
+/// A log that is the checkpoint or the state by another name, that is damaged, or that ends too early.
+#[test]
+fn logs_that_cannot_be_gone_on_with() {
+    let dir = folder(&[]);
+    trained(&dir, &format!("--state s.safetensors {RUN} --steps 8 --save t.safetensors --log t.jsonl"));
+    refused(
+        &dir,
+        &format!("--state s.safetensors {RUN} --steps 3 --save ./a --log a"),
+        2,
+        &["name one file"],
+    );
+    fs::hard_link(dir.path("s.safetensors"), dir.path("other")).unwrap();
+    let state = bytes(&dir, "s.safetensors");
+    let run = train(&dir, &format!("--state s.safetensors {RUN} --steps 3 --log other --force"));
+    assert!(run.code != 0 && bytes(&dir, "s.safetensors") == state, "{run}");
+    let text = fs::read_to_string(dir.path("t.jsonl")).unwrap();
+    let resume = format!("--resume t.safetensors {RUN} --steps 9 --log r.jsonl");
+    let lines: Vec<&str> = text.lines().collect();
+    dir.write("r.jsonl", format!("{}\n", lines[..5].join("\n")));
+    let run = trained(&dir, &resume);
+    assert!(run.stderr.contains("train.log_gap") && run.stderr.contains("ends after step 4"), "{run}");
+    dir.write("r.jsonl", "{\"schema\":\"ampc-train-log/1\"}");
+    trained(&dir, &resume);
+    assert!(fs::read_to_string(dir.path("r.jsonl")).unwrap().starts_with("{\"schema\""));
+    // A file of zeros, of which no line is read whole.
+    File::create(dir.path("r.jsonl")).unwrap().set_len(1 << 33).unwrap();
+    refused(&dir, &resume, 2, &["expected a log of `ampc train`"]);
+}
+
 /// A state of another model is one error, however many tensors do not fit.
 #[test]
 fn a_state_of_another_model_is_one_error() {
@@ -283,7 +348,7 @@ fn named_dims_are_compared() {
     let body = "  input %x : f32[N, T]\n  input %mask : f32[N, T]\n  const %w : f32[1] = [0.5]\n  \
                 %a = Mul(%x, %mask) : f32[N, T] @masked\n  %y = Mul(%a, %w) : f32[N, T] @last\n  output %y\n";
     dir.write("m.ir", module(body));
-    let step = "train-step m.ir -o s.onnx --state s.safetensors --loss mse -q";
+    let step = "train-step m.ir -o s.onnx --state s.safetensors --loss mse --train w -q";
     let made = dir.run(&step.split(' ').collect::<Vec<_>>());
     assert_eq!(made.code, 0, "{made}");
     let (six, five) = (samples(0, 20).0, HostTensor::from_slice(&[20, 5], &[1f32; 100]).unwrap());

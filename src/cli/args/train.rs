@@ -78,7 +78,7 @@ pub(crate) struct LoopArgs {
     pub(crate) epochs: Option<u64>,
     /// The learning rate, or a schedule: constant:lr=X[,warmup=N], linear or cosine:lr=X[,warmup=N,final=X,steps=N], or
     /// one-cycle:lr=X[,start=X,final=X,rise=SHARE,steps=N] [default: 0.001]
-    #[arg(long, value_name = "SCHEDULE", value_parser = spec::<Schedule>)]
+    #[arg(long, value_name = "SCHEDULE", value_parser = spec::<Schedule>, allow_negative_numbers = true)]
     pub(crate) lr: Option<Schedule>,
 }
 

@@ -72,7 +72,7 @@ pub(crate) struct StepArgs {
     #[arg(long, value_name = "SCALER|FILE.json")]
     pub(crate) scaler: Option<String>,
     /// Scale gradients so that their norm, all together, is at most this
-    #[arg(long, value_name = "X", value_parser = positive)]
+    #[arg(long, value_name = "X", value_parser = positive, allow_negative_numbers = true)]
     pub(crate) clip_norm: Option<f64>,
     /// The weight decay of parameters with these names, instead of the optimizer's; may be repeated, the last one holds
     #[arg(long, value_name = "GLOB=X", value_parser = decay)]

@@ -5,7 +5,7 @@ use crate::cli::problem::Failure;
 use ampc::execute::training::{Evaluated, GradientHistograms, Log2Histogram, LostUpdates, StepRecord};
 use serde_json::{Map, Value, json};
 use std::fs::{File, OpenOptions};
-use std::io::{BufRead, BufReader, BufWriter, Seek, SeekFrom, Write};
+use std::io::{BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 /// A log that is written to.
@@ -15,7 +15,12 @@ pub(super) struct Log {
     out: BufWriter<File>,
     /// The step of the last evaluation.
     evaluated: Option<u64>,
+    /// The last step that it had when it was gone on with.
+    last: Option<u64>,
 }
+
+/// No line of a log is longer.
+const LONGEST: u64 = 1 << 20;
 
 /// What the first line of a log says.
 const SCHEMA: &str = "ampc-train-log/1";
@@ -32,7 +37,7 @@ impl Log {
     /// A new log, in the place of one that is there.
     pub(super) fn start(path: &Path) -> Result<Log, Failure> {
         let file = File::create(path).map_err(|e| failed(path, &e))?;
-        let mut log = Log { path: path.to_owned(), out: BufWriter::new(file), evaluated: None };
+        let mut log = Log { path: path.to_owned(), out: BufWriter::new(file), evaluated: None, last: None };
         log.write(&json!({ "schema": SCHEMA }))?;
         Ok(log)
     }
@@ -47,10 +52,10 @@ impl Log {
         let fail = |e: &std::io::Error| failed(path, e);
         let mut file = OpenOptions::new().read(true).write(true).open(path).map_err(|e| fail(&e))?;
         let mut reader = BufReader::new(&mut file);
-        let (mut kept, mut line, mut evaluated) = (0, Vec::new(), None);
+        let (mut kept, mut line, mut evaluated, mut last) = (0, Vec::new(), None, None);
         loop {
             line.clear();
-            let read = reader.read_until(b'\n', &mut line).map_err(|e| fail(&e))?;
+            let read = reader.by_ref().take(LONGEST).read_until(b'\n', &mut line).map_err(|e| fail(&e))?;
             let record = serde_json::from_slice::<Value>(&line).ok();
             let of = record.as_ref().and_then(|record| record.get("step")).and_then(Value::as_u64);
             let is_later = of.is_some_and(|of| of > step);
@@ -66,13 +71,18 @@ impl Log {
                 break;
             }
             kept += read as u64;
+            last = of.or(last);
             if record.is_some_and(|record| record.get("eval_loss").is_some()) {
                 evaluated = of;
             }
         }
         drop(reader);
+        // The line with the schema was not whole.
+        if kept == 0 {
+            return Log::start(path);
+        }
         file.set_len(kept).and_then(|()| file.seek(SeekFrom::Start(kept))).map_err(|e| fail(&e))?;
-        Ok(Log { path: path.to_owned(), out: BufWriter::new(file), evaluated })
+        Ok(Log { path: path.to_owned(), out: BufWriter::new(file), evaluated, last })
     }
 
     fn write(&mut self, record: &Value) -> Result<(), Failure> {
@@ -94,6 +104,11 @@ impl Log {
         record.insert("samples".into(), taken.samples.into());
         record.insert("seconds".into(), number(seconds));
         self.write(&Value::Object(record))
+    }
+
+    /// The last step that a log had which was gone on with.
+    pub(super) fn last_step(&self) -> Option<u64> {
+        self.last
     }
 
     /// Whether it has an evaluation after this step.

@@ -11,7 +11,15 @@ use std::sync::Arc;
 
 /// Whether two paths lead to one file.
 pub(super) fn is_same(a: &Path, b: &Path) -> bool {
-    let canonical = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    // Of a file that is not there yet, the folder is.
+    let canonical = |path: &Path| {
+        let folder = || {
+            let folder =
+                path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            Some(std::fs::canonicalize(folder).ok()?.join(path.file_name()?))
+        };
+        std::fs::canonicalize(path).ok().or_else(folder).unwrap_or_else(|| path.to_owned())
+    };
     canonical(a) == canonical(b)
 }
 
@@ -58,7 +66,11 @@ pub(super) fn open_log(
         return Err(Failure::usage("same_file", message));
     }
     let force = args.output.force || position.is_some();
-    ampc::files::check(&path, force, read).map_err(|e| diagnose::failure(&e, None))?;
+    // The state may be the file under another name.
+    let state = [args.state.as_ref(), args.resume.as_ref()].into_iter().flatten();
+    let state = state.filter_map(|state| SourceBytes::open(state).ok()).map(Arc::new);
+    let read: Vec<Arc<SourceBytes>> = read.iter().cloned().chain(state).collect();
+    ampc::files::check(&path, force, &read).map_err(|e| diagnose::failure(&e, None))?;
     match position {
         Some(position) => Log::go_on(&path, position.step),
         None => Log::start(&path),

@@ -1,11 +1,12 @@
 //! What a training says on the terminal: before it begins, after steps, and at the end.
 
 use super::Session;
+use super::log::Log;
 use crate::cli::problem::{Failure, Problem};
 use crate::cli::run::digits;
 use crate::cli::shown;
 use crate::cli::table::{bytes, count, number};
-use crate::cli::ui::{self, Stream};
+use crate::cli::ui::Stream;
 use ampc::execute::training::{Evaluated, Position, StepRecord};
 use ampc::ir::{DType, Module};
 use std::fmt::Write;
@@ -61,6 +62,11 @@ impl Session<'_> {
                 "the trained state is kept nowhere: `--save FILE.safetensors` writes it".into(),
             );
         }
+        let last = self.log.as_ref().and_then(Log::last_step);
+        if let Some((last, step)) = last.zip(position.map(|position| position.step)).filter(|(a, b)| a < b) {
+            let message = format!("the log ends after step {last}, and the checkpoint is of step {step}");
+            warn("train.log_gap", message);
+        }
         let differences = position.map(|before| before.differences(&training.position())).unwrap_or_default();
         // More steps are another run only if a rate depends on how many there are.
         let matters = |name: &str| name != "steps" || training.options().schedule.depends_on_steps();
@@ -112,10 +118,7 @@ impl Session<'_> {
         }
         let row: Vec<String> = cells.iter().map(|(_, cell)| format!("{cell:>WIDTH$}")).collect();
         let _ = writeln!(text, "{}", row.join(""));
-        if self.ui.quiet {
-            return Ok(());
-        }
-        self.progress.suspend(|| ui::show(&text))
+        self.show(&text)
     }
 
     /// What was done, when it is done.

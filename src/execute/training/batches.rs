@@ -61,7 +61,7 @@ impl Batches {
 
     /// How many samples an epoch leaves out.
     pub fn left_out(&self) -> u64 {
-        self.samples.saturating_sub(self.per_epoch * self.size)
+        self.samples.saturating_sub(self.per_epoch.saturating_mul(self.size))
     }
 
     /// The samples of batch `step`, counted from 0 over all epochs. A shuffled order takes 8 bytes per sample.
@@ -70,7 +70,7 @@ impl Batches {
     /// If there is not enough memory for the order.
     pub fn samples(&mut self, step: u64) -> Result<&[u64], Error> {
         let (epoch, batch) = (step / self.per_epoch, step % self.per_epoch);
-        let start = batch * self.size;
+        let start = batch.saturating_mul(self.size).min(self.samples);
         let end = start.saturating_add(self.size).min(self.samples);
         if !self.is_shuffled {
             self.fill(start..end)?;

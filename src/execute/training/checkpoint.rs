@@ -8,13 +8,14 @@ use super::dataset::Dataset;
 use super::{Incomplete, Schedule, TrainingOptions};
 use crate::batch::Batch;
 use crate::error::Error;
+use crate::execute::inputs::regular;
 use crate::execute::trainer::Trainer;
-use crate::onnx::{ExportError, ImportError};
+use crate::onnx::ExportError;
 use crate::safetensors::{self, Tensors};
 use crate::state_hash::{self, HASH, POSITION};
 use crate::train::State;
 use serde::{Deserialize, Serialize};
-use std::io::{BufWriter, ErrorKind, Write};
+use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::sync::Arc;
 use xxhash_rust::xxh3::xxh3_128;
@@ -109,10 +110,8 @@ impl Checkpoint {
     /// If the file cannot be read, is damaged, or says of the training what cannot be.
     pub fn read(path: &Path) -> Result<Checkpoint, Error> {
         let bad = |reason: String| Error::Data { path: path.to_owned(), reason };
-        let (tensors, _) = Tensors::open(path)?.ok_or_else(|| {
-            let source = ErrorKind::NotFound.into();
-            ImportError::Open { path: path.display().to_string(), source }
-        })?;
+        regular(path)?;
+        let (tensors, _) = Tensors::open(path)?.ok_or_else(|| safetensors::not_found(path))?;
         let mut state = State::new();
         for (name, entry) in tensors.iter() {
             let data = entry.read();

@@ -51,8 +51,8 @@ pub(super) struct Column {
 
 #[derive(Debug)]
 pub(super) enum Values {
-    /// For every batch the same.
-    Whole(HostTensor),
+    /// For every batch the same, as so many files have it.
+    Whole { tensor: HostTensor, files: usize },
     /// Along axis 0, in one or more pieces.
     Samples(Vec<Piece>),
 }
@@ -122,6 +122,7 @@ impl Dataset {
             }
         }
         problems.sizes(&dataset.columns, &declared);
+        problems.ambiguous(&dataset.columns, &declared);
         problems.named_dims(&dataset.columns, &names, &types);
         if !problems.list.is_empty() {
             return Err(Error::Inputs(problems.list));
@@ -194,7 +195,7 @@ impl Dataset {
     pub fn buffer(&self, rows: u64) -> Result<Batch, Error> {
         let buffer = |column: &Column| {
             let tensor = match &column.values {
-                Values::Whole(tensor) => Ok(tensor.clone()),
+                Values::Whole { tensor, .. } => Ok(tensor.clone()),
                 Values::Samples(_) => {
                     let dims: Vec<u64> = std::iter::once(rows).chain(column.dims.iter().copied()).collect();
                     HostTensor::zeros(column.dtype, &dims)
@@ -212,7 +213,7 @@ impl Dataset {
     pub fn read(&self, samples: &[u64], batch: &mut Batch) -> Result<(), Error> {
         debug_assert_eq!(samples.len() as u64, batch.rows, "a batch has room for its samples");
         for (column, tensor) in self.columns.iter().zip(&mut batch.tensors) {
-            if matches!(column.values, Values::Whole(_)) {
+            if matches!(column.values, Values::Whole { .. }) {
                 continue;
             }
             if let Some(to) = tensor.bytes_mut() {
@@ -231,7 +232,7 @@ impl Dataset {
     pub fn describe_sample(&self, sample: u64) -> String {
         let lists = self.columns.iter().filter_map(|column| match &column.values {
             Values::Samples(pieces) if pieces.len() > 1 => pieces.get(piece_of(pieces, sample)),
-            Values::Samples(_) | Values::Whole(_) => None,
+            Values::Samples(_) | Values::Whole { .. } => None,
         });
         let file = lists.into_iter().find_map(|piece| Some((piece, piece.array.file.as_ref()?)));
         match file {
@@ -266,7 +267,7 @@ impl Dataset {
     /// Refuses values with a NaN that are the same for every batch.
     fn refuse_nan(&self) -> Result<(), Error> {
         let whole = self.columns.iter().filter_map(|column| match &column.values {
-            Values::Whole(tensor) => Some((column, tensor)),
+            Values::Whole { tensor, .. } => Some((column, tensor)),
             Values::Samples(_) => None,
         });
         let found = whole.into_iter().find(|(_, tensor)| tensor.view().first_nan().is_some());
@@ -303,7 +304,7 @@ impl Column {
     /// How many samples there are; none of what is the same for every batch.
     pub(super) fn samples(&self) -> Option<u64> {
         match &self.values {
-            Values::Whole(_) => None,
+            Values::Whole { .. } => None,
             Values::Samples(pieces) => Some(pieces.last().map_or(0, |piece| piece.samples.end)),
         }
     }

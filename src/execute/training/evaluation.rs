@@ -40,7 +40,7 @@ impl std::fmt::Debug for Evaluation {
 /// The loss on the samples of an evaluation.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Evaluated {
-    /// The mean of the losses of batches, each counted with its samples.
+    /// The mean of the losses of batches, each counted with its samples, or with its labels that count if some are ignored.
     pub loss: f64,
     /// The share of labels whose class has the largest score; absent if the loss is none of classes, or no label counts.
     pub accuracy: Option<f64>,
@@ -98,17 +98,23 @@ impl Evaluation {
     pub fn run(&mut self, trainer: &Trainer, goes_on: impl Fn() -> bool) -> Result<Option<Evaluated>, Error> {
         let states: FxHashMap<&str, DataRef<'_>> =
             trainer.state_views().into_iter().map(|(name, view)| (name, DataRef::Tensor(view))).collect();
-        let (mut sum, mut samples, mut hits) = (0.0, 0, Hits::default());
+        let (mut sum, mut counted, mut samples, mut hits) = (0.0, 0, 0, Hits::default());
         for step in 0..self.batches().per_epoch() {
             if !goes_on() {
                 return Ok(None);
             }
+            let before = hits.labels;
             let (loss, rows) = self.batch(step, &states, &mut hits)?;
-            sum += loss * rows as f64;
+            let of_batch = if self.ignored.is_some() { hits.labels - before } else { rows };
+            // The mean over no label is NaN, and counts for nothing.
+            if of_batch > 0 {
+                sum += loss * of_batch as f64;
+            }
+            counted += of_batch;
             samples += rows;
         }
         let accuracy = (hits.labels > 0).then(|| hits.right as f64 / hits.labels as f64);
-        Ok(Some(Evaluated { loss: sum / (samples.max(1) as f64), accuracy, samples }))
+        Ok(Some(Evaluated { loss: sum / counted as f64, accuracy, samples }))
     }
 
     /// Computes the loss of a batch, counts its labels, and says how many samples it has.

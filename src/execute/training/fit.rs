@@ -53,9 +53,15 @@ impl Problems<'_> {
         }
         let is_whole = |array: &Array| *ty == array.ty() || array.dims.is_empty();
         if arrays.iter().all(is_whole) && are_alike(&arrays)? {
+            let files = arrays.len();
             let Some(first) = arrays.into_iter().next() else { return Ok(None) };
             let (dims, tensor) = (first.dims.clone(), first.into_tensor(name)?);
-            return Ok(Some(Column { name: name.into(), dtype, dims, values: Values::Whole(tensor) }));
+            return Ok(Some(Column {
+                name: name.into(),
+                dtype,
+                dims,
+                values: Values::Whole { tensor, files },
+            }));
         }
         Ok(self.list(name, dtype, arrays))
     }
@@ -94,7 +100,8 @@ impl Problems<'_> {
         let mut end = 0;
         let pieces = arrays.into_iter().map(|array| {
             let start = end;
-            end += array.dims.first().copied().unwrap_or(0);
+            // More than there can be are refused with the sizes.
+            end = u64::saturating_add(end, array.dims.first().copied().unwrap_or(0));
             Piece { samples: start..end, array }
         });
         Some(Column { name: name.into(), dtype, dims, values: Values::Samples(pieces.collect()) })
@@ -129,6 +136,42 @@ impl Problems<'_> {
         }
     }
 
+    /// Files of several pieces have as many samples of each input: else rows of one would go with other rows of another.
+    fn pieces<'c>(&mut self, lists: impl Iterator<Item = &'c Column>) {
+        let lists = lists.filter_map(|column| match &column.values {
+            Values::Samples(pieces) if pieces.len() > 1 => Some((column, pieces)),
+            Values::Samples(_) | Values::Whole { .. } => None,
+        });
+        let lists: Vec<_> = lists.collect();
+        let Some(&(first, expected)) = lists.first() else { return };
+        for &(column, found) in &lists[1..] {
+            let apart = expected.iter().zip(found).find(|(a, b)| a.samples != b.samples);
+            let Some((expected, found)) = apart else { continue };
+            let (expected, array) = (expected.samples.end - expected.samples.start, self.found(&found.array));
+            let message = format!("expected {expected} samples, as in `{}`, found {array}", first.name);
+            let help = "give every input a row for each sample of its file".into();
+            self.add("samples", &column.name, message, help);
+        }
+    }
+
+    /// An array that is the same in all of several files, and has as many rows as a batch, may be either.
+    pub(super) fn ambiguous(&mut self, columns: &[Column], declared: &[Option<u64>]) {
+        let is_list = |column: &Column| column.samples().is_some();
+        let lists = columns.iter().zip(declared).filter(|(column, _)| is_list(column));
+        let Some(batch) = lists.filter_map(|(_, batch)| *batch).next() else { return };
+        for (column, declared) in columns.iter().zip(declared) {
+            let Values::Whole { files, .. } = column.values else { continue };
+            if files > 1 && *declared == Some(batch) {
+                let message = format!(
+                    "expected samples that differ, or an array that is the same for every batch, found the same {batch} \
+                     rows in each of {files} files"
+                );
+                let help = "put all samples into one file, which tells the two apart".into();
+                self.add("samples", &column.name, message, help);
+            }
+        }
+    }
+
     /// All inputs have as many samples, and a batch at least.
     pub(super) fn sizes(&mut self, columns: &[Column], declared: &[Option<u64>]) {
         let lists = columns.iter().zip(declared);
@@ -142,6 +185,12 @@ impl Problems<'_> {
                 self.add("samples", &column.name, message, "give every input a row for each sample".into());
                 return;
             }
+        }
+        self.pieces(lists.iter().map(|&(column, ..)| column));
+        if samples > MOST_SAMPLES {
+            let message = format!("expected at most {MOST_SAMPLES} samples, found {samples}");
+            self.add("samples", &first.name, message, "give data with samples".into());
+            return;
         }
         if samples == 0 {
             let message = "expected a sample at least, found none".into();
@@ -166,6 +215,9 @@ impl Problems<'_> {
         }
     }
 }
+
+/// So many samples can be counted in f64, and their bytes in u64.
+const MOST_SAMPLES: u64 = 1 << 53;
 
 /// Whether an array has the element type of an input, and its dims but for the first.
 fn fits(array: &Array, ty: &Type) -> bool {

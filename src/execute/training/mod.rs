@@ -132,8 +132,10 @@ impl Training {
                 return Err(Error::Usage(message));
             }
             (Some(asked), None) if asked == 0 || asked > samples => {
-                let message =
-                    format!("expected a batch of 1 to {samples} samples, which there are, found {asked}");
+                let message = format!(
+                    "expected a batch of at most {samples} samples, as the data has no more, found {asked} (`--batch`, or \
+                     the batch of the checkpoint)"
+                );
                 return Err(Error::Usage(message));
             }
             (Some(asked), _) => asked,
