@@ -70,16 +70,21 @@ impl Tensors {
         let header: Metadata =
             serde_json::from_slice(&header).map_err(|e| bad(format!("the header cannot be read: {e}")))?;
         let data = 8 + length;
-        let mut tensors = BTreeMap::new();
+        let (mut tensors, mut end) = (BTreeMap::new(), 0);
         for name in header.offset_keys() {
             let Some(info) = header.info(&name) else { continue };
             let (from, to) = (info.data_offsets.0 as u64, info.data_offsets.1 as u64);
             if to > source.len() - data {
                 return Err(bad(format!("`{name}` is at {from} to {to}, beyond the end of the file")));
             }
+            end = end.max(to);
             let range = FileRange { source: source.clone(), offset: data + from, len: to - from };
             let dims = info.shape.iter().map(|&dim| dim as u64).collect();
             tensors.insert(name, Entry { stored: info.dtype, dims, range });
+        }
+        let rest = source.len() - data - end;
+        if rest > 0 {
+            return Err(bad(format!("expected its end behind the last tensor, found {rest} bytes more")));
         }
         let metadata = header.metadata().iter().flatten();
         let metadata = metadata.map(|(key, text)| (key.clone(), text.clone())).collect();

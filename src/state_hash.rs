@@ -26,13 +26,19 @@ pub(crate) fn hash_of<'a>(
     format!("{:032x}", xxh3_128(format!("{}{position}", lines.concat()).as_bytes()))
 }
 
-/// Compares the hash that a file has, if it has one, with that of its content. Reads all of it.
+/// Compares the hash of a checkpoint with that of its content, of which all is read. A file that says nothing of a training
+/// needs none.
 ///
 /// # Errors
-/// If they differ, or the file cannot be read.
+/// If they differ, a checkpoint has none, or the file cannot be read.
 pub(crate) fn check(tensors: &Tensors, path: &Path) -> Result<(), Error> {
-    let Some(written) = tensors.metadata(HASH) else { return Ok(()) };
     let bad = |reason: String| Error::Data { path: path.to_owned(), reason };
+    let position = tensors.metadata(POSITION);
+    let Some(written) = tensors.metadata(HASH) else {
+        let reason =
+            format!("expected a hash of the checkpoint in the metadata (`{HASH}`), found none: {ADVICE}");
+        return if position.is_some() { Err(bad(reason)) } else { Ok(()) };
+    };
     let mut all = Vec::new();
     for (name, entry) in tensors.iter() {
         let data = entry.read().ok_or_else(|| bad(entry.unsupported(name)))?;
@@ -40,10 +46,12 @@ pub(crate) fn check(tensors: &Tensors, path: &Path) -> Result<(), Error> {
         all.push((name, data, hash));
     }
     let of = all.iter().map(|(name, data, hash)| (*name, data.dtype(), data.dims(), *hash));
-    if hash_of(of, tensors.metadata(POSITION).unwrap_or_default()) == written {
+    if hash_of(of, position.unwrap_or_default()) == written {
         return Ok(());
     }
-    Err(bad("its content is not what was written: it is damaged or was edited; take another checkpoint, or write the \
-             tensors alone to a file, without metadata, to begin with"
-        .into()))
+    Err(bad(format!("its content is not what was written: {ADVICE}")))
 }
+
+/// What is said of a checkpoint that is not as it was written.
+const ADVICE: &str = "it is damaged or was edited; take another checkpoint, or write the tensors alone to a file, without \
+                      metadata, to begin with";

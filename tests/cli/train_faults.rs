@@ -28,15 +28,29 @@ fn with_header(file: &[u8], change: impl Fn(&mut serde_json::Value)) -> Vec<u8> 
     [&(text.len() as u64).to_le_bytes()[..], text.as_bytes(), &file[8 + length..]].concat()
 }
 
-/// A checkpoint whose training stood elsewhere, and that says nothing of its hash.
+/// A checkpoint whose training stood elsewhere, with the hash of that: xxh3-128 of a line for each tensor and of the text.
 fn with_position(file: &[u8], key: &str, value: serde_json::Value) -> Vec<u8> {
+    let data = 8 + usize::try_from(u64::from_le_bytes(file[..8].try_into().unwrap())).unwrap();
     with_header(file, |header| {
+        let mut lines = Vec::new();
+        for (name, entry) in header.as_object().unwrap().iter().filter(|(name, _)| *name != "__metadata__") {
+            let offset =
+                |i: usize| data + usize::try_from(entry["data_offsets"][i].as_u64().unwrap()).unwrap();
+            let hash = xxhash_rust::xxh3::xxh3_128(&file[offset(0)..offset(1)]);
+            let dtype = entry["dtype"].as_str().unwrap().to_lowercase();
+            let dims: Vec<u64> =
+                entry["shape"].as_array().unwrap().iter().map(|dim| dim.as_u64().unwrap()).collect();
+            lines.push(format!("{name:?} {dtype} {dims:?} {hash:032x}\n"));
+        }
+        lines.sort();
         let metadata = header["__metadata__"].as_object_mut().unwrap();
-        metadata.remove("ampc.hash");
         let mut position: serde_json::Value =
             serde_json::from_str(metadata["ampc.training"].as_str().unwrap()).unwrap();
         position[key] = value.clone();
-        metadata["ampc.training"] = position.to_string().into();
+        let text = position.to_string();
+        let hash = xxhash_rust::xxh3::xxh3_128(format!("{}{text}", lines.concat()).as_bytes());
+        metadata.insert("ampc.hash".into(), format!("{hash:032x}").into());
+        metadata.insert("ampc.training".into(), text.into());
     })
 }
 
@@ -65,6 +79,14 @@ fn a_damaged_checkpoint_is_refused() {
         assert!(export.code == 3 && export.stderr.contains("is not what was written"), "{export}");
         assert!(!dir.path("f.onnx").exists());
     }
+    damaged(
+        &with_header(&whole, |header| {
+            header["__metadata__"].as_object_mut().unwrap().remove("ampc.hash");
+        }),
+        3,
+        &["expected a hash of the checkpoint"],
+    );
+    damaged(&[&whole[..], b"more"].concat(), 3, &["found 4 bytes more"]);
     let edited = |key: &str, value: &str| String::from_utf8_lossy(&whole[..header]).replace(key, value);
     let longer = edited("\\\"step\\\":4", "\\\"step\\\":3");
     damaged(&[longer.as_bytes(), &whole[header..]].concat(), 3, &["its content is not what was written"]);
@@ -77,20 +99,25 @@ fn a_damaged_checkpoint_is_refused() {
     ] {
         damaged(&with_position(&whole, key, value), 3, &[expected]);
     }
+    // As a state to begin with, which needs no hash.
+    let unfit = |content: &[u8], code: i32, expected: &[&str]| {
+        dir.write("c.safetensors", content);
+        refused(&dir, &format!("--state c.safetensors {RUN} --steps 8"), code, expected);
+    };
     let plain = |change: &dyn Fn(&mut serde_json::Value)| {
         with_header(&whole, |header| {
-            header["__metadata__"].as_object_mut().unwrap().remove("ampc.hash");
+            header["__metadata__"] = serde_json::json!({});
             change(header);
         })
     };
     let shape = |shape: serde_json::Value| plain(&|header| header["b"]["shape"] = shape.clone());
-    damaged(&shape([1u64 << 62, 4].as_slice().into()), 3, &["c.safetensors"]);
-    damaged(&shape([4, 4].as_slice().into()), 2, &["`c.safetensors`: state `b`: expected f32[16]"]);
-    damaged(&plain(&|header| header["b"]["dtype"] = "I32".into()), 2, &["state `b`", "found i32[16]"]);
+    unfit(&shape([1u64 << 62, 4].as_slice().into()), 3, &["c.safetensors"]);
+    unfit(&shape([4, 4].as_slice().into()), 2, &["`c.safetensors`: state `b`: expected f32[16]"]);
+    unfit(&plain(&|header| header["b"]["dtype"] = "I32".into()), 2, &["state `b`", "found i32[16]"]);
     let mut nan = plain(&|_| {});
     let end = nan.len() - 16;
     nan[end..].fill(0xff);
-    damaged(&nan, 2, &["found a NaN"]);
+    unfit(&nan, 2, &["found a NaN"]);
 }
 
 /// Files of a folder whose inputs have not the same samples, and arrays that may be samples or the same for every batch.
@@ -127,6 +154,26 @@ fn rows_that_belong_to_other_rows_are_refused() {
         2,
         &["found the same 4 rows in each of 2 files"],
     );
+}
+
+/// Files that a folder of samples cannot have, and a checkpoint that would be taken for samples.
+#[cfg(unix)]
+#[test]
+fn what_a_folder_of_samples_cannot_have() {
+    let dir = folder(&[]);
+    fs::create_dir(dir.path("shards")).unwrap();
+    fs::copy(dir.path("d.npz"), dir.path("shards/a.npz")).unwrap();
+    let words = "--state s.safetensors --data shards --steps 3";
+    refused(&dir, &format!("{words} --save shards/t.safetensors"), 2, &["choose another place"]);
+    refused(&dir, &format!("{words} --log -"), 2, &["`--log -`: expected the name of a file"]);
+    std::os::unix::fs::symlink("nowhere.npz", dir.path("shards/b.npz")).unwrap();
+    refused(&dir, words, 5, &["shards/b.npz"]);
+    fs::remove_file(dir.path("shards/b.npz")).unwrap();
+    fs::create_dir(dir.path("shards/b.npz")).unwrap();
+    refused(&dir, words, 3, &["shards/b.npz", "found a folder"]);
+    fs::remove_dir(dir.path("shards/b.npz")).unwrap();
+    let run = trained(&dir, &format!("{words} --lr cosine:lr=1e-3,warmup=3"));
+    assert!(run.stderr.contains("train.warmup"), "{run}");
 }
 
 /// A log that is the checkpoint or the state by another name, that is damaged, or that ends too early.

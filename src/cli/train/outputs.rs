@@ -41,6 +41,18 @@ pub(super) fn check_outputs(args: &TrainArgs, read: &[Arc<SourceBytes>]) -> Resu
             let message = format!("`--save {}` is {what}; choose another name", save.display());
             return Err(Failure::usage("same_file", message));
         }
+        let folder = [Some(&args.data.data), args.data.eval.as_ref()].into_iter().flatten().find(|path| {
+            path.is_dir() && save.parent().is_some_and(|parent| is_same(path, &parent.join(".")))
+        });
+        if let Some(folder) = folder {
+            let message = format!(
+                "`--save {}`: expected a file beside the folder of samples `{}`, found one in it, where it would be taken for \
+                 samples; choose another place",
+                save.display(),
+                folder.display()
+            );
+            return Err(Failure::usage("save", message));
+        }
         let goes_on = args.resume.as_ref().is_some_and(|resume| is_same(resume, save));
         ampc::files::check(save, args.output.force || goes_on, read).map_err(fail)?;
         if args.output.log.as_ref().is_some_and(|log| is_same(&log::path_of(log), save)) {
@@ -59,6 +71,11 @@ pub(super) fn open_log(
 ) -> Result<Option<Log>, Failure> {
     let Some(path) = &args.output.log else { return Ok(None) };
     let path = log::path_of(path);
+    if path.as_os_str() == "-" {
+        let message =
+            "`--log -`: expected the name of a file; `/dev/stdout` writes the log to standard output";
+        return Err(Failure::usage("log", message));
+    }
     let states = [args.state.as_ref(), args.resume.as_ref()].into_iter().flatten();
     if let Some(state) = states.into_iter().find(|state| is_same(state, &path)) {
         let message =

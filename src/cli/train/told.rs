@@ -62,6 +62,11 @@ impl Session<'_> {
                 "the trained state is kept nowhere: `--save FILE.safetensors` writes it".into(),
             );
         }
+        let warmup = options.schedule.warmup;
+        if warmup > 0 && warmup >= options.steps {
+            let (warmup, steps) = (count(warmup, "step"), count(options.steps, "step"));
+            warn("train.warmup", format!("the warm-up has {warmup}, the run {steps}: `lr` is not reached"));
+        }
         let last = self.log.as_ref().and_then(Log::last_step);
         if let Some((last, step)) = last.zip(position.map(|position| position.step)).filter(|(a, b)| a < b) {
             let message = format!("the log ends after step {last}, and the checkpoint is of step {step}");

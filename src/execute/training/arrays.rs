@@ -246,7 +246,16 @@ impl Arrays {
             return Ok(());
         }
         let mut found = 0;
-        for file in paths.iter().filter(|file| file.is_file()) {
+        for file in &paths {
+            let is_array_file = ["npz", "safetensors"].contains(&ending(file).as_str());
+            if !file.is_file() {
+                // A link to nothing, a pipe or a folder with such a name would be samples that are missed.
+                if is_array_file && !regular(file)?.is_file() {
+                    let reason = "expected a file of arrays by its name, found a folder".to_owned();
+                    return Err(Error::Data { path: file.clone(), reason });
+                }
+                continue;
+            }
             let before = self.counts();
             if self.read_file(file, wanted)? {
                 self.refuse_gap(file, wanted, &before)?;
