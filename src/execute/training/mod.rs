@@ -16,7 +16,7 @@
 //! let options = TrainingOptions { steps: 1000, schedule: "cosine:lr=1e-3".parse()?, ..TrainingOptions::default() };
 //! let mut training = Training::new(trainer, data, options)?;
 //! while let Some(step) = training.step()? {
-//!     println!("{} {:?}", step.number, step.of.loss);
+//!     println!("{} {:?}", step.number, step.result.loss);
 //! }
 //! training.save("trained.safetensors".as_ref(), true)?;
 //! # Ok(())
