@@ -61,10 +61,14 @@ def curves(binary: str, name: str, model: Path, oracle: dict, data: Path, work: 
             continue
         count = len(oracle[f"losses_{optimizer}64"])
         done = train(binary, step, data, min(count, STEPS.get(name, count)), rate, work / f"{name}.saved.safetensors")
-        if done.code != 0:
+        found = losses(work / f"{name}.saved.safetensors") if done.code in (0, 3) else np.array([])
+        diverged = "train.nan" in done.stderr and np.isnan(found[-1])
+        if done.code != 0 and not diverged:
             problems.append(f"{optimizer}: exit code {done.code}: {done.stderr.strip()}")
             continue
-        problems += compare(name, optimizer, losses(work / f"{name}.saved.safetensors"), oracle)
+        # A run ends with the first loss that is NaN, as all later ones would be.
+        rest = np.full(count - len(found) if diverged else 0, np.nan)
+        problems += compare(name, optimizer, np.concatenate([found, rest]), oracle)
     return problems
 
 
