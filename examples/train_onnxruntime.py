@@ -36,4 +36,6 @@ def main(model, folder="."):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:]) if len(sys.argv) in (2, 3) and sys.argv[1][0] != "-" else sys.exit(__doc__)
+    if len(sys.argv) not in (2, 3) or sys.argv[1].startswith("-"):
+        sys.exit(__doc__)
+    main(*sys.argv[1:])

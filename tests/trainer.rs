@@ -153,7 +153,7 @@ fn a_state_beyond_the_limit_says_the_limit() {
     let step = step();
     let error =
         Trainer::new(step.model, &step.state, &Cpu { max_bytes: 1000, ..Cpu::default() }).unwrap_err();
-    assert!(error.to_string().contains("at most 1000 bytes"), "{error}");
+    assert!(error.to_string().contains("at most 1000 bytes, found"), "{error}");
 }
 
 #[test]

@@ -156,17 +156,17 @@ fn take_watched(
     Ok(taken)
 }
 
-/// The error of a loss that is NaN in a step that was not skipped: its weights are NaN as well.
+/// The error of a loss that is NaN in a step that was not skipped: as a rule the weights are NaN then as well.
 fn nan_loss(step: u64) -> Failure {
     let message =
-        format!("step {step}: expected a number as the loss, found a NaN, of which all weights become NaN");
+        format!("step {step}: expected a number as the loss, found a NaN, of which weights become NaN");
     let help = "train with a lower `--lr`, or make the step with `--clip-norm`; look for infinities in the data, and for \
                 batches whose labels are all ignored";
     Failure::of(ErrorKind::InvalidInput, Problem::new("train.nan", message).with_help(help))
 }
 
-/// What an error says of a label that stands for none, as -100 does in PyTorch.
-const NEGATIVE_CLASS: &str = "found -100";
+/// What an error says of a label that stands for none in PyTorch.
+const PYTORCH_IGNORED: [&str; 2] = ["expected a class in", "found -100 in"];
 
 /// How often the line on the terminal is written anew.
 const REFRESH: Duration = Duration::from_millis(100);
@@ -196,7 +196,7 @@ struct Session<'a> {
     has_heading: bool,
     /// Whether somebody still reads the lines.
     is_read: bool,
-    /// Whether the loss became NaN, and with it the weights.
+    /// Whether the loss became NaN, and with it most likely the weights.
     diverged: bool,
 }
 
@@ -245,7 +245,11 @@ impl<'a> Session<'a> {
         interrupt::defer_first_signal();
         let ended = self.steps();
         let stopped = interrupt::requested();
-        let saved = if self.diverged { Ok(()) } else { self.save_unless_saved() };
+        let saved = match self.save_unless_saved() {
+            // The error of the loss says what there is to say.
+            Err(_) if self.diverged => Ok(()),
+            saved => saved,
+        };
         self.progress.suspend(|| self.warn_of_written_data());
         let step = self.training.position().step;
         let place = match (&self.args.output.save, self.saved == Some(step)) {
@@ -372,7 +376,8 @@ impl<'a> Session<'a> {
     fn of_step(&self, error: &ampc::Error, step: u64) -> Failure {
         let failure = diagnose::failure(error, Some(self.training.trainer().module()));
         let failure = failure.retold(|said| format!("step {step}: {said}"));
-        match failure.problems.iter().any(|problem| problem.message.contains(NEGATIVE_CLASS)) {
+        let is_of = |problem: &Problem| PYTORCH_IGNORED.iter().all(|words| problem.message.contains(words));
+        match failure.problems.iter().any(is_of) {
             true => failure.with_help(
                 "`--loss cross-entropy:ignore_index=-100` makes a step that ignores labels of -100",
             ),

@@ -156,6 +156,19 @@ fn rows_that_belong_to_other_rows_are_refused() {
     );
 }
 
+/// A label of -100, which PyTorch ignores, is an error with the way out; other numbers are plain mistakes.
+#[test]
+fn labels_that_pytorch_ignores_are_explained() {
+    let dir = folder(&[]);
+    let x = samples(0, 8).0;
+    for (label, is_explained) in [(-100i64, true), (-1001, false)] {
+        write(&dir.path("e.npz"), &x, &HostTensor::from_slice(&[8], &[label; 8]).unwrap());
+        let run = train(&dir, "--state s.safetensors --data e.npz --steps 3");
+        assert!(run.code == 3 && run.stderr.contains("expected a class in"), "{run}");
+        assert_eq!(run.stderr.contains("ignore_index=-100"), is_explained, "{run}");
+    }
+}
+
 /// Files that a folder of samples cannot have, and a checkpoint that would be taken for samples.
 #[cfg(unix)]
 #[test]
@@ -165,6 +178,7 @@ fn what_a_folder_of_samples_cannot_have() {
     fs::copy(dir.path("d.npz"), dir.path("shards/a.npz")).unwrap();
     let words = "--state s.safetensors --data shards --steps 3";
     refused(&dir, &format!("{words} --save shards/t.safetensors"), 2, &["choose another place"]);
+    trained(&dir, &format!("{words} --save shards/t.state"));
     refused(&dir, &format!("{words} --log -"), 2, &["`--log -`: expected the name of a file"]);
     std::os::unix::fs::symlink("nowhere.npz", dir.path("shards/b.npz")).unwrap();
     refused(&dir, words, 5, &["shards/b.npz"]);

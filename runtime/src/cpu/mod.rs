@@ -342,7 +342,7 @@ impl Executable {
             &all
         };
         self.bind_until(inputs, deadline)?;
-        if self.frame.states.lacks_whole(inputs) {
+        if self.frame.states.stays_torn(inputs) {
             return Err(ExecuteError::TornStates);
         }
         self.moved = self.walk(inputs, observer, deadline, visit)?;

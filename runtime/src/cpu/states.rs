@@ -58,7 +58,7 @@ impl StateMemory {
         let slots = self.slots_or_of(module).into_owned();
         let end = slots.last().map_or(0, |slot| slot.offset.saturating_add(rounded(slot.len)));
         if end as u64 > most {
-            return Err(HostError::Limit { limit: most, dtype: DType::U8, dims: vec![end as u64] });
+            return Err(HostError::States { limit: most, bytes: end as u64 });
         }
         let bytes = AlignedBytes::zeroed(end).ok_or(HostError::NoMemory { bytes: end as u64 })?;
         Ok(StateMemory { slots, bytes, is_torn: false })
@@ -120,14 +120,14 @@ impl StateMemory {
         self.is_torn = is_torn;
     }
 
-    /// Whether they are torn, and not all of them are given.
-    pub(super) fn lacks_whole(&self, given: &[Option<DataRef<'_>>]) -> bool {
+    /// Whether they are torn, and remain so if these are taken, because not all of them are given.
+    pub(super) fn stays_torn(&self, given: &[Option<DataRef<'_>>]) -> bool {
         self.is_torn && !self.slots.iter().all(|slot| given.get(slot.input).is_some_and(Option::is_some))
     }
 
     /// Takes the states that are given.
     pub(super) fn take(&mut self, given: &[Option<DataRef<'_>>]) {
-        self.is_torn = self.lacks_whole(given);
+        self.is_torn = self.stays_torn(given);
         let bytes = self.bytes.as_mut_slice();
         for slot in &self.slots {
             let tensor = given.get(slot.input).copied().flatten().and_then(DataRef::tensor);

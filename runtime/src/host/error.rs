@@ -27,6 +27,14 @@ pub enum HostError {
         /// Dims.
         dims: Vec<u64>,
     },
+    /// The states of a graph have more bytes together than they may have.
+    #[error("expected at most {limit} bytes, found {bytes} of all states")]
+    States {
+        /// What they may have.
+        limit: u64,
+        /// What they have.
+        bytes: u64,
+    },
     /// The system has no memory for a list that a tensor is made from, or for a buffer that it is read with.
     #[error("the system has no {bytes} bytes of memory")]
     NoMemory {
@@ -68,6 +76,7 @@ impl HostError {
             HostError::OutOfMemory { .. } | HostError::NoMemory { .. } => true,
             HostError::Tensor(error) => error.is_no_memory(),
             HostError::Limit { .. }
+            | HostError::States { .. }
             | HostError::StringCount { .. }
             | HostError::SparseIndex { .. }
             | HostError::View { .. } => false,

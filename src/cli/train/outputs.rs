@@ -41,7 +41,9 @@ pub(super) fn check_outputs(args: &TrainArgs, read: &[Arc<SourceBytes>]) -> Resu
             let message = format!("`--save {}` is {what}; choose another name", save.display());
             return Err(Failure::usage("same_file", message));
         }
-        let folder = [Some(&args.data.data), args.data.eval.as_ref()].into_iter().flatten().find(|path| {
+        let is_array_file = save.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("safetensors"));
+        let folders = [Some(&args.data.data), args.data.eval.as_ref()].into_iter().flatten();
+        let folder = folders.filter(|_| is_array_file).find(|path| {
             path.is_dir() && save.parent().is_some_and(|parent| is_same(path, &parent.join(".")))
         });
         if let Some(folder) = folder {
