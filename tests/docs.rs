@@ -2,8 +2,9 @@
 //!
 //! Commands of a document run in order, in a folder of their own that has `testdata/`, `model.onnx`, `inputs.npz` and
 //! `test_data_set_0/`. Behind the language, the first line of a snippet may say
-//! `skip: REASON`, or `exits N` for the exit code that it ends with. A `text` behind commands is what they print or
-//! the end of what they write, but for `text example: REASON`.
+//! `skip: REASON`, or `exits N` for the exit code that it ends with; `gate: REASON` is run by `scripts/newcomer` alone,
+//! which runs every block as it stands in a fresh clone. A `text` behind commands is what they print or the end of what
+//! they write, but for `text example: REASON`.
 //! Rust programs are compiled as documentation tests of the library (`src/lib.rs`).
 
 // Commands are for a shell.
@@ -42,7 +43,7 @@ fn run(document: &Document) -> usize {
     for snippet in &document.snippets {
         let place = format!("{}:{}", document.name, snippet.line);
         match snippet.language.as_str() {
-            "sh" if snippet.mark("skip").is_none() => {
+            "sh" if snippet.mark("skip").or(snippet.mark("gate")).is_none() => {
                 ran = Some((snippet.section, scratch.shell(&place, snippet)));
                 count += 1;
             }
@@ -77,11 +78,13 @@ fn commands_in_documents_run() {
 /// Exceptions have a reason.
 #[test]
 fn marks_are_known() {
-    for document in documents() {
+    for document in documents().into_iter().chain([Document::read("CONTRIBUTING.md")]) {
         for Snippet { marks, line, language, .. } in &document.snippets {
             let is_known = marks.is_empty()
                 || marks.starts_with("exits ") && language == "sh"
-                || ["skip: ", "example: "].iter().any(|m| marks.starts_with(m) && marks.len() > m.len() + 8);
+                || ["skip: ", "example: ", "gate: "]
+                    .iter()
+                    .any(|m| marks.starts_with(m) && marks.len() > m.len() + 8);
             assert!(is_known, "{}:{line}: {marks}", document.name);
             let languages = ["sh", "text", "python", "rust,no_run", "toml", "json", "ir"];
             assert!(languages.contains(&language.as_str()), "{}:{line}: {language}", document.name);
