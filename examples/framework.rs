@@ -25,7 +25,7 @@ struct Step {
     computes_in: Option<DType>,
     /// Why: rule and evidence of its first type variable.
     rule: String,
-    /// Whether it is a cast that ampc put there.
+    /// True if it is a cast that ampc put there.
     inserted: bool,
 }
 

@@ -56,7 +56,7 @@ pub fn unchanged(read: &[Arc<SourceBytes>]) -> Result<(), Error> {
     batch.check()
 }
 
-/// Whether a path leads to a pipe or device, which has no place for a second file beside it.
+/// True if a path leads to a pipe or device, which has no place for a second file beside it.
 pub fn is_stream(path: &Path) -> bool {
     target::is_stream(path)
 }

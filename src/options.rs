@@ -29,7 +29,7 @@ pub struct RewriteOptions {
     pub opset: Opset,
     /// How it is chosen what is low.
     pub by: By,
-    /// Whether floats may keep digits that casts of the author round away; where a minimum cut chooses.
+    /// True if floats may keep digits that casts of the author round away; where a minimum cut chooses.
     pub excess_precision: bool,
     /// Paths of nodes of which it is found out what the other format would cost
     /// ([`OptimumReport::forced`](crate::report::OptimumReport::forced)), by one more rewrite for each type variable;
@@ -40,7 +40,7 @@ pub struct RewriteOptions {
     pub alternative: Option<Arc<Policy>>,
     /// Verify after every pass instead of only at the end.
     pub verify_each: bool,
-    /// Whether the report says how many values of each converted constant overflow or vanish; the constants are
+    /// True if the report says how many values of each converted constant overflow or vanish; the constants are
     /// read once more for it.
     pub constant_statistics: bool,
 }

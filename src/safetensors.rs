@@ -100,7 +100,7 @@ impl Tensors {
         self.by_name.get(name)
     }
 
-    /// Whether ampc wrote the file.
+    /// True if ampc wrote the file.
     pub(crate) fn is_of_ampc(&self) -> bool {
         self.metadata.get("format").is_some_and(|format| format == FORMAT)
     }

@@ -154,7 +154,7 @@ fn sweep(folder: &Path) {
     }
 }
 
-/// Whether a file has the name of a temporary one.
+/// True if a file has the name of a temporary one.
 pub(crate) fn is_temporary(name: &OsStr) -> bool {
     let name = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
     let random = name.and_then(|rest| rest.strip_suffix(SUFFIX));

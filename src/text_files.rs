@@ -81,7 +81,7 @@ impl DataResolver for Tensors {
     }
 }
 
-/// Whether [`save`] will write a file of large constants, even if what nobody reads is removed until then.
+/// True if [`save`] will write a file of large constants, even if what nobody reads is removed until then.
 pub fn needs_data_file(module: &Module) -> bool {
     module.graph(module.main()).constants().iter().any(|&v| {
         let data = module.constant(v).and_then(Payload::dense);
@@ -167,7 +167,7 @@ pub fn check_data(path: &Path, data: &Path, force: bool, read: &[Arc<SourceBytes
     Err(ExportError::from(TargetError::NotItsData { path: shown(data), text: shown(path) }).into())
 }
 
-/// Whether a safetensors file is one that ampc wrote, with no tensor but those that a text or JSON refers to by name,
+/// True if a safetensors file is one that ampc wrote, with no tensor but those that a text or JSON refers to by name,
 /// type and dims. No bytes of tensors are read.
 fn is_data_of(path: &Path, data: &Path) -> bool {
     let (Ok(Some((tensors, _))), true) = (Tensors::open(data), path.is_file()) else { return false };

@@ -30,7 +30,7 @@ const LARGE: usize = 1 << 13;
 /// Bytes of large tensors, and the most at once.
 static TENSORS: AtomicUsize = AtomicUsize::new(0);
 static MOST: AtomicUsize = AtomicUsize::new(0);
-/// Whether it is noted who allocates.
+/// True if it is noted who allocates.
 static ON: AtomicBool = AtomicBool::new(false);
 static FOUND: Mutex<Vec<String>> = Mutex::new(Vec::new());
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());

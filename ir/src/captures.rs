@@ -41,9 +41,9 @@ pub struct Captured {
     pub slot: usize,
     /// That operand.
     pub outer: Option<Value>,
-    /// Whether the operand is the first of its value, so that the value's name says which one it is.
+    /// True if the operand is the first of its value, so that the value's name says which one it is.
     pub is_named: bool,
-    /// Whether its type is another one than that of the operand (or there is none), so that it has to be written.
+    /// True if its type is another one than that of the operand (or there is none), so that it has to be written.
     pub is_typed: bool,
 }
 

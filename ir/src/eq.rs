@@ -409,7 +409,7 @@ fn same_data(place: &str, part: &str, left: &TensorData, right: &TensorData) -> 
     }
 }
 
-/// Whether two constants are surely the same bytes, without reading them.
+/// True if two constants are surely the same bytes, without reading them.
 fn same_storage(left: &Storage, right: &Storage) -> bool {
     match (left, right) {
         (Storage::Bytes(x), Storage::Bytes(y)) => Arc::ptr_eq(x, y),

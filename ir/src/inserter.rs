@@ -174,7 +174,7 @@ pub struct Inserter<'m> {
     pub module: &'m mut Module,
     /// Who puts the nodes there: the author, unless said otherwise.
     pub provenance: Provenance,
-    /// Whether nodes get the metadata of their origin: not unless said so.
+    /// True if nodes get the metadata of their origin: not unless said so.
     pub copies_metadata: bool,
     place: Place,
     origin: Option<Node>,

@@ -151,7 +151,7 @@ pub struct GraphData {
     pub(crate) first: Option<Node>,
     pub(crate) last: Option<Node>,
     pub(crate) uses: StableDiGraph<Vertex, Use>,
-    /// Whether anything but nodes and values changed since it was read: inputs, outputs, name, constants.
+    /// True if anything but nodes and values changed since it was read: inputs, outputs, name, constants.
     pub dirty: bool,
 }
 
@@ -294,13 +294,13 @@ impl Module {
         self.leaving.get(&value).into_iter().flatten().copied()
     }
 
-    /// Whether a value leaves its graph.
+    /// True if a value leaves its graph.
     #[inline]
     pub fn is_output(&self, value: Value) -> bool {
         self.leaving.get(&value).is_some_and(|slots| !slots.is_empty())
     }
 
-    /// Whether a role of its graph names a value. Takes time in proportion to the roles of the graph.
+    /// True if a role of its graph names a value. Takes time in proportion to the roles of the graph.
     pub fn has_role(&self, value: Value) -> bool {
         let roles = &self.graphs[self.values[value].graph].roles;
         roles.iter().any(|role| role.values.contains(&value))

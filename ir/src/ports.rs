@@ -43,7 +43,7 @@ pub struct Ports {
     first_output: usize,
 }
 
-/// Whether nodes of an operator have bodies through which values pass.
+/// True if nodes of an operator have bodies through which values pass.
 #[inline]
 pub(crate) fn has_bodies(kind: OpKind) -> bool {
     matches!(kind, OpKind::If | OpKind::Loop | OpKind::Scan | OpKind::SequenceMap)
@@ -137,11 +137,11 @@ impl Ports {
     pub fn len(&self) -> usize {
         self.n_state + self.n_in + self.n_out
     }
-    /// Whether there is none.
+    /// True if there is none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Whether a port is state, which goes round.
+    /// True if a port is state, which goes round.
     pub fn is_state(&self, port: usize) -> bool {
         port < self.n_state
     }

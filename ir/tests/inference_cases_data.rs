@@ -127,7 +127,7 @@ fn infer(module: &mut Module, case: &Case<'_>) -> Result<Vec<Type>, String> {
     Ok(data.results().iter().map(|r| module.value(r.unwrap()).ty.clone()).collect())
 }
 
-/// Whether `ours` says all that `theirs` does, and nothing that contradicts it.
+/// True if `ours` says all that `theirs` does, and nothing that contradicts it.
 fn at_least(ours: &Type, theirs: &Type) -> bool {
     match (ours, theirs) {
         (_, Type::Unknown) => true,

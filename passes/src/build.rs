@@ -555,7 +555,7 @@ pub trait Build<'m> {
         }
     }
 
-    /// Whether a value is a constant of the graph.
+    /// True if a value is a constant of the graph.
     fn is_constant(&self, value: Value) -> bool {
         self.module().constant(value).is_some_and(|payload| matches!(payload, Payload::Dense(_)))
             || ampc_ir::views::constant_of(self.module(), value).is_some()
@@ -599,7 +599,7 @@ pub(crate) fn signed(axis: usize) -> i64 {
     i64::try_from(axis).unwrap_or(i64::MAX)
 }
 
-/// Whether two shapes are the same for certain.
+/// True if two shapes are the same for certain.
 fn same_dims(a: &[Dim], b: &[Dim]) -> bool {
     let same = |(a, b): (&Dim, &Dim)| match (a, b) {
         (Dim::Known(a), Dim::Known(b)) => a == b,

@@ -124,14 +124,14 @@ impl Pass for Classify {
     }
 }
 
-/// Whether values of several types bind a variable: what runs an operator of an open domain takes more than the table
+/// True if values of several types bind a variable: what runs an operator of an open domain takes more than the table
 /// says, and nobody knows what it makes of that.
 fn is_mixed(module: &Module, var: Var) -> bool {
     let mut types = flow::operands_of(module, var).filter_map(|(_, v)| module.value(v).ty.dtype());
     types.next().is_some_and(|first| types.any(|other| other != first))
 }
 
-/// Whether a variable types operands that may be of different types: those of a variadic formal that is not homogeneous.
+/// True if a variable types operands that may be of different types: those of a variadic formal that is not homogeneous.
 fn takes_several_types(schema: &OpSchema, var: Var) -> bool {
     let last = schema.inputs.last();
     last.is_some_and(|formal| {
@@ -461,7 +461,7 @@ impl State<'_> {
         Some((held.pin, held.rule))
     }
 
-    /// Whether a value is in a function that nothing calls: no type is known there.
+    /// True if a value is in a function that nothing calls: no type is known there.
     fn is_dead(&self, module: &Module, value: Value) -> bool {
         !self.dead.is_empty() && self.dead.contains(&module.root(module.value(value).graph))
     }
@@ -557,7 +557,7 @@ fn immovable(module: &Module, schema: Option<&OpSchema>, var: Var) -> Option<&'s
     }
 }
 
-/// Whether a node calls a function that is the model's own body of an operator that is known: readers of the model
+/// True if a node calls a function that is the model's own body of an operator that is known: readers of the model
 /// type the call by the operator's schema, which relates operands and results as the body may not.
 fn calls_operator(module: &Module, node: Node) -> bool {
     let data = module.node(node);

@@ -23,7 +23,7 @@ const CLAMP: Words = Words { no: "false", yes: "true" };
 /// The pass.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ConvertConstants {
-    /// Whether finite values beyond the range become the largest finite value instead of infinity.
+    /// True if finite values beyond the range become the largest finite value instead of infinity.
     pub clamp: bool,
 }
 
@@ -75,7 +75,7 @@ enum Source {
 }
 
 impl Source {
-    /// Whether what makes the constant can make it in this type: ConstantOfShape makes no bf16 below operator set 20.
+    /// True if what makes the constant can make it in this type: ConstantOfShape makes no bf16 below operator set 20.
     fn admits(&self, module: &Module, to: DType) -> bool {
         match self {
             Source::Initializer(_) => true,

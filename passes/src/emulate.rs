@@ -74,7 +74,7 @@ impl Pass for Emulate {
     }
 }
 
-/// Whether nobody here knows what a node hands into its bodies and takes out of them.
+/// True if nobody here knows what a node hands into its bodies and takes out of them.
 fn keeps_bodies(module: &Module, node: Node) -> bool {
     module.node(node).bodies().next().is_some() && Ports::of(module, node).is_none()
 }
@@ -161,7 +161,7 @@ fn low_behind(module: &Module, value: Value, format: DType) -> Option<Value> {
     module.node(cast).operand(0).filter(|&v| module.value(v).ty.dtype() == Some(format))
 }
 
-/// Whether all results are elements of operands, which are rounded already. The scatters are no such nodes where they
+/// True if all results are elements of operands, which are rounded already. The scatters are no such nodes where they
 /// add or multiply: in 16 bits that is in fp32, and rounded once.
 fn rounds_nothing(module: &Module, node: Node) -> bool {
     let Some(schema) = module.node(node).schema() else { return false };
@@ -181,7 +181,7 @@ fn callee(module: &Module, node: Node) -> Option<GraphId> {
     }
 }
 
-/// Whether an operand is handed into a function, which takes it as f32: functions are emulated.
+/// True if an operand is handed into a function, which takes it as f32: functions are emulated.
 fn handed_in_as_f32(module: &Module, node: Node, slot: usize) -> bool {
     let formals = || {
         callee(module, node)?;
@@ -220,7 +220,7 @@ fn contained(module: &Module, kept: &FxHashSet<GraphId>) -> FxHashSet<Value> {
     values.filter(|&v| element(&module.value(v).ty).is_some_and(DType::is_low)).collect()
 }
 
-/// Whether a node gets the types it had: operators that nobody here knows, and so does what reads results of theirs
+/// True if a node gets the types it had: operators that nobody here knows, and so does what reads results of theirs
 /// or has to do with sequences that stay 16-bit.
 fn is_as_it_was(module: &Module, node: Node, contained: &FxHashSet<Value>) -> bool {
     let data = module.node(node);

@@ -75,12 +75,12 @@ impl Fusions {
         self.inside.extend(inside);
     }
 
-    /// Whether an operand is read in the kernel that makes it.
+    /// True if an operand is read in the kernel that makes it.
     pub fn reads(&self, node: Node, slot: u32) -> bool {
         self.reads.contains(&(node, slot))
     }
 
-    /// Whether nothing reads a tensor but the kernel that makes it.
+    /// True if nothing reads a tensor but the kernel that makes it.
     pub fn is_inside(&self, value: Value) -> bool {
         self.inside.contains(&value)
     }

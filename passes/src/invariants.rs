@@ -67,7 +67,7 @@ impl Invariants {
     pub const fn missing(self, wanted: Invariants) -> Invariants {
         wanted.without(self)
     }
-    /// Whether everything in `wanted` is in this set.
+    /// True if everything in `wanted` is in this set.
     pub const fn has(self, wanted: Invariants) -> bool {
         self.missing(wanted).0 == 0
     }

@@ -130,7 +130,7 @@ pub fn phase_of(module: &Module, node: Node) -> Option<Phase> {
     Phase::ALL.into_iter().find(|phase| phase.spelling() == text)
 }
 
-/// Whether a node computes a loss, which stays in fp32.
+/// True if a node computes a loss, which stays in fp32.
 pub(crate) fn is_loss(module: &Module, node: Node) -> bool {
     role_of(module, node) == Some(Purpose::Loss.spelling())
 }

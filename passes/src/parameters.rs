@@ -103,7 +103,7 @@ pub enum ParameterError {
         if *.frozen { ", but for those that are frozen" } else { "; name constants that are trained (`--train`)" }
     )]
     None {
-        /// Whether some would be parameters if they were not frozen.
+        /// True if some would be parameters if they were not frozen.
         frozen: bool,
     },
     /// The cast of a weight that is stored low does not fit.
@@ -163,7 +163,7 @@ struct Found {
     numbers: Vec<String>,
     /// Names of parameters that several nodes read and whose elements are all the same.
     merged: Vec<String>,
-    /// Whether some would be parameters if they were not frozen.
+    /// True if some would be parameters if they were not frozen.
     frozen: bool,
 }
 
@@ -335,7 +335,7 @@ pub(crate) fn output_named(module: &Module, name: &str) -> Result<Value, Paramet
     })
 }
 
-/// Whether a node, in the main graph or in a body, reads a value in an operand that it can be differentiated by.
+/// True if a node, in the main graph or in a body, reads a value in an operand that it can be differentiated by.
 fn is_read_differentiably(module: &Module, value: Value) -> bool {
     module.uses(value).any(|(node, slot)| {
         let slot = slot as usize;
@@ -350,7 +350,7 @@ fn is_read_differentiably(module: &Module, value: Value) -> bool {
     })
 }
 
-/// Whether a product of matrices or a convolution reads a value: then it is no mask.
+/// True if a product of matrices or a convolution reads a value: then it is no mask.
 fn is_factor(module: &Module, value: Value) -> bool {
     use OpKind::{Conv, ConvTranspose, Einsum, Gemm, MatMul};
     module.uses(value).any(|(node, _)| {
@@ -363,7 +363,7 @@ fn is_factor(module: &Module, value: Value) -> bool {
 struct Magnitudes {
     /// The largest magnitude; infinity where an element is not finite.
     largest: f64,
-    /// Whether all elements are the same number.
+    /// True if all elements are the same number.
     are_same: bool,
 }
 

@@ -232,7 +232,7 @@ pub trait Pass: fmt::Debug + Send + Sync {
     fn ensures(&self) -> Invariants {
         Invariants::CORE
     }
-    /// Whether passes after it need what inference knows of what it made.
+    /// True if passes after it need what inference knows of what it made.
     fn renews_facts(&self) -> bool {
         false
     }

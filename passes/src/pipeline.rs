@@ -184,7 +184,7 @@ pub struct Lowering {
     pub opset: Opset,
     /// How it is chosen what is low.
     pub by: By,
-    /// Whether floats may keep digits that casts of the author round away; where a minimum cut chooses.
+    /// True if floats may keep digits that casts of the author round away; where a minimum cut chooses.
     pub excess_precision: bool,
     /// A policy for which the report is to say what it would leave fp32, if a minimum cut chooses.
     pub alternative: Option<Arc<Policy>>,

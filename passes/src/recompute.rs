@@ -119,7 +119,7 @@ struct LiveRange {
 struct CopyRange {
     start: usize,
     last: usize,
-    /// Whether the element-wise copy that reads it reuses its buffer, so that it adds no bytes.
+    /// True if the element-wise copy that reads it reuses its buffer, so that it adds no bytes.
     is_overwritten: bool,
 }
 
@@ -253,7 +253,7 @@ impl<'a> Search<'a> {
         Some(views)
     }
 
-    /// Whether the node that makes a storage is cheap, and computes the same bits from the same operands.
+    /// True if the node that makes a storage is cheap, and computes the same bits from the same operands.
     fn is_cheap(&self, storage: usize) -> bool {
         let found = self.liveness.storages[storage];
         let Some((node, slot)) = self.module.producer(found.value) else { return false };

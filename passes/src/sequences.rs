@@ -49,7 +49,7 @@ pub fn is_structural(kind: OpKind) -> bool {
     )
 }
 
-/// Whether a node is one of those operators.
+/// True if a node is one of those operators.
 pub fn is_structural_node(module: &Module, node: Node) -> bool {
     module.node(node).schema().is_some_and(|s| is_structural(s.kind))
 }
@@ -173,7 +173,7 @@ impl Groups {
         groups
     }
 
-    /// Whether there is none.
+    /// True if there is none.
     pub fn is_empty(&self) -> bool {
         self.groups.is_empty()
     }

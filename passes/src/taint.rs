@@ -113,7 +113,7 @@ impl Harmless {
         Harmless { numerics: (!denied.is_empty()).then(|| Numerics::of(module, DType::F16)) }
     }
 
-    /// Whether a value marks nothing by being read there: it is small, and reaches no amplifier.
+    /// True if a value marks nothing by being read there: it is small, and reaches no amplifier.
     fn marks_nothing(&self, module: &Module, value: Value, reader: Reader) -> bool {
         let (Some(numerics), Reader::Operand(node, slot)) = (&self.numerics, reader) else { return false };
         let small = numerics.interval(module, value).is_some_and(Interval::is_within_one);

@@ -66,7 +66,7 @@ pub struct Comparison {
     pub max_want: f64,
     /// What floats were held to; `None` for other elements, which have to be equal.
     pub held_to: Option<Tolerance>,
-    /// Whether there are elements and 0 is wanted for all of them, so that nothing is a share of what is wanted.
+    /// True if there are elements and 0 is wanted for all of them, so that nothing is a share of what is wanted.
     pub all_zero: bool,
     /// Elements of which exactly one is NaN.
     pub nan_disagreements: u64,
@@ -132,7 +132,7 @@ pub enum CompareError {
 }
 
 impl Comparison {
-    /// Whether every element is near enough.
+    /// True if every element is near enough.
     pub fn passed(&self) -> bool {
         self.mismatches == 0
     }

@@ -113,7 +113,7 @@ impl<'a> DataRef<'a> {
         }
     }
 
-    /// Whether it has a type that is known to the last dim.
+    /// True if it has a type that is known to the last dim.
     pub(crate) fn is_of(self, ty: &Type) -> bool {
         match (self, ty) {
             (DataRef::Tensor(tensor), Type::Tensor(ty)) => {

@@ -142,7 +142,7 @@ fn in_file(
     Failure::of(ErrorKind::Usage, problem)
 }
 
-/// Whether the lines around a place can be drawn; a file without line breaks is one line.
+/// True if the lines around a place can be drawn; a file without line breaks is one line.
 fn is_short(text: &str, at: usize) -> bool {
     const LONGEST: usize = 400;
     let start = text[..at].rfind('\n').map_or(0, |at| at + 1);

@@ -92,7 +92,7 @@ impl Emit {
         Ok(Emit { target, kind, options: WriteOptions { force: args.force, external_data } })
     }
 
-    /// Whether existing files may be replaced.
+    /// True if existing files may be replaced.
     pub(crate) fn force(&self) -> bool {
         self.options.force
     }
@@ -136,7 +136,7 @@ impl Emit {
         Failure::usage("no_place_beside", message).with_help(help)
     }
 
-    /// Whether it is known already that a data file will be written.
+    /// True if it is known already that a data file will be written.
     fn needs_data_file(&self, model: &Model) -> bool {
         match (&self.target, self.kind) {
             (Target::File(path), EmitArg::Onnx | EmitArg::Emulated) => {

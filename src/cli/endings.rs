@@ -62,7 +62,7 @@ fn wrong(message: String) -> Failure {
     Failure::of(ErrorKind::Usage, Problem::new("ampc::usage::ending", message))
 }
 
-/// Whether a path is a name of a stream of this process, which may lead to a file.
+/// True if a path is a name of a stream of this process, which may lead to a file.
 fn names_a_stream(path: &Path) -> bool {
     ["/dev", "/proc"].iter().any(|folder| path.starts_with(folder))
 }

@@ -35,7 +35,7 @@ struct Wanted {
     path: String,
     /// The node of the source.
     node: Node,
-    /// Whether the path leads behind a call: what is there in the result may be another form of the function.
+    /// True if the path leads behind a call: what is there in the result may be another form of the function.
     by_call: bool,
 }
 

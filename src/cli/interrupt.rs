@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 #[cfg(unix)]
 use std::sync::Arc;
 
-/// Whether a command looks at [`requested`].
+/// True if a command looks at [`requested`].
 static DEFERS_FIRST: AtomicBool = AtomicBool::new(false);
 
 /// The signal that came, or 0.
@@ -58,7 +58,7 @@ fn end(status: i32) {
     std::process::exit(status);
 }
 
-/// Whether a signal was ignored when the program started. Only Linux can be asked without `unsafe`.
+/// True if a signal was ignored when the program started. Only Linux can be asked without `unsafe`.
 #[cfg(unix)]
 fn ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

@@ -39,7 +39,7 @@ thread_local! {
 /// The size of the last allocation that failed in any thread.
 static LAST: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether a thread had to be started with a smaller stack than usual.
+/// True if a thread had to be started with a smaller stack than usual.
 static SMALL_STACK: AtomicBool = AtomicBool::new(false);
 
 /// The system's allocator, which records failed allocations.
@@ -129,7 +129,7 @@ fn aborted() {
     let _ = signal_hook::low_level::emulate_default_handler(signal_hook::consts::SIGABRT);
 }
 
-/// Whether the system still maps a little memory.
+/// True if the system still maps a little memory.
 #[cfg(unix)]
 fn is_memory_left() -> bool {
     const LEN: usize = 256 << 10;

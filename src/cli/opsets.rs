@@ -51,7 +51,7 @@ impl OpsetAdvice {
         }
     }
 
-    /// Whether a warning is about the opset at which an operator has the format.
+    /// True if a warning is about the opset at which an operator has the format.
     pub(crate) fn is_about(code: &str) -> bool {
         ["opset.bf16", "opset.f16"].contains(&code)
     }

@@ -23,7 +23,7 @@ pub(crate) struct Run<'a> {
     pub(crate) ui: Ui,
     pub(crate) progress: &'a Progress,
     pub(crate) debug: &'a DebugArgs,
-    /// Whether dumps may replace files.
+    /// True if dumps may replace files.
     pub(crate) force: bool,
     pub(crate) pipeline: &'a Pipeline,
     pub(crate) path: &'a Path,

@@ -192,11 +192,11 @@ struct Session<'a> {
     since: Instant,
     samples: u64,
     shown: Instant,
-    /// Whether the heading of the lines was printed.
+    /// True if the heading of the lines was printed.
     has_heading: bool,
-    /// Whether somebody still reads the lines.
+    /// True if somebody still reads the lines.
     is_read: bool,
-    /// Whether the loss became NaN, and with it most likely the weights.
+    /// True if the loss became NaN, and with it most likely the weights.
     diverged: bool,
 }
 
@@ -317,12 +317,12 @@ impl<'a> Session<'a> {
         Ok(position.step >= position.steps && (self.evaluation.is_none() || self.is_evaluated(position.step)))
     }
 
-    /// Whether the loss is to be evaluated after this step, even if it is not the last.
+    /// True if the loss is to be evaluated after this step, even if it is not the last.
     fn evaluation_is_due(&self, step: u64) -> bool {
         step.is_multiple_of(self.args.data.eval_every.unwrap_or(self.training.batches().per_epoch()))
     }
 
-    /// Whether the loss was evaluated after this step.
+    /// True if the loss was evaluated after this step.
     fn is_evaluated(&self, step: u64) -> bool {
         self.evaluated.is_some_and(|(of, _)| of == step)
             || self.log.as_ref().is_some_and(|log| log.has_evaluation(step))

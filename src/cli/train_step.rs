@@ -256,7 +256,7 @@ fn memory(module: &Module) -> String {
     text
 }
 
-/// Whether a result of the main graph has a dim that is not known.
+/// True if a result of the main graph has a dim that is not known.
 fn has_open_dims(module: &Module) -> bool {
     let results =
         module.nodes(module.main()).flat_map(|node| module.node(node).results().iter().flatten().copied());

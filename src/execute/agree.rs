@@ -15,7 +15,7 @@ pub struct Agreement {
 }
 
 impl Agreement {
-    /// Whether every element is near enough.
+    /// True if every element is near enough.
     pub fn passed(&self) -> bool {
         self.obstacle.is_none() && self.found.passed()
     }

@@ -297,7 +297,7 @@ impl InputSpecs {
     }
 }
 
-/// Whether a value of the type has tensors of which it is not known how many dims they have.
+/// True if a value of the type has tensors of which it is not known how many dims they have.
 fn is_of_any_rank(ty: &Type) -> bool {
     match ty {
         Type::Tensor(tensor) => tensor.shape.dims().is_none(),
@@ -340,7 +340,7 @@ struct Named<'m> {
     defaults: Vec<bool>,
     values: Vec<Option<Data>>,
     problems: Vec<InputProblem>,
-    /// Whether they come from NumPy, which lacks some types.
+    /// True if they come from NumPy, which lacks some types.
     in_npz: bool,
 }
 

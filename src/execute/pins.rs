@@ -39,9 +39,9 @@ pub struct PinSearch {
     pub tried: usize,
     /// If no pins help: paths of the nodes that are low all the same with the last pins that were tried.
     pub left_low: Vec<String>,
-    /// Whether some of these could have been pinned as well, in more rewrites than are tried.
+    /// True if some of these could have been pinned as well, in more rewrites than are tried.
     pub gave_up: bool,
-    /// Whether the model has 16-bit floats of its own.
+    /// True if the model has 16-bit floats of its own.
     pub has_low_source: bool,
 }
 
@@ -221,7 +221,7 @@ pub(super) fn with_pins<'c>(
     Ok(model.module)
 }
 
-/// Whether a node was lowered: a 16-bit format was chosen for it that it did not have.
+/// True if a node was lowered: a 16-bit format was chosen for it that it did not have.
 fn is_lowered(module: &Module, node: Node) -> bool {
     let data = module.node(node);
     let chosen = |d: &Decision| d.class != Class::Fixed && d.reason.rule != ALREADY_LOW;
@@ -235,7 +235,7 @@ pub(super) fn lowered(module: &Module) -> Vec<String> {
     nodes.map(|&node| paths.path(node).to_owned()).collect()
 }
 
-/// Whether a module has 16-bit floats.
+/// True if a module has 16-bit floats.
 fn has_low(module: &Module) -> bool {
     let is_low = |value| module.value(value).ty.element_dtype().is_some_and(DType::is_low);
     module.graph_ids().any(|graph| module.defined(graph).any(is_low))

@@ -18,7 +18,7 @@ pub struct VerifyReport {
     pub model: String,
     /// The other model, or the folder of test data.
     pub against: String,
-    /// Whether all outputs agree.
+    /// True if all outputs agree.
     pub passed: bool,
     /// How far apart floats may be.
     pub tolerance: ToleranceReport,
@@ -99,7 +99,7 @@ pub struct ValueReport {
     pub iterations: Vec<u64>,
     /// The draw of inputs on which it is so, from 0.
     pub draw: usize,
-    /// Whether it is within the tolerance.
+    /// True if it is within the tolerance.
     pub passed: bool,
     /// Why it cannot be compared.
     pub obstacle: Option<String>,
@@ -123,7 +123,7 @@ pub struct ValueReport {
     /// The largest |want|.
     #[serde(serialize_with = "number")]
     pub max_want: f64,
-    /// Whether 0 is wanted for all elements.
+    /// True if 0 is wanted for all elements.
     pub all_zero: bool,
     /// The bound that held: what each element may be off, less its own share (`rel`); `None` where elements have to be
     /// equal whatever the tolerance.

@@ -171,7 +171,7 @@ impl NodeObserver for Teller<'_> {
     }
 }
 
-/// Whether a node has bodies or is a call.
+/// True if a node has bodies or is a call.
 pub(super) fn is_nested(module: &Module, node: Node) -> bool {
     matches!(module.node(node).op, Op::Call(_)) || module.node(node).bodies().next().is_some()
 }
@@ -200,7 +200,7 @@ impl Closed {
         self.0.remove(prefix) || self.has(prefix)
     }
 
-    /// Whether a key begins so.
+    /// True if a key begins so.
     pub(super) fn has(&self, key: &str) -> bool {
         let ends = key.match_indices(INSIDE).map(|(at, mark)| at + mark.len());
         !self.0.is_empty() && ends.into_iter().any(|end| self.0.contains(&key[..end]))

@@ -59,7 +59,7 @@ pub struct StepResult {
     /// The loss of the batch, with the weights before the step; absent for a step whose maker did not say which output it
     /// is.
     pub loss: Option<f64>,
-    /// Whether a gradient was not finite. The step was then skipped, unless its scaler takes it with gradients of 0.
+    /// True if a gradient was not finite. The step was then skipped, unless its scaler takes it with gradients of 0.
     pub skipped: bool,
     /// The loss scale of the next step, if there is one that changes.
     pub loss_scale: Option<f64>,
@@ -169,7 +169,7 @@ impl Trainer {
         self.lr.map(|at| self.inputs[at].as_str())
     }
 
-    /// Whether the step has a state of this name.
+    /// True if the step has a state of this name.
     pub fn has_state(&self, name: &str) -> bool {
         self.places.get(name).is_some_and(|&at| self.is_state[at])
     }
@@ -285,7 +285,7 @@ impl Trainer {
         }
     }
 
-    /// Whether the state is torn: a step that failed had updated some of it, the rest is what it was. No step begins then
+    /// True if the state is torn: a step that failed had updated some of it, the rest is what it was. No step begins then
     /// until [`set_state`](Self::set_state) has set it.
     pub fn has_torn_state(&self) -> bool {
         self.executable.has_torn_states()

@@ -62,7 +62,7 @@ pub struct Verification {
     pub draws: Vec<String>,
     /// Draws that say nothing: those after the first on which the model cannot be computed, and those left out.
     pub without: Vec<usize>,
-    /// Whether an element of an output was compared with a number.
+    /// True if an element of an output was compared with a number.
     is_about_numbers: bool,
 }
 
@@ -111,12 +111,12 @@ pub struct Compared {
 }
 
 impl Verification {
-    /// Whether all outputs agree.
+    /// True if all outputs agree.
     pub fn passed(&self) -> bool {
         self.outputs.iter().all(|output| output.agreement.passed())
     }
 
-    /// Whether an element of an output was compared with a number: NaN that meets NaN says nothing.
+    /// True if an element of an output was compared with a number: NaN that meets NaN says nothing.
     pub fn says_something(&self) -> bool {
         self.is_about_numbers
     }
@@ -298,7 +298,7 @@ fn sides_of<'m>(
 struct Summary {
     outputs: Vec<Compared>,
     first: Option<Compared>,
-    /// Whether an output is beyond the tolerance.
+    /// True if an output is beyond the tolerance.
     failed: bool,
     without: Vec<usize>,
     is_about_numbers: bool,
@@ -324,7 +324,7 @@ impl Summary {
     }
 }
 
-/// Whether a value is further off than another one.
+/// True if a value is further off than another one.
 fn is_worse(new: &Agreement, old: &Agreement) -> bool {
     match (new.passed(), old.passed()) {
         (false, true) => true,
@@ -333,7 +333,7 @@ fn is_worse(new: &Agreement, old: &Agreement) -> bool {
     }
 }
 
-/// Whether a run failed for what its inputs are: an index that is not there, say.
+/// True if a run failed for what its inputs are: an index that is not there, say.
 fn is_of_values(error: &ExecuteError) -> bool {
     matches!(error, ExecuteError::Node { error, .. } if !error.is_no_memory())
         || matches!(error, ExecuteError::Iterations { .. } | ExecuteError::NoOutput { .. })

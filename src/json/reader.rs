@@ -129,7 +129,7 @@ pub(super) struct Reader<'p, 't> {
     pub(super) reasons: FxHashMap<(String, String), Arc<Reason>>,
     /// Large constants that were found.
     pub(super) resolved: FxHashMap<DataKey, Arc<TensorData>>,
-    /// Whether a node says nothing of the types of its results.
+    /// True if a node says nothing of the types of its results.
     pub(super) untyped: bool,
 }
 
@@ -149,7 +149,7 @@ impl<'p, 't> Reader<'p, 't> {
         self.errors.push(error_at(self.text, start, end, expected, found.into()));
     }
 
-    /// Whether there are so many errors that no more are listed; then the rest is passed over.
+    /// True if there are so many errors that no more are listed; then the rest is passed over.
     fn gave_up(&self) -> bool {
         self.errors.len() >= MAX_ERRORS
     }

@@ -157,7 +157,7 @@ impl SourceBytes {
         }
     }
 
-    /// Whether something was written to the file since it was opened. That it was replaced or removed is nothing to what is
+    /// True if something was written to the file since it was opened. That it was replaced or removed is nothing to what is
     /// read of it.
     pub fn was_written(&self) -> bool {
         let Store::File { file, len, modified, .. } = &self.store else { return false };

@@ -141,7 +141,7 @@ pub enum ExternalError {
 }
 
 impl ExternalError {
-    /// Whether it is about a file, and so about all tensors in it.
+    /// True if it is about a file, and so about all tensors in it.
     pub fn is_about_file(&self) -> bool {
         match self {
             ExternalError::NoFolder { .. }

@@ -94,7 +94,7 @@ impl Layout {
         self.len
     }
 
-    /// Whether there is nothing.
+    /// True if there is nothing.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -268,7 +268,7 @@ impl Layout {
     }
 }
 
-/// Whether a source is this file.
+/// True if a source is this file.
 pub(crate) fn same(source: &Arc<dyn ByteSource>, file: &Arc<SourceBytes>) -> bool {
     std::ptr::addr_eq(Arc::as_ptr(source), Arc::as_ptr(file))
 }

@@ -44,7 +44,7 @@ pub(crate) struct BodySource {
     pub(crate) form: Form,
     /// The message.
     pub(crate) at: Located,
-    /// Whether something calls it. What nothing calls stays where nothing changes.
+    /// True if something calls it. What nothing calls stays where nothing changes.
     pub(crate) called: bool,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct GraphSource {
     pub(crate) at: Located,
     /// Nodes in program order; they have consecutive ids.
     pub(crate) nodes: Vec<Node>,
-    /// Whether program order is the order of the file.
+    /// True if program order is the order of the file.
     pub(crate) sorted: bool,
     pub(crate) inputs: Vec<(Value, Type)>,
     pub(crate) constants: Vec<Value>,

@@ -144,9 +144,9 @@ pub(crate) struct Staged {
     pub(crate) path: PathBuf,
     /// The file that the path leads to.
     pub(crate) to: PathBuf,
-    /// Whether a file of that name is replaced.
+    /// True if a file of that name is replaced.
     pub(crate) force: bool,
-    /// Whether a file of that name with the same bytes was there.
+    /// True if a file of that name with the same bytes was there.
     pub(crate) same: bool,
 }
 
@@ -192,7 +192,7 @@ pub(crate) fn check(path: &Path, force: bool, sources: &[Arc<SourceBytes>]) -> R
     Ok(())
 }
 
-/// Whether a path leads to a pipe or device.
+/// True if a path leads to a pipe or device.
 pub(crate) fn is_stream(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|m| !m.is_file() && !m.is_dir())
 }

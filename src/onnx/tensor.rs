@@ -23,7 +23,7 @@ pub struct TensorMessage {
     pub name: String,
     /// Its elements.
     pub data: TensorData,
-    /// Whether the elements are in an external file.
+    /// True if the elements are in an external file.
     pub external: bool,
 }
 

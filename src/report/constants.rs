@@ -34,7 +34,7 @@ pub struct ConstantReport {
     pub to: String,
     /// Number of values.
     pub count: u64,
-    /// Whether the original is still there because it is read as well.
+    /// True if the original is still there because it is read as well.
     pub duplicated: bool,
     /// What does not survive, if it was counted.
     #[serde(skip_serializing_if = "Option::is_none")]

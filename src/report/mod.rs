@@ -118,7 +118,7 @@ pub struct OptimumReport {
     pub merged: i64,
     /// What no other choice costs less than.
     pub lower_bound: i64,
-    /// Whether no choice costs less.
+    /// True if no choice costs less.
     pub optimal: bool,
     /// What is taken for what the model leaves open.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -230,7 +230,7 @@ pub struct ReportWarning {
 /// may replace are not converted.
 const NOT_CONVERTED: [&str; 2] = ["onnx.listed-initializers", "onnx.overridable-initializers"];
 
-/// Whether a warning is about what comes out, such as what stays fp32 for another reason than the policy, and not only
+/// True if a warning is about what comes out, such as what stays fp32 for another reason than the policy, and not only
 /// about how the file of the model is written: all but those whose codes begin with `onnx.`, and of these the ones that
 /// say which constants are not converted. The command line says them even where it is to be quiet.
 pub fn is_about_result(code: &str) -> bool {
@@ -307,7 +307,7 @@ impl Before {
     }
 }
 
-/// Whether a node is a Cast of ai.onnx.
+/// True if a node is a Cast of ai.onnx.
 pub fn is_cast(module: &Module, node: Node) -> bool {
     module.node(node).schema().is_some_and(|s| s.kind == OpKind::Cast)
 }

@@ -140,7 +140,7 @@ pub struct StepCast {
     pub to: String,
     /// In which phase.
     pub phase: &'static str,
-    /// Whether the author's model has it.
+    /// True if the author's model has it.
     pub is_of_author: bool,
     /// What it makes, in bytes; absent if dims are not known.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -172,7 +172,7 @@ pub(crate) fn graph(steps: &[Step]) -> String {
     text + "}\n"
 }
 
-/// Whether a capital letter stands alone: as an operand.
+/// True if a capital letter stands alone: as an operand.
 fn has_operand(step: &str, letter: char) -> bool {
     spelled(step, "", "\0", "").contains('\0') && letter == 'B'
 }

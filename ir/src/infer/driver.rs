@@ -306,7 +306,7 @@ fn infer_by_schema(view: &NodeView<'_>) -> Result<Inferred, OpError> {
     Ok(inferred)
 }
 
-/// Whether a result may be of a type: one that its formal has. A Constant is of the type of its value at every version:
+/// True if a result may be of a type: one that its formal has. A Constant is of the type of its value at every version:
 /// version 1 lists floats only, but exporters wrote shapes and labels with it, which checkers and runtimes take.
 fn may_give(schema: &OpSchema, formal: &Formal, ty: &Type) -> bool {
     schema.types_of(formal).admits(ty) || schema.kind == OpKind::Constant && matches!(ty, Type::Tensor(_))

@@ -77,7 +77,7 @@ impl Facts {
     pub fn call_attrs(&self) -> &[Attr] {
         self.call_attrs.as_deref().unwrap_or_default()
     }
-    /// Whether the body of a function is being inferred, for one of its calls.
+    /// True if the body of a function is being inferred, for one of its calls.
     pub fn in_call(&self) -> bool {
         self.call_attrs.is_some()
     }
@@ -97,7 +97,7 @@ impl Types {
     pub fn of<'a>(&'a self, module: &'a Module, value: Value) -> &'a Type {
         self.0[value].as_ref().unwrap_or(&module.value(value).ty)
     }
-    /// Whether inference has reached a value.
+    /// True if inference has reached a value.
     pub fn has(&self, value: Value) -> bool {
         self.0[value].is_some()
     }

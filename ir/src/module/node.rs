@@ -89,7 +89,7 @@ pub struct Dirty {
 }
 
 impl Dirty {
-    /// Whether anything changed.
+    /// True if anything changed.
     pub fn any(self) -> bool {
         self.operands || self.results || self.attrs || self.header || self.callee
     }
@@ -177,7 +177,7 @@ impl NodeData {
     pub fn bodies(&self) -> impl Iterator<Item = GraphId> + '_ {
         self.attrs.iter().flat_map(|a| a.value.graphs().iter().copied())
     }
-    /// Whether the node is still in its graph.
+    /// True if the node is still in its graph.
     #[inline]
     pub fn is_alive(&self) -> bool {
         self.alive

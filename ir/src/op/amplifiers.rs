@@ -94,12 +94,12 @@ pub fn amplifier(kind: OpKind, operand: usize) -> Option<&'static Amplifier> {
     AMPLIFIERS.iter().find(|row| row.kind == kind && row.operand == operand)
 }
 
-/// Whether the operator is undefined, infinite or infinitely steep where the operand is 0.
+/// True if the operator is undefined, infinite or infinitely steep where the operand is 0.
 pub fn singular_at_zero(kind: OpKind, operand: usize) -> bool {
     amplifier(kind, operand).is_some_and(|row| row.what == Amplified::Zero)
 }
 
-/// Whether the result repeats as the first operand grows, so that the absolute error of a large operand counts.
+/// True if the result repeats as the first operand grows, so that the absolute error of a large operand counts.
 pub fn is_periodic(kind: OpKind) -> bool {
     amplifier(kind, 0).is_some_and(|row| row.what == Amplified::Angle)
 }

@@ -105,7 +105,7 @@ pub fn lookup_overload(domain: &str, name: &str, overload: &str, opset: u16) -> 
     }
 }
 
-/// Whether others than the table's may define operators of the domain, as they may define versions of the table's:
+/// True if others than the table's may define operators of the domain, as they may define versions of the table's:
 /// it is none of ONNX's. What a node of such a domain is that does not fit its schema is not known.
 pub fn is_open(domain: &str) -> bool {
     latest_opset(domain).is_none()

@@ -324,14 +324,14 @@ fn limits(formals: &[SignatureFormal]) -> (u32, u32) {
     (u32::from(narrow(least)), greatest)
 }
 
-/// Whether a name of a type variable can be told from what stands around it in pins and in the text form.
+/// True if a name of a type variable can be told from what stands around it in pins and in the text form.
 fn is_word(text: &str) -> bool {
     let mut bytes = text.bytes();
     bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
         && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-/// Whether the element type has a bit in a [`TypeSet`].
+/// True if the element type has a bit in a [`TypeSet`].
 fn has_bit(dtype: DType) -> bool {
     set(&[dtype]) != TypeSet::EMPTY
 }

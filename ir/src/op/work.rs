@@ -38,7 +38,7 @@ pub fn work(kind: OpKind) -> Work {
     }
 }
 
-/// Whether the operator is one product: MatMul, Gemm, Conv and their like, with at most a bias or an activation behind
+/// True if the operator is one product: MatMul, Gemm, Conv and their like, with at most a bias or an activation behind
 /// it.
 ///
 /// Attentions and recurrences are none: they do several products, of which one reads what another makes.

@@ -77,7 +77,7 @@ pub(super) struct Lines {
     pub(super) roles: Vec<(Symbol, Vec<Name>)>,
     /// Values that broken lines define.
     pub(super) lost: Vec<Name>,
-    /// Whether a broken line does not say what it defines.
+    /// True if a broken line does not say what it defines.
     pub(super) lost_unknown: bool,
 }
 

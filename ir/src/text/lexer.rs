@@ -41,7 +41,7 @@ pub(super) struct Token<'a> {
     /// Its text; for names without the sigil, for strings with the quotes.
     pub(super) text: &'a str,
     pub(super) span: Span,
-    /// Whether it is the first token of its line.
+    /// True if it is the first token of its line.
     pub(super) first: bool,
 }
 

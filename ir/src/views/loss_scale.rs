@@ -48,7 +48,7 @@ pub struct UpdateLossScaleView {
     pub min: Option<f64>,
     /// The greatest scale that grew; without it the scale stays where it would not be finite.
     pub max: Option<f64>,
-    /// Whether an overflow ends the count of steps without one.
+    /// True if an overflow ends the count of steps without one.
     pub reset_good: bool,
 }
 
@@ -80,7 +80,7 @@ impl UpdateLossScaleView {
     }
 }
 
-/// Whether a number of steps can be counted: from 1 to what an i32 holds.
+/// True if a number of steps can be counted: from 1 to what an i32 holds.
 pub(crate) fn is_count(n: i64) -> bool {
     (1..=i64::from(i32::MAX)).contains(&n)
 }

@@ -155,7 +155,7 @@ impl<'a> NodeView<'a> {
         NodeView { actual: Some(actual), facts: None, ..self }
     }
 
-    /// Whether the node is about to run: then what readers of models differ about is decided.
+    /// True if the node is about to run: then what readers of models differ about is decided.
     pub fn is_running(&self) -> bool {
         self.actual.is_some()
     }
@@ -181,7 +181,7 @@ impl<'a> NodeView<'a> {
     pub fn n_results(&self) -> usize {
         self.data().results().len()
     }
-    /// Whether operand `i` is present.
+    /// True if operand `i` is present.
     pub fn has(&self, i: usize) -> bool {
         match self.actual {
             Some(actual) => actual.types.get(i).is_some_and(Option::is_some),
@@ -274,12 +274,12 @@ impl<'a> NodeView<'a> {
             value => Some(value),
         }
     }
-    /// Whether the attribute is a reference that cannot be resolved here: the body of a function seen alone.
+    /// True if the attribute is a reference that cannot be resolved here: the body of a function seen alone.
     pub fn is_unresolved(&self, name: &str) -> bool {
         matches!(find(self.module, self.data().attrs(), name), Some(AttrValue::Reference { .. }))
             && self.attr(name).is_none()
     }
-    /// Whether the node is in the body of a function seen alone and refers to attributes that only a call has.
+    /// True if the node is in the body of a function seen alone and refers to attributes that only a call has.
     pub fn lacks_attributes(&self) -> bool {
         let in_call = self.facts.is_some_and(Facts::in_call)
             || self.actual.is_some_and(|actual| actual.call_attrs.is_some());

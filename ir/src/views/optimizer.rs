@@ -47,7 +47,7 @@ pub struct AdamView {
     pub epsilon: f64,
     /// The decay of the weights: times the learning rate for AdamW.
     pub weight_decay: f64,
-    /// Whether means are corrected for having begun at 0.
+    /// True if means are corrected for having begun at 0.
     pub bias_correction: bool,
     /// The element type of the low copy; `None` if the node makes none.
     pub w_lo: Option<DType>,

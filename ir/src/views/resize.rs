@@ -23,7 +23,7 @@ pub enum Target {
     Scales {
         /// One factor per axis.
         scales: Vec<f64>,
-        /// Whether they apply to a region.
+        /// True if they apply to a region.
         cropped: bool,
     },
     /// Extents.
@@ -82,7 +82,7 @@ pub struct SamplingView {
     pub interpolation: Interpolation,
     /// Which position of the input an element of the result is at.
     pub coordinates: Coordinates,
-    /// Whether elements of a smaller result take in all elements that they stand for.
+    /// True if elements of a smaller result take in all elements that they stand for.
     pub antialias: bool,
     /// The coefficient of the cubic.
     pub cubic_coeff_a: f32,
@@ -146,7 +146,7 @@ pub struct ResizeView {
     pub axes: Vec<usize>,
     /// What the extents follow from.
     pub target: Target,
-    /// Whether the node is about to run. Then an extent that readers of models differ about is what ONNX Runtime
+    /// True if the node is about to run. Then an extent that readers of models differ about is what ONNX Runtime
     /// computes: the product in f32, whatever the region is.
     pub decided: bool,
 }

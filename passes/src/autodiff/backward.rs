@@ -205,7 +205,7 @@ impl Backward<'_> {
         })
     }
 
-    /// Whether an operand needs a gradient.
+    /// True if an operand needs a gradient.
     pub fn needs(&self, i: usize) -> bool {
         self.operand(i).is_some_and(|value| self.needs[value])
     }

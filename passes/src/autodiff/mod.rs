@@ -217,7 +217,7 @@ const UNREACHED: Words = Words { no: "error", yes: "freeze" };
 pub struct Autodiff {
     /// Whether a parameter that the loss does not depend on is left without a gradient; otherwise it is an error.
     pub freezes_unreached: bool,
-    /// Whether gradients leave the graph, each as an output called after its parameter: `w.grad`.
+    /// True if gradients leave the graph, each as an output called after its parameter: `w.grad`.
     pub gives_gradients: bool,
     /// Gradients of operators that the table does not know.
     pub custom: CustomGradients,
@@ -381,7 +381,7 @@ impl Autodiff {
     }
 }
 
-/// Whether what a node computes depends on an operand in a way that can be differentiated.
+/// True if what a node computes depends on an operand in a way that can be differentiated.
 pub(crate) fn depends_on(module: &Module, node: Node, slot: usize) -> bool {
     rules::of(module, node).depends_on(slot)
 }
@@ -446,7 +446,7 @@ fn of_node(module: &Module, node: Option<Node>, error: &RuleError) -> PassError 
 /// From this opset on, there is everything that rules insert.
 const OPSET: u16 = 18;
 
-/// Whether a node is a call of a function of the model.
+/// True if a node is a call of a function of the model.
 fn is_call(module: &Module, node: Node) -> bool {
     matches!(module.node(node).op, Op::Call(_))
 }

@@ -367,7 +367,7 @@ impl<'a> CostModel<'a> {
         (picoseconds(full, bandwidth), picoseconds(low, bandwidth))
     }
 
-    /// Whether a node has a value within a kernel alone.
+    /// True if a node has a value within a kernel alone.
     fn is_inside(&self, view: &NodeView<'_>, side: Side, value: Value) -> bool {
         match side {
             Side::Read(slot) => u32::try_from(slot).is_ok_and(|slot| self.fusions.reads(view.node, slot)),

@@ -54,23 +54,23 @@ impl Cx<'_> {
         flow::decision(self.module, var).map(|decision| decision.class)
     }
 
-    /// Whether a variable is that of a single product.
+    /// True if a variable is that of a single product.
     pub(super) fn is_product(&self, var: Var) -> bool {
         self.class(var) == Some(Class::Allow) && self.kind(var.node).is_some_and(op::is_single_product)
     }
 
-    /// Whether a variable is that of an operator between products.
+    /// True if a variable is that of an operator between products.
     fn is_between(&self, var: Var) -> bool {
         matches!(self.class(var), Some(Class::Infer | Class::Clear))
     }
 
-    /// Whether the range of a value is unknown, and nothing says that it is small.
+    /// True if the range of a value is unknown, and nothing says that it is small.
     fn is_unknown(&self, value: Value) -> bool {
         let small = self.numerics.interval(self.module, value).is_some_and(|i| i.magnitude() <= SMALL);
         self.numerics.properties(self.module, value).has(Properties::UNKNOWN_RANGE) && !small
     }
 
-    /// Whether a constant has large numbers of several magnitudes: a table of distances, not a mask ([`SPREAD`]).
+    /// True if a constant has large numbers of several magnitudes: a table of distances, not a mask ([`SPREAD`]).
     fn is_spread(&mut self, value: Value) -> Result<bool, PassError> {
         let stats = self.known(value)?.map(|known| known.stats);
         Ok(stats
@@ -179,7 +179,7 @@ pub(super) fn choice(cx: &mut Cx<'_>) -> Result<(), PassError> {
     Ok(())
 }
 
-/// Whether an operand of a variable is an input of the model.
+/// True if an operand of a variable is an input of the model.
 fn reads_raw(cx: &Cx<'_>, var: Var) -> bool {
     let mut operands = flow::operands_of(cx.module, var);
     operands.any(|(_, value)| cx.numerics.properties(cx.module, value).has(Properties::RAW))
@@ -300,7 +300,7 @@ fn is_small(cx: &Cx<'_>, node: Node, work: u64) -> bool {
     multiplications(cx, node) <= (work / SMALL_SHARE).max(FEW_MULTIPLICATIONS)
 }
 
-/// Whether a product has a third operand that it adds, and that is sums of squares.
+/// True if a product has a third operand that it adds, and that is sums of squares.
 fn adds_norms(cx: &Cx<'_>, node: Node) -> bool {
     let third = cx.operand(node, 2).filter(|_| cx.kind(node) != Some(OpKind::Einsum));
     third.is_some_and(|value| cx.numerics.properties(cx.module, value).has(Properties::SUMMED_SQUARES))
@@ -328,7 +328,7 @@ pub(super) fn saturation(cx: &mut Cx<'_>) -> Result<(), PassError> {
     Ok(())
 }
 
-/// Whether a variable makes numbers between 0 and 1 that are neither.
+/// True if a variable makes numbers between 0 and 1 that are neither.
 fn is_probability(cx: &Cx<'_>, var: Var) -> bool {
     matches!(cx.kind(var.node), Some(OpKind::Sigmoid | OpKind::Softmax))
 }

@@ -305,7 +305,7 @@ impl Cx<'_> {
     }
 }
 
-/// Whether an operator is one of the four of arithmetic on two operands.
+/// True if an operator is one of the four of arithmetic on two operands.
 fn is_arithmetic(kind: OpKind) -> bool {
     matches!(kind, OpKind::Add | OpKind::Sub | OpKind::Mul | OpKind::Div)
 }

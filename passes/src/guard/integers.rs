@@ -70,7 +70,7 @@ fn leaves(cx: &Cx<'_>, node: Node) -> Option<Sink> {
     (op::moves(kind, 0).is_some() && from.is_float() && to.is_integer()).then_some(Sink::Integer)
 }
 
-/// Whether a number passes through the variable.
+/// True if a number passes through the variable.
 fn carries(cx: &Cx<'_>, var: Var) -> bool {
     flow::decision(cx.module, var).is_some()
 }
@@ -111,7 +111,7 @@ fn accumulators(cx: &mut Cx<'_>) -> Result<(), PassError> {
     Ok(())
 }
 
-/// Whether a variable is that of a product, with a constant, of integers of 8 bits in floats that may leave the range.
+/// True if a variable is that of a product, with a constant, of integers of 8 bits in floats that may leave the range.
 ///
 /// A factor is taken for such integers if it is one of `integers`, by how it is computed, or if the constant is a
 /// quantized weight: many integers, of which some are beyond what is written by hand. For example, 512 terms of 255 ·
@@ -288,7 +288,7 @@ fn walk_backward(cx: &Cx<'_>, nodes: &[Node], digits: &FxHashSet<Var>, found: &m
     }
 }
 
-/// Whether the outcome of a comparison leads into a cast to an integer and nowhere else, if the node compares.
+/// True if the outcome of a comparison leads into a cast to an integer and nowhere else, if the node compares.
 fn outcome(cx: &Cx<'_>, node: Node, found: &Backward) -> Option<bool> {
     cx.kind(node).filter(|&kind| op::compares(kind))?;
     let outcome = cx.module.node(node).result(0)?;
@@ -297,7 +297,7 @@ fn outcome(cx: &Cx<'_>, node: Node, found: &Backward) -> Option<bool> {
     Some(readers.all(|reader| reader.operand().is_some_and(|(node, _)| leads(node))))
 }
 
-/// Whether a node subtracts from a value its integer part: what is left is a position within a cell.
+/// True if a node subtracts from a value its integer part: what is left is a position within a cell.
 fn is_remainder(cx: &Cx<'_>, node: Node) -> bool {
     let data = cx.module.node(node);
     let whole = data.operand(1).and_then(|value| cx.module.producer(flow::behind_casts(cx.module, value)));

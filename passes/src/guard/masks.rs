@@ -31,7 +31,7 @@ struct LargeConstant {
 }
 
 impl LargeConstant {
-    /// Whether the constant does not fit, and nothing on the way scaled it down.
+    /// True if the constant does not fit, and nothing on the way scaled it down.
     fn is_beyond(&self, cx: &Cx<'_>) -> bool {
         // The largest number of the format may be what an earlier run has clamped to it.
         let max_abs = f64::from(self.max_abs);

@@ -305,7 +305,7 @@ impl Cx<'_> {
         self.free.iter().copied().filter(|&var| flow::is_free(self.module, var)).collect()
     }
 
-    /// Whether nodes have bodies, into which and out of which walks have to follow.
+    /// True if nodes have bodies, into which and out of which walks have to follow.
     fn has_bodies(&self) -> bool {
         flow::graphs(self.module).len() > 1
     }

@@ -27,7 +27,7 @@ pub struct ConstantStats {
     pub min: f32,
     /// Greatest finite value; 0 if there is none.
     pub max: f32,
-    /// Whether all values are integers.
+    /// True if all values are integers.
     pub integers: bool,
 }
 

@@ -64,7 +64,7 @@ pub struct Wants {
     pub to: Option<DType>,
     /// Which inputs and outputs keep their types.
     pub keep_io: Option<KeepIo>,
-    /// Whether a training step keeps weights in fp32 that are read in 16 bits only.
+    /// True if a training step keeps weights in fp32 that are read in 16 bits only.
     pub master_weights: Option<bool>,
 }
 
@@ -287,7 +287,7 @@ impl Policy {
         self.replay.get(&(path.to_owned(), var.to_owned())).copied()
     }
 
-    /// Whether pins spoke of casts in the earlier run.
+    /// True if pins spoke of casts in the earlier run.
     pub fn has_replayed_pins(&self) -> bool {
         !self.replayed_pins.is_empty()
     }

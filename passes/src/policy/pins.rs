@@ -133,11 +133,11 @@ impl Pattern {
     pub fn var(&self) -> Option<&str> {
         self.split.as_ref().map(|(_, var)| var.as_str())
     }
-    /// Whether it matches a name, without a type variable.
+    /// True if it matches a name, without a type variable.
     pub fn matches(&self, name: &str) -> bool {
         self.whole.matches(name)
     }
-    /// Whether it may match more than one name.
+    /// True if it may match more than one name.
     pub fn is_glob(&self) -> bool {
         self.whole.is_wide() || self.split.as_ref().is_some_and(|(name, _)| name.is_wide())
     }
@@ -149,7 +149,7 @@ pub struct Reading<'a> {
     name: &'a Name,
     /// The type variable that it is about; all of them without it.
     pub var: Option<&'a str>,
-    /// Whether it is the name of one node or value.
+    /// True if it is the name of one node or value.
     pub exact: bool,
 }
 
@@ -158,7 +158,7 @@ impl<'a> Reading<'a> {
     pub fn text(&self) -> &'a str {
         &self.name.text
     }
-    /// Whether it matches a name.
+    /// True if it matches a name.
     pub fn matches(&self, name: &str) -> bool {
         if self.exact { self.name.text == name } else { self.name.matches(name) }
     }
@@ -166,9 +166,9 @@ impl<'a> Reading<'a> {
 
 /// The names in a model: an exact one is looked up, for others all are gone through.
 pub trait Names {
-    /// Whether something is called that.
+    /// True if something is called that.
     fn has(&self, name: &str) -> bool;
-    /// Whether something that is called so passes the test.
+    /// True if something that is called so passes the test.
     fn any(&self, test: &dyn Fn(&str) -> bool) -> bool;
 }
 
@@ -249,7 +249,7 @@ impl Kind<'_, '_> {
 }
 
 impl<'a> Pins<'a> {
-    /// Whether nothing is pinned.
+    /// True if nothing is pinned.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty() && self.values.is_empty()
     }
@@ -373,7 +373,7 @@ fn read<'a>(name: &'a Name, var: Option<&'a str>, names: &impl Names) -> Option<
     (exact || name.is_wide() && names.any(&|n| name.matches(n))).then_some(Reading { name, var, exact })
 }
 
-/// Whether a rule is that of a pin.
+/// True if a rule is that of a pin.
 pub(crate) fn is_pin(rule: &str) -> bool {
     rule.starts_with("pin:")
 }

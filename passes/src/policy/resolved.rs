@@ -132,7 +132,7 @@ impl Policy {
         serde_json::to_string_pretty(&resolved).expect("it has only strings as keys") + "\n"
     }
 
-    /// Whether the policy is the preset of its name, and nothing has been put on top.
+    /// True if the policy is the preset of its name, and nothing has been put on top.
     pub fn is_preset(&self) -> bool {
         Policy::preset(&self.name).is_ok_and(|preset| preset.to_json() == self.to_json())
     }

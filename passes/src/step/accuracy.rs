@@ -75,7 +75,7 @@ fn only_classification(module: &Module, loss: Value) -> Option<Node> {
     }
 }
 
-/// Whether a value has elements of an input and no others.
+/// True if a value has elements of an input and no others.
 fn is_of_input(module: &Module, mut value: Value) -> bool {
     loop {
         let Some((node, _)) = module.producer(value) else {

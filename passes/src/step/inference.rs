@@ -70,7 +70,7 @@ const OF: Words = Words { no: "model", yes: "loss" };
 /// The pass.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Inference {
-    /// Whether the loss is what stays, with weights as inputs, instead of the forward model.
+    /// True if the loss is what stays, with weights as inputs, instead of the forward model.
     pub of_loss: bool,
 }
 

@@ -143,7 +143,7 @@ pub struct Loss {
     pub spec: LossSpec,
     /// The input of targets: one of the model's, or a new one.
     pub target: String,
-    /// Whether it is computed in fp32 whatever the policy says.
+    /// True if it is computed in fp32 whatever the policy says.
     pub keeps_fp32: bool,
 }
 
@@ -460,7 +460,7 @@ impl Loss {
     }
 }
 
-/// Whether two shapes have as many axes, and no extents that are known to differ: a target [N, 1] of a prediction [N, 2]
+/// True if two shapes have as many axes, and no extents that are known to differ: a target [N, 1] of a prediction [N, 2]
 /// would be broadcast, to a loss that nobody has asked for.
 fn may_be_one_shape(a: Option<&Shape>, b: Option<&Shape>) -> bool {
     let differ = |(a, b): (&Dim, &Dim)| matches!((a.known(), b.known()), (Some(a), Some(b)) if a != b);

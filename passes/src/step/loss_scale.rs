@@ -54,7 +54,7 @@ pub struct Dynamic {
     pub min: Option<f64>,
     /// It never grows beyond; without it, it grows while it is a finite f32.
     pub max: Option<f64>,
-    /// Whether a step that is not finite sets the count of finite ones back to 0.
+    /// True if a step that is not finite sets the count of finite ones back to 0.
     pub reset_good_on_overflow: bool,
     /// What becomes of a step that is not finite.
     pub on_overflow: OnOverflow,
@@ -155,7 +155,7 @@ impl Dynamic {
 /// The numbers that can be loss scales.
 const SCALES: &str = "a number that f32 holds and whose reciprocal is finite in f32";
 
-/// Whether a number is a loss scale. Gradients are multiplied with its reciprocal in f32, which is infinite for numbers
+/// True if a number is a loss scale. Gradients are multiplied with its reciprocal in f32, which is infinite for numbers
 /// below 2.94e-39: every step would be skipped.
 fn is_scale(scale: f64) -> bool {
     #[expect(clippy::cast_possible_truncation, reason = "a loss scale is an f32")]

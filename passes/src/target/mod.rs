@@ -71,7 +71,7 @@ pub struct OpSet {
 pub const GROUPS: [&str; 3] = ["@products", "@elementwise", "@moves"];
 
 impl OpSet {
-    /// Whether an operator is in it.
+    /// True if an operator is in it.
     pub fn contains(&self, schema: &OpSchema) -> bool {
         let group = match op::work(schema.kind) {
             Work::Product => self.products,
@@ -233,22 +233,22 @@ impl Profile {
         }
     }
 
-    /// Whether an operator has a kernel for a format. One that lacks it is run in fp32, between casts.
+    /// True if an operator has a kernel for a format. One that lacks it is run in fp32, between casts.
     pub fn has_kernel(&self, schema: &OpSchema, format: DType) -> bool {
         self.kernels(format).is_none_or(|kernels| kernels.has(schema))
     }
 
-    /// Whether an operator computes in fp32 inside, whatever it reads and writes.
+    /// True if an operator computes in fp32 inside, whatever it reads and writes.
     pub fn is_fp32_inside(&self, schema: &OpSchema) -> bool {
         self.fp32_inside.ops.contains(schema)
     }
 
-    /// Whether the result of an operator is its operand, read with another shape.
+    /// True if the result of an operator is its operand, read with another shape.
     pub fn is_view(&self, schema: &OpSchema) -> bool {
         self.views.ops.contains(schema)
     }
 
-    /// Whether two operators become one kernel, if one reads what the other makes.
+    /// True if two operators become one kernel, if one reads what the other makes.
     pub fn is_fused(&self, from: &OpSchema, to: &OpSchema) -> bool {
         self.fusions.iter().any(|fusion| fusion.from.contains(from) && fusion.to.contains(to))
     }

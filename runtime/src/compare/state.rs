@@ -59,11 +59,11 @@ pub(super) struct State<'a> {
     found: Comparison,
     max_ulp: f64,
     pub(super) max_want: f64,
-    /// Whether elements are floats: `max_want` is known before they are compared.
+    /// True if elements are floats: `max_want` is known before they are compared.
     pub(super) is_float: bool,
-    /// Whether an element is wanted that is not finite.
+    /// True if an element is wanted that is not finite.
     wants_special: bool,
-    /// Whether units in the last place are measured.
+    /// True if units in the last place are measured.
     counts_ulps: bool,
     /// What the sums are of is multiplied by this, so that they are finite where the elements wanted are huge.
     pub(super) scale: f64,

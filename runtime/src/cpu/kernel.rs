@@ -52,7 +52,7 @@ pub enum KernelError {
 }
 
 impl KernelError {
-    /// Whether the system refused memory.
+    /// True if the system refused memory.
     pub fn is_no_memory(&self) -> bool {
         matches!(self, KernelError::Host(error) if error.is_no_memory())
     }
@@ -124,12 +124,12 @@ impl Site<'_> {
         self.view.kind()
     }
 
-    /// Whether operand `i` is there.
+    /// True if operand `i` is there.
     pub(crate) fn has(&self, i: usize) -> bool {
         self.view.has(i)
     }
 
-    /// Whether result `j` is asked for.
+    /// True if result `j` is asked for.
     pub(crate) fn wants(&self, j: usize) -> bool {
         self.results.get(j).is_some_and(Option::is_some)
     }
@@ -214,7 +214,7 @@ pub(crate) struct Io<'a> {
 }
 
 impl<'a> Io<'a> {
-    /// Whether operand `i` is there. One that is computed in place is.
+    /// True if operand `i` is there. One that is computed in place is.
     pub(crate) fn has(&self, i: usize) -> bool {
         self.taken.iter().any(|&(_, operand)| operand == i)
             || self.operands.get(i).is_some_and(Option::is_some)
@@ -241,17 +241,17 @@ impl<'a> Io<'a> {
         self.tensor(i)?.bytes().ok_or_else(|| OpError::operand(i, "numbers", "strings").into())
     }
 
-    /// Whether result `j` has the bytes of an operand before it is written.
+    /// True if result `j` has the bytes of an operand before it is written.
     pub(crate) fn is_in_place(&self, j: usize) -> bool {
         self.taken.iter().any(|&(result, _)| result == j)
     }
 
-    /// Whether result `j` is asked for.
+    /// True if result `j` is asked for.
     pub(crate) fn wants(&self, j: usize) -> bool {
         !matches!(self.results.get(j), None | Some(Out::Absent))
     }
 
-    /// Whether the kernel says itself what result `j` is, with [`emit`](Self::emit).
+    /// True if the kernel says itself what result `j` is, with [`emit`](Self::emit).
     pub(crate) fn is_free(&self, j: usize) -> bool {
         matches!(self.results.get(j), Some(Out::Free(_)))
     }

@@ -70,7 +70,7 @@ pub enum HostError {
 }
 
 impl HostError {
-    /// Whether the system refused memory.
+    /// True if the system refused memory.
     pub fn is_no_memory(&self) -> bool {
         match self {
             HostError::OutOfMemory { .. } | HostError::NoMemory { .. } => true,

@@ -39,11 +39,11 @@ pub struct Needs {
     pub in_place: SmallVec<[usize; 2]>,
     /// Other results, each with the operand in whose place it can compute it.
     pub others_in_place: SmallVec<[(usize, usize); 2]>,
-    /// Whether its first result has the bytes of its first operand: nothing is computed.
+    /// True if its first result has the bytes of its first operand: nothing is computed.
     pub view: bool,
-    /// Whether its results are owned by the backend and not in the arena: those of nodes with bodies.
+    /// True if its results are owned by the backend and not in the arena: those of nodes with bodies.
     pub on_heap: bool,
-    /// Whether its results are there already: they depend on constants alone.
+    /// True if its results are there already: they depend on constants alone.
     pub is_constant: bool,
 }
 
@@ -76,7 +76,7 @@ pub struct State {
     pub now: u32,
     /// Its next value.
     pub next: u32,
-    /// Whether the next value has to be copied into the place of the input when all steps are done.
+    /// True if the next value has to be copied into the place of the input when all steps are done.
     pub copied: bool,
 }
 
@@ -126,7 +126,7 @@ pub struct Step {
     pub results: SmallVec<[Option<u32>; 2]>,
     /// Results that are computed in the place of operands: which result, and which operand.
     pub in_place: SmallVec<[(usize, usize); 3]>,
-    /// Whether nothing is computed: the first result is a view of the first operand.
+    /// True if nothing is computed: the first result is a view of the first operand.
     pub view: bool,
     /// Its scratch memory in the arena: offset and bytes.
     pub scratch: (usize, usize),
@@ -135,7 +135,7 @@ pub struct Step {
 }
 
 impl Step {
-    /// Whether a result is computed in the place of operand `slot`, which is not read by itself then.
+    /// True if a result is computed in the place of operand `slot`, which is not read by itself then.
     pub fn takes(&self, slot: usize) -> bool {
         self.in_place.iter().any(|&(_, operand)| operand == slot)
     }
@@ -318,7 +318,7 @@ impl Planner {
         }
     }
 
-    /// Whether `result` is the next value of the state in `storage` and nothing reads that after step `at`.
+    /// True if `result` is the next value of the state in `storage` and nothing reads that after step `at`.
     fn ends_state(&self, at: usize, result: usize, storage: usize) -> bool {
         let is_next = self.of_next.get(&result).is_some_and(|storages| storages.contains(&storage));
         is_next && self.storages[storage].read <= at

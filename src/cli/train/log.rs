@@ -111,7 +111,7 @@ impl Log {
         self.last
     }
 
-    /// Whether it has an evaluation after this step.
+    /// True if it has an evaluation after this step.
     pub(super) fn has_evaluation(&self, step: u64) -> bool {
         self.evaluated == Some(step)
     }

@@ -9,7 +9,7 @@ use ampc::onnx::bytes::SourceBytes;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Whether two paths lead to one file.
+/// True if two paths lead to one file.
 pub(super) fn is_same(a: &Path, b: &Path) -> bool {
     // Of a file that is not there yet, the folder is.
     let canonical = |path: &Path| {

@@ -97,7 +97,7 @@ fn each_use(module: &Module, mut work: Vec<Value>, mut visit: impl FnMut(Node, u
     }
 }
 
-/// Whether all that is done with an input is to add it to what nodes compute on the way to a Softmax: once the sum is
+/// True if all that is done with an input is to add it to what nodes compute on the way to a Softmax: once the sum is
 /// made, it may be scaled, bounded and moved. Of one that is a mask by its name some of it is enough.
 fn is_added_to_scores(module: &Module, input: Value, is_named: bool) -> bool {
     let mut sums: Vec<Value> = Vec::new();
@@ -155,7 +155,7 @@ fn chooses_scores(module: &Module, input: Value) -> bool {
     is_flag && chosen.into_iter().any(|value| given(value) || reaches_softmax(module, value))
 }
 
-/// Whether a value goes into a Softmax after nothing but sums, scales, bounds and moves.
+/// True if a value goes into a Softmax after nothing but sums, scales, bounds and moves.
 fn reaches_softmax(module: &Module, value: Value) -> bool {
     let mut reaches = false;
     each_use(module, vec![value], |node, slot| {
@@ -177,7 +177,7 @@ fn reaches_softmax(module: &Module, value: Value) -> bool {
     reaches
 }
 
-/// Whether all that an operator does with an operand is to move it.
+/// True if all that an operator does with an operand is to move it.
 fn moves_whole(kind: OpKind, slot: u32) -> bool {
     ampc_ir::op::moves(kind, slot as usize).is_some()
 }

@@ -327,7 +327,7 @@ fn ending(path: &Path) -> String {
     path.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase()
 }
 
-/// Whether a folder has `input_0.pb`.
+/// True if a folder has `input_0.pb`.
 fn is_set(path: &Path) -> bool {
     path.join("input_0.pb").is_file()
 }

@@ -37,7 +37,7 @@ pub struct Position {
     pub samples: u64,
     /// The seed of their order; none if it is that of the data.
     pub seed: Option<u64>,
-    /// Whether an epoch leaves out samples that are fewer than a batch.
+    /// True if an epoch leaves out samples that are fewer than a batch.
     pub drops_incomplete: bool,
 }
 

@@ -61,7 +61,7 @@ pub struct TrainingOptions {
     pub schedule: Schedule,
     /// The seed of the order of samples.
     pub seed: u64,
-    /// Whether samples are shuffled, anew in every epoch.
+    /// True if samples are shuffled, anew in every epoch.
     pub shuffles: bool,
     /// What becomes of the samples of an epoch that are fewer than a batch; by default they are kept if the step takes any
     /// number.

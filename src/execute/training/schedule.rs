@@ -82,7 +82,7 @@ impl Schedule {
         }
     }
 
-    /// Whether the rate of a step depends on how many there are.
+    /// True if the rate of a step depends on how many there are.
     pub fn depends_on_steps(&self) -> bool {
         self.steps.is_none() && self.kind != ScheduleKind::Constant
     }
@@ -149,7 +149,7 @@ impl FromStr for Schedule {
 /// What is expected of a rate.
 const RATE: &str = "a finite learning rate, 0 or more";
 
-/// Whether a number is a rate that f32 holds, in which a step takes it.
+/// True if a number is a rate that f32 holds, in which a step takes it.
 fn is_rate(rate: f64) -> bool {
     (0.0..=f64::from(f32::MAX)).contains(&rate)
 }

@@ -67,7 +67,7 @@ impl<'a> Comparer<'a> {
         (self.done, self.closed) = (Closed::default(), Closed::default());
     }
 
-    /// Whether a value was computed, and never by the other model as well.
+    /// True if a value was computed, and never by the other model as well.
     pub(super) fn is_lone(&self, value: Value) -> bool {
         self.missed.contains(&value) && !self.errors.contains_key(&value)
     }

@@ -142,7 +142,7 @@ impl Warning {
         }
     }
 
-    /// Whether it says how the model is read, which matters to those who run it as well; the others are about what
+    /// True if it says how the model is read, which matters to those who run it as well; the others are about what
     /// is written and how it is judged.
     pub fn is_about_reading(&self) -> bool {
         match self {

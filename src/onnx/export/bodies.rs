@@ -27,12 +27,12 @@ pub(super) struct Functions {
 }
 
 impl Functions {
-    /// Whether the function whose message starts here is copied.
+    /// True if the function whose message starts here is copied.
     pub(super) fn keep(&self, start: u64) -> bool {
         self.kept.contains(&start)
     }
 
-    /// Whether they are the functions of the source.
+    /// True if they are the functions of the source.
     pub(super) fn are_those_of(&self, source: &Source) -> bool {
         self.new.is_empty() && self.kept.len() == source.bodies.len()
     }

@@ -58,7 +58,7 @@ pub enum ExternalData {
 /// How to write a model.
 #[derive(Clone, Debug, Default)]
 pub struct WriteOptions {
-    /// Whether an existing file may be replaced.
+    /// True if an existing file may be replaced.
     pub force: bool,
     /// Where constants go.
     pub external_data: ExternalData,
@@ -73,7 +73,7 @@ pub struct WriteReport {
     pub data_file: Option<(PathBuf, u64)>,
     /// Data files of the source that the model refers to, as the source does, and their bytes.
     pub kept_files: Vec<(PathBuf, u64)>,
-    /// Whether the model is the source, byte for byte.
+    /// True if the model is the source, byte for byte.
     pub identical: bool,
     /// What was noticed.
     pub warnings: Vec<Warning>,
@@ -188,7 +188,7 @@ pub(crate) fn data_files_of(path: &Path) -> Vec<PathBuf> {
     files.into_iter().map(|file| path.with_file_name(file)).collect()
 }
 
-/// Whether [`write()`] will make a data file beside `path`, whatever constants are converted to 16 bits or removed
+/// True if [`write()`] will make a data file beside `path`, whatever constants are converted to 16 bits or removed
 /// unread until then. `false` where that cannot be known yet.
 pub fn needs_data_file(
     module: &Module,
@@ -295,7 +295,7 @@ struct Placement {
     elements: Elements,
     /// Name of the external file; `None` if a model cannot spell it.
     location: Option<Location>,
-    /// Whether references to external files stay.
+    /// True if references to external files stay.
     keep_references: bool,
 }
 
@@ -309,7 +309,7 @@ fn references_changed(module: &Module, source: &Source) -> bool {
     source.external_values.iter().any(|&v| module.value(v).dirty)
 }
 
-/// Whether a model at `path` may refer to the external files of the source.
+/// True if a model at `path` may refer to the external files of the source.
 fn may_refer(module: &Module, source: &Source, path: &Path) -> bool {
     in_folder_of(source, path) && !references_changed(module, source)
 }

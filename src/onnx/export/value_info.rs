@@ -138,7 +138,7 @@ impl Exporter<'_> {
     }
 }
 
-/// Whether the declared shape may stay although more is known of the type by now.
+/// True if the declared shape may stay although more is known of the type by now.
 fn keeps_shape(declared: &Type, ty: &Type) -> bool {
     declared.meet(ty).is_some()
 }

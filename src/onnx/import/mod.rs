@@ -166,7 +166,7 @@ struct Import<'s> {
     opset_of: FxHashMap<(Option<usize>, Symbol), u16>,
     /// What may have been meant by names of operators that do not exist, by domain and name.
     similar: FxHashMap<(Symbol, Symbol), Option<&'static str>>,
-    /// Whether the attribute that was read last has elements in an external file.
+    /// True if the attribute that was read last has elements in an external file.
     external_attr: bool,
     /// Operators that only ONNX Runtime has at the opset: the first node, and how many there are.
     runtime_only: BTreeMap<(&'static str, u16), (String, usize)>,

@@ -90,7 +90,7 @@ pub(super) struct RawNode {
     pub(super) outputs: SmallVec<[Option<Symbol>; 2]>,
     pub(super) attrs: Vec<RawAttr>,
     pub(super) metadata: Vec<(Symbol, Symbol)>,
-    /// Whether elements of an attribute are in an external file.
+    /// True if elements of an attribute are in an external file.
     pub(super) external: bool,
 }
 

@@ -488,7 +488,7 @@ impl<'a, 'm> UpdateBuilder<'a, 'm> {
     }
 }
 
-/// Whether a node of the update casts a weight that is stored low.
+/// True if a node of the update casts a weight that is stored low.
 fn widens(module: &Module, node: Node) -> bool {
     let is_cast = module.node(node).schema().is_some_and(|s| s.kind == OpKind::Cast);
     is_cast && role_of(module, node) == Some(Purpose::MasterWeight.spelling())

@@ -32,7 +32,7 @@ pub(super) struct Weight {
 }
 
 impl Weight {
-    /// Whether its state is in 16 bits.
+    /// True if its state is in 16 bits.
     pub(super) fn is_stored_low(self) -> bool {
         self.low == Some(self.state)
     }

@@ -85,7 +85,7 @@ impl<'a, W> Heads<'a, W> {
 struct Cache {
     new: Layout,
     past: usize,
-    /// Whether they have to be copied to be read.
+    /// True if they have to be copied to be read.
     moves: bool,
 }
 

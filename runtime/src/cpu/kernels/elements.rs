@@ -24,7 +24,7 @@ impl Cell for u128 {}
 
 /// Where the elements of results come from.
 pub(super) trait Movement: Send + Sync + 'static {
-    /// Whether the first result may be in the place of the first operand, whose elements then are none.
+    /// True if the first result may be in the place of the first operand, whose elements then are none.
     const IN_PLACE: bool = false;
 
     /// Writes all elements of results; those of one that nobody asks for are none.

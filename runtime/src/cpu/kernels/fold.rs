@@ -198,7 +198,7 @@ pub(crate) struct Folding {
     gone: Walk,
     /// Neighbouring elements of one result.
     run: usize,
-    /// Whether neighbouring elements are of different results.
+    /// True if neighbouring elements are of different results.
     rows: bool,
     /// Elements of each result.
     pub(crate) count: usize,

@@ -260,7 +260,7 @@ struct Decision {
     split: f64,
     /// What a member is one of.
     members: Vec<f64>,
-    /// Whether NaN is a yes.
+    /// True if NaN is a yes.
     missing: bool,
     yes: Branch,
     no: Branch,

@@ -115,7 +115,7 @@ impl Spread {
 
 /// `(x - mean) / √(var + epsilon) · scale + bias` row by row, or with 0 and the mean of squares for mean and variance.
 struct LayerNorm {
-    /// Whether elements are read as they are; or they are widened, and others added.
+    /// True if elements are read as they are; or they are widened, and others added.
     direct: bool,
     rows: usize,
     /// Elements per row.
@@ -124,7 +124,7 @@ struct LayerNorm {
     epsilon: f64,
     scale: Option<Spread>,
     bias: Option<Spread>,
-    /// Whether each row has a scale and a bias of its own.
+    /// True if each row has a scale and a bias of its own.
     per_row: bool,
     addends: Vec<Spread>,
     /// The results that are mean, inverse deviation and sum.

@@ -47,7 +47,7 @@ impl PadAxis {
         PadAxis { n, before, low, high, extent, stride }
     }
 
-    /// Whether the result has the elements of the operand along it, all of them and nothing else.
+    /// True if the result has the elements of the operand along it, all of them and nothing else.
     fn is_whole(&self) -> bool {
         self.before == 0 && self.extent == self.n
     }

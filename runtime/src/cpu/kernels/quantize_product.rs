@@ -107,7 +107,7 @@ struct Side {
     rows: usize,
     columns: usize,
     zero: Option<Parameter>,
-    /// Whether zero points are by row; by column if not.
+    /// True if zero points are by row; by column if not.
     by_row: bool,
 }
 

@@ -247,7 +247,7 @@ fn sgd_step<T: Real<Wide = f32>>(io: &mut Io<'_>, view: &SgdView, n: usize) -> R
 /// One step of SGD, with what its scalars give.
 struct SgdStep {
     direction: Momentum,
-    /// Whether there is no momentum yet.
+    /// True if there is no momentum yet.
     is_first: bool,
     /// Whether the gradient counts, or is taken as zeros.
     has_gradient: bool,
