@@ -26,7 +26,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What was written.
+/// Summary of the written files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextReport {
     /// Bytes of the text.
@@ -108,7 +108,7 @@ pub fn save(model: &Model, path: &Path, force: bool) -> Result<TextReport, Error
 /// [`save`] that leaves it to a batch to give the files their names.
 ///
 /// # Errors
-/// Those of [`save`].
+/// Errors as for [`save`].
 pub fn stage(model: &Model, path: &Path, force: bool, batch: &mut Batch) -> Result<TextReport, Error> {
     stage_as(model, path, &data_path, force, batch, || {
         let mut printed = print(&model.module, &PrintOptions::default());

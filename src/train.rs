@@ -61,7 +61,7 @@ pub struct TrainOptions {
     pub recomputes: bool,
     /// Keep fp32 weights even if only a cast to 16 bits reads them.
     pub keeps_master_weights: bool,
-    /// Whether the optimizer writes low copies of weights, or every step casts them.
+    /// True if the optimizer writes low copies of weights; otherwise every step casts the weights.
     pub writes_low_copies: bool,
     /// The seed of dropouts in the state that the step begins with.
     pub dropout_seed: u64,
@@ -103,7 +103,7 @@ pub struct TrainStep {
     pub model: Model,
     /// The state in the beginning, by the names of the inputs.
     pub state: State,
-    /// What passes have to say.
+    /// Warnings of passes.
     pub warnings: Vec<Warning>,
 }
 
@@ -248,8 +248,8 @@ pub fn inference_model(mut step: Model, state: &State) -> Result<Model, Error> {
     Ok(step)
 }
 
-/// What evaluates the loss of a step: the loss is its output, weights and running statistics are inputs, and what trains is
-/// in inference mode.
+/// A model that evaluates the loss of a step: the loss is its output, weights and running statistics are
+/// inputs, and nodes with a training mode are in inference mode.
 ///
 /// # Errors
 /// If the model is no step, or does not say which output is the loss.

@@ -27,7 +27,7 @@ pub(crate) struct Emit {
     options: WriteOptions,
 }
 
-/// What was written.
+/// Summary of the written files.
 #[derive(Debug, Default)]
 pub(crate) struct Written {
     pub(crate) bytes: u64,
@@ -40,13 +40,13 @@ pub(crate) struct Written {
     /// Data files of the model that was replaced which stay for others.
     pub(crate) spared: Vec<SparedFile>,
     pub(crate) warnings: Vec<ampc::onnx::Warning>,
-    /// What goes to standard output, if it is text.
+    /// The text for standard output, if the output is text.
     pub(crate) text: String,
 }
 
 impl Emit {
-    /// What the arguments ask for; `by_default` makes the target where none is named, `otherwise` is the form where
-    /// neither option nor name says one.
+    /// Output that the arguments ask for; `by_default` makes the target if no target is named, `otherwise` is
+    /// the form if neither an option nor the name gives the form.
     ///
     /// # Errors
     /// If the arguments contradict each other, or a name has an ending of no form and no option says one.

@@ -1,4 +1,4 @@
-//! What the ending of an output's name says, and what to say of one that means nothing here.
+//! Meaning of the ending of an output's name, and the message for an ending that has no meaning here.
 
 use super::args::EmitArg;
 use super::problem::{Failure, Problem};

@@ -1,5 +1,5 @@
-//! What a signal does: temporary files go, then the program ends with the status that shells expect. That a file has
-//! reached the limit for its size is an error of writing like others, not the end.
+//! Signal handling: removes temporary files, then ends the program with the status that shells expect. That a
+//! file has reached the limit for its size is an error of writing like others, not the end.
 //!
 //! A command that has something to bring to an end first says so ([`defer_first_signal`]): the first signal is then a
 //! request, and the second one ends the program.

@@ -32,7 +32,8 @@ const STATUS: i32 = ampc::ErrorKind::Io.exit_code() as i32;
 thread_local! {
     /// The size of this thread's last allocation that failed; 0 if none did.
     static REFUSED: Cell<usize> = const { Cell::new(0) };
-    /// Whether this thread is ending the program. If another of its allocations fails meanwhile, it exits at once.
+    /// True if this thread is ending the program. If another of its allocations fails meanwhile, it exits at
+    /// once.
     static ENDS: Cell<bool> = const { Cell::new(false) };
 }
 

@@ -118,7 +118,8 @@ fn checkpoint(args: &TrainArgs) -> Result<Checkpoint, Failure> {
     Ok(checkpoint)
 }
 
-/// What was asked for, and for the rest what the run had that wrote the checkpoint.
+/// The options of the command line; options that are not given are taken from the run that wrote the
+/// checkpoint.
 fn options(args: &TrainArgs, position: Option<&Position>) -> Result<TrainingOptions, Failure> {
     let schedule = match (&args.run.lr, position) {
         (Some(schedule), _) => Some(schedule.clone()),
@@ -165,7 +166,7 @@ fn nan_loss(step: u64) -> Failure {
     Failure::of(ErrorKind::InvalidInput, Problem::new("train.nan", message).with_help(help))
 }
 
-/// What an error says of a label that stands for none in PyTorch.
+/// Parts of the error about a label that PyTorch ignores.
 const PYTORCH_IGNORED: [&str; 2] = ["expected a class in", "found -100 in"];
 
 /// How often the line on the terminal is written anew.
@@ -179,7 +180,7 @@ struct Session<'a> {
     training: Training,
     evaluation: Option<Evaluation>,
     log: Option<Log>,
-    /// What the log says of gradients and updates.
+    /// Statistics of gradients and updates for the log.
     watched: Option<(GradientHistograms, LostUpdates)>,
     /// The first step of this run, and the last.
     first: Option<StepRecord>,

@@ -29,7 +29,7 @@ pub(super) type Scope = FxHashMap<Symbol, Option<Value>>;
 
 pub(super) type Opsets = Vec<(Symbol, u16)>;
 
-/// What a constant is known by: name, stored element type, dims, hash.
+/// Key of a constant: name, stored element type, dims, hash.
 type DataKey = (String, DType, Vec<u64>, Option<u128>);
 
 /// A graph to be built.
@@ -133,7 +133,7 @@ pub(super) struct Reader<'p, 't> {
     pub(super) untyped: bool,
 }
 
-/// Values of JSON. What is wrong becomes an error, and `None`.
+/// Values of JSON. An invalid value is reported as an error and read as `None`.
 impl<'p, 't> Reader<'p, 't> {
     pub(super) fn error(&mut self, at: At, expected: impl AsRef<str>, found: impl Into<String>) {
         if self.gave_up() {

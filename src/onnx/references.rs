@@ -20,7 +20,7 @@ pub struct SparedFile {
     pub path: PathBuf,
     /// The model for which it stays, or the folder if that cannot be listed.
     pub model: PathBuf,
-    /// Whether the model refers to the file; otherwise it cannot be read, and may.
+    /// True if the model refers to the file; a model that cannot be read may refer to it.
     pub is_referred_to: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What a module was read from: the file, and where in it every message is.
+//! Source of a module: the file, and the place of every message in it.
 //!
 //! A node or value of the module knows its message by a number, its `origin`, which is an index into the table here.
 //! The writer copies messages of what did not change and patches those of what did.
@@ -44,7 +44,7 @@ pub(crate) struct BodySource {
     pub(crate) form: Form,
     /// The message.
     pub(crate) at: Located,
-    /// True if something calls it. What nothing calls stays where nothing changes.
+    /// True if something calls it. A function that is not called stays at its place if nothing changes.
     pub(crate) called: bool,
 }
 

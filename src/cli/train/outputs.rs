@@ -1,4 +1,4 @@
-//! What a training writes: where it may be written, before any work is done for it.
+//! Outputs of training, whose paths are checked before any work is done.
 
 use super::log::{self, Log};
 use crate::cli::args::TrainArgs;

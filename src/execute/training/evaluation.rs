@@ -15,7 +15,7 @@ use ampc_runtime::{Cpu, DataRef, Executable, HostTensor};
 use rustc_hash::FxHashMap;
 use std::path::Path;
 
-/// What evaluates the loss of a step, with the weights of a [`Trainer`] where they are, BatchNormalization with running
+/// Evaluates the loss of a step with the current weights of a [`Trainer`], BatchNormalization with running
 /// statistics, and no dropout.
 pub struct Evaluation {
     executable: Executable,

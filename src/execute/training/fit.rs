@@ -1,4 +1,4 @@
-//! Whether arrays fit the inputs of a step: element types, dims, and as many samples for all.
+//! Check that arrays fit the inputs of a step: element types, dims, and the same number of samples.
 
 use super::super::inputs::{InputProblem, describe, help_of_type, io_error};
 use super::arrays::Array;
@@ -9,7 +9,7 @@ use ampc_passes::suggest::{did_you_mean, nearest};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What is wrong with the arrays for the inputs of a module: all of it.
+/// All problems with the arrays for the inputs of a module.
 pub(super) struct Problems<'a> {
     pub(super) module: &'a Module,
     pub(super) unread: &'a [String],

@@ -88,7 +88,7 @@ impl Schedule {
     }
 }
 
-/// What the settings of `one-cycle` are by default, as in torch: a start of lr / 25, and an end of the start / 10⁴.
+/// Default settings of `one-cycle`, as in torch: a start of lr / 25, and an end of the start / 10⁴.
 const START: f64 = 25.0;
 const LAST: f64 = 1e4;
 const RISE: f64 = 0.3;
@@ -146,7 +146,7 @@ impl FromStr for Schedule {
     }
 }
 
-/// What is expected of a rate.
+/// Description of a valid rate.
 const RATE: &str = "a finite learning rate, 0 or more";
 
 /// True if a number is a rate that f32 holds, in which a step takes it.

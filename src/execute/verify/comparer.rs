@@ -33,9 +33,9 @@ pub(super) struct Comparer<'a> {
     pub(super) waiting: BTreeMap<(Arc<str>, Arc<str>), Result<Data, HostError>>,
     /// Values that the other one did not compute in the same place.
     missed: FxHashSet<Value>,
-    /// What the model has behind it and the other one has not.
+    /// Scopes that this model has finished and the other has not.
     pub(super) done: Closed,
-    /// What the other one has behind it and the model has not.
+    /// Scopes that the other model has finished and this model has not.
     pub(super) closed: Closed,
 }
 

@@ -22,7 +22,7 @@ const OVERLOADS_SINCE: i64 = 10;
 pub(super) struct Functions {
     /// Where the messages start that are copied.
     kept: FxHashSet<u64>,
-    /// Those that are made, each in a module of its own.
+    /// New functions, each in a module of its own.
     new: Vec<(Module, FunctionId)>,
 }
 

@@ -40,10 +40,10 @@ const MESSAGE_LIMIT: u64 = (1 << 31) - 1;
 const EXTERNAL_MIN: u64 = 1 << 10;
 /// Alignment of constants in an external file, so that readers can map them.
 const EXTERNAL_ALIGN: u64 = 4096;
-/// What a model made from nothing gets.
+/// The IR version of a model that was not read from a file.
 const DEFAULT_IR_VERSION: i64 = 10;
 
-/// Whether constants go to an external file.
+/// Place of large constants: in the model or in an external file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ExternalData {
     /// As in the source; all of them if the model would have 2^31 bytes or more.
@@ -64,7 +64,7 @@ pub struct WriteOptions {
     pub external_data: ExternalData,
 }
 
-/// What was written.
+/// Summary of the written files.
 #[derive(Clone, Debug)]
 pub struct WriteReport {
     /// Bytes of the model.
@@ -75,7 +75,7 @@ pub struct WriteReport {
     pub kept_files: Vec<(PathBuf, u64)>,
     /// True if the model is the source, byte for byte.
     pub identical: bool,
-    /// What was noticed.
+    /// Warnings about the model.
     pub warnings: Vec<Warning>,
 }
 
@@ -222,8 +222,8 @@ pub fn to_bytes(module: &Module, source: Option<&Source>) -> Result<(Vec<u8>, Wr
     Ok((bytes, written.report(None)))
 }
 
-/// What `value_info` says of values and does not hold, for a module whose types have been inferred: the entries that
-/// [`write()`] would leave out of a graph that changed.
+/// False entries of `value_info`, for a module whose types have been inferred: the entries that [`write()`]
+/// would omit from a changed graph.
 ///
 /// # Errors
 /// If the source cannot be read again.

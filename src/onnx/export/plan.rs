@@ -1,4 +1,4 @@
-//! What is as it was in the source, and in which order to go through the graphs.
+//! Parts of the model that are unchanged since the source was read, and the order of the graphs.
 
 use super::{Elements, Exporter};
 use crate::onnx::error::ExportError;

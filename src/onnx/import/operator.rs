@@ -141,7 +141,7 @@ impl Import<'_> {
         opset
     }
 
-    /// What a node computes; `None` if nothing does, which has been reported.
+    /// The operator of a node; `None` if there is no such operator, which has been reported.
     pub(super) fn operator(
         &mut self,
         node: &NodeMessage,
