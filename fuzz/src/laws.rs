@@ -23,7 +23,7 @@ fn among(large: &[LargeConstant]) -> impl Fn(&str, DType, &[u64], Option<u128>) 
     }
 }
 
-/// What is printed parses to the same module and prints to itself.
+/// Printed text parses to the same module and prints to itself.
 pub(crate) fn text(module: &Module) {
     let printed = print(module, &PrintOptions::default());
     if !printed.errors.is_empty() {

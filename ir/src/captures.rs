@@ -1,4 +1,4 @@
-//! What a body captures, in order and by operand slot of the owning node.
+//! Captures of a body, in order and by operand slot of the owning node.
 
 use crate::module::{Def, GraphOwner};
 use crate::{GraphId, Module, Value};
@@ -20,7 +20,7 @@ impl Captures {
         &self.values
     }
 
-    /// Those of an operand slot, in order.
+    /// The captures of an operand slot, in order.
     pub(crate) fn of(&self, slot: u32) -> &[Value] {
         self.by_slot.get(&slot).map_or(&[], |values| values)
     }
@@ -48,7 +48,7 @@ pub struct Captured {
 }
 
 impl Module {
-    /// What a body captures, in order, as writers list it.
+    /// The captures of a body, in order, as writers list them.
     pub fn captured(&self, body: GraphId) -> Vec<Captured> {
         let GraphOwner::Body { node, .. } = self.graph(body).owner else { return Vec::new() };
         let owner = self.node(node);

@@ -24,7 +24,7 @@ pub trait ByteSource: Send + Sync + fmt::Debug {
     fn known_hash(&self, _offset: u64, _len: u64) -> Option<u128> {
         None
     }
-    /// What to call this source in an error message, such as the path of the file.
+    /// Description of this source for error messages, such as the path of the file.
     fn describe(&self) -> String;
 }
 

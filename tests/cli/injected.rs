@@ -1,4 +1,4 @@
-//! What is left when a run is killed, or the system fails it, at each of its system calls.
+//! Files after a kill or a failure at each system call of a run.
 
 use super::support::Dir;
 use super::writing::{content, lasting, model, temporaries};

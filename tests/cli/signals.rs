@@ -1,4 +1,4 @@
-//! What is left when a signal ends a run that writes.
+//! Files after a signal ends a run that writes.
 #![cfg(target_os = "linux")]
 
 use super::support::{self, Dir};

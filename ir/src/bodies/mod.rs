@@ -60,7 +60,7 @@ pub enum Form {
     },
     /// AdamW; the overload is `torch` or `hf`, with `_lo` behind it if there is a low copy.
     AdamW {
-        /// Whose formula it is.
+        /// The variant of AdamW.
         mode: AdamWMode,
         /// True if it makes a low copy.
         lo: bool,
@@ -77,9 +77,9 @@ pub enum Form {
     /// SGD; the overload is `plain`, `momentum` or `nesterov`, with `_zero_grad` behind it for steps that an overflow
     /// does not skip, and `_lo` if there is a low copy.
     Sgd {
-        /// What moves the weights.
+        /// The direction in which the weights move.
         direction: Momentum,
-        /// What becomes of a step with a gradient that is not finite.
+        /// The effect of a gradient that is not finite.
         on_overflow: OnOverflow,
         /// True if it makes a low copy.
         lo: bool,

@@ -34,7 +34,7 @@ pub(super) fn body_formals(view: &NodeView<'_>, body: GraphId) -> Result<Vec<Typ
     Ok(formals)
 }
 
-/// Whether a graph is, or is in, a branch that is never taken.
+/// True if a graph is, or is in, a branch that is never taken.
 pub(super) fn is_idle(module: &Module, mut graph: GraphId, facts: &Facts) -> bool {
     while let GraphOwner::Body { node, attr } = module.graph(graph).owner {
         let view = NodeView::with_facts(module, node, facts).filter(|v| v.kind() == OpKind::If);

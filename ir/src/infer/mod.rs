@@ -55,7 +55,7 @@ use crate::{DType, Dim, Module, Shape, Type, Value};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// What inference knows beside types: the elements of small integer tensors of rank 0 or 1.
+/// Facts of inference besides types: the elements of small integer tensors of rank 0 or 1.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     ints: SecondaryMap<Value, Option<Arc<[Int]>>>,
@@ -114,17 +114,17 @@ impl Types {
     }
 }
 
-/// What inference says of a module.
+/// Result of inferring a module.
 #[derive(Clone, Debug, Default)]
 pub struct Inference {
     /// The type of every value.
     pub types: Types,
-    /// What it knows of elements.
+    /// The known elements.
     pub facts: Facts,
 }
 
-/// What a family function says of the results of a node. It starts with the element types that the schema gives
-/// and unknown shapes; a family function only adds what it knows.
+/// Inferred types of the results of a node. It starts with the element types that the schema gives and unknown
+/// shapes; a family function only adds what it knows.
 #[derive(Clone, Debug)]
 pub struct Inferred {
     /// One type per result, absent ones included.

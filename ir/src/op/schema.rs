@@ -1,4 +1,4 @@
-//! What ONNX says of an operator at one version: the types of the generated table.
+//! Schema of an operator at one version: the types of the generated table.
 //!
 //! The table itself is `generated.rs`, written by `scripts/generate_op_table.py` from the schemas of the pinned
 //! `onnx` package; nothing in it is written by hand.
@@ -179,7 +179,7 @@ pub struct AttrSchema {
     pub kind: AttrKind,
     /// True if it must be present.
     pub required: bool,
-    /// What its absence means.
+    /// The meaning of an absent attribute.
     pub default: AttrDefault,
 }
 
@@ -194,7 +194,7 @@ pub struct OpSchema {
     pub name: &'static str,
     /// The opset that introduced this version.
     pub since: u16,
-    /// Whether this version is deprecated: the operator is gone, or a later version has another meaning
+    /// True if this version is deprecated: the operator is gone, or a later version has another meaning
     /// ([`OpSchema::is_gone`] tells which).
     pub deprecated: bool,
     /// True if only ONNX Runtime has this version in a domain of ONNX's.
@@ -214,7 +214,7 @@ pub struct OpSchema {
     pub attrs: &'static [AttrSchema],
     /// True if ONNX defines the operator by a function body as well.
     pub is_function: bool,
-    /// What a user says of it, if it is of no table ([`Signature`](super::Signature)).
+    /// The declaration by the user, if the operator is in no table ([`Signature`](super::Signature)).
     pub declared: Option<&'static Declared>,
 }
 
@@ -224,7 +224,8 @@ impl OpSchema {
     pub fn is_gone(&self) -> bool {
         self.deprecated && self.kind.newest().deprecated
     }
-    /// Whether a model with this version is valid for ONNX Runtime only: ONNX does not have the version, or deprecates it.
+    /// True if a model with this version is valid for ONNX Runtime only: ONNX does not have the version, or
+    /// deprecates it.
     pub fn is_runtime_only(&self) -> bool {
         self.beside_onnx || self.deprecated && !self.is_gone()
     }

@@ -1,4 +1,4 @@
-//! What operators do with numbers, as far as passes ask: properties beside the precision class.
+//! Numeric traits of operators that passes ask for, besides the precision class.
 //!
 //! They hold for every version of an operator. A test compares each with the names or schemas of all operators, so
 //! that the next one is not forgotten.
@@ -6,7 +6,7 @@
 use super::OpKind as K;
 use super::{AttrDefault, AttrKind, OpKind, OpSchema};
 
-/// What becomes of the sign of elements that are moved.
+/// Effect of a move on the sign of the elements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sign {
     /// It stays.
@@ -15,7 +15,8 @@ pub enum Sign {
     Flipped,
 }
 
-/// Whether the elements of an operand, and no others made from them, are in the results.
+/// Effect on the sign if the results consist of elements of an operand, and of no values computed from them;
+/// else `None`.
 ///
 /// Every element of the results of an operator that moves is an element of one of the operands it moves, converted
 /// to the element type of the result where that differs (Cast), or 0 (Trilu), or a number in an attribute (Pad below
@@ -60,7 +61,7 @@ pub fn moves(kind: OpKind, operand: usize) -> Option<Sign> {
 /// True if the results have every element of the operands, in some order, changed in sign or type at most.
 ///
 /// These are the operators that [move](moves) all of their operands with data and leave nothing out: Concat and
-/// Transpose, but not Slice or Gather. What is largest among the operands is largest in the result.
+/// Transpose, but not Slice or Gather. The largest element of the operands is the largest of the result.
 pub fn moves_all(kind: OpKind) -> bool {
     matches!(
         kind,
@@ -255,7 +256,7 @@ pub fn is_deterministic(kind: OpKind) -> bool {
     )
 }
 
-/// What replaces an operator that is gone, as a message names it; `nothing` for one that is not.
+/// The replacement of an operator that is gone, for messages; `nothing` for an operator that is not gone.
 pub fn replacement(kind: OpKind) -> &'static str {
     match kind {
         K::ImageScaler => "`Mul` and `Add`",
@@ -308,7 +309,7 @@ mod tests {
         assert_eq!(names(|k| (0..3).any(|i| moves(k, i) == Some(Sign::Flipped))), ["Neg"]);
     }
 
-    /// What is moved has the type of the first result, casts aside.
+    /// Moved elements have the type of the first result, except for casts.
     #[test]
     fn moved_operands_have_the_type_of_the_result() {
         for schema in all().iter().filter(|s| moves_any(s.kind) && !s.is_gone()) {

@@ -32,7 +32,7 @@ pub struct AttentionView {
     pub softcap: f32,
     /// The element type in which the softmax is computed, where one is asked for.
     pub softmax: Option<DType>,
-    /// What the fourth result is.
+    /// The content of the fourth result.
     pub scores: Scores,
     /// How far before its own position a query looks, if there is a bound.
     pub left_window: Option<u64>,

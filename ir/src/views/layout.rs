@@ -245,9 +245,9 @@ pub struct PadView<'a> {
     pub part: Part,
     /// The axes; absent means all.
     pub axes: Axes,
-    /// What is filled in: `constant`, `reflect`, `edge` or `wrap`.
+    /// The padding mode: `constant`, `reflect`, `edge` or `wrap`.
     pub mode: &'a str,
-    /// What mode `constant` fills in; absent means 0.
+    /// The padding value of mode `constant`; absent means 0.
     pub value: Bound,
 }
 

@@ -101,7 +101,7 @@ pub struct ArgReduceView {
     pub axis: Option<usize>,
     /// True if it stays with extent 1.
     pub keep: bool,
-    /// Of equal elements, whether the last one counts.
+    /// True if the last of equal elements counts.
     pub last: bool,
 }
 

@@ -16,7 +16,7 @@ pub enum AspectRatio {
     NotSmaller,
 }
 
-/// What the result's extents follow from, per axis of [`ResizeView::axes`].
+/// Source of the extents of the result, per axis of [`ResizeView::axes`].
 #[derive(Clone, PartialEq, Debug)]
 pub enum Target {
     /// Factors; `cropped` if they apply to a region of the input that is not known.
@@ -75,7 +75,7 @@ pub enum Coordinates {
     CropAndResize,
 }
 
-/// What Resize and Upsample have beside the extents.
+/// Attributes of Resize and Upsample besides the extents.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct SamplingView {
     /// How values between elements follow from them.
@@ -86,9 +86,9 @@ pub struct SamplingView {
     pub antialias: bool,
     /// The coefficient of the cubic.
     pub cubic_coeff_a: f32,
-    /// Whether what is outside of the input has no weight; otherwise it is like the border.
+    /// True if elements outside of the input have no weight; otherwise they equal the border.
     pub exclude_outside: bool,
-    /// What is outside of the region's input with [`Coordinates::CropAndResize`].
+    /// The value outside of the region of the input with [`Coordinates::CropAndResize`].
     pub extrapolation_value: f32,
 }
 
@@ -144,7 +144,7 @@ impl SamplingView {
 pub struct ResizeView {
     /// The axes that scales and sizes are about.
     pub axes: Vec<usize>,
-    /// What the extents follow from.
+    /// The source of the extents.
     pub target: Target,
     /// True if the node is about to run. Then an extent that readers of models differ about is what ONNX Runtime
     /// computes: the product in f32, whatever the region is.

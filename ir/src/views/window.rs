@@ -246,7 +246,7 @@ impl ConvView {
     }
 }
 
-/// What ConvTranspose has beside the window.
+/// Attributes of ConvTranspose besides the window.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TransposedView {
     /// Elements added at the end of each axis.
