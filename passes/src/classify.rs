@@ -44,7 +44,7 @@ const LOSS: &str = "loss";
 pub struct Classify {
     /// The format to lower to: f16 or bf16.
     pub to: DType,
-    /// What the user wants.
+    /// The policy.
     pub policy: Arc<Policy>,
 }
 
@@ -140,14 +140,14 @@ fn takes_several_types(schema: &OpSchema, var: Var) -> bool {
     })
 }
 
-/// What a user says of single nodes.
+/// Requests of the user about single nodes.
 struct Wishes<'a> {
     policy: &'a Policy,
     pins: &'a Pins<'a>,
 }
 
 impl Wishes<'_> {
-    /// What speaks of a cast of the author: a pin, a list that denies casts, or either of an earlier run.
+    /// The request about a cast of the author: a pin, a list that denies casts, or either of an earlier run.
     fn of_cast(&self, module: &Module, node: Node, paths: &[&str]) -> Option<String> {
         let is_cast = module.node(node).schema().is_some_and(|s| s.kind == OpKind::Cast);
         if !is_cast || flow::inserted_result(module, node).is_some() {
@@ -229,7 +229,7 @@ struct ByTable {
     class: Class,
     /// The rule behind the class.
     rule: &'static str,
-    /// What the policy makes of classes.
+    /// The base of the policy for classes.
     base: Base,
 }
 
@@ -449,7 +449,7 @@ impl State<'_> {
         self.decide(class, precision, &rule)
     }
 
-    /// Whether something goes into a variable that can be cast on the way in, or all of its group is made low together.
+    /// True if an operand of a variable can be cast, or the whole group of the variable is lowered together.
     fn is_castable(&self, module: &Module, var: Var) -> bool {
         flow::operands_of(module, var).next().is_some() || self.groups.get(var).is_some()
     }
@@ -520,8 +520,8 @@ fn class_by_table(module: &Module, schema: Option<&'static OpSchema>, var: Var, 
     if op::dtype_follows_operand(schema) && absent() { Class::Fixed } else { class }
 }
 
-/// Whether a variable that is f32 may be the format instead: by the schema of its node, and because Cast knows the
-/// format as well. ONNX's own operators do not take one before Cast does; others do not ask for ONNX's opset.
+/// The legality of the format for a variable that is f32: by the schema of its node, and by the schema of Cast.
+/// ONNX's own operators do not take one before Cast does; others do not ask for ONNX's opset.
 fn legality(module: &Module, var: Var, format: DType) -> Legality {
     let legal = flow::legality(module, var, format);
     if legal != Legality::Legal || format != DType::BF16 {

@@ -137,7 +137,8 @@ impl ConvertConstants {
     }
 }
 
-/// What makes the converted elements: the constant itself if the cast alone reads it, else another one beside it.
+/// The node of the converted elements: the constant itself if only the cast reads it, else a second constant
+/// beside it.
 fn replacement(
     module: &mut Module,
     (operand, source): (Value, Source),

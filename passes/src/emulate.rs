@@ -193,7 +193,7 @@ fn handed_in_as_f32(module: &Module, node: Node, slot: usize) -> bool {
 }
 
 /// The sequences and optionals that are f32 in the emulated model: those that are neither public nor known to
-/// operators that nobody here knows. What is put into them is rounded already.
+/// operators that nobody here knows. Their elements are rounded before they are put in.
 fn contained(module: &Module, kept: &FxHashSet<GraphId>) -> FxHashSet<Value> {
     let groups = Groups::new(module);
     let is_kept = |var: &Var| kept.contains(&module.node(var.node).graph);
@@ -309,7 +309,7 @@ impl State<'_> {
         }
     }
 
-    /// What calls hand in is f32 and stands for what it was; so is what they get back.
+    /// Converts a function: its formals are f32 and stand for 16-bit values, and so do its results.
     fn function(&mut self, module: &mut Module, graph: GraphId) {
         for value in module.graph(graph).inputs().to_vec() {
             self.widen_container(module, value);
@@ -319,7 +319,7 @@ impl State<'_> {
         self.graph(module, graph);
     }
 
-    /// What is handed into a body and out of it is 16-bit still if the node is as it was, f32 otherwise.
+    /// Converts a body: its formals and results stay 16-bit if the node is unchanged, else they become f32.
     fn body(&mut self, module: &mut Module, node: Node, body: GraphId, as_it_was: bool) {
         for value in module.graph(body).captures().to_vec() {
             let Def::Capture { slot } = module.value(value).def else { continue };
@@ -404,7 +404,7 @@ impl State<'_> {
         }
     }
 
-    /// Whether a result is what bodies made, or were handed, and nothing of it is left to round.
+    /// True if a result comes from bodies, or was handed through them, and needs no rounding.
     fn hands_on(&self, module: &Module, node: Node, slot: usize) -> bool {
         let port = Ports::of(module, node).and_then(|ports| ports.of_result(slot));
         let port = port.and_then(|port| Some(Var { node, var: u16::try_from(port).ok()? }));

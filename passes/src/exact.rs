@@ -6,7 +6,7 @@
 
 use ampc_ir::DType;
 
-/// What a float format can say.
+/// Precision and range of a float format.
 #[derive(Clone, Copy, Debug)]
 struct Float {
     /// Significant bits, the implicit one included.

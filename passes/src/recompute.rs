@@ -34,8 +34,8 @@
 //! 8  %dw = MatMul(%y, %dv)    3  3
 //! ```
 //!
-//! Of the forward part only `%g` is cheap. Its range 1 to 7 becomes 1 to 2, and 7 to 7 for the copy; `%y` lives at 7 anyway.
-//! The second search tries `%g` again, since node 5, between 2 and 7, has more than F.
+//! Only `%g` of the forward part is cheap. Its range 1 to 7 becomes 1 to 2, and 7 to 7 for the copy; `%y` lives
+//! at 7 anyway. The second search tries `%g` again, since node 5, between 2 and 7, has more than F.
 //!
 //! Cost: O(log n) per changed range, plus the readers and operands of each candidate. Greedy, not optimal.
 
@@ -389,7 +389,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// What is copied, and which operands of copies are copies as well.
+/// Nodes to copy, and the operands of copies that are copies as well.
 struct Copies {
     /// The index of the node before which each copy goes, and the value copied; operands come first.
     list: Vec<(usize, Value)>,

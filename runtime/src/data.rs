@@ -1,5 +1,4 @@
-//! What goes through a graph at run time: tensors, sequences and optionals, owned ([`Data`]) or borrowed
-//! ([`DataRef`]).
+//! Values of a graph at run time: tensors, sequences and optionals, owned ([`Data`]) or borrowed ([`DataRef`]).
 
 use crate::host::{HostError, HostTensor, TensorRef, list_of};
 use ampc_ir::{DType, Shape, Type};
@@ -33,8 +32,8 @@ pub struct Maybe {
     pub value: Option<Box<Data>>,
 }
 
-/// What an element of a sequence or the value of an optional takes besides the elements of its tensor: its entry, its
-/// dims, and the block that the elements are in, which begins and ends on a cache line.
+/// The bytes that an element of a sequence or the value of an optional takes besides the elements of its
+/// tensor: its entry, its dims, and the block that the elements are in, which begins and ends on a cache line.
 pub const ELEMENT_BYTES: u64 = 256;
 
 impl Sequence {

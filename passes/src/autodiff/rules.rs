@@ -48,7 +48,7 @@ impl Rule {
     }
 }
 
-/// Whether nodes of an operator can be differentiated, or need not be.
+/// True if nodes of an operator have a gradient, or need none.
 pub fn is_differentiable(kind: OpKind) -> bool {
     !matches!(rule(kind), Rule::None(_))
 }

@@ -29,7 +29,7 @@ pub struct Executions {
     pub branches: usize,
 }
 
-/// What a graph is to one that it is run from.
+/// Relation of a graph to the graph that runs it.
 #[derive(Clone, Copy)]
 enum Step {
     Branch,

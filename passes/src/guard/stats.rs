@@ -1,4 +1,4 @@
-//! What of a constant does not survive rounding to a 16-bit format.
+//! Statistics of a constant that rounding to a 16-bit format changes.
 
 use ampc_ir::DType;
 use ampc_ir::TensorData;

@@ -5,7 +5,7 @@ use ampc_ir::DType;
 use regex::Regex;
 use rustc_hash::FxHashMap;
 
-/// What a pin asks for.
+/// Format that a pin asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pin {
     /// This element type: f32, f16 or bf16.
@@ -42,7 +42,7 @@ impl std::str::FromStr for Pin {
 #[derive(Clone, Debug)]
 pub struct Pattern {
     whole: Name,
-    /// What it says if nothing is called by the whole text: a name and a type variable.
+    /// The reading as a name and a type variable, if nothing has the whole text as name.
     split: Option<(Name, String)>,
 }
 
@@ -88,7 +88,7 @@ impl Name {
     fn is_wide(&self) -> bool {
         !matches!(self.matcher, Matcher::Exact)
     }
-    /// Whether it matches otherwise than exactly.
+    /// True if the name matches in another way than exactly.
     fn matches(&self, name: &str) -> bool {
         match &self.matcher {
             Matcher::Exact => false,
@@ -143,7 +143,7 @@ impl Pattern {
     }
 }
 
-/// What a pattern says in a model.
+/// Matches of a pattern in a model.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading<'a> {
     name: &'a Name,
@@ -190,7 +190,7 @@ pub struct Pins<'a> {
 /// The pin that holds for a type variable.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HoldingPin {
-    /// What it asks for.
+    /// The format that it asks for.
     pub pin: Pin,
     /// How decisions name it: `pin:` and its text.
     pub rule: String,
@@ -267,7 +267,8 @@ impl<'a> Pins<'a> {
         self.strongest_exact(path, var).map(|(at, _)| at)
     }
 
-    /// The same, with one that contradicts it. What names the variable is narrower than what names the node alone.
+    /// The same, with one that contradicts it. A pin that names the variable is narrower than a pin that names
+    /// only the node.
     fn strongest_exact(&self, path: &str, var: &str) -> Option<(usize, Option<usize>)> {
         if self.exact_nodes.is_empty() {
             return None;
@@ -467,7 +468,8 @@ mod tests {
         assert_eq!([of("c", "T"), of("c", "V")], ["auto", "fp32"]);
     }
 
-    /// What two pins of nodes (or of values, if they begin with `%`) are said to be: the contradiction, or what holds.
+    /// Merges two pins of nodes (or of values, if they begin with `%`): the contradiction, or the pin that
+    /// holds.
     fn both(
         first: (&str, &str),
         second: (&str, &str),

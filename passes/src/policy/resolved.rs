@@ -47,7 +47,7 @@ struct Resolved {
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum KeepIoJson {
-    /// Whether all of them keep their types, or none.
+    /// True if all inputs and outputs keep their types; false if none does.
     All(bool),
     Names(Vec<String>),
 }

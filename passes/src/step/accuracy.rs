@@ -17,7 +17,7 @@ use ampc_ir::views::NodeView;
 use ampc_ir::{AttrValue, DType, Inserter, Module, Node, NodeSpec, Value};
 use rustc_hash::FxHashSet;
 
-/// What an accuracy is counted from.
+/// Values from which an accuracy is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Classes {
     /// The classes that are chosen, i64.

@@ -102,7 +102,7 @@ fn is(module: &Module, node: Node, kind: OpKind) -> bool {
     module.node(node).schema().is_some_and(|schema| schema.kind == kind)
 }
 
-/// What a logarithm can be instead.
+/// Stable form of a logarithm.
 enum Form {
     /// −Softplus(−x)
     Sigmoid(Value),

@@ -188,7 +188,7 @@ pub enum UpdateError {
         /// That of the command.
         flag: &'static str,
     },
-    /// What is added does not fit.
+    /// An added node does not fit.
     #[error("the update cannot be added: {0}")]
     Insert(#[from] InsertError),
     /// The function of a custom optimizer says that it cannot build it, or returns something else.
@@ -198,7 +198,7 @@ pub enum UpdateError {
         name: String,
         /// The parameter.
         parameter: String,
-        /// What is wrong.
+        /// The problem.
         what: String,
     },
 }

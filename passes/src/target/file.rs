@@ -355,7 +355,7 @@ fn known(word: &str) -> Result<String, String> {
     Ok(op_key(domain, name))
 }
 
-/// What a value of JSON is.
+/// The kind of a JSON value.
 fn what(json: &Value) -> &'static str {
     match json {
         Value::Object(_) => "an object",

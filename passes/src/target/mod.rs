@@ -1,4 +1,4 @@
-//! What a target can do: rates, the price of a launch, and facts about its kernels.
+//! Profiles of targets: rates, the price of a launch, and facts about kernels.
 //!
 //! A *profile* is data, schema `ampc-target/1`, documented in `docs/target.md`. It is one of those that come with
 //! ampc ([`PROFILES`]) or a file of the user's. Every number and every list says where it comes from.
@@ -128,9 +128,9 @@ impl Kernels {
 /// Pairs of operators that are one kernel: a cast between them has no launch, and moves no bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fusion {
-    /// What makes the tensor.
+    /// The producers of the tensor.
     pub from: OpSet,
-    /// What reads it.
+    /// The readers of the tensor.
     pub to: OpSet,
     /// A document, or `assumption: …`.
     pub source: String,
@@ -139,9 +139,9 @@ pub struct Fusion {
 /// A target.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Profile {
-    /// What to call it.
+    /// The name of the profile.
     pub name: String,
-    /// What it is.
+    /// A description of the target.
     pub description: String,
     /// Products of matrices: multiplications and additions per microsecond.
     pub matmul: Rates,
@@ -161,7 +161,7 @@ pub struct Profile {
     pub fp32_inside: OpList,
     /// Operators whose result is their operand, read with another shape.
     pub views: OpList,
-    /// What is fused.
+    /// The fusions.
     pub fusions: Vec<Fusion>,
 }
 

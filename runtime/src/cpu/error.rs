@@ -41,9 +41,9 @@ pub enum ExecuteError {
     Input {
         /// Which of the inputs.
         input: usize,
-        /// What the graph declares.
+        /// The type in the graph.
         expected: String,
-        /// What was given.
+        /// The type given.
         found: String,
     },
     /// The dims of the inputs do not fit the graph.

@@ -1,5 +1,5 @@
-//! What a kernel is: a function from a [`Site`] (a node with what is known of its operands) to a [`Prepared`], which
-//! computes the results from [`Io`] as often as it is asked to.
+//! A kernel: a function from a [`Site`] (a node with the facts about its operands) to a [`Prepared`], which
+//! computes the results from [`Io`] any number of times.
 //!
 //! A kernel says nothing of shapes: those of the results come from inference, before or while the graph runs. It
 //! reads attributes and operands that are parameters (axes, sizes) when it is prepared, through the views that
@@ -30,20 +30,20 @@ pub enum KernelError {
     /// There is no kernel for it.
     #[error("the CPU backend does not support {0}")]
     Unsupported(String),
-    /// What an operand holds makes no sense.
+    /// The content of an operand is invalid.
     #[error("expected {expected}, found {found}")]
     Value {
-        /// What the operator asks for.
+        /// The value that the operator requires.
         expected: String,
-        /// What is there.
+        /// The value found.
         found: String,
     },
     /// It would take more than it may.
     #[error("expected at most {limit}, found {found}")]
     Limit {
-        /// What may be taken.
+        /// The limit.
         limit: String,
-        /// What would be.
+        /// The size required.
         found: String,
     },
     /// Something is known only while the graph runs.
@@ -69,7 +69,7 @@ pub(crate) type Result<T, E = KernelError> = std::result::Result<T, E>;
 /// Makes the kernel of a node.
 pub(crate) type Prepare = fn(&Site<'_>) -> Result<Prepared>;
 
-/// What a prepared kernel does each time.
+/// The function that a prepared kernel runs each time.
 pub(crate) type Run = Box<dyn Fn(&mut Io<'_>) -> Result<()> + Send + Sync>;
 
 /// A kernel that is ready to run, and what it needs for that.

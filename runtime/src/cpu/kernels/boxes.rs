@@ -132,7 +132,7 @@ fn roi_align_of<T: Real>(align: Align) -> Prepared {
 #[derive(Clone, Copy)]
 struct Side<W> {
     start: W,
-    /// Of one bin.
+    /// The length of a bin.
     length: W,
     /// Samples of one bin.
     n: usize,
@@ -307,7 +307,7 @@ fn bins<T: Real>(
     }
 }
 
-/// What NonMaxSuppression asks of boxes.
+/// Parameters of NonMaxSuppression.
 struct Suppression {
     most: usize,
     iou: f32,

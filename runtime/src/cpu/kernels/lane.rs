@@ -21,7 +21,7 @@ pub(super) enum RoundMode {
     Nearest,
 }
 
-/// What is encoded, and how.
+/// Kind and parameters of an encoding.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Encoding {
     pub(super) to: DType,

@@ -136,7 +136,7 @@ pub(crate) fn pieces<T: Send>(out: &mut [T], piece: usize, work: impl Fn(usize, 
     pieces_of(out, piece, &work);
 }
 
-/// What starts threads is compiled once for every element type and not for every kernel.
+/// The code that starts threads is compiled once for every element type and not for every kernel.
 fn pieces_of<T: Send>(out: &mut [T], piece: usize, work: &(dyn Fn(usize, &mut [T]) + Send + Sync)) {
     if out.len() <= piece {
         if !out.is_empty() {

@@ -40,8 +40,8 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     })
 }
 
-/// Calls `prepare::<S, T, A>` of a norm: what is read, what is written, what is computed in. What is not read directly
-/// is what is computed in.
+/// Calls `prepare::<S, T, A>` of a norm: what is read, what is written, what is computed in. Elements that
+/// cannot be read directly are converted to the type of the computation.
 macro_rules! prepare_norm {
     ($norm:expr, $site:expr, $y:expr, $double:expr) => {
         match ($norm.direct, $double, $y) {
@@ -272,7 +272,7 @@ struct Moments<A> {
 }
 
 impl<A: Wide + Number> Moments<A> {
-    /// Those of some numbers; if they are not to be centered, 0 and the mean of squares.
+    /// The moments of some numbers; if they are not to be centered, 0 and the mean of squares.
     fn of<T: Load<A>>(row: &[T], centered: bool) -> Moments<A> {
         let count: A = as_float(row.len());
         if !centered {

@@ -17,7 +17,7 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     })
 }
 
-/// What is outside of what is kept.
+/// Content of the padding.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Constant,
@@ -76,7 +76,7 @@ fn signed(n: usize) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
-/// What is filled in.
+/// Value of the padding.
 enum Fill {
     Zero,
     /// The element with these bytes.

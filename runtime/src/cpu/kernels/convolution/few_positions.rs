@@ -41,7 +41,7 @@ struct Cut {
     /// Parts of the sum.
     parts: usize,
     slots: usize,
-    /// What each block of taps meets.
+    /// The positions that each block of taps covers.
     met: Vec<Block>,
 }
 
