@@ -1,8 +1,8 @@
 //! How long a minimum cut takes, and how much memory, at growing numbers of vertices.
 //!
-//! `cargo bench --bench cut` prints a table. Every row is a process of its own, so that its peak memory (VmHWM of
-//! Linux) is its own; `cargo bench --bench cut -- FAMILY VERTICES` runs one, with `plain` behind it one without
-//! reductions. What is not run as a benchmark stops at the smallest size.
+//! `cargo bench --bench cut` prints a table. Every row is a process of its own, so that its peak memory (VmHWM
+//! of Linux) is its own; `cargo bench --bench cut -- FAMILY VERTICES` runs one, with `plain` behind it one
+//! without reductions. Outside of a benchmark run, the sizes stop at the smallest.
 //!
 //! Seconds are those of the processor, where Linux tells them, so that what else runs on the machine counts less.
 //!
@@ -130,7 +130,7 @@ impl Random {
     }
 }
 
-/// What a kind of vertex of a block is.
+/// Kind of a vertex of a block.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Op {
     Low,

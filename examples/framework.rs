@@ -1,8 +1,9 @@
 //! A framework that is not ONNX asks ampc what to compute in 16 bits, and how to train in them, without any file.
 //!
-//! It builds its graph with [`ir::Builder`], has it rewritten, and reads the result from the module: the decision of
-//! every node, and the casts to be run. Of the same graph it has a training step made, and takes it a few times on the
-//! CPU runtime: what is left of the loss, and what the loss scale does. `cargo run --example framework` prints both.
+//! It builds its graph with [`ir::Builder`], has it rewritten, and reads the result from the module: the
+//! decision of every node, and the casts to be run. It also makes a training step from the same graph and takes
+//! it a few times on the CPU runtime, which shows the loss and the loss scale after each step. `cargo run
+//! --example framework` prints both.
 
 #![allow(clippy::print_stdout, reason = "an example shows what it finds")]
 
@@ -16,7 +17,7 @@ use ampc::ir::{AttrValue, Builder, DType, Module, TensorData, Type};
 use ampc::runtime::{Cpu, HostTensor};
 use ampc::{Model, RewriteOptions};
 
-/// What a framework has to know of a node.
+/// A node as the framework knows it.
 #[derive(Debug)]
 struct Step {
     path: String,
@@ -25,7 +26,7 @@ struct Step {
     computes_in: Option<DType>,
     /// Why: rule and evidence of its first type variable.
     rule: String,
-    /// Whether it is a cast that ampc put there.
+    /// True if it is a cast that ampc put there.
     inserted: bool,
 }
 

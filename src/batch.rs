@@ -44,7 +44,7 @@ impl Batch {
         Batch::default()
     }
 
-    /// Adds a file of these bytes. Those in `read`, which [`Model::files`] knows, are never replaced.
+    /// Adds a file of these bytes. Files in `read` that [`Model::files`] lists are never replaced.
     ///
     /// # Errors
     /// If the file exists and `force` is not set, is one of `read` or of those added, or cannot be written.

@@ -12,7 +12,7 @@ use ampc_passes::step::loss::LossError;
 use ampc_passes::step::update::UpdateError;
 use std::path::PathBuf;
 
-/// Whose an error is to solve; the binary's exit codes follow it.
+/// Party that can solve an error; the exit codes of the binary follow it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ErrorKind {
     /// A comparison failed: 1.
@@ -54,7 +54,7 @@ pub struct Finding {
     pub place: String,
     /// The operator, if it is about a node.
     pub op: Option<String>,
-    /// What is wrong: expected and found.
+    /// The problem: expected and found.
     pub message: String,
 }
 
@@ -89,7 +89,7 @@ pub enum Error {
     Safetensors {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
     /// A file of tensors is damaged, or does not fit the model.
@@ -97,7 +97,7 @@ pub enum Error {
     Data {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
     /// Values do not fit the inputs of a model: all that do not.
@@ -151,7 +151,7 @@ fn list(findings: &[impl std::fmt::Display]) -> String {
 }
 
 impl Error {
-    /// Whose it is to solve.
+    /// The party that can solve the error.
     pub fn kind(&self) -> ErrorKind {
         let of = |blame: Blame| match blame {
             Blame::Input => ErrorKind::InvalidInput,

@@ -45,8 +45,8 @@ pub fn check(path: &Path, force: bool, read: &[Arc<SourceBytes>]) -> Result<(), 
     Ok(target::check(path, force, read).map_err(ExportError::from)?)
 }
 
-/// Checks that files are as they were when they were opened. What is made of one that changes meanwhile may be a mixture
-/// of its old and new content.
+/// Checks that files are as they were when they were opened. Otherwise the output may be a mixture of old and
+/// new content.
 ///
 /// # Errors
 /// If one of them has changed.
@@ -56,7 +56,7 @@ pub fn unchanged(read: &[Arc<SourceBytes>]) -> Result<(), Error> {
     batch.check()
 }
 
-/// Whether a path leads to a pipe or device, which has no place for a second file beside it.
+/// True if a path leads to a pipe or device, which has no place for a second file beside it.
 pub fn is_stream(path: &Path) -> bool {
     target::is_stream(path)
 }

@@ -1,4 +1,4 @@
-//! What a rewrite would cost if a type variable had the other format: found by rewriting with such a pin.
+//! Cost of a rewrite with another format for a type variable, found by rewriting with such a pin.
 //!
 //! A pin changes more than the variable: low regions begin and end at pinned nodes, what is denied taints what comes
 //! after it, and what loops, branches and sequences tie together goes along. So nothing less than one more rewrite says
@@ -14,8 +14,8 @@ use ampc_passes::policy::Pin;
 use rustc_hash::FxHashSet;
 use std::sync::Arc;
 
-/// What the other format would cost for each type variable of the nodes to explain, of which `report` is about the
-/// rewrite without more pins. Variables that cannot have the other format are left out.
+/// The cost of the other format for each type variable of the nodes to explain; `report` is about the rewrite
+/// without additional pins. Variables that cannot have the other format are left out.
 pub(crate) fn forced(source: &Module, options: &RewriteOptions, report: &Report) -> Vec<ForcedReport> {
     let Some(cost) = Cost::of(report) else { return Vec::new() };
     let paths = Paths::of(source);
@@ -47,7 +47,8 @@ pub(crate) fn forced(source: &Module, options: &RewriteOptions, report: &Report)
     forced
 }
 
-/// What a report says of a node. What was decided alike for all calls of a function stands under the function's name.
+/// The entry of a report for a node. A decision that is equal for all calls of a function stands under the name
+/// of the function.
 fn listed<'r>(report: &'r Report, source: &Module, paths: &Paths, path: &str) -> Option<&'r NodeReport> {
     report.node(path).or_else(|| report.node(paths.path(paths.by_call(source, path)?)))
 }
@@ -68,7 +69,7 @@ fn rewritten_with(source: &Module, options: &RewriteOptions, pinned: &str, to: D
     rewrite_in_place(&mut Model::from(source.clone()), &options, &mut ()).ok()
 }
 
-/// What a rewritten model costs, in units of 1 / `scale`, comparable between any two rewrites of one model.
+/// Cost of a rewritten model, in units of 1 / `scale`, comparable between any two rewrites of one model.
 #[derive(Clone, Copy)]
 struct Cost {
     cost: i64,

@@ -17,9 +17,9 @@
 //! ```
 //!
 //! A framework that is not ONNX builds a module with [`ir::Builder`] and rewrites it the same way
-//! (`examples/framework.rs`), or writes its graph as [`json`].
-//! What is inside: [`ir`] (the graph), [`passes`] (the decisions), [`onnx`] (the file format), and with the feature
-//! `run` `execute` and `runtime` (running and comparing models).
+//! (`examples/framework.rs`), or writes its graph as [`json`]. Modules: [`ir`] (the graph), [`passes`] (the
+//! decisions), [`onnx`] (the file format), and with the feature `run` `execute` and `runtime` (running and
+//! comparing models).
 //!
 //! # Features
 //!

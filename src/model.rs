@@ -18,7 +18,7 @@ pub struct Model {
     pub source: Option<Source>,
     /// The text or JSON it was read from and its file of large constants, if it was read from one.
     pub text_files: Vec<Arc<SourceBytes>>,
-    /// What was odd about the file and repaired.
+    /// Irregularities of the file that were repaired.
     pub warnings: Vec<onnx::Warning>,
 }
 
@@ -29,8 +29,8 @@ impl From<Module> for Model {
 }
 
 impl Model {
-    /// All files that it was read from, its data files included. What writes a model or something about it writes
-    /// to none of them.
+    /// All files that it was read from, its data files included. No writer of the model or of a report replaces
+    /// one of these files.
     pub fn files(&self) -> Vec<Arc<SourceBytes>> {
         let onnx = self.source.as_ref().map(Source::files).unwrap_or_default();
         onnx.into_iter().chain(self.text_files.iter().cloned()).collect()
@@ -80,7 +80,7 @@ pub fn save(
 /// none of them.
 ///
 /// # Errors
-/// Those of [`save`].
+/// Errors as for [`save`].
 pub fn stage(
     model: &Model,
     path: impl AsRef<Path>,

@@ -1,4 +1,4 @@
-//! What a rewrite may be told.
+//! Options of a rewrite.
 
 mod table;
 
@@ -21,15 +21,15 @@ pub struct RewriteOptions {
     pub to: DType,
     /// Classes, pins and guards.
     pub policy: Arc<Policy>,
-    /// What to do with constants that have finite values beyond the range of the format.
+    /// Handling of constants with finite values beyond the range of the format.
     pub out_of_range: OutOfRange,
     /// Which inputs and outputs keep their types.
     pub keep_io: KeepIo,
-    /// Whether to raise the opset first.
+    /// Opset of the output: that of the source, or a newer opset.
     pub opset: Opset,
     /// How it is chosen what is low.
     pub by: By,
-    /// Whether floats may keep digits that casts of the author round away; where a minimum cut chooses.
+    /// True if floats may keep digits that casts of the author round away; where a minimum cut chooses.
     pub excess_precision: bool,
     /// Paths of nodes of which it is found out what the other format would cost
     /// ([`OptimumReport::forced`](crate::report::OptimumReport::forced)), by one more rewrite for each type variable;
@@ -40,14 +40,14 @@ pub struct RewriteOptions {
     pub alternative: Option<Arc<Policy>>,
     /// Verify after every pass instead of only at the end.
     pub verify_each: bool,
-    /// Whether the report says how many values of each converted constant overflow or vanish; the constants are
+    /// True if the report says how many values of each converted constant overflow or vanish; the constants are
     /// read once more for it.
     pub constant_statistics: bool,
 }
 
 impl RewriteOptions {
-    /// Those that a policy asks for: the format and the inputs and outputs that keep their types; the others are the
-    /// default ones.
+    /// Options that a policy contains: the format and the inputs and outputs that keep their types; the others
+    /// are the default ones.
     pub fn of(policy: Policy) -> RewriteOptions {
         let default = RewriteOptions::default();
         RewriteOptions {
@@ -77,7 +77,7 @@ impl Default for RewriteOptions {
     }
 }
 
-/// What to write.
+/// Form of the output.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Emit {
     /// An ONNX model.

@@ -21,7 +21,7 @@ use rustc_hash::FxHashSet;
 pub struct Rewritten {
     /// The model.
     pub model: Model,
-    /// What was decided, and why.
+    /// The decisions and their reasons.
     pub report: Report,
 }
 

@@ -20,12 +20,12 @@ use std::sync::Arc;
 /// Headers beyond this are refused, as by the format's own reader.
 const MAX_HEADER: u64 = 100 << 20;
 
-/// What files of ampc say that they are.
+/// The value of `format` in the metadata of files that ampc writes.
 const FORMAT: &str = "ampc";
 
 /// The error of a file that is not there.
 pub(crate) fn not_found(path: &Path) -> Error {
-    /// What the system says, on Unix and on Windows.
+    /// The error number for a missing file, on Unix and on Windows.
     const NOT_FOUND: i32 = 2;
     Error::Io { path: path.to_owned(), source: std::io::Error::from_raw_os_error(NOT_FOUND) }
 }
@@ -100,12 +100,12 @@ impl Tensors {
         self.by_name.get(name)
     }
 
-    /// Whether ampc wrote the file.
+    /// True if ampc wrote the file.
     pub(crate) fn is_of_ampc(&self) -> bool {
         self.metadata.get("format").is_some_and(|format| format == FORMAT)
     }
 
-    /// What the file says beside its tensors.
+    /// Value of a key in the metadata of the file.
     pub(crate) fn metadata(&self, key: &str) -> Option<&str> {
         self.metadata.get(key).map(String::as_str)
     }
@@ -137,7 +137,7 @@ impl Entry {
         format!("{:?}[{}]", self.stored, dims.join(", "))
     }
 
-    /// What is said of an entry called `name` whose type we do not have.
+    /// The error for an entry called `name` of an unsupported type.
     pub(crate) fn unsupported(&self, name: &str) -> String {
         format!("`{name}`: elements of {:?} are not supported", self.stored)
     }
@@ -151,7 +151,7 @@ fn place<'a>(&(name, dtype, ..): &Described<'a>) -> (std::cmp::Reverse<u32>, &'a
     (std::cmp::Reverse(dtype.bits().unwrap_or(0).max(8)), name)
 }
 
-/// What is before the bytes of tensors, which follow in this order.
+/// The bytes before the data of tensors, which follow in this order.
 fn header(tensors: &[Described<'_>], metadata: &[(&str, &str)]) -> Vec<u8> {
     let mut about = serde_json::Map::new();
     about.insert("format".into(), FORMAT.into());

@@ -52,6 +52,6 @@ pub(crate) fn check(tensors: &Tensors, path: &Path) -> Result<(), Error> {
     Err(bad(format!("its content is not what was written: {ADVICE}")))
 }
 
-/// What is said of a checkpoint that is not as it was written.
+/// Advice for a checkpoint whose content does not match its hash.
 const ADVICE: &str = "it is damaged or was edited; take another checkpoint, or write the tensors alone to a file, without \
                       metadata, to begin with";

@@ -1,9 +1,9 @@
 //! Temporary files: they have another name until they are complete, and go with the process that made them.
 //!
-//! Whoever drops one removes it. A signal ends the program without dropping anything, so the names of all temporary
-//! files are kept in one list: [`discard_all`] removes what is on it and holds the list, so that nothing is made or
-//! renamed in the moment that is left. A file that the system would remove by itself (`O_TMPFILE`) cannot take a name
-//! that another file has, and not every file system has such files.
+//! Dropping a temporary file removes it. A signal ends the program without dropping anything, so the names of
+//! all temporary files are kept in one list: [`discard_all`] removes what is on it and holds the list, so that
+//! nothing is made or renamed in the moment that is left. A file that the system would remove by itself
+//! (`O_TMPFILE`) cannot take a name that another file has, and not every file system has such files.
 //!
 //! A process that is killed, or a machine that stops, removes nothing. So whoever writes a temporary file holds a lock
 //! on it, which the system lets go with the process, and the first temporary file that is made in a folder removes
@@ -44,8 +44,8 @@ fn names() -> MutexGuard<'static, Vec<PathBuf>> {
 pub(crate) struct Temporary(Option<NamedTempFile>);
 
 impl Temporary {
-    /// A new file in a folder, locked, with the permissions of `like`; without it those that any new file gets. What
-    /// killed processes left in the folder is removed.
+    /// A new file in a folder, locked, with the permissions of `like`; without it those that any new file gets.
+    /// Files that killed processes left in the folder are removed.
     ///
     /// # Errors
     /// If the folder takes no file.
@@ -103,8 +103,9 @@ fn for_owner_only(options: &mut OpenOptions, like: &Metadata) {
 #[cfg(not(unix))]
 fn for_owner_only(_: &mut OpenOptions, _: &Metadata) {}
 
-/// Gives a file the owner, group and permission bits of another one, as far as the process may. A group that it may not
-/// give gets no more than everybody. What the file system refuses leaves the file with less permissions, never more.
+/// Gives a file the owner, group and permission bits of another one, as far as the process may. A group that it
+/// may not give gets no more than everybody. If the file system refuses a change, the file has less
+/// permissions, never more.
 #[cfg(unix)]
 fn permit(file: &File, like: &Metadata) {
     use std::os::unix::fs::{MetadataExt, PermissionsExt, fchown};
@@ -143,7 +144,7 @@ fn has_name(_: &File) -> bool {
     true
 }
 
-/// Removes the temporary files in a folder whose writers are gone. What cannot be looked at stays.
+/// Removes the temporary files in a folder whose writers are gone. Files that cannot be examined stay.
 fn sweep(folder: &Path) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten().filter(|entry| is_temporary(&entry.file_name())) {
@@ -154,7 +155,7 @@ fn sweep(folder: &Path) {
     }
 }
 
-/// Whether a file has the name of a temporary one.
+/// True if a file has the name of a temporary one.
 pub(crate) fn is_temporary(name: &OsStr) -> bool {
     let name = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
     let random = name.and_then(|rest| rest.strip_suffix(SUFFIX));

@@ -26,7 +26,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What was written.
+/// Summary of the written files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TextReport {
     /// Bytes of the text.
@@ -81,7 +81,7 @@ impl DataResolver for Tensors {
     }
 }
 
-/// Whether [`save`] will write a file of large constants, even if what nobody reads is removed until then.
+/// True if [`save`] will write a file of large constants, even if what nobody reads is removed until then.
 pub fn needs_data_file(module: &Module) -> bool {
     module.graph(module.main()).constants().iter().any(|&v| {
         let data = module.constant(v).and_then(Payload::dense);
@@ -108,7 +108,7 @@ pub fn save(model: &Model, path: &Path, force: bool) -> Result<TextReport, Error
 /// [`save`] that leaves it to a batch to give the files their names.
 ///
 /// # Errors
-/// Those of [`save`].
+/// Errors as for [`save`].
 pub fn stage(model: &Model, path: &Path, force: bool, batch: &mut Batch) -> Result<TextReport, Error> {
     stage_as(model, path, &data_path, force, batch, || {
         let mut printed = print(&model.module, &PrintOptions::default());
@@ -167,7 +167,7 @@ pub fn check_data(path: &Path, data: &Path, force: bool, read: &[Arc<SourceBytes
     Err(ExportError::from(TargetError::NotItsData { path: shown(data), text: shown(path) }).into())
 }
 
-/// Whether a safetensors file is one that ampc wrote, with no tensor but those that a text or JSON refers to by name,
+/// True if a safetensors file is one that ampc wrote, with no tensor but those that a text or JSON refers to by name,
 /// type and dims. No bytes of tensors are read.
 fn is_data_of(path: &Path, data: &Path) -> bool {
     let (Ok(Some((tensors, _))), true) = (Tensors::open(data), path.is_file()) else { return false };

@@ -40,7 +40,7 @@ pub struct TrainOptions {
     pub loss: LossSpec,
     /// The input of targets: one that the model has, or a new one.
     pub target: String,
-    /// Whether the loss is computed in fp32 whatever the policy says.
+    /// True if the loss is computed in fp32 whatever the policy says.
     pub keeps_loss_fp32: bool,
     /// The optimizer.
     pub optimizer: Optimizer,
@@ -54,20 +54,20 @@ pub struct TrainOptions {
     pub train: Vec<String>,
     /// Names or globs of constants that are none.
     pub freeze: Vec<String>,
-    /// Whether parameters that the loss does not depend on are left out, instead of being an error.
+    /// True if parameters that the loss does not depend on are left out, instead of being an error.
     pub freezes_unreached: bool,
-    /// Whether cheap activations are computed again for gradients where that lowers the peak of memory; the bits of all
+    /// True if cheap activations are computed again for gradients where that lowers the peak of memory; the bits of all
     /// outputs are the same.
     pub recomputes: bool,
     /// Keep fp32 weights even if only a cast to 16 bits reads them.
     pub keeps_master_weights: bool,
-    /// Whether the optimizer writes low copies of weights, or every step casts them.
+    /// True if the optimizer writes low copies of weights; otherwise every step casts the weights.
     pub writes_low_copies: bool,
     /// The seed of dropouts in the state that the step begins with.
     pub dropout_seed: u64,
     /// Gradients of operators that ampc has none of, or another one.
     pub gradients: CustomGradients,
-    /// Whether every pass is verified.
+    /// True if every pass is verified.
     pub verify_each: bool,
 }
 
@@ -103,7 +103,7 @@ pub struct TrainStep {
     pub model: Model,
     /// The state in the beginning, by the names of the inputs.
     pub state: State,
-    /// What passes have to say.
+    /// Warnings of passes.
     pub warnings: Vec<Warning>,
 }
 
@@ -143,7 +143,7 @@ pub fn train_step_in_place(
     Ok((state, warnings))
 }
 
-/// Whether a model is a training step.
+/// True if a model is a training step.
 pub fn is_step(module: &Module) -> bool {
     module.header.metadata.iter().any(|(key, _)| key == METADATA)
 }
@@ -248,8 +248,8 @@ pub fn inference_model(mut step: Model, state: &State) -> Result<Model, Error> {
     Ok(step)
 }
 
-/// What evaluates the loss of a step: the loss is its output, weights and running statistics are inputs, and what trains is
-/// in inference mode.
+/// A model that evaluates the loss of a step: the loss is its output, weights and running statistics are
+/// inputs, and nodes with a training mode are in inference mode.
 ///
 /// # Errors
 /// If the model is no step, or does not say which output is the loss.

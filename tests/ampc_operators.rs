@@ -150,7 +150,7 @@ fn attr<'a>(node: &'a mut NodeProto, name: &str) -> &'a mut AttributeProto {
     node.attribute.iter_mut().find(|attr| attr.name() == name).unwrap()
 }
 
-/// Whether a file is written as it was read.
+/// Checks that a file is written as it was read.
 fn assert_identity(file: &ModelProto) {
     let (module, source, _) = read(file);
     let (bytes, report) = to_bytes(&module, Some(&source)).unwrap();
@@ -214,7 +214,7 @@ fn names_in_a_body_do_not_count() {
     assert_identity(&file);
 }
 
-/// What changes one thing of a file, and the operators that it reads as.
+/// A change of one item of a file, and the operators that the changed file reads as.
 type Change = (&'static str, fn(&mut ModelProto), [&'static str; 3]);
 
 /// A body that is not the operator's, or a call that is not one of its nodes: then it is an ordinary function.

@@ -79,7 +79,7 @@ fn law(
     assert!(failed.is_empty(), "{name}:\n{}", failed.join("\n"));
 }
 
-/// Whether reading repaired the model, so that what is written differs.
+/// True if reading repaired the model, so that what is written differs.
 fn repaired(model: &Model) -> bool {
     model.warnings.iter().any(|w| matches!(w, Warning::Unsorted { .. } | Warning::MissingOpset { .. }))
 }

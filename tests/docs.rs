@@ -166,7 +166,7 @@ fn links_lead_somewhere() {
     assert!(dead.is_empty(), "{}", dead.join("\n"));
 }
 
-/// What documents say of flags is what the command line has, and the other way round.
+/// Documents and the command line name the same flags.
 #[test]
 fn flags_in_documents_exist() {
     let (known, mut mentioned) = (flags::of_commands(), std::collections::BTreeSet::new());

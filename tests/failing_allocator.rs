@@ -1,8 +1,8 @@
 //! Memory that is refused: the n-th large request fails, for every n, while a model is read, rewritten, written and
 //! run. Each time there is an error that says so, or a result; the process never ends.
 //!
-//! Large is what tensors size, from [`LARGE`] on. What is smaller is not asked for with a way to be refused; the binary
-//! has a last resort for it (`src/cli/last_resort.rs`), which `tests/judge/memory_limits.py` tries.
+//! Large is what tensors size, from [`LARGE`] on. Smaller allocations cannot be refused; for them the binary
+//! has a last resort (`src/cli/last_resort.rs`), which `tests/judge/memory_limits.py` tries.
 
 #![allow(clippy::unwrap_used, reason = "a test: what cannot be made fails it")]
 

@@ -1,10 +1,10 @@
 //! Cases as files: `tests/cases/<pass>/<case>.ir`, one named test each.
 //!
 //! # Passes
-//! The first line is `// pass: <pipeline>`, mostly the one pass the folder is named after. A case whose nodes have
-//! classes (and precisions) in the text may begin behind `classify` (and `assign`). What comes out is compared with
-//! `<case>.ir.snap` beside the case: the module in text form, and below it warnings, or the error the pass ends with.
-//! Further lines at the top, each at most once, say what the user asked for:
+//! The first line is `// pass: <pipeline>`, mostly the one pass the folder is named after. A case whose nodes
+//! have classes (and precisions) in the text may begin behind `classify` (and `assign`). The result is compared
+//! with `<case>.ir.snap` beside the case: the module in text form, and below it warnings, or the error the pass
+//! ends with. Further lines at the top, each at most once, say what the user asked for:
 //!
 //! - `// policy: {…}`: the JSON of a policy; it has the name `case` in the pipeline;
 //! - `// allow: A, B`, likewise `infer`, `clear` and `deny`: lists of the command line;
@@ -211,7 +211,7 @@ fn round_trip(module: &Module) {
     assert_eq!(text, text_of(&again));
 }
 
-/// What should not be there, with the index of its line in the text without comment lines; 0 for nowhere.
+/// Unexpected findings, with the index of their line in the text without comment lines; 0 for none.
 type Found = Vec<(usize, String)>;
 
 /// Compares what is found with the `// error:` lines of a case, each of which speaks of the line above it.
@@ -313,7 +313,8 @@ fn verifier(path: &Path) -> Outcome {
     compare(path, &text, found.into_iter().map(|(line, message)| (of_line[line], message)).collect())
 }
 
-/// Whether a line of a graph is where a value that no node makes comes from, or where it leaves if that is wrong.
+/// True if a line of a graph is the place of a value that no node makes: where it enters, or where it leaves if
+/// that is wrong.
 fn defines(module: &Module, violation: &Violation, value: Value, line: &str) -> bool {
     let words: &[&str] = match violation.problem {
         Problem::BoundaryDisagrees { what: "graph output", .. } => &["output "],

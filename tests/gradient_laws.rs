@@ -1,4 +1,4 @@
-//! What holds for all gradients: every operator that has one has a case, and gradients of random graphs agree with
+//! Laws of all gradients: every operator with a gradient has a case, and gradients of random graphs agree with
 //! finite differences. `AMPC_GRADIENT_GRAPHS=1000` looks at so many graphs.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]

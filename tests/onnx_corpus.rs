@@ -29,7 +29,7 @@ fn corpus(folder: &str) -> Option<PathBuf> {
     path
 }
 
-/// Whether reading repaired the model, so that what is written differs.
+/// True if reading repaired the model, so that what is written differs.
 fn repaired(warnings: &[Warning]) -> bool {
     warnings.iter().any(|w| matches!(w, Warning::Unsorted { .. } | Warning::MissingOpset { .. }))
 }

@@ -1,4 +1,4 @@
-//! What the writer does with changed modules.
+//! The writer on changed modules.
 
 #![allow(clippy::unwrap_used, reason = "a test fails and tells by panicking and printing")]
 
@@ -377,7 +377,7 @@ fn floats_of_six_bits_are_packed() {
     }
 }
 
-/// What readers refuse is not written.
+/// The writer refuses models that readers refuse.
 #[test]
 fn sparse_constants_with_an_index_twice_are_refused() {
     let text = |indices: &str| {

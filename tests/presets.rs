@@ -1,5 +1,4 @@
-//! What holds for every preset: what it makes is valid, stays as it is when rewritten again, and is made again from
-//! the report.
+//! Laws of every preset: its output is valid, a fixed point of rewriting, and reproducible from the report.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,4 +1,4 @@
-//! What holds for every graph: properties over random ones.
+//! Properties of every graph, over random graphs.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -129,7 +129,7 @@ fn casts(module: &Module) -> Vec<Cast> {
         .collect()
 }
 
-/// What a cast has in common with those that do the same: which of them is left depends on their order.
+/// Key of casts that do the same: only one of them is left, and their order decides which.
 fn twins(module: &Module, cast: Node) -> Option<String> {
     let data = module.node(cast);
     let operand = resolve_captures(module, data.operand(0)?);
@@ -139,11 +139,11 @@ fn twins(module: &Module, cast: Node) -> Option<String> {
     Some(format!("{} to {to}", of.unwrap_or_else(|| name_of(module, operand))))
 }
 
-/// What is decided for each node, those of functions once for each call, by the path behind the call.
+/// The decisions for each node, for functions once for each call, by the path through the call.
 #[derive(Default)]
 struct Decisions(BTreeMap<String, BTreeSet<Decided>>);
 
-/// What is decided for each variable of a node.
+/// The decisions for each variable of a node.
 type Decided = Vec<(Class, Option<DType>)>;
 
 impl Observer for Decisions {
@@ -165,7 +165,7 @@ impl Observer for Decisions {
     }
 }
 
-/// What a choice costs, and the graph in which it is counted.
+/// The cost of a choice, and the graph in which it is counted.
 #[derive(Default)]
 struct Chosen {
     lowered: Option<Module>,
@@ -192,7 +192,7 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// What comes out is a valid model without findings, and its text says all of it.
+    /// The output is a valid model without findings, and its text is complete.
     #[test]
     fn a_rewrite_is_valid(graph in graphs(), options in options()) {
         let mut rewritten = rewrite(graph.model(), &options).unwrap().model;
@@ -214,7 +214,7 @@ proptest! {
         );
     }
 
-    /// What was rewritten can be rewritten with other options: casts of the first time may have to stand elsewhere.
+    /// A rewritten model can be rewritten with other options: casts of the first rewrite may have to move.
     #[test]
     fn a_rewrite_can_be_revised(graph in graphs(), first in options(), second in options()) {
         let once = rewrite(graph.model(), &first).unwrap().model;
@@ -313,8 +313,8 @@ proptest! {
         );
     }
 
-    /// What is predicted for two rewrites of a model differs as the costs of their choices do; where nothing is lowered
-    /// nothing changes.
+    /// The predicted times of two rewrites of a model differ as the costs of their choices do; if nothing is
+    /// lowered, the time does not change.
     #[test]
     fn predicted_times_move_as_costs_do(
         graph in graphs(),
@@ -346,7 +346,7 @@ proptest! {
         prop_assert_eq!(full.source, full.rewritten, "{}", text());
     }
 
-    /// What is said of another policy is what it does.
+    /// The reported effect of another policy is its effect.
     #[test]
     fn another_policy_leaves_what_was_said(
         graph in graphs(),

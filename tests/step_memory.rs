@@ -30,13 +30,13 @@ const LARGE: usize = 1 << 13;
 /// Bytes of large tensors, and the most at once.
 static TENSORS: AtomicUsize = AtomicUsize::new(0);
 static MOST: AtomicUsize = AtomicUsize::new(0);
-/// Whether it is noted who allocates.
+/// True if it is noted who allocates.
 static ON: AtomicBool = AtomicBool::new(false);
 static FOUND: Mutex<Vec<String>> = Mutex::new(Vec::new());
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 thread_local! {
-    /// Whether this thread notes something, for which it allocates itself.
+    /// True while this thread writes a note, for which it allocates memory itself.
     static NOTES: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -44,7 +44,7 @@ fn is_tensor(layout: Layout) -> bool {
     layout.align() == ALIGNMENT && layout.size() >= LARGE
 }
 
-/// What the note of a tensor begins with.
+/// The first words of the note of a tensor.
 const TENSOR: &str = "a tensor";
 
 fn note(layout: Layout) {
@@ -79,7 +79,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What allocates while something is done: a stack each.
+/// The allocations during `work`: a stack each.
 fn allocations(work: impl FnOnce()) -> Vec<String> {
     ON.store(true, Ordering::SeqCst);
     work();
@@ -90,7 +90,7 @@ fn allocations(work: impl FnOnce()) -> Vec<String> {
     found
 }
 
-/// Who allocates.
+/// The allocator that counts.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Count {
     products: usize,

@@ -242,7 +242,7 @@ fn a_step_that_is_skipped_keeps_every_bit_of_weights_optimizer_and_running_stati
     }
 }
 
-/// What docs/training.md says of scalers after Paddle's.
+/// The behaviour of scalers after Paddle's in docs/training.md.
 #[test]
 fn with_zero_gradients_sgd_takes_the_step_and_adam_skips_it() {
     for (optimizer, skips) in [("sgd:momentum=0.5", false), ("adam", true), ("adamw", true)] {
@@ -290,8 +290,8 @@ fn with_zero_gradients_sgd_takes_the_step_and_adam_skips_it() {
     }
 }
 
-/// What a node of the update may compute with: everything but 16 bits. Gradients come as they are, and low copies are
-/// written.
+/// The formats in which a node of the update may compute: all formats but those of 16 bits. Gradients come as
+/// they are, and low copies are written.
 #[test]
 fn nothing_behind_the_gradients_computes_low() {
     let optimizers =

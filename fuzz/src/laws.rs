@@ -9,7 +9,7 @@ use ampc_ir::{DType, Module, TensorData};
 /// Constants of more bytes are not read: `random(7)` makes any number of them of a few letters.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Whether all bytes of its constants can be read in a moment.
+/// True if all bytes of its constants can be read in a moment.
 pub(crate) fn is_small(module: &Module) -> bool {
     let options = PrintOptions { omit_hashes: true, ..PrintOptions::default() };
     let large = print(module, &options).large;
@@ -23,7 +23,7 @@ fn among(large: &[LargeConstant]) -> impl Fn(&str, DType, &[u64], Option<u128>) 
     }
 }
 
-/// What is printed parses to the same module and prints to itself.
+/// Printed text parses to the same module and prints to itself.
 pub(crate) fn text(module: &Module) {
     let printed = print(module, &PrintOptions::default());
     if !printed.errors.is_empty() {
@@ -59,7 +59,7 @@ pub(crate) fn onnx(module: &Module) {
     same_module(&read, &again).unwrap_or_else(|e| panic!("{e}\n{}", show(module)));
 }
 
-/// Whether no node says that a pass inserted it.
+/// True if no node says that a pass inserted it.
 pub(crate) fn is_all_of_user(module: &Module) -> bool {
     let mut nodes = module.graph_ids().flat_map(|graph| module.nodes(graph));
     nodes.all(|node| module.node(node).provenance == Provenance::User)

@@ -4,9 +4,9 @@
 //! keeps inputs that reach new code and changes those further; `tests/replay.rs` runs them on their [`seeds`] and on
 //! the inputs that once found something (`regressions/TARGET/`), without libFuzzer.
 //!
-//! What the fuzzer learns from is coverage, which stable Rust can measure (`-Cpasses=sancov-module`). There is no
-//! address sanitizer, which needs a nightly toolchain and finds little in a program without unsafe code; panics,
-//! overflows, inputs that take long and memory that an input has no right to are found without.
+//! The fuzzer is guided by coverage, which stable Rust can measure (`-Cpasses=sancov-module`). There is no
+//! address sanitizer, which needs a nightly toolchain and finds little in a program without unsafe code;
+//! panics, overflows, inputs that take long and memory that an input has no right to are found without.
 
 #![allow(clippy::unwrap_used, reason = "a target fails by panicking")]
 

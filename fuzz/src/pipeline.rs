@@ -84,8 +84,8 @@ fn pin(policy: &mut Policy, graph: &Graph, [name, to, form]: [u8; 3]) {
     .unwrap();
 }
 
-/// Whether a pin asks for the 16-bit format that is not asked for otherwise, and a cast of the author makes that: it may
-/// be an identity by the pin.
+/// True if a pin asks for the other 16-bit format, and a cast of the author makes that format: the pin may turn
+/// the cast into an identity.
 fn pins_what_is_cast(module: &Module, options: &RewriteOptions) -> bool {
     let policy = &options.policy;
     let is_other = |dtype: DType| dtype.is_low() && dtype != options.to;
@@ -99,7 +99,7 @@ fn pins_what_is_cast(module: &Module, options: &RewriteOptions) -> bool {
         && module.graph_ids().any(|graph| module.nodes(graph).any(makes_other))
 }
 
-/// What is asked for, to be read where something breaks.
+/// The options as text, for the message of a failure.
 fn spelled(options: &RewriteOptions) -> String {
     let policy = &options.policy;
     let pins = policy

@@ -14,8 +14,8 @@ use std::sync::{Arc, LazyLock};
 static MODEL: LazyLock<Module> =
     LazyLock::new(|| laws::parse_text(include_str!("../../testdata/if_captures.ir")).unwrap());
 
-/// The first line says what the rest is: a policy file, a pipeline, or lines of pins, classes and guards.
-/// What is read can be used.
+/// The first line says what the rest is: a policy file, a pipeline, or lines of pins, classes and guards. Every
+/// policy that parses can be used.
 pub fn policy(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     let (kind, rest) = text.split_once('\n').unwrap_or(("", text));

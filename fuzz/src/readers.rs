@@ -41,13 +41,13 @@ pub fn importer(bytes: &[u8]) {
     }
 }
 
-/// Whether no output is declared as another kind than its value is, which the writer corrects: a tensor that is a map.
+/// True if no output is declared as another kind than its value is, which the writer corrects: a tensor that is a map.
 fn outputs_are_of_their_kinds(module: &Module) -> bool {
     let mut outputs = module.graph_ids().flat_map(|graph| module.graph(graph).outputs());
     outputs.all(|o| o.declared.same_kind(&module.value(o.value).ty))
 }
 
-/// Whether nothing is added when a module is made anew: a name to a graph that has none, a type to an output that has
+/// True if nothing is added when a module is made anew: a name to a graph that has none, a type to an output that has
 /// none, inputs for the initializers, which below IR version 4 have to be listed; and whether inputs of bodies are what
 /// they are declared to be.
 fn keeps_all(module: &Module, typed: &Module) -> bool {

@@ -9,7 +9,7 @@ use ampc::{ErrorKind, Model, RewriteOptions};
 /// The bit of the options that chooses by painting.
 pub const PAINT: u8 = 1 << 7;
 
-/// What the bits of the first byte choose: an option, its lowest bit, and its values.
+/// Options that the bits of the first byte choose: an option, its lowest bit, and its values.
 const BITS: &[(&str, u8, &[&str])] = &[
     ("to", 0, &["fp16", "bf16"]),
     ("policy", 1, &["safe", "all"]),

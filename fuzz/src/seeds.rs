@@ -1,4 +1,4 @@
-//! What a fuzzer starts from: the models, texts and policies of the tests.
+//! Seeds of the fuzzer: the models, texts and policies of the tests.
 
 use crate::{laws, rewrite};
 use ampc::onnx::to_bytes;

@@ -127,6 +127,6 @@ pub struct Attr {
     pub name: Symbol,
     /// Its value.
     pub value: AttrValue,
-    /// Whether an edit verb changed it since it was read.
+    /// True if an edit verb changed it since it was read.
     pub dirty: bool,
 }

@@ -1,14 +1,14 @@
 //! Building a module without a file: the door for frameworks that are not ONNX.
 //!
-//! A framework walks its own graph in execution order and says, for each of its operators, which operator of ONNX it
-//! is: [`input`](Builder::input) and [`constant`](Builder::constant) give values, [`op`](Builder::op) and
-//! [`node`](Builder::node) make more of them, [`output`](Builder::output) names what leaves. What has no counterpart
-//! in ONNX goes in under a domain of the framework's own ([`import`](Builder::import)): it is kept as it is, and the
-//! decisions go around it. [`finish`](Builder::finish) infers every type and names everything that does not fit, so
-//! no shapes or types have to be given but those of inputs.
+//! A framework walks its own graph in execution order and says, for each of its operators, which operator of
+//! ONNX it is: [`input`](Builder::input) and [`constant`](Builder::constant) give values, [`op`](Builder::op)
+//! and [`node`](Builder::node) make more of them, [`output`](Builder::output) names what leaves. An operation
+//! without a counterpart in ONNX goes in under a domain of the framework's own ([`import`](Builder::import)):
+//! it is kept unchanged, with casts around it. [`finish`](Builder::finish) infers every type and names
+//! everything that does not fit, so no shapes or types have to be given but those of inputs.
 //!
-//! What comes out is an ordinary [`Module`]: `ampc::rewrite` takes it, and its nodes then say what to compute in
-//! which format, casts included. `examples/framework.rs` of the crate `ampc` is such a framework, from its graph to
+//! The result is an ordinary [`Module`]: `ampc::rewrite` takes it, and its nodes then say in which format to
+//! compute, casts included. `examples/framework.rs` of the crate `ampc` is such a framework, from its graph to
 //! the list of what it runs. Bodies and functions are made with the [edit verbs](crate::edit).
 //!
 //! ```

@@ -1,4 +1,4 @@
-//! What a body captures, in order and by operand slot of the owning node.
+//! Captures of a body, in order and by operand slot of the owning node.
 
 use crate::module::{Def, GraphOwner};
 use crate::{GraphId, Module, Value};
@@ -20,7 +20,7 @@ impl Captures {
         &self.values
     }
 
-    /// Those of an operand slot, in order.
+    /// The captures of an operand slot, in order.
     pub(crate) fn of(&self, slot: u32) -> &[Value] {
         self.by_slot.get(&slot).map_or(&[], |values| values)
     }
@@ -41,14 +41,14 @@ pub struct Captured {
     pub slot: usize,
     /// That operand.
     pub outer: Option<Value>,
-    /// Whether the operand is the first of its value, so that the value's name says which one it is.
+    /// True if the operand is the first of its value, so that the value's name says which one it is.
     pub is_named: bool,
-    /// Whether its type is another one than that of the operand (or there is none), so that it has to be written.
+    /// True if its type is another one than that of the operand (or there is none), so that it has to be written.
     pub is_typed: bool,
 }
 
 impl Module {
-    /// What a body captures, in order, as writers list it.
+    /// The captures of a body, in order, as writers list them.
     pub fn captured(&self, body: GraphId) -> Vec<Captured> {
         let GraphOwner::Body { node, .. } = self.graph(body).owner else { return Vec::new() };
         let owner = self.node(node);

@@ -10,11 +10,11 @@ use half::{bf16, f16};
 pub struct Conversion {
     /// The element type after the step: f32, f16, bf16 or f64.
     pub to: DType,
-    /// Whether finite values beyond the range of `to` become its largest finite value instead of infinity.
+    /// True if finite values beyond the range of `to` become its largest finite value instead of infinity.
     pub clamp: bool,
 }
 
-/// Whether [`convert`] can turn `from` into `to`.
+/// True if [`convert`] can turn `from` into `to`.
 pub fn can_convert(from: DType, to: DType) -> bool {
     let known = |d| matches!(d, DType::F32 | DType::F16 | DType::BF16 | DType::F64);
     known(from) && known(to)

@@ -143,7 +143,7 @@ impl DType {
         self.storage_bytes(dims.iter().try_fold(1u64, |count, &dim| count.checked_mul(dim))?)
     }
 
-    /// Whether this is a real floating-point type of any width.
+    /// True if this is a real floating-point type of any width.
     pub fn is_float(self) -> bool {
         use DType::{
             BF16, F4E2M1, F6E2M3, F6E3M2, F8E4M3FN, F8E4M3FNUZ, F8E5M2, F8E5M2FNUZ, F8E8M0, F16, F32, F64,
@@ -164,12 +164,12 @@ impl DType {
         )
     }
 
-    /// Whether this is a 16-bit float, the formats that models are lowered to.
+    /// True if this is a 16-bit float, the formats that models are lowered to.
     pub fn is_low(self) -> bool {
         matches!(self, DType::F16 | DType::BF16)
     }
 
-    /// Whether this is an integer type (booleans excluded).
+    /// True if this is an integer type (booleans excluded).
     pub fn is_integer(self) -> bool {
         use DType::{I2, I4, I8, I16, I32, I64, U2, U4, U8, U16, U32, U64};
         matches!(self, I2 | I4 | I8 | I16 | I32 | I64 | U2 | U4 | U8 | U16 | U32 | U64)

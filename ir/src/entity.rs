@@ -100,7 +100,7 @@ impl<K: EntityRef, V> PrimaryMap<K, V> {
     pub fn len(&self) -> usize {
         self.items.len()
     }
-    /// Whether no item was ever added.
+    /// True if no item was ever added.
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }

@@ -23,11 +23,11 @@ use std::sync::Arc;
 pub struct Difference {
     /// The path of the graph and node or value, such as `main/if1.then_branch/conv`.
     pub place: String,
-    /// What of it: `types`, `operand 1`, `attribute alpha` …
+    /// The part that differs: `types`, `operand 1`, `attribute alpha` …
     pub part: String,
-    /// What the first module has.
+    /// The part in the first module.
     pub left: String,
-    /// What the second has.
+    /// The part in the second module.
     pub right: String,
 }
 
@@ -196,7 +196,7 @@ impl<'m> Pair<'m> {
         Ok(())
     }
 
-    /// Whether two operands, outputs … are corresponding values.
+    /// Checks that two operands, outputs … are corresponding values.
     fn value(&self, place: &str, part: &str, left: Option<Value>, right: Option<Value>) -> Same {
         if left.map(|v| self.values[v]) == right.map(Some) {
             return Ok(());
@@ -409,7 +409,7 @@ fn same_data(place: &str, part: &str, left: &TensorData, right: &TensorData) -> 
     }
 }
 
-/// Whether two constants are surely the same bytes, without reading them.
+/// True if two constants are surely the same bytes, without reading them.
 fn same_storage(left: &Storage, right: &Storage) -> bool {
     match (left, right) {
         (Storage::Bytes(x), Storage::Bytes(y)) => Arc::ptr_eq(x, y),

@@ -112,7 +112,7 @@ pub enum InsertErrorKind {
     NoScalar(DType),
 }
 
-/// What a node to insert is made of: operator, operands and attributes, and names where they are not to be made.
+/// Contents of a node to insert: operator, operands and attributes, and names unless they are to be made.
 #[derive(Clone, Debug)]
 pub struct NodeSpec {
     kind: OpKind,
@@ -144,7 +144,8 @@ impl NodeSpec {
         self
     }
 
-    /// What stands in the names of the results behind that of the origin, instead of the operator's name: `y.flat`.
+    /// Sets the suffix of the names of the results, behind the name of the origin, instead of the operator's
+    /// name: `y.flat`.
     #[must_use]
     pub fn suffix(mut self, suffix: impl Into<Cow<'static, str>>) -> NodeSpec {
         self.suffix = Some(suffix.into());
@@ -172,13 +173,13 @@ impl NodeSpec {
 pub struct Inserter<'m> {
     /// The module.
     pub module: &'m mut Module,
-    /// Who puts the nodes there: the author, unless said otherwise.
+    /// The origin of the nodes: the author by default.
     pub provenance: Provenance,
-    /// Whether nodes get the metadata of their origin: not unless said so.
+    /// True if nodes get the metadata of their origin: not unless said so.
     pub copies_metadata: bool,
     place: Place,
     origin: Option<Node>,
-    /// What is known of the elements of values, for inference.
+    /// The known elements of values, for inference.
     facts: Cow<'m, Facts>,
     /// An opset that holds instead of the imported one.
     opset: Option<(&'static str, u16)>,
@@ -218,14 +219,14 @@ impl<'m> Inserter<'m> {
         Inserter { origin: Some(node), ..Inserter::new(module, graph, Position::After(node)) }
     }
 
-    /// Infers types with what is known of the module's values. What inference finds of the elements of new values is
-    /// known from then on with or without it.
+    /// Infers types with what is known of the module's values. The inferred elements of new values are known
+    /// from then on with or without these facts.
     #[must_use]
     pub fn with_facts(self, facts: &'m Facts) -> Inserter<'m> {
         Inserter { facts: Cow::Borrowed(facts), ..self }
     }
 
-    /// What is known of the elements of values: what it was told, and what inference has found of what it inserted.
+    /// The known elements of values: the given facts, and the inferred elements of inserted values.
     pub fn facts(&self) -> &Facts {
         &self.facts
     }
@@ -453,7 +454,7 @@ impl<'m> Inserter<'m> {
         }
     }
 
-    /// Whether a value is one of the graph of the place, or of one around it.
+    /// True if a value belongs to the graph of the place, or to a graph around it.
     fn sees(&self, value: Value) -> bool {
         let data = self.module.value(value);
         let around = |&graph: &GraphId| self.module.owner(graph).map(|owner| self.module.node(owner).graph);

@@ -1,9 +1,9 @@
 //! The graph IR of ampc.
 //!
 //! A [`Module`] holds a model: its main graph, the bodies of control-flow nodes and the model-local functions,
-//! as data in one arena (read [`module`] first, then [`edit`], then [`verify`]). Passes build nodes through [`inserter`].
-//! What ONNX says of its operators is the table [`op`]; what an operator means at its version is read through
-//! [`views`]; [`infer`] gives every value its type; [`text`] prints a module and reads it back.
+//! as data in one arena (read [`module`] first, then [`edit`], then [`verify`]). Passes build nodes through
+//! [`inserter`]. The schemas of ONNX are the table [`op`]; [`views`] read the meaning of an operator at its
+//! version; [`infer`] gives every value its type; [`text`] prints a module and reads it back.
 //!
 //! This crate does no I/O, knows no file format but its own text, and runs no kernel.
 

@@ -49,7 +49,7 @@ use petgraph::stable_graph::StableDiGraph;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
 
-/// What a model says about itself outside its graphs.
+/// Facts about a model outside its graphs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Header {
     /// Version of the ONNX IR.
@@ -73,7 +73,7 @@ pub struct Header {
 /// A model: graphs, functions, names.
 #[derive(Clone, Debug)]
 pub struct Module {
-    /// What the model says about itself.
+    /// The facts outside the graphs.
     pub header: Header,
     pub(crate) symbols: Symbols,
     pub(crate) graphs: PrimaryMap<GraphId, GraphData>,
@@ -93,7 +93,7 @@ pub struct Module {
     pub(crate) program: Program,
 }
 
-/// Whose graph it is.
+/// Owner of a graph.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum GraphOwner {
     /// The model's own.
@@ -114,7 +114,7 @@ pub enum GraphOwner {
 /// An output of a graph.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Output {
-    /// What leaves the graph.
+    /// The value that leaves the graph.
     pub value: Value,
     /// The declared type; [`Type::Unknown`] where nothing is declared.
     pub declared: Type,
@@ -123,7 +123,7 @@ pub struct Output {
 /// A role of values in a graph, such as `grad(%w, %dw)`: what a later pass needs to know of them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Role {
-    /// What the role is called.
+    /// The name of the role.
     pub name: Symbol,
     /// The values, in the order the role's name implies.
     pub values: Vec<Value>,
@@ -134,7 +134,7 @@ pub struct Role {
 pub struct GraphData {
     /// Its name.
     pub name: Symbol,
-    /// Whose it is.
+    /// The owner.
     pub owner: GraphOwner,
     /// Formal inputs, in order.
     pub(crate) inputs: Vec<Value>,
@@ -151,7 +151,7 @@ pub struct GraphData {
     pub(crate) first: Option<Node>,
     pub(crate) last: Option<Node>,
     pub(crate) uses: StableDiGraph<Vertex, Use>,
-    /// Whether anything but nodes and values changed since it was read: inputs, outputs, name, constants.
+    /// True if anything but nodes and values changed since it was read: inputs, outputs, name, constants.
     pub dirty: bool,
 }
 
@@ -294,13 +294,13 @@ impl Module {
         self.leaving.get(&value).into_iter().flatten().copied()
     }
 
-    /// Whether a value leaves its graph.
+    /// True if a value leaves its graph.
     #[inline]
     pub fn is_output(&self, value: Value) -> bool {
         self.leaving.get(&value).is_some_and(|slots| !slots.is_empty())
     }
 
-    /// Whether a role of its graph names a value. Takes time in proportion to the roles of the graph.
+    /// True if a role of its graph names a value. Takes time in proportion to the roles of the graph.
     pub fn has_role(&self, value: Value) -> bool {
         let roles = &self.graphs[self.values[value].graph].roles;
         roles.iter().any(|role| role.values.contains(&value))

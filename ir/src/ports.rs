@@ -1,8 +1,9 @@
 //! Ports: where values cross the border between a node and its bodies, or a call and its function.
 //!
-//! An If hands the outputs of a branch on as its results; a Loop or Scan hands state into its body, back, and in the
-//! end out. What is one value from iteration to iteration, or whichever branch is taken, has one element type: it is
-//! one *port*, which reads operands of the node and outputs of its bodies, and makes inputs of bodies and results.
+//! An If hands the outputs of a branch on as its results; a Loop or Scan hands state into its body, back, and
+//! in the end out. A value that is the same from iteration to iteration, or in whichever branch is taken, has
+//! one element type: it is one *port*, which reads operands of the node and outputs of its bodies, and makes
+//! inputs of bodies and results.
 //!
 //! | operator | ports |
 //! |---|---|
@@ -43,7 +44,7 @@ pub struct Ports {
     first_output: usize,
 }
 
-/// Whether nodes of an operator have bodies through which values pass.
+/// True if nodes of an operator have bodies through which values pass.
 #[inline]
 pub(crate) fn has_bodies(kind: OpKind) -> bool {
     matches!(kind, OpKind::If | OpKind::Loop | OpKind::Scan | OpKind::SequenceMap)
@@ -137,15 +138,15 @@ impl Ports {
     pub fn len(&self) -> usize {
         self.n_state + self.n_in + self.n_out
     }
-    /// Whether there is none.
+    /// True if there is none.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Whether a port is state, which goes round.
+    /// True if a port is state, which goes round.
     pub fn is_state(&self, port: usize) -> bool {
         port < self.n_state
     }
-    /// What a port is called: `state0`, `in0`, `out0`.
+    /// The name of a port: `state0`, `in0`, `out0`.
     pub fn name(&self, port: usize) -> String {
         let n_taken = self.n_state + self.n_in;
         match port {
@@ -214,7 +215,7 @@ impl Module {
         }
     }
 
-    /// What the decisions of a node are about, by name: ports, or type variables of its schema.
+    /// The names of the items that a node has decisions about: ports, or type variables of its schema.
     pub fn var_names(&self, node: Node) -> SmallVec<[Cow<'static, str>; 2]> {
         match Ports::of(self, node) {
             Some(ports) if ports.node == node => {
@@ -318,7 +319,7 @@ mod tests {
         assert_eq!(scan(8, "_, ", "1, "), (Some(1), Some(2)));
     }
 
-    /// What a body no longer reads is no operand any more, and the captures behind it keep what they stand for.
+    /// Captures without readers are removed, and the later captures keep their operands.
     #[test]
     fn captures_without_readers_go() {
         let mut module = module(LOOP);

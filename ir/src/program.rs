@@ -1,18 +1,18 @@
-//! What nearly every pass asks for and few change: the graphs and nodes of a module in program order, and what is made
-//! of their names. It is found when somebody asks and kept until an edit verb changes what it is made of: which nodes
-//! there are and where they stand, what they, their results and functions are called, which function a node calls, and
-//! the metadata of functions.
+//! Analyses that nearly every pass uses and few change: the graphs and nodes of a module in program order, and
+//! the index of their names. It is found when somebody asks and kept until an edit verb changes what it is made
+//! of: which nodes there are and where they stand, what they, their results and functions are called, which
+//! function a node calls, and the metadata of functions.
 
 use crate::{GraphId, Module, Node};
 use std::any::Any;
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-/// What somebody has asked for since the last change.
+/// Analyses that were computed since the last change.
 #[derive(Default)]
 pub(crate) struct Program {
     listed: OnceLock<Listed>,
-    /// What [`Module::by_names`] was asked for first.
+    /// The first index that [`Module::by_names`] was asked for.
     named: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -76,12 +76,13 @@ impl Module {
         Arc::clone(kept).downcast().unwrap_or_else(|_| Arc::new(make(self)))
     }
 
-    /// What edit verbs call that change which nodes there are, or where.
+    /// Invalidates the program order; called by edit verbs that add, remove or move nodes.
     pub(crate) fn forget_program(&mut self) {
         self.program = Program::default();
     }
 
-    /// What edit verbs call that change what something is called, or which function a node calls.
+    /// Invalidates the names; called by edit verbs that rename something or change the function that a node
+    /// calls.
     pub(crate) fn forget_names(&mut self) {
         self.program.named = OnceLock::new();
     }

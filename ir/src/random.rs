@@ -45,7 +45,7 @@ fn value(word: u32, amplitude: f32) -> f32 {
     unit(word) * amplitude
 }
 
-/// What a word stands for where the amplitude is 1: a uniform value in [−1, 1).
+/// Converts a word to a number of amplitude 1: a uniform value in [−1, 1).
 pub fn unit(word: u32) -> f32 {
     #[expect(clippy::cast_precision_loss, reason = "24 bits are exact in f32")]
     let number = (word >> 8) as f32;

@@ -16,7 +16,7 @@ pub trait ByteSource: Send + Sync + fmt::Debug {
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()>;
     /// Total number of bytes.
     fn len(&self) -> u64;
-    /// Whether there are no bytes.
+    /// True if there are no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -24,7 +24,7 @@ pub trait ByteSource: Send + Sync + fmt::Debug {
     fn known_hash(&self, _offset: u64, _len: u64) -> Option<u128> {
         None
     }
-    /// What to call this source in an error message, such as the path of the file.
+    /// Description of this source for error messages, such as the path of the file.
     fn describe(&self) -> String;
 }
 
@@ -128,7 +128,7 @@ pub enum TensorError {
 }
 
 impl TensorError {
-    /// Whether the system refused memory.
+    /// True if the system refused memory.
     pub fn is_no_memory(&self) -> bool {
         matches!(self, TensorError::Read { source, .. } if source.kind() == io::ErrorKind::OutOfMemory)
     }

@@ -35,7 +35,7 @@ impl Dim {
         }
     }
 
-    /// What holds for the axis whichever of the two descriptions is the case.
+    /// Least upper bound of two dims: the facts that hold for both.
     pub fn join(self, other: Dim) -> Dim {
         if self == other { self } else { Dim::Unknown }
     }
@@ -96,7 +96,7 @@ impl Shape {
             (Some(_), Some(_)) => None,
         }
     }
-    /// What holds whichever of the two shapes is the case.
+    /// Least upper bound of two shapes: the facts that hold for both.
     pub fn join(&self, other: &Shape) -> Shape {
         match (&self.0, &other.0) {
             (Some(a), Some(b)) if a.len() == b.len() => Shape::of(a.iter().zip(b).map(|(x, y)| x.join(*y))),
@@ -198,7 +198,7 @@ impl Type {
             Type::Unknown | Type::Map { .. } | Type::Opaque { .. } => self.clone(),
         }
     }
-    /// Whether the two types agree in everything but shapes; an unknown type agrees with every type.
+    /// True if the two types agree in everything but shapes; an unknown type agrees with every type.
     pub fn same_kind(&self, other: &Type) -> bool {
         match (self, other) {
             (Type::Unknown, _) | (_, Type::Unknown) => true,
@@ -208,8 +208,8 @@ impl Type {
             (a, b) => a == b,
         }
     }
-    /// What holds whichever of the two types is the case (of the two branches of an If, of the first and
-    /// later iterations of a Loop); `None` if they are of different kinds or element types.
+    /// Least upper bound of two types (of the two branches of an If, of the first and later iterations of a
+    /// Loop); `None` if they are of different kinds or element types.
     pub fn join(&self, other: &Type) -> Option<Type> {
         Some(match (self, other) {
             (Type::Unknown, _) | (_, Type::Unknown) => Type::Unknown,

@@ -18,7 +18,7 @@ use petgraph::visit::EdgeRef;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 
-/// What is wrong with a module, and where.
+/// Violation of an invariant by a module, and its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{problem}")]
 pub struct Violation {
@@ -28,12 +28,12 @@ pub struct Violation {
     pub node: Option<Node>,
     /// The value, if it is about one.
     pub value: Option<Value>,
-    /// What is wrong.
+    /// The problem.
     pub problem: Problem,
 }
 
-/// What inference says of a module in which nothing is wrong. The module is not changed: a type that is not the one
-/// that follows is a violation.
+/// Verifies a module and returns its inferred types. The module is not changed: a type that is not the one that
+/// follows is a violation.
 ///
 /// # Errors
 /// The violations of structure, in order of graphs and of nodes; if there are none, those of types.
@@ -73,7 +73,8 @@ pub fn verify_structure(module: &Module) -> Vec<Violation> {
     found
 }
 
-/// What the walk over all graphs has met: a table for all of them, since a value is of one graph.
+/// Entities that the walk over all graphs has visited: a table for all of them, since a value belongs to one
+/// graph.
 #[derive(Default)]
 struct Seen {
     /// The values that are defined before the node at hand.

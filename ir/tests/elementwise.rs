@@ -46,7 +46,7 @@ const OTHERS: &[&str] = &[
     "ContribSkipSimplifiedLayerNormalization",
 ];
 
-/// What the type of the result ends with.
+/// The last characters of the type of the result.
 const RESULT: &str = "[4,2,3]";
 
 /// The type of the first result for these dims of the operands, if inference knows it.
@@ -74,7 +74,7 @@ fn result(schema: &'static OpSchema, dims: &dyn Fn(usize) -> &'static str) -> Op
     Some(spell_all(&module, &types))
 }
 
-/// Whether the result has the shape of the operands: where the second one is broadcast, or all are of one shape.
+/// True if the result has the shape of the operands: the second operand is broadcast, or all have one shape.
 fn has_shape_of_operands(schema: &'static OpSchema) -> bool {
     let broadcast = |i: usize| if i == 0 { "4,2,3" } else { "2,1" };
     let fits = |found: Option<String>| found.is_some_and(|ty| ty.ends_with(RESULT));

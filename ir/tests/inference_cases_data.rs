@@ -1,5 +1,5 @@
-//! What ampc infers for operators that move data, against what onnx infers: thousands of single nodes over all
-//! versions, written by `scripts/generate_inference_cases_data.py`.
+//! Inference of ampc compared with inference of onnx for operators that move data: thousands of single nodes
+//! over all versions, written by `scripts/generate_inference_cases_data.py`.
 //!
 //! The law: ampc says at least as much as onnx, and rejects what onnx rejects. Where the two differ on purpose,
 //! [`explained`] says why.
@@ -127,7 +127,7 @@ fn infer(module: &mut Module, case: &Case<'_>) -> Result<Vec<Type>, String> {
     Ok(data.results().iter().map(|r| module.value(r.unwrap()).ty.clone()).collect())
 }
 
-/// Whether `ours` says all that `theirs` does, and nothing that contradicts it.
+/// True if `ours` says all that `theirs` does, and nothing that contradicts it.
 fn at_least(ours: &Type, theirs: &Type) -> bool {
     match (ours, theirs) {
         (_, Type::Unknown) => true,
@@ -156,8 +156,8 @@ fn dim_at_least(ours: Dim, theirs: Dim) -> bool {
     }
 }
 
-/// What ampc rejects and onnx lets pass: operator (or `*`), a part of the message, and what the specification
-/// says. None of these nodes can run.
+/// Nodes that ampc rejects and onnx accepts: operator (or `*`), a part of the message, and the words of the
+/// specification. None of these nodes can run.
 const STRICTER: &[(&str, &str, &str)] = &[
     ("*", "expected an axis in [", "axes are in [-r, r - 1]; older versions of onnx check that rarely"),
     ("*", "attribute `axes`: expected every axis at most once", "axes are distinct"),
@@ -211,8 +211,8 @@ const STRICTER: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// What ampc infers and onnx does not, or not so: operator, version (0 for all), a part of operands and attributes,
-/// and why.
+/// Nodes for which ampc infers more than onnx or another type: operator, version (0 for all), a part of
+/// operands and attributes, and the reason.
 const OTHERWISE: &[(&str, u16, &str, &str)] = &[
     ("Constant", 1, "t:i64", "the schema lists floats; exporters wrote all types, which runtimes take"),
     ("Range", 0, "-9223372036854775808", "onnx wraps around and says 0 elements"),

@@ -309,7 +309,7 @@ fn no_version_is_newer_than_its_domain() {
     }
 }
 
-/// Operators whose results are inferred from the schema alone. Whoever adds one says why.
+/// Operators whose results are inferred from the schema alone. A new entry needs a reason.
 const NOT_INFERRED: &[(&str, &str)] = &[
     // Complex numbers are an axis or not, and sizes depend on `onesided`.
     (CONTRIB, "Irfft"),

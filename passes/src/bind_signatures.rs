@@ -1,7 +1,7 @@
 //! `bind-signatures`: nodes of operators that nobody here knows become what the policy's signatures say of them.
 //!
-//! A node counts if it has the domain and name, no overload, and calls no function of the model. Whether it fits its
-//! signature is seen wherever it is looked at: as in other open domains, what does not fit keeps its types.
+//! A node counts if it has the domain and name, no overload, and calls no function of the model. Each use of
+//! the signature checks that the node fits: as in other open domains, a node that does not fit keeps its types.
 
 use crate::invariants::Invariants;
 use crate::pass::{Changed, Pass, PassCx, PassError};
@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// The pass.
 #[derive(Clone, Debug)]
 pub struct BindSignatures {
-    /// What the user wants.
+    /// The policy.
     pub policy: Arc<Policy>,
 }
 

@@ -14,7 +14,7 @@ use ampc_ir::module::Payload;
 use ampc_ir::op::OpKind;
 use ampc_ir::{AttrValue, DType, Dim, Module, NodeSpec, TensorData, Type, Value};
 
-/// What building returns.
+/// Result of building nodes.
 pub(crate) type Ruled<T = ()> = Result<T, RuleError>;
 
 /// Arithmetic, as nodes of the main graph.
@@ -295,7 +295,7 @@ pub trait Build<'m> {
         self.select(condition, a, zero)
     }
 
-    /// Whether a is greater than a number.
+    /// The comparison a > number.
     ///
     /// # Errors
     /// If it does not fit.
@@ -304,7 +304,7 @@ pub trait Build<'m> {
         self.op(OpKind::Greater, &[a, number], &[])
     }
 
-    /// Whether a is less than a number.
+    /// The comparison a < number.
     ///
     /// # Errors
     /// If it does not fit.
@@ -495,8 +495,8 @@ pub trait Build<'m> {
         self.op(OpKind::Flatten, &[a], &[("axis", AttrValue::Int(signed(rank) - 1))])
     }
 
-    /// What undoes a broadcast: the gradient of a value of which `like` was broadcast to the shape of `dy`, summed over
-    /// the axes that were repeated. Sums are in f32 or wider, so the result may be wider than `dy`.
+    /// Undoes a broadcast: the gradient of a value that was `like` before it was broadcast to the shape of
+    /// `dy`, summed over the repeated axes. Sums are in f32 or wider, so the result may be wider than `dy`.
     ///
     /// ```text
     /// dy f16[8, 5, 4]   like f16[5, 1]    ReduceSum(f32(dy), axes 0 and 2) : f32[1, 5, 1], reshaped to f32[5, 1]
@@ -555,7 +555,7 @@ pub trait Build<'m> {
         }
     }
 
-    /// Whether a value is a constant of the graph.
+    /// True if a value is a constant of the graph.
     fn is_constant(&self, value: Value) -> bool {
         self.module().constant(value).is_some_and(|payload| matches!(payload, Payload::Dense(_)))
             || ampc_ir::views::constant_of(self.module(), value).is_some()
@@ -599,7 +599,7 @@ pub(crate) fn signed(axis: usize) -> i64 {
     i64::try_from(axis).unwrap_or(i64::MAX)
 }
 
-/// Whether two shapes are the same for certain.
+/// True if two shapes are the same for certain.
 fn same_dims(a: &[Dim], b: &[Dim]) -> bool {
     let same = |(a, b): (&Dim, &Dim)| match (a, b) {
         (Dim::Known(a), Dim::Known(b)) => a == b,

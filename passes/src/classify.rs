@@ -44,7 +44,7 @@ const LOSS: &str = "loss";
 pub struct Classify {
     /// The format to lower to: f16 or bf16.
     pub to: DType,
-    /// What the user wants.
+    /// The policy.
     pub policy: Arc<Policy>,
 }
 
@@ -124,14 +124,14 @@ impl Pass for Classify {
     }
 }
 
-/// Whether values of several types bind a variable: what runs an operator of an open domain takes more than the table
+/// True if values of several types bind a variable: what runs an operator of an open domain takes more than the table
 /// says, and nobody knows what it makes of that.
 fn is_mixed(module: &Module, var: Var) -> bool {
     let mut types = flow::operands_of(module, var).filter_map(|(_, v)| module.value(v).ty.dtype());
     types.next().is_some_and(|first| types.any(|other| other != first))
 }
 
-/// Whether a variable types operands that may be of different types: those of a variadic formal that is not homogeneous.
+/// True if a variable types operands that may be of different types: those of a variadic formal that is not homogeneous.
 fn takes_several_types(schema: &OpSchema, var: Var) -> bool {
     let last = schema.inputs.last();
     last.is_some_and(|formal| {
@@ -140,14 +140,14 @@ fn takes_several_types(schema: &OpSchema, var: Var) -> bool {
     })
 }
 
-/// What a user says of single nodes.
+/// Requests of the user about single nodes.
 struct Wishes<'a> {
     policy: &'a Policy,
     pins: &'a Pins<'a>,
 }
 
 impl Wishes<'_> {
-    /// What speaks of a cast of the author: a pin, a list that denies casts, or either of an earlier run.
+    /// The request about a cast of the author: a pin, a list that denies casts, or either of an earlier run.
     fn of_cast(&self, module: &Module, node: Node, paths: &[&str]) -> Option<String> {
         let is_cast = module.node(node).schema().is_some_and(|s| s.kind == OpKind::Cast);
         if !is_cast || flow::inserted_result(module, node).is_some() {
@@ -229,7 +229,7 @@ struct ByTable {
     class: Class,
     /// The rule behind the class.
     rule: &'static str,
-    /// What the policy makes of classes.
+    /// The base of the policy for classes.
     base: Base,
 }
 
@@ -449,7 +449,7 @@ impl State<'_> {
         self.decide(class, precision, &rule)
     }
 
-    /// Whether something goes into a variable that can be cast on the way in, or all of its group is made low together.
+    /// True if an operand of a variable can be cast, or the whole group of the variable is lowered together.
     fn is_castable(&self, module: &Module, var: Var) -> bool {
         flow::operands_of(module, var).next().is_some() || self.groups.get(var).is_some()
     }
@@ -461,7 +461,7 @@ impl State<'_> {
         Some((held.pin, held.rule))
     }
 
-    /// Whether a value is in a function that nothing calls: no type is known there.
+    /// True if a value is in a function that nothing calls: no type is known there.
     fn is_dead(&self, module: &Module, value: Value) -> bool {
         !self.dead.is_empty() && self.dead.contains(&module.root(module.value(value).graph))
     }
@@ -520,8 +520,8 @@ fn class_by_table(module: &Module, schema: Option<&'static OpSchema>, var: Var, 
     if op::dtype_follows_operand(schema) && absent() { Class::Fixed } else { class }
 }
 
-/// Whether a variable that is f32 may be the format instead: by the schema of its node, and because Cast knows the
-/// format as well. ONNX's own operators do not take one before Cast does; others do not ask for ONNX's opset.
+/// The legality of the format for a variable that is f32: by the schema of its node, and by the schema of Cast.
+/// ONNX's own operators do not take one before Cast does; others do not ask for ONNX's opset.
 fn legality(module: &Module, var: Var, format: DType) -> Legality {
     let legal = flow::legality(module, var, format);
     if legal != Legality::Legal || format != DType::BF16 {
@@ -557,7 +557,7 @@ fn immovable(module: &Module, schema: Option<&OpSchema>, var: Var) -> Option<&'s
     }
 }
 
-/// Whether a node calls a function that is the model's own body of an operator that is known: readers of the model
+/// True if a node calls a function that is the model's own body of an operator that is known: readers of the model
 /// type the call by the operator's schema, which relates operands and results as the body may not.
 fn calls_operator(module: &Module, node: Node) -> bool {
     let data = module.node(node);

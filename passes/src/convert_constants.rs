@@ -23,7 +23,7 @@ const CLAMP: Words = Words { no: "false", yes: "true" };
 /// The pass.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ConvertConstants {
-    /// Whether finite values beyond the range become the largest finite value instead of infinity.
+    /// True if finite values beyond the range become the largest finite value instead of infinity.
     pub clamp: bool,
 }
 
@@ -75,7 +75,7 @@ enum Source {
 }
 
 impl Source {
-    /// Whether what makes the constant can make it in this type: ConstantOfShape makes no bf16 below operator set 20.
+    /// True if what makes the constant can make it in this type: ConstantOfShape makes no bf16 below operator set 20.
     fn admits(&self, module: &Module, to: DType) -> bool {
         match self {
             Source::Initializer(_) => true,
@@ -137,7 +137,8 @@ impl ConvertConstants {
     }
 }
 
-/// What makes the converted elements: the constant itself if the cast alone reads it, else another one beside it.
+/// The node of the converted elements: the constant itself if only the cast reads it, else a second constant
+/// beside it.
 fn replacement(
     module: &mut Module,
     (operand, source): (Value, Source),

@@ -39,8 +39,8 @@ impl Pass for Dce {
     }
 }
 
-/// Whether a node goes when nobody reads its results: an inserted cast, one that computes gradients, or a constant that
-/// lost its readers.
+/// True if a node may be removed when its results have no readers: an inserted cast, a node that computes
+/// gradients, or a constant that lost its readers.
 fn may_go(module: &Module, node: Node) -> bool {
     let data = module.node(node);
     let is_constant = data.schema().is_some_and(|s| s.kind == OpKind::Constant);

@@ -1,7 +1,7 @@
-//! What a model declares of outputs, and of the inputs of bodies, and inference contradicts.
+//! Declared types of outputs, and of inputs of bodies, that contradict inference.
 //!
-//! Element types of outputs that differ are errors, which the verifier reports. Whatever else differs is none: runtimes
-//! compute what the operators say and warn at most, and so does this.
+//! Element types of outputs that differ are errors, which the verifier reports. Other differences are no
+//! errors: runtimes compute by the operators and warn at most, and so does this module.
 
 use crate::pass::Warning;
 use ampc_ir::infer::describe;
@@ -14,8 +14,8 @@ use ampc_ir::{GraphId, Module, Node, Type, Value};
 pub struct BodyInputs(Vec<(Value, Type)>);
 
 impl BodyInputs {
-    /// Those of a module whose types have not been inferred. Bodies in functions are left out: what is declared there
-    /// is of one call, and another one may hand in something else.
+    /// The declared inputs of bodies of a module whose types have not been inferred. Bodies in functions are
+    /// left out: what is declared there is of one call, and another one may hand in something else.
     pub fn of(module: &Module) -> BodyInputs {
         let is_body = |graph: &GraphId| matches!(module.graph(*graph).owner, GraphOwner::Body { .. });
         let in_main = module.graph_ids().filter(is_body).filter(|&graph| module.root(graph) == module.main());

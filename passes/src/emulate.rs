@@ -74,7 +74,7 @@ impl Pass for Emulate {
     }
 }
 
-/// Whether nobody here knows what a node hands into its bodies and takes out of them.
+/// True if nobody here knows what a node hands into its bodies and takes out of them.
 fn keeps_bodies(module: &Module, node: Node) -> bool {
     module.node(node).bodies().next().is_some() && Ports::of(module, node).is_none()
 }
@@ -161,7 +161,7 @@ fn low_behind(module: &Module, value: Value, format: DType) -> Option<Value> {
     module.node(cast).operand(0).filter(|&v| module.value(v).ty.dtype() == Some(format))
 }
 
-/// Whether all results are elements of operands, which are rounded already. The scatters are no such nodes where they
+/// True if all results are elements of operands, which are rounded already. The scatters are no such nodes where they
 /// add or multiply: in 16 bits that is in fp32, and rounded once.
 fn rounds_nothing(module: &Module, node: Node) -> bool {
     let Some(schema) = module.node(node).schema() else { return false };
@@ -181,7 +181,7 @@ fn callee(module: &Module, node: Node) -> Option<GraphId> {
     }
 }
 
-/// Whether an operand is handed into a function, which takes it as f32: functions are emulated.
+/// True if an operand is handed into a function, which takes it as f32: functions are emulated.
 fn handed_in_as_f32(module: &Module, node: Node, slot: usize) -> bool {
     let formals = || {
         callee(module, node)?;
@@ -193,7 +193,7 @@ fn handed_in_as_f32(module: &Module, node: Node, slot: usize) -> bool {
 }
 
 /// The sequences and optionals that are f32 in the emulated model: those that are neither public nor known to
-/// operators that nobody here knows. What is put into them is rounded already.
+/// operators that nobody here knows. Their elements are rounded before they are put in.
 fn contained(module: &Module, kept: &FxHashSet<GraphId>) -> FxHashSet<Value> {
     let groups = Groups::new(module);
     let is_kept = |var: &Var| kept.contains(&module.node(var.node).graph);
@@ -220,7 +220,7 @@ fn contained(module: &Module, kept: &FxHashSet<GraphId>) -> FxHashSet<Value> {
     values.filter(|&v| element(&module.value(v).ty).is_some_and(DType::is_low)).collect()
 }
 
-/// Whether a node gets the types it had: operators that nobody here knows, and so does what reads results of theirs
+/// True if a node gets the types it had: operators that nobody here knows, and so does what reads results of theirs
 /// or has to do with sequences that stay 16-bit.
 fn is_as_it_was(module: &Module, node: Node, contained: &FxHashSet<Value>) -> bool {
     let data = module.node(node);
@@ -309,7 +309,7 @@ impl State<'_> {
         }
     }
 
-    /// What calls hand in is f32 and stands for what it was; so is what they get back.
+    /// Converts a function: its formals are f32 and stand for 16-bit values, and so do its results.
     fn function(&mut self, module: &mut Module, graph: GraphId) {
         for value in module.graph(graph).inputs().to_vec() {
             self.widen_container(module, value);
@@ -319,7 +319,7 @@ impl State<'_> {
         self.graph(module, graph);
     }
 
-    /// What is handed into a body and out of it is 16-bit still if the node is as it was, f32 otherwise.
+    /// Converts a body: its formals and results stay 16-bit if the node is unchanged, else they become f32.
     fn body(&mut self, module: &mut Module, node: Node, body: GraphId, as_it_was: bool) {
         for value in module.graph(body).captures().to_vec() {
             let Def::Capture { slot } = module.value(value).def else { continue };
@@ -404,7 +404,7 @@ impl State<'_> {
         }
     }
 
-    /// Whether a result is what bodies made, or were handed, and nothing of it is left to round.
+    /// True if a result comes from bodies, or was handed through them, and needs no rounding.
     fn hands_on(&self, module: &Module, node: Node, slot: usize) -> bool {
         let port = Ports::of(module, node).and_then(|ports| ports.of_result(slot));
         let port = port.and_then(|port| Some(Var { node, var: u16::try_from(port).ok()? }));

@@ -6,7 +6,7 @@
 
 use ampc_ir::DType;
 
-/// What a float format can say.
+/// Precision and range of a float format.
 #[derive(Clone, Copy, Debug)]
 struct Float {
     /// Significant bits, the implicit one included.
@@ -64,7 +64,7 @@ impl Float {
         }
     }
 
-    /// Whether it has every number of so many significant bits that is a multiple of a power of two and at most
+    /// True if it has every number of so many significant bits that is a multiple of a power of two and at most
     /// another number.
     fn holds(&self, digits: i32, least: i32, greatest: (i32, i32)) -> bool {
         digits <= self.digits && least >= self.least && greatest <= self.greatest
@@ -91,7 +91,7 @@ fn range(dtype: DType) -> Option<(i128, i128)> {
     })
 }
 
-/// Whether every value of `from`, infinities and NaN included, is a value of `to`.
+/// True if every value of `from`, infinities and NaN included, is a value of `to`.
 pub fn is_exact(from: DType, to: DType) -> bool {
     if from == to {
         return true;
@@ -119,7 +119,7 @@ pub fn is_exact(from: DType, to: DType) -> bool {
     }
 }
 
-/// Whether casting a → b → c makes what a → c makes, of every value of a.
+/// True if casting a → b → c makes what a → c makes, of every value of a.
 ///
 /// So it is if every value of a is exact in b, but for strings (the shortest digits that tell a number from its
 /// neighbours depend on the format) and for integers that come back as smaller ones: integers wrap, floats do not. So it
@@ -224,7 +224,7 @@ mod tests {
         }
     }
 
-    /// Whether a type has a value.
+    /// True if a type has a value.
     fn has(to: DType, known: &Option<FxHashSet<u64>>, number: f64) -> bool {
         match (known, to) {
             (Some(known), _) => known.contains(&key(number)),

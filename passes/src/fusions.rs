@@ -1,12 +1,12 @@
-//! What a target fuses: reads that happen in the kernel that makes what is read.
+//! Fusions of a target: reads that happen in the kernel that makes the value.
 //!
-//! A profile names pairs of operators that become one kernel ([`Profile::is_fused`]). A tensor between two such nodes
-//! of one graph stays in registers: nothing writes or reads it, and a cast of it is one more operation on each element
-//! instead of a kernel of its own. What is fused depends on operators alone, never on formats, as it has to for a
-//! minimum cut.
+//! A profile names pairs of operators that become one kernel ([`Profile::is_fused`]). A tensor between two such
+//! nodes of one graph stays in registers: nothing writes or reads it, and a cast of it is one more operation on
+//! each element instead of a kernel of its own. Fusion depends on operators alone, never on formats, as a
+//! minimum cut requires.
 //!
-//! What makes the operand of a cast between fp32 and 16-bit formats makes its result: whoever casts, the readers behind
-//! are fused with what is before. A cast of the author that narrows is a reader, too, and fused if `Cast` is named.
+//! Fusion sees through casts between fp32 and 16-bit formats: readers of the cast are fused with the producer
+//! of its operand. A cast of the author that narrows is a reader, too, and fused if `Cast` is named.
 //!
 //! Nothing is fused of a value that a body captures, as it is or cast: where it is cast then is chosen among graphs,
 //! and a reader outside would move that choice. Nodes with bodies are no kernels.
@@ -26,7 +26,7 @@ pub struct Fusions {
 }
 
 impl Fusions {
-    /// Those of a module on a target.
+    /// Finds the fusions of a module on a target.
     pub fn find(module: &Module, profile: &Profile) -> Fusions {
         let mut fusions = Fusions::default();
         if profile.fusions.is_empty() {
@@ -75,12 +75,12 @@ impl Fusions {
         self.inside.extend(inside);
     }
 
-    /// Whether an operand is read in the kernel that makes it.
+    /// True if an operand is read in the kernel that makes it.
     pub fn reads(&self, node: Node, slot: u32) -> bool {
         self.reads.contains(&(node, slot))
     }
 
-    /// Whether nothing reads a tensor but the kernel that makes it.
+    /// True if nothing reads a tensor but the kernel that makes it.
     pub fn is_inside(&self, value: Value) -> bool {
         self.inside.contains(&value)
     }

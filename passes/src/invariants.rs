@@ -1,4 +1,4 @@
-//! What holds of a module between passes, as a set, and what says whether it does.
+//! Invariants of a module between passes, as a set, and their checks.
 //!
 //! A pass says what it requires, what it revokes and what it ensures. A pipeline keeps the set of what holds: it takes
 //! out what a pass revokes, puts in what it ensures, and has everything in the set looked at by the checker of its
@@ -62,18 +62,18 @@ impl Invariants {
     pub const fn without(self, other: Invariants) -> Invariants {
         Invariants(self.0 & !other.0)
     }
-    /// What of `wanted` is not in this set.
+    /// The invariants of `wanted` that are not in this set.
     #[must_use]
     pub const fn missing(self, wanted: Invariants) -> Invariants {
         wanted.without(self)
     }
-    /// Whether everything in `wanted` is in this set.
+    /// True if everything in `wanted` is in this set.
     pub const fn has(self, wanted: Invariants) -> bool {
         self.missing(wanted).0 == 0
     }
 
-    /// What a valid module says of itself: dumps and reproducers are read in the middle of a pipeline. Whether it is
-    /// lowered does not show in a module without decisions, and no pass asks for it.
+    /// The invariants that a valid module shows: dumps and reproducers are read in the middle of a pipeline. A
+    /// module without decisions does not show if it is lowered, and no pass asks for it.
     pub fn of(module: &Module) -> Invariants {
         let mut nodes = module.graph_ids().flat_map(|graph| module.nodes(graph));
         let mut found = Invariants::CORE;
@@ -89,7 +89,7 @@ impl Invariants {
         found
     }
 
-    /// Whether everything in the set holds, with what inference says of the module.
+    /// Checks everything in the set and returns the inferred types of the module.
     ///
     /// # Errors
     /// The first thing that does not hold.
@@ -121,11 +121,11 @@ impl fmt::Display for Invariants {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not {invariant}: {what}")]
 pub struct Breach {
-    /// What was to hold.
+    /// The broken invariant.
     pub invariant: Invariants,
     /// Where it does not.
     pub node: Option<Node>,
-    /// What is there.
+    /// The state found.
     pub what: String,
 }
 
@@ -161,8 +161,8 @@ fn first_breach(module: &Module, invariant: Invariants) -> Option<Breach> {
     })
 }
 
-/// What is wrong if a node has not one decision per type variable. Casts that passes insert have none, or those of an
-/// earlier run.
+/// The problem of a node that does not have exactly one decision per type variable. Casts that passes insert
+/// have none, or those of an earlier run.
 fn unclassified(module: &Module, node: Node) -> Option<String> {
     let data = module.node(node);
     let (found, expected) = (data.decisions.len(), module.n_vars(node));
@@ -178,7 +178,7 @@ fn unclassified(module: &Module, node: Node) -> Option<String> {
     Some(format!("expected {expected} decisions, found {found}{by}"))
 }
 
-/// What is wrong if a type variable whose class leaves a choice has no element type.
+/// The problem of a type variable without an element type although its class leaves a choice.
 fn unassigned(module: &Module, node: Node) -> Option<String> {
     let mut decisions = module.node(node).decisions.iter();
     let var = decisions.position(|d| d.class != Class::Fixed && d.precision.is_none())?;
@@ -186,7 +186,7 @@ fn unassigned(module: &Module, node: Node) -> Option<String> {
     Some(format!("type variable `{name}` has a class and no element type"))
 }
 
-/// What is wrong if a value is not of the element type that was assigned to the variable which types it.
+/// The problem of a value whose element type differs from the type assigned to its variable.
 fn not_lowered(module: &Module, node: Node) -> Option<String> {
     // Calls that share a function may be of different types: what was decided about each is there no more.
     if Ports::of(module, node).is_some_and(|ports| ports.nodes(module).count() > 1) {

@@ -61,7 +61,7 @@ impl fmt::Display for Place {
 pub struct JsonError {
     /// Where.
     pub place: Place,
-    /// What was expected and found.
+    /// Expected and found.
     pub reason: String,
 }
 

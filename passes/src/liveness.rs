@@ -86,7 +86,7 @@ pub fn estimated_peak(module: &Module) -> EstimatedPeak {
     EstimatedPeak { bytes: most.unsigned_abs(), node: liveness.nodes.get(at).copied(), by_dtype }
 }
 
-/// Whether the result has the bytes of the first operand.
+/// True if the result has the bytes of the first operand.
 pub(crate) fn is_view(module: &Module, node: Node) -> bool {
     module.node(node).schema().is_some_and(|schema| {
         matches!(

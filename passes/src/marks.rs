@@ -1,4 +1,4 @@
-//! What a node of a training step is for: two entries of its metadata, which texts, drawings and files show.
+//! Purpose of a node of a training step: two entries of its metadata, which texts, drawings and files show.
 //!
 //! ```text
 //! %found_inf, %sumsq = ai.ampc::GradCheck(…) : f32, f32 meta {ampc.phase="opt", ampc.role="grad-check"}
@@ -19,7 +19,7 @@ pub enum Phase {
     Forward,
     /// The gradients.
     Backward,
-    /// What comes after the gradients: their check, the optimizer, and the next state.
+    /// The nodes behind the gradients: their check, the optimizer, and the next state.
     Update,
 }
 
@@ -37,7 +37,7 @@ impl Phase {
     }
 }
 
-/// What a node is for.
+/// Purpose of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Purpose {
     /// It computes the loss, in fp32.
@@ -83,7 +83,7 @@ impl Purpose {
     }
 }
 
-/// What a pass marks its nodes with.
+/// Mark that a pass puts on its nodes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Mark {
     pub(crate) phase: Phase,
@@ -119,7 +119,7 @@ impl Mark {
     }
 }
 
-/// What a node is for as its metadata says it, in words of others too.
+/// The purpose of a node in its metadata, unknown words included.
 pub fn role_of(module: &Module, node: Node) -> Option<&str> {
     entry(module, node, ROLE)
 }
@@ -130,7 +130,7 @@ pub fn phase_of(module: &Module, node: Node) -> Option<Phase> {
     Phase::ALL.into_iter().find(|phase| phase.spelling() == text)
 }
 
-/// Whether a node computes a loss, which stays in fp32.
+/// True if a node computes a loss, which stays in fp32.
 pub(crate) fn is_loss(module: &Module, node: Node) -> bool {
     role_of(module, node) == Some(Purpose::Loss.spelling())
 }

@@ -92,9 +92,9 @@ pub enum ParameterError {
     MatchesNothing {
         /// The pattern as given.
         pattern: String,
-        /// What it is about.
+        /// The subject of the problem.
         what: &'static str,
-        /// What was probably meant.
+        /// The name that was probably meant.
         near: Option<String>,
     },
     /// There is nothing to train.
@@ -103,13 +103,13 @@ pub enum ParameterError {
         if *.frozen { ", but for those that are frozen" } else { "; name constants that are trained (`--train`)" }
     )]
     None {
-        /// Whether some would be parameters if they were not frozen.
+        /// True if some would be parameters if they were not frozen.
         frozen: bool,
     },
     /// The cast of a weight that is stored low does not fit.
     #[error("a parameter cannot be widened: {0}")]
     Insert(#[from] InsertError),
-    /// What is taken as a pattern is none.
+    /// An invalid pattern.
     #[error(transparent)]
     Pattern(#[from] crate::policy::PolicyError),
 }
@@ -155,7 +155,7 @@ impl Pass for Parameters {
     }
 }
 
-/// What the float constants of the main graph are.
+/// The float constants of the main graph by their use.
 #[derive(Default)]
 struct Found {
     parameters: Vec<Value>,
@@ -163,7 +163,7 @@ struct Found {
     numbers: Vec<String>,
     /// Names of parameters that several nodes read and whose elements are all the same.
     merged: Vec<String>,
-    /// Whether some would be parameters if they were not frozen.
+    /// True if some would be parameters if they were not frozen.
     frozen: bool,
 }
 
@@ -224,7 +224,7 @@ fn first_of(names: &[String]) -> String {
     format!("{}{}", some.join(", "), if names.len() > SHOWN { " …" } else { "" })
 }
 
-/// What to say of single numbers, by their names.
+/// The warning about parameters that are single numbers, by their names.
 fn untrained_numbers(names: &[String]) -> Option<String> {
     let are = match names.len() {
         0 => return None,
@@ -234,7 +234,7 @@ fn untrained_numbers(names: &[String]) -> Option<String> {
     Some(format!("{are} not trained ({}): name those that are parameters (`--train`)", first_of(names)))
 }
 
-/// What to say of parameters that may be several which an exporter has made one, as it does of equal constants.
+/// The warning about parameters that an exporter may have merged because they were equal.
 fn merged_parameters(names: &[String]) -> Option<String> {
     let are = match names.len() {
         0 => return None,
@@ -253,7 +253,7 @@ fn readers(module: &Module, value: Value) -> usize {
     module.uses(value).map(|(node, _)| node).collect::<FxHashSet<Node>>().len()
 }
 
-/// Whether a constant is one number that stands in a formula: it has no axis, or nodes only multiply by it or divide.
+/// True if a constant is a number within a formula: it has no axis, or nodes only multiply or divide by it.
 fn is_number(module: &Module, value: Value, data: &TensorData) -> bool {
     let scales = |(node, _): (Node, u32)| {
         let kind = module.node(node).schema().map(|schema| schema.kind);
@@ -288,7 +288,8 @@ fn running_statistics(module: &Module) -> Vec<Value> {
     found
 }
 
-/// What is in inference mode of what trains differently, as a model that was exported for inference has it.
+/// The warning about nodes in inference mode that behave differently in training, as in a model that was
+/// exported for inference.
 fn inference_mode(module: &Module) -> Option<String> {
     let (mut norms, mut dropouts) = (0, 0);
     for node in module.nodes(module.main()) {
@@ -335,7 +336,7 @@ pub(crate) fn output_named(module: &Module, name: &str) -> Result<Value, Paramet
     })
 }
 
-/// Whether a node, in the main graph or in a body, reads a value in an operand that it can be differentiated by.
+/// True if a node, in the main graph or in a body, reads a value in an operand that it can be differentiated by.
 fn is_read_differentiably(module: &Module, value: Value) -> bool {
     module.uses(value).any(|(node, slot)| {
         let slot = slot as usize;
@@ -350,7 +351,7 @@ fn is_read_differentiably(module: &Module, value: Value) -> bool {
     })
 }
 
-/// Whether a product of matrices or a convolution reads a value: then it is no mask.
+/// True if a product of matrices or a convolution reads a value: then it is no mask.
 fn is_factor(module: &Module, value: Value) -> bool {
     use OpKind::{Conv, ConvTranspose, Einsum, Gemm, MatMul};
     module.uses(value).any(|(node, _)| {
@@ -359,11 +360,11 @@ fn is_factor(module: &Module, value: Value) -> bool {
     })
 }
 
-/// What the elements of a constant are like.
+/// Statistics of the elements of a constant.
 struct Magnitudes {
     /// The largest magnitude; infinity where an element is not finite.
     largest: f64,
-    /// Whether all elements are the same number.
+    /// True if all elements are the same number.
     are_same: bool,
 }
 
@@ -497,7 +498,8 @@ pub(crate) fn only_cast(module: &Module, value: Value) -> Option<(Node, DType)> 
     (is_inserted && !module.is_output(value)).then_some((node, to))
 }
 
-/// What readers of a weight read that a file stores low: a cast of the weight in fp32, which is exact at first.
+/// The value for readers of a weight that a file stores low: a cast of the fp32 weight, which is exact at
+/// first.
 fn narrowed(module: &mut Module, weight: Value, name: &str, low: DType) -> Result<Value, InsertError> {
     let (main, result) = (module.main(), module.fresh_name(&format!("{name}.{low}")));
     let mut inserter = Inserter::new(module, main, Position::First);

@@ -1,4 +1,4 @@
-//! What a pass is: a value with public configuration that turns one module into another.
+//! A pass: a value with public configuration that turns one module into another.
 //!
 //! Passes keep no state between runs and read nothing but the module and their configuration: what a later pass
 //! needs is in the IR (classes, decisions with their reasons, provenance of casts) and so in its text.
@@ -11,10 +11,10 @@ use ampc_ir::infer::Facts;
 use ampc_ir::{InsertError, Module, Node, Value};
 use std::fmt;
 
-/// Whether a pass changed the module.
+/// Effect of a pass on the module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Changed {
-    /// It did, or may have.
+    /// The module changed, or may have changed.
     Yes,
     /// The module prints as before.
     No,
@@ -32,20 +32,20 @@ impl Changed {
 pub struct Warning {
     /// A stable code, such as `opset.bf16`.
     pub code: &'static str,
-    /// What happened, with names and numbers.
+    /// The message, with names and numbers.
     pub message: String,
     /// The node it is about.
     pub node: Option<Node>,
 }
 
-/// What a pass gets beside the module.
+/// Context of a pass beside the module.
 #[derive(Debug)]
 pub struct PassCx<'a> {
-    /// What inference knows of the module as it was before the pass.
+    /// The inferred facts about the module as it was before the pass.
     pub facts: &'a Facts,
     /// Statistics of constants, which passes share.
     pub statistics: &'a mut Statistics,
-    /// What passes hand on beside the module.
+    /// The results that passes hand on beside the module.
     pub results: &'a mut Results,
 }
 
@@ -71,7 +71,7 @@ pub enum PassError {
         if *count == 1 { "value" } else { "values" }
     )]
     OutOfRange {
-        /// What it is and its name: "constant `w`", "attribute `value` of Pad".
+        /// The kind and name of the item: "constant `w`", "attribute `value` of Pad".
         what: String,
         /// The format asked for.
         format: ampc_ir::DType,
@@ -81,7 +81,7 @@ pub enum PassError {
         min: f64,
         /// The greatest value.
         max: f64,
-        /// What the user can do about it.
+        /// The remedy for the user.
         remedy: &'static str,
         /// The operator that reads it, or that has the attribute.
         node: Node,
@@ -145,7 +145,7 @@ pub enum PassError {
         /// The newest one.
         latest: u16,
     },
-    /// What signatures say of operators does not agree with the model.
+    /// The signatures of operators contradict the model.
     #[error("the signatures of the policy contradict the model: {reason}")]
     Signatures {
         /// The first contradiction, with its node.
@@ -203,8 +203,8 @@ pub enum PassError {
     },
 }
 
-/// What a pass inserts of which it knows that it fits, whatever the model is. A pass that cannot know makes a
-/// [`PassError`] of the error, or leaves the node alone.
+/// Unwraps an insertion that is known to fit in every model. A pass that cannot know makes a [`PassError`] of
+/// the error, or leaves the node alone.
 ///
 /// # Panics
 /// If it does not fit: that is a bug of the pass.
@@ -220,19 +220,19 @@ pub trait Pass: fmt::Debug + Send + Sync {
     fn options(&self) -> Vec<(&'static str, Setting)> {
         Vec::new()
     }
-    /// What must hold before.
+    /// The invariants that must hold before the pass.
     fn requires(&self) -> Invariants {
         Invariants::CORE
     }
-    /// What need not hold after, though it held before.
+    /// The invariants that may not hold after the pass, though they held before.
     fn revokes(&self) -> Invariants {
         Invariants::NONE
     }
-    /// What holds after, beside everything that held before and is not revoked.
+    /// The invariants that hold after the pass, beside everything that held before and is not revoked.
     fn ensures(&self) -> Invariants {
         Invariants::CORE
     }
-    /// Whether passes after it need what inference knows of what it made.
+    /// True if passes after it need what inference knows of what it made.
     fn renews_facts(&self) -> bool {
         false
     }

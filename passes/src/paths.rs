@@ -239,7 +239,7 @@ impl Paths {
     }
 }
 
-/// What stands before the names of nodes of a function: `Gelu/`, or with an overload `Gelu:f16/`.
+/// The prefix of the names of nodes of a function: `Gelu/`, or with an overload `Gelu:f16/`.
 fn prefix_of(module: &Module, function: &FunctionData) -> String {
     match (module.text(function.name), module.text(function.overload)) {
         (name, "") => format!("{name}/"),
@@ -247,7 +247,7 @@ fn prefix_of(module: &Module, function: &FunctionData) -> String {
     }
 }
 
-/// What stands behind the last `/`.
+/// The part behind the last `/`.
 fn last(path: &str) -> &str {
     path.rsplit('/').next().unwrap_or(path)
 }

@@ -85,9 +85,9 @@ pub enum PipelineError {
         pass: String,
         /// The option.
         option: String,
-        /// What it may be.
+        /// The valid values.
         expected: &'static str,
-        /// What it is.
+        /// The value found.
         found: String,
     },
     /// The text breaks off or has something where a pass should be.
@@ -95,7 +95,7 @@ pub enum PipelineError {
     Syntax {
         /// Position, from 1.
         at: usize,
-        /// What was expected.
+        /// The expected text.
         expected: &'static str,
     },
     /// A pass needs what no pass before it gives.
@@ -103,7 +103,7 @@ pub enum PipelineError {
     Order {
         /// The pass.
         pass: &'static str,
-        /// What is missing.
+        /// The missing item.
         missing: String,
         /// The pass that gives it.
         before: &'static str,
@@ -130,7 +130,7 @@ pub enum RunError {
     Pass {
         /// The pass.
         pass: &'static str,
-        /// What it says.
+        /// The error of the pass.
         #[source]
         error: PassError,
     },
@@ -139,7 +139,7 @@ pub enum RunError {
     Unprepared {
         /// The pass.
         pass: &'static str,
-        /// What is missing.
+        /// The missing invariants.
         missing: Invariants,
         /// Where it is missing.
         first: Breach,
@@ -169,28 +169,28 @@ pub trait Observer {
 /// Watches nothing.
 impl Observer for () {}
 
-/// What a rewrite does, as configuration of the passes it consists of.
+/// Configuration of a rewrite, from which its passes are made.
 #[derive(Clone, Debug)]
 pub struct Lowering {
     /// The format: f16 or bf16.
     pub to: DType,
-    /// What the user wants.
+    /// The policy.
     pub policy: Arc<Policy>,
-    /// What to do with constants that do not fit.
+    /// The handling of constants that do not fit.
     pub out_of_range: OutOfRange,
     /// Which inputs and outputs keep their types.
     pub keep_io: KeepIo,
-    /// Whether to raise the opset first.
+    /// The opset of the output.
     pub opset: Opset,
     /// How it is chosen what is low.
     pub by: By,
-    /// Whether floats may keep digits that casts of the author round away; where a minimum cut chooses.
+    /// True if floats may keep digits that casts of the author round away; where a minimum cut chooses.
     pub excess_precision: bool,
     /// A policy for which the report is to say what it would leave fp32, if a minimum cut chooses.
     pub alternative: Option<Arc<Policy>>,
 }
 
-/// What a rewrite does about the opset of ai.onnx.
+/// Handling of the opset of ai.onnx in a rewrite.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Opset {
     /// It stays.
@@ -345,9 +345,9 @@ impl Pipeline {
 
     /// Runs all passes and returns their warnings.
     ///
-    /// What passes see is the same with `verify_each` and without: types and facts are inferred anew where a pass says
-    /// that passes after it need them, and at the end, and nowhere else. With `verify_each` everything that is to hold is
-    /// looked at after every pass, so that the one that broke it is named, and not only at the end.
+    /// Passes see the same with `verify_each` and without: types and facts are inferred anew only where a pass
+    /// requests it for later passes, and at the end. With `verify_each` everything that is to hold is looked at
+    /// after every pass, so that the one that broke it is named, and not only at the end.
     ///
     /// # Errors
     /// If the module is invalid, a pass needs a decision of the user, or a pass breaks the module.
@@ -406,7 +406,7 @@ impl Pipeline {
         Ok(results.into_warnings())
     }
 
-    /// What inference says of a module of which everything holds that is to hold after pass number `i`.
+    /// Checks everything that has to hold after pass number `i` and returns the inferred types.
     fn check(
         &self,
         module: &Module,
@@ -422,8 +422,7 @@ impl Pipeline {
     }
 }
 
-/// What inference says of a module that is to be run through passes, with the types that it found; an error if the
-/// module is ill-typed or invalid.
+/// Infers a module before its passes run and stores the types; an error if the module is ill-typed or invalid.
 fn inferred(module: &mut Module) -> Result<Inference, RunError> {
     let (inference, errors) = infer(module);
     inference.types.clone().apply(module);
@@ -513,7 +512,7 @@ mod tests {
         }
     }
 
-    /// What is printed says all that was read: the same pass comes out, whichever options are left out.
+    /// Printed options read back as the same pass, whichever options are left out.
     #[test]
     fn every_value_of_every_option_is_printed() {
         for pass in PASSES {

@@ -34,8 +34,8 @@
 //! 8  %dw = MatMul(%y, %dv)    3  3
 //! ```
 //!
-//! Of the forward part only `%g` is cheap. Its range 1 to 7 becomes 1 to 2, and 7 to 7 for the copy; `%y` lives at 7 anyway.
-//! The second search tries `%g` again, since node 5, between 2 and 7, has more than F.
+//! Only `%g` of the forward part is cheap. Its range 1 to 7 becomes 1 to 2, and 7 to 7 for the copy; `%y` lives
+//! at 7 anyway. The second search tries `%g` again, since node 5, between 2 and 7, has more than F.
 //!
 //! Cost: O(log n) per changed range, plus the readers and operands of each candidate. Greedy, not optimal.
 
@@ -119,7 +119,7 @@ struct LiveRange {
 struct CopyRange {
     start: usize,
     last: usize,
-    /// Whether the element-wise copy that reads it reuses its buffer, so that it adds no bytes.
+    /// True if the element-wise copy that reads it reuses its buffer, so that it adds no bytes.
     is_overwritten: bool,
 }
 
@@ -253,7 +253,7 @@ impl<'a> Search<'a> {
         Some(views)
     }
 
-    /// Whether the node that makes a storage is cheap, and computes the same bits from the same operands.
+    /// True if the node that makes a storage is cheap, and computes the same bits from the same operands.
     fn is_cheap(&self, storage: usize) -> bool {
         let found = self.liveness.storages[storage];
         let Some((node, slot)) = self.module.producer(found.value) else { return false };
@@ -389,7 +389,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// What is copied, and which operands of copies are copies as well.
+/// Nodes to copy, and the operands of copies that are copies as well.
 struct Copies {
     /// The index of the node before which each copy goes, and the value copied; operands come first.
     list: Vec<(usize, Value)>,

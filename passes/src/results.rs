@@ -1,15 +1,15 @@
-//! What passes of a run hand on beside the module: one thing of each type, and warnings.
+//! Results that passes of a run hand on beside the module: one entry of each type, and warnings.
 //!
-//! What a pass decides is in the IR. What it has found out *about* the module, such as what the choice of formats costs,
-//! goes here: for a later pass that adds to it, and for whoever watches the run. An entry describes the module as it was
-//! when it was put: [`get`](Results::get) returns it always, [`current`](Results::current) only if no later pass has
-//! changed the module. What a pass changes counts once that pass is over.
+//! Decisions of a pass are in the IR. Facts that a pass has found *about* the module, such as the cost of the
+//! chosen formats, go here: for a later pass that adds to it, and for observers of the run. An entry describes
+//! the module as it was when it was put: [`get`](Results::get) returns it always, [`current`](Results::current)
+//! only if no later pass has changed the module. A change by a pass counts once that pass is over.
 
 use crate::pass::{Changed, Warning};
 use rustc_hash::FxHashMap;
 use std::any::{Any, TypeId};
 
-/// What the passes of a run have handed on so far.
+/// Results of the passes of a run so far.
 #[derive(Debug, Default)]
 pub struct Results {
     found: FxHashMap<TypeId, Entry>,
@@ -38,12 +38,12 @@ impl Results {
         self.found.remove(&TypeId::of::<T>());
     }
 
-    /// What was handed on last of a type, whatever has changed since.
+    /// The latest entry of a type, whatever has changed since.
     pub fn get<T: Any + Send>(&self) -> Option<&T> {
         self.found.get(&TypeId::of::<T>())?.value.downcast_ref()
     }
 
-    /// What was handed on last of a type, if no pass after that one has changed the module.
+    /// The latest entry of a type, if no later pass has changed the module.
     pub fn current<T: Any + Send>(&mut self) -> Option<&mut T> {
         let entry = self.found.get_mut(&TypeId::of::<T>())?;
         if entry.since < self.changed { None } else { entry.value.downcast_mut() }
@@ -53,7 +53,7 @@ impl Results {
         self.warnings.push(warning);
     }
 
-    /// What passes have told the user.
+    /// The warnings of the passes.
     pub fn into_warnings(self) -> Vec<Warning> {
         self.warnings
     }
@@ -63,7 +63,7 @@ impl Results {
         self.passes += 1;
     }
 
-    /// Notes that a pass is over. What it has handed on is about the module that it left.
+    /// Notes that a pass is over. Its entries describe the module as the pass left it.
     pub fn end_pass(&mut self, changed: Changed) {
         if changed == Changed::Yes {
             self.changed = self.passes;

@@ -16,7 +16,7 @@ use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Whether it is a sequence or optional of tensors, or of such.
+/// True if it is a sequence or optional of tensors, or of such containers.
 pub fn is_container(ty: &Type) -> bool {
     match ty {
         Type::Sequence(element) | Type::Optional(element) => {
@@ -31,7 +31,7 @@ pub fn element(ty: &Type) -> Option<DType> {
     (ty.as_tensor().is_some() || is_container(ty)).then(|| ty.element_dtype()).flatten()
 }
 
-/// Whether an operator does nothing but put tensors into sequences and optionals, or take them out.
+/// True if an operator only puts tensors into sequences and optionals, or takes them out.
 pub fn is_structural(kind: OpKind) -> bool {
     matches!(
         kind,
@@ -49,7 +49,7 @@ pub fn is_structural(kind: OpKind) -> bool {
     )
 }
 
-/// Whether a node is one of those operators.
+/// True if a node is one of those operators.
 pub fn is_structural_node(module: &Module, node: Node) -> bool {
     module.node(node).schema().is_some_and(|s| is_structural(s.kind))
 }
@@ -173,7 +173,7 @@ impl Groups {
         groups
     }
 
-    /// Whether there is none.
+    /// True if there is none.
     pub fn is_empty(&self) -> bool {
         self.groups.is_empty()
     }
@@ -189,7 +189,7 @@ impl Groups {
     pub fn leader(&self, var: Var) -> Var {
         self.get(var).and_then(|group| group.members.first().copied()).unwrap_or(var)
     }
-    /// What a variable reads, and its group if it is in one: of a group, tensors that others make.
+    /// The values that a variable reads; for a group, the tensors that nodes outside of the group make.
     pub fn operands(&self, module: &Module, var: Var) -> Vec<Value> {
         match self.of.get(&var) {
             None => flow::operands_of(module, var).map(|(_, v)| v).collect(),
@@ -201,7 +201,7 @@ impl Groups {
             }
         }
     }
-    /// What a variable makes, and its group if it is in one: of a group, tensors.
+    /// The values that a variable makes; for a group, the tensors.
     pub fn results(&self, module: &Module, var: Var) -> Vec<Value> {
         match self.get(var) {
             None => flow::results_of(module, var).map(|(_, v)| v).collect(),

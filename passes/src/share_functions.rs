@@ -215,7 +215,7 @@ impl Low {
     }
 }
 
-/// What ONNX would write of a function, spelled: equal spellings mean equal bodies.
+/// Printed content of a function in ONNX: equal content means equal bodies.
 struct Content<'m> {
     module: &'m Module,
     classes: &'m FxHashMap<FunctionId, usize>,

@@ -1,9 +1,9 @@
 //! `specialize-functions`: every call gets a function of its own.
 //!
-//! A function that several nodes call has one body, but one call may read it in low precision and another not. This
-//! pass gives every call a copy, so that the passes after it decide about calls and not about functions, and
-//! [`share-functions`](crate::share_functions) makes one of those that came out the same. What is left is one
-//! function per precision signature that occurs.
+//! A function that several nodes call has one body, but one call may read it in low precision and another not.
+//! This pass gives every call a copy, so that the passes after it decide about calls and not about functions,
+//! and [`share-functions`](crate::share_functions) makes one of those that came out the same. The result has
+//! one function per precision signature that occurs.
 //!
 //! ```text
 //! y = F(x); z = F(m)  ──specialize──→  y = F(x); z = F.2(m)  ──passes, share──→  y = F(x); z = F__f16(m)
@@ -132,7 +132,7 @@ fn specialize(
     live.len() > own
 }
 
-/// What a model is when its functions are inlined.
+/// Size of a model when its functions are inlined.
 struct Inlined {
     /// Nodes, other than constants and inserted casts.
     nodes: u64,

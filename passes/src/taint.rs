@@ -5,10 +5,10 @@
 //! too; so do sequences, from what goes in to what comes out. Allow, discrete and fixed ones stop it. This is the rule
 //! of TensorFlow's `auto_mixed_precision` (its deny set), without its clear tails.
 //!
-//! What lies between −1 and 1 (results of Softmax, Sigmoid, Sin, Cos, and what is moved of them) is not dangerous by
-//! its size: it marks a reader only on the way to something that amplifies errors
-//! (`numerics`). So a gate does not keep its experts fp32, nor rotary tables the queries and keys.
-//! One walk, linear.
+//! Values between −1 and 1 (results of Softmax, Sigmoid, Sin, Cos, and values moved from them) are not
+//! dangerous by their size: they mark a reader only on a path to an operator that amplifies errors
+//! (`numerics`). So a gate does not keep its experts fp32, nor rotary tables the queries and keys. One walk,
+//! linear.
 
 use crate::flow::{self, Reader, Var};
 use crate::invariants::Invariants;
@@ -101,7 +101,7 @@ impl Pass for Taint {
     }
 }
 
-/// What need not mark its readers: what lies between −1 and 1 and reaches no amplifier.
+/// Values that need not mark their readers: values between −1 and 1 that reach no amplifier.
 struct Harmless {
     /// `None` where nothing is denied, so that nothing is asked.
     numerics: Option<Numerics>,
@@ -113,7 +113,7 @@ impl Harmless {
         Harmless { numerics: (!denied.is_empty()).then(|| Numerics::of(module, DType::F16)) }
     }
 
-    /// Whether a value marks nothing by being read there: it is small, and reaches no amplifier.
+    /// True if a value marks nothing by being read there: it is small, and reaches no amplifier.
     fn marks_nothing(&self, module: &Module, value: Value, reader: Reader) -> bool {
         let (Some(numerics), Reader::Operand(node, slot)) = (&self.numerics, reader) else { return false };
         let small = numerics.interval(module, value).is_some_and(Interval::is_within_one);

@@ -12,7 +12,7 @@ use ampc_ir::{Module, Node};
 /// The lowest opset whose Cast names an element type by its number.
 pub const CAST_BY_NUMBER: u16 = 6;
 
-/// Whether a graph of the module has an opset whose casts runtimes do not take.
+/// True if a graph of the module has an opset whose casts runtimes do not take.
 pub fn are_possible(module: &Module) -> bool {
     let functions = module.functions().map(|(_, function)| function.graph);
     functions.chain([module.main()]).any(|graph| module.opset(graph, "").is_some_and(|o| o < CAST_BY_NUMBER))

@@ -63,7 +63,7 @@ fn lowering() -> Pipeline {
     })
 }
 
-/// What is broken, and how: whether there was anything to break.
+/// Kind of damage; true if there was anything to break.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Damage {
     TypeInMain,
@@ -167,7 +167,7 @@ fn assigned(module: &mut Module, precision: Option<DType>) -> bool {
 struct Sabotaged {
     pass: Box<dyn Pass>,
     damage: Option<Damage>,
-    /// What it claims beside what the pass does.
+    /// The invariants that it claims beside those of the pass.
     claims: Invariants,
 }
 
@@ -205,7 +205,7 @@ fn sabotaged(at: usize, damage: Option<Damage>, claims: Invariants) -> Pipeline 
     Pipeline::new(lowering().into_passes().into_iter().enumerate().map(wrap).collect()).expect("an order")
 }
 
-/// What holds after each pass.
+/// The invariants that hold after each pass.
 fn held() -> Vec<(&'static str, Invariants)> {
     let mut held = Invariants::CORE;
     let pipeline = lowering();

@@ -28,7 +28,7 @@ impl Pass for DecomposeSoftplus {
     }
 }
 
-/// Whether the node was a Softplus.
+/// True if the node was a Softplus.
 fn decompose(inserter: &mut Inserter<'_>, node: Node) -> Result<bool, InsertError> {
     let data = inserter.module.node(node);
     if data.schema().is_none_or(|schema| schema.kind != OpKind::Softplus) {

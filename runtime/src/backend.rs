@@ -1,4 +1,4 @@
-//! What all backends have in common: they prepare a module, and what is prepared runs as often as it is asked to.
+//! Common interface of backends: they prepare a module, and the prepared module runs any number of times.
 
 use crate::cpu::{ExecuteError, NodeObserver, PrepareError};
 use crate::data::{Data, DataRef};

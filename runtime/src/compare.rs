@@ -40,8 +40,8 @@ impl Tolerance {
     }
 }
 
-/// What [`compare`] found. Errors are of elements that are finite on both sides, and infinite if elements disagree on
-/// being finite: no number says how far those are apart. All are 0 for strings.
+/// Result of [`compare`]. Errors are of elements that are finite on both sides, and infinite if elements
+/// disagree on being finite: no number says how far those are apart. All are 0 for strings.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Comparison {
     /// Elements compared; a complex element counts twice.
@@ -64,9 +64,9 @@ pub struct Comparison {
     pub max_ulp: Option<f64>,
     /// The largest |want| of finite elements.
     pub max_want: f64,
-    /// What floats were held to; `None` for other elements, which have to be equal.
+    /// The tolerance for floats; `None` for other elements, which have to be equal.
     pub held_to: Option<Tolerance>,
-    /// Whether there are elements and 0 is wanted for all of them, so that nothing is a share of what is wanted.
+    /// True if there are elements and 0 is wanted for all of them, so that nothing is a share of what is wanted.
     pub all_zero: bool,
     /// Elements of which exactly one is NaN.
     pub nan_disagreements: u64,
@@ -83,9 +83,9 @@ pub struct Comparison {
 pub struct Mismatch {
     /// Its coordinates.
     pub at: Vec<u64>,
-    /// What is there.
+    /// The value found.
     pub got: Scalar,
-    /// What should be there.
+    /// The value expected.
     pub want: Scalar,
 }
 
@@ -116,23 +116,23 @@ pub enum CompareError {
     /// The dims differ.
     #[error("expected dims {want:?}, found {got:?}")]
     Dims {
-        /// What is there.
+        /// The dims found.
         got: Vec<u64>,
-        /// What should be there.
+        /// The dims expected.
         want: Vec<u64>,
     },
     /// The element types differ, and are not both real floats.
     #[error("expected elements of {want}, found {got}")]
     DTypes {
-        /// What is there.
+        /// The type found.
         got: DType,
-        /// What should be there.
+        /// The type expected.
         want: DType,
     },
 }
 
 impl Comparison {
-    /// Whether every element is near enough.
+    /// True if every element is near enough.
     pub fn passed(&self) -> bool {
         self.mismatches == 0
     }

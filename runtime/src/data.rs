@@ -1,5 +1,4 @@
-//! What goes through a graph at run time: tensors, sequences and optionals, owned ([`Data`]) or borrowed
-//! ([`DataRef`]).
+//! Values of a graph at run time: tensors, sequences and optionals, owned ([`Data`]) or borrowed ([`DataRef`]).
 
 use crate::host::{HostError, HostTensor, TensorRef, list_of};
 use ampc_ir::{DType, Shape, Type};
@@ -33,8 +32,8 @@ pub struct Maybe {
     pub value: Option<Box<Data>>,
 }
 
-/// What an element of a sequence or the value of an optional takes besides the elements of its tensor: its entry, its
-/// dims, and the block that the elements are in, which begins and ends on a cache line.
+/// The bytes that an element of a sequence or the value of an optional takes besides the elements of its
+/// tensor: its entry, its dims, and the block that the elements are in, which begins and ends on a cache line.
 pub const ELEMENT_BYTES: u64 = 256;
 
 impl Sequence {
@@ -113,7 +112,7 @@ impl<'a> DataRef<'a> {
         }
     }
 
-    /// Whether it has a type that is known to the last dim.
+    /// True if it has a type that is known to the last dim.
     pub(crate) fn is_of(self, ty: &Type) -> bool {
         match (self, ty) {
             (DataRef::Tensor(tensor), Type::Tensor(ty)) => {

@@ -1,11 +1,11 @@
-//! What each float format can hold: its values as f64, and how far apart neighbours are.
+//! Properties of float formats: values as f64, and the distance of neighbours.
 //!
 //! Formats below 16 bits follow the OCP 8-bit floating point (OFP8 1.0) and microscaling (MX 1.0)
 //! specifications; the FNUZ variants have the one NaN where negative zero would be.
 
 use ampc_ir::DType;
 
-/// What the bit patterns above the finite numbers mean.
+/// Meaning of the bit patterns above the finite numbers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Special {
     /// Infinities and NaN, as in IEEE 754.

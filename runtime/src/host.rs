@@ -98,7 +98,7 @@ impl HostTensor {
     /// A tensor of the elements whose bytes `fill` writes. It is called once, with zeroed bytes.
     ///
     /// # Errors
-    /// Those of [`HostTensor::zeros`] and of `fill`.
+    /// Errors of [`HostTensor::zeros`] and of `fill`.
     pub fn filled<E: From<HostError>>(
         dtype: DType,
         dims: &[u64],

@@ -28,7 +28,7 @@ pub enum NpyError {
     /// The header is not one of a `.npy` file.
     #[error("the header is not that of a `.npy` array: {what}")]
     Header {
-        /// What was expected.
+        /// The expected item.
         what: &'static str,
     },
     /// The element type has no counterpart.
@@ -81,7 +81,7 @@ pub enum NpyError {
     Host(#[from] HostError),
 }
 
-/// What to do about an element type.
+/// Advice for an unsupported element type.
 fn advice(descr: &str) -> &'static str {
     match descr {
         "|O" => ": Python objects are not read; of strings `astype('U')` makes some that are",
@@ -89,7 +89,7 @@ fn advice(descr: &str) -> &'static str {
     }
 }
 
-/// What a header says.
+/// Content of a header.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Header {
     descr: String,

@@ -24,7 +24,7 @@ pub enum NpzError {
     /// The archive has what is not read.
     #[error("the npz archive has what is not supported: {what}")]
     Unsupported {
-        /// What it has.
+        /// The entry found.
         what: String,
     },
     /// An entry of the archive is no array.

@@ -13,7 +13,7 @@ use half::{bf16, f16};
 
 const GRADS: [DType; 3] = [DType::F16, DType::BF16, DType::F32];
 
-/// What the operator gives for these operands, and what its function gives.
+/// The results of the operator and of its function for these operands.
 fn both(form: Form, operands: &[HostTensor], attrs: &str, threads: usize) -> [Vec<HostTensor>; 2] {
     let (name, overload) = (form.kind().name(), form.overload());
     ["", &overload].map(|overload| {
@@ -359,7 +359,7 @@ fn clip_coef_is_its_body() {
     assert_eq!([mult(16.0), mult(0.5), mult(1.0), mult(f32::INFINITY)], [0.125, 0.5, 0.5, 0.0]);
 }
 
-/// What is dropped, what its body drops, and what the definition says: the same elements for every type.
+/// Dropped elements are those that the body drops and the definition names: the same elements for every type.
 #[test]
 fn philox_dropout_is_its_body() {
     let word = |n: u64| HostTensor::from_slice(&[], &[n]).unwrap();
@@ -440,7 +440,7 @@ fn adam_and_adam_w_take_the_steps_of_the_formula() {
     }
 }
 
-/// What is not finite, before or after the product, at any place of any gradient.
+/// Elements that are not finite, before or after the product, at any place of any gradient.
 #[test]
 fn grad_check_is_its_body() {
     let wrong = [f32::INFINITY, f32::NEG_INFINITY, f32::NAN];

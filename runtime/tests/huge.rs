@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What a run may take.
+/// The limit of a run.
 const LIMIT: usize = 1 << 20;
 
 /// The test that watches allocations runs alone.
@@ -316,7 +316,7 @@ fn end_of(mut module: Module, inputs: &[Option<Data>]) -> End {
     }
 }
 
-/// Of every operator the cases with the most parameters, of as many versions as there are.
+/// For every operator, the cases with the most parameters, of as many versions as there are.
 fn chosen() -> BTreeMap<(&'static str, &'static str), Vec<Case>> {
     const EACH: usize = 4;
     let mut by_op: BTreeMap<_, Vec<Case>> = BTreeMap::new();
@@ -359,7 +359,7 @@ fn huge_parameters_take_no_more_than_the_limit() {
     assert!(refused > 1000 && made > 1000, "{refused} refused, {made} made");
 }
 
-/// What a run of one node says, whose text this is, with inputs of these types and `limit` bytes.
+/// The error of a run of a node with this text, with inputs of these types and `limit` bytes.
 fn error_of(inputs: &[&str], node: &str, limit: u64) -> String {
     let _guard = ONE_AT_A_TIME.lock();
     let mut text = String::from("module ir=10\nopset ai.onnx=21\n\ngraph @main {\n");

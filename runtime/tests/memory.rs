@@ -36,7 +36,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What `work` allocates: bytes, and the most at once.
+/// The allocations of `work`: bytes, and the most at once.
 fn counted(work: impl FnOnce()) -> (usize, usize) {
     BYTES.store(0, Ordering::Relaxed);
     LARGEST.store(0, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What the command line accepts.
+//! The arguments of the command line.
 
 mod run;
 mod train;
@@ -128,7 +128,7 @@ fn spec<T: std::str::FromStr<Err = SpecError>>(text: &str) -> Result<T, String> 
     text.parse().map_err(|error: SpecError| error.to_string())
 }
 
-/// Whether to run what was made.
+/// Arguments of `--verify`.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Inputs")]
 pub(crate) struct RewriteVerifyArgs {
@@ -140,7 +140,7 @@ pub(crate) struct RewriteVerifyArgs {
     pub(crate) tolerance: Option<f64>,
 }
 
-/// What to lower.
+/// Arguments that choose formats and decisions.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Precision")]
 pub(crate) struct PrecisionArgs {
@@ -183,17 +183,17 @@ pub(crate) struct PrecisionArgs {
     /// lowered has the format, but at most 26, the newest that ONNX Runtime 1.31 reads [default: keep]
     #[arg(long, value_name = "keep|auto|N")]
     pub(crate) opset: Option<Opset>,
-    /// What the placement of casts makes as small as can be: the time predicted for the target, the number of casts,
-    /// or the bytes they read and write [default: time]
+    /// Quantity that the placement of casts minimizes: predicted time on the target, number of casts, or bytes
+    /// that casts read and write [default: time]
     #[arg(long, value_name = "time|casts|bytes")]
     pub(crate) objective: Option<Objective>,
-    /// What runs the model: a profile (see `ampc target list`) or a file with one [default: generic]
+    /// Target device: a profile (see `ampc target list`) or a file with a profile [default: generic]
     #[arg(long, value_name = "NAME|FILE.json")]
     pub(crate) target: Option<String>,
-    /// What to do with constants that have values beyond the range of the format [default: keep]
+    /// Handling of constants with values beyond the range of the format [default: keep]
     #[arg(long, value_enum, value_name = "ACTION")]
     pub(crate) out_of_range: Option<OutOfRangeArg>,
-    /// Whether floats may keep digits that casts of the model round away: an fp32 → fp16 → fp32 in the source goes
+    /// Keep or remove casts of the model that round a float and widen it again, such as fp32 → fp16 → fp32
     /// [default: forbid]
     #[arg(long, value_enum, value_name = "forbid|allow", hide_possible_values = true)]
     pub(crate) excess_precision: Option<ExcessArg>,
@@ -205,10 +205,10 @@ pub(crate) struct PrecisionArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct WriteArgs {
-    /// What to write [default: by the ending of FILE]
+    /// Form of the output [default: by the ending of FILE]
     #[arg(long, value_enum, value_name = "KIND")]
     pub(crate) emit: Option<EmitArg>,
-    /// Whether constants go to a file beside the model [default: auto]
+    /// Place of large constants: in the model or in a file beside it [default: auto]
     #[arg(long, value_enum, value_name = "WHEN")]
     pub(crate) external_data: Option<ExternalArg>,
     /// Replace files that exist
@@ -380,7 +380,7 @@ pub(crate) enum OutOfRangeArg {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ExcessArg {
-    /// What the model rounds is rounded
+    /// Every rounding of the model is kept
     Forbid,
     /// Casts between floats that only round go
     Allow,

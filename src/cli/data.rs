@@ -1,4 +1,4 @@
-//! What goes into a run: values for the inputs, and limits.
+//! The data of a run: values for the inputs, and limits.
 
 use super::args::{DataArgs, LimitArgs};
 use super::diagnose;
@@ -44,7 +44,7 @@ pub(crate) fn files(args: &DataArgs) -> Vec<ReadFile> {
 }
 
 /// The values that were asked for, to run a model on. Dims that neither the model nor the command line gives a size get
-/// 1. What was chosen for want of a word is said on standard error.
+/// 1. Values that were chosen because no argument gives them are reported on standard error.
 ///
 /// # Errors
 /// If they cannot be read, or do not fit the model.

@@ -52,7 +52,7 @@ pub(crate) fn failure(error: &Error, module: Option<&Module>) -> Failure {
     }
 }
 
-/// What to do about an error that the system caused.
+/// Advice for an error that the operating system caused.
 fn of_system(error: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
     let causes = std::iter::successors(Some(error), |&e| e.source());
     causes.filter_map(|e| e.downcast_ref::<io::Error>()).find_map(help::of_system)
@@ -142,7 +142,7 @@ fn in_file(
     Failure::of(ErrorKind::Usage, problem)
 }
 
-/// Whether the lines around a place can be drawn; a file without line breaks is one line.
+/// True if the lines around a place can be drawn; a file without line breaks is one line.
 fn is_short(text: &str, at: usize) -> bool {
     const LONGEST: usize = 400;
     let start = text[..at].rfind('\n').map_or(0, |at| at + 1);
@@ -151,7 +151,7 @@ fn is_short(text: &str, at: usize) -> bool {
     around.map(str::len).all(|len| len <= LONGEST)
 }
 
-/// What stands around a place, on one line.
+/// The text around a place, on one line.
 fn excerpt(text: &str, range: std::ops::Range<usize>) -> String {
     const AROUND: usize = 40;
     let floor = |at: usize| (0..=at).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);

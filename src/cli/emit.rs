@@ -27,7 +27,7 @@ pub(crate) struct Emit {
     options: WriteOptions,
 }
 
-/// What was written.
+/// Summary of the written files.
 #[derive(Debug, Default)]
 pub(crate) struct Written {
     pub(crate) bytes: u64,
@@ -40,13 +40,13 @@ pub(crate) struct Written {
     /// Data files of the model that was replaced which stay for others.
     pub(crate) spared: Vec<SparedFile>,
     pub(crate) warnings: Vec<ampc::onnx::Warning>,
-    /// What goes to standard output, if it is text.
+    /// The text for standard output, if the output is text.
     pub(crate) text: String,
 }
 
 impl Emit {
-    /// What the arguments ask for; `by_default` makes the target where none is named, `otherwise` is the form where
-    /// neither option nor name says one.
+    /// Output that the arguments ask for; `by_default` makes the target if no target is named, `otherwise` is
+    /// the form if neither an option nor the name gives the form.
     ///
     /// # Errors
     /// If the arguments contradict each other, or a name has an ending of no form and no option says one.
@@ -92,7 +92,7 @@ impl Emit {
         Ok(Emit { target, kind, options: WriteOptions { force: args.force, external_data } })
     }
 
-    /// Whether existing files may be replaced.
+    /// True if existing files may be replaced.
     pub(crate) fn force(&self) -> bool {
         self.options.force
     }
@@ -136,7 +136,7 @@ impl Emit {
         Failure::usage("no_place_beside", message).with_help(help)
     }
 
-    /// Whether it is known already that a data file will be written.
+    /// True if it is known already that a data file will be written.
     fn needs_data_file(&self, model: &Model) -> bool {
         match (&self.target, self.kind) {
             (Target::File(path), EmitArg::Onnx | EmitArg::Emulated) => {

@@ -1,4 +1,4 @@
-//! What the ending of an output's name says, and what to say of one that means nothing here.
+//! Meaning of the ending of an output's name, and the message for an ending that has no meaning here.
 
 use super::args::EmitArg;
 use super::problem::{Failure, Problem};
@@ -62,7 +62,7 @@ fn wrong(message: String) -> Failure {
     Failure::of(ErrorKind::Usage, Problem::new("ampc::usage::ending", message))
 }
 
-/// Whether a path is a name of a stream of this process, which may lead to a file.
+/// True if a path is a name of a stream of this process, which may lead to a file.
 fn names_a_stream(path: &Path) -> bool {
     ["/dev", "/proc"].iter().any(|folder| path.starts_with(folder))
 }

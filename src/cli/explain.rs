@@ -25,7 +25,7 @@ const SHOWN_NODES: usize = 20;
 /// Nodes to explain, found before the passes run.
 pub(crate) struct Explained {
     nodes: Vec<Wanted>,
-    /// What to say of patterns that match more than is shown.
+    /// Note about patterns that match more than is shown.
     more: String,
     paths: Option<Arc<Paths>>,
 }
@@ -35,7 +35,7 @@ struct Wanted {
     path: String,
     /// The node of the source.
     node: Node,
-    /// Whether the path leads behind a call: what is there in the result may be another form of the function.
+    /// True if the path leads behind a call: what is there in the result may be another form of the function.
     by_call: bool,
 }
 
@@ -80,7 +80,7 @@ impl Explained {
         self.nodes.iter().map(|wanted| wanted.path.clone()).collect()
     }
 
-    /// What was decided about them.
+    /// The decisions about the matched nodes, as text.
     pub(crate) fn text(&self, module: &Module, report: &Report) -> String {
         let Some(paths) = &self.paths else { return String::new() };
         let result = self.nodes.iter().any(|n| n.by_call).then(|| Paths::of(module));
@@ -179,7 +179,7 @@ impl Cx<'_> {
         table
     }
 
-    /// What a pin of a variable to the other format would cost.
+    /// Cost of a pin of a variable to the other format.
     fn other(&self, path: &str, var: &str) -> Option<String> {
         let optimum = self.report.optimum.as_ref()?;
         let forced = optimum.forced.iter().find(|forced| forced.node == path && forced.var == var)?;
@@ -220,7 +220,7 @@ impl Cx<'_> {
         if table.is_empty() { String::new() } else { format!("  reads\n{table}") }
     }
 
-    /// What goes in and out of bodies, or of a function.
+    /// Values that enter and leave bodies, or a function.
     fn ports(&self, node: Node) -> String {
         let Some(ports) = Ports::of(self.module, node) else { return String::new() };
         let data = self.module.node(node);

@@ -1,4 +1,4 @@
-//! What to do about a problem, by its code. A message that says it already has no line here.
+//! Advice for a problem, by the code of the problem. A message that says it already has no line here.
 
 use std::io;
 
@@ -108,7 +108,7 @@ pub(crate) fn help(code: &str) -> Option<&'static str> {
     })
 }
 
-/// What to do about an error of the system, where its own words do not say it.
+/// Advice for an error of the operating system whose message does not contain it.
 pub(crate) fn of_system(error: &io::Error) -> Option<&'static str> {
     /// ENFILE and EMFILE, for which there is no `ErrorKind`. The numbers are the same on all Unix systems.
     #[cfg(unix)]
@@ -134,7 +134,7 @@ pub(crate) fn of_system(error: &io::Error) -> Option<&'static str> {
     }
 }
 
-/// What to do if a file may not be as large as it has to.
+/// Advice if the limit for the size of files is too low.
 const FILE_SIZE: &str = "allow larger files (`ulimit -f unlimited`), or write to a file system that has them";
 
 /// How nodes are named.

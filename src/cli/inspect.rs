@@ -18,11 +18,11 @@ use ampc::passes::policy::node_key;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What is said of a model.
+/// The facts that `ampc inspect` prints about a model.
 #[derive(Debug, Serialize)]
 struct Inspection {
     schema: &'static str,
-    /// Of the model, and of the files of its external data.
+    /// Size of the model and of the files of its external data.
     bytes: Option<u64>,
     external_bytes: Option<u64>,
     ir_version: i64,
@@ -58,7 +58,7 @@ struct Port {
 #[derive(Debug, Default, Serialize)]
 struct Casts {
     total: u64,
-    /// Those that ampc inserted.
+    /// The number of casts that ampc inserted.
     inserted: u64,
 }
 

@@ -1,5 +1,5 @@
-//! What a signal does: temporary files go, then the program ends with the status that shells expect. That a file has
-//! reached the limit for its size is an error of writing like others, not the end.
+//! Signal handling: removes temporary files, then ends the program with the status that shells expect. That a
+//! file has reached the limit for its size is an error of writing like others, not the end.
 //!
 //! A command that has something to bring to an end first says so ([`defer_first_signal`]): the first signal is then a
 //! request, and the second one ends the program.
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 #[cfg(unix)]
 use std::sync::Arc;
 
-/// Whether a command looks at [`requested`].
+/// True if a command looks at [`requested`].
 static DEFERS_FIRST: AtomicBool = AtomicBool::new(false);
 
 /// The signal that came, or 0.
@@ -58,7 +58,7 @@ fn end(status: i32) {
     std::process::exit(status);
 }
 
-/// Whether a signal was ignored when the program started. Only Linux can be asked without `unsafe`.
+/// True if a signal was ignored when the program started. Only Linux can be asked without `unsafe`.
 #[cfg(unix)]
 fn ignored(signal: i32) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();

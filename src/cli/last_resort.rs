@@ -32,14 +32,15 @@ const STATUS: i32 = ampc::ErrorKind::Io.exit_code() as i32;
 thread_local! {
     /// The size of this thread's last allocation that failed; 0 if none did.
     static REFUSED: Cell<usize> = const { Cell::new(0) };
-    /// Whether this thread is ending the program. If another of its allocations fails meanwhile, it exits at once.
+    /// True if this thread is ending the program. If another of its allocations fails meanwhile, it exits at
+    /// once.
     static ENDS: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The size of the last allocation that failed in any thread.
 static LAST: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether a thread had to be started with a smaller stack than usual.
+/// True if a thread had to be started with a smaller stack than usual.
 static SMALL_STACK: AtomicBool = AtomicBool::new(false);
 
 /// The system's allocator, which records failed allocations.
@@ -129,7 +130,7 @@ fn aborted() {
     let _ = signal_hook::low_level::emulate_default_handler(signal_hook::consts::SIGABRT);
 }
 
-/// Whether the system still maps a little memory.
+/// True if the system still maps a little memory.
 #[cfg(unix)]
 fn is_memory_left() -> bool {
     const LEN: usize = 256 << 10;

@@ -51,7 +51,7 @@ const STACK: usize = 64 << 20;
 /// The exit code for bugs.
 const BUG: u8 = 70;
 
-/// What the last panic said: the hook keeps it, whoever catches the panic reports it.
+/// Message of the last panic: the hook stores the message, and the code that catches the panic reports it.
 static PANIC: Mutex<Option<String>> = Mutex::new(None);
 
 /// Reads the arguments and does what they say.
@@ -150,7 +150,7 @@ fn run(cli: &Cli, ui: Ui) -> Result<(), Failure> {
     }
 }
 
-/// What the last panic said.
+/// Message of the last panic.
 fn last_panic() -> String {
     let last = PANIC.lock().ok().and_then(|mut last| last.take());
     last.unwrap_or_else(|| "it stopped without a word".into())

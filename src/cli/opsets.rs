@@ -1,4 +1,4 @@
-//! What to do about operators that have the format only at a later opset.
+//! Advice for operators that have the format only at a later opset.
 
 use super::pipeline::Run;
 use ampc::error::Error;
@@ -8,7 +8,7 @@ use ampc::passes::pipeline::Pipeline;
 use ampc::passes::raise_opset::{NEWEST_READ, RaiseOpset, Target, opset};
 use ampc::{Model, Report, RewriteOptions};
 
-/// What another `--opset` would do.
+/// Effect of another `--opset`.
 #[derive(Debug)]
 pub(crate) enum OpsetAdvice {
     /// `auto` was not given, and leads to this opset.
@@ -51,7 +51,7 @@ impl OpsetAdvice {
         }
     }
 
-    /// Whether a warning is about the opset at which an operator has the format.
+    /// True if a warning is about the opset at which an operator has the format.
     pub(crate) fn is_about(code: &str) -> bool {
         ["opset.bf16", "opset.f16"].contains(&code)
     }

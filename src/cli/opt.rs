@@ -114,7 +114,7 @@ fn directive(path: &Path) -> Result<Option<String>, Failure> {
     Ok(None)
 }
 
-/// What names in a pipeline stand for: what comes with ampc, and files.
+/// Policies and targets that names in a pipeline refer to: presets of ampc, and files.
 #[derive(Default)]
 struct Named<'a> {
     /// Where files are that have no absolute path; the folder of the process without it.
@@ -126,7 +126,7 @@ struct Named<'a> {
 }
 
 impl Named<'_> {
-    /// What `read` reads of a preset or file; `error` stands for why it cannot.
+    /// Reads a preset or file with `read`; `error` makes the error for a name that cannot be read.
     fn read<T, E>(
         &self,
         what: &'static str,

@@ -74,7 +74,7 @@ impl PeerArgs {
         ]
     }
 
-    /// Puts what they ask for into a policy. What is included wins over what is excluded.
+    /// Puts what they ask for into a policy. An included name overrides an excluded name.
     ///
     /// # Errors
     /// If an operator is not known, or an expression is malformed.
@@ -138,8 +138,8 @@ fn called(name: &str) -> Vec<String> {
     keys
 }
 
-/// What other tools call something, and what it is here. Names are in lower case with `-`; those of commands have no
-/// dashes in front.
+/// Name of an option in other tools, and its equivalent in ampc. Names are in lower case with `-`; those of
+/// commands have no dashes in front.
 type Answer = (&'static [&'static str], &'static str);
 
 const ANSWERS: &[Answer] = &[
@@ -413,7 +413,8 @@ pub(crate) fn answer(error: &clap::Error, args: &[OsString]) -> Option<Failure> 
     })
 }
 
-/// What to say of an option that this command lacks and others have, unless it begins like one of this command.
+/// Advice for an option that this command lacks and another command or tool has, unless the option is a prefix
+/// of an option of this command.
 fn of_other_command(error: &clap::Error, given: &str, args: &[String]) -> Option<String> {
     let name = given.split('=').next()?;
     let long = name.strip_prefix("--")?;

@@ -23,7 +23,7 @@ pub(crate) struct Run<'a> {
     pub(crate) ui: Ui,
     pub(crate) progress: &'a Progress,
     pub(crate) debug: &'a DebugArgs,
-    /// Whether dumps may replace files.
+    /// True if dumps may replace files.
     pub(crate) force: bool,
     pub(crate) pipeline: &'a Pipeline,
     pub(crate) path: &'a Path,
@@ -33,7 +33,8 @@ impl Run<'_> {
     /// Does `work`, which runs the pipeline on the model with the observer it gets.
     ///
     /// # Errors
-    /// What `work` says, drawn over the module as it is then. A panic is a bug like any other.
+    /// Runs `work` and draws its problems over the module as it is at that point. A panic is a bug like any
+    /// other.
     pub(crate) fn watched<T>(
         &self,
         model: &mut Model,
@@ -163,7 +164,7 @@ struct Dump {
 }
 
 impl Dump {
-    /// What the arguments ask for; makes no folder yet.
+    /// The dumps that the arguments ask for; creates no folder yet.
     fn asked(args: &DebugArgs) -> Result<Option<Dump>, Failure> {
         let (Some(after), Some(folder)) = (&args.dump_after, &args.dump_dir) else { return Ok(None) };
         let words = || pass_names().chain(["all", "changed"]);

@@ -113,7 +113,7 @@ fn show(policy: &Policy, decisions: Option<u64>) -> String {
     text
 }
 
-/// What the policy asks for beside classes.
+/// The settings of the policy other than classes.
 fn wants(policy: &Policy) -> String {
     let to = policy.wants().to.map(|to| format!(" --to {}", ampc::report::precision_name(to)));
     let keep_io = policy.wants().keep_io.as_ref().map(|keep_io| match keep_io {

@@ -26,7 +26,7 @@ pub(crate) struct Problem {
     pub(crate) code: String,
     pub(crate) message: String,
     pub(crate) help: Option<String>,
-    /// What stands below, line by line: what is to be copied, and so neither cut nor folded.
+    /// Lines below the message, such as commands to copy, which are neither cut nor folded.
     pub(crate) lines: Vec<String>,
     pub(crate) shown: Option<Shown>,
     /// Ranges of the text with a word about each; the first is what it is about.
@@ -134,7 +134,7 @@ impl Diagnostic for Problem {
     }
 }
 
-/// What to do where there is not enough memory.
+/// Advice if there is not enough memory.
 pub(crate) const MORE_MEMORY: &str =
     "give the process more memory (`ulimit -v`, a larger machine), or use a smaller model";
 
@@ -144,7 +144,7 @@ pub(crate) struct Failure {
     /// The exit code; 0 if nobody reads what is printed.
     pub(crate) code: u8,
     pub(crate) problems: Vec<Problem>,
-    /// What would name those that are not drawn.
+    /// Command that lists the problems that are not drawn.
     pub(crate) see: Option<String>,
 }
 

@@ -41,7 +41,7 @@ impl Progress {
         Progress { shown: Some((bar, sender)) }
     }
 
-    /// What is being done now.
+    /// Sets the name of the current stage.
     pub(crate) fn stage(&self, what: impl Into<String>) {
         if let Some((bar, _)) = &self.shown {
             bar.set_message(what.into());

@@ -66,7 +66,8 @@ pub(crate) fn run(args: &RunArgs, threads: Option<u32>, ui: Ui) -> Result<(), Fa
     ui::show(&text)
 }
 
-/// What was written is called by another option than of the commands that write models.
+/// Replaces the name of the output option in an error: this command names its outputs by another option than
+/// commands that write models.
 fn not_saved(error: &Error) -> Failure {
     let failure = diagnose::failure(error, None);
     match failure.problems.first() {
@@ -213,7 +214,7 @@ fn profile(executable: &mut Executable, inputs: &Inputs, n: u32, model: &Model) 
     Ok(format!("\n{table}\n{slowest}"))
 }
 
-/// Of sorted times, of which there is one at least.
+/// The median of sorted times, of which there is at least one.
 fn median(times: &[Duration]) -> Duration {
     let middle = times.len() / 2;
     if times.len().is_multiple_of(2) { (times[middle - 1] + times[middle]) / 2 } else { times[middle] }

@@ -268,7 +268,7 @@ fn io_names(text: &str) -> Result<Vec<String>, Failure> {
     Ok(names)
 }
 
-/// What the command line says on top of a policy: lists, guards and pins.
+/// Applies the lists, guards and pins of the command line to a policy.
 fn apply(policy: &mut Policy, args: &PrecisionArgs, to: DType) -> Result<(), Failure> {
     lists(policy, args).map_err(|e| diagnose::policy(&e, None))?;
     // What the command line pins wins over what the policy pins, and our spelling over those of other tools.

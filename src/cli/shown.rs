@@ -1,10 +1,10 @@
 //! Text of models, files and arguments as a terminal may see it: nothing in it moves the cursor, changes a color, turns
 //! the direction of writing or makes a line of its own, and nothing is longer than people read.
 //!
-//! Models name nodes, values and files as they like, and name as many as they like in one message. What people are to
-//! read goes through here: the words of problems, the cells of tables and single lines one by one ([`message`],
-//! [`name`]), and everything once more on its way out ([`guarded`]), where only line breaks and the colors that drawing
-//! put there pass. Files are written as they are.
+//! Models name nodes, values and files as they like, and name as many as they like in one message. All text for
+//! people goes through here: the words of problems, the cells of tables and single lines one by one
+//! ([`message`], [`name`]), and everything once more on its way out ([`guarded`]), where only line breaks and
+//! the colors of this program may pass. Files are written as they are.
 
 use ampc::ir::text::{escape_hidden, is_hidden};
 use std::borrow::Cow;

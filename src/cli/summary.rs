@@ -1,4 +1,4 @@
-//! What a rewrite did, in a few lines.
+//! Summary of a rewrite, in a few lines.
 
 use super::args::{EmitArg, RewriteArgs};
 use super::emit::{Emit, Written};
@@ -39,7 +39,7 @@ impl Low {
     }
 }
 
-/// What is known of a rewrite.
+/// The facts that the summary of a rewrite prints.
 pub(crate) struct Done<'a> {
     pub(crate) report: &'a Report,
     pub(crate) low: Low,
@@ -58,7 +58,7 @@ pub(crate) fn amount(optimum: &OptimumReport, cost: u64) -> String {
     }
 }
 
-/// What is predicted for the model and for its rewrite, and for which sizes.
+/// The predicted time of the model and of its rewrite, and the sizes that the prediction assumes.
 fn time_line(time: &TimeReport) -> Option<String> {
     let of = |time_of_all| duration(of_one_run(time_of_all, time.scale));
     // A model whose nodes all cost nothing has no time to compare.
@@ -93,7 +93,7 @@ fn duration(picoseconds: u64) -> String {
     }
 }
 
-/// What is said of a choice that may not be the cheapest.
+/// Note about a choice of formats that is not proven optimal.
 fn unproven(optimum: &OptimumReport) -> String {
     let amount = |cost: i64| amount(optimum, u64::try_from(cost).unwrap_or(0));
     format!(
@@ -103,7 +103,7 @@ fn unproven(optimum: &OptimumReport) -> String {
     )
 }
 
-/// What keeps nodes fp32, the most frequent causes first, and what another policy would leave.
+/// Reasons why nodes stay fp32, the most frequent first, and the nodes that another policy would leave fp32.
 fn kept(fp32: &Fp32Report) -> Option<String> {
     const SHOWN: usize = 3;
     let mut causes: Vec<(&str, u64)> = fp32.causes.iter().map(|(cause, &n)| (cause.as_str(), n)).collect();
@@ -139,7 +139,7 @@ fn nodes(report: &Report, low: Low, to: &str) -> String {
     nodes.join(", ")
 }
 
-/// What became of casts.
+/// The number of casts that were present, kept, inserted and folded.
 fn casts(report: &Report) -> String {
     let casts = &report.casts;
     format!(

@@ -1,4 +1,4 @@
-//! What a run reads and what it may write: checked against each other before anything is written.
+//! Files that a run reads and files that it may write, compared before anything is written.
 
 use super::args::{DebugArgs, EmitArg};
 use super::emit::{self, Emit, Target};
@@ -31,7 +31,7 @@ impl Known {
         }
     }
 
-    /// Whether both are one file, by whatever names: links included.
+    /// True if both are one file, by whatever names: links included.
     fn same(&self, other: &Known) -> bool {
         (self.id.is_some() && self.id == other.id) || self.canonical == other.canonical
     }
@@ -50,12 +50,12 @@ fn canonical(path: &Path) -> PathBuf {
     }
 }
 
-/// What a run writes beside its output.
+/// Files that a run writes beside its output.
 #[derive(Clone, Copy)]
 pub(crate) enum Beside<'a> {
-    /// What was decided.
+    /// The report of decisions.
     Report(&'a Path),
-    /// What a training step begins with.
+    /// The initial state of a training step.
     State(&'a Path),
 }
 

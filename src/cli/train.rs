@@ -118,7 +118,8 @@ fn checkpoint(args: &TrainArgs) -> Result<Checkpoint, Failure> {
     Ok(checkpoint)
 }
 
-/// What was asked for, and for the rest what the run had that wrote the checkpoint.
+/// The options of the command line; options that are not given are taken from the run that wrote the
+/// checkpoint.
 fn options(args: &TrainArgs, position: Option<&Position>) -> Result<TrainingOptions, Failure> {
     let schedule = match (&args.run.lr, position) {
         (Some(schedule), _) => Some(schedule.clone()),
@@ -165,7 +166,7 @@ fn nan_loss(step: u64) -> Failure {
     Failure::of(ErrorKind::InvalidInput, Problem::new("train.nan", message).with_help(help))
 }
 
-/// What an error says of a label that stands for none in PyTorch.
+/// Parts of the error about a label that PyTorch ignores.
 const PYTORCH_IGNORED: [&str; 2] = ["expected a class in", "found -100 in"];
 
 /// How often the line on the terminal is written anew.
@@ -179,7 +180,7 @@ struct Session<'a> {
     training: Training,
     evaluation: Option<Evaluation>,
     log: Option<Log>,
-    /// What the log says of gradients and updates.
+    /// Statistics of gradients and updates for the log.
     watched: Option<(GradientHistograms, LostUpdates)>,
     /// The first step of this run, and the last.
     first: Option<StepRecord>,
@@ -192,11 +193,11 @@ struct Session<'a> {
     since: Instant,
     samples: u64,
     shown: Instant,
-    /// Whether the heading of the lines was printed.
+    /// True if the heading of the lines was printed.
     has_heading: bool,
-    /// Whether somebody still reads the lines.
+    /// True if somebody still reads the lines.
     is_read: bool,
-    /// Whether the loss became NaN, and with it most likely the weights.
+    /// True if the loss became NaN, and with it most likely the weights.
     diverged: bool,
 }
 
@@ -317,12 +318,12 @@ impl<'a> Session<'a> {
         Ok(position.step >= position.steps && (self.evaluation.is_none() || self.is_evaluated(position.step)))
     }
 
-    /// Whether the loss is to be evaluated after this step, even if it is not the last.
+    /// True if the loss is to be evaluated after this step, even if it is not the last.
     fn evaluation_is_due(&self, step: u64) -> bool {
         step.is_multiple_of(self.args.data.eval_every.unwrap_or(self.training.batches().per_epoch()))
     }
 
-    /// Whether the loss was evaluated after this step.
+    /// True if the loss was evaluated after this step.
     fn is_evaluated(&self, step: u64) -> bool {
         self.evaluated.is_some_and(|(of, _)| of == step)
             || self.log.as_ref().is_some_and(|log| log.has_evaluation(step))

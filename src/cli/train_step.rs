@@ -195,8 +195,7 @@ fn parameters(module: &Module) -> String {
     text
 }
 
-/// What the step has, in a few lines: what it keeps from step to step by precision and use, and the nodes and casts of each
-/// phase.
+/// Summary of a step: the states that it keeps by precision and use, and the nodes and casts of each phase.
 fn summary(module: &Module) -> String {
     let kept = kept(module);
     let of = |kind: Kept| -> Vec<Value> {
@@ -224,7 +223,7 @@ fn summary(module: &Module) -> String {
     text
 }
 
-/// What is computed again for gradients, and the estimated peak of a step beside its inputs and states.
+/// Recomputed nodes, and the estimated peak memory of a step without its inputs and states.
 fn memory(module: &Module) -> String {
     let (nodes, bytes) = ampc::report::recomputed(module);
     let peak = estimated_peak(module);
@@ -256,7 +255,7 @@ fn memory(module: &Module) -> String {
     text
 }
 
-/// Whether a result of the main graph has a dim that is not known.
+/// True if a result of the main graph has a dim that is not known.
 fn has_open_dims(module: &Module) -> bool {
     let results =
         module.nodes(module.main()).flat_map(|node| module.node(node).results().iter().flatten().copied());
@@ -266,7 +265,7 @@ fn has_open_dims(module: &Module) -> bool {
     results.into_iter().any(is_open)
 }
 
-/// What a step keeps.
+/// Kinds of states that a step keeps.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kept {
     Parameter,

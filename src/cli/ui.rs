@@ -28,7 +28,7 @@ impl Ui {
         Ui { quiet: global.quiet, verbose: global.verbose, color: global.color }
     }
 
-    /// Whether a stream is a terminal.
+    /// True if a stream is a terminal.
     pub(crate) fn is_terminal(stream: Stream) -> bool {
         match stream {
             Stream::Out => io::stdout().is_terminal(),
@@ -36,7 +36,7 @@ impl Ui {
         }
     }
 
-    /// Whether to color what goes to a stream.
+    /// True if to color what goes to a stream.
     pub(crate) fn colors(self, stream: Stream) -> bool {
         match self.color {
             When::Always => true,

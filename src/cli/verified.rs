@@ -78,7 +78,7 @@ impl Source {
     }
 }
 
-/// What comparing a rewrite with its model found.
+/// Result of comparing a rewrite with its model.
 pub(crate) enum Verdict {
     /// The outputs agree, or low products alone make them differ as much: a word about it.
     Passed { said: String, excused: Vec<Excused> },
@@ -114,10 +114,10 @@ impl Verdict {
     }
 }
 
-/// What the report says of `--verify`.
+/// The part of the report about `--verify`.
 #[derive(Serialize)]
 pub(crate) struct VerdictReport<'a> {
-    /// Whether all outputs agree, or are excused.
+    /// True if all outputs agree, or are excused.
     passed: bool,
     /// Outputs beyond their bounds that low products alone make differ as much.
     #[serde(skip_serializing_if = "<[Excused]>::is_empty")]
@@ -130,7 +130,7 @@ pub(crate) struct VerdictReport<'a> {
     left_low: &'a [String],
 }
 
-/// What is excused, on a line: the output that is furthest off.
+/// The excused output with the largest error, on a line.
 fn worst_excused(found: &Verification, excused: &[Excused]) -> Option<String> {
     let worst = excused.iter().max_by(|a, b| a.error.total_cmp(&b.error))?;
     let off = if worst.error.is_finite() {
@@ -199,7 +199,7 @@ fn summary(found: &Verification) -> String {
 /// Pins that are shown if the report has them all.
 const SHOWN: usize = 20;
 
-/// What helps, and the pins that do, as they are typed.
+/// Advice with the pins that help, spelled as arguments.
 fn advice(search: &PinSearch, is_reported: bool) -> (String, Vec<String>) {
     if search.passes {
         let all = search.pins.len();

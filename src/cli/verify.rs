@@ -28,7 +28,7 @@ pub(crate) fn run(args: &VerifyArgs, threads: Option<u32>, ui: Ui) -> Result<(),
     if passed { Ok(()) } else { Err(beyond()) }
 }
 
-/// What was asked for is on standard output, and says it all.
+/// A failure without a message: standard output has the whole result.
 fn beyond() -> Failure {
     Failure { code: ErrorKind::Mismatch.exit_code(), problems: Vec::new(), see: None }
 }
@@ -163,7 +163,7 @@ pub(crate) fn drawn(found: &Verification, value: &Compared) -> String {
     found.draw_of(value).map_or_else(String::new, |about| format!(" (draw {}: {about})", value.draw + 1))
 }
 
-/// What was compared with nothing, on a line, if there is any.
+/// Values of one model that have no counterpart in the other, on a line, if there are any.
 fn lone(lone: &Lone, what: &str, model: &str) -> String {
     let Some(first) = &lone.first else { return String::new() };
     let (of, have) = (count(lone.of as u64, what), if lone.count == 1 { "has" } else { "have" });
@@ -257,7 +257,7 @@ fn with_data(args: &VerifyArgs, folder: &Path, cpu: &Cpu, ui: Ui) -> Result<bool
     Ok(passed)
 }
 
-/// What was found of a stored output, on a line; of one that is off with the node that makes it.
+/// Result for a stored output, on a line; for an output that is off with the node that makes it.
 fn stored(folder: &Path, output: &Compared) -> String {
     let node = match output.node.filter(|_| !output.agreement.passed()) {
         Some(_) => format!(" of {} `{}`", output.op, output.path),

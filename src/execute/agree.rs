@@ -1,10 +1,10 @@
-//! Whether two values agree: tensors by [`compare`](ampc_runtime::compare()), lists element by element.
+//! Comparison of two values: tensors by [`compare`](ampc_runtime::compare()), lists element by element.
 
 use ampc_ir::DType;
 use ampc_runtime::{Comparison, Data, Tolerance, compare};
 use std::fmt;
 
-/// What comparing two values found.
+/// Result of comparing two values.
 #[derive(Clone, Debug, Default)]
 pub struct Agreement {
     /// The errors: of a list the sums of counts, the largest errors, and the bound of the tensor that comes nearest to
@@ -15,7 +15,7 @@ pub struct Agreement {
 }
 
 impl Agreement {
-    /// Whether every element is near enough.
+    /// True if every element is near enough.
     pub fn passed(&self) -> bool {
         self.obstacle.is_none() && self.found.passed()
     }

@@ -76,7 +76,7 @@ fn dtype_of(value: &Data) -> Option<DType> {
     }
 }
 
-/// Whether noise is allowed for: where a share of the largest element is. A tolerance without that is meant exactly.
+/// True if noise is allowed for: where a share of the largest element is. A tolerance without that is meant exactly.
 fn counts_noise(tolerance: &Tolerance) -> bool {
     tolerance.of_max > 0.0
 }

@@ -34,7 +34,7 @@ pub type Dims = BTreeMap<String, u64>;
 pub struct Inputs {
     /// The values.
     pub values: Vec<Option<Data>>,
-    /// What dims without a number got, if the values are random.
+    /// Sizes of dims without a number, if the values are random.
     pub dims: Vec<BoundDim>,
     /// Inputs of which the model does not say how many dims they have, if the values are random: they got none.
     pub scalars: Vec<String>,
@@ -51,11 +51,11 @@ pub struct BoundDim {
     pub name: String,
     /// Its size.
     pub size: u64,
-    /// Whether somebody asked for it; otherwise it is 1.
+    /// True if the user gave the size; otherwise the size is 1.
     pub asked: bool,
 }
 
-/// What is wrong with the values for one input, or with what is stored for an output.
+/// Problem with the values for one input, or with a stored output.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InputProblem {
     /// A stable name of what is wrong: `missing`, `unknown`, `twice`, `type`, `dims`, `size`, `samples`, `nan`,
@@ -65,9 +65,9 @@ pub struct InputProblem {
     pub kind: &'static str,
     /// Which one, as the data calls it.
     pub name: String,
-    /// What is wrong: expected and found.
+    /// The problem: expected and found.
     pub message: String,
-    /// What to do.
+    /// Advice for the user.
     pub help: Option<String>,
 }
 
@@ -204,7 +204,7 @@ impl Inputs {
     /// Only the first if all inputs are of a kind that has no magnitude, such as indices.
     ///
     /// # Errors
-    /// Those of [`random`](Self::random).
+    /// Errors as for [`random`](Self::random).
     pub fn draws(module: &Module, seed: u64, dims: &Dims, most: u64) -> Result<Vec<Inputs>, Error> {
         let specs = InputSpecs::new(module, dims, most)?;
         specs.draws(seed).into_iter().map(|draw| specs.draw(module, draw)).collect()
@@ -297,7 +297,7 @@ impl InputSpecs {
     }
 }
 
-/// Whether a value of the type has tensors of which it is not known how many dims they have.
+/// True if a value of the type has tensors of which it is not known how many dims they have.
 fn is_of_any_rank(ty: &Type) -> bool {
     match ty {
         Type::Tensor(tensor) => tensor.shape.dims().is_none(),
@@ -336,11 +336,11 @@ struct Named<'m> {
     module: &'m Module,
     names: Vec<String>,
     types: Vec<Type>,
-    /// Whether an input has a value if nobody gives one.
+    /// For each input, true if the input has a default value.
     defaults: Vec<bool>,
     values: Vec<Option<Data>>,
     problems: Vec<InputProblem>,
-    /// Whether they come from NumPy, which lacks some types.
+    /// True if they come from NumPy, which lacks some types.
     in_npz: bool,
 }
 
@@ -496,7 +496,7 @@ fn help_of_bits(name: &str, dtype: DType, bits: DType) -> String {
     format!("store the bits as {unsigned} under the name `{name}__{dtype}`")
 }
 
-/// What to do about a value of another type than the declared one.
+/// Advice for a value of another type than the declared type.
 pub(in crate::execute) fn help_of_type(name: &str, declared: &Type, given: &Type, in_npz: bool) -> String {
     match (declared, given) {
         (Type::Tensor(_), Type::Tensor(_)) => {}
@@ -545,7 +545,7 @@ pub fn describe(module: &Module, ty: &Type) -> String {
     }
 }
 
-/// What is known of a regular file or a folder: values are read from no pipe or device, which may never say a word.
+/// Metadata of a regular file or a folder: values are read from no pipe or device, which may block forever.
 pub(in crate::execute) fn regular(path: &Path) -> Result<Metadata, Error> {
     let metadata = std::fs::metadata(path).map_err(|e| io_error(path, e))?;
     if metadata.is_file() || metadata.is_dir() {

@@ -1,4 +1,4 @@
-//! What is no fault of a rewrite: errors that low products alone make.
+//! Errors that no rewrite can avoid: errors that low products alone cause.
 //!
 //! A rewrite is held to bounds that networks of ordinary size keep. On larger inputs, and with weights that amplify
 //! errors, a rewrite whose every choice is right may be beyond them: low products are what was asked for, and already
@@ -53,21 +53,21 @@ pub struct Excused {
     pub low_products: f64,
 }
 
-/// What comparing a rewrite with its model found.
+/// Result of comparing a rewrite with its model.
 #[derive(Clone, Debug)]
 pub struct Judgement {
-    /// What [`verify_draws`] says, without draws that are excused; with them, if there are no others.
+    /// Result of [`verify_draws`], without excused draws unless all draws are excused.
     pub found: Verification,
-    /// What is excused.
+    /// The excused draws.
     pub excused: Vec<Excused>,
-    /// Whether every draw is within the bounds, or excused.
+    /// True if every draw is within the bounds, or excused.
     pub passed: bool,
 }
 
 /// Compares a rewrite by `options` with its source, as [`verify_draws`] does, and excuses what low products alone make.
 ///
 /// # Errors
-/// Those of [`verify_draws`], and if the source cannot be rewritten.
+/// Errors of [`verify_draws`], and of a source that cannot be rewritten.
 pub fn judge(
     source: &mut Module,
     rewritten: &mut Module,
@@ -122,7 +122,8 @@ fn excuses(draw: usize, outputs: &[Compared], alone: &[Compared]) -> Option<Vec<
         .collect()
 }
 
-/// Whether outputs or low products leave the range of the format: something is not finite, or below the normal numbers.
+/// True if outputs or low products leave the range of the format: a value is not finite, or below the normal
+/// numbers.
 fn leaves_range(source: &Module, rewritten: &Module, options: &RewriteOptions, found: &Verification) -> bool {
     let least = min_normal(options.to).unwrap_or(0.0);
     let low: FxHashSet<String> = lowered(rewritten).into_iter().collect();

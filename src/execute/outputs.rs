@@ -1,4 +1,4 @@
-//! What comes out of a run: statistics, and files.
+//! Outputs of a run: statistics, and files.
 
 use super::inputs::Inputs;
 use crate::batch::Batch;
@@ -13,14 +13,14 @@ use ampc_runtime::{Data, HostTensor, npz};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// What the elements of a tensor of numbers are like. A boolean is 0 or 1; a complex element is two numbers.
+/// Statistics of the elements of a tensor of numbers. A boolean is 0 or 1; a complex element is two numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Statistics {
     /// Elements.
     pub count: u64,
-    /// Those that are NaN.
+    /// The number of NaN elements.
     pub nan: u64,
-    /// Those that are infinite.
+    /// The number of infinite elements.
     pub inf: u64,
     /// The smallest that is no NaN; NaN if there is none.
     pub min: f64,
@@ -100,7 +100,7 @@ impl OutputForm {
     }
 }
 
-/// What a run had and made, to be written.
+/// Inputs and outputs of a run, for writing.
 #[derive(Clone, Copy, Debug)]
 pub struct Results<'a> {
     /// The inputs.
@@ -150,7 +150,7 @@ fn all_read(inputs: &Inputs, model: &[Arc<SourceBytes>]) -> Vec<Arc<SourceBytes>
     model.iter().chain(&inputs.files).cloned().collect()
 }
 
-/// What was read is never written to, whether model or inputs.
+/// The error for an output path that leads to a file that the run has read, whether model or inputs.
 fn refused(error: TargetError, inputs: &Inputs) -> Error {
     let TargetError::IsSource { path, read } = error else { return ExportError::from(error).into() };
     let is_input = |file: &Arc<SourceBytes>| file.path().is_some_and(|p| p.display().to_string() == read);

@@ -1,11 +1,12 @@
 //! Which nodes of a rewritten model have to stay fp32 for its outputs to be near enough: found by trying.
 //!
-//! Low nodes, those that only move values too (constants that they move are stored low), are ranked by what they add to
-//! the error. Those that add most are pinned, twice as many in each round, until the outputs are near enough or none is
-//! low; nodes with bodies and calls come last. After each round those that are low then are ranked, by what they add
-//! then: low regions end at pinned nodes, so that others become low that were fp32 before.
-//! At the end halves, quarters and so on of the pins are left out as long as the outputs stay near enough, as in delta
-//! debugging (Zeller and Hildebrandt 2002). The rewrites of both parts are bounded.
+//! Low nodes, those that only move values too (constants that they move are stored low), are ranked by what
+//! they add to the error. The candidates that add most are pinned, twice as many in each round, until the
+//! outputs are near enough or no candidate is low; nodes with bodies and calls come last. After each round
+//! those that are low then are ranked, by what they add then: low regions end at pinned nodes, so that others
+//! become low that were fp32 before. At the end halves, quarters and so on of the pins are left out as long as
+//! the outputs stay near enough, as in delta debugging (Zeller and Hildebrandt 2002). The rewrites of both
+//! parts are bounded.
 
 use super::verify::{Compared, Verification, VerifyOptions, verify_draws};
 use super::{Inputs, scope};
@@ -28,20 +29,20 @@ const MOST_ROUNDS: usize = 32;
 /// Rewrites tried at most to leave pins out.
 const MOST_TRIES: usize = 32;
 
-/// What trying pins found.
+/// Result of searching for pins.
 #[derive(Clone, Debug, Default)]
 pub struct PinSearch {
     /// Paths of nodes to pin to fp32, in the order of the model.
     pub pins: Vec<String>,
-    /// Whether all outputs are within the tolerance with these pins; otherwise no pins help.
+    /// True if all outputs are within the tolerance with these pins; otherwise no pins help.
     pub passes: bool,
     /// Rewrites that were run.
     pub tried: usize,
     /// If no pins help: paths of the nodes that are low all the same with the last pins that were tried.
     pub left_low: Vec<String>,
-    /// Whether some of these could have been pinned as well, in more rewrites than are tried.
+    /// True if some of these could have been pinned as well, in more rewrites than are tried.
     pub gave_up: bool,
-    /// Whether the model has 16-bit floats of its own.
+    /// True if the model has 16-bit floats of its own.
     pub has_low_source: bool,
 }
 
@@ -138,7 +139,8 @@ fn ranked(source: &Module, paths: &Paths, rewritten: &Module, found: &Verificati
     ranked
 }
 
-/// What a node adds. Of what is not a number on one side only nothing can be said: it is worth looking at first.
+/// The error that a node adds. A result that is not a number on one side only has no measurable error and is
+/// ranked first.
 fn weight(value: &Compared) -> f64 {
     let adds = value.adds.unwrap_or_else(|| value.agreement.error());
     if adds.is_nan() { f64::INFINITY } else { adds }
@@ -177,7 +179,7 @@ impl Search<'_> {
         Err(Error::Usage("there are no inputs to compare on".into()))
     }
 
-    /// Of pins that help those that are needed, as far as a bounded number of rewrites tells.
+    /// Reduces helpful pins to the pins that are needed, as far as a bounded number of rewrites can tell.
     fn needed<'c>(&mut self, pins: &'c [Candidate]) -> Result<Vec<&'c Candidate>, Error> {
         let mut pins: Vec<&Candidate> = pins.iter().collect();
         let most = self.tried + MOST_TRIES;
@@ -221,7 +223,7 @@ pub(super) fn with_pins<'c>(
     Ok(model.module)
 }
 
-/// Whether a node was lowered: a 16-bit format was chosen for it that it did not have.
+/// True if a node was lowered: a 16-bit format was chosen for it that it did not have.
 fn is_lowered(module: &Module, node: Node) -> bool {
     let data = module.node(node);
     let chosen = |d: &Decision| d.class != Class::Fixed && d.reason.rule != ALREADY_LOW;
@@ -235,7 +237,7 @@ pub(super) fn lowered(module: &Module) -> Vec<String> {
     nodes.map(|&node| paths.path(node).to_owned()).collect()
 }
 
-/// Whether a module has 16-bit floats.
+/// True if a module has 16-bit floats.
 fn has_low(module: &Module) -> bool {
     let is_low = |value| module.value(value).ty.element_dtype().is_some_and(DType::is_low);
     module.graph_ids().any(|graph| module.defined(graph).any(is_low))

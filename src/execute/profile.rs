@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 /// The times of nodes over one or more runs.
 ///
-/// A node's time is from the end of the node before it to its own end, so that what the executor does between two
-/// nodes counts too. Of a node with bodies it is what is left when that of the nodes in there is counted for these.
+/// A node's time is from the end of the node before it to its own end, so that what the executor does between
+/// two nodes counts too. The time of a node with bodies excludes the time of the nodes in its bodies.
 #[derive(Debug)]
 pub struct NodeTimes {
     since: Instant,

@@ -14,8 +14,8 @@
 //! - the integer `low + (w · count) div 2^32` for one of the [`Role`]s that graphs give their integers;
 //! - one of the strings "0" and "1".
 //!
-//! Of masks a word stands for a row, the elements along the last axis: how many at its end, or at its beginning, are
-//! not seen ([`Rows`]).
+//! For masks, a word stands for a row, that is for the elements along the last axis: the number of elements at
+//! the end, or at the beginning, that are hidden ([`Rows`]).
 
 mod masks;
 mod roles;
@@ -54,8 +54,9 @@ const TINY: f32 = 1.0 / 256.0;
 /// Images have at most so many channels, and points, boxes and colours so many coordinates; features have more.
 const MAX_CHANNELS: u64 = 4;
 
-/// Whether floats of these dims may be pixels, points, boxes or numbers of steps, which networks take as they are: few
-/// channels along axis 1 of images, few elements along the last axis ([`MAX_CHANNELS`]), or no more than one axis.
+/// True if floats of these dims may be raw data that networks take unscaled, such as pixels, points, boxes or
+/// step counts: few channels along axis 1 of images, few elements along the last axis ([`MAX_CHANNELS`]), or at
+/// most one axis.
 fn is_raw(dims: &[u64]) -> bool {
     let few = |n: u64| n <= MAX_CHANNELS;
     dims.len() < 2 || dims.last().is_some_and(|&n| few(n)) || (dims.len() > 3 && few(dims[1]))
@@ -82,7 +83,7 @@ impl Draw {
         (0..count).map(|number| Draw { seed, number }).collect()
     }
 
-    /// What is drawn, on a line.
+    /// Description of the drawn values, on a line.
     pub(super) fn about(self) -> &'static str {
         RANGES[self.number as usize]
     }

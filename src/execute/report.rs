@@ -1,4 +1,4 @@
-//! What a comparison found as JSON: schema `ampc-verify/1` of `docs/verify.md`.
+//! Result of a comparison as JSON: schema `ampc-verify/1` of `docs/verify.md`.
 
 use super::verify::{Compared, Lone, Verification};
 use ampc_runtime::Tolerance;
@@ -18,11 +18,11 @@ pub struct VerifyReport {
     pub model: String,
     /// The other model, or the folder of test data.
     pub against: String,
-    /// Whether all outputs agree.
+    /// True if all outputs agree.
     pub passed: bool,
     /// How far apart floats may be.
     pub tolerance: ToleranceReport,
-    /// What each draw of random inputs is; empty where inputs were read.
+    /// Description of each draw of random inputs; empty if the inputs were read.
     pub draws: Vec<String>,
     /// Draws on which the model cannot be computed, by number from 0.
     pub draws_without: Vec<usize>,
@@ -32,11 +32,11 @@ pub struct VerifyReport {
     pub outputs: Vec<ValueReport>,
     /// All values that both models compute; empty for test data.
     pub values: Vec<ValueReport>,
-    /// What was compared with nothing; `None` for test data.
+    /// Values without a counterpart; `None` for test data.
     pub lone: Option<LoneReport>,
 }
 
-/// What one of two models has and the other one has not.
+/// Values of one of two models without a counterpart in the other.
 #[derive(Clone, Debug, Serialize)]
 pub struct LoneReport {
     /// Values of the model.
@@ -50,7 +50,7 @@ pub struct LoneReport {
 pub struct LoneNames {
     /// How many.
     pub count: usize,
-    /// Of how many.
+    /// The total number.
     pub of: usize,
     /// The name of the first.
     pub first: Option<String>,
@@ -99,7 +99,7 @@ pub struct ValueReport {
     pub iterations: Vec<u64>,
     /// The draw of inputs on which it is so, from 0.
     pub draw: usize,
-    /// Whether it is within the tolerance.
+    /// True if it is within the tolerance.
     pub passed: bool,
     /// Why it cannot be compared.
     pub obstacle: Option<String>,
@@ -123,13 +123,13 @@ pub struct ValueReport {
     /// The largest |want|.
     #[serde(serialize_with = "number")]
     pub max_want: f64,
-    /// Whether 0 is wanted for all elements.
+    /// True if 0 is wanted for all elements.
     pub all_zero: bool,
     /// The bound that held: what each element may be off, less its own share (`rel`); `None` where elements have to be
     /// equal whatever the tolerance.
     #[serde(serialize_with = "optional")]
     pub bound: Option<f64>,
-    /// What rounding alone makes of the value.
+    /// Error of the value that rounding alone causes.
     #[serde(serialize_with = "number")]
     pub noise: f64,
     /// Elements of which exactly one is NaN.
@@ -152,10 +152,10 @@ pub struct ValueReport {
 pub struct MismatchReport {
     /// Its coordinates.
     pub at: Vec<u64>,
-    /// What is there.
+    /// The value found.
     #[serde(serialize_with = "scalar")]
     pub got: Scalar,
-    /// What should be there.
+    /// The value expected.
     #[serde(serialize_with = "scalar")]
     pub want: Scalar,
 }

@@ -1,5 +1,5 @@
-//! What a run computes, told value by value, with names that another model has as well: the name of the value, and
-//! of the graph it is in the way to it, through nodes with bodies and calls, with the number of the iteration.
+//! Values of a run, reported one by one, with names that are comparable between models: the name of the value,
+//! and the path of its graph through nodes with bodies and calls, with the number of the iteration.
 //!
 //! Functions are known by their calls, so a copy that a rewrite made of one has the names of the one it was made
 //! from.
@@ -33,7 +33,7 @@ pub(super) struct Scope {
     pub(super) iterations: Vec<u64>,
 }
 
-/// What a run tells.
+/// Event of a run.
 pub(super) enum Event {
     /// A body of a node, or the function it calls, starts.
     Enter { node: Node, graph: GraphId },
@@ -171,7 +171,7 @@ impl NodeObserver for Teller<'_> {
     }
 }
 
-/// Whether a node has bodies or is a call.
+/// True if a node has bodies or is a call.
 pub(super) fn is_nested(module: &Module, node: Node) -> bool {
     matches!(module.node(node).op, Op::Call(_)) || module.node(node).bodies().next().is_some()
 }
@@ -181,8 +181,8 @@ fn is_loop(module: &Module, node: Node) -> bool {
     matches!(kind, Some(OpKind::Loop | OpKind::Scan | OpKind::SequenceMap))
 }
 
-/// How the keys begin of what is behind one of the models. Of two prefixes of which one begins with the other, the
-/// longer one is not there.
+/// How the keys begin of what is behind one of the models. If one prefix begins with another prefix, only the
+/// shorter prefix is kept.
 #[derive(Default)]
 pub(super) struct Closed(BTreeSet<Arc<str>>);
 
@@ -200,7 +200,7 @@ impl Closed {
         self.0.remove(prefix) || self.has(prefix)
     }
 
-    /// Whether a key begins so.
+    /// True if a key begins so.
     pub(super) fn has(&self, key: &str) -> bool {
         let ends = key.match_indices(INSIDE).map(|(at, mark)| at + mark.len());
         !self.0.is_empty() && ends.into_iter().any(|end| self.0.contains(&key[..end]))

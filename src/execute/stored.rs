@@ -1,4 +1,4 @@
-//! What a model computes against stored outputs.
+//! Comparison of the outputs of a model with stored outputs.
 //!
 //! By default an element may be off by `1e-3 · |want| + abs`, as ONNX's backend tests have it, with `abs` 1e-7 where
 //! outputs are as large as theirs. It never dwarfs what is stored: it is at most 1e-3 of the largest element and what
@@ -18,7 +18,7 @@ use ampc_runtime::{Data, Executable, Tolerance};
 pub struct StoredTolerance {
     /// The tolerance.
     pub tolerance: Tolerance,
-    /// Whether its absolute part is meant as it is; otherwise each output limits it.
+    /// True if the absolute part is used as given; otherwise each output limits it.
     pub abs_is_asked: bool,
 }
 

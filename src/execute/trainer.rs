@@ -31,7 +31,7 @@ pub struct Trainer {
     inputs: Vec<String>,
     /// Where an input of a name is among them.
     places: FxHashMap<String, usize>,
-    /// Of each input, whether it is a state.
+    /// For each input, true if it is a state.
     is_state: Vec<bool>,
     /// The names of the outputs, in order.
     outputs: Vec<String>,
@@ -53,13 +53,13 @@ impl std::fmt::Debug for Trainer {
     }
 }
 
-/// What a step says of itself.
+/// The scalars that a step returns about itself.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct StepResult {
     /// The loss of the batch, with the weights before the step; absent for a step whose maker did not say which output it
     /// is.
     pub loss: Option<f64>,
-    /// Whether a gradient was not finite. The step was then skipped, unless its scaler takes it with gradients of 0.
+    /// True if a gradient was not finite. The step was then skipped, unless its scaler takes it with gradients of 0.
     pub skipped: bool,
     /// The loss scale of the next step, if there is one that changes.
     pub loss_scale: Option<f64>,
@@ -89,8 +89,8 @@ struct ScalarOutputs {
 }
 
 impl ScalarOutputs {
-    /// Those of a step, of which `loss` is the output that is the loss. The model may have outputs of the names that a step
-    /// gives its own.
+    /// The scalar outputs of a step; `loss` is the name of the loss. The model may have outputs of the names
+    /// that a step gives its own.
     fn of(module: &Module, loss: Option<&str>) -> Result<ScalarOutputs, Error> {
         let outputs: Vec<Value> = module.graph(module.main()).outputs().iter().map(|o| o.value).collect();
         let result = |kind: OpKind, slot: usize| {
@@ -158,7 +158,7 @@ impl Trainer {
         Ok(trainer)
     }
 
-    /// The names of the inputs that a batch gives: data, targets and `lr`. Those with a default may be absent.
+    /// The names of the inputs that a batch gives: data, targets and `lr`. Inputs with a default may be absent.
     pub fn batch_inputs(&self) -> impl Iterator<Item = &str> {
         let names = self.inputs.iter().zip(&self.is_state);
         names.filter(|(_, is_state)| !**is_state).map(|(name, _)| name.as_str())
@@ -169,7 +169,7 @@ impl Trainer {
         self.lr.map(|at| self.inputs[at].as_str())
     }
 
-    /// Whether the step has a state of this name.
+    /// True if the step has a state of this name.
     pub fn has_state(&self, name: &str) -> bool {
         self.places.get(name).is_some_and(|&at| self.is_state[at])
     }
@@ -184,7 +184,7 @@ impl Trainer {
         self.executable.allocated_bytes() as u64
     }
 
-    /// What this memory is for at its fullest, by the plan for the last batch; none before the first one.
+    /// Use of the memory at its peak, by the plan for the last batch; `None` before the first batch.
     pub fn peak(&self) -> Option<Peak> {
         let main = self.module().main();
         self.executable.plan(main)?.peak()
@@ -285,7 +285,7 @@ impl Trainer {
         }
     }
 
-    /// Whether the state is torn: a step that failed had updated some of it, the rest is what it was. No step begins then
+    /// True if the state is torn: a step that failed had updated some of it, the rest is what it was. No step begins then
     /// until [`set_state`](Self::set_state) has set it.
     pub fn has_torn_state(&self) -> bool {
         self.executable.has_torn_states()
@@ -392,7 +392,7 @@ impl Trainer {
     }
 }
 
-/// What is said of a state that has a NaN.
+/// Description of a state that contains a NaN.
 const NAN: &str = "a NaN, of which every loss would become NaN";
 
 /// Why a state cannot be used.
@@ -420,7 +420,7 @@ fn finding(name: &str, message: String) -> Finding {
     Finding { code: "state", node: None, place: name.to_owned(), op: None, message }
 }
 
-/// What is wrong with a state that is given.
+/// The problem with a given state.
 fn problem(code: &'static str, name: &str, message: String) -> InputProblem {
     let help = Some("a state belongs to the step that it was made for or saved by".to_owned());
     InputProblem { code, kind: "state", name: name.to_owned(), message, help }

@@ -5,9 +5,9 @@
 //! two values that are compared and the few that are on their way. A model whose nodes are in another order has its
 //! values held until their turn.
 //!
-//! The *verdict* is about outputs. The *first* value beyond the tolerance, in the order in which the model computes,
-//! is where a difference comes from: everything before it agrees. What a node *adds* is its error less the largest
-//! of what it reads; where errors accumulate, that tells who is worth looking at.
+//! The *verdict* is about outputs. The *first* value beyond the tolerance, in the order in which the model
+//! computes, is where a difference comes from: everything before it agrees. The error that a node *adds* is its
+//! error minus the largest error of its operands; where errors accumulate, it ranks the nodes.
 
 mod comparer;
 
@@ -33,13 +33,14 @@ const WAITING: usize = 2;
 /// How to compare.
 #[derive(Clone, Debug, Default)]
 pub struct VerifyOptions {
-    /// The backend and its limits. Of the memory each of the models gets half. One that fails stops the other one.
+    /// The backend and its limits. Each of the two models gets half of the memory. One that fails stops the
+    /// other one.
     pub cpu: Cpu,
     /// How far apart floats may be; by default as [`default_tolerance`] says.
     pub tolerance: Option<Tolerance>,
 }
 
-/// What comparing two models found.
+/// Result of comparing two models.
 #[derive(Clone, Debug)]
 pub struct Verification {
     /// How far apart floats may be.
@@ -58,20 +59,20 @@ pub struct Verification {
     pub lone_values: Lone,
     /// Outputs of the other model that were compared with nothing.
     pub lone_outputs: Lone,
-    /// What each draw of inputs is, if there were several.
+    /// Description of each draw of inputs, if there were several.
     pub draws: Vec<String>,
     /// Draws that say nothing: those after the first on which the model cannot be computed, and those left out.
     pub without: Vec<usize>,
-    /// Whether an element of an output was compared with a number.
+    /// True if an element of an output was compared with a number.
     is_about_numbers: bool,
 }
 
-/// What one of the models has and the other one has not.
+/// Values of one of the models without a counterpart in the other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lone {
     /// How many there are.
     pub count: usize,
-    /// Of how many.
+    /// The total number.
     pub of: usize,
     /// The name of the first.
     pub first: Option<String>,
@@ -102,8 +103,8 @@ pub struct Compared {
     pub draw: usize,
     /// The errors, and the bound that the elements were held to.
     pub agreement: Agreement,
-    /// What rounding in its element type makes of it: the part of the bound that is no share of the largest element,
-    /// where that is what is allowed.
+    /// Error of the value that rounding in its element type causes: the part of the bound that is not a share
+    /// of the largest element, if the tolerance allows such a share.
     pub noise: f64,
     /// Its error, as a share of the largest wanted element, less the largest of what the node reads; `None` where
     /// that is not known.
@@ -111,12 +112,12 @@ pub struct Compared {
 }
 
 impl Verification {
-    /// Whether all outputs agree.
+    /// True if all outputs agree.
     pub fn passed(&self) -> bool {
         self.outputs.iter().all(|output| output.agreement.passed())
     }
 
-    /// Whether an element of an output was compared with a number: NaN that meets NaN says nothing.
+    /// True if an element of an output was compared with a number: NaN that meets NaN says nothing.
     pub fn says_something(&self) -> bool {
         self.is_about_numbers
     }
@@ -200,7 +201,7 @@ pub fn verify(
 /// the first on which the model cannot be computed is left out.
 ///
 /// # Errors
-/// Those of [`verify`]; also if there are no inputs.
+/// Errors as for [`verify`], also if the models have no inputs.
 pub fn verify_draws(
     model: &mut Module,
     other: &mut Module,
@@ -276,7 +277,7 @@ pub(super) fn verify_draws_without(
     })
 }
 
-/// What both models tell, and which of the first one's values the other one has not.
+/// The values that both models report, and the values of the first model that the second lacks.
 fn sides_of<'m>(
     [model, other]: [&'m Module; 2],
     executables: &[Executable; 2],
@@ -293,12 +294,12 @@ fn sides_of<'m>(
     (sides, without)
 }
 
-/// What draws have found so far.
+/// Results of the draws so far.
 #[derive(Default)]
 struct Summary {
     outputs: Vec<Compared>,
     first: Option<Compared>,
-    /// Whether an output is beyond the tolerance.
+    /// True if an output is beyond the tolerance.
     failed: bool,
     without: Vec<usize>,
     is_about_numbers: bool,
@@ -324,7 +325,7 @@ impl Summary {
     }
 }
 
-/// Whether a value is further off than another one.
+/// True if a value is further off than another one.
 fn is_worse(new: &Agreement, old: &Agreement) -> bool {
     match (new.passed(), old.passed()) {
         (false, true) => true,
@@ -333,7 +334,7 @@ fn is_worse(new: &Agreement, old: &Agreement) -> bool {
     }
 }
 
-/// Whether a run failed for what its inputs are: an index that is not there, say.
+/// True if a run failed for what its inputs are: an index that is not there, say.
 fn is_of_values(error: &ExecuteError) -> bool {
     matches!(error, ExecuteError::Node { error, .. } if !error.is_no_memory())
         || matches!(error, ExecuteError::Iterations { .. } | ExecuteError::NoOutput { .. })
@@ -436,7 +437,7 @@ fn lone_outputs(other: &Module, pairs: &[usize]) -> Lone {
     Lone::new(lone.map(|(_, name)| name), of)
 }
 
-/// What was found of the outputs of a model, and the noise of each, with the nodes that make them.
+/// Results for the outputs of a model, and the noise of each output, with the nodes that make them.
 pub fn of_outputs(module: &Module, found: impl IntoIterator<Item = (Agreement, f64)>) -> Vec<Compared> {
     let paths = Paths::of(module);
     let outputs = module.graph(module.main()).outputs();
@@ -534,7 +535,7 @@ mod tests {
         assert_eq!(found.values[0].iterations, [2]);
     }
 
-    /// Of what only one of the models runs nothing stays: neither values nor what is said about them.
+    /// Neither values nor results are kept for iterations that only one model runs.
     #[test]
     fn iterations_of_one_model_are_not_held() {
         let model = |trips: u32| {

@@ -1,8 +1,8 @@
 //! Elements of small constants, and floats in general.
 //!
-//! Numbers stand for themselves, with as many digits as it takes to read the same bits back. What numbers cannot
-//! stand for is the bytes in hexadecimal: NaNs other than the quiet one, booleans other than 0 and 1, elements of
-//! fewer than 8 bits, complex numbers, floats of 8 bits.
+//! Numbers stand for themselves, with as many digits as it takes to read the same bits back. Elements without
+//! such a number are written as bytes in hexadecimal: NaNs other than the quiet NaN, booleans other than 0 and
+//! 1, elements of fewer than 8 bits, complex numbers, floats of 8 bits.
 
 use super::tape::Token;
 use ampc_ir::DType;
@@ -27,7 +27,7 @@ fn write_float(out: &mut String, nan: bool, infinite: bool, negative: bool, valu
     };
 }
 
-/// What [`write_f32`] writes, or another JSON number within the range.
+/// Reads the output of [`write_f32`], or another JSON number within the range.
 pub(super) fn read_f32(token: &Token<'_>) -> Option<f32> {
     match token {
         Token::Number(text) => text.parse().ok().filter(|v: &f32| v.is_finite()),

@@ -46,7 +46,7 @@ pub fn save(model: &Model, path: &Path, force: bool) -> Result<TextReport, Error
 /// [`save`] that leaves it to a batch to give the files their names.
 ///
 /// # Errors
-/// Those of [`save`].
+/// Errors as for [`save`].
 pub fn stage(model: &Model, path: &Path, force: bool, batch: &mut Batch) -> Result<TextReport, Error> {
     text_files::stage_as(model, path, &data_path, force, batch, || {
         let mut printed = print(&model.module);

@@ -284,7 +284,8 @@ impl Reader<'_, '_> {
             .collect()
     }
 
-    /// What a name means: a function of the model, else an operator with a signature or of the table, else a custom one.
+    /// Resolves an operator name: a function of the model, else an operator with a signature or of the table,
+    /// else a custom operator.
     fn op(
         &mut self,
         work: &Work,

@@ -6,8 +6,8 @@
 //! `parse(print(m)) == m` in the sense of [`same_module`](ampc_ir::eq::same_module), and what [`print()`] writes
 //! prints to itself.
 //!
-//! What frameworks write may be less than what [`print()`] does: types of results, hashes, paths and versions may be
-//! missing. If types are, they are inferred.
+//! Frameworks may write less than [`print()`] does: types of results, hashes, paths and versions are optional.
+//! If types are, they are inferred.
 
 mod attrs;
 mod elements;
@@ -31,7 +31,7 @@ pub const SCHEMA: &str = "ampc-graph/1";
 /// Reads a module.
 ///
 /// # Errors
-/// What is wrong with the text: of its syntax the first error, else everything, in its order.
+/// Problems of the text: the first error of its syntax, or else all problems, in its order.
 pub fn parse(text: &str, resolver: &dyn DataResolver, options: &ParseOptions) -> Result<Module, ParseErrors> {
     reader::parse(text, resolver, options)
 }

@@ -29,7 +29,7 @@ pub(super) type Scope = FxHashMap<Symbol, Option<Value>>;
 
 pub(super) type Opsets = Vec<(Symbol, u16)>;
 
-/// What a constant is known by: name, stored element type, dims, hash.
+/// Key of a constant: name, stored element type, dims, hash.
 type DataKey = (String, DType, Vec<u64>, Option<u128>);
 
 /// A graph to be built.
@@ -129,11 +129,11 @@ pub(super) struct Reader<'p, 't> {
     pub(super) reasons: FxHashMap<(String, String), Arc<Reason>>,
     /// Large constants that were found.
     pub(super) resolved: FxHashMap<DataKey, Arc<TensorData>>,
-    /// Whether a node says nothing of the types of its results.
+    /// True if a node says nothing of the types of its results.
     pub(super) untyped: bool,
 }
 
-/// Values of JSON. What is wrong becomes an error, and `None`.
+/// Values of JSON. An invalid value is reported as an error and read as `None`.
 impl<'p, 't> Reader<'p, 't> {
     pub(super) fn error(&mut self, at: At, expected: impl AsRef<str>, found: impl Into<String>) {
         if self.gave_up() {
@@ -149,7 +149,7 @@ impl<'p, 't> Reader<'p, 't> {
         self.errors.push(error_at(self.text, start, end, expected, found.into()));
     }
 
-    /// Whether there are so many errors that no more are listed; then the rest is passed over.
+    /// True if there are so many errors that no more are listed; then the rest is passed over.
     fn gave_up(&self) -> bool {
         self.errors.len() >= MAX_ERRORS
     }

@@ -14,7 +14,7 @@ const MAX_NESTING: usize = 8 * MAX_DEPTH;
 /// Lists, objects and their items are numbered by `u32`.
 const MAX_BYTES: usize = 1 << 31;
 
-/// What is wrong, and where.
+/// A syntax error and its place.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Broken {
     pub(super) offset: usize,

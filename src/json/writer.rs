@@ -336,8 +336,8 @@ impl Writer<'_> {
         });
     }
 
-    /// What a body captures, and how it spells it: like the operand it stands for, unless the name is the body's own
-    /// or the operand comes up twice; then by another name, with the number of the captured operand.
+    /// The captures of a body and their names: the name of the operand, unless the body has that name itself or
+    /// the operand comes up twice; then another name, with the number of the captured operand.
     fn capture_list(&mut self, graph: GraphId) {
         let module = self.module;
         let captured = module.captured(graph);
@@ -484,7 +484,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// Whether nobody had the name.
+    /// True if nobody had the name.
     pub(super) fn take(&mut self, name: &str) -> bool {
         !self.taken.contains(name) && self.taken.insert(name.to_owned())
     }

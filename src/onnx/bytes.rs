@@ -36,7 +36,7 @@ enum Store {
     },
 }
 
-/// What tells one file from another, whatever paths lead to them.
+/// Identity of a file, independent of the path that leads to it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileId {
     device: u64,
@@ -139,8 +139,8 @@ impl SourceBytes {
         }
     }
 
-    /// What has happened to the file since it was opened, if something has: it may have other bytes now than those that
-    /// were read. Memory and what came through a pipe stay as they are.
+    /// The change of the file since it was opened, if any: its bytes may differ from the bytes that were read.
+    /// Memory and what came through a pipe stay as they are.
     pub fn change(&self) -> Option<&'static str> {
         let (Store::File { file, len, id, modified, .. }, Some(path)) = (&self.store, &self.path) else {
             return None;
@@ -157,7 +157,7 @@ impl SourceBytes {
         }
     }
 
-    /// Whether something was written to the file since it was opened. That it was replaced or removed is nothing to what is
+    /// True if something was written to the file since it was opened. That it was replaced or removed is nothing to what is
     /// read of it.
     pub fn was_written(&self) -> bool {
         let Store::File { file, len, modified, .. } = &self.store else { return false };

@@ -47,8 +47,8 @@ impl From<WireError> for DataError {
 /// Sequences and optionals may nest this deep.
 const MAX_DEPTH: usize = 16;
 
-/// Reads a value of the type that `ty` says, one of unknown type is a tensor, if it takes at most `most` bytes. What
-/// it takes is known before memory is asked for.
+/// Reads a value of the type that `ty` says, one of unknown type is a tensor, if it takes at most `most` bytes.
+/// The size is checked before memory is allocated.
 ///
 /// # Errors
 /// See [`DataError`].
@@ -60,7 +60,7 @@ pub fn read_data(bytes: Arc<SourceBytes>, ty: &Type, most: u64) -> Result<Data, 
     Messages { source: source.clone(), external, most, left: most }.value(&mut reader, span, ty, 0)
 }
 
-/// What a value in a file may be called: only its type says which of the two is a name.
+/// Names of a value in a file; only the type of the value tells which of the two is the name.
 #[derive(Debug, Default)]
 pub(crate) struct Names {
     /// If it is a tensor.
@@ -91,7 +91,7 @@ struct Messages {
     source: Arc<dyn ByteSource>,
     external: ExternalFiles,
     most: u64,
-    /// What is left of it.
+    /// The remaining bytes.
     left: u64,
 }
 

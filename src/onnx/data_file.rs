@@ -50,7 +50,7 @@ fn path_of(model: &Path, digits: &str) -> PathBuf {
 /// How the name of a data file ends.
 pub(crate) const ENDING: &str = ".data";
 
-/// Whether a file has the name of a data file of the model of this name.
+/// True if a file has the name of a data file of the model of this name.
 pub(crate) fn is_data_of(model: &str, name: &str) -> bool {
     let digits = name.strip_prefix(model).and_then(|rest| rest.strip_prefix('.')?.strip_suffix(ENDING));
     digits.is_some_and(|digits| {
@@ -58,7 +58,7 @@ pub(crate) fn is_data_of(model: &str, name: &str) -> bool {
     })
 }
 
-/// Whether there is a regular file at a path that has so many bytes of this hash.
+/// True if there is a regular file at a path that has so many bytes of this hash.
 fn same_content(path: &Path, len: u64, hash: u64) -> bool {
     let same_size = fs::symlink_metadata(path).is_ok_and(|m| m.is_file() && m.len() == len);
     same_size && File::open(path).and_then(hash_of).is_ok_and(|found| found == hash)

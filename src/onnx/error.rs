@@ -1,4 +1,4 @@
-//! What can go wrong while reading and writing, and what was repaired on the way.
+//! Errors of reading and writing, and warnings about repairs.
 
 mod export;
 mod warning;
@@ -13,7 +13,7 @@ use ampc_passes::suggest::did_you_mean;
 use std::fmt;
 use std::io;
 
-/// Whose fault an error is; decides the exit code.
+/// Party that can solve an error; decides the exit code.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Blame {
     /// The input is invalid, its external data included.
@@ -54,7 +54,7 @@ pub enum ImportError {
     NotAModel {
         /// The file.
         path: String,
-        /// What it is, and what to do.
+        /// The format found, and advice.
         found: &'static str,
     },
     /// The bytes are not a model.
@@ -62,7 +62,7 @@ pub enum ImportError {
     Wire {
         /// The file.
         path: String,
-        /// What is wrong, and where.
+        /// The problem and its place.
         source: WireError,
     },
     /// The bytes are a model, and the model is invalid.
@@ -78,7 +78,7 @@ pub enum ImportError {
 }
 
 impl ImportError {
-    /// Whose fault it is.
+    /// The party that can solve the error.
     pub fn blame(&self) -> Blame {
         match self {
             ImportError::Open { .. } => Blame::Io,
@@ -114,7 +114,7 @@ impl fmt::Display for List<'_> {
 pub struct Problem {
     /// Path of the node or graph; empty for the model as a whole.
     pub place: String,
-    /// What is wrong.
+    /// The problem.
     #[source]
     pub kind: ProblemKind,
 }
@@ -128,7 +128,7 @@ impl fmt::Display for Where<'_> {
 }
 
 impl Problem {
-    /// Whose fault it is.
+    /// The party that can solve the problem.
     pub fn blame(&self) -> Blame {
         let not_supported = matches!(
             self.kind,
@@ -202,9 +202,9 @@ pub enum ProblemKind {
     DuplicateName {
         /// The name.
         name: String,
-        /// What it is first.
+        /// The first definition.
         first: String,
-        /// What it is then.
+        /// The second definition.
         second: String,
     },
     /// A name is read that nothing defines.
@@ -222,7 +222,7 @@ pub enum ProblemKind {
     /// Something that needs a name has none.
     #[error("{what} has no name")]
     Unnamed {
-        /// What it is.
+        /// The item in question.
         what: String,
     },
     /// A node has no operator.
@@ -235,7 +235,7 @@ pub enum ProblemKind {
         domain: String,
         /// The operator.
         name: String,
-        /// What may have been meant.
+        /// The name that may have been meant.
         suggestion: Option<&'static str>,
     },
     /// The operator came later than the model's opset.
@@ -261,7 +261,7 @@ pub enum ProblemKind {
         name: String,
         /// The opset that deprecated it.
         since: u16,
-        /// What replaces it.
+        /// The replacement.
         by: &'static str,
         /// The opset of the model.
         opset: u16,
@@ -293,7 +293,7 @@ pub enum ProblemKind {
         name: String,
         /// How many others have the same problem, where it is one of their data file.
         more: usize,
-        /// What is wrong.
+        /// The problem.
         issue: TensorIssue,
     },
     /// The type of an input or output is wrong.
@@ -309,7 +309,7 @@ pub enum ProblemKind {
     IncompleteType {
         /// The value.
         name: String,
-        /// What is missing.
+        /// The missing item.
         missing: &'static str,
     },
     /// A node of an operator of ai.ampc names a form that is not its own.

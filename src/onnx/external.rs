@@ -27,7 +27,7 @@ pub struct ExternalEntry {
     pub checksum: Option<String>,
 }
 
-/// What is wrong with a tensor's external data.
+/// Problem with the external data of a tensor.
 #[derive(Debug, thiserror::Error)]
 pub enum ExternalError {
     /// The `location` entry is missing.
@@ -125,9 +125,9 @@ pub enum ExternalError {
     Checksum {
         /// The file.
         path: String,
-        /// What the tensor says.
+        /// The value in the tensor.
         expected: String,
-        /// What the file has.
+        /// The value in the file.
         found: String,
     },
     /// The file cannot be opened or read.
@@ -141,7 +141,7 @@ pub enum ExternalError {
 }
 
 impl ExternalError {
-    /// Whether it is about a file, and so about all tensors in it.
+    /// True if it is about a file, and so about all tensors in it.
     pub fn is_about_file(&self) -> bool {
         match self {
             ExternalError::NoFolder { .. }
@@ -261,8 +261,8 @@ fn sha1_of(bytes: &SourceBytes) -> io::Result<String> {
     Ok(hash.finalize().iter().map(|b| format!("{b:02x}")).collect())
 }
 
-/// Opens `location` below `folder`, looking at every part of the path without following links. What was looked at
-/// and what was opened are compared, so exchanging the file in between gains nothing.
+/// Opens `location` below `folder`, looking at every part of the path without following links. The checked file
+/// and the opened file are compared, so that exchanging the file in between has no effect.
 fn open_below(folder: Option<&Path>, location: &str) -> Result<SourceBytes, ExternalError> {
     let named = || location.to_owned();
     if location.is_empty() || location.contains('\0') {

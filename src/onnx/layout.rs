@@ -1,4 +1,4 @@
-//! What is to be written, as segments of known length: bytes made here, ranges of a file, constants.
+//! The output as segments of known length: bytes in memory, ranges of a file, constants.
 //!
 //! Protobuf puts the length of a message before its content, so every length must be known before the first byte
 //! goes out. A [`Layout`] is built inside out (attribute, node, graph, model), costs memory for the graph and nothing
@@ -76,7 +76,7 @@ pub enum StreamError {
     Write(io::Error),
     /// Reading what is to be copied or converted failed.
     Read {
-        /// What was read.
+        /// Description of the range.
         what: String,
         /// The cause.
         source: io::Error,
@@ -94,7 +94,7 @@ impl Layout {
         self.len
     }
 
-    /// Whether there is nothing.
+    /// True if there is nothing.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -268,7 +268,7 @@ impl Layout {
     }
 }
 
-/// Whether a source is this file.
+/// True if a source is this file.
 pub(crate) fn same(source: &Arc<dyn ByteSource>, file: &Arc<SourceBytes>) -> bool {
     std::ptr::addr_eq(Arc::as_ptr(source), Arc::as_ptr(file))
 }

@@ -6,8 +6,8 @@
 //! The file is read with positioned reads; a memory map would kill the process when somebody truncates the file.
 //!
 //! Writing is the mirror image: a [`layout`] of segments (bytes made here, ranges copied from a file, constants
-//! converted on the way) whose lengths are all known before the first byte is written.
-//! What was not changed is copied from where it was, with everything in it that this version does not know.
+//! converted on the way) whose lengths are all known before the first byte is written. Unchanged parts are
+//! copied from the source, including fields that this version does not know.
 
 pub mod bytes;
 #[cfg(feature = "run")]

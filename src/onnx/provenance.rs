@@ -29,12 +29,12 @@ pub(crate) fn take(header: &mut Header) -> BTreeMap<String, bool> {
     lines
 }
 
-/// Whether a header has the entry.
+/// True if a header has the entry.
 pub(crate) fn has_entry(header: &Header) -> bool {
     header.metadata.iter().any(is_ours)
 }
 
-/// Whether an entry of a model's metadata names inserted nodes. One that says nothing is not ours.
+/// True if an entry of a model's metadata names inserted nodes. One that says nothing is not ours.
 fn is_ours((key, value): &(String, String)) -> bool {
     key == MODEL_KEY && !value.is_empty()
 }
@@ -67,7 +67,7 @@ pub(crate) fn model_metadata(module: &Module, graphs: &[GraphId], ir_version: i6
     metadata
 }
 
-/// Whether two lists have the same entries; their order means nothing.
+/// True if two lists have the same entries; their order means nothing.
 pub(crate) fn same_entries(a: &[(String, String)], b: &[(String, String)]) -> bool {
     let sorted = |list: &[(String, String)]| {
         let mut list = list.to_vec();

@@ -20,7 +20,7 @@ pub struct SparedFile {
     pub path: PathBuf,
     /// The model for which it stays, or the folder if that cannot be listed.
     pub model: PathBuf,
-    /// Whether the model refers to the file; otherwise it cannot be read, and may.
+    /// True if the model refers to the file; a model that cannot be read may refer to it.
     pub is_referred_to: bool,
 }
 
@@ -70,13 +70,13 @@ pub(crate) fn spared(data: &Path) -> Option<SparedFile> {
     unread.map(|model| spared(model, false))
 }
 
-/// Whether a tensor of the model at `path` says that its bytes are in a file of this name.
+/// True if a tensor of the model at `path` says that its bytes are in a file of this name.
 fn refers_to(path: &Path, name: &OsStr) -> Result<bool, WireError> {
     let bytes = SourceBytes::open(path).map_err(|e| WireError::new(0, WireErrorKind::Io(e)))?;
     has_location(&mut Reader::new(&bytes), name)
 }
 
-/// Whether a location in a model, whatever the folder that it names, ends in this name.
+/// True if a location in a model, whatever the folder that it names, ends in this name.
 fn has_location(reader: &mut Reader<'_>, name: &OsStr) -> Result<bool, WireError> {
     let mut stack = vec![(Message::Model, Fields::of(reader.all()))];
     while let Some((message, fields)) = stack.last_mut() {
@@ -101,7 +101,7 @@ fn has_location(reader: &mut Reader<'_>, name: &OsStr) -> Result<bool, WireError
     Ok(false)
 }
 
-/// Whether an entry has a value that is a path to a file of this name. No key but `location` has one that is.
+/// True if an entry has a value that is a path to a file of this name. No key but `location` has one that is.
 fn is_location(reader: &mut Reader<'_>, entry: Span, name: &OsStr) -> Result<bool, WireError> {
     /// No path is longer.
     const LONGEST: u64 = 1 << 16;

@@ -83,7 +83,7 @@ pub(crate) struct Row {
     pub(crate) number: u32,
     pub(crate) name: &'static str,
     pub(crate) kind: Kind,
-    /// Whether it is a list; lists of numbers may be packed.
+    /// True if it is a list; lists of numbers may be packed.
     pub(crate) repeated: bool,
 }
 

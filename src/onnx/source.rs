@@ -1,4 +1,4 @@
-//! What a module was read from: the file, and where in it every message is.
+//! Source of a module: the file, and the place of every message in it.
 //!
 //! A node or value of the module knows its message by a number, its `origin`, which is an index into the table here.
 //! The writer copies messages of what did not change and patches those of what did.
@@ -44,7 +44,7 @@ pub(crate) struct BodySource {
     pub(crate) form: Form,
     /// The message.
     pub(crate) at: Located,
-    /// Whether something calls it. What nothing calls stays where nothing changes.
+    /// True if something calls it. A function that is not called stays at its place if nothing changes.
     pub(crate) called: bool,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct GraphSource {
     pub(crate) at: Located,
     /// Nodes in program order; they have consecutive ids.
     pub(crate) nodes: Vec<Node>,
-    /// Whether program order is the order of the file.
+    /// True if program order is the order of the file.
     pub(crate) sorted: bool,
     pub(crate) inputs: Vec<(Value, Type)>,
     pub(crate) constants: Vec<Value>,

@@ -11,7 +11,7 @@ use std::ops::ControlFlow;
 
 /// The bytes that all sparse initializers of a model may take once they are dense.
 pub(crate) const MAX_DENSE: u64 = 512 << 20;
-/// What an empty string takes in a list of strings.
+/// The size of an empty string in a list of strings.
 const STRING_BYTES: u64 = 16;
 
 /// The dense tensor; what it takes is taken from `left`.
@@ -40,7 +40,7 @@ pub(crate) fn densified(sparse: &SparseData, left: &mut u64) -> Result<TensorDat
     Ok(TensorData::from_bytes(dtype, &sparse.dims, dense).expect("as many bytes as type and dims take"))
 }
 
-/// Whether [`densified`] would make a dense tensor; what it takes is taken from `left`.
+/// Checks that [`densified`] can make a dense tensor; subtracts the size of that tensor from `left`.
 ///
 /// # Errors
 /// As [`densified`], but for memory.

@@ -1,9 +1,9 @@
 //! Where something is written to: a file that appears complete or not at all, or a pipe or device.
 //!
-//! A file is written under a temporary name in the target's folder and synchronised; a [`Batch`](crate::files::Batch) of them
-//! then gets its names. A failure on the way (a full disk, a source that was truncated) leaves nothing behind. What the
-//! model was read from is never written to, by whatever path it is reached. A target that is a symbolic link stays
-//! one: what it leads to is written.
+//! A file is written under a temporary name in the target's folder and synchronised; a
+//! [`Batch`](crate::files::Batch) of them then gets its names. A failure on the way (a full disk, a source that
+//! was truncated) leaves nothing behind. A file that the model was read from is never written to, whatever path
+//! leads to it. A target that is a symbolic link stays one: what it leads to is written.
 
 use super::bytes::{FileId, SourceBytes};
 use super::layout::{Layout, StreamError};
@@ -100,14 +100,14 @@ pub enum TargetError {
         /// The cause.
         source: io::Error,
     },
-    /// What was read is not what it was any more.
+    /// A file that was read has changed since.
     #[error("`{read}` {what} while it was read, so what was made of it may be wrong; {left}")]
     Changed {
         /// The source.
         read: String,
-        /// What happened to it.
+        /// The change.
         what: &'static str,
-        /// What was written.
+        /// The state of the output.
         left: &'static str,
     },
     /// Two results are to have one name.
@@ -124,12 +124,12 @@ pub enum TargetError {
         /// The cause.
         source: io::Error,
     },
-    /// What is to be copied cannot be read.
+    /// A range that is to be copied cannot be read.
     #[error("cannot read {what} while writing `{path}`: {source}")]
     Read {
         /// The target.
         path: String,
-        /// What was read.
+        /// Description of the range.
         what: String,
         /// The cause.
         source: io::Error,
@@ -144,9 +144,9 @@ pub(crate) struct Staged {
     pub(crate) path: PathBuf,
     /// The file that the path leads to.
     pub(crate) to: PathBuf,
-    /// Whether a file of that name is replaced.
+    /// True if a file of that name is replaced.
     pub(crate) force: bool,
-    /// Whether a file of that name with the same bytes was there.
+    /// True if a file of that name with the same bytes was there.
     pub(crate) same: bool,
 }
 
@@ -171,7 +171,7 @@ pub(crate) enum Prepared {
     Stream(Stream),
 }
 
-/// What a path that is to be written leads to.
+/// Kind of file that an output path leads to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     /// A regular file, there or not.
@@ -192,7 +192,7 @@ pub(crate) fn check(path: &Path, force: bool, sources: &[Arc<SourceBytes>]) -> R
     Ok(())
 }
 
-/// Whether a path leads to a pipe or device.
+/// True if a path leads to a pipe or device.
 pub(crate) fn is_stream(path: &Path) -> bool {
     fs::metadata(path).is_ok_and(|m| !m.is_file() && !m.is_dir())
 }
@@ -250,8 +250,8 @@ pub(crate) fn stage(
     Ok(Prepared::File(Staged { file, path: path.to_owned(), to, force, same: false }))
 }
 
-/// [`stage`] of what `write` writes to a file, about so many bytes. What goes to a pipe or device is written to a file
-/// without a name before.
+/// [`stage`] of what `write` writes to a file, about so many bytes. Output for a pipe or device is first
+/// written to a file without a name.
 #[cfg(feature = "run")]
 pub(crate) fn stage_with(
     path: &Path,
@@ -342,7 +342,7 @@ impl Stream {
     }
 }
 
-/// What the system says of a regular file; `None` if it is none.
+/// Metadata of a regular file; `None` for any other file.
 pub(super) fn regular(path: &Path) -> Option<Metadata> {
     fs::metadata(path).ok().filter(Metadata::is_file)
 }
@@ -383,7 +383,7 @@ pub(super) fn failed(path: &Path, bytes: u64, error: StreamError) -> TargetError
     }
 }
 
-/// What went wrong with a pipe or device.
+/// The error for a failed write to a pipe or device.
 fn incomplete(path: &Path, error: StreamError) -> TargetError {
     let path = path.display().to_string();
     match error {

@@ -23,11 +23,11 @@ pub struct TensorMessage {
     pub name: String,
     /// Its elements.
     pub data: TensorData,
-    /// Whether the elements are in an external file.
+    /// True if the elements are in an external file.
     pub external: bool,
 }
 
-/// What is wrong with a tensor that is well-formed protobuf.
+/// Problem with a tensor that is well-formed protobuf.
 #[derive(Debug, thiserror::Error)]
 pub enum TensorIssue {
     /// The element type is 0 or missing.
@@ -58,9 +58,9 @@ pub enum TensorIssue {
         dtype: DType,
         /// Dims.
         dims: Vec<i64>,
-        /// What dims and type ask for.
+        /// The number that dims and type require.
         expected: u64,
-        /// What is there.
+        /// The number found.
         found: u64,
         /// `bytes`, `strings` or `elements`.
         unit: &'static str,
@@ -135,7 +135,7 @@ pub enum TensorIssue {
     SparseRange {
         /// The index.
         index: i64,
-        /// What it must be less than.
+        /// The exclusive upper bound.
         extent: u64,
     },
     /// The indices of a sparse tensor are not in order, or one is there twice.
@@ -180,7 +180,7 @@ pub enum TensorFailure {
     Issue {
         /// The tensor's name, as far as known.
         name: String,
-        /// What is wrong.
+        /// The problem.
         issue: TensorIssue,
     },
 }

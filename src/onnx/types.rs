@@ -18,7 +18,7 @@ pub(crate) enum TypeIssue {
     NegativeDim(i64),
 }
 
-/// The type that a message declares. What is missing is unknown; `report` is told what is odd.
+/// The type that a message declares. A missing type is unknown; irregularities are passed to `report`.
 pub(crate) fn type_of(module: &mut Module, message: &TypeProto, report: &mut dyn FnMut(TypeIssue)) -> Type {
     let mut element = |number: Option<i32>| match DType::from_number(number.unwrap_or(0)) {
         None => {

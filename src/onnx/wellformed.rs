@@ -1,6 +1,6 @@
 //! Every field of a file that the schema knows, walked once, whether it will be used or not: its encoding, the
-//! lengths of what it holds, and that its text is UTF-8. What is wrong is found before anything is made of the file,
-//! so nothing is found later, when a message is copied or decoded.
+//! lengths of what it holds, and that its text is UTF-8. Malformed messages are found before the model is
+//! built, so that copying or decoding a message later cannot fail.
 //!
 //! Weights are jumped over, unknown fields as well. Messages inside messages wait on a stack of bounded depth; long
 //! texts and packed lists are looked at in pieces, so memory is bounded whatever the file says, and the time is that
@@ -235,7 +235,7 @@ mod tests {
         bytes
     }
 
-    /// What a field must not be: what is wrong, and the field.
+    /// Invalid contents of a field: the defect, and the field.
     fn corruptions(row: &Row) -> Vec<(&'static str, Vec<u8>)> {
         let n = row.number;
         let short = |wire_type, content: &[u8]| tagged(n, wire_type, content);

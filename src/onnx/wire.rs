@@ -49,7 +49,7 @@ impl Span {
     }
 }
 
-/// What a field holds.
+/// Payload of a field.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Payload {
     /// Wire type 0.
@@ -71,7 +71,7 @@ pub struct Field {
     pub start: u64,
     /// Offset after its last byte.
     pub end: u64,
-    /// What it holds.
+    /// The payload.
     pub payload: Payload,
 }
 
@@ -142,7 +142,7 @@ pub(crate) fn low_i32(v: u64) -> i32 {
     i32::from_le_bytes([a, b, c, d])
 }
 
-/// What is wrong with the bytes, and where.
+/// A defect of the bytes, and its place.
 #[derive(Debug, thiserror::Error)]
 #[error("{kind} (at byte {offset}{})", Place(.path))]
 pub struct WireError {
@@ -150,7 +150,7 @@ pub struct WireError {
     pub offset: u64,
     /// The fields around them, innermost first.
     pub path: Vec<(&'static str, Option<usize>)>,
-    /// What is wrong.
+    /// The defect.
     #[source]
     pub kind: WireErrorKind,
 }
@@ -170,7 +170,7 @@ impl fmt::Display for Place<'_> {
     }
 }
 
-/// What can be wrong with bytes that should be a message.
+/// Kinds of malformed messages.
 #[derive(Debug, thiserror::Error)]
 pub enum WireErrorKind {
     /// The bytes end inside a field.
@@ -194,9 +194,9 @@ pub enum WireErrorKind {
     /// The field is longer than what is around it.
     #[error("a field says it has {len} bytes but {available} are left; the file is truncated or damaged")]
     LengthPastEnd {
-        /// What the field says.
+        /// The length in the field.
         len: u64,
-        /// What is left of the message around it.
+        /// The bytes that are left in the surrounding message.
         available: u64,
     },
     /// The field is encoded in a way that its type does not admit.

@@ -24,7 +24,7 @@ use std::sync::Arc;
 pub struct RecordedOption {
     /// Its name in reports; its flag has hyphens in it.
     pub name: &'static str,
-    /// What it may be, as messages say it.
+    /// The valid values, as messages name them.
     pub values: &'static str,
     /// Values with which every model can be rewritten, the default first; `None` for an option that is absent.
     pub choices: fn() -> Vec<Option<&'static str>>,
@@ -42,9 +42,9 @@ pub enum OptionError {
     Value {
         /// The option.
         option: &'static str,
-        /// What it may be.
+        /// The valid values.
         expected: &'static str,
-        /// What it is.
+        /// The value found.
         found: String,
     },
     /// It names no target that comes with ampc.
@@ -204,7 +204,7 @@ impl RecordedOption {
     }
 }
 
-/// What a report records of the options of a run: those that repeat it.
+/// The options of a run that a report records, so that the report repeats the run.
 pub(crate) fn record(options: &RewriteOptions, module: &Module) -> Vec<(&'static str, String)> {
     let opset = match (options.opset, raise_opset::opset(module)) {
         (Opset::Auto, found) => found.map_or(Opset::Keep, Opset::To),
@@ -227,7 +227,7 @@ impl RewriteOptions {
     }
 }
 
-/// What a report records of the options of its run.
+/// The recorded options of a run.
 #[derive(Clone, Debug)]
 pub struct Recorded(BTreeMap<String, serde_json::Value>);
 
@@ -255,7 +255,7 @@ impl Recorded {
         Ok(Some(Recorded(report.options.into_iter().collect())))
     }
 
-    /// What is recorded of an option.
+    /// The recorded value of an option.
     pub fn get(&self, option: &str) -> Option<&str> {
         self.0.get(option)?.as_str()
     }

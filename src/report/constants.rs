@@ -1,4 +1,4 @@
-//! What a report says of constants: their bytes before and after, and each that was converted.
+//! The part of a report about constants: their bytes before and after, and each converted constant.
 
 use super::{Before, precision_name};
 use crate::options::RewriteOptions;
@@ -34,14 +34,14 @@ pub struct ConstantReport {
     pub to: String,
     /// Number of values.
     pub count: u64,
-    /// Whether the original is still there because it is read as well.
+    /// True if the original is still there because it is read as well.
     pub duplicated: bool,
-    /// What does not survive, if it was counted.
+    /// The values that the conversion loses, if they were counted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<Loss>,
 }
 
-/// What of a constant does not survive the conversion.
+/// Values of a constant that the conversion loses.
 #[derive(Clone, Debug, Serialize)]
 pub struct Loss {
     /// Finite values beyond the range.
@@ -79,7 +79,7 @@ pub(super) fn constant_bytes(module: &Module) -> u64 {
     constants(module).iter().map(|(_, data)| data.byte_len()).sum()
 }
 
-/// What became of the constants.
+/// The conversions of the constants.
 pub(super) fn constants_report(module: &Module, before: &Before, options: &RewriteOptions) -> Constants {
     let all = constants(module);
     let place = |data: &TensorData| (data.storage().place(), data.dims().to_vec());

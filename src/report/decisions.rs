@@ -1,4 +1,4 @@
-//! What passes decide, gathered while they run.
+//! Decisions, gathered while the passes run.
 
 use super::{Before, NodeReport, OptimumReport, TimeReport, VarReport, is_cast, node_report};
 use crate::options::{By, Opset, RewriteOptions};
@@ -16,8 +16,8 @@ use std::collections::BTreeSet;
 /// The name of the pass that raises the opset.
 const RAISE_OPSET: &str = "raise-opset";
 
-/// What was decided per call of functions, gathered while the passes run: before functions are specialized nobody
-/// knows the calls, and after they are shared again only one of those that agree is left.
+/// Decisions for each call of a function, gathered while the passes run: before functions are specialized the
+/// calls are unknown, and after functions are shared again only one of the calls that agree is left.
 pub(crate) struct Decisions<'a> {
     before: &'a Before,
     options: &'a RewriteOptions,
@@ -39,7 +39,7 @@ pub(crate) struct Decisions<'a> {
     elsewhere: Option<Elsewhere>,
 }
 
-/// What has been decided.
+/// The decisions so far.
 pub(crate) struct Decided {
     pub(super) nodes: Vec<NodeReport>,
     /// The paths of nodes that are not in the source.
@@ -163,7 +163,7 @@ impl<'a> Decisions<'a> {
         }
     }
 
-    /// What was decided for each call, of the nodes for which it was not the same for all.
+    /// Decisions for each call, for nodes whose decisions differ between calls.
     fn of_calls(&self, module: &Module) -> Vec<NodeReport> {
         let known = self.known();
         let reports = self.instances.iter().filter(|i| known.contains(&i.source));
@@ -212,7 +212,7 @@ impl Observer for Decisions<'_> {
 }
 
 impl NodeReport {
-    /// Whether the same was decided, for whatever reason.
+    /// True if the same was decided, for whatever reason.
     fn agrees(&self, other: &NodeReport) -> bool {
         let decided = |v: &VarReport| (v.var.clone(), v.class, v.precision.clone());
         self.vars.iter().map(decided).eq(other.vars.iter().map(decided))

@@ -1,4 +1,4 @@
-//! What keeps nodes fp32: one cause for each, that of its riskiest type variable.
+//! Reasons why nodes stay fp32: one cause for each node, the cause of its riskiest type variable.
 
 use super::float_decisions;
 use crate::rewrite::op_of;
@@ -11,18 +11,18 @@ use ampc_passes::taint::DOWNSTREAM_OF;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What keeps nodes fp32; casts and constants, which follow from what reads them, do not count.
+/// Reasons why nodes stay fp32; casts and constants, whose types follow from their readers, do not count.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Fp32Report {
     /// Cause → nodes: `OP (RULE)` of an operator that its class keeps fp32, `CAUSE (taint)` of what is downstream of
     /// one, `placement` where neighbours decide, else the rule up to its `:`.
     pub causes: BTreeMap<String, u64>,
-    /// What another policy would leave, if that was asked for and found out.
+    /// The nodes that another policy would leave fp32, if that was requested and found.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub elsewhere: Option<ElsewhereReport>,
 }
 
-/// What another policy would leave fp32.
+/// The nodes that another policy would leave fp32.
 #[derive(Clone, Debug, Serialize)]
 pub struct ElsewhereReport {
     /// The policy.

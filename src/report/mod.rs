@@ -34,30 +34,30 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// What a rewrite did.
+/// Report of a rewrite.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// `ampc-report/1`.
     pub schema: &'static str,
-    /// Who made it.
+    /// The program that wrote the report.
     pub tool: Tool,
-    /// What was asked for.
+    /// The options of the run.
     pub options: Options,
     /// Numbers over all nodes.
     pub summary: Summary,
-    /// What keeps nodes fp32.
+    /// Reasons why nodes stay fp32.
     pub fp32: Fp32Report,
     /// The time that the target is predicted to take; absent if formats were chosen by painting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub time: Option<TimeReport>,
-    /// What the choice of formats costs; absent if they were chosen by painting.
+    /// The cost of the chosen formats; absent if the formats were chosen by painting.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub optimum: Option<OptimumReport>,
     /// Casts.
     pub casts: Casts,
     /// Constants.
     pub constants: Constants,
-    /// What the policy says of operators of no table, as in policies.
+    /// The signatures in the policy for operators that no table has, as in policies.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub signatures: BTreeMap<String, SignatureJson>,
     /// Opset imports of the result.
@@ -81,8 +81,8 @@ pub struct Tool {
 /// The options that shaped the result.
 #[derive(Clone, Debug, Serialize)]
 pub struct Options {
-    /// Those of [`OPTIONS`](crate::options::OPTIONS), as words; `objective` and `target` are absent if formats were
-    /// chosen by painting. `opset` is what `auto` found.
+    /// The options in [`OPTIONS`](crate::options::OPTIONS), as words; `objective` and `target` are absent if
+    /// formats were chosen by painting. `opset` is what `auto` found.
     #[serde(flatten, serialize_with = "in_order")]
     pub recorded: Vec<(&'static str, String)>,
     /// Guards left out.
@@ -92,7 +92,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// What is recorded of an option of [`OPTIONS`](crate::options::OPTIONS).
+    /// The recorded value of an option in [`OPTIONS`](crate::options::OPTIONS).
     pub fn get(&self, option: &str) -> Option<&str> {
         self.recorded.iter().find(|(name, _)| *name == option).map(|(_, value)| value.as_str())
     }
@@ -102,12 +102,12 @@ fn in_order<S: Serializer>(recorded: &[(&'static str, String)], serializer: S) -
     serializer.collect_map(recorded.iter().map(|(name, value)| (name, value)))
 }
 
-/// What the choice of formats costs.
+/// Cost of the chosen formats.
 #[derive(Clone, Debug, Serialize)]
 pub struct OptimumReport {
     /// `time`, `casts` or `bytes`.
     pub objective: &'static str,
-    /// What costs are counted in: `ps` (picoseconds), `casts`, `bytes`.
+    /// The unit of costs: `ps` (picoseconds), `casts`, `bytes`.
     pub unit: &'static str,
     /// How many runs of the model the costs are of, so that branches that are taken every other time count as whole
     /// runs.
@@ -116,19 +116,19 @@ pub struct OptimumReport {
     pub cost: i64,
     /// By how much the casts in the graph cost less, because casts of the author became identities and went.
     pub merged: i64,
-    /// What no other choice costs less than.
+    /// Lower bound of the cost of every choice.
     pub lower_bound: i64,
-    /// Whether no choice costs less.
+    /// True if no choice costs less.
     pub optimal: bool,
-    /// What is taken for what the model leaves open.
+    /// Assumptions about facts that the model leaves open.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub assumptions: Vec<String>,
-    /// What the nodes that were asked for would cost in the other format.
+    /// The cost of the other format for the nodes that `--explain` names.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub forced: Vec<ForcedReport>,
 }
 
-/// What it would cost to pin a type variable to the other format.
+/// Cost of pinning a type variable to the other format.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct ForcedReport {
     /// The path of the node, as it was asked for.
@@ -175,7 +175,7 @@ pub struct Summary {
     pub other: u64,
     /// Nodes of allow operators on f32 in the main graph.
     pub allow: u64,
-    /// Those of them that are low now.
+    /// The number of low nodes among them.
     pub allow_low: u64,
     /// Rules by which the others stay, with counts.
     pub allow_exceptions: BTreeMap<String, u64>,
@@ -189,7 +189,8 @@ pub struct Casts {
     /// The author's that are there now, where they were or moved, or one in place of two; of functions that calls do not
     /// share one for each.
     pub kept: u64,
-    /// Of the source, gone: they had become identities, or an earlier rewrite inserted them.
+    /// Casts of the source that were removed: identities after the rewrite, and casts that an earlier rewrite
+    /// inserted.
     pub removed: u64,
     /// New.
     pub inserted: u64,
@@ -202,7 +203,7 @@ pub struct Casts {
 /// An inserted cast.
 #[derive(Clone, Debug, Serialize)]
 pub struct CastReport {
-    /// What is cast.
+    /// The tensor that is cast.
     pub tensor: String,
     /// From this element type.
     pub from: String,
@@ -219,7 +220,7 @@ pub struct CastReport {
 pub struct ReportWarning {
     /// A stable code.
     pub code: String,
-    /// What happened.
+    /// The message.
     pub message: String,
     /// Path of the node it is about.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -230,7 +231,7 @@ pub struct ReportWarning {
 /// may replace are not converted.
 const NOT_CONVERTED: [&str; 2] = ["onnx.listed-initializers", "onnx.overridable-initializers"];
 
-/// Whether a warning is about what comes out, such as what stays fp32 for another reason than the policy, and not only
+/// True if a warning is about what comes out, such as what stays fp32 for another reason than the policy, and not only
 /// about how the file of the model is written: all but those whose codes begin with `onnx.`, and of these the ones that
 /// say which constants are not converted. The command line says them even where it is to be quiet.
 pub fn is_about_result(code: &str) -> bool {
@@ -288,7 +289,7 @@ pub struct VarReport {
     pub evidence: String,
 }
 
-/// What a report needs to know of the source.
+/// Facts about the source that a report needs.
 #[derive(Debug)]
 pub(crate) struct Before {
     paths: Arc<Paths>,
@@ -307,7 +308,7 @@ impl Before {
     }
 }
 
-/// Whether a node is a Cast of ai.onnx.
+/// True if a node is a Cast of ai.onnx.
 pub fn is_cast(module: &Module, node: Node) -> bool {
     module.node(node).schema().is_some_and(|s| s.kind == OpKind::Cast)
 }
@@ -376,7 +377,7 @@ impl Report {
     }
 }
 
-/// Decisions about float type variables. Those about the first call of a function hold for all of them.
+/// Decisions about float type variables. Decisions for the first call of a function hold for all calls.
 fn float_decisions(module: &Module, node: Node) -> impl Iterator<Item = &Decision> {
     let node = match module.node(node).op {
         Op::Call(function) => module.calls(function).first().copied().unwrap_or(node),
@@ -385,7 +386,7 @@ fn float_decisions(module: &Module, node: Node) -> impl Iterator<Item = &Decisio
     module.node(node).decisions.iter().filter(|d| d.precision.is_some_and(DType::is_float))
 }
 
-/// What is said of a node. A call of a copy is one of the function that the copy was made of.
+/// The report of a node. A call of a copy is one of the function that the copy was made of.
 fn node_report(
     module: &Module,
     sources: &FxHashMap<FunctionId, FunctionId>,

@@ -16,22 +16,22 @@ use ampc_passes::{Paths, Warning, autodiff};
 use rustc_hash::FxHashMap;
 use serde::Serialize;
 
-/// What was made of a model.
+/// Report of a training step.
 #[derive(Clone, Debug, Serialize)]
 pub struct StepReport {
     /// `ampc-step-report/1`.
     pub schema: &'static str,
-    /// Who made it.
+    /// The program that wrote the report.
     pub tool: Tool,
-    /// What was asked for.
+    /// The options of the run.
     pub options: StepOptions,
     /// The parameters, in order.
     pub parameters: Vec<StepParameter>,
-    /// What is kept from step to step, parameters included, in the order of the outputs.
+    /// The states that are kept from step to step, parameters included, in the order of the outputs.
     pub states: Vec<StepState>,
     /// Nodes and casts by phase: `fwd`, `bwd`, `opt`.
     pub phases: Vec<StepPhase>,
-    /// What is computed again for gradients instead of kept.
+    /// Activations that are recomputed for gradients instead of kept.
     pub recomputed: StepRecomputed,
     /// Every cast, in order.
     pub casts: Vec<StepCast>,
@@ -61,11 +61,11 @@ pub struct StepOptions {
     pub clip_norm: Option<f64>,
     /// How weights are kept that are read in 16 bits only: `fp32` or `none`.
     pub master_weights: &'static str,
-    /// What is computed again for gradients: `cheap` or `none`.
+    /// The activations to recompute for gradients: `cheap` or `none`.
     pub recompute: &'static str,
 }
 
-/// What is computed again for gradients.
+/// Activations that are recomputed for gradients.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct StepRecomputed {
     /// How many nodes.
@@ -132,7 +132,7 @@ pub struct StepPhase {
 /// A cast.
 #[derive(Clone, Debug, Serialize)]
 pub struct StepCast {
-    /// What it reads.
+    /// The tensor that is cast.
     pub tensor: String,
     /// The element type that it reads.
     pub from: String,
@@ -140,9 +140,9 @@ pub struct StepCast {
     pub to: String,
     /// In which phase.
     pub phase: &'static str,
-    /// Whether the author's model has it.
+    /// True if the author's model has it.
     pub is_of_author: bool,
-    /// What it makes, in bytes; absent if dims are not known.
+    /// The size of its result in bytes; absent if dims are unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<u64>,
 }
@@ -159,7 +159,7 @@ pub struct StepNode {
     pub domain: String,
     /// `fwd`, `bwd` or `opt`.
     pub phase: &'static str,
-    /// What it is for, if it has a role: `loss`, `unscale`, `grad-check`, `clip`, `master-weight`, `loss-scale`, …
+    /// Its purpose, if it has a role: `loss`, `unscale`, `grad-check`, `clip`, `master-weight`, `loss-scale`, …
     #[serde(skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
     /// The types of its results.

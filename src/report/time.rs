@@ -7,7 +7,7 @@ use serde::Serialize;
 /// The time that is predicted for the whole model: all nodes, all casts.
 #[derive(Clone, Debug, Serialize)]
 pub struct TimeReport {
-    /// What times are counted in: `ps` (picoseconds).
+    /// The unit of times: `ps` (picoseconds).
     pub unit: &'static str,
     /// How many runs of the model the times are of, so that branches that are taken every other time count as whole runs.
     pub scale: i64,
@@ -15,7 +15,7 @@ pub struct TimeReport {
     pub source: i64,
     /// As it is written.
     pub rewritten: i64,
-    /// What is taken for what the model leaves open.
+    /// Assumptions about facts that the model leaves open.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub assumptions: Vec<String>,
 }

@@ -1,8 +1,8 @@
-//! What is said of names, pins and words that mean nothing or too much.
+//! Messages about names, pins and words that are unknown or ambiguous.
 
 use super::support::{Dir, MLP, Run, module, snapshot};
 
-/// What is written tells its form by its name, or by an option.
+/// The form of an output follows from its name, or from an option.
 #[test]
 fn an_ending_of_no_form_is_refused() {
     let dir = Dir::new();
@@ -77,7 +77,7 @@ fn endings_of_other_files() {
     assert_eq!(dir.files(), ["m.onnx"]);
 }
 
-/// Of two pins that ask for different things neither wins.
+/// Two contradicting pins are both named, and neither wins.
 #[test]
 fn pins_that_contradict_each_other_are_both_named() {
     let dir = Dir::new();
@@ -217,7 +217,7 @@ fn flags_of_other_tools_are_answered() {
     assert_eq!(dir.files(), ["m.onnx"]);
 }
 
-/// What stands in the wrong place is told from what nobody knows.
+/// A word in the wrong place gets another message than an unknown word.
 #[test]
 fn words_in_the_wrong_place() {
     let dir = Dir::new();
@@ -258,7 +258,7 @@ fn words_that_nobody_knows() {
     assert!(nothing.code == 2 && nothing.stderr.contains("unrecognized subcommand"), "{nothing}");
 }
 
-/// What is done where nothing is said, and the exit codes: the same in the help, in the documents and in fact.
+/// Defaults and exit codes are the same in the help, in the documents and in fact.
 #[test]
 fn defaults_are_those_of_the_documents() {
     let dir = Dir::new();

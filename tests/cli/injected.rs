@@ -1,4 +1,4 @@
-//! What is left when a run is killed, or the system fails it, at each of its system calls.
+//! Files after a kill or a failure at each system call of a run.
 
 use super::support::Dir;
 use super::writing::{content, lasting, model, temporaries};
@@ -26,7 +26,7 @@ const CALLS: &[&str] = &[
 /// Calls of one kind that one run makes; a run that makes more is one that never ends.
 const MOST: u32 = 400;
 
-/// Whether system calls can be tampered with here.
+/// True if system calls can be tampered with here.
 fn strace() -> bool {
     let args = ["-q", "-e", "inject=fsync:error=EIO", "-o", "/dev/null", "true"];
     Command::new("strace").args(args).output().is_ok_and(|done| done.status.success())

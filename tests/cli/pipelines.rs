@@ -1,4 +1,4 @@
-//! What a rewrite ran is repeated by `ampc opt`, with its policies and targets.
+//! `ampc opt` repeats the pipeline of a rewrite, with its policies and targets.
 
 use crate::support::{Dir, MATMUL, module};
 use ampc::Model;

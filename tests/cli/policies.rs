@@ -71,7 +71,7 @@ fn targets() {
     assert!(dir.run(&["target", "show", "mine.json"]).stdout.starts_with("target mine\n"));
 }
 
-/// What the cheapest casts cost is in the report, and a report repeats the choice.
+/// The cost of the cheapest casts is in the report, and a report repeats the choice.
 #[test]
 fn objectives() {
     let dir = Dir::new();
@@ -157,7 +157,7 @@ fn jmp_policies() {
     assert!(wrong.code == 2 && wrong.stderr.contains("cannot lower to f16"), "{wrong}");
 }
 
-/// What a policy says of an operator of the user's own.
+/// Signatures in a policy for operators of the user's own.
 #[test]
 fn policy_signatures() {
     let dir = Dir::new();

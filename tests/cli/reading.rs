@@ -1,4 +1,4 @@
-//! What is read is checked, used or not, and what is said of it is short and safe for a terminal.
+//! Input is checked, used or not, and messages about it are short and safe for a terminal.
 
 use super::support::{Dir, MLP, snapshot};
 use ampc::onnx::proto::tensor_shape_proto::{Dimension, dimension};
@@ -204,7 +204,7 @@ fn a_model_below_opset_6_is_raised_if_it_needs_casts() {
     }
 }
 
-/// What a Loop hands into its body is of one type, whatever the body declares.
+/// A Loop hands values of one type into its body, whatever the body declares.
 #[test]
 fn declared_inputs_of_bodies_that_do_not_hold_are_warned_of() {
     let dir = Dir::new();
@@ -242,7 +242,7 @@ fn declared_inputs_of_bodies_that_do_not_hold_are_warned_of() {
     }
 }
 
-/// Those who run a model are told how it is read, and not what a rewrite makes of it.
+/// A run reports how the model was read, and no warnings about rewriting it.
 #[test]
 fn runs_warn_of_how_a_model_is_read() {
     let dir = Dir::new();
@@ -417,7 +417,7 @@ fn sparse_initializers_are_read_as_dense_ones() {
     }
 }
 
-/// What is declared of a map may say less of its values than ONNX's operator makes, or contradict it.
+/// A declared map type may omit the values that ONNX's operator makes, or contradict them.
 #[test]
 fn a_map_is_declared_by_its_values() {
     let dir = Dir::new();
@@ -527,7 +527,7 @@ fn a_node_may_have_many_attributes() {
     assert_eq!(dir.run(&["rewrite", "m.onnx", "-o", "out.onnx"]).code, 0);
 }
 
-/// What raising the opset inserts is decided like the rest, and a report repeats it.
+/// Nodes that raising the opset inserts are decided like other nodes, and a report repeats the decisions.
 #[test]
 fn a_report_repeats_what_was_decided_about_a_raised_opset() {
     let dir = Dir::new();

@@ -1,4 +1,4 @@
-//! What is refused before anything is computed or written.
+//! Refusals before anything is computed or written.
 
 use super::support::{self, Dir, MLP, snapshot};
 
@@ -152,7 +152,7 @@ fn inputs_that_are_not_there() {
     }
 }
 
-/// What has no end is read up to a limit, and the limit is said.
+/// Endless input is read up to a limit, and the message names the limit.
 #[cfg(target_os = "linux")]
 #[test]
 fn pipes_without_end() {

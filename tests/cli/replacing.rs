@@ -12,7 +12,7 @@ fn done(dir: &Dir, run: &str) -> Run {
     done
 }
 
-/// What replaces a model whose data another one shares.
+/// Commands that replace a model whose data another model shares.
 const REPLACING: &[&str] = &[
     "rewrite m.onnx -o half.onnx --force --external-data always --pin fc2=fp32",
     "rewrite m.onnx -o half.onnx --force --external-data never",

@@ -50,7 +50,7 @@ fn explanations() {
     );
 }
 
-/// What goes in and out of bodies and functions is told from inputs and outputs of the graph.
+/// Values that enter and leave bodies and functions are told from inputs and outputs of the graph.
 #[test]
 fn explanations_of_bodies_and_functions() {
     let dir = Dir::new();

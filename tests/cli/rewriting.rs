@@ -104,7 +104,8 @@ fn opsets_are_raised_on_request() {
     assert!(text.contains("= Squeeze(%b, %y.axes)"), "{text}");
 }
 
-/// What to do about an operator that has the format only later depends on what was done and on what can be.
+/// Advice about an operator that has the format only later depends on the options given and on the opsets
+/// possible.
 #[test]
 fn advice_about_opsets() {
     let dir = Dir::new();

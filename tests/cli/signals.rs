@@ -1,4 +1,4 @@
-//! What is left when a signal ends a run that writes.
+//! Files after a signal ends a run that writes.
 #![cfg(target_os = "linux")]
 
 use super::support::{self, Dir};
@@ -38,7 +38,7 @@ fn ignored(signal: u32) -> bool {
     u64::from_str_radix(mask.trim(), 16).unwrap() >> (signal - 1) & 1 == 1
 }
 
-/// Whether what is run would ignore a signal, so that a test of it says that it was skipped.
+/// True if what is run would ignore a signal, so that a test of it says that it was skipped.
 pub(super) fn is_skipped(name: &str, number: u32) -> bool {
     let skipped = ignored(number);
     if skipped {

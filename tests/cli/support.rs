@@ -28,7 +28,7 @@ pub(crate) fn module(body: &str) -> String {
     format!("module ir=10\nopset ai.onnx=21\n\ngraph @main {{\n{body}}}\n")
 }
 
-/// What a run left.
+/// Result of a run.
 #[derive(Debug)]
 pub(crate) struct Run {
     pub(crate) code: i32,

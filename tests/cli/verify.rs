@@ -267,7 +267,7 @@ fn nodes_that_no_pin_makes_fp32_are_named() {
     assert_eq!(report["verify"], serde_json::json!({ "passed": false, "left_low": ["mm"] }));
 }
 
-/// Whatever nodes are called and however many there are: what is printed is what a shell takes.
+/// Printed pins are valid shell words, whatever the names and number of nodes.
 #[test]
 fn pins_are_printed_whole_for_a_shell() {
     let dir = Dir::new();

@@ -1,4 +1,4 @@
-//! What is left when writing goes wrong: files that are old or new, and never a mixture.
+//! Files after a failed write are old or new, and never a mixture.
 
 use super::support::{self, Dir, Run};
 use std::fs;

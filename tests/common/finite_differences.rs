@@ -74,7 +74,7 @@ struct Parameter {
     gradient: Option<usize>,
 }
 
-/// What is done about parameters that the loss does not depend on.
+/// Handling of parameters that the loss does not depend on.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unreached {
     /// They are an error, and so are gradients of 0: nothing would be tested.
@@ -152,8 +152,8 @@ fn with_elements(tensor: &HostTensor, elements: &[f64]) -> HostTensor {
 }
 
 impl Differentiated {
-    /// Of a graph in text form. Float constants and float inputs, which need defaults, are parameters, unless the text
-    /// has roles that say which are.
+    /// Differences of a graph in text form. Float constants and float inputs, which need defaults, are
+    /// parameters, unless the text has roles that say which are.
     pub(crate) fn new(text: &str, unreached: Unreached) -> Result<Differentiated, String> {
         let mut module = read(text)?;
         let main = module.main();

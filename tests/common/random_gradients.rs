@@ -1,7 +1,7 @@
 //! Random graphs that can be differentiated, from numbers that a strategy of proptest gives.
 //!
-//! A graph is made of steps over matrices of four by four in f64, so that every step can read every value. Between
-//! them, values have other shapes. What multiplies keeps numbers around 1, so that differences are good.
+//! A graph is made of steps over matrices of four by four in f64, so that every step can read every value.
+//! Between them, values have other shapes. Products keep numbers around 1, so that differences are accurate.
 
 use std::fmt::Write as _;
 
@@ -172,7 +172,7 @@ pub(crate) fn graph(steps: &[Step]) -> String {
     text + "}\n"
 }
 
-/// Whether a capital letter stands alone: as an operand.
+/// True if a capital letter stands alone: as an operand.
 fn has_operand(step: &str, letter: char) -> bool {
     spelled(step, "", "\0", "").contains('\0') && letter == 'B'
 }

@@ -135,7 +135,7 @@ impl Body {
         Body { text, out, captures }
     }
 
-    /// What it captures, but for what is handed in.
+    /// The captures of the body, without its formals.
     fn capture_list(&self, formals: &[&str]) -> Vec<String> {
         self.captures.iter().filter(|c| !formals.contains(&c.as_str())).cloned().collect()
     }

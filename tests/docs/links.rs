@@ -77,7 +77,7 @@ fn leads_somewhere(document: &Path, link: &str) -> Result<(), String> {
     }
 }
 
-/// What headings are called in links: as GitHub does.
+/// The anchors of headings, as GitHub makes them.
 fn headings(text: &str) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let mut is_code = false;

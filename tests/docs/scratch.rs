@@ -14,11 +14,11 @@ const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 /// The folder, with what documents take for granted.
 pub(crate) struct Scratch(tempfile::TempDir);
 
-/// What commands left.
+/// Result of commands.
 pub(crate) struct Ran {
     stdout: String,
     stderr: String,
-    /// What was written, where it is text.
+    /// Written files that are text.
     files: Vec<String>,
 }
 
@@ -162,8 +162,8 @@ impl Package {
         assert!(printed.lines().any(|l| l.starts_with(&name)), "{place}:\n{printed}");
     }
 
-    /// Whether the program compiles, or what the compiler says. Builds are those of this workspace, for which ampc has
-    /// to be at its own path, and the profile the same.
+    /// Compiles the program; the error is the output of the compiler. Builds are those of this workspace, for
+    /// which ampc has to be at its own path, and the profile the same.
     pub(crate) fn compiles(&self) -> Result<(), String> {
         let path = self.path().join("Cargo.toml");
         let manifest = fs::read_to_string(&path).unwrap();

@@ -9,10 +9,10 @@ pub(crate) struct Document {
     pub(crate) snippets: Vec<Snippet>,
 }
 
-/// What stands between two fences.
+/// Text between two fences.
 pub(crate) struct Snippet {
     pub(crate) language: String,
-    /// What follows the language.
+    /// The words behind the language.
     pub(crate) marks: String,
     pub(crate) text: String,
     pub(crate) line: usize,
@@ -21,7 +21,7 @@ pub(crate) struct Snippet {
 }
 
 impl Snippet {
-    /// What is said behind a mark and its colon.
+    /// The text behind a mark and its colon.
     pub(crate) fn mark(&self, name: &str) -> Option<&str> {
         self.marks.strip_prefix(name)?.strip_prefix(": ")
     }

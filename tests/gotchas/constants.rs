@@ -1,4 +1,4 @@
-//! What becomes of weights: G13 to G17.
+//! Conversion of weights: G13 to G17.
 
 use crate::proto::{
     initializer, load_proto, model as proto_model, node, nodes_of, raw, some, typed, with_attr, written,
@@ -44,7 +44,7 @@ fn g13_modes_for_values_beyond_the_range() {
     assert!(message.contains("`w` has 2 finite values beyond the range of f16 (-2e9 to 1e9)"), "{message}");
 }
 
-/// What an error for what does not fit must say of something that is `what`, in a graph of operator set 10.
+/// Checks the error for a constant that does not fit, described as `what`, in a graph of operator set 10.
 #[track_caller]
 fn is_an_error(what: &str, remedy: &str, graph: &str) {
     let source = || ampc::Model::from(module_at(10, graph));

@@ -238,7 +238,7 @@ fn contrib_group_query_attention_keeps_one_type() {
     }
 }
 
-/// What does not fit its schema is kept with its types, and what it makes has none that readers could be told.
+/// A node that does not fit its schema is kept with its types, and its results have no known type for readers.
 #[test]
 fn contrib_operators_that_do_not_fit_stay() {
     for (node, why) in [

@@ -1,4 +1,4 @@
-//! What is lowered and what is not: G18, G22, G23, G36.
+//! Lowered nodes and nodes that stay: G18, G22, G23, G36.
 
 use crate::runtime::{exec, f32s};
 use crate::support::{Ask, Decided, lower, lower_to, lower_with, policy};

@@ -1,4 +1,5 @@
-//! What guards catch, and that leaving one out lets it through: G13, G14, G21, G24 and the depth of sums.
+//! Guards catch these graphs, and leaving a guard out lets its graph through: G13, G14, G21, G24 and the depth
+//! of sums.
 
 use crate::proto::{bytes, load};
 use crate::runtime::{Runs, exec, f32s, i64s, uniform};
@@ -37,7 +38,7 @@ fn without(options: &mut RewriteOptions, guards: &[&str]) {
     }
 }
 
-/// What a policy for runtimes with fp32 sums inside Softmax says.
+/// A policy for runtimes with fp32 sums inside Softmax.
 fn softmax_allowed(options: &mut RewriteOptions) {
     policy(options).set_class("Softmax", Class::Infer, "list").unwrap();
 }
@@ -433,7 +434,7 @@ fn g24_int_ranges_and_sizes() {
     guarded(DType::F16, "int", "scaled", size);
 }
 
-/// What looks through casts of the author takes time linear in a chain of them.
+/// Looking through casts of the author takes time linear in the length of their chain.
 #[test]
 fn g24_a_long_chain_of_casts_ends() {
     let mut graph = String::from("input %x : f32[2, 2]\n%v0 = Relu(%x) : f32[2, 2]\n");
@@ -463,7 +464,7 @@ fn between(inner: &str) -> String {
     )
 }
 
-/// What is of unknown range may be large: the sum with it stays fp32 before an exponent, and nowhere else.
+/// A value of unknown range may be large: its sum stays fp32 before an exponent, and nowhere else.
 #[test]
 fn scores_of_a_mask_that_is_an_input() {
     let graph = |after: &str| {
@@ -477,7 +478,7 @@ fn scores_of_a_mask_that_is_an_input() {
     }
 }
 
-/// What is only used as an angle is not rounded, the product included; without the guard it is.
+/// A value that is only used as an angle is not rounded, the product included; without the guard it is.
 #[test]
 fn position_of_an_angle() {
     let graph = between("%z = Sin(%t) : ?");
@@ -597,7 +598,7 @@ fn underflow_of_factors_and_divisors() {
     guarded(DType::F16, "underflow", "z", &divisor);
 }
 
-/// What is computed of constants counts with its values: 30000 · 4 is beyond f16.
+/// Values computed from constants count with their range: 30000 · 4 is beyond f16.
 #[test]
 fn range_of_what_is_computed_of_constants() {
     let graph = between(

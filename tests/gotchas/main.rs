@@ -5,7 +5,8 @@
 //! ones also write the source, the rewritten model and its emulated export and run all three in ONNX Runtime, with
 //! the Python that `AMPC_PYTHON` names; without it they say that the numeric part was skipped.
 //!
-//! What no guard switches off is shown to be tested by `MUTATIONS.md`: a change of the code, and the test it breaks.
+//! `MUTATIONS.md` proves that tests cover the rules that no guard switches off: it lists a change of the code
+//! and the test that the change breaks.
 
 #![allow(
     clippy::unwrap_used,

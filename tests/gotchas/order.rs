@@ -20,7 +20,7 @@ fn format(bf16: bool) -> DType {
 /// A node and its type variables.
 type Node = (String, Vec<String>);
 
-/// What was decided for every node, by name, and how many casts of which types were inserted.
+/// The decision for every node, by name, and the number of inserted casts by types.
 fn decisions(done: &Rewritten) -> (Vec<Node>, Vec<(DType, DType)>) {
     let mut nodes: Vec<Node> = done
         .report

@@ -108,7 +108,7 @@ pub(crate) fn bytes(model: &Model) -> Vec<u8> {
     to_bytes(&model.module, model.source.as_ref()).unwrap().0
 }
 
-/// What a rewrite writes.
+/// The file that a rewrite writes.
 #[track_caller]
 pub(crate) fn written(done: &Rewritten) -> ModelProto {
     ModelProto::decode(&*bytes(&done.model)).unwrap()

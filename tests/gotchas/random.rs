@@ -176,7 +176,7 @@ pub(crate) fn models(names: Names) -> impl Strategy<Value = Made> {
     vec(any::<u32>(), 0..160).prop_map(move |numbers| Made(make(&numbers, names)))
 }
 
-/// What a node reads, in its bodies too.
+/// The operands of a node, including captures of its bodies.
 pub(crate) fn reads(node: &NodeProto) -> BTreeSet<String> {
     let bodies = node.attribute.iter().filter_map(|a| a.g.as_deref());
     let inner = bodies.flat_map(|g| &g.node).flat_map(reads);

@@ -59,7 +59,7 @@ fn signature_of_the_document_lowers_its_operator() {
     assert_eq!(repeated.report.signatures, done.report.signatures);
 }
 
-/// What is not lowered is not written anew: not even the node of which more is known now.
+/// A node that is not lowered is written unchanged, even if more is known about it now.
 #[test]
 fn signature_alone_changes_no_byte() {
     let source = module_with("acme.ai=1", "input %x : f32[2]\n%y = acme.ai::FusedNorm(%x) : ?\noutput %y");

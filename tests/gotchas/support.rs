@@ -77,7 +77,7 @@ pub(crate) fn text(module: &Module) -> String {
     module.to_text().unwrap()
 }
 
-/// What a test asks of a rewritten model.
+/// Questions of tests about a rewritten model.
 pub(crate) trait Ask {
     fn module(&self) -> &Module;
 
@@ -168,7 +168,7 @@ impl Ask for Rewritten {
     }
 }
 
-/// What the report says of nodes.
+/// Entries of the report about nodes.
 pub(crate) trait Decided {
     /// Precision of a node, by its path.
     fn precision(&self, path: &str) -> &str;

@@ -1,4 +1,4 @@
-//! What schemas demand: G19, G20, G25 to G28.
+//! Requirements of schemas: G19, G20, G25 to G28.
 
 use crate::proto::{bytes, load};
 use crate::runtime::{exec, exec_models, f32s, uniform};
@@ -24,7 +24,7 @@ fn a_type(set: &TypeSet) -> Option<String> {
         .or_else(|| of(set.optional).map(|d| format!("optional({d}[*])")))
 }
 
-/// What a required attribute may be.
+/// A valid value of a required attribute.
 fn a_value(op: &OpSchema, attr: &str, kind: AttrKind) -> Option<&'static str> {
     match (op.name, attr) {
         ("BitShift", _) => return Some("\"LEFT\""),
@@ -297,9 +297,9 @@ const QUANTISED: &str = "input %x : f32[2, 4]
      %y = MatMul(%dq2, %w) : ?
      output %y : f32[2, 4]";
 
-/// G25: Q and DQ stay neighbours, scales stay fp32, no cast comes between a weight and its DQ, and none stands behind
-/// one where the operator can make f16 itself. What is computed in integers has no casts at all, unless somebody asks for
-/// it to be low.
+/// G25: Q and DQ stay neighbours, scales stay fp32, no cast comes between a weight and its DQ, and none stands
+/// behind one where the operator can make f16 itself. Nodes that compute in integers get no casts at all,
+/// unless a pin asks for a low one.
 #[test]
 fn g25_quantisation_per_opset() {
     for (opset, preset) in [10, 13, 19, 21, 23].into_iter().flat_map(|o| [(o, "safe"), (o, "all")]) {

@@ -158,7 +158,7 @@ fn a_data_file_of_the_source_stays_when_what_named_it_is_replaced() {
     assert_eq!(names(folder.path()).len(), 4);
 }
 
-/// What is under the name of a data file has to be what the name says.
+/// A file with the name of a data file must have the content that the name says.
 #[test]
 fn a_file_that_has_the_name_of_the_data_file_is_replaced_only_when_told() {
     let folder = tempfile::tempdir().unwrap();

@@ -49,7 +49,7 @@ fn rms_prop() -> CustomOptimizer {
     })
 }
 
-/// What a weight of RMSprop is after a step, in f64.
+/// A weight of RMSprop after a step, in f64.
 fn rms_prop_in_f64(w: &mut [f64], v: &mut [f64], power: &mut f64, g: &[f64], (lr, decay): (f64, f64)) {
     *power *= BETA;
     for ((w, v), g) in w.iter_mut().zip(v).zip(g) {
@@ -247,7 +247,7 @@ fn what_an_optimizer_forgets_is_told() {
     }
 }
 
-/// What changes nothing is a state as well.
+/// A value that nothing changes is a state as well.
 #[test]
 fn a_next_value_may_be_anything() {
     let mut options = options("mse", "sgd", "none", false);
@@ -373,7 +373,7 @@ const SIGNATURE: &str = r#"{"schema": "ampc-policy/1", "base": "all", "signature
     "inputs": [{"name": "x", "type": "T"}], "outputs": [{"name": "y", "type": "T", "shape": "x"}],
     "types": {"T": ["f32", "f16"]}, "class": "allow"}}}"#;
 
-/// What a runtime with a kernel of it would compute: x · x · x.
+/// The result of a runtime with a kernel of the operator: x · x · x.
 fn with_kernel(module: &mut Module) {
     let cubes = module.nodes(module.main()).filter(|&node| module.op_name(node).1 == "Cube");
     for node in cubes.collect::<Vec<_>>() {

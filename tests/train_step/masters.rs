@@ -15,8 +15,8 @@ fn without_masters(loss: &str, optimizer: &str, scaler: &str) -> TrainOptions {
     TrainOptions { keeps_master_weights: false, ..options(loss, optimizer, scaler, true) }
 }
 
-/// Of 1, updates of less than half a unit in the last place are lost, however many there are: the numbers below 1 are
-/// 2^-11 apart in fp16, and 2^-8 in bf16.
+/// Updates of 1 by less than half a unit in the last place are lost, however many there are: the numbers below
+/// 1 are 2^-11 apart in fp16, and 2^-8 in bf16.
 #[test]
 fn without_master_weights_small_updates_are_lost() {
     let text = "module ir=10\nopset ai.onnx=21\n\ngraph @main {\n  input %x : f32[1, 1]\n  \

@@ -55,14 +55,14 @@ const MAX_GRADIENTS: usize = i32::MAX as usize - 1;
 pub enum Form {
     /// Adam; the overload is `torch`, with `_lo` behind it if there is a low copy.
     Adam {
-        /// Whether it makes a low copy.
+        /// True if it makes a low copy.
         lo: bool,
     },
     /// AdamW; the overload is `torch` or `hf`, with `_lo` behind it if there is a low copy.
     AdamW {
-        /// Whose formula it is.
+        /// The variant of AdamW.
         mode: AdamWMode,
-        /// Whether it makes a low copy.
+        /// True if it makes a low copy.
         lo: bool,
     },
     /// ClipCoef; the overload is `norm`.
@@ -77,11 +77,11 @@ pub enum Form {
     /// SGD; the overload is `plain`, `momentum` or `nesterov`, with `_zero_grad` behind it for steps that an overflow
     /// does not skip, and `_lo` if there is a low copy.
     Sgd {
-        /// What moves the weights.
+        /// The direction in which the weights move.
         direction: Momentum,
-        /// What becomes of a step with a gradient that is not finite.
+        /// The effect of a gradient that is not finite.
         on_overflow: OnOverflow,
-        /// Whether it makes a low copy.
+        /// True if it makes a low copy.
         lo: bool,
     },
     /// UpdateLossScale; the overload is `f32_product` or `f64_product`, with `_min`, `_max` and `_bad` behind it for
@@ -89,11 +89,11 @@ pub enum Form {
     UpdateLossScale {
         /// In which type products are computed.
         arith: Arith,
-        /// Whether there is a least scale.
+        /// True if there is a least scale.
         min: bool,
-        /// Whether there is a greatest scale.
+        /// True if there is a greatest scale.
         max: bool,
-        /// Whether overflows in a row are counted.
+        /// True if overflows in a row are counted.
         bad: bool,
     },
 }
@@ -291,7 +291,7 @@ impl Form {
         }
     }
 
-    /// Whether a node may have result `i`: the place of an absent one stays empty.
+    /// True if a node may have result `i`: the place of an absent one stays empty.
     pub fn has_result(self, i: usize) -> bool {
         let is_absent = matches!(self, Form::Sgd { direction: Momentum::Plain, .. }) && i == 1;
         i < self.n_results() && !is_absent
@@ -349,7 +349,7 @@ impl<'a, F: Fn(&str) -> Option<&'a AttrValue>> Attrs<'_, F> {
         self.int(name).filter(|n| (0..2).contains(n)).map(|n| n == 1)
     }
 
-    /// Whether it is 0 or 1, if it is there.
+    /// True if it is 0 or 1, if it is there.
     fn is_flag(&self, name: &str) -> bool {
         (self.0)(name).is_none() || self.flag(name).is_some()
     }
@@ -360,13 +360,13 @@ impl<'a, F: Fn(&str) -> Option<&'a AttrValue>> Attrs<'_, F> {
         tensor.small_floats(1).and_then(|numbers| numbers.first().copied())
     }
 
-    /// Whether these are scalars of f64, as far as they are there.
+    /// True if these are scalars of f64, as far as they are there.
     fn are_scalars(&self, names: &[&str]) -> bool {
         let is_scalar = |value: &AttrValue| matches!(value, AttrValue::Tensor(t) if t.dtype() == DType::F64 && t.dims().is_empty());
         names.iter().filter_map(|name| (self.0)(name)).all(is_scalar)
     }
 
-    /// Whether there is a low copy.
+    /// True if there is a low copy.
     fn lo(&self) -> Option<bool> {
         match (self.0)("w_lo_dtype") {
             None => Some(false),
@@ -376,7 +376,7 @@ impl<'a, F: Fn(&str) -> Option<&'a AttrValue>> Attrs<'_, F> {
     }
 }
 
-/// Whether a kind is an operator of ai.ampc, whose nodes are calls of functions in files.
+/// True if a kind is an operator of ai.ampc, whose nodes are calls of functions in files.
 pub fn has_body(kind: OpKind) -> bool {
     matches!(
         kind,

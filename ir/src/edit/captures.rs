@@ -69,7 +69,8 @@ impl Module {
     /// Removes what the bodies of a node capture and do not read, and the operands that none of them captures any
     /// more. Returns whether there was any.
     ///
-    /// Of many nodes that read one value, the last first: that is the order in which edges go in one step each.
+    /// Removes the captures of many nodes that read one value from the last node to the first: in that order,
+    /// each edge is removed in one step.
     pub fn prune_captures(&mut self, node: Node) -> bool {
         let data = &self.nodes[node];
         let bodies: Vec<GraphId> = data.bodies().collect();
@@ -186,7 +187,7 @@ mod tests {
         );
     }
 
-    /// Of equal operands the first is captured, whichever end the edges are looked for from.
+    /// The first of equal operands is captured, from whichever end the edges are searched.
     #[test]
     fn the_first_of_equal_operands_is_captured() {
         let mut module = parse(TEXT, &NoData).unwrap();

@@ -16,7 +16,7 @@ impl Module {
         self.add_function(FunctionData { name, overload, graph, origin: None, ..data })
     }
 
-    /// Renames a function. What calls it follows.
+    /// Renames a function. Its calls follow.
     pub fn rename_function(&mut self, function: FunctionId, name: Symbol, overload: Symbol) {
         let data = &mut self.functions[function];
         if (data.name, data.overload) == (name, overload) {
@@ -73,9 +73,9 @@ impl Module {
         }
     }
 
-    /// Brings the calls of every function into the order in which a text lists them: the main graph, then functions,
-    /// each body right after the graph that it is in. Of the calls of a function, only the first has decisions; they
-    /// move to the one that is first now.
+    /// Brings the calls of every function into the order in which a text lists them: the main graph, then
+    /// functions, each body right after the graph that it is in. Only the first call of a function has
+    /// decisions; they move to the call that is first now.
     pub fn order_calls(&mut self) {
         self.forget_names();
         let mut ordered: BTreeMap<FunctionId, Vec<Node>> = BTreeMap::new();

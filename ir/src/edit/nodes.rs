@@ -18,10 +18,10 @@ pub enum Position {
     After(Node),
 }
 
-/// What a new node is made of.
+/// Contents of a new node.
 #[derive(Clone, Debug)]
 pub struct NewNode {
-    /// What it computes.
+    /// The operator.
     pub op: Op,
     /// Its name, if any.
     pub name: Option<Symbol>,
@@ -31,7 +31,7 @@ pub struct NewNode {
     pub attrs: Vec<(Symbol, AttrValue)>,
     /// Name and type of each result; `None` for an absent one.
     pub results: Vec<Option<(Symbol, Type)>>,
-    /// Who puts it there.
+    /// The origin of the node.
     pub provenance: Provenance,
 }
 
@@ -270,12 +270,12 @@ impl Module {
 pub struct NodeFields<'a> {
     /// Decisions per type variable.
     pub decisions: &'a mut SmallVec<[Decision; 1]>,
-    /// Who put the node there.
+    /// The origin of the node.
     pub provenance: &'a mut Provenance,
     /// Metadata.
     pub metadata: &'a mut Vec<(Symbol, Symbol)>,
     /// Its message in the source file.
     pub origin: &'a mut Option<u32>,
-    /// What changed since it was read.
+    /// The parts that changed since the node was read.
     pub dirty: &'a mut Dirty,
 }

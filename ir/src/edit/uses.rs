@@ -118,8 +118,8 @@ impl Module {
             .map(|(_, edge)| edge.operand as usize)
     }
 
-    /// The edges of operands, with the graphs that they are in. Those of one node are found by going through its
-    /// operands once.
+    /// The edges of operands, with the graphs that they are in. The edges of one node are found by going
+    /// through its operands once.
     fn edges_of(&self, edits: &[(Node, usize, Option<Value>)]) -> Vec<(GraphId, EdgeIndex)> {
         let mut places: Vec<(Node, usize)> = edits.iter().map(|&(node, slot, _)| (node, slot)).collect();
         places.sort_unstable();

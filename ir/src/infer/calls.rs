@@ -21,7 +21,7 @@ const VERY_MANY: usize = 64;
 /// So many are the most.
 const MOST: usize = 256;
 
-/// What was inferred of calls so far.
+/// Inferred types of calls so far.
 #[derive(Default)]
 pub(super) struct Calls {
     known: FxHashMap<Signature, Arc<Inferred>>,

@@ -1,8 +1,8 @@
 //! ONNX Runtime's own operators, of the domain `com.microsoft`.
 //!
-//! What ONNX Runtime's documentation says of their shapes, where it is simple; elsewhere element types alone. A node
-//! for which a function returns an error stays as it is ([`misfit`](super::misfit)), so an error is also how a
-//! function says that the types of a node depend on more than its type variables.
+//! Shapes follow the documentation of ONNX Runtime where it is simple; elsewhere only element types are
+//! inferred. A node for which a function returns an error stays as it is ([`misfit`](super::misfit)), so an
+//! error is also how a function says that the types of a node depend on more than its type variables.
 
 use super::size::{at_least, part, ranked};
 use super::{Inferred, shape_error};
@@ -186,7 +186,7 @@ pub(super) fn infer_group_query_attention(view: &NodeView<'_>, out: &mut Inferre
     Ok(())
 }
 
-/// Whether a result is wanted whose variable no operand binds.
+/// True if a result is used whose type variable no operand binds.
 fn scores_are_typed_elsewhere(view: &NodeView<'_>, result: usize) -> Result<(), OpError> {
     debug_assert!(view.kind() == OpKind::ContribMultiHeadAttention, "the only one that has them");
     if view.data().result(result).is_some() {

@@ -34,7 +34,7 @@ pub(super) fn body_formals(view: &NodeView<'_>, body: GraphId) -> Result<Vec<Typ
     Ok(formals)
 }
 
-/// Whether a graph is, or is in, a branch that is never taken.
+/// True if a graph is, or is in, a branch that is never taken.
 pub(super) fn is_idle(module: &Module, mut graph: GraphId, facts: &Facts) -> bool {
     while let GraphOwner::Body { node, attr } = module.graph(graph).owner {
         let view = NodeView::with_facts(module, node, facts).filter(|v| v.kind() == OpKind::If);
@@ -234,7 +234,7 @@ fn trip_count(view: &NodeView<'_>, body: GraphId) -> Dim {
     Dim::Known(u64::try_from(most).unwrap_or(0))
 }
 
-/// Whether the condition that a Loop's body gives is true as long as the one it gets is.
+/// True if the condition that a Loop's body gives is true as long as the one it gets is.
 fn goes_on(view: &NodeView<'_>, body: GraphId) -> bool {
     let graph = view.module.graph(body);
     let Some(mut value) = graph.outputs().first().map(|o| o.value) else { return false };

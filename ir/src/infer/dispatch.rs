@@ -6,7 +6,7 @@ use super::{
 };
 use crate::op::OpKind;
 
-/// Whether shapes of the operator's results are inferred; element types always are, as far as the schema goes.
+/// True if shapes of the operator's results are inferred; element types always are, as far as the schema goes.
 pub fn is_inferred(kind: OpKind) -> bool {
     infer_fn(kind).is_some()
 }

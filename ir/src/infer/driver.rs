@@ -20,7 +20,7 @@ pub(super) const MAX_DEPTH: usize = 256;
 pub struct InferError {
     /// The node.
     pub node: Node,
-    /// What is wrong.
+    /// The error.
     #[source]
     pub error: OpError,
 }
@@ -53,8 +53,8 @@ pub fn infer_module(module: &mut Module) -> Result<Facts, Vec<InferError>> {
     if errors.is_empty() { Ok(facts) } else { Err(errors) }
 }
 
-/// What inference says of one node of the operator table, without changing the module; bodies are not entered,
-/// their outputs' present types count.
+/// Infers one node of the operator table without changing the module; bodies are not entered, the present types
+/// of their outputs count.
 ///
 /// # Errors
 /// If its operands do not fit its operator.
@@ -63,7 +63,7 @@ pub fn check_node(module: &Module, node: Node, facts: &Facts) -> Result<Option<I
     infer_here(&view, facts, infer_node).map(Some)
 }
 
-/// What inference says of a node of the operator table that was just made. Unlike [`check_node`] it excuses nothing: its
+/// Infers a node of the operator table that was just made. Unlike [`check_node`] it excuses nothing: its
 /// attributes have to be those of the operator, also in an open domain.
 ///
 /// # Errors
@@ -91,7 +91,7 @@ fn infer_here(
     infer(&view.with_operands(actual)).map_err(|_| error)
 }
 
-/// What inference says of a node of the operator table whose operands are these; bodies are not entered.
+/// Infers a node of the operator table with these operands; bodies are not entered.
 ///
 /// # Errors
 /// If its operands do not fit its operator.
@@ -256,8 +256,8 @@ fn infer_node(view: &NodeView<'_>) -> Result<Inferred, OpError> {
     Ok(fitting(view).unwrap_or_else(|_| Inferred { types: unknown(), ints: None }))
 }
 
-/// What is inferred of a node that fits its schema, attributes included: the verifier does not ask for them in open
-/// domains.
+/// Infers a node that fits its schema, attributes included: in open domains the verifier does not check
+/// attributes.
 fn fitting(view: &NodeView<'_>) -> Result<Inferred, OpError> {
     // Signatures say nothing of attributes.
     let attrs = if view.schema.declared.is_some() { &[] } else { view.data().attrs() };
@@ -306,7 +306,7 @@ fn infer_by_schema(view: &NodeView<'_>) -> Result<Inferred, OpError> {
     Ok(inferred)
 }
 
-/// Whether a result may be of a type: one that its formal has. A Constant is of the type of its value at every version:
+/// True if a result may be of a type: one that its formal has. A Constant is of the type of its value at every version:
 /// version 1 lists floats only, but exporters wrote shapes and labels with it, which checkers and runtimes take.
 fn may_give(schema: &OpSchema, formal: &Formal, ty: &Type) -> bool {
     schema.types_of(formal).admits(ty) || schema.kind == OpKind::Constant && matches!(ty, Type::Tensor(_))

@@ -55,7 +55,7 @@ use crate::{DType, Dim, Module, Shape, Type, Value};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// What inference knows beside types: the elements of small integer tensors of rank 0 or 1.
+/// Facts of inference besides types: the elements of small integer tensors of rank 0 or 1.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     ints: SecondaryMap<Value, Option<Arc<[Int]>>>,
@@ -77,7 +77,7 @@ impl Facts {
     pub fn call_attrs(&self) -> &[Attr] {
         self.call_attrs.as_deref().unwrap_or_default()
     }
-    /// Whether the body of a function is being inferred, for one of its calls.
+    /// True if the body of a function is being inferred, for one of its calls.
     pub fn in_call(&self) -> bool {
         self.call_attrs.is_some()
     }
@@ -97,7 +97,7 @@ impl Types {
     pub fn of<'a>(&'a self, module: &'a Module, value: Value) -> &'a Type {
         self.0[value].as_ref().unwrap_or(&module.value(value).ty)
     }
-    /// Whether inference has reached a value.
+    /// True if inference has reached a value.
     pub fn has(&self, value: Value) -> bool {
         self.0[value].is_some()
     }
@@ -114,17 +114,17 @@ impl Types {
     }
 }
 
-/// What inference says of a module.
+/// Result of inferring a module.
 #[derive(Clone, Debug, Default)]
 pub struct Inference {
     /// The type of every value.
     pub types: Types,
-    /// What it knows of elements.
+    /// The known elements.
     pub facts: Facts,
 }
 
-/// What a family function says of the results of a node. It starts with the element types that the schema gives
-/// and unknown shapes; a family function only adds what it knows.
+/// Inferred types of the results of a node. It starts with the element types that the schema gives and unknown
+/// shapes; a family function only adds what it knows.
 #[derive(Clone, Debug)]
 pub struct Inferred {
     /// One type per result, absent ones included.

@@ -110,8 +110,8 @@ pub(super) fn infer_gradient(view: &NodeView<'_>, out: &mut Inferred) -> Result<
     Ok(())
 }
 
-/// What the preview operators that train make of tensors X, gradients G and `n_states` kinds of state: the new
-/// X and the new states, with the shapes of the old.
+/// Results of the preview operators that train, from tensors X, gradients G and `n_states` kinds of state: the
+/// new X and the new states, with the shapes of the old.
 pub(super) fn infer_optimizer(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), OpError> {
     let kinds = if view.kind() == crate::op::OpKind::TrainingAdam { 4 } else { 3 };
     let n = view.n_operands().saturating_sub(2);

@@ -57,7 +57,7 @@ pub(super) fn infer_reshape(view: &NodeView<'_>, out: &mut Inferred) -> Result<(
     Ok(())
 }
 
-/// What the target of a Reshape says by itself.
+/// Shape that the target of a Reshape asks for, independent of the data.
 struct Asked {
     dims: Dims,
     /// Axes that are copied from the data.

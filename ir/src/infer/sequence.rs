@@ -19,7 +19,7 @@ fn join(a: &Type, b: &Type, operand: usize) -> Result<Type, OpError> {
     })
 }
 
-/// What is known of the elements of the sequence that operand `i` is.
+/// Element type of the sequence that is operand `i`.
 fn element<'a>(view: &NodeView<'a>, i: usize) -> Option<&'a Type> {
     match view.operand_type(i)? {
         Type::Sequence(element) => Some(element),

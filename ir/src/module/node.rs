@@ -25,7 +25,7 @@ pub struct Use {
     pub operand: u32,
 }
 
-/// What a node computes.
+/// Operator of a node.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Op {
     /// An operator of the table, at the version the opset selects.
@@ -43,7 +43,7 @@ pub enum Op {
     },
 }
 
-/// Who put a cast there.
+/// Origin of a cast.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Provenance {
     /// The author of the model: the node is part of the program.
@@ -62,7 +62,7 @@ pub struct Reason {
     pub evidence: String,
 }
 
-/// What was decided for one type variable of a node.
+/// Decision for one type variable of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
     /// The precision class.
@@ -73,7 +73,7 @@ pub struct Decision {
     pub reason: Arc<Reason>,
 }
 
-/// What of a node changed since its message was read.
+/// Parts of a node that changed since its message was read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Dirty {
     /// Operands, or names of operands.
@@ -89,7 +89,7 @@ pub struct Dirty {
 }
 
 impl Dirty {
-    /// Whether anything changed.
+    /// True if anything changed.
     pub fn any(self) -> bool {
         self.operands || self.results || self.attrs || self.header || self.callee
     }
@@ -98,7 +98,7 @@ impl Dirty {
 /// One node.
 #[derive(Clone, Debug)]
 pub struct NodeData {
-    /// What it computes.
+    /// The operator.
     pub op: Op,
     /// Its name, if it has one.
     pub name: Option<Symbol>,
@@ -111,13 +111,13 @@ pub struct NodeData {
     pub(crate) attrs: Vec<Attr>,
     /// One per type variable of the schema once classified; empty before, and for calls and custom operators.
     pub decisions: SmallVec<[Decision; 1]>,
-    /// Who put it there.
+    /// The origin.
     pub provenance: Provenance,
     /// Metadata (`metadata_props`), in source order.
     pub metadata: Vec<(Symbol, Symbol)>,
     /// Which message of the source file it came from; the table is the reader's.
     pub origin: Option<u32>,
-    /// What changed since.
+    /// The parts that changed since the message was read.
     pub dirty: Dirty,
     pub(crate) vertex: NodeIndex,
     pub(crate) prev: Option<Node>,
@@ -177,7 +177,7 @@ impl NodeData {
     pub fn bodies(&self) -> impl Iterator<Item = GraphId> + '_ {
         self.attrs.iter().flat_map(|a| a.value.graphs().iter().copied())
     }
-    /// Whether the node is still in its graph.
+    /// True if the node is still in its graph.
     #[inline]
     pub fn is_alive(&self) -> bool {
         self.alive

@@ -76,8 +76,8 @@ pub struct ValueData {
     pub(crate) vertex: Option<NodeIndex>,
     /// Which message of the source file it came from (an initializer, an input); the table is the reader's.
     pub origin: Option<u32>,
-    /// Whether name, type or payload changed since.
+    /// True if name, type or payload changed since.
     pub dirty: bool,
-    /// Whether an edit took a reader from it. A constant that nobody reads and that lost none is the author's.
+    /// True if an edit took a reader from it. A constant that nobody reads and that lost none is the author's.
     pub lost_reader: bool,
 }

@@ -1,10 +1,10 @@
 //! Which operands of which operators amplify errors.
 //!
-//! A 16-bit format rounds each number relatively: f16 by at most 2^-11 of it, bf16 by 2^-8. Of most operators the result
-//! is then off by about as much: they are well-conditioned. The rows of [`AMPLIFIERS`] are the others, whose condition
-//! number has no bound: a small relative error of the operand may be a large one of the result. For example, 100.03 is
-//! 100 in f16, and exp(100.03) is 3 % more than exp(100). Whether that happens depends on how the operand comes about,
-//! which guards look at.
+//! A 16-bit format rounds each number relatively: f16 by at most 2^-11 of it, bf16 by 2^-8. For most operators,
+//! which are well-conditioned, the error of the result is then about as large. The rows of [`AMPLIFIERS`] are
+//! the others, whose condition number has no bound: a small relative error of the operand may be a large one of
+//! the result. For example, 100.03 is 100 in f16, and exp(100.03) is 3 % more than exp(100). Guards check if
+//! the values of the operand make that happen.
 
 use super::OpKind;
 use super::OpKind as K;
@@ -37,7 +37,7 @@ pub struct Amplifier {
     pub operand: usize,
     /// Which of its errors must be small.
     pub what: Amplified,
-    /// What the operand is for the operator, in words for the evidence of a decision.
+    /// The purpose of the operand, in words for the evidence of a decision.
     pub why: &'static str,
 }
 
@@ -94,12 +94,12 @@ pub fn amplifier(kind: OpKind, operand: usize) -> Option<&'static Amplifier> {
     AMPLIFIERS.iter().find(|row| row.kind == kind && row.operand == operand)
 }
 
-/// Whether the operator is undefined, infinite or infinitely steep where the operand is 0.
+/// True if the operator is undefined, infinite or infinitely steep where the operand is 0.
 pub fn singular_at_zero(kind: OpKind, operand: usize) -> bool {
     amplifier(kind, operand).is_some_and(|row| row.what == Amplified::Zero)
 }
 
-/// Whether the result repeats as the first operand grows, so that the absolute error of a large operand counts.
+/// True if the result repeats as the first operand grows, so that the absolute error of a large operand counts.
 pub fn is_periodic(kind: OpKind) -> bool {
     amplifier(kind, 0).is_some_and(|row| row.what == Amplified::Angle)
 }

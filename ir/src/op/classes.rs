@@ -12,11 +12,11 @@
 //! - RMSNormalization: `scale` and Y share `V`, so the scale has to move with Y.
 //! - Pow: the exponent is free to stay from 12 on; before, it shares `T` with X and says nothing.
 //!
-//! What this table does not see, because it looks at neither attributes nor values:
+//! Limits of this table, which sees neither attributes nor values:
 //!
-//! - `reduction` of ScatterElements and ScatterND: the class here is that of `reduction=none`; with a sum, product,
-//!   maximum or minimum they are deny operators. Whoever reads attributes passes the refined class of the operator
-//!   to [`formal_class_given`] or [`var_class_given`].
+//! - `reduction` of ScatterElements and ScatterND: the class here is that of `reduction=none`; with a sum,
+//!   product, maximum or minimum they are deny operators. A caller that reads attributes passes the refined
+//!   class of the operator to [`formal_class_given`] or [`var_class_given`].
 //! - Guards on ranges, epsilons, `stash_type` and the depth of sums.
 //! - Constants: a constant operand of a formal that stays may follow the low operands if its values fit.
 
@@ -351,8 +351,9 @@ pub fn schema_class(schema: &OpSchema, format: DType) -> Class {
 
 /// The class of a formal for a format.
 ///
-/// A formal that is never float is [`Class::Fixed`]. Whether the schema admits the format does not matter here:
-/// a newer version of the operator may, and [`var_class`] and [`formal_legality`](super::formal_legality) say so.
+/// A formal that is never float is [`Class::Fixed`]. The class is independent of the formats that the schema
+/// admits: a newer version of the operator may admit more, and [`var_class`] and
+/// [`formal_legality`](super::formal_legality) check them.
 pub fn formal_class(schema: &'static OpSchema, side: Side, formal: &Formal, format: DType) -> Class {
     formal_class_given(schema, side, formal, schema_class(schema, format))
 }

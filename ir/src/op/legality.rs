@@ -1,11 +1,11 @@
-//! What schemas say about lowering: whether a type variable or formal may be of a 16-bit format, and from which operator
-//! set on.
+//! Legality of lowering by schemas: if a type variable or formal may have a 16-bit format, and from which
+//! operator set on.
 
 use super::classes::{Side, counterpart, formals, formals_of};
 use super::{OpKind as K, OpSchema, TypeSet};
 use crate::{DType, Type};
 
-/// What a schema says about lowering a type variable or formal to a 16-bit format.
+/// Legality of lowering a type variable or formal to a 16-bit format.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Legality {
     /// It admits f32 and the format.
@@ -19,7 +19,7 @@ pub enum Legality {
     },
 }
 
-/// Whether a type variable that is f32 may be the format instead.
+/// The legality of `format` for a type variable that is f32.
 ///
 /// Judged by the tensor types the variable admits; a variable that admits containers only, by their elements.
 pub fn legality(schema: &'static OpSchema, var: u8, format: DType) -> Legality {
@@ -57,7 +57,7 @@ pub fn legality_at(schema: &'static OpSchema, var: u8, format: DType, opset: u16
     }
 }
 
-/// Whether a formal that is f32 may be the format instead, as far as its own type goes.
+/// The legality of `format` for a formal that is f32, as far as its own type goes.
 pub fn formal_legality(schema: &'static OpSchema, side: Side, index: usize, format: DType) -> Legality {
     let Some(formal) = formals(schema, side).get(index) else { return Legality::NotFloat };
     verdict(schema, &schema.types_of(formal), format, |later| {
@@ -66,8 +66,8 @@ pub fn formal_legality(schema: &'static OpSchema, side: Side, index: usize, form
     })
 }
 
-/// Whether a formal whose type is this one, with f32 elements, may have the format instead. For sequences and
-/// optionals, which a type variable may admit with fewer element types than tensors.
+/// The legality of the format for a formal of this type with f32 elements. For sequences and optionals, which a
+/// type variable may admit with fewer element types than tensors.
 pub fn type_legality(
     schema: &'static OpSchema,
     side: Side,

@@ -4,11 +4,11 @@
 //! as far as ampc knows them. Their domain `com.microsoft` is open: it has others too, and its versions are ONNX
 //! Runtime's business, so what the table does not know there is nobody's mistake ([`is_open`]).
 //!
-//! An operator is described once. What ONNX's schemas say (formals, type variables, legal types, attributes) is
+//! An operator is described once. The schemas of ONNX (formals, type variables, legal types, attributes) are
 //! generated into [`SCHEMAS`]; written by hand beside it are the precision classes ([`formal_class`],
-//! [`var_class`]), what operators do with numbers ([`moves`], [`sums`] and their like) and with errors
-//! ([`AMPLIFIERS`]), and how much they compute ([`work`]). Nobody else lists operators by what they do: passes ask the
-//! table.
+//! [`var_class`]), the effect of operators on numbers ([`moves`], [`sums`] and similar functions) and on errors
+//! ([`AMPLIFIERS`]), and the amount of computation ([`work`]). Nobody else lists operators by what they do:
+//! passes ask the table.
 //!
 //! A node means the newest version of its operator that is not newer than the operator set its model imports:
 //!
@@ -50,7 +50,7 @@ pub use traits::{
 };
 pub use work::{Work, is_single_product, work};
 
-/// What the table says of an operator at an operator set.
+/// Result of looking up an operator at an operator set.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Lookup {
     /// The version that holds.
@@ -64,7 +64,7 @@ pub enum Lookup {
     Removed {
         /// The operator set that deprecated it.
         since: u16,
-        /// What replaces it, for messages.
+        /// The replacement, for messages.
         by: &'static str,
     },
     /// The domain is known and has no operator of this name in any version.
@@ -105,8 +105,9 @@ pub fn lookup_overload(domain: &str, name: &str, overload: &str, opset: u16) -> 
     }
 }
 
-/// Whether others than the table's may define operators of the domain, as they may define versions of the table's:
-/// it is none of ONNX's. What a node of such a domain is that does not fit its schema is not known.
+/// True if others than the table's may define operators of the domain, as they may define versions of the
+/// table's: it is none of ONNX's. For a node of such a domain that does not fit its schema, the operator is
+/// unknown.
 pub fn is_open(domain: &str) -> bool {
     latest_opset(domain).is_none()
 }

@@ -1,4 +1,4 @@
-//! What ONNX says of an operator at one version: the types of the generated table.
+//! Schema of an operator at one version: the types of the generated table.
 //!
 //! The table itself is `generated.rs`, written by `scripts/generate_op_table.py` from the schemas of the pinned
 //! `onnx` package; nothing in it is written by hand.
@@ -26,17 +26,17 @@ impl TypeSet {
     pub const EMPTY: TypeSet =
         TypeSet { tensor: 0, sequence: 0, optional: 0, optional_sequence: 0, other: &[] };
 
-    /// Whether the set admits a dense tensor of this element type.
+    /// True if the set admits a dense tensor of this element type.
     pub fn has_tensor(&self, dtype: DType) -> bool {
         bit(self.tensor, dtype)
     }
 
-    /// Whether the set admits this element type inside a sequence or optional.
+    /// True if the set admits this element type inside a sequence or optional.
     pub fn has_contained(&self, dtype: DType) -> bool {
         bit(self.sequence | self.optional | self.optional_sequence, dtype)
     }
 
-    /// Whether the set admits `ty`; shapes do not matter and an unknown type is admitted wherever it stands.
+    /// True if the set admits `ty`; shapes do not matter and an unknown type is admitted wherever it stands.
     pub fn admits(&self, ty: &Type) -> bool {
         let by_mask = match ty {
             Type::Unknown => true,
@@ -93,7 +93,7 @@ pub enum Arity {
     Variadic {
         /// Least number of actuals.
         min: u8,
-        /// Whether all actuals have the same type.
+        /// True if all actuals have the same type.
         homogeneous: bool,
     },
 }
@@ -177,9 +177,9 @@ pub struct AttrSchema {
     pub name: &'static str,
     /// The kind of its value.
     pub kind: AttrKind,
-    /// Whether it must be present.
+    /// True if it must be present.
     pub required: bool,
-    /// What its absence means.
+    /// The meaning of an absent attribute.
     pub default: AttrDefault,
 }
 
@@ -194,10 +194,10 @@ pub struct OpSchema {
     pub name: &'static str,
     /// The opset that introduced this version.
     pub since: u16,
-    /// Whether this version is deprecated: the operator is gone, or a later version has another meaning
+    /// True if this version is deprecated: the operator is gone, or a later version has another meaning
     /// ([`OpSchema::is_gone`] tells which).
     pub deprecated: bool,
-    /// Whether only ONNX Runtime has this version in a domain of ONNX's.
+    /// True if only ONNX Runtime has this version in a domain of ONNX's.
     pub beside_onnx: bool,
     /// Type variables, in ONNX's order.
     pub type_vars: &'static [TypeVar],
@@ -212,19 +212,20 @@ pub struct OpSchema {
     pub n_outputs: (u32, u32),
     /// Attributes, sorted by name.
     pub attrs: &'static [AttrSchema],
-    /// Whether ONNX defines the operator by a function body as well.
+    /// True if ONNX defines the operator by a function body as well.
     pub is_function: bool,
-    /// What a user says of it, if it is of no table ([`Signature`](super::Signature)).
+    /// The declaration by the user, if the operator is in no table ([`Signature`](super::Signature)).
     pub declared: Option<&'static Declared>,
 }
 
 impl OpSchema {
-    /// Whether the operator does not exist from this version on. GroupNormalization 18 is deprecated and not gone:
+    /// True if the operator does not exist from this version on. GroupNormalization 18 is deprecated and not gone:
     /// version 21 replaced it by another meaning, and runtimes compute it as it was.
     pub fn is_gone(&self) -> bool {
         self.deprecated && self.kind.newest().deprecated
     }
-    /// Whether a model with this version is valid for ONNX Runtime only: ONNX does not have the version, or deprecates it.
+    /// True if a model with this version is valid for ONNX Runtime only: ONNX does not have the version, or
+    /// deprecates it.
     pub fn is_runtime_only(&self) -> bool {
         self.beside_onnx || self.deprecated && !self.is_gone()
     }
@@ -249,7 +250,7 @@ impl OpSchema {
     }
 }
 
-/// Whether a mask of element types admits a tensor of type `ty`.
+/// True if a mask of element types admits a tensor of type `ty`.
 fn element_in(set: u32, ty: &Type) -> bool {
     match ty {
         Type::Tensor(t) => bit(set, t.dtype),
@@ -260,7 +261,7 @@ fn element_in(set: u32, ty: &Type) -> bool {
     }
 }
 
-/// Whether ONNX's spelling of a type, such as `seq(map(int64, float))`, is that of `ty`.
+/// True if ONNX's spelling of a type, such as `seq(map(int64, float))`, is that of `ty`.
 fn spells(text: &str, ty: &Type) -> bool {
     let inside = |prefix: &str| text.strip_prefix(prefix)?.strip_suffix(')');
     match ty {

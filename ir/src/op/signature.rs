@@ -53,7 +53,7 @@ pub enum Count {
     Variadic,
 }
 
-/// What a schema that comes from a signature has beside the facts of others.
+/// Additional facts of a schema that comes from a signature.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Declared {
     /// The class of the operator.
@@ -72,9 +72,9 @@ pub struct Declared {
 pub struct SignatureError {
     /// The words that lead to what is wrong, from the outermost: `outputs`, `y`, `shape`.
     pub path: Vec<String>,
-    /// What is wrong.
+    /// The problem.
     pub reason: String,
-    /// What was found where one of these was expected, for the nearest of them.
+    /// The word found and the words expected, for the nearest of them.
     pub instead: Option<(String, Vec<String>)>,
 }
 
@@ -85,7 +85,7 @@ impl SignatureError {
     }
 }
 
-/// What the schemas of all signatures of a process may take together.
+/// Limit for the memory of the schemas of all signatures of a process.
 const MAX_BYTES: usize = 64 << 20;
 
 /// Schemas by signature, and about how many bytes they take. Looked up, and never seen otherwise.
@@ -324,14 +324,14 @@ fn limits(formals: &[SignatureFormal]) -> (u32, u32) {
     (u32::from(narrow(least)), greatest)
 }
 
-/// Whether a name of a type variable can be told from what stands around it in pins and in the text form.
+/// True if a name of a type variable can be told from what stands around it in pins and in the text form.
 fn is_word(text: &str) -> bool {
     let mut bytes = text.bytes();
     bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')
         && bytes.all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-/// Whether the element type has a bit in a [`TypeSet`].
+/// True if the element type has a bit in a [`TypeSet`].
 fn has_bit(dtype: DType) -> bool {
     set(&[dtype]) != TypeSet::EMPTY
 }

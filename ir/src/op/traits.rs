@@ -1,4 +1,4 @@
-//! What operators do with numbers, as far as passes ask: properties beside the precision class.
+//! Numeric traits of operators that passes ask for, besides the precision class.
 //!
 //! They hold for every version of an operator. A test compares each with the names or schemas of all operators, so
 //! that the next one is not forgotten.
@@ -6,7 +6,7 @@
 use super::OpKind as K;
 use super::{AttrDefault, AttrKind, OpKind, OpSchema};
 
-/// What becomes of the sign of elements that are moved.
+/// Effect of a move on the sign of the elements.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sign {
     /// It stays.
@@ -15,7 +15,8 @@ pub enum Sign {
     Flipped,
 }
 
-/// Whether the elements of an operand, and no others made from them, are in the results.
+/// Effect on the sign if the results consist of elements of an operand, and of no values computed from them;
+/// else `None`.
 ///
 /// Every element of the results of an operator that moves is an element of one of the operands it moves, converted
 /// to the element type of the result where that differs (Cast), or 0 (Trilu), or a number in an attribute (Pad below
@@ -57,10 +58,10 @@ pub fn moves(kind: OpKind, operand: usize) -> Option<Sign> {
     moved.then_some(Sign::Kept)
 }
 
-/// Whether the results have every element of the operands, in some order, changed in sign or type at most.
+/// True if the results have every element of the operands, in some order, changed in sign or type at most.
 ///
 /// These are the operators that [move](moves) all of their operands with data and leave nothing out: Concat and
-/// Transpose, but not Slice or Gather. What is largest among the operands is largest in the result.
+/// Transpose, but not Slice or Gather. The largest element of the operands is the largest of the result.
 pub fn moves_all(kind: OpKind) -> bool {
     matches!(
         kind,
@@ -82,7 +83,7 @@ pub fn moves_all(kind: OpKind) -> bool {
     )
 }
 
-/// Whether every element of the first result lies between the least and the greatest element of the first operand:
+/// True if every element of the first result lies between the least and the greatest element of the first operand:
 /// means, and what chooses by value. Dropout does where it drops nothing, as in inference.
 pub fn stays_within_operand(kind: OpKind) -> bool {
     matches!(
@@ -112,27 +113,27 @@ pub fn result_range(kind: OpKind) -> Option<(f64, f64)> {
     }
 }
 
-/// Whether each element of the result is a sum or difference of one element of each operand.
+/// True if each element of the result is a sum or difference of one element of each operand.
 pub fn adds(kind: OpKind) -> bool {
     matches!(kind, K::Add | K::Sub | K::Sum)
 }
 
-/// Whether the operator compares numbers.
+/// True if the operator compares numbers.
 pub fn compares(kind: OpKind) -> bool {
     matches!(kind, K::Equal | K::Greater | K::GreaterOrEqual | K::Less | K::LessOrEqual)
 }
 
-/// Whether the operator makes integers of floats, by a scale and a zero point.
+/// True if the operator makes integers of floats, by a scale and a zero point.
 pub fn quantizes(kind: OpKind) -> bool {
     matches!(kind, K::QuantizeLinear | K::ContribQuantizeLinear)
 }
 
-/// Whether the operator makes floats of integers, by a scale and a zero point.
+/// True if the operator makes floats of integers, by a scale and a zero point.
 pub fn dequantizes(kind: OpKind) -> bool {
     matches!(kind, K::DequantizeLinear | K::ContribDequantizeLinear)
 }
 
-/// Whether element i of the result depends on element i of each operand and on attributes alone, once operands are
+/// True if element i of the result depends on element i of each operand and on attributes alone, once operands are
 /// broadcast to one shape (the bounds of Clip are scalars, and of the second operand of CastLike counts the type).
 ///
 /// Operators that draw numbers are none, nor those that quantize, whose scales are broadcast along an axis; those of
@@ -222,7 +223,7 @@ pub fn is_elementwise(kind: OpKind) -> bool {
     )
 }
 
-/// Whether each element of the result comes from a sum over many elements of the first operand: means, norms and
+/// True if each element of the result comes from a sum over many elements of the first operand: means, norms and
 /// logarithms of sums included, products of matrices and norm layers not.
 pub fn sums(kind: OpKind) -> bool {
     matches!(
@@ -241,7 +242,7 @@ pub fn sums(kind: OpKind) -> bool {
     )
 }
 
-/// Whether the operator gives the same results for the same operands: all but those that draw random numbers.
+/// True if the operator gives the same results for the same operands: all but those that draw random numbers.
 pub fn is_deterministic(kind: OpKind) -> bool {
     !matches!(
         kind,
@@ -255,7 +256,7 @@ pub fn is_deterministic(kind: OpKind) -> bool {
     )
 }
 
-/// What replaces an operator that is gone, as a message names it; `nothing` for one that is not.
+/// The replacement of an operator that is gone, for messages; `nothing` for an operator that is not gone.
 pub fn replacement(kind: OpKind) -> &'static str {
     match kind {
         K::ImageScaler => "`Mul` and `Add`",
@@ -266,14 +267,14 @@ pub fn replacement(kind: OpKind) -> &'static str {
     }
 }
 
-/// Whether the result has the element type of the first operand where the attribute `dtype` is absent, although the
+/// True if the result has the element type of the first operand where the attribute `dtype` is absent, although the
 /// two share no type variable: EyeLike, Bernoulli and the random numbers like something.
 pub fn dtype_follows_operand(schema: &OpSchema) -> bool {
     !schema.inputs.is_empty()
         && schema.attr("dtype").is_some_and(|a| a.kind == AttrKind::Int && a.default == AttrDefault::None)
 }
 
-/// Whether the operator moves by default and computes if its attribute `reduction` says so: the scatters.
+/// True if the operator moves by default and computes if its attribute `reduction` says so: the scatters.
 pub fn may_reduce(schema: &OpSchema) -> bool {
     schema.attr("reduction").is_some_and(|a| a.default == AttrDefault::String("none"))
 }
@@ -308,7 +309,7 @@ mod tests {
         assert_eq!(names(|k| (0..3).any(|i| moves(k, i) == Some(Sign::Flipped))), ["Neg"]);
     }
 
-    /// What is moved has the type of the first result, casts aside.
+    /// Moved elements have the type of the first result, except for casts.
     #[test]
     fn moved_operands_have_the_type_of_the_result() {
         for schema in all().iter().filter(|s| moves_any(s.kind) && !s.is_gone()) {

@@ -1,4 +1,5 @@
-//! What operators have to do, for estimates of time: products of matrices, work per element, or nothing but moving.
+//! Amount of computation of operators, for estimates of time: products of matrices, work per element, or only
+//! moving.
 //!
 //! The numbers are relative: an addition is 1. They hold for every version of an operator. How often the work is
 //! done follows from shapes, which is not said here.
@@ -38,7 +39,7 @@ pub fn work(kind: OpKind) -> Work {
     }
 }
 
-/// Whether the operator is one product: MatMul, Gemm, Conv and their like, with at most a bias or an activation behind
+/// True if the operator is one product: MatMul, Gemm, Conv and their like, with at most a bias or an activation behind
 /// it.
 ///
 /// Attentions and recurrences are none: they do several products, of which one reads what another makes.
@@ -61,7 +62,7 @@ pub fn is_single_product(kind: OpKind) -> bool {
     )
 }
 
-/// Whether the operator does several products, or one in every step of a recurrence.
+/// True if the operator does several products, or a product in every step of a recurrence.
 fn is_compound_product(kind: OpKind) -> bool {
     matches!(
         kind,
@@ -170,7 +171,7 @@ mod tests {
     use crate::DType;
     use crate::op::{Class, base_class};
 
-    /// What is always lowered is so for its products, but for tables of embeddings.
+    /// Operators of class `allow` are products, or tables of embeddings that are named here.
     #[test]
     fn operators_of_class_allow_are_products_or_named_here() {
         let differ: Vec<&str> = OpKind::ALL

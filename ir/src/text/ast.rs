@@ -1,4 +1,4 @@
-//! What the lines of a text say, before names mean anything.
+//! Syntax tree of the lines of a text, before names are resolved.
 
 use super::lexer::Span;
 use crate::attr::{Attr, AttrValue};
@@ -39,7 +39,7 @@ pub(super) struct Decided<T> {
     pub(super) span: Span,
 }
 
-/// What stands behind the types of a node, its name excepted.
+/// The part of a node line behind the types, without the name.
 #[derive(Debug, Default)]
 pub(super) struct Tail {
     pub(super) class: Vec<Decided<Class>>,
@@ -65,7 +65,7 @@ pub(super) struct NodeAst {
     pub(super) tail: Option<Box<Tail>>,
 }
 
-/// What the lines of a graph say.
+/// The lines of a graph.
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     pub(super) captures: Vec<CaptureAst>,
@@ -77,7 +77,7 @@ pub(super) struct Lines {
     pub(super) roles: Vec<(Symbol, Vec<Name>)>,
     /// Values that broken lines define.
     pub(super) lost: Vec<Name>,
-    /// Whether a broken line does not say what it defines.
+    /// True if a broken line does not say what it defines.
     pub(super) lost_unknown: bool,
 }
 

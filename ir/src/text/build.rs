@@ -273,7 +273,8 @@ impl Builder<'_, '_, '_> {
         }
     }
 
-    /// What a name means: a function of the model, else an operator with a signature or of the table, else a custom one.
+    /// Resolves an operator name: a function of the model, else an operator with a signature or of the table,
+    /// else a custom operator.
     fn op(&mut self, work: &Work, ast: &NodeAst) -> Option<Op> {
         let (domain, name, overload) = (ast.domain, ast.op, ast.overload);
         if let Some(&function) = self.functions.get(&(domain, name, overload)) {

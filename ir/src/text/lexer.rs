@@ -9,7 +9,7 @@ pub(super) struct Span {
     pub(super) end: u32,
 }
 
-/// What a token is.
+/// Kind of a token.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     /// A bare word: a keyword, a key, an operator, `_`.
@@ -30,7 +30,7 @@ pub(super) enum Kind {
     Arrow,
     /// The end of the text.
     End,
-    /// What no token begins with; says what would have been right.
+    /// A character that begins no token; names the expected token.
     Bad(&'static str),
 }
 
@@ -41,7 +41,7 @@ pub(super) struct Token<'a> {
     /// Its text; for names without the sigil, for strings with the quotes.
     pub(super) text: &'a str,
     pub(super) span: Span,
-    /// Whether it is the first token of its line.
+    /// True if it is the first token of its line.
     pub(super) first: bool,
 }
 

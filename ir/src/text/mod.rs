@@ -1,6 +1,6 @@
 //! The text form: a module as lines that a person reads, a test compares and [`parse`] reads back.
 //!
-//! `docs/text-form.md` has the grammar. What makes it useful:
+//! `docs/text-form.md` has the grammar. Its properties:
 //!
 //! - nothing a later pass needs is missing: types, class and precision of every type variable with the reason,
 //!   provenance of casts, roles, states, metadata, captures, pending conversions of constants;
@@ -66,7 +66,7 @@ pub const MAX_DEPTH: usize = 256;
 /// Constants of up to this many elements stand in the text.
 pub const MAX_INLINE: u64 = 16;
 
-/// What to print besides the module itself.
+/// Parts to print besides the module itself.
 #[derive(Clone, Copy, Default)]
 pub struct PrintOptions<'a> {
     /// Comment lines to put below a node: every line of the result becomes a `// …` line.
@@ -207,9 +207,9 @@ pub struct ParseError {
     pub column: usize,
     /// The bytes of the text it is about.
     pub span: Range<usize>,
-    /// What would have been right.
+    /// The expected text.
     pub expected: String,
-    /// What is there.
+    /// The text found.
     pub found: String,
 }
 

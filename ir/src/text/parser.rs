@@ -41,7 +41,7 @@ pub(super) struct Parser<'a, 'r> {
     pub(super) depth: u32,
     /// The end of the token before `tok`.
     last_end: u32,
-    /// Whether the token before `tok` is `{`.
+    /// True if the token before `tok` is `{`.
     after_brace: bool,
     pub(super) module: Module,
     pub(super) errors: Vec<RawError>,
@@ -145,7 +145,7 @@ impl<'a> Parser<'a, '_> {
         result
     }
 
-    /// Whether a colon, and not `::`, stands right behind the present token.
+    /// True if a colon, and not `::`, stands right behind the present token.
     pub(super) fn colon_follows(&self) -> bool {
         self.lexer.rest().starts_with(':') && !self.lexer.rest().starts_with("::")
     }

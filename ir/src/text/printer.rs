@@ -136,7 +136,7 @@ impl Printer<'_> {
         self.out.push('\n');
     }
 
-    /// What a function says besides its graph.
+    /// Prints the lines of a function outside its graph.
     fn function_lines(&mut self, function: &FunctionData) {
         let module = self.module;
         if !function.opsets.is_empty() {
@@ -552,7 +552,8 @@ impl Printer<'_> {
     }
 }
 
-/// What to call a node when naming what is in it: its name, or that of its first result, or its operator.
+/// Description of a node for messages about its contents: its name, or the name of its first result, or its
+/// operator.
 fn label(module: &Module, node: Node) -> String {
     let data = module.node(node);
     let result = || data.results().iter().flatten().next().and_then(|&v| module.value(v).name);

@@ -13,17 +13,17 @@ const KEYWORDS: [&str; 16] = [
     "output", "producer", "role", "state", "version",
 ];
 
-/// Whether a byte may stand in a bare name.
+/// True if a byte may stand in a bare name.
 pub(super) fn is_name_byte(b: u8) -> bool {
     b.is_ascii_alphanumeric() || b == b'_' || b == b'.'
 }
 
-/// Whether `text` may follow `%` or `@` without quotes.
+/// True if `text` may follow `%` or `@` without quotes.
 fn is_plain_name(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(is_name_byte)
 }
 
-/// Whether `text` may stand for itself as a key, dim, domain or rule.
+/// True if `text` may stand for itself as a key, dim, domain or rule.
 fn is_plain_word(text: &str) -> bool {
     is_plain_name(text) && !text.starts_with(|c: char| c.is_ascii_digit() || c == '.') && text != "_"
 }
@@ -68,7 +68,7 @@ pub(super) fn write_quoted(out: &mut String, bytes: &[u8]) {
     out.push('"');
 }
 
-/// Whether a terminal would act on a character or not show it: controls, line separators, marks that turn the direction
+/// True if a terminal would act on a character or not show it: controls, line separators, marks that turn the direction
 /// of writing or join what is around them, characters without width, tags.
 pub fn is_hidden(c: char) -> bool {
     c.is_control()

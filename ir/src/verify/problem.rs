@@ -9,9 +9,9 @@ pub enum Problem {
     /// I1: something names an entity that is erased or belongs to another graph.
     #[error("{what} names `{name}`, which is not a live value of the same graph")]
     Dangling {
-        /// What names it.
+        /// The kind of the entity with the name.
         what: String,
-        /// What is named.
+        /// The name.
         name: String,
     },
     /// I2: a value is read before it is defined.
@@ -45,9 +45,9 @@ pub enum Problem {
         op: String,
         /// The attribute.
         attr: String,
-        /// What the schema asks for.
+        /// The type or number that the schema requires.
         expected: String,
-        /// What is there.
+        /// The type or number found.
         found: String,
     },
     /// I5: an attribute that the operator does not have.
@@ -88,11 +88,12 @@ pub enum Problem {
     TypeDisagrees {
         /// The value.
         name: String,
-        /// What inference goes by: the operator that makes it, or the node that hands it to a body.
+        /// The source of the inferred type: the operator that makes the value, or the node that hands the value
+        /// to a body.
         what: &'static str,
-        /// What inference says.
+        /// The inferred type.
         expected: String,
-        /// What is there.
+        /// The type found.
         found: String,
     },
     /// I9: a capture or output has another element type than the thing it stands for, or a constant another type

@@ -24,7 +24,7 @@ pub struct AttentionView {
     pub q_heads: Option<u64>,
     /// Heads of key and value.
     pub kv_heads: Option<u64>,
-    /// Whether later positions are masked.
+    /// True if later positions are masked.
     pub causal: bool,
     /// Factor of the scores; 1 / sqrt(head size) if absent.
     pub scale: Option<f32>,
@@ -32,13 +32,13 @@ pub struct AttentionView {
     pub softcap: f32,
     /// The element type in which the softmax is computed, where one is asked for.
     pub softmax: Option<DType>,
-    /// What the fourth result is.
+    /// The content of the fourth result.
     pub scores: Scores,
     /// How far before its own position a query looks, if there is a bound.
     pub left_window: Option<u64>,
     /// How far behind its own position a query looks, if there is a bound.
     pub right_window: Option<u64>,
-    /// Whether a mask that is shorter than the keys masks the rest of them; before, one of extent 1 is broadcast.
+    /// True if a mask that is shorter than the keys masks the rest of them; before, one of extent 1 is broadcast.
     pub short_masks: bool,
 }
 
@@ -91,7 +91,7 @@ pub struct RotaryView {
     pub heads: Option<u64>,
     /// How many elements of a head turn; all if absent.
     pub dim: Option<u64>,
-    /// Whether pairs are neighbours instead of halves.
+    /// True if pairs are neighbours instead of halves.
     pub interleaved: bool,
 }
 
@@ -112,9 +112,9 @@ impl RotaryView {
 /// The recurrence of LinearAttention.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct UpdateRule {
-    /// Whether the state decays.
+    /// True if the state decays.
     pub gated: bool,
-    /// Whether what the state says already is subtracted.
+    /// True if what the state says already is subtracted.
     pub delta: bool,
 }
 
@@ -160,7 +160,7 @@ impl LinearAttentionView {
     }
 }
 
-/// Whether CausalConvWithState ends in a Swish.
+/// True if CausalConvWithState ends in a Swish.
 ///
 /// # Errors
 /// If its activation is none that it has.

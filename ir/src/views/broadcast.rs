@@ -66,7 +66,7 @@ impl PhiloxDropoutView {
 /// Dropout at its versions: ratio and mode as attributes or operands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DropoutView {
-    /// Whether elements may be dropped: `None` if an operand that is not constant decides.
+    /// True if elements may be dropped: `None` if an operand that is not constant decides.
     pub training: Option<bool>,
     /// The operand with the ratio, where it is one.
     pub ratio_operand: Option<usize>,

@@ -19,9 +19,9 @@ pub fn positive_int(view: &NodeView<'_>, name: &str, default: i64) -> Result<u64
 /// ImageScaler: `scale · x + bias` of images as batch, channels, height and width.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct ImageScalerView<'a> {
-    /// What every element is multiplied with.
+    /// The factor of every element.
     pub scale: f32,
-    /// What is added then, for each channel.
+    /// The summand for each channel.
     pub bias: &'a [f32],
 }
 

@@ -87,7 +87,7 @@ impl ConcatView {
 pub struct FlattenView {
     /// The axis, as written.
     pub axis: i64,
-    /// Whether it may count from the back.
+    /// True if it may count from the back.
     pub negative: bool,
 }
 
@@ -118,7 +118,7 @@ pub struct ReshapeView<'a> {
     pub target: Option<Cow<'a, [Int]>>,
     /// Where the target is.
     pub part: Part,
-    /// Whether 0 means an extent of 0.
+    /// True if 0 means an extent of 0.
     pub allow_zero: bool,
 }
 
@@ -245,9 +245,9 @@ pub struct PadView<'a> {
     pub part: Part,
     /// The axes; absent means all.
     pub axes: Axes,
-    /// What is filled in: `constant`, `reflect`, `edge` or `wrap`.
+    /// The padding mode: `constant`, `reflect`, `edge` or `wrap`.
     pub mode: &'a str,
-    /// What mode `constant` fills in; absent means 0.
+    /// The padding value of mode `constant`; absent means 0.
     pub value: Bound,
 }
 

@@ -5,15 +5,15 @@ use super::{NodeView, OpError};
 /// Gemm at its versions.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct GemmView {
-    /// Whether the first operand is transposed.
+    /// True if the first operand is transposed.
     pub trans_a: bool,
-    /// Whether the second operand is transposed.
+    /// True if the second operand is transposed.
     pub trans_b: bool,
     /// Factor of the product.
     pub alpha: f32,
     /// Factor of the third operand.
     pub beta: f32,
-    /// Whether the third operand may be smaller than the result; below 7 an attribute says so.
+    /// True if the third operand may be smaller than the result; below 7 an attribute says so.
     pub broadcast_c: bool,
 }
 

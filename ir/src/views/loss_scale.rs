@@ -13,7 +13,7 @@ pub enum Arith {
 }
 
 impl Arith {
-    /// What the attribute `arith` spells.
+    /// Parses the attribute `arith`.
     pub fn from_name(name: &str) -> Option<Arith> {
         match name {
             "f32_product" => Some(Arith::F32Product),
@@ -36,9 +36,9 @@ impl Arith {
 pub struct UpdateLossScaleView {
     /// In which type products are computed.
     pub arith: Arith,
-    /// What the scale is multiplied with to grow.
+    /// The factor by which the scale grows.
     pub growth: f64,
-    /// What the scale is multiplied with after an overflow.
+    /// The factor by which the scale shrinks after an overflow.
     pub backoff: f64,
     /// After how many steps without an overflow the scale grows.
     pub interval: i64,
@@ -48,7 +48,7 @@ pub struct UpdateLossScaleView {
     pub min: Option<f64>,
     /// The greatest scale that grew; without it the scale stays where it would not be finite.
     pub max: Option<f64>,
-    /// Whether an overflow ends the count of steps without one.
+    /// True if an overflow ends the count of steps without one.
     pub reset_good: bool,
 }
 
@@ -80,7 +80,7 @@ impl UpdateLossScaleView {
     }
 }
 
-/// Whether a number of steps can be counted: from 1 to what an i32 holds.
+/// True if a number of steps can be counted: from 1 to what an i32 holds.
 pub(crate) fn is_count(n: i64) -> bool {
     (1..=i64::from(i32::MAX)).contains(&n)
 }
@@ -97,7 +97,7 @@ fn count(view: &NodeView<'_>, name: &str) -> Result<i64, OpError> {
 pub struct ClipCoefView {
     /// The greatest norm that stays.
     pub max_norm: f64,
-    /// What is added to the norm.
+    /// The summand of the norm.
     pub epsilon: f64,
 }
 

@@ -1,4 +1,4 @@
-//! What a node means, read in one place.
+//! Views: the meaning of a node, read in one place.
 //!
 //! Operators change between opsets: axes move from an attribute to an operand, a default changes, Softmax below
 //! 13 flattens. A *view* (`SoftmaxView`, `ReduceView`, `ResizeView` …) reads a node at whatever version it is and
@@ -60,9 +60,9 @@ pub enum Part {
 pub struct OpError {
     /// Which part of the node is wrong.
     pub part: Part,
-    /// What the operator asks for.
+    /// The value that the operator requires.
     pub expected: String,
-    /// What is there.
+    /// The value found.
     pub found: String,
 }
 
@@ -100,13 +100,12 @@ pub struct NodeView<'a> {
     /// Its schema.
     pub schema: &'static OpSchema,
     facts: Option<&'a Facts>,
-    /// What inference has found so far; without it the types are those of the module.
+    /// The types that inference has found so far; without them the types of the module count.
     types: Option<&'a Types>,
     actual: Option<Actual<'a>>,
 }
 
-/// What the operands of a node are while it runs, for whoever runs it: then a view reads these instead of what
-/// inference found.
+/// The operands of a node at run time: a view then reads these operands instead of inferred elements.
 #[derive(Clone, Copy, Debug)]
 pub struct Actual<'a> {
     /// The type of each formal operand with all its dims; `None` if it is absent.
@@ -155,7 +154,7 @@ impl<'a> NodeView<'a> {
         NodeView { actual: Some(actual), facts: None, ..self }
     }
 
-    /// Whether the node is about to run: then what readers of models differ about is decided.
+    /// True if the node is about to run: then what readers of models differ about is decided.
     pub fn is_running(&self) -> bool {
         self.actual.is_some()
     }
@@ -181,7 +180,7 @@ impl<'a> NodeView<'a> {
     pub fn n_results(&self) -> usize {
         self.data().results().len()
     }
-    /// Whether operand `i` is present.
+    /// True if operand `i` is present.
     pub fn has(&self, i: usize) -> bool {
         match self.actual {
             Some(actual) => actual.types.get(i).is_some_and(Option::is_some),
@@ -237,8 +236,8 @@ impl<'a> NodeView<'a> {
         }
     }
 
-    /// What is known of operand `i` as a list of integers: constants and what inference found of shapes.
-    /// A scalar is a list of one. `None` if not even the length is known.
+    /// The elements of operand `i` as a list of integers, from constants and from inferred shapes. A scalar is
+    /// a list of one. `None` if not even the length is known.
     pub fn ints(&self, i: usize) -> Option<Cow<'a, [Int]>> {
         match self.actual {
             Some(actual) => ints_in(actual.values.get(i)?.as_ref()?),
@@ -274,18 +273,19 @@ impl<'a> NodeView<'a> {
             value => Some(value),
         }
     }
-    /// Whether the attribute is a reference that cannot be resolved here: the body of a function seen alone.
+    /// True if the attribute is a reference that cannot be resolved here: the body of a function seen alone.
     pub fn is_unresolved(&self, name: &str) -> bool {
         matches!(find(self.module, self.data().attrs(), name), Some(AttrValue::Reference { .. }))
             && self.attr(name).is_none()
     }
-    /// Whether the node is in the body of a function seen alone and refers to attributes that only a call has.
+    /// True if the node is in the body of a function seen alone and refers to attributes that only a call has.
     pub fn lacks_attributes(&self) -> bool {
         let in_call = self.facts.is_some_and(Facts::in_call)
             || self.actual.is_some_and(|actual| actual.call_attrs.is_some());
         !in_call && self.data().attrs().iter().any(|a| matches!(a.value, AttrValue::Reference { .. }))
     }
-    /// What is known of a value of this graph or of a body of the node, as [`ints`](Self::ints) of an operand.
+    /// The elements of a value of this graph or of a body of the node, like [`ints`](Self::ints) for an
+    /// operand.
     pub fn ints_of(&self, value: Value) -> Option<Cow<'a, [Int]>> {
         ints_of(self.module, self.facts, value)
     }

@@ -7,9 +7,9 @@ use crate::op::OpKind;
 /// BatchNormalization at its versions.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct BatchNormView {
-    /// Whether mean and variance are those of the batch.
+    /// True if mean and variance are those of the batch.
     pub training: bool,
-    /// Whether scale, bias, mean and variance are per channel; below 9 they may be per element.
+    /// True if scale, bias, mean and variance are per channel; below 9 they may be per element.
     pub spatial: bool,
     /// Added to the variance.
     pub epsilon: f32,
@@ -119,7 +119,7 @@ impl SoftmaxView {
 pub struct ChannelNormView {
     /// How many groups of channels there are; `None` if each channel is one.
     pub groups: Option<u64>,
-    /// Whether scale and bias are per group; from 21 on they are per channel.
+    /// True if scale and bias are per group; from 21 on they are per channel.
     pub per_group: bool,
     /// The element type to compute in, at least.
     pub stash: DType,

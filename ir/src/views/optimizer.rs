@@ -5,7 +5,7 @@ use crate::DType;
 use crate::attr::AttrValue;
 use crate::op::OpKind;
 
-/// Whose AdamW it is.
+/// Variant of AdamW.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum AdamWMode {
     /// PyTorch's: weights decay before the update, epsilon is added to the corrected root.
@@ -37,17 +37,17 @@ impl AdamWMode {
 /// Adam or AdamW of ai.ampc.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct AdamView {
-    /// Whose AdamW it is; `None` for Adam, whose decay is added to the gradient.
+    /// The variant of AdamW; `None` for Adam, whose decay is added to the gradient.
     pub mode: Option<AdamWMode>,
     /// How much of the mean of gradients stays.
     pub beta1: f64,
     /// How much of the mean of their squares stays.
     pub beta2: f64,
-    /// What is added to the root.
+    /// The summand of the root.
     pub epsilon: f64,
     /// The decay of the weights: times the learning rate for AdamW.
     pub weight_decay: f64,
-    /// Whether means are corrected for having begun at 0.
+    /// True if means are corrected for having begun at 0.
     pub bias_correction: bool,
     /// The element type of the low copy; `None` if the node makes none.
     pub w_lo: Option<DType>,
@@ -75,7 +75,7 @@ impl AdamView {
     }
 }
 
-/// What becomes of a step with a gradient that is not finite.
+/// Effect of a gradient that is not finite.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum OnOverflow {
     /// Nothing changes.
@@ -85,7 +85,7 @@ pub enum OnOverflow {
 }
 
 impl OnOverflow {
-    /// What the attribute `on_overflow` spells.
+    /// Parses the attribute `on_overflow`.
     pub fn from_name(name: &str) -> Option<OnOverflow> {
         match name {
             "skip" => Some(OnOverflow::Skip),
@@ -103,7 +103,7 @@ impl OnOverflow {
     }
 }
 
-/// What an SGD moves weights by.
+/// Kind of momentum of an SGD.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Momentum {
     /// The gradient: there is no state but the weights.
@@ -128,9 +128,9 @@ impl Momentum {
 /// SGD of ai.ampc.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct SgdView {
-    /// What moves the weights.
+    /// The direction in which the weights move.
     pub direction: Momentum,
-    /// What becomes of a step with a gradient that is not finite.
+    /// The effect of a gradient that is not finite.
     pub on_overflow: OnOverflow,
     /// How much of the momentum stays.
     pub momentum: f64,
@@ -188,7 +188,7 @@ fn w_lo(view: &NodeView<'_>, j: usize) -> Result<Option<DType>, OpError> {
     }
 }
 
-/// What an attribute that is one of some words means.
+/// Parses an attribute whose value is a word from a list.
 pub(super) fn word<T>(
     view: &NodeView<'_>,
     name: &str,
@@ -202,7 +202,7 @@ pub(super) fn word<T>(
     meaning(&found).ok_or_else(|| OpError::attr(name, expected, found))
 }
 
-/// What an attribute that is 0 or 1 says.
+/// Reads an attribute that is 0 or 1.
 pub(super) fn flag(view: &NodeView<'_>, name: &str) -> Result<bool, OpError> {
     match view.int(name) {
         Some(0) => Ok(false),

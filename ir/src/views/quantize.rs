@@ -30,7 +30,7 @@ pub struct QuantizeView {
     pub compute: Option<DType>,
     /// How many elements share a scale.
     pub granularity: Granularity,
-    /// Whether values beyond the range of a float8 result become its greatest value.
+    /// True if values beyond the range of a float8 result become its greatest value.
     pub saturate: bool,
 }
 

@@ -51,15 +51,15 @@ pub struct RecurrentView {
     pub hidden: Option<u64>,
     /// Weight matrices per direction, stacked in one operand: 4 for LSTM, 3 for GRU, 1 for RNN.
     pub gates: u64,
-    /// Whether the batch is the first axis instead of the second.
+    /// True if the batch is the first axis instead of the second.
     pub batch_first: bool,
     /// Bound of what goes into the activations, if any.
     pub clip: Option<f32>,
-    /// Whether LSTM has one gate for input and forgetting.
+    /// True if LSTM has one gate for input and forgetting.
     pub input_forget: bool,
-    /// Whether GRU applies the reset gate behind the product.
+    /// True if GRU applies the reset gate behind the product.
     pub linear_before_reset: bool,
-    /// Whether all outputs are there: version 1 has an attribute that says so.
+    /// True if all outputs are there: version 1 has an attribute that says so.
     pub outputs_sequence: bool,
 }
 

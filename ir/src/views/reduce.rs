@@ -33,7 +33,7 @@ impl Axes {
     pub fn as_slice(&self) -> &[usize] {
         &self.0
     }
-    /// Whether an axis is among them.
+    /// True if an axis is among them.
     pub fn has(&self, axis: usize) -> bool {
         self.0.binary_search(&axis).is_ok()
     }
@@ -46,7 +46,7 @@ pub struct ReduceView {
     pub axes: Option<Axes>,
     /// How many axes go, where only that is known.
     pub n_axes: Option<usize>,
-    /// Whether they stay with extent 1.
+    /// True if they stay with extent 1.
     pub keep: bool,
 }
 
@@ -99,9 +99,9 @@ fn reduced_axes(axes: &[i64], rank: usize) -> Result<Axes, OpError> {
 pub struct ArgReduceView {
     /// The axis, if the rank is known.
     pub axis: Option<usize>,
-    /// Whether it stays with extent 1.
+    /// True if it stays with extent 1.
     pub keep: bool,
-    /// Of equal elements, whether the last one counts.
+    /// True if the last of equal elements counts.
     pub last: bool,
 }
 
@@ -126,9 +126,9 @@ pub struct TopKView {
     pub axis: Option<usize>,
     /// How many elements, if known.
     pub k: Option<u64>,
-    /// Whether the largest elements are taken.
+    /// True if the largest elements are taken.
     pub largest: bool,
-    /// Whether they come in order.
+    /// True if they come in order.
     pub sorted: bool,
     /// Where the number comes from.
     k_by_operand: bool,
@@ -179,9 +179,9 @@ impl TopKView {
 pub struct CumulativeView {
     /// The axis, if it and the rank are known.
     pub axis: Option<usize>,
-    /// Whether an element does not count for its own result.
+    /// True if an element does not count for its own result.
     pub exclusive: bool,
-    /// Whether it goes from the end.
+    /// True if it goes from the end.
     pub reverse: bool,
 }
 

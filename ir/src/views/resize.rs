@@ -16,14 +16,14 @@ pub enum AspectRatio {
     NotSmaller,
 }
 
-/// What the result's extents follow from, per axis of [`ResizeView::axes`].
+/// Source of the extents of the result, per axis of [`ResizeView::axes`].
 #[derive(Clone, PartialEq, Debug)]
 pub enum Target {
     /// Factors; `cropped` if they apply to a region of the input that is not known.
     Scales {
         /// One factor per axis.
         scales: Vec<f64>,
-        /// Whether they apply to a region.
+        /// True if they apply to a region.
         cropped: bool,
     },
     /// Extents.
@@ -75,20 +75,20 @@ pub enum Coordinates {
     CropAndResize,
 }
 
-/// What Resize and Upsample have beside the extents.
+/// Attributes of Resize and Upsample besides the extents.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct SamplingView {
     /// How values between elements follow from them.
     pub interpolation: Interpolation,
     /// Which position of the input an element of the result is at.
     pub coordinates: Coordinates,
-    /// Whether elements of a smaller result take in all elements that they stand for.
+    /// True if elements of a smaller result take in all elements that they stand for.
     pub antialias: bool,
     /// The coefficient of the cubic.
     pub cubic_coeff_a: f32,
-    /// Whether what is outside of the input has no weight; otherwise it is like the border.
+    /// True if elements outside of the input have no weight; otherwise they equal the border.
     pub exclude_outside: bool,
-    /// What is outside of the region's input with [`Coordinates::CropAndResize`].
+    /// The value outside of the region of the input with [`Coordinates::CropAndResize`].
     pub extrapolation_value: f32,
 }
 
@@ -144,9 +144,9 @@ impl SamplingView {
 pub struct ResizeView {
     /// The axes that scales and sizes are about.
     pub axes: Vec<usize>,
-    /// What the extents follow from.
+    /// The source of the extents.
     pub target: Target,
-    /// Whether the node is about to run. Then an extent that readers of models differ about is what ONNX Runtime
+    /// True if the node is about to run. Then an extent that readers of models differ about is what ONNX Runtime
     /// computes: the product in f32, whatever the region is.
     pub decided: bool,
 }

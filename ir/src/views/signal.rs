@@ -10,11 +10,11 @@ pub struct DftView {
     pub axis: Option<usize>,
     /// The length, where an operand says it and is known.
     pub length: Option<u64>,
-    /// Whether an operand says the length.
+    /// True if an operand says the length.
     pub has_length: bool,
-    /// Whether one side of a symmetric spectrum is left off.
+    /// True if one side of a symmetric spectrum is left off.
     pub one_sided: bool,
-    /// Whether it is the inverse.
+    /// True if it is the inverse.
     pub inverse: bool,
 }
 

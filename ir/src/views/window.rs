@@ -12,7 +12,7 @@ pub enum Padding {
     Explicit(Vec<(u64, u64)>),
     /// As much as makes `output = ceil(input / stride)`.
     Same {
-        /// Whether an odd element of padding goes to the end.
+        /// True if an odd element of padding goes to the end.
         upper: bool,
     },
 }
@@ -30,11 +30,11 @@ pub struct WindowView {
     pub padding: Padding,
     /// `pads` given beside another `auto_pad` than NOTSET, which readers of models understand differently.
     pub other_pads: Option<Vec<(u64, u64)>>,
-    /// Whether a window that ends behind the input counts.
+    /// True if a window that ends behind the input counts.
     pub ceil_mode: bool,
-    /// Whether the operator's version says that a window which starts behind the input does not count.
+    /// True if the operator's version says that a window which starts behind the input does not count.
     pub clips: bool,
-    /// Whether the node is about to run. Then an extent that readers of models differ about is what most of them
+    /// True if the node is about to run. Then an extent that readers of models differ about is what most of them
     /// compute, which is what ONNX Runtime does.
     pub decided: bool,
 }
@@ -246,7 +246,7 @@ impl ConvView {
     }
 }
 
-/// What ConvTranspose has beside the window.
+/// Attributes of ConvTranspose besides the window.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TransposedView {
     /// Elements added at the end of each axis.

@@ -7,8 +7,8 @@
 //! dQ = scale · dS·K                   dK = scale · dSᵀ·Q            behind a bound c: dS ∘ (1 − tanh²(S / c))
 //! ```
 //!
-//! What a float mask gets is dS before the bound. Keys and values that several heads of queries share get the sum of what
-//! these give. P is computed again from Q and K, in f32 or wider.
+//! The gradient of a float mask is dS before the bound. Keys and values that several heads of queries share get
+//! the sum of what these give. P is computed again from Q and K, in f32 or wider.
 
 use super::RuleError;
 use super::backward::{Backward, Build, Ruled, signed};
@@ -41,7 +41,7 @@ fn apart(b: &mut Backward<'_>, i: usize, heads: Option<u64>) -> Ruled<Value> {
     b.transpose(split, &[0, 2, 1, 3])
 }
 
-/// What [`apart`] did, undone, and added to the operand.
+/// Undoes [`apart`] and adds the gradient to the operand.
 fn add_together(b: &mut Backward<'_>, i: usize, gradient: Value) -> Ruled {
     let x = b.x(i)?;
     let gradient = if b.rank(x)? == 3 {
@@ -76,7 +76,7 @@ fn repeated(b: &mut Backward<'_>, x: Value, group: u64) -> Ruled<Value> {
     b.op(OpKind::Gather, &[x, indices], &[("axis", AttrValue::Int(1))])
 }
 
-/// What heads of queries give, added up for each head of keys or values.
+/// Sums the gradients of heads of queries for each head of keys or values.
 fn shared(b: &mut Backward<'_>, gradient: Value, like: Value, group: u64) -> Ruled<Value> {
     if group == 1 {
         return Ok(gradient);
@@ -171,7 +171,7 @@ fn mask(b: &mut Backward<'_>, view: &AttentionView, heads: &Heads, dtype: DType)
     Ok(Some(b.op(OpKind::Pad, &[mask, pads, least], &[])?))
 }
 
-/// Whether a mask may be shorter than the keys.
+/// True if a mask may be shorter than the keys.
 fn is_shorter(b: &Backward<'_>, view: &AttentionView, heads: &Heads, mask: Value) -> Ruled<bool> {
     let (keys, there) = (b.shape(heads.k)?[2], b.shape(mask)?.last().copied());
     let is_same = there.is_some_and(|there| there == keys && !matches!(keys, ampc_ir::Dim::Unknown));

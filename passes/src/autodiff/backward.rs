@@ -1,4 +1,4 @@
-//! What rules of gradients work with: the node at hand, the gradients of its results, and the means to build nodes.
+//! State of gradient rules: the current node, the gradients of its results, and the means to build nodes.
 
 use super::{Contributions, RuleError};
 use crate::build::Nodes;
@@ -67,7 +67,8 @@ impl<'m> Backward<'m> {
         Ok(())
     }
 
-    /// Goes to a node. Whether a rule has to be applied: a result has a gradient, and an operand needs one.
+    /// Goes to a node. Returns true if a rule has to be applied: a result has a gradient, and an operand needs
+    /// a gradient.
     pub(super) fn enter(&mut self, node: Node) -> Ruled<bool> {
         self.node = Some(node);
         self.nodes.inserter.set_origin(Some(node));
@@ -205,7 +206,7 @@ impl Backward<'_> {
         })
     }
 
-    /// Whether an operand needs a gradient.
+    /// True if an operand needs a gradient.
     pub fn needs(&self, i: usize) -> bool {
         self.operand(i).is_some_and(|value| self.needs[value])
     }
@@ -225,7 +226,7 @@ impl Backward<'_> {
         )))
     }
 
-    /// What makes a node like the one at hand: operator and attributes, but for some by name, without operands.
+    /// A specification like the current node: operator and attributes, except some by name, without operands.
     ///
     /// # Panics
     /// If no node has been entered, which no rule sees.
@@ -257,8 +258,9 @@ impl Backward<'_> {
     /// Takes back a gradient that was added to an operand, of an element type, for a rule that adds to it in its own way
     /// and then adds the sum.
     ///
-    /// Of an embedding that is the weight of the last layer, too, the gradient of that product is there when the rows that
-    /// were looked up get theirs: they are added to it by index, instead of to zeros of the same size.
+    /// If an embedding is the weight of the last layer as well, the gradient of that product exists before the
+    /// gradient of the lookup: the rows that were looked up are added to it by index, instead of to zeros of
+    /// the same size.
     pub fn take(&mut self, i: usize, dtype: DType) -> Option<Value> {
         let value = self.operand(i)?;
         let module = &*self.nodes.inserter.module;

@@ -11,7 +11,8 @@ fn add_up() -> AttrValue {
     AttrValue::String(b"add".as_slice().into())
 }
 
-/// What the widened gradient of the elements that were read is added to: another gradient of operand 0, or zeros.
+/// The tensor to which the widened gradient of the read elements is added: another gradient of operand 0, or
+/// zeros.
 fn base_for(b: &mut Backward<'_>, x: Value, dy: Value) -> Ruled<Value> {
     let dtype = b.dtype(dy)?;
     match b.take(0, dtype) {
@@ -110,7 +111,8 @@ pub(super) fn compress(b: &mut Backward<'_>) -> Ruled {
     super::movement::by_numbers(b)
 }
 
-/// Of the numbers for off and on, as many elements as have either: Σ dy where an element is off, and where it is on.
+/// Gradients of the values for off and on, with as many elements as have either: Σ dy where an element is off,
+/// and where it is on.
 pub(super) fn one_hot(b: &mut Backward<'_>) -> Ruled {
     let (indices, depth, dy) = (b.x(0)?, b.x(1)?, b.dy0()?);
     let dy = b.wide(dy)?;
@@ -162,7 +164,7 @@ pub(super) fn gather_nd(b: &mut Backward<'_>) -> Ruled {
     b.add(0, dx)
 }
 
-/// Whether what is scattered replaces elements, or is added to them.
+/// True if scattered updates replace elements; false if they are added.
 fn replaces(b: &Backward<'_>) -> Ruled<bool> {
     match b.view()?.string("reduction").unwrap_or("none") {
         "none" => Ok(true),

@@ -68,8 +68,9 @@ pub(super) fn matmul(b: &mut Backward<'_>) -> Ruled {
     Ok(())
 }
 
-/// The product α·A'·B', where a prime is a transposition or none. Of a weight that the forward pass transposes, the weight
-/// itself is read the other way round, so that its transposition need not be kept until the gradients are computed:
+/// The product α·A'·B', where a prime is a transposition or none. For a weight that the forward pass
+/// transposes, the weight itself is read transposed, so that the transposed copy need not be kept until the
+/// gradients are computed:
 ///
 /// ```text
 /// %t = Transpose(%w) {perm=[1, 0]}      %dx = Gemm(%dy, %w), and not Gemm(%dy, %t) {transB=1}
@@ -104,8 +105,8 @@ fn transposed_weight(module: &Module, value: Value) -> Option<Value> {
     (turns && (is_kept(source) || module.producer(source).is_some_and(casts))).then_some(source)
 }
 
-/// A value with its two axes exchanged. Of a product Gemm(A, B) it is Gemm(Bᵀ, Aᵀ), so that no matrix is moved; the first
-/// product is left without readers.
+/// A value with its two axes exchanged. For a product Gemm(A, B) it is Gemm(Bᵀ, Aᵀ), so that no matrix is
+/// moved; the first product is left without readers.
 pub(super) fn turned(b: &mut Backward<'_>, a: Value) -> Ruled<Value> {
     let module = b.module();
     let node = module.producer(a).and_then(|(node, _)| NodeView::new(module, node));
@@ -124,7 +125,7 @@ fn batch_as_columns(b: &mut Backward<'_>, a: Value) -> Ruled<Value> {
     b.op(OpKind::Flatten, &[moved], &[("axis", AttrValue::Int(1))])
 }
 
-/// Of αA'B' + βC, where a prime is a transposition or none.
+/// Gradients of αA'B' + βC, where a prime is an optional transposition.
 pub(super) fn gemm(b: &mut Backward<'_>) -> Ruled {
     let view = GemmView::read(&b.view()?);
     let (left, right, dy) = (b.x(0)?, b.x(1)?, b.dy0()?);
@@ -153,8 +154,8 @@ pub(super) fn gemm(b: &mut Backward<'_>) -> Ruled {
     Ok(())
 }
 
-/// Of an operand: the sum of products of dY and the other operands, with the operand's indices as result. An index that
-/// nobody else has was summed over: its elements all get the same.
+/// The gradient of an operand is the sum of products of dY and the other operands, with the operand's indices
+/// as result. An index that nobody else has was summed over: its elements all get the same.
 pub(super) fn einsum(b: &mut Backward<'_>) -> Ruled {
     let equation = Equation::read(&b.view()?)?;
     for (i, term) in equation.operands.iter().enumerate() {

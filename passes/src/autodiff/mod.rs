@@ -1,8 +1,8 @@
 //! `autodiff`: the gradients of a loss with respect to parameters, as nodes after those of the forward graph.
 //!
-//! Reverse-mode differentiation of the main graph as it stands, casts included: the gradient of a value has the element
-//! type of the value, so that every operator runs backward in the precision in which it ran forward. What the pass
-//! needs to know it finds as roles of the main graph, and what it finds out it leaves as roles:
+//! Reverse-mode differentiation of the main graph as it stands, casts included: the gradient of a value has the
+//! element type of the value, so that every operator runs backward in the precision in which it ran forward.
+//! The inputs and outputs of the pass are roles of the main graph:
 //!
 //! | role | before or after | values |
 //! |---|---|---|
@@ -103,7 +103,7 @@ pub enum GradientError {
         op: String,
         /// The node's path.
         node: String,
-        /// What it lacks, and the way out.
+        /// The missing property, and the remedy.
         why: &'static str,
     },
     /// A rule cannot be applied to a node.
@@ -113,7 +113,7 @@ pub enum GradientError {
         op: String,
         /// The node's path.
         node: String,
-        /// What is wrong or not known.
+        /// The problem.
         what: String,
     },
     /// Parameters from which no path leads to the loss that can be differentiated.
@@ -138,14 +138,14 @@ pub enum GradientError {
     },
 }
 
-/// What went wrong while nodes were built, by a rule of a gradient, a loss or an optimizer.
+/// Error of building nodes, by a rule of a gradient, a loss or an optimizer.
 #[derive(Debug)]
 pub enum RuleError {
     /// There is no formula for what is at hand, or a fact about it is not known.
     Unsupported(String),
     /// The node is not what its operator allows.
     Operator(OpError),
-    /// What is inserted does not fit.
+    /// An inserted node does not fit.
     Insert(InsertError),
 }
 
@@ -215,9 +215,10 @@ const UNREACHED: Words = Words { no: "error", yes: "freeze" };
 /// The pass.
 #[derive(Clone, Debug, Default)]
 pub struct Autodiff {
-    /// Whether a parameter that the loss does not depend on is left without a gradient; otherwise it is an error.
+    /// True if a parameter that the loss does not depend on is left without a gradient; otherwise it is an
+    /// error.
     pub freezes_unreached: bool,
-    /// Whether gradients leave the graph, each as an output called after its parameter: `w.grad`.
+    /// True if gradients leave the graph, each as an output called after its parameter: `w.grad`.
     pub gives_gradients: bool,
     /// Gradients of operators that the table does not know.
     pub custom: CustomGradients,
@@ -381,7 +382,7 @@ impl Autodiff {
     }
 }
 
-/// Whether what a node computes depends on an operand in a way that can be differentiated.
+/// True if what a node computes depends on an operand in a way that can be differentiated.
 pub(crate) fn depends_on(module: &Module, node: Node, slot: usize) -> bool {
     rules::of(module, node).depends_on(slot)
 }
@@ -402,7 +403,7 @@ pub(crate) fn one_with_role(module: &Module, role: &'static str) -> Result<Optio
     }
 }
 
-/// Whether a value can be a loss.
+/// Checks that a value can be a loss.
 pub(crate) fn check_loss(module: &Module, loss: Value) -> Result<(), GradientError> {
     let ty = &module.value(loss).ty;
     let is_scalar = match ty {
@@ -446,7 +447,7 @@ fn of_node(module: &Module, node: Option<Node>, error: &RuleError) -> PassError 
 /// From this opset on, there is everything that rules insert.
 const OPSET: u16 = 18;
 
-/// Whether a node is a call of a function of the model.
+/// True if a node is a call of a function of the model.
 fn is_call(module: &Module, node: Node) -> bool {
     matches!(module.node(node).op, Op::Call(_))
 }

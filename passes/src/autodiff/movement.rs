@@ -178,8 +178,8 @@ fn around_slice(b: &Backward<'_>) -> Ruled<Option<Vec<i64>>> {
     Ok(Some(pads))
 }
 
-/// Of constant padding: what is inside, and to the padding's value the sum of what is outside. Other modes repeat
-/// elements: dy is added up by numbers.
+/// Gradients of constant padding: the inside for the operand, and the sum of the outside for the padding's
+/// value. Other modes repeat elements: dy is added up by numbers.
 pub(super) fn pad(b: &mut Backward<'_>) -> Ruled {
     let view = b.view()?;
     let pad = PadView::read(&view)?;
@@ -209,7 +209,7 @@ pub(super) fn pad(b: &mut Backward<'_>) -> Ruled {
     Ok(())
 }
 
-/// What was cut off at the center is put around it again, and what was put around it is cut off.
+/// Elements that were cropped at the center are padded with zeros, and elements that were padded are cropped.
 pub(super) fn center_crop_pad(b: &mut Backward<'_>) -> Ruled {
     let (x, dy) = (b.x(0)?, b.dy0()?);
     let shape = b.shape_of(x)?;

@@ -19,7 +19,7 @@ use ampc_ir::views::norm::lp_normalization;
 use ampc_ir::views::norm::{BatchNormView, ChannelNormView, LayerNormView};
 use ampc_ir::{AttrValue, NodeSpec, Value};
 
-/// What the normalised value is made of.
+/// Parts of the normalised value.
 #[derive(Clone, Copy)]
 struct Normalized {
     /// x̂
@@ -214,7 +214,8 @@ fn of_last_axes(b: &mut Backward<'_>, centers: bool) -> Ruled {
     b.add_unbroadcast(2, dy)
 }
 
-/// Of x/n: (dy − y · Σ dy·y) / n for n = √Σx², and with the sign of x instead of the second y for n = Σ|x|. 0 where n is 0.
+/// Gradient of x/n: (dy − y · Σ dy·y) / n for n = √Σx², and with the sign of x instead of the second y for n =
+/// Σ|x|. 0 where n is 0.
 pub(super) fn lp(b: &mut Backward<'_>) -> Ruled {
     let (axis, p) = lp_normalization(&b.view()?)?;
     let axis = axis.ok_or_else(|| RuleError::Unsupported("its axis is not known".into()))?;
@@ -235,7 +236,7 @@ pub(super) fn lp(b: &mut Backward<'_>) -> Ruled {
     b.add(0, dx)
 }
 
-/// Of (x − μ) / (σ + 10⁻⁹), where 10⁻⁹ counts as 0 beside σ but keeps it from being 0.
+/// Gradient of (x − μ) / (σ + 10⁻⁹), where 10⁻⁹ counts as 0 beside σ but keeps the divisor from being 0.
 pub(super) fn mean_variance(b: &mut Backward<'_>) -> Ruled {
     let (x, y, dy) = (b.x(0)?, b.y(0)?, b.dy0()?);
     let (x, y, dy) = (b.wide(x)?, b.wide(y)?, b.wide(dy)?);
@@ -253,7 +254,7 @@ pub(super) fn mean_variance(b: &mut Backward<'_>) -> Ruled {
     b.add(0, dx)
 }
 
-/// Of x · d^−β with d = bias + α/n · Σ x² over n neighbouring channels:
+/// Gradient of x · d^−β with d = bias + α/n · Σ x² over n neighbouring channels:
 ///
 /// ```text
 /// dx = dy · d^−β − 2αβ/n · x · Σ dy · x · d^(−β−1)       the sum is over the channels in whose d the channel is

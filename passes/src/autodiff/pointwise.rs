@@ -115,7 +115,7 @@ fn exp_of_negative(b: &mut Backward<'_>, x: Value) -> Ruled<Value> {
     b.unary(OpKind::Exp, low)
 }
 
-/// 1 strictly inside the bounds, else 0. What a bound that depends on a parameter gets: dy where x is beyond it.
+/// 1 strictly inside the bounds, else 0. A bound that depends on a parameter gets dy where x is beyond it.
 pub(super) fn clip(b: &mut Backward<'_>) -> Ruled {
     let (x, dy) = (b.x(0)?, b.dy0()?);
     let view = ClipView::read(&b.view()?);
@@ -191,8 +191,8 @@ pub(super) fn exp(b: &mut Backward<'_>) -> Ruled {
     by_y(b, |_, y| Ok(y))
 }
 
-/// Of x·Φ(x): Φ(x) + x·φ(x). Of its approximation by tanh, with u = √(2/π)(x + 0.044715x³) and t = tanh u:
-/// ½(1 + t) + ½x(1 − t²)·√(2/π)(1 + 3·0.044715x²).
+/// Derivative of x·Φ(x): Φ(x) + x·φ(x). The derivative of its approximation by tanh, with u = √(2/π)(x +
+/// 0.044715x³) and t = tanh u, is ½(1 + t) + ½x(1 − t²)·√(2/π)(1 + 3·0.044715x²).
 pub(super) fn gelu(b: &mut Backward<'_>) -> Ruled {
     let by_tanh = b.view()?.string("approximate") == Some("tanh");
     by_x(b, |b, x| if by_tanh { gelu_by_tanh(b, x) } else { gelu_by_erf(b, x) })
@@ -280,7 +280,7 @@ pub(super) fn log(b: &mut Backward<'_>) -> Ruled {
     b.add(0, dx)
 }
 
-/// Of x · t with t = tanh(softplus(x)): t + x(1 − t²)σ(x)
+/// Derivative of x · t with t = tanh(softplus(x)): t + x(1 − t²)σ(x)
 pub(super) fn mish(b: &mut Backward<'_>) -> Ruled {
     by_x(b, |b, x| {
         let softplus = b.unary(OpKind::Softplus, x)?;
@@ -386,7 +386,7 @@ pub(super) fn sqrt(b: &mut Backward<'_>) -> Ruled {
     b.add(0, dx)
 }
 
-/// Of x·s with s = σ(αx): s(1 + αx(1 − s))
+/// Derivative of x·s with s = σ(αx): s(1 + αx(1 − s))
 pub(super) fn swish(b: &mut Backward<'_>) -> Ruled {
     let alpha = float(b, "alpha", 1.0)?;
     by_x(b, |b, x| {
@@ -399,7 +399,7 @@ pub(super) fn swish(b: &mut Backward<'_>) -> Ruled {
     })
 }
 
-/// Of a·s·b with s = σ(αa): dy · b · s(1 + αa(1 − s)) and dy · a·s
+/// Gradients of a·s·b with s = σ(αa): dy · b · s(1 + αa(1 − s)) and dy · a·s
 pub(super) fn swi_glu(b: &mut Backward<'_>) -> Ruled {
     let alpha = float(b, "alpha", 1.0)?;
     let (gate, value, dy) = (b.x(0)?, b.x(1)?, b.dy0()?);

@@ -77,7 +77,7 @@ fn to_windows(b: &mut Backward<'_>, share: Value, x: Value, window: &Window) -> 
     b.reshape_as(dx, x)
 }
 
-/// Of (Σ|x|ᵖ)^(1/p): dy · sign(x) · (|x| / y)^(p−1), 0 where y is 0
+/// Gradient of (Σ|x|ᵖ)^(1/p): dy · sign(x) · (|x| / y)^(p−1), 0 where y is 0
 pub(super) fn global_lp(b: &mut Backward<'_>) -> Ruled {
     let p = exponent(b)?;
     let x = b.x(0)?;

@@ -167,8 +167,8 @@ pub(super) fn cum_sum(b: &mut Backward<'_>) -> Ruled {
     b.add(0, dx)
 }
 
-/// What goes into the products of later elements: Σ dy·y / x over these. Behind a zero the products are 0; the first
-/// zero itself gets Σ dy times the products without it.
+/// The gradient of an element of the products of later elements: Σ dy·y / x over these. Behind a zero the
+/// products are 0; the first zero itself gets Σ dy times the products without it.
 pub(super) fn cum_prod(b: &mut Backward<'_>) -> Ruled {
     let view = CumulativeView::read(&b.view()?)?;
     let (x, axis, y, dy) = (b.x(0)?, b.x(1)?, b.y(0)?, b.dy0()?);

@@ -36,7 +36,7 @@ pub(super) enum Operands {
 }
 
 impl Rule {
-    /// Whether results depend on an operand in a way that can be differentiated.
+    /// True if results depend on an operand in a way that can be differentiated.
     pub(super) fn depends_on(self, slot: usize) -> bool {
         match self {
             Rule::Gradient(_, Operands::All) | Rule::None(_) | Rule::Custom => true,
@@ -48,12 +48,12 @@ impl Rule {
     }
 }
 
-/// Whether nodes of an operator can be differentiated, or need not be.
+/// True if nodes of an operator have a gradient, or need none.
 pub fn is_differentiable(kind: OpKind) -> bool {
     !matches!(rule(kind), Rule::None(_))
 }
 
-/// Whether nodes of an operator pass gradients on.
+/// True if nodes of an operator pass gradients on.
 pub fn has_gradient(kind: OpKind) -> bool {
     matches!(rule(kind), Rule::Gradient(..))
 }

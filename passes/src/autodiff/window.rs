@@ -62,7 +62,7 @@ impl Window {
     }
 }
 
-/// A number as attributes have it. Those of windows are small.
+/// A number as attributes have it. Numbers of windows are small.
 pub(super) fn wide(n: u64) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
@@ -140,8 +140,9 @@ fn weights(b: &mut Backward<'_>, x: Value, dy: Value, w: Value, window: &Window,
     b.transpose(cut, &exchanged)
 }
 
-/// What windows meet of `x`: without the elements behind the last window, nor those between windows of one element. Also
-/// the window over this, and whether nothing else is left; where extents are not known there may be.
+/// The part of `x` that windows cover: without the elements behind the last window, and without elements
+/// between windows of one element. Also the window over this, and whether nothing else is left; where extents
+/// are not known there may be.
 fn cropped(b: &mut Backward<'_>, x: Value, dy: Value, window: &Window) -> Ruled<(Value, Window, bool)> {
     let (dims, result) = (b.shape(x)?, b.shape(dy)?);
     let mut window = window.clone();

@@ -12,11 +12,11 @@ use rustc_hash::FxHashMap;
 #[derive(Debug)]
 pub struct Nodes<'m> {
     pub(crate) inserter: Inserter<'m>,
-    /// What names of values end in.
+    /// The suffix of names of values.
     pub(super) suffix: &'static str,
-    /// What every node is marked with.
+    /// The mark of every node.
     mark: Option<Mark>,
-    /// What was made of a value before: its widened form, its shape.
+    /// Derived values that exist already: the widened form of a value, its shape.
     pub(super) wide: FxHashMap<Value, Value>,
     pub(super) shapes: FxHashMap<Value, Value>,
 }
@@ -56,7 +56,7 @@ impl<'m> Nodes<'m> {
         }
     }
 
-    /// Whether the operator, at the opset of the graph, takes its axes as an operand.
+    /// True if the operator, at the opset of the graph, takes its axes as an operand.
     fn takes_axes(&self, kind: OpKind) -> Ruled<bool> {
         Ok(self.inserter.schema(kind)?.attr("axes").is_none())
     }

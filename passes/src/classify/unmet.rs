@@ -1,5 +1,5 @@
-//! What the user asked for and the model cannot give: pins that name nothing, lists and reports of other models, nodes that
-//! stay as they are.
+//! Unmet requests of the user: pins that name nothing, lists and reports of other models, nodes that stay
+//! unchanged.
 
 use super::{ALREADY_LOW, LIST, other_low};
 use crate::pass::{PassCx, PassError};
@@ -107,7 +107,7 @@ fn check_repeated(pins: &Pins<'_>, paths: &Paths) -> Result<(), PassError> {
     Err(PassError::PinsContradict { node: node.to_owned(), first, second })
 }
 
-/// What may have been meant by a name that no node has.
+/// Suggestion for a name that no node has.
 fn node_hint(name: &str, module: &Module, paths: &Paths) -> String {
     if ValueNames::new(module, true).has(name) {
         return "; a value is called so: name the node that makes it, or pin the value".into();

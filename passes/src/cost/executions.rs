@@ -29,7 +29,7 @@ pub struct Executions {
     pub branches: usize,
 }
 
-/// What a graph is to one that it is run from.
+/// Relation of a graph to the graph that runs it.
 #[derive(Clone, Copy)]
 enum Step {
     Branch,
@@ -156,7 +156,7 @@ fn loop_trips(module: &Module, node: Node, assumed: i64) -> Option<i64> {
     (stays_true(module, node) || given < assumed).then_some(given)
 }
 
-/// Whether the condition of a Loop is true from the beginning and handed on by its body.
+/// True if the condition of a Loop is true from the beginning and handed on by its body.
 fn stays_true(module: &Module, node: Node) -> bool {
     let is_true = |value| {
         let data = constant_of(module, value)?;

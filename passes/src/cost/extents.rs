@@ -3,14 +3,14 @@
 use ampc_ir::{Dim, Module, Shape, Type, Value};
 use std::collections::BTreeMap;
 
-/// What to take for what a model leaves open.
+/// Assumed sizes of dims that a model leaves open.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Sizes {
     /// Extents of dims by name.
     pub named: BTreeMap<String, u64>,
-    /// Of other dims whose name speaks of a batch: `batch…`, in any case, or `N`.
+    /// The size of other dims whose name contains a batch: `batch…`, in any case, or `N`.
     pub batch: u64,
-    /// Of all others, and the number of elements of a tensor of unknown rank.
+    /// The size of all other dims, and the number of elements of a tensor of unknown rank.
     pub other: u64,
     /// How often the body of a loop is run that does not say it.
     pub trips: u64,
@@ -39,7 +39,7 @@ impl Sizes {
 pub struct Extents<'a> {
     /// The module.
     pub module: &'a Module,
-    /// What to take for what it leaves open.
+    /// The assumed sizes of open dims.
     pub sizes: &'a Sizes,
 }
 

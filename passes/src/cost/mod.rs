@@ -1,4 +1,4 @@
-//! What precision costs: the time of a node in either precision, and the price of a cast.
+//! Cost model: the time of a node in either precision, and the cost of a cast.
 //!
 //! A model of time, not a measurement: work (`work.rs`) divided by the rates of a [`Profile`], bytes divided by its
 //! bandwidth, and a launch, added up. A *sum*, and not the larger of computing and reading, so that the time of a
@@ -11,11 +11,12 @@
 //! - No cost is larger than [`limit`](CostModel::limit), chosen such that the sum of all costs of a module fits an
 //!   i64; what is larger, such as the time of a tensor of petabytes, counts as that much.
 //! - The module has to be inferred: a value of unknown type has no size, and costs nothing.
-//! - What a model leaves open is assumed, and listed ([`assumptions`](CostModel::assumptions)).
+//! - Open dims of the model get assumed sizes, which are listed ([`assumptions`](CostModel::assumptions)).
 //! - Casts of constants are done while the model is written. A constant that is read in both precisions is stored
 //!   twice, which [`copy_cost`](CostModel::copy_cost) prices.
-//! - What the target fuses ([`Fusions`]) stays within kernels: under [`Objective::Time`] it is neither written nor read,
-//!   and a cast of it is one operation on each element ([`fused_cast_cost`](CostModel::fused_cast_cost)).
+//! - Values that the target fuses ([`Fusions`]) stay within kernels: under [`Objective::Time`] such a value is
+//!   neither written nor read, and a cast of it costs one operation for each element
+//!   ([`fused_cast_cost`](CostModel::fused_cast_cost)).
 //! - Sequences and optionals are handed on without work, and so is what goes through ports of bodies and calls.
 
 mod executions;
@@ -39,7 +40,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-/// What is to be small.
+/// Objective to minimize.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub enum Objective {
     /// The predicted time, in picoseconds.
@@ -64,7 +65,7 @@ impl Objective {
         }
     }
 
-    /// What its costs count.
+    /// The unit of its costs.
     pub fn unit(self) -> &'static str {
         match self {
             Objective::Time => "ps",
@@ -116,28 +117,28 @@ pub enum Assumption {
     Named {
         /// The name.
         name: String,
-        /// What is taken for it.
+        /// The assumed size.
         extent: u64,
     },
     /// The extent of axes without a name.
     Unnamed {
         /// How many there are.
         count: u64,
-        /// What is taken for each.
+        /// The assumed size of each.
         extent: u64,
     },
     /// The number of elements of tensors whose rank is not known.
     Ranks {
         /// How many there are.
         count: u64,
-        /// What is taken for each.
+        /// The assumed number for each.
         elements: u64,
     },
     /// The number of iterations of loops that do not say it.
     Trips {
         /// How many there are.
         count: usize,
-        /// What is taken for each.
+        /// The assumed number for each.
         trips: u64,
     },
     /// How often branches are taken.
@@ -242,15 +243,15 @@ impl<'a> CostModel<'a> {
     pub fn lowering_to(&self, format: DType) -> CostModel<'a> {
         CostModel { format, ..self.clone() }
     }
-    /// What is to be small.
+    /// The objective to minimize.
     pub fn objective(&self) -> Objective {
         self.objective
     }
-    /// What the target fuses, as far as that counts: under [`Objective::Time`].
+    /// The fusions of the target, which count under [`Objective::Time`] only.
     pub fn fusions(&self) -> &Fusions {
         &self.fusions
     }
-    /// What is taken for what the model leaves open.
+    /// The assumed sizes of open dims.
     pub fn sizes(&self) -> &Sizes {
         &self.sizes
     }
@@ -312,7 +313,8 @@ impl<'a> CostModel<'a> {
         self.profile.node_launch.value.saturating_add(product).saturating_add(elementwise)
     }
 
-    /// Whether what a node computes is charged to a variable: the first that types floats, or the first.
+    /// True if the computation of a node is charged to this variable: the first variable that types floats, or
+    /// else the first.
     fn computes(&self, var: Var) -> bool {
         let types_float = |var: &Var| {
             let typed = flow::operands_of(self.module, *var).chain(flow::results_of(self.module, *var));
@@ -322,7 +324,8 @@ impl<'a> CostModel<'a> {
         first.map_or(var.var == 0, |first| first == var)
     }
 
-    /// What a variable types, and how its node has it; what is read in several slots once.
+    /// The values that a variable types, and their side of the node; a value that is read in several slots
+    /// comes once.
     fn values(&self, var: Var) -> Vec<(Side, Value)> {
         let operands: SmallVec<[_; 4]> = flow::operands_of(self.module, var).collect();
         let mut seen: FxHashSet<Value> = FxHashSet::default();
@@ -337,13 +340,13 @@ impl<'a> CostModel<'a> {
         read.chain(made).collect()
     }
 
-    /// Whether a value is what the format is for: it is fp32, or has the format already.
+    /// True if a value can be lowered: it is fp32, or has the format already.
     fn is_lowerable(&self, value: Value) -> bool {
         self.module.value(value).ty.dtype().is_some_and(|dtype| dtype == DType::F32 || dtype == self.format)
     }
 
-    /// The time to read and write what a variable types, in either precision. Of what is moved, no more is read
-    /// than is written; what stays within a kernel is neither.
+    /// The time to read and write what a variable types, in either precision. Operators that move elements read
+    /// no more than they write; a value that stays within a kernel is neither read nor written.
     fn transfers(&self, view: &NodeView<'_>, values: &[(Side, Value)]) -> (u64, u64) {
         let extents = self.extents();
         let results = view.data().results().iter().flatten();
@@ -367,7 +370,7 @@ impl<'a> CostModel<'a> {
         (picoseconds(full, bandwidth), picoseconds(low, bandwidth))
     }
 
-    /// Whether a node has a value within a kernel alone.
+    /// True if a node has a value within a kernel alone.
     fn is_inside(&self, view: &NodeView<'_>, side: Side, value: Value) -> bool {
         match side {
             Side::Read(slot) => u32::try_from(slot).is_ok_and(|slot| self.fusions.reads(view.node, slot)),
@@ -438,7 +441,7 @@ impl<'a> CostModel<'a> {
         picoseconds(self.extents().elements(value), self.profile.elementwise.fp32.value)
     }
 
-    /// What is assumed, in a fixed order.
+    /// The assumptions, in a fixed order.
     pub fn assumptions(&self) -> Vec<Assumption> {
         let (mut names, mut unnamed, mut ranks) = (BTreeMap::new(), 0, 0);
         let graphs = self.module.graph_ids();
@@ -481,7 +484,7 @@ enum Side {
     Made,
 }
 
-/// Whether a value is there before the model is run: an initializer, or what a Constant makes.
+/// True if a value is known before the model runs: an initializer, or the result of a Constant.
 fn is_constant(module: &Module, value: Value) -> bool {
     let value = resolve_captures(module, value);
     let maker = module.producer(value).and_then(|(node, _)| module.node(node).schema());

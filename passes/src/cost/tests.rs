@@ -421,7 +421,7 @@ fn what_is_open_is_assumed_and_said() {
     assert_eq!(model.node_time(var(of_kind(&module, OpKind::Relu))).full, 100 + 9 * 2 * 3 * 4);
 }
 
-/// Whatever a model says of its shapes: no cost overflows, nor does the sum of all.
+/// No cost overflows, nor does the sum of all, whatever the shapes of a model.
 #[test]
 fn sizes_that_do_not_fit_cost_as_much_as_fits() {
     let huge = "4611686018427387904";

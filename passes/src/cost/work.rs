@@ -1,8 +1,8 @@
 //! How much a node has to compute: multiplications and additions of products of matrices, operations on elements.
 //!
-//! Formulas count a multiplication and an addition as two. What an operator does besides its product (biases,
-//! activations) is left out, but for the softmax of attention. A node that its operator does not allow has no
-//! product.
+//! Formulas count a multiplication and an addition as two. Computations of an operator besides its product
+//! (biases, activations) are left out, except for the softmax of attention. A node that its operator does not
+//! allow has no product.
 
 use super::extents::Extents;
 use ampc_ir::op::{OpKind, Work, work};
@@ -25,7 +25,7 @@ pub struct Amount {
 /// Operations per score of a softmax.
 const SOFTMAX: u64 = 8;
 
-/// What a node has to compute.
+/// The amount of computation of a node.
 pub fn amount(view: &NodeView<'_>, extents: Extents<'_>) -> Amount {
     let node = Operands { view, extents };
     match work(view.kind()) {

@@ -1,9 +1,9 @@
 //! Guards on errors that are amplified: what is rounded on the way to an amplifier, and how it comes about.
 //!
-//! Each asks [`numerics`](crate::numerics) for the properties of what a variable makes, and for the sinks that it
-//! reaches. What stays fp32 is the way from the last product on, of `infer` and `clear` operators. A product itself
-//! stays fp32 only where its rounding alone would show, since that costs most of the time that the format saves. For
-//! example:
+//! Each asks [`numerics`](crate::numerics) for the properties of what a variable makes, and for the sinks that
+//! it reaches. The path from the last product to the sink stays fp32, as far as it consists of `infer` and
+//! `clear` operators. A product itself stays fp32 only where its rounding alone would show, since that costs
+//! most of the time that the format saves. For example:
 //!
 //! ```text
 //! %h = MatMul(%x, %w)          low, unless every use of it reaches the angle
@@ -22,8 +22,9 @@ use ampc_ir::op::{self, Class, OpKind};
 use ampc_ir::views::NodeView;
 use ampc_ir::{Node, Value};
 
-/// Numbers that are known to be at most this large are of the size of ordinary activations and scores: f16 rounds them
-/// by 2^-8 at most, bf16 by 2^-5. What is larger takes those digits from what it is added to.
+/// Numbers that are known to be at most this large are of the size of ordinary activations and scores: f16
+/// rounds them by 2^-8 at most, bf16 by 2^-5. A larger operand takes those digits from the operand that it is
+/// added to.
 pub(super) const SMALL: f64 = 16.0;
 
 /// A table of numbers whose magnitudes differ by this factor is one of distances, in which digits count; one whose
@@ -54,23 +55,23 @@ impl Cx<'_> {
         flow::decision(self.module, var).map(|decision| decision.class)
     }
 
-    /// Whether a variable is that of a single product.
+    /// True if a variable is that of a single product.
     pub(super) fn is_product(&self, var: Var) -> bool {
         self.class(var) == Some(Class::Allow) && self.kind(var.node).is_some_and(op::is_single_product)
     }
 
-    /// Whether a variable is that of an operator between products.
+    /// True if a variable is that of an operator between products.
     fn is_between(&self, var: Var) -> bool {
         matches!(self.class(var), Some(Class::Infer | Class::Clear))
     }
 
-    /// Whether the range of a value is unknown, and nothing says that it is small.
+    /// True if the range of a value is unknown, and nothing says that it is small.
     fn is_unknown(&self, value: Value) -> bool {
         let small = self.numerics.interval(self.module, value).is_some_and(|i| i.magnitude() <= SMALL);
         self.numerics.properties(self.module, value).has(Properties::UNKNOWN_RANGE) && !small
     }
 
-    /// Whether a constant has large numbers of several magnitudes: a table of distances, not a mask ([`SPREAD`]).
+    /// True if a constant has large numbers of several magnitudes: a table of distances, not a mask ([`SPREAD`]).
     fn is_spread(&mut self, value: Value) -> Result<bool, PassError> {
         let stats = self.known(value)?.map(|known| known.stats);
         Ok(stats
@@ -124,7 +125,7 @@ pub(super) fn scores(cx: &mut Cx<'_>) -> Result<(), PassError> {
     Ok(())
 }
 
-/// What reaches an angle or a coordinate:
+/// Values that reach an angle or a coordinate:
 /// - everything from the last product on;
 /// - that product, if all its uses do, or if it multiplies a few numbers of unknown range;
 /// - what is before it, as far as the coordinate is a linear function of that: of control points, say, which a product of
@@ -152,7 +153,7 @@ pub(super) fn position(cx: &mut Cx<'_>) -> Result<(), PassError> {
     Ok(())
 }
 
-/// Whether a product is one of a few numbers of unknown range each: of a time, or of coordinates.
+/// True if a product multiplies a few numbers of unknown range each: a time, or coordinates.
 fn multiplies_coordinates(cx: &Cx<'_>, var: Var) -> bool {
     let unknown = flow::operands_of(cx.module, var).any(|(_, value)| cx.is_unknown(value));
     let view = NodeView::new(cx.module, var.node).filter(|_| unknown);
@@ -161,9 +162,9 @@ fn multiplies_coordinates(cx: &Cx<'_>, var: Var) -> bool {
 
 /// Functions with bounds (Softmax, Sigmoid, Tanh) on the way to what TopK, ArgMax, ArgMin or NonMaxSuppression choose by.
 ///
-/// Such a function brings numbers together that a product has told apart: the scores 8 and 9 have the Sigmoids 0.99966
-/// and 0.99988, both of which are 1 in bf16. That makes a tie, and another expert or class is chosen. What was a tie
-/// before the function is one behind it, so the product itself may be low.
+/// Such a function brings numbers together that a product has told apart: the scores 8 and 9 have the Sigmoids
+/// 0.99966 and 0.99988, both of which are 1 in bf16. That makes a tie, and another expert or class is chosen.
+/// Equal values before the function are equal behind it, so the product itself may be low.
 pub(super) fn choice(cx: &mut Cx<'_>) -> Result<(), PassError> {
     for var in cx.free_vars() {
         let sinks = cx.sinks(var);
@@ -179,7 +180,7 @@ pub(super) fn choice(cx: &mut Cx<'_>) -> Result<(), PassError> {
     Ok(())
 }
 
-/// Whether an operand of a variable is an input of the model.
+/// True if an operand of a variable is an input of the model.
 fn reads_raw(cx: &Cx<'_>, var: Var) -> bool {
     let mut operands = flow::operands_of(cx.module, var);
     operands.any(|(_, value)| cx.numerics.properties(cx.module, value).has(Properties::RAW))
@@ -188,9 +189,9 @@ fn reads_raw(cx: &Cx<'_>, var: Var) -> bool {
 /// Squares and sums of them on the way to a root, a logarithm or a divisor; and what is squared before a logarithm, a
 /// product too if all its uses are.
 ///
-/// The square of 256 is beyond f16 and that of 1e-4 is 0 in it, while the root of the sum is of ordinary size. What is
-/// squared before a logarithm is a spectrum, say: small values stand beside large ones, and the logarithm shows every
-/// digit of theirs.
+/// The square of 256 is beyond f16 and that of 1e-4 is 0 in it, while the root of the sum is of ordinary size.
+/// A square before a logarithm is typically a spectrum: small values stand beside large ones, and the logarithm
+/// shows every digit of the small values.
 pub(super) fn square(cx: &mut Cx<'_>) -> Result<(), PassError> {
     for var in cx.free_vars() {
         let (properties, sinks) = (cx.properties(var), cx.sinks(var));
@@ -295,12 +296,12 @@ fn multiplications(cx: &Cx<'_>, node: Node) -> u64 {
     NodeView::new(cx.module, node).map_or(0, |view| amount(&view, extents).product)
 }
 
-/// Whether a product is small, or a small share of all of them.
+/// True if a product is small, or a small share of all products.
 fn is_small(cx: &Cx<'_>, node: Node, work: u64) -> bool {
     multiplications(cx, node) <= (work / SMALL_SHARE).max(FEW_MULTIPLICATIONS)
 }
 
-/// Whether a product has a third operand that it adds, and that is sums of squares.
+/// True if a product has a third operand that it adds, and that is sums of squares.
 fn adds_norms(cx: &Cx<'_>, node: Node) -> bool {
     let third = cx.operand(node, 2).filter(|_| cx.kind(node) != Some(OpKind::Einsum));
     third.is_some_and(|value| cx.numerics.properties(cx.module, value).has(Properties::SUMMED_SQUARES))
@@ -328,7 +329,7 @@ pub(super) fn saturation(cx: &mut Cx<'_>) -> Result<(), PassError> {
     Ok(())
 }
 
-/// Whether a variable makes numbers between 0 and 1 that are neither.
+/// True if a variable makes numbers between 0 and 1 that are neither.
 fn is_probability(cx: &Cx<'_>, var: Var) -> bool {
     matches!(cx.kind(var.node), Some(OpKind::Sigmoid | OpKind::Softmax))
 }

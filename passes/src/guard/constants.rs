@@ -1,5 +1,5 @@
-//! What constants a variable works with: those it reads, those that nodes before it only moved, and those in its
-//! own attributes.
+//! Constants that a variable works with: constants that it reads, that nodes before it only moved, and that are
+//! its own attributes.
 
 use super::{ConstantStats, Cx, OutOfRange};
 use crate::flow::{self, Var};
@@ -23,7 +23,7 @@ pub(super) enum Origin {
     Constant(Value),
     /// The fill of a ConstantOfShape.
     Fill(Value),
-    /// What is computed of constants.
+    /// A value computed from constants.
     Computed(Value),
     /// An attribute of this operator.
     Attr(Node, &'static str),
@@ -54,7 +54,7 @@ impl Origin {
     }
 }
 
-/// What is known of the numbers in something constant.
+/// Known range of the elements of a constant.
 #[derive(Clone)]
 pub(super) struct Known {
     pub(super) stats: Arc<ConstantStats>,
@@ -71,14 +71,14 @@ impl Known {
         Known { stats, largest: origin, smallest: origin, value }
     }
 
-    /// What holds the numbers with the other sign.
+    /// The range of the negated elements.
     fn negated(self) -> Known {
         // 0 − x and not −x: no −0 in the evidence.
         let (min, max) = (0.0 - self.stats.max, 0.0 - self.stats.min);
         Known { stats: Arc::new(ConstantStats { min, max, ..*self.stats }), ..self }
     }
 
-    /// What holds the numbers of both.
+    /// The union of two ranges.
     fn and(self, other: Known) -> Known {
         let (a, b) = (&*self.stats, &*other.stats);
         Known {
@@ -101,8 +101,8 @@ impl Known {
 }
 
 impl Cx<'_> {
-    /// Finds what is made of constants alone. What is around a body is looked at before it and program order is
-    /// topological: one walk, each operand once. Nothing that leaves a body counts.
+    /// Finds what is made of constants alone. A graph is visited before its bodies and program order is
+    /// topological, so one walk visits each operand once. Nothing that leaves a body counts.
     pub(super) fn find_moved(&mut self) -> Result<(), PassError> {
         let nodes = flow::nodes(self.module);
         for node in nodes {
@@ -127,7 +127,7 @@ impl Cx<'_> {
         Ok(())
     }
 
-    /// Whether a variable is low already, or pinned so, so that what does not fit is infinite for it.
+    /// True if a variable is low already, or pinned low, so that a value beyond the range becomes infinite.
     pub(super) fn is_infinite_beyond(&self, var: Var) -> bool {
         let decided = flow::decision(self.module, var).and_then(|d| d.precision);
         decided == Some(self.to) && self.out_of_range != OutOfRange::Clamp
@@ -166,7 +166,8 @@ impl Cx<'_> {
         Ok(all.map(|all| self.moved_numbers(node).into_iter().fold(all, Known::and)))
     }
 
-    /// What a node computes of constants alone, by their extremes: a range that is as wide as the results or wider.
+    /// The range of a node computed from constants alone, by their extremes: at least as wide as the range of
+    /// the results.
     fn computed_by(&mut self, node: Node, result: Value) -> Result<Option<Known>, PassError> {
         let Some(kind) = self.kind(node) else { return Ok(None) };
         let operands = self.module.node(node).formal_operands();
@@ -230,7 +231,7 @@ impl Cx<'_> {
         Ok(Arc::new(ConstantStats::of(&TensorData::from_f32(&[n], values)?, self.to)?))
     }
 
-    /// What is known of a value that is constant or made of constants alone.
+    /// The range of a value that is constant or computed from constants alone.
     pub(super) fn known(&mut self, value: Value) -> Result<Option<Known>, PassError> {
         let value = flow::resolve_captures(self.module, value);
         if let Some(known) = self.moved.get(&value) {
@@ -305,7 +306,7 @@ impl Cx<'_> {
     }
 }
 
-/// Whether an operator is one of the four of arithmetic on two operands.
+/// True if an operator is one of the four of arithmetic on two operands.
 fn is_arithmetic(kind: OpKind) -> bool {
     matches!(kind, OpKind::Add | OpKind::Sub | OpKind::Mul | OpKind::Div)
 }

@@ -7,10 +7,11 @@
 //! - *backward* from where floats become integers again (Cast to an integer type) or turn into an angle (Sin, Cos
 //!   and their like, where the error of a large argument is absolute): what must be exact.
 //!
-//! What is in both stays fp32, allow operators included (`inv_freq @ positions`). So does everything from the
-//! last allow operator on that leads into a cast to an integer, whatever it started from: `floor(size · scale)`. That
-//! operator stays fp32 as well if it is a product that leads nowhere else, and an integer of more than 8 bits is made;
-//! and if it multiplies what was rounded or compared (digits by the powers of a base), so does what makes its operands.
+//! Variables in both sets stay fp32, allow operators included (`inv_freq @ positions`). So does everything from
+//! the last allow operator on that leads into a cast to an integer, whatever it started from: `floor(size ·
+//! scale)`. That operator stays fp32 as well if it is a product that leads nowhere else, and an integer of more
+//! than 8 bits is made; and if it multiplies what was rounded or compared (digits by the powers of a base), so
+//! does what makes its operands.
 
 use super::Cx;
 use crate::cost::Sizes;
@@ -35,7 +36,7 @@ fn dtype_of_result(cx: &Cx<'_>, node: Node) -> Option<DType> {
     cx.module.value(cx.module.node(node).result(0)?).ty.dtype()
 }
 
-/// Whether a node turns integers into floats: converts them, or counts (Range).
+/// True if a node turns integers into floats: converts them, or counts (Range).
 fn enters(cx: &Cx<'_>, node: Node) -> bool {
     let Some(kind) = cx.kind(node) else { return false };
     let counts = kind == OpKind::Range;
@@ -43,7 +44,7 @@ fn enters(cx: &Cx<'_>, node: Node) -> bool {
     (counts || converts) && dtype_of_result(cx, node).is_some_and(DType::is_float)
 }
 
-/// Whether a node makes small integers: 0 and 1 of what was compared, a sign, or what is rounded.
+/// True if a node makes small integers: the 0 and 1 of a comparison, a sign, or rounded values.
 fn makes_digits(cx: &Cx<'_>, node: Node) -> bool {
     let of_bool = || dtype_of_operand(cx, node, 0) == Some(DType::Bool);
     match cx.kind(node) {
@@ -59,7 +60,7 @@ enum Sink {
     Angle,
 }
 
-/// Whether a node turns floats into something that must be exact.
+/// The sink if a node turns floats into values that must be exact.
 fn leaves(cx: &Cx<'_>, node: Node) -> Option<Sink> {
     let kind = cx.kind(node)?;
     if op::is_periodic(kind) {
@@ -70,7 +71,7 @@ fn leaves(cx: &Cx<'_>, node: Node) -> Option<Sink> {
     (op::moves(kind, 0).is_some() && from.is_float() && to.is_integer()).then_some(Sink::Integer)
 }
 
-/// Whether a number passes through the variable.
+/// True if a number passes through the variable.
 fn carries(cx: &Cx<'_>, var: Var) -> bool {
     flow::decision(cx.module, var).is_some()
 }
@@ -95,7 +96,8 @@ pub(super) fn integers(cx: &mut Cx<'_>) -> Result<(), PassError> {
     Ok(())
 }
 
-/// What a product of integers adds up, before it is scaled; and products of integers in floats that may add up as much.
+/// Sums of a product of integers before it is scaled, and products of integers in floats that may sum up as
+/// much.
 fn accumulators(cx: &mut Cx<'_>) -> Result<(), PassError> {
     for var in cx.free_vars() {
         let mut properties = Properties::NOTHING;
@@ -111,7 +113,7 @@ fn accumulators(cx: &mut Cx<'_>) -> Result<(), PassError> {
     Ok(())
 }
 
-/// Whether a variable is that of a product, with a constant, of integers of 8 bits in floats that may leave the range.
+/// True if a variable is that of a product, with a constant, of integers of 8 bits in floats that may leave the range.
 ///
 /// A factor is taken for such integers if it is one of `integers`, by how it is computed, or if the constant is a
 /// quantized weight: many integers, of which some are beyond what is written by hand. For example, 512 terms of 255 ·
@@ -162,7 +164,7 @@ fn passes_on(cx: &Cx<'_>, var: Var) -> Option<Crossing> {
     Some(Crossing::Plain)
 }
 
-/// What a mark went through.
+/// Kind of operators that a mark crossed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Crossing {
     /// Arithmetic and movement.
@@ -219,14 +221,15 @@ fn walk_forward(
     }
 }
 
-/// What the walk backward finds.
+/// Result of the walk backward.
 #[derive(Clone, PartialEq, Eq, Default)]
 struct Backward {
     /// Variables that lead into something exact, through everything.
     exact: FxHashSet<Var>,
-    /// Those that lead into a cast to an integer without crossing an allow variable, and the products that they end at.
+    /// The variables that lead into a cast to an integer without crossing an allow variable, and the products
+    /// at which these paths end.
     near: FxHashSet<Var>,
-    /// Those that lead into a cast to an integer of more than 8 bits and nowhere else.
+    /// The variables that lead into a cast to an integer of more than 8 bits and nowhere else.
     only: FxHashSet<Var>,
 }
 
@@ -288,7 +291,7 @@ fn walk_backward(cx: &Cx<'_>, nodes: &[Node], digits: &FxHashSet<Var>, found: &m
     }
 }
 
-/// Whether the outcome of a comparison leads into a cast to an integer and nowhere else, if the node compares.
+/// True if the outcome of a comparison leads into a cast to an integer and nowhere else, if the node compares.
 fn outcome(cx: &Cx<'_>, node: Node, found: &Backward) -> Option<bool> {
     cx.kind(node).filter(|&kind| op::compares(kind))?;
     let outcome = cx.module.node(node).result(0)?;
@@ -297,7 +300,7 @@ fn outcome(cx: &Cx<'_>, node: Node, found: &Backward) -> Option<bool> {
     Some(readers.all(|reader| reader.operand().is_some_and(|(node, _)| leads(node))))
 }
 
-/// Whether a node subtracts from a value its integer part: what is left is a position within a cell.
+/// True if a node subtracts from a value its integer part: what is left is a position within a cell.
 fn is_remainder(cx: &Cx<'_>, node: Node) -> bool {
     let data = cx.module.node(node);
     let whole = data.operand(1).and_then(|value| cx.module.producer(flow::behind_casts(cx.module, value)));

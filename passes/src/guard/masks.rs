@@ -4,10 +4,10 @@
 //! need not be a constant of its own: it may stand in one branch of a Where, whose other branch is computed, or be
 //! what a computed 0 or 1 is multiplied by. In f16 −65504 − 40 rounds to −∞, and a row of −∞ has no Softmax.
 //!
-//! One walk in program order (more only if there are bodies) finds the values that may *hold* a constant beyond half the range, whatever else is in
-//! them: constants, what moves them, and products. A sum of one stays fp32, and what multiplies one that does not
-//! even fit. So does a product that leaves the range
-//! by another constant. What chooses by value (Max, Clip, MaxPool) holds nothing: a bound is there to be unused.
+//! One walk in program order (more only if there are bodies) finds the values that may *hold* a constant beyond
+//! half the range, whatever else is in them: constants, what moves them, and products. A sum of one stays fp32,
+//! and what multiplies one that does not even fit. So does a product that leaves the range by another constant.
+//! Operators that choose by value (Max, Clip, MaxPool) do not keep a mask large: a bound may never be used.
 //! Anything else ends the way, as does a quotient by something computed, mostly a square root of a width.
 //! Linear; reads no constant but operands of what moves, adds, multiplies and divides.
 
@@ -31,7 +31,7 @@ struct LargeConstant {
 }
 
 impl LargeConstant {
-    /// Whether the constant does not fit, and nothing on the way scaled it down.
+    /// True if the constant does not fit, and nothing on the way scaled it down.
     fn is_beyond(&self, cx: &Cx<'_>) -> bool {
         // The largest number of the format may be what an earlier run has clamped to it.
         let max_abs = f64::from(self.max_abs);
@@ -40,7 +40,7 @@ impl LargeConstant {
     }
 }
 
-/// What a node does with the large constants it reads.
+/// Effect of a node on the large constants that it reads.
 enum Effect {
     /// Its results hold this one.
     Holds(LargeConstant),
@@ -185,7 +185,7 @@ fn large(cx: &Cx<'_>, known: &Known) -> Option<LargeConstant> {
     large.then_some(LargeConstant { magnitude, from: known.largest, max_abs: known.stats.max_abs })
 }
 
-/// What a product, or a quotient, makes of a large constant.
+/// The product, or quotient, of a large constant.
 fn scaled(
     cx: &mut Cx<'_>,
     held: &FxHashMap<Value, LargeConstant>,

@@ -29,7 +29,7 @@ use rustc_hash::FxHashMap;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// What to do with constants that have finite values beyond the range of the format.
+/// Handling of constants with finite values beyond the range of the format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OutOfRange {
     /// The constant stays fp32, and so does what reads it.
@@ -60,10 +60,10 @@ impl OutOfRange {
     }
 }
 
-/// What a guard judges.
+/// Subject that a guard judges.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Judges {
-    /// Whether constants fit into the format.
+    /// The fit of constants into the format.
     Fit,
     /// Constants and integers that fit, and what is computed with them.
     Numbers,
@@ -90,9 +90,9 @@ impl Judges {
 pub struct GuardDef {
     /// Its name, for `--disable-guard` and as the rule `guard.<name>`.
     pub name: &'static str,
-    /// What it judges, by which policies leave guards out together.
+    /// The subject that the guard judges, by which policies switch guards off together.
     pub judges: Judges,
-    /// What it looks for.
+    /// The pattern that the guard looks for.
     pub about: &'static str,
     run: fn(&mut Cx<'_>) -> Result<(), PassError>,
 }
@@ -192,7 +192,7 @@ pub struct Guard {
     pub to: DType,
     /// Guards to leave out.
     pub disabled: BTreeSet<String>,
-    /// What to do with constants that do not fit.
+    /// The handling of constants that do not fit.
     pub out_of_range: OutOfRange,
 }
 
@@ -283,15 +283,15 @@ impl Pass for Guard {
 /// Walks that are made for the sake of bodies: what comes out of one, or goes round, is seen in the next walk.
 const MAX_WALKS: usize = 16;
 
-/// What guards work with.
+/// State of the guards.
 struct Cx<'a> {
     module: &'a mut Module,
     to: DType,
     out_of_range: OutOfRange,
     stats: &'a mut Statistics,
-    /// What was free before the first guard, in program order, bodies after what is around them.
+    /// The variables that were free before the first guard, in program order, a graph before its bodies.
     free: Vec<Var>,
-    /// What values hold that nodes make of nothing but constants.
+    /// The ranges of values that are computed from constants alone.
     moved: FxHashMap<Value, constants::Known>,
     /// The facts about the numbers of the module.
     numerics: Numerics,
@@ -305,7 +305,7 @@ impl Cx<'_> {
         self.free.iter().copied().filter(|&var| flow::is_free(self.module, var)).collect()
     }
 
-    /// Whether nodes have bodies, into which and out of which walks have to follow.
+    /// True if nodes have bodies, into which and out of which walks have to follow.
     fn has_bodies(&self) -> bool {
         flow::graphs(self.module).len() > 1
     }
@@ -350,7 +350,7 @@ impl Cx<'_> {
         stats.map_err(|source| PassError::Constant { name: self.name(value), source })
     }
 
-    /// The largest finite value of the format. What is no float has no range to leave.
+    /// The largest finite value of the format. A variable without floats has no range to leave.
     fn most(&self) -> f64 {
         max_finite(self.to).unwrap_or(f64::INFINITY)
     }

@@ -73,7 +73,7 @@ pub(super) fn norm(cx: &mut Cx<'_>) -> Result<(), PassError> {
     Ok(())
 }
 
-/// Whether a variable adds a large constant to something that then has its mean subtracted: the constant goes again, and
+/// True if a variable adds a large constant to something that then has its mean subtracted: the constant goes again, and
 /// the digits that it took do not come back.
 fn is_shifted(cx: &Cx<'_>, var: Var) -> bool {
     let large = |value| cx.numerics.interval(cx.module, value).is_some_and(|i| i.magnitude() > SMALL);

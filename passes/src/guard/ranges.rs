@@ -133,14 +133,14 @@ pub(super) fn underflow(cx: &mut Cx<'_>) -> Result<(), PassError> {
     Ok(())
 }
 
-/// What a constant is for an operator.
+/// Use of a constant by an operator.
 #[derive(Clone, Copy)]
 enum Use {
     Factor,
     Divisor,
 }
 
-/// Whether a variable multiplies or divides by a constant.
+/// The use of a constant by which a variable multiplies or divides, if it does.
 fn multiplied_by(cx: &Cx<'_>, var: Var, known: &Known) -> Option<Use> {
     let value = known.value?;
     let data = cx.module.node(var.node);

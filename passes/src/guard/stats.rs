@@ -1,4 +1,4 @@
-//! What of a constant does not survive rounding to a 16-bit format.
+//! Statistics of a constant that rounding to a 16-bit format changes.
 
 use ampc_ir::DType;
 use ampc_ir::TensorData;
@@ -27,7 +27,7 @@ pub struct ConstantStats {
     pub min: f32,
     /// Greatest finite value; 0 if there is none.
     pub max: f32,
-    /// Whether all values are integers.
+    /// True if all values are integers.
     pub integers: bool,
 }
 

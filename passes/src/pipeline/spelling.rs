@@ -82,7 +82,7 @@ fn quotes(text: &str) -> Option<usize> {
     None
 }
 
-/// What stands between quotes, which are the first and the last character.
+/// The text between quotes, which are the first and the last character.
 fn unquoted(text: &str) -> Option<String> {
     let mut rest = text.strip_prefix('"')?.strip_suffix('"')?;
     let mut word = String::new();
@@ -211,7 +211,7 @@ pub(super) fn split(text: &str) -> Result<Vec<Spec>, PipelineError> {
     Ok(specs)
 }
 
-/// Where an option ends: at the next `,` or `}` that is not in quotes. What was expected if there is none.
+/// Where an option ends: at the next `,` or `}` that is not in quotes. The error is the expected character.
 fn item(text: &str) -> Result<usize, &'static str> {
     let mut at = 0;
     loop {

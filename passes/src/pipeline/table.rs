@@ -25,7 +25,7 @@ use std::sync::Arc;
 pub struct PassDef {
     /// Its name.
     pub name: &'static str,
-    /// What it does, as half a sentence.
+    /// The description, as half a sentence.
     pub about: &'static str,
     options: fn() -> Vec<OptionDef>,
     read: Read,
@@ -67,9 +67,9 @@ pub const PASSES: &[PassDef] = &[
 pub struct OptionDef {
     /// Its name.
     pub name: &'static str,
-    /// What it may be, as messages say it.
+    /// The valid values, for messages.
     pub values: &'static str,
-    /// What it is if nothing is said; `None` if something must be.
+    /// The default; `None` if the option is required.
     pub default: Option<&'static str>,
 }
 
@@ -110,8 +110,8 @@ impl Setting {
     }
 }
 
-/// What the names in a pipeline stand for. A function from names to policies is one, with the targets that come with
-/// ampc.
+/// Resolver of the names in a pipeline. A function from names to policies is one, with the targets that come
+/// with ampc.
 pub trait Resolver {
     /// The policy of this name.
     ///
@@ -137,11 +137,11 @@ impl<F: Fn(&str) -> Result<Policy, PolicyError>> Resolver for F {
 pub(crate) trait Spelled: Pass + Sized + 'static {
     /// Its name.
     const NAME: &'static str;
-    /// What it does, as half a sentence.
+    /// The description, as half a sentence.
     const ABOUT: &'static str;
     /// Its options. Each is read after those before it, whatever the order in the text.
     const OPTIONS: &'static [PassOption<Self>] = &[];
-    /// The pass before its options are read. Those that have a default are always read.
+    /// The pass before its options are read. Options with a default are always read.
     fn blank() -> Self;
     /// Checks what one option alone cannot say.
     fn check(&self) -> Result<(), PolicyError> {
@@ -192,7 +192,7 @@ impl Words {
         if value { self.yes } else { self.no }
     }
 
-    /// What a word stands for.
+    /// Parses a word.
     pub fn read(self, word: &str) -> Option<bool> {
         [self.no, self.yes].iter().position(|known| *known == word).map(|at| at == 1)
     }
@@ -211,7 +211,7 @@ pub(crate) struct Given<'a> {
 pub(crate) enum Wrong {
     /// It is not what the option may be.
     Value,
-    /// What it names is not there or wrong.
+    /// A name that does not exist or has invalid content.
     Named(PipelineError),
 }
 
@@ -225,7 +225,7 @@ impl Given<'_> {
     pub(crate) fn word(&self) -> Result<String, Wrong> {
         spelling::word(self.value).ok_or(Wrong::Value)
     }
-    /// What a function reads the word as.
+    /// Parses the word with a function.
     pub(crate) fn read<T>(&self, read: impl FnOnce(&str) -> Option<T>) -> Result<T, Wrong> {
         read(&self.word()?).ok_or(Wrong::Value)
     }

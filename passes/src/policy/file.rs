@@ -100,7 +100,7 @@ impl Policy {
         Ok(policy)
     }
 
-    /// What a file says on top of its base; `from` is what rules call its lists.
+    /// Applies a file on top of its base; `from` is the name of its lists in rules.
     fn take(&mut self, file: PolicyFile, text: &str, from: &'static str) -> Result<(), PolicyError> {
         if let Some(word) = &file.unlisted {
             self.base = unlisted(word).map_err(|reason| JsonError::at(text, &["unlisted", word], reason))?;
@@ -169,7 +169,7 @@ impl Policy {
     }
 }
 
-/// What `unlisted` says.
+/// Parses `unlisted`.
 pub(super) fn unlisted(word: &str) -> Result<Base, String> {
     match word {
         "table" => Ok(Base::Table),

@@ -84,7 +84,7 @@ fn stars(pattern: &mut String, before: Option<char>, chars: &mut Peekable<Chars<
     }
 }
 
-/// What is between brackets: characters, and ranges of them.
+/// Parses the text between brackets: characters, and ranges of them.
 fn class(pattern: &mut String, chars: &mut Peekable<Chars<'_>>) -> Option<()> {
     let negated = chars.next_if(|&c| c == '!' || c == '^').is_some();
     pattern.push_str(if negated { "[^" } else { "[" });
@@ -147,8 +147,8 @@ mod tests {
         }
     }
 
-    /// Globs of up to six parts. What globset makes of a `**` that is no whole name, of one
-    /// in braces, and of empty alternatives is its own.
+    /// Globs of up to six parts. They avoid patterns that globset reads in its own way: a `**` that is no whole
+    /// name, a `**` in braces, and empty alternatives.
     fn globs() -> impl Strategy<Value = String> {
         let simple = || {
             prop_oneof![

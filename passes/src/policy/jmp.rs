@@ -11,7 +11,7 @@ use crate::suggest::{did_you_mean, nearest};
 use ampc_ir::DType;
 use ampc_ir::op::Class;
 
-/// What the names of these presets begin with.
+/// The prefix of the names of these presets.
 pub(super) const PREFIX: &str = "jmp:";
 
 /// jmp's names of types; `half` is bf16 on TPUs and f16 everywhere else.
@@ -103,7 +103,7 @@ fn possible(types: Types) -> Result<Types, String> {
     Ok(types)
 }
 
-/// What may be said of parameters or output.
+/// The valid formats of parameters or output.
 fn ways(key: char, compute: DType) -> String {
     if compute == DType::F32 { format!("`{key}=f32`") } else { format!("`{key}=f32` or `{key}={compute}`") }
 }

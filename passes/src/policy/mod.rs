@@ -1,5 +1,5 @@
-//! What the user wants: classes per operator, pins per node and value, guards to leave out, and what operators are
-//! that no table knows.
+//! Policies: classes per operator, pins per node and value, guards to switch off, and signatures of operators
+//! that no table has.
 //!
 //! A policy starts from a base (the operator table, its schemas alone, or one class) and says what differs. It comes
 //! from a preset (a file in `presets/`), from a JSON file (schema `ampc-policy/1`, documented in `docs/policy.md`),
@@ -37,7 +37,7 @@ pub enum Base {
     /// The operator table's classes.
     #[default]
     Table,
-    /// Whatever the schema admits is lowered: what converters without numeric lists do.
+    /// Everything that the schema admits is lowered, as by converters without numeric lists.
     Schema,
     /// This class for all operators: what systems do whose lists say the rest.
     Class(Class),
@@ -46,7 +46,7 @@ pub enum Base {
 impl Base {
     /// The class of an operator that no list names, and the rule if it is not the operator table's.
     ///
-    /// What takes what arrives anyway, or is fixed, is no matter of lists.
+    /// The class of an operator; lists do not apply to operators that accept any input type, or are fixed.
     pub fn class_of(self, table: Class) -> (Class, Option<&'static str>) {
         match self {
             _ if matches!(table, Class::Discrete | Class::Fixed) => (table, None),
@@ -57,14 +57,14 @@ impl Base {
     }
 }
 
-/// What a policy asks for beside classes, for whom nobody asked for something else.
+/// Requests of a policy besides classes, for options that the user does not give.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Wants {
     /// The format: lowering to another one is an error.
     pub to: Option<DType>,
     /// Which inputs and outputs keep their types.
     pub keep_io: Option<KeepIo>,
-    /// Whether a training step keeps weights in fp32 that are read in 16 bits only.
+    /// True if a training step keeps weights in fp32 that are read in 16 bits only.
     pub master_weights: Option<bool>,
 }
 
@@ -77,10 +77,10 @@ pub struct OpClass {
     pub from: &'static str,
 }
 
-/// What the user wants.
+/// A policy.
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
-    /// What to call it.
+    /// The name of the policy.
     pub name: String,
     /// Where unnamed operators get their class.
     pub base: Base,
@@ -117,7 +117,7 @@ pub enum PolicyError {
     Jmp {
         /// The text behind `jmp:`.
         found: String,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
     /// The policy is one for another format.
@@ -161,15 +161,15 @@ pub enum PolicyError {
     /// A pin asks for something else than a precision.
     #[error("`{found}` is no precision: expected fp32, fp16, bf16 or auto")]
     Precision {
-        /// What was given.
+        /// The value found.
         found: String,
     },
-    /// What is said of an operator of no table makes no sense.
+    /// The signature of an operator is invalid.
     #[error("the signature of `{op}`: {reason}")]
     Signature {
         /// The operator.
         op: String,
-        /// What is wrong.
+        /// The problem.
         reason: String,
     },
     /// A malformed regular expression.
@@ -242,7 +242,7 @@ impl Policy {
         })
     }
 
-    /// What it asks for beside classes.
+    /// The requests besides classes.
     pub fn wants(&self) -> &Wants {
         &self.wants
     }
@@ -287,7 +287,7 @@ impl Policy {
         self.replay.get(&(path.to_owned(), var.to_owned())).copied()
     }
 
-    /// Whether pins spoke of casts in the earlier run.
+    /// True if pins spoke of casts in the earlier run.
     pub fn has_replayed_pins(&self) -> bool {
         !self.replayed_pins.is_empty()
     }

@@ -5,7 +5,7 @@ use ampc_ir::DType;
 use regex::Regex;
 use rustc_hash::FxHashMap;
 
-/// What a pin asks for.
+/// Format that a pin asks for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pin {
     /// This element type: f32, f16 or bf16.
@@ -42,7 +42,7 @@ impl std::str::FromStr for Pin {
 #[derive(Clone, Debug)]
 pub struct Pattern {
     whole: Name,
-    /// What it says if nothing is called by the whole text: a name and a type variable.
+    /// The reading as a name and a type variable, if nothing has the whole text as name.
     split: Option<(Name, String)>,
 }
 
@@ -88,7 +88,7 @@ impl Name {
     fn is_wide(&self) -> bool {
         !matches!(self.matcher, Matcher::Exact)
     }
-    /// Whether it matches otherwise than exactly.
+    /// True if the name matches in another way than exactly.
     fn matches(&self, name: &str) -> bool {
         match &self.matcher {
             Matcher::Exact => false,
@@ -133,23 +133,23 @@ impl Pattern {
     pub fn var(&self) -> Option<&str> {
         self.split.as_ref().map(|(_, var)| var.as_str())
     }
-    /// Whether it matches a name, without a type variable.
+    /// True if it matches a name, without a type variable.
     pub fn matches(&self, name: &str) -> bool {
         self.whole.matches(name)
     }
-    /// Whether it may match more than one name.
+    /// True if it may match more than one name.
     pub fn is_glob(&self) -> bool {
         self.whole.is_wide() || self.split.as_ref().is_some_and(|(name, _)| name.is_wide())
     }
 }
 
-/// What a pattern says in a model.
+/// Matches of a pattern in a model.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading<'a> {
     name: &'a Name,
     /// The type variable that it is about; all of them without it.
     pub var: Option<&'a str>,
-    /// Whether it is the name of one node or value.
+    /// True if it is the name of one node or value.
     pub exact: bool,
 }
 
@@ -158,7 +158,7 @@ impl<'a> Reading<'a> {
     pub fn text(&self) -> &'a str {
         &self.name.text
     }
-    /// Whether it matches a name.
+    /// True if it matches a name.
     pub fn matches(&self, name: &str) -> bool {
         if self.exact { self.name.text == name } else { self.name.matches(name) }
     }
@@ -166,9 +166,9 @@ impl<'a> Reading<'a> {
 
 /// The names in a model: an exact one is looked up, for others all are gone through.
 pub trait Names {
-    /// Whether something is called that.
+    /// True if something is called that.
     fn has(&self, name: &str) -> bool;
-    /// Whether something that is called so passes the test.
+    /// True if something that is called so passes the test.
     fn any(&self, test: &dyn Fn(&str) -> bool) -> bool;
 }
 
@@ -190,7 +190,7 @@ pub struct Pins<'a> {
 /// The pin that holds for a type variable.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HoldingPin {
-    /// What it asks for.
+    /// The format that it asks for.
     pub pin: Pin,
     /// How decisions name it: `pin:` and its text.
     pub rule: String,
@@ -249,7 +249,7 @@ impl Kind<'_, '_> {
 }
 
 impl<'a> Pins<'a> {
-    /// Whether nothing is pinned.
+    /// True if nothing is pinned.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty() && self.values.is_empty()
     }
@@ -267,7 +267,8 @@ impl<'a> Pins<'a> {
         self.strongest_exact(path, var).map(|(at, _)| at)
     }
 
-    /// The same, with one that contradicts it. What names the variable is narrower than what names the node alone.
+    /// The same, with one that contradicts it. A pin that names the variable is narrower than a pin that names
+    /// only the node.
     fn strongest_exact(&self, path: &str, var: &str) -> Option<(usize, Option<usize>)> {
         if self.exact_nodes.is_empty() {
             return None;
@@ -373,7 +374,7 @@ fn read<'a>(name: &'a Name, var: Option<&'a str>, names: &impl Names) -> Option<
     (exact || name.is_wide() && names.any(&|n| name.matches(n))).then_some(Reading { name, var, exact })
 }
 
-/// Whether a rule is that of a pin.
+/// True if a rule is that of a pin.
 pub(crate) fn is_pin(rule: &str) -> bool {
     rule.starts_with("pin:")
 }
@@ -467,7 +468,8 @@ mod tests {
         assert_eq!([of("c", "T"), of("c", "V")], ["auto", "fp32"]);
     }
 
-    /// What two pins of nodes (or of values, if they begin with `%`) are said to be: the contradiction, or what holds.
+    /// Merges two pins of nodes (or of values, if they begin with `%`): the contradiction, or the pin that
+    /// holds.
     fn both(
         first: (&str, &str),
         second: (&str, &str),

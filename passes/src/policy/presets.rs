@@ -1,8 +1,8 @@
 //! The presets: policies as files of this crate, in the format of those that users write.
 //!
-//! Those that follow another system are made of its own lists (`presets/sources/`) through a table of what its names
-//! are called in ONNX (`presets/mappings/`); `scripts/diff_presets.py` says where the three differ, and a test here
-//! fails if they do. One is no file but a family: `jmp:POLICY`.
+//! Presets that follow another system are made from its own lists (`presets/sources/`) through a table of the
+//! ONNX names of its operators (`presets/mappings/`); `scripts/diff_presets.py` shows where the three differ,
+//! and a test here fails if they do. One is no file but a family: `jmp:POLICY`.
 
 use super::{Policy, PolicyError, jmp};
 use crate::suggest::{did_you_mean, nearest};
@@ -96,7 +96,7 @@ mod tests {
         lists: BTreeMap<String, Vec<String>>,
     }
 
-    /// What is made of them.
+    /// Mapping of the names of a system.
     #[derive(Deserialize)]
     struct Mapping {
         presets: BTreeMap<String, Made>,
@@ -113,7 +113,7 @@ mod tests {
         unlisted: String,
     }
 
-    /// What a name is called in ONNX.
+    /// ONNX name of an operator.
     #[derive(Deserialize)]
     #[serde(untagged)]
     enum Called {
@@ -231,8 +231,8 @@ mod tests {
         assert_eq!(following, others);
     }
 
-    /// What lists of other systems say of operators is not overruled by guards that judge operators; those that
-    /// look at constants and integers stay, for the systems have no such constants.
+    /// Guards that judge operators do not overrule the lists of other systems; guards that judge constants and
+    /// integers stay, for the systems have no such constants.
     #[test]
     fn guards_of_presets() {
         for name in files() {

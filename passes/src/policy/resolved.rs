@@ -47,7 +47,7 @@ struct Resolved {
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
 enum KeepIoJson {
-    /// Whether all of them keep their types, or none.
+    /// True if all inputs and outputs keep their types; false if none does.
     All(bool),
     Names(Vec<String>),
 }
@@ -132,7 +132,7 @@ impl Policy {
         serde_json::to_string_pretty(&resolved).expect("it has only strings as keys") + "\n"
     }
 
-    /// Whether the policy is the preset of its name, and nothing has been put on top.
+    /// True if the policy is the preset of its name, and nothing has been put on top.
     pub fn is_preset(&self) -> bool {
         Policy::preset(&self.name).is_ok_and(|preset| preset.to_json() == self.to_json())
     }

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::marker::PhantomData;
 
-/// What is behind the name of an operator in `signatures`.
+/// The value of an operator in `signatures`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SignatureJson {
@@ -157,7 +157,7 @@ fn near(found: &str, words: &[String]) -> String {
     did_you_mean(onnx.as_deref().or_else(|| nearest(found, words.iter().map(String::as_str))))
 }
 
-/// What is wrong with a signature, with the nearest word where one was expected.
+/// The problem of a signature, with the nearest of the expected words.
 pub fn reason(error: &SignatureError) -> String {
     let hint = error.instead.as_ref().map_or_else(String::new, |(found, words)| near(found, words));
     format!("{}{hint}", error.reason)

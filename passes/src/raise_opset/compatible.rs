@@ -1,5 +1,5 @@
-//! What two versions of an operator differ in, as far as their schemas say: the proof behind steps that change
-//! nothing but the version.
+//! Differences between two versions of an operator in their schemas: the proof behind steps that change nothing
+//! but the version.
 
 use ampc_ir::op::{Arity, AttrDefault, Formal, FormalType, OpSchema, TypeSet};
 

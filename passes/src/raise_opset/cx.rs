@@ -1,4 +1,4 @@
-//! What adapters work with: the module, the opset they lead to, and how to add nodes and constants.
+//! Context of adapters: the module, the opset they lead to, and functions that add nodes and constants.
 
 use ampc_ir::attr::AttrValue;
 use ampc_ir::infer::Facts;
@@ -16,7 +16,7 @@ pub(super) fn refuse<T>(why: impl Into<String>) -> Result<T, Refused> {
     Err(Refused(why.into()))
 }
 
-/// What is made for a node does not fit where it stands.
+/// An inserted node does not fit at its place.
 impl From<InsertError> for Refused {
     fn from(error: InsertError) -> Refused {
         Refused(format!("{} cannot stand beside it: {}", error.op.name(), error.kind))
@@ -25,9 +25,9 @@ impl From<InsertError> for Refused {
 
 /// The module while it is raised by one opset.
 pub(super) struct Cx<'a> {
-    /// What adds nodes and constants, of the opset that this step leads to; it has the module.
+    /// The inserter of nodes and constants, at the opset of this step; it has the module.
     pub(super) inserter: Inserter<'a>,
-    /// What inference knew of the module before.
+    /// The inferred facts about the module before the step.
     facts: &'a Facts,
     /// The opset that this step leads to.
     opset: u16,
@@ -55,7 +55,7 @@ impl<'a> Cx<'a> {
             .expect("adapters are called for nodes of the table")
     }
 
-    /// Whether a node is in a function, where types are those of some call and not of all.
+    /// True if a node is in a function, where types are those of some call and not of all.
     fn in_function(&self, node: Node) -> bool {
         let root = self.inserter.module.root(self.inserter.module.node(node).graph);
         matches!(self.inserter.module.graph(root).owner, GraphOwner::Function(_))
@@ -72,7 +72,7 @@ impl<'a> Cx<'a> {
         self.view(node).dtype(i).filter(|_| !self.in_function(node))
     }
 
-    /// Whether anybody reads a value, or it leaves its graph.
+    /// True if a value has readers, or leaves its graph.
     pub(super) fn is_used(&self, value: Value) -> bool {
         self.inserter.module.uses(value).next().is_some() || self.inserter.module.is_output(value)
     }
@@ -182,8 +182,9 @@ impl<'a> Cx<'a> {
         Ok(())
     }
 
-    /// Whoever read `old` reads `new` from now on, outside and in, except for the node that makes `new` from it. The
-    /// name goes with the readers, so that outputs keep theirs; the node of `old` gets it if its path was that name.
+    /// Redirects the readers of `old` to `new`, in the graph and outside, except the node that makes `new` from
+    /// it. The name goes with the readers, so that outputs keep theirs; the node of `old` gets it if its path
+    /// was that name.
     pub(super) fn take_over(&mut self, old: Value, new: Value, what: &str) {
         self.inserter.module.replace_value(old, new);
         let ty = self.inserter.module.value(old).ty.clone();

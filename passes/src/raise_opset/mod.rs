@@ -1,10 +1,11 @@
 //! `raise-opset`: a model becomes one of a newer operator set, as a whole or not at all.
 //!
-//! ONNX changes operators from opset to opset: attributes become operands, defaults change, names change. A model
-//! is raised one opset at a time. In each step every node whose operator has a version of that opset is brought
-//! into its form (`history`, which is data, says how), in the main graph, in bodies, and in the functions whose
-//! own imports are older. What is inserted is of the opset of its step, and raised further like everything else.
-//! Values keep their names, so that the interface stays; the IR version rises to what the opset needs.
+//! ONNX changes operators from opset to opset: attributes become operands, defaults change, names change. A
+//! model is raised one opset at a time. In each step every node whose operator has a version of that opset is
+//! brought into its form (`history`, which is data, says how), in the main graph, in bodies, and in the
+//! functions whose own imports are older. Inserted nodes have the opset of their step, and are raised further
+//! like all other nodes. Values keep their names, so that the interface stays; the IR version rises to what the
+//! opset needs.
 //!
 //! If a node cannot be brought into a form, the model is left as it was, and the error lists all such operators
 //! and steps. Opsets are never lowered. Operators of other domains stay at the version their import says.
@@ -217,7 +218,7 @@ impl Raise<'_> {
         }
     }
 
-    /// What has no form, for the error.
+    /// The operators that have no form, for the error.
     fn missing(&self, module: &Module) -> Vec<NoForm> {
         let paths = Paths::of(module);
         let form = |(key, (from, nodes)): (&(&'static str, u16, String), &(u16, Vec<Node>))| NoForm {
@@ -269,7 +270,7 @@ fn apply(cx: &mut Cx<'_>, node: Node, form: Form, next: &OpSchema) -> Result<(),
     Ok(())
 }
 
-/// Whether the next version takes the types that a node has.
+/// True if the next version takes the types that a node has.
 fn types_fit(module: &Module, node: Node, next: &'static OpSchema) -> Result<(), Refused> {
     let data = module.node(node);
     let operands = data.formal_operands().iter().enumerate().map(|(i, v)| (v, next.input(i)));

@@ -1,4 +1,4 @@
-//! What happens to a node in one step of its operator's history.
+//! Change of a node in one step of its operator's history.
 
 use super::cx::{Cx, Refused};
 use ampc_ir::Node;
@@ -23,7 +23,7 @@ pub(super) enum Step {
     ),
     /// Attributes change as data says.
     Form(Form),
-    /// What a function does, and what changes.
+    /// An adapter function, and a description of the change.
     By(Adapter, &'static str),
     /// There is no such node any more; why.
     Missing(&'static str),

@@ -20,7 +20,7 @@ pub enum Target {
     Auto {
         /// The format: f16 or bf16.
         format: DType,
-        /// What the user wants.
+        /// The policy.
         policy: Arc<Policy>,
     },
 }
@@ -93,7 +93,7 @@ fn wanted(module: &Module, format: DType, policy: &Policy) -> Option<u16> {
     wanted
 }
 
-/// Whether the policy lowers operators of this class, or this operator.
+/// True if the policy lowers operators of this class, or this operator.
 fn is_lowered(table: Class, policy: &Policy, module: &Module, node: ampc_ir::Node) -> bool {
     let class = match policy.class_of(&node_key(module, node)) {
         _ if table == Class::Fixed => table,

@@ -17,7 +17,7 @@ use ampc_ir::views::NodeView;
 use ampc_ir::{AttrValue, DType, Inserter, Module, Node, NodeSpec, Value};
 use rustc_hash::FxHashSet;
 
-/// What an accuracy is counted from.
+/// Values from which an accuracy is counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Classes {
     /// The classes that are chosen, i64.
@@ -75,7 +75,7 @@ fn only_classification(module: &Module, loss: Value) -> Option<Node> {
     }
 }
 
-/// Whether a value has elements of an input and no others.
+/// True if a value has elements of an input and no others.
 fn is_of_input(module: &Module, mut value: Value) -> bool {
     loop {
         let Some((node, _)) = module.producer(value) else {

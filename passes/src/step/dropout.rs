@@ -85,7 +85,7 @@ impl Pass for PhiloxDropout {
     }
 }
 
-/// Whether a module may have dropouts that are replaced, as far as that is known without types.
+/// True if a module may have dropouts that are replaced, as far as that is known without types.
 pub fn draws(module: &Module) -> bool {
     module.nodes(module.main()).any(|node| {
         let view = NodeView::new(module, node).filter(|view| view.kind() == OpKind::Dropout);

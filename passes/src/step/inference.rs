@@ -12,7 +12,8 @@
 //! output %y
 //! ```
 //!
-//! 1. Of the outputs those stay that the forward model had, which [`FORWARD`] lists; nodes that lead to none of them go.
+//! 1. The outputs of the forward model stay, which [`FORWARD`] lists; nodes that lead to none of them are
+//!    removed.
 //! 2. Inputs that are read and are states become constants: weights and running statistics with their values, low copies
 //!    with the values of their weights, rounded. The other inputs of the step go.
 //! 3. BatchNormalization uses its running statistics, and Dropout drops nothing.
@@ -64,13 +65,13 @@ pub struct Forward {
 /// The name of the learning rate among the inputs of a step, unless [`Forward::lr`] says another one.
 pub const RATE: &str = "lr";
 
-/// What is left.
+/// The two results of the conversion, for messages.
 const OF: Words = Words { no: "model", yes: "loss" };
 
 /// The pass.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Inference {
-    /// Whether the loss is what stays, with weights as inputs, instead of the forward model.
+    /// True if the loss is what stays, with weights as inputs, instead of the forward model.
     pub of_loss: bool,
 }
 
@@ -95,12 +96,12 @@ pub enum InferenceError {
         "expected a training step, as `ampc train-step` makes it, found a model without the metadata `{METADATA}`"
     )]
     NoStep,
-    /// What the metadata says is not true of the model.
+    /// The metadata contradicts the model.
     #[error("the metadata `{key}` of the step: {problem}")]
     Metadata {
         /// The key.
         key: &'static str,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
     /// It has no loss.
@@ -198,7 +199,7 @@ pub(super) fn note_forward(module: &mut Module, forward: Option<Forward>) {
     }
 }
 
-/// What of a step is the forward model's.
+/// The part of a step that belongs to the forward model.
 ///
 /// # Errors
 /// If the model is no step, or its metadata is damaged.
@@ -248,7 +249,7 @@ fn stop_training(module: &mut Module) {
     }
 }
 
-/// What the running statistics would be next is not asked for any more; readers of it take what they are.
+/// Removes the outputs of a node for the next running statistics; their readers take the current ones.
 fn take_running_statistics(module: &mut Module, node: Node) -> Result<(), ampc_ir::InsertError> {
     for (operand, result) in STATISTICS {
         // A step that may be skipped reads copies.

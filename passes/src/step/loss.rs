@@ -33,7 +33,7 @@ use std::str::FromStr;
 /// Which loss.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LossKind {
-    /// Of class scores.
+    /// Cross entropy of class scores.
     CrossEntropy {
         /// The label that counts for nothing.
         ignore_index: Option<i64>,
@@ -57,7 +57,7 @@ pub enum LossKind {
 }
 
 impl LossKind {
-    /// What it is called.
+    /// The name of the loss.
     fn name(&self) -> &str {
         match self {
             LossKind::Output(_) => "output",
@@ -143,7 +143,7 @@ pub struct Loss {
     pub spec: LossSpec,
     /// The input of targets: one of the model's, or a new one.
     pub target: String,
-    /// Whether it is computed in fp32 whatever the policy says.
+    /// True if it is computed in fp32 whatever the policy says.
     pub keeps_fp32: bool,
 }
 
@@ -186,9 +186,9 @@ pub enum LossError {
         kind: String,
         /// The output.
         of: String,
-        /// What it takes.
+        /// The valid input.
         expected: &'static str,
-        /// What it is.
+        /// The input found.
         found: String,
     },
     /// The input of targets is of another type.
@@ -201,9 +201,9 @@ pub enum LossError {
         kind: String,
         /// The input.
         target: String,
-        /// What it takes.
+        /// The valid input.
         expected: String,
-        /// What it is.
+        /// The input found.
         found: String,
     },
     /// The input that is to be made has no name.
@@ -212,7 +212,7 @@ pub enum LossError {
         /// The loss.
         kind: String,
     },
-    /// What is added does not fit.
+    /// An added node does not fit.
     #[error("the loss cannot be added: {0}")]
     Build(#[from] RuleError),
     /// The function of a custom loss says that it cannot build it, or returns something else.
@@ -220,7 +220,7 @@ pub enum LossError {
     Custom {
         /// The loss.
         kind: String,
-        /// What is wrong.
+        /// The problem.
         what: String,
     },
 }
@@ -321,12 +321,12 @@ impl Loss {
         }
     }
 
-    /// What the nodes of the loss are built with.
+    /// The builder of the nodes of the loss.
     pub(super) fn nodes<'m>(&self, module: &'m mut Module) -> Nodes<'m> {
         Nodes::new(module, None, "in_loss", self.keeps_fp32.then_some(Mark::LOSS))
     }
 
-    /// What to say if a loss that takes scores is to be one of probabilities, and the node that makes these.
+    /// The warning if a loss of scores is given probabilities, and the node that makes the probabilities.
     fn takes_probabilities(&self, module: &Module, prediction: Value) -> Option<(Node, String)> {
         let maker = made_by(module, prediction)?;
         let kind = module.node(maker).schema()?.kind;
@@ -460,7 +460,7 @@ impl Loss {
     }
 }
 
-/// Whether two shapes have as many axes, and no extents that are known to differ: a target [N, 1] of a prediction [N, 2]
+/// True if two shapes have as many axes, and no extents that are known to differ: a target [N, 1] of a prediction [N, 2]
 /// would be broadcast, to a loss that nobody has asked for.
 fn may_be_one_shape(a: Option<&Shape>, b: Option<&Shape>) -> bool {
     let differ = |(a, b): (&Dim, &Dim)| matches!((a.known(), b.known()), (Some(a), Some(b)) if a != b);

@@ -15,7 +15,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// What becomes of a step whose gradients are not finite.
+/// Effect of gradients that are not finite.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnOverflow {
@@ -42,9 +42,9 @@ pub enum Arith {
 pub struct Dynamic {
     /// The scale in the beginning.
     pub init: f64,
-    /// What it is multiplied with to grow.
+    /// The factor by which the scale grows.
     pub growth: f64,
-    /// What it is multiplied with to back off.
+    /// The factor by which the scale backs off.
     pub backoff: f64,
     /// After how many finite steps it grows.
     pub interval: u32,
@@ -54,9 +54,9 @@ pub struct Dynamic {
     pub min: Option<f64>,
     /// It never grows beyond; without it, it grows while it is a finite f32.
     pub max: Option<f64>,
-    /// Whether a step that is not finite sets the count of finite ones back to 0.
+    /// True if a step that is not finite sets the count of finite ones back to 0.
     pub reset_good_on_overflow: bool,
-    /// What becomes of a step that is not finite.
+    /// The effect of gradients that are not finite.
     pub on_overflow: OnOverflow,
     /// How products are computed.
     pub arith: Arith,
@@ -127,7 +127,7 @@ impl Dynamic {
     /// A scaler as JSON has it: all fields by name.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The problem of the text.
     pub fn from_json(text: &str) -> Result<Dynamic, String> {
         let dynamic: Dynamic = serde_json::from_str(text).map_err(|error| error.to_string())?;
         match dynamic.problem() {
@@ -155,7 +155,7 @@ impl Dynamic {
 /// The numbers that can be loss scales.
 const SCALES: &str = "a number that f32 holds and whose reciprocal is finite in f32";
 
-/// Whether a number is a loss scale. Gradients are multiplied with its reciprocal in f32, which is infinite for numbers
+/// True if a number is a loss scale. Gradients are multiplied with its reciprocal in f32, which is infinite for numbers
 /// below 2.94e-39: every step would be skipped.
 fn is_scale(scale: f64) -> bool {
     #[expect(clippy::cast_possible_truncation, reason = "a loss scale is an f32")]
@@ -164,7 +164,8 @@ fn is_scale(scale: f64) -> bool {
 }
 
 impl Scaler {
-    /// Whether a step whose gradients are not finite is skipped as a whole: SGD and running statistics otherwise go on.
+    /// True if a step whose gradients are not finite is skipped as a whole: SGD and running statistics
+    /// otherwise go on.
     pub(super) fn skips(&self) -> bool {
         match self {
             Scaler::None | Scaler::Static(_) => true,

@@ -66,8 +66,9 @@ fn import_ampc(module: &mut Module) {
     }
 }
 
-/// Lets the gradient of a parameter leave the main graph as `NAME.grad`. What has to keep its name leaves as an Identity of
-/// it: an input, a constant, or the gradient of two parameters, such as that of `a` and `b` in `a + b`.
+/// Lets the gradient of a parameter leave the main graph as `NAME.grad`. A value that has to keep its name
+/// leaves as an Identity of it: an input, a constant, or the gradient of two parameters, such as that of `a`
+/// and `b` in `a + b`.
 pub(crate) fn give_gradient(
     module: &mut Module,
     parameter: Value,

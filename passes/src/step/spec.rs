@@ -13,7 +13,7 @@ use std::str::FromStr;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected {expected}, found `{found}`")]
 pub struct SpecError {
-    /// What the parser expected, as it follows `expected` in the message.
+    /// The expected text, as it follows `expected` in the message.
     pub expected: String,
     /// The text it found.
     pub found: String,
@@ -60,7 +60,7 @@ impl<'a> Settings<'a> {
         Ok(Settings { kind, rest })
     }
 
-    /// What is before the colon.
+    /// The text before the colon.
     pub fn kind(&self) -> &'a str {
         self.kind
     }

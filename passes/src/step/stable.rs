@@ -33,7 +33,7 @@ use rustc_hash::FxHashSet;
 /// The pass.
 #[derive(Clone, Copy, Debug)]
 pub struct StableLoss {
-    /// Whether what it makes is computed in fp32 whatever the policy says.
+    /// True if what it makes is computed in fp32 whatever the policy says.
     pub keeps_fp32: bool,
 }
 
@@ -102,7 +102,7 @@ fn is(module: &Module, node: Node, kind: OpKind) -> bool {
     module.node(node).schema().is_some_and(|schema| schema.kind == kind)
 }
 
-/// What a logarithm can be instead.
+/// Stable form of a logarithm.
 enum Form {
     /// −Softplus(−x)
     Sigmoid(Value),
@@ -201,7 +201,7 @@ fn maker(module: &Module, mut value: Value) -> Option<(Node, Value)> {
 /// More ones than this are not read.
 const MOST_ONES: u64 = 1 << 20;
 
-/// Whether a value is 1, as a constant that does not widen what it is broadcast with.
+/// True if a value is 1, as a constant that does not widen what it is broadcast with.
 fn are_ones(module: &Module, value: Value, beside: Value) -> bool {
     let Some(data) = constant_through_identity(module, value) else { return false };
     let shape = module.value(beside).ty.shape();

@@ -1,6 +1,6 @@
 //! The states of a training step: inputs whose next values are outputs, and the list of them in the metadata of the model.
 //!
-//! Of a weight `fc.w` that Adam updates, the metadata [`METADATA`] has
+//! For a weight `fc.w` that Adam updates, the metadata [`METADATA`] has
 //!
 //! ```text
 //! [{"in": "fc.w", "out": "fc.w_next", "kind": "weight"},
@@ -23,7 +23,7 @@ pub const METADATA: &str = "ampc.state";
 /// The key of the model metadata that says which loss scaler a step has.
 pub const SCALER_METADATA: &str = "ampc.loss_scale";
 
-/// What a state is.
+/// Kind of a state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StateKind {

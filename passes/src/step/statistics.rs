@@ -4,9 +4,9 @@
 //! %y, %mean_new, %var_new = BatchNormalization(%x, %scale, %bias, %mean, %var) {training_mode=1}
 //! ```
 //!
-//! `%mean` and `%var` are states, and `%mean_new` and `%var_new` their next values, if they are constants of the main
-//! graph that no other node updates. What cannot be a state stays as it is while the model trains, and is told: the model
-//! would be wrong in inference.
+//! `%mean` and `%var` are states, and `%mean_new` and `%var_new` their next values, if they are constants of
+//! the main graph that no other node updates. Statistics that cannot be states stay unchanged during training,
+//! with a warning: the model would be wrong in inference.
 
 use ampc_ir::op::OpKind;
 use ampc_ir::verify::name_of;
@@ -28,7 +28,7 @@ pub(super) struct Statistics {
 }
 
 impl Statistics {
-    /// Those of the nodes of the main graph that train.
+    /// The statistics of the nodes of the main graph that train.
     pub(super) fn of(module: &Module) -> Statistics {
         let mut found = Statistics::default();
         let mut taken: FxHashSet<Value> = FxHashSet::default();

@@ -62,7 +62,7 @@ pub struct Update {
     pub decay: Vec<(String, f64)>,
     /// Keep fp32 weights even if only a cast to 16 bits reads them.
     pub keeps_master_weights: bool,
-    /// Whether the optimizer writes low copies of weights in fp32.
+    /// True if the optimizer writes low copies of weights in fp32.
     pub writes_low_copies: bool,
 }
 
@@ -188,7 +188,7 @@ pub enum UpdateError {
         /// That of the command.
         flag: &'static str,
     },
-    /// What is added does not fit.
+    /// An added node does not fit.
     #[error("the update cannot be added: {0}")]
     Insert(#[from] InsertError),
     /// The function of a custom optimizer says that it cannot build it, or returns something else.
@@ -198,7 +198,7 @@ pub enum UpdateError {
         name: String,
         /// The parameter.
         parameter: String,
-        /// What is wrong.
+        /// The problem.
         what: String,
     },
 }
@@ -274,7 +274,7 @@ fn warn_of_statistics(module: &Module, cx: &mut PassCx<'_>) {
 const IR_VERSION: i64 = 10;
 
 impl Update {
-    /// Whether the step has an optimizer.
+    /// True if the step has an optimizer.
     fn has_optimizer(&self) -> bool {
         self.optimizer.kind != OptimizerKind::None
     }

@@ -142,7 +142,7 @@ impl Profile {
         serde_json::to_string_pretty(&ProfileJson::of(self)).expect("it has only strings as keys") + "\n"
     }
 
-    /// Whether the profile is the one of its name that comes with ampc.
+    /// True if the profile is the one of its name that comes with ampc.
     pub fn is_preset(&self) -> bool {
         Profile::preset(&self.name).is_ok_and(|preset| preset == *self)
     }
@@ -355,7 +355,7 @@ fn known(word: &str) -> Result<String, String> {
     Ok(op_key(domain, name))
 }
 
-/// What a value of JSON is.
+/// The kind of a JSON value.
 fn what(json: &Value) -> &'static str {
     match json {
         Value::Object(_) => "an object",

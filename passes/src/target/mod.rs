@@ -1,4 +1,4 @@
-//! What a target can do: rates, the price of a launch, and facts about its kernels.
+//! Profiles of targets: rates, the price of a launch, and facts about kernels.
 //!
 //! A *profile* is data, schema `ampc-target/1`, documented in `docs/target.md`. It is one of those that come with
 //! ampc ([`PROFILES`]) or a file of the user's. Every number and every list says where it comes from.
@@ -71,7 +71,7 @@ pub struct OpSet {
 pub const GROUPS: [&str; 3] = ["@products", "@elementwise", "@moves"];
 
 impl OpSet {
-    /// Whether an operator is in it.
+    /// True if an operator is in it.
     pub fn contains(&self, schema: &OpSchema) -> bool {
         let group = match op::work(schema.kind) {
             Work::Product => self.products,
@@ -128,9 +128,9 @@ impl Kernels {
 /// Pairs of operators that are one kernel: a cast between them has no launch, and moves no bytes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fusion {
-    /// What makes the tensor.
+    /// The producers of the tensor.
     pub from: OpSet,
-    /// What reads it.
+    /// The readers of the tensor.
     pub to: OpSet,
     /// A document, or `assumption: …`.
     pub source: String,
@@ -139,9 +139,9 @@ pub struct Fusion {
 /// A target.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Profile {
-    /// What to call it.
+    /// The name of the profile.
     pub name: String,
-    /// What it is.
+    /// A description of the target.
     pub description: String,
     /// Products of matrices: multiplications and additions per microsecond.
     pub matmul: Rates,
@@ -161,7 +161,7 @@ pub struct Profile {
     pub fp32_inside: OpList,
     /// Operators whose result is their operand, read with another shape.
     pub views: OpList,
-    /// What is fused.
+    /// The fusions.
     pub fusions: Vec<Fusion>,
 }
 
@@ -233,22 +233,22 @@ impl Profile {
         }
     }
 
-    /// Whether an operator has a kernel for a format. One that lacks it is run in fp32, between casts.
+    /// True if an operator has a kernel for a format. One that lacks it is run in fp32, between casts.
     pub fn has_kernel(&self, schema: &OpSchema, format: DType) -> bool {
         self.kernels(format).is_none_or(|kernels| kernels.has(schema))
     }
 
-    /// Whether an operator computes in fp32 inside, whatever it reads and writes.
+    /// True if an operator computes in fp32 inside, whatever it reads and writes.
     pub fn is_fp32_inside(&self, schema: &OpSchema) -> bool {
         self.fp32_inside.ops.contains(schema)
     }
 
-    /// Whether the result of an operator is its operand, read with another shape.
+    /// True if the result of an operator is its operand, read with another shape.
     pub fn is_view(&self, schema: &OpSchema) -> bool {
         self.views.ops.contains(schema)
     }
 
-    /// Whether two operators become one kernel, if one reads what the other makes.
+    /// True if two operators become one kernel, if one reads what the other makes.
     pub fn is_fused(&self, from: &OpSchema, to: &OpSchema) -> bool {
         self.fusions.iter().any(|fusion| fusion.from.contains(from) && fusion.to.contains(to))
     }

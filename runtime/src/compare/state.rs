@@ -32,7 +32,7 @@ const LANES: usize = 8;
 /// The bits of a float's exponent: alone they are the power of two that is not more than it.
 const EXPONENT: u64 = 0x7ff << 52;
 
-/// What a block adds to the sums, lane by lane.
+/// Sums of a block, lane by lane.
 #[derive(Default)]
 struct Sums {
     max_abs: [f64; LANES],
@@ -59,13 +59,13 @@ pub(super) struct State<'a> {
     found: Comparison,
     max_ulp: f64,
     pub(super) max_want: f64,
-    /// Whether elements are floats: `max_want` is known before they are compared.
+    /// True if elements are floats: `max_want` is known before they are compared.
     pub(super) is_float: bool,
-    /// Whether an element is wanted that is not finite.
+    /// True if an element is wanted that is not finite.
     wants_special: bool,
-    /// Whether units in the last place are measured.
+    /// True if units in the last place are measured.
     counts_ulps: bool,
-    /// What the sums are of is multiplied by this, so that they are finite where the elements wanted are huge.
+    /// The factor of the summed elements, which keeps the sums finite where the expected elements are huge.
     pub(super) scale: f64,
     sum_error: f64,
     sum_want: f64,
@@ -143,7 +143,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// What a block adds whose elements are all finite and near enough; `None` for others.
+    /// The sums of a block whose elements are all finite and near enough; `None` for other blocks.
     fn sums(&self, format: Format, got: &[f64], want: &[f64]) -> Option<Sums> {
         let step = 2.0 * format.unit_roundoff();
         let least = format.least_spacing() / step;

@@ -23,7 +23,7 @@ pub enum PrepareError {
 }
 
 impl PrepareError {
-    /// Whether the system refused memory.
+    /// True if the system refused memory.
     pub fn is_no_memory(&self) -> bool {
         matches!(self, PrepareError::Constant { error, .. } if error.is_no_memory())
     }
@@ -41,9 +41,9 @@ pub enum ExecuteError {
     Input {
         /// Which of the inputs.
         input: usize,
-        /// What the graph declares.
+        /// The type in the graph.
         expected: String,
-        /// What was given.
+        /// The type given.
         found: String,
     },
     /// The dims of the inputs do not fit the graph.
@@ -109,7 +109,7 @@ pub enum ExecuteError {
 }
 
 impl ExecuteError {
-    /// Whether the system refused memory.
+    /// True if the system refused memory.
     pub fn is_no_memory(&self) -> bool {
         match self {
             ExecuteError::NoMemory { .. } => true,

@@ -1,5 +1,5 @@
-//! What a kernel is: a function from a [`Site`] (a node with what is known of its operands) to a [`Prepared`], which
-//! computes the results from [`Io`] as often as it is asked to.
+//! A kernel: a function from a [`Site`] (a node with the facts about its operands) to a [`Prepared`], which
+//! computes the results from [`Io`] any number of times.
 //!
 //! A kernel says nothing of shapes: those of the results come from inference, before or while the graph runs. It
 //! reads attributes and operands that are parameters (axes, sizes) when it is prepared, through the views that
@@ -30,20 +30,20 @@ pub enum KernelError {
     /// There is no kernel for it.
     #[error("the CPU backend does not support {0}")]
     Unsupported(String),
-    /// What an operand holds makes no sense.
+    /// The content of an operand is invalid.
     #[error("expected {expected}, found {found}")]
     Value {
-        /// What the operator asks for.
+        /// The value that the operator requires.
         expected: String,
-        /// What is there.
+        /// The value found.
         found: String,
     },
     /// It would take more than it may.
     #[error("expected at most {limit}, found {found}")]
     Limit {
-        /// What may be taken.
+        /// The limit.
         limit: String,
-        /// What would be.
+        /// The size required.
         found: String,
     },
     /// Something is known only while the graph runs.
@@ -52,7 +52,7 @@ pub enum KernelError {
 }
 
 impl KernelError {
-    /// Whether the system refused memory.
+    /// True if the system refused memory.
     pub fn is_no_memory(&self) -> bool {
         matches!(self, KernelError::Host(error) if error.is_no_memory())
     }
@@ -69,7 +69,7 @@ pub(crate) type Result<T, E = KernelError> = std::result::Result<T, E>;
 /// Makes the kernel of a node.
 pub(crate) type Prepare = fn(&Site<'_>) -> Result<Prepared>;
 
-/// What a prepared kernel does each time.
+/// The function that a prepared kernel runs each time.
 pub(crate) type Run = Box<dyn Fn(&mut Io<'_>) -> Result<()> + Send + Sync>;
 
 /// A kernel that is ready to run, and what it needs for that.
@@ -124,12 +124,12 @@ impl Site<'_> {
         self.view.kind()
     }
 
-    /// Whether operand `i` is there.
+    /// True if operand `i` is there.
     pub(crate) fn has(&self, i: usize) -> bool {
         self.view.has(i)
     }
 
-    /// Whether result `j` is asked for.
+    /// True if result `j` is asked for.
     pub(crate) fn wants(&self, j: usize) -> bool {
         self.results.get(j).is_some_and(Option::is_some)
     }
@@ -214,7 +214,7 @@ pub(crate) struct Io<'a> {
 }
 
 impl<'a> Io<'a> {
-    /// Whether operand `i` is there. One that is computed in place is.
+    /// True if operand `i` is there. One that is computed in place is.
     pub(crate) fn has(&self, i: usize) -> bool {
         self.taken.iter().any(|&(_, operand)| operand == i)
             || self.operands.get(i).is_some_and(Option::is_some)
@@ -241,17 +241,17 @@ impl<'a> Io<'a> {
         self.tensor(i)?.bytes().ok_or_else(|| OpError::operand(i, "numbers", "strings").into())
     }
 
-    /// Whether result `j` has the bytes of an operand before it is written.
+    /// True if result `j` has the bytes of an operand before it is written.
     pub(crate) fn is_in_place(&self, j: usize) -> bool {
         self.taken.iter().any(|&(result, _)| result == j)
     }
 
-    /// Whether result `j` is asked for.
+    /// True if result `j` is asked for.
     pub(crate) fn wants(&self, j: usize) -> bool {
         !matches!(self.results.get(j), None | Some(Out::Absent))
     }
 
-    /// Whether the kernel says itself what result `j` is, with [`emit`](Self::emit).
+    /// True if the kernel says itself what result `j` is, with [`emit`](Self::emit).
     pub(crate) fn is_free(&self, j: usize) -> bool {
         matches!(self.results.get(j), Some(Out::Free(_)))
     }

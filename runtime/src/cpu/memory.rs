@@ -18,8 +18,7 @@ pub fn available_memory() -> u64 {
     system.into_iter().chain(group).chain(left_of_limit()).min().unwrap_or(OTHERWISE)
 }
 
-/// What a control group has taken and cannot give back: without the pages of files that are kept in case they are read again,
-/// as `memory.stat` counts them.
+/// The memory that a control group uses and cannot give back: without the page cache, by `memory.stat`.
 fn taken_of_group(current: u64, stat: &str) -> u64 {
     let counted = |name: &str| {
         let line = stat.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -28,8 +27,8 @@ fn taken_of_group(current: u64, stat: &str) -> u64 {
     current.saturating_sub(counted("active_file")).saturating_sub(counted("inactive_file"))
 }
 
-/// What is left of the limit of the address space of the process (`ulimit -v`); `None` if there is no limit, or
-/// the system does not tell. Stacks of threads count whole, used or not.
+/// The bytes left of the limit of the address space of the process (`ulimit -v`); `None` if there is no limit,
+/// or the system does not tell. Stacks of threads count whole, used or not.
 pub fn left_of_limit() -> Option<u64> {
     let limit = of_limits(&fs::read_to_string("/proc/self/limits").ok()?)?;
     let taken = of_status(&fs::read_to_string("/proc/self/status").ok()?).unwrap_or(0);

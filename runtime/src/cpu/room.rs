@@ -95,7 +95,7 @@ impl FirstError {
         }
     }
 
-    /// Whether a piece of work failed.
+    /// True if a piece of work failed.
     pub(crate) fn is_there(&self) -> bool {
         self.0.get().is_some()
     }

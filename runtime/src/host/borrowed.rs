@@ -15,7 +15,7 @@ pub struct TensorRef<'a> {
     pub(super) dtype: DType,
     pub(super) dims: &'a [u64],
     pub(super) elements: ElementsRef<'a>,
-    /// What a copy that owns its elements can share, if there is such a thing.
+    /// The elements that a copy can share, if an owner exists.
     pub(super) owner: Option<&'a Elements>,
 }
 

@@ -20,7 +20,7 @@ pub enum HostError {
     /// The tensor has more bytes than it may have.
     #[error("expected at most {limit} bytes, found a tensor of {dtype}{dims:?}")]
     Limit {
-        /// What it may have.
+        /// The limit.
         limit: u64,
         /// Element type.
         dtype: DType,
@@ -30,15 +30,15 @@ pub enum HostError {
     /// The states of a graph have more bytes together than they may have.
     #[error("expected at most {limit} bytes, found {bytes} of all states")]
     States {
-        /// What they may have.
+        /// The limit.
         limit: u64,
-        /// What they have.
+        /// The bytes found.
         bytes: u64,
     },
     /// The system has no memory for a list that a tensor is made from, or for a buffer that it is read with.
     #[error("the system has no {bytes} bytes of memory")]
     NoMemory {
-        /// What was asked for.
+        /// The bytes requested.
         bytes: u64,
     },
     /// The number of strings is not what the dims ask for.
@@ -62,7 +62,7 @@ pub enum HostError {
     /// A view does not fit the element type.
     #[error("a tensor of {found} cannot be viewed as {view}")]
     View {
-        /// What was asked for.
+        /// The requested view.
         view: &'static str,
         /// Element type of the tensor.
         found: DType,
@@ -70,7 +70,7 @@ pub enum HostError {
 }
 
 impl HostError {
-    /// Whether the system refused memory.
+    /// True if the system refused memory.
     pub fn is_no_memory(&self) -> bool {
         match self {
             HostError::OutOfMemory { .. } | HostError::NoMemory { .. } => true,

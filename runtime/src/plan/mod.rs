@@ -9,10 +9,10 @@
 //!   operand, and a result computed in place takes those of an operand that nobody reads afterwards.
 //! - Storages live from the step that writes them to the last that reads one of their values; scratch memory lives
 //!   for one step. Storages that live at the same time do not overlap (`plan/arena.rs` lays them out).
-//! - A state keeps its storage from run to run. Those of all states are the beginning of the arena, in the order of the
-//!   states, so that plans for other dims have them at the same offsets. Its next value is computed in place of it if everything else reads it
-//!   before; if not, it is copied there when all steps are done.
-//!   One whose size is not known, or changes, is *moved*: whoever runs the graph keeps it.
+//! - A state keeps its storage from run to run. States are at the beginning of the arena, in their order, so
+//!   that plans for other dims have them at the same offsets. Its next value is computed in place of it if
+//!   everything else reads it before; if not, it is copied there when all steps are done. One whose size is not
+//!   known, or changes, is *moved*: whoever runs the graph keeps it.
 //! - A value whose dims are known only once it is there, and what is no tensor of numbers, is on the *heap*.
 //!
 //! Every graph has a plan of its own: that of a body is used for every iteration, that of a function for every call.
@@ -30,7 +30,7 @@ use arena::{ALIGNMENT, Request};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
-/// What a backend says of a node before it is planned.
+/// Requirements of a backend for a node, before it is planned.
 #[derive(Clone, Debug, Default)]
 pub struct Needs {
     /// Bytes it needs for itself while it runs.
@@ -39,11 +39,11 @@ pub struct Needs {
     pub in_place: SmallVec<[usize; 2]>,
     /// Other results, each with the operand in whose place it can compute it.
     pub others_in_place: SmallVec<[(usize, usize); 2]>,
-    /// Whether its first result has the bytes of its first operand: nothing is computed.
+    /// True if its first result has the bytes of its first operand: nothing is computed.
     pub view: bool,
-    /// Whether its results are owned by the backend and not in the arena: those of nodes with bodies.
+    /// True if its results are owned by the backend and not in the arena: those of nodes with bodies.
     pub on_heap: bool,
-    /// Whether its results are there already: they depend on constants alone.
+    /// True if its results are there already: they depend on constants alone.
     pub is_constant: bool,
 }
 
@@ -54,7 +54,7 @@ pub struct GraphPlan {
     pub graph: GraphId,
     /// Its values: inputs, captures, constants, and results in program order.
     pub values: Vec<Planned>,
-    /// What is computed, in order.
+    /// The steps, in order.
     pub steps: Vec<Step>,
     /// Its outputs, as indices of `values`.
     pub outputs: Vec<u32>,
@@ -76,7 +76,7 @@ pub struct State {
     pub now: u32,
     /// Its next value.
     pub next: u32,
-    /// Whether the next value has to be copied into the place of the input when all steps are done.
+    /// True if the next value has to be copied into the place of the input when all steps are done.
     pub copied: bool,
 }
 
@@ -94,7 +94,7 @@ pub struct Planned {
 /// Where the bytes of a value are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
-    /// Whoever runs the graph has them: formal input `i`.
+    /// The caller's value of formal input `i`.
     Input(u32),
     /// An operand of the owning node has them.
     Capture(u32),
@@ -126,7 +126,7 @@ pub struct Step {
     pub results: SmallVec<[Option<u32>; 2]>,
     /// Results that are computed in the place of operands: which result, and which operand.
     pub in_place: SmallVec<[(usize, usize); 3]>,
-    /// Whether nothing is computed: the first result is a view of the first operand.
+    /// True if nothing is computed: the first result is a view of the first operand.
     pub view: bool,
     /// Its scratch memory in the arena: offset and bytes.
     pub scratch: (usize, usize),
@@ -135,7 +135,7 @@ pub struct Step {
 }
 
 impl Step {
-    /// Whether a result is computed in the place of operand `slot`, which is not read by itself then.
+    /// True if a result is computed in the place of operand `slot`, which is not read by itself then.
     pub fn takes(&self, slot: usize) -> bool {
         self.in_place.iter().any(|&(_, operand)| operand == slot)
     }
@@ -263,8 +263,8 @@ fn schedule(module: &Module, graph: GraphId, index: &Index, n_values: usize, roo
     steps
 }
 
-/// The last step that reads each value; `roots` are read when all steps are done. What nobody reads ends where it is
-/// made.
+/// The last step that reads each value; `roots` are read when all steps are done. The last read of a value
+/// without readers is the step that makes it.
 fn last_reads(steps: &[Step], n_values: usize, roots: &[u32]) -> Vec<usize> {
     let mut last = vec![0; n_values];
     for (at, step) in steps.iter().enumerate() {
@@ -318,7 +318,7 @@ impl Planner {
         }
     }
 
-    /// Whether `result` is the next value of the state in `storage` and nothing reads that after step `at`.
+    /// True if `result` is the next value of the state in `storage` and nothing reads that after step `at`.
     fn ends_state(&self, at: usize, result: usize, storage: usize) -> bool {
         let is_next = self.of_next.get(&result).is_some_and(|storages| storages.contains(&storage));
         is_next && self.storages[storage].read <= at

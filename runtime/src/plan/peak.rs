@@ -1,4 +1,4 @@
-//! What an arena takes, and for what: the bytes that live at its fullest step.
+//! Peak of an arena: the bytes that are live at its fullest step, by use.
 
 use super::{GraphPlan, Place};
 use ampc_ir::DType;
@@ -15,7 +15,7 @@ pub struct Peak {
     pub by_dtype: BTreeMap<DType, usize>,
     /// Scratch memory of the step.
     pub scratch: usize,
-    /// What nothing uses at that step: gaps, and the ends of storages, which are rounded up.
+    /// The bytes that are unused at that step: gaps, and the ends of storages, which are rounded up.
     pub unused: usize,
 }
 
@@ -28,7 +28,7 @@ struct Range {
 }
 
 impl GraphPlan {
-    /// What the arena takes, by the step at which most bytes live; `None` if there is none.
+    /// The peak of the arena: the step at which most bytes are live; `None` without steps.
     pub fn peak(&self) -> Option<Peak> {
         let ranges = self.ranges();
         let mut change = vec![0isize; self.steps.len() + 1];
@@ -53,7 +53,8 @@ impl GraphPlan {
         Some(Peak { bytes, step, by_dtype, scratch, unused: bytes.saturating_sub(live) })
     }
 
-    /// What lives in the arena: values that share bytes one after the other, views and results in place, are one range.
+    /// The live ranges of the arena: values that share bytes one after the other, views and results in place,
+    /// are one range.
     fn ranges(&self) -> Vec<Range> {
         let Some(end) = self.steps.len().checked_sub(1) else { return Vec::new() };
         let mut lives = vec![None; self.values.len()];

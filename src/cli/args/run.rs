@@ -1,4 +1,4 @@
-//! What `ampc run` and `ampc verify` accept: values for the inputs of models, and limits.
+//! Arguments of `ampc run` and `ampc verify`: values for the inputs of models, and limits.
 
 use clap::{ArgGroup, Args};
 use std::path::PathBuf;
@@ -80,7 +80,7 @@ pub(crate) struct DataArgs {
     pub(crate) dim: Vec<(String, u64)>,
 }
 
-/// What a run may take.
+/// Limits of a run.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Limits")]
 pub(crate) struct LimitArgs {
@@ -93,14 +93,14 @@ pub(crate) struct LimitArgs {
 }
 
 impl LimitArgs {
-    /// Whether any of them was given.
+    /// True if any of these arguments was given.
     pub(crate) fn is_given(&self) -> bool {
         self.max_iterations.is_some() || self.time_limit.is_some()
     }
 }
 
 impl DataArgs {
-    /// Whether any of them was given.
+    /// True if any of these arguments was given.
     pub(crate) fn is_given(&self) -> bool {
         self.inputs.is_some() || self.random.is_some() || !self.dim.is_empty()
     }

@@ -1,4 +1,4 @@
-//! What `ampc train` accepts.
+//! Arguments of `ampc train`.
 
 use super::spec;
 use ampc::execute::training::Schedule;
@@ -36,7 +36,7 @@ pub(crate) struct TrainArgs {
     pub(crate) device: String,
 }
 
-/// What is trained on.
+/// Arguments that choose the training data.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Data")]
 pub(crate) struct SampleArgs {
@@ -53,7 +53,8 @@ pub(crate) struct SampleArgs {
     /// Take samples in the order of the data
     #[arg(long)]
     pub(crate) no_shuffle: bool,
-    /// What becomes of the samples of an epoch that are fewer than a batch [default: keep, if the step takes any number]
+    /// Handling of the last samples of an epoch if they do not fill a batch [default: keep, if the step takes
+    /// any batch size]
     #[arg(long, value_enum, value_name = "WHAT")]
     pub(crate) last: Option<LastArg>,
     /// Samples to evaluate the loss on, and the accuracy of a classification, with BatchNormalization and dropouts as in
@@ -82,7 +83,7 @@ pub(crate) struct LoopArgs {
     pub(crate) lr: Option<Schedule>,
 }
 
-/// What comes out.
+/// Arguments that name the outputs of training.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct TrainOutputArgs {
@@ -107,7 +108,7 @@ pub(crate) struct TrainOutputArgs {
     pub(crate) print_every: Option<u64>,
 }
 
-/// What becomes of samples that are fewer than a batch.
+/// Handling of the last samples of an epoch if they do not fill a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LastArg {
     /// They are a smaller batch

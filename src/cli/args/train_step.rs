@@ -1,4 +1,4 @@
-//! What `ampc train-step` accepts.
+//! Arguments of `ampc train-step`.
 
 use super::{DebugArgs, PrecisionArgs, WriteArgs, spec};
 use ampc::passes::step::Optimizer;
@@ -46,7 +46,7 @@ pub(crate) struct TrainStepArgs {
     pub(crate) debug: DebugArgs,
 }
 
-/// What a step does.
+/// Arguments that describe the training step.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Training")]
 pub(crate) struct StepArgs {
@@ -57,7 +57,7 @@ pub(crate) struct StepArgs {
     /// The input of targets: one of the model's, or a new one
     #[arg(long, value_name = "NAME", default_value = "target")]
     pub(crate) target_input: String,
-    /// Whether the loss is computed in fp32, or as the policy says
+    /// Precision of the loss: fp32, or as the policy decides
     #[arg(long, value_enum, value_name = "PRECISION", default_value = "fp32")]
     pub(crate) loss_precision: LossPrecisionArg,
     /// sgd[:momentum=X,dampening=X,nesterov=1], adam or adamw[:beta1=X,beta2=X,eps=X,mode=hf], each with
@@ -86,7 +86,7 @@ pub(crate) struct StepArgs {
     /// Leave parameters alone that the loss does not depend on, instead of refusing the model
     #[arg(long)]
     pub(crate) freeze_unused: bool,
-    /// What is computed again for gradients instead of kept, where that lowers the peak of memory
+    /// Activations to recompute for gradients instead of keeping them, where that lowers the peak memory
     #[arg(long, value_enum, value_name = "WHAT", default_value = "cheap")]
     pub(crate) recompute: RecomputeArg,
     /// The seed of dropouts in the state that the step begins with
@@ -94,7 +94,7 @@ pub(crate) struct StepArgs {
     pub(crate) dropout_seed: u64,
 }
 
-/// What is computed again for gradients.
+/// Activations to recompute for gradients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum RecomputeArg {
     /// Nothing: activations are kept

@@ -22,7 +22,7 @@ pub(super) struct Log {
 /// No line of a log is longer.
 const LONGEST: u64 = 1 << 20;
 
-/// What the first line of a log says.
+/// The schema that the first line of a log names.
 const SCHEMA: &str = "ampc-train-log/1";
 
 /// The name of the log in a folder.
@@ -111,7 +111,7 @@ impl Log {
         self.last
     }
 
-    /// Whether it has an evaluation after this step.
+    /// True if it has an evaluation after this step.
     pub(super) fn has_evaluation(&self, step: u64) -> bool {
         self.evaluated == Some(step)
     }

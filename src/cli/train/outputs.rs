@@ -1,4 +1,4 @@
-//! What a training writes: where it may be written, before any work is done for it.
+//! Outputs of training, whose paths are checked before any work is done.
 
 use super::log::{self, Log};
 use crate::cli::args::TrainArgs;
@@ -9,7 +9,7 @@ use ampc::onnx::bytes::SourceBytes;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Whether two paths lead to one file.
+/// True if two paths lead to one file.
 pub(super) fn is_same(a: &Path, b: &Path) -> bool {
     // Of a file that is not there yet, the folder is.
     let canonical = |path: &Path| {

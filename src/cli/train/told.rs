@@ -1,4 +1,4 @@
-//! What a training says on the terminal: before it begins, after steps, and at the end.
+//! Messages of training on the terminal: before the first step, after steps, and at the end.
 
 use super::Session;
 use super::log::Log;
@@ -126,7 +126,7 @@ impl Session<'_> {
         self.show(&text)
     }
 
-    /// What was done, when it is done.
+    /// The summary of a finished training run.
     pub(super) fn summary(&self) -> String {
         let (position, trainer) = (self.training.position(), self.training.trainer());
         let mut text = String::new();
@@ -165,7 +165,7 @@ impl Session<'_> {
 /// Columns of a line.
 pub(super) const WIDTH: usize = 12;
 
-/// What an evaluation found.
+/// The result of an evaluation as text.
 pub(super) fn told_of(found: Evaluated) -> String {
     let accuracy = found.accuracy.map(|accuracy| format!(", accuracy {}", digits(accuracy)));
     format!("loss {}{}", digits(found.loss), accuracy.unwrap_or_default())

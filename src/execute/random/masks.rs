@@ -5,16 +5,16 @@ use ampc_runtime::float::Format;
 
 /// The rows of a mask: what stands along its last axis.
 ///
-/// Of a row of `n > 1` elements `1 + (w · (n div 2)) div 2^32` are not seen: those at its end if the number of the row
-/// and of the draw are both even or both odd, those at its beginning otherwise.
+/// In a row of `n > 1` elements, `1 + (w · (n div 2)) div 2^32` elements are hidden: at the end of the row if
+/// the numbers of the row and of the draw are both even or both odd, at its beginning otherwise.
 #[derive(Clone, Copy)]
 pub(super) struct Rows<'a> {
     pub(super) dims: &'a [u64],
     pub(super) draw: u32,
 }
 
-/// What is added where nothing is to be seen, in each draw: what fits in 16 bits, what does not fit in f16, and the
-/// lowest number of all.
+/// The value that an additive mask has at hidden positions, in each draw: a value that fits in 16 bits, a value
+/// that overflows in f16, and the lowest f32.
 const UNSEEN: [f32; 3] = [-1e4, -1e9, f32::MIN];
 
 /// In the last draw the first of every so many queries sees nothing.
@@ -31,7 +31,7 @@ impl Rows<'_> {
         if width < 2 { 0 } else { 1 + u64::try_from(more).unwrap_or(0) }
     }
 
-    /// Whether each element is seen, row by row.
+    /// For each element, true if it is visible, row by row.
     pub(super) fn seen(self, mut word: impl FnMut() -> u32) -> impl Iterator<Item = bool> {
         let (width, draw) = (self.width(), u64::from(self.draw));
         (0u64..).flat_map(move |row| {
@@ -41,9 +41,9 @@ impl Rows<'_> {
         })
     }
 
-    /// What is added to scores, row by row: 0 where something is seen. In the last draw the first of every eight queries
-    /// (the axis before the last, of masks of three axes and more) sees nothing at all, as what pads a text from the
-    /// left does under a causal mask.
+    /// Additive mask for scores, row by row: 0 at visible positions. In the last draw the first of every eight
+    /// queries (the axis before the last, of masks of three axes and more) sees nothing at all, as what pads a
+    /// text from the left does under a causal mask.
     pub(super) fn additive(self, dtype: DType, word: impl FnMut() -> u32) -> impl Iterator<Item = f32> {
         let width = self.width().max(1);
         let queries = match self.dims {

@@ -1,4 +1,4 @@
-//! What inputs are for, as far as their names and the graph say.
+//! Roles of inputs, inferred from their names and from the graph.
 
 use crate::execute::input_names;
 use ampc_ir::attr::AttrValue;
@@ -12,7 +12,8 @@ use rustc_hash::FxHashSet;
 pub(crate) enum Role {
     /// Nothing is known of it: any float; of integers a flag, or what a pixel is.
     Any,
-    /// What is seen is 1, what is not 0: `mask` is in its name, or it says what goes into a Softmax.
+    /// Mask with 1 for visible and 0 for hidden: its name contains `mask`, or it selects the scores of a
+    /// Softmax.
     Mask,
     /// It is added to scores before a Softmax: what is seen is 0, what is not a large negative number.
     Additive,
@@ -41,7 +42,7 @@ impl Role {
     }
 }
 
-/// What each input is for, in a module whose values have their types.
+/// The role of each input, in a module whose values have their types.
 pub(crate) fn roles(module: &Module) -> Vec<Role> {
     let inputs = module.graph(module.main()).inputs();
     let names = input_names(module);
@@ -71,7 +72,7 @@ fn role(module: &Module, input: Value, name: &str) -> Role {
     found.or_else(masked).unwrap_or(Role::Any)
 }
 
-/// What the nodes take an input for that get its elements unchanged.
+/// The role of an input by the nodes that read its elements unchanged.
 fn role_by_use(module: &Module, input: Value) -> Option<Role> {
     let mut found: Option<Role> = None;
     each_use(module, vec![input], |node, slot| {
@@ -83,7 +84,8 @@ fn role_by_use(module: &Module, input: Value) -> Option<Role> {
     found
 }
 
-/// Visits all uses of values, and of those that have their elements. What `visit` gives is followed as well.
+/// Visits all uses of values, and of those that have their elements. Values that `visit` returns are followed
+/// as well.
 fn each_use(module: &Module, mut work: Vec<Value>, mut visit: impl FnMut(Node, u32) -> Option<Value>) {
     let mut seen: FxHashSet<Value> = FxHashSet::default();
     while let Some(value) = work.pop() {
@@ -97,8 +99,9 @@ fn each_use(module: &Module, mut work: Vec<Value>, mut visit: impl FnMut(Node, u
     }
 }
 
-/// Whether all that is done with an input is to add it to what nodes compute on the way to a Softmax: once the sum is
-/// made, it may be scaled, bounded and moved. Of one that is a mask by its name some of it is enough.
+/// True if all that is done with an input is to add it to what nodes compute on the way to a Softmax: once the
+/// sum is made, it may be scaled, bounded and moved. An input that is a mask by its name needs only a part of
+/// this evidence.
 fn is_added_to_scores(module: &Module, input: Value, is_named: bool) -> bool {
     let mut sums: Vec<Value> = Vec::new();
     let (mut is_given, mut elsewhere) = (false, false);
@@ -132,8 +135,8 @@ fn is_added_to_scores(module: &Module, input: Value, is_named: bool) -> bool {
     to_scores && is_alone && (all || is_named)
 }
 
-/// Whether flags or integers choose what goes into a Softmax: as the condition of a Where, or made into a mask that is
-/// added.
+/// True if flags or integers select the scores of a Softmax: as the condition of a Where, or converted into an
+/// additive mask.
 fn chooses_scores(module: &Module, input: Value) -> bool {
     let mut chosen: Vec<Value> = Vec::new();
     let is_flag = module.value(input).ty.element_dtype() == Some(DType::Bool);
@@ -155,7 +158,7 @@ fn chooses_scores(module: &Module, input: Value) -> bool {
     is_flag && chosen.into_iter().any(|value| given(value) || reaches_softmax(module, value))
 }
 
-/// Whether a value goes into a Softmax after nothing but sums, scales, bounds and moves.
+/// True if a value goes into a Softmax after nothing but sums, scales, bounds and moves.
 fn reaches_softmax(module: &Module, value: Value) -> bool {
     let mut reaches = false;
     each_use(module, vec![value], |node, slot| {
@@ -177,7 +180,7 @@ fn reaches_softmax(module: &Module, value: Value) -> bool {
     reaches
 }
 
-/// Whether all that an operator does with an operand is to move it.
+/// True if all that an operator does with an operand is to move it.
 fn moves_whole(kind: OpKind, slot: u32) -> bool {
     ampc_ir::op::moves(kind, slot as usize).is_some()
 }
@@ -191,7 +194,7 @@ fn stricter(old: Option<Role>, new: Role) -> Role {
     }
 }
 
-/// What a node takes an operand for.
+/// The role that a node gives to an operand.
 fn role_at(module: &Module, node: Node, slot: u32) -> Option<Role> {
     let data = module.node(node);
     let kind = data.schema()?.kind;

@@ -92,13 +92,13 @@ type Counts = BTreeMap<String, usize>;
 
 /// The arrays that were found.
 pub(super) struct Arrays {
-    /// Those of inputs, by name.
+    /// The arrays of each input, by name.
     pub(super) by_name: BTreeMap<String, Vec<Array>>,
     /// The names of those of no input.
     pub(super) unread: Vec<String>,
     /// The files.
     pub(super) files: Vec<Arc<SourceBytes>>,
-    /// Those of them that samples are read from batch by batch.
+    /// The files from which samples are read batch by batch.
     pub(super) streamed: Vec<Arc<SourceBytes>>,
     pub(super) is_npz: bool,
     /// How many bytes more may be held in memory.
@@ -327,7 +327,7 @@ fn ending(path: &Path) -> String {
     path.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase()
 }
 
-/// Whether a folder has `input_0.pb`.
+/// True if a folder has `input_0.pb`.
 fn is_set(path: &Path) -> bool {
     path.join("input_0.pb").is_file()
 }

@@ -4,7 +4,7 @@ use crate::error::{Error, Finding};
 use ampc_ir::random::{philox4x32, words};
 use std::ops::Range;
 
-/// What to do with the last samples of an epoch if they do not fill a batch.
+/// Handling of the last samples of an epoch if they do not fill a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Incomplete {
     /// They are a smaller batch.

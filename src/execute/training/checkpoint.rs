@@ -37,7 +37,7 @@ pub struct Position {
     pub samples: u64,
     /// The seed of their order; none if it is that of the data.
     pub seed: Option<u64>,
-    /// Whether an epoch leaves out samples that are fewer than a batch.
+    /// True if an epoch leaves out samples that are fewer than a batch.
     pub drops_incomplete: bool,
 }
 
@@ -55,7 +55,7 @@ impl Position {
         }
     }
 
-    /// What contradicts itself, as in a file that was edited or damaged: what was expected, and what was found.
+    /// A contradiction within the position, as in a file that was edited or damaged: expected and found.
     fn contradiction(&self) -> Option<String> {
         let Position { step, skipped, steps, batch, samples, .. } = self;
         if step > steps {
@@ -127,8 +127,8 @@ impl Checkpoint {
     }
 }
 
-/// Writes the state of a trainer and where the training stands to a file, whole or not at all. What is there before is
-/// replaced if `force` is set. Returns how many bytes it has.
+/// Writes the state of a trainer and where the training stands to a file, whole or not at all. An existing file
+/// is replaced if `force` is set. Returns how many bytes it has.
 pub(super) fn save(trainer: &Trainer, position: &Position, path: &Path, force: bool) -> Result<u64, Error> {
     trainer.refuse_unusable()?;
     let views = trainer.state_views();

@@ -65,9 +65,10 @@ pub(super) struct Piece {
 }
 
 impl Dataset {
-    /// Opens the samples of the inputs `wanted` of a module: of an `.npz` or `.safetensors` file, of all such files of a
-    /// folder, in the order of their names with digits as numbers, or of a folder of test data, whose data sets are samples one after the other.
-    /// What takes more than `most` bytes in memory is an error.
+    /// Opens the samples of the inputs `wanted` of a module: of an `.npz` or `.safetensors` file, of all such
+    /// files of a folder, in the order of their names with digits as numbers, or of a folder of test data,
+    /// whose data sets are samples one after the other. Data that takes more than `most` bytes in memory is an
+    /// error.
     ///
     /// # Errors
     /// If nothing is there, it cannot be read, or does not fit the inputs: all that it does not fit.
@@ -280,7 +281,7 @@ impl Dataset {
     }
 }
 
-/// What a step takes in a batch, but for the learning rate.
+/// The inputs that a step takes from a batch, without the learning rate.
 fn wanted_by(trainer: &Trainer) -> Vec<String> {
     let wanted = trainer.batch_inputs().filter(|name| Some(*name) != trainer.lr_input());
     wanted.map(str::to_owned).collect()

@@ -15,14 +15,14 @@ use ampc_runtime::{Cpu, DataRef, Executable, HostTensor};
 use rustc_hash::FxHashMap;
 use std::path::Path;
 
-/// What evaluates the loss of a step, with the weights of a [`Trainer`] where they are, BatchNormalization with running
+/// Evaluates the loss of a step with the current weights of a [`Trainer`], BatchNormalization with running
 /// statistics, and no dropout.
 pub struct Evaluation {
     executable: Executable,
     /// The names of its inputs.
     inputs: Vec<String>,
     reader: BatchReader,
-    /// Whether the classes that are chosen, and those of the labels, are outputs after the loss.
+    /// True if the classes that are chosen, and those of the labels, are outputs after the loss.
     has_classes: bool,
     /// The label that counts for nothing.
     ignored: Option<i64>,

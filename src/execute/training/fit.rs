@@ -1,4 +1,4 @@
-//! Whether arrays fit the inputs of a step: element types, dims, and as many samples for all.
+//! Check that arrays fit the inputs of a step: element types, dims, and the same number of samples.
 
 use super::super::inputs::{InputProblem, describe, help_of_type, io_error};
 use super::arrays::Array;
@@ -9,7 +9,7 @@ use ampc_passes::suggest::{did_you_mean, nearest};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What is wrong with the arrays for the inputs of a module: all of it.
+/// All problems with the arrays for the inputs of a module.
 pub(super) struct Problems<'a> {
     pub(super) module: &'a Module,
     pub(super) unread: &'a [String],
@@ -219,7 +219,7 @@ impl Problems<'_> {
 /// So many samples can be counted in f64, and their bytes in u64.
 const MOST_SAMPLES: u64 = 1 << 53;
 
-/// Whether an array has the element type of an input, and its dims but for the first.
+/// True if an array has the element type of an input, and its dims but for the first.
 fn fits(array: &Array, ty: &Type) -> bool {
     let dims = ty.shape().and_then(Shape::dims).is_none_or(|dims| {
         let mut inner = dims.iter().zip(&array.dims).skip(1);
@@ -229,7 +229,7 @@ fn fits(array: &Array, ty: &Type) -> bool {
     ty.dtype() == Some(array.dtype) && dims
 }
 
-/// Whether arrays have the same bytes, as one that is no list of samples has in every file.
+/// True if arrays have the same bytes, as one that is no list of samples has in every file.
 fn are_alike(arrays: &[Array]) -> Result<bool, Error> {
     let [first, others @ ..] = arrays else { return Ok(true) };
     let bytes = first.byte_len();

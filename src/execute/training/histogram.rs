@@ -1,8 +1,8 @@
 //! How large gradients are: histograms of the exponents of their elements.
 //!
-//! Whether fp16 holds the gradients of a model, and with which loss scale, shows in the share of their elements that are
-//! below 2⁻²⁴, fp16's smallest number (Micikevicius et al., "Mixed Precision Training", arXiv 1710.03740, figure 3); those of at
-//! most 2⁻²⁵ are rounded to 0.
+//! The share of gradient elements below 2⁻²⁴, the smallest fp16 number, shows if fp16 holds the gradients of a
+//! model, and with which loss scale (Micikevicius et al., "Mixed Precision Training", arXiv 1710.03740, figure
+//! 3); elements of at most 2⁻²⁵ are rounded to 0.
 
 use crate::execute::trainer::Trainer;
 use ampc_ir::module::Def;
@@ -107,14 +107,14 @@ enum Kind {
 #[derive(Debug)]
 pub struct GradientHistograms {
     kinds: FxHashMap<(Node, usize), Kind>,
-    /// Of the gradients of weights.
+    /// Histogram of the gradients of weights.
     pub weights: Log2Histogram,
-    /// Of the gradients of activations.
+    /// Histogram of the gradients of activations.
     pub activations: Log2Histogram,
 }
 
 impl GradientHistograms {
-    /// Of the gradients of a trainer's step.
+    /// Empty histograms for the gradients of a trainer's step.
     pub fn new(trainer: &Trainer) -> GradientHistograms {
         let step = trainer.module();
         let main = step.main();

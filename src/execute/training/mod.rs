@@ -1,9 +1,9 @@
 //! Training: a step, run over samples in an order that a seed gives, with a learning rate that changes, and checkpoints to
 //! go on from.
 //!
-//! A [`Training`] is a [`Trainer`] with a [`Dataset`], [`Batches`] and a [`Schedule`]. What it does next depends on these and
-//! on how many steps were taken, and nothing else: one that was saved ([`Training::save`]) and goes on from there
-//! ([`Checkpoint`]) computes bit for bit what it would have computed without the stop.
+//! A [`Training`] is a [`Trainer`] with a [`Dataset`], [`Batches`] and a [`Schedule`]. Its next step depends
+//! only on these and on the number of steps taken: a training run that was saved ([`Training::save`]) and
+//! resumed ([`Checkpoint`]) computes bit for bit the results of an uninterrupted run.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -61,14 +61,14 @@ pub struct TrainingOptions {
     pub schedule: Schedule,
     /// The seed of the order of samples.
     pub seed: u64,
-    /// Whether samples are shuffled, anew in every epoch.
+    /// True if samples are shuffled, anew in every epoch.
     pub shuffles: bool,
-    /// What becomes of the samples of an epoch that are fewer than a batch; by default they are kept if the step takes any
-    /// number.
+    /// Handling of the last samples of an epoch if they do not fill a batch; by default they are kept if the
+    /// step takes any batch size.
     pub incomplete: Option<Incomplete>,
 }
 
-/// What is said of a step that only makes gradients.
+/// Error message for a step that only computes gradients.
 pub const NO_OPTIMIZER: &str = "the step has no optimizer, so that its weights are no state: make it with one, such as `--optimizer adamw`";
 
 /// Samples of a batch if nobody says.
@@ -101,7 +101,7 @@ pub struct Training {
     lr_input: String,
 }
 
-/// What was done in one step.
+/// Record of one step.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct StepRecord {
     /// Its number, counted from 1.
@@ -112,7 +112,7 @@ pub struct StepRecord {
     pub samples: u64,
     /// The learning rate.
     pub lr: f64,
-    /// What the step computed of itself.
+    /// The scalars that the step returned about itself.
     pub result: StepResult,
 }
 
@@ -254,8 +254,8 @@ impl Training {
         Ok(Some(StepRecord { number: self.taken, epoch, samples: rows, lr: rate, result }))
     }
 
-    /// Writes the state and where it stands to a safetensors file, whole or not at all. What is there before is replaced
-    /// if `force` is set. Returns how many bytes it has.
+    /// Writes the state and where it stands to a safetensors file, whole or not at all. An existing file is
+    /// replaced if `force` is set. Returns how many bytes it has.
     ///
     /// # Errors
     /// If the file exists and `force` is not set, it cannot be written, or the state has a NaN, of which every later loss would

@@ -82,13 +82,13 @@ impl Schedule {
         }
     }
 
-    /// Whether the rate of a step depends on how many there are.
+    /// True if the rate of a step depends on how many there are.
     pub fn depends_on_steps(&self) -> bool {
         self.steps.is_none() && self.kind != ScheduleKind::Constant
     }
 }
 
-/// What the settings of `one-cycle` are by default, as in torch: a start of lr / 25, and an end of the start / 10⁴.
+/// Default settings of `one-cycle`, as in torch: a start of lr / 25, and an end of the start / 10⁴.
 const START: f64 = 25.0;
 const LAST: f64 = 1e4;
 const RISE: f64 = 0.3;
@@ -146,10 +146,10 @@ impl FromStr for Schedule {
     }
 }
 
-/// What is expected of a rate.
+/// Description of a valid rate.
 const RATE: &str = "a finite learning rate, 0 or more";
 
-/// Whether a number is a rate that f32 holds, in which a step takes it.
+/// True if a number is a rate that f32 holds, in which a step takes it.
 fn is_rate(rate: f64) -> bool {
     (0.0..=f64::from(f32::MAX)).contains(&rate)
 }

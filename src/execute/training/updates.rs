@@ -27,7 +27,7 @@ pub struct LostUpdates {
     of_gradients: FxHashMap<(Node, usize), Vec<usize>>,
     /// Elements with a gradient that is not 0.
     pub updates: u64,
-    /// Those of them that are what they were.
+    /// The number of weights that kept their value.
     pub lost: u64,
 }
 
@@ -36,12 +36,12 @@ struct Weight {
     /// The input that is its state.
     name: String,
     before: Option<HostTensor>,
-    /// Of each element, whether its gradient is another number than 0.
+    /// For each element, true if its gradient is not 0.
     moves: Vec<bool>,
 }
 
 impl LostUpdates {
-    /// Of the weights of a trainer's step.
+    /// Empty counts for the weights of a trainer's step.
     ///
     /// # Errors
     /// If the step does not say which states it has.

@@ -33,9 +33,9 @@ pub(super) struct Comparer<'a> {
     pub(super) waiting: BTreeMap<(Arc<str>, Arc<str>), Result<Data, HostError>>,
     /// Values that the other one did not compute in the same place.
     missed: FxHashSet<Value>,
-    /// What the model has behind it and the other one has not.
+    /// Scopes that this model has finished and the other has not.
     pub(super) done: Closed,
-    /// What the other one has behind it and the model has not.
+    /// Scopes that the other model has finished and this model has not.
     pub(super) closed: Closed,
 }
 
@@ -67,7 +67,7 @@ impl<'a> Comparer<'a> {
         (self.done, self.closed) = (Closed::default(), Closed::default());
     }
 
-    /// Whether a value was computed, and never by the other model as well.
+    /// True if a value was computed, and never by the other model as well.
     pub(super) fn is_lone(&self, value: Value) -> bool {
         self.missed.contains(&value) && !self.errors.contains_key(&value)
     }

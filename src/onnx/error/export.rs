@@ -34,7 +34,7 @@ pub enum ExportError {
     Body {
         /// The node.
         node: String,
-        /// What is in the way.
+        /// The obstacle.
         issue: BodyIssue,
     },
     /// A sparse constant is not one that readers accept.
@@ -42,7 +42,7 @@ pub enum ExportError {
     Sparse {
         /// The constant.
         name: String,
-        /// What is wrong.
+        /// The problem.
         issue: TensorIssue,
     },
     /// The message would be larger than readers accept.
@@ -72,7 +72,7 @@ pub enum ExportError {
     },
 }
 
-/// What is in the way of a function of ai.ampc.
+/// Obstacle to writing a function of ai.ampc.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum BodyIssue {
     /// The operator has no such form.
@@ -107,7 +107,7 @@ pub enum BodyIssue {
 }
 
 impl ExportError {
-    /// Whose fault it is.
+    /// The party that can solve the error.
     pub fn blame(&self) -> Blame {
         match self {
             ExportError::Target(TargetError::Twice { .. }) => Blame::Usage,

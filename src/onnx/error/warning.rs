@@ -1,4 +1,4 @@
-//! What was repaired or left out on the way.
+//! Repairs and omissions of reading and writing.
 
 /// Something that was noticed, and read or written all the same.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -87,29 +87,29 @@ pub enum Warning {
         /// How many other dims are.
         more: usize,
     },
-    /// What `value_info` says of a value is false; it has been left out.
+    /// The type in `value_info` of a value is false and was omitted.
     #[error(
         "`value_info` says {declared} of `{value}`, which is {inferred}; what changes is written without the entry"
     )]
     FalseValueInfo {
         /// The value.
         value: String,
-        /// What the file said.
+        /// The type in the file.
         declared: String,
-        /// What holds.
+        /// The inferred type.
         inferred: String,
     },
     /// The model's metadata has casts of an earlier rewrite that are not there any more.
     #[error("metadata `ampc.provenance` says that a rewrite inserted the Cast that makes `{first}`{}, which is not in the model; the entry is brought up to date", match .more { 0 => String::new(), n => format!(" (and {n} more)") })]
     StaleProvenance {
-        /// What the first of them made.
+        /// The result of the first node.
         first: String,
         /// How many others there are.
         more: usize,
     },
 }
 
-/// What stands behind the first of many.
+/// A suffix such as "and 3 more" behind the first of several items.
 pub(super) fn others(more: usize, what: &str) -> String {
     match more {
         0 => String::new(),
@@ -142,7 +142,7 @@ impl Warning {
         }
     }
 
-    /// Whether it says how the model is read, which matters to those who run it as well; the others are about what
+    /// True if it says how the model is read, which matters to those who run it as well; the others are about what
     /// is written and how it is judged.
     pub fn is_about_reading(&self) -> bool {
         match self {

@@ -22,17 +22,17 @@ const OVERLOADS_SINCE: i64 = 10;
 pub(super) struct Functions {
     /// Where the messages start that are copied.
     kept: FxHashSet<u64>,
-    /// Those that are made, each in a module of its own.
+    /// New functions, each in a module of its own.
     new: Vec<(Module, FunctionId)>,
 }
 
 impl Functions {
-    /// Whether the function whose message starts here is copied.
+    /// True if the function whose message starts here is copied.
     pub(super) fn keep(&self, start: u64) -> bool {
         self.kept.contains(&start)
     }
 
-    /// Whether they are the functions of the source.
+    /// True if they are the functions of the source.
     pub(super) fn are_those_of(&self, source: &Source) -> bool {
         self.new.is_empty() && self.kept.len() == source.bodies.len()
     }

@@ -85,7 +85,7 @@ impl Exporter<'_> {
         }
     }
 
-    /// Whether constants of a graph have to be listed as inputs.
+    /// True if constants of a graph have to be listed as inputs.
     pub(super) fn lists_constants(&self, graph: GraphId) -> bool {
         graph == self.module.main() && self.ir_version() <= 3
     }
@@ -266,7 +266,7 @@ impl Exporter<'_> {
         }
     }
 
-    /// Whether the elements of an initializer go to the external file.
+    /// True if the elements of an initializer go to the external file.
     pub(super) fn goes_outside(&self, value: Value, data: &TensorData) -> bool {
         if matches!(data.storage(), Storage::Strings(_)) || self.placement.location.is_none() {
             return false;

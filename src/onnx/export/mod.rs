@@ -40,10 +40,10 @@ const MESSAGE_LIMIT: u64 = (1 << 31) - 1;
 const EXTERNAL_MIN: u64 = 1 << 10;
 /// Alignment of constants in an external file, so that readers can map them.
 const EXTERNAL_ALIGN: u64 = 4096;
-/// What a model made from nothing gets.
+/// The IR version of a model that was not read from a file.
 const DEFAULT_IR_VERSION: i64 = 10;
 
-/// Whether constants go to an external file.
+/// Place of large constants: in the model or in an external file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ExternalData {
     /// As in the source; all of them if the model would have 2^31 bytes or more.
@@ -58,13 +58,13 @@ pub enum ExternalData {
 /// How to write a model.
 #[derive(Clone, Debug, Default)]
 pub struct WriteOptions {
-    /// Whether an existing file may be replaced.
+    /// True if an existing file may be replaced.
     pub force: bool,
     /// Where constants go.
     pub external_data: ExternalData,
 }
 
-/// What was written.
+/// Summary of the written files.
 #[derive(Clone, Debug)]
 pub struct WriteReport {
     /// Bytes of the model.
@@ -73,9 +73,9 @@ pub struct WriteReport {
     pub data_file: Option<(PathBuf, u64)>,
     /// Data files of the source that the model refers to, as the source does, and their bytes.
     pub kept_files: Vec<(PathBuf, u64)>,
-    /// Whether the model is the source, byte for byte.
+    /// True if the model is the source, byte for byte.
     pub identical: bool,
-    /// What was noticed.
+    /// Warnings about the model.
     pub warnings: Vec<Warning>,
 }
 
@@ -188,7 +188,7 @@ pub(crate) fn data_files_of(path: &Path) -> Vec<PathBuf> {
     files.into_iter().map(|file| path.with_file_name(file)).collect()
 }
 
-/// Whether [`write()`] will make a data file beside `path`, whatever constants are converted to 16 bits or removed
+/// True if [`write()`] will make a data file beside `path`, whatever constants are converted to 16 bits or removed
 /// unread until then. `false` where that cannot be known yet.
 pub fn needs_data_file(
     module: &Module,
@@ -222,8 +222,8 @@ pub fn to_bytes(module: &Module, source: Option<&Source>) -> Result<(Vec<u8>, Wr
     Ok((bytes, written.report(None)))
 }
 
-/// What `value_info` says of values and does not hold, for a module whose types have been inferred: the entries that
-/// [`write()`] would leave out of a graph that changed.
+/// False entries of `value_info`, for a module whose types have been inferred: the entries that [`write()`]
+/// would omit from a changed graph.
 ///
 /// # Errors
 /// If the source cannot be read again.
@@ -295,7 +295,7 @@ struct Placement {
     elements: Elements,
     /// Name of the external file; `None` if a model cannot spell it.
     location: Option<Location>,
-    /// Whether references to external files stay.
+    /// True if references to external files stay.
     keep_references: bool,
 }
 
@@ -309,7 +309,7 @@ fn references_changed(module: &Module, source: &Source) -> bool {
     source.external_values.iter().any(|&v| module.value(v).dirty)
 }
 
-/// Whether a model at `path` may refer to the external files of the source.
+/// True if a model at `path` may refer to the external files of the source.
 fn may_refer(module: &Module, source: &Source, path: &Path) -> bool {
     in_folder_of(source, path) && !references_changed(module, source)
 }

@@ -15,7 +15,7 @@ use ampc_ir::{FunctionId, GraphId, Symbol, Value};
 use rustc_hash::{FxHashMap, FxHashSet};
 
 impl Exporter<'_> {
-    /// Whether the model is the source, byte for byte.
+    /// True if the model is the source, byte for byte.
     pub(super) fn is_identical(&self, order: &[GraphId], metadata: &[(String, String)]) -> bool {
         let Some(source) = self.source else { return false };
         let header = Header { metadata: source.header.metadata.clone(), ..self.module.header.clone() };
@@ -210,7 +210,7 @@ impl Exporter<'_> {
         self.nodes(out, 7, graph)
     }
 
-    /// Whether a graph is the body of a function or inside one: its types are those of the last call looked at.
+    /// True if a graph is the body of a function or inside one: its types are those of the last call looked at.
     pub(super) fn is_in_function(&self, graph: GraphId) -> bool {
         matches!(self.module.graph(self.module.root(graph)).owner, GraphOwner::Function(_))
     }

@@ -1,4 +1,4 @@
-//! What is as it was in the source, and in which order to go through the graphs.
+//! Parts of the model that are unchanged since the source was read, and the order of the graphs.
 
 use super::{Elements, Exporter};
 use crate::onnx::error::ExportError;
@@ -20,7 +20,7 @@ pub(super) struct Clean {
 }
 
 impl Clean {
-    /// Whether the message of a node can be copied.
+    /// True if the message of a node can be copied.
     pub(super) fn node(&self, module: &Module, node: Node) -> bool {
         let data = module.node(node);
         data.origin.is_some() && !data.dirty.any() && !self.dirty_inside.contains(&node)
@@ -66,13 +66,13 @@ pub(super) fn clean(exporter: &Exporter<'_>, order: &[GraphId]) -> Clean {
     clean
 }
 
-/// Whether a node has attributes whose elements are in an external file that is not referred to any more.
+/// True if a node has attributes whose elements are in an external file that is not referred to any more.
 pub(super) fn moves_attribute(exporter: &Exporter<'_>, node: Node) -> bool {
     !exporter.placement.keep_references
         && exporter.source.is_some_and(|s| !s.external_nodes.is_empty() && s.external_nodes.contains(&node))
 }
 
-/// Whether everything of a graph but the inside of its nodes is as in the source.
+/// True if everything of a graph but the inside of its nodes is as in the source.
 fn same_shell(exporter: &Exporter<'_>, graph: GraphId, record: &GraphSource) -> bool {
     let module = exporter.module;
     let data = module.graph(graph);
@@ -103,7 +103,7 @@ fn keeps_default(exporter: &Exporter<'_>, value: Value) -> bool {
     }
 }
 
-/// Whether the message of a constant or default can be copied.
+/// True if the message of a constant or default can be copied.
 pub(super) fn keeps_message(exporter: &Exporter<'_>, value: Value) -> bool {
     let data = exporter.module.value(value);
     let payload = match &data.def {
@@ -115,7 +115,7 @@ pub(super) fn keeps_message(exporter: &Exporter<'_>, value: Value) -> bool {
     data.origin.is_some() && !data.dirty && keeps_elements(exporter, value, payload)
 }
 
-/// Whether the elements stay where they are.
+/// True if the elements stay where they are.
 fn keeps_elements(exporter: &Exporter<'_>, value: Value, payload: &Payload) -> bool {
     let external = exporter.source.is_some_and(|s| s.external_values.contains(&value));
     match (external, exporter.placement.elements) {
@@ -125,7 +125,7 @@ fn keeps_elements(exporter: &Exporter<'_>, value: Value, payload: &Payload) -> b
     }
 }
 
-/// Whether a constant is worth a place in an external file.
+/// True if a constant is worth a place in an external file.
 pub(super) fn is_large(data: &TensorData) -> bool {
     data.byte_len() >= super::EXTERNAL_MIN
 }

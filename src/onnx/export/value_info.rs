@@ -12,7 +12,7 @@ use crate::onnx::wire::{Field, Fields, WireError};
 use ampc_ir::{DType, Dim, GraphId, Module, Shape, Symbol, Type, Value};
 use rustc_hash::FxHashMap;
 
-/// What a declared type says of the type that holds.
+/// Relation of a declared type to the inferred type.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Agreement {
     /// It may hold.
@@ -138,7 +138,7 @@ impl Exporter<'_> {
     }
 }
 
-/// Whether the declared shape may stay although more is known of the type by now.
+/// True if the declared shape may stay although more is known of the type by now.
 fn keeps_shape(declared: &Type, ty: &Type) -> bool {
     declared.meet(ty).is_some()
 }

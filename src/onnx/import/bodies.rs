@@ -68,7 +68,7 @@ fn form(import: &Import<'_>, tables: &Tables, index: usize) -> Option<Form> {
     (same_attrs && same_graph(&import.module, graph, &body, own.graph)).then_some(form)
 }
 
-/// Whether a graph that was read is a graph of a module but for the names of values and nodes.
+/// True if a graph that was read is a graph of a module but for the names of values and nodes.
 fn same_graph(names: &Module, raw: &RawGraph, body: &Module, graph: GraphId) -> bool {
     let data = body.graph(graph);
     if raw.nodes.len() != body.nodes(graph).count() || raw.outputs.len() != data.outputs().len() {
@@ -101,7 +101,7 @@ fn same_graph(names: &Module, raw: &RawGraph, body: &Module, graph: GraphId) -> 
     outputs.eq(data.outputs().iter().map(|output| Some(output.value)))
 }
 
-/// Whether two attributes are the same, as far as bodies have them.
+/// True if two attributes are the same, as far as bodies have them.
 fn same_value(names: &Module, found: &AttrValue, body: &Module, own: &AttrValue) -> bool {
     match (found, own) {
         (AttrValue::Int(x), AttrValue::Int(y)) => x == y,
@@ -125,7 +125,7 @@ fn attr_of<'a>(names: &Module, node: &'a RawNode, name: &str) -> Option<&'a Attr
     })
 }
 
-/// Whether a call is a node of the operator: it has the form, all operands and results, and the operator's attributes.
+/// True if a call is a node of the operator: it has the form, all operands and results, and the operator's attributes.
 fn fits(names: &Module, node: &RawNode, form: Form) -> bool {
     let Some(schema) = versions(DOMAIN, form.kind().name()).first() else { return false };
     node.inputs.len() == form.n_operands()
@@ -139,7 +139,7 @@ fn fits(names: &Module, node: &RawNode, form: Form) -> bool {
         && form_of(names, node, schema) == Some(form)
 }
 
-/// Whether a result of an operator is optional.
+/// True if a result of an operator is optional.
 fn may_be_absent(schema: &OpSchema, result: usize) -> bool {
     schema.output(result).is_some_and(|formal| formal.arity == Arity::Optional)
 }

@@ -98,13 +98,13 @@ struct Builder {
     /// The casts that an earlier run inserted, where the file says so outside the nodes: a line of [`provenance`] each,
     /// and whether it has been met.
     inserted: BTreeMap<String, bool>,
-    /// What a call of each function is: a call, or a node of an operator of ai.ampc.
+    /// The operator of a call of each function: a call, or an operator of ai.ampc.
     callees: Vec<Op>,
     /// Nodes of such operators that call no function of the file.
     without_function: Vec<ampc_ir::Node>,
     /// The graph of each table; `None` until its owner has been made.
     ids: Vec<Option<GraphId>>,
-    /// What each graph takes from the graph around it; known once that one has been made.
+    /// The captures of each graph from the graph around it; known once that graph is built.
     captured: Vec<Vec<(Symbol, Value)>>,
     /// The values of the present graph.
     scope: NameTable<Value>,
@@ -302,7 +302,8 @@ impl Builder {
         attrs.collect()
     }
 
-    /// Who made a node: an earlier run if it is a cast that is marked or listed as inserted. A mark is taken from it.
+    /// The origin of a node: an earlier run of ampc if the node is a cast that is marked or listed as inserted.
+    /// A mark is taken from it.
     fn provenance(&mut self, graph: GraphId, raw: &mut RawNode) -> Provenance {
         if !matches!(raw.op, Some(Op::Schema(schema)) if schema.kind == OpKind::Cast) {
             return Provenance::User;

@@ -12,7 +12,7 @@ const PICKLE: &str =
 const TENSORFLOW: &str = "it looks like a TensorFlow graph; convert it with `python -m tf2onnx.convert`, and check that it is a model at all";
 const COMPRESSED: &str = "it is a compressed file; unpack it and name the model in it";
 
-/// What begins in a way that no model can.
+/// Prefixes that no model has.
 const SIGNATURES: &[(usize, &[u8], &str)] = &[
     (
         0,
@@ -41,7 +41,7 @@ fn head<'r>(reader: &'r mut Reader<'_>) -> Result<&'r [u8], WireError> {
     reader.bytes(Span { offset: 0, len })
 }
 
-/// What the file is, if no model begins like it.
+/// The format of a file whose prefix no model has.
 pub(super) fn surely(reader: &mut Reader<'_>) -> Result<Option<&'static str>, WireError> {
     let head = head(reader)?;
     if head.is_empty() {
@@ -71,7 +71,7 @@ fn is_safetensors(head: &[u8]) -> bool {
     json.starts_with(b"{\"") && u64::from_le_bytes(*len) < 100 << 20
 }
 
-/// What the file may be, once it is known that it is no model.
+/// The probable format of a file that is no model.
 pub(super) fn likely(reader: &mut Reader<'_>) -> Option<&'static str> {
     let head = head(reader).ok()?;
     if let [0x80, 2..=5, ..] = head {

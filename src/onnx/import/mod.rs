@@ -143,7 +143,7 @@ fn malformed(reader: &mut Reader<'_>, path: String, source: WireError, options: 
     }
 }
 
-/// What is carried through the steps.
+/// State that the steps of importing share.
 struct Import<'s> {
     module: Module,
     reader: Reader<'s>,
@@ -152,7 +152,7 @@ struct Import<'s> {
     problems: Vec<Problem>,
     warnings: Vec<Warning>,
     max_depth: usize,
-    /// What is wrong with data files: which problem says so.
+    /// Index of the problem of each data file that cannot be read.
     wrong_files: FxHashMap<String, usize>,
     /// Bytes that sparse initializers may still take as dense tensors.
     dense_left: u64,
@@ -164,9 +164,9 @@ struct Import<'s> {
     imports_seen: FxHashSet<Option<usize>>,
     /// The opset of each domain that is imported or has been assumed, by the function that imports it.
     opset_of: FxHashMap<(Option<usize>, Symbol), u16>,
-    /// What may have been meant by names of operators that do not exist, by domain and name.
+    /// Suggestions for unknown operators, by domain and name.
     similar: FxHashMap<(Symbol, Symbol), Option<&'static str>>,
-    /// Whether the attribute that was read last has elements in an external file.
+    /// True if the attribute that was read last has elements in an external file.
     external_attr: bool,
     /// Operators that only ONNX Runtime has at the opset: the first node, and how many there are.
     runtime_only: BTreeMap<(&'static str, u16), (String, usize)>,

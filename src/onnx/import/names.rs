@@ -1,4 +1,4 @@
-//! What each name of one graph stands for, as an array over symbols.
+//! The value of each name of one graph, as an array over symbols.
 //!
 //! Graphs are worked on one after the other, so one array serves all of them: an entry counts only if it carries the
 //! stamp of the present graph. Look-up is an index, and starting over costs nothing.

@@ -141,7 +141,7 @@ impl Import<'_> {
         opset
     }
 
-    /// What a node computes; `None` if nothing does, which has been reported.
+    /// The operator of a node; `None` if there is no such operator, which has been reported.
     pub(super) fn operator(
         &mut self,
         node: &NodeMessage,
@@ -212,7 +212,7 @@ fn similar(domain: &str, name: &str) -> Option<&'static str> {
     same_letters.or_else(|| known().find(|known| one_edit(known.as_bytes(), name.as_bytes())))
 }
 
-/// Whether one letter added, removed or replaced leads from one text to the other.
+/// True if one letter added, removed or replaced leads from one text to the other.
 fn one_edit(a: &[u8], b: &[u8]) -> bool {
     let (short, long) = if a.len() <= b.len() { (a, b) } else { (b, a) };
     let same = short.iter().zip(long).take_while(|(x, y)| x == y).count();

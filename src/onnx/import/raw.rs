@@ -40,7 +40,7 @@ pub(super) struct RawFunction {
     pub(super) form: Option<Form>,
 }
 
-/// Whose graph it is.
+/// Owner of a graph.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RawOwner {
     Main,
@@ -62,7 +62,7 @@ pub(super) struct RawGraph {
     pub(super) bodies: BTreeMap<usize, Vec<usize>>,
     /// Program order, once resolved.
     pub(super) order: Vec<usize>,
-    /// What the graph takes from outside, in order of first reader.
+    /// Free variables of the graph, in the order of their first readers.
     pub(super) free: Vec<Symbol>,
 }
 
@@ -90,7 +90,7 @@ pub(super) struct RawNode {
     pub(super) outputs: SmallVec<[Option<Symbol>; 2]>,
     pub(super) attrs: Vec<RawAttr>,
     pub(super) metadata: Vec<(Symbol, Symbol)>,
-    /// Whether elements of an attribute are in an external file.
+    /// True if elements of an attribute are in an external file.
     pub(super) external: bool,
 }
 
@@ -539,7 +539,7 @@ impl Import<'_> {
         Ok(type_of(&mut self.module, &message, &mut |_| {}))
     }
 
-    /// What to call a node in a message.
+    /// Description of a node for messages.
     fn node_place(&self, graph: &str, node: &RawNode, index: usize) -> String {
         super::scope::label(&self.module, graph, node, index)
     }

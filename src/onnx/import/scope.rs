@@ -88,7 +88,8 @@ fn warn_of_unnamed(import: &mut Import<'_>, graphs: &[RawGraph]) {
     }
 }
 
-/// What a graph defines. A name may be both input and initializer: then the initializer is the input's default.
+/// The names that a graph defines. A name may be both input and initializer: then the initializer is the
+/// input's default.
 fn definitions(
     import: &mut Import<'_>,
     graphs: &[RawGraph],
@@ -130,7 +131,8 @@ fn definitions(
     }
 }
 
-/// What a graph reads and does not define, in order of the first reader in program order, in which the graph is written.
+/// The free variables of a graph, in the order of their first readers in program order, in which the graph is
+/// written.
 fn free_names(
     graph: &RawGraph,
     g: usize,
@@ -271,7 +273,7 @@ pub(super) fn path_of(module: &Module, graphs: &[RawGraph], owner: RawOwner) -> 
     parts.join("/")
 }
 
-/// What to call a node: its path by name, by first result, or by number.
+/// Description of a node for messages: its path by name, by first result, or by number.
 pub(super) fn label(module: &Module, graph: &str, node: &RawNode, index: usize) -> String {
     let name = node.name.or_else(|| node.outputs.iter().flatten().next().copied());
     match name {

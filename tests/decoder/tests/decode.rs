@@ -1,4 +1,4 @@
-//! What is written decodes to what was read, with prost and with an independent decoder.
+//! Written files decode to the model that was read, with prost and with an independent decoder.
 
 #![allow(
     clippy::unwrap_used,

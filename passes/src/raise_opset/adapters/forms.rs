@@ -112,7 +112,7 @@ pub(in super::super) fn dropout_7(cx: &mut Cx<'_>, node: Node) -> Result<(), Ref
     Ok(())
 }
 
-/// Whoever reads the mask as numbers reads a cast of it.
+/// Readers of the mask as numbers read a cast of it.
 pub(in super::super) fn dropout_10(cx: &mut Cx<'_>, node: Node) -> Result<(), Refused> {
     let Some(mask) = cx.inserter.module.node(node).result(1) else { return Ok(()) };
     if cx.is_used(mask) {

@@ -31,7 +31,7 @@ pub enum FunctionError {
         graph: String,
         /// The first result of the node.
         node: String,
-        /// What it is.
+        /// The problem.
         why: &'static str,
     },
     /// A constant cannot be copied.
@@ -108,7 +108,7 @@ impl Function {
         Ok(outputs[0])
     }
 
-    /// What a state that is a number begins with.
+    /// The initial value of a state that is a number.
     fn initial(&self, state: Value) -> f32 {
         let Def::Input { default: Some(Payload::Dense(data)), .. } = &self.module.value(state).def else {
             return 0.0;

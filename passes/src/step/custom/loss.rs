@@ -87,7 +87,7 @@ impl fmt::Debug for CustomLoss {
     }
 }
 
-/// What the function of a [`CustomLoss`] works with: the outputs of the model, its targets, and [`Build`].
+/// Arguments of the function of a [`CustomLoss`]: the outputs of the model, its targets, and [`Build`].
 #[derive(Debug)]
 pub struct LossNodes<'m> {
     loss: &'m Loss,

@@ -113,7 +113,7 @@ impl fmt::Debug for CustomOptimizer {
     }
 }
 
-/// What came of a parameter.
+/// Result of updating a parameter.
 pub(in crate::step) struct Updated {
     /// The next weight, in fp32.
     pub(in crate::step) next: Value,
@@ -126,16 +126,16 @@ pub(in crate::step) struct Next {
     pub(in crate::step) next: Value,
 }
 
-/// What all parameters have in common.
+/// Values that all parameters share.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::step) struct Shared {
     /// The learning rate.
     pub(in crate::step) rate: Value,
     /// The number of steps.
     pub(in crate::step) step: Value,
-    /// What gradients are multiplied with, if they are scaled or clipped.
+    /// The factor of gradients, if they are scaled or clipped.
     pub(in crate::step) mult: Option<Value>,
-    /// Whether the step is taken, if it may be skipped.
+    /// The condition for taking the step, if it may be skipped.
     pub(in crate::step) proceeds: Option<Value>,
 }
 
@@ -147,9 +147,9 @@ struct Asked {
     next: Option<Value>,
 }
 
-/// What the function of a [`CustomOptimizer`] works with: a weight, its gradient, states, and [`Build`].
+/// Arguments of the function of a [`CustomOptimizer`]: a weight, its gradient, states, and [`Build`].
 ///
-/// All that it gets and returns is in fp32. What it returns is taken only if the step is not skipped.
+/// All that it gets and returns is in fp32. The results are used only if the step is not skipped.
 #[derive(Debug)]
 pub struct UpdateNodes<'m> {
     nodes: Nodes<'m>,

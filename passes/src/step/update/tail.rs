@@ -26,7 +26,7 @@ pub(super) struct UpdateBuilder<'a, 'm> {
     pub(super) inserter: Inserter<'m>,
     states: Vec<State>,
     renamed: Vec<Renamed>,
-    /// What [`proceeds`](Self::proceeds) has built.
+    /// The result of [`proceeds`](Self::proceeds).
     proceeds: Option<Value>,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Trained {
 struct GradientScaling {
     /// 1 / loss scale, or 1: a scalar of f32.
     inverse: Value,
-    /// What gradients are multiplied with: [`inverse`](Self::inverse) times the factor that clips them.
+    /// The factor of gradients: [`inverse`](Self::inverse) times the factor that clips them.
     mult: Value,
     /// 1.0 if any gradient is infinite or NaN, else 0.0: a scalar of f32. `None` without a loss scale, even if gradients
     /// are checked in order to be clipped.
@@ -488,7 +488,7 @@ impl<'a, 'm> UpdateBuilder<'a, 'm> {
     }
 }
 
-/// Whether a node of the update casts a weight that is stored low.
+/// True if a node of the update casts a weight that is stored low.
 fn widens(module: &Module, node: Node) -> bool {
     let is_cast = module.node(node).schema().is_some_and(|s| s.kind == OpKind::Cast);
     is_cast && role_of(module, node) == Some(Purpose::MasterWeight.spelling())

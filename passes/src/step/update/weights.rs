@@ -27,12 +27,12 @@ pub(super) struct Weight {
     pub(super) state: Value,
     /// Its value in fp32: the state, or a cast of it.
     pub(super) wide: Value,
-    /// What the low result of the optimizer is the next value of: a low copy, or the state.
+    /// The value whose next value is the low result of the optimizer: a low copy, or the state.
     pub(super) low: Option<Value>,
 }
 
 impl Weight {
-    /// Whether its state is in 16 bits.
+    /// True if its state is in 16 bits.
     pub(super) fn is_stored_low(self) -> bool {
         self.low == Some(self.state)
     }
@@ -108,7 +108,7 @@ impl UpdateBuilder<'_, '_> {
     }
 }
 
-/// What a parameter begins with.
+/// The initial value of a parameter.
 fn initial(module: &Module, parameter: Value) -> Option<Arc<TensorData>> {
     match &module.value(parameter).def {
         Def::Input { default: Some(Payload::Dense(data)), .. } => Some(data.clone()),

@@ -85,7 +85,7 @@ impl<'a, W> Heads<'a, W> {
 struct Cache {
     new: Layout,
     past: usize,
-    /// Whether they have to be copied to be read.
+    /// True if they have to be copied to be read.
     moves: bool,
 }
 
@@ -255,7 +255,7 @@ const ROWS: (usize, usize) = (8, 64);
 /// Elements of scratch memory for blocks of all slots.
 const ROOM: usize = 1 << 24;
 
-/// What is done for one operand of some shape.
+/// Steps for operands of some shape.
 struct Plan<W> {
     q: Layout,
     v_size: usize,

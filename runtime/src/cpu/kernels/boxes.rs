@@ -132,7 +132,7 @@ fn roi_align_of<T: Real>(align: Align) -> Prepared {
 #[derive(Clone, Copy)]
 struct Side<W> {
     start: W,
-    /// Of one bin.
+    /// The length of a bin.
     length: W,
     /// Samples of one bin.
     n: usize,
@@ -307,12 +307,12 @@ fn bins<T: Real>(
     }
 }
 
-/// What NonMaxSuppression asks of boxes.
+/// Parameters of NonMaxSuppression.
 struct Suppression {
     most: usize,
     iou: f32,
     score: Option<f32>,
-    /// Whether boxes are center and extents, instead of two corners.
+    /// True if boxes are center and extents, instead of two corners.
     is_centered: bool,
 }
 
@@ -384,7 +384,7 @@ impl Suppression {
     }
 }
 
-/// Whether the intersection of two boxes is more than this part of their union.
+/// True if the intersection of two boxes is more than this part of their union.
 fn overlap(a: &[f32; 4], b: &[f32; 4], part: f32) -> bool {
     let sides = |i: usize| a[i + 2].min(b[i + 2]) - a[i].max(b[i]);
     let (height, width) = (sides(0), sides(1));

@@ -71,7 +71,7 @@ impl Walk {
         found
     }
 
-    /// Whether operand `i` is walked element by element along the whole result.
+    /// True if operand `i` is walked element by element along the whole result.
     pub(crate) fn is_whole(&self, i: usize) -> bool {
         self.dims.len() == 1 && (self.strides[i][0] == 1 || self.dims[0] == 1)
     }

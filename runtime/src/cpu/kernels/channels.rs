@@ -1,4 +1,4 @@
-//! What is computed with numbers for each channel that are attributes: ImageScaler.
+//! Operators with attributes per channel: ImageScaler.
 
 use super::fold::{Load, Number, transform};
 use super::lanes::{PIECE, Real, Wide, for_real, pieces};

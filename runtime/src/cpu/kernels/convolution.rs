@@ -76,7 +76,7 @@ impl Sizes {
         self.groups * self.outputs * self.depth()
     }
 
-    /// Whether the input is the columns.
+    /// True if the input is the columns.
     fn is_product(&self) -> bool {
         let alike =
             |a: &super::window::Axis| a.kernel == 1 && a.stride == 1 && a.before == 0 && a.image == a.grid;

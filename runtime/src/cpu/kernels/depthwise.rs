@@ -13,7 +13,7 @@ use crate::cpu::kernel::{Prepared, Result};
 use crate::cpu::room::Room;
 use num_traits::Zero;
 
-/// Whether a convolution is computed here.
+/// True if a convolution is computed here.
 pub(super) fn fits(sizes: &Sizes) -> bool {
     sizes.inputs == 1
         && sizes.window.axes.len() <= 2

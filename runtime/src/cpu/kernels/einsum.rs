@@ -74,7 +74,7 @@ struct Contraction {
 struct Plan {
     extents: Vec<(Axis, usize)>,
     contractions: Vec<Contraction>,
-    /// What is left is copied to the result.
+    /// The last operand, which is copied to the result.
     last: Option<Copied>,
     /// Elements of each operand.
     lens: Vec<usize>,

@@ -1,7 +1,7 @@
 //! Elements that are only moved: whatever their type, they are bits of some size, or strings.
 //!
-//! Elements of less than a byte are moved one to a byte: unpacked before and packed afterwards. Of strings it is their
-//! numbers that are moved, so how much memory the result takes is known before any is copied.
+//! Elements of less than a byte are moved one to a byte: unpacked before and packed afterwards. Strings are
+//! moved as numbers of strings, so that the memory of the result is known before any string is copied.
 
 use super::lanes::{PIECE, pieces};
 use crate::cpu::kernel::{Dims, Io, KernelError, Prepared, Result, Site, elements_mut};
@@ -24,7 +24,7 @@ impl Cell for u128 {}
 
 /// Where the elements of results come from.
 pub(super) trait Movement: Send + Sync + 'static {
-    /// Whether the first result may be in the place of the first operand, whose elements then are none.
+    /// True if the first result may be in the place of the first operand, whose elements then are none.
     const IN_PLACE: bool = false;
 
     /// Writes all elements of results; those of one that nobody asks for are none.
@@ -97,7 +97,7 @@ pub(super) fn of_bytes<T: Pod>(bytes: &[u8]) -> &[T] {
     if bytes.is_empty() { &[] } else { bytemuck::cast_slice(bytes) }
 }
 
-/// What a kernel moves: operands with their numbers of elements, and the dims of results.
+/// Operands and results of a move: operands with their numbers of elements, and the dims of results.
 struct Moved<M> {
     dtype: DType,
     operands: Vec<(usize, usize)>,
@@ -334,7 +334,7 @@ pub(super) enum Indices<'a> {
 }
 
 impl<'a> Indices<'a> {
-    /// Those of operand `i`, of which there are `count`.
+    /// The `count` indices in operand `i`.
     pub(super) fn of(io: &Io<'a>, i: usize, count: usize) -> Result<Indices<'a>> {
         let tensor = operand(io, i, count)?;
         match tensor.dtype() {

@@ -1,7 +1,7 @@
 //! Folds of a tensor along axes: sums, products, extremes.
 //!
-//! What is folded is cut in halves down to blocks, so that errors of sums grow with the logarithm of their length, and
-//! the order depends on the dims alone.
+//! The elements are halved recursively down to blocks, so that errors of sums grow with the logarithm of their
+//! length, and the order depends on the dims alone.
 
 mod load;
 mod number;
@@ -20,13 +20,13 @@ use half::{bf16, f16};
 use num_traits::Float;
 use std::ops::Range;
 
-/// What is done with the elements.
+/// Operation of a fold.
 pub(crate) trait Fold<A>: Copy + Send + Sync {
-    /// What none are folded to.
+    /// The result for no elements.
     fn start(self) -> A;
-    /// What one is folded to, seen from `shift`.
+    /// The result for one element, relative to `shift`.
     fn term(self, x: A, shift: A) -> A;
-    /// What two parts are folded to.
+    /// Joins the results of two parts.
     fn join(self, a: A, b: A) -> A;
 }
 
@@ -148,7 +148,7 @@ fn both<R: Send>(size: usize, a: impl FnOnce() -> R + Send, b: impl FnOnce() -> 
     if size > 2 * PIECE { rayon::join(a, b) } else { (a(), b()) }
 }
 
-/// What neighbouring elements are folded to.
+/// Folds neighbouring elements.
 pub(crate) fn fold_run<T: Load<A>, A: Number, F: Fold<A>>(fold: F, from: &[T], shift: A) -> A {
     if from.len() > BLOCK {
         let (left, right) = from.split_at((from.len() / 2).next_multiple_of(BLOCK));
@@ -198,7 +198,7 @@ pub(crate) struct Folding {
     gone: Walk,
     /// Neighbouring elements of one result.
     run: usize,
-    /// Whether neighbouring elements are of different results.
+    /// True if neighbouring elements are of different results.
     rows: bool,
     /// Elements of each result.
     pub(crate) count: usize,
@@ -274,7 +274,7 @@ impl Folding {
         });
     }
 
-    /// What the elements of one result in some of its runs are folded to.
+    /// Folds the elements of one result in some of its runs.
     fn fold_runs<T: Load<A>, A: Number, F: Fold<A>>(
         &self,
         fold: F,
@@ -300,7 +300,7 @@ impl Folding {
         folded
     }
 
-    /// What the elements of `width` neighbouring results in some of their rows are folded to.
+    /// Folds the elements of `width` neighbouring results in some of their rows.
     fn fold_rows<T: Load<A>, A: Number, F: Fold<A>>(
         &self,
         fold: F,

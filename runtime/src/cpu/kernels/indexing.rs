@@ -1,7 +1,7 @@
 //! Positions and running values along an axis: ArgMax, ArgMin, TopK, OneHot, CumSum, CumProd, Hardmax.
 //!
-//! Of equal elements the first counts, unless the node says the last. NaN is the greatest number for TopK, and both
-//! greatest and least for ArgMax and ArgMin, as in NumPy.
+//! The first of equal elements counts, unless the node says the last. NaN is the greatest number for TopK, and
+//! both greatest and least for ArgMax and ArgMin, as in NumPy.
 
 use super::elements::{Cell, Movement, around, count, moved, rows, size};
 use super::gather::axis_of;
@@ -144,7 +144,7 @@ fn position(i: usize) -> i64 {
     i64::try_from(i).unwrap_or(i64::MAX)
 }
 
-/// What a TopK takes.
+/// Parameters of a TopK.
 #[derive(Clone, Copy)]
 struct Top {
     n: usize,

@@ -21,11 +21,11 @@ pub(super) enum RoundMode {
     Nearest,
 }
 
-/// What is encoded, and how.
+/// Kind and parameters of an encoding.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Encoding {
     pub(super) to: DType,
-    /// Whether what is beyond the range of a small float becomes its greatest number.
+    /// True if what is beyond the range of a small float becomes its greatest number.
     pub(super) saturate: bool,
     /// For float8e8m0.
     pub(super) round_mode: RoundMode,
@@ -67,7 +67,7 @@ pub(super) trait Lane: Pod + Send + Sync {
     }
     /// The number without its fraction in 64 bits of two's complement.
     fn to_bits64(self) -> i64;
-    /// Whether it is not 0.
+    /// True if it is not 0.
     fn is_true(self) -> bool;
     /// Elements as f32, if that is what they are.
     fn as_f32(_: &[Self]) -> Option<&[f32]> {

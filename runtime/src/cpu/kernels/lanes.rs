@@ -43,7 +43,7 @@ impl Wide for f64 {
 pub(crate) trait Real: Element + Send + Sync {
     /// f64 for f64, f32 for all others.
     type Wide: Wide;
-    /// Whether elements are stored in the type that is computed in.
+    /// True if elements are stored in the type that is computed in.
     const IS_WIDE: bool;
 
     /// The exact values of elements.
@@ -136,7 +136,7 @@ pub(crate) fn pieces<T: Send>(out: &mut [T], piece: usize, work: impl Fn(usize, 
     pieces_of(out, piece, &work);
 }
 
-/// What starts threads is compiled once for every element type and not for every kernel.
+/// The code that starts threads is compiled once for every element type and not for every kernel.
 fn pieces_of<T: Send>(out: &mut [T], piece: usize, work: &(dyn Fn(usize, &mut [T]) + Send + Sync)) {
     if out.len() <= piece {
         if !out.is_empty() {

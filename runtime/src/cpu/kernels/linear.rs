@@ -219,7 +219,7 @@ impl Side {
         self
     }
 
-    /// Whether elements are one behind the other.
+    /// True if elements are one behind the other.
     fn is_plain(&self) -> bool {
         let n = self.dims.len();
         let next = |axis: usize| self.steps[axis] == self.steps[axis + 1] * self.dims[axis + 1];

@@ -275,10 +275,10 @@ fn choose<T: Pod + Send + Sync>(
     });
 }
 
-/// What there is to choose along a row.
+/// Source of a choice along a row.
 #[derive(Clone, Copy)]
 enum Side<'a, T> {
-    /// What is there already.
+    /// The present content of the result.
     Kept,
     One(T),
     Each(&'a [T]),

@@ -20,7 +20,7 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     }
 }
 
-/// What becomes of the losses of all positions.
+/// Reduction of the losses of all positions.
 #[derive(Clone, Copy)]
 enum Reduction {
     None,
@@ -34,7 +34,7 @@ struct Loss {
     positions: usize,
     reduction: Reduction,
     ignored: Option<i64>,
-    /// What makes scores logarithms of probabilities, if they are none yet.
+    /// The statistics that turn scores into logarithms of probabilities, if the input has scores.
     softmax: Option<Statistics>,
     long_classes: bool,
 }

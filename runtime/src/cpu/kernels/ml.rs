@@ -108,14 +108,14 @@ fn keys<'a>(tensor: TensorRef<'a>) -> Result<Box<dyn Iterator<Item = u64> + 'a>>
     Ok(Box::new(tensor.f64s()?.map(bits)))
 }
 
-/// What LabelEncoder looks up.
+/// Lookup table of LabelEncoder.
 enum Table {
     Numbers(FxHashMap<u64, usize>),
     Strings(FxHashMap<Box<[u8]>, usize>),
 }
 
 impl Table {
-    /// Of keys that are the same the last counts.
+    /// Makes the table; the last of equal keys counts.
     fn new(keys_tensor: &HostTensor, room: Room) -> Result<Table> {
         Ok(match keys_tensor.strings() {
             Some(strings) => {
@@ -179,7 +179,7 @@ fn label_encoder(site: &Site<'_>) -> Result<Prepared> {
     }))
 }
 
-/// What LabelEncoder gives for what it does not know.
+/// The result of LabelEncoder for an unknown key.
 fn default_label(site: &Site<'_>, dtype: DType) -> Result<HostTensor> {
     if let Some(AttrValue::Tensor(data)) = site.view.attr("default_tensor") {
         let default = HostTensor::from_data(data)?;
@@ -258,9 +258,9 @@ struct Decision {
     feature: usize,
     mode: Mode,
     split: f64,
-    /// What a member is one of.
+    /// The values that a member may equal.
     members: Vec<f64>,
-    /// Whether NaN is a yes.
+    /// True if NaN is a yes.
     missing: bool,
     yes: Branch,
     no: Branch,
@@ -440,7 +440,7 @@ impl Ensemble {
     }
 }
 
-/// What is done to the scores of one row.
+/// Transforms the scores of one row.
 fn transform<W: Wide>(how: Transform, row: &mut [W]) {
     match how {
         Transform::None => {}

@@ -58,7 +58,7 @@ mod window;
 use super::kernel::Prepare;
 use ampc_ir::op::OpKind;
 
-/// What makes the kernel of an operator, if there is one.
+/// The function that prepares the kernel of an operator, if there is a kernel.
 pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     const FAMILIES: &[fn(OpKind) -> Option<Prepare>] = &[
         pointwise::find,

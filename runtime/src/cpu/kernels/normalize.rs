@@ -40,8 +40,8 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     })
 }
 
-/// Calls `prepare::<S, T, A>` of a norm: what is read, what is written, what is computed in. What is not read directly
-/// is what is computed in.
+/// Calls `prepare::<S, T, A>` of a norm: what is read, what is written, what is computed in. Elements that
+/// cannot be read directly are converted to the type of the computation.
 macro_rules! prepare_norm {
     ($norm:expr, $site:expr, $y:expr, $double:expr) => {
         match ($norm.direct, $double, $y) {
@@ -115,7 +115,7 @@ impl Spread {
 
 /// `(x - mean) / √(var + epsilon) · scale + bias` row by row, or with 0 and the mean of squares for mean and variance.
 struct LayerNorm {
-    /// Whether elements are read as they are; or they are widened, and others added.
+    /// True if elements are read as they are; or they are widened, and others added.
     direct: bool,
     rows: usize,
     /// Elements per row.
@@ -124,7 +124,7 @@ struct LayerNorm {
     epsilon: f64,
     scale: Option<Spread>,
     bias: Option<Spread>,
-    /// Whether each row has a scale and a bias of its own.
+    /// True if each row has a scale and a bias of its own.
     per_row: bool,
     addends: Vec<Spread>,
     /// The results that are mean, inverse deviation and sum.
@@ -272,7 +272,7 @@ struct Moments<A> {
 }
 
 impl<A: Wide + Number> Moments<A> {
-    /// Those of some numbers; if they are not to be centered, 0 and the mean of squares.
+    /// The moments of some numbers; if they are not to be centered, 0 and the mean of squares.
     fn of<T: Load<A>>(row: &[T], centered: bool) -> Moments<A> {
         let count: A = as_float(row.len());
         if !centered {

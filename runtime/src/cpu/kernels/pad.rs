@@ -17,7 +17,7 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     })
 }
 
-/// What is outside of what is kept.
+/// Content of the padding.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Constant,
@@ -47,7 +47,7 @@ impl PadAxis {
         PadAxis { n, before, low, high, extent, stride }
     }
 
-    /// Whether the result has the elements of the operand along it, all of them and nothing else.
+    /// True if the result has the elements of the operand along it, all of them and nothing else.
     fn is_whole(&self) -> bool {
         self.before == 0 && self.extent == self.n
     }
@@ -76,7 +76,7 @@ fn signed(n: usize) -> i64 {
     i64::try_from(n).unwrap_or(i64::MAX)
 }
 
-/// What is filled in.
+/// Value of the padding.
 enum Fill {
     Zero,
     /// The element with these bytes.

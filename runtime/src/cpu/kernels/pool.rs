@@ -405,7 +405,7 @@ fn lp_pool_of<T: Load<A>, A: Wide + Number>(window: Window, planes: usize, p: f6
     })
 }
 
-/// What a global pool makes of a plane.
+/// Reduction of a plane by a global pool.
 #[derive(Clone, Copy)]
 enum Global {
     Max,

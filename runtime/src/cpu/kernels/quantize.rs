@@ -31,7 +31,7 @@ enum Scales {
     One,
     /// Runs of `inner` elements share one, and after `extent` of them it is the first again.
     Axis { extent: usize, inner: usize },
-    /// Of `extent` rows of `inner` elements, `size` in a row share `inner` scales.
+    /// `extent` rows of `inner` elements, where `size` neighbouring rows share `inner` scales.
     Blocks { extent: usize, inner: usize, size: usize },
 }
 

@@ -26,7 +26,7 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     })
 }
 
-/// What products are summed up to: i32 of bytes, which wraps; f32 of float8.
+/// Accumulator of products: i32 for bytes, which wraps; f32 for float8.
 trait Total: Pod + Send + Sync {
     /// The sum with one more, which is that of a block.
     fn plus(self, block: f32) -> Self;
@@ -54,11 +54,11 @@ impl Total for f32 {
     }
 }
 
-/// Products that are summed in f32 before they are added to the others. Of bytes less their zero points, which are in
-/// [-255, 255], f32 holds every sum of so many.
+/// Products that are summed in f32 before they are added to the others. Bytes less their zero points are in
+/// [-255, 255], and f32 holds every sum of so many products.
 const EXACT: usize = 256;
 
-/// What there is one of for all elements, one per row (of A) or column (of B), or one per each of each matrix.
+/// A parameter: one for all elements, one per row (of A) or column (of B), or one per each of each matrix.
 #[derive(Clone, Copy)]
 struct Parameter {
     operand: usize,
@@ -107,7 +107,7 @@ struct Side {
     rows: usize,
     columns: usize,
     zero: Option<Parameter>,
-    /// Whether zero points are by row; by column if not.
+    /// True if zero points are by row; by column if not.
     by_row: bool,
 }
 

@@ -9,8 +9,9 @@
 //! - LSTM: `i = f(X·Wiᵀ + H·Riᵀ + Pi ∘ C + bi)`, f alike or `1 - i` with `input_forget`, `c = g(X·Wcᵀ + H·Rcᵀ + bc)`,
 //!   `C = f ∘ C + i ∘ c`, `o = f(X·Woᵀ + H·Roᵀ + Po ∘ C + bo)`, `H = o ∘ h(C)`
 //!
-//! What goes into f, g and h is bounded by `clip`. States stay in f32 (f64 for f64) from step to step; results are
-//! rounded once. A sequence that is shorter than the others has zeros in Y behind its end, and its last state in Y_h.
+//! The arguments of f, g and h are bounded by `clip`. States stay in f32 (f64 for f64) from step to step;
+//! results are rounded once. A sequence that is shorter than the others has zeros in Y behind its end, and its
+//! last state in Y_h.
 
 use super::functions::{sigmoid, tanh};
 use super::lanes::{PIECE, Real, Wide, for_real, widened};
@@ -113,7 +114,7 @@ impl Extents {
     }
 }
 
-/// What one direction computes at each step.
+/// Computation of one direction at each step.
 struct Cell<W> {
     kind: OpKind,
     functions: [Activation; 3],
@@ -135,11 +136,11 @@ struct Weights<'a, W> {
 
 /// The memory of one direction.
 struct Memory<'a, W> {
-    /// What the gates are made of, for all steps.
+    /// The arguments of the gates, for all steps.
     gates: &'a mut [W],
     /// The product of the state with R.
     product: &'a mut [W],
-    /// What the reset gate leaves of the state.
+    /// The state after the reset gate.
     reset: &'a mut [W],
     hidden: &'a mut [W],
     cell: &'a mut [W],
@@ -290,7 +291,7 @@ struct Recurrent {
     kind: OpKind,
     it: Extents,
     view: RecurrentView,
-    /// Those of all directions.
+    /// The functions of all directions.
     functions: Vec<Activation>,
     /// Elements of the operands that are widened; 0 for what is absent.
     sizes: [usize; 5],
@@ -382,7 +383,7 @@ impl Recurrent {
         Ok(Results { y, y_h, y_c: if self.kind == OpKind::LSTM { result(2)? } else { None } })
     }
 
-    /// What direction `d` does at each step.
+    /// The computation of direction `d` at each step.
     fn cell<W: Wide>(&self, d: usize) -> Cell<W> {
         let n = self.functions.len() / self.it.directions;
         let functions = &self.functions[d * n..(d + 1) * n];

@@ -107,7 +107,7 @@ fn extremes<T: Load<T> + Number>(site: &Site<'_>, folding: Folding, least: T, mo
     }
 }
 
-/// Whether any is true for ReduceMax, whether all are for ReduceMin.
+/// Reduces booleans: "any" for ReduceMax, "all" for ReduceMin.
 fn bools(site: &Site<'_>, folding: Folding) -> Result<Prepared> {
     let is_max = match site.kind() {
         OpKind::ReduceMax => true,

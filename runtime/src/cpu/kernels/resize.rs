@@ -26,7 +26,7 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     })
 }
 
-/// What the elements of the result along an axis are made of.
+/// Sources of the elements of the result along an axis.
 #[derive(Clone, Debug)]
 struct Table {
     axis: usize,

@@ -1,7 +1,7 @@
 //! Images at positions that a grid says: GridSample, AffineGrid.
 //!
-//! A position is a number from -1 to 1 per axis, the last axis first. What a position is made of, elements and
-//! weights, is the same for all channels.
+//! A position is a number from -1 to 1 per axis, the last axis first. The elements and weights of a position
+//! are the same for all channels.
 
 use super::convolution::{floor, spatial};
 use super::elements::to_f64;
@@ -35,7 +35,7 @@ enum Mode {
     Cubic,
 }
 
-/// What is outside of the image.
+/// Values outside of the image.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Outside {
     Zeros,
@@ -55,7 +55,7 @@ struct Sampler {
     positions: usize,
 }
 
-/// What an axis contributes: elements, none for zeros, and weights.
+/// Elements and weights along an axis; an absent element is 0.
 type Near = SmallVec<[(Option<usize>, f64); 4]>;
 
 fn grid_sample(site: &Site<'_>) -> Result<Prepared> {
@@ -170,7 +170,7 @@ impl Sampler {
         }
     }
 
-    /// What is near a position on an axis.
+    /// The elements near a position on an axis.
     fn near(&self, position: f64, extent: usize) -> Near {
         let (low, high) = self.borders(extent);
         // No number is outside.
@@ -216,7 +216,7 @@ impl Sampler {
         (2048 / self.taps()).max(8)
     }
 
-    /// What the positions of a tile are made of: elements of a plane, and weights.
+    /// The elements of a plane, and their weights, for the positions of a tile.
     fn made_of<T>(
         &self,
         grid: Grid<'_>,

@@ -28,7 +28,7 @@ trait Places: Send + Sync + 'static {
     fn each(&self, io: &Io<'_>, put: impl FnMut(usize, usize, usize)) -> Result<()>;
 }
 
-/// What becomes of an element and its update.
+/// Combination of an element and its update.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reduction {
     Add,

@@ -23,7 +23,7 @@ pub(super) fn run<T: Send, W: Send>(
     run_parts(out, unit, room, slots, &work);
 }
 
-/// What is done with each part: its first item, its elements, its scratch memory.
+/// The work for each part: its first item, its elements, its scratch memory.
 type Work<'a, T, W> = dyn Fn(usize, &mut [T], &mut [W]) + Send + Sync + 'a;
 
 fn run_parts<T: Send, W: Send>(

@@ -78,7 +78,7 @@ pub(super) fn softmax_row<T: Load<A>, A: Wide + Number>(row: &mut [T]) {
     });
 }
 
-/// Softmax of a row in place, computed in `S`. What is -∞ has no part in it; a row of nothing else becomes zeros.
+/// Softmax of a row in place, computed in `S`. Elements of -∞ become 0; a row of -∞ becomes zeros.
 pub(in crate::cpu) fn masked_softmax<W: Wide, S: Wide>(row: &mut [W]) {
     let top = row.iter().fold(W::neg_infinity(), |top, &x| top.max(x));
     let top = S::of(if top == W::neg_infinity() { W::zero() } else { top }.to());
@@ -128,7 +128,7 @@ fn columns<T: Load<A>, A: Wide + Number>(parts: [usize; 3], log: bool) -> Prepar
     .scratch(bytes)
 }
 
-/// What softmaxes along the middle one of three axes need to know of the elements.
+/// Statistics of the elements for softmaxes along the middle one of three axes.
 pub(super) struct Statistics {
     folding: Folding,
     /// How the elements are walked together with what is known of them.

@@ -102,7 +102,7 @@ fn string_split(site: &Site<'_>) -> Result<Prepared> {
     }))
 }
 
-/// What is between white space; after `most` cuts all that is left, as it is.
+/// The words between white space; after `most` cuts the rest of the text, unchanged.
 fn words(text: &str, most: usize, room: Room) -> Result<Vec<&str>> {
     // As in Python, the separators of ASCII are white space too.
     let is_space = |c: char| c.is_whitespace() || ('\x1c'..='\x1f').contains(&c);

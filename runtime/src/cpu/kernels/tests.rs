@@ -6,7 +6,7 @@ use crate::{Cpu, DataRef, HostTensor};
 use ampc_ir::op::OpKind;
 use ampc_ir::text::{NoData, parse};
 
-/// What a node computes whose operands `%0`, `%1` … are inputs, or its error; results are of these types.
+/// The results of a node whose operands `%0`, `%1` … are inputs, or its error; results are of these types.
 pub(super) fn run(node: &str, results: &[&str], inputs: &[HostTensor]) -> Result<Vec<HostTensor>, String> {
     run_with(&Cpu { threads: 1, ..Cpu::default() }, node, results, inputs)
 }
@@ -71,7 +71,7 @@ pub(super) fn strings(dims: &[usize], values: &[&str]) -> HostTensor {
     HostTensor::from_strings(&extents(dims), values).unwrap()
 }
 
-/// For what does not look at operands itself.
+/// For kernels that do not look at operands.
 pub(super) fn no_io() -> Io<'static> {
     Io {
         operands: Vec::new(),
@@ -98,7 +98,7 @@ fn each(dims: &[usize], f: &dyn Fn(&[usize]) -> i64) -> HostTensor {
     ints(dims, &(0..dims.iter().product()).map(of).collect::<Vec<_>>())
 }
 
-/// What stands at an index of the tensor that cases move.
+/// The element at an index of the tensor that cases move.
 fn at(i: usize, j: usize, k: usize) -> i64 {
     i64::try_from((i * DIMS[1] + j) * DIMS[2] + k).unwrap()
 }

@@ -52,8 +52,8 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     })
 }
 
-/// What GradCheck finds in one gradient, given the factor that unscales it: whether an element is not finite, and the
-/// sum of squares.
+/// The result of GradCheck for one gradient, given the factor that unscales it: true if an element is not
+/// finite, and the sum of squares.
 type Check = fn(&Io<'_>, usize, f32) -> Result<(bool, f32)>;
 
 fn grad_check(site: &Site<'_>) -> Result<Prepared> {

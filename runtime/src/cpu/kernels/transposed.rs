@@ -1,4 +1,4 @@
-//! What adds windows to an image: ConvTranspose, Col2Im.
+//! Operators that add windows to an image: ConvTranspose, Col2Im.
 //!
 //! `y[n, m, i · stride + k · dilation - before] += w[c, m, k] · x[n, c, i]` over all input channels `c`, taps `k` and
 //! positions `i`: a product of the transposed weights and the input makes columns, a block of positions at a time,

@@ -1,4 +1,4 @@
-//! What is there at all: NonZero, Unique.
+//! Operators whose results list the values that occur: NonZero, Unique.
 //!
 //! How large the results are is known when they are. Unique knows NaN as one element, the greatest, as NumPy does.
 

@@ -3,7 +3,7 @@
 /// Calls `work`, compiled for AVX2 if the processor at hand has it. The results are those of any other processor: loops
 /// are only made wide, no two operations become one.
 ///
-/// What is inlined into `work` is compiled with it, what it calls is not.
+/// Functions that are inlined into `work` are compiled for these vectors; functions that it calls are not.
 #[inline]
 pub(super) fn widest<R>(work: impl FnOnce() -> R) -> R {
     #[cfg(target_arch = "x86_64")]

@@ -279,8 +279,8 @@ pub(super) fn scatter<A: Copy>(
 /// So many pieces of scratch memory there are at most, and so many threads work on one node.
 pub(super) const SLOTS: usize = 16;
 
-/// Calls `work` with every task and a piece of the scratch memory, in parallel. What a task does must not depend on
-/// what is in the scratch memory.
+/// Calls `work` with every task and a piece of the scratch memory, in parallel. The result of a task must not
+/// depend on the content of the scratch memory.
 pub(super) fn work_through<W: Send, T: Send>(
     tasks: impl Iterator<Item = T> + Send,
     scratch: &mut [W],

@@ -82,7 +82,7 @@ impl Exporter<'_> {
         Ok(())
     }
 
-    /// What a graph says about how a tensor was quantized. `names` are those of its values, once they are asked for.
+    /// The quantization annotations of a graph. `names` are those of its values, once they are asked for.
     fn quantization(
         &mut self,
         out: &mut Layout,

@@ -23,7 +23,7 @@ const ROWS: usize = 256;
 /// The most taps at a time.
 const TAPS: usize = 1024;
 
-/// Whether a convolution is one of these.
+/// True if a convolution is one of these.
 pub(super) fn fits(sizes: &Sizes) -> bool {
     let window = &sizes.window;
     window.grid() > 0 && window.image() > 0 && window.kernel() > window.grid().max(ROWS / 8)
@@ -41,7 +41,7 @@ struct Cut {
     /// Parts of the sum.
     parts: usize,
     slots: usize,
-    /// What each block of taps meets.
+    /// The positions that each block of taps covers.
     met: Vec<Block>,
 }
 

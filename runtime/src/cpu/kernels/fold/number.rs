@@ -12,7 +12,7 @@ pub(crate) trait Number: Copy + Default + PartialOrd + Send + Sync + 'static {
     fn times(self, other: Self) -> Self;
     /// The absolute value.
     fn magnitude(self) -> Self;
-    /// Whether it is not a number.
+    /// True if it is not a number.
     fn is_no_number(self) -> bool;
 }
 

@@ -6,7 +6,7 @@
 use crate::cpu::kernels::vector::widest;
 use half::{bf16, f16};
 
-/// What an f16 is multiplied by when its exponent and mantissa are read as those of an f32.
+/// The factor of an f16 whose exponent and mantissa are read as those of an f32.
 const REBIAS: f32 = f32::from_bits((127 + 112) << 23);
 
 /// The exponent of infinities and NaNs of f16, shifted to where f32 has it.

@@ -1,6 +1,6 @@
 //! Steps of the optimizers of ai.ampc: Adam, AdamW and SGD.
 //!
-//! What depends on scalars alone is computed in f64 and rounded to f32 once, elements in f32.
+//! Values that depend on scalars alone are computed in f64 and rounded to f32 once, elements in f32.
 
 use super::scalar;
 use crate::cpu::kernel::{Io, KernelError, Prepared, Result, Site};
@@ -247,9 +247,9 @@ fn sgd_step<T: Real<Wide = f32>>(io: &mut Io<'_>, view: &SgdView, n: usize) -> R
 /// One step of SGD, with what its scalars give.
 struct SgdStep {
     direction: Momentum,
-    /// Whether there is no momentum yet.
+    /// True if there is no momentum yet.
     is_first: bool,
-    /// Whether the gradient counts, or is taken as zeros.
+    /// True if the gradient counts; otherwise it is taken as zeros.
     has_gradient: bool,
     rate: f32,
     decay: f32,
