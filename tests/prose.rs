@@ -29,6 +29,9 @@ const OPENINGS: &[&str] = &[
 /// Folders with Rust code of the workspace.
 const CODE: &[&str] = &["ir", "passes", "runtime", "src", "fuzz", "tests", "benches", "examples"];
 
+/// Documents outside of `docs/`.
+const DOCUMENTS: &[&str] = &["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"];
+
 /// Code whose doc comments are not linted yet, with the reason. The list may only shrink.
 const EXEMPT: &[(&str, &str)] = &[
     ("passes/src/assign/", REBUILT),
@@ -50,6 +53,12 @@ const EXEMPT: &[(&str, &str)] = &[
 
 const REBUILT: &str = "rebuilt soon";
 
+/// The longest sentence of ARCHITECTURE.md, in words.
+const MAX_WORDS: usize = 35;
+
+/// The length of ARCHITECTURE.md, in lines.
+const MAX_LINES: usize = 200;
+
 #[test]
 fn doc_comments_begin_with_their_subject() {
     let exempt = |path: &str| EXEMPT.iter().any(|(prefix, _)| path.starts_with(prefix));
@@ -69,12 +78,31 @@ fn the_list_of_exempt_code_only_shrinks() {
 }
 
 #[test]
+fn documents_begin_sentences_with_their_subject() {
+    let findings: Vec<String> = documents().iter().flat_map(|path| findings(path, &markdown)).collect();
+    assert!(findings.is_empty(), "{}", report(&findings));
+}
+
+#[test]
 fn help_texts_begin_with_their_subject() {
     let code = code();
     let arguments: Vec<&String> = code.iter().filter(|path| path.starts_with("src/cli/args")).collect();
     assert!(arguments.len() > 3, "{arguments:?}");
     let findings: Vec<String> = arguments.iter().flat_map(|path| findings(path, &attributes)).collect();
     assert!(findings.is_empty(), "{}", report(&findings));
+}
+
+#[test]
+fn the_map_is_short() {
+    let text = read("ARCHITECTURE.md");
+    assert!(text.lines().count() <= MAX_LINES, "ARCHITECTURE.md has {} lines", text.lines().count());
+    let long: Vec<String> = markdown(&text)
+        .iter()
+        .flat_map(|paragraph| paragraph.sentences())
+        .filter(|(_, sentence)| words(sentence) > MAX_WORDS)
+        .map(|(line, sentence)| format!("ARCHITECTURE.md:{line}: {} words: {sentence}", words(&sentence)))
+        .collect();
+    assert!(long.is_empty(), "sentences of more than {MAX_WORDS} words:\n{}", long.join("\n"));
 }
 
 /// Every kind of text is linted where it is wrong, and nowhere else.
@@ -117,7 +145,8 @@ impl Paragraph {
         for end in ends {
             let sentence = text[at..end].trim();
             // An abbreviation or file name goes on in lower case.
-            let goes_on = text[end..].trim_start().starts_with(|c: char| c.is_lowercase());
+            let rest = text[end..].trim_start();
+            let goes_on = rest.starts_with(|c: char| c.is_lowercase()) && !rest.starts_with("ampc ");
             if goes_on || sentence.is_empty() {
                 continue;
             }
@@ -229,6 +258,14 @@ fn findings(path: &str, paragraphs: &dyn Fn(&str) -> Vec<Paragraph>) -> Vec<Stri
 fn report(findings: &[String]) -> String {
     let help = "begin with the subject: \"The number of ..\", \"Inserts ..\", \"True if ..\"";
     format!("{} sentences hide their subject; {help}:\n{}", findings.len(), findings.join("\n"))
+}
+
+/// The documents for users.
+fn documents() -> Vec<String> {
+    let mut found: Vec<String> = DOCUMENTS.iter().map(|&name| name.to_owned()).collect();
+    found.extend(files("docs", "md"));
+    assert!(found.len() > 10, "{found:?}");
+    found
 }
 
 /// The Rust code of the workspace, but for generated files.
