@@ -38,17 +38,17 @@ const AFTER: &str = "Exit codes: 0 done · 1 a comparison failed · 2 wrong usag
 /// Options of every command.
 #[derive(Debug, Args)]
 pub(crate) struct Global {
-    /// Say nothing but errors and warnings about the result
+    /// Print only errors and warnings about the result
     #[arg(short, long, global = true)]
     pub(crate) quiet: bool,
-    /// Say more: passes and their times, every warning
+    /// Print more: passes and their times, every warning
     #[arg(short, long, global = true, conflicts_with = "quiet")]
     pub(crate) verbose: bool,
-    /// Colors in what is printed
+    /// Color the output
     #[arg(long, global = true, value_name = "WHEN", value_enum, default_value_t)]
     pub(crate) color: When,
-    /// Run models in N threads [default: as many as there are processors]; the results do not depend on it, and
-    /// rewriting takes one
+    /// Run models in N threads [default: the number of processors]; results do not depend on N, and rewriting
+    /// uses one thread
     #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) threads: Option<u32>,
 }
@@ -65,21 +65,21 @@ pub(crate) enum When {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Lower a model to fp16 or bf16 where it is safe
+    /// Lower a model to fp16 or bf16 where that is safe
     Rewrite(Box<RewriteArgs>),
     /// Run any passes on a model
     Opt(OptArgs),
-    /// Make a training step of a model: data and state in, loss and next state out
+    /// Make a training step from a model: data and state in, loss and next state out
     TrainStep(Box<TrainStepArgs>),
-    /// Train with a step: run it over data, with checkpoints to go on from
+    /// Train with a step: run it over data, with checkpoints
     Train(Box<TrainArgs>),
-    /// Name every problem of a model
+    /// Report every problem of a model
     Check(CheckArgs),
     /// Run a model
     Run(RunArgs),
-    /// Compare what a model computes with what another one does, or with test data
+    /// Compare the outputs of a model with those of another model, or with test data
     Verify(VerifyArgs),
-    /// Show what is in a model
+    /// Show the content of a model
     Inspect(InspectArgs),
     /// List the operators and their precision classes
     Ops(OpsArgs),
@@ -98,7 +98,7 @@ pub(crate) enum Command {
 pub(crate) struct RewriteArgs {
     /// The model: .onnx, .ir for the text form, .json for a graph; `-` is standard input
     pub(crate) model: PathBuf,
-    /// Where to write; `-` is standard output [default: MODEL.fp16.onnx or MODEL.bf16.onnx beside the model]
+    /// Output file; `-` is standard output [default: MODEL.fp16.onnx or MODEL.bf16.onnx beside the model]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
     #[command(flatten)]
@@ -115,7 +115,7 @@ pub(crate) struct RewriteArgs {
     /// standard output
     #[arg(long, value_name = "FILE.json", help_heading = "Output")]
     pub(crate) report: Option<PathBuf>,
-    /// Print what was decided about this node, and why; a path, a glob or `re:REGEX`, which explain at most 20 nodes;
+    /// Print the decision about this node and its reason; a path, or a glob or `re:REGEX` for at most 20 nodes;
     /// may be repeated
     #[arg(long, value_name = "NODE", help_heading = "Output")]
     pub(crate) explain: Vec<String>,
@@ -123,7 +123,7 @@ pub(crate) struct RewriteArgs {
     pub(crate) debug: DebugArgs,
 }
 
-/// Reads what has a spelling.
+/// Parses a value with a fixed spelling.
 fn spec<T: std::str::FromStr<Err = SpecError>>(text: &str) -> Result<T, String> {
     text.parse().map_err(|error: SpecError| error.to_string())
 }
@@ -144,7 +144,7 @@ pub(crate) struct RewriteVerifyArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Precision")]
 pub(crate) struct PrecisionArgs {
-    /// The format to lower to [default: fp16, or the one of the report given as policy]
+    /// Format to lower to [default: fp16, or the format of a report given as policy]
     #[arg(long, value_name = "FORMAT", aliases = ["low-precision-type", "low_precision_type"])]
     #[arg(value_parser = FormatName)]
     pub(crate) to: Option<DType>,
@@ -156,31 +156,31 @@ pub(crate) struct PrecisionArgs {
     /// Operators to always lower
     #[arg(long, value_name = "OP,…", value_delimiter = ',')]
     pub(crate) allow: Vec<String>,
-    /// Operators to lower unless something dangerous is upstream
+    /// Operators to lower unless a denied operator is upstream
     #[arg(long, value_name = "OP,…", value_delimiter = ',')]
     pub(crate) infer: Vec<String>,
     /// Operators without numeric effect, which take the precision of their neighbours
     #[arg(long, value_name = "OP,…", value_delimiter = ',')]
     pub(crate) clear: Vec<String>,
-    /// Operators to keep fp32, with what follows from it downstream
+    /// Operators to keep in fp32; operators downstream that depend on them stay fp32 too
     #[arg(long, value_name = "OP,…", value_delimiter = ',')]
     pub(crate) deny: Vec<String>,
     /// Fix the precision of a node, or of one type variable or port of it (`fc#T`, `loop1#state0`); NODE is a path, a
     /// glob or `re:REGEX`; split at the last `=`
     #[arg(long, value_name = "NODE[#VAR]=fp32|fp16|bf16|auto")]
     pub(crate) pin: Vec<String>,
-    /// Fix the precision of what makes a value, or reads it if it is an input or constant; NAME is a name, a
-    /// glob or `re:REGEX`
+    /// Fix the precision of the node that makes a value, or of the readers of an input or constant; NAME is a
+    /// name, a glob or `re:REGEX`
     #[arg(long, value_name = "NAME=fp32|fp16|bf16|auto")]
     pub(crate) pin_value: Vec<String>,
-    /// Leave a guard out (see `ampc policy show safe`)
+    /// Switch a guard off (see `ampc policy show safe`)
     #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
     pub(crate) disable_guard: Vec<String>,
     /// Inputs and outputs that keep their types: all, none, or names [default: all]
     #[arg(long, value_name = "all|none|NAME,…")]
     pub(crate) keep_io: Option<String>,
-    /// The opset of ai.onnx to raise the model to: keep, a number, or auto for the lowest at which all that is to be
-    /// lowered has the format, but at most 26, the newest that ONNX Runtime 1.31 reads [default: keep]
+    /// Opset of ai.onnx to raise the model to: keep, a number, or auto for the lowest opset at which all
+    /// lowered operators have the format, at most 26, the newest that ONNX Runtime 1.31 reads [default: keep]
     #[arg(long, value_name = "keep|auto|N")]
     pub(crate) opset: Option<Opset>,
     /// Quantity that the placement of casts minimizes: predicted time on the target, number of casts, or bytes
@@ -201,7 +201,7 @@ pub(crate) struct PrecisionArgs {
     pub(crate) peers: PeerArgs,
 }
 
-/// How to write.
+/// Arguments that choose the form of the output.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct WriteArgs {
@@ -216,14 +216,15 @@ pub(crate) struct WriteArgs {
     pub(crate) force: bool,
 }
 
-/// Looking at passes.
+/// Arguments for debugging passes.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Debugging")]
 pub(crate) struct DebugArgs {
-    /// Write the module in text form, without weights, after this pass, after all, or after those that changed it
+    /// Write the module in text form, without weights, after this pass, after all passes, or after passes that
+    /// changed it
     #[arg(long, value_name = "PASS|all|changed", requires = "dump_dir")]
     pub(crate) dump_after: Option<String>,
-    /// Where dumps and reproducers go
+    /// Folder for dumps and reproducers
     #[arg(long, value_name = "DIR")]
     pub(crate) dump_dir: Option<PathBuf>,
     /// Verify the module after every pass, not only at the end
@@ -244,11 +245,11 @@ fn passes() -> String {
 pub(crate) struct OptArgs {
     /// The model: .onnx, .ir for the text form, .json for a graph; `-` is standard input
     pub(crate) model: PathBuf,
-    /// The passes, such as 'classify{to=bf16}, guard, taint, assign' [default: what a first line `// pass: …` of
-    /// an .ir file says]
+    /// Passes to run, such as 'classify{to=bf16}, guard, taint, assign' [default: the first line `// pass: …`
+    /// of an .ir file]
     #[arg(long, value_name = "PIPELINE")]
     pub(crate) passes: Option<String>,
-    /// Where to write [default: text form to standard output]
+    /// Output file [default: text form to standard output]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
     #[command(flatten)]
@@ -267,14 +268,14 @@ pub(crate) struct CheckArgs {
 pub(crate) struct InspectArgs {
     /// The model; `-` is standard input
     pub(crate) model: PathBuf,
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct OpsArgs {
-    /// As JSON
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -289,7 +290,7 @@ pub(crate) struct PolicyArgs {
 pub(crate) enum PolicyCommand {
     /// List the presets
     List,
-    /// Show what a policy says: guards, classes of operators, pins
+    /// Show the guards, classes of operators and pins of a policy
     Show {
         /// A preset or a file that ends in .json
         #[arg(value_name = "NAME|FILE.json", value_parser = PolicyName, hide_possible_values = true)]
@@ -312,20 +313,20 @@ pub(crate) struct TargetArgs {
 pub(crate) enum TargetCommand {
     /// List the targets that come with ampc
     List,
-    /// Show what a target says, and where it has it from: rates, kernels, what is fused
+    /// Show the rates, kernels and fusions of a target, with their sources
     Show {
         /// A target or a file that ends in .json
         #[arg(value_name = "NAME|FILE.json")]
         name: String,
     },
-    /// Check the file of a target
+    /// Check a file with a target
     Check {
         /// The file
         file: PathBuf,
     },
 }
 
-/// The name of a policy: any text, of which shells complete presets.
+/// The name of a policy: any text, for which shells complete presets.
 #[derive(Clone, Copy, Debug)]
 struct PolicyName;
 
@@ -346,7 +347,7 @@ impl TypedValueParser for PolicyName {
     }
 }
 
-/// A format to lower to: in any spelling, of which help and shells know the usual one.
+/// A format to lower to: in any spelling; help and completions show the usual spelling.
 #[derive(Clone, Copy, Debug)]
 struct FormatName;
 
@@ -370,7 +371,7 @@ impl TypedValueParser for FormatName {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OutOfRangeArg {
-    /// The constant and what reads it stay fp32
+    /// The constant and its readers stay fp32
     Keep,
     /// The values become the largest finite value of the format
     Clamp,
@@ -382,13 +383,13 @@ pub(crate) enum OutOfRangeArg {
 pub(crate) enum ExcessArg {
     /// Every rounding of the model is kept
     Forbid,
-    /// Casts between floats that only round go
+    /// Casts between floats that only round are removed
     Allow,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ExternalArg {
-    /// As the model that is read has them; always above 2 GB
+    /// As in the source; always above 2 GB
     Auto,
     /// Constants of 1 KiB and more
     Always,
@@ -406,7 +407,7 @@ pub(crate) enum EmitArg {
     Json,
     /// A drawing for Graphviz
     Dot,
-    /// An fp32 ONNX model that rounds as the lowered one does
+    /// An fp32 ONNX model with the roundings of the lowered model
     Emulated,
 }
 

@@ -16,16 +16,16 @@ pub(crate) struct RunArgs {
     /// Replace files that exist
     #[arg(long)]
     pub(crate) force: bool,
-    /// Where to run: cpu, or cuda or cuda:N, which are not supported yet
+    /// Device: cpu, or cuda or cuda:N, which are not supported yet
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     pub(crate) device: String,
-    /// Run N more times, and say how long that takes
+    /// Run N more times, and print the time of a run
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) bench: Option<u32>,
-    /// With `--bench`: run N times more, and say which operators and nodes take how much of the time
+    /// With `--bench`: run N more times, and print the time of each operator and of the most expensive nodes
     #[arg(long, requires = "bench")]
     pub(crate) profile: bool,
-    /// Print in which order the graphs are computed and where every value is
+    /// Print the plan: the order of the steps, and the place of every value
     #[arg(long)]
     pub(crate) print_plan: bool,
     #[command(flatten)]
@@ -38,9 +38,9 @@ pub(crate) struct RunArgs {
 )]
 #[command(group = ArgGroup::new("reference").args(["other", "test_data"]).required(true))]
 pub(crate) struct VerifyArgs {
-    /// The model that is right
+    /// The reference model
     pub(crate) model: PathBuf,
-    /// The model that is compared with it, on the same inputs
+    /// The model to compare with it, on the same inputs
     pub(crate) other: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) data: DataArgs,
@@ -56,7 +56,7 @@ pub(crate) struct VerifyArgs {
     /// Largest absolute error of an element, beside the relative one [default: 1e-7 for test data]
     #[arg(long, value_name = "X", value_parser = tolerance, allow_negative_numbers = true)]
     pub(crate) atol: Option<f64>,
-    /// Print what was found as JSON
+    /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -70,12 +70,12 @@ pub(crate) struct DataArgs {
     /// Values for the inputs: an .npz or .safetensors file with their names, or a folder of `input_0.pb` …
     #[arg(long, value_name = "DATA", conflicts_with_all = ["random", "dim"])]
     pub(crate) inputs: Option<PathBuf>,
-    /// Random values, the same for the same seed; models are compared on several draws of them, of other magnitudes
+    /// Random values, equal for equal seeds; models are compared on several draws of different magnitudes
     /// [default: 0, if no data is given]
     #[arg(long, value_name = "SEED")]
     pub(crate) random: Option<u64>,
-    /// The size of a dim that has a name instead of a number, or of axis 1 of `x` if it has neither (`x[1]=8`), for
-    /// random values [default: 1; 8 where models are compared, if that fits]
+    /// Size of a named dim, or of axis 1 of `x` if the dim has no name (`x[1]=8`), for random values [default:
+    /// 1; 8 where models are compared, if that fits]
     #[arg(long, value_name = "NAME=N,…", value_delimiter = ',', value_parser = dim)]
     pub(crate) dim: Vec<(String, u64)>,
 }
@@ -84,10 +84,10 @@ pub(crate) struct DataArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Limits")]
 pub(crate) struct LimitArgs {
-    /// The most iterations of one loop [default: any number]
+    /// Maximal number of iterations of a loop [default: any number]
     #[arg(long, value_name = "N")]
     pub(crate) max_iterations: Option<u64>,
-    /// The most seconds that a run may take, looked at between nodes [default: any number]
+    /// Maximal time of a run in seconds, checked between nodes [default: any number]
     #[arg(long, value_name = "S", value_parser = seconds, allow_negative_numbers = true)]
     pub(crate) time_limit: Option<Duration>,
 }

@@ -11,9 +11,9 @@ use std::path::PathBuf;
                             ampc train [OPTIONS] --resume <FILE.safetensors> --data <DATA> <STEP>"
 )]
 pub(crate) struct TrainArgs {
-    /// The training step, as `ampc train-step` makes it
+    /// The training step that `ampc train-step` made
     pub(crate) step: PathBuf,
-    /// The state to begin with, as `ampc train-step` writes it
+    /// The initial state that `ampc train-step` wrote
     #[arg(
         long,
         value_name = "FILE.safetensors",
@@ -21,8 +21,8 @@ pub(crate) struct TrainArgs {
         conflicts_with = "resume"
     )]
     pub(crate) state: Option<PathBuf>,
-    /// Go on from a checkpoint, bit for bit as if there had been no stop; steps, lr, batch, order of samples and last are those
-    /// of the checkpoint where they are not given
+    /// Resume from a checkpoint, bit for bit like an uninterrupted run; steps, lr, batch, order of samples and
+    /// last default to those of the checkpoint
     #[arg(long, value_name = "FILE.safetensors")]
     pub(crate) resume: Option<PathBuf>,
     #[command(flatten)]
@@ -31,7 +31,7 @@ pub(crate) struct TrainArgs {
     pub(crate) run: LoopArgs,
     #[command(flatten)]
     pub(crate) output: TrainOutputArgs,
-    /// Where to run: cpu, or cuda or cuda:N, which are not supported yet
+    /// Device: cpu, or cuda or cuda:N, which are not supported yet
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     pub(crate) device: String,
 }
@@ -44,10 +44,10 @@ pub(crate) struct SampleArgs {
     /// of `input_0.pb` …
     #[arg(long, value_name = "DATA")]
     pub(crate) data: PathBuf,
-    /// Samples of a batch, if the step takes any number [default: 32]
+    /// Batch size, if the step takes any [default: 32]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) batch: Option<u64>,
-    /// The seed of the order of samples, which is another one in every epoch [default: 0]
+    /// Seed of the order of samples, which differs in every epoch [default: 0]
     #[arg(long, value_name = "N", conflicts_with = "no_shuffle")]
     pub(crate) seed: Option<u64>,
     /// Take samples in the order of the data
@@ -66,15 +66,15 @@ pub(crate) struct SampleArgs {
     pub(crate) eval_every: Option<u64>,
 }
 
-/// How long and how fast.
+/// Arguments that set the number of steps and the learning rate.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Training")]
 pub(crate) struct LoopArgs {
-    /// Steps to take altogether, those before a checkpoint included
+    /// Total number of steps, including those before a checkpoint
     #[arg(long, value_name = "N", required_unless_present_any = ["epochs", "resume"], conflicts_with = "epochs",
           value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) steps: Option<u64>,
-    /// Instead of steps: how often to go over all samples
+    /// Instead of steps: the number of passes over all samples
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) epochs: Option<u64>,
     /// The learning rate, or a schedule: constant:lr=X[,warmup=N], linear or cosine:lr=X[,warmup=N,final=X,steps=N], or
@@ -87,10 +87,10 @@ pub(crate) struct LoopArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct TrainOutputArgs {
-    /// Write the state to this file at the end, on Ctrl-C and after an error: whole, or not at all
+    /// Write the state to this file at the end, on Ctrl-C and after an error: complete, or not at all
     #[arg(long, value_name = "FILE.safetensors")]
     pub(crate) save: Option<PathBuf>,
-    /// Write it after every N steps, too
+    /// Write the state also after every N steps
     #[arg(long, value_name = "N", requires = "save", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) save_every: Option<u64>,
     /// Replace files that exist
@@ -111,8 +111,8 @@ pub(crate) struct TrainOutputArgs {
 /// Handling of the last samples of an epoch if they do not fill a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LastArg {
-    /// They are a smaller batch
+    /// Train on them as a smaller batch
     Keep,
-    /// They are left out
+    /// Leave them out
     Drop,
 }

@@ -16,26 +16,25 @@ pub(crate) struct TrainStepArgs {
     /// The forward model: .onnx, .ir for the text form, .json for a graph; `-` is standard input
     #[arg(required_unless_present = "export")]
     pub(crate) model: Option<PathBuf>,
-    /// Instead of making a step: write the forward model that this step was made of, with the weights of a state
+    /// Instead of making a step: write the forward model of a step, with the weights of a state
     #[arg(long, value_name = "STEP", conflicts_with_all = [
         "model", "StepArgs", "fp32", "to", "policy", "allow", "infer", "clear", "deny", "pin", "pin_value", "disable_guard",
         "keep_io", "opset", "objective", "target", "out_of_range", "excess_precision",
     ])]
     pub(crate) export: Option<PathBuf>,
-    /// Where to write the step; `-` is standard output
+    /// Output file of the step; `-` is standard output
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: PathBuf,
-    /// Where to write the state that the first step begins with, by the names of the step's inputs; with `--export`, the
-    /// state to read
+    /// Output file of the initial state, by the names of the step's inputs; with `--export`, the state to read
     #[arg(long, value_name = "FILE.safetensors")]
     pub(crate) state: PathBuf,
     #[command(flatten)]
     pub(crate) step: StepArgs,
-    /// Write what the step is made of as JSON: parameters, states, and every node and cast with its phase, role and
+    /// Write a report of the step as JSON: parameters, states, and every node and cast with its phase, role and
     /// precision
     #[arg(long, value_name = "FILE.json", help_heading = "Output", conflicts_with = "export")]
     pub(crate) report: Option<PathBuf>,
-    /// Leave everything in fp32
+    /// Keep everything in fp32
     #[arg(long, help_heading = "Precision", conflicts_with_all = ["to", "target", "objective"])]
     pub(crate) fp32: bool,
     #[command(flatten)]
@@ -54,7 +53,7 @@ pub(crate) struct StepArgs {
     /// `of=OUTPUT` for another output than the first one, or output:NAME for an output that is the loss
     #[arg(long, value_name = "LOSS", value_parser = spec::<LossSpec>, required_unless_present = "export")]
     pub(crate) loss: Option<LossSpec>,
-    /// The input of targets: one of the model's, or a new one
+    /// Input of targets: an input of the model, or a new one
     #[arg(long, value_name = "NAME", default_value = "target")]
     pub(crate) target_input: String,
     /// Precision of the loss: fp32, or as the policy decides
@@ -64,32 +63,33 @@ pub(crate) struct StepArgs {
     /// `weight_decay=X`; or none, for which gradients are outputs
     #[arg(long, value_name = "OPTIMIZER", default_value = "adamw", value_parser = spec::<Optimizer>)]
     pub(crate) optimizer: Optimizer,
-    /// How weights are kept that are read in 16 bits only [default: fp32, or as the policy of jmp says]
+    /// Format of weights that are only read in 16 bits [default: fp32, or the format of a jmp policy]
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub(crate) master_weights: Option<MasterWeightsArg>,
     /// ampc, torch, paddle-fleet, paddle-old, paddle-new, jmp, fastai or ort-trainer, each with settings after it
     /// (`torch:init=1024,interval=50`); static:N, none, or a JSON file [default: ampc for fp16, none otherwise]
     #[arg(long, value_name = "SCALER|FILE.json")]
     pub(crate) scaler: Option<String>,
-    /// Scale gradients so that their norm, all together, is at most this
+    /// Scale gradients so that their joint norm is at most this
     #[arg(long, value_name = "X", value_parser = positive, allow_negative_numbers = true)]
     pub(crate) clip_norm: Option<f64>,
-    /// The weight decay of parameters with these names, instead of the optimizer's; may be repeated, the last one holds
+    /// Weight decay of parameters with these names, instead of the optimizer's; may be repeated, the last match
+    /// counts
     #[arg(long, value_name = "GLOB=X", value_parser = decay)]
     pub(crate) decay: Vec<(String, f64)>,
-    /// Constants that are not trained, by name, glob or `re:REGEX`; may be repeated
+    /// Constants not to train, by name, glob or `re:REGEX`; may be repeated
     #[arg(long, value_name = "GLOB")]
     pub(crate) freeze: Vec<String>,
-    /// Constants that are trained though they look like none; may be repeated
+    /// Constants to train although they do not look like parameters; may be repeated
     #[arg(long, value_name = "GLOB")]
     pub(crate) train: Vec<String>,
-    /// Leave parameters alone that the loss does not depend on, instead of refusing the model
+    /// Keep parameters that the loss does not depend on as constants, instead of refusing the model
     #[arg(long)]
     pub(crate) freeze_unused: bool,
     /// Activations to recompute for gradients instead of keeping them, where that lowers the peak memory
     #[arg(long, value_enum, value_name = "WHAT", default_value = "cheap")]
     pub(crate) recompute: RecomputeArg,
-    /// The seed of dropouts in the state that the step begins with
+    /// Seed of dropouts in the initial state
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) dropout_seed: u64,
 }
@@ -99,11 +99,11 @@ pub(crate) struct StepArgs {
 pub(crate) enum RecomputeArg {
     /// Nothing: activations are kept
     None,
-    /// Casts, moves, dropouts, and what is computed element by element
+    /// Casts, moves, dropouts and elementwise operators
     Cheap,
 }
 
-/// How weights are kept.
+/// Format of weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum MasterWeightsArg {
     /// In fp32, with a copy in 16 bits that the optimizer writes
@@ -112,7 +112,7 @@ pub(crate) enum MasterWeightsArg {
     None,
 }
 
-/// In which precision a loss is computed.
+/// Precision of a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LossPrecisionArg {
     /// In fp32
