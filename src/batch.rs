@@ -202,7 +202,7 @@ impl Batch {
         if !streams.is_empty() {
             unchanged(&read, left)?;
             streams.into_iter().try_for_each(Stream::send)?;
-            left = "what was sent is not to be used, and no file was written";
+            left = "discard the output so far; no file was written";
         }
         // Runs that replace files of one folder take turns: none removes the data file that another one's model names.
         let _turn = model.as_ref().map(|model| turn(folder_of(&model.file.to)));

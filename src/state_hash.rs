@@ -49,7 +49,7 @@ pub(crate) fn check(tensors: &Tensors, path: &Path) -> Result<(), Error> {
     if hash_of(of, position.unwrap_or_default()) == written {
         return Ok(());
     }
-    Err(bad(format!("its content is not what was written: {ADVICE}")))
+    Err(bad(format!("its content differs from the written content: {ADVICE}")))
 }
 
 /// Advice for a checkpoint whose content does not match its hash.

@@ -121,7 +121,7 @@ impl Builder {
     }
 
     /// Adds a node: operands may be absent, attributes are by name, results are named after the operator.
-    /// An operator of a domain that nobody here knows is preserved, its results of unknown type.
+    /// An operator of an unknown domain is preserved, its results of unknown type.
     ///
     /// # Errors
     /// If there is no such operator in the imported operator set.

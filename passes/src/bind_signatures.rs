@@ -1,4 +1,4 @@
-//! `bind-signatures`: nodes of operators that nobody here knows become what the policy's signatures say of them.
+//! `bind-signatures`: nodes of unknown operators get the signatures of the policy.
 //!
 //! A node counts if it has the domain and name, no overload, and calls no function of the model. Each use of
 //! the signature checks that the node fits: as in other open domains, a node that does not fit keeps its types.
@@ -24,7 +24,7 @@ pub struct BindSignatures {
 
 impl Spelled for BindSignatures {
     const NAME: &'static str = "bind-signatures";
-    const ABOUT: &'static str = "operators of the user become what the signatures of the policy say";
+    const ABOUT: &'static str = "binds operators of the user to the signatures of the policy";
     const OPTIONS: &'static [PassOption<Self>] = &[PassOption {
         def: POLICY,
         print: |pass| Some(Setting::Policy(pass.policy.clone())),

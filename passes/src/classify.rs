@@ -1,4 +1,4 @@
-//! `classify`: every type variable of every node gets a precision class, and the reason for it.
+//! `classify`: gives every type variable of every node a precision class, and the reason for it.
 //!
 //! A class is about a type variable, because formals that share one share an element type; it is the strictest
 //! class of the formals (the operator table's), unless the user says otherwise. Variables that cannot be lowered
@@ -50,7 +50,7 @@ pub struct Classify {
 
 impl Spelled for Classify {
     const NAME: &'static str = "classify";
-    const ABOUT: &'static str = "every type variable of every node gets a precision class";
+    const ABOUT: &'static str = "gives every type variable of every node a precision class";
     const OPTIONS: &'static [PassOption<Self>] = &[
         PassOption {
             def: FORMAT,

@@ -29,7 +29,7 @@ pub struct ConvertConstants {
 
 impl Spelled for ConvertConstants {
     const NAME: &'static str = "convert-constants";
-    const ABOUT: &'static str = "casts of constants become converted constants";
+    const ABOUT: &'static str = "replaces casts of constants by converted constants";
     const OPTIONS: &'static [PassOption<Self>] = &[PassOption {
         def: option("clamp", "true or false", Some(CLAMP.no)),
         print: |pass| pass.clamp.then(|| Setting::word(CLAMP.yes)),

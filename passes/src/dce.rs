@@ -19,7 +19,7 @@ pub struct Dce;
 
 impl Spelled for Dce {
     const NAME: &'static str = "dce";
-    const ABOUT: &'static str = "inserted casts, gradients and constants that nobody reads go";
+    const ABOUT: &'static str = "removes inserted casts, gradients and constants without readers";
     fn blank() -> Self {
         Dce
     }

@@ -37,7 +37,7 @@ pub struct Emulate;
 
 impl Spelled for Emulate {
     const NAME: &'static str = "emulate";
-    const ABOUT: &'static str = "16-bit values become f32 that is rounded alike";
+    const ABOUT: &'static str = "converts 16-bit values to f32 with equal rounding";
     fn blank() -> Self {
         Emulate
     }
@@ -74,7 +74,7 @@ impl Pass for Emulate {
     }
 }
 
-/// True if nobody here knows what a node hands into its bodies and takes out of them.
+/// True if the values that a node passes into its bodies and takes out of them are unknown.
 fn keeps_bodies(module: &Module, node: Node) -> bool {
     module.node(node).bodies().next().is_some() && Ports::of(module, node).is_none()
 }

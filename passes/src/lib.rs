@@ -4,18 +4,18 @@
 //! The passes in the order in which a rewrite runs them:
 //!
 //! 0. [`bind_signatures`]: operators of the user's own become what their signatures say;
-//!    [`raise_opset`]: on request, the model becomes one of a newer operator set;
+//!    [`raise_opset`]: on request, raises the model to a newer operator set;
 //!    [`move_casts`]: the author's casts move to where they have least to do;
-//! 1. [`specialize_functions`]: every call gets a function of its own;
-//! 2. [`classify`]: every type variable of every node gets a precision class;
-//! 3. [`guard`]: patterns and ranges that make a node riskier than its class;
+//! 1. [`specialize_functions`]: gives every call its own copy of the function;
+//! 2. [`classify`]: gives every type variable of every node a precision class;
+//! 3. [`guard`]: finds patterns and ranges that make a node riskier than its class;
 //! 4. [`taint`]: infer operators downstream of deny operators stay fp32;
 //! 5. [`assign`]: chooses the element type of every type variable;
 //! 6. [`insert_casts`]: retypes results and places casts;
 //! 7. [`simplify_casts`]: removes casts that repeat or undo each other exactly;
-//! 8. [`convert_constants`]: casts of constants become converted constants;
+//! 8. [`convert_constants`]: replaces casts of constants by converted constants;
 //! 9. [`dce`]: what the passes left without a reader goes;
-//! 10. [`share_functions`]: functions that came out the same become one.
+//! 10. [`share_functions`]: merges equal functions.
 //!
 //! A training step is made of a forward graph by [`autodiff`], which adds the gradients.
 //!

@@ -52,7 +52,7 @@ pub struct MoveCasts {
 
 impl Spelled for MoveCasts {
     const NAME: &'static str = NAME;
-    const ABOUT: &'static str = "casts of the author move to where they have least to do";
+    const ABOUT: &'static str = "moves casts of the author to the smallest tensors";
     const OPTIONS: &'static [PassOption<Self>] = &[
         PassOption {
             def: POLICY,

@@ -20,7 +20,7 @@ pub(crate) fn part_all(module: &mut Module) {
 }
 
 /// Renames values in bodies that are called as one around them, of the pairs for which the test is true. Inputs and
-/// outputs of the bodies of operators that nobody here knows keep their names, by which such operators may tell them.
+/// outputs of the bodies of unknown operators keep their names, by which such operators may tell them.
 fn rename(module: &mut Module, test: impl Fn(&Module, Value, Value) -> bool) {
     let graphs = flow::graphs(module);
     if graphs.iter().all(|&graph| module.owner(graph).is_none()) {

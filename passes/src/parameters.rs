@@ -43,7 +43,7 @@ pub struct Parameters {
 
 impl Spelled for Parameters {
     const NAME: &'static str = "parameters";
-    const ABOUT: &'static str = "constants that are trained, and the loss, are given their roles";
+    const ABOUT: &'static str = "gives trained constants and the loss their roles";
     const OPTIONS: &'static [PassOption<Self>] = &[
         PassOption {
             def: option("loss", "the name of an output", Some("")),
@@ -99,7 +99,7 @@ pub enum ParameterError {
     },
     /// There is nothing to train.
     #[error(
-        "the model has no parameters: no float initializer of its main graph is read by what can be differentiated{}",
+        "the model has no parameters: no float initializer of its main graph has a differentiable reader{}",
         if *.frozen { ", but for those that are frozen" } else { "; name constants that are trained (`--train`)" }
     )]
     None {
@@ -397,7 +397,7 @@ pub struct ExposeParameters;
 
 impl Spelled for ExposeParameters {
     const NAME: &'static str = "expose-parameters";
-    const ABOUT: &'static str = "parameters become inputs, in fp32";
+    const ABOUT: &'static str = "turns parameters into inputs, in fp32";
     fn blank() -> Self {
         ExposeParameters
     }

@@ -61,7 +61,7 @@ pub struct Recompute;
 
 impl Spelled for Recompute {
     const NAME: &'static str = "recompute";
-    const ABOUT: &'static str = "cheap activations are computed again for gradients instead of kept";
+    const ABOUT: &'static str = "recomputes cheap activations for gradients instead of keeping them";
     fn blank() -> Self {
         Recompute
     }

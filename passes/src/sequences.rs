@@ -3,7 +3,7 @@
 //! A *group* is a connected component of type variables: those that a sequence or optional goes between (through
 //! bodies, functions and captures as well), and those of an operator that puts tensors in or takes them out. All of
 //! a group is low or none of it; tensors are cast on the way in and on the way out. A group stays as it is, is
-//! *held*, if a sequence of it is an input or output of the model, or if nobody knows what an operator makes of it.
+//! *held*, if a sequence of it is an input or output of the model, or if an unknown operator reads or makes it.
 
 use crate::flow::{self, Var};
 use crate::paths::Paths;
@@ -290,7 +290,7 @@ fn common(module: &Module, group: &Group, members: &[Var], paths: &Paths) -> Opt
             return Some((DType::F32, reason("sequence.public".into(), evidence)));
         }
         Some(FixedBy::Unknown(by)) => {
-            let evidence = format!("nobody knows what {by} makes of it");
+            let evidence = format!("unknown operator {by} has it");
             return Some((DType::F32, reason("sequence.unknown".into(), evidence)));
         }
         None => {}

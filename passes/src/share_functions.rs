@@ -1,4 +1,4 @@
-//! `share-functions`: functions that came out the same become one again.
+//! `share-functions`: merges equal functions again.
 //!
 //! The copies that [`specialize-functions`](crate::specialize_functions) made of a function are compared with it and
 //! with each other. Two are the same if ONNX would write the same body for both: operators, attributes, constants and
@@ -32,7 +32,7 @@ pub struct ShareFunctions;
 
 impl Spelled for ShareFunctions {
     const NAME: &'static str = "share-functions";
-    const ABOUT: &'static str = "functions that came out the same become one";
+    const ABOUT: &'static str = "merges equal functions";
     fn blank() -> Self {
         ShareFunctions
     }

@@ -1,4 +1,4 @@
-//! `simplify-casts`: casts that repeat or undo each other exactly go. Values never change by it.
+//! `simplify-casts`: removes casts that repeat or undo each other exactly. Values never change by it.
 //!
 //! - an inserted cast to the type its operand has is an identity;
 //! - two casts of one value to one type are one, unless both make outputs. It stands where the first one stood, so
@@ -38,7 +38,7 @@ pub struct SimplifyCasts {
 
 impl Spelled for SimplifyCasts {
     const NAME: &'static str = "simplify-casts";
-    const ABOUT: &'static str = "casts that repeat or undo each other exactly go";
+    const ABOUT: &'static str = "removes casts that repeat or undo each other exactly";
     const OPTIONS: &'static [PassOption<Self>] = &[
         PassOption {
             def: option("by", "cut or paint", Some(BY.no)),

@@ -1,4 +1,4 @@
-//! `specialize-functions`: every call gets a function of its own.
+//! `specialize-functions`: gives every call its own copy of the function.
 //!
 //! A function that several nodes call has one body, but one call may read it in low precision and another not.
 //! This pass gives every call a copy, so that the passes after it decide about calls and not about functions,
@@ -67,7 +67,7 @@ pub struct SpecializeFunctions;
 
 impl Spelled for SpecializeFunctions {
     const NAME: &'static str = "specialize-functions";
-    const ABOUT: &'static str = "every call gets a function of its own";
+    const ABOUT: &'static str = "gives every call its own copy of the function";
     fn blank() -> Self {
         SpecializeFunctions
     }

@@ -33,7 +33,8 @@ pub struct Taint;
 
 impl Spelled for Taint {
     const NAME: &'static str = "taint";
-    const ABOUT: &'static str = "what is downstream of a denied operator and may not be low goes with it";
+    const ABOUT: &'static str =
+        "keeps operators fp32 that are downstream of a denied operator and may not be low";
     fn blank() -> Self {
         Taint
     }

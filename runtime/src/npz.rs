@@ -22,7 +22,7 @@ pub enum NpzError {
     #[error("the file is empty, cut off or no .npz file")]
     NoArchive,
     /// The archive has what is not read.
-    #[error("the npz archive has what is not supported: {what}")]
+    #[error("the npz archive has an unsupported entry: {what}")]
     Unsupported {
         /// The entry found.
         what: String,

@@ -92,7 +92,7 @@ fn instead(path: &Path) -> String {
             "it leads to a file here, which would be replaced, not written to; `-` is standard output".into()
         }
         "" => format!("the usual name of a model is `{}`", with("onnx")),
-        _ => "`--emit onnx` writes an ONNX model under any name, if what reads it wants this one".into(),
+        _ => "`--emit onnx` writes an ONNX model under any name, if the reader expects this name".into(),
     }
 }
 

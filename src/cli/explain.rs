@@ -143,7 +143,7 @@ impl Cx<'_> {
         let data = self.module.node(node);
         if !data.is_alive() {
             let why = if self.is_cast(node) {
-                "it changed nothing, others do what it did, nothing reads it, or it stands outside its loop"
+                "it was an identity, a duplicate or unused, or moved out of its loop"
             } else {
                 "nothing needs it"
             };

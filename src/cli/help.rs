@@ -35,7 +35,7 @@ pub(crate) fn help(code: &str) -> Option<&'static str> {
             "raise the opset import of the model, or export it for the opset it imports"
         }
         "import::operator_removed" => {
-            "use what replaces the operator, or import the opset that the model was made for"
+            "use the replacement of the operator, or import the opset that the model was made for"
         }
         "import::duplicate_attribute" => "keep one of the two",
         "import::recursive_function" | "check::recursive_function" => {
@@ -70,8 +70,8 @@ pub(crate) fn help(code: &str) -> Option<&'static str> {
         "export::target_no_folder" => "make the folder, or choose another one",
         "export::target_not_writable" => "choose another folder",
         "export::target_too_large" => FILE_SIZE,
-        "export::target_stream" => "what reads it has ended, or the device is full",
-        "export::target_changed" => "run it again when nobody writes to the model or its data files",
+        "export::target_stream" => "the reader has ended, or the device is full",
+        "export::target_changed" => "run it again when no program writes to the model or its data files",
         "export::target_full" => "free some space, or write to another disk with `--output`",
         "text::missing_data" => {
             "dumps and reproducers come without weights: what reads or writes them needs `MODEL.ir.safetensors` beside \
@@ -85,7 +85,7 @@ pub(crate) fn help(code: &str) -> Option<&'static str> {
             "of pins that hold for the same node the narrowest counts: the exact name of a node before that of a value, \
              exact names before patterns, `NODE#VAR` before `NODE`, the command line before a policy file"
         }
-        "pass::signatures" => "the signature has to say what the model does: docs/policy.md",
+        "pass::signatures" => "the signature has to agree with the model: docs/policy.md",
         "pass::no_form" => {
             "a lower `--opset` may be enough; what has no form has to be exported for the opset, or stay as it is \
              without `--opset`"
@@ -127,9 +127,9 @@ pub(crate) fn of_system(error: &io::Error) -> Option<&'static str> {
             Some("choose another folder: that file system is only for reading")
         }
         io::ErrorKind::ExecutableFileBusy => Some("the file is a program that runs: choose another name"),
-        io::ErrorKind::QuotaExceeded | io::ErrorKind::StorageFull => Some(
-            "free some space; what is read from a pipe goes to the temporary folder, which `TMPDIR` names",
-        ),
+        io::ErrorKind::QuotaExceeded | io::ErrorKind::StorageFull => {
+            Some("free some space; input from a pipe is stored in the temporary folder, which `TMPDIR` names")
+        }
         _ => None,
     }
 }

@@ -155,7 +155,7 @@ const ANSWERS: &[Answer] = &[
     ),
     (
         &["--tf32", "--notf32"],
-        "fp32 is computed as fp32 here; TF32 is no type of ONNX, but a choice of what runs the model",
+        "fp32 is computed as fp32; TF32 is not a type of ONNX but a mode of the runtime",
     ),
     (
         &["--stronglytyped"],
@@ -172,7 +172,7 @@ const ANSWERS: &[Answer] = &[
     ),
     (
         &["--high-precision-dtype", "--high-precision-type"],
-        "what is not lowered stays fp32; `--pin NODE=fp16|bf16` says another 16-bit format for a node",
+        "other nodes stay fp32; `--pin NODE=fp16|bf16` sets another 16-bit format for a node",
     ),
     (
         &["--custom-rule"],
@@ -180,7 +180,7 @@ const ANSWERS: &[Answer] = &[
     ),
     (
         &["--iters", "--iterations", "--avgruns", "--warmup", "--duration"],
-        "`ampc run MODEL --bench N` runs a model N times and says how long that takes",
+        "`ampc run MODEL --bench N` runs a model N times and prints the time of a run",
     ),
     (
         &["--min-positive-val", "--max-finite-val"],
@@ -231,7 +231,7 @@ const ANSWERS: &[Answer] = &[
     (&["--force-fp16-inputs"], "`--pin NODE#VAR=fp16` lowers one type variable of a node"),
     (
         &["--use-bfloat16-as-blocked-nodes-dtype"],
-        "`--pin NODE=bf16` makes a node bf16; what is not lowered stays fp32",
+        "`--pin NODE=bf16` makes a node bf16; other nodes stay fp32",
     ),
     (
         &[
@@ -268,12 +268,12 @@ const ANSWERS: &[Answer] = &[
             "--hidden-size",
             "--use-gpu",
         ],
-        "nothing is optimised but casts; run the optimizer of ONNX Runtime before, its operators are known \
+        "only casts are optimised; run the optimizer of ONNX Runtime before, its operators are known \
          (docs/contrib.md)",
     ),
     (
         &["--provider", "--providers", "--execution-provider", "--device"],
-        "no other runtime decides; `--target NAME` says what the result runs on (`ampc target list`)",
+        "no other runtime decides; `--target NAME` sets the target device (`ampc target list`)",
     ),
     (
         &[
@@ -284,12 +284,9 @@ const ANSWERS: &[Answer] = &[
             "--custom-op-lib",
             "--custom-ops-library",
         ],
-        "`signatures` of a policy file say what operators of your own take and make (docs/policy.md)",
+        "`signatures` of a policy file declare operands and results of your own operators (docs/policy.md)",
     ),
-    (
-        &["--log-level", "--verbosity"],
-        "`-v` says more, `-q` nothing but errors and warnings about the result",
-    ),
+    (&["--log-level", "--verbosity"], "`-v` prints more, `-q` only errors and warnings about the result"),
     (
         &[
             "--shapes",
@@ -310,20 +307,20 @@ const ANSWERS: &[Answer] = &[
         &["convert", "lower", "autocast", "cast", "quantize", "optimize"],
         "`ampc rewrite MODEL` lowers a model to fp16, with `--to bf16` to bf16",
     ),
-    (&["compare", "diff", "debug"], "`ampc verify MODEL OTHER` compares what two models compute"),
+    (&["compare", "diff", "debug"], "`ampc verify MODEL OTHER` compares the outputs of two models"),
     (
         &["infer", "exec", "bench", "benchmark"],
-        "`ampc run MODEL` computes the outputs of a model, `--bench N` says how long that takes",
+        "`ampc run MODEL` computes the outputs of a model, `--bench N` measures the time of a run",
     ),
-    (&["validate", "lint"], "`ampc check MODEL` names every problem of a model"),
+    (&["validate", "lint"], "`ampc check MODEL` reports every problem of a model"),
     (
         &["show", "info", "summary", "print"],
-        "`ampc inspect MODEL` shows what is in a model, `ampc opt MODEL --passes ''` all of it as text",
+        "`ampc inspect MODEL` shows the content of a model, `ampc opt MODEL --passes ''` prints the whole model as text",
     ),
     (
         &["calibrate", "stats"],
-        "there are no statistics of data yet; `ampc run MODEL --inputs DATA` prints what the outputs are \
-         like",
+        "there are no statistics of data yet; `ampc run MODEL --inputs DATA` prints statistics of the \
+         outputs",
     ),
     (
         &["devices", "tune"],

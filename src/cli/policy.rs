@@ -67,7 +67,9 @@ fn show(policy: &Policy, decisions: Option<u64>) -> String {
     text.push_str(&match policy.base {
         Base::Table => format!("\nclasses from the operator table\n{}", folded(of_table(policy))),
         Base::Schema => "\nclasses from the schemas: whatever may be 16-bit is lowered\n".into(),
-        Base::Class(class) => format!("\noperators in no list are {class}, but what is discrete or fixed\n"),
+        Base::Class(class) => {
+            format!("\noperators in no list are {class}, except discrete and fixed operators\n")
+        }
     });
     let (preset, own): (Vec<_>, Vec<_>) = policy.ops().partition(|(_, c)| c.from == "preset");
     if !preset.is_empty() {

@@ -94,7 +94,7 @@ fn of_state(error: &ampc::Error, args: &TrainArgs) -> Failure {
         lines.push(format!("and {} more", problems.len() - NAMED));
     }
     let message = format!(
-        "`{path}`: expected the state of `{}`, found one of which {} do not fit",
+        "`{path}`: expected the state of `{}`, found a state in which {} do not fit",
         args.step.display(),
         count(problems.len() as u64, "tensor")
     );
@@ -159,8 +159,7 @@ fn take_watched(
 
 /// The error of a loss that is NaN in a step that was not skipped: as a rule the weights are NaN then as well.
 fn nan_loss(step: u64) -> Failure {
-    let message =
-        format!("step {step}: expected a number as the loss, found a NaN, of which weights become NaN");
+    let message = format!("step {step}: expected a number as the loss, found a NaN, which makes weights NaN");
     let help = "train with a lower `--lr`, or make the step with `--clip-norm`; look for infinities in the data, and for \
                 batches whose labels are all ignored";
     Failure::of(ErrorKind::InvalidInput, Problem::new("train.nan", message).with_help(help))

@@ -134,7 +134,7 @@ fn text(found: &Verification, ui: Ui) -> String {
                 value.adds.map_or_else(String::new, error),
             ]);
         }
-        text.push_str(&format!("what nodes add to the error of what they read, the most first:\n{table}"));
+        text.push_str(&format!("errors that nodes add to those of their operands, largest first:\n{table}"));
     }
     text
 }
@@ -150,7 +150,7 @@ pub(crate) fn held(value: &Compared) -> String {
     match held_to.of_max {
         _ if bound == 0.0 => String::new(),
         0.0 => format!("; at most {bound:.2e} allowed"),
-        _ if found.all_zero => format!("; at most {bound:.2e} allowed, which is what rounding makes of it"),
+        _ if found.all_zero => format!("; at most {bound:.2e} allowed, the rounding error of the value"),
         of_max => format!(
             "; at most {bound:.2e} allowed, {of_max:.2e} of the largest wanted ({:.2e})",
             found.max_want

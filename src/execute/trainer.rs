@@ -393,7 +393,7 @@ impl Trainer {
 }
 
 /// Description of a state that contains a NaN.
-const NAN: &str = "a NaN, of which every loss would become NaN";
+const NAN: &str = "a NaN, which would make every loss NaN";
 
 /// Why a state cannot be used.
 enum Unusable {

@@ -93,7 +93,7 @@ pub enum TargetError {
         bytes: u64,
     },
     /// A pipe or device takes no more.
-    #[error("cannot write to `{path}`: {source}; what it got is incomplete, and no file was written")]
+    #[error("cannot write to `{path}`: {source}; its content is incomplete, and no file was written")]
     Stream {
         /// The target.
         path: String,
@@ -101,7 +101,7 @@ pub enum TargetError {
         source: io::Error,
     },
     /// A file that was read has changed since.
-    #[error("`{read}` {what} while it was read, so what was made of it may be wrong; {left}")]
+    #[error("`{read}` {what} while it was read, so the result may be wrong; {left}")]
     Changed {
         /// The source.
         read: String,

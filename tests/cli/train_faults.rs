@@ -73,7 +73,7 @@ fn a_damaged_checkpoint_is_refused() {
     for at in (header..whole.len()).step_by(whole.len() / 16) {
         let mut flipped = whole.clone();
         flipped[at] ^= 1;
-        damaged(&flipped, 3, &["its content is not what was written"]);
+        damaged(&flipped, 3, &["its content differs from the written content"]);
         let export =
             dir.run(&["train-step", "--export", "s.onnx", "--state", "c.safetensors", "-o", "f.onnx"]);
         assert!(export.code == 3 && export.stderr.contains("is not what was written"), "{export}");
@@ -89,7 +89,11 @@ fn a_damaged_checkpoint_is_refused() {
     damaged(&[&whole[..], b"more"].concat(), 3, &["found 4 bytes more"]);
     let edited = |key: &str, value: &str| String::from_utf8_lossy(&whole[..header]).replace(key, value);
     let longer = edited("\\\"step\\\":4", "\\\"step\\\":3");
-    damaged(&[longer.as_bytes(), &whole[header..]].concat(), 3, &["its content is not what was written"]);
+    damaged(
+        &[longer.as_bytes(), &whole[header..]].concat(),
+        3,
+        &["its content differs from the written content"],
+    );
     for (key, value, expected) in [
         ("step", u64::MAX.into(), "expected at most 4 steps, which there are (`steps`)"),
         ("skipped", 5.into(), "expected at most 4 skipped steps (`skipped`), found 5"),

@@ -17,7 +17,7 @@ impl Module {
         data.decisions.clear();
     }
 
-    /// Lets a node of an operator that nobody here knows, or that has another signature, be of the operator that a
+    /// Lets a node of an unknown operator, or of an operator with another signature, be of the operator that a
     /// signature describes. Its message stays as it was.
     ///
     /// # Panics

@@ -32,7 +32,7 @@ pub enum Op {
     Schema(&'static OpSchema),
     /// A call of a model-local function.
     Call(FunctionId),
-    /// An operator nobody here knows: preserved, its results of unknown type.
+    /// An unknown operator: preserved, its results of unknown type.
     Custom {
         /// Its domain.
         domain: Symbol,

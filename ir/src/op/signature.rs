@@ -157,7 +157,7 @@ impl Signature {
         }
         if !is_open(domain) {
             let domain = if domain.is_empty() { "ai.onnx" } else { domain };
-            let reason = format!("`{domain}` is a domain of ONNX's, which says what its operators are");
+            let reason = format!("`{domain}` is a domain of ONNX, which defines its operators");
             return Err(SignatureError::new(&[], reason));
         }
         if !versions(domain, name).is_empty() {
@@ -405,7 +405,7 @@ mod tests {
             (error.path.join(" "), error.reason)
         };
         let cases: [(Change<'_>, &str, &str); 12] = [
-            (&|s| s.domain.clear(), "", "`ai.onnx` is a domain of ONNX's, which says what its operators are"),
+            (&|s| s.domain.clear(), "", "`ai.onnx` is a domain of ONNX, which defines its operators"),
             (
                 &|s| (s.domain, s.name) = ("com.microsoft".into(), "Gelu".into()),
                 "",

@@ -109,7 +109,7 @@ pub enum Problem {
         /// Its type.
         found: String,
     },
-    /// I9: nobody knows what an input of the model is.
+    /// I9: an input of the model has unknown type.
     #[error("input `{name}` of the model has no type")]
     Untyped {
         /// The input.

@@ -26,7 +26,7 @@ const RULE: &str = "quantized";
 /// Its evidence, if all that is made is quantized again.
 const BETWEEN: &str = "between DequantizeLinear and QuantizeLinear";
 /// Its evidence, if floats are made.
-const BEHIND: &str = "a product of what DequantizeLinear makes";
+const BEHIND: &str = "a product of results of DequantizeLinear";
 
 /// Keeps fp32 what is computed in integers, unless somebody asked for it to be low; whether there was any.
 pub(super) fn hold_quantized(module: &mut Module) -> bool {

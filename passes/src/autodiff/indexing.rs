@@ -170,7 +170,7 @@ fn replaces(b: &Backward<'_>) -> Ruled<bool> {
         "none" => Ok(true),
         "add" => Ok(false),
         other => Err(RuleError::Unsupported(format!(
-            "expected the reduction `none` or `add`, found `{other}`: freeze what is before it (`--freeze`), or give its \
+            "expected the reduction `none` or `add`, found `{other}`: freeze the parameters before it (`--freeze`), or give its \
                  gradient through the library"
         ))),
     }

@@ -226,7 +226,7 @@ pub struct Autodiff {
 
 impl Spelled for Autodiff {
     const NAME: &'static str = "autodiff";
-    const ABOUT: &'static str = "gradients of the loss with respect to parameters";
+    const ABOUT: &'static str = "adds gradients of the loss with respect to parameters";
     const OPTIONS: &'static [PassOption<Self>] = &[
         PassOption {
             def: option("unreached", "error or freeze", Some(UNREACHED.no)),

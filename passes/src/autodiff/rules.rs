@@ -65,17 +65,17 @@ pub(super) fn of(module: &Module, node: Node) -> Rule {
         None if is_call(module, node) => {
             Rule::None("calls of functions are not differentiated: inline them first")
         }
-        None => Rule::None("nobody here knows the operator: give its gradient through the library"),
+        None => Rule::None("unknown operator: give its gradient through the library"),
     }
 }
 
 const CONTROL_FLOW: &str =
     "control flow is not differentiated yet: unroll the loop or take the branch when the model is exported";
-const RECURRENT: &str = "recurrent operators are not differentiated yet: freeze what is before it, or export cells \
+const RECURRENT: &str = "recurrent operators are not differentiated yet: freeze the parameters before them, or export cells \
                          that are written out";
 const QUANTIZED: &str = "it computes with integers: take the model from before it was quantised";
 const SEQUENCES: &str = "sequences and optionals are not differentiated: export with tensors";
-const RARE: &str = "freeze what is before it, or give its gradient through the library";
+const RARE: &str = "freeze the parameters before it, or give its gradient through the library";
 const FUSED: &str =
     "it is an operator that an optimizer of ONNX Runtime has fused: take the model from before that";
 const OLD: &str = "it is an operator of old opsets: raise the opset first (`--opset 18`)";

@@ -176,7 +176,7 @@ pub(super) fn warn_of_other_format(to: DType, module: &Module, paths: &Paths, cx
         count => (format!("{count} nodes of the model are"), "stay"),
     };
     let (other, to) = (Pin::To(other).as_str(), Pin::To(to).as_str());
-    let message = format!("{are} {other} already and {stay} so: only what is fp32 is lowered to {to}");
+    let message = format!("{are} {other} already and {stay} so: only fp32 nodes are lowered to {to}");
     cx.warn("format.other", None, message);
 }
 

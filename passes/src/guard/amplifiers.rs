@@ -227,7 +227,7 @@ pub(super) fn cancellation(cx: &mut Cx<'_>) -> Result<(), PassError> {
         let node = var.node;
         let arithmetic = cx.properties(var).has(Properties::ARITHMETIC);
         if between && cx.numerics.is_residual(cx.module, node) {
-            cx.deny(var, || "a residual: an input and what arithmetic makes of inputs".into());
+            cx.deny(var, || "a residual: an input less arithmetic of inputs".into());
         } else if (between || product) && sinks.some.any(Sink::RESIDUAL) && arithmetic {
             cx.deny(var, || "arithmetic of inputs on the way to a residual".into());
         } else if between && cx.numerics.is_difference_of_squares(cx.module, node) {

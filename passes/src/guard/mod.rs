@@ -1,4 +1,4 @@
-//! `guard`: patterns and ranges that make a node riskier than its class.
+//! `guard`: finds patterns and ranges that make a node riskier than its class.
 //!
 //! A guard looks at free variables (f32, not pinned, not fixed) and makes those deny that would go wrong in the
 //! format, with the evidence. A guarded variable taints like any deny variable: a mask of −3.4e38 that must stay
@@ -108,7 +108,7 @@ pub const GUARDS: &[GuardDef] = &[
     GuardDef {
         name: "mask",
         judges: Judges::Numbers,
-        about: "constants beyond half the range added to something: the sum leaves the range",
+        about: "constants beyond half the range in sums: the sum leaves the range",
         run: masks::mask,
     },
     GuardDef {
@@ -126,13 +126,13 @@ pub const GUARDS: &[GuardDef] = &[
     GuardDef {
         name: "stash",
         judges: Judges::Numbers,
-        about: "norms that ask for another precision inside than f32",
+        about: "norms with another internal precision than f32",
         run: norms::stash,
     },
     GuardDef {
         name: "norm",
         judges: Judges::Operators,
-        about: "norms written out: squares that are summed, means that are subtracted",
+        about: "decomposed norms: squares that are summed, means that are subtracted",
         run: norms::norm,
     },
     GuardDef {
@@ -174,13 +174,13 @@ pub const GUARDS: &[GuardDef] = &[
     GuardDef {
         name: "position",
         judges: Judges::Operators,
-        about: "angles and coordinates, and what they are computed from, from the last product on",
+        about: "angles and coordinates, and their computation from the last product on",
         run: amplifiers::position,
     },
     GuardDef {
         name: "choice",
         judges: Judges::Operators,
-        about: "functions with bounds before TopK, ArgMax, ArgMin or NonMaxSuppression: what rounds alike is a tie",
+        about: "functions with bounds before TopK, ArgMax, ArgMin or NonMaxSuppression: equal rounding makes ties",
         run: amplifiers::choice,
     },
 ];
@@ -198,7 +198,7 @@ pub struct Guard {
 
 impl Spelled for Guard {
     const NAME: &'static str = "guard";
-    const ABOUT: &'static str = "patterns and ranges that make a node riskier than its class";
+    const ABOUT: &'static str = "finds patterns and ranges that make a node riskier than its class";
     const OPTIONS: &'static [PassOption<Self>] = &[
         PassOption {
             def: FORMAT,

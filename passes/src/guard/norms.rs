@@ -63,7 +63,7 @@ pub(super) fn norm(cx: &mut Cx<'_>) -> Result<(), PassError> {
                 cx.kind(n) == Some(OpKind::Sub) && from == x
             });
             if let Some(sub) = subtracts {
-                cx.deny(var, || "a mean that is subtracted from what it is the mean of".into());
+                cx.deny(var, || "a mean that is subtracted from its operand".into());
                 if let Some(sub) = flow::reader_var(cx.module, sub, 0) {
                     cx.deny(sub, || "subtracts the mean: cancellation".into());
                 }

@@ -70,9 +70,9 @@ fn out_of_range(cx: &Cx<'_>, var: Var, known: &Known) -> PassError {
 pub(super) fn large_weights(cx: &mut Cx<'_>) -> Result<Vec<(Var, String)>, PassError> {
     let limit = cx.most() / 8.0;
     let advice = if cx.to == DType::BF16 {
-        "no 16-bit format has more: pin the node and what reads it to fp32"
+        "no 16-bit format has more: pin the node and its readers to fp32"
     } else {
-        "bf16 has it, or pin the node and what reads it to fp32"
+        "bf16 has it, or pin the node and its readers to fp32"
     };
     let mut found = Vec::new();
     for var in cx.free_vars() {

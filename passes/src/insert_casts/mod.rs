@@ -73,7 +73,7 @@ pub struct InsertCasts {
 
 impl Spelled for InsertCasts {
     const NAME: &'static str = "insert-casts";
-    const ABOUT: &'static str = "values get the types that were assigned, and casts stand between them";
+    const ABOUT: &'static str = "gives values their assigned types and inserts casts between them";
     const OPTIONS: &'static [PassOption<Self>] = &[
         PassOption {
             def: option("by", "cut or paint", Some(BY.no)),

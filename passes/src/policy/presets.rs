@@ -29,16 +29,22 @@ pub const PRESETS: &[Preset] = &[
     preset!("safe", "the operator table's classes and all guards: the default"),
     preset!(
         "all",
-        "everything the schemas admit, without numeric lists and guards but for constants that do not fit"
+        "everything the schemas admit, without numeric lists and guards except for constants that do not fit"
     ),
-    preset!("perf", "as safe, but also low what kernels sum in fp32 inside and whose results stay in range"),
-    preset!("zero-risk", "nothing is narrowed: only what moves values that are 16-bit already stays so"),
-    preset!("torch", "the lists of PyTorch's autocast on CUDA; what they leave out is inferred"),
-    preset!("tf", "the lists of TensorFlow's auto_mixed_precision on CUDA; what they leave out stays fp32"),
-    preset!("paddle-o1", "the lists of Paddle's static AMP at level O1; what they leave out stays fp32"),
-    preset!("paddle-o2", "Paddle's level O2: everything the schemas admit but its extra black list"),
+    preset!(
+        "perf",
+        "like safe, but also lowers operators whose kernels sum in fp32 and whose results stay in range"
+    ),
+    preset!(
+        "zero-risk",
+        "nothing is narrowed: operators that move values that are 16-bit already stay 16-bit"
+    ),
+    preset!("torch", "the lists of PyTorch's autocast on CUDA; unlisted operators are inferred"),
+    preset!("tf", "the lists of TensorFlow's auto_mixed_precision on CUDA; unlisted operators stay fp32"),
+    preset!("paddle-o1", "the lists of Paddle's static AMP at level O1; unlisted operators stay fp32"),
+    preset!("paddle-o2", "Paddle's level O2: everything the schemas admit except its extra black list"),
     preset!("nvidia", "NVIDIA's recipe: products low, reductions and powers fp32, the rest inferred"),
-    preset!("fastai", "fastai's model in half precision: everything but batch normalization and losses"),
+    preset!("fastai", "fastai's model in half precision: everything except batch normalization and losses"),
     Preset {
         name: "jmp:POLICY",
         about: "everything in the compute type of a policy of jmp, such as jmp:p=f32,c=f16,o=f32",

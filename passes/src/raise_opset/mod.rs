@@ -73,7 +73,7 @@ impl fmt::Display for NoForm {
 
 impl Spelled for RaiseOpset {
     const NAME: &'static str = "raise-opset";
-    const ABOUT: &'static str = "the model becomes one of a newer operator set";
+    const ABOUT: &'static str = "raises the model to a newer operator set";
     const OPTIONS: &'static [PassOption<Self>] = &[
         PassOption {
             def: option("to", "an opset or auto", None),

@@ -44,7 +44,7 @@ pub struct PhiloxDropout {
 
 impl Spelled for PhiloxDropout {
     const NAME: &'static str = "philox-dropout";
-    const ABOUT: &'static str = "dropouts that train draw the same numbers in every runtime";
+    const ABOUT: &'static str = "makes training dropouts draw the same numbers in every runtime";
     const OPTIONS: &'static [PassOption<Self>] = &[PassOption {
         def: option("seed", "an integer from 0 on", Some("0")),
         print: |pass| (pass.seed != 0).then(|| Setting::word(pass.seed)),

@@ -77,7 +77,7 @@ pub struct Inference {
 
 impl Spelled for Inference {
     const NAME: &'static str = "inference";
-    const ABOUT: &'static str = "of a training step the forward model stays, or what computes its loss";
+    const ABOUT: &'static str = "extracts the forward model of a training step, or the model of its loss";
     const OPTIONS: &'static [PassOption<Self>] = &[PassOption {
         def: option("of", "model or loss", Some(OF.no)),
         print: |pass| pass.of_loss.then(|| Setting::word(OF.yes)),

@@ -152,7 +152,7 @@ const PRECISION: Words = Words { no: "low", yes: "fp32" };
 
 impl Spelled for Loss {
     const NAME: &'static str = "loss";
-    const ABOUT: &'static str = "a loss is added to an output";
+    const ABOUT: &'static str = "adds a loss to an output";
     const OPTIONS: &'static [PassOption<Self>] = &[
         PassOption {
             def: option("kind", "a loss as `train-step --loss` has it", Some("mse")),

@@ -270,7 +270,7 @@ pub struct ScaleLoss {
 
 impl Spelled for ScaleLoss {
     const NAME: &'static str = "scale-loss";
-    const ABOUT: &'static str = "the loss scale becomes an input, and the gradient of the loss";
+    const ABOUT: &'static str = "turns the loss scale into an input, as the gradient of the loss";
     const OPTIONS: &'static [PassOption<Self>] = &[PassOption {
         def: option("scaler", "as `train-step --scaler`", Some("ampc")),
         print: |pass| Some(Setting::word(&pass.scaler)),

@@ -39,7 +39,8 @@ pub struct StableLoss {
 
 impl Spelled for StableLoss {
     const NAME: &'static str = "stable-loss";
-    const ABOUT: &'static str = "logarithms of Sigmoid and Softmax in the loss become forms that stay finite";
+    const ABOUT: &'static str =
+        "rewrites logarithms of Sigmoid and Softmax in the loss to forms that stay finite";
     fn blank() -> Self {
         StableLoss { keeps_fp32: true }
     }

@@ -58,7 +58,9 @@ pub enum ExecuteError {
         error: KernelError,
     },
     /// The graph needs more memory than it may take.
-    #[error("expected at most {limit} bytes, found {bytes} for what the graph computes and is given")]
+    #[error(
+        "expected at most {limit} bytes, found {bytes} for the inputs, constants and results of the graph"
+    )]
     Memory {
         /// The node whose result is the largest, if it has one.
         node: Option<Node>,
@@ -68,7 +70,7 @@ pub enum ExecuteError {
         limit: u64,
     },
     /// The system does not give as much memory as the graph may take and needs.
-    #[error("the system has no {bytes} bytes of memory for what the graph computes")]
+    #[error("the system has no {bytes} bytes of memory for the graph")]
     NoMemory {
         /// The node whose result is the largest, if it has one.
         node: Option<Node>,

@@ -276,7 +276,7 @@ impl Dataset {
     }
 
     fn has_nan(&self, name: &str, what: &str) -> Error {
-        let reason = format!("`{name}`: {what}, has a NaN, of which every gradient would become NaN");
+        let reason = format!("`{name}`: {what}, has a NaN, which would make every gradient NaN");
         Error::Data { path: self.path.clone(), reason }
     }
 }

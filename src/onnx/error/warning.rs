@@ -63,7 +63,7 @@ pub enum Warning {
     },
     /// Initializers that are listed as inputs, in a model of IR version 3 or less, where they have to be.
     #[error(
-        "{count} initializers are listed as inputs, as IR version 3 asks for: a caller may replace them, so they are not converted, and what reads them in 16 bits casts them at run time; in a model of IR version 4 or later whose inputs do not list them they would be converted"
+        "{count} initializers are listed as inputs, as IR version 3 asks for: a caller may replace them, so they are not converted, and 16-bit readers cast them at run time; in a model of IR version 4 or later whose inputs do not list them they would be converted"
     )]
     ListedInitializers {
         /// How many.
@@ -71,7 +71,7 @@ pub enum Warning {
     },
     /// Initializers that a caller may replace.
     #[error(
-        "{count} initializers are inputs as well, so a caller may replace them: they are not converted, and what reads them in 16 bits casts them at run time; take them out of the inputs to let them be converted"
+        "{count} initializers are inputs as well, so a caller may replace them: they are not converted, and 16-bit readers cast them at run time; take them out of the inputs to let them be converted"
     )]
     OverridableInitializers {
         /// How many.
@@ -89,7 +89,7 @@ pub enum Warning {
     },
     /// The type in `value_info` of a value is false and was omitted.
     #[error(
-        "`value_info` says {declared} of `{value}`, which is {inferred}; what changes is written without the entry"
+        "`value_info` says {declared} of `{value}`, which is {inferred}; a changed graph is written without the entry"
     )]
     FalseValueInfo {
         /// The value.
