@@ -85,7 +85,7 @@ pub enum Error {
         errors: ParseErrors,
     },
     /// The file of large constants beside a text is damaged.
-    #[error("`{path}` is no safetensors file: {reason}")]
+    #[error("`{path}` is not a safetensors file: {reason}")]
     Safetensors {
         /// The file.
         path: PathBuf,

@@ -326,7 +326,7 @@ pub fn read_weights(step: &Module, path: &Path) -> Result<State, Error> {
     if more > 0 {
         let _ = write!(reason, "; and {more} more");
     }
-    Err(bad(format!("it is no state of this step: {reason}")))
+    Err(bad(format!("it is not a state of this step: {reason}")))
 }
 
 /// How many tensors that do not fit a message names.

@@ -128,7 +128,9 @@ dtypes! {
 
 /// No element type has this spelling.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no element type; expected one such as `f32`, `f16`, `bf16`, `i64`, `bool`, `float8e4m3fn`")]
+#[error(
+    "`{0}` is not an element type; expected one such as `f32`, `f16`, `bf16`, `i64`, `bool`, `float8e4m3fn`"
+)]
 pub struct UnknownDType(pub String);
 
 impl DType {

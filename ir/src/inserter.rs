@@ -108,7 +108,7 @@ pub enum InsertErrorKind {
     #[error("{0}")]
     IllTyped(OpError),
     /// A number cannot be a scalar of this element type.
-    #[error("a scalar of {0}, which is no float format that numbers are rounded to")]
+    #[error("a scalar of {0}, which is not a float format for rounding")]
     NoScalar(DType),
 }
 

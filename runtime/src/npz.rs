@@ -28,7 +28,7 @@ pub enum NpzError {
         what: String,
     },
     /// An entry of the archive is no array.
-    #[error("entry `{name}` of the npz archive is no `.npy` array")]
+    #[error("entry `{name}` of the npz archive is not an `.npy` array")]
     NotAnArray {
         /// Its name.
         name: String,

@@ -33,7 +33,7 @@ pub(crate) fn run(args: &TrainArgs, threads: Option<u32>, ui: Ui) -> Result<(), 
     let model = load(&args.step, ui)?;
     if !ampc::train::is_step(&model.module) {
         let message = format!(
-            "`{}`: expected a training step, found a model that is none; `ampc train-step` makes one of it",
+            "`{}`: expected a training step, found another model; `ampc train-step` makes a training step from it",
             args.step.display()
         );
         return Err(Failure::usage("step", message));

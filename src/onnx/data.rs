@@ -16,7 +16,7 @@ use std::sync::Arc;
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
     /// It is no protobuf message.
-    #[error("it is no protobuf message: {0}")]
+    #[error("it is not a protobuf message: {0}")]
     Wire(String),
     /// A tensor in it is wrong.
     #[error("{0}")]

@@ -208,7 +208,7 @@ pub enum ProblemKind {
         second: String,
     },
     /// A name is read that nothing defines.
-    #[error("`{name}` is read but is no input, no initializer and no result in scope")]
+    #[error("`{name}` is read but is not an input, initializer or result in scope")]
     Undefined {
         /// The name.
         name: String,

@@ -54,7 +54,7 @@ pub enum ExternalError {
         location: String,
     },
     /// The path is empty or has a NUL.
-    #[error("its data is in {location:?}, which is no path")]
+    #[error("its data is in {location:?}, which is not a path")]
     NotAPath {
         /// The location.
         location: String,
@@ -85,7 +85,7 @@ pub enum ExternalError {
         path: String,
     },
     /// It is a folder or a device.
-    #[error("its data is in `{path}`, which is no regular file")]
+    #[error("its data is in `{path}`, which is not a regular file")]
     NotAFile {
         /// The path.
         path: String,

@@ -61,7 +61,7 @@ impl fmt::Display for Class {
 
 /// No class has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no precision class; expected allow, clear, infer, promote, discrete, deny or fixed")]
+#[error("`{0}` is not a precision class; expected allow, clear, infer, promote, discrete, deny or fixed")]
 pub struct UnknownClass(pub String);
 
 impl FromStr for Class {

@@ -170,7 +170,7 @@ impl Signature {
         for (i, (var, dtypes)) in self.types.iter().enumerate() {
             let wrong = |reason| Err(SignatureError::new(&["types", var], reason));
             if !is_word(var) || var.parse::<DType>().is_ok() {
-                return wrong(format!("`{var}` is no name of a type variable, such as `T1`"));
+                return wrong(format!("`{var}` is not a name of a type variable, such as `T1`"));
             }
             if self.types[..i].iter().any(|(other, _)| other == var) {
                 return wrong(format!("a second type variable `{var}`"));
@@ -179,7 +179,7 @@ impl Signature {
                 return wrong(format!("`{var}` has no element types"));
             }
             if let Some(dtype) = dtypes.iter().find(|&&d| !has_bit(d)) {
-                return wrong(format!("`{dtype}` is no element type that an operator may have"));
+                return wrong(format!("`{dtype}` is not an element type that an operator may have"));
             }
             if dtypes.iter().enumerate().any(|(i, dtype)| dtypes[..i].contains(dtype)) {
                 return wrong(format!("`{var}` has an element type twice"));
@@ -217,7 +217,10 @@ impl Signature {
                         instead: Some((formal.ty.clone(), vars.chain(dtypes).collect())),
                         ..SignatureError::new(
                             &[side, name, "type", &formal.ty],
-                            format!("`{}` is no type variable of `types` and no element type", formal.ty),
+                            format!(
+                                "`{}` is neither a type variable of `types` nor an element type",
+                                formal.ty
+                            ),
                         )
                     });
                 }
@@ -418,7 +421,7 @@ mod tests {
             (
                 &|s| s.inputs[0].ty = "F".into(),
                 "inputs x type F",
-                "`F` is no type variable of `types` and no element type",
+                "`F` is neither a type variable of `types` nor an element type",
             ),
             (&|s| s.inputs[1].name = "x".into(), "inputs x", "a second `x` in `inputs`"),
             (&|s| s.inputs.swap(0, 2), "inputs rest", "`rest` is variadic, but not the last of `inputs`"),

@@ -83,7 +83,7 @@ impl fmt::Display for Objective {
 
 /// A word that is no objective.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("`{found}` is no objective: expected time, casts or bytes{hint}")]
+#[error("`{found}` is not an objective: expected time, casts or bytes{hint}")]
 pub struct UnknownObjective {
     /// The word.
     pub found: String,

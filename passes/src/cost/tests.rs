@@ -471,5 +471,5 @@ fn low_products_are_faster_where_there_are_matrix_units() {
 fn objectives() {
     assert_eq!("casts".parse(), Ok(Objective::Casts));
     let error = "cast".parse::<Objective>().unwrap_err().to_string();
-    assert_eq!(error, "`cast` is no objective: expected time, casts or bytes; did you mean `casts`?");
+    assert_eq!(error, "`cast` is not an objective: expected time, casts or bytes; did you mean `casts`?");
 }

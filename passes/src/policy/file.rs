@@ -247,17 +247,17 @@ mod tests {
         let policy = Policy::from_json(&format!("{{\"signatures\": {{\"acme::A\": {good}}}}}")).unwrap();
         assert_eq!(policy.signatures().map(|(op, _)| op).collect::<Vec<_>>(), ["acme::A"]);
         let cases = [
-            ("\"type\": \"T\"}]", "\"type\": \"TT\"}]", 3, "`TT` is no type variable of `types`"),
+            ("\"type\": \"T\"}]", "\"type\": \"TT\"}]", 3, "`TT` is neither a type variable of `types`"),
             ("\"type\": \"T\"}]", "\"type\": \"float16\"}]", 3, "did you mean `f16`"),
             ("\"f16\"", "\"fp16\"", 5, "; did you mean `f16`?"),
-            ("\"infer\"", "\"inferr\"", 6, "`inferr` is no precision class: expected one of allow"),
+            ("\"infer\"", "\"inferr\"", 6, "`inferr` is not a valid precision class: expected one of allow"),
             ("\"y\", ", "\"y\", \"shape\": \"xx\", ", 4, "no input is called `xx`; did you mean `x`"),
             ("\"y\", ", "\"y\", \"shap\": \"x\", ", 4, "unknown field `shap`, expected one of"),
             ("\"x\", ", "\"x\", \"shape\": \"x\", ", 3, "`shape` is for outputs"),
             ("\"x\", ", "\"x\", \"optional\": true, \"variadic\": true, ", 3, "a variadic one may be none"),
             ("\"infer\"", "\"infer\", \"attributes\": {}", 6, "unknown field `attributes`"),
             (",\n\"class\": \"infer\"", "", 5, "missing field `class`"),
-            ("\"T\": [", "\"f32\": [], \"T\": [", 5, "`f32` is no name of a type variable, such as `T1`"),
+            ("\"T\": [", "\"f32\": [], \"T\": [", 5, "`f32` is not a name of a type variable, such as `T1`"),
             ("\"T\": [", "\"T\": [\"f32\"], \"T\": [", 5, "`T` is there twice"),
         ];
         for (from, to, line, reason) in cases {

@@ -49,7 +49,7 @@ fn read(text: &str) -> Result<Types, String> {
     for part in text.split([',', '+']) {
         let (key, value) = part
             .split_once('=')
-            .ok_or_else(|| format!("`{part}` is no part `params=…`, `compute=…` or `output=…`"))?;
+            .ok_or_else(|| format!("`{part}` is not a part `params=…`, `compute=…` or `output=…`"))?;
         let place = match key {
             "p" | "params" => &mut params,
             "c" | "compute" => &mut compute,
@@ -75,7 +75,7 @@ fn dtype(word: &str) -> Result<DType, String> {
         "f64" | "float64" => Ok(DType::F64),
         _ => float_format(word).ok_or_else(|| {
             let hint = did_you_mean(nearest(word, TYPES.iter().copied()));
-            format!("`{word}` is no type: expected one of {}{hint}", TYPES.join(", "))
+            format!("`{word}` is not a type: expected one of {}{hint}", TYPES.join(", "))
         }),
     }
 }
@@ -142,12 +142,12 @@ mod tests {
             ("c=f16,o=bf16", "`o=f32` or `o=f16`"),
             ("c=f32,o=f16", "`o=f32`"),
             ("float64", "f64 is neither"),
-            ("c=flt16", "`flt16` is no type: expected one of bf16, bfloat16, f16"),
+            ("c=flt16", "`flt16` is not a type: expected one of bf16, bfloat16, f16"),
             ("c=flt16", "did you mean `f16`"),
             ("comput=f16", "did you mean `compute`"),
             ("c=f16,c=f32", "twice"),
-            ("c=f16,half", "`half` is no part"),
-            ("", "`` is no type"),
+            ("c=f16,half", "`half` is not a part"),
+            ("", "`` is not a type"),
         ];
         for (text, said) in cases {
             let error = policy(text).unwrap_err().to_string();

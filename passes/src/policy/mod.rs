@@ -159,7 +159,7 @@ pub enum PolicyError {
         guards: String,
     },
     /// A pin asks for something else than a precision.
-    #[error("`{found}` is no precision: expected fp32, fp16, bf16 or auto")]
+    #[error("`{found}` is not a precision: expected fp32, fp16, bf16 or auto")]
     Precision {
         /// The value found.
         found: String,
@@ -173,7 +173,7 @@ pub enum PolicyError {
         reason: String,
     },
     /// A malformed regular expression.
-    #[error("`{pattern}` is no pattern: {reason}")]
+    #[error("`{pattern}` is not a pattern: {reason}")]
     Pattern {
         /// The pattern.
         pattern: String,

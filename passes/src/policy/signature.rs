@@ -78,7 +78,7 @@ impl<'de, T: Words> Deserialize<'de> for Word<T> {
                     return Ok(Word(T::ALL[at]));
                 }
                 let (hint, all) = (near(found, &words), words.join(", "));
-                Err(E::custom(format!("`{found}` is no {}: expected one of {all}{hint}", T::WHAT)))
+                Err(E::custom(format!("`{found}` is not a valid {}: expected one of {all}{hint}", T::WHAT)))
             }
         }
         deserializer.deserialize_str(OneOf(PhantomData))

@@ -45,7 +45,7 @@ impl Statistics {
                         why.push(format!("`{}` has no next value among its results", name_of(module, now)))
                     }
                     Some(_) if module.constant(now).is_none() => {
-                        why.push(format!("`{}` is no constant of the model", name_of(module, now)));
+                        why.push(format!("`{}` is not a constant of the model", name_of(module, now)));
                     }
                     Some(_) if !taken.insert(now) => {
                         why.push(format!(

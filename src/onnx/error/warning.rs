@@ -23,7 +23,7 @@ pub enum Warning {
     },
     /// An operator that ONNX does not have at this opset, and ONNX Runtime has.
     #[error(
-        "`{op}` is no operator of ONNX at opset {opset} of domain `ai.onnx`: only ONNX Runtime reads the model (`{first}`{})", match .more { 0 => String::new(), n => format!(" and {n} more") }
+        "`{op}` is not an operator of ONNX at opset {opset} of domain `ai.onnx`: only ONNX Runtime reads the model (`{first}`{})", match .more { 0 => String::new(), n => format!(" and {n} more") }
     )]
     RuntimeOnly {
         /// The operator.

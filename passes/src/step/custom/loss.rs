@@ -64,7 +64,7 @@ impl CustomLoss {
         let module = b.module();
         let data = module.value(value);
         if data.graph != module.main() || matches!(data.def, Def::Erased) {
-            let what = "what it returns is no value of the main graph".into();
+            let what = "its result is not a value of the main graph".into();
             return Err(LossError::Custom { kind: self.name().into(), what });
         }
         let value = b.wide(value).map_err(wrong)?;

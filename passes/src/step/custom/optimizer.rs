@@ -212,7 +212,7 @@ impl<'m> UpdateNodes<'m> {
         let what = name_of(self.module(), old);
         if data.graph != self.module().main() || matches!(data.def, Def::Erased) {
             return Err(RuleError::Unsupported(format!(
-                "the next value of `{what}` is no value of the main graph"
+                "the next value of `{what}` is not a value of the main graph"
             )));
         }
         let (want, found) = (self.ty(old), self.ty(next));
@@ -317,7 +317,7 @@ impl UpdateNodes<'_> {
                 return Ok(());
             }
             Some(asked) => format!("state `{}` gets a next value twice", asked.kind),
-            None => format!("`{}` is no state of `{}`", name_of(self.module(), state), self.name),
+            None => format!("`{}` is not a state of `{}`", name_of(self.module(), state), self.name),
         };
         Err(RuleError::Unsupported(wrong))
     }
