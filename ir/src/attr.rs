@@ -1,4 +1,4 @@
-//! Attributes of nodes: data, so that the ones nobody knows survive.
+//! Attributes of nodes, stored as data, so that unknown attributes survive.
 
 use crate::op::AttrKind;
 use crate::tensor::{SparseData, TensorData};

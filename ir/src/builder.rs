@@ -1,15 +1,15 @@
 //! Building a module without a file: the door for frameworks that are not ONNX.
 //!
-//! A framework walks its own graph in execution order and says, for each of its operators, which operator of
-//! ONNX it is: [`input`](Builder::input) and [`constant`](Builder::constant) give values, [`op`](Builder::op)
-//! and [`node`](Builder::node) make more of them, [`output`](Builder::output) names what leaves. An operation
+//! A framework walks its own graph in execution order and maps each of its operators to an operator of ONNX:
+//! [`input`](Builder::input) and [`constant`](Builder::constant) return values, [`op`](Builder::op) and
+//! [`node`](Builder::node) make more of them, [`output`](Builder::output) names the outputs. An operation
 //! without a counterpart in ONNX goes in under a domain of the framework's own ([`import`](Builder::import)):
-//! it is kept unchanged, with casts around it. [`finish`](Builder::finish) infers every type and names
-//! everything that does not fit, so no shapes or types have to be given but those of inputs.
+//! it is kept unchanged, with casts around it. [`finish`](Builder::finish) infers every type and reports every
+//! problem, so only inputs need shapes and types.
 //!
 //! The result is an ordinary [`Module`]: `ampc::rewrite` takes it, and its nodes then say in which format to
 //! compute, casts included. `examples/framework.rs` of the crate `ampc` is such a framework, from its graph to
-//! the list of what it runs. Bodies and functions are made with the [edit verbs](crate::edit).
+//! the list of nodes and casts that it runs. Bodies and functions are made with the [edit verbs](crate::edit).
 //!
 //! ```
 //! use ampc_ir::{Builder, DType, TensorData};
@@ -202,7 +202,7 @@ impl Builder {
         Ok(())
     }
 
-    /// Infers all types, declares those of the outputs, and verifies.
+    /// Infers all types, declares the types of the outputs, and verifies.
     ///
     /// # Errors
     /// All nodes whose types do not fit, or all violations.

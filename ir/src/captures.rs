@@ -43,7 +43,8 @@ pub struct Captured {
     pub outer: Option<Value>,
     /// True if the operand is the first of its value, so that the value's name says which one it is.
     pub is_named: bool,
-    /// True if its type is another one than that of the operand (or there is none), so that it has to be written.
+    /// True if its type differs from the type of the operand, or the operand has none, so that it has to be
+    /// written.
     pub is_typed: bool,
 }
 

@@ -20,20 +20,20 @@ pub fn can_convert(from: DType, to: DType) -> bool {
     known(from) && known(to)
 }
 
-/// The largest finite value of a float format; `None` for what is no real float. Exact in f64.
+/// The largest finite value of a float format; `None` for other types. Exact in f64.
 pub fn max_finite(dtype: DType) -> Option<f64> {
     limits(dtype).map(|(max, _)| max)
 }
 
-/// The smallest positive normal value of a float format; `None` for what is no real float. Exact in f64.
+/// The smallest positive normal value of a float format; `None` for other types. Exact in f64.
 ///
 /// F8E8M0 has no subnormals: it is the smallest value.
 pub fn min_normal(dtype: DType) -> Option<f64> {
     limits(dtype).map(|(_, min)| min)
 }
 
-/// The unit roundoff of a 16-bit format: by how much of a number rounding to nearest changes it at most, if it is normal.
-/// 2^-11 for f16, 2^-8 for bf16; `None` for what is neither.
+/// The unit roundoff of a 16-bit format, that is the largest relative change of a normal number by rounding to
+/// nearest: 2^-11 for f16, 2^-8 for bf16; `None` for other types.
 pub fn unit_roundoff(dtype: DType) -> Option<f64> {
     match dtype {
         DType::F16 => Some(power_of_two(-11)),

@@ -7,8 +7,8 @@ macro_rules! dtypes {
     ($($(#[$doc:meta])* $variant:ident = $number:literal, $bits:literal, $text:literal, $onnx:literal;)*) => {
         /// An element type of ONNX's `TensorProto.DataType`.
         ///
-        /// A number this version does not know is kept as [`DType::Other`], so that what nobody touches
-        /// survives; the verifier refuses it as the type of a value.
+        /// A number that this version does not know is kept as [`DType::Other`], so that untouched parts
+        /// survive; the verifier refuses it as the type of a value.
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
         pub enum DType {
             $($(#[$doc])* $variant,)*

@@ -162,11 +162,11 @@ impl<K: EntityRef, V: Clone> SecondaryMap<K, V> {
 }
 
 impl<K: EntityRef, V> SecondaryMap<K, V> {
-    /// All ids up to the last one that was written, with what the map has for them.
+    /// All ids up to the last written id, with their entries.
     pub fn iter(&self) -> impl Iterator<Item = (K, &V)> {
         self.items.iter().enumerate().map(|(index, item)| (K::new(index), item))
     }
-    /// All ids up to the last one that was written, with what the map has for them.
+    /// All ids up to the last written id, with their entries.
     pub fn into_entries(self) -> impl Iterator<Item = (K, V)> {
         self.items.into_iter().enumerate().map(|(index, item)| (K::new(index), item))
     }

@@ -1,9 +1,9 @@
 //! When two modules are the same.
 //!
 //! Two modules are the same if their texts are: graphs, nodes and values correspond by their place in program
-//! order, and everything a text shows agrees. Ids, the numbering of symbols, the source messages things came from
-//! and what is dirty do not count; nor does where the bytes of a constant are: its stored element type, dims,
-//! pending conversions and xxh3-128 decide.
+//! order, and everything a text shows agrees. Ids, symbol numbers, source messages and dirty marks are ignored,
+//! as is the place of the bytes of a constant: its stored element type, dims, pending conversions and xxh3-128
+//! decide.
 //!
 //! Linear in the size of the modules, plus the bytes of constants that do not share storage. Bodies are entered
 //! through a list of work, so nesting costs no stack.

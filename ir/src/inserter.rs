@@ -1,4 +1,4 @@
-//! Building nodes inside a module: what passes add, they add through this.
+//! Building nodes inside a module: passes insert nodes through this type.
 //!
 //! An [`Inserter`] knows a *place* and an *origin*: where the next node goes, and the node of the author that it
 //! stands for, whose name the new names begin with. [`op`](Inserter::op) and [`insert`](Inserter::insert) look the
@@ -6,9 +6,9 @@
 //! the types that inference finds. An operator that is not there, a wrong number of operands and types that do not fit
 //! are an [`InsertError`], and no node is added.
 //!
-//! It works alike in the main graph, in bodies and in functions. Operands from graphs around the place are captured.
-//! Nodes that are inserted one after the other stay in that order. Calls and operators that nobody here knows have no
-//! schema: they are made with [`Module::add_node`].
+//! It works alike in the main graph, in bodies and in functions. Operands from graphs around the place are
+//! captured. Nodes that are inserted one after the other stay in that order. Calls and unknown operators have
+//! no schema: they are made with [`Module::add_node`].
 //!
 //! ```
 //! use ampc_ir::op::OpKind;
@@ -104,7 +104,7 @@ pub enum InsertErrorKind {
         /// The value.
         value: Value,
     },
-    /// Operands, results or attributes are not what the operator takes, in number or in type.
+    /// Operands, results or attributes do not fit the operator, in number or in type.
     #[error("{0}")]
     IllTyped(OpError),
     /// A number cannot be a scalar of this element type.
@@ -130,14 +130,14 @@ impl NodeSpec {
         NodeSpec { kind, operands, attrs: Vec::new(), suffix: None, result_name: None, node_name: None }
     }
 
-    /// Gives it another list of operands, of which optional ones may be absent.
+    /// Replaces the list of operands, of which optional ones may be absent.
     #[must_use]
     pub fn operands(mut self, operands: &[Option<Value>]) -> NodeSpec {
         self.operands = operands.iter().copied().collect();
         self
     }
 
-    /// Adds an attribute. Bodies among them are graphs that nobody owns yet; they go if the node does not fit.
+    /// Adds an attribute. Bodies among them are unowned graphs; they are removed if the node does not fit.
     #[must_use]
     pub fn attr(mut self, name: impl Into<Cow<'static, str>>, value: impl Into<AttrValue>) -> NodeSpec {
         self.attrs.push((name.into(), value.into()));
@@ -152,8 +152,8 @@ impl NodeSpec {
         self
     }
 
-    /// Names the first result. The caller has made the name, by [`Module::fresh_name`], or sees to it that what has it
-    /// so far gives it up.
+    /// Names the first result. The caller has made the name by [`Module::fresh_name`], or takes the name from
+    /// its present owner.
     #[must_use]
     pub fn result_name(mut self, name: Symbol) -> NodeSpec {
         self.result_name = Some(name);
@@ -219,8 +219,8 @@ impl<'m> Inserter<'m> {
         Inserter { origin: Some(node), ..Inserter::new(module, graph, Position::After(node)) }
     }
 
-    /// Infers types with what is known of the module's values. The inferred elements of new values are known
-    /// from then on with or without these facts.
+    /// Infers types with the known facts about the module's values. The inferred elements of new values are
+    /// known from then on with or without these facts.
     #[must_use]
     pub fn with_facts(self, facts: &'m Facts) -> Inserter<'m> {
         Inserter { facts: Cow::Borrowed(facts), ..self }
@@ -306,8 +306,8 @@ impl<'m> Inserter<'m> {
     /// Inserts a node with as many results as are asked for: `let [values, indices] = inserter.insert(top_k)?`.
     ///
     /// # Errors
-    /// If there is no such operator at the place, an operand is not in scope there, or operands, results and attributes
-    /// are not what the operator takes. Captures that were made for its operands stay, as ones that nobody reads.
+    /// If there is no such operator at the place, an operand is not in scope there, or operands, results and
+    /// attributes do not fit the operator. Captures that were made for its operands stay as unused captures.
     pub fn insert<const N: usize>(&mut self, spec: NodeSpec) -> Result<[Value; N], InsertError> {
         let node = self.add(spec, N)?;
         let results = self.module.node(node).results();
@@ -361,7 +361,7 @@ impl<'m> Inserter<'m> {
     /// A constant of rank 0 of a float type, to which the number is rounded once. See [`constant`](Self::constant).
     ///
     /// # Errors
-    /// If the element type is none of f16, bf16, f32 and f64.
+    /// If the element type is not f16, bf16, f32 or f64.
     pub fn scalar(&mut self, suffix: &str, dtype: DType, number: f64) -> Result<Value, InsertError> {
         let mut bytes = number.to_le_bytes().to_vec();
         if dtype != DType::F64 {
@@ -375,7 +375,7 @@ impl<'m> Inserter<'m> {
         Ok(self.constant(suffix, data))
     }
 
-    /// Adds a node with `n` results and types them; what is inserted next comes after it.
+    /// Adds a node with `n` results and types them; the next inserted node comes after it.
     fn add(&mut self, spec: NodeSpec, n: usize) -> Result<Node, InsertError> {
         let NodeSpec { kind, operands, attrs, suffix, result_name, node_name } = spec;
         let schema = self.schema(kind)?;
@@ -416,8 +416,8 @@ impl<'m> Inserter<'m> {
         Ok(node)
     }
 
-    /// The operands as values of the graph of the place: those of graphs around it are captured, once all are known to
-    /// be in scope.
+    /// The operands as values of the graph of the place: values of surrounding graphs are captured, once all
+    /// are known to be in scope.
     fn in_scope(
         &mut self,
         op: OpKind,
@@ -435,8 +435,8 @@ impl<'m> Inserter<'m> {
         Ok(operands)
     }
 
-    /// Gives values of the bodies between the place and the graph of a value other names than it has: a capture is
-    /// known by the name of what it captures.
+    /// Renames values of the bodies between the place and the graph of a value that hide its name: a capture
+    /// has the name of the captured value.
     fn unhide(&mut self, value: Value) {
         let data = self.module.value(value);
         let (home, mut graph) = (data.graph, self.place.graph);

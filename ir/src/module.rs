@@ -4,11 +4,10 @@
 //! Nesting is an id, never a box: a node names its bodies through attributes, a body knows its owner.
 //!
 //! # Graphs
-//! A graph has formal inputs, captures, constants, nodes in program order, and outputs.
-//! A body sees nothing of the graphs around it except through its *captures*: a capture is a value of the body
-//! that stands for one operand of the owning node, at a slot of [`NodeData::n_formal`] or more.
-//! So a pass that casts what a body reads edits an operand like any other; the ONNX writer turns captures back
-//! into names of the outer scope.
+//! A graph has formal inputs, captures, constants, nodes in program order, and outputs. A body sees nothing of
+//! the graphs around it except through its *captures*: a capture is a value of the body that stands for one
+//! operand of the owning node, at a slot of [`NodeData::n_formal`] or more. So a pass that casts a captured
+//! value edits an operand like any other; the ONNX writer turns captures back into names of the outer scope.
 //!
 //! # Order and uses
 //! Program order is a linked list per graph and is topological; everything written out follows it.
@@ -120,7 +119,7 @@ pub struct Output {
     pub declared: Type,
 }
 
-/// A role of values in a graph, such as `grad(%w, %dw)`: what a later pass needs to know of them.
+/// A role of values in a graph, such as `grad(%w, %dw)`: facts that a later pass needs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Role {
     /// The name of the role.
@@ -214,7 +213,7 @@ impl Module {
         let is_owned = |id, graph| self.graphs[graph].owner == GraphOwner::Function(id);
         self.functions.iter().filter(move |(id, f)| is_owned(*id, f.graph))
     }
-    /// All graphs that are somebody's, the main graph first, bodies after the graph of their owner.
+    /// All owned graphs, the main graph first, bodies after the graph of their owner.
     pub fn graph_ids(&self) -> impl Iterator<Item = GraphId> {
         self.graphs.iter().filter(|(_, g)| g.owner != GraphOwner::Erased).map(|(id, _)| id)
     }
@@ -222,7 +221,8 @@ impl Module {
     pub fn nodes(&self, graph: GraphId) -> impl Iterator<Item = Node> {
         std::iter::successors(self.graphs[graph].first, |&n| self.nodes[n].next)
     }
-    /// The values that a graph defines: inputs, constants, and results in program order. Not what it captures.
+    /// The values that a graph defines: inputs, constants, and results in program order. Captures are not
+    /// included.
     pub fn defined(&self, graph: GraphId) -> impl Iterator<Item = Value> {
         let data = &self.graphs[graph];
         let results = self.nodes(graph).flat_map(|n| self.nodes[n].results.iter().flatten());
@@ -338,7 +338,7 @@ impl Module {
         self.opsets(graph).iter().find(is_wanted).map(|&(_, version)| version)
     }
 
-    /// The name under which a value is known where it is: its own, or for a capture that of what it captures.
+    /// The name of a value in its graph: its own, or the name of the captured value for a capture.
     pub fn value_name(&self, mut value: Value) -> Option<Symbol> {
         loop {
             let data = &self.values[value];
@@ -360,7 +360,7 @@ impl Module {
         i64::from(slot) - i64::from(n_formal)
     }
 
-    /// The domain, name and overload of what a node computes.
+    /// The domain, name and overload of the operator of a node.
     pub fn op_name(&self, node: Node) -> (&str, &str, &str) {
         match self.nodes[node].op {
             Op::Schema(s) => (s.domain, s.name, ""),

@@ -138,7 +138,7 @@ impl Ports {
     pub fn len(&self) -> usize {
         self.n_state + self.n_in + self.n_out
     }
-    /// True if there is none.
+    /// True if there are no ports.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -1,7 +1,7 @@
 //! Analyses that nearly every pass uses and few change: the graphs and nodes of a module in program order, and
-//! the index of their names. It is found when somebody asks and kept until an edit verb changes what it is made
-//! of: which nodes there are and where they stand, what they, their results and functions are called, which
-//! function a node calls, and the metadata of functions.
+//! the index of their names. They are computed on demand and cached until an edit verb invalidates them: nodes
+//! and their places, names of nodes, results and functions, the function that a node calls, and the metadata of
+//! functions.
 
 use crate::{GraphId, Module, Node};
 use std::any::Any;

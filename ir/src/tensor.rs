@@ -97,7 +97,7 @@ pub struct TensorData {
 /// Why a payload cannot be made or read.
 #[derive(Debug, thiserror::Error)]
 pub enum TensorError {
-    /// The number of bytes is not what dtype and dims ask for.
+    /// The number of bytes differs from the number that dtype and dims require.
     #[error("expected {expected} bytes for {dtype}{dims:?}, found {found}")]
     WrongLength {
         /// Element type.
@@ -165,7 +165,7 @@ impl TensorData {
     /// A constant from its parts.
     ///
     /// # Errors
-    /// If the number of stored bytes or strings is not what `dtype` and `dims` ask for.
+    /// If the number of stored bytes or strings differs from the number that `dtype` and `dims` require.
     pub fn new(
         dtype: DType,
         dims: impl IntoIterator<Item = u64>,

@@ -1,6 +1,6 @@
 //! The verifier: every violation of the invariants listed in [`module`](crate::module), not the first.
 //!
-//! One function per theme; each reports what it finds and lets the next go on. Structure is checked before types,
+//! One function per theme; each reports its violations and continues. Structure is checked before types,
 //! because types of a broken structure say nothing.
 
 mod problem;
@@ -36,7 +36,7 @@ pub struct Violation {
 /// follows is a violation.
 ///
 /// # Errors
-/// The violations of structure, in order of graphs and of nodes; if there are none, those of types.
+/// The violations of structure, in order of graphs and of nodes; if there are none, the violations of types.
 pub fn verify_module(module: &Module) -> Result<Inference, Vec<Violation>> {
     let found = verify_structure(module);
     if !found.is_empty() {
@@ -83,7 +83,8 @@ struct Seen {
     named: SecondaryMap<Symbol, Option<GraphId>>,
 }
 
-/// The types of a module whose structure is right that are not what inference found, in order of graphs and of nodes.
+/// Differences between the types of a structurally valid module and the inferred types, in order of graphs and
+/// of nodes.
 pub fn verify_types(module: &Module, inference: &Inference) -> Vec<Violation> {
     let mut found = Vec::new();
     for graph in module.graph_ids() {
@@ -445,7 +446,7 @@ fn bodies(module: &Module, found: &mut Vec<Violation>) {
     }
 }
 
-/// I10: versions of the model and of what it and its functions import.
+/// I10: versions of the model, and of the domains that it and its functions import.
 fn versions(module: &Module, found: &mut Vec<Violation>) {
     let mut report = |graph, problem| found.push(Violation { graph, node: None, value: None, problem });
     // 0 is for one that has none yet.

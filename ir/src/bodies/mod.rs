@@ -1,4 +1,4 @@
-//! The bodies of the operators of ai.ampc: what each means, in standard ONNX.
+//! Bodies of the operators of ai.ampc in standard ONNX.
 //!
 //! A node of such an operator is one node for passes and kernels. In a file it is a call of a model-local function, so
 //! that every runtime has it: the writer adds the function, the reader recognises it. A function has a fixed number of
@@ -37,8 +37,7 @@ mod tests;
 /// The domain of these operators.
 pub const DOMAIN: &str = "ai.ampc";
 
-/// The oldest opset of ai.onnx that bodies are written for, but for those that need a newer one
-/// ([`Form::min_opset`]).
+/// The oldest opset of ai.onnx for which bodies are written; some need a newer opset ([`Form::min_opset`]).
 pub const MIN_OPSET: u16 = 17;
 
 /// The opset in which ai.onnx has operators on bits.
@@ -50,7 +49,7 @@ const ROUNDS: usize = 10;
 /// The most gradients that a GradCheck takes: as many operands as a schema can ask for, without the scale.
 const MAX_GRADIENTS: usize = i32::MAX as usize - 1;
 
-/// An operator of ai.ampc in the form that a node has: what its overload says.
+/// An operator of ai.ampc in the form of a node, which the overload names.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Form {
     /// Adam; the overload is `torch`, with `_lo` behind it if there is a low copy.
@@ -84,8 +83,8 @@ pub enum Form {
         /// True if it makes a low copy.
         lo: bool,
     },
-    /// UpdateLossScale; the overload is `f32_product` or `f64_product`, with `_min`, `_max` and `_bad` behind it for
-    /// what there is.
+    /// UpdateLossScale; the overload is `f32_product` or `f64_product`, followed by `_min`, `_max` and `_bad`
+    /// for present operands.
     UpdateLossScale {
         /// In which type products are computed.
         arith: Arith,
@@ -143,8 +142,8 @@ impl Form {
         Form::all(kind).into_iter().find(is_spelled)
     }
 
-    /// The form of a node with so many operands and these attributes; `None` if it is of no operator of ai.ampc, or an
-    /// attribute is none that the operator has.
+    /// The form of a node with this number of operands and these attributes; `None` if the operator is not of
+    /// ai.ampc or does not have an attribute.
     pub fn of<'a>(
         kind: OpKind,
         n_operands: usize,
@@ -194,8 +193,8 @@ impl Form {
         }
     }
 
-    /// The form of a node; `None` as for [`Form::of`], and where operands, results or attributes
-    /// are not those of its operator.
+    /// The form of a node; `None` as for [`Form::of`], and if operands, results or attributes do not fit the
+    /// operator.
     pub fn of_node(module: &Module, node: Node) -> Option<Form> {
         let data = module.node(node);
         let schema = data.schema().filter(|s| has_body(s.kind))?;

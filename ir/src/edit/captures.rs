@@ -1,4 +1,4 @@
-//! Captures: what bodies read of the graphs around them.
+//! Captures: values of the surrounding graphs that bodies read.
 
 use super::uses::operand_number;
 use crate::module::{Def, GraphOwner, Module};
@@ -66,8 +66,8 @@ impl Module {
         value
     }
 
-    /// Removes what the bodies of a node capture and do not read, and the operands that none of them captures any
-    /// more. Returns whether there was any.
+    /// Removes captures that the bodies of a node do not read, and operands that no body captures any more.
+    /// Returns whether there was any.
     ///
     /// Removes the captures of many nodes that read one value from the last node to the first: in that order,
     /// each edge is removed in one step.
@@ -104,7 +104,7 @@ impl Module {
         true
     }
 
-    /// Removes what a body captures and does not read. Returns whether there was any.
+    /// Removes captures that a body does not read. Returns whether there was any.
     fn drop_unread_captures(&mut self, body: GraphId) -> bool {
         let is_read = |value: Value| self.uses(value).next().is_some() || self.is_output(value);
         let all = self.graphs[body].captures();

@@ -45,7 +45,7 @@ impl Module {
         self.nodes[call].decisions.clear();
     }
 
-    /// Sets what a function says of itself under a key; `None` removes the entry.
+    /// Sets the metadata of a function under a key; `None` removes the entry.
     pub fn set_function_entry(&mut self, function: FunctionId, key: &str, value: Option<&str>) {
         self.forget_names();
         let key = self.intern(key);
@@ -102,7 +102,7 @@ impl Module {
         }
     }
 
-    /// A graph of nobody that is as another one, bodies included.
+    /// Unowned deep copy of a graph, bodies included.
     fn copy_graph(&mut self, source: GraphId) -> GraphId {
         let root = self.new_graph(self.graphs[source].name);
         let mut copies: FxHashMap<Value, Value> = FxHashMap::default();

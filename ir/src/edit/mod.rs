@@ -1,7 +1,7 @@
-//! The edit verbs: the only way to change a module. Each keeps the invariants on structure (I1–I4, I6) as long
-//! as its own precondition holds, keeps operands and uses in step, and marks what changed as dirty.
+//! The edit verbs: the only way to change a module. Each verb keeps the invariants on structure (I1–I4, I6) as
+//! long as its own precondition holds, keeps operands and uses consistent, and marks changes as dirty.
 //!
-//! Here are those of graphs, their outputs and names; the others have a file per noun.
+//! This file has the verbs of graphs, their outputs and names; each other noun has a file.
 
 mod captures;
 mod functions;
@@ -67,7 +67,7 @@ impl Module {
         })
     }
 
-    /// An empty graph that nobody owns yet: the body of a node or function to be made.
+    /// An empty graph without owner: the body of a node or function to be made.
     pub fn new_graph(&mut self, name: Symbol) -> GraphId {
         self.push_graph(name, GraphOwner::Erased)
     }
@@ -119,8 +119,8 @@ impl Module {
         }
     }
 
-    /// Lets only those outputs of a main graph leave it for which `keep` holds. States whose next value leaves no more
-    /// are none any more.
+    /// Lets only those outputs of a main graph leave it for which `keep` holds. A state whose next value does
+    /// not leave the graph any more is removed from the states.
     ///
     /// # Panics
     /// If the graph is a body or a function, whose outputs are results of a node.

@@ -27,7 +27,7 @@ pub struct NewNode {
     pub name: Option<Symbol>,
     /// Its formal operands, values of the graph it goes into.
     pub operands: SmallVec<[Option<Value>; 4]>,
-    /// Its attributes. Bodies among them must be graphs made by [`Module::new_graph`] that nobody owns yet.
+    /// Its attributes. Bodies among them must be unowned graphs made by [`Module::new_graph`].
     pub attrs: Vec<(Symbol, AttrValue)>,
     /// Name and type of each result; `None` for an absent one.
     pub results: Vec<Option<(Symbol, Type)>>,
@@ -235,7 +235,7 @@ impl Module {
         value
     }
 
-    /// Erases a node whose results nobody reads, and its bodies.
+    /// Erases a node without readers, and its bodies.
     ///
     /// # Panics
     /// If a result is still read or leaves the graph.

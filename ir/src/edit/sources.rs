@@ -23,7 +23,7 @@ impl Module {
         value
     }
 
-    /// Takes the value that an input has if nobody gives one from it: from then on somebody has to.
+    /// Removes the default of an input and returns it: from then on the caller has to give a value.
     pub fn take_default(&mut self, input: Value) -> Option<Payload> {
         let data = &mut self.values[input];
         let Def::Input { default, .. } = &mut data.def else { return None };
@@ -32,7 +32,7 @@ impl Module {
         taken
     }
 
-    /// Gives an input of a main graph a value that it has if nobody gives one.
+    /// Sets the default of an input of a main graph.
     ///
     /// # Panics
     /// If the value is no input.
@@ -43,7 +43,7 @@ impl Module {
         data.dirty = true;
     }
 
-    /// Erases a formal input of a main graph that nobody reads, with its roles and as a state; those behind it move up.
+    /// Erases an unused formal input of a main graph, with its roles and as a state; later inputs move up.
     ///
     /// # Panics
     /// If it is read, leaves the graph, is no input, or its graph is a body or a function, whose inputs are operands of
@@ -88,7 +88,7 @@ impl Module {
         data.dirty = true;
     }
 
-    /// Erases a constant that nobody reads.
+    /// Erases an unused constant.
     ///
     /// # Panics
     /// If it is read, leaves the graph, or is no constant.
@@ -104,7 +104,7 @@ impl Module {
         self.values[value].def = Def::Erased;
     }
 
-    /// Erases many constants that nobody reads, in time linear in the number of constants.
+    /// Erases many unused constants, in time linear in the number of constants.
     ///
     /// # Panics
     /// As [`erase_constant`](Self::erase_constant).

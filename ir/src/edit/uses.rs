@@ -158,8 +158,9 @@ impl Module {
         }
     }
 
-    /// The edges to a node from what makes a value. They are looked for from both ends in turns: a value may have as
-    /// many readers as there are nodes, and a node as many captures as there are values, but seldom both.
+    /// The edges to a node from the producer of a value. They are looked for from both ends in turns: a value
+    /// may have as many readers as there are nodes, and a node as many captures as there are values, but seldom
+    /// both.
     fn edges_between(&self, value: Value, node: Node) -> impl Iterator<Item = (EdgeIndex, Use)> + '_ {
         let uses = &self.graphs[self.nodes[node].graph].uses;
         let (from, to) = (self.source_of(value).0, self.nodes[node].vertex);

@@ -1,10 +1,10 @@
 //! Control flow: how operands reach the formals of bodies, and body outputs the results of the node.
 //!
-//! If: no formals; a result is what holds of both branches, or of the one that a known condition takes.
-//! Loop: formals are iteration number, condition and state. State may change its shape from iteration to iteration,
-//! so a body is inferred until the types of the state hold before the first and after every iteration: what
-//! changes is joined, and forgotten if it keeps changing. Elements of integer state are never followed.
-//! Scan hands in slices of its inputs; its state keeps its shape. SequenceMap hands in elements.
+//! If: no formals; a result is the least upper bound of both branches, or the result of the branch that a known
+//! condition takes. Loop: formals are iteration number, condition and state. State may change its shape from
+//! iteration to iteration, so a body is inferred until the types of the state are a fixpoint: changing types
+//! are joined, and forgotten if they keep changing. Elements of integer state are never followed. Scan hands in
+//! slices of its inputs; its state keeps its shape. SequenceMap hands in elements.
 
 use super::{Facts, Inferred, Int, describe};
 use crate::attr::AttrValue;

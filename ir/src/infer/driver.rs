@@ -25,9 +25,9 @@ pub struct InferError {
     pub error: OpError,
 }
 
-/// The type of every value reachable from the main graph, and for the bodies of functions the types of their calls
-/// (unknown where calls differ, or where there are none); with all nodes whose operands do not fit their operator.
-/// Inference goes on behind them with what is known.
+/// Infers the type of every value reachable from the main graph, and for the bodies of functions the types of
+/// their calls (unknown if calls differ, or without calls); also returns all nodes whose operands do not fit
+/// their operator. Inference continues behind such nodes with the known facts.
 pub fn infer(module: &Module) -> (Inference, Vec<InferError>) {
     let mut cx = Driver {
         module,
@@ -100,8 +100,8 @@ pub fn infer_actual(module: &Module, node: Node, actual: Actual<'_>) -> Result<O
     infer_by_schema(&view).map(Some)
 }
 
-/// Why a node of an open domain ([`op::is_open`]) is not what the table has under its name, if it is not: then
-/// nothing is known of its results, and it is no error.
+/// The reason why a node of an open domain ([`op::is_open`]) differs from the operator of its name in the
+/// table, if it does: its results are then unknown, and that is no error.
 pub fn misfit(module: &Module, node: Node) -> Option<OpError> {
     let view = NodeView::new(module, node)?;
     if !op::is_open(view.schema.domain) {
@@ -192,8 +192,8 @@ impl Driver<'_> {
         done
     }
 
-    /// Types the formals and captures of the bodies of a node and infers the bodies: those of a Loop again and
-    /// again, until its state is what holds before the first and after every iteration.
+    /// Types the formals and captures of the bodies of a node and infers the bodies; iterates the body of a
+    /// Loop until its state is a fixpoint.
     fn bodies(&mut self, node: Node) -> Result<(), OpError> {
         let bodies: Vec<GraphId> = self.module.node(node).bodies().collect();
         let repeats = self.module.node(node).schema().is_some_and(|s| s.kind == OpKind::Loop);

@@ -1,4 +1,4 @@
-//! Arithmetic on extents and elements, checked: what does not fit is unknown.
+//! Checked arithmetic on extents and elements: overflow gives unknown.
 
 use super::{Inferred, Int, shape_error};
 use crate::views::{MAX_INTS, NodeView, OpError, Part};

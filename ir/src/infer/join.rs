@@ -37,7 +37,7 @@ pub(super) fn infer_concat(view: &NodeView<'_>, out: &mut Inferred) -> Result<()
     Ok(())
 }
 
-/// The elements of lists one after the other; a list of which only the length is known has unknown ones.
+/// Concatenates lists; a list of known length but unknown elements contributes unknown elements.
 fn joined_ints(view: &NodeView<'_>, operands: &[usize]) -> Option<Vec<Int>> {
     let mut ints = Vec::new();
     for &i in operands {

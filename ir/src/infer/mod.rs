@@ -1,10 +1,10 @@
 //! Type and shape inference.
 //!
-//! [`infer`] finds the type of every value and changes nothing, [`infer_module`] gives it to the module, from the graph inputs and constants alone: what a file claims in
-//! `value_info` is never read. Element types follow from the schemas: a result whose formal names a type
-//! variable has the type its operands bind to it. Shapes, and element types that an attribute names, come from
-//! one function per family of operators. An operator without one is inferred as far as its schema goes, with
-//! unknown shapes: [`is_inferred`] says which.
+//! [`infer`] finds the type of every value and changes nothing, [`infer_module`] stores the types in the
+//! module. Both start from the graph inputs and constants alone: `value_info` of a file is never read. Element
+//! types follow from the schemas: a result whose formal names a type variable has the type its operands bind to
+//! it. Shapes, and element types that an attribute names, come from one function per family of operators. An
+//! operator without one is inferred as far as its schema goes, with unknown shapes: [`is_inferred`] says which.
 //!
 //! Shapes are often computed inside the graph (Shape → Gather → Concat → Reshape), so small integer values are
 //! followed too: [`Facts`] has, per value, its elements as far as they are known, as numbers or symbolic dims
@@ -83,17 +83,17 @@ impl Facts {
     }
 }
 
-/// The types that inference has found, beside those that the module has.
+/// The inferred types, beside the types in the module.
 #[derive(Clone, Debug, Default)]
 pub struct Types(SecondaryMap<Value, Option<Type>>);
 
 impl Types {
-    /// None yet, with room for those of a module.
+    /// No types yet, with room for all values of a module.
     fn with_room_for(module: &Module) -> Types {
         Types(SecondaryMap::with_capacity(module.n_values()))
     }
-    /// The type of a value: as inferred, or as the module has it where nothing is inferred, which is so of constants,
-    /// inputs of the model, and results of operators that nobody knows.
+    /// The type of a value: the inferred type, or the type in the module for constants, inputs of the model,
+    /// and results of unknown operators.
     pub fn of<'a>(&'a self, module: &'a Module, value: Value) -> &'a Type {
         self.0[value].as_ref().unwrap_or(&module.value(value).ty)
     }
@@ -123,8 +123,8 @@ pub struct Inference {
     pub facts: Facts,
 }
 
-/// Inferred types of the results of a node. It starts with the element types that the schema gives and unknown
-/// shapes; a family function only adds what it knows.
+/// Inferred types of the results of a node. It starts with the element types of the schema and unknown shapes;
+/// a family function only adds facts.
 #[derive(Clone, Debug)]
 pub struct Inferred {
     /// One type per result, absent ones included.

@@ -142,8 +142,8 @@ fn show_ints(ints: &[Int]) -> String {
     format!("[{}]", items.join(", "))
 }
 
-/// The extent that makes `part` times it as many elements as `whole`; `None` if there is none. Symbols on both
-/// sides cancel.
+/// The extent by which `part` has to be multiplied to have as many elements as `whole`; `None` if there is no
+/// such extent. Symbols on both sides cancel.
 fn quotient(whole: &[Dim], part: &[Dim]) -> Option<Dim> {
     let mut whole = Dims::from_slice(whole);
     let mut left = Dims::new();
@@ -165,7 +165,7 @@ fn quotient(whole: &[Dim], part: &[Dim]) -> Option<Dim> {
     })
 }
 
-/// A product with a symbol in it divided by `b`: what is left if the numbers cancel.
+/// Divides a product with a symbol by `b`; returns the rest if the numbers cancel.
 fn divide_symbolic(whole: &[Dim], b: u64) -> Dim {
     let (known, rest): (Dims, Dims) = whole.iter().copied().partition(|d| d.known().is_some());
     match (product(&known), b) {

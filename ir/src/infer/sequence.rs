@@ -1,7 +1,7 @@
 //! Sequences and optionals.
 //!
-//! The type of a sequence is what holds of all its elements. An empty one says nothing of their shapes, so
-//! what is inserted into it first does: inference cannot tell how often that happens, and forgets the shape.
+//! The type of a sequence is the least upper bound of its elements. An empty sequence has no shape, so the
+//! first inserted element sets it: inference cannot tell how many are inserted, and forgets the shape.
 
 use super::extents::{product, with_dim};
 use super::{Inferred, driver::describe};

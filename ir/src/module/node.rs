@@ -1,4 +1,4 @@
-//! Nodes, and what is known and decided about them.
+//! Nodes, with facts and decisions about them.
 
 use crate::attr::Attr;
 use crate::op::{Class, OpSchema};
@@ -126,7 +126,8 @@ pub struct NodeData {
 }
 
 impl NodeData {
-    /// All operands: the formal ones, then what the bodies capture. `None` is an absent optional operand.
+    /// All operands: the formal operands, then the captures of the bodies. `None` is an absent optional
+    /// operand.
     #[inline]
     pub fn operands(&self) -> &[Option<Value>] {
         &self.operands

@@ -68,7 +68,7 @@ pub struct ValueData {
     pub ty: Type,
     /// Where it comes from.
     pub def: Def,
-    /// Its name; captures take the name of what they capture.
+    /// The name of the value; captures take the name of the captured value.
     pub name: Option<Symbol>,
     /// The graph it is in.
     pub graph: GraphId,
@@ -78,6 +78,6 @@ pub struct ValueData {
     pub origin: Option<u32>,
     /// True if name, type or payload changed since.
     pub dirty: bool,
-    /// True if an edit took a reader from it. A constant that nobody reads and that lost none is the author's.
+    /// True if an edit took a reader from it. An unused constant that lost no reader is the author's.
     pub lost_reader: bool,
 }

@@ -1,4 +1,4 @@
-//! Which operands of which operators amplify errors.
+//! Operands that amplify errors, by operator.
 //!
 //! A 16-bit format rounds each number relatively: f16 by at most 2^-11 of it, bf16 by 2^-8. For most operators,
 //! which are well-conditioned, the error of the result is then about as large. The rows of [`AMPLIFIERS`] are
@@ -17,7 +17,7 @@ pub enum Amplified {
     /// The absolute error, which becomes that of the result, however large the operand is:
     /// sin(x + e) ≈ sin(x) + e·cos(x).
     Angle,
-    /// The absolute error, in units of what the operand is a coordinate of: half a pixel is half a pixel at pixel 1000.
+    /// The absolute error, in units of the coordinate: half a pixel is half a pixel at pixel 1000.
     Position,
     /// The error relative to the distance from 0, where the function is infinite or infinitely steep: log(x).
     Zero,
@@ -45,7 +45,7 @@ const fn row(kind: OpKind, operand: usize, what: Amplified, why: &'static str) -
     Amplifier { kind, operand, what, why }
 }
 
-/// All amplifiers, sorted by what they amplify.
+/// All amplifiers, sorted by the kind of amplified error.
 pub const AMPLIFIERS: &[Amplifier] = &[
     row(K::Exp, 0, Amplified::Exponent, "the exponent of Exp"),
     row(K::Softmax, 0, Amplified::Exponent, "the scores of Softmax"),

@@ -14,11 +14,11 @@ pub enum Class {
     Infer,
     /// Takes the widest precision among the operands that arrive.
     Promote,
-    /// Turns floats into decisions: accepts what arrives, never causes a narrowing cast.
+    /// Turns floats into decisions: accepts any float type, never causes a narrowing cast.
     Discrete,
     /// Numerically dangerous: stays fp32 and taints infer operators downstream.
     Deny,
-    /// Keeps its type whatever happens: the schema, the meaning or the user demands it.
+    /// Always keeps its type: the schema, the meaning or the user requires it.
     Fixed,
 }
 
@@ -47,7 +47,7 @@ impl Class {
         }
     }
 
-    /// The stricter of two classes: what a type variable gets whose formals differ.
+    /// The stricter of two classes: the class of a type variable whose formals differ.
     pub fn strictest(self, other: Class) -> Class {
         self.max(other)
     }

@@ -1,5 +1,5 @@
-//! Formals whose class is not that of their operator: scales that stay fp32, masks, operands of which only the shape is
-//! read.
+//! Formals whose class differs from the class of their operator: scales that stay fp32, masks, operands of
+//! which only the shape is read.
 //!
 //! One flat table, sorted by operator, which a test compares with the names of formals in the schemas.
 

@@ -1,14 +1,15 @@
-//! The operator table: what ONNX says of every operator at every version, and what ampc thinks of it.
+//! The operator table: the schemas of ONNX for every operator at every version, and the classes and traits that
+//! ampc adds.
 //!
-//! Operators that ONNX Runtime adds to ONNX's and that exporters and its optimizer write are in the table as well,
-//! as far as ampc knows them. Their domain `com.microsoft` is open: it has others too, and its versions are ONNX
-//! Runtime's business, so what the table does not know there is nobody's mistake ([`is_open`]).
+//! Operators that ONNX Runtime adds to ONNX's and that exporters and its optimizer write are in the table as
+//! well, as far as ampc knows them. Their domain `com.microsoft` is open: it has more operators, and ONNX
+//! Runtime changes its versions, so an unknown operator there is no error ([`is_open`]).
 //!
 //! An operator is described once. The schemas of ONNX (formals, type variables, legal types, attributes) are
 //! generated into [`SCHEMAS`]; written by hand beside it are the precision classes ([`formal_class`],
 //! [`var_class`]), the effect of operators on numbers ([`moves`], [`sums`] and similar functions) and on errors
-//! ([`AMPLIFIERS`]), and the amount of computation ([`work`]). Nobody else lists operators by what they do:
-//! passes ask the table.
+//! ([`AMPLIFIERS`]), and the amount of computation ([`work`]). No other code lists operators by their
+//! properties: passes ask the table.
 //!
 //! A node means the newest version of its operator that is not newer than the operator set its model imports:
 //!
@@ -69,7 +70,7 @@ pub enum Lookup {
     },
     /// The domain is known and has no operator of this name in any version.
     UnknownOp,
-    /// The domain is none of ONNX's, and the operator none of the known ones of an open domain.
+    /// The domain is not one of ONNX, and the operator is not a known one of an open domain.
     UnknownDomain,
 }
 
@@ -96,8 +97,8 @@ pub fn lookup(domain: &str, name: &str, opset: u16) -> Lookup {
     }
 }
 
-/// [`lookup`] for a node that also names an overload, of which the model has no function: an overload is not an operator
-/// of the table, so in an open domain it is somebody else's.
+/// [`lookup`] for a node that also names an overload without a function in the model: an overload is not an
+/// operator of the table, so in an open domain it is unknown.
 pub fn lookup_overload(domain: &str, name: &str, overload: &str, opset: u16) -> Lookup {
     match is_open(domain) && !overload.is_empty() {
         true => Lookup::UnknownDomain,
@@ -105,9 +106,8 @@ pub fn lookup_overload(domain: &str, name: &str, overload: &str, opset: u16) -> 
     }
 }
 
-/// True if others than the table's may define operators of the domain, as they may define versions of the
-/// table's: it is none of ONNX's. For a node of such a domain that does not fit its schema, the operator is
-/// unknown.
+/// True if the domain may have operators and versions that the table does not know: it is not a domain of ONNX.
+/// For a node of such a domain that does not fit its schema, the operator is unknown.
 pub fn is_open(domain: &str) -> bool {
     latest_opset(domain).is_none()
 }

@@ -1,4 +1,4 @@
-//! Signatures: what users say of operators that the table does not have.
+//! Signatures: declarations by users of operators that the table does not have.
 //!
 //! A [`Signature`] is plain data, and [`Signature::schema`] makes an [`OpSchema`] of it, so that nodes of such an
 //! operator are typed, classified and lowered like all others. Schemas live as long as the process: equal signatures
@@ -9,7 +9,7 @@ use crate::DType;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-/// An operator of a domain that is none of ONNX's, as a user describes it.
+/// Signature of an operator outside of ONNX's domains, declared by a user.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Signature {
     /// Its domain.
@@ -66,11 +66,11 @@ pub struct Declared {
     pub shapes: &'static [Option<u8>],
 }
 
-/// Why a signature is none.
+/// Signature error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct SignatureError {
-    /// The words that lead to what is wrong, from the outermost: `outputs`, `y`, `shape`.
+    /// The path to the problem, from the outermost word: `outputs`, `y`, `shape`.
     pub path: Vec<String>,
     /// The problem.
     pub reason: String,
@@ -319,7 +319,7 @@ impl Signature {
     }
 }
 
-/// Least and greatest number of actuals: what may be left out at the end need not be there.
+/// Least and greatest number of actuals: optional formals at the end may be absent.
 fn limits(formals: &[SignatureFormal]) -> (u32, u32) {
     let least = formals.iter().rposition(|f| f.count == Count::One).map_or(0, |last| last + 1);
     let variadic = formals.last().is_some_and(|f| f.count == Count::Variadic);
@@ -327,7 +327,7 @@ fn limits(formals: &[SignatureFormal]) -> (u32, u32) {
     (u32::from(narrow(least)), greatest)
 }
 
-/// True if a name of a type variable can be told from what stands around it in pins and in the text form.
+/// True if a name of a type variable is unambiguous in pins and in the text form.
 fn is_word(text: &str) -> bool {
     let mut bytes = text.bytes();
     bytes.next().is_some_and(|b| b.is_ascii_alphabetic() || b == b'_')

@@ -18,11 +18,11 @@ pub enum Sign {
 /// Effect on the sign if the results consist of elements of an operand, and of no values computed from them;
 /// else `None`.
 ///
-/// Every element of the results of an operator that moves is an element of one of the operands it moves, converted
-/// to the element type of the result where that differs (Cast), or 0 (Trilu), or a number in an attribute (Pad below
-/// 11). Not all elements need be there, and each may be there many times. Operators that choose by value (Max, Clip,
-/// MaxPool) do not move: what they leave out matters. The scatters move unless their `reduction` says otherwise
-/// ([`may_reduce`]).
+/// Every element of the results of an operator that moves is an element of one of the operands it moves,
+/// converted to the element type of the result where that differs (Cast), or 0 (Trilu), or a number in an
+/// attribute (Pad below 11). Not all elements need be there, and each may be there many times. Operators that
+/// choose by value (Max, Clip, MaxPool) do not move, because the elements that they leave out matter. The
+/// scatters move unless their `reduction` says otherwise ([`may_reduce`]).
 pub fn moves(kind: OpKind, operand: usize) -> Option<Sign> {
     let moved = match kind {
         K::Neg => return (operand == 0).then_some(Sign::Flipped),
@@ -83,8 +83,8 @@ pub fn moves_all(kind: OpKind) -> bool {
     )
 }
 
-/// True if every element of the first result lies between the least and the greatest element of the first operand:
-/// means, and what chooses by value. Dropout does where it drops nothing, as in inference.
+/// True if every element of the first result lies between the least and the greatest element of the first
+/// operand: means, and operators that choose by value. Dropout does where it drops nothing, as in inference.
 pub fn stays_within_operand(kind: OpKind) -> bool {
     matches!(
         kind,
@@ -99,8 +99,7 @@ pub fn stays_within_operand(kind: OpKind) -> bool {
     )
 }
 
-/// Between which numbers, ends included, all results lie, whatever the operands are; `None` where that is not known of
-/// the operator alone.
+/// Bounds of all results, ends included, for any operands; `None` if the operator alone does not imply bounds.
 pub fn result_range(kind: OpKind) -> Option<(f64, f64)> {
     match kind {
         K::HardSigmoid | K::Hardmax | K::Sigmoid | K::Softmax => Some((0.0, 1.0)),
@@ -136,8 +135,9 @@ pub fn dequantizes(kind: OpKind) -> bool {
 /// True if element i of the result depends on element i of each operand and on attributes alone, once operands are
 /// broadcast to one shape (the bounds of Clip are scalars, and of the second operand of CastLike counts the type).
 ///
-/// Operators that draw numbers are none, nor those that quantize, whose scales are broadcast along an axis; those of
-/// ai.onnx.ml are not looked at. One flat list by name, which a test compares with inference.
+/// Operators that draw numbers are not elementwise, nor operators that quantize, whose scales are broadcast
+/// along an axis; operators of ai.onnx.ml are not classified. One flat list by name, which a test compares with
+/// inference.
 pub fn is_elementwise(kind: OpKind) -> bool {
     matches!(
         kind,
@@ -242,7 +242,8 @@ pub fn sums(kind: OpKind) -> bool {
     )
 }
 
-/// True if the operator gives the same results for the same operands: all but those that draw random numbers.
+/// True if the operator gives the same results for the same operands: all operators except those that draw
+/// random numbers.
 pub fn is_deterministic(kind: OpKind) -> bool {
     !matches!(
         kind,

@@ -11,7 +11,7 @@ use super::traits::moves;
 /// The kind of work of an operator.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Work {
-    /// Sums of products along an axis that the result does not have: what matrix units are for.
+    /// Sums of products along an axis that the result does not have, as matrix units compute them.
     Product,
     /// So many operations for each element of the largest operand, or of the results if they are larger.
     Elementwise {
@@ -42,7 +42,7 @@ pub fn work(kind: OpKind) -> Work {
 /// True if the operator is one product: MatMul, Gemm, Conv and their like, with at most a bias or an activation behind
 /// it.
 ///
-/// Attentions and recurrences are none: they do several products, of which one reads what another makes.
+/// Attentions and recurrences are not single products: they do several products that depend on each other.
 pub fn is_single_product(kind: OpKind) -> bool {
     matches!(
         kind,
@@ -102,7 +102,7 @@ fn is_made_of_nothing(kind: OpKind) -> bool {
     )
 }
 
-/// Operations that make one element of the result. One flat table by what they cost.
+/// Operations that make one element of the result. One flat table of costs.
 fn per_element(kind: OpKind) -> u32 {
     match kind {
         K::Div | K::Mod | K::Reciprocal | K::Softsign | K::Sqrt => DIVISION,

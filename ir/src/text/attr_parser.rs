@@ -18,7 +18,7 @@ enum Item {
     Type(Type),
 }
 
-/// Collects the items of a list that are what `pick` picks.
+/// Collects the items of a list that `pick` accepts.
 fn collect<T>(items: Vec<Item>, pick: impl Fn(Item) -> Option<T>) -> Vec<T> {
     items.into_iter().filter_map(pick).collect()
 }

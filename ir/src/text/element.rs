@@ -1,7 +1,7 @@
 //! Elements of small constants: from bytes to literals and back.
 //!
 //! Floats of 16 to 64 bits are written as the shortest decimal that reads back to the same bits; NaN as its
-//! bits. Narrower floats are written as their bits, since a decimal would hide what is stored. Elements of
+//! bits. Narrower floats are written as their bits, because a decimal would hide the stored value. Elements of
 //! fewer than 8 bits are packed as ONNX packs them, low bits first.
 
 use crate::DType;

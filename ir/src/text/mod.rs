@@ -13,9 +13,9 @@
 //! Printing tells where each node stands in the text, and [`PrintOptions::note`] puts comments below nodes:
 //! diagnostics are drawn over the printed module.
 //!
-//! Reading goes in two steps: `parser` turns lines into a list of what they say, recovering at the next line
-//! after an error; `build` makes the module through the edit verbs. Both go on after an error, so that all of
-//! them are reported at once. Bodies nest at most [`MAX_DEPTH`] deep; neither step recurses over bodies.
+//! Reading has two steps: `parser` turns lines into a syntax tree, recovering at the next line after an error;
+//! `build` makes the module through the edit verbs. Both go on after an error, so that all of them are reported
+//! at once. Bodies nest at most [`MAX_DEPTH`] deep; neither step recurses over bodies.
 //!
 //! ```
 //! use ampc_ir::text::{NoData, parse};
@@ -81,8 +81,8 @@ pub struct PrintOptions<'a> {
 pub struct Printed {
     /// The text.
     pub text: String,
-    /// For every node that was printed, the bytes of its line without indentation; of a node with bodies, those
-    /// of the line that begins it.
+    /// For every printed node, the bytes of its line without indentation; for a node with bodies, the bytes of
+    /// its first line.
     pub nodes: SecondaryMap<Node, Option<Range<usize>>>,
     /// The constants whose bytes are not in the text, in order of first appearance.
     pub large: Vec<LargeConstant>,
@@ -129,7 +129,7 @@ pub fn type_text(module: &Module, ty: &Type) -> String {
     out
 }
 
-/// The constants that the text of a module only names: what has to be written beside it.
+/// The constants that the text of a module only names and that have to be written beside it.
 ///
 /// # Errors
 /// If the bytes of a constant cannot be read.
@@ -171,7 +171,7 @@ pub struct ParseOptions {
     /// Accepts large constants that the resolver does not have: dumps and reproducers come without weights. Such
     /// a constant has dtype, shape and hash, and fails when its bytes are read.
     pub allow_missing_data: bool,
-    /// Believes that what the resolver finds has the hash of the text, instead of reading it to see.
+    /// Trusts that resolved data has the hash of the text, instead of reading it to check.
     pub trust_data: bool,
 }
 

@@ -380,7 +380,7 @@ impl Parser<'_, '_> {
         Ok((rule, evidence))
     }
 
-    /// `=what`, or `=T:what,U:what`
+    /// `=item`, or `=T:item,U:item`
     fn decided<T>(&mut self, what: impl Fn(&mut Self) -> Parsed<T>) -> Parsed<Vec<Decided<T>>> {
         self.expect(b'=')?;
         let mut decided = Vec::new();
@@ -395,7 +395,7 @@ impl Parser<'_, '_> {
         }
     }
 
-    /// `T:`, if that is what comes; nothing else has a colon behind its first token.
+    /// Parses `T:` if it comes next; only type variables have a colon behind their first token.
     fn type_var(&mut self) -> Parsed<Option<Symbol>> {
         if !matches!(self.tok.kind, Kind::Word | Kind::Number) || !self.colon_follows() {
             return Ok(None);

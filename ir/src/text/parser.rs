@@ -1,4 +1,4 @@
-//! From text to lists of what its lines say.
+//! From text to the syntax tree of its lines.
 //!
 //! Recursive descent, except that bodies nest by a list of open nodes, so that no text can use up the stack.
 //! Names are interned, types and constants are made at once; which value or operator a name means is `build`'s.
@@ -458,7 +458,7 @@ impl<'a> Parser<'a, '_> {
         self.expect(b'{')
     }
 
-    /// Reads lines up to the brace that closes `root`, those of all bodies within included.
+    /// Reads lines up to the brace that closes `root`, including the lines of all bodies within.
     fn block(&mut self, root: GraphId) {
         let mut open: Vec<Box<Open>> = Vec::new();
         let mut graph = root;

@@ -309,8 +309,8 @@ impl Printer<'_> {
         }
     }
 
-    /// Writes what a body captures, in parentheses, and fixes how the body spells it: like the operand it
-    /// stands for, unless the name is the body's own or the operand comes up twice; then `%alias = slot`.
+    /// Writes the captures of a body, in parentheses, and fixes their names in the body: the name of the
+    /// operand, unless the body has that name itself or the operand comes up twice; then `%alias = slot`.
     fn capture_list(&mut self, graph: GraphId) {
         let module = self.module;
         let data = module.graph(graph);
@@ -507,7 +507,7 @@ impl Printer<'_> {
         });
     }
 
-    /// Writes what `write` says of each decision; it returns whether it says anything.
+    /// Writes each decision with `write`, which returns true if it has written anything.
     fn decided(
         &mut self,
         vars: &[Cow<'static, str>],

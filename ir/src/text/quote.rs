@@ -68,8 +68,8 @@ pub(super) fn write_quoted(out: &mut String, bytes: &[u8]) {
     out.push('"');
 }
 
-/// True if a terminal would act on a character or not show it: controls, line separators, marks that turn the direction
-/// of writing or join what is around them, characters without width, tags.
+/// True if a terminal would act on a character or not show it: controls, line separators, marks that change the
+/// writing direction or join neighbours, characters without width, tags.
 pub fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(c,

@@ -24,7 +24,7 @@ pub(super) struct DataNames {
 }
 
 impl DataNames {
-    /// A name nobody has: `base`, or `base~2`, `base~3` …
+    /// An unused name: `base`, or `base~2`, `base~3` …
     fn fresh(&mut self, base: &str) -> String {
         let mut name = base.to_owned();
         while !self.taken.insert(name.clone()) {

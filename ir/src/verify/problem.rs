@@ -32,7 +32,7 @@ pub enum Problem {
         /// The name.
         name: String,
     },
-    /// I4: a name hides what a body inside captures.
+    /// I4: a name hides a value that an inner body captures.
     #[error("`{name}` hides a value of the same name that a body captures")]
     Shadowed {
         /// The name.
@@ -75,7 +75,7 @@ pub enum Problem {
     /// I7: operands or results that the operator does not allow.
     #[error("{0}")]
     Operator(OpError),
-    /// I7: an element type that nobody knows.
+    /// I7: an unknown element type.
     #[error("`{name}` has element type {dtype}, which ONNX does not define")]
     UnknownDType {
         /// The value.

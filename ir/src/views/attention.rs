@@ -3,14 +3,14 @@
 use super::{NodeView, OpError};
 use crate::DType;
 
-/// A head count; 0 and absence both mean that there is none.
+/// A head count; 0 and absence both mean no heads.
 fn heads(view: &NodeView<'_>, name: &str) -> Result<Option<u64>, OpError> {
     let Some(n) = view.int(name).filter(|&n| n != 0) else { return Ok(None) };
     let n = u64::try_from(n).map_err(|_| OpError::attr(name, "a positive number", n.to_string()))?;
     Ok(Some(n))
 }
 
-/// A bound of how far a query looks; -1 and absence both mean that there is none.
+/// A bound of the attention window; -1 and absence both mean no bound.
 fn window(view: &NodeView<'_>, name: &str) -> Result<Option<u64>, OpError> {
     let Some(n) = view.int(name).filter(|&n| n != -1) else { return Ok(None) };
     let n = u64::try_from(n).map_err(|_| OpError::attr(name, "-1 or more", n.to_string()))?;
@@ -59,7 +59,7 @@ impl AttentionView {
     /// Reads an Attention.
     ///
     /// # Errors
-    /// If a head count is negative or the softmax's element type is none.
+    /// If a head count is negative or the softmax's element type is invalid.
     pub fn read(view: &NodeView<'_>) -> Result<AttentionView, OpError> {
         Ok(AttentionView {
             q_heads: heads(view, "q_num_heads")?,
@@ -114,7 +114,7 @@ impl RotaryView {
 pub struct UpdateRule {
     /// True if the state decays.
     pub gated: bool,
-    /// True if what the state says already is subtracted.
+    /// True if the prediction of the state is subtracted.
     pub delta: bool,
 }
 
@@ -135,7 +135,7 @@ impl LinearAttentionView {
     /// Reads a LinearAttention.
     ///
     /// # Errors
-    /// If a head count is missing or does not fit the other, or the recurrence is none.
+    /// If a head count is missing or does not fit the other, or the recurrence is invalid.
     pub fn read(view: &NodeView<'_>) -> Result<LinearAttentionView, OpError> {
         let count =
             |name: &str| heads(view, name)?.ok_or_else(|| OpError::attr(name, "a positive number", "none"));
@@ -163,7 +163,7 @@ impl LinearAttentionView {
 /// True if CausalConvWithState ends in a Swish.
 ///
 /// # Errors
-/// If its activation is none that it has.
+/// If its activation is invalid.
 pub fn conv_ends_in_swish(view: &NodeView<'_>) -> Result<bool, OpError> {
     match view.string("activation").unwrap_or("none") {
         "none" => Ok(false),

@@ -5,7 +5,7 @@ use super::{NodeView, OpError, Part, normalize_axis};
 /// The axes a node names.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Axes {
-    /// None are given; what that means is up to the operator.
+    /// No axes are given; the operator defines the meaning.
     Absent,
     /// These, as written: negative ones count from the back.
     Known(Vec<i64>),

@@ -75,7 +75,7 @@ pub fn region_len(view: &NodeView<'_>) -> u64 {
 /// The axes of CenterCropPad's `shape`, in its order.
 ///
 /// # Errors
-/// If an axis is none of the operand's or there twice.
+/// If an axis is not an axis of the operand or occurs twice.
 pub fn crop_axes(view: &NodeView<'_>, rank: usize) -> Result<Vec<usize>, OpError> {
     let Some(axes) = view.int_list("axes").filter(|a| !a.is_empty()) else { return Ok((0..rank).collect()) };
     Axes::of(axes, rank)?;

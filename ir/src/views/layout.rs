@@ -114,7 +114,7 @@ impl FlattenView {
 /// Reshape: below 5 the target is an attribute.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReshapeView<'a> {
-    /// The target as far as known: 0 copies an extent (unless `allow_zero`), -1 takes what is left.
+    /// The target as far as known: 0 copies an extent (unless `allow_zero`), -1 is the remaining extent.
     pub target: Option<Cow<'a, [Int]>>,
     /// Where the target is.
     pub part: Part,
@@ -174,12 +174,12 @@ pub fn slice_range(n: u64, start: i64, end: i64, step: i64) -> (i128, i128) {
     (start, count.max(0))
 }
 
-/// Into what a Split cuts.
+/// Parts of a Split.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Parts<'a> {
     /// Equal ones.
     Equal,
-    /// Equal ones of which the last may be smaller.
+    /// Equal parts, of which the last may be smaller.
     Ceil,
     /// These.
     Sizes(Cow<'a, [Int]>),
@@ -255,7 +255,7 @@ impl<'a> PadView<'a> {
     /// Reads a Pad.
     ///
     /// # Errors
-    /// If the mode is none of the version's.
+    /// If the version does not have the mode.
     pub fn read(view: &NodeView<'a>) -> Result<PadView<'a>, OpError> {
         let mode = view.string("mode").unwrap_or("constant");
         let wrap = view.since() >= 19;
@@ -336,7 +336,7 @@ impl<'a> TransposeView<'a> {
     /// Which axis of the operand every axis of the result is.
     ///
     /// # Errors
-    /// If what is written is no permutation of the axes of a tensor of this rank.
+    /// If the attribute is not a permutation of the axes of a tensor of this rank.
     pub fn perm(&self, rank: usize) -> Result<Vec<usize>, OpError> {
         let Some(written) = self.perm else { return Ok((0..rank).rev().collect()) };
         let mut seen = vec![false; rank];

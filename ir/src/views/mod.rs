@@ -1,11 +1,11 @@
 //! Views: the meaning of a node, read in one place.
 //!
 //! Operators change between opsets: axes move from an attribute to an operand, a default changes, Softmax below
-//! 13 flattens. A *view* (`SoftmaxView`, `ReduceView`, `ResizeView` …) reads a node at whatever version it is and
-//! says the meaning once; inference, guards, kernels and gradients use views and never ask for the version.
+//! 13 flattens. A *view* (`SoftmaxView`, `ReduceView`, `ResizeView` …) reads a node at any version and gives
+//! its meaning once; inference, guards, kernels and gradients use views and never ask for the version.
 //!
 //! A view is read from a [`NodeView`]: the node with its attributes (schema defaults filled in, references to a
-//! function's attributes resolved), the types of its operands, and what is known of small integer operands.
+//! function's attributes resolved), the types of its operands, and known elements of small integer operands.
 
 pub mod attention;
 mod axes;
@@ -110,7 +110,7 @@ pub struct NodeView<'a> {
 pub struct Actual<'a> {
     /// The type of each formal operand with all its dims; `None` if it is absent.
     pub types: &'a [Option<Type>],
-    /// The elements of operands, where they may say what the node means: small ones.
+    /// The elements of small operands that may determine the meaning of the node.
     pub values: &'a [Option<Arc<TensorData>>],
     /// The attributes of the call whose function the node is in; `None` outside functions.
     pub call_attrs: Option<&'a [Attr]>,
@@ -134,7 +134,7 @@ impl<'a> NodeView<'a> {
         Some(NodeView { actual: Some(actual), ..NodeView::new(module, node)? })
     }
 
-    /// The view of a node during inference, with what was inferred of small integer values so far.
+    /// The view of a node during inference, with the small integer values inferred so far.
     pub fn with_facts(module: &'a Module, node: Node, facts: &'a Facts) -> Option<NodeView<'a>> {
         Some(NodeView { facts: Some(facts), ..NodeView::new(module, node)? })
     }
@@ -154,7 +154,7 @@ impl<'a> NodeView<'a> {
         NodeView { actual: Some(actual), facts: None, ..self }
     }
 
-    /// True if the node is about to run: then what readers of models differ about is decided.
+    /// True if the node is about to run: questions on which runtimes differ are then decided.
     pub fn is_running(&self) -> bool {
         self.actual.is_some()
     }
@@ -245,7 +245,7 @@ impl<'a> NodeView<'a> {
         }
     }
 
-    /// Operand `i` as extents: what is known of it as a list of integers, where a negative one is not known.
+    /// Operand `i` as extents: its known elements as a list of integers, where negative elements are unknown.
     pub fn extents(&self, i: usize) -> Option<Vec<Dim>> {
         Some(self.ints(i)?.iter().map(|n| n.dim()).collect())
     }

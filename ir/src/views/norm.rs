@@ -7,7 +7,7 @@ use crate::op::OpKind;
 /// BatchNormalization at its versions.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct BatchNormView {
-    /// True if mean and variance are those of the batch.
+    /// True if mean and variance are computed from the batch.
     pub training: bool,
     /// True if scale, bias, mean and variance are per channel; below 9 they may be per element.
     pub spatial: bool,
@@ -57,7 +57,7 @@ impl LayerNormView {
     /// Reads a LayerNormalization, RMSNormalization or SimplifiedLayerNormalization.
     ///
     /// # Errors
-    /// If the axis is none of the operand's or the element type is none.
+    /// If the axis is not an axis of the operand or the element type is invalid.
     pub fn read(view: &NodeView<'_>) -> Result<LayerNormView, OpError> {
         Ok(LayerNormView {
             axis: axis(view, "axis", -1)?,
@@ -93,7 +93,7 @@ impl SoftmaxView {
     /// Reads a Softmax, LogSoftmax or Hardmax.
     ///
     /// # Errors
-    /// If the axis is none of the operand's.
+    /// If the axis is not an axis of the operand.
     pub fn read(view: &NodeView<'_>) -> Result<SoftmaxView, OpError> {
         let Some(rank) = view.rank(0) else { return Ok(SoftmaxView { axes: None }) };
         let coerced = view.since() < 13;
@@ -131,7 +131,7 @@ impl ChannelNormView {
     /// Reads an InstanceNormalization or GroupNormalization.
     ///
     /// # Errors
-    /// If a GroupNormalization has no groups or a number below 1, or the element type is none.
+    /// If a GroupNormalization has no groups or a number below 1, or the element type is invalid.
     pub fn read(view: &NodeView<'_>) -> Result<ChannelNormView, OpError> {
         let grouped = view.kind() == OpKind::GroupNormalization;
         Ok(ChannelNormView {
@@ -154,7 +154,7 @@ fn groups(view: &NodeView<'_>) -> Result<u64, OpError> {
 /// The axis and order of LpNormalization; the axis is `None` if the rank is not known.
 ///
 /// # Errors
-/// If the axis is none of the operand's or the order is neither 1 nor 2.
+/// If the axis is not an axis of the operand or the order is neither 1 nor 2.
 pub fn lp_normalization(view: &NodeView<'_>) -> Result<(Option<usize>, i64), OpError> {
     let p = view.int("p").unwrap_or(2);
     if !(1..=2).contains(&p) {

@@ -53,7 +53,7 @@ pub struct RecurrentView {
     pub gates: u64,
     /// True if the batch is the first axis instead of the second.
     pub batch_first: bool,
-    /// Bound of what goes into the activations, if any.
+    /// Bound of the arguments of the activations, if any.
     pub clip: Option<f32>,
     /// True if LSTM has one gate for input and forgetting.
     pub input_forget: bool,
@@ -67,7 +67,7 @@ impl RecurrentView {
     /// Reads an LSTM, GRU or RNN.
     ///
     /// # Errors
-    /// If the direction is none or the hidden size is not positive.
+    /// If the direction is invalid or the hidden size is not positive.
     pub fn read(view: &NodeView<'_>) -> Result<RecurrentView, OpError> {
         let direction = match view.string("direction").unwrap_or("forward") {
             // The default of GRU 1 is spelled like this.
@@ -104,7 +104,7 @@ impl RecurrentView {
     /// The functions of all directions, as many for each: f, g and h in the order of the operator's text.
     ///
     /// # Errors
-    /// If there are too few, or one is none.
+    /// If there are too few activations, or one is invalid.
     pub fn activations(&self, view: &NodeView<'_>) -> Result<Vec<Activation>, OpError> {
         let defaults: &[&str] = match view.kind() {
             OpKind::LSTM => &["sigmoid", "tanh", "tanh"],

@@ -54,7 +54,7 @@ impl ReduceView {
     /// Reads a Reduce operator.
     ///
     /// # Errors
-    /// If an axis is none of the operand's.
+    /// If an axis is not an axis of the operand.
     pub fn read(view: &NodeView<'_>) -> Result<ReduceView, OpError> {
         let keep = view.int("keepdims").unwrap_or(1) != 0;
         let by_operand = view.schema.attr("axes").is_none();
@@ -109,7 +109,7 @@ impl ArgReduceView {
     /// Reads an ArgMax or ArgMin.
     ///
     /// # Errors
-    /// If the axis is none of the operand's.
+    /// If the axis is not an axis of the operand.
     pub fn read(view: &NodeView<'_>) -> Result<ArgReduceView, OpError> {
         Ok(ArgReduceView {
             axis: super::norm::axis(view, "axis", 0)?,
@@ -119,7 +119,7 @@ impl ArgReduceView {
     }
 }
 
-/// TopK at its versions: how many elements, of which end, along which axis.
+/// TopK at its versions: the number of elements, the end, and the axis.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TopKView {
     /// The axis, if the rank is known.
@@ -138,7 +138,7 @@ impl TopKView {
     /// Reads a TopK.
     ///
     /// # Errors
-    /// If the axis is none of the operand's or the number is negative or missing.
+    /// If the axis is not an axis of the operand or the number is negative or missing.
     pub fn read(view: &NodeView<'_>) -> Result<TopKView, OpError> {
         let k_by_operand = view.since() >= 10;
         let k = if k_by_operand {

@@ -96,7 +96,7 @@ impl SamplingView {
     /// Reads a Resize or Upsample.
     ///
     /// # Errors
-    /// If a mode is none that there is.
+    /// If a mode is invalid.
     pub fn read(view: &NodeView<'_>) -> Result<SamplingView, OpError> {
         // Below 11 there is no choice.
         let nearest = match view.string("nearest_mode") {
@@ -146,8 +146,8 @@ pub struct ResizeView {
     pub axes: Vec<usize>,
     /// The source of the extents.
     pub target: Target,
-    /// True if the node is about to run. Then an extent that readers of models differ about is what ONNX Runtime
-    /// computes: the product in f32, whatever the region is.
+    /// True if the node is about to run. Then an extent on which runtimes differ is computed as in ONNX
+    /// Runtime: the product in f32, whatever the region.
     pub decided: bool,
 }
 

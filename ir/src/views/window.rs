@@ -34,8 +34,8 @@ pub struct WindowView {
     pub ceil_mode: bool,
     /// True if the operator's version says that a window which starts behind the input does not count.
     pub clips: bool,
-    /// True if the node is about to run. Then an extent that readers of models differ about is what most of them
-    /// compute, which is what ONNX Runtime does.
+    /// True if the node is about to run. Then an extent on which runtimes differ is computed as in most of
+    /// them, and in ONNX Runtime.
     pub decided: bool,
 }
 
@@ -306,7 +306,7 @@ impl TransposedView {
     }
 }
 
-/// MaxUnpool: the output extents, of which `output_shape` as an operand takes precedence.
+/// MaxUnpool: the output extents; `output_shape` as an operand takes precedence.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct UnpoolView {
     /// Extents of the window.
