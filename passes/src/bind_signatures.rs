@@ -77,8 +77,8 @@ impl Pass for BindSignatures {
     }
 }
 
-/// Types by the signatures. They can contradict what the model says: what reads a result may not take the type, or
-/// an output is declared otherwise.
+/// Types by the signatures. They can contradict the model: a reader of a result may not take the type, or an
+/// output has another declared type.
 fn agree(module: &mut Module) -> Result<(), PassError> {
     let contradiction = |module: &Module, node: Option<Node>, reason: String| {
         let place = node.map_or_else(String::new, |node| {

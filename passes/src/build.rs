@@ -1,8 +1,8 @@
-//! Building formulas: what rules of gradients, losses and optimizers of a user add nodes with.
+//! Building formulas: the builder of nodes for rules of gradients, losses and optimizers of a user.
 //!
-//! [`Nodes`] puts nodes at the end of the main graph and marks each with what it is for; [`Build`] is the arithmetic on
-//! top, which [`Backward`](crate::autodiff::Backward), [`LossNodes`](crate::step::custom::LossNodes) and
-//! [`UpdateNodes`](crate::step::custom::UpdateNodes) share.
+//! [`Nodes`] puts nodes at the end of the main graph and marks each with its purpose; [`Build`] is the
+//! arithmetic on top, which [`Backward`](crate::autodiff::Backward),
+//! [`LossNodes`](crate::step::custom::LossNodes) and [`UpdateNodes`](crate::step::custom::UpdateNodes) share.
 
 mod nodes;
 
@@ -118,7 +118,7 @@ pub trait Build<'m> {
     /// A node with one result.
     ///
     /// # Errors
-    /// If it is not what its operator takes.
+    /// If the node does not fit its operator.
     fn op(&mut self, kind: OpKind, operands: &[Value], attrs: &[(&'static str, AttrValue)]) -> Ruled<Value> {
         let spec = attrs
             .iter()
@@ -130,7 +130,7 @@ pub trait Build<'m> {
     /// A node with so many results.
     ///
     /// # Errors
-    /// If it is not what its operator takes.
+    /// If the node does not fit its operator.
     fn insert<const N: usize>(&mut self, spec: NodeSpec) -> Ruled<[Value; N]> {
         self.nodes_mut().add(spec)
     }
@@ -138,7 +138,7 @@ pub trait Build<'m> {
     /// A node with `n` results.
     ///
     /// # Errors
-    /// If it is not what its operator takes.
+    /// If the node does not fit its operator.
     fn insert_n(&mut self, spec: NodeSpec, n: usize) -> Ruled<Vec<Value>> {
         self.nodes_mut().add_n(spec, n)
     }
@@ -146,7 +146,7 @@ pub trait Build<'m> {
     /// A constant number of a float type.
     ///
     /// # Errors
-    /// If the type is none that numbers are rounded to.
+    /// If numbers cannot be rounded to the type.
     fn number(&mut self, number: f64, dtype: DType) -> Ruled<Value> {
         let nodes = self.nodes_mut();
         Ok(nodes.inserter.scalar(nodes.suffix, dtype, number)?)

@@ -30,7 +30,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The rule of what was 16-bit in the source.
+/// The rule of variables that were 16-bit in the source.
 pub const ALREADY_LOW: &str = "already-low";
 /// The rule of what a report given as policy decides.
 pub(crate) const REPLAY: &str = "replay";
@@ -124,14 +124,15 @@ impl Pass for Classify {
     }
 }
 
-/// True if values of several types bind a variable: what runs an operator of an open domain takes more than the table
-/// says, and nobody knows what it makes of that.
+/// True if values of several types bind a variable: the runtime of an operator of an open domain accepts more
+/// than the table says, with unknown results.
 fn is_mixed(module: &Module, var: Var) -> bool {
     let mut types = flow::operands_of(module, var).filter_map(|(_, v)| module.value(v).ty.dtype());
     types.next().is_some_and(|first| types.any(|other| other != first))
 }
 
-/// True if a variable types operands that may be of different types: those of a variadic formal that is not homogeneous.
+/// True if a variable types operands that may be of different types: the operands of a variadic formal that is
+/// not homogeneous.
 fn takes_several_types(schema: &OpSchema, var: Var) -> bool {
     let last = schema.inputs.last();
     last.is_some_and(|formal| {
@@ -160,7 +161,7 @@ impl Wishes<'_> {
         self.of_node(module, node, paths).or_else(listed).or_else(|| self.replayed(paths))
     }
 
-    /// A pin that speaks of a node of the author, whatever it says.
+    /// The pin that names a node of the author, with any format.
     fn of_node(&self, module: &Module, node: Node, paths: &[&str]) -> Option<String> {
         if self.pins.is_empty() || flow::inserted_result(module, node).is_some() {
             return None;
@@ -350,7 +351,7 @@ impl State<'_> {
         ByTable { class, rule, base }
     }
 
-    /// The decision about a variable that is not fp32, nor has fp32 elements, or of which not enough is known.
+    /// The decision about a variable that is not fp32 and has no fp32 elements, or whose type is unknown.
     fn not_full(
         &mut self,
         module: &Module,
@@ -466,7 +467,7 @@ impl State<'_> {
         !self.dead.is_empty() && self.dead.contains(&module.root(module.value(value).graph))
     }
 
-    /// The class of what is 16-bit already: the one by which an earlier run may have made it so.
+    /// The class of a variable that is 16-bit already: the class by which an earlier run may have lowered it.
     fn class_of_low(
         &mut self,
         module: &Module,
@@ -530,7 +531,7 @@ fn legality(module: &Module, var: Var, format: DType) -> Legality {
     flow::cast_legality(module, module.node(var.node).graph, format)
 }
 
-/// Why no variable of a node can change, whatever anybody asks for.
+/// The reason why no variable of a node can change, whatever the user requests.
 fn immovable(module: &Module, schema: Option<&OpSchema>, var: Var) -> Option<&'static str> {
     let data = module.node(var.node);
     let moves = schema.is_some_and(|s| s.kind == OpKind::Identity || sequences::is_structural(s.kind))

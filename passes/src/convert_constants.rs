@@ -75,7 +75,8 @@ enum Source {
 }
 
 impl Source {
-    /// True if what makes the constant can make it in this type: ConstantOfShape makes no bf16 below operator set 20.
+    /// True if the producer of the constant can make it in this type: ConstantOfShape makes no bf16 below
+    /// operator set 20.
     fn admits(&self, module: &Module, to: DType) -> bool {
         match self {
             Source::Initializer(_) => true,
@@ -197,7 +198,7 @@ fn twin(module: &mut Module, node: Node, (cast, result): (Node, Value), low: Arc
     made
 }
 
-/// Decisions say what became of the node: its result has another type now.
+/// Decisions record the change of the node: its result has another type now.
 fn made_in(module: &mut Module, node: Node, to: DType) {
     let Some(Var { var, .. }) = module.node(node).result(0).and_then(|v| flow::producer_var(module, v))
     else {
@@ -208,7 +209,7 @@ fn made_in(module: &mut Module, node: Node, to: DType) {
     }
 }
 
-/// Pins and disabled guards can convert what does not fit: that is what was asked for, but not in silence.
+/// Pins and disabled guards can convert constants that do not fit; that gives a warning.
 fn warn_of_overflow(
     module: &Module,
     cx: &mut PassCx<'_>,

@@ -1,8 +1,7 @@
-//! `dce`: what the passes left without a reader goes: inserted casts, nodes that compute gradients, and constants
-//! (initializers and Constant nodes) that had a reader before, because their readers read another version, or compute
-//! without them.
-//! Other nodes of the author stay, read or not, and so do constants that nobody read in the beginning: an untouched
-//! model comes back as it was.
+//! `dce`: removes nodes and constants that the passes left without readers: inserted casts, nodes that compute
+//! gradients, and constants (initializers and Constant nodes) that had a reader before, because their readers
+//! read another version, or compute without them. Other nodes of the author stay, read or not, and so do
+//! constants without readers in the source: an untouched model comes back unchanged.
 
 use crate::flow;
 use crate::marks::{Phase, phase_of};

@@ -9,13 +9,14 @@ use ampc_ir::module::{GraphOwner, Output};
 use ampc_ir::verify::name_of;
 use ampc_ir::{GraphId, Module, Node, Type, Value};
 
-/// The types that are declared of the inputs of bodies, which inference replaces by what nodes hand in.
+/// Declared types of the inputs of bodies, which inference replaces by the types of the values that nodes hand
+/// in.
 #[derive(Clone, Debug, Default)]
 pub struct BodyInputs(Vec<(Value, Type)>);
 
 impl BodyInputs {
     /// The declared inputs of bodies of a module whose types have not been inferred. Bodies in functions are
-    /// left out: what is declared there is of one call, and another one may hand in something else.
+    /// left out: a declaration there is about one call, and another call may hand in another type.
     pub fn of(module: &Module) -> BodyInputs {
         let is_body = |graph: &GraphId| matches!(module.graph(*graph).owner, GraphOwner::Body { .. });
         let in_main = module.graph_ids().filter(is_body).filter(|&graph| module.root(graph) == module.main());
@@ -24,7 +25,7 @@ impl BodyInputs {
         BodyInputs(declared.filter(|(_, ty)| *ty != Type::Unknown).collect())
     }
 
-    /// A warning for each that is declared as what cannot be handed in.
+    /// A warning for each input whose declared type contradicts the values handed in.
     fn contradictions<'a>(&'a self, module: &'a Module) -> impl Iterator<Item = Warning> + 'a {
         let contradicted = |(value, declared): &&(Value, Type)| {
             let handed_in = &module.value(*value).ty;
@@ -44,9 +45,9 @@ impl BodyInputs {
     }
 }
 
-/// A warning for each output, of the main graph or of a body, whose declared shape cannot be the inferred one, and for
-/// each input of a body that is declared as what cannot be handed in. For modules whose types have been inferred and
-/// verified.
+/// A warning for each output, of the main graph or of a body, whose declared shape contradicts the inferred
+/// shape, and for each input of a body whose declared type contradicts the values handed in. For modules whose
+/// types have been inferred and verified.
 pub fn contradictions(module: &Module, inputs: &BodyInputs) -> Vec<Warning> {
     let outputs = module.graph_ids().flat_map(|graph| {
         let outputs = module.graph(graph).outputs().iter();
@@ -55,7 +56,7 @@ pub fn contradictions(module: &Module, inputs: &BodyInputs) -> Vec<Warning> {
     outputs.chain(inputs.contradictions(module)).collect()
 }
 
-/// The node whose body a graph is, and the words for what it is.
+/// The node whose body a graph is, and a description of the body.
 fn owner(module: &Module, graph: GraphId) -> (Option<Node>, String) {
     match module.graph(graph).owner {
         GraphOwner::Body { node, attr } => (Some(node), format!("of body `{}`", module.text(attr))),

@@ -7,11 +7,12 @@
 //!
 //! Results of clear operators need no rounding: they move values that are rounded already. The scatters with a
 //! `reduction` compute: 16-bit ones in fp32, rounded once when all updates are in, as here. Functions are
-//! emulated once for all their calls. Sequences and optionals hold f32 that is rounded already, but for those that are
-//! public or that custom operators know, which stay 16-bit; custom operators get the 16-bit operands they had.
+//! emulated once for all their calls. Sequences and optionals hold f32 that is rounded already, except those
+//! that are public or that custom operators know, which stay 16-bit; custom operators get the 16-bit operands
+//! they had.
 //!
-//! Bodies stay as they are, with a warning, where nobody here knows what the node hands into them and takes out of
-//! them; so do functions that are called from there.
+//! Bodies stay unchanged, with a warning, if the node is an unknown operator that hands values into them and
+//! takes values out; so do functions that are called from there.
 
 use crate::flow::{self, Var};
 use crate::insert_casts::{new_cast, set_element_attribute};
@@ -79,7 +80,7 @@ fn keeps_bodies(module: &Module, node: Node) -> bool {
     module.node(node).bodies().next().is_some() && Ports::of(module, node).is_none()
 }
 
-/// Bodies of these nodes, what is in them, and the functions called from there.
+/// Bodies of these nodes, their nested bodies, and the functions called from there.
 fn reached(module: &Module, nodes: impl Iterator<Item = Node>) -> FxHashSet<GraphId> {
     let mut work: Vec<GraphId> = nodes.flat_map(|node| module.node(node).bodies()).collect();
     let mut reached = FxHashSet::default();
@@ -130,7 +131,7 @@ fn dtypes_of_outputs(module: &Module, graph: GraphId) -> Vec<DType> {
     outputs.map(|o| module.value(o.value).ty.dtype().unwrap_or(DType::F32)).collect()
 }
 
-/// Outputs keep their names and types: what is f32 now is made low again.
+/// Outputs keep their names and types: values that are f32 now are made low again.
 fn restore_outputs(module: &mut Module, graph: GraphId, public: &[DType]) {
     let mut narrowed: FxHashMap<Value, Value> = FxHashMap::default();
     for (index, &dtype) in public.iter().enumerate() {
@@ -193,7 +194,7 @@ fn handed_in_as_f32(module: &Module, node: Node, slot: usize) -> bool {
 }
 
 /// The sequences and optionals that are f32 in the emulated model: those that are neither public nor known to
-/// operators that nobody here knows. Their elements are rounded before they are put in.
+/// unknown operators. Their elements are rounded before they are put in.
 fn contained(module: &Module, kept: &FxHashSet<GraphId>) -> FxHashSet<Value> {
     let groups = Groups::new(module);
     let is_kept = |var: &Var| kept.contains(&module.node(var.node).graph);
@@ -220,8 +221,8 @@ fn contained(module: &Module, kept: &FxHashSet<GraphId>) -> FxHashSet<Value> {
     values.filter(|&v| element(&module.value(v).ty).is_some_and(DType::is_low)).collect()
 }
 
-/// True if a node gets the types it had: operators that nobody here knows, and so does what reads results of theirs
-/// or has to do with sequences that stay 16-bit.
+/// True if a node gets its original types: an unknown operator, a reader of its results, or a node on sequences
+/// that stay 16-bit.
 fn is_as_it_was(module: &Module, node: Node, contained: &FxHashSet<Value>) -> bool {
     let data = module.node(node);
     let unknown = |v: &Value| module.value(*v).ty == Type::Unknown;
@@ -355,7 +356,7 @@ impl State<'_> {
         }
     }
 
-    /// Lets a sequence or optional be f32, if that is what it is in the emulated model.
+    /// Makes a sequence or optional f32, if it is f32 in the emulated model.
     fn widen_container(&self, module: &mut Module, value: Value) {
         if self.contained.contains(&flow::resolve_captures(module, value)) {
             let ty = module.value(value).ty.with_element_dtype(DType::F32);
@@ -363,7 +364,7 @@ impl State<'_> {
         }
     }
 
-    /// Lets a source of a body be f32, because what it stands for is.
+    /// Makes a source of a body f32, because its value is f32.
     fn widen(&mut self, module: &mut Module, value: Value) {
         if let Some(format) = low_dtype(&module.value(value).ty) {
             let ty = module.value(value).ty.with_element_dtype(DType::F32);

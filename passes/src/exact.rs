@@ -1,8 +1,9 @@
 //! Which casts change no number, and which two are one.
 //!
-//! A format is described by what it can say: how many significant bits, from which power of two to which number, and
-//! whether there are zero, a negative one, negative numbers, infinities and NaN. A cast is exact if the target can say
-//! everything that the source can. Neither of f16 and bf16 can say what the other does, and no integer says NaN.
+//! A format is described by its values: the number of significant bits, the least power of two, the greatest
+//! number, and the presence of zero, negative zero, negative numbers, infinities and NaN. A cast is exact if
+//! the target can say everything that the source can. Neither of f16 and bf16 includes the other, and no
+//! integer type has NaN.
 
 use ampc_ir::DType;
 
@@ -119,7 +120,7 @@ pub fn is_exact(from: DType, to: DType) -> bool {
     }
 }
 
-/// True if casting a → b → c makes what a → c makes, of every value of a.
+/// True if a → b → c equals a → c for every value of a.
 ///
 /// So it is if every value of a is exact in b, but for strings (the shortest digits that tell a number from its
 /// neighbours depend on the format) and for integers that come back as smaller ones: integers wrap, floats do not. So it
@@ -144,7 +145,7 @@ mod tests {
     use half::{bf16, f16};
     use rustc_hash::FxHashSet;
 
-    /// A number with what tells it from others: the sign of zero; all NaN are one.
+    /// A key of a number: distinguishes the sign of zero; all NaN are equal.
     fn key(number: f64) -> u64 {
         if number.is_nan() { u64::MAX } else { number.to_bits() }
     }
@@ -239,8 +240,8 @@ mod tests {
         }
     }
 
-    /// Every pair of types, by every value of those of at most 16 bits and the boundaries of f32 and f64. A truth value
-    /// is the numbers 0 and 1, which casting to it does not keep apart from others.
+    /// Every pair of types, by every value of the types of at most 16 bits and the boundaries of f32 and f64. A
+    /// truth value is the numbers 0 and 1, which casting to it does not keep apart from others.
     #[test]
     fn exact_means_that_every_value_is_there() {
         let mut pairs = 0;

@@ -43,7 +43,8 @@ impl Fusions {
         fusions
     }
 
-    /// Notes who reads a value in the kernel of what makes it, as it is or cast to another float format.
+    /// Notes the readers of a value in the kernel of its producer, directly or behind a cast to another float
+    /// format.
     fn add(&mut self, module: &Module, profile: &Profile, maker: Node, value: Value) {
         let Some(from) = kernel(module, maker).filter(|_| !tensors::is_stored(module, value)) else { return };
         let (mut reads, mut inside) = (Vec::new(), Vec::new());

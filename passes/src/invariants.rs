@@ -1,8 +1,8 @@
 //! Invariants of a module between passes, as a set, and their checks.
 //!
-//! A pass says what it requires, what it revokes and what it ensures. A pipeline keeps the set of what holds: it takes
-//! out what a pass revokes, puts in what it ensures, and has everything in the set looked at by the checker of its
-//! bit, so that a pass that breaks what it was to keep is named.
+//! A pass declares the invariants that it requires, revokes and ensures. A pipeline keeps the set of current
+//! invariants: it removes those that a pass revokes, adds those that it ensures, and runs the checker of each
+//! bit in the set, so that a pass that breaks an invariant is named.
 //!
 //! ```text
 //!                                    valid  classified  assigned  lowered
@@ -40,7 +40,7 @@ const NAMES: [(Invariants, &str); 4] = [
 impl Invariants {
     /// Nothing.
     pub const NONE: Invariants = Invariants(0);
-    /// Structure and types are right: what the verifier checks.
+    /// Structure and types are valid, as the verifier checks.
     pub const CORE: Invariants = Invariants(1);
     /// Every type variable of every node has a class, but for casts that say that a pass inserted them.
     pub const CLASSIFIED: Invariants = Invariants(1 << 1);
@@ -145,7 +145,7 @@ fn shown(module: &Module, node: Node) -> String {
     format!("{op} `{}`", name.map(str::to_owned).or_else(result).unwrap_or_default())
 }
 
-/// The first node of which a fact, one bit of a set, does not hold.
+/// The first node that violates an invariant, given as one bit of a set.
 fn first_breach(module: &Module, invariant: Invariants) -> Option<Breach> {
     let look: fn(&Module, Node) -> Option<String> = match invariant {
         Invariants::CLASSIFIED => unclassified,
@@ -162,7 +162,7 @@ fn first_breach(module: &Module, invariant: Invariants) -> Option<Breach> {
 }
 
 /// The problem of a node that does not have exactly one decision per type variable. Casts that passes insert
-/// have none, or those of an earlier run.
+/// have none, or the decisions of an earlier run.
 fn unclassified(module: &Module, node: Node) -> Option<String> {
     let data = module.node(node);
     let (found, expected) = (data.decisions.len(), module.n_vars(node));

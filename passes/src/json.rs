@@ -1,4 +1,5 @@
-//! JSON files of the user's, policies, targets and reports: objects in the order of the file, and what is wrong and where.
+//! JSON files of users, policies, targets and reports: objects in the order of the file, and problems with
+//! their places.
 
 use crate::suggest::{did_you_mean, nearest};
 use rustc_hash::FxHashSet;

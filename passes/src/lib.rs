@@ -1,11 +1,10 @@
 //! The precision passes of ampc.
 //!
-//! Read [`pass`] (what a pass is), then [`pipeline`] (how passes are put together and checked), then one pass.
-//! The passes in the order in which a rewrite runs them:
+//! Read [`pass`] (the interface of passes), then [`pipeline`] (how passes are combined and checked), then one
+//! pass. The passes in the order in which a rewrite runs them:
 //!
-//! 0. [`bind_signatures`]: operators of the user's own become what their signatures say;
-//!    [`raise_opset`]: on request, raises the model to a newer operator set;
-//!    [`move_casts`]: the author's casts move to where they have least to do;
+//! 0. [`bind_signatures`]: binds operators of the user to their signatures; [`raise_opset`]: on request, raises
+//!    the model to a newer operator set; [`move_casts`]: moves the author's casts to the smallest tensors;
 //! 1. [`specialize_functions`]: gives every call its own copy of the function;
 //! 2. [`classify`]: gives every type variable of every node a precision class;
 //! 3. [`guard`]: finds patterns and ranges that make a node riskier than its class;
@@ -14,13 +13,13 @@
 //! 6. [`insert_casts`]: retypes results and places casts;
 //! 7. [`simplify_casts`]: removes casts that repeat or undo each other exactly;
 //! 8. [`convert_constants`]: replaces casts of constants by converted constants;
-//! 9. [`dce`]: what the passes left without a reader goes;
+//! 9. [`dce`]: removes nodes and constants that the passes left without readers;
 //! 10. [`share_functions`]: merges equal functions.
 //!
 //! A training step is made of a forward graph by [`autodiff`], which adds the gradients.
 //!
-//! Passes run no kernel and name no backend; facts about a target come in as data ([`target`]), from which [`cost`]
-//! says what a precision costs, and [`fusions`] what becomes one kernel.
+//! Passes run no kernel and name no backend; facts about a target come in as data ([`target`]), from which
+//! [`cost`] computes the cost of a precision, and [`fusions`] the fused kernels.
 
 pub mod assign;
 pub mod autodiff;

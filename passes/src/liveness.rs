@@ -185,7 +185,7 @@ const OVERWRITES_FIRST: [OpKind; 6] = [
     OpKind::Softmax,
 ];
 
-/// The size of a tensor, at most [`MOST`]; 0 of what is none.
+/// The size of a tensor, at most [`MOST`]; 0 for other values.
 fn bytes(module: &Module, sizes: &Sizes, value: Value) -> i64 {
     let elements = Extents { module, sizes }.elements(value);
     let dtype = module.value(value).ty.dtype();

@@ -29,8 +29,8 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// The names of all nodes. The module keeps them until a node, value or function is renamed, added, moved or erased,
-    /// or calls another; then they are found anew, in time linear in the length of the names.
+    /// The names of all nodes. The module caches them until a node, value or function is renamed, added, moved
+    /// or erased, or calls another function; finding them takes time linear in the length of the names.
     pub fn of(module: &Module) -> Arc<Paths> {
         let paths = module.by_names(Paths::new);
         // Where checks are on, that no verb has forgotten to say what it changed.
@@ -60,7 +60,7 @@ impl Paths {
         paths
     }
 
-    /// Names what is in a graph and its bodies, and returns it.
+    /// Names the nodes of a graph and its bodies, and returns them.
     fn walk(
         &mut self,
         module: &Module,
@@ -89,7 +89,7 @@ impl Paths {
         first..self.order.len()
     }
 
-    /// Names what is in functions that one call has for itself by that call.
+    /// Names the nodes of functions that have a single call by that call.
     fn calls(
         &mut self,
         module: &Module,
@@ -137,7 +137,7 @@ impl Paths {
         Some((self.names(call).next()?.to_owned(), depth + 1))
     }
 
-    /// The nodes of an instance are called as those of the function that it was copied from as well.
+    /// Names the nodes of an instance also by the function that it was copied from.
     fn name_by_source(&mut self, module: &Module, source: FunctionId, nodes: std::ops::Range<usize>) {
         let sources = flow::nodes_in(module, module.function(source).graph);
         for (node, source) in self.order[nodes].iter().copied().zip(sources) {
@@ -226,8 +226,8 @@ impl Paths {
     pub fn nodes(&self) -> &[Node] {
         &self.order
     }
-    /// The known path most similar to `wanted`, if one is similar enough to be what was meant: as a whole, or behind
-    /// its last `/`, where the name of a node in a body stands.
+    /// The known path most similar to `wanted`, if one is similar enough to be a typing error: as a whole, or
+    /// behind its last `/`, where a node in a body has its name.
     pub fn nearest(&self, wanted: &str) -> Option<&str> {
         let all = || self.order.iter().map(|&n| self.path(n));
         let within = all().find(|path| path.strip_suffix(wanted).is_some_and(|owner| owner.ends_with('/')));

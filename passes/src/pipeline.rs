@@ -1,8 +1,9 @@
 //! Pipelines: passes in order, with their conditions checked when the pipeline is built.
 //!
-//! A pipeline has a spelling, `classify{to=f16, policy=safe}, taint, assign{by=paint}`, which prints and parses back by
-//! the table of passes. Running it verifies the module at the start and at the end, and after every pass on request; a
-//! violation after the start is a bug of a pass, and the error carries what is needed to repeat it.
+//! A pipeline has a spelling, `classify{to=f16, policy=safe}, taint, assign{by=paint}`, which prints and parses
+//! back by the table of passes. Running it verifies the module at the start and at the end, and after every
+//! pass on request; a violation after the start is a bug of a pass, and the error carries the data to repeat
+//! it.
 
 mod spelling;
 mod table;
@@ -98,7 +99,7 @@ pub enum PipelineError {
         /// The expected text.
         expected: &'static str,
     },
-    /// A pass needs what no pass before it gives.
+    /// A pass needs an invariant that no pass before it ensures.
     #[error("pass `{pass}` needs a module that is {missing}: put `{before}` before it")]
     Order {
         /// The pass.
@@ -108,10 +109,10 @@ pub enum PipelineError {
         /// The pass that gives it.
         before: &'static str,
     },
-    /// The policy is none.
+    /// The policy is invalid.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// The target is none.
+    /// The target is invalid.
     #[error(transparent)]
     Target(#[from] ProfileError),
 }
@@ -134,7 +135,7 @@ pub enum RunError {
         #[source]
         error: PassError,
     },
-    /// A pass needs what the module at hand does not have.
+    /// A pass needs an invariant that the module does not have.
     #[error("pass `{pass}` needs a module that is {missing}, and this one is not: {}", first.what)]
     Unprepared {
         /// The pass.
@@ -162,7 +163,7 @@ pub trait Observer {
     fn before(&mut self, _pass: &dyn Pass, _module: &Module) {}
     /// Called after a pass.
     fn after(&mut self, _pass: &dyn Pass, _module: &Module, _changed: Changed) {}
-    /// Called at the end, with what formats cost if a pass has chosen them by cost.
+    /// Called at the end, with the cost of the formats if a pass has chosen them by cost.
     fn chosen(&mut self, _optimum: &Optimum) {}
 }
 
@@ -182,11 +183,11 @@ pub struct Lowering {
     pub keep_io: KeepIo,
     /// The opset of the output.
     pub opset: Opset,
-    /// How it is chosen what is low.
+    /// The way to choose low variables.
     pub by: By,
     /// True if floats may keep digits that casts of the author round away; where a minimum cut chooses.
     pub excess_precision: bool,
-    /// A policy for which the report is to say what it would leave fp32, if a minimum cut chooses.
+    /// A policy whose fp32 nodes the report counts as an alternative, if a minimum cut chooses.
     pub alternative: Option<Arc<Policy>>,
 }
 
@@ -232,15 +233,15 @@ impl Pipeline {
     /// A pipeline of these passes.
     ///
     /// # Errors
-    /// If a pass needs what no pass before it gives.
+    /// If a pass needs an invariant that no pass before it ensures.
     pub fn new(passes: Vec<Box<dyn Pass>>) -> Result<Pipeline, PipelineError> {
         Pipeline::on(Invariants::CORE, passes)
     }
 
-    /// A pipeline of these passes for modules of which more is `known` than that they are valid.
+    /// A pipeline of these passes for modules with `known` invariants beyond validity.
     ///
     /// # Errors
-    /// If a pass needs what is not known and no pass before it gives.
+    /// If a pass needs an invariant that is not known and that no pass before it ensures.
     pub fn on(mut known: Invariants, passes: Vec<Box<dyn Pass>>) -> Result<Pipeline, PipelineError> {
         for pass in &passes {
             let missing = known.missing(pass.requires());
@@ -302,7 +303,7 @@ impl Pipeline {
         Pipeline { passes }
     }
 
-    /// Reads the spelling of a pipeline; `names` says what `classify{policy=…}` and `assign{target=…}` name.
+    /// Parses a pipeline; `names` resolves `classify{policy=…}` and `assign{target=…}`.
     ///
     /// # Errors
     /// If the text names unknown passes or options, or the order is impossible.
@@ -310,7 +311,7 @@ impl Pipeline {
         Pipeline::parse_on(Invariants::CORE, text, names)
     }
 
-    /// [`Pipeline::parse`] for modules of which more is `known` than that they are valid.
+    /// [`Pipeline::parse`] for modules with `known` invariants beyond validity.
     ///
     /// # Errors
     /// As [`Pipeline::parse`].
@@ -330,8 +331,8 @@ impl Pipeline {
         self.passes
     }
 
-    /// The pass, by its number from 0, from which on a run has to be repeated for one of its passes to do the same: that
-    /// one, or the last `assign` before `insert-casts`, which counts what that chose.
+    /// The pass, by its number from 0, from which a run has to be repeated so that one of its passes does the
+    /// same: that pass, or the last `assign` before `insert-casts`, which checks the cost of that choice.
     pub fn repeats_from(&self, pass: usize) -> usize {
         let counts = self.passes.get(pass).is_some_and(|pass| pass.name() == "insert-casts");
         let chose = || self.passes[..pass].iter().rposition(|pass| pass.name() == "assign");

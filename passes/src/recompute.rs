@@ -213,9 +213,9 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Index of the last forward reader (or of the producer, if there is none) and of the first backward reader. `None`
-    /// without a backward reader, if a value of the storage is a graph output, or if a backward reader needs a view that
-    /// cannot be rebuilt.
+    /// Index of the last forward reader (or of the producer without such a reader) and of the first backward
+    /// reader. `None` without a backward reader, if a value of the storage is a graph output, or if a backward
+    /// reader needs a view that cannot be rebuilt.
     fn gap(&self, storage: usize) -> Option<(usize, usize)> {
         let (mut early, mut late) = (self.liveness.storages[storage].first, None);
         for &value in &self.values[storage] {
@@ -440,7 +440,7 @@ fn copy(module: &mut Module, liveness: &Liveness, copies: &Copies, readers: &[Re
     nodes
 }
 
-/// Has the readers read what they read before, and erases the copies.
+/// Restores the operands of the readers, and erases the copies.
 fn take_back(module: &mut Module, copies: &[Node], readers: &[Reader]) {
     let edits = readers.iter().map(|reader| (reader.node, reader.slot as usize, Some(reader.value)));
     module.set_operands(edits.collect());

@@ -28,17 +28,17 @@ struct Entry {
 }
 
 impl Results {
-    /// Hands something on, in place of what was of its type.
+    /// Puts an entry, in place of the previous entry of its type.
     pub fn put<T: Any + Send>(&mut self, value: T) {
         self.found.insert(TypeId::of::<T>(), Entry { since: self.passes, value: Box::new(value) });
     }
 
-    /// Forgets what was handed on of a type.
+    /// Removes the entry of a type.
     pub fn remove<T: Any + Send>(&mut self) {
         self.found.remove(&TypeId::of::<T>());
     }
 
-    /// The latest entry of a type, whatever has changed since.
+    /// The latest entry of a type, even if the module has changed since.
     pub fn get<T: Any + Send>(&self) -> Option<&T> {
         self.found.get(&TypeId::of::<T>())?.value.downcast_ref()
     }

@@ -1,9 +1,11 @@
-//! Sequences and optionals: no cast changes what is in them, so what they pass through has one element type.
+//! Sequences and optionals: no cast changes their elements, so all operators that pass them have one element
+//! type.
 //!
-//! A *group* is a connected component of type variables: those that a sequence or optional goes between (through
-//! bodies, functions and captures as well), and those of an operator that puts tensors in or takes them out. All of
-//! a group is low or none of it; tensors are cast on the way in and on the way out. A group stays as it is, is
-//! *held*, if a sequence of it is an input or output of the model, or if an unknown operator reads or makes it.
+//! A *group* is a connected component of type variables: variables that a sequence or optional connects
+//! (through bodies, functions and captures as well), and variables of an operator that puts tensors in or takes
+//! them out. All of a group is low or none of it; tensors are cast on the way in and on the way out. A group
+//! stays as it is, is *held*, if a sequence of it is an input or output of the model, or if an unknown operator
+//! reads or makes it.
 
 use crate::flow::{self, Var};
 use crate::paths::Paths;
@@ -59,7 +61,7 @@ pub fn is_structural_node(module: &Module, node: Node) -> bool {
 pub enum FixedBy {
     /// A value of it is an input or output of the model: its name.
     Public(String),
-    /// Nobody knows what an operator makes of a value of it: the operator, or the value.
+    /// An unknown operator has a value of the group: the operator, or the value.
     Unknown(String),
 }
 
@@ -173,7 +175,7 @@ impl Groups {
         groups
     }
 
-    /// True if there is none.
+    /// True if there are no groups.
     pub fn is_empty(&self) -> bool {
         self.groups.is_empty()
     }
@@ -252,8 +254,8 @@ impl Union {
     }
 }
 
-/// A value of a node of unknown type, or the operator of the node if its attributes refer to those of a function: such
-/// types are not this node's to change.
+/// A value of a node of unknown type, or the operator of the node if its attributes refer to attributes of a
+/// function: such types cannot be changed at this node.
 fn unknown_in(module: &Module, node: Node) -> Option<String> {
     let data = module.node(node);
     let mut values = data.formal_operands().iter().chain(data.results()).flatten();

@@ -1,12 +1,12 @@
 //! `share-functions`: merges equal functions again.
 //!
-//! The copies that [`specialize-functions`](crate::specialize_functions) made of a function are compared with it and
-//! with each other. Two are the same if ONNX would write the same body for both: operators, attributes, constants and
-//! who reads what. Names do not count, nor do types, which functions of ONNX do not have.
+//! The copies that [`specialize-functions`](crate::specialize_functions) made of a function are compared with
+//! it and with each other. Two functions are equal if ONNX would write the same body for both: operators,
+//! attributes, constants and edges. Names do not count, nor do types, which functions of ONNX do not have.
 //!
-//! The one with the least in a 16-bit format keeps the name; the others get one that says what they hold: `F__f16`.
-//! Overloads, which IR version 10 has for this, are not used: ONNX Runtime 1.31 does not look at them where the body of
-//! a function calls, and takes the function without one or does not load the model.
+//! The form with the fewest 16-bit values keeps the name; the others get a name with their format: `F__f16`.
+//! Overloads, which IR version 10 has for this, are not used: ONNX Runtime 1.31 does not look at them where the
+//! body of a function calls, and takes the function without one or does not load the model.
 
 use crate::flow;
 use crate::invariants::Invariants;
@@ -152,7 +152,8 @@ fn copy_decisions(module: &mut Module, from: FunctionId, to: FunctionId) {
     }
 }
 
-/// Names what is left of a family, the original first. Calls of what has the original's name now are as they were.
+/// Names the remaining functions of a family, the original first. Calls of the function with the original's
+/// name are unchanged then.
 fn name(module: &mut Module, kept: &[FunctionId]) {
     let Some(&first) = kept.first() else { return };
     let (domain, name, overload) = {
@@ -355,7 +356,7 @@ impl<'m> Content<'m> {
         }
     }
 
-    /// Small tensors are the same if their elements are, others if they are those of one constant.
+    /// Small tensors are equal if their elements are, others if they are the elements of one constant.
     fn tensor(&mut self, data: &TensorData) {
         self.put(format_args!("{:?} {:?}", data.dtype(), data.dims()));
         match data.small_bytes(SMALL) {

@@ -2,16 +2,16 @@
 //!
 //! A function that several nodes call has one body, but one call may read it in low precision and another not.
 //! This pass gives every call a copy, so that the passes after it decide about calls and not about functions,
-//! and [`share-functions`](crate::share_functions) makes one of those that came out the same. The result has
-//! one function per precision signature that occurs.
+//! and [`share-functions`](crate::share_functions) merges equal copies. The result has one function per
+//! precision signature that occurs.
 //!
 //! ```text
 //! y = F(x); z = F(m)  ──specialize──→  y = F(x); z = F.2(m)  ──passes, share──→  y = F(x); z = F__f16(m)
 //! ```
 //!
-//! Copies cost what inlining costs. A model that would be larger than [`MAX_INLINED`] nodes if its functions were
-//! inlined keeps one body per function for all its calls, which is as sound: what only some calls make low arrives in
-//! fp32.
+//! Copies cost as much as inlining. A model that would be larger than [`MAX_INLINED`] nodes if its functions
+//! were inlined keeps one body per function for all its calls, which is as sound: operands that only some calls
+//! make low arrive in fp32.
 
 use crate::flow;
 use crate::pass::{Changed, Pass, PassCx, PassError};
@@ -176,7 +176,7 @@ impl Inlined {
     }
 }
 
-/// How many nodes count in a graph and its bodies, and what they call.
+/// The number of nodes in a graph and its bodies, and the functions that they call.
 fn content(module: &Module, graph: GraphId) -> (u64, Vec<FunctionId>) {
     let (mut nodes, mut called, mut work) = (0, Vec::new(), vec![graph]);
     while let Some(graph) = work.pop() {

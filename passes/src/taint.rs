@@ -1,9 +1,10 @@
-//! `taint`: what a dangerous operator computes stays fp32 until an operator that is safe in any case consumes it.
+//! `taint`: results of a dangerous operator stay fp32 until an operator that is always safe consumes them.
 //!
 //! From every result of a deny variable a mark runs forward through infer and clear variables. A marked infer
-//! variable becomes deny; a clear one only passes the mark on, and so does a cast from float to float, the author's
-//! too; so do sequences, from what goes in to what comes out. Allow, discrete and fixed ones stop it. This is the rule
-//! of TensorFlow's `auto_mixed_precision` (its deny set), without its clear tails.
+//! variable becomes deny; a clear variable only passes the mark on, and so do casts from float to float,
+//! including the author's, and sequences, from their elements to the elements taken out. Allow, discrete and
+//! fixed ones stop it. This is the rule of TensorFlow's `auto_mixed_precision` (its deny set), without its
+//! clear tails.
 //!
 //! Values between −1 and 1 (results of Softmax, Sigmoid, Sin, Cos, and values moved from them) are not
 //! dangerous by their size: they mark a reader only on a path to an operator that amplifies errors

@@ -1,7 +1,7 @@
 //! Casts below opset 6, which runtimes do not take.
 //!
-//! There `Cast` names its type in text, and of what it makes neither onnx.checker nor ONNX Runtime infers the type, so
-//! that they refuse what reads it. No pipeline ends with such a cast of its own making.
+//! There `Cast` names its type in text, and neither onnx.checker nor ONNX Runtime infers the type of its
+//! result, so they reject its readers. No pipeline ends with such a cast of its own making.
 
 use crate::pass::PassError;
 use crate::paths::Paths;

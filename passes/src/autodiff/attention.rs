@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The gradient of a float mask is dS before the bound. Keys and values that several heads of queries share get
-//! the sum of what these give. P is computed again from Q and K, in f32 or wider.
+//! the sum of the gradients of these heads. P is computed again from Q and K, in f32 or wider.
 
 use super::RuleError;
 use super::backward::{Backward, Build, Ruled, signed};
@@ -53,7 +53,7 @@ fn add_together(b: &mut Backward<'_>, i: usize, gradient: Value) -> Ruled {
     b.add(i, gradient)
 }
 
-/// Keys or values, behind those of the past.
+/// Concatenates keys or values behind the past ones.
 fn with_past(b: &mut Backward<'_>, new: Value, past: usize) -> Ruled<Value> {
     let Some(past) = b.operand(past) else { return Ok(new) };
     let past = b.wide(past)?;
@@ -153,7 +153,7 @@ fn allowed(b: &mut Backward<'_>, view: &AttentionView, heads: &Heads) -> Ruled<O
     Ok(Some(both))
 }
 
-/// The mask as what is added to scores. If it is shorter than the keys, the rest of them is masked.
+/// The mask as a summand of the scores. If it is shorter than the keys, the rest of them is masked.
 fn mask(b: &mut Backward<'_>, view: &AttentionView, heads: &Heads, dtype: DType) -> Ruled<Option<Value>> {
     let Some(mask) = b.operand(3) else { return Ok(None) };
     let least = b.number(f64::NEG_INFINITY, dtype)?;
@@ -185,7 +185,7 @@ struct Weights {
     tanh: Option<Value>,
 }
 
-/// P = softmax(S), of S = scale · Q·Kᵀ, bounded and masked. `keys` are those of every head of queries.
+/// P = softmax(S), of S = scale · Q·Kᵀ, bounded and masked. `keys` are expanded to every head of queries.
 fn weights(
     b: &mut Backward<'_>,
     view: &AttentionView,
@@ -297,7 +297,7 @@ fn add_to_mask(b: &mut Backward<'_>, view: &AttentionView, heads: &Heads, d: Val
     b.add_unbroadcast(3, d)
 }
 
-/// Adds the gradient of keys or values: what the result of all of them gets as well, and apart for those of the past.
+/// Adds the gradient of keys or values: the sum for all of them, split into the new and the past ones.
 fn add_with_past(b: &mut Backward<'_>, (new, past): (usize, usize), d: Option<Value>, all: Value) -> Ruled {
     // Results 1 and 2 are the keys and values with those of the past.
     let d = match (d, b.dy(new)) {

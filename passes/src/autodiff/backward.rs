@@ -199,7 +199,7 @@ impl Backward<'_> {
     /// The gradient of the first result.
     ///
     /// # Errors
-    /// If there is none, because only other results lead to the loss.
+    /// If the first result has no gradient, because only other results lead to the loss.
     pub fn dy0(&self) -> Ruled<Value> {
         self.dy(0).ok_or_else(|| {
             RuleError::Unsupported("only another result than the first leads to the loss".into())

@@ -1,5 +1,5 @@
-//! Gradients of what reads and writes by indices. An element that is read twice gets both gradients: they are added in
-//! f32 or wider, since runtimes add 16-bit floats by index badly or not at all.
+//! Gradients of operators that read and write by indices. An element that is read twice gets both gradients:
+//! they are added in f32 or wider, since runtimes add 16-bit floats by index badly or not at all.
 
 use super::RuleError;
 use super::backward::{Backward, Build, Ruled, signed};

@@ -90,7 +90,7 @@ fn multiply(
     b.gemm(left, right, alpha)
 }
 
-/// The weight, or its cast, of which a matrix is the transposition; `None` if it is something else.
+/// The weight, or its cast, whose transpose a matrix is; `None` for other matrices.
 fn transposed_weight(module: &Module, value: Value) -> Option<Value> {
     let (node, _) = module.producer(value)?;
     let view = NodeView::new(module, node).filter(|view| view.kind() == OpKind::Transpose)?;

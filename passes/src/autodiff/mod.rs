@@ -1,4 +1,4 @@
-//! `autodiff`: the gradients of a loss with respect to parameters, as nodes after those of the forward graph.
+//! `autodiff`: adds the gradients of a loss with respect to parameters, as nodes after the forward graph.
 //!
 //! Reverse-mode differentiation of the main graph as it stands, casts included: the gradient of a value has the
 //! element type of the value, so that every operator runs backward in the precision in which it ran forward.
@@ -30,9 +30,10 @@
 //! 3. A parameter that got none is an error, unless the pass is told to leave such parameters frozen.
 //!
 //! # Precision
-//! A rule that takes more than one operation computes in f32 from the 16-bit values as they are stored, and rounds once,
-//! to the type of the operand. So does what undoes a broadcast, which adds up many elements. Contributions to what a
-//! cast makes of a parameter are widened one by one and added in f32: where a weight is shared, no sum is rounded.
+//! A rule that takes more than one operation computes in f32 from the 16-bit values as they are stored, and
+//! rounds once, to the type of the operand. So does the reduction that undoes a broadcast, which adds up many
+//! elements. Contributions to a cast of a parameter are widened one by one and added in f32: where a weight is
+//! shared, no sum is rounded.
 
 mod arithmetic;
 mod attention;
@@ -141,9 +142,9 @@ pub enum GradientError {
 /// Error of building nodes, by a rule of a gradient, a loss or an optimizer.
 #[derive(Debug)]
 pub enum RuleError {
-    /// There is no formula for what is at hand, or a fact about it is not known.
+    /// There is no formula for this form, or a necessary fact is unknown.
     Unsupported(String),
-    /// The node is not what its operator allows.
+    /// The node does not fit its operator.
     Operator(OpError),
     /// An inserted node does not fit.
     Insert(InsertError),
@@ -176,7 +177,8 @@ impl std::error::Error for RuleError {}
 /// The gradient of an operator that the table does not know, or that is to be differentiated otherwise.
 pub type CustomGradient = Arc<dyn Fn(&mut Backward<'_>) -> Result<(), RuleError> + Send + Sync>;
 
-/// Gradients of a user, by domain (`""` for ai.onnx) and name of the operator. They outrank those of the table.
+/// Gradients of a user, by domain (`""` for ai.onnx) and name of the operator. They override the rules of the
+/// table.
 #[derive(Clone, Default)]
 pub struct CustomGradients(BTreeMap<(String, String), CustomGradient>);
 
@@ -244,7 +246,7 @@ impl Spelled for Autodiff {
     }
 }
 
-/// The role of what is to get a gradient.
+/// The role of values that are to get a gradient.
 pub const PARAMETER: &str = "parameter";
 /// The role of the loss.
 pub const LOSS: &str = "loss";

@@ -1,4 +1,4 @@
-//! Gradients of what moves elements, repeats them or leaves them out: exact but for sums.
+//! Gradients of operators that move, repeat or leave out elements: exact except for sums.
 
 use super::RuleError;
 use super::backward::{Backward, Build, Ruled, signed};

@@ -108,7 +108,7 @@ pub(super) fn celu(b: &mut Backward<'_>) -> Ruled {
     })
 }
 
-/// e^min(x, 0): where x > 0 the other branch is taken, and what is not taken must not overflow.
+/// e^min(x, 0): where x > 0 the other branch is taken, and the branch not taken must not overflow.
 fn exp_of_negative(b: &mut Backward<'_>, x: Value) -> Ruled<Value> {
     let zero = b.number_like(0.0, x)?;
     let low = b.op(OpKind::Min, &[x, zero], &[])?;

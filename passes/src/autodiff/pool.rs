@@ -135,7 +135,7 @@ fn power(b: &mut Backward<'_>, x: Value, exponent: f64) -> Ruled<Value> {
     b.op(OpKind::Pow, &[x, exponent], &[])
 }
 
-/// How many elements the windows along an axis have: those of the input, and of the padding if it counts.
+/// The number of elements in the windows along an axis: elements of the input, and of the padding if it counts.
 fn elements_in_windows(
     window: &Window,
     axis: usize,

@@ -1,7 +1,8 @@
 //! The gradient of Resize.
 //!
-//! Every element of the result is a sum of elements of the operand with weights that positions give, axis by axis:
-//! y = A·x·Bᵀ for two axes. So dx = Aᵀ·dy·B, and the weights along an axis are what Resize makes of the identity matrix:
+//! Every element of the result is a sum of elements of the operand with weights that positions give, axis by
+//! axis: y = A·x·Bᵀ for two axes. So dx = Aᵀ·dy·B, and the weights along an axis are the Resize of the identity
+//! matrix:
 //!
 //! ```text
 //! Aᵀ = Resize(identity [n, n], sizes [n, m])        n elements become m: row i says where element i went

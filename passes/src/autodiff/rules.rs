@@ -13,11 +13,11 @@ pub type GradientFn = fn(&mut Backward<'_>) -> Result<(), RuleError>;
 /// How an operator is differentiated.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Rule {
-    /// By a function, with respect to these operands: the others say how, not what.
+    /// The gradient function, and the operands that it differentiates; the other operands are parameters.
     Gradient(GradientFn, Operands),
     /// Not at all: its results are constant but for jumps, or no floats.
     Stop,
-    /// It could be, but is not here; the text says why and what to do.
+    /// A gradient exists but is not implemented; the text gives the reason and the remedy.
     None(&'static str),
     /// By a function of the user.
     Custom,

@@ -8,7 +8,7 @@ use ampc_ir::op::OpKind;
 use ampc_ir::{AttrValue, Inserter, Module, NodeSpec, Value};
 use rustc_hash::FxHashMap;
 
-/// Where nodes go, and what they are marked with.
+/// Place and mark of new nodes.
 #[derive(Debug)]
 pub struct Nodes<'m> {
     pub(crate) inserter: Inserter<'m>,

@@ -38,7 +38,7 @@ enum Step {
 }
 
 impl Executions {
-    /// All graphs once: for what does not depend on how often something is run.
+    /// All graphs once: for costs that do not depend on the number of executions.
     pub fn once() -> Executions {
         Executions { of: FxHashMap::default(), scale: 1, most: 1, unknown_loops: 0, branches: 0 }
     }
@@ -127,7 +127,7 @@ fn parents(module: &Module, graph: GraphId) -> Vec<(GraphId, Option<Node>)> {
     }
 }
 
-/// All graphs, each behind those that it is run from.
+/// All graphs, each behind the graphs that run it.
 fn outside_in(module: &Module) -> Vec<GraphId> {
     let (mut order, mut seen) = (Vec::new(), FxHashSet::default());
     for first in module.graph_ids() {
@@ -145,8 +145,8 @@ fn outside_in(module: &Module) -> Vec<GraphId> {
     order
 }
 
-/// The iterations of a Loop: those that it is given if its condition stays true. With another condition they are a
-/// bound, which counts if it is less than what is assumed.
+/// The iterations of a Loop: its trip count if its condition stays true. With another condition the trip count
+/// is a bound, which counts if it is below the assumed number.
 fn loop_trips(module: &Module, node: Node, assumed: i64) -> Option<i64> {
     let view = NodeView::new(module, node)?;
     let given = match view.known_ints(0)?.as_slice() {

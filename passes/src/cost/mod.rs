@@ -1,15 +1,15 @@
 //! Cost model: the time of a node in either precision, and the cost of a cast.
 //!
-//! A model of time, not a measurement: work (`work.rs`) divided by the rates of a [`Profile`], bytes divided by its
-//! bandwidth, and a launch, added up. A *sum*, and not the larger of computing and reading, so that the time of a
-//! node is a sum over its type variables, which a minimum cut can minimise: what is computed is charged to the first
-//! float variable of the node, bytes are charged to the variable that types them. All costs are whole numbers, equal
-//! on every machine.
+//! A model of time, not a measurement: work (`work.rs`) divided by the rates of a [`Profile`], bytes divided by
+//! its bandwidth, and a launch, added up. A *sum*, and not the larger of computing and reading, so that the
+//! time of a node is a sum over its type variables, which a minimum cut can minimise: computation is charged to
+//! the first float variable of the node, bytes are charged to the variable that types them. All costs are whole
+//! numbers, equal on every machine.
 //!
 //! - Costs of [`node_time`](CostModel::node_time) and [`cast_cost`](CostModel::cast_cost) contain how often their
 //!   graph is run, in units of 1 / [`scale`](CostModel::scale) ([`executions`](CostModel::executions)).
-//! - No cost is larger than [`limit`](CostModel::limit), chosen such that the sum of all costs of a module fits an
-//!   i64; what is larger, such as the time of a tensor of petabytes, counts as that much.
+//! - No cost is larger than [`limit`](CostModel::limit), chosen such that the sum of all costs of a module fits
+//!   an i64; larger costs, such as the time of a tensor of petabytes, are clamped to it.
 //! - The module has to be inferred: a value of unknown type has no size, and costs nothing.
 //! - Open dims of the model get assumed sizes, which are listed ([`assumptions`](CostModel::assumptions)).
 //! - Casts of constants are done while the model is written. A constant that is read in both precisions is stored
@@ -17,7 +17,7 @@
 //! - Values that the target fuses ([`Fusions`]) stay within kernels: under [`Objective::Time`] such a value is
 //!   neither written nor read, and a cast of it costs one operation for each element
 //!   ([`fused_cast_cost`](CostModel::fused_cast_cost)).
-//! - Sequences and optionals are handed on without work, and so is what goes through ports of bodies and calls.
+//! - Sequences and optionals pass without work, and so do values that pass through ports of bodies and calls.
 
 mod executions;
 mod extents;
@@ -225,7 +225,7 @@ impl<'a> CostModel<'a> {
     pub fn executions(&self, graph: GraphId) -> i64 {
         self.executions.of(graph)
     }
-    /// How often the main graph counts as run: costs are so many times those of one run.
+    /// The assumed number of executions of the main graph: costs are this multiple of the costs of one run.
     pub fn scale(&self) -> i64 {
         self.executions.scale()
     }
@@ -305,7 +305,7 @@ impl<'a> CostModel<'a> {
         (full, if stays { full } else { low })
     }
 
-    /// The launch of a node and what it computes.
+    /// The launch of a node and its computation.
     fn computing(&self, view: &NodeView<'_>, amount: Amount, format: DType) -> u64 {
         let of_elements = if self.profile.is_fp32_inside(view.schema) { DType::F32 } else { format };
         let product = picoseconds(amount.product, self.profile.matmul.of(format));
@@ -345,8 +345,8 @@ impl<'a> CostModel<'a> {
         self.module.value(value).ty.dtype().is_some_and(|dtype| dtype == DType::F32 || dtype == self.format)
     }
 
-    /// The time to read and write what a variable types, in either precision. Operators that move elements read
-    /// no more than they write; a value that stays within a kernel is neither read nor written.
+    /// The time to read and write the values that a variable types, in either precision. Operators that move
+    /// elements read no more than they write; a value that stays within a kernel is neither read nor written.
     fn transfers(&self, view: &NodeView<'_>, values: &[(Side, Value)]) -> (u64, u64) {
         let extents = self.extents();
         let results = view.data().results().iter().flatten();
@@ -428,7 +428,7 @@ impl<'a> CostModel<'a> {
         self.bounded(once).saturating_mul(self.scale())
     }
 
-    /// The cost of a cast that is part of the kernel of what makes a value and what reads it, under
+    /// The cost of a cast that is part of the kernel of the producer and the reader of a value, under
     /// [`Objective::Time`]: an operation on each element, without launch and memory.
     pub fn fused_cast_cost(&self, value: Value, from: DType, to: DType) -> i64 {
         if from == to {
@@ -495,7 +495,7 @@ fn is_float(module: &Module, value: Value) -> bool {
     module.value(value).ty.dtype().is_some_and(DType::is_float)
 }
 
-/// The bytes of so many elements; those of strings are not known, and count as none.
+/// The bytes of this number of elements; strings, whose size is unknown, count as 0.
 fn bytes(dtype: DType, elements: u64) -> u64 {
     match dtype.bits() {
         Some(_) => dtype.storage_bytes(elements).unwrap_or(u64::MAX),

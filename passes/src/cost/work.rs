@@ -65,8 +65,8 @@ impl Operands<'_> {
         data.formal_operands().iter().map(of).max().unwrap_or(0).max(results)
     }
 
-    /// How many elements of the operand an element of the result looks at, beyond those of which the operand has
-    /// more: the window of a pool whose steps are smaller than the window.
+    /// The number of operand elements that an element of the result reads, beyond the ratio of their sizes: the
+    /// window of a pool whose steps are smaller than the window.
     fn window(&self) -> u64 {
         let pools = [OpKind::AveragePool, OpKind::LpPool, OpKind::MaxPool];
         if !pools.contains(&self.view.kind()) {

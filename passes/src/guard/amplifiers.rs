@@ -1,7 +1,7 @@
-//! Guards on errors that are amplified: what is rounded on the way to an amplifier, and how it comes about.
+//! Guards on amplified errors: rounding on the way to an amplifier, and the formulas that cause it.
 //!
-//! Each asks [`numerics`](crate::numerics) for the properties of what a variable makes, and for the sinks that
-//! it reaches. The path from the last product to the sink stays fp32, as far as it consists of `infer` and
+//! Each asks [`numerics`](crate::numerics) for the properties of the results of a variable, and for the sinks
+//! that they reach. The path from the last product to the sink stays fp32, as far as it consists of `infer` and
 //! `clear` operators. A product itself stays fp32 only where its rounding alone would show, since that costs
 //! most of the time that the format saves. For example:
 //!

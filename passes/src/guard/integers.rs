@@ -2,16 +2,17 @@
 //!
 //! Two walks over the float variables of the main graph:
 //!
-//! - *forward* from where integers of more than 8 bits become floats (Cast, Range, and what is computed from
-//!   them), through arithmetic and movement and at most one product: what may hold such an integer;
-//! - *backward* from where floats become integers again (Cast to an integer type) or turn into an angle (Sin, Cos
-//!   and their like, where the error of a large argument is absolute): what must be exact.
+//! - *forward* from the places where integers of more than 8 bits become floats (Cast, Range, and values
+//!   computed from them), through arithmetic and movement and at most one product: values that may hold such an
+//!   integer;
+//! - *backward* from the places where floats become integers again (Cast to an integer type) or turn into an
+//!   angle (Sin, Cos and similar, where the error of a large argument is absolute): values that must be exact.
 //!
-//! Variables in both sets stay fp32, allow operators included (`inv_freq @ positions`). So does everything from
-//! the last allow operator on that leads into a cast to an integer, whatever it started from: `floor(size ·
+//! Variables in both sets stay fp32, allow operators included (`inv_freq @ positions`). So does every operator
+//! from the last allow operator on that leads into a cast to an integer, whatever its operands: `floor(size ·
 //! scale)`. That operator stays fp32 as well if it is a product that leads nowhere else, and an integer of more
-//! than 8 bits is made; and if it multiplies what was rounded or compared (digits by the powers of a base), so
-//! does what makes its operands.
+//! than 8 bits is made; and if it multiplies rounded or compared values (digits by the powers of a base), so do
+//! the producers of its operands.
 
 use super::Cx;
 use crate::cost::Sizes;
@@ -115,9 +116,9 @@ fn accumulators(cx: &mut Cx<'_>) -> Result<(), PassError> {
 
 /// True if a variable is that of a product, with a constant, of integers of 8 bits in floats that may leave the range.
 ///
-/// A factor is taken for such integers if it is one of `integers`, by how it is computed, or if the constant is a
-/// quantized weight: many integers, of which some are beyond what is written by hand. For example, 512 terms of 255 ·
-/// 127 are up to 16 million, and 733,000 if their signs are drawn by lot: both beyond the 65,504 of f16.
+/// A factor counts as such integers if it is one of `integers`, by its computation, or if the constant is a
+/// quantized weight: many integers, of which some are larger than handwritten ones. For example, 512 terms of
+/// 255 · 127 are up to 16 million, and 733,000 if their signs are drawn by lot: both beyond the 65,504 of f16.
 fn adds_up_integers(cx: &mut Cx<'_>, var: Var, integers: bool) -> Result<bool, PassError> {
     if !cx.is_product(var) {
         return Ok(false);
@@ -300,7 +301,7 @@ fn outcome(cx: &Cx<'_>, node: Node, found: &Backward) -> Option<bool> {
     Some(readers.all(|reader| reader.operand().is_some_and(|(node, _)| leads(node))))
 }
 
-/// True if a node subtracts from a value its integer part: what is left is a position within a cell.
+/// True if a node subtracts from a value its integer part: the result is a position within a cell.
 fn is_remainder(cx: &Cx<'_>, node: Node) -> bool {
     let data = cx.module.node(node);
     let whole = data.operand(1).and_then(|value| cx.module.producer(flow::behind_casts(cx.module, value)));

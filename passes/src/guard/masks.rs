@@ -1,15 +1,16 @@
 //! Large constants on their way into sums and products.
 //!
-//! A mask is a number near the end of the range in some places of a tensor, so that Softmax gives them nothing. It
-//! need not be a constant of its own: it may stand in one branch of a Where, whose other branch is computed, or be
-//! what a computed 0 or 1 is multiplied by. In f16 −65504 − 40 rounds to −∞, and a row of −∞ has no Softmax.
+//! A mask is a number near the end of the range in some places of a tensor, so that Softmax gives them nothing.
+//! It need not be a constant of its own: it may stand in one branch of a Where, whose other branch is computed,
+//! or be the factor of a computed 0 or 1. In f16 −65504 − 40 rounds to −∞, and a row of −∞ has no Softmax.
 //!
 //! One walk in program order (more only if there are bodies) finds the values that may *hold* a constant beyond
-//! half the range, whatever else is in them: constants, what moves them, and products. A sum of one stays fp32,
-//! and what multiplies one that does not even fit. So does a product that leaves the range by another constant.
-//! Operators that choose by value (Max, Clip, MaxPool) do not keep a mask large: a bound may never be used.
-//! Anything else ends the way, as does a quotient by something computed, mostly a square root of a width.
-//! Linear; reads no constant but operands of what moves, adds, multiplies and divides.
+//! half the range, whatever other elements they have: constants, results of operators that move them, and
+//! products. A sum of such a value stays fp32, and so does a product of a constant that does not even fit. So
+//! does a product that leaves the range by another constant. Operators that choose by value (Max, Clip,
+//! MaxPool) do not keep a mask large: a bound may never be used. Anything else ends the way, as does a quotient
+//! by something computed, mostly a square root of a width. Linear; reads no constant except operands of
+//! operators that move, add, multiply and divide.
 
 use super::constants::{Known, Origin};
 use super::{Cx, OutOfRange};
@@ -101,8 +102,8 @@ fn walk(cx: &mut Cx<'_>, held: &mut FxHashMap<Value, LargeConstant>) -> Result<(
     Ok(())
 }
 
-/// Keeps operators fp32 that would always be low, if a constant that does not fit stands somewhere in what they read:
-/// the cast before them would make it infinite.
+/// Keeps operators fp32 that would always be low, if an operand holds a constant that does not fit: the cast
+/// before them would make it infinite.
 fn multiplied(cx: &mut Cx<'_>, held: &FxHashMap<Value, LargeConstant>, node: Node) {
     for var in flow::vars(cx.module, node).collect::<Vec<_>>() {
         if flow::decision(cx.module, var).is_none_or(|d| d.class != Class::Allow) {
@@ -160,8 +161,8 @@ fn largest(
     Ok(largest)
 }
 
-/// The large constant that a value holds for what reads it. If that is low already, or pinned so, a constant that does not
-/// fit is stored as an infinite one for it, unless it is clamped.
+/// The large constant that a value holds for its readers. If that is low already, or pinned so, a constant that
+/// does not fit is stored as an infinite one for it, unless it is clamped.
 fn held_by(
     cx: &mut Cx<'_>,
     held: &FxHashMap<Value, LargeConstant>,

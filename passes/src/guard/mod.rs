@@ -32,7 +32,7 @@ use std::sync::Arc;
 /// Handling of constants with finite values beyond the range of the format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OutOfRange {
-    /// The constant stays fp32, and so does what reads it.
+    /// The constant stays fp32, and so do its readers.
     #[default]
     Keep,
     /// The values become the largest finite value.
@@ -65,9 +65,9 @@ impl OutOfRange {
 pub enum Judges {
     /// The fit of constants into the format.
     Fit,
-    /// Constants and integers that fit, and what is computed with them.
+    /// Constants and integers that fit, and computations with them.
     Numbers,
-    /// Operators, and how much they add up: what lists of operators speak of as well.
+    /// Operators, and the number of terms that they sum, which lists of operators cover as well.
     Operators,
 }
 
@@ -300,12 +300,12 @@ struct Cx<'a> {
 }
 
 impl Cx<'_> {
-    /// Free variables in program order, bodies after what is around them.
+    /// Free variables in program order, a graph before its bodies.
     fn free_vars(&self) -> Vec<Var> {
         self.free.iter().copied().filter(|&var| flow::is_free(self.module, var)).collect()
     }
 
-    /// True if nodes have bodies, into which and out of which walks have to follow.
+    /// True if nodes have bodies, through which walks have to go.
     fn has_bodies(&self) -> bool {
         flow::graphs(self.module).len() > 1
     }

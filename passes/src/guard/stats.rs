@@ -19,13 +19,13 @@ pub struct ConstantStats {
     pub underflow: u64,
     /// Values other than 0.
     pub nonzero: u64,
-    /// Greatest finite magnitude; 0 if there is none.
+    /// Greatest finite magnitude; 0 without finite elements.
     pub max_abs: f32,
-    /// Least magnitude other than 0; infinite if there is none.
+    /// Least magnitude other than 0; infinite without such elements.
     pub min_abs: f32,
-    /// Least finite value; 0 if there is none.
+    /// Least finite value; 0 without finite elements.
     pub min: f32,
-    /// Greatest finite value; 0 if there is none.
+    /// Greatest finite value; 0 without finite elements.
     pub max: f32,
     /// True if all values are integers.
     pub integers: bool,

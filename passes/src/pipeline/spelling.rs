@@ -20,7 +20,7 @@ pub fn quoted(word: &str) -> String {
     if !word.is_empty() && word.chars().all(is_plain) { word.to_owned() } else { in_quotes(word) }
 }
 
-/// A word in quotes, as pipelines spell those that would mean something else without.
+/// Quotes a word that would mean something else in a pipeline without quotes.
 pub fn in_quotes(word: &str) -> String {
     let mut text = String::from('"');
     for c in word.chars() {
@@ -68,7 +68,7 @@ pub(super) fn word(value: &str) -> Option<String> {
     Some(value.to_owned())
 }
 
-/// How long what stands in quotes at the beginning of a text is, with its quotes; `None` if they do not end.
+/// The length of the quoted text at the beginning of a text, with its quotes; `None` if they do not end.
 fn quotes(text: &str) -> Option<usize> {
     let mut escaped = false;
     for (at, c) in text.char_indices().skip(1) {
@@ -107,7 +107,7 @@ fn unquoted(text: &str) -> Option<String> {
 pub struct Spelling {
     /// The passes. Empty for none.
     pub text: String,
-    /// Names and contents of files, each of which is to be where names in the text are looked for.
+    /// Names and contents of files, each of which is written where the names in the text refer to.
     pub files: Vec<(String, String)>,
 }
 

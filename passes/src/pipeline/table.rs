@@ -1,4 +1,4 @@
-//! The table of passes: what each is called, what it does, and its options.
+//! The table of passes: names, descriptions and options.
 //!
 //! A pass has a row of [`PASSES`] and an implementation of [`Spelled`] beside it, whose options say both how a value is
 //! read and how it is printed. Parsing, printing, the help of `ampc opt` and the list in `docs/cli.md` go by them.
@@ -116,12 +116,12 @@ pub trait Resolver {
     /// The policy of this name.
     ///
     /// # Errors
-    /// If there is none.
+    /// If there is no such policy.
     fn policy(&self, name: &str) -> Result<Policy, PolicyError>;
     /// The profile of the target of this name.
     ///
     /// # Errors
-    /// If there is none.
+    /// If there is no such target.
     fn target(&self, name: &str) -> Result<Profile, ProfileError> {
         Profile::preset(name)
     }
@@ -143,7 +143,7 @@ pub(crate) trait Spelled: Pass + Sized + 'static {
     const OPTIONS: &'static [PassOption<Self>] = &[];
     /// The pass before its options are read. Options with a default are always read.
     fn blank() -> Self;
-    /// Checks what one option alone cannot say.
+    /// Checks constraints between several options.
     fn check(&self) -> Result<(), PolicyError> {
         Ok(())
     }
@@ -209,7 +209,7 @@ pub(crate) struct Given<'a> {
 
 /// Why a value is none.
 pub(crate) enum Wrong {
-    /// It is not what the option may be.
+    /// The value is invalid for the option.
     Value,
     /// A name that does not exist or has invalid content.
     Named(PipelineError),

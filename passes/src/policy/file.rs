@@ -230,7 +230,7 @@ mod tests {
         assert_eq!(jmp.wants().to, Some(DType::BF16));
     }
 
-    /// Line, and what is said.
+    /// Line, and message.
     fn signature_error(signature: &str) -> (usize, String) {
         let text = format!("{{\"signatures\": {{\n\"acme::A\": {signature}\n}}}}");
         match Policy::from_json(&text).unwrap_err() {

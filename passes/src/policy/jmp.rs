@@ -80,7 +80,7 @@ fn dtype(word: &str) -> Result<DType, String> {
     }
 }
 
-/// Refuses what ampc cannot do.
+/// Refuses combinations that ampc does not support.
 fn possible(types: Types) -> Result<Types, String> {
     let Types { params, compute, output } = types;
     if [params, compute, output].contains(&DType::F64) {

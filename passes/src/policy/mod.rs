@@ -1,11 +1,11 @@
 //! Policies: classes per operator, pins per node and value, guards to switch off, and signatures of operators
 //! that no table has.
 //!
-//! A policy starts from a base (the operator table, its schemas alone, or one class) and says what differs. It comes
-//! from a preset (a file in `presets/`), from a JSON file (schema `ampc-policy/1`, documented in `docs/policy.md`),
-//! from a report of an earlier run (which pins every decision), and from the command line; precedence is fixed: exact
-//! node name, exact value name, wildcard or regex pin, lists of the command line, a report, policy file, operator
-//! table.
+//! A policy starts from a base (the operator table, its schemas alone, or one class) and lists the differences.
+//! It comes from a preset (a file in `presets/`), from a JSON file (schema `ampc-policy/1`, documented in
+//! `docs/policy.md`), from a report of an earlier run (which pins every decision), and from the command line;
+//! precedence is fixed: exact node name, exact value name, wildcard or regex pin, lists of the command line, a
+//! report, policy file, operator table.
 
 mod file;
 mod format;
@@ -39,7 +39,7 @@ pub enum Base {
     Table,
     /// Everything that the schema admits is lowered, as by converters without numeric lists.
     Schema,
-    /// This class for all operators: what systems do whose lists say the rest.
+    /// This class for all operators, as in systems whose lists contain the exceptions.
     Class(Class),
 }
 
@@ -218,8 +218,8 @@ impl Policy {
         Ok(())
     }
 
-    /// Begins a layer: what is pinned from now on wins over what was pinned before, where both are of one rank.
-    /// Pins of one rank and layer that ask for different things of one node are an error of the run.
+    /// Begins a layer: later pins override earlier pins of the same rank. Pins of one rank and layer that ask
+    /// for different things of one node are an error of the run.
     pub fn next_layer(&mut self) {
         self.layers.push((self.pins.len(), self.value_pins.len()));
     }

@@ -125,7 +125,7 @@ impl Pattern {
     pub fn given(&self) -> &str {
         &self.whole.text
     }
-    /// The pattern as given, without what may be its type variable.
+    /// The pattern as given, without a possible type variable.
     pub fn text(&self) -> &str {
         self.split.as_ref().map_or(&self.whole.text, |(name, _)| &name.text)
     }
@@ -281,9 +281,10 @@ impl<'a> Pins<'a> {
     /// The pin that holds for a type variable of a node with these names, the narrowest first, and these values at
     /// its formals.
     ///
-    /// Ranks, of which the first with a pin counts: exact name of a node, exact name of a value, wide pattern of nodes,
-    /// wide pattern of values; of pins of nodes those with `#VAR` before those without. Within a rank the last layer
-    /// counts ([`Policy::next_layer`]); pins of one rank and layer that ask for different things contradict each other.
+    /// Ranks, of which the first with a pin counts: exact name of a node, exact name of a value, wide pattern
+    /// of nodes, wide pattern of values; pins of nodes with `#VAR` come before pins without. Within a rank the
+    /// last layer counts ([`Policy::next_layer`]); pins of one rank and layer that ask for different things
+    /// contradict each other.
     pub fn of<'b>(
         &self,
         names: &[&str],

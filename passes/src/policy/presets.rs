@@ -1,4 +1,4 @@
-//! The presets: policies as files of this crate, in the format of those that users write.
+//! The presets: policies as files of this crate, in the format of user files.
 //!
 //! Presets that follow another system are made from its own lists (`presets/sources/`) through a table of the
 //! ONNX names of its operators (`presets/mappings/`); `scripts/diff_presets.py` shows where the three differ,
@@ -10,7 +10,7 @@ use crate::suggest::{did_you_mean, nearest};
 /// A policy with a name.
 #[derive(Clone, Copy, Debug)]
 pub struct Preset {
-    /// The name; of a family, with what stands behind it in capitals.
+    /// The name; for a family, with its parameter in capitals.
     pub name: &'static str,
     /// A line about it.
     pub about: &'static str,
@@ -56,7 +56,7 @@ impl Policy {
     /// The preset with this name.
     ///
     /// # Errors
-    /// If there is none.
+    /// If there is no such preset.
     pub fn preset(name: &str) -> Result<Policy, PolicyError> {
         if let Some(text) = name.strip_prefix(jmp::PREFIX) {
             return jmp::policy(text);

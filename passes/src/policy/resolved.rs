@@ -1,7 +1,7 @@
 //! Policies as a run has them, as JSON: `ampc-policy-resolved/1`.
 //!
-//! A policy is made of a preset, a file or a report, and of what the command line puts on top. This form has all of it
-//! with where it comes from, so that a run can be repeated without them. Programs write it; people write
+//! A policy is made of a preset, a file or a report, and of additions of the command line. This form has all of
+//! it with where it comes from, so that a run can be repeated without them. Programs write it; people write
 //! `ampc-policy/1`.
 
 use super::file::unlisted;

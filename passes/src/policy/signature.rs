@@ -164,7 +164,7 @@ pub fn reason(error: &SignatureError) -> String {
 }
 
 impl super::Policy {
-    /// Says what an operator of no table is.
+    /// Declares an operator that no table has.
     ///
     /// # Errors
     /// If the signature contradicts itself, or the operator has another one already.

@@ -55,7 +55,7 @@ impl<'a> Cx<'a> {
             .expect("adapters are called for nodes of the table")
     }
 
-    /// True if a node is in a function, where types are those of some call and not of all.
+    /// True if a node is in a function, where types hold for some call and not for all.
     fn in_function(&self, node: Node) -> bool {
         let root = self.inserter.module.root(self.inserter.module.node(node).graph);
         matches!(self.inserter.module.graph(root).owner, GraphOwner::Function(_))

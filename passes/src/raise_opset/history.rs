@@ -2,8 +2,8 @@
 //!
 //! [`SAME`] lists the steps in which nothing but the version changes, which a test proves from the schemas;
 //! [`CHANGED`] all others, each with the reason why a node means the same behind it, or with why it cannot be
-//! raised. A test holds that the two have every step of every operator of ai.onnx, those of ONNX Runtime included, exactly
-//! once, so that a newer onnx names the steps that are to be looked at.
+//! raised. A test checks that the two have every step of every operator of ai.onnx, including those of ONNX
+//! Runtime, exactly once, so that a newer onnx names the steps to review.
 //!
 //! Changes that no schema shows were read from the operators' texts at both versions. Where a text had left
 //! something open that a later one settles (windows in the padding, order of equal elements), the reason says

@@ -4,8 +4,8 @@
 //! model is raised one opset at a time. In each step every node whose operator has a version of that opset is
 //! brought into its form (`history`, which is data, says how), in the main graph, in bodies, and in the
 //! functions whose own imports are older. Inserted nodes have the opset of their step, and are raised further
-//! like all other nodes. Values keep their names, so that the interface stays; the IR version rises to what the
-//! opset needs.
+//! like all other nodes. Values keep their names, so that the interface stays; the IR version rises to the
+//! version that the opset requires.
 //!
 //! If a node cannot be brought into a form, the model is left as it was, and the error lists all such operators
 //! and steps. Opsets are never lowered. Operators of other domains stay at the version their import says.

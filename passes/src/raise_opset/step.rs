@@ -13,7 +13,7 @@ pub(super) type Adapter = fn(&mut Cx<'_>, Node) -> Result<(), Refused>;
 pub(super) enum Step {
     /// Nothing but the version changes: proved from the schemas.
     Same,
-    /// The form stays, the schemas differ in what is new and may be left out; why it may.
+    /// The form stays, the schemas differ in optional additions; with the reason why they may be absent.
     Kept(
         #[cfg_attr(
             not(test),

@@ -66,8 +66,8 @@ impl Target {
     }
 }
 
-/// The lowest opset at which every type variable that the policy lowers has the format; what gets it only at an
-/// opset that runtimes do not read is left aside.
+/// The lowest opset at which every type variable that the policy lowers has the format; variables that get it
+/// only at an opset that runtimes do not read are ignored.
 fn wanted(module: &Module, format: DType, policy: &Policy) -> Option<u16> {
     let mut wanted = None;
     // What is in functions is not lowered.

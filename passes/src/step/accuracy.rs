@@ -1,4 +1,5 @@
-//! The classes that a model chooses, beside those of its labels: what the accuracy of a classification is counted from.
+//! The classes that a model chooses, beside the classes of its labels, from which the accuracy of a
+//! classification is counted.
 //!
 //! A loss is one of classes if exactly one SoftmaxCrossEntropyLoss or NegativeLogLikelihoodLoss leads to it, and its labels
 //! are elements of an input. The class that is chosen is the one with the largest score, of equal ones the first.
@@ -28,8 +29,8 @@ pub struct Classes {
     pub ignored: Option<i64>,
 }
 
-/// Adds the chosen classes and the labels of a loss to the outputs of the main graph; nothing if the loss is none of
-/// classes.
+/// Adds the chosen classes and the labels of a loss to the outputs of the main graph; nothing if the loss is
+/// not a loss of classes.
 pub fn add_classes(module: &mut Module, loss: Value) -> Option<Classes> {
     let node = only_classification(module, loss)?;
     let (scores, targets) = (module.node(node).operand(0)?, module.node(node).operand(1)?);

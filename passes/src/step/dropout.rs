@@ -10,11 +10,11 @@
 //! %y = PhiloxDropout(%x, %dropout_seed, %dropout_offset, %ratio) {stream=0}
 //! ```
 //!
-//! Seed and offset are inputs, with the roles [`SEED`] and [`OFFSET`], of which [`update`](super::update) makes states:
-//! the seed stays, the offset is one more after every step.
+//! Seed and offset are inputs, with the roles [`SEED`] and [`OFFSET`], which [`update`](super::update) turns
+//! into states: the seed stays, the offset grows by one after every step.
 //!
-//! A Dropout stays as it is where it drops nothing (in inference, or with a constant ratio of 0), where somebody reads its
-//! mask, in bodies and functions, in f64, and where its ratio is not known to be a scalar.
+//! A Dropout stays unchanged if it drops nothing (in inference, or with a constant ratio of 0), if its mask has
+//! readers, in bodies and functions, in f64, and if its ratio is not known to be a scalar.
 
 use super::{import_ampc, public_name_or_warn, state_input};
 use crate::invariants::Invariants;

@@ -44,7 +44,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// The key of the model metadata that says what of a step the forward model had, as JSON: [`Forward`].
+/// The key of the model metadata that describes the forward model of a step, as JSON: [`Forward`].
 pub const FORWARD: &str = "ampc.forward";
 
 /// The interface of the forward model that a step was made of.
@@ -71,7 +71,7 @@ const OF: Words = Words { no: "model", yes: "loss" };
 /// The pass.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Inference {
-    /// True if the loss is what stays, with weights as inputs, instead of the forward model.
+    /// True if the loss is extracted, with weights as inputs, instead of the forward model.
     pub of_loss: bool,
 }
 
@@ -230,7 +230,7 @@ pub fn inputs_of_forward(module: &Module) -> Result<Vec<String>, InferenceError>
     Ok(forward_of(module)?.inputs)
 }
 
-/// BatchNormalization and Dropout of all graphs become what they are in inference.
+/// Sets BatchNormalization and Dropout of all graphs to inference mode.
 fn stop_training(module: &mut Module) {
     for graph in flow::graphs(module) {
         for node in module.nodes(graph).collect::<Vec<_>>() {
@@ -395,7 +395,7 @@ fn erase_unread_constants(module: &mut Module) {
     module.erase_constants(main, &unread);
 }
 
-/// Takes from the model what says that it was a step.
+/// Removes the metadata that mark the model as a step.
 fn forget_step(module: &mut Module) {
     let main = module.main();
     module.header.metadata.retain(|(key, _)| ![METADATA, SCALER_METADATA, FORWARD].contains(&key.as_str()));

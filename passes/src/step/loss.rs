@@ -7,9 +7,10 @@
 //! | `l1` | mean of abs(p − t) | p's type and shape |
 //! | `bce-with-logits` | mean of t · softplus(−p) + (1 − t) · softplus(p) | p's type and shape, within \[0, 1\] |
 //!
-//! With label smoothing ε, cross-entropy is (1 − ε) times the above plus ε/C times the same mean of the sum over all C
-//! classes (Szegedy et al., arXiv 1512.00567, as torch.nn.CrossEntropyLoss has it). The nodes get the role `loss`, which
-//! keeps them in fp32 whatever the policy says (not with `precision=low`). A prediction in f64 is computed in f64.
+//! With label smoothing ε, cross-entropy is (1 − ε) times the above plus ε/C times the same mean of the sum
+//! over all C classes (Szegedy et al., arXiv 1512.00567, as torch.nn.CrossEntropyLoss has it). The nodes get
+//! the role `loss`, which keeps them in fp32 under every policy (not with `precision=low`). A prediction in f64
+//! is computed in f64.
 
 mod formulas;
 
@@ -139,11 +140,11 @@ impl fmt::Display for LossSpec {
 /// The pass.
 #[derive(Clone, Debug)]
 pub struct Loss {
-    /// Which loss, of which output.
+    /// The loss, and its output.
     pub spec: LossSpec,
     /// The input of targets: one of the model's, or a new one.
     pub target: String,
-    /// True if it is computed in fp32 whatever the policy says.
+    /// True if the loss is computed in fp32 under every policy.
     pub keeps_fp32: bool,
 }
 
@@ -179,7 +180,7 @@ impl Spelled for Loss {
 /// Why a loss does not fit a model.
 #[derive(Debug, thiserror::Error)]
 pub enum LossError {
-    /// The output is none that a loss is computed of.
+    /// No loss can be computed from the output.
     #[error("the loss {kind} of `{of}`: expected {expected}, found {found}; name another output (`of=NAME`)")]
     Prediction {
         /// The loss.
@@ -277,7 +278,8 @@ impl Pass for Loss {
     }
 }
 
-/// Marks the nodes of a loss that the model has: those of the main graph that compute with the targets on the way to it.
+/// Marks the nodes of a loss within the model: nodes of the main graph that compute with the targets on the way
+/// to it.
 fn mark_downstream(module: &mut Module, target: &str, loss: Value) {
     let inputs = module.graph(module.main()).inputs();
     let named = |&&input: &&Value| ampc_ir::verify::name_of(module, input) == target;
@@ -460,8 +462,8 @@ impl Loss {
     }
 }
 
-/// True if two shapes have as many axes, and no extents that are known to differ: a target [N, 1] of a prediction [N, 2]
-/// would be broadcast, to a loss that nobody has asked for.
+/// True if two shapes have the same rank, and no extents that are known to differ: a target [N, 1] of a
+/// prediction [N, 2] would be broadcast, which is never intended.
 fn may_be_one_shape(a: Option<&Shape>, b: Option<&Shape>) -> bool {
     let differ = |(a, b): (&Dim, &Dim)| matches!((a.known(), b.known()), (Some(a), Some(b)) if a != b);
     match (a.and_then(Shape::dims), b.and_then(Shape::dims)) {

@@ -1,7 +1,8 @@
 //! `scale-loss`: the loss scale becomes an input, which is the gradient of the loss.
 //!
-//! The loss itself is not multiplied: what the step gives is the loss as it is, and a large scale cannot make it overflow.
-//! How the scale changes is the matter of a [`Scaler`]; the presets follow the system that they are called after.
+//! The loss itself is not multiplied: the step returns the plain loss, and a large scale cannot make it
+//! overflow. How the scale changes is the matter of a [`Scaler`]; the presets follow the system that they are
+//! called after.
 
 use super::spec::{Settings, SpecError};
 use super::{public_name_or_warn, state_input};

@@ -74,7 +74,7 @@ impl<'a> Settings<'a> {
     /// A number, which `expected` describes.
     ///
     /// # Errors
-    /// If it is none.
+    /// If it is not a number.
     pub fn number<T: FromStr>(&mut self, key: &str, expected: &str) -> Result<Option<T>, SpecError> {
         self.checked(key, expected, |_| true)
     }
@@ -121,7 +121,7 @@ impl<'a> Settings<'a> {
         }
     }
 
-    /// Looks for settings that are none of `known`, a list with `, ` between them, before any is taken.
+    /// Checks that all settings are in `known`, a list separated by `, `, before any is taken.
     ///
     /// # Errors
     /// If there is one.

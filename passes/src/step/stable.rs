@@ -16,7 +16,7 @@
 //! limits the loss of a confident wrong prediction; a rewrite would remove that limit, so the graph stays as it is. In fp16
 //! the bound itself would be rounded away, so these nodes get the role too.
 //!
-//! Only the main graph is looked at, and of it what the loss depends on.
+//! Only nodes of the main graph that the loss depends on are considered.
 
 use crate::autodiff::{LOSS, RuleError, with_role};
 use crate::invariants::Invariants;
@@ -33,7 +33,7 @@ use rustc_hash::FxHashSet;
 /// The pass.
 #[derive(Clone, Copy, Debug)]
 pub struct StableLoss {
-    /// True if what it makes is computed in fp32 whatever the policy says.
+    /// True if the new nodes are computed in fp32 under every policy.
     pub keeps_fp32: bool,
 }
 
@@ -188,7 +188,7 @@ impl Form {
     }
 }
 
-/// The node that makes a value, and what it makes; an Identity is looked through.
+/// The node that makes a value, and the value that it makes; looks through Identity.
 fn maker(module: &Module, mut value: Value) -> Option<(Node, Value)> {
     loop {
         let (node, _) = module.producer(value)?;
@@ -202,7 +202,7 @@ fn maker(module: &Module, mut value: Value) -> Option<(Node, Value)> {
 /// More ones than this are not read.
 const MOST_ONES: u64 = 1 << 20;
 
-/// True if a value is 1, as a constant that does not widen what it is broadcast with.
+/// True if a value is the constant 1 and does not widen the shape that it is broadcast with.
 fn are_ones(module: &Module, value: Value, beside: Value) -> bool {
     let Some(data) = constant_through_identity(module, value) else { return false };
     let shape = module.value(beside).ty.shape();
@@ -253,7 +253,7 @@ fn bounded(module: &Module, log: Node) -> Vec<Node> {
     Vec::new()
 }
 
-/// Erases what made a value, as far as nobody reads it any more.
+/// Erases the producers of a value that have no readers any more.
 fn erase_unread(module: &mut Module, value: Value) {
     let mut work = vec![value];
     while let Some(value) = work.pop() {

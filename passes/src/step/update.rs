@@ -10,10 +10,10 @@
 //! %loss_scale_next, %good_steps_next = UpdateLossScale(%loss_scale, %good_steps, %found_inf)
 //! ```
 //!
-//! Weights are kept in fp32: *master weights*. If an inserted cast to 16 bits reads a weight, the optimizer writes what the
-//! cast would make of the next weight: this *low copy* is a state too, and the cast is erased. Without master weights, a
-//! weight that only such a cast reads is kept in 16 bits alone (`update/weights.rs`), and updates that are less than half a
-//! unit in the last place of the weight are lost.
+//! Weights are kept in fp32: *master weights*. If an inserted cast to 16 bits reads a weight, the optimizer
+//! writes the cast of the next weight: this *low copy* is a state too, and the cast is erased. Without master
+//! weights, a weight that only such a cast reads is kept in 16 bits alone (`update/weights.rs`), and updates
+//! that are less than half a unit in the last place of the weight are lost.
 //!
 //! Without a loss scale and without clipping there is no gradient check: every optimizer then stands right after its
 //! gradient and the last reader of its weight, so that the gradient's memory is free from there on.
@@ -58,7 +58,7 @@ pub struct Update {
     pub scaler: Scaler,
     /// The largest norm of all gradients together, to which they are clipped.
     pub clip_norm: Option<f64>,
-    /// Decays of parameters by name, of which the last that matches holds.
+    /// Decays of parameters by name, of which the last match counts.
     pub decay: Vec<(String, f64)>,
     /// Keep fp32 weights even if only a cast to 16 bits reads them.
     pub keeps_master_weights: bool,
@@ -180,7 +180,7 @@ pub enum UpdateError {
         /// Its type.
         found: String,
     },
-    /// An option that changes what the optimizer does, and no optimizer.
+    /// An option of an optimizer, and no optimizer.
     #[error("`{option}` (`{flag}`) needs an optimizer: without one the step gives gradients as they are")]
     NoOptimizer {
         /// The option of the pass.

@@ -108,7 +108,7 @@ impl Profile {
     /// Reads a profile.
     ///
     /// # Errors
-    /// With line and column, if the text is none.
+    /// With line and column, if the text is invalid.
     pub fn from_json(text: &str) -> Result<Profile, ProfileError> {
         let probe: Value = serde_json::from_str(text).map_err(JsonError::from)?;
         let schema = match &probe {
@@ -340,7 +340,7 @@ impl Reading<'_> {
     }
 }
 
-/// The key of an operator of the table; why there is none.
+/// The key of an operator of the table; the error is the reason why there is no such operator.
 fn known(word: &str) -> Result<String, String> {
     if word.starts_with('@') {
         let hint = did_you_mean(nearest(word, GROUPS));

@@ -1,7 +1,7 @@
 //! Profiles of targets: rates, the price of a launch, and facts about kernels.
 //!
-//! A *profile* is data, schema `ampc-target/1`, documented in `docs/target.md`. It is one of those that come with
-//! ampc ([`PROFILES`]) or a file of the user's. Every number and every list says where it comes from.
+//! A *profile* is data, schema `ampc-target/1`, documented in `docs/target.md`. It is a profile of ampc
+//! ([`PROFILES`]) or a file of the user. Every number and every list says where it comes from.
 //!
 //! All arithmetic is in integers, so that costs are the same on every machine: rates are whole operations or bytes
 //! per microsecond, times are picoseconds, and work divided by a rate is rounded up ([`picoseconds`]).
@@ -46,7 +46,7 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// The rate in a format; what is neither fp16 nor bf16 runs as fp32 does.
+    /// The rate in a format; formats other than fp16 and bf16 run at the rate of fp32.
     pub fn of(&self, format: DType) -> u64 {
         match format {
             DType::F16 => self.fp16.value,
@@ -92,7 +92,7 @@ impl OpSet {
     }
 }
 
-/// Operators of which something is true.
+/// List of operators with a common property.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct OpList {
     /// The operators.
@@ -157,7 +157,7 @@ pub struct Profile {
     pub fp16_kernels: Kernels,
     /// Kernels for bf16.
     pub bf16_kernels: Kernels,
-    /// Operators that compute in fp32 inside, whatever they read and write.
+    /// Operators that compute in fp32 internally, for any operand and result types.
     pub fp32_inside: OpList,
     /// Operators whose result is their operand, read with another shape.
     pub views: OpList,
@@ -202,7 +202,7 @@ impl Profile {
     /// The profile with this name that comes with ampc.
     ///
     /// # Errors
-    /// If there is none.
+    /// If there is no such target.
     pub fn preset(name: &str) -> Result<Profile, ProfileError> {
         let Some((_, text)) = PROFILES.iter().find(|(known, _)| *known == name) else {
             let names = PROFILES.iter().map(|(known, _)| *known);
@@ -238,7 +238,7 @@ impl Profile {
         self.kernels(format).is_none_or(|kernels| kernels.has(schema))
     }
 
-    /// True if an operator computes in fp32 inside, whatever it reads and writes.
+    /// True if an operator computes in fp32 internally, for any operand and result types.
     pub fn is_fp32_inside(&self, schema: &OpSchema) -> bool {
         self.fp32_inside.ops.contains(schema)
     }
@@ -248,7 +248,7 @@ impl Profile {
         self.views.ops.contains(schema)
     }
 
-    /// True if two operators become one kernel, if one reads what the other makes.
+    /// True if a producer and its reader become one kernel.
     pub fn is_fused(&self, from: &OpSchema, to: &OpSchema) -> bool {
         self.fusions.iter().any(|fusion| fusion.from.contains(from) && fusion.to.contains(to))
     }

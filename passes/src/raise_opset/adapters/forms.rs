@@ -1,4 +1,4 @@
-//! Steps in which attributes become operands, get other names, or say what was understood.
+//! Steps in which attributes become operands, get other names, or make implicit defaults explicit.
 
 use super::super::cx::{At, Cx, Refused, refuse};
 use ampc_ir::attr::AttrValue;

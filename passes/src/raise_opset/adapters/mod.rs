@@ -1,4 +1,4 @@
-//! The steps that change a form, by what changes.
+//! The steps that change the form of a node, grouped by the kind of change.
 
 pub(super) mod channels;
 pub(super) mod forms;

@@ -2,7 +2,7 @@
 //!
 //! Below 11 nothing says which element of the operand an element of the result is near. ONNX Runtime, and the
 //! frameworks such models come from, take x / scale (`asymmetric`), rounded down where there are more elements
-//! and up where there are fewer; this is what is written at 11.
+//! and up where there are fewer; version 11 makes this explicit.
 
 use super::super::cx::{Cx, Refused, refuse};
 use ampc_ir::Node;

@@ -1,10 +1,10 @@
 //! Losses and optimizers of a user: functions in Rust that build nodes, as
 //! [`CustomGradients`](crate::autodiff::CustomGradients) are for gradients.
 //!
-//! A function says the formula; all else is as with those that ampc has: nodes have their phase and role, a loss stays
-//! in fp32, what an optimizer changes is left alone by a step whose gradients are not finite, and low copies of weights,
-//! names of states and metadata are made for it. A pipeline with one cannot be printed in a way that is read again: its
-//! text has the name only.
+//! A function computes the formula; the rest is as for the losses and optimizers of ampc: nodes have their
+//! phase and role, a loss stays in fp32, a step whose gradients are not finite changes no state of an
+//! optimizer, and low copies of weights, names of states and metadata are made for it. A pipeline with one
+//! cannot be printed in a way that is read again: its text has the name only.
 
 mod function;
 mod loss;

@@ -53,10 +53,11 @@ impl CustomOptimizer {
         CustomOptimizer { name: name.into(), build: Arc::new(build) }
     }
 
-    /// An optimizer that is the main graph of a module, such as a text: its inputs are the weight, the gradient, the
-    /// learning rate, the number of steps and then states, its outputs the next weight and the next states in the same
-    /// order. A state whose type is a number is one, and begins with the input's default or 0; others are of the
-    /// weight's shape and begin with zeros. Types of values are found anew for each weight.
+    /// An optimizer that is the main graph of a module, such as a text: its inputs are the weight, the
+    /// gradient, the learning rate, the number of steps and then states, its outputs the next weight and the
+    /// next states in the same order. A state whose type is a number is one, and begins with the input's
+    /// default or 0; others are of the weight's shape and begin with zeros. Types of values are inferred
+    /// separately for each weight.
     ///
     /// ```
     /// use ampc_ir::text::{NoData, parse};
@@ -73,7 +74,7 @@ impl CustomOptimizer {
     /// ```
     ///
     /// # Errors
-    /// If the graph has other inputs or outputs, or nodes with bodies, calls or operators that nobody knows.
+    /// If the graph has other inputs or outputs, or nodes with bodies, calls or unknown operators.
     pub fn of_function(module: Module) -> Result<CustomOptimizer, FunctionError> {
         let function = Function::of(module)?;
         let name = function.name().to_owned();
@@ -297,7 +298,7 @@ impl UpdateNodes<'_> {
         self.ask(kind, zeros)
     }
 
-    /// A state that is a number of f32, and what it begins with. It is called `KIND.weight`.
+    /// A state that is an f32 number, and its initial value. It is called `KIND.weight`.
     ///
     /// # Errors
     /// If the parameter has one already.

@@ -254,8 +254,9 @@ impl<'a, 'm> UpdateBuilder<'a, 'm> {
         Ok(self.proceeds)
     }
 
-    /// Adds the states of a parameter: the weight, those of the optimizer, and the low copy if there is one. `low` is the
-    /// next weight rounded to 16 bits: the next low copy, or the next value of the parameter itself if that is stored low.
+    /// Adds the states of a parameter: the weight, the states of the optimizer, and the low copy if it exists.
+    /// `low` is the next weight rounded to 16 bits: the next low copy, or the next value of the parameter
+    /// itself if that is stored low.
     fn push_weight_states(
         &mut self,
         (parameter, weight): (Value, Weight),

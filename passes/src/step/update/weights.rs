@@ -1,6 +1,6 @@
 //! How weights are kept from step to step: in fp32, with a low copy that the optimizer writes beside, or in 16 bits alone.
 //!
-//! A weight `%w: f32` of which the forward pass reads `%low = Cast(%w)`, an inserted cast to f16:
+//! A weight `%w: f32` that the forward pass reads through `%low = Cast(%w)`, an inserted cast to f16:
 //!
 //! ```text
 //! master weights, low copies      master weights                  no master weights
