@@ -1,9 +1,9 @@
 //! Files that belong together: all of them appear, each complete, or none.
 //!
-//! In this order: every file is written under a temporary name; what was read is checked not to have changed; pipes and
-//! devices are written; the files get their names. The model, which names the others, gets its name last, when they are
-//! on the disk, so that a machine that stops in between leaves the old model with its data. The data file of the
-//! replaced model is removed at the end, unless another model of the folder refers to it.
+//! In this order: every file is written under a temporary name; input files are checked for changes; pipes and
+//! devices are written; the files get their names. The model, which names the others, gets its name last, when
+//! they are on the disk, so that a machine that stops in between leaves the old model with its data. The data
+//! file of the replaced model is removed at the end, unless another model of the folder refers to it.
 
 use crate::error::Error;
 use crate::onnx::bytes::{FileId, SourceBytes};
@@ -186,8 +186,8 @@ impl Batch {
         Ok(unchanged(&self.read, "no file was written").map_err(ExportError::from)?)
     }
 
-    /// Sends what pipes and devices get, and gives the files their names. Returns the data files of a replaced model
-    /// that stay because another model of the folder refers to them, or may.
+    /// Writes the output to pipes and devices, and gives the files their names. Returns the data files of a
+    /// replaced model that stay because another model of the folder refers to them, or may.
     ///
     /// # Errors
     /// If something that was read has changed since then, a pipe or device takes no more, or a name cannot be given.
@@ -215,8 +215,8 @@ impl Batch {
 }
 
 impl ModelFile {
-    /// Gives a model its name, after its data file and what else belongs to it; then removes the data files of the model
-    /// that it replaces, and returns those that no longer are only its own.
+    /// Gives a model its name, after its data file and other files of the model; then removes the data files of
+    /// the replaced model, and returns data files that other models still use.
     fn replace(
         self,
         data: Option<Staged>,
@@ -242,8 +242,8 @@ impl ModelFile {
 /// How long a run waits for others that give files of a folder their names, which takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A lock on a folder, for which runs that give files in it their names wait. `None` where folders cannot be locked, or
-/// another run holds the lock for longer than [`PATIENCE`]: then nobody waits.
+/// A lock on a folder, for which runs that give files in it their names wait. `None` if folders cannot be
+/// locked, or another run holds the lock for longer than [`PATIENCE`]: then the run does not wait.
 fn turn(folder: &Path) -> Option<File> {
     let folder = File::open(folder).ok()?;
     let started = Instant::now();
@@ -266,7 +266,7 @@ fn is_one_of(path: &Path, read: &[Arc<SourceBytes>]) -> bool {
     identity(path).is_some_and(|id| read.iter().any(|file| file.file_id() == Some(id)))
 }
 
-/// Checks that nothing has happened to what was read; `left` is what there is of the output if it has.
+/// Checks that the input files are unchanged; `left` describes the state of the output for the error.
 fn unchanged(read: &[Arc<SourceBytes>], left: &'static str) -> Result<(), TargetError> {
     for file in read {
         if let (Some(what), Some(path)) = (file.change(), file.path()) {
@@ -288,8 +288,8 @@ fn unneeded(model: &Path, new: &[PathBuf], read: &[Arc<SourceBytes>]) -> Vec<Pat
     old
 }
 
-/// Gives files their names, the last one when the others are on the disk; no signal comes in between. If a name cannot
-/// be given, those that are there already are removed again, unless they replaced something.
+/// Gives files their names, the last one when the others are on the disk; no signal comes in between. If a name
+/// cannot be given, the files that already have their names are removed again, unless they replaced a file.
 fn rename_all(files: Vec<Staged>) -> Result<(), TargetError> {
     let mut files = VecDeque::from(files);
     // Declared after `files`, so dropped before them: dropping a temporary file takes the lock that this holds.

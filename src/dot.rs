@@ -1,5 +1,5 @@
-//! A drawing of the main graph for Graphviz: nodes coloured by precision, with what they are for in a step, casts small,
-//! constants left out.
+//! A drawing of the main graph for Graphviz: nodes coloured by precision, with their purpose in a step, casts
+//! small, constants left out.
 
 use crate::report::is_cast;
 use ampc_ir::module::Provenance;

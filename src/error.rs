@@ -46,7 +46,7 @@ impl ErrorKind {
 /// A problem of a module at a place of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// A stable name of what is wrong, such as `operand` or `duplicate_name`.
+    /// A stable name of the problem, such as `operand` or `duplicate_name`.
     pub code: &'static str,
     /// The node, if it is about one.
     pub node: Option<Node>,
@@ -116,10 +116,10 @@ pub enum Error {
     /// Options contradict each other or the model.
     #[error("{0}")]
     Usage(String),
-    /// The policy is none.
+    /// The policy is invalid.
     #[error(transparent)]
     Policy(#[from] PolicyError),
-    /// The pipeline is none.
+    /// The pipeline is invalid.
     #[error(transparent)]
     Pipeline(#[from] PipelineError),
     /// A pass needs a decision of the user.

@@ -61,7 +61,7 @@ pub fn is_stream(path: &Path) -> bool {
     target::is_stream(path)
 }
 
-/// The file that is written when a path is asked for: what it leads to through symbolic links, which need not be there.
+/// The file that is written for a path: the target of its symbolic links, which need not exist.
 pub fn behind_links(path: &Path) -> PathBuf {
     target::behind_links(path)
 }

@@ -1,8 +1,8 @@
 //! Cost of a rewrite with another format for a type variable, found by rewriting with such a pin.
 //!
-//! A pin changes more than the variable: low regions begin and end at pinned nodes, what is denied taints what comes
-//! after it, and what loops, branches and sequences tie together goes along. So nothing less than one more rewrite says
-//! what it would cost, and what is said is what a user finds who gives the pin.
+//! A pin changes more than the variable: low regions begin and end at pinned nodes, a denied node taints nodes
+//! downstream, and variables that loops, branches and sequences tie together change with it. So the cost is
+//! found by one more rewrite, and equals the cost for a user who gives the pin.
 
 use crate::model::Model;
 use crate::options::{Objective, RewriteOptions};

@@ -64,7 +64,7 @@ pub fn data_path(path: &Path) -> PathBuf {
 /// Writes a model as ONNX: through a temporary file in the target's folder, which then takes its name.
 ///
 /// # Errors
-/// If the target exists and may not be replaced, is what the model was read from, or cannot be written.
+/// If the target exists and may not be replaced, the model was read from it, or it cannot be written.
 pub fn save(
     model: &Model,
     path: impl AsRef<Path>,
@@ -76,8 +76,7 @@ pub fn save(
     Ok(report)
 }
 
-/// [`save`] that leaves it to a batch to give the files their names: what else belongs to them appears with them, or
-/// none of them.
+/// Like [`save`], but a batch gives the files their names: all files of the batch appear together, or none.
 ///
 /// # Errors
 /// Errors as for [`save`].

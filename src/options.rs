@@ -27,13 +27,13 @@ pub struct RewriteOptions {
     pub keep_io: KeepIo,
     /// Opset of the output: that of the source, or a newer opset.
     pub opset: Opset,
-    /// How it is chosen what is low.
+    /// The way to choose low variables.
     pub by: By,
     /// True if floats may keep digits that casts of the author round away; where a minimum cut chooses.
     pub excess_precision: bool,
-    /// Paths of nodes of which it is found out what the other format would cost
-    /// ([`OptimumReport::forced`](crate::report::OptimumReport::forced)), by one more rewrite for each type variable;
-    /// no decision depends on it.
+    /// Paths of nodes for which the cost of the other format is found
+    /// ([`OptimumReport::forced`](crate::report::OptimumReport::forced)), by one more rewrite for each type
+    /// variable; no decision depends on it.
     pub explain: Vec<String>,
     /// A policy for which the report is to say how many nodes it would leave fp32
     /// ([`Fp32Report::elsewhere`](crate::report::Fp32Report::elsewhere)).

@@ -16,7 +16,7 @@ use ampc_passes::specialize_functions::SpecializeFunctions;
 use ampc_passes::{Pass, PassError, Paths, Warning, text_casts};
 use rustc_hash::FxHashSet;
 
-/// A rewritten model and what was done to it.
+/// A rewritten model and its report.
 #[derive(Debug)]
 pub struct Rewritten {
     /// The model.
@@ -46,7 +46,7 @@ pub fn rewrite_observed(
     Ok(Rewritten { model, report })
 }
 
-/// [`rewrite_observed`] on a model that stays with the caller, who can look at it after an error.
+/// [`rewrite_observed`] on a model that stays with the caller, who can inspect it after an error.
 ///
 /// # Errors
 /// As [`rewrite`].
@@ -74,7 +74,7 @@ pub fn rewrite_in_place(
     Ok(report)
 }
 
-/// The options with which a model is rewritten, and a warning, if they are not those that were asked for.
+/// The options with which a model is rewritten, and a warning, if they differ from the requested options.
 ///
 /// Below opset 6 no cast can be inserted that runtimes take ([`text_casts`]). A rewrite that would insert one raises
 /// the model instead, unless it was to have a certain opset; whether it would is found out on a copy.
@@ -145,8 +145,8 @@ pub fn run_pipeline(
     run.map_err(|e| Error::of_run(e, &model.module))
 }
 
-/// An fp32-typed model that rounds as `model`, with its 16-bit values, would on a runtime that has them, and warnings:
-/// of what could not be emulated among others.
+/// An fp32-typed model that rounds like `model` with its 16-bit values on a runtime that has them, and
+/// warnings, for example about nodes that cannot be emulated.
 ///
 /// # Errors
 /// If the model is invalid, or has 16-bit values in a place where emulation is not possible.

@@ -1,4 +1,4 @@
-//! Named tensors in safetensors files: the large constants of texts, and what goes into and comes out of runs.
+//! Named tensors in safetensors files: the large constants of texts, and inputs and outputs of runs.
 //!
 //! Format: 8 bytes with the length of a JSON header, the header (name → dtype, shape, offsets), the bytes of all
 //! tensors without gaps: <https://github.com/huggingface/safetensors>. The format's own crate reads and checks the

@@ -1,16 +1,17 @@
 //! Temporary files: they have another name until they are complete, and go with the process that made them.
 //!
-//! Dropping a temporary file removes it. A signal ends the program without dropping anything, so the names of
-//! all temporary files are kept in one list: [`discard_all`] removes what is on it and holds the list, so that
-//! nothing is made or renamed in the moment that is left. A file that the system would remove by itself
+//! Dropping a temporary file removes it. A signal ends the program without dropping values, so the names of all
+//! temporary files are kept in one list: [`discard_all`] removes the files on it and locks the list, so that no
+//! file is created or renamed in the remaining moment. A file that the system would remove by itself
 //! (`O_TMPFILE`) cannot take a name that another file has, and not every file system has such files.
 //!
-//! A process that is killed, or a machine that stops, removes nothing. So whoever writes a temporary file holds a lock
-//! on it, which the system lets go with the process, and the first temporary file that is made in a folder removes
-//! those of others that nobody holds. On file systems without locks nobody is known to be gone, and nothing is removed.
+//! A process that is killed, or a machine that stops, removes nothing. So the writer of a temporary file holds
+//! a lock on it, which the system releases with the process, and the first temporary file that is created in a
+//! folder removes temporary files without a lock holder. On file systems without locks no writer is known to be
+//! gone, and nothing is removed.
 //!
-//! A file that replaces another one has its permissions before it has a byte, so what only some may read is never open
-//! to more.
+//! A file that replaces another one has its permissions before it has a byte, so private content is never
+//! readable by others.
 
 use crate::onnx::bytes::FileId;
 use std::collections::BTreeSet;
@@ -124,7 +125,8 @@ fn permit(file: &File, like: &Metadata) {
 #[cfg(not(unix))]
 fn permit(_: &File, _: &Metadata) {}
 
-/// Locks a new file. `false` if somebody took it for one that was left, in the moment before it had its lock.
+/// Locks a new file. `false` if another process removed it as a left-over, in the moment before it had its
+/// lock.
 fn claim(file: &File) -> bool {
     match file.try_lock() {
         Ok(()) => has_name(file),
@@ -162,7 +164,7 @@ pub(crate) fn is_temporary(name: &OsStr) -> bool {
     random.is_some_and(|r| r.len() == RANDOM && r.bytes().all(|b| b.is_ascii_alphanumeric()))
 }
 
-/// The file at a path with its lock, if it is one that nobody holds.
+/// The file at a path with its lock, if no process holds the lock.
 fn left(path: &Path) -> Option<File> {
     let seen = fs::symlink_metadata(path).ok().filter(fs::Metadata::is_file)?;
     let file = File::open(path).ok()?;
@@ -242,8 +244,8 @@ fn make_sure_of_memory() {
     drop(std::hint::black_box(Vec::<u8>::with_capacity(16 << 10)));
 }
 
-/// Removes all temporary files of the process. To be called when it is about to end; what others are writing fails
-/// or has no name any more.
+/// Removes all temporary files of the process. To be called when the program is about to end; other threads
+/// fail to write or to rename their files from then on.
 #[must_use = "the process must end while this lives"]
 pub fn discard_all() -> Discarded {
     let mut names = names();

@@ -1,8 +1,8 @@
 //! The text form as files: `X.ir`, and `X.ir.safetensors` beside it for large constants.
 //!
 //! Neither direction copies a weight into memory: reading leaves a constant as a range of the safetensors file,
-//! writing streams it. A text without its safetensors file can be read (dumps and reproducers are such texts); the
-//! constants then have type and hash, and fail when somebody asks for their bytes.
+//! writing streams it. A text without its safetensors file can be read (dumps and reproducers are such texts);
+//! the constants then have type and hash, and reading their bytes fails.
 //!
 //! Element types that safetensors lacks are stored as `U8`; the text has the true type.
 
@@ -45,7 +45,8 @@ pub fn data_path(path: &Path) -> PathBuf {
 /// Reads a model in text form, its large constants as ranges of `<path>.safetensors`.
 ///
 /// # Errors
-/// If a file cannot be read or has more than [`MAX_TEXT`] bytes of text, the text is no module, or the constants are not those that it means.
+/// If a file cannot be read or has more than [`MAX_TEXT`] bytes of text, the text is not a module, or the
+/// constants do not match it.
 pub fn load(path: &Path) -> Result<Model, Error> {
     let (text, file) = read(path)?;
     let text_error = |errors| Error::Text { path: path.to_owned(), errors };
@@ -81,7 +82,7 @@ impl DataResolver for Tensors {
     }
 }
 
-/// True if [`save`] will write a file of large constants, even if what nobody reads is removed until then.
+/// True if [`save`] will write a file of large constants, even after unused constants are removed.
 pub fn needs_data_file(module: &Module) -> bool {
     module.graph(module.main()).constants().iter().any(|&v| {
         let data = module.constant(v).and_then(Payload::dense);
@@ -96,8 +97,8 @@ pub fn needs_data_file(module: &Module) -> bool {
 /// Writes a model in text form, its large constants to `<path>.safetensors`.
 ///
 /// # Errors
-/// If a file exists and `force` is not set, is what the model was read from (a text and its data included), has tensors
-/// that the text which is replaced does not refer to, or cannot be written.
+/// If a file exists and `force` is not set, the model was read from it (a text and its data included), it has
+/// tensors that the replaced text does not refer to, or it cannot be written.
 pub fn save(model: &Model, path: &Path, force: bool) -> Result<TextReport, Error> {
     let mut batch = Batch::new();
     let report = stage(model, path, force, &mut batch)?;
@@ -167,7 +168,7 @@ pub fn check_data(path: &Path, data: &Path, force: bool, read: &[Arc<SourceBytes
     Err(ExportError::from(TargetError::NotItsData { path: shown(data), text: shown(path) }).into())
 }
 
-/// True if a safetensors file is one that ampc wrote, with no tensor but those that a text or JSON refers to by name,
+/// True if ampc wrote the safetensors file and every tensor in it is referred to by a text or JSON, by name,
 /// type and dims. No bytes of tensors are read.
 fn is_data_of(path: &Path, data: &Path) -> bool {
     let (Ok(Some((tensors, _))), true) = (Tensors::open(data), path.is_file()) else { return false };

@@ -1,8 +1,8 @@
 //! From a forward model to a training step.
 //!
-//! [`train_step`] adds a loss, decides precisions as a rewrite does, differentiates, and adds the update of the weights: a
-//! model whose inputs are data and state, and whose outputs are the loss and the next state. The passes are those of
-//! [`ampc_passes::step`].
+//! [`train_step`] adds a loss, decides precisions as a rewrite does, differentiates, and adds the update of the
+//! weights: a model whose inputs are data and state, and whose outputs are the loss and the next state. The
+//! passes are in [`ampc_passes::step`].
 
 use crate::batch::Batch;
 use crate::error::Error;
@@ -40,7 +40,7 @@ pub struct TrainOptions {
     pub loss: LossSpec,
     /// The input of targets: one that the model has, or a new one.
     pub target: String,
-    /// True if the loss is computed in fp32 whatever the policy says.
+    /// True if the loss is computed in fp32 under every policy.
     pub keeps_loss_fp32: bool,
     /// The optimizer.
     pub optimizer: Optimizer,
@@ -50,9 +50,9 @@ pub struct TrainOptions {
     pub clip_norm: Option<f64>,
     /// Decays of parameters, by name or glob.
     pub decay: Vec<(String, f64)>,
-    /// Names or globs of constants that are parameters whatever they look like.
+    /// Names or globs of constants that are parameters in any case.
     pub train: Vec<String>,
-    /// Names or globs of constants that are none.
+    /// Names or globs of constants that are not parameters.
     pub freeze: Vec<String>,
     /// True if parameters that the loss does not depend on are left out, instead of being an error.
     pub freezes_unreached: bool,
@@ -123,8 +123,8 @@ pub fn train_step(mut model: Model, options: &TrainOptions) -> Result<TrainStep,
 /// A state by the names of the inputs of a step.
 pub type State = Vec<(String, Arc<TensorData>)>;
 
-/// [`train_step`], watched, on a model that stays with the caller, who can look at it after an error. Returns the state
-/// that the step begins with, and warnings.
+/// [`train_step`] with an observer, on a model that stays with the caller, who can inspect it after an error.
+/// Returns the state that the step begins with, and warnings.
 ///
 /// # Errors
 /// As [`train_step`].
@@ -213,8 +213,9 @@ pub fn pipeline_of_step(module: &Module, options: &TrainOptions) -> Result<Pipel
     Ok(Pipeline::new(passes)?)
 }
 
-/// The forward model that a step was made of, with the weights and running statistics of a state, of which the step's
-/// other tensors may be absent. It computes as the forward part of the step did, with what trains in inference mode.
+/// The forward model that a step was made of, with the weights and running statistics of a state, whose other
+/// tensors may be absent. It computes as the forward part of the step did, with nodes that train in inference
+/// mode.
 ///
 /// # Errors
 /// If the model is no step, or the state lacks a weight or has one of another type.
@@ -281,8 +282,8 @@ fn trained(module: &Module) -> Result<Vec<Value>, Error> {
     Ok(inputs.filter(|&input| wanted.contains(ampc_ir::verify::name_of(module, input).as_str())).collect())
 }
 
-/// Reads the weights and running statistics of a step from a safetensors file, where they have the names of its inputs.
-/// Tensors are ranges of the file; those of a checkpoint are read once, for its hash.
+/// Reads the weights and running statistics of a step from a safetensors file, where they have the names of its
+/// inputs. Tensors are ranges of the file; the tensors of a checkpoint are read once, for its hash.
 ///
 /// # Errors
 /// If the model is no step, the file cannot be read or is a checkpoint that was damaged or edited, or it lacks a weight or has one of another type: all that are wrong.

@@ -315,7 +315,7 @@ impl<'m> Canvas<'m> {
         Canvas { module, printed, shown }
     }
 
-    /// Marks a node, and what makes its operands.
+    /// Marks a node, and the producers of its operands.
     fn mark(&self, mut problem: Problem, node: Node, label: &str) -> Problem {
         let Some(range) = self.drawable(node) else { return problem };
         problem = problem.with_label(&self.shown, range, label);

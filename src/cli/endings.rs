@@ -6,7 +6,7 @@ use ampc::ErrorKind;
 use ampc::files::is_stream;
 use std::path::Path;
 
-/// The ending of a name in lower case; empty if there is none.
+/// The ending of a name in lower case; empty without an ending.
 fn ending_of(path: &Path) -> String {
     path.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase()
 }
@@ -67,7 +67,7 @@ fn names_a_stream(path: &Path) -> bool {
     ["/dev", "/proc"].iter().any(|folder| path.starts_with(folder))
 }
 
-/// How to get what a name with an ending of another program asks for, or something near it.
+/// Advice for a name with an ending of another program: the command for that form, or a similar one.
 fn instead(path: &Path) -> String {
     let with = |ending: &str| path.with_extension(ending).display().to_string();
     match ending_of(path).as_str() {

@@ -1,4 +1,4 @@
-//! `--explain NODE`: what was decided about a node, and why.
+//! `--explain NODE`: the decision about a node, and its reason.
 
 use super::diagnose;
 use super::diagnose::type_text;
@@ -371,7 +371,7 @@ impl Cx<'_> {
         words
     }
 
-    /// A value's name; a capture is called as what it stands for.
+    /// A value's name; a capture has the name of the captured value.
     fn name(&self, value: Value) -> String {
         name_of(self.module, value)
     }

@@ -1,4 +1,4 @@
-//! `ampc inspect`: what is in a model.
+//! `ampc inspect`: the content of a model.
 
 use super::args::InspectArgs;
 use super::diagnose::{self, type_text};

@@ -1,9 +1,9 @@
 //! The last resort: how the program ends when an allocation fails in code that has no way to return an error.
 //!
-//! Memory whose size a file or an option determines is reserved fallibly (`try_reserve`), and a failure is an error like
-//! others. Small allocations are not: names, nodes, lists of either, what crates allocate. When one of those fails, the
-//! standard library aborts (SIGABRT) and leaves temporary files on the disk. So the global allocator records failed
-//! allocations per thread:
+//! Memory whose size a file or an option determines is reserved fallibly (`try_reserve`), and a failure is an
+//! error like others. Small allocations are not checked: names, nodes, lists of them, and allocations in
+//! crates. When one of those fails, the standard library aborts (SIGABRT) and leaves temporary files on the
+//! disk. So the global allocator records failed allocations per thread:
 //!
 //! - After a small one ([`SMALL`]) the program ends at once: the few that are fallible would only fail a little later.
 //! - A larger one may have been fallible. Only if the same thread aborts afterwards does the handler of SIGABRT end the

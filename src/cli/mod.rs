@@ -1,4 +1,4 @@
-//! The commands. Each file is one; the others are what they share.
+//! The commands. Each command is a file; the other files are shared.
 
 mod args;
 mod check;
@@ -108,7 +108,7 @@ pub(crate) fn main() -> ExitCode {
     }
 }
 
-/// Does what the arguments say in a thread of its own, with the largest stack that the system gives.
+/// Runs the command in a thread of its own, with the largest stack that the system gives.
 fn spawn(cli: &Arc<Cli>, ui: Ui) -> std::io::Result<JoinHandle<Result<(), Failure>>> {
     let start = |stack: usize| {
         let cli = cli.clone();

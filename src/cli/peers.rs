@@ -1,8 +1,9 @@
 //! Spellings of other tools: onnxconverter-common and ONNX Runtime's float16 (`keep_io_types`, `op_block_list`,
-//! `node_block_list`), NVIDIA AutoCast (`nodes_to_…`, `op_types_to_…`). Lists are theirs, split at spaces and commas,
-//! and so is what a name means.
+//! `node_block_list`), NVIDIA AutoCast (`nodes_to_…`, `op_types_to_…`). Lists have their syntax, split at
+//! spaces and commas, and names have their meaning.
 //!
-//! Flags and commands that mean nothing here have an answer in a table: what to use instead, or why nothing is needed.
+//! Flags and commands without a meaning in ampc have an answer in a table: the alternative, or the reason why
+//! none is needed.
 
 use super::args::Cli;
 use super::problem::Failure;
@@ -120,14 +121,14 @@ impl PeerArgs {
     }
 }
 
-/// The names that begin with what an expression matches.
+/// The pattern of names that begin with a match of an expression.
 fn beginning(expression: &str) -> Result<Pattern, PolicyError> {
     // By itself first, lest a bracket too many closes the group.
     Pattern::new(&format!("re:{expression}"))?;
     Pattern::new(&format!("re:(?:{expression}).*"))
 }
 
-/// The operators called so: by these tools' lists in whatever domain, unless one is named.
+/// The operators with this name: in every domain, like the lists of these tools, unless the name has a domain.
 fn called(name: &str) -> Vec<String> {
     let all = op::all().iter().filter(|schema| schema.name == name);
     let mut keys: Vec<String> = all.map(|schema| op_key(schema.domain, schema.name)).collect();

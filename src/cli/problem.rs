@@ -1,4 +1,4 @@
-//! Diagnostics: what is wrong, where, and what to do, drawn over the text in question where there is one.
+//! Diagnostics: the problem, its place, and the remedy, drawn over the text in question if there is one.
 
 use super::shown;
 use super::ui::{Stream, Ui};

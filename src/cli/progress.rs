@@ -1,4 +1,4 @@
-//! A line on standard error that says what takes so long.
+//! A line on standard error about the current stage of a long command.
 
 use super::ui::{Stream, Ui};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};

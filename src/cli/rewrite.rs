@@ -1,4 +1,4 @@
-//! `ampc rewrite`: lower a model, say what was done.
+//! `ampc rewrite`: lowers a model and prints a summary.
 
 use super::args::{EmitArg, RewriteArgs};
 use super::emit::{self, Emit, Target, Written};
@@ -98,7 +98,7 @@ pub(crate) fn run(args: &RewriteArgs, threads: Option<u32>, ui: Ui) -> Result<()
     Ok(())
 }
 
-/// That what only a verification reads is not given without one.
+/// Checks that arguments of a verification are not given without `--verify`.
 fn check_data(args: &RewriteArgs) -> Result<(), Failure> {
     if (args.data.is_given() || args.limits.is_given()) && !args.verify.verify {
         let message = "`--inputs`, `--random`, `--dim`, `--max-iterations` and `--time-limit` are for `--verify`, \
@@ -132,8 +132,8 @@ fn report_file<'a>(args: &'a RewriteArgs, emit: &Emit) -> Result<Option<&'a Path
     Ok(args.report.as_deref().filter(|_| !to_stdout))
 }
 
-/// The fp32 model that rounds like this one. Its warnings are added to those of the rewrite, which has warned of
-/// declared types before.
+/// The fp32 model that rounds like this one. Its warnings are added to those of the rewrite, which has already
+/// warned about declared types.
 fn emulated(model: Model, report: &mut Report) -> Result<Model, Failure> {
     let (model, told) = ampc::emulate(model).map_err(|e| diagnose::failure(&e, None))?;
     let paths = Paths::of(&model.module);
@@ -217,7 +217,7 @@ impl HandOut<'_> {
     }
 }
 
-/// A failure to raise a model that has to be raised although nobody asked for it, with what to do.
+/// The failure to raise a model that has to be raised without a request, with advice.
 fn not_raised(failure: Failure) -> Failure {
     match failure.problems.first() {
         Some(problem) if problem.code == "ampc::pass::no_form" => failure.with_help(

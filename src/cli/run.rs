@@ -92,7 +92,7 @@ pub(crate) fn device(name: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A line per output: what it is, and what its elements are like.
+/// A line per output: its type, and statistics of its elements.
 fn table(names: &[String], outputs: &[Data]) -> String {
     let mut table = Table::new(0, &[false, false, true, true, true, true, true]);
     table.row(["output", "type", "min", "max", "mean", "NaN", "inf"]);

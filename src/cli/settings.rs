@@ -76,7 +76,7 @@ pub(crate) fn read_target(name: &str) -> Result<Profile, Failure> {
     read.map_err(|e| diagnose::profile(&e, Some((path, &text))))
 }
 
-/// A file that cannot be read, or whose text is none.
+/// A file that cannot be read, or whose text is invalid.
 fn unread(what: &str, name: &str, error: &std::io::Error) -> Failure {
     let utf8 = error.get_ref().and_then(|inner| inner.downcast_ref::<std::str::Utf8Error>());
     match utf8 {
@@ -200,9 +200,9 @@ fn repeat(mut report: Recorded, policy: Policy, args: &PrecisionArgs) -> Result<
 /// The preset to compare others with: it leaves less in fp32 and is nearly as careful as the default.
 const LESS_CAREFUL: &str = "perf";
 
-/// The policy to compare with: [`LESS_CAREFUL`] with what the command line puts on top. `None` if the policy of the run is
-/// that one, or is a file or report, which say more than a preset could, and with `--opset auto`, where the opset follows
-/// from the policy.
+/// The policy to compare with: [`LESS_CAREFUL`] with the additions of the command line. `None` if the policy of
+/// the run is that one, or is a file or report, which say more than a preset could, and with `--opset auto`,
+/// where the opset follows from the policy.
 fn alternative(args: &PrecisionArgs, to: DType, opset: Opset) -> Result<Option<Policy>, Failure> {
     let is_preset = PRESETS.iter().any(|preset| preset.name == args.policy);
     if !is_preset || args.policy == LESS_CAREFUL || opset == Opset::Auto {
@@ -213,7 +213,7 @@ fn alternative(args: &PrecisionArgs, to: DType, opset: Opset) -> Result<Option<P
     Ok(Some(policy))
 }
 
-/// How it is chosen what is low: `chosen`, with what the arguments say of it.
+/// The way to choose low variables: `chosen`, with the settings of the arguments.
 fn by(args: &PrecisionArgs, chosen: By) -> Result<By, Failure> {
     if args.objective.is_none() && args.target.is_none() {
         return Ok(chosen);

@@ -41,8 +41,8 @@ pub(crate) fn message(text: &str) -> String {
     }
 }
 
-/// Cuts what stands between backquotes. A name may have some itself: one opens where a word may begin, and closes where
-/// one may end.
+/// Cuts text between backquotes. A name may have some itself: one opens where a word may begin, and closes
+/// where one may end.
 fn names(text: &str) -> String {
     let (mut shown, mut rest) = (String::with_capacity(text.len()), text);
     while let Some(start) = backquote(rest, opens) {
@@ -79,7 +79,7 @@ fn closes(_: Option<char>, after: Option<char>) -> bool {
     after.is_none_or(|c| !c.is_alphanumeric() && c != '`')
 }
 
-/// Cuts lists between brackets, then those that are left.
+/// Cuts lists between brackets, then the remaining lists.
 fn lists(text: &str) -> String {
     let mut shown = String::new();
     let mut rest = text;

@@ -262,7 +262,7 @@ pub(crate) fn spared(written: &Written) -> impl Iterator<Item = String> {
     written.spared.iter().map(ToString::to_string)
 }
 
-/// How much of what should be low is, and by which rules the rest is not.
+/// The share of operators of class allow that are low, and the reasons for the others.
 fn allow(report: &Report) -> String {
     let summary = &report.summary;
     if summary.allow == 0 {

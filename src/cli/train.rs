@@ -240,7 +240,7 @@ impl<'a> Session<'a> {
         })
     }
 
-    /// Trains to the end, or until a signal or an error. The state is saved whatever happens.
+    /// Trains to the end, or until a signal or an error. The state is saved in any case.
     fn train(mut self) -> Result<(), Failure> {
         interrupt::defer_first_signal();
         let ended = self.steps();
@@ -328,7 +328,7 @@ impl<'a> Session<'a> {
             || self.log.as_ref().is_some_and(|log| log.has_evaluation(step))
     }
 
-    /// Takes a step, and does what is due after it; false if there is none to take.
+    /// Takes a step, and does the work due after it; false if there is no further step.
     fn step(&mut self) -> Result<bool, Failure> {
         let due = |every: Option<u64>, step: u64| every.is_some_and(|every| step.is_multiple_of(every));
         let next = self.training.position().step.saturating_add(1);
@@ -411,7 +411,7 @@ impl<'a> Session<'a> {
         self.show(&line)
     }
 
-    /// Writes lines to standard output, as long as somebody reads them: training goes on without.
+    /// Writes lines to standard output, as long as it has a reader: training continues without.
     fn show(&mut self, lines: &str) -> Result<(), Failure> {
         if self.ui.quiet || !self.is_read {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Where words go: standard output for what was asked for, standard error for everything else.
+//! Streams of output: standard output for requested results, standard error for everything else.
 
 use super::args::{Global, When};
 use super::problem::Failure;

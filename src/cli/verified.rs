@@ -82,7 +82,7 @@ impl Source {
 pub(crate) enum Verdict {
     /// The outputs agree, or low products alone make them differ as much: a word about it.
     Passed { said: String, excused: Vec<Excused> },
-    /// An output is too far off: where that is seen first, and what pins do about it.
+    /// An output is too far off: the first value beyond the tolerance, and pins that help.
     Beyond { message: String, pins: Result<PinSearch, Error> },
 }
 

@@ -1,4 +1,4 @@
-//! `ampc verify`: what a model computes against what it should.
+//! `ampc verify`: compares the outputs of a model with the expected outputs.
 
 use super::args::VerifyArgs;
 use super::data;
@@ -98,8 +98,8 @@ fn json(report: &VerifyReport) -> String {
 /// Nodes shown by what they add.
 const WORST: usize = 5;
 
-/// The verdict on each output, the first value that is beyond the tolerance, and the nodes that add most; if there
-/// are to be few words, what fails.
+/// The verdict on each output, the first value beyond the tolerance, and the nodes that add most; with `-q`,
+/// only failures.
 fn text(found: &Verification, ui: Ui) -> String {
     let mut text = String::new();
     for output in found.outputs.iter().filter(|output| !ui.quiet || !output.agreement.passed()) {

@@ -1,8 +1,8 @@
 //! Which row of a batch an error of a node is about.
 //!
-//! A kernel that refuses an element, such as a label that is no class, says what it found. Where the operand with that
-//! element has all elements of an input of the batch, in their order, the error is about the first row of that input that
-//! has the element.
+//! A kernel that refuses an element, such as an invalid label, names the element that it found. Where the
+//! operand with that element has all elements of an input of the batch, in their order, the error is about the
+//! first row of that input that has the element.
 //!
 //! ```text
 //! %t = Reshape(%target, [-1])                  %target : i64[N, 2] = [[0, 3], [1, 9]]
@@ -43,7 +43,7 @@ impl BatchRow {
     }
 }
 
-/// The operand of a node that holds labels or indices, each of which may be refused.
+/// The operand of a node that holds labels or indices that may be refused.
 fn index_of(module: &Module, node: Node) -> Option<Value> {
     let data = module.node(node);
     match data.schema()?.kind {

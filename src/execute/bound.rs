@@ -5,10 +5,10 @@
 //! noise(v)  =  u · max|v|  +  s  +  propagated(v)
 //! ```
 //!
-//! with `u` the unit roundoff of the element type of `v` and `s` its least spacing (2^-24 and 1.4e-45 for fp32): one
-//! rounding of `v` itself. *Propagated* is the noise of its operands: their sum for Add, Sub and Sum, the largest for
-//! what moves every element (Reshape, Transpose, Concat, Cast …), and 0 for everything else. Inputs and constants are
-//! what they are and have none.
+//! with `u` the unit roundoff of the element type of `v` and `s` its least spacing (2^-24 and 1.4e-45 for
+//! fp32): one rounding of `v` itself. *Propagated* is the noise of its operands: their sum for Add, Sub and
+//! Sum, the largest for operators that move every element (Reshape, Transpose, Concat, Cast …), and 0 for all
+//! other operators. Inputs and constants have no noise.
 //!
 //! Beside a share of the largest element noise is next to nothing, but where a sum cancels. For example, in fp32:
 //!
@@ -18,8 +18,8 @@
 //! %d = Sub(%a, %b)        at most 1e-5: noise 1.2e-5, all of it propagated
 //! ```
 //!
-//! so nothing can be asked of `%d`. Errors that go through products, functions or choices are left out, so that noise is
-//! at most what fp32 makes of a value, and never a number that dwarfs a small output.
+//! so nothing can be asked of `%d`. Errors that go through products, functions or choices are left out, so that
+//! noise is at most the fp32 rounding error of a value, and never a number that dwarfs a small output.
 
 use crate::execute::scope::is_nested;
 use ampc_ir::module::Op;
@@ -63,7 +63,7 @@ pub(super) fn propagated(module: &Module, node: Node, noise_of: impl Fn(Value) -
     }
 }
 
-/// The error of one rounding to an element type: its share of the largest element, and what there is beside that.
+/// The error of one rounding to an element type: a share of the largest element, and an absolute part.
 fn rounding(dtype: DType) -> (f64, f64) {
     Format::of(dtype).map_or((0.0, 0.0), |format| (format.unit_roundoff(), format.least_spacing()))
 }

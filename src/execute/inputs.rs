@@ -36,9 +36,9 @@ pub struct Inputs {
     pub values: Vec<Option<Data>>,
     /// Sizes of dims without a number, if the values are random.
     pub dims: Vec<BoundDim>,
-    /// Inputs of which the model does not say how many dims they have, if the values are random: they got none.
+    /// Inputs of unknown rank, if the values are random: they got no axes.
     pub scalars: Vec<String>,
-    /// The files that were read: what writes results writes to none of them.
+    /// The files that were read; no writer of results replaces them.
     pub files: Vec<Arc<SourceBytes>>,
     /// How far random values reach; empty if they are read.
     pub about: String,
@@ -58,7 +58,7 @@ pub struct BoundDim {
 /// Problem with the values for one input, or with a stored output.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct InputProblem {
-    /// A stable name of what is wrong: `missing`, `unknown`, `twice`, `type`, `dims`, `size`, `samples`, `nan`,
+    /// A stable name of the problem: `missing`, `unknown`, `twice`, `type`, `dims`, `size`, `samples`, `nan`,
     /// `unreadable`.
     pub code: &'static str,
     /// `input`, `output` or `state`.
@@ -78,10 +78,10 @@ impl fmt::Display for InputProblem {
 }
 
 impl Inputs {
-    /// Reads values from an `.npz` or `.safetensors` file, where they have the names of inputs, or from a folder of
-    /// `input_0.pb`, `input_1.pb` …: a value belongs to the input that it has the name of, one without such a name to
-    /// the input of its number, counted over those without a default. A value that takes more than `most` bytes is an
-    /// error; what is no input is not read.
+    /// Reads values from an `.npz` or `.safetensors` file, where they have the names of inputs, or from a
+    /// folder of `input_0.pb`, `input_1.pb` …: a value belongs to the input that it has the name of, one
+    /// without such a name to the input of its number, counted over those without a default. A value that takes
+    /// more than `most` bytes is an error; entries that are not inputs are not read.
     ///
     /// # Errors
     /// If the data cannot be read, or does not fit the inputs of the model: all inputs that it does not fit.
@@ -190,8 +190,9 @@ impl Inputs {
         named.finish(files)
     }
 
-    /// Random values, the same for the same seed: floats in [−1, 1), integers that make sense where they go, masks that
-    /// are masks, as the documentation of the command line says. Dims without a number are those of `dims`, or 1.
+    /// Random values, the same for the same seed: floats in [−1, 1), integers that make sense where they go,
+    /// masks that are masks, as the documentation of the command line says. Dims without a number are taken
+    /// from `dims`, or are 1.
     ///
     /// # Errors
     /// If no input has one of the dims, the dims do not fit the graph, or an input has more than `most` bytes.
@@ -200,8 +201,8 @@ impl Inputs {
         specs.draw(module, Draw::first(seed))
     }
 
-    /// Random values as [`random`](Self::random) makes them, then of other magnitudes: what two models are compared on.
-    /// Only the first if all inputs are of a kind that has no magnitude, such as indices.
+    /// Random values as [`random`](Self::random) makes them, then of other magnitudes: the draws on which two
+    /// models are compared. Only the first if all inputs are of a kind that has no magnitude, such as indices.
     ///
     /// # Errors
     /// Errors as for [`random`](Self::random).
@@ -297,7 +298,7 @@ impl InputSpecs {
     }
 }
 
-/// True if a value of the type has tensors of which it is not known how many dims they have.
+/// True if a value of the type has tensors of unknown rank.
 fn is_of_any_rank(ty: &Type) -> bool {
     match ty {
         Type::Tensor(tensor) => tensor.shape.dims().is_none(),
@@ -360,7 +361,7 @@ impl<'m> Named<'m> {
         }
     }
 
-    /// How an array of a type that NumPy lacks is given, if that is what cannot be read for an input.
+    /// Advice on giving an array of a type that NumPy lacks, if that is the reason why an input cannot be read.
     fn help_of_descr(&self, slot: usize, error: &npz::NpzError) -> Option<String> {
         let npz::NpzError::Array { source: NpyError::Descr { descr }, .. } = error else { return None };
         let dtype = self.types[slot].element_dtype().filter(|_| descr.contains('V'))?;

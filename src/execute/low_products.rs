@@ -1,10 +1,11 @@
 //! Errors that no rewrite can avoid: errors that low products alone cause.
 //!
-//! A rewrite is held to bounds that networks of ordinary size keep. On larger inputs, and with weights that amplify
-//! errors, a rewrite whose every choice is right may be beyond them: low products are what was asked for, and already
-//! their rounding is. So where a draw of inputs shows an output beyond its bound, a third model is run on it, in which
-//! products of matrices are low as in the rewrite and all else is fp32. The draw is *excused* if no output is off by more
-//! than 3 times what it is off there. For example, with a bound of 7.8e-3:
+//! A rewrite is held to bounds that networks of ordinary size keep. On larger inputs, and with weights that
+//! amplify errors, a rewrite whose every choice is right may be beyond them: the user requested low products,
+//! and their rounding alone is beyond the bounds. So where a draw of inputs shows an output beyond its bound, a
+//! third model is run on it, in which products of matrices are low as in the rewrite and all else is fp32. The
+//! draw is *excused* if every output is off by at most 3 times its error there. For example, with a bound of
+//! 7.8e-3:
 //!
 //! ```text
 //!                rewrite    low products alone
@@ -64,7 +65,8 @@ pub struct Judgement {
     pub passed: bool,
 }
 
-/// Compares a rewrite by `options` with its source, as [`verify_draws`] does, and excuses what low products alone make.
+/// Compares a rewrite by `options` with its source, as [`verify_draws`] does, and excuses errors that low
+/// products alone cause.
 ///
 /// # Errors
 /// Errors of [`verify_draws`], and of a source that cannot be rewritten.

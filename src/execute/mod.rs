@@ -1,5 +1,5 @@
-//! Running models: values for their inputs, the runtime behind them, what comes out, and how far two models are
-//! apart.
+//! Running models: values for their inputs, the runtime behind them, their outputs, and the distance of two
+//! models.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -22,11 +22,11 @@ pub struct Statistics {
     pub nan: u64,
     /// The number of infinite elements.
     pub inf: u64,
-    /// The smallest that is no NaN; NaN if there is none.
+    /// The smallest element that is not NaN; NaN without such elements.
     pub min: f64,
-    /// The largest that is no NaN; NaN if there is none.
+    /// The largest element that is not NaN; NaN without such elements.
     pub max: f64,
-    /// The mean of the finite ones; NaN if there is none.
+    /// The mean of the finite elements; NaN without finite elements.
     pub mean: f64,
 }
 
@@ -78,7 +78,7 @@ impl OutputForm {
     /// The form by the name: `.npz`, `.safetensors`, or a name that ends in `/`, of a folder.
     ///
     /// # Errors
-    /// If it is none of them, or a folder without the slash.
+    /// If the ending is another one, or a folder lacks the slash.
     pub fn of(path: &Path) -> Result<OutputForm, Error> {
         let ending = path.extension().and_then(|e| e.to_str()).unwrap_or_default().to_ascii_lowercase();
         let is_folder =

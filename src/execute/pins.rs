@@ -1,12 +1,12 @@
 //! Which nodes of a rewritten model have to stay fp32 for its outputs to be near enough: found by trying.
 //!
-//! Low nodes, those that only move values too (constants that they move are stored low), are ranked by what
-//! they add to the error. The candidates that add most are pinned, twice as many in each round, until the
-//! outputs are near enough or no candidate is low; nodes with bodies and calls come last. After each round
-//! those that are low then are ranked, by what they add then: low regions end at pinned nodes, so that others
-//! become low that were fp32 before. At the end halves, quarters and so on of the pins are left out as long as
-//! the outputs stay near enough, as in delta debugging (Zeller and Hildebrandt 2002). The rewrites of both
-//! parts are bounded.
+//! Low nodes, including nodes that only move values (constants that they move are stored low), are ranked by
+//! the error that they add. The candidates that add most are pinned, twice as many in each round, until the
+//! outputs are near enough or no candidate is low; nodes with bodies and calls come last. After each round the
+//! nodes that are low then are ranked by the errors that they add then: low regions end at pinned nodes, so
+//! that other nodes become low that were fp32 before. At the end halves, quarters and so on of the pins are
+//! left out as long as the outputs stay near enough, as in delta debugging (Zeller and Hildebrandt 2002). The
+//! rewrites of both parts are bounded.
 
 use super::verify::{Compared, Verification, VerifyOptions, verify_draws};
 use super::{Inputs, scope};
@@ -46,8 +46,8 @@ pub struct PinSearch {
     pub has_low_source: bool,
 }
 
-/// Looks for nodes that have to stay fp32. `found` is what [`verify_draws`] says of `source` and its rewrite by
-/// `options` on these draws of inputs.
+/// Looks for nodes that have to stay fp32. `found` is the result of [`verify_draws`] for `source` and its
+/// rewrite by `options` on these draws of inputs.
 ///
 /// # Errors
 /// If a model cannot be rewritten or run.
@@ -104,7 +104,7 @@ struct Candidate {
     adds: f64,
 }
 
-/// The nodes that can be pinned, what adds most first.
+/// The nodes that can be pinned, in descending order of the error that they add.
 fn ranked(source: &Module, paths: &Paths, rewritten: &Module, found: &Verification) -> Vec<Candidate> {
     let result = Paths::of(rewritten);
     let places: FxHashMap<Node, usize> = paths.nodes().iter().copied().zip(0..).collect();

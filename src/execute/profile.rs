@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 /// The times of nodes over one or more runs.
 ///
-/// A node's time is from the end of the node before it to its own end, so that what the executor does between
+/// A node's time is from the end of the node before it to its own end, so that the time of the executor between
 /// two nodes counts too. The time of a node with bodies excludes the time of the nodes in its bodies.
 #[derive(Debug)]
 pub struct NodeTimes {

@@ -1,7 +1,7 @@
 //! Random values for inputs: the same for the same seed, on every machine.
 //!
-//! A *draw* is values for all inputs. The first one is what a model runs on; models are compared on several, since what
-//! overflows, cancels or vanishes in 16 bits does so at some magnitudes only ([`Draw`]).
+//! A *draw* is values for all inputs. A model runs on the first draw; models are compared on several, because
+//! overflow, cancellation and underflow in 16 bits depend on the magnitude ([`Draw`]).
 //!
 //! Element `i` of input `k` (counted from 0 in the order of the model) of draw `d` (from 0) is made of word `i mod 4` of
 //! Philox4x32-10 ([`ampc_ir::random`]) with the seed as key and the counter `(i div 4, k, 1 + d)`: two words of 32 bits
@@ -98,7 +98,7 @@ impl Draw {
         }
     }
 
-    /// The least integer of which nothing is known, and how many there are.
+    /// The least integer for inputs of unknown use, and the number of integers.
     fn integers(self) -> (u64, u64) {
         if self.number == 1 { (0, 255) } else { Role::Any.range() }
     }
@@ -237,7 +237,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Integers for as long as somebody asks for one, none of them larger than `most`.
+    /// An endless iterator of integers, none of them larger than `most`.
     fn integers<'a>(
         &'a mut self,
         role: Role,

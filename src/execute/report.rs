@@ -5,7 +5,7 @@ use ampc_runtime::Tolerance;
 use ampc_runtime::compare::Scalar;
 use serde::{Serialize, Serializer};
 
-/// The schema of what [`VerifyReport`] writes.
+/// The schema of [`VerifyReport`].
 pub const SCHEMA: &str = "ampc-verify/1";
 
 /// A comparison, to be written as JSON. Numbers that are not finite are written as the strings `inf`, `-inf` and
@@ -125,22 +125,22 @@ pub struct ValueReport {
     pub max_want: f64,
     /// True if 0 is wanted for all elements.
     pub all_zero: bool,
-    /// The bound that held: what each element may be off, less its own share (`rel`); `None` where elements have to be
-    /// equal whatever the tolerance.
+    /// The bound on the error of each element, less its own share (`rel`); `None` where elements have to be
+    /// equal under every tolerance.
     #[serde(serialize_with = "optional")]
     pub bound: Option<f64>,
     /// Error of the value that rounding alone causes.
     #[serde(serialize_with = "number")]
     pub noise: f64,
-    /// Elements of which exactly one is NaN.
+    /// Elements that are NaN on exactly one side.
     pub nan_disagreements: u64,
-    /// Elements of which one is infinite and the other is not the same.
+    /// Elements that are infinite on one side and not the same on the other.
     pub inf_disagreements: u64,
     /// Elements that are NaN in both.
     pub nan_in_both: u64,
     /// Elements that are finite in both.
     pub finite: u64,
-    /// The error of max less the largest of what the node reads.
+    /// The error of max less the largest error of the node's operands.
     #[serde(serialize_with = "optional")]
     pub adds: Option<f64>,
     /// The first element beyond the tolerance.

@@ -1,9 +1,9 @@
 //! Comparison of the outputs of a model with stored outputs.
 //!
-//! By default an element may be off by `1e-3 · |want| + abs`, as ONNX's backend tests have it, with `abs` 1e-7 where
-//! outputs are as large as theirs. It never dwarfs what is stored: it is at most 1e-3 of the largest element and what
-//! the fp32 noise that is propagated to the output ([`bound`](super::bound)), so that an output whose elements are all
-//! near 1e-14 is compared, and one that is stored as zeros is zeros.
+//! By default an element may be off by `1e-3 · |want| + abs`, as ONNX's backend tests have it, with `abs` 1e-7
+//! where outputs are as large as theirs. It never dwarfs the stored output: it is at most 1e-3 of the largest
+//! element and of the fp32 noise that is propagated to the output ([`bound`](super::bound)), so that an output
+//! whose elements are all near 1e-14 is compared, and stored zeros must be zeros.
 
 use super::agree::{Agreement, agree_in_type};
 use super::bound::{self, Meter};
@@ -42,7 +42,7 @@ impl StoredTolerance {
     }
 }
 
-/// Runs a model on stored inputs, and compares its outputs, in order, with those that are stored.
+/// Runs a model on stored inputs, and compares its outputs, in order, with the stored outputs.
 ///
 /// # Errors
 /// If a node cannot be computed, inputs do not fit or a limit is reached: with the node's path.

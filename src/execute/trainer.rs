@@ -193,16 +193,16 @@ impl Trainer {
     /// Runs one batch, and moves the state on.
     ///
     /// # Errors
-    /// If an input is missing or nobody knows it, does not fit the step, or a node cannot be computed. The state is then what
-    /// it was. Only where weights were updated before the error was found ([`Cpu::time_limit`], [`Cpu::stop`], no memory) is
-    /// it [torn](Self::has_torn_state).
+    /// If an input is missing or unknown, does not fit the step, or a node cannot be computed. The state is
+    /// unchanged then. Only where weights were updated before the error was found ([`Cpu::time_limit`],
+    /// [`Cpu::stop`], no memory) is it [torn](Self::has_torn_state).
     pub fn step(&mut self, batch: &[(&str, &HostTensor)]) -> Result<StepResult, Error> {
         self.step_with(batch, |_, _| {})
     }
 
-    /// As [`step`](Self::step); `visit` looks at each output, by its name, where it is. From the second batch of the same
-    /// dims on, no tensor is allocated, and nothing else but what the crate `gemm` takes for a product and a block of the
-    /// thread queue with every 63rd step.
+    /// As [`step`](Self::step); `visit` looks at each output, by its name, where it is. From the second batch
+    /// of the same dims on, no tensor is allocated, and nothing else except scratch memory of the crate `gemm`
+    /// and a block of the thread queue with every 63rd step.
     ///
     /// # Errors
     /// As [`step`](Self::step).
@@ -285,7 +285,7 @@ impl Trainer {
         }
     }
 
-    /// True if the state is torn: a step that failed had updated some of it, the rest is what it was. No step begins then
+    /// True if the state is torn: a failed step had updated some of it and not the rest. No step begins then
     /// until [`set_state`](Self::set_state) has set it.
     pub fn has_torn_state(&self) -> bool {
         self.executable.has_torn_states()
@@ -335,8 +335,8 @@ impl Trainer {
     /// Takes another state for the next step. Tensors that are no state of the step are refused.
     ///
     /// # Errors
-    /// If tensors are missing, unknown or of another type: all of them; else the first that has a NaN or cannot be read. The
-    /// state is then what it was.
+    /// If tensors are missing, unknown or of another type: all of them; else the first that has a NaN or cannot
+    /// be read. The state is unchanged then.
     pub fn set_state(&mut self, state: &State) -> Result<(), Error> {
         let module = self.executable.module();
         let types = super::input_types(module);

@@ -17,11 +17,11 @@ pub fn data_path(path: &Path) -> PathBuf {
     text_files::data_path(path)
 }
 
-/// Reads a graph as JSON, its large constants as ranges of the safetensors file. Without that file they have type and
-/// hash, and fail when somebody asks for their bytes.
+/// Reads a graph as JSON, its large constants as ranges of the safetensors file. Without that file they have
+/// type and hash, and reading their bytes fails.
 ///
 /// # Errors
-/// If a file cannot be read, the text is no graph, or the constants are not those that it means.
+/// If a file cannot be read, the text is not a graph, or the constants do not match it.
 pub fn load(path: &Path) -> Result<Model, Error> {
     let (text, file) = text_files::read(path)?;
     let (tensors, data) = Tensors::open(&data_path(path))?.unzip();
@@ -34,8 +34,8 @@ pub fn load(path: &Path) -> Result<Model, Error> {
 /// Writes a model as JSON, its large constants to a safetensors file beside it.
 ///
 /// # Errors
-/// If a file exists and `force` is not set, is what the model was read from, has tensors that the text which is
-/// replaced does not refer to, or cannot be written.
+/// If a file exists and `force` is not set, the model was read from it, it has tensors that the replaced text
+/// does not refer to, or it cannot be written.
 pub fn save(model: &Model, path: &Path, force: bool) -> Result<TextReport, Error> {
     let mut batch = Batch::new();
     let report = stage(model, path, force, &mut batch)?;

@@ -1,10 +1,10 @@
 //! The graph as JSON, for frameworks that are not ONNX tools (schema `ampc-graph/1`, `docs/json-graph.md`).
 //!
 //! Same content as the text form: header, graphs, functions, nodes with operands and results by name, types,
-//! attributes, decisions. A constant of more than 16 elements is named with element type, shape and content hash;
-//! its bytes are in a safetensors file beside the graph, which is read by range. Two laws hold, as for the text form:
-//! `parse(print(m)) == m` in the sense of [`same_module`](ampc_ir::eq::same_module), and what [`print()`] writes
-//! prints to itself.
+//! attributes, decisions. A constant of more than 16 elements is named with element type, shape and content
+//! hash; its bytes are in a safetensors file beside the graph, which is read by range. Two laws hold, as for
+//! the text form: `parse(print(m)) == m` in the sense of [`same_module`](ampc_ir::eq::same_module), and the
+//! output of [`print()`] prints to itself.
 //!
 //! Frameworks may write less than [`print()`] does: types of results, hashes, paths and versions are optional.
 //! If types are, they are inferred.

@@ -1,8 +1,8 @@
 //! From JSON to a module.
 //!
-//! Graphs are built from a list of work, bodies after the node that owns them exists, so that nesting costs no stack.
-//! A name means a value of its own graph: an input, capture or constant, or a result of a node above. Reading goes on
-//! after an error; what a broken node defines counts as defined.
+//! Graphs are built from a list of work, bodies after the node that owns them exists, so that nesting costs no
+//! stack. A name means a value of its own graph: an input, capture or constant, or a result of a node above.
+//! Reading goes on after an error; the definitions of a broken node count as defined.
 
 use super::SCHEMA;
 use super::tape::{At, Broken, Tape, Token};
@@ -86,7 +86,7 @@ pub(super) fn parse(
     Ok(module)
 }
 
-/// Outputs of the main graph without a type are declared as what they are.
+/// Outputs of the main graph without a type are declared with their inferred type.
 fn declare_outputs(module: &mut Module) {
     let main = module.main();
     for index in 0..module.graph(main).outputs().len() {

@@ -1,8 +1,8 @@
 //! JSON as a tape: where every value starts, in the order of the text, and where every container ends.
 //!
-//! Reading costs four bytes per value and eight per container, whatever the text says, and nothing recurses: a text
-//! that is nested without end, or a list of a hundred million zeros, is refused or read in bounded memory. Strings
-//! and numbers are decoded only when somebody asks for them.
+//! Reading costs four bytes per value and eight per container, for any text, and nothing recurses: a text that
+//! is nested without end, or a list of a hundred million zeros, is refused or read in bounded memory. Strings
+//! and numbers are decoded only on demand.
 
 use ampc_ir::text::MAX_DEPTH;
 use std::borrow::Cow;
@@ -249,7 +249,7 @@ impl Scan<'_> {
         Ok(false)
     }
 
-    /// Reads what follows a value: ends of containers, then a comma. True at the end of the text.
+    /// Reads the text behind a value: ends of containers, then a comma. True at the end of the text.
     fn rest(&mut self) -> Result<bool, Broken> {
         loop {
             self.blanks();

@@ -165,7 +165,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Text, or `{"hex": "…"}` for bytes that are none.
+    /// Text, or `{"hex": "…"}` for bytes that are not text.
     fn bytes(&mut self, v: &[u8]) {
         if let Ok(text) = std::str::from_utf8(v) {
             return self.text(text);

@@ -199,7 +199,7 @@ impl Writer<'_> {
         self.done.text.push_str("}\n");
     }
 
-    /// In one line, spaced like what is around it; no deeper than a signature.
+    /// In one line, spaced like its surroundings; no deeper than a signature.
     fn json(&mut self, value: &serde_json::Value) {
         match value {
             serde_json::Value::Object(fields) => {
@@ -215,7 +215,7 @@ impl Writer<'_> {
         }
     }
 
-    /// An object, ai.onnx spelled out; pairs if that could not be told from what the module says.
+    /// An object, ai.onnx spelled out; pairs if an object would be ambiguous.
     fn opsets(&mut self, opsets: &[(Symbol, u16)]) {
         let module = self.module;
         let mut seen = FxHashSet::default();

@@ -88,7 +88,7 @@ impl SourceBytes {
     /// Reads something that cannot be sought to its end.
     ///
     /// # Errors
-    /// If reading fails, or writing the temporary file that holds what is large; or if there are more than
+    /// If reading fails, or writing the temporary file that holds large input; or if there are more than
     /// [`MAX_PIPE`] bytes.
     pub fn spool(name: impl Into<String>, from: &mut impl Read) -> io::Result<SourceBytes> {
         SourceBytes::spool_most(name, from, MAX_PIPE)
@@ -140,7 +140,7 @@ impl SourceBytes {
     }
 
     /// The change of the file since it was opened, if any: its bytes may differ from the bytes that were read.
-    /// Memory and what came through a pipe stay as they are.
+    /// Memory and input from a pipe do not change.
     pub fn change(&self) -> Option<&'static str> {
         let (Store::File { file, len, id, modified, .. }, Some(path)) = (&self.store, &self.path) else {
             return None;
@@ -157,8 +157,8 @@ impl SourceBytes {
         }
     }
 
-    /// True if something was written to the file since it was opened. That it was replaced or removed is nothing to what is
-    /// read of it.
+    /// True if something was written to the file since it was opened. Replacing or removing the file does not
+    /// affect its reader.
     pub fn was_written(&self) -> bool {
         let Store::File { file, len, modified, .. } = &self.store else { return false };
         file.metadata().is_ok_and(|now| now.len() != *len || now.modified().ok() != *modified)

@@ -22,7 +22,7 @@ pub enum Blame {
     NotSupported,
     /// Reading or writing failed.
     Io,
-    /// The request is wrong, whatever the input: two results of one name, a file beside a pipe.
+    /// The request is wrong for every input: two results with one name, a data file beside a pipe.
     Usage,
 }
 

@@ -98,7 +98,7 @@ pub enum ExternalError {
         /// The text.
         text: String,
     },
-    /// The length is not what the tensor needs.
+    /// The length differs from the length that the tensor needs.
     #[error("its dims and type need {expected} bytes, `length` of its external data is {found}")]
     Length {
         /// Bytes that the tensor needs.

@@ -38,8 +38,8 @@ enum Segment {
     Digest(Digest),
 }
 
-/// A hash of 64 bits that is computed after what has it was laid out: a model names its data file by one.
-/// Its length is known before, since it is spelled with 16 hexadecimal digits.
+/// A hash of 64 bits that is computed after the model is laid out: a model names its data file by its hash. Its
+/// length is known before, since it is spelled with 16 hexadecimal digits.
 #[derive(Clone, Debug, Default)]
 pub struct Digest(Arc<OnceLock<u64>>);
 
@@ -74,7 +74,7 @@ pub struct Layout {
 pub enum StreamError {
     /// Writing failed.
     Write(io::Error),
-    /// Reading what is to be copied or converted failed.
+    /// Reading a range failed that is to be copied or converted.
     Read {
         /// Description of the range.
         what: String,

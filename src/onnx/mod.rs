@@ -1,9 +1,9 @@
 //! Reading and writing ONNX files. Only this module knows protobuf.
 //!
 //! A file is *walked*, not decoded: the walk goes over the wire format through a small window ([`wire`]), notes
-//! where every message is and jumps over the bytes of weights, so reading costs time and memory for the graph and
-//! next to nothing for a gigabyte of constants.
-//! The file is read with positioned reads; a memory map would kill the process when somebody truncates the file.
+//! where every message is and jumps over the bytes of weights, so reading costs time and memory for the graph
+//! and next to nothing for a gigabyte of constants. The file is read with positioned reads, because truncating
+//! a memory-mapped file kills the process.
 //!
 //! Writing is the mirror image: a [`layout`] of segments (bytes made here, ranges copied from a file, constants
 //! converted on the way) whose lengths are all known before the first byte is written. Unchanged parts are

@@ -220,7 +220,7 @@ pub fn read_attr(
     Ok(AttrMessage { name: attr_name, value })
 }
 
-/// Protobuf would merge a message that is given twice; nobody writes that, and merging bodies has no use.
+/// Protobuf would merge a message that is given twice; no writer does that, and merging bodies has no use.
 fn once(slot: &mut Option<Span>, field: &Field, name: &'static str) -> Result<(), WireError> {
     if slot.replace(field.bytes(name)?).is_some() {
         return Err(WireError::new(field.start, WireErrorKind::Twice).within(name, None));

@@ -1,6 +1,6 @@
 //! Which models of a folder refer to a data file, so that it is not removed from under them.
 //!
-//! A model is walked, not read: weights are jumped over, and what else is wrong with it does not matter.
+//! A model is walked, not read: weights are skipped, and other defects of the model do not matter.
 
 use super::bytes::SourceBytes;
 use super::schema::{Kind, Message};
@@ -76,7 +76,7 @@ fn refers_to(path: &Path, name: &OsStr) -> Result<bool, WireError> {
     has_location(&mut Reader::new(&bytes), name)
 }
 
-/// True if a location in a model, whatever the folder that it names, ends in this name.
+/// True if a location in a model ends in this name, in any folder.
 fn has_location(reader: &mut Reader<'_>, name: &OsStr) -> Result<bool, WireError> {
     let mut stack = vec![(Message::Model, Fields::of(reader.all()))];
     while let Some((message, fields)) = stack.last_mut() {

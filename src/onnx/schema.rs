@@ -1,4 +1,4 @@
-//! The fields of every message of `onnx-ml.proto`: numbers, names and encodings, for what walks a file without
+//! The fields of every message of `onnx-ml.proto`: numbers, names and encodings, for walking a file without
 //! decoding it. A test compares the table with the file.
 
 use Kind::{Bytes, Double, Float, Int, Text};

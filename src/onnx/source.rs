@@ -1,7 +1,7 @@
 //! Source of a module: the file, and the place of every message in it.
 //!
-//! A node or value of the module knows its message by a number, its `origin`, which is an index into the table here.
-//! The writer copies messages of what did not change and patches those of what did.
+//! A node or value of the module knows its message by a number, its `origin`, which is an index into the table
+//! here. The writer copies messages of unchanged parts and patches messages of changed parts.
 
 use super::bytes::SourceBytes;
 use super::external::ExternalFiles;

@@ -1,8 +1,8 @@
 //! Sparse initializers as dense tensors, which is how ONNX Runtime reads them.
 //!
-//! `SparseTensorProto` has the elements that are not zero and where they are: one index each into the flattened tensor
-//! (`indices` of shape `[NNZ]`), or one coordinate per axis (`[NNZ, rank]`), in ascending order. All of this is checked,
-//! and what the dense tensor takes against a budget before memory is asked for.
+//! `SparseTensorProto` has the elements that are not zero and where they are: one index each into the flattened
+//! tensor (`indices` of shape `[NNZ]`), or one coordinate per axis (`[NNZ, rank]`), in ascending order. All of
+//! this is checked, and the size of the dense tensor is checked against a budget before memory is allocated.
 
 use super::tensor::TensorIssue;
 use ampc_ir::tensor::{SparseData, Storage};

@@ -2,8 +2,8 @@
 //!
 //! A file is written under a temporary name in the target's folder and synchronised; a
 //! [`Batch`](crate::files::Batch) of them then gets its names. A failure on the way (a full disk, a source that
-//! was truncated) leaves nothing behind. A file that the model was read from is never written to, whatever path
-//! leads to it. A target that is a symbolic link stays one: what it leads to is written.
+//! was truncated) leaves nothing behind. A file that the model was read from is never written to, under any
+//! path. A target that is a symbolic link stays a link: the file that it leads to is written.
 
 use super::bytes::{FileId, SourceBytes};
 use super::layout::{Layout, StreamError};
@@ -44,7 +44,7 @@ pub enum TargetError {
         /// The text or JSON beside it.
         text: String,
     },
-    /// The target is what the model was read from.
+    /// The model was read from the target.
     #[error("`{path}` is the file `{read}` that the model is read from; choose another name")]
     IsSource {
         /// The target.
@@ -287,8 +287,7 @@ pub(super) fn fill(
     out.sync_all().map_err(StreamError::Write)
 }
 
-/// Writes while a second thread has the system write what is there to the disk, so that less is left to wait for in
-/// the end.
+/// Writes while a second thread has the system flush written data to the disk, so that the final sync is short.
 fn write_and_sync(
     out: &mut File,
     write: impl FnOnce(&mut File) -> Result<(), StreamError>,

@@ -3,7 +3,7 @@
 //! ONNX stores elements in one of seven ways: `raw_data` and packed `float_data` or `double_data` are the
 //! little-endian elements as they are, so the payload is a range of the file; `int32_data`, `int64_data` and
 //! `uint64_data` are varints and are expanded; `string_data` is a list; or the bytes are in an external file.
-//! Dims times element size is checked against what is there before memory is asked for.
+//! Dims times element size is checked against the available bytes before memory is allocated.
 
 use super::external::{ExternalEntry, ExternalError, ExternalFiles};
 use super::wire::{Field, Fields, Payload, Reader, Span, WireError, WireErrorKind, varint};
@@ -51,7 +51,7 @@ pub enum TensorIssue {
         /// The dims.
         dims: Vec<i64>,
     },
-    /// The number of bytes or strings is not what dims and type ask for.
+    /// The number of bytes or strings differs from the number that dims and type require.
     #[error("{dtype}{} needs {expected} {unit}, found {found} in `{field}`", Dims(.dims))]
     WrongLength {
         /// Element type.
@@ -458,7 +458,8 @@ fn admits(field: &str, dtype: DType) -> bool {
     }
 }
 
-/// Makes room for the elements of a packed field, of which each takes a byte at least, and for the copy that is kept.
+/// Reserves memory for the elements of a packed field, each of which takes at least one byte, and for the copy
+/// that is kept.
 fn reserve(out: &mut Vec<u8>, span: Span, width: usize, room: usize) -> Result<(), WireError> {
     let most = usize::try_from(span.len).unwrap_or(usize::MAX).saturating_mul(width);
     let more = most.min(room.saturating_sub(out.len()));

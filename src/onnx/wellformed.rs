@@ -1,9 +1,9 @@
-//! Every field of a file that the schema knows, walked once, whether it will be used or not: its encoding, the
-//! lengths of what it holds, and that its text is UTF-8. Malformed messages are found before the model is
-//! built, so that copying or decoding a message later cannot fail.
+//! Checks every field of a file that the schema knows once, used or not: its encoding, the lengths of its
+//! parts, and that its text is UTF-8. Malformed messages are found before the model is built, so that copying
+//! or decoding a message later cannot fail.
 //!
-//! Weights are jumped over, unknown fields as well. Messages inside messages wait on a stack of bounded depth; long
-//! texts and packed lists are looked at in pieces, so memory is bounded whatever the file says, and the time is that
+//! Weights are jumped over, unknown fields as well. Messages inside messages wait on a stack of bounded depth;
+//! long texts and packed lists are checked in pieces, so memory is bounded for any file, and the time is that
 //! of reading everything but the weights once.
 
 use super::schema::{Kind, Message, Row};
@@ -176,7 +176,8 @@ fn located(reader: &mut Reader<'_>, stack: &[Frame], mut error: WireError) -> Wi
     error
 }
 
-/// How many fields with a number are before the one that starts at `start`; what was walked once can be again.
+/// The number of fields with a number before the field that starts at `start`; the message was walked before,
+/// so walking it again succeeds.
 fn index_of(reader: &mut Reader<'_>, body: Span, number: u32, start: u64) -> Option<usize> {
     let mut fields = Fields::of(body);
     let mut index = 0;

@@ -191,7 +191,7 @@ pub enum WireErrorKind {
         /// The wire type.
         wire_type: u8,
     },
-    /// The field is longer than what is around it.
+    /// The field is longer than the message around it.
     #[error("a field says it has {len} bytes but {available} are left; the file is truncated or damaged")]
     LengthPastEnd {
         /// The length in the field.

@@ -1,4 +1,4 @@
-//! The table of the options of a rewrite: how each is spelled, which passes it ends in, and what a report records of it.
+//! The table of the options of a rewrite: spelling, passes that use the option, and recording in a report.
 //!
 //! A report records all of them, and as a policy it repeats them; tests over random options choose by the table.
 
@@ -37,7 +37,7 @@ pub struct RecordedOption {
 /// Why a text is no value of an option.
 #[derive(Debug, thiserror::Error)]
 pub enum OptionError {
-    /// It is not what the option may be.
+    /// The value is invalid for the option.
     #[error("`{option}`: expected {expected}, found `{found}`")]
     Value {
         /// The option.
@@ -188,7 +188,7 @@ impl RecordedOption {
         (self.print)(options)
     }
 
-    /// Sets the option to a value, or to what its absence from a report means.
+    /// Sets the option to a value, or to the meaning of its absence from a report.
     ///
     /// # Errors
     /// If that is no value of it.
@@ -218,8 +218,8 @@ impl RewriteOptions {
     /// The options that repeat the run that a report is of, with the report as policy; `None` if the text is no report.
     ///
     /// # Errors
-    /// If the report has no options or one of them twice, says something that is none of the values of an option, or names
-    /// a target that does not come with ampc.
+    /// If the report has no options or one of them twice, has an invalid value of an option, or names a target
+    /// that does not come with ampc.
     pub fn from_report(text: &str) -> Result<Option<RewriteOptions>, Error> {
         let Some(recorded) = Recorded::read(text).map_err(PolicyError::from)? else { return Ok(None) };
         let policy = Policy::from_json(text)?;
@@ -232,7 +232,7 @@ impl RewriteOptions {
 pub struct Recorded(BTreeMap<String, serde_json::Value>);
 
 impl Recorded {
-    /// The options that stand in a report; `None` if the text is none.
+    /// The options recorded in a report; `None` if the text is not a report.
     ///
     /// # Errors
     /// With line and column, if the report has no options, or one of them twice.
@@ -268,7 +268,7 @@ impl Recorded {
     /// The options, with this policy: a report has the name of the one that it was made with.
     ///
     /// # Errors
-    /// If something is none of the values of its option.
+    /// If an option has an invalid value.
     pub fn options(&self, policy: Policy) -> Result<RewriteOptions, OptionError> {
         let mut options = RewriteOptions { policy: Arc::new(policy), ..RewriteOptions::default() };
         let rest = OPTIONS.iter().filter(|option| option.name != POLICY);
@@ -297,7 +297,7 @@ mod tests {
                          const %w : f32[4, 4] = random(1)\n  %y = MatMul(%x, %w) : f32[4, 4] @a\n  \
                          output %y : f32[4, 4]\n}\n";
 
-    /// Options that differ from the default ones in one or all of those of the table.
+    /// Options that differ from the defaults in one or all options of the table.
     fn changed() -> Vec<(&'static str, RewriteOptions)> {
         let mut all = RewriteOptions::default();
         let mut found = Vec::new();

@@ -212,7 +212,7 @@ impl Observer for Decisions<'_> {
 }
 
 impl NodeReport {
-    /// True if the same was decided, for whatever reason.
+    /// True if the decisions are equal, for any reason.
     fn agrees(&self, other: &NodeReport) -> bool {
         let decided = |v: &VarReport| (v.var.clone(), v.class, v.precision.clone());
         self.vars.iter().map(decided).eq(other.vars.iter().map(decided))

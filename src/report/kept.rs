@@ -14,8 +14,8 @@ use std::collections::BTreeMap;
 /// Reasons why nodes stay fp32; casts and constants, whose types follow from their readers, do not count.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Fp32Report {
-    /// Cause → nodes: `OP (RULE)` of an operator that its class keeps fp32, `CAUSE (taint)` of what is downstream of
-    /// one, `placement` where neighbours decide, else the rule up to its `:`.
+    /// Cause → nodes: `OP (RULE)` of an operator that its class keeps fp32, `CAUSE (taint)` of nodes downstream
+    /// of one, `placement` where neighbours decide, else the rule up to its `:`.
     pub causes: BTreeMap<String, u64>,
     /// The nodes that another policy would leave fp32, if that was requested and found.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -82,7 +82,7 @@ pub struct Tool {
 #[derive(Clone, Debug, Serialize)]
 pub struct Options {
     /// The options in [`OPTIONS`](crate::options::OPTIONS), as words; `objective` and `target` are absent if
-    /// formats were chosen by painting. `opset` is what `auto` found.
+    /// formats were chosen by painting. `opset` is the opset that `auto` found.
     #[serde(flatten, serialize_with = "in_order")]
     pub recorded: Vec<(&'static str, String)>,
     /// Guards left out.
@@ -184,7 +184,7 @@ pub struct Summary {
 /// Casts of the main graph.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Casts {
-    /// In the source, those of an earlier rewrite included.
+    /// In the source, including casts of an earlier rewrite.
     pub present: u64,
     /// The author's that are there now, where they were or moved, or one in place of two; of functions that calls do not
     /// share one for each.
@@ -231,9 +231,10 @@ pub struct ReportWarning {
 /// may replace are not converted.
 const NOT_CONVERTED: [&str; 2] = ["onnx.listed-initializers", "onnx.overridable-initializers"];
 
-/// True if a warning is about what comes out, such as what stays fp32 for another reason than the policy, and not only
-/// about how the file of the model is written: all but those whose codes begin with `onnx.`, and of these the ones that
-/// say which constants are not converted. The command line says them even where it is to be quiet.
+/// True if a warning is about the result, such as nodes that stay fp32 for another reason than the policy, and
+/// not only about the encoding of the model file: all warnings except codes that begin with `onnx.`, and of
+/// these the codes about constants that are not converted. The command line says them even where it is to be
+/// quiet.
 pub fn is_about_result(code: &str) -> bool {
     !code.starts_with("onnx.") || NOT_CONVERTED.contains(&code)
 }

@@ -1,5 +1,5 @@
-//! The report of a training step, schema `ampc-step-report/1`: what is trained and kept, and every node and cast with its
-//! phase, role and precision.
+//! The report of a training step, schema `ampc-step-report/1`: parameters and states, and every node and cast
+//! with its phase, role and precision.
 
 use super::{ReportWarning, Tool};
 use crate::error::Error;
@@ -173,7 +173,7 @@ pub struct StepNode {
 }
 
 impl StepReport {
-    /// The report of a step, with what passes said.
+    /// The report of a step, with the warnings of passes.
     ///
     /// # Errors
     /// If the module is no step.
@@ -279,7 +279,7 @@ fn dtype(module: &Module, value: Option<Value>) -> Option<DType> {
     value.and_then(|value| module.value(value).ty.dtype())
 }
 
-/// The phase of a node; one that nobody marked is of the forward graph.
+/// The phase of a node; an unmarked node belongs to the forward graph.
 fn phase(module: &Module, node: Node) -> &'static str {
     phase_of(module, node).unwrap_or(Phase::Forward).spelling()
 }

@@ -38,7 +38,7 @@ pub fn read_test_data(folder: &Path, module: &Module, most: u64) -> Result<TestD
     }
 }
 
-/// The outputs that are stored, and what is wrong with them.
+/// The stored outputs, and their problems.
 fn read_outputs(folder: &Path, module: &Module, most: u64) -> Result<(Vec<Data>, Vec<InputProblem>), Error> {
     let (types, numbers) =
         (output_types(module), numbered(folder, "output").map_err(|e| io_error(folder, e))?);

@@ -1,4 +1,4 @@
-//! Masks: rows of which some elements are not seen, as in batches of texts that are padded to one length.
+//! Masks: rows with some hidden elements, as in batches of texts that are padded to one length.
 
 use ampc_ir::DType;
 use ampc_runtime::float::Format;

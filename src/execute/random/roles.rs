@@ -10,12 +10,12 @@ use rustc_hash::FxHashSet;
 /// Which numbers make sense for an input.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Role {
-    /// Nothing is known of it: any float; of integers a flag, or what a pixel is.
+    /// Unknown use: any float; for integers a flag, or the value of a pixel.
     Any,
     /// Mask with 1 for visible and 0 for hidden: its name contains `mask`, or it selects the scores of a
     /// Softmax.
     Mask,
-    /// It is added to scores before a Softmax: what is seen is 0, what is not a large negative number.
+    /// Added to scores before a Softmax: 0 for visible elements, a large negative number for hidden ones.
     Additive,
     /// `position` is in its name: 0, 1, 2 …, below this extent.
     Position(u64),
@@ -84,7 +84,7 @@ fn role_by_use(module: &Module, input: Value) -> Option<Role> {
     found
 }
 
-/// Visits all uses of values, and of those that have their elements. Values that `visit` returns are followed
+/// Visits all uses of values, and of values that have their elements. Values that `visit` returns are followed
 /// as well.
 fn each_use(module: &Module, mut work: Vec<Value>, mut visit: impl FnMut(Node, u32) -> Option<Value>) {
     let mut seen: FxHashSet<Value> = FxHashSet::default();
@@ -99,9 +99,8 @@ fn each_use(module: &Module, mut work: Vec<Value>, mut visit: impl FnMut(Node, u
     }
 }
 
-/// True if all that is done with an input is to add it to what nodes compute on the way to a Softmax: once the
-/// sum is made, it may be scaled, bounded and moved. An input that is a mask by its name needs only a part of
-/// this evidence.
+/// True if an input is only added to computed values on the way to a Softmax: once the sum is made, it may be
+/// scaled, bounded and moved. An input that is a mask by its name needs only a part of this evidence.
 fn is_added_to_scores(module: &Module, input: Value, is_named: bool) -> bool {
     let mut sums: Vec<Value> = Vec::new();
     let (mut is_given, mut elsewhere) = (false, false);

@@ -164,7 +164,7 @@ impl Arrays {
         Ok(())
     }
 
-    /// Reads a file of arrays; false if it is none by its name.
+    /// Reads a file of arrays; false if its name is not that of one.
     fn read_file(&mut self, path: &Path, wanted: &[String]) -> Result<bool, Error> {
         match ending(path).as_str() {
             "npz" => self.read_npz(path, wanted)?,

@@ -48,7 +48,7 @@ impl Batches {
         }
     }
 
-    /// The same in an order that `seed` shuffles anew for every epoch.
+    /// The same batches in an order that `seed` shuffles anew for every epoch.
     #[must_use]
     pub fn shuffled(self, seed: u64) -> Batches {
         Batches { seed, is_shuffled: true, epoch: None, ..self }

@@ -1,8 +1,8 @@
 //! Checkpoints: the state of a step in a safetensors file, with where the training stood.
 //!
-//! The tensors have the names of the step's inputs, as in the state that `train-step` writes. Where the training stood is a
-//! text of JSON beside them, under [`POSITION`]: whatever else reads the file passes it over. A [hash](crate::state_hash) of
-//! both tells a file that was damaged or edited.
+//! The tensors have the names of the step's inputs, as in the state that `train-step` writes. The position of
+//! the training is JSON text beside them, under [`POSITION`]: other readers of the file ignore it. A
+//! [hash](crate::state_hash) of both tells a file that was damaged or edited.
 
 use super::dataset::Dataset;
 use super::{Incomplete, Schedule, TrainingOptions};
@@ -107,7 +107,7 @@ impl Checkpoint {
     /// Reads a safetensors file. Tensors are ranges of the file until they are asked for.
     ///
     /// # Errors
-    /// If the file cannot be read, is damaged, or says of the training what cannot be.
+    /// If the file cannot be read, is damaged, or has an impossible position.
     pub fn read(path: &Path) -> Result<Checkpoint, Error> {
         let bad = |reason: String| Error::Data { path: path.to_owned(), reason };
         regular(path)?;

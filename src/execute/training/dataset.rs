@@ -1,9 +1,9 @@
 //! Samples to train on: from `.npz` and `.safetensors` files, and folders of them.
 //!
-//! A file has an array per input of the step, of which axis 0 counts samples. Arrays of safetensors files are read where
-//! they are, a batch at a time, those of `.npz` files once. An array that has exactly the dims that the step declares for
-//! its input, all of them numbers, is no list of samples: it goes into every batch as it is, such as the weights of
-//! classes.
+//! A file has an array per input of the step, whose axis 0 counts samples. Arrays of safetensors files are read
+//! from the file, a batch at a time, arrays of `.npz` files once. An array that has exactly the dims that the
+//! step declares for its input, all of them numbers, is no list of samples: it goes into every batch as it is,
+//! such as the weights of classes.
 //!
 //! ```text
 //! input %x : f32[N, 3, 32, 32]     x        f32[50000, 3, 32, 32]     50,000 samples
@@ -315,7 +315,7 @@ impl Column {
         self.dtype.storage_bytes(elements).unwrap_or(0)
     }
 
-    /// Reads samples, of which those that follow each other are read at once. `path` is where the data is.
+    /// Reads samples; consecutive samples are read at once. `path` is where the data is.
     fn read(&self, samples: &[u64], to: &mut [u8], path: &Path) -> Result<(), Error> {
         let Values::Samples(pieces) = &self.values else { return Ok(()) };
         let bytes = usize::try_from(self.sample_bytes()).unwrap_or(usize::MAX);

@@ -42,7 +42,8 @@ impl std::fmt::Debug for Evaluation {
 pub struct Evaluated {
     /// The mean of the losses of batches, each counted with its samples, or with its labels that count if some are ignored.
     pub loss: f64,
-    /// The share of labels whose class has the largest score; absent if the loss is none of classes, or no label counts.
+    /// The share of labels whose class has the largest score; absent if the loss is not a loss of classes, or
+    /// no label counts.
     pub accuracy: Option<f64>,
     /// How many samples it is of.
     pub samples: u64,
@@ -52,7 +53,7 @@ impl Evaluation {
     /// Evaluates the step of a trainer on the samples at `path`, in batches of `batch` samples.
     ///
     /// # Errors
-    /// If the step does not say what its loss is, or the samples do not fit it.
+    /// If the step does not name its loss, or the samples do not fit it.
     pub fn new(trainer: &Trainer, path: &Path, batch: u64, cpu: &Cpu) -> Result<Evaluation, Error> {
         let mut model = loss_model(Model::from(trainer.module().clone()))?;
         let classes = model.module.graph(model.module.main()).outputs().first().map(|output| output.value);

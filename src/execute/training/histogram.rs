@@ -158,7 +158,7 @@ impl GradientHistograms {
         GradientHistograms { kinds, weights: Log2Histogram::default(), activations: Log2Histogram::default() }
     }
 
-    /// Begins anew, for another step.
+    /// Clears the counts for another step.
     pub fn clear(&mut self) {
         self.weights.clear();
         self.activations.clear();

@@ -61,7 +61,7 @@ pub struct TrainingOptions {
     pub schedule: Schedule,
     /// The seed of the order of samples.
     pub seed: u64,
-    /// True if samples are shuffled, anew in every epoch.
+    /// True if samples are shuffled, in another order in every epoch.
     pub shuffles: bool,
     /// Handling of the last samples of an epoch if they do not fill a batch; by default they are kept if the
     /// step takes any batch size.
@@ -117,7 +117,7 @@ pub struct StepRecord {
 }
 
 impl Training {
-    /// Training from the beginning, or from what the trainer's state is.
+    /// Training from the beginning, or from the state of the trainer.
     ///
     /// # Errors
     /// If the step has no optimizer, or the data or the options do not fit it.
@@ -190,7 +190,7 @@ impl Training {
         self.options.steps = epochs.saturating_mul(self.batches().per_epoch());
     }
 
-    /// The options, with what was left open filled in.
+    /// The options, with defaults filled in.
     pub fn options(&self) -> &TrainingOptions {
         &self.options
     }
@@ -258,8 +258,8 @@ impl Training {
     /// replaced if `force` is set. Returns how many bytes it has.
     ///
     /// # Errors
-    /// If the file exists and `force` is not set, it cannot be written, or the state has a NaN, of which every later loss would
-    /// be NaN, or is [torn](Trainer::has_torn_state): what was there is then there still.
+    /// If the file exists and `force` is not set, it cannot be written, or the state has a NaN, which would
+    /// make every later loss NaN, or is [torn](Trainer::has_torn_state): an existing file is unchanged then.
     pub fn save(&self, path: &Path, force: bool) -> Result<u64, Error> {
         checkpoint::save(&self.trainer, &self.position(), path, force)
     }

@@ -1,4 +1,4 @@
-//! Updates that are lost: elements of weights that stay what they are though their gradient is not 0.
+//! Lost updates: elements of weights that keep their value though their gradient is not 0.
 //!
 //! If an update is smaller than half a unit in the last place of the weight, rounding gives back the old weight. For fp16
 //! that limit is 2^-12 to 2^-11 of the weight, for bf16 2^-9 to 2^-8, for fp32 2^-25 to 2^-24. This is why master weights
@@ -16,7 +16,7 @@ use ampc_runtime::cpu::NodeObserver;
 use ampc_runtime::{DataRef, HostTensor, TensorRef};
 use rustc_hash::FxHashMap;
 
-/// Counts the updates of one step, and those of them that were lost.
+/// Counts the updates of one step, and the lost updates.
 ///
 /// [`begin`](Self::begin) notes the weights before a step, the step is observed, and [`end`](Self::end) compares. Weights
 /// that a custom optimizer updates are not counted.
@@ -65,7 +65,7 @@ impl LostUpdates {
         Ok(found)
     }
 
-    /// Notes what the weights are before a step.
+    /// Copies the weights before a step.
     ///
     /// # Errors
     /// If there is not enough memory for them.

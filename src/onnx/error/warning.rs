@@ -142,8 +142,8 @@ impl Warning {
         }
     }
 
-    /// True if it says how the model is read, which matters to those who run it as well; the others are about what
-    /// is written and how it is judged.
+    /// True if the warning is about how the model is read, which matters for running it as well; other warnings
+    /// are about the written model and how it is judged.
     pub fn is_about_reading(&self) -> bool {
         match self {
             Warning::Unsorted { .. }

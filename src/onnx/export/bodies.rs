@@ -1,8 +1,8 @@
 //! The functions that the operators of ai.ampc call in a file.
 //!
-//! Every node of such an operator is written as a call, with one function for each form that a node has. A function
-//! that the source has is copied while the model imports the same opset of ai.onnx; after that it is made anew, since
-//! onnx.checker compares the opsets of a model and its functions.
+//! Every node of such an operator is written as a call, with one function for each form that a node has. A
+//! function of the source is copied while the model imports the same opset of ai.onnx; after that it is made
+//! anew, because onnx.checker compares the opsets of a model and its functions.
 
 use super::{Exporter, Placement};
 use crate::onnx::error::{BodyIssue, ExportError};

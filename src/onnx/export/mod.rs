@@ -1,13 +1,13 @@
 //! From a [`Module`] to the bytes of a model.
 //!
-//! With the file it was read from at hand, writing is copying with corrections: a message in which nothing changed is
-//! copied as it stands; one in which something changed is walked, the changed fields replaced and all others, the
-//! unknown ones included, copied. Without a file, or for what is new, messages are encoded afresh.
-//! So an untouched model is the identity, and the size of a change decides the size of the difference.
+//! With the file it was read from at hand, writing is copying with corrections: a message in which nothing
+//! changed is copied as it stands; one in which something changed is walked, the changed fields replaced and
+//! all others, the unknown ones included, copied. Without a file, and for new parts, messages are encoded. So
+//! an untouched model is the identity, and the size of a change decides the size of the difference.
 //!
-//! `plan` decides what is untouched, `bodies` which functions the operators of ai.ampc need, `patch` corrects messages,
-//! `encode` makes new ones; none of them reads or copies a weight, and none recurses: bodies of nodes are laid out before
-//! the graphs around them.
+//! `plan` finds unchanged parts, `bodies` the functions that the operators of ai.ampc need, `patch` corrects
+//! messages, `encode` makes new ones; none of them reads or copies a weight, and none recurses: bodies of nodes
+//! are laid out before the graphs around them.
 
 mod bodies;
 mod encode;
@@ -188,8 +188,8 @@ pub(crate) fn data_files_of(path: &Path) -> Vec<PathBuf> {
     files.into_iter().map(|file| path.with_file_name(file)).collect()
 }
 
-/// True if [`write()`] will make a data file beside `path`, whatever constants are converted to 16 bits or removed
-/// unread until then. `false` where that cannot be known yet.
+/// True if [`write()`] will make a data file beside `path`, even if constants are converted to 16 bits or
+/// removed until then. `false` where that cannot be known yet.
 pub fn needs_data_file(
     module: &Module,
     source: Option<&Source>,
@@ -408,7 +408,7 @@ impl<'a> Exporter<'a> {
         layout
     }
 
-    /// The reader of the source; only called for what came from it.
+    /// The reader of the source; only called for parts of the source.
     fn reader(&mut self) -> &mut Reader<'a> {
         self.reader.as_mut().expect("what has an origin has a source")
     }

@@ -1,4 +1,4 @@
-//! Messages of the source with corrections: what changed is replaced where it stands, everything else is copied.
+//! Messages of the source with corrections: changed fields are replaced in place, everything else is copied.
 
 mod graph;
 mod node;
@@ -204,7 +204,7 @@ impl Exporter<'_> {
         values.for_each(|value| out.bytes_field(number, self.name(Some(value)).as_bytes()));
     }
 
-    /// All nodes of a function, those that make its constants first.
+    /// All nodes of a function, beginning with the nodes that make its constants.
     fn function_nodes(&mut self, out: &mut Layout, graph: GraphId) -> Result<(), WireError> {
         self.constant_nodes(graph).into_iter().for_each(|node| out.message_field(7, node));
         self.nodes(out, 7, graph)

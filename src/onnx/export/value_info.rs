@@ -150,7 +150,7 @@ fn values_by_name(module: &Module, graph: GraphId) -> FxHashMap<Symbol, Value> {
     results.chain(sources).filter_map(|v| Some((module.value(v).name?, v))).collect()
 }
 
-/// The type that a value had in the source: what is low now and was declared f32 has been lowered since.
+/// The type that a value had in the source: a low value that was declared f32 has been lowered since.
 fn in_source(mut now: TypeProto, declared: &TypeProto) -> TypeProto {
     let element = |proto: &TypeProto| match &proto.value {
         Some(Kind::TensorType(t)) => t.elem_type.and_then(DType::from_number),

@@ -1,9 +1,9 @@
 //! Which functions are operators of ai.ampc: those whose body is the operator's own, up to names of values and nodes.
 //!
-//! Calls of such a function are nodes of the operator, and the function is not in the module: the writer copies its
-//! message or makes it anew. Any other function of the domain is an ordinary one, and so is one with the right body
-//! that something calls in a form of its own (another attribute, a result left off): a node must mean what its file
-//! says, so a name alone decides nothing.
+//! Calls of such a function are nodes of the operator, and the function is not in the module: the writer copies
+//! its message or encodes it again. Any other function of the domain is an ordinary one, and so is a function
+//! with the right body but a call in another form (another attribute, an absent result): a node must mean what
+//! its file says, so a name alone decides nothing.
 
 use super::Import;
 use super::raw::{RawAttrValue, RawFunction, RawGraph, RawNode, Tables};

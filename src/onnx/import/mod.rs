@@ -1,14 +1,15 @@
 //! From the bytes of a model to a [`Module`].
 //!
-//! Reading never changes the program: it names what is wrong, all of it where the problems are independent, repairs
-//! what has one obvious meaning (order of nodes, missing opset imports) with a warning, and stops there.
-//! Types other than those of constants, inputs and outputs are left to inference; `value_info` is not believed.
+//! Reading never changes the program: it reports all independent problems, repairs defects with one obvious
+//! meaning (order of nodes, missing opset imports) with a warning, and stops there. Only types of constants,
+//! inputs and outputs are read, other types are inferred; `value_info` is not trusted.
 //!
-//! Before anything else `wellformed` walks the file: every field that ONNX has, used or not, is encoded as it should.
-//! Then five steps, none of which recurses, so that hostile nesting meets a limit and not the end of the stack:
+//! Before anything else `wellformed` walks the file: every field that ONNX has, used or not, is encoded as it
+//! should. Then five steps, none of which recurses, so that hostile nesting meets a limit and not the end of
+//! the stack:
 //!
 //! 1. `raw` reads every graph into a table, bodies after the graph of their owner;
-//! 2. `scope` resolves names: what a body does not define it takes from outside;
+//! 2. `scope` resolves names: names that a body does not define are captured from outside;
 //! 3. `scope` sorts the nodes of every graph, captures counted as operands;
 //! 4. `bodies` finds the functions that are operators of ai.ampc;
 //! 5. `build` makes the module, graph by graph, in the order of the table.
@@ -182,7 +183,7 @@ impl Import<'_> {
         Ok(Some(tables))
     }
 
-    /// Warns; of what is there many times once, with how many there are.
+    /// Adds a warning; a frequent warning is added once, with its count.
     fn warn(&mut self, warning: Warning) {
         if !self.warnings.iter_mut().any(|said| said.absorbs(&warning)) {
             self.warnings.push(warning);

@@ -1,4 +1,4 @@
-//! Versions, opset imports, and what the operator of a node is.
+//! Versions, opset imports, and the operators of nodes.
 
 use super::Import;
 use super::raw::RawFunction;

@@ -395,7 +395,7 @@ impl Import<'_> {
         }
     }
 
-    /// Reports a wrong tensor; what is wrong with a data file once for all tensors in it.
+    /// Reports a wrong tensor; a problem of a data file is reported once for all tensors in it.
     fn tensor_problem(&mut self, place: &str, name: String, issue: TensorIssue) {
         if let TensorIssue::External(error) = &issue
             && error.is_about_file()

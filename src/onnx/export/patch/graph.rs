@@ -82,7 +82,7 @@ impl Exporter<'_> {
         Ok(())
     }
 
-    /// The quantization annotations of a graph. `names` are those of its values, once they are asked for.
+    /// The quantization annotations of a graph. `names` are the names of its values, filled on demand.
     fn quantization(
         &mut self,
         out: &mut Layout,
