@@ -1,9 +1,9 @@
 //! Two models on the same inputs: how far apart their outputs are, and the first value in which they differ.
 //!
-//! Both run at the same time, each telling its values as they are computed (`scope.rs`). A value of the
-//! model waits until the other one has computed its own of the same name in the same graph; so what is held are the
-//! two values that are compared and the few that are on their way. A model whose nodes are in another order has its
-//! values held until their turn.
+//! Both run at the same time, each telling its values as they are computed (`scope.rs`). A value of the model
+//! waits until the other model has computed the value of the same name in the same graph; so only the two
+//! compared values and the few waiting values are held. A model whose nodes are in another order has its values
+//! held until their turn.
 //!
 //! The *verdict* is about outputs. The *first* value beyond the tolerance, in the order in which the model
 //! computes, is where a difference comes from: everything before it agrees. The error that a node *adds* is its
@@ -93,7 +93,7 @@ pub struct Compared {
     pub value: String,
     /// The node of the model that makes it, if one does.
     pub node: Option<Node>,
-    /// The path of the node; empty if there is none.
+    /// The path of the node; empty without a node.
     pub path: String,
     /// Its operator.
     pub op: String,
@@ -106,8 +106,8 @@ pub struct Compared {
     /// Error of the value that rounding in its element type causes: the part of the bound that is not a share
     /// of the largest element, if the tolerance allows such a share.
     pub noise: f64,
-    /// Its error, as a share of the largest wanted element, less the largest of what the node reads; `None` where
-    /// that is not known.
+    /// Its error, as a share of the largest wanted element, less the largest error of the node's operands;
+    /// `None` where that is unknown.
     pub adds: Option<f64>,
 }
 
@@ -132,7 +132,7 @@ impl Verification {
         self.values.iter().filter(|value| !value.agreement.passed()).count()
     }
 
-    /// Values by what their nodes add, the most first; without those that add nothing.
+    /// Values by the error that their nodes add, in descending order; without nodes that add nothing.
     pub fn worst(&self) -> Vec<&Compared> {
         let mut worst: Vec<&Compared> =
             self.values.iter().filter(|v| v.adds.is_some_and(|adds| adds > 0.0)).collect();
@@ -184,7 +184,7 @@ pub fn default_tolerance(modules: &[&Module]) -> Result<(Tolerance, String), Err
     Ok((tolerance, reason))
 }
 
-/// Runs both models on the same inputs, which are those of `model`, and compares every value that both have.
+/// Runs both models on the same inputs, the inputs of `model`, and compares every value that both have.
 ///
 /// # Errors
 /// If a model is invalid, cannot be run, or the other one lacks an input or output of the first.
@@ -197,8 +197,8 @@ pub fn verify(
     verify_draws(model, other, std::slice::from_ref(inputs), options)
 }
 
-/// As [`verify`], on several values for the inputs, of the same dims: of each value what is worst is kept. A draw after
-/// the first on which the model cannot be computed is left out.
+/// Like [`verify`], on several values for the inputs, of the same dims: the worst draw of each value is kept. A
+/// draw after the first on which the model cannot be computed is left out.
 ///
 /// # Errors
 /// Errors as for [`verify`], also if the models have no inputs.
@@ -334,7 +334,7 @@ fn is_worse(new: &Agreement, old: &Agreement) -> bool {
     }
 }
 
-/// True if a run failed for what its inputs are: an index that is not there, say.
+/// True if a run failed because of the values of its inputs, for example an index out of range.
 fn is_of_values(error: &ExecuteError) -> bool {
     matches!(error, ExecuteError::Node { error, .. } if !error.is_no_memory())
         || matches!(error, ExecuteError::Iterations { .. } | ExecuteError::NoOutput { .. })
@@ -429,7 +429,7 @@ fn pair_outputs(model: &Module, other: &Module) -> Result<Vec<usize>, Error> {
     output_names(model).iter().map(find).collect()
 }
 
-/// The outputs of the other model that are none of the model.
+/// The outputs of the other model that the model lacks.
 fn lone_outputs(other: &Module, pairs: &[usize]) -> Lone {
     let names = output_names(other);
     let of = names.len();

@@ -106,7 +106,7 @@ impl<'a> Comparer<'a> {
         Ok(())
     }
 
-    /// The model has all behind it that begins so: nobody asks for it any more.
+    /// Closes a scope: the model has finished all keys with this prefix, and they are not needed any more.
     fn leave(&mut self, prefix: Arc<str>) {
         let inside = |(scope, _): &(Arc<str>, Arc<str>)| scope.starts_with(&*prefix);
         let first = (prefix.clone(), "".into());
@@ -182,7 +182,7 @@ impl<'a> Comparer<'a> {
         }
     }
 
-    /// The largest error of what a node reads.
+    /// The largest error of a node's operands.
     fn read_error(&self, node: Node) -> Option<f64> {
         if is_nested(self.side.module, node) {
             return None;
@@ -207,7 +207,7 @@ impl<'a> Comparer<'a> {
         bound::propagated(self.side.module, node, noise_of)
     }
 
-    /// Where a value comes from, through captures and calls; `None` for what a node hands into its bodies.
+    /// The origin of a value, through captures and calls; `None` for values that a node hands into its bodies.
     fn origin(&self, mut value: Value) -> Option<Origin> {
         let module = self.side.module;
         loop {
