@@ -6,11 +6,11 @@
 //! |got − want|  ≤  abs + rel · |want| + of_max · max|want|
 //! ```
 //!
-//! The three terms are the three ways in which two correct computations differ. A rounded result is off by a share
-//! of itself (`rel`), below the normal range by a constant (`abs`). A sum is off by a share of what was summed,
-//! which may be much larger than what is left of it, and the largest element is our measure of that (`of_max`).
-//! A NaN must meet a NaN, an infinity the same infinity.
-//! Integers, booleans and strings must be equal, whatever the tolerance.
+//! The three terms are the three ways in which two correct computations differ. A rounded result is off by a
+//! share of itself (`rel`), below the normal range by a constant (`abs`). The error of a sum is a share of its
+//! terms, which may be much larger than their sum, and the largest element is the measure of that (`of_max`). A
+//! NaN must meet a NaN, an infinity the same infinity. Integers, booleans and strings must be equal, under any
+//! tolerance.
 
 mod state;
 
@@ -58,19 +58,19 @@ pub struct Comparison {
     pub max_of_max: f64,
     /// Mean |got − want| as a share of the mean |want|.
     pub mean_of_mean: f64,
-    /// Largest |got − want| in units in the last place of `want` in the format of `got`, if that has at most 16 bits:
-    /// a unit of a wider format is far below what any two ways to compute a value differ by, so that thousands of
-    /// them say nothing.
+    /// Largest |got − want| in units in the last place of `want` in the format of `got`, if that has at most 16
+    /// bits: a unit of a wider format is far below the difference of any two ways to compute a value, so
+    /// thousands of units mean nothing.
     pub max_ulp: Option<f64>,
     /// The largest |want| of finite elements.
     pub max_want: f64,
     /// The tolerance for floats; `None` for other elements, which have to be equal.
     pub held_to: Option<Tolerance>,
-    /// True if there are elements and 0 is wanted for all of them, so that nothing is a share of what is wanted.
+    /// True if there are elements and 0 is wanted for all of them, so that errors have no relative size.
     pub all_zero: bool,
-    /// Elements of which exactly one is NaN.
+    /// Elements that are NaN on exactly one side.
     pub nan_disagreements: u64,
-    /// Elements of which at least one is infinite, none is NaN, and which are not equal.
+    /// Elements that are infinite on at least one side, NaN on none, and not equal.
     pub inf_disagreements: u64,
     /// Elements that are NaN on both sides, which agree.
     pub nan_in_both: u64,
@@ -89,7 +89,7 @@ pub struct Mismatch {
     pub want: Scalar,
 }
 
-/// An element, of whatever type.
+/// An element of any type.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Scalar {
     /// A float of any format, or a part of a complex number.
@@ -156,7 +156,7 @@ impl Comparison {
         if self.max_abs == f64::INFINITY { f64::INFINITY } else { share(self.max_abs, self.bound()) }
     }
 
-    /// Elements of which one is finite and the other is not, or is so in another way.
+    /// Elements that are finite on one side only, or not finite in different ways.
     pub fn not_finite(&self) -> u64 {
         self.nan_disagreements + self.inf_disagreements
     }

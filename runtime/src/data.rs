@@ -86,8 +86,8 @@ impl Data {
     }
 }
 
-/// An empty list with the memory of another, whose elements are of the same size: mostly those of one type that live for
-/// different times.
+/// An empty list with the memory of another list, whose elements have the same size and mostly the same type
+/// with another lifetime.
 pub fn emptied<A, B>(mut list: Vec<A>) -> Vec<B> {
     list.clear();
     // The standard library collects into the memory that it iterates over.
@@ -126,7 +126,7 @@ impl<'a> DataRef<'a> {
         }
     }
 
-    /// A copy that owns everything; what is owned already is shared.
+    /// A copy that owns everything; owned parts are shared.
     ///
     /// # Errors
     /// If there is not so much memory.
@@ -141,8 +141,8 @@ impl<'a> DataRef<'a> {
         })
     }
 
-    /// Bytes of all tensors in it; a string counts its bytes, what is in a sequence or
-    /// optional [`ELEMENT_BYTES`] besides.
+    /// Bytes of all tensors in it; a string counts its bytes, an element of a sequence or optional
+    /// [`ELEMENT_BYTES`] besides.
     pub fn byte_count(self) -> u64 {
         match self {
             DataRef::Tensor(tensor) => match (tensor.bytes(), tensor.strings()) {

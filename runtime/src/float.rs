@@ -159,8 +159,8 @@ mod tests {
         Format::of(dtype).unwrap().decode_byte(bits)
     }
 
-    /// The extreme values in the tables of OFP8 1.0 (tables 1 and 2) and MX 1.0 (sections 5.3.1 to 5.4.1); those of
-    /// the FNUZ formats from the ONNX documentation of float8.
+    /// The extreme values in the tables of OFP8 1.0 (tables 1 and 2) and MX 1.0 (sections 5.3.1 to 5.4.1); the
+    /// values of the FNUZ formats from the ONNX documentation of float8.
     #[test]
     fn small_formats_have_the_extremes_of_their_specifications() {
         for (dtype, bits, value) in [

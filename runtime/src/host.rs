@@ -1,4 +1,4 @@
-//! Tensors in host memory: what goes into a model and what comes out, and what the comparison reads.
+//! Tensors in host memory: inputs and outputs of models, and operands of comparisons.
 //!
 //! Elements are little-endian and packed as ONNX's `raw_data` is (4-bit types two to a byte, low nibble first), and
 //! the first byte is on a cache line. Constants of a model are [`TensorData`] instead, whose bytes may still be in a
@@ -164,7 +164,7 @@ impl HostTensor {
     /// A sparse constant as a dense tensor: its indices are flat, or have a row of coordinates per element.
     ///
     /// # Errors
-    /// If the elements cannot be read, are packed or strings, an index is none of the tensor, or there is not so much
+    /// If the elements cannot be read, are packed or strings, an index is out of range, or there is not enough
     /// memory.
     pub fn from_sparse(data: &SparseData) -> Result<HostTensor, HostError> {
         let values = HostTensor::from_data(&data.values)?;
@@ -221,7 +221,7 @@ impl HostTensor {
         }
     }
 
-    /// The tensor as what kernels and comparisons read.
+    /// The tensor as kernels and comparisons read it.
     pub fn view(&self) -> TensorRef<'_> {
         let elements = match &self.elements {
             Elements::Numbers(bytes) => ElementsRef::Numbers(bytes.as_slice()),
@@ -230,7 +230,7 @@ impl HostTensor {
         TensorRef { dtype: self.dtype, dims: &self.dims, elements, owner: Some(&self.elements) }
     }
 
-    /// The element bytes, to be written; `None` for strings, and for what is shared with a copy.
+    /// The element bytes, for writing; `None` for strings, and for elements that a copy shares.
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         match &mut self.elements {
             Elements::Numbers(bytes) => Arc::get_mut(bytes).map(AlignedBytes::as_mut_slice),

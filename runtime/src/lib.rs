@@ -1,8 +1,8 @@
-//! The runtime side of ampc: running modules ([`backend`], [`cpu`]) by plans that all backends share ([`plan`]);
-//! tensors in host memory ([`HostTensor`]) and what else goes through a graph ([`data`]); reading and writing them
-//! ([`npy`], [`npz`]), and saying how far apart two of them are ([`compare`](mod@compare)).
+//! The runtime side of ampc: running modules ([`backend`], [`cpu`]) by plans that all backends share
+//! ([`plan`]); tensors in host memory ([`HostTensor`]), sequences and optionals ([`data`]); reading and writing
+//! them ([`npy`], [`npz`]), and measuring the distance of two tensors ([`compare`](mod@compare)).
 //!
-//! Reading order: [`host`], [`data`], [`plan`], [`cpu`]; then [`float`] (what the float formats can hold) and
+//! Reading order: [`host`], [`data`], [`plan`], [`cpu`]; then [`float`] (the values of float formats) and
 //! [`compare`](mod@compare). Nothing here rewrites a module or knows a model format.
 //!
 //! ```

@@ -444,13 +444,13 @@ fn parse_header(text: &str) -> Result<Header, &'static str> {
     }
 }
 
-/// A quoted string without escapes, and what follows it.
+/// A quoted string without escapes, and the rest of the text.
 fn quoted(text: &str) -> Option<(&str, &str)> {
     let quote = text.chars().next().filter(|c| matches!(c, '\'' | '"'))?;
     text[1..].split_once(quote)
 }
 
-/// A tuple of sizes, and what follows it. Python 2 wrote `3L`.
+/// A tuple of sizes, and the rest of the text. Python 2 wrote `3L`.
 fn tuple(text: &str) -> Option<(Vec<u64>, &str)> {
     let (inside, after) = text.strip_prefix('(')?.split_once(')')?;
     let inside = inside.trim();
@@ -481,7 +481,7 @@ mod tests {
         [&MAGIC[..], &[1, 0], &len, header.as_bytes(), data].concat()
     }
 
-    /// Byte for byte what `numpy.save` writes.
+    /// The header equals that of `numpy.save`, byte for byte.
     #[test]
     fn header_is_numpys() {
         let tensor = HostTensor::from_slice(&[2, 3], &[1i32, 2, 3, 4, 5, 6]).unwrap();

@@ -21,7 +21,7 @@ pub enum NpzError {
     /// The file is no zip archive, or not a whole one.
     #[error("the file is empty, cut off or no .npz file")]
     NoArchive,
-    /// The archive has what is not read.
+    /// The archive has an unsupported entry.
     #[error("the npz archive has an unsupported entry: {what}")]
     Unsupported {
         /// The entry found.

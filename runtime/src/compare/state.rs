@@ -113,7 +113,7 @@ impl<'a> State<'a> {
         }
     }
 
-    /// Counts an element; what is shown is made for the first mismatch only.
+    /// Counts an element; the scalars are made for the first mismatch only.
     fn element(&mut self, agrees: bool, scalars: impl FnOnce() -> (Scalar, Scalar)) {
         if !agrees {
             self.found.mismatches += 1;

@@ -9,7 +9,7 @@ use std::time::Duration;
 /// Why a module cannot be prepared.
 #[derive(Debug, thiserror::Error)]
 pub enum PrepareError {
-    /// There are no kernels for some nodes: all of them, each with what is missing.
+    /// Some nodes have no kernels: all of them, each with the missing feature.
     #[error("the CPU backend lacks {} of the operators in use, the first is {}", .0.len(), first(.0))]
     Unsupported(Vec<(Node, String)>),
     /// A constant cannot be read.
@@ -36,7 +36,7 @@ fn first(list: &[(Node, String)]) -> &str {
 /// Why a run failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ExecuteError {
-    /// An input is missing, or is none that the graph declares.
+    /// An input is missing, or is not declared by the graph.
     #[error("input {input}: expected {expected}, found {found}")]
     Input {
         /// Which of the inputs.
@@ -96,10 +96,10 @@ pub enum ExecuteError {
     /// Another thread asked for an end.
     #[error("stopped")]
     Stopped,
-    /// A run that failed has updated some states in place, and they were not all given anew.
+    /// A failed run has updated some states in place, and they were not all set again.
     #[error("a run that failed had updated some of the states: set all of them before the next one")]
     TornStates,
-    /// An output has no value: what makes it gave none.
+    /// An output has no value: its producer returned none.
     #[error("output {output} has no value")]
     NoOutput {
         /// Which of the outputs.

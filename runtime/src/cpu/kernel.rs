@@ -1,10 +1,10 @@
 //! A kernel: a function from a [`Site`] (a node with the facts about its operands) to a [`Prepared`], which
 //! computes the results from [`Io`] any number of times.
 //!
-//! A kernel says nothing of shapes: those of the results come from inference, before or while the graph runs. It
+//! A kernel computes no shapes: the shapes of its results are inferred, before or while the graph runs. It
 //! reads attributes and operands that are parameters (axes, sizes) when it is prepared, through the views that
-//! inference uses. That happens when the graph is planned if everything it asks for is known then, and each time
-//! the node runs if not; the kernel cannot tell.
+//! inference uses. That happens when the graph is planned if everything it asks for is known then, and each
+//! time the node runs if not; the kernel cannot tell.
 
 use super::room::Room;
 use crate::data::{Data, DataRef};
@@ -21,10 +21,10 @@ pub(crate) type Dims = SmallVec<[usize; 6]>;
 /// Why a kernel cannot be prepared or run.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
-    /// The node is none that its operator allows.
+    /// The node does not fit its operator.
     #[error(transparent)]
     Op(#[from] OpError),
-    /// A tensor cannot be made, or is not what was expected of it.
+    /// A tensor cannot be made, or differs from the expected one.
     #[error(transparent)]
     Host(#[from] HostError),
     /// There is no kernel for it.

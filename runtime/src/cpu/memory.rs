@@ -5,8 +5,8 @@ use std::fs;
 /// Where nobody says how much there is.
 const OTHERWISE: u64 = 16 << 30;
 
-/// The bytes that the program can still have: on Linux what the system says is available, what is left of the limit of
-/// the control group, or what is left of that of the address space, whichever is least; elsewhere 16 GiB.
+/// The bytes that the program can still allocate: on Linux the least of the available memory of the system, the
+/// rest of the limit of the control group, and the rest of the limit of the address space; elsewhere 16 GiB.
 pub fn available_memory() -> u64 {
     let system = fs::read_to_string("/proc/meminfo").ok().and_then(|text| of_meminfo(&text));
     let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();

@@ -44,7 +44,7 @@ fn or_all(threads: usize) -> usize {
     if threads > 0 { threads } else { std::thread::available_parallelism().map_or(1, usize::from) }
 }
 
-/// How many of these threads there may be so that their stacks leave most of the address space to what they compute.
+/// The most threads, up to `threads`, whose stacks leave most of the address space to the computation.
 fn most_threads(threads: usize, left: Option<u64>) -> usize {
     let Some(left) = left else { return threads };
     let most = usize::try_from(left / 4).unwrap_or(usize::MAX) / STACK;

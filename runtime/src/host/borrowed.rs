@@ -54,7 +54,7 @@ impl<'a> TensorRef<'a> {
         found.map(|at| at as u64)
     }
 
-    /// A copy that owns its elements; those of a [`HostTensor`] are shared with it.
+    /// A copy that owns its elements; elements of a [`HostTensor`] are shared with it.
     ///
     /// # Errors
     /// If there is not so much memory.
@@ -85,7 +85,8 @@ impl<'a> TensorRef<'a> {
         self.dims.iter().product()
     }
 
-    /// The first element of a tensor of floats; `None` if there is none, or elements are no floats of 16 bits or more.
+    /// The first element of a tensor of floats; `None` for an empty tensor, and for elements other than floats
+    /// of 16 bits or more.
     pub fn first_f64(self) -> Option<f64> {
         match self.dtype {
             DType::F64 => self.as_slice::<f64>().ok()?.first().copied(),

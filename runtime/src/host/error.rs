@@ -6,7 +6,7 @@ use ampc_ir::tensor::TensorError;
 /// Why a tensor cannot be made or viewed.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
-    /// The elements are not what dtype and dims ask for, or cannot be read.
+    /// The elements do not fit dtype and dims, or cannot be read.
     #[error(transparent)]
     Tensor(#[from] TensorError),
     /// There is not so much memory.
@@ -41,7 +41,7 @@ pub enum HostError {
         /// The bytes requested.
         bytes: u64,
     },
-    /// The number of strings is not what the dims ask for.
+    /// The number of strings does not fit the dims.
     #[error("expected {expected} strings for string{dims:?}, found {found}")]
     StringCount {
         /// Dims.

@@ -1,19 +1,20 @@
 //! Plans: in which order a graph is computed and where every value lies meanwhile.
 //!
-//! A plan is made of a module whose values have their types ([`infer_module`](ampc_ir::infer::infer_module), with
-//! the dims of the inputs at hand), and of what a backend says of each node ([`Needs`]). It is the same for all
-//! backends: the steps in order; for every value whether it is in the arena, at which offset, or elsewhere; and how
-//! large the arena is.
+//! A plan is made from a module whose values have their types ([`infer_module`](ampc_ir::infer::infer_module),
+//! with the dims of the inputs at hand), and from the requirements of a backend for each node ([`Needs`]). It
+//! is the same for all backends: the steps in order; for every value whether it is in the arena, at which
+//! offset, or elsewhere; and how large the arena is.
 //!
 //! - A *storage* is a range of the arena that one or more values share: a view (Reshape) has the bytes of its
-//!   operand, and a result computed in place takes those of an operand that nobody reads afterwards.
+//!   operand, and a result computed in place takes the bytes of an operand without later readers.
 //! - Storages live from the step that writes them to the last that reads one of their values; scratch memory lives
 //!   for one step. Storages that live at the same time do not overlap (`plan/arena.rs` lays them out).
 //! - A state keeps its storage from run to run. States are at the beginning of the arena, in their order, so
 //!   that plans for other dims have them at the same offsets. Its next value is computed in place of it if
-//!   everything else reads it before; if not, it is copied there when all steps are done. One whose size is not
-//!   known, or changes, is *moved*: whoever runs the graph keeps it.
-//! - A value whose dims are known only once it is there, and what is no tensor of numbers, is on the *heap*.
+//!   everything else reads it before; if not, it is copied there when all steps are done. A state of unknown or
+//!   changing size is *moved*: the caller that runs the graph keeps it.
+//! - A value whose dims are known only at run time, and a value that is not a tensor of numbers, is on the
+//!   *heap*.
 //!
 //! Every graph has a plan of its own: that of a body is used for every iteration, that of a function for every call.
 
@@ -41,7 +42,7 @@ pub struct Needs {
     pub others_in_place: SmallVec<[(usize, usize); 2]>,
     /// True if its first result has the bytes of its first operand: nothing is computed.
     pub view: bool,
-    /// True if its results are owned by the backend and not in the arena: those of nodes with bodies.
+    /// True if the backend owns its results, which are not in the arena: the results of nodes with bodies.
     pub on_heap: bool,
     /// True if its results are there already: they depend on constants alone.
     pub is_constant: bool,
@@ -60,10 +61,10 @@ pub struct GraphPlan {
     pub outputs: Vec<u32>,
     /// Its states: an input that is in the arena, and the value it has next time.
     pub states: Vec<State>,
-    /// States that are in no arena, since nobody knows their size or it changes: whoever runs the graph takes the next
-    /// value out and gives it next time.
+    /// States outside of the arena, because their size is unknown or changes: the caller that runs the graph
+    /// takes the next value out and gives it back for the next run.
     pub moved: Vec<State>,
-    /// Bytes of the arena, those of the states included.
+    /// Bytes of the arena, including the states.
     pub arena: usize,
     /// Bytes of the beginning of the arena in which the states are, and nothing else.
     pub state_bytes: usize,
@@ -107,7 +108,7 @@ pub enum Place {
         /// Number of bytes.
         len: usize,
     },
-    /// They are those of another value, an index of [`GraphPlan::values`] whose place is none of the arena.
+    /// The bytes of another value, an index of [`GraphPlan::values`] whose place is outside of the arena.
     View(u32),
     /// The backend makes room for them once it knows how much.
     Heap,
@@ -115,7 +116,7 @@ pub enum Place {
     Unused,
 }
 
-/// A node and what its operands and results are.
+/// A node with its operands and results.
 #[derive(Clone, Debug)]
 pub struct Step {
     /// The node.
@@ -130,7 +131,7 @@ pub struct Step {
     pub view: bool,
     /// Its scratch memory in the arena: offset and bytes.
     pub scratch: (usize, usize),
-    /// Values on the heap that nobody reads afterwards.
+    /// Values on the heap without later readers.
     pub ends: SmallVec<[u32; 2]>,
 }
 
@@ -449,7 +450,8 @@ impl Planner {
         GraphPlan { graph, values, steps, outputs, states, moved, arena, state_bytes }
     }
 
-    /// The offsets of storages and of scratch memory, the bytes of the states, which are first, and those of all.
+    /// The offsets of storages and of scratch memory, the bytes of the states, which come first, and the total
+    /// bytes.
     fn offsets(&self) -> (Vec<usize>, usize, usize) {
         let (states, others) = self.storages.split_at(self.states.len());
         let mut offsets = Vec::with_capacity(self.storages.len() + self.scratch.len());

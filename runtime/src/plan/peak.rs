@@ -4,10 +4,10 @@ use super::{GraphPlan, Place};
 use ampc_ir::DType;
 use std::collections::BTreeMap;
 
-/// The bytes of an arena, which are those that it takes at the step at which most of them live.
+/// The bytes of an arena by use, at the step at which most of them are live.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Peak {
-    /// All bytes of the arena, which are what a runtime allocates for it.
+    /// All bytes of the arena, which a runtime allocates.
     pub bytes: usize,
     /// The step, an index of [`GraphPlan::steps`].
     pub step: usize,

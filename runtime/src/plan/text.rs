@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::fmt::Write;
 
 impl GraphPlan {
-    /// The plan, one line per step: what is computed of what, where, and how many bytes are alive meanwhile.
+    /// The plan, one line per step: operator, operands, places, and the bytes that are live.
     pub fn to_text(&self, module: &Module) -> String {
         let mut text = String::new();
         let name = module.text(module.graph(self.graph).name);

@@ -1,6 +1,6 @@
-//! Functions of one number, element by element: those of mathematics, and activations.
+//! Functions of one number, element by element: mathematical functions and activations.
 //!
-//! The formulas are those of ONNX's operator text. Where they lose digits in f32, as `exp(x) − 1` does near 0, the
+//! The formulas are from ONNX's operator text. Where they lose digits in f32, as `exp(x) − 1` does near 0, the
 //! function is computed that has them.
 
 use super::functions::{erf, exp, gelu, gelu_tanh, mish, sigmoid, tanh};

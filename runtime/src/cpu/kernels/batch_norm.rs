@@ -1,7 +1,8 @@
 //! BatchNormalization.
 //!
-//! `(x - mean) / √(var + epsilon) · scale + bias` per channel. In training mean and variance are those of the batch
-//! (divided by the number of elements), with all their digits as in `normalize.rs`, and the running ones become `running · momentum + batch · (1 - momentum)`.
+//! `(x - mean) / √(var + epsilon) · scale + bias` per channel. In training, mean and variance are computed from
+//! the batch (divided by the number of elements), with all their digits as in `normalize.rs`, and the running
+//! ones become `running · momentum + batch · (1 - momentum)`.
 
 use super::fold::{
     Folding, Load, Number, Sum, SumOfDistances, SumOfSquares, read_floats, transform, write_floats,

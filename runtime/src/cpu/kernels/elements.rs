@@ -1,4 +1,4 @@
-//! Elements that are only moved: whatever their type, they are bits of some size, or strings.
+//! Kernels that only move elements: elements of any type are bits of some size, or strings.
 //!
 //! Elements of less than a byte are moved one to a byte: unpacked before and packed afterwards. Strings are
 //! moved as numbers of strings, so that the memory of the result is known before any string is copied.
@@ -77,7 +77,7 @@ pub(super) fn rows<T: Send>(to: &mut [T], inner: usize, f: impl Fn(usize, usize,
     });
 }
 
-/// The elements of operand `i`, of which there are `count`.
+/// The `count` elements of operand `i`.
 fn operand<'a>(io: &Io<'a>, i: usize, count: usize) -> Result<TensorRef<'a>> {
     let tensor = io.tensor(i)?;
     if usize::try_from(tensor.element_count()) == Ok(count) {

@@ -1,9 +1,9 @@
-//! exp, tanh, erf, the logistic function and what is made of them, as kernels compute them.
+//! exp, tanh, erf, the logistic function and functions made from them, as kernels compute them.
 //!
-//! In f64 they are those of the system and of `libm`. In f32 they are polynomials without branches or tables, so that
-//! a loop over them is vectorised: an argument is reduced (exp) or one of two polynomials is chosen (tanh, erf). The
-//! coefficients are fits of least greatest error, made in f64; the tests hold each function to 2.5 units in the
-//! last place, the products to 7.
+//! In f64 they are the functions of the system and of `libm`. In f32 they are polynomials without branches or
+//! tables, so that a loop over them is vectorised: an argument is reduced (exp) or one of two polynomials is
+//! chosen (tanh, erf). The coefficients are fits of least greatest error, made in f64; the tests hold each
+//! function to 2.5 units in the last place, the products to 7.
 //!
 //! No sum cancels. `x · Φ(x)` (Gelu) is not `x/2 · (1 + erf(x/√2))`, which has no digits left below −5, but
 //! `x · Q(−x)` below 0 and `x · (1 − Q(x))` above with the upper tail of the normal distribution

@@ -69,7 +69,7 @@ pub(super) trait Lane: Pod + Send + Sync {
     fn to_bits64(self) -> i64;
     /// True if it is not 0.
     fn is_true(self) -> bool;
-    /// Elements as f32, if that is what they are.
+    /// Elements as f32, if they have this type.
     fn as_f32(_: &[Self]) -> Option<&[f32]> {
         None
     }

@@ -56,9 +56,9 @@ pub(crate) trait Real: Element + Send + Sync {
     fn round(value: Self::Wide) -> Self;
     /// An f64, rounded to nearest even, once.
     fn round_f64(value: f64) -> Self;
-    /// Elements as what is computed in, if that is what they are.
+    /// Elements in the type of the computation, if they have this type.
     fn as_wide(from: &[Self]) -> Option<&[Self::Wide]>;
-    /// Elements as what is computed in, if that is what they are.
+    /// Elements in the type of the computation, if they have this type.
     fn as_wide_mut(from: &mut [Self]) -> Option<&mut [Self::Wide]>;
 }
 

@@ -1,4 +1,4 @@
-//! Kernels by family. A family is a function from operators to what prepares them.
+//! Kernels by family. A family is a function from operators to functions that prepare their kernels.
 
 mod activation;
 pub(super) mod attention;

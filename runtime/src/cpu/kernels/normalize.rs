@@ -1,12 +1,12 @@
-//! Normalisation of what belongs together: LayerNormalization, RMSNormalization, GroupNormalization,
+//! Normalisation over groups of elements: LayerNormalization, RMSNormalization, GroupNormalization,
 //! InstanceNormalization, LpNormalization, MeanVarianceNormalization, LRN.
 //!
-//! Variances are means of squared distances from the mean, which is computed first. A mean that is rounded to one
-//! number is too far off where elements are near each other and far from 0: it is the sum of that number `m` and of the
-//! mean of the distances from it, `r`. Then `(x - m) - r` has all its digits, and the variance is the mean of
-//! `(x - m)²` less `r²` (the corrected two-pass algorithm: T. F. Chan, G. H. Golub, R. J. LeVeque, "Algorithms for
-//! Computing the Sample Variance", 1983). `stash_type` says how wide to compute at least; what is computed is rounded
-//! once, when it is stored.
+//! Variances are means of squared distances from the mean, which is computed first. A mean that is rounded to
+//! one number is too far off where elements are near each other and far from 0: it is the sum of that number
+//! `m` and of the mean of the distances from it, `r`. Then `(x - m) - r` has all its digits, and the variance
+//! is the mean of `(x - m)²` less `r²` (the corrected two-pass algorithm: T. F. Chan, G. H. Golub, R. J.
+//! LeVeque, "Algorithms for Computing the Sample Variance", 1983). `stash_type` is the least width of the
+//! computation; the result is rounded once, when it is stored.
 
 use super::broadcast::Walk;
 use super::fold::{

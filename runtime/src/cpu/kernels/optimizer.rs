@@ -1,7 +1,7 @@
 //! Optimizers of ai.onnx.preview.training: Adagrad, Adam, Momentum. Gradient has no kernel.
 //!
-//! The formulas are those of the operators' texts, element by element; `norm_coefficient · X` is added to the gradient
-//! first.
+//! The formulas are from the operators' texts, element by element; `norm_coefficient · X` is added to the
+//! gradient first.
 
 use super::fold::read_floats;
 use super::lanes::{PIECE, Wide};

@@ -1,8 +1,9 @@
 //! Pools: MaxPool, AveragePool, LpPool, the global ones, MaxUnpool.
 //!
-//! A pool folds what a window meets of the image: the maximum, the sum, or the sum of `|x|^p`. Windows are boxes, so
-//! rows are folded first, element by element, and then the columns of the one row that is left. An average divides by
-//! the number of elements, with or without those in the padding; a norm is the p-th root. A NaN makes the result NaN.
+//! A pool folds the elements of the image in a window: the maximum, the sum, or the sum of `|x|^p`. Windows are
+//! boxes, so rows are folded first, element by element, and then the columns of the one row that is left. An
+//! average divides by the number of elements, with or without those in the padding; a norm is the p-th root. A
+//! NaN makes the result NaN.
 
 use super::convolution::{spatial, to_f64};
 use super::fold::{Fold, Greatest, Load, Number, Sum, fold_run, greatest};

@@ -1,8 +1,8 @@
 //! Reductions: ReduceSum and the like.
 //!
-//! As ONNX's operator texts say: what an empty set is reduced to is 0 for sums and norms, 1 for products, the least and
-//! the greatest number for ReduceMax and ReduceMin, -∞ for logarithms; the mean of none is NaN. Reduced over no axes,
-//! each element is a set of its own.
+//! Following ONNX's operator texts, an empty set reduces to 0 for sums and norms, 1 for products, the least and
+//! the greatest number for ReduceMax and ReduceMin, -∞ for logarithms; the mean of an empty set is NaN. Reduced
+//! over no axes, each element is a set of its own.
 
 use super::elements::to_f64;
 use super::fold::{

@@ -1,10 +1,10 @@
 //! Resize and Upsample.
 //!
-//! Interpolation is separable: an element of the result is a weighted sum of elements along one axis, of sums along the
-//! next. The weights of each axis are in a table, made once; axes are gone through from the last one to the first.
-//! Nearest elements are moved instead, whatever their type is.
+//! Interpolation is separable: an element of the result is a weighted sum of elements along one axis, of sums
+//! along the next. The weights of each axis are in a table, made once; axes are gone through from the last one
+//! to the first. Nearest elements are moved instead, for any type.
 //!
-//! Positions and weights are those of the operator's text, computed in f64.
+//! Positions and weights follow the operator's text, computed in f64.
 
 use super::convolution::floor;
 use super::elements::{copies, texts_of, to_f64};

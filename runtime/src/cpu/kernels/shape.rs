@@ -16,7 +16,7 @@ pub(super) fn find(kind: OpKind) -> Option<Prepare> {
     })
 }
 
-/// The dims of operand 0 as elements, or those that `start` and `end` say.
+/// The dims of operand 0 as elements, or the range from `start` to `end`.
 fn shape(site: &Site<'_>) -> Result<Prepared> {
     let dims = site.dims(0)?;
     let (start, end) = ShapeView::read(&site.view, dims.len()).range;

@@ -1,8 +1,8 @@
 //! Operators of ai.ampc that train: the check of gradients, the factor by which they are clipped, the loss scale,
 //! dropout, and in `steps` the steps of Adam, AdamW and SGD.
 //!
-//! Each computes what its body says (`ir/src/bodies/`), in the order in which the body says it, so that the two agree
-//! bit for bit: what depends on scalars alone in f64, elements in f32.
+//! Each kernel computes like its body (`ir/src/bodies/`), in the order of the body, so that the two agree bit
+//! for bit: values that depend on scalars alone in f64, elements in f32.
 
 use super::fold::{Fold, Load, fold_run};
 use super::lanes::{BLOCK, PIECE, Real, Wide, pieces};

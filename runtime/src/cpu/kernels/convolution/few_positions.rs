@@ -1,4 +1,4 @@
-//! Convolutions with fewer positions than taps, such as those that make the gradient of weights.
+//! Convolutions with fewer positions than taps, such as convolutions for the gradient of weights.
 //!
 //! A position `o` and a tap `k` meet the image at `o · stride + k · dilation - before`, so the two can change places: the
 //! columns of the window with position and tap exchanged have a row per position and a column per tap. The result is the

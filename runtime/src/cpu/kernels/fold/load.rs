@@ -9,11 +9,11 @@ use half::{bf16, f16};
 pub(crate) trait Load<A>: Element + Send + Sync {
     /// Elements as `A`s.
     fn load(from: &[Self], to: &mut [A]);
-    /// Elements as `A`s, if that is what they are.
+    /// Elements as `A`s, if they have this type.
     fn same(from: &[Self]) -> Option<&[A]>;
-    /// Elements as `A`s, if that is what they are.
+    /// Elements as `A`s, if they have this type.
     fn same_mut(from: &mut [Self]) -> Option<&mut [A]>;
-    /// `A`s as elements: floats rounded once, what is no integer cut off.
+    /// `A`s as elements: floats rounded once, fractions of integers cut off.
     fn store(from: &[A], to: &mut [Self]);
 }
 

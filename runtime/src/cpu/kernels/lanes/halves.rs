@@ -1,7 +1,7 @@
 //! Conversion between f32 and the 16-bit floats, without branches, so that the compiler makes wide vectors of the loops.
 //!
-//! The bits that come out are those of the crate `half`: rounded to nearest even, NaNs quiet with the upper part of their
-//! payload.
+//! The results have the bits of the crate `half`: rounded to nearest even, NaNs quiet with the upper part of
+//! their payload.
 
 use crate::cpu::kernels::vector::widest;
 use half::{bf16, f16};
