@@ -10,7 +10,6 @@ use super::ui::{Stream, Ui};
 use ampc::Report;
 use ampc::ir::{DType, Module, Node};
 use ampc::report::{Fp32Report, OptimumReport, TimeReport, is_about_result};
-use std::collections::BTreeMap;
 
 /// Warnings said in full before they are only counted.
 const SAID: usize = 8;
@@ -107,65 +106,22 @@ fn unproven(optimum: &OptimumReport) -> String {
 /// Reasons why nodes stay fp32, the most frequent first, and the nodes that another policy would leave fp32.
 fn kept(fp32: &Fp32Report) -> Option<String> {
     const SHOWN: usize = 3;
-    let causes = reasons(&fp32.causes);
+    let mut causes: Vec<(&str, u64)> = fp32.causes.iter().map(|(cause, &n)| (cause.as_str(), n)).collect();
+    causes.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(b.0)));
     let all: u64 = causes.iter().map(|(_, n)| n).sum();
     // A fourth cause takes no more room than the words that there are others.
     let shown = if causes.len() == SHOWN + 1 { SHOWN + 1 } else { SHOWN.min(causes.len()) };
     let mut words: Vec<String> =
-        causes[..shown].iter().map(|(reason, n)| format!("{} ({reason})", number(*n))).collect();
+        causes[..shown].iter().map(|(cause, n)| format!("{} by {cause}", number(*n))).collect();
     let others: u64 = causes[shown..].iter().map(|(_, n)| n).sum();
     if others > 0 {
-        words.push(format!("{} for other reasons", number(others)));
+        words.push(format!("{} by others", number(others)));
     }
     let less = fp32.elsewhere.as_ref().filter(|elsewhere| elsewhere.nodes < all);
     let less = less.map_or_else(String::new, |elsewhere| {
         format!("; `--policy {}` would leave {}", elsewhere.policy, number(elsewhere.nodes))
     });
     (!words.is_empty()).then(|| words.join(", ") + &less)
-}
-
-/// The reasons behind rules or causes, the most frequent first.
-fn reasons(causes: &BTreeMap<String, u64>) -> Vec<(String, u64)> {
-    let mut reasons: BTreeMap<String, u64> = BTreeMap::new();
-    for (cause, n) in causes {
-        *reasons.entry(reason(cause)).or_default() += n;
-    }
-    let mut reasons: Vec<(String, u64)> = reasons.into_iter().collect();
-    reasons.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
-    reasons
-}
-
-/// A rule, or a cause of [`Fp32Report`], in words.
-fn reason(cause: &str) -> String {
-    if let Some((name, rule)) = cause.strip_suffix(')').and_then(|cause| cause.rsplit_once(" (")) {
-        return match rule.split_once('.').map_or(rule, |(kind, _)| kind) {
-            "taint" if name == "pin" => "downstream of a pinned node".into(),
-            "taint" => format!("downstream of {}", name.replace("guard.", "guard ")),
-            "table" => format!("{name}: needs fp32"),
-            "unlisted" => format!("{name}: in no list of the policy"),
-            "list" => format!("{name}: by the command line"),
-            "preset" | "policy" => format!("{name}: by the policy"),
-            _ => format!("{name}: {rule}"),
-        };
-    }
-    match cause.split_once('.') {
-        Some(("guard", guard)) => return format!("guard {guard}"),
-        Some(("opset", format)) => return format!("no {format} at this opset"),
-        Some(("sequence", _)) => return "part of a sequence that keeps its type".into(),
-        _ => {}
-    }
-    match cause {
-        "placement" | "cut" | "paint" => "no gain from 16 bits there",
-        "pin" => "pinned",
-        "taint" => "downstream of a denied node",
-        "quantized" => "computed in integers",
-        "schema" => "no 16-bit form",
-        "unknown-op" => "unknown operator",
-        "loss" => "computes the loss",
-        "replay" => "by the report",
-        other => other,
-    }
-    .into()
 }
 
 /// How many nodes have which format; the one asked for is said even of none.
@@ -211,9 +167,9 @@ pub(crate) fn text(
         table.row(["opset".to_owned(), opset.to_owned()]);
     }
     table.row(["nodes".to_owned(), nodes(report, *low, to)]);
-    table.row(["lowered".to_owned(), allow(report)]);
+    table.row(["allow".to_owned(), allow(report)]);
     if let Some(kept) = kept(&report.fp32) {
-        table.row(["kept fp32".to_owned(), kept]);
+        table.row(["fp32 kept".to_owned(), kept]);
     }
     if let Some(time) = report.time.as_ref().and_then(time_line) {
         table.row(["time".to_owned(), time]);
@@ -269,14 +225,17 @@ fn allow(report: &Report) -> String {
         return "no operator that gains from 16 bits".into();
     }
     let mut text = format!(
-        "{} of {} operators that gain from 16 bits ({})",
+        "{} of {} low ({})",
         number(summary.allow_low),
         number(summary.allow),
         share(summary.allow_low, summary.allow)
     );
-    for (i, (reason, n)) in reasons(&summary.allow_exceptions).iter().enumerate() {
+    let mut rules: Vec<(&String, u64)> =
+        summary.allow_exceptions.iter().map(|(rule, &n)| (rule, n)).collect();
+    rules.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(b.0)));
+    for (i, (rule, n)) in rules.iter().enumerate() {
         text.push_str(if i == 0 { "; not: " } else { ", " });
-        text.push_str(&format!("{} ({reason})", number(*n)));
+        text.push_str(&format!("{} by {rule}", number(*n)));
     }
     text
 }
@@ -353,33 +312,9 @@ mod tests {
             elsewhere: Some(ElsewhereReport { policy: "perf".into(), nodes }),
         };
         let five = [("a", 1), ("b", 20), ("c", 3), ("d", 4), ("e", 2)];
-        let less = "20 (b), 4 (d), 3 (c), 3 for other reasons; `--policy perf` would leave 29";
+        let less = "20 by b, 4 by d, 3 by c, 3 by others; `--policy perf` would leave 29";
         assert_eq!(kept(&fp32(&five, 29)).unwrap(), less);
-        assert_eq!(kept(&fp32(&five[..4], 28)).unwrap(), "20 (b), 4 (d), 3 (c), 1 (a)");
+        assert_eq!(kept(&fp32(&five[..4], 28)).unwrap(), "20 by b, 4 by d, 3 by c, 1 by a");
         assert_eq!(kept(&fp32(&[], 0)), None);
-    }
-
-    #[test]
-    fn reasons_are_words_and_not_names_of_rules() {
-        let causes = [
-            ("Softmax (table)", "Softmax: needs fp32"),
-            ("Exp (preset.deny)", "Exp: by the policy"),
-            ("Mul (list.deny)", "Mul: by the command line"),
-            ("Softmax (taint)", "downstream of Softmax"),
-            ("guard.eps (taint)", "downstream of guard eps"),
-            ("pin (taint)", "downstream of a pinned node"),
-            ("guard.range", "guard range"),
-            ("opset.bf16", "no bf16 at this opset"),
-            ("placement", "no gain from 16 bits there"),
-            ("sequence.public", "part of a sequence that keeps its type"),
-            ("another-rule", "another-rule"),
-        ];
-        for (cause, words) in causes {
-            assert_eq!(reason(cause), words);
-        }
-        let same =
-            BTreeMap::from([("cut".to_owned(), 2), ("placement".to_owned(), 3), ("pin".to_owned(), 9)]);
-        let merged = [("pinned".to_owned(), 9), ("no gain from 16 bits there".to_owned(), 5)];
-        assert_eq!(reasons(&same), merged);
     }
 }
