@@ -175,7 +175,7 @@ pub struct Inserter<'m> {
     pub module: &'m mut Module,
     /// The origin of the nodes: the author by default.
     pub provenance: Provenance,
-    /// True if nodes get the metadata of their origin: not unless said so.
+    /// True if nodes get the metadata of their origin; false by default.
     pub copies_metadata: bool,
     place: Place,
     origin: Option<Node>,

@@ -198,7 +198,7 @@ impl Type {
             Type::Unknown | Type::Map { .. } | Type::Opaque { .. } => self.clone(),
         }
     }
-    /// True if the two types agree in everything but shapes; an unknown type agrees with every type.
+    /// True if the two types are equal except for shapes; an unknown type agrees with every type.
     pub fn same_kind(&self, other: &Type) -> bool {
         match (self, other) {
             (Type::Unknown, _) | (_, Type::Unknown) => true,

@@ -232,7 +232,7 @@ pub trait Pass: fmt::Debug + Send + Sync {
     fn ensures(&self) -> Invariants {
         Invariants::CORE
     }
-    /// True if passes after it need what inference knows of what it made.
+    /// True if later passes need inferred facts about its results.
     fn renews_facts(&self) -> bool {
         false
     }

@@ -51,7 +51,7 @@ pub fn is_structural(kind: OpKind) -> bool {
     )
 }
 
-/// True if a node is one of those operators.
+/// True if a node is an operator of that kind.
 pub fn is_structural_node(module: &Module, node: Node) -> bool {
     module.node(node).schema().is_some_and(|s| is_structural(s.kind))
 }

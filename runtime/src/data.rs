@@ -112,7 +112,7 @@ impl<'a> DataRef<'a> {
         }
     }
 
-    /// True if it has a type that is known to the last dim.
+    /// True if all dims of its type are known.
     pub(crate) fn is_of(self, ty: &Type) -> bool {
         match (self, ty) {
             (DataRef::Tensor(tensor), Type::Tensor(ty)) => {

@@ -35,7 +35,7 @@ struct Wanted {
     path: String,
     /// The node of the source.
     node: Node,
-    /// True if the path leads behind a call: what is there in the result may be another form of the function.
+    /// True if the path leads through a call: the call in the result may be of another form of the function.
     by_call: bool,
 }
 

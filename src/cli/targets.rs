@@ -31,7 +31,7 @@ impl Known {
         }
     }
 
-    /// True if both are one file, under any names: links included.
+    /// True if both paths lead to one file, links included.
     fn same(&self, other: &Known) -> bool {
         (self.id.is_some() && self.id == other.id) || self.canonical == other.canonical
     }

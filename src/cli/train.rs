@@ -194,7 +194,7 @@ struct Session<'a> {
     shown: Instant,
     /// True if the heading of the lines was printed.
     has_heading: bool,
-    /// True if somebody still reads the lines.
+    /// True if the reader of the lines is still there.
     is_read: bool,
     /// True if the loss became NaN, and with it most likely the weights.
     diverged: bool,

@@ -255,7 +255,7 @@ fn memory(module: &Module) -> String {
     text
 }
 
-/// True if a result of the main graph has a dim that is not known.
+/// True if a result of the main graph has an unknown dim.
 fn has_open_dims(module: &Module) -> bool {
     let results =
         module.nodes(module.main()).flat_map(|node| module.node(node).results().iter().flatten().copied());

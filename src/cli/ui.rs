@@ -36,7 +36,7 @@ impl Ui {
         }
     }
 
-    /// True if to color what goes to a stream.
+    /// True if output to a stream is colored.
     pub(crate) fn colors(self, stream: Stream) -> bool {
         match self.color {
             When::Always => true,

@@ -200,7 +200,7 @@ impl Closed {
         self.0.remove(prefix) || self.has(prefix)
     }
 
-    /// True if a key begins so.
+    /// True if a key has one of the prefixes.
     pub(super) fn has(&self, key: &str) -> bool {
         let ends = key.match_indices(INSIDE).map(|(at, mark)| at + mark.len());
         !self.0.is_empty() && ends.into_iter().any(|end| self.0.contains(&key[..end]))

@@ -325,7 +325,7 @@ impl Summary {
     }
 }
 
-/// True if a value is further off than another one.
+/// True if a value has a larger error than another.
 fn is_worse(new: &Agreement, old: &Agreement) -> bool {
     match (new.passed(), old.passed()) {
         (false, true) => true,

@@ -149,7 +149,7 @@ impl<'p, 't> Reader<'p, 't> {
         self.errors.push(error_at(self.text, start, end, expected, found.into()));
     }
 
-    /// True if there are so many errors that no more are listed; then the rest is passed over.
+    /// True if the limit of listed errors is reached; then the rest is skipped.
     fn gave_up(&self) -> bool {
         self.errors.len() >= MAX_ERRORS
     }

@@ -484,7 +484,7 @@ pub(super) struct Names {
 }
 
 impl Names {
-    /// True if nobody had the name.
+    /// True if the name was unused.
     pub(super) fn take(&mut self, name: &str) -> bool {
         !self.taken.contains(name) && self.taken.insert(name.to_owned())
     }

@@ -44,7 +44,7 @@ pub(crate) struct BodySource {
     pub(crate) form: Form,
     /// The message.
     pub(crate) at: Located,
-    /// True if something calls it. A function that is not called stays at its place if nothing changes.
+    /// True if the function has calls. A function that is not called stays at its place if nothing changes.
     pub(crate) called: bool,
 }
 

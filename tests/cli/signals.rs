@@ -38,7 +38,7 @@ fn ignored(signal: u32) -> bool {
     u64::from_str_radix(mask.trim(), 16).unwrap() >> (signal - 1) & 1 == 1
 }
 
-/// True if what is run would ignore a signal, so that a test of it says that it was skipped.
+/// True if a child process would ignore a signal, so that its test is skipped with a message.
 pub(super) fn is_skipped(name: &str, number: u32) -> bool {
     let skipped = ignored(number);
     if skipped {

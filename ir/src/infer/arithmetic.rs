@@ -18,7 +18,7 @@ fn elements(view: &NodeView<'_>, i: usize) -> Option<Vec<Int>> {
     view.ints(i).map(Cow::into_owned)
 }
 
-/// True if a number is one of the element type's.
+/// True if the element type has the number.
 fn fits(dtype: DType, n: i64) -> bool {
     use DType::{I8, I16, I32, I64};
     let bits = if dtype == DType::Bool { 1 } else { dtype.bits().unwrap_or(0) };

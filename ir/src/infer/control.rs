@@ -234,7 +234,7 @@ fn trip_count(view: &NodeView<'_>, body: GraphId) -> Dim {
     Dim::Known(u64::try_from(most).unwrap_or(0))
 }
 
-/// True if the condition that a Loop's body gives is true as long as the one it gets is.
+/// True if the condition that a Loop's body returns is true whenever its condition input is.
 fn goes_on(view: &NodeView<'_>, body: GraphId) -> bool {
     let graph = view.module.graph(body);
     let Some(mut value) = graph.outputs().first().map(|o| o.value) else { return false };

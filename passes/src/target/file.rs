@@ -142,7 +142,7 @@ impl Profile {
         serde_json::to_string_pretty(&ProfileJson::of(self)).expect("it has only strings as keys") + "\n"
     }
 
-    /// True if the profile is the one of its name that comes with ampc.
+    /// True if the profile equals the built-in profile of its name.
     pub fn is_preset(&self) -> bool {
         Profile::preset(&self.name).is_ok_and(|preset| preset == *self)
     }

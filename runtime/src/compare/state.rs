@@ -61,7 +61,7 @@ pub(super) struct State<'a> {
     pub(super) max_want: f64,
     /// True if elements are floats: `max_want` is known before they are compared.
     pub(super) is_float: bool,
-    /// True if an element is wanted that is not finite.
+    /// True if an expected element is not finite.
     wants_special: bool,
     /// True if units in the last place are measured.
     counts_ulps: bool,

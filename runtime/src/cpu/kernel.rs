@@ -214,7 +214,7 @@ pub(crate) struct Io<'a> {
 }
 
 impl<'a> Io<'a> {
-    /// True if operand `i` is there. One that is computed in place is.
+    /// True if operand `i` is present, also if it is computed in place.
     pub(crate) fn has(&self, i: usize) -> bool {
         self.taken.iter().any(|&(_, operand)| operand == i)
             || self.operands.get(i).is_some_and(Option::is_some)
@@ -251,7 +251,7 @@ impl<'a> Io<'a> {
         !matches!(self.results.get(j), None | Some(Out::Absent))
     }
 
-    /// True if the kernel says itself what result `j` is, with [`emit`](Self::emit).
+    /// True if the kernel emits result `j` itself, with [`emit`](Self::emit).
     pub(crate) fn is_free(&self, j: usize) -> bool {
         matches!(self.results.get(j), Some(Out::Free(_)))
     }

@@ -210,7 +210,7 @@ impl Exporter<'_> {
         self.nodes(out, 7, graph)
     }
 
-    /// True if a graph is the body of a function or inside one: its types are those of the last call looked at.
+    /// True if a graph is the body of a function or inside one: its types belong to the last inferred call.
     pub(super) fn is_in_function(&self, graph: GraphId) -> bool {
         matches!(self.module.graph(self.module.root(graph)).owner, GraphOwner::Function(_))
     }

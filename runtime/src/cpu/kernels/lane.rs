@@ -25,7 +25,7 @@ pub(super) enum RoundMode {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Encoding {
     pub(super) to: DType,
-    /// True if what is beyond the range of a small float becomes its greatest number.
+    /// True if values beyond the range of a small float saturate to its greatest number.
     pub(super) saturate: bool,
     /// For float8e8m0.
     pub(super) round_mode: RoundMode,

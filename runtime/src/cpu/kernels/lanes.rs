@@ -43,7 +43,7 @@ impl Wide for f64 {
 pub(crate) trait Real: Element + Send + Sync {
     /// f64 for f64, f32 for all others.
     type Wide: Wide;
-    /// True if elements are stored in the type that is computed in.
+    /// True if elements are stored in the type of the computation.
     const IS_WIDE: bool;
 
     /// The exact values of elements.

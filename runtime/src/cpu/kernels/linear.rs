@@ -219,7 +219,7 @@ impl Side {
         self
     }
 
-    /// True if elements are one behind the other.
+    /// True if elements are contiguous.
     fn is_plain(&self) -> bool {
         let n = self.dims.len();
         let next = |axis: usize| self.steps[axis] == self.steps[axis + 1] * self.dims[axis + 1];
