@@ -67,7 +67,7 @@ impl std::fmt::Display for Finding {
     }
 }
 
-/// Why something could not be done.
+/// Error of the library.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The file is no valid ONNX model.

@@ -27,7 +27,7 @@ const PREFIX: &str = ".ampc-";
 const SUFFIX: &str = ".tmp";
 /// Random characters between them.
 const RANDOM: usize = 6;
-/// How often another process may take a new file for one that was left, before it is used without a lock.
+/// The maximal number of times that another process may remove a new file as a left-over, before the file is used without a lock.
 const TRIES: u32 = 16;
 
 /// Names of the temporary files that are there now.

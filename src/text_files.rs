@@ -189,7 +189,7 @@ fn is_data_of(path: &Path, data: &Path) -> bool {
     parsed.is_ok() && tensors.is_of_ampc() && tensors.iter().all(|(name, _)| named.contains(name))
 }
 
-/// Why a text with large constants is not written to a pipe or device.
+/// The reason why a text with large constants is not written to a pipe or device.
 fn no_place_beside(path: &Path) -> Error {
     Error::Usage(format!(
         "large constants go to a safetensors file, which has no place beside `{}`, a pipe or device; write to a file, \

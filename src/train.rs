@@ -330,7 +330,7 @@ pub fn read_weights(step: &Module, path: &Path) -> Result<State, Error> {
     Err(bad(format!("it is not a state of this step: {reason}")))
 }
 
-/// How many tensors that do not fit a message names.
+/// The maximal number of unfitting tensors that a message names.
 const MOST_NAMED: usize = 5;
 
 /// Takes the values with which states begin from the inputs.

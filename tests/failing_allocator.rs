@@ -18,7 +18,7 @@ const LARGE: usize = (1 << 20) + 1;
 /// Refuses one of the large requests.
 struct Refusing;
 
-/// How many large requests there were, and which of them is refused, from 1 on.
+/// The number of large requests, and the number of the refused one, from 1 on.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 static REFUSED: AtomicUsize = AtomicUsize::new(0);
 

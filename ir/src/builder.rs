@@ -34,7 +34,7 @@ use crate::{
 };
 use std::sync::Arc;
 
-/// Why a node cannot be built, or a built module is not valid.
+/// Error of building a node or a module.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum BuildError {
     /// There is no such operator in the imported operator set.

@@ -96,7 +96,7 @@ impl<K: EntityRef, V> PrimaryMap<K, V> {
     pub fn next_key(&self) -> K {
         K::new(self.items.len())
     }
-    /// How many items were ever added.
+    /// The number of items ever added.
     pub fn len(&self) -> usize {
         self.items.len()
     }

@@ -75,11 +75,11 @@ pub struct InsertError {
     pub op: OpKind,
     /// Where it was to go.
     pub place: Place,
-    /// Why not.
+    /// The reason.
     pub kind: InsertErrorKind,
 }
 
-/// Why a node cannot be inserted.
+/// Error of inserting a node.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum InsertErrorKind {
     /// The domain of the operator is not imported where the node was to go.

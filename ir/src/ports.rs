@@ -134,7 +134,7 @@ impl Ports {
         let own = self.function.is_none().then_some(self.node);
         calls.iter().copied().chain(own)
     }
-    /// How many there are.
+    /// The number.
     pub fn len(&self) -> usize {
         self.n_state + self.n_in + self.n_out
     }
@@ -205,7 +205,7 @@ impl Ports {
 }
 
 impl Module {
-    /// How many precision decisions a node takes: one per port, or one per type variable of its schema; none for
+    /// The number of precision decisions of a node: one per port, or one per type variable of its schema; none for
     /// custom operators, and for calls whose ports belong to another call.
     pub fn n_vars(&self, node: Node) -> usize {
         match Ports::of(self, node) {

@@ -94,7 +94,7 @@ pub struct TensorData {
     pending: SmallVec<[Conversion; 1]>,
 }
 
-/// Why a payload cannot be made or read.
+/// Error of making or reading a payload.
 #[derive(Debug, thiserror::Error)]
 pub enum TensorError {
     /// The number of bytes differs from the number that dtype and dims require.

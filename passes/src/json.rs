@@ -56,7 +56,7 @@ impl fmt::Display for Place {
     }
 }
 
-/// Why a text is no JSON of its schema.
+/// Error of reading JSON with a schema.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{place}: {reason}")]
 pub struct JsonError {
@@ -88,7 +88,7 @@ impl From<serde_json::Error> for JsonError {
     }
 }
 
-/// Why a text is not the JSON that is expected, without the place, with the field that may have been meant.
+/// Error of reading a value, without the place, with the field that may have been meant.
 fn reason(error: &serde_json::Error) -> String {
     let mut reason = error.to_string();
     if let Some(at) = reason.rfind(" at line ") {

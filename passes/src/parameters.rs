@@ -76,7 +76,7 @@ fn print_list(list: &[String]) -> Option<Setting> {
 /// From this magnitude on, an element says that a constant is a mask or a limit.
 const LARGE: f64 = 1e4;
 
-/// Why parameters cannot be found.
+/// Error of finding parameters.
 #[derive(Debug, thiserror::Error)]
 pub enum ParameterError {
     /// The loss is no output.
@@ -248,7 +248,7 @@ fn merged_parameters(names: &[String]) -> Option<String> {
     ))
 }
 
-/// How many nodes read a value.
+/// The number of readers of a value.
 fn readers(module: &Module, value: Value) -> usize {
     module.uses(value).map(|(node, _)| node).collect::<FxHashSet<Node>>().len()
 }

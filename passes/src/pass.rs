@@ -60,7 +60,7 @@ impl<'a> PassCx<'a> {
     }
 }
 
-/// Why a pass cannot go on. These are the user's to solve; a pass that breaks the module is a bug, which the
+/// Error of a pass that the user can solve; a pass that breaks the module is a bug, which the
 /// pipeline finds by verifying.
 #[derive(Debug, thiserror::Error)]
 pub enum PassError {
@@ -75,7 +75,7 @@ pub enum PassError {
         what: String,
         /// The format asked for.
         format: ampc_ir::DType,
-        /// How many values do not fit.
+        /// The number of values that do not fit.
         count: u64,
         /// The least value.
         min: f64,
@@ -171,7 +171,7 @@ pub enum PassError {
     TextCasts {
         /// The path of the first such cast.
         first: String,
-        /// How many others there are.
+        /// The number of others.
         more: usize,
         /// The opset that the first has.
         opset: u16,

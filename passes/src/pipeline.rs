@@ -48,7 +48,7 @@ pub struct Pipeline {
     passes: Vec<Box<dyn Pass>>,
 }
 
-/// Why a text is no pipeline.
+/// Pipeline error.
 #[derive(Debug, thiserror::Error)]
 pub enum PipelineError {
     /// No pass has this name.
@@ -117,7 +117,7 @@ pub enum PipelineError {
     Target(#[from] ProfileError),
 }
 
-/// Why a run ended early.
+/// Error that ended a run.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
     /// The module was invalid before the first pass.

@@ -14,7 +14,7 @@ use std::any::{Any, TypeId};
 pub struct Results {
     found: FxHashMap<TypeId, Entry>,
     warnings: Vec<Warning>,
-    /// How many passes have begun.
+    /// The number of passes that have begun.
     passes: usize,
     /// Which of them, counted from 1, has changed the module last.
     changed: usize,
@@ -22,7 +22,7 @@ pub struct Results {
 
 #[derive(Debug)]
 struct Entry {
-    /// How many passes had begun when it was handed on.
+    /// The number of passes that had begun when the entry was put.
     since: usize,
     value: Box<dyn Any + Send>,
 }

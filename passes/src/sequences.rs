@@ -56,7 +56,7 @@ pub fn is_structural_node(module: &Module, node: Node) -> bool {
     module.node(node).schema().is_some_and(|s| is_structural(s.kind))
 }
 
-/// Why a group stays as it is.
+/// Reason why a group keeps its types.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FixedBy {
     /// A value of it is an input or output of the model: its name.
@@ -72,7 +72,7 @@ pub struct Group {
     pub members: Vec<Var>,
     /// Its sequences and optionals.
     pub containers: Vec<Value>,
-    /// Why it stays as it is.
+    /// The reason why it keeps its types.
     pub held: Option<FixedBy>,
 }
 

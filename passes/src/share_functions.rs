@@ -190,7 +190,7 @@ fn name(module: &mut Module, kept: &[FunctionId]) {
     }
 }
 
-/// How much of a function is in a 16-bit format.
+/// The number of values of a function in a 16-bit format.
 #[derive(Clone, Copy, Default)]
 struct Low {
     /// The format of the first such value.

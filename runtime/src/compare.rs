@@ -110,7 +110,7 @@ impl fmt::Display for Scalar {
     }
 }
 
-/// Why two tensors cannot be compared element by element.
+/// Reason why two tensors cannot be compared element by element.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CompareError {
     /// The dims differ.

@@ -19,7 +19,7 @@ const MAX_HEADER: usize = 1 << 16;
 /// Data starts at a multiple of this, as NumPy writes it.
 const ALIGNMENT: usize = 64;
 
-/// Why an array cannot be read or written.
+/// Error of reading or writing an array.
 #[derive(Debug, thiserror::Error)]
 pub enum NpyError {
     /// Reading or writing failed; the data being shorter than the header says is one way.
@@ -56,7 +56,7 @@ pub enum NpyError {
     /// The strings take more memory than they may.
     #[error("expected strings that take at most {most} bytes in memory, found {count} that take more")]
     Strings {
-        /// How many there are.
+        /// The number.
         count: u64,
         /// The limit.
         most: u64,

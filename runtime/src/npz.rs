@@ -12,7 +12,7 @@ use zip::result::ZipError;
 use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, ZipArchive, ZipWriter};
 
-/// Why an archive cannot be read or written.
+/// Error of reading or writing an archive.
 #[derive(Debug, thiserror::Error)]
 pub enum NpzError {
     /// Reading or writing failed.

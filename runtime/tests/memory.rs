@@ -1,4 +1,4 @@
-//! How much memory a run takes: the arena that was planned, and nothing from the second run on.
+//! Memory of a run: the planned arena, and nothing from the second run on.
 
 #![allow(clippy::unwrap_used, reason = "a test: what cannot be made fails it")]
 

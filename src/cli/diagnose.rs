@@ -66,7 +66,7 @@ fn of_input(problem: &InputProblem) -> Problem {
     }
 }
 
-/// Why a model cannot be computed, drawn over its text if it is about a node.
+/// The problem of a model that cannot be computed, drawn over its text if it is about a node.
 fn of_run(finding: &Finding, module: Option<&Module>) -> Vec<Problem> {
     let problem = Problem::new(format!("ampc::run::{}", finding.code), finding.to_string());
     match (module, finding.node) {

@@ -119,7 +119,7 @@ impl Emit {
         }
     }
 
-    /// Why a model with a data file is not written to a pipe or device.
+    /// The reason why a model with a data file is not written to a pipe or device.
     fn no_place_beside(&self, path: &Path) -> Failure {
         let message = format!(
             "constants of the model go to a file beside the output, which has no place beside `{}`, a pipe or device",

@@ -121,7 +121,7 @@ struct Named<'a> {
     folder: Option<&'a Path>,
     /// The files that were read.
     files: RefCell<Vec<ReadFile>>,
-    /// Why something cannot be read; it says more than the pipeline's error type can carry.
+    /// The problem of a file that cannot be read, with more detail than the pipeline's error type can carry.
     unread: RefCell<Option<Failure>>,
 }
 

@@ -138,7 +138,7 @@ impl Diagnostic for Problem {
 pub(crate) const MORE_MEMORY: &str =
     "give the process more memory (`ulimit -v`, a larger machine), or use a smaller model";
 
-/// Why a command ends early.
+/// Failure that ends a command.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     /// The exit code; 0 if nobody reads what is printed.

@@ -104,7 +104,7 @@ fn is_object(text: &str) -> Result<(), PolicyError> {
     Err(JsonError { place: Place { line: 1, column: 1 }, reason }.into())
 }
 
-/// How many decisions about type variables a report has.
+/// The number of decisions about type variables in a report.
 fn decisions(report: &str) -> Option<u64> {
     #[derive(Deserialize)]
     struct Report {

@@ -73,7 +73,7 @@ fn time_line(time: &TimeReport) -> Option<String> {
     Some(format!("{} -> {} predicted{ratio}{given}", of(time.source), of(time.rewritten)))
 }
 
-/// How often the second is in the first, with two digits.
+/// The quotient of two numbers, with two digits.
 fn ratio(first: i64, second: i64) -> Option<String> {
     let (first, second) = (u128::try_from(first).ok()?, u128::try_from(second).ok()?);
     let hundredths = first.checked_mul(100)?.checked_add(second / 2)?.checked_div(second)?;
@@ -124,7 +124,7 @@ fn kept(fp32: &Fp32Report) -> Option<String> {
     (!words.is_empty()).then(|| words.join(", ") + &less)
 }
 
-/// How many nodes have which format; the one asked for is said even of none.
+/// The number of nodes per format; the requested format is listed even without nodes.
 fn nodes(report: &Report, low: Low, to: &str) -> String {
     let summary = &report.summary;
     let mut nodes: Vec<String> = [("fp16", low.fp16), ("bf16", low.bf16)]

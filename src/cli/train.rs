@@ -79,10 +79,10 @@ fn state_path(args: &TrainArgs) -> &Path {
     path.expect("the arguments ask for a state")
 }
 
-/// How many of the tensors that do not fit are named.
+/// The maximal number of unfitting tensors that an error names.
 const NAMED: usize = 4;
 
-/// Why a step cannot begin with a state: one problem, however many tensors do not fit.
+/// The problem of a step that does not fit a state: one problem for all unfitting tensors.
 fn of_state(error: &ampc::Error, args: &TrainArgs) -> Failure {
     let failure = diagnose::failure(error, None);
     let ampc::Error::Inputs(problems) = error else { return failure };
@@ -168,7 +168,7 @@ fn nan_loss(step: u64) -> Failure {
 /// Parts of the error about a label that PyTorch ignores.
 const PYTORCH_IGNORED: [&str; 2] = ["expected a class in", "found -100 in"];
 
-/// How often the line on the terminal is written anew.
+/// The interval between updates of the line on the terminal.
 const REFRESH: Duration = Duration::from_millis(100);
 
 /// A training and what is told of it.

@@ -10,7 +10,7 @@ pub struct Agreement {
     /// The errors: of a list the sums of counts, the largest errors, and the bound of the tensor that comes nearest to
     /// its own.
     pub found: Comparison,
-    /// Why the values cannot be compared, if they cannot: they do not agree.
+    /// The reason why the values cannot be compared, if they cannot: they do not agree.
     pub obstacle: Option<String>,
 }
 

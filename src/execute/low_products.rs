@@ -32,7 +32,7 @@ use rustc_hash::FxHashSet;
 use serde::Serialize;
 use std::collections::BTreeSet;
 
-/// How many times what low products alone make an output may be off. Roundings in other places are as many as those of
+/// The largest excused error, in multiples of the error that low products alone cause. Roundings in other places are as many as those of
 /// products, or a few times that, and of one draw the largest error is partly luck.
 const TIMES: f64 = 3.0;
 

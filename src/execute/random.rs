@@ -145,7 +145,7 @@ pub(super) fn value(draw: Draw, k: u32, ty: &Type, role: Role) -> Result<Data, R
     }
 }
 
-/// Why there is no random value.
+/// Reason why there is no random value.
 pub(super) enum Refused {
     Kind(&'static str),
     DType(DType),

@@ -45,7 +45,7 @@ pub struct LoneReport {
     pub outputs: LoneNames,
 }
 
-/// How many of them, and the first.
+/// The number of values, and the first.
 #[derive(Clone, Debug, Serialize)]
 pub struct LoneNames {
     /// How many.
@@ -101,7 +101,7 @@ pub struct ValueReport {
     pub draw: usize,
     /// True if it is within the tolerance.
     pub passed: bool,
-    /// Why it cannot be compared.
+    /// The reason why it cannot be compared.
     pub obstacle: Option<String>,
     /// Elements.
     pub elements: u64,

@@ -97,7 +97,7 @@ pub(super) struct Teller<'a> {
 
 struct Level {
     scope: Arc<Scope>,
-    /// How often bodies of nodes in this scope have run.
+    /// The number of runs of the bodies of nodes in this scope.
     runs: FxHashMap<(Node, GraphId), u64>,
     /// The node with bodies or call that was told last to be done.
     left: Option<Node>,

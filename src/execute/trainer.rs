@@ -67,7 +67,7 @@ pub struct StepResult {
     pub grad_norm: Option<f64>,
 }
 
-/// Why a batch could not be run, and the row of it that the error is about, where that is known.
+/// The error of a batch, and the row that it is about, if known.
 pub(super) struct StepError {
     pub(super) error: Error,
     pub(super) row: Option<Box<BatchRow>>,
@@ -395,7 +395,7 @@ impl Trainer {
 /// Description of a state that contains a NaN.
 const NAN: &str = "a NaN, which would make every loss NaN";
 
-/// Why a state cannot be used.
+/// The reason why a state cannot be used.
 enum Unusable {
     Unreadable(HostError),
     NaN,

@@ -70,7 +70,7 @@ pub struct Verification {
 /// Values of one of the models without a counterpart in the other.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lone {
-    /// How many there are.
+    /// The number.
     pub count: usize,
     /// The total number.
     pub of: usize,

@@ -46,7 +46,7 @@ pub(super) struct Work {
 #[derive(Clone)]
 pub(super) struct Owner {
     pub(super) node: Node,
-    /// How many operands there are to capture.
+    /// The number of operands to capture.
     pub(super) n_captures: usize,
     /// The first of each name.
     pub(super) by_name: Rc<FxHashMap<Symbol, usize>>,

@@ -12,7 +12,7 @@ use ampc_runtime::data::{Data, ELEMENT_BYTES, Maybe, Sequence};
 use ampc_runtime::{HostError, HostTensor};
 use std::sync::Arc;
 
-/// Why a file is not the value it should be.
+/// Error of reading a value from a file.
 #[derive(Debug, thiserror::Error)]
 pub enum DataError {
     /// It is no protobuf message.

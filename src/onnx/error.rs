@@ -38,7 +38,7 @@ impl Blame {
     }
 }
 
-/// Why a model could not be read.
+/// Error of reading a model.
 #[derive(Debug, thiserror::Error)]
 pub enum ImportError {
     /// The file cannot be opened.
@@ -72,7 +72,7 @@ pub enum ImportError {
         path: String,
         /// The problems found, but for those that are only counted.
         problems: Vec<Problem>,
-        /// How many others there are.
+        /// The number of others.
         more: usize,
     },
 }
@@ -291,7 +291,7 @@ pub enum ProblemKind {
     Tensor {
         /// Its name, or that of the attribute that holds it.
         name: String,
-        /// How many others have the same problem, where it is one of their data file.
+        /// The number of other tensors with the same problem, if it is a problem of their data file.
         more: usize,
         /// The problem.
         issue: TensorIssue,

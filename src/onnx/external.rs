@@ -75,7 +75,7 @@ pub enum ExternalError {
     HardLink {
         /// The file.
         path: String,
-        /// How many names it has.
+        /// The number of names.
         names: u64,
     },
     /// There is no such file.
@@ -310,7 +310,7 @@ fn open_below(folder: Option<&Path>, location: &str) -> Result<SourceBytes, Exte
     Ok(bytes)
 }
 
-/// How many names a file has, where the platform says so.
+/// The number of names, where the platform says so.
 #[cfg(unix)]
 fn names_of(metadata: &fs::Metadata) -> Option<u64> {
     Some(std::os::unix::fs::MetadataExt::nlink(metadata))

@@ -69,7 +69,7 @@ pub struct Layout {
     len: u64,
 }
 
-/// Why streaming a layout failed.
+/// Error of streaming a layout.
 #[derive(Debug)]
 pub enum StreamError {
     /// Writing failed.

@@ -39,7 +39,7 @@ impl fmt::Display for SparedFile {
 /// Endings of files that are no ONNX models.
 const OTHERS: [&str; 4] = ["ir", "json", "safetensors", "data"];
 
-/// Why a data file has to stay: another model in its folder that refers to it, or one that may. `None` if there is none.
+/// The reason to keep a data file: another model in its folder that refers to it, or may refer to it; `None` without such a model.
 ///
 /// Any file may be a model, whatever its ending; one that cannot be read as a model is taken for one only if its name
 /// ends in `.onnx`.

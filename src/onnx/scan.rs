@@ -65,7 +65,7 @@ pub struct GraphMessage {
     pub inputs: Vec<(Located, proto::ValueInfoProto)>,
     /// Outputs.
     pub outputs: Vec<(Located, proto::ValueInfoProto)>,
-    /// How many types of other values are declared; they are read when the graph is written.
+    /// The number of declared types of other values; they are read when the graph is written.
     pub n_value_info: usize,
 }
 

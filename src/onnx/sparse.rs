@@ -96,7 +96,7 @@ fn strings(sparse: &SparseData, count: u64, bytes: u64) -> Result<TensorData, Te
     Ok(TensorData::new(DType::String, sparse.dims.iter().copied(), storage).expect("as many as dims take"))
 }
 
-/// How many elements are given; no more than there are.
+/// The number of given elements, at most the number of elements.
 fn nnz(sparse: &SparseData, count: u64) -> Result<usize, TensorIssue> {
     let wrong = || TensorIssue::SparseIndices {
         values: sparse.values.dims().to_vec(),

@@ -24,7 +24,7 @@ const SYNC_EVERY: Duration = Duration::from_millis(20);
 /// Symbolic links that are followed, as by the system.
 const MAX_LINKS: u32 = 40;
 
-/// Why a file could not be written.
+/// Error of writing a file.
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
     /// The target exists.

@@ -171,7 +171,7 @@ impl<T: ToString> std::fmt::Display for Dims<'_, T> {
     }
 }
 
-/// Why a tensor message could not be read.
+/// Error of reading a tensor message.
 #[derive(Debug)]
 pub enum TensorFailure {
     /// Its bytes are not protobuf; nothing after them can be trusted.

@@ -24,7 +24,7 @@ struct Frame {
     fields: Fields,
     /// The field of the message around it that holds this one, and where that starts.
     holder: Option<(&'static Row, u64)>,
-    /// How many messages of types are around it.
+    /// The number of messages of types around it.
     types: usize,
 }
 

@@ -251,7 +251,7 @@ pub struct Reader<'s> {
     window: Vec<u8>,
     /// Offset of the first byte in the window.
     start: u64,
-    /// How much the next read asks for.
+    /// The size of the next read.
     ahead: usize,
 }
 

@@ -34,7 +34,7 @@ pub struct RecordedOption {
     read: fn(&mut RewriteOptions, Option<&str>) -> Option<()>,
 }
 
-/// Why a text is no value of an option.
+/// Error of reading the value of an option.
 #[derive(Debug, thiserror::Error)]
 pub enum OptionError {
     /// The value is invalid for the option.

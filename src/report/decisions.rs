@@ -24,7 +24,7 @@ pub(crate) struct Decisions<'a> {
     observer: &'a mut dyn Observer,
     /// The time of the source as it was read, with its scale.
     as_read: Option<(i64, i64)>,
-    /// How much less the model takes when decisions begin: what passes before them have gained.
+    /// The time that passes before the decisions have saved.
     saved: i64,
     /// The nodes that a raised opset needed, with their paths.
     raised: Vec<(Node, String)>,

@@ -109,7 +109,7 @@ pub struct OptimumReport {
     pub objective: &'static str,
     /// The unit of costs: `ps` (picoseconds), `casts`, `bytes`.
     pub unit: &'static str,
-    /// How many runs of the model the costs are of, so that branches that are taken every other time count as whole
+    /// The number of runs of the model that the costs cover, so that branches that are taken every other time count as whole
     /// runs.
     pub scale: i64,
     /// The cost of the choice.

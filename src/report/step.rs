@@ -68,7 +68,7 @@ pub struct StepOptions {
 /// Activations that are recomputed for gradients.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct StepRecomputed {
-    /// How many nodes.
+    /// The number of nodes.
     pub nodes: usize,
     /// The bytes that they make, as far as sizes are known.
     pub bytes: u64,
@@ -164,7 +164,7 @@ pub struct StepNode {
     pub role: Option<String>,
     /// The types of its results.
     pub results: Vec<String>,
-    /// Why a node of the forward graph has its precision: the rule.
+    /// The rule of the precision of a node of the forward graph.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rule: Option<String>,
     /// And the evidence.
@@ -233,7 +233,7 @@ impl StepOptions {
     }
 }
 
-/// How many nodes of a step compute an activation again, and the bytes that they make, with the extents of
+/// The number of recomputed nodes of a step, and the bytes of their results, with the extents of
 /// [`Sizes::default`] for dims that are not known.
 pub fn recomputed(module: &Module) -> (usize, u64) {
     let role = Purpose::Recompute.spelling();

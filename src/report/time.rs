@@ -9,7 +9,7 @@ use serde::Serialize;
 pub struct TimeReport {
     /// The unit of times: `ps` (picoseconds).
     pub unit: &'static str,
-    /// How many runs of the model the times are of, so that branches that are taken every other time count as whole runs.
+    /// The number of runs of the model that the times cover, so that branches that are taken every other time count as whole runs.
     pub scale: i64,
     /// The source as it was read.
     pub source: i64,

@@ -29,9 +29,9 @@ const TOLERANCE_F32: f64 = 1e-3;
 const LOW_TOLERANCE: f64 = 0.03;
 /// Gradients below this are as good as 0: what the loss is rounded by, over the step.
 const LEAST: f64 = 1e-4;
-/// How many elements are looked at one by one.
+/// The number of elements that are checked one by one.
 const ELEMENTS: usize = 64;
-/// How many directions are looked at where there are more.
+/// The number of directions that are checked if there are more elements.
 const DIRECTIONS: usize = 8;
 
 const PASSES: &str = "autodiff{outputs=gradients}";

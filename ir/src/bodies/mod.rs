@@ -43,7 +43,7 @@ pub const MIN_OPSET: u16 = 17;
 /// The opset in which ai.onnx has operators on bits.
 pub const BITS_SINCE: u16 = 18;
 
-/// How many rounds a number of a PhiloxDropout goes through.
+/// The number of rounds of the generator of PhiloxDropout.
 const ROUNDS: usize = 10;
 
 /// The most gradients that a GradCheck takes: as many operands as a schema can ask for, without the scale.

@@ -224,7 +224,7 @@ pub(super) fn infer_loop(view: &NodeView<'_>, out: &mut Inferred) -> Result<(), 
     Ok(())
 }
 
-/// How often a Loop runs: known if the number is and nothing ends it before.
+/// The number of iterations of a Loop: known if the trip count is known and nothing ends the Loop earlier.
 fn trip_count(view: &NodeView<'_>, body: GraphId) -> Dim {
     let Some(&[most]) = view.known_ints(0).as_deref() else { return Dim::Unknown };
     let starts = !view.has(1) || view.known_ints(1).is_some_and(|c| c == [1]);

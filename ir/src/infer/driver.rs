@@ -117,9 +117,9 @@ pub(super) struct Driver<'m> {
     pub(super) facts: Facts,
     errors: Vec<InferError>,
     pub(super) calls: Calls,
-    /// How many bodies and calls the walk is in.
+    /// The number of bodies and calls around the current node.
     depth: usize,
-    /// How many Loops the walk is in.
+    /// The number of Loops around the current node.
     loops: usize,
 }
 

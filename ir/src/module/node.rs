@@ -53,7 +53,7 @@ pub enum Provenance {
     Inserted,
 }
 
-/// Why a decision was taken.
+/// Reason of a decision.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Reason {
     /// The rule: `table`, `policy.deny`, `pin:<pattern>`, `guard.eps`, `taint:<node>`, `paint` …
@@ -137,7 +137,7 @@ impl NodeData {
     pub fn formal_operands(&self) -> &[Option<Value>] {
         &self.operands[..self.n_formal as usize]
     }
-    /// How many operands the operator itself has; the rest are captures.
+    /// The number of operands of the operator itself; the rest are captures.
     #[inline]
     pub fn n_formal(&self) -> usize {
         self.n_formal as usize

@@ -82,7 +82,7 @@ pub enum FormalType {
     Is(TypeSet),
 }
 
-/// How many actuals a formal takes.
+/// The number of actuals of a formal.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Arity {
     /// Exactly one.
@@ -105,7 +105,7 @@ pub struct Formal {
     pub name: &'static str,
     /// Its type.
     pub ty: FormalType,
-    /// How many actuals it takes.
+    /// The number of actuals.
     pub arity: Arity,
 }
 

@@ -33,7 +33,7 @@ pub struct SignatureFormal {
     pub name: String,
     /// A type variable, or the spelling of an element type.
     pub ty: String,
-    /// How many actuals it takes.
+    /// The number of actuals.
     pub count: Count,
     /// Its class, if it is not the operator's.
     pub class: Option<Class>,
@@ -41,7 +41,7 @@ pub struct SignatureFormal {
     pub shape: Option<String>,
 }
 
-/// How many actuals a formal takes.
+/// The number of actuals of a formal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Count {
     /// One.

@@ -34,7 +34,7 @@ struct Work {
 #[derive(Clone)]
 struct Owner {
     node: Node,
-    /// How many operands there are to capture.
+    /// The number of operands to capture.
     n_captures: usize,
     /// The first of each name.
     by_name: Rc<FxHashMap<Symbol, u32>>,

@@ -182,7 +182,7 @@ pub(super) struct Packer {
     dtype: DType,
     /// The packed bytes.
     pub(super) bytes: Vec<u8>,
-    /// How many elements there are.
+    /// The number of elements.
     pub(super) count: u64,
 }
 

@@ -89,7 +89,7 @@ impl AttentionView {
 pub struct RotaryView {
     /// Heads; operands of rank 3 need it.
     pub heads: Option<u64>,
-    /// How many elements of a head turn; all if absent.
+    /// The number of rotated elements of a head; all if absent.
     pub dim: Option<u64>,
     /// True if pairs are neighbours instead of halves.
     pub interleaved: bool,

@@ -7,9 +7,9 @@ use super::{NodeView, OpError};
 pub struct ScanView {
     /// The first operand that is state or scanned: 1 where operand 0 has the lengths.
     pub first: usize,
-    /// How many of the operands from there on are state.
+    /// The number of state operands from there on.
     pub n_state: usize,
-    /// How many leading axes, 0 or 1, number sequences that are scanned apart.
+    /// The number of leading batch axes, 0 or 1, whose sequences are scanned separately.
     pub batch: usize,
     /// The axis that each input is scanned along, not counting the batch; 0 where there is no entry.
     pub input_axes: Vec<i64>,

@@ -97,7 +97,7 @@ impl FlattenView {
         FlattenView { axis: view.int("axis").unwrap_or(1), negative: view.since() >= 11 }
     }
 
-    /// How many leading axes go into the first axis of the result.
+    /// The number of leading axes that form the first axis of the result.
     ///
     /// # Errors
     /// If the axis is outside the range of a tensor of this rank.
@@ -281,9 +281,9 @@ impl<'a> PadView<'a> {
 /// Tile: at 1 one axis is repeated, and both axis and number are operands; since 6 there is a list.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TileView<'a> {
-    /// How often every axis is repeated, as far as known.
+    /// The number of repetitions of each axis, as far as known.
     All(Option<Cow<'a, [Int]>>),
-    /// How often which axis is repeated, as far as known.
+    /// The numbers of repetitions and their axes, as far as known.
     One {
         /// How often.
         tiles: Option<i64>,

@@ -117,7 +117,7 @@ impl SoftmaxView {
 /// InstanceNormalization and GroupNormalization at their versions.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct ChannelNormView {
-    /// How many groups of channels there are; `None` if each channel is one.
+    /// The number of groups of channels; `None` if each channel is one.
     pub groups: Option<u64>,
     /// True if scale and bias are per group; from 21 on they are per channel.
     pub per_group: bool,

@@ -39,9 +39,9 @@ impl AdamWMode {
 pub struct AdamView {
     /// The variant of AdamW; `None` for Adam, whose decay is added to the gradient.
     pub mode: Option<AdamWMode>,
-    /// How much of the mean of gradients stays.
+    /// The decay of the mean of gradients.
     pub beta1: f64,
-    /// How much of the mean of their squares stays.
+    /// The decay of the mean of their squares.
     pub beta2: f64,
     /// The summand of the root.
     pub epsilon: f64,
@@ -132,9 +132,9 @@ pub struct SgdView {
     pub direction: Momentum,
     /// The effect of a gradient that is not finite.
     pub on_overflow: OnOverflow,
-    /// How much of the momentum stays.
+    /// The decay of the momentum.
     pub momentum: f64,
-    /// How much of the gradient is left out of the momentum.
+    /// The share of the gradient that the momentum leaves out.
     pub dampening: f64,
     /// The decay of the weights, which is added to the gradient.
     pub weight_decay: f64,

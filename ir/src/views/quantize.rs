@@ -3,7 +3,7 @@
 use super::{NodeView, OpError, Part, normalize_axis};
 use crate::{DType, Dim};
 
-/// How many elements share a scale.
+/// The number of elements that share a scale.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Granularity {
     /// All.
@@ -28,7 +28,7 @@ pub struct QuantizeView {
     pub output: Option<DType>,
     /// The element type of the division or multiplication, if known.
     pub compute: Option<DType>,
-    /// How many elements share a scale.
+    /// The number of elements that share a scale.
     pub granularity: Granularity,
     /// True if values beyond the range of a float8 result become its greatest value.
     pub saturate: bool,

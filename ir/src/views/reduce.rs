@@ -44,7 +44,7 @@ impl Axes {
 pub struct ReduceView {
     /// The axes that go; `None` if the rank or the operand that says it is not known.
     pub axes: Option<Axes>,
-    /// How many axes go, where only that is known.
+    /// The number of reduced axes, if only the number is known.
     pub n_axes: Option<usize>,
     /// True if they stay with extent 1.
     pub keep: bool,
@@ -124,7 +124,7 @@ impl ArgReduceView {
 pub struct TopKView {
     /// The axis, if the rank is known.
     pub axis: Option<usize>,
-    /// How many elements, if known.
+    /// The number of elements, if known.
     pub k: Option<u64>,
     /// True if the largest elements are taken.
     pub largest: bool,

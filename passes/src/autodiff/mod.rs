@@ -73,7 +73,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-/// Why there is no gradient.
+/// Error about a missing gradient.
 #[derive(Debug, thiserror::Error)]
 pub enum GradientError {
     /// No value, or more than one, has a role that one value alone has.
@@ -84,7 +84,7 @@ pub enum GradientError {
     Role {
         /// The role.
         role: &'static str,
-        /// How many values have it.
+        /// The number of values with the role.
         found: usize,
     },
     /// The loss is no number.

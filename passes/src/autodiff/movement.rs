@@ -136,7 +136,7 @@ pub(super) fn slice(b: &mut Backward<'_>) -> Ruled {
     b.add(0, dx)
 }
 
-/// How many elements a Slice with steps of 1 leaves out before and behind, as Pad takes them; `None` if that is not known.
+/// The numbers of elements that a Slice with steps of 1 leaves out before and behind, as Pad takes them; `None` if unknown.
 fn around_slice(b: &Backward<'_>) -> Ruled<Option<Vec<i64>>> {
     let x = b.x(0)?;
     let dims = b.shape(x)?;

@@ -56,7 +56,7 @@ pub(super) fn mean(b: &mut Backward<'_>) -> Ruled {
     b.add(0, dx)
 }
 
-/// How many elements axes have together, as a number of a float type.
+/// The product of the extents of axes, as a number of a float type.
 pub(super) fn count(b: &mut Backward<'_>, x: Value, axes: &[usize], dtype: DType) -> Ruled<Value> {
     let dims = b.shape(x)?;
     let known: Option<Vec<u64>> = axes.iter().map(|&axis| dims.get(axis)?.known()).collect();

@@ -1,4 +1,4 @@
-//! How often a graph is run when the model is run once.
+//! The number of executions of each graph in a run of the model.
 //!
 //! A branch of an If is taken every other time. For that to be a whole number, everything is counted in units of
 //! [`Executions::scale`]: the main graph is run so many times, a power of two with an exponent of at least the depth
@@ -16,7 +16,7 @@ pub const MAX_DEPTH: u32 = 10;
 /// No graph counts as run more often than this.
 const MAX: i64 = 1 << 20;
 
-/// How often the graphs of a module are run.
+/// The number of executions of the graphs of a module.
 #[derive(Clone, Debug)]
 pub struct Executions {
     of: FxHashMap<GraphId, i64>,
@@ -80,17 +80,17 @@ impl Executions {
         executions
     }
 
-    /// How often a graph is run, in units of 1 / [`scale`](Self::scale).
+    /// The number of executions of a graph, in units of 1 / [`scale`](Self::scale).
     pub fn of(&self, graph: GraphId) -> i64 {
         self.of.get(&graph).copied().unwrap_or(self.scale)
     }
 
-    /// How often the graph counts as run that is run most often.
+    /// The number of executions of the most frequent graph.
     pub fn most(&self) -> i64 {
         self.most
     }
 
-    /// How often the main graph counts as run.
+    /// The number of executions of the main graph.
     pub fn scale(&self) -> i64 {
         self.scale
     }

@@ -12,7 +12,7 @@ pub struct Sizes {
     pub batch: u64,
     /// The size of all other dims, and the number of elements of a tensor of unknown rank.
     pub other: u64,
-    /// How often the body of a loop is run that does not say it.
+    /// The assumed trip count of loops of unknown trip count.
     pub trips: u64,
 }
 

@@ -122,28 +122,28 @@ pub enum Assumption {
     },
     /// The extent of axes without a name.
     Unnamed {
-        /// How many there are.
+        /// The number.
         count: u64,
         /// The assumed size of each.
         extent: u64,
     },
     /// The number of elements of tensors whose rank is not known.
     Ranks {
-        /// How many there are.
+        /// The number.
         count: u64,
         /// The assumed number for each.
         elements: u64,
     },
     /// The number of iterations of loops that do not say it.
     Trips {
-        /// How many there are.
+        /// The number.
         count: usize,
         /// The assumed number for each.
         trips: u64,
     },
-    /// How often branches are taken.
+    /// The assumed frequency of branches.
     Branches {
-        /// How many Ifs there are.
+        /// The number of Ifs.
         count: usize,
     },
 }
@@ -221,7 +221,7 @@ impl<'a> CostModel<'a> {
         CostModel { module, profile, format, objective, sizes, executions, fusions, limit }
     }
 
-    /// How often a graph is run, in units of 1 / [`scale`](Self::scale); 1 under [`Objective::Casts`].
+    /// The number of executions of a graph, in units of 1 / [`scale`](Self::scale); 1 under [`Objective::Casts`].
     pub fn executions(&self, graph: GraphId) -> i64 {
         self.executions.of(graph)
     }

@@ -1,4 +1,4 @@
-//! How much a node has to compute: multiplications and additions of products of matrices, operations on elements.
+//! The amount of computation of a node: multiplications and additions of products of matrices, operations on elements.
 //!
 //! Formulas count a multiplication and an addition as two. Computations of an operator besides its product
 //! (biases, activations) are left out, except for the softmax of attention. A node that its operator does not

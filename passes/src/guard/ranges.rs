@@ -183,7 +183,7 @@ pub(super) fn eps(cx: &mut Cx<'_>) -> Result<(), PassError> {
     Ok(())
 }
 
-/// How many operators may stand between an epsilon and what it protects.
+/// The maximal number of operators between an epsilon and the operator that it protects.
 const MAX_STEPS: usize = 8;
 
 /// The variables from `start` to all operators that are sensitive to a 0, if one is reached through infer and

@@ -207,7 +207,7 @@ pub(crate) struct Given<'a> {
     names: &'a dyn Resolver,
 }
 
-/// Why a value is none.
+/// Error of reading a value.
 pub(crate) enum Wrong {
     /// The value is invalid for the option.
     Value,

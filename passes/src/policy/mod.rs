@@ -90,7 +90,7 @@ pub struct Policy {
     signatures: BTreeMap<String, &'static OpSchema>,
     pins: Vec<(Pattern, Pin)>,
     value_pins: Vec<(Pattern, Pin)>,
-    /// How many pins of nodes and of values there were when each layer but the first began.
+    /// The numbers of pins of nodes and of values at the beginning of each layer but the first.
     layers: Vec<(usize, usize)>,
     /// Decisions of an earlier run: (node path, type variable) → element type.
     replay: FxHashMap<(String, String), DType>,
@@ -99,7 +99,7 @@ pub struct Policy {
     disabled_guards: BTreeSet<String>,
 }
 
-/// Why something is no policy.
+/// Policy error.
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
     /// No preset has this name.
@@ -297,7 +297,7 @@ impl Policy {
         self.replayed_pins.get(path).map(String::as_str)
     }
 
-    /// How many nodes the report given as policy has decisions of, and of how many of them the test is true.
+    /// The number of nodes with decisions in the report given as policy, and the number of those for which the test is true.
     pub fn replayed_nodes(&self, test: impl Fn(&str) -> bool) -> (usize, usize) {
         let nodes: BTreeSet<&str> = self.replay.keys().map(|(path, _)| path.as_str()).collect();
         (nodes.len(), nodes.iter().filter(|path| test(path)).count())

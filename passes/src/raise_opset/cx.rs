@@ -7,7 +7,7 @@ use ampc_ir::op::{AttrDefault, AttrKind, OpKind};
 use ampc_ir::views::NodeView;
 use ampc_ir::{DType, Dim, InsertError, Inserter, Module, Node, NodeSpec, Position, TensorData, Type, Value};
 
-/// Why a node cannot be brought into its next form.
+/// Reason why a node has no next form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refused(pub(super) String);
 

@@ -55,7 +55,7 @@ pub struct NoForm {
     pub to: u16,
     /// Why.
     pub why: String,
-    /// How many nodes.
+    /// The number of nodes.
     pub count: usize,
     /// The path of the first.
     pub first: String,

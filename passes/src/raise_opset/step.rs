@@ -38,7 +38,7 @@ pub(super) struct Form {
     pub(super) write: &'static [(&'static str, AttrDefault)],
     /// The attribute that becomes this operand.
     pub(super) operand: Option<(&'static str, usize)>,
-    /// Why a node means the same.
+    /// The reason why a node keeps its meaning.
     #[cfg_attr(
         not(test),
         expect(dead_code, reason = "for who reads the table, and the test that it is there")

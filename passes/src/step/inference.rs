@@ -88,7 +88,7 @@ impl Spelled for Inference {
     }
 }
 
-/// Why a model has no forward part.
+/// Error of extracting a forward model.
 #[derive(Debug, thiserror::Error)]
 pub enum InferenceError {
     /// It is no step.

@@ -177,7 +177,7 @@ impl Spelled for Loss {
     }
 }
 
-/// Why a loss does not fit a model.
+/// Error of adding a loss to a model.
 #[derive(Debug, thiserror::Error)]
 pub enum LossError {
     /// No loss can be computed from the output.

@@ -137,7 +137,7 @@ impl Dynamic {
         }
     }
 
-    /// Why a configuration cannot be one.
+    /// The reason why a configuration is invalid.
     pub fn problem(&self) -> Option<String> {
         let ordered =
             |name: &str, ok: bool, expected: &str| (!ok).then(|| format!("`{name}` has to be {expected}"));

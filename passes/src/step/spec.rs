@@ -9,7 +9,7 @@
 use crate::pipeline::{in_quotes, list};
 use std::str::FromStr;
 
-/// Why a text is no loss, optimizer, loss scaler or learning-rate schedule.
+/// Error in the spelling of a loss, optimizer, loss scaler or learning-rate schedule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("expected {expected}, found `{found}`")]
 pub struct SpecError {

@@ -39,7 +39,7 @@ pub enum StateKind {
     State,
     /// Running statistics.
     Buffer,
-    /// How many steps were taken.
+    /// The number of steps that were taken.
     Step,
     /// The loss scale.
     LossScale,
@@ -49,7 +49,7 @@ pub enum StateKind {
     Bad,
     /// The seed of dropouts.
     DropoutSeed,
-    /// How many steps have drawn random numbers for dropouts.
+    /// The number of steps that have drawn random numbers for dropouts.
     DropoutOffset,
 }
 

@@ -142,7 +142,7 @@ impl Spelled for Update {
     }
 }
 
-/// Why weights cannot be updated.
+/// Error of adding the update of weights.
 #[derive(Debug, thiserror::Error)]
 pub enum UpdateError {
     /// There are no gradients.

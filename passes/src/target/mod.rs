@@ -165,7 +165,7 @@ pub struct Profile {
     pub fusions: Vec<Fusion>,
 }
 
-/// Why something is no profile.
+/// Profile error.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
     /// No profile has this name.

@@ -1,4 +1,4 @@
-//! Why a module cannot be prepared, and why a run failed.
+//! Errors of preparing a module, and of runs.
 
 use super::kernel::KernelError;
 use crate::host::HostError;
@@ -6,7 +6,7 @@ use ampc_ir::infer::InferError;
 use ampc_ir::{Node, Value};
 use std::time::Duration;
 
-/// Why a module cannot be prepared.
+/// Error of preparing a module.
 #[derive(Debug, thiserror::Error)]
 pub enum PrepareError {
     /// Some nodes have no kernels: all of them, each with the missing feature.
@@ -33,7 +33,7 @@ fn first(list: &[(Node, String)]) -> &str {
     list.first().map_or("", |(_, what)| what)
 }
 
-/// Why a run failed.
+/// Error of a run.
 #[derive(Debug, thiserror::Error)]
 pub enum ExecuteError {
     /// An input is missing, or is not declared by the graph.

@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 /// Extents as indices.
 pub(crate) type Dims = SmallVec<[usize; 6]>;
 
-/// Why a kernel cannot be prepared or run.
+/// Error of preparing or running a kernel.
 #[derive(Debug, thiserror::Error)]
 pub enum KernelError {
     /// The node does not fit its operator.

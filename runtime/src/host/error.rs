@@ -1,9 +1,9 @@
-//! Why a tensor cannot be made or viewed.
+//! Errors of making or viewing a tensor.
 
 use ampc_ir::DType;
 use ampc_ir::tensor::TensorError;
 
-/// Why a tensor cannot be made or viewed.
+/// Error of making or viewing a tensor.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
     /// The elements do not fit dtype and dims, or cannot be read.

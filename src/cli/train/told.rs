@@ -176,7 +176,7 @@ fn digits_of_speed(speed: f64) -> String {
     if speed >= 100.0 { format!("{speed:.0}") } else { format!("{speed:.2}") }
 }
 
-/// How many nodes have a low result, and how many there are.
+/// The number of nodes with a low result, and the number of all nodes.
 fn low_nodes(module: &Module) -> (u64, u64) {
     let (mut low, mut all) = (0, 0);
     for node in module.nodes(module.main()) {

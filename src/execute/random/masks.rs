@@ -25,7 +25,7 @@ impl Rows<'_> {
         self.dims.last().copied().unwrap_or(1)
     }
 
-    /// How many elements of a row are not seen.
+    /// The number of hidden elements of a row.
     fn hidden(width: u64, word: u32) -> u64 {
         let more = (u128::from(word) * u128::from(width / 2)) >> 32;
         if width < 2 { 0 } else { 1 + u64::try_from(more).unwrap_or(0) }

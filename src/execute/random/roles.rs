@@ -23,7 +23,7 @@ pub(crate) enum Role {
     Index(u64),
     /// Lengths of sequences: from 1 to this extent.
     Length(u64),
-    /// How often a loop runs: from 1 to 4.
+    /// Trip count of a loop: from 1 to 4.
     Trips,
     /// A shape, or a number of elements: 1.
     Extent,

@@ -87,7 +87,7 @@ impl Array {
     }
 }
 
-/// How many arrays there are, by name.
+/// The number of arrays, by name.
 type Counts = BTreeMap<String, usize>;
 
 /// The arrays that were found.
@@ -101,7 +101,7 @@ pub(super) struct Arrays {
     /// The files from which samples are read batch by batch.
     pub(super) streamed: Vec<Arc<SourceBytes>>,
     pub(super) is_npz: bool,
-    /// How many bytes more may be held in memory.
+    /// The bytes that may still be held in memory.
     left: u64,
 }
 
@@ -148,7 +148,7 @@ impl Arrays {
         }
     }
 
-    /// How many arrays there are of each name.
+    /// The number of arrays of each name.
     fn counts(&self) -> Counts {
         self.by_name.iter().map(|(name, arrays)| (name.clone(), arrays.len())).collect()
     }

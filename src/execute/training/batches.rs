@@ -54,12 +54,12 @@ impl Batches {
         Batches { seed, is_shuffled: true, epoch: None, ..self }
     }
 
-    /// How many batches an epoch has.
+    /// The number of batches of an epoch.
     pub fn per_epoch(&self) -> u64 {
         self.per_epoch
     }
 
-    /// How many samples an epoch leaves out.
+    /// The number of samples that an epoch leaves out.
     pub fn left_out(&self) -> u64 {
         self.samples.saturating_sub(self.per_epoch.saturating_mul(self.size))
     }

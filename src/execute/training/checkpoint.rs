@@ -23,17 +23,17 @@ use xxhash_rust::xxh3::xxh3_128;
 /// Where a training stood, and by which options it came there.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Position {
-    /// How many steps were taken.
+    /// The number of steps that were taken.
     pub step: u64,
-    /// How many of them were skipped because a gradient was not finite.
+    /// The number of steps that were skipped because a gradient was not finite.
     pub skipped: u64,
-    /// How many steps there are altogether.
+    /// The total number of steps.
     pub steps: u64,
     /// The learning-rate schedule, as it is spelled.
     pub lr: String,
     /// Samples of a batch.
     pub batch: u64,
-    /// How many samples there are.
+    /// The number of samples.
     pub samples: u64,
     /// The seed of their order; none if it is that of the data.
     pub seed: Option<u64>,

@@ -157,12 +157,12 @@ impl Dataset {
         Dataset::open(path, trainer.module(), &wanted_by(trainer), most)
     }
 
-    /// How many samples there are.
+    /// The number of samples.
     pub fn samples(&self) -> u64 {
         self.samples
     }
 
-    /// How many samples the step takes at once, if it takes no other number.
+    /// The batch size of the step, if it takes no other.
     pub fn batch(&self) -> Option<u64> {
         self.batch
     }
@@ -295,14 +295,14 @@ pub struct Batch {
 }
 
 impl Batch {
-    /// How many samples it has.
+    /// The number of samples.
     pub fn rows(&self) -> u64 {
         self.rows
     }
 }
 
 impl Column {
-    /// How many samples there are; none of what is the same for every batch.
+    /// The number of samples; none of what is the same for every batch.
     pub(super) fn samples(&self) -> Option<u64> {
         match &self.values {
             Values::Whole { .. } => None,

@@ -45,7 +45,7 @@ pub struct Evaluated {
     /// The share of labels whose class has the largest score; absent if the loss is not a loss of classes, or
     /// no label counts.
     pub accuracy: Option<f64>,
-    /// How many samples it is of.
+    /// The number of samples.
     pub samples: u64,
 }
 
@@ -151,7 +151,7 @@ impl Evaluation {
     }
 }
 
-/// How many labels there were, and how many had the largest score.
+/// The number of labels, and the number of labels with the largest score.
 #[derive(Default)]
 struct Hits {
     right: u64,

@@ -255,5 +255,5 @@ fn are_alike(arrays: &[Array]) -> Result<bool, Error> {
     Ok(true)
 }
 
-/// How many bytes are compared at once.
+/// The number of bytes that are compared at once.
 const COMPARED: usize = 1 << 14;

@@ -53,7 +53,7 @@ use std::path::Path;
 /// How a step is trained with.
 #[derive(Clone, PartialEq, Debug)]
 pub struct TrainingOptions {
-    /// How many steps there are altogether, those before a checkpoint included.
+    /// The total number of steps, including those before a checkpoint.
     pub steps: u64,
     /// Samples of a batch; by default as many as the step takes, and 32 if it takes any number.
     pub batch: Option<u64>,
@@ -93,7 +93,7 @@ pub struct Training {
     trainer: Trainer,
     reader: BatchReader,
     options: TrainingOptions,
-    /// How many steps were taken, and how many of them were skipped.
+    /// The number of steps that were taken, and how many of them were skipped.
     taken: u64,
     skipped: u64,
     /// The learning rate, and the input that it is for.
@@ -108,7 +108,7 @@ pub struct StepRecord {
     pub number: u64,
     /// Which time the samples are gone over, counted from 0.
     pub epoch: u64,
-    /// How many samples it had.
+    /// The number of samples.
     pub samples: u64,
     /// The learning rate.
     pub lr: f64,

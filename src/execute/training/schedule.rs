@@ -24,11 +24,11 @@ pub struct Schedule {
     pub kind: ScheduleKind,
     /// The rate after the warm-up; for `one-cycle`, the rate at the top.
     pub lr: f64,
-    /// How many steps warm up.
+    /// The number of warm-up steps.
     pub warmup: u64,
     /// The rate at the end.
     pub final_lr: f64,
-    /// How many steps the schedule has, if it is not as many as the run.
+    /// The number of steps of the schedule, if it differs from the run.
     pub steps: Option<u64>,
 }
 

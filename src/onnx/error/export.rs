@@ -1,11 +1,11 @@
-//! Why a model could not be written.
+//! Errors of writing a model.
 
 use super::Blame;
 use crate::onnx::target::TargetError;
 use crate::onnx::tensor::TensorIssue;
 use crate::onnx::wire::WireError;
 
-/// Why a model could not be written.
+/// Error of writing a model.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
     /// The target cannot be written.

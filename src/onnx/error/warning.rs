@@ -8,7 +8,7 @@ pub enum Warning {
     Unsorted {
         /// The first such graph.
         graph: String,
-        /// How many others there are.
+        /// The number of others.
         more: usize,
     },
     /// A domain was used and not imported; the import has been added.
@@ -18,7 +18,7 @@ pub enum Warning {
         domain: String,
         /// The opset.
         opset: u16,
-        /// How many other domains.
+        /// The number of other domains.
         more: usize,
     },
     /// An operator that ONNX does not have at this opset, and ONNX Runtime has.
@@ -32,7 +32,7 @@ pub enum Warning {
         opset: u16,
         /// The first node.
         first: String,
-        /// How many others there are.
+        /// The number of others.
         more: usize,
     },
     /// Operators of ai.ampc without their functions.
@@ -42,7 +42,7 @@ pub enum Warning {
         op: &'static str,
         /// The first node.
         first: String,
-        /// How many others there are.
+        /// The number of others.
         more: usize,
     },
     /// Graphs without a name.
@@ -50,7 +50,7 @@ pub enum Warning {
     UnnamedGraph {
         /// The first of them.
         first: String,
-        /// How many others there are.
+        /// The number of others.
         more: usize,
     },
     /// Sparse initializers, which become dense tensors.
@@ -84,7 +84,7 @@ pub enum Warning {
         value: String,
         /// The dim.
         dim: i64,
-        /// How many other dims are.
+        /// The number of other dims.
         more: usize,
     },
     /// The type in `value_info` of a value is false and was omitted.
@@ -104,7 +104,7 @@ pub enum Warning {
     StaleProvenance {
         /// The result of the first node.
         first: String,
-        /// How many others there are.
+        /// The number of others.
         more: usize,
     },
 }

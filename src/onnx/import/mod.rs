@@ -157,7 +157,7 @@ struct Import<'s> {
     wrong_files: FxHashMap<String, usize>,
     /// Bytes that sparse initializers may still take as dense tensors.
     dense_left: u64,
-    /// How many sparse initializers there are.
+    /// The number of sparse initializers.
     sparse_initializers: usize,
     /// Problems beyond those that are kept.
     more_problems: usize,

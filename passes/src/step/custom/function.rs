@@ -8,7 +8,7 @@ use ampc_ir::verify::name_of;
 use ampc_ir::{Module, Node, NodeSpec, Payload, Value};
 use rustc_hash::FxHashMap;
 
-/// Why a graph is no optimizer.
+/// Error of a graph that is to be an optimizer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FunctionError {
     /// Inputs or outputs are missing.
@@ -19,9 +19,9 @@ pub enum FunctionError {
     Interface {
         /// The graph.
         graph: String,
-        /// How many inputs it has.
+        /// The number of inputs.
         inputs: usize,
-        /// How many outputs.
+        /// The number of outputs.
         outputs: usize,
     },
     /// A node cannot be copied.
@@ -150,7 +150,7 @@ impl Function {
     }
 }
 
-/// Why a node cannot be copied.
+/// The reason why a node cannot be copied.
 fn cannot_copy(module: &Module, node: Node) -> Option<&'static str> {
     let data = module.node(node);
     match &data.op {

@@ -279,7 +279,7 @@ impl UpdateNodes<'_> {
         self.shared.rate
     }
 
-    /// How many steps were taken before this one, a number of i64.
+    /// The number of steps taken before this step, as i64.
     pub fn step(&self) -> Value {
         self.shared.step
     }

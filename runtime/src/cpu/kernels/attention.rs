@@ -277,7 +277,7 @@ struct Operands<'a, W> {
     k: Heads<'a, W>,
     v: Heads<'a, W>,
     mask: &'a [u8],
-    /// How many keys each batch has, where an operand says it.
+    /// The number of keys of each batch, if an operand gives it.
     lengths: Option<&'a [i64]>,
 }
 

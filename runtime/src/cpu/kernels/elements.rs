@@ -31,7 +31,7 @@ pub(super) trait Movement: Send + Sync + 'static {
     fn run<T: Cell>(&self, io: &Io<'_>, from: &[&[T]], to: &mut [&mut [T]]) -> Result<()>;
 }
 
-/// How many elements a tensor of these dims has, if there can be so many.
+/// The number of elements of a tensor of these dims, if it is representable.
 pub(super) fn count(dims: &[usize]) -> Result<usize> {
     let product = dims.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
     product.ok_or_else(|| KernelError::Limit {

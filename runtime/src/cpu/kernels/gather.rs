@@ -166,7 +166,7 @@ impl Tuples {
         })
     }
 
-    /// How many indices there are.
+    /// The number of indices.
     pub(super) fn count(&self) -> usize {
         self.n * self.dims.len()
     }

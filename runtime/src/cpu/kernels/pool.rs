@@ -48,7 +48,7 @@ impl Pool {
         Ok(Pool { window, view })
     }
 
-    /// How many taps count at a position of an axis: those in the input, or in its padding too.
+    /// The number of taps that count at a position of an axis: taps in the input, or in its padding too.
     fn count(&self, i: usize, position: usize, with_padding: bool) -> f64 {
         let axis = self.window.axes[i];
         if !with_padding {

@@ -50,7 +50,7 @@ impl Scales {
         })
     }
 
-    /// How many scales there are for so many elements.
+    /// The number of scales for this number of elements.
     fn count(self, elements: usize) -> usize {
         match self {
             Scales::One => 1,
@@ -96,7 +96,7 @@ impl Scales {
 #[derive(Clone, Copy)]
 struct Grid {
     scales: Scales,
-    /// How many there are.
+    /// The number.
     count: usize,
     scale: DType,
     zero: Option<DType>,

@@ -5,7 +5,7 @@ use rayon::prelude::*;
 /// At most so many parts are worked on at once, whatever the number of threads.
 pub(super) const SLOTS: usize = 64;
 
-/// How many parts to make of `items` that each need `room` elements of scratch memory: as many as there can be
+/// The number of parts for `items` that each need `room` elements of scratch memory: as many as there can be
 /// without more than `most` elements in all.
 pub(super) fn count(items: usize, room: usize, most: usize) -> usize {
     (most / room.max(1)).clamp(1, SLOTS).min(items.max(1))

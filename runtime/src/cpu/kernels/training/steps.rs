@@ -21,7 +21,7 @@ pub(super) fn adam(site: &Site<'_>) -> Result<Prepared> {
         .others_in_place(&[(1, 2), (2, 3)]))
 }
 
-/// How many elements a weight has, and the bytes of those of its first `states` results that nobody asks for: they are
+/// The number of elements of a weight, and the bytes of its unused first `states` results, which are
 /// computed all the same.
 fn sizes(site: &Site<'_>, states: usize) -> Result<(usize, usize)> {
     let n: usize = site.dims(0)?.iter().product();
