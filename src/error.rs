@@ -15,7 +15,7 @@ use std::path::PathBuf;
 /// Party that can solve an error; the exit codes of the binary follow it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ErrorKind {
-    /// A comparison failed: 1.
+    /// A comparison failed, or a training diverged: 1.
     Mismatch,
     /// An option is wrong: 2.
     Usage,
@@ -107,6 +107,10 @@ pub enum Error {
     /// A model cannot be computed on the inputs that it was given, or not within the limits.
     #[error("{0}")]
     Run(Finding),
+    /// A training cannot go on.
+    #[cfg(feature = "run")]
+    #[error("{0}")]
+    Diverged(crate::execute::training::Divergence),
     /// The system refuses the memory that a run needs.
     #[error("{0}")]
     NoMemory(Finding),
@@ -170,6 +174,8 @@ impl Error {
             Error::Usage(_) | Error::Policy(_) | Error::Pipeline(_) => ErrorKind::Usage,
             #[cfg(feature = "run")]
             Error::Inputs(_) => ErrorKind::Usage,
+            #[cfg(feature = "run")]
+            Error::Diverged(_) => ErrorKind::Mismatch,
             Error::Pass(e) => match e {
                 PassError::Constant { .. } => ErrorKind::Io,
                 PassError::OutOfRange { .. } => ErrorKind::InvalidInput,

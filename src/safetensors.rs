@@ -178,13 +178,18 @@ fn header(tensors: &[Described<'_>], metadata: &[(&str, &str)]) -> Vec<u8> {
 }
 
 /// Header and tensors, as they are stored.
-pub(crate) fn layout(mut tensors: Vec<(String, Arc<TensorData>)>) -> Layout {
+pub(crate) fn layout(tensors: Vec<(String, Arc<TensorData>)>) -> Layout {
+    layout_with(tensors, &[])
+}
+
+/// [`layout`] with what is to be said beside the tensors.
+pub(crate) fn layout_with(mut tensors: Vec<(String, Arc<TensorData>)>, metadata: &[(&str, &str)]) -> Layout {
     fn described((name, data): &(String, Arc<TensorData>)) -> Described<'_> {
         (name, data.dtype(), data.dims(), data.byte_len())
     }
     tensors.sort_by(|a, b| place(&described(a)).cmp(&place(&described(b))));
     let mut layout = Layout::new();
-    layout.bytes(&header(&tensors.iter().map(described).collect::<Vec<_>>(), &[]));
+    layout.bytes(&header(&tensors.iter().map(described).collect::<Vec<_>>(), metadata));
     for (name, data) in tensors {
         layout.elements(&data, &name);
     }

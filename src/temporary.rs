@@ -13,6 +13,12 @@
 //! A file that replaces another one has its permissions before it has a byte, so private content is never
 //! readable by others.
 
+#[cfg(feature = "run")]
+mod folder;
+
+#[cfg(feature = "run")]
+pub(crate) use folder::TemporaryFolder;
+
 use crate::onnx::bytes::FileId;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -230,12 +236,17 @@ pub fn discard_soon() -> Option<Discarded> {
                 continue;
             }
         };
-        for path in names.drain(..) {
-            fs::remove_file(path).ok();
-        }
+        names.drain(..).for_each(|path| remove(&path));
         return Some(Discarded { _names: names });
     }
     None
+}
+
+/// Removes a temporary file, or a folder with temporary files and links.
+fn remove(path: &Path) {
+    if fs::remove_file(path).is_err() {
+        fs::remove_dir_all(path).ok();
+    }
 }
 
 /// Allocates and frees more than is allocated while the list is locked. If there is no memory left, the program then
@@ -249,9 +260,7 @@ fn make_sure_of_memory() {
 #[must_use = "the process must end while this lives"]
 pub fn discard_all() -> Discarded {
     let mut names = names();
-    for path in names.drain(..) {
-        fs::remove_file(path).ok();
-    }
+    names.drain(..).for_each(|path| remove(&path));
     Discarded { _names: names }
 }
 

@@ -198,7 +198,8 @@ fn no_place_beside(path: &Path) -> Error {
     ))
 }
 
-fn unreadable(error: TensorError) -> Error {
+/// The error of a constant whose bytes cannot be read.
+pub(crate) fn unreadable(error: TensorError) -> Error {
     match error {
         TensorError::Read { what, source } => Error::Io { path: what.into(), source },
         other => Error::Bug(format!("a constant of the module cannot be read: {other}")),

@@ -4,6 +4,10 @@
 //! weights: a model whose inputs are data and state, and whose outputs are the loss and the next state. The
 //! passes are in [`ampc_passes::step`].
 
+mod init;
+
+pub use init::{Initialized, init_state};
+
 use crate::batch::Batch;
 use crate::error::Error;
 use crate::model::Model;
@@ -23,13 +27,14 @@ use ampc_passes::step::dropout;
 use ampc_passes::step::inference::{RATE, forward_of, inputs_of_forward};
 use ampc_passes::step::loss::LossSpec;
 use ampc_passes::step::loss_scale::ScaleLoss;
-use ampc_passes::step::state::{METADATA, StateKind, states_of};
+use ampc_passes::step::state::{IDENTITY, METADATA, StateKind, states_of};
 use ampc_passes::step::{Inference, Loss, LossKind, Optimizer, PhiloxDropout, Scaler, StableLoss, Update};
 use ampc_passes::{Pass, Warning};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
+use xxhash_rust::xxh3::xxh3_128;
 
 /// How a training step is made.
 #[derive(Clone, Debug)]
@@ -140,7 +145,40 @@ pub fn train_step_in_place(
     let pipeline = pipeline_of_step(&model.module, options)?;
     let warnings = run_pipeline(model, &pipeline, options.verify_each, observer)?;
     let state = take_state(&mut model.module);
+    identify(&mut model.module)?;
     Ok((state, warnings))
+}
+
+/// Gives a step the hash of its text as identity, which its states have as well.
+fn identify(step: &mut Module) -> Result<(), Error> {
+    let text = step.to_text().map_err(crate::text_files::unreadable)?;
+    let identity = format!("{:032x}", xxh3_128(text.as_bytes()));
+    step.header.metadata.push((IDENTITY.to_owned(), identity));
+    Ok(())
+}
+
+/// The identity of a step, if it has one.
+pub fn identity_of(step: &Module) -> Option<&str> {
+    let entry = step.header.metadata.iter().find(|(key, _)| key == IDENTITY);
+    entry.map(|(_, identity)| identity.as_str())
+}
+
+/// Refuses the state at `path`, which has the identity `found`, if it is that of another step. A step or a state without
+/// identity may be anybody's.
+///
+/// # Errors
+/// If they differ.
+pub fn refuse_state_of_other(step: &Module, found: Option<&str>, path: &Path) -> Result<(), Error> {
+    match (identity_of(step), found) {
+        (Some(expected), Some(found)) if expected != found => Err(Error::Data {
+            path: path.to_owned(),
+            reason: format!(
+                "expected the state of this step (`{IDENTITY}` {expected}), found that of another step ({found}): take both \
+                 from one run of `train-step`; `train --init` takes only weights of another state"
+            ),
+        }),
+        _ => Ok(()),
+    }
 }
 
 /// True if a model is a training step.
@@ -319,6 +357,7 @@ pub fn read_weights(step: &Module, path: &Path) -> Result<State, Error> {
         state.extend(data.map(|data| (name, Arc::new(data))));
     }
     if wrong.is_empty() {
+        refuse_state_of_other(step, tensors.metadata(IDENTITY), path)?;
         return Ok(state);
     }
     let more = wrong.len().saturating_sub(MOST_NAMED);
@@ -360,7 +399,8 @@ pub fn stage_state(
     force: bool,
     batch: &mut Batch,
 ) -> Result<u64, Error> {
-    let layout = safetensors::layout(state.clone());
+    let identity = identity_of(&model.module).map(|identity| (IDENTITY, identity));
+    let layout = safetensors::layout_with(state.clone(), &identity.into_iter().collect::<Vec<_>>());
     let bytes = layout.len();
     let read = model.files();
     batch.stage(layout, path, force, &read).map_err(ExportError::from)?;

@@ -51,6 +51,13 @@ mod signals;
 #[path = "cli/train.rs"]
 mod train;
 
+#[path = "cli/train_claims.rs"]
+mod train_claims;
+
+#[cfg(unix)]
+#[path = "cli/train_diverges.rs"]
+mod train_diverges;
+
 #[path = "cli/train_faults.rs"]
 mod train_faults;
 

@@ -35,6 +35,7 @@ pub(crate) fn failure(error: &Error, module: Option<&Module>) -> Failure {
         Error::Invalid(findings) => of_findings(findings, module),
         Error::Inputs(list) => list.iter().map(of_input).collect(),
         Error::Run(finding) | Error::NoMemory(finding) => of_run(finding, module),
+        Error::Diverged(_) => one("ampc::train::diverged".into(), error.to_string()),
         Error::Data { .. } => one("ampc::data".into(), error.to_string()),
         Error::Usage(message) => one("ampc::usage".into(), message.clone()),
         Error::Policy(e) => one(code_of_policy(e), e.to_string()),

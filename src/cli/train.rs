@@ -18,12 +18,13 @@ use super::{diagnose, interrupt, shown};
 use ampc::ErrorKind;
 use ampc::execute::Trainer;
 use ampc::execute::training::{
-    Checkpoint, Dataset, Evaluated, Evaluation, GradientHistograms, Incomplete, LostUpdates, NO_OPTIMIZER,
-    Position, Schedule, StepRecord, Training, TrainingOptions,
+    Checkpoint, Dataset, Divergence, Evaluated, Evaluation, GradientHistograms, Incomplete, LostUpdates,
+    NO_OPTIMIZER, Position, Schedule, StepRecord, Symptom, Training, TrainingOptions,
 };
+use ampc::onnx::bytes::FileId;
 use ampc::runtime::Cpu;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 pub(crate) fn run(args: &TrainArgs, threads: Option<u32>, ui: Ui) -> Result<(), Failure> {
     device(&args.device)?;
@@ -41,12 +42,18 @@ pub(crate) fn run(args: &TrainArgs, threads: Option<u32>, ui: Ui) -> Result<(), 
     if ampc::train::rate_of(&model.module).map_err(fail)?.is_none() {
         return Err(Failure::usage("step", format!("`{}`: {NO_OPTIMIZER}", args.step.display())));
     }
-    let checkpoint = checkpoint(args)?;
+    let mut checkpoint = checkpoint(args)?;
+    let init = args.init.as_deref();
+    let init =
+        init.map(|path| ampc::train::init_state(&model.module, &mut checkpoint.state, path)).transpose();
+    let init = init.map_err(fail)?;
     let position = checkpoint.position.as_ref().filter(|_| args.resume.is_some());
     let files = model.files();
     let cpu = Cpu { threads: threads.map_or(0, |n| usize::try_from(n).unwrap_or(0)), ..Cpu::default() };
     let trainer = Trainer::new(model, &checkpoint.state, &cpu);
     let trainer = trainer.map_err(|error| of_state(&error, args))?;
+    ampc::train::refuse_state_of_other(trainer.module(), checkpoint.identity.as_deref(), state_path(args))
+        .map_err(fail)?;
     let data = Dataset::of_batches(&args.data.data, &trainer, cpu.max_bytes).map_err(fail)?;
     let mut training = Training::new(trainer, data, options(args, position)?).map_err(fail)?;
     if let Some(epochs) = args.run.epochs {
@@ -69,7 +76,12 @@ pub(crate) fn run(args: &TrainArgs, threads: Option<u32>, ui: Ui) -> Result<(), 
     check_outputs(args, &read)?;
     let log = open_log(args, position, &read)?;
     let session = Session::new(args, ui, &progress, training, evaluation, log).map_err(fail)?;
-    progress.suspend(|| session.begin(position));
+    progress.suspend(|| {
+        if let (Some(found), Some(path)) = (&init, &args.init) {
+            session.tell_init(found, path);
+        }
+        session.begin(position);
+    });
     session.train()
 }
 
@@ -142,6 +154,7 @@ fn options(args: &TrainArgs, position: Option<&Position>) -> Result<TrainingOpti
         seed: args.data.seed.or(position.and_then(|position| position.seed)).unwrap_or(default.seed),
         shuffles: shuffled && !args.data.no_shuffle,
         incomplete: last.or(dropped),
+        max_skipped: args.run.max_skipped,
     })
 }
 
@@ -157,16 +170,32 @@ fn take_watched(
     Ok(taken)
 }
 
-/// The error of a loss that is NaN in a step that was not skipped: as a rule the weights are NaN then as well.
-fn nan_loss(step: u64) -> Failure {
-    let message = format!("step {step}: expected a number as the loss, found a NaN, which makes weights NaN");
-    let help = "train with a lower `--lr`, or make the step with `--clip-norm`; look for infinities in the data, and for \
-                batches whose labels are all ignored";
-    Failure::of(ErrorKind::InvalidInput, Problem::new("train.nan", message).with_help(help))
+/// The error of a training that diverged.
+fn diverged(divergence: &Divergence) -> Failure {
+    let help = match divergence.symptom {
+        Symptom::Skipped { .. } => {
+            "train with a lower `--lr`, or make the step with `--clip-norm`, another `--scaler` or more operators in fp32 \
+             (`--pin`); `--max-skipped N` waits for more steps"
+        }
+        Symptom::Loss { .. } | Symptom::Weight { .. } => {
+            "train with a lower `--lr`, or make the step with `--clip-norm`; look for infinities in the data, and for batches \
+             whose labels are all ignored"
+        }
+    };
+    diagnose::failure(&divergence.clone().into(), None).with_help(help)
 }
 
 /// Parts of the error about a label that PyTorch ignores.
 const PYTORCH_IGNORED: [&str; 2] = ["expected a class in", "found -100 in"];
+
+/// A file as it was seen: its identity, size and time.
+type Seen = (Option<FileId>, u64, Option<SystemTime>);
+
+/// The file at a path as it is now; none if there is no file.
+fn seen(path: &Path) -> Option<Seen> {
+    let found = std::fs::metadata(path).ok()?;
+    Some((FileId::of(&found), found.len(), found.modified().ok()))
+}
 
 /// The interval between updates of the line on the terminal.
 const REFRESH: Duration = Duration::from_millis(100);
@@ -186,6 +215,8 @@ struct Session<'a> {
     last: Option<StepRecord>,
     /// The step that the state was saved after.
     saved: Option<u64>,
+    /// The file that this run has written or goes on with.
+    written: Option<Seen>,
     /// The last evaluation, and the step after which it was.
     evaluated: Option<(u64, Evaluated)>,
     /// Since when samples are counted for the rate of the next line.
@@ -196,8 +227,10 @@ struct Session<'a> {
     has_heading: bool,
     /// True if the reader of the lines is still there.
     is_read: bool,
-    /// True if the loss became NaN, and with it most likely the weights.
-    diverged: bool,
+    /// True if a checkpoint was due after a step that was skipped.
+    owes_checkpoint: bool,
+    /// The weight with the largest element in the beginning.
+    largest_before: Option<f64>,
 }
 
 impl<'a> Session<'a> {
@@ -216,9 +249,10 @@ impl<'a> Session<'a> {
             .map(|_| LostUpdates::new(trainer).map(|updates| (GradientHistograms::new(trainer), updates)));
         let watched = watched.transpose()?;
         let now = Instant::now();
+        let largest_before = training.largest_weight().map(|(_, largest)| largest);
         // What is gone on with is there already.
         let begins = args.resume.as_ref().zip(args.output.save.as_ref()).filter(|(a, b)| is_same(a, b));
-        let saved = begins.map(|_| training.position().step);
+        let saved = begins.as_ref().map(|_| training.position().step);
         Ok(Session {
             args,
             ui,
@@ -230,13 +264,15 @@ impl<'a> Session<'a> {
             first: None,
             last: None,
             saved,
+            written: begins.and_then(|(_, path)| seen(path)),
             evaluated: None,
             since: now,
             samples: 0,
             shown: now,
             has_heading: false,
             is_read: true,
-            diverged: false,
+            owes_checkpoint: false,
+            largest_before,
         })
     }
 
@@ -245,31 +281,13 @@ impl<'a> Session<'a> {
         interrupt::defer_first_signal();
         let ended = self.steps();
         let stopped = interrupt::requested();
-        let saved = match self.save_unless_saved() {
-            // The error of the loss says what there is to say.
-            Err(_) if self.diverged => Ok(()),
-            saved => saved,
+        let saved = match self.keeps_checkpoint(ended.is_ok() && stopped.is_none()) {
+            true => Ok(()),
+            false => self.save_unless_saved(),
         };
         self.progress.suspend(|| self.warn_of_written_data());
         let step = self.training.position().step;
-        let place = match (&self.args.output.save, self.saved == Some(step)) {
-            (Some(path), true) => format!(
-                "the state after step {step} is in `{0}`; `--resume {0}` goes on",
-                shown::message(&path.display().to_string())
-            ),
-            (Some(path), false) if self.diverged => match self.saved {
-                Some(step) => {
-                    let path = shown::message(&path.display().to_string());
-                    format!("the state after step {step} is in `{path}`; `--resume {path}` goes on")
-                }
-                None => "no state was saved before (`--save-every N`)".into(),
-            },
-            (Some(path), false) => {
-                let path = shown::message(&path.display().to_string());
-                format!("the state after step {step} could not be written to `{path}`")
-            }
-            (None, _) => "the state was not saved (`--save`)".into(),
-        };
+        let place = self.place_of_state();
         let told = |mut failure: Failure| {
             failure.problems.iter_mut().for_each(|problem| problem.lines.push(place.clone()));
             failure
@@ -296,8 +314,35 @@ impl<'a> Session<'a> {
             (Ok(_), _) => saved?,
         }
         let summary = self.summary();
-        self.progress.suspend(|| self.ui.say(&summary));
+        self.progress.suspend(|| {
+            self.warn_of_result();
+            self.ui.say(&summary);
+        });
         Ok(())
+    }
+
+    /// True if the checkpoint that is there is better than one of now: the training diverged, or the last steps were skipped
+    /// and the run ends before all are taken.
+    fn keeps_checkpoint(&self, is_whole: bool) -> bool {
+        let is_failing = self.training.position().failed_in_a_row > 0;
+        self.training.divergence().is_some() || (is_failing && !is_whole && self.saved.is_some())
+    }
+
+    /// The file with the state that can be gone on with, in words.
+    fn place_of_state(&self) -> String {
+        let step = self.training.position().step;
+        let Some(path) = &self.args.output.save else { return "the state was not saved (`--save`)".into() };
+        let path = shown::message(&path.display().to_string());
+        let is_kept = self.keeps_checkpoint(false);
+        match self.saved {
+            Some(saved) if saved == step || is_kept => {
+                format!("the state after step {saved} is in `{path}`; `--resume {path}` goes on")
+            }
+            None if is_kept => {
+                format!("no state was saved before (`--save-every N`), and `{path}` was not written")
+            }
+            _ => format!("the state after step {step} could not be written to `{path}`"),
+        }
     }
 
     /// Takes all steps; false if a signal came before the last one, or before the evaluation after it.
@@ -350,9 +395,8 @@ impl<'a> Session<'a> {
                 log.histograms(&taken, histograms, updates)?;
             }
         }
-        if taken.result.loss.is_some_and(f64::is_nan) && !taken.result.skipped {
-            self.diverged = true;
-            return Err(nan_loss(taken.number));
+        if let Some(divergence) = self.training.divergence() {
+            return Err(diverged(divergence));
         }
         let steps = self.training.options().steps;
         let every = self.args.output.print_every.unwrap_or((steps / 10).max(1));
@@ -366,8 +410,11 @@ impl<'a> Session<'a> {
         if self.evaluation_is_due(taken.number) {
             self.evaluate()?;
         }
-        if due(self.args.output.save_every, taken.number) {
+        // A checkpoint of a step that was skipped takes the place of no other: the training may have diverged.
+        self.owes_checkpoint |= due(self.args.output.save_every, taken.number);
+        if self.owes_checkpoint && self.training.position().failed_in_a_row == 0 {
             self.save_unless_saved()?;
+            self.owes_checkpoint = false;
         }
         Ok(true)
     }
@@ -429,8 +476,9 @@ impl<'a> Session<'a> {
         let Some(path) = self.args.output.save.as_deref().filter(|_| self.saved != Some(step)) else {
             return Ok(());
         };
-        // What this run has written may be replaced, and what it was asked for is checked before.
-        self.training.save(path, true).map_err(|error| {
+        // A file that this run has written may be replaced; any other only if that was asked for.
+        let force = self.args.output.force || (self.saved.is_some() && self.written == seen(path));
+        self.training.save(path, force).map_err(|error| {
             let kept = match path.exists() {
                 true => "the checkpoint that was there is as it was",
                 false => "there is no checkpoint",
@@ -439,6 +487,7 @@ impl<'a> Session<'a> {
                 .retold(|said| format!("checkpoint after step {step}: {said}; {kept}"))
         })?;
         self.saved = Some(step);
+        self.written = seen(path);
         Ok(())
     }
 }

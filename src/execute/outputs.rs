@@ -8,8 +8,10 @@ use crate::onnx::layout::Layout;
 use crate::onnx::target::TargetError;
 use crate::onnx::{ExportError, data, target};
 use crate::safetensors;
+use crate::temporary::TemporaryFolder;
 use ampc_ir::TensorData;
 use ampc_runtime::{Data, HostTensor, npz};
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -209,17 +211,35 @@ fn save_folder(
     read: &[Arc<SourceBytes>],
 ) -> Result<(), Error> {
     let is_new = !path.is_dir();
+    if force && !is_new && replace_folder(path, results, read)? {
+        return Ok(());
+    }
     if is_new {
         let failed = |source| TargetError::Write { path: path.display().to_string(), source };
         std::fs::create_dir(path).map_err(|e| ExportError::from(failed(e)))?;
     }
-    let staged = stage_folder(path, results, force, read);
+    let staged = stage_folder(path, path, results, force, read);
     let saved = staged.and_then(|batch| batch.commit_all().map_err(|e| refused(e, results.inputs)));
     if is_new && saved.is_err() {
         // One that is not empty stays.
         std::fs::remove_dir(path).ok();
     }
     saved.map(drop)
+}
+
+/// Writes test data over that of an earlier run, so that at any moment all files of the folder are those of one run: false
+/// where the system cannot do that.
+fn replace_folder(path: &Path, results: &Results<'_>, read: &[Arc<SourceBytes>]) -> Result<bool, Error> {
+    let files = files_of(path, &results.inputs.values, results.outputs.len());
+    let files: Vec<PathBuf> = files.collect();
+    for file in &files {
+        target::check(file, true, read).map_err(|error| refused(error, results.inputs))?;
+    }
+    let names = files.iter().filter_map(|file| file.file_name().map(OsStr::to_owned)).collect();
+    let Some(folder) = TemporaryFolder::beside(path, &names) else { return Ok(false) };
+    let batch = stage_folder(folder.path(), path, results, false, read)?;
+    batch.commit_all().map_err(|error| refused(error, results.inputs))?;
+    Ok(folder.replace(&names).is_ok())
 }
 
 fn named_tensors<'a>(path: &Path, results: &Results<'a>) -> Result<Vec<(&'a str, &'a HostTensor)>, Error> {
@@ -251,8 +271,10 @@ fn constant(path: &Path, name: &str, tensor: &HostTensor) -> Result<(String, Arc
     Ok((name.to_owned(), Arc::new(data.map_err(|_| cannot_hold(path, name, &what()))?)))
 }
 
+/// Stages test data in a folder; a file of `like` gives the one of its name its permissions.
 fn stage_folder(
     folder: &Path,
+    like: &Path,
     results: &Results<'_>,
     force: bool,
     read: &[Arc<SourceBytes>],
@@ -265,7 +287,8 @@ fn stage_folder(
     for ((value, name), path) in values.zip(files) {
         let message: Layout = data::message(value, name)
             .ok_or_else(|| Error::Unsupported(format!("`{name}` cannot be written as test data")))?;
-        batch.stage(message, &path, force, read).map_err(|e| refused(e, results.inputs))?;
+        let owner = path.file_name().map_or_else(|| path.clone(), |name| like.join(name));
+        batch.stage_beside(message, &path, &owner, force, read).map_err(|e| refused(e, results.inputs))?;
     }
     Ok(batch)
 }

@@ -314,6 +314,25 @@ impl Trainer {
         }
     }
 
+    /// Has the next step begin with the state as it is, even if it is torn. A step of which nothing is kept may.
+    ///
+    /// # Errors
+    /// If there is not enough memory for copies.
+    pub(super) fn accept_torn_state(&mut self) -> Result<(), Error> {
+        if !self.has_torn_state() {
+            return Ok(());
+        }
+        let mut copies = BTreeMap::new();
+        for (at, data) in self.executable.state_views() {
+            if let Some(view) = data.tensor() {
+                copies.insert(at, view.to_host().map_err(|error| no_memory(&self.inputs[at], &error))?);
+            }
+        }
+        copies.append(&mut self.given);
+        self.given = copies;
+        Ok(())
+    }
+
     fn refuse_torn(&self) -> Result<(), Error> {
         if !self.has_torn_state() {
             return Ok(());
@@ -411,7 +430,9 @@ impl From<HostError> for Unusable {
 fn unusable(name: &str, why: &Unusable) -> Error {
     match why {
         Unusable::Unreadable(error) if error.is_no_memory() => no_memory(name, error),
-        Unusable::Unreadable(error) => Error::Inputs(vec![problem("unreadable", name, error.to_string())]),
+        Unusable::Unreadable(error) => {
+            Error::Run(finding(name, format!("the state cannot be read: {error}")))
+        }
         Unusable::NaN => Error::Inputs(vec![problem("nan", name, format!("expected numbers, found {NAN}"))]),
     }
 }

@@ -162,3 +162,46 @@ fn a_failure_of_any_system_call_leaves_the_old_pair_or_the_new_one() {
         });
     }
 }
+
+/// Inputs and outputs of test data are those of one run at every moment, and nothing of a killed run is left after the next.
+#[test]
+fn test_data_torn() {
+    if !strace() {
+        let _ = writeln!(std::io::stderr(), "skipped: there is no strace that may inject faults");
+        return;
+    }
+    const RUN: &str = "run m.ir --random 2 --outputs o/ --force -q";
+    let run = |dir: &Dir, words: &str| assert_eq!(dir.run(&words.split(' ').collect::<Vec<_>>()).code, 0);
+    let prepared = || {
+        let dir = Dir::new();
+        dir.write("m.ir", super::support::module(super::support::MATMUL).replace('N', "2"));
+        run(&dir, "run m.ir --random 1 --outputs o/ -q");
+        dir.write("o/notes.txt", "mine");
+        dir
+    };
+    let data = |dir: &Dir| {
+        ["o/input_0.pb", "o/output_0.pb", "o/notes.txt"].map(|name| fs::read(dir.path(name)).ok())
+    };
+    let dir = prepared();
+    let old = data(&dir);
+    run(&dir, RUN);
+    let new = data(&dir);
+    assert!(old[0] != new[0] && old[1] != new[1]);
+    let (mut olds, mut news) = (0, 0);
+    at_each_call("a kill", |call, n| {
+        let dir = prepared();
+        if faulty(&dir, call, "signal=KILL", n, RUN).is_none() {
+            return false;
+        }
+        match data(&dir) {
+            found if found == old => olds += 1,
+            found if found == new => news += 1,
+            _ => panic!("kill at {call} {n} leaves a mixture"),
+        }
+        run(&dir, RUN);
+        assert!(data(&dir) == new, "after {call} {n}");
+        assert_eq!(dir.files(), ["m.ir", "o"], "after {call} {n}");
+        true
+    });
+    assert!(olds > 3 && news > 0, "{olds} old, {news} new");
+}

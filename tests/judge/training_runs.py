@@ -62,7 +62,7 @@ def curves(binary: str, name: str, model: Path, oracle: dict, data: Path, work: 
         count = len(oracle[f"losses_{optimizer}64"])
         done = train(binary, step, data, min(count, STEPS.get(name, count)), rate, work / f"{name}.saved.safetensors")
         found = losses(work / f"{name}.saved.safetensors") if done.code in (0, 3) else np.array([])
-        diverged = "train.nan" in done.stderr and np.isnan(found[-1])
+        diverged = "train::diverged" in done.stderr
         if done.code != 0 and not diverged:
             problems.append(f"{optimizer}: exit code {done.code}: {done.stderr.strip()}")
             continue

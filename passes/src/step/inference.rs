@@ -24,7 +24,7 @@
 //! that a caller can evaluate with the current state.
 
 use super::dropout;
-use super::state::{METADATA, SCALER_METADATA, StateEntry, StateKind, states_of};
+use super::state::{IDENTITY, METADATA, SCALER_METADATA, StateEntry, StateKind, states_of};
 use super::statistics::STATISTICS;
 use crate::autodiff::{GRAD, PARAMETER, SEED, with_role};
 use crate::flow;
@@ -33,7 +33,7 @@ use crate::marks::{PHASE, Purpose, ROLE, role_of};
 use crate::pass::{Changed, Pass, PassCx, PassError, sound};
 use crate::pipeline::{PassOption, Setting, Spelled, Words, option, settings};
 use ampc_ir::convert::Conversion;
-use ampc_ir::module::Def;
+use ampc_ir::module::{Def, Op};
 use ampc_ir::op::OpKind;
 use ampc_ir::verify::name_of;
 use ampc_ir::views::NodeView;
@@ -209,17 +209,26 @@ pub fn forward_of(module: &Module) -> Result<Forward, InferenceError> {
     let text = text.ok_or_else(|| wrong("it is missing; make the step again".into()))?;
     let forward: Forward = serde_json::from_str(text).map_err(|e| wrong(e.to_string()))?;
     let main = module.graph(module.main());
-    let found: FxHashSet<String> = main
-        .outputs()
-        .iter()
-        .map(|o| o.value)
-        .chain(main.inputs().iter().copied())
-        .map(|v| name_of(module, v))
-        .collect();
-    match forward.inputs.iter().chain(&forward.outputs).find(|name| !found.contains(*name)) {
-        Some(name) => Err(wrong(format!("the step has no input or output `{name}`"))),
-        None => Ok(forward),
+    let inputs: FxHashSet<String> = main.inputs().iter().map(|&value| name_of(module, value)).collect();
+    let outputs: FxHashSet<String> =
+        main.outputs().iter().map(|output| name_of(module, output.value)).collect();
+    // An input that the forward model had may be an output alone, where it was handed on.
+    let has_input = |name: &&String| inputs.contains(*name) || outputs.contains(*name);
+    let listed = [(&forward.inputs, "input"), (&forward.outputs, "output")];
+    for (names, what) in listed {
+        let mut seen = FxHashSet::default();
+        if let Some(name) = names.iter().find(|name| !seen.insert(*name)) {
+            return Err(wrong(format!("{what} `{name}` is listed twice")));
+        }
     }
+    if let Some(name) = forward.inputs.iter().find(|name| !has_input(name)) {
+        return Err(wrong(format!("the step has no input `{name}`")));
+    }
+    let told = forward.outputs.iter().chain(&forward.loss);
+    if let Some(name) = told.into_iter().find(|name| !outputs.contains(*name) && !inputs.contains(*name)) {
+        return Err(wrong(format!("the step has no output `{name}`")));
+    }
+    Ok(forward)
 }
 
 /// The names of the inputs of the forward model that a step was made of.
@@ -398,7 +407,10 @@ fn erase_unread_constants(module: &mut Module) {
 /// Removes the metadata that mark the model as a step.
 fn forget_step(module: &mut Module) {
     let main = module.main();
-    module.header.metadata.retain(|(key, _)| ![METADATA, SCALER_METADATA, FORWARD].contains(&key.as_str()));
+    module
+        .header
+        .metadata
+        .retain(|(key, _)| ![METADATA, SCALER_METADATA, FORWARD, IDENTITY].contains(&key.as_str()));
     let (roles, states) = module.graph_roles_mut(main);
     roles.clear();
     states.clear();
@@ -409,8 +421,12 @@ fn forget_step(module: &mut Module) {
         fields.metadata.retain(|(key, _)| !keys.contains(key));
         fields.dirty.header |= fields.metadata.len() != before;
     }
-    let is_of_ampc =
-        |node: Node| module.node(node).schema().is_some_and(|s| s.domain == ampc_ir::bodies::DOMAIN);
+    let is_of_ampc = |node: Node| match &module.node(node).op {
+        Op::Schema(schema) => schema.domain == ampc_ir::bodies::DOMAIN,
+        // A function of the step that has the domain, and computes something else.
+        Op::Call(function) => module.text(module.function(*function).domain) == ampc_ir::bodies::DOMAIN,
+        Op::Custom { domain, .. } => module.text(*domain) == ampc_ir::bodies::DOMAIN,
+    };
     if !flow::graphs(module).into_iter().flat_map(|graph| module.nodes(graph)).any(is_of_ampc) {
         module.forget_import(main, ampc_ir::bodies::DOMAIN);
     }

@@ -17,6 +17,7 @@
 //! how often the class of the label has the largest score.
 
 pub mod accuracy;
+mod claims;
 pub mod custom;
 pub mod dropout;
 pub mod inference;

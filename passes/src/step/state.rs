@@ -8,18 +8,21 @@
 //!  {"in": "v.fc.w", "out": "v.fc.w_next", "kind": "v", "of": "fc.w"}, …]
 //! ```
 
+use super::claims;
 use super::inference::InferenceError;
 use super::loss_scale::Scaler;
 use super::public_name_or_warn;
 use crate::pass::PassCx;
 use ampc_ir::verify::name_of;
 use ampc_ir::{Module, TensorData, Type, Value};
-use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
 
 /// The key of the model metadata that lists the states of a step, as JSON: `[{"in", "out", "kind"}, …]`, with `of` for
 /// states that belong to a weight.
 pub const METADATA: &str = "ampc.state";
+/// The key of the model metadata by which a step and its states know each other: a hash of the step. Files of states have it
+/// under the same key.
+pub const IDENTITY: &str = "ampc.step";
 /// The key of the model metadata that says which loss scaler a step has.
 pub const SCALER_METADATA: &str = "ampc.loss_scale";
 
@@ -93,18 +96,14 @@ pub struct StateEntry {
 /// The states of a step, in the order of its outputs.
 ///
 /// # Errors
-/// If the model is no step, or its metadata is damaged.
+/// If the model is no step, or its metadata cannot be read or is not true of it.
 pub fn states_of(module: &Module) -> Result<Vec<StateEntry>, InferenceError> {
     let text = module.header.metadata.iter().find(|(key, _)| key == METADATA).map(|(_, text)| text);
     let text = text.ok_or(InferenceError::NoStep)?;
     let wrong = |problem: String| InferenceError::Metadata { key: METADATA, problem };
     let entries: Vec<StateEntry> = serde_json::from_str(text).map_err(|e| wrong(e.to_string()))?;
-    let inputs = module.graph(module.main()).inputs();
-    let names: FxHashSet<String> = inputs.iter().map(|&input| name_of(module, input)).collect();
-    match entries.iter().find(|entry| !names.contains(&entry.input)) {
-        Some(entry) => Err(wrong(format!("the model has no input `{}`", entry.input))),
-        None => Ok(entries),
-    }
+    claims::check(module, &entries).map_err(wrong)?;
+    Ok(entries)
 }
 
 /// Gives states their names, declares them as outputs, and lists them.

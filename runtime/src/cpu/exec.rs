@@ -36,6 +36,12 @@ pub trait NodeObserver {
 
     /// The graph that was entered last has run.
     fn leave(&mut self) {}
+
+    /// False ends the run with [`ExecuteError::Stopped`]: asked before every node that writes to a state in place, and
+    /// before the next values of states are taken.
+    fn permits_updates(&mut self) -> bool {
+        true
+    }
 }
 
 /// Two observers see what one would see, the first one first.
@@ -51,6 +57,9 @@ impl<A: NodeObserver, B: NodeObserver> NodeObserver for (A, B) {
     fn leave(&mut self) {
         self.0.leave();
         self.1.leave();
+    }
+    fn permits_updates(&mut self) -> bool {
+        self.0.permits_updates() && self.1.permits_updates()
     }
 }
 
@@ -78,6 +87,14 @@ impl Run<'_> {
             _ => Ok(()),
         }
     }
+
+    /// An error if the observer wants no state to change.
+    fn permits_updates(&mut self) -> Result<(), ExecuteError> {
+        match self.observer.as_deref_mut().is_none_or(NodeObserver::permits_updates) {
+            true => Ok(()),
+            false => Err(ExecuteError::Stopped),
+        }
+    }
 }
 
 /// Runs a graph: afterwards its outputs are in the frame.
@@ -97,6 +114,7 @@ pub(crate) fn run_graph(
     for step in &plan.steps {
         run.in_time(Some(step.node))?;
         if writes_states(plan, step) {
+            run.permits_updates()?;
             frame.states.set_torn(true);
         }
         let done = if is_nested(&program.module, step.node) {
@@ -111,6 +129,9 @@ pub(crate) fn run_graph(
         for &value in &step.ends {
             frame.heap[value as usize] = None;
         }
+    }
+    if !plan.states.is_empty() {
+        run.permits_updates()?;
     }
     run.in_time(None)
 }

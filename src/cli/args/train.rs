@@ -1,7 +1,7 @@
 //! Arguments of `ampc train`.
 
 use super::spec;
-use ampc::execute::training::Schedule;
+use ampc::execute::training::{MAX_SKIPPED, Schedule};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
@@ -21,6 +21,10 @@ pub(crate) struct TrainArgs {
         conflicts_with = "resume"
     )]
     pub(crate) state: Option<PathBuf>,
+    /// Begin with the weights and running statistics of another checkpoint or state, of another precision, optimizer or last
+    /// layer: those that have the names and dims of the step's; all others are those of `--state`
+    #[arg(long, value_name = "FILE.safetensors", requires = "state", conflicts_with = "resume")]
+    pub(crate) init: Option<PathBuf>,
     /// Resume from a checkpoint, bit for bit like an uninterrupted run; steps, lr, batch, order of samples and
     /// last default to those of the checkpoint
     #[arg(long, value_name = "FILE.safetensors")]
@@ -81,6 +85,9 @@ pub(crate) struct LoopArgs {
     /// one-cycle:lr=X[,start=X,final=X,rise=SHARE,steps=N] [default: 0.001]
     #[arg(long, value_name = "SCHEDULE", value_parser = spec::<Schedule>, allow_negative_numbers = true)]
     pub(crate) lr: Option<Schedule>,
+    /// End with exit code 1 after N steps in a row that were skipped because their gradients were not finite
+    #[arg(long, value_name = "N", default_value_t = MAX_SKIPPED, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) max_skipped: u64,
 }
 
 /// Arguments that name the outputs of training.

@@ -34,9 +34,22 @@ pub(super) fn path_of(path: &Path) -> PathBuf {
 }
 
 impl Log {
-    /// A new log, in the place of one that is there.
-    pub(super) fn start(path: &Path) -> Result<Log, Failure> {
-        let file = File::create(path).map_err(|e| failed(path, &e))?;
+    /// A new log. One that is there is replaced if `force` is set; a pipe or device is written to.
+    pub(super) fn start(path: &Path, force: bool) -> Result<Log, Failure> {
+        let mut options = OpenOptions::new();
+        options.write(true);
+        match force || ampc::files::is_stream(path) {
+            true => options.create(true).truncate(true),
+            // What appeared since it was looked for is left alone.
+            false => options.create_new(true),
+        };
+        let file = options.open(path).map_err(|e| match e.kind() {
+            std::io::ErrorKind::AlreadyExists => {
+                let exists = ampc::files::check(path, false, &[]).map_err(|e| diagnose::failure(&e, None));
+                exists.err().unwrap_or_else(|| failed(path, &e))
+            }
+            _ => failed(path, &e),
+        })?;
         let mut log = Log { path: path.to_owned(), out: BufWriter::new(file), evaluated: None, last: None };
         log.write(&json!({ "schema": SCHEMA }))?;
         Ok(log)
@@ -47,7 +60,7 @@ impl Log {
     pub(super) fn go_on(path: &Path, step: u64) -> Result<Log, Failure> {
         // A pipe or a device has no lines that could be read again.
         if std::fs::metadata(path).map_or(true, |found| !found.is_file() || found.len() == 0) {
-            return Log::start(path);
+            return Log::start(path, true);
         }
         let fail = |e: &std::io::Error| failed(path, e);
         let mut file = OpenOptions::new().read(true).write(true).open(path).map_err(|e| fail(&e))?;
@@ -79,7 +92,7 @@ impl Log {
         drop(reader);
         // The line with the schema was not whole.
         if kept == 0 {
-            return Log::start(path);
+            return Log::start(path, true);
         }
         file.set_len(kept).and_then(|()| file.seek(SeekFrom::Start(kept))).map_err(|e| fail(&e))?;
         Ok(Log { path: path.to_owned(), out: BufWriter::new(file), evaluated, last })

@@ -92,7 +92,7 @@ pub(super) fn open_log(
     ampc::files::check(&path, force, &read).map_err(|e| diagnose::failure(&e, None))?;
     match position {
         Some(position) => Log::go_on(&path, position.step),
-        None => Log::start(&path),
+        None => Log::start(&path, args.output.force),
     }
     .map(Some)
 }

@@ -9,10 +9,33 @@ use crate::cli::table::{bytes, count, number};
 use crate::cli::ui::Stream;
 use ampc::execute::training::{Evaluated, Position, StepRecord};
 use ampc::ir::{DType, Module};
+use ampc::train::Initialized;
 use std::fmt::Write;
+use std::path::Path;
 use std::time::Instant;
 
 impl Session<'_> {
+    /// Says which weights were taken of another file, and which not.
+    pub(super) fn tell_init(&self, found: &Initialized, path: &Path) {
+        let path = shown::message(&path.display().to_string());
+        let all = found.taken.len() + found.missing.len() + found.unfit.len();
+        let mut text = format!(
+            "init        {} of {} of `{path}`\n",
+            number(found.taken.len() as u64),
+            count(all as u64, "weight")
+        );
+        for (what, names) in [
+            ("not in the file", &found.missing),
+            ("of other dims", &found.unfit),
+            ("of the file not taken", &found.left),
+        ] {
+            if !names.is_empty() {
+                let _ = writeln!(text, "            {what}: {}", shown::message(&listed(names)));
+            }
+        }
+        self.ui.say(&text);
+    }
+
     /// Says what is about to be done, and what is odd about it.
     pub(super) fn begin(&self, position: Option<&Position>) {
         let (training, data) = (&self.training, self.training.data());
@@ -84,6 +107,34 @@ impl Session<'_> {
 
     fn warning(&self, code: &str, message: String) {
         self.ui.say(Problem::warning(code, message).draw(self.ui, Stream::Err).trim_start_matches('\n'));
+    }
+
+    /// Says what is odd about a training that took all its steps.
+    pub(super) fn warn_of_result(&self) {
+        let position = self.training.position();
+        let failed = position.failed_in_a_row;
+        if failed > 0 {
+            let message = format!(
+                "the last {} had no finite gradients and a finite loss: nothing was learned in them",
+                count(failed, "step")
+            );
+            self.warning("train.skipped", message);
+        } else if position.skipped > position.step / 2 && self.first.is_some() {
+            let (skipped, steps) = (number(position.skipped), count(position.step, "step"));
+            let message = format!("{skipped} of {steps} were skipped, as their gradients were not finite");
+            self.warning("train.skipped", message);
+        }
+        let after = self.training.largest_weight().zip(self.largest_before);
+        if let Some(((name, after), before)) =
+            after.filter(|((_, after), before)| *after > EXPLODED * before.max(1.0))
+        {
+            let (after, before) = (digits(after), digits(before));
+            let message = format!(
+                "the largest element of a weight, of `{name}`, is {after}, and was {before} before this run: the training \
+                 may have diverged; a lower `--lr` or a step with `--clip-norm` changes weights less"
+            );
+            self.warning("train.exploded", message);
+        }
     }
 
     /// Says which data was not the same from the first step to the last.
@@ -162,8 +213,19 @@ impl Session<'_> {
     }
 }
 
+/// The factor by which weights grow that may have exploded.
+const EXPLODED: f64 = 1000.0;
+
 /// Columns of a line.
 pub(super) const WIDTH: usize = 12;
+
+/// The number of names, and the first of them.
+fn listed(names: &[String]) -> String {
+    const NAMED: usize = 8;
+    let shown: Vec<&str> = names.iter().take(NAMED).map(String::as_str).collect();
+    let more = if names.len() > NAMED { format!(" and {} more", names.len() - NAMED) } else { String::new() };
+    format!("{}: {}{more}", names.len(), shown.join(", "))
+}
 
 /// The result of an evaluation as text.
 pub(super) fn told_of(found: Evaluated) -> String {

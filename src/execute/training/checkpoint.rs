@@ -13,7 +13,8 @@ use crate::execute::trainer::Trainer;
 use crate::onnx::ExportError;
 use crate::safetensors::{self, Tensors};
 use crate::state_hash::{self, HASH, POSITION};
-use crate::train::State;
+use crate::train::{State, identity_of};
+use ampc_passes::step::state::IDENTITY;
 use serde::{Deserialize, Serialize};
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -27,6 +28,9 @@ pub struct Position {
     pub step: u64,
     /// The number of steps that were skipped because a gradient was not finite.
     pub skipped: u64,
+    /// The number of steps just before the next one, one after the other, without finite gradients or a finite loss.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub failed_in_a_row: u64,
     /// The total number of steps.
     pub steps: u64,
     /// The learning-rate schedule, as it is spelled.
@@ -41,11 +45,27 @@ pub struct Position {
     pub drops_incomplete: bool,
 }
 
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "the signature that serde asks for")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
+}
+
+/// Counts of the steps that were taken.
+#[derive(Clone, Copy, Default, Debug)]
+pub(super) struct Taken {
+    pub(super) steps: u64,
+    /// The number of steps that were skipped.
+    pub(super) skipped: u64,
+    /// The number of last steps, one after the other, that were skipped or had an infinite loss.
+    pub(super) failed_in_a_row: u64,
+}
+
 impl Position {
-    pub(super) fn of(options: &TrainingOptions, data: &Dataset, step: u64, skipped: u64) -> Position {
+    pub(super) fn of(options: &TrainingOptions, data: &Dataset, taken: &Taken) -> Position {
         Position {
-            step,
-            skipped,
+            step: taken.steps,
+            skipped: taken.skipped,
+            failed_in_a_row: taken.failed_in_a_row,
             steps: options.steps,
             lr: options.schedule.to_string(),
             batch: options.batch.unwrap_or_else(|| data.samples()),
@@ -65,6 +85,12 @@ impl Position {
         }
         if skipped > step {
             return Some(format!("expected at most {step} skipped steps (`skipped`), found {skipped}"));
+        }
+        if self.failed_in_a_row > *step {
+            let found = self.failed_in_a_row;
+            return Some(format!(
+                "expected at most {step} steps in a row without finite gradients (`failed_in_a_row`), found {found}"
+            ));
         }
         if *batch == 0 || batch > samples {
             return Some(format!("expected a batch of 1 to {samples} samples (`batch`), found {batch}"));
@@ -101,6 +127,8 @@ pub struct Checkpoint {
     pub state: State,
     /// Where the training stood; none if the file is a state that was not trained yet.
     pub position: Option<Position>,
+    /// The [identity](crate::train::identity_of) of the step that it is the state of, if the file says it.
+    pub identity: Option<String>,
 }
 
 impl Checkpoint {
@@ -123,7 +151,8 @@ impl Checkpoint {
         if let Some(what) = position.as_ref().and_then(Position::contradiction) {
             return Err(bad(format!("its metadata `{POSITION}` contradicts itself: {what}")));
         }
-        Ok(Checkpoint { state, position })
+        let identity = tensors.metadata(IDENTITY).map(str::to_owned);
+        Ok(Checkpoint { state, position, identity })
     }
 }
 
@@ -142,7 +171,10 @@ pub(super) fn save(trainer: &Trainer, position: &Position, path: &Path, force: b
     let mut batch = Batch::new();
     let staged = batch.stage_with(path, tensors, force, &[], |file| {
         let mut out = BufWriter::with_capacity(1 << 16, &mut *file);
-        safetensors::write(&mut out, &views, &[(POSITION, &text), (HASH, &hash)])?;
+        let identity = identity_of(trainer.module()).map(|identity| (IDENTITY, identity));
+        let told: Vec<(&str, &str)> =
+            [(POSITION, &*text), (HASH, &*hash)].into_iter().chain(identity).collect();
+        safetensors::write(&mut out, &views, &told)?;
         out.flush()?;
         drop(out);
         written = file.metadata()?.len();

@@ -138,6 +138,7 @@ impl Dataset {
                 dataset.batch = Some(dataset.samples);
             }
         }
+        dataset.refuse_empty(lists().map(|(column, _)| column))?;
         dataset.batch = dataset.batch.or_else(|| lists().find_map(|(_, declared)| *declared));
         if lists().next().is_some() {
             let is_batch = |declared: &Option<u64>| declared.is_some() && *declared == dataset.batch;
@@ -263,6 +264,17 @@ impl Dataset {
     /// The values of a batch, by the names of inputs.
     pub fn named<'a>(&'a self, batch: &'a Batch) -> impl Iterator<Item = (&'a str, &'a HostTensor)> {
         self.columns.iter().map(|column| column.name.as_str()).zip(&batch.tensors)
+    }
+
+    /// Refuses samples that have no element, of which a file can claim any number.
+    fn refuse_empty<'a>(&self, mut lists: impl Iterator<Item = &'a Column>) -> Result<(), Error> {
+        let Some(first) = lists.next() else { return Ok(()) };
+        if first.sample_bytes() > 0 || lists.any(|column| column.sample_bytes() > 0) {
+            return Ok(());
+        }
+        let (name, samples) = (&first.name, self.samples);
+        let reason = format!("`{name}`: expected samples with elements, found {samples} samples without any");
+        Err(Error::Data { path: self.path.clone(), reason })
     }
 
     /// Refuses values with a NaN that are the same for every batch.

@@ -27,7 +27,9 @@ mod arrays;
 mod batches;
 mod checkpoint;
 mod dataset;
+mod divergence;
 mod evaluation;
+mod finite;
 mod fit;
 mod histogram;
 mod reader;
@@ -37,6 +39,7 @@ mod updates;
 pub use batches::{Batches, Incomplete};
 pub use checkpoint::{Checkpoint, Position};
 pub use dataset::{Batch, Dataset};
+pub use divergence::{Divergence, Symptom};
 pub use evaluation::{Evaluated, Evaluation};
 pub use histogram::{GradientHistograms, Log2Histogram};
 pub use schedule::{Schedule, ScheduleKind};
@@ -46,6 +49,9 @@ use super::trainer::{StepResult, Trainer};
 use crate::error::Error;
 use ampc_runtime::cpu::NodeObserver;
 use ampc_runtime::{DataRef, HostTensor};
+use checkpoint::Taken;
+use divergence::WatchedStep;
+use finite::StepWatch;
 use reader::BatchReader;
 use smallvec::SmallVec;
 use std::path::Path;
@@ -66,6 +72,9 @@ pub struct TrainingOptions {
     /// Handling of the last samples of an epoch if they do not fill a batch; by default they are kept if the
     /// step takes any batch size.
     pub incomplete: Option<Incomplete>,
+    /// The number of steps in a row without finite gradients or without a finite loss after which the training has
+    /// [diverged](Training::divergence).
+    pub max_skipped: u64,
 }
 
 /// Error message for a step that only computes gradients.
@@ -73,6 +82,10 @@ pub const NO_OPTIMIZER: &str = "the step has no optimizer, so that its weights a
 
 /// Samples of a batch if nobody says.
 const BATCH: u64 = 32;
+
+/// Steps without finite gradients, one after the other, after which a training has diverged. A scaler that halves its scale
+/// comes from 2^16 to 1 in 16.
+pub const MAX_SKIPPED: u64 = 50;
 
 impl Default for TrainingOptions {
     fn default() -> TrainingOptions {
@@ -83,6 +96,7 @@ impl Default for TrainingOptions {
             seed: 0,
             shuffles: true,
             incomplete: None,
+            max_skipped: MAX_SKIPPED,
         }
     }
 }
@@ -93,9 +107,9 @@ pub struct Training {
     trainer: Trainer,
     reader: BatchReader,
     options: TrainingOptions,
-    /// The number of steps that were taken, and how many of them were skipped.
-    taken: u64,
-    skipped: u64,
+    taken: Taken,
+    watch: StepWatch,
+    divergence: Option<Divergence>,
     /// The learning rate, and the input that it is for.
     lr: HostTensor,
     lr_input: String,
@@ -158,13 +172,15 @@ impl Training {
         options.incomplete = Some(incomplete);
         let batches = Batches::new(samples, size, incomplete);
         let batches = if options.shuffles { batches.shuffled(options.seed) } else { batches };
+        let watch = StepWatch::new(&trainer);
         let lr = HostTensor::from_slice(&[], &[0.0f32]).map_err(|e| super::inputs::no_memory("lr", &e))?;
         Ok(Training {
             trainer,
             reader: BatchReader::new(data, batches, size),
             options,
-            taken: 0,
-            skipped: 0,
+            taken: Taken::default(),
+            watch,
+            divergence: None,
             lr,
             lr_input,
         })
@@ -181,7 +197,8 @@ impl Training {
                 format!("expected {taken} steps, which the checkpoint has taken, or more, found {steps}");
             return Err(Error::Usage(message));
         }
-        (self.taken, self.skipped) = (taken, position.skipped);
+        let Position { skipped, failed_in_a_row, .. } = *position;
+        self.taken = Taken { steps: taken, skipped, failed_in_a_row };
         Ok(())
     }
 
@@ -212,13 +229,14 @@ impl Training {
 
     /// Where it stands.
     pub fn position(&self) -> Position {
-        Position::of(&self.options, self.data(), self.taken, self.skipped)
+        Position::of(&self.options, self.data(), &self.taken)
     }
 
     /// Takes the next step; `None` if all are taken.
     ///
     /// # Errors
-    /// If samples cannot be read or do not fit the step, or as [`Trainer::step`].
+    /// If samples cannot be read or do not fit the step, the training has [diverged](Self::divergence) in an earlier step,
+    /// or as [`Trainer::step`].
     pub fn step(&mut self) -> Result<Option<StepRecord>, Error> {
         self.step_observed(None, |_, _| {})
     }
@@ -233,12 +251,16 @@ impl Training {
         observer: Option<&mut (dyn NodeObserver + Send)>,
         visit: impl FnMut(&str, DataRef<'_>) + Send,
     ) -> Result<Option<StepRecord>, Error> {
-        if self.taken >= self.options.steps {
+        if let Some(divergence) = &self.divergence {
+            return Err(divergence.clone().into());
+        }
+        if self.taken.steps >= self.options.steps {
             return Ok(None);
         }
-        let epoch = self.taken / self.batches().per_epoch();
-        let rate = self.options.schedule.rate_of(self.taken, self.options.steps);
-        let read = self.reader.read(self.taken)?;
+        let steps = self.taken.steps;
+        let epoch = steps / self.batches().per_epoch();
+        let rate = self.options.schedule.rate_of(steps, self.options.steps);
+        let read = self.reader.read(steps)?;
         let rows = read.samples.len() as u64;
         #[expect(clippy::cast_possible_truncation, reason = "the step takes rates in f32")]
         if let Some(bytes) = self.lr.bytes_mut() {
@@ -246,12 +268,28 @@ impl Training {
         }
         let lr = [(self.lr_input.as_str(), &self.lr)];
         let given: SmallVec<[(&str, &HostTensor); 8]> = read.data.named(read.batch).chain(lr).collect();
-        let result = self.trainer.try_step(&given, observer, visit);
-        let result = result
+        let mut step = WatchedStep {
+            trainer: &mut self.trainer,
+            watch: &mut self.watch,
+            taken: &mut self.taken,
+            max_skipped: self.options.max_skipped,
+        };
+        let (result, divergence) = step
+            .run(&given, observer, visit)
             .map_err(|failed| read.data.with_sample(failed.error, failed.row.as_deref(), read.samples))?;
-        self.taken += 1;
-        self.skipped += u64::from(result.skipped);
-        Ok(Some(StepRecord { number: self.taken, epoch, samples: rows, lr: rate, result }))
+        self.divergence = divergence;
+        Ok(Some(StepRecord { number: steps + 1, epoch, samples: rows, lr: rate, result }))
+    }
+
+    /// The reason why the training has diverged, if it has: no further step is taken then. A step whose loss became a NaN
+    /// was stopped before its first update, and does not count as taken.
+    pub fn divergence(&self) -> Option<&Divergence> {
+        self.divergence.as_ref()
+    }
+
+    /// The weight with the element of the largest magnitude, and that magnitude.
+    pub fn largest_weight(&self) -> Option<(String, f64)> {
+        finite::largest_weight(&self.trainer)
     }
 
     /// Writes the state and where it stands to a safetensors file, whole or not at all. An existing file is

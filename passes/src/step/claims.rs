@@ -1,0 +1,231 @@
+//! The claims of a step's metadata about its states, compared with the graph: every input and output is there once, has
+//! the type that it must have, and is computed of what it is said to be computed of.
+
+use super::inference::{FORWARD, Forward};
+use super::state::{StateEntry, StateKind};
+use ampc_ir::module::Def;
+use ampc_ir::op::OpKind;
+use ampc_ir::verify::name_of;
+use ampc_ir::{DType, Module, Node, Shape, Type, Value};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// Compares a list of states with the step.
+///
+/// # Errors
+/// The first claim that is not true of the step, in words.
+pub(super) fn check(module: &Module, entries: &[StateEntry]) -> Result<(), String> {
+    let main = module.graph(module.main());
+    let named = |values: &mut dyn Iterator<Item = Value>| -> FxHashMap<String, Value> {
+        values.map(|value| (name_of(module, value), value)).collect()
+    };
+    let claims = Claims {
+        module,
+        inputs: named(&mut main.inputs().iter().copied()),
+        outputs: named(&mut main.outputs().iter().map(|output| output.value)),
+        weights: entries
+            .iter()
+            .filter(|entry| entry.kind == StateKind::Weight)
+            .map(|entry| entry.input.as_str())
+            .collect(),
+    };
+    claims.once(entries)?;
+    claims.not_of_forward(entries)?;
+    entries.iter().try_for_each(|entry| claims.entry(entry))
+}
+
+struct Claims<'a> {
+    module: &'a Module,
+    inputs: FxHashMap<String, Value>,
+    outputs: FxHashMap<String, Value>,
+    weights: FxHashSet<&'a str>,
+}
+
+impl Claims<'_> {
+    /// No input, no output, no state of a kind that a step has once, and none of a weight is listed twice.
+    fn once(&self, entries: &[StateEntry]) -> Result<(), String> {
+        let (mut inputs, mut outputs, mut kinds) =
+            (FxHashSet::default(), FxHashSet::default(), FxHashSet::default());
+        for entry in entries {
+            if !inputs.insert(&entry.input) {
+                return Err(format!("input `{}` is listed as a state twice", entry.input));
+            }
+            if !outputs.insert(&entry.output) {
+                return Err(format!("output `{}` is listed as the next value of two states", entry.output));
+            }
+            let is_repeated = matches!(entry.kind, StateKind::Weight | StateKind::Buffer | StateKind::State);
+            if !is_repeated && !kinds.insert((kind_of(entry), &entry.of)) {
+                let of = entry.of.as_ref().map_or_else(String::new, |of| format!(" of `{of}`"));
+                return Err(format!(
+                    "`{}`: a second state of kind {}{of} is listed",
+                    entry.input,
+                    kind_of(entry)
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// No state is an input of the forward model, and no next value is the loss.
+    fn not_of_forward(&self, entries: &[StateEntry]) -> Result<(), String> {
+        let text = self.module.header.metadata.iter().find(|(key, _)| key == FORWARD).map(|(_, text)| text);
+        let Some(forward) = text.and_then(|text| serde_json::from_str::<Forward>(text).ok()) else {
+            return Ok(());
+        };
+        let own: FxHashSet<&String> = forward.inputs.iter().collect();
+        for entry in entries {
+            if own.contains(&entry.input) {
+                return Err(format!(
+                    "`{}` is an input of the forward model, and listed as a state",
+                    entry.input
+                ));
+            }
+            if forward.loss.as_ref() == Some(&entry.output) {
+                return Err(format!(
+                    "`{}`: its next value would be the loss, `{}`",
+                    entry.input, entry.output
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn entry(&self, entry: &StateEntry) -> Result<(), String> {
+        let input = self.inputs.get(&entry.input);
+        let &input = input.ok_or_else(|| format!("the model has no input `{}`", entry.input))?;
+        let output = self.outputs.get(&entry.output);
+        let &output = output.ok_or_else(|| {
+            format!(
+                "`{}`: the model has no output `{}`, which is listed as its next value",
+                entry.input, entry.output
+            )
+        })?;
+        self.same_type(entry, (input, output))?;
+        self.owner(entry, input)?;
+        self.made_of(entry, input, output)
+    }
+
+    fn ty(&self, value: Value) -> Option<(DType, Vec<u64>)> {
+        let ty: &Type = &self.module.value(value).ty;
+        ty.dtype()
+            .zip(ty.shape().and_then(Shape::to_known))
+            .map(|(dtype, dims)| (dtype, dims.into_iter().collect()))
+    }
+
+    fn same_type(&self, entry: &StateEntry, (input, output): (Value, Value)) -> Result<(), String> {
+        match self.ty(input).zip(self.ty(output)) {
+            Some((now, next)) if now != next => {
+                let told = |value| ampc_ir::infer::describe(&self.module.value(value).ty);
+                let (now, next) = (told(input), told(output));
+                Err(format!(
+                    "`{}`: expected {now} as its next value, found {next} of `{}`",
+                    entry.input, entry.output
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A state of a weight names a weight of its dims, and other states none.
+    fn owner(&self, entry: &StateEntry, input: Value) -> Result<(), String> {
+        use StateKind::{Low, M, State, V};
+        let belongs = matches!(entry.kind, Low | M | V | State);
+        let Some(of) = &entry.of else {
+            return match belongs {
+                true => Err(format!("`{}`: expected the name of its weight (`of`), found none", entry.input)),
+                false => Ok(()),
+            };
+        };
+        if !belongs {
+            let kind = kind_of(entry);
+            return Err(format!(
+                "`{}`: a state of kind {kind} belongs to no weight, found `{of}`",
+                entry.input
+            ));
+        }
+        let weight = self.inputs.get(of).filter(|_| self.weights.contains(of.as_str()));
+        let &weight =
+            weight.ok_or_else(|| format!("`{}`: `{of}` is no weight that is listed", entry.input))?;
+        let fits =
+            entry.kind == State || self.ty(input).zip(self.ty(weight)).is_none_or(|(own, of)| own.1 == of.1);
+        match fits {
+            true => Ok(()),
+            false => Err(format!("`{}`: expected the dims of its weight `{of}`, found others", entry.input)),
+        }
+    }
+
+    /// An optimizer that makes the next value reads the state where it reads such a state; a number that a step has once
+    /// is made of itself.
+    fn made_of(&self, entry: &StateEntry, input: Value, output: Value) -> Result<(), String> {
+        let wrong =
+            || Err(format!("`{}`: its next value, `{}`, is not computed of it", entry.input, entry.output));
+        let maker = match self.module.value(output).def {
+            Def::Result { node, slot } => Some((node, slot as usize)),
+            _ => None,
+        };
+        if let Some((node, slot)) = maker
+            && let Some(low_slot) = low_slot(self.module, node)
+        {
+            let is_weight = slot == 0 || slot == low_slot;
+            let operand = if is_weight { 0 } else { slot + 1 };
+            let read = self.module.node(node).operand(operand).map(|value| behind_casts(self.module, value));
+            let expected = match (entry.kind, &entry.of) {
+                (StateKind::Low, Some(of)) => self.inputs.get(of).copied(),
+                _ => Some(input),
+            };
+            let fits = match entry.kind {
+                StateKind::Weight | StateKind::Low => is_weight,
+                StateKind::M => slot == 1,
+                StateKind::V => !is_weight && slot + 1 == low_slot,
+                _ => false,
+            };
+            return if fits && read == expected { Ok(()) } else { wrong() };
+        }
+        use StateKind::{Bad, DropoutOffset, DropoutSeed, Good, LossScale, Step};
+        let is_number = matches!(entry.kind, Step | LossScale | Good | Bad | DropoutSeed | DropoutOffset);
+        if is_number && !depends_on(self.module, output, input) {
+            return wrong();
+        }
+        Ok(())
+    }
+}
+
+fn kind_of(entry: &StateEntry) -> String {
+    let kind = serde_json::to_value(entry.kind).unwrap_or_default();
+    kind.as_str().unwrap_or_default().to_owned()
+}
+
+/// The result of an optimizer that is the low copy of its weight; `None` if a node is no optimizer.
+fn low_slot(module: &Module, node: Node) -> Option<usize> {
+    match module.node(node).schema()?.kind {
+        OpKind::SGD => Some(2),
+        OpKind::Adam | OpKind::AdamW => Some(3),
+        _ => None,
+    }
+}
+
+fn behind_casts(module: &Module, value: Value) -> Value {
+    let mut at = value;
+    while let Def::Result { node, .. } = module.value(at).def
+        && module.node(node).schema().is_some_and(|schema| schema.kind == OpKind::Cast)
+        && let Some(from) = module.node(node).operand(0)
+    {
+        at = from;
+    }
+    at
+}
+
+/// True if a value is computed of another one.
+fn depends_on(module: &Module, value: Value, of: Value) -> bool {
+    let (mut seen, mut left) = (FxHashSet::default(), vec![value]);
+    while let Some(value) = left.pop() {
+        if value == of {
+            return true;
+        }
+        if let Def::Result { node, .. } = module.value(value).def
+            && seen.insert(node)
+        {
+            left.extend(module.node(node).operands().iter().flatten());
+        }
+    }
+    false
+}

@@ -1,0 +1,170 @@
+//! Trainings that diverge: the step with which it began, and the node.
+
+use super::checkpoint::Taken;
+use super::finite::{FirstNonFinite, Observers, StepWatch, node_in_words};
+use crate::error::Error;
+use crate::execute::trainer::{StepError, StepResult, Trainer};
+use ampc_runtime::cpu::NodeObserver;
+use ampc_runtime::{DataRef, HostTensor};
+use std::fmt;
+
+/// A training that cannot go on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Divergence {
+    /// The first step, counted from 1, that was not as it should be.
+    pub began: u64,
+    /// The kind of divergence.
+    pub symptom: Symptom,
+    /// The first node that made a number that is not finite of numbers that are, in words, as far as it is known.
+    pub cause: Option<String>,
+}
+
+impl fmt::Display for Divergence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the training diverged: {}", self.symptom)?;
+        if let Some(cause) = &self.cause {
+            write!(f, "; {cause}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Kinds of divergence.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Symptom {
+    /// Step after step was skipped, or had an infinite loss.
+    Skipped {
+        /// The first of these steps.
+        from: u64,
+        /// The last of these steps, which was observed.
+        to: u64,
+    },
+    /// The loss of a step that would be taken is a NaN. The step was stopped before it updated a weight.
+    Loss {
+        /// The step.
+        step: u64,
+    },
+    /// A weight that was finite is not any more.
+    Weight {
+        /// The step that updated the weight.
+        step: u64,
+        /// The name of the weight.
+        name: String,
+    },
+}
+
+impl fmt::Display for Symptom {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Symptom::Skipped { from, to } => write!(
+                f,
+                "from step {from} to step {to}, {} in a row, no step had finite gradients and a finite loss",
+                to - from + 1
+            ),
+            Symptom::Loss { step } => write!(f, "step {step}: expected a number as the loss, found a NaN"),
+            Symptom::Weight { step, name } => {
+                write!(
+                    f,
+                    "step {step}: expected finite numbers as the next value of weight `{name}`, found others"
+                )
+            }
+        }
+    }
+}
+
+/// The next step of a training, and what tells whether it diverges.
+pub(super) struct WatchedStep<'a> {
+    pub(super) trainer: &'a mut Trainer,
+    pub(super) watch: &'a mut StepWatch,
+    pub(super) taken: &'a mut Taken,
+    pub(super) max_skipped: u64,
+}
+
+impl WatchedStep<'_> {
+    /// Takes the step and counts it, unless it is stopped because its loss is a NaN.
+    pub(super) fn run(
+        &mut self,
+        batch: &[(&str, &HostTensor)],
+        observer: Option<&mut (dyn NodeObserver + Send)>,
+        visit: impl FnMut(&str, DataRef<'_>) + Send,
+    ) -> Result<(StepResult, Option<Divergence>), StepError> {
+        self.watch.begin();
+        // The step with which the training may have diverged is observed as a whole.
+        let is_last = self.taken.failed_in_a_row + 1 >= self.max_skipped;
+        let mut first = is_last.then(|| FirstNonFinite::new(self.trainer, batch, true));
+        let mut observers = Observers { watch: &mut *self.watch, first: first.as_mut(), other: observer };
+        let ran = self.trainer.try_step(batch, Some(&mut observers), visit);
+        if self.watch.seen().is_stopped {
+            let result = StepResult { loss: Some(f64::NAN), ..StepResult::default() };
+            let cause = self.cause_of_nan(batch);
+            return Ok((result, Some(self.nan_loss(self.taken.steps + 1, cause))));
+        }
+        let result = ran?;
+        self.count(&result);
+        let divergence = self.divergence_of(&result, first.as_ref());
+        Ok((result, divergence))
+    }
+
+    /// The divergence that shows after a step that was taken or skipped.
+    fn divergence_of(&self, result: &StepResult, first: Option<&FirstNonFinite>) -> Option<Divergence> {
+        let step = self.taken.steps;
+        if let Some((maker, name)) = &self.watch.seen().weight {
+            let cause = self.cause_of_weight(*maker);
+            let symptom = Symptom::Weight { step, name: name.clone() };
+            return Some(Divergence { began: self.began(step), symptom, cause: Some(cause) });
+        }
+        if result.loss.is_some_and(f64::is_nan) && !result.skipped {
+            return Some(self.nan_loss(step, None));
+        }
+        if self.taken.failed_in_a_row < self.max_skipped {
+            return None;
+        }
+        let from = self.began(step);
+        let cause = first.and_then(FirstNonFinite::told).map(|told| format!("in step {step}, {told}"));
+        Some(Divergence { began: from, symptom: Symptom::Skipped { from, to: step }, cause })
+    }
+
+    fn nan_loss(&self, step: u64, cause: Option<String>) -> Divergence {
+        Divergence { began: self.began(step), symptom: Symptom::Loss { step }, cause }
+    }
+
+    fn cause_of_weight(&self, maker: ampc_ir::Node) -> String {
+        let module = self.trainer.module();
+        match self.watch.seen().gradient {
+            Some(node) => {
+                format!(
+                    "{} made the first gradient of a weight that is not finite",
+                    node_in_words(module, node)
+                )
+            }
+            None => format!("{} made it of finite gradients", node_in_words(module, maker)),
+        }
+    }
+
+    /// The first of the steps without finite gradients or loss that lead to step `number`.
+    fn began(&self, number: u64) -> u64 {
+        (self.taken.steps - self.taken.failed_in_a_row + 1).min(number)
+    }
+
+    fn count(&mut self, result: &StepResult) {
+        self.taken.steps += 1;
+        self.taken.skipped += u64::from(result.skipped);
+        let failed = result.skipped || result.loss.is_some_and(f64::is_infinite);
+        self.taken.failed_in_a_row = if failed { self.taken.failed_in_a_row + 1 } else { 0 };
+    }
+
+    /// Runs the step again, up to its first update, and observes it.
+    fn cause_of_nan(&mut self, batch: &[(&str, &HostTensor)]) -> Option<String> {
+        self.trainer.accept_torn_state().ok()?;
+        let mut first = FirstNonFinite::new(self.trainer, batch, false);
+        // It is stopped before the first update, which is an error.
+        self.trainer.try_step(batch, Some(&mut first), |_, _| {}).err()?;
+        first.told()
+    }
+}
+
+impl From<Divergence> for Error {
+    fn from(divergence: Divergence) -> Error {
+        Error::Diverged(divergence)
+    }
+}

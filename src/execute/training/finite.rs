@@ -1,0 +1,303 @@
+//! Numbers that are not finite: in which step of a training they appear, and which node makes the first of them.
+
+use crate::execute::trainer::Trainer;
+use ampc_ir::module::Def;
+use ampc_ir::op::OpKind;
+use ampc_ir::verify::name_of;
+use ampc_ir::{GraphId, Module, Node, Payload, TensorData, Value};
+use ampc_passes::Paths;
+use ampc_passes::step::inference::forward_of;
+use ampc_passes::step::{Phase, StateKind, phase_of, states_of};
+use ampc_runtime::cpu::NodeObserver;
+use ampc_runtime::{DataRef, HostTensor, TensorRef};
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// True if a tensor has an infinity or a NaN. Tensors of integers have none.
+pub(super) fn has_non_finite(tensor: &TensorRef<'_>) -> bool {
+    const EXPONENT: u32 = 0x7f80_0000;
+    const BLOCK: usize = 1024;
+    if let Ok(numbers) = tensor.as_slice::<f32>() {
+        // A block without branches is compared several numbers at a time.
+        let is_bad = |block: &[f32]| {
+            block.iter().fold(false, |bad, number| bad | (number.to_bits() & EXPONENT == EXPONENT))
+        };
+        return numbers.chunks(BLOCK).any(is_bad);
+    }
+    tensor.dtype().is_float()
+        && tensor.f64s().is_ok_and(|mut numbers| numbers.any(|number| !number.is_finite()))
+}
+
+/// The largest magnitude of the elements of a tensor; 0 of a tensor without elements. A NaN counts for nothing.
+fn largest(tensor: &TensorRef<'_>) -> f64 {
+    match (tensor.as_slice::<f32>(), tensor.f64s()) {
+        (Ok(numbers), _) => f64::from(numbers.iter().fold(0f32, |most, number| most.max(number.abs()))),
+        (_, Ok(numbers)) => numbers.fold(0f64, |most, number| most.max(number.abs())),
+        _ => 0.0,
+    }
+}
+
+/// The weight with the element of the largest magnitude, and that magnitude.
+pub(super) fn largest_weight(trainer: &Trainer) -> Option<(String, f64)> {
+    let weights = weights_of(trainer.module());
+    let views = trainer.state_views().into_iter().filter(|(name, _)| weights.contains_key(*name));
+    let sized = views.map(|(name, view)| (name.to_owned(), largest(&view)));
+    sized.max_by(|a, b| a.1.total_cmp(&b.1))
+}
+
+/// The names of the weights of a step, with the names of the outputs that are their next values.
+fn weights_of(step: &Module) -> FxHashMap<String, String> {
+    let states = states_of(step).unwrap_or_default().into_iter();
+    states.filter(|state| state.kind == StateKind::Weight).map(|state| (state.input, state.output)).collect()
+}
+
+/// Looks, in every step, at the loss, at the gradients of weights and at the next weights, and stops a step before its
+/// first update if the loss is a NaN and the step would be taken.
+#[derive(Debug)]
+pub(super) struct StepWatch {
+    loss: Option<(Node, usize)>,
+    found: Option<(Node, usize)>,
+    gradients: FxHashSet<(Node, usize)>,
+    /// The name of the weight that a result is next.
+    weights: FxHashMap<(Node, usize), String>,
+    seen: Seen,
+}
+
+/// Findings of one step.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Seen {
+    loss_is_nan: bool,
+    /// True if the gradient check found a number that is not finite; `None` before it has run.
+    is_skipped: Option<bool>,
+    /// The maker of the first gradient that is not finite.
+    pub(super) gradient: Option<Node>,
+    /// The first weight that is not finite next, and the node that made it.
+    pub(super) weight: Option<(Node, String)>,
+    /// True if the step was stopped before its first update.
+    pub(super) is_stopped: bool,
+}
+
+impl StepWatch {
+    pub(super) fn new(trainer: &Trainer) -> StepWatch {
+        let step = trainer.module();
+        let main = step.main();
+        let maker = |value: Value| match step.value(value).def {
+            Def::Result { node, slot } => Some((node, slot as usize)),
+            _ => None,
+        };
+        let outputs: FxHashMap<String, Value> = step
+            .graph(main)
+            .outputs()
+            .iter()
+            .map(|output| (name_of(step, output.value), output.value))
+            .collect();
+        let of_output = |name: &str| outputs.get(name).and_then(|&value| maker(value));
+        let loss = forward_of(step).ok().and_then(|forward| forward.loss);
+        let is_check =
+            |&node: &Node| step.node(node).schema().is_some_and(|schema| schema.kind == OpKind::GradCheck);
+        let found = step.nodes(main).find(is_check).map(|node| (node, 0));
+        let mut gradients = FxHashSet::default();
+        // The gradient check looks at gradients itself.
+        let updates = step.nodes(main).filter(|&node| phase_of(step, node) == Some(Phase::Update));
+        for node in updates.filter(|_| found.is_none()) {
+            let read = step.node(node).operands().iter().flatten().filter_map(|&value| maker(value));
+            gradients.extend(read.filter(|&(node, _)| phase_of(step, node) == Some(Phase::Backward)));
+        }
+        // A weight that has an infinity from the beginning, such as a mask, may keep it.
+        let views: FxHashMap<&str, TensorRef<'_>> = trainer.state_views().into_iter().collect();
+        let is_finite = |name: &str| views.get(name).is_none_or(|view| !has_non_finite(view));
+        let weights = weights_of(step).into_iter().filter(|(name, _)| is_finite(name));
+        let weights = weights.filter_map(|(name, next)| Some((of_output(&next)?, name))).collect();
+        let loss = loss.and_then(|name| of_output(&name));
+        StepWatch { loss, found, gradients, weights, seen: Seen::default() }
+    }
+
+    /// Begins another step.
+    pub(super) fn begin(&mut self) {
+        self.seen = Seen::default();
+    }
+
+    pub(super) fn seen(&self) -> &Seen {
+        &self.seen
+    }
+}
+
+impl NodeObserver for StepWatch {
+    fn value(&mut self, node: Node, slot: usize, data: DataRef<'_>) {
+        let Some(tensor) = data.tensor() else { return };
+        let at = (node, slot);
+        if self.loss == Some(at) {
+            self.seen.loss_is_nan = tensor.first_f64().is_some_and(f64::is_nan);
+        }
+        if self.found == Some(at) {
+            self.seen.is_skipped = tensor.first_f64().map(|found| found != 0.0);
+        }
+        if self.seen.gradient.is_none() && self.gradients.contains(&at) && has_non_finite(&tensor) {
+            self.seen.gradient = Some(node);
+        }
+        if self.seen.weight.is_none()
+            && let Some(name) = self.weights.get(&at)
+            && has_non_finite(&tensor)
+        {
+            self.seen.weight = Some((node, name.clone()));
+        }
+    }
+
+    fn permits_updates(&mut self) -> bool {
+        let is_taken = self.found.is_none() || self.seen.is_skipped == Some(false);
+        self.seen.is_stopped |= self.seen.loss_is_nan && is_taken;
+        !self.seen.is_stopped
+    }
+}
+
+/// Finds the first node, in program order, that has a result which is not finite though its operands are.
+#[derive(Debug)]
+pub(super) struct FirstNonFinite {
+    module: Module,
+    /// The values that are not finite.
+    bad: FxHashSet<Value>,
+    /// Of each graph that runs inside the main graph: true if it was given a value that is not finite.
+    inside: Vec<bool>,
+    found: Option<(Node, Value)>,
+    permits_updates: bool,
+}
+
+impl FirstNonFinite {
+    /// Observes a step of a trainer on a batch, with its updates or without.
+    pub(super) fn new(
+        trainer: &Trainer,
+        batch: &[(&str, &HostTensor)],
+        permits_updates: bool,
+    ) -> FirstNonFinite {
+        let module = trainer.module().clone();
+        let inputs: FxHashMap<String, Value> = module
+            .graph(module.main())
+            .inputs()
+            .iter()
+            .map(|&value| (name_of(&module, value), value))
+            .collect();
+        let states = trainer.state_views().into_iter();
+        let given = batch.iter().map(|(name, tensor)| (*name, tensor.view()));
+        let bad = states.chain(given).filter(|(_, view)| has_non_finite(view));
+        let bad = bad.filter_map(|(name, _)| inputs.get(name).copied()).collect();
+        FirstNonFinite { module, bad, inside: Vec::new(), found: None, permits_updates }
+    }
+
+    /// True if a value is not finite, constants included.
+    fn is_bad(&self, value: Value) -> bool {
+        let has_bad = |payload: &Payload| payload.dense().is_some_and(|data| constant_has_non_finite(data));
+        self.bad.contains(&value)
+            || match &self.module.value(value).def {
+                Def::Input { default: Some(payload), .. } => has_bad(payload),
+                _ => self.module.constant(value).is_some_and(has_bad),
+            }
+    }
+
+    fn reads_bad(&self, node: Node) -> bool {
+        self.module.node(node).operands().iter().flatten().any(|&value| self.is_bad(value))
+    }
+
+    /// The node in words, with its path and the value, if a node of the forward or backward part was found; else the inputs
+    /// of the step that are not finite, with the node that makes the first of them.
+    pub(super) fn told(&self) -> Option<String> {
+        let module = &self.module;
+        let is_update = |&(node, _): &(Node, Value)| phase_of(module, node) == Some(Phase::Update);
+        match self.found.filter(|found| !is_update(found)) {
+            Some(found) => Some(self.told_of(found)),
+            None => self.told_of_inputs().or_else(|| self.found.map(|found| self.told_of(found))),
+        }
+    }
+
+    fn told_of(&self, (node, value): (Node, Value)) -> String {
+        format!(
+            "{} is the first node whose result (`{}`) is not finite though its operands are",
+            node_in_words(&self.module, node),
+            name_of(&self.module, value)
+        )
+    }
+
+    fn told_of_inputs(&self) -> Option<String> {
+        let module = &self.module;
+        let inputs = module.graph(module.main()).inputs().iter().filter(|value| self.bad.contains(value));
+        let names: Vec<String> = inputs.map(|&value| name_of(module, value)).collect();
+        let first = names.first()?;
+        let states = states_of(module).unwrap_or_default();
+        let outputs = module.graph(module.main()).outputs().iter().map(|output| output.value);
+        let next = states
+            .iter()
+            .find(|state| state.input == *first)
+            .and_then(|state| outputs.into_iter().find(|&output| name_of(module, output) == state.output));
+        let maker = next.and_then(|next| module.producer(next)).map_or_else(String::new, |(node, _)| {
+            format!("; {} makes the next value of `{first}`", node_in_words(module, node))
+        });
+        let more = if names.len() > 1 { format!(" and {} more", names.len() - 1) } else { String::new() };
+        Some(format!("`{first}`{more} had numbers that are not finite before the first node{maker}"))
+    }
+}
+
+/// The operator and path of a node.
+pub(super) fn node_in_words(module: &Module, node: Node) -> String {
+    format!("{} `{}`", crate::rewrite::op_of(module, node), Paths::of(module).path(node))
+}
+
+fn constant_has_non_finite(data: &TensorData) -> bool {
+    data.dtype().is_float() && HostTensor::from_data(data).is_ok_and(|tensor| has_non_finite(&tensor.view()))
+}
+
+impl NodeObserver for FirstNonFinite {
+    fn value(&mut self, node: Node, slot: usize, data: DataRef<'_>) {
+        let Some(&Some(value)) = self.module.node(node).results().get(slot) else { return };
+        if !data.tensor().is_some_and(|tensor| has_non_finite(&tensor)) {
+            self.bad.remove(&value);
+            return;
+        }
+        if self.found.is_none() && !self.inside.contains(&true) && !self.reads_bad(node) {
+            self.found = Some((node, value));
+        }
+        self.bad.insert(value);
+    }
+
+    fn enter(&mut self, node: Node, _: GraphId) {
+        let is_bad = self.reads_bad(node);
+        self.inside.push(is_bad);
+    }
+
+    fn leave(&mut self) {
+        self.inside.pop();
+    }
+
+    fn permits_updates(&mut self) -> bool {
+        self.permits_updates
+    }
+}
+
+/// The observers of a step as one.
+pub(super) struct Observers<'a, 'o> {
+    pub(super) watch: &'a mut StepWatch,
+    pub(super) first: Option<&'a mut FirstNonFinite>,
+    pub(super) other: Option<&'o mut (dyn NodeObserver + Send)>,
+}
+
+impl Observers<'_, '_> {
+    /// The observers that look at every value.
+    fn others(&mut self) -> impl Iterator<Item = &mut dyn NodeObserver> {
+        let first = self.first.as_deref_mut().map(|first| first as &mut dyn NodeObserver);
+        let other = self.other.as_deref_mut().map(|other| other as &mut dyn NodeObserver);
+        first.into_iter().chain(other)
+    }
+}
+
+impl NodeObserver for Observers<'_, '_> {
+    fn value(&mut self, node: Node, slot: usize, data: DataRef<'_>) {
+        self.watch.value(node, slot, data);
+        self.others().for_each(|observer| observer.value(node, slot, data));
+    }
+    fn enter(&mut self, node: Node, graph: GraphId) {
+        self.others().for_each(|observer| observer.enter(node, graph));
+    }
+    fn leave(&mut self) {
+        self.others().for_each(NodeObserver::leave);
+    }
+    fn permits_updates(&mut self) -> bool {
+        self.watch.permits_updates() && self.others().all(NodeObserver::permits_updates)
+    }
+}

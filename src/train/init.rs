@@ -1,0 +1,86 @@
+//! Weights of another run: a state begins with those of a file that have the names and dims of its own.
+
+use super::{State, states_of};
+use crate::error::Error;
+use crate::{safetensors, state_hash};
+use ampc_ir::convert::Conversion;
+use ampc_ir::{Module, TensorData};
+use ampc_passes::step::StateKind;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+/// The tensors that a state took of a file, and the others.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct Initialized {
+    /// The weights and running statistics that were taken, by name.
+    pub taken: Vec<String>,
+    /// The weights and running statistics of the step that the file lacks.
+    pub missing: Vec<String>,
+    /// Weights that the file has with other dims or elements that are no floats: in words.
+    pub unfit: Vec<String>,
+    /// Tensors of the file that are no weight and no running statistic of the step, such as states of its optimizer.
+    pub left: Vec<String>,
+}
+
+/// Takes the weights and running statistics of a safetensors file that have the names and dims of those of a step, converted
+/// to their element types; low copies are rounded anew. All other tensors of the state stay what they are.
+///
+/// # Errors
+/// If the model is no step, the file cannot be read or was damaged, or it has no weight of the step.
+pub fn init_state(step: &Module, state: &mut State, path: &Path) -> Result<Initialized, Error> {
+    let bad = |reason: String| Error::Data { path: path.to_owned(), reason };
+    let entries = states_of(step).map_err(|error| Error::Pass(error.into()))?;
+    let (tensors, _) = safetensors::Tensors::open(path)?.ok_or_else(|| safetensors::not_found(path))?;
+    state_hash::check(&tensors, path)?;
+    let places: BTreeMap<String, usize> =
+        state.iter().enumerate().map(|(at, (name, _))| (name.clone(), at)).collect();
+    let (mut found, mut wanted) = (Initialized::default(), BTreeSet::new());
+    let is_kept = |kind: StateKind| matches!(kind, StateKind::Weight | StateKind::Buffer);
+    for entry in entries.iter().filter(|entry| is_kept(entry.kind)) {
+        let name = &entry.input;
+        wanted.insert(name.as_str());
+        let Some(&at) = places.get(name) else { continue };
+        let Some(stored) = tensors.get(name) else {
+            found.missing.push(name.clone());
+            continue;
+        };
+        let own = state[at].1.clone();
+        let data = stored.read().filter(|data| data.dtype().is_float() && data.dims() == own.dims());
+        match data {
+            Some(data) => {
+                state[at].1 = Arc::new(as_type_of(data, &own));
+                found.taken.push(name.clone());
+            }
+            None => {
+                let expected = ampc_ir::infer::describe(&ampc_ir::Type::tensor(own.dtype(), own.shape()));
+                found.unfit.push(format!("`{name}` is {}, here {expected}", stored.describe()));
+            }
+        }
+    }
+    if found.taken.is_empty() {
+        return Err(bad("expected weights of the step by their names and dims, found none".into()));
+    }
+    let taken: BTreeSet<&String> = found.taken.iter().collect();
+    for entry in entries.iter().filter(|entry| entry.kind == StateKind::Low) {
+        let weight = entry.of.as_ref().filter(|of| taken.contains(of)).and_then(|of| places.get(of));
+        if let Some((&at, &of)) = places.get(&entry.input).zip(weight) {
+            state[at].1 = Arc::new(as_type_of((*state[of].1).clone(), &state[at].1));
+        }
+    }
+    found.left = tensors
+        .iter()
+        .map(|(name, _)| name)
+        .filter(|name| !wanted.contains(name))
+        .map(str::to_owned)
+        .collect();
+    Ok(found)
+}
+
+/// A tensor with the element type of another one.
+fn as_type_of(data: TensorData, other: &TensorData) -> TensorData {
+    match data.dtype() == other.dtype() {
+        true => data,
+        false => data.converted(Conversion { to: other.dtype(), clamp: false }),
+    }
+}

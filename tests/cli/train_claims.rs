@@ -1,0 +1,267 @@
+//! Claims of the files of a training that are not true: lists of states, counts of samples, and pairs of a step and
+//! a state that do not belong together.
+
+use super::support::{Dir, module};
+use super::train::{MODEL, RUN, bytes, folder, tensors, train, trained};
+use std::fs;
+
+/// Writes the step `s.onnx` with another list of states as `v.onnx`.
+fn claim(dir: &Dir, change: impl Fn(&mut Vec<serde_json::Value>)) {
+    let mut model = ampc::load(dir.path("s.onnx")).unwrap();
+    let entry = model.module.header.metadata.iter_mut().find(|(key, _)| key == "ampc.state").unwrap();
+    let mut list: Vec<serde_json::Value> = serde_json::from_str(&entry.1).unwrap();
+    change(&mut list);
+    entry.1 = serde_json::to_string(&list).unwrap();
+    let options = ampc::SaveOptions { force: true, ..ampc::SaveOptions::default() };
+    ampc::save(&model, dir.path("v.onnx"), &options).unwrap();
+}
+
+fn at<'a>(list: &'a mut [serde_json::Value], input: &str) -> &'a mut serde_json::Value {
+    list.iter_mut().find(|entry| entry["in"] == input).unwrap()
+}
+
+/// A claim that is not true of the graph ends every command that reads it, and a good checkpoint stays.
+#[test]
+fn checkpoint_lost_by_lying_step() {
+    let dir = folder(&["--optimizer", "adamw"]);
+    trained(&dir, &format!("--state s.safetensors {RUN} --steps 3 --save c.safetensors"));
+    let good = bytes(&dir, "c.safetensors");
+    type Change = fn(&mut Vec<serde_json::Value>);
+    let lies: &[(&str, Change, &str)] = &[
+        ("the loss", |l| at(l, "step")["out"] = "loss".into(), "would be the loss"),
+        ("no output", |l| at(l, "step")["out"] = "none".into(), "the model has no output `none`"),
+        ("no input", |l| at(l, "step")["in"] = "none".into(), "the model has no input `none`"),
+        ("two of one output", |l| at(l, "m.w")["out"] = "v.w_next".into(), "the next value of two states"),
+        ("an input twice", |l| l.push(l[0].clone()), "is listed as a state twice"),
+        (
+            "swapped moments",
+            |l| {
+                at(l, "m.w")["out"] = "v.w_next".into();
+                at(l, "v.w")["out"] = "m.w_next".into();
+            },
+            "is not computed of it",
+        ),
+        (
+            "swapped kinds",
+            |l| {
+                at(l, "m.w")["kind"] = "v".into();
+                at(l, "v.w")["kind"] = "m".into();
+            },
+            "is not computed of it",
+        ),
+        (
+            "a number of another",
+            |l| {
+                let (step, other) = ("loss_scale_next", "step_next");
+                at(l, "step")["out"] = step.into();
+                at(l, "loss_scale")["out"] = other.into();
+            },
+            "its next value",
+        ),
+        ("a scale as weight", |l| at(l, "loss_scale")["kind"] = "weight".into(), "is not computed of it"),
+        ("of no weight", |l| at(l, "m.w")["of"] = "x".into(), "`x` is no weight that is listed"),
+        ("of another weight", |l| at(l, "m.w")["of"] = "v".into(), "expected the dims of its weight `v`"),
+        ("of itself", |l| at(l, "m.w")["of"] = "m.w".into(), "`m.w` is no weight that is listed"),
+        (
+            "without a weight",
+            |l| drop(at(l, "m.w").as_object_mut().unwrap().remove("of")),
+            "(`of`), found none",
+        ),
+        ("a weight of a weight", |l| at(l, "w")["of"] = "v".into(), "belongs to no weight"),
+        ("two counts", |l| at(l, "loss_scale")["kind"] = "step".into(), "a second state of kind step"),
+        ("data as state", |l| at(l, "step")["in"] = "x".into(), "is an input of the forward model"),
+        ("an unknown kind", |l| at(l, "step")["kind"] = "stride".into(), "unknown variant"),
+    ];
+    for (what, lie, expected) in lies {
+        claim(&dir, lie);
+        let runs = [
+            format!("train v.onnx --resume c.safetensors {RUN} --steps 9 --save c.safetensors"),
+            format!("train v.onnx --state s.safetensors {RUN} --steps 1 --eval d.npz"),
+            "train-step --export v.onnx --state c.safetensors -o e.onnx".to_owned(),
+        ];
+        for words in runs {
+            let run = dir.run(&words.split(' ').collect::<Vec<_>>());
+            let said = run.stderr.replace("\n  | ", " ");
+            assert!(
+                run.code == 3 && said.contains(expected),
+                "{what}: {words}: expected `{expected}`: {run}"
+            );
+        }
+        assert!(bytes(&dir, "c.safetensors") == good && !dir.path("e.onnx").exists(), "{what}");
+    }
+}
+
+/// A low copy that is said to be that of another weight, of the same dims or of others.
+#[test]
+fn export_of_dup() {
+    let dir = folder(&[]);
+    let of = |weight: &'static str| {
+        move |list: &mut Vec<serde_json::Value>| at(list, "lo.w")["of"] = weight.into()
+    };
+    for weight in ["v", "b", "lo.w"] {
+        claim(&dir, of(weight));
+        let run = dir.run(&["train-step", "--export", "v.onnx", "--state", "s.safetensors", "-o", "e.onnx"]);
+        assert!(run.code == 3 && run.stderr.contains("ampc.state"), "{weight}: {run}");
+    }
+}
+
+/// A state of another step is refused though all of its tensors fit, by each command that reads both; one that says nothing
+/// of a step is taken.
+#[test]
+fn a_state_of_another_step_is_refused() {
+    let dir = folder(&["--optimizer", "adamw:wd=0.5"]);
+    let made = dir.run(&[
+        "train-step",
+        "m.ir",
+        "-o",
+        "o.onnx",
+        "--state",
+        "o.safetensors",
+        "--loss",
+        "cross-entropy",
+    ]);
+    assert_eq!(made.code, 0, "{made}");
+    trained(&dir, &format!("--state s.safetensors {RUN} --steps 2 --save c.safetensors"));
+    let runs = [
+        format!("train o.onnx --state s.safetensors {RUN} --steps 2"),
+        format!("train o.onnx --resume c.safetensors {RUN} --steps 3 --save c.safetensors"),
+        "train-step --export o.onnx --state c.safetensors -o e.onnx".to_owned(),
+    ];
+    for words in runs {
+        let run = dir.run(&words.split(' ').collect::<Vec<_>>());
+        let said = run.stderr.replace("\n  | ", " ");
+        assert!(run.code == 3 && said.contains("found that of another step"), "{words}: {run}");
+    }
+    // The same step made again is the same step.
+    let again = dir.run(&[
+        "train-step",
+        "m.ir",
+        "-o",
+        "p.onnx",
+        "--state",
+        "p.safetensors",
+        "--loss",
+        "cross-entropy",
+    ]);
+    assert_eq!(again.code, 0, "{again}");
+    assert!(bytes(&dir, "p.onnx") == bytes(&dir, "o.onnx"));
+    let run = dir.run(
+        &format!("train p.onnx --state o.safetensors {RUN} --steps 1 -q").split(' ').collect::<Vec<_>>(),
+    );
+    assert_eq!(run.code, 0, "{run}");
+    // By hand, without metadata.
+    let state = ampc::execute::training::Checkpoint::read(&dir.path("s.safetensors")).unwrap();
+    assert!(state.identity.is_some());
+    let file = bytes(&dir, "s.safetensors");
+    let length = usize::try_from(u64::from_le_bytes(file[..8].try_into().unwrap())).unwrap();
+    let mut header: serde_json::Value = serde_json::from_slice(&file[8..8 + length]).unwrap();
+    header.as_object_mut().unwrap().remove("__metadata__");
+    let text = header.to_string();
+    let plain = [&(text.len() as u64).to_le_bytes()[..], text.as_bytes(), &file[8 + length..]].concat();
+    dir.write("plain.safetensors", &plain);
+    let run = dir.run(
+        &format!("train o.onnx --state plain.safetensors {RUN} --steps 1 -q").split(' ').collect::<Vec<_>>(),
+    );
+    assert_eq!(run.code, 0, "{run}");
+}
+
+/// A file of a few bytes can claim any number of samples without elements.
+#[test]
+fn zero_size_samples() {
+    let dir = Dir::new();
+    let model = "  input %x : f32[N, 0]\n  const %w : f32[0, 5] = []\n  const %b : f32[5] = random(1)\n  \
+                 %m = MatMul(%x, %w) : f32[N, 5]\n  %y = Add(%m, %b) : f32[N, 5]\n  %l = ReduceMean(%y) {keepdims=0} : f32\n  output %l\n";
+    dir.write("m.ir", module(model));
+    let made = dir.run(&[
+        "train-step",
+        "m.ir",
+        "-o",
+        "s.onnx",
+        "--state",
+        "s.safetensors",
+        "--loss",
+        "output:l",
+        "--freeze",
+        "w",
+    ]);
+    assert_eq!(made.code, 0, "{made}");
+    let header = r#"{"x":{"dtype":"F32","shape":[200000000,0],"data_offsets":[0,0]}}"#;
+    dir.write("d.safetensors", &[&(header.len() as u64).to_le_bytes()[..], header.as_bytes()].concat());
+    let run = train(&dir, "--state s.safetensors --data d.safetensors --steps 1 --batch 4");
+    assert!(run.code == 3 && run.stderr.contains("200000000 samples without any"), "{run}");
+}
+
+/// `--init` takes weights of another precision, optimizer or last layer by name, rounds low copies anew, and says what it left.
+#[test]
+fn weights_of_another_run() {
+    let dir = folder(&["--fp32", "--optimizer", "sgd:momentum=0.9"]);
+    trained(&dir, &format!("--state s.safetensors {RUN} --steps 20 --save old.safetensors"));
+    dir.write(
+        "wide.ir",
+        module(
+            &MODEL
+                .replace("f32[16, 4] = random(3)", "f32[16, 7] = random(9)")
+                .replace("f32[N, 4]", "f32[N, 7]"),
+        ),
+    );
+    let made = dir.run(&[
+        "train-step",
+        "wide.ir",
+        "-o",
+        "wide.onnx",
+        "--state",
+        "wide.safetensors",
+        "--loss",
+        "cross-entropy",
+        "-q",
+    ]);
+    assert_eq!(made.code, 0, "{made}");
+    let words = format!(
+        "train wide.onnx --state wide.safetensors --init old.safetensors {RUN} --steps 1 --save new.safetensors --lr 0"
+    );
+    let run = dir.run(&words.split(' ').collect::<Vec<_>>());
+    let said = run.stderr.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(run.code, 0, "{run}");
+    assert!(said.contains("init 2 of 3 weights of `old.safetensors`"), "{run}");
+    assert!(said.contains("of other dims: 1: `v` is F32[16, 4], here f32[16, 7]"), "{run}");
+    assert!(said.contains("of the file not taken"), "{run}");
+    // At a rate of 0 nothing moves: the weights are those of the file, the low copies those of the weights.
+    let (old, new) = (tensors(&dir, "old.safetensors"), tensors(&dir, "new.safetensors"));
+    let of = |list: &[(String, Vec<u8>)], name: &str| list.iter().find(|(n, _)| n == name).unwrap().1.clone();
+    for name in ["w", "b"] {
+        assert!(of(&old, name) == of(&new, name), "{name}");
+    }
+    let floats = |bytes: &[u8]| {
+        bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect::<Vec<_>>()
+    };
+    let low: Vec<u8> =
+        floats(&of(&new, "w")).into_iter().flat_map(|w| half::f16::from_f32(w).to_le_bytes()).collect();
+    assert!(of(&new, "lo.w") == low);
+    dir.write("none.safetensors", &[&2u64.to_le_bytes()[..], b"{}"].concat());
+    for (words, expected) in [
+        ("--state wide.safetensors --init none.safetensors", "found none"),
+        ("--state wide.safetensors --init missing.safetensors", "missing.safetensors"),
+        ("--init old.safetensors", "--state"),
+        ("--resume old.safetensors --init old.safetensors", "--init"),
+    ] {
+        let run = dir.run(&format!("train wide.onnx {words} {RUN} --steps 1").split(' ').collect::<Vec<_>>());
+        assert!(run.code != 0 && run.code < 10 && run.stderr.contains(expected), "{words}: {run}");
+    }
+    assert!(fs::metadata(dir.path("new.safetensors")).is_ok());
+}
+
+/// No model with weights that are NaN is written.
+#[test]
+fn export_of_weights_that_are_nan() {
+    let dir = folder(&["--fp32"]);
+    let file = bytes(&dir, "s.safetensors");
+    let start = 8 + usize::try_from(u64::from_le_bytes(file[..8].try_into().unwrap())).unwrap();
+    let header: serde_json::Value = serde_json::from_slice(&file[8..start]).unwrap();
+    let at = start + usize::try_from(header["v"]["data_offsets"][0].as_u64().unwrap()).unwrap();
+    let mut nan = file.clone();
+    nan[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+    dir.write("n.safetensors", &nan);
+    let run = dir.run(&["train-step", "--export", "s.onnx", "--state", "n.safetensors", "-o", "e.onnx"]);
+    assert!(run.code == 3 && run.stderr.contains("`v`: expected numbers, found a NaN"), "{run}");
+    assert!(!dir.path("e.onnx").exists());
+}
