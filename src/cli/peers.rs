@@ -202,8 +202,7 @@ const ANSWERS: &[Answer] = &[
     ),
     (
         &["--calibrate", "--calib", "--calibration-data", "--data-max", "-d"],
-        "decisions need no data; `ampc rewrite MODEL --verify --inputs DATA` runs the result and says \
-         which pins help",
+        "decisions need no data; `ampc rewrite MODEL --verify --inputs DATA` runs the result and lists pins that help",
     ),
     (
         &["--loadinputs", "--load-inputs", "--input-data", "--feed-dict"],

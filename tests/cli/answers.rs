@@ -174,7 +174,7 @@ fn spellings_of_formats() {
 fn answers() -> Vec<(Vec<String>, String)> {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/cli.md");
     let text = std::fs::read_to_string(path).unwrap();
-    let (_, table) = text.split_once("| flag or command | what to do here |\n|---|---|\n").unwrap();
+    let (_, table) = text.split_once("| flag or command | alternative in ampc |\n|---|---|\n").unwrap();
     let rows = table.lines().take_while(|line| line.starts_with('|')).map(|line| {
         let line = line.replace("\\|", "\u{1}");
         let cells: Vec<&str> = line.trim_matches('|').split(" | ").map(str::trim).collect();
