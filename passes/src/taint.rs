@@ -34,8 +34,7 @@ pub struct Taint;
 
 impl Spelled for Taint {
     const NAME: &'static str = "taint";
-    const ABOUT: &'static str =
-        "keeps operators fp32 that are downstream of a denied operator and may not be low";
+    const ABOUT: &'static str = "keeps operators downstream of a denied operator in fp32";
     fn blank() -> Self {
         Taint
     }

@@ -451,7 +451,7 @@ fn what_does_not_fit_is_refused() {
         "--state sgd.safetensors --data d.npz --steps 3",
         2,
         &[
-            "`sgd.safetensors`: expected the state of `s.onnx`, found one of which 3 tensors do not fit",
+            "`sgd.safetensors`: expected the state of `s.onnx`, found a state in which 3 tensors do not fit",
             "state `m.b`: expected f32[16], found none",
         ],
     );
@@ -461,7 +461,7 @@ fn what_does_not_fit_is_refused() {
     refused(
         "--state wide.safetensors --data d.npz --steps 3",
         2,
-        &["found one of which 12 tensors do not fit", "state `b`: expected f32[16], found f32[24]"],
+        &["found a state in which 12 tensors do not fit", "state `b`: expected f32[16], found f32[24]"],
     );
     refused("--resume s.safetensors --data d.npz", 2, &["does not say how many steps were taken"]);
     refused("--state nobody.safetensors --data d.npz --steps 3", 5, &["nobody.safetensors"]);
@@ -484,7 +484,7 @@ fn what_does_not_fit_is_refused() {
     refused("--state s.safetensors --data d.npz --steps 3 --save old.safetensors", 5, &["--force"]);
     refused("--state s.safetensors --data d.npz --steps 3 --device cuda", 4, &["CPU only"]);
     let run = dir.run(&["train", "m.ir", "--state", "s.safetensors", "--data", "d.npz", "--steps", "3"]);
-    assert!(run.code == 2 && run.stderr.contains("`ampc train-step` makes one"), "{run}");
+    assert!(run.code == 2 && run.stderr.contains("`ampc train-step` makes a training step"), "{run}");
     let gradients = folder(&["--optimizer", "none"]);
     let run = train(&gradients, "--state s.safetensors --data d.npz --steps 3");
     assert!(run.code == 2 && run.stderr.contains("no optimizer"), "{run}");

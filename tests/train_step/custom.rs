@@ -226,7 +226,7 @@ fn what_an_optimizer_forgets_is_told() {
                 b.next(g, g)?;
                 Ok(g)
             }),
-            "is no state of `w`",
+            "is not a state of `w`",
         ),
         (
             error_of(|b| {
