@@ -1,8 +1,8 @@
 //! Temporary folders, which change places with the folder that they replace.
 //!
-//! A folder whose files belong together is made anew beside the old one, with links to whatever else the old one has, and
-//! both change places in one step of the system: at any moment all files are those of one run. What is left of the old
-//! folder goes afterwards, but for files that appeared in it meanwhile, which move.
+//! A folder whose files belong together is made anew beside the old one, with links to whatever else the old
+//! one has, and both change places in one step of the system: at any moment all files are those of one run. The
+//! rest of the old folder is removed afterwards, except files that appeared in it meanwhile, which move.
 
 use super::{PREFIX, RANDOM, names};
 use crate::onnx::bytes::FileId;

@@ -155,7 +155,7 @@ pub(super) struct FirstNonFinite {
     module: Module,
     /// The values that are not finite.
     bad: FxHashSet<Value>,
-    /// Of each graph that runs inside the main graph: true if it was given a value that is not finite.
+    /// For each graph that runs inside the main graph, true if it was given a value that is not finite.
     inside: Vec<bool>,
     found: Option<(Node, Value)>,
     permits_updates: bool,
