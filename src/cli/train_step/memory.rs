@@ -1,6 +1,5 @@
 //! The memory that a training step takes, for its summary.
 
-use crate::cli::diagnose;
 use crate::cli::problem::Failure;
 use crate::cli::{shown, table};
 use ampc::execute::inputs::Dims;
@@ -23,16 +22,16 @@ pub(super) fn summary(module: &Module, dims: &Dims, kept: u64) -> Result<String,
     let mut notes = notes(&inputs);
     let needs = match memory_needs(module, &inputs) {
         Ok(needs) => needs,
-        // Dims that are assumed need not fit the model: nothing is said of others.
-        Err(_) if inputs.dims.iter().any(|dim| dim.source != SizeSource::Given) => {
-            let sizes: Vec<String> =
-                inputs.dims.iter().map(|dim| format!("{} = {}", dim.name, dim.size)).collect();
-            let sizes = shown::message(&sizes.join(", "));
-            return Ok(format!(
-                "{again}peak        unknown: the step cannot run with {sizes}; `--dim NAME=N` gives others\n"
-            ));
+        // Dims that are assumed need not fit the model.
+        Err(error) => {
+            let dims = inputs.dims.iter().map(|dim| format!("{} = {}", dim.name, dim.size));
+            let dims: Vec<String> = dims.collect();
+            let with = if dims.is_empty() { String::new() } else { format!(" with {}", dims.join(", ")) };
+            let why = error.to_string().lines().next().unwrap_or_default().to_owned();
+            let said = shown::message(&format!("the step cannot be planned{with}: {why}"));
+            let hint = if dims.is_empty() { "" } else { "; `--dim NAME=N` gives other sizes" };
+            return Ok(format!("{again}peak        unknown: {said}{hint}\n"));
         }
-        Err(error) => return Err(diagnose::failure(&error, Some(module))),
     };
     notes.extend(unsized_values(module, &needs.unsized_values));
     let (states, rest) = (needs.states.max(kept), needs.arenas.saturating_sub(needs.states));
